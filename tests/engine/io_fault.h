@@ -98,7 +98,7 @@ static inline int64_t io_fault_completed(void *context, const struct spw_io_requ
     return result;
 }
 
-/* The n-th request of the fault's direction from now on meets it; below 0: the drive is well. */
+/* The n-th request of the fault's direction from now on meets it. */
 static inline void io_fault_set(struct io_fault *f, enum io_fault_kind kind, int64_t n)
 {
     pthread_mutex_lock(&f->lock);
@@ -107,6 +107,25 @@ static inline void io_fault_set(struct io_fault *f, enum io_fault_kind kind, int
     f->seen = 0;
     f->met = false;
     pthread_mutex_unlock(&f->lock);
+}
+
+/* Requests may be in flight. */
+static inline bool io_fault_met(struct io_fault *f)
+{
+    pthread_mutex_lock(&f->lock);
+    bool met = f->met;
+    pthread_mutex_unlock(&f->lock);
+    return met;
+}
+
+/* The drive is well from now on. Returns whether a request has met the fault. */
+static inline bool io_fault_end(struct io_fault *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->n = -1;
+    bool met = f->met;
+    pthread_mutex_unlock(&f->lock);
+    return met;
 }
 
 static inline void io_fault_open(struct io_fault *f)

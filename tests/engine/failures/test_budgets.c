@@ -423,7 +423,8 @@ static bool run_full(struct run *s, bool stays, int64_t n)
         struct spw_span span = {session, s->ids, N_PROMPT + i, 1};
         int rc = spw_sync(e, &span, 1, NULL, NULL, &err);
         if (rc) {
-            CHECK_MSG(rc == -ENOSPC && full.met && err.text[0] && !stays, "%d: %s", rc, err.text);
+            CHECK_MSG(rc == -ENOSPC && io_fault_met(&full) && err.text[0] && !stays, "%d: %s", rc,
+                      err.text);
             spw_error_clear(&err);
             ended = true;
             CHECK_MSG(!spw_engine_set_budgets(e, o.device_bytes, 64 << 20, SPW_NONE, &err), "%s",
@@ -434,15 +435,16 @@ static bool run_full(struct run *s, bool stays, int64_t n)
         }
         hear(s, e);
     }
-    if (full.met && stays) {
+    if (io_fault_met(&full) && stays) {
         if (!s->n_told) { /* the last write of all: the next one hears of it */
             run_to(session, e, s->ids, 1);
             step(s, e, session, 0, "after a last write");
         }
         CHECK(s->n_told && !strcmp(s->last.failed, "disk space") && s->last.bytes_freed);
     }
-    if (!ended && (!full.met || s->n_told)) /* which tiles a full disk took is not known */
-        CHECK(run_check_moved(e, &(struct spw_options){0}, "a full disk") == !full.met);
+    if (!ended &&
+        (!io_fault_met(&full) || s->n_told)) /* which tiles a full disk took is not known */
+        CHECK(run_check_moved(e, &(struct spw_options){0}, "a full disk") == !io_fault_met(&full));
     spw_session_close(session);
     spw_engine_close(e);
     pthread_mutex_destroy(&full.lock);

@@ -72,8 +72,8 @@ static void check_error(const struct world *w, int rc, enum io_fault_kind kind,
     n_errors++;
 }
 
-static void check_losses(const struct world *w, struct spw_engine *e, int rc,
-                         const struct io_fault *f, const char *what)
+static void check_losses(const struct world *w, struct spw_engine *e, int rc, struct io_fault *f,
+                         const char *what)
 {
     uint64_t n = e->events.n_lost_tiles;
     struct spw_engine_event first;
@@ -86,9 +86,9 @@ static void check_losses(const struct world *w, struct spw_engine *e, int rc,
     if (n && f->kind != ALL_READS)
         CHECK_MSG(first.lost_tile.error == (f->kind == FLIP_FOREVER ? -EBADMSG : -EIO), "%s: %d",
                   what, first.lost_tile.error);
-    if (f->met && (f->kind == READ_FOREVER || f->kind == FLIP_FOREVER))
+    if (io_fault_met(f) && (f->kind == READ_FOREVER || f->kind == FLIP_FOREVER))
         CHECK_MSG(n > 0 || (w->is->weights && rc), "%s: nobody was told", what);
-    if (f->met && w->is->weights && (f->kind == ALL_READS || f->kind == CUT))
+    if (io_fault_met(f) && w->is->weights && (f->kind == ALL_READS || f->kind == CUT))
         CHECK_MSG(rc, "%s: nobody was told", what);
 }
 
@@ -108,9 +108,7 @@ static bool one(struct world *w, enum io_fault_kind kind, int64_t n)
     struct spw_engine *e = run_open_on(&w->backend, w->s.dir, &w->o);
     struct spw_session *session = run_session(e);
     int rc = run(w, e, session, what, &err);
-    pthread_mutex_lock(&f.lock);
-    f.n = -1;
-    pthread_mutex_unlock(&f.lock);
+    io_fault_end(&f);
     if (rc) {
         check_error(w, rc, kind, &err, what);
         spw_error_clear(&err);

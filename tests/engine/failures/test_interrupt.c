@@ -1,4 +1,4 @@
-/* Steps that the caller ends, behind each chunk of each layer in turn: what the sessions hold then
+/* Steps that the caller ends, after each chunk of each layer in turn: what the sessions hold then
  * is whole, and whatever they do next gives the bits of a run that nobody ended; bytes that moved
  * are those that were predicted. test_engine ends steps at random, among all else. */
 #include "tests/batch_run.h"

@@ -247,7 +247,7 @@ struct full {
 
 static bool passes(void *context, enum spw_kv_precision precision)
 {
-    io_fault_set(&((struct full *)context)->drive, ALL_WRITES, -1);
+    io_fault_end(&((struct full *)context)->drive);
     return precision != SPW_KV_EXACT;
 }
 
