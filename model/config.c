@@ -394,7 +394,7 @@ static int read_flags(struct spw_model_config *out, const struct source *source)
     if (bidirectional)
         return spw_keys_refuse(keys, "use_bidirectional_attention",
                                "false: this is an embedding model, in which every token sees the "
-                               "tokens behind it too, so that it cannot generate text");
+                               "tokens after it too, so that it cannot generate text");
     SPW_TRY(read_quantization(out, &source->top));
     SPW_TRY(read_activation(out, source));
     SPW_TRY(read_dtype(out, source));

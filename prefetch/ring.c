@@ -26,11 +26,11 @@ struct spw_ring_slot {
     uint32_t bounce; /* number of the bounce slot, if the slot uses one */
     spw_event ready,
         free; /* ready: copies into the slot are over. free: kernels that read it are over */
-    spw_event behind;  /* after the submission of the reads */
-    bool bounces;      /* reads go to a bounce slot */
-    bool holds_bounce; /* a bounce slot is in use: the copy from it is not queued yet */
-    bool reading;      /* reads may be in flight */
-    int rc;            /* -EBADMSG: a source is lost */
+    spw_event submitted; /* after the submission of the reads */
+    bool bounces;        /* reads go to a bounce slot */
+    bool holds_bounce;   /* a bounce slot is in use: the copy from it is not queued yet */
+    bool reading;        /* reads may be in flight */
+    int rc;              /* -EBADMSG: a source is lost */
 };
 
 static struct spw_ring_slot *nth(const struct spw_ring *r, uint64_t n)
@@ -55,7 +55,7 @@ static int open_slots(struct spw_ring *r)
         SPW_TRY(spw_lane_event_open(r->lane, &s->ready));
         SPW_TRY(spw_lane_event_open(r->lane, &s->free));
         if (o->most_reads)
-            SPW_TRY(spw_lane_event_open(r->lane, &s->behind));
+            SPW_TRY(spw_lane_event_open(r->lane, &s->submitted));
     }
     for (uint32_t i = 0; i < o->n_bounce; i++)
         SPW_TRY(spw_lane_event_open(r->lane, &r->bounce_free[i]));
@@ -80,7 +80,7 @@ static int finish_reads(struct spw_ring *r, struct spw_ring_slot *s)
 {
     int rc = 0;
     for (uint32_t i = 0; s->reading && i < s->n_submitted; i++) {
-        int lost = spw_disk_wait(r->lane, &s->reads[i].job, s->behind);
+        int lost = spw_disk_wait(r->lane, &s->reads[i].job, s->submitted);
         rc = rc ? rc : lost;
     }
     s->reading = rc;
@@ -94,7 +94,7 @@ void spw_ring_free(struct spw_ring *r)
         finish_reads(r, s);
         spw_lane_event_close(r->lane, s->ready);
         spw_lane_event_close(r->lane, s->free);
-        spw_lane_event_close(r->lane, s->behind);
+        spw_lane_event_close(r->lane, s->submitted);
     }
     for (uint32_t i = 0; r->bounce_free && i < r->o.n_bounce; i++)
         spw_lane_event_close(r->lane, r->bounce_free[i]);
@@ -238,7 +238,7 @@ static int queue_rest(struct spw_ring *r, struct spw_ring_slot *s, void (*copied
     if (copied)
         SPW_TRY(spw_lane_host_call(r->lane, copied, context, o->link));
     if (s->n_reads)
-        SPW_TRY(spw_lane_event_record(r->lane, s->behind, o->disk_stream));
+        SPW_TRY(spw_lane_event_record(r->lane, s->submitted, o->disk_stream));
     return s->holds_bounce ? 0 : spw_lane_event_record(r->lane, s->ready, o->link);
 }
 

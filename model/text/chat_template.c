@@ -270,7 +270,7 @@ static int make_vars(const struct spw_chat_template *t, const struct spw_chat_re
     return set(vars, "add_generation_prompt", json_boolean(q->add_generation_prompt), err);
 }
 
-/* ---- continue_final_message: a tag behind the last text shows where it ends ---- */
+/* ---- continue_final_message: a tag after the last text shows where it ends ---- */
 
 /* The text that is continued, as the caller gave it. */
 struct continued {

@@ -74,11 +74,11 @@ static void *map_to_border(uint64_t bytes)
     uint8_t *from = bytes < UINT64_MAX - HUGE_PAGE_BYTES ? map(all) : MAP_FAILED;
     if (from == MAP_FAILED)
         return MAP_FAILED;
-    uint64_t behind = (uintptr_t)(from + all) % HUGE_PAGE_BYTES;
-    uint64_t before = HUGE_PAGE_BYTES - behind;
+    uint64_t rest = (uintptr_t)(from + all) % HUGE_PAGE_BYTES;
+    uint64_t before = HUGE_PAGE_BYTES - rest;
     munmap(from, before);
-    if (behind)
-        munmap(from + before + bytes, behind);
+    if (rest)
+        munmap(from + before + bytes, rest);
     return from + before;
 }
 

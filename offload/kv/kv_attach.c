@@ -126,7 +126,7 @@ static uint32_t read_run(struct outflow *o, uint32_t from, uint32_t end)
     while (i < end && !spw_kv_on_device(kv, tile_of(o, i)) &&
            spw_run_extend(&d->run, tile_of(o, i)->disk, place(o, i), kv->o.tile_bytes, UINT32_MAX))
         i++;
-    kv->asked++;
+    kv->queued++;
     o->reads.n_reads++;
     spw_run_prepare(&d->run, kv->o.disk, false);
     spw_disk_start(&d->run.job);

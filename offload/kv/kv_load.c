@@ -47,7 +47,7 @@ int spw_kv_reads_open(struct spw_kv *kv)
     if (!kv->reads)
         return -ENOMEM;
     for (uint32_t i = 0; i < SPW_KV_READS; i++)
-        SPW_TRY(spw_lane_event_open(kv->lane, &kv->reads[i].behind));
+        SPW_TRY(spw_lane_event_open(kv->lane, &kv->reads[i].submitted));
     return 0;
 }
 
@@ -55,13 +55,13 @@ void spw_kv_reads_close(struct spw_kv *kv)
 {
     assert(!kv->loads && !spw_kv_is_reading(kv));
     for (uint32_t i = 0; kv->reads && i < SPW_KV_READS; i++)
-        spw_lane_event_close(kv->lane, kv->reads[i].behind);
+        spw_lane_event_close(kv->lane, kv->reads[i].submitted);
     spw_free(kv->reads);
 }
 
 struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load, uint32_t tile)
 {
-    struct spw_kv_read *d = &kv->reads[kv->asked % SPW_KV_READS];
+    struct spw_kv_read *d = &kv->reads[kv->queued % SPW_KV_READS];
     assert(spw_kv_can_read(kv));
     d->load = load;
     d->run.n = 0;
@@ -69,7 +69,7 @@ struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load
     return d;
 }
 
-static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
+static int submit_read(struct spw_kv *kv, struct spw_kv_read *d)
 {
     const struct spw_kv_options *o = &kv->o;
     spw_run_prepare(&d->run, o->disk, false);
@@ -77,7 +77,7 @@ static int queue_read(struct spw_kv *kv, struct spw_kv_read *d)
     if (!rc)
         rc = spw_disk_submit(kv->lane, &d->run.job, kv->lane->disk);
     if (!rc)
-        rc = spw_lane_event_record(kv->lane, d->behind, kv->lane->disk);
+        rc = spw_lane_event_record(kv->lane, d->submitted, kv->lane->disk);
     if (rc) /* as in spw_kv_flush_writebacks */
         spw_lane_stream_sync(kv->lane, kv->lane->disk);
     return rc;
@@ -102,7 +102,7 @@ void spw_kv_finish_read(struct spw_kv *kv)
 {
     struct spw_kv_read *d = &kv->reads[kv->taken++ % SPW_KV_READS];
     struct spw_kv_load *r = d->load;
-    int rc = spw_disk_wait(kv->lane, &d->run.job, d->behind);
+    int rc = spw_disk_wait(kv->lane, &d->run.job, d->submitted);
     int failed = d->run.job.io.rc;
     if (failed && !rc) {
         spw_kv_note_loss(r->seq, r->layer, spw_run_failed_tile(&d->run), failed);
@@ -126,8 +126,8 @@ static bool needs_read(const struct spw_kv_tile *t)
 
 static void skip_present(struct spw_kv_load *r)
 {
-    while (r->asked < r->end && !needs_read(tile_of(r, r->asked)))
-        r->asked++;
+    while (r->queued < r->end && !needs_read(tile_of(r, r->queued)))
+        r->queued++;
 }
 
 /* *out: the destination of the next tile of a read; NULL: there is no frame. */
@@ -141,13 +141,13 @@ static int take_place(struct spw_kv *kv, const struct spw_run *d, const struct s
 }
 
 /* Queues one read of the load's next tiles; *none: no frame is free for it. */
-static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
+static int queue_next_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
 {
-    struct spw_kv_read *d = spw_kv_next_read(kv, r, r->asked);
+    struct spw_kv_read *d = spw_kv_next_read(kv, r, r->queued);
     uint32_t most = (uint32_t)spw_max_u64(READ_BYTES / kv->o.tile_bytes, 1);
     int rc = 0;
-    for (; r->asked < r->end && needs_read(tile_of(r, r->asked)); r->asked++) {
-        const struct spw_kv_tile *t = tile_of(r, r->asked);
+    for (; r->queued < r->end && needs_read(tile_of(r, r->queued)); r->queued++) {
+        const struct spw_kv_tile *t = tile_of(r, r->queued);
         void *memory = NULL;
         rc = take_place(kv, &d->run, t, &memory);
         if (!memory)
@@ -162,20 +162,20 @@ static int ask_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
     *none = !d->run.n;
     if (*none)
         return rc;
-    kv->asked++;
+    kv->queued++;
     r->n_reads++;
-    return queue_read(kv, d);
+    return submit_read(kv, d);
 }
 
 /* Queues as many reads as may be in flight, those of the oldest loads first. */
-static int ask(struct spw_kv *kv)
+static int queue_reads(struct spw_kv *kv)
 {
     bool none = false;
     for (struct spw_kv_load *r = kv->loads; r; r = r->next)
-        while (r->asked < r->end && !r->rc) {
+        while (r->queued < r->end && !r->rc) {
             if (!spw_kv_can_read(kv))
                 return 0;
-            SPW_TRY(ask_read(kv, r, &none));
+            SPW_TRY(queue_next_read(kv, r, &none));
             if (none)
                 return 0;
         }
@@ -255,13 +255,13 @@ static int begin_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
         return rc;
     }
     l->load = (struct spw_kv_load){
-        .seq = seq, .layer = layer, .begin = begin, .end = l->begin, .asked = begin};
+        .seq = seq, .layer = layer, .begin = begin, .end = l->begin, .queued = begin};
     skip_present(&l->load);
     struct spw_kv_load **at = &kv->loads;
     while (*at)
         at = &(*at)->next;
     *at = &l->load;
-    return ask(kv);
+    return queue_reads(kv);
 }
 
 /* Whether the tile is on the disk only and no other sequence holds it. */
@@ -304,7 +304,7 @@ static void end(struct spw_kv *kv, struct spw_kv_load *r)
 }
 
 /* Waits for the oldest read or write, whose frames another read can then use. */
-static int go_on(struct spw_kv *kv)
+static int wait_for_oldest(struct spw_kv *kv)
 {
     if (spw_kv_is_reading(kv)) {
         spw_kv_finish_read(kv);
@@ -321,10 +321,10 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
     int rc = 0;
     if (!r->seq)
         return 0;
-    while (!rc && (r->n_reads || (r->asked < r->end && !r->rc))) {
-        rc = ask(kv);
+    while (!rc && (r->n_reads || (r->queued < r->end && !r->rc))) {
+        rc = queue_reads(kv);
         if (!rc)
-            rc = go_on(kv);
+            rc = wait_for_oldest(kv);
     }
     while (r->n_reads) /* the device is lost */
         spw_kv_finish_read(kv);
@@ -338,7 +338,7 @@ int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
     for (uint32_t i = r->begin; i < r->end; i++)
         kv->tiles[l->ids[i]].device_refs++;
     l->begin = r->begin;
-    SPW_TRY(ask(kv));
+    SPW_TRY(queue_reads(kv));
     return kv->o.disk_to_device ? 0 : spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* 5 */
 }
 
@@ -364,7 +364,7 @@ int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read)
         struct spw_kv_load *r = &seq->tables[i].load;
         if (!r->seq)
             continue;
-        *n_read += r->asked - r->begin;
+        *n_read += r->queued - r->begin;
         rc = rc ? rc : r->rc;
         end(kv, r);
         give_back(kv, &seq->tables[i], r->begin, r->end);

@@ -24,14 +24,14 @@ static struct spill make_spill(const struct spw_kv *kv, const struct spw_kv_tabl
 }
 
 /* What the spill does with tile i */
-static bool leaves_device(const struct spw_kv_table *l, const struct spill *s,
-                          const struct spw_kv_tile *t, uint32_t i)
+static bool needs_lower_copy(const struct spw_kv_table *l, const struct spill *s,
+                             const struct spw_kv_tile *t, uint32_t i)
 {
     return i >= l->begin && i < s->begin && !spw_kv_has_lower_copy(t);
 }
 
-static bool leaves_host(const struct spw_kv_table *l, const struct spill *s,
-                        const struct spw_kv_tile *t, uint32_t i)
+static bool moves_to_disk(const struct spw_kv_table *l, const struct spill *s,
+                          const struct spw_kv_tile *t, uint32_t i)
 {
     /* also a tile that another sequence has spilled while it was on the device for this one */
     return (i >= l->disk_end || i >= l->begin) && i < s->disk_end && t->host;
@@ -59,9 +59,9 @@ static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *
     for (uint32_t i = s->from; i < s->to; i++) {
         struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
-        if (leaves_device(l, s, t, i))
+        if (needs_lower_copy(l, s, t, i))
             SPW_TRY(write_down(kv, l, s, i));
-        else if (leaves_host(l, s, t, i))
+        else if (moves_to_disk(l, s, t, i))
             SPW_TRY(spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_HOST,
                                       before ? before->disk : SPW_DISK_NONE));
         if (i == l->begin && i < s->begin) {
@@ -83,7 +83,7 @@ static int find_lost(struct spw_kv_seq *seq, uint32_t layer, const struct spill 
     int rc = 0;
     for (uint32_t i = s->from; i < s->to && i < s->disk_end; i++) {
         const struct spw_kv_tile *t = &seq->kv->tiles[l->ids[i]];
-        if (!t->lost || !leaves_device(l, s, t, i))
+        if (!t->lost || !needs_lower_copy(l, s, t, i))
             continue;
         spw_kv_note_loss(seq, layer, i, t->lost);
         rc = -EBADMSG;
@@ -123,10 +123,10 @@ void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t b
     for (uint32_t i = s.from; i < s.to; i++) {
         const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         bool deep = i < s.disk_end;
-        if (leaves_device(l, &s, t, i)) {
+        if (needs_lower_copy(l, &s, t, i)) {
             *to_host += !(deep && kv->o.disk_to_device);
             *to_disk += deep;
-        } else if (leaves_host(l, &s, t, i)) {
+        } else if (moves_to_disk(l, &s, t, i)) {
             ++*to_disk;
         }
     }

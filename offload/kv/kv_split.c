@@ -167,7 +167,7 @@ static int place_all(struct spw_kv *kv, const struct spw_kv_shrink *r)
 
 /* Removes the sink from a table of quantized tiles. Removes all tiles if the layer has none that is
  * quantized. */
-static void begin_behind_sink(struct spw_kv_seq *seq, uint32_t layer)
+static void begin_after_sink(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_table *l = &seq->tables[layer];
     bool quantizes = spw_kv_n_sinks(seq, layer);
@@ -188,7 +188,7 @@ int spw_kv_split_begin(struct spw_kv *kv, const struct spw_kv_shrink *r)
         for (uint32_t l = 0; l < kv->o.n_layers; l++) {
             spw_kv_cut_table(d->seq, &d->seq->tables[l], (uint64_t)d->end * SPW_TILE_TOKENS);
             if (!sink_is_lower(d->seq, l))
-                begin_behind_sink(d->seq, l);
+                begin_after_sink(d->seq, l);
         }
     return 0;
 }
@@ -213,5 +213,5 @@ void spw_kv_split_end(const struct spw_kv_shrink *r)
 {
     for (uint32_t i = 0; i < r->n_divisions; i++)
         for (uint32_t l = 0; l < r->divisions[i].seq->kv->o.n_layers; l++)
-            begin_behind_sink(r->divisions[i].seq, l);
+            begin_after_sink(r->divisions[i].seq, l);
 }

@@ -35,7 +35,7 @@ struct spw_kv_tile {
 /* One write of adjacent tiles, oldest first in a ring. */
 struct spw_kv_writeback {
     struct spw_run run;
-    spw_event behind; /* after its submission */
+    spw_event submitted; /* after its submission */
     enum spw_kv_writing from;
     bool queued;
     uint32_t *ids; /* [slot_tiles] */
@@ -45,7 +45,7 @@ struct spw_kv_writeback {
  * memory of an export. */
 struct spw_kv_read {
     struct spw_run run;
-    spw_event behind;
+    spw_event submitted;
     struct spw_kv_load *load; /* the load that the read belongs to */
 };
 
@@ -55,7 +55,7 @@ struct spw_kv_load {
     struct spw_kv_load *next; /* the next load, which began later */
     struct spw_kv_seq *seq;   /* NULL: the layer has no load */
     uint32_t layer, begin, end;
-    uint32_t asked; /* reads of tiles before it are queued; a tile that comes from the disk, or the
+    uint32_t queued; /* reads of tiles before it are queued; a tile that comes from the disk, or the
                        end */
     uint32_t n_reads; /* reads in flight */
     int rc; /* result of the reads that have ended: 0, -EBADMSG, or a failure of the device */
@@ -84,8 +84,8 @@ struct spw_kv {
     uint32_t *writeback_ids; /* [SPW_KV_WRITEBACKS * slot_tiles] */
     int write_failure;       /* not returned yet */
     struct spw_kv_read
-        *reads; /* [SPW_KV_READS]; number n in [taken, asked) is at n % SPW_KV_READS */
-    uint64_t taken, asked;
+        *reads; /* [SPW_KV_READS]; number n in [taken, queued) is at n % SPW_KV_READS */
+    uint64_t taken, queued;
     struct spw_kv_load *loads; /* in progress, the oldest first */
     struct spw_kv_seq *seqs;   /* all open sequences */
 };
@@ -232,14 +232,14 @@ int spw_kv_reads_open(struct spw_kv *kv);
 void spw_kv_reads_close(struct spw_kv *kv);
 static inline bool spw_kv_is_reading(const struct spw_kv *kv)
 {
-    return kv->asked > kv->taken;
+    return kv->queued > kv->taken;
 }
 /* Whether one more read may be in flight. */
 static inline bool spw_kv_can_read(const struct spw_kv *kv)
 {
-    return kv->asked - kv->taken < SPW_KV_READS;
+    return kv->queued - kv->taken < SPW_KV_READS;
 }
-/* Prepares the next read, which begins with `tile` and is empty. It is queued by kv->asked++. */
+/* Prepares the next read, which begins with `tile` and is empty. It is queued by kv->queued++. */
 struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load, uint32_t tile);
 /* Waits for the oldest read. Queues copies of its host frames to the device, and frees the host
  * frames. The result goes to its load. Notes a lost tile. */

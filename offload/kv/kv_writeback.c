@@ -19,7 +19,7 @@ int spw_kv_writebacks_open(struct spw_kv *kv)
         return -ENOMEM;
     for (uint32_t i = 0; i < SPW_KV_WRITEBACKS; i++) {
         kv->writebacks[i].ids = kv->writeback_ids + (size_t)i * most;
-        SPW_TRY(spw_lane_event_open(kv->lane, &kv->writebacks[i].behind));
+        SPW_TRY(spw_lane_event_open(kv->lane, &kv->writebacks[i].submitted));
     }
     return 0;
 }
@@ -29,7 +29,7 @@ void spw_kv_writebacks_close(struct spw_kv *kv)
     while (spw_kv_is_writing(kv))
         spw_kv_finish_writeback(kv);
     for (uint32_t i = 0; kv->writebacks && i < SPW_KV_WRITEBACKS; i++)
-        spw_lane_event_close(kv->lane, kv->writebacks[i].behind);
+        spw_lane_event_close(kv->lane, kv->writebacks[i].submitted);
     spw_free(kv->writebacks);
     spw_free(kv->writeback_ids);
 }
@@ -50,7 +50,7 @@ static int queue_writeback(struct spw_kv *kv, struct spw_kv_writeback *w)
         SPW_TRY(spw_kv_flush_copies(kv)); /* copies into the source frames */
     SPW_TRY(spw_kv_order(kv, direct ? kv->lane->compute : kv->lane->down, kv->lane->disk));
     SPW_TRY(spw_disk_submit(kv->lane, &w->run.job, kv->lane->disk));
-    return spw_lane_event_record(kv->lane, w->behind, kv->lane->disk);
+    return spw_lane_event_record(kv->lane, w->submitted, kv->lane->disk);
 }
 
 int spw_kv_flush_writebacks(struct spw_kv *kv)
@@ -175,7 +175,7 @@ int spw_kv_finish_writeback(struct spw_kv *kv)
 {
     struct spw_kv_writeback *w = nth(kv, kv->ended);
     int flushed = w->queued ? 0 : spw_kv_flush_writebacks(kv);
-    int rc = spw_disk_wait(kv->lane, &w->run.job, w->behind);
+    int rc = spw_disk_wait(kv->lane, &w->run.job, w->submitted);
     end_writeback(kv);
     return flushed ? flushed : rc;
 }

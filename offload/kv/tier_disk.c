@@ -485,9 +485,9 @@ static bool give_up(struct spw_disk_job *job)
     return state == SPW_DISK_GIVEN_UP;
 }
 
-int spw_disk_wait(const struct spw_lane *lane, struct spw_disk_job *job, spw_event behind)
+int spw_disk_wait(const struct spw_lane *lane, struct spw_disk_job *job, spw_event submitted)
 {
-    int rc = spw_lane_event_sync(lane, behind);
+    int rc = spw_lane_event_sync(lane, submitted);
     if (give_up(job))
         job->io.rc = -ECANCELED;
     else

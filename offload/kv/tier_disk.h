@@ -100,10 +100,10 @@ void spw_disk_job_init(struct spw_disk_job *job);
 int spw_disk_submit(const struct spw_lane *lane, struct spw_disk_job *job, spw_stream s);
 /* Whether the job is over, with success or not. Does not wait. */
 bool spw_disk_is_over(const struct spw_disk_job *job);
-/* Sleeps until the job is over; job->io.rc then has its result. `behind`: an event that was
+/* Sleeps until the job is over; job->io.rc then has its result. `submitted`: an event that was
  * recorded on the stream after the submission. Fails only if the device is lost; the job is not in
  * flight then either, and perhaps was never submitted (-ECANCELED in job->io.rc). */
-int spw_disk_wait(const struct spw_lane *lane, struct spw_disk_job *job, spw_event behind);
+int spw_disk_wait(const struct spw_lane *lane, struct spw_disk_job *job, spw_event submitted);
 /* start: submits the job now, without a stream; the caller waits for job->io. run: also waits until
  * the job is over. */
 void spw_disk_start(struct spw_disk_job *job);

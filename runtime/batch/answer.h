@@ -45,7 +45,7 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even
  * now: result.finish says so then. */
 int spw_answer_end(struct spw_answer *a);
-/* The log-probability of the prompt's token behind `position`, given logits [vocab] there. */
+/* The log-probability of the prompt's token after `position`, given logits [vocab] there. */
 void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits);
 
 #endif

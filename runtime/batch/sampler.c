@@ -171,7 +171,7 @@ static struct item select_cut(struct item *items, size_t n, double target, bool 
         } else if (through >= target || n_front + 1 == n) {
             return pivot;
         } else {
-            before = through; /* the pivot's place is n_front: go on behind it */
+            before = through; /* the pivot's place is n_front: continue after it */
             swap(&items[n_front], &items[n - 1]);
             items += n_front + 1;
             n -= n_front + 1;

@@ -46,9 +46,9 @@ void spw_traffic_run_close(struct spw_traffic_run *r);
  * returns false if no pass was left. */
 void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n);
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end);
-/* The pass is set aside: it came to `end`, between two chunks, and `end.rings` was dropped behind
- * it. The steps that follow run beside it, until continue: the next `next` or set_aside is about
- * the rest of the pass. `end` counts from the begin of the pass, its rings from set_aside. */
+/* The pass is set aside: it came to `end`, between two chunks, and `end.rings` was dropped
+ * after it. The steps that follow run beside it, until continue: the next `next` or set_aside is
+ * about the rest of the pass. `end` counts from the begin of the pass, its rings from set_aside. */
 void spw_traffic_set_aside(struct spw_traffic_run *r, const struct spw_traffic_end *end);
 void spw_traffic_continue(struct spw_traffic_run *r);
 /* The rings had fetched `rings` for the next decode step (one more token for each span of the last

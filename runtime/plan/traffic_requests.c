@@ -283,7 +283,7 @@ static void step(struct requests *q, uint64_t table)
     compute(q, q->spans, n);
 }
 
-/* Requests with a rope table of their own come one by one, behind the others. */
+/* Requests with a rope table of their own come one by one, after the others. */
 static void step_all(struct requests *q)
 {
     step(q, 1);

@@ -185,7 +185,7 @@ static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct sp
 
 /* ---- a step ---- */
 
-/* Chunks [from, chunks) of a row; behind them, chunks and transfers that had only begun. */
+/* Chunks [from, chunks) of a row; after them, chunks and transfers that had only begun. */
 static void pass_row(struct spw_traffic_run *r, uint32_t row, uint64_t from, uint64_t chunks,
                      uint64_t begun, uint32_t parts, struct flow *f)
 {

@@ -51,7 +51,7 @@ void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row,
 /* As spw_kv_retain, spw_kv_truncate. */
 void spw_tiles_retain(struct spw_tiles *t, uint32_t session);
 void spw_tiles_truncate(struct spw_tiles *t, uint32_t session, uint64_t n_tokens);
-/* Tiles [first, end) lie in a file of the prefix cache. The row continues behind them. */
+/* Tiles [first, end) lie in a file of the prefix cache. The row continues after them. */
 void spw_tiles_attach(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t first,
                       uint32_t end);
 /* The same, of tiles that come to the device. */

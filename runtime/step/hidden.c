@@ -6,7 +6,7 @@
  * at least).
  *
  * The few rows of a decode step go up on the compute stream: on a stream of their own the copy
- * would queue behind all weights and tiles that the prefetch has asked for, and compute would wait
+ * would queue after all weights and tiles that the prefetch has asked for, and compute would wait
  * for it. */
 #include "runtime/step/hidden.h"
 

@@ -1,5 +1,5 @@
 /* Passes over a row of logits, several values at a time: what the sampler does once for each of a
- * vocabulary's tokens. A row has a whole number of SPW_ROW_LANES values; behind its last token
+ * vocabulary's tokens. A row has a whole number of SPW_ROW_LANES values; after its last token
  * stands minus infinity, whose weight is 0. Nothing here fails. */
 #ifndef SPW_RUNTIME_STEP_LOGITS_ROW_H
 #define SPW_RUNTIME_STEP_LOGITS_ROW_H

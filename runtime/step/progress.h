@@ -1,5 +1,5 @@
 /* Progress of a step as it is computed, not as it is queued: the host runs ahead of the streams, so
- * a mark behind each chunk of a layer is waited for before the second one after it is queued. That
+ * a mark after each chunk of a layer is waited for before the second one after it is queued. That
  * keeps two chunks queued, which is enough to hide the host, and nothing is waited for when nobody
  * asked or when a step only decodes. At each mark the caller may end the step, which for the same
  * reason then ends within two chunks.

@@ -97,7 +97,7 @@ static void run_draw(int number, struct subject *subjects, int n_subjects, uint6
         memcpy(w->ids[i], w->s->ids[0], w->s->n_tokens * sizeof *w->ids[i]);
     }
     open_engine(w);
-    if (w->aim) /* a long prompt, and a few tokens behind it */
+    if (w->aim) /* a long prompt, and a few tokens after it */
         for (size_t n = w->context - 3; n <= w->context; n++)
             must_step(w, (const size_t[N_SESSIONS]){n}, "a long prompt");
     int drawn = (int)check_range(seed, 6, 18), steps = given ? (int)strlen(given) : drawn;

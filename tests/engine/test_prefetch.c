@@ -17,7 +17,7 @@
 
 enum {
     N_LAYERS = 4,
-    N_HEADS = 3, /* weight blocks behind the layers */
+    N_HEADS = 3, /* weight blocks after the layers */
     N_BLOCKS = N_LAYERS + N_HEADS,
     N_SEQS = 2,
     MAX_TILES = 14,

@@ -236,7 +236,7 @@ struct cut_in_step {
     int n;
 };
 
-/* Asked behind each chunk of a layer: the file is cut short in the middle of the step. */
+/* Asked after each chunk of a layer: the file is cut short in the middle of the step. */
 static bool cut_now(void *context)
 {
     struct cut_in_step *c = context;

@@ -413,7 +413,7 @@ static void check_reframe(const char *dir)
     free(memory);
 }
 
-/* A device that is lost behind a submission: the test calls the function that the driver has
+/* A device that is lost after a submission: the test calls the function that the driver has
  * already taken from its queue. */
 static struct {
     void (*fn)(void *);

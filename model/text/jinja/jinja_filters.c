@@ -46,7 +46,7 @@ FILTER(replace)
     return spw_jj_m_replace(r, self, args, out); /* plain, also where self was marked safe */
 }
 
-/* Words begin behind white space, '-', '(', '{', '[' and '<'. */
+/* Words begin after white space, '-', '(', '{', '[' and '<'. */
 FILTER(title)
 {
     (void)a;

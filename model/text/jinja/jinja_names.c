@@ -160,7 +160,7 @@ static int unknown(struct spw_jj_run *r, const char *what, const struct spw_jj_s
 
 /* ---- arguments ---- */
 
-/* The k-th of "name,name=": its length and whether it must be given. NULL behind the last. */
+/* The k-th of "name,name=": its length and whether it must be given. NULL after the last. */
 static const char *param(const char *params, size_t k, size_t *bytes, bool *needed)
 {
     const char *p = params;

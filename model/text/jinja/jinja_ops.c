@@ -166,7 +166,7 @@ static int join(struct spw_jj_run *r, const struct spw_jj_string *a, const struc
     if (!s)
         return spw_jj_no_memory(r);
     if (a->bytes && spw_jj_extend_text(&r->arena, a->at + a->bytes, b->bytes)) {
-        text = (char *)(uintptr_t)a->at; /* our own arena's: what lies behind it was free */
+        text = (char *)(uintptr_t)a->at; /* our own arena's: the bytes after it were free */
     } else {
         text = spw_jj_take_text(&r->arena, a->bytes + b->bytes);
         if (!text)

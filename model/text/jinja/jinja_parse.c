@@ -246,7 +246,7 @@ static int parse_signature(struct spw_jj_parser *p, struct spw_jj_node *n)
             SPW_TRY(spw_jj_parse_expression(p, &arg->a));
         else if (n->count && n->op)
             return spw_jj_syntax(&p->source, arg->line,
-                                 "found a parameter without a default behind one with");
+                                 "found a parameter without a default after one with");
         n->op = arg->a != NULL;
         *last = arg;
         last = &arg->next;

@@ -171,7 +171,7 @@ static int parse_not(struct spw_jj_parser *p, struct spw_jj_node **out)
     return 0;
 }
 
-/* ---- what stands behind a value ---- */
+/* ---- operators after a value ---- */
 
 /* *last: all that follow must have a name. */
 static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, bool *last)

@@ -1,4 +1,4 @@
-/* The tests behind `is`, and the functions every template has: see jinja_impl.h. */
+/* The tests after `is`, and the functions every template has: see jinja_impl.h. */
 #include "model/text/jinja/jinja_impl.h"
 
 #define CALLABLE(name)                                                                             \

@@ -139,7 +139,7 @@ static int print_lower(struct spw_jj_run *r, const char *start, const char *at, 
 int spw_jj_print_case(struct spw_jj_run *r, const char *at, size_t bytes, enum spw_jj_case how)
 {
     const char *end = at + bytes;
-    bool inside = false; /* a word: behind a cased letter, or behind the first character */
+    bool inside = false; /* a word: after a cased letter, or after the first character */
     size_t n;
     SPW_TRY(spw_jj_charge(r, bytes / 4));
     for (const char *p = at; p < end; p += n) {

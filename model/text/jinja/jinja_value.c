@@ -598,7 +598,7 @@ int spw_jj_contains(struct spw_jj_run *r, struct spw_jj_value in, struct spw_jj_
     case SPW_JJ_UNDEFINED:
         return contains_item(r, in, what, out);
     default:
-        return spw_jj_fail(r, "found '%s' behind `in`, expected a string, a list or a dict",
+        return spw_jj_fail(r, "found '%s' after `in`, expected a string, a list or a dict",
                            spw_jj_type_name(in));
     }
 }

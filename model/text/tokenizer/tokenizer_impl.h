@@ -90,7 +90,7 @@ uint64_t spw_tok_pattern_bytes(const struct spw_tok_pattern *p);
 pcre2_general_context *spw_tok_regex_memory(void);
 int spw_tok_spans_add(struct spw_tok_spans *s, size_t start, size_t end, bool match);
 /* Covers the text with spans, matches and gaps alternating as they come, into m->spans. Empty
- * matches count (but none right behind a match). -EOVERFLOW: the match limit was reached. */
+ * matches count (but none right after a match). -EOVERFLOW: the match limit was reached. */
 int spw_tok_find(const struct spw_tok_pattern *p, struct spw_tok_matcher *m, const char *text,
                  size_t bytes);
 void spw_tok_matcher_free(struct spw_tok_matcher *m);

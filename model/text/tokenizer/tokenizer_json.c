@@ -117,7 +117,7 @@ static int bad_value(const struct spw_tok_loader *l, struct spw_tok_scan *s, con
     return rc;
 }
 
-/* The id behind a key of model.vocab, which is in s->text. */
+/* The id after a key of model.vocab, which is in s->text. */
 static int scan_id(const struct spw_tok_loader *l, struct spw_tok_scan *s, int32_t *id)
 {
     const char *p = s->p;
@@ -313,7 +313,7 @@ static int load_merge(const struct spw_tok_loader *l, struct spw_tok_scan *s, ui
     return add_merge(l, joined->data, joined->n - 1, left_bytes, rank);
 }
 
-/* How many there are at least needs no reading: every merge has a comma or the end behind it. */
+/* How many there are at least needs no reading: every merge has a comma or the end after it. */
 static size_t count_merges(const struct spw_tok_cut *merges)
 {
     size_t n = 1;

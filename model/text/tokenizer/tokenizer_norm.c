@@ -54,7 +54,7 @@ static int unicode_form(enum spw_tok_norm_kind kind, const char *text, size_t by
     unsigned char calm_lead = kind == SPW_TOK_NFC ? 0xcb : 0x7f;
     size_t calm = 0; /* text before this is in `out` */
     for (size_t i = 0; i < bytes;) {
-        size_t last = i; /* the last calm character may take marks from the stretch behind it */
+        size_t last = i; /* the last calm character may take marks from the stretch after it */
         while (i < bytes && (unsigned char)text[i] <= calm_lead) {
             last = i;
             i += spw_tok_utf8_len(text + i);

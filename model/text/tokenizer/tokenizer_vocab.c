@@ -349,7 +349,7 @@ static size_t skip_spaces_right(const char *p, size_t n, size_t end)
 }
 
 /* One piece of text. `done` is where the last token, with the spaces it took, ended; the search
- * goes on behind the bare token, as the package does. */
+ * continues after the bare token, as the package does. */
 static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
                        const char *p, const struct spw_tok_piece *piece, struct spw_tok_text *out)
 {

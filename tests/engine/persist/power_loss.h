@@ -534,7 +534,7 @@ static inline void power_look(struct power_counts *c, const struct power_left *l
     c->n_wrong += !is_right(context, left);
 }
 
-/* Cuts before syncs, and behind what was told; the others are among their states. */
+/* Cuts before syncs, and after what was told; the others are among their states. */
 static inline bool power_matters(size_t cut)
 {
     return cut == power.n_ops || power.ops[cut].kind == POWER_SYNC ||

@@ -177,7 +177,7 @@ static void test_specs(void)
         struct spw_pack_spec s = make_spec(sections, 128, 400);
         last = &sections[s.n_sections - 1];
         s.first_token += i == 0;
-        last->n_tiles += i == 1; /* behind the last token */
+        last->n_tiles += i == 1; /* after the last token */
         last->record_bytes += i == 2;
         if (i == 3)
             last->n_tiles = 0;

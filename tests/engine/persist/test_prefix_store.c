@@ -231,7 +231,7 @@ static void make_colliding(int32_t *t, int32_t *u)
         u[changes[i][0]] = changes[i][1];
 }
 
-/* U R1 R2 must not go on in the pack that holds R2 behind T R1. */
+/* U R1 R2 must not go on in the pack that holds R2 after T R1. */
 static void test_collision(void)
 {
     static int32_t t[MOST_TILES * 128], u[MOST_TILES * 128];
@@ -425,7 +425,7 @@ static void test_damage(void)
     corrupt(name, 100); /* the commit record */
     CHECK(match(s, a, 20, NULL) == 5 && n_damage == 1 && strstr(damage, name));
     CHECK(match(s, a, 20, NULL) == 5 && match(other, a, 20, NULL) == 5 && n_damage == 1);
-    CHECK(add(s, a, 5, 10, false) == 0); /* what came behind it is found again */
+    CHECK(add(s, a, 5, 10, false) == 0); /* what came after it is found again */
     CHECK(match(other, a, 20, NULL) == 15);
 
     /* the table, while another process has it open */

@@ -158,7 +158,7 @@ static void check_round(const struct tiny_model *m, enum spw_kv_precision precis
 
 /* ---- files that are not as they were written ---- */
 
-/* Whether the file is refused; if not, what is computed behind it must be right. */
+/* Whether the file is refused; if not, what is computed after it must be right. */
 static bool is_refused(struct world *w, struct spw_engine *e)
 {
     struct spw_error err = {0};
@@ -170,7 +170,7 @@ static bool is_refused(struct world *w, struct spw_engine *e)
     CHECK_MSG(!rc == !*err.text && !strchr(err.text, '\n'), "%d: %s", rc, err.text);
     if (!rc) {
         check_logits(w, 1, run_to(s, e, w->s.ids[0], w->n[1]), "resumed from a changed file");
-        check_logits(w, 2, run_to(s, e, w->s.ids[0], w->n[2]), "behind a changed file");
+        check_logits(w, 2, run_to(s, e, w->s.ids[0], w->n[2]), "after a changed file");
     }
     spw_session_close(s);
     spw_saved_close(saved);
@@ -490,7 +490,7 @@ static int64_t change_read(void *context, const struct spw_io_request *r, int64_
     if (r->write || result <= 0 || !bad->armed)
         return result;
     atomic_compare_exchange_strong(&bad->place, &none, r->offset + (uint64_t)result / 2);
-    uint64_t at = bad->place - r->offset; /* wraps where the read begins behind it */
+    uint64_t at = bad->place - r->offset; /* wraps where the read begins after it */
     if (at < (uint64_t)result)
         r->memory[at] ^= 1;
     return result;

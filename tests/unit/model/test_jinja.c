@@ -191,7 +191,7 @@ static const struct {
     {"{{ s.__class__.mro() }}",
      "t: line 1: access to attribute '__class__' of 'str' object is unsafe."},
     {"{{ n < 'a' }}", "t: line 1: cannot compute 'int' < 'str'"},
-    {"{{ 'a' in 5 }}", "t: line 1: found 'int' behind `in`, expected a string, a list or a dict"},
+    {"{{ 'a' in 5 }}", "t: line 1: found 'int' after `in`, expected a string, a list or a dict"},
     {"{% for i in 5 %}{% endfor %}", "t: line 1: 'int' object is not iterable"},
     {"{% for a, b in [1] %}{% endfor %}", "t: line 1: 'int' object is not iterable"},
     {"{% for a, b in [(1, 2, 3)] %}{% endfor %}", "t: line 1: found 3 values for 2 names"},
@@ -241,7 +241,7 @@ static const struct {
      "t: line 1: found 'is', expected one test: `is` cannot be chained"},
     {"{{ \x01 }}", "t: line 1: found '?', which no expression has"},
     {"{% macro m(a=1, b) %}{% endmacro %}",
-     "t: line 1: found a parameter without a default behind one with"},
+     "t: line 1: found a parameter without a default after one with"},
 };
 
 static void test_texts(void)
