@@ -20,7 +20,8 @@
  *   submit -> waiting -> running: session + answer -> spw_sync(all) -> sampler -> token
  *                                                     token -> answer.c -> events
  *
- * All memory of a request but that of its text is taken when it is submitted. */
+ * All memory of a request is taken when it is submitted, but that of its text, and of logits that
+ * nobody has read yet when another plan takes their memory. */
 #include "runtime/batch/answer.h"
 #include "runtime/batch/shared_prompt.h"
 #include "runtime/persist/snapshot.h"
@@ -39,6 +40,7 @@ struct entry {
     bool is_unread;              /* it is in this queue */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
+    float *kept_logits;   /* owned, [vocab] or NULL: for a copy, see spw_batch_keep_logits */
     bool has_end;         /* and text, if the answer has some */
     struct spw_error why; /* of a failed one */
 };
@@ -120,6 +122,7 @@ static void free_entry(struct entry *x)
         return;
     close_session(x);
     spw_answer_close(&x->answer);
+    spw_free(x->kept_logits);
     spw_free(x);
 }
 
@@ -280,6 +283,22 @@ static void forget_events(struct spw_batch *b)
     for (uint32_t i = 0; i < b->n_closing; i++)
         close_session(b->closing[i]);
     b->n_closing = 0;
+}
+
+int spw_batch_keep_logits(struct spw_batch *b)
+{
+    uint64_t bytes = b ? spw_engine_config(b->engine)->vocab * sizeof(float) : 0;
+    for (struct entry *x = b ? b->unread : NULL; x; x = x->next_unread) {
+        if (!x->logits || x->logits == x->kept_logits)
+            continue;
+        if (!x->kept_logits)
+            x->kept_logits = spw_alloc(bytes);
+        if (!x->kept_logits)
+            return -ENOMEM;
+        memcpy(x->kept_logits, x->logits, bytes);
+        x->logits = x->kept_logits;
+    }
+    return 0;
 }
 
 static bool next_event(struct entry *x, struct spw_event *out)
@@ -536,7 +555,7 @@ static int compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_err
     b->engine->generates = true;
     int rc = spw_sync(b->engine, b->spans, n, score, b, err);
     b->engine->generates = false;
-    for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED); i++)
+    for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED || rc == -EAGAIN); i++)
         note_reuse(b->stepping[i]);
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
@@ -666,12 +685,21 @@ static bool any_runs(const struct spw_batch *b)
     return false;
 }
 
+/* A step of running requests is set aside. */
+static bool step_waits(const struct spw_batch *b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        any |= b->running[i] && b->running[i]->session && b->running[i]->session->is_aside;
+    return any;
+}
+
 /* Starts requests that wait, as many as there are places, and opens their sessions. */
 static int start_requests(struct spw_batch *b, struct spw_error *err)
 {
     int rc;
     do { /* again where all have failed */
-        if (!b->engine->n_aside || !any_runs(b))
+        if (!step_waits(b))
             start_waiting(b);
         rc = open_sessions(b, err);
     } while (!rc && !any_runs(b) && any_waits(b) && !b->n_closing);

@@ -253,8 +253,8 @@ const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
 
 /* set_aside.c. The first n sessions of the running step wait; they hold what passed all layers. */
 void spw_engine_set_aside(struct spw_engine *e, uint32_t n);
-/* After each step: the sessions do not wait if the executor has continued their step. */
-void spw_engine_end_aside(struct spw_engine *e);
+/* Before a step runs: its sessions do not wait any more, if it is the one that was set aside. */
+void spw_engine_continue_aside(struct spw_engine *e);
 /* Whether the spans are those of the step that was set aside. */
 bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n);
 /* Gives up the step that was set aside, if there is one. */
@@ -274,6 +274,9 @@ void spw_engine_close_disk(struct spw_engine *e); /* no job may be in flight */
 /* session.c: called when a pass of the running step has ended and another one follows: its sessions
  * hold what has passed all layers, and are published. */
 void spw_session_passed(void *engine);
+/* batch.c: before the memory of the sessions' logits goes: copies those that are in events which
+ * nobody has read yet. NULL is fine. -ENOMEM. */
+int spw_batch_keep_logits(struct spw_batch *b);
 /* save_file.c: releases the file that the session is saved to, if there is one. */
 void spw_session_release_file(struct spw_session *s);
 /* weight_files.c: opens the model's files for blocks that are read from them. */

@@ -380,10 +380,10 @@ static void set_starts(struct spw_engine *e, uint32_t n)
 static int run_and_recover(struct spw_engine *e, uint32_t n, struct delivery *d)
 {
     for (int i = 0;; i++) {
+        spw_engine_continue_aside(e);
         e->n_stepping = n;
         int rc = spw_executor_step(e->executor, e->items, n, d->most_chunks, deliver, d);
         e->n_stepping = 0;
-        spw_engine_end_aside(e);
         bool again = rc == -EDOM ? distrust(e, n) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
         if (!again)
             return rc;

@@ -34,9 +34,9 @@ void spw_engine_set_aside(struct spw_engine *e, uint32_t n)
     e->n_aside = n;
 }
 
-void spw_engine_end_aside(struct spw_engine *e)
+void spw_engine_continue_aside(struct spw_engine *e)
 {
-    if (e->n_aside && !(e->executor && spw_executor_is_aside(e->executor)))
+    if (e->stepping[0]->is_aside)
         forget(e);
 }
 
@@ -62,7 +62,8 @@ void spw_engine_drop_aside(struct spw_engine *e)
     forget(e);
     if (!e->executor)
         return; /* the caches are gone, and the sessions have their tokens */
-    if (!spw_executor_drop_aside(e->executor) && !spw_recover_step(e, e->aside, n))
+    spw_executor_drop_aside(e->executor);
+    if (!spw_recover_step(e, e->aside, n))
         return;
     spw_executor_stop_predicting(e->executor);
     for (uint32_t i = 0; i < n; i++) {

@@ -346,7 +346,6 @@ void spw_traffic_set_aside(struct spw_traffic_run *r, const struct spw_traffic_e
         return;
     begin_pass(r);
     pass(r, end);
-    spw_traffic_add(r, SPW_MOVED_DEVICE_TO_HOST, spw_traffic_flags(r->plan));
     r->now->from = *end;
     r->now->is_aside = true;
     r->now = &r->accounts[1];

@@ -307,6 +307,7 @@ static int run_layers(struct spw_executor *x)
     }
     if (s->layer < x->config->n_layers)
         return -EAGAIN;
+    s->chunks_before_pause += pause; /* a pass has ended: after the first chunk of the next one */
     for (uint32_t i = 0; i < s->n_items; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
     SPW_TRY(ask_flags(x));
@@ -348,6 +349,19 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 
 /* ---- a step that is set aside ---- */
 
+/* Ends loads for layers that have not begun. */
+static int forget_loads(struct spw_executor *x)
+{
+    struct spw_step *s = x->step;
+    int rc = 0;
+    for (uint32_t i = 0; i < s->n_items; i++) {
+        int forgot = spw_kv_forget_loads(s->items[i].seq->kv, &s->reached.loads);
+        rc = rc ? rc : forgot;
+    }
+    x->residency.failed |= rc != 0;
+    return rc;
+}
+
 /* The rings are emptied for the steps that come first. Later they begin where the pass continues.
  */
 static int set_aside(struct spw_executor *x)
@@ -355,8 +369,10 @@ static int set_aside(struct spw_executor *x)
     struct spw_step *s = x->step;
     struct spw_schedule *schedule = &s->now->schedule;
     SPW_TRY(ask_flags(x));
+    spw_traffic_add(x->account, SPW_MOVED_DEVICE_TO_HOST, spw_traffic_flags(x->plan));
     SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
     SPW_TRY(check_flags(x));
+    SPW_TRY(forget_loads(x));
     s->reached.rings = spw_prefetch_progress(x->o.prefetch);
     SPW_TRY(spw_executor_forget_ahead(x));
     const struct spw_chunk *chunk = &s->now->cut.chunks[s->chunk];
@@ -364,6 +380,7 @@ static int set_aside(struct spw_executor *x)
     schedule->first_block =
         (struct spw_block_cursor){.block = x->o.weights->layer_blocks[s->layer]};
     spw_traffic_set_aside(x->account, &s->reached);
+    s->reached.loads = 0;
     s->is_aside = true;
     return -EAGAIN;
 }
@@ -386,20 +403,14 @@ bool spw_executor_is_aside(const struct spw_executor *x)
 }
 
 /* The account takes the step as one that failed where it was set aside. */
-int spw_executor_drop_aside(struct spw_executor *x)
+void spw_executor_drop_aside(struct spw_executor *x)
 {
     struct spw_step *s = &x->steps[0];
-    int rc = 0;
     s->is_aside = false;
     x->step = s;
-    for (uint32_t i = 0; i < s->n_items; i++) {
-        int forgot = spw_kv_forget_loads(s->items[i].seq->kv, &s->reached.loads);
-        rc = rc ? rc : forgot;
-    }
     s->reached.rings = (struct spw_schedule_progress){0};
     spw_traffic_continue(x->account);
     spw_traffic_next(x->account, &s->reached);
-    return rc;
 }
 
 /* ---- a step ---- */
@@ -420,8 +431,8 @@ static int end_pass(struct spw_executor *x, int rc)
     if (rc == -EAGAIN)
         return rc;
     s->is_aside = false;
-    for (uint32_t i = 0; rc && i < s->n_items; i++)
-        x->residency.failed |= spw_kv_forget_loads(s->items[i].seq->kv, &s->reached.loads) != 0;
+    if (rc)
+        forget_loads(x);
     tell_pass(x, rc);
     return rc;
 }

@@ -50,7 +50,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
 bool spw_executor_is_aside(const struct spw_executor *x);
 /* Gives up the step that was set aside. As after a step that failed, the caller must cut the
  * sessions back to spw_executor_held_before_pass. */
-int spw_executor_drop_aside(struct spw_executor *x);
+void spw_executor_drop_aside(struct spw_executor *x);
 /* After a step that failed: the tokens of span i that had passed all layers before the pass that
  * failed. */
 uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i);

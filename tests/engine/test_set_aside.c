@@ -1,8 +1,10 @@
 /* Steps of prompts that are set aside between two chunks of a layer, while other sessions decode,
  * open, close and fork. Logits are those of a session that is alone with all the memory; no budget
  * is passed; every byte is predicted. */
+#include "runtime/saved.h"
 #include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
+#include "tests/engine/persist/pack_run.h"
 
 enum {
     CONTEXT = 900,
@@ -316,11 +318,250 @@ static void check_draw(uint64_t seed, uint32_t number)
     tiny_model_remove(dir);
 }
 
+/* ---- single cases ---- */
+
+enum { LENGTH = 700 };
+
+/* A model, and an engine whose prompts take several passes. */
+struct room {
+    char dir[128], file[160];
+    struct spw_options o;
+    struct spw_engine *e;
+    int32_t ids[2][CONTEXT];
+    struct spw_session *saved; /* written to `file` between passes */
+    uint32_t n_passes;
+};
+
+static void between_passes(void *context)
+{
+    struct room *x = context;
+    struct spw_error err = {0};
+    x->n_passes++;
+    if (x->saved)
+        CHECK_MSG(!spw_session_save(x->saved, x->file, NULL, 0, NULL, &err), "%s", err.text);
+}
+
+static void room_open(struct room *x, uint32_t sessions)
+{
+    const struct tiny_model m = {"llama", 3,    32,    48,    4,     2,     8,    96,
+                                 1024,    NULL, false, false, false, false, true, 41};
+    *x = (struct room){.o = {.backend = TEST_BACKEND,
+                             .context = CONTEXT,
+                             .sessions = sessions,
+                             .threads = 1,
+                             .saves = true,
+                             .on_pass = between_passes,
+                             .pass_context = x,
+                             .prefill_chunk = 64}};
+    run_folder(x->dir, &m, "aside_room");
+    snprintf(x->file, sizeof x->file, "%s/saved", x->dir);
+    run_tight(x->dir, &x->o, 0);
+    x->e = run_open(x->dir, &x->o);
+    run_ids(x->ids[0], CONTEXT, m.vocab, 1);
+    run_ids(x->ids[1], CONTEXT, m.vocab, 2);
+}
+
+static void room_close(struct room *x)
+{
+    run_check_account(x->e, &x->o, x->dir);
+    spw_engine_close(x->e);
+    unlink(x->file);
+    tiny_model_remove(x->dir);
+}
+
+static struct spw_batch *room_batch(struct room *x)
+{
+    struct spw_batch *b = NULL;
+    struct spw_error err = {0};
+    CHECK_MSG(!spw_batch_open(&b, x->e, NULL, &err), "%s", err.text);
+    spw_batch_set_prompt_chunks(b, 1);
+    return b;
+}
+
+static uint64_t room_submit(struct room *x, struct spw_batch *b, uint32_t k, size_t n_prompt,
+                            size_t max_new, struct spw_session *session)
+{
+    struct spw_error err = {0};
+    uint64_t id = 0;
+    const struct spw_request q = {.prompt = x->ids[k],
+                                  .n_prompt = n_prompt,
+                                  .max_new_tokens = max_new,
+                                  .ignore_eos = true,
+                                  .session = session};
+    CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s", err.text);
+    return id;
+}
+
+static void room_steps(struct spw_batch *b, uint32_t n)
+{
+    struct spw_error err = {0};
+    while (n--)
+        CHECK_MSG(spw_batch_step(b, &err) >= 0, "%s", err.text);
+}
+
+static enum spw_finish room_finish(struct spw_batch *b, uint64_t id)
+{
+    return spw_batch_result(b, id)->finish;
+}
+
+/* The session of a request that has ended is not free before the caller has read its events. */
+static void check_places(void)
+{
+    for (uint32_t sessions = 1; sessions < 3; sessions++) {
+        struct room x;
+        struct spw_error err = {0};
+        room_open(&x, sessions);
+        struct spw_batch *b = room_batch(&x);
+        for (uint32_t i = 0; i < 5; i++)
+            room_submit(&x, b, i % 2, 20 + 100 * i, 3, NULL);
+        int rc = 1;
+        for (uint32_t i = 0; rc > 0 && i < 1000; i++)
+            rc = spw_batch_step(b, &err);
+        CHECK_MSG(!rc, "%d: %s", rc, err.text);
+        for (uint64_t id = 1; id <= 5; id++)
+            CHECK_MSG(room_finish(b, id) == SPW_FINISH_LENGTH, "%u sessions: request %llu: %d",
+                      sessions, (unsigned long long)id, (int)room_finish(b, id));
+        spw_batch_close(b);
+        room_close(&x);
+    }
+}
+
+/* A pause that is due where a pass ends comes in the next pass. */
+static void check_passes(void)
+{
+    struct room x;
+    struct spw_error err = {0};
+    room_open(&x, 2);
+    struct spw_session *s = run_session(x.e);
+    const struct spw_span span = {s, x.ids[0], LENGTH, 1};
+    const struct spw_plan *p = &x.e->plan;
+    int rc = -EAGAIN;
+    uint32_t n = 0;
+    CHECK(p->pass_rows < LENGTH / 2);
+    x.e->most_chunks = 3 * spw_div_up(p->pass_rows, p->chunk);
+    for (; rc == -EAGAIN; n++)
+        rc = spw_sync(x.e, &span, 1, NULL, NULL, &err);
+    x.e->most_chunks = 0;
+    CHECK_MSG(!rc, "%s", err.text);
+    CHECK_MSG(n >= x.n_passes && x.n_passes, "%u calls for %u passes", n, x.n_passes + 1);
+    spw_session_close(s);
+    room_close(&x);
+}
+
+/* Between two passes of a step that was set aside before, its session can be saved. */
+static void check_saved(void)
+{
+    struct room x;
+    struct spw_error err = {0};
+    float right[MOST_VOCAB];
+    room_open(&x, 2);
+    struct life plain = {.dir = x.dir};
+    struct spw_session *s = run_session(x.e);
+    const struct spw_span span = {s, x.ids[0], LENGTH, 1};
+    x.saved = s;
+    x.e->most_chunks = 2;
+    CHECK(spw_sync(x.e, &span, 1, NULL, NULL, &err) == -EAGAIN);
+    x.e->most_chunks = 0;
+    CHECK_MSG(!spw_sync(x.e, &span, 1, NULL, NULL, &err), "%s", err.text);
+    CHECK(x.n_passes);
+    expected(&plain, x.ids[0], LENGTH, right);
+    CHECK(run_same(spw_session_logits(s), right, spw_engine_config(x.e)->vocab));
+    spw_session_close(s);
+    room_close(&x);
+}
+
+/* A request of the caller's session is canceled while its step waits: others start. */
+static void check_canceled(void)
+{
+    struct room x;
+    room_open(&x, 3);
+    struct spw_session *s = run_session(x.e);
+    struct spw_batch *b = room_batch(&x);
+    uint64_t first = room_submit(&x, b, 0, 3, 100, NULL);
+    room_steps(b, 2);
+    uint64_t waiting = room_submit(&x, b, 1, LENGTH, 3, s);
+    room_steps(b, 2);
+    CHECK(x.e->n_aside == 1 && !spw_batch_cancel(b, waiting));
+    uint64_t other = room_submit(&x, b, 1, 20, 1, NULL);
+    room_steps(b, 10);
+    CHECK(room_finish(b, other) == SPW_FINISH_LENGTH && room_finish(b, first) == SPW_FINISH_NONE);
+    spw_batch_close(b);
+    spw_session_close(s);
+    room_close(&x);
+}
+
+/* Another plan drops a step that waits. Its tokens were computed, not reused; and the events of the
+ * call before can still be read. */
+static void check_other_plan(void)
+{
+    struct room x;
+    struct spw_error err = {0};
+    struct spw_event event = {0};
+    float logits[MOST_VOCAB];
+    room_open(&x, 2);
+    struct spw_batch *b = room_batch(&x);
+    const size_t bytes = spw_engine_config(x.e)->vocab * sizeof *logits;
+    room_submit(&x, b, 0, 3, 190, NULL);
+    room_steps(b, 2);
+    uint64_t waiting = room_submit(&x, b, 1, LENGTH, 2, NULL);
+    while (!x.n_passes)
+        room_steps(b, 1);
+    CHECK(x.e->n_aside == 1);
+    memcpy(logits, spw_session_logits(x.e->sessions[0]), bytes);
+    x.o.device_bytes += 1 << 20;
+    CHECK(!spw_engine_set_budgets(x.e, x.o.device_bytes, x.o.host_bytes, 0, &err));
+    CHECK(!x.e->n_aside && spw_batch_event(b, &event) && event.kind == SPW_EVENT_TOKEN);
+    CHECK(!memcmp(logits, event.logits, bytes));
+    while (room_finish(b, waiting) == SPW_FINISH_NONE)
+        room_steps(b, 1);
+    CHECK_MSG(!spw_batch_result(b, waiting)->n_reused, "%zu tokens reused",
+              spw_batch_result(b, waiting)->n_reused);
+    spw_batch_close(b);
+    room_close(&x);
+}
+
+/* Tiles of the prefix cache are loaded ahead of the layers that need them. */
+static void check_loads(void)
+{
+    struct room x;
+    struct spw_error err = {0};
+    char cache[160];
+    room_open(&x, 2);
+    spw_engine_close(x.e);
+    snprintf(cache, sizeof cache, "%s/cache", x.dir);
+    x.o.device_bytes = x.o.host_bytes = 1 << 30;
+    x.o.prefix_cache_dir = cache;
+    x.o.prefix_cache_bytes = 64 << 20;
+    x.e = run_open(x.dir, &x.o);
+    struct spw_session *s = run_session(x.e);
+    run_to(s, x.e, x.ids[0], LENGTH);
+    CHECK_MSG(!spw_session_publish(s, &err), "%s", err.text);
+    spw_session_close(s);
+    s = run_session(x.e);
+    const struct spw_span span = {s, x.ids[0], LENGTH + 100, 1};
+    x.e->most_chunks = 1;
+    int rc = -EAGAIN;
+    while (rc == -EAGAIN) {
+        rc = spw_sync(x.e, &span, 1, NULL, NULL, &err);
+        run_check_account(x.e, &x.o, x.dir);
+    }
+    CHECK_MSG(!rc && spw_session_from_store(s) > LENGTH / 2, "%d: %s", rc, err.text);
+    spw_session_close(s);
+    pack_remove_folder(cache);
+    room_close(&x);
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
     if (!run_is_there())
         return CHECK_SKIP;
+    check_places();
+    check_passes();
+    check_saved();
+    check_canceled();
+    check_other_plan();
+    check_loads();
     for (uint32_t i = 0; i < DRAWS; i++)
         check_draw(check_random(&seed), i);
     CHECK_MSG(n_paused > 10 * DRAWS && n_beside > 2 * DRAWS && n_continued > 5 * DRAWS &&

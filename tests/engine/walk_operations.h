@@ -306,7 +306,8 @@ static void check_answer(struct walk *w, const struct answer *a)
 }
 
 /* Requests of the walk's sessions, and one that has none. One of them may be canceled, and any step
- * interrupted and made again. */
+ * interrupted and made again. Prompts may wait between their chunks: a step in which others have
+ * got a token tells of the interrupt in the next call. */
 static void run_batch(struct walk *w)
 {
     struct spw_batch *b = NULL;
@@ -314,8 +315,10 @@ static void run_batch(struct walk *w)
     struct answer answers[N_SESSIONS + 1];
     uint32_t n = 0;
     int rc = 1;
+    bool was_ended = false;
     stop_telling(w);
     CHECK_MSG(!spw_batch_open(&b, w->e, NULL, &err), "%s", err.text);
+    spw_batch_set_prompt_chunks(b, (uint32_t)draw_one(w, 6));
     for (uint32_t i = 0; i < w->o.sessions; i++) {
         struct answer *a = &answers[n];
         bool own = i < w->n_sessions;
@@ -332,7 +335,7 @@ static void run_batch(struct walk *w)
         a->logits = calloc(N_NEW * w->s->vocab, sizeof *a->logits);
         struct spw_request q = {.prompt = a->ids,
                                 .n_prompt = a->n_prompt,
-                                .max_new_tokens = N_NEW,
+                                .max_new_tokens = 1 + draw_one(w, N_NEW),
                                 .ignore_eos = true,
                                 .session = own ? w->sessions[i] : NULL};
         uint64_t id;
@@ -345,7 +348,10 @@ static void run_batch(struct walk *w)
         rc = spw_batch_step(b, &err);
         if (is_late(w, rc))
             rc = 1; /* it may be tried again */
-        CHECK_MSG(rc >= 0 || (rc == -ECANCELED && w->ended), "%s: %d: %s", w->what, rc, err.text);
+        CHECK_MSG(rc >= 0 || (rc == -ECANCELED && (w->ended || was_ended)), "%s: %d: %s", w->what,
+                  rc, err.text);
+        was_ended = w->ended;
+        tried[SET_ASIDE].n += w->e->n_aside > 0;
         if (!draw_one(w, 8))
             spw_batch_cancel(b, 1 + draw_one(w, n));
         read_events(w, b, answers);
