@@ -95,8 +95,10 @@ static void begin_prompts(struct life *x)
 {
     x->n_waiting = 0;
     for (uint32_t i = 0; i < SESSIONS; i++) {
-        if (!x->sessions[i] || x->n[i] + 50 > CONTEXT || check_random(&x->seed) % 2)
+        if (!x->sessions[i] || check_random(&x->seed) % 2)
             continue;
+        if (x->n[i] + 50 > CONTEXT)
+            x->n[i] = draw(x, 0, CONTEXT / 2);
         x->n[i] = draw(x, x->n[i] + 20, CONTEXT);
         x->waiting[x->n_waiting++] = (struct spw_span){x->sessions[i], x->ids[i], x->n[i], 1};
     }
@@ -112,11 +114,11 @@ static void decode(struct life *x)
     struct spw_error err = {0};
     uint32_t n = 0;
     for (uint32_t i = 0; i < SESSIONS; i++) {
-        if (!x->sessions[i] || waits(x, i) || x->n[i] + 3 > CONTEXT || !x->n[i])
+        if (!x->sessions[i] || waits(x, i) || !x->n[i])
             continue;
-        if (check_random(&x->seed) % 8 == 0)
+        if (x->n[i] + 3 > CONTEXT || check_random(&x->seed) % 8 == 0)
             x->n[i] -= spw_min_u64(x->n[i] - 1, draw(x, 1, 200));
-        x->n[i] += draw(x, 1, 3);
+        x->n[i] += spw_min_u64(draw(x, 1, 3), CONTEXT - x->n[i]);
         spans[n++] = (struct spw_span){x->sessions[i], x->ids[i], x->n[i], 1};
     }
     if (!n)
@@ -144,6 +146,14 @@ static void open_one(struct life *x, uint32_t i)
     }
 }
 
+static uint32_t count_open(const struct life *x)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < SESSIONS; i++)
+        n += x->sessions[i] != NULL;
+    return n;
+}
+
 /* Sessions open and close, or the budgets change: then the prompts are computed again. */
 static void disturb(struct life *x)
 {
@@ -156,7 +166,7 @@ static void disturb(struct life *x)
                   "%s: %s", x->dir, err.text);
     } else if (!x->sessions[i]) {
         open_one(x, i);
-    } else if (!waits(x, i)) {
+    } else if (!waits(x, i) && count_open(x) > 2) {
         spw_session_close(x->sessions[i]);
         x->sessions[i] = NULL;
     }
@@ -164,6 +174,8 @@ static void disturb(struct life *x)
 
 static void live(struct life *x)
 {
+    for (uint32_t i = 0; i < SESSIONS / 2; i++)
+        open_one(x, i);
     for (uint32_t k = 0; k < STEPS; k++) {
         if (check_random(&x->seed) % 6 == 0)
             disturb(x);
@@ -245,17 +257,17 @@ static void check_batch(const char *dir, const struct spw_options *o, uint64_t s
                                 .residual_window = o->residual_window};
     struct spw_engine *e = run_open(dir, &whole);
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        right[i] = (struct request){.n_prompt = check_random(&seed) % 2
+        right[i] = (struct request){.n_prompt = !i || check_random(&seed) % 3 == 0
                                                     ? check_range(&seed, 1, 40)
                                                     : check_range(&seed, 300, CONTEXT - MOST_NEW),
-                                    .max_new = check_range(&seed, 1, MOST_NEW)};
+                                    .max_new = i ? check_range(&seed, 1, MOST_NEW) : MOST_NEW};
         run_ids(right[i].prompt, CONTEXT, spw_engine_config(e)->vocab, check_random(&seed) % 3);
         beside[i] = right[i];
     }
     CHECK(!run_batch(e, right, 0, &seed));
     spw_engine_close(e);
     e = run_open(dir, o);
-    n_held_up += run_batch(e, beside, (uint32_t)check_range(&seed, 1, 5), &seed);
+    n_held_up += run_batch(e, beside, (uint32_t)check_range(&seed, 1, 3), &seed);
     for (uint32_t i = 0; i < REQUESTS; i++)
         CHECK_MSG(right[i].n_tokens == beside[i].n_tokens &&
                       right[i].logits_hash == beside[i].logits_hash &&
@@ -595,6 +607,12 @@ static void check_loads(bool harm)
     room_close(&x);
 }
 
+static bool has_seen_all(void)
+{
+    return n_paused > 10 * DRAWS && n_beside > 2 * DRAWS && n_continued > 5 * DRAWS &&
+           n_dropped > DRAWS / 2 && n_held_up > 10 * DRAWS;
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
@@ -608,10 +626,9 @@ int main(void)
     check_reuse();
     check_loads(false);
     check_loads(true);
-    for (uint32_t i = 0; i < DRAWS; i++)
+    for (uint32_t i = 0; i < DRAWS || (!has_seen_all() && i < 5 * DRAWS); i++)
         check_draw(check_random(&seed), i);
-    CHECK_MSG(n_paused > 10 * DRAWS && n_beside > 2 * DRAWS && n_continued > 5 * DRAWS &&
-                  n_dropped > DRAWS / 2 && n_held_up > 10 * DRAWS,
+    CHECK_MSG(has_seen_all(),
               "%u steps set aside, %u steps beside, %u continued, %u dropped, %u steps of a batch",
               n_paused, n_beside, n_continued, n_dropped, n_held_up);
     return check_done();
