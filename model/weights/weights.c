@@ -127,6 +127,21 @@ static int reserve(struct spw_weights *w, uint64_t n_matrices, uint64_t n_blocks
     return 0;
 }
 
+static void note_storage(struct spw_weights *w, uint32_t b)
+{
+    struct spw_weight_block *block = &w->blocks[b];
+    struct spw_file_range ranges[SPW_FILE_PARTS];
+    uint64_t lands[SPW_FILE_PARTS];
+    block->read_bytes = spw_file_ranges_bytes(ranges, spw_weights_ranges(w, b, ranges, lands));
+    block->as_stored = block->mappable = true;
+    for (uint32_t i = block->first; i < block->first + block->n; i++) {
+        const struct spw_matrix *m = &w->matrices[i];
+        block->as_stored &= m->tensor->dtype == m->type;
+        block->mappable &= (uintptr_t)spw_matrix_data(m) % spw_type_of(m->type).align == 0;
+    }
+    block->mappable &= block->as_stored;
+}
+
 static int lay_out_blocks(struct spw_weights *w, const struct spw_matrix *head)
 {
     const uint32_t n_layers = w->config->n_layers;
@@ -149,6 +164,8 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_matrix *head)
         const struct spw_matrix *m = &w->matrices[i];
         w->pieces[i] = (struct spw_piece){spw_matrix_data(m), m->offset, packed_bytes(m)};
     }
+    for (uint32_t b = 0; b < w->n_blocks; b++)
+        note_storage(w, b);
     return 0;
 }
 
@@ -226,26 +243,8 @@ int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
 
 void spw_weights_map(struct spw_weights *w, uint32_t b)
 {
-    assert(spw_weights_mappable(w, b));
+    assert(w->blocks[b].mappable);
     w->blocks[b].mapped = true;
-}
-
-bool spw_weights_as_stored(const struct spw_weights *w, uint32_t b)
-{
-    const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
-    for (uint32_t i = 0; i < w->blocks[b].n; i++)
-        if (m[i].tensor->dtype != m[i].type)
-            return false;
-    return true;
-}
-
-bool spw_weights_mappable(const struct spw_weights *w, uint32_t b)
-{
-    const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
-    for (uint32_t i = 0; i < w->blocks[b].n; i++)
-        if ((uintptr_t)spw_matrix_data(&m[i]) % spw_type_of(m[i].type).align)
-            return false;
-    return spw_weights_as_stored(w, b);
 }
 
 uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b,
@@ -265,18 +264,11 @@ uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b,
     return spw_file_ranges(parts, w->blocks[b].n, out, lands);
 }
 
-uint64_t spw_weights_read_bytes(const struct spw_weights *w, uint32_t b)
-{
-    struct spw_file_range ranges[SPW_FILE_PARTS];
-    uint64_t lands[SPW_FILE_PARTS];
-    return spw_file_ranges_bytes(ranges, spw_weights_ranges(w, b, ranges, lands));
-}
-
 void spw_weights_place_as_in_file(struct spw_weights *w, uint32_t b)
 {
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    assert(spw_weights_mappable(w, b));
+    assert(w->blocks[b].mappable);
     spw_weights_ranges(w, b, ranges, lands);
     for (uint32_t i = 0; i < w->blocks[b].n; i++)
         w->pieces[w->blocks[b].first + i].offset = lands[i];

@@ -54,6 +54,9 @@ struct spw_weight_block {
     uint32_t layer;               /* the layer of the matrices; SPW_NO_LAYER: rows of the head */
     uint32_t first, n;            /* matrices */
     uint64_t bytes, matrix_bytes; /* packed; the matrices alone, without gaps */
+    uint64_t read_bytes;          /* of spw_weights_ranges */
+    bool as_stored;               /* the matrices are stored in the types that products take, */
+    bool mappable;                /* and at addresses that kernels can read */
     bool mapped;                  /* see spw_weights_map */
 };
 
@@ -109,17 +112,11 @@ int spw_weights_prepare(struct spw_weights *w, struct spw_error *err);
 
 /* Call it before prepare: the block will be computed from the mapped file, so its pages stay. */
 void spw_weights_map(struct spw_weights *w, uint32_t b);
-/* Whether the matrices are stored in the types that products take; and whether they also have
- * addresses that kernels can read. */
-bool spw_weights_as_stored(const struct spw_weights *w, uint32_t b);
-bool spw_weights_mappable(const struct spw_weights *w, uint32_t b);
 /* The ranges of files to read for the block (file: as in spw_tensor.file_index), and the place of
  * each matrix in the slot then. Returns the number of ranges. */
 uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b,
                             struct spw_file_range out[SPW_FILE_PARTS],
                             uint64_t lands[SPW_FILE_PARTS]);
-/* The bytes of these ranges. */
-uint64_t spw_weights_read_bytes(const struct spw_weights *w, uint32_t b);
 /* Call it before the block is used: in a slot its matrices then lie as these ranges put them, not
  * packed. The block must be mappable. */
 void spw_weights_place_as_in_file(struct spw_weights *w, uint32_t b);

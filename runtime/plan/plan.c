@@ -1,25 +1,26 @@
 /* The plan: see plan.h. One search over candidates (plan_parts.h): each is laid out, and of those
  * that fit the cheapest is the plan.
  *
- * In decode every weight byte and every KV byte is read once a step, so a byte of device memory
- * saves one byte of traffic wherever it is spent. A prompt breaks the tie: while it passes a layer,
- * each chunk reads that layer's KV. So the search goes by these rules.
- *   - Comforts first, then large chunks: enum spw_plan_cost_key has the order.
- *   - Either all KV stays on the device and weights have the rest, or KV streams. Decode must
- *     stream less with the plan that is taken.
- *   - Where KV streams, weights come before KV: a sequence that is shorter than the context streams
- *     less KV, but no fewer weights. Fewer resident blocks are candidates only where a plan with
- *     more of them does not fit, has too little KV of the layer that a prompt passes, or reads
- * tiles from disk, whose bytes cost more than those of the host (disk_cost).
- *   - Weight blocks come from disk only as far as they must: until the rest fits and the longest
- *     prompt needs few passes.
+ * What counts is the time of a decode step, as bytes of the link:
+ *   - the bytes of weights and KV that cross the link, less those that cross it while the device
+ *     reads weights. A transfer costs some bytes more, and a byte from disk costs disk_cost bytes.
+ *     KV is the mean of sessions of LENGTHS lengths, from nothing to the context: a short session
+ *     streams less KV, but no fewer weights, so weights have the device first;
+ *   - a share of a prompt as long as the context: its passes read the weights, and its chunks read
+ *     the tiles that did not stay while their layer passed. An answer of ANSWER tokens follows;
+ *   - what the device reads of its own memory.
+ * A plan with small chunks, or with few rows of logits, must need less time by some eighths,
+ * because it computes slowly. Sessions that can be rolled back come before everything else.
+ *
  * Where the plan quantizes, all this is about quantized tiles. Exact tiles then stay on the device.
  *
  * A candidate says nothing about what is left over. The layout spends it: on the device for KV, on
  * the host for hidden states, buffers and copies.
  *
- * The search takes the narrowest KV ring, so that no smallest budget grows by a wider one. After
- * the search some of the tiles' memory may make the ring wider or deeper. */
+ * One rule leaves candidates out: weight blocks come from disk only if the prompt needs more passes
+ * without that. So more host memory never takes more weight blocks from disk.
+ *
+ * No smallest budget grows by a wide KV ring, because the narrowest ring is always tried. */
 #include "runtime/plan/plan.h"
 
 #include "runtime/plan/budgets.h"
@@ -28,11 +29,16 @@
 #include <assert.h>
 
 enum {
+    LENGTHS = 5,    /* of sessions, in the cost of a decode step */
+    ANSWER = 256,   /* tokens that are decoded after a prompt as long as the context */
+    FEW_LOGITS = 1, /* eighths of the cost: of few rows of logits, */
+    CHUNK_STEP = 4, /* and of each step to a smaller chunk */
     CHUNK_MOST = 512,
     CHUNK_LEAST = 16,
     LOGITS_ROWS = 16,
     COMFORT_SHARE = 32, /* hidden states or logits of many rows take at most a 32nd of the device */
     MOST_SLOTS = 256,
+    SIZE_STEP = 4,  /* of the sizes of KV slots that the search tries */
     RING_SHARE = 4, /* a deep ring takes at most a fourth of the KV's tiles on the device */
 };
 
@@ -54,47 +60,94 @@ struct spw_plan_chunks spw_plan_chunks(const struct spw_plan_input *in)
     return c;
 }
 
-/* The largest chunk first. A large chunk must not take the memory that the cache is there for: such
- * chunks come last, the smallest of them first. */
-static uint64_t chunk_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+uint32_t spw_plan_most_passes(const struct spw_plan_input *in, uint32_t chunk)
 {
-    uint64_t most = spw_plan_chunks(in).most;
-    return spw_plan_crowds(p, in, p->chunk) ? most + p->chunk : most - p->chunk;
+    uint32_t n = 1;
+    while (spw_plan_most_rows(in) / n > chunk && n <= UINT32_MAX / 2)
+        n *= 2;
+    return n;
 }
 
-/* Tiles of the layer that a prompt passes which each of its chunks loads, because weights take the
- * memory of these tiles. Two weight slots are no reason: no plan has fewer. */
-static uint64_t reloaded_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+/* How many steps down from the best chunk: the largest one. A large chunk must not take the memory
+ * that the cache is there for: such chunks come last, the smallest of them first. */
+static uint64_t chunk_steps(const struct spw_plan *p, const struct spw_plan_input *in,
+                            uint32_t chunk)
 {
-    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
-    uint64_t window = spw_plan_kv_need(p, in).window_tiles, tiles = 0;
-    if (spw_plan_n_full(p))
-        tiles += spw_sub_u64(p->full_tiles, full->pass);
-    if (spw_plan_n_sliding(p))
-        tiles += spw_sub_u64(window, p->residency[SPW_LAYER_SLIDING].pass);
-    uint64_t weights = p->copied_bytes + p->mapped_bytes + p->n_weight_slots * p->weight_slot_bytes;
-    uint64_t more = spw_sub_u64(weights, 2 * p->weight_slot_bytes);
-    return spw_min_u64(tiles, more / (p->tile_bytes * spw_plan_full_sessions(in)));
+    struct spw_plan_chunks all = spw_plan_chunks(in);
+    uint64_t below = 0, above = 0;
+    for (uint32_t m = chunk; m < all.most; m *= 2)
+        below++;
+    for (uint32_t m = all.least; m < chunk; m *= 2)
+        above++;
+    return spw_plan_crowds(p, in, chunk) ? below + 2 * above + 1 : below;
 }
 
-static bool few_passes(const struct spw_plan *p, const struct spw_plan_input *in)
+/* Eighths of its cost that a plan counts. p: with its rows of logits. */
+static uint64_t eighths(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t chunk)
 {
-    return !p->hidden_on_host || p->pass_rows * SPW_PLAN_FEW_PASSES >= spw_plan_most_rows(in);
+    uint64_t few_rows = p->logits_rows < most_logits_rows(in);
+    return 8 + FEW_LOGITS * few_rows + CHUNK_STEP * chunk_steps(p, in, chunk);
+}
+
+/* What a decode step reads of the device's own memory. */
+static uint64_t device_cost(const struct spw_plan_input *in)
+{
+    return in->device_bytes / spw_max_u32(in->reads_per_link_byte, 1);
+}
+
+static uint64_t passes_of_prompts(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return spw_div_up(spw_plan_full_sessions(in) * in->context, p->pass_rows);
+}
+
+/* Tiles of a layer that a prompt loads, of `most` tiles at its end. Each chunk loads the tiles that
+ * do not stay while the layer passes: half of them on average, because a chunk is in the middle of
+ * the prompt. Each pass but a prompt's first loads those that stay only so long. */
+static uint64_t loaded_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
+                             enum spw_layer_kind kind, uint64_t most)
+{
+    const struct spw_residency *r = &p->residency[kind];
+    uint64_t prompts = spw_plan_full_sessions(in);
+    uint64_t stay = p->pass_rows > p->chunk ? r->pass : r->resident;
+    uint64_t others = spw_sub_u64(most, stay);
+    uint64_t chunks = spw_div_up(r->window ? in->context : others * SPW_TILE_TOKENS, p->chunk);
+    uint64_t passes = spw_sub_u64(passes_of_prompts(p, in), prompts);
+    uint64_t tiles = r->window ? others * chunks : spw_div_up(others * chunks, 2);
+    return p->n_layers[kind] * (prompts * tiles + passes * spw_sub_u64(stay, r->resident));
+}
+
+/* What a decode step loads of KV, less what is hidden beside weights: the mean of sessions of
+ * several lengths. */
+static uint64_t kv_step_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_plan at = *p;
+    uint64_t sum = 0;
+    if (!p->n_kv_slots)
+        return 0;
+    for (uint32_t i = 0; i < LENGTHS; i++) {
+        at.full_tiles = (uint32_t)((uint64_t)p->full_tiles * i / (LENGTHS - 1));
+        sum += spw_plan_kv_cost(&at, in) - spw_plan_hidden_cost(&at, in);
+    }
+    return sum / LENGTHS;
+}
+
+uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    uint64_t weights = spw_plan_weights_cost(p, in);
+    uint64_t tiles = loaded_tiles(p, in, SPW_LAYER_FULL, p->full_tiles) +
+                     loaded_tiles(p, in, SPW_LAYER_SLIDING, spw_plan_kv_need(p, in).window_tiles);
+    uint64_t prompt = passes_of_prompts(p, in) * weights + tiles * p->tile_bytes;
+    return weights + kv_step_cost(p, in) + prompt / ANSWER;
 }
 
 struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t rows = spw_plan_most_rows(in);
-    bool no_retains = spw_plan_may_retain(p, in) && !p->retains;
+    uint64_t bytes = spw_plan_step_cost(p, in) + device_cost(in);
     return (struct spw_plan_cost){{
-        [SPW_COST_COMFORTS] = (no_retains ? 2u : 0u) + (p->logits_rows < most_logits_rows(in)),
-        [SPW_COST_CHUNK] = chunk_cost(p, in),
-        [SPW_COST_ONE_CHUNK] = p->pass_rows < rows && p->pass_rows == p->chunk,
-        [SPW_COST_PASSES] = few_passes(p, in) ? 0 : spw_div_up(rows, p->pass_rows),
-        [SPW_COST_RELOADED] = reloaded_tiles(p, in),
-        [SPW_COST_LINK] = spw_plan_link_cost(p, in),
+        [SPW_COST_NOT_RETAINED] = spw_plan_may_retain(p, in) && !p->retains,
+        [SPW_COST_BYTES] = bytes * eighths(p, in, p->chunk),
+        [SPW_COST_ROWS] = spw_sub_u64(spw_plan_most_rows(in), p->pass_rows),
         [SPW_COST_HIDDEN] = p->hidden_on_host,
-        [SPW_COST_ROWS] = spw_sub_u64(rows, p->pass_rows),
     }};
 }
 
@@ -113,6 +166,7 @@ struct spw_candidate spw_plan_narrow(const struct spw_plan_input *in)
     return (struct spw_candidate){
         .logits_rows = in->sessions,
         .hidden = SPW_HIDDEN_ONE_CHUNK,
+        .passes = 1,
         .n_slots = in->prefetch_slots ? in->prefetch_slots : SPW_PLAN_SLOTS,
         .slot_tiles = SPW_SPLIT_TILES * (in->prefetch_splits ? in->prefetch_splits : 1),
     };
@@ -139,81 +193,108 @@ static void consider(struct search *s, const struct spw_plan *p)
     s->plan = *p;
 }
 
-/* What a number of resident blocks leads to, at best. */
-enum outcome { TOO_MANY, READS_DISK, GOOD };
-
-/* All divisions of host and disk, for a device that is laid out. */
-static enum outcome try_lower(struct search *s, const struct spw_plan *device)
+/* Copies on the host, then on disk. Returns whether one fits. */
+static bool try_copies(struct search *s, const struct spw_plan *placed)
 {
-    bool few = false;
-    enum outcome best = TOO_MANY;
-    uint32_t n_streamed = s->in->weights->n_blocks - s->c.n_resident;
-    struct spw_plan placed = *device;
-    for (s->c.n_disk = 0; s->c.n_disk <= n_streamed && !few; s->c.n_disk++) {
-        spw_plan_place_blocks(&placed, s->in->weights, s->c.n_resident, s->c.n_disk);
-        for (int on_host = 1; on_host >= 0; on_host--) {
-            struct spw_plan p = placed;
-            s->c.copies_on_host = on_host;
-            if (!spw_plan_lay_out_lower(&p, s->in, &s->c))
-                continue;
-            consider(s, &p);
-            if (!few_passes(&p, s->in))
-                continue;
-            few = true;
-            if (!reloaded_tiles(&p, s->in) && best < GOOD)
-                best = p.n_disk_frames ? READS_DISK : GOOD;
-        }
+    bool any = false;
+    for (int on_host = 1; on_host >= 0; on_host--) {
+        struct spw_plan p = *placed;
+        s->c.copies_on_host = on_host;
+        if (!spw_plan_lay_out_lower(&p, s->in, &s->c))
+            continue;
+        any = true;
+        consider(s, &p);
     }
-    return best;
+    return any;
 }
 
-static void try_blocks(struct search *s, bool kv_stays)
+/* Whether the device would be cheap enough if the host had room for everything else. */
+static bool may_be_cheapest(const struct search *s, const struct spw_plan *device)
 {
-    enum outcome first = TOO_MANY;
-    s->c.kv_stays = kv_stays;
-    for (uint32_t n = s->in->weights->n_blocks + 1; n-- > 0 && first < GOOD;) {
+    struct spw_plan p = *device;
+    if (p.hidden_on_host)
+        p.pass_rows = spw_plan_most_rows(s->in);
+    struct spw_plan_cost cost = spw_plan_cost(&p, s->in);
+    return !s->found || spw_plan_cheaper(&cost, &s->cost);
+}
+
+/* All divisions of host and disk, for a device that is laid out. For each number of passes, as few
+ * weight blocks as possible come from disk. */
+static void try_lower(struct search *s, const struct spw_plan *device)
+{
+    uint32_t n_streamed = s->in->weights->n_blocks - s->c.n_resident;
+    uint32_t end = device->hidden_on_host ? spw_plan_most_passes(s->in, device->chunk) : 1;
+    struct spw_plan placed = *device;
+    uint64_t weights = device->packed_bytes + device->page_cache_bytes;
+    for (s->c.n_disk = 0; s->c.n_disk <= n_streamed && end; s->c.n_disk++) {
+        uint32_t most = end;
+        if (s->in->host_bytes + s->c.n_disk * device->weight_slot_bytes < weights)
+            continue; /* the host has no room for the others */
+        spw_plan_place_blocks(&placed, s->in->weights, s->c.n_resident, s->c.n_disk);
+        if (!may_be_cheapest(s, &placed))
+            continue;
+        for (s->c.passes = 1; s->c.passes <= most; s->c.passes *= 2)
+            if (try_copies(s, &placed) && s->c.passes <= end)
+                end = s->c.passes / 2;
+    }
+}
+
+static void try_blocks(struct search *s)
+{
+    for (uint32_t n = s->in->weights->n_blocks + 1; n-- > 0;) {
         struct spw_plan p = s->started;
         s->c.n_resident = n;
-        if (!spw_plan_lay_out_device(&p, s->in, &s->c))
-            continue;
-        enum outcome here = try_lower(s, &p);
-        first = first == TOO_MANY ? here : first;
+        if (spw_plan_lay_out_device(&p, s->in, &s->c) && may_be_cheapest(s, &p))
+            try_lower(s, &p);
     }
 }
 
 static void try_hidden(struct search *s, enum spw_plan_hidden hidden)
 {
     s->c.hidden = hidden;
-    try_blocks(s, true);
+    s->c.kv_stays = true;
+    try_blocks(s);
+    s->c.kv_stays = false;
     if (!s->in->kv_stays)
-        try_blocks(s, false);
+        try_blocks(s);
 }
 
-/* Hidden states lie on the device if they are small there, or on the host. If neither fits, a
- * prompt passes one chunk at a time. */
+/* Hidden states may lie on the device if they are small there. A chunk is not tried if it would be
+ * too expensive even with nothing on the link. */
 static void try_chunk(struct search *s, uint32_t chunk)
 {
     uint64_t rows = spw_plan_most_rows(s->in), bytes = rows * s->started.hidden_row_bytes;
+    uint64_t least = device_cost(s->in) * eighths(&s->started, s->in, chunk);
+    if (s->found && s->cost.key[SPW_COST_BYTES] <= least)
+        return;
     s->c.chunk = chunk;
     if (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE)
         try_hidden(s, SPW_HIDDEN_ON_DEVICE);
     if (rows > chunk)
         try_hidden(s, SPW_HIDDEN_ON_HOST);
-    if (!s->found)
-        try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
+    try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
 }
 
-static void try_comforts(struct search *s, bool retains, uint32_t logits_rows)
+static void try_logits(struct search *s, uint32_t logits_rows)
 {
     struct spw_plan_chunks chunks = spw_plan_chunks(s->in);
-    s->c.retains = retains;
     s->c.logits_rows = s->started.logits_rows = logits_rows;
-    for (uint32_t m = chunks.most; m >= chunks.least && !s->found; m /= 2)
-        if (!spw_plan_crowds(&s->started, s->in, m))
-            try_chunk(s, m);
-    for (uint32_t m = chunks.least; m <= chunks.most && !s->found; m *= 2)
-        if (spw_plan_crowds(&s->started, s->in, m))
-            try_chunk(s, m);
+    for (uint32_t m = chunks.most; m >= chunks.least; m /= 2)
+        try_chunk(s, m);
+}
+
+/* What else is cheap depends on the size of the slots, so several sizes are tried. */
+static void try_sizes(struct search *s)
+{
+    const uint32_t narrow = spw_plan_narrow(s->in).slot_tiles, many = most_logits_rows(s->in);
+    const uint32_t most = s->in->prefetch_splits ? narrow : s->in->attention_tiles;
+    for (s->c.slot_tiles = narrow;; s->c.slot_tiles *= SIZE_STEP) {
+        try_logits(s, many);
+        if (many > s->in->sessions)
+            try_logits(s, s->in->sessions);
+        if (s->c.slot_tiles > most / SIZE_STEP)
+            return;
+    }
 }
 
 void spw_plan_search(struct spw_plan *out, struct spw_candidate *chosen,
@@ -221,12 +302,10 @@ void spw_plan_search(struct spw_plan *out, struct spw_candidate *chosen,
 {
     struct search s = {.in = in, .c = spw_plan_narrow(in)};
     spw_plan_start(&s.started, in);
-    bool may_retain = spw_plan_may_retain(&s.started, in);
-    uint32_t many = most_logits_rows(in);
-    /* Comforts and the chunk weigh most: the first ones with any plan have the cheapest. */
-    for (int lost = 0; lost < 4 && !s.found; lost++)
-        if ((lost < 2 || may_retain) && (!(lost % 2) || many > in->sessions))
-            try_comforts(&s, may_retain && lost < 2, lost % 2 ? in->sessions : many);
+    for (int retains = spw_plan_may_retain(&s.started, in); retains >= 0 && !s.found; retains--) {
+        s.c.retains = retains;
+        try_sizes(&s);
+    }
     assert(s.found);
     *out = s.plan;
     *chosen = s.chosen;
@@ -234,14 +313,12 @@ void spw_plan_search(struct spw_plan *out, struct spw_candidate *chosen,
 
 /* ---- the KV ring ---- */
 
-/* The plan `from` with the ring of c. False: it does not fit, or a prompt needs more passes than
- * few.
- */
+/* The plan `from` with the ring of c. False: it does not fit. */
 static bool take_ring(struct spw_plan *p, const struct spw_plan *from,
                       const struct spw_candidate *c, const struct spw_plan_input *in)
 {
     *p = *from;
-    return spw_plan_lay_out(p, in, c) && (few_passes(p, in) || p->pass_rows >= from->pass_rows);
+    return spw_plan_lay_out(p, in, c);
 }
 
 static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -249,17 +326,25 @@ static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input 
     return spw_plan_kv_cost(p, in) - spw_plan_hidden_cost(p, in);
 }
 
+/* No ring may cost the prompt a pass. */
+static uint32_t passes_of(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return (uint32_t)spw_div_up(spw_plan_most_rows(in), p->pass_rows);
+}
+
 /* A larger slot saves transfers, hides more, and takes tiles that could have stayed: the cheapest
- * size is taken. A prompt may lose tiles of the layer it passes, too. These tiles are loaded beside
- * far more computation. */
+ * size is taken. */
 static void widen_slots(struct spw_plan *p, struct spw_candidate *chosen,
                         const struct spw_plan_input *in)
 {
     struct spw_candidate c = *chosen;
     struct spw_plan wide;
-    uint64_t least = ring_cost(p, in);
     uint32_t most = in->prefetch_splits ? 0 : in->attention_tiles;
-    for (c.slot_tiles += SPW_SPLIT_TILES; c.slot_tiles <= most; c.slot_tiles += SPW_SPLIT_TILES) {
+    if (!p->n_kv_slots)
+        return;
+    uint64_t least = ring_cost(p, in);
+    c.passes = passes_of(p, in);
+    for (c.slot_tiles = SPW_SPLIT_TILES; c.slot_tiles <= most; c.slot_tiles += SPW_SPLIT_TILES) {
         if (!take_ring(&wide, p, &c, in))
             return;
         if (ring_cost(&wide, in) >= least)
@@ -275,10 +360,11 @@ static void widen_slots(struct spw_plan *p, struct spw_candidate *chosen,
 static void deepen_ring(struct spw_plan *p, struct spw_candidate *c,
                         const struct spw_plan_input *in)
 {
-    if ((!p->n_disk_frames && !in->attaches) || in->prefetch_slots)
+    if (!p->n_kv_slots || (!p->n_disk_frames && !in->attaches) || in->prefetch_slots)
         return;
     uint64_t tiles = p->n_device_frames + (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint64_t n = spw_div_up(in->disk_ring_bytes, p->slot_tiles * p->tile_bytes);
+    c->passes = passes_of(p, in);
     n = spw_min_u64(spw_min_u64(n, MOST_SLOTS), tiles / RING_SHARE / p->slot_tiles);
     for (; n > p->n_kv_slots; n--) {
         struct spw_plan deep;
@@ -299,10 +385,8 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
     if (!spw_budgets_work(in))
         return spw_budgets_refuse(&out->info, in, err);
     spw_plan_search(out, &c, in);
-    if (out->n_kv_slots) {
-        widen_slots(out, &c, in);
-        deepen_ring(out, &c, in);
-    }
+    widen_slots(out, &c, in);
+    deepen_ring(out, &c, in);
     spw_plan_describe(out, in);
     if (!in->disk_write_limit || out->info.disk_write_bytes <= in->disk_write_limit)
         return 0;

@@ -92,6 +92,8 @@ struct spw_plan {
      * Of blocks in host memory: packed copies; streamed blocks that stay mapped between two uses.
      */
     uint64_t copied_bytes, mapped_bytes, packed_bytes, page_cache_bytes;
+    /* That each pass moves of streamed blocks: from the host to the device; from the disk. */
+    uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
      * are counted so that they can; there are enough frames. */
     bool may_retain, retains;

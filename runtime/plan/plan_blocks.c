@@ -34,10 +34,10 @@ struct place {
 static struct place place_of(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
     struct place at = {.resident = is_resident(p, w, block),
-                       .as_stored = spw_weights_as_stored(w, block)};
+                       .as_stored = w->blocks[block].as_stored};
     at.from_disk =
         p->n_disk_blocks && !at.resident && at.as_stored && in_disk_place(p, w->n_blocks, block);
-    at.as_in_file = p->reads_host_memory && spw_weights_mappable(w, block);
+    at.as_in_file = p->reads_host_memory && w->blocks[block].mappable;
     return at;
 }
 
@@ -86,7 +86,7 @@ uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_w
 uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                    uint32_t block)
 {
-    return spw_plan_block_from_disk(p, w, block) ? spw_weights_read_bytes(w, block) : 0;
+    return spw_plan_block_from_disk(p, w, block) ? w->blocks[block].read_bytes : 0;
 }
 
 void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
@@ -94,10 +94,10 @@ void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
     p->weight_slot_bytes = p->weight_bounce_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         bool as_in_file = spw_plan_block_as_in_file(p, w, u);
-        uint64_t packed = w->blocks[u].bytes, read = spw_weights_read_bytes(w, u);
+        uint64_t packed = w->blocks[u].bytes, read = w->blocks[u].read_bytes;
         p->weight_slot_bytes =
             spw_max_u64(p->weight_slot_bytes, as_in_file ? spw_max_u64(packed, read) : packed);
-        if (!as_in_file && spw_weights_as_stored(w, u))
+        if (!as_in_file && w->blocks[u].as_stored)
             p->weight_bounce_bytes = spw_max_u64(p->weight_bounce_bytes, read);
     }
     p->weight_slot_bytes = spw_plan_pages(p->weight_slot_bytes);
@@ -111,6 +111,7 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
     p->n_disk_blocks = n_disk;
     p->n_weight_slots = n_resident < w->n_blocks ? WEIGHT_SLOTS : 0;
     p->copied_bytes = p->mapped_bytes = p->packed_bytes = p->page_cache_bytes = 0;
+    p->streamed_bytes = p->disk_read_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         struct place at = place_of(p, w, u);
         uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
@@ -120,6 +121,10 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
             p->packed_bytes += bytes;
         else if (!at.resident && !at.from_disk)
             p->page_cache_bytes += bytes;
+        if (at.from_disk)
+            p->disk_read_bytes += w->blocks[u].read_bytes;
+        else if (!at.resident)
+            p->streamed_bytes += is_packed(p, &at) ? w->blocks[u].bytes : w->blocks[u].matrix_bytes;
         bounces |= at.from_disk && !at.as_in_file;
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;

@@ -203,15 +203,9 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
            (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
 
-uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t cost = p->n_kv_slots ? spw_plan_kv_cost(p, in) : 0;
-    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
-        if (spw_plan_block_from_disk(p, in->weights, u))
-            cost += spw_plan_block_disk_bytes(p, in->weights, u) * disk_cost(in);
-        else if (!spw_plan_block_resident(p, in->weights, u))
-            cost += spw_plan_block_moved_bytes(p, in->weights, u);
-    return cost;
+    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in);
 }
 
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,

@@ -6,7 +6,6 @@ enum {
     PARTIAL_ROWS = 4,
     MOST_PARTIALS = 256, /* all splits of one row, in the longest call of any backend */
     RETAINED_SHARE = 8,  /* retained tiles take at most an eighth of the device */
-    FEW_CHUNKS = 4,
 };
 
 /* ---- what all candidates share ---- */
@@ -168,17 +167,12 @@ static uint64_t free_host_bytes(const struct spw_plan *p, const struct spw_plan_
     return spw_sub_u64(in->host_bytes, p->host.end + p->page_cache_bytes) / 4096 * 4096;
 }
 
-/* As many rows of hidden states as the host has room for. KV or weights that come from disk could
- * use the room, too. Then only the rows of few passes, or half of the room if that is less: a
- * prompt in two passes reads weights twice, but each token reads KV and weights. */
-static uint64_t rows_on_host(const struct spw_plan *p, const struct spw_plan_input *in)
+/* The rows of hidden states that the host must have. */
+static uint64_t rows_on_host(const struct spw_plan *p, const struct spw_plan_input *in,
+                             const struct spw_candidate *c)
 {
-    uint64_t room = free_host_bytes(p, in) / p->hidden_row_bytes, most = spw_plan_most_rows(in);
-    uint64_t chunks = spw_min_u64(room, FEW_CHUNKS * (uint64_t)p->chunk);
-    uint64_t passes = spw_div_up(most, SPW_PLAN_FEW_PASSES);
-    if (p->n_disk_frames || p->n_disk_blocks || (in->attaches && p->n_transit))
-        room = spw_max_u64(chunks, room < passes ? room / 2 : passes);
-    return spw_min_u64(most, room);
+    uint64_t most = spw_plan_most_rows(in);
+    return spw_max_u64(spw_div_up(most, c->passes), spw_min_u64(most, p->chunk + 1));
 }
 
 bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
@@ -192,13 +186,10 @@ bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
     if (c->n_disk != p->n_disk_blocks)
         spw_plan_place_blocks(p, in->weights, c->n_resident, c->n_disk);
     spw_lower_place(p, in, &b, n);
+    if (p->hidden_on_host)
+        p->pass_rows = rows_on_host(p, in, c);
     if (!spw_plan_lay_out_rest(p, in))
         return false;
-    if (p->hidden_on_host)
-        p->pass_rows = rows_on_host(p, in);
-    if (p->hidden_on_host && p->pass_rows <= p->chunk)
-        return false;
-    spw_plan_lay_out_rest(p, in);
     if (n < b.all || in->attaches)
         spw_lower_grow(p, in, &b, n, free_host_bytes(p, in));
     spw_plan_lay_out_rest(p, in);

@@ -13,8 +13,7 @@
 
 enum {
     SPW_PLAN_MOST_FRAMES = INT32_MAX,
-    SPW_PLAN_SLOTS = 3,      /* of KV: one is read, one is filled, one waits for its release */
-    SPW_PLAN_FEW_PASSES = 4, /* in which the longest prompt may pass all layers */
+    SPW_PLAN_SLOTS = 3, /* of KV: one is read, one is filled, one waits for its release */
 };
 
 static inline uint64_t spw_plan_pages(uint64_t bytes)
@@ -60,21 +59,17 @@ struct spw_candidate {
     enum spw_plan_hidden hidden;
     uint32_t n_resident;          /* weight blocks on the device */
     uint32_t n_disk;              /* places of the other blocks that come from disk */
+    uint32_t passes;              /* of the longest prompt at most, with SPW_HIDDEN_ON_HOST */
     uint32_t n_slots, slot_tiles; /* the KV ring */
 };
 
 /* What the plan costs: numbers in the order of their weight. Fewer is better, and a number counts
  * only where all numbers before it are equal. */
 enum spw_plan_cost_key {
-    SPW_COST_COMFORTS,  /* 2 if tiles are not retained, 1 without many rows of logits, as far as
-                           allowed */
-    SPW_COST_CHUNK,     /* large chunks are better, but for those that crowd the device */
-    SPW_COST_ONE_CHUNK, /* 1: a prompt passes all layers one chunk at a time */
-    SPW_COST_PASSES,    /* of the longest prompt; 0: few */
-    SPW_COST_RELOADED,  /* tiles that each chunk of a prompt loads because of resident blocks */
-    SPW_COST_LINK,      /* bytes of a decode step at the full context: spw_plan_link_cost */
-    SPW_COST_HIDDEN,    /* 1: hidden states lie on the host */
-    SPW_COST_ROWS,      /* that a pass lacks of the longest one */
+    SPW_COST_NOT_RETAINED, /* 1: tiles are not retained, though they may */
+    SPW_COST_BYTES,        /* of the link that a decode step takes as long as: see plan.c */
+    SPW_COST_ROWS,         /* that a pass lacks of the longest one */
+    SPW_COST_HIDDEN,       /* 1: hidden states lie on the host */
     SPW_COST_KEYS,
 };
 
@@ -95,6 +90,10 @@ struct spw_plan_chunks {
     uint32_t least, most;
 };
 struct spw_plan_chunks spw_plan_chunks(const struct spw_plan_input *in);
+/* The most passes that candidates have: with one more, a pass would have one chunk. */
+uint32_t spw_plan_most_passes(const struct spw_plan_input *in, uint32_t chunk);
+/* What a decode step costs the link beside what is hidden, with its share of a prompt. */
+uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost *b);
 
@@ -123,10 +122,10 @@ bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, u
 /* Tiles of one layer that lie on disk when all of `b` lie in lower tiers. */
 uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
                                 enum spw_layer_kind kind);
-/* What a decode step at the full context costs the link, in bytes: of KV; of KV and weights; and
- * the part of KV's bytes that move while weights are read. */
+/* What a decode step at the full context costs the link, in bytes: of KV; of weights; and the
+ * part of KV's bytes that move while weights are read. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in);
-uint64_t spw_plan_link_cost(const struct spw_plan *p, const struct spw_plan_input *in);
+uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 
 /* ---- plan_blocks.c ---- */

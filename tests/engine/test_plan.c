@@ -61,11 +61,11 @@ static void count_block(const struct spw_plan *p, const struct spw_plan_input *i
     sum->n_from_disk += from_disk;
     sum->n_bounce += from_disk && !direct;
     sum->n_others += !resident && as_stored && !from_disk;
-    uint64_t slot = from_disk && direct ? spw_weights_read_bytes(w, u) : bytes;
+    uint64_t slot = from_disk && direct ? w->blocks[u].read_bytes : bytes;
     if (!resident)
         sum->most_slot = spw_max_u64(sum->most_slot, slot);
     if (from_disk && !direct)
-        sum->most_bounce = spw_max_u64(sum->most_bounce, spw_weights_read_bytes(w, u));
+        sum->most_bounce = spw_max_u64(sum->most_bounce, w->blocks[u].read_bytes);
     if (!as_stored || (!resident && !from_disk && !in->reads_host_memory))
         sum->packed += bytes;
     else if (!resident && !from_disk)
@@ -85,7 +85,7 @@ static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *
           sum->most_bounce <= p->weight_bounce_bytes);
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         bool from_disk = spw_plan_block_from_disk(p, w, u);
-        read += from_disk ? spw_weights_read_bytes(w, u) : 0;
+        read += from_disk ? w->blocks[u].read_bytes : 0;
         n_layers += from_disk && u < w->config->n_layers;
         gap = from_disk ? 0 : gap + !spw_plan_block_resident(p, w, u);
         CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_blocks));
@@ -419,7 +419,7 @@ static uint64_t read_of_files(const struct spw_plan *p, const struct spw_weights
     uint64_t bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++)
         if (spw_plan_block_from_disk(p, w, u))
-            bytes += spw_weights_read_bytes(w, u) * (u < w->config->n_layers ? n_passes : 1);
+            bytes += w->blocks[u].read_bytes * (u < w->config->n_layers ? n_passes : 1);
     return bytes;
 }
 
@@ -541,12 +541,7 @@ static bool lay_out(struct spw_plan *p, const struct all *a, const struct spw_pl
     return spw_plan_lay_out(p, in, c);
 }
 
-static bool few_passes(const struct spw_plan *p, const struct all *a)
-{
-    return !spw_plan_cost(p, a->in).key[SPW_COST_PASSES];
-}
-
-/* Whether fewer blocks from disk would have done. */
+/* Whether fewer blocks from disk would have done for as few passes. */
 static bool fewer_from_disk(const struct all *a, const struct spw_candidate *cheap)
 {
     struct spw_candidate c = *cheap;
@@ -554,29 +549,14 @@ static bool fewer_from_disk(const struct all *a, const struct spw_candidate *che
     for (int on_host = 0; on_host < 2; on_host++) {
         c.copies_on_host = on_host;
         for (c.n_disk = 0; c.n_disk < cheap->n_disk; c.n_disk++)
-            if (lay_out(&p, a, a->in, &c) && few_passes(&p, a))
+            if (lay_out(&p, a, a->in, &c))
                 return true;
     }
     return false;
 }
 
-/* Whether more resident blocks would have done. */
-static bool more_resident(const struct all *a, const struct spw_candidate *cheap)
-{
-    struct spw_candidate c = *cheap;
-    struct spw_plan p;
-    uint32_t n = a->in->weights->n_blocks;
-    c.copies_on_host = true;
-    for (c.n_resident = cheap->n_resident + 1; c.n_resident <= n; c.n_resident++)
-        for (c.n_disk = 0; c.n_disk <= n - c.n_resident; c.n_disk++)
-            if (lay_out(&p, a, a->in, &c) && few_passes(&p, a) &&
-                !spw_plan_cost(&p, a->in).key[SPW_COST_RELOADED])
-                return true;
-    return false;
-}
-
-/* Nothing is cheaper, but for candidates that the rules of plan.c leave out. What fits the budgets
- * fits larger ones: the smallest budgets are found by halving. */
+/* Nothing is cheaper, but for candidates that read more blocks from disk than they must. What fits
+ * the budgets fits larger ones: the smallest budgets are found by halving. */
 static void check_candidate(const struct all *a, const struct spw_candidate *c)
 {
     struct spw_plan p;
@@ -584,7 +564,7 @@ static void check_candidate(const struct all *a, const struct spw_candidate *c)
         return;
     n_of.candidates++;
     struct spw_plan_cost cost = spw_plan_cost(&p, a->in);
-    CHECK_MSG(!spw_plan_cheaper(&cost, &a->cost) || fewer_from_disk(a, c) || more_resident(a, c),
+    CHECK_MSG(!spw_plan_cheaper(&cost, &a->cost) || fewer_from_disk(a, c),
               "chunk %u, hidden %d, %u blocks stay, %u from disk: cheaper", c->chunk, c->hidden,
               c->n_resident, c->n_disk);
     struct spw_plan_input more = *a->in;
@@ -605,6 +585,10 @@ static void check_chunk(const struct all *a, struct spw_candidate *c)
         c->copies_on_host = i / 2 % 2;
         if (c->hidden == SPW_HIDDEN_ON_DEVICE && !small)
             continue;
+        uint32_t most = spw_plan_most_passes(a->in, c->chunk);
+        c->passes = 1;
+        while (c->hidden == SPW_HIDDEN_ON_HOST && c->passes < most && check_random(a->seed) % 2)
+            c->passes *= 2;
         for (c->n_resident = 0; c->n_resident <= a->in->weights->n_blocks; c->n_resident++)
             for (c->n_disk = 0; c->n_disk <= a->in->weights->n_blocks - c->n_resident; c->n_disk++)
                 check_candidate(a, c);
@@ -720,11 +704,11 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             *budget_of(&with, tier) += check_range(seed, 1, 1 << check_range(seed, 0, 20));
             CHECK_MSG(spw_plan_make(&more, &with, &err) == 0, "%s", err.text);
             if (tier != HOST || !same_work(&more, &last) || more.n_kv_slots != last.n_kv_slots ||
-                more.slot_tiles != last.slot_tiles || more.retains != last.retains)
+                more.slot_tiles != last.slot_tiles || more.retains != last.retains ||
+                more.n_resident_blocks != last.n_resident_blocks) /* others lie on the host */
                 continue;
+            CHECK(more.n_disk_blocks <= last.n_disk_blocks);
             /* weights first: a block more on the host may cost the tiles some of it */
-            if (more.n_resident_blocks == last.n_resident_blocks)
-                CHECK(more.n_disk_blocks <= last.n_disk_blocks);
             CHECK(
                 more.n_disk_blocks != last.n_disk_blocks ||
                 (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
@@ -751,13 +735,17 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     n_of.no_retains += in->rolls_back && !p->retains;
 }
 
-/* Shorter passes need fewer hidden states: no weights stream for them, unless that costs decode and
- * prompts less, or the longer ones did not fit and chunks pass one by one. */
+static uint64_t decode_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return spw_plan_weights_cost(p, in) + spw_plan_kv_cost(p, in);
+}
+
+/* Shorter passes need fewer hidden states: no weights stream for them, unless that costs decode
+ * less, or the longer ones did not fit and chunks pass one by one. */
 static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
 {
     struct spw_plan_input with = *in;
     struct spw_plan all, some;
-    struct spw_plan_cost before, now;
     struct spw_candidate c;
     struct spw_plan_info info;
     with.has_snapshots = true;
@@ -769,14 +757,10 @@ static void check_kept_rows(const struct spw_plan_input *in, uint64_t *seed)
     for (uint32_t u = 0; u < in->weights->n_blocks; u++)
         with.device_bytes += check_range(seed, 0, in->weights->blocks[u].bytes);
     spw_plan_search(&all, &c, &with);
-    before = spw_plan_cost(&all, &with);
     with.snapshot_rows = check_range(seed, 1, in->context);
     spw_plan_search(&some, &c, &with);
-    now = spw_plan_cost(&some, &with);
-    for (int k = SPW_COST_LINK + 1; k < SPW_COST_KEYS; k++)
-        before.key[k] = now.key[k] = 0;
     CHECK_MSG(all.pass_rows <= all.chunk || some.n_resident_blocks >= all.n_resident_blocks ||
-                  !spw_plan_cheaper(&before, &now),
+                  decode_cost(&some, &with) <= decode_cost(&all, &with),
               "%u blocks stay, not %u, in %llu rows", some.n_resident_blocks, all.n_resident_blocks,
               (unsigned long long)with.snapshot_rows);
     n_of.snapshot_rows +=
@@ -853,9 +837,9 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     n_of.three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
 }
 
-/* More device memory never costs more traffic in decode, as long as it is not spent on larger work
- * buffers (at the border where the plan takes a larger chunk, decode may lose a little), and but
- * for what does not divide evenly: when one more weight block fits, all layers may lose a tile.
+/* More device memory never makes a step cost the link more, as long as it is not spent on larger
+ * work buffers (at the border where the plan takes a larger chunk, decode may lose a little), and
+ * but for what does not divide evenly: when one more weight block fits, all layers may lose a tile.
  */
 static void check_monotone(const struct spw_model *model, uint64_t *seed)
 {
@@ -866,19 +850,18 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
     in.prefill_chunk = check_random(seed) % 2 ? 64 : 0;
     in.transfer_cost_bytes = (uint64_t)1 << check_range(seed, 0, 24);
     in.reads_per_link_byte = (uint32_t)check_range(seed, 0, 5);
-    const enum spw_moved up = SPW_MOVED_HOST_TO_DEVICE;
+    uint64_t cost, least = 0;
     spw_plan_smallest(&info, &in);
     in.device_bytes = info.smallest_device_bytes;
     for (int i = 0; i < 30; i++) {
-        CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
+        CHECK(spw_plan_make(&p, &in, &err) == 0);
+        cost = spw_plan_step_cost(&p, &in);
         if (i && same_work(&p, &last) && p.slot_tiles == last.slot_tiles)
-            CHECK_MSG(p.info.decode_moved_bytes[up] <=
-                          last.info.decode_moved_bytes[up] +
-                              p.n_layers[SPW_LAYER_FULL] * p.tile_bytes,
-                      "context %llu, chunk %u: a device of %llu moves more in decode than one of "
-                      "%llu",
-                      (unsigned long long)in.context, p.chunk, (unsigned long long)in.device_bytes,
-                      (unsigned long long)last.info.device_budget_bytes);
+            CHECK_MSG(cost <= least + p.n_layers[SPW_LAYER_FULL] * p.tile_bytes,
+                      "context %llu, chunk %u: a step costs %llu on a device of %llu, not %llu",
+                      (unsigned long long)in.context, p.chunk, (unsigned long long)cost,
+                      (unsigned long long)in.device_bytes, (unsigned long long)least);
+        least = cost;
         last = p;
         in.device_bytes += check_range(seed, 0, 1 << check_range(seed, 12, 18));
     }

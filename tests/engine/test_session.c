@@ -179,7 +179,7 @@ static void check_left_behind(void)
         .backend = TEST_BACKEND, .context = ALL, .sessions = 2, .threads = 2, .prefill_chunk = 64};
     run_folder(dir, &m, "left_behind");
     run_ids(ids, ALL, m.vocab, 3);
-    run_tight_on(&b, dir, &o, 100 * 1000); /* so that a session keeps two tiles of a layer */
+    run_tight_on(&b, dir, &o, 200 * 1000); /* so that a session keeps two tiles of a layer */
     CHECK_MSG(spw_plan_query_on(&info, &b, dir, &o, &err) == 0, "%s", err.text);
     o.host_bytes = info.smallest_host_bytes;
     struct spw_engine *e = run_open_on(&b, dir, &o);

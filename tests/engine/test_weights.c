@@ -98,9 +98,9 @@ static void check_ranges(struct spw_model *m, uint32_t u, bool maps)
     uint64_t lands[SPW_FILE_PARTS];
     uint32_t n = spw_weights_ranges(w, u, ranges, lands), first = w->blocks[u].first;
     uint8_t *slot = read_ranges(m, ranges, n);
-    CHECK(n && spw_file_ranges_bytes(ranges, n) == spw_weights_read_bytes(w, u));
+    CHECK(n && spw_file_ranges_bytes(ranges, n) == w->blocks[u].read_bytes);
     for (uint32_t i = first; i < first + w->blocks[u].n; i++)
-        if (spw_weights_as_stored(w, u))
+        if (w->blocks[u].as_stored)
             CHECK(!memcmp(slot + lands[i - first], w->pieces[i].from, w->pieces[i].bytes));
     if (maps)
         spw_weights_place_as_in_file(w, u);
@@ -123,8 +123,8 @@ static void check_block(struct spw_model *m, const struct tiny_model *tiny, uint
     bool as_stored = tiny->bf16 == (w->matrices[0].type == SPW_DTYPE_BF16);
     bool maps = as_stored && tiny->seed % 3; /* else at odd addresses: see tiny_model.h */
     uint8_t *packed = malloc(w->blocks[u].bytes);
-    CHECK(spw_weights_as_stored(w, u) == as_stored);
-    CHECK(spw_weights_mappable(w, u) == maps);
+    CHECK(w->blocks[u].as_stored == as_stored);
+    CHECK(w->blocks[u].mappable == maps);
     spw_weights_populate(w, u);
     spw_weights_pack(w, u, packed); /* gives the pages back */
     if (w->blocks[u].layer != SPW_NO_LAYER) {
@@ -163,7 +163,7 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
                     !is_value(out + (i * hidden + c) * bytes, m->compute,
                               stored(m->weights->embedding.tensor, (uint64_t)ids[i] * hidden + c));
         uint32_t u = (uint32_t)check_range(seed, 0, m->weights->n_blocks - 1);
-        if (spw_weights_mappable(m->weights, u))
+        if (m->weights->blocks[u].mappable)
             spw_weights_map(m->weights, u);
     }
     CHECK(!wrong);
