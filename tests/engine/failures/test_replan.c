@@ -344,7 +344,7 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
         o.on_oom = SPW_ON_OOM_SPILL;
         struct spw_plan_info info = run_plan_on(&d.backend, dir, &o);
         o.device_bytes = info.smallest_device_bytes +
-                         (info.device.total - info.smallest_device_bytes) * (i + 6) / 24;
+                         (info.device.total - info.smallest_device_bytes) * (14 - i) / 24;
         info = run_plan_on(&d.backend, dir, &o);
         o.host_bytes = info.smallest_host_bytes + (i / 4 << 17);
         o.on_oom = 0;
