@@ -401,8 +401,9 @@ static void advance(struct spw_batch *b, struct entry *x)
 {
     struct spw_answer *a = &x->answer;
     bool first = a->result.n_tokens == a->request.n_given;
-    if (a->request.max_new_tokens == 0) {
-        end_well(b, x, SPW_FINISH_LENGTH);
+    enum spw_finish finish = a->request.max_new_tokens ? spw_answer_state(a) : SPW_FINISH_LENGTH;
+    if (finish != SPW_FINISH_NONE) { /* only the prompt was to be computed */
+        end_well(b, x, finish);
         return;
     }
     int rc = pick(b, x);
@@ -410,7 +411,7 @@ static void advance(struct spw_batch *b, struct entry *x)
         fail(b, x, rc);
         return;
     }
-    enum spw_finish finish = spw_answer_state(a);
+    finish = spw_answer_state(a);
     if (finish != SPW_FINISH_NONE)
         end_well(b, x, finish);
     else if (first && spw_snapshot_needs_checkpoint(&b->engine->plan))
@@ -437,20 +438,26 @@ static uint64_t most_tokens(const struct spw_request *r)
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
+/* That its first step computes: all but the last token of an answer that is given as a whole. */
+static uint64_t first_tokens(const struct spw_request *r)
+{
+    return spw_min_u64(r->n_prompt + r->n_given, most_tokens(r));
+}
+
 static uint32_t most_tiles(const struct entry *x)
 {
     return spw_waterline_tiles(most_tokens(&x->answer.request));
 }
 
 /* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
- * its answer already ends without a step. */
+ * its answer already ends without a step, unless its prompt is scored. */
 static void start(struct spw_batch *b, struct entry *x, uint32_t place)
 {
     enum spw_finish finish = spw_answer_state(&x->answer);
     b->n_own_waiting -= x->answer.request.session != NULL;
     if (x->answer.n_text)
         note_events(b, x);
-    if (finish != SPW_FINISH_NONE) {
+    if (finish != SPW_FINISH_NONE && !x->answer.request.prompt_logprobs) {
         end(b, x, finish);
         return;
     }
@@ -519,13 +526,14 @@ static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
             continue;
         const struct spw_answer *a = &x->answer;
         bool first = is_first(x);
+        size_t n_tokens = first ? first_tokens(&a->request) : a->n_tokens;
         x->session->ends = a->result.n_tokens + 1 >= a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,
-                                          .n_tokens = a->n_tokens,
+                                          .n_tokens = n_tokens,
                                           .n_logits = first && a->result.prompt_logprobs
-                                                          ? a->n_tokens
+                                                          ? n_tokens
                                                           : a->request.max_new_tokens > 0};
         *prefill |= first;
     }
@@ -586,7 +594,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
     if (!x)
         return;
     *p = (struct spw_prompt){.tokens = x->answer.tokens,
-                             .n_tokens = x->answer.request.n_prompt + x->answer.request.n_given,
+                             .n_tokens = first_tokens(&x->answer.request),
                              .is_open = s,
                              .is_alone = is_alone(b, x)};
     if (s && s->cached)

@@ -783,23 +783,28 @@ static void sum_logits(void *context, size_t span, size_t position, const float 
         s->out[position + 1] = (double)logits[s->ids[position + 1]] - log(sum);
 }
 
-/* The log-probabilities of a prompt, against the logits of every position. */
+/* The log-probabilities of a prompt, against the logits of every position; also where all tokens of
+ * the answer are given. */
 static void test_logprobs(uint64_t seed)
 {
-    struct spw_engine *e = open_engine(MODEL, 2);
+    struct spw_engine *e = open_engine(MODEL, 3);
     struct spw_session *s;
-    struct spw_result r[2];
+    struct spw_result r[3];
     struct prompt p;
     double expected[200] = {0};
     draw_prompt(&p, &seed);
     p.request.prompt_logprobs = true;
     p.request.max_new_tokens = check_random(&seed) % 2 ? 0 : 3;
-    struct spw_request plain = p.request, both[2];
+    struct spw_request plain = p.request, given = p.request;
     plain.prompt_logprobs = false;
-    both[0] = p.request;
-    both[1] = plain;
-    CHECK(batch_run(e, NULL, both, 2, r, NULL, NULL) == 0);
+    given.given = p.ids;
+    given.n_given = given.max_new_tokens = 1;
+    struct spw_error err = {0};
+    CHECK_MSG(
+        !batch_run(e, NULL, (struct spw_request[]){p.request, plain, given}, 3, r, NULL, &err),
+        "%s", err.text);
     CHECK(same(&r[0], &r[1]) && !r[1].prompt_logprobs);
+    CHECK(r[2].n_tokens == 1 && r[2].finish == SPW_FINISH_LENGTH);
     struct scored context = {p.ids, p.request.n_prompt, expected};
     CHECK(spw_session_open(&s, e, NULL) == 0);
     struct spw_span span = {s, p.ids, p.request.n_prompt, p.request.n_prompt};
@@ -807,9 +812,10 @@ static void test_logprobs(uint64_t seed)
     for (size_t i = 0; i < p.request.n_prompt; i++)
         CHECK_MSG(fabs(r[0].prompt_logprobs[i] - expected[i]) < 1e-9, "token %zu: %g, expected %g",
                   i, r[0].prompt_logprobs[i], expected[i]);
+    CHECK(!memcmp(r[0].prompt_logprobs, r[2].prompt_logprobs, p.request.n_prompt * sizeof(double)));
     spw_session_close(s);
-    spw_result_free(&r[0]);
-    spw_result_free(&r[1]);
+    for (int i = 0; i < 3; i++)
+        spw_result_free(&r[i]);
     spw_engine_close(e);
 }
 
