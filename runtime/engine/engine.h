@@ -57,7 +57,7 @@ struct spw_session {
     uint64_t rope_table; /* of the keys: spw_rope_table() */
     uint32_t slot;       /* in engine.sessions */
     struct spw_save_file *file;      /* owned; the file that it is saved to, or NULL: save_file.h */
-    uint64_t delivered;              /* of the running step: logits before this were handed over */
+    uint64_t delivered;              /* of the running sync: logits before this were handed over */
     bool has_share;                  /* `residency` is set */
     bool is_aside;                   /* one of engine.aside */
     struct spw_step_span aside_span; /* of that step */

@@ -229,17 +229,17 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
 {
     const struct delivery *d = context;
     const struct spw_span *span = &d->spans[d->index[i]];
-    if (position < span->session->delivered)
-        return 0; /* the step was run again after a tile was lost */
     if (spw_tensors_damaged(d->engine->model.tensors))
         return -EIO;
     if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
         return -EDOM;
-    span->session->delivered = position + 1;
     if (position + 1 == span->n_tokens) {
         memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
         span->session->has_logits = true;
     }
+    if (position < span->session->delivered)
+        return 0; /* this part of the step was run again */
+    span->session->delivered = position + 1;
     if (d->on_logits)
         d->on_logits(d->context, d->index[i], position, logits);
     return 0;
@@ -431,9 +431,6 @@ static int run_step(struct spw_engine *e, uint32_t n, uint64_t table, struct del
         rc = spw_executor_upload_rope(e->executor);
         e->rope_table = table;
     }
-    for (uint32_t i = 0; i < n; i++)
-        if (!e->stepping[i]->is_aside)
-            e->stepping[i]->delivered = 0;
     e->stepping_rope_table = table;
     if (!rc)
         rc = run_with_fallback(e, n, d);
@@ -492,8 +489,9 @@ static int add_span(struct spw_engine *e, const struct spw_span *spans, size_t i
         return reset(e, *n + 1, rc, err);
     s->reused = n_reused;
     if (n_reused == span->n_tokens) {
-        if (span->n_logits && d->on_logits)
+        if (span->n_logits && d->on_logits && s->delivered < span->n_tokens)
             d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
+        s->delivered = span->n_tokens;
         return 0;
     }
     e->items[(*n)++] = (struct spw_executor_item){
@@ -561,6 +559,15 @@ static bool disturbs_aside(const struct spw_engine *e, const struct spw_span *sp
     return needs && !spw_engine_continues_aside(e, spans, n);
 }
 
+/* Another plan has taken the memory of logits that were there before. */
+static bool lost_logits(const struct spw_span *spans, size_t n)
+{
+    bool lost = false;
+    for (size_t i = 0; i < n; i++)
+        lost |= spans[i].n_logits && !spans[i].session->has_logits;
+    return lost;
+}
+
 int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
              void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
              void *context, struct spw_error *err)
@@ -576,9 +583,15 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
         spw_engine_drop_aside(e);
     if (!e->n_aside)
         spw_engine_share(e);
-    int rc = sync_all(e, spans, n_spans, &d, err);
     for (size_t i = 0; i < n_spans; i++)
-        spw_prefix_release_match(spans[i].session);
+        if (!spans[i].session->is_aside)
+            spans[i].session->delivered = 0;
+    int rc;
+    do { /* again for those that had their logits when another one needed another plan */
+        rc = sync_all(e, spans, n_spans, &d, err);
+        for (size_t i = 0; i < n_spans; i++)
+            spw_prefix_release_match(spans[i].session);
+    } while (!rc && lost_logits(spans, n_spans));
     if (rc == -ECANCELED)
         spw_interrupt_clear(e->options.interrupt);
     return rc;

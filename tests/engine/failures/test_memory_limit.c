@@ -170,6 +170,53 @@ static void check_in_prompt(const struct spw_options *more, uint64_t at)
     spw_engine_close(l.engine);
 }
 
+/* Two sessions, of which the first has its logits when the second one needs another plan: because
+ * it had them before the call, or because its row is handed over first. */
+struct two {
+    struct lowering l;
+    uint32_t n[2];
+    bool between_rows;
+};
+
+static void see_two(void *context, size_t span, size_t position, const float *logits)
+{
+    struct two *t = context;
+    (void)position;
+    (void)logits;
+    t->n[span]++;
+    if (t->between_rows && !span)
+        lower_on_the_way(&t->l, &(struct spw_progress){0});
+}
+
+static void check_two(const struct spw_options *more, bool between_rows)
+{
+    enum { ROWS = 300 };
+    struct two t = {.between_rows = between_rows, .l = {.at = between_rows ? 0 : 900}};
+    struct spw_options o = *more;
+    o.sessions = 2;
+    struct spw_error err = {0};
+    if (!between_rows) {
+        o.on_progress = lower_on_the_way;
+        o.progress_context = &t.l;
+    }
+    struct spw_engine *e = open_engine(&o);
+    struct spw_session *a = run_session(e), *b = run_session(e);
+    if (!between_rows)
+        run_to(a, e, ids, 300);
+    t.l.engine = e;
+    t.l.bytes = arena_bytes(e) / 4 * 3;
+    const struct spw_span spans[] = {{a, ids, 300, 1}, {b, ids, MOST, ROWS}};
+    CHECK(e->plan.logits_rows < ROWS);
+    CHECK_MSG(!spw_sync(e, spans, 2, see_two, &t, &err), "%s", err.text);
+    CHECK(t.l.done && t.n[0] == 1 && t.n[1] == ROWS);
+    CHECK(oracle_same(&subject, ids, 300, spw_session_logits(a)));
+    CHECK(oracle_same(&subject, ids, MOST, spw_session_logits(b)));
+    check_fallbacks(e, 1, "two sessions");
+    spw_session_close(a);
+    spw_session_close(b);
+    spw_engine_close(e);
+}
+
 /* Less than any plan can do with: an error that names the group, nothing lost, and the run goes on
  * when the limit is higher again. */
 static void check_too_little(const struct spw_options *o)
@@ -290,6 +337,8 @@ int main(void)
     check_measuring();
     check_between_steps(&with_disk);
     check_in_prompt(&with_disk, MOST);
+    check_two(&with_disk, false);
+    check_two(&with_disk, true);
     check_too_little(&with_disk);
     if (!RUN_UNDER_TSAN || check_full()) {
         check_in_prompt(&with_disk, 1);
