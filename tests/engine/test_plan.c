@@ -5,6 +5,7 @@
  *   test_plan [draws] */
 #include "runtime/plan/budgets.h"
 #include "runtime/plan/plan_parts.h"
+#include "runtime/plan/shares.h"
 #include "tests/engine/engine_run.h"
 
 enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
@@ -13,6 +14,7 @@ enum { PAGE = 4096, MOST_SESSIONS = 4, MOST_LAYERS = 8 };
 static struct {
     int disk, three; /* with a disk; with copies on the host too */
     int retains, no_retains, quantized_below, snapshot_rows;
+    int pools, pools_on_disk; /* more sessions than full_sessions; */
     int blocks_from_disk, blocks_bounced, both_kinds;
     uint64_t candidates;
 } n_of;
@@ -190,6 +192,7 @@ static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in
 /* ---- every step of a life, tile by tile ---- */
 
 struct layer_state {
+    const struct spw_residency *kind; /* of the session */
     uint32_t first, begin, end;
     uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
     uint32_t exact_first, exact_end; /* exact tiles that are kept apart, but for the sink */
@@ -200,6 +203,7 @@ struct life {
     const struct spw_plan *plan;
     const struct spw_model_config *config;
     struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
+    struct spw_share shares[MOST_SESSIONS];
     uint64_t n[MOST_SESSIONS];
     uint32_t sessions, most_device, most_host, most_disk, most_exact;
     uint64_t n_written_to_disk, n_read_from_disk, n_passes;
@@ -240,20 +244,38 @@ static void start_life(struct life *f, const struct spw_plan *p, const struct sp
 {
     *f = (struct life){.plan = p, .config = in->weights->config, .sessions = sessions};
     for (uint32_t s = 0; s < sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers && in->quantizes; l++)
-            if (f->config->layer_kinds[l] == SPW_LAYER_FULL)
-                f->layers[s][l] =
-                    (struct layer_state){.first = 1, .begin = 1, .end = 1, .disk = 1, .written = 1};
+        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+            struct layer_state *x = &f->layers[s][l];
+            x->kind = &p->residency[f->config->layer_kinds[l]];
+            if (in->quantizes && f->config->layer_kinds[l] == SPW_LAYER_FULL)
+                x->first = x->begin = x->end = x->disk = x->written = 1;
+        }
 }
 
-static void raise_to(struct life *f, uint32_t layer, struct layer_state *x, uint32_t begin)
+/* Draws how long each session may become, as far as such sessions may be open together. */
+static void draw_shares(struct life *f, const struct spw_plan_input *in, uint64_t *seed)
 {
-    uint32_t host = f->plan->residency[f->config->layer_kinds[layer]].host;
+    uint64_t tiles = spw_share_most_tiles(f->plan);
+    for (uint32_t s = 0; s < f->sessions; s++) {
+        uint64_t most = spw_min_u64(in->context, tiles * SPW_TILE_TOKENS);
+        if (s + 1 < f->sessions || check_random(seed) % 4 == 0)
+            most = check_random(seed) % 2 ? most : check_range(seed, 0, most);
+        f->shares[s].most_tokens = most;
+        tiles -= spw_waterline_tiles(most);
+    }
+    spw_share_frames(f->plan, f->shares, f->sessions);
+    for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t l = 0; l < f->config->n_layers; l++)
+            f->layers[s][l].kind = &f->shares[s].residency[f->config->layer_kinds[l]];
+}
+
+static void raise_to(struct life *f, struct layer_state *x, uint32_t begin)
+{
     if (begin > x->begin)
         x->begin = begin;
     if (x->written < x->begin)
         x->written = x->begin;
-    for (; x->written - x->disk > host; x->disk++)
+    for (; x->written - x->disk > x->kind->host; x->disk++)
         f->n_written_to_disk++;
 }
 
@@ -267,11 +289,11 @@ static void bring_up(struct life *f, const struct layer_state *x, uint32_t from,
 static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
                        const struct spw_pass_span *passages, uint32_t l)
 {
-    const struct spw_residency *r = &f->plan->residency[f->config->layer_kinds[l]];
     const bool quantizes = f->plan->quantizes;
     for (uint32_t i = 0; i < k->n_parts; i++) {
         const struct spw_rows *s = &cut->parts[k->first_part + i];
         struct layer_state *x = &f->layers[s->span][l];
+        const struct spw_residency *r = x->kind;
         bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
         bring_up(f, x, 0, x->begin);
         if (quantizes)
@@ -284,6 +306,7 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
         const struct spw_rows *s = &cut->parts[k->first_part + i];
         const struct spw_pass_span *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
+        const struct spw_residency *r = x->kind;
         bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
         if (quantizes) {
             uint32_t exact =
@@ -301,9 +324,9 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
             x->begin = spw_max_u32(first, x->begin);
             x->written = spw_max_u32(first, x->written);
             x->disk = spw_max_u32(first, x->disk);
-            raise_to(f, l, x, spw_waterline_begin(r, s->to));
+            raise_to(f, x, spw_waterline_begin(r, s->to));
         } else {
-            raise_to(f, l, x,
+            raise_to(f, x,
                      s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p));
         }
         count(f);
@@ -326,19 +349,19 @@ static void hold(struct life *f, const struct spw_pass_span *passages)
 
 static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_span *passages)
 {
-    const struct spw_residency *kind = f->plan->residency, *full = &kind[SPW_LAYER_FULL];
     const uint8_t *kinds = f->config->layer_kinds;
     if (f->plan->retains)
         hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
-                raise_to(f, l, &f->layers[s][l], spw_waterline_wait(full, &passages[s]));
+                raise_to(f, &f->layers[s][l],
+                         spw_waterline_wait(f->layers[s][l].kind, &passages[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
         for (uint32_t s = 0; s < f->sessions; s++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
-                uint32_t enter = spw_waterline_enter(full, &passages[s]);
                 struct layer_state *x = &f->layers[s][l];
+                uint32_t enter = spw_waterline_enter(x->kind, &passages[s]);
                 bring_up(f, x, enter, x->begin);
                 x->begin = enter < x->begin ? enter : x->begin;
             }
@@ -350,8 +373,8 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
             struct layer_state *x = &f->layers[s][l];
             if (f->plan->quantizes && kinds[l] == SPW_LAYER_SLIDING)
                 continue;
-            uint32_t begin = spw_waterline_begin(&kind[kinds[l]], passages[s].to);
-            raise_to(f, l, x, begin);
+            uint32_t begin = spw_waterline_begin(x->kind, passages[s].to);
+            raise_to(f, x, begin);
             bring_up(f, x, begin, x->begin);
             x->begin = begin;
             count(f);
@@ -381,16 +404,17 @@ static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
     memcpy(f->n, to, f->sessions * sizeof *to);
 }
 
-static void check_frames(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+static void check_life(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
 {
     struct life f;
     struct spw_cut cut;
     uint64_t rows = spw_min_u64(p->pass_rows, in->sessions * in->context), to[MOST_SESSIONS];
     CHECK(spw_cut_init(&cut, p->chunk, rows, in->sessions) == 0);
     start_life(&f, p, in, in->sessions);
+    draw_shares(&f, in, seed);
     for (int step = 0; step < 12; step++) {
         for (uint32_t s = 0; s < f.sessions; s++) {
-            uint64_t most = in->context - f.n[s];
+            uint64_t most = f.shares[s].most_tokens - f.n[s];
             uint64_t more = check_random(seed) % 2 ? most : spw_min_u64(most, 130);
             to[s] = f.n[s] + (step == 11 ? most : check_range(seed, 0, more));
         }
@@ -410,6 +434,14 @@ static void check_frames(const struct spw_plan *p, const struct spw_plan_input *
               (unsigned long long)f.n_written_to_disk,
               (unsigned long long)p->info.disk_write_bytes);
     spw_cut_free(&cut);
+}
+
+/* Where sessions share a pool, the frames suffice for any of their lengths. */
+static void check_frames(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+{
+    int n = p->info.full_sessions < in->sessions ? 4 : 1;
+    while (n--)
+        check_life(p, in, seed);
 }
 
 /* What passes that end with one row of logits read of the model's files. */
@@ -483,10 +515,11 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
     for (uint32_t t = 0; t + stay < tiles; t++) {
         bool on_disk = copies > r->host && t < copies - r->host;
         uint64_t tile = p->tile_bytes * (on_disk && in->disk_cost ? in->disk_cost : 1);
-        c.all += in->sessions * (tile + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes));
+        c.all += p->info.full_sessions * (tile + (t % p->slot_tiles ? 0 : in->transfer_cost_bytes));
         c.hidden += t < ring ? tile : 0;
     }
-    for (uint64_t t = tiles - stay; t < (uint64_t)in->sessions * (tiles - stay) && t < ring; t++)
+    uint64_t of_all = (uint64_t)p->info.full_sessions * (tiles - stay);
+    for (uint64_t t = tiles - stay; t < of_all && t < ring; t++)
         c.hidden += p->tile_bytes; /* of the sessions behind the first one */
     if (in->reads_per_link_byte)
         c.hidden = spw_min_u64(c.hidden, weights / n / in->reads_per_link_byte);
@@ -661,7 +694,7 @@ static void check_smallest(const struct spw_plan_input *in, int tier)
     CHECK(smallest_of(&p.info, tier) == bytes);
 }
 
-/* The smallest one, or more, up to about what the whole cache takes. */
+/* The smallest one, or more, up to about what the whole cache takes, or on the host the weights. */
 static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
 {
     const struct spw_model_config *c = in->weights->config;
@@ -669,6 +702,11 @@ static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
     uint64_t all = in->sessions * c->n_layers * (in->context / SPW_TILE_TOKENS + 1) * tile;
     struct spw_plan_info info;
     spw_plan_smallest(&info, in);
+    if (tier == HOST && check_random(seed) % 4 == 0) {
+        all = 0;
+        for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+            all += in->weights->blocks[u].bytes;
+    }
     if (check_random(seed) % 4)
         more = check_range(seed, 0, check_random(seed) % 4 ? all / (tier == DEVICE ? 4 : 1) : tile);
     *budget_of(in, tier) = spw_max_u64(smallest_of(&info, tier), tier == DISK ? PAGE : 0) + more;
@@ -719,7 +757,7 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
 }
 
 /* Sessions that are to go back can where there is memory, and where it is little that they take. */
-static void check_holds(const struct spw_plan *p, const struct spw_plan_input *in)
+static void check_holds(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
 {
     struct spw_plan_input with = *in;
     struct spw_plan large;
@@ -731,6 +769,7 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
     int rc = spw_plan_make(&large, &with, &err);
     CHECK_MSG(rc == 0, "%s", err.text);
     CHECK(large.retains == in->rolls_back);
+    check_frames(&large, &with, seed);
     n_of.retains += p->retains && needed;
     n_of.no_retains += in->rolls_back && !p->retains;
 }
@@ -814,6 +853,8 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         if (block > 2 && check_random(seed) % 4 == 0)
             in.residual_tiles = (uint32_t)block - 2; /* one tile of each layer is old */
     }
+    if (check_random(seed) % 2)
+        in.full_sessions = (uint32_t)check_range(seed, 1, spw_max_u32(in.sessions - 1, 1));
     in.prefetch_splits = (uint32_t)spw_min_u64(in.prefetch_splits, in.attention_tiles / 4);
     for (int tier = DEVICE; tier < SPW_BUDGETS; tier++) {
         if (tier == DISK && !in.disk_bytes)
@@ -833,7 +874,9 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     check_write_limit(&p, &in);
     check_more(&p, &in, seed);
     n_of.disk += p.n_disk_frames > 0;
-    check_holds(&p, &in);
+    n_of.pools += p.info.full_sessions < in.sessions;
+    n_of.pools_on_disk += p.info.full_sessions < in.sessions && p.n_disk_frames > 0;
+    check_holds(&p, &in, seed);
     n_of.three += p.n_disk_frames > 0 && p.n_host_frames > p.n_transit;
 }
 
@@ -950,14 +993,16 @@ int main(int argc, char **argv)
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
            "that do not; %d "
-           "of few rows beside streamed weights\n",
+           "of few rows beside streamed weights; %d of a pool, %d of these with a disk\n",
            draws, (unsigned long long)n_of.candidates, n_of.disk, n_of.three, n_of.blocks_from_disk,
-           n_of.both_kinds, n_of.blocks_bounced, n_of.retains, n_of.no_retains, n_of.snapshot_rows);
+           n_of.both_kinds, n_of.blocks_bounced, n_of.retains, n_of.no_retains, n_of.snapshot_rows,
+           n_of.pools, n_of.pools_on_disk);
     if (draws >= 300) {
         CHECK(n_of.quantized_below > 20 && n_of.snapshot_rows > 5);
         CHECK(n_of.retains > 2 && n_of.no_retains > 10);
         CHECK(n_of.both_kinds && n_of.blocks_bounced &&
               n_of.blocks_bounced < n_of.blocks_from_disk);
+        CHECK(n_of.pools > draws / 10 && n_of.pools_on_disk > 2);
         CHECK(n_of.disk > draws / 10 && n_of.three > draws / 60);
     }
     return check_done();
