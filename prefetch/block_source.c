@@ -63,7 +63,7 @@ int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot)
     int rc = spw_ring_wait(&w->ring, slot);
     if (rc != -EBADMSG)
         return rc;
-    const struct spw_run *reads = spw_ring_reads(&w->ring, &n);
+    const struct spw_tile_run *reads = spw_ring_reads(&w->ring, &n);
     while (i + 1 < n && !reads[i].job.io.rc)
         i++;
     w->failed = &u->reads[i];

@@ -86,10 +86,11 @@ int spw_kv_source_wait(struct spw_kv_source *k, uint8_t **slot)
     int rc = spw_ring_wait(&k->ring, slot);
     if (rc != -EBADMSG)
         return rc;
-    const struct spw_run *reads = spw_ring_reads(&k->ring, &n);
+    const struct spw_tile_run *reads = spw_ring_reads(&k->ring, &n);
     for (uint32_t i = 0; i < n; i++)
         if (reads[i].job.io.rc)
-            spw_kv_note_loss(t->seq, t->layer, spw_run_failed_tile(&reads[i]), reads[i].job.io.rc);
+            spw_kv_note_loss(t->seq, t->layer, spw_tile_run_failed_tile(&reads[i]),
+                             reads[i].job.io.rc);
     return rc;
 }
 

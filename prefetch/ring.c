@@ -20,7 +20,7 @@ struct spw_ring_hop {
 struct spw_ring_slot {
     uint8_t *memory;
     uint8_t *read_to; /* the destination of reads: the slot, or the bounce slot */
-    struct spw_run *reads;
+    struct spw_tile_run *reads;
     struct spw_ring_hop *hops;
     uint32_t n_reads, n_submitted, n_hops;
     uint32_t bounce; /* number of the bounce slot, if the slot uses one */
@@ -164,15 +164,15 @@ static void submit(struct spw_ring *r, struct spw_ring_slot *s)
 {
     if (r->rc || s->n_submitted == s->n_reads)
         return;
-    struct spw_run *d = &s->reads[s->n_submitted++];
+    struct spw_tile_run *d = &s->reads[s->n_submitted++];
     s->reading = true;
     if (d->n) /* frames of the disk; a range is prepared already */
-        spw_run_prepare(d, r->o.disk, false);
+        spw_tile_run_prepare(d, r->o.disk, false);
     r->rc = spw_disk_submit(r->lane, &d->job, r->o.disk_stream);
 }
 
 /* Adds a read to the slot; NULL: the device is lost. */
-static struct spw_run *add_read(struct spw_ring *r, struct spw_ring_slot *s)
+static struct spw_tile_run *add_read(struct spw_ring *r, struct spw_ring_slot *s)
 {
     submit(r, s);
     if (!r->rc && !s->n_reads)
@@ -187,14 +187,14 @@ static struct spw_run *add_read(struct spw_ring *r, struct spw_ring_slot *s)
 void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t frame)
 {
     struct spw_ring_slot *s = newest(r);
-    struct spw_run *d = s->n_reads ? &s->reads[s->n_reads - 1] : NULL;
+    struct spw_tile_run *d = s->n_reads ? &s->reads[s->n_reads - 1] : NULL;
     uint64_t tile_bytes = r->o.tile_bytes;
-    if (!d || !spw_run_extend(d, frame, s->read_to + to, tile_bytes, UINT32_MAX)) {
+    if (!d || !spw_tile_run_extend(d, frame, s->read_to + to, tile_bytes, UINT32_MAX)) {
         d = add_read(r, s);
         if (!d)
             return;
         d->tile = tile;
-        spw_run_extend(d, frame, s->read_to + to, tile_bytes, UINT32_MAX);
+        spw_tile_run_extend(d, frame, s->read_to + to, tile_bytes, UINT32_MAX);
     }
     if (s->holds_bounce)
         spw_ring_add_hop(r, to, to, r->o.tile_bytes);
@@ -204,7 +204,7 @@ void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_fil
                         uint64_t offset, uint64_t bytes, uint64_t least_bytes)
 {
     struct spw_ring_slot *s = newest(r);
-    struct spw_run *d = add_read(r, s);
+    struct spw_tile_run *d = add_read(r, s);
     if (!d)
         return;
     spw_disk_job_init(&d->job);
@@ -301,7 +301,7 @@ int spw_ring_wait(struct spw_ring *r, uint8_t **slot)
     return spw_lane_stream_wait(r->lane, r->lane->compute, s->ready);
 }
 
-const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
+const struct spw_tile_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n)
 {
     const struct spw_ring_slot *s = nth(r, r->waited);
     *n = s->n_reads;

@@ -44,7 +44,7 @@ struct spw_ring {
     uint64_t taken, waited, released;
     uint64_t bounce_taken, bounce_released; /* the same for bounce slots: n % n_bounce */
     struct spw_ring_slot *slots;            /* [n_slots], owned */
-    struct spw_run *reads;                  /* [n_slots * most_reads], owned */
+    struct spw_tile_run *reads;             /* [n_slots * most_reads], owned */
     struct spw_ring_hop *hops;              /* [n_slots * most_hops], owned */
     spw_event *bounce_free;                 /* [n_bounce], owned: the copy from it is over */
     struct spw_copies copies;
@@ -81,7 +81,7 @@ int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context);
  * see spw_ring_reads; then only spw_ring_drop may follow. */
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot);
 /* After -EBADMSG: the reads of that slot; job.io.rc of each read is its failure, or 0. */
-const struct spw_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n);
+const struct spw_tile_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n);
 /* Releases the oldest slot that is in use. */
 int spw_ring_release(struct spw_ring *r);
 

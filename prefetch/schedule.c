@@ -1,8 +1,9 @@
 /* The order of transfers: see schedule.h. */
 #include "prefetch/schedule.h"
 
-uint32_t spw_schedule_shared_end(const struct spw_stream_range *a, const struct spw_stream_range *b,
-                                 uint32_t both, uint32_t slot_tiles)
+uint32_t spw_schedule_one_transfer_end(const struct spw_stream_range *a,
+                                       const struct spw_stream_range *b, uint32_t both,
+                                       uint32_t slot_tiles)
 {
     uint32_t end = spw_min_u32(both, spw_min_u32(a->end, b->end));
     end -= end % slot_tiles;
@@ -14,7 +15,7 @@ bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
 {
     for (; c->layer < s->n_layers; c->layer++, c->part = 0) {
         for (; c->part < s->n_parts; c->part++, c->inside = false) {
-            const struct spw_schedule_rows *g = &s->parts[c->part];
+            const struct spw_part_reads *g = &s->parts[c->part];
             const struct spw_stream_range *r = &g->ranges[s->kinds[c->layer]];
             if (!c->inside) {
                 c->tile = r->first;

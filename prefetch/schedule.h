@@ -11,7 +11,7 @@ struct spw_stream_range {
 };
 
 /* Consecutive new tokens of one sequence that pass every layer together. */
-struct spw_schedule_rows {
+struct spw_part_reads {
     struct spw_kv_seq *seq;
     struct spw_stream_range ranges[SPW_LAYER_KINDS]; /* by layer kind */
     uint32_t disk_end[SPW_LAYER_KINDS]; /* tiles before this one are read from the disk */
@@ -23,8 +23,9 @@ struct spw_schedule_rows {
 /* Two parts share tiles up to `both`, and read `a` and `b` from lower tiers: tiles before the
  * result need only one transfer for both. The result is the end of a transfer; 0: no tile can be
  * shared. */
-uint32_t spw_schedule_shared_end(const struct spw_stream_range *a, const struct spw_stream_range *b,
-                                 uint32_t both, uint32_t slot_tiles);
+uint32_t spw_schedule_one_transfer_end(const struct spw_stream_range *a,
+                                       const struct spw_stream_range *b, uint32_t both,
+                                       uint32_t slot_tiles);
 
 struct spw_kv_cursor {
     uint32_t layer, part, tile;
@@ -40,7 +41,7 @@ struct spw_schedule {
     const uint8_t *kinds; /* [n_layers], enum spw_layer_kind */
     uint32_t slot_tiles;  /* the most tiles of one transfer: a multiple of a split */
     uint32_t n_parts;
-    struct spw_schedule_rows *parts;
+    struct spw_part_reads *parts;
     uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
     uint32_t n_head_rounds;                 /* how often the head's blocks are walked */
     struct spw_kv_cursor first_kv;          /* where the transfers begin: at 0, or where a pass */
@@ -52,7 +53,7 @@ struct spw_schedule {
 struct spw_transfer {
     struct spw_kv_seq *seq;
     uint32_t layer, tile_begin, tile_end;
-    uint32_t disk_end; /* as in spw_schedule_rows; does not identify the transfer */
+    uint32_t disk_end; /* as in spw_part_reads; does not identify the transfer */
 };
 
 /* How many transfers and streamed blocks of a schedule the rings have issued; and of the first of

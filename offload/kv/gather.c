@@ -23,8 +23,8 @@ int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t by
     return 0;
 }
 
-bool spw_run_extend(struct spw_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
-                    uint32_t most)
+bool spw_tile_run_extend(struct spw_tile_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
+                         uint32_t most)
 {
     if (!r->n) {
         r->memory = memory;
@@ -37,12 +37,12 @@ bool spw_run_extend(struct spw_run *r, uint32_t frame, void *memory, uint64_t ti
     return true;
 }
 
-void spw_run_prepare(struct spw_run *r, struct spw_disk *disk, bool write)
+void spw_tile_run_prepare(struct spw_tile_run *r, struct spw_disk *disk, bool write)
 {
     spw_disk_prepare(disk, &r->job, write, r->frame, r->n, r->memory);
 }
 
-uint32_t spw_run_failed_tile(const struct spw_run *r)
+uint32_t spw_tile_run_failed_tile(const struct spw_tile_run *r)
 {
     uint32_t record = r->job.io.bad_record;
     return r->tile + (record < r->n ? record : 0);

@@ -21,7 +21,7 @@ int spw_copies_add(struct spw_copies *c, void *to, const void *from, uint64_t by
 int spw_copies_flush(struct spw_copies *c);
 
 /* A read or write of frames [frame, frame + n) of the disk. */
-struct spw_run {
+struct spw_tile_run {
     struct spw_disk_job job;
     uint8_t *memory; /* [n][tile_bytes] */
     uint32_t frame, n;
@@ -30,11 +30,11 @@ struct spw_run {
 
 /* Extends a run that is not submitted by a frame; n = 0: the run begins with this frame. false: the
  * frame or its memory is not adjacent, or the run has `most` frames. */
-bool spw_run_extend(struct spw_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
-                    uint32_t most);
+bool spw_tile_run_extend(struct spw_tile_run *r, uint32_t frame, void *memory, uint64_t tile_bytes,
+                         uint32_t most);
 /* Prepares the job of the run; the caller submits it next. */
-void spw_run_prepare(struct spw_run *r, struct spw_disk *disk, bool write);
+void spw_tile_run_prepare(struct spw_tile_run *r, struct spw_disk *disk, bool write);
 /* The tile whose record has made the read fail. */
-uint32_t spw_run_failed_tile(const struct spw_run *r);
+uint32_t spw_tile_run_failed_tile(const struct spw_tile_run *r);
 
 #endif

@@ -124,11 +124,12 @@ static uint32_t read_run(struct outflow *o, uint32_t from, uint32_t end)
         spw_kv_finish_read(kv);
     struct spw_kv_read *d = spw_kv_next_read(kv, &o->reads, from);
     while (i < end && !spw_kv_on_device(kv, tile_of(o, i)) &&
-           spw_run_extend(&d->run, tile_of(o, i)->disk, place(o, i), kv->o.tile_bytes, UINT32_MAX))
+           spw_tile_run_extend(&d->run, tile_of(o, i)->disk, place(o, i), kv->o.tile_bytes,
+                               UINT32_MAX))
         i++;
     kv->queued++;
     o->reads.n_reads++;
-    spw_run_prepare(&d->run, kv->o.disk, false);
+    spw_tile_run_prepare(&d->run, kv->o.disk, false);
     spw_disk_start(&d->run.job);
     return i;
 }

@@ -342,7 +342,7 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residenc
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
         const struct spw_kv_table *l = spw_kv_table(seq, i, SPW_KV_FORM_EXACT);
         const struct spw_residency *r = &residency[seq->kv->o.kinds[i]];
-        uint32_t from = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_visible(r, n);
+        uint32_t from = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_first_visible(r, n);
         uint32_t end = spw_waterline_tiles(n);
         if ((end <= l->retained_end ? l->retained : l->first) > from && from < end)
             return false;

@@ -72,7 +72,7 @@ struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load
 static int submit_read(struct spw_kv *kv, struct spw_kv_read *d)
 {
     const struct spw_kv_options *o = &kv->o;
-    spw_run_prepare(&d->run, o->disk, false);
+    spw_tile_run_prepare(&d->run, o->disk, false);
     int rc = o->disk_to_device ? 0 : spw_kv_order(kv, kv->lane->down, kv->lane->disk); /* 8 */
     if (!rc)
         rc = spw_disk_submit(kv->lane, &d->run.job, kv->lane->disk);
@@ -85,7 +85,7 @@ static int submit_read(struct spw_kv *kv, struct spw_kv_read *d)
 
 /* After a read into host frames: queues the copies to the device, if the read was `good`, and frees
  * the host frames. */
-static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_run *d, bool good)
+static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_tile_run *d, bool good)
 {
     uint64_t tile_bytes = kv->o.tile_bytes;
     int rc = 0;
@@ -105,7 +105,7 @@ void spw_kv_finish_read(struct spw_kv *kv)
     int rc = spw_disk_wait(kv->lane, &d->run.job, d->submitted);
     int failed = d->run.job.io.rc;
     if (failed && !rc) {
-        spw_kv_note_loss(r->seq, r->layer, spw_run_failed_tile(&d->run), failed);
+        spw_kv_note_loss(r->seq, r->layer, spw_tile_run_failed_tile(&d->run), failed);
         rc = -EBADMSG;
     }
     int passed = 0;
@@ -131,7 +131,7 @@ static void skip_present(struct spw_kv_load *r)
 }
 
 /* *out: the destination of the next tile of a read; NULL: there is no frame. */
-static int take_place(struct spw_kv *kv, const struct spw_run *d, const struct spw_kv_tile *t,
+static int take_place(struct spw_kv *kv, const struct spw_tile_run *d, const struct spw_kv_tile *t,
                       void **out)
 {
     *out = kv->o.disk_to_device ? t->device : NULL;
@@ -152,7 +152,7 @@ static int queue_next_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
         rc = take_place(kv, &d->run, t, &memory);
         if (!memory)
             break;
-        if (spw_run_extend(&d->run, t->disk, memory, kv->o.tile_bytes, most))
+        if (spw_tile_run_extend(&d->run, t->disk, memory, kv->o.tile_bytes, most))
             continue;
         if (!kv->o.disk_to_device)
             spw_kv_put_host_frame(kv, memory);

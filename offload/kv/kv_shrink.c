@@ -62,7 +62,7 @@ int spw_kv_finish_queued(struct spw_kv *kv)
     SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->compute));
     SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->down));
     SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->kv_up));
-    spw_kv_free_frames(kv);
+    spw_kv_release_free_soon(kv);
     for (uint32_t id = 0; id < kv->n_tiles; id++)
         if (kv->tiles[id].damaged) {
             spw_kv_put_disk_frame(kv, kv->tiles[id].damaged);
@@ -327,7 +327,7 @@ static int end_write(struct work *w, struct spw_disk_job *job, uint32_t frame)
 {
     if (!wait_for(job))
         return 0;
-    SPW_TRY(spw_disk_again(w->new_disk, false, &frame));
+    SPW_TRY(spw_disk_retry_frame(w->new_disk, false, &frame));
     return spw_disk_run(job);
 }
 

@@ -32,7 +32,7 @@ int spw_kv_order(struct spw_kv *kv, spw_stream before, spw_stream after)
 
 /* ---- frames ---- */
 
-void spw_kv_free_frames(struct spw_kv *kv)
+void spw_kv_release_free_soon(struct spw_kv *kv)
 {
     while (kv->n_free_soon)
         spw_tier_put(&kv->device, kv->free_soon[--kv->n_free_soon]);
@@ -42,7 +42,7 @@ int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *aft
 {
     if (!spw_tier_n_free(&kv->device) && kv->n_free_soon) {
         SPW_TRY(spw_kv_order(kv, kv->lane->down, kv->lane->compute)); /* 2; others follow by 3 */
-        spw_kv_free_frames(kv);
+        spw_kv_release_free_soon(kv);
     }
     while (!spw_tier_n_free(&kv->device) && kv->o.disk_to_device && spw_kv_is_writing(kv))
         SPW_TRY(spw_kv_finish_writeback(kv)); /* 7 */

@@ -34,7 +34,7 @@ struct spw_kv_tile {
 
 /* One write of adjacent tiles, oldest first in a ring. */
 struct spw_kv_writeback {
-    struct spw_run run;
+    struct spw_tile_run run;
     spw_event submitted; /* after its submission */
     enum spw_kv_writing from;
     bool queued;
@@ -44,7 +44,7 @@ struct spw_kv_writeback {
 /* One read of adjacent tiles of one layer: to device frames or host frames of a load, or to the
  * memory of an export. */
 struct spw_kv_read {
-    struct spw_run run;
+    struct spw_tile_run run;
     spw_event submitted;
     struct spw_kv_load *load; /* the load that the read belongs to */
 };
@@ -172,7 +172,7 @@ static inline int spw_kv_flush_copies(struct spw_kv *kv)
 }
 
 /* Makes frames free that a spill may still read: from now on `compute` waits for the spill. */
-void spw_kv_free_frames(struct spw_kv *kv);
+void spw_kv_release_free_soon(struct spw_kv *kv);
 /* Takes a frame that work queued on `user` from now on may write; the next one after `after` in
  * memory, if that is not NULL and the frame is free. */
 int spw_kv_take_device_frame(struct spw_kv *kv, spw_stream user, const void *after, void **out);

@@ -45,7 +45,7 @@ static struct spw_kv_writeback *nth(struct spw_kv *kv, uint64_t n)
 static int queue_writeback(struct spw_kv *kv, struct spw_kv_writeback *w)
 {
     bool direct = w->from == SPW_KV_WRITING_FROM_DEVICE;
-    spw_run_prepare(&w->run, kv->o.disk, true);
+    spw_tile_run_prepare(&w->run, kv->o.disk, true);
     if (!direct)
         SPW_TRY(spw_kv_flush_copies(kv)); /* copies into the source frames */
     SPW_TRY(spw_kv_order(kv, direct ? kv->lane->compute : kv->lane->down, kv->lane->disk));
@@ -69,7 +69,7 @@ static bool extend(const struct spw_kv *kv, struct spw_kv_writeback *w, enum spw
                    uint8_t *memory, uint32_t frame)
 {
     return !w->queued && w->from == from &&
-           spw_run_extend(&w->run, frame, memory, kv->o.tile_bytes, kv->o.slot_tiles);
+           spw_tile_run_extend(&w->run, frame, memory, kv->o.tile_bytes, kv->o.slot_tiles);
 }
 
 /* Finds the writeback for the tile: the newest one if the tile follows it, else a new one. */
@@ -122,7 +122,7 @@ static int write_again(struct spw_kv *kv, const struct spw_kv_writeback *w, uint
     struct spw_disk_job job;
     bool bad = w->run.n == 1 || w->run.job.io.bad_record == i;
     for (;; bad = true) {
-        SPW_TRY(spw_disk_again(kv->o.disk, bad, &t->disk));
+        SPW_TRY(spw_disk_retry_frame(kv->o.disk, bad, &t->disk));
         spw_disk_prepare(kv->o.disk, &job, true, t->disk, 1, w->run.memory + i * kv->o.tile_bytes);
         int rc = spw_disk_run(&job);
         if (!rc || bad)

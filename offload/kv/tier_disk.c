@@ -298,7 +298,7 @@ void spw_disk_retire(struct spw_disk *d, uint32_t frame)
     d->retired[(d->first_retired + d->n_retired++) % d->frames.n_frames] = frame;
 }
 
-int spw_disk_again(struct spw_disk *d, bool bad, uint32_t *frame)
+int spw_disk_retry_frame(struct spw_disk *d, bool bad, uint32_t *frame)
 {
     SPW_TRY(count_write(d));
     uint32_t other;

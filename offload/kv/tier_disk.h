@@ -51,7 +51,7 @@ void spw_disk_put(struct spw_disk *d, uint32_t frame);
 void spw_disk_retire(struct spw_disk *d, uint32_t frame);
 /* Prepares a second write. bad: the drive has failed here: takes another frame if one is free, and
  * retires this one. -EDQUOT: the write limit; the frame does not change. */
-int spw_disk_again(struct spw_disk *d, bool bad, uint32_t *frame);
+int spw_disk_retry_frame(struct spw_disk *d, bool bad, uint32_t *frame);
 uint32_t spw_disk_n_retired(const struct spw_disk *d);
 /* The number of frames in use; bytes that count against the limit. */
 uint32_t spw_disk_n_used(const struct spw_disk *d);

@@ -21,7 +21,7 @@ uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS]
     return 0;
 }
 
-uint32_t spw_waterline_first(uint32_t window, uint64_t position)
+uint32_t spw_waterline_window_first(uint32_t window, uint64_t position)
 {
     /* the oldest visible key is position - window + 1 */
     return (uint32_t)(spw_sub_u64(position + 1, window) / SPW_TILE_TOKENS);
@@ -33,15 +33,15 @@ uint32_t spw_waterline_window_tiles(uint32_t window)
     return (uint32_t)spw_div_up(window - 1, SPW_TILE_TOKENS) + 1;
 }
 
-uint32_t spw_waterline_visible(const struct spw_residency *r, uint64_t position)
+uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position)
 {
-    return r->window ? spw_waterline_first(r->window, position) : 0;
+    return r->window ? spw_waterline_window_first(r->window, position) : 0;
 }
 
-uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens)
+uint32_t spw_waterline_first_exact(const struct spw_residency *r, uint64_t n_tokens)
 {
     if (!r->quantizes)
-        return spw_waterline_visible(r, n_tokens);
+        return spw_waterline_first_visible(r, n_tokens);
     return spw_max_u32(less(spw_waterline_end(r, n_tokens), SPW_WATERLINE_SLACK), 1);
 }
 
@@ -53,7 +53,8 @@ uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles)
 /* The `begin` of a layer that has its newest `keep` tiles of n tokens on the device. */
 static uint32_t keep_newest(const struct spw_residency *r, uint64_t n_tokens, uint32_t keep)
 {
-    uint32_t least = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, n_tokens));
+    uint32_t least =
+        spw_max_u32(spw_waterline_first_tiered(r), spw_waterline_first_visible(r, n_tokens));
     return spw_max_u32(less(spw_waterline_end(r, n_tokens), keep), least);
 }
 
@@ -62,47 +63,47 @@ uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens)
     return keep_newest(r, n_tokens, r->resident);
 }
 
-uint32_t spw_waterline_disk(const struct spw_residency *r, uint32_t written)
+uint32_t spw_waterline_disk_end(const struct spw_residency *r, uint32_t written)
 {
-    return spw_max_u32(less(written, r->host), spw_waterline_start(r));
+    return spw_max_u32(less(written, r->host), spw_waterline_first_tiered(r));
 }
 
-uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_pass_span *p)
+uint32_t spw_waterline_begin_waiting(const struct spw_residency *r, const struct spw_pass_span *p)
 {
     return keep_newest(r, p->from, p->chunked ? r->resident_pass : r->resident);
 }
 
-uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_pass_span *p)
+uint32_t spw_waterline_begin_entered(const struct spw_residency *r, const struct spw_pass_span *p)
 {
-    uint32_t wait = spw_waterline_wait(r, p);
+    uint32_t wait = spw_waterline_begin_waiting(r, p);
     return p->chunked ? spw_min_u32(wait, keep_newest(r, p->to, r->pass)) : wait;
 }
 
-uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_pass_span *p,
-                            uint64_t n_tokens)
+uint32_t spw_waterline_begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
+                                     uint64_t n_tokens)
 {
-    uint32_t enter = spw_waterline_enter(r, p);
+    uint32_t enter = spw_waterline_begin_entered(r, p);
     return p->chunked ? spw_max_u32(enter, keep_newest(r, n_tokens, r->pass)) : enter;
 }
 
-uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_pass_span *p)
+uint32_t spw_waterline_begin_left(const struct spw_residency *r, const struct spw_pass_span *p)
 {
     uint32_t keep = p->chunked ? r->resident_pass : r->resident;
-    return spw_max_u32(spw_waterline_pass(r, p, p->to), keep_newest(r, p->to, keep));
+    return spw_max_u32(spw_waterline_begin_passing(r, p, p->to), keep_newest(r, p->to, keep));
 }
 
-uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pass_span *p,
-                             uint64_t to)
+uint32_t spw_waterline_begin_after(const struct spw_residency *r, const struct spw_pass_span *p,
+                                   uint64_t to)
 {
-    return to < p->to ? spw_waterline_pass(r, p, to) : spw_waterline_leave(r, p);
+    return to < p->to ? spw_waterline_begin_passing(r, p, to) : spw_waterline_begin_left(r, p);
 }
 
 uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
                                 uint64_t from, uint32_t *first, uint32_t *end)
 {
-    *first = spw_max_u32(spw_waterline_start(r), spw_waterline_visible(r, from));
-    *end = spw_waterline_pass(r, p, from);
+    *first = spw_max_u32(spw_waterline_first_tiered(r), spw_waterline_first_visible(r, from));
+    *end = spw_waterline_begin_passing(r, p, from);
     /* After the chunk before, the layer began at *end; before the pass reached it, at `wait`. All
      * tiles before the higher one have copies. */
-    return spw_waterline_disk(r, spw_max_u32(*end, spw_waterline_wait(r, p)));
+    return spw_waterline_disk_end(r, spw_max_u32(*end, spw_waterline_begin_waiting(r, p)));
 }

@@ -18,7 +18,7 @@
  *
  * If old tiles are quantized (`quantizes`), all this applies to the quantized tiles, [1, E(n)) for
  * a length of n tokens (quant/residual.h): E(n) is `end`, and the first tile is 1. The exact tiles
- * are on the device, from spw_waterline_exact on.
+ * are on the device, from spw_waterline_first_exact on.
  *
  * All counts are tiles, all positions tokens. No state, no failure, any thread. */
 #ifndef SPW_OFFLOAD_KV_WATERLINE_H
@@ -53,7 +53,7 @@ static inline uint32_t spw_waterline_tiles(uint64_t n_tokens)
 
 /* For a length of n tokens: the end and the first of the tiles that move between the tiers. */
 uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens);
-static inline uint32_t spw_waterline_start(const struct spw_residency *r)
+static inline uint32_t spw_waterline_first_tiered(const struct spw_residency *r)
 {
     return r->quantizes;
 }
@@ -65,14 +65,14 @@ uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS]
 
 /* The first tile that a query at `position` can see through a window; the most tiles that a layer
  * with this window has between steps. */
-uint32_t spw_waterline_first(uint32_t window, uint64_t position);
+uint32_t spw_waterline_window_first(uint32_t window, uint64_t position);
 uint32_t spw_waterline_window_tiles(uint32_t window);
 /* The first tile that a query at `position` of a layer of this kind can see. */
-uint32_t spw_waterline_visible(const struct spw_residency *r, uint64_t position);
+uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position);
 
 /* For a length of n tokens: the first exact tile that stays, beside tile 0 of a layer that
  * quantizes; and the most exact tiles that a layer that quantizes has between steps. */
-uint32_t spw_waterline_exact(const struct spw_residency *r, uint64_t n_tokens);
+uint32_t spw_waterline_first_exact(const struct spw_residency *r, uint64_t n_tokens);
 uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles);
 
 /* Between steps, for a length of n tokens: the first tile on the device. */
@@ -80,7 +80,7 @@ uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens);
 
 /* The first tile whose copy is on the host, where `written` is the highest `begin` so far; older
  * copies are on disk. In a layer with a window, tiles before the layer's first have no copy. */
-uint32_t spw_waterline_disk(const struct spw_residency *r, uint32_t written);
+uint32_t spw_waterline_disk_end(const struct spw_residency *r, uint32_t written);
 
 /* The part of one session in a pass: [from, to) new tokens, in one chunk or several. */
 struct spw_pass_span {
@@ -90,16 +90,16 @@ struct spw_pass_span {
 
 /* The first tile on the device of a layer that waits for the pass, and when the pass reaches the
  * layer: all chunks read the tiles that are loaded then. */
-uint32_t spw_waterline_wait(const struct spw_residency *r, const struct spw_pass_span *p);
-uint32_t spw_waterline_enter(const struct spw_residency *r, const struct spw_pass_span *p);
+uint32_t spw_waterline_begin_waiting(const struct spw_residency *r, const struct spw_pass_span *p);
+uint32_t spw_waterline_begin_entered(const struct spw_residency *r, const struct spw_pass_span *p);
 /* The first tile on the device while chunks pass the layer, when it has n tokens. */
-uint32_t spw_waterline_pass(const struct spw_residency *r, const struct spw_pass_span *p,
-                            uint64_t n_tokens);
+uint32_t spw_waterline_begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
+                                     uint64_t n_tokens);
 /* The first tile on the device after its last chunk, before the step ends. */
-uint32_t spw_waterline_leave(const struct spw_residency *r, const struct spw_pass_span *p);
-/* After the chunk that ends at `to`: spw_waterline_pass or spw_waterline_leave. */
-uint32_t spw_waterline_after(const struct spw_residency *r, const struct spw_pass_span *p,
-                             uint64_t to);
+uint32_t spw_waterline_begin_left(const struct spw_residency *r, const struct spw_pass_span *p);
+/* After the chunk that ends at `to`: spw_waterline_begin_passing or spw_waterline_begin_left. */
+uint32_t spw_waterline_begin_after(const struct spw_residency *r, const struct spw_pass_span *p,
+                                   uint64_t to);
 
 /* Tiles [*first, *end) are read from lower tiers when new tokens from `from` on pass the layer in
  * one chunk. The result is the first of these tiles that is not on disk, by the waterlines of this

@@ -182,7 +182,7 @@ void spw_result_free(struct spw_result *r)
 
 /* ---- tokens ---- */
 
-enum spw_finish spw_answer_state(const struct spw_answer *a)
+enum spw_finish spw_answer_finish(const struct spw_answer *a)
 {
     size_t n = a->result.n_tokens;
     if (n && is_end(a, a->result.tokens[n - 1]))

@@ -39,7 +39,7 @@ void spw_answer_close(struct spw_answer *a);
 
 /* Tokens of the answer, given ones included, and whether one more step has to be made for it:
  * SPW_FINISH_NONE, else how it ended. */
-enum spw_finish spw_answer_state(const struct spw_answer *a);
+enum spw_finish spw_answer_finish(const struct spw_answer *a);
 /* The next token, picked from logits [vocab]. -ENOMEM: text could not be kept. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even

@@ -61,6 +61,7 @@ struct spw_batch {
     struct spw_prompt *prompts; /* owned, [max_running]: while sessions are opened */
     uint32_t max_running;
     uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
+    uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
     int late_rc;            /* of a step of prompts beside others; 0: none has failed */
     struct spw_error late;
     struct spw_sampler *sampler; /* owned */
@@ -357,7 +358,7 @@ static void end(struct spw_batch *b, struct entry *x, enum spw_finish finish)
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
     if (x->session)
-        x->session->ends = false; /* a caller's session may go on */
+        x->session->is_last_step = false; /* a caller's session may go on */
     if (x->session && x->session != x->answer.request.session)
         b->closing[b->n_closing++] = x;
     x->has_end = true;
@@ -401,7 +402,7 @@ static void advance(struct spw_batch *b, struct entry *x)
 {
     struct spw_answer *a = &x->answer;
     bool first = a->result.n_tokens == a->request.n_given;
-    enum spw_finish finish = a->request.max_new_tokens ? spw_answer_state(a) : SPW_FINISH_LENGTH;
+    enum spw_finish finish = a->request.max_new_tokens ? spw_answer_finish(a) : SPW_FINISH_LENGTH;
     if (finish != SPW_FINISH_NONE) { /* only the prompt was to be computed */
         end_well(b, x, finish);
         return;
@@ -411,7 +412,7 @@ static void advance(struct spw_batch *b, struct entry *x)
         fail(b, x, rc);
         return;
     }
-    finish = spw_answer_state(a);
+    finish = spw_answer_finish(a);
     if (finish != SPW_FINISH_NONE)
         end_well(b, x, finish);
     else if (first && spw_snapshot_needs_checkpoint(&b->engine->plan))
@@ -453,7 +454,7 @@ static uint32_t most_tiles(const struct entry *x)
  * its answer already ends without a step, unless its prompt is scored. */
 static void start(struct spw_batch *b, struct entry *x, uint32_t place)
 {
-    enum spw_finish finish = spw_answer_state(&x->answer);
+    enum spw_finish finish = spw_answer_finish(&x->answer);
     b->n_own_waiting -= x->answer.request.session != NULL;
     if (x->answer.n_text)
         note_events(b, x);
@@ -527,7 +528,7 @@ static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
         const struct spw_answer *a = &x->answer;
         bool first = is_first(x);
         size_t n_tokens = first ? first_tokens(&a->request) : a->n_tokens;
-        x->session->ends = a->result.n_tokens + 1 >= a->request.max_new_tokens;
+        x->session->is_last_step = a->result.n_tokens + 1 >= a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,
@@ -560,9 +561,8 @@ static void note_reuse(struct entry *x)
 static int compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
     double start = spw_now_seconds();
-    b->engine->generates = true;
-    int rc = spw_sync(b->engine, b->spans, n, score, b, err);
-    b->engine->generates = false;
+    const struct spw_sync_options o = {.most_chunks = b->most_chunks, .publishes = true};
+    int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
     for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED || rc == -EAGAIN); i++)
         note_reuse(b->stepping[i]);
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
@@ -618,7 +618,7 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
     b->spans[i].n_tokens = spw_shared_span_end(&b->engine->plan, b->spans[i].n_tokens, shared);
     b->spans[i].n_logits =
         b->spans[i].n_tokens == x->answer.n_tokens && x->answer.request.max_new_tokens > 0;
-    x->session->ends = true; /* until make_spans: no token follows this step */
+    x->session->is_last_step = true; /* nothing is fetched for a next token; see make_spans */
 }
 
 /* Opens the session of a running request, if what it shares is there; else adds the span that
@@ -720,11 +720,11 @@ static int step_parts(struct spw_batch *b, struct spw_error *err)
     bool apart = b->prompt_chunks && any_decodes(b);
     if (apart)
         SPW_TRY(step_part(b, DECODING, err));
-    b->engine->most_chunks = apart ? b->prompt_chunks : 0;
+    b->most_chunks = apart ? b->prompt_chunks : 0;
     int rc = start_requests(b, err);
     if (!rc)
         rc = step_part(b, apart ? PROMPTS : ALL, err);
-    b->engine->most_chunks = 0;
+    b->most_chunks = 0;
     if (rc == -EAGAIN)
         return 0;
     if (rc && apart) { /* others have got a token: the next call reports the failure */

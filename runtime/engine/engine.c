@@ -290,15 +290,15 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->shares = spw_alloc_zero(n, sizeof *e->shares);
-    e->items = spw_alloc_zero(n, sizeof *e->items);
-    e->span_index = spw_alloc_zero(n, sizeof *e->span_index);
-    e->stepping = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->step.items = spw_alloc_zero(n, sizeof *e->step.items);
+    e->step.span_index = spw_alloc_zero(n, sizeof *e->step.span_index);
+    e->step.sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->cut_to = spw_alloc_zero(n, sizeof *e->cut_to);
     e->aside = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
     e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
-    if (e->sessions && e->shares && e->items && e->span_index && e->stepping && e->cut_to &&
-        e->aside && e->blocks && e->block_contexts)
+    if (e->sessions && e->shares && e->step.items && e->step.span_index && e->step.sessions &&
+        e->cut_to && e->aside && e->blocks && e->block_contexts)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
@@ -363,9 +363,9 @@ void spw_engine_close(struct spw_engine *e)
     spw_free(e->block_contexts);
     spw_free(e->sessions);
     spw_free(e->shares);
-    spw_free(e->items);
-    spw_free(e->span_index);
-    spw_free(e->stepping);
+    spw_free(e->step.items);
+    spw_free(e->step.span_index);
+    spw_free(e->step.sessions);
     spw_free(e->cut_to);
     spw_free(e->aside);
     if (e->lane.device)

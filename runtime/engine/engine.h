@@ -50,7 +50,7 @@ struct spw_session {
     uint64_t from_store;            /* of the reused ones: from the prefix cache */
     uint64_t n_attached;            /* of n_tokens: from the prefix cache, by any sync */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
-    bool ends;                      /* ends with the next step: no further token is expected */
+    bool is_last_step;              /* no token follows the next step: nothing is fetched ahead */
     bool has_logits;                /* the logits of the last token are valid */
     bool cached;         /* the cache holds the tokens; else the next step computes them again */
     bool mixed;          /* some were computed before old KV lost precision, some after */
@@ -94,6 +94,17 @@ struct spw_file_counts {
     uint64_t written_bytes, read_bytes; /* read: beside streamed tiles (snapshot.c) */
 };
 
+/* The step that a sync makes, or has made: see sync.c. */
+struct spw_running_step {
+    struct spw_executor_item *items; /* owned, [n] of [sessions], as what follows */
+    struct spw_session **sessions;
+    uint32_t *span_index; /* which span of the caller's each is */
+    uint32_t n;
+    uint64_t rope_table; /* spw_rope_table() of all of them */
+    bool publishes;      /* the sessions go into the prefix cache after each pass */
+    bool runs;           /* the executor is in the step */
+};
+
 /* An engine has no memory (executor is NULL) only after memory was refused: engine_budgets.c. */
 struct spw_engine {
     struct spw_model model;
@@ -118,19 +129,13 @@ struct spw_engine {
     struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
-    struct spw_session **sessions;   /* [plan.info.sessions], NULL: free */
-    struct spw_share *shares;        /* [sessions], of the frames */
-    bool shares_are_old;             /* a session has opened or closed since */
-    struct spw_executor_item *items; /* [sessions], of the running sync */
-    uint32_t *span_index;            /* [sessions], which span of the caller's each is */
-    struct spw_session **stepping;   /* [sessions], of the running sync, as items */
-    uint64_t *cut_to;                /* [sessions], scratch of recover.c */
-    struct spw_batch *batch;         /* the open one, borrowed; NULL: none */
-    bool generates;                  /* a step of the batch runs, which publishes prefixes */
-    uint32_t n_stepping;             /* sessions in the running step; 0: no step runs */
-    uint64_t stepping_rope_table;    /* of the running step */
-    uint64_t most_chunks;            /* a step of the batch is set aside after so many; 0: never */
-    struct spw_session **aside;      /* [n_aside], of the step that was set aside; 0: none was */
+    struct spw_session **sessions; /* [plan.info.sessions], NULL: free */
+    struct spw_running_step step;
+    struct spw_share *shares;   /* [sessions], of the frames */
+    bool shares_are_old;        /* a session has opened or closed since */
+    uint64_t *cut_to;           /* [sessions], scratch of recover.c */
+    struct spw_batch *batch;    /* the open one, borrowed; NULL: none */
+    struct spw_session **aside; /* [n_aside], of the step that was set aside; 0: none was */
     uint32_t n_aside;
     struct spw_event_queue events;
     bool (*look)(void *context); /* for tests: called where options.interrupt is read */
@@ -251,8 +256,20 @@ void spw_engine_share(struct spw_engine *e);
 /* [sessions], the tokens whose KV the caches have; valid until the next call. */
 const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
 
-/* set_aside.c. The first n sessions of the running step wait; they hold what passed all layers. */
-void spw_engine_set_aside(struct spw_engine *e, uint32_t n);
+/* sync.c: spw_sync for the batch. */
+struct spw_sync_options {
+    uint64_t
+        most_chunks; /* after so many chunks of a layer the step is set aside: -EAGAIN; 0: never */
+    bool publishes;  /* as spw_running_step */
+};
+int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+                    const struct spw_sync_options *o,
+                    void (*on_logits)(void *context, size_t span, size_t position,
+                                      const float *logits),
+                    void *context, struct spw_error *err);
+
+/* set_aside.c. The sessions of the step wait; they hold what passed all layers. */
+void spw_engine_set_aside(struct spw_engine *e);
 /* Before a step runs: its sessions do not wait any more, if it is the one that was set aside. */
 void spw_engine_continue_aside(struct spw_engine *e);
 /* Whether the spans are those of the step that was set aside. */
@@ -271,7 +288,7 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
 /* engine_disk.c: opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be in flight */
-/* session.c: called when a pass of the running step has ended and another one follows: its sessions
+/* sync.c: called when a pass of the running step has ended and another one follows: its sessions
  * hold what has passed all layers, and are published. */
 void spw_session_passed(void *engine);
 /* batch.c: before the memory of the sessions' logits goes: copies those that are in events which

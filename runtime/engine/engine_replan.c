@@ -146,7 +146,7 @@ static int divide(struct replan *r)
         struct spw_kv_division *d = &r->divisions[r->shrink.n_divisions++];
         *d = (struct spw_kv_division){.seq = s->seq.kv,
                                       .end = spw_waterline_end(to, n),
-                                      .first_exact = spw_waterline_exact(to, n)};
+                                      .first_exact = spw_waterline_first_exact(to, n)};
         SPW_TRY(load_exact(e, d));
     }
     r->shrink.divisions = r->divisions;

@@ -18,11 +18,11 @@ static void forget(struct spw_engine *e)
     e->n_aside = 0;
 }
 
-void spw_engine_set_aside(struct spw_engine *e, uint32_t n)
+void spw_engine_set_aside(struct spw_engine *e)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        struct spw_session *s = e->stepping[i];
-        const struct spw_executor_item *x = &e->items[i];
+    for (uint32_t i = 0; i < e->step.n; i++) {
+        struct spw_session *s = e->step.sessions[i];
+        const struct spw_executor_item *x = &e->step.items[i];
         /* the rest of its tokens, to compare with what the next call asks for */
         memcpy(s->tokens + s->n_tokens, x->tokens + s->n_tokens,
                (x->span.to - s->n_tokens) * sizeof *s->tokens);
@@ -31,12 +31,12 @@ void spw_engine_set_aside(struct spw_engine *e, uint32_t n)
         s->is_aside = true;
         e->aside[i] = s;
     }
-    e->n_aside = n;
+    e->n_aside = e->step.n;
 }
 
 void spw_engine_continue_aside(struct spw_engine *e)
 {
-    if (e->stepping[0]->is_aside)
+    if (e->step.sessions[0]->is_aside)
         forget(e);
 }
 

@@ -165,7 +165,8 @@ bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS],
     uint64_t whole = n - n % SPW_TILE_TOKENS;
     bool moves = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        moves |= spw_waterline_visible(&kinds[k], n) > spw_waterline_visible(&kinds[k], whole);
+        moves |= spw_waterline_first_visible(&kinds[k], n) >
+                 spw_waterline_first_visible(&kinds[k], whole);
     return moves;
 }
 
@@ -294,7 +295,7 @@ static const struct spw_residency *residency_of(const struct spw_engine *e, uint
 static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
     const struct spw_residency *r = residency_of(s->engine, layer);
-    uint32_t first = spw_waterline_start(r), all = spw_waterline_end(r, n);
+    uint32_t first = spw_waterline_first_tiered(r), all = spw_waterline_end(r, n);
     for (uint32_t i = 0; i < u->match.n_parts; i++) {
         const struct spw_store_part *part = &u->match.parts[i];
         uint64_t to = (uint64_t)(part->first_tile + part->n_tiles) * SPW_TILE_TOKENS;
@@ -308,7 +309,7 @@ static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint
 /* Attaches the window of a layer whose tiles move between tiers. */
 static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
 {
-    uint32_t first = spw_waterline_visible(residency_of(s->engine, layer), n);
+    uint32_t first = spw_waterline_first_visible(residency_of(s->engine, layer), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     while (first < end)
         SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, layer, &first, end));

@@ -343,7 +343,7 @@ static int save_tries(struct spw_session *s, const char *path, const void *state
         uint64_t written = 0;
         int rc = save_once(s, path, state, state_bytes, &written, err);
         *written_bytes += written;
-        if (rc == -EBADMSG && s->engine->n_stepping) /* the running step handles the loss */
+        if (rc == -EBADMSG && s->engine->step.runs) /* the running step handles the loss */
             return spw_fail(err, -EIO, "%s: a tile was lost on disk; save it after the step", path);
         if (rc != -EBADMSG)
             return rc ? spw_fail(err, rc, "%s: could not be written: %s", path, strerror(-rc)) : 0;

@@ -73,9 +73,11 @@ struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
     case SPW_SNAPSHOT_SINK:
         return r->quantizes && whole ? (struct spw_snapshot_tiles){0, 1} : none;
     case SPW_SNAPSHOT_RECENT:
-        return r->quantizes ? (struct spw_snapshot_tiles){spw_waterline_exact(r, to), whole} : none;
+        return r->quantizes ? (struct spw_snapshot_tiles){spw_waterline_first_exact(r, to), whole}
+                            : none;
     case SPW_SNAPSHOT_WINDOW:
-        return r->window ? (struct spw_snapshot_tiles){spw_waterline_visible(r, to), whole} : none;
+        return r->window ? (struct spw_snapshot_tiles){spw_waterline_first_visible(r, to), whole}
+                         : none;
     case SPW_SNAPSHOT_TAIL:
         return (struct spw_snapshot_tiles){whole, spw_waterline_tiles(to)};
     case SPW_SNAPSHOT_LOGITS:
@@ -258,7 +260,7 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint6
     uint32_t end = spw_kv_end(seq, layer) + *n;
     if (end <= r->resident + spw_kv_begin(seq, layer))
         return 0;
-    uint32_t disk_end = spw_waterline_disk(r, spw_waterline_begin(r, to));
+    uint32_t disk_end = spw_waterline_disk_end(r, spw_waterline_begin(r, to));
     return spw_kv_spill(seq, layer, end - r->resident, spw_min_u32(disk_end, end - r->resident));
 }
 

@@ -174,8 +174,9 @@ uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower
                                 enum spw_layer_kind kind)
 {
     const struct spw_residency *r = &p->residency[kind];
-    uint32_t start = spw_waterline_start(r);
-    return spw_waterline_disk(r, start + (kind == SPW_LAYER_FULL ? b->full : b->sliding)) - start;
+    uint32_t start = spw_waterline_first_tiered(r);
+    return spw_waterline_disk_end(r, start + (kind == SPW_LAYER_FULL ? b->full : b->sliding)) -
+           start;
 }
 
 /* What the first n tiles cost of a layer that loads `tiles`. Tiles on disk come first. */

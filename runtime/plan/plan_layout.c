@@ -217,7 +217,7 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
     const struct spw_residency *window = &p->residency[SPW_LAYER_SLIDING];
     if (spw_plan_tiles_on_disk(p, &b, SPW_LAYER_SLIDING))
         tiles += spw_plan_n_sliding(p) *
-                 spw_waterline_disk(window, spw_waterline_begin(window, in->context));
+                 spw_waterline_disk_end(window, spw_waterline_begin(window, in->context));
     return in->sessions * tiles * p->tile_bytes;
 }
 
@@ -269,6 +269,6 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->waterlines.n_tokens = in->context;
     const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
     uint32_t begin = spw_waterline_begin(full, in->context);
-    if (spw_plan_n_full(p) && begin > spw_waterline_start(full))
+    if (spw_plan_n_full(p) && begin > spw_waterline_first_tiered(full))
         i->waterlines.host_end = (uint64_t)begin * SPW_TILE_TOKENS;
 }

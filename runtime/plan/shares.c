@@ -38,7 +38,7 @@ struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t mo
     const struct spw_residency *slides = &p->residency[SPW_LAYER_SLIDING];
     uint32_t tiles = spw_waterline_tiles(most_tokens);
     struct spw_session_tiles t = {.full = spw_waterline_end(full, most_tokens) -
-                                          spw_waterline_start(full)};
+                                          spw_waterline_first_tiered(full)};
     if (n_sliding(p)) {
         t.window = spw_min_u32(spw_waterline_window_tiles(slides->window), tiles);
         t.retained = spw_min_u32(t.window, tiles - t.window);

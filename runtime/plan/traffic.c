@@ -151,7 +151,7 @@ void spw_traffic_spill(struct spw_traffic_run *r, uint32_t session, uint32_t row
 {
     if (begin > spw_tiles_begin(r->tiles, session, row))
         spw_tiles_spill(r->tiles, session, row, begin,
-                        spw_waterline_disk(spw_traffic_residency(r, session, row), begin), m);
+                        spw_waterline_disk_end(spw_traffic_residency(r, session, row), begin), m);
 }
 
 uint32_t spw_traffic_n_rows(const struct spw_traffic_run *r)
@@ -169,7 +169,7 @@ void spw_traffic_apply(struct spw_traffic_run *r, uint32_t session, uint64_t n,
         uint32_t begin = spw_waterline_begin(at, n);
         if (at->fixed)
             continue;
-        spw_tiles_drop(r->tiles, session, i, spw_waterline_visible(at, n));
+        spw_tiles_drop(r->tiles, session, i, spw_waterline_first_visible(at, n));
         spw_traffic_spill(r, session, i, begin, m);
         spw_tiles_load(r->tiles, session, i, begin, m);
     }
@@ -208,7 +208,7 @@ static void make_copies_fit(struct spw_traffic_run *r, uint32_t session, uint64_
         if (at->fixed)
             continue;
         spw_tiles_drop_copies(r->tiles, session, i, begin);
-        spw_tiles_spill(r->tiles, session, i, 0, spw_waterline_disk(at, begin), m);
+        spw_tiles_spill(r->tiles, session, i, 0, spw_waterline_disk_end(at, begin), m);
     }
 }
 
@@ -257,8 +257,8 @@ static void split(struct spw_traffic_run *r, const struct spw_plan *from, const 
     for (uint32_t i = 0; i < from->info.sessions; i++)
         for (uint32_t k = 0; k < spw_traffic_n_rows(r); k++) {
             const struct spw_residency *at = spw_traffic_residency(r, i, k);
-            uint32_t first =
-                at->fixed ? spw_tiles_first(r->tiles, i, k) : spw_waterline_exact(at, n_tokens[i]);
+            uint32_t first = at->fixed ? spw_tiles_first(r->tiles, i, k)
+                                       : spw_waterline_first_exact(at, n_tokens[i]);
             spw_tiles_load(r->tiles, i, k, first, m);
         }
     for (uint32_t i = 0; i < from->info.sessions; i++) {

@@ -53,7 +53,7 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
     memcpy(i->prefill_moved_bytes, prompt.bytes, sizeof prompt.bytes);
     uint32_t disk_end = spw_tiles_disk_end(spw_traffic_tiles(r), 0, 0);
     if (p->n_layers[SPW_LAYER_FULL] &&
-        disk_end > spw_waterline_start(&p->residency[SPW_LAYER_FULL]))
+        disk_end > spw_waterline_first_tiered(&p->residency[SPW_LAYER_FULL]))
         i->waterlines.disk_end =
             spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
     spw_traffic_close(r, 0);

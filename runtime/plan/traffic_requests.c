@@ -45,7 +45,7 @@ static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
         enum spw_snapshot_kind kind = r->window ? SPW_SNAPSHOT_WINDOW : SPW_SNAPSHOT_OLD;
         struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, 0, n);
         if (kind == SPW_SNAPSHOT_OLD)
-            t.first = spw_waterline_start(r);
+            t.first = spw_waterline_first_tiered(r);
         if (t.first < t.end && !r->fixed)
             spw_tiles_attach(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
         for (kind = SPW_SNAPSHOT_SINK; q->plan->quantizes && kind <= SPW_SNAPSHOT_WINDOW; kind++) {

@@ -22,7 +22,7 @@ struct spw_traffic_run {
     const struct spw_weights *weights;      /* borrowed */
     struct spw_tiles *tiles;                /* owned, as what follows */
     struct spw_share *shares;               /* [sessions], their residency */
-    struct spw_schedule_rows *parts;        /* [cut.most_parts], of the running row: only numbers */
+    struct spw_part_reads *parts;           /* [cut.most_parts], of the running row: only numbers */
     struct spw_step_span *ahead;            /* [sessions], scratch */
     struct spw_step_span *expected;         /* [n_expected], the step that may come next */
     struct spw_traffic_account accounts[2]; /* the second one beside a step that was set aside */

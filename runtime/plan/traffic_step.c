@@ -66,10 +66,11 @@ static void make_room(struct spw_traffic_run *r, const struct spw_step_span *spa
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < spw_traffic_n_rows(r); k++)
             if (!spw_traffic_is_fixed(r, k))
-                spw_traffic_spill(r, spans[i].session, k,
-                                  spw_waterline_wait(spw_traffic_residency(r, spans[i].session, k),
-                                                     &r->now->pass_spans[i]),
-                                  m);
+                spw_traffic_spill(
+                    r, spans[i].session, k,
+                    spw_waterline_begin_waiting(spw_traffic_residency(r, spans[i].session, k),
+                                                &r->now->pass_spans[i]),
+                    m);
 }
 
 /* As spw_residency_enter. */
@@ -79,9 +80,9 @@ static void enter(struct spw_traffic_run *r, uint32_t row, const struct spw_step
     for (uint32_t i = 0; i < n; i++) {
         const struct spw_pass_span *p = &r->now->pass_spans[i];
         if (p->from < p->to)
-            spw_tiles_load(r->tiles, spans[i].session, row,
-                           spw_waterline_enter(spw_traffic_residency(r, spans[i].session, row), p),
-                           m);
+            spw_tiles_load(
+                r->tiles, spans[i].session, row,
+                spw_waterline_begin_entered(spw_traffic_residency(r, spans[i].session, row), p), m);
     }
 }
 
@@ -95,8 +96,8 @@ struct flow {
 static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                           const struct spw_step_span *spans, uint32_t n)
 {
-    const struct spw_rows *s = &r->now->cut.parts[k->first_part];
-    struct spw_schedule_rows *g = &r->parts[k->first_part];
+    const struct spw_part *s = &r->now->cut.parts[k->first_part];
+    struct spw_part_reads *g = &r->parts[k->first_part];
     struct spw_stream_range *range = &g[n].ranges[0];
     uint32_t session = spans[s[n].span].session;
     spw_waterline_streamed(spw_traffic_residency(r, session, row), &r->now->pass_spans[s[n].span],
@@ -107,9 +108,9 @@ static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct 
         if (g[i].shared_end[0] || other == session)
             continue;
         uint32_t both = spw_tiles_shared_end(r->tiles, other, session, row);
-        g[n].shared_end[0] =
-            spw_max_u32(g[n].shared_end[0],
-                        spw_schedule_shared_end(&g[i].ranges[0], range, both, r->plan->slot_tiles));
+        g[n].shared_end[0] = spw_max_u32(
+            g[n].shared_end[0],
+            spw_schedule_one_transfer_end(&g[i].ranges[0], range, both, r->plan->slot_tiles));
     }
 }
 
@@ -122,7 +123,7 @@ static void describe_chunk(struct spw_traffic_run *r, uint32_t row, const struct
 
 /* Rows read their tiles that lie below the device. */
 static void stream(struct spw_traffic_run *r, uint32_t row, uint32_t session,
-                   const struct spw_schedule_rows *g, struct flow *f)
+                   const struct spw_part_reads *g, struct flow *f)
 {
     uint32_t slot = f->begun == UINT64_MAX ? UINT32_MAX : r->plan->slot_tiles, next;
     uint32_t first = spw_max_u32(g->ranges[0].first, g->shared_end[0]), end = g->ranges[0].end;
@@ -138,7 +139,7 @@ static void stream(struct spw_traffic_run *r, uint32_t row, uint32_t session,
 
 /* New tokens get tiles; where old tiles are kept apart, only tiles that are old by then. */
 static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
-                 const struct spw_rows *s)
+                 const struct spw_part *s)
 {
     const struct spw_residency *at = spw_traffic_residency(r, session, row);
     if (at->quantizes)
@@ -150,18 +151,18 @@ static void grow(struct spw_traffic_run *r, uint32_t row, uint32_t session,
 
 /* As spw_residency_after_chunk. */
 static void after_chunk(struct spw_traffic_run *r, uint32_t row, uint32_t session,
-                        const struct spw_rows *s, struct spw_tiles_moved *m)
+                        const struct spw_part *s, struct spw_tiles_moved *m)
 {
     const struct spw_residency *at = spw_traffic_residency(r, session, row);
-    spw_tiles_drop(r->tiles, session, row, spw_waterline_visible(at, s->to));
-    spw_traffic_spill(r, session, row, spw_waterline_after(at, &r->now->pass_spans[s->span], s->to),
-                      m);
+    spw_tiles_drop(r->tiles, session, row, spw_waterline_first_visible(at, s->to));
+    spw_traffic_spill(r, session, row,
+                      spw_waterline_begin_after(at, &r->now->pass_spans[s->span], s->to), m);
 }
 
 static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                        const struct spw_step_span *spans, struct flow *f)
 {
-    const struct spw_rows *s = &r->now->cut.parts[k->first_part];
+    const struct spw_part *s = &r->now->cut.parts[k->first_part];
     for (uint32_t i = 0; i < k->n_parts; i++)
         grow(r, row, spans[s[i].span].session, &s[i]);
     describe_chunk(r, row, k, spans);
@@ -175,7 +176,7 @@ static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw
 static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                         const struct spw_step_span *spans, uint32_t n_grown, struct flow *f)
 {
-    const struct spw_rows *s = &r->now->cut.parts[k->first_part];
+    const struct spw_part *s = &r->now->cut.parts[k->first_part];
     for (uint32_t i = 0; i < n_grown; i++)
         grow(r, row, spans[s[i].span].session, &s[i]);
     describe_chunk(r, row, k, spans);

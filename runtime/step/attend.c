@@ -18,7 +18,7 @@ enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
 
 struct spw_query {
     const struct spw_attend *a;
-    const struct spw_attend_rows *s;
+    const struct spw_attend_part *s;
     const struct spw_residency *r;  /* of the layer's kind */
     uint32_t end;                   /* of the tiles there are */
     uint32_t first, streamed_end;   /* tiles [first, streamed_end) come from lower tiers */
@@ -45,7 +45,7 @@ static uint64_t state_row(const struct spw_model_config *c)
     return (uint64_t)c->n_heads * (c->head_dim + 2);
 }
 
-static struct spw_query make_query(const struct spw_attend *a, const struct spw_attend_rows *s)
+static struct spw_query make_query(const struct spw_attend *a, const struct spw_attend_part *s)
 {
     const struct spw_model_config *c = a->weights->config;
     uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
@@ -81,7 +81,7 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
 static int append(const struct spw_query *q)
 {
     const struct spw_attend *a = q->a;
-    const struct spw_attend_rows *s = q->s;
+    const struct spw_attend_part *s = q->s;
     const struct spw_model_config *c = a->weights->config;
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
@@ -137,7 +137,7 @@ static int quantize_tile(const struct spw_query *q, uint32_t tile)
 /* What will be old for the queries after these rows is so from now on. */
 static int quantize(const struct spw_query *q)
 {
-    const struct spw_attend_rows *s = q->s;
+    const struct spw_attend_part *s = q->s;
     struct spw_kv_seq *kv = s->seq->kv;
     uint32_t from = spw_kv_end(kv, s->layer);
     uint32_t to = spw_waterline_end(q->r, s->to);
@@ -271,7 +271,7 @@ static int read_resident(struct spw_query *q)
     return 0;
 }
 
-int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_rows *s)
+int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_part *s)
 {
     struct spw_query *q = &a->queries[i];
     *q = make_query(a, s);

@@ -24,7 +24,7 @@ struct spw_attend {
 };
 
 /* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */
-struct spw_attend_rows {
+struct spw_attend_part {
     const struct spw_sequence *seq;
     const struct spw_pass_span *span; /* of the pass they are part of */
     uint32_t layer;
@@ -39,7 +39,7 @@ int spw_attend_init(struct spw_attend *a, uint32_t most);
 void spw_attend_free(struct spw_attend *a);
 /* Part i of a chunk: reads k and v in plan.device.qkv, and rotates q. `s` stays borrowed until the
  * parts have been read. */
-int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_rows *s);
+int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_part *s);
 /* Attention of parts [0, n), which have all been appended; the results are in
  * plan.device.attention. */
 int spw_attend_read(const struct spw_attend *a, uint32_t n);

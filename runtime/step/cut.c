@@ -53,7 +53,7 @@ bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spa
             n = spw_min_u64(n, c->pass_rows - c->rows);
             assert(c->n_parts < c->most_parts);
             c->parts[c->n_parts++] =
-                (struct spw_rows){.span = i, .from = s->from, .to = s->from + n, .row = c->rows};
+                (struct spw_part){.span = i, .from = s->from, .to = s->from + n, .row = c->rows};
             k->n_parts++;
             k->rows += n;
             c->rows += n;
@@ -76,7 +76,7 @@ void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans
 }
 
 /* The first position of the part whose logits the span wants; `to` of the part if none. */
-static uint64_t logits_from(const struct spw_rows *part, const struct spw_step_span *span)
+static uint64_t logits_from(const struct spw_part *part, const struct spw_step_span *span)
 {
     uint64_t from = spw_sub_u64(span->to, span->n_logits);
     return spw_min_u64(spw_max_u64(from, part->from), part->to);
@@ -85,7 +85,7 @@ static uint64_t logits_from(const struct spw_rows *part, const struct spw_step_s
 uint64_t spw_cut_count_wanted(const struct spw_cut *c, const struct spw_step_span *spans)
 {
     uint64_t n = 0;
-    for (const struct spw_rows *part = c->parts; part < c->parts + c->n_parts; part++)
+    for (const struct spw_part *part = c->parts; part < c->parts + c->n_parts; part++)
         n += part->to - logits_from(part, &spans[part->span]);
     return n;
 }
@@ -94,7 +94,7 @@ bool spw_cut_next_wanted(const struct spw_cut *c, const struct spw_step_span *sp
                          struct spw_wanted_row *w)
 {
     for (w->position++; w->part < c->n_parts; w->part++, w->position = 0) {
-        const struct spw_rows *part = &c->parts[w->part];
+        const struct spw_part *part = &c->parts[w->part];
         w->position = spw_max_u64(w->position, logits_from(part, &spans[part->span]));
         if (w->position < part->to)
             return true;

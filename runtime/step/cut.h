@@ -23,7 +23,7 @@ struct spw_step_span {
 };
 
 /* Consecutive rows of a call: positions [from, to) of a span. */
-struct spw_rows {
+struct spw_part {
     uint32_t span;
     uint64_t from, to;
     uint64_t row; /* of `from`, in the pass */
@@ -39,7 +39,7 @@ struct spw_cut {
     uint64_t pass_rows;
     uint32_t most_chunks, most_parts;
     struct spw_chunk *chunks; /* owned */
-    struct spw_rows *parts;   /* owned */
+    struct spw_part *parts;   /* owned */
     uint32_t n_chunks, n_parts;
     uint64_t rows;
 };

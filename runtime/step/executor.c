@@ -68,7 +68,7 @@ static void tell_pass(struct spw_executor *x, int rc)
 
 /* ---- a layer ---- */
 
-static const struct spw_rows *parts_of(const struct spw_executor *x, const struct spw_chunk *chunk)
+static const struct spw_part *parts_of(const struct spw_executor *x, const struct spw_chunk *chunk)
 {
     return &x->step->now->cut.parts[chunk->first_part];
 }
@@ -76,7 +76,7 @@ static const struct spw_rows *parts_of(const struct spw_executor *x, const struc
 static void embed(void *context, const struct spw_chunk *chunk, void *out)
 {
     struct spw_executor *x = context;
-    const struct spw_rows *parts = parts_of(x, chunk);
+    const struct spw_part *parts = parts_of(x, chunk);
     uint8_t *to = out;
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
         uint64_t n = parts[i].to - parts[i].from;
@@ -88,11 +88,11 @@ static void embed(void *context, const struct spw_chunk *chunk, void *out)
 
 static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
-    const struct spw_rows *parts = parts_of(x, chunk);
+    const struct spw_part *parts = parts_of(x, chunk);
     const uint32_t kind = x->config->layer_kinds[layer];
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
-        const struct spw_schedule_rows *g = &x->step->now->parts[chunk->first_part + i];
-        x->rows[i] = (struct spw_attend_rows){.seq = x->step->items[parts[i].span].seq,
+        const struct spw_part_reads *g = &x->step->now->parts[chunk->first_part + i];
+        x->rows[i] = (struct spw_attend_part){.seq = x->step->items[parts[i].span].seq,
                                               .span = &x->step->now->spans[parts[i].span],
                                               .layer = layer,
                                               .from = parts[i].from,
@@ -116,7 +116,7 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
 
 static int place_old_tiles(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
-    const struct spw_rows *parts = parts_of(x, chunk);
+    const struct spw_part *parts = parts_of(x, chunk);
     for (uint32_t i = 0; i < chunk->n_parts; i++)
         SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[parts[i].span].seq,
                                           &x->step->now->spans[parts[i].span], layer, parts[i].to));
@@ -209,7 +209,7 @@ static int gather_rows(struct spw_executor *x, struct spw_wanted_row *at, size_t
 {
     uint8_t *to = x->lane->device_arena + x->plan->device.rows;
     for (size_t i = 0; i < most && next_wanted(x, at); i++) {
-        const struct spw_rows *part = &x->step->now->cut.parts[at->part];
+        const struct spw_part *part = &x->step->now->cut.parts[at->part];
         SPW_TRY(spw_hidden_row(&x->step->hidden, part->row + at->position - part->from,
                                to + i * x->plan->hidden_row_bytes));
     }

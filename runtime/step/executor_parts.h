@@ -15,7 +15,7 @@ struct spw_executor {
     struct spw_residency_moves residency;
     struct spw_step steps[2], *step; /* the second one beside a step that was set aside */
     uint32_t n_steps;                /* 1: one session only, no step can be set aside */
-    struct spw_attend_rows *rows;    /* [cut.most_parts], of the running chunk */
+    struct spw_attend_part *rows;    /* [cut.most_parts], of the running chunk */
     bool expects;                    /* the rings hold transfers of the next step */
     uint64_t n_dropped;              /* of spw_prefetch_dropped */
     struct spw_traffic_run *account; /* owned; NULL: see spw_executor_account_of */

@@ -12,7 +12,7 @@ static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, 
 {
     if (begin <= spw_kv_begin(seq->kv, layer)) /* then disk_end has not risen either */
         return 0;
-    uint32_t disk_end = spw_waterline_disk(residency_of(m, seq, layer), begin);
+    uint32_t disk_end = spw_waterline_disk_end(residency_of(m, seq, layer), begin);
     int rc = spw_kv_spill(seq->kv, layer, begin, disk_end);
     m->failed |= rc != 0;
     return rc;
@@ -34,7 +34,7 @@ int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequ
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         if (!r->fixed)
-            SPW_TRY(spill(m, seq, l, spw_waterline_wait(r, span)));
+            SPW_TRY(spill(m, seq, l, spw_waterline_begin_waiting(r, span)));
     }
     return 0;
 }
@@ -43,7 +43,7 @@ int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_seq
                              const struct spw_pass_span *span, uint32_t layer)
 {
     const struct spw_residency *r = residency_of(m, seq, layer);
-    uint32_t begin = spw_waterline_wait(r, span);
+    uint32_t begin = spw_waterline_begin_waiting(r, span);
     bool begun;
     if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->kv, layer))
         return 0;
@@ -56,15 +56,15 @@ int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence
     const struct spw_residency *r = residency_of(m, seq, layer);
     if (r->fixed || span->from == span->to)
         return 0;
-    return load(m, seq, layer, spw_waterline_enter(r, span));
+    return load(m, seq, layer, spw_waterline_begin_entered(r, span));
 }
 
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
                               const struct spw_pass_span *span, uint32_t layer, uint64_t to)
 {
     const struct spw_residency *r = residency_of(m, seq, layer);
-    spw_kv_drop(seq->kv, layer, spw_waterline_exact(r, to)); /* 0: nothing, in a full layer */
-    return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_after(r, span, to));
+    spw_kv_drop(seq->kv, layer, spw_waterline_first_exact(r, to)); /* 0: nothing, in a full layer */
+    return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_begin_after(r, span, to));
 }
 
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
@@ -75,7 +75,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
         if (r->fixed)
             continue;
         /* Retained tiles may reach back further than the window. */
-        spw_kv_drop(seq->kv, l, spw_waterline_visible(r, n));
+        spw_kv_drop(seq->kv, l, spw_waterline_first_visible(r, n));
         SPW_TRY(spill(m, seq, l, begin));
         SPW_TRY(load(m, seq, l, begin));
     }
@@ -93,7 +93,8 @@ int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct sp
         if (r->fixed)
             continue;
         spw_kv_drop_copies(seq->kv, l, begin);
-        SPW_TRY(spw_kv_spill(seq->kv, l, spw_kv_begin(seq->kv, l), spw_waterline_disk(r, begin)));
+        SPW_TRY(
+            spw_kv_spill(seq->kv, l, spw_kv_begin(seq->kv, l), spw_waterline_disk_end(r, begin)));
     }
     return 0;
 }

@@ -112,21 +112,21 @@ static void start_disk_ends(struct spw_step *s, const struct spw_pass *f)
     for (uint32_t i = 0; i < s->n_items; i++)
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
             const struct spw_residency *at = &s->items[i].seq->residency[k];
-            uint32_t wait = spw_waterline_wait(at, &f->spans[i]);
+            uint32_t wait = spw_waterline_begin_waiting(at, &f->spans[i]);
             s->disk_end_at_chunk[i][k] =
-                spw_max_u32(s->disk_end[i][k], spw_waterline_disk(at, wait));
+                spw_max_u32(s->disk_end[i][k], spw_waterline_disk_end(at, wait));
         }
 }
 
 static void raise_disk_ends(struct spw_step *s, const struct spw_pass *f, const struct spw_chunk *c)
 {
     for (uint32_t i = 0; i < c->n_parts; i++) {
-        const struct spw_rows *part = &f->cut.parts[c->first_part + i];
+        const struct spw_part *part = &f->cut.parts[c->first_part + i];
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
             const struct spw_residency *at = &s->items[part->span].seq->residency[k];
-            uint32_t after = spw_waterline_after(at, &f->spans[part->span], part->to);
+            uint32_t after = spw_waterline_begin_after(at, &f->spans[part->span], part->to);
             uint32_t *disk_end_at_chunk = &s->disk_end_at_chunk[part->span][k];
-            *disk_end_at_chunk = spw_max_u32(*disk_end_at_chunk, spw_waterline_disk(at, after));
+            *disk_end_at_chunk = spw_max_u32(*disk_end_at_chunk, spw_waterline_disk_end(at, after));
         }
     }
 }
@@ -135,16 +135,16 @@ static void raise_disk_ends(struct spw_step *s, const struct spw_pass *f, const 
 static void find_lead(const struct spw_step *s, struct spw_pass *f, uint32_t first, uint32_t n,
                       uint32_t kind)
 {
-    struct spw_schedule_rows *g = &f->parts[n];
+    struct spw_part_reads *g = &f->parts[n];
     uint32_t layer = s->first_layer[kind];
     bool reads = g->ranges[kind].first < g->ranges[kind].end;
     for (uint32_t i = first; i < n && reads && layer < s->config->n_layers; i++) {
-        const struct spw_schedule_rows *h = &f->parts[i];
+        const struct spw_part_reads *h = &f->parts[i];
         if (h->shared_end[kind] || h->seq == g->seq)
             continue;
         uint32_t both = shared_end(s, f->cut.parts[i].span, f->cut.parts[n].span, layer);
-        uint32_t end = spw_schedule_shared_end(&h->ranges[kind], &g->ranges[kind], both,
-                                               f->schedule.slot_tiles);
+        uint32_t end = spw_schedule_one_transfer_end(&h->ranges[kind], &g->ranges[kind], both,
+                                                     f->schedule.slot_tiles);
         if (end > g->shared_end[kind]) {
             g->shared_end[kind] = end;
             g->lead[kind] = i;
@@ -154,10 +154,10 @@ static void find_lead(const struct spw_step *s, struct spw_pass *f, uint32_t fir
 
 static void describe_part(struct spw_step *s, struct spw_pass *f, uint32_t first, uint32_t n)
 {
-    const struct spw_rows *part = &f->cut.parts[n];
+    const struct spw_part *part = &f->cut.parts[n];
     const struct spw_sequence *seq = s->items[part->span].seq;
-    struct spw_schedule_rows *g = &f->parts[n];
-    *g = (struct spw_schedule_rows){.seq = seq->kv};
+    struct spw_part_reads *g = &f->parts[n];
+    *g = (struct spw_part_reads){.seq = seq->kv};
     for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++) {
         uint32_t own = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span], part->from,
                                               &g->ranges[k].first, &g->ranges[k].end);
@@ -168,7 +168,7 @@ static void describe_part(struct spw_step *s, struct spw_pass *f, uint32_t first
 }
 
 /* The lead's transfers bring them. */
-static void leave_shared_tiles(struct spw_schedule_rows *g)
+static void leave_shared_tiles(struct spw_part_reads *g)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         if (g->shared_end[k])
@@ -199,8 +199,8 @@ static void raise_disk_end_of_pass(struct spw_step *s)
     for (uint32_t i = 0; i < s->n_items; i++)
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
             const struct spw_residency *at = &s->items[i].seq->residency[k];
-            uint32_t leave = spw_waterline_leave(at, &s->now->spans[i]);
-            s->disk_end[i][k] = spw_max_u32(s->disk_end[i][k], spw_waterline_disk(at, leave));
+            uint32_t leave = spw_waterline_begin_left(at, &s->now->spans[i]);
+            s->disk_end[i][k] = spw_max_u32(s->disk_end[i][k], spw_waterline_disk_end(at, leave));
         }
 }
 
@@ -212,7 +212,7 @@ static void expect_decode(struct spw_step *s)
     for (uint32_t i = 0; i < s->n_items; i++) {
         const struct spw_step_span *span = &s->spans[i];
         s->next_left[i] = (struct spw_step_span){.from = span->to, .to = span->to + 1};
-        if (span->to >= s->plan->info.context || !span->n_logits || s->items[i].last)
+        if (span->to >= s->plan->info.context || !span->n_logits || s->items[i].is_last_step)
             return;
     }
     spw_cut_next(&s->next->cut, s->next_left, s->n_items);

@@ -1,6 +1,7 @@
 /* One step of the executor, and where it is: its spans, the running pass and the next one, and what
- * each of these passes will read of lower tiers. Everything here is computed from the plan, from
- * positions and from where tiles lie; nothing moves. */
+ * each of these passes will read of lower tiers. step.c computes this from the plan, from positions
+ * and from where tiles lie. The executor opens `hidden` and `progress`, which it uses in this
+ * step. */
 #ifndef SPW_RUNTIME_STEP_STEP_H
 #define SPW_RUNTIME_STEP_STEP_H
 
@@ -14,14 +15,14 @@ struct spw_executor_item {
     const struct spw_sequence *seq;
     struct spw_step_span span; /* from < to; session: its number in the byte account */
     const int32_t *tokens;     /* [span.to], the whole sequence */
-    bool last;                 /* the session ends: nothing is fetched for a next token */
+    bool is_last_step;         /* nothing is fetched for a next token */
 };
 
 /* A pass as it was cut, and its list of transfers. Two of them: the running one and the next. */
 struct spw_pass {
     struct spw_cut cut;
-    struct spw_pass_span *spans;     /* [most_spans] */
-    struct spw_schedule_rows *parts; /* [cut.most_parts] */
+    struct spw_pass_span *spans;  /* [most_spans] */
+    struct spw_part_reads *parts; /* [cut.most_parts] */
     struct spw_schedule schedule;
 };
 
@@ -61,7 +62,7 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
  * becomes the decode step that may follow. False: no token is left. */
 bool spw_step_next_pass(struct spw_step *s, bool expects);
 bool spw_step_is_last_pass(const struct spw_step *s);
-/* The pass is over: the other place is for the next one. */
+/* The pass is over: swaps s->now and s->next. */
 void spw_step_end_pass(struct spw_step *s);
 
 #endif

@@ -291,7 +291,7 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
 {
     const bool quantizes = f->plan->quantizes;
     for (uint32_t i = 0; i < k->n_parts; i++) {
-        const struct spw_rows *s = &cut->parts[k->first_part + i];
+        const struct spw_part *s = &cut->parts[k->first_part + i];
         struct layer_state *x = &f->layers[s->span][l];
         const struct spw_residency *r = x->kind;
         bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
@@ -303,14 +303,14 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
     }
     count(f);
     for (uint32_t i = 0; i < k->n_parts; i++) {
-        const struct spw_rows *s = &cut->parts[k->first_part + i];
+        const struct spw_part *s = &cut->parts[k->first_part + i];
         const struct spw_pass_span *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
         const struct spw_residency *r = x->kind;
         bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
         if (quantizes) {
-            uint32_t exact =
-                sliding ? spw_waterline_first(r->window, s->to) : spw_waterline_exact(r, s->to);
+            uint32_t exact = sliding ? spw_waterline_window_first(r->window, s->to)
+                                     : spw_waterline_first_exact(r, s->to);
             exact = exact < x->exact_end ? exact : x->exact_end;
             /* tile 0 is not dropped from a full layer, so that nothing goes while it is the only */
             x->exact_first = spw_max_u32(!sliding && x->exact_end < 2 ? 0 : exact, x->exact_first);
@@ -318,7 +318,7 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
                 continue;
         }
         if (sliding) {
-            uint32_t first = spw_waterline_first(r->window, s->to);
+            uint32_t first = spw_waterline_window_first(r->window, s->to);
             first = first < x->end ? first : x->end;
             x->first = spw_max_u32(first, x->first);
             x->begin = spw_max_u32(first, x->begin);
@@ -327,7 +327,8 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
             raise_to(f, x, spw_waterline_begin(r, s->to));
         } else {
             raise_to(f, x,
-                     s->to < p->to ? spw_waterline_pass(r, p, s->to) : spw_waterline_leave(r, p));
+                     s->to < p->to ? spw_waterline_begin_passing(r, p, s->to)
+                                   : spw_waterline_begin_left(r, p));
         }
         count(f);
     }
@@ -356,12 +357,12 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
         for (uint32_t l = 0; l < f->config->n_layers; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
                 raise_to(f, &f->layers[s][l],
-                         spw_waterline_wait(f->layers[s][l].kind, &passages[s]));
+                         spw_waterline_begin_waiting(f->layers[s][l].kind, &passages[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
         for (uint32_t s = 0; s < f->sessions; s++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
                 struct layer_state *x = &f->layers[s][l];
-                uint32_t enter = spw_waterline_enter(x->kind, &passages[s]);
+                uint32_t enter = spw_waterline_begin_entered(x->kind, &passages[s]);
                 bring_up(f, x, enter, x->begin);
                 x->begin = enter < x->begin ? enter : x->begin;
             }

@@ -368,7 +368,7 @@ static void world_close(struct world *w)
 
 /* A schedule with its own memory: two of them take turns, as in the executor. */
 struct plan {
-    struct spw_schedule_rows parts[3];
+    struct spw_part_reads parts[3];
     struct spw_schedule schedule;
 };
 
@@ -391,9 +391,9 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t 
                                         .n_head_rounds = (uint32_t)check_range(seed, 0, 2)};
     for (uint32_t i = 0; i < p->schedule.n_parts; i++) {
         uint64_t seq = check_random(seed) % N_SEQS;
-        struct spw_schedule_rows *g = &p->parts[i];
-        *g = (struct spw_schedule_rows){.seq = w->seqs[seq],
-                                        .ranges = {draw_range(seed), draw_range(seed)}};
+        struct spw_part_reads *g = &p->parts[i];
+        *g = (struct spw_part_reads){.seq = w->seqs[seq],
+                                     .ranges = {draw_range(seed), draw_range(seed)}};
         for (int kind = 0; kind < 2; kind++) {
             uint32_t *f = &fallen[seq][kind];
             if (w->drive.there && check_random(seed) % 4 == 0 && *f < MAX_TILES)
@@ -447,7 +447,7 @@ static void count_ahead(const struct world *w, const struct spw_schedule_progres
 static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t layer)
 {
     for (uint32_t i = 0; i < s->n_parts; i++) {
-        const struct spw_schedule_rows *g = &s->parts[i];
+        const struct spw_part_reads *g = &s->parts[i];
         struct spw_stream_range r = g->ranges[sliding[layer]];
         SPW_TRY(spw_kv_spill(g->seq, layer, MAX_TILES, g->disk_end[sliding[layer]]));
         for (uint32_t t = r.first; t < r.end;) {

@@ -69,14 +69,20 @@ static bool waits(const struct life *x, uint32_t i)
     return false;
 }
 
+/* spw_sync of a step that is set aside after so many chunks. */
+static int sync_chunks(struct spw_engine *e, const struct spw_span *spans, size_t n,
+                       uint64_t most_chunks, struct spw_error *err)
+{
+    const struct spw_sync_options o = {.most_chunks = most_chunks};
+    return spw_engine_sync(e, spans, n, &o, NULL, NULL, err);
+}
+
 /* The step that was set aside goes on, until it is through or set aside again. */
 static void go_on(struct life *x, bool waited)
 {
     struct spw_error err = {0};
     bool was_aside = x->e->n_aside;
-    x->e->most_chunks = draw(x, 1, 6);
-    int rc = spw_sync(x->e, x->waiting, x->n_waiting, NULL, NULL, &err);
-    x->e->most_chunks = 0;
+    int rc = sync_chunks(x->e, x->waiting, x->n_waiting, draw(x, 1, 6), &err);
     CHECK_MSG(!rc || rc == -EAGAIN, "%s: %d: %s", x->dir, rc, err.text);
     CHECK(rc == -EAGAIN ? x->e->n_aside == x->n_waiting : !x->e->n_aside);
     n_continued += waited && was_aside;
@@ -353,10 +359,11 @@ static void between_passes(void *context)
         CHECK_MSG(!spw_session_save(x->saved, x->file, NULL, 0, NULL, &err), "%s", err.text);
 }
 
-static void room_open(struct room *x, uint32_t sessions)
+static void room_open_model(struct room *x, uint32_t sessions, const char *family, const char *more,
+                            uint32_t chunk)
 {
-    const struct tiny_model m = {"llama", 3,    32,    48,    4,     2,     8,    96,
-                                 1024,    NULL, false, false, false, false, true, 41};
+    const struct tiny_model m = {family, 3,    32,    48,    4,     2,     8,    96,
+                                 1024,   more, false, false, false, false, true, 41};
     *x = (struct room){.o = {.backend = TEST_BACKEND,
                              .context = CONTEXT,
                              .sessions = sessions,
@@ -364,13 +371,18 @@ static void room_open(struct room *x, uint32_t sessions)
                              .saves = true,
                              .on_pass = between_passes,
                              .pass_context = x,
-                             .prefill_chunk = 64}};
+                             .prefill_chunk = chunk}};
     run_folder(x->dir, &m, "aside_room");
     snprintf(x->file, sizeof x->file, "%s/saved", x->dir);
     run_tight(x->dir, &x->o, 0);
     x->e = run_open(x->dir, &x->o);
     run_ids(x->ids[0], CONTEXT, m.vocab, 1);
     run_ids(x->ids[1], CONTEXT, m.vocab, 2);
+}
+
+static void room_open(struct room *x, uint32_t sessions)
+{
+    room_open_model(x, sessions, "llama", NULL, 64);
 }
 
 static void room_close(struct room *x)
@@ -450,10 +462,9 @@ static void check_passes(void)
     int rc = -EAGAIN;
     uint32_t n = 0;
     CHECK(p->pass_rows < LENGTH / 2);
-    x.e->most_chunks = 3 * spw_div_up(p->pass_rows, p->chunk);
+    const uint64_t most_chunks = 3 * spw_div_up(p->pass_rows, p->chunk);
     for (; rc == -EAGAIN; n++)
-        rc = spw_sync(x.e, &span, 1, NULL, NULL, &err);
-    x.e->most_chunks = 0;
+        rc = sync_chunks(x.e, &span, 1, most_chunks, &err);
     CHECK_MSG(!rc, "%s", err.text);
     CHECK_MSG(n >= x.n_passes && x.n_passes, "%u calls for %u passes", n, x.n_passes + 1);
     spw_session_close(s);
@@ -471,9 +482,7 @@ static void check_saved(void)
     struct spw_session *s = run_session(x.e);
     const struct spw_span span = {s, x.ids[0], LENGTH, 1};
     x.saved = s;
-    x.e->most_chunks = 2;
-    CHECK(spw_sync(x.e, &span, 1, NULL, NULL, &err) == -EAGAIN);
-    x.e->most_chunks = 0;
+    CHECK(sync_chunks(x.e, &span, 1, 2, &err) == -EAGAIN);
     CHECK_MSG(!spw_sync(x.e, &span, 1, NULL, NULL, &err), "%s", err.text);
     CHECK(x.n_passes);
     expected(&plain, x.ids[0], LENGTH, right);
@@ -554,6 +563,31 @@ static void check_reuse(void)
     room_close(&x);
 }
 
+/* A fork drops the step that its session waits in. Windows have moved on since: both are empty. */
+static void check_fork(void)
+{
+    struct room x;
+    struct spw_error err = {0};
+    float right[MOST_VOCAB];
+    room_open_model(&x, 2, "mistral", ",\"sliding_window\":100", 256);
+    struct life plain = {.dir = x.dir};
+    struct spw_session *s = run_session(x.e), *fork;
+    const struct spw_span span = {s, x.ids[0], LENGTH, 1};
+    run_to(s, x.e, x.ids[0], 100);
+    x.n_passes = 0;
+    while (!x.n_passes)
+        CHECK(sync_chunks(x.e, &span, 1, 2, &err) == -EAGAIN);
+    CHECK(x.e->n_aside == 1 && spw_session_n_tokens(s) > 100);
+    CHECK_MSG(!spw_session_fork(&fork, s, &err), "%s", err.text);
+    CHECK(!x.e->n_aside && !spw_session_n_tokens(s) && !spw_session_n_tokens(fork));
+    expected(&plain, x.ids[0], LENGTH, right);
+    run_to(fork, x.e, x.ids[0], LENGTH);
+    CHECK(run_same(spw_session_logits(fork), right, spw_engine_config(x.e)->vocab));
+    spw_session_close(fork);
+    spw_session_close(s);
+    room_close(&x);
+}
+
 /* As if a tile that the running step has quantized were not finite. */
 static void set_flag(struct spw_engine *e)
 {
@@ -590,10 +624,9 @@ static void check_loads(bool harm)
     spw_session_close(s);
     s = run_session(x.e);
     const struct spw_span span = {s, x.ids[0], LENGTH + 100, 1};
-    x.e->most_chunks = 1;
     int rc = -EAGAIN;
     for (uint32_t n = 0; rc == -EAGAIN; n++) {
-        rc = spw_sync(x.e, &span, 1, NULL, NULL, &err);
+        rc = sync_chunks(x.e, &span, 1, 1, &err);
         run_check_account(x.e, &x.o, x.dir);
         CHECK(n || (rc == -EAGAIN && spw_session_from_store(s) > LENGTH / 2));
         if (!n && harm)
@@ -624,6 +657,7 @@ int main(void)
     check_canceled();
     check_other_plan();
     check_reuse();
+    check_fork();
     check_loads(false);
     check_loads(true);
     for (uint32_t i = 0; i < DRAWS || (!has_seen_all() && i < 5 * DRAWS); i++)

@@ -303,10 +303,10 @@ static void check_frames(const char *dir)
     spw_disk_retire(d, frames[4]);
     spw_disk_put(d, frames[7]);
     uint32_t moved = frames[2];
-    CHECK(spw_disk_again(d, false, &moved) == 0 && moved == frames[2]);
-    CHECK(spw_disk_again(d, true, &moved) == 0 && moved == frames[7]);
+    CHECK(spw_disk_retry_frame(d, false, &moved) == 0 && moved == frames[2]);
+    CHECK(spw_disk_retry_frame(d, true, &moved) == 0 && moved == frames[7]);
     CHECK(spw_disk_n_retired(d) == 2);
-    CHECK(spw_disk_again(d, true, &moved) == 0 && moved == frames[7]); /* there is no other */
+    CHECK(spw_disk_retry_frame(d, true, &moved) == 0 && moved == frames[7]); /* there is no other */
     CHECK(spw_disk_n_retired(d) == 2);
     for (uint32_t i = 0; i < 10; i++)
         if (i != 4 && i != 2)
@@ -334,8 +334,8 @@ static void check_limit(const char *dir)
             spw_disk_put(d, frame); /* written or not, what was promised is counted */
     }
     uint32_t again = frame = 0;
-    CHECK(spw_disk_again(d, false, &again) == 0);
-    CHECK(spw_disk_again(d, true, &again) == -EDQUOT && again == frame);
+    CHECK(spw_disk_retry_frame(d, false, &again) == 0);
+    CHECK(spw_disk_retry_frame(d, true, &again) == -EDQUOT && again == frame);
     CHECK(spw_disk_take(d, SPW_DISK_NONE, &frame) == -EDQUOT);
     CHECK(spw_disk_n_retired(d) == 0);
     spw_disk_close(d);

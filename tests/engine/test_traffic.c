@@ -61,7 +61,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     run_ids(ids, o.context, vocab, *seed);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     struct spw_session *s = run_session(e);
-    s->ends = true; /* nothing is fetched for a step that does not come */
+    s->is_last_step = true; /* nothing is fetched for a step that does not come */
     const struct spw_plan_info *plan = spw_engine_plan(e);
     struct moved opened = moved_so_far(e), prompt, decode;
     run_to(s, e, ids, o.context);
@@ -74,7 +74,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     spw_session_close(s);
     if (o.context > 1) { /* the state of context - 1 tokens, as a generation would have left it */
         s = run_session(e);
-        s->ends = true;
+        s->is_last_step = true;
         run_to(s, e, ids, o.context - 1);
         opened = moved_so_far(e);
         run_to(s, e, ids, o.context);

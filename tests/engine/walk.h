@@ -34,6 +34,7 @@ struct walk {
     bool ended;        /* it was */
     size_t n_rows[N_SESSIONS]; /* of logits that the latest step wanted */
     bool wants_same;           /* the next one wants the same */
+    uint64_t most_chunks;      /* of the next step, see spw_sync_options */
     struct watch watch;
     uint64_t *seed;
     char what[500]; /* the draw, and a letter for each operation so far */
@@ -162,7 +163,8 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
     uint64_t rows = w->watch.n_rows;
     w->ended = false;
     spw_alloc_fail_nth(w->alloc_nth);
-    int rc = n ? spw_sync(w->e, spans, n, watch_logits, &w->watch, err) : 0;
+    const struct spw_sync_options o = {.most_chunks = w->most_chunks};
+    int rc = n ? spw_engine_sync(w->e, spans, n, &o, watch_logits, &w->watch, err) : 0;
     spw_alloc_fail_nth(w->alloc_nth = -1);
     hear(w);
     if (w->ended) {

@@ -75,9 +75,9 @@ static void set_aside(struct walk *w)
     for (uint32_t i = 0; i < w->n_sessions; i++)
         beside[i] = to[i] || !spw_session_n_tokens(w->sessions[i]) ? 0 : beside[i];
     for (uint64_t n = check_range(w->seed, 1, 8); n--; w->wants_same = true) {
-        w->e->most_chunks = check_range(w->seed, 1, 6);
+        w->most_chunks = check_range(w->seed, 1, 6);
         int rc = step(w, to, &err);
-        w->e->most_chunks = 0;
+        w->most_chunks = 0;
         w->wants_same = false;
         if (rc != -EAGAIN) {
             CHECK_MSG(!rc || is_late(w, rc), "%s: %d: %s", w->what, rc, err.text);

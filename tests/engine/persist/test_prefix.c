@@ -200,16 +200,18 @@ static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n,
         &e->plan.residency[sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL];
     struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
     uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
-    uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_enter(r, &p);
+    uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_begin_entered(r, &p);
     uint64_t tiles = spw_sub_u64(end, on_device);
     for (uint64_t at = n; at < to; at += e->plan.chunk) {
-        uint64_t first = sliding ? spw_waterline_first(r->window, at) : spw_waterline_start(r);
-        uint64_t below = sliding ? spw_waterline_begin(r, at) : spw_waterline_pass(r, &p, at);
+        uint64_t first =
+            sliding ? spw_waterline_window_first(r->window, at) : spw_waterline_first_tiered(r);
+        uint64_t below =
+            sliding ? spw_waterline_begin(r, at) : spw_waterline_begin_passing(r, &p, at);
         tiles += spw_sub_u64(spw_min_u64(below, end), first);
     }
     if (!sliding) /* what had to make room for layers that passed */
-        tiles +=
-            spw_sub_u64(spw_min_u64(spw_waterline_leave(r, &p), end), spw_waterline_begin(r, to));
+        tiles += spw_sub_u64(spw_min_u64(spw_waterline_begin_left(r, &p), end),
+                             spw_waterline_begin(r, to));
     return tiles;
 }
 
@@ -245,8 +247,8 @@ static void test_reads(struct subject *s, uint64_t *seed)
         struct spw_prefix_stats found_here;
         spw_engine_prefix(r.e, &found_here);
         const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
-        uint64_t old =
-            p->n_layers[SPW_LAYER_FULL] * (spw_waterline_end(full, n) - spw_waterline_start(full));
+        uint64_t old = p->n_layers[SPW_LAYER_FULL] *
+                       (spw_waterline_end(full, n) - spw_waterline_first_tiered(full));
         uint64_t exact = p->quantizes ? found_here.reused_bytes - old * p->tile_bytes : 0;
         uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - exact;
         CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",

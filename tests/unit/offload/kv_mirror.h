@@ -417,7 +417,7 @@ static inline bool mirror_can_truncate(const struct mirror *x, const struct mirr
     for (uint32_t l = 0; l < KV_LAYERS; l++)
         for (uint32_t t = 0; t < spw_waterline_tiles(n); t++) {
             bool seen = l == KV_SLIDING
-                            ? t >= spw_waterline_first(MIRROR_WINDOW, n)
+                            ? t >= spw_waterline_window_first(MIRROR_WINDOW, n)
                             : !x->quantizes || !spw_residual_is_quantized(block, t, window);
             if (seen && !mirror_holds_exact(x, m, l, t))
                 return false;
@@ -650,7 +650,7 @@ static inline void mirror_drop(struct mirror *x, struct mirror_seq *m)
 {
     kv_world_sync(&x->w, x->w.lane.kv_up);
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
-        uint32_t first = l == KV_SLIDING ? spw_waterline_first(MIRROR_WINDOW, m->n_tokens)
+        uint32_t first = l == KV_SLIDING ? spw_waterline_window_first(MIRROR_WINDOW, m->n_tokens)
                          : x->quantizes  ? mirror_old_end(x, m->n_tokens)
                                          : 0;
         first = (uint32_t)check_range(&x->w.seed, check_random(&x->w.seed) % 2 ? 0 : first, first);

@@ -16,7 +16,7 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
     size_t n = 0;
     for (uint32_t l = 0; l < s->n_layers; l++)
         for (uint32_t i = 0; i < s->n_parts; i++) {
-            const struct spw_schedule_rows *g = &s->parts[i];
+            const struct spw_part_reads *g = &s->parts[i];
             struct spw_stream_range r =
                 s->kinds[l] == SPW_LAYER_SLIDING ? g->ranges[1] : g->ranges[0];
             for (uint32_t t = 0; t < MOST_TILES; t++) {
@@ -35,7 +35,7 @@ static void run(uint64_t *seed)
 {
     static struct spw_transfer expected[MOST];
     static char names[N_SEGMENTS]; /* addresses serve as names of sequences */
-    struct spw_schedule_rows segments[N_SEGMENTS];
+    struct spw_part_reads segments[N_SEGMENTS];
     uint8_t sliding[N_LAYERS];
     struct spw_transfer t;
     struct spw_kv_cursor kv = {0};
@@ -45,10 +45,10 @@ static void run(uint64_t *seed)
         sliding[i] = check_random(seed) % 2;
     for (int i = 0; i < N_SEGMENTS; i++)
         segments[i] =
-            (struct spw_schedule_rows){.seq = (struct spw_kv_seq *)(void *)&names[i],
-                                       .ranges = {draw_range(seed), draw_range(seed)},
-                                       .disk_end = {(uint32_t)(check_random(seed) % MOST_TILES),
-                                                    (uint32_t)(check_random(seed) % MOST_TILES)}};
+            (struct spw_part_reads){.seq = (struct spw_kv_seq *)(void *)&names[i],
+                                    .ranges = {draw_range(seed), draw_range(seed)},
+                                    .disk_end = {(uint32_t)(check_random(seed) % MOST_TILES),
+                                                 (uint32_t)(check_random(seed) % MOST_TILES)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
                              .kinds = sliding,
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),

@@ -18,7 +18,7 @@ static void check_window(uint64_t *seed)
     uint32_t window = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 300 : 2000);
     uint32_t last = 0, most = 0;
     for (uint64_t n = 0; n < 1500; n += check_range(seed, 1, 9)) {
-        uint32_t first = spw_waterline_first(window, n);
+        uint32_t first = spw_waterline_window_first(window, n);
         CHECK(first == first_by_token(window, n) && first >= last);
         last = first;
         /* between steps the next query is at position n, and tiles [first, end) are kept */
@@ -30,7 +30,7 @@ static void check_window(uint64_t *seed)
     if (window < 1000)
         for (uint64_t n = 1; n < 1500;
              n++) { /* the bound is reached: no planned frame is useless */
-            uint32_t end = spw_waterline_tiles(n), first = spw_waterline_first(window, n);
+            uint32_t end = spw_waterline_tiles(n), first = spw_waterline_window_first(window, n);
             most = spw_max_u32(most, first < end ? end - first : 0);
         }
     /* the bound is not tight for 129 old keys, which never touch three tiles */
@@ -61,7 +61,7 @@ static void check_disk(uint64_t *seed)
     struct spw_residency r = draw(seed, check_random(seed) % 2);
     uint32_t n_host = 0, n_disk = 0;
     for (uint32_t written = 0; written < 40; written++) {
-        CHECK(spw_waterline_disk(&r, written) == n_disk && n_disk + n_host == written);
+        CHECK(spw_waterline_disk_end(&r, written) == n_disk && n_disk + n_host == written);
         n_host++;
         if (n_host > r.host) {
             n_host--;
@@ -76,8 +76,8 @@ static void check_disk(uint64_t *seed)
 static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_span *p,
                            uint32_t chunk)
 {
-    uint32_t begin = spw_waterline_begin(r, p->from), wait = spw_waterline_wait(r, p),
-             enter = spw_waterline_enter(r, p);
+    uint32_t begin = spw_waterline_begin(r, p->from), wait = spw_waterline_begin_waiting(r, p),
+             enter = spw_waterline_begin_entered(r, p);
     CHECK(wait >= begin && enter <= wait); /* no tile is loaded only to be spilled again */
     CHECK(p->chunked || (wait == begin && enter == begin));
     uint32_t held = spw_waterline_tiles(p->from) - wait;
@@ -86,10 +86,11 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
     uint32_t most = p->chunked ? r->pass : r->resident;
     for (uint64_t n = p->from; n < p->to;) {
         uint64_t to = spw_min_u64(n + chunk, p->to);
-        CHECK(spw_waterline_pass(r, p, n) == begin); /* a part at n streams [0, begin) */
+        CHECK(spw_waterline_begin_passing(r, p, n) == begin); /* a part at n streams [0, begin) */
         uint32_t old = spw_waterline_tiles(n) - begin;
         CHECK(old <= most);
-        uint32_t next = to < p->to ? spw_waterline_pass(r, p, to) : spw_waterline_leave(r, p);
+        uint32_t next =
+            to < p->to ? spw_waterline_begin_passing(r, p, to) : spw_waterline_begin_left(r, p);
         CHECK(next >= begin && next <= spw_waterline_tiles(to));
         begin = next;
         n = to;
@@ -103,14 +104,15 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
 static void check_window_pass(const struct spw_residency *r, const struct spw_pass_span *p,
                               uint32_t chunk)
 {
-    CHECK(spw_waterline_wait(r, p) == spw_waterline_begin(r, p->from));
-    CHECK(spw_waterline_enter(r, p) == spw_waterline_begin(r, p->from));
+    CHECK(spw_waterline_begin_waiting(r, p) == spw_waterline_begin(r, p->from));
+    CHECK(spw_waterline_begin_entered(r, p) == spw_waterline_begin(r, p->from));
     for (uint64_t n = p->from; n < p->to;) {
         uint32_t first, end, disk = spw_waterline_streamed(r, p, n, &first, &end);
         uint64_t to = spw_min_u64(n + chunk, p->to);
-        CHECK(first == spw_waterline_first(r->window, n) && end == spw_waterline_begin(r, n));
-        CHECK(disk == spw_waterline_disk(r, end));
-        CHECK(spw_waterline_after(r, p, to) == spw_waterline_begin(r, to));
+        CHECK(first == spw_waterline_window_first(r->window, n) &&
+              end == spw_waterline_begin(r, n));
+        CHECK(disk == spw_waterline_disk_end(r, end));
+        CHECK(spw_waterline_begin_after(r, p, to) == spw_waterline_begin(r, to));
         n = to;
     }
 }
@@ -135,7 +137,8 @@ static void check_life(uint64_t *seed)
         CHECK(rest >= lowest);
         lowest = rest;
         check_window_pass(&w, &p, chunk);
-        uint32_t first = spw_waterline_first(w.window, n), begin = spw_waterline_begin(&w, n);
+        uint32_t first = spw_waterline_window_first(w.window, n),
+                 begin = spw_waterline_begin(&w, n);
         CHECK(begin >= first); /* a tile that no query sees is not kept */
         CHECK(spw_waterline_tiles(n) < begin || spw_waterline_tiles(n) - begin <= w.resident);
         uint64_t oldest = spw_sub_u64(n + 1, w.window); /* key that the next query sees */

@@ -22,7 +22,7 @@ static void check_pass(const struct spw_cut *c, const struct spw_step_span *befo
         CHECK(chunk->rows && chunk->rows <= c->chunk_rows);
         uint64_t rows = 0;
         for (uint32_t i = 0; i < chunk->n_parts; i++, part++) {
-            const struct spw_rows *s = &c->parts[part];
+            const struct spw_part *s = &c->parts[part];
             CHECK(s->span < n_spans && s->span >= last_span);
             CHECK(s->from == at[s->span] && s->to > s->from && s->row == row + rows);
             at[s->span] = s->to;

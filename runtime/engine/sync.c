@@ -1,0 +1,497 @@
+/* spw_sync: what sessions hold already, and one step of the executor for the rest. See spillway.h.
+ *
+ * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
+ * off, and the executor computes what is missing, for all sessions of the call in one step.
+ *
+ *   a step returns      then
+ *   -EBADMSG            tiles were lost on disk: the step runs again from the first one
+ *   -EDOM               values that are not numbers: once more without the prefix cache
+ *   -ENOSPC, -EDQUOT    the disk is full: the step continues under a plan with less disk
+ *   -ECANCELED          a memory limit was lowered: the step continues under lower budgets;
+ *                       or the caller has interrupted: sessions keep the passes that are through
+ *   -EAGAIN             the step is set aside
+ *   anything else       sessions hold what they held before, or nothing after a device's failure */
+#include "runtime/batch/shared_prompt.h"
+#include "runtime/engine/recover.h"
+#include "runtime/persist/prefix.h"
+
+#include <math.h>
+#include <string.h>
+
+/* How far the span goes on as the session does. */
+static uint64_t common_prefix(const struct spw_session *s, const struct spw_span *span)
+{
+    return spw_common_prefix(s->tokens, span->tokens, spw_min_u64(s->n_tokens, span->n_tokens));
+}
+
+/* ---- checks ---- */
+
+static int check_span(const struct spw_engine *e, const struct spw_span *spans, size_t i,
+                      struct spw_error *err)
+{
+    const struct spw_span *s = &spans[i];
+    uint32_t vocab = e->model.config.vocab;
+    if (!s->session || s->session->engine != e)
+        return spw_fail(err, -EINVAL, "span %zu: not a session of this engine", i);
+    if (!s->n_tokens)
+        return spw_fail(err, -EINVAL, "span %zu: no tokens; a sequence has at least one", i);
+    if (s->n_tokens > s->session->most_tokens)
+        return spw_fail(err, -E2BIG, "span %zu: %zu tokens, its session was opened for %llu", i,
+                        s->n_tokens, (unsigned long long)s->session->most_tokens);
+    for (size_t j = 0; j < i; j++)
+        if (spans[j].session == s->session)
+            return spw_fail(err, -EINVAL, "spans %zu and %zu name the same session", j, i);
+    for (size_t j = common_prefix(s->session, s); j < s->n_tokens; j++)
+        if (s->tokens[j] < 0 || (uint32_t)s->tokens[j] >= vocab)
+            return spw_fail(err, -EINVAL,
+                            "span %zu: token id %d at position %zu is out of range: the vocabulary "
+                            "has %u",
+                            i, s->tokens[j], j, vocab);
+    return 0;
+}
+
+/* ---- reuse ---- */
+
+static uint64_t rope_table(const struct spw_model_config *c, uint64_t n_tokens)
+{
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+}
+
+/* Tokens of the span that the session need not compute again. */
+static uint64_t reusable(const struct spw_session *s, const struct spw_span *span)
+{
+    const struct spw_model_config *c = &s->engine->model.config;
+    uint64_t prefix = common_prefix(s, span);
+    if (!s->cached)
+        return 0;
+    if (rope_table(c, span->n_tokens) != s->rope_table)
+        return 0; /* its keys were rotated by another table */
+    if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
+        return prefix; /* even the logits are there */
+    uint64_t n = spw_min_u64(prefix, spw_sub_u64(span->n_tokens, span->n_logits));
+    return spw_kv_reach(s->seq.kv, s->engine->plan.residency, n);
+}
+
+/* ---- logits ---- */
+
+/* What the caller of spw_sync gave. */
+struct delivery {
+    struct spw_engine *engine;
+    const struct spw_span *spans;
+    void (*on_logits)(void *context, size_t span, size_t position, const float *logits);
+    void *context;
+    uint64_t most_chunks; /* as in spw_executor_step */
+};
+
+static int deliver(void *context, uint32_t i, uint64_t position, const float *logits)
+{
+    const struct delivery *d = context;
+    const uint32_t index = d->engine->step.span_index[i];
+    const struct spw_span *span = &d->spans[index];
+    if (spw_tensors_damaged(d->engine->model.tensors))
+        return -EIO;
+    if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
+        return -EDOM;
+    if (position + 1 == span->n_tokens) {
+        memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
+        span->session->has_logits = true;
+    }
+    if (position < span->session->delivered)
+        return 0; /* this part of the step was run again */
+    span->session->delivered = position + 1;
+    if (d->on_logits)
+        d->on_logits(d->context, index, position, logits);
+    return 0;
+}
+
+/* ---- a step that failed ---- */
+
+#define EMPTY "the sessions of the step are empty now"
+
+static int recover(struct spw_engine *e)
+{
+    return spw_recover_step(e, e->step.sessions, e->step.n);
+}
+
+/* After a failure of the device the tiles hold parts of a step: nothing of these sessions is
+ * reused.
+ */
+static int reset(struct spw_engine *e, int rc, struct spw_error *err)
+{
+    spw_engine_drop_aside(e);
+    spw_lane_sync_all(&e->lane);
+    if (e->executor) {
+        spw_executor_forget_ahead(e->executor);
+        spw_executor_stop_predicting(e->executor);
+    }
+    for (uint32_t i = 0; i < e->step.n; i++) {
+        struct spw_session *s = e->step.sessions[i];
+        s->n_tokens = s->n_attached = 0;
+        s->has_logits = s->mixed = false;
+        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
+    }
+    return spw_fail(err, rc, "the step failed on the device (%s); " EMPTY, strerror(-rc));
+}
+
+/* Gives session i of the step the first n tokens of its span. */
+static void set_tokens(struct spw_engine *e, uint32_t i, uint64_t n)
+{
+    struct spw_session *s = e->step.sessions[i];
+    const struct spw_executor_item *x = &e->step.items[i];
+    memcpy(s->tokens + x->span.from, x->tokens + x->span.from,
+           (n - x->span.from) * sizeof *s->tokens);
+    s->n_tokens = n;
+    s->cached = true;
+    s->rope_table = e->step.rope_table;
+}
+
+void spw_session_passed(void *engine)
+{
+    struct spw_engine *e = engine;
+    for (uint32_t i = 0; i < e->step.n; i++) {
+        struct spw_session *s = e->step.sessions[i];
+        set_tokens(e, i, spw_executor_held_after_pass(e->executor, i));
+        s->has_logits = false;
+        if (e->step.publishes)
+            spw_session_publish(s, NULL); /* if it cannot, nothing is lost */
+    }
+    if (e->options.on_pass)
+        e->options.on_pass(e->options.pass_context);
+}
+
+/* The step has not come to its end: its sessions hold what has passed all layers. */
+static void hold_passed(struct spw_engine *e)
+{
+    for (uint32_t i = 0; i < e->step.n; i++)
+        set_tokens(e, i, spw_executor_held_before_pass(e->executor, i));
+}
+
+/* The caller has ended the step: passes that were through stay, unless windows have moved on since.
+ */
+static int end_early(struct spw_engine *e, struct spw_error *err)
+{
+    bool lost = false;
+    hold_passed(e);
+    if (recover(e))
+        return reset(e, -EIO, err);
+    for (uint32_t i = 0; i < e->step.n; i++)
+        lost |= !e->step.sessions[i]->n_tokens && spw_executor_held_before_pass(e->executor, i);
+    if (lost)
+        return spw_fail(err, -ECANCELED,
+                        "interrupted: a session is empty now, because its sliding windows had no "
+                        "memory to go back; raise options.device_bytes to keep such sessions");
+    return spw_fail(err, -ECANCELED,
+                    "interrupted: sessions keep the tokens that have passed all layers");
+}
+
+/* The step has failed for good. If only the disk has, its sessions hold what they held before. */
+static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
+{
+    int why;
+    if (!e->executor)
+        return spw_fail(err, -ENOMEM,
+                        "the disk is full (%s), and memory for another plan was refused; the "
+                        "sessions keep their tokens, and the next step asks for this memory again",
+                        strerror(-rc));
+    if (rc == -EDOM) {
+        reset(e, rc, NULL);
+        return spw_fail(err, rc,
+                        "keys or values are not finite (NaN or infinity), so that they cannot be "
+                        "quantized; " EMPTY ": %s",
+                        spw_engine_nan_advice(e));
+    }
+    const struct spw_block_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
+    if ((!e->disk && !failed) || recover(e))
+        return reset(e, rc, err);
+    if (failed)
+        return spw_fail(err, -EIO,
+                        "%s: weights could not be read (%s); the sessions hold what they held "
+                        "before the step",
+                        failed->path,
+                        why == -ENODATA ? "the file is shorter than it was" : strerror(-why));
+    if (rc == -EBADMSG)
+        return spw_fail(err, -EIO,
+                        "disk: tiles were lost again each time they had been computed again; the "
+                        "drive is failing: give another directory with options.disk_dir");
+    return spw_fail(
+        err, rc,
+        "disk: tiles of the KV cache could not be written (%s); the sessions hold what they "
+        "held before the step: give more room, or another directory with options.disk_dir",
+        strerror(-rc));
+}
+
+/* Whether values that are not numbers may come from files, which are then gone. */
+static bool distrust(struct spw_engine *e)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < e->step.n; i++)
+        any |= spw_prefix_distrust(e->step.sessions[i]);
+    return any;
+}
+
+/* Tokens that the session's caches hold. */
+static uint64_t n_cached(const struct spw_session *s)
+{
+    return s->cached ? s->n_tokens : 0;
+}
+
+/* Each span of the step begins where the caches of its session end. */
+static void set_starts(struct spw_engine *e)
+{
+    for (uint32_t i = 0; i < e->step.n; i++)
+        e->step.items[i].span.from = n_cached(e->step.sessions[i]);
+}
+
+/* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
+ * the prefix cache was at fault. */
+static int run_and_recover(struct spw_engine *e, struct delivery *d)
+{
+    for (int i = 0;; i++) {
+        spw_engine_continue_aside(e);
+        e->step.runs = true;
+        int rc =
+            spw_executor_step(e->executor, e->step.items, e->step.n, d->most_chunks, deliver, d);
+        e->step.runs = false;
+        bool again = rc == -EDOM ? distrust(e) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
+        if (!again)
+            return rc;
+        SPW_TRY(recover(e));
+        set_starts(e);
+    }
+}
+
+static bool disk_is_full(int rc)
+{
+    return rc == -ENOSPC || rc == -EDQUOT;
+}
+
+/* Runs the step. If the disk is full, continues under a plan with less disk, as long as there is
+ * one. No logits are handed over twice. */
+static int run_with_fallback(struct spw_engine *e, struct delivery *d)
+{
+    for (;;) {
+        int rc = run_and_recover(e, d);
+        if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
+            return rc;
+        set_starts(e);
+    }
+}
+
+/* Drops what a step computed if somebody wrote to the weights, or cut them short, meanwhile. */
+static int check_weights(struct spw_engine *e, struct spw_error *err)
+{
+    if (!spw_tensors_check(e->model.tensors, err))
+        return 0;
+    return recover(e) ? reset(e, -EIO, err) : -EIO;
+}
+
+/* ---- one step ---- */
+
+/* Puts the step's rope tables on the device. */
+static int upload_rope(struct spw_engine *e, struct spw_error *err)
+{
+    uint64_t table = e->step.rope_table;
+    if (e->rope_table == table)
+        return 0;
+    /* the device may still be reading the tables of the latest upload */
+    int rc = spw_lane_stream_sync(&e->lane, e->lane.compute);
+    if (rc)
+        return reset(e, rc, err);
+    SPW_TRY(spw_weights_rope(e->model.weights, table, err));
+    e->rope_table = table;
+    rc = spw_executor_upload_rope(e->executor);
+    return rc ? give_up(e, rc, err) : 0;
+}
+
+/* A memory limit was lowered, and the step ended early: continues under a lower budget, as often as
+ * that happens. An interrupt of the caller returns -ECANCELED. */
+static int run_within_limits(struct spw_engine *e, struct delivery *d, struct spw_error *err)
+{
+    int rc;
+    while ((rc = run_with_fallback(e, d)) == -ECANCELED && e->limit_watch.memory_short) {
+        SPW_TRY(check_weights(e, err));
+        if (end_early(e, NULL) != -ECANCELED)
+            return spw_fail(err, -EIO, "the step failed on the device; " EMPTY);
+        SPW_TRY(spw_engine_apply_limit(e, err));
+        set_starts(e);
+    }
+    if (rc == -EAGAIN) {
+        hold_passed(e);
+        spw_engine_set_aside(e);
+        return rc;
+    }
+    SPW_TRY(check_weights(e, err));
+    return rc == -ECANCELED ? end_early(e, err) : rc ? give_up(e, rc, err) : 0;
+}
+
+/* Computes the spans that were added to the step, whose rope table has this number. */
+static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, struct spw_error *err)
+{
+    struct spw_running_step *step = &e->step;
+    if (!step->n)
+        return 0;
+    step->rope_table = table;
+    SPW_TRY(upload_rope(e, err));
+    SPW_TRY(run_within_limits(e, d, err));
+    for (uint32_t i = 0; i < step->n; i++) {
+        set_tokens(e, i, step->items[i].span.to);
+        step->sessions[i]->has_logits = step->items[i].span.n_logits > 0;
+    }
+    return 0;
+}
+
+/* ---- the spans of a step ---- */
+
+/* Gives the session what the prefix cache has, and cuts it back to *n_reused tokens of the span.
+ * With a full disk, continues under a plan with less disk. */
+static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_span *span,
+                 uint64_t *n_reused)
+{
+    int rc = 0;
+    *n_reused = reusable(s, span);
+    s->from_store = 0;
+    if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
+        rc = spw_prefix_attach(s, span, n_reused);
+    if (!rc && *n_reused != s->n_tokens)
+        rc = spw_recover_cut_back(s, n_reused);
+    if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
+        return rc;
+    set_starts(e);
+    s->from_store = 0;
+    *n_reused = n_cached(s);
+    return 0;
+}
+
+/* Adds span i of the caller to the step, if there is anything to compute. */
+static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct spw_error *err)
+{
+    struct spw_running_step *step = &e->step;
+    const struct spw_span *span = &d->spans[i];
+    struct spw_session *s = span->session;
+    struct spw_executor_item item = {.seq = &s->seq,
+                                     .span = s->aside_span,
+                                     .tokens = span->tokens,
+                                     .is_last_step = s->is_last_step};
+    step->span_index[step->n] = (uint32_t)i;
+    step->sessions[step->n] = s;
+    if (!s->is_aside) {
+        uint64_t n_reused;
+        int rc = reuse(e, s, span, &n_reused);
+        if (rc) {
+            step->n++; /* this session, too, is empty then */
+            return reset(e, rc, err);
+        }
+        s->reused = n_reused;
+        if (n_reused == span->n_tokens) {
+            if (span->n_logits && d->on_logits && s->delivered < span->n_tokens)
+                d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
+            s->delivered = span->n_tokens;
+            return 0;
+        }
+        item.span = (struct spw_step_span){s->slot, n_reused, span->n_tokens, span->n_logits};
+    }
+    step->items[step->n++] = item;
+    return 0;
+}
+
+/* Computes and publishes a checkpoint where the span leaves the tokens that others have computed.
+ * The next sequence that leaves them there can begin there. */
+static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
+                           struct spw_error *err)
+{
+    struct spw_span span = *whole;
+    struct delivery d = {.engine = e, .spans = &span};
+    span.n_tokens = spw_prefix_branch(span.session, whole);
+    span.n_logits = 0;
+    if (!span.n_tokens || whole->session->is_aside)
+        return 0;
+    e->step.n = 0;
+    SPW_TRY(add_span(e, 0, &d, err));
+    SPW_TRY(run_step(e, SPW_ROPE_SHARED, &d, err));
+    spw_session_publish(span.session, NULL); /* if it cannot, nothing is lost */
+    return 0;
+}
+
+static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_options *o,
+                    struct delivery *d, struct spw_error *err)
+{
+    const struct spw_model_config *c = &e->model.config;
+    for (size_t i = 0; i < n_spans && e->prefix; i++)
+        if (rope_table(c, d->spans[i].n_tokens) == SPW_ROPE_SHARED)
+            SPW_TRY(make_checkpoint(e, &d->spans[i], err));
+    e->step.n = 0;
+    for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
+        if (rope_table(c, d->spans[i].n_tokens) == SPW_ROPE_SHARED)
+            SPW_TRY(add_span(e, i, d, err));
+    d->most_chunks = e->step.n == n_spans ? o->most_chunks : 0;
+    SPW_TRY(run_step(e, SPW_ROPE_SHARED, d, err));
+    d->most_chunks = 0;
+    for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length has its own */
+        uint64_t table = rope_table(c, d->spans[i].n_tokens);
+        if (table == SPW_ROPE_SHARED)
+            continue;
+        e->step.n = 0;
+        SPW_TRY(add_span(e, i, d, err));
+        SPW_TRY(run_step(e, table, d, err));
+    }
+    return 0;
+}
+
+/* Whether the call needs frames or sessions of the step that was set aside, but does not continue
+ * this step. */
+static bool disturbs_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n)
+{
+    bool needs = false;
+    for (size_t i = 0; i < n; i++)
+        needs |= spans[i].session->is_aside || !spans[i].session->has_share;
+    return needs && !spw_engine_continues_aside(e, spans, n);
+}
+
+/* Another plan has taken the memory of logits that were there before. */
+static bool lost_logits(const struct spw_span *spans, size_t n)
+{
+    bool lost = false;
+    for (size_t i = 0; i < n; i++)
+        lost |= spans[i].n_logits && !spans[i].session->has_logits;
+    return lost;
+}
+
+int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+                    const struct spw_sync_options *o,
+                    void (*on_logits)(void *context, size_t span, size_t position,
+                                      const float *logits),
+                    void *context, struct spw_error *err)
+{
+    spw_error_clear(err);
+    struct delivery d = {e, spans, on_logits, context, 0};
+    for (size_t i = 0; i < n_spans; i++)
+        SPW_TRY(check_span(e, spans, i, err));
+    SPW_TRY(spw_engine_need_memory(e, err));
+    if (spw_engine_memory_is_short(e))
+        SPW_TRY(spw_engine_apply_limit(e, err));
+    if (disturbs_aside(e, spans, n_spans))
+        spw_engine_drop_aside(e);
+    if (!e->n_aside)
+        spw_engine_share(e);
+    e->step.publishes = o->publishes;
+    for (size_t i = 0; i < n_spans; i++)
+        if (!spans[i].session->is_aside)
+            spans[i].session->delivered = 0;
+    int rc;
+    do { /* again for those that had their logits when another one needed another plan */
+        rc = sync_all(e, n_spans, o, &d, err);
+        for (size_t i = 0; i < n_spans; i++)
+            spw_prefix_release_match(spans[i].session);
+    } while (!rc && lost_logits(spans, n_spans));
+    if (rc == -ECANCELED)
+        spw_interrupt_clear(e->options.interrupt);
+    return rc;
+}
+
+int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
+             void (*on_logits)(void *context, size_t span, size_t position, const float *logits),
+             void *context, struct spw_error *err)
+{
+    return spw_engine_sync(e, spans, n_spans, &(struct spw_sync_options){0}, on_logits, context,
+                           err);
+}
