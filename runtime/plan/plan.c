@@ -2,10 +2,11 @@
  * that fit the cheapest is the plan.
  *
  * What counts is the time of a decode step, as bytes of the link:
- *   - the bytes of weights and KV that cross the link, less those that cross it while the device
- *     reads weights. A transfer costs some bytes more, and a byte from disk costs disk_cost bytes.
- *     KV is the mean of sessions of LENGTHS lengths, from nothing to the context: a short session
- *     streams less KV, but no fewer weights, so weights have the device first;
+ *   - the bytes of weights that cross the link. A byte from disk costs disk_cost bytes;
+ *   - the bytes of KV that do, less those that cross it while the device reads weights. A transfer
+ *     costs some bytes more. This is the mean of sessions of LENGTHS lengths, from nothing to the
+ *     context: a short session streams less KV, but no fewer weights. So where a byte of both costs
+ *     the same, weights have the device;
  *   - a share of a prompt as long as the context: its passes read the weights, and its chunks read
  *     the tiles that did not stay while their layer passed. An answer of ANSWER tokens follows;
  *   - what the device reads of its own memory.
@@ -68,8 +69,8 @@ uint32_t spw_plan_most_passes(const struct spw_plan_input *in, uint32_t chunk)
     return n;
 }
 
-/* How many steps down from the best chunk: the largest one. A large chunk must not take the memory
- * that the cache is there for: such chunks come last, the smallest of them first. */
+/* How many steps a chunk is below the best one, which is the largest. A chunk whose work buffers
+ * crowd the device is below all that do not, and below smaller ones of its sort. */
 static uint64_t chunk_steps(const struct spw_plan *p, const struct spw_plan_input *in,
                             uint32_t chunk)
 {
@@ -208,10 +209,11 @@ static bool try_copies(struct search *s, const struct spw_plan *placed)
     return any;
 }
 
-/* Whether the device would be cheap enough if the host had room for everything else. */
-static bool may_be_cheapest(const struct search *s, const struct spw_plan *device)
+/* Whether a plan whose device is laid out would be the cheapest if the host had room for everything
+ * else: one pass, and no tiles on disk. */
+static bool may_be_cheapest(const struct search *s, const struct spw_plan *placed)
 {
-    struct spw_plan p = *device;
+    struct spw_plan p = *placed;
     if (p.hidden_on_host)
         p.pass_rows = spw_plan_most_rows(s->in);
     struct spw_plan_cost cost = spw_plan_cost(&p, s->in);
