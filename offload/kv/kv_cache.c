@@ -373,6 +373,17 @@ void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n
     l->disk_end = spw_min_u32(l->disk_end, (uint32_t)(n / SPW_TILE_TOKENS));
 }
 
+void spw_kv_find_unwritten(struct spw_kv_seq *seq)
+{
+    for (uint32_t layer = 0; layer < seq->kv->o.n_layers; layer++) {
+        struct spw_kv_table *l = &seq->tables[layer];
+        uint32_t end = spw_min_u32(l->begin, l->disk_end);
+        for (uint32_t i = l->first; i < end; i++)
+            if (seq->kv->tiles[l->ids[i]].host)
+                l->disk_end = end = i;
+    }
+}
+
 static void cut_exact(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
 {
     struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);

@@ -135,6 +135,9 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residenc
 /* The largest length up to n that the sequence can be cut back to: n, the retained length, or 0. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
+/* Lowers the disk's waterlines to the first tile that a failed write has left on the host, so that
+ * the next spill visits it. Nothing may be in flight. */
+void spw_kv_find_unwritten(struct spw_kv_seq *seq);
 /* Cuts the sequence back to n tokens. No queued work may use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
 

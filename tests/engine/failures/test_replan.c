@@ -332,6 +332,7 @@ static void fill_disks(const char *dir, const struct tiny_model *model, uint64_t
     draw(&d, &seed);
     d.o.sessions = 1;
     d.o.residual_window = 128;
+    d.o.context = FULL_TOKENS; /* most of it lies on the disk when that is full */
     for (uint64_t i = 0; i < (RUN_UNDER_ASAN ? 3 : 8); i++) {
         struct full f = {0};
         struct spw_options o = d.o;
