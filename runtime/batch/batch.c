@@ -517,13 +517,24 @@ static bool is_first(const struct entry *x)
     return x->answer.result.n_tokens == x->answer.request.n_given;
 }
 
+/* The request's next step computes one token; or nothing, because another request that begins with
+ * the same prompt has waited for it. */
+static bool decodes(const struct entry *x)
+{
+    const struct spw_request *r = &x->answer.request;
+    const struct spw_session *s = x->session;
+    bool is_ready = s && s != r->session && !r->prompt_logprobs && s->cached &&
+                    s->n_tokens == first_tokens(r) && (s->has_logits || !r->max_new_tokens);
+    return !is_first(x) || is_ready;
+}
+
 static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
 {
     uint32_t n = 0;
     *prefill = false;
     for (uint32_t i = 0; i < b->max_running; i++) {
         struct entry *x = b->running[i];
-        if (!x || (part != ALL && is_first(x) != (part == PROMPTS)))
+        if (!x || (part != ALL && decodes(x) != (part == DECODING)))
             continue;
         const struct spw_answer *a = &x->answer;
         bool first = is_first(x);
@@ -680,7 +691,7 @@ static int step_part(struct spw_batch *b, enum part part, struct spw_error *err)
 static bool any_decodes(const struct spw_batch *b)
 {
     for (uint32_t i = 0; i < b->max_running; i++)
-        if (b->running[i] && !is_first(b->running[i]))
+        if (b->running[i] && decodes(b->running[i]))
             return true;
     return false;
 }

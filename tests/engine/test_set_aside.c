@@ -471,6 +471,28 @@ static void check_passes(void)
     room_close(&x);
 }
 
+/* A prompt is the beginning of another one. When it is computed, the rest of the other one still
+ * waits between its chunks, and the first one gets its tokens meanwhile, or ends. */
+static void check_beginning(size_t max_new)
+{
+    struct room x;
+    uint32_t n_waited = 0;
+    room_open(&x, 4);
+    struct spw_batch *b = room_batch(&x);
+    room_submit(&x, b, 0, 3, 300, NULL);
+    room_steps(b, 2);
+    uint64_t beginning = room_submit(&x, b, 1, 256, max_new, NULL);
+    uint64_t whole = room_submit(&x, b, 1, LENGTH, 3, NULL);
+    while (!spw_batch_result(b, whole)->n_tokens) {
+        room_steps(b, 1);
+        n_waited += room_finish(b, beginning) || spw_batch_result(b, beginning)->n_tokens;
+    }
+    CHECK(spw_batch_result(b, whole)->n_reused == 256);
+    CHECK_MSG(n_waited > 5, "%u steps after the first prompt", n_waited);
+    spw_batch_close(b);
+    room_close(&x);
+}
+
 /* Between two passes of a step that was set aside before, its session can be saved. */
 static void check_saved(void)
 {
@@ -653,6 +675,8 @@ int main(void)
         return CHECK_SKIP;
     check_places();
     check_passes();
+    check_beginning(150);
+    check_beginning(0);
     check_saved();
     check_canceled();
     check_other_plan();
