@@ -25,7 +25,8 @@ static bool is_streamed(const struct spw_block *u)
     return !u->resident && !u->in_place;
 }
 
-/* Both links share the work: no KV is loaded yet, and on the CPU a link is a core. */
+/* At open, both streams to the device copy weights: no KV is loaded yet. On the CPU each stream is
+ * a thread. */
 static int load_blocks(struct spw_prefetch *p)
 {
     p->loaded = spw_alloc_zero(p->o.n_blocks, sizeof(spw_event));

@@ -114,9 +114,10 @@ struct spw_options {
 
     /* ---- sessions ---- */
     uint32_t sessions; /* the most sessions at a time; 0: 1 */
-    /* How many of them there is memory for where they are as long as the context; 0: all. With
-     * fewer, requests of a batch wait until their prompt and their longest answer fit beside those
-     * that run: together as long as full_sessions contexts, in tiles of 128 tokens. */
+    /* Memory is reserved for so many sessions as long as the context; 0: for all of them. With
+     * fewer, more sessions may be open if they are shorter: together they hold at most
+     * full_sessions contexts, in tiles of 128 tokens. A request of a batch waits until its prompt
+     * and its longest answer fit beside the requests that run. */
     uint32_t full_sessions;
     bool saves; /* sessions will be saved or resumed (saved.h): the plan reserves memory */
     /* The caller will continue sessions after an interrupted step, and from a position before their

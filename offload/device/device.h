@@ -26,7 +26,7 @@ enum spw_link {
     SPW_LINK_COUNT,
 };
 
-/* Waiting is counted for each range with a smaller number. */
+/* Numbers of layers (`range` below) whose waiting is counted apart. */
 enum { SPW_RANGES = 512 };
 
 struct spw_device_options {

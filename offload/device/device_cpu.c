@@ -81,7 +81,7 @@ struct CUstream_st {
     struct command *ring;                       /* owned [RING_COMMANDS] */
     _Atomic uint64_t waited_ns[SPW_RANGES + 1]; /* by range; the last one: outside of any range */
     struct spw_counter queued;
-    char apart[64]; /* the host writes the fields above, the worker those below */
+    char apart[64]; /* the host writes `queued`, the worker writes `done` */
     struct spw_counter done;
 };
 

@@ -1,4 +1,4 @@
-/* Attaches, imports and exports tiles: see kv_attach.h. kv_tile.c lists the numbered orders. */
+/* Attaches, imports and exports tiles: see kv_attach.h. kv_tile.h lists the numbered orders. */
 #include "offload/kv/kv_attach.h"
 
 #include "offload/kv/kv_tile.h"

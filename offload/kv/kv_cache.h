@@ -93,8 +93,9 @@ int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end);
  *
  * A write that fails is repeated once, in another frame. If the second write fails, too, the tile
  * stays in the memory that it is written from: on the host, or on the device if the disk writes
- * from there. The next call returns that failure, once. The call does its work before, unless it
- * found no frame: then it stops, as with -ENOMEM. No tile is lost, and the call may be repeated.
+ * from there, and the failure is stored. The next call does its work, and then returns the stored
+ * failure, once. If a tier is full, the call stops and returns the stored failure instead of
+ * -ENOMEM. No tile is lost, and the call may be repeated.
  *
  * -EBADMSG: a tile has lost its lower copy, and the disk is full: nothing has changed, see
  * spw_kv_take_loss. */
@@ -118,7 +119,8 @@ bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer);
 /* Waits until the layer's load is over, if there is one. Loads of other layers continue. Fails like
  * spw_kv_load. */
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer);
-/* Cancels all loads of the sequence, and waits for their reads. Adds the number of tiles that were
+/* Cancels all loads of the sequence, and waits until no read is in flight, also of other
+ * sequences. Adds the number of tiles that were
  * read for nothing to *n_read. -EBADMSG: one of these tiles is lost. */
 int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read);
 /* Drops the exact form of tiles before `first`, except the sink of a layer whose old tiles are

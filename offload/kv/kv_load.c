@@ -1,4 +1,4 @@
-/* Loads: see kv_cache.h. kv_tile.c lists the numbered orders.
+/* Loads: see kv_cache.h. kv_tile.h lists the numbered orders.
  *
  *     host --up--> device        DISK ==disk==> host --up--> device
  *                                DISK =========disk========> device      (disk_to_device)
@@ -18,14 +18,14 @@ enum {
     READ_BYTES = 2 << 20
 }; /* the most bytes of adjacent tiles in one read, but at least one tile */
 
-static struct spw_kv_table *layer_of(const struct spw_kv_load *r)
+static struct spw_kv_table *layer_of(const struct spw_kv_load *load)
 {
-    return &r->seq->tables[r->layer];
+    return &load->seq->tables[load->layer];
 }
 
-static struct spw_kv_tile *tile_of(const struct spw_kv_load *r, uint32_t tile)
+static struct spw_kv_tile *tile_of(const struct spw_kv_load *load, uint32_t tile)
 {
-    return &r->seq->kv->tiles[layer_of(r)->ids[tile]];
+    return &load->seq->kv->tiles[layer_of(load)->ids[tile]];
 }
 
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile)
@@ -61,23 +61,23 @@ void spw_kv_reads_close(struct spw_kv *kv)
 
 struct spw_kv_read *spw_kv_next_read(struct spw_kv *kv, struct spw_kv_load *load, uint32_t tile)
 {
-    struct spw_kv_read *d = &kv->reads[kv->queued % SPW_KV_READS];
+    struct spw_kv_read *read = &kv->reads[kv->queued % SPW_KV_READS];
     assert(spw_kv_can_read(kv));
-    d->load = load;
-    d->run.n = 0;
-    d->run.tile = tile;
-    return d;
+    read->load = load;
+    read->run.n = 0;
+    read->run.tile = tile;
+    return read;
 }
 
-static int submit_read(struct spw_kv *kv, struct spw_kv_read *d)
+static int submit_read(struct spw_kv *kv, struct spw_kv_read *read)
 {
     const struct spw_kv_options *o = &kv->o;
-    spw_tile_run_prepare(&d->run, o->disk, false);
+    spw_tile_run_prepare(&read->run, o->disk, false);
     int rc = o->disk_to_device ? 0 : spw_kv_order(kv, kv->lane->down, kv->lane->disk); /* 8 */
     if (!rc)
-        rc = spw_disk_submit(kv->lane, &d->run.job, kv->lane->disk);
+        rc = spw_disk_submit(kv->lane, &read->run.job, kv->lane->disk);
     if (!rc)
-        rc = spw_lane_event_record(kv->lane, d->submitted, kv->lane->disk);
+        rc = spw_lane_event_record(kv->lane, read->submitted, kv->lane->disk);
     if (rc) /* as in spw_kv_flush_writebacks */
         spw_lane_stream_sync(kv->lane, kv->lane->disk);
     return rc;
@@ -85,35 +85,36 @@ static int submit_read(struct spw_kv *kv, struct spw_kv_read *d)
 
 /* After a read into host frames: queues the copies to the device, if the read was `good`, and frees
  * the host frames. */
-static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_tile_run *d, bool good)
+static int pass_on(struct spw_kv *kv, const uint32_t *ids, const struct spw_tile_run *run,
+                   bool good)
 {
     uint64_t tile_bytes = kv->o.tile_bytes;
     int rc = 0;
-    for (uint32_t i = 0; i < d->n && good && !rc; i++)
-        rc = spw_kv_gather(kv, kv->tiles[ids[i]].device, d->memory + i * tile_bytes,
+    for (uint32_t i = 0; i < run->n && good && !rc; i++)
+        rc = spw_kv_gather(kv, kv->tiles[ids[i]].device, run->memory + i * tile_bytes,
                            SPW_LINK_HOST_TO_DEVICE, kv->lane->kv_up);
     int last = spw_kv_flush_copies(kv);
-    for (uint32_t i = 0; i < d->n; i++)
-        spw_kv_put_host_frame(kv, d->memory + i * tile_bytes);
+    for (uint32_t i = 0; i < run->n; i++)
+        spw_kv_put_host_frame(kv, run->memory + i * tile_bytes);
     return rc ? rc : last;
 }
 
 void spw_kv_finish_read(struct spw_kv *kv)
 {
-    struct spw_kv_read *d = &kv->reads[kv->taken++ % SPW_KV_READS];
-    struct spw_kv_load *r = d->load;
-    int rc = spw_disk_wait(kv->lane, &d->run.job, d->submitted);
-    int failed = d->run.job.io.rc;
+    struct spw_kv_read *read = &kv->reads[kv->taken++ % SPW_KV_READS];
+    struct spw_kv_load *load = read->load;
+    int rc = spw_disk_wait(kv->lane, &read->run.job, read->submitted);
+    int failed = read->run.job.io.rc;
     if (failed && !rc) {
-        spw_kv_note_loss(r->seq, r->layer, spw_tile_run_failed_tile(&d->run), failed);
+        spw_kv_note_loss(load->seq, load->layer, spw_tile_run_failed_tile(&read->run), failed);
         rc = -EBADMSG;
     }
     int passed = 0;
-    if (spw_tier_has(&kv->host, d->run.memory))
-        passed = pass_on(kv, layer_of(r)->ids + d->run.tile, &d->run, !failed);
-    r->n_reads--;
-    if (!r->rc)
-        r->rc = rc ? rc : passed;
+    if (spw_tier_has(&kv->host, read->run.memory))
+        passed = pass_on(kv, layer_of(load)->ids + read->run.tile, &read->run, !failed);
+    load->n_reads--;
+    if (!load->rc)
+        load->rc = rc ? rc : passed;
 }
 
 /* ---- queueing reads ---- */
@@ -124,58 +125,59 @@ static bool needs_read(const struct spw_kv_tile *t)
     return t->device && !t->device_refs && !t->host;
 }
 
-static void skip_present(struct spw_kv_load *r)
+static void skip_present(struct spw_kv_load *load)
 {
-    while (r->queued < r->end && !needs_read(tile_of(r, r->queued)))
-        r->queued++;
+    while (load->queued < load->end && !needs_read(tile_of(load, load->queued)))
+        load->queued++;
 }
 
 /* *out: the destination of the next tile of a read; NULL: there is no frame. */
-static int take_place(struct spw_kv *kv, const struct spw_tile_run *d, const struct spw_kv_tile *t,
-                      void **out)
+static int take_place(struct spw_kv *kv, const struct spw_tile_run *run,
+                      const struct spw_kv_tile *t, void **out)
 {
     *out = kv->o.disk_to_device ? t->device : NULL;
     if (kv->o.disk_to_device || !spw_tier_n_free(&kv->host))
         return 0;
-    return spw_kv_take_host_frame(kv, d->n ? d->memory + (d->n - 1) * kv->o.tile_bytes : NULL, out);
+    return spw_kv_take_host_frame(kv, run->n ? run->memory + (run->n - 1) * kv->o.tile_bytes : NULL,
+                                  out);
 }
 
 /* Queues one read of the load's next tiles; *none: no frame is free for it. */
-static int queue_next_read(struct spw_kv *kv, struct spw_kv_load *r, bool *none)
+static int queue_next_read(struct spw_kv *kv, struct spw_kv_load *load, bool *none)
 {
-    struct spw_kv_read *d = spw_kv_next_read(kv, r, r->queued);
+    struct spw_kv_read *read = spw_kv_next_read(kv, load, load->queued);
     uint32_t most = (uint32_t)spw_max_u64(READ_BYTES / kv->o.tile_bytes, 1);
     int rc = 0;
-    for (; r->queued < r->end && needs_read(tile_of(r, r->queued)); r->queued++) {
-        const struct spw_kv_tile *t = tile_of(r, r->queued);
+    for (; load->queued < load->end && needs_read(tile_of(load, load->queued)); load->queued++) {
+        const struct spw_kv_tile *t = tile_of(load, load->queued);
         void *memory = NULL;
-        rc = take_place(kv, &d->run, t, &memory);
+        rc = take_place(kv, &read->run, t, &memory);
         if (!memory)
             break;
-        if (spw_tile_run_extend(&d->run, t->disk, memory, kv->o.tile_bytes, most))
+        if (spw_tile_run_extend(&read->run, t->disk, memory, kv->o.tile_bytes, most))
             continue;
         if (!kv->o.disk_to_device)
             spw_kv_put_host_frame(kv, memory);
         break;
     }
-    skip_present(r);
-    *none = !d->run.n;
+    skip_present(load);
+    *none = !read->run.n;
     if (*none)
         return rc;
     kv->queued++;
-    r->n_reads++;
-    return submit_read(kv, d);
+    load->n_reads++;
+    return submit_read(kv, read);
 }
 
 /* Queues as many reads as may be in flight, those of the oldest loads first. */
 static int queue_reads(struct spw_kv *kv)
 {
     bool none = false;
-    for (struct spw_kv_load *r = kv->loads; r; r = r->next)
-        while (r->queued < r->end && !r->rc) {
+    for (struct spw_kv_load *load = kv->loads; load; load = load->next)
+        while (load->queued < load->end && !load->rc) {
             if (!spw_kv_can_read(kv))
                 return 0;
-            SPW_TRY(queue_next_read(kv, r, &none));
+            SPW_TRY(queue_next_read(kv, load, &none));
             if (none)
                 return 0;
         }
@@ -188,9 +190,9 @@ static int queue_reads(struct spw_kv *kv)
 static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
 {
     struct spw_kv *kv = seq->kv;
-    const struct spw_kv_table *l = &seq->tables[layer];
-    struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
-    const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
+    const struct spw_kv_table *table = &seq->tables[layer];
+    struct spw_kv_tile *t = &kv->tiles[table->ids[i]];
+    const struct spw_kv_tile *before = spw_kv_tile_before(kv, table, i);
     if (t->device)
         return 0;
     SPW_TRY(spw_kv_wait_written(seq, layer, i));
@@ -207,16 +209,16 @@ static int take_frame(struct spw_kv_seq *seq, uint32_t layer, uint32_t i)
                                     &t->device);
 }
 
-/* Orders reads after the kernels that used the frames, and queues the copies of tiles that are on
- * the host. */
-static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t begin)
+/* Queues the copies of tiles that are on the host, after the kernels that used the frames. Reads of
+ * other tiles from the disk wait for these kernels, too. */
+static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *table, uint32_t begin)
 {
     uint32_t n = 0;
     if (kv->o.disk)
         SPW_TRY(spw_kv_order(kv, kv->lane->compute,
                              kv->o.disk_to_device ? kv->lane->disk : kv->lane->kv_up)); /* 3 */
-    for (uint32_t i = begin; i < l->begin; i++) {
-        const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+    for (uint32_t i = begin; i < table->begin; i++) {
+        const struct spw_kv_tile *t = &kv->tiles[table->ids[i]];
         if (t->device_refs || !t->host || t->host == t->device)
             continue;
         if (!n++)
@@ -228,11 +230,11 @@ static int fill_from_host(struct spw_kv *kv, const struct spw_kv_table *l, uint3
 }
 
 /* Frees the frames of a load that has failed or was cancelled. A copy may still write them. */
-static void give_back(struct spw_kv *kv, struct spw_kv_table *l, uint32_t begin, uint32_t end)
+static void give_back(struct spw_kv *kv, struct spw_kv_table *table, uint32_t begin, uint32_t end)
 {
     spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* fails only if the device is lost */
     for (uint32_t i = begin; i < end; i++) {
-        struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
+        struct spw_kv_tile *t = &kv->tiles[table->ids[i]];
         if (!t->device || t->device_refs)
             continue;
         if (t->device != t->host)
@@ -244,23 +246,23 @@ static void give_back(struct spw_kv *kv, struct spw_kv_table *l, uint32_t begin,
 static int begin_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
     struct spw_kv *kv = seq->kv;
-    struct spw_kv_table *l = &seq->tables[layer];
+    struct spw_kv_table *table = &seq->tables[layer];
     int rc = 0;
-    for (uint32_t i = begin; i < l->begin && !rc; i++)
+    for (uint32_t i = begin; i < table->begin && !rc; i++)
         rc = take_frame(seq, layer, i);
-    rc = rc ? rc : fill_from_host(kv, l, begin);
+    rc = rc ? rc : fill_from_host(kv, table, begin);
     if (rc) {
         spw_kv_flush_copies(kv); /* what a failure left */
-        give_back(kv, l, begin, l->begin);
+        give_back(kv, table, begin, table->begin);
         return rc;
     }
-    l->load = (struct spw_kv_load){
-        .seq = seq, .layer = layer, .begin = begin, .end = l->begin, .queued = begin};
-    skip_present(&l->load);
+    table->load = (struct spw_kv_load){
+        .seq = seq, .layer = layer, .begin = begin, .end = table->begin, .queued = begin};
+    skip_present(&table->load);
     struct spw_kv_load **at = &kv->loads;
     while (*at)
         at = &(*at)->next;
-    *at = &l->load;
+    *at = &table->load;
     return queue_reads(kv);
 }
 
@@ -270,13 +272,13 @@ static bool is_at_rest(const struct spw_kv_tile *t)
     return t->refs == 1 && !t->device && !t->host && !t->writing && t->disk != SPW_DISK_NONE;
 }
 
-static bool can_begin(const struct spw_kv *kv, const struct spw_kv_table *l, uint32_t begin)
+static bool can_begin(const struct spw_kv *kv, const struct spw_kv_table *table, uint32_t begin)
 {
-    if (!kv->o.disk || l->load.seq || begin >= l->begin ||
-        l->begin - begin > spw_tier_n_free(&kv->device) + kv->n_free_soon)
+    if (!kv->o.disk || table->load.seq || begin >= table->begin ||
+        table->begin - begin > spw_tier_n_free(&kv->device) + kv->n_free_soon)
         return false;
-    for (uint32_t i = begin; i < l->begin; i++)
-        if (!is_at_rest(&kv->tiles[l->ids[i]]))
+    for (uint32_t i = begin; i < table->begin; i++)
+        if (!is_at_rest(&kv->tiles[table->ids[i]]))
             return false;
     return true;
 }
@@ -294,13 +296,13 @@ bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer)
 
 /* ---- finishing ---- */
 
-static void end(struct spw_kv *kv, struct spw_kv_load *r)
+static void end(struct spw_kv *kv, struct spw_kv_load *load)
 {
     struct spw_kv_load **at = &kv->loads;
-    while (*at != r)
+    while (*at != load)
         at = &(*at)->next;
-    *at = r->next;
-    r->seq = NULL;
+    *at = load->next;
+    load->seq = NULL;
 }
 
 /* Waits for the oldest read or write, whose frames another read can then use. */
@@ -316,38 +318,38 @@ static int wait_for_oldest(struct spw_kv *kv)
 int spw_kv_finish_load(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv *kv = seq->kv;
-    struct spw_kv_table *l = &seq->tables[layer];
-    struct spw_kv_load *r = &l->load;
+    struct spw_kv_table *table = &seq->tables[layer];
+    struct spw_kv_load *load = &table->load;
     int rc = 0;
-    if (!r->seq)
+    if (!load->seq)
         return 0;
-    while (!rc && (r->n_reads || (r->queued < r->end && !r->rc))) {
+    while (!rc && (load->n_reads || (load->queued < load->end && !load->rc))) {
         rc = queue_reads(kv);
         if (!rc)
             rc = wait_for_oldest(kv);
     }
-    while (r->n_reads) /* the device is lost */
+    while (load->n_reads) /* the device is lost */
         spw_kv_finish_read(kv);
-    rc = rc ? rc : r->rc;
-    assert(l->begin == r->end);
-    end(kv, r);
+    rc = rc ? rc : load->rc;
+    assert(table->begin == load->end);
+    end(kv, load);
     if (rc) {
-        give_back(kv, l, r->begin, r->end);
+        give_back(kv, table, load->begin, load->end);
         return rc;
     }
-    for (uint32_t i = r->begin; i < r->end; i++)
-        kv->tiles[l->ids[i]].device_refs++;
-    l->begin = r->begin;
+    for (uint32_t i = load->begin; i < load->end; i++)
+        kv->tiles[table->ids[i]].device_refs++;
+    table->begin = load->begin;
     SPW_TRY(queue_reads(kv));
     return kv->o.disk_to_device ? 0 : spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute); /* 5 */
 }
 
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
-    const struct spw_kv_table *l = &seq->tables[layer];
-    assert(begin >= l->first);
+    const struct spw_kv_table *table = &seq->tables[layer];
+    assert(begin >= table->first);
     SPW_TRY(spw_kv_finish_load(seq, layer));
-    if (begin >= l->begin)
+    if (begin >= table->begin)
         return 0;
     int rc = begin_load(seq, layer, begin);
     int finished = spw_kv_finish_load(seq, layer); /* also ends loads that a lost device has left */
@@ -361,13 +363,13 @@ int spw_kv_forget_loads(struct spw_kv_seq *seq, uint64_t *n_read)
     while (spw_kv_is_reading(kv))
         spw_kv_finish_read(kv);
     for (uint32_t i = 0; i < kv->o.n_layers; i++) {
-        struct spw_kv_load *r = &seq->tables[i].load;
-        if (!r->seq)
+        struct spw_kv_load *load = &seq->tables[i].load;
+        if (!load->seq)
             continue;
-        *n_read += r->queued - r->begin;
-        rc = rc ? rc : r->rc;
-        end(kv, r);
-        give_back(kv, &seq->tables[i], r->begin, r->end);
+        *n_read += load->queued - load->begin;
+        rc = rc ? rc : load->rc;
+        end(kv, load);
+        give_back(kv, &seq->tables[i], load->begin, load->end);
     }
     return rc;
 }

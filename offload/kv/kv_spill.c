@@ -1,4 +1,4 @@
-/* Spills: see kv_cache.h. kv_tile.c lists the numbered orders.
+/* Spills: see kv_cache.h. kv_tile.h lists the numbered orders.
  *
  *     device --down--> host ==disk==> DISK
  *     device =========disk==========> DISK      (disk_to_device) */
@@ -38,8 +38,8 @@ static bool moves_to_disk(const struct spw_kv_table *l, const struct spill *s,
 }
 
 /* Writes the lower copy of a tile that has none. */
-static int write_down(struct spw_kv *kv, const struct spw_kv_table *l, const struct spill *s,
-                      uint32_t i)
+static int copy_to_lower_tier(struct spw_kv *kv, const struct spw_kv_table *l,
+                              const struct spill *s, uint32_t i)
 {
     struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
     const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
@@ -60,7 +60,7 @@ static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *
         struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
         if (needs_lower_copy(l, s, t, i))
-            SPW_TRY(write_down(kv, l, s, i));
+            SPW_TRY(copy_to_lower_tier(kv, l, s, i));
         else if (moves_to_disk(l, s, t, i))
             SPW_TRY(spw_kv_write_tile(kv, l->ids[i], SPW_KV_WRITING_FROM_HOST,
                                       before ? before->disk : SPW_DISK_NONE));

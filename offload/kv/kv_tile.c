@@ -1,23 +1,4 @@
-/* Tiles and frames of the KV cache: see kv_cache.h and kv_tile.h.
- *
- * Four streams and the I/O threads use a tile. "A waits B" means that stream A waits for an event
- * that was recorded on stream B. These orders must hold:
- *   1. A spill (down) reads a frame after the kernels that filled it.       down waits compute
- *   2. After a spill has freed a frame, nothing writes the frame before the spill has read it.
- *                                                                           taker waits down
- *   3. Queued kernels may still read a frame that was freed without a spill. compute is one queue
- *      and needs no wait; other streams wait for compute before they write the frame.
- *   4. A load (up) reads a host frame after the spill that wrote it. `up` waits once for each spill
- *      (tickets).                                                           up waits down
- *   5. Kernels read a loaded tile after its load.                           compute waits up
- *   6. A write to the disk reads a frame after the work that filled it.
- *                                                                 disk waits compute, or down
- *   7. A frame that is written to the disk is freed when the host knows that the write is over.
- *      Copies up from a host frame may still be queued then.                down waits up
- *   8. A read from the disk writes a device frame (order 3 for the disk's stream) or a host frame.
- *                                                     disk waits down, which has waited for up
- *   9. Work that uses the bytes of a read is queued after the host has waited for the read.
- * Every wait is for an event that has been recorded already, so there is no cycle. */
+/* Tiles and frames of the KV cache: see kv_cache.h and kv_tile.h. */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>

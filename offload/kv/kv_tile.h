@@ -1,5 +1,24 @@
 /* Inside the KV cache: tiles and their frames, and reads and writes of the disk that are in flight.
- * For offload/kv/ only. See kv_cache.h; kv_tile.c lists the orders between streams. */
+ * For offload/kv/ only. See kv_cache.h.
+ *
+ * Four streams and the I/O threads use a tile. "A waits B" means that stream A waits for an event
+ * that was recorded on stream B. These orders must hold:
+ *   1. A spill (down) reads a frame after the kernels that filled it.       down waits compute
+ *   2. After a spill has freed a frame, nothing writes the frame before the spill has read it.
+ *                                                                           taker waits down
+ *   3. Queued kernels may still read a frame that was freed without a spill. compute is one queue
+ *      and needs no wait; other streams wait for compute before they write the frame.
+ *   4. A load (up) reads a host frame after the spill that wrote it. `up` waits once for each spill
+ *      (tickets).                                                           up waits down
+ *   5. Kernels read a loaded tile after its load.                           compute waits up
+ *   6. A write to the disk reads a frame after the work that filled it.
+ *                                                                 disk waits compute, or down
+ *   7. A frame that is written to the disk is freed when the host knows that the write is over.
+ *      Copies up from a host frame may still be queued then.                down waits up
+ *   8. A read from the disk writes a device frame (order 3 for the disk's stream) or a host frame.
+ *                                                     disk waits down, which has waited for up
+ *   9. Work that uses the bytes of a read is queued after the host has waited for the read.
+ * Every wait is for an event that has been recorded already, so there is no cycle. */
 #ifndef SPW_OFFLOAD_KV_KV_TILE_H
 #define SPW_OFFLOAD_KV_KV_TILE_H
 
@@ -171,7 +190,8 @@ static inline int spw_kv_flush_copies(struct spw_kv *kv)
     return spw_copies_flush(&kv->copies);
 }
 
-/* Makes frames free that a spill may still read: from now on `compute` waits for the spill. */
+/* Frees the frames that spills have left. The caller has made sure that work which uses them waits
+ * for the spills (order 2). */
 void spw_kv_release_free_soon(struct spw_kv *kv);
 /* Takes a frame that work queued on `user` from now on may write; the next one after `after` in
  * memory, if that is not NULL and the frame is free. */

@@ -157,7 +157,7 @@ static int fit_blocks(struct spw_disk *d, uint64_t tile_bytes)
     return 0;
 }
 
-static int attach(struct spw_disk *d)
+static int register_file(struct spw_disk *d)
 {
     SPW_TRY(spw_io_register_file(d->io, d->fd, &d->file));
     return fit_blocks(d, d->tile_bytes);
@@ -197,7 +197,7 @@ static int open_scratch(struct spw_disk *d, const struct spw_disk_options *o, st
     if (!spw_mul_u64(o->tile_bytes, o->n_frames, &bytes))
         bytes = UINT64_MAX;
     SPW_TRY(take_room(d, o->directory, bytes, &d->sparse, err));
-    int rc = attach(d);
+    int rc = register_file(d);
     if (rc)
         return spw_fail(err, rc, "disk: %s: the I/O engine refuses the file (%s)", o->directory,
                         strerror(-rc));

@@ -49,8 +49,8 @@ void spw_disk_put(struct spw_disk *d, uint32_t frame);
 /* Call it instead of put if the drive has failed here: the frame is used again only if no other
  * frame is free. Its bytes are then checked as always. */
 void spw_disk_retire(struct spw_disk *d, uint32_t frame);
-/* Prepares a second write. bad: the drive has failed here: takes another frame if one is free, and
- * retires this one. -EDQUOT: the write limit; the frame does not change. */
+/* The frame for a second write. bad: the drive has failed in this frame: takes another frame if one
+ * is free, and retires this one. -EDQUOT: the write limit; the frame does not change. */
 int spw_disk_retry_frame(struct spw_disk *d, bool bad, uint32_t *frame);
 uint32_t spw_disk_n_retired(const struct spw_disk *d);
 /* The number of frames in use; bytes that count against the limit. */

@@ -37,8 +37,7 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
                     struct spw_error *err);
 void spw_answer_close(struct spw_answer *a);
 
-/* Tokens of the answer, given ones included, and whether one more step has to be made for it:
- * SPW_FINISH_NONE, else how it ended. */
+/* How the answer ended; SPW_FINISH_NONE: it needs another step. */
 enum spw_finish spw_answer_finish(const struct spw_answer *a);
 /* The next token, picked from logits [vocab]. -ENOMEM: text could not be kept. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);

@@ -41,7 +41,7 @@ struct entry {
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
     float *kept_logits;   /* owned, [vocab] or NULL: for a copy, see spw_batch_keep_logits */
-    bool has_end;         /* and text, if the answer has some */
+    bool has_end;         /* the request has ended; the answer has its text */
     struct spw_error why; /* of a failed one */
 };
 
@@ -51,12 +51,12 @@ struct spw_batch {
     struct entry **entries; /* owned, [capacity]: request first_id + i; NULL: it was taken */
     uint64_t first_id, n_submitted, capacity;
     uint64_t first_waiting;             /* no request with a lower number waits */
-    uint32_t n_own_waiting;             /* that wait, and bring their session */
+    uint32_t n_own_waiting;             /* waiting requests that bring their session */
     struct entry *unread, **end_unread; /* the queue of those with events */
     struct entry **closing; /* owned, [max_running]: ended, with the batch's session open */
     uint32_t n_closing;
     struct entry **running;     /* owned, [max_running]; NULL: free */
-    struct entry **stepping;    /* owned, [max_running]: whose span it is */
+    struct entry **stepping;    /* owned, [max_running]: the request of each span */
     struct spw_span *spans;     /* owned, [max_running]: the step's */
     struct spw_prompt *prompts; /* owned, [max_running]: while sessions are opened */
     uint32_t max_running;
@@ -433,13 +433,15 @@ static bool any_waits(struct spw_batch *b)
     return b->first_waiting <= b->n_submitted;
 }
 
-/* That the request's session holds in the end: the last token of an answer is only picked. */
+/* Tokens that the request's session holds in the end: the last token of an answer is only
+ * picked. */
 static uint64_t most_tokens(const struct spw_request *r)
 {
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
-/* That its first step computes: all but the last token of an answer that is given as a whole. */
+/* Tokens of the request's first step: all but the last token of an answer that is given as a
+ * whole. */
 static uint64_t first_tokens(const struct spw_request *r)
 {
     return spw_min_u64(r->n_prompt + r->n_given, most_tokens(r));
@@ -467,10 +469,10 @@ static void start(struct spw_batch *b, struct entry *x, uint32_t place)
     b->running[place] = x;
 }
 
-/* False: the batch has to open a session for the request, there is none or no room for its tiles,
- * and a running request will give its session back. If no request will, the result is true, and
- * open_session() fails with a reason. */
-static bool can_start(const struct spw_batch *b, const struct entry *x)
+/* Whether the request starts now. The request waits if no session is free, or if its tiles have no
+ * room, as long as a running request will give its session back. If none will, the request starts,
+ * and open_session() fails with a reason. */
+static bool starts_now(const struct spw_batch *b, const struct entry *x)
 {
     bool others_end = b->n_closing > 0; /* its session is open until the next step */
     uint32_t n_free = 0, n_open_soon = 0;
@@ -501,7 +503,7 @@ static void start_waiting(struct spw_batch *b)
             return;
         if (!waits(x))
             continue;
-        if (x->answer.request.session || (!others_wait && can_start(b, x)))
+        if (x->answer.request.session || (!others_wait && starts_now(b, x)))
             start(b, x, place);
         else
             others_wait = true;

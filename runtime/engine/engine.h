@@ -74,9 +74,9 @@ struct spw_limit_watch {
 /* Events that the caller has not read yet: see events.c. */
 struct spw_event_queue {
     struct spw_engine_event list[SPW_ENGINE_EVENTS_KEPT]; /* number n is at n % KEPT */
-    uint64_t n_added, n_read,
-        n_missed; /* read: or dropped; missed: dropped since the latest read */
-    uint64_t n_fallbacks, n_lost_tiles; /* of all that were added */
+    uint64_t n_added, n_read;           /* n_read: events that were read or dropped */
+    uint64_t n_missed;                  /* events that were dropped since the latest read */
+    uint64_t n_fallbacks, n_lost_tiles; /* events of these kinds, read or not */
 };
 
 /* What was counted under earlier plans. */

@@ -22,12 +22,13 @@ static int check_room(const struct spw_engine *e, uint64_t most_tokens, struct s
     uint64_t open = spw_engine_open_tiles(e), own = spw_waterline_tiles(most_tokens);
     if (spw_share_fits(&e->plan, open + own))
         return 0;
-    return spw_fail(err, -ENOMEM,
-                    "a session of %llu tokens: there is memory for %llu tokens of all sessions, "
-                    "and the open ones may hold %llu; close some, or plan for more full_sessions",
-                    (unsigned long long)most_tokens,
-                    (unsigned long long)spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
-                    (unsigned long long)open * SPW_TILE_TOKENS);
+    return spw_fail(
+        err, -ENOMEM,
+        "a session of %llu tokens: there is memory for %llu tokens of all sessions, "
+        "and the open ones may hold %llu; close some, or open the engine with more full_sessions",
+        (unsigned long long)most_tokens,
+        (unsigned long long)spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
+        (unsigned long long)open * SPW_TILE_TOKENS);
 }
 
 int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,

@@ -1,8 +1,8 @@
 /* How the open sessions share the frames of a plan: one pool a tier, divided by what each session
  * may still need. A pure function of the plan and of the lengths that the sessions may reach.
  *
- *   device frames   each session gets what it needs, or an equal part of what the sessions that
- *   host frames     need less leave to the others
+ *   device frames   divided fairly (max-min): who needs little gets all of it, and the rest is
+ *   host frames     divided equally among the others
  *
  * A session that is short, or alone, leaves frames to the others. The open sessions may hold the
  * tiles of info.full_sessions contexts together (spw_share_fits), and the frames of every tier
@@ -39,25 +39,26 @@ uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_t
 void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
                         const struct spw_session_tiles *t, uint64_t frames);
 
-/* Whether sessions that together hold `tiles` may be open: the sum of spw_waterline_tiles of the
- * most tokens of each. It does not depend on the budgets, so sessions that fit a plan fit another
- * one that takes its place. */
+/* The most tiles of a layer that all open sessions may hold together. The number does not depend on
+ * the budgets, so sessions that fit a plan fit another one that takes its place. */
 static inline uint64_t spw_share_most_tiles(const struct spw_plan *p)
 {
     return p->info.full_sessions * (uint64_t)p->max_tiles;
 }
+/* Whether sessions may be open that together hold `tiles`: the sum of spw_waterline_tiles of the
+ * most tokens of each. */
 static inline bool spw_share_fits(const struct spw_plan *p, uint64_t tiles)
 {
     return tiles <= spw_share_most_tiles(p);
 }
 
-/* Divides `total` among n by their `want`: sets each `part`. The parts of those that get less than
- * they want are equal, and larger than what any other wants. */
+/* Divides `total` among n by their `want`, max-min fair: sets each `part`. Small wants are met
+ * whole, and the others get equal parts of the rest. */
 void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total);
 /* Whether tiles of a session have to move when it gets `b` in the place of `a`. */
 bool spw_share_differs(const struct spw_residency a[SPW_LAYER_KINDS],
                        const struct spw_residency b[SPW_LAYER_KINDS]);
-/* Sets the residency of all n. That of a session which is not open is the plan's. */
+/* Sets the residency of all n. A session that is not open gets the plan's residency. */
 void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n);
 
 #endif

@@ -20,7 +20,7 @@ struct spw_query {
     const struct spw_attend *a;
     const struct spw_attend_part *s;
     const struct spw_residency *r;  /* of the layer's kind */
-    uint32_t end;                   /* of the tiles there are */
+    uint32_t end;                   /* after the last tile */
     uint32_t first, streamed_end;   /* tiles [first, streamed_end) come from lower tiers */
     uint32_t from;                  /* tiles before it have been read: a split's border */
     uint8_t *y;                     /* rows' results, from the last call */
@@ -134,7 +134,7 @@ static int quantize_tile(const struct spw_query *q, uint32_t tile)
         a->lane->compute);
 }
 
-/* What will be old for the queries after these rows is so from now on. */
+/* Quantizes the tiles that no query after these rows reads exactly. */
 static int quantize(const struct spw_query *q)
 {
     const struct spw_attend_part *s = q->s;

@@ -5,9 +5,9 @@
  *   chunk    rows that go through one layer together
  *   part     the rows of a chunk that belong to one span
  *
- *   span 0  |-------------------|   span 1 |--|   span 2 |--|
- *   chunks  |--------|--------|-----------------------------|
- *   parts   |--------|--------|-|          |--|          |--|
+ *   passes  |---------------------------------|----------|
+ *   chunks  |----------|----------|-----------|----------|
+ *   parts   |0000000000|0000000000|1111|222222|2222222222|     the span of each row
  *
  * A span that fits into one chunk is not cut: it starts a new chunk if the open one is too full. */
 #ifndef SPW_RUNTIME_STEP_CUT_H

@@ -35,7 +35,7 @@ void spw_executor_stop_predicting(struct spw_executor *x)
     x->account = NULL;
 }
 
-/* The step that was expected has come, or never will. */
+/* Another step begins, or none will: transfers ahead are used by now, or were dropped. */
 static void end_expecting(struct spw_executor *x)
 {
     struct spw_schedule_progress last;
@@ -247,8 +247,8 @@ static int run_logits(struct spw_executor *x, const struct logits_sink *d)
 
 /* ---- a pass ---- */
 
-/* Whether all that was quantized so far was finite. */
-static int ask_flags(struct spw_executor *x)
+/* Queues the copy of the flag: was a quantized value not finite? */
+static int fetch_flags(struct spw_executor *x)
 {
     uint64_t bytes = spw_traffic_flags(x->plan);
     if (!bytes)
@@ -258,7 +258,7 @@ static int ask_flags(struct spw_executor *x)
                          SPW_LINK_DEVICE_TO_HOST, x->lane->compute);
 }
 
-/* After compute has been waited for. */
+/* -EDOM: a value was not finite; clears the flag. Compute has been waited for. */
 static int check_flags(struct spw_executor *x)
 {
     uint32_t *not_finite = (uint32_t *)(x->lane->host_arena + x->plan->host.flags);
@@ -310,12 +310,13 @@ static int run_layers(struct spw_executor *x)
     s->chunks_before_pause += pause; /* a pass has ended: after the first chunk of the next one */
     for (uint32_t i = 0; i < s->n_items; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
-    SPW_TRY(ask_flags(x));
+    SPW_TRY(fetch_flags(x));
     s->reached.through = true;
     return 0;
 }
 
-/* A prompt's span can be taken back with its question: what it drops stays until the next one. */
+/* A caller may take a prompt back, to ask another question: the tiles that this span drops keep
+ * their frames until the next prompt. */
 static void retain_exact_tiles(struct spw_executor *x)
 {
     for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
@@ -368,7 +369,7 @@ static int set_aside(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
     struct spw_schedule *schedule = &s->now->schedule;
-    SPW_TRY(ask_flags(x));
+    SPW_TRY(fetch_flags(x));
     spw_traffic_add(x->account, SPW_MOVED_DEVICE_TO_HOST, spw_traffic_flags(x->plan));
     SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
     SPW_TRY(check_flags(x));
@@ -382,7 +383,7 @@ static int set_aside(struct spw_executor *x)
     spw_traffic_set_aside(x->account, &s->reached);
     s->reached.loads = 0;
     s->is_aside = true;
-    return -EAGAIN;
+    return 0;
 }
 
 /* Whether the caller continues the step that was set aside. Its tokens may lie elsewhere now. */
@@ -423,18 +424,25 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
     spw_progress_begin(&s->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n);
 }
 
+/* rc: of the pass. -EAGAIN: sets the step aside. */
 static int end_pass(struct spw_executor *x, int rc)
 {
     struct spw_step *s = x->step;
-    if (rc == -EAGAIN)
+    if (rc == -EAGAIN) {
         rc = set_aside(x);
-    if (rc == -EAGAIN)
-        return rc;
+        if (!rc)
+            return -EAGAIN;
+    }
     s->is_aside = false;
     if (rc)
         forget_loads(x);
     tell_pass(x, rc);
     return rc;
+}
+
+static bool next_pass(struct spw_executor *x)
+{
+    return spw_step_next_pass(x->step, !spw_executor_is_aside(x));
 }
 
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
@@ -452,8 +460,8 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
         spw_traffic_continue(x->account);
     else
         begin_step(x, items, n);
-    while (again || spw_step_next_pass(s, !spw_executor_is_aside(x))) {
-        again = false;
+    bool more = again || next_pass(x);
+    for (; more; more = next_pass(x)) {
         SPW_TRY(end_pass(x, run_pass(x, &d)));
         if (x->o.on_pass && !spw_step_is_last_pass(s))
             x->o.on_pass(x->o.pass_context);

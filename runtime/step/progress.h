@@ -31,7 +31,7 @@ void spw_progress_begin(struct spw_progress_marks *m, uint64_t n_new_tokens, uin
                         bool prefill);
 /* A chunk of `rows` tokens has been queued through one layer. -ECANCELED: the step is to end. */
 int spw_progress_mark(struct spw_progress_marks *m, uint64_t rows);
-/* Whether it is, asked where there is nothing to wait for: 0 or -ECANCELED. */
+/* Whether the step is to end, without waiting for a chunk: 0 or -ECANCELED. */
 int spw_progress_ask(const struct spw_progress_marks *m);
 /* The step is done, and all its work. */
 void spw_progress_end(struct spw_progress_marks *m);

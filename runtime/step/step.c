@@ -5,29 +5,29 @@
 
 /* ---- open, close ---- */
 
-static int open_pass(struct spw_step *s, struct spw_pass *f, const struct spw_weights *weights,
+static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw_weights *weights,
                      uint64_t pass_rows)
 {
     const uint32_t of_layers = weights->layer_blocks[s->config->n_layers];
-    SPW_TRY(spw_cut_init(&f->cut, s->plan->chunk, pass_rows, s->most_spans));
-    f->spans = spw_alloc_zero(s->most_spans, sizeof *f->spans);
-    f->parts = spw_alloc_zero(f->cut.most_parts, sizeof *f->parts);
-    f->schedule = (struct spw_schedule){
+    SPW_TRY(spw_cut_init(&pass->cut, s->plan->chunk, pass_rows, s->most_spans));
+    pass->spans = spw_alloc_zero(s->most_spans, sizeof *pass->spans);
+    pass->parts = spw_alloc_zero(pass->cut.most_parts, sizeof *pass->parts);
+    pass->schedule = (struct spw_schedule){
         .n_layers = s->config->n_layers,
         .kinds = s->config->layer_kinds,
         .slot_tiles = s->plan->slot_tiles,
-        .parts = f->parts,
+        .parts = pass->parts,
         .n_layer_blocks = of_layers,
         .n_head_blocks = weights->n_blocks - of_layers,
     };
-    return f->spans && f->parts ? 0 : -ENOMEM;
+    return pass->spans && pass->parts ? 0 : -ENOMEM;
 }
 
-static void close_pass(struct spw_pass *f)
+static void close_pass(struct spw_pass *pass)
 {
-    spw_cut_free(&f->cut);
-    spw_free(f->spans);
-    spw_free(f->parts);
+    spw_cut_free(&pass->cut);
+    spw_free(pass->spans);
+    spw_free(pass->parts);
 }
 
 /* All layers of a kind hold the same tiles of a session. */
@@ -106,25 +106,27 @@ static uint32_t shared_disk_end(const struct spw_step *s, uint32_t i, uint32_t k
     return disk_end;
 }
 
-/* What lies on disk of each span when the first layer begins, and from chunk to chunk. */
-static void start_disk_ends(struct spw_step *s, const struct spw_pass *f)
+/* disk_end_at_chunk when the first chunk begins. */
+static void start_disk_ends(struct spw_step *s, const struct spw_pass *pass)
 {
     for (uint32_t i = 0; i < s->n_items; i++)
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
             const struct spw_residency *at = &s->items[i].seq->residency[k];
-            uint32_t wait = spw_waterline_begin_waiting(at, &f->spans[i]);
+            uint32_t wait = spw_waterline_begin_waiting(at, &pass->spans[i]);
             s->disk_end_at_chunk[i][k] =
                 spw_max_u32(s->disk_end[i][k], spw_waterline_disk_end(at, wait));
         }
 }
 
-static void raise_disk_ends(struct spw_step *s, const struct spw_pass *f, const struct spw_chunk *c)
+/* disk_end_at_chunk after chunk c. */
+static void raise_disk_ends(struct spw_step *s, const struct spw_pass *pass,
+                            const struct spw_chunk *c)
 {
     for (uint32_t i = 0; i < c->n_parts; i++) {
-        const struct spw_part *part = &f->cut.parts[c->first_part + i];
+        const struct spw_part *part = &pass->cut.parts[c->first_part + i];
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
             const struct spw_residency *at = &s->items[part->span].seq->residency[k];
-            uint32_t after = spw_waterline_begin_after(at, &f->spans[part->span], part->to);
+            uint32_t after = spw_waterline_begin_after(at, &pass->spans[part->span], part->to);
             uint32_t *disk_end_at_chunk = &s->disk_end_at_chunk[part->span][k];
             *disk_end_at_chunk = spw_max_u32(*disk_end_at_chunk, spw_waterline_disk_end(at, after));
         }
@@ -132,68 +134,70 @@ static void raise_disk_ends(struct spw_step *s, const struct spw_pass *f, const 
 }
 
 /* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
-static void find_lead(const struct spw_step *s, struct spw_pass *f, uint32_t first, uint32_t n,
+static void find_lead(const struct spw_step *s, struct spw_pass *pass, uint32_t first, uint32_t n,
                       uint32_t kind)
 {
-    struct spw_part_reads *g = &f->parts[n];
+    struct spw_part_reads *reads = &pass->parts[n];
     uint32_t layer = s->first_layer[kind];
-    bool reads = g->ranges[kind].first < g->ranges[kind].end;
-    for (uint32_t i = first; i < n && reads && layer < s->config->n_layers; i++) {
-        const struct spw_part_reads *h = &f->parts[i];
-        if (h->shared_end[kind] || h->seq == g->seq)
+    bool any = reads->ranges[kind].first < reads->ranges[kind].end;
+    for (uint32_t i = first; i < n && any && layer < s->config->n_layers; i++) {
+        const struct spw_part_reads *other = &pass->parts[i];
+        if (other->shared_end[kind] || other->seq == reads->seq)
             continue;
-        uint32_t both = shared_end(s, f->cut.parts[i].span, f->cut.parts[n].span, layer);
-        uint32_t end = spw_schedule_one_transfer_end(&h->ranges[kind], &g->ranges[kind], both,
-                                                     f->schedule.slot_tiles);
-        if (end > g->shared_end[kind]) {
-            g->shared_end[kind] = end;
-            g->lead[kind] = i;
+        uint32_t both = shared_end(s, pass->cut.parts[i].span, pass->cut.parts[n].span, layer);
+        uint32_t end = spw_schedule_one_transfer_end(&other->ranges[kind], &reads->ranges[kind],
+                                                     both, pass->schedule.slot_tiles);
+        if (end > reads->shared_end[kind]) {
+            reads->shared_end[kind] = end;
+            reads->lead[kind] = i;
         }
     }
 }
 
-static void describe_part(struct spw_step *s, struct spw_pass *f, uint32_t first, uint32_t n)
+static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t first, uint32_t n)
 {
-    const struct spw_part *part = &f->cut.parts[n];
+    const struct spw_part *part = &pass->cut.parts[n];
     const struct spw_sequence *seq = s->items[part->span].seq;
-    struct spw_part_reads *g = &f->parts[n];
-    *g = (struct spw_part_reads){.seq = seq->kv};
+    struct spw_part_reads *reads = &pass->parts[n];
+    *reads = (struct spw_part_reads){.seq = seq->kv};
     for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++) {
-        uint32_t own = spw_waterline_streamed(&seq->residency[k], &f->spans[part->span], part->from,
-                                              &g->ranges[k].first, &g->ranges[k].end);
+        uint32_t own =
+            spw_waterline_streamed(&seq->residency[k], &pass->spans[part->span], part->from,
+                                   &reads->ranges[k].first, &reads->ranges[k].end);
         own = spw_max_u32(own, s->disk_end[part->span][k]);
-        g->disk_end[k] = shared_disk_end(s, part->span, k, own);
-        find_lead(s, f, first, n, k);
+        reads->disk_end[k] = shared_disk_end(s, part->span, k, own);
+        find_lead(s, pass, first, n, k);
     }
 }
 
-/* The lead's transfers bring them. */
-static void leave_shared_tiles(struct spw_part_reads *g)
+/* Leaves out the tiles that come with the transfers of the lead. */
+static void leave_shared_tiles(struct spw_part_reads *reads)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        if (g->shared_end[k])
-            g->ranges[k].first = g->shared_end[k];
+        if (reads->shared_end[k])
+            reads->ranges[k].first = reads->shared_end[k];
 }
 
 /* Turns the pass that was cut into spans and a schedule. `left`: where the step has moved to. */
-static void describe_pass(struct spw_step *s, struct spw_pass *f, const struct spw_step_span *left)
+static void describe_pass(struct spw_step *s, struct spw_pass *pass,
+                          const struct spw_step_span *left)
 {
-    spw_cut_describe(&f->cut, left, s->n_items, f->spans);
-    start_disk_ends(s, f);
-    for (uint32_t c = 0; c < f->cut.n_chunks; c++) {
-        const struct spw_chunk *chunk = &f->cut.chunks[c];
+    spw_cut_describe(&pass->cut, left, s->n_items, pass->spans);
+    start_disk_ends(s, pass);
+    for (uint32_t c = 0; c < pass->cut.n_chunks; c++) {
+        const struct spw_chunk *chunk = &pass->cut.chunks[c];
         for (uint32_t i = 0; i < chunk->n_parts; i++)
-            describe_part(s, f, chunk->first_part, chunk->first_part + i);
+            describe_part(s, pass, chunk->first_part, chunk->first_part + i);
         for (uint32_t i = 0; i < chunk->n_parts; i++)
-            leave_shared_tiles(&f->parts[chunk->first_part + i]);
-        raise_disk_ends(s, f, chunk);
+            leave_shared_tiles(&pass->parts[chunk->first_part + i]);
+        raise_disk_ends(s, pass, chunk);
     }
-    f->schedule.n_parts = f->cut.n_parts;
-    f->schedule.first_kv = (struct spw_kv_cursor){0};
-    f->schedule.first_block = (struct spw_block_cursor){0};
+    pass->schedule.n_parts = pass->cut.n_parts;
+    pass->schedule.first_kv = (struct spw_kv_cursor){0};
+    pass->schedule.first_block = (struct spw_block_cursor){0};
 }
 
-/* What will lie on disk when the pass is through. */
+/* disk_end after the pass. */
 static void raise_disk_end_of_pass(struct spw_step *s)
 {
     for (uint32_t i = 0; i < s->n_items; i++)

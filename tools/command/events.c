@@ -25,7 +25,7 @@ static bool was_said(const struct spw_fallback *f)
 static void describe_fallback(char out[96], enum spw_fallback_kind kind,
                               const struct spw_plan_info *plan)
 {
-    static const char *const texts[] = {[SPW_FALLBACK_BUDGETS] = "less memory is spare",
+    static const char *const texts[] = {[SPW_FALLBACK_BUDGETS] = "less memory is kept spare",
                                         [SPW_FALLBACK_CHUNK] = "the prefill chunk is smaller",
                                         [SPW_FALLBACK_SLOTS] = "there are fewer prefetch slots",
                                         [SPW_FALLBACK_WEIGHTS] = "fewer layers stay on the device",

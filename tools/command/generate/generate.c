@@ -13,7 +13,7 @@
 struct reply {
     struct run *run;
     const struct cli_input *in;
-    size_t index; /* of it */
+    size_t index; /* of this input */
     char *text;   /* owned: the answer of a batch, until its line is printed */
     size_t n_text, capacity;
     bool first, printed;
@@ -97,7 +97,7 @@ static int check_options(const struct cli_options *o)
 {
     static const char *const only_alone[] = {"dump-logits", "ids"};
     if (!o->prompts && cli_given(o, "sessions"))
-        return cli_fail(CLI_REFUSED, "--sessions: found without --prompts, expected both");
+        return cli_fail(CLI_REFUSED, "--sessions needs --prompts");
     for (size_t i = 0; o->prompts && i < sizeof only_alone / sizeof *only_alone; i++)
         if (cli_given(o, only_alone[i]))
             return cli_fail(CLI_REFUSED, "found both --prompts and --%s, expected one of them",
@@ -291,8 +291,8 @@ static bool any_plan(const struct run *r, const struct spw_options *options)
     return !spw_plan_query(&plan, r->o->operand, &least, NULL);
 }
 
-/* Of many prompts, those that no plan has room for are left out, the longest first, but for one. Of
- * the others as many run at a time as there is room for. */
+/* Leaves out prompts that no plan has room for, the longest first; one prompt always stays. As many
+ * of the others run at a time as there is room for. */
 static int fit_prompts(struct run *r, struct spw_options *options)
 {
     struct spw_error err = {0};
@@ -303,7 +303,7 @@ static int fit_prompts(struct run *r, struct spw_options *options)
         options->context = r->o->context ? r->o->context : r->inputs.longest;
         options->sessions = (uint32_t)spw_min_u64(r->o->sessions, n);
         if (cli_fit_sessions(options, r->o, &err) != -ENOMEM || !may_refuse || n == 1)
-            break; /* what remains to be refused, opening the engine refuses */
+            break; /* if no plan works, opening the engine says why */
         code = refuse_longest(r, &err);
     }
     return code;
