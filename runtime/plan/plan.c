@@ -127,7 +127,7 @@ static uint64_t kv_step_cost(const struct spw_plan *p, const struct spw_plan_inp
         return 0;
     for (uint32_t i = 0; i < LENGTHS; i++) {
         at.full_tiles = (uint32_t)((uint64_t)p->full_tiles * i / (LENGTHS - 1));
-        sum += spw_plan_kv_cost(&at, in) - spw_plan_hidden_cost(&at, in);
+        sum += spw_plan_kv_cost(&at, in) - spw_plan_overlapped_cost(&at, in);
     }
     return sum / LENGTHS;
 }
@@ -148,7 +148,7 @@ struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_pl
         [SPW_COST_NOT_RETAINED] = spw_plan_may_retain(p, in) && !p->retains,
         [SPW_COST_BYTES] = bytes * eighths(p, in, p->chunk),
         [SPW_COST_ROWS] = spw_sub_u64(spw_plan_most_rows(in), p->pass_rows),
-        [SPW_COST_HIDDEN] = p->hidden_on_host,
+        [SPW_COST_ROWS_ON_HOST] = p->hidden_on_host,
     }};
 }
 
@@ -325,7 +325,7 @@ static bool take_ring(struct spw_plan *p, const struct spw_plan *from,
 
 static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return spw_plan_kv_cost(p, in) - spw_plan_hidden_cost(p, in);
+    return spw_plan_kv_cost(p, in) - spw_plan_overlapped_cost(p, in);
 }
 
 /* No ring may cost the prompt a pass. */

@@ -88,11 +88,10 @@ struct spw_plan {
     uint32_t rows_beside; /* rows of a pass beside a step that was set aside; 0: one session only */
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */
-    /* Of resident blocks: that are copied into the arena; that are computed from the mapped file.
-     * Of blocks in host memory: packed copies; streamed blocks that stay mapped between two uses.
-     */
+    /* Bytes of resident blocks: copied into the arena; computed from the mapped file. Bytes of
+     * blocks in host memory: packed copies; streamed blocks that stay mapped between two uses. */
     uint64_t copied_bytes, mapped_bytes, packed_bytes, page_cache_bytes;
-    /* That each pass moves of streamed blocks: from the host to the device; from the disk. */
+    /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
      * are counted so that they can; there are enough frames. */

@@ -18,25 +18,25 @@ static uint32_t exact_tiles(const struct spw_plan *p, const struct spw_plan_inpu
 
 /* Tiles of one layer that a pass may leave behind, and that a rollback needs: all tiles that the
  * pass begins with, but for a sink. */
-static uint32_t pinned_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
+static uint32_t retained_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
 {
     return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
 }
 
 static uint64_t retained_window(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return spw_plan_n_sliding(p) ? pinned_of(p, window_tiles(p, in), 0) : 0;
+    return spw_plan_n_sliding(p) ? retained_of(p, window_tiles(p, in), 0) : 0;
 }
 
 uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t tiles = spw_plan_n_sliding(p) * retained_window(p, in);
     if (in->quantizes)
-        tiles += spw_plan_n_full(p) * pinned_of(p, exact_tiles(p, in), 1);
+        tiles += spw_plan_n_full(p) * retained_of(p, exact_tiles(p, in), 1);
     return in->sessions * tiles * p->exact_tile_bytes;
 }
 
-/* A chunk of m rows in k segments starts at most m/128 + k tiles, and makes as many old. */
+/* A chunk of m rows in k parts starts at most m/128 + k tiles, and makes as many old. */
 static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
@@ -211,7 +211,7 @@ uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_i
 
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,
  * as many as it holds and as there is time for. */
-uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
     uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles, full, sliding;

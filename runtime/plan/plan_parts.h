@@ -67,9 +67,9 @@ struct spw_candidate {
  * only where all numbers before it are equal. */
 enum spw_plan_cost_key {
     SPW_COST_NOT_RETAINED, /* 1: tiles are not retained, though they may */
-    SPW_COST_BYTES,        /* of the link that a decode step takes as long as: see plan.c */
+    SPW_COST_BYTES,        /* the time of a decode step, as bytes of the link: see plan.c */
     SPW_COST_ROWS,         /* that a pass lacks of the longest one */
-    SPW_COST_HIDDEN,       /* 1: hidden states lie on the host */
+    SPW_COST_ROWS_ON_HOST, /* 1: hidden states lie on the host */
     SPW_COST_KEYS,
 };
 
@@ -116,8 +116,8 @@ uint64_t spw_plan_exact_bytes(const struct spw_plan *p);
 /* What the device must have besides if plan.may_retain. */
 uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in);
 /* Sets the residency of the kinds: how sessions and layers share the frames of the device. Takes at
- * most as many frames as tiles need; with a ring one less, because the ring would have nothing to
- * do. Sessions pin nothing where sliding layers stream. False: too few frames. */
+ * most as many frames as tiles need; with a ring one less, so that the ring has a tile to stream.
+ * No tile is retained where sliding layers stream. False: too few frames. */
 bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, uint64_t frames);
 /* Tiles of one layer that lie on disk when all of `b` lie in lower tiers. */
 uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
@@ -126,7 +126,7 @@ uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower
  * part of KV's bytes that move while weights are read. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in);
-uint64_t spw_plan_hidden_cost(const struct spw_plan *p, const struct spw_plan_input *in);
+uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 
 /* ---- plan_blocks.c ---- */
 
