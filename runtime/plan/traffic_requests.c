@@ -1,4 +1,4 @@
-/* The bytes that batch.c moves for requests, by their lengths: see traffic.h.
+/* The bytes that a batch moves for requests, by their lengths: see traffic.h.
  *
  *   request    [tokens found | prompt computed now | new tokens but the last ]
  *   step       every live slot: its prompt in the first, then one token each
@@ -163,7 +163,7 @@ static uint64_t most_tokens(const struct spw_plan_request *r)
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
-/* Whether a waiting request fits beside those that run, as in batch.c. */
+/* Whether a waiting request fits beside those that run, as in batch_step.c. */
 static bool has_room(const struct requests *q, const struct spw_plan_request *request)
 {
     uint64_t tiles = spw_waterline_tiles(most_tokens(request));
@@ -309,7 +309,7 @@ static void end_step(struct requests *q, uint32_t slot)
     }
 }
 
-/* ---- tokens that requests share: as open_sessions of batch.c ---- */
+/* ---- tokens that requests share: as open_sessions of batch_step.c ---- */
 
 static void describe_prompt(struct requests *q, uint32_t slot)
 {

@@ -142,7 +142,7 @@ static void test_refusals(void)
         {"generate m --prompt x --context 100 --max-new-tokens 100", "expected at least 101"},
         {"generate m --prompt x --context 99999", "1024"},
         {"generate yarn --prompt x --context 2049", "the model knows 2048 positions"},
-        {"generate m --prompt x --sessions 2", "--sessions: found without --prompts"},
+        {"generate m --prompt x --sessions 2", "--sessions needs --prompts"},
         {"generate m --prompt x --stop ''", "--stop: found an empty text"},
         {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
         {"generate m --prompt x --report no/such/r.json", "--report: no/such/r.json"},

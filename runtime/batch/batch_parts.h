@@ -1,0 +1,69 @@
+/* What a batch consists of, for batch.c (requests and their events) and batch_step.c (steps).
+ * Nobody else includes this file. */
+#ifndef SPW_RUNTIME_BATCH_BATCH_PARTS_H
+#define SPW_RUNTIME_BATCH_BATCH_PARTS_H
+
+#include "runtime/batch/answer.h"
+#include "runtime/batch/shared_prompt.h"
+#include "runtime/engine/engine.h"
+#include "runtime/sampler.h"
+
+struct spw_batch_entry {
+    uint64_t id;
+    struct spw_answer answer;
+    struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
+    bool runs;                   /* or has run: it no longer waits */
+    bool knows_reuse;            /* the result has n_reused */
+    struct spw_batch_entry *next_unread; /* in the queue of those with events */
+    bool is_unread;                      /* it is in this queue */
+    /* Events that nobody has read yet: */
+    const float *logits;  /* of the token that was generated; NULL: none was */
+    float *kept_logits;   /* owned, [vocab] or NULL: for a copy, see spw_batch_keep_logits */
+    bool has_end;         /* the request has ended; the answer has its text */
+    struct spw_error why; /* of a failed one */
+};
+
+struct spw_batch {
+    struct spw_engine *engine;
+    const struct spw_tokenizer *tokenizer;
+    struct spw_batch_entry *
+        *entries; /* owned, [capacity]: request first_id + i; NULL: it was taken */
+    uint64_t first_id, n_submitted, capacity;
+    uint64_t first_waiting;                       /* no request with a lower number waits */
+    uint32_t n_own_waiting;                       /* waiting requests that bring their session */
+    struct spw_batch_entry *unread, **end_unread; /* the queue of those with events */
+    struct spw_batch_entry *
+        *closing; /* owned, [max_running]: ended, with the batch's session open */
+    uint32_t n_closing;
+    struct spw_batch_entry **running;  /* owned, [max_running]; NULL: free */
+    struct spw_batch_entry **stepping; /* owned, [max_running]: the request of each span */
+    struct spw_span *spans;            /* owned, [max_running]: the step's */
+    struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
+    uint32_t max_running;
+    uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
+    uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
+    int late_rc;            /* of a step of prompts beside others; 0: none has failed */
+    struct spw_error late;
+    struct spw_sampler *sampler; /* owned */
+    struct spw_batch_times times;
+};
+
+/* NULL: there is no such request, or it was taken. */
+static inline struct spw_batch_entry *spw_batch_find(const struct spw_batch *b, uint64_t id)
+{
+    return id >= b->first_id && id <= b->n_submitted ? b->entries[id - b->first_id] : NULL;
+}
+
+static inline bool spw_batch_waits(const struct spw_batch_entry *x)
+{
+    return x && !x->runs && x->answer.result.finish == SPW_FINISH_NONE;
+}
+
+/* The request has events from now on. */
+void spw_batch_note_events(struct spw_batch *b, struct spw_batch_entry *x);
+/* Events of earlier steps go, and so do sessions of requests that have ended. */
+void spw_batch_forget_events(struct spw_batch *b);
+/* The request is over. Text that was held back is final now, unless more was to come. */
+void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
+
+#endif
