@@ -138,8 +138,10 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residenc
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
 /* Lowers the disk's waterlines to the first tile that a failed write has left on the host, so that
- * the next spill visits it. Nothing may be in flight. */
-void spw_kv_find_unwritten(struct spw_kv_seq *seq);
+ * the next spill visits it. Nothing may be in flight. has: a waterline of the layer was lowered,
+ * and no spill has followed yet. */
+void spw_kv_find_failed_writes(struct spw_kv_seq *seq);
+bool spw_kv_has_failed_writes(const struct spw_kv_seq *seq, uint32_t layer);
 /* Cuts the sequence back to n tokens. No queued work may use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
 

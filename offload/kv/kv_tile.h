@@ -118,6 +118,7 @@ struct spw_kv_table {
     /* Dropped tiles in [retained, retained_end) keep their frames. retained_end 0: none is
      * retained. */
     uint32_t retained, retained_end;
+    bool has_failed_writes;  /* disk_end was lowered: see spw_kv_find_failed_writes */
     struct spw_kv_load load; /* of the form that moves between the tiers */
 };
 

@@ -45,7 +45,7 @@ static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
             continue;
         if (!spw_kv_can_truncate(s->seq.kv, residency, n))
             return -ENODATA;
-        spw_kv_find_unwritten(s->seq.kv);
+        spw_kv_find_failed_writes(s->seq.kv);
         spw_kv_truncate(s->seq.kv, residency, n);
     }
     return 0;

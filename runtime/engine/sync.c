@@ -108,9 +108,14 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
 
 #define EMPTY "the sessions of the step are empty now"
 
+/* Cuts the sessions back. Later spills write tiles again that a failed write has left on the host.
+ */
 static int recover(struct spw_engine *e)
 {
-    return spw_recover_step(e, e->step.sessions, e->step.n);
+    SPW_TRY(spw_recover_step(e, e->step.sessions, e->step.n));
+    for (uint32_t i = 0; i < e->step.n; i++)
+        spw_kv_find_failed_writes(e->step.sessions[i]->seq.kv);
+    return 0;
 }
 
 /* After a failure of the device the tiles hold parts of a step: nothing of these sessions is

@@ -10,8 +10,10 @@ static const struct spw_residency *residency_of(const struct spw_residency_moves
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
                  uint32_t begin)
 {
-    if (begin <= spw_kv_begin(seq->kv, layer)) /* then disk_end has not risen either */
-        return 0;
+    uint32_t now = spw_kv_begin(seq->kv, layer);
+    if (begin <= now && !spw_kv_has_failed_writes(seq->kv, layer))
+        return 0; /* then disk_end has not risen either */
+    begin = spw_max_u32(begin, now);
     uint32_t disk_end = spw_waterline_disk_end(residency_of(m, seq, layer), begin);
     int rc = spw_kv_spill(seq->kv, layer, begin, disk_end);
     m->failed |= rc != 0;

@@ -45,7 +45,10 @@ static int run(struct world *w, struct spw_engine *e, struct spw_session *sessio
                struct spw_error *err)
 {
     size_t held = spw_session_n_tokens(session);
-    for (size_t n = w->is->weights && held ? held + 1 : w->is->n_prompt; n <= w->s.n_tokens; n++) {
+    size_t half = w->is->n_prompt / 2, next;
+    for (size_t n = w->is->weights ? (held ? held + 1 : w->is->n_prompt) : half; n <= w->s.n_tokens;
+         n = next) {
+        next = n == half ? w->is->n_prompt : n + 1;
         struct spw_span span = {session, w->s.ids[0], n, 1};
         held = spw_session_n_tokens(session);
         int rc = spw_sync(e, &span, 1, NULL, NULL, err);
@@ -92,6 +95,19 @@ static void check_losses(const struct world *w, struct spw_engine *e, int rc, st
         CHECK_MSG(rc, "%s: nobody was told", what);
 }
 
+/* Copies of tiles before the disk's waterline are on the disk, also those that a failed write had
+ * left on the host. */
+static void check_copies(const struct world *w, const struct spw_session *session, const char *what)
+{
+    const struct spw_kv_seq *kv = session->seq.kv;
+    for (uint32_t l = 0; l < session->engine->model.config.n_layers && !w->is->weights; l++) {
+        uint32_t end = spw_min_u32(spw_kv_begin(kv, l), spw_kv_disk_end(kv, l));
+        for (uint32_t t = spw_kv_first(kv, l); t < end; t++)
+            CHECK_MSG(!spw_kv_host_tile(kv, l, t), "%s: layer %u, tile %u is on the host", what, l,
+                      t);
+    }
+}
+
 /* Whether the fault was met. */
 static bool one(struct world *w, enum io_fault_kind kind, int64_t n)
 {
@@ -114,6 +130,7 @@ static bool one(struct world *w, enum io_fault_kind kind, int64_t n)
         spw_error_clear(&err);
         int again = run(w, e, session, what, &err);
         CHECK_MSG(again == 0, "%s: the drive is well, but: %s", what, err.text);
+        check_copies(w, session, what);
     }
     check_losses(w, e, rc, &f, what);
     n_runs++;
