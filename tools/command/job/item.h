@@ -1,0 +1,59 @@
+/* One item of a job: prompts, how they are to be answered, and what became of them. An item comes
+ * from a line of input (request.h) or from another source. run.h answers it, record.h writes it. */
+#ifndef SPW_TOOLS_COMMAND_JOB_ITEM_H
+#define SPW_TOOLS_COMMAND_JOB_ITEM_H
+
+#include "tools/command/input/input.h"
+
+enum job_form {
+    JOB_SHORT,      /* {"id", "prompt" | "messages" | "tokens" | "file", options} */
+    JOB_CHAT,       /* a line of an OpenAI batch file for /v1/chat/completions */
+    JOB_COMPLETION, /* the same for /v1/completions */
+};
+
+struct job_prompt {
+    int32_t *tokens; /* owned */
+    size_t n;
+};
+
+/* One answer of an item. */
+struct job_choice {
+    char *text; /* owned; without stop strings and special tokens; NULL: no text */
+    size_t n_text, text_capacity;
+    struct spw_result result; /* owned */
+    bool has_ended;
+};
+
+struct job_item {
+    enum job_form form;
+    json_t *line;    /* owned: the parsed line; NULL: it is not JSON, or there is none */
+    json_t *id;      /* borrowed from `line`, or owned where there is no line; NULL: none */
+    uint64_t number; /* of the line in its input, from 1 */
+    uint64_t digest; /* XXH3-64 of the line, and of the file that it names */
+    char *file;      /* owned: text of the file that the line names, until it is encoded */
+    size_t file_bytes;
+
+    struct job_prompt *prompts; /* owned, [n_prompts] */
+    size_t n_prompts;
+    uint32_t n_choices; /* answers of each prompt */
+    uint64_t max_new_tokens;
+    struct spw_sampling sampling; /* of choice 0; choice k draws from stream k */
+    struct cli_strings stop;      /* list owned, strings borrowed from `line` or the options */
+    bool ignore_eos, logprobs, echo;
+    uint32_t n_top_logprobs;
+
+    struct job_choice *choices; /* owned, [n_prompts * n_choices], index prompt * n_choices + k */
+    size_t n_ended;
+};
+void job_item_free(struct job_item *x);
+
+/* Why an item has no answer: OpenAI's error object, and the HTTP status that belongs to it. */
+struct job_refusal {
+    int status;       /* 400 and above */
+    const char *type; /* "invalid_request_error", "server_error" */
+    const char *code; /* "context_length_exceeded"; NULL: none */
+    char param[64];   /* the key at fault; "": none */
+    char message[512];
+};
+
+#endif
