@@ -293,12 +293,12 @@ struct spw_request {
     size_t n_prompt, max_new_tokens;
     struct spw_sampling sampling;
     /* Tokens that an earlier batch, which was ended early, has generated for this request: this
-     * batch continues after them. max_new_tokens counts them, and the result has them; its
-     * logits_hash leaves them out. The earlier batch has reported the first n_text_given bytes of
-     * the text; this batch reports the rest. */
+     * batch continues after them. max_new_tokens counts them, and the result has them. The earlier
+     * batch has reported the first n_text_given bytes of the text; this batch reports the rest.
+     * given_hash: the earlier result's logits_hash. */
     const int32_t *given;
     size_t n_given;
-    uint64_t n_text_given;
+    uint64_t n_text_given, given_hash;
     bool text;               /* the request gets TEXT events */
     const char *const *stop; /* stop strings; the text ends before the first one found */
     size_t n_stop;
@@ -327,8 +327,9 @@ struct spw_result {
     size_t n_reused;         /* tokens of the prompt that were not computed */
     size_t n_from_store;     /* of these, from the prefix cache; the session held the others */
     enum spw_finish finish;
-    uint64_t
-        logits_hash; /* XXH3-64 over the f32 logits of every position that this batch generated */
+    /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
+     * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */
+    uint64_t logits_hash;
     struct spw_waterlines waterlines; /* where its tokens were at the end */
 };
 void spw_result_free(struct spw_result *r);

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* ---- text ---- */
 
@@ -123,14 +124,11 @@ static int open_tokens(struct spw_answer *a, const struct spw_request *r)
 {
     a->tokens = spw_alloc_zero(r->n_prompt + r->max_new_tokens, sizeof *a->tokens);
     a->result.tokens = spw_alloc_zero(r->max_new_tokens, sizeof *a->tokens);
-    a->hash = spw_alloc_fails() ? NULL : XXH3_createState();
     if (r->prompt_logprobs)
         a->result.prompt_logprobs = spw_alloc_zero(r->n_prompt, sizeof(double));
-    if (!a->tokens || !a->result.tokens || !a->hash ||
-        (r->prompt_logprobs && !a->result.prompt_logprobs))
+    if (!a->tokens || !a->result.tokens || (r->prompt_logprobs && !a->result.prompt_logprobs))
         return -ENOMEM;
-    XXH3_64bits_reset(a->hash);
-    a->result.logits_hash = XXH3_64bits_digest(a->hash);
+    a->result.logits_hash = r->given_hash;
     memcpy(a->tokens, r->prompt, r->n_prompt * sizeof *a->tokens);
     a->n_tokens = r->n_prompt;
     return 0;
@@ -166,7 +164,6 @@ void spw_answer_close(struct spw_answer *a)
     spw_free(a->prompt_end);
     spw_detokenizer_free(a->detokenizer);
     spw_stop_close(a->stop);
-    XXH3_freeState(a->hash);
     spw_free(a->tokens);
     *a = (struct spw_answer){0};
 }
@@ -194,8 +191,8 @@ enum spw_finish spw_answer_finish(const struct spw_answer *a)
 
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
 {
-    XXH3_64bits_update(a->hash, logits, a->config->vocab * sizeof *logits);
-    a->result.logits_hash = XXH3_64bits_digest(a->hash);
+    a->result.logits_hash =
+        XXH3_64bits_withSeed(logits, a->config->vocab * sizeof *logits, a->result.logits_hash);
     return append(a, token);
 }
 

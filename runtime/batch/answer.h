@@ -13,14 +13,11 @@
 #include "runtime/batch/stop.h"
 #include "runtime/spillway.h"
 
-#include <xxhash.h>
-
 struct spw_answer {
     struct spw_request request; /* prompt: in `tokens`; no other pointer but the session */
     int32_t *tokens;            /* [n_prompt + max_new_tokens] */
     size_t n_tokens;            /* the prompt's, given ones and generated ones */
     struct spw_result result;
-    XXH3_state_t *hash;
     const struct spw_model_config *config; /* borrowed */
     struct spw_detokenizer *detokenizer;   /* NULL: nobody wants text */
     char *prompt_end; /* what the detokenizer held back at the prompt's end: not new text */

@@ -101,6 +101,15 @@ static bool same(const struct spw_result *a, const struct spw_result *b)
            memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0;
 }
 
+/* What a result says of the logits of n tokens. */
+static uint64_t hash_rows(const float *rows, size_t n)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < n; i++)
+        hash = XXH3_64bits_withSeed(rows + i * VOCAB, VOCAB * sizeof *rows, hash);
+    return hash;
+}
+
 /* Eleven requests of all sizes through one session, through four and through all. */
 static void test_batches(uint64_t seed)
 {
@@ -138,7 +147,7 @@ static void test_batches(uint64_t seed)
         CHECK(s->n_text == seen[1][i].n_text && memcmp(s->text, seen[1][i].text, s->n_text) == 0);
         CHECK(r->n_tokens == s->n_tokens &&
               memcmp(r->tokens, s->tokens, s->n_tokens * sizeof *s->tokens) == 0);
-        CHECK(r->logits_hash == XXH3_64bits(s->logits, s->n_tokens * VOCAB * sizeof(float)));
+        CHECK(r->logits_hash == hash_rows(s->logits, s->n_tokens));
         if (r->finish == SPW_FINISH_LENGTH)
             CHECK(r->n_tokens == prompts[i].request.max_new_tokens);
         else
@@ -819,6 +828,31 @@ static void test_logprobs(uint64_t seed)
     spw_engine_close(e);
 }
 
+/* An answer that another batch continues, from any of its tokens on, has the hash of the answer
+ * that nobody ended. */
+static void test_given(uint64_t seed)
+{
+    static struct seen seen;
+    struct prompt p;
+    struct spw_result whole, rest;
+    struct batch_watch watch = {.on_token = see_token, .context = &seen};
+    memset(&seen, 0, sizeof seen);
+    draw_prompt(&p, &seed);
+    p.request.max_new_tokens = 20;
+    struct spw_engine *e = open_engine(MODEL, 1);
+    CHECK(batch_watched(e, NULL, &p.request, &watch, 1, &whole, NULL, NULL) == 0);
+    for (size_t n = 0; n <= whole.n_tokens; n++) {
+        struct spw_request request = p.request;
+        request.given = whole.tokens;
+        request.n_given = n;
+        request.given_hash = hash_rows(seen.logits, n);
+        CHECK(batch_run(e, NULL, &request, 1, &rest, NULL, NULL) == 0 && same(&whole, &rest));
+        spw_result_free(&rest);
+    }
+    spw_result_free(&whole);
+    spw_engine_close(e);
+}
+
 static void test_allocation(void)
 {
     struct spw_engine *e = open_engine(MODEL, 2);
@@ -875,6 +909,7 @@ int main(void)
         test_coming_and_going(seed + 4 + i);
     CHECK(batches_canceled > 0);
     test_logprobs(seed + 10);
+    test_given(seed + 11);
     test_allocation();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

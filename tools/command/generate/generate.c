@@ -176,6 +176,7 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .given = r->saved.tokens ? r->saved.tokens + r->saved.n_prompt : NULL,
         .n_given = r->saved.n_given,
         .n_text_given = r->saved.n_text,
+        .given_hash = r->saved.logits_hash,
         .session = r->session,
         .sampling = in->sampling,
         .stop = in->stop.items,

@@ -47,20 +47,23 @@ int cli_saved_check(const struct cli_options *o)
 
 static int damaged(const struct cli_options *o)
 {
-    return cli_fail(CLI_REFUSED, "%s: found a session that 'generate --save' did not write",
+    return cli_fail(CLI_REFUSED,
+                    "%s: found a session that 'generate --save' of this version did not write",
                     o->resume);
 }
 
-/* Reads the prompt and the answer: the tokens of the session, and the tokens that the session had
- * not computed yet. */
+/* Reads the prompt and the answer: the tokens of the session, the tokens that the session had not
+ * computed yet, and the answer's hash. */
 static int read_tokens(struct cli_saved *s, const struct cli_options *o)
 {
     const struct spw_saved_info *info = spw_saved_info(s->file);
     const json_t *rest = json_object_get(s->state, "rest");
+    const json_t *hash = json_object_get(s->state, "logits_hash");
     size_t n_rest = json_array_size(rest);
     int64_t n_prompt = json_integer_value(json_object_get(s->state, "n_prompt"));
-    if (n_prompt <= 0 || (uint64_t)n_prompt > info->n_tokens + n_rest)
+    if (n_prompt <= 0 || (uint64_t)n_prompt > info->n_tokens + n_rest || !json_is_integer(hash))
         return damaged(o);
+    s->logits_hash = (uint64_t)json_integer_value(hash);
     s->n_prompt = (size_t)n_prompt;
     s->n_given = info->n_tokens + n_rest - s->n_prompt;
     s->tokens = spw_alloc((info->n_tokens + n_rest) * sizeof *s->tokens);
@@ -290,6 +293,7 @@ static char *make_state(const struct spw_session *session, const struct cli_opti
         {"n_prompt", CLI_JSON(made->n_prompt)},
         {"rest", tokens_from(made, spw_session_n_tokens(session))},
         {"n_text", CLI_JSON(made->n_text)},
+        {"logits_hash", CLI_JSON((int64_t)made->result->logits_hash)}, /* uses all 64 bits */
         {"max-new-tokens", CLI_JSON(o->max_new_tokens)},
     };
     json_t *s = CLI_OBJECT(fields);
