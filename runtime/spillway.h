@@ -279,13 +279,24 @@ int spw_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
 
 /* ---- a batch: requests that run together ---- */
 
+struct spw_logit_bias {
+    int32_t token;
+    float bias; /* -100 to 100 */
+};
+
+/* How a token is picked from logits. runtime/batch/sampler.c has the meaning and the order of all
+ * steps. */
 struct spw_sampling {
     float temperature;        /* 0: greedy */
     uint32_t top_k;           /* 0: off */
     float top_p;              /* 0 or 1: off */
     float min_p;              /* 0: off */
-    float repetition_penalty; /* 0 or 1: off */
-    uint64_t seed;            /* the n-th draw of a seed is always the same draw */
+    float repetition_penalty; /* 0 or 1: off; of the prompt's tokens, too */
+    float presence_penalty;   /* -2 to 2; 0: off; of generated tokens only, as OpenAI does */
+    float frequency_penalty;  /* the same, times how often the token was generated */
+    const struct spw_logit_bias *logit_bias; /* borrowed; added to the logits; a batch copies it */
+    size_t n_logit_bias;
+    uint64_t seed, stream; /* the n-th draw of a seed and a stream is always the same draw */
 };
 
 struct spw_request {

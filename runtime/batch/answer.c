@@ -124,12 +124,17 @@ static int open_tokens(struct spw_answer *a, const struct spw_request *r)
 {
     a->tokens = spw_alloc_zero(r->n_prompt + r->max_new_tokens, sizeof *a->tokens);
     a->result.tokens = spw_alloc_zero(r->max_new_tokens, sizeof *a->tokens);
+    a->logit_bias = spw_alloc_zero(r->sampling.n_logit_bias, sizeof *a->logit_bias);
     if (r->prompt_logprobs)
         a->result.prompt_logprobs = spw_alloc_zero(r->n_prompt, sizeof(double));
-    if (!a->tokens || !a->result.tokens || (r->prompt_logprobs && !a->result.prompt_logprobs))
+    if (!a->tokens || !a->result.tokens || !a->logit_bias ||
+        (r->prompt_logprobs && !a->result.prompt_logprobs))
         return -ENOMEM;
     a->result.logits_hash = r->given_hash;
     memcpy(a->tokens, r->prompt, r->n_prompt * sizeof *a->tokens);
+    if (r->sampling.n_logit_bias)
+        memcpy(a->logit_bias, r->sampling.logit_bias,
+               r->sampling.n_logit_bias * sizeof *a->logit_bias);
     a->n_tokens = r->n_prompt;
     return 0;
 }
@@ -150,6 +155,7 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
     a->request.prompt = a->tokens;
     a->request.given = NULL;
     a->request.stop = NULL;
+    a->request.sampling.logit_bias = a->logit_bias;
     if (!rc)
         return 0;
     spw_answer_close(a);
@@ -164,6 +170,7 @@ void spw_answer_close(struct spw_answer *a)
     spw_free(a->prompt_end);
     spw_detokenizer_free(a->detokenizer);
     spw_stop_close(a->stop);
+    spw_free(a->logit_bias);
     spw_free(a->tokens);
     *a = (struct spw_answer){0};
 }

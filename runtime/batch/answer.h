@@ -14,9 +14,11 @@
 #include "runtime/spillway.h"
 
 struct spw_answer {
-    struct spw_request request; /* prompt: in `tokens`; no other pointer but the session */
-    int32_t *tokens;            /* [n_prompt + max_new_tokens] */
-    size_t n_tokens;            /* the prompt's, given ones and generated ones */
+    /* prompt: in `tokens`; no other pointer but the session and the logit_bias below */
+    struct spw_request request;
+    struct spw_logit_bias *logit_bias; /* [request.sampling.n_logit_bias] */
+    int32_t *tokens;                   /* [n_prompt + max_new_tokens] */
+    size_t n_tokens;                   /* the prompt's, given ones and generated ones */
     struct spw_result result;
     const struct spw_model_config *config; /* borrowed */
     struct spw_detokenizer *detokenizer;   /* NULL: nobody wants text */

@@ -111,6 +111,18 @@ static int check_ids(const struct spw_batch *b, const char *what, const int32_t 
     return 0;
 }
 
+static int check_biases(const struct spw_batch *b, const struct spw_sampling *s,
+                        struct spw_error *err)
+{
+    uint32_t vocab = spw_engine_config(b->engine)->vocab;
+    for (size_t k = 0; k < s->n_logit_bias; k++)
+        if (s->logit_bias[k].token < 0 || (uint32_t)s->logit_bias[k].token >= vocab)
+            return spw_fail(
+                err, -EINVAL, "request %llu: logit_bias: found the token id %d, expected 0 to %u",
+                (unsigned long long)b->n_submitted + 1, (int)s->logit_bias[k].token, vocab - 1);
+    return 0;
+}
+
 static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
                          struct spw_error *err)
 {
@@ -150,7 +162,8 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
             return spw_fail(err, -EINVAL, "requests %llu and %llu name the same session",
                             (unsigned long long)id, i);
     }
-    return spw_sampling_check(&r->sampling, err);
+    SPW_TRY(spw_sampling_check(&r->sampling, err));
+    return check_biases(b, &r->sampling, err);
 }
 
 /* Makes room for one more request. Numbers of requests that were taken go if they are many. */

@@ -31,8 +31,8 @@ static int pick(struct spw_batch *b, struct spw_batch_entry *x)
 {
     struct spw_answer *a = &x->answer;
     const float *logits = spw_session_logits(x->session); /* [vocab] */
-    int32_t token =
-        spw_sampler_pick(b->sampler, &a->request.sampling, logits, a->tokens, a->n_tokens, 0);
+    int32_t token = spw_sampler_pick(b->sampler, &a->request.sampling, logits, a->tokens,
+                                     a->request.n_prompt, a->n_tokens);
     if (isnan(logits[token])) /* then no logit is a number, and there is no next token */
         return -EDOM;
     x->logits = logits;

@@ -1,11 +1,18 @@
 /* The next token from a row of logits.
  *
- * The order is Hugging Face's (transformers, `GenerationMixin._get_logits_processor`): repetition
- * penalty, temperature, top-k, top-p, min-p, then one draw from what is left. Each with its
- * meaning:
+ * The order is Hugging Face's (transformers, `GenerationMixin._get_logits_processor`): bias,
+ * repetition penalty, temperature, top-k, top-p, min-p, then one draw from what is left. The two
+ * other penalties follow the repetition penalty, as in vLLM (`apply_penalties`), which has the same
+ * order. Each with its meaning, for a token with the logit l; all of it in f32 up to the penalties:
  *
- *   penalty p      every token that occurs in the sequence (prompt included) once: l > 0 ? l/p :
- * l*p (N. Keskar et al., "CTRL", 2019, section 4.1, with the sign case of HF) temperature T  l / T
+ *   bias b         l + b (OpenAI's logit_bias)
+ *   repetition p   every token that occurs in the sequence (prompt included) once:
+ *                  l > 0 ? l/p : l*p
+ *                  (N. Keskar et al., "CTRL", 2019, section 4.1, with the sign case of HF)
+ *   frequency f    l - f * c, for a token that was generated c times
+ *   presence q     l - q, if c > 0
+ *                  (OpenAI's definition; both leave out the prompt)
+ *   temperature T  l / T
  *   top-k          what is below the k-th largest logit goes; equals of the k-th stay
  *   top-p          sorted downwards, a token stays while the probability of those before it is < p
  *                  (A. Holtzman et al., 2019); equals are ordered by id
@@ -39,7 +46,8 @@ struct item {
 struct spw_sampler {
     uint32_t vocab, n;    /* n: vocab in whole lanes */
     uint64_t *seen;       /* owned, a bit a token, all 0 between calls */
-    float *logits;        /* owned, [n]: penalized, NaN removed */
+    uint32_t *counts;     /* owned, [vocab]: times a token was generated; all 0 between calls */
+    float *logits;        /* owned, [n]: biased, penalized, NaN removed */
     double *weights;      /* owned, [n] */
     struct item *items;   /* owned, [vocab] in id order */
     struct item *scratch; /* owned, [vocab]: permuted by selection */
@@ -58,11 +66,12 @@ int spw_sampler_open(struct spw_sampler **out, uint32_t vocab, struct spw_error 
     s->vocab = vocab;
     s->n = (uint32_t)spw_align_up(vocab, SPW_ROW_LANES);
     s->seen = spw_alloc_zero(spw_div_up(vocab, 64), sizeof *s->seen);
+    s->counts = spw_alloc_zero(vocab, sizeof *s->counts);
     s->logits = spw_alloc_zero(s->n, sizeof *s->logits);
     s->weights = spw_alloc_zero(s->n, sizeof *s->weights);
     s->items = spw_alloc_zero(vocab, sizeof *s->items);
     s->scratch = spw_alloc_zero(vocab, sizeof *s->scratch);
-    if (!s->seen || !s->logits || !s->weights || !s->items || !s->scratch)
+    if (!s->seen || !s->counts || !s->logits || !s->weights || !s->items || !s->scratch)
         goto fail;
     *out = s;
     return 0;
@@ -79,8 +88,29 @@ void spw_sampler_close(struct spw_sampler *s)
     spw_free(s->items);
     spw_free(s->weights);
     spw_free(s->logits);
+    spw_free(s->counts);
     spw_free(s->seen);
     spw_free(s);
+}
+
+static int check_penalty(const char *name, float value, struct spw_error *err)
+{
+    if (value >= -2 && value <= 2)
+        return 0;
+    return spw_fail(err, -EINVAL, "%s: found %g, expected a number from -2 to 2 (0: off)", name,
+                    (double)value);
+}
+
+static int check_biases(const struct spw_sampling *p, struct spw_error *err)
+{
+    for (size_t i = 0; i < p->n_logit_bias; i++) {
+        const struct spw_logit_bias *b = &p->logit_bias[i];
+        if (!(b->bias >= -100 && b->bias <= 100))
+            return spw_fail(err, -EINVAL,
+                            "logit_bias: token %d: found %g, expected a number from -100 to 100",
+                            (int)b->token, (double)b->bias);
+    }
+    return 0;
 }
 
 int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err)
@@ -100,17 +130,37 @@ int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err)
         return spw_fail(err, -EINVAL,
                         "repetition_penalty: found %g, expected a number above 0 (1: off)",
                         (double)p->repetition_penalty);
-    return 0;
+    SPW_TRY(check_penalty("presence_penalty", p->presence_penalty, err));
+    SPW_TRY(check_penalty("frequency_penalty", p->frequency_penalty, err));
+    return check_biases(p, err);
 }
 
-static bool penalizes(const struct spw_sampling *p)
+/* ---- bias and penalties: s->logits changes. Ids outside of the vocabulary have no logit ---- */
+
+static bool has_repetition(const struct spw_sampling *p)
 {
     return p->repetition_penalty != 0 && p->repetition_penalty != 1;
 }
 
-/* Each distinct token of the sequence once, however often it occurs. Ids outside of the vocabulary
- * have no logit and are passed over. */
-static void apply_penalty(struct spw_sampler *s, float penalty, const int32_t *tokens, size_t n)
+static bool has_counts(const struct spw_sampling *p)
+{
+    return p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+static bool changes_logits(const struct spw_sampling *p)
+{
+    return p->n_logit_bias > 0 || has_repetition(p) || has_counts(p);
+}
+
+static void apply_biases(struct spw_sampler *s, const struct spw_sampling *p)
+{
+    for (size_t i = 0; i < p->n_logit_bias; i++)
+        if ((uint32_t)p->logit_bias[i].token < s->vocab)
+            s->logits[p->logit_bias[i].token] += p->logit_bias[i].bias;
+}
+
+/* Each distinct token of the sequence once, however often it occurs. */
+static void apply_repetition(struct spw_sampler *s, float penalty, const int32_t *tokens, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t id = (uint32_t)tokens[i];
@@ -123,6 +173,23 @@ static void apply_penalty(struct spw_sampler *s, float penalty, const int32_t *t
         uint32_t id = (uint32_t)tokens[i];
         if (id < s->vocab)
             s->seen[id / 64] = 0;
+    }
+}
+
+/* tokens [n]: generated ones. */
+static void apply_counts(struct spw_sampler *s, const struct spw_sampling *p, const int32_t *tokens,
+                         size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((uint32_t)tokens[i] < s->vocab)
+            s->counts[tokens[i]]++;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = (uint32_t)tokens[i];
+        if (id >= s->vocab || !s->counts[id])
+            continue;
+        s->logits[id] -= p->frequency_penalty * (float)s->counts[id];
+        s->logits[id] -= p->presence_penalty;
+        s->counts[id] = 0;
     }
 }
 
@@ -360,19 +427,22 @@ static int32_t sample(struct spw_sampler *s, const struct spw_sampling *p, float
 }
 
 int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, const float *logits,
-                         const int32_t *tokens, size_t n_tokens, uint64_t stream)
+                         const int32_t *tokens, size_t n_prompt, size_t n_tokens)
 {
     const float *row = logits;
-    if (p->temperature != 0 || penalizes(p)) {
+    if (p->temperature != 0 || changes_logits(p)) {
         spw_row_fill(s->logits, logits, s->vocab);
         row = s->logits;
     }
-    if (penalizes(p))
-        apply_penalty(s, p->repetition_penalty, tokens, n_tokens);
+    apply_biases(s, p);
+    if (has_repetition(p))
+        apply_repetition(s, p->repetition_penalty, tokens, n_tokens);
+    if (has_counts(p))
+        apply_counts(s, p, tokens + n_prompt, n_tokens - n_prompt);
     float top = spw_row_top(row, s->vocab);
     if (top == -INFINITY)
         return 0;
     if (p->temperature == 0)
         return (int32_t)spw_row_find(row, 0, s->vocab, top); /* the lowest id of the largest */
-    return sample(s, p, top, spw_philox_uniform(p->seed, stream, n_tokens));
+    return sample(s, p, top, spw_philox_uniform(p->seed, p->stream, n_tokens));
 }

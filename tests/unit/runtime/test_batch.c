@@ -90,6 +90,7 @@ static void draw_prompt(struct prompt *p, uint64_t *seed)
                                       .sampling = {.temperature = (float)check_range(seed, 0, 3),
                                                    .top_p = 0.95f,
                                                    .repetition_penalty = 1.1f,
+                                                   .frequency_penalty = 0.3f,
                                                    .seed = check_random(seed)},
                                       .ignore_eos = check_range(seed, 0, 1)};
 }
@@ -286,10 +287,16 @@ static void test_by_hand(uint64_t seed)
     struct spw_result r;
     struct spw_session *s;
     struct spw_sampler *sampler;
+    const struct spw_logit_bias biases[] = {{7, 3}, {9, -100}};
     int32_t tokens[300];
     draw_prompt(&p, &seed);
     p.request.max_new_tokens = 40;
     p.request.sampling.temperature = 1;
+    p.request.sampling.frequency_penalty = 0.4f;
+    p.request.sampling.presence_penalty = -0.2f;
+    p.request.sampling.stream = check_random(&seed);
+    p.request.sampling.logit_bias = biases;
+    p.request.sampling.n_logit_bias = 2;
     p.request.ignore_eos = true;
     CHECK(batch_run(e, NULL, &p.request, 1, &r, NULL, NULL) == 0 && r.n_tokens == 40);
     CHECK(spw_session_open(&s, e, NULL) == 0);
@@ -300,12 +307,31 @@ static void test_by_hand(uint64_t seed)
         struct spw_span span = {.session = s, .tokens = tokens, .n_tokens = n + i, .n_logits = 1};
         CHECK(spw_sync(e, &span, 1, NULL, NULL, NULL) == 0);
         tokens[n + i] =
-            spw_sampler_pick(sampler, &p.request.sampling, spw_session_logits(s), tokens, n + i, 0);
+            spw_sampler_pick(sampler, &p.request.sampling, spw_session_logits(s), tokens, n, n + i);
     }
     CHECK(memcmp(tokens + n, r.tokens, 40 * sizeof *tokens) == 0);
     spw_sampler_close(sampler);
     spw_session_close(s);
     spw_result_free(&r);
+    spw_engine_close(e);
+}
+
+/* The caller's list of biases may go once the request was submitted. */
+static void test_bias_copied(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_batch *b = NULL;
+    struct spw_logit_bias bias = {7, 100};
+    const int32_t ids[] = {5, 6};
+    struct spw_request request = {.prompt = ids,
+                                  .n_prompt = 2,
+                                  .max_new_tokens = 1,
+                                  .sampling = {.logit_bias = &bias, .n_logit_bias = 1}};
+    uint64_t id;
+    CHECK(!spw_batch_open(&b, e, NULL, NULL) && !spw_batch_submit(b, &request, &id, NULL));
+    bias.token = 9;
+    CHECK(!spw_batch_step(b, NULL) && spw_batch_result(b, id)->tokens[0] == 7);
+    spw_batch_close(b);
     spw_engine_close(e);
 }
 
@@ -433,6 +459,7 @@ static void test_refusals(void)
     struct spw_error err = {0};
     struct spw_result r[2];
     int32_t ids[] = {1, 2, VOCAB}, negative[] = {-1};
+    const struct spw_logit_bias unknown = {VOCAB, 1};
     struct spw_request good = {.prompt = ids, .n_prompt = 2, .max_new_tokens = 1};
     struct {
         struct spw_request request;
@@ -448,6 +475,12 @@ static void test_refusals(void)
         {{.prompt = ids, .n_prompt = 2, .max_new_tokens = 1, .sampling = {.top_p = 2}},
          -EINVAL,
          "top_p"},
+        {{.prompt = ids,
+          .n_prompt = 2,
+          .max_new_tokens = 1,
+          .sampling = {.logit_bias = &unknown, .n_logit_bias = 1}},
+         -EINVAL,
+         "logit_bias: found the token id 96, expected 0 to 95"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct spw_request both[] = {good, bad[i].request};
@@ -895,6 +928,7 @@ int main(void)
     test_interrupted_sharing();
     test_no_session_left();
     test_by_hand(seed + 1);
+    test_bias_copied();
     test_stop(seed + 2);
     test_prompt_end();
     test_eos();

@@ -1,5 +1,6 @@
 /* The sampler against closed forms, the published vectors of its generator, and a literal
- * transcription of Hugging Face's logits processors (full sorts, one step after the other). */
+ * transcription of the logits processors of Hugging Face and vLLM (full sorts, one step after the
+ * other). */
 #include "base/base.h"
 #include "base/philox.h"
 #include "runtime/sampler.h"
@@ -86,22 +87,38 @@ static void softmax(const double *scores, int n, double *p)
         p[i] /= sum;
 }
 
-/* RepetitionPenalty, Temperature, TopK, TopP, MinP as in transformers/generation/logits_process.py.
+/* SequenceBias, RepetitionPenalty as in transformers/generation/logits_process.py, then the other
+ * two penalties as in vLLM's model_executor/layers/utils.py. */
+static float changed_logit(const struct spw_sampling *o, float l, int id, const int32_t *tokens,
+                           size_t n_prompt, size_t n_tokens)
+{
+    bool seen = false;
+    int count = 0;
+    for (size_t k = 0; k < o->n_logit_bias; k++)
+        if (o->logit_bias[k].token == id)
+            l = l + o->logit_bias[k].bias;
+    for (size_t k = 0; k < n_tokens; k++)
+        seen |= tokens[k] == id;
+    for (size_t k = n_prompt; k < n_tokens; k++)
+        count += tokens[k] == id;
+    if (seen && o->repetition_penalty != 0)
+        l = l < 0 ? l * o->repetition_penalty : l / o->repetition_penalty;
+    l -= o->frequency_penalty * (float)count;
+    l -= o->presence_penalty * (float)(count > 0);
+    return l;
+}
+
+/* Those, and Temperature, TopK, TopP, MinP as in transformers.
  * Returns the smallest distance of a comparison from its border: too close means that rounding
  * decides. */
 static double reference(const struct spw_sampling *o, const float *logits, int n,
-                        const int32_t *tokens, size_t n_tokens, double *p)
+                        const int32_t *tokens, size_t n_prompt, size_t n_tokens, double *p)
 {
     double score[512];
     double slack = 1;
     struct ranked order[512];
     for (int i = 0; i < n; i++) {
-        bool seen = false;
-        for (size_t k = 0; k < n_tokens; k++)
-            seen |= tokens[k] == i;
-        float l = logits[i];
-        if (seen && o->repetition_penalty != 0)
-            l = l < 0 ? l * o->repetition_penalty : l / o->repetition_penalty;
+        float l = changed_logit(o, logits[i], i, tokens, n_prompt, n_tokens);
         order[i] = (struct ranked){l, i};
         score[i] = (double)l / (double)o->temperature;
     }
@@ -144,39 +161,77 @@ static float random_logit(uint64_t *rng, double scale)
     return (float)(((double)check_range(rng, 0, 80) / 8 - 5) * scale);
 }
 
+/* Biases and penalties: half of the time each. */
+static void draw_changes(struct spw_sampling *o, struct spw_logit_bias biases[3], int vocab,
+                         uint64_t *rng)
+{
+    for (int i = 0; i < 3; i++)
+        biases[i] = (struct spw_logit_bias){(int32_t)check_range(rng, 0, (uint64_t)vocab - 1),
+                                            (float)check_range(rng, 0, 64) / 4 - 8};
+    o->logit_bias = biases;
+    if (check_range(rng, 0, 1))
+        o->n_logit_bias = check_range(rng, 1, 3);
+    if (check_range(rng, 0, 1))
+        o->repetition_penalty = (float)check_range(rng, 5, 20) / 10;
+    if (check_range(rng, 0, 1))
+        o->frequency_penalty = (float)check_range(rng, 0, 40) / 10 - 2;
+    if (check_range(rng, 0, 1))
+        o->presence_penalty = (float)check_range(rng, 0, 40) / 10 - 2;
+}
+
+/* Greedy: the lowest id of the largest logits, after biases and penalties. */
+static int greedy_choice(const struct spw_sampling *o, const float *logits, int n,
+                         const int32_t *tokens, size_t n_prompt, size_t n_tokens)
+{
+    int best = 0;
+    float top = -INFINITY;
+    for (int i = 0; i < n; i++) {
+        float l = changed_logit(o, logits[i], i, tokens, n_prompt, n_tokens);
+        if (l > top) {
+            top = l;
+            best = i;
+        }
+    }
+    return best;
+}
+
 /* Every choice of the sampler is the inverse of the reference's distribution at the generator's
  * number. Draws within rounding of a border are skipped. */
 static void test_against_reference(uint64_t seed)
 {
     struct spw_sampler *s = NULL;
+    struct spw_logit_bias biases[3];
     int n_compared = 0;
     for (int round = 0; round < 3000; round++) {
         int n = (int)check_range(&seed, 1, 300);
         float logits[512];
         double p[512];
         int32_t tokens[40];
-        size_t n_tokens = check_range(&seed, 0, 40);
+        size_t n_tokens = check_range(&seed, 0, 40), n_prompt = check_range(&seed, 0, n_tokens);
         double scale = (double[]){1, 1, 0.001, 30}[check_range(&seed, 0, 3)];
         for (int i = 0; i < n; i++)
             logits[i] = random_logit(&seed, scale);
         for (size_t i = 0; i < n_tokens; i++)
             tokens[i] = (int32_t)check_range(&seed, 0, (uint64_t)n - 1);
         struct spw_sampling o = {.temperature = (float)check_range(&seed, 1, 40) / 10,
-                                 .seed = check_random(&seed)};
+                                 .seed = check_random(&seed),
+                                 .stream = check_range(&seed, 0, 3)};
         if (check_range(&seed, 0, 1))
             o.top_k = (uint32_t)check_range(&seed, 1, 310);
         if (check_range(&seed, 0, 1))
             o.top_p = (float)check_range(&seed, 1, 1000) / 1000;
         if (check_range(&seed, 0, 1))
             o.min_p = (float)check_range(&seed, 1, 1000) / 1000;
-        if (check_range(&seed, 0, 1))
-            o.repetition_penalty = (float)check_range(&seed, 5, 20) / 10;
+        draw_changes(&o, biases, n, &seed);
         spw_sampler_close(s);
         CHECK(spw_sampler_open(&s, (uint32_t)n, NULL) == 0);
-        uint64_t stream = check_range(&seed, 0, 3);
-        if (reference(&o, logits, n, tokens, n_tokens, p) < 1e-9)
+        struct spw_sampling greedy = o;
+        greedy.temperature = 0;
+        CHECK(spw_sampler_pick(s, &greedy, logits, tokens, n_prompt, n_tokens) ==
+              greedy_choice(&o, logits, n, tokens, n_prompt, n_tokens));
+        if (reference(&o, logits, n, tokens, n_prompt, n_tokens, p) < 1e-9)
             continue;
-        double u = spw_philox_uniform(o.seed, stream, n_tokens), sum = 0;
+        double u = spw_philox_uniform(o.seed, o.stream, n_tokens), sum = 0;
         int expected = -1;
         bool close = false;
         for (int i = 0; i < n; i++) {
@@ -188,10 +243,12 @@ static void test_against_reference(uint64_t seed)
         if (close || expected < 0)
             continue;
         n_compared++;
-        int32_t got = spw_sampler_pick(s, &o, logits, tokens, n_tokens, stream);
-        CHECK_MSG(got == expected, "n %d T %g k %u p %g min %g penalty %g: found %d, expected %d",
-                  n, (double)o.temperature, o.top_k, (double)o.top_p, (double)o.min_p,
-                  (double)o.repetition_penalty, got, expected);
+        int32_t got = spw_sampler_pick(s, &o, logits, tokens, n_prompt, n_tokens);
+        CHECK_MSG(got == expected,
+                  "n %d T %g k %u p %g min %g penalties %g %g %g: found %d, expected %d", n,
+                  (double)o.temperature, o.top_k, (double)o.top_p, (double)o.min_p,
+                  (double)o.repetition_penalty, (double)o.frequency_penalty,
+                  (double)o.presence_penalty, got, expected);
     }
     spw_sampler_close(s);
     CHECK_MSG(n_compared > 2000, "only %d draws were clear of rounding", n_compared);
@@ -215,13 +272,13 @@ static void test_distribution(void)
     float logits[N];
     for (int i = 0; i < N; i++)
         logits[i] = (float)((i * 7) % N) * 0.4f;
-    int32_t tokens[1] = {0};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         double p[512], count[N] = {0}, chi = 0;
         int df = -1;
-        reference(&cases[c], logits, N, NULL, 0, p);
-        for (uint64_t i = 0; i < DRAWS; i++) /* one place each; tokens are not read */
-            count[spw_sampler_pick(s, &cases[c], logits, tokens, 0, i)]++;
+        struct spw_sampling o = cases[c];
+        reference(&o, logits, N, NULL, 0, 0, p);
+        for (; o.stream < DRAWS; o.stream++)
+            count[spw_sampler_pick(s, &o, logits, NULL, 0, 0)]++;
         for (int i = 0; i < N; i++) {
             CHECK(p[i] > 0 || count[i] == 0);
             if (p[i] == 0)
@@ -247,12 +304,26 @@ static void test_greedy(void)
     /* The penalty applies to the greedy choice, too: each token once; negative logits decrease. */
     greedy.repetition_penalty = 2;
     int32_t seen[] = {1, 1, 1};
-    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 0, 0}, seen, 3, 0) == 2);
-    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 4.5f, 2, 0, 0}, seen, 3, 0) == 1);
-    CHECK(spw_sampler_pick(s, &greedy, (float[]){-3, -2, -3, -5, -5}, seen, 3, 0) == 0);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 0, 0}, seen, 3, 3) == 2);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 4.5f, 2, 0, 0}, seen, 3, 3) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){-3, -2, -3, -5, -5}, seen, 0, 3) == 0);
     /* Ids that are not tokens are ignored. */
     int32_t outside[] = {-1, 5, INT32_MAX};
-    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 3, 0}, outside, 3, 0) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 3, 0}, outside, 0, 3) == 1);
+    greedy = (struct spw_sampling){.frequency_penalty = 0.5f, .presence_penalty = 0.5f};
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 3, 0}, outside, 0, 3) == 1);
+    /* Only generated tokens count: token 1 was generated twice, and loses 1.5. */
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 0, 0}, seen, 3, 3) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 2, 0, 0}, seen, 1, 3) == 2);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, 1.25f, 0, 0}, seen, 1, 3) == 1);
+    /* A bias comes before the repetition penalty, and is added to nothing that is no number. */
+    struct spw_logit_bias biases[] = {{2, 100}, {-1, 100}, {5, 100}, {3, 4}};
+    greedy =
+        (struct spw_sampling){.logit_bias = biases, .n_logit_bias = 4, .repetition_penalty = 2};
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, NAN, 2, 0}, (int32_t[]){3}, 1, 1) == 1);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, -INFINITY, 2.5f, 0}, (int32_t[]){3}, 1, 1) ==
+          3);
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, -9, 2.5f, 0}, NULL, 0, 0) == 2);
     spw_sampler_close(s);
 }
 
@@ -298,14 +369,18 @@ static void test_places(void)
         for (int i = 0; i < VOCAB; i++)
             logits[i] = shape == 0 ? 0 : (float)(shape == 1 ? i : VOCAB - i) * 1e-5f;
         for (size_t i = 0; i < N; i++)
-            forward[i] = spw_sampler_pick(s, &o, logits, tokens, i, 0);
+            forward[i] = spw_sampler_pick(s, &o, logits, tokens, i, i);
         for (size_t i = N; i-- > 0;)
-            again[i] = spw_sampler_pick(s, &o, logits, tokens, i, 0);
+            again[i] = spw_sampler_pick(s, &o, logits, tokens, i, i);
         CHECK(memcmp(forward, again, sizeof forward) == 0);
         CHECK(forward[0] != forward[1] || forward[1] != forward[2]);
     }
     o.seed = 12;
-    CHECK(spw_sampler_pick(s, &o, logits, tokens, 3, 0) != forward[3]);
+    CHECK(spw_sampler_pick(s, &o, logits, tokens, 3, 3) != forward[3]);
+    o.seed = 11;
+    CHECK(spw_sampler_pick(s, &o, logits, tokens, 3, 3) == forward[3]);
+    o.stream = 1;
+    CHECK(spw_sampler_pick(s, &o, logits, tokens, 3, 3) != forward[3]);
     free(logits);
     spw_sampler_close(s);
 }
@@ -313,9 +388,12 @@ static void test_places(void)
 static void test_check(void)
 {
     struct spw_error err = {0};
+    const struct spw_logit_bias low = {3, -100}, high = {7, 100.5f}, none = {8, NAN};
     struct spw_sampling good[] = {{0},
                                   {.temperature = 1, .top_p = 1, .min_p = 1},
-                                  {.temperature = 100, .repetition_penalty = 0.5f}};
+                                  {.temperature = 100, .repetition_penalty = 0.5f},
+                                  {.presence_penalty = -2, .frequency_penalty = 2},
+                                  {.logit_bias = &low, .n_logit_bias = 1}};
     struct spw_sampling bad[] = {{.temperature = -1},
                                  {.temperature = NAN},
                                  {.temperature = INFINITY},
@@ -325,7 +403,12 @@ static void test_check(void)
                                  {.min_p = 2},
                                  {.min_p = NAN},
                                  {.repetition_penalty = -1},
-                                 {.repetition_penalty = INFINITY}};
+                                 {.repetition_penalty = INFINITY},
+                                 {.presence_penalty = 2.1f},
+                                 {.presence_penalty = NAN},
+                                 {.frequency_penalty = -2.1f},
+                                 {.logit_bias = &high, .n_logit_bias = 1},
+                                 {.logit_bias = &none, .n_logit_bias = 1}};
     static const char *named[] = {"temperature",
                                   "temperature",
                                   "temperature",
@@ -335,7 +418,12 @@ static void test_check(void)
                                   "min_p",
                                   "min_p",
                                   "repetition_penalty",
-                                  "repetition_penalty"};
+                                  "repetition_penalty",
+                                  "presence_penalty",
+                                  "presence_penalty",
+                                  "frequency_penalty",
+                                  "logit_bias: token 7",
+                                  "logit_bias: token 8"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         CHECK(spw_sampling_check(&good[i], &err) == 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -167,8 +167,8 @@ static int decode(struct bench *b, struct bench_case *c, struct spw_engine *e,
         if (i == 1)
             spw_engine_stats(e, &before);
         double start = cli_now_seconds(), step;
-        tokens[c->context + i] =
-            spw_sampler_pick(sampler, &greedy, spw_session_logits(s), tokens, c->context + i, 0);
+        tokens[c->context + i] = spw_sampler_pick(sampler, &greedy, spw_session_logits(s), tokens,
+                                                  c->context, c->context + i);
         rc = bench_sync(e, s, tokens, c->context + i + 1, &step, err);
         sum += i ? cli_now_seconds() - start : 0;
     }
