@@ -315,6 +315,11 @@ struct spw_request {
     size_t n_stop;
     bool ignore_eos;
     bool prompt_logprobs; /* the result gets the log-probability of each token of the prompt */
+    /* The result gets the log-probability of each generated token, and the n_top_logprobs (0 to 20)
+     * most likely tokens at its place. To have them for given tokens, too, the first step computes
+     * those tokens again. */
+    bool logprobs;
+    uint32_t n_top_logprobs;
     /* The session that computes the request. The caller owns it, and leaves it open until the
      * request has ended. NULL: the batch opens a session, and closes it when the request has ended.
      * No two requests that have not ended may name the same session. */
@@ -330,13 +335,23 @@ enum spw_finish {
     SPW_FINISH_FAILED,   /* the request alone failed; its END event says why */
 };
 
+struct spw_token_logprob {
+    int32_t token;
+    double logprob;
+};
+
+/* Log-probabilities are natural logarithms, computed in double from the model's f32 logits, before
+ * biases, penalties and temperature. NULL: nobody asked. */
 struct spw_result {
     int32_t *tokens; /* generated ones */
     size_t n_tokens;
-    double *prompt_logprobs; /* [n_prompt], nats, each given all tokens before it; the first is 0;
-                                NULL: nobody asked */
-    size_t n_reused;         /* tokens of the prompt that were not computed */
-    size_t n_from_store;     /* of these, from the prefix cache; the session held the others */
+    double *prompt_logprobs; /* [n_prompt], each given all tokens before it; the first is 0 */
+    double *logprobs;        /* [n_tokens] */
+    struct spw_token_logprob *top_logprobs; /* [n_tokens][n_top_logprobs], most likely first; of
+                                               equals, lower ids first */
+    uint32_t n_top_logprobs;                /* as asked, or the vocabulary if that is smaller */
+    size_t n_reused;                        /* tokens of the prompt that were not computed */
+    size_t n_from_store; /* of these, from the prefix cache; the session held the others */
     enum spw_finish finish;
     /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
      * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */

@@ -125,18 +125,31 @@ static int open_tokens(struct spw_answer *a, const struct spw_request *r)
     a->tokens = spw_alloc_zero(r->n_prompt + r->max_new_tokens, sizeof *a->tokens);
     a->result.tokens = spw_alloc_zero(r->max_new_tokens, sizeof *a->tokens);
     a->logit_bias = spw_alloc_zero(r->sampling.n_logit_bias, sizeof *a->logit_bias);
-    if (r->prompt_logprobs)
-        a->result.prompt_logprobs = spw_alloc_zero(r->n_prompt, sizeof(double));
-    if (!a->tokens || !a->result.tokens || !a->logit_bias ||
-        (r->prompt_logprobs && !a->result.prompt_logprobs))
+    if (!a->tokens || !a->result.tokens || !a->logit_bias)
         return -ENOMEM;
     a->result.logits_hash = r->given_hash;
     memcpy(a->tokens, r->prompt, r->n_prompt * sizeof *a->tokens);
+    a->n_tokens = r->n_prompt;
     if (r->sampling.n_logit_bias)
         memcpy(a->logit_bias, r->sampling.logit_bias,
                r->sampling.n_logit_bias * sizeof *a->logit_bias);
-    a->n_tokens = r->n_prompt;
     return 0;
+}
+
+static int open_logprobs(struct spw_answer *a, const struct spw_request *r)
+{
+    struct spw_result *out = &a->result;
+    out->n_top_logprobs = (uint32_t)spw_min_u64(r->n_top_logprobs, a->config->vocab);
+    if (r->prompt_logprobs)
+        out->prompt_logprobs = spw_alloc_zero(r->n_prompt, sizeof *out->prompt_logprobs);
+    if (r->logprobs)
+        out->logprobs = spw_alloc_zero(r->max_new_tokens, sizeof *out->logprobs);
+    if (out->n_top_logprobs)
+        out->top_logprobs =
+            spw_alloc_zero(r->max_new_tokens * out->n_top_logprobs, sizeof *out->top_logprobs);
+    bool all = (!r->prompt_logprobs || out->prompt_logprobs) && (!r->logprobs || out->logprobs) &&
+               (!out->n_top_logprobs || out->top_logprobs);
+    return all ? 0 : -ENOMEM;
 }
 
 int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uint64_t i,
@@ -148,6 +161,8 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
                              .n_text_left = request->n_text_given,
                              .result.finish = SPW_FINISH_NONE};
     int rc = open_tokens(a, request);
+    if (!rc)
+        rc = open_logprobs(a, request);
     if (!rc)
         rc = open_text(a, request, tokenizer, err);
     for (size_t k = 0; k < request->n_given && !rc; k++) /* as they were seen when they were new */
@@ -181,7 +196,75 @@ void spw_result_free(struct spw_result *r)
         return;
     spw_free(r->tokens);
     spw_free(r->prompt_logprobs);
+    spw_free(r->logprobs);
+    spw_free(r->top_logprobs);
     *r = (struct spw_result){0};
+}
+
+/* ---- log-probabilities ---- */
+
+/* A row's log softmax: l - top - log_sum for a logit l. In double over f32 logits [vocab]. */
+struct softmax {
+    double top, log_sum;
+};
+
+static struct softmax softmax_of(const float *logits, uint32_t vocab)
+{
+    float top = logits[0];
+    double sum = 0;
+    for (uint32_t i = 1; i < vocab; i++)
+        top = fmaxf(top, logits[i]);
+    for (uint32_t i = 0; i < vocab; i++)
+        sum += exp((double)logits[i] - (double)top);
+    return (struct softmax){(double)top, log(sum)};
+}
+
+static double log_probability(const struct softmax *s, float logit)
+{
+    return (double)logit - s->top - s->log_sum;
+}
+
+/* The n most likely tokens of logits [vocab], n <= vocab, by insertion: few tokens of a row reach
+ * the list. */
+static void find_top(struct spw_token_logprob *top, uint32_t n, const float *logits, uint32_t vocab,
+                     const struct softmax *s)
+{
+    uint32_t n_found = 0;
+    for (uint32_t id = 0; id < vocab; id++) {
+        float logit = logits[id];
+        if (n_found == n && !(logit > logits[top[n - 1].token]))
+            continue;
+        uint32_t at = n_found < n ? n_found++ : n - 1;
+        for (; at > 0 && logit > logits[top[at - 1].token]; at--)
+            top[at] = top[at - 1];
+        top[at].token = (int32_t)id;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        top[i].logprob = log_probability(s, logits[top[i].token]);
+}
+
+/* The answer's token number `k`, given the logits that it was picked from. */
+static void score_answer(struct spw_answer *a, size_t k, int32_t token, const float *logits)
+{
+    struct spw_result *r = &a->result;
+    if (!r->logprobs)
+        return;
+    const struct softmax s = softmax_of(logits, a->config->vocab);
+    r->logprobs[k] = log_probability(&s, logits[token]);
+    if (r->n_top_logprobs)
+        find_top(r->top_logprobs + k * r->n_top_logprobs, r->n_top_logprobs, logits,
+                 a->config->vocab, &s);
+}
+
+void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits)
+{
+    const size_t next = position + 1, n_prompt = a->request.n_prompt;
+    if (next >= n_prompt && next < n_prompt + a->request.n_given)
+        score_answer(a, next - n_prompt, a->tokens[next], logits);
+    if (next >= n_prompt || !a->result.prompt_logprobs)
+        return;
+    const struct softmax s = softmax_of(logits, a->config->vocab);
+    a->result.prompt_logprobs[next] = log_probability(&s, logits[a->tokens[next]]);
 }
 
 /* ---- tokens ---- */
@@ -200,6 +283,7 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
 {
     a->result.logits_hash =
         XXH3_64bits_withSeed(logits, a->config->vocab * sizeof *logits, a->result.logits_hash);
+    score_answer(a, a->result.n_tokens, token, logits);
     return append(a, token);
 }
 
@@ -214,25 +298,4 @@ int spw_answer_end(struct spw_answer *a)
     if (spw_stop_found(a->stop))
         a->result.finish = SPW_FINISH_STOP;
     return spw_stop_finish(a->stop, emit_text, a);
-}
-
-/* ---- scoring ---- */
-
-/* log softmax(logits)[id], in double over f32 logits [vocab]. */
-static double log_probability(const float *logits, uint32_t vocab, int32_t id)
-{
-    float top = logits[0];
-    double sum = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        top = fmaxf(top, logits[i]);
-    for (uint32_t i = 0; i < vocab; i++)
-        sum += exp((double)logits[i] - (double)top);
-    return (double)logits[id] - (double)top - log(sum);
-}
-
-void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits)
-{
-    if (a->result.prompt_logprobs && position + 1 < a->request.n_prompt)
-        a->result.prompt_logprobs[position + 1] =
-            log_probability(logits, a->config->vocab, a->tokens[position + 1]);
 }

@@ -43,7 +43,13 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even
  * now: result.finish says so then. */
 int spw_answer_end(struct spw_answer *a);
-/* The log-probability of the prompt's token after `position`, given logits [vocab] there. */
+/* Whether the first step needs more logits than those that the first new token is picked from. */
+static inline bool spw_answer_is_scored(const struct spw_answer *a)
+{
+    return a->request.prompt_logprobs || (a->request.logprobs && a->request.n_given);
+}
+/* The log-probability of the prompt's token, or the given token, after `position`, given logits
+ * [vocab] there. */
 void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits);
 
 #endif

@@ -162,6 +162,9 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
             return spw_fail(err, -EINVAL, "requests %llu and %llu name the same session",
                             (unsigned long long)id, i);
     }
+    if (r->n_top_logprobs > 20 || (r->n_top_logprobs && !r->logprobs))
+        return spw_fail(err, -EINVAL, "request %llu: n_top_logprobs: found %u, expected at most %s",
+                        i, r->n_top_logprobs, r->logprobs ? "20" : "0 without logprobs");
     SPW_TRY(spw_sampling_check(&r->sampling, err));
     return check_biases(b, &r->sampling, err);
 }

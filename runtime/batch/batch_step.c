@@ -92,14 +92,14 @@ static uint32_t most_tiles(const struct spw_batch_entry *x)
 }
 
 /* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
- * its answer already ends without a step, unless its prompt is scored. */
+ * its answer already ends without a step, unless it is scored. */
 static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     enum spw_finish finish = spw_answer_finish(&x->answer);
     b->n_own_waiting -= x->answer.request.session != NULL;
     if (x->answer.n_text)
         spw_batch_note_events(b, x);
-    if (finish != SPW_FINISH_NONE && !x->answer.request.prompt_logprobs) {
+    if (finish != SPW_FINISH_NONE && !spw_answer_is_scored(&x->answer)) {
         spw_batch_end(b, x, finish);
         return;
     }
@@ -164,9 +164,17 @@ static bool decodes(const struct spw_batch_entry *x)
 {
     const struct spw_request *r = &x->answer.request;
     const struct spw_session *s = x->session;
-    bool is_ready = s && s != r->session && !r->prompt_logprobs && s->cached &&
+    bool is_ready = s && s != r->session && !spw_answer_is_scored(&x->answer) && s->cached &&
                     s->n_tokens == first_tokens(r) && (s->has_logits || !r->max_new_tokens);
     return !is_first(x) || is_ready;
+}
+
+/* Rows of logits of the first step: those that score a token, and the row of the next token. */
+static size_t first_logits(const struct spw_request *r)
+{
+    if (r->prompt_logprobs)
+        return first_tokens(r);
+    return r->logprobs && r->n_given ? first_tokens(r) - r->n_prompt + 1 : r->max_new_tokens > 0;
 }
 
 static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
@@ -185,9 +193,8 @@ static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,
                                           .n_tokens = n_tokens,
-                                          .n_logits = first && a->result.prompt_logprobs
-                                                          ? n_tokens
-                                                          : a->request.max_new_tokens > 0};
+                                          .n_logits = first ? first_logits(&a->request)
+                                                            : a->request.max_new_tokens > 0};
         *prefill |= first;
     }
     return n;
@@ -232,7 +239,7 @@ static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
     const struct spw_session *s = x->session;
     uint64_t table = spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions,
                                     x->answer.request.n_prompt + x->answer.request.n_given);
-    bool wants_all = x->answer.result.prompt_logprobs && !x->knows_reuse;
+    bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
     return b->engine->prefix || wants_all || table != SPW_ROPE_SHARED ||
            (s && s->n_tokens && (s->mixed || s->rope_table != SPW_ROPE_SHARED));
 }

@@ -95,6 +95,18 @@ static void draw_prompt(struct prompt *p, uint64_t *seed)
                                       .ignore_eos = check_range(seed, 0, 1)};
 }
 
+static bool same_logprobs(const struct spw_result *a, const struct spw_result *b)
+{
+    size_t n_top = a->n_tokens * a->n_top_logprobs;
+    bool same = !a->logprobs == !b->logprobs && a->n_top_logprobs == b->n_top_logprobs;
+    for (size_t i = 0; same && a->logprobs && i < a->n_tokens; i++)
+        same = a->logprobs[i] == b->logprobs[i];
+    for (size_t i = 0; same && i < n_top; i++)
+        same = a->top_logprobs[i].token == b->top_logprobs[i].token &&
+               a->top_logprobs[i].logprob == b->top_logprobs[i].logprob;
+    return same;
+}
+
 static bool same(const struct spw_result *a, const struct spw_result *b)
 {
     return a->n_tokens == b->n_tokens && a->finish == b->finish &&
@@ -481,6 +493,10 @@ static void test_refusals(void)
           .sampling = {.logit_bias = &unknown, .n_logit_bias = 1}},
          -EINVAL,
          "logit_bias: found the token id 96, expected 0 to 95"},
+        {{.prompt = ids, .n_prompt = 2, .logprobs = true, .n_top_logprobs = 21},
+         -EINVAL,
+         "n_top_logprobs: found 21, expected at most 20"},
+        {{.prompt = ids, .n_prompt = 2, .n_top_logprobs = 1}, -EINVAL, "0 without logprobs"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct spw_request both[] = {good, bad[i].request};
@@ -861,26 +877,92 @@ static void test_logprobs(uint64_t seed)
     spw_engine_close(e);
 }
 
-/* An answer that another batch continues, from any of its tokens on, has the hash of the answer
- * that nobody ended. */
+/* log softmax, most likely token first. */
+static int compare_logprobs(const void *a, const void *b)
+{
+    const struct spw_token_logprob *x = a, *y = b;
+    if (x->logprob != y->logprob)
+        return x->logprob > y->logprob ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
+}
+
+static void check_row(const struct spw_result *r, size_t i, const float *logits)
+{
+    struct spw_token_logprob all[VOCAB];
+    const struct spw_token_logprob *top = r->top_logprobs + i * r->n_top_logprobs;
+    double sum = 0;
+    for (int k = 0; k < VOCAB; k++)
+        sum += exp((double)logits[k]);
+    for (int k = 0; k < VOCAB; k++)
+        all[k] = (struct spw_token_logprob){k, (double)logits[k] - log(sum)};
+    CHECK(fabs(r->logprobs[i] - all[r->tokens[i]].logprob) < 1e-9);
+    qsort(all, VOCAB, sizeof *all, compare_logprobs);
+    for (uint32_t k = 0; k < r->n_top_logprobs; k++)
+        CHECK_MSG(top[k].token == all[k].token && fabs(top[k].logprob - all[k].logprob) < 1e-9,
+                  "token %zu, place %u: %d %g, expected %d %g", i, k, top[k].token, top[k].logprob,
+                  all[k].token, all[k].logprob);
+}
+
+/* The log-probabilities of an answer: those of a prompt that has the answer's tokens, and the n
+ * largest of each row of logits; whatever bias and penalties chose. */
+static void test_answer_logprobs(uint64_t seed)
+{
+    static struct seen seen;
+    static int32_t ids[200 + MOST];
+    const struct spw_logit_bias bias = {11, 4};
+    struct spw_engine *e = open_engine(MODEL, 2);
+    struct spw_result r, again;
+    struct prompt p;
+    struct batch_watch watch = {.on_token = see_token, .context = &seen};
+    memset(&seen, 0, sizeof seen);
+    draw_prompt(&p, &seed);
+    p.request.logprobs = true;
+    p.request.n_top_logprobs = (uint32_t)check_range(&seed, 0, 20);
+    p.request.max_new_tokens = check_range(&seed, 1, MOST);
+    p.request.sampling.logit_bias = &bias;
+    p.request.sampling.n_logit_bias = 1;
+    CHECK(batch_watched(e, NULL, &p.request, &watch, 1, &r, NULL, NULL) == 0);
+    CHECK(r.n_tokens > 0 && r.n_top_logprobs == p.request.n_top_logprobs);
+    for (size_t i = 0; i < r.n_tokens; i++)
+        check_row(&r, i, seen.logits + i * VOCAB);
+    memcpy(ids, p.ids, p.request.n_prompt * sizeof *ids);
+    memcpy(ids + p.request.n_prompt, r.tokens, r.n_tokens * sizeof *ids);
+    struct spw_request scored = {
+        .prompt = ids, .n_prompt = p.request.n_prompt + r.n_tokens, .prompt_logprobs = true};
+    CHECK(batch_run(e, NULL, &scored, 1, &again, NULL, NULL) == 0 && !again.logprobs);
+    for (size_t i = 0; i < r.n_tokens; i++)
+        CHECK(r.logprobs[i] == again.prompt_logprobs[p.request.n_prompt + i]);
+    spw_result_free(&r);
+    spw_result_free(&again);
+    spw_engine_close(e);
+}
+
+/* An answer that another batch continues, from any of its tokens on, has the hash and the
+ * log-probabilities of the answer that nobody ended. */
 static void test_given(uint64_t seed)
 {
     static struct seen seen;
     struct prompt p;
-    struct spw_result whole, rest;
+    struct spw_result whole, rest[2];
     struct batch_watch watch = {.on_token = see_token, .context = &seen};
     memset(&seen, 0, sizeof seen);
     draw_prompt(&p, &seed);
     p.request.max_new_tokens = 20;
-    struct spw_engine *e = open_engine(MODEL, 1);
+    p.request.logprobs = check_random(&seed) % 2;
+    p.request.n_top_logprobs = p.request.logprobs ? 3 : 0;
+    struct spw_engine *e = open_engine(MODEL, 3);
     CHECK(batch_watched(e, NULL, &p.request, &watch, 1, &whole, NULL, NULL) == 0);
     for (size_t n = 0; n <= whole.n_tokens; n++) {
         struct spw_request request = p.request;
         request.given = whole.tokens;
         request.n_given = n;
         request.given_hash = hash_rows(seen.logits, n);
-        CHECK(batch_run(e, NULL, &request, 1, &rest, NULL, NULL) == 0 && same(&whole, &rest));
-        spw_result_free(&rest);
+        /* Beside a request whose prompt is the same. */
+        CHECK(!batch_run(e, NULL, (struct spw_request[]){request, p.request}, 2, rest, NULL, NULL));
+        for (int i = 0; i < 2; i++) {
+            CHECK(same(&whole, &rest[i]) && same_logprobs(&whole, &rest[i]));
+            spw_result_free(&rest[i]);
+        }
     }
     spw_result_free(&whole);
     spw_engine_close(e);
@@ -898,7 +980,10 @@ static void test_allocation(void)
                                   .ignore_eos = true,
                                   .text = true,
                                   .stop = stops,
-                                  .n_stop = 1};
+                                  .n_stop = 1,
+                                  .prompt_logprobs = true,
+                                  .logprobs = true,
+                                  .n_top_logprobs = 2};
     struct spw_request requests[] = {request, request, request};
     struct spw_result r[3];
     int64_t n_failed = 0;
@@ -943,7 +1028,10 @@ int main(void)
         test_coming_and_going(seed + 4 + i);
     CHECK(batches_canceled > 0);
     test_logprobs(seed + 10);
-    test_given(seed + 11);
+    for (uint64_t i = 0; i < 3; i++) {
+        test_answer_logprobs(seed + 11 + i);
+        test_given(seed + 11 + i);
+    }
     test_allocation();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
