@@ -12,7 +12,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct mark {
     size_t text_end, token_end;
@@ -89,26 +88,34 @@ void cli_prompt_close(struct cli_prompt *p)
 
 /* ---- rendering ---- */
 
+int cli_chat_render(const struct spw_chat_template *t, const json_t *messages, time_t now,
+                    const struct spw_chat_request *variables, char **text, size_t *bytes,
+                    struct spw_error *err)
+{
+    struct tm local;
+    char *json = json_dumps(messages, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    if (!json)
+        return spw_fail(err, -ENOMEM, "out of memory");
+    struct spw_chat_request request = *variables;
+    request.messages_json = json;
+    request.messages_bytes = strlen(json);
+    request.add_generation_prompt = true;
+    request.now = localtime_r(&now, &local);
+    int rc = spw_chat_template_render(t, &request, text, bytes, err);
+    free(json);
+    return rc;
+}
+
 static int render(const struct cli_prompt *p, const json_t *messages, char **text, size_t *bytes)
 {
     struct spw_error err = {0};
-    struct tm now;
-    time_t seconds = time(NULL);
-    char *json = json_dumps(messages, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    if (!json)
-        return cli_fail(CLI_FAILED, "out of memory");
-    struct spw_chat_request request = {
-        .messages_json = json,
-        .messages_bytes = strlen(json),
+    const struct spw_chat_request variables = {
         .tools_json = p->tools,
         .tools_bytes = p->tools_bytes,
         .documents_json = p->documents,
         .documents_bytes = p->documents_bytes,
-        .add_generation_prompt = true,
-        .now = localtime_r(&seconds, &now),
     };
-    int rc = spw_chat_template_render(p->template, &request, text, bytes, &err);
-    free(json);
+    int rc = cli_chat_render(p->template, messages, time(NULL), &variables, text, bytes, &err);
     return rc < 0 ? cli_fail_error(rc, &err, true) : 0;
 }
 

@@ -105,23 +105,29 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n)
     return code;
 }
 
-int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
-               bool add_special, int32_t **ids, size_t *n)
+int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t bytes, bool add_special,
+                    int32_t **ids, size_t *n, struct spw_error *err)
 {
-    struct spw_error err = {0};
     *ids = NULL;
+    spw_error_clear(err);
     if (bytes == 0)
-        return cli_fail(CLI_REFUSED, "%s: found an empty text, expected at least a character",
-                        source);
-    int rc = spw_tokenizer_encode(t, text, bytes, add_special, ids, n, &err);
-    if (rc < 0)
-        return cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "%s: %s", source,
-                        err.text[0] ? err.text : strerror(-rc));
+        return spw_fail(err, -EINVAL, "found an empty text, expected at least a character");
+    SPW_TRY(spw_tokenizer_encode(t, text, bytes, add_special, ids, n, err));
     if (*n > 0)
         return 0;
     spw_free(*ids);
     *ids = NULL;
-    return cli_fail(CLI_REFUSED, "%s: found a text without tokens, expected at least one", source);
+    return spw_fail(err, -EINVAL, "found a text without tokens, expected at least one");
+}
+
+int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
+               bool add_special, int32_t **ids, size_t *n)
+{
+    struct spw_error err = {0};
+    int rc = cli_encode_text(t, text, bytes, add_special, ids, n, &err);
+    return rc ? cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "%s: %s", source,
+                         err.text[0] ? err.text : strerror(-rc))
+              : 0;
 }
 
 int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t)

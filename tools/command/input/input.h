@@ -51,7 +51,10 @@ void cli_inputs_free(struct cli_inputs *in);
 /* Reads a whole file; "-" reads stdin. *data is NUL-terminated and allocated with spw_alloc. */
 int cli_read_file(const char *path, char **data, size_t *bytes);
 int cli_read_ids(const char *path, int32_t **ids, size_t *n);
-/* Encodes a text; refuses an empty text. `source` is its name in messages. */
+/* Encodes a text; refuses an empty text. 0, or -errno with a reason that names no source. */
+int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t bytes, bool add_special,
+                    int32_t **ids, size_t *n, struct spw_error *err);
+/* The same, with the reason on stderr. `source` is its name in messages. */
 int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
                bool add_special, int32_t **ids, size_t *n);
 /* Refuses a --stop that is empty or not UTF-8. `t` may be NULL without --stop. */

@@ -26,19 +26,22 @@ struct job_choice {
 
 struct job_item {
     enum job_form form;
-    json_t *line;    /* owned: the parsed line; NULL: it is not JSON, or there is none */
-    json_t *id;      /* borrowed from `line`, or owned where there is no line; NULL: none */
+    json_t *line;    /* owned: the parsed line; NULL: not encoded, or there is none */
+    json_t *id;      /* owned; NULL: none */
     uint64_t number; /* of the line in its input, from 1 */
     uint64_t digest; /* XXH3-64 of the line, and of the file that it names */
-    char *file;      /* owned: text of the file that the line names, until it is encoded */
-    size_t file_bytes;
+    /* owned until the item is encoded: the line, and the text of the file that the line names */
+    char *text, *file;
+    size_t text_bytes, file_bytes;
 
     struct job_prompt *prompts; /* owned, [n_prompts] */
     size_t n_prompts;
     uint32_t n_choices; /* answers of each prompt */
     uint64_t max_new_tokens;
-    struct spw_sampling sampling; /* of choice 0; choice k draws from stream k */
-    struct cli_strings stop;      /* list owned, strings borrowed from `line` or the options */
+    bool max_is_default; /* nobody gave max_new_tokens: fewer if the context has no room for them */
+    struct spw_sampling sampling;      /* of choice 0; choice k draws from stream k */
+    struct spw_logit_bias *logit_bias; /* owned, if the line has any: of `sampling` */
+    struct cli_strings stop;           /* list owned, strings borrowed from `line` or the options */
     bool ignore_eos, logprobs, echo;
     uint32_t n_top_logprobs;
 
@@ -49,11 +52,16 @@ void job_item_free(struct job_item *x);
 
 /* Why an item has no answer: OpenAI's error object, and the HTTP status that belongs to it. */
 struct job_refusal {
-    int status;       /* 400 and above */
+    int status;       /* 400 and above; 0: the line is no request, nothing was executed */
     const char *type; /* "invalid_request_error", "server_error" */
     const char *code; /* "context_length_exceeded"; NULL: none */
     char param[64];   /* the key at fault; "": none */
     char message[512];
 };
+/* Fills *why. Returns -EINVAL, for a status of 500 and above -EIO. */
+__attribute__((format(printf, 5, 6))) int job_refuse(struct job_refusal *why, int status,
+                                                     const char *code, const char *param,
+                                                     const char *format, ...);
+int job_refuse_memory(struct job_refusal *why); /* returns -ENOMEM */
 
 #endif

@@ -1,0 +1,726 @@
+/* Lines of a job: every form and key with right values, wrong types and values out of range,
+ * unusual ids, files, broken JSON, and an allocation that fails anywhere. */
+#include "tests/byte_tokenizer.h"
+#include "tests/check.h"
+#include "tools/command/job/request.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const struct cli_command cli_commands[] = {{.name = NULL}};
+
+static char folder[64];
+static struct cli_model model, no_tokenizer;
+static struct cli_options options;
+static struct job_reader reader;
+
+/* ---- the world ---- */
+
+static void write_file(const char *name, const char *text, size_t bytes)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    CHECK(file && fwrite(text, 1, bytes, file) == bytes);
+    if (file)
+        fclose(file);
+}
+
+/* Effort changes the prompt only where a test asks for it. */
+static const char template[] =
+    "{%- for m in messages -%}{%- if m.role == 'tool' -%}{{ raise_exception('no tools here') }}"
+    "{%- endif -%}<{{ m.role }}>{{ m.content }}"
+    "{%- for c in m.tool_calls or [] -%}[{{ c.function.arguments.a }}]{%- endfor -%}{%- endfor -%}"
+    "{%- if tools -%}T{{ tools | length }}{%- endif -%}"
+    "{%- if extra -%}{{ extra }}{%- endif -%}{{ strftime_now('%Y') }}";
+
+static void make_folder(void)
+{
+    char json[BYTE_TOKENIZER_BYTES], command[256];
+    snprintf(folder, sizeof folder, "/tmp/spw_request_%d", (int)getpid());
+    snprintf(command, sizeof command, "mkdir -p %s/sub && cp -r tests/golden/llama_700/. %s",
+             folder, folder);
+    CHECK(system(command) == 0);
+    write_file("tokenizer.json", json, byte_tokenizer_json(json));
+    write_file("chat_template.jinja", template, sizeof template - 1);
+    write_file("text.txt", "abc", 3);
+    write_file("empty.txt", "", 0);
+    write_file("latin.txt", "a\xe9", 2);
+    write_file("sub/input.jsonl", "", 0);
+    snprintf(command, sizeof command, "%s/fifo", folder);
+    CHECK(mkfifo(command, 0600) == 0);
+}
+
+static void parse_options(int argc, char **argv)
+{
+    static const struct cli_command command = {
+        .name = "test", .bit = CLI_GENERATE, .operand = "MODEL"};
+    cli_options_free(&options);
+    CHECK(cli_parse(&options, &command, argc, argv) == 0);
+}
+
+static void no_options(void)
+{
+    char *argv[] = {"test", folder};
+    parse_options(2, argv);
+}
+
+/* ---- reading ---- */
+
+static int parse(struct job_item *x, const char *line, size_t bytes, struct job_refusal *why)
+{
+    memset(why, 0, sizeof *why);
+    int rc = job_item_parse(x, &reader, line, bytes, 7, why);
+    CHECK(!rc == !why->message[0] && x->number == 7);
+    return rc;
+}
+
+static int read_line(struct job_item *x, const char *line, struct job_refusal *why)
+{
+    int rc = parse(x, line, strlen(line), why);
+    if (!rc)
+        rc = job_item_encode(x, &reader, why);
+    CHECK(!rc == !why->message[0]);
+    return rc;
+}
+
+/* The line of a body, or the short line with these keys. */
+static const char *line_of(enum job_form form, const char *keys)
+{
+    static char line[1024];
+    const char *url = form == JOB_CHAT ? "chat/completions" : "completions";
+    if (form == JOB_SHORT)
+        snprintf(line, sizeof line, "{\"id\": 1, %s}", keys);
+    else
+        snprintf(line, sizeof line,
+                 "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/%s\", \"body\": "
+                 "{%s}}",
+                 url, keys);
+    return line;
+}
+
+/* ---- phase 1 ---- */
+
+struct parsed {
+    const char *line;
+    const char *id; /* as JSON; NULL: none */
+    enum job_form form;
+    int status; /* -1: the line is right */
+    const char *code, *message;
+};
+
+#define CHAT_URL "\"url\": \"/v1/chat/completions\""
+
+static const struct parsed lines[] = {
+    {"{\"prompt\": \"x\"}", NULL, JOB_SHORT, -1, NULL, NULL},
+    {"{\"id\": null, \"tokens\": [1]}", NULL, JOB_SHORT, -1, NULL, NULL},
+    {"{\"id\": 7, \"messages\": []}", "7", JOB_SHORT, -1, NULL, NULL},
+    {"{\"id\": [1, {\"a\": 2}], \"prompt\": \"x\"}", "[1,{\"a\":2}]", JOB_SHORT, -1, NULL, NULL},
+    {"{\"id\": \"a\\n\\\"\\u0000\", \"prompt\": \"x\"}", "\"a\\n\\\"\\u0000\"", JOB_SHORT, -1, NULL,
+     NULL},
+    {"{\"custom_id\": \"a\\\"\\n\", " CHAT_URL ", \"body\": {}}", "\"a\\\"\\n\"", JOB_CHAT, -1,
+     NULL, NULL},
+    {"{\"custom_id\": \"\", \"url\": \"/v1/completions\", \"body\": {}}", "\"\"", JOB_COMPLETION,
+     -1, NULL, NULL},
+    /* short lines */
+    {"{\"id\": 1}", "1", JOB_SHORT, 400, "missing_required_parameter", "found no prompt, expected"},
+    {"{\"id\": 1, \"prompt\": \"x\", \"tokens\": [1]}", "1", JOB_SHORT, 400, "invalid_value",
+     "found both \"prompt\" and \"tokens\""},
+    /* lines of a batch file */
+    {"{\"custom_id\": 5, " CHAT_URL ", \"body\": {}}", "5", JOB_CHAT, 0, "invalid_value",
+     "custom_id: found 5, expected a text"},
+    {"{" CHAT_URL ", \"body\": {}}", NULL, JOB_CHAT, 0, "missing_required_parameter",
+     "custom_id: found nothing, expected a text"},
+    {"{\"custom_id\": \"a\", \"body\": {}}", "\"a\"", JOB_CHAT, 0, "missing_required_parameter",
+     "url: found nothing, expected \"/v1/chat/completions\" or \"/v1/completions\""},
+    {"{\"custom_id\": \"a\", \"url\": \"/v1/embeddings\", \"body\": {}}", "\"a\"", JOB_CHAT, 0,
+     "invalid_url", "url: found \"/v1/embeddings\""},
+    {"{\"custom_id\": \"a\", \"method\": \"GET\", " CHAT_URL ", \"body\": {}}", "\"a\"", JOB_CHAT,
+     0, "invalid_method", "method: found \"GET\", expected \"POST\""},
+    {"{\"custom_id\": \"a\", " CHAT_URL "}", "\"a\"", JOB_CHAT, 0, "missing_required_parameter",
+     "body: found nothing, expected an object"},
+    {"{\"custom_id\": \"a\", " CHAT_URL ", \"body\": \"x\"}", "\"a\"", JOB_CHAT, 0, "invalid_value",
+     "body: found \"x\", expected an object"},
+    /* odd but right */
+    {" {\t\"prompt\" :\r\"\\\\\\\"}\" , \"\\u0069d\":\"\\\\\"}\r\n", "\"\\\\\"", JOB_SHORT, -1,
+     NULL, NULL},
+    {"{\"x\": {\"id\": [\"]}\"]}, \"id\": {}, \"tokens\": []}", "{}", JOB_SHORT, -1, NULL, NULL},
+    /* what is no JSON */
+    {"{\"id\":, \"prompt\": \"x\"}", NULL, JOB_SHORT, 0, "invalid_json_line", "unexpected token"},
+    {"{\"id\": 3, \"prompt\": \"x\",}", "3", JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"{\"id\": 3, \"prompt\": [}", "3", JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"{id: 3}", NULL, JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"", NULL, JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"null", NULL, JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"[1]", NULL, JOB_SHORT, 0, "invalid_json_line", "found a list, expected an object"},
+    {"{\"id\": \"a\", \"prompt\": \"x\"", "\"a\"", JOB_SHORT, 0, "invalid_json_line",
+     "found no JSON"},
+    {" { \"custom_id\" : \"a\" , oops", "\"a\"", JOB_CHAT, 0, "invalid_json_line", "found no JSON"},
+    {"{\"id\": 12", NULL, JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"{\"id\": 12,", "12", JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"{\"id\"", NULL, JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"{\"id\": \"cut", NULL, JOB_SHORT, 0, "invalid_json_line", "found no JSON"},
+    {"{\"prompt\": \"x\", \"id\": 3} {\"id\": 4}", "3", JOB_SHORT, 0, "invalid_json_line",
+     "end of file expected"},
+    {"{\"id\": 3, \"prompt\": \"x\", \"prompt\": \"y\"}", "3", JOB_SHORT, 0, "invalid_json_line",
+     "duplicate object key"},
+    {"{\"id\": 3, \"prompt\": \"\xff\"}", "3", JOB_SHORT, 0, "invalid_json_line",
+     "unable to decode byte 0xff"},
+    {"{\"id\": 3, \"tokens\": [99999999999999999999]}", "3", JOB_SHORT, 0, "invalid_json_line",
+     "too big integer"},
+    {"{\"id\": 3, \"tokens\": [1e999]}", "3", JOB_SHORT, 0, "invalid_json_line",
+     "real number overflow"},
+};
+
+static void check_id(const struct job_item *x, const char *expected, const char *line)
+{
+    char *id = x->id ? json_dumps(x->id, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    CHECK_MSG(!id == !expected && (!id || !strcmp(id, expected)), "%s: %s", line, id);
+    free(id);
+}
+
+static void check_lines(void)
+{
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const struct parsed *p = &lines[i];
+        struct job_item x;
+        struct job_refusal why;
+        int rc = parse(&x, p->line, strlen(p->line), &why);
+        if (!rc && p->status >= 0) /* only phase 2 parses the values */
+            rc = job_item_encode(&x, &reader, &why);
+        CHECK_MSG(!rc == (p->status < 0), "%s: %s", p->line, why.message);
+        CHECK_MSG(x.form == p->form, "%s", p->line);
+        check_id(&x, p->id, p->line);
+        if (rc) {
+            CHECK_MSG(why.status == p->status && why.code && !strcmp(why.code, p->code),
+                      "%s: %d %s", p->line, why.status, why.code);
+            CHECK_MSG(strstr(why.message, p->message), "%s: %s", p->line, why.message);
+            CHECK(!strcmp(why.type, "invalid_request_error"));
+        }
+        job_item_free(&x);
+    }
+}
+
+/* `begin`, `n` times `middle`, `end`. */
+static char *repeat(const char *begin, size_t n, const char *middle, const char *end)
+{
+    size_t bytes = strlen(begin) + n * strlen(middle) + strlen(end) + 1;
+    char *text = malloc(bytes), *at = stpcpy(text, begin);
+    while (n-- > 0)
+        at = stpcpy(at, middle);
+    strcpy(at, end);
+    return text;
+}
+
+static void check_large(void)
+{
+    struct job_item x;
+    struct job_refusal why;
+    char *line = repeat("{\"prompt\": \"x\", \"id\": \"", 10000, "i", "\"}");
+    CHECK(parse(&x, line, strlen(line), &why) == 0 && json_string_length(x.id) == 10000);
+    job_item_free(&x);
+    free(line);
+    line = repeat("{\"id\": 5, \"prompt\": \"x\", \"deep\": ", 100000, "[", "");
+    CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && why.status == 0);
+    CHECK(strstr(why.message, "maximum parsing depth reached"));
+    check_id(&x, "5", "deep");
+    job_item_free(&x);
+    free(line);
+    line = repeat("{\"id\": 5, \"prompt\": [", 3000, "[", "");
+    char *deep = repeat(line, 3001, "]", "}");
+    CHECK(read_line(&x, deep, &why) == -EINVAL && why.status == 0);
+    CHECK(strstr(why.message, "maximum parsing depth reached"));
+    job_item_free(&x);
+    free(deep);
+    free(line);
+    /* the first part of a long line */
+    line = repeat("{\"custom_id\": \"long\", \"body\": {\"prompt\": \"", 1000000, "x", "");
+    CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && x.form == JOB_CHAT);
+    check_id(&x, "\"long\"", "long");
+    job_item_free(&x);
+    free(line);
+    const char nul[] = "{\"id\": 6, \"prompt\": \"a\0b\"}";
+    CHECK(parse(&x, nul, sizeof nul - 1, &why) == 0);
+    CHECK(job_item_encode(&x, &reader, &why) == -EINVAL && why.status == 0);
+    check_id(&x, "6", "nul");
+    job_item_free(&x);
+}
+
+/* ---- digests ---- */
+
+static uint64_t digest_of(const char *line)
+{
+    struct job_item x;
+    struct job_refusal why;
+    CHECK(parse(&x, line, strlen(line), &why) == 0);
+    uint64_t digest = x.digest;
+    job_item_free(&x);
+    return digest;
+}
+
+static void check_digests(void)
+{
+    const char *line = "{\"id\": 1, \"file\": \"text.txt\"}";
+    uint64_t before = digest_of(line);
+    CHECK(before == digest_of(line));
+    CHECK(before != digest_of("{\"id\": 2, \"file\": \"text.txt\"}"));
+    write_file("text.txt", "abd", 3);
+    CHECK(before != digest_of(line));
+    write_file("text.txt", "abc", 3);
+    CHECK(before == digest_of(line));
+}
+
+/* ---- files ---- */
+
+static void check_files(void)
+{
+    static const struct {
+        const char *name, *message;
+    } refused[] = {
+        {"\"missing.txt\"", "missing.txt: No such file or directory"},
+        {"\"text.txt/x\"", "Not a directory"},
+        {"\"sub\"", "found a folder, expected a file"},
+        {"\"..\"", "found a folder, expected a file"},
+        {"\"\"", "file: found \"\", expected the name of a file"},
+        {"\"text.txt\\u0000\"", "expected the name of a file"},
+        {"5", "file: found 5, expected the name of a file"},
+        {"\"fifo\"", "found a device or a pipe, expected a file"},
+        {"\"/dev/zero\"", "found a device or a pipe, expected a file"},
+    };
+    static const char *const good[] = {"text.txt", "./text.txt", "sub/../text.txt"};
+    char line[256];
+    struct job_item x;
+    struct job_refusal why;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(line, sizeof line, "{\"id\": 1, \"file\": %s}", refused[i].name);
+        CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && why.status == 400);
+        CHECK_MSG(strstr(why.message, refused[i].message), "%s", why.message);
+        CHECK(!strcmp(why.param, "file"));
+        check_id(&x, "1", line);
+        job_item_free(&x);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(line, sizeof line, "{\"file\": \"%s\"}", good[i]);
+        CHECK(read_line(&x, line, &why) == 0 && x.n_prompts == 1 && x.prompts[0].n == 3);
+        CHECK(x.prompts[0].tokens[0] == 'a' - '!' && !x.file);
+        job_item_free(&x);
+    }
+    snprintf(line, sizeof line, "{\"file\": \"%s/text.txt\"}", folder);
+    CHECK(read_line(&x, line, &why) == 0);
+    job_item_free(&x);
+    CHECK(read_line(&x, "{\"file\": \"empty.txt\"}", &why) == -EINVAL);
+    CHECK(strstr(why.message, "file: found an empty text"));
+    job_item_free(&x);
+    CHECK(read_line(&x, "{\"file\": \"latin.txt\"}", &why) == -EINVAL);
+    CHECK_MSG(strstr(why.message, "UTF-8"), "%s", why.message);
+    job_item_free(&x);
+}
+
+/* ---- keys that are refused ---- */
+
+enum { SHORT = 1 << JOB_SHORT, CHAT = 1 << JOB_CHAT, COMPLETION = 1 << JOB_COMPLETION };
+enum { OPENAI = CHAT | COMPLETION, ALL = SHORT | OPENAI };
+
+struct refused {
+    unsigned forms;
+    const char *keys, *param, *code, *message;
+};
+
+#define VALUE "invalid_value"
+#define SUPPORT "unsupported_value"
+
+static const struct refused refused[] = {
+    {ALL, "\"temperature\": -1", "temperature", VALUE, "found -1, expected a number from 0 to"},
+    {ALL, "\"temperature\": \"1\"", "temperature", VALUE, "found \"1\", expected a number"},
+    {ALL, "\"temperature\": true", "temperature", VALUE, "found true, expected a number"},
+    {SHORT, "\"temperature\": null", "temperature", VALUE, "found null, expected a number"},
+    {ALL, "\"top_p\": 1.5", "top_p", VALUE, "found 1.5, expected a number from 0 to 1"},
+    {ALL, "\"min_p\": -0.5", "min_p", VALUE, "found -0.5, expected a number from 0 to 1"},
+    {ALL, "\"repetition_penalty\": []", "repetition_penalty", VALUE, "found a list, expected"},
+    {ALL, "\"top_k\": 1.5", "top_k", VALUE, "found 1.5, expected a whole number"},
+    {SHORT, "\"top_k\": -1", "top_k", VALUE, "found -1, expected a whole number from 0"},
+    {OPENAI, "\"top_k\": -2", "top_k", VALUE, "found -2, expected a whole number from -1"},
+    {ALL, "\"top_k\": 4294967296", "top_k", VALUE, "expected a whole number"},
+    {ALL, "\"presence_penalty\": 2.5", "presence_penalty", VALUE, "a number from -2 to 2"},
+    {ALL, "\"frequency_penalty\": \"\"", "frequency_penalty", VALUE, "found \"\", expected"},
+    {ALL, "\"logit_bias\": [1]", "logit_bias", VALUE, "found a list, expected an object"},
+    {ALL, "\"logit_bias\": {\"a\": 1}", "logit_bias", VALUE, "the key \"a\", expected a token id"},
+    {ALL, "\"logit_bias\": {\"-1\": 1}", "logit_bias", VALUE, "expected a token id"},
+    {ALL, "\"logit_bias\": {\"1\": 101}", "logit_bias", VALUE, "found 101, expected an object"},
+    {ALL, "\"logit_bias\": {\"1\": \"x\"}", "logit_bias", VALUE, "found \"x\", expected"},
+    {ALL, "\"logit_bias\": {\"96\": 1}", "logit_bias", VALUE,
+     "found token id 96, expected 0 to 95"},
+    {COMPLETION, "\"echo\": true, \"logprobs\": 1", "logprobs", SUPPORT, "found 1 with \"echo\""},
+    {ALL, "\"seed\": 1.5", "seed", VALUE, "found 1.5, expected a whole number"},
+    {SHORT, "\"seed\": -1", "seed", VALUE, "found -1, expected a whole number of at least 0"},
+    {ALL, "\"n\": 0", "n", VALUE, "found 0, expected a whole number from 1 to 128"},
+    {ALL, "\"n\": 129", "n", VALUE, "found 129, expected a whole number from 1 to 128"},
+    {ALL, "\"stop\": 5", "stop", VALUE, "found 5, expected a text or a list of texts"},
+    {ALL, "\"stop\": {}", "stop", VALUE, "found an object, expected a text"},
+    {ALL, "\"stop\": [\"a\", 5]", "stop", VALUE, "found 5, expected a text"},
+    {ALL, "\"stop\": \"\"", "stop", VALUE, "expected a text that is not empty"},
+    {ALL, "\"stop\": [\"a\\u0000b\"]", "stop", VALUE, "no NUL character"},
+    {ALL, "\"ignore_eos\": 1", "ignore_eos", VALUE, "found 1, expected true or false"},
+    {SHORT, "\"max_new_tokens\": -1", "max_new_tokens", VALUE, "expected a whole number from 0"},
+    {CHAT, "\"max_tokens\": 0", "max_tokens", VALUE, "expected a whole number from 1"},
+    {COMPLETION, "\"max_tokens\": -1", "max_tokens", VALUE, "expected a whole number from 0"},
+    {CHAT, "\"max_completion_tokens\": \"9\"", "max_completion_tokens", VALUE, "found \"9\""},
+    {OPENAI, "\"min_tokens\": 3", "min_tokens", SUPPORT, "has no least number"},
+    {OPENAI, "\"stream\": true", "stream", SUPPORT, "found true, but a job writes whole answers"},
+    {OPENAI, "\"stream_options\": {}", "stream_options", SUPPORT, "found an object, but a job"},
+    {COMPLETION, "\"best_of\": 2", "best_of", SUPPORT, "found 2, but spillway gives all answers"},
+    {COMPLETION, "\"n\": 3, \"best_of\": 2", "best_of", SUPPORT, "found 2, but"},
+    {COMPLETION, "\"suffix\": \"x\"", "suffix", SUPPORT, "does not fill gaps"},
+    {COMPLETION, "\"echo\": \"yes\"", "echo", VALUE, "found \"yes\", expected true or false"},
+    {COMPLETION, "\"logprobs\": true", "logprobs", VALUE, "found true, expected a whole number"},
+    {COMPLETION, "\"logprobs\": 6", "logprobs", VALUE, "found 6, expected a whole number from 0"},
+    {CHAT, "\"logprobs\": 1", "logprobs", VALUE, "found 1, expected true or false"},
+    {CHAT, "\"top_logprobs\": 3", "top_logprobs", VALUE, "found 3 without \"logprobs\": true"},
+    {CHAT, "\"logprobs\": true, \"top_logprobs\": 21", "top_logprobs", VALUE, "from 0 to 20"},
+    {OPENAI, "\"response_format\": \"json\"", "response_format", VALUE, "an object with a"},
+    {OPENAI, "\"response_format\": {\"type\": \"json_object\"}", "response_format.type", SUPPORT,
+     "found \"json_object\", but spillway cannot force a format"},
+    {CHAT, "\"reasoning_effort\": \"low\"", "reasoning_effort", SUPPORT, "does not use it"},
+    {CHAT, "\"reasoning_effort\": 5", "reasoning_effort", VALUE, "found 5, expected a text"},
+    {CHAT, "\"tool_choice\": \"required\"", "tool_choice", SUPPORT, "cannot force a call"},
+    {CHAT, "\"tool_choice\": {\"type\": \"function\"}", "tool_choice", SUPPORT, "cannot force"},
+    {CHAT, "\"tool_choice\": \"some\"", "tool_choice", VALUE, "found \"some\", expected \"auto\""},
+    {CHAT, "\"tools\": {}", "tools", VALUE, "found an object, expected a list of tools"},
+    {CHAT, "\"tools\": [{\"type\": \"function\"}]", "tools[0].function.name", VALUE, "expected {"},
+    {CHAT, "\"chat_template_kwargs\": [1]", "chat_template_kwargs", VALUE, "found a list"},
+    {CHAT, "\"chat_template_kwargs\": {\"tools\": 1}", "messages", VALUE, "found 'tools'"},
+    {OPENAI, "\"model\": 5", "model", VALUE, "model: found 5, expected a text"},
+    {SHORT, "\"max_token\": 5", "max_token", "unknown_parameter", "found the unknown key"},
+    {SHORT, "\"temperatur\": 5", "temperatur", "unknown_parameter",
+     "\"temperatur\"; did you mean \"temperature\"?"},
+    {SHORT, "\"stream\": true", "stream", "unknown_parameter", "found the unknown key \"stream\""},
+};
+
+static const char *const prompts[] = {[JOB_SHORT] = "\"prompt\": \"ab\"",
+                                      [JOB_CHAT] = "\"messages\": [{\"role\": \"user\", "
+                                                   "\"content\": \"ab\"}]",
+                                      [JOB_COMPLETION] = "\"prompt\": \"ab\""};
+
+static void check_refused_line(const char *line, const struct refused *r)
+{
+    struct job_item x;
+    struct job_refusal why;
+    int rc = read_line(&x, line, &why);
+    CHECK_MSG(rc == -EINVAL && why.status == 400, "%s: %s", line, why.message);
+    CHECK_MSG(!strcmp(why.param, r->param), "%s: %s", line, why.param);
+    CHECK_MSG(why.code && !strcmp(why.code, r->code), "%s: %s", line, why.code);
+    CHECK_MSG(strstr(why.message, r->message), "%s: %s", line, why.message);
+    job_item_free(&x);
+}
+
+static void check_refused(void)
+{
+    char keys[512];
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++)
+            if (refused[i].forms & 1u << form) {
+                snprintf(keys, sizeof keys, "%s, %s", prompts[form], refused[i].keys);
+                check_refused_line(line_of((enum job_form)form, keys), &refused[i]);
+            }
+}
+
+/* ---- prompts that are refused ---- */
+
+static const struct refused bad_prompts[] = {
+    {COMPLETION, "\"x\": 1", "prompt", VALUE, "prompt: found nothing, expected a text or a list"},
+    {COMPLETION, "\"prompt\": null", "prompt", VALUE, "prompt: found null"},
+    {COMPLETION, "\"prompt\": \"\"", "prompt", VALUE, "prompt: found an empty text"},
+    {COMPLETION, "\"prompt\": []", "prompt", VALUE, "a list of at least one token id"},
+    {COMPLETION, "\"prompt\": [\"a\", \"\"]", "prompt[1]", VALUE, "prompt[1]: found an empty text"},
+    {COMPLETION, "\"prompt\": [\"a\", 5]", "prompt[1]", VALUE, "prompt[1]: found 5, expected"},
+    {COMPLETION, "\"prompt\": [1, \"a\"]", "prompt", VALUE, "found \"a\", expected a token id"},
+    {COMPLETION, "\"prompt\": [[1], [96]]", "prompt[1]", VALUE, "found id 96, expected 0 to 95"},
+    {COMPLETION, "\"prompt\": [-1]", "prompt", VALUE, "found -1, expected a token id"},
+    {COMPLETION, "\"prompt\": [1.0]", "prompt[0]", VALUE, "found 1, expected a text or a list"},
+    {SHORT, "\"prompt\": [1]", "prompt", VALUE, "prompt: found a list, expected a text"},
+    {SHORT, "\"prompt\": null", "prompt", VALUE, "prompt: found null, expected a text"},
+    {SHORT, "\"tokens\": []", "tokens", VALUE, "tokens: found a list, expected a list of at least"},
+    {SHORT, "\"tokens\": \"1 2\"", "tokens", VALUE, "expected a list of at least one token id"},
+    {SHORT, "\"tokens\": [1, 4294967296]", "tokens", VALUE, "expected a token id"},
+    {CHAT, "\"x\": 1", "messages", VALUE, "messages: found nothing, expected a list"},
+    {CHAT | SHORT, "\"messages\": []", "messages", VALUE, "a list of at least one message"},
+    {CHAT | SHORT, "\"messages\": \"Hi\"", "messages", VALUE, "found \"Hi\", expected a list"},
+    {CHAT | SHORT, "\"messages\": [5]", "messages[0]", VALUE, "found 5, expected an object"},
+    {CHAT | SHORT, "\"messages\": [{\"content\": \"a\"}]", "messages[0].role", VALUE,
+     "found nothing"},
+    {CHAT, "\"messages\": [{\"role\": \"usr\", \"content\": \"a\"}]", "messages[0].role", VALUE,
+     "found \"usr\", expected \"system\""},
+    {CHAT | SHORT, "\"messages\": [{\"role\": \"user\"}]", "messages[0].content", VALUE,
+     "found nothing, expected a text or a list of parts"},
+    {CHAT | SHORT, "\"messages\": [{\"role\": \"user\", \"content\": 5}]", "messages[0].content",
+     VALUE, "found 5, expected a text or a list of parts"},
+    {CHAT | SHORT,
+     "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, "
+     "{\"type\": \"image_url\", \"image_url\": {\"url\": \"x\"}}]}]",
+     "messages[0].content[1].type", SUPPORT, "found \"image_url\", but spillway reads texts only"},
+    {CHAT, "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_audio\"}]}]",
+     "messages[0].content[0].type", SUPPORT, "found \"input_audio\", but"},
+    {CHAT, "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]",
+     "messages[0].content[0].text", VALUE, "found nothing, expected a text"},
+    {CHAT, "\"messages\": [{\"role\": \"user\", \"content\": [\"a\"]}]",
+     "messages[0].content[0].type", VALUE, "found nothing, expected \"text\""},
+    {CHAT, "\"messages\": [{\"role\": \"assistant\", \"tool_calls\": 5}]", "messages[0].tool_calls",
+     VALUE, "found 5, expected a list"},
+    {CHAT | SHORT, "\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]", "messages", VALUE,
+     "no tools here"},
+};
+
+static void check_bad_prompts(void)
+{
+    struct refused many = {COMPLETION, NULL, "prompt", VALUE,
+                           "found 2049 prompts, expected at most"};
+    for (size_t i = 0; i < sizeof bad_prompts / sizeof *bad_prompts; i++)
+        for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++)
+            if (bad_prompts[i].forms & 1u << form)
+                check_refused_line(line_of((enum job_form)form, bad_prompts[i].keys),
+                                   &bad_prompts[i]);
+    char *line =
+        repeat("{\"custom_id\": \"a\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": "
+               "[[1]",
+               2048, ",[1]", "]}}");
+    check_refused_line(line, &many);
+    free(line);
+}
+
+/* ---- what a line means ---- */
+
+static struct job_item good(const char *line)
+{
+    struct job_item x;
+    struct job_refusal why;
+    CHECK_MSG(read_line(&x, line, &why) == 0, "%s: %s", line, why.message);
+    CHECK(x.choices && x.n_prompts);
+    return x;
+}
+
+/* The text of a prompt, with the tokenizer of bytes. */
+static bool is_text(const struct job_prompt *p, const char *text)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (!text[i] || p->tokens[i] != text[i] - '!')
+            return false;
+    return !text[p->n];
+}
+
+static void check_defaults(void)
+{
+    struct job_item x = good("{\"prompt\": \"ab\"}");
+    CHECK(x.max_new_tokens == 128 && x.max_is_default && x.n_choices == 1 && x.n_prompts == 1);
+    CHECK(x.sampling.temperature == 0 && x.sampling.seed == 0 && x.sampling.top_p == 1);
+    CHECK(!x.ignore_eos && !x.logprobs && !x.echo && x.stop.n == 0);
+    CHECK(is_text(&x.prompts[0], "ab"));
+    job_item_free(&x);
+
+    x = good(line_of(JOB_CHAT, prompts[JOB_CHAT]));
+    CHECK(x.max_new_tokens == 4096 && x.max_is_default && x.sampling.temperature == 1);
+    CHECK(x.sampling.seed != 0 && x.sampling.seed < UINT64_C(1) << 53);
+    CHECK(is_text(&x.prompts[0], "<user>ab2001"));
+    uint64_t seed = x.sampling.seed;
+    job_item_free(&x);
+
+    x = good(line_of(JOB_COMPLETION, prompts[JOB_COMPLETION]));
+    CHECK(x.max_new_tokens == 16 && x.max_is_default && x.sampling.temperature == 1);
+    CHECK(x.sampling.seed == seed); /* of the same id */
+    job_item_free(&x);
+
+    x = good("{\"custom_id\": \"b\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"a\"}}");
+    CHECK(x.sampling.seed != seed);
+    job_item_free(&x);
+}
+
+static void check_command_line(void)
+{
+    char *argv[] = {
+        "test",   folder, "--temperature", "0.5", "--seed",      "9", "--max-new-tokens", "7",
+        "--stop", "xx",   "--stop",        "yy",  "--ignore-eos"};
+    parse_options(13, argv);
+    for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++) {
+        struct job_item x = good(line_of((enum job_form)form, prompts[form]));
+        CHECK(x.sampling.temperature == 0.5f && x.sampling.seed == 9 && x.ignore_eos);
+        CHECK(x.max_new_tokens == 7 && !x.max_is_default);
+        CHECK(x.stop.n == 2 && !strcmp(x.stop.items[1], "yy"));
+        job_item_free(&x);
+    }
+    struct job_item x =
+        good("{\"prompt\": \"a\", \"temperature\": 2, \"seed\": 3, \"stop\": \"z\", "
+             "\"max_new_tokens\": 0, \"ignore_eos\": false}");
+    CHECK(x.sampling.temperature == 2 && x.sampling.seed == 3 && !x.ignore_eos);
+    CHECK(x.max_new_tokens == 0 && !x.max_is_default);
+    CHECK(x.stop.n == 1 && !strcmp(x.stop.items[0], "z"));
+    job_item_free(&x);
+    no_options();
+}
+
+static void check_openai_keys(void)
+{
+    struct job_item x = good(line_of(
+        JOB_CHAT,
+        "\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": "
+        "\"a\"}]}, {\"role\": \"assistant\", \"content\": \"b\", \"tool_calls\": [{\"id\": \"c\", "
+        "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": "
+        "1}\"}}]}], \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], "
+        "\"tool_choice\": \"auto\", \"chat_template_kwargs\": {\"extra\": \"E\"}, \"max_tokens\": "
+        "5, "
+        "\"max_completion_tokens\": 6, \"n\": 2, \"logprobs\": true, \"top_logprobs\": 3, "
+        "\"top_p\": 0, \"top_k\": -1, \"seed\": -1, \"stop\": [\"u\", \"v\"], \"user\": 5, "
+        "\"whatever\": {}, \"stream\": false, \"response_format\": {\"type\": \"text\"}, "
+        "\"temperature\": null, \"min_tokens\": 0"));
+    CHECK(is_text(&x.prompts[0], "<developer>a<assistant>b[1]T1E2001"));
+    CHECK(x.max_new_tokens == 6 && !x.max_is_default && x.n_choices == 2 && x.logprobs);
+    CHECK(x.n_top_logprobs == 3 && x.sampling.top_p == FLT_MIN && x.sampling.top_k == 0);
+    CHECK(x.sampling.seed == UINT64_MAX && x.stop.n == 2 && x.sampling.temperature == 1);
+    job_item_free(&x);
+
+    x = good(line_of(JOB_CHAT,
+                     "\"messages\": [{\"role\": \"user\", \"content\": null}], \"tools\": "
+                     "[{\"function\": {\"name\": \"f\"}}], \"tool_choice\": \"none\""));
+    CHECK(is_text(&x.prompts[0], "<user>None2001"));
+    job_item_free(&x);
+}
+
+static void check_completions(void)
+{
+    struct job_item x = good(line_of(JOB_COMPLETION, "\"prompt\": [\"a\", [1, 2]], \"n\": 2, "
+                                                     "\"best_of\": 2, \"echo\": true, \"suffix\": "
+                                                     "\"\", \"logprobs\": 0, \"max_tokens\": 0"));
+    CHECK(x.n_prompts == 2 && x.n_choices == 2 && x.echo && x.logprobs && !x.n_top_logprobs);
+    CHECK(is_text(&x.prompts[0], "a") && is_text(&x.prompts[1], "\"#") && x.max_new_tokens == 0);
+    job_item_free(&x);
+    x = good(line_of(JOB_COMPLETION, "\"prompt\": [1, 2, 3]"));
+    CHECK(x.n_prompts == 1 && is_text(&x.prompts[0], "\"#$"));
+    job_item_free(&x);
+    x = good("{\"tokens\": [0, 95], \"logprobs\": 2, \"n\": 3, \"presence_penalty\": -2, "
+             "\"frequency_penalty\": 1.5, \"logit_bias\": {\"5\": -100, \"95\": 0.5}}");
+    CHECK(x.sampling.presence_penalty == -2 && x.sampling.frequency_penalty == 1.5f);
+    CHECK(x.sampling.n_logit_bias == 2 && x.sampling.logit_bias[0].token == 5);
+    CHECK(x.sampling.logit_bias[0].bias == -100 && x.sampling.logit_bias[1].bias == 0.5f);
+    CHECK(x.prompts[0].n == 2 && x.prompts[0].tokens[1] == 95 && x.logprobs);
+    CHECK(x.n_top_logprobs == 2 && x.n_choices == 3);
+    job_item_free(&x);
+    x = good("{\"messages\": [{\"role\": \"ipython\", \"content\": \"a\"}]}");
+    CHECK(is_text(&x.prompts[0], "<ipython>a2001"));
+    job_item_free(&x);
+}
+
+/* ---- templates and tokenizers ---- */
+
+static void use_template(const char *text)
+{
+    job_reader_close(&reader);
+    reader.no_template = (struct job_refusal){0};
+    reader.takes_effort = 0;
+    write_file("chat_template.jinja", text, strlen(text));
+}
+
+static void check_templates(void)
+{
+    const char *line =
+        line_of(JOB_CHAT, "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
+                          "\"reasoning_effort\": \"high\"");
+    use_template("{{ reasoning_effort }}{{ messages[0].content }}");
+    struct job_item x = good(line);
+    CHECK(is_text(&x.prompts[0], "higha"));
+    job_item_free(&x);
+    char path[128];
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    use_template("");
+    unlink(path);
+    const struct refused none = {CHAT, NULL, "messages", VALUE, "found no chat template"};
+    for (int i = 0; i < 2; i++)
+        check_refused_line(line_of(JOB_CHAT, prompts[JOB_CHAT]), &none);
+    use_template(template);
+
+    const struct refused text = {SHORT, NULL, "prompt", SUPPORT, "the model has no tokenizer.json"};
+    const struct refused stop = {SHORT, NULL, "stop", SUPPORT, "answers have no text"};
+    reader.model = &no_tokenizer;
+    check_refused_line("{\"prompt\": \"a\"}", &text);
+    check_refused_line("{\"tokens\": [1], \"stop\": \"a\"}", &stop);
+    x = good("{\"tokens\": [1]}");
+    job_item_free(&x);
+    reader.model = &model;
+}
+
+/* A long text of the user is cut between characters. */
+static void check_messages(void)
+{
+    struct job_refusal why;
+    for (size_t n = 500; n < 530; n++) {
+        char *text = repeat("", n, "x", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82");
+        job_refuse(&why, 400, NULL, text, "%s", text);
+        json_t *message = json_string(why.message), *param = json_string(why.param);
+        CHECK(message && param);
+        json_decref(message);
+        json_decref(param);
+        free(text);
+    }
+    CHECK(job_refuse(&why, 500, "c", NULL, "m") == -EIO && !strcmp(why.type, "server_error"));
+}
+
+/* ---- memory ---- */
+
+static void check_failures(void)
+{
+    char line[1024];
+    snprintf(
+        line, sizeof line, "%s",
+        line_of(JOB_CHAT,
+                "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+                "\"text\", \"text\": \"a\"}]}], \"stop\": [\"a\"], \"logit_bias\": {\"1\": 1}"));
+    const char *const each[] = {line, "{\"file\": \"text.txt\", \"n\": 2}"};
+    for (size_t i = 0; i < 2; i++) {
+        int rc = -1, n = 0;
+        for (; rc; n++) {
+            struct job_item x;
+            struct job_refusal why;
+            int64_t before = spw_alloc_outstanding();
+            use_template(template);
+            spw_alloc_fail_nth(n);
+            rc = read_line(&x, each[i], &why);
+            spw_alloc_fail_nth(-1);
+            CHECK_MSG(!rc || (rc == -ENOMEM && why.status == 500), "%d: %s", rc, why.message);
+            job_item_free(&x);
+            job_reader_close(&reader);
+            CHECK(n == 0 || spw_alloc_outstanding() <= before);
+        }
+        CHECK(n > 4);
+    }
+}
+
+int main(void)
+{
+    make_folder();
+    no_options();
+    CHECK(cli_model_open(&model, folder, true) == 0);
+    CHECK(cli_model_open(&no_tokenizer, folder, false) == 0);
+    reader = (struct job_reader){
+        .o = &options, .model = &model, .folder = folder, .started = 1000000000};
+    check_lines();
+    check_large();
+    check_digests();
+    check_files();
+    check_refused();
+    check_bad_prompts();
+    check_defaults();
+    check_command_line();
+    check_openai_keys();
+    check_completions();
+    check_templates();
+    check_messages();
+    check_failures();
+    job_reader_close(&reader);
+    cli_model_close(&model);
+    cli_model_close(&no_tokenizer);
+    cli_options_free(&options);
+    CHECK(spw_alloc_outstanding() == 0);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    CHECK(system(command) == 0);
+    return check_done();
+}
