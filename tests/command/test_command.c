@@ -113,6 +113,21 @@ static void test_refusals(void)
         {"generate m --prompt x --temperature inf", "--temperature: found 'inf'"},
         {"generate m --prompt x --top-p 1.5",
          "--top-p: found '1.5', expected a number from 0 to 1"},
+        {"generate m --prompt x --presence-penalty 2.1",
+         "--presence-penalty: found '2.1', expected a number from -2 to 2"},
+        {"generate m --prompt x --frequency-penalty -3", "expected a number from -2 to 2"},
+        {"generate m --prompt x --logit-bias 5",
+         "--logit-bias: found '5', expected a token id, =, and a number from -100 to 100"},
+        {"generate m --prompt x --logit-bias 5=101", "--logit-bias: found '5=101'"},
+        {"generate m --prompt x --logit-bias =1", "--logit-bias: found '=1'"},
+        {"generate m --prompt x --logit-bias 99999999999=1", "--logit-bias: found"},
+        {"generate m --prompt x --logit-bias 96=1",
+         "--logit-bias: found the token id 96, expected 0 to 95"},
+        {"chat m --logit-bias 96=1", "--logit-bias: found the token id 96, expected 0 to 95"},
+        {"generate m --prompt x --logprobs 2", "--logprobs needs --prompts or --report"},
+        {"generate m --prompts l9 --logprobs 21", "--logprobs: found '21', expected"},
+        {"generate m --prompt x --n 2", "--n needs --prompts"},
+        {"generate m --prompts l9 --n 0", "--n: found '0', expected a whole number from 1"},
         {"generate m --prompt x --device-memory 12Q", "--device-memory: found '12Q'"},
         {"generate m --prompt x --device-memory -1", "--device-memory: found '-1'"},
         {"generate m --prompt x --device-memory 9999999TiB", "--device-memory: found '9999999TiB'"},
@@ -173,6 +188,11 @@ static void test_refusals(void)
         {"generate m --prompts l6", "l6: line 1: top_p: found 2"},
         {"generate m --prompts l7", "l7: line 1: \"prompt\": found an empty text"},
         {"generate m --prompts l8", "l8: line 3: \"stop\""},
+        {"generate m --prompts l10", "l10: line 1: \"logit_bias\": found another kind of value"},
+        {"generate m --prompts l11", "l11: line 1: \"logit_bias\": found the token id 96"},
+        {"generate m --prompts l12", "l12: line 1: \"n\": found another kind of value"},
+        {"generate m --prompts l13", "l13: line 1: presence_penalty: found 3"},
+        {"generate m --prompts l14", "l14: line 1: \"logprobs\": found 21, expected at most 20"},
         {"generate m --prompts /dev/null", "/dev/null: found no lines"},
         {"generate m --prompts l9 --dump-logits l.npy", "found both --prompts and --dump-logits"},
         {"generate m --ids --stop x --prompt x", "found both --ids and --stop"},
@@ -228,7 +248,12 @@ static void test_refusals(void)
              "echo '{\"prompt\":\"a\",\"seed\":\"x\"}' >l4; echo '{\"tokens\":[500]}' >l5\n"
              "echo '{\"prompt\":\"a\",\"top_p\":2}' >l6; echo '{\"prompt\":\"\"}' >l7\n"
              "printf '{\"prompt\":\"a\"}\\n\\n{\"prompt\":\"b\",\"stop\":[1]}\\n' >l8\n"
-             "echo '{\"prompt\":\"a\"}' >l9") == 0);
+             "echo '{\"prompt\":\"a\"}' >l9\n"
+             "echo '{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}' >l10\n"
+             "echo '{\"prompt\":\"a\",\"logit_bias\":{\"96\":1}}' >l11\n"
+             "echo '{\"prompt\":\"a\",\"n\":0}' >l12\n"
+             "echo '{\"prompt\":\"a\",\"presence_penalty\":3}' >l13\n"
+             "echo '{\"prompt\":\"a\",\"logprobs\":21}' >l14") == 0);
     CHECK(sh("cp -r m fewer && sed -i 's/_layers\": 3/_layers\": 2/' fewer/config.json") == 0);
     CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
              "lfs2/tokenizer.json lfs3/config.json; do printf 'version "

@@ -285,6 +285,10 @@ static void test_batch(void)
          "--prompt Fifth --temperature 2 --stop a --stop E"},
         {"{\"prompt\": \"caf\\u00e9\", \"repetition_penalty\": 1.2}",
          "--prompt \"$(printf 'caf\\303\\251')\" --repetition-penalty 1.2"},
+        {"{\"prompt\": \"Sixth\", \"presence_penalty\": 1.5, \"frequency_penalty\": -0.5, "
+         "\"logit_bias\": {\"40\": 2.5, \"41\": -100}, \"logprobs\": 3}",
+         "--prompt Sixth --presence-penalty 1.5 --frequency-penalty -0.5 --logit-bias 40=2.5 "
+         "--logit-bias 41=-100 --logprobs 3"},
     };
     enum { N = sizeof cases / sizeof *cases };
     json_t *lines[N];
@@ -316,17 +320,64 @@ static void test_batch(void)
         json_t *single = parse_file("s.json");
         CHECK(number(lines[i], "index") == i);
         CHECK(strcmp(out, json_string_value(json_object_get(lines[i], "text"))) == 0);
-        static const char *const same[] = {"tokens", "logits_hash", "finish", "n_prompt"};
+        static const char *const same[] = {"tokens",   "logits_hash", "finish",
+                                           "n_prompt", "logprobs",    "top_logprobs"};
         for (size_t k = 0; k < sizeof same / sizeof *same; k++)
-            CHECK_MSG(
-                json_equal(json_object_get(lines[i], same[k]), json_object_get(single, same[k])),
-                "line %d: %s", i, same[k]);
+            CHECK_MSG(!json_object_get(single, same[k]) == !json_object_get(lines[i], same[k]) &&
+                          (!json_object_get(single, same[k]) ||
+                           json_equal(json_object_get(lines[i], same[k]),
+                                      json_object_get(single, same[k]))),
+                      "line %d: %s", i, same[k]);
+        CHECK(!json_object_get(single, "logprobs") == (i != N - 1));
         json_decref(single);
     }
     CHECK(number(json_object_get(lines[2], "id"), "k") == 1);
     for (int i = 0; i < N; i++)
         json_decref(lines[i]);
     json_decref(batch);
+}
+
+/* Line i of the output, which is the answer `choice` of prompt `index`. */
+static json_t *find_choice(json_t *const *lines, size_t n, long long index, long long choice)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((long long)number(lines[i], "index") == index &&
+            (long long)number(lines[i], "choice") == choice)
+            return json_object_get(lines[i], "tokens");
+    return NULL;
+}
+
+/* Several answers to a prompt: the first is that of the prompt alone, the others draw anew. */
+static void test_choices(void)
+{
+    enum { N = 5 };
+    json_t *lines[N] = {NULL};
+    CHECK(sh("printf '%%s\\n' '{\"prompt\": \"ab\", \"n\": 3}' '{\"prompt\": \"ba\"}' >n.jsonl; "
+             "\"$S\" generate m --prompt ab --temperature 2 --seed 4 --max-new-tokens 20 "
+             "--ignore-eos --report n.json") == 0);
+    json_t *alone = parse_file("n.json"), *tokens[3];
+    CHECK_MSG(sh("\"$S\" generate m --prompts n.jsonl --n 2 --temperature 2 --seed 4 "
+                 "--max-new-tokens 20 --ignore-eos --sessions 3 --report n.json") == 0,
+              "%s", err);
+    char *line = strtok(out, "\n");
+    for (int i = 0; i < N; i++, line = strtok(NULL, "\n")) {
+        CHECK(line);
+        lines[i] = line ? parse(line) : NULL;
+    }
+    CHECK(!line);
+    for (int k = 0; k < 3; k++)
+        tokens[k] = find_choice(lines, N, 0, k);
+    CHECK(json_equal(tokens[0], json_object_get(alone, "tokens")));
+    CHECK(tokens[1] && tokens[2] && !json_equal(tokens[0], tokens[1]) &&
+          !json_equal(tokens[0], tokens[2]) && !json_equal(tokens[1], tokens[2]));
+    CHECK(find_choice(lines, N, 1, 0) && find_choice(lines, N, 1, 1));
+    json_t *report = parse_file("n.json");
+    CHECK(json_array_size(json_object_get(report, "requests")) == N);
+    check_moved(report);
+    for (int i = 0; i < N; i++)
+        json_decref(lines[i]);
+    json_decref(report);
+    json_decref(alone);
 }
 
 /* Answers come in the order in which they end. A message names a text that is too long, and the
@@ -664,6 +715,7 @@ int main(void)
     test_disk_run();
     test_disk_adds();
     test_batch();
+    test_choices();
     test_batch_order();
     test_batch_interrupted();
     test_batch_interrupted_line();

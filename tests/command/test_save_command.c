@@ -18,33 +18,40 @@
 
 static char whole[1 << 16], first[1 << 16], second[1 << 16];
 
-static long long number(const char *report, const char *key)
+static json_t *report(const char *name)
 {
     static char text[1 << 20];
-    read_file(report, text, sizeof text);
-    json_t *j = json_loads(text, 0, NULL);
+    read_file(name, text, sizeof text);
+    return json_loads(text, 0, NULL);
+}
+
+static long long number(const char *name, const char *key)
+{
+    json_t *j = report(name);
     long long n = json_integer_value(json_object_get(j, key));
     json_decref(j);
     return n;
 }
 
-static bool same_hash(const char *a, const char *b)
+static bool same(const char *a, const char *b, const char *key)
 {
-    return sh("grep logits_hash %s >hash && grep logits_hash %s | cmp - hash", a, b) == 0;
+    json_t *x = report(a), *y = report(b);
+    bool equal = json_equal(json_object_get(x, key), json_object_get(y, key));
+    json_decref(x);
+    json_decref(y);
+    return equal;
 }
 
 /* Counted and predicted, on every link. */
-static void check_account(const char *report)
+static void check_account(const char *name)
 {
-    static char text[1 << 20];
     const char *link;
     json_t *value;
-    read_file(report, text, sizeof text);
-    json_t *j = json_loads(text, 0, NULL), *moved = json_object_get(j, "moved_bytes");
+    json_t *j = report(name), *moved = json_object_get(j, "moved_bytes");
     CHECK(json_object_size(moved) == 4);
     json_object_foreach(moved, link, value) CHECK_MSG(
         json_equal(json_object_get(value, "counted"), json_object_get(value, "predicted")),
-        "%s: %s", report, link);
+        "%s: %s", name, link);
     json_decref(j);
 }
 
@@ -58,17 +65,16 @@ static bool is_whole(void)
 
 static void check_split(const char *options, int cut, const char *others)
 {
-    CHECK_MSG(
-        sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 400 %s --report w.json " RUN
-           " >whole",
-           options) == 0,
-        "%s", err);
+    CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 400 %s --logprobs 2 "
+                 "--report w.json " RUN " >whole",
+                 options) == 0,
+              "%s", err);
     CHECK_MSG(sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens %d --save f "
                  "--report a.json %s " RUN " >first",
                  cut, options) == 0,
               "%s", err);
     CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 400 --save f --save-every 100 "
-                 "--report b.json %s " RUN " >second",
+                 "--logprobs 2 --report b.json %s " RUN " >second",
                  others) == 0,
               "%s", err);
     read_file("whole", whole, sizeof whole);
@@ -79,7 +85,8 @@ static void check_split(const char *options, int cut, const char *others)
               whole);
     CHECK(number("a.json", "n_resumed") == 0 && number("b.json", "n_resumed") == cut);
     CHECK(number("b.json", "n_generated") == 400);
-    CHECK(same_hash("w.json", "b.json") && !same_hash("w.json", "a.json"));
+    CHECK(same("w.json", "b.json", "logits_hash") && !same("w.json", "a.json", "logits_hash"));
+    CHECK(same("w.json", "b.json", "logprobs") && same("w.json", "b.json", "top_logprobs"));
     CHECK(number("a.json", "saves") == 1 && number("a.json", "saved_bytes") > 0);
     CHECK(number("b.json", "saves") == 5 - cut / 100);
     check_account("a.json");
@@ -91,7 +98,8 @@ static void test_splits(void)
 {
     static const char sampled[] =
         "--ignore-eos --temperature 1.3 --top-p 0.95 --min-p 0.001 --top-k 80 --seed 9 "
-        "--repetition-penalty 1.2 --stop 'this does not come'";
+        "--repetition-penalty 1.2 --stop 'this does not come' --presence-penalty 0.3 "
+        "--frequency-penalty -0.1 --logit-bias 40=1.5 --logit-bias 50=-3";
     check_split("--ignore-eos", 1, "--threads 1 --prefill-chunk 100");
     check_split("--ignore-eos --kv-dtype int8 --residual-window 128", 300,
                 "--kv-dtype int8 --threads 2");
@@ -257,6 +265,8 @@ static void test_refusals(void)
            "--kv-dtype int8 --ignore-eos " RUN) == 0);
     refuse("--resume f --temperature 0.7", "saved with --temperature 0.5, found --temperature 0.7");
     refuse("--resume f --seed 7", "saved with --seed 0, found --seed 7");
+    refuse("--resume f --presence-penalty 1", "saved with --presence-penalty 0, found");
+    refuse("--resume f --logit-bias 5=1", "saved with 0 of --logit-bias, found others");
     refuse("--resume f --kv-dtype f16", "saved with --kv-dtype int8, found --kv-dtype f16");
     refuse("--resume f --compute f32", "saved with --compute bf16, found --compute f32");
     refuse("--resume f --residual-window 600", "saved with --residual-window 1024, found 600");
@@ -360,7 +370,7 @@ static void test_damaged(int times)
                   "byte %ld: %s", at, err);
         read_file("first", first, sizeof first);
         read_file("second", second, sizeof second);
-        CHECK_MSG(is_whole() && same_hash("a.json", "b.json"), "byte %ld", at);
+        CHECK_MSG(is_whole() && same("a.json", "b.json", "logits_hash"), "byte %ld", at);
     }
 }
 

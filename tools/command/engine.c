@@ -121,6 +121,10 @@ struct spw_sampling cli_sampling(const struct cli_options *o)
         .top_p = (float)o->top_p,
         .min_p = (float)o->min_p,
         .repetition_penalty = (float)o->repetition_penalty,
+        .presence_penalty = (float)o->presence_penalty,
+        .frequency_penalty = (float)o->frequency_penalty,
+        .logit_bias = o->logit_bias.items,
+        .n_logit_bias = o->logit_bias.n,
         .seed = o->seed,
     };
 }

@@ -350,6 +350,9 @@ static int open_chat(struct chat *c)
     int code = cli_model_open(&c->model, o->operand, true);
     if (code == 0)
         code = cli_check_stops(o, c->model.tokenizer);
+    const struct spw_sampling sampling = cli_sampling(o);
+    if (code == 0)
+        code = cli_check_biases("--logit-bias", &sampling, c->model.config.vocab);
     if (code == 0)
         code = cli_prompt_open(&c->prompt, o, &c->model);
     if (code == 0)

@@ -13,8 +13,7 @@
 struct reply {
     struct run *run;
     const struct cli_input *in;
-    size_t index; /* of this input */
-    char *text;   /* owned: the answer of a batch, until its line is printed */
+    char *text; /* owned: the answer of a batch, until its line is printed */
     size_t n_text, capacity;
     bool first, printed;
 };
@@ -96,8 +95,12 @@ static int on_token(struct reply *s, int32_t token, const float *logits)
 static int check_options(const struct cli_options *o)
 {
     static const char *const only_alone[] = {"dump-logits", "ids"};
-    if (!o->prompts && cli_given(o, "sessions"))
-        return cli_fail(CLI_REFUSED, "--sessions needs --prompts");
+    static const char *const only_lines[] = {"sessions", "n"};
+    for (size_t i = 0; !o->prompts && i < sizeof only_lines / sizeof *only_lines; i++)
+        if (cli_given(o, only_lines[i]))
+            return cli_fail(CLI_REFUSED, "--%s needs --prompts", only_lines[i]);
+    if (cli_given(o, "logprobs") && !o->prompts && !o->report)
+        return cli_fail(CLI_REFUSED, "--logprobs needs --prompts or --report");
     for (size_t i = 0; o->prompts && i < sizeof only_alone / sizeof *only_alone; i++)
         if (cli_given(o, only_alone[i]))
             return cli_fail(CLI_REFUSED, "found both --prompts and --%s, expected one of them",
@@ -124,11 +127,12 @@ static int print_json(struct run *r, json_t *line)
     return rc ? rc : print(r, "\n", 1);
 }
 
-static json_t *begin_line(const struct cli_input *in, size_t index)
+static json_t *begin_line(const struct cli_input *in)
 {
     json_t *id = json_object_get(in->line, "id");
     const struct cli_field fields[] = {
-        {"index", CLI_JSON(index)},
+        {"index", CLI_JSON(in->index)},
+        {in->n > 1 ? "choice" : NULL, CLI_JSON(in->choice)},
         {id ? "id" : NULL, json_incref(id)},
     };
     return CLI_OBJECT(fields);
@@ -138,7 +142,7 @@ static json_t *begin_line(const struct cli_input *in, size_t index)
  * the request failed, else "". */
 static int print_answer(struct reply *s, const struct spw_result *result, const char *why)
 {
-    json_t *line = begin_line(s->in, s->index);
+    json_t *line = begin_line(s->in);
     const char *text = s->text ? s->text : "";
     cli_json_add(&line, "text", CLI_OR_NULL(!s->run->ids, json_stringn(text, s->n_text)));
     cli_report_result(&line, s->in->n_tokens, result);
@@ -158,7 +162,7 @@ static int print_refused(struct run *r)
         const struct cli_input *in = &r->inputs.items[i];
         if (!in->refused)
             continue;
-        json_t *line = begin_line(in, i);
+        json_t *line = begin_line(in);
         cli_json_add(&line, "error", CLI_JSON(in->refused));
         rc = print_json(r, line);
     }
@@ -182,6 +186,8 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .stop = in->stop.items,
         .n_stop = in->stop.n,
         .ignore_eos = in->ignore_eos,
+        .logprobs = in->logprobs,
+        .n_top_logprobs = in->n_top_logprobs,
         .text = !r->ids,
     };
 }
@@ -229,8 +235,7 @@ static int submit_some(void *context, struct spw_error *err)
             continue;
         const struct spw_request request = make_request(r, in);
         SPW_TRY(spw_batch_submit(r->batch, &request, &id, err));
-        r->replies[r->n_submitted++] =
-            (struct reply){.run = r, .in = in, .index = r->next_input, .first = true};
+        r->replies[r->n_submitted++] = (struct reply){.run = r, .in = in, .first = true};
     }
     return r->next_input < r->inputs.n;
 }
@@ -492,7 +497,10 @@ static int open_model(struct run *r)
 
 static int read_inputs(struct run *r)
 {
+    const struct spw_sampling sampling = cli_sampling(r->o);
     int code = cli_check_stops(r->o, r->model.tokenizer);
+    if (!code)
+        code = cli_check_biases("--logit-bias", &sampling, r->model.config.vocab);
     if (code)
         return code;
     return r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)

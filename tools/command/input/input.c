@@ -152,6 +152,15 @@ int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t voc
     return 0;
 }
 
+int cli_check_biases(const char *source, const struct spw_sampling *s, uint32_t vocab)
+{
+    for (size_t i = 0; i < s->n_logit_bias; i++)
+        if ((uint32_t)s->logit_bias[i].token >= vocab)
+            return cli_fail(CLI_REFUSED, "%s: found the token id %d, expected 0 to %u", source,
+                            (int)s->logit_bias[i].token, vocab - 1);
+    return 0;
+}
+
 void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n)
 {
     size_t n_unnamed = 0, last = 0;
@@ -352,11 +361,15 @@ int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const st
 void cli_inputs_free(struct cli_inputs *in)
 {
     for (size_t i = 0; i < in->n; i++) {
-        spw_free(in->items[i].tokens);
-        spw_free(in->items[i].refused);
-        if (in->items[i].line)
-            spw_free(in->items[i].stop.items);
-        json_decref(in->items[i].line);
+        struct cli_input *item = &in->items[i];
+        spw_free(item->refused);
+        if (item->choice) /* the rest is borrowed */
+            continue;
+        spw_free(item->tokens);
+        spw_free(item->biases);
+        if (item->line)
+            spw_free(item->stop.items);
+        json_decref(item->line);
     }
     spw_free(in->items);
     *in = (struct cli_inputs){0};

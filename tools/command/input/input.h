@@ -23,8 +23,13 @@ struct cli_input {
     uint64_t max_new_tokens;
     struct spw_sampling sampling;
     struct cli_strings stop; /* strings borrowed from the options or from `line` */
-    bool ignore_eos;
-    size_t number; /* number of its line in --prompts */
+    bool ignore_eos, logprobs;
+    uint32_t n_top_logprobs;
+    struct spw_logit_bias *biases; /* owned: of sampling, if the line has its own */
+    size_t index, number;          /* of its line in --prompts: among the prompts; from 1 */
+    /* A line with n > 1 has n inputs, one after the other. Input `choice` > 0 draws from that
+     * stream, and borrows all but `refused` from the first. */
+    uint32_t n, choice;
     char *refused; /* owned; why the prompt is left out; NULL if it runs */
     json_t *line;  /* owned; NULL if the prompt is not a JSON line */
 };
@@ -59,6 +64,8 @@ int cli_encode(const struct spw_tokenizer *t, const char *source, const char *te
                bool add_special, int32_t **ids, size_t *n);
 /* Refuses a --stop that is empty or not UTF-8. `t` may be NULL without --stop. */
 int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t);
+/* Refuses a bias of a token that the model does not have. */
+int cli_check_biases(const char *source, const struct spw_sampling *s, uint32_t vocab);
 int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab);
 /* Refuses a context that is longer than the model was made for, unless --allow-long-context is
  * given. */

@@ -11,7 +11,10 @@ struct cli_input cli_input_defaults(const struct cli_options *o)
     return (struct cli_input){.max_new_tokens = o->max_new_tokens,
                               .sampling = cli_sampling(o),
                               .stop = o->stop,
-                              .ignore_eos = o->ignore_eos};
+                              .ignore_eos = o->ignore_eos,
+                              .logprobs = cli_given(o, "logprobs"),
+                              .n_top_logprobs = (uint32_t)o->top_logprobs,
+                              .n = (uint32_t)o->n};
 }
 
 /* One line of the file being read. */
@@ -84,14 +87,71 @@ static int read_stop(const struct reader *r, const json_t *v, struct cli_input *
     return 0;
 }
 
-static int read_key(const struct reader *r, const char *key, const json_t *v, struct cli_input *in)
+/* {"ID": X, ...} */
+static int read_biases(const struct reader *r, json_t *v, struct cli_input *in)
 {
-    static const char *const known[] = {
-        "prompt", "tokens", "max_new_tokens",     "seed", "temperature", "top_k",
-        "top_p",  "min_p",  "repetition_penalty", "stop", "ignore_eos",  "id"};
-    struct spw_sampling *s = &in->sampling;
+    static const char expected[] = "an object with a number for each token id";
+    const char *id;
+    json_t *bias;
+    size_t n = 0;
+    if (!json_is_object(v))
+        return refuse(r, "logit_bias", expected);
+    in->biases = spw_alloc_zero(json_object_size(v), sizeof *in->biases);
+    if (!in->biases)
+        return cli_fail(CLI_FAILED, "out of memory");
+    json_object_foreach(v, id, bias)
+    {
+        unsigned long long token = strtoull(id, NULL, 10);
+        if (!*id || id[strspn(id, "0123456789")] || token > INT32_MAX || !json_is_number(bias))
+            return refuse(r, "logit_bias", expected);
+        in->biases[n++] = (struct spw_logit_bias){(int32_t)token, (float)json_number_value(bias)};
+    }
+    in->sampling.logit_bias = in->biases;
+    in->sampling.n_logit_bias = n;
+    return 0;
+}
+
+static const struct {
+    const char *key;
+    size_t at;
+} numbers[] = {
+    {"temperature", offsetof(struct spw_sampling, temperature)},
+    {"top_p", offsetof(struct spw_sampling, top_p)},
+    {"min_p", offsetof(struct spw_sampling, min_p)},
+    {"repetition_penalty", offsetof(struct spw_sampling, repetition_penalty)},
+    {"presence_penalty", offsetof(struct spw_sampling, presence_penalty)},
+    {"frequency_penalty", offsetof(struct spw_sampling, frequency_penalty)},
+};
+
+static int read_small(const struct reader *r, const char *key, const json_t *v, uint32_t max,
+                      uint32_t *out)
+{
     uint64_t count = 0;
-    int code;
+    int code = read_count(r, key, v, max, &count);
+    *out = (uint32_t)count;
+    return code;
+}
+
+static int read_key(const struct reader *r, const char *key, json_t *v, struct cli_input *in)
+{
+    static const char *const known[] = {"prompt",
+                                        "tokens",
+                                        "max_new_tokens",
+                                        "seed",
+                                        "temperature",
+                                        "top_k",
+                                        "top_p",
+                                        "min_p",
+                                        "repetition_penalty",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "logit_bias",
+                                        "logprobs",
+                                        "n",
+                                        "stop",
+                                        "ignore_eos",
+                                        "id"};
+    struct spw_sampling *s = &in->sampling;
     if (strcmp(key, "prompt") == 0) {
         char source[320];
         snprintf(source, sizeof source, "%s: \"prompt\"", r->where);
@@ -110,19 +170,20 @@ static int read_key(const struct reader *r, const char *key, const json_t *v, st
         return read_count(r, key, v, 1000000000, &in->max_new_tokens);
     if (strcmp(key, "seed") == 0)
         return read_count(r, key, v, UINT64_MAX, &s->seed);
-    if (strcmp(key, "top_k") == 0) {
-        code = read_count(r, key, v, UINT32_MAX, &count);
-        s->top_k = code ? 0 : (uint32_t)count;
-        return code;
+    if (strcmp(key, "top_k") == 0)
+        return read_small(r, key, v, UINT32_MAX, &s->top_k);
+    if (strcmp(key, "n") == 0)
+        return json_integer_value(v) < 1 ? refuse(r, key, "a whole number of at least 1")
+                                         : read_small(r, key, v, 128, &in->n);
+    if (strcmp(key, "logprobs") == 0) {
+        in->logprobs = true;
+        return read_small(r, key, v, 20, &in->n_top_logprobs);
     }
-    if (strcmp(key, "temperature") == 0)
-        return read_float(r, key, v, &s->temperature);
-    if (strcmp(key, "top_p") == 0)
-        return read_float(r, key, v, &s->top_p);
-    if (strcmp(key, "min_p") == 0)
-        return read_float(r, key, v, &s->min_p);
-    if (strcmp(key, "repetition_penalty") == 0)
-        return read_float(r, key, v, &s->repetition_penalty);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (strcmp(key, numbers[i].key) == 0)
+            return read_float(r, key, v, (float *)(void *)((char *)s + numbers[i].at));
+    if (strcmp(key, "logit_bias") == 0)
+        return read_biases(r, v, in);
     if (strcmp(key, "stop") == 0 && !r->model->tokenizer)
         return cli_fail(CLI_REFUSED, "%s: \"stop\": the model has no tokenizer.json", r->where);
     if (strcmp(key, "stop") == 0)
@@ -144,6 +205,7 @@ static int read_line(struct cli_input *in, const struct cli_options *o, const st
 {
     struct reader r = {.model = m, .where = where};
     struct spw_error err = {0};
+    char source[320];
     json_error_t json_error;
     *in = cli_input_defaults(o);
     json_t *line = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &json_error);
@@ -178,7 +240,9 @@ static int read_line(struct cli_input *in, const struct cli_options *o, const st
     }
     if (spw_sampling_check(&in->sampling, &err) < 0)
         return cli_fail(CLI_REFUSED, "%s: %s", where, err.text);
-    return cli_check_ids(where, in->tokens, in->n_tokens, m->config.vocab);
+    snprintf(source, sizeof source, "%s: \"logit_bias\"", where);
+    code = cli_check_biases(source, &in->sampling, m->config.vocab);
+    return code ? code : cli_check_ids(where, in->tokens, in->n_tokens, m->config.vocab);
 }
 
 static int add_line(struct cli_inputs *in, struct cli_input **item)
@@ -196,10 +260,28 @@ static int add_line(struct cli_inputs *in, struct cli_input **item)
     return 0;
 }
 
+/* The line that was read last gets the inputs of its other answers. */
+static int add_choices(struct cli_inputs *in)
+{
+    const size_t first = in->n - 1;
+    const uint32_t n = in->items[first].n;
+    int code = 0;
+    for (uint32_t k = 1; k < n && !code; k++) {
+        struct cli_input *item = NULL;
+        code = add_line(in, &item);
+        if (!item)
+            break;
+        *item = in->items[first];
+        item->choice = k;
+        item->sampling.stream = k;
+    }
+    return code;
+}
+
 int cli_read_lines(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
     char *text;
-    size_t bytes, number = 0;
+    size_t bytes, number = 0, index = 0;
     int code = cli_read_file(o->prompts, &text, &bytes);
     if (code)
         return code;
@@ -213,8 +295,12 @@ int cli_read_lines(struct cli_inputs *in, const struct cli_options *o, const str
             code = add_line(in, &item);
             if (code == 0)
                 code = read_line(item, o, m, where, at, length);
-            if (item)
+            if (item) {
                 item->number = number;
+                item->index = index++;
+            }
+            if (code == 0)
+                code = add_choices(in);
         }
         at += length + (stop != NULL);
     }

@@ -17,6 +17,8 @@ static const struct saved_option {
     {"top-p", offsetof(struct cli_options, top_p), true},
     {"min-p", offsetof(struct cli_options, min_p), true},
     {"repetition-penalty", offsetof(struct cli_options, repetition_penalty), true},
+    {"presence-penalty", offsetof(struct cli_options, presence_penalty), true},
+    {"frequency-penalty", offsetof(struct cli_options, frequency_penalty), true},
     {"top-k", offsetof(struct cli_options, top_k), false},
     {"seed", offsetof(struct cli_options, seed), false},
 };
@@ -126,6 +128,29 @@ static int take_stops(struct cli_saved *s, struct cli_options *o)
     return 0;
 }
 
+static int take_biases(struct cli_saved *s, struct cli_options *o)
+{
+    const json_t *list = json_object_get(s->state, "logit-bias");
+    size_t n = json_array_size(list);
+    bool same = n == o->logit_bias.n;
+    s->biases = spw_alloc_zero(n, sizeof *s->biases);
+    if (!s->biases)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        double bias;
+        if (json_unpack(json_array_get(list, i), "[iF]", &s->biases[i].token, &bias))
+            return damaged(o);
+        s->biases[i].bias = (float)bias;
+        same = same && s->biases[i].token == o->logit_bias.items[i].token &&
+               s->biases[i].bias == o->logit_bias.items[i].bias;
+    }
+    if (!same && cli_given(o, "logit-bias"))
+        return cli_fail(CLI_REFUSED, "%s: was saved with %zu of --logit-bias, found others",
+                        o->resume, n);
+    o->logit_bias = (struct cli_biases){s->biases, n};
+    return 0;
+}
+
 static const char *kv_name(int kv)
 {
     return kv < CLI_KV_PRECISION
@@ -174,6 +199,8 @@ static int take_options(struct cli_saved *s, struct cli_options *o)
         code = take_number(s, o, &saved_options[i]);
     if (!code)
         code = take_stops(s, o);
+    if (!code)
+        code = take_biases(s, o);
     const json_t *most = json_object_get(s->state, "max-new-tokens");
     if (!code && (!json_is_integer(most) || json_integer_value(most) < 0))
         code = damaged(o);
@@ -213,6 +240,7 @@ void cli_saved_close(struct cli_saved *s)
     json_decref(s->state);
     spw_free(s->tokens);
     spw_free(s->stop);
+    spw_free(s->biases);
     *s = (struct cli_saved){0};
 }
 
@@ -268,12 +296,23 @@ static json_t *stops(const struct cli_options *o)
     return list;
 }
 
+static json_t *biases(const struct cli_options *o)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < o->logit_bias.n; i++) {
+        const struct spw_logit_bias *b = &o->logit_bias.items[i];
+        cli_json_append(&list, json_pack("[if]", (int)b->token, (double)b->bias));
+    }
+    return list;
+}
+
 /* Adds the options that the answer depends on. */
 static void add_options(json_t **s, const struct cli_options *o)
 {
     const struct cli_field fields[] = {
         {"ignore-eos", CLI_JSON(o->ignore_eos)},
         {"stop", stops(o)},
+        {"logit-bias", biases(o)},
     };
     CLI_ADD(s, fields);
     for (size_t i = 0; i < N_SAVED_OPTIONS; i++) {

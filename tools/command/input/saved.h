@@ -13,6 +13,7 @@ struct cli_saved {
     json_t *state;          /* owned */
     int32_t *tokens;        /* owned, [n_prompt + n_given]: the prompt and the answer so far */
     const char **stop;      /* owned; the texts belong to the state */
+    struct spw_logit_bias *biases; /* owned */
     size_t n_prompt, n_given;
     uint64_t n_text;      /* bytes of the answer that the run printed */
     uint64_t logits_hash; /* of the answer so far */

@@ -107,7 +107,8 @@ static void quote(FILE *to, const char *text, const char *special)
 
 static void zsh_row(FILE *to, const struct cli_row *row)
 {
-    fprintf(to, "            '%s--%s%s[", row->kind == CLI_TEXTS ? "*" : "", row->name,
+    fprintf(to, "            '%s--%s%s[",
+            row->kind == CLI_TEXTS || row->kind == CLI_BIASES ? "*" : "", row->name,
             row->kind == CLI_FLAG ? "" : "=");
     quote(to, row->help, "[]:\\");
     fputc(']', to);

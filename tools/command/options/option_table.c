@@ -42,8 +42,9 @@ const struct cli_row cli_rows[] = {
     {"prompts", CLI_FILE_IN, PROMPTED, "Input", "FILE.jsonl",
      "many prompts, one JSON object a line: {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}. A "
      "line may set max_new_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
-     "stop, ignore_eos and id for itself. An answer is one line of output, printed when the "
-     "answer is complete",
+     "presence_penalty, frequency_penalty, logit_bias ({\"ID\": X, ...}), logprobs, n, stop, "
+     "ignore_eos and id for itself. An answer is one line of output, printed when the answer is "
+     "complete",
      FIELD(prompts)},
     {"messages", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
      "a conversation to answer: a list of {\"role\": ..., \"content\": ...}; - means stdin. The "
@@ -101,8 +102,19 @@ const struct cli_row cli_rows[] = {
     {"repetition-penalty", CLI_NUMBER, ANSWERS, "Generation", "X",
      "divide the logits of tokens that occurred before by X; 1 means off (1)",
      FIELD(repetition_penalty), RANGE(0.001, 1000)},
+    {"presence-penalty", CLI_NUMBER, ANSWERS, "Generation", "X",
+     "subtract X from the logits of tokens that the answer has; 0 means off (0)",
+     FIELD(presence_penalty), RANGE(-2, 2)},
+    {"frequency-penalty", CLI_NUMBER, ANSWERS, "Generation", "X",
+     "subtract X from the logit of a token for each time that the answer has it; 0 means off (0)",
+     FIELD(frequency_penalty), RANGE(-2, 2)},
+    {"logit-bias", CLI_BIASES, ANSWERS, "Generation", "ID=X",
+     "add X, from -100 to 100, to the logit of the token ID; may be given many times",
+     FIELD(logit_bias), RANGE(-100, 100)},
     {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N",
      "the same seed gives the same text (0)", FIELD(seed)},
+    {"n", CLI_COUNT, PROMPTED, "Generation", "N",
+     "N answers to each prompt of --prompts, with different draws (1)", FIELD(n), RANGE(1, 128)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget of device memory; on the CPU, of working memory (what is available; on a GPU, "
@@ -240,6 +252,10 @@ const struct cli_row cli_rows[] = {
      "also save after every N new tokens. After a kill, --resume prints the text since the last "
      "save again",
      FIELD(save_every), RANGE(1, 1e9)},
+    {"logprobs", CLI_COUNT, CLI_GENERATE, "Output", "N",
+     "give the log-probability of each new token, and the N most likely tokens at its place: in "
+     "the lines of --prompts and in --report",
+     FIELD(top_logprobs), RANGE(0, 20)},
     {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
      "write the measurements of the run: times, memory, bytes moved", FIELD(report)},
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",

@@ -157,6 +157,27 @@ static int add_text(struct cli_strings *list, const char *value)
     return 0;
 }
 
+/* "50256=-100" */
+static int add_bias(const struct cli_row *row, const char *value, struct cli_biases *list)
+{
+    char id[24];
+    uint64_t token;
+    double bias;
+    size_t bytes = strcspn(value, "=");
+    snprintf(id, sizeof id, "%.*s", (int)spw_min_u64(bytes, sizeof id - 1), value);
+    if (!value[bytes] || !parse_count(id, &token) || token > INT32_MAX ||
+        !parse_number(value + bytes + 1, &bias) || !in_range(row, bias))
+        return cli_fail(CLI_REFUSED,
+                        "--%s: found '%s', expected a token id, =, and a number from %g to %g",
+                        row->name, value, row->min, row->max);
+    struct spw_logit_bias *grown = spw_realloc(list->items, (list->n + 1) * sizeof *grown);
+    if (!grown)
+        return cli_fail(CLI_FAILED, "out of memory");
+    list->items = grown;
+    list->items[list->n++] = (struct spw_logit_bias){(int32_t)token, (float)bias};
+    return 0;
+}
+
 /* A second use of the option replaces the list of the first. */
 static int set_counts(const struct cli_row *row, const char *value, struct cli_counts *out)
 {
@@ -198,6 +219,8 @@ static int set_value(struct cli_options *o, const struct cli_row *row, const cha
         return set_device(row, value, field);
     case CLI_TEXTS:
         return add_text(field, value);
+    case CLI_BIASES:
+        return add_bias(row, value, field);
     case CLI_COUNTS:
     case CLI_SIZES:
         return set_counts(row, value, field);
@@ -322,6 +345,7 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
     *o = (struct cli_options){.command = command,
                               .max_new_tokens = 128,
                               .repetition_penalty = 1,
+                              .n = 1,
                               .top_p = 1,
                               .sessions = 4,
                               .kv_gate = 1,
@@ -356,5 +380,7 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
 void cli_options_free(struct cli_options *o)
 {
     spw_free(o->stop.items);
+    spw_free(o->logit_bias.items);
     o->stop = (struct cli_strings){0};
+    o->logit_bias = (struct cli_biases){0};
 }

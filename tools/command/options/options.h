@@ -52,6 +52,11 @@ struct cli_strings {
     size_t n;
 };
 
+struct cli_biases {
+    struct spw_logit_bias *items; /* owned */
+    size_t n;
+};
+
 struct cli_command;
 
 struct cli_options {
@@ -72,7 +77,10 @@ struct cli_options {
     struct cli_strings stop;
     bool ignore_eos;
     uint64_t seed, top_k;
-    double temperature, top_p, min_p, repetition_penalty;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    struct cli_biases logit_bias;
+    uint64_t top_logprobs; /* of --logprobs, if that was given */
+    uint64_t n;            /* answers of each prompt */
 
     /* machine and memory */
     struct cli_device device;
@@ -167,6 +175,7 @@ enum cli_kind {
     CLI_CHOICE,
     CLI_DEVICE, /* a choice, or cuda:N */
     CLI_TEXTS,  /* may be repeated */
+    CLI_BIASES, /* ID=X; may be repeated */
     CLI_COUNTS, /* separated by commas */
     CLI_SIZES,
 };

@@ -115,6 +115,30 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct 
     return o;
 }
 
+static json_t *logprobs(const struct spw_result *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->n_tokens; i++)
+        cli_json_append(&list, CLI_JSON(r->logprobs[i]));
+    return list;
+}
+
+static json_t *top_logprobs(const struct spw_result *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < r->n_tokens; i++) {
+        const struct spw_token_logprob *top = r->top_logprobs + i * r->n_top_logprobs;
+        json_t *place = json_array();
+        for (uint32_t k = 0; k < r->n_top_logprobs; k++) {
+            const struct cli_field fields[] = {CLI_FIELD(&top[k], token),
+                                               CLI_FIELD(&top[k], logprob)};
+            cli_json_append(&place, CLI_OBJECT(fields));
+        }
+        cli_json_append(&list, place);
+    }
+    return list;
+}
+
 void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *r)
 {
     static const char *const finishes[] = {[SPW_FINISH_LENGTH] = "length",
@@ -134,6 +158,10 @@ void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *
         {"tokens", cli_report_tokens(r->tokens, r->n_tokens)},
     };
     CLI_ADD(into, fields);
+    if (r->logprobs)
+        cli_json_add(into, "logprobs", logprobs(r));
+    if (r->top_logprobs)
+        cli_json_add(into, "top_logprobs", top_logprobs(r));
 }
 
 /* With fewer tokens the time is that of reading the weights, which does not show the speed of a

@@ -8,7 +8,8 @@
 /* The fields of every run: model, backend, budgets, peaks, moved bytes with the plan's prediction,
  * waiting time that computation did not hide. */
 json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct cli_events *events);
-/* Adds n_prompt, n_generated, finish, logits_hash, waterlines, tokens. */
+/* Adds n_prompt, n_generated, finish, logits_hash, waterlines, tokens; logprobs and top_logprobs if
+ * the result has them. */
 void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *r);
 /* Adds `prefix`: which part of the prompts was not computed, and where it came from. seconds_saved
  * is an estimate, at the speed of what was computed of these prompts. */
