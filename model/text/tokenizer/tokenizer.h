@@ -45,6 +45,10 @@ int spw_tokenizer_encode(const struct spw_tokenizer *t, const char *text, size_t
  */
 int spw_tokenizer_decode(const struct spw_tokenizer *t, const int32_t *ids, size_t n,
                          bool skip_special, char **text, size_t *bytes);
+/* The bytes of one token as they stand inside a text, special tokens too: maybe half a character,
+ * for which spw_tokenizer_decode gives U+FFFD. None if no token has this id. */
+int spw_tokenizer_token_bytes(const struct spw_tokenizer *t, int32_t id, char **text,
+                              size_t *bytes);
 
 /* Decoding one token at a time. What push returns is always whole characters and stays valid until
  * the next call; everything returned, finish included, is exactly what spw_tokenizer_decode gives

@@ -24,6 +24,7 @@ struct stage {
 struct spw_detokenizer {
     const struct spw_tokenizer *t; /* borrowed */
     bool skip_special;
+    bool keeps_bytes; /* ByteLevel holds all bytes of a token, unless they are whole characters */
     struct spw_tok_buf out;
     size_t n_stages;
     struct stage stages[];
@@ -34,11 +35,25 @@ struct spw_detokenizer {
 static int stage_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n);
 static int stage_end(struct spw_detokenizer *d, size_t i);
 
+static bool is_text(const struct spw_tok_buf *b)
+{
+    int32_t cp;
+    for (size_t at = 0; at < b->n;) {
+        int len = spw_tok_utf8(b->data + at, b->n - at, &cp);
+        if (len <= 0)
+            return false;
+        at += (size_t)len;
+    }
+    return true;
+}
+
 /* ByteLevel's bytes as characters, as far as they are complete. */
 static int flush_characters(struct spw_detokenizer *d, size_t i, bool last)
 {
     struct spw_tok_buf *b = &d->stages[i].bytes;
     size_t at = 0, clean = 0; /* [clean, at): valid and not yet handed on */
+    if (d->keeps_bytes && !is_text(b))
+        return 0;
     while (at < b->n) {
         int32_t cp;
         int len = spw_tok_utf8(b->data + at, b->n - at, &cp);
@@ -103,13 +118,7 @@ static int fallback_byte(const struct spw_tok_buf *token)
 static int flush_run(struct spw_detokenizer *d, size_t i)
 {
     struct spw_tok_buf *run = &d->stages[i].bytes;
-    bool valid = true;
-    for (size_t k = 0; valid && k < run->n;) {
-        int32_t cp;
-        int len = spw_tok_utf8(run->data + k, run->n - k, &cp);
-        valid = len > 0;
-        k += valid ? (size_t)len : 0;
-    }
+    bool valid = is_text(run);
     if (valid && run->n) {
         SPW_TRY(stage_text(d, i + 1, run->data, run->n));
         SPW_TRY(stage_end(d, i + 1));
@@ -357,6 +366,52 @@ int spw_tokenizer_decode(const struct spw_tokenizer *t, const int32_t *ids, size
         rc = push(d, ids[i]);
     if (!rc)
         rc = stage_finish(d, 0);
+    if (!rc)
+        rc = spw_tok_buf_append(&d->out, "", 1);
+    if (!rc) {
+        *text = d->out.data;
+        *bytes = d->out.n - 1;
+        d->out = (struct spw_tok_buf){0};
+    }
+    spw_detokenizer_free(d);
+    return rc;
+}
+
+/* ---- the bytes of a token ---- */
+
+/* Sets the stages as they are inside a text: no token is the first one. */
+static void enter_text(struct spw_detokenizer *d)
+{
+    bool fused = false;
+    for (size_t i = 0; i < d->n_stages; i++) {
+        enum spw_tok_dec_kind kind = d->t->decs[i].kind;
+        fused = fused || kind == SPW_TOK_DEC_FUSE || kind == SPW_TOK_DEC_BYTE_LEVEL;
+        d->stages[i].n_tokens = 1;
+        d->stages[i].begun = kind == SPW_TOK_DEC_STRIP && fused;
+    }
+}
+
+/* Bytes that the decoders have not handed on, because they are no whole characters. */
+static int append_held(struct spw_detokenizer *d)
+{
+    for (size_t i = 0; i < d->n_stages; i++) {
+        const struct spw_tok_dec *dec = &d->t->decs[i];
+        SPW_TRY(spw_tok_buf_append(&d->out, d->stages[i].bytes.data, d->stages[i].bytes.n));
+        for (size_t k = 0; k < d->stages[i].n_held; k++)
+            SPW_TRY(spw_tok_buf_append(&d->out, dec->character, dec->character_bytes));
+    }
+    return 0;
+}
+
+int spw_tokenizer_token_bytes(const struct spw_tokenizer *t, int32_t id, char **text, size_t *bytes)
+{
+    struct spw_detokenizer *d;
+    SPW_TRY(spw_detokenizer_init(&d, t, false));
+    d->keeps_bytes = true;
+    enter_text(d);
+    int rc = push(d, id);
+    if (!rc)
+        rc = append_held(d);
     if (!rc)
         rc = spw_tok_buf_append(&d->out, "", 1);
     if (!rc) {

@@ -88,6 +88,15 @@ static bool streams_alike(const struct spw_tokenizer *t, const int32_t *ids, siz
     return same;
 }
 
+static void expect_bytes(const struct spw_tokenizer *t, int32_t id, const char *expected)
+{
+    char *text = NULL;
+    size_t bytes = 99;
+    CHECK(!spw_tokenizer_token_bytes(t, id, &text, &bytes));
+    CHECK_MSG(bytes == strlen(expected) && text && !strcmp(text, expected), "%d: '%s'", id, text);
+    spw_free(text);
+}
+
 static void expect_text(const struct spw_tokenizer *t, const int32_t *ids, size_t n,
                         const char *text)
 {
@@ -426,11 +435,18 @@ static void test_decoders(void)
                 "b");
     /* One bad byte makes the whole run U+FFFD, one for each byte. */
     expect_text(t, IDS(1, 11, 12, 12), "a\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    expect_bytes(t, 11, "\xc3");
+    expect_bytes(t, 12, "\xa9");
+    expect_bytes(t, 8, " a");
+    expect_bytes(t, 5, " ");
+    expect_bytes(t, 99, "");
+    expect_bytes(t, -1, "");
     spw_tokenizer_close(t);
 
     t = parse("{\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":"
               "\"always\"}," MODEL "}}");
     expect_text(t, IDS(8, 8), "a a");
+    expect_bytes(t, 8, " a");
     spw_tokenizer_close(t);
 
     /* Stand-ins of E2 82 AC (the euro sign) and of FF; Rust replaces each maximal part. */
@@ -440,6 +456,11 @@ static void test_decoders(void)
     expect_text(t, IDS(0, 1, 2, 4), "\xe2\x82\xac x");
     expect_text(t, IDS(0, 1, 4, 3, 0), "\xef\xbf\xbd x\xef\xbf\xbd\xef\xbf\xbd");
     expect_text(t, IDS(0, 1), "\xef\xbf\xbd");
+    expect_bytes(t, 0, "\xe2");
+    expect_bytes(t, 1, "\x82");
+    expect_bytes(t, 3, "\xff");
+    expect_bytes(t, 4, " x");
+    expect_bytes(t, 5, "\xe2\x82\xac");
     expect_text(t, IDS(5), "\xe2\x82\xac"); /* not of the alphabet: itself */
     struct spw_detokenizer *d = NULL;
     const char *text = NULL;
@@ -472,6 +493,37 @@ static void test_streaming(const char *file)
         same = streams_alike(t, ids, n, round % 2);
     }
     CHECK_MSG(same, "%s: streamed text differs, SPW_SEED=%llu", file, (unsigned long long)seed);
+    spw_tokenizer_close(t);
+}
+
+/* The bytes of a text's tokens, one after the other, are the text. */
+static void test_token_bytes(const char *file, bool keeps_text)
+{
+    static const char text[] =
+        " Za\xc5\xbc\xc3\xb3\xc5\x82\xc4\x87 \xf0\x9f\x99\x82 <0x41> \xe4\xbd\xa0\xe5\xa5\xbd"
+        "\n\n  x=1;\t\xe2\x82\xac ok";
+    char path[1024], *all = NULL;
+    struct spw_tokenizer *t = open_shared(file, path);
+    struct spw_error err = {0};
+    int32_t *ids = NULL;
+    size_t n = 0, n_all = 0;
+    if (!t)
+        return;
+    CHECK(!spw_tokenizer_encode(t, text, sizeof text - 1, false, &ids, &n, &err) && n > 10);
+    for (size_t i = 0; i < n; i++) {
+        char *part = NULL;
+        size_t bytes = 0;
+        CHECK(!spw_tokenizer_token_bytes(t, ids[i], &part, &bytes));
+        all = spw_realloc(all, n_all + bytes + 1);
+        memcpy(all + n_all, part, bytes + 1);
+        n_all += bytes;
+        spw_free(part);
+    }
+    size_t front = keeps_text ? 0 : 1; /* the space that the normalizer adds */
+    CHECK_MSG(n_all == sizeof text - 1 + front && !strcmp(all + front, text), "%s: '%s'", file,
+              all);
+    spw_free(all);
+    spw_free(ids);
     spw_tokenizer_close(t);
 }
 
@@ -824,6 +876,9 @@ int main(int argc, char **argv)
     test_golden_prompts();
     test_streaming("tokenizers/gpt2/tokenizer.json");
     test_streaming("tokenizers/phi-3-mini/tokenizer.json");
+    test_token_bytes("tokenizers/gpt2/tokenizer.json", true);
+    test_token_bytes("tokenizers/qwen2.5/tokenizer.json", true);
+    test_token_bytes("tokenizers/phi-3-mini/tokenizer.json", false);
     test_book("gpt2");
     test_book("phi-3-mini");
     CHECK(spw_alloc_outstanding() == 0);
