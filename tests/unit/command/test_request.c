@@ -1,71 +1,8 @@
 /* Lines of a job: every form and key with right values, wrong types and values out of range,
  * unusual ids, files, broken JSON, and an allocation that fails anywhere. */
-#include "tests/byte_tokenizer.h"
-#include "tests/check.h"
-#include "tools/command/job/request.h"
+#include "tests/job_world.h"
 
 #include <float.h>
-#include <math.h>
-#include <string.h>
-#include <sys/stat.h>
-
-const struct cli_command cli_commands[] = {{.name = NULL}};
-
-static char folder[64];
-static struct cli_model model, no_tokenizer;
-static struct cli_options options;
-static struct job_reader reader;
-
-/* ---- the world ---- */
-
-static void write_file(const char *name, const char *text, size_t bytes)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fwrite(text, 1, bytes, file) == bytes);
-    if (file)
-        fclose(file);
-}
-
-/* Effort changes the prompt only where a test asks for it. */
-static const char template[] =
-    "{%- for m in messages -%}{%- if m.role == 'tool' -%}{{ raise_exception('no tools here') }}"
-    "{%- endif -%}<{{ m.role }}>{{ m.content }}"
-    "{%- for c in m.tool_calls or [] -%}[{{ c.function.arguments.a }}]{%- endfor -%}{%- endfor -%}"
-    "{%- if tools -%}T{{ tools | length }}{%- endif -%}"
-    "{%- if extra -%}{{ extra }}{%- endif -%}{{ strftime_now('%Y') }}";
-
-static void make_folder(void)
-{
-    char json[BYTE_TOKENIZER_BYTES], command[256];
-    snprintf(folder, sizeof folder, "/tmp/spw_request_%d", (int)getpid());
-    snprintf(command, sizeof command, "mkdir -p %s/sub && cp -r tests/golden/llama_700/. %s",
-             folder, folder);
-    CHECK(system(command) == 0);
-    write_file("tokenizer.json", json, byte_tokenizer_json(json));
-    write_file("chat_template.jinja", template, sizeof template - 1);
-    write_file("text.txt", "abc", 3);
-    write_file("empty.txt", "", 0);
-    write_file("latin.txt", "a\xe9", 2);
-    write_file("sub/input.jsonl", "", 0);
-    snprintf(command, sizeof command, "%s/fifo", folder);
-    CHECK(mkfifo(command, 0600) == 0);
-}
-
-static void parse_options(int argc, char **argv)
-{
-    static const struct cli_command command = {
-        .name = "test", .bit = CLI_GENERATE, .operand = "MODEL"};
-    cli_options_free(&options);
-    CHECK(cli_parse(&options, &command, argc, argv) == 0);
-}
-
-static void no_options(void)
-{
-    char *argv[] = {"test", folder};
-    parse_options(2, argv);
-}
 
 /* ---- reading ---- */
 
@@ -540,7 +477,7 @@ static void check_command_line(void)
     char *argv[] = {
         "test",   folder, "--temperature", "0.5", "--seed",      "9", "--max-new-tokens", "7",
         "--stop", "xx",   "--stop",        "yy",  "--ignore-eos"};
-    parse_options(13, argv);
+    use_options(13, argv);
     for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++) {
         struct job_item x = good(line_of((enum job_form)form, prompts[form]));
         CHECK(x.sampling.temperature == 0.5f && x.sampling.seed == 9 && x.ignore_eos);
@@ -611,14 +548,6 @@ static void check_completions(void)
 
 /* ---- templates and tokenizers ---- */
 
-static void use_template(const char *text)
-{
-    job_reader_close(&reader);
-    reader.no_template = (struct job_refusal){0};
-    reader.takes_effort = 0;
-    write_file("chat_template.jinja", text, strlen(text));
-}
-
 static void check_templates(void)
 {
     const char *line =
@@ -639,6 +568,7 @@ static void check_templates(void)
 
     const struct refused text = {SHORT, NULL, "prompt", SUPPORT, "the model has no tokenizer.json"};
     const struct refused stop = {SHORT, NULL, "stop", SUPPORT, "answers have no text"};
+    const struct cli_model no_tokenizer = {.source = &source, .config.vocab = 96};
     reader.model = &no_tokenizer;
     check_refused_line("{\"prompt\": \"a\"}", &text);
     check_refused_line("{\"tokens\": [1], \"stop\": \"a\"}", &stop);
@@ -695,12 +625,7 @@ static void check_failures(void)
 
 int main(void)
 {
-    make_folder();
-    no_options();
-    CHECK(cli_model_open(&model, folder, true) == 0);
-    CHECK(cli_model_open(&no_tokenizer, folder, false) == 0);
-    reader = (struct job_reader){
-        .o = &options, .model = &model, .folder = folder, .started = 1000000000};
+    job_world_open();
     check_lines();
     check_large();
     check_digests();
@@ -714,13 +639,6 @@ int main(void)
     check_templates();
     check_messages();
     check_failures();
-    job_reader_close(&reader);
-    cli_model_close(&model);
-    cli_model_close(&no_tokenizer);
-    cli_options_free(&options);
-    CHECK(spw_alloc_outstanding() == 0);
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    CHECK(system(command) == 0);
+    job_world_close();
     return check_done();
 }

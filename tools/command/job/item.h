@@ -42,7 +42,8 @@ struct job_item {
     struct spw_sampling sampling;      /* of choice 0; choice k draws from stream k */
     struct spw_logit_bias *logit_bias; /* owned, if the line has any: of `sampling` */
     struct cli_strings stop;           /* list owned, strings borrowed from `line` or the options */
-    bool ignore_eos, logprobs, echo;
+    bool ignore_eos, logprobs;
+    bool echo; /* with logprobs: choice 0 of each prompt needs prompt_logprobs */
     uint32_t n_top_logprobs;
 
     struct job_choice *choices; /* owned, [n_prompts * n_choices], index prompt * n_choices + k */
