@@ -577,7 +577,7 @@ static void check_templates(void)
     reader.model = &model;
 }
 
-/* A long text of the user is cut between characters. */
+/* A message is UTF-8, wherever a long text is cut. */
 static void check_messages(void)
 {
     struct job_refusal why;

@@ -1,7 +1,7 @@
 /* See item.h. */
 #include "tools/command/job/item.h"
 
-#include <string.h>
+#include <utf8proc.h>
 
 void job_item_free(struct job_item *x)
 {
@@ -22,18 +22,16 @@ void job_item_free(struct job_item *x)
     *x = (struct job_item){0};
 }
 
-/* Cuts off the first bytes of a character at the end, if its last ones are missing. */
-static void cut_at_character(char *text)
+/* Bytes that are no UTF-8 become '?': a message may quote a broken line, and it may be cut. */
+static void make_text(char *text)
 {
-    size_t n = strlen(text), begin = n;
-    while (begin > 0 && ((unsigned char)text[begin - 1] & 0xc0) == 0x80)
-        begin--;
-    if (begin == 0 || !(text[begin - 1] & 0x80))
-        return;
-    unsigned char lead = (unsigned char)text[begin - 1];
-    size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-    if (n - begin + 1 < bytes)
-        text[begin - 1] = 0;
+    utf8proc_int32_t c;
+    for (utf8proc_uint8_t *at = (utf8proc_uint8_t *)text; *at;) {
+        utf8proc_ssize_t n = utf8proc_iterate(at, -1, &c);
+        if (n <= 0)
+            *at = '?';
+        at += n > 0 ? n : 1;
+    }
 }
 
 int job_refuse(struct job_refusal *why, int status, const char *code, const char *param,
@@ -49,8 +47,8 @@ int job_refuse(struct job_refusal *why, int status, const char *code, const char
     va_start(args, format);
     vsnprintf(why->message, sizeof why->message, format, args);
     va_end(args);
-    cut_at_character(why->param);
-    cut_at_character(why->message);
+    make_text(why->param);
+    make_text(why->message);
     return status >= 500 ? -EIO : -EINVAL;
 }
 
