@@ -474,23 +474,30 @@ static void check_defaults(void)
 
 static void check_command_line(void)
 {
-    char *argv[] = {
-        "test",   folder, "--temperature", "0.5", "--seed",      "9", "--max-new-tokens", "7",
-        "--stop", "xx",   "--stop",        "yy",  "--ignore-eos"};
-    use_options(13, argv);
+    char *argv[] = {"test",   folder, "--temperature", "0.5", "--seed",       "9",
+                    "--stop", "xx",   "--stop",        "yy",  "--logit-bias", "3=-5",
+                    "--n",    "2",    "--logprobs",    "4",   "--ignore-eos", "--max-new-tokens",
+                    "7"};
+    use_options(19, argv);
     for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++) {
         struct job_item x = good(line_of((enum job_form)form, prompts[form]));
         CHECK(x.sampling.temperature == 0.5f && x.sampling.seed == 9 && x.ignore_eos);
         CHECK(x.max_new_tokens == 7 && !x.max_is_default);
         CHECK(x.stop.n == 2 && !strcmp(x.stop.items[1], "yy"));
+        CHECK(x.n_choices == 2 && x.logprobs && x.n_top_logprobs == 4);
+        CHECK(x.sampling.n_logit_bias == 1 && x.sampling.logit_bias[0].bias == -5);
         job_item_free(&x);
     }
     struct job_item x =
         good("{\"prompt\": \"a\", \"temperature\": 2, \"seed\": 3, \"stop\": \"z\", "
-             "\"max_new_tokens\": 0, \"ignore_eos\": false}");
+             "\"max_new_tokens\": 0, \"ignore_eos\": false, \"logit_bias\": {}, \"logprobs\": 0}");
     CHECK(x.sampling.temperature == 2 && x.sampling.seed == 3 && !x.ignore_eos);
-    CHECK(x.max_new_tokens == 0 && !x.max_is_default);
-    CHECK(x.stop.n == 1 && !strcmp(x.stop.items[0], "z"));
+    CHECK(x.max_new_tokens == 0 && !x.max_is_default && x.sampling.n_logit_bias == 0);
+    CHECK(x.stop.n == 1 && !strcmp(x.stop.items[0], "z") && x.logprobs && !x.n_top_logprobs);
+    job_item_free(&x);
+    x = good(line_of(JOB_CHAT, "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
+                               "\"logprobs\": false"));
+    CHECK(!x.logprobs && !x.n_top_logprobs);
     job_item_free(&x);
     no_options();
 }

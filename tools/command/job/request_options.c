@@ -218,7 +218,14 @@ static int read_logit_bias(struct job_item *x, const struct key *key, const json
     return 0;
 }
 
-/* A completion gives the number of alternatives, a chat says whether, and top_logprobs how many. */
+/* A chat says whether, and top_logprobs how many. Other lines give the number of alternatives. */
+static int read_chat_logprobs(struct job_item *x, const struct key *key, const json_t *value,
+                              struct job_refusal *why)
+{
+    x->n_top_logprobs = 0;
+    return read_bool(x, key, value, why);
+}
+
 static int read_logprobs(struct job_item *x, const struct key *key, const json_t *value,
                          struct job_refusal *why)
 {
@@ -350,7 +357,7 @@ static const struct key keys[] = {
     {"stop", ALL, read_stop, 0, 0, 0},
     {"ignore_eos", ALL, read_bool, 0, 0, AT(ignore_eos)},
     {"echo", COMPLETION, read_bool, 0, 0, AT(echo)},
-    {"logprobs", CHAT, read_bool, 0, 0, AT(logprobs)},
+    {"logprobs", CHAT, read_chat_logprobs, 0, 0, AT(logprobs)},
     {"top_logprobs", CHAT, read_top_logprobs, 0, 20, AT(n_top_logprobs)},
     {"logprobs", COMPLETION, read_logprobs, 0, 5, 0},
     {"logprobs", SHORT, read_logprobs, 0, 20, 0},
@@ -409,7 +416,9 @@ static int set_defaults(struct job_item *x, const struct cli_options *o, struct 
     x->sampling = cli_sampling(o);
     x->max_new_tokens = o->max_new_tokens;
     x->max_is_default = !cli_given(o, "max-new-tokens");
-    x->n_choices = 1;
+    x->n_choices = (uint32_t)o->n;
+    x->logprobs = cli_given(o, "logprobs");
+    x->n_top_logprobs = (uint32_t)o->top_logprobs;
     x->ignore_eos = o->ignore_eos;
     if (x->form != JOB_SHORT) {
         if (!cli_given(o, "temperature"))
