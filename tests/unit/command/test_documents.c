@@ -1,0 +1,499 @@
+/* Documents of a job: what operands name and in which order, their ids, their text and digests;
+ * hostile names, files and lines; PDF and HTML where pdftotext and pandoc are installed. */
+#include "tests/check.h"
+#include "tools/command/job/document.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+static char folder[64]; /* the current directory */
+
+static void write_bytes(const char *path, const char *data, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    CHECK_MSG(file && fwrite(data, 1, bytes, file) == bytes, "%s", path);
+    if (file)
+        fclose(file);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    write_bytes(path, text, strlen(text));
+}
+
+static void sh(const char *line)
+{
+    CHECK_MSG(system(line) == 0, "%s", line);
+}
+
+/* ---- lists ---- */
+
+static struct job_documents list;
+static struct spw_error err;
+
+/* Operands and, after "--except", what is left out; NULL ends both. */
+static int open_list(const char *first, ...)
+{
+    const char *names[2][8];
+    size_t n[2] = {0, 0};
+    int which = 0;
+    va_list args;
+    va_start(args, first);
+    for (const char *name = first; name; name = va_arg(args, const char *))
+        if (strcmp(name, "--except") == 0)
+            which = 1;
+        else
+            names[which][n[which]++] = name;
+    va_end(args);
+    job_documents_free(&list);
+    spw_error_clear(&err);
+    return job_documents_open(&list, names[0], n[0], names[1], n[1], &err);
+}
+
+/* The ids, each with a newline. */
+static const char *ids(void)
+{
+    static char text[4000];
+    text[0] = 0;
+    for (size_t i = 0; i < list.n; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", list.items[i].id);
+    return text;
+}
+
+#define CHECK_IDS(want, ...)                                                                       \
+    do {                                                                                           \
+        int rc_ = open_list(__VA_ARGS__, (const char *)NULL);                                      \
+        CHECK_MSG(rc_ == 0 && strcmp(ids(), want) == 0, "%d %s, found:\n%s", rc_, err.text,        \
+                  ids());                                                                          \
+    } while (0)
+
+#define CHECK_REFUSED(code, why, ...)                                                              \
+    do {                                                                                           \
+        int rc_ = open_list(__VA_ARGS__, (const char *)NULL);                                      \
+        CHECK_MSG(rc_ == code && strstr(err.text, why) && !list.items, "%d %s", rc_, err.text);    \
+    } while (0)
+
+static void names(void)
+{
+    sh("mkdir -p t/sub/deep t/.hidden t/empty u && mkfifo t/pipe");
+    sh("touch t/b.md t/a.pdf t/.secret t/sub/x.txt t/sub/deep/z.html t/.hidden/no.txt t/Z "
+       "t/l.jsonl");
+    sh("ln -s ../b.md t/sub/link.txt; ln -s sub t/linked; ln -s nowhere t/broken; touch u/x.txt");
+    CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t");
+    CHECK(list.items[1].kind == JOB_DOCUMENT_PDF && list.items[2].kind == JOB_DOCUMENT_TEXT);
+    CHECK(list.items[3].kind == JOB_DOCUMENT_PANDOC && strcmp(list.items[3].format, "html") == 0);
+    CHECK(strcmp(list.items[5].path, "t/sub/x.txt") == 0);
+    CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t//");
+    CHECK_IDS("x.txt\na.pdf\n", "t/sub/x.txt", "t/a.pdf");
+    CHECK_IDS("no.txt\n", "t/.hidden");
+    CHECK_IDS("deep/z.html\nlink.txt\nx.txt\n", "t/linked");
+    CHECK_IDS("sub/link.txt\nsub/x.txt\n", "t/su*/*.txt");
+    CHECK_IDS("t/sub/x.txt\nu/x.txt\n", "*/s*/x.txt", "u/x.txt", "t/sub/x.txt");
+    /* The same id twice: the paths. The same file twice: once. */
+    CHECK_IDS("t/sub/x.txt\nu/x.txt\n", "t/sub/x.txt", "u/x.txt");
+    CHECK_IDS("u/x.txt\nt/sub/x.txt\n", "u/x.txt", "t/sub/x.txt", "./u/x.txt", "t/sub/x.txt");
+    CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t", "t/a.pdf", "./t");
+    /* Outputs of the job. */
+    CHECK_IDS("Z\na.pdf\nb.md\n", "t", "--except", "t/sub", "no such");
+    CHECK_IDS("a.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t", "--except", "./t/Z");
+
+    CHECK_REFUSED(-ENOENT, "t/none: No such file", "t/none");
+    CHECK_REFUSED(-ENOENT, "t/*.none: found no such file", "t/*.none");
+    CHECK_REFUSED(-ENOENT, "t/empty: found no files", "t/empty");
+    CHECK_REFUSED(-ENOENT, "l.jsonl: found no documents", "t/l.jsonl");
+    CHECK_REFUSED(-ENOENT, "No such file", "");
+    CHECK_REFUSED(-EINVAL, "found a device or pipe", "t/pipe");
+    if (geteuid() != 0) {
+        CHECK(chmod("t/sub", 0) == 0);
+        CHECK_REFUSED(-EACCES, "t/sub: Permission denied", "t");
+        CHECK(chmod("t/sub", 0700) == 0);
+    }
+    /* Names of any bytes. */
+    sh("mkdir v; touch 'v/-x.txt' 'v/a*b' 'v/[' \"$(printf 'v/q\"\\n\\377')\"");
+    CHECK_IDS("-x.txt\n[\na*b\nq\"\n\xef\xbf\xbd\n", "v");
+    CHECK_IDS("a*b\n", "v/a*b");
+}
+
+static void lines(void)
+{
+    sh("mkdir -p w/in; echo text of a file >w/in/f.txt");
+    write_text("w/l.jsonl", "{\"id\": \"one\", \"text\": \"first\\n\\u00e9\"}\n\n"
+                            "{\"id\": \"two\", \"file\": \"in/f.txt\"}\n"
+                            "not JSON\n"
+                            "{\"id\": 3, \"text\": \"x\"}\n"
+                            "{\"id\": \"\", \"text\": \"x\"}\n"
+                            "{\"id\": \"both\", \"text\": \"x\", \"file\": \"y\"}\n"
+                            "{\"id\": \"one\", \"text\": \"again\"}\n"
+                            "{\"id\": \"../\\n\\\"\", \"file\": \"/nowhere/a.pdf\"}\n"
+                            "[{\"id\": \"a\", \"text\": \"x\"}]\n"
+                            "{\"id\": \"last\", \"text\": \"end\"}");
+    CHECK_IDS("one\ntwo\nl.jsonl:4\nl.jsonl:5\nl.jsonl:6\nl.jsonl:7\none (line 8)\n../\n\"\n"
+              "l.jsonl:10\nlast\n",
+              "w/l.jsonl");
+    static const char *const refused[] = {
+        NULL,         NULL,        "w/l.jsonl: line 4: found no JSON",
+        "no \"id\"",  "no \"id\"", "either \"text\"",
+        "the id one", NULL,        "no JSON object",
+        NULL};
+    for (size_t i = 0; i < list.n; i++)
+        CHECK_MSG(!list.items[i].refused == !refused[i] &&
+                      (!refused[i] || strstr(list.items[i].refused, refused[i])),
+                  "%zu: %s", i, list.items[i].refused);
+    /* The id of a line stays, and a file of that id gets its path. */
+    sh("touch u/one");
+    write_text("w/two.jsonl", "{\"id\": \"one\", \"text\": \"x\"}\n");
+    CHECK_IDS("u/one\none\n", "u/one", "w/two.jsonl");
+    CHECK_IDS("one\none (line 1)\n", "w/two.jsonl", "w/./two.jsonl");
+    write_text("one", "x");
+    CHECK_REFUSED(-EINVAL, "found the id one for both", "w/two.jsonl", "one");
+}
+
+/* Damaged lines give refused documents, never the same id twice. */
+static void damaged_lines(struct check_draws *d, uint64_t *seed)
+{
+    while (check_another(d)) {
+        char text[2000];
+        size_t n = 0;
+        for (uint64_t i = check_range(seed, 1, 20); i; i--)
+            n += (size_t)snprintf(text + n, sizeof text - n, "{\"id\": \"%d\", \"text\": \"x\"}\n",
+                                  (int)check_range(seed, 0, 30));
+        for (uint64_t i = check_range(seed, 0, 10); i; i--)
+            text[check_range(seed, 0, n - 1)] = "\n\"{}\\\0 ,1\xff"[check_range(seed, 0, 9)];
+        write_bytes("w/damaged.jsonl", text, n);
+        int rc = open_list("w/damaged.jsonl", (const char *)NULL);
+        CHECK_MSG(rc == 0 || rc == -ENOENT || rc == -EINVAL, "%d %s", rc, err.text);
+        for (size_t i = 0; i < list.n; i++) {
+            char *got;
+            size_t bytes;
+            struct job_digest digest;
+            rc = job_document_text(&list.items[i], NULL, &got, &bytes, &digest, NULL);
+            CHECK((rc == 0 || rc == -ENODATA) == !list.items[i].refused);
+            CHECK((rc == 0) == (got != NULL));
+            CHECK(rc != 0 || (bytes == 1 && digest.hash == list.items[i].digest.hash));
+            spw_free(got);
+            for (size_t k = 0; k < i; k++)
+                CHECK(strcmp(list.items[i].id, list.items[k].id) != 0);
+        }
+    }
+}
+
+/* ---- text ---- */
+
+static char *text;
+static size_t n_text;
+static struct job_digest digest;
+
+/* The text of the i-th document of the list. */
+static int text_at(size_t i, const struct job_limits *limits)
+{
+    spw_free(text);
+    spw_error_clear(&err);
+    if (i >= list.n) {
+        CHECK(i < list.n);
+        return -EINVAL;
+    }
+    int rc = job_document_text(&list.items[i], limits, &text, &n_text, &digest, &err);
+    CHECK((rc == 0) == (text != NULL) && (rc == 0 || err.text[0]));
+    return rc;
+}
+
+/* The text of a file. */
+static int text_of(const char *path)
+{
+    if (open_list(path, (const char *)NULL) != 0) {
+        spw_free(text);
+        text = NULL;
+        return -EINVAL;
+    }
+    return text_at(0, NULL);
+}
+
+static bool is_text(const char *want)
+{
+    return text && n_text == strlen(want) && strcmp(text, want) == 0;
+}
+
+static void check_bytes(const char *data, size_t bytes, const char *want)
+{
+    write_bytes("bytes", data, bytes);
+    CHECK_MSG(text_of("bytes") == 0 && is_text(want), "found '%s', expected '%s'", text, want);
+    CHECK(digest.bytes == bytes && digest.hash == XXH3_64bits(data, bytes));
+}
+
+static void check_bad_bytes(const char *data, size_t bytes, int code, const char *why)
+{
+    write_bytes("bytes", data, bytes);
+    int rc = text_of("bytes");
+    CHECK_MSG(rc == code && strstr(err.text, why) && strstr(err.text, "bytes: "), "%d %s", rc,
+              err.text);
+}
+
+static void bytes_of_files(void)
+{
+    check_bytes("plain \xc3\xa9\r\n", 10, "plain \xc3\xa9\r\n");
+    check_bytes("\xef\xbb\xbfx\n", 5, "x\n");
+    check_bytes("\xff\xfe\x61\0\xe9\0\x3d\xd8\x00\xde\n\0", 12, "a\xc3\xa9\xf0\x9f\x98\x80\n");
+    check_bytes("\xfe\xff\0\x61\0\xe9\xd8\x3d\xde\x00\0\n", 12, "a\xc3\xa9\xf0\x9f\x98\x80\n");
+    check_bad_bytes("caf\xe9 au lait", 12, -EILSEQ, "byte 0xe9 at offset 3");
+    check_bad_bytes("caf\xc3", 4, -EILSEQ, "byte 0xc3 at offset 3");
+    check_bad_bytes("\xed\xa0\x80", 3, -EILSEQ, "iconv");
+    check_bad_bytes("a\0b", 3, -EILSEQ, "byte 0x00 at offset 1");
+    check_bad_bytes("\xff\xfe"
+                    "a\0b",
+                    5, -EILSEQ, "offset 4");
+    check_bad_bytes("\xff\xfe"
+                    "a\0\0\0b\0",
+                    8, -EILSEQ, "offset 4");
+    check_bad_bytes("\xff\xfe"
+                    "a\0\x3d\xd8"
+                    "b\0",
+                    8, -EILSEQ, "offset 4");
+    check_bad_bytes("\xff\xfe\x00\xde", 4, -EILSEQ, "offset 2");
+    check_bad_bytes("", 0, -ENODATA, "no text");
+    check_bad_bytes("\xff\xfe", 2, -ENODATA, "no text");
+    check_bad_bytes(" \n\t\f", 4, -ENODATA, "no text");
+}
+
+static void refused_texts(void)
+{
+    write_text("bytes", "0123456789");
+    CHECK(open_list("bytes", (const char *)NULL) == 0);
+    struct job_limits limits = {.bytes = 10};
+    CHECK(text_at(0, &limits) == 0 && is_text("0123456789"));
+    limits.bytes = 9;
+    CHECK(text_at(0, &limits) == -EFBIG && strstr(err.text, "found 10, expected at most 9"));
+    CHECK(unlink("bytes") == 0);
+    CHECK(text_at(0, NULL) == -ENOENT && strstr(err.text, "bytes: No such file"));
+    CHECK(mkdir("bytes", 0700) == 0);
+    CHECK(text_at(0, NULL) == -EINVAL && strstr(err.text, "found a folder"));
+    CHECK(rmdir("bytes") == 0 && mkfifo("bytes", 0600) == 0);
+    CHECK(text_at(0, NULL) == -EINVAL && strstr(err.text, "found a device or pipe"));
+    CHECK(unlink("bytes") == 0);
+}
+
+static void texts_of_lines(void)
+{
+    CHECK(open_list("w/l.jsonl", (const char *)NULL) == 0);
+    CHECK(text_at(0, NULL) == 0 && is_text("first\n\xc3\xa9"));
+    CHECK(text_at(1, NULL) == 0 && is_text("text of a file\n"));
+    CHECK(text_at(2, NULL) == -EINVAL && strstr(err.text, "no JSON object"));
+    CHECK(text_at(9, NULL) == 0 && is_text("end"));
+    sh("sed -i s/first/FIRST/ w/l.jsonl");
+    CHECK(text_at(0, NULL) == -EAGAIN && strstr(err.text, "one has changed"));
+    sh("echo >w/l.jsonl");
+    CHECK(text_at(9, NULL) == -EAGAIN);
+}
+
+static void digests(void)
+{
+    struct job_digest known, now;
+    struct stat st;
+    write_text("bytes", "some text");
+    CHECK(text_of("bytes") == 0 && stat("bytes", &st) == 0);
+    known = digest;
+    CHECK(known.hash == XXH3_64bits("some text", 9) && known.bytes == 9);
+    CHECK(job_document_digest(&list.items[0], NULL, &now, NULL) == 0 &&
+          memcmp(&now, &known, sizeof now) == 0);
+    known.hash = 17; /* shows whether the file is read */
+    CHECK(job_document_digest(&list.items[0], &known, &now, NULL) == 0 && now.hash == 17);
+    const struct timespec times[] = {st.st_atim, {st.st_mtim.tv_sec - 100, 0}};
+    CHECK(utimensat(AT_FDCWD, "bytes", times, 0) == 0);
+    CHECK(job_document_digest(&list.items[0], &known, &now, NULL) == 0 && now.hash == digest.hash);
+    sh("head -c 200001 /dev/zero | tr '\\0' x >bytes");
+    char *big = malloc(200001);
+    CHECK(big && job_document_digest(&list.items[0], &known, &now, NULL) == 0);
+    memset(big, 'x', 200001);
+    CHECK(now.bytes == 200001 && now.hash == XXH3_64bits(big, 200001));
+    free(big);
+    CHECK(unlink("bytes") == 0 &&
+          job_document_digest(&list.items[0], &known, &now, &err) == -ENOENT);
+}
+
+/* ---- programs ---- */
+
+/* Makes a program of this name in bin/, which is first in PATH. */
+static void program(const char *name, const char *what)
+{
+    char path[100], lines[1000];
+    snprintf(path, sizeof path, "bin/%s", name);
+    snprintf(lines, sizeof lines, "#!/bin/sh\n%s\n", what);
+    write_text(path, lines);
+    CHECK(chmod(path, 0755) == 0);
+}
+
+static void fake_programs(const char *system_path)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/bin:%s", folder, system_path);
+    CHECK(mkdir("bin", 0700) == 0);
+    setenv("PATH", path, 1);
+    sh("touch x.pdf x.docx ./-x.pdf");
+    program("pdftotext", "echo \"$@\"");
+    program("pandoc", "echo \"$@\"");
+    CHECK(text_of("x.pdf") == 0 && is_text("-enc UTF-8 -eol unix -nopgbrk ./x.pdf -\n"));
+    CHECK(digest.bytes == 0 && digest.hash == XXH3_64bits("", 0));
+    CHECK(text_of("-x.pdf") == 0 && strstr(text, " ./-x.pdf -"));
+    CHECK(text_of("x.docx") == 0);
+    CHECK(is_text("--sandbox --quiet --from docx --to plain --wrap=none ./x.docx\n"));
+    snprintf(path, sizeof path, "%s/x.pdf", folder);
+    CHECK(text_of(path) == 0 && strstr(text, path) && !strstr(text, "./"));
+    write_text("scan", "%PDF-1.4 by its first bytes"); /* without the extension */
+    CHECK(text_of("scan") == 0 && strstr(text, "./scan -"));
+
+    program("pdftotext", "printf 'a\\377b\\000c\\355\\240\\200'"); /* a lone surrogate */
+    CHECK(text_of("x.pdf") == 0 && strncmp(text,
+                                           "a\xef\xbf\xbd"
+                                           "b\xef\xbf\xbd"
+                                           "c",
+                                           9) == 0);
+    program("pdftotext", "printf '\\f\\n'");
+    CHECK(text_of("x.pdf") == -ENODATA && strstr(err.text, "ocrmypdf"));
+    program("pdftotext", "echo text; echo more >>x.pdf");
+    CHECK(text_of("x.pdf") == -EAGAIN && strstr(err.text, "x.pdf: the file changed"));
+    program("pdftotext", "echo 'Syntax Error: no trailer' >&2; exit 1");
+    CHECK(text_of("x.pdf") == -EIO &&
+          strcmp(err.text, "x.pdf: pdftotext: failed with status 1: Syntax Error: no trailer") ==
+              0);
+    setenv("PATH", "/nowhere", 1);
+    CHECK(text_of("x.pdf") == -ENOENT && strstr(err.text, "install the package poppler-utils"));
+    CHECK(text_of("x.docx") == -ENOENT && strstr(err.text, "install the package pandoc"));
+    setenv("PATH", system_path, 1);
+}
+
+static bool is_installed(const char *name)
+{
+    char line[200];
+    snprintf(line, sizeof line, "command -v %s >/dev/null", name);
+    bool found = system(line) == 0;
+    if (!found)
+        fprintf(stderr, "%s is not installed: a part of the test is skipped\n", name);
+    return found;
+}
+
+/* Writes a PDF of one page with this content, and n forms. Form i draws form i+1 ten times. */
+static void write_pdf(const char *path, const char *content, int n)
+{
+    FILE *file = fopen(path, "wb");
+    long at[40];
+    CHECK(file && n < 30);
+    if (!file)
+        return;
+    fputs("%PDF-1.4\n", file);
+    at[1] = ftell(file);
+    fputs("1 0 obj\n<</Type/Catalog/Pages 2 0 R>>\nendobj\n", file);
+    at[2] = ftell(file);
+    fputs("2 0 obj\n<</Type/Pages/Kids[3 0 R]/Count 1>>\nendobj\n", file);
+    at[3] = ftell(file);
+    fputs("3 0 obj\n<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 5 0 R/Resources"
+          "<</Font<</F 4 0 R>>/XObject<</X 6 0 R>>>>>>\nendobj\n",
+          file);
+    at[4] = ftell(file);
+    fputs("4 0 obj\n<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>\nendobj\n", file);
+    at[5] = ftell(file);
+    fprintf(file, "5 0 obj\n<</Length %zu>>\nstream\n%s\nendstream\nendobj\n", strlen(content) + 1,
+            content);
+    for (int i = 0; i < n; i++) {
+        static const char ten[] = "/X Do /X Do /X Do /X Do /X Do /X Do /X Do /X Do /X Do /X Do ";
+        const char *what = i + 1 < n ? ten : "BT /F 9 Tf 9 9 Td (ha) Tj ET";
+        at[6 + i] = ftell(file);
+        fprintf(file,
+                "%d 0 obj\n<</Type/XObject/Subtype/Form/BBox[0 0 612 792]/Resources<</Font<</F 4 0 "
+                "R>>/XObject<</X %d 0 R>>>>/Length %zu>>\nstream\n%s\nendstream\nendobj\n",
+                6 + i, 7 + i, strlen(what) + 1, what);
+    }
+    long table = ftell(file);
+    fprintf(file, "xref\n0 %d\n0000000000 65535 f \n", 6 + n);
+    for (int i = 1; i < 6 + n; i++)
+        fprintf(file, "%010ld 00000 n \n", at[i]);
+    fprintf(file, "trailer\n<</Size %d/Root 1 0 R>>\nstartxref\n%ld\n%%%%EOF\n", 6 + n, table);
+    fclose(file);
+}
+
+static void real_pdf(void)
+{
+    if (!is_installed("pdftotext"))
+        return;
+    write_pdf("-r.pdf", "BT /F 24 Tf 100 700 Td (Water over the spillway) Tj ET", 0);
+    CHECK_MSG(text_of("-r.pdf") == 0 && strstr(text, "Water over the spillway\n"), "%s", err.text);
+    CHECK(!strchr(text, '\f'));
+    sh("mkdir dir; cp ./-r.pdf \"dir/a b;\\$(touch z)'.pdf\"");
+    CHECK(text_of("dir") == 0 && strstr(text, "Water") && access("z", F_OK) != 0);
+    write_pdf("scan.pdf", "0 0 m 9 9 l S", 0);
+    CHECK(text_of("scan.pdf") == -ENODATA && strstr(err.text, "ocrmypdf"));
+    write_text("bad.pdf", "%PDF-1.4\nnothing");
+    CHECK(text_of("bad.pdf") == -EIO && strstr(err.text, "bad.pdf: pdftotext: failed"));
+    write_pdf("bomb.pdf", "/X Do", 10); /* 10^9 words */
+    CHECK(open_list("bomb.pdf", (const char *)NULL) == 0);
+    double before = check_seconds();
+    struct job_limits limits = {.seconds = 1, .memory_bytes = UINT64_C(64) << 20};
+    int rc = text_at(0, &limits);
+    CHECK_MSG(rc == -ETIMEDOUT || rc == -EIO, "%d %s", rc, err.text);
+    CHECK(check_seconds() - before < 10);
+}
+
+static void real_pandoc(void)
+{
+    if (!is_installed("pandoc"))
+        return;
+    write_text("secret", "secret words\n");
+    write_text("-p.html",
+               "<html><head><title>T</title></head><h1>Head</h1><p>A <b>b</b> \xc3\xa9.</p>"
+               "<iframe src=secret></iframe><script>x()</script>");
+    CHECK_MSG(text_of("-p.html") == 0 && is_text("Head\n\nA b \xc3\xa9.\n"), "%s %s", err.text,
+              text);
+    write_text("i.rst", "Head\n====\n\nBefore\n\n.. include:: secret\n\nAfter\n");
+    CHECK_MSG(text_of("i.rst") == 0 && is_text("Head\n\nBefore\n\nAfter\n"), "%s %s", err.text,
+              text);
+    write_text("i.tex", "Before \\input{secret} after\n");
+    CHECK_MSG(text_of("i.tex") == 0 && !strstr(text, "secret"), "%s %s", err.text, text);
+    write_text("bad.docx", "no archive");
+    CHECK_MSG(text_of("bad.docx") == -EIO && strstr(err.text, "bad.docx: pandoc: failed"), "%s",
+              err.text);
+}
+
+static void no_memory(void)
+{
+    int rc = -ENOMEM;
+    write_text("w/m.jsonl",
+               "{\"id\": \"a\", \"text\": \"x\"}\n{\"id\": \"a\", \"file\": \"y\"}\n1\n");
+    for (int i = 0; rc == -ENOMEM; i++) {
+        spw_alloc_fail_nth(i);
+        rc = open_list("t", "w/m.jsonl", "u/x.txt", "t/sub/x.txt", (const char *)NULL);
+        for (size_t k = 0; k < list.n && rc == 0; k++)
+            if (list.items[k].kind == JOB_DOCUMENT_TEXT || list.items[k].kind == JOB_DOCUMENT_LINE)
+                rc = text_at(k, NULL) == -ENOMEM ? -ENOMEM : 0;
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(i < 200 && (rc == 0 || rc == -ENOMEM), "%d: %d %s", i, rc, err.text);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct check_draws d = check_draws_of(argc, argv, 100);
+    uint64_t seed = check_seed();
+    char line[200];
+    const char *path = strdup(getenv("PATH"));
+    snprintf(folder, sizeof folder, "/tmp/test_documents.XXXXXX");
+    CHECK(mkdtemp(folder) != NULL && chdir(folder) == 0);
+    names();
+    lines();
+    damaged_lines(&d, &seed);
+    bytes_of_files();
+    refused_texts();
+    texts_of_lines();
+    digests();
+    fake_programs(path);
+    real_pdf();
+    real_pandoc();
+    no_memory();
+    job_documents_free(&list);
+    spw_free(text);
+    free((void *)(uintptr_t)path);
+    snprintf(line, sizeof line, "chmod -R u+rwx %s; rm -r %s", folder, folder);
+    CHECK(system(line) == 0);
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
