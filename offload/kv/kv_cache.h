@@ -104,6 +104,9 @@ int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_
 void spw_kv_finish_writes(struct spw_kv *kv);
 /* Returns the failure of a write that the next spill would return, or 0, and forgets it. */
 int spw_kv_take_write_failure(struct spw_kv *kv);
+/* Whether a write has failed for good since the cache was opened, also one of a tile that nobody
+ * needs any more: the bytes that were written are then not predicted. */
+bool spw_kv_any_write_failed(const struct spw_kv *kv);
 /* Drops host copies of tiles [first, ...) that are on the device, if no other sequence reads the
  * copy. */
 void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);

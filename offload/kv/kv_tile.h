@@ -102,6 +102,7 @@ struct spw_kv {
     uint64_t ended, begun;
     uint32_t *writeback_ids; /* [SPW_KV_WRITEBACKS * slot_tiles] */
     int write_failure;       /* not returned yet */
+    bool any_write_failed;   /* since the cache was opened */
     struct spw_kv_read
         *reads; /* [SPW_KV_READS]; number n in [taken, queued) is at n % SPW_KV_READS */
     uint64_t taken, queued;

@@ -153,6 +153,7 @@ static void end_tile(struct spw_kv *kv, const struct spw_kv_writeback *w, uint32
     if (rc && rc != -ECANCELED && t->refs)
         rc = write_again(kv, w, i, t);
     t->writing = SPW_KV_NOT_WRITING;
+    kv->any_write_failed |= rc && rc != -ECANCELED;
     if (rc && t->refs)
         stay(kv, t, memory, rc);
     else if (w->from == SPW_KV_WRITING_FROM_HOST)
@@ -205,6 +206,11 @@ int spw_kv_take_write_failure(struct spw_kv *kv)
     int rc = kv->write_failure;
     kv->write_failure = 0;
     return rc;
+}
+
+bool spw_kv_any_write_failed(const struct spw_kv *kv)
+{
+    return kv->any_write_failed;
 }
 
 int spw_kv_full(struct spw_kv *kv, int rc)

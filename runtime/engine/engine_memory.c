@@ -267,6 +267,8 @@ bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
     spw_lane_sync_all(&e->lane);
     spw_prefetch_finish(e->prefetch);
     spw_kv_finish_writes(e->kv);
+    if (spw_kv_any_write_failed(e->kv))
+        spw_executor_stop_predicting(e->executor);
     if (!spw_executor_predicted(e->executor, &now))
         return false;
     for (int i = 0; i < SPW_MOVED_COUNT; i++)

@@ -54,15 +54,16 @@ int spw_engine_leave_frames(struct spw_engine *e)
 /* Takes the frames that the others have left. A session whose tiles are lost is cut back. */
 static int take_frames(struct spw_session *s)
 {
-    uint64_t keep = s->n_tokens;
-    bool had_logits = s->has_logits;
+    const uint64_t n_tokens = s->n_tokens;
+    const bool had_logits = s->has_logits;
+    uint64_t held = n_tokens;
     if (!s->cached)
         return 0;
-    SPW_TRY(spw_recover_cut_back(s, &keep));
+    SPW_TRY(spw_recover_cut_back(s, &held));
     for (uint32_t l = 0; l < s->engine->model.config.n_layers; l++)
         spw_kv_drop_copies(s->seq.kv, l, 0); /* no share counts copies of tiles on the device */
     spw_traffic_drop_copies(spw_executor_account_of(s->engine->executor), s->slot);
-    s->has_logits = had_logits && keep == s->n_tokens;
+    s->has_logits = had_logits && held == n_tokens;
     return 0;
 }
 

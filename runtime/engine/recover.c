@@ -45,10 +45,10 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
         *cut_to = spw_kv_reach(s->seq.kv, e->plan.residency, *cut_to);
         SPW_TRY(spw_executor_forget_ahead(e->executor));
-        s->n_tokens = *cut_to;
+        if (s->cached)
+            s->n_tokens = *cut_to;
         s->n_attached = spw_min_u64(s->n_attached, *cut_to);
         s->has_logits = false;
-        s->cached = true;
         s->mixed &= spw_waterline_old_end(e->plan.residency, *cut_to) > 1;
         spw_kv_truncate(s->seq.kv, e->plan.residency, *cut_to);
         int rc = spw_executor_apply_residency(e->executor, &s->seq, *cut_to);
@@ -61,7 +61,14 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
         if (!lower_cuts(e, &s, cut_to, 1))
             break;
     }
-    return -EIO;
+    return -EBADMSG;
+}
+
+/* Tiles that the drive still does not take stay where they are: a later spill writes them again. */
+static int recover_session(struct spw_session *s, uint64_t *cut_to)
+{
+    int rc = spw_recover_cut_back(s, cut_to);
+    return rc == -EBADMSG || (rc && spw_lane_sync_all(&s->engine->lane)) ? rc : 0;
 }
 
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n)
@@ -69,11 +76,10 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
     SPW_TRY(spw_lane_sync_all(&e->lane));
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv); /* it belongs to the failed step */
-    for (uint32_t i = 0; i < n; i++)
-        e->cut_to[i] =
-            sessions[i]->n_tokens; /* less than span.from, if an earlier try has failed */
+    for (uint32_t i = 0; i < n; i++)  /* less than span.from, if an earlier try has failed */
+        e->cut_to[i] = sessions[i]->cached ? sessions[i]->n_tokens : 0;
     lower_cuts(e, sessions, e->cut_to, n);
     for (uint32_t i = 0; i < n; i++)
-        SPW_TRY(spw_recover_cut_back(sessions[i], &e->cut_to[i]));
+        SPW_TRY(recover_session(sessions[i], &e->cut_to[i]));
     return 0;
 }

@@ -15,11 +15,13 @@ enum { SPW_RECOVER_TRIES = 8 };
 
 /* Cuts the session back to `*cut_to` tokens, or to fewer if more is lost, and moves its tiles to
  * the tiers of the waterlines. Lowers *cut_to accordingly. No queued work may use the session,
- * except transfers ahead. */
+ * except transfers ahead. A session whose tokens are not in its caches, because another plan has
+ * dropped them, keeps its tokens. */
 int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to);
 
 /* A step of these sessions has failed. Waits for all queued work, and cuts the sessions back to
- * tokens that their caches hold. -EIO: the device has failed, too. */
+ * tokens that their caches hold. -EIO: the device has failed, too; -EBADMSG: tiles were lost again
+ * each time. */
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n);
 
 #endif

@@ -30,6 +30,20 @@ static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, u
     return rc;
 }
 
+/* Lost tiles count more than other failures: somebody has to take the losses. */
+static int first_failure(int rc, int another)
+{
+    return rc && another != -EBADMSG ? rc : another;
+}
+
+int spw_residency_write_again(struct spw_residency_moves *m, const struct spw_sequence *seq)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++)
+        if (spw_kv_has_failed_writes(seq->kv, l))
+            SPW_TRY(spill(m, seq, l, 0));
+    return 0;
+}
+
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span)
 {
@@ -69,19 +83,37 @@ int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_se
     return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_begin_after(r, span, to));
 }
 
-int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
+static int load_layers(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
+    int rc = 0;
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
-        uint32_t begin = spw_waterline_begin(r, n);
+        if (!r->fixed)
+            rc = first_failure(rc, load(m, seq, l, spw_waterline_begin(r, n)));
+    }
+    return rc;
+}
+
+int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
+{
+    /* A layer may have to give frames to others before they get theirs. */
+    int rc = spw_residency_write_again(m, seq);
+    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+        const struct spw_residency *r = residency_of(m, seq, l);
         if (r->fixed)
             continue;
         /* Retained tiles may reach back further than the window. */
         spw_kv_drop(seq->kv, l, spw_waterline_first_visible(r, n));
-        SPW_TRY(spill(m, seq, l, begin));
-        SPW_TRY(load(m, seq, l, begin));
+        rc = first_failure(rc, spill(m, seq, l, spw_waterline_begin(r, n)));
     }
-    return 0;
+    int loaded = load_layers(m, seq, n);
+    if (loaded && loaded != -EBADMSG) {
+        /* Failed writes hold the host frames that reads pass through. */
+        for (uint32_t l = 0; l < m->config->n_layers; l++)
+            spw_kv_drop_copies(seq->kv, l, 0);
+        loaded = load_layers(m, seq, n);
+    }
+    return first_failure(rc, loaded);
 }
 
 /* ---- another share of the frames ---- */

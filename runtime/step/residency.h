@@ -1,6 +1,7 @@
 /* Moves the tiles of sequences to the tiers that the waterlines say, at each point of a pass.
  *
- *   before the first layer   make_room: layers that wait for a long prompt spill
+ *   before the first layer   write_again: tiles whose writes have failed
+ *                            make_room: layers that wait for a long prompt spill
  *                            load_ahead: tiles that a session began with on disk come beside the
  *                            computation
  *   before each layer        enter: the tiles that its chunks read in place are loaded
@@ -21,6 +22,8 @@ struct spw_residency_moves {
     bool failed; /* a load or a spill, since the caller cleared it */
 };
 
+/* Writes tiles that failed writes have left on the host. Their frames belong to other tiles. */
+int spw_residency_write_again(struct spw_residency_moves *m, const struct spw_sequence *seq);
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span);
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
@@ -30,7 +33,8 @@ int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence
 /* A chunk with positions up to `to` of the span has passed the layer. */
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
                               const struct spw_pass_span *span, uint32_t layer, uint64_t to);
-/* The sequence holds n tokens. */
+/* The sequence holds n tokens. After a failure in one layer the others have their places all the
+ * same. -EBADMSG: tiles of any layer are lost. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
 /* Between steps, when the numbers of several sequences have changed, and each holds n tokens. First
  * make_copies_fit for all of them: copies that the host has no room for leave it; then leave for

@@ -81,7 +81,8 @@ static void check_losses(const struct world *w, struct spw_engine *e, int rc, st
     uint64_t n = e->events.n_lost_tiles;
     struct spw_engine_event first;
     bool predicted = run_check_moved(e, &w->o, what);
-    CHECK_MSG(predicted || rc || n, "%s: nothing predicts what was moved", what);
+    CHECK_MSG(predicted || rc || n || spw_kv_any_write_failed(e->kv),
+              "%s: nothing predicts what was moved", what);
     n_recovered += n > 0;
     n_lost_predicted += n && predicted;
     while (spw_engine_event(e, &first) && first.kind != SPW_ENGINE_LOST_TILE)
@@ -151,11 +152,15 @@ static void sweep(struct world *w)
         WRITE_FOREVER, SHORT_WRITE,  LATE,      ALL_READS,    ALL_WRITES};
     static const enum io_fault_kind of_weights[] = {READ_ONCE,    SHORT_READ, LATE,
                                                     READ_FOREVER, ALL_READS,  CUT};
+    /* The tiles of one layer hold the frames that another one needs; nobody waits for the write. */
+    static const int64_t found[] = {18, 31};
     const struct setting *is = w->is;
     bool slow = (TEST_GPU || RUN_UNDER_TSAN) && !is->weights;
     size_t step = slow ? 4 : check_full() ? 1 : 2, n_kinds = is->weights ? 6 : 11;
     for (size_t k = (size_t)w->o.io % step; k < n_kinds; k += step) {
         int64_t n = is->first;
+        for (size_t i = 0; i < 2 && !slow && !is->weights && of_tiles[k] == ALL_WRITES; i++)
+            one(w, ALL_WRITES, found[i]);
         for (int i = 0; i < is->most && one(w, (is->weights ? of_weights : of_tiles)[k], n); i++)
             n += n < is->every ? 1 : n < (is->weights ? 12 : 40) ? is->stride : n / 4 * is->stride;
     }
