@@ -8,8 +8,10 @@
 
 /* ---- ways to count tokens ---- */
 
+enum { FOUR_BYTES, ONE_BYTE, OVERHEAD, MORE_TOGETHER, JUST_TOO_MANY, REFUSES };
+
 struct counter {
-    enum { FOUR_BYTES, ONE_BYTE, OVERHEAD, MORE_TOGETHER, JUST_TOO_MANY, REFUSES, WAYS } way;
+    int way;
     size_t most; /* of a part */
     size_t counted_bytes;
 };

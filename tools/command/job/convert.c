@@ -138,9 +138,10 @@ static int start_child(struct converter *c, struct child *x, int *failed)
     SPW_TRY(c->pid = spawn(x));
     close_end(&x->failure);
     ssize_t n = read(*failed, &error, sizeof error);
-    if (n > 0)
-        kill_and_reap(c);
-    return n > 0 ? -error : 0;
+    if (n <= 0)
+        return 0;
+    kill_and_reap(c);
+    return error == EACCES ? -ENOENT : -error; /* PATH may have folders of other users */
 }
 
 static int start(struct converter *c, const char *const *argv)

@@ -35,16 +35,16 @@ static bool is_excepted(const struct listing *l, const struct stat *st)
 
 /* ---- files ---- */
 
-/* A copy of the name that is UTF-8. */
-static char *id_of(const char *name)
+/* A copy that is UTF-8. */
+static char *copy(const char *text)
 {
-    size_t bytes = strlen(name);
-    char *id = spw_strdup(name);
-    if (id && job_repair_text(&id, &bytes) != 0) {
-        spw_free(id);
-        id = NULL;
+    size_t bytes = strlen(text);
+    char *out = spw_strdup(text);
+    if (out && job_repair_text(&out, &bytes) != 0) {
+        spw_free(out);
+        out = NULL;
     }
-    return id;
+    return out;
 }
 
 /* Adds an empty document. */
@@ -68,7 +68,7 @@ static int add_file(struct listing *l, const char *path, const char *id, const s
     struct job_document *d = add(l);
     if (!d)
         return fail(l, path, -ENOMEM);
-    d->id = id_of(id);
+    d->id = copy(id);
     d->path = spw_strdup(path);
     d->kind = job_document_kind(path, &d->format);
     d->device = (uint64_t)st->st_dev;
@@ -153,12 +153,15 @@ static int name_file(struct listing *l, struct job_document *d, const char *json
 }
 
 /* NULL: the line is a document. */
-static const char *check_line(const struct job_line *line, const json_t *object)
+static const char *check_line(const struct job_line *line, const json_t *object,
+                              const json_error_t *syntax)
 {
     const json_t *id = json_object_get(object, "id"), *text = json_object_get(object, "text"),
                  *file = json_object_get(object, "file");
     if (line->is_too_long)
         return "the line is longer than 64 MiB; put the text into a file";
+    if (!object)
+        return syntax->text;
     if (!json_is_object(object))
         return "found no JSON object, expected {\"id\": ..., \"text\": ...} or {\"id\": ..., "
                "\"file\": ...}";
@@ -177,15 +180,16 @@ static int refuse(struct listing *l, struct job_document *d, const char *jsonl, 
     snprintf(id, sizeof id, "%.500s:%llu", slash ? slash + 1 : jsonl, (unsigned long long)number);
     snprintf(text, sizeof text, "%.300s: line %llu: %s", jsonl, (unsigned long long)number, why);
     spw_free(d->id);
-    d->id = id_of(id);
-    d->refused = spw_strdup(text);
+    d->id = copy(id);
+    d->refused = copy(text);
     return d->id && d->refused ? 0 : fail(l, jsonl, -ENOMEM);
 }
 
 static int add_line(struct listing *l, const char *path, const struct job_line *line)
 {
-    json_t *object = json_loadb(line->text, line->bytes, 0, NULL);
-    const char *why = check_line(line, object);
+    json_error_t syntax;
+    json_t *object = json_loadb(line->text, line->bytes, 0, &syntax);
+    const char *why = check_line(line, object, &syntax);
     const char *file = json_string_value(json_object_get(object, "file"));
     struct job_document *d = add(l);
     int rc = d ? 0 : fail(l, path, -ENOMEM);
@@ -334,7 +338,7 @@ static size_t drop_same_files(struct job_document **group, size_t n)
 
 static int take_path(struct listing *l, struct job_document *d)
 {
-    char *id = id_of(d->path);
+    char *id = copy(d->path);
     if (!id)
         return fail(l, d->path, -ENOMEM);
     spw_free(d->id);
@@ -351,8 +355,8 @@ static int refuse_again(struct listing *l, struct job_document *d)
              (unsigned long long)d->line, d->id);
     spw_free(d->id);
     spw_free(d->refused);
-    d->id = id_of(id); /* it may end in the middle of a character */
-    d->refused = spw_strdup(why);
+    d->id = copy(id); /* `id` may end in the middle of a character */
+    d->refused = copy(why);
     return d->id && d->refused ? 0 : fail(l, d->path, -ENOMEM);
 }
 
