@@ -163,6 +163,22 @@ static void interruption(void)
     CHECK(convert("echo text") == 0 && wrote("text\n"));
 }
 
+/* The converter does not outlive a process that was killed. */
+static void killed(void)
+{
+    script("echo $$ >self.new; mv self.new self; exec sleep 100");
+    CHECK(unlink("self") == 0 || errno == ENOENT);
+    pid_t child = fork();
+    if (child == 0) {
+        convert_with(NULL, NULL);
+        _exit(1);
+    }
+    for (int i = 0; i < 500 && access("self", F_OK) != 0; i++)
+        usleep(10000);
+    check_kill(child, SIGKILL);
+    CHECK(waitpid(child, NULL, 0) == child && has_ended("self"));
+}
+
 static void no_memory(void)
 {
     int rc = -ENOMEM;
@@ -189,7 +205,7 @@ int main(void)
     uint64_t seed = check_seed();
     char path[4096];
     snprintf(folder, sizeof folder, "/tmp/test_convert.XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    CHECK(mkdtemp(folder) != NULL && chdir(folder) == 0);
     snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
     setenv("PATH", path, 1);
     cli_ignore_write_signals();
@@ -199,6 +215,7 @@ int main(void)
     failures();
     limits();
     interruption();
+    killed();
     no_memory();
     spw_free(data);
     CHECK(open_files() == n_files);

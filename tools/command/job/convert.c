@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,16 +63,17 @@ static void become(const struct child *x)
     sigset_t none;
     sigemptyset(&none);
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* the end of the thread that waits */
     for (int i = 1; i < NSIG; i++)
         sigaction(i, &usual, NULL);
     setrlimit(RLIMIT_DATA, &x->data);
     setrlimit(RLIMIT_CPU, &x->cpu);
     setrlimit(RLIMIT_FSIZE, &x->file);
     setrlimit(RLIMIT_CORE, &x->core);
+    close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC); /* Linux before 5.9 lacks it */
     if (dup2(x->null, STDIN_FILENO) == STDIN_FILENO &&
         dup2(x->out, STDOUT_FILENO) == STDOUT_FILENO &&
-        dup2(x->errors, STDERR_FILENO) == STDERR_FILENO &&
-        close_range(STDERR_FILENO + 1, ~0U, CLOSE_RANGE_CLOEXEC) == 0) {
+        dup2(x->errors, STDERR_FILENO) == STDERR_FILENO) {
         sigprocmask(SIG_SETMASK, &none, NULL);
         execvp(x->argv[0], (char *const *)(uintptr_t)x->argv);
     }

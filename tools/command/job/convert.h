@@ -2,7 +2,8 @@
  *
  * No shell takes part. The program reads /dev/null, has no open files but its three streams, and is
  * the leader of a process group of its own, which is killed before the function returns. Then the
- * program is reaped. Its memory, processor time and files are limited. */
+ * program is reaped. It is also killed if this process dies. Its memory, processor time and files
+ * are limited. */
 #ifndef SPW_TOOLS_COMMAND_JOB_CONVERT_H
 #define SPW_TOOLS_COMMAND_JOB_CONVERT_H
 
