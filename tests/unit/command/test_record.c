@@ -243,19 +243,26 @@ static void check_errors(void)
 /* Names depend on the line and its number, and on nothing else. */
 static void check_names(void)
 {
-    static const char line[] = COMPLETION("\"prompt\": \"ab\"");
-    char *ids[3];
-    for (uint64_t i = 0; i < 3; i++) {
+    static const struct {
+        const char *line;
+        uint64_t number;
+    } cases[] = {{"{\"custom_id\": 1}", 7},
+                 {"{\"custom_id\": 1}", 7},
+                 {"{\"custom_id\": 1}", 8},
+                 {"{\"custom_id\": 2}", 7}};
+    char *ids[4];
+    for (size_t i = 0; i < 4; i++) {
         struct job_item x;
-        struct job_refusal why = {.status = 400, .message = "x"};
-        CHECK(job_item_parse(&x, &reader, line, sizeof line - 1, i / 2, &why) == 0);
+        struct job_refusal why;
+        CHECK(job_item_parse(&x, &reader, cases[i].line, strlen(cases[i].line), cases[i].number,
+                             &why) == -EINVAL);
         json_t *record = job_record_error(&x, &why);
         ids[i] = strdup(json_string_value(json_object_get(record, "id")));
         json_decref(record);
         job_item_free(&x);
     }
-    CHECK(!strcmp(ids[0], ids[1]) && strcmp(ids[0], ids[2]));
-    for (size_t i = 0; i < 3; i++)
+    CHECK(!strcmp(ids[0], ids[1]) && strcmp(ids[0], ids[2]) && strcmp(ids[0], ids[3]));
+    for (size_t i = 0; i < 4; i++)
         free(ids[i]);
 }
 

@@ -151,6 +151,33 @@ static char *repeat(const char *begin, size_t n, const char *middle, const char 
     return text;
 }
 
+/* Lines that would take gigabytes as JSON: in an object, in a list, beside what is wrong. */
+static void check_bombs(void)
+{
+    static const struct {
+        const char *begin, *middle, *end;
+        size_t n;
+        const char *id;
+    } bombs[] = {
+        {"{\"id\": \"a\", \"tokens\": [", "1,", "1]}", 5000000, "\"a\""},
+        {"{\"id\": \"a\", \"tokens\": [", "[],", "1]}", 300000, "\"a\""},
+        {"{\"prompt\": \"x\"", ",\"\":1", "}", 5000000, NULL},
+        {"{\"id\": [", "{},", "1]}", 300000, NULL},
+        {"[", "{},", "1]", 300000, NULL},
+        {"{\"id\": 5, oops [", "{},", "1]}", 300000, "5"},
+    };
+    for (size_t i = 0; i < sizeof bombs / sizeof *bombs; i++) {
+        struct job_item x;
+        struct job_refusal why;
+        char *line = repeat(bombs[i].begin, bombs[i].n, bombs[i].middle, bombs[i].end);
+        CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && why.status == 0);
+        CHECK_MSG(strstr(why.message, "expected at most 4194304 and 262144"), "%s", why.message);
+        check_id(&x, bombs[i].id, bombs[i].begin);
+        job_item_free(&x);
+        free(line);
+    }
+}
+
 static void check_large(void)
 {
     struct job_item x;
@@ -564,6 +591,12 @@ static void check_templates(void)
     struct job_item x = good(line);
     CHECK(is_text(&x.prompts[0], "higha"));
     job_item_free(&x);
+    use_template("{{ messages[0].content | replace('\n', '|') }}");
+    x = good(line_of(JOB_CHAT,
+                     "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+                     "\"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]"));
+    CHECK(is_text(&x.prompts[0], "a|b"));
+    job_item_free(&x);
     char path[128];
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
     use_template("");
@@ -635,6 +668,7 @@ int main(void)
     job_world_open();
     check_lines();
     check_large();
+    check_bombs();
     check_digests();
     check_files();
     check_refused();
