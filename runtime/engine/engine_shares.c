@@ -38,17 +38,22 @@ const uint64_t *spw_engine_cached_tokens(struct spw_engine *e)
     return e->cut_to;
 }
 
-int spw_engine_leave_frames(struct spw_engine *e)
+/* Calls `move` for every session. */
+static int move_each(struct spw_engine *e, int (*move)(struct spw_residency_moves *m,
+                                                       const struct spw_sequence *seq, uint64_t n))
 {
     struct spw_residency_moves m = {.config = &e->model.config, .prefetch = e->prefetch};
     const uint64_t *n_tokens = spw_engine_cached_tokens(e);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
         if (e->sessions[i])
-            SPW_TRY(spw_residency_make_copies_fit(&m, &e->sessions[i]->seq, n_tokens[i]));
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        if (e->sessions[i])
-            SPW_TRY(spw_residency_leave(&m, &e->sessions[i]->seq, n_tokens[i]));
+            SPW_TRY(move(&m, &e->sessions[i]->seq, n_tokens[i]));
     return 0;
+}
+
+int spw_engine_leave_frames(struct spw_engine *e)
+{
+    SPW_TRY(move_each(e, spw_residency_make_copies_fit));
+    return move_each(e, spw_residency_leave);
 }
 
 /* Takes the frames that the others have left. A session whose tiles are lost is cut back. */
@@ -75,7 +80,12 @@ static void report_shares(struct spw_engine *e)
 static int move_tiles(struct spw_engine *e)
 {
     SPW_TRY(spw_executor_forget_ahead(e->executor));
-    SPW_TRY(spw_engine_leave_frames(e));
+    int rc = spw_engine_leave_frames(e);
+    if (rc == -ENOMEM) { /* tiles of other layers, which go the opposite way, hold host frames */
+        SPW_TRY(move_each(e, spw_residency_come_back));
+        rc = move_each(e, spw_residency_leave);
+    }
+    SPW_TRY(rc);
     report_shares(e);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
         if (e->sessions[i])

@@ -118,6 +118,22 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
 
 /* ---- another share of the frames ---- */
 
+int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                            uint64_t n)
+{
+    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+        const struct spw_residency *r = residency_of(m, seq, l);
+        uint32_t begin = spw_waterline_begin(r, n);
+        if (r->fixed || begin >= spw_kv_begin(seq->kv, l))
+            continue;
+        int rc = load(m, seq, l, begin);
+        if (rc && rc != -ENOMEM)
+            return rc;
+        spw_kv_drop_copies(seq->kv, l, begin);
+    }
+    return 0;
+}
+
 int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
                                   uint64_t n)
 {

@@ -38,10 +38,13 @@ int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_se
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
 /* Between steps, when the numbers of several sequences have changed, and each holds n tokens. First
  * make_copies_fit for all of them: copies that the host has no room for leave it; then leave for
- * all: tiles leave the device; then apply for all. In this order no tier ever holds more than it
- * has frames. */
+ * all: tiles leave the device; then apply for all. leave returns -ENOMEM if the host has no frame:
+ * then come_back loads what the device has frames for, and drops the host's copies, and leave is
+ * repeated. */
 int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
                                   uint64_t n);
 int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
+int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequence *seq,
+                            uint64_t n);
 
 #endif

@@ -684,6 +684,7 @@ int main(void)
     check_fork();
     check_loads(false);
     check_loads(true);
+    check_draw(UINT64_C(7823087550272311987), 1); /* tiles of two layers change places */
     for (uint32_t i = 0; i < DRAWS || (!has_seen_all() && i < 5 * DRAWS); i++)
         check_draw(check_random(&seed), i);
     CHECK_MSG(has_seen_all(),
