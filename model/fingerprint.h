@@ -15,6 +15,11 @@
 
 #include "model/source/source.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
 enum { SPW_FINGERPRINT_BYTES = 32 };
 
 /* Raise this number with every change of a bit that layers, kernels or codecs compute. Files with
@@ -28,5 +33,10 @@ int spw_fingerprint_take(uint8_t out[SPW_FINGERPRINT_BYTES], const struct spw_so
 /* 64 hexadecimal digits and a NUL. */
 void spw_fingerprint_text(char out[2 * SPW_FINGERPRINT_BYTES + 1],
                           const uint8_t fingerprint[SPW_FINGERPRINT_BYTES]);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

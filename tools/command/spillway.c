@@ -37,6 +37,17 @@ const struct cli_command cli_commands[] = {
      "spillway chat MODEL --context 100000 --device-memory 8GiB --disk /mnt/scratch\n"
      "spillway chat MODEL --messages conversation.json > answer.txt",
      cli_chat},
+    {"batch", CLI_BATCH, "MODEL|OUTPUT...",
+     "a file of prompts, each answered once; goes on after a kill",
+     "Answers the lines of --input with the model in folder MODEL, many side by side, and\n"
+     "writes one line for each to --output. The lines are those of OpenAI's batch files,\n"
+     "or shorter ones. If the command is interrupted or killed, the same command\n"
+     "continues: no answer is lost, and none is written twice. With --status the operands\n"
+     "are outputs, and the command says what they lack.",
+     "spillway batch MODEL --input questions.jsonl --output answers.jsonl\n"
+     "spillway batch MODEL --input questions.jsonl --output part2.jsonl --shard 2/8\n"
+     "spillway batch --status part*.jsonl",
+     cli_batch},
     {"score", CLI_SCORE, "MODEL", "log-likelihood and perplexity of a text",
      "Adds up the log-probabilities of the tokens of a text. Each token is scored with\n"
      "all tokens before it as its context.",
@@ -187,7 +198,7 @@ static int run(int argc, char **argv)
         return refuse_command(name);
     struct cli_options options;
     int code = cli_parse(&options, command, argc - 1, argv + 1);
-    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH))
+    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH | CLI_BATCH))
         cli_catch_interrupt();
     if (options.quiet)
         options.progress = CLI_PROGRESS_NEVER;

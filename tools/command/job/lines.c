@@ -98,6 +98,7 @@ int job_lines_next(struct job_lines *l, struct job_line *out)
                              .bytes = spw_min_u64(bytes, JOB_MAX_LINE_BYTES),
                              .number = ++l->number,
                              .offset = l->offset,
+                             .has_newline = has_newline,
                              .is_too_long = bytes > JOB_MAX_LINE_BYTES || skipped > 0};
     out->text[bytes] = '\0';
     l->start += bytes + has_newline;

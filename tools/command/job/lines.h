@@ -13,6 +13,7 @@ struct job_line {
     uint64_t number;  /* from 1 */
     uint64_t offset;  /* of its first byte in the file */
     bool is_too_long; /* `text` is its beginning */
+    bool has_newline; /* the last line may lack it */
 };
 
 struct job_lines {

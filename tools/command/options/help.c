@@ -64,7 +64,8 @@ void cli_help(FILE *to, const struct cli_command *command)
         group = row->group;
         show_row(to, row);
     }
-    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE))
+    if (command->bit &
+        (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE | CLI_BATCH))
         fputs("\nSIZE is 64MiB, 2GiB, 1.5G or a number of bytes. Defaults are in parentheses.\n",
               to);
     fputs("\nExamples:\n", to);

@@ -28,8 +28,9 @@ static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"never", CLI_PROGRESS_NEVER},
                                                    {NULL, 0}};
 
-#define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT) /* commands that compute */
-#define ANSWERS (CLI_GENERATE | CLI_CHAT)
+#define JOBS CLI_BATCH
+#define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT | JOBS) /* commands that compute */
+#define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS)
 #define PROMPTED (CLI_GENERATE | CLI_PLAN)
 #define TEXTUAL (CLI_SCORE | CLI_TOKENIZE)
 #define FIELD(name) .at = offsetof(struct cli_options, name)
@@ -46,6 +47,14 @@ const struct cli_row cli_rows[] = {
      "ignore_eos and id for itself. An answer is one line of output, printed when the answer is "
      "complete",
      FIELD(prompts)},
+    {"input", CLI_FILE_IN, CLI_BATCH, "Input", "FILE.jsonl",
+     "the items: lines of an OpenAI batch file, or short lines such as {\"id\": ..., \"prompt\": "
+     "...}; - means stdin",
+     FIELD(input)},
+    {"shard", CLI_TEXT, JOBS, "Input", "I/N",
+     "answer only part I of N parts, counted from 0. Items are distributed by their ids. Each part "
+     "has an output of its own",
+     FIELD(shard)},
     {"messages", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
      "a conversation to answer: a list of {\"role\": ..., \"content\": ...}; - means stdin. The "
      "command prints one answer and ends",
@@ -81,7 +90,7 @@ const struct cli_row cli_rows[] = {
      "the saved run had not printed: both outputs together are the output of one run",
      FIELD(resume)},
 
-    {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT, "Generation", "N",
+    {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT | JOBS, "Generation", "N",
      "the largest number of new tokens; with --resume this includes the tokens of the saved run "
      "(128; chat: 4096, or what fits into the context)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
@@ -113,7 +122,7 @@ const struct cli_row cli_rows[] = {
      FIELD(logit_bias), RANGE(-100, 100)},
     {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N",
      "the same seed gives the same text (0)", FIELD(seed)},
-    {"n", CLI_COUNT, PROMPTED, "Generation", "N",
+    {"n", CLI_COUNT, PROMPTED | CLI_BATCH, "Generation", "N",
      "N answers to each prompt of --prompts, with different draws (1)", FIELD(n), RANGE(1, 128)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
@@ -151,7 +160,7 @@ const struct cli_row cli_rows[] = {
     {"allow-long-context", CLI_FLAG, ANSWERS | CLI_SCORE | CLI_PLAN, "Memory", NULL,
      "allow a context longer than the model was made for (max_position_embeddings)",
      FIELD(allow_long_context)},
-    {"sessions", CLI_COUNT, PROMPTED, "Memory", "N",
+    {"sessions", CLI_COUNT, PROMPTED | JOBS, "Memory", "N",
      "how many prompts of --prompts run at the same time (4)", FIELD(sessions), RANGE(1, 65536)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
      "precision of the KV cache. int8, int4 and int8:int4 (keys:values) apply to old tokens only "
@@ -230,6 +239,18 @@ const struct cli_row cli_rows[] = {
      "--prefix-cache. --decode-tokens is the length of the question after the prompt. 5 repeats",
      FIELD(prefix_bench)},
 
+    {"output", CLI_FILE_OUT, JOBS, "Output", "FILE.jsonl",
+     "the answers, one line for each item, in the order in which they are complete. A command that "
+     "was interrupted continues if it is given again",
+     FIELD(output)},
+    {"errors", CLI_FILE_OUT, JOBS, "Output", "FILE.jsonl",
+     "the items that have no answer, and why (OUTPUT.errors)", FIELD(errors)},
+    {"retry-failed", CLI_FLAG, JOBS, "Output", NULL,
+     "answer items again that had no answer in an earlier run", FIELD(retry_failed)},
+    {"status", CLI_FLAG, CLI_BATCH, "Output", NULL,
+     "say how many items of the given outputs are done, failed and missing, and exit with 0 if all "
+     "have an answer",
+     FIELD(status)},
     {"json", CLI_FLAG,
      CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE | CLI_CHECK_KV,
      "Output", NULL, "print JSON instead of text", FIELD(json)},
@@ -252,7 +273,7 @@ const struct cli_row cli_rows[] = {
      "also save after every N new tokens. After a kill, --resume prints the text since the last "
      "save again",
      FIELD(save_every), RANGE(1, 1e9)},
-    {"logprobs", CLI_COUNT, CLI_GENERATE, "Output", "N",
+    {"logprobs", CLI_COUNT, CLI_GENERATE | CLI_BATCH, "Output", "N",
      "give the log-probability of each new token, and the N most likely tokens at its place: in "
      "the lines of --prompts and in --report",
      FIELD(top_logprobs), RANGE(0, 20)},

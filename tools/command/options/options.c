@@ -327,10 +327,12 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
 
 static int set_operand(struct cli_options *o, const char *word)
 {
-    if (!o->verb && strchr(o->command->operand, ' ')) {
+    if (!o->verb && strchr(o->command->operand, '|') && strchr(o->command->operand, ' ')) {
         o->verb = word;
         return 0;
     }
+    if (o->operand && strstr(o->command->operand, "..."))
+        return add_text(&o->paths, word);
     if (o->operand)
         return cli_fail(CLI_REFUSED,
                         "found '%s' after '%s', expected one %s; text with spaces "
@@ -381,6 +383,8 @@ void cli_options_free(struct cli_options *o)
 {
     spw_free(o->stop.items);
     spw_free(o->logit_bias.items);
+    spw_free(o->paths.items);
+    o->paths = (struct cli_strings){0};
     o->stop = (struct cli_strings){0};
     o->logit_bias = (struct cli_biases){0};
 }

@@ -70,6 +70,9 @@ struct cli_options {
     const char *prompt, *prompt_file, *token_ids, *prompts;
     const char *text, *text_file;
     const char *messages, *system, *tools, *documents;
+    const char *input, *output, *errors, *shard; /* of a job */
+    struct cli_strings paths;                    /* operands after the first one */
+    bool retry_failed, status;
     bool no_special, decode, allow_long_context;
 
     /* generation */
@@ -116,9 +119,9 @@ struct cli_options {
 /* A subcommand is one row in spillway.c and one file. */
 struct cli_command {
     const char *name;
-    unsigned bit; /* in the option table's `commands` */
-    const char
-        *operand; /* as shown: "MODEL"; "[DIR]" is optional; "do|undo DIR" begins with a verb */
+    unsigned bit;            /* in the option table's `commands` */
+    const char *operand;     /* as shown: "MODEL"; "[DIR]" is optional; "do|undo DIR" begins with a
+                                verb;     "MODEL|OUTPUT..." may be several */
     const char *summary;     /* one line */
     const char *description; /* a paragraph for --help */
     const char *examples;    /* lines for --help */
@@ -140,6 +143,7 @@ enum {
     CLI_CHAT = 1 << 8,
     CLI_CACHE = 1 << 9,
     CLI_CHECK_KV = 1 << 10,
+    CLI_BATCH = 1 << 11,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

@@ -233,6 +233,13 @@ int cli_output_commit(struct cli_output *out)
     return code;
 }
 
+void cli_output_cancel(struct cli_output *out)
+{
+    fclose(out->file);
+    unlink(out->unfinished);
+    output_free(out);
+}
+
 int cli_write_json(const char *path, json_t *value)
 {
     struct cli_output *out;

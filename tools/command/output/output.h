@@ -20,6 +20,8 @@ int cli_output_open(struct cli_output **out, const char *path);
 FILE *cli_output_file(const struct cli_output *out);
 /* Gives the file its name. Frees `out` also after a failure. */
 int cli_output_commit(struct cli_output *out);
+/* Removes what was written, and frees `out`. */
+void cli_output_cancel(struct cli_output *out);
 
 /* Writes a whole file. Takes the reference of `value`; NULL means out of memory. */
 int cli_write_json(const char *path, json_t *value);

@@ -1,0 +1,345 @@
+/* `spillway batch`: the lines of a JSONL file, answered once each. */
+#include "tools/command/job/identity.h"
+#include "tools/command/job/lines.h"
+#include "tools/command/job/record.h"
+#include "tools/command/job/request.h"
+#include "tools/command/job/run.h"
+#include "tools/command/job/shard.h"
+#include "tools/command/job/status.h"
+#include "tools/command/output/progress.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A line that may be the longest item. */
+struct long_line {
+    uint64_t offset, number, bytes;
+};
+enum { N_LONG_LINES = 8 };
+
+struct batch {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct job_reader reader;
+    char *folder; /* owned; of the input */
+    struct job_lines lines;
+    struct job_shard shard;
+    struct job_store *store;
+    struct job_names names;
+    /* What the first pass over a file has found. */
+    struct long_line longest[N_LONG_LINES]; /* the longest first */
+    uint64_t n_new, n_seen;
+};
+
+/* ---- lines ---- */
+
+static int fail_input(const struct batch *b, int rc)
+{
+    return cli_fail(CLI_FAILED, "%s: %s", b->o->input, strerror(-rc));
+}
+
+static bool is_blank(const struct job_line *line)
+{
+    return strspn(line->text, " \t\r") == line->bytes;
+}
+
+/* Reads the next line that belongs to this process. 1: *x is an item; *why says if it cannot be
+ * answered (message). 0: no more lines. */
+static int read_item(struct batch *b, struct job_item *x, struct job_refusal *why,
+                     struct job_line *line)
+{
+    int rc;
+    while ((rc = job_lines_next(&b->lines, line)) == 1) {
+        if (is_blank(line))
+            continue;
+        why->message[0] = '\0';
+        job_item_parse(x, &b->reader, line->text, line->bytes, line->number, why);
+        if (line->is_too_long)
+            job_refuse(why, 0, "invalid_line", NULL,
+                       "found a line of more than %" PRIu64
+                       " MiB; put the text into a file, and give its name as \"file\"",
+                       JOB_MAX_LINE_BYTES >> 20);
+        if (!x->id && !why->message[0])
+            x->id = json_integer((json_int_t)line->number);
+        if (job_shard_has(&b->shard, x))
+            return 1;
+        job_item_free(x);
+    }
+    return rc;
+}
+
+/* ---- the first pass ---- */
+
+static void note_length(struct batch *b, const struct job_line *line, const struct job_item *x)
+{
+    struct long_line now = {line->offset, line->number, line->bytes + x->file_bytes};
+    for (size_t i = 0; i < N_LONG_LINES; i++)
+        if (now.bytes > b->longest[i].bytes) {
+            struct long_line before = b->longest[i];
+            b->longest[i] = now;
+            now = before;
+        }
+}
+
+/* Compares the whole input with what is done, so that a changed input is refused before any work.
+ */
+static int compare_input(struct batch *b)
+{
+    struct job_line line;
+    struct job_item x;
+    struct job_refusal why;
+    int rc, code = 0;
+    job_store_begin_pass(b->store);
+    while (!code && (rc = read_item(b, &x, &why, &line)) == 1) {
+        enum job_standing standing;
+        code = job_store_meet(b->store, &x, &standing);
+        b->n_seen++;
+        if (!code && standing == JOB_NEW) {
+            b->n_new++;
+            note_length(b, &line, &x);
+        }
+        job_item_free(&x);
+    }
+    return code ? code : rc ? fail_input(b, rc) : 0;
+}
+
+/* The tokens of the longest items, as far as the length of their lines shows them. */
+static int measure_longest(struct batch *b, uint64_t *tokens)
+{
+    *tokens = 0;
+    for (size_t i = 0; i < N_LONG_LINES && b->longest[i].bytes; i++) {
+        struct job_line line;
+        struct job_item x;
+        struct job_refusal why;
+        int rc = job_lines_seek(&b->lines, b->longest[i].offset, b->longest[i].number);
+        if (!rc)
+            rc = read_item(b, &x, &why, &line);
+        if (rc != 1)
+            return rc < 0 ? fail_input(b, rc) : 0;
+        if (!job_item_encode(&x, &b->reader, &why))
+            for (size_t k = 0; k < x.n_prompts; k++)
+                *tokens = spw_max_u64(*tokens, x.prompts[k].n + x.max_new_tokens);
+        job_item_free(&x);
+    }
+    return 0;
+}
+
+/* ---- the source of items ---- */
+
+static int refused(void *context, struct job_item *x, const struct job_refusal *why)
+{
+    struct batch *b = context;
+    return job_store_commit_error(b->store, x, job_record_error(x, why));
+}
+
+static int answered(void *context, struct job_item *x)
+{
+    struct batch *b = context;
+    return job_store_commit(b->store, x, job_record(x, &b->names));
+}
+
+static int refuse_duplicate(struct batch *b, struct job_item *x)
+{
+    struct job_refusal why;
+    char *id = json_dumps(x->id, JSON_ENCODE_ANY);
+    job_refuse(&why, 0, "duplicate_custom_id", "custom_id",
+               "found the id %.200s a second time; every line needs its own", id ? id : "");
+    free(id);
+    json_decref(x->id); /* the line of errors has the number of the line */
+    x->id = NULL;
+    return refused(b, x, &why);
+}
+
+/* Answers nothing that has ended already. *is_item: it has to be answered now. */
+static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *why, bool *is_item)
+{
+    enum job_standing standing;
+    *is_item = false;
+    int code = job_store_meet(b->store, x, &standing);
+    if (code || standing == JOB_DONE || standing == JOB_FAILED)
+        return code;
+    if (standing == JOB_DUPLICATE)
+        return refuse_duplicate(b, x);
+    if (why->message[0] || job_item_encode(x, &b->reader, why))
+        return refused(b, x, why);
+    *is_item = true;
+    return 0;
+}
+
+static int next(void *context, struct job_item **out)
+{
+    struct batch *b = context;
+    struct job_line line;
+    struct job_refusal why;
+    int rc = 1, code = 0;
+    bool is_item = false;
+    struct job_item *x = *out = spw_alloc_zero(1, sizeof *x);
+    if (!x)
+        return cli_fail(CLI_FAILED, "out of memory");
+    while (!code && !is_item && !cli_interrupted() && (rc = read_item(b, x, &why, &line)) == 1) {
+        code = sort_item(b, x, &why, &is_item);
+        if (!is_item)
+            job_item_free(x);
+    }
+    if (is_item)
+        return 0;
+    spw_free(x);
+    *out = NULL;
+    return code ? code : rc < 0 ? fail_input(b, rc) : 0;
+}
+
+static int keep(void *context, struct job_item *x, const char *machine)
+{
+    struct batch *b = context;
+    return job_store_keep_answers(b->store, x, machine);
+}
+
+static int kept(void *context, const struct job_item *x, size_t choice, const char *machine,
+                struct job_kept *out)
+{
+    struct batch *b = context;
+    return job_store_answer(b->store, x, choice, machine, out);
+}
+
+/* ---- the command ---- */
+
+static int check_options(struct batch *b)
+{
+    const struct cli_options *o = b->o;
+    if (!o->input || !o->output)
+        return cli_fail(CLI_REFUSED,
+                        "found no --%s, expected --input FILE.jsonl and --output FILE.jsonl",
+                        o->input ? "output" : "input");
+    if (o->shard && !job_shard_parse(o->shard, &b->shard))
+        return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N",
+                        o->shard);
+    return cli_check_stops(o, b->model.tokenizer);
+}
+
+static int open_input(struct batch *b)
+{
+    const char *slash = strrchr(b->o->input, '/');
+    size_t bytes = slash ? (size_t)(slash - b->o->input) + 1 : 0;
+    int rc = job_lines_open(&b->lines, b->o->input);
+    if (rc)
+        return cli_fail(CLI_REFUSED, "%s: %s", b->o->input, strerror(-rc));
+    b->folder = spw_alloc_zero(bytes + 2, 1);
+    if (!b->folder)
+        return cli_fail(CLI_FAILED, "out of memory");
+    memcpy(b->folder, bytes ? b->o->input : ".", bytes ? bytes : 1);
+    b->reader = (struct job_reader){.o = b->o, .model = &b->model, .folder = b->folder};
+    return 0;
+}
+
+static int open_model(struct batch *b)
+{
+    struct spw_error err = {0};
+    int code = cli_model_open(&b->model, b->o->operand, false);
+    if (code)
+        return code;
+    int rc = b->model.source->ops->tokenizer(b->model.source, &b->model.tokenizer, &err);
+    if (rc == -ENOENT)
+        return cli_note("%s, so lines need \"tokens\", and answers are token ids", err.text);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
+}
+
+static int open_store(struct batch *b)
+{
+    json_t *identity;
+    int code = job_identity(&identity, b->o, &b->model);
+    if (code)
+        return code;
+    const struct job_store_options options = {.output = b->o->output,
+                                              .errors = b->o->errors,
+                                              .identity = identity,
+                                              .input = b->o->input,
+                                              .retry_failed = b->o->retry_failed};
+    code = job_store_open(&b->store, &options);
+    json_decref(identity);
+    if (code)
+        return code;
+    b->reader.started = b->names.created = job_store_started(b->store);
+    b->names.model = b->o->operand;
+    b->names.tokenizer = b->model.tokenizer;
+    return 0;
+}
+
+/* Reads a file twice; a pipe only once. */
+static int look_ahead(struct batch *b, struct job_run_options *run)
+{
+    int rc = job_lines_seek(&b->lines, 0, 1);
+    if (rc)
+        return 0;
+    int code = compare_input(b);
+    if (!code)
+        code = measure_longest(b, &run->longest);
+    rc = job_lines_seek(&b->lines, 0, 1);
+    run->n_items = b->n_new;
+    return code ? code : rc ? fail_input(b, rc) : 0;
+}
+
+static void say_totals(const struct batch *b)
+{
+    struct job_totals t = job_store_totals(b->store);
+    cli_note("%" PRIu64 " answered, %" PRIu64 " without an answer%s%s", t.n_done, t.n_failed,
+             t.n_failed ? ", see " : "", t.n_failed ? job_store_errors_path(b->store) : "");
+}
+
+static int answer_lines(struct batch *b)
+{
+    struct job_run_options run = {.o = b->o, .model = &b->model};
+    const struct job_source source = {.next = next,
+                                      .answered = answered,
+                                      .refused = refused,
+                                      .keep = keep,
+                                      .kept = kept,
+                                      .context = b};
+    int code = look_ahead(b, &run);
+    if (!code)
+        code = job_store_begin(b->store);
+    if (code)
+        return code;
+    job_store_begin_pass(b->store);
+    code = job_run(&run, &source);
+    cli_progress_end();
+    say_totals(b);
+    if (!code && job_store_totals(b->store).n_failed)
+        code = CLI_FAILED;
+    return code;
+}
+
+int cli_batch(const struct cli_options *given)
+{
+    struct cli_options o = *given;
+    struct batch b = {.o = &o, .lines.fd = -1};
+    if (o.status)
+        return job_status(&o);
+    if (o.paths.n > 0)
+        return cli_fail(CLI_REFUSED, "found '%s' after '%s', expected one MODEL", o.paths.items[0],
+                        o.operand);
+    if (!cli_given(&o, "on-oom"))
+        o.on_oom = SPW_ON_OOM_SPILL; /* a neighbour never changes the precision of an answer */
+    if (!cli_given(&o, "sessions"))
+        o.sessions = 0;
+    cli_catch_termination();
+    int code = open_model(&b);
+    if (!code)
+        code = check_options(&b);
+    if (!code)
+        code = open_input(&b);
+    cli_progress_start((enum cli_progress_mode)o.progress, false);
+    if (!code)
+        code = open_store(&b);
+    if (!code)
+        code = answer_lines(&b);
+    cli_progress_end();
+    int closed = job_store_close(b.store);
+    job_reader_close(&b.reader);
+    if (b.lines.fd >= 0)
+        job_lines_close(&b.lines);
+    spw_free(b.folder);
+    cli_model_close(&b.model);
+    return code ? code : closed;
+}

@@ -1,0 +1,115 @@
+/* See identity.h. */
+#include "tools/command/job/identity.h"
+
+#include "model/fingerprint.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Options outside of the group "Generation" that answers depend on. */
+static const char *const others[] = {"kv-dtype",           "residual-window", "compute", "context",
+                                     "allow-long-context", "logprobs",        "shard"};
+
+static bool decides(const struct cli_options *o, const struct cli_row *row)
+{
+    bool any = strcmp(row->group, "Generation") == 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        any |= strcmp(row->name, others[i]) == 0;
+    return any && (row->commands & o->command->bit);
+}
+
+static const char *choice_name(const struct cli_row *row, int value)
+{
+    const struct cli_choice *c = row->choices;
+    while (c->name && c->value != value)
+        c++;
+    return c->name;
+}
+
+static json_t *texts(const struct cli_strings *strings)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < strings->n; i++)
+        cli_json_append(&list, CLI_JSON(strings->items[i]));
+    return list;
+}
+
+static json_t *biases(const struct cli_biases *b)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < b->n; i++)
+        cli_json_append(&list, json_pack("[if]", b->items[i].token, (double)b->items[i].bias));
+    return list;
+}
+
+static json_t *value_of(const struct cli_options *o, const struct cli_row *row)
+{
+    const void *at = (const char *)o + row->at;
+    switch (row->kind) {
+    case CLI_FLAG:
+        return CLI_JSON(*(const bool *)at);
+    case CLI_COUNT:
+    case CLI_SIZE:
+        return CLI_JSON(*(const uint64_t *)at);
+    case CLI_NUMBER:
+        return CLI_JSON(*(const double *)at);
+    case CLI_CHOICE:
+        return CLI_JSON(choice_name(row, *(const int *)at));
+    case CLI_TEXTS:
+        return texts(at);
+    case CLI_BIASES:
+        return biases(at);
+    default:
+        return CLI_JSON(*(const char *const *)at);
+    }
+}
+
+/* The file of a model may change its name; the fingerprint says what it is. */
+static int add_model(json_t **to, const struct cli_options *o, const struct cli_model *model)
+{
+    uint8_t fingerprint[SPW_FINGERPRINT_BYTES];
+    char hex[2 * SPW_FINGERPRINT_BYTES + 1], digest[17] = "none";
+    struct spw_tensors *tensors;
+    struct spw_error err = {0};
+    char *text;
+    size_t bytes;
+    int rc = model->source->ops->tensors(model->source, &tensors, &err);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    rc = spw_fingerprint_take(fingerprint, model->source, tensors, &err);
+    spw_tensors_close(tensors);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    spw_fingerprint_text(hex, fingerprint);
+    rc = model->source->ops->text(model->source, SPW_SOURCE_TOKENIZER, &text, &bytes, &err);
+    if (!rc) {
+        snprintf(digest, sizeof digest, "%016" PRIx64, XXH3_64bits(text, bytes));
+        spw_free(text);
+    } else if (rc != -ENOENT) {
+        return cli_fail_error(rc, &err, true);
+    }
+    cli_json_add(to, "the command", CLI_JSON(o->command->name));
+    cli_json_add(to, "the model", CLI_JSON((const char *)hex));
+    cli_json_add(to, "the tokenizer", CLI_JSON((const char *)digest));
+    return 0;
+}
+
+int job_identity(json_t **out, const struct cli_options *o, const struct cli_model *model)
+{
+    *out = json_object();
+    int code = add_model(out, o, model);
+    for (const struct cli_row *row = cli_rows; row->name && !code; row++) {
+        char name[64];
+        snprintf(name, sizeof name, "--%s", row->name);
+        if (decides(o, row))
+            cli_json_add(out, name, value_of(o, row));
+    }
+    if (!code && !*out)
+        code = cli_fail(CLI_FAILED, "out of memory");
+    if (code) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return code;
+}

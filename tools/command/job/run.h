@@ -1,0 +1,38 @@
+/* Answers the items of a job: one engine, one batch, as many items side by side as memory allows.
+ *
+ * Items come from a source, one after the other, and go back to it when they have ended. The engine
+ * is made for the longest item that is expected. For a longer one, the items that run are finished,
+ * and another engine is opened. */
+#ifndef SPW_TOOLS_COMMAND_JOB_RUN_H
+#define SPW_TOOLS_COMMAND_JOB_RUN_H
+
+#include "tools/command/engine.h"
+#include "tools/command/job/item.h"
+#include "tools/command/job/store.h"
+
+/* Calls return 0 or an exit code, which ends the run. */
+struct job_source {
+    /* *out: the next item, which is allocated with spw_alloc and encoded. NULL: none, as long as no
+     * other item ends. */
+    int (*next)(void *context, struct job_item **out);
+    /* The item has ended: every choice has its result. The item is freed afterwards. */
+    int (*answered)(void *context, struct job_item *x);
+    int (*refused)(void *context, struct job_item *x, const struct job_refusal *why);
+    /* The run ends before the item: choices have the tokens so far. */
+    int (*keep)(void *context, struct job_item *x, const char *machine);
+    /* What keep has kept of a choice in an earlier run. */
+    int (*kept)(void *context, const struct job_item *x, size_t choice, const char *machine,
+                struct job_kept *out);
+    void *context;
+};
+
+struct job_run_options {
+    const struct cli_options *o;
+    const struct cli_model *model;
+    uint64_t longest; /* tokens of the longest item that is expected; 0: not known */
+    uint64_t n_items; /* that are expected; 0: not known */
+};
+
+int job_run(const struct job_run_options *options, const struct job_source *source);
+
+#endif

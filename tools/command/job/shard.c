@@ -1,0 +1,30 @@
+/* See shard.h. */
+#include "tools/command/job/shard.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+bool job_shard_parse(const char *text, struct job_shard *out)
+{
+    char index[20], n[20];
+    int bytes = 0;
+    if (sscanf(text, "%19[0-9]/%19[0-9]%n", index, n, &bytes) != 2 || text[bytes])
+        return false;
+    *out = (struct job_shard){strtoull(index, NULL, 10), strtoull(n, NULL, 10)};
+    return out->index < out->n;
+}
+
+bool job_shard_has(const struct job_shard *s, const struct job_item *x)
+{
+    char number[24];
+    if (!s->n)
+        return true;
+    char *id = x->id ? json_dumps(x->id, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    snprintf(number, sizeof number, "%" PRIu64, x->number);
+    const char *name = id ? id : number;
+    uint64_t hash = XXH3_64bits(name, strlen(name));
+    free(id);
+    return hash % s->n == s->index;
+}

@@ -1,0 +1,16 @@
+/* Which part of a job's items a process answers: --shard I/N. Pure. */
+#ifndef SPW_TOOLS_COMMAND_JOB_SHARD_H
+#define SPW_TOOLS_COMMAND_JOB_SHARD_H
+
+#include "tools/command/job/item.h"
+
+struct job_shard {
+    uint64_t index, n; /* n 0: the whole job */
+};
+/* "0/4" to "3/4". False: the text is something else. */
+bool job_shard_parse(const char *text, struct job_shard *out);
+/* A function of the item's id alone (of the number of its line, if it has none), so that all
+ * processes agree. */
+bool job_shard_has(const struct job_shard *s, const struct job_item *x);
+
+#endif

@@ -1,0 +1,126 @@
+/* See status.h. */
+#include "tools/command/job/status.h"
+
+#include "tools/command/job/lines.h"
+#include "tools/command/job/request.h"
+#include "tools/command/job/shard.h"
+#include "tools/command/job/store.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct part {
+    const char *output;
+    struct job_store *store;
+    struct job_shard shard;
+    uint64_t n_done, n_failed, n_missing;
+};
+
+struct status {
+    const struct cli_options *o;
+    struct part *parts; /* owned, [n_parts] */
+    size_t n_parts;
+    bool knows_missing; /* the input was read */
+};
+
+/* The items of an output that its input has and its files do not. */
+static int count_missing(struct part *p)
+{
+    const struct job_reader reader = {0};
+    struct job_lines lines;
+    struct job_line line;
+    struct job_item x;
+    struct job_refusal why;
+    enum job_standing standing;
+    int rc = job_lines_open(&lines, job_store_input(p->store)), code = 0;
+    job_store_begin_pass(p->store);
+    while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
+        rc = 0;
+        if (strspn(line.text, " \t\r") == line.bytes)
+            continue;
+        why.message[0] = '\0';
+        job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);
+        if (!x.id && !why.message[0])
+            x.id = json_integer((json_int_t)line.number);
+        if (job_shard_has(&p->shard, &x)) {
+            code = job_store_meet(p->store, &x, &standing);
+            p->n_missing += standing == JOB_NEW || standing == JOB_DUPLICATE;
+        }
+        job_item_free(&x);
+    }
+    job_lines_close(&lines);
+    return code || !rc ? code
+                       : cli_fail(CLI_FAILED, "%s: %s", job_store_input(p->store), strerror(-rc));
+}
+
+static int open_part(struct status *s, struct part *p, const char *output)
+{
+    p->output = output;
+    int code = job_store_look(&p->store, output);
+    if (code)
+        return code;
+    const json_t *shard = json_object_get(job_store_identity(p->store), "--shard");
+    if (json_is_string(shard))
+        job_shard_parse(json_string_value(shard), &p->shard);
+    struct job_totals totals = job_store_totals(p->store);
+    p->n_done = totals.n_done;
+    p->n_failed = totals.n_failed;
+    if (!job_store_input(p->store)) {
+        s->knows_missing = false;
+        return 0;
+    }
+    return count_missing(p);
+}
+
+/* Shards of one job of which no output was named. */
+static uint64_t count_absent(const struct status *s)
+{
+    uint64_t n = s->parts[0].shard.n, n_absent = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        bool any = false;
+        for (size_t k = 0; k < s->n_parts; k++)
+            any |= s->parts[k].shard.n == n && s->parts[k].shard.index == i;
+        n_absent += !any;
+    }
+    return n_absent;
+}
+
+static void show(const struct status *s, const char *name, const struct part *p)
+{
+    printf("%s: %" PRIu64 " done, %" PRIu64 " failed, ", name, p->n_done, p->n_failed);
+    if (s->knows_missing)
+        printf("%" PRIu64 " missing\n", p->n_missing);
+    else
+        printf("the input was stdin, so it is not known how many are missing\n");
+}
+
+int job_status(const struct cli_options *o)
+{
+    struct status s = {.o = o, .n_parts = 1 + o->paths.n, .knows_missing = true};
+    struct part all = {0};
+    int code = 0;
+    s.parts = spw_alloc_zero(s.n_parts, sizeof *s.parts);
+    if (!s.parts)
+        return cli_fail(CLI_FAILED, "out of memory");
+    for (size_t i = 0; i < s.n_parts && !code; i++) {
+        struct part *p = &s.parts[i];
+        code = open_part(&s, p, i ? o->paths.items[i - 1] : o->operand);
+        all.n_done += p->n_done;
+        all.n_failed += p->n_failed;
+        all.n_missing += p->n_missing;
+    }
+    for (size_t i = 0; i < s.n_parts && !code; i++)
+        show(&s, s.parts[i].output, &s.parts[i]);
+    uint64_t n_absent = code ? 0 : count_absent(&s);
+    if (!code && s.n_parts > 1)
+        show(&s, "all", &all);
+    if (n_absent)
+        printf("%" PRIu64 " of %" PRIu64 " shards have no output here\n", n_absent,
+               s.parts[0].shard.n);
+    if (!code && (all.n_failed || all.n_missing || n_absent || !s.knows_missing))
+        code = CLI_FAILED;
+    for (size_t i = 0; i < s.n_parts; i++)
+        job_store_close(s.parts[i].store);
+    spw_free(s.parts);
+    return code;
+}
