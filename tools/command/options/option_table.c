@@ -161,7 +161,10 @@ const struct cli_row cli_rows[] = {
      "allow a context longer than the model was made for (max_position_embeddings)",
      FIELD(allow_long_context)},
     {"sessions", CLI_COUNT, PROMPTED | JOBS, "Memory", "N",
-     "how many prompts of --prompts run at the same time (4)", FIELD(sessions), RANGE(1, 65536)},
+     "how many prompts of --prompts run at the same time (4; batch: as many as there is memory "
+     "for, "
+     "at most 64)",
+     FIELD(sessions), RANGE(1, 65536)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
      "precision of the KV cache. int8, int4 and int8:int4 (keys:values) apply to old tokens only "
      "(as --compute)",
