@@ -57,25 +57,31 @@ void cli_progress_end(void)
     line.events = NULL;
 }
 
-static bool due(double now)
+bool cli_progress_due(void)
 {
+    double now = cli_now_seconds();
     return line.enabled && now - line.start_seconds >= SHOW_AFTER_SECONDS &&
            now - line.drawn_seconds >= REDRAW_SECONDS;
 }
 
-/* Columns that the line may use. Some terminals wrap a line that fills the last column. */
-static int columns(void)
+/* Some terminals wrap a line that fills the last column. */
+int cli_progress_columns(void)
 {
     struct winsize size;
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
 }
 
-/* Draws the line. In a narrow terminal the line has no bytes of memory and ends at the terminal's
- * width. */
-static void draw(double now, const char *what, double tokens_per_second, double left_seconds)
+void cli_progress_draw(const char *text)
+{
+    fprintf(stderr, "\r\033[K%.*s", cli_progress_columns(), text);
+    line.shown = true;
+    line.drawn_seconds = cli_now_seconds();
+}
+
+/* In a narrow terminal the line has no bytes of memory. */
+static void draw(const char *what, double tokens_per_second, double left_seconds)
 {
     char where[96] = "", a[32], b[32], text[256];
-    const int width = columns();
     char answers[64] = "";
     if (line.n_asked)
         snprintf(answers, sizeof answers, "%llu of %llu answers, ",
@@ -88,12 +94,10 @@ static void draw(double now, const char *what, double tokens_per_second, double 
                  cli_format_bytes(b, stats.host_peak_bytes));
     }
     if (snprintf(text, sizeof text, "%s%s  %.1f tokens/s%s  %.0f s left", answers, what,
-                 tokens_per_second, where, left_seconds) > width)
+                 tokens_per_second, where, left_seconds) > cli_progress_columns())
         snprintf(text, sizeof text, "%s%s  %.1f tokens/s  %.0f s left", answers, what,
                  tokens_per_second, left_seconds);
-    fprintf(stderr, "\r\033[K%.*s", width, text);
-    line.shown = true;
-    line.drawn_seconds = now;
+    cli_progress_draw(text);
 }
 
 static void step(void *context, const struct spw_progress *p)
@@ -106,13 +110,13 @@ static void step(void *context, const struct spw_progress *p)
         line.step_seconds = now;
         return;
     }
-    if (!due(now) || p->total == 0 || p->done == 0)
+    if (!cli_progress_due() || p->total == 0 || p->done == 0)
         return;
     double part = (double)p->done / (double)p->total;
     char what[64];
     snprintf(what, sizeof what, "%3.0f %% of %llu tokens", 100 * part,
              (unsigned long long)p->n_new_tokens);
-    draw(now, what, part * (double)p->n_new_tokens / elapsed, elapsed * (1 - part) / part);
+    draw(what, part * (double)p->n_new_tokens / elapsed, elapsed * (1 - part) / part);
 }
 
 cli_progress_function *cli_progress_callback(void)
@@ -130,12 +134,12 @@ void cli_progress_token(uint64_t n_expected)
         return;
     }
     double elapsed = now - line.decode_seconds;
-    if (!due(now) || elapsed <= 0 || line.n_generated < 2)
+    if (!cli_progress_due() || elapsed <= 0 || line.n_generated < 2)
         return;
     double rate = (double)(line.n_generated - 1) / elapsed;
     char what[64], most[32] = "";
     if (!line.n_asked)
         snprintf(most, sizeof most, "of at most %llu ", (unsigned long long)n_expected);
     snprintf(what, sizeof what, "%llu %snew tokens", (unsigned long long)line.n_generated, most);
-    draw(now, what, rate, (double)spw_sub_u64(n_expected, line.n_generated) / rate);
+    draw(what, rate, (double)spw_sub_u64(n_expected, line.n_generated) / rate);
 }

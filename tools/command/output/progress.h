@@ -18,6 +18,11 @@ cli_progress_function *cli_progress_callback(void);
 void cli_progress_token(uint64_t n_expected);
 /* For a batch: `n_answers` of `n_asked` requests have ended. */
 void cli_progress_answers(uint64_t n_answers, uint64_t n_asked);
+/* For a line of another kind: whether it is time to draw; the columns that the line may use; draws
+ * the text, cut to these columns. */
+bool cli_progress_due(void);
+int cli_progress_columns(void);
+void cli_progress_draw(const char *text);
 /* Removes the line until the next step draws it. */
 void cli_progress_clear(void);
 void cli_progress_end(void);
