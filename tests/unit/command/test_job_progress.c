@@ -140,6 +140,15 @@ static struct run {
     struct job_counts counts;
 } run;
 
+static int64_t seconds_a_chunk; /* that each chunk of a prompt takes in a layer */
+
+static void on_progress(void *context, const struct spw_progress *p)
+{
+    jumped_seconds += p->done < p->total ? seconds_a_chunk : 0;
+    if (job_progress_callback())
+        job_progress_callback()(context, p);
+}
+
 static void open_job(enum cli_progress_mode mode, const struct cli_limits *with)
 {
     struct spw_error err = {0};
@@ -150,7 +159,8 @@ static void open_job(enum cli_progress_mode mode, const struct cli_limits *with)
                                         .host_bytes = 16 << 20,
                                         .context = 256,
                                         .sessions = 2,
-                                        .on_progress = job_progress_callback()};
+                                        .prefill_chunk = 16,
+                                        .on_progress = on_progress};
     run = (struct run){.counts = {.n_total = N_DOCUMENTS,
                                   .n_waiting = N_DOCUMENTS,
                                   .n_prompts_left = N_DOCUMENTS,
@@ -282,6 +292,27 @@ static void test_unknown(void)
     }
 }
 
+/* In a step that takes long, the log has a sentence each minute, too. Half of the prompts are
+ * computed in the first step. Two of its chunks are not reported, because they are still queued. */
+static void test_long_step(void)
+{
+    FILE *log = tmpfile();
+    int before = swap_stderr(dup(fileno(log)));
+    seconds_a_chunk = 61;
+    open_job(CLI_PROGRESS_AUTO, &limits);
+    step_job(0);
+    seconds_a_chunk = 0;
+    close_job();
+    close(swap_stderr(before));
+    read_text(fileno(log));
+    fclose(log);
+    uint32_t n_chunks = tiny_models[0].layers * (uint32_t)spw_div_up(2 * N_PROMPT, 16);
+    CHECK_MSG(lines_with("\n") == (int)n_chunks - 2 + 1, "%u: %s", n_chunks, text);
+    /* A third of 16 tokens in 61 s. What the first chunk took is known after a minute. */
+    CHECK_MSG(lines_with(" left by the speed so far") == (int)n_chunks - 2, "%s", text);
+    CHECK_MSG(lines_with("; 0.09 tokens/s of prompts") >= (int)n_chunks / 2, "%s", text);
+}
+
 /* On a terminal of `columns`: the line never wraps, a message gets a line of its own, and nothing
  * is left at the end. */
 static void test_terminal(uint16_t columns)
@@ -323,6 +354,7 @@ int main(void)
     tiny_model_write(&tiny_models[0], folder);
     test_log();
     test_unknown();
+    test_long_step();
     test_terminal(80);
     test_terminal(30);
     tiny_model_remove(folder);

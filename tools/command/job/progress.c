@@ -5,8 +5,8 @@
  *
  * The time left is predicted from the plan (forecast.h). What steps have really taken corrects the
  * prediction: the time of steps with prompts corrects that of the prompts that are left, and the
- * time of the other steps that of the answers. Until steps of both kinds were measured, for
- * KNOWN_SECONDS together, the plan alone speaks. */
+ * time of the other steps that of the answers. While steps of one kind only were measured, their
+ * correction is for both. In the first KNOWN_SECONDS the plan alone speaks. */
 #include "tools/command/job/progress.h"
 #include "runtime/plan_query.h"
 #include "tools/command/job/forecast.h"
@@ -140,10 +140,11 @@ static double answer_token_seconds(const struct work *w)
     return job_step_seconds(&job.forecast, w->n_requests, w->n_held) / (double)w->n_requests;
 }
 
-/* Measured over predicted time; NAN: not known yet. */
-static double slowdown(const struct pace *p)
+/* Measured over predicted time, of the other pace if this one was not measured. */
+static double slowdown(const struct pace *p, const struct pace *other)
 {
-    return p->predicted > 0 ? p->seconds / p->predicted : NAN;
+    const struct pace *known = p->predicted > 0 ? p : other;
+    return known->seconds / known->predicted;
 }
 
 static void add_left(struct job_view *v, double now)
@@ -156,7 +157,7 @@ static void add_left(struct job_view *v, double now)
     struct pace prompts = job.prompts;
     double n_new = job.n_computed - job.n_updated + job.n_in_step; /* in the running step */
     double in_step = fmax(n_new - (double)c->n_requests, 0);
-    if (in_step > 0) {
+    if (in_step > 0 && job.prompt_token_seconds > 0) {
         prompts.seconds += now - job.updated_seconds;
         prompts.predicted += in_step * job.prompt_token_seconds;
     }
@@ -166,10 +167,8 @@ static void add_left(struct job_view *v, double now)
     v->left_seconds = prompt + answer;
     if (v->left_seconds <= 0 || prompts.seconds + job.answers.seconds < KNOWN_SECONDS)
         return;
-    double left = (prompt > 0 ? prompt * slowdown(&prompts) : 0) +
-                  (answer > 0 ? answer * slowdown(&job.answers) : 0);
-    if (isnan(left)) /* steps of a kind were not measured yet */
-        return;
+    double left =
+        prompt * slowdown(&prompts, &job.answers) + answer * slowdown(&job.answers, &prompts);
     v->slowdown = left / v->left_seconds;
     v->left_seconds = left;
 }
@@ -181,6 +180,8 @@ static void add_pace(const struct job_counts *before, double seconds, double n, 
     if (!job.has_forecast || n <= 0)
         return;
     if (n > n_answer) {
+        if (job.prompt_token_seconds <= 0)
+            return;
         job.prompts.seconds += seconds;
         job.prompts.predicted += (n - n_answer) * job.prompt_token_seconds;
         return;
