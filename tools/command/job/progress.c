@@ -302,8 +302,9 @@ void job_progress_update(const struct job_counts *counts)
 
 void job_progress_end(void)
 {
-    if (job.in_log && job.n_samples)
-        write_sentence(cli_now_seconds(), true);
+    const double now = cli_now_seconds();
+    if (job.in_log && job.n_samples && now - job.first.seconds >= WINDOW_SECONDS)
+        write_sentence(now, true);
     cli_progress_end();
     memset(&job, 0, sizeof job);
 }

@@ -20,8 +20,8 @@ void job_progress_engine(struct spw_engine *engine, struct cli_events *events,
                          const struct cli_limits *limits);
 /* Call it after the events of each step were read. Other calls, while no step runs, are fine. */
 void job_progress_update(const struct job_counts *counts);
-/* Removes the line; a log gets the last sentence, with the speeds of the whole job. Call it before
- * the engine is closed. */
+/* Removes the line; the log of a job of a minute or more gets the last sentence, with the speeds of
+ * the whole job. Call it before the engine is closed. */
 void job_progress_end(void);
 
 #endif
