@@ -7,8 +7,9 @@
 # The document of N tokens is made from the seed; one sentence of it has the answer. The bundled model
 # reads the document twice: once with so little device memory that the KV cache is ten times as large
 # as the memory for it, and once with all available memory.
-# Exit status: 0 when the answer is right, both runs have the same logits, no run used more memory than its
-# budget, and the moved bytes are those predicted.
+# Then eight documents are a job, which is killed half-way and continues.
+# Exit status: 0 when all answers are right, runs of the same document have the same logits, no run used more
+# memory than its budget, and the moved bytes are those predicted.
 set -eu -o pipefail
 
 tokens=16384
@@ -55,3 +56,27 @@ $spillway generate "${run[@]}" --device-memory "$device_memory" --report $work/s
 say "spillway generate ${run[*]}"
 $spillway generate "${run[@]}" --report $work/large.json >$work/large.txt
 python3 tools/lib/demo_report.py table $work
+
+# ---- a job ----
+
+n=8
+say "eight documents, one job: spillway batch $model --input $work/job.jsonl --output $work/job-answers.jsonl"
+rm -f $work/job* $work/undisturbed*
+for i in $(seq $n); do
+    python3 tools/make_records.py --tokens $((tokens / 8)) --seed $((seed + i)) \
+        --out "$work/job-$i.txt" --answer-file "$work/job-$i.expected" 2>>$work/made.txt
+    printf '{"id": "document %s", "file": "job-%s.txt"}\n' "$i" "$i"
+done >$work/job.jsonl
+job=("$model" --input "$work/job.jsonl" --max-new-tokens 32 --sessions 2 --device-memory "$device_memory" --quiet)
+$spillway batch "${job[@]}" --output $work/undisturbed.jsonl
+
+$spillway batch "${job[@]}" --output $work/job-answers.jsonl &
+while kill -0 $! 2>/dev/null && [ "$(cat $work/job-answers.jsonl 2>/dev/null | wc -l)" -lt $((n / 2)) ]; do
+    sleep 0.01
+done
+kill -KILL $! 2>/dev/null || true
+wait $! 2>/dev/null || true
+cp $work/job-answers.jsonl $work/job-killed.jsonl
+say "kill -9 after $(wc -l <$work/job-killed.jsonl) answers; the same command again"
+$spillway batch "${job[@]}" --output $work/job-answers.jsonl
+python3 tools/lib/demo_report.py job $work

@@ -3,9 +3,11 @@
 
     demo_report.py budget SPILLWAY MODEL OPTIONS...     the device budget, as a SIZE
     demo_report.py table FOLDER                         the table; fails if a promise was broken
+    demo_report.py job FOLDER                           the answers of the job; fails if one is lost or differs
 
 FOLDER holds plan.json, small.json, large.json (of `spillway plan --json` and `generate --report`),
-small.txt, large.txt (the answers) and expected.txt.
+small.txt, large.txt (the answers) and expected.txt. Of the job: job.jsonl, job-N.expected, undisturbed.jsonl,
+job-killed.jsonl (the output when the job was killed) and job-answers.jsonl.
 """
 import json
 import pathlib
@@ -119,11 +121,43 @@ def table(folder):
     return 1 if broken else 0
 
 
+def job(folder):
+    folder = pathlib.Path(folder)
+
+    def lines(name):
+        return [json.loads(line) for line in (folder / name).read_text().splitlines() if line.endswith("}")]
+
+    inputs, answers, whole, killed = map(lines, ("job.jsonl", "job-answers.jsonl", "undisturbed.jsonl",
+                                                 "job-killed.jsonl"))
+    whole = {line["id"]: line for line in whole}
+    before = [line["id"] for line in killed]
+    print()
+    right = same = 0
+    for i, item in enumerate(inputs, 1):
+        expected = (folder / ("job-%d.expected" % i)).read_text().strip()
+        found = [line for line in answers if line["id"] == item["id"]]
+        text = found[0]["text"].strip() if found else "no answer"
+        right += len(found) == 1 and re.findall(r"\d+", text) == [expected]
+        same += len(found) == 1 and found[0] == whole.get(item["id"])
+        print("    %-12s %-6s %-44s %s" % (item["id"], "before" if item["id"] in before else "after", text, expected))
+    print()
+    if not 0 < len(before) < len(inputs):
+        print("The job was not killed in the middle: %d of %d answers." % (len(before), len(inputs)))
+    if right < len(inputs) or same < len(inputs) or len(answers) != len(inputs):
+        print("FAILED: %d of %d right, %d as without the kill, %d lines" % (right, len(inputs), same, len(answers)))
+        return 1
+    print("%d documents, killed after %d answers: each answered once, all right, all as without the kill."
+          % (len(inputs), len(before)))
+    return 0
+
+
 def main():
     if len(sys.argv) > 3 and sys.argv[1] == "budget":
         return budget(*sys.argv[2:])
     if len(sys.argv) == 3 and sys.argv[1] == "table":
         return table(sys.argv[2])
+    if len(sys.argv) == 3 and sys.argv[1] == "job":
+        return job(sys.argv[2])
     print(__doc__, file=sys.stderr)
     return 2
 

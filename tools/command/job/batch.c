@@ -1,12 +1,12 @@
 /* `spillway batch`: the lines of a JSONL file, answered once each. */
 #include "tools/command/job/identity.h"
 #include "tools/command/job/lines.h"
+#include "tools/command/job/progress.h"
 #include "tools/command/job/record.h"
 #include "tools/command/job/request.h"
 #include "tools/command/job/run.h"
 #include "tools/command/job/shard.h"
 #include "tools/command/job/status.h"
-#include "tools/command/output/progress.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -30,7 +30,9 @@ struct batch {
     struct job_names names;
     /* What the first pass over a file has found. */
     struct long_line longest[N_LONG_LINES]; /* the longest first */
-    uint64_t n_new, n_seen;
+    uint64_t n_new, n_seen, new_bytes;
+    /* What was handed out: for estimates of what is left. */
+    uint64_t n_given, given_bytes, given_tokens, given_answers;
 };
 
 /* ---- lines ---- */
@@ -98,6 +100,7 @@ static int compare_input(struct batch *b)
         b->n_seen++;
         if (!code && standing == JOB_NEW) {
             b->n_new++;
+            b->new_bytes += line.bytes + x.file_bytes;
             note_length(b, &line, &x);
         }
         job_item_free(&x);
@@ -162,9 +165,14 @@ static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *wh
         return code;
     if (standing == JOB_DUPLICATE)
         return refuse_duplicate(b, x);
+    b->given_bytes += x->text_bytes + x->file_bytes;
     if (why->message[0] || job_item_encode(x, &b->reader, why))
         return refused(b, x, why);
     *is_item = true;
+    b->n_given++;
+    for (size_t i = 0; i < x->n_prompts; i++)
+        b->given_tokens += x->prompts[i].n;
+    b->given_answers += x->n_prompts * x->n_choices * x->max_new_tokens;
     return 0;
 }
 
@@ -188,6 +196,25 @@ static int next(void *context, struct job_item **out)
     spw_free(x);
     *out = NULL;
     return code ? code : rc < 0 ? fail_input(b, rc) : 0;
+}
+
+/* Items that were not read yet are like those that were. */
+static void count(void *context, struct job_counts *out)
+{
+    const struct batch *b = context;
+    const struct job_totals totals = job_store_totals(b->store);
+    out->n_total = b->n_seen;
+    out->n_done = totals.n_done;
+    out->n_failed = totals.n_failed;
+    if (!b->n_given || b->n_new <= b->n_given)
+        return;
+    double left = (double)(b->n_new - b->n_given) / (double)b->n_given;
+    double bytes = b->given_bytes && b->new_bytes > b->given_bytes
+                       ? (double)(b->new_bytes - b->given_bytes) / (double)b->given_bytes
+                       : left;
+    out->n_prompts_left = b->n_new - b->n_given;
+    out->n_prompt_tokens_left = (uint64_t)(bytes * (double)b->given_tokens);
+    out->n_answer_tokens_left = (uint64_t)(left * (double)b->given_answers);
 }
 
 static int keep(void *context, struct job_item *x, const char *machine)
@@ -295,6 +322,7 @@ static int answer_lines(struct batch *b)
                                       .refused = refused,
                                       .keep = keep,
                                       .kept = kept,
+                                      .count = count,
                                       .context = b};
     int code = look_ahead(b, &run);
     if (!code)
@@ -303,7 +331,6 @@ static int answer_lines(struct batch *b)
         return code;
     job_store_begin_pass(b->store);
     code = job_run(&run, &source);
-    cli_progress_end();
     say_totals(b);
     if (!code && job_store_totals(b->store).n_failed)
         code = CLI_FAILED;
@@ -329,12 +356,11 @@ int cli_batch(const struct cli_options *given)
         code = check_options(&b);
     if (!code)
         code = open_input(&b);
-    cli_progress_start((enum cli_progress_mode)o.progress, false);
+    job_progress_open((enum cli_progress_mode)o.progress, "items");
     if (!code)
         code = open_store(&b);
     if (!code)
         code = answer_lines(&b);
-    cli_progress_end();
     int closed = job_store_close(b.store);
     job_reader_close(&b.reader);
     if (b.lines.fd >= 0)

@@ -8,6 +8,7 @@
 
 #include "tools/command/engine.h"
 #include "tools/command/job/item.h"
+#include "tools/command/job/progress_text.h"
 #include "tools/command/job/store.h"
 
 /* Calls return 0 or an exit code, which ends the run. */
@@ -23,6 +24,8 @@ struct job_source {
     /* What keep has kept of a choice in an earlier run. */
     int (*kept)(void *context, const struct job_item *x, size_t choice, const char *machine,
                 struct job_kept *out);
+    /* n_total, n_done, n_failed, and the estimates of items that were not handed out yet. */
+    void (*count)(void *context, struct job_counts *out);
     void *context;
 };
 

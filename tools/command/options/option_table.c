@@ -286,8 +286,9 @@ const struct cli_row cli_rows[] = {
      "write the logits of every generated position, float32 [tokens, vocabulary]",
      FIELD(dump_logits)},
     {"progress", CLI_CHOICE, RUNS, "Output", "WHEN",
-     "auto shows a progress line when stderr is a terminal (auto)", FIELD(progress),
-     .choices = progress_modes},
+     "auto shows a progress line when stderr is a terminal; batch writes a line a minute elsewhere "
+     "(auto)",
+     FIELD(progress), .choices = progress_modes},
     {"quiet", CLI_FLAG, RUNS | CLI_PLAN | CLI_CHECK_KV, "Output", NULL,
      "no progress line and no notes; stderr has errors and warnings only", FIELD(quiet)},
     {.name = NULL},
