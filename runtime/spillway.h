@@ -400,6 +400,9 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
 /* Ends a request with the tokens that it has. Events that were not read stay, and its END follows
  * them. -ENOENT: there is no such request, or it has ended. */
 int spw_batch_cancel(struct spw_batch *b, uint64_t id);
+/* Publishes what a running request holds now in the prefix cache, as spw_session_publish does: for
+ * a caller that is about to end the batch. -ENOENT: no such request runs. */
+int spw_batch_publish(struct spw_batch *b, uint64_t id);
 /* Gives places that have become free to waiting requests, computes their prompts, and gives every
  * running request a token, all in one step. 1: there is more to do, even if no request got a token;
  * 0: nothing is left. A request that fails (its logits are not numbers, for example) ends, and the

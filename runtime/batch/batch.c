@@ -342,6 +342,14 @@ int spw_batch_cancel(struct spw_batch *b, uint64_t id)
     return 0;
 }
 
+int spw_batch_publish(struct spw_batch *b, uint64_t id)
+{
+    struct spw_batch_entry *x = spw_batch_find(b, id);
+    if (!x || !x->session || x->answer.result.finish != SPW_FINISH_NONE)
+        return -ENOENT;
+    return spw_session_publish(x->session, NULL);
+}
+
 const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id)
 {
     const struct spw_batch_entry *x = spw_batch_find(b, id);

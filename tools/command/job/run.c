@@ -297,29 +297,51 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
 
 /* ---- ending early ---- */
 
-/* Keeps the tokens of answers that are under way, and frees their items. */
-static int keep_all(struct run *r, bool keeps)
+/* Keeps the tokens of the item's answers. */
+static int keep(struct run *r, struct job_item *x)
 {
+    const size_t n = x->n_prompts * x->n_choices;
+    size_t n_tokens = 0;
+    for (size_t i = 0; i < r->n_asked; i++) {
+        const struct spw_result *result = spw_batch_result(r->batch, r->asked[i].id);
+        if (r->asked[i].item == x && result)
+            x->choices[r->asked[i].choice].result = *result; /* borrowed */
+    }
+    for (size_t i = 0; i < n; i++)
+        n_tokens += x->choices[i].result.n_tokens;
+    int code = n_tokens ? r->source->keep(r->source->context, x, spw_engine_backend(r->engine)) : 0;
+    for (size_t i = 0; i < n; i++)
+        if (!x->choices[i].has_ended)
+            x->choices[i].result = (struct spw_result){0};
+    return code;
+}
+
+/* The run ends early: keeps what is under way. Whoever sent SIGTERM waits some 30 seconds, and
+ * large caches take time to write: tokens come first. */
+static int keep_all(struct run *r)
+{
+    enum { PUBLISH_SECONDS = 15 };
+    const double start = cli_now_seconds();
     int code = 0;
+    for (size_t i = 0; i < r->n_asked && !code; i++) {
+        bool is_first = true; /* request of its item */
+        for (size_t k = 0; k < i; k++)
+            is_first &= r->asked[k].item != r->asked[i].item;
+        if (is_first)
+            code = keep(r, r->asked[i].item);
+    }
+    for (size_t i = 0; i < r->n_asked && cli_now_seconds() - start < PUBLISH_SECONDS; i++)
+        spw_batch_publish(r->batch, r->asked[i].id);
+    return code;
+}
+
+static void free_all(struct run *r)
+{
     while (r->n_asked) {
         struct job_item *x = r->asked[0].item;
-        size_t n_tokens = 0;
-        for (size_t i = 0; i < r->n_asked; i++) {
-            const struct spw_result *result = spw_batch_result(r->batch, r->asked[i].id);
-            if (r->asked[i].item == x && result)
-                x->choices[r->asked[i].choice].result = *result; /* borrowed */
-        }
-        for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
-            n_tokens += x->choices[i].result.n_tokens;
-        if (n_tokens && keeps && !code)
-            code = r->source->keep(r->source->context, x, spw_engine_backend(r->engine));
-        for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
-            if (!x->choices[i].has_ended)
-                x->choices[i].result = (struct spw_result){0};
         cancel(r, x);
         free_item(x);
     }
-    return code;
 }
 
 /* ---- engines ---- */
@@ -415,9 +437,10 @@ static int run_engine(struct run *r)
                                 .on_event = on_event,
                                 .context = r};
     int rc = cli_run_batch(&b, &err);
-    int kept = keep_all(r, !r->code);
-    if (r->code || kept)
-        return r->code ? r->code : kept;
+    int kept = r->code ? r->code : keep_all(r);
+    free_all(r);
+    if (kept)
+        return kept;
     return rc || cli_interrupted() ? cli_fail_error(rc ? rc : -ECANCELED, &err, false) : 0;
 }
 
