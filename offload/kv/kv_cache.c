@@ -156,7 +156,6 @@ static void fork_table(struct spw_kv *kv, struct spw_kv_table *to, const struct 
     to->end = from->end;
     to->disk_end = from->disk_end;
     to->n_tokens = from->n_tokens;
-    to->has_failed_writes = from->has_failed_writes;
     for (uint32_t i = 0; i < from->end; i++) {
         uint32_t id = from->ids[i];
         if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* only retained */
@@ -372,24 +371,6 @@ void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n
     l->first = spw_min_u32(l->first, l->end);
     l->begin = spw_min_u32(l->begin, l->end);
     l->disk_end = spw_min_u32(l->disk_end, (uint32_t)(n / SPW_TILE_TOKENS));
-}
-
-void spw_kv_find_failed_writes(struct spw_kv_seq *seq)
-{
-    for (uint32_t layer = 0; layer < seq->kv->o.n_layers; layer++) {
-        struct spw_kv_table *l = &seq->tables[layer];
-        uint32_t end = spw_min_u32(l->begin, l->disk_end);
-        for (uint32_t i = l->first; i < end; i++)
-            if (seq->kv->tiles[l->ids[i]].host) {
-                l->disk_end = end = i;
-                l->has_failed_writes = true;
-            }
-    }
-}
-
-bool spw_kv_has_failed_writes(const struct spw_kv_seq *seq, uint32_t layer)
-{
-    return seq->tables[layer].has_failed_writes;
 }
 
 static void cut_exact(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)

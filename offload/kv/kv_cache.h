@@ -15,9 +15,9 @@
  * Owns the table of tiles; borrows lane and disk. One host thread. All moves are queued: kernels on
  * `compute`, spills on `down`, loads on `kv_up`, submissions of reads and writes on `disk`. The
  * cache orders the streams that use the same tile. -ENOMEM: a tier is full (the caller exceeds the
- * plan). If a write has failed before, its failure is returned instead, because its tile still has
- * the frame. -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be read back; see
- * spw_kv_take_loss. */
+ * plan). If failed writes have left tiles in memory, their failure is returned instead, because
+ * these tiles still have the frames. -EDQUOT: the disk's write limit. -EBADMSG: a tile could not be
+ * read back; see spw_kv_take_loss. */
 #ifndef SPW_OFFLOAD_KV_KV_CACHE_H
 #define SPW_OFFLOAD_KV_KV_CACHE_H
 
@@ -102,6 +102,9 @@ int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end);
 int spw_kv_spill(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t disk_end);
 /* Waits until no write to the disk is in flight. */
 void spw_kv_finish_writes(struct spw_kv *kv);
+/* Writes the tiles of all sequences again that failed writes have left in memory, and waits. Tiles
+ * that still cannot be written stay there. No load may be in progress. */
+void spw_kv_write_again(struct spw_kv *kv);
 /* Returns the failure of a write that the next spill would return, or 0, and forgets it. */
 int spw_kv_take_write_failure(struct spw_kv *kv);
 /* Whether a write has failed for good since the cache was opened, also one of a tile that nobody
@@ -140,11 +143,6 @@ bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residenc
 /* The largest length up to n that the sequence can be cut back to: n, the retained length, or 0. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
-/* Lowers the disk's waterlines to the first tile that a failed write has left on the host, so that
- * the next spill visits it. Nothing may be in flight. has: a waterline of the layer was lowered,
- * and no spill has followed yet. */
-void spw_kv_find_failed_writes(struct spw_kv_seq *seq);
-bool spw_kv_has_failed_writes(const struct spw_kv_seq *seq, uint32_t layer);
 /* Cuts the sequence back to n tokens. No queued work may use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
 

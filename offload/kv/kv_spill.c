@@ -72,7 +72,6 @@ static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *
             l->disk_end = i + 1;
     }
     l->disk_end = s->disk_end; /* also if earlier tiles have been dropped */
-    l->has_failed_writes = false;
     return 0;
 }
 

@@ -119,6 +119,7 @@ void spw_kv_put_lower_copy(struct spw_kv *kv, struct spw_kv_tile *t)
         spw_kv_put_disk_frame(kv, t->disk);
     if (t->damaged)
         spw_kv_put_disk_frame(kv, t->damaged);
+    spw_kv_forget_failure(kv, t);
     t->host = NULL;
     t->disk = SPW_DISK_NONE;
     t->damaged = 0;

@@ -45,6 +45,7 @@ struct spw_kv_tile {
     uint32_t refs;        /* sequences that hold the tile; also the link of the free list */
     uint32_t device_refs; /* how many of them use its device frame */
     int lost;             /* 0, or the error of the read that lost its lower copy */
+    bool unwritable;      /* a write to the disk has failed for good, and `host` is its source */
     enum spw_kv_writing writing;
     uint32_t damaged; /* 0, or the frame of an attached file that it was lost from. The tile owns
                          the frame until no queued work can read it */
@@ -101,8 +102,9 @@ struct spw_kv {
                                             % SPW_KV_WRITEBACKS */
     uint64_t ended, begun;
     uint32_t *writeback_ids; /* [SPW_KV_WRITEBACKS * slot_tiles] */
-    int write_failure;       /* not returned yet */
-    bool any_write_failed;   /* since the cache was opened */
+    int write_failure;       /* of the latest write that failed for good; 0: none has */
+    bool failure_is_due;     /* it was not returned yet */
+    uint32_t n_unwritable;   /* tiles */
     struct spw_kv_read
         *reads; /* [SPW_KV_READS]; number n in [taken, queued) is at n % SPW_KV_READS */
     uint64_t taken, queued;
@@ -119,7 +121,6 @@ struct spw_kv_table {
     /* Dropped tiles in [retained, retained_end) keep their frames. retained_end 0: none is
      * retained. */
     uint32_t retained, retained_end;
-    bool has_failed_writes;  /* disk_end was lowered: see spw_kv_find_failed_writes */
     struct spw_kv_load load; /* of the form that moves between the tiers */
 };
 
@@ -215,6 +216,12 @@ void spw_kv_put_tile(struct spw_kv *kv, uint32_t id, bool counted_on_device);
 void spw_kv_drop_host_copy(struct spw_kv *kv, struct spw_kv_tile *t);
 /* Frees a tile that no sequence holds and that is not being written. */
 void spw_kv_free_tile(struct spw_kv *kv, uint32_t id);
+/* The copy that a failed write has left goes, or is being written again. */
+static inline void spw_kv_forget_failure(struct spw_kv *kv, struct spw_kv_tile *t)
+{
+    kv->n_unwritable -= t->unwritable;
+    t->unwritable = false;
+}
 /* Frees the lower copy; no write of the tile to the disk may be in flight. */
 void spw_kv_put_lower_copy(struct spw_kv *kv, struct spw_kv_tile *t);
 
@@ -289,8 +296,8 @@ static inline bool spw_kv_is_writing(const struct spw_kv *kv)
 int spw_kv_finish_writeback(struct spw_kv *kv);
 /* The same for all writes that are over; never waits. */
 void spw_kv_poll_writebacks(struct spw_kv *kv);
-/* A tile whose write failed keeps its frame. Where a tier is full (rc is -ENOMEM) and such a
- * failure was not returned yet, returns this failure; else rc. */
+/* A tile whose write failed keeps its frame. Where a tier is full (rc is -ENOMEM) and there are
+ * such tiles, returns the failure of the write; else rc. */
 int spw_kv_full(struct spw_kv *kv, int rc);
 /* Waits until the tile is written. */
 int spw_kv_finish_tile(struct spw_kv *kv, const struct spw_kv_tile *t);

@@ -105,6 +105,7 @@ int spw_kv_write_tile(struct spw_kv *kv, uint32_t id, enum spw_kv_writing from, 
         return rc;
     }
     w->ids[w->run.n - 1] = id;
+    spw_kv_forget_failure(kv, t);
     t->host = NULL;
     t->disk = frame;
     t->lost = 0;
@@ -140,8 +141,9 @@ static void stay(struct spw_kv *kv, struct spw_kv_tile *t, void *memory, int rc)
     t->disk = SPW_DISK_NONE;
     t->host = memory;
     t->ticket = 0; /* its spill has ended */
-    if (!kv->write_failure && rc != -ECANCELED)
-        kv->write_failure = rc;
+    t->unwritable = rc != -ECANCELED;
+    kv->n_unwritable += t->unwritable;
+    kv->failure_is_due |= t->unwritable;
 }
 
 static void end_tile(struct spw_kv *kv, const struct spw_kv_writeback *w, uint32_t i)
@@ -153,7 +155,8 @@ static void end_tile(struct spw_kv *kv, const struct spw_kv_writeback *w, uint32
     if (rc && rc != -ECANCELED && t->refs)
         rc = write_again(kv, w, i, t);
     t->writing = SPW_KV_NOT_WRITING;
-    kv->any_write_failed |= rc && rc != -ECANCELED;
+    if (rc && rc != -ECANCELED)
+        kv->write_failure = rc;
     if (rc && t->refs)
         stay(kv, t, memory, rc);
     else if (w->from == SPW_KV_WRITING_FROM_HOST)
@@ -201,19 +204,38 @@ void spw_kv_finish_writes(struct spw_kv *kv)
         spw_kv_finish_writeback(kv); /* a later call reports a lost device */
 }
 
+void spw_kv_write_again(struct spw_kv *kv)
+{
+    int rc = 0;
+    if (!kv->n_unwritable)
+        return;
+    assert(!kv->loads);
+    if (kv->o.disk_to_device) /* copies up from such a frame may be queued, and it will be free */
+        rc = spw_kv_order(kv, kv->lane->kv_up, kv->lane->compute);
+    for (uint32_t id = 0; id < kv->n_tiles && !rc; id++)
+        if (kv->tiles[id].unwritable)
+            rc = spw_kv_write_tile(kv, id, SPW_KV_WRITING_FROM_HOST, SPW_DISK_NONE);
+    spw_kv_flush_writebacks(kv);
+    spw_kv_finish_writes(kv);
+    kv->failure_is_due = false;
+}
+
 int spw_kv_take_write_failure(struct spw_kv *kv)
 {
-    int rc = kv->write_failure;
-    kv->write_failure = 0;
-    return rc;
+    bool due = kv->failure_is_due;
+    kv->failure_is_due = false;
+    return due ? kv->write_failure : 0;
 }
 
 bool spw_kv_any_write_failed(const struct spw_kv *kv)
 {
-    return kv->any_write_failed;
+    return kv->write_failure;
 }
 
 int spw_kv_full(struct spw_kv *kv, int rc)
 {
-    return rc == -ENOMEM && kv->write_failure ? spw_kv_take_write_failure(kv) : rc;
+    if (rc != -ENOMEM || !kv->n_unwritable)
+        return rc;
+    kv->failure_is_due = false;
+    return kv->write_failure;
 }

@@ -45,7 +45,6 @@ static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
             continue;
         if (!spw_kv_can_truncate(s->seq.kv, residency, n))
             return -ENODATA;
-        spw_kv_find_failed_writes(s->seq.kv);
         spw_kv_truncate(s->seq.kv, residency, n);
     }
     return 0;
@@ -240,6 +239,7 @@ static void trim(struct spw_engine *e)
 
 static int apply_shares(struct spw_engine *e)
 {
+    spw_kv_write_again(e->kv);
     SPW_TRY(spw_engine_leave_frames(e));
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];

@@ -64,7 +64,7 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
     return -EBADMSG;
 }
 
-/* Tiles that the drive still does not take stay where they are: a later spill writes them again. */
+/* Tiles that the drive still does not take stay where they are: the next sync writes them again. */
 static int recover_session(struct spw_session *s, uint64_t *cut_to)
 {
     int rc = spw_recover_cut_back(s, cut_to);

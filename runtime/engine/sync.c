@@ -108,14 +108,9 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
 
 #define EMPTY "the sessions of the step are empty now"
 
-/* Cuts the sessions back. Later spills write tiles again that a failed write has left on the host.
- */
 static int recover(struct spw_engine *e)
 {
-    SPW_TRY(spw_recover_step(e, e->step.sessions, e->step.n));
-    for (uint32_t i = 0; i < e->step.n; i++)
-        spw_kv_find_failed_writes(e->step.sessions[i]->seq.kv);
-    return 0;
+    return spw_recover_step(e, e->step.sessions, e->step.n);
 }
 
 /* After a failure of the device the tiles hold parts of a step: nothing of these sessions is
@@ -474,6 +469,7 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
     SPW_TRY(spw_engine_need_memory(e, err));
     if (spw_engine_memory_is_short(e))
         SPW_TRY(spw_engine_apply_limit(e, err));
+    spw_kv_write_again(e->kv); /* their frames belong to other tiles, maybe of other sessions */
     if (disturbs_aside(e, spans, n_spans))
         spw_engine_drop_aside(e);
     if (!e->n_aside)

@@ -283,8 +283,6 @@ static int begin_pass(struct spw_executor *x)
 {
     const struct spw_hidden_source source = {embed, x};
     for (uint32_t i = 0; i < x->step->n_items; i++)
-        SPW_TRY(spw_residency_write_again(&x->residency, x->step->items[i].seq));
-    for (uint32_t i = 0; i < x->step->n_items; i++)
         SPW_TRY(
             spw_residency_make_room(&x->residency, x->step->items[i].seq, &x->step->now->spans[i]));
     SPW_TRY(begin_transfers(x));

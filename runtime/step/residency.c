@@ -10,10 +10,8 @@ static const struct spw_residency *residency_of(const struct spw_residency_moves
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
                  uint32_t begin)
 {
-    uint32_t now = spw_kv_begin(seq->kv, layer);
-    if (begin <= now && !spw_kv_has_failed_writes(seq->kv, layer))
+    if (begin <= spw_kv_begin(seq->kv, layer))
         return 0; /* then disk_end has not risen either */
-    begin = spw_max_u32(begin, now);
     uint32_t disk_end = spw_waterline_disk_end(residency_of(m, seq, layer), begin);
     int rc = spw_kv_spill(seq->kv, layer, begin, disk_end);
     m->failed |= rc != 0;
@@ -34,14 +32,6 @@ static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, u
 static int first_failure(int rc, int another)
 {
     return rc && another != -EBADMSG ? rc : another;
-}
-
-int spw_residency_write_again(struct spw_residency_moves *m, const struct spw_sequence *seq)
-{
-    for (uint32_t l = 0; l < m->config->n_layers; l++)
-        if (spw_kv_has_failed_writes(seq->kv, l))
-            SPW_TRY(spill(m, seq, l, 0));
-    return 0;
 }
 
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
@@ -96,8 +86,8 @@ static int load_layers(struct spw_residency_moves *m, const struct spw_sequence 
 
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
+    int rc = 0;
     /* A layer may have to give frames to others before they get theirs. */
-    int rc = spw_residency_write_again(m, seq);
     for (uint32_t l = 0; l < m->config->n_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         if (r->fixed)

@@ -1,7 +1,6 @@
 /* Moves the tiles of sequences to the tiers that the waterlines say, at each point of a pass.
  *
- *   before the first layer   write_again: tiles whose writes have failed
- *                            make_room: layers that wait for a long prompt spill
+ *   before the first layer   make_room: layers that wait for a long prompt spill
  *                            load_ahead: tiles that a session began with on disk come beside the
  *                            computation
  *   before each layer        enter: the tiles that its chunks read in place are loaded
@@ -22,8 +21,6 @@ struct spw_residency_moves {
     bool failed; /* a load or a spill, since the caller cleared it */
 };
 
-/* Writes tiles that failed writes have left on the host. Their frames belong to other tiles. */
-int spw_residency_write_again(struct spw_residency_moves *m, const struct spw_sequence *seq);
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span);
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,

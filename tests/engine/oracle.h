@@ -15,6 +15,7 @@ struct oracle_run {
     int32_t *ids; /* [n] */
     float *rows;  /* [n][vocab] */
     size_t n;
+    uint64_t asked; /* number of the latest question for it */
 };
 
 /* A model, and what its bits depend on. */
@@ -29,7 +30,7 @@ struct subject {
     /* Sequence k begins as the first one, for k * SUBJECT_SHARED tokens. */
     int32_t *ids[SUBJECT_SEQUENCES];
     struct oracle_run runs[ORACLE_RUNS];
-    size_t n_runs;
+    uint64_t n_questions;
 };
 
 /* `o`: what bits depend on, but for the backend and the context. */
@@ -79,13 +80,17 @@ static inline void subject_close(struct subject *s)
  * for. On a miss `most` tokens are computed, which the caller will ask for, too. */
 static inline const float *oracle_rows(struct subject *s, const int32_t *ids, size_t n, size_t most)
 {
+    struct oracle_run *r = &s->runs[0];
     for (size_t i = 0; i < ORACLE_RUNS; i++) {
-        const struct oracle_run *r = &s->runs[i];
-        if (r->rows && (s->each_length ? r->n == n : r->n >= n) &&
-            !memcmp(r->ids, ids, n * sizeof *ids))
-            return r->rows;
+        struct oracle_run *other = &s->runs[i];
+        if (other->rows && (s->each_length ? other->n == n : other->n >= n) &&
+            !memcmp(other->ids, ids, n * sizeof *ids)) {
+            other->asked = ++s->n_questions;
+            return other->rows;
+        }
+        r = other->asked < r->asked ? other : r;
     }
-    struct oracle_run *r = &s->runs[s->n_runs++ % ORACLE_RUNS];
+    r->asked = ++s->n_questions;
     uint32_t vocab;
     free(r->ids);
     free(r->rows);
