@@ -43,7 +43,7 @@ full_release='test_cuda_(budgets|disk_faults|faults|interrupt|replan)'
 # Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
 # of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
 # and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
-full_debug="$full_release|jinja_differential|tokenizer_property|test_(bench|cache|plan|prefix|save)_command"
+full_debug="$full_release|jinja_differential|tokenizer_property|test_(batch|bench|cache|plan|prefix|save)_command"
 full_debug+='|test_(budgets|chat|check_kv|drive)'
 full_debug+='|test_(gate|interrupt|on_oom|ops_probe)|test_cuda_(goldens|engine)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
@@ -54,7 +54,7 @@ never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
 never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|goldens|interrupt|replan)'
 # test_engine steps sessions too, saves them, and runs the I/O threads. ASan has the faults.
-full_tsan='test_(session|save|traffic|power_loss)'
+full_tsan='test_(session|save|traffic|power_loss|batch_kills)'
 
 passed=0 failed=0 skipped=0
 timings=

@@ -63,8 +63,6 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
                        "found a line of more than %" PRIu64
                        " MiB; put the text into a file, and give its name as \"file\"",
                        JOB_MAX_LINE_BYTES >> 20);
-        if (!x->id && !why->message[0])
-            x->id = json_integer((json_int_t)line->number);
         if (job_shard_has(&b->shard, x))
             return 1;
         job_item_free(x);
@@ -94,7 +92,7 @@ static int compare_input(struct batch *b)
     struct job_refusal why;
     int rc, code = 0;
     job_store_begin_pass(b->store);
-    while (!code && (rc = read_item(b, &x, &why, &line)) == 1) {
+    while (!code && !cli_interrupted() && (rc = read_item(b, &x, &why, &line)) == 1) {
         enum job_standing standing;
         code = job_store_meet(b->store, &x, &standing);
         b->n_seen++;
@@ -105,7 +103,9 @@ static int compare_input(struct batch *b)
         }
         job_item_free(&x);
     }
-    return code ? code : rc ? fail_input(b, rc) : 0;
+    if (code || rc < 0)
+        return code ? code : fail_input(b, rc);
+    return cli_interrupted() ? cli_fail_error(-ECANCELED, NULL, false) : 0;
 }
 
 /* The tokens of the longest items, as far as the length of their lines shows them. */
@@ -281,7 +281,8 @@ static int open_store(struct batch *b)
     const struct job_store_options options = {.output = b->o->output,
                                               .errors = b->o->errors,
                                               .identity = identity,
-                                              .input = b->o->input,
+                                              .input = strcmp(b->o->input, "-") != 0 ? b->o->input
+                                                                                     : NULL,
                                               .retry_failed = b->o->retry_failed};
     code = job_store_open(&b->store, &options);
     json_decref(identity);

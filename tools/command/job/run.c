@@ -161,6 +161,7 @@ static int fetch(struct run *r, struct spw_error *err)
     while (!r->next && !r->code) {
         struct job_item *x;
         r->code = r->source->next(r->source->context, &x);
+        r->has_ended = !r->code && !x && !cli_interrupted();
         if (r->code || !x)
             break;
         uint64_t n = tokens_of(x);
@@ -448,7 +449,7 @@ int job_run(const struct job_run_options *options, const struct job_source *sour
 {
     const struct cli_options *o = options->o;
     struct run r = {.is = options, .source = source, .most = UINT64_MAX};
-    struct spw_error err;
+    struct spw_error err = {0};
     r.limit = o->context
                   ? o->context
                   : (o->allow_long_context ? UINT64_MAX / 4 : options->model->config.max_positions);
@@ -464,7 +465,10 @@ int job_run(const struct job_run_options *options, const struct job_source *sour
             job_progress_end();
         close_engine(&r);
     }
+    code = r.code ? r.code : code;
+    if (!code && cli_interrupted() && !r.has_ended)
+        code = cli_fail_error(-ECANCELED, &err, false);
     free_item(r.next);
     spw_free(r.asked);
-    return r.code ? r.code : code;
+    return code;
 }

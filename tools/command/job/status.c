@@ -26,13 +26,16 @@ struct status {
 /* The items of an output that its input has and its files do not. */
 static int count_missing(struct part *p)
 {
-    const struct job_reader reader = {0};
+    char folder[4096];
+    const struct job_reader reader = {.folder = folder};
     struct job_lines lines;
     struct job_line line;
     struct job_item x;
     struct job_refusal why;
     enum job_standing standing;
     int rc = job_lines_open(&lines, job_store_input(p->store)), code = 0;
+    snprintf(folder, sizeof folder, "%s", job_store_input(p->store));
+    *strrchr(folder, '/') = '\0'; /* the store has the whole name */
     job_store_begin_pass(p->store);
     while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
         rc = 0;
@@ -40,8 +43,6 @@ static int count_missing(struct part *p)
             continue;
         why.message[0] = '\0';
         job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);
-        if (!x.id && !why.message[0])
-            x.id = json_integer((json_int_t)line.number);
         if (job_shard_has(&p->shard, &x)) {
             code = job_store_meet(p->store, &x, &standing);
             p->n_missing += standing == JOB_NEW || standing == JOB_DUPLICATE;

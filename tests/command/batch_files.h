@@ -1,0 +1,151 @@
+/* Jobs in the folder of command_run.h: items, the command, and what stands in its files afterwards.
+ */
+#ifndef SPW_TESTS_COMMAND_BATCH_FILES_H
+#define SPW_TESTS_COMMAND_BATCH_FILES_H
+
+#include "tests/command/command_model.h"
+#include "tests/command/command_start.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#define RUN "--device cpu --threads 1 --progress never --quiet"
+
+/* ---- items ---- */
+
+static inline json_t *some_tokens(uint64_t *random, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)check_range(random, 3, 95)));
+    return list;
+}
+
+/* One of every kind of answer: drawn, stopped early, several, with log-probabilities, OpenAI's. */
+static inline json_t *some_item(uint64_t *random, int number)
+{
+    const int most = (int)check_range(random, 1, 120);
+    json_t *tokens = some_tokens(random, check_range(random, 1, 300));
+    if (number % 7 == 6)
+        return json_pack("{s:o, s:s, s:s, s:{s:s, s:o, s:i, s:f, s:i}}", "custom_id",
+                         json_sprintf("item %d", number), "method", "POST", "url",
+                         "/v1/completions", "body", "model", "m", "prompt", tokens, "max_tokens",
+                         most, "temperature", 1.0, "logprobs", 2);
+    json_t *x = json_pack("{s:o, s:o, s:i}", "id", json_sprintf("item %d", number), "tokens",
+                          tokens, "max_new_tokens", most);
+    if (number % 3 == 1)
+        json_object_update_new(x, json_pack("{s:f, s:i, s:f, s:b}", "temperature", 1.2, "seed",
+                                            number, "frequency_penalty", 0.4, "ignore_eos", 1));
+    if (number % 5 == 2)
+        json_object_set_new(x, "logprobs", json_integer(3));
+    if (number % 4 == 3)
+        json_object_update_new(
+            x, json_pack("{s:i, s:f, s:[s,s]}", "n", 3, "temperature", 1.5, "stop", "e", "o"));
+    return x;
+}
+
+/* Appends items first to last. */
+static inline void add_items(const char *name, uint64_t seed, int first, int last)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "a");
+    CHECK(file);
+    for (int i = first; file && i <= last; i++) {
+        uint64_t random = seed + (uint64_t)i * 1000;
+        json_t *x = some_item(&random, i);
+        CHECK(x && json_dumpf(x, file, JSON_COMPACT) == 0);
+        fputc('\n', file);
+        json_decref(x);
+    }
+    if (file)
+        fclose(file);
+}
+
+/* ---- files ---- */
+
+/* What may differ between two runs of one item. */
+static inline void forget_time(json_t *line)
+{
+    json_t *body = json_object_get(json_object_get(line, "response"), "body");
+    json_object_del(body, "created");
+    json_object_del(json_object_get(body, "usage"), "prompt_tokens_details");
+}
+
+/* {id of the item as JSON, or "#" and the number of its line: its line}. Every id once. A last line
+ * without a newline is left out. */
+static inline json_t *results_of(const char *name)
+{
+    char path[256], *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    json_t *all = json_object();
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    while (file && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+        json_t *x = json_loads(line, JSON_ALLOW_NUL, NULL);
+        CHECK_MSG(json_is_object(x), "%s: %.100s", name, line);
+        json_t *id = json_object_get(x, "custom_id");
+        id = id ? id : json_object_get(x, "id");
+        char *key =
+            json_is_null(id) || !id ? NULL : json_dumps(id, JSON_ENCODE_ANY | JSON_SORT_KEYS);
+        char number[32];
+        snprintf(number, sizeof number, "#%lld",
+                 (long long)json_integer_value(json_object_get(x, "line")));
+        forget_time(x);
+        CHECK_MSG(!json_object_get(all, key ? key : number), "%s has %.100s twice", name,
+                  key ? key : number);
+        json_object_set_new(all, key ? key : number, x);
+        free(key);
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return all;
+}
+
+/* Every item has an answer or an error, never both, and an answer is the one in `whole` (or any,
+ * NULL). Returns how many items have ended. */
+static inline size_t check_results(const char *output, const json_t *whole, size_t n_failed)
+{
+    char errors[128];
+    const char *key;
+    json_t *line;
+    snprintf(errors, sizeof errors, "%s.errors", output);
+    json_t *answers = results_of(output), *failed = results_of(errors);
+    json_object_foreach(answers, key, line)
+    {
+        CHECK_MSG(!json_object_get(failed, key), "%s has an answer and an error", key);
+        CHECK_MSG(!whole || json_equal(line, json_object_get(whole, key)), "%s: %s differs", output,
+                  key);
+    }
+    CHECK_MSG(json_object_size(failed) == n_failed, "%s: %zu errors", output,
+              json_object_size(failed));
+    size_t n = json_object_size(answers) + json_object_size(failed);
+    json_decref(answers);
+    json_decref(failed);
+    return n;
+}
+
+static inline void remove_job(const char *output)
+{
+    sh("rm -rf %s %s.errors %s.state", output, output, output);
+}
+
+static inline void write_text(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    CHECK(file && fputs(text, file) >= 0);
+    if (file)
+        fclose(file);
+}
+
+/* Runs the job `input` to `output`. */
+static inline int batch(const char *input, const char *output, const char *options)
+{
+    return sh("\"$S\" batch m --input %s --output %s " RUN " %s", input, output, options);
+}
+
+#endif

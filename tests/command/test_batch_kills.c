@@ -1,0 +1,235 @@
+/* `spillway batch` that is ended from outside, at any moment: every item has one answer in the end,
+ * the one that it has without neighbours and interruptions. An argument: how often it is ended. */
+#include "tests/command/batch_files.h"
+
+#define ITEMS 40
+
+static json_t *whole;  /* every answer */
+static double seconds; /* of a run that nobody ends */
+
+static pid_t start_batch(const char *input, const char *output)
+{
+    const char *const arguments[] = {
+        "spillway", "batch",     "m", "--input",    input,   "--output",   output, "--device",
+        "cpu",      "--threads", "1", "--progress", "never", "--sessions", "4",    NULL};
+    int null = open("/dev/null", O_WRONLY);
+    pid_t child = start(null, arguments);
+    close(null);
+    return child;
+}
+
+static int end_of(pid_t child)
+{
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    return status;
+}
+
+static void run_undisturbed(uint64_t seed)
+{
+    add_items("in.jsonl", seed, 1, ITEMS);
+    double start = check_seconds();
+    CHECK_MSG(batch("in.jsonl", "whole", "--sessions 4") == 0, "%s", err);
+    seconds = check_seconds() - start;
+    whole = results_of("whole");
+    CHECK(check_results("whole", NULL, 0) == ITEMS);
+}
+
+/* ---- alone ---- */
+
+/* The answers of `generate` to one line. */
+static void check_alone(int number)
+{
+    char id[32];
+    snprintf(id, sizeof id, "\"item %d\"", number);
+    CHECK_MSG(sh("sed -n %dp in.jsonl >one.jsonl; \"$S\" generate m --prompts one.jsonl " RUN
+                 " >alone",
+                 number) == 0,
+              "%s", err);
+    json_t *alone = results_of("alone");
+    const json_t *a = json_object_get(alone, id), *b = json_object_get(whole, id);
+    static const char *const keys[] = {"tokens", "logits_hash", "text",
+                                       "finish", "logprobs",    "top_logprobs"};
+    CHECK_MSG(json_object_get(a, "logits_hash"), "item %d", number);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        CHECK_MSG(json_equal(json_object_get(a, keys[i]), json_object_get(b, keys[i])) ||
+                      !json_object_get(a, keys[i]),
+                  "item %d: %s", number, keys[i]);
+    json_decref(alone);
+}
+
+/* The same for lines that `generate` does not have. */
+static void check_alone_in_batch(int number)
+{
+    char id[32];
+    snprintf(id, sizeof id, "\"item %d\"", number);
+    remove_job("one");
+    /* names in the answer depend on the number of the line */
+    CHECK(sh("awk '{print NR == %d ? $0 : \"\"}' in.jsonl >one.jsonl", number) == 0);
+    CHECK_MSG(batch("one.jsonl", "one", "--sessions 1") == 0, "%s", err);
+    json_t *alone = results_of("one");
+    CHECK_MSG(json_equal(json_object_get(alone, id), json_object_get(whole, id)), "%s", id);
+    json_decref(alone);
+}
+
+static void test_alone(void)
+{
+    for (int i = 1; i <= ITEMS; i += check_full() ? 1 : 3)
+        if (i % 7 == 6 || i % 4 == 3)
+            check_alone_in_batch(i);
+        else
+            check_alone(i);
+}
+
+/* ---- killed ---- */
+
+static void test_kills(uint64_t *random, int kills)
+{
+    size_t n_before = 0;
+    int n_finished = 0, n_kept = 0, n_terminated = 0;
+    double slowest = 0;
+    for (int i = 0; i < kills; i++) {
+        bool terminates = check_range(random, 0, 3) == 0;
+        pid_t child = start_batch("in.jsonl", "k");
+        usleep((useconds_t)(1e6 * seconds * (double)check_range(random, 0, 1000) / 1000));
+        double start = check_seconds();
+        check_kill(child, terminates ? SIGTERM : SIGKILL);
+        int status = end_of(child);
+        double took = check_seconds() - start;
+        slowest = terminates && took > slowest ? took : slowest;
+        n_terminated += terminates;
+        size_t n = check_results("k", whole, 0);
+        CHECK_MSG(n >= n_before, "%zu answers, %zu before", n, n_before);
+        n_before = n;
+        n_kept += sh("grep -q answers k.state") == 0;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+            CHECK(n == ITEMS);
+            n_finished++;
+            n_before = 0;
+            remove_job("k");
+        } else {
+            CHECK_MSG(
+                (WIFSIGNALED(status) && WTERMSIG(status) == (terminates ? SIGTERM : SIGKILL)) ||
+                    (terminates && WEXITSTATUS(status) == 128 + SIGTERM),
+                "status %x", status);
+        }
+    }
+    CHECK_MSG(batch("in.jsonl", "k", "") == 0, "%s", err);
+    CHECK(check_results("k", whole, 0) == ITEMS);
+    CHECK(slowest < 30);
+    fprintf(stderr,
+            "%d ends, %d by SIGTERM (the slowest took %.2f s), %d finished jobs, tokens under way "
+            "in %d states\n",
+            kills, n_terminated, slowest, n_finished, n_kept);
+    remove_job("k");
+}
+
+/* ---- tokens under way ---- */
+
+static json_t *last_state(void)
+{
+    sh("tail -n 1 t.state"); /* there may be none yet */
+    return json_loads(out, 0, NULL);
+}
+
+/* Ends a job of one long answer with SIGTERM. The number of tokens that its state has. */
+static size_t terminate(double after)
+{
+    remove_job("t");
+    const char *const arguments[] = {"spillway", "batch",      "m",        "--input", "long.jsonl",
+                                     "--output", "t",          "--device", "cpu",     "--threads",
+                                     "1",        "--progress", "never",    NULL};
+    int null = open("/dev/null", O_WRONLY);
+    pid_t child = start(null, arguments);
+    close(null);
+    usleep((useconds_t)(after * 1e6));
+    check_kill(child, SIGTERM);
+    end_of(child);
+    json_t *line = last_state();
+    size_t n = json_array_size(
+        json_object_get(json_array_get(json_object_get(line, "answers"), 0), "tokens"));
+    json_decref(line);
+    return n;
+}
+
+/* The last kept token becomes another one: the answer has it only if the next run continues. */
+static void check_continues(size_t n_kept)
+{
+    json_t *line = last_state();
+    json_t *tokens = json_object_get(json_array_get(json_object_get(line, "answers"), 0), "tokens");
+    json_int_t was = json_integer_value(json_array_get(tokens, n_kept - 1)),
+               is = was == 50 ? 51 : 50;
+    json_array_set_new(tokens, n_kept - 1, json_integer(is));
+    char *text = json_dumps(line, JSON_COMPACT);
+    write_text("changed", text);
+    free(text);
+    json_decref(line);
+    CHECK(sh("cp t.state kept && sed -i '$d' t.state && cat changed >>t.state && echo >>t.state") ==
+          0);
+    CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);
+    json_t *answers = results_of("t"), *answer = json_object_get(answers, "\"long\"");
+    tokens = json_object_get(answer, "tokens");
+    CHECK(json_integer_value(json_array_get(tokens, n_kept - 1)) == is);
+    CHECK(json_array_size(tokens) == 900);
+    json_decref(answers);
+}
+
+static void test_tokens_under_way(void)
+{
+    write_text("long.jsonl", "{\"id\":\"long\",\"tokens\":[5,6,7],\"max_new_tokens\":900,"
+                             "\"ignore_eos\":true,\"temperature\":1,\"logprobs\":1}\n");
+    double start = check_seconds();
+    CHECK_MSG(batch("long.jsonl", "l", "") == 0, "%s", err);
+    double took = check_seconds() - start;
+    size_t n_kept = 0;
+    for (int i = 0; i < 20 && (n_kept == 0 || n_kept == 900); i++)
+        n_kept = terminate(took * (0.3 + 0.03 * i));
+    CHECK_MSG(n_kept > 0 && n_kept < 900, "%zu tokens", n_kept);
+    check_continues(n_kept);
+    /* And without a change the answer is the one of a run that nobody ended. */
+    CHECK(sh("mv kept t.state && rm t") == 0);
+    CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);
+    CHECK(sh("cmp t l") == 0);
+    /* Tokens of another machine are not used. */
+    CHECK(sh("sed -i 's/\"machine\":\"[^\"]*/&x/' t.state && rm t") == 0);
+    CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);
+    CHECK(sh("cmp t l") == 0);
+}
+
+/* ---- growing ---- */
+
+static void test_growing_input(void)
+{
+    CHECK(sh("cp in.jsonl all && head -n 25 all >in.jsonl && printf '{\"id\": \"ha' >>in.jsonl") ==
+          0);
+    CHECK(batch("in.jsonl", "g", "") == 1);
+    CHECK(check_results("g", whole, 1) == 26);
+    CHECK(sh("head -n 30 all >in.jsonl") == 0); /* the line is complete now */
+    CHECK_MSG(batch("in.jsonl", "g", "") == 0, "%s", err);
+    CHECK(check_results("g", whole, 0) == 30);
+    pid_t child = start_batch("in.jsonl", "g2");
+    usleep((useconds_t)(seconds * 2e5));
+    CHECK(sh("cp all in.jsonl") == 0); /* in place: the run that reads it finds more lines */
+    int status = end_of(child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_MSG(batch("in.jsonl", "g2", "") == 0, "%s", err);
+    CHECK_MSG(batch("in.jsonl", "g", "") == 0, "%s", err);
+    CHECK(check_results("g", whole, 0) == ITEMS && check_results("g2", whole, 0) == ITEMS);
+}
+
+int main(int argc, char **argv)
+{
+    if (!command_is_there())
+        return CHECK_SKIP;
+    uint64_t seed = check_seed(), random = seed;
+    command_model("batch_kills");
+    command_limits();
+    run_undisturbed(seed);
+    test_alone();
+    test_tokens_under_way();
+    test_kills(&random, argc > 1 ? atoi(argv[1]) : check_amount(40));
+    test_growing_input();
+    json_decref(whole);
+    sh("rm -rf %s", folder);
+    return check_done();
+}
