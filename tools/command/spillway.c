@@ -48,6 +48,18 @@ const struct cli_command cli_commands[] = {
      "spillway batch MODEL --input questions.jsonl --output part2.jsonl --shard 2/8\n"
      "spillway batch --status part*.jsonl",
      cli_batch},
+    {"summarize", CLI_SUMMARIZE, "MODEL PATH...",
+     "a summary of each document; goes on after a kill",
+     "Summarizes documents with the model in folder MODEL, many side by side: files, all\n"
+     "files of folders, patterns, JSONL files. A document that the model's context and\n"
+     "the budgets hold is read as a whole; a longer one in parts, whose summaries are\n"
+     "merged. If the command is interrupted or killed, the same command continues: no\n"
+     "summary is lost, not even that of a part, and none is written twice.",
+     "spillway summarize MODEL reports/ --output summaries.jsonl\n"
+     "spillway summarize MODEL 'papers/*.pdf' --out-dir summaries --length short\n"
+     "spillway summarize MODEL book.epub --output book.jsonl --strategy map-reduce \\\n"
+     "    --language German --focus 'names of people'",
+     cli_summarize},
     {"score", CLI_SCORE, "MODEL", "log-likelihood and perplexity of a text",
      "Adds up the log-probabilities of the tokens of a text. Each token is scored with\n"
      "all tokens before it as its context.",
@@ -198,7 +210,8 @@ static int run(int argc, char **argv)
         return refuse_command(name);
     struct cli_options options;
     int code = cli_parse(&options, command, argc - 1, argv + 1);
-    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH | CLI_BATCH))
+    if (command->bit &
+        (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH | CLI_BATCH | CLI_SUMMARIZE))
         cli_catch_interrupt();
     if (options.quiet)
         options.progress = CLI_PROGRESS_NEVER;

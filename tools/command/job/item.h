@@ -28,7 +28,7 @@ struct job_item {
     enum job_form form;
     json_t *line;    /* owned: the parsed line; NULL: not encoded, or there is none */
     json_t *id;      /* owned; NULL: none */
-    uint64_t number; /* of the line in its input, from 1 */
+    uint64_t number; /* of the line in its input, from 1; 0: the item is no line */
     uint64_t digest; /* XXH3-64 of the line, and of the file that it names */
     /* owned until the item is encoded: the line, and the text of the file that the line names */
     char *text, *file;
@@ -48,6 +48,10 @@ struct job_item {
 
     struct job_choice *choices; /* owned, [n_prompts * n_choices], index prompt * n_choices + k */
     size_t n_ended;
+    /* What the engine did while the item ran, also for items beside it: bytes moved, and all its
+     * fallbacks until then (borrowed; NULL: none). */
+    uint64_t moved_bytes[SPW_MOVED_COUNT];
+    const json_t *fallbacks;
 };
 void job_item_free(struct job_item *x);
 

@@ -262,6 +262,7 @@ json_t *job_record_error(const struct job_item *x, const struct job_refusal *why
     } else {
         line = openai_line(x, 0, json_null(), CLI_OBJECT(error));
     }
-    cli_json_add(&line, "line", CLI_JSON(x->number));
+    if (x->number)
+        cli_json_add(&line, "line", CLI_JSON(x->number));
     return line;
 }

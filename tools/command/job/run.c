@@ -127,6 +127,17 @@ static void cancel(struct run *r, const struct job_item *x)
     r->n_asked = n;
 }
 
+/* `before`: the counters at the start of the item; else what they have grown by since. */
+static void note_moved(const struct run *r, struct job_item *x, bool before)
+{
+    struct spw_stats stats;
+    spw_engine_stats(r->engine, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        x->moved_bytes[i] =
+            before ? stats.moved_bytes[i] : stats.moved_bytes[i] - x->moved_bytes[i];
+    x->fallbacks = before ? NULL : r->events.fallbacks;
+}
+
 static int submit(struct run *r, struct job_item *x, struct spw_error *err)
 {
     const size_t n = x->n_prompts * x->n_choices;
@@ -140,6 +151,7 @@ static int submit(struct run *r, struct job_item *x, struct spw_error *err)
         r->capacity = 2 * (r->n_asked + n);
     }
     int rc = 0;
+    note_moved(r, x, true);
     for (size_t i = 0; i < n && !rc; i++)
         rc = submit_choice(r, x, i, err);
     if (!rc)
@@ -255,6 +267,7 @@ static int end_item(struct run *r, struct job_item *x, const char *failure)
 {
     struct job_refusal why;
     if (!*failure) {
+        note_moved(r, x, false);
         int code = r->source->answered(r->source->context, x);
         free_item(x);
         return code;

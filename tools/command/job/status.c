@@ -92,7 +92,7 @@ static void show(const struct status *s, const char *name, const struct part *p)
     if (s->knows_missing)
         printf("%" PRIu64 " missing\n", p->n_missing);
     else
-        printf("the input was stdin, so it is not known how many are missing\n");
+        printf("the input cannot be read again, so it is not known how many are missing\n");
 }
 
 int job_status(const struct cli_options *o)

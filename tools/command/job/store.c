@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int job_store_close(struct job_store *s)
 {
@@ -132,7 +133,7 @@ int job_store_begin(struct job_store *s)
         code = write_anew(s, &s->logs[JOB_STATE], begin_state, job_store_open_log);
     if (code)
         return code;
-    int rc = job_syncer_start(&s->syncer, s->in_order, JOB_N_LOGS);
+    int rc = job_syncer_start(&s->syncer, s->in_order, s->n_open);
     s->syncs = !rc;
     return rc ? cli_fail(CLI_FAILED, "a thread was refused: %s", strerror(-rc)) : 0;
 }
@@ -146,12 +147,14 @@ void job_store_begin_pass(struct job_store *s)
 
 static int refuse_changed(const struct job_store *s, const struct job_item *x)
 {
-    char id[128];
+    char id[128], line[96] = "its document";
+    if (x->number)
+        snprintf(line, sizeof line, "line %" PRIu64 " of the input, or the file that it names,",
+                 x->number);
     return cli_fail(CLI_REFUSED,
-                    "%s: has the answer of item %s, but line %" PRIu64
-                    " of the input, or the file that it names, has changed since; give the input "
-                    "that the job was begun with, or another output",
-                    s->logs[JOB_OUTPUT].path, job_value_text(id, x->id), x->number);
+                    "%s: has the answer of item %s, but %s has changed since; give the input that "
+                    "the job was begun with, or another output",
+                    s->logs[JOB_OUTPUT].path, job_value_text(id, x->id), line);
 }
 
 /* An error of this line, which had no id of its own, and has one now. */
@@ -249,6 +252,51 @@ int job_store_commit(struct job_store *s, const struct job_item *x, json_t *line
 int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t *line)
 {
     return commit(s, job_key_of(x), x->digest, line, JOB_HAS_ERROR);
+}
+
+/* ---- parts ---- */
+
+int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t *line)
+{
+    char name[JOB_KEY_BYTES], hex[17];
+    const struct job_key key = job_key_of(x);
+    struct job_entry *e = job_table_add(&s->table, key);
+    if (!e) {
+        json_decref(line);
+        return job_store_no_memory(s);
+    }
+    snprintf(hex, sizeof hex, "%016" PRIx64, x->digest);
+    cli_json_add(&line, "digest", CLI_JSON((const char *)hex));
+    const uint64_t begin = s->logs[JOB_PARTS].end;
+    int code = append(s, JOB_PARTS, line);
+    if (code)
+        return code;
+    json_object_del(s->answers, job_key_text(name, key));
+    e->part_end = s->logs[JOB_PARTS].end;
+    e->part_bytes = e->part_end - begin;
+    return 0;
+}
+
+int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
+{
+    const struct job_entry *e = job_table_find(&s->table, job_key_of(x));
+    const char *digest = NULL;
+    *line = NULL;
+    if (!e || !e->part_end)
+        return 0;
+    char *text = spw_alloc(e->part_bytes);
+    if (!text)
+        return job_store_no_memory(s);
+    const off_t at = (off_t)(e->part_end - e->part_bytes);
+    if (pread(s->logs[JOB_PARTS].fd, text, e->part_bytes, at) == (ssize_t)e->part_bytes)
+        *line = json_loadb(text, e->part_bytes, JSON_ALLOW_NUL, NULL);
+    spw_free(text);
+    digest = json_string_value(json_object_get(*line, "digest"));
+    if (!digest || strtoull(digest, NULL, 16) != x->digest) {
+        json_decref(*line);
+        *line = NULL;
+    }
+    return 0;
 }
 
 /* ---- answers under way ---- */

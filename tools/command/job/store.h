@@ -2,6 +2,7 @@
  *
  *   OUTPUT         one line for each item that has an answer
  *   OUTPUT.errors  one line for each item that has none (--errors gives another name)
+ *   OUTPUT.parts   in a job whose answers are made of parts: one line for each part
  *   OUTPUT.state   first what every run of the job has in common; then the digests of items, and
  *                  tokens of answers that were under way when the job was ended
  *
@@ -23,6 +24,7 @@ struct job_store_options {
      * first one that differs. */
     const json_t *identity;
     const char *input; /* borrowed: where the items come from; NULL: nobody can read it again */
+    bool has_parts;
     bool retry_failed; /* items that had no answer are new */
 };
 int job_store_open(struct job_store **out, const struct job_store_options *o);
@@ -55,6 +57,12 @@ int job_store_begin(struct job_store *s);
 /* Writes the line of an item, and takes its reference; NULL means out of memory. */
 int job_store_commit(struct job_store *s, const struct job_item *x, json_t *line);
 int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t *line);
+
+/* A part of an answer: a later run takes its line, and does not compute the part again. Its id is
+ * no answer's id. Of two lines of one id the later one counts. */
+int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t *line);
+/* *line: the line of the part, owned by the caller; NULL: there is none with this digest. */
+int job_store_part(struct job_store *s, const struct job_item *x, json_t **line);
 
 /* Answers of an item that are under way, so that a later run continues them. `machine`: the
  * backend; others may give other bits. */

@@ -60,44 +60,58 @@ int job_store_open_locked(struct job_log *l, const char *path)
 static int check_apart(const struct job_store *s)
 {
     struct stat st[JOB_N_LOGS];
-    for (int i = 0; i < JOB_N_LOGS; i++) {
-        if (fstat(s->logs[i].fd, &st[i]))
-            return cli_fail(CLI_FAILED, "%s: %s", s->logs[i].path, strerror(errno));
-        for (int k = 0; k < i; k++)
+    for (size_t i = 0; i < s->n_open; i++) {
+        const struct job_log *l = s->in_order[i];
+        if (fstat(l->fd, &st[i]))
+            return cli_fail(CLI_FAILED, "%s: %s", l->path, strerror(errno));
+        for (size_t k = 0; k < i; k++)
             if (st[i].st_dev == st[k].st_dev && st[i].st_ino == st[k].st_ino)
                 return cli_fail(CLI_REFUSED, "%s and %s are one file, expected two",
-                                s->logs[k].path, s->logs[i].path);
+                                s->in_order[k]->path, l->path);
     }
     return 0;
 }
 
 static int open_logs(struct job_store *s, const struct job_store_options *o)
 {
-    char state[4096], errors[4096];
+    char state[4096], parts[4096], errors[4096];
     snprintf(state, sizeof state, "%.4000s.state", o->output);
+    snprintf(parts, sizeof parts, "%.4000s.parts", o->output);
     snprintf(errors, sizeof errors, "%.4000s.errors", o->output);
     int code = job_store_open_locked(&s->logs[JOB_OUTPUT], o->output);
     if (!code)
         code = job_store_open_log(&s->logs[JOB_STATE], state);
+    if (!code && o->has_parts)
+        code = job_store_open_log(&s->logs[JOB_PARTS], parts);
     if (!code && o->errors && strcmp(o->errors, o->output) == 0)
         code = cli_fail(CLI_REFUSED, "%s: found one file for answers and errors, expected two",
                         o->output);
     if (!code)
         code = job_store_open_locked(&s->logs[JOB_ERRORS], o->errors ? o->errors : errors);
+    for (int i = 0; i < JOB_N_LOGS; i++)
+        if (s->logs[i].fd >= 0)
+            s->in_order[s->n_open++] = &s->logs[i];
     return code ? code : check_apart(s);
+}
+
+/* A file beside the state that has something; NULL: none. */
+static const struct job_log *find_results(const struct job_store *s)
+{
+    for (size_t i = 1; i < s->n_open; i++)
+        if (s->in_order[i]->end)
+            return s->in_order[i];
+    return NULL;
 }
 
 /* Reads the state. Nothing has been changed yet: the files may be somebody else's. */
 static int read_state(struct job_store *s)
 {
-    const bool has_results = s->logs[JOB_OUTPUT].end || s->logs[JOB_ERRORS].end;
-    const struct job_log *state = &s->logs[JOB_STATE];
-    if (!state->end && has_results)
+    const struct job_log *state = &s->logs[JOB_STATE], *results = find_results(s);
+    if (!state->end && results)
         return cli_fail(CLI_REFUSED,
                         "%s: found a file that no job has written (%s is empty); give another "
                         "output",
-                        s->logs[s->logs[JOB_OUTPUT].end ? JOB_OUTPUT : JOB_ERRORS].path,
-                        state->path);
+                        results->path, state->path);
     int code = job_store_read(s, state->path, job_store_take_state);
     if (!code && state->end && !s->identity)
         code =
@@ -108,10 +122,10 @@ static int read_state(struct job_store *s)
 
 static int cut_torn_lines(struct job_store *s)
 {
-    for (int i = 0; i < JOB_N_LOGS; i++) {
-        int rc = job_log_cut_torn_line(&s->logs[i]);
+    for (size_t i = 0; i < s->n_open; i++) {
+        int rc = job_log_cut_torn_line(s->in_order[i]);
         if (rc)
-            return cli_fail(CLI_FAILED, "%s: %s", s->logs[i].path, strerror(-rc));
+            return cli_fail(CLI_FAILED, "%s: %s", s->in_order[i]->path, strerror(-rc));
     }
     return 0;
 }
@@ -155,8 +169,9 @@ static int read_earlier(struct job_store *s, const struct job_store_options *o)
         code = job_store_read(s, s->logs[JOB_OUTPUT].path, job_store_take_answer);
     if (!code)
         code = job_store_read(s, s->logs[JOB_ERRORS].path, job_store_take_error);
-    const bool has_results = s->logs[JOB_OUTPUT].end || s->logs[JOB_ERRORS].end;
-    if (!code && s->identity && (has_results || json_object_size(s->answers)))
+    if (!code && o->has_parts)
+        code = job_store_read(s, s->logs[JOB_PARTS].path, job_store_take_part);
+    if (!code && s->identity && (find_results(s) || json_object_size(s->answers)))
         code = check_identity(s, o->identity);
     return code;
 }
@@ -180,10 +195,8 @@ int job_store_open(struct job_store **out, const struct job_store_options *o)
     struct job_store *s = *out = spw_alloc_zero(1, sizeof *s);
     if (!s)
         return cli_fail(CLI_FAILED, "%s: out of memory", o->output);
-    for (int i = 0; i < JOB_N_LOGS; i++) {
+    for (int i = 0; i < JOB_N_LOGS; i++)
         s->logs[i].fd = -1;
-        s->in_order[i] = &s->logs[i];
-    }
     s->answers = json_object();
     int code = open_logs(s, o);
     if (!code)

@@ -8,12 +8,14 @@
 #include "tools/command/job/store.h"
 #include "tools/command/job/store_table.h"
 
-enum { JOB_STATE, JOB_OUTPUT, JOB_ERRORS, JOB_N_LOGS }; /* in the order in which they are synced */
+/* In the order in which they are synced. */
+enum { JOB_STATE, JOB_PARTS, JOB_OUTPUT, JOB_ERRORS, JOB_N_LOGS };
 enum { JOB_STATE_VERSION = 1, JOB_KEY_BYTES = 33 };
 
 struct job_store {
-    struct job_log logs[JOB_N_LOGS];
+    struct job_log logs[JOB_N_LOGS]; /* JOB_PARTS is open if the job has parts */
     struct job_log *in_order[JOB_N_LOGS];
+    size_t n_open;
     struct job_syncer syncer;
     bool syncs;
     struct job_table table;
@@ -45,6 +47,7 @@ int job_store_read(struct job_store *s, const char *path,
                    int (*take)(struct job_store *s, const char *path, const struct job_line *line));
 int job_store_take_answer(struct job_store *s, const char *path, const struct job_line *line);
 int job_store_take_error(struct job_store *s, const char *path, const struct job_line *line);
+int job_store_take_part(struct job_store *s, const char *path, const struct job_line *line);
 int job_store_take_state(struct job_store *s, const char *path, const struct job_line *line);
 /* The item is new again. */
 void job_store_forget_error(struct job_store *s, struct job_entry *e);

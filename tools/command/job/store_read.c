@@ -126,6 +126,21 @@ int job_store_take_error(struct job_store *s, const char *path, const struct job
     return take_ended(s, path, line, JOB_HAS_ERROR);
 }
 
+int job_store_take_part(struct job_store *s, const char *path, const struct job_line *line)
+{
+    char name[JOB_KEY_BYTES];
+    struct job_key key;
+    if (!job_key_of_line(line, &key))
+        return refuse_line(path, line);
+    struct job_entry *e = job_table_add(&s->table, key);
+    if (!e)
+        return job_store_no_memory(s);
+    e->part_end = line->offset + line->bytes + 1;
+    e->part_bytes = line->bytes + 1;
+    json_object_del(s->answers, job_key_text(name, key));
+    return 0;
+}
+
 static char *copy_text(const json_t *value)
 {
     return json_is_string(value) ? spw_strdup(json_string_value(value)) : NULL;

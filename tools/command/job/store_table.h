@@ -16,7 +16,8 @@ enum job_ended { JOB_NOT_ENDED, JOB_HAS_ANSWER, JOB_HAS_ERROR };
 struct job_entry {
     struct job_key key; /* 0, 0: the place is empty */
     uint64_t digest;
-    uint32_t pass; /* the last pass that has met it; 0: none */
+    uint64_t part_end, part_bytes; /* the line of a part in its file; 0: there is none */
+    uint32_t pass;                 /* the last pass that has met it; 0: none */
     enum job_ended ended;
     bool has_digest;
 };

@@ -27,8 +27,10 @@ static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
                                                    {"never", CLI_PROGRESS_NEVER},
                                                    {NULL, 0}};
+static const struct cli_choice strategies[] = {
+    {"auto", 0}, {"whole", 1}, {"map-reduce", 2}, {NULL, 0}};
 
-#define JOBS CLI_BATCH
+#define JOBS (CLI_BATCH | CLI_SUMMARIZE)
 #define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT | JOBS) /* commands that compute */
 #define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS)
 #define PROMPTED (CLI_GENERATE | CLI_PLAN)
@@ -55,6 +57,10 @@ const struct cli_row cli_rows[] = {
      "answer only part I of N parts, counted from 0. Items are distributed by their ids. Each part "
      "has an output of its own",
      FIELD(shard)},
+    {"instructions", CLI_FILE_IN, CLI_SUMMARIZE, "Input", "DIR",
+     "a folder with texts that tell the model what to do: whole.txt, part.txt, merge.txt (those of "
+     "spillway)",
+     FIELD(instructions)},
     {"messages", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
      "a conversation to answer: a list of {\"role\": ..., \"content\": ...}; - means stdin. The "
      "command prints one answer and ends",
@@ -90,9 +96,21 @@ const struct cli_row cli_rows[] = {
      "the saved run had not printed: both outputs together are the output of one run",
      FIELD(resume)},
 
+    {"strategy", CLI_CHOICE, CLI_SUMMARIZE, "Generation", "HOW",
+     "whole: one pass over the whole document. map-reduce: summaries of parts, which are merged. "
+     "auto: whole, if the model's context and the budgets hold the document (auto)",
+     FIELD(strategy), .choices = strategies},
+    {"length", CLI_TEXT, CLI_SUMMARIZE, "Generation", "WORDS",
+     "the length that the model is asked for: short (100 words), medium (250), long (600), or a "
+     "number of words (medium)",
+     FIELD(length)},
+    {"language", CLI_TEXT, CLI_SUMMARIZE, "Generation", "NAME",
+     "the language of the summaries (that of the document)", FIELD(language)},
+    {"focus", CLI_TEXT, CLI_SUMMARIZE, "Generation", "TEXT",
+     "what the summaries pay special attention to", FIELD(focus)},
     {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT | JOBS, "Generation", "N",
      "the largest number of new tokens; with --resume this includes the tokens of the saved run "
-     "(128; chat: 4096, or what fits into the context)",
+     "(128; chat: 4096, or what fits into the context; summarize: 3 for each word of --length)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
      "end the answer before this text; may be given many times", FIELD(stop)},
@@ -246,6 +264,10 @@ const struct cli_row cli_rows[] = {
      "the answers, one line for each item, in the order in which they are complete. A command that "
      "was interrupted continues if it is given again",
      FIELD(output)},
+    {"out-dir", CLI_TEXT, CLI_SUMMARIZE, "Output", "DIR",
+     "a folder for one text file for each document, and for the lines: it becomes "
+     "DIR/summaries.jsonl. The command creates it",
+     FIELD(out_dir)},
     {"errors", CLI_FILE_OUT, JOBS, "Output", "FILE.jsonl",
      "the items that have no answer, and why (OUTPUT.errors)", FIELD(errors)},
     {"retry-failed", CLI_FLAG, JOBS, "Output", NULL,

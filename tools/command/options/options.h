@@ -72,6 +72,8 @@ struct cli_options {
     const char *messages, *system, *tools, *documents;
     const char *input, *output, *errors, *shard; /* of a job */
     struct cli_strings paths;                    /* operands after the first one */
+    const char *out_dir, *instructions, *length, *language, *focus;
+    int strategy;
     bool retry_failed, status;
     bool no_special, decode, allow_long_context;
 
@@ -144,6 +146,7 @@ enum {
     CLI_CACHE = 1 << 9,
     CLI_CHECK_KV = 1 << 10,
     CLI_BATCH = 1 << 11,
+    CLI_SUMMARIZE = 1 << 12,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

@@ -21,7 +21,7 @@ json_t *cli_report_tiers(uint64_t device, uint64_t host, uint64_t disk)
     return CLI_OBJECT(fields);
 }
 
-static json_t *moved_json(const uint64_t moved[SPW_MOVED_COUNT])
+json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT])
 {
     json_t *o = json_object();
     for (size_t i = 0; i < SPW_MOVED_COUNT; i++)
@@ -219,9 +219,9 @@ static json_t *plan_disk(const struct spw_plan_info *p)
 static json_t *plan_moved(const struct spw_plan_info *p, const uint64_t *run)
 {
     const struct cli_field fields[] = {
-        {"prefill", moved_json(p->prefill_moved_bytes)},
-        {"decode_step", moved_json(p->decode_moved_bytes)},
-        {"run", CLI_OR_NULL(run, moved_json(run))},
+        {"prefill", cli_report_moved(p->prefill_moved_bytes)},
+        {"decode_step", cli_report_moved(p->decode_moved_bytes)},
+        {"run", CLI_OR_NULL(run, cli_report_moved(run))},
     };
     return CLI_OBJECT(fields);
 }

@@ -21,6 +21,8 @@ void cli_report_prefix(json_t **into, const struct spw_engine *e, const struct c
 json_t *cli_report_waterlines(const struct spw_waterlines *w);
 /* {"device": ..., "host": ..., "disk": ...} */
 json_t *cli_report_tiers(uint64_t device, uint64_t host, uint64_t disk);
+/* {"host_to_device": ...} */
+json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT]);
 json_t *cli_report_tokens(const int32_t *tokens, size_t n);
 json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const uint64_t *run);
 

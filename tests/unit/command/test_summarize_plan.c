@@ -1,0 +1,95 @@
+/* The windows of requests, the levels of merges and the names of files, on random numbers. */
+#include "tests/check.h"
+#include "tools/command/job/summarize_plan.h"
+#include "tools/command/options/options.h"
+
+#include <string.h>
+
+const struct cli_command cli_commands[] = {{.name = NULL}};
+
+static uint64_t state;
+
+static uint64_t draw(uint64_t n)
+{
+    return check_random(&state) % n;
+}
+
+/* Every request fits its window, and summaries become fewer until one is left. */
+static void check_window(void)
+{
+    const uint64_t tokens = 1 + draw(20000), answer = 1 + draw(2000);
+    const size_t part = draw(600), merge = draw(600);
+    struct job_window w;
+    if (job_window_plan(&w, tokens, part, merge, answer)) {
+        CHECK(tokens < part + merge + 3 * answer + 200);
+        return;
+    }
+    CHECK(w.part > 0 && w.part_answer > 0 && w.part_answer <= answer);
+    CHECK(part + w.part + w.part_answer <= tokens);
+    CHECK(merge + w.merge + answer <= tokens);
+    CHECK(3 * w.part_answer <= w.merge);
+    size_t levels = 0;
+    for (size_t n = 2 + draw(5000); n > 1; levels++) {
+        const size_t longest = 1 + draw(w.part_answer);
+        const size_t merges = job_merge_count(&w, n, longest);
+        CHECK(merges >= 1 && merges < n);
+        CHECK(job_merge_first(n, merges, 0) == 0 && job_merge_first(n, merges, merges) == n);
+        for (size_t i = 0; i < merges; i++) {
+            const size_t count = job_merge_first(n, merges, i + 1) - job_merge_first(n, merges, i);
+            CHECK(count >= 2 && count * longest <= w.merge);
+        }
+        n = merges;
+    }
+    CHECK(levels <= 13); /* at least halves 5,000 summaries */
+}
+
+static void check_no_room(void)
+{
+    struct job_window w;
+    CHECK(job_window_plan(&w, 100, 90, 10, 10) == -E2BIG);
+    CHECK(job_window_plan(&w, 100, 10, 90, 10) == -E2BIG);
+    CHECK(job_window_plan(&w, 100, 10, 10, 90) == -E2BIG);
+    CHECK(job_window_plan(&w, 200, 10, 10, 30) == 0);
+}
+
+static void check_names(void)
+{
+    static const char *const ids[] = {
+        "a.txt",   "a/b",      "a_b",     "..", ".",     "",   ".hidden", "../../etc/passwd",
+        "a\nb",    "a b",      "-rf",     "A",  "\"x\"", "\\", "*",       "a_b-0123456789abcdef",
+        "a/b.txt", "\xc3\xa4", "\xc3\xb6"};
+    enum { N = sizeof ids / sizeof *ids };
+    char names[N][JOB_NAME_BYTES];
+    for (size_t i = 0; i < N; i++) {
+        job_file_name(names[i], ids[i]);
+        CHECK(names[i][0] != '.' && names[i][0] != '-' && names[i][0]);
+        CHECK(!strpbrk(names[i], "/\n\"\\* "));
+        CHECK(strcmp(names[i] + strlen(names[i]) - 4, ".txt") == 0);
+        for (size_t k = 0; k < i; k++)
+            CHECK(strcmp(names[i], names[k]) != 0);
+    }
+    CHECK(strcmp(names[0], "a.txt.txt") == 0);
+    /* The name of one id is another id. */
+    char id[JOB_NAME_BYTES], name[JOB_NAME_BYTES], other[JOB_NAME_BYTES];
+    job_file_name(name, "a/b");
+    snprintf(id, sizeof id, "%.*s", (int)strlen(name) - 4, name);
+    job_file_name(other, id);
+    CHECK(strcmp(name, other) != 0);
+    char longer[1000];
+    memset(longer, 'x', sizeof longer);
+    longer[999] = 0;
+    job_file_name(name, longer);
+    longer[998] = 'y';
+    job_file_name(other, longer);
+    CHECK(strcmp(name, other) != 0 && strlen(name) < JOB_NAME_BYTES);
+}
+
+int main(void)
+{
+    state = check_seed();
+    for (int i = 0; i < 2000; i++)
+        check_window();
+    check_no_room();
+    check_names();
+    return check_done();
+}
