@@ -399,6 +399,10 @@ static void test_shards(void)
 {
     for (int i = 0; i < 2; i++)
         CHECK(sh("$S summarize m docs --output s%d.jsonl --shard %d/2 " OPTIONS, i, i) == 0);
+    CHECK(sh("$S batch --status s0.jsonl s1.jsonl") == 0);
+    CHECK(strstr(out, "all: 4 done, 0 failed, 0 missing"));
+    CHECK(sh("cp s0.jsonl.state t.jsonl.state && : > t.jsonl && $S batch --status t.jsonl") == 1);
+    CHECK(!strstr(out, " 0 missing"));
     CHECK(sh("cat s0.jsonl s1.jsonl > s.jsonl") == 0);
     CHECK(same_lines("s.jsonl", "u.jsonl"));
 }

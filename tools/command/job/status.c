@@ -66,6 +66,11 @@ static int open_part(struct status *s, struct part *p, const char *output)
     struct job_totals totals = job_store_totals(p->store);
     p->n_done = totals.n_done;
     p->n_failed = totals.n_failed;
+    uint64_t n;
+    if (job_store_expected(p->store, &n)) {
+        p->n_missing = spw_sub_u64(n, p->n_done + p->n_failed);
+        return 0;
+    }
     if (!job_store_input(p->store)) {
         s->knows_missing = false;
         return 0;
@@ -92,7 +97,7 @@ static void show(const struct status *s, const char *name, const struct part *p)
     if (s->knows_missing)
         printf("%" PRIu64 " missing\n", p->n_missing);
     else
-        printf("the input cannot be read again, so it is not known how many are missing\n");
+        printf("the input was stdin, so it is not known how many are missing\n");
 }
 
 int job_status(const struct cli_options *o)

@@ -31,6 +31,18 @@ const char *job_store_errors_path(const struct job_store *s)
     return s->logs[JOB_ERRORS].path;
 }
 
+void job_store_expect(struct job_store *s, uint64_t n_items)
+{
+    s->is_counted = true;
+    s->n_expected = n_items;
+}
+
+bool job_store_expected(const struct job_store *s, uint64_t *n_items)
+{
+    *n_items = s->n_expected;
+    return s->is_counted;
+}
+
 const char *job_store_input(const struct job_store *s)
 {
     return s->input;
@@ -63,6 +75,7 @@ static int begin_state(struct job_store *s, FILE *file)
         {"started", CLI_JSON((int64_t)s->started)},
         {"errors", CLI_JSON((const char *)s->errors)},
         {"input", CLI_JSON((const char *)s->input)},
+        {s->is_counted ? "items" : NULL, CLI_JSON(s->n_expected)},
         {"identity", json_incref(s->identity)},
     };
     json_t *first = CLI_OBJECT(fields);

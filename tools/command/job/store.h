@@ -34,6 +34,10 @@ int job_store_close(struct job_store *s);
 /* Reads the files of a job that another process may be writing, for job_store_meet alone. */
 int job_store_look(struct job_store **out, const char *output);
 const char *job_store_errors_path(const struct job_store *s);
+/* How many items the job has, if it has no lines of input that can be counted. Call it before
+ * job_store_begin. job_store_expected: false: not known. */
+void job_store_expect(struct job_store *s, uint64_t n_items);
+bool job_store_expected(const struct job_store *s, uint64_t *n_items);
 const char *job_store_input(const struct job_store *s); /* NULL: not known */
 const json_t *job_store_identity(const struct job_store *s);
 

@@ -23,6 +23,8 @@ struct job_store {
     json_t *identity;
     char *input;  /* owned; NULL: not known */
     char *errors; /* owned: the file of errors that the job was begun with; NULL: OUTPUT.errors */
+    bool is_counted;     /* n_expected is known */
+    uint64_t n_expected; /* items */
     time_t started;
     uint32_t pass;
     struct job_totals totals;

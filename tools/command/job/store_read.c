@@ -154,6 +154,8 @@ static int take_common(struct job_store *s, const char *path, const struct job_l
     const int64_t found = json_integer_value(version);
     s->started = (time_t)json_integer_value(json_object_get(parsed, "started"));
     s->identity = json_incref(json_object_get(parsed, "identity"));
+    s->is_counted = json_object_get(parsed, "items");
+    s->n_expected = (uint64_t)json_integer_value(json_object_get(parsed, "items"));
     s->input = copy_text(json_object_get(parsed, "input"));
     s->errors = copy_text(json_object_get(parsed, "errors"));
     json_decref(parsed);

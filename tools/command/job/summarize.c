@@ -410,6 +410,7 @@ static int summarize(struct job_summarize *s)
     int code = compare_documents(s, &run.longest);
     if (!code && s->n_new)
         code = expect_lengths(s, &run);
+    job_store_expect(s->store, s->n_total);
     if (!code)
         code = job_store_begin(s->store);
     if (code)
