@@ -505,6 +505,7 @@ int spw_session_resume(struct spw_session **out, struct spw_engine *e, const str
     SPW_TRY(check_fits(v, e, err));
     SPW_TRY(spw_session_open(out, e, err));
     struct spw_session *s = *out;
+    spw_engine_drop_aside(e); /* the frames are shared anew */
     spw_kv_write_again(e->kv);
     spw_engine_share(e);
     int rc = spw_snapshot_read(s, v->pack, v->info.n_tokens, err);

@@ -610,6 +610,40 @@ static void check_fork(void)
     room_close(&x);
 }
 
+/* A session is resumed from its file while a step waits: it gets its share of the frames, and the
+ * step is dropped. */
+static void check_resume(void)
+{
+    struct room x;
+    struct spw_error err = {0};
+    float right[MOST_VOCAB];
+    struct spw_saved *saved = NULL;
+    room_open(&x, 3);
+    struct life plain = {.dir = x.dir};
+    struct spw_session *s = run_session(x.e);
+    run_to(s, x.e, x.ids[1], LENGTH);
+    CHECK_MSG(!spw_session_save(s, x.file, NULL, 0, NULL, &err), "%s", err.text);
+    spw_session_close(s);
+    s = run_session(x.e);
+    const struct spw_span span = {s, x.ids[0], LENGTH, 1};
+    for (x.n_passes = 0; x.n_passes < 2;)
+        CHECK(sync_chunks(x.e, &span, 1, 2, &err) == -EAGAIN);
+    struct spw_session *again = NULL;
+    CHECK_MSG(!spw_saved_open(&saved, x.file, &err), "%s", err.text);
+    CHECK_MSG(!spw_session_resume(&again, x.e, saved, &err), "%s", err.text);
+    spw_saved_close(saved);
+    CHECK(!x.e->n_aside);
+    expected(&plain, x.ids[0], LENGTH, right);
+    run_to(s, x.e, x.ids[0], LENGTH);
+    CHECK(run_same(spw_session_logits(s), right, spw_engine_config(x.e)->vocab));
+    expected(&plain, x.ids[1], LENGTH + 1, right);
+    run_to(again, x.e, x.ids[1], LENGTH + 1);
+    CHECK(run_same(spw_session_logits(again), right, spw_engine_config(x.e)->vocab));
+    spw_session_close(again);
+    spw_session_close(s);
+    room_close(&x);
+}
+
 /* As if a tile that the running step has quantized were not finite. */
 static void set_flag(struct spw_engine *e)
 {
@@ -682,6 +716,7 @@ int main(void)
     check_other_plan();
     check_reuse();
     check_fork();
+    check_resume();
     check_loads(false);
     check_loads(true);
     check_draw(UINT64_C(7823087550272311987), 1); /* tiles of two layers change places */
