@@ -137,6 +137,7 @@ struct spw_engine {
     struct spw_batch *batch;    /* the open one, borrowed; NULL: none */
     struct spw_session **aside; /* [n_aside], of the step that was set aside; 0: none was */
     uint32_t n_aside;
+    uint32_t aside_tries; /* how often this step ran again because tiles were lost */
     struct spw_event_queue events;
     bool (*look)(void *context); /* for tests: called where options.interrupt is read */
     void *look_context;

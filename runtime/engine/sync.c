@@ -243,16 +243,19 @@ static void set_starts(struct spw_engine *e)
 }
 
 /* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
- * the prefix cache was at fault. */
+ * the prefix cache was at fault. The parts of a step that is set aside have their tries together.
+ */
 static int run_and_recover(struct spw_engine *e, struct delivery *d)
 {
-    for (int i = 0;; i++) {
+    for (uint32_t i = e->step.sessions[0]->is_aside ? e->aside_tries : 0;; i++) {
         spw_engine_continue_aside(e);
         e->step.runs = true;
         int rc =
             spw_executor_step(e->executor, e->step.items, e->step.n, d->most_chunks, deliver, d);
         e->step.runs = false;
         bool again = rc == -EDOM ? distrust(e) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
+        if (rc == -EAGAIN)
+            e->aside_tries = i;
         if (!again)
             return rc;
         SPW_TRY(recover(e));
