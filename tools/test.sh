@@ -48,7 +48,7 @@ full_debug+='|test_(budgets|chat|check_kv|drive)'
 full_debug+='|test_(gate|interrupt|on_oom|ops_probe)|test_cuda_(goldens|engine)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
 # A new test is in until this list names it. test_engine covers prefixes.
-never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|rope|safetensors|sampler)'
+never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|lines|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'

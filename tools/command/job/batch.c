@@ -63,9 +63,12 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
                        "found a line of more than %" PRIu64
                        " MiB; put the text into a file, and give its name as \"file\"",
                        JOB_MAX_LINE_BYTES >> 20);
-        if (job_shard_has(&b->shard, x))
+        rc = job_shard_has(&b->shard, x);
+        if (rc > 0)
             return 1;
         job_item_free(x);
+        if (rc)
+            return rc;
     }
     return rc;
 }

@@ -16,15 +16,17 @@ bool job_shard_parse(const char *text, struct job_shard *out)
     return out->index < out->n;
 }
 
-bool job_shard_has(const struct job_shard *s, const struct job_item *x)
+int job_shard_has(const struct job_shard *s, const struct job_item *x)
 {
     char number[24];
     if (!s->n)
-        return true;
-    char *id = x->id ? json_dumps(x->id, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+        return 1;
+    char *id = x->id ? cli_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    if (x->id && !id)
+        return -ENOMEM;
     snprintf(number, sizeof number, "%" PRIu64, x->number);
     const char *name = id ? id : number;
     uint64_t hash = XXH3_64bits(name, strlen(name));
-    free(id);
+    spw_free(id);
     return hash % s->n == s->index;
 }

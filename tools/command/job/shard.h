@@ -10,7 +10,7 @@ struct job_shard {
 /* "0/4" to "3/4". False: the text is something else. */
 bool job_shard_parse(const char *text, struct job_shard *out);
 /* A function of the item's id alone (of the number of its line, if it has none), so that all
- * processes agree. */
-bool job_shard_has(const struct job_shard *s, const struct job_item *x);
+ * processes agree. 1: the item is one of them; 0: it is not; -ENOMEM. */
+int job_shard_has(const struct job_shard *s, const struct job_item *x);
 
 #endif

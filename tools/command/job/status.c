@@ -35,7 +35,9 @@ static int count_missing(struct part *p)
     enum job_standing standing;
     int rc = job_lines_open(&lines, job_store_input(p->store)), code = 0;
     snprintf(folder, sizeof folder, "%s", job_store_input(p->store));
-    *strrchr(folder, '/') = '\0'; /* the store has the whole name */
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        *slash = '\0';
     job_store_begin_pass(p->store);
     while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
         rc = 0;
@@ -43,9 +45,11 @@ static int count_missing(struct part *p)
             continue;
         why.message[0] = '\0';
         job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);
-        if (job_shard_has(&p->shard, &x)) {
+        rc = job_shard_has(&p->shard, &x);
+        if (rc > 0) {
+            rc = 0;
             code = job_store_meet(p->store, &x, &standing);
-            p->n_missing += standing == JOB_NEW || standing == JOB_DUPLICATE;
+            p->n_missing += !code && (standing == JOB_NEW || standing == JOB_DUPLICATE);
         }
         job_item_free(&x);
     }

@@ -4,6 +4,7 @@
 #include "tools/command/job/lines.h"
 #include "tools/command/output/output.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,22 @@ static int write_anew(struct job_store *s, struct job_log *l,
     return code ? code : open(l, path);
 }
 
+/* Writes the names of a folder's files to the drive: after a loss of power, OUTPUT must not be
+ * there without its state. */
+static int sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1,
+             slash ? path : ".");
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* EINVAL: this file system has no such call */
+    int rc = fd < 0 || (fsync(fd) && errno != EINVAL) ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return rc ? cli_fail(CLI_FAILED, "%s: %s", folder, strerror(-rc)) : 0;
+}
+
 /* The errors first: until they are gone, the state has the digests of their lines, which say that
  * these lines were corrected. */
 int job_store_begin(struct job_store *s)
@@ -144,6 +161,10 @@ int job_store_begin(struct job_store *s)
     s->forgets = false;
     if (!code)
         code = write_anew(s, &s->logs[JOB_STATE], begin_state, job_store_open_log);
+    if (!code)
+        code = sync_folder(s->logs[JOB_OUTPUT].path);
+    if (!code)
+        code = sync_folder(s->logs[JOB_ERRORS].path);
     if (code)
         return code;
     int rc = job_syncer_start(&s->syncer, s->in_order, s->n_open);
@@ -180,7 +201,11 @@ static void forget_line(struct job_store *s, uint64_t number)
 
 int job_store_meet(struct job_store *s, const struct job_item *x, enum job_standing *out)
 {
-    struct job_entry *e = job_table_add(&s->table, job_key_of(x));
+    struct job_key key;
+    int code = job_key_of(x, &key);
+    if (code)
+        return code;
+    struct job_entry *e = job_table_add(&s->table, key);
     if (e && e->pass == s->pass) {
         e = job_table_add(&s->table, job_key_of_number(x->number));
         *out = JOB_DUPLICATE;
@@ -210,12 +235,12 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
 /* Takes the reference of `line`. */
 static int append(struct job_store *s, int log, json_t *line)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    char *text = line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(line);
     if (!text)
         return job_store_no_memory(s);
     int rc = job_log_append(&s->logs[log], text, strlen(text));
-    free(text);
+    spw_free(text);
     int failed = job_syncer_note(&s->syncer);
     rc = rc ? rc : failed;
     return rc ? cli_fail(CLI_FAILED,
@@ -236,12 +261,14 @@ static json_t *state_line(struct job_key key, uint64_t digest)
     return CLI_OBJECT(fields);
 }
 
-static int commit(struct job_store *s, struct job_key key, uint64_t digest, json_t *line,
-                  enum job_ended ended)
+static int commit(struct job_store *s, const struct job_item *x, json_t *line, enum job_ended ended)
 {
     char name[JOB_KEY_BYTES];
-    struct job_entry *e = job_table_add(&s->table, key);
-    int code = e ? append(s, JOB_STATE, state_line(key, digest)) : job_store_no_memory(s);
+    struct job_key key;
+    int code = job_key_of(x, &key);
+    struct job_entry *e = code ? NULL : job_table_add(&s->table, key);
+    if (!code)
+        code = e ? append(s, JOB_STATE, state_line(key, x->digest)) : job_store_no_memory(s);
     if (code) {
         json_decref(line);
         return code;
@@ -251,7 +278,7 @@ static int commit(struct job_store *s, struct job_key key, uint64_t digest, json
         return code;
     json_object_del(s->answers, job_key_text(name, key));
     e->ended = ended;
-    e->digest = digest;
+    e->digest = x->digest;
     e->has_digest = true;
     ++*(ended == JOB_HAS_ANSWER ? &s->totals.n_done : &s->totals.n_failed);
     return 0;
@@ -259,12 +286,12 @@ static int commit(struct job_store *s, struct job_key key, uint64_t digest, json
 
 int job_store_commit(struct job_store *s, const struct job_item *x, json_t *line)
 {
-    return commit(s, job_key_of(x), x->digest, line, JOB_HAS_ANSWER);
+    return commit(s, x, line, JOB_HAS_ANSWER);
 }
 
 int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t *line)
 {
-    return commit(s, job_key_of(x), x->digest, line, JOB_HAS_ERROR);
+    return commit(s, x, line, JOB_HAS_ERROR);
 }
 
 /* ---- parts ---- */
@@ -272,16 +299,17 @@ int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t
 int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t *line)
 {
     char name[JOB_KEY_BYTES], hex[17];
-    const struct job_key key = job_key_of(x);
-    struct job_entry *e = job_table_add(&s->table, key);
+    struct job_key key;
+    int code = job_key_of(x, &key);
+    struct job_entry *e = code ? NULL : job_table_add(&s->table, key);
     if (!e) {
         json_decref(line);
-        return job_store_no_memory(s);
+        return code ? code : job_store_no_memory(s);
     }
     snprintf(hex, sizeof hex, "%016" PRIx64, x->digest);
     cli_json_add(&line, "digest", CLI_JSON((const char *)hex));
     const uint64_t begin = s->logs[JOB_PARTS].end;
-    int code = append(s, JOB_PARTS, line);
+    code = append(s, JOB_PARTS, line);
     if (code)
         return code;
     json_object_del(s->answers, job_key_text(name, key));
@@ -292,9 +320,13 @@ int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t 
 
 int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
 {
-    const struct job_entry *e = job_table_find(&s->table, job_key_of(x));
+    struct job_key key;
     const char *digest = NULL;
     *line = NULL;
+    int code = job_key_of(x, &key);
+    if (code)
+        return code;
+    const struct job_entry *e = job_table_find(&s->table, key);
     if (!e || !e->part_end)
         return 0;
     char *text = spw_alloc(e->part_bytes);
@@ -331,13 +363,17 @@ static json_t *answer_json(const struct spw_result *r)
 int job_store_keep_answers(struct job_store *s, const struct job_item *x, const char *machine)
 {
     char name[JOB_KEY_BYTES];
-    json_t *line = state_line(job_key_of(x), x->digest), *answers = json_array();
+    struct job_key key;
+    int code = job_key_of(x, &key);
+    if (code)
+        return code;
+    json_t *line = state_line(key, x->digest), *answers = json_array();
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
         cli_json_append(&answers, answer_json(&x->choices[i].result));
     cli_json_add(&line, "machine", CLI_JSON(machine));
     cli_json_add(&line, "answers", answers);
     if (line)
-        json_object_set(s->answers, job_key_text(name, job_key_of(x)), line);
+        json_object_set(s->answers, job_key_text(name, key), line);
     return append(s, JOB_STATE, line);
 }
 
@@ -345,7 +381,11 @@ int job_store_answer(struct job_store *s, const struct job_item *x, size_t choic
                      const char *machine, struct job_kept *out)
 {
     char name[JOB_KEY_BYTES];
-    const json_t *kept = json_object_get(s->answers, job_key_text(name, job_key_of(x)));
+    struct job_key key;
+    int code = job_key_of(x, &key);
+    if (code)
+        return code;
+    const json_t *kept = json_object_get(s->answers, job_key_text(name, key));
     const json_t *answer = json_array_get(json_object_get(kept, "answers"), choice);
     const json_t *tokens = json_object_get(answer, "tokens");
     const char *hash = json_string_value(json_object_get(answer, "logits_hash"));

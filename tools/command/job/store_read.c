@@ -24,12 +24,15 @@ struct job_key job_key_of_number(uint64_t number)
     return key_of_text(text);
 }
 
-struct job_key job_key_of(const struct job_item *x)
+int job_key_of(const struct job_item *x, struct job_key *out)
 {
-    char *text = x->id ? json_dumps(x->id, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    struct job_key key = text ? key_of_text(text) : job_key_of_number(x->number);
-    free(text);
-    return key;
+    char *text =
+        x->id ? cli_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    if (x->id && !text)
+        return cli_fail(CLI_FAILED, "line %" PRIu64 ": out of memory", x->number);
+    *out = text ? key_of_text(text) : job_key_of_number(x->number);
+    spw_free(text);
+    return 0;
 }
 
 const char *job_key_text(char buffer[JOB_KEY_BYTES], struct job_key key)
@@ -83,13 +86,15 @@ bool job_key_of_line(const struct job_line *line, struct job_key *out)
     struct job_refusal why;
     struct job_item x;
     job_item_parse(&x, &reader, line->text, line->bytes, line->number, &why);
-    bool is_found = x.id && !json_is_null(x.id);
-    *out = job_key_of(&x);
+    bool is_found = x.id && !json_is_null(x.id) && !job_key_of(&x, out);
     job_item_free(&x);
     if (!is_found) {
         json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
         const json_t *number = json_object_get(parsed, "line");
-        is_found = json_is_integer(number);
+        const json_t *id = json_object_get(parsed, "custom_id");
+        id = id ? id : json_object_get(parsed, "id");
+        /* With an id memory was short above. */
+        is_found = json_is_integer(number) && (!id || json_is_null(id));
         *out = job_key_of_number((uint64_t)json_integer_value(number));
         json_decref(parsed);
     }
@@ -141,9 +146,11 @@ int job_store_take_part(struct job_store *s, const char *path, const struct job_
     return 0;
 }
 
-static char *copy_text(const json_t *value)
+/* NULL for any other value. False: out of memory. */
+static bool copy_text(char **out, const json_t *value)
 {
-    return json_is_string(value) ? spw_strdup(json_string_value(value)) : NULL;
+    *out = json_is_string(value) ? spw_strdup(json_string_value(value)) : NULL;
+    return *out || !json_is_string(value);
 }
 
 /* The first line: see begin_state. */
@@ -156,9 +163,11 @@ static int take_common(struct job_store *s, const char *path, const struct job_l
     s->identity = json_incref(json_object_get(parsed, "identity"));
     s->is_counted = json_object_get(parsed, "items");
     s->n_expected = (uint64_t)json_integer_value(json_object_get(parsed, "items"));
-    s->input = copy_text(json_object_get(parsed, "input"));
-    s->errors = copy_text(json_object_get(parsed, "errors"));
+    bool has_all = copy_text(&s->input, json_object_get(parsed, "input"));
+    has_all &= copy_text(&s->errors, json_object_get(parsed, "errors"));
     json_decref(parsed);
+    if (!has_all)
+        return job_store_no_memory(s);
     if (found > 0 && found != JOB_STATE_VERSION)
         return cli_fail(CLI_REFUSED,
                         "%s: found a state of version %" PRId64 ", expected %d; use the version of "
@@ -194,9 +203,9 @@ int job_store_take_state(struct job_store *s, const char *path, const struct job
 /* An option's value as a user would write it. */
 const char *job_value_text(char buffer[128], const json_t *value)
 {
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = value ? cli_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     snprintf(buffer, 128, "%s", text ? text : "nothing");
-    free(text);
+    spw_free(text);
     return buffer;
 }
 

@@ -86,6 +86,39 @@ static int fail_stdout(int rc)
     return cli_fail(CLI_FAILED, "stdout: %s", strerror(-rc));
 }
 
+struct dump {
+    char *text;
+    size_t n, capacity;
+    bool has_failed;
+};
+
+static int add(const char *text, size_t bytes, void *context)
+{
+    struct dump *d = context;
+    if (d->n + bytes + 1 > d->capacity) {
+        size_t capacity = 2 * (d->n + bytes + 1);
+        char *grown = d->has_failed ? NULL : spw_realloc(d->text, capacity);
+        d->has_failed = !grown;
+        if (!grown)
+            return -1;
+        d->text = grown;
+        d->capacity = capacity;
+    }
+    memcpy(d->text + d->n, text, bytes);
+    d->n += bytes;
+    d->text[d->n] = '\0';
+    return 0;
+}
+
+char *cli_json_dump(const json_t *value, size_t flags)
+{
+    struct dump d = {0};
+    if (value && !json_dump_callback(value, add, &d, flags) && !d.has_failed)
+        return d.text;
+    spw_free(d.text);
+    return NULL;
+}
+
 int cli_print_json(json_t *value)
 {
     char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;

@@ -60,6 +60,10 @@ json_t *cli_json_object(const struct cli_field *fields, size_t n);
 void cli_json_add(json_t **object, const char *name, json_t *value);
 void cli_json_append(json_t **list, json_t *value);
 
+/* The text of a value, owned by the caller (spw_free); NULL if `value` is NULL or memory is short.
+ * json_dumps leaves something out if a single allocation fails. */
+char *cli_json_dump(const json_t *value, size_t flags);
+
 /* Writes `value` to stdout and takes its reference. Returns an exit code. */
 int cli_print_json(json_t *value);
 

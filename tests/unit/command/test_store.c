@@ -1,0 +1,550 @@
+/* The files of a job under every failure: a process that ends between any two writes or within one,
+ * a loss of power, calls of the system and allocations that fail, short writes, lines cut off at
+ * every byte. After one more run every item has one line, and no line that was on the drive has
+ * changed. */
+#include "tests/check.h"
+#include "tools/command/job/log.h"
+#include "tools/command/job/store.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+const struct cli_command cli_commands[] = {{.name = NULL}};
+
+static char folder[64];
+static uint64_t seed;
+
+/* ---- calls of the system ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    int64_t fails_after; /* calls until one fails; < 0: none does */
+    int error;
+    size_t most;           /* bytes of a write; 0: any */
+    void (*changed)(void); /* after each change of a file by the thread of the test */
+} calls = {.lock = PTHREAD_MUTEX_INITIALIZER, .fails_after = -1};
+
+static bool call_fails(void)
+{
+    pthread_mutex_lock(&calls.lock);
+    bool now = calls.fails_after == 0;
+    calls.fails_after -= calls.fails_after >= 0;
+    pthread_mutex_unlock(&calls.lock);
+    if (now)
+        errno = calls.error;
+    return now;
+}
+
+static void tell(void)
+{
+    if (calls.changed)
+        calls.changed();
+}
+
+static size_t all_bytes(const struct iovec *parts, int n)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++)
+        bytes += parts[i].iov_len;
+    return bytes;
+}
+
+/* At most `most` bytes of the parts. */
+static ssize_t write_some(int fd, const struct iovec *parts, int n, off_t at, size_t most)
+{
+    ssize_t sum = 0;
+    for (int i = 0; i < n && most > 0; i++) {
+        size_t bytes = spw_min_u64(parts[i].iov_len, most);
+        CHECK(syscall(SYS_pwrite64, fd, parts[i].iov_base, bytes, at + sum) == (long)bytes);
+        sum += (ssize_t)bytes;
+        most -= bytes;
+    }
+    return sum;
+}
+
+ssize_t pwritev(int fd, const struct iovec *parts, int n, off_t at)
+{
+    size_t bytes = all_bytes(parts, n);
+    if (call_fails()) {
+        int error = errno;
+        write_some(fd, parts, n, at, bytes / 2);
+        errno = error;
+        return -1;
+    }
+    if (calls.changed) { /* the line is half there for a moment */
+        write_some(fd, parts, n, at, bytes / 2);
+        tell();
+    }
+    ssize_t written = write_some(fd, parts, n, at, calls.most ? calls.most : bytes);
+    tell();
+    return written;
+}
+
+int ftruncate(int fd, off_t n)
+{
+    if (call_fails())
+        return -1;
+    int rc = (int)syscall(SYS_ftruncate, fd, n);
+    tell();
+    return rc;
+}
+
+/* ---- what is on the drive ---- */
+
+enum { OUTPUT, ERRORS, STATE, N_FILES };
+static const char *const ends[N_FILES] = {"", ".errors", ".state"};
+
+/* Of the job "job": what a loss of power leaves at least. */
+static struct {
+    bool is_known[N_FILES];
+    uint64_t bytes[N_FILES];
+    bool renamed[N_FILES]; /* and the folder was not synced since: the old file may come back */
+} drive;
+
+static const char *path_of(const char *job, int file)
+{
+    static char paths[4][128];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s%s", folder, job, ends[file]);
+    return path;
+}
+
+static uint64_t size_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) ? 0 : (uint64_t)st.st_size;
+}
+
+static void note_sync(int fd)
+{
+    struct stat st, named;
+    bool ok = fstat(fd, &st) == 0;
+    pthread_mutex_lock(&calls.lock);
+    for (int i = 0; ok && i < N_FILES; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/job%s", folder, ends[i]);
+        if (S_ISDIR(st.st_mode))
+            drive.renamed[i] = false;
+        else if (stat(path, &named) == 0 && named.st_ino == st.st_ino)
+            drive.bytes[i] = (uint64_t)st.st_size;
+    }
+    pthread_mutex_unlock(&calls.lock);
+}
+
+int fdatasync(int fd)
+{
+    if (call_fails())
+        return -1;
+    note_sync(fd);
+    return 0;
+}
+
+int fsync(int fd)
+{
+    return fdatasync(fd);
+}
+
+/* What the renamed file was before: JOB.old. */
+int rename(const char *from, const char *to)
+{
+    char path[128], command[512];
+    if (call_fails())
+        return -1;
+    tell();
+    for (int i = 0; i < N_FILES; i++) {
+        snprintf(path, sizeof path, "%s/job%s", folder, ends[i]);
+        if (strcmp(path, to) != 0)
+            continue;
+        snprintf(command, sizeof command, "cp -p %s %s/old%s", to, folder, ends[i]);
+        CHECK(system(command) == 0);
+        drive.renamed[i] = true;
+        drive.bytes[i] = size_of(from); /* cli_output_commit has synced it */
+    }
+    int rc = renameat(AT_FDCWD, from, AT_FDCWD, to);
+    tell();
+    return rc;
+}
+
+/* ---- a job ---- */
+
+enum { ITEMS = 9 };
+
+static bool is_of_test; /* allocations of the test never fail */
+
+static void *allocate(size_t bytes)
+{
+    return !is_of_test && spw_alloc_fails() ? NULL : malloc(bytes);
+}
+
+/* Items 3, 6 and 9 have no answer, unless the input was corrected. Two have no id. */
+static struct job_item item_of(int number, bool is_corrected)
+{
+    bool failed = number % 3 == 0;
+    is_of_test = true;
+    json_t *id = number % 4 == 1 ? NULL : json_sprintf("id \"%d\"\n", number);
+    is_of_test = false;
+    return (struct job_item){
+        .number = (uint64_t)number,
+        .digest = (uint64_t)number * 1000003 + (failed && is_corrected),
+        .id = id,
+    };
+}
+
+static json_t *line_of(const struct job_item *x, const char *key, int value)
+{
+    is_of_test = true;
+    json_t *line = x->id ? json_pack("{s:O, s:i}", "id", x->id, key, value)
+                         : json_pack("{s:I, s:i}", "line", (json_int_t)x->number, key, value);
+    json_object_set_new(line, "line", json_integer((json_int_t)x->number));
+    is_of_test = false;
+    return line;
+}
+
+struct job {
+    const char *name;
+    bool is_corrected, keeps; /* keep_answers before each commit */
+    int run;                  /* is in its lines */
+};
+
+static int answer(struct job_store *s, const struct job *j, struct job_item *x, int number)
+{
+    int32_t tokens[] = {number, j->run};
+    struct job_choice choice = {.result = {.tokens = tokens, .n_tokens = 2, .logits_hash = 7}};
+    x->n_prompts = x->n_choices = 1;
+    x->choices = &choice;
+    struct job_kept kept = {0};
+    int code = job_store_answer(s, x, 0, "machine", &kept);
+    CHECK(code || !kept.n_tokens || (kept.n_tokens == 2 && kept.tokens[0] == number));
+    spw_free(kept.tokens);
+    if (!code && j->keeps)
+        code = job_store_keep_answers(s, x, "machine");
+    x->choices = NULL;
+    if (code)
+        return code;
+    return number % 3 == 0 && !j->is_corrected
+               ? job_store_commit_error(s, x, line_of(x, "error", j->run))
+               : job_store_commit(s, x, line_of(x, "answer", j->run));
+}
+
+static int pass(struct job_store *s, const struct job *j, bool answers)
+{
+    int code = 0;
+    job_store_begin_pass(s);
+    for (int i = 1; i <= ITEMS && !code; i++) {
+        struct job_item x = item_of(i, j->is_corrected);
+        enum job_standing standing;
+        code = job_store_meet(s, &x, &standing);
+        if (!code && answers && standing == JOB_NEW)
+            code = answer(s, j, &x, i);
+        json_decref(x.id);
+    }
+    return code;
+}
+
+/* As batch.c does it. */
+static int run_job(const struct job *j)
+{
+    struct job_store *s = NULL;
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, j->name);
+    json_t *identity = json_pack("{s:i}", "the model", 1);
+    const struct job_store_options options = {.output = path, .identity = identity};
+    int code = job_store_open(&s, &options);
+    json_decref(identity);
+    if (!code)
+        code = pass(s, j, false);
+    if (!code)
+        code = job_store_begin(s);
+    if (!code)
+        code = pass(s, j, true);
+    int closed = job_store_close(s);
+    return code ? code : closed;
+}
+
+/* The same, without messages. */
+static int run_quietly(const struct job *j)
+{
+    int saved = dup(2), null = open("/dev/null", O_WRONLY);
+    dup2(null, 2);
+    int code = run_job(j);
+    dup2(saved, 2);
+    close(saved);
+    close(null);
+    return code;
+}
+
+/* Every item has a line in one of the files. Returns how many have an answer. */
+static int check_files(const char *name)
+{
+    int n_answers = 0, seen[ITEMS + 1] = {0};
+    for (int file = OUTPUT; file <= ERRORS; file++) {
+        char line[256];
+        FILE *f = fopen(path_of(name, file), "r");
+        while (f && fgets(line, sizeof line, f)) {
+            json_t *x = json_loads(line, 0, NULL);
+            int number = (int)json_integer_value(json_object_get(x, "line"));
+            CHECK_MSG(number >= 1 && number <= ITEMS, "%s%s: %s", name, ends[file], line);
+            if (number >= 1 && number <= ITEMS)
+                seen[number]++;
+            CHECK(!!json_object_get(x, "answer") == (file == OUTPUT));
+            n_answers += file == OUTPUT;
+            json_decref(x);
+        }
+        if (f)
+            fclose(f);
+    }
+    for (int i = 1; i <= ITEMS; i++)
+        CHECK_MSG(seen[i] == 1, "%s: item %d has %d lines", name, i, seen[i]);
+    return n_answers;
+}
+
+static void remove_job(const char *name)
+{
+    for (int i = 0; i < N_FILES; i++)
+        unlink(path_of(name, i));
+    memset(&drive, 0, sizeof drive);
+}
+
+/* The first `bytes` of a file. */
+static void copy(const char *from, const char *to, uint64_t bytes)
+{
+    static char text[1 << 16];
+    int in = open(from, O_RDONLY), to_fd = open(to, O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    ssize_t n = in < 0 ? 0 : read(in, text, sizeof text);
+    CHECK(to_fd >= 0 && n >= 0 && n < (ssize_t)sizeof text);
+    n = (ssize_t)spw_min_u64((uint64_t)n, bytes);
+    CHECK(write(to_fd, text, (size_t)n) == n);
+    if (in >= 0)
+        close(in);
+    close(to_fd);
+}
+
+/* ---- a process that ends ---- */
+
+static int n_crashes;
+static struct job now; /* that runs */
+
+static void recover(void (*snapshot)(void))
+{
+    void (*changed)(void) = calls.changed;
+    const struct job again = {.name = "snap", .is_corrected = now.is_corrected, .run = now.run + 1};
+    calls.changed = NULL;
+    for (int i = 0; i < N_FILES; i++)
+        unlink(path_of("snap", i));
+    snapshot();
+    CHECK(run_quietly(&again) == 0);
+    CHECK(check_files("snap") == (now.is_corrected ? ITEMS : ITEMS - ITEMS / 3));
+    n_crashes++;
+    calls.changed = changed;
+}
+
+static void copy_files(void)
+{
+    for (int i = 0; i < N_FILES; i++)
+        copy(path_of("job", i), path_of("snap", i), UINT64_MAX);
+}
+
+static void crash(void)
+{
+    recover(copy_files);
+}
+
+/* A first run, one that changes nothing, and one whose failed lines were corrected. */
+static void run_three(bool keeps)
+{
+    for (int run = 1; run <= 3; run++) {
+        now =
+            (struct job){.name = "job", .is_corrected = run == 3, .keeps = keeps, .run = 10 * run};
+        CHECK(run_job(&now) == 0);
+        check_files("job");
+    }
+}
+
+static void test_crashes(void)
+{
+    for (int keeps = 0; keeps < 2; keeps++) {
+        remove_job("job");
+        calls.changed = crash;
+        run_three(keeps);
+        calls.changed = NULL;
+    }
+    CHECK_MSG(n_crashes > 80, "%d", n_crashes);
+}
+
+/* ---- a loss of power ---- */
+
+/* Each file has what was synced, and any part of the rest. */
+static void lose_power(void)
+{
+    for (int i = 0; i < N_FILES; i++) {
+        pthread_mutex_lock(&calls.lock);
+        uint64_t least = drive.bytes[i], all = size_of(path_of("job", i));
+        bool is_old = drive.renamed[i] && check_range(&seed, 0, 1);
+        pthread_mutex_unlock(&calls.lock);
+        if (is_old)
+            copy(path_of("old", i), path_of("snap", i), UINT64_MAX);
+        else
+            copy(path_of("job", i), path_of("snap", i),
+                 check_range(&seed, spw_min_u64(least, all), all));
+    }
+    /* What was on the drive stays as it is. */
+    copy(path_of("job", OUTPUT), path_of("synced", OUTPUT), drive.bytes[OUTPUT]);
+}
+
+static void power_loss(void)
+{
+    char command[256];
+    recover(lose_power);
+    snprintf(command, sizeof command, "head -c %llu %s | cmp -s - %s",
+             (unsigned long long)drive.bytes[OUTPUT], path_of("snap", OUTPUT),
+             path_of("synced", OUTPUT));
+    CHECK(system(command) == 0);
+}
+
+static void test_power_losses(void)
+{
+    for (int i = 0; i < check_amount(8); i++) {
+        remove_job("job");
+        calls.changed = power_loss;
+        run_three(i % 2);
+        calls.changed = NULL;
+    }
+}
+
+/* ---- what fails ---- */
+
+static void test_failing_calls(void)
+{
+    static const int errors[] = {ENOSPC, EIO};
+    for (int n = 0, failed = 1; failed || n < 30; n++) {
+        remove_job("job");
+        now = (struct job){.name = "job", .run = 1};
+        if (n % 2) { /* the second run of a job */
+            CHECK(run_job(&now) == 0);
+            now.is_corrected = true;
+        }
+        calls.error = errors[n / 2 % 2];
+        calls.fails_after = n / 2;
+        int code = run_quietly(&now);
+        failed = calls.fails_after < 0;
+        calls.fails_after = -1;
+        CHECK_MSG(!failed || code != 0 || n % 2, "call %d", n);
+        now.run++;
+        CHECK(run_quietly(&now) == 0);
+        check_files("job");
+        CHECK(n < 500);
+    }
+}
+
+/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
+static bool allocation_has_failed(void)
+{
+    for (int i = 0; i < 1 << 16; i++)
+        if (spw_alloc_fails())
+            return false;
+    return true;
+}
+
+static void test_failing_allocations(int stride)
+{
+    bool has_failed = true;
+    for (int n = 0; has_failed; n += stride) {
+        remove_job("job");
+        now = (struct job){.name = "job", .run = 1, .keeps = true};
+        CHECK(run_job(&now) == 0);
+        now = (struct job){.name = "job", .run = 2, .is_corrected = true};
+        int64_t before = spw_alloc_outstanding();
+        json_set_alloc_funcs(allocate, free);
+        spw_alloc_fail_nth(n);
+        int code = run_quietly(&now);
+        has_failed = allocation_has_failed();
+        spw_alloc_fail_nth(-1);
+        json_set_alloc_funcs(malloc, free);
+        CHECK(spw_alloc_outstanding() == before && (code == 0 || has_failed));
+        CHECK_MSG(run_quietly(&now) == 0, "allocation %d", n);
+        CHECK_MSG(check_files("job") == ITEMS, "allocation %d", n);
+    }
+}
+
+static void test_short_writes(void)
+{
+    for (calls.most = 1; calls.most < 6; calls.most++) {
+        remove_job("job");
+        run_three(true);
+    }
+    calls.most = 0;
+}
+
+/* ---- torn files ---- */
+
+static void test_torn_files(void)
+{
+    remove_job("job");
+    now = (struct job){.name = "job", .run = 1};
+    CHECK(run_job(&now) == 0);
+    char line[256];
+    FILE *f = fopen(path_of("job", STATE), "r");
+    CHECK(f && fgets(line, sizeof line, f));
+    size_t first = strlen(line);
+    fclose(f);
+    for (int file = 0; file < N_FILES; file++)
+        for (uint64_t left = 0; left < size_of(path_of("job", file)); left++) {
+            copy_files();
+            copy(path_of("job", file), path_of("snap", file), left);
+            const struct job again = {.name = "snap", .run = 2};
+            int code = run_quietly(&again);
+            if (file == STATE && left < first) {
+                CHECK(code == CLI_REFUSED && size_of(path_of("snap", STATE)) == left);
+                continue;
+            }
+            CHECK(code == 0);
+            check_files("snap");
+        }
+}
+
+/* ---- the thread that syncs ---- */
+
+static void test_failing_sync(void)
+{
+    struct job_log log;
+    struct job_log *const list[] = {&log};
+    struct job_syncer syncer;
+    CHECK(job_log_open(&log, path_of("log", OUTPUT), NULL) == 0);
+    CHECK(job_syncer_start(&syncer, list, 1) == 0);
+    CHECK(job_log_append(&log, "a", 1) == 0);
+    calls.error = EIO;
+    calls.fails_after = 0;
+    CHECK(job_syncer_note(&syncer) == 0);
+    for (int i = 0; i < 500 && job_syncer_note(&syncer) == 0; i++)
+        usleep(10000); /* a sync follows within a second */
+    CHECK(job_syncer_note(&syncer) == -EIO);
+    CHECK(job_syncer_end(&syncer) == -EIO);
+    CHECK(calls.fails_after == -1);
+    job_log_close(&log);
+    CHECK(size_of(path_of("log", OUTPUT)) == 2);
+}
+
+int main(int argc, char **argv)
+{
+    char command[128];
+    seed = check_seed();
+    snprintf(folder, sizeof folder, "%s/spw_store_XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"); /* it makes many small files */
+    CHECK(mkdtemp(folder));
+    test_crashes();
+    test_power_losses();
+    test_failing_calls();
+    test_failing_allocations(check_stride(argc, argv, 1));
+    test_short_writes();
+    test_torn_files();
+    test_failing_sync();
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(system(command) == 0);
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
