@@ -25,14 +25,14 @@ def count_right(spillway, model, n_tokens, n_documents, seed):
         for i in range(n_documents):
             prompt, record = make_records.make_prompt(n_tokens, "eval/%d/%d/%d" % (seed, n_tokens, i))[:2]
             numbers.append(record.number)
-            prompts.write(json.dumps({"prompt": prompt}) + "\n")
+            prompts.write(json.dumps({"id": i, "prompt": prompt}) + "\n")
         prompts.flush()
         run = subprocess.run([spillway, "generate", model, "--prompts", prompts.name,
                               "--max-new-tokens", "32", "--progress", "never"],
                              check=True, capture_output=True, text=True)
-    answers = [json.loads(line)["text"] for line in run.stdout.splitlines()]
+    answers = {line["id"]: line["text"] for line in map(json.loads, run.stdout.splitlines())}
     assert len(answers) == n_documents
-    return sum(" %s." % number in answer for number, answer in zip(numbers, answers))
+    return sum(" %s." % number in answers[i] for i, number in enumerate(numbers))
 
 
 def main():

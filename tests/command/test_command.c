@@ -180,20 +180,6 @@ static void test_refusals(void)
         {"generate m --token-ids bad2", "bad2: token 2: found id 96, expected 0 to 95"},
         {"generate m --token-ids bad3", "bad3: byte 2: found '-1'"},
         {"generate m --token-ids /dev/null", "/dev/null: found no token ids"},
-        {"generate m --prompts l1", "l1: line 2: found no JSON"},
-        {"generate m --prompts l2", "l2: line 1: found neither, expected one of"},
-        {"generate m --prompts l3", "l3: line 1: found the unknown key \"promt\""},
-        {"generate m --prompts l4", "l4: line 1: \"seed\": found another kind"},
-        {"generate m --prompts l5", "l5: line 1: token 1: found id 500, expected 0 to 95"},
-        {"generate m --prompts l6", "l6: line 1: top_p: found 2"},
-        {"generate m --prompts l7", "l7: line 1: \"prompt\": found an empty text"},
-        {"generate m --prompts l8", "l8: line 3: \"stop\""},
-        {"generate m --prompts l10", "l10: line 1: \"logit_bias\": found another kind of value"},
-        {"generate m --prompts l11", "l11: line 1: \"logit_bias\": found the token id 96"},
-        {"generate m --prompts l12", "l12: line 1: \"n\": found another kind of value"},
-        {"generate m --prompts l13", "l13: line 1: presence_penalty: found 3"},
-        {"generate m --prompts l14", "l14: line 1: \"logprobs\": found 21, expected at most 20"},
-        {"generate m --prompts /dev/null", "/dev/null: found no lines"},
         {"generate m --prompts l9 --dump-logits l.npy", "found both --prompts and --dump-logits"},
         {"generate m --ids --stop x --prompt x", "found both --ids and --stop"},
         {"score m", "expected --text, --text-file or --token-ids"},
@@ -243,17 +229,7 @@ static void test_refusals(void)
         {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
     };
     CHECK(sh("echo '1 2 x' >bad1; echo 1,96 >bad2; echo '1 -1' >bad3\n"
-             "printf '{\"prompt\":\"a\"}\\nnonsense\\n' >l1; echo '{\"seed\":1}' >l2\n"
-             "echo '{\"promt\":\"a\",\"prompt\":\"a\"}' >l3\n"
-             "echo '{\"prompt\":\"a\",\"seed\":\"x\"}' >l4; echo '{\"tokens\":[500]}' >l5\n"
-             "echo '{\"prompt\":\"a\",\"top_p\":2}' >l6; echo '{\"prompt\":\"\"}' >l7\n"
-             "printf '{\"prompt\":\"a\"}\\n\\n{\"prompt\":\"b\",\"stop\":[1]}\\n' >l8\n"
-             "echo '{\"prompt\":\"a\"}' >l9\n"
-             "echo '{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}' >l10\n"
-             "echo '{\"prompt\":\"a\",\"logit_bias\":{\"96\":1}}' >l11\n"
-             "echo '{\"prompt\":\"a\",\"n\":0}' >l12\n"
-             "echo '{\"prompt\":\"a\",\"presence_penalty\":3}' >l13\n"
-             "echo '{\"prompt\":\"a\",\"logprobs\":21}' >l14") == 0);
+             "echo '{\"prompt\":\"a\"}' >l9") == 0);
     CHECK(sh("cp -r m fewer && sed -i 's/_layers\": 3/_layers\": 2/' fewer/config.json") == 0);
     CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
              "lfs2/tokenizer.json lfs3/config.json; do printf 'version "

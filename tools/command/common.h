@@ -44,6 +44,7 @@ const char *cli_format_bytes(char *buffer, uint64_t bytes);
 int cli_generate(const struct cli_options *o);
 int cli_batch(const struct cli_options *o);
 int cli_summarize(const struct cli_options *o);
+int cli_answer_prompts(const struct cli_options *o); /* of generate --prompts */
 int cli_score(const struct cli_options *o);
 int cli_plan(const struct cli_options *o);
 int cli_inspect(const struct cli_options *o);

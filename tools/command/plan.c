@@ -2,6 +2,7 @@
  */
 #include "tools/command/input/input.h"
 #include "tools/command/engine.h"
+#include "tools/command/job/prompts.h"
 #include "tools/command/output/report.h"
 #include "tools/command/input/saved.h"
 
@@ -263,6 +264,8 @@ static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
         return code;
     code = saved->file ? cli_saved_input(saved, &inputs, o, &m)
                        : cli_inputs_read(&inputs, o, &m, true);
+    if (!code && o->prompts)
+        code = job_read_prompts(&inputs, o, &m);
     uint32_t sessions = 1;
     if (o->prompts)
         sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n);

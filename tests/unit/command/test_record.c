@@ -100,7 +100,7 @@ static void check_short(void)
     expect(record(&x), &x,
            "{\"line\":7,\"choices\":[{\"index\":0,\"text\":\"a\",\"n_prompt\":3,\"n_generated\":1,"
            "\"finish\":\"stop\",\"logits_hash\":\"000000000000abcd\",\"tokens\":[64]},{\"index\":1,"
-           "\"text\":null,\"n_prompt\":3,\"n_generated\":0,\"finish\":\"length\",\"logits_hash\":"
+           "\"text\":\"\",\"n_prompt\":3,\"n_generated\":0,\"finish\":\"length\",\"logits_hash\":"
            "\"000000000000abce\",\"tokens\":[]}]}");
 }
 

@@ -6,8 +6,6 @@
 #include "tools/command/input/saved.h"
 #include "tools/command/output/npy.h"
 
-struct reply; /* generate.c */
-
 struct run {
     const struct cli_options *o;
     struct cli_model model;
@@ -15,26 +13,21 @@ struct run {
     struct cli_saved saved; /* the saved run that this run continues; empty: none */
     struct spw_engine *engine;
     struct cli_events events;
-    struct spw_session *session;   /* the session of --save and --resume, owned */
-    struct spw_batch *batch;       /* owned */
-    struct reply *replies;         /* [inputs.n], borrowed */
-    struct spw_result *results;    /* [inputs.n], borrowed; of requests that have ended */
-    size_t next_input;             /* the first one that was not submitted */
-    uint64_t n_submitted, n_ended; /* requests */
-    uint64_t n_text;               /* bytes of the answer's text so far */
+    struct spw_session *session; /* the session of --save and --resume, owned */
+    struct spw_batch *batch;     /* owned */
+    struct spw_result result;    /* owned, once the request has ended */
+    uint64_t n_text;             /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
-    uint64_t n_answers; /* answers of --prompts that were printed */
-    uint64_t n_failed;  /* requests that failed alone */
     struct cli_npy *npy;
     bool ids;             /* print token ids instead of text */
+    bool any_id;          /* one was printed */
     uint64_t n_expected;  /* the most new tokens of all inputs */
     int write_error;      /* -errno of a failed write to stdout */
     const char *bad_file; /* a file that could not be written */
     struct cli_limits limits;
 };
 
-/* Writes --report. `results` has one item for each request that was not refused. An exit code. */
-int run_write_report(const struct run *r, const struct spw_result *results,
-                     const struct spw_batch_times *times);
+/* Writes --report. An exit code. */
+int run_write_report(const struct run *r, const struct spw_batch_times *times);
 
 #endif

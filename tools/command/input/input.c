@@ -1,6 +1,7 @@
-/* Files, texts and token ids: see input.h. Prompts as JSON lines are in input_lines.c. */
+/* Files, texts and token ids: see input.h. */
 #include "tools/command/input/input.h"
-#include "tools/command/input/input_lines.h"
+
+#include "tools/command/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -225,6 +226,16 @@ void cli_model_close(struct cli_model *m)
 
 /* ---- prompts ---- */
 
+struct cli_input cli_input_defaults(const struct cli_options *o)
+{
+    return (struct cli_input){.max_new_tokens = o->max_new_tokens,
+                              .sampling = cli_sampling(o),
+                              .stop = o->stop,
+                              .ignore_eos = o->ignore_eos,
+                              .logprobs = cli_given(o, "logprobs"),
+                              .n_top_logprobs = (uint32_t)o->top_logprobs};
+}
+
 static int read_one(struct cli_input *in, const struct cli_options *o, const struct cli_model *m,
                     const char *source)
 {
@@ -267,45 +278,9 @@ static uint64_t needed_by(const struct cli_input *item)
     return item->n_tokens + item->max_new_tokens;
 }
 
-int cli_inputs_refuse(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
-                      const char *why)
+uint64_t cli_longest_context(const struct cli_options *o, const struct cli_model *m)
 {
-    char text[400];
-    json_t *id = json_object_get(item->line, "id");
-    char *name = id ? json_dumps(id, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    snprintf(text, sizeof text,
-             "%.100s: line %zu%s%.60s%s: %zu prompt tokens and %llu new ones: %s", o->prompts,
-             item->number, name ? " (id " : "", name ? name : "", name ? ")" : "", item->n_tokens,
-             (unsigned long long)item->max_new_tokens, why);
-    free(name);
-    item->refused = spw_strdup(text);
-    if (!item->refused)
-        return cli_fail(CLI_FAILED, "out of memory");
-    cli_fail(0, "%s", text);
-    in->n_refused++;
-    in->longest = 0;
-    for (size_t i = 0; i < in->n; i++)
-        if (!in->items[i].refused)
-            in->longest = spw_max_u64(in->longest, needed_by(&in->items[i]));
-    return in->n_refused < in->n ? 0 : CLI_REFUSED;
-}
-
-/* A single text that is too long ends the command. A line of --prompts that is too long is left
- * out, and the other lines run. */
-static int refuse_length(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
-                         uint64_t limit)
-{
-    char why[160];
-    uint64_t needed = needed_by(item);
-    if (!o->prompts)
-        return cli_fail(CLI_REFUSED,
-                        "--context: found %llu, expected at least %llu: %zu prompt tokens and "
-                        "%llu new ones",
-                        (unsigned long long)o->context, (unsigned long long)needed, item->n_tokens,
-                        (unsigned long long)item->max_new_tokens);
-    snprintf(why, sizeof why, "expected at most %llu, %s", (unsigned long long)limit,
-             o->context ? "the --context" : "the positions that the model knows");
-    return cli_inputs_refuse(in, o, item, why);
+    return o->context ? o->context : o->allow_long_context ? UINT64_MAX / 4 : m->config.reach;
 }
 
 int cli_check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context)
@@ -322,20 +297,18 @@ int cli_check_context(const struct cli_options *o, const struct cli_model *m, ui
 /* If the user gave no --max-new-tokens, a long prompt makes the number of new tokens smaller. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
-    uint64_t limit = o->context ? o->context : o->allow_long_context ? UINT64_MAX : m->config.reach;
-    for (size_t i = 0; i < in->n; i++) {
-        struct cli_input *item = &in->items[i];
-        bool asked = cli_given(o, "max-new-tokens") ||
-                     (item->line && json_object_get(item->line, "max_new_tokens"));
-        if (!asked && item->n_tokens < limit)
-            item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
-        in->longest = spw_max_u64(in->longest, needed_by(item));
-    }
-    int code = 0;
-    for (size_t i = 0; i < in->n && !code; i++)
-        if (needed_by(&in->items[i]) > limit && (o->context || o->prompts))
-            code = refuse_length(in, o, &in->items[i], limit);
-    return code ? code : cli_check_context(o, m, o->context ? o->context : in->longest);
+    uint64_t limit = cli_longest_context(o, m);
+    struct cli_input *item = &in->items[0];
+    if (!cli_given(o, "max-new-tokens") && item->n_tokens < limit)
+        item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
+    in->longest = needed_by(item);
+    if (in->longest > limit && o->context)
+        return cli_fail(CLI_REFUSED,
+                        "--context: found %llu, expected at least %llu: %zu prompt tokens and "
+                        "%llu new ones",
+                        (unsigned long long)o->context, (unsigned long long)in->longest,
+                        item->n_tokens, (unsigned long long)item->max_new_tokens);
+    return cli_check_context(o, m, o->context ? o->context : in->longest);
 }
 
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
@@ -347,10 +320,9 @@ int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const st
     const char *const *sources = optional ? lengths : texts, *source;
     *in = (struct cli_inputs){0};
     int code = cli_one_of(o, sources, optional, &source);
-    if (code || !source)
+    if (code || !source || strcmp(source, "prompts") == 0)
         return code;
-    code =
-        strcmp(source, "prompts") == 0 ? cli_read_lines(in, o, m) : read_single(in, o, m, source);
+    code = read_single(in, o, m, source);
     if (code == 0)
         code = fit(in, o, m);
     if (code)
@@ -360,17 +332,8 @@ int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const st
 
 void cli_inputs_free(struct cli_inputs *in)
 {
-    for (size_t i = 0; i < in->n; i++) {
-        struct cli_input *item = &in->items[i];
-        spw_free(item->refused);
-        if (item->choice) /* the rest is borrowed */
-            continue;
-        spw_free(item->tokens);
-        spw_free(item->biases);
-        if (item->line)
-            spw_free(item->stop.items);
-        json_decref(item->line);
-    }
+    for (size_t i = 0; i < in->n; i++)
+        spw_free(in->items[i].tokens);
     spw_free(in->items);
     *in = (struct cli_inputs){0};
 }

@@ -22,33 +22,23 @@ struct cli_input {
     size_t n_tokens;
     uint64_t max_new_tokens;
     struct spw_sampling sampling;
-    struct cli_strings stop; /* strings borrowed from the options or from `line` */
+    struct cli_strings stop; /* borrowed from the options */
     bool ignore_eos, logprobs;
     uint32_t n_top_logprobs;
-    struct spw_logit_bias *biases; /* owned: of sampling, if the line has its own */
-    size_t index, number;          /* of its line in --prompts: among the prompts; from 1 */
-    /* A line with n > 1 has n inputs, one after the other. Input `choice` > 0 draws from that
-     * stream, and borrows all but `refused` from the first. */
-    uint32_t n, choice;
-    char *refused; /* owned; why the prompt is left out; NULL if it runs */
-    json_t *line;  /* owned; NULL if the prompt is not a JSON line */
 };
 
 struct cli_inputs {
     struct cli_input *items; /* owned */
     size_t n;
     uint64_t longest; /* largest prompt + max_new_tokens: the context that the inputs need */
-    size_t n_refused;
 };
 
-/* Leaves out a line of --prompts that is too long, with a line on stderr. Computes `longest` again.
- */
-int cli_inputs_refuse(struct cli_inputs *in, const struct cli_options *o, struct cli_input *item,
-                      const char *why);
+/* An input without tokens, with the options of the command line. */
+struct cli_input cli_input_defaults(const struct cli_options *o);
 
-/* Reads the inputs from the one source that was given (--prompt, --prompt-file, --token-ids,
- * --prompts). With `optional`, --prompt-tokens is a source too, and without any source there are no
- * inputs. */
+/* Reads the input from the one source that was given (--prompt, --prompt-file, --token-ids). With
+ * `optional`, --prompt-tokens is a source too, and without any source there are no inputs. With
+ * --prompts there are none: job/prompts.h reads them. */
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,
                     bool optional);
 void cli_inputs_free(struct cli_inputs *in);
@@ -67,6 +57,9 @@ int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t);
 /* Refuses a bias of a token that the model does not have. */
 int cli_check_biases(const char *source, const struct spw_sampling *s, uint32_t vocab);
 int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t vocab);
+/* The most tokens that a prompt and its answer may have together: --context, else what the model
+ * was made for. */
+uint64_t cli_longest_context(const struct cli_options *o, const struct cli_model *m);
 /* Refuses a context that is longer than the model was made for, unless --allow-long-context is
  * given. */
 int cli_check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context);

@@ -1,8 +1,6 @@
 /* Saved runs of `generate`: see saved.h. */
 #include "tools/command/input/saved.h"
 
-#include "tools/command/input/input_lines.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
-/* `spillway batch`: the lines of a JSONL file, answered once each. */
+/* `spillway batch`: the lines of a JSONL file, answered once each. `generate --prompts` is the same
+ * with the answers on stdout, and without a store: nothing is kept for another run. */
 #include "tools/command/job/identity.h"
 #include "tools/command/job/lines.h"
 #include "tools/command/job/progress.h"
@@ -23,10 +24,11 @@ struct batch {
     const struct cli_options *o;
     struct cli_model model;
     struct job_reader reader;
-    char *folder; /* owned; of the input */
+    char folder[4096]; /* of the input */
     struct job_lines lines;
     struct job_shard shard;
-    struct job_store *store;
+    struct job_store *store;  /* NULL: lines go to stdout */
+    struct job_totals totals; /* without a store */
     struct job_names names;
     /* What the first pass over a file has found. */
     struct long_line longest[N_LONG_LINES]; /* the longest first */
@@ -42,11 +44,6 @@ static int fail_input(const struct batch *b, int rc)
     return cli_fail(CLI_FAILED, "%s: %s", b->o->input, strerror(-rc));
 }
 
-static bool is_blank(const struct job_line *line)
-{
-    return strspn(line->text, " \t\r") == line->bytes;
-}
-
 /* Reads the next line that belongs to this process. 1: *x is an item; *why says if it cannot be
  * answered (message). 0: no more lines. */
 static int read_item(struct batch *b, struct job_item *x, struct job_refusal *why,
@@ -54,7 +51,7 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
 {
     int rc;
     while ((rc = job_lines_next(&b->lines, line)) == 1) {
-        if (is_blank(line))
+        if (job_line_is_blank(line))
             continue;
         why->message[0] = '\0';
         job_item_parse(x, &b->reader, line->text, line->bytes, line->number, why);
@@ -71,6 +68,63 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
             return rc;
     }
     return rc;
+}
+
+/* ---- what has ended ---- */
+
+static int meet(struct batch *b, const struct job_item *x, enum job_standing *out)
+{
+    *out = JOB_NEW;
+    return b->store ? job_store_meet(b->store, x, out) : 0;
+}
+
+static void begin_pass(struct batch *b)
+{
+    if (b->store)
+        job_store_begin_pass(b->store);
+}
+
+static struct job_totals totals_of(const struct batch *b)
+{
+    return b->store ? job_store_totals(b->store) : b->totals;
+}
+
+/* Takes the reference of `line`. */
+static int print(json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    json_decref(line);
+    if (!text)
+        return cli_fail(CLI_FAILED, "out of memory");
+    size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in the place of the NUL */
+    cli_progress_clear();
+    int rc = cli_write(text, bytes + 1);
+    free(text);
+    if (rc && rc != -EPIPE)
+        cli_fail(0, "stdout: %s", strerror(-rc));
+    return rc ? CLI_FAILED : 0;
+}
+
+static int refused(void *context, struct job_item *x, const struct job_refusal *why)
+{
+    struct batch *b = context;
+    json_t *line = job_record_error(x, why);
+    if (b->store)
+        return job_store_commit_error(b->store, x, line);
+    b->totals.n_failed++;
+    cli_fail(0, "%s: line %" PRIu64 ": %s", b->o->input, x->number, why->message);
+    return print(line);
+}
+
+static int answered(void *context, struct job_item *x)
+{
+    struct batch *b = context;
+    json_t *line = job_record(x, &b->names);
+    if (b->store)
+        return job_store_commit(b->store, x, line);
+    b->totals.n_done++;
+    return print(line);
 }
 
 /* ---- the first pass ---- */
@@ -94,10 +148,10 @@ static int compare_input(struct batch *b)
     struct job_item x;
     struct job_refusal why;
     int rc, code = 0;
-    job_store_begin_pass(b->store);
+    begin_pass(b);
     while (!code && !cli_interrupted() && (rc = read_item(b, &x, &why, &line)) == 1) {
         enum job_standing standing;
-        code = job_store_meet(b->store, &x, &standing);
+        code = meet(b, &x, &standing);
         b->n_seen++;
         if (!code && standing == JOB_NEW) {
             b->n_new++;
@@ -134,18 +188,6 @@ static int measure_longest(struct batch *b, uint64_t *tokens)
 
 /* ---- the source of items ---- */
 
-static int refused(void *context, struct job_item *x, const struct job_refusal *why)
-{
-    struct batch *b = context;
-    return job_store_commit_error(b->store, x, job_record_error(x, why));
-}
-
-static int answered(void *context, struct job_item *x)
-{
-    struct batch *b = context;
-    return job_store_commit(b->store, x, job_record(x, &b->names));
-}
-
 static int refuse_duplicate(struct batch *b, struct job_item *x)
 {
     struct job_refusal why;
@@ -163,7 +205,7 @@ static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *wh
 {
     enum job_standing standing;
     *is_item = false;
-    int code = job_store_meet(b->store, x, &standing);
+    int code = meet(b, x, &standing);
     if (code || standing == JOB_DONE || standing == JOB_FAILED)
         return code;
     if (standing == JOB_DUPLICATE)
@@ -205,7 +247,7 @@ static int next(void *context, struct job_item **out)
 static void count(void *context, struct job_counts *out)
 {
     const struct batch *b = context;
-    const struct job_totals totals = job_store_totals(b->store);
+    const struct job_totals totals = totals_of(b);
     out->n_total = b->n_seen;
     out->n_done = totals.n_done;
     out->n_failed = totals.n_failed;
@@ -223,13 +265,17 @@ static void count(void *context, struct job_counts *out)
 static int keep(void *context, struct job_item *x, const char *machine)
 {
     struct batch *b = context;
-    return job_store_keep_answers(b->store, x, machine);
+    return b->store ? job_store_keep_answers(b->store, x, machine)
+                    : print(job_record(x, &b->names));
 }
 
 static int kept(void *context, const struct job_item *x, size_t choice, const char *machine,
                 struct job_kept *out)
 {
     struct batch *b = context;
+    *out = (struct job_kept){0};
+    if (!b->store)
+        return 0;
     return job_store_answer(b->store, x, choice, machine, out);
 }
 
@@ -238,27 +284,20 @@ static int kept(void *context, const struct job_item *x, size_t choice, const ch
 static int check_options(struct batch *b)
 {
     const struct cli_options *o = b->o;
-    if (!o->input || !o->output)
-        return cli_fail(CLI_REFUSED,
-                        "found no --%s, expected --input FILE.jsonl and --output FILE.jsonl",
-                        o->input ? "output" : "input");
     if (o->shard && !job_shard_parse(o->shard, &b->shard))
         return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N",
                         o->shard);
-    return cli_check_stops(o, b->model.tokenizer);
+    const struct spw_sampling sampling = cli_sampling(o);
+    int code = cli_check_stops(o, b->model.tokenizer);
+    return code ? code : cli_check_biases("--logit-bias", &sampling, b->model.config.vocab);
 }
 
 static int open_input(struct batch *b)
 {
-    const char *slash = strrchr(b->o->input, '/');
-    size_t bytes = slash ? (size_t)(slash - b->o->input) + 1 : 0;
     int rc = job_lines_open(&b->lines, b->o->input);
     if (rc)
         return cli_fail(CLI_REFUSED, "%s: %s", b->o->input, strerror(-rc));
-    b->folder = spw_alloc_zero(bytes + 2, 1);
-    if (!b->folder)
-        return cli_fail(CLI_FAILED, "out of memory");
-    memcpy(b->folder, bytes ? b->o->input : ".", bytes ? bytes : 1);
+    job_lines_folder(b->folder, b->o->input);
     b->reader = (struct job_reader){.o = b->o, .model = &b->model, .folder = b->folder};
     return 0;
 }
@@ -289,12 +328,7 @@ static int open_store(struct batch *b)
                                               .retry_failed = b->o->retry_failed};
     code = job_store_open(&b->store, &options);
     json_decref(identity);
-    if (code)
-        return code;
-    b->reader.started = b->names.created = job_store_started(b->store);
-    b->names.model = b->o->operand;
-    b->names.tokenizer = b->model.tokenizer;
-    return 0;
+    return code;
 }
 
 /* Reads a file twice; a pipe only once. */
@@ -313,9 +347,11 @@ static int look_ahead(struct batch *b, struct job_run_options *run)
 
 static void say_totals(const struct batch *b)
 {
-    struct job_totals t = job_store_totals(b->store);
-    cli_note("%" PRIu64 " answered, %" PRIu64 " without an answer%s%s", t.n_done, t.n_failed,
-             t.n_failed ? ", see " : "", t.n_failed ? job_store_errors_path(b->store) : "");
+    const struct job_totals t = totals_of(b);
+    const char *errors = b->store && t.n_failed ? job_store_errors_path(b->store) : NULL;
+    if (b->store || t.n_failed)
+        cli_note("%" PRIu64 " answered, %" PRIu64 " without an answer%s%s", t.n_done, t.n_failed,
+                 errors ? ", see " : "", errors ? errors : "");
 }
 
 static int answer_lines(struct batch *b)
@@ -328,40 +364,31 @@ static int answer_lines(struct batch *b)
                                       .kept = kept,
                                       .count = count,
                                       .context = b};
+    b->reader.started = b->names.created = b->store ? job_store_started(b->store) : time(NULL);
+    b->names.model = b->o->operand;
+    b->names.tokenizer = b->model.tokenizer;
     int code = look_ahead(b, &run);
-    if (!code)
+    if (!code && b->store)
         code = job_store_begin(b->store);
     if (code)
         return code;
-    job_store_begin_pass(b->store);
+    begin_pass(b);
     code = job_run(&run, &source);
     say_totals(b);
-    if (!code && job_store_totals(b->store).n_failed)
-        code = CLI_FAILED;
-    return code;
+    return !code && totals_of(b).n_failed ? CLI_FAILED : code;
 }
 
-int cli_batch(const struct cli_options *given)
+/* Answers the lines of o->input, into o->output or to stdout. */
+static int run_batch(const struct cli_options *o)
 {
-    struct cli_options o = *given;
-    struct batch b = {.o = &o, .lines.fd = -1};
-    if (o.status)
-        return job_status(&o);
-    if (o.paths.n > 0)
-        return cli_fail(CLI_REFUSED, "found '%s' after '%s', expected one MODEL", o.paths.items[0],
-                        o.operand);
-    if (!cli_given(&o, "on-oom"))
-        o.on_oom = SPW_ON_OOM_SPILL; /* a neighbour never changes the precision of an answer */
-    if (!cli_given(&o, "sessions"))
-        o.sessions = 0;
-    cli_catch_termination();
+    struct batch b = {.o = o, .lines.fd = -1};
     int code = open_model(&b);
     if (!code)
         code = check_options(&b);
     if (!code)
         code = open_input(&b);
-    job_progress_open((enum cli_progress_mode)o.progress, "items");
-    if (!code)
+    job_progress_open((enum cli_progress_mode)o->progress, "items");
+    if (!code && o->output)
         code = open_store(&b);
     if (!code)
         code = answer_lines(&b);
@@ -369,7 +396,33 @@ int cli_batch(const struct cli_options *given)
     job_reader_close(&b.reader);
     if (b.lines.fd >= 0)
         job_lines_close(&b.lines);
-    spw_free(b.folder);
     cli_model_close(&b.model);
     return code ? code : closed;
+}
+
+int cli_batch(const struct cli_options *given)
+{
+    struct cli_options o = *given;
+    if (o.status)
+        return job_status(&o);
+    if (o.paths.n > 0)
+        return cli_fail(CLI_REFUSED, "found '%s' after '%s', expected one MODEL", o.paths.items[0],
+                        o.operand);
+    if (!o.input || !o.output)
+        return cli_fail(CLI_REFUSED,
+                        "found no --%s, expected --input FILE.jsonl and --output FILE.jsonl",
+                        o.input ? "output" : "input");
+    if (!cli_given(&o, "on-oom"))
+        o.on_oom = SPW_ON_OOM_SPILL; /* a neighbour never changes the precision of an answer */
+    if (!cli_given(&o, "sessions"))
+        o.sessions = 0;
+    cli_catch_termination();
+    return run_batch(&o);
+}
+
+int cli_answer_prompts(const struct cli_options *given)
+{
+    struct cli_options o = *given;
+    o.input = o.prompts;
+    return run_batch(&o);
 }

@@ -22,6 +22,22 @@ void job_item_free(struct job_item *x)
     *x = (struct job_item){0};
 }
 
+uint64_t job_item_tokens(const struct job_item *x)
+{
+    uint64_t longest = 0;
+    for (size_t i = 0; i < x->n_prompts; i++)
+        longest = spw_max_u64(longest, x->prompts[i].n);
+    return longest + x->max_new_tokens;
+}
+
+int job_item_shorten(struct job_item *x, uint64_t limit)
+{
+    uint64_t n = job_item_tokens(x);
+    if (x->max_is_default && n > limit)
+        x->max_new_tokens -= spw_min_u64(n - limit, spw_sub_u64(x->max_new_tokens, 1));
+    return job_item_tokens(x) > limit ? -E2BIG : 0;
+}
+
 /* Bytes that are no UTF-8 become '?': a message may quote a broken line, and it may be cut. */
 static void make_text(char *text)
 {

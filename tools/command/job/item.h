@@ -54,6 +54,11 @@ struct job_item {
     const json_t *fallbacks;
 };
 void job_item_free(struct job_item *x);
+/* Tokens of its longest prompt and answer. */
+uint64_t job_item_tokens(const struct job_item *x);
+/* Makes the answers as much shorter as `limit` tokens demand, if nobody has given their length.
+ * -E2BIG: the item is still longer. */
+int job_item_shorten(struct job_item *x, uint64_t limit);
 
 /* Why an item has no answer: OpenAI's error object, and the HTTP status that belongs to it. */
 struct job_refusal {

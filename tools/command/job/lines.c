@@ -2,6 +2,7 @@
 #include "tools/command/job/lines.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,6 +22,17 @@ void job_lines_close(struct job_lines *l)
         close(l->fd);
     spw_free(l->buffer);
     *l = (struct job_lines){.fd = -1};
+}
+
+bool job_line_is_blank(const struct job_line *line)
+{
+    return strspn(line->text, " \t\r") == line->bytes;
+}
+
+void job_lines_folder(char folder[4096], const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, 4096, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
 }
 
 int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number)

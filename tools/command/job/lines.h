@@ -29,6 +29,9 @@ int job_lines_open(struct job_lines *l, const char *path);
 void job_lines_close(struct job_lines *l);
 /* 1: a line; 0: the input has ended; -errno. The last line may lack its newline. */
 int job_lines_next(struct job_lines *l, struct job_line *out);
+bool job_line_is_blank(const struct job_line *line);
+/* The folder of the file `path`: names of files in its lines begin there. */
+void job_lines_folder(char folder[4096], const char *path);
 /* Continues at the line that begins at `offset` and has this number. -ESPIPE: not in a file. */
 int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number);
 

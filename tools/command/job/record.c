@@ -202,16 +202,17 @@ static json_t *openai_line(const struct job_item *x, int status, json_t *respons
     return CLI_OBJECT(fields);
 }
 
-static void add_short(json_t **to, const struct job_item *x, size_t i)
+static void add_short(json_t **to, const struct job_item *x, size_t i,
+                      const struct job_names *names)
 {
     const struct job_choice *c = &x->choices[i];
-    cli_json_add(to, "text", CLI_OR_NULL(c->text, choice_text(c)));
+    cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, choice_text(c)));
     cli_report_result(to, x->prompts[0].n, &c->result);
     /* An answer does not depend on the budgets, and waterlines do. */
     json_object_del(*to, "waterlines");
 }
 
-static json_t *short_line(const struct job_item *x)
+static json_t *short_line(const struct job_item *x, const struct job_names *names)
 {
     const struct cli_field fields[] = {
         {x->id ? "id" : NULL, id_or_null(x)},
@@ -219,14 +220,14 @@ static json_t *short_line(const struct job_item *x)
     };
     json_t *line = CLI_OBJECT(fields);
     if (x->n_choices == 1) {
-        add_short(&line, x, 0);
+        add_short(&line, x, 0, names);
         return line;
     }
     json_t *choices = json_array();
     for (size_t i = 0; i < x->n_choices; i++) {
         const struct cli_field index[] = {{"index", CLI_JSON(i)}};
         json_t *choice = CLI_OBJECT(index);
-        add_short(&choice, x, i);
+        add_short(&choice, x, i, names);
         cli_json_append(&choices, choice);
     }
     cli_json_add(&line, "choices", choices);
@@ -235,7 +236,7 @@ static json_t *short_line(const struct job_item *x)
 
 json_t *job_record(const struct job_item *x, const struct job_names *names)
 {
-    return x->form == JOB_SHORT ? short_line(x)
+    return x->form == JOB_SHORT ? short_line(x, names)
                                 : openai_line(x, 200, answer_body(x, names), json_null());
 }
 

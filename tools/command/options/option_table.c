@@ -43,11 +43,10 @@ const struct cli_row cli_rows[] = {
     {"prompt-file", CLI_FILE_IN, PROMPTED | CLI_BENCH, "Input", "FILE",
      "a file with the text to continue; - means stdin", FIELD(prompt_file)},
     {"prompts", CLI_FILE_IN, PROMPTED, "Input", "FILE.jsonl",
-     "many prompts, one JSON object a line: {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}. A "
-     "line may set max_new_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
-     "presence_penalty, frequency_penalty, logit_bias ({\"ID\": X, ...}), logprobs, n, stop, "
-     "ignore_eos and id for itself. An answer is one line of output, printed when the answer is "
-     "complete",
+     "many prompts, one JSON object a line, such as {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}, "
+     "with options of its own: see the lines of jobs. An answer is one line of output, printed "
+     "when "
+     "it is complete",
      FIELD(prompts)},
     {"input", CLI_FILE_IN, CLI_BATCH, "Input", "FILE.jsonl",
      "the items: lines of an OpenAI batch file, or short lines such as {\"id\": ..., \"prompt\": "

@@ -17,7 +17,6 @@ static struct {
     double step_seconds;   /* start of the running step */
     double decode_seconds; /* of the first token */
     uint64_t n_generated;
-    uint64_t n_answers, n_asked; /* of a batch */
 } line;
 
 void cli_progress_start(enum cli_progress_mode mode, bool text_on_terminal)
@@ -34,12 +33,6 @@ void cli_progress_engine(struct spw_engine *engine, struct cli_events *events)
     line.engine = engine;
     line.events = events;
     line.step_seconds = cli_now_seconds();
-}
-
-void cli_progress_answers(uint64_t n_answers, uint64_t n_asked)
-{
-    line.n_answers = n_answers;
-    line.n_asked = n_asked;
 }
 
 void cli_progress_clear(void)
@@ -82,10 +75,6 @@ void cli_progress_draw(const char *text)
 static void draw(const char *what, double tokens_per_second, double left_seconds)
 {
     char where[96] = "", a[32], b[32], text[256];
-    char answers[64] = "";
-    if (line.n_asked)
-        snprintf(answers, sizeof answers, "%llu of %llu answers, ",
-                 (unsigned long long)line.n_answers, (unsigned long long)line.n_asked);
     if (line.engine) {
         struct spw_stats stats;
         spw_engine_stats(line.engine, &stats);
@@ -93,10 +82,10 @@ static void draw(const char *what, double tokens_per_second, double left_seconds
                  cli_format_bytes(a, stats.device_peak_bytes),
                  cli_format_bytes(b, stats.host_peak_bytes));
     }
-    if (snprintf(text, sizeof text, "%s%s  %.1f tokens/s%s  %.0f s left", answers, what,
-                 tokens_per_second, where, left_seconds) > cli_progress_columns())
-        snprintf(text, sizeof text, "%s%s  %.1f tokens/s  %.0f s left", answers, what,
-                 tokens_per_second, left_seconds);
+    if (snprintf(text, sizeof text, "%s  %.1f tokens/s%s  %.0f s left", what, tokens_per_second,
+                 where, left_seconds) > cli_progress_columns())
+        snprintf(text, sizeof text, "%s  %.1f tokens/s  %.0f s left", what, tokens_per_second,
+                 left_seconds);
     cli_progress_draw(text);
 }
 
@@ -137,9 +126,8 @@ void cli_progress_token(uint64_t n_expected)
     if (!cli_progress_due() || elapsed <= 0 || line.n_generated < 2)
         return;
     double rate = (double)(line.n_generated - 1) / elapsed;
-    char what[64], most[32] = "";
-    if (!line.n_asked)
-        snprintf(most, sizeof most, "of at most %llu ", (unsigned long long)n_expected);
-    snprintf(what, sizeof what, "%llu %snew tokens", (unsigned long long)line.n_generated, most);
+    char what[64];
+    snprintf(what, sizeof what, "%llu of at most %llu new tokens",
+             (unsigned long long)line.n_generated, (unsigned long long)n_expected);
     draw(what, rate, (double)spw_sub_u64(n_expected, line.n_generated) / rate);
 }

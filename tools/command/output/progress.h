@@ -16,8 +16,6 @@ typedef void cli_progress_function(void *context, const struct spw_progress *p);
 cli_progress_function *cli_progress_callback(void);
 /* Counts a generated token; at most `n_expected` will come. */
 void cli_progress_token(uint64_t n_expected);
-/* For a batch: `n_answers` of `n_asked` requests have ended. */
-void cli_progress_answers(uint64_t n_answers, uint64_t n_asked);
 /* For a line of another kind: whether it is time to draw; the columns that the line may use; draws
  * the text, cut to these columns. */
 bool cli_progress_due(void);

@@ -1,0 +1,86 @@
+/* See prompts.h. */
+#include "tools/command/job/prompts.h"
+
+#include "tools/command/job/lines.h"
+#include "tools/command/job/request.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static int add_input(struct cli_inputs *in, const struct job_prompt *prompt,
+                     uint64_t max_new_tokens)
+{
+    /* The capacity is a power of two; the list grows when it is full. */
+    if ((in->n & (in->n - 1)) == 0) {
+        struct cli_input *grown = spw_realloc(in->items, (in->n ? 2 * in->n : 1) * sizeof *grown);
+        if (!grown)
+            return -ENOMEM;
+        in->items = grown;
+    }
+    struct cli_input *item = &in->items[in->n];
+    *item = (struct cli_input){.tokens = spw_alloc(prompt->n * sizeof *item->tokens),
+                               .n_tokens = prompt->n,
+                               .max_new_tokens = max_new_tokens};
+    if (!item->tokens)
+        return -ENOMEM;
+    memcpy(item->tokens, prompt->tokens, prompt->n * sizeof *item->tokens);
+    in->n++;
+    in->longest = spw_max_u64(in->longest, prompt->n + max_new_tokens);
+    return 0;
+}
+
+static int add_item(struct cli_inputs *in, struct job_item *x, uint64_t limit,
+                    struct job_refusal *why)
+{
+    if (job_item_shorten(x, limit))
+        return job_refuse(why, 400, "context_length_exceeded", NULL,
+                          "found %" PRIu64 " tokens of the prompt and the answer, expected at most "
+                          "%" PRIu64,
+                          job_item_tokens(x), limit);
+    for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
+        if (add_input(in, &x->prompts[i / x->n_choices], x->max_new_tokens))
+            return job_refuse_memory(why);
+    return 0;
+}
+
+static int read_line(struct cli_inputs *in, struct job_reader *reader, const struct job_line *line,
+                     uint64_t limit)
+{
+    struct job_item x;
+    struct job_refusal why;
+    int rc = job_item_parse(&x, reader, line->text, line->bytes, line->number, &why);
+    if (!rc)
+        rc = job_item_encode(&x, reader, &why);
+    if (!rc)
+        rc = add_item(in, &x, limit, &why);
+    job_item_free(&x);
+    if (rc)
+        cli_fail(0, "%s: line %" PRIu64 ": %s", reader->o->prompts, line->number, why.message);
+    return rc == -ENOMEM ? CLI_FAILED : 0;
+}
+
+int job_read_prompts(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
+{
+    char folder[4096];
+    struct job_reader reader = {.o = o, .model = m, .folder = folder, .started = time(NULL)};
+    struct job_lines lines;
+    struct job_line line;
+    const uint64_t limit = cli_longest_context(o, m);
+    int rc = job_lines_open(&lines, o->prompts), code = 0;
+    job_lines_folder(folder, o->prompts);
+    while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
+        rc = 0;
+        if (!job_line_is_blank(&line))
+            code = read_line(in, &reader, &line, limit);
+    }
+    job_lines_close(&lines);
+    job_reader_close(&reader);
+    if (rc)
+        code = cli_fail(CLI_REFUSED, "%s: %s", o->prompts, strerror(-rc));
+    if (!code && !in->n)
+        code = cli_fail(CLI_REFUSED,
+                        "%s: found no line that can be answered, expected at least "
+                        "one",
+                        o->prompts);
+    return code;
+}

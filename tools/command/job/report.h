@@ -1,0 +1,27 @@
+/* The --report of a job: what its engines have measured, and what was answered in this run. */
+#ifndef SPW_TOOLS_COMMAND_JOB_REPORT_H
+#define SPW_TOOLS_COMMAND_JOB_REPORT_H
+
+#include "tools/command/events.h"
+#include "tools/command/job/item.h"
+#include "tools/command/job/progress_text.h"
+#include "tools/command/output/report.h"
+
+struct job_report {
+    json_t *engine, *earlier; /* owned: of the latest engine; a list of the others */
+    uint64_t n_generated;     /* by this run, in answers that are complete */
+    struct cli_reuse reuse;
+    struct spw_batch_times times; /* of all engines */
+};
+/* A request of the item has ended. */
+void job_report_choice(struct job_report *r, const struct job_item *x, size_t choice,
+                       size_t n_given);
+/* Call it before an engine is closed. */
+void job_report_engine(struct job_report *r, const struct cli_options *o, struct spw_engine *e,
+                       const struct spw_batch *b, const struct cli_events *events);
+/* Writes o->report, if it was asked for and an engine was opened. `totals`: of the whole job. Frees
+ * the report. 0 or an exit code. */
+int job_report_end(struct job_report *r, const struct cli_options *o,
+                   const struct job_counts *totals);
+
+#endif
