@@ -46,7 +46,7 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     *o = w->s->o;
     draw_speed(o, w->seed);
     o->context = w->context;
-    o->sessions = w->n_sessions + (uint32_t)draw_one(w, 2);
+    o->sessions = w->n_sessions + (able || draw_one(w, 2));
     o->on_oom = SPW_ON_OOM_SPILL;
     o->saves = draw_one(w, 2) || able;
     if (w->aim) /* little that old tiles could lie in instead */

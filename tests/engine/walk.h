@@ -20,7 +20,8 @@ struct walk {
     uint32_t n_sessions;
     struct spw_engine *e;
     struct spw_session *sessions[N_SESSIONS];
-    int32_t *ids[N_SESSIONS]; /* [s->n_tokens], what each session was last asked for */
+    struct spw_session *guest; /* takes frames of the others while it is open; NULL: it is not */
+    int32_t *ids[N_SESSIONS];  /* [s->n_tokens], what each session was last asked for */
     char cache[160], file[N_SESSIONS][160];
     int32_t *saved_ids[N_SESSIONS]; /* [s->n_tokens], of each file */
     size_t saved[N_SESSIONS];       /* tokens in each file; 0: it is not there */
@@ -106,12 +107,19 @@ static void check_engine(struct walk *w)
     count_found(&w->e->plan, &s, p.n_reused);
 }
 
+static void close_guest(struct walk *w)
+{
+    spw_session_close(w->guest);
+    w->guest = NULL;
+}
+
 static void close_engine(struct walk *w)
 {
     stop_telling(w);
     check_engine(w);
     for (uint32_t i = 0; i < w->n_sessions; i++)
         spw_session_close(w->sessions[i]);
+    close_guest(w);
     spw_engine_close(w->e);
 }
 

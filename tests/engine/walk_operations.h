@@ -40,10 +40,30 @@ static void fork_session(struct walk *w)
         told_fork(&w->told, to, from);
 }
 
+/* A session of any length comes beside the others, or goes: their shares of the frames change. */
+static void change_guest(struct walk *w)
+{
+    struct spw_error err = {0};
+    size_t most = check_range(w->seed, 1, w->context), n = check_range(w->seed, 1, most);
+    if (w->guest) {
+        close_guest(w);
+        return;
+    }
+    CHECK_MSG(!spw_session_open_for(&w->guest, w->e, most, &err), "%s: %s", w->what, err.text);
+    const struct spw_span span = {w->guest, w->s->ids[1], n, 1};
+    w->ended = false;
+    int rc = watch_sync(&w->watch, w->s, w->e, &span, 1, w->s->n_tokens, &err);
+    CHECK_MSG(!rc || is_late(w, rc), "%s: a guest: %d: %s", w->what, rc, err.text);
+}
+
 static void renew(struct walk *w)
 {
     uint32_t i = any_session(w);
     stop_telling(w);
+    if (w->o.sessions > w->n_sessions && draw_one(w, 2)) {
+        change_guest(w);
+        return;
+    }
     spw_session_close(w->sessions[i]);
     w->sessions[i] = run_session(w->e);
 }
@@ -317,6 +337,7 @@ static void run_batch(struct walk *w)
     int rc = 1;
     bool was_ended = false;
     stop_telling(w);
+    close_guest(w); /* the request without a session needs its place */
     CHECK_MSG(!spw_batch_open(&b, w->e, NULL, &err), "%s", err.text);
     spw_batch_set_prompt_chunks(b, (uint32_t)draw_one(w, 6));
     for (uint32_t i = 0; i < w->o.sessions; i++) {
@@ -403,7 +424,7 @@ static const struct operation {
                   {"back", 3, NULL, back},
                   {"over", 3, NULL, over},
                   {"fork", 3, has_partner, fork_session},
-                  {"renew", 1, NULL, renew},
+                  {"renew", 2, NULL, renew},
                   {"interrupt", 3, NULL, interrupt},
                   {"publish", 3, has_cache, publish},
                   {"save", 2, can_save, save},
