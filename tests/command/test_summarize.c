@@ -43,11 +43,18 @@ static void write_document(const char *name, size_t bytes)
     write_file(name, text);
 }
 
-/* Makes the last two of the 96 tokens a newline and a space, which instructions need. */
+/* Makes the last two of the 96 tokens a newline and a space, which instructions need. Adds a
+ * special token whose id the model does not have. */
 static void use_blanks(void)
 {
-    char json[BYTE_TOKENIZER_BYTES];
-    read_file("m/tokenizer.json", json, sizeof json);
+    static const char none[] = "\"added_tokens\":[]";
+    char json[2 * BYTE_TOKENIZER_BYTES];
+    size_t n = byte_tokenizer_json(json);
+    char *at = strstr(json, none);
+    char *rest = spw_strdup(at + sizeof none - 1);
+    sprintf(at, "\"added_tokens\":[{\"id\":96,\"content\":\"<e>\",\"special\":true}]%s", rest);
+    spw_free(rest);
+    CHECK(strlen(json) > n);
     memcpy(strstr(json, "\xc3\x83\":94"), "\xc4\x8a", 2);
     memcpy(strstr(json, "\xc2\xa9\":95"), "\xc4\xa0", 2);
     write_file("m/tokenizer.json", json);
@@ -355,6 +362,31 @@ static void test_documents(void)
     CHECK(strstr(err, "--focus"));
 }
 
+/* What looks like a special token in a document, or in its id, is text. */
+static void test_special_tokens(void)
+{
+    static const char *const models[] = {"m", "mt", "mu"};
+    CHECK(
+        sh("cp -r mt mu && echo '<{{ messages[0].content | upper }}>' > mu/chat_template.jinja") ==
+        0);
+    write_file("e.jsonl", "{\"id\": \"one\", \"text\": \"a <e> b<e>\"}\n"
+                          "{\"id\": \"<e>\", \"text\": \"ab\"}\n"
+                          "{\"id\": \"two\", \"text\": \"ab\"}\n");
+    for (int i = 0; i < 3; i++) {
+        const bool changes_text = i == 2;
+        CHECK(sh("$S summarize %s e.jsonl --output e%d.jsonl " OPTIONS, models[i], i) ==
+              changes_text);
+        char name[32];
+        snprintf(name, sizeof name, "e%d.jsonl", i);
+        json_t *lines = lines_of(name);
+        CHECK(json_array_size(lines) == (changes_text ? 1 : 3));
+        json_decref(lines);
+    }
+    read_file("e2.jsonl.errors", out, sizeof out);
+    CHECK(strstr(out, "\"one\"") && strstr(out, "special token"));
+    CHECK(sh("$S generate m --prompt 'a <e> b'") == 2);
+}
+
 /* Names of files are made of ids. */
 static void test_folder(void)
 {
@@ -421,6 +453,7 @@ int main(int argc, char **argv)
     test_kills(argc > 1 ? atoi(argv[1]) : (int)check_amount(24));
     test_shards();
     test_documents();
+    test_special_tokens();
     test_folder();
     test_refusals();
     if (!check_done())

@@ -172,10 +172,10 @@ static void text_swap(struct encoder *e)
 
 /* Cuts e->x at added tokens. Only the pieces change; the bytes move along. */
 static int cut_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
-                     struct encoder *e)
+                     const struct spw_encoding *plain, struct encoder *e)
 {
     e->next.n = 0;
-    SPW_TRY(spw_tok_split_added(t, trie, &e->x, &e->next));
+    SPW_TRY(spw_tok_split_added(t, trie, plain, &e->x, &e->next));
     struct spw_tok_buf buf = e->x.buf;
     e->x.buf = e->next.buf;
     e->next.buf = buf;
@@ -210,15 +210,21 @@ static int add_ids(struct spw_tok_ids *ids, const struct spw_tok_ids *more)
     return 0;
 }
 
-static int encode(const struct spw_tokenizer *t, struct encoder *e, const char *text, size_t bytes,
-                  bool add_special)
+static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct spw_encoding *is)
 {
+    const bool add_special = is->add_special;
+    const struct spw_encoding *plain = is->n_plain ? is : NULL;
     e->matcher.memory = t->regex_memory;
-    SPW_TRY(spw_tok_buf_append(&e->x.buf, text, bytes));
-    SPW_TRY(spw_tok_text_add(&e->x, 0, bytes, -1, true));
-    SPW_TRY(cut_added(t, &t->raw_trie, e));
+    SPW_TRY(spw_tok_buf_append(&e->x.buf, is->text, is->bytes));
+    SPW_TRY(spw_tok_text_add(&e->x, 0, is->bytes, -1, true));
+    SPW_TRY(cut_added(t, &t->raw_trie, plain, e));
+    if (t->n_norms && plain) { /* the spans would be elsewhere */
+        if (spw_tok_has_special(t, &t->normalized_trie, plain))
+            return -EBADMSG;
+        plain = NULL;
+    }
     SPW_TRY(normalize_pieces(t, e));
-    SPW_TRY(cut_added(t, &t->normalized_trie, e));
+    SPW_TRY(cut_added(t, &t->normalized_trie, plain, e));
     SPW_TRY(spw_tok_pre_apply(t, &e->matcher, &e->x));
 
     SPW_TRY(spw_tok_ids_reserve(&e->ids, 16)); /* never NULL for the caller */
@@ -246,6 +252,10 @@ static int explain(int rc, struct spw_error *err)
     case -EOVERFLOW:
         return spw_fail(err, -EINVAL,
                         "text: a regular expression of the tokenizer gave up on it (match limit)");
+    case -EBADMSG:
+        return spw_fail(err, -EINVAL,
+                        "text: found a special token of the tokenizer where only plain text may "
+                        "be, and this tokenizer looks for it in normalized text");
     case -EFBIG:
         return spw_fail(err, rc,
                         "text: found more than 2 GiB, after normalization; encode it in "
@@ -260,10 +270,17 @@ static int explain(int rc, struct spw_error *err)
 int spw_tokenizer_encode(const struct spw_tokenizer *t, const char *text, size_t bytes,
                          bool add_special, int32_t **ids, size_t *n_ids, struct spw_error *err)
 {
+    const struct spw_encoding is = {.text = text, .bytes = bytes, .add_special = add_special};
+    return spw_tokenizer_encode_spans(t, &is, ids, n_ids, err);
+}
+
+int spw_tokenizer_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *is,
+                               int32_t **ids, size_t *n_ids, struct spw_error *err)
+{
     spw_error_clear(err);
     struct encoder e = {0};
-    SPW_TRY(check_utf8(text, bytes, err));
-    int rc = encode(t, &e, text, bytes, add_special);
+    SPW_TRY(check_utf8(is->text, is->bytes, err));
+    int rc = encode(t, &e, is);
     if (!rc) {
         *ids = e.ids.at;
         *n_ids = e.ids.n;

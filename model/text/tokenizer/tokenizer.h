@@ -40,6 +40,26 @@ bool spw_tokenizer_is_special(const struct spw_tokenizer *t, int32_t id);
  * *ids is never NULL on success, also for n = 0. */
 int spw_tokenizer_encode(const struct spw_tokenizer *t, const char *text, size_t bytes,
                          bool add_special, int32_t **ids, size_t *n_ids, struct spw_error *err);
+
+/* Bytes [begin, end) of a text. */
+struct spw_text_span {
+    size_t begin, end;
+};
+struct spw_encoding {
+    const char *text;
+    size_t bytes;
+    bool add_special;
+    /* [n_plain], in order: no special token is recognized that has a byte of these spans. This
+     * keeps a document from ending its own message. Other tokens are those of spw_tokenizer_encode.
+     */
+    const struct spw_text_span *plain;
+    size_t n_plain;
+};
+/* The same. Also -EINVAL: a span has a special token that the tokenizer looks for only after its
+ * normalizer has changed the text. */
+int spw_tokenizer_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e,
+                               int32_t **ids, size_t *n_ids, struct spw_error *err);
+
 /* Ids that name no token are passed over (models have more logits than tokens). The text is valid
  * UTF-8, with U+FFFD for bytes that form no character, and ends in a NUL that `bytes` leaves out.
  */

@@ -241,9 +241,13 @@ struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t 
                                          int32_t right);
 int spw_tok_trie_add(struct spw_tok_trie *trie, const char *text, size_t bytes, int32_t added);
 /* Cuts every text piece of `in` at the added tokens of the trie; pieces go to `out`, which must
- * share its bytes. */
+ * share its bytes. `plain` as in spw_encoding, of these bytes; NULL: no spans. */
 int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
-                        const struct spw_tok_text *in, struct spw_tok_text *out);
+                        const struct spw_encoding *plain, const struct spw_tok_text *in,
+                        struct spw_tok_text *out);
+/* Whether a special token of the trie is in one of the spans. */
+bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+                         const struct spw_encoding *plain);
 
 /* ---- models ---- */
 

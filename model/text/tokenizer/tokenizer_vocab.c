@@ -348,16 +348,54 @@ static size_t skip_spaces_right(const char *p, size_t n, size_t end)
     return end;
 }
 
+/* How many bytes from `at` on are outside of all spans. */
+static size_t bytes_before_plain(const struct spw_encoding *plain, size_t at)
+{
+    size_t room = SIZE_MAX;
+    for (size_t i = 0; i < plain->n_plain; i++)
+        if (at < plain->plain[i].end && plain->plain[i].begin < plain->plain[i].end)
+            room = spw_min_u64(room, spw_sub_u64(plain->plain[i].begin, at));
+    return room;
+}
+
+/* The longest token at `at` of the text that may be there: a special one has no part of a span. */
+static int32_t match_at(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+                        const struct spw_encoding *plain, const char *p, size_t n, size_t at,
+                        size_t *bytes)
+{
+    int32_t k = trie->first[(uint8_t)*p] ? trie_match(trie, p, n, bytes) : -1;
+    if (k < 0 || !plain || !spw_tokenizer_is_special(t, t->added[k].id))
+        return k;
+    size_t room = bytes_before_plain(plain, at);
+    return *bytes <= room ? k : trie_match(trie, p, room, bytes);
+}
+
+bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+                         const struct spw_encoding *plain)
+{
+    for (size_t i = 0; trie->n && i < plain->n_plain; i++) {
+        const struct spw_text_span *span = &plain->plain[i];
+        for (size_t at = span->begin; at < span->end; at++) {
+            size_t len;
+            int32_t k = trie_match(trie, plain->text + at, span->end - at, &len);
+            if (k >= 0 && spw_tokenizer_is_special(t, t->added[k].id))
+                return true;
+        }
+    }
+    return false;
+}
+
 /* One piece of text. `done` is where the last token, with the spaces it took, ended; the search
  * continues after the bare token, as the package does. */
 static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
-                       const char *p, const struct spw_tok_piece *piece, struct spw_tok_text *out)
+                       const struct spw_encoding *plain, const char *p,
+                       const struct spw_tok_piece *piece, struct spw_tok_text *out)
 {
     size_t n = piece->end - piece->start, done = 0;
     p += piece->start;
     for (size_t i = 0; i < n;) {
         size_t len = 0;
-        int32_t k = trie->first[(uint8_t)p[i]] ? trie_match(trie, p + i, n - i, &len) : -1;
+        int32_t k = match_at(t, trie, plain, p + i, n - i, piece->start + i, &len);
         if (k < 0) {
             i++;
             continue;
@@ -385,14 +423,15 @@ static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie 
 }
 
 int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
-                        const struct spw_tok_text *in, struct spw_tok_text *out)
+                        const struct spw_encoding *plain, const struct spw_tok_text *in,
+                        struct spw_tok_text *out)
 {
     for (size_t i = 0; i < in->n; i++) {
         const struct spw_tok_piece *piece = &in->pieces[i];
         if (piece->id >= 0 || !trie->n)
             SPW_TRY(spw_tok_text_add(out, piece->start, piece->end, piece->id, piece->at_start));
         else
-            SPW_TRY(split_piece(t, trie, in->buf.data, piece, out));
+            SPW_TRY(split_piece(t, trie, plain, in->buf.data, piece, out));
     }
     return 0;
 }

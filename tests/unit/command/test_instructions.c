@@ -28,10 +28,19 @@ static void remove_file(const char *name)
 __attribute__((noinline)) static char *fill(const struct job_instructions *x, enum job_task task,
                                             const struct job_values *v)
 {
-    char *out = NULL;
-    size_t bytes = 0;
-    CHECK(job_instructions_fill(x, task, v, &out, &bytes) == 0 && strlen(out) == bytes);
-    return out;
+    struct job_filled filled;
+    CHECK(job_instructions_fill(x, task, v, &filled) == 0 && strlen(filled.text) == filled.bytes);
+    CHECK(filled.n_plain >= 1);
+    for (size_t i = 0; i < filled.n_plain; i++) {
+        const struct spw_text_span *span = &filled.plain[i];
+        const char *at = filled.text + span->begin;
+        const size_t n = span->end - span->begin;
+        bool is_title = v->title && strlen(v->title) == n && memcmp(at, v->title, n) == 0;
+        CHECK(is_title || (v->text_bytes == n && (!n || memcmp(at, v->text, n) == 0)));
+        CHECK(i == 0 || span->begin >= filled.plain[i - 1].end);
+    }
+    spw_free(filled.plain);
+    return filled.text;
 }
 
 /* Fills the text of a file and compares. */
@@ -232,16 +241,14 @@ static void no_memory(void)
     struct job_instructions x;
     int rc = -ENOMEM;
     for (int i = 0; rc == -ENOMEM; i++) {
-        char *out = NULL;
-        size_t bytes;
+        struct job_filled out = {0};
         spw_alloc_fail_nth(i);
         rc = job_instructions_open(&x, NULL, false, NULL);
         if (!rc)
-            rc = job_instructions_fill(&x, JOB_WHOLE, &(struct job_values){.text = ""}, &out,
-                                       &bytes);
+            rc = job_instructions_fill(&x, JOB_WHOLE, &(struct job_values){.text = ""}, &out);
         spw_alloc_fail_nth(-1);
         CHECK(i < 20 && (rc == 0 || rc == -ENOMEM));
-        spw_free(out);
+        job_filled_free(&out);
         job_instructions_free(&x);
     }
 }

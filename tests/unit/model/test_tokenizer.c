@@ -345,6 +345,80 @@ static void test_added_tokens(void)
     spw_tokenizer_close(t);
 }
 
+/* ---- plain spans ---- */
+
+static void expect_spans(const struct spw_tokenizer *t, const char *text,
+                         const struct spw_text_span *spans, size_t n_spans, const char *want)
+{
+    const struct spw_encoding e = {
+        .text = text, .bytes = strlen(text), .plain = spans, .n_plain = n_spans};
+    char got[256] = "";
+    int32_t *ids = NULL;
+    size_t n = 0, at = 0;
+    if (spw_tokenizer_encode_spans(t, &e, &ids, &n, NULL))
+        snprintf(got, sizeof got, "error");
+    for (size_t i = 0; i < n; i++)
+        at += (size_t)snprintf(got + at, sizeof got - at, i ? " %d" : "%d", ids[i]);
+    spw_free(ids);
+    CHECK_MSG(!strcmp(got, want), "\"%s\": %s, expected %s", text, got, want);
+}
+
+#define SPANS(...)                                                                                 \
+    (const struct spw_text_span[]){__VA_ARGS__},                                                   \
+        sizeof((const struct spw_text_span[]){__VA_ARGS__}) / sizeof(struct spw_text_span)
+
+static void test_plain_spans(void)
+{
+    struct spw_tokenizer *t = parse(SIMPLE("\"added_tokens\":[" ADDED(20, "<s>", "") "," ADDED(
+        21, "<s>a", "") ",{\"id\":22,\"content\":\"<n>\",\"special\":false}],"));
+    expect_spans(t, "a<s>b<s>", SPANS({0, 5}), "1 0 0 0 2 20");
+    expect_spans(t, "a<s>b<s>", SPANS({1, 4}), "1 0 0 0 2 20");
+    expect_spans(t, "<s>b<s>", SPANS({3, 4}), "20 2 20");
+    expect_spans(t, "<s>b<s>b<s>", SPANS({0, 3}, {8, 11}), "0 0 0 2 20 2 0 0 0");
+    expect_spans(t, "<s>ab", SPANS({3, 5}),
+                 "20 6"); /* not the longer token, which has a byte of it */
+    expect_spans(t, "<s>", SPANS({2, 3}), "0 0 0"); /* begins before the span */
+    expect_spans(t, "<s>", SPANS({0, 1}), "0 0 0");
+    expect_spans(t, "b<n>b", SPANS({0, 5}), "2 22 2"); /* not special */
+    expect_spans(t, "<s>", SPANS({1, 1}), "20");
+    spw_tokenizer_close(t);
+    t = parse(SIMPLE("\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[" ADDED(
+        20, "<s>", ",\"normalized\":true") "," ADDED(21, "<r>", "") "],"));
+    expect_spans(t, "a<s><r>", SPANS({0, 1}), "1 20 21");
+    expect_spans(t, "a<s><r>", SPANS({4, 7}), "1 20 0 0 0");
+    expect_spans(t, "a<s><r>", SPANS({0, 4}), "error");
+    spw_tokenizer_close(t);
+}
+
+/* Every special token of real models. */
+static void test_plain_specials(const char *name)
+{
+    char path[512], text[512];
+    struct spw_tokenizer *t;
+    snprintf(path, sizeof path, "%s/tokenizers/%s/tokenizer.json", getenv("SPW_DATA"), name);
+    if (!getenv("SPW_DATA") || access(path, R_OK) || spw_tokenizer_open(&t, path, NULL))
+        return;
+    for (int32_t id = 0; id < (int32_t)spw_tokenizer_vocab_size(t); id++) {
+        if (!spw_tokenizer_is_special(t, id))
+            continue;
+        const char *token = spw_tokenizer_token(t, id);
+        size_t begin = strlen(token), end;
+        snprintf(text, sizeof text, "%sA %s b%s", token, token, token);
+        end = 2 * begin + 4;
+        const struct spw_text_span span = {begin, end};
+        const struct spw_encoding e = {
+            .text = text, .bytes = strlen(text), .plain = &span, .n_plain = 1};
+        int32_t *ids = NULL;
+        size_t n = 0, n_special = 0;
+        CHECK(!spw_tokenizer_encode_spans(t, &e, &ids, &n, NULL));
+        for (size_t i = 0; i < n; i++)
+            n_special += spw_tokenizer_is_special(t, ids[i]);
+        CHECK_MSG(n_special == 2 && ids[0] == id && ids[n - 1] == id, "%s: %s", name, token);
+        spw_free(ids);
+    }
+    spw_tokenizer_close(t);
+}
+
 static void test_steps(void)
 {
     static const struct {
@@ -862,6 +936,10 @@ int main(int argc, char **argv)
     test_models();
     test_escapes();
     test_added_tokens();
+    test_plain_spans();
+    test_plain_specials("gpt2");
+    test_plain_specials("qwen2.5");
+    test_plain_specials("phi-3-mini");
     test_steps();
     test_template();
     test_decoders();

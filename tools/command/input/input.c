@@ -109,11 +109,18 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n)
 int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t bytes, bool add_special,
                     int32_t **ids, size_t *n, struct spw_error *err)
 {
+    const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = add_special};
+    return cli_encode_spans(t, &e, ids, n, err);
+}
+
+int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e, int32_t **ids,
+                     size_t *n, struct spw_error *err)
+{
     *ids = NULL;
     spw_error_clear(err);
-    if (bytes == 0)
+    if (e->bytes == 0)
         return spw_fail(err, -EINVAL, "found an empty text, expected at least a character");
-    SPW_TRY(spw_tokenizer_encode(t, text, bytes, add_special, ids, n, err));
+    SPW_TRY(spw_tokenizer_encode_spans(t, e, ids, n, err));
     if (*n > 0)
         return 0;
     spw_free(*ids);

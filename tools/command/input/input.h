@@ -49,6 +49,8 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n);
 /* Encodes a text; refuses an empty text. 0, or -errno with a reason that names no source. */
 int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t bytes, bool add_special,
                     int32_t **ids, size_t *n, struct spw_error *err);
+int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e, int32_t **ids,
+                     size_t *n, struct spw_error *err);
 /* The same, with the reason on stderr. `source` is its name in messages. */
 int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
                bool add_special, int32_t **ids, size_t *n);

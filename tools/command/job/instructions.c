@@ -212,11 +212,23 @@ static struct value number(uint64_t n, char digits[24])
 }
 
 /* Appends to out[*n], or only counts without `out`. */
-static void append(char *out, size_t *n, const char *text, size_t bytes)
+/* Counts, while there is no memory yet. */
+static void append(struct job_filled *out, const char *text, size_t bytes)
 {
-    if (out && bytes)
-        memcpy(out + *n, text, bytes);
-    *n += bytes;
+    if (out->text && bytes)
+        memcpy(out->text + out->bytes, text, bytes);
+    out->bytes += bytes;
+}
+
+static void append_value(struct job_filled *out, enum placeholder which, const struct value *value)
+{
+    if (which == TEXT || which == TITLE) {
+        if (out->plain)
+            out->plain[out->n_plain] =
+                (struct spw_text_span){out->bytes, out->bytes + value->bytes};
+        out->n_plain++;
+    }
+    append(out, value->text, value->bytes);
 }
 
 /* Whether a line has a placeholder without a value, and no {text}. */
@@ -236,36 +248,36 @@ static bool is_left_out(const char *line, size_t line_bytes, enum job_task task,
 
 /* Fills one line of the template, with its newline. */
 static void fill_line(const char *line, size_t line_bytes, enum job_task task,
-                      const struct value *values, char *out, size_t *n)
+                      const struct value *values, struct job_filled *out)
 {
     if (is_left_out(line, line_bytes, task, values))
         return;
     for (size_t i = 0; i < line_bytes;) {
         size_t word = braced_word(line + i);
         if (word) {
-            struct value value = values[find_placeholder(line + i, word, task)];
-            append(out, n, value.text, value.bytes);
+            enum placeholder which = find_placeholder(line + i, word, task);
+            append_value(out, which, &values[which]);
             i += word;
         } else {
-            append(out, n, line + i++, 1);
+            append(out, line + i++, 1);
         }
     }
 }
 
-static void fill_all(const char *text, enum job_task task, const struct value *values, char *out,
-                     size_t *n)
+static void fill_all(const char *text, enum job_task task, const struct value *values,
+                     struct job_filled *out)
 {
-    *n = 0;
+    out->bytes = out->n_plain = 0;
     while (*text) {
         size_t bytes = strcspn(text, "\n");
         bytes += text[bytes] == '\n';
-        fill_line(text, bytes, task, values, out, n);
+        fill_line(text, bytes, task, values, out);
         text += bytes;
     }
 }
 
 int job_instructions_fill(const struct job_instructions *x, enum job_task task,
-                          const struct job_values *v, char **out, size_t *bytes)
+                          const struct job_values *v, struct job_filled *out)
 {
     char length[24], part[24], parts[24];
     const struct value values[PLACEHOLDERS] = {
@@ -278,13 +290,24 @@ int job_instructions_fill(const struct job_instructions *x, enum job_task task,
         [PART] = number(v->part, part),
         [TEXT] = {v->text, v->text_bytes},
     };
-    fill_all(x->texts[task], task, values, NULL, bytes);
-    *out = spw_alloc(*bytes + 1);
-    if (!*out)
+    *out = (struct job_filled){0};
+    fill_all(x->texts[task], task, values, out);
+    out->text = spw_alloc(out->bytes + 1);
+    out->plain = spw_alloc(out->n_plain * sizeof *out->plain);
+    if (!out->text || !out->plain) {
+        job_filled_free(out);
         return -ENOMEM;
-    fill_all(x->texts[task], task, values, *out, bytes);
-    (*out)[*bytes] = 0;
+    }
+    fill_all(x->texts[task], task, values, out);
+    out->text[out->bytes] = 0;
     return 0;
+}
+
+void job_filled_free(struct job_filled *x)
+{
+    spw_free(x->text);
+    spw_free(x->plain);
+    *x = (struct job_filled){0};
 }
 
 int job_parse_length(const char *text, uint64_t *words, struct spw_error *err)

@@ -9,7 +9,7 @@
 #ifndef SPW_TOOLS_COMMAND_JOB_INSTRUCTIONS_H
 #define SPW_TOOLS_COMMAND_JOB_INSTRUCTIONS_H
 
-#include "base/base.h"
+#include "model/text/tokenizer/tokenizer.h"
 
 enum job_task { JOB_WHOLE, JOB_PART, JOB_MERGE, JOB_TASKS };
 
@@ -36,10 +36,17 @@ struct job_values {
     size_t text_bytes;
 };
 
-/* Puts the values into the text of a task. The values are copied as they are. *out is owned by the
- * caller (spw_free) and ends in a NUL. 0 or -ENOMEM. */
+/* A text, and the parts of it that come from a document: {text} and {title}. */
+struct job_filled {
+    char *text; /* owned; ends in a NUL */
+    size_t bytes;
+    struct spw_text_span *plain; /* owned, [n_plain], in order */
+    size_t n_plain;
+};
+void job_filled_free(struct job_filled *x);
+/* Puts the values into the text of a task. The values are copied as they are. 0 or -ENOMEM. */
 int job_instructions_fill(const struct job_instructions *x, enum job_task task,
-                          const struct job_values *values, char **out, size_t *bytes);
+                          const struct job_values *values, struct job_filled *out);
 
 /* --length: short, medium, long, or a number of words. */
 int job_parse_length(const char *text, uint64_t *words, struct spw_error *err);

@@ -39,9 +39,14 @@ int job_item_parse(struct job_item *x, const struct job_reader *r, const char *l
 int job_item_encode(struct job_item *x, struct job_reader *r, struct job_refusal *why);
 
 /* For items that do not come from a line. `param` is the name in refusals. */
+int job_encode(const struct job_reader *r, const char *param, const struct spw_encoding *e,
+               struct job_prompt *out, struct job_refusal *why);
 int job_encode_text(const struct job_reader *r, const char *param, const char *text, size_t bytes,
                     struct job_prompt *out, struct job_refusal *why);
 /* `messages`: a list of {"role", "content"}. tools, extra (more variables): NULL: none. */
+/* One message of the user, whose spans e->plain have no special tokens. `extra` as below. */
+int job_encode_message(struct job_reader *r, const struct spw_encoding *e, const json_t *extra,
+                       struct job_prompt *out, struct job_refusal *why);
 int job_encode_chat(struct job_reader *r, const json_t *messages, const json_t *tools,
                     const json_t *extra, struct job_prompt *out, struct job_refusal *why);
 

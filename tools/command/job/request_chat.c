@@ -67,8 +67,143 @@ int job_encode_chat(struct job_reader *r, const json_t *messages, const json_t *
     int rc = render(r, messages, tools, extra, &text, &bytes, &err);
     if (rc)
         return job_refuse_call(why, rc, "messages", &err);
-    rc = job_encode(r, "messages", text, bytes, false, out, why);
+    const struct spw_encoding e = {.text = text, .bytes = bytes};
+    rc = job_encode(r, "messages", &e, out, why);
     spw_free(text);
+    return rc;
+}
+
+/* ---- a message with plain spans ---- */
+
+/* The text that stands for a message while the template shows where it puts the message. */
+static const char stand_in[] = "spillway-7f2d9c41e0b35a68";
+
+static int add_spans(const struct spw_encoding *content, size_t begin, size_t end, size_t at,
+                     struct spw_encoding *text, struct spw_text_span **spans)
+{
+    struct spw_text_span *grown =
+        spw_realloc(*spans, (text->n_plain + content->n_plain) * sizeof *grown);
+    if (!grown)
+        return -ENOMEM;
+    text->plain = *spans = grown;
+    for (size_t i = 0; i < content->n_plain; i++) {
+        const size_t from = spw_max_u64(content->plain[i].begin, begin);
+        const size_t to = spw_min_u64(content->plain[i].end, end);
+        grown[text->n_plain] = (struct spw_text_span){at + from - begin, at + to - begin};
+        text->n_plain += from < to;
+    }
+    return 0;
+}
+
+/* Compares the text with `form`, which has stand_in where the text has content[begin, end), and
+ * adds the spans of these places. 1: they are equal, 0, -ENOMEM. */
+static int match(const char *form, const struct spw_encoding *content, size_t begin, size_t end,
+                 struct spw_encoding *text, struct spw_text_span **spans)
+{
+    size_t at = 0;
+    text->n_plain = 0;
+    while (*form) {
+        const char *next = strstr(form, stand_in);
+        const size_t n = next ? (size_t)(next - form) : strlen(form);
+        if (n > text->bytes - at || memcmp(text->text + at, form, n) != 0)
+            return 0;
+        at += n;
+        form += n;
+        if (!next)
+            break;
+        if (end - begin > text->bytes - at ||
+            memcmp(text->text + at, content->text + begin, end - begin) != 0)
+            return 0;
+        SPW_TRY(add_spans(content, begin, end, at, text, spans));
+        at += end - begin;
+        form += sizeof stand_in - 1;
+    }
+    return at == text->bytes;
+}
+
+/* Whether a span has a special token. 0, 1, -errno. */
+static int has_special(const struct job_reader *r, const struct spw_encoding *content)
+{
+    int rc = 0;
+    for (size_t i = 0; i < content->n_plain && !rc; i++) {
+        const struct spw_text_span *span = &content->plain[i];
+        int32_t *ids;
+        size_t n;
+        rc = spw_tokenizer_encode(r->model->tokenizer, content->text + span->begin,
+                                  span->end - span->begin, false, &ids, &n, NULL);
+        for (size_t k = 0; !rc && k < n; k++)
+            if (spw_tokenizer_is_special(r->model->tokenizer, ids[k]))
+                rc = 1;
+        if (rc >= 0)
+            spw_free(ids);
+    }
+    return rc;
+}
+
+/* Finds the spans of the message in the text of the template, which may leave out the blanks around
+ * a message. */
+static int find_spans(const char *form, const struct spw_encoding *content,
+                      struct spw_encoding *text, struct spw_text_span **spans)
+{
+    static const char blank[] = " \t\r\n";
+    size_t begin = 0, end = content->bytes;
+    int rc = match(form, content, begin, end, text, spans);
+    while (begin < end && content->text[begin] && strchr(blank, content->text[begin]))
+        begin++;
+    while (begin < end && content->text[end - 1] && strchr(blank, content->text[end - 1]))
+        end--;
+    return rc ? rc : match(form, content, begin, end, text, spans);
+}
+
+static int encode_rendered(const struct job_reader *r, const char *form,
+                           const struct spw_encoding *content, struct spw_encoding *text,
+                           struct job_prompt *out, struct job_refusal *why)
+{
+    struct spw_text_span *spans = NULL;
+    int rc = find_spans(form, content, text, &spans);
+    if (rc == 0) {
+        text->n_plain = 0;
+        rc = has_special(r, content) ? -EINVAL : 1;
+    }
+    if (rc == 1)
+        rc = job_encode(r, "text", text, out, why);
+    else if (rc == -ENOMEM)
+        job_refuse_memory(why);
+    else
+        job_refuse(why, 400, "invalid_value", "text",
+                   "found a special token of the model in the text, and the chat template changes "
+                   "the text, so that the token cannot be found there");
+    spw_free(spans);
+    return rc;
+}
+
+static int render_message(const struct job_reader *r, const char *text, size_t text_bytes,
+                          const json_t *extra, char **out, size_t *bytes, struct job_refusal *why)
+{
+    struct spw_error err = {0};
+    json_t *content = json_stringn(text, text_bytes);
+    json_t *messages =
+        content ? json_pack("[{s:s, s:o}]", "role", "user", "content", content) : NULL;
+    int rc = messages ? render(r, messages, NULL, extra, out, bytes, &err) : -ENOMEM;
+    json_decref(messages);
+    return rc ? job_refuse_call(why, rc, "text", &err) : 0;
+}
+
+int job_encode_message(struct job_reader *r, const struct spw_encoding *e, const json_t *extra,
+                       struct job_prompt *out, struct job_refusal *why)
+{
+    struct spw_encoding text = {0};
+    char *rendered, *form;
+    size_t form_bytes;
+    SPW_TRY(open_template(r, why));
+    SPW_TRY(render_message(r, e->text, e->bytes, extra, &rendered, &text.bytes, why));
+    int rc = render_message(r, stand_in, sizeof stand_in - 1, extra, &form, &form_bytes, why);
+    if (!rc) {
+        text.text = rendered;
+        rc = encode_rendered(r, form, e, &text, out, why);
+        spw_free(form);
+    }
+    spw_free(rendered);
     return rc;
 }
 

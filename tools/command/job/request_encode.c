@@ -26,22 +26,22 @@ static int check_ids(const struct job_reader *r, const char *param, const struct
     return 0;
 }
 
-int job_encode(const struct job_reader *r, const char *param, const char *text, size_t bytes,
-               bool add_special, struct job_prompt *out, struct job_refusal *why)
+int job_encode(const struct job_reader *r, const char *param, const struct spw_encoding *e,
+               struct job_prompt *out, struct job_refusal *why)
 {
     struct spw_error err = {0};
     if (!r->model->tokenizer)
         return job_refuse(why, 400, "unsupported_value", param,
                           "%s: the model has no tokenizer.json; give a prompt of token ids", param);
-    int rc =
-        cli_encode_text(r->model->tokenizer, text, bytes, add_special, &out->tokens, &out->n, &err);
+    int rc = cli_encode_spans(r->model->tokenizer, e, &out->tokens, &out->n, &err);
     return rc ? job_refuse_call(why, rc, param, &err) : check_ids(r, param, out, why);
 }
 
 int job_encode_text(const struct job_reader *r, const char *param, const char *text, size_t bytes,
                     struct job_prompt *out, struct job_refusal *why)
 {
-    return job_encode(r, param, text, bytes, true, out, why);
+    const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = true};
+    return job_encode(r, param, &e, out, why);
 }
 
 static int read_ids(const struct job_reader *r, const char *param, const json_t *list,

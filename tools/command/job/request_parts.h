@@ -24,7 +24,5 @@ int job_refuse_support(struct job_refusal *why, const char *key, const json_t *v
                        const char *reason);
 /* A call of the library failed. */
 int job_refuse_call(struct job_refusal *why, int rc, const char *key, const struct spw_error *err);
-int job_encode(const struct job_reader *r, const char *param, const char *text, size_t bytes,
-               bool add_special, struct job_prompt *out, struct job_refusal *why);
 
 #endif

@@ -29,18 +29,20 @@ static void trim(const char **text, size_t *bytes)
         --*bytes;
 }
 
-/* Asks a model that can think before it answers for the answer alone. */
-static int encode_chat(struct job_summarize *s, const char *text, size_t bytes,
-                       struct job_prompt *out, struct job_refusal *why)
+/* The text of the document has no special tokens, whatever is written there. A model that can think
+ * before it answers is asked for the answer alone. */
+static int encode_filled(struct job_summarize *s, const struct job_filled *filled,
+                         struct job_prompt *out, struct job_refusal *why)
 {
-    json_t *content = json_stringn(text, bytes);
-    json_t *messages =
-        content ? json_pack("[{s:s, s:O}]", "role", "user", "content", content) : NULL;
+    const struct spw_encoding e = {.text = filled->text,
+                                   .bytes = filled->bytes,
+                                   .add_special = true,
+                                   .plain = filled->plain,
+                                   .n_plain = filled->n_plain};
+    if (!s->has_template)
+        return job_encode(&s->reader, "text", &e, out, why);
     json_t *extra = json_pack("{s:b}", "enable_thinking", 0);
-    int rc = messages && extra ? job_encode_chat(&s->reader, messages, NULL, extra, out, why)
-                               : job_refuse_memory(why);
-    json_decref(content);
-    json_decref(messages);
+    int rc = extra ? job_encode_message(&s->reader, &e, extra, out, why) : job_refuse_memory(why);
     json_decref(extra);
     return rc;
 }
@@ -48,18 +50,16 @@ static int encode_chat(struct job_summarize *s, const char *text, size_t bytes,
 static int encode(struct job_summarize *s, enum job_task task, const struct job_work *w,
                   struct job_values values, struct job_prompt *out, struct job_refusal *why)
 {
-    char *text;
-    size_t bytes;
+    struct job_filled filled;
     values.length = s->words;
     values.language = s->o->language;
     values.focus = s->o->focus;
     values.title = w->document->id;
     trim(&values.text, &values.text_bytes);
-    if (job_instructions_fill(&s->instructions, task, &values, &text, &bytes))
+    if (job_instructions_fill(&s->instructions, task, &values, &filled))
         return job_refuse_memory(why);
-    int rc = s->has_template ? encode_chat(s, text, bytes, out, why)
-                             : job_encode_text(&s->reader, "text", text, bytes, out, why);
-    spw_free(text);
+    int rc = encode_filled(s, &filled, out, why);
+    job_filled_free(&filled);
     return rc;
 }
 
