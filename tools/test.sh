@@ -54,7 +54,7 @@ never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
 never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|goldens|interrupt|replan)'
 # test_engine steps sessions too, saves them, and runs the I/O threads. ASan has the faults.
-full_tsan='test_(session|save|traffic|power_loss|batch_kills)'
+full_tsan='test_(session|save|traffic|power_loss|batch_kills|batch_many)'
 
 passed=0 failed=0 skipped=0
 timings=

@@ -142,6 +142,20 @@ static inline void write_text(const char *name, const char *text)
         fclose(file);
 }
 
+/* The least device memory, in KiB, with which contexts of this length fit side by side. */
+static inline int least_budget(const char *model, size_t context, int sessions, int host_kib)
+{
+    int fails = 0, fits = 1 << 20;
+    while (fits - fails > 1) {
+        int middle = (fails + fits) / 2;
+        int code = sh("\"$S\" plan %s --device cpu --no-probe --quiet --context %zu --sessions %d "
+                      "--device-memory %dKiB --host-memory %dKiB --on-oom fail",
+                      model, context, sessions, middle, host_kib);
+        *(code ? &fails : &fits) = middle;
+    }
+    return fits;
+}
+
 /* Runs the job `input` to `output`. */
 static inline int batch(const char *input, const char *output, const char *options)
 {

@@ -260,7 +260,10 @@ static void test_retry(void)
 {
     CHECK(sh("cat in.jsonl >r.jsonl; echo '{\"id\":\"L\",\"tokens\":[5],\"max_new_tokens\":1000,"
              "\"ignore_eos\":true}' >>r.jsonl") == 0);
-    int code = batch("r.jsonl", "r", "--device-memory 300KiB --host-memory 32KiB");
+    char options[96];
+    snprintf(options, sizeof options, "--device-memory %dKiB --host-memory 32KiB",
+             least_budget("m", 430, 1, 32));
+    int code = batch("r.jsonl", "r", options);
     CHECK_MSG(code == 1, "%d: %s", code, err);
     CHECK_MSG(check_results("r", NULL, 2) == ITEMS + 1, "%s", err);
     CHECK(batch("r.jsonl", "r", "") == 1 && check_results("r", NULL, 2) == ITEMS + 1);

@@ -1,6 +1,7 @@
 /* `spillway batch` that is ended from outside, at any moment: every item has one answer in the end,
  * the one that it has without neighbours and interruptions. An argument: how often it is ended. */
 #include "tests/command/batch_files.h"
+#include "tests/command/command_json.h"
 
 #define ITEMS 40
 
@@ -188,8 +189,12 @@ static void test_tokens_under_way(void)
     check_continues(n_kept);
     /* And without a change the answer is the one of a run that nobody ended. */
     CHECK(sh("mv kept t.state && rm t") == 0);
-    CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);
+    CHECK_MSG(batch("long.jsonl", "t", "--report r.json") == 0, "%s", err);
     CHECK(sh("cmp t l") == 0);
+    json_t *report = parse_file("r.json");
+    CHECK(number(report, "n_prompt") == (long long)(3 + n_kept));
+    CHECK(number(report, "n_generated") == (long long)(900 - n_kept));
+    json_decref(report);
     /* Tokens of another machine are not used. */
     CHECK(sh("sed -i 's/\"machine\":\"[^\"]*/&x/' t.state && rm t") == 0);
     CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);

@@ -1,0 +1,178 @@
+/* `spillway batch` of many items of very different lengths under a device budget that holds two of
+ * the longest, and of many that begin alike. An argument, 1000, is the number of items; with 1000
+ * the longest has 60,000 tokens, which takes many minutes. */
+#include "tests/command/batch_files.h"
+#include "tests/command/command_json.h"
+#include "tests/engine/tiny_model.h"
+
+#include <math.h>
+
+enum { VOCAB = 64, MOST_NEW = 24 };
+
+static uint64_t n_tokens; /* of the prompts that were written */
+
+/* An item with `n` tokens, the first of which are `shared`. */
+static void add_item(FILE *file, uint64_t *random, int number, size_t n, const int *shared,
+                     size_t n_shared)
+{
+    fprintf(file, "{\"id\":%d,\"ignore_eos\":true,\"max_new_tokens\":%d,\"tokens\":[", number,
+            (int)check_range(random, 1, MOST_NEW));
+    for (size_t i = 0; i < n; i++)
+        fprintf(file, "%s%d", i ? "," : "",
+                i < n_shared ? shared[i] : (int)check_range(random, 3, VOCAB - 1));
+    fprintf(file, "]}\n");
+    n_tokens += n;
+}
+
+static FILE *open_items(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    CHECK(file);
+    n_tokens = 0;
+    return file;
+}
+
+/* Items start in the order of the input. So whenever one ends, those before it have ended or run:
+ * fewer than there are sessions have not ended. */
+static void check_order(const char *output, int n, long long sessions)
+{
+    char path[256], *line = NULL, *ended = calloc((size_t)n + 1, 1);
+    size_t room = 0;
+    int first = 1; /* that has not ended */
+    snprintf(path, sizeof path, "%s/%s", folder, output);
+    FILE *file = fopen(path, "r");
+    while (file && getline(&line, &room, file) > 0) {
+        int id = 0;
+        CHECK(sscanf(line, "{\"id\":%d", &id) == 1 && id >= 1 && id <= n && !ended[id]);
+        long long n_before = 0;
+        for (int i = first; i < id; i++)
+            n_before += !ended[i];
+        CHECK_MSG(n_before < sessions, "item %d has passed %lld of %lld that run", id, n_before,
+                  sessions);
+        ended[id] = 1;
+        while (first <= n && ended[first])
+            first++;
+    }
+    CHECK(first == n + 1);
+    free(line);
+    free(ended);
+    if (file)
+        fclose(file);
+}
+
+static void check_report(const json_t *report, int n, int kib)
+{
+    check_moved(report);
+    CHECK(number(report, "peak_bytes.device") <= number(report, "budget_bytes.device"));
+    CHECK(number(report, "peak_bytes.host") <= number(report, "budget_bytes.host"));
+    CHECK(!kib || number(report, "budget_bytes.device") == 1024LL * kib);
+    fprintf(stderr, "%lld sessions, %lld full, device %lld of %lld bytes\n",
+            number(report, "sessions"), number(report, "full_sessions"),
+            number(report, "peak_bytes.device"), number(report, "budget_bytes.device"));
+    check_order("o", n, number(report, "sessions"));
+    CHECK(!json_object_get(report, "earlier_engines"));
+    CHECK(number(report, "items_done") == n && number(report, "items_failed") == 0);
+    CHECK(number(report, "n_prompt") == (long long)n_tokens);
+}
+
+/* Three of the items, alone and with all memory. */
+static void check_some_alone(uint64_t *random, int n)
+{
+    for (int i = 0; i < 3; i++) {
+        int which = (int)check_range(random, 1, (uint64_t)n);
+        CHECK_MSG(sh("sed -n %dp i.jsonl >one.jsonl; \"$S\" generate t --prompts one.jsonl " RUN
+                     " >alone && grep -o '\"logits_hash\":\"[0-9a-f]*' alone >a; grep "
+                     "'^{\"id\":%d,' o | grep -o '\"logits_hash\":\"[0-9a-f]*' | cmp - a",
+                     which, which) == 0,
+                  "item %d: %s", which, err);
+    }
+}
+
+/* Most are short, as documents are; the last but one is the longest. */
+static void write_items(uint64_t *random, int n, size_t longest)
+{
+    FILE *file = open_items("i.jsonl");
+    for (int i = 1; i <= n; i++) {
+        double u = (double)check_range(random, 0, 1000000) / 1e6;
+        size_t length = i == n - 1 ? longest : (size_t)pow((double)longest, u);
+        add_item(file, random, i, length, NULL, 0);
+    }
+    fclose(file);
+}
+
+/* Returns the bytes that came back from host memory. */
+static long long run_items(int n, int device_kib, int host_kib)
+{
+    double start = check_seconds();
+    CHECK_MSG(sh("\"$S\" batch t --input i.jsonl --output o --device-memory %dKiB --host-memory "
+                 "%dKiB --report r.json " RUN,
+                 device_kib, host_kib) == 0,
+              "%s", err);
+    fprintf(stderr, "%d items, %llu tokens, %.1f s\n", n, (unsigned long long)n_tokens,
+            check_seconds() - start);
+    json_t *report = parse_file("r.json");
+    check_report(report, n, device_kib);
+    const long long moved = number(report, "moved_bytes.host_to_device.counted");
+    json_decref(report);
+    return moved;
+}
+
+/* Budgets of two contexts, first on the device, then the greater part in host memory. */
+static void test_many_lengths(uint64_t *random, int n)
+{
+    const size_t longest = n >= 1000 ? 60000 : 3000;
+    write_items(random, n, longest);
+    const int kib = least_budget("t", longest + MOST_NEW, 2, 256);
+    const long long resident = run_items(n, kib, 256);
+    check_some_alone(random, n);
+    remove_job("o");
+    if (n >= 1000)
+        return;
+    const long long spilled = run_items(n, kib * 9 / 20, 1024);
+    CHECK_MSG(spilled > resident + 100000, "%lld and %lld bytes", resident, spilled);
+    check_some_alone(random, n);
+    remove_job("o");
+}
+
+/* Tokens that all prompts begin with are computed once, in whole tiles of 128. */
+static void test_shared_instruction(uint64_t *random, int n)
+{
+    enum { SHARED = 1000, TILES = SHARED / 128 * 128 };
+    int shared[SHARED];
+    for (int i = 0; i < SHARED; i++)
+        shared[i] = (int)check_range(random, 3, VOCAB - 1);
+    FILE *file = open_items("i.jsonl");
+    for (int i = 1; i <= n; i++)
+        add_item(file, random, i, SHARED + check_range(random, 1, 300), shared, SHARED);
+    fclose(file);
+    CHECK_MSG(sh("\"$S\" batch t --input i.jsonl --output o --report r.json --sessions 8 " RUN) ==
+                  0,
+              "%s", err);
+    json_t *report = parse_file("r.json");
+    check_report(report, n, 0);
+    long long reused = number(report, "prefix.n_tokens_reused");
+    CHECK_MSG(reused >= (long long)(n - 1) * TILES && reused < (long long)(n - 1) * (TILES + 128),
+              "%lld tokens were not computed", reused);
+    json_decref(report);
+    check_some_alone(random, n);
+}
+
+int main(int argc, char **argv)
+{
+    if (!command_is_there())
+        return CHECK_SKIP;
+    static const struct tiny_model model = {"llama", 2,    16,    16,    1,     1,     8,    VOCAB,
+                                            70000,   NULL, false, false, false, false, true, 7};
+    char path[128];
+    uint64_t random = check_seed();
+    command_model("batch_many");
+    command_limits();
+    snprintf(path, sizeof path, "%s/t", folder);
+    tiny_model_write(&model, path);
+    test_many_lengths(&random, argc > 1 ? atoi(argv[1]) : 80);
+    test_shared_instruction(&random, 40);
+    sh("rm -rf %s", folder);
+    return check_done();
+}
