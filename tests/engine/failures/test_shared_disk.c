@@ -9,7 +9,7 @@
 #include "tests/engine/io_fault.h"
 #include "tests/engine/oracle.h"
 
-enum { SUBJECTS = 3, TOKENS = 900, SESSIONS = 4, STEPS = 20, DRAWS = 48, WATCHDOG_SECONDS = 300 };
+enum { SUBJECTS = 3, TOKENS = 900, SESSIONS = 4, STEPS = 20, DRAWS = 24, WATCHDOG_SECONDS = 120 };
 
 /* Each session has a sequence of its own, which begins as that of the session it was forked
  * from. */
@@ -214,6 +214,8 @@ static void draw_life(struct life *x)
     x->backend.io_fault = &x->fault.hook;
     *o = x->s->o;
     draw_speed(o, x->seed);
+    if (x->waits && o->prefill_chunk < 16) /* a part has a few chunks */
+        o->prefill_chunk = 16;
     o->context = TOKENS;
     o->sessions = SESSIONS;
     o->full_sessions = check_random(x->seed) % 2 ? 0 : (uint32_t)check_range(x->seed, 2, SESSIONS);
