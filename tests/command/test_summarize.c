@@ -387,6 +387,28 @@ static void test_special_tokens(void)
     CHECK(sh("$S generate m --prompt 'a <e> b'") == 2);
 }
 
+/* The instruction that all documents share is computed once. */
+static void test_shared(void)
+{
+    enum { DOCUMENTS = 5, SHARED = 600, TILE = 256 };
+    char text[SHARED + 64], line[128];
+    memset(text, 'x', SHARED);
+    strcpy(text + SHARED, "\n{title}:\n{text}\nS:");
+    CHECK(sh("mkdir long") == 0);
+    write_file("long/whole.txt", text);
+    CHECK(sh(": > v.jsonl") == 0);
+    for (int i = 0; i < DOCUMENTS; i++) {
+        snprintf(line, sizeof line, "echo '{\"id\": \"%d\", \"text\": \"%dab\"}' >> v.jsonl", i, i);
+        CHECK(sh("%s", line) == 0);
+    }
+    CHECK(
+        sh("$S summarize m v.jsonl --output v.out --instructions long --max-new-tokens 8 --report "
+           "v.json") == 0);
+    json_t *report = parse_file("v.json");
+    CHECK(number(report, "prefix.n_tokens_reused") == (DOCUMENTS - 1) * (SHARED / TILE) * TILE);
+    json_decref(report);
+}
+
 /* Names of files are made of ids. */
 static void test_folder(void)
 {
@@ -454,6 +476,7 @@ int main(int argc, char **argv)
     test_shards();
     test_documents();
     test_special_tokens();
+    test_shared();
     test_folder();
     test_refusals();
     if (!check_done())

@@ -57,7 +57,7 @@ static const struct cli_limits *limits_of(struct job_summarize *s)
         struct spw_options options = cli_engine_options(s->o, s->limit, 1);
         cli_limits_read(&b->limits, s->o, &options, SPW_PROBE_NEVER);
     }
-    b->has_limits = true;
+    b->has_limits = b->limits.has_machine; /* else the run may measure the machine meanwhile */
     return &b->limits;
 }
 

@@ -130,10 +130,10 @@ static int choose(struct job_summarize *s, struct job_work *w, struct job_refusa
 
 static int add_nodes(struct job_work *w, size_t n, struct job_refusal *why)
 {
+    const size_t level = w->n_nodes ? w->nodes[w->n_nodes - 1].level + 1 : 0;
     struct job_node *grown = spw_realloc(w->nodes, (w->n_nodes + n) * sizeof *grown);
     if (!grown)
         return job_refuse_memory(why);
-    const size_t level = w->n_nodes ? w->nodes[w->n_nodes - 1].level + 1 : 0;
     for (size_t i = 0; i < n; i++)
         grown[w->n_nodes + i] = (struct job_node){.level = level, .index = i};
     w->nodes = grown;

@@ -15,7 +15,7 @@
 /* The lengths that are known to fit the budgets, and not to fit. */
 struct job_budget {
     uint64_t fits, fails;
-    struct cli_limits limits; /* read once */
+    struct cli_limits limits; /* read until the profile has them */
     bool has_limits;
 };
 
