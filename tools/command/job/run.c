@@ -205,12 +205,13 @@ static void show_progress(const struct run *r)
 {
     struct job_counts counts = {.n_answer_tokens = r->n_tokens};
     r->source->count(r->source->context, &counts);
+    const bool is_counted = counts.n_running > 0;
     const struct job_item *before =
         NULL; /* choices of an item stand side by side, but for the last */
     for (size_t i = 0; i < r->n_asked; i++) {
         const struct asked *a = &r->asked[i];
         count_asked(r, a, &counts);
-        counts.n_running += a->item != before && a->n_tokens;
+        counts.n_running += !is_counted && a->item != before && a->n_tokens;
         before = a->item;
     }
     if (counts.n_total)

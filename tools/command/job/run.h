@@ -24,7 +24,8 @@ struct job_source {
     /* What keep has kept of a choice in an earlier run. */
     int (*kept)(void *context, const struct job_item *x, size_t choice, const char *machine,
                 struct job_kept *out);
-    /* n_total, n_done, n_failed, and the estimates of items that were not handed out yet. */
+    /* n_total, n_done, n_failed, n_running if that is not the number of items that run, and the
+     * estimates of items that were not handed out yet. */
     void (*count)(void *context, struct job_counts *out);
     void *context;
 };

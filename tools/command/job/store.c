@@ -136,9 +136,7 @@ static int write_anew(struct job_store *s, struct job_log *l,
     return code ? code : open(l, path);
 }
 
-/* Writes the names of a folder's files to the drive: after a loss of power, OUTPUT must not be
- * there without its state. */
-static int sync_folder(const char *path)
+int job_sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char folder[4096];
@@ -161,10 +159,11 @@ int job_store_begin(struct job_store *s)
     s->forgets = false;
     if (!code)
         code = write_anew(s, &s->logs[JOB_STATE], begin_state, job_store_open_log);
+    /* After a loss of power, OUTPUT must not be there without its state. */
     if (!code)
-        code = sync_folder(s->logs[JOB_OUTPUT].path);
+        code = job_sync_folder(s->logs[JOB_OUTPUT].path);
     if (!code)
-        code = sync_folder(s->logs[JOB_ERRORS].path);
+        code = job_sync_folder(s->logs[JOB_ERRORS].path);
     if (code)
         return code;
     int rc = job_syncer_start(&s->syncer, s->in_order, s->n_open);

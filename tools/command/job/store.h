@@ -81,6 +81,9 @@ struct job_kept {
 int job_store_answer(struct job_store *s, const struct job_item *x, size_t choice,
                      const char *machine, struct job_kept *out);
 
+/* Writes the names of the files in the folder of `path` to the drive. */
+int job_sync_folder(const char *path);
+
 struct job_totals {
     uint64_t n_done, n_failed;
 };

@@ -257,6 +257,8 @@ static void count(void *context, struct job_counts *out)
     out->n_total = s->n_total;
     out->n_done = totals.n_done;
     out->n_failed = totals.n_failed;
+    for (const struct job_work *w = s->works; w; w = w->next)
+        out->n_running += !w->has_failed;
     if (!s->n_begun || s->n_new <= s->n_begun)
         return;
     double left = (double)(s->n_new - s->n_begun) / (double)s->n_begun;

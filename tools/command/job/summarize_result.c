@@ -96,5 +96,6 @@ int job_work_write(const struct job_summarize *s, const struct job_work *w, cons
     const json_t *text = json_object_get(line, "text");
     fwrite(json_string_value(text), 1, json_string_length(text), cli_output_file(file));
     fputc('\n', cli_output_file(file));
-    return cli_output_commit(file);
+    code = cli_output_commit(file);
+    return code ? code : job_sync_folder(path);
 }
