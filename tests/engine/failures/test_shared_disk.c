@@ -1,7 +1,8 @@
 /* Several sessions share the frames of each tier, and the drive fails while they open, grow, fork
  * and close: tiles are lost, or cannot be written, when a step of other sessions runs or when
  * shares change. Every row of logits is that of one plain run, an error is one line, and once the
- * drive is well every session goes on. At the end every frame is free.
+ * drive is well every session goes on. At the end every frame is free. The same with requests of a
+ * batch.
  *
  *   test_shared_disk [draws]           SPW_SEED repeats a run
  *   test_shared_disk number seed       a single draw */
@@ -273,6 +274,90 @@ static void live(struct subject *subjects, int number, uint64_t seed)
     pthread_mutex_destroy(&x.fault.lock);
 }
 
+/* ---- a batch ---- */
+
+enum { REQUESTS = 9, MOST_NEW = 8 };
+
+/* Steps a batch until all its requests have ended. A step that fails because of the drive is made
+ * again; the next call may tell of a step in which others have got a token, and of a late write. */
+static void run_batch(struct life *x, struct spw_engine *e, struct spw_request *list, bool breaks,
+                      struct spw_result *results)
+{
+    struct spw_batch *b = NULL;
+    struct spw_error err = {0};
+    uint64_t id;
+    int may_fail = 0;
+    CHECK(!spw_batch_open(&b, e, NULL, &err));
+    spw_batch_set_prompt_chunks(b, (uint32_t)(breaks ? check_random(x->seed) % 6 : 0));
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        CHECK_MSG(!spw_batch_submit(b, &list[i], &id, &err), "%s: %s", x->what, err.text);
+    for (int rc = 1; rc;) {
+        if (breaks && !x->left && check_random(x->seed) % 4 == 0)
+            break_drive(x);
+        rc = spw_batch_step(b, &err);
+        may_fail = x->left ? 2 : may_fail - (rc < 0);
+        CHECK_MSG(rc >= 0 || (may_fail >= 0 && is_one_line(&err)), "%s: %d %s", x->what, rc,
+                  err.text);
+        count.errors += rc < 0;
+        if (x->left && !--x->left)
+            mend_drive(x);
+    }
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        CHECK(!spw_batch_take(b, i + 1, &results[i]));
+    spw_batch_close(b);
+}
+
+static void draw_requests(struct life *x, struct spw_request list[REQUESTS])
+{
+    static int32_t ids[REQUESTS][TOKENS];
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        size_t longest = check_random(x->seed) % 3 ? 200 : TOKENS - MOST_NEW;
+        list[i] = (struct spw_request){.prompt = ids[i],
+                                       .n_prompt = check_range(x->seed, 1, longest),
+                                       .max_new_tokens = check_range(x->seed, 1, MOST_NEW),
+                                       .ignore_eos = true};
+        run_ids(ids[i], TOKENS, x->s->vocab, check_random(x->seed));
+        if (i && check_random(x->seed) % 2) /* they begin alike */
+            memcpy(ids[i], ids[i - 1], TOKENS / 2 * sizeof ids[i][0]);
+    }
+}
+
+/* Requests of a batch get what they get where the drive is well. */
+static void check_batch(struct subject *subjects, int number, uint64_t seed)
+{
+    static struct life x;
+    struct spw_request list[REQUESTS];
+    struct spw_result alone[REQUESTS], results[REQUESTS];
+    struct subject *s = &subjects[number % SUBJECTS];
+    uint64_t start = seed;
+    x = (struct life){.s = s, .seed = &seed, .waits = true};
+    snprintf(x.what, sizeof x.what, "batch %d (%llu), %.60s", number, (unsigned long long)start,
+             s->dir);
+    io_fault_open(&x.fault);
+    draw_life(&x);
+    alarm(WATCHDOG_SECONDS);
+    draw_requests(&x, list);
+    struct spw_engine *plain = run_open(s->dir, &s->o);
+    run_batch(&x, plain, list, false, alone);
+    spw_engine_close(plain);
+    x.e = run_open_on(&x.backend, s->dir, &x.o);
+    run_batch(&x, x.e, list, true, results);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        CHECK_MSG(results[i].finish == SPW_FINISH_LENGTH &&
+                      results[i].n_tokens == alone[i].n_tokens &&
+                      results[i].logits_hash == alone[i].logits_hash,
+                  "%s: request %u: finish %d, %zu tokens of %zu", x.what, i, (int)results[i].finish,
+                  results[i].n_tokens, alone[i].n_tokens);
+        spw_result_free(&results[i]);
+        spw_result_free(&alone[i]);
+    }
+    count.losses += x.e->events.n_lost_tiles;
+    mend_drive(&x);
+    check_frames(&x);
+    spw_engine_close(x.e);
+    pthread_mutex_destroy(&x.fault.lock);
+}
+
 int main(int argc, char **argv)
 {
     static const char window[] = ",\"use_sliding_window\":true,\"sliding_window\":200,"
@@ -304,8 +389,10 @@ int main(int argc, char **argv)
         live(subjects, atoi(argv[1]), strtoull(argv[2], NULL, 0));
     for (int i = 0; i < 3 && argc < 3; i++)
         live(subjects, found[i].number, found[i].seed);
-    while (argc < 3 && check_another(&draws))
+    while (argc < 3 && check_another(&draws)) {
         live(subjects, draws.done, check_random(&seed));
+        check_batch(subjects, draws.done, check_random(&seed));
+    }
     for (int i = 0; i < SUBJECTS; i++)
         subject_close(&subjects[i]);
     fprintf(stderr,
