@@ -201,6 +201,24 @@ static void test_tokens_under_way(void)
     CHECK(sh("cmp t l") == 0);
 }
 
+/* A pipe that gives nothing does not hold up the end. */
+static void test_silent_pipe(void)
+{
+    char path[128];
+    CHECK(sh("mkfifo pipe") == 0);
+    pid_t child = start_batch("pipe", "p");
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    int fd = open(path, O_WRONLY);
+    CHECK(fd >= 0 && write(fd, "{\"id\":1,\"tokens\":[5]}\n", 23) == 23);
+    usleep(100000);
+    double start = check_seconds();
+    check_kill(child, SIGTERM);
+    int status = end_of(child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM);
+    CHECK(check_seconds() - start < 10);
+    close(fd);
+}
+
 /* ---- growing ---- */
 
 static void test_growing_input(void)
@@ -233,6 +251,7 @@ int main(int argc, char **argv)
     test_alone();
     test_tokens_under_way();
     test_kills(&random, argc > 1 ? atoi(argv[1]) : check_amount(40));
+    test_silent_pipe();
     test_growing_input();
     json_decref(whole);
     sh("rm -rf %s", folder);

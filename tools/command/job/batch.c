@@ -240,7 +240,7 @@ static int next(void *context, struct job_item **out)
         return 0;
     spw_free(x);
     *out = NULL;
-    return code ? code : rc < 0 ? fail_input(b, rc) : 0;
+    return code ? code : rc < 0 && !cli_interrupted() ? fail_input(b, rc) : 0;
 }
 
 /* Items that were not read yet are like those that were. */
@@ -297,6 +297,7 @@ static int open_input(struct batch *b)
     int rc = job_lines_open(&b->lines, b->o->input);
     if (rc)
         return cli_fail(CLI_REFUSED, "%s: %s", b->o->input, strerror(-rc));
+    b->lines.stops = cli_interrupted;
     job_lines_folder(b->folder, b->o->input);
     b->reader = (struct job_reader){.o = b->o, .model = &b->model, .folder = b->folder};
     return 0;

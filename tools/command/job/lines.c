@@ -2,6 +2,7 @@
 #include "tools/command/job/lines.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,6 +47,15 @@ int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number)
     return 0;
 }
 
+static int wait_for_bytes(const struct job_lines *l)
+{
+    struct pollfd input = {.fd = l->fd, .events = POLLIN};
+    while (l->stops && poll(&input, 1, 1000) <= 0)
+        if (l->stops())
+            return -ECANCELED;
+    return 0;
+}
+
 /* Reads more behind buffer[end). */
 static int read_more(struct job_lines *l)
 {
@@ -62,6 +72,7 @@ static int read_more(struct job_lines *l)
         l->buffer = grown;
         l->capacity = capacity;
     }
+    SPW_TRY(wait_for_bytes(l));
     ssize_t n;
     do
         n = read(l->fd, l->buffer + l->end, l->capacity - l->end - 1);

@@ -22,6 +22,9 @@ struct job_lines {
     size_t capacity, start, end; /* buffer[start, end) was read and not given out yet */
     uint64_t offset, number;     /* of buffer[start]; of the last line */
     bool is_at_end;
+    /* A pipe may give nothing for hours. Asked each second: true ends the call with -ECANCELED.
+     * NULL: waits. */
+    bool (*stops)(void);
 };
 
 /* "-" reads stdin. 0 or -errno. */
