@@ -14,7 +14,7 @@ set_target_properties(spillway_shared PROPERTIES OUTPUT_NAME spillway LINKER_LAN
 
 install(TARGETS spillway spillway_shared ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY tools/command/job/instructions DESTINATION ${CMAKE_INSTALL_DATADIR}/spillway)
+install(DIRECTORY tools/command/job/summarize/instructions DESTINATION ${CMAKE_INSTALL_DATADIR}/spillway)
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
     runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h

@@ -1,6 +1,6 @@
-# The texts in tools/command/job/instructions as arrays of the program.
+# The texts in tools/command/job/summarize/instructions as arrays of the program.
 
-file(GLOB texts CONFIGURE_DEPENDS tools/command/job/instructions/*.txt)
+file(GLOB texts CONFIGURE_DEPENDS tools/command/job/summarize/instructions/*.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${texts})
 set(rows "")
 foreach(text ${texts})

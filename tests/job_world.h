@@ -5,7 +5,7 @@
 
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
-#include "tools/command/job/request.h"
+#include "tools/command/job/request/request.h"
 
 #include <string.h>
 #include <sys/stat.h>

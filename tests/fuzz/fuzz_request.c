@@ -4,7 +4,7 @@
  *
  *   build/fuzz/fuzz_request -max_total_time=60 tests/fuzz/seeds/request */
 #include "tests/job_world.h"
-#include "tools/command/job/record.h"
+#include "tools/command/job/request/record.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,7 +2,7 @@
  * process and no open file is left. */
 #include "tests/check.h"
 #include "tools/command/common.h"
-#include "tools/command/job/convert.h"
+#include "tools/command/job/summarize/convert.h"
 
 #include <fcntl.h>
 #include <string.h>

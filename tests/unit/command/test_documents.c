@@ -1,7 +1,7 @@
 /* Documents of a job: what operands name and in which order, their ids, their text and digests;
  * hostile names, files and lines; PDF and HTML where pdftotext and pandoc are installed. */
 #include "tests/check.h"
-#include "tools/command/job/document.h"
+#include "tools/command/job/summarize/document.h"
 
 #include <fcntl.h>
 #include <stdarg.h>

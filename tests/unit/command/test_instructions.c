@@ -1,7 +1,7 @@
 /* Instructions of summarize: the texts of this program, files that replace them, what is refused,
  * and that values are copied as they are. */
 #include "tests/check.h"
-#include "tools/command/job/instructions.h"
+#include "tools/command/job/summarize/instructions.h"
 
 #include <string.h>
 
@@ -136,7 +136,8 @@ static void own_texts(void)
         enum job_task task = (enum job_task)(i / 2);
         char path[200], text[4000];
         struct job_instructions x;
-        snprintf(path, sizeof path, "tools/command/job/instructions/%s", names[i % 2][task]);
+        snprintf(path, sizeof path, "tools/command/job/summarize/instructions/%s",
+                 names[i % 2][task]);
         FILE *file = fopen(path, "rb");
         size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
         CHECK(file && fclose(file) == 0 && job_instructions_open(&x, NULL, i % 2, NULL) == 0);

@@ -4,8 +4,8 @@
 #include "tests/check.h"
 #include "tests/engine/tiny_model.h"
 #include "runtime/plan_query.h"
-#include "tools/command/job/forecast.h"
-#include "tools/command/job/progress.h"
+#include "tools/command/job/progress/forecast.h"
+#include "tools/command/job/progress/progress.h"
 
 #include <errno.h>
 #include <math.h>

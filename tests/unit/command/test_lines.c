@@ -1,7 +1,7 @@
 /* The lines of a job's input, against a plain search for newlines: a file and a pipe that gives a
  * few bytes at a time. And the parts of a job: each item is in one of them. */
 #include "tests/check.h"
-#include "tools/command/job/lines.h"
+#include "tools/command/job/store/lines.h"
 #include "tools/command/job/shard.h"
 
 #include <fcntl.h>

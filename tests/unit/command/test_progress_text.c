@@ -1,7 +1,7 @@
 /* The texts of a job's progress: no line is longer than the terminal, for any numbers; the usual
  * line has everything on 80 columns; parts that are not known are left out. */
 #include "tests/check.h"
-#include "tools/command/job/progress_text.h"
+#include "tools/command/job/progress/progress_text.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  *   test_record --print   prints such lines: for tests/oracle/openai_records.py */
 #include "tests/job_world.h"
-#include "tools/command/job/record.h"
+#include "tools/command/job/request/record.h"
 
 static const double logprobs[] = {-0.25, -1.5, -20000};
 static const struct spw_token_logprob top[] = {{'a' - '!', -0.25}, {'b' - '!', -2}, {94, -1.25},

@@ -2,7 +2,7 @@
  * the work is linear in the length of the text. */
 #include "model/text/tokenizer/tokenizer.h"
 #include "tests/check.h"
-#include "tools/command/job/split.h"
+#include "tools/command/job/summarize/split.h"
 
 #include <string.h>
 

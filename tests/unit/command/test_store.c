@@ -3,8 +3,8 @@
  * every byte. After one more run every item has one line, and no line that was on the drive has
  * changed. */
 #include "tests/check.h"
-#include "tools/command/job/log.h"
-#include "tools/command/job/store.h"
+#include "tools/command/job/store/log.h"
+#include "tools/command/job/store/store.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* The windows of requests, the levels of merges and the names of files, on random numbers. */
 #include "tests/check.h"
-#include "tools/command/job/summarize_plan.h"
+#include "tools/command/job/summarize/summarize_plan.h"
 #include "tools/command/options/options.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
 /* `spillway batch`: the lines of a JSONL file, answered once each. `generate --prompts` is the same
  * with the answers on stdout, and without a store: nothing is kept for another run. */
 #include "tools/command/job/identity.h"
-#include "tools/command/job/lines.h"
-#include "tools/command/job/progress.h"
-#include "tools/command/job/record.h"
-#include "tools/command/job/request.h"
+#include "tools/command/job/store/lines.h"
+#include "tools/command/job/progress/progress.h"
+#include "tools/command/job/request/record.h"
+#include "tools/command/job/request/request.h"
 #include "tools/command/job/run.h"
 #include "tools/command/job/shard.h"
 #include "tools/command/job/status.h"

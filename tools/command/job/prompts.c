@@ -1,8 +1,8 @@
 /* See prompts.h. */
 #include "tools/command/job/prompts.h"
 
-#include "tools/command/job/lines.h"
-#include "tools/command/job/request.h"
+#include "tools/command/job/store/lines.h"
+#include "tools/command/job/request/request.h"
 
 #include <inttypes.h>
 #include <string.h>

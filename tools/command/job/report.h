@@ -4,7 +4,7 @@
 
 #include "tools/command/events.h"
 #include "tools/command/job/item.h"
-#include "tools/command/job/progress_text.h"
+#include "tools/command/job/progress/progress_text.h"
 #include "tools/command/output/report.h"
 
 struct job_report {

@@ -1,7 +1,7 @@
 /* See run.h. */
 #include "tools/command/job/run.h"
 
-#include "tools/command/job/progress.h"
+#include "tools/command/job/progress/progress.h"
 #include "tools/command/job/report.h"
 
 #include <string.h>

@@ -8,8 +8,8 @@
 
 #include "tools/command/engine.h"
 #include "tools/command/job/item.h"
-#include "tools/command/job/progress_text.h"
-#include "tools/command/job/store.h"
+#include "tools/command/job/progress/progress_text.h"
+#include "tools/command/job/store/store.h"
 
 /* Calls return 0 or an exit code, which ends the run. */
 struct job_source {

@@ -1,10 +1,10 @@
 /* See status.h. */
 #include "tools/command/job/status.h"
 
-#include "tools/command/job/lines.h"
-#include "tools/command/job/request.h"
+#include "tools/command/job/store/lines.h"
+#include "tools/command/job/request/request.h"
 #include "tools/command/job/shard.h"
-#include "tools/command/job/store.h"
+#include "tools/command/job/store/store.h"
 
 #include <inttypes.h>
 #include <string.h>

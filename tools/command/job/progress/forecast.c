@@ -1,0 +1,119 @@
+/* The time of a job's work: see forecast.h.
+ *
+ * A plan has the bytes of one decode step of one session at the full context, and those of a prompt
+ * of the full context. Here they become the bytes of n requests of any length. Then
+ * spw_predict_step and spw_predict_prompt know the time.
+ *
+ * Requests share frames. KV that fits into the frames of a tier stays there, and the rest streams.
+ * All requests of a step read each weight once. So, for n requests that hold T tokens together:
+ *
+ *     KV that is read          the plan's KV * T / context
+ *     KV that streams          KV that is read, less the frames of the device
+ *     KV from the disk         the same, less the frames of the host
+ *     weights                  as in the plan
+ *     logits, tiles downward   the plan's bytes * n
+ *
+ * The result is a lower bound, as the two functions are. */
+#include "tools/command/job/progress/forecast.h"
+#include "runtime/plan_query.h"
+
+#include <math.h>
+
+static uint64_t scaled(uint64_t bytes, double factor)
+{
+    return (uint64_t)fmin((double)bytes * factor, 9e18);
+}
+
+static uint64_t kv_bytes(const struct spw_plan_info *p)
+{
+    return spw_sub_u64(p->decode_read_bytes, p->weights_bytes);
+}
+
+/* ---- the two parts of the bytes in the plan's decode step ---- */
+
+static uint64_t kv_from_disk(const struct spw_plan_info *p)
+{
+    return spw_sub_u64(p->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST], p->weights_disk_bytes);
+}
+
+/* KV from the disk crosses the host link only if it lands in buffers of the host. */
+static uint64_t kv_over_link(uint64_t streamed, uint64_t from_disk, const struct spw_plan_info *p)
+{
+    return spw_sub_u64(streamed, p->host.disk_staging > 0 ? 0 : from_disk);
+}
+
+static uint64_t weights_over_link(const struct spw_plan_info *p)
+{
+    return spw_sub_u64(p->decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE],
+                       kv_over_link(p->decode_slot_bytes, kv_from_disk(p), p));
+}
+
+/* ---- decode ---- */
+
+static void share_frames(struct spw_plan_info *out, const struct spw_plan_info *p, double n,
+                         double contexts)
+{
+    uint64_t kv = scaled(kv_bytes(p), contexts), streamed = 0, from_disk = 0;
+    if (p->decode_slot_bytes)
+        streamed = spw_sub_u64(kv, p->device.kv_resident);
+    if (kv_from_disk(p))
+        from_disk = spw_sub_u64(streamed, p->host.kv);
+    uint64_t *moved = out->decode_moved_bytes;
+    moved[SPW_MOVED_HOST_TO_DEVICE] = weights_over_link(p) + kv_over_link(streamed, from_disk, p);
+    moved[SPW_MOVED_DISK_TO_HOST] =
+        p->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] - kv_from_disk(p) + from_disk;
+    moved[SPW_MOVED_DEVICE_TO_HOST] = scaled(p->decode_moved_bytes[SPW_MOVED_DEVICE_TO_HOST], n);
+    moved[SPW_MOVED_HOST_TO_DISK] = scaled(p->decode_moved_bytes[SPW_MOVED_HOST_TO_DISK], n);
+    out->decode_read_bytes = p->decode_read_bytes - kv_bytes(p) + kv;
+    out->decode_old_kv_bytes = scaled(p->decode_old_kv_bytes, contexts);
+    out->decode_products = scaled(p->decode_products, contexts);
+    out->decode_old_products = scaled(p->decode_old_products, contexts);
+    /* decode_slot_bytes and decode_slots stay: they give the size of a slot's content. */
+}
+
+double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_held)
+{
+    const struct spw_machine *m = &f->limits->machine;
+    struct spw_plan_info p = *f->plan;
+    struct spw_prediction step;
+    double peak = cli_matrix_peak(m, p.compute);
+    share_frames(&p, f->plan, (double)n, (double)n_held / (double)p.context);
+    spw_predict_step(&step, &p, m, cli_limits_drive(f->limits));
+    double products = peak > 0 ? (double)n * cli_prefill_flops(f->config, 1) / peak : 0;
+    return fmax(step.seconds, products);
+}
+
+/* ---- prompts ---- */
+
+/* The part of the KV of `contexts` contexts that does not fit into `frames`, relative to the same
+ * part in the plan. */
+static double share_outside(const struct spw_plan_info *p, double contexts, uint64_t frames,
+                            uint64_t in_plan)
+{
+    double kv = (double)kv_bytes(p);
+    double outside = fmax(0, kv * contexts - (double)frames) / contexts;
+    return in_plan ? fmin(outside / (double)in_plan, 1) : 0;
+}
+
+double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens)
+{
+    struct spw_plan_info p = *f->plan;
+    struct spw_prediction prompt;
+    double contexts = (double)n * (double)n_tokens / (double)p.context;
+    uint64_t *moved = p.prefill_moved_bytes;
+    /* Weights come once, for all prompts of the step. */
+    uint64_t weights = spw_min_u64(weights_over_link(&p), moved[SPW_MOVED_HOST_TO_DEVICE]);
+    uint64_t from_files = spw_min_u64(p.weights_disk_bytes, moved[SPW_MOVED_DISK_TO_HOST]);
+    double link = contexts * share_outside(&p, contexts, p.device.kv_resident, p.decode_slot_bytes);
+    double disk =
+        contexts * share_outside(&p, contexts, p.device.kv_resident + p.host.kv, kv_from_disk(&p));
+    moved[SPW_MOVED_HOST_TO_DEVICE] =
+        weights + scaled(moved[SPW_MOVED_HOST_TO_DEVICE] - weights, link);
+    moved[SPW_MOVED_DEVICE_TO_HOST] = scaled(moved[SPW_MOVED_DEVICE_TO_HOST], link);
+    moved[SPW_MOVED_DISK_TO_HOST] =
+        from_files + scaled(moved[SPW_MOVED_DISK_TO_HOST] - from_files, disk);
+    moved[SPW_MOVED_HOST_TO_DISK] = scaled(moved[SPW_MOVED_HOST_TO_DISK], disk);
+    double flops = (double)n * cli_prefill_flops(f->config, n_tokens);
+    spw_predict_prompt(&prompt, &p, flops, &f->limits->machine, cli_limits_drive(f->limits));
+    return prompt.seconds / ((double)n * (double)n_tokens);
+}

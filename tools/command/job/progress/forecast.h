@@ -1,0 +1,19 @@
+/* The least time that the work of a job takes, from the plan and the measured limits: decode steps
+ * of several requests, and prompts that are shorter than the context. Pure. */
+#ifndef SPW_TOOLS_COMMAND_JOB_PROGRESS_FORECAST_H
+#define SPW_TOOLS_COMMAND_JOB_PROGRESS_FORECAST_H
+
+#include "tools/command/limits.h"
+
+struct job_forecast { /* borrowed */
+    const struct spw_plan_info *plan;
+    const struct spw_model_config *config;
+    const struct cli_limits *limits; /* cli_limits_suffice */
+};
+
+/* Seconds of a decode step of n requests that hold n_held tokens together. */
+double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_held);
+/* Seconds of each token of a prompt, if n prompts of n_tokens are computed together. */
+double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens);
+
+#endif

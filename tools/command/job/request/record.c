@@ -1,0 +1,269 @@
+/* See record.h. The forms are OpenAI's: a line of a batch's output, with the body that
+ * /v1/chat/completions or /v1/completions would have answered. "spillway" in a body has facts of
+ * our own, which clients ignore. */
+#include "tools/command/job/request/record.h"
+
+#include "tools/command/job/request/record_logprobs.h"
+#include "tools/command/output/report.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- names ---- */
+
+/* "PREFIX0123456789abcdef" */
+static json_t *name_of(const struct job_item *x, const char *prefix)
+{
+    const uint64_t key[] = {x->digest, x->number};
+    return json_sprintf("%s%016llx", prefix, (unsigned long long)XXH3_64bits(key, sizeof key));
+}
+
+static const json_t *body_of(const struct job_item *x)
+{
+    return json_object_get(x->line, "body");
+}
+
+static json_t *model_name(const struct job_item *x, const struct job_names *names)
+{
+    json_t *model = json_object_get(body_of(x), "model");
+    return json_is_string(model) ? json_incref(model) : CLI_JSON(names->model);
+}
+
+/* ---- an answer ---- */
+
+static json_t *finish_reason(const struct spw_result *r)
+{
+    return json_string(r->finish == SPW_FINISH_LENGTH ? "length" : "stop");
+}
+
+static json_t *choice_text(const struct job_choice *c)
+{
+    return json_stringn(c->text ? c->text : "", c->n_text);
+}
+
+/* The prompt as the request has it; the text of its tokens, if the request has only these. */
+static json_t *prompt_text(const struct job_item *x, size_t prompt, const struct job_names *names)
+{
+    json_t *text = json_object_get(body_of(x), "prompt");
+    const struct job_prompt *p = &x->prompts[prompt];
+    if (json_is_array(text) && !json_is_integer(json_array_get(text, 0)))
+        text = json_array_get(text, prompt);
+    if (json_is_string(text))
+        return json_incref(text);
+    char *decoded;
+    size_t bytes;
+    if (!names->tokenizer)
+        return json_string("");
+    if (spw_tokenizer_decode(names->tokenizer, p->tokens, p->n, true, &decoded, &bytes))
+        return NULL;
+    text = json_stringn(decoded, bytes);
+    spw_free(decoded);
+    return text;
+}
+
+/* Takes both references. */
+static json_t *join(json_t *a, json_t *b)
+{
+    char *text = NULL;
+    size_t n = json_string_length(a), bytes = n + json_string_length(b);
+    if (a && b)
+        text = spw_alloc(bytes + 1);
+    if (text) {
+        memcpy(text, json_string_value(a), n);
+        memcpy(text + n, json_string_value(b), bytes - n);
+    }
+    json_t *both = text ? json_stringn(text, bytes) : NULL;
+    spw_free(text);
+    json_decref(a);
+    json_decref(b);
+    return both;
+}
+
+static json_t *chat_choice(const struct job_item *x, size_t i, const struct job_names *names)
+{
+    const struct job_choice *c = &x->choices[i];
+    const struct cli_field message[] = {
+        {"role", json_string("assistant")},
+        {"content", choice_text(c)},
+        {"refusal", json_null()},
+    };
+    const struct cli_field fields[] = {
+        {"index", CLI_JSON(i)},
+        {"message", CLI_OBJECT(message)},
+        {"logprobs", CLI_OR_NULL(x->logprobs, job_chat_logprobs(&c->result, names->tokenizer))},
+        {"finish_reason", finish_reason(&c->result)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static json_t *completion_choice(const struct job_item *x, size_t i, const struct job_names *names)
+{
+    const struct job_choice *c = &x->choices[i];
+    const size_t prompt = i / x->n_choices;
+    const struct spw_result *first = &x->choices[prompt * x->n_choices].result;
+    json_t *before = x->echo ? prompt_text(x, prompt, names) : NULL;
+    const struct job_completion answer = {.prompt = &x->prompts[prompt],
+                                          .result = &c->result,
+                                          .prompt_logprobs = first->prompt_logprobs,
+                                          .echo = before,
+                                          .tokenizer = names->tokenizer};
+    json_t *logprobs = CLI_OR_NULL(x->logprobs, job_completion_logprobs(&answer));
+    const struct cli_field fields[] = {
+        {"index", CLI_JSON(i)},
+        {"text", x->echo ? join(before, choice_text(c)) : choice_text(c)},
+        {"logprobs", logprobs},
+        {"finish_reason", finish_reason(&c->result)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* A prompt counts once, however many answers it has. Answers that are computed beside each other
+ * share the prompt: the least that one of them reused was there before all of them. */
+static json_t *usage(const struct job_item *x)
+{
+    uint64_t n_prompt = 0, n_cached = 0, n_new = 0;
+    for (size_t p = 0; p < x->n_prompts; p++) {
+        uint64_t cached = x->prompts[p].n;
+        for (size_t k = 0; k < x->n_choices; k++) {
+            const struct spw_result *r = &x->choices[p * x->n_choices + k].result;
+            cached = spw_min_u64(cached, r->n_reused);
+            n_new += r->n_tokens;
+        }
+        n_prompt += x->prompts[p].n;
+        n_cached += cached;
+    }
+    const struct cli_field details[] = {{"cached_tokens", CLI_JSON(n_cached)}};
+    const struct cli_field fields[] = {
+        {"prompt_tokens", CLI_JSON(n_prompt)},
+        {"completion_tokens", CLI_JSON(n_new)},
+        {"total_tokens", CLI_JSON(n_prompt + n_new)},
+        {"prompt_tokens_details", CLI_OBJECT(details)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* Whoever has these can repeat the answer, and see that the answer is the same. */
+static json_t *own_facts(const struct job_item *x)
+{
+    json_t *hashes = json_array();
+    for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
+        cli_json_append(
+            &hashes, json_sprintf("%016llx", (unsigned long long)x->choices[i].result.logits_hash));
+    const struct cli_field fields[] = {
+        {"seed", json_integer((json_int_t)x->sampling.seed)},
+        {"logits_hash", hashes},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static json_t *answer_body(const struct job_item *x, const struct job_names *names)
+{
+    const bool chat = x->form == JOB_CHAT;
+    json_t *choices = json_array();
+    for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
+        cli_json_append(&choices, (chat ? chat_choice : completion_choice)(x, i, names));
+    const struct cli_field fields[] = {
+        {"id", name_of(x, chat ? "chatcmpl-" : "cmpl-")},
+        {"object", json_string(chat ? "chat.completion" : "text_completion")},
+        {"created", json_integer(names->created)},
+        {"model", model_name(x, names)},
+        {"choices", choices},
+        {"usage", usage(x)},
+        {"system_fingerprint", json_null()},
+        {"spillway", own_facts(x)},
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* ---- lines ---- */
+
+static json_t *id_or_null(const struct job_item *x)
+{
+    return CLI_OR_NULL(x->id, json_incref(x->id));
+}
+
+/* Takes the references. `response`: the body that has this status; null for status 0. */
+static json_t *openai_line(const struct job_item *x, int status, json_t *response, json_t *error)
+{
+    if (status) {
+        const struct cli_field fields[] = {
+            {"status_code", CLI_JSON(status)},
+            {"request_id", name_of(x, "req_")},
+            {"body", response},
+        };
+        response = CLI_OBJECT(fields);
+    }
+    const struct cli_field fields[] = {
+        {"id", name_of(x, "batch_req_")},
+        {"custom_id", id_or_null(x)},
+        {"response", response},
+        {"error", error},
+    };
+    return CLI_OBJECT(fields);
+}
+
+static void add_short(json_t **to, const struct job_item *x, size_t i,
+                      const struct job_names *names)
+{
+    const struct job_choice *c = &x->choices[i];
+    cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, choice_text(c)));
+    cli_report_result(to, x->prompts[0].n, &c->result);
+    /* An answer does not depend on the budgets, and waterlines do. */
+    json_object_del(*to, "waterlines");
+}
+
+static json_t *short_line(const struct job_item *x, const struct job_names *names)
+{
+    const struct cli_field fields[] = {
+        {x->id ? "id" : NULL, id_or_null(x)},
+        {x->id ? NULL : "line", CLI_JSON(x->number)},
+    };
+    json_t *line = CLI_OBJECT(fields);
+    if (x->n_choices == 1) {
+        add_short(&line, x, 0, names);
+        return line;
+    }
+    json_t *choices = json_array();
+    for (size_t i = 0; i < x->n_choices; i++) {
+        const struct cli_field index[] = {{"index", CLI_JSON(i)}};
+        json_t *choice = CLI_OBJECT(index);
+        add_short(&choice, x, i, names);
+        cli_json_append(&choices, choice);
+    }
+    cli_json_add(&line, "choices", choices);
+    return line;
+}
+
+json_t *job_record(const struct job_item *x, const struct job_names *names)
+{
+    return x->form == JOB_SHORT ? short_line(x, names)
+                                : openai_line(x, 200, answer_body(x, names), json_null());
+}
+
+json_t *job_record_error(const struct job_item *x, const struct job_refusal *why)
+{
+    const bool is_short = x->form == JOB_SHORT, executed = why->status != 0;
+    const char *param = why->param[0] ? why->param : NULL;
+    const struct cli_field error[] = {
+        {"message", CLI_JSON((const char *)why->message)},
+        {is_short || executed ? "type" : NULL, CLI_JSON(why->type)},
+        {is_short || executed ? "param" : NULL, CLI_JSON(param)},
+        {"code", CLI_JSON(why->code)},
+    };
+    json_t *line;
+    if (is_short) {
+        const struct cli_field fields[] = {
+            {x->id ? "id" : NULL, id_or_null(x)},
+            {"error", CLI_OBJECT(error)},
+        };
+        line = CLI_OBJECT(fields);
+    } else if (executed) {
+        const struct cli_field body[] = {{"error", CLI_OBJECT(error)}};
+        line = openai_line(x, why->status, CLI_OBJECT(body), json_null());
+    } else {
+        line = openai_line(x, 0, json_null(), CLI_OBJECT(error));
+    }
+    if (x->number)
+        cli_json_add(&line, "line", CLI_JSON(x->number));
+    return line;
+}

@@ -1,0 +1,24 @@
+/* Log-probabilities of an answer in OpenAI's two forms, for record.c. Tokens have texts and bytes:
+ * a token may be half a character. */
+#ifndef SPW_TOOLS_COMMAND_JOB_REQUEST_RECORD_LOGPROBS_H
+#define SPW_TOOLS_COMMAND_JOB_REQUEST_RECORD_LOGPROBS_H
+
+#include "tools/command/job/item.h"
+
+/* An answer of /v1/completions. */
+struct job_completion {
+    const struct job_prompt *prompt;
+    const struct spw_result *result;
+    const double *prompt_logprobs;         /* with `echo`; NULL: not known */
+    const json_t *echo;                    /* the text of the prompt, if the answer has it; NULL */
+    const struct spw_tokenizer *tokenizer; /* NULL: a token is called "token_id:ID" */
+};
+
+/* "logprobs" of a choice: {"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...],
+ * "refusal": null} */
+json_t *job_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t);
+/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}: text_offset counts the characters of
+ * the text before each token. */
+json_t *job_completion_logprobs(const struct job_completion *c);
+
+#endif

@@ -1,0 +1,153 @@
+/* Phase 2, the tokens of prompts: see request.h. */
+#include "tools/command/job/request/request_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of one line, which has n answers to each: a limit of memory. */
+enum { MOST_PROMPTS = 2048 };
+
+int job_refuse_call(struct job_refusal *why, int rc, const char *key, const struct spw_error *err)
+{
+    if (rc == -ENOMEM)
+        return job_refuse_memory(why);
+    return job_refuse(why, 400, "invalid_value", key, "%s: %s", key,
+                      err->text[0] ? err->text : strerror(-rc));
+}
+
+static int check_ids(const struct job_reader *r, const char *param, const struct job_prompt *p,
+                     struct job_refusal *why)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (p->tokens[i] < 0 || (uint32_t)p->tokens[i] >= r->model->config.vocab)
+            return job_refuse(why, 400, "invalid_value", param,
+                              "%s: token %zu: found id %d, expected 0 to %u", param, i + 1,
+                              (int)p->tokens[i], r->model->config.vocab - 1);
+    return 0;
+}
+
+int job_encode(const struct job_reader *r, const char *param, const struct spw_encoding *e,
+               struct job_prompt *out, struct job_refusal *why)
+{
+    struct spw_error err = {0};
+    if (!r->model->tokenizer)
+        return job_refuse(why, 400, "unsupported_value", param,
+                          "%s: the model has no tokenizer.json; give a prompt of token ids", param);
+    int rc = cli_encode_spans(r->model->tokenizer, e, &out->tokens, &out->n, &err);
+    return rc ? job_refuse_call(why, rc, param, &err) : check_ids(r, param, out, why);
+}
+
+int job_encode_text(const struct job_reader *r, const char *param, const char *text, size_t bytes,
+                    struct job_prompt *out, struct job_refusal *why)
+{
+    const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = true};
+    return job_encode(r, param, &e, out, why);
+}
+
+static int read_ids(const struct job_reader *r, const char *param, const json_t *list,
+                    struct job_prompt *out, struct job_refusal *why)
+{
+    size_t n = json_array_size(list);
+    if (n == 0)
+        return job_refuse_value(why, param, list, "a list of at least one token id");
+    out->tokens = spw_alloc_zero(n, sizeof *out->tokens);
+    if (!out->tokens)
+        return job_refuse_memory(why);
+    out->n = n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (value < 0 || value > INT32_MAX)
+            return job_refuse_value(why, param, id, "a token id");
+        out->tokens[i] = (int32_t)value;
+    }
+    return check_ids(r, param, out, why);
+}
+
+/* A text or a list of token ids. */
+static int read_prompt(const struct job_reader *r, const char *param, const json_t *value,
+                       struct job_prompt *out, struct job_refusal *why)
+{
+    if (json_is_array(value))
+        return read_ids(r, param, value, out, why);
+    if (!json_is_string(value))
+        return job_refuse_value(why, param, value, "a text or a list of token ids");
+    return job_encode_text(r, param, json_string_value(value), json_string_length(value), out, why);
+}
+
+static int add_prompts(struct job_item *x, size_t n, struct job_refusal *why)
+{
+    x->prompts = spw_alloc_zero(n, sizeof *x->prompts);
+    if (!x->prompts)
+        return job_refuse_memory(why);
+    x->n_prompts = n;
+    return 0;
+}
+
+/* str | [int] | [str] | [[int]] */
+static int read_completion(struct job_item *x, const struct job_reader *r, struct job_refusal *why)
+{
+    const json_t *prompt = json_object_get(job_item_body(x), "prompt");
+    size_t n = json_array_size(prompt);
+    if (n == 0 || json_is_integer(json_array_get(prompt, 0))) {
+        SPW_TRY(add_prompts(x, 1, why));
+        return read_prompt(r, "prompt", prompt, &x->prompts[0], why);
+    }
+    if (n > MOST_PROMPTS)
+        return job_refuse(why, 400, "invalid_value", "prompt",
+                          "prompt: found %zu prompts, expected at most %d in a line", n,
+                          MOST_PROMPTS);
+    SPW_TRY(add_prompts(x, n, why));
+    for (size_t i = 0; i < n; i++) {
+        char param[32];
+        snprintf(param, sizeof param, "prompt[%zu]", i);
+        SPW_TRY(read_prompt(r, param, json_array_get(prompt, i), &x->prompts[i], why));
+    }
+    return 0;
+}
+
+static int read_short(struct job_item *x, struct job_reader *r, struct job_refusal *why)
+{
+    const json_t *prompt = json_object_get(x->line, "prompt");
+    SPW_TRY(add_prompts(x, 1, why));
+    if (prompt && !json_is_string(prompt))
+        return job_refuse_value(why, "prompt", prompt, "a text");
+    if (prompt)
+        return read_prompt(r, "prompt", prompt, &x->prompts[0], why);
+    if (json_object_get(x->line, "messages"))
+        return job_read_chat(x, r, &x->prompts[0], why);
+    if (!x->file)
+        return read_ids(r, "tokens", json_object_get(x->line, "tokens"), &x->prompts[0], why);
+    int rc = job_encode_text(r, "file", x->file, x->file_bytes, &x->prompts[0], why);
+    spw_free(x->file);
+    x->file = NULL;
+    return rc;
+}
+
+static int read_prompts(struct job_item *x, struct job_reader *r, struct job_refusal *why)
+{
+    if (x->form == JOB_SHORT)
+        return read_short(x, r, why);
+    if (x->form == JOB_COMPLETION)
+        return read_completion(x, r, why);
+    SPW_TRY(add_prompts(x, 1, why));
+    return job_read_chat(x, r, &x->prompts[0], why);
+}
+
+static int parse_line(struct job_item *x, struct job_refusal *why)
+{
+    json_error_t e;
+    x->line = json_loadb(x->text, x->text_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    spw_free(x->text);
+    x->text = NULL;
+    return x->line ? 0 : job_refuse_json(why, &e);
+}
+
+int job_item_encode(struct job_item *x, struct job_reader *r, struct job_refusal *why)
+{
+    SPW_TRY(parse_line(x, why));
+    SPW_TRY(job_read_options(x, r, why));
+    SPW_TRY(read_prompts(x, r, why));
+    x->choices = spw_alloc_zero(x->n_prompts * x->n_choices, sizeof *x->choices);
+    return x->choices ? 0 : job_refuse_memory(why);
+}

@@ -1,0 +1,467 @@
+/* See request_parts.h. The keys are those of OpenAI's bodies with a few of vLLM's, and those of
+ * short lines. A key is done, or ignored, or refused by name. */
+#include "tools/command/job/request/request_parts.h"
+
+#include "tools/command/engine.h"
+
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+    SHORT = 1 << JOB_SHORT,
+    CHAT = 1 << JOB_CHAT,
+    COMPLETION = 1 << JOB_COMPLETION,
+    OPENAI = CHAT | COMPLETION,
+    ALL = SHORT | OPENAI,
+};
+
+/* Defaults of max_new_tokens. OpenAI's default for completions is 16. */
+enum { CHAT_TOKENS = 4096, COMPLETION_TOKENS = 16 };
+
+struct key {
+    const char *name;
+    unsigned forms;
+    /* NULL: another part of the program reads the key, or nobody does. */
+    int (*read)(struct job_item *x, const struct key *key, const json_t *value,
+                struct job_refusal *why);
+    double min, max;
+    size_t at; /* of the field in struct job_item */
+};
+
+const json_t *job_item_body(const struct job_item *x)
+{
+    return x->form == JOB_SHORT ? x->line : json_object_get(x->line, "body");
+}
+
+/* ---- values ---- */
+
+const char *job_found(const json_t *value, char text[64])
+{
+    static const char *const kinds[] = {
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list", [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",      [JSON_NULL] = "null",    [JSON_STRING] = "a text"};
+    if (!value)
+        return "nothing";
+    if (json_is_integer(value))
+        snprintf(text, 64, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(text, 64, "%.15g", json_real_value(value));
+    else if (json_is_string(value) && json_string_length(value) < 40)
+        snprintf(text, 64, "\"%s\"", json_string_value(value));
+    else
+        return kinds[json_typeof(value)];
+    return text;
+}
+
+int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
+                     const char *expected)
+{
+    char text[64];
+    return job_refuse(why, 400, "invalid_value", key, "%s: found %s, expected %s", key,
+                      job_found(value, text), expected);
+}
+
+int job_refuse_support(struct job_refusal *why, const char *key, const json_t *value,
+                       const char *reason)
+{
+    char text[64];
+    return job_refuse(why, 400, "unsupported_value", key, "%s: found %s, but %s", key,
+                      job_found(value, text), reason);
+}
+
+static void *field(struct job_item *x, const struct key *key)
+{
+    return (char *)x + key->at;
+}
+
+static int check_range(const struct key *key, const json_t *value, bool is_right_type,
+                       const char *what, struct job_refusal *why)
+{
+    char expected[96];
+    double x = json_number_value(value);
+    if (is_right_type && x >= key->min && x <= key->max)
+        return 0;
+    snprintf(expected, sizeof expected, "%s from %.10g to %.10g", what, key->min, key->max);
+    return job_refuse_value(why, key->name, value, expected);
+}
+
+static int check_count(const struct key *key, const json_t *value, struct job_refusal *why)
+{
+    return check_range(key, value, json_is_integer(value), "a whole number", why);
+}
+
+static int read_number(struct job_item *x, const struct key *key, const json_t *value,
+                       struct job_refusal *why)
+{
+    SPW_TRY(check_range(key, value, json_is_number(value), "a number", why));
+    *(float *)field(x, key) = (float)json_number_value(value);
+    return 0;
+}
+
+static int read_count(struct job_item *x, const struct key *key, const json_t *value,
+                      struct job_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    *(uint32_t *)field(x, key) = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static int read_bool(struct job_item *x, const struct key *key, const json_t *value,
+                     struct job_refusal *why)
+{
+    if (!json_is_boolean(value))
+        return job_refuse_value(why, key->name, value, "true or false");
+    *(bool *)field(x, key) = json_is_true(value);
+    return 0;
+}
+
+/* ---- keys with a meaning of their own ---- */
+
+static int read_max_tokens(struct job_item *x, const struct key *key, const json_t *value,
+                           struct job_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    x->max_new_tokens = (uint64_t)json_integer_value(value);
+    x->max_is_default = false;
+    return 0;
+}
+
+static int read_model(struct job_item *x, const struct key *key, const json_t *value,
+                      struct job_refusal *why)
+{
+    (void)x; /* record.h copies the name */
+    return json_is_string(value) ? 0 : job_refuse_value(why, key->name, value, "a text");
+}
+
+/* A seed of OpenAI's may be negative. */
+static int read_seed(struct job_item *x, const struct key *key, const json_t *value,
+                     struct job_refusal *why)
+{
+    if (!json_is_integer(value) || (x->form == JOB_SHORT && json_integer_value(value) < 0))
+        return job_refuse_value(why, key->name, value,
+                                x->form == JOB_SHORT ? "a whole number of at least 0"
+                                                     : "a whole number");
+    x->sampling.seed = (uint64_t)json_integer_value(value);
+    return 0;
+}
+
+/* vLLM's -1 means off, as 0 does. */
+static int read_top_k(struct job_item *x, const struct key *key, const json_t *value,
+                      struct job_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    json_int_t k = json_integer_value(value);
+    x->sampling.top_k = k < 0 ? 0 : (uint32_t)k;
+    return 0;
+}
+
+/* To the sampler 0 means off. In an OpenAI body it leaves the most likely token alone. */
+static int read_top_p(struct job_item *x, const struct key *key, const json_t *value,
+                      struct job_refusal *why)
+{
+    SPW_TRY(read_number(x, key, value, why));
+    if (x->form != JOB_SHORT && x->sampling.top_p == 0)
+        x->sampling.top_p = FLT_MIN;
+    return 0;
+}
+
+static int read_stop(struct job_item *x, const struct key *key, const json_t *value,
+                     struct job_refusal *why)
+{
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    const char **items = spw_alloc_zero(n ? n : 1, sizeof *items);
+    if (!items)
+        return job_refuse_memory(why);
+    spw_free(x->stop.items);
+    x->stop = (struct cli_strings){.items = items};
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_string(item))
+            return job_refuse_value(why, key->name, item, "a text or a list of texts");
+        items[x->stop.n++] = json_string_value(item);
+        if (json_string_length(item) == 0 ||
+            strlen(json_string_value(item)) != json_string_length(item))
+            return job_refuse_value(why, key->name, item,
+                                    "a text that is not empty and has no NUL character");
+    }
+    return 0;
+}
+
+/* {"ID": BIAS, ...} */
+static int read_logit_bias(struct job_item *x, const struct key *key, const json_t *value,
+                           struct job_refusal *why)
+{
+    static const char expected[] = "an object of token ids with numbers from -100 to 100";
+    const char *name;
+    const json_t *bias;
+    if (!json_is_object(value))
+        return job_refuse_value(why, key->name, value, expected);
+    x->logit_bias = spw_alloc_zero(json_object_size(value) + 1, sizeof *x->logit_bias);
+    if (!x->logit_bias)
+        return job_refuse_memory(why);
+    x->sampling.logit_bias = x->logit_bias;
+    x->sampling.n_logit_bias = 0;
+    json_object_foreach((json_t *)value, name, bias)
+    {
+        size_t digits = strspn(name, "0123456789");
+        double b = json_number_value(bias);
+        if (digits == 0 || digits > 9 || name[digits])
+            return job_refuse(why, 400, "invalid_value", key->name,
+                              "logit_bias: found the key \"%.40s\", expected a token id", name);
+        if (!json_is_number(bias) || !(b >= -100 && b <= 100))
+            return job_refuse_value(why, key->name, bias, expected);
+        x->logit_bias[x->sampling.n_logit_bias++] =
+            (struct spw_logit_bias){.token = atoi(name), .bias = (float)b};
+    }
+    return 0;
+}
+
+/* A chat says whether, and top_logprobs how many. Other lines give the number of alternatives. */
+static int read_chat_logprobs(struct job_item *x, const struct key *key, const json_t *value,
+                              struct job_refusal *why)
+{
+    x->n_top_logprobs = 0;
+    return read_bool(x, key, value, why);
+}
+
+static int read_logprobs(struct job_item *x, const struct key *key, const json_t *value,
+                         struct job_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    x->logprobs = true;
+    x->n_top_logprobs = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static int read_top_logprobs(struct job_item *x, const struct key *key, const json_t *value,
+                             struct job_refusal *why)
+{
+    SPW_TRY(read_count(x, key, value, why));
+    if (x->logprobs || x->n_top_logprobs == 0)
+        return 0;
+    return job_refuse(why, 400, "invalid_value", key->name,
+                      "top_logprobs: found %u without \"logprobs\": true, expected both",
+                      x->n_top_logprobs);
+}
+
+/* ---- keys that are refused ---- */
+
+static int refuse_stream(struct job_item *x, const struct key *key, const json_t *value,
+                         struct job_refusal *why)
+{
+    (void)x;
+    if (json_is_false(value))
+        return 0;
+    return job_refuse_support(why, key->name, value,
+                              "a job writes whole answers: leave the key out");
+}
+
+static int read_best_of(struct job_item *x, const struct key *key, const json_t *value,
+                        struct job_refusal *why)
+{
+    SPW_TRY(check_count(key, value, why));
+    if (json_integer_value(value) == x->n_choices)
+        return 0;
+    return job_refuse_support(why, key->name, value,
+                              "spillway gives all answers that it makes: ask for more with \"n\"");
+}
+
+static int refuse_suffix(struct job_item *x, const struct key *key, const json_t *value,
+                         struct job_refusal *why)
+{
+    (void)x;
+    if (json_is_string(value) && json_string_length(value) == 0)
+        return 0;
+    return job_refuse_support(why, key->name, value,
+                              "spillway continues texts and does not fill gaps: leave the key out");
+}
+
+static int read_response_format(struct job_item *x, const struct key *key, const json_t *value,
+                                struct job_refusal *why)
+{
+    (void)x;
+    const json_t *type = json_object_get(value, "type");
+    if (!json_is_string(type))
+        return job_refuse_value(why, key->name, value, "an object with a \"type\"");
+    if (strcmp(json_string_value(type), "text") == 0)
+        return 0;
+    return job_refuse_support(why, "response_format.type", type,
+                              "spillway cannot force a format: ask for it in the prompt, with the "
+                              "type \"text\"");
+}
+
+static int read_min_tokens(struct job_item *x, const struct key *key, const json_t *value,
+                           struct job_refusal *why)
+{
+    (void)x;
+    SPW_TRY(check_count(key, value, why));
+    if (json_integer_value(value) == 0)
+        return 0;
+    return job_refuse_support(
+        why, key->name, value,
+        "spillway has no least number of tokens: \"ignore_eos\" makes an answer "
+        "as long as \"max_tokens\"");
+}
+
+static int read_tool_choice(struct job_item *x, const struct key *key, const json_t *value,
+                            struct job_refusal *why)
+{
+    (void)x;
+    const char *name = json_string_value(value);
+    if (name && (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0))
+        return 0;
+    if (json_is_object(value) || (name && strcmp(name, "required") == 0))
+        return job_refuse_support(why, key->name, value,
+                                  "spillway cannot force a call: expected \"auto\" or \"none\"");
+    return job_refuse_value(why, key->name, value, "\"auto\" or \"none\"");
+}
+
+/* ---- the table ---- */
+
+#define AT(member) offsetof(struct job_item, member)
+
+/* In the order in which keys are read: a later key may need an earlier one. */
+static const struct key keys[] = {
+    /* read by request.c, request_chat.c, request_encode.c */
+    {"id", SHORT, NULL, 0, 0, 0},
+    {"model", OPENAI, read_model, 0, 0, 0},
+    {"prompt", SHORT | COMPLETION, NULL, 0, 0, 0},
+    {"messages", SHORT | CHAT, NULL, 0, 0, 0},
+    {"tokens", SHORT, NULL, 0, 0, 0},
+    {"file", SHORT, NULL, 0, 0, 0},
+    {"tools", SHORT | CHAT, NULL, 0, 0, 0},
+    {"chat_template_kwargs", SHORT | CHAT, NULL, 0, 0, 0},
+    {"reasoning_effort", CHAT, NULL, 0, 0, 0},
+
+    {"stream", OPENAI, refuse_stream, 0, 0, 0},
+    {"stream_options", OPENAI, refuse_stream, 0, 0, 0},
+    {"max_new_tokens", SHORT, read_max_tokens, 0, 1e9, 0},
+    {"max_tokens", COMPLETION, read_max_tokens, 0, 1e9, 0},
+    {"max_tokens", CHAT, read_max_tokens, 1, 1e9, 0},
+    {"max_completion_tokens", CHAT, read_max_tokens, 1, 1e9, 0},
+    {"min_tokens", OPENAI, read_min_tokens, 0, 1e9, 0},
+    {"n", ALL, read_count, 1, 128, AT(n_choices)},
+    {"best_of", COMPLETION, read_best_of, 1, 128, 0},
+    {"temperature", ALL, read_number, 0, 1e6, AT(sampling.temperature)},
+    {"top_k", SHORT, read_top_k, 0, UINT32_MAX, 0},
+    {"top_k", OPENAI, read_top_k, -1, UINT32_MAX, 0},
+    {"top_p", ALL, read_top_p, 0, 1, AT(sampling.top_p)},
+    {"min_p", ALL, read_number, 0, 1, AT(sampling.min_p)},
+    {"repetition_penalty", ALL, read_number, 0, 1000, AT(sampling.repetition_penalty)},
+    {"presence_penalty", ALL, read_number, -2, 2, AT(sampling.presence_penalty)},
+    {"frequency_penalty", ALL, read_number, -2, 2, AT(sampling.frequency_penalty)},
+    {"logit_bias", ALL, read_logit_bias, 0, 0, 0},
+    {"seed", ALL, read_seed, 0, 0, 0},
+    {"stop", ALL, read_stop, 0, 0, 0},
+    {"ignore_eos", ALL, read_bool, 0, 0, AT(ignore_eos)},
+    {"echo", COMPLETION, read_bool, 0, 0, AT(echo)},
+    {"logprobs", CHAT, read_chat_logprobs, 0, 0, AT(logprobs)},
+    {"top_logprobs", CHAT, read_top_logprobs, 0, 20, AT(n_top_logprobs)},
+    {"logprobs", COMPLETION, read_logprobs, 0, 5, 0},
+    {"logprobs", SHORT, read_logprobs, 0, 20, 0},
+    {"suffix", COMPLETION, refuse_suffix, 0, 0, 0},
+    {"response_format", OPENAI, read_response_format, 0, 0, 0},
+    {"tool_choice", CHAT, read_tool_choice, 0, 0, 0},
+};
+enum { N_KEYS = sizeof keys / sizeof *keys };
+
+/* A typing error in an option would change answers: a short line refuses keys that it does not
+ * know. Clients send OpenAI bodies with keys of many servers. */
+static int check_known(const struct job_item *x, struct job_refusal *why)
+{
+    const char *names[N_KEYS], *name;
+    const json_t *value;
+    size_t n = 0;
+    for (size_t i = 0; i < N_KEYS; i++)
+        if (keys[i].forms & SHORT)
+            names[n++] = keys[i].name;
+    json_object_foreach((json_t *)x->line, name, value)
+    {
+        size_t i = 0;
+        while (i < n && strcmp(name, names[i]) != 0)
+            i++;
+        const char *nearest = i < n ? NULL : cli_nearest(name, names, n);
+        if (i == n)
+            return job_refuse(
+                why, 400, "unknown_parameter", name, "found the unknown key \"%.80s\"%s%s%s", name,
+                nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
+    }
+    return 0;
+}
+
+/* ---- defaults ---- */
+
+/* OpenAI draws a seed. Here a job that runs again must give the same answers: the seed is a
+ * function of the id, of at most 53 bits, which every reader of JSON keeps exactly. */
+static uint64_t seed_of(const json_t *id)
+{
+    return XXH3_64bits(json_string_value(id), json_string_length(id)) >> 11;
+}
+
+static int copy_stops(struct job_item *x, const struct cli_strings *stop, struct job_refusal *why)
+{
+    x->stop.items = spw_alloc_zero(stop->n + 1, sizeof *x->stop.items);
+    if (!x->stop.items)
+        return job_refuse_memory(why);
+    if (stop->n > 0)
+        memcpy(x->stop.items, stop->items, stop->n * sizeof *x->stop.items);
+    x->stop.n = stop->n;
+    return 0;
+}
+
+static int set_defaults(struct job_item *x, const struct cli_options *o, struct job_refusal *why)
+{
+    x->sampling = cli_sampling(o);
+    x->max_new_tokens = o->max_new_tokens;
+    x->max_is_default = !cli_given(o, "max-new-tokens");
+    x->n_choices = (uint32_t)o->n;
+    x->logprobs = cli_given(o, "logprobs");
+    x->n_top_logprobs = (uint32_t)o->top_logprobs;
+    x->ignore_eos = o->ignore_eos;
+    if (x->form != JOB_SHORT) {
+        if (!cli_given(o, "temperature"))
+            x->sampling.temperature = 1;
+        if (!cli_given(o, "seed"))
+            x->sampling.seed = seed_of(x->id);
+        if (x->max_is_default)
+            x->max_new_tokens = x->form == JOB_CHAT ? CHAT_TOKENS : COMPLETION_TOKENS;
+    }
+    return copy_stops(x, &o->stop, why);
+}
+
+/* What a key alone does not show. */
+static int check_together(const struct job_item *x, const struct job_reader *r,
+                          struct job_refusal *why)
+{
+    if (x->stop.n > 0 && !r->model->tokenizer)
+        return job_refuse(why, 400, "unsupported_value", "stop",
+                          "stop: the model has no tokenizer.json, and its answers have no text");
+    if (x->echo && x->n_top_logprobs > 0)
+        return job_refuse(why, 400, "unsupported_value", "logprobs",
+                          "logprobs: found %u with \"echo\", but spillway has no alternatives to "
+                          "the prompt's tokens: expected 0",
+                          x->n_top_logprobs);
+    for (size_t i = 0; i < x->sampling.n_logit_bias; i++)
+        if ((uint32_t)x->sampling.logit_bias[i].token >= r->model->config.vocab)
+            return job_refuse(why, 400, "invalid_value", "logit_bias",
+                              "logit_bias: found token id %d, expected 0 to %u",
+                              (int)x->sampling.logit_bias[i].token, r->model->config.vocab - 1);
+    return 0;
+}
+
+int job_read_options(struct job_item *x, const struct job_reader *r, struct job_refusal *why)
+{
+    const json_t *body = job_item_body(x);
+    SPW_TRY(set_defaults(x, r->o, why));
+    if (x->form == JOB_SHORT)
+        SPW_TRY(check_known(x, why));
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const json_t *value = json_object_get(body, keys[i].name);
+        bool absent = !value || (x->form != JOB_SHORT && json_is_null(value));
+        if (keys[i].read && keys[i].forms & 1u << x->form && !absent)
+            SPW_TRY(keys[i].read(x, &keys[i], value, why));
+    }
+    return check_together(x, r, why);
+}

@@ -1,0 +1,130 @@
+/* See lines.h. */
+#include "tools/command/job/store/lines.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEAST_READ = 1 << 16 };
+
+int job_lines_open(struct job_lines *l, const char *path)
+{
+    *l = (struct job_lines){.fd = STDIN_FILENO};
+    if (strcmp(path, "-") != 0)
+        l->fd = open(path, O_RDONLY | O_CLOEXEC);
+    return l->fd < 0 ? -errno : 0;
+}
+
+void job_lines_close(struct job_lines *l)
+{
+    if (l->fd > STDIN_FILENO)
+        close(l->fd);
+    spw_free(l->buffer);
+    *l = (struct job_lines){.fd = -1};
+}
+
+bool job_line_is_blank(const struct job_line *line)
+{
+    return strspn(line->text, " \t\r") == line->bytes;
+}
+
+void job_lines_folder(char folder[4096], const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, 4096, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+}
+
+int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number)
+{
+    if (lseek(l->fd, (off_t)offset, SEEK_SET) < 0)
+        return -errno;
+    l->start = l->end = 0;
+    l->offset = offset;
+    l->number = number - 1;
+    l->is_at_end = false;
+    return 0;
+}
+
+static int wait_for_bytes(const struct job_lines *l)
+{
+    struct pollfd input = {.fd = l->fd, .events = POLLIN};
+    while (l->stops && poll(&input, 1, 1000) <= 0)
+        if (l->stops())
+            return -ECANCELED;
+    return 0;
+}
+
+/* Reads more behind buffer[end). */
+static int read_more(struct job_lines *l)
+{
+    if (l->start > 0) {
+        memmove(l->buffer, l->buffer + l->start, l->end - l->start);
+        l->end -= l->start;
+        l->start = 0;
+    }
+    if (l->capacity - l->end <= LEAST_READ) { /* one byte stays for a NUL */
+        size_t capacity = 2 * (l->capacity + LEAST_READ);
+        char *grown = spw_realloc(l->buffer, capacity);
+        if (!grown)
+            return -ENOMEM;
+        l->buffer = grown;
+        l->capacity = capacity;
+    }
+    SPW_TRY(wait_for_bytes(l));
+    ssize_t n;
+    do
+        n = read(l->fd, l->buffer + l->end, l->capacity - l->end - 1);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    l->is_at_end = n == 0;
+    l->end += (size_t)n;
+    return 0;
+}
+
+/* Reads up to the newline that ends the line at buffer[start], or to the end of the input. *bytes:
+ * the length of the line as far as it was read. Of a line that is too long, the rest is passed
+ * over: *skipped bytes. */
+static int read_line(struct job_lines *l, size_t *bytes, uint64_t *skipped)
+{
+    size_t seen = 0;
+    *skipped = 0;
+    for (;;) {
+        size_t have = l->end - l->start;
+        const char *newline =
+            seen < have ? memchr(l->buffer + l->start + seen, '\n', have - seen) : NULL;
+        if (newline || l->is_at_end) {
+            *bytes = newline ? (size_t)(newline - l->buffer) - l->start : have;
+            return 0;
+        }
+        seen = have;
+        if (have > JOB_MAX_LINE_BYTES) { /* keeps the beginning */
+            *skipped += have - JOB_MAX_LINE_BYTES;
+            l->end = l->start + JOB_MAX_LINE_BYTES;
+            seen = JOB_MAX_LINE_BYTES;
+        }
+        SPW_TRY(read_more(l));
+    }
+}
+
+int job_lines_next(struct job_lines *l, struct job_line *out)
+{
+    size_t bytes;
+    uint64_t skipped;
+    SPW_TRY(read_line(l, &bytes, &skipped));
+    if (bytes == 0 && l->start == l->end)
+        return 0;
+    bool has_newline = l->start + bytes < l->end;
+    *out = (struct job_line){.text = l->buffer + l->start,
+                             .bytes = spw_min_u64(bytes, JOB_MAX_LINE_BYTES),
+                             .number = ++l->number,
+                             .offset = l->offset,
+                             .has_newline = has_newline,
+                             .is_too_long = bytes > JOB_MAX_LINE_BYTES || skipped > 0};
+    out->text[bytes] = '\0';
+    l->start += bytes + has_newline;
+    l->offset += bytes + has_newline + skipped;
+    return 1;
+}

@@ -1,0 +1,41 @@
+/* The lines of a file or of stdin, one after the other, in memory of the longest one. */
+#ifndef SPW_TOOLS_COMMAND_JOB_STORE_LINES_H
+#define SPW_TOOLS_COMMAND_JOB_STORE_LINES_H
+
+#include "base/base.h"
+
+/* The longest line. A longer text belongs into a file of its own. */
+#define JOB_MAX_LINE_BYTES (UINT64_C(64) << 20)
+
+struct job_line {
+    char *text; /* without its newline, ends in a NUL; valid until the next call */
+    size_t bytes;
+    uint64_t number;  /* from 1 */
+    uint64_t offset;  /* of its first byte in the file */
+    bool is_too_long; /* `text` is its beginning */
+    bool has_newline; /* the last line may lack it */
+};
+
+struct job_lines {
+    int fd;                      /* owned, unless it is stdin */
+    char *buffer;                /* owned, [capacity] */
+    size_t capacity, start, end; /* buffer[start, end) was read and not given out yet */
+    uint64_t offset, number;     /* of buffer[start]; of the last line */
+    bool is_at_end;
+    /* A pipe may give nothing for hours. Asked each second: true ends the call with -ECANCELED.
+     * NULL: waits. */
+    bool (*stops)(void);
+};
+
+/* "-" reads stdin. 0 or -errno. */
+int job_lines_open(struct job_lines *l, const char *path);
+void job_lines_close(struct job_lines *l);
+/* 1: a line; 0: the input has ended; -errno. The last line may lack its newline. */
+int job_lines_next(struct job_lines *l, struct job_line *out);
+bool job_line_is_blank(const struct job_line *line);
+/* The folder of the file `path`: names of files in its lines begin there. */
+void job_lines_folder(char folder[4096], const char *path);
+/* Continues at the line that begins at `offset` and has this number. -ESPIPE: not in a file. */
+int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number);
+
+#endif

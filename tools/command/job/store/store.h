@@ -1,0 +1,92 @@
+/* The files of a job, and what they say about each item.
+ *
+ *   OUTPUT         one line for each item that has an answer
+ *   OUTPUT.errors  one line for each item that has none (--errors gives another name)
+ *   OUTPUT.parts   in a job whose answers are made of parts: one line for each part
+ *   OUTPUT.state   first what every run of the job has in common; then the digests of items, and
+ *                  tokens of answers that were under way when the job was ended
+ *
+ * The lines of OUTPUT and of the errors say which items have ended. The digest of an item is in the
+ * state before its line is written. One process at a time: OUTPUT is locked while the store is
+ * open. Functions return 0, or an exit code after one line on stderr. One thread. */
+#ifndef SPW_TOOLS_COMMAND_JOB_STORE_STORE_H
+#define SPW_TOOLS_COMMAND_JOB_STORE_STORE_H
+
+#include "tools/command/job/item.h"
+
+#include <time.h>
+
+struct job_store;
+
+struct job_store_options {
+    const char *output, *errors; /* borrowed; errors NULL: OUTPUT.errors */
+    /* Borrowed: what every run of the job has in common. {"option": value}: a refusal names the
+     * first one that differs. */
+    const json_t *identity;
+    const char *input; /* borrowed: where the items come from; NULL: nobody can read it again */
+    bool has_parts;
+    bool retry_failed; /* items that had no answer are new */
+};
+int job_store_open(struct job_store **out, const struct job_store_options *o);
+/* Ends with everything on the drive. */
+int job_store_close(struct job_store *s);
+
+/* Reads the files of a job that another process may be writing, for job_store_meet alone. */
+int job_store_look(struct job_store **out, const char *output);
+const char *job_store_errors_path(const struct job_store *s);
+/* How many items the job has, if it has no lines of input that can be counted. Call it before
+ * job_store_begin. job_store_expected: false: not known. */
+void job_store_expect(struct job_store *s, uint64_t n_items);
+bool job_store_expected(const struct job_store *s, uint64_t *n_items);
+const char *job_store_input(const struct job_store *s); /* NULL: not known */
+const json_t *job_store_identity(const struct job_store *s);
+
+/* The first start of the job. */
+time_t job_store_started(const struct job_store *s);
+
+enum job_standing {
+    JOB_NEW,
+    JOB_DONE,
+    JOB_FAILED,    /* it has a line of errors */
+    JOB_DUPLICATE, /* another item of this pass has its id, and it has no line of errors yet */
+};
+/* A pass over all items begins. */
+void job_store_begin_pass(struct job_store *s);
+/* What the files say of the item. Refuses an item that is done and has another digest now. A failed
+ * item that has another digest is new. */
+int job_store_meet(struct job_store *s, const struct job_item *x, enum job_standing *out);
+/* Removes the errors of items that are new again. Call this before the first commit. */
+int job_store_begin(struct job_store *s);
+
+/* Writes the line of an item, and takes its reference; NULL means out of memory. */
+int job_store_commit(struct job_store *s, const struct job_item *x, json_t *line);
+int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t *line);
+
+/* A part of an answer: a later run takes its line, and does not compute the part again. Its id is
+ * no answer's id. Of two lines of one id the later one counts. */
+int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t *line);
+/* *line: the line of the part, owned by the caller; NULL: there is none with this digest. */
+int job_store_part(struct job_store *s, const struct job_item *x, json_t **line);
+
+/* Answers of an item that are under way, so that a later run continues them. `machine`: the
+ * backend; others may give other bits. */
+int job_store_keep_answers(struct job_store *s, const struct job_item *x, const char *machine);
+/* What an earlier run has kept of answer `choice`: tokens, and the hash of their logits. Tokens of
+ * another machine are left out. */
+struct job_kept {
+    int32_t *tokens; /* owned by the caller; NULL: none */
+    size_t n_tokens;
+    uint64_t hash;
+};
+int job_store_answer(struct job_store *s, const struct job_item *x, size_t choice,
+                     const char *machine, struct job_kept *out);
+
+/* Writes the names of the files in the folder of `path` to the drive. */
+int job_sync_folder(const char *path);
+
+struct job_totals {
+    uint64_t n_done, n_failed;
+};
+struct job_totals job_store_totals(const struct job_store *s);
+
+#endif

@@ -1,0 +1,217 @@
+/* The keys of items, and the lines that earlier runs have written: see store_parts.h. */
+#include "tools/command/job/store/store_parts.h"
+
+#include "tools/command/job/store/lines.h"
+#include "tools/command/job/request/request.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- keys ---- */
+
+static struct job_key key_of_text(const char *text)
+{
+    XXH128_hash_t h = XXH3_128bits(text, strlen(text));
+    return (struct job_key){h.low64 | (!h.low64 && !h.high64), h.high64};
+}
+
+struct job_key job_key_of_number(uint64_t number)
+{
+    char text[32];
+    snprintf(text, sizeof text, "#%" PRIu64, number);
+    return key_of_text(text);
+}
+
+int job_key_of(const struct job_item *x, struct job_key *out)
+{
+    char *text =
+        x->id ? cli_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    if (x->id && !text)
+        return cli_fail(CLI_FAILED, "line %" PRIu64 ": out of memory", x->number);
+    *out = text ? key_of_text(text) : job_key_of_number(x->number);
+    spw_free(text);
+    return 0;
+}
+
+const char *job_key_text(char buffer[JOB_KEY_BYTES], struct job_key key)
+{
+    snprintf(buffer, JOB_KEY_BYTES, "%016" PRIx64 "%016" PRIx64, key.high, key.low);
+    return buffer;
+}
+
+bool job_key_parse(const char *text, struct job_key *out)
+{
+    int n = 0;
+    return text && sscanf(text, "%16" SCNx64 "%16" SCNx64 "%n", &out->high, &out->low, &n) == 2 &&
+           n == JOB_KEY_BYTES - 1;
+}
+
+int job_store_no_memory(const struct job_store *s)
+{
+    return cli_fail(CLI_FAILED, "%s: out of memory", s->logs[JOB_OUTPUT].path);
+}
+
+/* ---- reading what earlier runs have written ---- */
+
+/* Calls `take` for each line of a file. */
+int job_store_read(struct job_store *s, const char *path,
+                   int (*take)(struct job_store *s, const char *path, const struct job_line *line))
+{
+    struct job_lines lines;
+    struct job_line line;
+    int rc = job_lines_open(&lines, path), code = 0;
+    while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
+        rc = 0;
+        if (line.has_newline) /* else another process is just writing it */
+            code = take(s, path, &line);
+    }
+    job_lines_close(&lines);
+    return code || !rc ? code : cli_fail(CLI_FAILED, "%s: %s", path, strerror(-rc));
+}
+
+static int refuse_line(const char *path, const struct job_line *line)
+{
+    return cli_fail(CLI_REFUSED,
+                    "%s: line %" PRIu64 ": found something else than a line of this job; remove "
+                    "that line, or give another output",
+                    path, line->number);
+}
+
+/* The key of the item that a line of results or of errors belongs to. False: none is found. */
+bool job_key_of_line(const struct job_line *line, struct job_key *out)
+{
+    const struct job_reader reader = {.folder = "."};
+    struct job_refusal why;
+    struct job_item x;
+    job_item_parse(&x, &reader, line->text, line->bytes, line->number, &why);
+    bool is_found = x.id && !json_is_null(x.id) && !job_key_of(&x, out);
+    job_item_free(&x);
+    if (!is_found) {
+        json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
+        const json_t *number = json_object_get(parsed, "line");
+        const json_t *id = json_object_get(parsed, "custom_id");
+        id = id ? id : json_object_get(parsed, "id");
+        /* With an id memory was short above. */
+        is_found = json_is_integer(number) && (!id || json_is_null(id));
+        *out = job_key_of_number((uint64_t)json_integer_value(number));
+        json_decref(parsed);
+    }
+    return is_found;
+}
+
+/* A line of results or of errors: which item has ended. */
+static int take_ended(struct job_store *s, const char *path, const struct job_line *line,
+                      enum job_ended ended)
+{
+    struct job_key key;
+    if (!job_key_of_line(line, &key))
+        return refuse_line(path, line);
+    struct job_entry *e = job_table_add(&s->table, key);
+    if (!e)
+        return job_store_no_memory(s);
+    if (e->ended == JOB_HAS_ANSWER || e->ended == ended)
+        return cli_fail(CLI_REFUSED,
+                        "%s: line %" PRIu64 ": found a second line of the same item; remove that "
+                        "line, or give another output",
+                        path, line->number);
+    e->ended = ended;
+    ++*(ended == JOB_HAS_ANSWER ? &s->totals.n_done : &s->totals.n_failed);
+    return 0;
+}
+
+int job_store_take_answer(struct job_store *s, const char *path, const struct job_line *line)
+{
+    return take_ended(s, path, line, JOB_HAS_ANSWER);
+}
+
+int job_store_take_error(struct job_store *s, const char *path, const struct job_line *line)
+{
+    return take_ended(s, path, line, JOB_HAS_ERROR);
+}
+
+int job_store_take_part(struct job_store *s, const char *path, const struct job_line *line)
+{
+    char name[JOB_KEY_BYTES];
+    struct job_key key;
+    if (!job_key_of_line(line, &key))
+        return refuse_line(path, line);
+    struct job_entry *e = job_table_add(&s->table, key);
+    if (!e)
+        return job_store_no_memory(s);
+    e->part_end = line->offset + line->bytes + 1;
+    e->part_bytes = line->bytes + 1;
+    json_object_del(s->answers, job_key_text(name, key));
+    return 0;
+}
+
+/* NULL for any other value. False: out of memory. */
+static bool copy_text(char **out, const json_t *value)
+{
+    *out = json_is_string(value) ? spw_strdup(json_string_value(value)) : NULL;
+    return *out || !json_is_string(value);
+}
+
+/* The first line: see begin_state. */
+static int take_common(struct job_store *s, const char *path, const struct job_line *line)
+{
+    json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
+    const json_t *version = json_object_get(parsed, "spillway_job");
+    const int64_t found = json_integer_value(version);
+    s->started = (time_t)json_integer_value(json_object_get(parsed, "started"));
+    s->identity = json_incref(json_object_get(parsed, "identity"));
+    s->is_counted = json_object_get(parsed, "items");
+    s->n_expected = (uint64_t)json_integer_value(json_object_get(parsed, "items"));
+    bool has_all = copy_text(&s->input, json_object_get(parsed, "input"));
+    has_all &= copy_text(&s->errors, json_object_get(parsed, "errors"));
+    json_decref(parsed);
+    if (!has_all)
+        return job_store_no_memory(s);
+    if (found > 0 && found != JOB_STATE_VERSION)
+        return cli_fail(CLI_REFUSED,
+                        "%s: found a state of version %" PRId64 ", expected %d; use the version of "
+                        "spillway that wrote it, or give another output",
+                        path, found, JOB_STATE_VERSION);
+    return found && json_is_object(s->identity) ? 0 : refuse_line(path, line);
+}
+
+int job_store_take_state(struct job_store *s, const char *path, const struct job_line *line)
+{
+    if (line->number == 1)
+        return take_common(s, path, line);
+    json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
+    struct job_key key;
+    const char *digest = json_string_value(json_object_get(parsed, "digest"));
+    const char *name = json_string_value(json_object_get(parsed, "item"));
+    int code = job_key_parse(name, &key) && digest ? 0 : refuse_line(path, line);
+    struct job_entry *e = code ? NULL : job_table_add(&s->table, key);
+    if (!code && !e)
+        code = job_store_no_memory(s);
+    if (!code) {
+        e->has_digest = true;
+        e->digest = strtoull(digest, NULL, 16);
+        if (json_object_get(parsed, "answers"))
+            json_object_set(s->answers, name, parsed);
+        else
+            json_object_del(s->answers, name);
+    }
+    json_decref(parsed);
+    return code;
+}
+
+/* An option's value as a user would write it. */
+const char *job_value_text(char buffer[128], const json_t *value)
+{
+    char *text = value ? cli_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    snprintf(buffer, 128, "%s", text ? text : "nothing");
+    spw_free(text);
+    return buffer;
+}
+
+void job_store_forget_error(struct job_store *s, struct job_entry *e)
+{
+    e->ended = JOB_NOT_ENDED;
+    s->totals.n_failed--;
+    s->forgets = true;
+}

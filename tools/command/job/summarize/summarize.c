@@ -1,0 +1,460 @@
+/* `spillway summarize`: a summary of each document. The items of the job are requests: a whole
+ * document, a part of one, a merge of summaries. The summary of each is kept in OUTPUT.parts; a
+ * document is done when its line is in OUTPUT. */
+#include "tools/command/job/identity.h"
+#include "tools/command/job/progress/progress.h"
+#include "tools/command/job/summarize/summarize_parts.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+/* ---- documents ---- */
+
+/* The document as an item, for the store. job_item_free frees it. */
+static int item_of(const struct job_document *d, uint64_t digest, struct job_item *x)
+{
+    *x = (struct job_item){.form = JOB_SHORT, .digest = digest, .id = json_string(d->id)};
+    return x->id ? 0 : cli_fail(CLI_FAILED, "out of memory");
+}
+
+/* A file that cannot be read has the digest 0 here, and an error line later. */
+static uint64_t digest_of(const struct job_document *d)
+{
+    struct job_digest digest;
+    return job_document_digest(d, NULL, &digest, NULL) ? 0 : digest.hash;
+}
+
+static int meet(struct job_summarize *s, const struct job_document *d, uint64_t digest,
+                enum job_standing *out, bool *is_ours)
+{
+    struct job_item x;
+    int code = item_of(d, digest, &x);
+    *is_ours = !code && job_shard_has(&s->shard, &x);
+    if (*is_ours)
+        code = job_store_meet(s->store, &x, out);
+    job_item_free(&x);
+    return code;
+}
+
+/* Compares all documents with what is done, so that a changed one is refused before any work. */
+static int compare_documents(struct job_summarize *s, uint64_t *longest)
+{
+    int code = 0;
+    uint64_t most_bytes = 0;
+    job_store_begin_pass(s->store);
+    for (size_t i = 0; i < s->documents.n && !code && !cli_interrupted(); i++) {
+        struct job_document *d = &s->documents.items[i];
+        enum job_standing standing;
+        bool is_ours;
+        struct job_digest digest;
+        bool is_read = !job_document_digest(d, NULL, &digest, NULL);
+        code = meet(s, d, is_read ? digest.hash : 0, &standing, &is_ours);
+        if (code || !is_ours)
+            continue;
+        s->n_total++;
+        s->n_new += standing == JOB_NEW;
+        bool is_text = d->kind == JOB_DOCUMENT_TEXT || d->kind == JOB_DOCUMENT_LINE;
+        if (standing == JOB_NEW && is_read && is_text)
+            most_bytes = spw_max_u64(most_bytes, digest.bytes);
+    }
+    enum { BYTES_OF_TOKEN = 4 };
+    *longest = spw_min_u64(s->limit, most_bytes / BYTES_OF_TOKEN + s->answer);
+    return code;
+}
+
+static int commit_error(struct job_summarize *s, struct job_work *w, const struct job_refusal *why)
+{
+    struct job_item x;
+    int code = item_of(w->document, w->digest, &x);
+    if (!code)
+        code = job_store_commit_error(s->store, &x, job_record_error(&x, why));
+    job_item_free(&x);
+    w->has_failed = true;
+    return code;
+}
+
+/* The text file is on the drive before the line says that the document is done. */
+static int commit_document(struct job_summarize *s, struct job_work *w)
+{
+    struct job_item x;
+    json_t *line = job_work_line(s, w);
+    int code = line && s->o->out_dir ? job_work_write(s, w, line) : 0;
+    if (!code)
+        code = item_of(w->document, w->digest, &x);
+    if (code) {
+        json_decref(line);
+        return code;
+    }
+    code = job_store_commit(s->store, &x, line);
+    job_item_free(&x);
+    return code;
+}
+
+/* Frees the documents that have ended. */
+static void sweep(struct job_summarize *s)
+{
+    for (struct job_work **at = &s->works; *at;) {
+        struct job_work *w = *at;
+        if (w->n_running == 0 && (w->has_failed || job_work_has_ended(w))) {
+            *at = w->next;
+            job_work_free(w);
+        } else {
+            at = &w->next;
+        }
+    }
+}
+
+/* Takes the reference of `record`. */
+static int record(struct job_summarize *s, struct job_work *w, size_t node, json_t *line)
+{
+    struct job_refusal why;
+    if (!line)
+        return cli_fail(CLI_FAILED, "out of memory");
+    int rc = job_work_record(s, w, node, line, &why);
+    if (w->has_failed)
+        return 0;
+    if (rc)
+        return commit_error(s, w, &why);
+    return job_work_has_ended(w) ? commit_document(s, w) : 0;
+}
+
+static int begin_document(struct job_summarize *s, const struct job_document *d)
+{
+    struct job_refusal why;
+    struct job_work *w = spw_alloc_zero(1, sizeof *w);
+    if (!w)
+        return cli_fail(CLI_FAILED, "out of memory");
+    w->document = d;
+    w->began = cli_now_seconds();
+    int rc = job_work_begin(s, w, &why);
+    if (rc) {
+        w->digest = digest_of(d);
+        int code = cli_interrupted() ? 0 : commit_error(s, w, &why);
+        job_work_free(w);
+        return code;
+    }
+    struct job_work **last = &s->works;
+    while (*last)
+        last = &(*last)->next;
+    *last = w;
+    s->n_begun++;
+    return 0;
+}
+
+/* Begins the next document that has to be done. *any: there was one that is not done. */
+static int next_document(struct job_summarize *s, bool *any)
+{
+    *any = false;
+    while (s->next_document < s->documents.n && !cli_interrupted()) {
+        const struct job_document *d = &s->documents.items[s->next_document++];
+        enum job_standing standing;
+        bool is_ours;
+        int code = meet(s, d, digest_of(d), &standing, &is_ours);
+        if (code)
+            return code;
+        if (!is_ours || standing != JOB_NEW)
+            continue;
+        *any = true;
+        return begin_document(s, d);
+    }
+    return 0;
+}
+
+/* ---- the source of items ---- */
+
+/* The next request that has to be computed; NULL: all of the documents that have begun are running
+ * or done. Takes those that an earlier run has computed from the store. */
+static int next_item(struct job_summarize *s, struct job_work *w, struct job_summary **out)
+{
+    struct job_refusal why;
+    *out = NULL;
+    while (!w->has_failed && w->n_given < w->n_nodes) {
+        json_t *line;
+        if (job_work_item(s, w, out, &why))
+            return commit_error(s, w, &why);
+        struct job_summary *x = *out;
+        int code = job_store_part(s->store, &x->item, &line);
+        if (!code && !line) {
+            w->n_running++;
+            s->begun_tokens += x->item.prompts[0].n;
+            s->begun_answers += x->item.max_new_tokens;
+            return 0;
+        }
+        if (!code)
+            code = record(s, w, x->node, line);
+        job_item_free(&x->item);
+        spw_free(x);
+        *out = NULL;
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
+static int next(void *context, struct job_item **out)
+{
+    struct job_summarize *s = context;
+    struct job_summary *found = NULL;
+    bool more = true;
+    int code = 0;
+    while (!code && !found && more && !cli_interrupted()) {
+        for (struct job_work *w = s->works; w && !found && !code; w = w->next)
+            code = next_item(s, w, &found);
+        sweep(s);
+        if (!found && !code)
+            code = next_document(s, &more);
+    }
+    *out = found ? &found->item : NULL;
+    return code;
+}
+
+static int answered(void *context, struct job_item *item)
+{
+    struct job_summarize *s = context;
+    struct job_summary *x = (struct job_summary *)item;
+    json_t *line = job_summary_record(s, x);
+    x->work->n_running--;
+    int code = job_store_commit_part(s->store, item, json_incref(line));
+    if (code)
+        json_decref(line);
+    else
+        code = record(s, x->work, x->node, line);
+    sweep(s);
+    return code;
+}
+
+static int refused(void *context, struct job_item *item, const struct job_refusal *why)
+{
+    struct job_summarize *s = context;
+    struct job_work *w = ((struct job_summary *)item)->work;
+    w->n_running--;
+    int code = w->has_failed ? 0 : commit_error(s, w, why);
+    sweep(s);
+    return code;
+}
+
+static int keep(void *context, struct job_item *x, const char *machine)
+{
+    struct job_summarize *s = context;
+    return job_store_keep_answers(s->store, x, machine);
+}
+
+static int kept(void *context, const struct job_item *x, size_t choice, const char *machine,
+                struct job_kept *out)
+{
+    struct job_summarize *s = context;
+    return job_store_answer(s->store, x, choice, machine, out);
+}
+
+/* Documents that were not read yet are like those that were. */
+static void count(void *context, struct job_counts *out)
+{
+    const struct job_summarize *s = context;
+    const struct job_totals totals = job_store_totals(s->store);
+    out->n_total = s->n_total;
+    out->n_done = totals.n_done;
+    out->n_failed = totals.n_failed;
+    for (const struct job_work *w = s->works; w; w = w->next)
+        out->n_running += !w->has_failed;
+    if (!s->n_begun || s->n_new <= s->n_begun)
+        return;
+    double left = (double)(s->n_new - s->n_begun) / (double)s->n_begun;
+    out->n_prompts_left = s->n_new - s->n_begun;
+    out->n_prompt_tokens_left = (uint64_t)(left * (double)s->begun_tokens);
+    out->n_answer_tokens_left = (uint64_t)(left * (double)s->begun_answers);
+}
+
+/* ---- the command ---- */
+
+static int open_model(struct job_summarize *s)
+{
+    const struct cli_options *o = s->o;
+    struct spw_error err = {0};
+    int code = cli_model_open(&s->model, o->operand, true);
+    if (code)
+        return code;
+    int rc = s->model.source->ops->chat_template(s->model.source, NULL, &s->reader.template, &err);
+    if (rc && rc != -ENOENT)
+        return cli_fail_error(rc, &err, true);
+    s->has_template = !rc;
+    s->limit = o->context
+                   ? o->context
+                   : (o->allow_long_context ? UINT64_MAX / 4 : s->model.config.max_positions);
+    s->reader.o = o;
+    s->reader.model = &s->model;
+    s->names = (struct job_names){.model = o->operand, .tokenizer = s->model.tokenizer};
+    s->budget.fails = UINT64_MAX;
+    return 0;
+}
+
+static int check_options(struct job_summarize *s)
+{
+    enum { TOKENS_OF_WORD = 3 };
+    const struct cli_options *o = s->o;
+    struct spw_error err = {0};
+    if (!o->paths.n)
+        return cli_fail(CLI_REFUSED,
+                        "found no PATH after '%s', expected files, folders or patterns",
+                        o->operand);
+    if (!o->output == !o->out_dir)
+        return cli_fail(CLI_REFUSED, "found %s, expected --output FILE.jsonl or --out-dir DIR",
+                        o->output ? "--output and --out-dir" : "no --output");
+    if (o->shard && !job_shard_parse(o->shard, &s->shard))
+        return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N",
+                        o->shard);
+    if (job_parse_length(o->length ? o->length : "medium", &s->words, &err))
+        return cli_fail(CLI_REFUSED, "--length: %s", err.text);
+    s->answer = cli_given(o, "max-new-tokens") ? o->max_new_tokens : TOKENS_OF_WORD * s->words;
+    int rc = job_instructions_open(&s->instructions, o->instructions, !s->has_template, &err);
+    return rc ? cli_fail_error(rc, &err, true) : cli_check_stops(o, s->model.tokenizer);
+}
+
+static int open_output(struct job_summarize *s)
+{
+    const struct cli_options *o = s->o;
+    const char *folder = o->out_dir;
+    if (folder && mkdir(folder, 0777) && errno != EEXIST)
+        return cli_fail(CLI_REFUSED, "--out-dir: %s: %s", folder, strerror(errno));
+    int n = snprintf(s->output, sizeof s->output, "%s%s", folder ? folder : o->output,
+                     folder ? "/summaries.jsonl" : "");
+    return n < (int)sizeof s->output - 16
+               ? 0
+               : cli_fail(CLI_REFUSED, "%.100s...: %s", s->output, strerror(ENAMETOOLONG));
+}
+
+/* The files of the job may lie in a folder with documents. */
+static int list_documents(struct job_summarize *s)
+{
+    static const char *const extensions[] = {"state", "parts", "errors"};
+    const struct cli_options *o = s->o;
+    char paths[3][4112];
+    const char *except[6];
+    size_t n = 0;
+    struct spw_error err = {0};
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s.%s", s->output, extensions[i]);
+        except[n++] = paths[i];
+    }
+    except[n++] = s->output;
+    if (o->errors)
+        except[n++] = o->errors;
+    if (o->out_dir)
+        except[n++] = o->out_dir;
+    int rc = job_documents_open(&s->documents, o->paths.items, o->paths.n, except, n, &err);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
+}
+
+/* What every run of the job has in common: also the texts of the instructions. */
+static int identity(const struct job_summarize *s, json_t **out)
+{
+    char hex[17];
+    uint64_t hash = 0;
+    int code = job_identity(out, s->o, &s->model);
+    if (code)
+        return code;
+    for (int i = 0; i < JOB_TASKS; i++)
+        hash =
+            XXH3_64bits_withSeed(s->instructions.texts[i], strlen(s->instructions.texts[i]), hash);
+    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    cli_json_add(out, "the instructions", CLI_JSON((const char *)hex));
+    return *out ? 0 : cli_fail(CLI_FAILED, "out of memory");
+}
+
+static int open_store(struct job_summarize *s)
+{
+    struct job_store_options options = {.output = s->output,
+                                        .errors = s->o->errors,
+                                        .has_parts = true,
+                                        .retry_failed = s->o->retry_failed};
+    json_t *now;
+    int code = identity(s, &now);
+    if (code)
+        return code;
+    options.identity = now;
+    code = job_store_open(&s->store, &options);
+    json_decref(now);
+    if (!code)
+        s->reader.started = s->names.created = job_store_started(s->store);
+    return code;
+}
+
+/* The length of requests, before the documents are read. A document that does not fit is read in
+ * parts. */
+static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
+{
+    enum { AUTO, WHOLE, MAP_REDUCE };
+    struct spw_error err = {0};
+    int fits = 1, rc = 0;
+    if (s->o->strategy == AUTO)
+        fits = job_budget_fits(s, run->longest, &err);
+    if (fits >= 0 && (s->o->strategy == MAP_REDUCE || !fits)) {
+        rc = job_budget_window(s, &err);
+        run->longest = s->window;
+    }
+    if (s->o->strategy == WHOLE)
+        run->n_items = s->n_new;
+    return fits < 0 || rc ? cli_fail_error(fits < 0 ? fits : rc, &err, true) : 0;
+}
+
+static int summarize(struct job_summarize *s)
+{
+    struct job_run_options run = {.o = s->o, .model = &s->model};
+    const struct job_source source = {.next = next,
+                                      .answered = answered,
+                                      .refused = refused,
+                                      .keep = keep,
+                                      .kept = kept,
+                                      .count = count,
+                                      .context = s};
+    int code = compare_documents(s, &run.longest);
+    if (!code && s->n_new)
+        code = expect_lengths(s, &run);
+    job_store_expect(s->store, s->n_total);
+    if (!code)
+        code = job_store_begin(s->store);
+    if (code)
+        return code;
+    job_store_begin_pass(s->store);
+    code = job_run(&run, &source);
+    const struct job_totals t = job_store_totals(s->store);
+    cli_note("%" PRIu64 " summarized, %" PRIu64 " without a summary%s%s", t.n_done, t.n_failed,
+             t.n_failed ? ", see " : "", t.n_failed ? job_store_errors_path(s->store) : "");
+    return code || !t.n_failed ? code : CLI_FAILED;
+}
+
+int cli_summarize(const struct cli_options *given)
+{
+    struct cli_options o = *given;
+    struct job_summarize s = {.o = &o};
+    if (!cli_given(&o, "on-oom"))
+        o.on_oom = SPW_ON_OOM_SPILL; /* a neighbour never changes the precision of an answer */
+    if (!cli_given(&o, "sessions"))
+        o.sessions = 0;
+    cli_catch_termination();
+    int code = open_model(&s);
+    if (!code)
+        code = check_options(&s);
+    if (!code)
+        code = open_output(&s);
+    if (!code)
+        code = list_documents(&s);
+    job_progress_open((enum cli_progress_mode)o.progress, "documents");
+    if (!code)
+        code = open_store(&s);
+    if (!code)
+        code = summarize(&s);
+    int closed = job_store_close(s.store);
+    while (s.works) {
+        struct job_work *w = s.works;
+        s.works = w->next;
+        job_work_free(w);
+    }
+    job_reader_close(&s.reader);
+    job_documents_free(&s.documents);
+    job_instructions_free(&s.instructions);
+    cli_model_close(&s.model);
+    return code ? code : closed;
+}

@@ -1,0 +1,30 @@
+/* The arithmetic of summaries: how many tokens the requests of a map-reduce have, how summaries are
+ * merged in levels, how files of summaries are called. Pure functions. */
+#ifndef SPW_TOOLS_COMMAND_JOB_SUMMARIZE_SUMMARIZE_PLAN_H
+#define SPW_TOOLS_COMMAND_JOB_SUMMARIZE_SUMMARIZE_PLAN_H
+
+#include "base/base.h"
+
+/* Tokens of the requests of a map-reduce. */
+struct job_window {
+    size_t part;          /* the most tokens of the text of a part */
+    size_t merge;         /* of all summaries that are merged by one request */
+    uint64_t part_answer; /* the most tokens of a summary that will be merged */
+};
+/* Each request has at most `tokens` with its answer. The instructions take part_tokens and
+ * merge_tokens; the last answer has at most `answer` tokens. A merge takes at least three
+ * summaries, so that each level has fewer of them. -E2BIG: there is no room for texts. */
+int job_window_plan(struct job_window *out, uint64_t tokens, size_t part_tokens,
+                    size_t merge_tokens, uint64_t answer);
+
+/* The number of merges of `n` summaries of at most `longest` tokens each; less than n if n > 1. */
+size_t job_merge_count(const struct job_window *w, size_t n, size_t longest);
+/* The first summary of merge i of n_merges; that of merge n_merges is n. */
+size_t job_merge_first(size_t n, size_t n_merges, size_t i);
+
+/* The name of the text file of an id: without slashes and other special characters, never hidden,
+ * at most JOB_NAME_BYTES with its NUL. Different ids have different names. */
+#define JOB_NAME_BYTES 128
+void job_file_name(char name[JOB_NAME_BYTES], const char *id);
+
+#endif
