@@ -184,6 +184,9 @@ OPENS_FROM(folder_chat_template, struct spw_chat_template,
 OPENS_FROM(folder_text, char, s->ops->text(s, SPW_SOURCE_TOKENIZER, &out, &(size_t){0}, err))
 OPENS(tokenizer_open, struct spw_tokenizer, spw_tokenizer_open(&out, "missing", err))
 OPENS(tokenizer_parse, struct spw_tokenizer, spw_tokenizer_parse(&out, "{", 1, "a file", err))
+CALL(tokenizer_encode_spans,
+     spw_tokenizer_encode_spans(tokenizer, &(struct spw_encoding){.text = "\xff", .bytes = 1},
+                                &(int32_t *){NULL}, &(size_t){0}, err))
 CALL(tokenizer_encode,
      spw_tokenizer_encode(tokenizer, "\xff", 1, false, &(int32_t *){NULL}, &(size_t){0}, err))
 CALL(store_list,
@@ -259,6 +262,7 @@ static const struct {
     {"spw_tokenizer_open", tokenizer_open},
     {"spw_tokenizer_parse", tokenizer_parse},
     {"spw_tokenizer_encode", tokenizer_encode},
+    {"spw_tokenizer_encode_spans", tokenizer_encode_spans},
     {"spw_store_list", store_list},
     {"spw_store_prune", store_prune},
     {"spw_topology_describe", topology_describe},
