@@ -45,7 +45,7 @@ full_release='test_cuda_(budgets|disk_faults|faults|interrupt|replan)'
 # and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
 full_debug="$full_release|jinja_differential|tokenizer_property|test_(batch|bench|cache|plan|prefix|save)_command"
 full_debug+='|test_(budgets|chat|check_kv|drive)'
-full_debug+='|test_(gate|interrupt|on_oom|ops_probe)|test_cuda_(goldens|engine)'
+full_debug+='|test_(gate|interrupt|on_oom|ops_probe|summarize)|test_cuda_(goldens|engine)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
 # A new test is in until this list names it. test_engine covers prefixes.
 never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|lines|rope|safetensors|sampler)'
@@ -53,8 +53,10 @@ never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_sto
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|linear|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
 never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|goldens|interrupt|replan)'
+never_tsan+='|test_(convert|documents|instructions|lines|progress_text|record|request|split|summarize_plan)'
+never_tsan+='|openai_records'
 # test_engine steps sessions too, saves them, and runs the I/O threads. ASan has the faults.
-full_tsan='test_(session|save|traffic|power_loss|batch_kills|batch_many)'
+full_tsan='test_(session|save|shared_disk|traffic|power_loss|batch_kills|batch_many|summarize)'
 
 passed=0 failed=0 skipped=0
 timings=
