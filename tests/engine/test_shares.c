@@ -248,7 +248,7 @@ static void check_sets(const struct spw_plan *p, uint64_t *seed)
 
 /* ---- what a life runs under ---- */
 
-enum { LIVES = 20 };
+enum { LIVES = RUN_UNDER_TSAN ? 10 : 20 };
 
 /* Memory for fewer sessions than may be open. */
 static void draw_pool(struct spw_options *o, uint64_t *seed)
@@ -338,7 +338,7 @@ static void check_life(uint64_t seed, uint32_t number, struct life *total)
 /* ---- batches ---- */
 
 enum {
-    BATCHES = 9,
+    BATCHES = RUN_UNDER_TSAN ? 5 : 9,
     DISTURBED = RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 3 : 6,
     REQUESTS = 14,
     MOST_NEW = 20
@@ -698,7 +698,7 @@ int main(void)
     check_shared_reads();
     check_forked_tails();
     check_whole_prompt();
-    for (uint32_t i = 0; i < LIVES; i++)
+    for (uint32_t i = 0; i < LIVES || (!total.n_refused && i < 4 * LIVES); i++)
         check_life(check_random(&seed), i, &total);
     for (uint32_t i = 0; i < BATCHES + DISTURBED; i++)
         check_batch(check_random(&seed), i, i >= BATCHES, &n_many);
