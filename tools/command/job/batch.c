@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* A line that may be the longest item. */
 struct long_line {
@@ -92,7 +91,7 @@ static struct job_totals totals_of(const struct batch *b)
 /* Takes the reference of `line`. */
 static int print(json_t *line)
 {
-    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    char *text = line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(line);
     if (!text)
         return cli_fail(CLI_FAILED, "out of memory");
@@ -100,7 +99,7 @@ static int print(json_t *line)
     text[bytes] = '\n'; /* in the place of the NUL */
     cli_progress_clear();
     int rc = cli_write(text, bytes + 1);
-    free(text);
+    spw_free(text);
     if (rc && rc != -EPIPE)
         cli_fail(0, "stdout: %s", strerror(-rc));
     return rc ? CLI_FAILED : 0;
@@ -179,8 +178,7 @@ static int measure_longest(struct batch *b, uint64_t *tokens)
         if (rc != 1)
             return rc < 0 ? fail_input(b, rc) : 0;
         if (!job_item_encode(&x, &b->reader, &why))
-            for (size_t k = 0; k < x.n_prompts; k++)
-                *tokens = spw_max_u64(*tokens, x.prompts[k].n + x.max_new_tokens);
+            *tokens = spw_max_u64(*tokens, job_item_tokens(&x));
         job_item_free(&x);
     }
     return 0;
@@ -284,9 +282,9 @@ static int kept(void *context, const struct job_item *x, size_t choice, const ch
 static int check_options(struct batch *b)
 {
     const struct cli_options *o = b->o;
-    if (o->shard && !job_shard_parse(o->shard, &b->shard))
-        return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N",
-                        o->shard);
+    int refused = job_shard_check(o, &b->shard);
+    if (refused)
+        return refused;
     const struct spw_sampling sampling = cli_sampling(o);
     int code = cli_check_stops(o, b->model.tokenizer);
     return code ? code : cli_check_biases("--logit-bias", &sampling, b->model.config.vocab);
@@ -413,10 +411,7 @@ int cli_batch(const struct cli_options *given)
         return cli_fail(CLI_REFUSED,
                         "found no --%s, expected --input FILE.jsonl and --output FILE.jsonl",
                         o.input ? "output" : "input");
-    if (!cli_given(&o, "on-oom"))
-        o.on_oom = SPW_ON_OOM_SPILL; /* a neighbour never changes the precision of an answer */
-    if (!cli_given(&o, "sessions"))
-        o.sessions = 0;
+    job_set_defaults(&o);
     cli_catch_termination();
     return run_batch(&o);
 }

@@ -126,6 +126,8 @@ static void cancel(struct run *r, const struct job_item *x)
 static void note_moved(const struct run *r, struct job_item *x, bool before)
 {
     struct spw_stats stats;
+    if (!r->is->measures_items)
+        return;
     spw_engine_stats(r->engine, &stats);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         x->moved_bytes[i] =
@@ -206,8 +208,9 @@ static void show_progress(const struct run *r)
     struct job_counts counts = {.n_answer_tokens = r->n_tokens};
     r->source->count(r->source->context, &counts);
     const bool is_counted = counts.n_running > 0;
-    const struct job_item *before =
-        NULL; /* choices of an item stand side by side, but for the last */
+    /* The requests of an item are neighbours in the list, except for one: when a request ends, the
+     * last request of the list takes its place. */
+    const struct job_item *before = NULL;
     for (size_t i = 0; i < r->n_asked; i++) {
         const struct asked *a = &r->asked[i];
         count_asked(r, a, &counts);
@@ -456,6 +459,14 @@ static int run_engine(struct run *r)
     if (kept)
         return kept;
     return rc || cli_interrupted() ? cli_fail_error(rc ? rc : -ECANCELED, &err, false) : 0;
+}
+
+void job_set_defaults(struct cli_options *o)
+{
+    if (!cli_given(o, "on-oom"))
+        o->on_oom = SPW_ON_OOM_SPILL;
+    if (!cli_given(o, "sessions"))
+        o->sessions = 0;
 }
 
 int job_run(const struct job_run_options *options, const struct job_source *source)

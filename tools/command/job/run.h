@@ -35,8 +35,13 @@ struct job_run_options {
     const struct cli_model *model;
     uint64_t longest; /* tokens of the longest item that is expected; 0: not known */
     uint64_t n_items; /* that are expected; 0: not known */
+    /* Items get moved_bytes and fallbacks. Each count waits for the transfers ahead. */
+    bool measures_items;
 };
 
+/* Sets what the command line leaves open otherwise than `generate` does: if memory is short, items
+ * wait, and no answer loses precision because of a neighbour; the loop chooses the sessions. */
+void job_set_defaults(struct cli_options *o);
 int job_run(const struct job_run_options *options, const struct job_source *source);
 
 #endif

@@ -16,6 +16,13 @@ bool job_shard_parse(const char *text, struct job_shard *out)
     return out->index < out->n;
 }
 
+int job_shard_check(const struct cli_options *o, struct job_shard *out)
+{
+    if (!o->shard || job_shard_parse(o->shard, out))
+        return 0;
+    return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N", o->shard);
+}
+
 int job_shard_has(const struct job_shard *s, const struct job_item *x)
 {
     char number[24];

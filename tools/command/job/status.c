@@ -34,14 +34,11 @@ static int count_missing(struct part *p)
     struct job_refusal why;
     enum job_standing standing;
     int rc = job_lines_open(&lines, job_store_input(p->store)), code = 0;
-    snprintf(folder, sizeof folder, "%s", job_store_input(p->store));
-    char *slash = strrchr(folder, '/');
-    if (slash)
-        *slash = '\0';
+    job_lines_folder(folder, job_store_input(p->store));
     job_store_begin_pass(p->store);
     while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
         rc = 0;
-        if (strspn(line.text, " \t\r") == line.bytes)
+        if (job_line_is_blank(&line))
             continue;
         why.message[0] = '\0';
         job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);

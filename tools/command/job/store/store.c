@@ -138,10 +138,8 @@ static int write_anew(struct job_store *s, struct job_log *l,
 
 int job_sync_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
     char folder[4096];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1,
-             slash ? path : ".");
+    job_lines_folder(folder, path);
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* EINVAL: this file system has no such call */
     int rc = fd < 0 || (fsync(fd) && errno != EINVAL) ? -errno : 0;

@@ -280,9 +280,7 @@ static int open_model(struct job_summarize *s)
     if (rc && rc != -ENOENT)
         return cli_fail_error(rc, &err, true);
     s->has_template = !rc;
-    s->limit = o->context
-                   ? o->context
-                   : (o->allow_long_context ? UINT64_MAX / 4 : s->model.config.max_positions);
+    s->limit = cli_longest_context(o, &s->model);
     s->reader.o = o;
     s->reader.model = &s->model;
     s->names = (struct job_names){.model = o->operand, .tokenizer = s->model.tokenizer};
@@ -302,9 +300,9 @@ static int check_options(struct job_summarize *s)
     if (!o->output == !o->out_dir)
         return cli_fail(CLI_REFUSED, "found %s, expected --output FILE.jsonl or --out-dir DIR",
                         o->output ? "--output and --out-dir" : "no --output");
-    if (o->shard && !job_shard_parse(o->shard, &s->shard))
-        return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N",
-                        o->shard);
+    int refused = job_shard_check(o, &s->shard);
+    if (refused)
+        return refused;
     if (job_parse_length(o->length ? o->length : "medium", &s->words, &err))
         return cli_fail(CLI_REFUSED, "--length: %s", err.text);
     s->answer = cli_given(o, "max-new-tokens") ? o->max_new_tokens : TOKENS_OF_WORD * s->words;
@@ -401,7 +399,7 @@ static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
 
 static int summarize(struct job_summarize *s)
 {
-    struct job_run_options run = {.o = s->o, .model = &s->model};
+    struct job_run_options run = {.o = s->o, .model = &s->model, .measures_items = true};
     const struct job_source source = {.next = next,
                                       .answered = answered,
                                       .refused = refused,
@@ -429,10 +427,7 @@ int cli_summarize(const struct cli_options *given)
 {
     struct cli_options o = *given;
     struct job_summarize s = {.o = &o};
-    if (!cli_given(&o, "on-oom"))
-        o.on_oom = SPW_ON_OOM_SPILL; /* a neighbour never changes the precision of an answer */
-    if (!cli_given(&o, "sessions"))
-        o.sessions = 0;
+    job_set_defaults(&o);
     cli_catch_termination();
     int code = open_model(&s);
     if (!code)
