@@ -1,11 +1,9 @@
-/* Reads config.json and generation_config.json into one descriptor: see config.h.
- *
- * A table of facts distinguishes the dense families. The facts come from transformers'
- * configuration_*.py (the default of a key) and modeling_*.py (behaviour that no key changes). A
- * new dense family is a new row; a new kind of fact is a new column. */
+/* Reads config.json and generation_config.json into one descriptor: see config.h. A row of
+ * config_families.c distinguishes the dense families. The keys of a GGUF file are read here, too,
+ * under other names (config_gguf.c). */
 #include "model/config.h"
 
-#include "model/config_rope.h"
+#include "model/config_parts.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,116 +16,6 @@
 #define MAX_HEADS 4096
 #define MAX_VOCAB (1u << 24)
 #define MAX_POSITIONS ((uint64_t)1 << 31)
-
-/* How a yes-or-no property is decided. */
-enum rule {
-    NEVER,
-    ALWAYS,
-    BY_KEY, /* attention_bias or mlp_bias, false when absent */
-};
-
-/* How the layer kinds are decided if layer_types does not list them. transformers reads a mistral
- * config with that list as a ministral, so the list counts in every family. */
-enum window_rule {
-    WINDOW_NEVER,   /* every layer is full; the list may have full layers only */
-    WINDOW_ALL,     /* every layer slides, unless sliding_window is null */
-    WINDOW_OPT_IN,  /* use_sliding_window, from layer max_window_layers on */
-    WINDOW_PATTERN, /* every sliding_window_pattern-th is full, the others slide */
-};
-
-struct family {
-    const char *name, *other_name; /* other_name NULL: the family has one name */
-    enum spw_norm_kind norm;
-    const char *activation_key;
-    const char *activation;
-    enum rule qkv_bias, o_bias, mlp_bias;
-    bool qk_norm, sandwich;
-    bool scaled; /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
-                    final_logit_softcapping applies */
-    bool tied;   /* the default of tie_word_embeddings; the members below are defaults, too */
-    uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
-    uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
-    uint64_t max_positions;
-    enum window_rule window_rule;
-    uint32_t window, max_window_layers;
-    int32_t bos, eos; /* -1: none */
-    struct spw_rope_facts rope;
-};
-
-static const struct family families[] = {
-    {.name = "llama",
-     .norm = SPW_NORM_LLAMA,
-     .activation_key = "hidden_act",
-     .activation = "silu",
-     .qkv_bias = BY_KEY,
-     .o_bias = BY_KEY,
-     .mlp_bias = BY_KEY,
-     .max_positions = 2048,
-     .bos = 1,
-     .eos = 2,
-     .rope = {.theta = 1e4}},
-    {.name = "mistral",
-     .other_name = "ministral",
-     .norm = SPW_NORM_LLAMA,
-     .activation_key = "hidden_act",
-     .activation = "silu",
-     .n_kv_heads = 8,
-     .max_positions = 131072,
-     .window_rule = WINDOW_ALL,
-     .window = 4096,
-     .bos = 1,
-     .eos = 2,
-     .rope = {.theta = 1e4}},
-    {.name = "qwen2",
-     .norm = SPW_NORM_LLAMA,
-     .activation_key = "hidden_act",
-     .activation = "silu",
-     .qkv_bias = ALWAYS,
-     .n_kv_heads = 32,
-     .max_positions = 32768,
-     .window_rule = WINDOW_OPT_IN,
-     .window = 4096,
-     .max_window_layers = 28,
-     .bos = -1,
-     .eos = -1,
-     .rope = {.theta = 1e4}},
-    {.name = "qwen3",
-     .norm = SPW_NORM_LLAMA,
-     .activation_key = "hidden_act",
-     .activation = "silu",
-     .qkv_bias = BY_KEY,
-     .o_bias = BY_KEY,
-     .qk_norm = true,
-     .n_kv_heads = 32,
-     .head_dim = 128,
-     .max_positions = 32768,
-     .window_rule = WINDOW_OPT_IN,
-     .window = 4096,
-     .max_window_layers = 28,
-     .bos = -1,
-     .eos = -1,
-     .rope = {.theta = 1e4}},
-    {.name = "gemma3_text",
-     .norm = SPW_NORM_GEMMA,
-     .activation_key = "hidden_activation",
-     .activation = "gelu_pytorch_tanh",
-     .qkv_bias = BY_KEY,
-     .o_bias = BY_KEY,
-     .qk_norm = true,
-     .sandwich = true,
-     .scaled = true,
-     .tied = true,
-     .n_heads = 8,
-     .n_kv_heads = 4,
-     .head_dim = 256,
-     .vocab = 262208,
-     .max_positions = 131072,
-     .window_rule = WINDOW_PATTERN,
-     .window = 4096,
-     .bos = 2,
-     .eos = 1,
-     .rope = {.by_layer_kind = true, .theta = 1e6, .local_theta = 1e4}},
-};
 
 static const struct {
     const char *name;
@@ -142,15 +30,7 @@ static const struct {
     {"quick_gelu", SPW_ACT_GELU_QUICK},
 };
 
-/* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */
-struct source {
-    struct spw_keys text;
-    struct spw_keys top;
-    const struct family *family;
-    const char *model_type; /* of the decoder */
-};
-
-static int read_family(struct source *source)
+static int read_family(struct spw_config_source *source)
 {
     struct spw_keys *top = &source->top;
     const char *expected = "llama, mistral, ministral, qwen2, qwen3, gemma3_text or gemma3";
@@ -171,14 +51,8 @@ static int read_family(struct source *source)
             return spw_keys_refuse(&source->text, "model_type", expected);
     }
     source->model_type = name;
-    for (size_t i = 0; name && i < sizeof families / sizeof families[0]; i++) {
-        const struct family *f = &families[i];
-        if (!strcmp(name, f->name) || (f->other_name && !strcmp(name, f->other_name))) {
-            source->family = f;
-            return 0;
-        }
-    }
-    return spw_keys_refuse(&source->text, "model_type", expected);
+    source->family = name ? spw_family_find(name) : NULL;
+    return source->family ? 0 : spw_keys_refuse(&source->text, "model_type", expected);
 }
 
 static int require_u32(const struct spw_keys *keys, const char *key, uint32_t high, uint32_t *out)
@@ -190,7 +64,7 @@ static int require_u32(const struct spw_keys *keys, const char *key, uint32_t hi
     return spw_keys_u32(keys, key, 1, high, out);
 }
 
-static int read_heads(struct spw_model_config *out, const struct source *source)
+static int read_heads(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
     out->n_heads = source->family->n_heads;
@@ -199,17 +73,18 @@ static int read_heads(struct spw_model_config *out, const struct source *source)
     out->n_kv_heads = inherit ? out->n_heads : source->family->n_kv_heads;
     SPW_TRY(spw_keys_u32(keys, "num_key_value_heads", 1, MAX_HEADS, &out->n_kv_heads));
     if (out->n_heads % out->n_kv_heads) {
-        char expected[64];
-        snprintf(expected, sizeof expected, "a divisor of num_attention_heads, %u", out->n_heads);
+        char expected[80];
+        snprintf(expected, sizeof expected, "a divisor of %s, %u",
+                 spw_keys_name(keys, "num_attention_heads"), out->n_heads);
         return spw_keys_refuse(keys, "num_key_value_heads", expected);
     }
     bool derived = !source->family->head_dim || spw_keys_is_null(keys, "head_dim");
     if (derived && !spw_keys_has(keys, "head_dim")) {
         if (out->hidden % out->n_heads || out->hidden / out->n_heads % 2 ||
             out->hidden / out->n_heads > SPW_MOST_HEAD_DIM) {
-            char expected[80];
-            snprintf(expected, sizeof expected, "%u (num_attention_heads) times an even head_dim",
-                     out->n_heads);
+            char expected[96];
+            snprintf(expected, sizeof expected, "%u (%s) times an even head_dim", out->n_heads,
+                     spw_keys_name(keys, "num_attention_heads"));
             return spw_keys_refuse(keys, "hidden_size", expected);
         }
         out->head_dim = out->hidden / out->n_heads;
@@ -220,7 +95,7 @@ static int read_heads(struct spw_model_config *out, const struct source *source)
     return out->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
 }
 
-static int read_sizes(struct spw_model_config *out, const struct source *source)
+static int read_sizes(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
     SPW_TRY(require_u32(keys, "num_hidden_layers", MAX_LAYERS, &out->n_layers));
@@ -229,6 +104,8 @@ static int read_sizes(struct spw_model_config *out, const struct source *source)
     out->vocab = source->family->vocab;
     SPW_TRY(require_u32(keys, "vocab_size", MAX_VOCAB, &out->vocab));
     out->max_positions = source->family->max_positions;
+    if (!out->max_positions && !spw_keys_has(keys, "max_position_embeddings"))
+        return spw_keys_refuse(keys, "max_position_embeddings", "the length of the context");
     SPW_TRY(spw_keys_u64(keys, "max_position_embeddings", 1, MAX_POSITIONS, &out->max_positions));
     double eps = 1e-6;
     SPW_TRY(spw_keys_number(keys, "rms_norm_eps", 0, 1, &eps));
@@ -262,10 +139,10 @@ static const struct {
     {"query_pre_attn_scalar", NAN, true},
 };
 
-static int refuse_foreign(const struct source *source)
+static int refuse_foreign(const struct spw_config_source *source)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
-        const json_t *value = json_object_get(source->text.object, foreign[i].key);
+        const json_t *value = spw_keys_value(&source->text, foreign[i].key);
         bool known = foreign[i].scaled && source->family->scaled;
         if (known || !value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
@@ -278,13 +155,31 @@ static int refuse_foreign(const struct source *source)
     return 0;
 }
 
-static int read_rule(const struct spw_keys *keys, const char *key, enum rule rule, bool *out)
+static int read_rule(const struct spw_keys *keys, const char *key, enum spw_family_rule rule,
+                     bool *out)
 {
-    *out = rule == ALWAYS;
-    return rule == BY_KEY ? spw_keys_bool(keys, key, out) : 0;
+    *out = rule == SPW_FAMILY_ALWAYS;
+    return rule == SPW_FAMILY_BY_KEY ? spw_keys_bool(keys, key, out) : 0;
 }
 
-static int read_activation(struct spw_model_config *out, const struct source *source)
+static int read_biases(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const struct spw_family *family = source->family;
+    const struct spw_config_gguf *gguf = source->gguf;
+    SPW_TRY(read_rule(keys, "attention_bias", family->qkv_bias, &out->qkv_bias));
+    SPW_TRY(read_rule(keys, "attention_bias", family->o_bias, &out->o_bias));
+    SPW_TRY(read_rule(keys, "mlp_bias", family->mlp_bias, &out->mlp_bias));
+    if (gguf && family->qkv_bias == SPW_FAMILY_BY_KEY)
+        out->qkv_bias = gguf->qkv_bias;
+    if (gguf && family->o_bias == SPW_FAMILY_BY_KEY)
+        out->o_bias = gguf->o_bias;
+    if (gguf && family->mlp_bias == SPW_FAMILY_BY_KEY)
+        out->mlp_bias = gguf->mlp_bias;
+    return 0;
+}
+
+static int read_activation(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const char *key = source->family->activation_key, *name = source->family->activation;
     SPW_TRY(spw_keys_string(&source->text, key, &name));
@@ -298,7 +193,7 @@ static int read_activation(struct spw_model_config *out, const struct source *so
                            "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
-static int read_scales(struct spw_model_config *out, const struct source *source)
+static int read_scales(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
     out->embedding_scale = 1;
@@ -306,6 +201,8 @@ static int read_scales(struct spw_model_config *out, const struct source *source
     if (!source->family->scaled)
         return 0;
     double scalar = 256, softcap = 0;
+    if (source->gguf)
+        scalar = spw_config_gguf_query_scalar(out);
     SPW_TRY(spw_keys_number(keys, "query_pre_attn_scalar", 1e-3, 1e6, &scalar));
     SPW_TRY(spw_keys_number(keys, "final_logit_softcapping", 1e-3, 1e6, &softcap));
     if (source->text.object != source->top.object)
@@ -317,7 +214,7 @@ static int read_scales(struct spw_model_config *out, const struct source *source
 }
 
 /* torch_dtype (old) and dtype (new), beside the decoder's keys or at the top of the file. */
-static int read_dtype(struct spw_model_config *out, const struct source *source)
+static int read_dtype(struct spw_model_config *out, const struct spw_config_source *source)
 {
     static const struct {
         const char *name;
@@ -356,7 +253,8 @@ static int read_quantization(struct spw_model_config *out, const struct spw_keys
     SPW_TRY(spw_keys_object(top, "quantization_config", &object));
     if (!object)
         return 0;
-    struct spw_keys keys = {top->file, "quantization_config.", object, top->err};
+    struct spw_keys keys = {
+        .file = top->file, .prefix = "quantization_config.", .object = object, .err = top->err};
     SPW_TRY(spw_keys_string(&keys, "quant_method", &method));
     if (!method || strcmp(method, "fp8") != 0)
         return spw_keys_refuse(&keys, "quant_method",
@@ -375,18 +273,18 @@ static int read_quantization(struct spw_model_config *out, const struct spw_keys
     return 0;
 }
 
-static int read_flags(struct spw_model_config *out, const struct source *source)
+static int read_flags(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    const struct family *family = source->family;
+    const struct spw_family *family = source->family;
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->norm = family->norm;
     out->qk_norm = family->qk_norm;
     out->sandwich = family->sandwich;
-    SPW_TRY(read_rule(keys, "attention_bias", family->qkv_bias, &out->qkv_bias));
-    SPW_TRY(read_rule(keys, "attention_bias", family->o_bias, &out->o_bias));
-    SPW_TRY(read_rule(keys, "mlp_bias", family->mlp_bias, &out->mlp_bias));
-    out->tied_embeddings = family->tied;
+    out->norm_plus_one = family->norm == SPW_NORM_LATE && !source->gguf;
+    out->interleaved_qk = source->gguf && source->gguf->architecture->interleaved_qk;
+    SPW_TRY(read_biases(out, source));
+    out->tied_embeddings = source->gguf ? !source->gguf->head : family->tied;
     SPW_TRY(spw_keys_bool(&source->top, "tie_word_embeddings", &out->tied_embeddings));
     SPW_TRY(spw_keys_bool(keys, "tie_word_embeddings", &out->tied_embeddings));
     bool bidirectional = false;
@@ -434,40 +332,45 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
 
 /* Derives the layer kinds by the family's rule if the file does not list them. `slides`: sliding
  * windows are switched on. */
-static int derive_layer_kinds(struct spw_model_config *out, const struct source *source,
+static int derive_layer_kinds(struct spw_model_config *out, const struct spw_config_source *source,
                               bool slides)
 {
     const struct spw_keys *keys = &source->text;
     uint32_t first = source->family->max_window_layers, pattern = 6;
-    enum window_rule rule = source->family->window_rule;
-    if (rule == WINDOW_OPT_IN)
+    enum spw_window_rule rule = source->family->window_rule;
+    if (rule == SPW_WINDOW_OPT_IN)
         SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
-    if (rule == WINDOW_PATTERN)
+    const json_t *list = spw_keys_value(keys, "sliding_window_pattern");
+    bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
+    if (listed && json_array_size(list) < out->n_layers)
+        return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
+    if (rule == SPW_WINDOW_PATTERN && !listed)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
-        bool sliding = (rule == WINDOW_ALL && slides) ||
-                       (rule == WINDOW_OPT_IN && slides && i >= first) ||
-                       (rule == WINDOW_PATTERN && (i + 1) % pattern);
+        bool sliding = listed ? json_is_true(json_array_get(list, i))
+                              : (rule == SPW_WINDOW_ALL && slides) ||
+                                    (rule == SPW_WINDOW_OPT_IN && slides && i >= first) ||
+                                    (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
         out->layer_kinds[i] = sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
     }
     return 0;
 }
 
-static int read_layer_kinds(struct spw_model_config *out, const struct source *source)
+static int read_layer_kinds(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    enum window_rule rule = source->family->window_rule;
+    enum spw_window_rule rule = source->family->window_rule;
     uint32_t window = source->family->window;
-    bool slides = rule == WINDOW_ALL || rule == WINDOW_PATTERN;
-    if (rule != WINDOW_NEVER)
+    bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_PATTERN;
+    if (rule != SPW_WINDOW_NEVER)
         SPW_TRY(spw_keys_u32(keys, "sliding_window", 1, (uint32_t)MAX_POSITIONS, &window));
-    if (rule == WINDOW_OPT_IN)
+    if (rule == SPW_WINDOW_OPT_IN)
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
     if (spw_keys_is_null(keys, "sliding_window"))
         slides = false;
     out->kinds_listed = spw_keys_has(keys, "layer_types");
     if (out->kinds_listed)
-        SPW_TRY(read_layer_types(out, keys, rule != WINDOW_NEVER));
+        SPW_TRY(read_layer_types(out, keys, rule != SPW_WINDOW_NEVER));
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
     for (uint32_t i = 0; i < out->n_layers; i++)
@@ -515,7 +418,7 @@ static int check_eos(const struct spw_model_config *out, const struct spw_keys *
 }
 
 /* The defaults of the family, then config.json, then generation_config.json; the later one wins. */
-static int read_tokens(struct spw_model_config *out, const struct source *source,
+static int read_tokens(struct spw_model_config *out, const struct spw_config_source *source,
                        const struct spw_keys *generation)
 {
     const struct spw_keys *places[] = {&source->top, &source->text, generation};
@@ -537,7 +440,7 @@ static int read_tokens(struct spw_model_config *out, const struct source *source
 }
 
 /* The later file wins, as for tokens; transformers has had the key in both files. */
-static int read_cache(struct spw_model_config *out, const struct source *source,
+static int read_cache(struct spw_model_config *out, const struct spw_config_source *source,
                       const struct spw_keys *generation)
 {
     const struct spw_keys *places[] = {&source->top, &source->text, generation};
@@ -556,21 +459,21 @@ static int read_cache(struct spw_model_config *out, const struct source *source,
     return 0;
 }
 
-static int read_all(struct spw_model_config *out, const struct spw_keys *top,
+int spw_config_read(struct spw_model_config *out, const struct spw_config_source *source,
                     const struct spw_keys *generation)
 {
-    struct source source = {.top = *top};
-    SPW_TRY(read_family(&source));
-    SPW_TRY(refuse_foreign(&source));
-    SPW_TRY(read_sizes(out, &source));
-    SPW_TRY(read_flags(out, &source));
+    SPW_TRY(refuse_foreign(source));
+    SPW_TRY(read_sizes(out, source));
+    SPW_TRY(read_flags(out, source));
     out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
     if (!out->layer_kinds)
-        return spw_fail(top->err, -ENOMEM, "%s: out of memory", top->file);
-    SPW_TRY(read_layer_kinds(out, &source));
-    SPW_TRY(spw_config_read_rope(out, &source.text, &source.family->rope));
-    SPW_TRY(read_cache(out, &source, generation));
-    return read_tokens(out, &source, generation);
+        return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
+    SPW_TRY(read_layer_kinds(out, source));
+    SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));
+    if (source->gguf && source->gguf->rope_factors)
+        SPW_TRY(spw_config_add_rope_factors(out, &source->text));
+    SPW_TRY(read_cache(out, source, generation));
+    return read_tokens(out, source, generation);
 }
 
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
@@ -587,9 +490,13 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
         rc = spw_json_load(text->generation, text->generation_bytes, generation_name, &generation,
                            err);
     if (!rc) {
-        struct spw_keys top = {config_name, "", config, err};
-        struct spw_keys second = {generation_name, "", generation, err};
-        rc = read_all(out, &top, &second);
+        struct spw_config_source source = {
+            .top = {.file = config_name, .prefix = "", .object = config, .err = err}};
+        struct spw_keys second = {
+            .file = generation_name, .prefix = "", .object = generation, .err = err};
+        rc = read_family(&source);
+        if (!rc)
+            rc = spw_config_read(out, &source, &second);
     }
     json_decref(config);
     json_decref(generation);

@@ -1,6 +1,6 @@
 /* What a model is: one plain descriptor that all layers run from. spw_config_parse reads
  * config.json and generation_config.json of a Hugging Face folder into it. A family is a row of
- * facts in config.c.
+ * facts in config_families.c.
  *
  * spw_config_parse fills `out`, which owns `layer_kinds` until spw_config_free; after a failure
  * there is nothing to free. Every size has a limit, so no product of two sizes overflows 64 bits.
@@ -21,8 +21,12 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define SPW_CONFIG_MAX_EOS 16
+#define SPW_CONFIG_MAX_RULES 8
 /* Positions become floats: below this limit every position has a float of its own. */
 #define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
+
+/* The tensor of SPW_ROPE_FACTORS. */
+#define SPW_ROPE_FACTORS_NAME "model.rope_freqs.weight"
 
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
@@ -38,17 +42,20 @@ struct spw_model_config {
                        max_positions */
     float rms_eps;
     enum spw_norm_kind norm;
+    bool norm_plus_one; /* files store the weights of norms less 1 */
     enum spw_activation act;
     bool qkv_bias;
     bool o_bias;
     bool mlp_bias;
-    bool qk_norm;            /* a norm over head_dim on q and k, after projection, before rope */
-    bool sandwich;           /* four norms a layer: also after attention and after the mlp */
-    bool tied_embeddings;    /* the embedding matrix is also the output matrix, unless the file has
-                                a matrix for each */
-    bool fp8_scaled;         /* FP8 matrices come with factors, "weight_scale_inv" */
-    uint32_t fp8_block[2];   /* rows and columns that share a factor; 0: the whole matrix */
-    float attention_scale;   /* scores = q.k * attention_scale */
+    bool qk_norm;          /* a norm over head_dim on q and k, after projection, before rope */
+    bool interleaved_qk;   /* rows of q and k come in another order: channels i and i + head_dim / 2
+                              of a head follow each other, for each i */
+    bool sandwich;         /* four norms a layer: also after attention and after the mlp */
+    bool tied_embeddings;  /* the embedding matrix is also the output matrix, unless the file has
+                              a matrix for each */
+    bool fp8_scaled;       /* FP8 matrices come with factors, "weight_scale_inv" */
+    uint32_t fp8_block[2]; /* rows and columns that share a factor; 0: the whole matrix */
+    float attention_scale; /* scores = q.k * attention_scale */
     float attention_softcap; /* 0: none */
     float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */
     float embedding_scale;   /* 1: none. Unrounded: round it to the compute dtype before use */
@@ -64,6 +71,9 @@ struct spw_model_config {
     int32_t eos[SPW_CONFIG_MAX_EOS];
     uint32_t n_eos;
     int32_t bos; /* -1: none */
+    /* Facts that the files do not store and that follow from a rule, as sentences. */
+    const char *rules[SPW_CONFIG_MAX_RULES];
+    uint32_t n_rules;
 };
 
 /* Both files as text in memory. The names are for messages. */

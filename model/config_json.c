@@ -72,9 +72,31 @@ void spw_json_tidy(struct spw_error *err)
             *c = '?';
 }
 
+static const char *find_name(const struct spw_keys *keys, const char *key)
+{
+    if (!keys->names)
+        return key;
+    const struct spw_key_name *name = keys->names;
+    while (name->key && strcmp(name->key, key) != 0)
+        name++;
+    return name->in_file;
+}
+
+const char *spw_keys_name(const struct spw_keys *keys, const char *key)
+{
+    const char *name = find_name(keys, key);
+    return name ? name : key;
+}
+
+const json_t *spw_keys_value(const struct spw_keys *keys, const char *key)
+{
+    const char *name = find_name(keys, key);
+    return keys->object && name ? json_object_get(keys->object, name) : NULL;
+}
+
 static const json_t *get(const struct spw_keys *keys, const char *key)
 {
-    const json_t *value = keys->object ? json_object_get(keys->object, key) : NULL;
+    const json_t *value = spw_keys_value(keys, key);
     return value && !json_is_null(value) ? value : NULL;
 }
 
@@ -85,15 +107,15 @@ bool spw_keys_has(const struct spw_keys *keys, const char *key)
 
 bool spw_keys_is_null(const struct spw_keys *keys, const char *key)
 {
-    return keys->object && json_is_null(json_object_get(keys->object, key));
+    return json_is_null(spw_keys_value(keys, key));
 }
 
 int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *expected)
 {
     char found[64];
-    const json_t *value = keys->object ? json_object_get(keys->object, key) : NULL;
     return spw_fail(keys->err, -EINVAL, "%s: %s%s: found %s, expected %s", keys->file, keys->prefix,
-                    key, spw_json_describe(value, found, sizeof found), expected);
+                    spw_keys_name(keys, key),
+                    spw_json_describe(spw_keys_value(keys, key), found, sizeof found), expected);
 }
 
 int spw_keys_u64(const struct spw_keys *keys, const char *key, uint64_t low, uint64_t high,

@@ -11,11 +11,17 @@
 
 #include <jansson.h>
 
+/* Another format has other names for some keys of config.json, and no such key otherwise. */
+struct spw_key_name {
+    const char *key, *in_file;
+};
+
 struct spw_keys {
     const char *file;
     const char *prefix;   /* where the object lies in the file: "", "text_config.", ... */
     const json_t *object; /* borrowed; NULL reads as an empty object */
     struct spw_error *err;
+    const struct spw_key_name *names; /* up to a key NULL; NULL: names are those of the calls */
 };
 
 /* Refuses a pointer file, which git leaves in place of a large file that it has not fetched:
@@ -31,6 +37,10 @@ const char *spw_json_describe(const json_t *value, char *buffer, size_t bytes);
 /* Makes a message one line of printable bytes, because it may quote a file with any content. */
 void spw_json_tidy(struct spw_error *err);
 
+/* The name of the key in the file, without the prefix. */
+const char *spw_keys_name(const struct spw_keys *keys, const char *key);
+/* NULL: the key is absent. */
+const json_t *spw_keys_value(const struct spw_keys *keys, const char *key);
 /* The key is present and not null. */
 bool spw_keys_has(const struct spw_keys *keys, const char *key);
 /* The key is present, and null. */

@@ -194,10 +194,41 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
                       local_theta);
 }
 
+/* GGUF has one set of keys. Scaling is that of full layers. */
+static int read_flat(struct spw_model_config *config, const struct spw_keys *keys,
+                     const struct spw_rope_facts *facts)
+{
+    struct spw_rope_config *full = &config->rope[SPW_LAYER_FULL];
+    struct spw_rope_config *sliding = &config->rope[SPW_LAYER_SLIDING];
+    SPW_TRY(read_table(full, config, keys, keys, true, facts->theta));
+    config->reach =
+        facts->by_layer_kind ? config->max_positions : reach(full, config->max_positions);
+    *sliding = *full;
+    if (!facts->by_layer_kind)
+        return 0;
+    const struct spw_keys none = below(keys, keys->prefix, NULL);
+    double theta = facts->local_theta;
+    SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &theta));
+    return read_table(sliding, config, &none, &none, true, theta);
+}
+
+int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        if (config->rope[k].kind != SPW_ROPE_DEFAULT)
+            return spw_keys_refuse(keys, "rope_type",
+                                   "no scaling: the file has rope_freqs.weight, too");
+        config->rope[k].kind = SPW_ROPE_FACTORS;
+    }
+    return 0;
+}
+
 int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
                          const struct spw_rope_facts *facts)
 {
     const json_t *scaling = NULL, *parameters = NULL;
+    if (keys->names)
+        return read_flat(config, keys, facts);
     SPW_TRY(spw_keys_object(keys, "rope_scaling", &scaling));
     SPW_TRY(spw_keys_object(keys, "rope_parameters", &parameters));
     if (scaling && !json_object_size(scaling))

@@ -6,7 +6,7 @@ enum { SPW_MOST_HEAD_DIM = 1024 };
 
 enum spw_norm_kind {
     SPW_NORM_LLAMA, /* y = w * round(x / rms): rounded before the weight, and after it */
-    SPW_NORM_GEMMA, /* y = round(x / rms * (1 + w)): one rounding at the end */
+    SPW_NORM_LATE,  /* y = round(x / rms * w): one rounding at the end */
 };
 
 enum spw_activation {

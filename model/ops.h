@@ -33,9 +33,14 @@ struct spw_linear_args {
     void *y;              /* [m][y_stride], y_dtype (x_dtype or f32); y_stride >= n */
     const void *residual; /* as y, may be y; or NULL */
     size_t m, n, k, x_stride, y_stride;
-    /* f32 x takes f32, f16 or bf16 w (widened exactly); bf16 x takes bf16 w. */
+    /* f32 x takes f32, f16 or bf16 w (widened exactly); bf16 x takes bf16 w. Both take a quantized
+     * w: f32 x multiplies the numbers of quant/blocks.h, bf16 x the integers of quant/codes.h. */
     enum spw_dtype x_dtype, w_dtype, y_dtype;
     void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
+    /* bf16 x and quantized w: room for struct spw_codes [m][spw_codes_groups(k)], 64-byte aligned.
+     * has_codes: an earlier product of the same x has filled it. */
+    void *codes;
+    bool has_codes;
 };
 
 /* y = act(x gate^T) * (x up^T). Each product with its bias, and act of the first product, are
@@ -49,7 +54,9 @@ struct spw_gated_linear_args {
     size_t m, n, k, x_stride;
     enum spw_dtype dtype, w_dtype; /* as x's and w's of linear */
     enum spw_activation act;
-    void *workspace; /* as linear's */
+    void *workspace; /* as linear's, and so are the codes of x */
+    void *codes;
+    bool has_codes;
 };
 
 /* A launch passes the addresses of its tiles by value. 896 tiles of attention are as many as 4 KB
@@ -66,7 +73,10 @@ enum {
  *
  * The first rotary_dim channels of a head are rotated; pairs are i and i + rotary_dim/2. angle =
  * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
- * before use; products and sums are rounded to dtype, as in transformers. */
+ * before use; products and sums are rounded to dtype, as in transformers.
+ *
+ * interleaved: channels i and i + head_dim/2 of a head of q and k come as 2i and 2i + 1, for each
+ * i. They are put in order before everything else, so nothing after this call differs. */
 struct spw_rope_append_args {
     void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v */
     const float *q_norm, *k_norm; /* [head_dim], or NULL: not normed */
@@ -75,6 +85,7 @@ struct spw_rope_append_args {
     uint64_t position; /* of row 0 */
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float scaling, eps;
+    bool interleaved;
     enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
     void *tiles[SPW_APPEND_TILES]; /* tiles[0] holds position / 128; 4-byte aligned */

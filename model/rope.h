@@ -20,6 +20,7 @@ enum spw_rope_kind {
     SPW_ROPE_DYNAMIC, /* NTK: the base grows with the length, past max_positions */
     SPW_ROPE_LLAMA3,  /* long wavelengths divided, short ones kept, a ramp between */
     SPW_ROPE_YARN,    /* like llama3, by numbers of rotations; also scales cos and sin */
+    SPW_ROPE_FACTORS, /* each divided by a number that the model stores; here as DEFAULT */
 };
 
 struct spw_rope_config {

@@ -427,4 +427,42 @@ __device__ __forceinline__ void spw_mma_bf16(float d[4], const uint32_t a[4], co
 }
 #endif
 
+/* ---- the tensor-core product of bytes (warp) ----
+ *
+ * d[16][8] += a[16][32] b[32][8] in exact int32; both operands int8. A register holds four bytes of
+ * adjacent k, the first in the lowest byte:
+ *   a[0] = A[g][4t..]  a[1] = A[g+8][4t..]  a[2] = A[g][4t+16..]  a[3] = A[g+8][4t+16..]
+ *   b[0] = B[4t..][g]  b[1] = B[4t+16..][g]
+ * d is as above (PTX ISA, "mma.m16n8k32"). spw_mma_s8_half has k = 16: a[0], a[1] and b alone. Both
+ * are the same sums before sm_80, made of smaller products. */
+#ifndef SPW_SIMT_EMULATOR
+__device__ __forceinline__ void spw_mma_s8_half(int d[4], const uint32_t a[2], uint32_t b)
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+                 "{%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+#else
+    for (int i = 0; i < 2; i++)
+        asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                     : "+r"(d[2 * i]), "+r"(d[2 * i + 1])
+                     : "r"(a[i]), "r"(b));
+#endif
+}
+
+__device__ __forceinline__ void spw_mma_s8(int d[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    spw_mma_s8_half(d, a, b[0]);
+    spw_mma_s8_half(d, a + 2, b[1]);
+#endif
+}
+#endif
+
 #endif

@@ -2,6 +2,7 @@
 #include "quant/types.h"
 
 #include "base/numbers.h"
+#include "quant/blocks.h"
 
 const char *spw_dtype_name(enum spw_dtype t)
 {
@@ -20,6 +21,19 @@ static uint16_t read_u16(const uint8_t *at)
     uint16_t bits;
     memcpy(&bits, at, sizeof bits);
     return bits;
+}
+
+static void read_blocks(enum spw_dtype t, const uint8_t *from, size_t n, float *out)
+{
+    const struct spw_type type = spw_type_of(t);
+    struct spw_block b;
+    for (; n; n -= type.elements, from += type.bytes, out += type.elements) {
+        spw_block_unpack(t, from, &b);
+        for (size_t i = 0; i < type.elements; i++) {
+            const size_t part = i / SPW_BLOCK_PART;
+            out[i] = b.d * b.scales[part] * b.codes[i] + b.m * b.minima[part];
+        }
+    }
 }
 
 void spw_type_read(enum spw_dtype t, const void *row, uint64_t first, size_t n, float *out)
@@ -51,6 +65,9 @@ void spw_type_read(enum spw_dtype t, const void *row, uint64_t first, size_t n, 
         break;
     case SPW_DTYPE_AUTO:
         memset(out, 0, n * sizeof *out);
+        break;
+    default:
+        read_blocks(t, from, n, out);
         break;
     }
 }

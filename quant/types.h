@@ -1,8 +1,9 @@
 /* The types that numbers are stored in: a table with a row for each.
  *
  * A row of a matrix is a row of blocks, each of `elements` numbers in `bytes` bytes. A block of a
- * plain type is one number. So bytes come from spw_row_bytes(type, n). spw_dtype_bytes is for
- * numbers that are addressed one by one, in kernels and tiles: plain types only. */
+ * plain type is one number; blocks.h has the blocks of quantized types. So bytes come from
+ * spw_row_bytes(type, n). spw_dtype_bytes is for numbers that are addressed one by one, in kernels
+ * and tiles: plain types only. */
 #ifndef SPW_QUANT_TYPES_H
 #define SPW_QUANT_TYPES_H
 
@@ -24,7 +25,20 @@ extern "C" {
     ROW(BF16, "bf16", 1, 2, 2, true)                                                               \
     ROW(F64, "f64", 1, 8, 8, false)                                                                \
     ROW(F8_E4M3, "f8_e4m3", 1, 1, 1, false)                                                        \
-    ROW(F8_E5M2, "f8_e5m2", 1, 1, 1, false)
+    ROW(F8_E5M2, "f8_e5m2", 1, 1, 1, false)                                                        \
+    ROW(Q8_0, "q8_0", 32, 34, 2, false)                                                            \
+    ROW(Q4_0, "q4_0", 32, 18, 2, false)                                                            \
+    ROW(Q4_1, "q4_1", 32, 20, 4, false)                                                            \
+    ROW(Q5_0, "q5_0", 32, 22, 2, false)                                                            \
+    ROW(Q5_1, "q5_1", 32, 24, 8, false)                                                            \
+    ROW(Q2_K, "q2_k", 256, 84, 4, false)                                                           \
+    ROW(Q3_K, "q3_k", 256, 110, 2, false)                                                          \
+    ROW(Q4_K, "q4_k", 256, 144, 16, false)                                                         \
+    ROW(Q5_K, "q5_k", 256, 176, 16, false)                                                         \
+    ROW(Q6_K, "q6_k", 256, 210, 2, false)                                                          \
+    ROW(IQ4_NL, "iq4_nl", 32, 18, 2, false)                                                        \
+    ROW(IQ4_XS, "iq4_xs", 256, 136, 8, false)                                                      \
+    ROW(MXFP4, "mxfp4", 32, 17, 1, false)
 
 struct spw_type {
     const char *name; /* in options and reports */
@@ -50,6 +64,11 @@ SPW_INLINE struct spw_type spw_type_of(enum spw_dtype t)
     return type;
 }
 
+SPW_INLINE bool spw_type_is_quantized(enum spw_dtype t)
+{
+    return spw_type_of(t).elements > 1;
+}
+
 /* Of n numbers that lie in whole blocks. */
 SPW_INLINE uint64_t spw_row_bytes(enum spw_dtype t, uint64_t n)
 {
@@ -57,15 +76,17 @@ SPW_INLINE uint64_t spw_row_bytes(enum spw_dtype t, uint64_t n)
     return n / type.elements * type.bytes;
 }
 
-/* Of one number of a plain type. */
+/* Of one number of a plain type; 0 for a quantized type. */
 SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
 {
-    return spw_type_of(t).bytes;
+    const struct spw_type type = spw_type_of(t);
+    return type.elements == 1 ? type.bytes : 0;
 }
 
 const char *spw_dtype_name(enum spw_dtype t);
 /* out[0 .. n) = numbers [first, first + n) of a row at `row`; both borders are borders of blocks.
- * Each becomes the nearest float. `row` may have any address. */
+ * A plain number becomes the nearest float; blocks.h has the formula of quantized types. `row` may
+ * have any address. */
 void spw_type_read(enum spw_dtype t, const void *row, uint64_t first, size_t n, float *out);
 
 #pragma GCC visibility pop

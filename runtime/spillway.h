@@ -316,12 +316,13 @@ struct spw_request {
     bool ignore_eos;
     bool prompt_logprobs; /* the result gets the log-probability of each token of the prompt */
     /* The result gets the log-probability of each generated token, and the n_top_logprobs (0 to 20)
-     * most likely tokens at its place. To have them for given tokens, too, the first step computes
-     * those tokens again. */
+     * most likely tokens at its place; with prompt_logprobs also those of each token of the prompt.
+     * To have them for given tokens, too, the first step computes those tokens again. */
     bool logprobs;
     uint32_t n_top_logprobs;
     /* The session that computes the request. The caller owns it, and leaves it open until the
-     * request has ended. NULL: the batch opens a session, and closes it when the request has ended.
+     * request has ended. NULL: the batch opens a session, and closes it in the step after the
+     * request has ended, or lets a request that starts then go on with its tokens.
      * No two requests that have not ended may name the same session. */
     struct spw_session *session;
 };
@@ -349,9 +350,11 @@ struct spw_result {
     double *logprobs;        /* [n_tokens] */
     struct spw_token_logprob *top_logprobs; /* [n_tokens][n_top_logprobs], most likely first; of
                                                equals, lower ids first */
-    uint32_t n_top_logprobs;                /* as asked, or the vocabulary if that is smaller */
-    size_t n_reused;                        /* tokens of the prompt that were not computed */
-    size_t n_from_store; /* of these, from the prefix cache; the session held the others */
+    struct spw_token_logprob
+        *prompt_top_logprobs; /* [n_prompt][n_top_logprobs]; the first row: 0 */
+    uint32_t n_top_logprobs;  /* as asked, or the vocabulary if that is smaller */
+    size_t n_reused;          /* tokens of the prompt that were not computed */
+    size_t n_from_store;      /* of these, from the prefix cache; the session held the others */
     enum spw_finish finish;
     /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
      * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */
@@ -379,8 +382,10 @@ struct spw_event {
     size_t text_bytes;
 };
 
-/* A batch. Tokens that several prompts begin with are computed once: the sessions of these requests
- * share tiles, and result.n_reused counts the tokens.
+/* A batch. Tokens that several prompts begin with are computed once, if they are a tile or more:
+ * the sessions of these requests share tiles, and result.n_reused counts the tokens. A request also
+ * begins with the tokens of one that has just ended. Where sessions can begin only at checkpoints,
+ * only requests that run together share tokens.
  *
  * Requests may be submitted and canceled at any time between two steps. At most options.sessions
  * requests run at a time, as far as options.full_sessions has room for them, and the others wait in
@@ -421,7 +426,8 @@ bool spw_batch_event(struct spw_batch *b, struct spw_event *out);
 /* The current state of a request, valid until the next call for the batch; NULL: there is no such
  * request. */
 const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id);
-/* Moves the result of a request out of the batch, and the batch forgets the request. The caller
+/* Moves the result of a request out of the batch, and the batch forgets the request. A session that
+ * the batch has opened for it leaves its place to sessions that the caller opens. The caller
  * frees the result with spw_result_free. -ENOENT: there is no such request; -EBUSY: it has not
  * ended. */
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out);

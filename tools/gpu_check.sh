@@ -433,12 +433,12 @@ run_test() { # NAME SECONDS
 
 tests_done=(gpu_hog)
 if wanted contact; then
-    for test in gpu_device gpu_linear gpu_first_contact; do
+    for test in gpu_device gpu_linear gpu_codes gpu_first_contact; do
         run_test $test 25
     done
 fi
 if wanted tests; then # first what tells most
-    for test in gpu_device gpu_linear gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_card; do
+    for test in gpu_device gpu_linear gpu_codes gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_card; do
         run_test $test 60
     done
     all_launch_orders

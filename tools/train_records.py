@@ -61,6 +61,9 @@ CONFIG = {
     "torch_dtype": "bfloat16",
 }
 
+# models/records256, for quantized weights: blocks of K types have 256 numbers of a row.
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_key_value_heads": 4}
+
 # (tokens per document, documents per worker and step, most steps, answers right that end the stage early,
 #  share of the tokens spent on questions, learning rate factor at its begin and at `most steps`)
 STAGES = (
@@ -568,6 +571,7 @@ def check(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--wide", action="store_true", help="the shape of models/records256")
     commands = parser.add_subparsers(dest="command", required=True)
     p = commands.add_parser("tokenizer")
     p.add_argument("folder", type=pathlib.Path)
@@ -600,6 +604,8 @@ def main():
     p.add_argument("--tokens", type=int, default=1024)
     p.add_argument("--prompts", type=int, default=5)
     args = parser.parse_args()
+    if args.wide:
+        CONFIG.update(WIDE)
     {"tokenizer": lambda a: build_tokenizer(a.folder), "train": train, "export": export,
      "eval": evaluate, "check": check}[args.command](args)
 

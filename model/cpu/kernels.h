@@ -15,8 +15,11 @@
     extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \
     extern const struct spw_kernel spw_gated_kernel_##isa;                                         \
     extern const struct spw_kernel spw_softcap_kernel_##isa;                                       \
+    extern const struct spw_kernel spw_encode_kernel_##isa;                                        \
+    extern const struct spw_kernel spw_linear_codes_kernel_##isa;                                  \
+    size_t spw_linear_codes_workspace_##isa(void);                                                 \
     /* Bytes of linear workspace one worker needs; a multiple of 64. */                            \
-    size_t spw_linear_workspace_##isa(size_t k)
+    size_t spw_linear_workspace_##isa(size_t k, enum spw_dtype x, enum spw_dtype w)
 
 SPW_DECLARE_CPU_KERNELS(portable);
 SPW_DECLARE_CPU_KERNELS(avx2);
@@ -27,6 +30,6 @@ SPW_DECLARE_CPU_KERNELS(avx512bf16);
 
 extern const struct spw_kernel spw_linear_kernel_amx;
 
-size_t spw_linear_workspace_amx(size_t k);
+size_t spw_linear_workspace_amx(size_t k, enum spw_dtype x, enum spw_dtype w);
 
 #endif

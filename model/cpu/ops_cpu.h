@@ -39,8 +39,10 @@ struct spw_cpu_kernels {
     const struct spw_kernel *attention_splits; /* a task per split, into `split_states` */
     const struct spw_kernel *attention_merge;  /* merges `split_states` into the state, in order */
     const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
-    /* Bytes of linear workspace one worker needs for inner size k (0: none). */
-    size_t (*linear_workspace)(size_t k);
+    /* bf16 x and quantized w, in place of linear: encode fills `codes`, linear_codes multiplies. */
+    const struct spw_kernel *encode, *linear_codes;
+    /* Bytes of workspace one worker needs for inner size k and these types of x and w. */
+    size_t (*linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
 };
 
 const char *spw_isa_name(enum spw_isa isa);

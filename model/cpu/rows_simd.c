@@ -45,7 +45,7 @@ static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
 {
     enum spw_dtype t = a->dtype;
     float mean = mean_square(a->x, x, a->cols, t);
-    struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps)), one = vec_set1(1.0f);
+    struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps));
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
         struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
@@ -53,7 +53,7 @@ static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
         if (a->kind == SPW_NORM_LLAMA)
             v = vec_mul(w, vec_round_as(v, t));
         else
-            v = vec_mul(v, vec_add(one, w));
+            v = vec_mul(v, w);
         if (a->residual)
             v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
         vec_store_as(a->y, y + i, n, t, v);
@@ -124,6 +124,20 @@ static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, con
     }
 }
 
+/* Channels that come as 0, n/2, 1, n/2 + 1, ... are put in order. */
+static void in_order(void *to, const void *from, size_t n, enum spw_dtype t)
+{
+    for (size_t i = 0; i < n / 2; i++) {
+        if (t == SPW_DTYPE_F32) {
+            memcpy((float *)to + i, (const float *)from + 2 * i, 4);
+            memcpy((float *)to + n / 2 + i, (const float *)from + 2 * i + 1, 4);
+        } else {
+            memcpy((uint16_t *)to + i, (const uint16_t *)from + 2 * i, 2);
+            memcpy((uint16_t *)to + n / 2 + i, (const uint16_t *)from + 2 * i + 1, 2);
+        }
+    }
+}
+
 /* Norms and rotates the head of row `row` that begins at element `from` of qkv. Writes it at
  * element `at` of `to`, which may be qkv. */
 static void rope_head(const struct rope_rows *r, size_t row, size_t from, const float *weight,
@@ -138,9 +152,16 @@ static void rope_head(const struct rope_rows *r, size_t row, size_t from, const 
                                  .eps = a->eps,
                                  .kind = a->norm,
                                  .dtype = a->dtype};
+    if (a->interleaved) {
+        _Alignas(64) float copy[SPW_MOST_HEAD_DIM];
+        memcpy(copy, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
+        in_order((char *)to + at * bytes, copy, a->head_dim, a->dtype);
+        norm.x = to;
+        from = at;
+    }
     if (weight)
         norm_one(&norm, from, at);
-    else if (to != a->qkv)
+    else if (to != a->qkv && !a->interleaved)
         memcpy((char *)to + at * bytes, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
     rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype);
 }

@@ -44,9 +44,9 @@
  *
  * A path with wgmma for sm_90 belongs beside k_tile in choose(). Its bits must equal those of
  * k_stream, which a test on the device would have to show; else it must replace k_stream, too. */
-#include "model/cuda/gated_cuda.cuh"
-#include "model/cuda/ops_cuda.h"
 #include "model/cuda/linear_cuda.h"
+#include "model/cuda/linear_outputs_cuda.cuh"
+#include "model/cuda/ops_cuda.h"
 
 #include "quant/cuda.cuh"
 
@@ -59,22 +59,16 @@ enum {
     GROUP = 8, /* tiles of m for which a column of W stays in L2 */
 };
 
-struct product {
+struct product : linear_outputs {
     const uint16_t *x;
     /* A warp multiplies 16 rows together: 8 of w[0] and 8 of w[1]. The next 16 rows lie w_step rows
      * further in both. Gated: w[0] is gate, w[1] is up, w_step is 8. Else w[1] is row 8 of w[0],
      * and w_step is 16. */
     const uint16_t *w[2];
     int w_step, w_last[2]; /* w_last: the last valid row, counted from each pointer */
-    const float *bias;     /* or NULL; gated: gate's, then up's */
-    void *y;
-    const void *residual; /* has the shape of y, or NULL */
-    size_t x_stride, y_stride;
-    int m, n, k, half; /* n: outputs of a row */
-    bool gated;
-    enum spw_activation act;
-    bool y_f32, y_wide; /* y_wide: a row is a multiple of four elements, which may be stored and
-                           loaded at once */
+    size_t x_stride;
+    int k, half;
+    bool y_wide; /* a row is a multiple of four elements, which may be stored and loaded at once */
 };
 
 /* ---- what all kernels share ---- */
@@ -139,53 +133,6 @@ static __device__ __forceinline__ void multiply_block(float d[4], uint4 top, uin
     const uint32_t second[4] = {top.z, low.z, top.w, low.w}, second_x[2] = {x.z, x.w};
     spw_mma_bf16(d, first, first_x);
     spw_mma_bf16(d, second, second_x);
-}
-
-static __device__ __forceinline__ size_t place_in_y(const struct product &p, int row, int col)
-{
-    return (size_t)row * p.y_stride + (size_t)col;
-}
-
-/* The bits that `finish` adds; unspecified without a residual. The caller widens them later:
- * widening here would wait for the load. The residual may be y, so no load of it may pass a
- * store. */
-static __device__ __forceinline__ uint32_t residual(const struct product &p, int row, int col)
-{
-    const size_t i = place_in_y(p, row, col);
-    if (!p.residual)
-        return 0;
-    return p.y_f32 ? ((const uint32_t *)p.residual)[i] : ((const uint16_t *)p.residual)[i];
-}
-
-static __device__ __forceinline__ float biased(const struct product &p, float sum, int col)
-{
-    return p.bias ? sum + p.bias[col] : sum;
-}
-
-static __device__ __forceinline__ float finish(const struct product &p, float sum, int col,
-                                               uint32_t more)
-{
-    const float value = biased(p, sum, col);
-    if (!p.residual)
-        return value;
-    if (p.y_f32)
-        return __uint_as_float(more) + value;
-    return spw_device_bf16((uint16_t)more) + spw_device_bf16(spw_device_to_bf16(value));
-}
-
-static __device__ __forceinline__ float finish_gated(const struct product &p, float gate, float up,
-                                                     int col)
-{
-    return gated<uint16_t>(biased(p, gate, col), biased(p, up, p.n + col), p.act);
-}
-
-static __device__ __forceinline__ void store(const struct product &p, int row, int col, float value)
-{
-    const size_t i = place_in_y(p, row, col);
-    if (p.y_f32)
-        ((float *)p.y)[i] = value;
-    else
-        ((uint16_t *)p.y)[i] = spw_device_to_bf16(value);
 }
 
 /* ---- few rows: W flows past at the speed of memory ---- */
@@ -795,6 +742,14 @@ static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *g
     return -EINVAL;
 }
 
+/* Rows of whole blocks, at addresses of their type's alignment. */
+static bool packed_whole(const struct spw_linear_args *a, const struct spw_gate *gate)
+{
+    const struct spw_type type = spw_type_of(a->w_dtype);
+    const uintptr_t at = (uintptr_t)a->w | (uintptr_t)(gate ? gate->w_up : NULL);
+    return a->k % type.elements == 0 && at % type.align == 0;
+}
+
 static int launch(const struct spw_linear_args *a, const struct spw_gate *gate, spw_stream s)
 {
     const size_t most = 1 << 29;
@@ -802,12 +757,16 @@ static int launch(const struct spw_linear_args *a, const struct spw_gate *gate, 
         return -EINVAL;
     if (!a->m || !a->n)
         return 0;
+    if (spw_type_is_quantized(a->w_dtype) && !packed_whole(a, gate))
+        return -EINVAL;
     if (a->x_dtype == SPW_DTYPE_F32)
         return a->y_dtype == SPW_DTYPE_F32 ? spw_linear_f32_cuda(a, gate, s) : -EINVAL;
-    if (a->x_dtype != SPW_DTYPE_BF16 || a->w_dtype != SPW_DTYPE_BF16 ||
+    if (a->x_dtype != SPW_DTYPE_BF16 ||
         (a->y_dtype != SPW_DTYPE_BF16 && a->y_dtype != SPW_DTYPE_F32))
         return -EINVAL;
-    return launch_bf16(a, gate, s);
+    if (spw_type_is_quantized(a->w_dtype))
+        return spw_linear_codes_cuda(a, gate, s);
+    return a->w_dtype == SPW_DTYPE_BF16 ? launch_bf16(a, gate, s) : -EINVAL;
 }
 
 int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s)
@@ -828,6 +787,8 @@ int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s)
     product.x_stride = a->x_stride;
     product.x_dtype = product.y_dtype = a->dtype;
     product.w_dtype = a->w_dtype;
+    product.codes = a->codes;
+    product.has_codes = a->has_codes;
     const struct spw_gate gate = {a->w_up, a->act};
     return launch(&product, &gate, s);
 }

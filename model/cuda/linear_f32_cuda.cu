@@ -1,6 +1,6 @@
-/* y = x W^T + bias in fp32: x [m][k] f32, W [n][k] f32, f16 or bf16 (widened exactly), y [m][n]
- * f32. Bytes per call: W once per 8 rows of x where m <= 32, else once per 64; 4mk for x, 4mn for
- * y, and as much for a residual.
+/* y = x W^T + bias in fp32: x [m][k] f32, W [n][k] f32, f16 or bf16 (widened exactly) or quantized
+ * (the numbers of quant/blocks.h), y [m][n] f32. Bytes per call: W once per 8 rows of x where m <=
+ * 32, else once per 64; 4mk for x, 4mn for y, and as much for a residual.
  *
  * As in linear_cuda.cu, both kernels compute an output element with the same arithmetic. k is cut
  * into slices of 64 ceil(k / 512) elements, at most 8 slices: a function of k alone. A slice is one
@@ -14,11 +14,12 @@
  *                 shared memory.
  *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the slices one after
  *                 another, each added to the totals when it is complete. */
+#include "model/cuda/codes_cuda.cuh"
 #include "model/cuda/gated_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
 #include "model/cuda/linear_cuda.h"
 
-#include "quant/cuda.cuh"
+#include <type_traits>
 
 enum {
     WARP = 32,
@@ -38,9 +39,10 @@ struct product_f32 {
     const float *x, *bias; /* bias or NULL */
     const void *w, *w_up;  /* gated: gate's and up's */
     float *y;
-    const float *residual; /* has the shape of y, or NULL */
-    size_t x_stride, y_stride;
-    int m, n, k, slice, slices; /* n: outputs of a row */
+    const float *residual;                /* has the shape of y, or NULL */
+    size_t x_stride, y_stride, row_bytes; /* row_bytes: of W */
+    int m, n, k, slice, slices;           /* n: outputs of a row */
+    enum spw_dtype w_dtype;
     enum spw_activation act;
     bool gated;
     bool y_wide; /* four adjacent outputs may be stored, and loaded, at once */
@@ -54,6 +56,11 @@ struct half_bits {
 
 struct bf16_bits {
     uint16_t bits;
+};
+
+/* Of a quantized matrix. Pointers to it are addresses of rows; shared memory holds the number. */
+struct quantized {
+    float number;
 };
 
 static __device__ __forceinline__ float widen(float w)
@@ -79,6 +86,11 @@ static __device__ __forceinline__ void widen_piece(float out[4], uint4 piece, fl
         out[i] = __uint_as_float(u[i]);
 }
 
+static __device__ __forceinline__ void widen_piece(float out[4], uint4 piece, struct quantized)
+{
+    widen_piece(out, piece, 0.0f);
+}
+
 template <typename type>
 static __device__ __forceinline__ void widen_piece(float out[8], uint4 piece, type)
 {
@@ -98,12 +110,62 @@ static __device__ __forceinline__ const type *row_of_w(const struct product_f32 
 {
     const bool up = p.gated && line >= lines / 2;
     const int row = (int)blockIdx.x * (p.gated ? lines / 2 : lines) + line - (up ? lines / 2 : 0);
-    return (const type *)(up ? p.w_up : p.w) + (size_t)min(row, p.n - 1) * (size_t)p.k;
+    const char *w = (const char *)(up ? p.w_up : p.w);
+    return (const type *)(w + (size_t)min(row, p.n - 1) * p.row_bytes);
 }
 
 static __device__ __forceinline__ const float *row_of_x(const struct product_f32 &p, int row)
 {
     return p.x + (size_t)min(row, p.m - 1) * p.x_stride;
+}
+
+/* Numbers k .. k + 3 of a row, for a multiple of 4: spw_block_unpack's integers, and the roundings
+ * of quant/blocks.h. A minimum of 0 times -0 would change nothing. */
+template <enum spw_dtype type>
+static __device__ __forceinline__ void read_four(float out[4], const uint8_t *row, int k)
+{
+    using packed = packed_type<type>;
+    const uint8_t *block = row + (size_t)(k / packed::elements) * packed::bytes;
+    const int i = k % packed::elements, part = i / (packed::parts_of_16 ? 16 : 32);
+    uint32_t codes[2];
+    float d, m;
+    unpack_codes<type>(block, i / 32, i % 16 / 4, codes);
+    unpack_factors<type>(block, &d, &m);
+    if constexpr (packed::large)
+        d *= (float)byte_of(unpack_scales<type>(block, part / 4), part % 4);
+    if constexpr (packed::large && packed::has_minima)
+        m *= (float)byte_of(unpack_minima<type>(block, part / 4), part % 4);
+    for (int e = 0; e < 4; e++) {
+        out[e] = d * (float)byte_of(i % 32 < 16 ? codes[0] : codes[1], e);
+        if (packed::has_minima)
+            out[e] += m;
+    }
+}
+
+static __device__ void read_quantized(enum spw_dtype type, float out[4], const uint8_t *row, int k)
+{
+    switch (type) {
+#define CASE(t)                                                                                    \
+    case SPW_DTYPE_##t:                                                                            \
+        read_four<SPW_DTYPE_##t>(out, row, k);                                                     \
+        break
+        CASE(Q8_0);
+        CASE(Q4_0);
+        CASE(Q4_1);
+        CASE(Q5_0);
+        CASE(Q5_1);
+        CASE(Q2_K);
+        CASE(Q3_K);
+        CASE(Q4_K);
+        CASE(Q5_K);
+        CASE(Q6_K);
+        CASE(IQ4_NL);
+        CASE(IQ4_XS);
+        CASE(MXFP4);
+#undef CASE
+    default:
+        break;
+    }
 }
 
 /* Loads elements k .. k + count - 1 of a row, zeros from k_end on. `aligned`: all of them lie
@@ -123,6 +185,22 @@ static __device__ __forceinline__ void read_row(float out[count], const type *ro
 #pragma unroll
         for (int i = 0; i < count; i++)
             out[i] = k + i < k_end ? widen(row[k + i]) : 0.0f;
+    }
+}
+
+/* The same for a row of W. The rows of a quantized matrix have a multiple of 32 numbers. */
+template <int count, bool aligned, typename type>
+static __device__ __forceinline__ void read_w(float out[count], const struct product_f32 &p,
+                                              const type *row, int k)
+{
+    if constexpr (std::is_same_v<type, struct quantized>) {
+        for (int i = 0; i < count; i += 4) {
+            out[i] = out[i + 1] = out[i + 2] = out[i + 3] = 0.0f;
+            if (k + i < p.k)
+                read_quantized(p.w_dtype, out + i, (const uint8_t *)row, k + i);
+        }
+    } else {
+        read_row<count, aligned>(out, row, k, p.k);
     }
 }
 
@@ -156,7 +234,9 @@ static __device__ __forceinline__ void stream_issue(const struct product_f32 &p,
         const int line = lane / ROW_PIECES + i * (WARP / ROW_PIECES);
         const type *row = row_of_w<type, WARP>(p, line);
         uint4 *to = slot + place(line, piece);
-        if constexpr (aligned) {
+        if constexpr (std::is_same_v<type, struct quantized>) {
+            read_w<elements, aligned>((float *)to, p, row, k);
+        } else if constexpr (aligned) {
             spw_copy16_async(to, row + (k < p.k ? k : 0), k < p.k);
         } else {
             for (int e = 0; e < elements; e++)
@@ -348,7 +428,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
     const float *x_row = row_of_x(p, m_first + line);
     float *tile = (float *)shared;
     float sum[4][8] = {}, total[4][8] = {}, w[MINE], x[MINE];
-    read_row<MINE, aligned>(w, w_row, k_mine, p.k);
+    read_w<MINE, aligned>(w, p, w_row, k_mine);
     read_row<MINE, aligned>(x, x_row, k_mine, p.k);
     for (int slice = 0, i = 0; slice < p.slices; slice++) {
         for (const int end = i + per_slice; i < end; i++) {
@@ -359,7 +439,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
              * came here, so the next step may overwrite it. */
             __syncthreads();
             /* After the last step k has ended, and this call reads nothing. */
-            read_row<MINE, aligned>(w, w_row, (i + 1) * TILE_K + k_mine, p.k);
+            read_w<MINE, aligned>(w, p, w_row, (i + 1) * TILE_K + k_mine);
             read_row<MINE, aligned>(x, x_row, (i + 1) * TILE_K + k_mine, p.k);
             tile_multiply(sum, w_tile, x_tile);
         }
@@ -397,7 +477,8 @@ template <typename type, bool aligned> static int launch(const struct product_f3
 
 template <typename type> static int launch_as(const struct product_f32 *p, spw_stream s)
 {
-    const uintptr_t at = (uintptr_t)p->x | (uintptr_t)p->w | (uintptr_t)p->w_up;
+    const bool packed = std::is_same_v<type, struct quantized>; /* W has an alignment of its own */
+    const uintptr_t at = (uintptr_t)p->x | (packed ? 0 : (uintptr_t)p->w | (uintptr_t)p->w_up);
     const bool aligned =
         at % 16 == 0 && p->x_stride % 4 == 0 && (size_t)p->k % (16 / sizeof(type)) == 0;
     return aligned ? launch<type, true>(p, s) : launch<type, false>(p, s);
@@ -418,6 +499,8 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *
     p.y_stride = a->y_stride;
     p.n = (int)a->n;
     p.k = (int)a->k;
+    p.w_dtype = a->w_dtype;
+    p.row_bytes = spw_row_bytes(a->w_dtype, a->k);
     p.slice = (int)(CUT * spw_div_up(a->k, SLICES * CUT));
     p.slices = p.slice ? (int)spw_div_up(a->k, (uint64_t)p.slice) : 0;
     p.y_wide = a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % 16 == 0;
@@ -432,6 +515,8 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *
             SPW_TRY(launch_as<struct half_bits>(&p, s));
         else if (a->w_dtype == SPW_DTYPE_BF16)
             SPW_TRY(launch_as<struct bf16_bits>(&p, s));
+        else if (spw_type_is_quantized(a->w_dtype))
+            SPW_TRY(launch_as<struct quantized>(&p, s));
         else
             return -EINVAL;
     }

@@ -107,8 +107,7 @@ template <typename T>
 __device__ __forceinline__ float normed(float x, float inverse, float weight,
                                         enum spw_norm_kind kind)
 {
-    return kind == SPW_NORM_LLAMA ? weight * rounded<T>(x * inverse)
-                                  : x * inverse * (1.0f + weight);
+    return kind == SPW_NORM_LLAMA ? weight * rounded<T>(x * inverse) : x * inverse * weight;
 }
 
 static inline bool known(enum spw_dtype t)

@@ -15,9 +15,10 @@
 #define LENGTH_BYTES 8u
 
 static int read_header(struct spw_tensor_table *out, uint64_t *header_bytes, const uint8_t *base,
-                       uint64_t bytes, const char *path, struct spw_error *err)
+                       uint64_t bytes, const char *path, const void *context, struct spw_error *err)
 {
     uint64_t length = 0;
+    (void)context;
     SPW_TRY(spw_json_refuse_pointer(base, bytes, path, err));
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
         length |= (uint64_t)base[i] << (8 * i);
@@ -38,7 +39,7 @@ static int open_shard(struct spw_tensors *st, const char *folder, const char *na
     char *path = spw_file_join(folder, name);
     if (!path)
         return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    int rc = spw_tensors_add(st, path, LENGTH_BYTES, read_header, err);
+    int rc = spw_tensors_add(st, path, LENGTH_BYTES, read_header, NULL, err);
     if (rc == -ENOENT || rc == -ENOTDIR)
         spw_fail(err, rc, "%s: found no such file, expected a shard that %s names", path, named_by);
     return rc;

@@ -204,7 +204,7 @@ static int read_tensors(struct spw_tensor_table *out, json_t *root, uint64_t dat
         if (!json_is_object(value))
             return spw_fail(err, -EINVAL, "%s: %sfound %s, expected an object", file, prefix,
                             spw_json_describe(value, found, sizeof found));
-        struct entry entry = {.keys = {file, prefix, value, err},
+        struct entry entry = {.keys = {.file = file, .prefix = prefix, .object = value, .err = err},
                               .tensor = &out->tensors[out->n],
                               .data_bytes = data_bytes};
         SPW_TRY(read_entry(&entry));

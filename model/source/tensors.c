@@ -41,13 +41,13 @@ struct spw_tensors *spw_tensors_new(size_t n_files)
 }
 
 int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tensors_read read,
-                    struct spw_error *err)
+                    const void *context, struct spw_error *err)
 {
     uint32_t index = (uint32_t)t->n_files++;
     struct file *f = &t->files[index];
     f->path = path;
     SPW_TRY(spw_file_map_open(&f->map, path, least, err));
-    SPW_TRY(read(&f->table, &f->header_bytes, f->map.base, f->map.bytes, path, err));
+    SPW_TRY(read(&f->table, &f->header_bytes, f->map.base, f->map.bytes, path, context, err));
     for (size_t i = 0; i < f->table.n; i++) {
         struct spw_tensor *tensor = &f->table.tensors[i];
         tensor->file_offset = f->header_bytes + tensor->offset;

@@ -20,11 +20,12 @@ struct spw_tensors *spw_tensors_new(size_t n_files);
  * header, after which the data begins. */
 typedef int (*spw_tensors_read)(struct spw_tensor_table *out, uint64_t *header_bytes,
                                 const uint8_t *base, uint64_t bytes, const char *path,
-                                struct spw_error *err);
-/* Maps one more file, of at least `least` bytes, and reads its header. Errors as in file.h, and
- * those of `read`. Takes ownership of `path` (spw_free), also after a failure. */
+                                const void *context, struct spw_error *err);
+/* Maps one more file, of at least `least` bytes, and reads its header; `context` is for `read`.
+ * Errors as in file.h, and those of `read`. Takes ownership of `path` (spw_free), also after a
+ * failure. */
 int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tensors_read read,
-                    struct spw_error *err);
+                    const void *context, struct spw_error *err);
 /* Call it after the last file: merges all tensors into one sorted list. -EINVAL: a name occurs
  * twice. */
 int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error *err);

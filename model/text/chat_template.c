@@ -3,6 +3,7 @@
 
 #include "model/config_json.h"
 #include "model/source/file.h"
+#include "model/text/chat_template_parts.h"
 #include "model/text/jinja/jinja_impl.h"
 
 #include <stdio.h>
@@ -52,17 +53,35 @@ static int parse_from(struct spw_jinja **out, const char *text, size_t bytes, co
     return spw_jinja_parse(out, text, bytes, name, err);
 }
 
-/* -ENOENT without a text when there is no such file. */
-static int parse_file(struct spw_jinja **out, const char *dir, const char *file,
-                      struct spw_error *err)
-{
-    char path[4096], *text;
+/* A template as text. */
+struct found {
+    char *text; /* owned; NULL: there is none */
     size_t bytes;
+    char file[300]; /* of the folder, for messages */
+};
+
+/* -ENOENT without a text when there is no such file. */
+static int read_template(struct found *out, const char *dir, const char *file,
+                         struct spw_error *err)
+{
+    char path[4096];
+    snprintf(out->file, sizeof out->file, "%s", file);
     SPW_TRY(join_path(path, sizeof path, dir, file, err));
-    SPW_TRY(spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err));
-    int rc = parse_from(out, text, bytes, dir, file, err);
-    spw_free(text);
-    return rc;
+    return spw_file_read(path, MAX_FILE_BYTES, &out->text, &out->bytes, err);
+}
+
+static int copy_template(struct found *out, const json_t *text, const char *file, const char *dir,
+                         struct spw_error *err)
+{
+    if (!json_is_string(text))
+        return 0;
+    snprintf(out->file, sizeof out->file, "%s", file);
+    out->bytes = json_string_length(text);
+    out->text = spw_alloc(out->bytes + 1);
+    if (!out->text)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", dir);
+    memcpy(out->text, json_string_value(text), out->bytes + 1);
+    return 0;
 }
 
 /* The template that JSON calls `name`: a text is the default one. */
@@ -81,30 +100,52 @@ static const json_t *named_template(const json_t *templates, const char *name)
     return NULL;
 }
 
-/* The one called `name`, wherever the folder keeps it; *out NULL when there is none. */
-static int find_template(struct spw_jinja **out, const char *dir, const char *name,
-                         const json_t *config, struct spw_error *err)
+/* The one called `name`, wherever the folder keeps it. */
+static int find_text(struct found *out, const char *dir, const char *name, const json_t *config,
+                     struct spw_error *err)
 {
     char file[300];
     bool is_default = !strcmp(name, "default");
-    *out = NULL;
+    *out = (struct found){0};
     if (strchr(name, '/') || strlen(name) > 200)
         return spw_fail(err, -EINVAL, "%s: found '%.200s' for a chat template's name", dir, name);
     snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name);
-    int rc = parse_file(out, dir, is_default ? "chat_template.jinja" : file, err);
+    int rc = read_template(out, dir, is_default ? "chat_template.jinja" : file, err);
     if (rc != -ENOENT)
         return rc;
-    const json_t *text = named_template(json_object_get(config, "chat_template"), name);
-    if (json_is_string(text))
-        return parse_from(out, json_string_value(text), json_string_length(text), dir,
-                          "tokenizer_config.json: chat_template", err);
+    SPW_TRY(copy_template(out, named_template(json_object_get(config, "chat_template"), name),
+                          "tokenizer_config.json: chat_template", dir, err));
+    if (out->text)
+        return 0;
     json_t *processor;
     SPW_TRY(read_json(dir, "chat_template.json", &processor, err));
-    text = named_template(json_object_get(processor, "chat_template"), name);
-    rc = json_is_string(text) ? parse_from(out, json_string_value(text), json_string_length(text),
-                                           dir, "chat_template.json", err)
-                              : 0;
+    rc = copy_template(out, named_template(json_object_get(processor, "chat_template"), name),
+                       "chat_template.json", dir, err);
     json_decref(processor);
+    return rc;
+}
+
+/* *out NULL when there is none. */
+static int find_template(struct spw_jinja **out, const char *dir, const char *name,
+                         const json_t *config, struct spw_error *err)
+{
+    struct found found;
+    *out = NULL;
+    SPW_TRY(find_text(&found, dir, name, config, err));
+    int rc = found.text ? parse_from(out, found.text, found.bytes, dir, found.file, err) : 0;
+    spw_free(found.text);
+    return rc;
+}
+
+int spw_chat_template_text(const char *model_dir, const char *name, char **text,
+                           struct spw_error *err)
+{
+    json_t *config;
+    struct found found = {0};
+    SPW_TRY(read_json(model_dir, "tokenizer_config.json", &config, err));
+    int rc = find_text(&found, model_dir, name, config, err);
+    json_decref(config);
+    *text = found.text;
     return rc;
 }
 
@@ -151,6 +192,30 @@ int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir
     int rc = t ? open_from(t, model_dir, name, config, err)
                : spw_fail(err, -ENOMEM, "%s: out of memory", model_dir);
     json_decref(config);
+    if (rc)
+        spw_chat_template_close(t);
+    else
+        *out = t;
+    return rc;
+}
+
+int spw_chat_template_parse(struct spw_chat_template **out,
+                            const struct spw_chat_template_text *text, struct spw_error *err)
+{
+    char name[4096];
+    *out = NULL;
+    struct spw_chat_template *t = text->tokens ? spw_alloc_zero(1, sizeof *t) : NULL;
+    if (!t) {
+        json_decref(text->tokens);
+        return spw_fail(err, -ENOMEM, "%s: out of memory", text->file);
+    }
+    t->tokens = text->tokens;
+    snprintf(name, sizeof name, "%s: tokenizer.chat_template", text->file);
+    int rc = 0;
+    if (text->plain)
+        rc = spw_jinja_parse(&t->plain, text->plain, text->plain_bytes, name, err);
+    if (!rc && text->with_tools)
+        rc = spw_jinja_parse(&t->with_tools, text->with_tools, text->with_tools_bytes, name, err);
     if (rc)
         spw_chat_template_close(t);
     else

@@ -93,6 +93,7 @@ struct spw_weights {
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
+    uint64_t rope_factors;                /* float offset, [rotary_dim / 2], or SPW_SMALL_NONE */
     uint64_t inv_freq[SPW_LAYER_KINDS];   /* float offsets, [rotary_dim / 2] */
     float rope_scaling[SPW_LAYER_KINDS];
     float *small; /* owned, [n_small] */

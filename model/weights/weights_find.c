@@ -23,9 +23,10 @@ int spw_find_prefix(struct spw_finder *f)
             return 0;
         }
     }
-    return spw_fail(f->err, -EINVAL,
-                    "model weights: no tensor model.embed_tokens.weight; is this a language model "
-                    "folder of a supported family?");
+    return spw_fail(
+        f->err, -EINVAL,
+        "model weights: no tensor model.embed_tokens.weight; is this a language model of "
+        "a supported family?");
 }
 
 static int check_shape(const struct spw_finder *f, const struct spw_tensor *t, uint64_t rows,
@@ -48,7 +49,7 @@ static int check_shape(const struct spw_finder *f, const struct spw_tensor *t, u
                  (unsigned long long)cols);
     else
         snprintf(expected, sizeof expected, "%llu", (unsigned long long)rows);
-    return spw_fail(f->err, -EINVAL, "%s: tensor %s: shape [%s], config.json says [%s]", t->file,
+    return spw_fail(f->err, -EINVAL, "%s: tensor %s: shape [%s], the config says [%s]", t->file,
                     t->name, found, expected);
 }
 
@@ -58,7 +59,7 @@ int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows,
 {
     *out = spw_tensors_find(f->tensors, name);
     if (!*out)
-        return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which config.json calls for",
+        return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which the config calls for",
                         name);
     if (f->found)
         f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
@@ -124,7 +125,7 @@ int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
     return spw_find_tensor(f, tied && !has_head ? embedding_name : name, c->vocab, c->hidden, head);
 }
 
-/* A tensor of the decoder that nothing reads may be a bias, a norm or a layer that config.json does
+/* A tensor of the decoder that nothing reads may be a bias, a norm or a layer that the config does
  * not mention: without it the answer would be that of another model. Exceptions are tensors that
  * old writers stored beside the weights, and scales of FP8 activations, which are not quantized
  * here. */
@@ -145,7 +146,7 @@ int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config
         const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         if (!f->found[i] && must_be_read(f, c, t->name))
             return spw_fail(f->err, -EINVAL,
-                            "%s: tensor %s: found it, but config.json (model_type %s, %u layers) "
+                            "%s: tensor %s: found it, but the config (model_type %s, %u layers) "
                             "does not call for it; expected the config of these weights",
                             t->file, t->name, c->model_type, c->n_layers);
     }

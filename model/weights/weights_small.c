@@ -2,6 +2,7 @@
  * weights.h. */
 #include "model/weights/weights_parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,21 @@ static int small_vector(struct spw_weights *w, const struct spw_finder *f, uint3
     const struct spw_tensor *t;
     SPW_TRY(spw_find_in_layer(f, layer, name, n, 0, &t));
     return small_tensor(w, t, at);
+}
+
+/* Weights of a norm. In some files they are stored less 1. */
+static void restore_norm(const struct spw_weights *w, uint64_t at, uint64_t n)
+{
+    for (uint64_t i = 0; w->small && w->config->norm_plus_one && i < n; i++)
+        w->small[at + i] = 1.0f + w->small[at + i];
+}
+
+static int small_norm(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                      const char *name, uint64_t n, uint64_t *at)
+{
+    SPW_TRY(small_vector(w, f, layer, name, n, at));
+    restore_norm(w, *at, n);
+    return 0;
 }
 
 /* Several adjacent tensors: the bias of a joined product. */
@@ -66,22 +82,33 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
 {
     const struct spw_model_config *c = w->config;
     struct spw_layer_small *s = &w->small_layers[layer];
-    SPW_TRY(small_vector(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
-    SPW_TRY(small_vector(w, f, layer,
-                         c->sandwich ? "pre_feedforward_layernorm.weight"
-                                     : "post_attention_layernorm.weight",
-                         c->hidden, &s->mlp_norm));
+    SPW_TRY(small_norm(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
+    SPW_TRY(small_norm(w, f, layer,
+                       c->sandwich ? "pre_feedforward_layernorm.weight"
+                                   : "post_attention_layernorm.weight",
+                       c->hidden, &s->mlp_norm));
     if (c->sandwich) {
-        SPW_TRY(small_vector(w, f, layer, "post_attention_layernorm.weight", c->hidden,
-                             &s->after_attention_norm));
-        SPW_TRY(small_vector(w, f, layer, "post_feedforward_layernorm.weight", c->hidden,
-                             &s->after_mlp_norm));
+        SPW_TRY(small_norm(w, f, layer, "post_attention_layernorm.weight", c->hidden,
+                           &s->after_attention_norm));
+        SPW_TRY(small_norm(w, f, layer, "post_feedforward_layernorm.weight", c->hidden,
+                           &s->after_mlp_norm));
     }
     if (c->qk_norm) {
-        SPW_TRY(small_vector(w, f, layer, "self_attn.q_norm.weight", c->head_dim, &s->q_norm));
-        SPW_TRY(small_vector(w, f, layer, "self_attn.k_norm.weight", c->head_dim, &s->k_norm));
+        SPW_TRY(small_norm(w, f, layer, "self_attn.q_norm.weight", c->head_dim, &s->q_norm));
+        SPW_TRY(small_norm(w, f, layer, "self_attn.k_norm.weight", c->head_dim, &s->k_norm));
     }
     return small_biases(w, f, layer, s);
+}
+
+/* All layers share the factors. */
+static int small_rope_factors(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_tensor *t;
+    const struct spw_rope_config *r = &w->config->rope[0];
+    if (r->kind != SPW_ROPE_FACTORS)
+        return 0;
+    SPW_TRY(spw_find_tensor(f, SPW_ROPE_FACTORS_NAME, r->rotary_dim / 2, 0, &t));
+    return small_tensor(w, t, &w->rope_factors);
 }
 
 /* Walks all small tensors: the first time it checks them and gives them places, the second time it
@@ -95,6 +122,8 @@ int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
     snprintf(name, sizeof name, "%snorm.weight", f->prefix);
     SPW_TRY(spw_find_tensor(f, name, w->config->hidden, 0, &norm));
     SPW_TRY(small_tensor(w, norm, &w->final_norm));
+    restore_norm(w, w->final_norm, w->config->hidden);
+    SPW_TRY(small_rope_factors(w, f));
     for (int k = 0; k < SPW_LAYER_KINDS && !w->small; k++) {
         w->inv_freq[k] = w->n_small;
         w->n_small += w->config->rope[k].rotary_dim / 2;
@@ -109,18 +138,32 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
     if (!w->small_layers)
         return -ENOMEM;
     memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
-    w->final_norm = SPW_SMALL_NONE;
+    w->final_norm = w->rope_factors = SPW_SMALL_NONE;
     return spw_small_walk(w, f);
+}
+
+/* -EINVAL: a frequency is not finite. */
+static int divide_by_factors(const struct spw_weights *w, float *inv_freq, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        inv_freq[i] /= w->small[w->rope_factors + i];
+        if (!isfinite(inv_freq[i]))
+            return -EINVAL;
+    }
+    return 0;
 }
 
 int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_rope_config *r = &w->config->rope[k];
-        int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions,
-                                      w->small + w->inv_freq[k], &w->rope_scaling[k]);
+        float *inv_freq = w->small + w->inv_freq[k];
+        int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions, inv_freq,
+                                      &w->rope_scaling[k]);
+        if (!rc && r->kind == SPW_ROPE_FACTORS)
+            rc = divide_by_factors(w, inv_freq, r->rotary_dim / 2);
         if (rc)
-            return spw_fail(err, rc, "config.json: rope: a frequency is not finite at length %llu",
+            return spw_fail(err, rc, "the config: rope: a frequency is not finite at length %llu",
                             (unsigned long long)length);
     }
     return 0;

@@ -147,8 +147,13 @@ static int open_logprobs(struct spw_answer *a, const struct spw_request *r)
     if (out->n_top_logprobs)
         out->top_logprobs =
             spw_alloc_zero(r->max_new_tokens * out->n_top_logprobs, sizeof *out->top_logprobs);
+    const bool has_prompt_top = r->prompt_logprobs && out->n_top_logprobs;
+    if (has_prompt_top)
+        out->prompt_top_logprobs =
+            spw_alloc_zero(r->n_prompt * out->n_top_logprobs, sizeof *out->prompt_top_logprobs);
     bool all = (!r->prompt_logprobs || out->prompt_logprobs) && (!r->logprobs || out->logprobs) &&
-               (!out->n_top_logprobs || out->top_logprobs);
+               (!out->n_top_logprobs || out->top_logprobs) &&
+               (!has_prompt_top || out->prompt_top_logprobs);
     return all ? 0 : -ENOMEM;
 }
 
@@ -198,6 +203,7 @@ void spw_result_free(struct spw_result *r)
     spw_free(r->prompt_logprobs);
     spw_free(r->logprobs);
     spw_free(r->top_logprobs);
+    spw_free(r->prompt_top_logprobs);
     *r = (struct spw_result){0};
 }
 
@@ -243,28 +249,28 @@ static void find_top(struct spw_token_logprob *top, uint32_t n, const float *log
         top[i].logprob = log_probability(s, logits[top[i].token]);
 }
 
-/* The answer's token number `k`, given the logits that it was picked from. */
-static void score_answer(struct spw_answer *a, size_t k, int32_t token, const float *logits)
+/* Token number `k` of a list [k], [k][n_top_logprobs], given the logits that stand before it.
+ * Without a list: nothing. */
+static void score(const struct spw_answer *a, double *list, struct spw_token_logprob *top, size_t k,
+                  int32_t token, const float *logits)
 {
-    struct spw_result *r = &a->result;
-    if (!r->logprobs)
+    const uint32_t n_top = a->result.n_top_logprobs;
+    if (!list)
         return;
     const struct softmax s = softmax_of(logits, a->config->vocab);
-    r->logprobs[k] = log_probability(&s, logits[token]);
-    if (r->n_top_logprobs)
-        find_top(r->top_logprobs + k * r->n_top_logprobs, r->n_top_logprobs, logits,
-                 a->config->vocab, &s);
+    list[k] = log_probability(&s, logits[token]);
+    if (top)
+        find_top(top + k * n_top, n_top, logits, a->config->vocab, &s);
 }
 
 void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits)
 {
     const size_t next = position + 1, n_prompt = a->request.n_prompt;
-    if (next >= n_prompt && next < n_prompt + a->request.n_given)
-        score_answer(a, next - n_prompt, a->tokens[next], logits);
-    if (next >= n_prompt || !a->result.prompt_logprobs)
-        return;
-    const struct softmax s = softmax_of(logits, a->config->vocab);
-    a->result.prompt_logprobs[next] = log_probability(&s, logits[a->tokens[next]]);
+    const struct spw_result *r = &a->result;
+    if (next < n_prompt)
+        score(a, r->prompt_logprobs, r->prompt_top_logprobs, next, a->tokens[next], logits);
+    else if (next < n_prompt + a->request.n_given)
+        score(a, r->logprobs, r->top_logprobs, next - n_prompt, a->tokens[next], logits);
 }
 
 /* ---- tokens ---- */
@@ -283,7 +289,7 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
 {
     a->result.logits_hash =
         XXH3_64bits_withSeed(logits, a->config->vocab * sizeof *logits, a->result.logits_hash);
-    score_answer(a, a->result.n_tokens, token, logits);
+    score(a, a->result.logprobs, a->result.top_logprobs, a->result.n_tokens, token, logits);
     return append(a, token);
 }
 

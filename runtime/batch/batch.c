@@ -11,7 +11,9 @@
  *
  * Tokens that several prompts begin with are computed once (shared_prompt.h): before the step, the
  * session of the first such request computes them, and the sessions of the others are forked from
- * it.
+ * it. The session of a request that has ended stays open until the next step: a request that starts
+ * in its place then can take it over, with the tokens that both prompts begin with. So tokens are
+ * computed once also if all requests end at the same time.
  *
  * With spw_batch_set_prompt_chunks, prompts and requests that decode have steps of their own: a
  * step of prompts is set aside after some chunks (runtime/engine/set_aside.c), and the others get a
@@ -45,13 +47,15 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .first_id = 1,
                             .first_waiting = 1,
                             .end_unread = &b->unread,
-                            .closing = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
+                            .ended = spw_alloc_zero(n, sizeof *b->ended),
                             .running = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .spans = spw_alloc_zero(n, sizeof *b->spans),
-                            .prompts = spw_alloc_zero(n, sizeof *b->prompts)};
+                            .prompts = spw_alloc_zero(n, sizeof *b->prompts),
+                            .ended_prompts = spw_alloc_zero(n, sizeof *b->prompts)};
     int rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
-    if (!rc && (!b->closing || !b->running || !b->stepping || !b->spans || !b->prompts))
+    if (!rc &&
+        (!b->ended || !b->running || !b->stepping || !b->spans || !b->prompts || !b->ended_prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -62,18 +66,12 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
     return 0;
 }
 
-static void close_session(struct spw_batch_entry *x)
-{
-    if (x->session != x->answer.request.session)
-        spw_session_close(x->session);
-    x->session = NULL;
-}
-
 static void free_entry(struct spw_batch_entry *x)
 {
     if (!x)
         return;
-    close_session(x);
+    if (x->session != x->answer.request.session)
+        spw_session_close(x->session);
     spw_answer_close(&x->answer);
     spw_free(x->kept_logits);
     spw_free(x);
@@ -85,15 +83,18 @@ void spw_batch_close(struct spw_batch *b)
         return;
     for (uint64_t id = b->first_id; id <= b->n_submitted; id++)
         free_entry(spw_batch_find(b, id));
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        spw_session_close(b->ended[i].session);
     if (b->engine->batch == b)
         b->engine->batch = NULL;
     spw_sampler_close(b->sampler);
     spw_free(b->entries);
-    spw_free(b->closing);
+    spw_free(b->ended);
     spw_free(b->running);
     spw_free(b->stepping);
     spw_free(b->spans);
     spw_free(b->prompts);
+    spw_free(b->ended_prompts);
     spw_free(b);
 }
 
@@ -249,9 +250,11 @@ void spw_batch_forget_events(struct spw_batch *b)
     }
     b->unread = NULL;
     b->end_unread = &b->unread;
-    for (uint32_t i = 0; i < b->n_closing; i++)
-        close_session(b->closing[i]);
-    b->n_closing = 0;
+    for (uint32_t i = 0; i < b->n_ended; i++) {
+        b->ended[i].is_free = true;
+        if (b->ended[i].session->is_aside) /* it was canceled while its step waited */
+            spw_engine_drop_aside(b->engine);
+    }
 }
 
 int spw_batch_keep_logits(struct spw_batch *b)
@@ -310,13 +313,31 @@ bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 
 /* ---- requests by number ---- */
 
+/* The session stays open: events point to its logits, and others may begin with its tokens. */
+static void keep_session(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
+{
+    const struct spw_answer *a = &x->answer;
+    bool failed = a->result.finish == SPW_FINISH_FAILED;
+    x->session->is_last_step = false; /* a caller's session may go on */
+    if (x->session == a->request.session)
+        return;
+    b->ended[b->n_ended++] =
+        (struct spw_ended_session){.session = x->session,
+                                   .request = x->id,
+                                   .n_prompt = failed ? 0 : a->request.n_prompt,
+                                   .place = place};
+    x->session = NULL;
+}
+
 void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish)
 {
     bool flush = finish != SPW_FINISH_CANCELED && finish != SPW_FINISH_FAILED;
     const struct spw_session *session = x->session ? x->session : x->answer.request.session;
-    for (uint32_t i = 0; i < b->max_running; i++)
-        if (b->running[i] == x)
-            b->running[i] = NULL;
+    uint32_t place = 0;
+    while (place < b->max_running && b->running[place] != x)
+        place++;
+    if (place < b->max_running)
+        b->running[place] = NULL;
     x->answer.result.finish = finish;
     if (flush && spw_answer_end(&x->answer)) {
         x->answer.result.finish = SPW_FINISH_FAILED;
@@ -325,9 +346,7 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
     if (x->session)
-        x->session->is_last_step = false; /* a caller's session may go on */
-    if (x->session && x->session != x->answer.request.session)
-        b->closing[b->n_closing++] = x;
+        keep_session(b, x, place);
     x->has_end = true;
     spw_batch_note_events(b, x);
 }
@@ -356,12 +375,16 @@ const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id
     return x ? &x->answer.result : NULL;
 }
 
-/* The session of an ended request is closed with the next step, or with its request. */
-static void unlink_closing(struct spw_batch *b, const struct spw_batch_entry *x)
+void spw_batch_close_ended(struct spw_batch *b)
 {
-    for (uint32_t i = 0; i < b->n_closing; i++)
-        if (b->closing[i] == x)
-            b->closing[i--] = b->closing[--b->n_closing];
+    uint32_t n = 0;
+    for (uint32_t i = 0; b && i < b->n_ended; i++)
+        if (b->ended[i].is_free)
+            spw_session_close(b->ended[i].session);
+        else
+            b->ended[n++] = b->ended[i];
+    if (b)
+        b->n_ended = n;
 }
 
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
@@ -373,7 +396,8 @@ int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
         return -EBUSY;
     b->entries[id - b->first_id] = NULL;
     unlink_events(b, x);
-    unlink_closing(b, x);
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        b->ended[i].is_free |= b->ended[i].request == id;
     *out = x->answer.result;
     x->answer.result = (struct spw_result){0};
     free_entry(x);

@@ -1,5 +1,5 @@
-/* What a batch consists of, for batch.c (requests and their events) and batch_step.c (steps).
- * Nobody else includes this file. */
+/* What a batch consists of, for batch.c (requests and their events), batch_step.c (steps) and
+ * batch_sessions.c (requests that start, and their sessions). Nobody else includes this file. */
 #ifndef SPW_RUNTIME_BATCH_BATCH_PARTS_H
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
@@ -23,6 +23,16 @@ struct spw_batch_entry {
     struct spw_error why; /* of a failed one */
 };
 
+/* A session of the batch whose request has ended. Events of the request may point to its logits.
+ * In the step after that, a request that starts takes it over, or it is closed. */
+struct spw_ended_session {
+    struct spw_session *session; /* owned */
+    uint64_t request;            /* its number */
+    uint64_t n_prompt;           /* tokens of its prompt; 0: it failed, and nobody may have them */
+    uint32_t place;              /* in `running` */
+    bool is_free;                /* nobody can read the request's events any more */
+};
+
 struct spw_batch {
     struct spw_engine *engine;
     const struct spw_tokenizer *tokenizer;
@@ -32,13 +42,13 @@ struct spw_batch {
     uint64_t first_waiting;                       /* no request with a lower number waits */
     uint32_t n_own_waiting;                       /* waiting requests that bring their session */
     struct spw_batch_entry *unread, **end_unread; /* the queue of those with events */
-    struct spw_batch_entry *
-        *closing; /* owned, [max_running]: ended, with the batch's session open */
-    uint32_t n_closing;
+    struct spw_ended_session *ended;              /* owned, [max_running] */
+    uint32_t n_ended;
     struct spw_batch_entry **running;  /* owned, [max_running]; NULL: free */
     struct spw_batch_entry **stepping; /* owned, [max_running]: the request of each span */
     struct spw_span *spans;            /* owned, [max_running]: the step's */
     struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
+    struct spw_prompt *ended_prompts;  /* owned, [max_running]: of `ended`, by place */
     uint32_t max_running;
     uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
     uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
@@ -59,11 +69,44 @@ static inline bool spw_batch_waits(const struct spw_batch_entry *x)
     return x && !x->runs && x->answer.result.finish == SPW_FINISH_NONE;
 }
 
-/* The request has events from now on. */
+/* Tokens that the request's session holds in the end: the last token of an answer is only
+ * picked. */
+static inline uint64_t spw_batch_most_tokens(const struct spw_request *r)
+{
+    return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
+}
+
+/* Tokens of the request's first step: all but the last token of an answer that is given as a
+ * whole. */
+static inline uint64_t spw_batch_first_tokens(const struct spw_request *r)
+{
+    return spw_min_u64(r->n_prompt + r->n_given, spw_batch_most_tokens(r));
+}
+
+static inline bool spw_batch_any_runs(const struct spw_batch *b)
+{
+    for (uint32_t i = 0; i < b->max_running; i++)
+        if (b->running[i])
+            return true;
+    return false;
+}
+
+/* batch.c. The request has events from now on. */
 void spw_batch_note_events(struct spw_batch *b, struct spw_batch_entry *x);
-/* Events of earlier steps go, and so do sessions of requests that have ended. */
+/* Events of earlier steps go. */
 void spw_batch_forget_events(struct spw_batch *b);
 /* The request is over. Text that was held back is final now, unless more was to come. */
 void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
+
+/* batch_step.c. rc, or x->why if it has a text: why the request fails. */
+void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
+/* Computes the first n spans of the batch. prefill: they have prompts. */
+int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);
+
+/* batch_sessions.c. Whether a request waits. */
+bool spw_batch_any_waits(struct spw_batch *b);
+/* Starts requests that wait, as many as there are places, and opens their sessions. Sessions of
+ * requests that ended before this step are closed then. */
+int spw_batch_start(struct spw_batch *b, struct spw_error *err);
 
 #endif

@@ -1,11 +1,12 @@
 /* Which request of a batch can begin with tokens that another request computes. Pure functions, for
- * batch.c and for the prediction of bytes (runtime/plan/traffic_requests.c).
+ * batch_sessions.c and for the prediction of bytes (runtime/plan/traffic_requests.c).
  *
  *   donor  |------ shared -------|---- its own rest ----|
  *   taker  |------ shared -------|--- another rest ---|
  *
  * The donor's session computes the shared tokens first. The taker's session is forked from it
- * there: both hold the same tiles by reference. */
+ * there: both hold the same tiles by reference, and who writes into the last one copies it first.
+ * If the donor has ended, the taker may get its session, cut back to the shared tokens. */
 #ifndef SPW_RUNTIME_BATCH_SHARED_PROMPT_H
 #define SPW_RUNTIME_BATCH_SHARED_PROMPT_H
 
@@ -24,11 +25,21 @@ uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
 
 /* Of n prompts in the order of the batch, the one that prompt `taker` should begin with: the
  * result is how many of its tokens, and *donor the prompt that has the most of them in common with
- * it. 0: none. A donor without a session comes before the taker. Shared tokens end at a tile's end,
- * and leave the taker one token to compute. A donor that has not computed them yet needs a step for
- * it, which takes about as long as a chunk: fewer tokens than that are not worth the step. */
+ * it. 0: none. A donor without a session comes before the taker. At least one token is left for the
+ * taker to compute.
+ *
+ * Fewer tokens than a tile are not shared. A donor that has not computed all of them yet needs a
+ * step for the others, which takes about as long as a chunk: if they are fewer, the taker begins
+ * with those that the donor holds. */
 uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *prompts, uint32_t n,
                            uint32_t taker, uint32_t *donor);
+
+/* Lets prompts without a session take over the session of the request that ran in their place
+ * before: ended[i] describes what this session holds of that request's prompt. Where prompt i takes
+ * it over, prompts[i] is open then, and n_held says how many of its tokens the session keeps. It
+ * does not if there is nothing to share, or if it can share more with an open session. */
+void spw_take_over_prompts(const struct spw_plan *p, struct spw_prompt *prompts,
+                           const struct spw_prompt *ended, uint32_t n);
 
 /* How far a donor computes for its takers: those before need `before` tokens (0: there are none),
  * and this one needs `shared`. The result is the most of them. Where a session cannot be cut back,

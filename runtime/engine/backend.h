@@ -22,9 +22,10 @@ struct spw_backend {
     char name[80];
     const struct spw_device_ops *device_ops;
     const struct spw_ops *ops;
-    const void *context;                  /* for spw_device_options */
-    uint32_t index;                       /* CUDA: which GPU; for spw_device_options */
-    size_t (*linear_workspace)(size_t k); /* bytes of workspace per worker for inner size k */
+    const void *context; /* for spw_device_options */
+    uint32_t index;      /* CUDA: which GPU; for spw_device_options */
+    /* Bytes of workspace per worker for inner size k and these types of x and w. */
+    size_t (*linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
     /* The bytes that a link moves in the time that one transfer costs in addition to its bytes:
      * events, a launch. */
     uint64_t transfer_cost_bytes;

@@ -285,6 +285,9 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
                          struct spw_error *err);
 int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,
                          uint64_t most_tokens, struct spw_error *err);
+/* Makes the session one of at most `most_tokens`, as if it had been forked at its first n tokens.
+ * It waits for no step, and its cache has its tokens. On failure the caller closes it. */
+int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_tokens);
 
 /* engine_disk.c: opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
@@ -295,6 +298,9 @@ void spw_session_passed(void *engine);
 /* batch.c: before the memory of the sessions' logits goes: copies those that are in events which
  * nobody has read yet. NULL is fine. -ENOMEM. */
 int spw_batch_keep_logits(struct spw_batch *b);
+/* batch.c: closes the sessions of ended requests whose events nobody can read any more. NULL is
+ * fine. */
+void spw_batch_close_ended(struct spw_batch *b);
 /* save_file.c: releases the file that the session is saved to, if there is one. */
 void spw_session_release_file(struct spw_session *s);
 /* weight_files.c: opens the model's files for blocks that are read from them. */

@@ -187,8 +187,8 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .prefetch_splits = o->prefetch_splits,
         .transfer_cost_bytes = b->transfer_cost_bytes,
         .reads_per_link_byte = b->reads_per_link_byte,
-        .workspace_bytes =
-            e->lane.ops->workers(e->lane.device) * spw_align_up(b->linear_workspace(most_k), 64),
+        .workspace_bytes = e->lane.ops->workers(e->lane.device) *
+                           spw_align_up(b->linear_workspace(most_k, m->compute, m->compute), 64),
         .attention_tiles = b->ops->attention_tiles,
         .gated_scratch = b->ops->gated_scratch,
         .reads_host_memory = b->reads_host_memory,

@@ -16,11 +16,15 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
     return spw_session_open_for(out, e, e->plan.info.context, err);
 }
 
+static bool has_room(const struct spw_engine *e, uint64_t most_tokens)
+{
+    return spw_share_fits(&e->plan, spw_engine_open_tiles(e) + spw_waterline_tiles(most_tokens));
+}
+
 /* Refuses a session whose tiles have no room beside those of the open ones. */
 static int check_room(const struct spw_engine *e, uint64_t most_tokens, struct spw_error *err)
 {
-    uint64_t open = spw_engine_open_tiles(e), own = spw_waterline_tiles(most_tokens);
-    if (spw_share_fits(&e->plan, open + own))
+    if (has_room(e, most_tokens))
         return 0;
     return spw_fail(
         err, -ENOMEM,
@@ -28,7 +32,7 @@ static int check_room(const struct spw_engine *e, uint64_t most_tokens, struct s
         "and the open ones may hold %llu; close some, or open the engine with more full_sessions",
         (unsigned long long)most_tokens,
         (unsigned long long)spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
-        (unsigned long long)open * SPW_TILE_TOKENS);
+        (unsigned long long)spw_engine_open_tiles(e) * SPW_TILE_TOKENS);
 }
 
 int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
@@ -37,6 +41,8 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
     spw_error_clear(err);
     *out = NULL;
     uint32_t slot;
+    if (find_slot(e, &slot) || !has_room(e, most_tokens))
+        spw_batch_close_ended(e->batch);
     if (find_slot(e, &slot))
         return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
                         e->plan.info.sessions);
@@ -88,6 +94,26 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     s->cached = from->cached;
     s->mixed = from->mixed;
     memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
+    return 0;
+}
+
+int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_tokens)
+{
+    struct spw_engine *e = s->engine;
+    SPW_TRY(spw_executor_forget_ahead(e->executor));
+    int32_t *tokens = spw_realloc(s->tokens, most_tokens * sizeof *tokens);
+    if (!tokens)
+        return -ENOMEM;
+    if (n < s->n_tokens) {
+        spw_kv_truncate(s->seq.kv, s->residency, n);
+        spw_traffic_truncate(spw_executor_account_of(e->executor), s->slot, n);
+        s->has_logits = false;
+    }
+    s->tokens = tokens;
+    s->most_tokens = most_tokens;
+    s->n_tokens = s->reused = n;
+    s->n_attached = spw_min_u64(s->n_attached, n);
+    e->shares_are_old = true;
     return 0;
 }
 

@@ -397,6 +397,14 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     return 0;
 }
 
+/* Of n spans some need no step now, or have one of their own, but the next step has all of them: so
+ * nothing is fetched for it while this step ends. */
+static void expect_others(struct spw_running_step *step, size_t n)
+{
+    for (uint32_t i = 0; i < step->n; i++)
+        step->items[i].is_last_step |= step->n < n;
+}
+
 /* Computes and publishes a checkpoint where the span leaves the tokens that others have computed.
  * The next sequence that leaves them there can begin there. */
 static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
@@ -427,6 +435,7 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
         if (rope_table(c, d->spans[i].n_tokens) == SPW_ROPE_SHARED)
             SPW_TRY(add_span(e, i, d, err));
     d->most_chunks = e->step.n == n_spans ? o->most_chunks : 0;
+    expect_others(&e->step, n_spans);
     SPW_TRY(run_step(e, SPW_ROPE_SHARED, d, err));
     d->most_chunks = 0;
     for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length has its own */
@@ -435,6 +444,7 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
             continue;
         e->step.n = 0;
         SPW_TRY(add_span(e, i, d, err));
+        expect_others(&e->step, n_spans);
         SPW_TRY(run_step(e, table, d, err));
     }
     return 0;

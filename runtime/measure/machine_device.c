@@ -371,8 +371,9 @@ static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_preci
 
 static int time_kernels(struct spw_machine *out, struct bench *b)
 {
-    uint64_t workspace = b->lane.ops->workers(b->lane.device) *
-                         spw_align_up(b->backend->linear_workspace(WEIGHTS_K), 64);
+    uint64_t workspace =
+        b->lane.ops->workers(b->lane.device) *
+        spw_align_up(b->backend->linear_workspace(WEIGHTS_K, SPW_DTYPE_BF16, SPW_DTYPE_BF16), 64);
     SPW_TRY(take(b, spw_max_u64(KERNEL_BYTES, WEIGHTS_WORK_AT + spw_align_up(workspace, 4096))));
     SPW_TRY(time_all_weights(out, b));
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)

@@ -181,12 +181,18 @@ static uint64_t tokens_in_tables(const struct spw_plan *p, uint64_t n)
     return p->quantizes ? (uint64_t)spw_waterline_old_end(p->residency, n) * SPW_TILE_TOKENS : n;
 }
 
+void spw_traffic_truncate(struct spw_traffic_run *r, uint32_t session, uint64_t n)
+{
+    if (r)
+        spw_tiles_truncate(r->tiles, session, tokens_in_tables(r->plan, n));
+}
+
 void spw_traffic_cut_back(struct spw_traffic_run *r, uint32_t session, uint64_t n)
 {
     struct spw_tiles_moved m = {0};
     if (!r)
         return;
-    spw_tiles_truncate(r->tiles, session, tokens_in_tables(r->plan, n));
+    spw_traffic_truncate(r, session, n);
     spw_traffic_apply(r, session, n, &m);
     spw_traffic_add_tiles(&r->moved, r->plan, &m);
 }
@@ -323,7 +329,7 @@ void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from, uin
     if (!r)
         return;
     spw_tiles_fork(r->tiles, to, from);
-    spw_tiles_truncate(r->tiles, to, tokens_in_tables(r->plan, n_tokens));
+    spw_traffic_truncate(r, to, n_tokens);
     r->shares[to] = r->shares[from];
 }
 

@@ -77,10 +77,12 @@ void spw_traffic_replan(struct spw_traffic_run *r, const struct spw_plan *from,
 bool spw_traffic_share(struct spw_traffic_run *r, const struct spw_share *shares,
                        const uint64_t *n_tokens);
 void spw_traffic_drop_copies(struct spw_traffic_run *r, uint32_t session);
-/* fork: the empty session `to` gets the tiles of n tokens of `from`. close: the session ends.
+/* fork: the empty session `to` gets the tiles of n tokens of `from`. truncate: the session was cut
+ * back to n tokens, and the next step moves its tiles. close: the session ends.
  * attach: tiles [first, end) lie in a file of the prefix cache. export: they are written to a file.
  */
 void spw_traffic_fork(struct spw_traffic_run *r, uint32_t to, uint32_t from, uint64_t n_tokens);
+void spw_traffic_truncate(struct spw_traffic_run *r, uint32_t session, uint64_t n);
 void spw_traffic_close(struct spw_traffic_run *r, uint32_t session);
 void spw_traffic_attach(struct spw_traffic_run *r, uint32_t session, uint32_t row, uint32_t first,
                         uint32_t end);

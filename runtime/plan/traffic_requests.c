@@ -15,6 +15,9 @@ struct slot {
     uint64_t stored, checkpoint;            /* of its tokens, those in the prefix cache */
     uint64_t rope_table;
     bool is_open, begun; /* it has a session; its prompt is being computed */
+    /* The prompt of the request that ran here before, whose session is open; tokens NULL: none is
+     */
+    struct spw_prompt ended;
 };
 
 struct requests {
@@ -27,6 +30,7 @@ struct requests {
     bool shares_are_old;
     struct spw_step_span *spans; /* [n_slots] */
     struct spw_prompt *prompts;  /* [n_slots] */
+    struct spw_prompt *ended;    /* [n_slots], of the slots */
     uint32_t n_slots;
     uint64_t rope_table; /* of the tables on the device */
 };
@@ -147,7 +151,7 @@ static void share(struct requests *q)
     if (!q->shares_are_old)
         return;
     for (uint32_t i = 0; i < q->n_slots; i++)
-        q->held[i] = q->slots[i].request ? q->slots[i].held : 0;
+        q->held[i] = q->slots[i].request ? q->slots[i].held : q->slots[i].ended.n_held;
     spw_share_frames(q->plan, q->shares, q->plan->info.sessions);
     bool moves = spw_traffic_share(q->run, q->shares, q->held);
     for (uint32_t i = 0; i < q->n_slots && moves; i++)
@@ -163,7 +167,7 @@ static uint64_t most_tokens(const struct spw_plan_request *r)
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
 }
 
-/* Whether a waiting request fits beside those that run, as in batch_step.c. */
+/* Whether a waiting request fits beside those that run, as in batch_sessions.c. */
 static bool has_room(const struct requests *q, const struct spw_plan_request *request)
 {
     uint64_t tiles = spw_waterline_tiles(most_tokens(request));
@@ -180,6 +184,20 @@ static void set_most(struct requests *q, uint32_t slot, uint64_t most_tokens)
 {
     q->shares[slot].most_tokens = most_tokens;
     q->shares_are_old = true;
+}
+
+/* The slot has no session any more. */
+static void close_session(struct requests *q, uint32_t slot)
+{
+    spw_tiles_clear(spw_traffic_tiles(q->run), slot);
+    set_most(q, slot, 0);
+}
+
+static void close_ended(struct requests *q, uint32_t slot)
+{
+    if (q->slots[slot].ended.tokens)
+        close_session(q, slot);
+    q->slots[slot].ended = (struct spw_prompt){0};
 }
 
 /* ---- steps ---- */
@@ -229,9 +247,11 @@ static void make_checkpoint(struct requests *q, uint32_t slot)
 static void start(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
 {
     struct slot *s = &q->slots[slot];
-    *s = (struct slot){.request = request, .rope_table = rope_table(q, request->n_prompt)};
+    *s = (struct slot){
+        .request = request, .rope_table = rope_table(q, request->n_prompt), .ended = s->ended};
     if (!request->n_resumed)
         return;
+    close_ended(q, slot);
     s->is_open = true;
     set_most(q, slot, q->plan->info.context);
     share(q);
@@ -295,21 +315,38 @@ static void step_all(struct requests *q)
     }
 }
 
+static bool is_alone(const struct requests *q, const struct slot *s)
+{
+    return q->plan->attaches || s->rope_table != SPW_ROPE_SHARED ||
+           rope_table(q, s->request->n_prompt) != SPW_ROPE_SHARED;
+}
+
+/* The session of a request that shares tokens stays open until the next step. */
+static void end(struct requests *q, uint32_t slot)
+{
+    struct slot *s = &q->slots[slot];
+    const struct spw_plan_request *r = s->request;
+    keep(q, slot);
+    if (is_alone(q, s) || r->n_resumed || !r->prompt)
+        close_session(q, slot);
+    else
+        s->ended = (struct spw_prompt){
+            .tokens = r->prompt, .n_tokens = r->n_prompt, .n_held = s->held, .is_open = true};
+    s->request = NULL;
+}
+
 static void end_step(struct requests *q, uint32_t slot)
 {
     struct slot *s = &q->slots[slot];
     s->n_steps++;
     if (s->n_steps >= s->request->max_new_tokens) {
-        keep(q, slot);
-        spw_tiles_clear(spw_traffic_tiles(q->run), slot);
-        set_most(q, slot, 0);
-        s->request = NULL;
+        end(q, slot);
     } else if (s->n_steps == 1 && spw_snapshot_needs_checkpoint(q->plan)) {
         keep(q, slot);
     }
 }
 
-/* ---- tokens that requests share: as open_sessions of batch_step.c ---- */
+/* ---- tokens that requests share: as batch_sessions.c ---- */
 
 static void describe_prompt(struct requests *q, uint32_t slot)
 {
@@ -322,8 +359,30 @@ static void describe_prompt(struct requests *q, uint32_t slot)
                              .n_tokens = s->request->n_prompt,
                              .n_held = s->held,
                              .is_open = s->is_open,
-                             .is_alone = q->plan->attaches || s->rope_table != SPW_ROPE_SHARED ||
-                                         rope_table(q, s->request->n_prompt) != SPW_ROPE_SHARED};
+                             .is_alone = is_alone(q, s)};
+}
+
+/* Requests that start take over sessions of those that have ended; the others are closed. */
+static void take_over_sessions(struct requests *q)
+{
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        describe_prompt(q, i);
+        q->ended[i] = q->slots[i].ended;
+    }
+    spw_take_over_prompts(q->plan, q->prompts, q->ended, q->n_slots);
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        struct slot *s = &q->slots[i];
+        if (!s->request || s->is_open || !q->prompts[i].is_open)
+            continue;
+        if (q->prompts[i].n_held < s->ended.n_held)
+            spw_traffic_truncate(q->run, i, q->prompts[i].n_held);
+        s->is_open = true;
+        s->held = q->prompts[i].n_held;
+        s->ended = (struct spw_prompt){0};
+        set_most(q, i, most_tokens(s->request));
+    }
+    for (uint32_t i = 0; i < q->n_slots; i++)
+        close_ended(q, i);
 }
 
 static void add_shared_span(struct requests *q, uint32_t donor, uint64_t shared, uint32_t *n)
@@ -390,6 +449,7 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
         }
         if (!any)
             return;
+        take_over_sessions(q);
         open_sessions(q);
         share(q);
         for (uint32_t i = 0; i < q->n_slots; i++)
@@ -413,9 +473,10 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
     q.prompts = spw_alloc_zero(q.n_slots, sizeof *q.prompts);
+    q.ended = spw_alloc_zero(q.n_slots, sizeof *q.ended);
     q.shares = spw_alloc_zero(p->info.sessions, sizeof *q.shares);
     q.held = spw_alloc_zero(p->info.sessions, sizeof *q.held);
-    int rc = q.slots && q.spans && q.prompts && q.shares && q.held
+    int rc = q.slots && q.spans && q.prompts && q.ended && q.shares && q.held
                  ? spw_traffic_run_open(&q.run, p, w, false)
                  : -ENOMEM;
     if (!rc) {
@@ -427,6 +488,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     spw_free(q.slots);
     spw_free(q.spans);
     spw_free(q.prompts);
+    spw_free(q.ended);
     spw_free(q.shares);
     spw_free(q.held);
     return rc;

@@ -100,6 +100,7 @@ static int append(const struct spw_query *q)
                                      .rotary_dim = c->rope[kind].rotary_dim,
                                      .scaling = a->weights->rope_scaling[kind],
                                      .eps = c->rms_eps,
+                                     .interleaved = c->interleaved_qk,
                                      .norm = c->norm,
                                      .dtype = a->plan->info.compute,
                                      .kv_dtype = a->plan->info.kv};

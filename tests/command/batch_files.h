@@ -64,12 +64,17 @@ static inline void add_items(const char *name, uint64_t seed, int first, int las
 
 /* ---- files ---- */
 
-/* What may differ between two runs of one item. */
+/* What may differ between two runs of one item: also of a part of a summary. */
 static inline void forget_time(json_t *line)
 {
-    json_t *body = json_object_get(json_object_get(line, "response"), "body");
+    static const char *const names[] = {"seconds", "moved_bytes", "predicted_seconds"};
+    json_t *body = json_object_get(json_object_get(line, "response"), "body"), *part;
+    size_t i;
     json_object_del(body, "created");
     json_object_del(json_object_get(body, "usage"), "prompt_tokens_details");
+    for (i = 0; i < sizeof names / sizeof *names; i++)
+        json_object_del(line, names[i]);
+    json_array_foreach(json_object_get(line, "parts"), i, part) forget_time(part);
 }
 
 /* {id of the item as JSON, or "#" and the number of its line: its line}. Every id once. A last line
@@ -104,6 +109,16 @@ static inline json_t *results_of(const char *name)
     return all;
 }
 
+/* results_of, of which each line is the one in `whole` (or any, NULL). */
+static inline json_t *checked_results_of(const char *name, const json_t *whole)
+{
+    const char *key;
+    json_t *line, *all = results_of(name);
+    json_object_foreach(all, key, line) CHECK_MSG(
+        !whole || json_equal(line, json_object_get(whole, key)), "%s: %s differs", name, key);
+    return all;
+}
+
 /* Every item has an answer or an error, never both, and an answer is the one in `whole` (or any,
  * NULL). Returns how many items have ended. */
 static inline size_t check_results(const char *output, const json_t *whole, size_t n_failed)
@@ -112,13 +127,9 @@ static inline size_t check_results(const char *output, const json_t *whole, size
     const char *key;
     json_t *line;
     snprintf(errors, sizeof errors, "%s.errors", output);
-    json_t *answers = results_of(output), *failed = results_of(errors);
+    json_t *answers = checked_results_of(output, whole), *failed = results_of(errors);
     json_object_foreach(answers, key, line)
-    {
         CHECK_MSG(!json_object_get(failed, key), "%s has an answer and an error", key);
-        CHECK_MSG(!whole || json_equal(line, json_object_get(whole, key)), "%s: %s differs", output,
-                  key);
-    }
     CHECK_MSG(json_object_size(failed) == n_failed, "%s: %zu errors", output,
               json_object_size(failed));
     size_t n = json_object_size(answers) + json_object_size(failed);
@@ -129,7 +140,7 @@ static inline size_t check_results(const char *output, const json_t *whole, size
 
 static inline void remove_job(const char *output)
 {
-    sh("rm -rf %s %s.errors %s.state", output, output, output);
+    sh("rm -rf %s %s.errors %s.state %s.parts", output, output, output, output);
 }
 
 static inline void write_text(const char *name, const char *text)

@@ -1,10 +1,25 @@
 /* `spillway batch`: its input, its three files, and what it refuses. test_batch_kills ends it. */
-#include "tests/command/batch_files.h"
+#include "tests/command/disturbed_job.h"
+
+#include <sys/stat.h>
+
+#include <math.h>
 
 #define SHORT "\"max_new_tokens\":3"
 
 static json_t *whole; /* the answers to in.jsonl, of which line 3 has an error */
 enum { ITEMS = 7 };
+
+static size_t check(const char *output)
+{
+    return check_results(output, whole, 1);
+}
+
+static const struct job job = {.before = "batch m --input in.jsonl --output",
+                               .after = RUN,
+                               .code = 1,
+                               .n_items = ITEMS,
+                               .check = check};
 
 static void check_refused(int code, const char *message)
 {
@@ -33,13 +48,6 @@ static void copy_job(const char *output)
              output) == 0);
 }
 
-static void check_whole(const char *output)
-{
-    int code = batch("in.jsonl", output, "");
-    CHECK_MSG(code == 1, "status %d: %s", code, err);
-    CHECK(check_results(output, whole, 1) == ITEMS);
-}
-
 /* ---- damaged files ---- */
 
 /* Cuts the last line off at every length. */
@@ -51,7 +59,7 @@ static void test_torn_lines(int stride)
         for (size_t left = 0; left < n_out; left += (size_t)stride) {
             copy_job("torn");
             CHECK(sh("truncate -s -%zu torn%s", n_out - left, ends[i]) == 0);
-            check_whole("torn");
+            check_end(&job, "torn");
         }
     }
 }
@@ -124,71 +132,65 @@ static void test_outputs_of_others(void)
     CHECK(sh("cmp in.jsonl was && test ! -s from.errors") == 1);
 }
 
-/* A user who may not write there. Root may write everywhere. */
-static void test_unwritable_folder(void)
+/* The names in the folder, and the contents of the job x. */
+static void list_files(const char *to)
 {
-    if (geteuid() == 0 && sh("setpriv --reuid=65534 --clear-groups \"$S\" --version") != 0) {
-        fprintf(stderr, "no setpriv: the test of a folder that is not writable is left out\n");
-        return;
+    sh("ls -A . new 2>/dev/null | grep -vx 'out\\|err\\|.*list'; cat x x.state x.errors");
+    write_text(to, out);
+}
+
+/* A run that is refused leaves no file that was not there. */
+static void test_refused_leaves_nothing(void)
+{
+    static const char *const runs[] = {
+        "batch m --input in.jsonl --output n --shard 3/3",
+        "batch m --input in.jsonl --output n --logit-bias 99999=1",
+        "batch m --input in.jsonl --output n --no-such-option",
+        "batch m --input in.jsonl --output n --errors n.state",
+        "batch m --input missing.jsonl --output n",
+        "batch m --input in.jsonl --output n --context 100000000",
+        "batch m --input in.jsonl --output n --device-memory 1KiB --host-memory 1KiB",
+        "batch m --input in.jsonl --output x --errors n",
+        "batch m --input in.jsonl --output x --seed 5",
+        "batch m --input in.jsonl --output n --errors x.errors",
+        "batch missing --input in.jsonl --output n",
+        "summarize m missing --out-dir new",
+        "summarize m missing --output n",
+        "summarize m in.jsonl --out-dir new --length 0",
+        "summarize m m/config.json --output x --errors x.errors",
+        "summarize m m/config.json --out-dir new --errors x.errors",
+    };
+    copy_job("x");
+    list_files("was.list");
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        int code = sh("\"$S\" %s " RUN, runs[i]);
+        CHECK_MSG(code == 2, "%s: status %d, %s", runs[i], code, err);
+        list_files("is.list");
+        CHECK_MSG(sh("diff was.list is.list") == 0, "%s: %s", runs[i], out);
     }
-    const char *as = geteuid() == 0 ? "setpriv --reuid=65534 --clear-groups" : "";
-    copy_job("u");
-    CHECK(sh("mkdir -p closed && mv u u.errors u.state closed && chmod -R a-w closed && chmod -R "
-             "a+rX . && %s \"$S\" batch m --input in.jsonl --output closed/new " RUN,
-             as) == 2);
-    CHECK_MSG(strstr(err, "closed/new: Permission denied"), "%s", err);
-    CHECK(sh("%s \"$S\" batch m --input in.jsonl --output closed/u " RUN, as) == 2);
-    CHECK_MSG(strstr(err, "closed/u: "), "%s", err);
-    CHECK(sh("chmod u+w closed closed/* && cmp from closed/u && cmp from.state closed/u.state") ==
-          0);
 }
 
 /* ---- two processes ---- */
 
+/* The first process waits for its input. */
 static void test_two_processes(void)
 {
-    write_text("slow.jsonl",
-               "{\"id\":1,\"tokens\":[5],\"max_new_tokens\":1000,\"ignore_eos\":true}\n");
-    const char *const arguments[] = {"spillway", "batch",     "m",        "--input", "slow.jsonl",
-                                     "--output", "two",       "--errors", "shared",  "--device",
-                                     "cpu",      "--threads", "1",        NULL};
-    int null = open("/dev/null", O_WRONLY);
-    pid_t child = start(null, arguments);
-    close(null);
-    while (sh("test -s two.state") != 0 && waitpid(child, NULL, WNOHANG) == 0)
-        usleep(1000);
-    int code = batch("slow.jsonl", "two", "--errors shared");
-    int shares = batch("slow.jsonl", "three", "--errors shared");
-    int status = -1;
-    if (waitpid(child, &status, 0) == child)
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK_MSG(code == 2 && shares == 2, "%d, %d: the first process was too fast?", code, shares);
-    CHECK_MSG(strstr(err, "shared: another process writes this file"), "%s", err);
-    CHECK(batch("slow.jsonl", "two", "--errors shared") == 0);
+    static const char line[] = "{\"id\":1,\"tokens\":[5]," SHORT "}\n";
+    const struct job held = {.before = "batch m --input held --output",
+                             .after = "--errors shared " RUN};
+    char path[128];
+    snprintf(path, sizeof path, "%s/held", folder);
+    CHECK(mkfifo(path, 0600) == 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    pid_t child = start_beside(&held, "two", "two.state");
+    check_refused(run_job(&held, "three"), "shared: another process writes this file");
+    CHECK(write(fd, line, sizeof line - 1) == sizeof line - 1);
+    close(fd);
+    int status = end_of(child);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", status);
+    write_text("now.jsonl", line);
+    CHECK(batch("now.jsonl", "two", "--errors shared") == 0);
     CHECK(check_results("two", NULL, 0) == 1);
-}
-
-/* ---- a full disk ---- */
-
-static void test_full_disk(void)
-{
-    for (int blocks = 1; blocks < 6; blocks++) { /* of 512 bytes */
-        remove_job("f");
-        int code = sh("ulimit -f %d; \"$S\" batch m --input in.jsonl --output f " RUN, blocks);
-        CHECK_MSG(code == 1, "status %d", code);
-        CHECK_MSG(strstr(err, "File too large"), "%d blocks: %s", blocks, err);
-        check_whole("f");
-    }
-    CHECK(sh("mkdir tiny") == 0);
-    if (sh("mount -t tmpfs -o size=12k tmpfs tiny") != 0) {
-        fprintf(stderr, "no tmpfs: the test of a full disk is left out\n");
-        return;
-    }
-    CHECK(batch("in.jsonl", "tiny/f", "") == 1);
-    CHECK_MSG(strstr(err, "No space left on device"), "%s", err);
-    CHECK(sh("mount -o remount,size=1m tiny") == 0);
-    check_whole("tiny/f");
-    CHECK(sh("umount tiny") == 0);
 }
 
 /* ---- another job ---- */
@@ -322,6 +324,61 @@ static void test_odd_inputs(void)
     CHECK_MSG(strstr(out, "6 done, 1 failed, 0 missing"), "%s", out);
 }
 
+/* Lines that name files, and deep ones. */
+static void test_hostile_lines(void)
+{
+    static const struct {
+        const char *file, *why; /* NULL: an answer */
+    } files[] = {
+        {"pipe.in", "found a device or a pipe, expected a file"},
+        {"/dev/zero", "found a device or a pipe, expected a file"},
+        {"/dev/stdin", "found a device or a pipe, expected a file"},
+        {".", "found a folder, expected a file"},
+        {"m/../../", "found a folder, expected a file"},
+        {"loop", "Too many levels of symbolic links"},
+        {"loop/a", "Too many levels of symbolic links"},
+        {"here/here/here/text", NULL},
+        {"m/../m/../text", NULL},
+        {"m/../missing", "No such file or directory"},
+    };
+    enum { N = sizeof files / sizeof *files };
+    char path[128];
+    CHECK(sh("mkfifo pipe.in; ln -s loop loop; ln -s . here; printf text >text") == 0);
+    snprintf(path, sizeof path, "%s/h.jsonl", folder);
+    FILE *file = fopen(path, "w");
+    for (int i = 0; i < N; i++)
+        fprintf(file, "{\"id\":\"%s\",\"file\":\"%s\"," SHORT "}\n", files[i].file, files[i].file);
+    fprintf(file, "{\"id\":\"open\",\"tokens\":");
+    for (int i = 0; i < 1000000; i++)
+        fputc('[', file);
+    fprintf(file, "\n{\"id\":\"closed\",\"messages\":");
+    for (int i = 0; i < 100000; i++)
+        fputs("{\"a\":", file);
+    fputc('1', file);
+    for (int i = 0; i <= 100000; i++)
+        fputc('}', file);
+    fprintf(file, "\n{\"id\":\"last\",\"tokens\":[3]," SHORT "}\n");
+    fclose(file);
+    CHECK(sh("cat /dev/zero | \"$S\" batch m --input h.jsonl --output h " RUN) == 1);
+    size_t n_failed = 2; /* the deep lines */
+    for (int i = 0; i < N; i++)
+        n_failed += files[i].why != NULL;
+    CHECK_MSG(check_results("h", NULL, n_failed) == N + 3, "%s", err);
+    json_t *failed = results_of("h.errors"), *answers = results_of("h");
+    for (int i = 0; i < N; i++) {
+        char id[64];
+        snprintf(id, sizeof id, "\"%s\"", files[i].file);
+        char *line = json_dumps(json_object_get(failed, id), JSON_ENCODE_ANY);
+        CHECK_MSG(files[i].why ? line && strstr(line, files[i].why)
+                               : json_object_get(answers, id) != NULL,
+                  "%s: %s", files[i].file, line);
+        free(line);
+    }
+    CHECK(json_object_get(failed, "\"open\"") && json_object_get(failed, "\"closed\""));
+    json_decref(failed);
+    json_decref(answers);
+}
+
 /* A line of 100 MB gets an error, and the lines around it are answered. */
 static void test_long_line(void)
 {
@@ -333,6 +390,101 @@ static void test_long_line(void)
         CHECK(sh("grep -q '\"id\":\"long\".*more than 64 MiB' l.errors") == 0);
     }
     CHECK_MSG(sh("rm l.jsonl") == 0, "%s", err);
+}
+
+/* ---- a slow pipe ---- */
+
+/* Waits for a command to succeed, 20 seconds at most. */
+static void wait_for(const char *command)
+{
+    const double start = check_seconds();
+    while (sh("%s", command) != 0 && check_seconds() - start < 20)
+        usleep(10000);
+    CHECK_MSG(sh("%s", command) == 0, "waited for '%s': %s", command, err);
+}
+
+static void write_bytes(int fd, const char *text, size_t bytes)
+{
+    CHECK(write(fd, text, bytes) == (ssize_t)bytes);
+}
+
+/* Requests run and end while the writer of the pipe pauses, also within a line; so does the
+ * progress, and SIGTERM is obeyed while nothing runs. */
+static void test_slow_pipe(void)
+{
+    static const char first[] = "{\"id\":1,\"tokens\":[5]," SHORT "}\n",
+                      second[] = "{\"id\":2,\"tokens\":[6]," SHORT "}\n";
+    const char *const arguments[] = {"spillway", "batch",      "m",        "--input", "slow",
+                                     "--output", "p",          "--device", "cpu",     "--threads",
+                                     "1",        "--progress", "always",   NULL};
+    int null = open("/dev/null", O_WRONLY), status = -1;
+    char path[128], log[128], kept[128];
+    CHECK(sh("mkfifo slow") == 0);
+    snprintf(path, sizeof path, "%s/slow", folder);
+    snprintf(log, sizeof log, "%s/err", folder);
+    snprintf(kept, sizeof kept, "%s/err.pipe", folder);
+    pid_t child = start(null, arguments);
+    close(null);
+    int fd = open(path, O_WRONLY); /* returns when the command has opened the pipe */
+    CHECK(rename(log, kept) == 0); /* sh empties err */
+    write_bytes(fd, first, strlen(first));
+    wait_for("test \"$(wc -l <p)\" = 1");
+    write_bytes(fd, second, 20);
+    wait_for("grep -q '1 items done, 0 running' err.pipe");
+    write_bytes(fd, second + 20, strlen(second) - 20);
+    wait_for("test \"$(wc -l <p)\" = 2");
+    check_kill(child, SIGTERM);
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM, "status %x", status);
+    close(fd);
+    CHECK(check_results("p", NULL, 0) == 2);
+}
+
+/* ---- log-probabilities of a prompt ---- */
+
+#define ECHO_BODY(tokens, keys)                                                                    \
+    "{\"custom_id\":\"e\",\"url\":\"/v1/completions\",\"body\":{\"prompt\":" tokens                \
+    ",\"max_tokens\":1,\"temperature\":0,\"logprobs\":2" keys "}}\n"
+
+/* "logprobs" of the only choice of the only line. */
+static json_t *logprobs_of(const char *output)
+{
+    json_t *all = results_of(output), *choices = NULL, *found = NULL;
+    json_unpack(all, "{s:{s:{s:{s:o}}}}", "\"e\"", "response", "body", "choices", &choices);
+    found = json_incref(json_object_get(json_array_get(choices, 0), "logprobs"));
+    CHECK(found);
+    json_decref(all);
+    return found;
+}
+
+/* With "echo", what stands before each token of the prompt is scored as `score` and as shorter
+ * prompts score it. */
+static void test_echo(void)
+{
+    double likelihood = NAN, sum = 0;
+    write_text("echo.jsonl", ECHO_BODY("[5,6,7,80,9]", ",\"echo\":true"));
+    CHECK_MSG(batch("echo.jsonl", "echo", "") == 0, "%s", err);
+    json_t *with = logprobs_of("echo"), *list = json_object_get(with, "token_logprobs"),
+           *top = json_object_get(with, "top_logprobs");
+    CHECK(json_array_size(list) == 6 && json_array_size(top) == 6);
+    CHECK(json_is_null(json_array_get(list, 0)) && json_is_null(json_array_get(top, 0)));
+    for (size_t i = 1; i < 5; i++)
+        sum += json_real_value(json_array_get(list, i));
+    CHECK(sh("echo 5,6,7,80,9 >ids; \"$S\" score m --token-ids ids --json " RUN) == 0);
+    json_t *score = json_loads(out, 0, NULL);
+    CHECK(json_unpack(score, "{s:F}", "log_likelihood", &likelihood) == 0);
+    CHECK_MSG(fabs(sum - likelihood) < 1e-12, "%.17g, score %.17g", sum, likelihood);
+    json_decref(score);
+    write_text("before.jsonl", ECHO_BODY("[5,6,7]", ""));
+    CHECK_MSG(batch("before.jsonl", "before", "") == 0, "%s", err);
+    json_t *before = logprobs_of("before"), *names = json_array_get(top, 3),
+           *others = json_array_get(json_object_get(before, "top_logprobs"), 0), *value;
+    const char *name;
+    CHECK(json_object_size(others) == 2 && json_object_size(names) >= 2);
+    json_object_foreach(others, name, value)
+        CHECK_MSG(json_equal(value, json_object_get(names, name)), "%s", name);
+    json_decref(before);
+    json_decref(with);
 }
 
 /* ---- shards ---- */
@@ -372,16 +524,21 @@ int main(int argc, char **argv)
     test_torn_lines(check_stride(argc, argv, 40));
     test_damaged_state();
     test_outputs_of_others();
-    test_unwritable_folder();
+    test_refused_leaves_nothing();
+    check_unwritable_folder(&job);
     test_two_processes();
-    test_full_disk();
+    check_short_files(&job);
+    check_small_drives(&job);
     test_differences();
     test_changed_file();
     test_corrected_lines();
     test_retry();
     test_ids();
     test_odd_inputs();
+    test_hostile_lines();
     test_long_line();
+    test_slow_pipe();
+    test_echo();
     test_shards();
     json_decref(whole);
     sh("rm -rf %s", folder);

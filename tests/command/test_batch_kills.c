@@ -1,37 +1,28 @@
 /* `spillway batch` that is ended from outside, at any moment: every item has one answer in the end,
  * the one that it has without neighbours and interruptions. An argument: how often it is ended. */
-#include "tests/command/batch_files.h"
 #include "tests/command/command_json.h"
+#include "tests/command/disturbed_job.h"
 
 #define ITEMS 40
 
-static json_t *whole;  /* every answer */
-static double seconds; /* of a run that nobody ends */
+static json_t *whole; /* every answer */
 
-static pid_t start_batch(const char *input, const char *output)
+static size_t check(const char *output)
 {
-    const char *const arguments[] = {
-        "spillway", "batch",     "m", "--input",    input,   "--output",   output, "--device",
-        "cpu",      "--threads", "1", "--progress", "never", "--sessions", "4",    NULL};
-    int null = open("/dev/null", O_WRONLY);
-    pid_t child = start(null, arguments);
-    close(null);
-    return child;
+    return check_results(output, whole, 0);
 }
 
-static int end_of(pid_t child)
-{
-    int status = -1;
-    CHECK(waitpid(child, &status, 0) == child);
-    return status;
-}
+static struct job job = {.before = "batch m --input in.jsonl --output",
+                         .after = RUN " --sessions 4",
+                         .n_items = ITEMS,
+                         .check = check};
 
 static void run_undisturbed(uint64_t seed)
 {
     add_items("in.jsonl", seed, 1, ITEMS);
     double start = check_seconds();
     CHECK_MSG(batch("in.jsonl", "whole", "--sessions 4") == 0, "%s", err);
-    seconds = check_seconds() - start;
+    job.seconds = check_seconds() - start;
     whole = results_of("whole");
     CHECK(check_results("whole", NULL, 0) == ITEMS);
 }
@@ -82,49 +73,6 @@ static void test_alone(void)
             check_alone(i);
 }
 
-/* ---- killed ---- */
-
-static void test_kills(uint64_t *random, int kills)
-{
-    size_t n_before = 0;
-    int n_finished = 0, n_kept = 0, n_terminated = 0;
-    double slowest = 0;
-    for (int i = 0; i < kills; i++) {
-        bool terminates = check_range(random, 0, 3) == 0;
-        pid_t child = start_batch("in.jsonl", "k");
-        usleep((useconds_t)(1e6 * seconds * (double)check_range(random, 0, 1000) / 1000));
-        double start = check_seconds();
-        check_kill(child, terminates ? SIGTERM : SIGKILL);
-        int status = end_of(child);
-        double took = check_seconds() - start;
-        slowest = terminates && took > slowest ? took : slowest;
-        n_terminated += terminates;
-        size_t n = check_results("k", whole, 0);
-        CHECK_MSG(n >= n_before, "%zu answers, %zu before", n, n_before);
-        n_before = n;
-        n_kept += sh("grep -q answers k.state") == 0;
-        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-            CHECK(n == ITEMS);
-            n_finished++;
-            n_before = 0;
-            remove_job("k");
-        } else {
-            CHECK_MSG(
-                (WIFSIGNALED(status) && WTERMSIG(status) == (terminates ? SIGTERM : SIGKILL)) ||
-                    (terminates && WEXITSTATUS(status) == 128 + SIGTERM),
-                "status %x", status);
-        }
-    }
-    CHECK_MSG(batch("in.jsonl", "k", "") == 0, "%s", err);
-    CHECK(check_results("k", whole, 0) == ITEMS);
-    CHECK(slowest < 30);
-    fprintf(stderr,
-            "%d ends, %d by SIGTERM (the slowest took %.2f s), %d finished jobs, tokens under way "
-            "in %d states\n",
-            kills, n_terminated, slowest, n_finished, n_kept);
-    remove_job("k");
-}
-
 /* ---- tokens under way ---- */
 
 static json_t *last_state(void)
@@ -133,16 +81,13 @@ static json_t *last_state(void)
     return json_loads(out, 0, NULL);
 }
 
+static const struct job long_job = {.before = "batch m --input long.jsonl --output", .after = RUN};
+
 /* Ends a job of one long answer with SIGTERM. The number of tokens that its state has. */
 static size_t terminate(double after)
 {
     remove_job("t");
-    const char *const arguments[] = {"spillway", "batch",      "m",        "--input", "long.jsonl",
-                                     "--output", "t",          "--device", "cpu",     "--threads",
-                                     "1",        "--progress", "never",    NULL};
-    int null = open("/dev/null", O_WRONLY);
-    pid_t child = start(null, arguments);
-    close(null);
+    pid_t child = start_job(&long_job, "t");
     usleep((useconds_t)(after * 1e6));
     check_kill(child, SIGTERM);
     end_of(child);
@@ -206,7 +151,8 @@ static void test_silent_pipe(void)
 {
     char path[128];
     CHECK(sh("mkfifo pipe") == 0);
-    pid_t child = start_batch("pipe", "p");
+    const struct job silent = {.before = "batch m --input pipe --output", .after = RUN};
+    pid_t child = start_job(&silent, "p");
     snprintf(path, sizeof path, "%s/pipe", folder);
     int fd = open(path, O_WRONLY);
     CHECK(fd >= 0 && write(fd, "{\"id\":1,\"tokens\":[5]}\n", 23) == 23);
@@ -230,8 +176,8 @@ static void test_growing_input(void)
     CHECK(sh("head -n 30 all >in.jsonl") == 0); /* the line is complete now */
     CHECK_MSG(batch("in.jsonl", "g", "") == 0, "%s", err);
     CHECK(check_results("g", whole, 0) == 30);
-    pid_t child = start_batch("in.jsonl", "g2");
-    usleep((useconds_t)(seconds * 2e5));
+    pid_t child = start_job(&job, "g2");
+    usleep((useconds_t)(job.seconds * 2e5));
     CHECK(sh("cp all in.jsonl") == 0); /* in place: the run that reads it finds more lines */
     int status = end_of(child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -250,7 +196,7 @@ int main(int argc, char **argv)
     run_undisturbed(seed);
     test_alone();
     test_tokens_under_way();
-    test_kills(&random, argc > 1 ? atoi(argv[1]) : check_amount(40));
+    check_kills(&job, &random, kills_of(argc, argv, 200, 10));
     test_silent_pipe();
     test_growing_input();
     json_decref(whole);

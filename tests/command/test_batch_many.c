@@ -7,16 +7,20 @@
 
 #include <math.h>
 
-enum { VOCAB = 64, MOST_NEW = 24 };
+enum { VOCAB = 64, MOST_NEW = 24, MOST_ITEMS = 1000 };
 
-static uint64_t n_tokens; /* of the prompts that were written */
+static uint64_t n_tokens;              /* of the prompts that were written */
+static size_t lengths[MOST_ITEMS + 1]; /* of the prompt of each item */
+static int n_new[MOST_ITEMS + 1];      /* tokens of its answer */
 
-/* An item with `n` tokens, the first of which are `shared`. */
-static void add_item(FILE *file, uint64_t *random, int number, size_t n, const int *shared,
-                     size_t n_shared)
+/* An item with `n` tokens, the first of which are `shared`, and `most` tokens to answer. */
+static void add_item(FILE *file, uint64_t *random, int number, size_t n, int most,
+                     const int *shared, size_t n_shared)
 {
+    lengths[number] = n;
+    n_new[number] = most;
     fprintf(file, "{\"id\":%d,\"ignore_eos\":true,\"max_new_tokens\":%d,\"tokens\":[", number,
-            (int)check_range(random, 1, MOST_NEW));
+            n_new[number]);
     for (size_t i = 0; i < n; i++)
         fprintf(file, "%s%d", i ? "," : "",
                 i < n_shared ? shared[i] : (int)check_range(random, 3, VOCAB - 1));
@@ -35,20 +39,27 @@ static FILE *open_items(const char *name)
 }
 
 /* Items start in the order of the input. So whenever one ends, those before it have ended or run:
- * fewer than there are sessions have not ended. */
+ * fewer than there are sessions have not ended. One that is neither longer nor has as many tokens
+ * to answer has ended: it would have waited for an item behind it. */
 static void check_order(const char *output, int n, long long sessions)
 {
     char path[256], *line = NULL, *ended = calloc((size_t)n + 1, 1);
     size_t room = 0;
     int first = 1; /* that has not ended */
+    long long n_compared = 0;
     snprintf(path, sizeof path, "%s/%s", folder, output);
     FILE *file = fopen(path, "r");
     while (file && getline(&line, &room, file) > 0) {
         int id = 0;
         CHECK(sscanf(line, "{\"id\":%d", &id) == 1 && id >= 1 && id <= n && !ended[id]);
         long long n_before = 0;
-        for (int i = first; i < id; i++)
+        for (int i = first; i < id; i++) {
             n_before += !ended[i];
+            n_compared += lengths[i] <= lengths[id] && n_new[i] < n_new[id];
+            CHECK_MSG(ended[i] || lengths[i] > lengths[id] || n_new[i] >= n_new[id],
+                      "item %d of %zu and %d tokens ended after item %d of %zu and %d", i,
+                      lengths[i], n_new[i], id, lengths[id], n_new[id]);
+        }
         CHECK_MSG(n_before < sessions, "item %d has passed %lld of %lld that run", id, n_before,
                   sessions);
         ended[id] = 1;
@@ -56,6 +67,7 @@ static void check_order(const char *output, int n, long long sessions)
             first++;
     }
     CHECK(first == n + 1);
+    fprintf(stderr, "%lld pairs in the same order\n", n_compared);
     free(line);
     free(ended);
     if (file)
@@ -97,7 +109,7 @@ static void write_items(uint64_t *random, int n, size_t longest)
     for (int i = 1; i <= n; i++) {
         double u = (double)check_range(random, 0, 1000000) / 1e6;
         size_t length = i == n - 1 ? longest : (size_t)pow((double)longest, u);
-        add_item(file, random, i, length, NULL, 0);
+        add_item(file, random, i, length, (int)check_range(random, 1, MOST_NEW), NULL, 0);
     }
     fclose(file);
 }
@@ -136,16 +148,31 @@ static void test_many_lengths(uint64_t *random, int n)
     remove_job("o");
 }
 
-/* Tokens that all prompts begin with are computed once, in whole tiles of 128. */
+/* Long items under a budget of two, each longer than all before it: they end in the order of the
+ * input, so none has waited for an item behind it. */
+static void test_order(uint64_t *random)
+{
+    enum { N = 24, LENGTH = 1500 };
+    FILE *file = open_items("i.jsonl");
+    for (int i = 1; i <= N; i++)
+        add_item(file, random, i, LENGTH + (size_t)i, 8, NULL, 0);
+    fclose(file);
+    run_items(N, least_budget("t", LENGTH + N + 8, 2, 256), 256);
+    CHECK(sh("grep -o '^{\"id\":[0-9]*' o | grep -o '[0-9]*' >order && seq %d | cmp - order", N) ==
+          0);
+    remove_job("o");
+}
+
+/* Tokens that all prompts begin with are computed once, although all that run end together. */
 static void test_shared_instruction(uint64_t *random, int n)
 {
-    enum { SHARED = 1000, TILES = SHARED / 128 * 128 };
+    enum { SHARED = 1000 };
     int shared[SHARED];
     for (int i = 0; i < SHARED; i++)
         shared[i] = (int)check_range(random, 3, VOCAB - 1);
     FILE *file = open_items("i.jsonl");
     for (int i = 1; i <= n; i++)
-        add_item(file, random, i, SHARED + check_range(random, 1, 300), shared, SHARED);
+        add_item(file, random, i, SHARED + check_range(random, 1, 300), 8, shared, SHARED);
     fclose(file);
     CHECK_MSG(sh("\"$S\" batch t --input i.jsonl --output o --report r.json --sessions 8 " RUN) ==
                   0,
@@ -153,7 +180,7 @@ static void test_shared_instruction(uint64_t *random, int n)
     json_t *report = parse_file("r.json");
     check_report(report, n, 0);
     long long reused = number(report, "prefix.n_tokens_reused");
-    CHECK_MSG(reused >= (long long)(n - 1) * TILES && reused < (long long)(n - 1) * (TILES + 128),
+    CHECK_MSG(reused >= (long long)(n - 1) * SHARED && reused < (long long)(n - 1) * (SHARED + 1),
               "%lld tokens were not computed", reused);
     json_decref(report);
     check_some_alone(random, n);
@@ -171,7 +198,9 @@ int main(int argc, char **argv)
     command_limits();
     snprintf(path, sizeof path, "%s/t", folder);
     tiny_model_write(&model, path);
-    test_many_lengths(&random, argc > 1 ? atoi(argv[1]) : 80);
+    test_many_lengths(&random,
+                      argc > 1 ? (int)spw_min_u64((uint64_t)atoi(argv[1]), MOST_ITEMS) : 80);
+    test_order(&random);
     test_shared_instruction(&random, 40);
     sh("rm -rf %s", folder);
     return check_done();

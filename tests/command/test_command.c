@@ -101,7 +101,7 @@ static void test_refusals(void)
         {"generate m --prompt-file m", "m: Is a directory"},
         {"generate m --prompt-file /dev/null", "/dev/null: found an empty text"},
         {"generate missing --prompt x", "missing/config.json"},
-        {"generate m/config.json --prompt x", "m/config.json: found a file, expected a Hugging"},
+        {"generate m/config.json --prompt x", "m/config.json: found a file that is not GGUF"},
         {"generate lfs1 --prompt x", "lfs1/model.safetensors: found a git-lfs pointer, expected"},
         {"generate lfs2 --prompt x", "lfs2/tokenizer.json: found a git-lfs pointer, expected"},
         {"plan lfs3 --context 9", "lfs3/config.json: found a git-lfs pointer, expected"},
@@ -171,7 +171,7 @@ static void test_refusals(void)
          "--report and --dump-logits: found a for both, expected two files"},
         {"generate m --prompt x --save a --report a", "--save and --report: found a for both"},
         {"generate fewer --prompt x",
-         "tensor model.layers.2.input_layernorm.weight: found it, but config.json (model_type "
+         "tensor model.layers.2.input_layernorm.weight: found it, but the config (model_type "
          "llama, 2 layers) does not call for it"},
         {"plan unbiased --context 9", "tensor model.layers.0.mlp.down_proj.bias: found it, but"},
         {"generate m --prompt x --report $(printf '%0300d' 7)", "File name too long"},
@@ -303,7 +303,7 @@ static void test_tools(void)
     CHECK((long long)json_array_size(json_object_get(j, "tensors")) == number(j, "n_tensors"));
     json_decref(j);
     CHECK(!*err && sh("\"$S\" inspect unbiased") == 0 && strstr(out, "positions"));
-    CHECK_MSG(strstr(err, "spillway: this folder cannot be run: ") && strstr(err, "_proj.bias"),
+    CHECK_MSG(strstr(err, "spillway: this model cannot be run: ") && strstr(err, "_proj.bias"),
               "%s", err);
     CHECK(sh("mv m/tokenizer.json .; \"$S\" inspect m") == 0 && strstr(out, "tokenizer   none"));
     CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3") == 0);

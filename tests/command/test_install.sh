@@ -18,6 +18,9 @@ warnings=(-Wall -Wextra -Wpedantic -Werror)
 "$cxx" -std=c++17 "${warnings[@]}" -x c++ $source -x none "${static[@]}" -o "$place/cxx"
 "$cc" -std=c17 "${warnings[@]}" $source "${shared[@]}" -Wl,-rpath,"$(dirname "$pc")" -o "$place/shared"
 
+# The instructions of summarize, for users who change a copy of them.
+diff -r tools/command/job/summarize/instructions "$place/second/share/spillway/instructions"
+
 # Each installed header compiles alone, in C and in C++, with nothing but the installed headers. The main one stands
 # on the standard headers and one of plain types.
 read -ra flags <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags spillway)"

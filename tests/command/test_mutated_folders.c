@@ -3,15 +3,10 @@
  * or gives an answer, and leaks nothing. Most useful under sanitizers:
  *
  *   test_mutated_folders [COUNT]      150 folders; SPW_SEED repeats a run */
-#include "model/text/chat_template.h"
-#include "model/text/tokenizer/tokenizer.h"
-#include "tests/batch_run.h"
-#include "tests/engine/model_run.h"
+#include "tests/command/mutated.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
-
-enum { MOST_BYTES = 1 << 20, SECONDS = 60 /* of one folder: else the alarm ends the program */ };
 
 static const char *const goldens[] = {
     "llama_plain",       "llama_f16",      "llama_biases",          "mistral_window",
@@ -19,41 +14,8 @@ static const char *const goldens[] = {
     "gemma3_new_keys",   "gemma3_wrapped", "llama_llama3_old_keys", "llama_mha_tied"};
 static const char *const tokenizers[] = {"gemma", "gpt2", "llama2", "llama3", "metaspace"};
 static const char *const templates[] = {"chat", "filters", "macros", "own_vars"};
-#define PICK(list, seed) list[check_random(seed) % (sizeof(list) / sizeof *(list))]
-
-struct bytes {
-    uint8_t *at; /* [MOST_BYTES] */
-    size_t n;
-};
-
-static bool read_bytes(struct bytes *b, const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    b->n = file ? fread(b->at, 1, MOST_BYTES / 2, file) : 0;
-    if (file)
-        fclose(file);
-    return file != NULL;
-}
-
-static void write_bytes(const struct bytes *b, const char *dir, const char *name)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *file = fopen(path, "wb");
-    CHECK(file && fwrite(b->at, 1, b->n, file) == b->n && !fclose(file));
-}
 
 /* ---- damage ---- */
-
-/* Puts `text` in the place of [at, at + gone). */
-static void replace(struct bytes *b, size_t at, size_t gone, const char *text, size_t n)
-{
-    if (b->n - gone + n > MOST_BYTES)
-        return;
-    memmove(b->at + at + n, b->at + at + gone, b->n - at - gone);
-    memcpy(b->at + at, text, n);
-    b->n = b->n - gone + n;
-}
 
 /* The value after a colon at or after a random place of [from, to): until a comma or a bracket. */
 static void change_value(struct bytes *b, size_t from, size_t to, uint64_t *seed)
@@ -135,12 +97,6 @@ static void add_key(struct bytes *b, size_t from, size_t to, uint64_t *seed)
         replace(b, (size_t)(brace - b->at) + 1, 0, key, strlen(key));
 }
 
-static void change_bytes(struct bytes *b, size_t from, size_t to, uint64_t *seed)
-{
-    for (uint64_t n = check_range(seed, 1, 4); n > 0; n--)
-        b->at[from + check_random(seed) % (to - from)] = (uint8_t)check_random(seed);
-}
-
 static void damage(struct bytes *b, size_t from, size_t to, uint64_t *seed)
 {
     if (to <= from + 1)
@@ -202,12 +158,6 @@ static void damage_weights(struct bytes *b, uint64_t *seed)
 
 /* ---- the library's result ---- */
 
-static void check_refusal(int rc, const struct spw_error *err, const char *what)
-{
-    CHECK_MSG(rc == 0 || (rc < 0 && err->text[0] && !strchr(err->text, '\n')), "%s: %d: '%s'", what,
-              rc, err->text);
-}
-
 static int use_tokenizer(const char *dir, struct spw_tokenizer **t)
 {
     static const char text[] = "The h\xc3\xa9llo of 1234 <s>worlds\n\n  </s>";
@@ -243,26 +193,6 @@ static void use_template(const char *dir)
     check_refusal(spw_chat_template_render(t, &q, &text, &bytes, &err), &err, "render");
     spw_free(text);
     spw_chat_template_close(t);
-}
-
-/* True: it gave an answer. */
-static bool use_model(const char *dir, const struct spw_tokenizer *tokenizer)
-{
-    static const int32_t prompt[] = {5, 9, 14, 3, 8, 21, 33, 40, 17, 6, 5, 9, 14, 3, 8, 21, 33, 40};
-    struct spw_options o = {.backend = TEST_BACKEND, .context = 32, .threads = 1};
-    struct spw_engine *e = NULL;
-    struct spw_error err = {0};
-    int rc = spw_engine_open(&e, dir, &o, &err);
-    check_refusal(rc, &err, "engine");
-    if (rc)
-        return false;
-    struct spw_request request = {.prompt = prompt, .n_prompt = 18, .max_new_tokens = 3};
-    struct spw_result result;
-    rc = batch_run(e, tokenizer, &request, 1, &result, NULL, &err);
-    check_refusal(rc, &err, "generate");
-    spw_result_free(&result);
-    spw_engine_close(e);
-    return rc == 0;
 }
 
 static void copy(struct bytes *b, const char *path, const char *dir, const char *name, bool harm,

@@ -531,11 +531,34 @@ static void warp_mma(struct fiber *lanes)
     }
 }
 
+static void warp_mma_s8(struct fiber *lanes)
+{
+    int8_t a[16][32], b[8][32];
+    for (int lane = 0; lane < WARP; lane++) {
+        const auto *m = (const struct spw_simt_mma_s8 *)(uintptr_t)lanes[lane].value;
+        int g = lane / 4, t = lane % 4;
+        for (int r = 0; r < 4; r++)
+            memcpy(&a[g + r % 2 * 8][4 * t + r / 2 * 16], &m->a[r], 4);
+        for (int r = 0; r < 2; r++)
+            memcpy(&b[g][4 * t + r * 16], &m->b[r], 4);
+    }
+    for (int lane = 0; lane < WARP; lane++) {
+        const auto *m = (const struct spw_simt_mma_s8 *)(uintptr_t)lanes[lane].value;
+        for (int r = 0; r < 4; r++) {
+            const int8_t *row = a[lane / 4 + r / 2 * 8], *col = b[lane % 4 * 2 + r % 2];
+            for (int k = 0; k < 32; k++)
+                m->d[r] += row[k] * col[k];
+        }
+    }
+}
+
 static void warp_results(struct fiber *lanes, const struct gathering *g)
 {
     uint64_t ballot = 0;
     if (g->op == SPW_SIMT_MMA)
         warp_mma(lanes);
+    if (g->op == SPW_SIMT_MMA_S8)
+        warp_mma_s8(lanes);
     for (int lane = 0; lane < WARP; lane++)
         if (g->op == SPW_SIMT_BALLOT && g->mask >> lane & 1)
             ballot |= lanes[lane].value << lane;

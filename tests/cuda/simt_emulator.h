@@ -120,11 +120,17 @@ enum spw_simt_op {
     SPW_SIMT_XOR,
     SPW_SIMT_BALLOT,
     SPW_SIMT_MMA,
+    SPW_SIMT_MMA_S8,
 };
 
 struct spw_simt_mma {
     float *d;
     const uint32_t *a, *b;
+};
+
+struct spw_simt_mma_s8 {
+    int *d;
+    uint32_t a[4], b[2];
 };
 
 void __syncthreads(SPW_SIMT_PLACE);
@@ -195,6 +201,19 @@ static inline void spw_mma_bf16(float d[4], const uint32_t a[4], const uint32_t 
 {
     struct spw_simt_mma m = {d, a, b};
     spw_simt_warp(SPW_SIMT_MMA, "spw_mma_bf16", 0xffffffffu, (uintptr_t)&m, 0, 32, file, line);
+}
+
+static inline void spw_mma_s8(int d[4], const uint32_t a[4], const uint32_t b[2], SPW_SIMT_PLACE)
+{
+    struct spw_simt_mma_s8 m = {d, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    spw_simt_warp(SPW_SIMT_MMA_S8, "spw_mma_s8", 0xffffffffu, (uintptr_t)&m, 0, 32, file, line);
+}
+
+static inline void spw_mma_s8_half(int d[4], const uint32_t a[2], uint32_t b, SPW_SIMT_PLACE)
+{
+    struct spw_simt_mma_s8 m = {d, {a[0], a[1], 0, 0}, {b, 0}};
+    spw_simt_warp(SPW_SIMT_MMA_S8, "spw_mma_s8_half", 0xffffffffu, (uintptr_t)&m, 0, 32, file,
+                  line);
 }
 
 /* ---- atomics and fences: other streams run at the same time ---- */

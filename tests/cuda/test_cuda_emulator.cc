@@ -773,6 +773,43 @@ static void test_mma(uint64_t *rng, bool shuffled)
     CHECK(!memcmp(d, want, sizeof d));
 }
 
+__global__ void k_mma_s8(const int8_t *a, const int8_t *b, int *d, bool short_k)
+{
+    spw_grid_wait();
+    int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
+    uint32_t left[4], right[2];
+    int sums[4];
+    for (int i = 0; i < 4; i++) {
+        memcpy(&left[i], a + (g + i % 2 * 8) * 32 + 4 * t + i / 2 * 16, 4);
+        sums[i] = d[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+    }
+    for (int i = 0; i < 2; i++)
+        memcpy(&right[i], b + g * 32 + 4 * t + i * 16, 4);
+    if (short_k)
+        spw_mma_s8_half(sums, left, right[0]);
+    else
+        spw_mma_s8(sums, left, right);
+    for (int i = 0; i < 4; i++)
+        d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
+}
+
+static void test_mma_s8(uint64_t *rng, bool short_k)
+{
+    int8_t a[16 * 32], b[8 * 32]; /* b: column by column */
+    int d[16 * 8], want[16 * 8];
+    for (int i = 0; i < 16 * 32; i++)
+        a[i] = (int8_t)check_random(rng);
+    for (int i = 0; i < 8 * 32; i++)
+        b[i] = (int8_t)check_random(rng);
+    for (int i = 0; i < 16 * 8; i++) {
+        want[i] = d[i] = (int)check_range(rng, 0, 1 << 24);
+        for (int k = 0; k < (short_k ? 16 : 32); k++)
+            want[i] += a[i / 8 * 32 + k] * b[i % 8 * 32 + k];
+    }
+    SPW_LAUNCH(k_mma_s8, 1, LANES, 0, nullptr, a, b, d, short_k);
+    CHECK(!memcmp(d, want, sizeof d));
+}
+
 /* Every f16 there is, and roundings of drawn f32. */
 static void test_half(uint64_t *rng)
 {
@@ -874,6 +911,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < 20; i++)
         test_mma(&rng, false);
     test_mma(&rng, true);
+    test_mma_s8(&rng, false);
+    test_mma_s8(&rng, true);
     test_half(&rng);
     test_indices();
     test_side_by_side();

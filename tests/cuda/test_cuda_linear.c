@@ -153,7 +153,8 @@ static void check_exact(const struct problem *p)
     a.w = p->w;
     a.bias = p->bias;
     a.y = allocate(p->y_bytes, CANARY);
-    a.workspace = aligned_alloc(64, cpu->linear_workspace(a.k) / 64 * 64 + 64);
+    a.workspace =
+        aligned_alloc(64, cpu->linear_workspace(a.k, a.x_dtype, a.w_dtype) / 64 * 64 + 64);
     for (size_t i = 0; i < cpu->linear->n_tasks(&a); i++)
         cpu->linear->run(&a, i, 0);
     CHECK_MSG(!memcmp(a.y, p->y, p->y_bytes), "x %d w %d y %d: m %zu n %zu k %zu, strides %zu %zu",

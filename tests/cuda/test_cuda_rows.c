@@ -140,7 +140,7 @@ static void test_norm(void)
                               .x_stride = stride,
                               .y_stride = stride,
                               .eps = 1e-5f,
-                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
                               .dtype = t};
     CHECK(!spw_norm_cuda(&a, NULL));
     size_t row = draw(0, rows - 1), wide = spw_dtype_bytes(t);
@@ -192,7 +192,7 @@ static void test_norm_residual(void)
                               .x_stride = stride,
                               .y_stride = stride,
                               .eps = 1e-5f,
-                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
                               .dtype = t};
     CHECK(!spw_norm_cuda(&a, NULL));
     a.y = y->gpu, a.residual = h.gpu;
@@ -281,6 +281,7 @@ static struct written steps_on_gpu(const struct rope_problem *p,
 {
     struct written w = written_init(p), unused = written_init(p);
     size_t wide = spw_dtype_bytes(a->dtype);
+    steps_order(a, unused.qkv);
     char *qkv = cuda_copy_of(unused.qkv, bytes_of(&p->qkv), 0);
     for (size_t row = 0; row < a->rows; row++) {
         struct spw_norm_args q = steps_norm(a, qkv, row, 0, a->n_heads, a->q_norm);
@@ -291,6 +292,7 @@ static struct written steps_on_gpu(const struct rope_problem *p,
     cuda_take_back(unused.qkv, qkv, bytes_of(&p->qkv), 0);
     struct spw_rope_append_args rope = *a, append = *a;
     rope.n_heads += a->n_kv_heads;
+    rope.interleaved = false;
     rope.q_norm = rope.k_norm = NULL;
     rope_on_gpu(p, &rope, &unused, a->rows);
     append.qkv = unused.qkv;
@@ -355,7 +357,8 @@ static struct rope_problem rope_draw(bool shared)
               .head_dim = draw(0, 2) ? dims[draw(0, 6)] : 2 * (uint32_t)draw(1, 200),
               .scaling = 1.2f,
               .eps = 1e-5f,
-              .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+              .interleaved = draw(0, 1),
+              .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
               .dtype = draw_dtype(),
               .kv_dtype = types[draw(0, 2)]}};
     struct spw_rope_append_args *a = &p.a;
@@ -390,11 +393,11 @@ static void test_rope_append(bool shared)
     rope_on_gpu(&p, &a, &cut, draw(1, rows));
     bool same = written_same(&p, &once, &want), same_cut = written_same(&p, &once, &cut);
     CHECK_MSG(same && same_cut && rope_matches_cpu(&p, &once),
-              "steps %d calls %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d types "
-              "%s %s",
+              "steps %d calls %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d "
+              "interleaved %d types %s %s",
               same, same_cut, rows, (unsigned long long)a.position, a.n_heads, a.n_kv_heads,
-              a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, spw_dtype_name(a.dtype),
-              spw_dtype_name(a.kv_dtype));
+              a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, a.interleaved,
+              spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
     written_free(&want), written_free(&once), written_free(&cut);
     drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm);
 }

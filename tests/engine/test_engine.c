@@ -16,7 +16,8 @@ enum {
              : RUN_UNDER_ASAN ? 1100
                               : 1500,
     RANDOM_TOKENS = TEST_GPU ? 300 : 700, /* of random models and bundled ones */
-    LEAST = TEST_GPU ? 2 : 8, /* draws; then until nothing is missing, and for some seconds */
+    /* Draws; then until nothing is missing, and for some seconds. */
+    LEAST = TEST_GPU || RUN_UNDER_TSAN ? 2 : 8,
     SECONDS = 15,
     FULL_DRAWS = TEST_GPU         ? (RUN_UNDER_ASAN ? 4 : 12)
                  : RUN_UNDER_TSAN ? 24

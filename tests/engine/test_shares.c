@@ -248,7 +248,7 @@ static void check_sets(const struct spw_plan *p, uint64_t *seed)
 
 /* ---- what a life runs under ---- */
 
-enum { LIVES = RUN_UNDER_TSAN ? 10 : 20 };
+enum { LIVES = RUN_UNDER_TSAN ? 6 : 20 };
 
 /* Memory for fewer sessions than may be open. */
 static void draw_pool(struct spw_options *o, uint64_t *seed)
@@ -351,12 +351,14 @@ struct requests {
 };
 
 /* Of very different lengths: a few are as long as the context. Some begin
- * alike. */
+ * alike. The answers have different lengths too, or all the same. */
 static void draw_requests(struct requests *r, uint32_t vocab, uint64_t *seed)
 {
+    uint64_t same_new = check_random(seed) % 2 ? check_range(seed, 1, 4) : 0;
     for (uint32_t i = 0; i < REQUESTS; i++) {
         uint64_t longest = check_random(seed) % 4 ? 150 : CONTEXT - MOST_NEW;
         uint64_t n = check_range(seed, 1, longest), n_new = check_range(seed, 0, MOST_NEW);
+        n_new = same_new ? same_new : n_new;
         run_ids(r->ids[i], n, vocab, check_random(seed));
         if (i && check_random(seed) % 2)
             memcpy(r->ids[i], r->ids[i - 1],
@@ -368,7 +370,7 @@ static void draw_requests(struct requests *r, uint32_t vocab, uint64_t *seed)
     }
 }
 
-/* What each request has alone, with all the memory. */
+/* What each request has in a batch of its own, with all the memory. */
 static void run_alone(const char *dir, const struct spw_options *with, const struct requests *r,
                       struct spw_result results[REQUESTS])
 {
@@ -378,7 +380,8 @@ static void run_alone(const char *dir, const struct spw_options *with, const str
                             .precision = with->precision,
                             .residual_window = with->residual_window};
     struct spw_engine *e = run_open(dir, &o);
-    CHECK_MSG(!batch_run(e, NULL, r->list, REQUESTS, results, NULL, &err), "%s", err.text);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        CHECK_MSG(!batch_run(e, NULL, &r->list[i], 1, &results[i], NULL, &err), "%s", err.text);
     spw_engine_close(e);
 }
 
@@ -426,6 +429,7 @@ static uint32_t run_together(struct spw_engine *e, const struct requests *r, uin
     uint32_t most = 0;
     uint64_t id;
     int more = 1;
+    bool taken[REQUESTS] = {0};
     CHECK(!spw_batch_open(&b, e, NULL, &err));
     for (uint32_t i = 0; i < REQUESTS; i++)
         CHECK_MSG(!spw_batch_submit(b, &r->list[i], &id, &err), "%s", err.text);
@@ -443,9 +447,11 @@ static uint32_t run_together(struct spw_engine *e, const struct requests *r, uin
         CHECK(spw_share_fits(&e->plan, spw_engine_open_tiles(e)));
         if (canceled < REQUESTS && spw_batch_result(b, canceled + 1)->finish == SPW_FINISH_NONE)
             CHECK(!spw_batch_cancel(b, canceled + 1));
+        for (uint32_t i = 0; i < REQUESTS; i += 2) /* some go as soon as they can */
+            taken[i] = taken[i] || !spw_batch_take(b, i + 1, &results[i]);
     }
     for (uint32_t i = 0; i < REQUESTS; i++)
-        CHECK(!spw_batch_take(b, i + 1, &results[i]));
+        CHECK(taken[i] || !spw_batch_take(b, i + 1, &results[i]));
     spw_batch_close(b);
     return most;
 }
@@ -467,6 +473,8 @@ static void check_batch(uint64_t seed, uint32_t number, bool disturbed, uint32_t
     static struct requests r;
     struct place p = {.o = {.backend = TEST_BACKEND, .context = CONTEXT, .threads = 1}};
     const struct spw_options *o = &p.o;
+    if (check_random(&seed) % 2)
+        p.o.prefill_chunk = (uint32_t)check_range(&seed, 16, 300);
     const char *dir = p.dir;
     struct spw_result alone[REQUESTS], results[REQUESTS];
     struct spw_backend b = run_backend(true);

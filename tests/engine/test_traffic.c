@@ -99,9 +99,10 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
 
 /* ---- the whole of a generation, by somebody who does not see it ---- */
 
-enum { MOST_REQUESTS = 6 };
+enum { MOST_REQUESTS = 12 };
 
-/* As spillway.h says it: requests of random lengths, more of them than sessions. */
+/* As spillway.h says it: requests of random lengths, more of them than sessions. Or all have the
+ * same lengths, and end and start together. */
 static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
 {
     static int32_t ids[MOST_REQUESTS][1500];
@@ -112,11 +113,16 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     struct spw_plan_request lengths[MOST_REQUESTS] = {{0}};
     struct spw_result results[MOST_REQUESTS];
     size_t n = (size_t)check_range(seed, 1, MOST_REQUESTS);
+    bool waves = check_random(seed) % 2;
     uint64_t moved[SPW_MOVED_COUNT];
     struct spw_error err = {0};
     for (size_t i = 0; i < n; i++) {
         lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, 700),
                                                .max_new_tokens = check_random(seed) % 140};
+        if (waves && i)
+            lengths[i] = lengths[0];
+        else if (waves)
+            lengths[0].max_new_tokens %= 8;
         run_ids(ids[i], lengths[i].n_prompt, vocab, *seed);
         if (i && check_random(seed) % 2) { /* it begins as the one before */
             memcpy(ids[i], ids[i - 1],

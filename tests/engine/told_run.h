@@ -13,7 +13,8 @@ struct told {
     struct spw_traffic_run *run;
     const struct spw_engine *engine;       /* asked how far its rings were, and nothing else */
     struct spw_step_span spans[TOLD_MOST]; /* of the step that is being told */
-    uint32_t n;
+    uint32_t n,
+        n_called; /* spans of the step; of the call, with those that had nothing to compute */
     uint64_t n_dropped;
     bool
         expects; /* a token more of each span of the latest step: transfers for it may have begun */
@@ -57,6 +58,7 @@ static inline void told_span(struct told *t, uint32_t session, uint64_t held, ui
                              uint64_t n_tokens, uint64_t n_logits)
 {
     told_dropped(t);
+    t->n_called++;
     if (held != reused)
         spw_traffic_cut_back(t->run, session, reused);
     if (reused < n_tokens)
@@ -67,10 +69,11 @@ static inline void told_step(struct told *t)
 {
     if (t->n)
         spw_traffic_step(t->run, t->spans, t->n);
+    /* The next step is expected to have all spans of the call. */
     for (uint32_t i = 0; i < t->n; i++)
-        t->expects =
-            (!i || t->expects) && t->spans[i].n_logits && t->spans[i].to < t->plan.info.context;
-    t->n = 0;
+        t->expects = (i ? t->expects : t->n == t->n_called) && t->spans[i].n_logits &&
+                     t->spans[i].to < t->plan.info.context;
+    t->n = t->n_called = 0;
 }
 
 static inline void told_check(struct told *t, struct spw_engine *e, const char *what)

@@ -7,7 +7,10 @@
 #include "tests/engine/persist/pack_run.h"
 #include "tests/engine/walk.h"
 
-enum { N_NEW = 4 }; /* tokens that a batch generates for a request */
+enum {
+    N_NEW = 4,   /* tokens that a batch generates for a request */
+    N_OTHERS = 3 /* most requests of a batch without a session of the walk */
+};
 
 static void decode(struct walk *w)
 {
@@ -325,22 +328,24 @@ static void check_answer(struct walk *w, const struct answer *a)
     }
 }
 
-/* Requests of the walk's sessions, and one that has none. One of them may be canceled, and any step
+/* Requests of the walk's sessions, and some that have none: the first of them, and what runs in its
+ * place afterwards. One of them may be canceled, and any step
  * interrupted and made again. Prompts may wait between their chunks: a step in which others have
  * got a token tells of the interrupt in the next call. */
 static void run_batch(struct walk *w)
 {
     struct spw_batch *b = NULL;
     struct spw_error err = {0};
-    struct answer answers[N_SESSIONS + 1];
-    uint32_t n = 0;
+    struct answer answers[N_SESSIONS + N_OTHERS];
+    uint32_t n = 0, n_others = w->o.sessions - w->n_sessions;
     int rc = 1;
     bool was_ended = false;
     stop_telling(w);
     close_guest(w); /* the request without a session needs its place */
     CHECK_MSG(!spw_batch_open(&b, w->e, NULL, &err), "%s", err.text);
     spw_batch_set_prompt_chunks(b, (uint32_t)draw_one(w, 6));
-    for (uint32_t i = 0; i < w->o.sessions; i++) {
+    n_others += n_others ? (uint32_t)draw_one(w, N_OTHERS - n_others + 1) : 0;
+    for (uint32_t i = 0; i < w->n_sessions + n_others; i++) {
         struct answer *a = &answers[n];
         bool own = i < w->n_sessions;
         if (own && n && draw_one(w, 2))

@@ -54,6 +54,7 @@ int cli_bench(const struct cli_options *o);
 int cli_probe(const struct cli_options *o);
 int cli_chat(const struct cli_options *o);
 int cli_cache(const struct cli_options *o);
+int cli_quantize(const struct cli_options *o);
 int cli_check_kv(const struct cli_options *o);
 
 #endif

@@ -1,7 +1,7 @@
 /* See limits.h. */
+#include "model/source/source.h"
 #include "tools/command/limits.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -308,24 +308,19 @@ static int read_file(const char *path, uint32_t threads, uint64_t *bytes)
     return rc;
 }
 
-int cli_read_weights(const char *folder, uint32_t threads, double *seconds, uint64_t *bytes)
+int cli_read_weights(const char *model, uint32_t threads, double *seconds, uint64_t *bytes)
 {
-    static const char suffix[] = ".safetensors";
-    DIR *dir = opendir(folder);
-    if (!dir)
-        return -errno;
-    int rc = 0;
+    struct spw_source *source = NULL;
+    struct spw_tensors *weights = NULL;
+    int rc = spw_source_open(&source, model, NULL);
+    if (rc == 0)
+        rc = source->ops->tensors(source, &weights, NULL);
     double start = cli_now_seconds();
     *bytes = 0;
-    for (const struct dirent *entry = readdir(dir); entry && rc == 0; entry = readdir(dir)) {
-        char path[4096];
-        size_t n = strlen(entry->d_name);
-        if (n < sizeof suffix || strcmp(entry->d_name + n - (sizeof suffix - 1), suffix) != 0)
-            continue;
-        if (snprintf(path, sizeof path, "%s/%s", folder, entry->d_name) < (int)sizeof path)
-            rc = read_file(path, threads, bytes);
-    }
+    for (uint32_t i = 0; rc == 0 && i < spw_tensors_n_files(weights); i++)
+        rc = read_file(spw_tensors_path(weights, i), threads, bytes);
     *seconds = cli_now_seconds() - start;
-    closedir(dir);
+    spw_tensors_close(weights);
+    spw_source_close(source);
     return rc;
 }

@@ -50,8 +50,8 @@ static inline const struct spw_drive *cli_limits_drive(const struct cli_limits *
 json_t *cli_prediction_json(const struct spw_prediction *prediction);
 /* "2026-11-21 04:05 UTC" */
 const char *cli_format_date(char buffer[32], int64_t seconds);
-/* Reads every byte of the folder's weight files once with read calls, on `threads` threads, and
+/* Reads every byte of the model's weight files once with read calls, on `threads` threads, and
  * measures the time: the limit of the page cache. 0 or -errno. */
-int cli_read_weights(const char *folder, uint32_t threads, double *seconds, uint64_t *bytes);
+int cli_read_weights(const char *model, uint32_t threads, double *seconds, uint64_t *bytes);
 
 #endif

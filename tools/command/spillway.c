@@ -18,10 +18,9 @@ static int cli_complete(const struct cli_options *o)
 
 const struct cli_command cli_commands[] = {
     {"generate", CLI_GENERATE, "MODEL", "continue a text, or many together",
-     "Continues a text with the model in folder MODEL (config.json, *.safetensors,\n"
-     "tokenizer.json). The KV cache fills --device-memory first, then --host-memory,\n"
-     "then --disk-memory. Where it lies never changes the answer. The text goes to\n"
-     "stdout while it is generated.",
+     "Continues a text with MODEL, a Hugging Face folder or a GGUF file. The KV cache\n"
+     "fills --device-memory first, then --host-memory, then --disk-memory. Where it lies\n"
+     "never changes the answer. The text goes to stdout while it is generated.",
      "spillway generate MODEL --prompt 'Once upon a time'\n"
      "spillway generate MODEL --prompt-file book.txt --device-memory 1GiB --report r.json\n"
      "spillway generate MODEL --prompt-file - --temperature 0.8 --seed 7 < notes.txt\n"
@@ -30,16 +29,16 @@ const struct cli_command cli_commands[] = {
      "spillway generate MODEL --resume run.spw --save run.spw >> answer.txt",
      cli_generate},
     {"chat", CLI_CHAT, "MODEL", "a conversation in the terminal, or one answer for a script",
-     "Talks with the model in folder MODEL through the chat template of that folder. A\n"
-     "turn computes only its new tokens. Ctrl-C ends the answer, /help lists the\n"
-     "commands. With --messages the command writes one answer to stdout and ends.",
+     "Talks with MODEL through its own chat template. A turn computes only its new\n"
+     "tokens. Ctrl-C ends the answer, /help lists the commands. With --messages the\n"
+     "command writes one answer to stdout and ends.",
      "spillway chat MODEL --system 'You answer in one sentence.'\n"
      "spillway chat MODEL --context 100000 --device-memory 8GiB --disk /mnt/scratch\n"
      "spillway chat MODEL --messages conversation.json > answer.txt",
      cli_chat},
     {"batch", CLI_BATCH, "MODEL|OUTPUT...",
      "a file of prompts, each answered once; goes on after a kill",
-     "Answers the lines of --input with the model in folder MODEL, many side by side, and\n"
+     "Answers the lines of --input with MODEL, many side by side, and\n"
      "writes one line for each to --output. The lines are those of OpenAI's batch files,\n"
      "or shorter ones. If the command is interrupted or killed, the same command\n"
      "continues: no answer is lost, and none is written twice. With --status the operands\n"
@@ -50,7 +49,7 @@ const struct cli_command cli_commands[] = {
      cli_batch},
     {"summarize", CLI_SUMMARIZE, "MODEL PATH...",
      "a summary of each document; goes on after a kill",
-     "Summarizes documents with the model in folder MODEL, many side by side: files, all\n"
+     "Summarizes documents with MODEL, many side by side: files, all\n"
      "files of folders, patterns, JSONL files. A document that the model's context and\n"
      "the budgets hold is read as a whole; a longer one in parts, whose summaries are\n"
      "merged. If the command is interrupted or killed, the same command continues: no\n"
@@ -73,7 +72,7 @@ const struct cli_command cli_commands[] = {
      "spillway plan MODEL --context 200000 --device-memory 4GiB\n"
      "spillway plan MODEL --prompt-file book.txt --device-memory 64MiB --json",
      cli_plan},
-    {"inspect", CLI_INSPECT, "[MODEL]", "facts about a model folder, or about this machine",
+    {"inspect", CLI_INSPECT, "[MODEL]", "facts about a model, or about this machine",
      "Shows the shape of the model, its tensors and their bytes, its tokenizer, and the\n"
      "bytes that a token of context takes. Shows for each layer which cache a run with\n"
      "the same options would use, and why. With --topology it shows this machine\n"
@@ -120,6 +119,14 @@ const struct cli_command cli_commands[] = {
      "the probability of its second.",
      "spillway check-kv MODEL\nspillway check-kv MODEL --kv-dtype int4 --redo --json",
      cli_check_kv},
+    {"quantize", CLI_QUANTIZE, "MODEL OUT.gguf", "a model folder as a quantized GGUF file",
+     "Writes the model in folder MODEL (F32, F16 or BF16) to the GGUF file OUT.gguf, with\n"
+     "matrices of --type, its tokenizer and its chat template. Shows the type, the bytes\n"
+     "and the error of each tensor. An old OUT.gguf stays unchanged until the new file is\n"
+     "complete, and is then replaced.",
+     "spillway quantize MODEL model-q8_0.gguf --type q8_0\n"
+     "spillway quantize MODEL model-q4_0.gguf --type q4_0 --json > errors.json",
+     cli_quantize},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
      "Prints a completion script for SHELL: bash, zsh or fish.",
      "spillway completion bash > ~/.local/share/bash-completion/completions/spillway\n"
@@ -210,8 +217,8 @@ static int run(int argc, char **argv)
         return refuse_command(name);
     struct cli_options options;
     int code = cli_parse(&options, command, argc - 1, argv + 1);
-    if (command->bit &
-        (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH | CLI_BATCH | CLI_SUMMARIZE))
+    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_BENCH | CLI_BATCH |
+                        CLI_SUMMARIZE | CLI_QUANTIZE))
         cli_catch_interrupt();
     if (options.quiet)
         options.progress = CLI_PROGRESS_NEVER;

@@ -45,7 +45,7 @@ struct spw_linear_part {
 /* Whole tiles of 4. */
 static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
 {
-    size_t row_bytes = a->k * spw_dtype_bytes(a->w_dtype);
+    size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
     size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / 4 * 4;
     return cols < 4 ? 4 : (size_t)spw_min_u64(cols, SPW_LINEAR_COL_BLOCK);
 }
@@ -88,6 +88,39 @@ SIMD_FN void spw_linear_store_f32(float *y, const float *sums, const float *bias
     }
 }
 
+typedef float spw_linear_f4 __attribute__((vector_size(16)));
+typedef uint32_t spw_linear_u4 __attribute__((vector_size(16)));
+typedef uint16_t spw_linear_h4 __attribute__((vector_size(8)));
+
+/* spw_f32_to_bf16 of four. */
+SIMD_FN spw_linear_u4 spw_linear_round4(spw_linear_f4 x)
+{
+    const spw_linear_u4 bits = (spw_linear_u4)x, is_number = (spw_linear_u4)(x == x);
+    const spw_linear_u4 rounded = bits + 0x7fffu + (bits >> 16 & 1);
+    return ((rounded & is_number) | ((bits | 0x400000u) & ~is_number)) >> 16;
+}
+
+/* As below, for the four columns of a tile: so few that a compiler makes no vectors of them. */
+SIMD_FN void spw_linear_store4_bf16(uint16_t *y, const float *sums, const float *bias,
+                                    const uint16_t *residual)
+{
+    spw_linear_f4 v, b;
+    spw_linear_h4 h;
+    memcpy(&v, sums, sizeof v);
+    if (bias) {
+        memcpy(&b, bias, sizeof b);
+        v += b;
+    }
+    spw_linear_u4 bits = spw_linear_round4(v);
+    if (residual) {
+        memcpy(&h, residual, sizeof h);
+        const spw_linear_u4 r = __builtin_convertvector(h, spw_linear_u4);
+        bits = spw_linear_round4((spw_linear_f4)(r << 16) + (spw_linear_f4)(bits << 16));
+    }
+    h = __builtin_convertvector(bits, spw_linear_h4);
+    memcpy(y, &h, sizeof h);
+}
+
 SIMD_FN void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *bias,
                                    const uint16_t *residual, size_t n)
 {
@@ -109,8 +142,12 @@ SIMD_FN void spw_linear_store(const struct spw_linear_args *a, size_t row, size_
         spw_linear_store_f32((float *)a->y + at, sums, bias, residual ? residual + at : NULL, n);
     } else {
         const uint16_t *residual = a->residual;
-        spw_linear_store_bf16((uint16_t *)a->y + at, sums, bias, residual ? residual + at : NULL,
-                              n);
+        if (n == 4)
+            spw_linear_store4_bf16((uint16_t *)a->y + at, sums, bias,
+                                   residual ? residual + at : NULL);
+        else
+            spw_linear_store_bf16((uint16_t *)a->y + at, sums, bias,
+                                  residual ? residual + at : NULL, n);
     }
 }
 

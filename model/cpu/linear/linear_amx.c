@@ -48,15 +48,16 @@ static struct layout layout_of(size_t k)
     return l;
 }
 
-/* The AVX-512 kernel divides the same workspace into shares of its own size. */
-size_t spw_linear_workspace_amx(size_t k)
+static bool is_ours(enum spw_dtype x, enum spw_dtype w)
 {
-    return (size_t)spw_max_u64(layout_of(k).bytes, spw_linear_workspace_avx512bf16(k));
+    return x == SPW_DTYPE_BF16 && w == SPW_DTYPE_BF16;
 }
 
-static bool is_ours(const struct spw_linear_args *a)
+/* The AVX-512 kernel divides the same workspace into shares of its own size. */
+size_t spw_linear_workspace_amx(size_t k, enum spw_dtype x, enum spw_dtype w)
 {
-    return a->x_dtype == SPW_DTYPE_BF16;
+    const size_t other = spw_linear_workspace_avx512bf16(k, x, w);
+    return (size_t)spw_max_u64(is_ours(x, w) ? layout_of(k).bytes : 0, other);
 }
 
 static size_t cols_per_task(const struct spw_linear_args *a)
@@ -70,7 +71,7 @@ static size_t cols_per_task(const struct spw_linear_args *a)
 static size_t n_tasks(const void *args)
 {
     const struct spw_linear_args *a = args;
-    if (!is_ours(a))
+    if (!is_ours(a->x_dtype, a->w_dtype))
         return spw_linear_kernel_avx512bf16.n_tasks(a);
     return (size_t)(spw_div_up(a->m, layout_of(a->k).rows) * spw_div_up(a->n, cols_per_task(a)));
 }
@@ -291,7 +292,7 @@ static void run_columns(const struct work *w)
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-    if (!is_ours(a)) {
+    if (!is_ours(a->x_dtype, a->w_dtype)) {
         spw_linear_kernel_avx512bf16.run(a, task, worker);
         return;
     }
@@ -301,7 +302,8 @@ static void run(const void *args, size_t task, unsigned worker)
     w.row_end = (size_t)spw_min_u64(w.row + w.l.rows, a->m);
     w.col = task / row_blocks * cols;
     w.col_end = (size_t)spw_min_u64(w.col + cols, a->n);
-    w.space = (char *)a->workspace + worker * spw_linear_workspace_amx(a->k);
+    w.space =
+        (char *)a->workspace + worker * spw_linear_workspace_amx(a->k, a->x_dtype, a->w_dtype);
     for (size_t row = w.row; row < w.row_end; row += TILE)
         pack(packed_at(&w, row), &w.l, a, row, (size_t)spw_min_u64(TILE, w.row_end - row));
     run_columns(&w);

@@ -16,7 +16,9 @@
  *     panel. The x tile stays in the L1 cache, the panel in the L2. The next panel, or the next
  *     block of x, is prefetched meanwhile.
  *
- * Between two blocks of k the lanes of a chain are kept in the workspace. */
+ * Between two blocks of k the lanes of a chain are kept in the workspace.
+ *
+ * Quantized weights and f32 x: the bits of the product with the same weights in f32. */
 #if defined(__AVX512F__)
 #define VEC_LANES 16
 #define TILE_ROWS 6 /* x 4 columns: 24 chains */
@@ -43,6 +45,7 @@ enum {
     FEW_ROWS = 64,                     /* up to this number x is small next to a part of W ... */
     FEW_PANEL = 32, /* ... and a narrow panel starts sooner on fetching the next */
     WORK_TILES = SPW_LINEAR_COL_BLOCK / TILE_COLS + 2, /* the last columns may go one by one */
+    EXPANDED_COLS = 2 * TILE_COLS,                     /* of quantized weights */
     CHAIN_FLOATS = TILE_ROWS * TILE_COLS * VEC_LANES,
     THIN_CHAIN_FLOATS = SPW_LINEAR_COL_BLOCK * SPW_LINEAR_THIN_ROWS * VEC_LANES,
 };
@@ -480,23 +483,25 @@ static enum kind kind_of(const struct spw_linear_args *a)
                                          : KIND_F32;
 }
 
-size_t SIMD_NAME(spw_linear_workspace)(size_t k)
+static size_t plain_workspace(size_t k)
 {
     const bool blocks = SPW_LINEAR_THIN_ROWS * k * sizeof(float) > THIN_X_BYTES;
     const size_t thin = THIN_X_ROOM + (blocks ? THIN_CHAIN_FLOATS * sizeof(float) : 0);
     return (size_t)spw_max_u64(WORK_TILES * CHAIN_FLOATS * sizeof(float), thin);
 }
 
-static void run(const void *args, size_t task, unsigned worker)
+size_t SIMD_NAME(spw_linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w)
 {
-    const struct spw_linear_args *a = args;
-    const size_t workspace = SIMD_NAME(spw_linear_workspace)(a->k);
+    if (!spw_type_is_quantized(w))
+        return plain_workspace(k);
+    return x == SPW_DTYPE_BF16 ? SIMD_NAME(spw_linear_codes_workspace)()
+                               : plain_workspace(k) + EXPANDED_COLS * k * sizeof(float);
+}
+
+static void run_part(const struct spw_linear_args *a, struct spw_linear_part part, char *workspace)
+{
     struct work w = {
-        .a = a,
-        .part = spw_linear_part(a, task),
-        .kind = kind_of(a),
-        .workspace = (float *)a->workspace + workspace / sizeof(float) * worker,
-    };
+        .a = a, .part = part, .kind = kind_of(a), .workspace = (float *)(void *)workspace};
     w.block = BLOCK_BYTES / spw_dtype_bytes(x_dtype(w.kind));
     w.panel = a->m <= FEW_ROWS ? FEW_PANEL : SPW_LINEAR_COL_BLOCK;
     if (a->m <= SPW_LINEAR_THIN_ROWS) {
@@ -507,6 +512,38 @@ static void run(const void *args, size_t task, unsigned worker)
     } else {
         run_tiled(&w);
     }
+}
+
+/* Quantized weights: a few columns at a time become f32 in the workspace. */
+static void run_expanded(const struct spw_linear_args *a, struct spw_linear_part part,
+                         char *workspace)
+{
+    const size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
+    float *w = (float *)(void *)(workspace + plain_workspace(a->k));
+    struct spw_linear_args few = *a;
+    few.w = w;
+    few.w_dtype = SPW_DTYPE_F32;
+    for (size_t col = part.col; col < part.col_end; col += EXPANDED_COLS) {
+        few.n = (size_t)spw_min_u64(part.col_end - col, EXPANDED_COLS);
+        few.bias = a->bias ? a->bias + col : NULL;
+        few.y = (float *)a->y + col;
+        few.residual = a->residual ? (const float *)a->residual + col : NULL;
+        for (size_t c = 0; c < few.n; c++)
+            spw_type_read(a->w_dtype, (const char *)a->w + (col + c) * row_bytes, 0, a->k,
+                          w + c * a->k);
+        run_part(&few, (struct spw_linear_part){part.row, part.row_end, 0, few.n}, workspace);
+    }
+}
+
+static void run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_linear_args *a = args;
+    const size_t bytes = SIMD_NAME(spw_linear_workspace)(a->k, a->x_dtype, a->w_dtype);
+    char *workspace = (char *)a->workspace + bytes * worker;
+    if (spw_type_is_quantized(a->w_dtype))
+        run_expanded(a, spw_linear_part(a, task), workspace);
+    else
+        run_part(a, spw_linear_part(a, task), workspace);
 }
 
 const struct spw_kernel SIMD_NAME(spw_linear_kernel) = {

@@ -10,15 +10,17 @@
 
 /* ---- open, close ---- */
 
-int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
-                        const char *name, struct spw_error *err)
+int spw_tok_open(struct spw_tokenizer **out, const char *name, const void *from,
+                 int (*fill)(struct spw_tokenizer *t, const char *name, const void *from,
+                             struct spw_error *err),
+                 struct spw_error *err)
 {
     spw_error_clear(err);
     *out = NULL;
     struct spw_tokenizer *t = spw_alloc_zero(1, sizeof *t);
     int rc = t ? 0 : -ENOMEM;
     if (!rc)
-        rc = spw_tok_load(t, json, bytes, name, err);
+        rc = fill(t, name, from, err);
     if (rc) {
         spw_json_tidy(err);
         spw_tokenizer_close(t);
@@ -26,6 +28,24 @@ int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t byt
     }
     *out = t;
     return 0;
+}
+
+struct text {
+    const char *json;
+    size_t bytes;
+};
+
+static int fill_from_json(struct spw_tokenizer *t, const char *name, const void *from,
+                          struct spw_error *err)
+{
+    const struct text *text = from;
+    return spw_tok_load(t, text->json, text->bytes, name, err);
+}
+
+int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
+                        const char *name, struct spw_error *err)
+{
+    return spw_tok_open(out, name, &(struct text){json, bytes}, fill_from_json, err);
 }
 
 int spw_tokenizer_open(struct spw_tokenizer **out, const char *path, struct spw_error *err)
@@ -66,6 +86,7 @@ void spw_tokenizer_close(struct spw_tokenizer *t)
     spw_free(t->vocab.slots);
     spw_free(t->added_map.slots);
     spw_free(t->merges);
+    spw_free(t->ranks);
     spw_free(t->entries);
     spw_free(t->blob);
     pcre2_general_context_free(t->regex_memory);
@@ -86,6 +107,7 @@ uint64_t spw_tokenizer_bytes(const struct spw_tokenizer *t)
     bytes += t->vocab.slots ? ((uint64_t)t->vocab.mask + 1) * sizeof *t->vocab.slots : 0;
     bytes += t->added_map.slots ? ((uint64_t)t->added_map.mask + 1) * sizeof *t->vocab.slots : 0;
     bytes += t->merges ? ((uint64_t)t->merge_mask + 1) * sizeof *t->merges : 0;
+    bytes += t->ranks ? t->n_entries * sizeof *t->ranks : 0;
     bytes += (t->raw_trie.capacity + t->normalized_trie.capacity) * sizeof *t->raw_trie.nodes;
     bytes += (t->prefix.capacity + t->suffix.capacity) * sizeof *t->prefix.at;
     bytes += t->n_added * sizeof *t->added;

@@ -1,4 +1,4 @@
-/* The models: byte-pair merges in order of rank, and whole-word lookup.
+/* The models: byte-pair merges in order of rank or of score, and whole-word lookup.
  *
  * BPE: every character is a symbol in a doubly linked list; a heap holds the merges that are
  * possible now, by (rank, position). The best one is taken, its right symbol is swallowed, and the
@@ -83,7 +83,7 @@ static struct spw_tok_candidate heap_pop(struct spw_tok_bpe_work *w)
 
 /* ---- symbols ---- */
 
-static int symbol_add(struct spw_tok_bpe_work *w, int32_t id)
+static int symbol_add(struct spw_tok_bpe_work *w, int32_t id, size_t start)
 {
     if (w->n_symbols == w->symbol_capacity) {
         size_t capacity = w->symbol_capacity ? w->symbol_capacity * 2 : 64;
@@ -94,7 +94,8 @@ static int symbol_add(struct spw_tok_bpe_work *w, int32_t id)
         w->symbol_capacity = capacity;
     }
     int32_t at = (int32_t)w->n_symbols++;
-    w->symbols[at] = (struct spw_tok_symbol){.id = id, .previous = at - 1, .next = at + 1};
+    w->symbols[at] = (struct spw_tok_symbol){
+        .id = id, .previous = at - 1, .next = at + 1, .start = (uint32_t)start};
     return 0;
 }
 
@@ -112,12 +113,13 @@ static int32_t char_id(const struct spw_tokenizer *t, const char *p, size_t len)
 static int add_bytes(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w, const char *p,
                      size_t len, bool *done)
 {
+    const size_t start = (size_t)(p - w->text);
     *done = false;
     for (size_t i = 0; i < len; i++)
         if (t->byte_ids[(uint8_t)p[i]] < 0)
             return 0;
     for (size_t i = 0; i < len; i++)
-        SPW_TRY(symbol_add(w, t->byte_ids[(uint8_t)p[i]]));
+        SPW_TRY(symbol_add(w, t->byte_ids[(uint8_t)p[i]], start + i));
     *done = true;
     return 0;
 }
@@ -130,15 +132,18 @@ static int add_characters(const struct spw_tokenizer *t, struct spw_tok_bpe_work
                           const char *text, size_t bytes)
 {
     bool pending = false;
+    size_t unknown = 0; /* where the pending one begins */
     w->n_symbols = 0;
+    w->text = text;
+    w->bytes = bytes;
     for (size_t i = 0, len; i < bytes; i += len) {
         len = spw_tok_utf8_len(text + i);
         int32_t id = char_id(t, text + i, len);
         if (id >= 0) {
             if (pending)
-                SPW_TRY(symbol_add(w, t->unk_id));
+                SPW_TRY(symbol_add(w, t->unk_id, unknown));
             pending = false;
-            SPW_TRY(symbol_add(w, id));
+            SPW_TRY(symbol_add(w, id, i));
             continue;
         }
         if (t->byte_fallback) {
@@ -152,10 +157,27 @@ static int add_characters(const struct spw_tokenizer *t, struct spw_tok_bpe_work
         if (t->unk_id < 0)
             return -ENODATA;
         if (pending && !t->fuse_unk)
-            SPW_TRY(symbol_add(w, t->unk_id));
+            SPW_TRY(symbol_add(w, t->unk_id, unknown));
+        unknown = pending && t->fuse_unk ? unknown : i;
         pending = true;
     }
-    return pending ? symbol_add(w, t->unk_id) : 0;
+    return pending ? symbol_add(w, t->unk_id, unknown) : 0;
+}
+
+/* The token whose text is that of two neighbours. */
+static bool scored_candidate(const struct spw_tokenizer *t, const struct spw_tok_bpe_work *w,
+                             int32_t at, int32_t next, struct spw_tok_candidate *c)
+{
+    const struct spw_tok_symbol *s = w->symbols;
+    size_t after = (size_t)s[next].next, start = s[at].start;
+    size_t end = after < w->n_symbols ? s[after].start : w->bytes;
+    if (end <= start) /* unknown characters are not always in order */
+        return false;
+    int32_t id = spw_tok_map_find(t, &t->vocab, w->text + start, end - start);
+    if (id < 0 || t->ranks[id] == UINT32_MAX)
+        return false;
+    *c = (struct spw_tok_candidate){.order = (uint64_t)t->ranks[id] << 32 | (uint32_t)at, .id = id};
+    return true;
 }
 
 /* Looks up the merge of the symbol at `at` with its right neighbour. */
@@ -165,6 +187,8 @@ static bool candidate_at(const struct spw_tokenizer *t, const struct spw_tok_bpe
     int32_t next = w->symbols[at].next;
     if ((size_t)next >= w->n_symbols)
         return false;
+    if (t->ranks)
+        return scored_candidate(t, w, at, next, c);
     const struct spw_tok_merge *m = spw_tok_merge_slot(t, w->symbols[at].id, w->symbols[next].id);
     if (m->rank == UINT32_MAX)
         return false;

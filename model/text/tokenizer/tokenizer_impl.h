@@ -2,6 +2,9 @@
  * modules.
  *
  * tokenizer_json.c   tokenizer.json -> the structs below
+ * tokenizer_gguf.c   the keys of a GGUF file -> the same
+ * tokenizer_gguf_write.c  the structs -> the keys of a GGUF file
+ * tokenizer_build.c  the tables, from either
  * tokenizer_vocab.c  strings, ids, merges, the trie of added tokens
  * tokenizer_scan.c   the large parts of tokenizer.json, without a tree
  * tokenizer_pipeline.c  normalizer, pre_tokenizer, post_processor, decoder -> the structs
@@ -56,7 +59,7 @@ bool spw_tok_is_punctuation(int32_t cp);
 
 /* A literal (code == NULL) or a compiled regular expression. */
 struct spw_tok_pattern {
-    char *literal; /* owned */
+    char *literal; /* owned; of a regular expression: its text */
     size_t literal_bytes;
     pcre2_code *code; /* owned */
 };
@@ -264,6 +267,7 @@ struct spw_tok_ids {
 struct spw_tok_symbol {
     int32_t id; /* < 0: swallowed by its left neighbour */
     int32_t previous, next;
+    uint32_t start; /* in the text */
 };
 
 struct spw_tok_candidate {
@@ -277,6 +281,8 @@ struct spw_tok_bpe_work {
     size_t n_symbols, symbol_capacity;
     struct spw_tok_candidate *heap; /* owned */
     size_t n_heap, heap_capacity;
+    const char *text; /* borrowed: the word in work */
+    size_t bytes;
 };
 
 int spw_tok_ids_reserve(struct spw_tok_ids *ids, size_t more);
@@ -332,6 +338,10 @@ struct spw_tokenizer {
     enum spw_tok_model model;
     struct spw_tok_merge *merges; /* owned [merge_mask + 1] */
     uint32_t merge_mask;
+    /* SentencePiece has no merges: two symbols merge if a token has their text. Owned [n_entries],
+     * in the order of scores, the best 0; UINT32_MAX: no symbols merge into this token. NULL: the
+     * model has merges. */
+    uint32_t *ranks;
     bool byte_fallback, fuse_unk, ignore_merges, has_unk;
     int32_t unk_id; /* -1: the unk token is not in the vocabulary */
     int32_t byte_ids[256];
@@ -343,6 +353,11 @@ struct spw_tokenizer {
     size_t n_decs;
 };
 
+/* Opens a tokenizer that `fill` fills from `from`. `name` stands for the file in error texts. */
+int spw_tok_open(struct spw_tokenizer **out, const char *name, const void *from,
+                 int (*fill)(struct spw_tokenizer *t, const char *name, const void *from,
+                             struct spw_error *err),
+                 struct spw_error *err);
 int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
                  struct spw_error *err);
 

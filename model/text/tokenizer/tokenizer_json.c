@@ -187,57 +187,11 @@ static int take_census(const struct spw_tok_loader *l, json_t *added, struct cen
     return 0;
 }
 
-static void entry_put(struct spw_tokenizer *t, int32_t id, const char *text, size_t bytes)
-{
-    struct spw_tok_entry *e = &t->entries[id];
-    e->offset = (uint32_t)t->blob_bytes;
-    e->bytes = (uint32_t)bytes;
-    memcpy(t->blob + t->blob_bytes, text, bytes + 1);
-    t->blob_bytes += bytes + 1;
-}
-
-static int take_tables(struct spw_tokenizer *t, const struct census *c, size_t n_added)
-{
-    t->n_entries = (uint32_t)(c->max_id + 1);
-    t->blob = spw_alloc(c->blob_bytes);
-    t->entries = spw_alloc_zero(t->n_entries, sizeof *t->entries);
-    t->added = spw_alloc_zero(n_added, sizeof *t->added);
-    if (!t->blob || !t->entries || !t->added)
-        return -ENOMEM;
-    SPW_TRY(spw_tok_map_init(&t->vocab, c->n_vocab));
-    return spw_tok_map_init(&t->added_map, n_added);
-}
-
 static int load_token(const struct spw_tok_loader *l, const char *token, size_t bytes, int32_t id,
                       void *unused)
 {
-    struct spw_tokenizer *t = l->t;
-    uint32_t *slot = spw_tok_map_slot(t, &t->vocab, token, bytes);
     (void)unused;
-    if (*slot)
-        return spw_fail(l->err, -EINVAL,
-                        "%s: model.vocab: found \"%.40s\" twice, expected every token once",
-                        l->name, token);
-    if (t->entries[id].flags)
-        return spw_fail(l->err, -EINVAL,
-                        "%s: model.vocab: found id %d for both \"%.40s\" and \"%.40s\", expected "
-                        "one token for each id",
-                        l->name, id, t->blob + t->entries[id].offset, token);
-    entry_put(t, id, token, bytes);
-    t->entries[id].flags = SPW_TOK_IN_MODEL;
-    *slot = (uint32_t)id + 1;
-    return 0;
-}
-
-static void index_characters(struct spw_tokenizer *t)
-{
-    char text[8];
-    for (int32_t cp = 0; cp < 0x800; cp++)
-        t->char_ids[cp] = spw_tok_map_find(t, &t->vocab, text, spw_tok_utf8_put(cp, text));
-    for (int byte = 0; byte < 256; byte++) {
-        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
-        t->byte_ids[byte] = t->byte_fallback ? spw_tok_map_find(t, &t->vocab, text, 6) : -1;
-    }
+    return spw_tok_build_token(&l->build, token, bytes, id);
 }
 
 /* ---- merges ---- */
@@ -274,27 +228,6 @@ static int scan_merge(struct spw_tok_scan *s, struct spw_tok_buf *joined, size_t
     return spw_tok_scan_member(s, ']', &begun) ? -EDOM : 0;
 }
 
-static int add_merge(const struct spw_tok_loader *l, const char *joined, size_t bytes,
-                     size_t left_bytes, uint32_t rank)
-{
-    struct spw_tokenizer *t = l->t;
-    int32_t left = spw_tok_map_find(t, &t->vocab, joined, left_bytes);
-    int32_t right = spw_tok_map_find(t, &t->vocab, joined + left_bytes, bytes - left_bytes);
-    int32_t id = spw_tok_map_find(t, &t->vocab, joined, bytes);
-    if (left < 0 || right < 0 || id < 0) {
-        const char *text = left < 0 || right >= 0 ? joined : joined + left_bytes;
-        size_t n = left < 0 ? left_bytes : right < 0 ? bytes - left_bytes : bytes;
-        return spw_fail(l->err, -EINVAL,
-                        "%s: model.merges[%u]: found the token \"%.*s\", expected one of "
-                        "model.vocab",
-                        l->name, rank, (int)(n < 40 ? n : 40), text);
-    }
-    struct spw_tok_merge *m = spw_tok_merge_slot(t, left, right);
-    *m = (struct spw_tok_merge){
-        .pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, .rank = rank, .id = id};
-    return 0;
-}
-
 /* At the merge numbered `rank`. */
 static int load_merge(const struct spw_tok_loader *l, struct spw_tok_scan *s, uint32_t rank,
                       struct spw_tok_buf *joined)
@@ -310,7 +243,7 @@ static int load_merge(const struct spw_tok_loader *l, struct spw_tok_scan *s, ui
     }
     if (rc)
         return rc > 0 ? 0 : bad_text(l, s, rc);
-    return add_merge(l, joined->data, joined->n - 1, left_bytes, rank);
+    return spw_tok_build_merge(&l->build, joined->data, joined->n - 1, left_bytes, rank);
 }
 
 /* How many there are at least needs no reading: every merge has a comma or the end after it. */
@@ -395,39 +328,17 @@ static int load_model(const struct spw_tok_loader *l, const json_t *model)
         l->t->model = SPW_TOK_WORD_LEVEL;
     else
         return spw_tok_bad(l, -ENOTSUP, "model", "type", type, "BPE or WordLevel");
-    index_characters(l->t);
+    spw_tok_build_characters(&l->build);
     return 0;
 }
 
 /* ---- added tokens ---- */
 
-/* The normal form is what a normalized token is searched as, and what it decodes from. */
-static int add_form(struct spw_tokenizer *t, struct spw_tok_added *a, const char *content,
-                    size_t bytes)
-{
-    struct spw_tok_matcher m = {.memory = t->regex_memory};
-    struct spw_tok_buf form = {0};
-    bool at_start = true;
-    int rc = spw_tok_normalize(t, &m, content, bytes, &form, &at_start);
-    spw_tok_matcher_free(&m);
-    if (rc || (form.n == bytes && !memcmp(form.data, content, bytes))) {
-        spw_tok_buf_free(&form);
-        return rc == -EOVERFLOW ? -EINVAL : rc;
-    }
-    if (!form.data && spw_tok_buf_reserve(&form, 1))
-        return -ENOMEM;
-    a->form = form.data;
-    a->form_bytes = form.n;
-    return 0;
-}
-
 static int add_token(const struct spw_tok_loader *l, const json_t *token, const char *path)
 {
-    struct spw_tokenizer *t = l->t;
     struct spw_tok_added a = {.id = (int32_t)json_integer_value(json_object_get(token, "id"))};
     const char *content = json_string_value(json_object_get(token, "content"));
     size_t bytes = strlen(content);
-    struct spw_tok_entry *e = &t->entries[a.id];
     bool special = false;
     if (!bytes)
         return 0;
@@ -436,28 +347,11 @@ static int add_token(const struct spw_tok_loader *l, const json_t *token, const 
     SPW_TRY(spw_tok_get_bool(l, token, path, "single_word", false, &a.single_word));
     SPW_TRY(spw_tok_get_bool(l, token, path, "special", false, &special));
     SPW_TRY(spw_tok_get_bool(l, token, path, "normalized", !special, &a.normalized));
-    int32_t in_vocab = spw_tok_map_find(t, &t->vocab, content, bytes);
-    uint32_t *slot = spw_tok_map_slot(t, &t->added_map, content, bytes);
-    if (*slot || e->flags & SPW_TOK_IN_ADDED || (in_vocab >= 0 && in_vocab != a.id) ||
-        (in_vocab < 0 && e->flags))
-        return spw_fail(l->err, -EINVAL,
-                        "%s: %s: found id %d for \"%.40s\", expected an id and a text that no "
-                        "other token has",
-                        l->name, path, a.id, content);
-    if (!e->flags)
-        entry_put(t, a.id, content, bytes);
-    *slot = (uint32_t)a.id + 1;
-    e->flags |= SPW_TOK_IN_ADDED | (special ? SPW_TOK_SPECIAL : 0) |
-                (uint32_t)t->n_added << SPW_TOK_ADDED_SHIFT;
-    t->added[t->n_added++] = a;
-    if (a.normalized)
-        SPW_TRY(add_form(t, &t->added[t->n_added - 1], content, bytes));
-    return 0;
+    return spw_tok_build_added(&l->build, &a, content, bytes, special, path);
 }
 
 static int load_added(const struct spw_tok_loader *l, json_t *added)
 {
-    struct spw_tokenizer *t = l->t;
     json_t *value;
     size_t i;
     json_array_foreach(added, i, value)
@@ -466,25 +360,6 @@ static int load_added(const struct spw_tok_loader *l, json_t *added)
         snprintf(path, sizeof path, "added_tokens[%zu]", i);
         SPW_TRY(add_token(l, value, path));
     }
-    for (size_t k = 0; k < t->n_added; k++) {
-        const struct spw_tok_added *a = &t->added[k];
-        const struct spw_tok_entry *e = &t->entries[a->id];
-        SPW_TRY(spw_tok_trie_add(a->normalized ? &t->normalized_trie : &t->raw_trie,
-                                 a->form ? a->form : t->blob + e->offset,
-                                 a->form ? a->form_bytes : e->bytes, (int32_t)k));
-    }
-    return 0;
-}
-
-/* The template is read before the added tokens are known. */
-static int check_template(const struct spw_tok_loader *l, const struct spw_tok_ids *ids)
-{
-    for (size_t i = 0; i < ids->n; i++)
-        if (!spw_tokenizer_token(l->t, ids->at[i]))
-            return spw_fail(l->err, -EINVAL,
-                            "%s: post_processor: found the special token id %d, expected one of "
-                            "model.vocab or added_tokens",
-                            l->name, ids->at[i]);
     return 0;
 }
 
@@ -495,6 +370,7 @@ static int load_root(const struct spw_tok_loader *l, const json_t *root)
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     json_t *added = json_object_get(root, "added_tokens");
     struct census census = {.max_id = -1};
+    struct spw_tok_sizes sizes;
     if (!json_is_object(root))
         return spw_tok_bad(l, -EINVAL, "", "the file", root, "an object");
     if (!json_is_object(model))
@@ -508,12 +384,15 @@ static int load_root(const struct spw_tok_loader *l, const json_t *root)
     if (added && !json_is_null(added) && !json_is_array(added))
         return spw_tok_bad(l, -EINVAL, "", "added_tokens", added, "a list");
     SPW_TRY(take_census(l, added, &census));
-    SPW_TRY(take_tables(l->t, &census, json_array_size(added)));
+    sizes = (struct spw_tok_sizes){.n_ids = (uint32_t)(census.max_id + 1),
+                                   .n_vocab = census.n_vocab,
+                                   .n_added = json_array_size(added),
+                                   .blob_bytes = census.blob_bytes};
+    SPW_TRY(spw_tok_build_tables(&l->build, &sizes));
     SPW_TRY(load_model(l, model));
     SPW_TRY(spw_tok_load_pipeline(l, root));
     SPW_TRY(load_added(l, added));
-    SPW_TRY(check_template(l, &l->t->prefix));
-    return check_template(l, &l->t->suffix);
+    return spw_tok_build_finish(&l->build);
 }
 
 /* Small parts as a tree, large ones as text. */
@@ -543,7 +422,11 @@ static int load_text(struct spw_tok_loader *l, size_t bytes, struct spw_tok_scan
 int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
                  struct spw_error *err)
 {
-    struct spw_tok_loader l = {.t = t, .json = json, .name = name, .err = err};
+    struct spw_tok_loader l = {.build = {t, name, err, "model.vocab", "model.merges"},
+                               .t = t,
+                               .json = json,
+                               .name = name,
+                               .err = err};
     struct spw_tok_scan s = {.p = json, .end = json + bytes};
     struct spw_tok_buf rest = {0};
     if (!bytes)

@@ -2,7 +2,7 @@
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_JSON_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_JSON_H
 
-#include "model/text/tokenizer/tokenizer_impl.h"
+#include "model/text/tokenizer/tokenizer_build.h"
 
 #include <jansson.h>
 
@@ -13,6 +13,7 @@ struct spw_tok_cut {
 };
 
 struct spw_tok_loader {
+    struct spw_tok_build build;
     struct spw_tokenizer *t;
     const char *json; /* the whole text, borrowed */
     struct spw_tok_cut vocab, merges;

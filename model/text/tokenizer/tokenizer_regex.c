@@ -347,6 +347,8 @@ int spw_tok_pattern_regex(struct spw_tok_pattern *p, pcre2_general_context *memo
     struct spw_tok_buf out = {0};
     int rc = spw_tok_buf_reserve(&out, bytes + 1);
     if (!rc)
+        rc = spw_tok_pattern_literal(p, regex, bytes);
+    if (!rc)
         rc = compile(p, context, regex, &out, where, err);
     spw_tok_buf_free(&out);
     pcre2_compile_context_free(context);

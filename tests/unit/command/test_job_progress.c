@@ -127,6 +127,32 @@ static void test_many_requests(uint64_t seed)
           64 * cli_prefill_flops(&config, 1) / limits.machine.bf16_flops);
 }
 
+/* ---- the number of sessions ---- */
+
+static double rate(uint32_t sessions, uint64_t resident_weights, uint64_t n_held)
+{
+    struct spw_plan_info p = plan;
+    const struct job_forecast f = {&p, &config, &limits};
+    p.sessions = p.full_sessions = sessions;
+    p.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE] -= resident_weights;
+    return job_rate(&f, n_held);
+}
+
+/* 1 GB of frames has the KV of 12,500 tokens. Where all weights lie on the device, sessions whose
+ * KV streams lower the speed; where weights stream, more sessions share them. */
+static void test_sessions(void)
+{
+    enum { HELD = 3000, FIT = 4 };
+    const uint64_t all = 1000000000;
+    CHECK(rate(FIT, all, HELD) > rate(FIT / 2, all, HELD));
+    CHECK(rate(FIT, all, HELD) > 2 * rate(8 * FIT, all, HELD));
+    CHECK(rate(FIT, 0, HELD) > rate(FIT / 2, 0, HELD));
+    CHECK(rate(FIT / 2, 0, HELD) > rate(1, 0, HELD));
+    /* The pool has room for one context: requests that do not fit wait. */
+    CHECK(job_running(&plan, plan.context) == 1 && job_running(&plan, 2 * plan.context) == 1);
+    CHECK(job_running(&plan, plan.context / 2) == 2 && job_running(&plan, 1) == plan.sessions);
+}
+
 /* ---- a job ---- */
 
 enum { N_DOCUMENTS = 4, N_PROMPT = 100, N_ANSWER = 40 };
@@ -352,6 +378,7 @@ int main(void)
 {
     uint64_t seed = check_seed();
     test_full_context();
+    test_sessions();
     test_many_requests(seed);
     snprintf(folder, sizeof folder, "/tmp/spw_progress_%ld", (long)getpid());
     tiny_model_write(&tiny_models[0], folder);

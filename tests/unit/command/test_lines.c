@@ -106,6 +106,44 @@ static void test_random_lines(uint64_t *seed)
     free(text);
 }
 
+/* A pipe whose writer pauses, within a line too: a call ends, and a later call continues. */
+static void test_pauses(void)
+{
+    char path[128], *text = malloc(1 << 15);
+    int ends[2];
+    struct job_lines l;
+    struct job_line line;
+    uint64_t n_late = 0, left = JOB_MAX_LINE_BYTES + 54321;
+    memset(text, 'x', 1 << 15);
+    CHECK(pipe(ends) == 0);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    CHECK(job_lines_open(&l, path) == 0);
+    l.wait_ms = 0;
+    CHECK(job_lines_next(&l, &line) == -EAGAIN && job_lines_next(&l, &line) == -EAGAIN);
+    CHECK(write(ends[1], "a\nbc", 4) == 4);
+    CHECK(job_lines_next(&l, &line) == 1 && strcmp(line.text, "a") == 0);
+    CHECK(job_lines_next(&l, &line) == -EAGAIN);
+    CHECK(write(ends[1], "d\n", 2) == 2);
+    CHECK(job_lines_next(&l, &line) == 1 && strcmp(line.text, "bcd") == 0 && line.offset == 2);
+    for (; left > 0; n_late++) { /* a line that is too long, in pieces */
+        size_t n = spw_min_u64(left, 1 << 15);
+        CHECK(write(ends[1], text, n) == (ssize_t)n);
+        CHECK(job_lines_next(&l, &line) == -EAGAIN);
+        left -= n;
+    }
+    CHECK(write(ends[1], "\nlast", 5) == 5);
+    CHECK(job_lines_next(&l, &line) == 1 && line.is_too_long && line.number == 3);
+    CHECK(line.bytes == JOB_MAX_LINE_BYTES && line.offset == 6);
+    CHECK(job_lines_next(&l, &line) == -EAGAIN);
+    close(ends[1]);
+    CHECK(job_lines_next(&l, &line) == 1 && strcmp(line.text, "last") == 0);
+    CHECK(line.offset == 6 + JOB_MAX_LINE_BYTES + 54322 && !line.is_too_long);
+    CHECK(n_late > 2000 && job_lines_next(&l, &line) == 0);
+    close(ends[0]);
+    job_lines_close(&l);
+    free(text);
+}
+
 /* A line of more than 64 MiB: its beginning, and then the line after it. The file has a hole. */
 static void test_too_long_line(void)
 {
@@ -218,6 +256,7 @@ int main(int argc, char **argv)
     struct check_draws d = check_draws_of(argc, argv, 100);
     while (check_another(&d))
         test_random_lines(&seed);
+    test_pauses();
     test_too_long_line();
     test_failures();
     test_shard_texts();

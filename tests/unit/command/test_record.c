@@ -8,6 +8,16 @@ static const double logprobs[] = {-0.25, -1.5, -20000};
 static const struct spw_token_logprob top[] = {{'a' - '!', -0.25}, {'b' - '!', -2}, {94, -1.25},
                                                {'c' - '!', -1.5},  {95, -1},        {95, -20000}};
 
+/* Of the prompt a, the two halves of é, a. */
+static const struct spw_token_logprob prompt_top[] = {{0, 0},
+                                                      {0, 0},
+                                                      {94, -0.5},
+                                                      {'a' - '!', -1},
+                                                      {'c' - '!', -0.125},
+                                                      {'b' - '!', -2},
+                                                      {'b' - '!', -0.5},
+                                                      {'a' - '!', -1}};
+
 static struct job_names names(void)
 {
     return (struct job_names){
@@ -40,6 +50,8 @@ static void answer(struct job_item *x, size_t i, const char *text, size_t n, enu
     copy(&c->result.top_logprobs, top, n * 2 * sizeof *top);
     if (x->echo)
         copy(&c->result.prompt_logprobs, prompt, sizeof prompt);
+    if (x->echo && x->n_top_logprobs)
+        copy(&c->result.prompt_top_logprobs, prompt_top, sizeof prompt_top);
 }
 
 /* The item of a line; the caller fills the answers. */
@@ -183,6 +195,14 @@ static void check_completion_logprobs(void)
     expect_logprobs(&x, "{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"a\",\"a\"],"
                         "\"token_logprobs\":[null,-0.5,-0.75,-1.0,-0.25],\"top_logprobs\":null,"
                         "\"text_offset\":[0,1,1,2,3]}");
+    x = item(COMPLETION("\"prompt\": [64, 94, 95, 64], \"logprobs\": 2, \"echo\": true"));
+    answer(&x, 0, "a", 1, SPW_FINISH_LENGTH);
+    expect_logprobs(&x,
+                    "{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\",\"a\",\"a\"],"
+                    "\"token_logprobs\":[null,-0.5,-0.75,-1.0,-0.25],\"top_logprobs\":[null,"
+                    "{\"a\":-1.0,\"bytes:\\\\xc3\":-0.5},{\"b\":-2.0,\"c\":-0.125,"
+                    "\"bytes:\\\\xa9\":-0.75},{\"a\":-1.0,\"b\":-0.5},{\"b\":-2.0,\"a\":-0.25}],"
+                    "\"text_offset\":[0,1,1,2,3]}");
     /* without a tokenizer */
     x = item(COMPLETION("\"prompt\": [64], \"logprobs\": 0"));
     answer(&x, 0, "", 1, SPW_FINISH_LENGTH);

@@ -317,7 +317,6 @@ static const struct refused refused[] = {
     {ALL, "\"logit_bias\": {\"1\": \"x\"}", "logit_bias", VALUE, "found \"x\", expected"},
     {ALL, "\"logit_bias\": {\"96\": 1}", "logit_bias", VALUE,
      "found token id 96, expected 0 to 95"},
-    {COMPLETION, "\"echo\": true, \"logprobs\": 1", "logprobs", SUPPORT, "found 1 with \"echo\""},
     {ALL, "\"seed\": 1.5", "seed", VALUE, "found 1.5, expected a whole number"},
     {SHORT, "\"seed\": -1", "seed", VALUE, "found -1, expected a whole number of at least 0"},
     {ALL, "\"n\": 0", "n", VALUE, "found 0, expected a whole number from 1 to 128"},

@@ -95,8 +95,8 @@ int ftruncate(int fd, off_t n)
 
 /* ---- what is on the drive ---- */
 
-enum { OUTPUT, ERRORS, STATE, N_FILES };
-static const char *const ends[N_FILES] = {"", ".errors", ".state"};
+enum { OUTPUT, ERRORS, STATE, PARTS, N_FILES };
+static const char *const ends[N_FILES] = {"", ".errors", ".state", ".parts"};
 
 /* Of the job "job": what a loss of power leaves at least. */
 static struct {
@@ -172,7 +172,7 @@ int rename(const char *from, const char *to)
 
 /* ---- a job ---- */
 
-enum { ITEMS = 9 };
+enum { ITEMS = 9, N_PARTS = 2 };
 
 static bool is_of_test; /* allocations of the test never fail */
 
@@ -211,6 +211,35 @@ struct job {
     int run;                  /* is in its lines */
 };
 
+/* A part of an item. Of an item that was corrected, the first part has the digest of before. */
+static struct job_item part_of(int number, int index, bool is_corrected)
+{
+    struct job_item x = item_of(number, is_corrected && index > 0);
+    is_of_test = true;
+    json_decref(x.id);
+    x.id = json_pack("[i, i]", number, index);
+    x.digest += 7 * (uint64_t)index;
+    is_of_test = false;
+    return x;
+}
+
+/* Parts that an earlier run has committed are not committed again. */
+static int answer_part(struct job_store *s, const struct job *j, int number, int index)
+{
+    struct job_item x = part_of(number, index, j->is_corrected);
+    json_t *line;
+    int code = job_store_part(s, &x, &line);
+    if (!code && line) {
+        CHECK(json_integer_value(json_object_get(line, "part")) <= j->run);
+        CHECK(json_equal(json_object_get(line, "id"), x.id));
+    } else if (!code) {
+        code = job_store_commit_part(s, &x, line_of(&x, "part", j->run));
+    }
+    json_decref(line);
+    json_decref(x.id);
+    return code;
+}
+
 static int answer(struct job_store *s, const struct job *j, struct job_item *x, int number)
 {
     int32_t tokens[] = {number, j->run};
@@ -224,6 +253,8 @@ static int answer(struct job_store *s, const struct job *j, struct job_item *x, 
     if (!code && j->keeps)
         code = job_store_keep_answers(s, x, "machine");
     x->choices = NULL;
+    for (int i = 0; i < N_PARTS && !code; i++)
+        code = answer_part(s, j, number, i);
     if (code)
         return code;
     return number % 3 == 0 && !j->is_corrected
@@ -253,7 +284,8 @@ static int run_job(const struct job *j)
     char path[128];
     snprintf(path, sizeof path, "%s/%s", folder, j->name);
     json_t *identity = json_pack("{s:i}", "the model", 1);
-    const struct job_store_options options = {.output = path, .identity = identity};
+    const struct job_store_options options = {
+        .output = path, .identity = identity, .has_parts = true};
     int code = job_store_open(&s, &options);
     json_decref(identity);
     if (!code)
@@ -262,8 +294,7 @@ static int run_job(const struct job *j)
         code = job_store_begin(s);
     if (!code)
         code = pass(s, j, true);
-    int closed = job_store_close(s);
-    return code ? code : closed;
+    return job_store_close(s, code);
 }
 
 /* The same, without messages. */
@@ -278,9 +309,31 @@ static int run_quietly(const struct job *j)
     return code;
 }
 
+/* No part is there twice, unless another digest of its item asked for that. */
+static void check_parts(const char *name)
+{
+    json_t *seen = json_object();
+    char line[256], key[128];
+    FILE *f = fopen(path_of(name, PARTS), "r");
+    while (f && fgets(line, sizeof line, f)) {
+        json_t *x = json_loads(line, 0, NULL), *id = json_object_get(x, "id");
+        const char *digest = json_string_value(json_object_get(x, "digest"));
+        CHECK_MSG(digest && json_array_size(id) == 2, "%s", line);
+        snprintf(key, sizeof key, "%d %d %s", (int)json_integer_value(json_array_get(id, 0)),
+                 (int)json_integer_value(json_array_get(id, 1)), digest ? digest : "");
+        CHECK_MSG(!json_object_get(seen, key), "%s: part %s is there twice", name, key);
+        json_object_set_new(seen, key, json_true());
+        json_decref(x);
+    }
+    if (f)
+        fclose(f);
+    json_decref(seen);
+}
+
 /* Every item has a line in one of the files. Returns how many have an answer. */
 static int check_files(const char *name)
 {
+    check_parts(name);
     int n_answers = 0, seen[ITEMS + 1] = {0};
     for (int file = OUTPUT; file <= ERRORS; file++) {
         char line[256];
@@ -385,6 +438,7 @@ static void lose_power(void)
         pthread_mutex_lock(&calls.lock);
         uint64_t least = drive.bytes[i], all = size_of(path_of("job", i));
         bool is_old = drive.renamed[i] && check_range(&seed, 0, 1);
+        copy(path_of("job", i), path_of("synced", i), least);
         pthread_mutex_unlock(&calls.lock);
         if (is_old)
             copy(path_of("old", i), path_of("snap", i), UINT64_MAX);
@@ -392,18 +446,34 @@ static void lose_power(void)
             copy(path_of("job", i), path_of("snap", i),
                  check_range(&seed, spw_min_u64(least, all), all));
     }
-    /* What was on the drive stays as it is. */
-    copy(path_of("job", OUTPUT), path_of("synced", OUTPUT), drive.bytes[OUTPUT]);
 }
 
+/* Of a file: without a last line that is not whole. */
+static uint64_t whole_lines(const char *path)
+{
+    uint64_t n = 0, end = 0;
+    FILE *f = fopen(path, "r");
+    for (int c; f && (c = fgetc(f)) != EOF;) {
+        n++;
+        end = c == '\n' ? n : end;
+    }
+    if (f)
+        fclose(f);
+    return end;
+}
+
+/* Lines that were on the drive stay as they are. */
 static void power_loss(void)
 {
+    static const int files[] = {OUTPUT, PARTS};
     char command[256];
     recover(lose_power);
-    snprintf(command, sizeof command, "head -c %llu %s | cmp -s - %s",
-             (unsigned long long)drive.bytes[OUTPUT], path_of("snap", OUTPUT),
-             path_of("synced", OUTPUT));
-    CHECK(system(command) == 0);
+    for (int i = 0; i < 2; i++) {
+        const char *synced = path_of("synced", files[i]);
+        snprintf(command, sizeof command, "cmp -s -n %llu %s %s",
+                 (unsigned long long)whole_lines(synced), synced, path_of("snap", files[i]));
+        CHECK(system(command) == 0);
+    }
 }
 
 static void test_power_losses(void)
@@ -507,6 +577,77 @@ static void test_torn_files(void)
         }
 }
 
+/* ---- parts ---- */
+
+static struct job_store *open_parts(void)
+{
+    struct job_store *s = NULL;
+    char path[128];
+    snprintf(path, sizeof path, "%s", path_of("parts", OUTPUT));
+    json_t *identity = json_pack("{s:i}", "the model", 1);
+    const struct job_store_options options = {
+        .output = path, .identity = identity, .has_parts = true};
+    CHECK(job_store_open(&s, &options) == 0 && job_store_begin(s) == 0);
+    json_decref(identity);
+    return s;
+}
+
+static void commit_part(struct job_store *s, uint64_t digest, int value)
+{
+    struct job_item x = part_of(1, 0, false);
+    x.digest = digest;
+    CHECK(job_store_commit_part(s, &x, line_of(&x, "part", value)) == 0);
+    json_decref(x.id);
+}
+
+/* 0: there is none with this digest. */
+static int find_part(struct job_store *s, uint64_t digest)
+{
+    struct job_item x = part_of(1, 0, false);
+    json_t *line;
+    x.digest = digest;
+    CHECK(job_store_part(s, &x, &line) == 0);
+    int value = (int)json_integer_value(json_object_get(line, "part"));
+    json_decref(line);
+    json_decref(x.id);
+    return value;
+}
+
+static void add_text(const char *path, const char *line)
+{
+    FILE *f = fopen(path, "a");
+    CHECK(f && fputs(line, f) >= 0 && fclose(f) == 0);
+}
+
+/* Of two lines of one id the later one counts, also for a line with another digest, and a line that
+ * is not whole counts as none. */
+static void test_parts(void)
+{
+    struct job_store *s = open_parts();
+    CHECK(find_part(s, 1) == 0);
+    commit_part(s, 1, 10);
+    CHECK(find_part(s, 1) == 10 && find_part(s, 2) == 0);
+    commit_part(s, 1, 20);
+    CHECK(find_part(s, 1) == 20);
+    CHECK(job_store_close(s, 0) == 0);
+    s = open_parts();
+    CHECK(find_part(s, 1) == 20 && find_part(s, 2) == 0);
+    commit_part(s, 2, 30);
+    CHECK(find_part(s, 1) == 0 && find_part(s, 2) == 30);
+    CHECK(job_store_close(s, 0) == 0);
+    const uint64_t bytes = size_of(path_of("parts", PARTS));
+    add_text(path_of("parts", PARTS), "{\"id\":[1,0],\"part\":40,\"digest\":\"0000000000000001\"}");
+    s = open_parts();
+    CHECK(find_part(s, 1) == 0 && find_part(s, 2) == 30);
+    CHECK(size_of(path_of("parts", PARTS)) == bytes);
+    CHECK(job_store_close(s, 0) == 0);
+    add_text(path_of("parts", PARTS), "{\"id\":[1,0],\"part\":50}\n");
+    s = open_parts();
+    CHECK(find_part(s, 0) == 0 && find_part(s, 1) == 0 && find_part(s, 2) == 0);
+    CHECK(job_store_close(s, 0) == 0);
+    remove_job("parts");
+}
+
 /* ---- the thread that syncs ---- */
 
 static void test_failing_sync(void)
@@ -542,6 +683,7 @@ int main(int argc, char **argv)
     test_failing_allocations(check_stride(argc, argv, 1));
     test_short_writes();
     test_torn_files();
+    test_parts();
     test_failing_sync();
     snprintf(command, sizeof command, "rm -r %s", folder);
     CHECK(system(command) == 0);

@@ -12,6 +12,20 @@ static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row
     return row * a->stride + head * a->head_dim;
 }
 
+/* Interleaved heads of q and k in `qkv` are put in order. */
+static inline void steps_order(const struct spw_rope_append_args *a, char *qkv)
+{
+    size_t wide = spw_dtype_bytes(a->dtype), half = a->head_dim / 2;
+    char old[SPW_MOST_HEAD_DIM * sizeof(float)];
+    for (size_t i = 0; a->interleaved && i < a->rows * (a->n_heads + a->n_kv_heads); i++) {
+        size_t heads = a->n_heads + a->n_kv_heads;
+        char *x = qkv + steps_head(a, i / heads, i % heads) * wide;
+        memcpy(old, x, a->head_dim * wide);
+        for (size_t c = 0; c < a->head_dim; c++)
+            memcpy(x + c * wide, old + (c % half * 2 + c / half) * wide, wide);
+    }
+}
+
 /* The norm of `heads` heads of a row of qkv, from head `first` on, in place. */
 static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args *a, char *qkv,
                                               size_t row, size_t first, size_t heads,

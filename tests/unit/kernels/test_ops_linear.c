@@ -31,7 +31,7 @@ enum { MAX_WORKERS = 4, CANARY = 0x5a };
 struct subject {
     const char *name;
     const struct spw_kernel *kernel;
-    size_t (*workspace)(size_t k);
+    size_t (*workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
     bool bf16_only;
 };
 
@@ -108,7 +108,7 @@ static void problem_open(struct problem *p, const struct subject *s, uint64_t *s
     a->y = p->y.data;
     a->bias = check_random(seed) % 2 ? (const float *)(void *)p->bias.data : NULL;
     /* Scratch starts as garbage. */
-    size_t bytes = MAX_WORKERS * s->workspace(a->k) + 64;
+    size_t bytes = MAX_WORKERS * s->workspace(a->k, a->x_dtype, a->w_dtype) + 64;
     p->workspace = aligned_alloc(64, (bytes + 63) / 64 * 64);
     memset(p->workspace, 0xff, bytes);
     a->workspace = p->workspace;

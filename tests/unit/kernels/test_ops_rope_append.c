@@ -73,6 +73,7 @@ static struct written run_steps(const struct spw_cpu_kernels *table,
 {
     struct written w = written_init(a);
     struct spw_rope_append_args all = part_of(a, &w, 0, a->rows);
+    steps_order(a, w.qkv);
     for (size_t row = 0; row < a->rows; row++) {
         struct spw_norm_args q = steps_norm(a, w.qkv, row, 0, a->n_heads, a->q_norm);
         struct spw_norm_args k = steps_norm(a, w.qkv, row, a->n_heads, a->n_kv_heads, a->k_norm);
@@ -110,7 +111,8 @@ static struct spw_rope_append_args problem_draw(void)
         .head_dim = draw(0, 1) ? dims[draw(0, 6)] : 2 * (uint32_t)draw(1, 100),
         .scaling = 1.2f,
         .eps = 1e-5f,
-        .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+        .interleaved = draw(0, 1),
+        .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
         .dtype = draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
         .kv_dtype = types[draw(0, 2)]};
     a.n_heads = a.n_kv_heads * (uint32_t)draw(1, 3);
@@ -160,10 +162,10 @@ static void test_steps(const struct spw_cpu_kernels *table)
         struct written got = run_kernel(table, &a, way);
         CHECK_MSG(written_same(&got, &want),
                   "%s way %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d kind %d "
-                  "types %s %s",
+                  "interleaved %d types %s %s",
                   spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
                   a.n_heads, a.n_kv_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL,
-                  a.k_norm != NULL, (int)a.norm, spw_dtype_name(a.dtype),
+                  a.k_norm != NULL, (int)a.norm, a.interleaved, spw_dtype_name(a.dtype),
                   spw_dtype_name(a.kv_dtype));
         written_free(&got);
     }

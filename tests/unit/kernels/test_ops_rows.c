@@ -55,7 +55,7 @@ static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row)
     double inverse = 1 / sqrt(sum / (double)a->cols + (double)a->eps);
     for (size_t i = 0; i < a->cols; i++) {
         double n = each_load(x, from + i, a->dtype) * inverse, w = (double)a->weight[i], y;
-        y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * (1 + w);
+        y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * w;
         double got = each_load(a->y, to + i, a->dtype);
         double slack = a->dtype == SPW_DTYPE_F32
                            ? 1e-6 * fabs(y) + 1e-9
@@ -82,7 +82,7 @@ static void test_norm(const struct spw_cpu_kernels *table)
                               .x_stride = stride,
                               .y_stride = stride,
                               .eps = 1e-5f,
-                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
                               .dtype = t};
     each_run(table->norm, &a, EACH_FORWARD);
     CHECK(canary_lives(y, n, t));
@@ -118,7 +118,7 @@ static void test_norm_residual(const struct spw_cpu_kernels *table)
                               .x_stride = stride,
                               .y_stride = stride,
                               .eps = 1e-5f,
-                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_GEMMA,
+                              .kind = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
                               .dtype = t};
     each_run(table->norm, &a, EACH_FORWARD);
     for (size_t i = 0; i < n; i++)

@@ -120,7 +120,7 @@ static void test_gemma3(void)
 {
     struct spw_model_config c = accept(gemma3, "{'query_pre_attn_scalar': 144}", NULL);
     CHECK(c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.vocab == 262208);
-    CHECK(c.norm == SPW_NORM_GEMMA && c.act == SPW_ACT_GELU_TANH && c.sandwich && c.qk_norm);
+    CHECK(c.norm == SPW_NORM_LATE && c.act == SPW_ACT_GELU_TANH && c.sandwich && c.qk_norm);
     CHECK(c.tied_embeddings && c.embedding_scale == 8 && c.attention_scale == (float)(1.0 / 12));
     CHECK(kinds_are(&c, "SSSSSF") && c.window == 16 && c.logit_softcap == 0);
     CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
@@ -495,10 +495,10 @@ static void test_folders(void)
     CHECK(!strcmp(err.text, "/nonexistent/folder/config.json: found no such file, expected a "
                             "Hugging Face model folder"));
     spw_error_clear(&err);
-    CHECK(source_config(&config, "tests/unit/model/test_config.c", &err) == -ENOTDIR);
+    CHECK(source_config(&config, "tests/unit/model/test_config.c", &err) == -EINVAL);
     CHECK(!strcmp(err.text,
-                  "tests/unit/model/test_config.c: found a file, expected a Hugging Face model "
-                  "folder"));
+                  "tests/unit/model/test_config.c: found a file that is not GGUF, expected a GGUF "
+                  "file or a Hugging Face model folder"));
     char folder[] = "/tmp/spw_config_XXXXXX", path[64];
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/config.json", folder);

@@ -1,127 +1,12 @@
 /* A batch through the public API, on a tiny committed model: a batch gives the same results as
  * single runs, stop strings cut the text at the right place, every way to end, refusals, failed
  * allocations. */
-#include "model/text/tokenizer/tokenizer.h"
-#include "model/text/chat_template.h"
 #include "model/source/safetensors.h"
-#include "model/source/source.h"
-#include "model/config.h"
-#include "runtime/engine/engine.h"
-#include "runtime/sampler.h"
-#include "tests/batch_run.h"
-#include "tests/byte_tokenizer.h"
-#include "tests/check.h"
+#include "tests/unit/runtime/batch_requests.h"
 
-#include <math.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <xxhash.h>
-
-#define MODEL "tests/golden/llama_700" /* 96 tokens, 1024 positions, eos 2 */
-
-enum { VOCAB = BYTE_TOKENIZER_VOCAB, MOST = 64 };
 
 static int batches_canceled;
-
-static struct spw_tokenizer *make_tokenizer(void)
-{
-    char json[BYTE_TOKENIZER_BYTES];
-    size_t bytes = byte_tokenizer_json(json);
-    struct spw_tokenizer *t = NULL;
-    struct spw_error err = {0};
-    int rc = spw_tokenizer_parse(&t, json, bytes, "test", &err);
-    CHECK_MSG(rc == 0, "%s", err.text);
-    return t;
-}
-
-static struct spw_engine *open_engine(const char *folder, uint32_t sessions)
-{
-    struct spw_engine *e = NULL;
-    struct spw_error err = {0};
-    struct spw_options o = {
-        .backend = SPW_BACKEND_CPU, .context = 400, .sessions = sessions, .threads = 2};
-    int rc = spw_engine_open(&e, folder, &o, &err);
-    CHECK_MSG(rc == 0, "%s", err.text);
-    if (!e)
-        exit(check_done());
-    return e;
-}
-
-/* The events of one request. */
-struct seen {
-    char text[4096];
-    size_t n_text, n_tokens;
-    int32_t tokens[MOST];
-    float logits[MOST * VOCAB];
-    size_t stop_at; /* the callback that ends the call; 0: none */
-};
-
-static void see_text(void *context, const char *text, size_t bytes)
-{
-    struct seen *s = context;
-    CHECK(bytes > 0);
-    memcpy(s->text + s->n_text, text, bytes);
-    s->n_text += bytes;
-    /* Complete characters: no piece begins inside one. */
-    CHECK(((unsigned char)text[0] & 0xc0) != 0x80);
-}
-
-static int see_token(void *context, int32_t token, const float *logits)
-{
-    struct seen *s = context;
-    s->tokens[s->n_tokens] = token;
-    memcpy(s->logits + s->n_tokens * VOCAB, logits, VOCAB * sizeof *logits);
-    return ++s->n_tokens == s->stop_at ? -ECANCELED : 0;
-}
-
-struct prompt {
-    int32_t ids[200];
-    struct spw_request request;
-};
-
-static void draw_prompt(struct prompt *p, uint64_t *seed)
-{
-    size_t n = check_range(seed, 1, 200);
-    for (size_t i = 0; i < n; i++)
-        p->ids[i] = (int32_t)(check_random(seed) % VOCAB);
-    p->request = (struct spw_request){.prompt = p->ids,
-                                      .n_prompt = n,
-                                      .max_new_tokens = check_range(seed, 0, MOST),
-                                      .sampling = {.temperature = (float)check_range(seed, 0, 3),
-                                                   .top_p = 0.95f,
-                                                   .repetition_penalty = 1.1f,
-                                                   .frequency_penalty = 0.3f,
-                                                   .seed = check_random(seed)},
-                                      .ignore_eos = check_range(seed, 0, 1)};
-}
-
-static bool same_logprobs(const struct spw_result *a, const struct spw_result *b)
-{
-    size_t n_top = a->n_tokens * a->n_top_logprobs;
-    bool same = !a->logprobs == !b->logprobs && a->n_top_logprobs == b->n_top_logprobs;
-    for (size_t i = 0; same && a->logprobs && i < a->n_tokens; i++)
-        same = a->logprobs[i] == b->logprobs[i];
-    for (size_t i = 0; same && i < n_top; i++)
-        same = a->top_logprobs[i].token == b->top_logprobs[i].token &&
-               a->top_logprobs[i].logprob == b->top_logprobs[i].logprob;
-    return same;
-}
-
-static bool same(const struct spw_result *a, const struct spw_result *b)
-{
-    return a->n_tokens == b->n_tokens && a->finish == b->finish &&
-           a->logits_hash == b->logits_hash &&
-           memcmp(a->tokens, b->tokens, a->n_tokens * sizeof *a->tokens) == 0;
-}
-
-/* What a result says of the logits of n tokens. */
-static uint64_t hash_rows(const float *rows, size_t n)
-{
-    uint64_t hash = 0;
-    for (size_t i = 0; i < n; i++)
-        hash = XXH3_64bits_withSeed(rows + i * VOCAB, VOCAB * sizeof *rows, hash);
-    return hash;
-}
 
 /* Eleven requests of all sizes through one session, through four and through all. */
 static void test_batches(uint64_t seed)
@@ -172,100 +57,6 @@ static void test_batches(uint64_t seed)
         for (int i = 0; i < N; i++)
             spw_result_free(&results[run][i]);
     spw_tokenizer_close(t);
-}
-
-/* A common beginning of prompts is computed once, for requests that come at any time, and the
- * answers have the same bits as alone. In a model with windows a session can be forked only at the
- * end of its window. */
-static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
-{
-    enum { N = 5 };
-    static int32_t ids[N][380];
-    static const size_t lengths[N] = {300, 300, 380, 200, 300}, alike[N] = {0, 300, 290, 150, 300};
-    const size_t reused[N] = {0, 256, 256, 128, windows ? 0 : 256};
-    struct spw_options o = {.backend = SPW_BACKEND_CPU,
-                            .context = 400,
-                            .sessions = N,
-                            .threads = 2,
-                            .prefill_chunk = 64};
-    struct spw_engine *e = NULL;
-    struct spw_batch *b = NULL;
-    struct spw_request requests[N];
-    struct spw_result alone, r;
-    struct spw_error err = {0};
-    struct spw_event event;
-    uint64_t id;
-    for (int i = 0; i < N; i++) {
-        for (size_t k = 0; k < lengths[i]; k++)
-            ids[i][k] = k < alike[i] ? ids[0][k] : (int32_t)(check_random(&seed) % VOCAB);
-        requests[i] = (struct spw_request){
-            .prompt = ids[i], .n_prompt = lengths[i], .max_new_tokens = 12, .ignore_eos = true};
-    }
-    CHECK_MSG(!spw_engine_open(&e, folder, &o, &err), "%s", err.text);
-    CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
-    for (int i = 0; i < N; i++) {
-        CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
-        if (i == N - 2) /* the last request comes while the others decode */
-            CHECK(spw_batch_step(b, &err) == 1 && spw_batch_step(b, &err) == 1);
-    }
-    while (spw_batch_step(b, &err) > 0)
-        while (spw_batch_event(b, &event))
-            CHECK(event.kind != SPW_EVENT_END || !event.text_bytes);
-    struct spw_stats stats;
-    spw_engine_stats(e, &stats);
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
-    for (int i = 0; i < N; i++) {
-        CHECK(!spw_batch_take(b, (uint64_t)i + 1, &r));
-        CHECK_MSG(r.n_reused == reused[i], "request %d: %zu tokens reused, not %zu", i, r.n_reused,
-                  reused[i]);
-        struct spw_engine *other = open_engine(folder, 1);
-        CHECK(!batch_run(other, NULL, &requests[i], 1, &alone, NULL, &err));
-        CHECK(same(&r, &alone));
-        spw_engine_close(other);
-        spw_result_free(&r);
-        spw_result_free(&alone);
-    }
-    spw_batch_close(b);
-    spw_engine_close(e);
-}
-
-/* The caller interrupts the step that computes the common beginning of two requests: both requests
- * run afterwards. */
-static void test_interrupted_sharing(void)
-{
-    static int32_t ids[300];
-    struct spw_interrupt interrupt = {0};
-    struct spw_options o = {.backend = SPW_BACKEND_CPU,
-                            .context = 400,
-                            .sessions = 3,
-                            .prefill_chunk = 16,
-                            .interrupt = &interrupt};
-    struct spw_request request = {
-        .prompt = ids, .n_prompt = 300, .max_new_tokens = 4, .ignore_eos = true};
-    struct spw_engine *e = NULL;
-    struct spw_batch *b = NULL;
-    struct spw_error err = {0};
-    struct spw_result r[2];
-    uint64_t id;
-    for (int i = 0; i < 300; i++)
-        ids[i] = i % VOCAB;
-    CHECK_MSG(!spw_engine_open(&e, MODEL, &o, &err), "%s", err.text);
-    CHECK(!spw_batch_open(&b, e, NULL, &err));
-    for (int i = 0; i < 2; i++)
-        CHECK(!spw_batch_submit(b, &request, &id, &err));
-    spw_interrupt_raise(&interrupt);
-    CHECK(spw_batch_step(b, &err) == -ECANCELED);
-    while (spw_batch_step(b, &err) > 0)
-        ;
-    CHECK_MSG(!err.text[0], "%s", err.text);
-    for (uint64_t i = 0; i < 2; i++)
-        CHECK(!spw_batch_take(b, i + 1, &r[i]) && r[i].finish == SPW_FINISH_LENGTH);
-    CHECK(same(&r[0], &r[1]) && r[1].n_reused == 256);
-    for (int i = 0; i < 2; i++)
-        spw_result_free(&r[i]);
-    spw_batch_close(b);
-    spw_engine_close(e);
 }
 
 /* The caller has all sessions open: each request ends, and says why. */
@@ -824,150 +615,6 @@ static void test_coming_and_going(uint64_t seed)
     spw_engine_close(e);
 }
 
-struct scored {
-    const int32_t *ids;
-    size_t n;
-    double *out;
-};
-
-static void sum_logits(void *context, size_t span, size_t position, const float *logits)
-{
-    const struct scored *s = context;
-    double sum = 0;
-    (void)span;
-    for (int i = 0; i < VOCAB; i++)
-        sum += exp((double)logits[i]);
-    if (position + 1 < s->n)
-        s->out[position + 1] = (double)logits[s->ids[position + 1]] - log(sum);
-}
-
-/* The log-probabilities of a prompt, against the logits of every position; also where all tokens of
- * the answer are given. */
-static void test_logprobs(uint64_t seed)
-{
-    struct spw_engine *e = open_engine(MODEL, 3);
-    struct spw_session *s;
-    struct spw_result r[3];
-    struct prompt p;
-    double expected[200] = {0};
-    draw_prompt(&p, &seed);
-    p.request.prompt_logprobs = true;
-    p.request.max_new_tokens = check_random(&seed) % 2 ? 0 : 3;
-    struct spw_request plain = p.request, given = p.request;
-    plain.prompt_logprobs = false;
-    given.given = p.ids;
-    given.n_given = given.max_new_tokens = 1;
-    struct spw_error err = {0};
-    CHECK_MSG(
-        !batch_run(e, NULL, (struct spw_request[]){p.request, plain, given}, 3, r, NULL, &err),
-        "%s", err.text);
-    CHECK(same(&r[0], &r[1]) && !r[1].prompt_logprobs);
-    CHECK(r[2].n_tokens == 1 && r[2].finish == SPW_FINISH_LENGTH);
-    struct scored context = {p.ids, p.request.n_prompt, expected};
-    CHECK(spw_session_open(&s, e, NULL) == 0);
-    struct spw_span span = {s, p.ids, p.request.n_prompt, p.request.n_prompt};
-    CHECK(spw_sync(e, &span, 1, sum_logits, &context, NULL) == 0);
-    for (size_t i = 0; i < p.request.n_prompt; i++)
-        CHECK_MSG(fabs(r[0].prompt_logprobs[i] - expected[i]) < 1e-9, "token %zu: %g, expected %g",
-                  i, r[0].prompt_logprobs[i], expected[i]);
-    CHECK(!memcmp(r[0].prompt_logprobs, r[2].prompt_logprobs, p.request.n_prompt * sizeof(double)));
-    spw_session_close(s);
-    for (int i = 0; i < 3; i++)
-        spw_result_free(&r[i]);
-    spw_engine_close(e);
-}
-
-/* log softmax, most likely token first. */
-static int compare_logprobs(const void *a, const void *b)
-{
-    const struct spw_token_logprob *x = a, *y = b;
-    if (x->logprob != y->logprob)
-        return x->logprob > y->logprob ? -1 : 1;
-    return x->token < y->token ? -1 : 1;
-}
-
-static void check_row(const struct spw_result *r, size_t i, const float *logits)
-{
-    struct spw_token_logprob all[VOCAB];
-    const struct spw_token_logprob *top = r->top_logprobs + i * r->n_top_logprobs;
-    double sum = 0;
-    for (int k = 0; k < VOCAB; k++)
-        sum += exp((double)logits[k]);
-    for (int k = 0; k < VOCAB; k++)
-        all[k] = (struct spw_token_logprob){k, (double)logits[k] - log(sum)};
-    CHECK(fabs(r->logprobs[i] - all[r->tokens[i]].logprob) < 1e-9);
-    qsort(all, VOCAB, sizeof *all, compare_logprobs);
-    for (uint32_t k = 0; k < r->n_top_logprobs; k++)
-        CHECK_MSG(top[k].token == all[k].token && fabs(top[k].logprob - all[k].logprob) < 1e-9,
-                  "token %zu, place %u: %d %g, expected %d %g", i, k, top[k].token, top[k].logprob,
-                  all[k].token, all[k].logprob);
-}
-
-/* The log-probabilities of an answer: those of a prompt that has the answer's tokens, and the n
- * largest of each row of logits; whatever bias and penalties chose. */
-static void test_answer_logprobs(uint64_t seed)
-{
-    static struct seen seen;
-    static int32_t ids[200 + MOST];
-    const struct spw_logit_bias bias = {11, 4};
-    struct spw_engine *e = open_engine(MODEL, 2);
-    struct spw_result r, again;
-    struct prompt p;
-    struct batch_watch watch = {.on_token = see_token, .context = &seen};
-    memset(&seen, 0, sizeof seen);
-    draw_prompt(&p, &seed);
-    p.request.logprobs = true;
-    p.request.n_top_logprobs = (uint32_t)check_range(&seed, 0, 20);
-    p.request.max_new_tokens = check_range(&seed, 1, MOST);
-    p.request.sampling.logit_bias = &bias;
-    p.request.sampling.n_logit_bias = 1;
-    CHECK(batch_watched(e, NULL, &p.request, &watch, 1, &r, NULL, NULL) == 0);
-    CHECK(r.n_tokens > 0 && r.n_top_logprobs == p.request.n_top_logprobs);
-    for (size_t i = 0; i < r.n_tokens; i++)
-        check_row(&r, i, seen.logits + i * VOCAB);
-    memcpy(ids, p.ids, p.request.n_prompt * sizeof *ids);
-    memcpy(ids + p.request.n_prompt, r.tokens, r.n_tokens * sizeof *ids);
-    struct spw_request scored = {
-        .prompt = ids, .n_prompt = p.request.n_prompt + r.n_tokens, .prompt_logprobs = true};
-    CHECK(batch_run(e, NULL, &scored, 1, &again, NULL, NULL) == 0 && !again.logprobs);
-    for (size_t i = 0; i < r.n_tokens; i++)
-        CHECK(r.logprobs[i] == again.prompt_logprobs[p.request.n_prompt + i]);
-    spw_result_free(&r);
-    spw_result_free(&again);
-    spw_engine_close(e);
-}
-
-/* An answer that another batch continues, from any of its tokens on, has the hash and the
- * log-probabilities of the answer that nobody ended. */
-static void test_given(uint64_t seed)
-{
-    static struct seen seen;
-    struct prompt p;
-    struct spw_result whole, rest[2];
-    struct batch_watch watch = {.on_token = see_token, .context = &seen};
-    memset(&seen, 0, sizeof seen);
-    draw_prompt(&p, &seed);
-    p.request.max_new_tokens = 20;
-    p.request.logprobs = check_random(&seed) % 2;
-    p.request.n_top_logprobs = p.request.logprobs ? 3 : 0;
-    struct spw_engine *e = open_engine(MODEL, 3);
-    CHECK(batch_watched(e, NULL, &p.request, &watch, 1, &whole, NULL, NULL) == 0);
-    for (size_t n = 0; n <= whole.n_tokens; n++) {
-        struct spw_request request = p.request;
-        request.given = whole.tokens;
-        request.n_given = n;
-        request.given_hash = hash_rows(seen.logits, n);
-        /* Beside a request whose prompt is the same. */
-        CHECK(!batch_run(e, NULL, (struct spw_request[]){request, p.request}, 2, rest, NULL, NULL));
-        for (int i = 0; i < 2; i++) {
-            CHECK(same(&whole, &rest[i]) && same_logprobs(&whole, &rest[i]));
-            spw_result_free(&rest[i]);
-        }
-    }
-    spw_result_free(&whole);
-    spw_engine_close(e);
-}
-
 static void test_allocation(void)
 {
     struct spw_engine *e = open_engine(MODEL, 2);
@@ -1008,9 +655,6 @@ int main(void)
 {
     uint64_t seed = check_seed();
     test_batches(seed);
-    test_shared_prompts(MODEL, false, seed);
-    test_shared_prompts("tests/golden/mistral_window_200", true, seed);
-    test_interrupted_sharing();
     test_no_session_left();
     test_by_hand(seed + 1);
     test_bias_copied();
@@ -1027,11 +671,6 @@ int main(void)
     for (uint64_t i = 0; i < 4; i++)
         test_coming_and_going(seed + 4 + i);
     CHECK(batches_canceled > 0);
-    test_logprobs(seed + 10);
-    for (uint64_t i = 0; i < 3; i++) {
-        test_answer_logprobs(seed + 11 + i);
-        test_given(seed + 11 + i);
-    }
     test_allocation();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

@@ -8,6 +8,7 @@
 #include "model/text/chat_template.h"
 #include "model/source/safetensors.h"
 #include "model/config.h"
+#include "model/fingerprint.h"
 #include "runtime/measure.h"
 #include "runtime/plan_query.h"
 #include "runtime/sampler.h"
@@ -149,6 +150,18 @@ static int safetensors_check(struct spw_error *err)
     return rc;
 }
 
+static int fingerprint_take(struct spw_error *err)
+{
+    uint8_t fingerprint[SPW_FINGERPRINT_BYTES];
+    struct spw_source *s;
+    struct spw_tensors *st;
+    CHECK(!spw_source_open(&s, MODEL, NULL) && !spw_safetensors_open(&st, MODEL, NULL));
+    int rc = spw_fingerprint_take(fingerprint, s, st, err); /* 0 */
+    spw_tensors_close(st);
+    spw_source_close(s);
+    return rc;
+}
+
 /* The operations of a source whose model does not exist. */
 static struct spw_source *missing(void)
 {
@@ -259,6 +272,7 @@ static const struct {
     {"source: text", folder_text},
     {"spw_config_parse", config_parse},
     {"spw_tensors_check", safetensors_check},
+    {"spw_fingerprint_take", fingerprint_take},
     {"spw_tokenizer_open", tokenizer_open},
     {"spw_tokenizer_parse", tokenizer_parse},
     {"spw_tokenizer_encode", tokenizer_encode},
@@ -386,6 +400,7 @@ static void check_headers(void)
                                           "runtime/engine/cache_policy.h",
                                           "model/text/chat_template.h",
                                           "model/config.h",
+                                          "model/fingerprint.h",
                                           "model/source/source.h",
                                           "model/source/tensors.h",
                                           "model/text/tokenizer/tokenizer.h",

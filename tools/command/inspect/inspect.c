@@ -1,4 +1,4 @@
-/* `spillway inspect`: the facts of a model folder, from its headers. inspect_topology.c has the
+/* `spillway inspect`: the facts of a model, from its headers. inspect_topology.c has the
  * other form, --topology. */
 #include "tools/command/input/input.h"
 #include "tools/command/inspect/inspect_cache.h"
@@ -13,7 +13,7 @@ struct facts {
     struct spw_source *source;
     struct spw_model_config config;
     struct spw_tensors *tensors;
-    struct spw_tokenizer *tokenizer; /* NULL if the folder has none */
+    struct spw_tokenizer *tokenizer; /* NULL if the model has none */
     uint32_t n_full, n_sliding;
     uint64_t n_parameters;
     struct spw_cache_policy cache;
@@ -38,12 +38,54 @@ static void count(struct facts *f)
     f->kv_bytes_sliding = f->n_sliding * token * c->window;
 }
 
+/* ---- types of tensors ---- */
+
+enum { MOST_TYPES = 32 };
+
+struct type_count {
+    const char *name; /* borrowed from a tensor */
+    size_t n_tensors;
+    uint64_t bytes;
+};
+
+static int compare_counts(const void *a, const void *b)
+{
+    const struct type_count *x = a, *y = b;
+    return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+/* The most bytes first. */
+static size_t count_types(const struct facts *f, struct type_count out[MOST_TYPES])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
+        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
+        size_t k = 0;
+        while (k < n && strcmp(out[k].name, t->dtype_name) != 0)
+            k++;
+        if (k == MOST_TYPES)
+            continue;
+        if (k == n)
+            out[n++] = (struct type_count){.name = t->dtype_name};
+        out[k].n_tensors++;
+        out[k].bytes += t->bytes;
+    }
+    qsort(out, n, sizeof *out, compare_counts);
+    return n;
+}
+
+static double bits_per_weight(const struct facts *f)
+{
+    uint64_t bytes = spw_tensors_total_bytes(f->tensors);
+    return f->n_parameters ? 8.0 * (double)bytes / (double)f->n_parameters : 0;
+}
+
 static const char *rope_name(enum spw_rope_kind kind)
 {
     static const char *const names[] = {
         [SPW_ROPE_DEFAULT] = "default", [SPW_ROPE_LINEAR] = "linear",
         [SPW_ROPE_DYNAMIC] = "dynamic", [SPW_ROPE_LLAMA3] = "llama3",
-        [SPW_ROPE_YARN] = "yarn",
+        [SPW_ROPE_YARN] = "yarn",       [SPW_ROPE_FACTORS] = "factors",
     };
     return names[kind];
 }
@@ -73,6 +115,29 @@ static json_t *tensors_json(const struct facts *f)
         };
         cli_json_append(&list, CLI_OBJECT(fields));
     }
+    return list;
+}
+
+static json_t *types_json(const struct facts *f)
+{
+    struct type_count types[MOST_TYPES];
+    json_t *list = json_array();
+    for (size_t n = count_types(f, types), i = 0; i < n; i++) {
+        const struct cli_field fields[] = {
+            {"dtype", CLI_JSON(types[i].name)},
+            {"n_tensors", CLI_JSON(types[i].n_tensors)},
+            {"bytes", CLI_JSON(types[i].bytes)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
+}
+
+static json_t *rules_json(const struct spw_model_config *c)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < c->n_rules; i++)
+        cli_json_append(&list, CLI_JSON(c->rules[i]));
     return list;
 }
 
@@ -118,6 +183,9 @@ static int print_json(const struct cli_options *o, const struct facts *f)
         CLI_FIELD(f, n_parameters),
         {"n_tensors", CLI_JSON(spw_tensors_count(f->tensors))},
         {"weights_bytes", CLI_JSON(spw_tensors_total_bytes(f->tensors))},
+        {"bits_per_weight", CLI_JSON(bits_per_weight(f))},
+        {"types", types_json(f)},
+        {"by_rule", rules_json(&f->config)},
         CLI_FIELD(f, kv_bytes_per_token),
         CLI_FIELD(f, kv_bytes_sliding),
         {"cache", cli_cache_json(&f->cache, &f->config)},
@@ -175,6 +243,15 @@ static void print_tensors(const struct facts *f)
     }
 }
 
+static void print_types(const struct facts *f)
+{
+    struct type_count types[MOST_TYPES];
+    printf("types      ");
+    for (size_t n = count_types(f, types), i = 0; i < n; i++)
+        printf("%s %s in %zu tensors", i ? "," : "", types[i].name, types[i].n_tensors);
+    printf("; %.4g bits a weight\n", bits_per_weight(f));
+}
+
 static void print_facts(const struct cli_options *o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
@@ -195,12 +272,15 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     printf("weights     %s in %zu tensors, %.4g million parameters\n",
            cli_format_bytes(bytes, spw_tensors_total_bytes(f->tensors)),
            spw_tensors_count(f->tensors), (double)f->n_parameters * 1e-6);
+    print_types(f);
     printf("KV          %s a token", cli_format_bytes(bytes, f->kv_bytes_per_token));
     if (f->n_sliding > 0)
         printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_sliding));
     putchar('\n');
     cli_cache_print(&f->cache, &f->config);
     print_tokenizer(f);
+    for (uint32_t i = 0; i < c->n_rules; i++)
+        printf("%s %s\n", i ? "           " : "by rule    ", c->rules[i]);
     if (o->tensors)
         print_tensors(f);
 }
@@ -236,14 +316,14 @@ static int decide_cache(struct facts *f, const struct cli_options *o)
     return 0;
 }
 
-/* The facts are also shown if the weights do not fit config.json. Then a line on stderr says so. */
-static void say_unfit(const char *folder)
+/* The facts are also shown if the weights do not fit the config. Then a line on stderr says so. */
+static void say_unfit(const char *model)
 {
     struct spw_plan_info plan;
     struct spw_error err = {0};
     const struct spw_options options = {.backend = SPW_BACKEND_CPU, .context = 1};
-    if (spw_plan_query(&plan, folder, &options, &err) == -EINVAL)
-        cli_fail(0, "this folder cannot be run: %s", err.text);
+    if (spw_plan_query(&plan, model, &options, &err) == -EINVAL)
+        cli_fail(0, "this model cannot be run: %s", err.text);
 }
 
 int cli_inspect(const struct cli_options *o)

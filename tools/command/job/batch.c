@@ -164,9 +164,11 @@ static int compare_input(struct batch *b)
     return cli_interrupted() ? cli_fail_error(-ECANCELED, NULL, false) : 0;
 }
 
-/* The tokens of the longest items, as far as the length of their lines shows them. */
-static int measure_longest(struct batch *b, uint64_t *tokens)
+/* The tokens of the longest items, as far as the length of their lines shows them, and of an item
+ * of average length, which has as many tokens a byte. */
+static int measure_lengths(struct batch *b, struct job_run_options *run)
 {
+    uint64_t *tokens = &run->longest;
     *tokens = 0;
     for (size_t i = 0; i < N_LONG_LINES && b->longest[i].bytes; i++) {
         struct job_line line;
@@ -181,6 +183,9 @@ static int measure_longest(struct batch *b, uint64_t *tokens)
             *tokens = spw_max_u64(*tokens, job_item_tokens(&x));
         job_item_free(&x);
     }
+    if (b->n_new)
+        run->typical = (uint64_t)((double)*tokens * (double)b->new_bytes / (double)b->n_new /
+                                  (double)b->longest[0].bytes);
     return 0;
 }
 
@@ -219,7 +224,7 @@ static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *wh
     return 0;
 }
 
-static int next(void *context, struct job_item **out)
+static int next(void *context, int wait_ms, struct job_item **out, bool *is_late)
 {
     struct batch *b = context;
     struct job_line line;
@@ -229,6 +234,7 @@ static int next(void *context, struct job_item **out)
     struct job_item *x = *out = spw_alloc_zero(1, sizeof *x);
     if (!x)
         return cli_fail(CLI_FAILED, "out of memory");
+    b->lines.wait_ms = wait_ms;
     while (!code && !is_item && !cli_interrupted() && (rc = read_item(b, x, &why, &line)) == 1) {
         code = sort_item(b, x, &why, &is_item);
         if (!is_item)
@@ -238,7 +244,8 @@ static int next(void *context, struct job_item **out)
         return 0;
     spw_free(x);
     *out = NULL;
-    return code ? code : rc < 0 && !cli_interrupted() ? fail_input(b, rc) : 0;
+    *is_late = rc == -EAGAIN;
+    return code ? code : rc < 0 && !*is_late ? fail_input(b, rc) : 0;
 }
 
 /* Items that were not read yet are like those that were. */
@@ -295,7 +302,6 @@ static int open_input(struct batch *b)
     int rc = job_lines_open(&b->lines, b->o->input);
     if (rc)
         return cli_fail(CLI_REFUSED, "%s: %s", b->o->input, strerror(-rc));
-    b->lines.stops = cli_interrupted;
     job_lines_folder(b->folder, b->o->input);
     b->reader = (struct job_reader){.o = b->o, .model = &b->model, .folder = b->folder};
     return 0;
@@ -338,7 +344,7 @@ static int look_ahead(struct batch *b, struct job_run_options *run)
         return 0;
     int code = compare_input(b);
     if (!code)
-        code = measure_longest(b, &run->longest);
+        code = measure_lengths(b, run);
     rc = job_lines_seek(&b->lines, 0, 1);
     run->n_items = b->n_new;
     return code ? code : rc ? fail_input(b, rc) : 0;
@@ -391,12 +397,12 @@ static int run_batch(const struct cli_options *o)
         code = open_store(&b);
     if (!code)
         code = answer_lines(&b);
-    int closed = job_store_close(b.store);
+    code = job_store_close(b.store, code);
     job_reader_close(&b.reader);
     if (b.lines.fd >= 0)
         job_lines_close(&b.lines);
     cli_model_close(&b.model);
-    return code ? code : closed;
+    return code;
 }
 
 int cli_batch(const struct cli_options *given)

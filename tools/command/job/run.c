@@ -3,6 +3,7 @@
 
 #include "tools/command/job/progress/progress.h"
 #include "tools/command/job/report.h"
+#include "tools/command/job/sessions.h"
 
 #include <string.h>
 
@@ -164,23 +165,6 @@ static int submit(struct run *r, struct job_item *x, struct spw_error *err)
     return r->code ? -ECANCELED : 0;
 }
 
-/* Takes the next item from the source, if there is none yet. */
-static int fetch(struct run *r, struct spw_error *err)
-{
-    while (!r->next && !r->code) {
-        struct job_item *x;
-        r->code = r->source->next(r->source->context, &x);
-        r->has_ended = !r->code && !x && !cli_interrupted();
-        if (r->code || !x)
-            break;
-        if (job_item_shorten(x, spw_min_u64(r->limit, r->most)))
-            r->code = refuse_length(r, x);
-        else
-            r->next = x;
-    }
-    return r->code ? spw_fail(err, -ECANCELED, "the job ends here") : 0;
-}
-
 /* ---- progress ---- */
 
 /* Tokens that answers of at most `most` tokens have on average, as far as answers have ended. */
@@ -221,6 +205,40 @@ static void show_progress(const struct run *r)
         counts.n_waiting =
             spw_sub_u64(counts.n_total, counts.n_done + counts.n_failed + counts.n_running);
     job_progress_update(&counts);
+}
+
+/* ---- the next item ---- */
+
+/* Takes an item from the source. False: there is none now. */
+static bool take_next(struct run *r, bool *is_late)
+{
+    enum { WAIT_MS = 1000 };
+    struct job_item *x;
+    *is_late = false;
+    r->code = r->source->next(r->source->context, r->n_asked ? 0 : WAIT_MS, &x, is_late);
+    r->has_ended = !r->code && !x && !*is_late && !cli_interrupted();
+    if (r->code || !x)
+        return false;
+    if (job_item_shorten(x, spw_min_u64(r->limit, r->most)))
+        r->code = refuse_length(r, x);
+    else
+        r->next = x;
+    return true;
+}
+
+/* Takes the next item from the source, if there is none yet. Waits for a late item as long as
+ * nothing runs. */
+static int fetch(struct run *r, struct spw_error *err)
+{
+    bool is_late;
+    while (!r->next && !r->code && !cli_interrupted()) {
+        if (take_next(r, &is_late))
+            continue;
+        if (!is_late || r->n_asked)
+            break;
+        show_progress(r);
+    }
+    return r->code ? spw_fail(err, -ECANCELED, "the job ends here") : 0;
 }
 
 /* Submits items. As many wait as can run, so that each step is full: an item that waits takes
@@ -389,6 +407,20 @@ static int plan(struct run *r, uint64_t context, struct spw_error *err)
     }
 }
 
+/* Reads the limits of the machine and the drive where something needs them. Takes fewer sessions
+ * if they are faster. */
+static void use_limits(struct run *r)
+{
+    const struct cli_options *o = r->is->o;
+    const uint64_t held = r->is->typical ? r->is->typical : job_item_tokens(r->next);
+    const struct job_sessions s = {o, &r->is->model->config, &r->limits, held};
+    bool chooses = !o->sessions && job_sessions_matter(&r->options, &s);
+    if (r->options.disk_dir || o->report || job_progress_callback() || chooses)
+        cli_limits_read_for(&r->limits, o, &r->options);
+    if (chooses)
+        job_choose_sessions(&r->options, &s);
+}
+
 /* Finds the longest context that fits the budgets: `most`. */
 static int find_most(struct run *r, uint64_t too_long)
 {
@@ -433,8 +465,7 @@ static int open_engine(struct run *r, uint64_t last)
     }
     if (rc)
         return cli_fail_error(rc, &err, true);
-    if (r->options.disk_dir || r->is->o->report || job_progress_callback())
-        cli_limits_read_for(&r->limits, r->is->o, &r->options);
+    use_limits(r);
     int code = cli_engine_open(&r->engine, &r->events, r->is->o, &r->options, &r->limits);
     if (code)
         return code;

@@ -14,8 +14,9 @@
 /* Calls return 0 or an exit code, which ends the run. */
 struct job_source {
     /* *out: the next item, which is allocated with spw_alloc and encoded. NULL: none, as long as no
-     * other item ends. */
-    int (*next)(void *context, struct job_item **out);
+     * other item ends; with *is_late the input may give one later. The call may wait for input,
+     * `wait_ms` at most. */
+    int (*next)(void *context, int wait_ms, struct job_item **out, bool *is_late);
     /* The item has ended: every choice has its result. The item is freed afterwards. */
     int (*answered)(void *context, struct job_item *x);
     int (*refused)(void *context, struct job_item *x, const struct job_refusal *why);
@@ -34,6 +35,7 @@ struct job_run_options {
     const struct cli_options *o;
     const struct cli_model *model;
     uint64_t longest; /* tokens of the longest item that is expected; 0: not known */
+    uint64_t typical; /* tokens of an item on average; 0: not known */
     uint64_t n_items; /* that are expected; 0: not known */
     /* Items get moved_bytes and fallbacks. Each count waits for the transfers ahead. */
     bool measures_items;

@@ -127,7 +127,7 @@ int job_status(const struct cli_options *o)
     if (!code && (all.n_failed || all.n_missing || n_absent || !s.knows_missing))
         code = CLI_FAILED;
     for (size_t i = 0; i < s.n_parts; i++)
-        job_store_close(s.parts[i].store);
+        job_store_close(s.parts[i].store, code);
     spw_free(s.parts);
     return code;
 }

@@ -72,7 +72,7 @@ static void bash(FILE *to)
           "           elif [ \"${COMP_WORDS[1]}\" = cache ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
           "               COMPREPLY=($(compgen -W \"ls verify prune\" -- \"$word\"))\n"
           "           else\n"
-          "               mapfile -t COMPREPLY < <(compgen -d -- \"$word\")\n"
+          "               mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
           "           fi\n"
           "           return;;\n"
           "    esac\n"
@@ -159,7 +159,7 @@ static void zsh(FILE *to)
         else if (c->bit == CLI_CACHE)
             fputs("            '1:what:(ls verify prune)' '2:folder:_files -/';;\n", to);
         else
-            fputs("            '1:model folder:_files -/';;\n", to);
+            fputs("            '1:model:_files';;\n", to);
     }
     fputs("    esac\n"
           "}\n"
@@ -201,7 +201,7 @@ static void fish(FILE *to)
         fprintf(to, "complete -c spillway -n '__fish_seen_subcommand_from %s' -a '%s'\n", c->name,
                 c->bit == CLI_COMPLETION ? "bash zsh fish"
                 : c->bit == CLI_CACHE    ? "ls verify prune (__fish_complete_directories)"
-                                         : "(__fish_complete_directories)");
+                                         : "(__fish_complete_path)");
         for (const struct cli_row *row = cli_rows; row->name; row++)
             if (row->commands & c->bit)
                 fish_row(to, c, row);

@@ -86,12 +86,14 @@ void cli_help_all(FILE *to)
         int n = fprintf(to, "  %s %s", c->name, c->operand);
         wrap(to, c->summary, (size_t)n);
     }
-    fputs("\nMODEL is a Hugging Face folder: config.json, *.safetensors, tokenizer.json.\n"
-          "'spillway COMMAND --help' shows the options of a command, 'spillway --version'\n"
-          "the version, 'spillway --man | man -l -' the manual page. Exit status: 0 done,\n"
-          "1 failed while running, 2 bad usage or input, 130 interrupted.\n\n"
-          "Examples:\n"
-          "  spillway generate MODEL --prompt-file book.txt --device-memory 256MiB\n"
-          "  spillway plan MODEL --context 200000 --device-memory 4GiB\n",
-          to);
+    fputs(
+        "\nMODEL is a Hugging Face folder (config.json, *.safetensors, tokenizer.json) or a GGUF\n"
+        "file, the first one if there are several.\n"
+        "'spillway COMMAND --help' shows the options of a command, 'spillway --version'\n"
+        "the version, 'spillway --man | man -l -' the manual page. Exit status: 0 done,\n"
+        "1 failed while running, 2 bad usage or input, 130 interrupted.\n\n"
+        "Examples:\n"
+        "  spillway generate MODEL --prompt-file book.txt --device-memory 256MiB\n"
+        "  spillway plan MODEL --context 200000 --device-memory 4GiB\n",
+        to);
 }

@@ -116,7 +116,9 @@ static const char rest[] =
     ".SH FILES\n"
     ".TP\n\\fIMODEL\\fR/config.json, *.safetensors, tokenizer.json\n"
     "The model: its shape, its weights, its tokenizer.\n"
-    "generation_config.json and tokenizer_config.json are read where they exist.\n"
+    "generation_config.json and tokenizer_config.json are read where they exist. A GGUF file has "
+    "all\n"
+    "of these.\n"
     ".TP\n\\(ti/.cache/spillway/drives.json\n"
     "The measured limits of drives and of this machine (\\fB\\-\\-drive\\-profile\\fR).\n"
     ".TP\n\\(ti/.cache/spillway/kv\\-checks.json\n"
@@ -142,7 +144,8 @@ void cli_man(FILE *to)
         "budget. Where they lie never changes the answer.\n"
         "Text goes to stdout, everything else to stderr.\n"
         ".PP\n"
-        "\\fIMODEL\\fR is a Hugging Face folder: config.json, *.safetensors, tokenizer.json.\n",
+        "\\fIMODEL\\fR is a Hugging Face folder (config.json, *.safetensors, tokenizer.json) or a\n"
+        "GGUF file, the first one if there are several.\n",
         to);
     put_commands(to);
     put_options(to);

@@ -30,6 +30,9 @@ static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
 static const struct cli_choice strategies[] = {
     {"auto", 0}, {"whole", 1}, {"map-reduce", 2}, {NULL, 0}};
 
+static const struct cli_choice quantized_types[] = {
+    {"q8_0", SPW_DTYPE_Q8_0}, {"q4_0", SPW_DTYPE_Q4_0}, {NULL, 0}};
+
 #define JOBS (CLI_BATCH | CLI_SUMMARIZE)
 #define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT | JOBS) /* commands that compute */
 #define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS)
@@ -275,8 +278,12 @@ const struct cli_row cli_rows[] = {
      "say how many items of the given outputs are done, failed and missing, and exit with 0 if all "
      "have an answer",
      FIELD(status)},
+    {"type", CLI_CHOICE, CLI_QUANTIZE, "Output", "TYPE",
+     "the type of the matrices: q8_0 has 8.5 bits a weight, q4_0 4.5", FIELD(type),
+     .choices = quantized_types},
     {"json", CLI_FLAG,
-     CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE | CLI_CHECK_KV,
+     CLI_QUANTIZE | CLI_SCORE | CLI_PLAN | CLI_INSPECT | CLI_TOKENIZE | CLI_PROBE | CLI_CACHE |
+         CLI_CHECK_KV,
      "Output", NULL, "print JSON instead of text", FIELD(json)},
     {"topology", CLI_FLAG, CLI_INSPECT, "Output", NULL,
      "show this machine, and where threads would run, instead of a model", FIELD(topology)},
@@ -306,11 +313,11 @@ const struct cli_row cli_rows[] = {
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
      "write the logits of every generated position, float32 [tokens, vocabulary]",
      FIELD(dump_logits)},
-    {"progress", CLI_CHOICE, RUNS, "Output", "WHEN",
+    {"progress", CLI_CHOICE, RUNS | CLI_QUANTIZE, "Output", "WHEN",
      "auto shows a progress line when stderr is a terminal; batch writes a line a minute elsewhere "
      "(auto)",
      FIELD(progress), .choices = progress_modes},
-    {"quiet", CLI_FLAG, RUNS | CLI_PLAN | CLI_CHECK_KV, "Output", NULL,
+    {"quiet", CLI_FLAG, RUNS | CLI_QUANTIZE | CLI_PLAN | CLI_CHECK_KV, "Output", NULL,
      "no progress line and no notes; stderr has errors and warnings only", FIELD(quiet)},
     {.name = NULL},
 };

@@ -331,7 +331,8 @@ static int set_operand(struct cli_options *o, const char *word)
         o->verb = word;
         return 0;
     }
-    if (o->operand && strstr(o->command->operand, "..."))
+    const bool two = strcmp(o->command->operand, "MODEL OUT.gguf") == 0 && !o->paths.n;
+    if (o->operand && (two || strstr(o->command->operand, "...")))
         return add_text(&o->paths, word);
     if (o->operand)
         return cli_fail(CLI_REFUSED,

@@ -7,6 +7,7 @@
 #define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 
 #include "model/config.h"
+#include "model/quantize.h"
 #include "model/source/source.h"
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"
@@ -107,6 +108,7 @@ struct cli_options {
     /* output */
     const char *save, *resume; /* files of a session */
     uint64_t save_every;
+    int type; /* enum spw_dtype */
     const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
     bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
     int progress;
@@ -123,7 +125,8 @@ struct cli_command {
     const char *name;
     unsigned bit;            /* in the option table's `commands` */
     const char *operand;     /* as shown: "MODEL"; "[DIR]" is optional; "do|undo DIR" begins with a
-                                verb;     "MODEL|OUTPUT..." may be several */
+                                verb;     "MODEL|OUTPUT..." may be several;
+                                "MODEL OUT.gguf" are two */
     const char *summary;     /* one line */
     const char *description; /* a paragraph for --help */
     const char *examples;    /* lines for --help */
@@ -147,6 +150,7 @@ enum {
     CLI_CHECK_KV = 1 << 10,
     CLI_BATCH = 1 << 11,
     CLI_SUMMARIZE = 1 << 12,
+    CLI_QUANTIZE = 1 << 13,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */

@@ -167,18 +167,36 @@ static void output_free(struct cli_output *out)
     spw_free(out);
 }
 
-int cli_output_open(struct cli_output **out, const char *path)
+/* A hidden name in the folder of `path`: such a file is no document of the folder. */
+static char *unfinished_name(const char *path, const char *end)
+{
+    const char *name = last_part(path);
+    size_t bytes = strlen(path) + strlen(end) + 2;
+    char *out = spw_alloc(bytes);
+    if (out)
+        snprintf(out, bytes, "%.*s.%s%s", (int)(name - path), path, name, end);
+    return out;
+}
+
+/* Makes a file of mode 0600; replaces the file that a killed process has left. */
+static int make_unfinished(char *name, bool is_locked)
+{
+    if (!is_locked)
+        return mkostemp(name, O_CLOEXEC);
+    unlink(name);
+    return open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+}
+
+static int open_unfinished(struct cli_output **out, const char *path, bool is_locked)
 {
     struct cli_output *to = *out = spw_alloc_zero(1, sizeof *to);
-    size_t bytes = strlen(path) + sizeof ".XXXXXX";
     if (!to)
         return cli_fail(CLI_FAILED, "%s: out of memory", path);
     to->path = spw_strdup(path);
-    to->unfinished = spw_alloc(bytes);
+    to->unfinished = unfinished_name(path, is_locked ? ".unfinished" : ".XXXXXX");
     int fd = -1, why = ENOMEM;
     if (to->path && to->unfinished) {
-        snprintf(to->unfinished, bytes, "%s.XXXXXX", path);
-        fd = mkostemp(to->unfinished, O_CLOEXEC); /* mode 0600 */
+        fd = make_unfinished(to->unfinished, is_locked);
         why = errno;
     }
     to->file = fd < 0 ? NULL : fdopen(fd, "wb");
@@ -192,6 +210,16 @@ int cli_output_open(struct cli_output **out, const char *path)
     output_free(to);
     *out = NULL;
     return cli_fail(CLI_FAILED, "%s: %s", path, strerror(why));
+}
+
+int cli_output_open(struct cli_output **out, const char *path)
+{
+    return open_unfinished(out, path, false);
+}
+
+int cli_output_open_locked(struct cli_output **out, const char *path)
+{
+    return open_unfinished(out, path, true);
 }
 
 FILE *cli_output_file(const struct cli_output *out)

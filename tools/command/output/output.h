@@ -16,6 +16,9 @@ int cli_output_check(const struct cli_options *o, const char *what, const char *
 
 struct cli_output;
 int cli_output_open(struct cli_output **out, const char *path);
+/* The same for the only process that writes this output: the temporary file always has the same
+ * name, and replaces the one that a killed process has left. */
+int cli_output_open_locked(struct cli_output **out, const char *path);
 /* The caller may write to the stream and seek in it. */
 FILE *cli_output_file(const struct cli_output *out);
 /* Gives the file its name. Frees `out` also after a failure. */

@@ -83,6 +83,18 @@ double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_hel
     return fmax(step.seconds, products);
 }
 
+uint64_t job_running(const struct spw_plan_info *plan, uint64_t n_held)
+{
+    uint64_t room = plan->full_sessions * plan->context / n_held;
+    return spw_min_u64(plan->sessions, spw_max_u64(room, 1));
+}
+
+double job_rate(const struct job_forecast *f, uint64_t n_held)
+{
+    uint64_t n = job_running(f->plan, n_held);
+    return (double)n / job_step_seconds(f, n, n * n_held);
+}
+
 /* ---- prompts ---- */
 
 /* The part of the KV of `contexts` contexts that does not fit into `frames`, relative to the same

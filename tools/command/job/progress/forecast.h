@@ -13,6 +13,11 @@ struct job_forecast { /* borrowed */
 
 /* Seconds of a decode step of n requests that hold n_held tokens together. */
 double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_held);
+/* How many sessions of a plan run at a time, if each holds n_held tokens. The others have no room
+ * in the pool. */
+uint64_t job_running(const struct spw_plan_info *plan, uint64_t n_held);
+/* Tokens a second of all sessions that run. */
+double job_rate(const struct job_forecast *f, uint64_t n_held);
 /* Seconds of each token of a prompt, if n prompts of n_tokens are computed together. */
 double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens);
 

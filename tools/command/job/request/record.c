@@ -104,7 +104,7 @@ static json_t *completion_choice(const struct job_item *x, size_t i, const struc
     json_t *before = x->echo ? prompt_text(x, prompt, names) : NULL;
     const struct job_completion answer = {.prompt = &x->prompts[prompt],
                                           .result = &c->result,
-                                          .prompt_logprobs = first->prompt_logprobs,
+                                          .of_prompt = first,
                                           .echo = before,
                                           .tokenizer = names->tokenizer};
     json_t *logprobs = CLI_OR_NULL(x->logprobs, job_completion_logprobs(&answer));

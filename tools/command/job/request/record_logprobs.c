@@ -130,30 +130,36 @@ static void add_token(struct tokens_list *l, const struct job_completion *c, int
     }
 }
 
-/* The most likely tokens, and the token that was drawn. */
-static json_t *top_of(const struct job_completion *c, size_t i)
+static void add_top(json_t **object, const struct spw_tokenizer *t, int32_t id, double logprob)
 {
-    const struct spw_result *r = c->result;
-    json_t *object = json_object();
-    for (uint32_t k = r->n_top_logprobs; k-- > 0;) { /* of equal names, the more likely one stays */
-        const struct spw_token_logprob *top = &r->top_logprobs[i * r->n_top_logprobs + k];
-        json_t *name = token_name(c->tokenizer, top->token, "bytes:", NULL);
-        cli_json_add(&object, name ? json_string_value(name) : NULL, logprob_json(top->logprob));
-        json_decref(name);
-    }
-    json_t *name = token_name(c->tokenizer, r->tokens[i], "bytes:", NULL);
-    cli_json_add(&object, name ? json_string_value(name) : NULL, logprob_json(r->logprobs[i]));
+    json_t *name = token_name(t, id, "bytes:", NULL);
+    cli_json_add(object, name ? json_string_value(name) : NULL, logprob_json(logprob));
     json_decref(name);
+}
+
+/* The `n` most likely tokens, and the token that is there. */
+static json_t *top_of(const struct job_completion *c, const struct spw_token_logprob *top,
+                      uint32_t n, int32_t id, double logprob)
+{
+    json_t *object = json_object();
+    while (n-- > 0) /* of equal names, the more likely one stays */
+        add_top(&object, c->tokenizer, top[n].token, top[n].logprob);
+    add_top(&object, c->tokenizer, id, logprob);
     return object;
 }
 
 /* The tokens of the prompt, and where its text ends. */
 static void add_prompt(struct tokens_list *l, const struct job_completion *c)
 {
+    const struct spw_result *r = c->of_prompt;
+    const uint32_t n = r->n_top_logprobs;
+    const int32_t *ids = c->prompt->tokens;
     for (size_t i = 0; i < c->prompt->n; i++)
-        add_token(l, c, c->prompt->tokens[i],
-                  CLI_OR_NULL(i > 0 && c->prompt_logprobs, logprob_json(c->prompt_logprobs[i])),
-                  json_null());
+        add_token(
+            l, c, ids[i],
+            CLI_OR_NULL(i > 0 && r->prompt_logprobs, logprob_json(r->prompt_logprobs[i])),
+            CLI_OR_NULL(i > 0 && r->prompt_top_logprobs, top_of(c, r->prompt_top_logprobs + i * n,
+                                                                n, ids[i], r->prompt_logprobs[i])));
     l->n_characters = count_characters(json_string_value(c->echo), json_string_length(c->echo));
 }
 
@@ -171,7 +177,9 @@ json_t *job_completion_logprobs(const struct job_completion *c)
     }
     for (size_t i = 0; i < r->n_tokens; i++)
         add_token(&l, c, r->tokens[i], logprob_json(r->logprobs[i]),
-                  CLI_OR_NULL(r->n_top_logprobs, top_of(c, i)));
+                  CLI_OR_NULL(r->n_top_logprobs,
+                              top_of(c, r->top_logprobs + i * r->n_top_logprobs, r->n_top_logprobs,
+                                     r->tokens[i], r->logprobs[i])));
     spw_detokenizer_free(l.d);
     if (!r->n_top_logprobs) {
         json_decref(l.top);

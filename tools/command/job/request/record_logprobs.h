@@ -9,8 +9,8 @@
 struct job_completion {
     const struct job_prompt *prompt;
     const struct spw_result *result;
-    const double *prompt_logprobs;         /* with `echo`; NULL: not known */
-    const json_t *echo;                    /* the text of the prompt, if the answer has it; NULL */
+    const struct spw_result *of_prompt; /* with `echo`: the result with prompt_logprobs, or none */
+    const json_t *echo;                 /* the text of the prompt, if the answer has it; NULL */
     const struct spw_tokenizer *tokenizer; /* NULL: a token is called "token_id:ID" */
 };
 

@@ -11,7 +11,7 @@ enum { LEAST_READ = 1 << 16 };
 
 int job_lines_open(struct job_lines *l, const char *path)
 {
-    *l = (struct job_lines){.fd = STDIN_FILENO};
+    *l = (struct job_lines){.fd = STDIN_FILENO, .wait_ms = -1};
     if (strcmp(path, "-") != 0)
         l->fd = open(path, O_RDONLY | O_CLOEXEC);
     return l->fd < 0 ? -errno : 0;
@@ -40,7 +40,8 @@ int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number)
 {
     if (lseek(l->fd, (off_t)offset, SEEK_SET) < 0)
         return -errno;
-    l->start = l->end = 0;
+    l->start = l->end = l->n_searched = 0;
+    l->n_skipped = 0;
     l->offset = offset;
     l->number = number - 1;
     l->is_at_end = false;
@@ -50,10 +51,7 @@ int job_lines_seek(struct job_lines *l, uint64_t offset, uint64_t number)
 static int wait_for_bytes(const struct job_lines *l)
 {
     struct pollfd input = {.fd = l->fd, .events = POLLIN};
-    while (l->stops && poll(&input, 1, 1000) <= 0)
-        if (l->stops())
-            return -ECANCELED;
-    return 0;
+    return l->wait_ms < 0 || poll(&input, 1, l->wait_ms) > 0 ? 0 : -EAGAIN;
 }
 
 /* Reads more behind buffer[end). */
@@ -86,24 +84,23 @@ static int read_more(struct job_lines *l)
 
 /* Reads up to the newline that ends the line at buffer[start], or to the end of the input. *bytes:
  * the length of the line as far as it was read. Of a line that is too long, the rest is passed
- * over: *skipped bytes. */
-static int read_line(struct job_lines *l, size_t *bytes, uint64_t *skipped)
+ * over. */
+static int read_line(struct job_lines *l, size_t *bytes)
 {
-    size_t seen = 0;
-    *skipped = 0;
     for (;;) {
         size_t have = l->end - l->start;
-        const char *newline =
-            seen < have ? memchr(l->buffer + l->start + seen, '\n', have - seen) : NULL;
+        const char *newline = l->n_searched < have ? memchr(l->buffer + l->start + l->n_searched,
+                                                            '\n', have - l->n_searched)
+                                                   : NULL;
         if (newline || l->is_at_end) {
             *bytes = newline ? (size_t)(newline - l->buffer) - l->start : have;
             return 0;
         }
-        seen = have;
+        l->n_searched = have;
         if (have > JOB_MAX_LINE_BYTES) { /* keeps the beginning */
-            *skipped += have - JOB_MAX_LINE_BYTES;
+            l->n_skipped += have - JOB_MAX_LINE_BYTES;
             l->end = l->start + JOB_MAX_LINE_BYTES;
-            seen = JOB_MAX_LINE_BYTES;
+            l->n_searched = JOB_MAX_LINE_BYTES;
         }
         SPW_TRY(read_more(l));
     }
@@ -112,8 +109,7 @@ static int read_line(struct job_lines *l, size_t *bytes, uint64_t *skipped)
 int job_lines_next(struct job_lines *l, struct job_line *out)
 {
     size_t bytes;
-    uint64_t skipped;
-    SPW_TRY(read_line(l, &bytes, &skipped));
+    SPW_TRY(read_line(l, &bytes));
     if (bytes == 0 && l->start == l->end)
         return 0;
     bool has_newline = l->start + bytes < l->end;
@@ -122,9 +118,11 @@ int job_lines_next(struct job_lines *l, struct job_line *out)
                              .number = ++l->number,
                              .offset = l->offset,
                              .has_newline = has_newline,
-                             .is_too_long = bytes > JOB_MAX_LINE_BYTES || skipped > 0};
+                             .is_too_long = bytes > JOB_MAX_LINE_BYTES || l->n_skipped > 0};
     out->text[bytes] = '\0';
     l->start += bytes + has_newline;
-    l->offset += bytes + has_newline + skipped;
+    l->offset += bytes + has_newline + l->n_skipped;
+    l->n_searched = 0;
+    l->n_skipped = 0;
     return 1;
 }

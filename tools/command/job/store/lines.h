@@ -20,17 +20,21 @@ struct job_lines {
     int fd;                      /* owned, unless it is stdin */
     char *buffer;                /* owned, [capacity] */
     size_t capacity, start, end; /* buffer[start, end) was read and not given out yet */
-    uint64_t offset, number;     /* of buffer[start]; of the last line */
+    /* Of a line that is not complete: bytes without a newline; bytes that were passed over. */
+    size_t n_searched;
+    uint64_t n_skipped;
+    uint64_t offset, number; /* of buffer[start]; of the last line */
     bool is_at_end;
-    /* A pipe may give nothing for hours. Asked each second: true ends the call with -ECANCELED.
-     * NULL: waits. */
-    bool (*stops)(void);
+    /* How long a read may wait for a pipe; -1: without a limit. A pipe may give nothing for hours.
+     */
+    int wait_ms;
 };
 
 /* "-" reads stdin. 0 or -errno. */
 int job_lines_open(struct job_lines *l, const char *path);
 void job_lines_close(struct job_lines *l);
-/* 1: a line; 0: the input has ended; -errno. The last line may lack its newline. */
+/* 1: a line; 0: the input has ended; -errno. The last line may lack its newline. -EAGAIN: the pipe
+ * has given no whole line within wait_ms, or a signal came; a later call continues. */
 int job_lines_next(struct job_lines *l, struct job_line *out);
 bool job_line_is_blank(const struct job_line *line);
 /* The folder of the file `path`: names of files in its lines begin there. */

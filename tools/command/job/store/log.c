@@ -9,11 +9,19 @@
 #include <time.h>
 #include <unistd.h>
 
+static int open_or_make(const char *path, bool *is_new)
+{
+    const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int fd = open(path, flags | O_CREAT | O_EXCL, 0666);
+    *is_new = fd >= 0;
+    return fd >= 0 || errno != EEXIST ? fd : open(path, flags);
+}
+
 int job_log_open(struct job_log *l, const char *path, struct spw_error *err)
 {
     struct stat st;
-    *l = (struct job_log){
-        .fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666)};
+    *l = (struct job_log){0};
+    l->fd = open_or_make(path, &l->is_new);
     int rc = l->fd < 0 || fstat(l->fd, &st) ? -errno : 0;
     if (rc == -ELOOP)
         return spw_fail(err, -EINVAL, "%s: is a symbolic link; give the name of the file", path);

@@ -15,6 +15,7 @@ struct job_log {
     int fd;       /* owned; -1: not open */
     char *path;   /* owned */
     uint64_t end; /* after the last committed line */
+    bool is_new;  /* this process made the file */
 };
 
 /* Opens a regular file of this user for reading and appending, and creates it if it is missing;

@@ -10,14 +10,19 @@
 #include <string.h>
 #include <unistd.h>
 
-int job_store_close(struct job_store *s)
+int job_store_close(struct job_store *s, int code)
 {
     if (!s)
-        return 0;
+        return code;
     int rc = s->syncs ? job_syncer_end(&s->syncer) : 0;
-    int code = rc ? cli_fail(CLI_FAILED, "%s: %s", s->logs[JOB_OUTPUT].path, strerror(-rc)) : 0;
-    for (int i = 0; i < JOB_N_LOGS; i++)
+    if (rc && !code)
+        code = cli_fail(CLI_FAILED, "%s: %s", s->logs[JOB_OUTPUT].path, strerror(-rc));
+    for (int i = 0; i < JOB_N_LOGS; i++) {
+        /* The lock is held: nobody else has written the file. */
+        if (code && !s->has_lines && s->logs[i].is_new)
+            unlink(s->logs[i].path);
         job_log_close(&s->logs[i]);
+    }
     spw_free(s->input);
     spw_free(s->errors);
     job_table_free(&s->table);
@@ -123,7 +128,7 @@ static int write_anew(struct job_store *s, struct job_log *l,
     struct cli_output *file;
     char path[4096];
     snprintf(path, sizeof path, "%s", l->path);
-    int code = cli_output_open(&file, path);
+    int code = cli_output_open_locked(&file, path);
     if (code)
         return code;
     code = write(s, cli_output_file(file));
@@ -131,9 +136,14 @@ static int write_anew(struct job_store *s, struct job_log *l,
         cli_output_cancel(file);
         return code;
     }
+    const bool is_new = l->is_new;
     code = cli_output_commit(file);
+    if (code)
+        return code;
     job_log_close(l);
-    return code ? code : open(l, path);
+    code = open(l, path);
+    l->is_new = is_new && !code;
+    return code;
 }
 
 int job_sync_folder(const char *path)
@@ -148,6 +158,18 @@ int job_sync_folder(const char *path)
     return rc ? cli_fail(CLI_FAILED, "%s: %s", folder, strerror(-rc)) : 0;
 }
 
+/* After a loss of power, OUTPUT must not be there without its state. */
+static int sync_folders(const struct job_store *s)
+{
+    char of_output[4096], of_errors[4096];
+    job_lines_folder(of_output, s->logs[JOB_OUTPUT].path);
+    job_lines_folder(of_errors, s->logs[JOB_ERRORS].path);
+    int code = job_sync_folder(s->logs[JOB_OUTPUT].path);
+    if (!code && strcmp(of_output, of_errors) != 0)
+        code = job_sync_folder(s->logs[JOB_ERRORS].path);
+    return code;
+}
+
 /* The errors first: until they are gone, the state has the digests of their lines, which say that
  * these lines were corrected. */
 int job_store_begin(struct job_store *s)
@@ -157,11 +179,8 @@ int job_store_begin(struct job_store *s)
     s->forgets = false;
     if (!code)
         code = write_anew(s, &s->logs[JOB_STATE], begin_state, job_store_open_log);
-    /* After a loss of power, OUTPUT must not be there without its state. */
     if (!code)
-        code = job_sync_folder(s->logs[JOB_OUTPUT].path);
-    if (!code)
-        code = job_sync_folder(s->logs[JOB_ERRORS].path);
+        code = sync_folders(s);
     if (code)
         return code;
     int rc = job_syncer_start(&s->syncer, s->in_order, s->n_open);
@@ -237,6 +256,7 @@ static int append(struct job_store *s, int log, json_t *line)
     if (!text)
         return job_store_no_memory(s);
     int rc = job_log_append(&s->logs[log], text, strlen(text));
+    s->has_lines |= !rc;
     spw_free(text);
     int failed = job_syncer_note(&s->syncer);
     rc = rc ? rc : failed;
@@ -333,6 +353,11 @@ int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
     if (pread(s->logs[JOB_PARTS].fd, text, e->part_bytes, at) == (ssize_t)e->part_bytes)
         *line = json_loadb(text, e->part_bytes, JSON_ALLOW_NUL, NULL);
     spw_free(text);
+    if (!*line) /* the line was whole when the store was opened */
+        return cli_fail(CLI_FAILED,
+                        "%s: a part cannot be read back: out of memory, or another program has "
+                        "changed the file",
+                        s->logs[JOB_PARTS].path);
     digest = json_string_value(json_object_get(*line, "digest"));
     if (!digest || strtoull(digest, NULL, 16) != x->digest) {
         json_decref(*line);

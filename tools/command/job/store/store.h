@@ -28,8 +28,9 @@ struct job_store_options {
     bool retry_failed; /* items that had no answer are new */
 };
 int job_store_open(struct job_store **out, const struct job_store_options *o);
-/* Ends with everything on the drive. */
-int job_store_close(struct job_store *s);
+/* Ends with everything on the drive. `code`: of the run; if the run has failed and has written no
+ * line, the files that it made are removed. Returns the code, or that of a failure here. */
+int job_store_close(struct job_store *s, int code);
 
 /* Reads the files of a job that another process may be writing, for job_store_meet alone. */
 int job_store_look(struct job_store **out, const char *output);

@@ -50,6 +50,7 @@ int job_store_open_locked(struct job_log *l, const char *path)
                     is.st_dev == named.st_dev && is.st_ino == named.st_ino;
     if (is_locked && is_named)
         return 0;
+    l->is_new = false; /* it is the other process's by now */
     return cli_fail(CLI_REFUSED, "%s: %s", path,
                     is_locked || why == EWOULDBLOCK
                         ? "another process writes this file; wait until it has ended"
@@ -215,7 +216,7 @@ int job_store_open(struct job_store **out, const struct job_store_options *o)
         if (s->table.entries[i].ended == JOB_HAS_ERROR)
             job_store_forget_error(s, &s->table.entries[i]);
     if (code) {
-        job_store_close(s);
+        job_store_close(s, code);
         *out = NULL;
     }
     return code;
@@ -254,7 +255,7 @@ int job_store_look(struct job_store **out, const char *output)
     if (!code && !s->identity)
         code = cli_fail(CLI_REFUSED, "%s: found no job: %s is empty", output, state);
     if (code) {
-        job_store_close(s);
+        job_store_close(s, code);
         *out = NULL;
     }
     return code;

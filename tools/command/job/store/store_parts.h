@@ -28,7 +28,8 @@ struct job_store {
     time_t started;
     uint32_t pass;
     struct job_totals totals;
-    bool forgets; /* errors of items that are new again are still in their file */
+    bool has_lines; /* this run has written a line of an item */
+    bool forgets;   /* errors of items that are new again are still in their file */
 };
 
 int job_store_no_memory(const struct job_store *s);

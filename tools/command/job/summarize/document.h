@@ -36,8 +36,9 @@ struct job_documents {
 };
 
 /* Lists the documents of the operands, in their order: files; folders with all that is below them,
- * sorted by name, without hidden files and without JSONL files; patterns that the shell did not
- * expand; JSONL files of lines {"id", "text"} or {"id", "file"}. No file but JSONL files is opened.
+ * sorted by name, without hidden files, JSONL files and the other files of their jobs; patterns
+ * that the shell did not expand; JSONL files of lines {"id", "text"} or {"id", "file"}. No file but
+ * JSONL files is opened.
  *
  * The id of a file is its path below the operand: below the folder, below the part of a pattern
  * that has no special characters, below the folder of a file. Files that would have the same id get

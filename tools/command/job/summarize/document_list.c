@@ -83,6 +83,20 @@ static int by_name(const FTSENT **a, const FTSENT **b)
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
+/* The state, the parts or the errors of a job whose output is a JSONL file. */
+static bool is_of_job(const char *name)
+{
+    static const char *const ends[] = {".state", ".parts", ".errors"};
+    char output[256];
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof ends / sizeof *ends; i++)
+        if (strcmp(dot, ends[i]) == 0) {
+            snprintf(output, sizeof output, "%.*s", (int)(dot - name), name);
+            return job_document_is_jsonl(output);
+        }
+    return false;
+}
+
 /* Links to files are documents, links to folders are not followed. */
 static int take_entry(struct listing *l, FTS *tree, FTSENT *entry, size_t base)
 {
@@ -108,7 +122,7 @@ static int take_entry(struct listing *l, FTS *tree, FTSENT *entry, size_t base)
         return 0;
     }
     if (!S_ISREG(st.st_mode) || entry->fts_name[0] == '.' ||
-        job_document_is_jsonl(entry->fts_path) || is_excepted(l, &st))
+        job_document_is_jsonl(entry->fts_path) || is_of_job(entry->fts_name) || is_excepted(l, &st))
         return 0;
     return add_file(l, entry->fts_path, entry->fts_path + base, &st);
 }
@@ -234,7 +248,7 @@ static int add_path(struct listing *l, const char *path, size_t base, const stru
     if (S_ISDIR(st->st_mode))
         return add_folder(l, path, base);
     if (!S_ISREG(st->st_mode))
-        return spw_fail(l->err, -EINVAL, "%s: found a device or pipe, expected a file or folder",
+        return spw_fail(l->err, -EINVAL, "%s: found a device or a pipe, expected a file or folder",
                         path);
     if (job_document_is_jsonl(path))
         return add_lines(l, path);

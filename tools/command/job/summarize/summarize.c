@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- documents ---- */
@@ -44,6 +45,9 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
 {
     int code = 0;
     uint64_t most_bytes = 0;
+    s->new_bytes = spw_alloc_zero(s->documents.n, sizeof *s->new_bytes);
+    if (!s->new_bytes)
+        return cli_fail(CLI_FAILED, "out of memory");
     job_store_begin_pass(s->store);
     for (size_t i = 0; i < s->documents.n && !code && !cli_interrupted(); i++) {
         struct job_document *d = &s->documents.items[i];
@@ -57,11 +61,12 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
         s->n_total++;
         s->n_new += standing == JOB_NEW;
         bool is_text = d->kind == JOB_DOCUMENT_TEXT || d->kind == JOB_DOCUMENT_LINE;
+        if (standing == JOB_NEW && is_read)
+            s->new_bytes[i] = digest.bytes;
         if (standing == JOB_NEW && is_read && is_text)
             most_bytes = spw_max_u64(most_bytes, digest.bytes);
     }
-    enum { BYTES_OF_TOKEN = 4 };
-    *longest = spw_min_u64(s->limit, most_bytes / BYTES_OF_TOKEN + s->answer);
+    *longest = spw_min_u64(s->limit, job_estimate_tokens(most_bytes, 0, 0) + s->answer);
     return code;
 }
 
@@ -140,7 +145,8 @@ static int begin_document(struct job_summarize *s, const struct job_document *d)
     while (*last)
         last = &(*last)->next;
     *last = w;
-    s->n_begun++;
+    s->read_bytes += s->new_bytes[d - s->documents.items];
+    s->read_tokens += w->n_tokens;
     return 0;
 }
 
@@ -179,8 +185,6 @@ static int next_item(struct job_summarize *s, struct job_work *w, struct job_sum
         int code = job_store_part(s->store, &x->item, &line);
         if (!code && !line) {
             w->n_running++;
-            s->begun_tokens += x->item.prompts[0].n;
-            s->begun_answers += x->item.max_new_tokens;
             return 0;
         }
         if (!code)
@@ -194,8 +198,11 @@ static int next_item(struct job_summarize *s, struct job_work *w, struct job_sum
     return 0;
 }
 
-static int next(void *context, struct job_item **out)
+/* Files never make it wait. */
+static int next(void *context, int wait_ms, struct job_item **out, bool *is_late)
 {
+    (void)wait_ms;
+    (void)is_late;
     struct job_summarize *s = context;
     struct job_summary *found = NULL;
     bool more = true;
@@ -249,22 +256,72 @@ static int kept(void *context, const struct job_item *x, size_t choice, const ch
     return job_store_answer(s->store, x, choice, machine, out);
 }
 
-/* Documents that were not read yet are like those that were. */
+/* ---- the work that is left, for the progress ---- */
+
+static void add_levels(struct job_counts *to, const struct job_level *levels, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        to->n_prompts_left += levels[i].n;
+        to->n_prompt_tokens_left += levels[i].n * levels[i].prompt;
+        to->n_answer_tokens_left += levels[i].n * levels[i].answer;
+    }
+}
+
+/* A document that has begun: requests of its level that were not handed out, and the merges of the
+ * levels above. */
+static void add_work(struct job_counts *to, const struct job_summarize *s, const struct job_work *w)
+{
+    struct job_level levels[JOB_MOST_LEVELS];
+    const size_t n = w->n_nodes - w->level_begin;
+    for (size_t i = w->n_given; i < w->n_nodes; i++) {
+        const struct job_level one = {1, w->nodes[i].n_tokens,
+                                      n > 1 ? w->window.part_answer : s->answer};
+        add_levels(to, &one, 1);
+    }
+    add_levels(to, levels, job_merge_levels(levels, &w->window, n, s->answer));
+}
+
+/* Documents that have not begun: their tokens follow from the bytes of their files. A PDF has other
+ * bytes than its text, but one ratio is used for all. A document becomes one request or a
+ * map-reduce as job_work_begin would choose, as far as the lengths that fit are known by now. */
+static void estimate_unread(struct job_summarize *s)
+{
+    struct job_level levels[JOB_MOST_LEVELS];
+    struct job_window window;
+    const bool has_window = job_budget_typical_window(s, &window);
+    s->unread = (struct job_counts){0};
+    for (size_t i = s->next_document; i < s->documents.n; i++) {
+        if (!s->new_bytes[i])
+            continue;
+        const uint64_t n = job_estimate_tokens(s->new_bytes[i], s->read_bytes, s->read_tokens);
+        const bool fits = n + s->answer <= s->limit && n + s->answer < s->budget.fails;
+        const bool is_whole =
+            s->o->strategy == JOB_ALL_AT_ONCE || (s->o->strategy == JOB_AUTO && fits);
+        add_levels(&s->unread, levels,
+                   job_levels(levels, is_whole || !has_window ? NULL : &window, n, s->answer));
+    }
+}
+
 static void count(void *context, struct job_counts *out)
 {
-    const struct job_summarize *s = context;
+    struct job_summarize *s = context;
     const struct job_totals totals = job_store_totals(s->store);
+    const double now = cli_now_seconds();
+    if (now - s->estimated >= 1) { /* long lists take time */
+        estimate_unread(s);
+        s->estimated = now;
+    }
     out->n_total = s->n_total;
     out->n_done = totals.n_done;
     out->n_failed = totals.n_failed;
-    for (const struct job_work *w = s->works; w; w = w->next)
+    out->n_prompts_left = s->unread.n_prompts_left;
+    out->n_prompt_tokens_left = s->unread.n_prompt_tokens_left;
+    out->n_answer_tokens_left = s->unread.n_answer_tokens_left;
+    for (const struct job_work *w = s->works; w; w = w->next) {
         out->n_running += !w->has_failed;
-    if (!s->n_begun || s->n_new <= s->n_begun)
-        return;
-    double left = (double)(s->n_new - s->n_begun) / (double)s->n_begun;
-    out->n_prompts_left = s->n_new - s->n_begun;
-    out->n_prompt_tokens_left = (uint64_t)(left * (double)s->begun_tokens);
-    out->n_answer_tokens_left = (uint64_t)(left * (double)s->begun_answers);
+        if (!w->has_failed)
+            add_work(out, s, w);
+    }
 }
 
 /* ---- the command ---- */
@@ -314,7 +371,8 @@ static int open_output(struct job_summarize *s)
 {
     const struct cli_options *o = s->o;
     const char *folder = o->out_dir;
-    if (folder && mkdir(folder, 0777) && errno != EEXIST)
+    s->made_folder = folder && mkdir(folder, 0777) == 0;
+    if (folder && !s->made_folder && errno != EEXIST)
         return cli_fail(CLI_REFUSED, "--out-dir: %s: %s", folder, strerror(errno));
     int n = snprintf(s->output, sizeof s->output, "%s%s", folder ? folder : o->output,
                      folder ? "/summaries.jsonl" : "");
@@ -383,16 +441,15 @@ static int open_store(struct job_summarize *s)
  * parts. */
 static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
 {
-    enum { AUTO, WHOLE, MAP_REDUCE };
     struct spw_error err = {0};
     int fits = 1, rc = 0;
-    if (s->o->strategy == AUTO)
+    if (s->o->strategy == JOB_AUTO)
         fits = job_budget_fits(s, run->longest, &err);
-    if (fits >= 0 && (s->o->strategy == MAP_REDUCE || !fits)) {
+    if (fits >= 0 && (s->o->strategy == JOB_MAP_REDUCE || !fits)) {
         rc = job_budget_window(s, &err);
         run->longest = s->window;
     }
-    if (s->o->strategy == WHOLE)
+    if (s->o->strategy == JOB_ALL_AT_ONCE)
         run->n_items = s->n_new;
     return fits < 0 || rc ? cli_fail_error(fits < 0 ? fits : rc, &err, true) : 0;
 }
@@ -441,15 +498,18 @@ int cli_summarize(const struct cli_options *given)
         code = open_store(&s);
     if (!code)
         code = summarize(&s);
-    int closed = job_store_close(s.store);
+    code = job_store_close(s.store, code);
+    if (code && s.made_folder)
+        rmdir(o.out_dir); /* unless it has files */
     while (s.works) {
         struct job_work *w = s.works;
         s.works = w->next;
         job_work_free(w);
     }
+    spw_free(s.new_bytes);
     job_reader_close(&s.reader);
     job_documents_free(&s.documents);
     job_instructions_free(&s.instructions);
     cli_model_close(&s.model);
-    return code ? code : closed;
+    return code;
 }

@@ -75,28 +75,23 @@ static double seconds_of(struct job_summarize *s, uint64_t n_prompt, uint64_t n_
     return prompt.seconds + (double)n_new * step.seconds;
 }
 
+/* Instructions are small beside a window, and their KV is computed once. */
+bool job_budget_typical_window(const struct job_summarize *s, struct job_window *out)
+{
+    return s->window && !job_window_plan(out, s->window, 0, 0, s->answer);
+}
+
 void job_budget_predict(struct job_summarize *s, struct job_work *w)
 {
-    if (w->is_whole)
-        w->whole_seconds = seconds_of(s, w->n_tokens, s->answer);
-    if (job_budget_window(s, NULL))
-        return;
-    /* Instructions are small beside a window, and their KV is computed once. */
+    struct job_level levels[JOB_MOST_LEVELS];
     struct job_window window;
-    if (job_window_plan(&window, s->window, 0, 0, s->answer))
+    if (job_budget_fits(s, w->n_tokens + s->answer, NULL) > 0)
+        w->whole_seconds = seconds_of(s, w->n_tokens, s->answer);
+    if (job_budget_window(s, NULL) || !job_budget_typical_window(s, &window))
         return;
-    double all = 0;
-    size_t n = spw_div_up(w->n_tokens, window.part);
-    if (n == 1)
-        w->map_reduce_seconds = seconds_of(s, w->n_tokens, s->answer);
-    if (n == 1)
-        return;
-    all += (double)n * seconds_of(s, spw_min_u64(w->n_tokens, window.part), window.part_answer);
-    while (n > 1) {
-        size_t merges = job_merge_count(&window, n, window.part_answer + 2);
-        uint64_t prompt = spw_div_up(n, merges) * (window.part_answer + 2);
-        all += (double)merges * seconds_of(s, prompt, merges > 1 ? window.part_answer : s->answer);
-        n = merges;
-    }
-    w->map_reduce_seconds = all;
+    const size_t n = job_levels(levels, &window, w->n_tokens, s->answer);
+    w->map_reduce_seconds = 0;
+    for (size_t i = 0; i < n; i++)
+        w->map_reduce_seconds +=
+            (double)levels[i].n * seconds_of(s, levels[i].prompt, levels[i].answer);
 }

@@ -7,8 +7,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum job_strategy { AUTO, WHOLE, MAP_REDUCE }; /* as in the table of options */
-
 void job_work_free(struct job_work *w)
 {
     for (size_t i = 0; i < w->n_nodes; i++)
@@ -84,23 +82,23 @@ static int refuse_call(struct job_refusal *why, int rc, struct spw_error *err)
                : job_refuse(why, 500, NULL, NULL, "%s", err->text[0] ? err->text : strerror(-rc));
 }
 
-/* "12 s"; "": not known */
+/* "12 s" */
 static const char *time_text(char buffer[32], double seconds)
 {
     snprintf(buffer, 32, isnan(seconds) ? "not possible" : "%.3g s", seconds);
     return buffer;
 }
 
-static void say_choice(const struct job_work *w)
+static void say_choice(const struct job_summarize *s, const struct job_work *w)
 {
     char whole[32], parts[32];
-    if (isnan(w->map_reduce_seconds))
-        cli_note("%s: %s: %s; the limits of this machine are not known, so there is no prediction",
-                 w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
-    else
+    if (!isnan(w->whole_seconds) || !isnan(w->map_reduce_seconds))
         cli_note("%s: %s: %s; predicted alone: whole %s, map-reduce %s", w->document->id,
                  w->is_whole ? "whole" : "map-reduce", w->why, time_text(whole, w->whole_seconds),
                  time_text(parts, w->map_reduce_seconds));
+    else if (s->o->strategy == JOB_AUTO)
+        cli_note("%s: %s: %s; the limits of this machine are not known, so there is no prediction",
+                 w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
 }
 
 static int choose(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
@@ -121,8 +119,6 @@ static int choose(struct job_summarize *s, struct job_work *w, struct job_refusa
                  "%llu tokens with the answer are more than the context of %llu", have, most);
     else
         snprintf(w->why, sizeof w->why, "%llu tokens with the answer do not fit the budgets", have);
-    job_budget_predict(s, w);
-    say_choice(w);
     return 0;
 }
 
@@ -176,6 +172,7 @@ static int cut(struct job_summarize *s, struct job_work *w, struct job_refusal *
     for (size_t i = 0; i < n && !rc; i++) {
         w->nodes[i].begin = parts[i].begin;
         w->nodes[i].end = parts[i].end;
+        w->nodes[i].n_tokens = parts[i].n_tokens;
     }
     spw_free(parts);
     return rc;
@@ -186,6 +183,7 @@ static int begin_whole(struct job_summarize *s, struct job_work *w, struct job_r
     SPW_TRY(encode_whole(s, w, why));
     SPW_TRY(add_nodes(w, 1, why));
     w->nodes[0].end = w->bytes;
+    w->nodes[0].n_tokens = w->n_tokens;
     return 0;
 }
 
@@ -197,6 +195,8 @@ static int begin_parts(struct job_summarize *s, struct job_work *w, struct job_r
         return refuse_call(why, rc, &err);
     SPW_TRY(plan_window(s, w, why));
     SPW_TRY(cut(s, w, why));
+    for (size_t i = 0; i < w->n_nodes && s->o->strategy == JOB_MAP_REDUCE; i++)
+        w->n_tokens += w->nodes[i].n_tokens;
     if (w->n_nodes > 1) {
         spw_free(w->whole.tokens);
         w->whole = (struct job_prompt){0};
@@ -214,11 +214,14 @@ int job_work_begin(struct job_summarize *s, struct job_work *w, struct job_refus
         return rc == -ENOMEM ? job_refuse_memory(why)
                              : job_refuse(why, 400, "invalid_file", NULL, "%s", err.text);
     w->digest = digest.hash;
-    w->is_whole = s->o->strategy == WHOLE;
+    w->is_whole = s->o->strategy == JOB_ALL_AT_ONCE;
     snprintf(w->why, sizeof w->why, "as given with --strategy");
-    if (s->o->strategy == AUTO)
+    if (s->o->strategy == JOB_AUTO)
         SPW_TRY(choose(s, w, why));
-    return w->is_whole ? begin_whole(s, w, why) : begin_parts(s, w, why);
+    SPW_TRY(w->is_whole ? begin_whole(s, w, why) : begin_parts(s, w, why));
+    job_budget_predict(s, w);
+    say_choice(s, w);
+    return 0;
 }
 
 /* ---- merges ---- */
@@ -257,6 +260,7 @@ static int begin_level(const struct job_summarize *s, struct job_work *w, struct
     for (size_t i = 0; i < n_merges; i++) {
         w->nodes[w->level_begin + i].begin = below + job_merge_first(n, n_merges, i);
         w->nodes[w->level_begin + i].end = below + job_merge_first(n, n_merges, i + 1);
+        w->nodes[w->level_begin + i].n_tokens = longest * spw_div_up(n, n_merges);
     }
     return 0;
 }

@@ -12,6 +12,8 @@
 #include "tools/command/job/shard.h"
 #include "tools/command/job/summarize/summarize_plan.h"
 
+enum job_strategy { JOB_AUTO, JOB_ALL_AT_ONCE, JOB_MAP_REDUCE }; /* as in the table of options */
+
 /* The lengths that are known to fit the budgets, and not to fit. */
 struct job_budget {
     uint64_t fits, fails;
@@ -23,6 +25,7 @@ struct job_budget {
 struct job_node {
     size_t level, index; /* level 0: parts of the document */
     size_t begin, end;   /* level 0: bytes of the text; above: summaries of the level below */
+    size_t n_tokens;     /* of its text, about */
     json_t *record;      /* owned; its line; NULL: it has not ended */
 };
 
@@ -30,7 +33,8 @@ struct job_work {
     const struct job_document *document;
     uint64_t digest;
     char *text; /* owned; NULL once all parts were handed out */
-    size_t bytes, n_tokens;
+    size_t bytes;
+    uint64_t n_tokens;       /* of the whole document: with the instruction, if they were encoded */
     struct job_prompt whole; /* owned; the whole document as one prompt, if it is wanted */
     bool is_whole;
     char why[256];
@@ -62,12 +66,18 @@ struct job_summarize {
     struct job_store *store;
     struct job_names names;
     char output[4096];
+    bool made_folder;              /* of --out-dir */
     uint64_t words, answer, limit; /* limit: of the model */
     uint64_t window;               /* tokens of a request of a map-reduce; 0: not known yet */
     struct job_budget budget;
     struct job_work *works; /* owned: documents that have begun; the oldest first */
     size_t next_document;
-    uint64_t n_total, n_new, n_begun, begun_tokens, begun_answers;
+    uint64_t n_total, n_new;
+    /* For the time left. */
+    uint64_t *new_bytes; /* owned, [documents.n]: of documents that have to be done; 0 of others */
+    uint64_t read_bytes, read_tokens; /* of documents that have begun */
+    struct job_counts unread;         /* the work of documents that have not begun */
+    double estimated;                 /* when `unread` was computed: at most once a second */
 };
 
 /* ---- summarize_document.c: 0, or -errno with a refusal of this document ---- */
@@ -93,7 +103,10 @@ static inline bool job_work_has_ended(const struct job_work *w)
 int job_budget_fits(struct job_summarize *s, uint64_t tokens, struct spw_error *err);
 /* Finds `window`. */
 int job_budget_window(struct job_summarize *s, struct spw_error *err);
-/* Fills the predicted times of a document of n_tokens (with the instruction). */
+/* The window of a document whose instructions are not encoded. False: none is known. */
+bool job_budget_typical_window(const struct job_summarize *s, struct job_window *out);
+/* Fills the predicted times of a document of n_tokens, of both strategies as far as they are
+ * possible. */
 void job_budget_predict(struct job_summarize *s, struct job_work *w);
 
 /* ---- summarize_result.c: NULL means out of memory ---- */

@@ -6,8 +6,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* An instruction and a text have a few tokens more together than each by itself. */
-enum { SPARE = 16, LEAST_TEXT = 24, LEAST_MERGED = 3 };
+/* An instruction and a text have a few tokens more together than each by itself. A blank line
+ * follows each summary in a merge. */
+enum { SPARE = 16, LEAST_TEXT = 24, LEAST_MERGED = 3, BLANK_LINE = 2 };
 
 int job_window_plan(struct job_window *out, uint64_t tokens, size_t part_tokens,
                     size_t merge_tokens, uint64_t answer)
@@ -28,6 +29,38 @@ size_t job_merge_count(const struct job_window *w, size_t n, size_t longest)
 size_t job_merge_first(size_t n, size_t n_merges, size_t i)
 {
     return n / n_merges * i + n % n_merges * i / n_merges;
+}
+
+/* ---- estimates ---- */
+
+uint64_t job_estimate_tokens(uint64_t bytes, uint64_t read_bytes, uint64_t read_tokens)
+{
+    enum { BYTES_OF_TOKEN = 4 };
+    if (!read_bytes)
+        return bytes / BYTES_OF_TOKEN;
+    return (uint64_t)((double)bytes * (double)read_tokens / (double)read_bytes);
+}
+
+size_t job_merge_levels(struct job_level *levels, const struct job_window *w, uint64_t n,
+                        uint64_t answer)
+{
+    const uint64_t summary = w->part_answer + BLANK_LINE;
+    size_t k = 0;
+    for (; n > 1; k++) { /* each level has at most half, rounded up, of the one before */
+        const uint64_t merges = job_merge_count(w, n, summary);
+        levels[k] = (struct job_level){merges, spw_div_up(n, merges) * summary,
+                                       merges > 1 ? w->part_answer : answer};
+        n = merges;
+    }
+    return k;
+}
+
+size_t job_levels(struct job_level *levels, const struct job_window *w, uint64_t n_tokens,
+                  uint64_t answer)
+{
+    const uint64_t n = w ? spw_max_u64(spw_div_up(n_tokens, w->part), 1) : 1;
+    levels[0] = (struct job_level){n, spw_div_up(n_tokens, n), n > 1 ? w->part_answer : answer};
+    return 1 + (n > 1 ? job_merge_levels(levels + 1, w, n, answer) : 0);
 }
 
 /* ---- names of files ---- */

@@ -90,7 +90,7 @@ int job_work_write(const struct job_summarize *s, const struct job_work *w, cons
     job_file_name(name, w->document->id);
     if (snprintf(path, sizeof path, "%s/%s", s->o->out_dir, name) >= (int)sizeof path)
         return cli_fail(CLI_FAILED, "--out-dir: %.100s...: %s", path, strerror(ENAMETOOLONG));
-    int code = cli_output_open(&file, path);
+    int code = cli_output_open_locked(&file, path);
     if (code)
         return code;
     const json_t *text = json_object_get(line, "text");

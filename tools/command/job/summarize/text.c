@@ -20,16 +20,22 @@ static int fail(struct spw_error *err, const char *path, int code)
     return spw_fail(err, code, "%s: %s", path, strerror(-code));
 }
 
-/* A pipe without a writer must not block. */
+/* A device is not opened: that alone may change its state. A name that becomes a pipe without a
+ * writer meanwhile must not block. */
 static int open_file(const char *path, int *fd, struct stat *st, struct spw_error *err)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0 || fstat(*fd, st) != 0)
+    *fd = -1;
+    int rc = stat(path, st);
+    if (!rc && S_ISREG(st->st_mode)) {
+        *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        rc = *fd < 0 ? -1 : fstat(*fd, st);
+    }
+    if (rc)
         return fail(err, path, -errno);
     if (S_ISREG(st->st_mode))
         return 0;
     return spw_fail(err, -EINVAL, "%s: found a %s, expected a file", path,
-                    S_ISDIR(st->st_mode) ? "folder" : "device or pipe");
+                    S_ISDIR(st->st_mode) ? "folder" : "device or a pipe");
 }
 
 /* Whether the file is still as it was when it was opened. */

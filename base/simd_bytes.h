@@ -1,0 +1,241 @@
+/* Bytes in vector registers: four in a lane of base/simd.h. Lanes are columns here: the numbers of
+ * a lane never mix with those of another lane. All functions give the same bits in every
+ * instruction set. */
+#ifndef SPW_BASE_SIMD_BYTES_H
+#define SPW_BASE_SIMD_BYTES_H
+
+#include "base/simd.h"
+
+/* What is added to a signed byte to make an operand w of simd_dot: the instruction of AVX-512 VNNI
+ * takes bytes without a sign. Bytes in 0 .. 127 are operands as they are. */
+#if defined(__AVX512VNNI__)
+#define SIMD_DOT_OFFSET 128
+#else
+#define SIMD_DOT_OFFSET 0
+#endif
+
+typedef int8_t i8v __attribute__((vector_size(SIMD_LANES)));
+typedef int16_t i16v __attribute__((vector_size(4 * SIMD_LANES)));
+
+SIMD_FN u32v simd_set1_u32(uint32_t x)
+{
+    return x + (u32v){0};
+}
+
+/* The same 4 bytes in every lane. */
+SIMD_FN u32v simd_set1_bytes(const void *p)
+{
+    uint32_t x;
+    memcpy(&x, p, sizeof x);
+    return simd_set1_u32(x);
+}
+
+SIMD_FN f32v simd_from_i32(i32v x)
+{
+    return __builtin_convertvector(x, f32v); /* to nearest */
+}
+
+/* simd_load_columns(to, p, stride)  lane l of to[i] gets bytes [4 i, 4 i + 4) of the 16 bytes at p
+ * + l stride simd_dot(sum, w, x)               sum + the four products of bytes; x in -127 .. 127
+ * simd_dot_pairs(sum, a, b)         sum + the two products of int16
+ * simd_lookup(table, index)         each byte of index, 0 .. 15, becomes that byte of the table
+ * simd_f16_of(h)                    the f16 in the low half of each lane, as f32
+ * simd_fused(a, b, c)               a * b + c, rounded once */
+
+#if defined(__AVX512F__)
+
+SIMD_FN __m128i simd_load_sixteen(const uint8_t *p)
+{
+    return _mm_loadu_si128((const void *)p);
+}
+
+/* Sixteen bytes of every fourth column. A masked broadcast needs no unit for shuffles. */
+SIMD_FN __m512i simd_load_four(const uint8_t *p, size_t stride)
+{
+    __m512i x = _mm512_castsi128_si512(simd_load_sixteen(p));
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, simd_load_sixteen(p + 4 * stride));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, simd_load_sixteen(p + 8 * stride));
+    return _mm512_mask_broadcast_i32x4(x, 0xf000, simd_load_sixteen(p + 12 * stride));
+}
+
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
+{
+    __m512i a = simd_load_four(p, stride), b = simd_load_four(p + stride, stride);
+    __m512i c = simd_load_four(p + 2 * stride, stride), d = simd_load_four(p + 3 * stride, stride);
+    __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+    to[0] = (u32v)_mm512_unpacklo_epi64(ab, cd);
+    to[1] = (u32v)_mm512_unpackhi_epi64(ab, cd);
+    ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+    to[2] = (u32v)_mm512_unpacklo_epi64(ab, cd);
+    to[3] = (u32v)_mm512_unpackhi_epi64(ab, cd);
+}
+
+SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride)
+{
+    __m512i a = simd_load_four(p, stride), b = simd_load_four(p + stride, stride);
+    __m512i c = simd_load_four(p + 2 * stride, stride), d = simd_load_four(p + 3 * stride, stride);
+    __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+    return (u32v)_mm512_unpacklo_epi64(ab, cd);
+}
+
+SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
+{
+    __m512i bytes = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table));
+    return (u32v)_mm512_shuffle_epi8(bytes, (__m512i)index);
+}
+
+SIMD_FN f32v simd_f16_of(u32v h)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h));
+}
+
+SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+#if defined(__AVX512VNNI__)
+
+SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+{
+    return (i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
+}
+
+SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
+{
+    return (i32v)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+}
+
+#else
+
+/* The signs of w go to x: products of two bytes fit 15 bits. */
+SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+{
+    __mmask64 negative = _mm512_movepi8_mask((__m512i)w);
+    __m512i with_sign =
+        _mm512_mask_sub_epi8((__m512i)x, negative, _mm512_setzero_si512(), (__m512i)x);
+    __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8((__m512i)w), with_sign);
+    return sum + (i32v)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+}
+
+SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
+{
+    return sum + (i32v)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+}
+
+#endif
+
+#elif defined(__AVX2__)
+
+SIMD_FN __m256i simd_load_two(const uint8_t *p, size_t stride)
+{
+    __m256i x = _mm256_castsi128_si256(_mm_loadu_si128((const void *)p));
+    return _mm256_inserti128_si256(x, _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
+}
+
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
+{
+    __m256i a = simd_load_two(p, stride), b = simd_load_two(p + stride, stride);
+    __m256i c = simd_load_two(p + 2 * stride, stride), d = simd_load_two(p + 3 * stride, stride);
+    __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+    to[0] = (u32v)_mm256_unpacklo_epi64(ab, cd);
+    to[1] = (u32v)_mm256_unpackhi_epi64(ab, cd);
+    ab = _mm256_unpackhi_epi32(a, b), cd = _mm256_unpackhi_epi32(c, d);
+    to[2] = (u32v)_mm256_unpacklo_epi64(ab, cd);
+    to[3] = (u32v)_mm256_unpackhi_epi64(ab, cd);
+}
+
+SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride)
+{
+    __m256i a = simd_load_two(p, stride), b = simd_load_two(p + stride, stride);
+    __m256i c = simd_load_two(p + 2 * stride, stride), d = simd_load_two(p + 3 * stride, stride);
+    __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+    return (u32v)_mm256_unpacklo_epi64(ab, cd);
+}
+
+SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
+{
+    __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
+    return (u32v)_mm256_shuffle_epi8(bytes, (__m256i)index);
+}
+
+SIMD_FN f32v simd_f16_of(u32v h)
+{
+    __m256i both = _mm256_packus_epi32((__m256i)h, (__m256i)h);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(both, 0xd8)));
+}
+
+SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+/* The signs of w go to x: products of two bytes fit 15 bits. */
+SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+{
+    __m256i with_sign = _mm256_sign_epi8((__m256i)x, (__m256i)w);
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), with_sign);
+    return sum + (i32v)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+}
+
+SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
+{
+    return sum + (i32v)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+}
+
+#else
+
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
+{
+    uint32_t rows[4][SIMD_LANES];
+    for (size_t l = 0; l < SIMD_LANES; l++)
+        for (size_t i = 0; i < 4; i++)
+            memcpy(&rows[i][l], p + l * stride + 4 * i, sizeof rows[i][l]);
+    memcpy(to, rows, sizeof rows);
+}
+
+SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride)
+{
+    u32v to[4];
+    simd_load_columns(to, p, stride);
+    return to[0];
+}
+
+SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
+{
+    uint8_t bytes[sizeof index];
+    memcpy(bytes, &index, sizeof bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)table[bytes[i]];
+    memcpy(&index, bytes, sizeof bytes);
+    return index;
+}
+
+SIMD_FN f32v simd_f16_of(u32v h)
+{
+    return simd_widen_f16(h & 0xffffu);
+}
+
+SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
+{
+    f32v y = {0};
+    for (int l = 0; l < SIMD_LANES; l++)
+        y[l] = __builtin_fmaf(a[l], b[l], c[l]);
+    return y;
+}
+
+/* Even and odd bytes as int16: the sum of two products fits 16 bits. */
+SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+{
+    i16v pairs = ((i16v)w << 8 >> 8) * ((i16v)x << 8 >> 8) + ((i16v)w >> 8) * ((i16v)x >> 8);
+    return sum + ((i32v)pairs << 16 >> 16) + ((i32v)pairs >> 16);
+}
+
+SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
+{
+    return sum + ((i32v)a << 16 >> 16) * ((i32v)b << 16 >> 16) + ((i32v)a >> 16) * ((i32v)b >> 16);
+}
+
+#endif
+
+#endif

@@ -1,0 +1,205 @@
+/* What differs between the keys of a GGUF file and those of config.json: see config_gguf.h. The
+ * reading itself is that of config.c, under other names. */
+#include "model/config_gguf.h"
+
+#include "model/config_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct spw_gguf_architecture architectures[] = {
+    {.name = "llama", .model_type = "llama", .interleaved_qk = true},
+    {.name = "qwen2", .model_type = "qwen2"},
+    {.name = "qwen3", .model_type = "qwen3"},
+    {.name = "gemma3",
+     .model_type = "gemma3_text",
+     .sandwich = true,
+     .scale = SPW_GGUF_SCALE_GEMMA3},
+};
+
+const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
+        if (!strcmp(name, architectures[i].name))
+            return &architectures[i];
+    return NULL;
+}
+
+const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type)
+{
+    const bool mistral = !strcmp(model_type, "mistral") || !strcmp(model_type, "ministral");
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
+        if (!strcmp(mistral ? "llama" : model_type, architectures[i].model_type))
+            return &architectures[i];
+    return NULL;
+}
+
+/* Keys of config.json that are absent here are absent in GGUF. */
+static const struct spw_key_name names[] = {
+    {"num_hidden_layers", "block_count"},
+    {"hidden_size", "embedding_length"},
+    {"intermediate_size", "feed_forward_length"},
+    {"num_attention_heads", "attention.head_count"},
+    {"num_key_value_heads", "attention.head_count_kv"},
+    {"head_dim", "attention.key_length"},
+    {"max_position_embeddings", "context_length"},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    {"sliding_window", "attention.sliding_window"},
+    {"sliding_window_pattern", "attention.sliding_window_pattern"},
+    {"final_logit_softcapping", "final_logit_softcapping"},
+    {"attn_logit_softcapping", "attn_logit_softcapping"},
+    {"logit_scale", "logit_scale"},
+    {"residual_multiplier", "residual_scale"},
+    {"embedding_multiplier", "embedding_scale"},
+    {"attention_multiplier", "attention.scale"},
+    {"num_experts", "expert_count"},
+    {"clip_qkv", "attention.clamp_kqv"},
+    {"rope_theta", "rope.freq_base"},
+    {"rope_local_base_freq", "rope.freq_base_swa"},
+    {"rope_type", "rope.scaling.type"},
+    {"factor", "rope.scaling.factor"},
+    {"original_max_position_embeddings", "rope.scaling.original_context_length"},
+    {"beta_fast", "rope.scaling.yarn_beta_fast"},
+    {"beta_slow", "rope.scaling.yarn_beta_slow"},
+    {NULL, NULL},
+};
+
+/* Keys that change the meaning of others in a way that this program does not compute. */
+static const struct {
+    const char *key;
+    double neutral;
+} neutral[] = {
+    {"rope.scaling.attn_factor", 1},     {"rope.scaling.yarn_attn_factor", 1},
+    {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_log_multiplier", 0},
+    {"attention.temperature_scale", 0},  {"attention.causal", 1},
+};
+
+static int check_neutral(const struct spw_keys *keys)
+{
+    for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
+        const json_t *value = json_object_get(keys->object, neutral[i].key);
+        bool same = json_is_boolean(value) ? json_is_true(value) == (neutral[i].neutral != 0)
+                                           : json_number_value(value) == neutral[i].neutral;
+        char expected[64];
+        snprintf(expected, sizeof expected, "nothing, or %g", neutral[i].neutral);
+        if (value && !same)
+            return spw_keys_refuse(keys, neutral[i].key, expected);
+    }
+    return 0;
+}
+
+/* A size that must be that of another key. */
+static int check_same(const struct spw_keys *keys, const char *key, uint32_t expected)
+{
+    const json_t *value = json_object_get(keys->object, key);
+    char text[64];
+    if (!value || (json_is_integer(value) && json_integer_value(value) == (json_int_t)expected))
+        return 0;
+    snprintf(text, sizeof text, "%u, the channels of a head", expected);
+    return spw_keys_refuse(keys, key, text);
+}
+
+/* Later formats may have more than this program reads. So sizes that it does not ask for must be
+ * those that it assumes. */
+static int check_heads(const struct spw_model_config *out, const struct spw_keys *keys)
+{
+    static const char *const sizes[] = {"attention.value_length", "rope.dimension_count",
+                                        "attention.key_length_swa", "attention.value_length_swa",
+                                        "rope.dimension_count_swa"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        SPW_TRY(check_same(keys, sizes[i], out->head_dim));
+    return 0;
+}
+
+void spw_config_rule(struct spw_model_config *out, const char *rule)
+{
+    if (out->n_rules < SPW_CONFIG_MAX_RULES)
+        out->rules[out->n_rules++] = rule;
+}
+
+/* The family without its defaults: a GGUF file has the key, or the format's default applies. */
+static struct spw_family plain_family(const struct spw_config_gguf *facts)
+{
+    struct spw_family f = *spw_family_find(facts->architecture->model_type);
+    f.n_heads = f.n_kv_heads = f.head_dim = 0;
+    f.max_positions = 0;
+    f.bos = f.eos = -1;
+    f.rope.theta = f.rope.local_theta = 1e4;
+    f.vocab = facts->vocab;
+    bool windowed =
+        f.window_rule == SPW_WINDOW_PATTERN &&
+        json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
+    f.window_rule = windowed ? SPW_WINDOW_PATTERN : SPW_WINDOW_NEVER;
+    return f;
+}
+
+/* What the file does not store at all. */
+static void note_rules(struct spw_model_config *out, const struct spw_config_gguf *facts)
+{
+    const json_t *keys = facts->keys;
+    if (!strcmp(facts->architecture->name, "llama"))
+        spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
+                             "store a sliding window (Mistral 7B v0.1 has one of 4096)");
+    if (!strncmp(facts->architecture->name, "qwen", 4))
+        spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
+                             "store a sliding window");
+    if (facts->architecture->scale == SPW_GGUF_SCALE_GEMMA3)
+        spw_config_rule(out, out->n_layers == 62
+                                 ? "query scale: (embedding_length / head_count)^-0.5, as in the "
+                                   "27B model, which has 62 layers"
+                                 : "query scale: key_length^-0.5, as in all models but 27B");
+    if (out->window && !json_object_get(keys, "attention.sliding_window_pattern"))
+        spw_config_rule(out, "every 6th layer sees all positions, the others a window");
+    if (out->window && !json_object_get(keys, "rope.freq_base_swa"))
+        spw_config_rule(out, "rope base of layers with a window: 10000");
+    if (facts->rope_factors)
+        spw_config_rule(out, "rope frequencies: divided by the numbers of rope_freqs.weight");
+    if (facts->more_eos)
+        spw_config_rule(out, "tokens that end an answer, besides eos_token_id: by their text");
+}
+
+double spw_config_gguf_query_scalar(const struct spw_model_config *out)
+{
+    return out->n_layers == 62 ? (double)out->hidden / out->n_heads : (double)out->head_dim;
+}
+
+static int read_all(struct spw_model_config *out, const struct spw_config_gguf *facts,
+                    struct spw_error *err)
+{
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
+    struct spw_family family = plain_family(facts);
+    struct spw_config_source source = {.top = {.file = facts->file,
+                                               .prefix = prefix,
+                                               .object = facts->keys,
+                                               .err = err,
+                                               .names = names},
+                                       .family = &family,
+                                       .model_type = facts->architecture->model_type,
+                                       .gguf = facts};
+    struct spw_keys tokenizer = {
+        .file = facts->file, .prefix = "tokenizer.ggml.", .object = facts->tokenizer, .err = err};
+    const json_t *scaling = json_object_get(facts->keys, "rope.scaling.type");
+    struct spw_keys own = source.top; /* by the names of the file */
+    own.names = NULL;
+    source.text = source.top;
+    if (json_is_string(scaling) && !strcmp(json_string_value(scaling), "none"))
+        json_object_del(facts->keys, "rope.scaling.type");
+    SPW_TRY(check_neutral(&own));
+    SPW_TRY(spw_config_read(out, &source, &tokenizer));
+    SPW_TRY(check_heads(out, &own));
+    note_rules(out, facts);
+    return 0;
+}
+
+int spw_config_from_gguf(struct spw_model_config *out, const struct spw_config_gguf *facts,
+                         struct spw_error *err)
+{
+    *out = (struct spw_model_config){0};
+    int rc = read_all(out, facts, err);
+    if (rc) {
+        spw_config_free(out);
+        spw_json_tidy(err);
+    }
+    return rc;
+}

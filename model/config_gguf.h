@@ -1,0 +1,38 @@
+/* The config of a GGUF file. Its keys say most of what config.json says; the tensors say the rest,
+ * and what neither says follows from a rule. Inside model/ only. */
+#ifndef SPW_MODEL_CONFIG_GGUF_H
+#define SPW_MODEL_CONFIG_GGUF_H
+
+#include "model/config.h"
+#include "model/config_json.h"
+
+/* An architecture, general.architecture. */
+struct spw_gguf_architecture {
+    const char *name;
+    const char *model_type;                                     /* of config.json */
+    bool interleaved_qk;                                        /* as in struct spw_model_config */
+    bool sandwich;                                              /* four norms a layer */
+    enum { SPW_GGUF_SCALE_PLAIN, SPW_GGUF_SCALE_GEMMA3 } scale; /* of queries; see config_gguf.c */
+};
+/* NULL: not supported. */
+const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name);
+/* The architecture that a folder's model_type has in GGUF; NULL: none. */
+const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
+/* "llama, qwen2 or ..." */
+#define SPW_GGUF_ARCHITECTURES "llama, qwen2, qwen3 or gemma3"
+
+struct spw_config_gguf {
+    const char *file; /* for messages */
+    const struct spw_gguf_architecture *architecture;
+    json_t *keys;      /* "NAME.*" without the prefix */
+    json_t *tokenizer; /* "tokenizer.ggml.*"; eos_token_id may be a list */
+    uint32_t vocab;    /* rows of the embedding */
+    bool qkv_bias, o_bias, mlp_bias, head, rope_factors; /* the file has such tensors */
+    bool more_eos; /* eos_token_id has tokens that were found by their text */
+};
+
+/* Fills `out` as spw_config_parse does. */
+int spw_config_from_gguf(struct spw_model_config *out, const struct spw_config_gguf *facts,
+                         struct spw_error *err);
+
+#endif

@@ -1,0 +1,178 @@
+/* The keys of a GGUF file from a config: see config_gguf_write.h. */
+#include "model/config_gguf_write.h"
+
+#include "model/config_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PI 3.14159265358979323846
+
+struct writer {
+    struct spw_gguf_writer *to;
+    const struct spw_model_config *c;
+    const struct spw_gguf_architecture *a;
+    const char *name;
+    struct spw_error *err;
+};
+
+struct key {
+    char text[96];
+};
+
+static struct key full_key(const struct writer *w, const char *key)
+{
+    struct key k;
+    snprintf(k.text, sizeof k.text, "%s.%s", w->a->name, key);
+    return k;
+}
+
+static void add_u32(const struct writer *w, const char *key, uint64_t x)
+{
+    spw_gguf_add_u32(w->to, full_key(w, key).text, (uint32_t)x);
+}
+
+static void add_f32(const struct writer *w, const char *key, double x)
+{
+    spw_gguf_add_f32(w->to, full_key(w, key).text, (float)x);
+}
+
+static int refuse(const struct writer *w, const char *found, const char *expected)
+{
+    return spw_fail(w->err, -ENOTSUP,
+                    "%s: config.json: found %s, which GGUF files of architecture %s do not store, "
+                    "expected %s",
+                    w->name, found, w->a->name, expected);
+}
+
+/* ---- what a file cannot say ---- */
+
+static bool differs(double x, double from)
+{
+    return fabs(x - from) > 1e-6 * fabs(from);
+}
+
+static double query_scale(const struct writer *w)
+{
+    const bool gemma = w->a->scale == SPW_GGUF_SCALE_GEMMA3;
+    return pow(gemma ? spw_config_gguf_query_scalar(w->c) : (double)w->c->head_dim, -0.5);
+}
+
+static int check_rope(const struct writer *w)
+{
+    const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
+    if (r->kind == SPW_ROPE_DYNAMIC)
+        return refuse(w, "rope of type dynamic", "default, linear, llama3 or yarn");
+    if (r->kind == SPW_ROPE_YARN &&
+        (!r->truncate || differs(r->attention_factor, 0.1 * log(r->factor) + 1)))
+        return refuse(w, "yarn with truncate false, or with an attention factor of its own",
+                      "yarn without these keys");
+    if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
+        return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
+    if (r->rotary_dim != w->c->head_dim)
+        return refuse(w, "rope of a part of the channels", "rope of all channels");
+    return 0;
+}
+
+static int check(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    if (c->act != (w->a->sandwich ? SPW_ACT_GELU_TANH : SPW_ACT_SILU))
+        return refuse(w, "another activation", w->a->sandwich ? "gelu_pytorch_tanh" : "silu");
+    if (differs((double)c->attention_scale, query_scale(w)))
+        return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
+    if (c->attention_softcap > 0)
+        return refuse(w, "attn_logit_softcapping", "none");
+    return check_rope(w);
+}
+
+/* ---- keys ---- */
+
+static void add_rope(const struct writer *w)
+{
+    const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
+    const double local = w->c->rope[SPW_LAYER_SLIDING].theta;
+    add_f32(w, "rope.freq_base", r->theta);
+    add_u32(w, "rope.dimension_count", r->rotary_dim);
+    if (w->a->sandwich && w->c->window && differs(local, 1e4))
+        add_f32(w, "rope.freq_base_swa", local);
+    if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
+        return;
+    spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text,
+                        r->kind == SPW_ROPE_LINEAR ? "linear" : "yarn");
+    add_f32(w, "rope.scaling.factor", r->factor);
+    if (r->kind != SPW_ROPE_YARN)
+        return;
+    add_u32(w, "rope.scaling.original_context_length", r->original_max_positions);
+    if (differs(r->beta_fast, 32))
+        add_f32(w, "rope.scaling.yarn_beta_fast", r->beta_fast);
+    if (differs(r->beta_slow, 1))
+        add_f32(w, "rope.scaling.yarn_beta_slow", r->beta_slow);
+}
+
+/* Programs assume that every 6th layer of gemma3 is full: a key says so only where it is not. */
+static int add_window(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    bool usual = true;
+    if (!c->window || !w->a->sandwich)
+        return 0;
+    add_u32(w, "attention.sliding_window", c->window);
+    uint8_t *slides = spw_alloc(c->n_layers);
+    if (!slides)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        slides[i] = c->layer_kinds[i] == SPW_LAYER_SLIDING;
+        usual = usual && slides[i] == (i % 6 != 5);
+    }
+    if (!usual)
+        spw_gguf_add(w->to, full_key(w, "attention.sliding_window_pattern").text, SPW_GGUF_BOOL,
+                     true, slides, c->n_layers);
+    spw_free(slides);
+    return 0;
+}
+
+int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_config *c,
+                          const struct spw_gguf_architecture *a, const char *name,
+                          struct spw_gguf_notes *notes, struct spw_error *err)
+{
+    const struct writer writer = {to, c, a, name, err}, *w = &writer;
+    SPW_TRY(check(w));
+    if (c->window && !a->sandwich)
+        spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
+                             "the file every layer sees all positions, so answers differ behind "
+                             "the window");
+    spw_gguf_add_string(to, "general.architecture", a->name);
+    add_u32(w, "block_count", c->n_layers);
+    add_u32(w, "context_length", c->max_positions);
+    add_u32(w, "embedding_length", c->hidden);
+    add_u32(w, "feed_forward_length", c->intermediate);
+    add_u32(w, "attention.head_count", c->n_heads);
+    add_u32(w, "attention.head_count_kv", c->n_kv_heads);
+    add_u32(w, "attention.key_length", c->head_dim);
+    add_u32(w, "attention.value_length", c->head_dim);
+    add_f32(w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
+    add_u32(w, "vocab_size", c->vocab);
+    if (c->logit_softcap > 0)
+        add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);
+    add_rope(w);
+    return add_window(w) ? spw_fail(err, -ENOMEM, "%s: out of memory", name) : 0;
+}
+
+/* transformers' formula of Llama 3 (modeling_rope_utils.py), as divisors. */
+void spw_config_rope_factors(const struct spw_rope_config *r, float *out)
+{
+    const double original = (double)r->original_max_positions;
+    for (uint32_t i = 0; i < r->rotary_dim / 2; i++) {
+        const double length = 2 * PI * pow(r->theta, 2.0 * i / r->rotary_dim);
+        const double smooth =
+            (original / length - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+        double factor = 1 / ((1 - smooth) / r->factor + smooth);
+        if (length < original / r->high_freq_factor)
+            factor = 1;
+        else if (length > original / r->low_freq_factor)
+            factor = r->factor;
+        out[i] = (float)factor;
+    }
+}

@@ -1,0 +1,17 @@
+/* A config as the keys of a GGUF file: the inverse of config_gguf.h. Inside model/ only. */
+#ifndef SPW_MODEL_CONFIG_GGUF_WRITE_H
+#define SPW_MODEL_CONFIG_GGUF_WRITE_H
+
+#include "model/config_gguf.h"
+#include "model/source/gguf_write.h"
+
+/* Adds general.architecture and the keys of the architecture. `name`: of the model, for texts.
+ * -ENOTSUP: a file with these keys would be another model. */
+int spw_config_write_gguf(struct spw_gguf_writer *w, const struct spw_model_config *config,
+                          const struct spw_gguf_architecture *a, const char *name,
+                          struct spw_gguf_notes *notes, struct spw_error *err);
+/* The numbers that divide the frequencies of a model with the rope of Llama 3: out
+ * [rotary_dim / 2]. */
+void spw_config_rope_factors(const struct spw_rope_config *rope, float *out);
+
+#endif

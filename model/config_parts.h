@@ -1,0 +1,26 @@
+/* What config.c and config_gguf.c share. Not for other modules. */
+#ifndef SPW_MODEL_CONFIG_PARTS_H
+#define SPW_MODEL_CONFIG_PARTS_H
+
+#include "model/config_families.h"
+#include "model/config_gguf.h"
+
+/* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */
+struct spw_config_source {
+    struct spw_keys text;
+    struct spw_keys top;
+    const struct spw_family *family;
+    const char *model_type;             /* of the decoder */
+    const struct spw_config_gguf *gguf; /* NULL: the source is a config.json */
+};
+
+/* Reads all keys. The family is known. `generation`: keys of tokens, which win. */
+int spw_config_read(struct spw_model_config *out, const struct spw_config_source *source,
+                    const struct spw_keys *generation);
+
+/* Notes a fact that no file stores. `rule` is a constant. */
+void spw_config_rule(struct spw_model_config *out, const char *rule);
+/* Scores of gemma3 are multiplied by this number to the power of -0.5. */
+double spw_config_gguf_query_scalar(const struct spw_model_config *out);
+
+#endif

@@ -1,0 +1,75 @@
+/* Rows of x become int8 codes, as quant/codes.h defines them: the first step of a product with
+ * quantized weights. */
+#include "model/cpu/kernels.h"
+#include "model/cpu/linear/linear.h"
+#include "base/simd_bytes.h"
+#include "quant/codes.h"
+
+enum { ROWS = 4 /* of a task: a few microseconds */ };
+
+static size_t n_tasks(const void *args)
+{
+    const struct spw_linear_args *a = args;
+    return (size_t)spw_div_up(a->m, ROWS);
+}
+
+static void add_sums(struct spw_codes *c)
+{
+    for (size_t j = 0; j < 16; j++) {
+        int sum = 0;
+        for (size_t i = 0; i < 16; i++)
+            sum += c->codes[16 * j + i];
+        c->sums[j] = (int16_t)sum;
+    }
+    for (size_t j = 0; j < 8; j++)
+        c->sums32[j] = (int16_t)(c->sums[2 * j] + c->sums[2 * j + 1]);
+}
+
+/* x: 256 bf16. */
+SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
+{
+    enum { REGISTERS = SPW_CODES_GROUP / SIMD_LANES };
+    i32v most = {0};
+    for (size_t i = 0; i < REGISTERS; i++)
+        most = simd_max_i32(most, simd_magnitude(simd_load_bf16(x + i * SIMD_LANES)));
+    const int32_t bits = simd_highest_i32(most);
+    float largest;
+    memcpy(&largest, &bits, sizeof largest);
+    c->scale = largest / 127;
+    memset(c->unused, 0, sizeof c->unused);
+    if (bits >= 0x7f800000 || c->scale == 0) {
+        memset(c->codes, 0, sizeof c->codes);
+        c->scale = bits >= 0x7f800000 ? NAN : 0;
+    } else
+        for (size_t i = 0; i < REGISTERS; i++) {
+            f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(c->scale));
+            code = simd_min(simd_max(code, simd_set1(-127)), simd_set1(127));
+            const i32v whole = __builtin_convertvector(code, i32v);
+            const i8v bytes = __builtin_convertvector(whole, i8v);
+            memcpy(c->codes + i * SIMD_LANES, &bytes, sizeof bytes);
+        }
+    add_sums(c);
+}
+
+static void run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_linear_args *a = args;
+    const size_t groups = spw_codes_groups(a->k), end = spw_min_u64((task + 1) * ROWS, a->m);
+    (void)worker;
+    for (size_t row = task * ROWS; row < end; row++) {
+        const uint16_t *x = (const uint16_t *)a->x + row * a->x_stride;
+        struct spw_codes *c = (struct spw_codes *)a->codes + row * groups;
+        for (size_t at = 0; at < a->k; at += SPW_CODES_GROUP, c++) {
+            uint16_t part[SPW_CODES_GROUP] = {0};
+            if (a->k - at < SPW_CODES_GROUP)
+                memcpy(part, x + at, (a->k - at) * sizeof *x);
+            encode_group(a->k - at < SPW_CODES_GROUP ? part : x + at, c);
+        }
+    }
+}
+
+const struct spw_kernel SIMD_NAME(spw_encode_kernel) = {
+    .name = "encode",
+    .n_tasks = n_tasks,
+    .run = run,
+};

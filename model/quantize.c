@@ -1,0 +1,418 @@
+/* A model folder as a quantized GGUF file: see quantize.h.
+ *
+ * First all keys and the table of tensors, whose sizes follow from shapes and types; then the data
+ * of one tensor after the other, in blocks of rows. The file has conventions of its own: names, the
+ * order of rows of q and k in the architecture llama, and norms of Gemma with 1 added. */
+#include "model/quantize.h"
+
+#include "model/config_gguf_write.h"
+#include "model/source/gguf_model.h"
+#include "model/source/source_folder.h"
+#include "model/text/chat_template_parts.h"
+#include "model/text/tokenizer/tokenizer_gguf.h"
+#include "model/weights/weights.h"
+#include "quant/pack.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { BLOCK_NUMBERS = 1 << 20 }; /* that are read and packed together, at least one row */
+
+/* A tensor of the file. */
+struct entry {
+    const struct spw_tensor *from; /* NULL: the factors of rope */
+    char name[SPW_GGUF_MOST_NAME + 1];
+    long layer; /* -1: of none */
+    enum spw_dtype type;
+    const char *why;
+    uint64_t rows, cols;
+    uint32_t n_heads; /* whose rows come in another order; 0: as in the folder */
+    bool plus_one;
+};
+
+struct job {
+    const struct spw_quantize_options *o;
+    struct spw_source source;
+    struct spw_error *err;
+    struct spw_model_config config;
+    const struct spw_gguf_architecture *architecture;
+    struct spw_tensors *tensors;
+    struct spw_gguf_writer writer;
+    struct spw_gguf_notes notes;
+    struct entry *entries; /* owned */
+    size_t n_entries;
+    float *numbers, *stored; /* owned, of a block of rows */
+    uint8_t *packed;         /* owned, the same */
+    uint64_t done, total;    /* numbers */
+};
+
+static int out_of_memory(const struct job *j)
+{
+    return spw_fail(j->err, -ENOMEM, "%s: out of memory", j->source.path);
+}
+
+/* ---- which tensors, and their types ---- */
+
+/* The name that the decoder's tensor has in a folder of a text model: wrappers have prefixes. The
+ * weights were checked, so each name is either one of the decoder or of another part. */
+static bool plain_name(const struct job *j, const char *name, char out[SPW_GGUF_MOST_HF_NAME])
+{
+    static const char *const prefixes[] = {"language_model.model.",
+                                           "model.language_model.",
+                                           "language_model.lm_head.",
+                                           "model.",
+                                           "lm_head.",
+                                           ""};
+    static const char *const plain[] = {"model.", "model.",   "lm_head.",
+                                        "model.", "lm_head.", "model."};
+    char gguf[SPW_GGUF_MOST_NAME + 1];
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        const size_t n = strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], n) != 0)
+            continue;
+        snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s%.100s", plain[i], name + n);
+        return spw_gguf_name(j->architecture, out, gguf);
+    }
+    return false;
+}
+
+static void choose_type(const struct job *j, struct entry *e)
+{
+    const struct spw_tensor *t = e->from;
+    e->type = j->o->type;
+    if (t->n_dims < 2) {
+        e->type = SPW_DTYPE_F32;
+        e->why = "a vector";
+    } else if (e->cols % spw_type_of(j->o->type).elements) {
+        e->type = t->dtype;
+        e->why = "its rows are no whole blocks; the type of the folder";
+    }
+}
+
+static int add_entry(struct job *j, const struct spw_tensor *t)
+{
+    struct entry *e = &j->entries[j->n_entries];
+    const struct spw_model_config *c = &j->config;
+    char name[SPW_GGUF_MOST_HF_NAME];
+    if (!plain_name(j, t->name, name))
+        return 0;
+    if (t->dtype != SPW_DTYPE_F32 && t->dtype != SPW_DTYPE_F16 && t->dtype != SPW_DTYPE_BF16)
+        return spw_fail(j->err, -ENOTSUP, "%s: tensor %s: dtype %s, expected F32, F16 or BF16",
+                        t->file, t->name, t->dtype_name);
+    *e = (struct entry){.from = t, .layer = -1, .rows = t->shape[0]};
+    e->cols = t->n_dims == 2 ? t->shape[1] : 1;
+    spw_gguf_name(j->architecture, name, e->name);
+    if (!strncmp(e->name, "blk.", 4))
+        e->layer = strtol(e->name + 4, NULL, 10);
+    if (j->architecture->interleaved_qk && strstr(name, ".q_proj."))
+        e->n_heads = c->n_heads;
+    if (j->architecture->interleaved_qk && strstr(name, ".k_proj."))
+        e->n_heads = c->n_kv_heads;
+    e->plus_one = c->norm_plus_one && strstr(name, "norm.");
+    choose_type(j, e);
+    j->total += e->rows * e->cols;
+    j->n_entries++;
+    return 0;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
+                                : strcmp(x->name, y->name);
+}
+
+/* Old folders of a model whose embedding is the output matrix too have it under that name only. */
+static void name_embedding(struct job *j)
+{
+    struct entry *output = NULL;
+    for (size_t i = 0; i < j->n_entries; i++) {
+        if (!strcmp(j->entries[i].name, "token_embd.weight"))
+            return;
+        if (!strcmp(j->entries[i].name, "output.weight"))
+            output = &j->entries[i];
+    }
+    if (output)
+        snprintf(output->name, sizeof output->name, "token_embd.weight");
+}
+
+static int list_entries(struct job *j)
+{
+    const size_t n = spw_tensors_count(j->tensors);
+    const struct spw_rope_config *rope = &j->config.rope[SPW_LAYER_FULL];
+    j->entries = spw_alloc((n + 1) * sizeof *j->entries);
+    if (!j->entries)
+        return out_of_memory(j);
+    for (size_t i = 0; i < n; i++)
+        SPW_TRY(add_entry(j, spw_tensors_at(j->tensors, i)));
+    name_embedding(j);
+    if (rope->kind == SPW_ROPE_LLAMA3)
+        j->entries[j->n_entries++] = (struct entry){.name = "rope_freqs.weight",
+                                                    .layer = -1,
+                                                    .type = SPW_DTYPE_F32,
+                                                    .why = "made from rope_scaling",
+                                                    .rows = rope->rotary_dim / 2,
+                                                    .cols = 1};
+    qsort(j->entries, j->n_entries, sizeof *j->entries, compare_entries);
+    return 0;
+}
+
+/* ---- the header ---- */
+
+static const char *last_part(const char *path, size_t *bytes)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t from = n;
+    while (from && path[from - 1] != '/')
+        from--;
+    *bytes = n - from;
+    return path + from;
+}
+
+static void add_general(struct job *j)
+{
+    char name[256];
+    size_t bytes;
+    const char *last = last_part(j->source.path, &bytes);
+    snprintf(name, sizeof name, "%.*s", (int)spw_min_u64(bytes, 255), last);
+    if (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+        spw_gguf_add_string(&j->writer, "general.name", name);
+    /* Numbers of the format: which type most matrices have. */
+    spw_gguf_add_u32(&j->writer, "general.file_type", j->o->type == SPW_DTYPE_Q8_0 ? 7 : 2);
+    spw_gguf_add_u32(&j->writer, "general.quantization_version", 2);
+}
+
+/* A model without a tokenizer has no tokenizer in the file, either. */
+static int add_tokenizer(struct job *j)
+{
+    struct spw_tokenizer *t;
+    char name[1024];
+    int rc = j->source.ops->tokenizer(&j->source, &t, j->err);
+    if (rc == -ENOENT) {
+        spw_error_clear(j->err);
+        spw_gguf_note(&j->notes, "the folder has no tokenizer, so the file has none");
+    } else if (rc) {
+        return rc;
+    }
+    snprintf(name, sizeof name, "%.1000s/tokenizer.json", j->source.path);
+    rc = spw_tokenizer_write_gguf(&j->writer, t, &j->config, name, &j->notes, j->err);
+    spw_tokenizer_close(t);
+    return rc;
+}
+
+static int add_chat_template(struct job *j, const char *name, const char *key)
+{
+    char *text;
+    SPW_TRY(spw_chat_template_text(j->source.path, name, &text, j->err));
+    if (text)
+        spw_gguf_add_string(&j->writer, key, text);
+    spw_free(text);
+    return 0;
+}
+
+static int add_keys(struct job *j)
+{
+    SPW_TRY(spw_config_write_gguf(&j->writer, &j->config, j->architecture, j->source.path,
+                                  &j->notes, j->err));
+    add_general(j);
+    SPW_TRY(add_tokenizer(j));
+    SPW_TRY(add_chat_template(j, "default", "tokenizer.chat_template"));
+    return add_chat_template(j, "tool_use", "tokenizer.chat_template.tool_use");
+}
+
+/* ---- the data of a tensor ---- */
+
+/* Of the stream, after a call that failed. */
+static int write_error(void)
+{
+    return errno ? -errno : -EIO;
+}
+
+/* The row of the folder that is row r of the file: pairs of channels i and i + head_dim / 2 follow
+ * each other there. */
+static uint64_t row_of(const struct job *j, const struct entry *e, uint64_t r)
+{
+    const uint64_t width = j->config.head_dim, in_head = r % width;
+    return e->n_heads ? r - in_head + in_head % 2 * (width / 2) + in_head / 2 : r;
+}
+
+static void read_rows(const struct job *j, const struct entry *e, uint64_t from, uint64_t n)
+{
+    const uint64_t cols = e->cols;
+    if (!e->from)
+        spw_config_rope_factors(&j->config.rope[SPW_LAYER_FULL], j->numbers);
+    else if (!e->n_heads)
+        spw_type_read(e->from->dtype, e->from->data, from * cols, n * cols, j->numbers);
+    else
+        for (uint64_t r = 0; r < n; r++)
+            spw_type_read(e->from->dtype, e->from->data, row_of(j, e, from + r) * cols, cols,
+                          j->numbers + r * cols);
+    for (uint64_t i = 0; e->plus_one && i < n * cols; i++)
+        j->numbers[i] = j->numbers[i] + 1.0f;
+}
+
+struct errors {
+    double squares, of_numbers, largest;
+};
+
+static int refuse_number(const struct job *j, const struct entry *e, double x)
+{
+    return spw_fail(j->err, -EINVAL,
+                    "%s: tensor %s: found the number %g, expected numbers that %s can hold",
+                    e->from ? e->from->file : j->source.path, e->from ? e->from->name : e->name, x,
+                    spw_dtype_name(e->type));
+}
+
+/* Adds the errors of n numbers. An infinite number has harmed its whole block. */
+static int measure(const struct job *j, const struct entry *e, uint64_t n, struct errors *sum)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(j->numbers[i]))
+            return refuse_number(j, e, (double)j->numbers[i]);
+    for (uint64_t i = 0; i < n; i++) {
+        const double x = (double)j->numbers[i], error = (double)j->stored[i] - x;
+        if (!isfinite(error))
+            return refuse_number(j, e, x);
+        sum->squares += error * error;
+        sum->of_numbers += x * x;
+        sum->largest = fmax(sum->largest, fabs(error));
+    }
+    return 0;
+}
+
+static int write_rows(struct job *j, const struct entry *e, uint64_t n, struct errors *sum)
+{
+    const uint64_t bytes = spw_row_bytes(e->type, n * e->cols);
+    spw_type_write(e->type, j->numbers, n * e->cols, j->packed);
+    spw_type_read(e->type, j->packed, 0, n * e->cols, j->stored);
+    SPW_TRY(measure(j, e, n * e->cols, sum));
+    errno = 0;
+    if (fwrite(j->packed, 1, bytes, j->o->to) != bytes)
+        return write_error();
+    j->done += e->from ? n * e->cols : 0;
+    if (j->o->on_progress && !j->o->on_progress(j->o->context, j->done, j->total))
+        return -ECANCELED;
+    return 0;
+}
+
+static int take_buffers(struct job *j)
+{
+    uint64_t most = BLOCK_NUMBERS;
+    for (size_t i = 0; i < j->n_entries; i++)
+        most = spw_max_u64(most, j->entries[i].cols);
+    most = spw_max_u64(most, j->config.rope[SPW_LAYER_FULL].rotary_dim);
+    j->numbers = spw_alloc(most * sizeof *j->numbers);
+    j->stored = spw_alloc(most * sizeof *j->stored);
+    j->packed = spw_alloc(most * sizeof(float));
+    return j->numbers && j->stored && j->packed ? 0 : out_of_memory(j);
+}
+
+static int write_entry(struct job *j, const struct entry *e)
+{
+    const uint64_t step = spw_max_u64(BLOCK_NUMBERS / e->cols, 1);
+    struct errors sum = {0};
+    for (uint64_t r = 0; r < e->rows; r += step) {
+        const uint64_t n = spw_min_u64(step, e->rows - r);
+        read_rows(j, e, r, n);
+        SPW_TRY(write_rows(j, e, n, &sum));
+    }
+    struct spw_quantized q = {.name = e->name,
+                              .from = e->from ? e->from->dtype : SPW_DTYPE_F32,
+                              .to = e->type,
+                              .why = e->why,
+                              .n = e->rows * e->cols,
+                              .largest_error = sum.largest};
+    q.bytes = spw_row_bytes(e->type, q.n);
+    q.relative_error = sum.of_numbers > 0 ? sqrt(sum.squares / sum.of_numbers) : 0;
+    if (e->from)
+        spw_tensors_release(e->from->data, e->from->bytes);
+    SPW_TRY(spw_gguf_write_padding(j->o->to, q.bytes));
+    if (j->o->on_tensor)
+        j->o->on_tensor(j->o->context, &q);
+    return 0;
+}
+
+static int write_file(struct job *j)
+{
+    for (size_t i = 0; i < j->n_entries; i++) {
+        const struct entry *e = &j->entries[i];
+        const uint64_t shape[] = {e->rows, e->cols};
+        spw_gguf_add_tensor(&j->writer, e->name, e->type, e->from ? e->from->n_dims : 1, shape);
+    }
+    int rc = spw_gguf_write_header(&j->writer, j->o->to);
+    if (rc == -ENOMEM)
+        return out_of_memory(j);
+    for (uint32_t i = 0; i < j->notes.n && j->o->on_note; i++)
+        j->o->on_note(j->o->context, j->notes.at[i]);
+    for (size_t i = 0; i < j->n_entries && !rc; i++)
+        rc = write_entry(j, &j->entries[i]);
+    errno = 0;
+    if (!rc && fflush(j->o->to) != 0)
+        rc = write_error();
+    return rc ? rc : spw_tensors_check(j->tensors, j->err);
+}
+
+/* ---- all of it ---- */
+
+/* Checks that the folder is a model that this program computes. */
+static int open_model(struct job *j)
+{
+    struct spw_weights *w;
+    SPW_TRY(j->source.ops->config(&j->source, &j->config, j->err));
+    j->architecture = spw_gguf_architecture_of(j->config.model_type);
+    if (!j->architecture)
+        return spw_fail(j->err, -ENOTSUP,
+                        "%s: config.json: found the model type %s, expected one that GGUF has an "
+                        "architecture for: " SPW_GGUF_ARCHITECTURES,
+                        j->source.path, j->config.model_type);
+    SPW_TRY(j->source.ops->tensors(&j->source, &j->tensors, j->err));
+    SPW_TRY(spw_weights_open(&w, &j->config, j->tensors, SPW_DTYPE_F32, j->err));
+    spw_weights_close(w);
+    return 0;
+}
+
+static int check_arguments(const char *folder, const struct spw_quantize_options *o,
+                           struct spw_error *err)
+{
+    struct stat info;
+    if (o->type != SPW_DTYPE_Q8_0 && o->type != SPW_DTYPE_Q4_0)
+        return spw_fail(err, -EINVAL, "type: found %s, expected q8_0 or q4_0",
+                        spw_dtype_name(o->type));
+    if (!stat(folder, &info) && !S_ISDIR(info.st_mode))
+        return spw_fail(err, -ENOTDIR,
+                        "%s: found a file, expected a Hugging Face model folder: only its numbers "
+                        "can be quantized",
+                        folder);
+    return 0;
+}
+
+static int run(struct job *j)
+{
+    SPW_TRY(open_model(j));
+    SPW_TRY(list_entries(j));
+    SPW_TRY(take_buffers(j));
+    SPW_TRY(add_keys(j));
+    return write_file(j);
+}
+
+int spw_quantize(const char *folder, const struct spw_quantize_options *o, struct spw_error *err)
+{
+    struct job j = {.o = o, .err = err, .source = {.ops = &spw_source_folder}};
+    spw_error_clear(err);
+    SPW_TRY(check_arguments(folder, o, err));
+    j.source.path = spw_strdup(folder);
+    int rc = j.source.path ? run(&j) : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    spw_gguf_writer_free(&j.writer);
+    spw_free(j.entries);
+    spw_free(j.numbers);
+    spw_free(j.stored);
+    spw_free(j.packed);
+    spw_tensors_close(j.tensors);
+    spw_config_free(&j.config);
+    spw_free(j.source.path);
+    return rc;
+}

@@ -1,0 +1,145 @@
+/* What the keys of a GGUF file say of the model: see gguf_model.h. */
+#include "model/source/gguf_model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
+                               const struct spw_gguf_architecture **out, struct spw_error *err)
+{
+    json_t *object;
+    const char *name = NULL;
+    if (spw_gguf_object(g, "general.", &object))
+        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    struct spw_keys keys = {.file = path, .prefix = "general.", .object = object, .err = err};
+    int rc = spw_keys_string(&keys, "architecture", &name);
+    *out = rc || !name ? NULL : spw_gguf_architecture_find(name);
+    if (!rc && !*out)
+        rc = spw_keys_refuse(&keys, "architecture", SPW_GGUF_ARCHITECTURES);
+    json_decref(object);
+    return rc;
+}
+
+/* Tokens at which a model ends its message. Files often name one of them only. */
+static bool ends_a_message(const struct spw_gguf_string *token)
+{
+    static const char *const texts[] = {
+        "<|eot_id|>",      "<|im_end|>", "<|end|>",         "<end_of_turn>", "<|endoftext|>",
+        "<|end_of_text|>", "<|eom_id|>", "<|end_of_turn|>", "<|return|>",    "<|end_of_role|>"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strlen(texts[i]) == token->bytes && !memcmp(texts[i], token->at, token->bytes))
+            return true;
+    return false;
+}
+
+static bool listed(const json_t *list, json_int_t id)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) == id)
+            return true;
+    return false;
+}
+
+static int add_id(json_t *list, json_int_t id)
+{
+    bool full = json_array_size(list) == SPW_CONFIG_MAX_EOS;
+    return full || listed(list, id) ? 0 : json_array_append_new(list, json_integer(id));
+}
+
+/* The tokens that end a message by their text. Only control tokens count: a document may contain
+ * the text of others. */
+static int add_by_text(const struct spw_gguf *g, json_t *list, bool *found)
+{
+    enum { CONTROL = 3 };
+    const struct spw_gguf_value *tokens = spw_gguf_find(g, "tokenizer.ggml.tokens");
+    const struct spw_gguf_value *types = spw_gguf_find(g, "tokenizer.ggml.token_type");
+    if (!tokens || !tokens->array || tokens->type != SPW_GGUF_STRING || !types || !types->array ||
+        types->type == SPW_GGUF_STRING)
+        return 0;
+    const uint8_t *at = tokens->at, *end = at + tokens->bytes;
+    struct spw_gguf_string token;
+    size_t before = json_array_size(list);
+    for (uint64_t id = 0; id < types->n && spw_gguf_next_string(&at, end, &token); id++)
+        if (ends_a_message(&token) && spw_gguf_number(types, id) == CONTROL)
+            SPW_TRY(add_id(list, (json_int_t)id));
+    *found = json_array_size(list) > before;
+    return 0;
+}
+
+/* eos_token_id becomes a list, if there is more than one. */
+static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g)
+{
+    static const char *const keys[] = {"eos_token_id", "eot_token_id", "eom_token_id"};
+    json_t *list = json_array();
+    int rc = list ? 0 : -ENOMEM;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++) {
+        const json_t *id = json_object_get(facts->tokenizer, keys[i]);
+        if (id && !json_is_integer(id)) { /* the reader of eos_token_id says what is wrong */
+            json_decref(list);
+            return 0;
+        }
+        if (id)
+            rc = add_id(list, json_integer_value(id));
+    }
+    if (!rc)
+        rc = add_by_text(g, list, &facts->more_eos);
+    if (!rc && json_array_size(list))
+        return json_object_set_new(facts->tokenizer, "eos_token_id", list) ? -ENOMEM : 0;
+    json_decref(list);
+    return rc ? -ENOMEM : 0;
+}
+
+static bool has(const struct spw_tensors *t, const char *name)
+{
+    return spw_tensors_find(t, name) != NULL;
+}
+
+/* What the tensors say. */
+static int read_tensors(struct spw_config_gguf *facts, const char *path, struct spw_error *err)
+{
+    struct spw_tensors *t;
+    SPW_TRY(spw_gguf_open_tensors(&t, path, err));
+    const struct spw_tensor *embedding = spw_tensors_find(t, "model.embed_tokens.weight");
+    int rc = 0;
+    if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > UINT32_MAX)
+        rc = spw_fail(err, -EINVAL,
+                      "%s: tensor token_embd.weight: found %s, expected a matrix with a row for "
+                      "each token",
+                      path, embedding ? "another shape" : "nothing");
+    else
+        facts->vocab = (uint32_t)embedding->shape[0];
+    facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias");
+    facts->o_bias = has(t, "model.layers.0.self_attn.o_proj.bias");
+    facts->mlp_bias = has(t, "model.layers.0.mlp.gate_proj.bias");
+    facts->head = has(t, "lm_head.weight");
+    facts->rope_factors = has(t, SPW_ROPE_FACTORS_NAME);
+    spw_tensors_close(t);
+    return rc;
+}
+
+static int read_facts(struct spw_config_gguf *facts, const struct spw_gguf *g, const char *path,
+                      struct spw_error *err)
+{
+    char prefix[64];
+    SPW_TRY(
+        read_tensors(facts, path, err)); /* first: it refuses a file that is not the first one */
+    SPW_TRY(spw_gguf_read_architecture(g, path, &facts->architecture, err));
+    snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
+    if (spw_gguf_object(g, prefix, &facts->keys) ||
+        spw_gguf_object(g, "tokenizer.ggml.", &facts->tokenizer) || read_ends(facts, g))
+        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    return 0;
+}
+
+int spw_gguf_read_config(struct spw_model_config *out, const struct spw_gguf_file *f,
+                         const char *path, struct spw_error *err)
+{
+    struct spw_config_gguf facts = {.file = path};
+    *out = (struct spw_model_config){0};
+    int rc = read_facts(&facts, &f->gguf, path, err);
+    if (!rc)
+        rc = spw_config_from_gguf(out, &facts, err);
+    json_decref(facts.keys);
+    json_decref(facts.tokenizer);
+    return rc;
+}

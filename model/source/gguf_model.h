@@ -1,0 +1,26 @@
+/* A model in GGUF files: what its keys and tensors mean. Inside model/ only. Errors as gguf.h. */
+#ifndef SPW_MODEL_SOURCE_GGUF_MODEL_H
+#define SPW_MODEL_SOURCE_GGUF_MODEL_H
+
+#include "model/config_gguf.h"
+#include "model/source/gguf.h"
+
+enum { SPW_GGUF_MOST_HF_NAME = 128 };
+
+/* The architecture that general.architecture names. */
+int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
+                               const struct spw_gguf_architecture **out, struct spw_error *err);
+/* The name of a tensor in a Hugging Face folder. False: the architecture has no such tensor. */
+bool spw_gguf_hf_name(const struct spw_gguf_architecture *a, const char *name,
+                      char out[SPW_GGUF_MOST_HF_NAME]);
+/* The inverse: the name of a tensor in a GGUF file. */
+bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
+                   char out[SPW_GGUF_MOST_NAME + 1]);
+/* The tensors of a model, by their Hugging Face names. `path`: the file, or the first of several.
+ */
+int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err);
+/* `f`: the open first file. */
+int spw_gguf_read_config(struct spw_model_config *out, const struct spw_gguf_file *f,
+                         const char *path, struct spw_error *err);
+
+#endif

@@ -1,0 +1,253 @@
+/* The tensors of a GGUF model, in one file or in several: see gguf_model.h.
+ *
+ * Several files have the names NAME-00001-of-00003.gguf and so on. The first one has the keys of
+ * the model; each has tensors, and the keys split.no (from 0), split.count and split.tensors.count
+ * (of all files). */
+#include "model/source/gguf_model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+/* `sandwich`: the name where a layer has four norms; NULL: there is no such tensor. */
+static const struct {
+    const char *gguf, *plain, *sandwich;
+} layer_names[] = {
+    {"attn_norm", "input_layernorm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm"},
+    {"post_attention_norm", NULL, "post_attention_layernorm"},
+    {"post_ffw_norm", NULL, "post_feedforward_layernorm"},
+    {"ffn_gate", "mlp.gate_proj", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj", "mlp.down_proj"},
+};
+
+static const struct {
+    const char *gguf, *hf;
+} model_names[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+    {"rope_freqs.weight", SPW_ROPE_FACTORS_NAME},
+};
+
+/* "blk.12.attn_q.weight" is layer 12, "attn_q", ".weight". */
+static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
+                       char out[SPW_GGUF_MOST_HF_NAME])
+{
+    unsigned layer;
+    int at = 0;
+    char number[16];
+    if (sscanf(name, "blk.%5u.%n", &layer, &at) != 1 || !at)
+        return false;
+    snprintf(number, sizeof number, "blk.%u.", layer);
+    const char *end = strrchr(name, '.');
+    if (strncmp(name, number, (size_t)at) != 0 || end < name + at ||
+        (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
+        return false;
+    size_t n = (size_t)(end - name) - (size_t)at;
+    for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
+        const char *hf = a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+        if (!hf || strlen(layer_names[i].gguf) != n || memcmp(name + at, layer_names[i].gguf, n))
+            continue;
+        snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s%s", layer, hf, end);
+        return true;
+    }
+    return false;
+}
+
+bool spw_gguf_hf_name(const struct spw_gguf_architecture *a, const char *name,
+                      char out[SPW_GGUF_MOST_HF_NAME])
+{
+    for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++) {
+        if (strcmp(name, model_names[i].gguf) != 0)
+            continue;
+        snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s", model_names[i].hf);
+        return true;
+    }
+    return layer_name(a, name, out);
+}
+
+bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
+                   char out[SPW_GGUF_MOST_NAME + 1])
+{
+    unsigned layer;
+    int at = 0;
+    for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++)
+        if (!strcmp(hf_name, model_names[i].hf)) {
+            snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s", model_names[i].gguf);
+            return true;
+        }
+    const char *end = strrchr(hf_name, '.');
+    if (sscanf(hf_name, "model.layers.%5u.%n", &layer, &at) != 1 || !at || end < hf_name + at ||
+        (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
+        return false;
+    const size_t n = (size_t)(end - hf_name) - (size_t)at;
+    for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
+        const char *hf = a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+        if (!hf || strlen(hf) != n || memcmp(hf_name + at, hf, n) != 0)
+            continue;
+        snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s%s", layer, layer_names[i].gguf, end);
+        return true;
+    }
+    return false;
+}
+
+static int rename_all(struct spw_tensor_table *table, const struct spw_gguf_architecture *a,
+                      const char *path, struct spw_error *err)
+{
+    char *names = spw_alloc(table->n * SPW_GGUF_MOST_HF_NAME);
+    if (!names)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    int rc = 0;
+    for (size_t i = 0; i < table->n && !rc; i++) {
+        char *name = names + i * SPW_GGUF_MOST_HF_NAME;
+        if (!spw_gguf_hf_name(a, table->tensors[i].name, name))
+            rc = spw_fail(err, -EINVAL,
+                          "%s: tensor %s: found it, but models of architecture %s have no such "
+                          "tensor; expected those of a language model that this program computes",
+                          path, table->tensors[i].name, a->name);
+        table->tensors[i].name = name;
+    }
+    spw_free(table->names);
+    table->names = names;
+    return rc;
+}
+
+/* ---- files ---- */
+
+struct split {
+    uint64_t number, count, n_tensors; /* n_tensors 0: the file does not say */
+};
+
+static int read_split(const struct spw_gguf *g, const char *path, struct split *out,
+                      struct spw_error *err)
+{
+    json_t *object;
+    if (spw_gguf_object(g, "split.", &object))
+        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    struct spw_keys keys = {.file = path, .prefix = "split.", .object = object, .err = err};
+    *out = (struct split){.count = 1};
+    int rc = spw_keys_u64(&keys, "no", 0, 99998, &out->number);
+    if (!rc)
+        rc = spw_keys_u64(&keys, "count", 0, 99999, &out->count);
+    if (!rc)
+        rc = spw_keys_u64(&keys, "tensors.count", 0, INT32_MAX, &out->n_tensors);
+    out->count = spw_max_u64(out->count, 1);
+    json_decref(object);
+    return rc;
+}
+
+/* What the reader of a file must know. */
+struct expected {
+    const struct spw_gguf_architecture *architecture;
+    uint64_t number, count;
+};
+
+static int read_file(struct spw_tensor_table *out, uint64_t *header_bytes, const uint8_t *base,
+                     uint64_t bytes, const char *path, const void *context, struct spw_error *err)
+{
+    const struct expected *e = context;
+    struct spw_gguf g;
+    struct split split = {0};
+    SPW_TRY(spw_gguf_parse(&g, base, bytes, path, err));
+    int rc = read_split(&g, path, &split, err);
+    if (!rc && (split.number != e->number || split.count != e->count))
+        rc = spw_fail(err, -EINVAL,
+                      "%s: found file %" PRIu64 " of %" PRIu64 ", expected file %" PRIu64
+                      " of %" PRIu64,
+                      path, split.number + 1, split.count, e->number + 1, e->count);
+    if (!rc)
+        rc = rename_all(&g.tensors, e->architecture, path, err);
+    if (!rc) {
+        *out = g.tensors;
+        *header_bytes = g.header_bytes;
+        g.tensors = (struct spw_tensor_table){0};
+    }
+    spw_gguf_free(&g);
+    return rc;
+}
+
+/* The path of file `number` (from 0), owned by the caller; NULL when out of memory. */
+static char *path_of(const char *first, const struct split *split, uint64_t number)
+{
+    char *path = spw_strdup(first), name[64];
+    if (!path || split->count == 1)
+        return path;
+    snprintf(name, sizeof name, "-%05" PRIu64 "-of-%05" PRIu64 ".gguf", number + 1, split->count);
+    memcpy(path + strlen(path) - strlen(name), name, strlen(name));
+    return path;
+}
+
+/* The files of a model must have the names that lead to each other. */
+static int check_first(const char *path, const struct split *split, struct spw_error *err)
+{
+    char end[64];
+    if (split->count == 1)
+        return 0;
+    snprintf(end, sizeof end, "-%05d-of-%05" PRIu64 ".gguf", 1, split->count);
+    size_t n = strlen(end), all = strlen(path);
+    if (split->number == 0 && all >= n && !strcmp(path + all - n, end))
+        return 0;
+    return spw_fail(err, -EINVAL,
+                    "%s: found file %" PRIu64 " of %" PRIu64
+                    ", expected the first one, with a name that ends with %s",
+                    path, split->number + 1, split->count, end);
+}
+
+static int add_files(struct spw_tensors *t, const char *path, const struct split *split,
+                     const struct spw_gguf_architecture *architecture, struct spw_error *err)
+{
+    for (uint64_t i = 0; i < split->count; i++) {
+        const struct expected e = {architecture, i, split->count};
+        char *its = path_of(path, split, i);
+        if (!its)
+            return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+        int rc = spw_tensors_add(t, its, SPW_GGUF_LEAST_BYTES, read_file, &e, err);
+        if (rc == -ENOENT || rc == -ENOTDIR)
+            spw_fail(err, rc, "%s: found no such file, expected file %" PRIu64 " of %" PRIu64, its,
+                     i + 1, split->count);
+        SPW_TRY(rc);
+    }
+    SPW_TRY(spw_tensors_merge(t, path, err));
+    size_t n = spw_tensors_count(t);
+    if (split->n_tensors && split->n_tensors != n)
+        return spw_fail(err, -EINVAL,
+                        "%s: split.tensors.count: found %" PRIu64
+                        ", but its files have %zu tensors",
+                        path, split->n_tensors, n);
+    return 0;
+}
+
+int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err)
+{
+    struct spw_gguf_file f;
+    struct split split = {0};
+    const struct spw_gguf_architecture *architecture = NULL;
+    *out = NULL;
+    SPW_TRY(spw_gguf_open(&f, path, err));
+    int rc = read_split(&f.gguf, path, &split, err);
+    if (!rc)
+        rc = check_first(path, &split, err);
+    if (!rc)
+        rc = spw_gguf_read_architecture(&f.gguf, path, &architecture, err);
+    rc = spw_gguf_close(&f, path, rc, err);
+    if (!rc && !(*out = spw_tensors_new(split.count)))
+        rc = spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    if (!rc)
+        rc = add_files(*out, path, &split, architecture, err);
+    if (rc) {
+        spw_tensors_close(*out);
+        *out = NULL;
+        spw_json_tidy(err);
+    }
+    return rc;
+}

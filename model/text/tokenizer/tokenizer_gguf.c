@@ -1,0 +1,420 @@
+/* The tokenizer of a GGUF file: the same struct as from tokenizer.json.
+ *
+ *   model    kind of tokenizer      merges                     pre-tokenizer   spaces
+ *   llama    SentencePiece BPE      tokens by score            none            U+2581
+ *   gpt2     byte-level BPE         a list of merges           by name         bytes
+ *   gemma4   BPE of characters      a list of merges           none            U+2581
+ *
+ * A token has a type: normal, unknown, control (special), user-defined (taken out of the text
+ * before everything else), unused, or byte. */
+#include "model/text/tokenizer/tokenizer_gguf.h"
+
+#include "model/config_json.h"
+#include "model/text/tokenizer/tokenizer_build.h"
+#include "model/text/tokenizer/tokenizer_gguf_pre.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
+
+enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
+enum kind { LLAMA, GPT2, GEMMA4 };
+
+struct loader {
+    struct spw_tok_build build;
+    const struct spw_gguf *g;
+    struct spw_keys keys; /* "tokenizer.ggml.*" */
+    const struct spw_gguf_value *tokens, *types, *scores, *merges;
+    enum kind kind;
+    const struct spw_tok_gguf_pre *pre; /* GPT2 */
+};
+
+/* ---- arrays ---- */
+
+/* NULL: there is none. An array of strings, or of numbers. */
+static int find_array(const struct loader *l, const char *key, bool strings,
+                      const struct spw_gguf_value **out)
+{
+    char name[64];
+    snprintf(name, sizeof name, "tokenizer.ggml.%s", key);
+    *out = spw_gguf_find(l->g, name);
+    if (!*out || ((*out)->array && ((*out)->type == SPW_GGUF_STRING) == strings))
+        return 0;
+    return spw_keys_refuse(&l->keys, key, strings ? "a list of strings" : "a list of numbers");
+}
+
+static int require_array(const struct loader *l, const char *key, bool strings,
+                         const struct spw_gguf_value **out)
+{
+    SPW_TRY(find_array(l, key, strings, out));
+    return *out ? 0 : spw_keys_refuse(&l->keys, key, "a list");
+}
+
+/* An array with an element for each token. */
+static int check_length(const struct loader *l, const char *key, const struct spw_gguf_value *v)
+{
+    if (!v || v->n >= l->tokens->n)
+        return 0;
+    return spw_fail(l->build.err, -EINVAL,
+                    "%s: tokenizer.ggml.%s: found %llu elements, expected one for each of %llu "
+                    "tokens",
+                    l->build.name, key, (unsigned long long)v->n, (unsigned long long)l->tokens->n);
+}
+
+static int find_arrays(struct loader *l)
+{
+    SPW_TRY(require_array(l, "tokens", true, &l->tokens));
+    SPW_TRY(find_array(l, "token_type", false, &l->types));
+    if (l->kind == LLAMA)
+        SPW_TRY(require_array(l, "scores", false, &l->scores));
+    else
+        SPW_TRY(require_array(l, "merges", true, &l->merges));
+    SPW_TRY(check_length(l, "token_type", l->types));
+    return check_length(l, "scores", l->scores);
+}
+
+/* ---- tokens ---- */
+
+struct token {
+    int32_t id;
+    enum token_type type;
+    const char *text; /* borrowed from the file */
+    size_t bytes;
+    bool in_model, added;
+};
+
+/* Padding stands where the vocabulary has no token. */
+static bool is_padding(const struct token *t)
+{
+    char text[32];
+    int n = snprintf(text, sizeof text, "[PAD%d]", (int)t->id);
+    return t->type == UNUSED && t->bytes == (size_t)n && !memcmp(t->text, text, t->bytes);
+}
+
+/* Calls `each` for every token. */
+static int walk_tokens(const struct loader *l, void *arg,
+                       int (*each)(const struct loader *l, const struct token *t, void *arg))
+{
+    const uint8_t *at = l->tokens->at, *end = at + l->tokens->bytes;
+    struct spw_gguf_string s;
+    for (uint64_t i = 0; i < l->tokens->n && spw_gguf_next_string(&at, end, &s); i++) {
+        double type = l->types ? spw_gguf_number(l->types, i) : NORMAL;
+        struct token t = {.id = (int32_t)i, .text = s.at, .bytes = s.bytes, .type = NORMAL};
+        if (type >= NORMAL && type <= BYTE)
+            t.type = (enum token_type)type;
+        t.added = t.type == UNKNOWN || t.type == CONTROL || t.type == USER_DEFINED;
+        /* A merge may give a user-defined token. Pieces of SentencePiece never merge into one. */
+        t.in_model = !t.added || (t.type == USER_DEFINED && l->kind != LLAMA);
+        if (t.bytes && !is_padding(&t))
+            SPW_TRY(each(l, &t, arg));
+    }
+    return 0;
+}
+
+static int refuse_token(const struct loader *l, const struct token *t, const char *found)
+{
+    return spw_fail(l->build.err, -EINVAL,
+                    "%s: tokenizer.ggml.tokens[%d]: found %s, expected UTF-8 without a zero byte",
+                    l->build.name, (int)t->id, found);
+}
+
+static int count_token(const struct loader *l, const struct token *t, void *arg)
+{
+    struct spw_tok_sizes *sizes = arg;
+    int32_t cp;
+    if (t->bytes > SPW_TOK_MAX_BYTES - 1 - sizes->blob_bytes)
+        return -EFBIG;
+    if (memchr(t->text, 0, t->bytes))
+        return refuse_token(l, t, "a zero byte");
+    for (size_t i = 0; i < t->bytes;) {
+        int len = spw_tok_utf8(t->text + i, t->bytes - i, &cp);
+        if (len <= 0)
+            return refuse_token(l, t, "bytes that are no character");
+        i += (size_t)len;
+    }
+    sizes->blob_bytes += t->bytes + 1;
+    sizes->n_vocab += t->in_model;
+    sizes->n_added += t->added;
+    if (t->type == BYTE)
+        l->build.t->byte_fallback = true;
+    return 0;
+}
+
+/* The size of each text was counted in the mapped file, which somebody else may have changed
+ * since. */
+struct room {
+    size_t blob_bytes, n_vocab, n_added;
+};
+
+static int load_token(const struct loader *l, const struct token *t, void *arg)
+{
+    struct room *room = arg;
+    if (!t->in_model)
+        return 0;
+    if (t->bytes >= room->blob_bytes || !room->n_vocab)
+        return refuse_token(l, t, "another text than before");
+    room->blob_bytes -= t->bytes + 1;
+    room->n_vocab--;
+    return spw_tok_build_token(&l->build, t->text, t->bytes, t->id);
+}
+
+static int load_added(const struct loader *l, const struct token *t, void *arg)
+{
+    struct room *room = arg;
+    struct spw_tok_added a = {.id = t->id};
+    char path[64];
+    if (!t->added)
+        return 0;
+    const size_t bytes = t->in_model ? 0 : t->bytes + 1;
+    if (bytes > room->blob_bytes || !room->n_added)
+        return refuse_token(l, t, "another text than before");
+    room->blob_bytes -= bytes;
+    room->n_added--;
+    snprintf(path, sizeof path, "tokenizer.ggml.tokens[%d]", (int)t->id);
+    return spw_tok_build_added(&l->build, &a, t->text, t->bytes, t->type != USER_DEFINED, path);
+}
+
+/* ---- scores and merges ---- */
+
+struct score {
+    float score;
+    int32_t id;
+};
+
+static int compare_scores(const void *a, const void *b)
+{
+    const struct score *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score ? 1 : -1)
+                                : (x->id > y->id) - (x->id < y->id);
+}
+
+struct scores {
+    struct score *at;
+    size_t n;
+};
+
+static int take_score(const struct loader *l, const struct token *t, void *arg)
+{
+    struct scores *s = arg;
+    float score = (float)spw_gguf_number(l->scores, (uint64_t)t->id);
+    if (t->type != NORMAL)
+        return 0;
+    if (isnan(score))
+        return spw_fail(l->build.err, -EINVAL,
+                        "%s: tokenizer.ggml.scores[%d]: found no number, expected one",
+                        l->build.name, (int)t->id);
+    s->at[s->n++] = (struct score){score, t->id};
+    return 0;
+}
+
+/* Tokens of equal score have equal rank: the leftmost pair then merges first. */
+static int load_scores(const struct loader *l)
+{
+    struct spw_tokenizer *t = l->build.t;
+    struct scores s = {.at = spw_alloc(l->tokens->n * sizeof *s.at)};
+    t->ranks = spw_alloc(t->n_entries * sizeof *t->ranks);
+    int rc = s.at && t->ranks ? walk_tokens(l, &s, take_score) : -ENOMEM;
+    if (!rc) {
+        memset(t->ranks, 0xff, t->n_entries * sizeof *t->ranks);
+        if (s.n)
+            qsort(s.at, s.n, sizeof *s.at, compare_scores);
+        for (size_t i = 0, rank = 0; i < s.n; i++) {
+            rank = i && s.at[i].score != s.at[i - 1].score ? i : rank;
+            t->ranks[s.at[i].id] = (uint32_t)rank;
+        }
+    }
+    spw_free(s.at);
+    return rc;
+}
+
+/* "left right": the space is not the first character, which may itself be one. */
+static int load_merges(const struct loader *l)
+{
+    const uint8_t *at = l->merges->at, *end = at + l->merges->bytes;
+    struct spw_gguf_string s;
+    struct spw_tok_buf joined = {0};
+    int rc = spw_tok_merges_init(l->build.t, l->merges->n);
+    for (uint64_t i = 0; i < l->merges->n && !rc && spw_gguf_next_string(&at, end, &s); i++) {
+        const char *space = s.bytes > 1 ? memchr(s.at + 1, ' ', s.bytes - 1) : NULL;
+        size_t left = space ? (size_t)(space - s.at) : 0;
+        if (!space || i > UINT32_MAX - 1) {
+            rc =
+                spw_fail(l->build.err, -EINVAL,
+                         "%s: tokenizer.ggml.merges[%llu]: found no space, expected \"LEFT RIGHT\"",
+                         l->build.name, (unsigned long long)i);
+            break;
+        }
+        joined.n = 0;
+        rc = spw_tok_buf_append(&joined, s.at, left);
+        if (!rc)
+            rc = spw_tok_buf_append(&joined, space + 1, s.bytes - left - 1);
+        if (!rc)
+            rc = spw_tok_build_merge(&l->build, joined.data, joined.n, left, (uint32_t)i);
+    }
+    spw_tok_buf_free(&joined);
+    return rc;
+}
+
+/* ---- the steps around the model ---- */
+
+static int literal(struct spw_tok_pattern *p, const char *text)
+{
+    return spw_tok_pattern_literal(p, text, strlen(text));
+}
+
+static int copy(const char *text, char **out, size_t *bytes)
+{
+    *bytes = strlen(text);
+    return (*out = spw_strdup(text)) ? 0 : -ENOMEM;
+}
+
+/* Spaces are U+2581; with `prefix` there is one more in front of the text. */
+static int mark_spaces(struct spw_tokenizer *t, bool prefix)
+{
+    if (prefix) {
+        struct spw_tok_norm *norm = &t->norms[t->n_norms++];
+        norm->kind = SPW_TOK_PREPEND;
+        SPW_TRY(copy(SPACE_MARK, &norm->content, &norm->content_bytes));
+    }
+    struct spw_tok_norm *norm = &t->norms[t->n_norms++];
+    norm->kind = SPW_TOK_REPLACE;
+    SPW_TRY(literal(&norm->pattern, " "));
+    SPW_TRY(copy(SPACE_MARK, &norm->content, &norm->content_bytes));
+
+    struct spw_tok_dec *dec = &t->decs[t->n_decs++];
+    dec->kind = SPW_TOK_DEC_REPLACE;
+    SPW_TRY(literal(&dec->pattern, SPACE_MARK));
+    SPW_TRY(copy(" ", &dec->content, &dec->content_bytes));
+    t->decs[t->n_decs++].kind = SPW_TOK_DEC_BYTE_FALLBACK;
+    t->decs[t->n_decs++].kind = SPW_TOK_DEC_FUSE;
+    if (prefix)
+        t->decs[t->n_decs++] = (struct spw_tok_dec){
+            .kind = SPW_TOK_DEC_STRIP, .character = " ", .character_bytes = 1, .start = 1};
+    return 0;
+}
+
+static int split_bytes(const struct loader *l)
+{
+    struct spw_tokenizer *t = l->build.t;
+    char where[320];
+    if (l->pre->nfc)
+        t->norms[t->n_norms++].kind = SPW_TOK_NFC;
+    snprintf(where, sizeof where, "%.200s: tokenizer.ggml.pre", l->build.name);
+    for (int i = 0; i < SPW_TOK_GGUF_SPLITS && l->pre->splits[i]; i++) {
+        struct spw_tok_pre *pre = &t->pres[t->n_pres++];
+        pre->kind = SPW_TOK_PRE_SPLIT;
+        SPW_TRY(spw_tok_pattern_regex(&pre->pattern, t->regex_memory, l->pre->splits[i], where,
+                                      l->build.err));
+    }
+    t->pres[t->n_pres++].kind = SPW_TOK_PRE_BYTES;
+    t->decs[t->n_decs++].kind = SPW_TOK_DEC_BYTE_LEVEL;
+    t->ignore_merges = l->pre->ignore_merges;
+    return 0;
+}
+
+/* The token that goes in front of a text, or behind it. */
+static int add_special(const struct loader *l, const char *flag, bool otherwise, const char *key,
+                       struct spw_tok_ids *ids)
+{
+    uint32_t id = UINT32_MAX;
+    bool add = otherwise;
+    SPW_TRY(spw_keys_bool(&l->keys, flag, &add));
+    if (!add)
+        return 0;
+    if (!spw_keys_has(&l->keys, key))
+        return otherwise ? 0 : spw_keys_refuse(&l->keys, key, "the id of a token");
+    SPW_TRY(spw_keys_u32(&l->keys, key, 0, SPW_TOK_MAX_ID, &id));
+    return spw_tok_ids_add(ids, (int32_t)id);
+}
+
+static int load_steps(struct loader *l)
+{
+    struct spw_tokenizer *t = l->build.t;
+    bool prefix = l->kind == LLAMA, bos = l->kind != GPT2 || l->pre->bos;
+    SPW_TRY(spw_keys_bool(&l->keys, "add_space_prefix", &prefix));
+    SPW_TRY(add_special(l, "add_bos_token", bos, "bos_token_id", &t->prefix));
+    SPW_TRY(add_special(l, "add_eos_token", false, "eos_token_id", &t->suffix));
+    return l->kind == GPT2 ? split_bytes(l) : mark_spaces(t, prefix && l->kind == LLAMA);
+}
+
+/* ---- all of it ---- */
+
+static int read_kind(struct loader *l)
+{
+    static const char *const names[] = {[LLAMA] = "llama", [GPT2] = "gpt2", [GEMMA4] = "gemma4"};
+    const char *model = NULL, *pre = "default";
+    SPW_TRY(spw_keys_string(&l->keys, "model", &model));
+    SPW_TRY(spw_keys_string(&l->keys, "pre", &pre));
+    for (l->kind = LLAMA; l->kind <= GEMMA4 && strcmp(model ? model : "", names[l->kind]);)
+        l->kind++;
+    if (l->kind > GEMMA4) {
+        spw_keys_refuse(&l->keys, "model", "llama, gpt2 or gemma4");
+        return -ENOTSUP;
+    }
+    l->pre = l->kind == GPT2 ? spw_tok_gguf_pre_find(pre) : NULL;
+    if (l->kind != GPT2 || l->pre)
+        return 0;
+    spw_keys_refuse(&l->keys, "pre", SPW_TOK_GGUF_PRES);
+    return -ENOTSUP;
+}
+
+static int read_unknown(struct loader *l)
+{
+    struct spw_tokenizer *t = l->build.t;
+    uint32_t id = UINT32_MAX;
+    t->unk_id = -1;
+    if (l->kind == GPT2)
+        return 0;
+    SPW_TRY(spw_keys_u32(&l->keys, "unknown_token_id", 0, t->n_entries - 1, &id));
+    t->has_unk = t->fuse_unk = id != UINT32_MAX;
+    t->unk_id = t->has_unk ? (int32_t)id : -1;
+    return 0;
+}
+
+static int load(struct loader *l)
+{
+    struct spw_tok_sizes sizes = {.blob_bytes = 1};
+    SPW_TRY(read_kind(l));
+    SPW_TRY(find_arrays(l));
+    if (!l->tokens->n || l->tokens->n > SPW_TOK_MAX_ID)
+        return spw_keys_refuse(&l->keys, "tokens", "1 to 4194303 tokens");
+    SPW_TRY(walk_tokens(l, &sizes, count_token));
+    sizes.n_ids = (uint32_t)l->tokens->n;
+    SPW_TRY(spw_tok_build_tables(&l->build, &sizes));
+    struct room room = {sizes.blob_bytes, sizes.n_vocab, sizes.n_added};
+    SPW_TRY(walk_tokens(l, &room, load_token));
+    spw_tok_build_characters(&l->build);
+    SPW_TRY(read_unknown(l));
+    SPW_TRY(l->kind == LLAMA ? load_scores(l) : load_merges(l));
+    SPW_TRY(load_steps(l));
+    SPW_TRY(walk_tokens(l, &room, load_added));
+    return spw_tok_build_finish(&l->build);
+}
+
+static int fill(struct spw_tokenizer *t, const char *name, const void *from, struct spw_error *err)
+{
+    json_t *object;
+    struct loader l = {.build = {t, name, err, "tokenizer.ggml.tokens", "tokenizer.ggml.merges"},
+                       .g = from};
+    t->regex_memory = spw_tok_regex_memory();
+    if (!t->regex_memory || spw_gguf_object(l.g, "tokenizer.ggml.", &object))
+        return -ENOMEM;
+    l.keys =
+        (struct spw_keys){.file = name, .prefix = "tokenizer.ggml.", .object = object, .err = err};
+    int rc = load(&l);
+    json_decref(object);
+    return rc == -EFBIG ? spw_fail(err, rc, "%s: found more than 2 GiB of token text", name) : rc;
+}
+
+int spw_tokenizer_parse_gguf(struct spw_tokenizer **out, const struct spw_gguf *g, const char *name,
+                             struct spw_error *err)
+{
+    *out = NULL;
+    if (!spw_gguf_find(g, "tokenizer.ggml.model"))
+        return spw_fail(err, -ENOENT, "%s: found no key tokenizer.ggml.model, so no tokenizer",
+                        name);
+    return spw_tok_open(out, name, g, fill, err);
+}

@@ -1,0 +1,19 @@
+/* The tokenizer in the keys of a GGUF file. Inside model/ only. */
+#ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_GGUF_H
+#define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_GGUF_H
+
+#include "model/config.h"
+#include "model/source/gguf_write.h"
+#include "model/text/tokenizer/tokenizer.h"
+
+/* As spw_tokenizer_parse. -ENOENT: the file has no tokenizer. */
+int spw_tokenizer_parse_gguf(struct spw_tokenizer **out, const struct spw_gguf *g, const char *name,
+                             struct spw_error *err);
+/* Adds the keys of a tokenizer that spw_tokenizer_parse opened, which `name` stands for in texts,
+ * and the tokens around answers out of the config. Without a tokenizer (NULL) only the latter. Ids
+ * of the model that have no token get padding. -ENOTSUP: GGUF has no keys for the tokenizer. */
+int spw_tokenizer_write_gguf(struct spw_gguf_writer *w, const struct spw_tokenizer *t,
+                             const struct spw_model_config *config, const char *name,
+                             struct spw_gguf_notes *notes, struct spw_error *err);
+
+#endif

@@ -1,0 +1,80 @@
+/* See tokenizer_gguf_pre.h. The patterns are those of the models' own tokenizer.json, as
+ * llama.cpp's src/llama-vocab.cpp quotes them beside its names; for "default", which no model has,
+ * the patterns are llama.cpp's. */
+#include "model/text/tokenizer/tokenizer_gguf_pre.h"
+
+#include <string.h>
+
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define LETTERS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
+#define OTHERS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LLAMA3 LETTERS "\\p{N}{1,3}" OTHERS
+#define QWEN2 LETTERS "\\p{N}" OTHERS
+#define UPPER "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define SHORT "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+#define CODE_OTHERS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define GPT4O UPPER "*" LOWER "+" SHORT UPPER "+" LOWER "*" SHORT "\\p{N}{1,3}" CODE_OTHERS
+#define TEKKEN UPPER "*" LOWER "+|" UPPER "+" LOWER "*|\\p{N}" CODE_OTHERS
+#define DEEPSEEK3                                                                                  \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
+    "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|"        \
+    "\\s+(?!\\S)|\\s+"
+#define SEED_CODER LETTERS "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define HAN_AND_KANA                                                                               \
+    "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+"
+
+static const struct spw_tok_gguf_pre pres[] = {
+    {.name = "llama-bpe", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "llama3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "llama-v3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "falcon3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "pixtral", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "smaug-bpe", .splits = {LLAMA3}},
+    {.name = "dbrx", .splits = {LLAMA3}},
+    {.name = "qwen2", .splits = {QWEN2}, .nfc = true},
+    {.name = "deepseek-r1-qwen", .splits = {QWEN2}, .nfc = true},
+    {.name = "gpt-4o", .splits = {GPT4O}},
+    {.name = "llama4", .splits = {GPT4O}},
+    {.name = "tekken", .splits = {TEKKEN}, .ignore_merges = true, .bos = true},
+    {.name = "deepseek-v3", .splits = {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3}},
+    {.name = "seed-coder", .splits = {SEED_CODER}},
+    {.name = "smollm", .splits = {"\\p{N}", GPT2}},
+    {.name = "starcoder", .splits = {"\\p{N}", GPT2}},
+    {.name = "minerva-7b", .splits = {"\\p{N}", GPT2}},
+    {.name = "gpt-2", .splits = {GPT2}},
+    {.name = "phi-2", .splits = {GPT2}},
+    {.name = "mellum", .splits = {GPT2}},
+    {.name = "default", .splits = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
+};
+
+const struct spw_tok_gguf_pre *spw_tok_gguf_pre_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof pres / sizeof *pres; i++)
+        if (!strcmp(name, pres[i].name))
+            return &pres[i];
+    return NULL;
+}
+
+static bool same_splits(const char *const a[SPW_TOK_GGUF_SPLITS],
+                        const char *const b[SPW_TOK_GGUF_SPLITS])
+{
+    for (int i = 0; i < SPW_TOK_GGUF_SPLITS; i++)
+        if (!a[i] != !b[i] || (a[i] && strcmp(a[i], b[i]) != 0))
+            return false;
+    return true;
+}
+
+const struct spw_tok_gguf_pre *spw_tok_gguf_pre_like(const char *const splits[SPW_TOK_GGUF_SPLITS],
+                                                     bool ignore_merges, bool nfc)
+{
+    const struct spw_tok_gguf_pre *found = NULL;
+    for (size_t i = 0; i < sizeof pres / sizeof *pres; i++) {
+        const struct spw_tok_gguf_pre *p = &pres[i];
+        bool same = p->ignore_merges == ignore_merges && same_splits(p->splits, splits);
+        if (same && p->nfc == nfc)
+            return p;
+        found = same && !found ? p : found;
+    }
+    return found;
+}

@@ -1,0 +1,72 @@
+/* The fast product of a row of x with a row of quantized weights: x becomes int8 codes, and every
+ * backend and instruction set gives the same bits, for one row of x as for many.
+ *
+ * A row of x is cut into groups of 256 numbers; the last one may be shorter. For a group
+ *
+ *     s = fl(largest |x| / 127),  code = nearest-even(fl(x / s)), limited to [-127, 127]
+ *
+ * If s is 0, the codes are 0. If a number of the group is not finite, s is NaN and the codes are 0.
+ *
+ * The product is the following expression, in f32. Every operation rounds once, fma is fused. Row w
+ * has blocks of 32 or of 256 numbers (blocks.h): eight or one in a group.
+ *
+ *     y = 0
+ *     for slice 0, 1, 2, 3:                     of all groups, in order: [n i / 4, n (i + 1) / 4)
+ *         a = 0
+ *         for each group of the slice:
+ *             t = 0
+ *             for each block of the group:
+ *                 S = sum over parts j:  scales[j] * (sum over i in j: codes_w[i] * codes_x[i])
+ *                 M = sum over parts j:  minima[j] * (sum over i in j: codes_x[i])
+ *                 t = fma(d, f32(S), t)
+ *                 t = fma(m, f32(M), t)         changes nothing in a type without minima
+ *             a = fma(s, t, a)
+ *         y = y + a
+ *
+ * S and M are exact integers below 2^31, so their sums may be taken in any order; f32() rounds to
+ * nearest. A y that is NaN is stored as 0x7fc00000.
+ *
+ * Why this order: a slice lets a GPU divide one row of w among threads; a group of 256 needs one
+ * product with s, and lets the scales of a block of 256 multiply as integers. */
+#ifndef SPW_QUANT_CODES_H
+#define SPW_QUANT_CODES_H
+
+#include "quant/blocks.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SPW_CODES_GROUP = 256, SPW_CODES_SLICES = 4 };
+
+/* A group of a row of x. Codes after the end of the row are 0. */
+struct spw_codes {
+    int8_t codes[SPW_CODES_GROUP];
+    int16_t sums[16];  /* of 16 codes each */
+    int16_t sums32[8]; /* of 32 codes each */
+    float scale;
+    float unused[3]; /* a multiple of 64 bytes */
+};
+
+SPW_INLINE size_t spw_codes_groups(size_t k)
+{
+    return (size_t)spw_div_up(k, SPW_CODES_GROUP);
+}
+
+/* The first group of a slice; of slice 4: the number of groups. */
+SPW_INLINE size_t spw_codes_slice(size_t groups, size_t slice)
+{
+    return groups * slice / SPW_CODES_SLICES;
+}
+
+/* The reference: x[n], 0 < n <= 256, becomes a group. */
+void spw_codes_encode(const float *x, size_t n, struct spw_codes *out);
+/* The reference: the product of spw_codes_groups(k) groups with the k weights of a quantized type
+ * at `row`. */
+float spw_codes_dot(enum spw_dtype t, const void *row, const struct spw_codes *x, size_t k);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

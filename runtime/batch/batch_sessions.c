@@ -1,0 +1,277 @@
+/* Requests of a batch that start, and their sessions: see batch.c and shared_prompt.h. */
+#include "runtime/batch/batch_parts.h"
+#include "runtime/persist/snapshot.h"
+
+/* ---- requests that start ---- */
+
+bool spw_batch_any_waits(struct spw_batch *b)
+{
+    while (b->first_waiting <= b->n_submitted &&
+           !spw_batch_waits(spw_batch_find(b, b->first_waiting)))
+        b->first_waiting++;
+    return b->first_waiting <= b->n_submitted;
+}
+
+static uint32_t most_tiles(const struct spw_batch_entry *x)
+{
+    return spw_waterline_tiles(spw_batch_most_tokens(&x->answer.request));
+}
+
+/* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
+ * its answer already ends without a step, unless it is scored. */
+static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
+{
+    enum spw_finish finish = spw_answer_finish(&x->answer);
+    b->n_own_waiting -= x->answer.request.session != NULL;
+    if (x->answer.n_text)
+        spw_batch_note_events(b, x);
+    if (finish != SPW_FINISH_NONE && !spw_answer_is_scored(&x->answer)) {
+        spw_batch_end(b, x, finish);
+        return;
+    }
+    x->session = x->answer.request.session;
+    x->runs = true;
+    b->running[place] = x;
+}
+
+/* What the batch's requests take when those that start have their sessions, and those that have
+ * ended have none. */
+struct room {
+    uint64_t tiles; /* of all open sessions */
+    int64_t n_free; /* sessions that can still be opened */
+};
+
+static struct room count_room(const struct spw_batch *b)
+{
+    struct room r = {.tiles = spw_engine_open_tiles(b->engine)};
+    for (uint32_t i = 0; i < b->max_running; i++) {
+        const struct spw_batch_entry *x = b->running[i];
+        r.n_free += !b->engine->sessions[i];
+        if (!x || x->session)
+            continue;
+        r.n_free--;
+        r.tiles += most_tiles(x);
+    }
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        if (b->ended[i].is_free) {
+            r.n_free++;
+            r.tiles -= spw_waterline_tiles(b->ended[i].session->most_tokens);
+        }
+    return r;
+}
+
+/* Whether the request starts now. The request waits if no session is free, or if its tiles have no
+ * room, as long as a running request will give its session back. If none will, the request starts,
+ * and open_session() fails with a reason. */
+static bool starts_now(const struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    bool others_end = false;
+    const struct room r = count_room(b);
+    for (uint32_t i = 0; i < b->max_running; i++)
+        others_end |= b->running[i] && !b->running[i]->answer.request.session;
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        others_end |= !b->ended[i].is_free; /* it is open until the next step */
+    return (r.n_free > 0 && spw_share_fits(&b->engine->plan, r.tiles + most_tiles(x))) ||
+           !others_end;
+}
+
+/* Where one request has to wait, only those that bring their session pass it. */
+static void start_waiting(struct spw_batch *b)
+{
+    bool others_wait = false;
+    uint32_t place = 0;
+    spw_batch_any_waits(b);
+    for (uint64_t id = b->first_waiting; id <= b->n_submitted; id++) {
+        struct spw_batch_entry *x = spw_batch_find(b, id);
+        while (place < b->max_running && b->running[place])
+            place++;
+        if (place == b->max_running || (others_wait && !b->n_own_waiting))
+            return;
+        if (!spw_batch_waits(x))
+            continue;
+        if (x->answer.request.session || (!others_wait && starts_now(b, x)))
+            start(b, x, place);
+        else
+            others_wait = true;
+    }
+}
+
+/* ---- what prompts share ---- */
+
+/* Whether nobody can begin with the session's tokens: each length has a rope table of its own, or
+ * older tokens were computed with another precision. */
+static bool is_of_its_own(const struct spw_session *s)
+{
+    return s->n_tokens && (s->mixed || s->rope_table != SPW_ROPE_SHARED);
+}
+
+/* Nothing is shared where the prefix cache has the tokens, either. */
+static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    const struct spw_model_config *c = spw_engine_config(b->engine);
+    const struct spw_session *s = x->session;
+    uint64_t table = spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions,
+                                    x->answer.request.n_prompt + x->answer.request.n_given);
+    bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
+    return b->engine->prefix || wants_all || table != SPW_ROPE_SHARED || (s && is_of_its_own(s));
+}
+
+static void describe_prompt(struct spw_batch *b, uint32_t place)
+{
+    const struct spw_batch_entry *x = b->running[place];
+    const struct spw_session *s = x ? x->session : NULL;
+    struct spw_prompt *p = &b->prompts[place];
+    *p = (struct spw_prompt){.is_alone = true};
+    if (!x)
+        return;
+    *p = (struct spw_prompt){.tokens = x->answer.tokens,
+                             .n_tokens = spw_batch_first_tokens(&x->answer.request),
+                             .is_open = s,
+                             .is_alone = is_alone(b, x)};
+    if (s && s->cached)
+        p->n_held = spw_min_u64(x->answer.n_tokens, s->n_tokens);
+    if (s && s == x->answer.request.session) { /* which may hold other tokens */
+        p->n_held = spw_common_prefix(p->tokens, s->tokens, p->n_held);
+        if (p->n_held < s->n_tokens && spw_snapshot_needs_checkpoint(&b->engine->plan))
+            p->n_held =
+                0; /* its first step cuts it back; before that nobody can be forked from it */
+    }
+}
+
+/* Of the prompt that has ended, with what its session holds of it. */
+static struct spw_prompt describe_ended(const struct spw_ended_session *x)
+{
+    const struct spw_session *s = x->session;
+    uint64_t n = s->cached ? s->n_tokens : 0;
+    return (struct spw_prompt){.tokens = s->tokens,
+                               .n_tokens = spw_min_u64(x->n_prompt, n),
+                               .n_held = n,
+                               .is_open = true,
+                               .is_alone = is_of_its_own(s)};
+}
+
+/* ---- sessions of requests that have ended ---- */
+
+/* The session of the request that ended in this place; NULL: there is none. */
+static struct spw_ended_session *ended_at(const struct spw_batch *b, uint32_t place)
+{
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        if (b->ended[i].is_free && b->ended[i].place == place)
+            return &b->ended[i];
+    return NULL;
+}
+
+static void take_over(struct spw_batch *b, uint32_t place, uint64_t n)
+{
+    struct spw_batch_entry *x = b->running[place];
+    struct spw_ended_session *from = ended_at(b, place);
+    if (spw_session_take_over(from->session, n, spw_batch_most_tokens(&x->answer.request)))
+        return; /* it is closed, and the request gets a new one */
+    x->session = from->session;
+    *from = b->ended[--b->n_ended];
+}
+
+/* Requests that start take over sessions of those that have ended. If there is no room for all of
+ * them, none does: sessions are then opened one by one, and refused with a reason. */
+static void take_over_sessions(struct spw_batch *b)
+{
+    if (!b->n_ended || !spw_share_fits(&b->engine->plan, count_room(b).tiles))
+        return;
+    for (uint32_t i = 0; i < b->max_running; i++) {
+        const struct spw_ended_session *ended = ended_at(b, i);
+        describe_prompt(b, i);
+        b->ended_prompts[i] = ended ? describe_ended(ended) : (struct spw_prompt){.is_alone = true};
+    }
+    spw_take_over_prompts(&b->engine->plan, b->prompts, b->ended_prompts, b->max_running);
+    for (uint32_t i = 0; i < b->max_running; i++)
+        if (b->running[i] && !b->running[i]->session && b->prompts[i].is_open)
+            take_over(b, i, b->prompts[i].n_held);
+}
+
+/* ---- sessions of requests that start ---- */
+
+/* The span in which the donor computes what others will share. If that is its whole prompt, it gets
+ * the logits, too, and computes nothing in the step that follows. */
+static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared, uint32_t *n)
+{
+    struct spw_batch_entry *x = b->running[donor];
+    uint32_t i = 0;
+    while (i < *n && b->stepping[i] != x)
+        i++;
+    if (i == *n) {
+        b->stepping[(*n)++] = x;
+        b->spans[i] = (struct spw_span){.session = x->session, .tokens = x->answer.tokens};
+    }
+    b->spans[i].n_tokens = spw_shared_span_end(&b->engine->plan, b->spans[i].n_tokens, shared);
+    b->spans[i].n_logits =
+        b->spans[i].n_tokens == x->answer.n_tokens && x->answer.request.max_new_tokens > 0;
+    x->session->is_last_step = true; /* nothing is fetched for a next token; see make_spans */
+}
+
+/* Opens the session of a running request, if what it shares is there; else adds the span that
+ * computes that. Returns whether a session was opened, or the request has failed. */
+static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
+{
+    struct spw_batch_entry *x = b->running[place];
+    uint32_t donor = 0;
+    uint64_t shared =
+        spw_shared_prompt(&b->engine->plan, b->prompts, b->max_running, place, &donor);
+    if (shared && (!b->prompts[donor].is_open || b->prompts[donor].n_held < shared)) {
+        if (b->prompts[donor].is_open)
+            add_shared_span(b, donor, shared, n);
+        return false;
+    }
+    uint64_t most = spw_batch_most_tokens(&x->answer.request);
+    int rc = shared ? spw_session_fork_for(&x->session, b->running[donor]->session, shared, most,
+                                           &x->why)
+                    : spw_session_open_for(&x->session, b->engine, most, &x->why);
+    if (rc)
+        spw_batch_fail(b, x, rc);
+    return true;
+}
+
+/* Gives each running request a session. Tokens that requests share are computed once. */
+static int open_sessions(struct spw_batch *b, struct spw_error *err)
+{
+    bool more = false;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        more |= b->running[i] && !b->running[i]->session;
+    while (more) {
+        uint32_t n = 0;
+        more = false;
+        for (uint32_t i = 0; i < b->max_running; i++)
+            describe_prompt(b, i);
+        for (uint32_t i = 0; i < b->max_running; i++) {
+            if (!b->running[i] || b->running[i]->session)
+                continue;
+            more |= !open_session(b, i, &n);
+            describe_prompt(b, i);
+        }
+        if (n)
+            SPW_TRY(spw_batch_compute(b, n, true, err));
+    }
+    return 0;
+}
+
+/* A step of running requests is set aside. */
+static bool step_waits(const struct spw_batch *b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        any |= b->running[i] && b->running[i]->session && b->running[i]->session->is_aside;
+    return any;
+}
+
+int spw_batch_start(struct spw_batch *b, struct spw_error *err)
+{
+    int rc;
+    do { /* again where all have failed */
+        if (!step_waits(b)) {
+            start_waiting(b);
+            take_over_sessions(b);
+        }
+        spw_batch_close_ended(b);
+        rc = open_sessions(b, err);
+    } while (!rc && !spw_batch_any_runs(b) && spw_batch_any_waits(b) && !b->n_ended);
+    return rc;
+}

@@ -1,0 +1,214 @@
+/* `spillway batch` on a terminal: the line of progress stays in one row of the terminal, also when
+ * its width changes, and leaves nothing behind. Without a terminal there is no such line. */
+#include "tests/command/batch_files.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pty.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#define CLEAR "\r\033[K"
+enum { ITEMS = 4000, REDRAWS = 2 };
+
+/* Far more than the test waits for. */
+static void make_input(uint64_t *random)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/in.jsonl", folder);
+    FILE *file = fopen(path, "w");
+    CHECK(file);
+    for (int i = 0; file && i < ITEMS; i++)
+        fprintf(file, "{\"id\":%d,\"tokens\":[5,%d],\"max_new_tokens\":900,\"ignore_eos\":true}\n",
+                i, (int)check_range(random, 3, 95));
+    if (file)
+        fclose(file);
+}
+
+static void become_batch(const char *output, const char *progress)
+{
+    const char *const arguments[] = {"spillway", "batch",      "m",        "--input", "in.jsonl",
+                                     "--output", output,       "--device", "cpu",     "--threads",
+                                     "1",        "--progress", progress,   NULL};
+    if (chdir(folder) == 0)
+        execv(getenv("S"), (char *const *)(uintptr_t)arguments);
+    _exit(98);
+}
+
+struct terminal {
+    int fd;
+    pid_t child;
+    char text[1 << 20];
+    size_t n;
+};
+
+/* False: there are no terminals here. */
+static bool open_terminal(struct terminal *t, uint16_t columns, const char *output,
+                          const char *progress)
+{
+    const struct winsize size = {.ws_row = 24, .ws_col = columns};
+    *t = (struct terminal){.fd = -1};
+    t->child = forkpty(&t->fd, NULL, NULL, &size);
+    if (t->child == 0)
+        become_batch(output, progress);
+    return t->child > 0;
+}
+
+static bool has_text(const struct terminal *t, int milliseconds)
+{
+    struct pollfd ready = {.fd = t->fd, .events = POLLIN};
+    return poll(&ready, 1, milliseconds) == 1;
+}
+
+/* Reads what is there, or waits for it. False: the process has ended. */
+static bool read_terminal(struct terminal *t)
+{
+    const bool is_ready = has_text(t, 60000);
+    CHECK_MSG(is_ready, "nothing in a minute");
+    if (!is_ready)
+        return false;
+    ssize_t n = read(t->fd, t->text + t->n, sizeof t->text - 1 - t->n);
+    t->n += n > 0 ? (size_t)n : 0;
+    t->text[t->n] = 0;
+    return n > 0;
+}
+
+static int redraws(const char *text)
+{
+    int n = 0;
+    while ((text = strstr(text, CLEAR)))
+        text += strlen(CLEAR), n++;
+    return n;
+}
+
+/* Waits for `n` more lines, at most 20 seconds. Returns the first of them. */
+static const char *wait_for_lines(struct terminal *t, int n)
+{
+    const double end = check_seconds() + 20;
+    size_t from = t->n;
+    while (redraws(t->text + from) <= n && check_seconds() < end && read_terminal(t))
+        ;
+    const char *first = strstr(t->text + from, CLEAR);
+    CHECK_MSG(first, "no line of progress: %s", t->text + from);
+    return first ? first : t->text + from;
+}
+
+/* Each line is a message, or it fits and is replaced in its place. Returns the longest one of the
+ * second kind. */
+static size_t check_lines(const char *text, size_t columns)
+{
+    size_t longest = 0;
+    while ((text = strstr(text, CLEAR))) {
+        text += strlen(CLEAR);
+        const size_t n = strcspn(text, "\r\n");
+        if (strncmp(text, "spillway: ", 10) == 0)
+            continue;
+        CHECK_MSG(n < columns, "%zu columns: %.*s", columns, (int)n, text);
+        CHECK_MSG(text[n] != '\n' && strncmp(text + n, "\r\n", 2) != 0, "%.*s", (int)n, text);
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
+/* Ends the process with SIGTERM. */
+static void end_terminal(struct terminal *t)
+{
+    int status = -1;
+    check_kill(t->child, SIGTERM);
+    while (read_terminal(t))
+        ;
+    CHECK(waitpid(t->child, &status, 0) == t->child);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM, "%x: %s", status, t->text);
+    close(t->fd);
+}
+
+/* Every line of the text is a message. */
+static void check_messages(const char *text)
+{
+    CHECK_MSG(!strchr(text, '\033'), "%s", text);
+    while (*text) {
+        CHECK_MSG(strncmp(text, "spillway: ", 10) == 0, "%s", text);
+        text += strcspn(text, "\n");
+        text += *text == '\n';
+    }
+}
+
+static void test_width(struct terminal *t, uint16_t columns)
+{
+    const struct winsize size = {.ws_row = 24, .ws_col = columns};
+    CHECK(ioctl(t->fd, TIOCSWINSZ, &size) == 0); /* sends SIGWINCH */
+    while (has_text(t, 0) && read_terminal(t))
+        ;
+    wait_for_lines(t, 1); /* the first one may have been under way with the width before */
+    const char *lines = wait_for_lines(t, REDRAWS);
+    size_t longest = check_lines(lines, columns);
+    CHECK_MSG(longest > columns / 2u || columns > 80, "%zu columns of %d", longest, columns);
+    CHECK_MSG(columns <= 40 || strstr(lines, " done"), "%s", lines);
+}
+
+/* What a terminal shows after the last line of progress. */
+static const char *last_rows(const struct terminal *t)
+{
+    const char *last = t->text;
+    for (const char *at = last; (at = strstr(at, CLEAR)); at += strlen(CLEAR))
+        last = at + strlen(CLEAR);
+    return last;
+}
+
+/* A run that ends by itself. */
+static void test_end(void)
+{
+    static struct terminal t;
+    int status = -1;
+    CHECK(sh("mv in.jsonl all && head -n 30 all >in.jsonl") == 0);
+    CHECK(open_terminal(&t, 80, "end", "always"));
+    while (read_terminal(&t))
+        ;
+    CHECK(waitpid(t.child, &status, 0) == t.child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(t.fd);
+    check_lines(t.text, 80);
+    check_messages(last_rows(&t));
+    CHECK_MSG(strstr(last_rows(&t), "30 answered"), "%s", last_rows(&t));
+}
+
+int main(void)
+{
+    static struct terminal seen, silent;
+    if (!command_is_there())
+        return CHECK_SKIP;
+    uint64_t random = check_seed();
+    command_model("job_terminal");
+    command_limits();
+    make_input(&random);
+    if (!open_terminal(&seen, 80, "seen", "auto")) {
+        fprintf(stderr, "no terminals here (%s): skipped\n", strerror(errno));
+        sh("rm -rf %s", folder);
+        return CHECK_SKIP;
+    }
+    CHECK(open_terminal(&silent, 80, "silent", "never"));
+    pid_t logged = fork();
+    if (logged == 0) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/log", folder);
+        int log = open(path, O_CREAT | O_WRONLY, 0600);
+        dup2(log, 1);
+        dup2(log, 2);
+        become_batch("logged", "auto");
+    }
+    test_width(&seen, 80); /* takes longer than a line of progress waits for */
+    end_terminal(&silent);
+    check_messages(silent.text);
+    check_kill(logged, SIGTERM);
+    CHECK(waitpid(logged, NULL, 0) == logged);
+    CHECK(sh("! grep -q \"$(printf '\\r')\" log && cat log") == 0);
+    check_messages(out);
+    test_width(&seen, 40);
+    test_width(&seen, 12);
+    test_width(&seen, 132);
+    end_terminal(&seen);
+    check_messages(last_rows(&seen));
+    test_end();
+    sh("rm -rf %s", folder);
+    return check_done();
+}

@@ -1,0 +1,297 @@
+/* `spillway quantize`: the file against one that the tests' own writer makes of the same folder,
+ * with all numbers in F32; the config and the tokens against those of the folder; what the command
+ * prints; and that nothing is left after a failure. */
+#include "tests/engine/gguf_folder.h" /* before `out`: its functions have parameters of that name */
+
+#include "model/quantize.h"
+#include "quant/pack.h"
+#include "tests/command/command_json.h"
+#include "tests/command/command_model.h"
+
+#include <dirent.h>
+
+static const char *const goldens[] = {
+    "llama_plain",           "llama_biases",    "llama_f16",          "llama_linear",
+    "llama_mha_tied",        "llama_odd_sizes", "llama_mqa_head_dim", "mistral_window",
+    "llama_llama3_new_keys", "qwen2_bias",      "qwen2_yarn",         "qwen3_qk_norm",
+    "gemma3_new_keys",       "gemma3_wrapped",  "gemma3_window_140"};
+
+static void in_folder(char path[128], const char *name)
+{
+    snprintf(path, 128, "%s/%s", folder, name);
+}
+
+static struct spw_tensors *open_tensors(const char *path)
+{
+    struct spw_source *s;
+    struct spw_tensors *t = NULL;
+    struct spw_error e = {0};
+    int rc = spw_source_open(&s, path, &e);
+    rc = rc ? rc : s->ops->tensors(s, &t, &e);
+    CHECK_MSG(!rc, "%s", e.text);
+    spw_source_close(s);
+    return t;
+}
+
+/* ---- the file ---- */
+
+/* Every stored number is the nearest one that a block has, or the scale's rounding away. */
+static void check_numbers(const struct spw_tensor *t, const float *x, const float *stored, size_t n)
+{
+    const double steps = t->dtype == SPW_DTYPE_Q8_0 ? 127 : 8;
+    for (size_t i = 0; i < n; i += 32) {
+        double largest = 0;
+        for (size_t k = i; k < i + 32; k++)
+            largest = fmax(largest, fabs((double)x[k]));
+        /* -8 .. 7: the largest number of the other sign may be a whole step away. */
+        const double step = largest / steps * (t->dtype == SPW_DTYPE_Q8_0 ? 0.5 : 1);
+        for (size_t k = i; k < i + 32; k++)
+            CHECK_MSG(fabs((double)stored[k] - (double)x[k]) <= step + largest * 0x1p-10 + 0x1p-17,
+                      "%s[%zu]: %g, stored as %g", t->name, k, (double)x[k], (double)stored[k]);
+    }
+}
+
+static void check_tensor(const struct spw_tensor *t, const struct spw_tensor *plain,
+                         enum spw_dtype type)
+{
+    CHECK_MSG(plain && plain->n_dims == t->n_dims && plain->shape[0] == t->shape[0] &&
+                  (t->n_dims < 2 || plain->shape[1] == t->shape[1]),
+              "%s", t->name);
+    if (!plain)
+        return;
+    const size_t n = plain->bytes / sizeof(float);
+    const float *x = plain->data;
+    const bool whole = t->n_dims == 2 && t->shape[1] % 32 == 0;
+    float *stored = malloc(n * sizeof *stored);
+    spw_type_read(t->dtype, t->data, 0, n, stored);
+    CHECK_MSG(!(t->n_dims == 1) || t->dtype == SPW_DTYPE_F32, "%s", t->name);
+    CHECK_MSG((t->dtype == type) == whole, "%s: %s", t->name, t->dtype_name);
+    if (!whole)
+        CHECK_MSG(!memcmp(stored, x, n * sizeof *x), "%s", t->name);
+    else {
+        uint8_t *packed = malloc(t->bytes);
+        spw_type_write(type, x, n, packed);
+        CHECK_MSG(!memcmp(packed, t->data, t->bytes), "%s", t->name);
+        free(packed);
+        check_numbers(t, x, stored, n);
+    }
+    free(stored);
+}
+
+static void check_same_config(const char *model, const char *file)
+{
+    struct spw_model_config a, b;
+    struct spw_error e = {0};
+    CHECK(!source_config(&a, model, &e));
+    CHECK_MSG(!source_config(&b, file, &e), "%s", e.text);
+    const struct spw_rope_config *x = &a.rope[0], *y = &b.rope[0];
+    CHECK_MSG(a.n_layers == b.n_layers && a.hidden == b.hidden && a.vocab == b.vocab &&
+                  a.intermediate == b.intermediate && a.n_heads == b.n_heads &&
+                  a.n_kv_heads == b.n_kv_heads && a.head_dim == b.head_dim && a.act == b.act &&
+                  a.max_positions == b.max_positions && a.qk_norm == b.qk_norm &&
+                  a.sandwich == b.sandwich && a.qkv_bias == b.qkv_bias && a.bos == b.bos,
+              "%s", model);
+    CHECK_MSG(fabsf(a.rms_eps - b.rms_eps) <= 1e-6f * a.rms_eps &&
+                  fabsf(a.attention_scale - b.attention_scale) <= 1e-6f * a.attention_scale &&
+                  a.logit_softcap == b.logit_softcap && a.embedding_scale == b.embedding_scale,
+              "%s", model);
+    CHECK_MSG(x->theta == y->theta && x->rotary_dim == y->rotary_dim &&
+                  (x->kind == SPW_ROPE_LLAMA3 ? y->kind == SPW_ROPE_FACTORS
+                                              : x->kind == y->kind && x->factor == y->factor),
+              "%s", model);
+    if (strstr(model, "mistral"))
+        CHECK(a.window && !b.window);
+    else
+        CHECK_MSG(a.window == b.window && !memcmp(a.layer_kinds, b.layer_kinds, a.n_layers) &&
+                      a.rope[1].theta == b.rope[1].theta,
+                  "%s", model);
+    spw_config_free(&a);
+    spw_config_free(&b);
+}
+
+static void test_golden(const char *name, enum spw_dtype type)
+{
+    char model[128], file[128], plain[128];
+    snprintf(model, sizeof model, "tests/golden/%s", name);
+    in_folder(file, "q.gguf");
+    in_folder(plain, "plain.gguf");
+    CHECK_MSG(
+        sh("$S quantize %s/%s q.gguf --type %s", getenv("PWD"), model, spw_dtype_name(type)) == 0,
+        "%s: %s", name, err);
+    CHECK(gguf_from_folder(model, plain, &(struct gguf_way){.matrices = SPW_DTYPE_F32}));
+    struct spw_tensors *a = open_tensors(file), *b = open_tensors(plain);
+    CHECK(a && b && spw_tensors_count(a) == spw_tensors_count(b));
+    for (size_t i = 0; a && b && i < spw_tensors_count(a); i++) {
+        const struct spw_tensor *t = spw_tensors_at(a, i);
+        check_tensor(t, spw_tensors_find(b, t->name), type);
+    }
+    spw_tensors_close(a);
+    spw_tensors_close(b);
+    check_same_config(model, file);
+}
+
+/* ---- the tokenizer ---- */
+
+static void test_tokens(const char *model)
+{
+    static const char *const texts[] = {"Hello there, 1234 times!\\n", "  two  spaces", "a\\tb"};
+    char tokens[1 << 12];
+    CHECK_MSG(sh("$S quantize %s t.gguf --type q8_0", model) == 0, "%s", err);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        sh("printf '%s' >text; $S tokenize %s --text-file text", texts[i], model);
+        snprintf(tokens, sizeof tokens, "%.4000s", out);
+        CHECK_MSG(sh("$S tokenize t.gguf --text-file text") == 0 && !strcmp(tokens, out), "%s: %s",
+                  model, err);
+    }
+}
+
+/* ---- what the command prints ---- */
+
+static void test_output(void)
+{
+    CHECK(sh("$S quantize m q.gguf --type q4_0") == 0 && !*err);
+    CHECK(strstr(out, "tensor ") && strstr(out, "blk.0.ffn_down.weight") &&
+          strstr(out, "a vector\n") && strstr(out, " bits a weight\n"));
+    CHECK(sh("$S inspect q.gguf") == 0 && strstr(out, "Q4_0 in "));
+    CHECK(sh("$S generate q.gguf --prompt abc --max-new-tokens 4") == 0);
+    CHECK(sh("$S quantize m q.gguf --type q8_0 --json") == 0);
+    json_t *j = json_loads(out, 0, NULL);
+    const json_t *tensors = json_object_get(j, "tensors"), *t;
+    json_int_t bytes = 0;
+    size_t i;
+    json_array_foreach(tensors, i, t)
+    {
+        const bool exact = strcmp(json_string_value(json_object_get(t, "type")), "q8_0") != 0;
+        const double error = json_real_value(json_object_get(t, "relative_error"));
+        CHECK(exact ? error == 0 : error > 1e-3 && error < 1e-2);
+        CHECK(exact == json_is_string(json_object_get(t, "why")));
+        bytes += json_integer_value(json_object_get(t, "bytes"));
+    }
+    CHECK(json_array_size(tensors) == 30 &&
+          bytes == json_integer_value(json_object_get(j, "weights_bytes")));
+    json_decref(j);
+}
+
+/* ---- failures ---- */
+
+/* No file but `name`, if that is not NULL, is in the folder w. */
+static void check_left(const char *name)
+{
+    char path[128];
+    in_folder(path, "w");
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));)
+        CHECK_MSG(e->d_name[0] == '.' && (!e->d_name[1] || !strcmp(e->d_name, ".."))
+                      ? true
+                      : name && !strcmp(e->d_name, name),
+                  "%s is left", e->d_name);
+    if (d)
+        closedir(d);
+}
+
+static void fails(int code, const char *text, const char *line)
+{
+    CHECK_MSG(sh("%s", line) == code && strstr(err, text), "%s: %s", line, err);
+    check_left(NULL);
+}
+
+static void test_refused(void)
+{
+    CHECK(sh("mkdir w; cp -r m odd; cp -r m bad; echo >here") == 0);
+    fails(2, "found no output after 'm'", "$S quantize m --type q8_0");
+    fails(2, "found no --type, expected q8_0 or q4_0", "$S quantize m w/q.gguf");
+    fails(2, "found 'x' after", "$S quantize m w/q.gguf x --type q8_0");
+    fails(2, "q5_0", "$S quantize m w/q.gguf --type q5_0");
+    fails(2, "none/config.json: found no such file", "$S quantize none w/q.gguf --type q8_0");
+    fails(2, "here: found a file, expected a Hugging Face model folder",
+          "$S quantize here w/q.gguf --type q8_0");
+    fails(2, "w: ", "$S quantize m w --type q8_0");
+    fails(2, "No such file or directory", "$S quantize m none/q.gguf --type q8_0");
+    fails(2, "pre_tokenizer: found patterns, which a GGUF file cannot store, expected those of",
+          "sed -i 's/\"use_regex\":true/\"use_regex\":false/' odd/tokenizer.json\n"
+          "$S quantize odd w/q.gguf --type q8_0");
+    fails(2, "found rope of type dynamic",
+          "sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "
+          "&/; s/\"rope_scaling\": null,//' bad/config.json\n"
+          "$S quantize bad w/q.gguf --type q8_0");
+    fails(1, "w/q.gguf: File too large",
+          "(ulimit -f 8; $S quantize m w/q.gguf --type q8_0 >/dev/null)");
+}
+
+/* An old file stays as it is. */
+static void test_old_file(void)
+{
+    CHECK(sh("echo old >w/q.gguf; (ulimit -f 8; $S quantize m w/q.gguf --type q8_0)") == 1);
+    CHECK(sh("cat w/q.gguf") == 0 && !strcmp(out, "old\n"));
+    check_left("q.gguf");
+    CHECK(sh("$S quantize m w/q.gguf --type q8_0; $S inspect w/q.gguf") == 0);
+}
+
+/* A number that no block can hold. */
+static void test_infinite(void)
+{
+    char path[128];
+    const uint16_t infinite = 0x7f80;
+    CHECK(sh("rm -rf bad w; mkdir w; cp -r m bad") == 0);
+    in_folder(path, "bad");
+    struct spw_tensors *t = open_tensors(path);
+    const struct spw_tensor *v =
+        t ? spw_tensors_find(t, "model.layers.0.mlp.up_proj.weight") : NULL;
+    CHECK(v && v->dtype == SPW_DTYPE_BF16);
+    FILE *f = v ? fopen(v->file, "r+b") : NULL;
+    CHECK(f && !fseek(f, (long)v->file_offset + 40, SEEK_SET) &&
+          fwrite(&infinite, sizeof infinite, 1, f) == 1 && !fclose(f));
+    spw_tensors_close(t);
+    fails(2, "model.layers.0.mlp.up_proj.weight: found the number inf, expected numbers that q8_0",
+          "$S quantize bad w/q.gguf --type q8_0");
+}
+
+static bool stop(void *context, uint64_t done, uint64_t total)
+{
+    (void)total;
+    return done < *(const uint64_t *)context;
+}
+
+/* The library: an interrupt, and every allocation that fails. */
+static void test_library(void)
+{
+    char model[128];
+    uint64_t at = 1;
+    struct spw_error e = {0};
+    struct spw_quantize_options o = {
+        .type = SPW_DTYPE_Q8_0, .to = tmpfile(), .context = &at, .on_progress = stop};
+    in_folder(model, "m");
+    CHECK(spw_quantize(model, &o, &e) == -ECANCELED);
+    o.on_progress = NULL;
+    int rc = -ENOMEM;
+    for (int64_t n = 0; rc == -ENOMEM && n < 10000; n++) {
+        rewind(o.to);
+        spw_alloc_fail_nth(n);
+        rc = spw_quantize(model, &o, &e);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || (rc == -ENOMEM && e.text[0]), "allocation %d: %d %s", (int)n, rc, e.text);
+    }
+    CHECK(!rc);
+    o.type = SPW_DTYPE_Q4_1;
+    CHECK(spw_quantize(model, &o, &e) == -EINVAL);
+    fclose(o.to);
+}
+
+int main(void)
+{
+    if (!command_is_there())
+        return CHECK_SKIP;
+    command_model("quantize");
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++)
+        test_golden(goldens[i], i % 2 ? SPW_DTYPE_Q4_0 : SPW_DTYPE_Q8_0);
+    CHECK(sh("cp -r %s/models/records records", getenv("PWD")) == 0);
+    test_tokens("m");
+    test_tokens("records");
+    test_output();
+    test_refused();
+    test_old_file();
+    test_infinite();
+    test_library();
+    sh("cd / && rm -rf %s", folder);
+    return check_done();
+}

@@ -1,0 +1,322 @@
+/* Writes a model folder as GGUF files, by the rules of the common converter: names, the order of
+ * rows of q and k, norms. Its keys say what those of the folder said, as far as GGUF has keys for
+ * it. The tokenizer is not written; gguf_tokenizer.h does that. */
+#ifndef SPW_TESTS_ENGINE_GGUF_FOLDER_H
+#define SPW_TESTS_ENGINE_GGUF_FOLDER_H
+
+#include "model/source/gguf_write.h"
+#include "tests/engine/model_run.h"
+#include "tests/source_config.h"
+#include "base/numbers.h"
+
+struct gguf_way {
+    enum spw_dtype matrices; /* their stored type; AUTO: that of the folder */
+    bool rounded;            /* matrices are stored in F32, after rounding to `matrices` */
+    uint32_t n_files;        /* 0 and 1: one */
+    void (*more_keys)(struct spw_gguf_writer *w, void *context);
+    void *context;
+};
+
+struct gguf_folder {
+    struct spw_model_config config;
+    struct spw_tensors *tensors;
+    const struct gguf_way *way;
+    const char *architecture;
+};
+
+static inline const char *gguf_architecture(const struct spw_model_config *c)
+{
+    if (!strcmp(c->model_type, "mistral"))
+        return "llama";
+    return !strcmp(c->model_type, "gemma3_text") ? "gemma3" : c->model_type;
+}
+
+/* ---- names ---- */
+
+static inline void gguf_name(const struct gguf_folder *f, const struct spw_tensor *t,
+                             char out[SPW_GGUF_MOST_NAME + 1])
+{
+    static const char *const names[][2] = {{"input_layernorm", "attn_norm"},
+                                           {"self_attn.q_proj", "attn_q"},
+                                           {"self_attn.k_proj", "attn_k"},
+                                           {"self_attn.v_proj", "attn_v"},
+                                           {"self_attn.o_proj", "attn_output"},
+                                           {"self_attn.q_norm", "attn_q_norm"},
+                                           {"self_attn.k_norm", "attn_k_norm"},
+                                           {"pre_feedforward_layernorm", "ffn_norm"},
+                                           {"post_feedforward_layernorm", "post_ffw_norm"},
+                                           {"mlp.gate_proj", "ffn_gate"},
+                                           {"mlp.up_proj", "ffn_up"},
+                                           {"mlp.down_proj", "ffn_down"}};
+    const char *layers = strstr(t->name, "layers."), *suffix = strrchr(t->name, '.');
+    if (!layers) {
+        const char *name = strstr(t->name, "embed_tokens") ? "token_embd"
+                           : strstr(t->name, "lm_head")    ? "output"
+                                                           : "output_norm";
+        snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s%s", name, suffix);
+        return;
+    }
+    unsigned layer = (unsigned)strtoul(layers + 7, NULL, 10);
+    const char *rest = strchr(layers + 7, '.') + 1;
+    const char *name = f->config.sandwich ? "post_attention_norm" : "ffn_norm";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strncmp(rest, names[i][0], strlen(names[i][0])))
+            name = names[i][1];
+    snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s%s", layer, name, suffix);
+}
+
+/* ---- keys ---- */
+
+static inline void gguf_key(const struct gguf_folder *f, char out[96], const char *key)
+{
+    snprintf(out, 96, "%s.%s", f->architecture, key);
+}
+
+static inline void gguf_u32(const struct gguf_folder *f, struct spw_gguf_writer *w, const char *key,
+                            uint64_t x)
+{
+    char name[96];
+    gguf_key(f, name, key);
+    spw_gguf_add_u32(w, name, (uint32_t)x);
+}
+
+static inline void gguf_f32(const struct gguf_folder *f, struct spw_gguf_writer *w, const char *key,
+                            double x)
+{
+    char name[96];
+    gguf_key(f, name, key);
+    spw_gguf_add_f32(w, name, (float)x);
+}
+
+static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
+{
+    const struct spw_rope_config *r = &f->config.rope[SPW_LAYER_FULL];
+    char name[96];
+    gguf_f32(f, w, "rope.freq_base", r->theta);
+    gguf_u32(f, w, "rope.dimension_count", r->rotary_dim);
+    if (f->config.window)
+        gguf_f32(f, w, "rope.freq_base_swa", f->config.rope[SPW_LAYER_SLIDING].theta);
+    if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
+        return;
+    gguf_key(f, name, "rope.scaling.type");
+    spw_gguf_add_string(w, name, r->kind == SPW_ROPE_LINEAR ? "linear" : "yarn");
+    gguf_f32(f, w, "rope.scaling.factor", r->factor);
+    if (r->kind == SPW_ROPE_YARN)
+        gguf_u32(f, w, "rope.scaling.original_context_length", r->original_max_positions);
+}
+
+static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
+{
+    const struct spw_model_config *c = &f->config;
+    spw_gguf_add_string(w, "general.architecture", f->architecture);
+    gguf_u32(f, w, "block_count", c->n_layers);
+    gguf_u32(f, w, "context_length", c->max_positions);
+    gguf_u32(f, w, "embedding_length", c->hidden);
+    gguf_u32(f, w, "feed_forward_length", c->intermediate);
+    gguf_u32(f, w, "attention.head_count", c->n_heads);
+    gguf_u32(f, w, "attention.head_count_kv", c->n_kv_heads);
+    gguf_u32(f, w, "attention.key_length", c->head_dim);
+    gguf_u32(f, w, "attention.value_length", c->head_dim);
+    gguf_f32(f, w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
+    gguf_rope_keys(f, w);
+    if (c->logit_softcap > 0)
+        gguf_f32(f, w, "final_logit_softcapping", (double)c->logit_softcap);
+    if (c->window) {
+        uint8_t slides[64];
+        char name[96];
+        gguf_u32(f, w, "attention.sliding_window", c->window);
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            slides[i] = c->layer_kinds[i] == SPW_LAYER_SLIDING;
+        gguf_key(f, name, "attention.sliding_window_pattern");
+        spw_gguf_add(w, name, SPW_GGUF_BOOL, true, slides, c->n_layers);
+    }
+    if (c->bos >= 0)
+        spw_gguf_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)c->bos);
+    if (c->n_eos)
+        spw_gguf_add_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)c->eos[0]);
+    if (f->way->more_keys)
+        f->way->more_keys(w, f->way->context);
+}
+
+/* ---- data ---- */
+
+static inline bool gguf_is_matrix(const struct spw_tensor *t)
+{
+    return t->n_dims == 2;
+}
+
+static inline enum spw_dtype gguf_type(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    if (!gguf_is_matrix(t) || f->way->rounded)
+        return SPW_DTYPE_F32;
+    return f->way->matrices ? f->way->matrices : t->dtype;
+}
+
+/* Rows of a q or k matrix (or numbers of its bias) that the llama architecture has in another
+ * order: rows of this many heads. 0: none. */
+static inline uint32_t gguf_heads(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    bool q = strstr(t->name, ".q_proj."), k = strstr(t->name, ".k_proj.");
+    return strcmp(f->architecture, "llama") != 0 ? 0
+           : q                                   ? f->config.n_heads
+           : k                                   ? f->config.n_kv_heads
+                                                 : 0;
+}
+
+/* Numbers of a tensor as f32, in the order of the file. */
+static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_tensor *t,
+                                  size_t *n)
+{
+    size_t rows = (size_t)t->shape[0], cols = gguf_is_matrix(t) ? (size_t)t->shape[1] : 1;
+    float *x = malloc((rows * cols + 1) * sizeof *x), *ordered = malloc(rows * cols * sizeof *x);
+    uint32_t heads = gguf_heads(f, t);
+    size_t hd = f->config.head_dim;
+    *n = rows * cols;
+    spw_type_read(t->dtype, t->data, 0, *n, x);
+    for (size_t r = 0; r < rows; r++) {
+        size_t in_head = r % hd;
+        size_t from = heads ? r - in_head + in_head % 2 * (hd / 2) + in_head / 2 : r;
+        memcpy(ordered + r * cols, x + from * cols, cols * sizeof *x);
+    }
+    free(x);
+    for (size_t i = 0; f->config.norm_plus_one && strstr(t->name, "norm") && i < *n; i++)
+        ordered[i] = ordered[i] + 1.0f;
+    return ordered;
+}
+
+/* To nearest, ties to even; finite numbers below 65520. */
+static inline uint16_t gguf_f16(float x)
+{
+    int exponent;
+    double a = fabs((double)x), m = frexp(a, &exponent); /* a = m 2^exponent, m in [0.5, 1) */
+    long bits = a < 0x1p-14 ? lrint(a * 0x1p24) : (exponent + 14) * 1024 + lrint(m * 2048) - 1024;
+    return (uint16_t)(bits | (signbit(x) ? 0x8000 : 0));
+}
+
+/* Stores numbers in F32, F16 or BF16. */
+static inline void gguf_encode(const float *x, size_t n, enum spw_dtype type, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half = type == SPW_DTYPE_BF16 ? spw_f32_to_bf16(x[i]) : gguf_f16(x[i]);
+        if (type == SPW_DTYPE_F32)
+            memcpy(out + 4 * i, x + i, 4);
+        else
+            memcpy(out + 2 * i, &half, 2);
+    }
+}
+
+static inline void gguf_write_tensor(const struct gguf_folder *f, const struct spw_tensor *t,
+                                     FILE *out)
+{
+    size_t n;
+    float *x = gguf_numbers(f, t, &n);
+    enum spw_dtype type = gguf_type(f, t);
+    uint8_t *bytes = malloc(n * 4);
+    if (f->way->rounded && gguf_is_matrix(t)) {
+        gguf_encode(x, n, f->way->matrices, bytes);
+        spw_type_read(f->way->matrices, bytes, 0, n, x);
+    }
+    gguf_encode(x, n, type, bytes);
+    CHECK(fwrite(bytes, 1, spw_row_bytes(type, n), out) == spw_row_bytes(type, n));
+    CHECK(!spw_gguf_write_padding(out, spw_row_bytes(type, n)));
+    free(bytes);
+    free(x);
+}
+
+/* ---- llama3 rope: a factor for each frequency ---- */
+
+static inline void gguf_write_factors(const struct gguf_folder *f, FILE *out)
+{
+    const struct spw_rope_config *r = &f->config.rope[0];
+    uint32_t n = r->rotary_dim / 2;
+    double original = (double)r->original_max_positions;
+    for (uint32_t i = 0; i < n; i++) {
+        double length = 2 * M_PI * pow(r->theta, 2.0 * i / r->rotary_dim), factor = r->factor;
+        double low = original / r->low_freq_factor, high = original / r->high_freq_factor;
+        double smooth =
+            (original / length - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+        if (length < high)
+            factor = 1;
+        else if (length <= low)
+            factor = 1 / ((1 - smooth) / factor + smooth);
+        float x = (float)factor;
+        fwrite(&x, sizeof x, 1, out);
+    }
+    CHECK(!spw_gguf_write_padding(out, n * sizeof(float)));
+}
+
+/* ---- files ---- */
+
+static inline void gguf_split_keys(struct spw_gguf_writer *w, uint32_t number, uint32_t count,
+                                   size_t n_tensors)
+{
+    uint16_t no = (uint16_t)number, of = (uint16_t)count;
+    int32_t total = (int32_t)n_tensors;
+    spw_gguf_add(w, "split.no", SPW_GGUF_U16, false, &no, 1);
+    spw_gguf_add(w, "split.count", SPW_GGUF_U16, false, &of, 1);
+    spw_gguf_add(w, "split.tensors.count", SPW_GGUF_I32, false, &total, 1);
+}
+
+/* Tensors [from, to); the first file has the factors, too. */
+static inline void gguf_write_file(const struct gguf_folder *f, const char *path, uint32_t number,
+                                   uint32_t count, size_t from, size_t to)
+{
+    struct spw_gguf_writer w = {0};
+    bool factors = number == 0 && f->config.rope[0].kind == SPW_ROPE_LLAMA3;
+    uint64_t n_factors = f->config.rope[0].rotary_dim / 2;
+    char name[SPW_GGUF_MOST_NAME + 1];
+    FILE *out = fopen(path, "wb");
+    CHECK(out != NULL);
+    if (number == 0)
+        gguf_keys(f, &w);
+    if (count > 1)
+        gguf_split_keys(&w, number, count,
+                        spw_tensors_count(f->tensors) +
+                            (f->config.rope[0].kind == SPW_ROPE_LLAMA3));
+    if (factors)
+        spw_gguf_add_tensor(&w, "rope_freqs.weight", SPW_DTYPE_F32, 1, &n_factors);
+    for (size_t i = from; i < to; i++) {
+        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
+        gguf_name(f, t, name);
+        spw_gguf_add_tensor(&w, name, gguf_type(f, t), t->n_dims, t->shape);
+    }
+    CHECK(!spw_gguf_write_header(&w, out));
+    if (factors)
+        gguf_write_factors(f, out);
+    for (size_t i = from; i < to; i++)
+        gguf_write_tensor(f, spw_tensors_at(f->tensors, i), out);
+    CHECK(!fclose(out));
+    spw_gguf_writer_free(&w);
+}
+
+/* `path` ends with ".gguf", or with several files "-00001-of-0000N.gguf". */
+static inline bool gguf_from_folder(const char *dir, const char *path, const struct gguf_way *way)
+{
+    struct gguf_folder f = {.way = way};
+    struct spw_source *s = NULL;
+    struct spw_error err = {0};
+    int rc = spw_source_open(&s, dir, &err);
+    if (!rc)
+        rc = s->ops->config(s, &f.config, &err);
+    if (!rc)
+        rc = s->ops->tensors(s, &f.tensors, &err);
+    CHECK_MSG(!rc, "%s: %s", dir, err.text);
+    if (!rc) {
+        uint32_t count = way->n_files > 1 ? way->n_files : 1;
+        size_t n = spw_tensors_count(f.tensors);
+        f.architecture = gguf_architecture(&f.config);
+        for (uint32_t i = 0; i < count; i++) {
+            char its[512];
+            snprintf(its, sizeof its, "%s", path);
+            if (count > 1)
+                its[strlen(path) - 15] = (char)('1' + i); /* -0000N-of-... */
+            gguf_write_file(&f, its, i, count, n * i / count, n * (i + 1) / count);
+        }
+    }
+    spw_tensors_close(f.tensors);
+    spw_config_free(&f.config);
+    spw_source_close(s);
+    return !rc;
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* Models as GGUF files give the answers of their folders: the golden models of tests/golden, the
+ * bundled one and stories260K, in F32, F16 and BF16, bit for bit, in one file and in several. Rope
+ * of Llama 3 comes from rounded factors, so these logits are compared with the golden ones. */
+#include "tests/engine/engine_run.h"
+#include "tests/engine/gguf_folder.h"
+
+#include <sys/stat.h>
+
+static char dir[] = "/tmp/spw_gguf_XXXXXX";
+
+static const char *const goldens[] = {
+    "llama_plain",         "llama_biases",    "llama_f16",        "llama_linear",
+    "llama_mha_tied",      "llama_odd_sizes", "llama_sharded",    "llama_mqa_head_dim",
+    "mistral_null_window", "qwen2_bias",      "qwen2_yarn",       "qwen3_qk_norm",
+    "gemma3_new_keys",     "gemma3_wrapped",  "gemma3_window_140"};
+
+struct golden {
+    int32_t *ids;
+    size_t n;
+    json_t *json;
+};
+
+static struct golden golden_open(const char *folder)
+{
+    char path[512];
+    struct golden g = {0};
+    snprintf(path, sizeof path, "%s/golden.json", folder);
+    g.json = json_load_file(path, 0, NULL);
+    g.ids = model_ids(json_object_get(g.json, "ids"), &g.n);
+    if (g.n)
+        return g;
+    free(g.ids); /* a model that is not from there: some tokens */
+    g.n = 150;
+    g.ids = malloc(g.n * sizeof *g.ids);
+    for (size_t i = 0; i < g.n; i++)
+        g.ids[i] = (int32_t)(i * 7 % 90);
+    return g;
+}
+
+static void golden_close(struct golden *g)
+{
+    free(g->ids);
+    json_decref(g->json);
+}
+
+static float *run(const char *model, const struct golden *g, enum spw_dtype compute,
+                  uint32_t *vocab)
+{
+    const struct spw_options o = {.backend = TEST_BACKEND,
+                                  .compute = compute,
+                                  .context = g->n,
+                                  .past_positions = true,
+                                  .threads = 2};
+    return model_all_logits(model, &o, g->ids, g->n, vocab);
+}
+
+static void compare_models(const char *one, const char *other, const struct golden *g,
+                           enum spw_dtype compute)
+{
+    uint32_t vocab = 0, other_vocab = 0;
+    float *a = run(one, g, compute, &vocab), *b = run(other, g, compute, &other_vocab);
+    CHECK(a && b && vocab == other_vocab);
+    CHECK_MSG(a && b && !memcmp(a, b, g->n * vocab * sizeof *a), "%s and %s in %s", one, other,
+              spw_dtype_name(compute));
+    free(a);
+    free(b);
+}
+
+static void test_folder(const char *folder)
+{
+    char file[64], split[64], rounded[64];
+    snprintf(file, sizeof file, "%s/m.gguf", dir);
+    snprintf(split, sizeof split, "%s/m-00001-of-00003.gguf", dir);
+    snprintf(rounded, sizeof rounded, "%s/rounded.gguf", dir);
+    struct golden g = golden_open(folder);
+    if (gguf_from_folder(folder, file, &(struct gguf_way){0})) {
+        compare_models(folder, file, &g, SPW_DTYPE_F32);
+        compare_models(folder, file, &g, SPW_DTYPE_BF16);
+    }
+    if (gguf_from_folder(folder, split, &(struct gguf_way){.n_files = 3}))
+        compare_models(file, split, &g, SPW_DTYPE_F32);
+    static const enum spw_dtype types[] = {SPW_DTYPE_F16, SPW_DTYPE_BF16};
+    for (int i = 0; i < 2; i++) {
+        gguf_from_folder(folder, file, &(struct gguf_way){.matrices = types[i]});
+        gguf_from_folder(folder, rounded,
+                         &(struct gguf_way){.matrices = types[i], .rounded = true});
+        compare_models(file, rounded, &g, SPW_DTYPE_F32);
+    }
+    golden_close(&g);
+}
+
+/* Within 1e-5 of the largest logit of a row, as in test_goldens. */
+static void test_factors(const char *name)
+{
+    char folder[256], file[256], path[512];
+    uint32_t vocab = 0;
+    size_t n = 0;
+    snprintf(folder, sizeof folder, "tests/golden/%s", name);
+    snprintf(file, sizeof file, "%s/%s.gguf", dir, name);
+    snprintf(path, sizeof path, "%s/golden_logits.f32", folder);
+    struct golden g = golden_open(folder);
+    gguf_from_folder(folder, file, &(struct gguf_way){.n_files = 1});
+    float *got = run(file, &g, SPW_DTYPE_F32, &vocab);
+    int32_t *positions = model_ids(json_object_get(g.json, "positions"), &n);
+    float *expected = model_floats(path, n * vocab);
+    for (size_t i = 0; got && expected && i < n; i++) {
+        double largest = 0, worst = 0;
+        for (uint32_t v = 0; v < vocab; v++) {
+            double want = (double)expected[i * vocab + v];
+            double is = (double)got[(size_t)positions[i] * vocab + v];
+            largest = fmax(largest, fabs(want));
+            worst = fmax(worst, fabs(is - want));
+        }
+        CHECK_MSG(worst <= 1e-5 * largest, "%s: %g of %g", name, worst, largest);
+    }
+    free(got);
+    free(expected);
+    free(positions);
+    golden_close(&g);
+}
+
+/* ---- several files ---- */
+
+static void refuse(const char *path, int code, const char *message)
+{
+    struct spw_source *s;
+    struct spw_tensors *t = NULL;
+    struct spw_error err = {0};
+    CHECK(!spw_source_open(&s, path, &err));
+    int rc = s->ops->tensors(s, &t, &err);
+    CHECK_MSG(rc == code && !t && strstr(err.text, message), "%d '%s', not '%s'", rc, err.text,
+              message);
+    spw_source_close(s);
+}
+
+static void test_split(void)
+{
+    char first[64], second[64], other[64], gone[64];
+    snprintf(first, sizeof first, "%s/s-00001-of-00003.gguf", dir);
+    snprintf(second, sizeof second, "%s/s-00002-of-00003.gguf", dir);
+    snprintf(other, sizeof other, "%s/one.gguf", dir);
+    snprintf(gone, sizeof gone, "%s/gone", dir);
+    gguf_from_folder("tests/golden/llama_plain", first, &(struct gguf_way){.n_files = 3});
+    gguf_from_folder("tests/golden/llama_plain", other, &(struct gguf_way){.n_files = 1});
+    refuse(second, -EINVAL,
+           "found file 2 of 3, expected the first one, with a name that ends with "
+           "-00001-of-00003.gguf");
+    CHECK(!rename(second, gone));
+    refuse(first, -ENOENT, "s-00002-of-00003.gguf: found no such file, expected file 2 of 3");
+    CHECK(!rename(other, second));
+    refuse(first, -EINVAL, "s-00002-of-00003.gguf: found file 1 of 1, expected file 2 of 3");
+    CHECK(!rename(first, other));
+    refuse(other, -EINVAL, "one.gguf: found file 1 of 3, expected the first one, with a name");
+    snprintf(other, sizeof other, "%s/none.gguf", dir);
+    refuse(other, -ENOENT, "none.gguf");
+}
+
+/* ---- what the file says beside the weights ---- */
+
+static void add_text(struct spw_gguf_writer *w, void *context)
+{
+    static const struct spw_gguf_string tokens[] = {{"<s>", 3}, {"<|im_end|>", 10}, {"a", 1}};
+    static const int32_t types[] = {3, 3, 1};
+    static const float scores[] = {0, 0, 0};
+    (void)context;
+    spw_gguf_add_string(w, "tokenizer.ggml.model", "llama");
+    spw_gguf_add_strings(w, "tokenizer.ggml.tokens", tokens, 3);
+    spw_gguf_add(w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, types, 3);
+    spw_gguf_add(w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, scores, 3);
+    spw_gguf_add_bool(w, "tokenizer.ggml.add_space_prefix", false);
+    spw_gguf_add_string(w, "tokenizer.chat_template", "{{ eos_token }}{{ messages[0].content }}");
+    spw_gguf_add_string(w, "tokenizer.chat_template.short", "{{ messages[0].role }}");
+}
+
+static void render(const struct spw_source *s, const char *name, const char *expected)
+{
+    static const char messages[] = "[{\"role\": \"user\", \"content\": \"hello\"}]";
+    const struct spw_chat_request q = {.messages_json = messages,
+                                       .messages_bytes = sizeof messages - 1};
+    struct spw_chat_template *t = NULL;
+    struct spw_error err = {0};
+    char *text = NULL;
+    size_t bytes;
+    CHECK_MSG(!s->ops->chat_template(s, name, &t, &err), "%s", err.text);
+    if (!t)
+        return;
+    CHECK(!spw_chat_template_render(t, &q, &text, &bytes, &err) && !strcmp(text, expected));
+    spw_free(text);
+    spw_chat_template_close(t);
+}
+
+static void test_text(void)
+{
+    char path[64];
+    struct spw_source *s;
+    struct spw_model_config c = {0};
+    struct spw_tokenizer *t = NULL;
+    struct spw_chat_template *none;
+    struct spw_error err = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/text.gguf", dir);
+    gguf_from_folder("tests/golden/llama_plain", path, &(struct gguf_way){.more_keys = add_text});
+    CHECK(!spw_source_open(&s, path, &err) && !s->ops->config(s, &c, &err));
+    CHECK(c.n_eos == 2 && c.eos[1] == 1); /* the golden's own, and <|im_end|> */
+    CHECK(!s->ops->tokenizer(s, &t, &err) && spw_tokenizer_vocab_size(t) == 3);
+    CHECK(!spw_tokenizer_encode(t, "a<s>", 4, false, &ids, &n, &err) && n == 2 && ids[1] == 0);
+    render(s, NULL, "ahello"); /* token 2 is the eos_token */
+    render(s, "short", "user");
+    CHECK(s->ops->chat_template(s, "missing", &none, &err) == -ENOENT);
+    spw_free(ids);
+    spw_tokenizer_close(t);
+    spw_config_free(&c);
+    spw_source_close(s);
+}
+
+/* Each allocation of each part fails in turn. */
+static void test_failed_allocations(void)
+{
+    char path[64];
+    struct spw_source *s;
+    struct spw_error err = {0};
+    snprintf(path, sizeof path, "%s/s-00001-of-00003.gguf", dir);
+    gguf_from_folder("tests/golden/llama_plain", path,
+                     &(struct gguf_way){.more_keys = add_text, .n_files = 3});
+    CHECK(!spw_source_open(&s, path, &err));
+    int64_t before = spw_alloc_outstanding();
+    for (int part = 0; part < 4; part++) {
+        int rc = -ENOMEM;
+        for (int64_t n = 0; rc == -ENOMEM; n++) {
+            struct spw_model_config c = {0};
+            struct spw_tensors *t = NULL;
+            struct spw_chat_template *chat = NULL;
+            char *text = NULL;
+            size_t bytes;
+            spw_alloc_fail_nth(n);
+            rc = part == 0   ? s->ops->config(s, &c, &err)
+                 : part == 1 ? s->ops->tensors(s, &t, &err)
+                 : part == 2 ? s->ops->chat_template(s, NULL, &chat, &err)
+                             : s->ops->text(s, SPW_SOURCE_TOKENIZER, &text, &bytes, &err);
+            spw_alloc_fail_nth(-1);
+            CHECK_MSG(!rc || (rc == -ENOMEM && err.text[0] && !t && !chat && !text), "%d: %d '%s'",
+                      part, rc, err.text);
+            spw_config_free(&c);
+            spw_tensors_close(t);
+            spw_chat_template_close(chat);
+            spw_free(text);
+            CHECK(spw_alloc_outstanding() == before);
+        }
+        CHECK_MSG(!rc, "%d: %d %s", part, rc, err.text);
+    }
+    spw_source_close(s);
+}
+
+static void remove_files(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    CHECK(!system(command));
+}
+
+static void test_goldens(void)
+{
+    char folder[64];
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        snprintf(folder, sizeof folder, "tests/golden/%s", goldens[i]);
+        /* An emulated GPU is slow: a model with interleaved q and k, one with other norms. */
+        bool slow = strcmp(goldens[i], "llama_biases") && strcmp(goldens[i], "gemma3_new_keys");
+        if (!TEST_GPU || !slow)
+            test_folder(folder);
+    }
+}
+
+/* What needs no run on another backend, or is the same there. */
+static void test_rest(void)
+{
+    const char *data = getenv("SPW_DATA");
+    char folder[512];
+    test_folder("models/records");
+    snprintf(folder, sizeof folder, "%s/models/stories260K", data ? data : "none");
+    if (!access(folder, R_OK))
+        test_folder(folder);
+    test_split();
+    test_text();
+    test_failed_allocations();
+    test_factors("llama_llama3_old_keys");
+    test_factors("llama_llama3_new_keys");
+}
+
+int main(void)
+{
+    if (!run_is_there())
+        return CHECK_SKIP;
+    if (!mkdtemp(dir))
+        return 1;
+    test_goldens();
+    if (!TEST_GPU)
+        test_rest();
+    remove_files();
+    return check_done();
+}

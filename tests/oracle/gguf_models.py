@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Runs golden models as GGUF files that the gguf package has written.
+
+usage: gguf_models.py SPILLWAY          (the built command)
+
+The package gives the names of tensors and keys and the blocks of quantized types; the order of the
+rows of q and k, the norms of Gemma and the factors of Llama 3's rope are written here, as the
+converter of llama.cpp does it. In float32 the logits of the last token are those of transformers
+within 1e-5 of the largest, and the greedy tokens are the same. With matrices in other types (where the
+width is a multiple of 32), the logits are those of the same file with these matrices dequantized by the package, bit for bit.
+Exit 77 where gguf or numpy are missing.
+"""
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import gguf
+    import numpy as np
+except ImportError:
+    print("skipped: gguf or numpy is not installed")
+    sys.exit(77)
+
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
+         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140"]
+TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
+
+
+def load(path):
+    """All tensors in float32. numpy has no bf16."""
+    header_bytes = int.from_bytes(path.read_bytes()[:8], "little")
+    header = json.loads(path.read_bytes()[8:8 + header_bytes])
+    data = path.read_bytes()[8 + header_bytes:]
+    for name, its in header.items():
+        if name == "__metadata__":
+            continue
+        raw = data[its["data_offsets"][0]:its["data_offsets"][1]]
+        if its["dtype"] == "BF16":
+            x = (np.frombuffer(raw, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
+        else:
+            x = np.frombuffer(raw, dtype={"F32": "<f4", "F16": "<f2", "F64": "<f8"}[its["dtype"]])
+        yield name, x.reshape(its["shape"]).astype(np.float32)
+
+
+def permute(rows, heads):
+    """Rows of a llama q or k matrix: the halves of each head, interleaved."""
+    head = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return head.swapaxes(1, 2).reshape(rows.shape)
+
+
+def rope_factors(config, head_dim):
+    scaling = config["rope_scaling"]
+    original = scaling["original_max_position_embeddings"]
+    low, high, factor = scaling["low_freq_factor"], scaling["high_freq_factor"], scaling["factor"]
+    out = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * config.get("rope_theta", 10000.0) ** (i / head_dim)
+        if wavelength < original / high:
+            out.append(1.0)
+        elif wavelength > original / low:
+            out.append(factor)
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            out.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(out, dtype=np.float32)
+
+
+def write_keys(writer, config, architecture, head_dim):
+    heads = config["num_attention_heads"]
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
+    writer.add_rope_freq_base(config.get("rope_theta", 1e6 if architecture == "gemma3" else 1e4))
+    if architecture == "gemma3":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
+    scaling = config.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(scaling["factor"])
+    if kind == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+    return kind
+
+
+def convert(folder, path, dtype, dequantized):
+    """dtype: of matrices. dequantized: they are stored in F32 after a round trip through dtype."""
+    config = json.loads((folder / "config.json").read_text())
+    architecture = ARCHITECTURES[config["model_type"]]
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    writer = gguf.GGUFWriter(path, architecture)
+    kind = write_keys(writer, config, architecture, head_dim)
+    names = gguf.get_tensor_name_map({n: a for a, n in gguf.MODEL_ARCH_NAMES.items()}[architecture],
+                                     config["num_hidden_layers"])
+    if kind == "llama3":
+        writer.add_tensor("rope_freqs.weight", rope_factors(config, head_dim))
+    for name, x in load(folder / "model.safetensors"):
+        if architecture == "llama" and ".q_proj." in name:
+            x = permute(x, heads)
+        if architecture == "llama" and ".k_proj." in name:
+            x = permute(x, config.get("num_key_value_heads") or heads)
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            x = x + np.float32(1)
+        its = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32":
+            kind_of = gguf.GGMLQuantizationType[dtype]
+            blocks = gguf.quantize(x, kind_of)
+            if dequantized:
+                writer.add_tensor(its, gguf.dequantize(blocks, kind_of).astype(np.float32))
+            else:
+                writer.add_tensor(its, blocks, raw_dtype=kind_of)
+        else:
+            writer.add_tensor(its, x)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def run(spillway, model, ids, n, scratch):
+    """Logits of n generated tokens, and the tokens."""
+    (scratch / "ids.txt").write_text(" ".join(map(str, ids)))
+    arguments = ["--token-ids", scratch / "ids.txt", "--max-new-tokens", str(n), "--ignore-eos", "--allow-long-context",
+                 "--compute", "f32", "--device", "cpu", "--threads", "1", "--dump-logits", scratch / "logits.npy",
+                 "--report", scratch / "report.json"]
+    subprocess.run([spillway, "generate", model, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return np.load(scratch / "logits.npy"), json.loads((scratch / "report.json").read_text())["tokens"]
+
+
+def main():
+    spillway = Path(sys.argv[1]).resolve()
+    failed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary)
+        model, other = scratch / "model.gguf", scratch / "other.gguf"
+        for name in EXACT:
+            folder = Path("tests/golden") / name
+            golden = json.loads((folder / "golden.json").read_text())
+            vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
+            expected = np.fromfile(folder / "golden_logits.f32", dtype="<f4").reshape(-1, vocab)[-1]
+            convert(folder, model, "F32", False)
+            greedy = golden["greedy_ids"]
+            logits, tokens = run(spillway, model, golden["ids"], len(greedy), scratch)
+            worst = np.abs(logits[0] - expected).max() / np.abs(expected).max()
+            same = tokens[-len(greedy):] == greedy
+            print(f"{name:24} {worst:.2e} {'same tokens' if same else tokens}")
+            failed += worst > 1e-5 or not same
+            if name not in ("llama_plain", "gemma3_window_140"):
+                continue
+            for dtype in TYPES:
+                try:
+                    convert(folder, model, dtype, False)
+                    convert(folder, other, dtype, True)
+                except NotImplementedError:
+                    continue  # the package cannot quantize to this type
+                a, b = (run(spillway, m, golden["ids"], 8, scratch)[0] for m in (model, other))
+                print(f"{name:24} {dtype:5} {'same bits' if a.tobytes() == b.tobytes() else 'differs'}")
+                failed += a.tobytes() != b.tobytes()
+    sys.exit(1 if failed else 0)
+
+
+main()

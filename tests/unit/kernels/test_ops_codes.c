@@ -1,0 +1,260 @@
+/* The fast product of quantized weights on every instruction set of this machine: the bits of the
+ * reference (quant/codes.c) for each type, on random blocks and shapes; codes of x likewise. All
+ * bits of a block are random, so scales are infinite or NaN now and then. x has zeros, infinities,
+ * NaN, numbers of every size. Weights end at a page that must not be touched. The reference itself
+ * is compared with a product in double precision.
+ *
+ * The product with f32 x: the bits of the product with the same weights in f32. */
+#include "model/cpu/linear/linear.h"
+#include "quant/codes.h"
+#include "tests/unit/kernels/ops_cpu_each.h"
+
+#include <sys/mman.h>
+
+enum { WORKERS = 3 };
+
+struct problem {
+    struct spw_linear_args a;
+    struct spw_codes *expected; /* [m][groups] */
+    char *map;
+    size_t map_bytes;
+};
+
+static void *checked_alloc(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    if (!p)
+        exit(CHECK_SKIP);
+    memset(p, 0x5a, bytes);
+    return p;
+}
+
+/* `bytes` of memory before a forbidden page. */
+static uint8_t *open_guarded(struct problem *p, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    p->map_bytes = (bytes + page - 1) / page * page + page;
+    p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p->map == MAP_FAILED)
+        exit(CHECK_SKIP);
+    mprotect(p->map + p->map_bytes - page, page, PROT_NONE);
+    return (uint8_t *)p->map + p->map_bytes - page - bytes;
+}
+
+/* A row has numbers of one size, or all zeros; now and then some that are not finite, or any bits
+ * at all. */
+static void draw_row(uint16_t *x, size_t k, uint64_t *rng)
+{
+    const uint64_t kind = check_range(rng, 0, 9);
+    const float size = kind == 1 ? 1e-38f : kind == 2 ? 1e38f : 1;
+    for (size_t i = 0; i < k; i++)
+        x[i] = kind == 0   ? 0
+               : kind == 3 ? (uint16_t)check_random(rng)
+                           : spw_f32_to_bf16((float)each_uniform(rng) * size);
+    if (kind == 4)
+        x[check_range(rng, 0, k - 1)] = check_random(rng) % 2 ? 0x7f80 : 0x7fc1;
+    if (kind == 5)
+        x[check_range(rng, 0, k - 1)] = 0x4380; /* 256: the other codes are small */
+}
+
+static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
+{
+    struct spw_linear_args *a = &p->a;
+    const struct spw_type type = spw_type_of(t);
+    const bool many = check_range(rng, 0, 15) == 0; /* rows: more than one task's */
+    const size_t groups =
+        type.elements == SPW_CODES_GROUP ? check_range(rng, 1, 9) : check_range(rng, 1, 40);
+    *a = (struct spw_linear_args){
+        .m = many ? check_range(rng, 380, 400) : check_range(rng, 1, 14),
+        .n = check_range(rng, 1, many ? 3 : 70),
+        .k = groups * type.elements,
+        .x_dtype = SPW_DTYPE_BF16,
+        .w_dtype = t,
+        .y_dtype = check_random(rng) % 2 ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
+    };
+    a->x_stride = a->k + check_range(rng, 0, 3);
+    a->y_stride = a->n + check_range(rng, 0, 3);
+    uint16_t *x = checked_alloc(a->m * a->x_stride * sizeof *x);
+    for (size_t r = 0; r < a->m; r++)
+        draw_row(x + r * a->x_stride, a->k, rng);
+    const size_t bytes = a->n * spw_row_bytes(t, a->k);
+    uint8_t *w = open_guarded(p, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        w[i] = (uint8_t)check_random(rng);
+    a->x = x;
+    a->w = w;
+    a->y = checked_alloc(a->m * a->y_stride * sizeof(float));
+    a->codes = checked_alloc(a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes));
+    p->expected = checked_alloc(a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes));
+    if (check_random(rng) % 2) {
+        float *bias = checked_alloc(a->n * sizeof *bias);
+        for (size_t i = 0; i < a->n; i++)
+            bias[i] = (float)each_uniform(rng);
+        a->bias = bias;
+    }
+}
+
+static void close_problem(struct problem *p)
+{
+    munmap(p->map, p->map_bytes);
+    free((void *)(uintptr_t)p->a.x);
+    free((void *)(uintptr_t)p->a.bias);
+    free(p->a.y);
+    free(p->a.codes);
+    free(p->expected);
+}
+
+static void encode_row(const uint16_t *x, size_t k, struct spw_codes *out)
+{
+    for (size_t at = 0; at < k; at += SPW_CODES_GROUP) {
+        const size_t n = spw_min_u64(k - at, SPW_CODES_GROUP);
+        float numbers[SPW_CODES_GROUP];
+        for (size_t i = 0; i < n; i++)
+            numbers[i] = spw_bf16_to_f32(x[at + i]);
+        spw_codes_encode(numbers, n, out++);
+    }
+}
+
+/* The expected y, with a byte pattern between the rows. */
+static void *expected_y(const struct problem *p)
+{
+    struct spw_linear_args a = p->a;
+    const size_t groups = spw_codes_groups(a.k), row_bytes = spw_row_bytes(a.w_dtype, a.k);
+    a.y = checked_alloc(a.m * a.y_stride * sizeof(float));
+    for (size_t r = 0; r < a.m; r++)
+        for (size_t c = 0; c < a.n; c++) {
+            float sum = spw_codes_dot(a.w_dtype, (const uint8_t *)a.w + c * row_bytes,
+                                      p->expected + r * groups, a.k);
+            spw_linear_store(&a, r, c, &sum, 1);
+        }
+    return a.y;
+}
+
+static void check_tables(struct problem *p)
+{
+    struct spw_linear_args *a = &p->a;
+    const size_t codes_bytes = a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes);
+    const size_t y_bytes = a->m * a->y_stride * sizeof(float);
+    for (size_t r = 0; r < a->m; r++)
+        encode_row((const uint16_t *)a->x + r * a->x_stride, a->k,
+                   p->expected + r * spw_codes_groups(a->k));
+    void *expected = expected_y(p);
+    EACH_TABLE(table)
+    {
+        a->workspace =
+            checked_alloc(WORKERS * table->linear_workspace(a->k, a->x_dtype, a->w_dtype));
+        memset(a->codes, 0x5a, codes_bytes);
+        memset(a->y, 0x5a, y_bytes);
+        each_run(table->encode, a, EACH_FORWARD);
+        CHECK_MSG(!memcmp(a->codes, p->expected, codes_bytes), "%s: codes, k %zu",
+                  spw_isa_name(table->isa), a->k);
+        each_run(table->linear_codes, a, EACH_BACKWARD);
+        CHECK_MSG(!memcmp(a->y, expected, y_bytes), "%s: %s, m %zu n %zu k %zu",
+                  spw_isa_name(table->isa), spw_dtype_name(a->w_dtype), a->m, a->n, a->k);
+        free(a->workspace);
+    }
+    free(expected);
+}
+
+/* NaN has one form: which of two operands gives its payload depends on the compiler. */
+static void normalise(float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (y[i] != y[i])
+            y[i] = NAN;
+}
+
+/* f32 x: x and y of the problem are replaced. */
+static void check_f32(struct problem *p, uint64_t *rng)
+{
+    struct spw_linear_args quantized = p->a, plain;
+    const size_t n_x = p->a.m * p->a.x_stride, y_bytes = p->a.m * p->a.y_stride * sizeof(float);
+    float *x = checked_alloc(n_x * sizeof *x), *w = checked_alloc(p->a.n * p->a.k * sizeof *w);
+    float *y[2] = {checked_alloc(y_bytes), checked_alloc(y_bytes)};
+    for (size_t i = 0; i < n_x; i++)
+        x[i] = (float)each_uniform(rng);
+    for (size_t c = 0; c < p->a.n; c++)
+        spw_type_read(p->a.w_dtype,
+                      (const uint8_t *)p->a.w + c * spw_row_bytes(p->a.w_dtype, p->a.k), 0, p->a.k,
+                      w + c * p->a.k);
+    quantized.x = x;
+    quantized.x_dtype = quantized.y_dtype = SPW_DTYPE_F32;
+    quantized.codes = NULL;
+    plain = quantized;
+    plain.w = w;
+    plain.w_dtype = SPW_DTYPE_F32;
+    quantized.y = y[0];
+    plain.y = y[1];
+    if (check_random(rng) % 2) { /* y is the residual, too */
+        for (size_t i = 0; i < p->a.m * p->a.y_stride; i++)
+            y[0][i] = y[1][i] = (float)each_uniform(rng);
+        quantized.residual = y[0];
+        plain.residual = y[1];
+    }
+    EACH_TABLE(table)
+    {
+        const size_t bytes = table->linear_workspace(p->a.k, SPW_DTYPE_F32, p->a.w_dtype);
+        quantized.workspace = plain.workspace = checked_alloc(WORKERS * bytes);
+        each_run(table->linear, &quantized, EACH_FORWARD);
+        each_run(table->linear, &plain, EACH_BACKWARD);
+        normalise(y[0], y_bytes / sizeof(float));
+        normalise(y[1], y_bytes / sizeof(float));
+        CHECK_MSG(!memcmp(y[0], y[1], y_bytes), "%s: f32 x %s, m %zu n %zu k %zu",
+                  spw_isa_name(table->isa), spw_dtype_name(p->a.w_dtype), p->a.m, p->a.n, p->a.k);
+        free(plain.workspace);
+    }
+    free(x);
+    free(w);
+    free(y[0]);
+    free(y[1]);
+}
+
+/* The reference against sums in double precision: the codes of x are within half a step of x, and
+ * there is one rounding for each block, group and slice. */
+static void check_reference(enum spw_dtype t, uint64_t *rng)
+{
+    enum { K = 1024 };
+    const struct spw_type type = spw_type_of(t);
+    static uint8_t w[K * 2];
+    static float numbers[K], x[K];
+    static struct spw_codes codes[K / SPW_CODES_GROUP];
+    double sum = 0, bound = 0, magnitude = 0;
+    bool finite = true;
+    for (size_t i = 0; i < spw_row_bytes(t, K); i++)
+        w[i] = (uint8_t)check_random(rng);
+    for (size_t i = 0; t == SPW_DTYPE_MXFP4 && i < K / type.elements; i++)
+        w[i * type.bytes] = (uint8_t)check_range(rng, 120, 130); /* the exponent */
+    spw_type_read(t, w, 0, K, numbers);
+    for (size_t i = 0; i < K; i++) {
+        x[i] = (float)each_uniform(rng);
+        finite &= isfinite(numbers[i]) != 0;
+    }
+    for (size_t g = 0; g < K / SPW_CODES_GROUP; g++)
+        spw_codes_encode(x + g * SPW_CODES_GROUP, SPW_CODES_GROUP, &codes[g]);
+    for (size_t i = 0; i < K; i++) {
+        const double step = (double)codes[i / SPW_CODES_GROUP].scale;
+        sum += (double)numbers[i] * (double)x[i];
+        bound += fabs((double)numbers[i]) * step * 0.5000001;
+        magnitude += fabs((double)numbers[i]) * (fabs((double)x[i]) + step);
+    }
+    const double y = (double)spw_codes_dot(t, w, codes, K);
+    /* Codes and minima of a block cancel in part: their sums are larger than the numbers. */
+    CHECK_MSG(!finite || fabs(y - sum) <= bound + 1e-4 * magnitude, "%s: %g, expected %g +- %g",
+              type.name, y, sum, bound);
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t rng = check_seed();
+    struct check_draws d = check_draws_of(argc, argv, 40);
+    while (check_another(&d))
+        for (int t = SPW_DTYPE_Q8_0; t <= SPW_DTYPE_MXFP4; t++) {
+            struct problem p = {0};
+            open_problem(&p, (enum spw_dtype)t, &rng);
+            check_tables(&p);
+            check_f32(&p, &rng);
+            close_problem(&p);
+            check_reference((enum spw_dtype)t, &rng);
+        }
+    return check_done();
+}

@@ -1,0 +1,403 @@
+/* The header of a GGUF file: what a writer wrote is read back, each thing that is wrong is refused
+ * with one line that names it, every prefix of a file and random damage are refused or read, and
+ * nothing leaks. */
+#include "model/source/gguf_model.h"
+#include "model/source/gguf_write.h"
+#include "tests/check.h"
+#include "tests/source_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t rng;
+
+struct file {
+    uint8_t *at; /* from malloc */
+    size_t n;
+};
+
+/* ---- a file made by hand ---- */
+
+static void put(struct file *f, const void *from, size_t n)
+{
+    f->at = realloc(f->at, f->n + n + 1);
+    memcpy(f->at + f->n, from, n);
+    f->n += n;
+}
+
+static void put_u32(struct file *f, uint32_t x)
+{
+    put(f, &x, sizeof x);
+}
+
+static void put_u64(struct file *f, uint64_t x)
+{
+    put(f, &x, sizeof x);
+}
+
+static void put_text(struct file *f, const char *text)
+{
+    put_u64(f, strlen(text));
+    put(f, text, strlen(text));
+}
+
+static struct file begin(uint32_t version, uint64_t n_tensors, uint64_t n_keys)
+{
+    struct file f = {0};
+    put(&f, "GGUF", 4);
+    put_u32(&f, version);
+    put_u64(&f, n_tensors);
+    put_u64(&f, n_keys);
+    return f;
+}
+
+static void put_tensor(struct file *f, const char *name, uint32_t n_dims, const uint64_t *sizes,
+                       uint32_t type, uint64_t offset)
+{
+    put_text(f, name);
+    put_u32(f, n_dims);
+    for (uint32_t i = 0; i < n_dims; i++)
+        put_u64(f, sizes[i]);
+    put_u32(f, type);
+    put_u64(f, offset);
+}
+
+static void pad(struct file *f, size_t n)
+{
+    static const uint8_t zeros[64];
+    while (f->n % n)
+        put(f, zeros, 1);
+}
+
+static int parse(struct spw_gguf *g, const struct file *f, struct spw_error *err)
+{
+    return spw_gguf_parse(g, f->at, f->n, "f.gguf", err);
+}
+
+/* Takes the file. */
+static void refuse(struct file f, const char *message)
+{
+    struct spw_gguf g;
+    struct spw_error err = {0};
+    int rc = parse(&g, &f, &err);
+    CHECK_MSG(rc == -EINVAL && !strncmp(err.text, "f.gguf: ", 8) && strstr(err.text, message) &&
+                  !strchr(err.text, '\n') && !g.values && !g.tensors.tensors,
+              "%d '%s', not '%s'", rc, err.text, message);
+    free(f.at);
+}
+
+/* ---- what is refused ---- */
+
+static void test_version(void)
+{
+    struct file f = begin(1, 0, 0);
+    refuse(f, "found version 1 of GGUF, expected 2 or 3; convert the model again");
+    refuse(begin(4, 0, 0), "found version 4 of GGUF, expected 2 or 3; this program is too old");
+    refuse(begin(0, 0, 0), "found version 0 of GGUF, expected 2 or 3");
+    refuse(begin(3u << 24, 0, 0), "found a big-endian file, expected little-endian");
+    f = begin(3, 0, 0);
+    f.at[0] = 'g';
+    refuse(f, "found a file that is not GGUF, expected a GGUF file or a Hugging Face");
+}
+
+static void test_keys(void)
+{
+    refuse(begin(3, 0, 1), "found 1 keys in the header, expected at most 0");
+    refuse(begin(3, 0, UINT64_MAX), "found 18446744073709551615 keys in the header");
+    struct file f = begin(3, 0, 1);
+    put_text(&f, "");
+    put_u32(&f, 0);
+    put_u32(&f, 0);
+    refuse(f, "found a key without a name, expected a name");
+    f = begin(3, 0, 1);
+    put_text(&f, "some.key");
+    put_u32(&f, 13);
+    refuse(f, "key some.key: found type 13, expected a type from 0 to 12");
+    f = begin(3, 0, 1);
+    put_text(&f, "some.key");
+    put_u32(&f, 9);
+    put_u32(&f, 9);
+    put_u64(&f, 1);
+    refuse(f, "key some.key: found type 9, expected a type of elements from 0 to 12, and no array");
+    f = begin(3, 0, 1);
+    put_text(&f, "some.key");
+    put_u32(&f, 9);
+    put_u32(&f, 8);
+    put_u64(&f, UINT64_MAX / 8);
+    refuse(f, "key some.key: found the end of the file, expected more bytes");
+    f = begin(3, 0, 1);
+    put_text(&f, "some.key");
+    put_u32(&f, 9);
+    put_u32(&f, 10);
+    put_u64(&f, UINT64_MAX / 8 + 2);
+    refuse(f, "key some.key: found the end of the file, expected more bytes");
+    f = begin(3, 0, 1);
+    put_u64(&f, UINT64_MAX);
+    put_u64(&f, 0);
+    refuse(f, "a key: found the end of the file");
+    f = begin(3, 0, 2);
+    for (int i = 0; i < 2; i++) {
+        put_text(&f, "some.key");
+        put_u32(&f, 7);
+        put(&f, "", 1);
+    }
+    refuse(f, "key some.key: found it twice, expected each key once");
+    f = begin(3, 0, 1);
+    put_text(&f, "general.alignment");
+    put_u32(&f, 4);
+    put_u32(&f, 33);
+    refuse(f, "key general.alignment: expected a power of two from 1 to 1048576");
+}
+
+static void test_tensors(void)
+{
+    const uint64_t one[] = {32, 1, 1, 1, 1}, odd[] = {33}, huge[] = {1ull << 40, 1ull << 40};
+    const uint64_t wide[] = {1ull << 61};
+    char name[66];
+    refuse(begin(3, UINT64_MAX, 0), "found 18446744073709551615 tensors in the header");
+    struct file f = begin(3, 1, 0);
+    put_tensor(&f, "", 1, one, 0, 0);
+    refuse(f, "found a tensor whose name has 0 bytes or a zero, expected 1 to 64");
+    f = begin(3, 1, 0);
+    memset(name, 'a', 65);
+    name[65] = 0;
+    put_tensor(&f, name, 1, one, 0, 0);
+    refuse(f, "found a tensor whose name has 65 bytes, expected 1 to 64");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 5, one, 0, 0);
+    refuse(f, "tensor w: found 5 dimensions, expected at most 4");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 2, huge, 0, 0);
+    refuse(f, "tensor w: found 2^64 elements or more");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 1, wide, 28, 0);
+    refuse(f, "tensor w: found 2^64 bytes or more");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 1, one, 4, 0);
+    refuse(f, "tensor w: found type 4, expected a type of GGUF");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 1, odd, 8, 0);
+    refuse(f, "tensor w: found rows of 33 numbers, expected a multiple of 32 for type Q8_0");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 1, one, 0, 32);
+    refuse(f, "tensor w: found offset 32, expected 0, the end of the tensor before it");
+    f = begin(3, 1, 0);
+    put_tensor(&f, "w", 1, one, 0, 0);
+    pad(&f, 32);
+    refuse(f, "tensor w: found its end at byte 128 of the data, expected at most 0");
+    f = begin(3, 2, 0);
+    put_tensor(&f, "w", 1, one, 0, 0);
+    put_tensor(&f, "w", 1, one, 0, 128);
+    refuse(f, "tensor w: found it twice, expected each tensor once");
+    f = begin(3, 2, 0);
+    put_tensor(&f, "w", 1, one, 0, 0);
+    put_tensor(&f, "v", 1, one, 0, 96);
+    refuse(f, "tensor v: found offset 96, expected 128");
+}
+
+/* ---- what is written is read ---- */
+
+static struct file write_all(void)
+{
+    struct spw_gguf_writer w = {0};
+    struct file f = {0};
+    const uint64_t shape[] = {3, 64};
+    const int64_t numbers[] = {-5, 5};
+    const struct spw_gguf_string texts[] = {{"ab", 2}, {"", 0}};
+    char *at = NULL;
+    FILE *out = open_memstream(&at, &f.n);
+    spw_gguf_add_string(&w, "general.architecture", "llama");
+    spw_gguf_add_u32(&w, "llama.block_count", 7);
+    spw_gguf_add_f32(&w, "llama.rope.freq_base", 1.5f);
+    spw_gguf_add_bool(&w, "llama.flag", true);
+    spw_gguf_add(&w, "llama.numbers", SPW_GGUF_I64, true, numbers, 2);
+    spw_gguf_add(&w, "llama.same", SPW_GGUF_I64, true, (int64_t[]){8, 8, 8}, 3);
+    spw_gguf_add_strings(&w, "llama.texts", texts, 2);
+    spw_gguf_add_tensor(&w, "b.weight", SPW_DTYPE_Q8_0, 2, shape);
+    spw_gguf_add_tensor(&w, "a.weight", SPW_DTYPE_F32, 1, shape);
+    CHECK(!spw_gguf_write_header(&w, out));
+    for (int i = 0; i < 3 * 2 * 34 + 12; i++)
+        CHECK(fputc(i, out) != EOF &&
+              (i != 3 * 2 * 34 - 1 || !spw_gguf_write_padding(out, 3 * 2 * 34)));
+    CHECK(!spw_gguf_write_padding(out, 12) && !fclose(out));
+    spw_gguf_writer_free(&w);
+    f.at = (uint8_t *)at;
+    return f;
+}
+
+static void test_round(void)
+{
+    struct file f = write_all();
+    struct spw_gguf g;
+    struct spw_error err = {0};
+    json_t *o = NULL;
+    CHECK_MSG(!parse(&g, &f, &err), "%s", err.text);
+    CHECK(g.n_values == 7 && g.tensors.n == 2 && g.header_bytes % 32 == 0);
+    const struct spw_tensor *a = &g.tensors.tensors[0], *b = &g.tensors.tensors[1];
+    CHECK(!strcmp(a->name, "a.weight") && a->n_dims == 1 && a->shape[0] == 3 && a->bytes == 12);
+    CHECK(!strcmp(b->name, "b.weight") && b->n_dims == 2 && b->shape[0] == 3 && b->shape[1] == 64);
+    CHECK(b->offset == 0 && b->bytes == 204 && a->offset == 224 && a->dtype == SPW_DTYPE_F32);
+    CHECK(!strcmp(b->dtype_name, "Q8_0") && b->dtype == SPW_DTYPE_Q8_0);
+    CHECK(f.at[g.header_bytes] == 0 && f.at[g.header_bytes + 224] == 204);
+    CHECK(!spw_gguf_object(&g, "llama.", &o) && json_object_size(o) == 6);
+    CHECK(json_integer_value(json_object_get(o, "block_count")) == 7);
+    CHECK(json_real_value(json_object_get(o, "rope.freq_base")) == 1.5);
+    CHECK(json_is_true(json_object_get(o, "flag")));
+    CHECK(json_integer_value(json_array_get(json_object_get(o, "numbers"), 0)) == -5);
+    CHECK(json_integer_value(json_object_get(o, "same")) == 8);
+    CHECK(!strcmp(json_string_value(json_object_get(o, "texts")), "a list of 2"));
+    CHECK(spw_gguf_find(&g, "llama.flag") && !spw_gguf_find(&g, "llama.fla"));
+    json_decref(o);
+    spw_gguf_free(&g);
+    f.at[4] = 2; /* version 2 is the same */
+    CHECK(!parse(&g, &f, &err));
+    spw_gguf_free(&g);
+    free(f.at);
+}
+
+/* Tensors begin at multiples of general.alignment. */
+static void test_alignment(void)
+{
+    const uint64_t one[] = {8};
+    struct spw_gguf g;
+    struct spw_error err = {0};
+    struct file f = begin(2, 2, 1);
+    put_text(&f, "general.alignment");
+    put_u32(&f, SPW_GGUF_U32);
+    put_u32(&f, 64);
+    put_tensor(&f, "b", 1, one, 0, 0);
+    put_tensor(&f, "a", 1, one, 0, 64);
+    pad(&f, 64);
+    size_t header = f.n;
+    put(&f, one, 8);
+    pad(&f, 64);
+    for (int i = 0; i < 4; i++)
+        put(&f, one, 8); /* the last tensor needs no padding */
+    CHECK_MSG(!parse(&g, &f, &err), "%s", err.text);
+    CHECK(g.header_bytes == header && g.tensors.tensors[0].offset == 64 && f.n == header + 96);
+    spw_gguf_free(&g);
+    f.n--;
+    refuse(f, "tensor a: found its end at byte 96 of the data, expected at most 95");
+}
+
+/* Blocks of every type have the size that products assume. */
+static void test_types(void)
+{
+    for (uint32_t id = 0; id < 64; id++) {
+        const struct spw_gguf_tensor_type *t = spw_gguf_tensor_type(id);
+        if (!t || t->dtype == SPW_DTYPE_AUTO)
+            continue;
+        CHECK_MSG(t->elements == spw_type_of(t->dtype).elements &&
+                      t->bytes == spw_type_of(t->dtype).bytes && t->id == id &&
+                      spw_gguf_tensor_type_of(t->dtype) == t,
+                  "%s", t->name);
+    }
+}
+
+/* ---- damage ---- */
+
+/* Refused with one line, or read, and then inside the file. */
+static void check_damaged(const struct file *f)
+{
+    struct spw_gguf g;
+    struct spw_error err = {0};
+    uint8_t *exact = malloc(f->n ? f->n : 1); /* so that a sanitizer sees a read behind it */
+    memcpy(exact, f->at, f->n);
+    int rc = spw_gguf_parse(&g, exact, f->n, "f.gguf", &err);
+    CHECK_MSG(rc == 0 || (rc == -EINVAL && err.text[0] && !strchr(err.text, '\n')), "%d '%s'", rc,
+              err.text);
+    for (size_t i = 0; !rc && i < g.tensors.n; i++)
+        CHECK(g.header_bytes + g.tensors.tensors[i].offset + g.tensors.tensors[i].bytes <= f->n);
+    json_t *o = NULL;
+    if (!rc && !spw_gguf_object(&g, "llama.", &o))
+        json_decref(o);
+    spw_gguf_free(&g);
+    free(exact);
+}
+
+static void test_damage(void)
+{
+    struct file f = write_all();
+    struct spw_gguf g;
+    CHECK(!parse(&g, &f, NULL));
+    size_t header = g.header_bytes;
+    spw_gguf_free(&g);
+    for (size_t n = 0; n <= f.n; n++)
+        check_damaged(&(struct file){f.at, n});
+    for (int i = check_amount(40000); i > 0; i--) {
+        struct file copy = {malloc(f.n), f.n};
+        memcpy(copy.at, f.at, f.n);
+        for (uint64_t k = check_range(&rng, 1, 3); k > 0; k--)
+            copy.at[check_random(&rng) % header] =
+                (uint8_t)(check_random(&rng) % 3 ? check_random(&rng)
+                                                 : 255 * (check_random(&rng) & 1));
+        check_damaged(&copy);
+        free(copy.at);
+    }
+    free(f.at);
+}
+
+static void test_failed_allocations(void)
+{
+    struct file f = write_all();
+    int rc = -ENOMEM;
+    for (int64_t n = 0; rc == -ENOMEM; n++) {
+        struct spw_gguf g;
+        struct spw_error err = {0};
+        spw_alloc_fail_nth(n);
+        rc = parse(&g, &f, &err);
+        spw_alloc_fail_nth(-1);
+        CHECK(!rc || (rc == -ENOMEM && err.text[0]));
+        spw_gguf_free(&g);
+        CHECK(spw_alloc_outstanding() == 0);
+    }
+    CHECK(rc == 0);
+    free(f.at);
+}
+
+/* ---- names ---- */
+
+static void test_names(void)
+{
+    static const struct {
+        const char *architecture, *gguf, *hf; /* hf NULL: there is none */
+    } cases[] = {
+        {"llama", "token_embd.weight", "model.embed_tokens.weight"},
+        {"llama", "blk.12.ffn_norm.weight", "model.layers.12.post_attention_layernorm.weight"},
+        {"gemma3", "blk.12.ffn_norm.weight", "model.layers.12.pre_feedforward_layernorm.weight"},
+        {"gemma3", "blk.0.post_ffw_norm.weight",
+         "model.layers.0.post_feedforward_layernorm.weight"},
+        {"qwen2", "blk.3.attn_q.bias", "model.layers.3.self_attn.q_proj.bias"},
+        {"llama", "blk.0.post_ffw_norm.weight", NULL},
+        {"llama", "blk.00.attn_q.weight", NULL},
+        {"llama", "blk.+1.attn_q.weight", NULL},
+        {"llama", "blk.1.attn_q", NULL},
+        {"llama", "blk.1.weight", NULL},
+        {"llama", "blk.1..weight", NULL},
+        {"llama", "blk.123456.attn_q.weight", NULL},
+        {"llama", "blk.1.attn_q.scale", NULL},
+        {"llama", "v.blk.0.attn_q.weight", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char out[SPW_GGUF_MOST_HF_NAME] = "";
+        bool found =
+            spw_gguf_hf_name(spw_gguf_architecture_find(cases[i].architecture), cases[i].gguf, out);
+        CHECK_MSG(found == (cases[i].hf != NULL) && (!found || !strcmp(out, cases[i].hf)), "%s: %s",
+                  cases[i].gguf, out);
+    }
+}
+
+int main(void)
+{
+    rng = check_seed();
+    test_version();
+    test_keys();
+    test_tensors();
+    test_round();
+    test_alignment();
+    test_types();
+    test_names();
+    test_damage();
+    test_failed_allocations();
+    return check_done();
+}

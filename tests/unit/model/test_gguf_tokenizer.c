@@ -1,0 +1,577 @@
+/* Tokenizers out of the keys of a GGUF file against the same ones out of tokenizer.json: on random
+ * texts, and real ones on the vectors of ../shared/data where that is there. Then keys that are
+ * wrong, and failed allocations. */
+#include "model/text/tokenizer/tokenizer_gguf.h"
+#include "tests/gguf_tokenizer.h"
+#include "tests/json_text.h"
+
+#include <math.h>
+
+static uint64_t rng;
+
+struct file {
+    char *at;
+    size_t n;
+};
+
+static struct file write_keys(json_t *root, const struct gguf_tokenizer *as)
+{
+    struct spw_gguf_writer w = {0};
+    struct file f = {0};
+    FILE *out = open_memstream(&f.at, &f.n);
+    gguf_tokenizer_keys(&w, root, as);
+    CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
+    spw_gguf_writer_free(&w);
+    return f;
+}
+
+static struct spw_tokenizer *open_keys(const struct file *f)
+{
+    struct spw_gguf g;
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    int rc = spw_gguf_parse(&g, (const uint8_t *)f->at, f->n, "keys", &err);
+    if (!rc)
+        rc = spw_tokenizer_parse_gguf(&t, &g, "keys", &err);
+    CHECK_MSG(!rc, "%s", err.text);
+    spw_gguf_free(&g);
+    return t;
+}
+
+/* ---- comparing ---- */
+
+static bool same_ids(const int32_t *a, size_t n, const int32_t *b, size_t m)
+{
+    return n == m && (!n || !memcmp(a, b, n * sizeof *a));
+}
+
+static void compare_text(const struct spw_tokenizer *a, const struct spw_tokenizer *b,
+                         const char *text, size_t bytes, const char *name)
+{
+    int32_t *x = NULL, *y = NULL;
+    size_t n = 0, m = 0, x_bytes = 0, y_bytes = 0;
+    char *x_text = NULL, *y_text = NULL;
+    struct spw_error err = {0};
+    int rc = spw_tokenizer_encode(a, text, bytes, false, &x, &n, &err);
+    CHECK_MSG(rc == spw_tokenizer_encode(b, text, bytes, false, &y, &m, &err), "%s", err.text);
+    CHECK_MSG(rc || same_ids(x, n, y, m), "%s: \"%.*s\"", name, (int)bytes, text);
+    if (!rc) {
+        CHECK(!spw_tokenizer_decode(a, x, n, false, &x_text, &x_bytes));
+        CHECK(!spw_tokenizer_decode(b, x, n, false, &y_text, &y_bytes));
+        CHECK_MSG(x_bytes == y_bytes && !memcmp(x_text, y_text, x_bytes), "%s: '%s' and '%s'", name,
+                  x_text, y_text);
+    }
+    spw_free(x);
+    spw_free(y);
+    spw_free(x_text);
+    spw_free(y_text);
+}
+
+/* Pieces that tokenizers treat in different ways. */
+static size_t random_text(char out[512])
+{
+    static const char *const pieces[] = {
+        "the",  " the",   "  ",     "\n",    "\n\n\n",   "\t",        " ",
+        "1234", "12",     "don't",  "WE'LL", "é",        "e\xcc\x81", "日本語",
+        "한국", "привет", "😀",      "\r\n",  "foo_bar(", ")",         "...",
+        "/*",   "a",      "b",      "hello", "<s>",      "</s>",      "<|endoftext|>",
+        "x",    "world",  " World", ",",     "!?",       "\xc2\xa0",  "<0x41>"};
+    size_t n = 0;
+    out[0] = 0;
+    for (uint64_t k = check_range(&rng, 0, 20); k > 0; k--) {
+        const char *p = pieces[check_random(&rng) % (sizeof pieces / sizeof *pieces)];
+        if (n + strlen(p) < 512)
+            n += (size_t)sprintf(out + n, "%s", p);
+    }
+    return n;
+}
+
+struct pair {
+    struct spw_tokenizer *json, *keys;
+};
+
+/* GGUF has no flags that let a token take the spaces beside it. */
+static struct pair make_pair(json_t *root, const char *name, const struct gguf_tokenizer *as)
+{
+    struct spw_error err = {0};
+    struct pair p = {0};
+    json_t *token;
+    size_t i;
+    json_array_foreach(json_object_get(root, "added_tokens"), i, token)
+    {
+        CHECK(!json_object_set_new(token, "lstrip", json_false()));
+        CHECK(!json_object_set_new(token, "rstrip", json_false()));
+    }
+    char *text = json_dumps(root, 0);
+    CHECK_MSG(!spw_tokenizer_parse(&p.json, text, strlen(text), name, &err), "%s", err.text);
+    free(text);
+    struct file f = write_keys(root, as);
+    p.keys = open_keys(&f);
+    free(f.at);
+    json_decref(root);
+    return p;
+}
+
+static void close_pair(struct pair *p)
+{
+    spw_tokenizer_close(p->json);
+    spw_tokenizer_close(p->keys);
+}
+
+/* The same tokenizer by way of the keys that `spillway quantize` writes. */
+static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t)
+{
+    const struct spw_model_config config = {.bos = -1};
+    struct spw_gguf_writer w = {0};
+    struct spw_gguf_notes notes = {0};
+    struct spw_error err = {0};
+    struct file f = {0};
+    CHECK_MSG(!spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err), "%s", err.text);
+    CHECK(!notes.n);
+    FILE *out = open_memstream(&f.at, &f.n);
+    CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
+    spw_gguf_writer_free(&w);
+    struct spw_tokenizer *again = open_keys(&f);
+    free(f.at);
+    return again;
+}
+
+static void compare_random(struct pair *p, const char *name, int draws)
+{
+    char text[512];
+    struct spw_tokenizer *written = p->json ? write_and_open(p->json) : NULL;
+    for (int k = check_amount(draws); p->json && p->keys && k > 0; k--) {
+        size_t n = random_text(text);
+        compare_text(p->json, p->keys, text, n, name);
+        if (written)
+            compare_text(p->json, written, text, n, name);
+    }
+    spw_tokenizer_close(written);
+    close_pair(p);
+}
+
+/* The bundled model's: byte-level BPE with the pattern of Qwen2, which normalizes. */
+static void test_bundled(void)
+{
+    json_t *root = json_load_file("models/records/tokenizer.json", 0, NULL);
+    CHECK(!json_object_set_new(root, "normalizer", json_pack("{ss}", "type", "NFC")));
+    struct pair p =
+        make_pair(root, "records", &(struct gguf_tokenizer){.model = "gpt2", .pre = "qwen2"});
+    compare_random(&p, "records", 4000);
+}
+
+/* A SentencePiece model of some tokens. tokenizer.json has all pairs that make a token. */
+static json_t *sentencepiece(bool prefix)
+{
+    static const char *const tokens[] = {"he",        "\u2581t",
+                                         "ll",        "\u2581\u2581",
+                                         "\u2581the", "or",
+                                         "\u2581w",   "llo",
+                                         "ld",        "hello",
+                                         "\u2581he",  "world",
+                                         "\u2581wor", "\u2581\u2581\u2581\u2581",
+                                         "12",        "123",
+                                         "WE",        "do",
+                                         "don",       "foo",
+                                         "oo",        "bar",
+                                         "ar",        "..."};
+    static const char characters[] = "abcdefghijklmnopqrstuvwxyzWELTH0123.,!?<>|_()/*'";
+    json_t *vocab = json_object(), *merges = json_array();
+    char text[32];
+    json_int_t id = 0;
+    json_object_set_new(vocab, "<unk>", json_integer(id++));
+    for (int byte = 0; byte < 256; byte++) {
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        json_object_set_new(vocab, text, json_integer(id++));
+    }
+    for (const char *c = characters; *c; c++) {
+        snprintf(text, sizeof text, "%c", *c);
+        json_object_set_new(vocab, text, json_integer(id++));
+    }
+    json_object_set_new(vocab, "\u2581", json_integer(id++));
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        json_object_set_new(vocab, tokens[i], json_integer(id++));
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        for (size_t cut = 1; cut < strlen(tokens[i]); cut++) {
+            snprintf(text, sizeof text, "%.*s", (int)cut, tokens[i]);
+            if (json_object_get(vocab, text) && json_object_get(vocab, tokens[i] + cut))
+                json_array_append_new(merges, json_pack("[ss]", text, tokens[i] + cut));
+        }
+    static const char start[] =
+        "{'normalizer': {'type': 'Sequence', 'normalizers': [%s{'type': 'Replace', 'pattern': "
+        "{'String': ' '}, 'content': '\u2581'}]}, 'decoder': {'type': 'Sequence', 'decoders': "
+        "[{'type': 'Replace', 'pattern': {'String': '\u2581'}, 'content': ' '}, {'type': "
+        "'ByteFallback'}, {'type': 'Fuse'}%s]}, 'model': {'type': 'BPE', 'unk_token': '<unk>', "
+        "'fuse_unk': true, 'byte_fallback': true}, 'added_tokens': [{'id': 0, 'content': '<unk>', "
+        "'special': true}]}";
+    const char *prepend = prefix ? "{'type': 'Prepend', 'prepend': '\u2581'}, " : "";
+    const char *strip = prefix ? ", {'type': 'Strip', 'content': ' ', 'start': 1, 'stop': 0}" : "";
+    char json[1024];
+    snprintf(json, sizeof json, start, prepend, strip);
+    json_t *root = json_loads(json_quoted(json), 0, NULL);
+    json_t *model = json_object_get(root, "model");
+    CHECK(root && !json_object_set_new(model, "vocab", vocab) &&
+          !json_object_set_new(model, "merges", merges));
+    return root;
+}
+
+static void test_sentencepiece(void)
+{
+    for (int i = 0; i < 3; i++) {
+        const struct gguf_tokenizer as = {.model = i == 2 ? "gemma4" : "llama", .prefix = i == 0};
+        struct pair p = make_pair(sentencepiece(i == 0), as.model, &as);
+        compare_random(&p, as.model, 4000);
+    }
+}
+
+/* Merges that no scores give are refused: one is missing, or those of a token lie apart. */
+static void test_no_scores(void)
+{
+    for (int apart = 0; apart < 2; apart++) {
+        const struct spw_model_config config = {.bos = -1};
+        struct spw_gguf_writer w = {0};
+        struct spw_gguf_notes notes = {0};
+        struct spw_error err = {0};
+        struct spw_tokenizer *t;
+        json_t *root = sentencepiece(true);
+        json_t *model = json_object_get(root, "model"), *merges = json_object_get(model, "merges");
+        json_t *vocab = json_object_get(model, "vocab");
+        if (apart) { /* "llo" also from "ll" and "o", which comes earlier */
+            json_object_set_new(vocab, "lo", json_integer((json_int_t)json_object_size(vocab)));
+            json_array_append_new(merges, json_pack("[ss]", "l", "o"));
+            json_array_append_new(merges, json_pack("[ss]", "l", "lo"));
+        } else {
+            json_array_remove(merges, 0);
+        }
+        char *text = json_dumps(root, 0);
+        CHECK(!spw_tokenizer_parse(&t, text, strlen(text), "tokenizer", &err));
+        CHECK(spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err) == -ENOTSUP);
+        CHECK_MSG(strstr(err.text, apart ? "model.merges: found another order"
+                                         : "model.merges: found less than all merges"),
+                  "%s", err.text);
+        free(text);
+        json_decref(root);
+        spw_tokenizer_close(t);
+        spw_gguf_writer_free(&w);
+    }
+}
+
+/* ---- real ones ---- */
+
+static void test_vectors(const char *data, const char *name, const struct gguf_tokenizer *as)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/tokenizers/%s/vectors.json", data, name);
+    json_t *vectors = json_load_file(path, 0, NULL), *v;
+    size_t i;
+    if (!vectors)
+        return;
+    snprintf(path, sizeof path, "%s/tokenizers/%s/tokenizer.json", data, name);
+    struct pair p = make_pair(json_load_file(path, 0, NULL), name, as);
+    json_array_foreach(vectors, i, v)
+    {
+        const char *its = json_string_value(json_object_get(v, "text"));
+        json_t *want = json_object_get(v, "ids");
+        int32_t *ids = NULL;
+        size_t n = 0;
+        CHECK(!spw_tokenizer_encode(p.keys, its, strlen(its), false, &ids, &n, NULL));
+        bool same = n == json_array_size(want);
+        for (size_t k = 0; same && k < n; k++)
+            same = ids[k] == json_integer_value(json_array_get(want, k));
+        CHECK_MSG(same, "%s: \"%s\"", name, its);
+        spw_free(ids);
+        compare_text(p.json, p.keys, its, strlen(its), name);
+    }
+    compare_random(&p, name, 4000);
+    json_decref(vectors);
+}
+
+/* ---- wrong keys ---- */
+
+enum { MOST_TOKENS = 8 };
+
+struct keys {
+    const char *model, *pre, *tokens[MOST_TOKENS], *merges[4];
+    int32_t types[MOST_TOKENS];
+    float scores[MOST_TOKENS];
+    size_t n_types, n_scores;
+    bool no_tokens;
+    int bos;             /* -1: no key */
+    const char *refused; /* a part of the text */
+};
+
+static void add_list(struct spw_gguf_writer *w, const char *key, const char *const *list,
+                     size_t most)
+{
+    struct spw_gguf_string strings[MOST_TOKENS];
+    size_t n = 0;
+    for (; n < most && list[n]; n++)
+        strings[n] = (struct spw_gguf_string){list[n], strlen(list[n])};
+    spw_gguf_add_strings(w, key, strings, n);
+}
+
+static struct file write_wrong(const struct keys *k)
+{
+    struct spw_gguf_writer w = {0};
+    struct file f = {0};
+    FILE *out = open_memstream(&f.at, &f.n);
+    spw_gguf_add_string(&w, "tokenizer.ggml.model", k->model);
+    if (k->pre)
+        spw_gguf_add_string(&w, "tokenizer.ggml.pre", k->pre);
+    if (!k->no_tokens)
+        add_list(&w, "tokenizer.ggml.tokens", k->tokens, MOST_TOKENS);
+    if (k->merges[0])
+        add_list(&w, "tokenizer.ggml.merges", k->merges, 4);
+    if (k->n_types)
+        spw_gguf_add(&w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, k->types, k->n_types);
+    if (k->n_scores)
+        spw_gguf_add(&w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, k->scores, k->n_scores);
+    if (k->bos >= 0) {
+        spw_gguf_add_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)k->bos);
+        spw_gguf_add_bool(&w, "tokenizer.ggml.add_bos_token", true);
+    }
+    CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
+    spw_gguf_writer_free(&w);
+    return f;
+}
+
+static void test_wrong(void)
+{
+    static const struct keys all[] = {
+        {.model = "bert", .bos = -1, .refused = "model: found \"bert\", expected llama, gpt2 or"},
+        {.model = "gpt2",
+         .pre = "new",
+         .bos = -1,
+         .refused = "pre: found \"new\", expected llama-bpe"},
+        {.model = "gpt2",
+         .no_tokens = true,
+         .bos = -1,
+         .refused = "tokens: found nothing, expected a list"},
+        {.model = "gpt2",
+         .tokens = {"a"},
+         .bos = -1,
+         .refused = "merges: found nothing, expected a list"},
+        {.model = "llama",
+         .tokens = {"a"},
+         .bos = -1,
+         .refused = "scores: found nothing, expected a list"},
+        {.model = "llama",
+         .tokens = {"a", "b"},
+         .n_scores = 1,
+         .bos = -1,
+         .refused = "scores: found 1 elements, expected one for each of 2 tokens"},
+        {.model = "llama",
+         .tokens = {"a", "b"},
+         .n_scores = 2,
+         .n_types = 1,
+         .bos = -1,
+         .refused = "token_type: found 1 elements"},
+        {.model = "llama",
+         .tokens = {"a", "b"},
+         .n_scores = 2,
+         .scores = {1, NAN},
+         .bos = -1,
+         .refused = "scores[1]: found no number"},
+        {.model = "llama",
+         .tokens = {"a", "a"},
+         .n_scores = 2,
+         .bos = -1,
+         .refused = "tokens: found \"a\" twice"},
+        {.model = "llama",
+         .tokens = {"a", "\xff"},
+         .n_scores = 2,
+         .bos = -1,
+         .refused = "tokens[1]: found bytes that are no character"},
+        {.model = "gpt2",
+         .tokens = {"a", "b"},
+         .merges = {"a b"},
+         .bos = -1,
+         .refused = "merges[0]: found the token \"ab\", expected one of tokenizer.ggml.tokens"},
+        {.model = "gpt2",
+         .tokens = {"a", "b"},
+         .merges = {"ab"},
+         .bos = -1,
+         .refused = "merges[0]: found no space"},
+        {.model = "llama",
+         .tokens = {"a", "b"},
+         .n_scores = 2,
+         .bos = 7,
+         .refused = "post_processor: found the special token id 7"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct file f = write_wrong(&all[i]);
+        struct spw_gguf g;
+        struct spw_tokenizer *t = NULL;
+        struct spw_error err = {0};
+        CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", &err));
+        int rc = spw_tokenizer_parse_gguf(&t, &g, "f.gguf", &err);
+        CHECK_MSG((rc == -EINVAL || rc == -ENOTSUP) && !t && strstr(err.text, all[i].refused) &&
+                      !strncmp(err.text, "f.gguf: ", 8),
+                  "%zu: %d '%s'", i, rc, err.text);
+        spw_tokenizer_close(t);
+        spw_gguf_free(&g);
+        free(f.at);
+    }
+}
+
+/* A byte-level tokenizer whose merges join whatever is in one piece of this text. */
+static struct spw_tokenizer *pieces_tokenizer(const char *pre)
+{
+    static const char *const characters[] = {"d", "o", "n", "'", "t", "\u0120", "A",
+                                             "1", "2", "3", "4", "b", "\u010a"};
+    static const char text[][8] = {"d", "o", "n", "'",      "t",      "\u0120", "A",     "1",
+                                   "2", "3", "4", "\u0120", "\u0120", "b",      "\u010a"};
+    enum { N = 15, MOST = 13 + N * N };
+    static char names[MOST][64], joins[N * N][192];
+    struct spw_gguf_string tokens[MOST], merges[N * N];
+    struct spw_gguf_writer w = {0};
+    struct file f = {0};
+    size_t n = 0, n_merges = 0;
+    for (; n < 13; n++)
+        tokens[n] = (struct spw_gguf_string){characters[n], strlen(characters[n])};
+    for (size_t at = 0; at < N; at++) /* what begins first merges first, from the left */
+        for (size_t length = 2; at + length <= N; length++) {
+            names[n][0] = 0;
+            for (size_t i = 0; i < length; i++)
+                strcat(names[n], text[at + i]);
+            size_t last = strlen(text[at + length - 1]), all = strlen(names[n]);
+            snprintf(joins[n_merges], sizeof joins[0], "%.*s %s", (int)(all - last), names[n],
+                     text[at + length - 1]);
+            bool twice = false;
+            for (size_t i = 0; i < n; i++)
+                twice = twice || (tokens[i].bytes == all && !memcmp(tokens[i].at, names[n], all));
+            if (twice)
+                continue;
+            merges[n_merges] = (struct spw_gguf_string){joins[n_merges], strlen(joins[n_merges])};
+            tokens[n] = (struct spw_gguf_string){names[n], all};
+            n++, n_merges++;
+        }
+    FILE *out = open_memstream(&f.at, &f.n);
+    spw_gguf_add_string(&w, "tokenizer.ggml.model", "gpt2");
+    spw_gguf_add_string(&w, "tokenizer.ggml.pre", pre);
+    spw_gguf_add_strings(&w, "tokenizer.ggml.tokens", tokens, n);
+    spw_gguf_add_strings(&w, "tokenizer.ggml.merges", merges, n_merges);
+    CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
+    spw_gguf_writer_free(&w);
+    struct spw_tokenizer *t = open_keys(&f);
+    free(f.at);
+    return t;
+}
+
+/* Every pre-tokenizer that docs/models.md names can be read, and cuts as its pattern says: words,
+ * then numbers of one, up to three or any digits. */
+static void test_pres(void)
+{
+    static const struct {
+        const char *names, *pieces; /* of "don't A1234  b\n", as lengths; "": not checked */
+    } kinds[] = {
+        {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx", "3 2 2 3 1 1 2 1"},
+        {"qwen2 deepseek-r1-qwen", "3 2 2 1 1 1 1 1 2 1"},
+        {"gpt-4o llama4", "5 2 3 1 1 2 1"},
+        {"tekken", "3 2 2 1 1 1 1 1 2 1"},
+        {"deepseek-v3", "3 2 2 3 1 1 2 1"},
+        {"seed-coder", "3 2 2 1 1 1 1 1 2 1"},
+        {"smollm starcoder minerva-7b", "3 2 2 1 1 1 1 1 2 1"},
+        {"gpt-2 phi-2 mellum", "3 2 2 4 1 2 1"},
+        {"default", "3 1 1 2 3 1 1 2 1"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char names[128], *rest = names;
+        snprintf(names, sizeof names, "%s", kinds[i].names);
+        for (char *name; (name = strtok_r(rest, " ", &rest));) {
+            struct spw_tokenizer *t = pieces_tokenizer(name);
+            char got[64] = "";
+            int32_t *ids = NULL;
+            size_t n = 0;
+            CHECK(t && !spw_tokenizer_encode(t, "don't A1234  b\n", 15, false, &ids, &n, NULL));
+            for (size_t k = 0; k < n; k++)
+                snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", k ? " " : "",
+                         (int)strlen(spw_tokenizer_token(t, ids[k])) -
+                             (strstr(spw_tokenizer_token(t, ids[k]), "\u0120") != NULL) -
+                             (strstr(spw_tokenizer_token(t, ids[k]), "\u010a") != NULL));
+            CHECK_MSG(!strcmp(got, kinds[i].pieces), "%s: %s, not %s", name, got, kinds[i].pieces);
+            spw_free(ids);
+            spw_tokenizer_close(t);
+        }
+    }
+}
+
+/* Merges by score: the best pair first, of equal ones the leftmost; control tokens never. */
+static void test_scores(void)
+{
+    const struct keys k = {.model = "llama",
+                           .tokens = {"a", "aa", "aaa", "b", "ab", "<c>", "aab", "c"},
+                           .scores = {0, -1, -2, 0, -1, 5, -3, 0},
+                           .types = {1, 1, 1, 1, 1, 3, 1, 1},
+                           .n_scores = 8,
+                           .n_types = 8,
+                           .bos = -1};
+    static const struct {
+        const char *text;
+        int32_t ids[4];
+        size_t n;
+    } cases[] = {{"aab", {6}, 1},
+                 {"aaa", {2}, 1},
+                 {"aaaa", {1, 1}, 2},
+                 {"<c>a", {5, 0}, 2},
+                 {"cab", {7, 4}, 2}};
+    struct file f = write_wrong(&k);
+    struct spw_tokenizer *t = open_keys(&f);
+    for (size_t i = 0; t && i < sizeof cases / sizeof *cases; i++) {
+        int32_t *ids = NULL;
+        size_t n = 0;
+        char text[32];
+        snprintf(text, sizeof text, "%s", cases[i].text);
+        CHECK(!spw_tokenizer_encode(t, text, strlen(text), false, &ids, &n, NULL));
+        CHECK_MSG(same_ids(ids, n, cases[i].ids, cases[i].n), "%s: %zu ids, the first %d", text, n,
+                  n ? ids[0] : -1);
+        spw_free(ids);
+    }
+    spw_tokenizer_close(t);
+    free(f.at);
+}
+
+static void test_failed_allocations(void)
+{
+    json_t *root = sentencepiece(true);
+    struct file f = write_keys(root, &(struct gguf_tokenizer){.model = "llama", .prefix = true});
+    int64_t before = spw_alloc_outstanding();
+    int rc = -ENOMEM;
+    for (int64_t n = 0; rc == -ENOMEM; n++) {
+        struct spw_gguf g = {0};
+        struct spw_tokenizer *t = NULL;
+        struct spw_error err = {0};
+        spw_alloc_fail_nth(n);
+        rc = spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "keys", &err);
+        if (!rc)
+            rc = spw_tokenizer_parse_gguf(&t, &g, "keys", &err);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || (rc == -ENOMEM && err.text[0] && !t), "%lld: %d %s", (long long)n, rc,
+                  err.text);
+        spw_tokenizer_close(t);
+        spw_gguf_free(&g);
+        CHECK(spw_alloc_outstanding() == before);
+    }
+    free(f.at);
+    json_decref(root);
+}
+
+int main(void)
+{
+    const char *data = getenv("SPW_DATA");
+    rng = check_seed();
+    test_bundled();
+    test_sentencepiece();
+    test_no_scores();
+    test_wrong();
+    test_scores();
+    test_pres();
+    test_failed_allocations();
+    if (data) {
+        test_vectors(data, "gpt2", &(struct gguf_tokenizer){.model = "gpt2", .pre = "gpt-2"});
+        test_vectors(data, "qwen2.5", &(struct gguf_tokenizer){.model = "gpt2", .pre = "qwen2"});
+        test_vectors(data, "phi-3-mini",
+                     &(struct gguf_tokenizer){.model = "llama", .prefix = true});
+    }
+    return check_done();
+}

@@ -1,0 +1,294 @@
+/* Tokens that several prompts of a batch begin with are computed once: by running requests, and by
+ * requests that have ended. */
+#include "tests/unit/runtime/batch_requests.h"
+
+/* A common beginning of prompts is computed once, for requests that come at any time, and the
+ * answers have the same bits as alone. In a model with windows a session can be forked only at the
+ * end of its window. */
+static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
+{
+    enum { N = 5 };
+    static int32_t ids[N][380];
+    static const size_t lengths[N] = {300, 300, 380, 200, 300}, alike[N] = {0, 300, 290, 150, 300};
+    /* The whole prompt of the first one, but for a token. With windows the donor has to stop for
+     * each taker: it does so only if that saves a chunk. */
+    const size_t reused[N] = {0, windows ? 290 : 299, 290, 150, windows ? 0 : 299};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = N,
+                            .threads = 2,
+                            .prefill_chunk = 64};
+    struct spw_engine *e = NULL;
+    struct spw_batch *b = NULL;
+    struct spw_request requests[N];
+    struct spw_result alone, r;
+    struct spw_error err = {0};
+    struct spw_event event;
+    uint64_t id;
+    for (int i = 0; i < N; i++) {
+        for (size_t k = 0; k < lengths[i]; k++)
+            ids[i][k] = k < alike[i] ? ids[0][k] : (int32_t)(check_random(&seed) % VOCAB);
+        if (i && alike[i] < lengths[i])
+            ids[i][alike[i]] = (ids[0][alike[i]] + 1) % VOCAB;
+        requests[i] = (struct spw_request){
+            .prompt = ids[i], .n_prompt = lengths[i], .max_new_tokens = 12, .ignore_eos = true};
+    }
+    CHECK_MSG(!spw_engine_open(&e, folder, &o, &err), "%s", err.text);
+    CHECK_MSG(!spw_batch_open(&b, e, NULL, &err), "%s", err.text);
+    for (int i = 0; i < N; i++) {
+        CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
+        if (i == N - 2) /* the last request comes while the others decode */
+            CHECK(spw_batch_step(b, &err) == 1 && spw_batch_step(b, &err) == 1);
+    }
+    while (spw_batch_step(b, &err) > 0)
+        while (spw_batch_event(b, &event))
+            CHECK(event.kind != SPW_EVENT_END || !event.text_bytes);
+    struct spw_stats stats;
+    spw_engine_stats(e, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
+    for (int i = 0; i < N; i++) {
+        CHECK(!spw_batch_take(b, (uint64_t)i + 1, &r));
+        CHECK_MSG(r.n_reused == reused[i], "request %d: %zu tokens reused, not %zu", i, r.n_reused,
+                  reused[i]);
+        struct spw_engine *other = open_engine(folder, 1);
+        CHECK(!batch_run(other, NULL, &requests[i], 1, &alone, NULL, &err));
+        CHECK(same(&r, &alone));
+        spw_engine_close(other);
+        spw_result_free(&r);
+        spw_result_free(&alone);
+    }
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* The caller interrupts the step that computes the common beginning of two requests: both requests
+ * run afterwards. */
+static void test_interrupted_sharing(void)
+{
+    static int32_t ids[300];
+    struct spw_interrupt interrupt = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = 3,
+                            .prefill_chunk = 16,
+                            .interrupt = &interrupt};
+    struct spw_request request = {
+        .prompt = ids, .n_prompt = 300, .max_new_tokens = 4, .ignore_eos = true};
+    struct spw_engine *e = NULL;
+    struct spw_batch *b = NULL;
+    struct spw_error err = {0};
+    struct spw_result r[2];
+    uint64_t id;
+    for (int i = 0; i < 300; i++)
+        ids[i] = i % VOCAB;
+    CHECK_MSG(!spw_engine_open(&e, MODEL, &o, &err), "%s", err.text);
+    CHECK(!spw_batch_open(&b, e, NULL, &err));
+    for (int i = 0; i < 2; i++)
+        CHECK(!spw_batch_submit(b, &request, &id, &err));
+    spw_interrupt_raise(&interrupt);
+    CHECK(spw_batch_step(b, &err) == -ECANCELED);
+    while (spw_batch_step(b, &err) > 0)
+        ;
+    CHECK_MSG(!err.text[0], "%s", err.text);
+    for (uint64_t i = 0; i < 2; i++)
+        CHECK(!spw_batch_take(b, i + 1, &r[i]) && r[i].finish == SPW_FINISH_LENGTH);
+    CHECK(same(&r[0], &r[1]) && r[1].n_reused == 299);
+    for (int i = 0; i < 2; i++)
+        spw_result_free(&r[i]);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* ---- sessions of requests that have ended ---- */
+
+enum { COMMON = 300, TAIL = 3, DOCS = 4, NEW = 2 };
+
+/* Documents with a common instruction, through one session of a batch. */
+struct job {
+    int32_t ids[DOCS][COMMON + TAIL];
+    struct spw_request requests[DOCS];
+    struct spw_result alone[DOCS];
+    struct spw_engine *engine;
+    struct spw_batch *batch;
+};
+
+static void open_job(struct job *j, uint32_t sessions)
+{
+    struct spw_error err = {0};
+    uint64_t id;
+    for (int i = 0; i < DOCS; i++) {
+        for (int k = 0; k < COMMON + TAIL; k++)
+            j->ids[i][k] = k < COMMON ? (k * 7) % VOCAB : (i + k) % VOCAB;
+        j->requests[i] = (struct spw_request){.prompt = j->ids[i],
+                                              .n_prompt = COMMON + TAIL,
+                                              .max_new_tokens = NEW,
+                                              .ignore_eos = true};
+        j->engine = open_engine(MODEL, 1);
+        CHECK(!batch_run(j->engine, NULL, &j->requests[i], 1, &j->alone[i], NULL, &err));
+        spw_engine_close(j->engine);
+    }
+    j->engine = open_engine(MODEL, sessions);
+    CHECK(!spw_batch_open(&j->batch, j->engine, NULL, &err));
+    for (int i = 0; i < DOCS; i++)
+        CHECK(!spw_batch_submit(j->batch, &j->requests[i], &id, &err));
+}
+
+/* Makes steps until request i has ended. */
+static void step_to_end(struct job *j, uint64_t i)
+{
+    struct spw_error err = {0};
+    while (spw_batch_result(j->batch, i + 1)->finish == SPW_FINISH_NONE)
+        CHECK_MSG(spw_batch_step(j->batch, &err) >= 0, "%s", err.text);
+}
+
+/* Takes request i, which has the bits that it has alone. */
+static void take(struct job *j, uint64_t i, size_t n_reused)
+{
+    struct spw_result r;
+    CHECK(!spw_batch_take(j->batch, i + 1, &r) && same(&r, &j->alone[i]));
+    CHECK_MSG(r.n_reused == n_reused, "request %d: %zu tokens reused, not %zu", (int)i, r.n_reused,
+              n_reused);
+    spw_result_free(&r);
+}
+
+static void close_job(struct job *j)
+{
+    struct spw_stats stats;
+    spw_engine_stats(j->engine, &stats);
+    CHECK(stats.has_prediction);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
+    spw_batch_close(j->batch);
+    spw_engine_close(j->engine);
+    for (int i = 0; i < DOCS; i++)
+        spw_result_free(&j->alone[i]);
+}
+
+/* One after the other: each begins with what the one before has computed, whether that was taken
+ * from the batch or not. */
+static void test_one_by_one(bool takes)
+{
+    static struct job j;
+    open_job(&j, 1);
+    for (uint64_t i = 0; i < DOCS; i++) {
+        step_to_end(&j, i);
+        if (takes)
+            take(&j, i, i ? COMMON : 0);
+    }
+    for (uint64_t i = 0; i < DOCS && !takes; i++)
+        take(&j, i, i ? COMMON : 0);
+    close_job(&j);
+}
+
+/* A caller who opens a session between two steps gets the one of a request that was taken, not one
+ * of a request whose events are still there, with pointers to its logits. */
+static void test_caller_between_steps(void)
+{
+    static struct job j;
+    struct spw_session *mine = NULL;
+    struct spw_error err = {0};
+    struct spw_event event;
+    const float *logits = NULL;
+    float rows[NEW * VOCAB];
+    size_t n = 0;
+    open_job(&j, 1);
+    while (n < NEW) {
+        CHECK_MSG(spw_batch_step(j.batch, &err) >= 0, "%s", err.text);
+        while (spw_batch_event(j.batch, &event))
+            if (event.kind == SPW_EVENT_TOKEN)
+                memcpy(rows + n++ * VOCAB, logits = event.logits, VOCAB * sizeof *rows);
+    }
+    CHECK(spw_session_open(&mine, j.engine, &err) == -ENOMEM);
+    memcpy(rows + (NEW - 1) * VOCAB, logits, VOCAB * sizeof *rows);
+    CHECK(hash_rows(rows, NEW) == j.alone[0].logits_hash);
+    take(&j, 0, 0);
+    CHECK_MSG(!spw_session_open(&mine, j.engine, &err), "%s", err.text);
+    spw_session_close(mine);
+    for (uint64_t i = 1; i < DOCS; i++) {
+        step_to_end(&j, i);
+        take(&j, i, i > 1 ? COMMON : 0);
+    }
+    close_job(&j);
+}
+
+/* A request that was canceled leaves what it has computed of its prompt, and nobody begins with its
+ * answer. */
+static void test_canceled_donor(void)
+{
+    static struct job j;
+    struct spw_error err = {0};
+    struct spw_result r;
+    open_job(&j, 1);
+    CHECK(spw_batch_step(j.batch, &err) == 1 && !spw_batch_cancel(j.batch, 1));
+    CHECK(!spw_batch_take(j.batch, 1, &r) && r.n_tokens == 1);
+    spw_result_free(&r);
+    for (uint64_t i = 1; i < DOCS; i++) {
+        step_to_end(&j, i);
+        take(&j, i, COMMON);
+    }
+    close_job(&j);
+}
+
+/* A prompt that goes on as the answer before did: the answer's tokens are computed again, as the
+ * prediction says, which does not know them. */
+static void test_answer_is_not_shared(void)
+{
+    static int32_t longer[COMMON + TAIL + NEW];
+    static struct job j;
+    struct spw_result r, alone;
+    struct spw_error err = {0};
+    uint64_t id;
+    open_job(&j, 1);
+    memcpy(longer, j.ids[DOCS - 1], sizeof j.ids[0]);
+    memcpy(longer + COMMON + TAIL, j.alone[DOCS - 1].tokens, NEW * sizeof *longer);
+    struct spw_request next = {
+        .prompt = longer, .n_prompt = COMMON + TAIL + NEW, .max_new_tokens = 1};
+    CHECK(!spw_batch_submit(j.batch, &next, &id, &err));
+    step_to_end(&j, DOCS);
+    CHECK(!spw_batch_take(j.batch, id, &r) && r.n_reused == COMMON + TAIL);
+    struct spw_engine *other = open_engine(MODEL, 1);
+    CHECK(!batch_run(other, NULL, &next, 1, &alone, NULL, &err) && same(&r, &alone));
+    spw_engine_close(other);
+    spw_result_free(&r);
+    spw_result_free(&alone);
+    close_job(&j);
+}
+
+/* Tokens that are fewer than a tile are not shared. */
+static void test_short_beginning(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_result r[2];
+    int32_t ids[2][200];
+    struct spw_request requests[2];
+    for (size_t n = SPW_TILE_TOKENS - 1; n <= SPW_TILE_TOKENS; n++) {
+        for (int i = 0; i < 2; i++) {
+            for (size_t k = 0; k < 200; k++)
+                ids[i][k] = (int32_t)(k + (k >= n) * (size_t)i) % VOCAB;
+            requests[i] =
+                (struct spw_request){.prompt = ids[i], .n_prompt = 200, .max_new_tokens = 1};
+        }
+        CHECK(!batch_run(e, NULL, requests, 2, r, NULL, NULL));
+        CHECK(r[1].n_reused == (n < SPW_TILE_TOKENS ? 0 : SPW_TILE_TOKENS));
+        spw_result_free(&r[0]);
+        spw_result_free(&r[1]);
+    }
+    spw_engine_close(e);
+}
+
+int main(void)
+{
+    uint64_t seed = check_seed();
+    test_shared_prompts(MODEL, false, seed);
+    test_shared_prompts("tests/golden/mistral_window_200", true, seed);
+    test_interrupted_sharing();
+    test_one_by_one(false);
+    test_one_by_one(true);
+    test_caller_between_steps();
+    test_canceled_donor();
+    test_answer_is_not_shared();
+    test_short_beginning();
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
