@@ -1,8 +1,6 @@
 /* One layer, one line per operation: see forward.h. Families differ only in which lines apply. */
 #include "model/forward.h"
 
-#include <assert.h>
-
 /* y = norm(x), row by row, plus the residual if there is one. */
 static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
                 void *y, size_t rows)
@@ -30,6 +28,7 @@ static int linear(const struct spw_forward *f, const struct spw_operand *m, int 
 {
     const size_t k = m->k;
     size_t stride = 0, done = 0;
+    bool has_codes = false;
     for (int i = 0; i < n_matrices; i++)
         stride += m[i].n;
     for (int i = 0; i < n_matrices;) {
@@ -55,8 +54,11 @@ static int linear(const struct spw_forward *f, const struct spw_operand *m, int 
                                       .x_dtype = f->dtype,
                                       .w_dtype = first->type,
                                       .y_dtype = f->dtype,
-                                      .workspace = f->b.workspace},
+                                      .workspace = f->b.workspace,
+                                      .codes = f->b.codes,
+                                      .has_codes = has_codes},
             f->stream));
+        has_codes |= spw_type_is_quantized(first->type);
         done += n;
     }
     return 0;
@@ -78,7 +80,6 @@ static int gated_linear(const struct spw_forward *f, const struct spw_layer_weig
                         uint64_t bias, const void *x, size_t rows)
 {
     const struct spw_operand *gate = &m->of[SPW_MATRIX_GATE], *up = &m->of[SPW_MATRIX_UP];
-    assert(gate->type == up->type);
     const struct spw_gated_linear_args a = {.x = x,
                                             .w_gate = gate->w,
                                             .w_up = up->w,
@@ -90,9 +91,11 @@ static int gated_linear(const struct spw_forward *f, const struct spw_layer_weig
                                             .k = gate->k,
                                             .x_stride = gate->k,
                                             .dtype = f->dtype,
-                                            .w_dtype = gate->type,
+                                            .gate_dtype = gate->type,
+                                            .up_dtype = up->type,
                                             .act = f->weights->config->act,
-                                            .workspace = f->b.workspace};
+                                            .workspace = f->b.workspace,
+                                            .codes = f->b.codes};
     return f->ops->gated_linear(&a, f->stream);
 }
 
@@ -141,6 +144,7 @@ int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head
                                                     .x_dtype = f->dtype,
                                                     .w_dtype = head->type,
                                                     .y_dtype = SPW_DTYPE_F32,
-                                                    .workspace = f->b.workspace},
+                                                    .workspace = f->b.workspace,
+                                                    .codes = f->b.codes},
                           f->stream);
 }

@@ -19,6 +19,7 @@ struct spw_forward_buffers {
     void *gate_up;   /* [rows][2 * intermediate]: scratch, if ops->gated_scratch */
     void *gated;     /* [rows][intermediate] */
     void *workspace; /* of linear */
+    void *codes;     /* [rows] of linear's codes, if it needs them */
 };
 
 struct spw_forward {

@@ -47,12 +47,12 @@ struct spw_linear_args {
  * rounded as if they were stored. */
 struct spw_gated_linear_args {
     const void *x;             /* [m][x_stride], dtype; x_stride >= k */
-    const void *w_gate, *w_up; /* [n][k] contiguous each, w_dtype */
+    const void *w_gate, *w_up; /* [n][k] contiguous each */
     const float *bias;         /* [2n]: gate's, then up's; or NULL */
     void *y;                   /* [m][n], dtype */
-    void *scratch;             /* [m][2n], dtype, if spw_ops.gated_scratch */
+    void *scratch; /* [m][2n], dtype, if spw_ops.gated_scratch or if the matrices differ in type */
     size_t m, n, k, x_stride;
-    enum spw_dtype dtype, w_dtype; /* as x's and w's of linear */
+    enum spw_dtype dtype, gate_dtype, up_dtype; /* as x's and w's of linear */
     enum spw_activation act;
     void *workspace; /* as linear's, and so are the codes of x */
     void *codes;
@@ -142,7 +142,7 @@ struct spw_ops {
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;
-    bool gated_scratch; /* gated_linear needs its scratch */
+    bool gated_scratch; /* gated_linear always needs its scratch */
 };
 
 #endif

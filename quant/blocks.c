@@ -21,7 +21,7 @@ static float read_f16(const uint8_t *at)
 
 enum { SMALL = 32 };
 
-static void one_scale(float d, struct spw_block *out)
+static void one_scale(float d, struct spw_quantized_block *out)
 {
     out->d = d;
     out->m = -0.0f;
@@ -29,7 +29,7 @@ static void one_scale(float d, struct spw_block *out)
     memset(out->minima, 0, SMALL / SPW_BLOCK_PART);
 }
 
-static void one_minimum(float m, struct spw_block *out)
+static void one_minimum(float m, struct spw_quantized_block *out)
 {
     out->m = m;
     memset(out->minima, 1, SMALL / SPW_BLOCK_PART);
@@ -48,7 +48,7 @@ static int fifth_bit(const uint8_t *h, int i)
 }
 
 /* d | q[16] */
-static void unpack_q4_0(const uint8_t *from, struct spw_block *out)
+static void unpack_q4_0(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(read_f16(from), out);
     for (int i = 0; i < SMALL; i++)
@@ -56,7 +56,7 @@ static void unpack_q4_0(const uint8_t *from, struct spw_block *out)
 }
 
 /* d | m | q[16] */
-static void unpack_q4_1(const uint8_t *from, struct spw_block *out)
+static void unpack_q4_1(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(read_f16(from), out);
     one_minimum(read_f16(from + 2), out);
@@ -65,7 +65,7 @@ static void unpack_q4_1(const uint8_t *from, struct spw_block *out)
 }
 
 /* d | h[4] | q[16] */
-static void unpack_q5_0(const uint8_t *from, struct spw_block *out)
+static void unpack_q5_0(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(read_f16(from), out);
     for (int i = 0; i < SMALL; i++)
@@ -73,7 +73,7 @@ static void unpack_q5_0(const uint8_t *from, struct spw_block *out)
 }
 
 /* d | m | h[4] | q[16] */
-static void unpack_q5_1(const uint8_t *from, struct spw_block *out)
+static void unpack_q5_1(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(read_f16(from), out);
     one_minimum(read_f16(from + 2), out);
@@ -82,14 +82,14 @@ static void unpack_q5_1(const uint8_t *from, struct spw_block *out)
 }
 
 /* d | q[32] */
-static void unpack_q8_0(const uint8_t *from, struct spw_block *out)
+static void unpack_q8_0(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(read_f16(from), out);
     memcpy(out->codes, from + 2, SMALL);
 }
 
 /* d | q[16] */
-static void unpack_iq4_nl(const uint8_t *from, struct spw_block *out)
+static void unpack_iq4_nl(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(read_f16(from), out);
     for (int i = 0; i < SMALL; i++)
@@ -97,7 +97,7 @@ static void unpack_iq4_nl(const uint8_t *from, struct spw_block *out)
 }
 
 /* e | q[16]: the scale is 2^(e - 127), and half of that for values that are doubled. */
-static void unpack_mxfp4(const uint8_t *from, struct spw_block *out)
+static void unpack_mxfp4(const uint8_t *from, struct spw_quantized_block *out)
 {
     one_scale(ldexpf(1.0f, from[0] - 128), out);
     for (int i = 0; i < SMALL; i++)
@@ -108,7 +108,7 @@ static void unpack_mxfp4(const uint8_t *from, struct spw_block *out)
 
 /* The scale of numbers [32 j, 32 j + 32), and what is subtracted from them: six bits each, in
  * s[12]. */
-static void read_six_bits(const uint8_t *s, struct spw_block *out)
+static void read_six_bits(const uint8_t *s, struct spw_quantized_block *out)
 {
     for (int j = 0; j < 8; j++) {
         int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4;
@@ -120,7 +120,7 @@ static void read_six_bits(const uint8_t *s, struct spw_block *out)
 
 /* d | m | s[12] | q[128]: each 32 bytes have 32 numbers in their low halves and the following 32
  * in their high halves. */
-static void unpack_q4_k(const uint8_t *from, struct spw_block *out)
+static void unpack_q4_k(const uint8_t *from, struct spw_quantized_block *out)
 {
     out->d = read_f16(from);
     out->m = -read_f16(from + 2);
@@ -132,7 +132,7 @@ static void unpack_q4_k(const uint8_t *from, struct spw_block *out)
 }
 
 /* d | m | s[12] | h[32] | q[128]: as q4_k; bit j of h[l] is the fifth bit of number 32 j + l. */
-static void unpack_q5_k(const uint8_t *from, struct spw_block *out)
+static void unpack_q5_k(const uint8_t *from, struct spw_quantized_block *out)
 {
     out->d = read_f16(from);
     out->m = -read_f16(from + 2);
@@ -151,7 +151,7 @@ static int two_bits(const uint8_t *q, int i)
 }
 
 /* low[128] | high[64] | s[16] | d: each 64 bytes of low have 128 numbers. */
-static void unpack_q6_k(const uint8_t *from, struct spw_block *out)
+static void unpack_q6_k(const uint8_t *from, struct spw_quantized_block *out)
 {
     out->d = read_f16(from + 208);
     out->m = -0.0f;
@@ -165,7 +165,7 @@ static void unpack_q6_k(const uint8_t *from, struct spw_block *out)
 }
 
 /* s[16] | q[64] | d | m: a byte of s has a scale and what is subtracted. */
-static void unpack_q2_k(const uint8_t *from, struct spw_block *out)
+static void unpack_q2_k(const uint8_t *from, struct spw_quantized_block *out)
 {
     out->d = read_f16(from + 80);
     out->m = -read_f16(from + 82);
@@ -178,7 +178,7 @@ static void unpack_q2_k(const uint8_t *from, struct spw_block *out)
 }
 
 /* h[32] | q[64] | s[12] | d: bit j of h[l] is the third bit of number 32 j + l. */
-static void unpack_q3_k(const uint8_t *from, struct spw_block *out)
+static void unpack_q3_k(const uint8_t *from, struct spw_quantized_block *out)
 {
     const uint8_t *s = from + 96;
     out->d = read_f16(from + 108);
@@ -195,7 +195,7 @@ static void unpack_q3_k(const uint8_t *from, struct spw_block *out)
 }
 
 /* d | h[2] | s[4] | q[128]: a scale for 32 numbers, four bits in s and two in h. */
-static void unpack_iq4_xs(const uint8_t *from, struct spw_block *out)
+static void unpack_iq4_xs(const uint8_t *from, struct spw_quantized_block *out)
 {
     const int high = from[2] | from[3] << 8;
     out->d = read_f16(from);
@@ -211,7 +211,7 @@ static void unpack_iq4_xs(const uint8_t *from, struct spw_block *out)
 
 /* ---- any type ---- */
 
-static void (*const unpack[])(const uint8_t *from, struct spw_block *out) = {
+static void (*const unpack[])(const uint8_t *from, struct spw_quantized_block *out) = {
     [SPW_DTYPE_Q8_0] = unpack_q8_0,     [SPW_DTYPE_Q4_0] = unpack_q4_0,
     [SPW_DTYPE_Q4_1] = unpack_q4_1,     [SPW_DTYPE_Q5_0] = unpack_q5_0,
     [SPW_DTYPE_Q5_1] = unpack_q5_1,     [SPW_DTYPE_Q2_K] = unpack_q2_k,
@@ -221,7 +221,7 @@ static void (*const unpack[])(const uint8_t *from, struct spw_block *out) = {
     [SPW_DTYPE_MXFP4] = unpack_mxfp4,
 };
 
-void spw_block_unpack(enum spw_dtype t, const void *from, struct spw_block *out)
+void spw_block_unpack(enum spw_dtype t, const void *from, struct spw_quantized_block *out)
 {
     unpack[t](from, out);
 }

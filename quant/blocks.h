@@ -17,7 +17,7 @@ enum {
     SPW_BLOCK_PARTS = SPW_BLOCK_ELEMENTS / SPW_BLOCK_PART,
 };
 
-struct spw_block {
+struct spw_quantized_block {
     float d, m;
     int8_t scales[SPW_BLOCK_PARTS], minima[SPW_BLOCK_PARTS];
     int8_t codes[SPW_BLOCK_ELEMENTS];
@@ -25,6 +25,6 @@ struct spw_block {
 
 /* Unpacks one block of a quantized type. `from` may have any address. Members behind the type's
  * `elements` keep their values. */
-void spw_block_unpack(enum spw_dtype t, const void *from, struct spw_block *out);
+void spw_block_unpack(enum spw_dtype t, const void *from, struct spw_quantized_block *out);
 
 #endif

@@ -23,8 +23,8 @@ void spw_codes_encode(const float *x, size_t n, struct spw_codes *out)
 }
 
 /* t after one block, whose first number is number `first` of the group. */
-static float add_block(const struct spw_block *w, size_t elements, const struct spw_codes *x,
-                       size_t first, float t)
+static float add_block(const struct spw_quantized_block *w, size_t elements,
+                       const struct spw_codes *x, size_t first, float t)
 {
     int32_t sum = 0, minima = 0;
     for (size_t i = 0; i < elements; i++) {
@@ -39,7 +39,7 @@ static float add_block(const struct spw_block *w, size_t elements, const struct 
 static float group_dot(enum spw_dtype t, const uint8_t *blocks, const struct spw_codes *x, size_t n)
 {
     const struct spw_type type = spw_type_of(t);
-    struct spw_block w;
+    struct spw_quantized_block w;
     float sum = 0;
     for (size_t i = 0; i < n; i += type.elements, blocks += type.bytes) {
         spw_block_unpack(t, blocks, &w);

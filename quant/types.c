@@ -26,7 +26,7 @@ static uint16_t read_u16(const uint8_t *at)
 static void read_blocks(enum spw_dtype t, const uint8_t *from, size_t n, float *out)
 {
     const struct spw_type type = spw_type_of(t);
-    struct spw_block b;
+    struct spw_quantized_block b;
     for (; n; n -= type.elements, from += type.bytes, out += type.elements) {
         spw_block_unpack(t, from, &b);
         for (size_t i = 0; i < type.elements; i++) {

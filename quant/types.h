@@ -26,19 +26,19 @@ extern "C" {
     ROW(F64, "f64", 1, 8, 8, false)                                                                \
     ROW(F8_E4M3, "f8_e4m3", 1, 1, 1, false)                                                        \
     ROW(F8_E5M2, "f8_e5m2", 1, 1, 1, false)                                                        \
-    ROW(Q8_0, "q8_0", 32, 34, 2, false)                                                            \
-    ROW(Q4_0, "q4_0", 32, 18, 2, false)                                                            \
-    ROW(Q4_1, "q4_1", 32, 20, 4, false)                                                            \
-    ROW(Q5_0, "q5_0", 32, 22, 2, false)                                                            \
-    ROW(Q5_1, "q5_1", 32, 24, 8, false)                                                            \
-    ROW(Q2_K, "q2_k", 256, 84, 4, false)                                                           \
-    ROW(Q3_K, "q3_k", 256, 110, 2, false)                                                          \
-    ROW(Q4_K, "q4_k", 256, 144, 16, false)                                                         \
-    ROW(Q5_K, "q5_k", 256, 176, 16, false)                                                         \
-    ROW(Q6_K, "q6_k", 256, 210, 2, false)                                                          \
-    ROW(IQ4_NL, "iq4_nl", 32, 18, 2, false)                                                        \
-    ROW(IQ4_XS, "iq4_xs", 256, 136, 8, false)                                                      \
-    ROW(MXFP4, "mxfp4", 32, 17, 1, false)
+    ROW(Q8_0, "q8_0", 32, 34, 2, true)                                                             \
+    ROW(Q4_0, "q4_0", 32, 18, 2, true)                                                             \
+    ROW(Q4_1, "q4_1", 32, 20, 4, true)                                                             \
+    ROW(Q5_0, "q5_0", 32, 22, 2, true)                                                             \
+    ROW(Q5_1, "q5_1", 32, 24, 8, true)                                                             \
+    ROW(Q2_K, "q2_k", 256, 84, 4, true)                                                            \
+    ROW(Q3_K, "q3_k", 256, 110, 2, true)                                                           \
+    ROW(Q4_K, "q4_k", 256, 144, 16, true)                                                          \
+    ROW(Q5_K, "q5_k", 256, 176, 16, true)                                                          \
+    ROW(Q6_K, "q6_k", 256, 210, 2, true)                                                           \
+    ROW(IQ4_NL, "iq4_nl", 32, 18, 2, true)                                                         \
+    ROW(IQ4_XS, "iq4_xs", 256, 136, 8, true)                                                       \
+    ROW(MXFP4, "mxfp4", 32, 17, 1, true)
 
 struct spw_type {
     const char *name; /* in options and reports */

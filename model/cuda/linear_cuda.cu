@@ -774,6 +774,23 @@ int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s)
     return launch(a, NULL, s);
 }
 
+/* Matrices of two types: one product after the other, into the scratch, and then their outputs. */
+static int launch_apart(const struct spw_gated_linear_args *a, struct spw_linear_args *product,
+                        spw_stream s)
+{
+    uint8_t *up = (uint8_t *)a->scratch + spw_row_bytes(a->dtype, a->n);
+    product->y = a->scratch;
+    product->y_stride = 2 * a->n;
+    SPW_TRY(launch(product, NULL, s));
+    product->has_codes |= spw_type_is_quantized(a->gate_dtype);
+    product->w = a->w_up;
+    product->w_dtype = a->up_dtype;
+    product->bias = a->bias ? a->bias + a->n : NULL;
+    product->y = up;
+    SPW_TRY(launch(product, NULL, s));
+    return spw_gated_cuda(a, s);
+}
+
 int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s)
 {
     struct spw_linear_args product = {};
@@ -786,9 +803,11 @@ int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s)
     product.k = a->k;
     product.x_stride = a->x_stride;
     product.x_dtype = product.y_dtype = a->dtype;
-    product.w_dtype = a->w_dtype;
+    product.w_dtype = a->gate_dtype;
     product.codes = a->codes;
     product.has_codes = a->has_codes;
+    if (a->gate_dtype != a->up_dtype)
+        return launch_apart(a, &product, s);
     const struct spw_gate gate = {a->w_up, a->act};
     return launch(&product, &gate, s);
 }

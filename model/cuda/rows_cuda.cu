@@ -2,12 +2,14 @@
  *
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
  *   softcap  [n], in place                         8 elements a thread
+ *   gated    [rows][2n] -> [rows][n]               8 outputs a thread
  *
  * Each byte crosses the memory bus once a call: the second read of a row by norm hits L1. All
  * kernels work on chunks of 8 elements (model/cuda/rows_cuda.cuh). In every call the same thread of
  * a row or block takes the same chunk, so the sum of a norm is one tree that depends on cols
  * alone. */
-#include "model/cuda/rows_cuda.cuh"
+#include "model/cuda/gated_cuda.cuh"
+#include "model/cuda/linear_cuda.h"
 
 enum {
     LANES = 32,
@@ -154,5 +156,38 @@ int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s)
     if (!a->n)
         return 0;
     SPW_LAUNCH(k_softcap, blocks_of(spw_div_up(a->n, CHUNK)), THREADS, 0, s, *a);
+    return spw_cuda_launched();
+}
+
+/* ---- gated ---- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) k_gated(const struct spw_gated_linear_args a)
+{
+    spw_grid_wait();
+    spw_grid_next();
+    const size_t chunks = (a.n + CHUNK - 1) / CHUNK, stride = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.m * chunks; i += stride) {
+        const size_t row = i / chunks, col = i % chunks * CHUNK;
+        const T *from = (const T *)a.scratch + row * 2 * a.n + col;
+        float gate[CHUNK], up[CHUNK];
+        load_chunk(from, a.n - col, gate);
+        load_chunk(from + a.n, a.n - col, up);
+#pragma unroll
+        for (int j = 0; j < CHUNK; j++)
+            gate[j] = gated<T>(gate[j], up[j], a.act);
+        store_chunk((T *)a.y + row * a.n + col, a.n - col, gate);
+    }
+}
+
+int spw_gated_cuda(const struct spw_gated_linear_args *a, spw_stream s)
+{
+    const unsigned grid = blocks_of(a->m * spw_div_up(a->n, CHUNK));
+    if (!grid)
+        return 0;
+    if (a->dtype == SPW_DTYPE_F32)
+        SPW_LAUNCH(k_gated<float>, grid, THREADS, 0, s, *a);
+    else
+        SPW_LAUNCH(k_gated<uint16_t>, grid, THREADS, 0, s, *a);
     return spw_cuda_launched();
 }

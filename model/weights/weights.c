@@ -28,7 +28,17 @@ static const struct {
     [SPW_MATRIX_DOWN] = {"mlp.down_proj.weight", false},
 };
 
-static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
+/* The type that products take. Quantized weights stay as they are stored. Computing in bf16 needs
+ * plain weights in bf16. */
+static enum spw_dtype product_type(const struct spw_tensor *t, enum spw_dtype compute)
+{
+    if (compute == SPW_DTYPE_BF16 && !spw_type_is_quantized(t->dtype))
+        return SPW_DTYPE_BF16;
+    return spw_type_of(t->dtype).multiplies ? t->dtype : SPW_DTYPE_F32;
+}
+
+static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                      enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
     const uint64_t q = (uint64_t)c->n_heads * c->head_dim;
@@ -47,35 +57,22 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
         *m = (struct spw_matrix){
             .role = (enum spw_matrix_role)r, .layer = layer, .n = shapes[r][0], .k = shapes[r][1]};
         SPW_TRY(spw_find_in_layer(f, layer, roles[r].name, m->n, m->k, &m->tensor));
+        m->type = product_type(m->tensor, compute);
         SPW_TRY(spw_find_scale(f, c, m->tensor, &m->scale));
     }
     return 0;
 }
 
-/* Chooses one type for all matrices. Computing in bf16 needs bf16 weights. Computing in f32 takes
- * the type of the file if all matrices have the same one. */
-static enum spw_dtype choose_type(const struct spw_weights *w, const struct spw_tensor *head,
-                                  enum spw_dtype compute)
-{
-    if (compute == SPW_DTYPE_BF16)
-        return SPW_DTYPE_BF16;
-    for (uint32_t i = 0; i < w->n_matrices; i++)
-        if (w->matrices[i].tensor->dtype != head->dtype)
-            return SPW_DTYPE_F32;
-    return spw_type_of(head->dtype).multiplies ? head->dtype : SPW_DTYPE_F32;
-}
-
 /* ---- blocks ---- */
 
-/* One block for the matrices of a layer, in the type that all products take. */
-static void lay_out_layer(struct spw_weights *w, uint32_t layer, enum spw_dtype type)
+/* One block for the matrices of a layer. */
+static void lay_out_layer(struct spw_weights *w, uint32_t layer)
 {
     struct spw_weight_block *b = &w->blocks[w->n_blocks++];
     *b = (struct spw_weight_block){
         .layer = layer, .first = layer * SPW_LAYER_MATRICES, .n = SPW_LAYER_MATRICES};
     for (uint32_t i = b->first; i < b->first + b->n; i++) {
         struct spw_matrix *m = &w->matrices[i];
-        m->type = type;
         bool joined = roles[m->role].joined && m->type == m[-1].type;
         m->offset = joined ? b->bytes : spw_align_up(b->bytes, PACKED_ALIGN);
         b->bytes = m->offset + packed_bytes(m);
@@ -150,7 +147,7 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_matrix *head)
         return -ENOMEM;
     for (uint32_t l = 0; l < n_layers; l++) {
         w->layer_blocks[l] = w->n_blocks;
-        lay_out_layer(w, l, head->type);
+        lay_out_layer(w, l);
     }
     w->layer_blocks[n_layers] = w->n_blocks;
     w->head_rows = head_rows(w, head);
@@ -178,11 +175,11 @@ static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum
     w->embedding.role = SPW_MATRIX_EMBEDDING;
     SPW_TRY(reserve(w, (uint64_t)c->n_layers * SPW_LAYER_MATRICES, c->n_layers));
     for (uint32_t l = 0; l < c->n_layers; l++)
-        SPW_TRY(find_layer(w, f, l));
+        SPW_TRY(find_layer(w, f, l, compute));
     SPW_TRY(spw_find_ends(f, c, &w->embedding.tensor, &head.tensor));
     SPW_TRY(spw_find_scale(f, c, head.tensor, &head.scale));
     w->embedding.type = w->embedding.tensor->dtype;
-    head.type = choose_type(w, head.tensor, compute);
+    head.type = product_type(head.tensor, compute);
     return lay_out_blocks(w, &head);
 }
 

@@ -29,14 +29,20 @@ static int launch_norm(const struct spw_norm_args *a, spw_stream s)
 
 static int launch_linear(const struct spw_linear_args *a, spw_stream s)
 {
-    return launch(s, kernels(s)->linear, a, sizeof *a);
+    if (a->x_dtype != SPW_DTYPE_BF16 || !spw_type_is_quantized(a->w_dtype))
+        return launch(s, kernels(s)->linear, a, sizeof *a);
+    if (!a->has_codes)
+        SPW_TRY(launch(s, kernels(s)->encode, a, sizeof *a));
+    return launch(s, kernels(s)->linear_codes, a, sizeof *a);
 }
 
-/* One product if up follows gate in memory. The bits of an output do not depend on this. */
+/* One product if up follows gate in memory and has its type. The bits of an output do not depend on
+ * this. */
 static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
 {
-    const size_t matrix_bytes = a->n * spw_row_bytes(a->w_dtype, a->k);
-    const bool joined = (const uint8_t *)a->w_gate + matrix_bytes == a->w_up;
+    const size_t gate_bytes = a->n * spw_row_bytes(a->gate_dtype, a->k);
+    const bool joined =
+        a->gate_dtype == a->up_dtype && (const uint8_t *)a->w_gate + gate_bytes == a->w_up;
     struct spw_linear_args product = {.x = a->x,
                                       .w = a->w_gate,
                                       .bias = a->bias,
@@ -47,12 +53,16 @@ static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream
                                       .x_stride = a->x_stride,
                                       .y_stride = 2 * a->n,
                                       .x_dtype = a->dtype,
-                                      .w_dtype = a->w_dtype,
+                                      .w_dtype = a->gate_dtype,
                                       .y_dtype = a->dtype,
-                                      .workspace = a->workspace};
+                                      .workspace = a->workspace,
+                                      .codes = a->codes,
+                                      .has_codes = a->has_codes};
     SPW_TRY(launch_linear(&product, s));
     if (!joined) {
+        product.has_codes |= spw_type_is_quantized(a->gate_dtype);
         product.w = a->w_up;
+        product.w_dtype = a->up_dtype;
         product.bias = a->bias ? a->bias + a->n : NULL;
         product.y = (uint8_t *)a->scratch + spw_row_bytes(a->dtype, a->n);
         SPW_TRY(launch_linear(&product, s));

@@ -12,16 +12,20 @@
 
 /* ---- the model folder ---- */
 
-/* AUTO is bf16 for a model whose matrices are stored in bf16 (the first matrix decides), else
- * f32. */
+/* AUTO is bf16 for a model whose first matrix is stored in bf16 or that has a quantized matrix,
+ * else f32. */
 enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct spw_options *o)
 {
-    for (size_t i = 0; !o->compute && i < spw_tensors_count(weights); i++) {
+    enum spw_dtype first = SPW_DTYPE_AUTO;
+    bool is_quantized = false;
+    for (size_t i = 0; i < spw_tensors_count(weights); i++) {
         const struct spw_tensor *t = spw_tensors_at(weights, i);
-        if (t->n_dims == 2)
-            return t->dtype == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+        first = !first && t->n_dims == 2 ? t->dtype : first;
+        is_quantized |= spw_type_is_quantized(t->dtype);
     }
-    return o->compute ? o->compute : SPW_DTYPE_F32;
+    if (o->compute)
+        return o->compute;
+    return first == SPW_DTYPE_BF16 || is_quantized ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
 }
 
 int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,

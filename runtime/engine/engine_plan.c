@@ -3,6 +3,7 @@
 #include "runtime/engine/engine.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/engine/memory.h"
+#include "quant/codes.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -161,6 +162,23 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
     return rows >= MOST ? MOST : rows <= LEAST ? LEAST : spw_align_up((uint64_t)rows, LEAST);
 }
 
+/* The room that the products of this model need. */
+static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
+{
+    const struct spw_weights *w = e->model.weights;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < w->n_matrices; i++) {
+        const struct spw_matrix *m = &w->matrices[i];
+        bytes = spw_max_u64(bytes, e->backend.linear_workspace(m->k, in->compute, m->type));
+        if (in->compute == SPW_DTYPE_BF16 && spw_type_is_quantized(m->type))
+            in->codes_row_bytes =
+                spw_max_u64(in->codes_row_bytes, spw_codes_groups(m->k) * sizeof(struct spw_codes));
+        if (m->role == SPW_MATRIX_UP && m->type != m[SPW_MATRIX_GATE - SPW_MATRIX_UP].type)
+            in->gated_scratch = true;
+    }
+    in->workspace_bytes = e->lane.ops->workers(e->lane.device) * spw_align_up(bytes, 64);
+}
+
 int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
                           const struct spw_options *o, struct spw_error *err)
 {
@@ -168,8 +186,6 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
     const struct spw_model_config *c = &m->config;
     const struct spw_backend *b = &e->backend;
     SPW_TRY(check_options(m, b, o, err));
-    uint64_t most_k =
-        spw_max_u64((uint64_t)c->n_heads * c->head_dim, spw_max_u64(c->hidden, c->intermediate));
     *in = (struct spw_plan_input){
         .weights = m->weights,
         .compute = m->compute,
@@ -187,8 +203,6 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .prefetch_splits = o->prefetch_splits,
         .transfer_cost_bytes = b->transfer_cost_bytes,
         .reads_per_link_byte = b->reads_per_link_byte,
-        .workspace_bytes = e->lane.ops->workers(e->lane.device) *
-                           spw_align_up(b->linear_workspace(most_k, m->compute, m->compute), 64),
         .attention_tiles = b->ops->attention_tiles,
         .gated_scratch = b->ops->gated_scratch,
         .reads_host_memory = b->reads_host_memory,
@@ -197,6 +211,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .rolls_back = o->rolls_back,
         .has_snapshots = o->saves || o->prefix_cache_dir,
     };
+    size_products(in, e);
     SPW_TRY(set_budgets(in, e, o, err));
     in->snapshot_rows = snapshot_rows(in, o);
     return set_disk_budget(in, e, o, err);

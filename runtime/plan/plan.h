@@ -31,7 +31,8 @@ struct spw_plan_input {
     bool kv_stays;                /* all KV must stay on the device */
     uint64_t workspace_bytes;     /* for products, all workers together */
     uint32_t attention_tiles;     /* the most tiles of one attention call */
-    bool gated_scratch;           /* see spw_ops */
+    uint64_t codes_row_bytes;     /* of a row of spw_linear_args.codes; 0: no product needs codes */
+    bool gated_scratch;           /* gated products need their scratch */
     uint64_t transfer_cost_bytes; /* see spw_backend */
     uint32_t reads_per_link_byte; /* see spw_backend; 0: no transfer is hidden beside weights */
     bool reads_host_memory;       /* see spw_backend */
@@ -41,7 +42,7 @@ struct spw_plan_input {
 };
 
 /*   device arena                              host arena
- *   | small | workspace | hidden | x |        | hidden | staging | logits rows |
+ *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | packed copies |
  *     gated | split states | rows | logits |      | weight bounce slots |
  *   | flags | copied blocks | weight slots |    | KV frames | bounce slots |
@@ -55,7 +56,8 @@ struct spw_plan_input {
  * room for the rows of a step that runs beside one that was set aside.
  */
 struct spw_plan_device {
-    uint64_t small, workspace, hidden, hidden_beside, x, qkv, attention, state, gate_up, gated;
+    uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
+    uint64_t gate_up, gated;
     uint64_t split_states, rows, logits, flags, weights, weight_slots, kv_frames, exact_frames,
         kv_slots, end;
 };

@@ -81,6 +81,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->hidden = take(&end, hidden_rows * p->hidden_row_bytes);
     d->hidden_beside = take(&end, p->rows_beside * p->hidden_row_bytes);
     d->x = take(&end, m * p->hidden_row_bytes);
+    d->codes = take(&end, spw_max_u64(m, p->logits_rows) * in->codes_row_bytes);
     uint64_t other = end; /* attention is over before the mlp begins */
     d->qkv = take(&end, m * spw_row_bytes(in->compute, q + 2 * kv));
     d->attention = take(&end, m * spw_row_bytes(in->compute, q));

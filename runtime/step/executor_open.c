@@ -14,7 +14,8 @@ static void borrow_buffers(struct spw_executor *x)
               .attention = device + d->attention,
               .gate_up = device + d->gate_up,
               .gated = device + d->gated,
-              .workspace = device + d->workspace},
+              .workspace = device + d->workspace,
+              .codes = device + d->codes},
         .dtype = x->plan->info.compute,
         .stream = x->lane->compute,
     };

@@ -248,7 +248,8 @@ static void check_gated(enum spw_dtype x_dtype, enum spw_dtype t, size_t m, size
                                       .k = a->k,
                                       .x_stride = a->x_stride,
                                       .dtype = x_dtype,
-                                      .w_dtype = t,
+                                      .gate_dtype = t,
+                                      .up_dtype = t,
                                       .act = SPW_ACT_RELU,
                                       .codes = codes};
     const int rc = spw_gated_linear_cuda(&g, NULL);

@@ -337,7 +337,8 @@ static void *gated_rows(const struct problem *p, enum spw_activation act, size_t
                                       .k = p->a.k,
                                       .x_stride = p->a.x_stride,
                                       .dtype = p->a.x_dtype,
-                                      .w_dtype = p->a.w_dtype,
+                                      .gate_dtype = p->a.w_dtype,
+                                      .up_dtype = p->a.w_dtype,
                                       .act = act};
     int rc = spw_gated_linear_cuda(&a, NULL);
     CHECK_MSG(rc == 0, "m %zu n %zu k %zu: %d", a.m, a.n, a.k, rc);
@@ -482,7 +483,7 @@ static void check_arguments(void)
     CHECK(spw_gated_linear_cuda(&gated, NULL) == 0);
     gated.m = 1;
     CHECK(spw_gated_linear_cuda(&gated, NULL) == -EINVAL);
-    gated.dtype = gated.w_dtype = SPW_DTYPE_F32;
+    gated.dtype = gated.gate_dtype = gated.up_dtype = SPW_DTYPE_F32;
     gated.x_stride = 3;
     CHECK(spw_gated_linear_cuda(&gated, NULL) == -EINVAL);
 }

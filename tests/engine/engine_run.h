@@ -4,17 +4,24 @@
 
 #include "runtime/engine/engine.h"
 #include "tests/engine/model_run.h"
+#include "tests/engine/gguf_folder.h"
 #include "tests/engine/tiny_model.h"
 #ifdef SPW_SIMT_EMULATOR
 #include "tests/cuda/simt_control.h"
 #endif
 
-/* A folder of this process alone, with the model in it. */
+/* A folder of this process alone, with the model in it. `dir`: the folder, or its GGUF file. */
 static inline void run_folder(char dir[128], const struct tiny_model *m, const char *test)
 {
     snprintf(dir, 128, "/tmp/spw_%s_%d_%s%llu", test, (int)getpid(), m->family,
              (unsigned long long)m->seed);
     tiny_model_write(m, dir);
+    if (m->stored == TINY_QUANTIZED) {
+        char file[128];
+        snprintf(file, sizeof file, "%.110s" TINY_GGUF, dir);
+        gguf_from_folder(dir, file, &(struct gguf_way){.seed = m->seed | 1});
+        snprintf(dir, 128, "%.127s", file);
+    }
 }
 
 static inline void run_ids(int32_t *ids, size_t n, uint32_t vocab, uint64_t seed)

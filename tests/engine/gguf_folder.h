@@ -7,12 +7,16 @@
 #include "model/source/gguf_write.h"
 #include "tests/engine/model_run.h"
 #include "tests/source_config.h"
+#include "tests/engine/gguf_blocks.h"
 #include "base/numbers.h"
 
 struct gguf_way {
     enum spw_dtype matrices; /* their stored type; AUTO: that of the folder */
     bool rounded;            /* matrices are stored in F32, after rounding to `matrices` */
-    uint32_t n_files;        /* 0 and 1: one */
+    /* Not 0: matrices get random blocks, of the quantized type `matrices`, or each of a drawn one.
+     */
+    uint64_t seed;
+    uint32_t n_files; /* 0 and 1: one */
     void (*more_keys)(struct spw_gguf_writer *w, void *context);
     void *context;
 };
@@ -145,11 +149,30 @@ static inline bool gguf_is_matrix(const struct spw_tensor *t)
     return t->n_dims == 2;
 }
 
+/* A number for each tensor and each seed. */
+static inline uint64_t gguf_seed(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    uint64_t seed = f->way->seed;
+    for (const char *at = t->name; *at; at++)
+        seed = seed * 31 + (uint8_t)*at;
+    return seed;
+}
+
+/* The type that a matrix has, or is rounded to. */
+static inline enum spw_dtype gguf_matrix_type(const struct gguf_folder *f,
+                                              const struct spw_tensor *t)
+{
+    uint64_t seed = gguf_seed(f, t);
+    if (f->way->matrices)
+        return f->way->matrices;
+    return f->way->seed ? gguf_draw_type(t->shape[1], &seed) : t->dtype;
+}
+
 static inline enum spw_dtype gguf_type(const struct gguf_folder *f, const struct spw_tensor *t)
 {
     if (!gguf_is_matrix(t) || f->way->rounded)
         return SPW_DTYPE_F32;
-    return f->way->matrices ? f->way->matrices : t->dtype;
+    return gguf_matrix_type(f, t);
 }
 
 /* Rows of a q or k matrix (or numbers of its bias) that the llama architecture has in another
@@ -212,11 +235,17 @@ static inline void gguf_write_tensor(const struct gguf_folder *f, const struct s
     float *x = gguf_numbers(f, t, &n);
     enum spw_dtype type = gguf_type(f, t);
     uint8_t *bytes = malloc(n * 4);
-    if (f->way->rounded && gguf_is_matrix(t)) {
-        gguf_encode(x, n, f->way->matrices, bytes);
-        spw_type_read(f->way->matrices, bytes, 0, n, x);
+    if (gguf_is_matrix(t)) {
+        uint64_t seed = gguf_seed(f, t);
+        enum spw_dtype rounded = gguf_matrix_type(f, t);
+        if (f->way->seed)
+            gguf_draw_blocks(bytes, rounded, n, t->shape[1], &seed);
+        else
+            gguf_encode(x, n, rounded, bytes);
+        spw_type_read(rounded, bytes, 0, n, x);
     }
-    gguf_encode(x, n, type, bytes);
+    if (!spw_type_is_quantized(type))
+        gguf_encode(x, n, type, bytes);
     CHECK(fwrite(bytes, 1, spw_row_bytes(type, n), out) == spw_row_bytes(type, n));
     CHECK(!spw_gguf_write_padding(out, spw_row_bytes(type, n)));
     free(bytes);

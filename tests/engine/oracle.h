@@ -20,7 +20,8 @@ struct oracle_run {
 
 /* A model, and what its bits depend on. */
 struct subject {
-    char dir[512];
+    char dir[512];                  /* the model */
+    char folder[512];               /* that it lies in */
     const struct tiny_model *model; /* NULL: the folder is not ours */
     struct spw_options o;
     bool each_length;     /* logits depend on the length of the sequence, too (dynamic rope) */
@@ -39,6 +40,8 @@ static inline void subject_open_at(struct subject *s, const char *dir, size_t n_
 {
     *s = (struct subject){.n_tokens = n_tokens, .o = *o};
     snprintf(s->dir, sizeof s->dir, "%s", dir);
+    const char *file = strstr(dir, TINY_GGUF);
+    snprintf(s->folder, sizeof s->folder, "%.*s", file ? (int)(file - dir) : 400, dir);
     s->o.backend = TEST_BACKEND;
     s->o.context = n_tokens;
     s->o.threads = 2;
@@ -215,7 +218,8 @@ static inline void draw_budgets(struct spw_options *o, const struct spw_backend 
 
 /* Any sizes of a family; what the family adds of its own is drawn, too. `more` [300] is the
  * model's. At least `vocab` tokens. */
-static inline struct tiny_model draw_model(char more[300], uint32_t vocab, uint64_t *seed)
+static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool quantized,
+                                           uint64_t *seed)
 {
     static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"};
     uint64_t family = check_random(seed) % 5;
@@ -234,11 +238,19 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, uint6
                            .qk_norm = family >= 3,
                            .sandwich = family == 4,
                            .untied = family != 4 && check_random(seed) % 2,
-                           .bf16 = check_random(seed) % 2,
+                           .stored = check_random(seed) % 2 ? TINY_BF16 : TINY_F32,
                            .seed = check_random(seed)};
     uint32_t window = (uint32_t)check_range(seed, 50, 400);
     bool slides = check_random(seed) % 2;
     *more = 0;
+    if (quantized) {
+        m.stored = TINY_QUANTIZED;
+        bool large = check_random(seed) % 3 == 0; /* rows that types with blocks of 256 fit */
+        m.hidden = large ? 256 : 32 * (uint32_t)check_range(seed, 1, 3);
+        m.intermediate = large ? 256 : 32 * (uint32_t)check_range(seed, 1, 4);
+        m.head_dim = 32;
+        slides = false; /* GGUF has no key for these windows */
+    }
     if (family == 1)
         snprintf(more, 300, slides ? ",\"sliding_window\":%u" : ",\"sliding_window\":null", window);
     if ((family == 2 || family == 3) && slides)

@@ -53,7 +53,7 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
     if (w->aim) /* little that old tiles could lie in instead */
         o->prefetch_slots = 2, o->prefetch_splits = 1, o->prefill_chunk &= ~63u;
     if (w->aim ? w->aim == FROM_DISK : draw_one(w, 2) || able)
-        o->disk_dir = w->s->dir;
+        o->disk_dir = w->s->folder;
     if (able || (draw_one(w, 2) && (!w->aim || draw_one(w, 2)))) {
         o->prefix_cache_dir = w->cache;
         o->prefix_cache_bytes =
@@ -160,7 +160,8 @@ static void open_subjects(struct subject *subjects)
     }
 }
 
-/* Two of any sizes; and the bundled one, or the shared one where it is here. */
+/* Two of any sizes, one of them with quantized weights; and the bundled one, or the shared one
+ * where it is here. */
 static void open_others(struct subject *subjects, uint64_t *seed)
 {
     static char more[2][300];
@@ -170,7 +171,7 @@ static void open_others(struct subject *subjects, uint64_t *seed)
     for (uint64_t i = 0; i < 2; i++) {
         struct spw_options o = {0};
         draw_kv(&o, i ? check_random(seed) % KV_KINDS : 1 + check_random(seed) % 4, seed);
-        models[i] = draw_model(more[i], 67, seed);
+        models[i] = draw_model(more[i], 67, i == 1, seed);
         subject_open(&subjects[RANDOM + i], &models[i], "engine_random", RANDOM_TOKENS, &o);
     }
     struct spw_options o = {0};

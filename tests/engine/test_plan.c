@@ -116,6 +116,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->workspace, in->workspace_bytes},
         {d->hidden, rows * p->hidden_row_bytes},
         {d->x, m * c->hidden * e},
+        {d->codes, (m > p->logits_rows ? m : p->logits_rows) * in->codes_row_bytes},
         {d->qkv, m * (q + 2 * kv) * e},
         {d->attention, m * q * e},
         {d->state, m * state},
@@ -130,6 +131,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->kv_slots, kv_slots},
     };
     struct region mlp[] = {{d->x, m * c->hidden * e},
+                           {d->codes, m * in->codes_row_bytes},
                            {d->gate_up, in->gated_scratch ? m * 2 * c->intermediate * e : 0},
                            {d->gated, m * c->intermediate * e},
                            {d->rows, 0}};
@@ -594,6 +596,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .rolls_back = check_random(seed) % 2,
         .workspace_bytes = check_range(seed, 0, 1 << 18),
         .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),
+        .codes_row_bytes = check_random(seed) % 2 ? 320 * check_range(seed, 1, 40) : 0,
         .gated_scratch = check_random(seed) % 2,
         .reads_host_memory = check_random(seed) % 2};
     if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {

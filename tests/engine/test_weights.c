@@ -120,7 +120,7 @@ static void check_ranges(struct spw_model *m, uint32_t u, bool maps)
 static void check_block(struct spw_model *m, const struct tiny_model *tiny, uint32_t u)
 {
     const struct spw_weights *w = m->weights;
-    bool as_stored = tiny->bf16 == (w->matrices[0].type == SPW_DTYPE_BF16);
+    bool as_stored = (tiny->stored == TINY_BF16) == (w->matrices[0].type == SPW_DTYPE_BF16);
     bool maps = as_stored && tiny->seed % 3; /* else at odd addresses: see tiny_model.h */
     uint8_t *packed = malloc(w->blocks[u].bytes);
     CHECK(w->blocks[u].as_stored == as_stored);

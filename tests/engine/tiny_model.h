@@ -11,14 +11,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* The type of weights. TINY_QUANTIZED: run_folder writes a GGUF file, too, whose matrices have
+ * drawn quantized types. */
+enum tiny_stored { TINY_F32 = false, TINY_BF16 = true, TINY_QUANTIZED };
+
 struct tiny_model {
     const char *family; /* model_type */
     uint32_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, positions;
     const char *more; /* more keys of config.json, each with a comma in front */
     bool bias, qk_norm, sandwich, untied;
-    bool bf16;
+    enum tiny_stored stored;
     uint64_t seed;
 };
+
+#define TINY_GGUF "/model.gguf"
 
 struct tiny_writer {
     FILE *header, *data;
@@ -103,8 +109,8 @@ static inline void tiny_config(const struct tiny_model *m, const char *dir)
             "\"head_dim\":%u,\"vocab_size\":%u,\"max_position_embeddings\":%u,"
             "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":%s,\"torch_dtype\":\"%s\"%s}",
             m->family, m->hidden, m->intermediate, m->layers, m->heads, m->kv_heads, m->head_dim,
-            m->vocab, m->positions, m->untied ? "false" : "true", m->bf16 ? "bfloat16" : "float32",
-            m->more ? m->more : "");
+            m->vocab, m->positions, m->untied ? "false" : "true",
+            m->stored == TINY_BF16 ? "bfloat16" : "float32", m->more ? m->more : "");
     fclose(f);
 }
 
@@ -125,7 +131,7 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
 {
     char path[600], *header = NULL, *data = NULL;
     size_t header_bytes = 0, data_bytes = 0;
-    struct tiny_writer w = {.seed = m->seed, .bf16 = m->bf16, .first = true};
+    struct tiny_writer w = {.seed = m->seed, .bf16 = m->stored == TINY_BF16, .first = true};
     mkdir(dir, 0700);
     tiny_config(m, dir);
     w.header = open_memstream(&header, &header_bytes);
@@ -147,14 +153,17 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     free(data);
 }
 
+/* The folder, or the GGUF file in it. */
 static inline void tiny_model_remove(const char *dir)
 {
+    static const char *const files[] = {"/config.json", "/model.safetensors", TINY_GGUF, ""};
+    const char *file = strstr(dir, TINY_GGUF);
+    const int n = file ? (int)(file - dir) : (int)strlen(dir);
     char path[600];
-    snprintf(path, sizeof path, "%.500s/config.json", dir);
-    unlink(path);
-    snprintf(path, sizeof path, "%.500s/model.safetensors", dir);
-    unlink(path);
-    rmdir(dir);
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%.*s%s", n, dir, files[i]);
+        remove(path);
+    }
 }
 
 /* One of each thing that changes how a cache behaves. */

@@ -379,7 +379,8 @@ static void check_gated(const struct subject *s, struct spw_linear_args both, bo
         .k = both.k,
         .x_stride = both.x_stride,
         .dtype = both.x_dtype,
-        .w_dtype = both.w_dtype,
+        .gate_dtype = both.w_dtype,
+        .up_dtype = both.w_dtype,
         .act = (enum spw_activation)check_range(seed, 0, SPW_ACT_RELU),
         .workspace = p.workspace};
     const struct spw_gated_args second = {
@@ -388,7 +389,7 @@ static void check_gated(const struct subject *s, struct spw_linear_args both, bo
     each_run(spw_cpu_kernels_get(spw_isa_best())->gated, &second, EACH_FORWARD);
     CHECK(b.ops->gated_linear(&a, stream) == 0 && b.device_ops->stream_sync(d, stream) == 0);
     CHECK_MSG(!memcmp(y.data, want.data, y_bytes), "gated: x %d w %d act %d joined %d m %zu n %zu",
-              a.dtype, a.w_dtype, a.act, joined, a.m, n);
+              a.dtype, a.gate_dtype, a.act, joined, a.m, n);
     b.device_ops->stream_close(d, stream);
     b.device_ops->close(d);
     guarded_close(&up), guarded_close(&scratch), guarded_close(&y), guarded_close(&want);
