@@ -44,7 +44,7 @@ full_release='test_cuda_(budgets|disk_faults|faults|interrupt|replan)'
 # of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
 # and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
 full_debug="$full_release|jinja_differential|tokenizer_property|test_(batch|bench|cache|plan|prefix|save)_command"
-full_debug+='|test_(budgets|chat|check_kv|drive)'
+full_debug+='|test_(chat|check_kv|drive|prefix)' # test_engine and test_prefix_store have prefixes
 full_debug+='|test_(gate|interrupt|job_terminal|on_oom|ops_probe|summarize|summarize_kills)|test_cuda_(goldens|gguf|engine)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
 # A new test is in until this list names it. ctest accepts nine pairs of parentheses at most, with the outer
@@ -56,8 +56,8 @@ never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|op
 never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|gguf|goldens|interrupt|replan)'
 never_tsan+='|test_(convert|documents|gguf_config|gguf_header|gguf_tokenizer|instructions|job_terminal|lines|mutated_gguf|progress_text'
 never_tsan+='|record|request|split|summarize_plan|summarize_kills)|openai_records|gguf_models' # the threads of test_summarize
-# test_engine steps sessions too, saves them, and runs the I/O threads. ASan has the faults.
-full_tsan='test_(session|save|set_aside|shared_disk|traffic|power_loss|batch_kills|batch_many|summarize)'
+# test_engine steps sessions too, saves them, and runs the I/O threads. ASan has budgets and faults.
+full_tsan='test_(budgets|disk_faults|session|save|set_aside|shared_disk|traffic|power_loss|batch_kills|batch_many|summarize)'
 
 passed=0 failed=0 skipped=0
 timings=
