@@ -8,6 +8,12 @@
     venv/bin/python tools/train_records.py eval models/records           # accuracy by context length
     venv/bin/python tools/train_records.py check models/records          # against transformers
 
+models/records256 is a wider one, which starts as models/records:
+
+    venv/bin/python tools/train_records.py --wide widen models/records RUN/start.pt
+    venv/bin/python tools/train_records.py --wide train RUN --resume RUN/start.pt --stages STAGES
+    venv/bin/python tools/train_records.py --wide export RUN/last.pt models/records256 --sharpen 1
+
 A tool for the authors: users of spillway need none of these packages. How it learns to reach far:
 * Curriculum: documents of a few hundred tokens first, until the lookup forms, then longer and longer,
   because the distractors whose attention weights add up grow with the length.
@@ -62,7 +68,7 @@ CONFIG = {
 }
 
 # models/records256, for quantized weights: blocks of K types have 256 numbers of a row.
-WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_key_value_heads": 4}
+WIDE = {"hidden_size": 256, "intermediate_size": 512}
 
 # (tokens per document, documents per worker and step, most steps, answers right that end the stage early,
 #  share of the tokens spent on questions, learning rate factor at its begin and at `most steps`)
@@ -467,6 +473,34 @@ def train(args):
         save(number, "stage%d.pt" % number)
 
 
+def widen(args):
+    """A checkpoint of the --wide shape that computes nearly what the model in `folder` does.
+
+    Net2Net (Chen, Goodfellow, Shlens 2015, arXiv 1511.05641) with new channels that nothing reads
+    and nothing writes at first: what reads a new channel is random, what writes it is zero. Only
+    the embedding's new columns are small random numbers.
+    """
+    from safetensors.torch import load_file
+    torch.manual_seed(SEED)
+    model = Model().bfloat16()
+    hidden = CONFIG["hidden_size"]
+    weights = load_file(pathlib.Path(args.folder) / "model.safetensors")
+    with torch.no_grad():
+        model.embed_tokens.weight.mul_(0.4)
+        for name, p in model.named_parameters():
+            old = weights["model." + name]
+            if p.dim() == 2:
+                p[:old.size(0), :old.size(1)] = old
+            elif p.size(0) == hidden:  # a norm; its mean square is over more channels
+                p.fill_((old.size(0) / hidden) ** 0.5)
+                p[:old.size(0)] *= old
+            else:
+                p.copy_(old)
+    state = {"optimizer": Optimizer(model, 0, 0).state(), "step": 0, "n_seen": 0, "stage": -1, "seconds": 0.0}
+    pathlib.Path(args.checkpoint).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, args.checkpoint)
+
+
 # ------------------------------------------------------------------------------ export and test
 def export(args):
     from safetensors.torch import save_file
@@ -585,6 +619,9 @@ def main():
     p.add_argument("--workers", type=int, default=2, help="processes; a step takes the documents of all")
     p.add_argument("--threads", type=int, default=1, help="of each process")
     p.add_argument("--compile", action="store_true", help="torch.compile; needs a C++ compiler")
+    p = commands.add_parser("widen")
+    p.add_argument("folder")
+    p.add_argument("checkpoint")
     p = commands.add_parser("export")
     p.add_argument("checkpoint")
     p.add_argument("folder")
@@ -606,7 +643,7 @@ def main():
     args = parser.parse_args()
     if args.wide:
         CONFIG.update(WIDE)
-    {"tokenizer": lambda a: build_tokenizer(a.folder), "train": train, "export": export,
+    {"tokenizer": lambda a: build_tokenizer(a.folder), "train": train, "widen": widen, "export": export,
      "eval": evaluate, "check": check}[args.command](args)
 
 

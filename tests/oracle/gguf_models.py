@@ -94,7 +94,7 @@ def write_keys(writer, config, architecture, head_dim):
     return kind
 
 
-def convert(folder, path, dtype, dequantized):
+def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
     """dtype: of matrices. dequantized: they are stored in F32 after a round trip through dtype."""
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
@@ -116,7 +116,7 @@ def convert(folder, path, dtype, dequantized):
         its = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32":
             kind_of = gguf.GGMLQuantizationType[dtype]
-            blocks = gguf.quantize(x, kind_of)
+            blocks = quantize(x, kind_of)
             if dequantized:
                 writer.add_tensor(its, gguf.dequantize(blocks, kind_of).astype(np.float32))
             else:
@@ -171,4 +171,5 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

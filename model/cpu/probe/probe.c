@@ -349,13 +349,15 @@ double spw_probe_copy_bandwidth(unsigned threads)
 double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads)
 {
     if (threads == 0 || threads > MAX_THREADS || isa > spw_isa_best() ||
-        (t != SPW_DTYPE_F32 && t != SPW_DTYPE_BF16))
+        (t != SPW_DTYPE_F32 && t != SPW_DTYPE_BF16 && t != SPW_DTYPE_Q8_0))
         return 0;
     struct probe p = {.run = run_flops, .n_threads = threads};
     for (int i = (int)isa; i >= 0 && !p.flops; i--) {
         const struct spw_probe_loops *loops = loops_of((enum spw_isa)i);
         if (loops)
-            p.flops = t == SPW_DTYPE_F32 ? loops->f32 : loops->bf16;
+            p.flops = t == SPW_DTYPE_F32    ? loops->f32
+                      : t == SPW_DTYPE_BF16 ? loops->bf16
+                                            : loops->int8;
     }
     return p.flops ? median_rate(&p) : 0;
 }

@@ -27,8 +27,9 @@ double spw_probe_copy_bandwidth(unsigned threads);
 bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied);
 /* Removes the bytes from all caches, where the instruction set can do that. */
 void spw_probe_evict(const void *memory, size_t bytes);
-/* FLOP per second of the best multiply-add of `isa` on operands of type t (f32 or bf16) that never
- * leave the registers. bf16 where there is no bf16 instruction is the f32 rate: it is widened. */
+/* FLOP per second of the best multiply-add of `isa` on operands of type t (f32, bf16, or for codes
+ * of 8 bits Q8_0) that never leave the registers. bf16 where there is no bf16 instruction is the
+ * f32 rate: it is widened. */
 double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads);
 
 #endif

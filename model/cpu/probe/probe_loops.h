@@ -11,6 +11,7 @@ struct spw_probe_loops {
     /* Multiplies and adds `rounds` times; returns the FLOP that took. NULL: not on this set. */
     double (*f32)(uint64_t rounds);
     double (*bf16)(uint64_t rounds);
+    double (*int8)(uint64_t rounds);
 };
 
 extern const struct spw_probe_loops spw_probe_loops_portable;

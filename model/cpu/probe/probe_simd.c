@@ -1,5 +1,5 @@
 /* Probe loops: see probe.h and probe_loops.h. */
-#include "base/simd.h"
+#include "base/simd_bytes.h"
 #include "model/cpu/probe/probe_loops.h"
 
 /* ---- reading memory in several patterns ---- */
@@ -91,5 +91,21 @@ static double bf16(uint64_t rounds)
 #endif
 }
 
+/* Bytes: four products in a lane. */
+static double int8(uint64_t rounds)
+{
+    const u32v x = simd_set1_u32(0x01020304u);
+#undef START
+#define START(i) i32v a##i = (i32v){0} + i;
+    EACH(START)
+    for (uint64_t round = 0; round < rounds; round++) {
+#define STEP(i) a##i = simd_dot(a##i, x, x);
+        EACH(STEP)
+#undef STEP
+    }
+    EACH(END)
+    return (double)rounds * CHAINS * SIMD_LANES * 8;
+}
+
 const struct spw_probe_loops SIMD_NAME(spw_probe_loops) = {
-    .read = read_all, .f32 = f32, .bf16 = bf16};
+    .read = read_all, .f32 = f32, .bf16 = bf16, .int8 = int8};
