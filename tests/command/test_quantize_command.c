@@ -172,6 +172,43 @@ static void test_output(void)
     json_decref(j);
 }
 
+/* ---- the loss on a text ---- */
+
+static double score(const char *model)
+{
+    CHECK_MSG(sh("$S score %s --text-file text --device cpu --json", model) == 0, "%s", err);
+    json_t *j = parse(out);
+    const double loss = json_real_value(json_object_get(j, "nats_per_token"));
+    CHECK(loss > 0);
+    json_decref(j);
+    return loss;
+}
+
+/* What score says of the folder and of the file. */
+static void test_loss(void)
+{
+    char line[64];
+    CHECK(sh("for i in $(seq 1 12); do echo \"line $i of a text\"; done >text") == 0);
+    CHECK(sh("$S quantize m loss.gguf --type q4_0 --text-file text --json") == 0);
+    json_t *j = parse(out), *loss = json_object_get(j, "loss");
+    const double before = json_real_value(json_object_get(loss, "model_nats_per_token"));
+    const double after = json_real_value(json_object_get(loss, "output_nats_per_token"));
+    const double percent = json_real_value(json_object_get(loss, "difference_percent"));
+    CHECK(before == score("m") && after == score("loss.gguf") && before != after);
+    CHECK(fabs(percent - 100 * (after / before - 1)) < 1e-9);
+    CHECK(number(loss, "n_tokens") == number(loss, "n_scored") + 1);
+    CHECK(!strcmp(json_string_value(json_object_get(loss, "text_file")), "text"));
+    snprintf(line, sizeof line, "%.6f nats/token of m, %.6f of loss.gguf: %+.2f %%\n", before,
+             after, percent);
+    CHECK(sh("$S quantize m loss.gguf --type q4_0 --text-file text") == 0 && strstr(out, line));
+    snprintf(line, sizeof line, "loss on %lld tokens (", number(loss, "n_tokens"));
+    CHECK_MSG(strstr(out, line), "%s", out);
+    const char *note = strstr(err, "on cpu");
+    CHECK_MSG(note && !strstr(note + 1, "on cpu"), "%s", err); /* once */
+    json_decref(j);
+    CHECK(sh("$S quantize m loss.gguf --type q4_0 --json") == 0 && !strstr(out, "loss\":"));
+}
+
 /* ---- failures ---- */
 
 /* No file but `name`, if that is not NULL, is in the folder w. */
@@ -214,6 +251,17 @@ static void test_refused(void)
           "sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "
           "&/; s/\"rope_scaling\": null,//' bad/config.json\n"
           "$S quantize bad w/q.gguf --type q8_0");
+    fails(2, "found one token, expected at least two",
+          "printf a >one; $S quantize m w/q.gguf --type q8_0 --text-file one");
+    fails(2, "none: No such file or directory",
+          "$S quantize m w/q.gguf --type q8_0 --text-file none");
+    fails(2, "the model knows 1024 positions",
+          "seq 1 999 >long; $S quantize m w/q.gguf --type q8_0 --text-file long");
+    fails(2, "nameless/tokenizer.json: no such file",
+          "cp -r m nameless; rm nameless/tokenizer.json\n"
+          "$S quantize nameless w/q.gguf --type q8_0 --text-file text");
+    fails(2, "text", "$S quantize m text --type q8_0 --text-file text");
+    CHECK(sh("grep -c line text") == 0 && atoi(out) == 12);
     fails(1, "w/q.gguf: File too large",
           "(ulimit -f 8; $S quantize m w/q.gguf --type q8_0 >/dev/null)");
 }
@@ -288,6 +336,7 @@ int main(void)
     test_tokens("m");
     test_tokens("records");
     test_output();
+    test_loss();
     test_refused();
     test_old_file();
     test_infinite();

@@ -1,7 +1,8 @@
-/* `spillway quantize`: a model folder as a quantized GGUF file, and the error of each tensor. */
-#include "tools/command/common.h"
+/* `spillway quantize`: a model folder as a quantized GGUF file, the error of each tensor, and with
+ * --text-file the loss of the folder and of the file on a text. */
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
+#include "tools/command/score.h"
 
 #include <string.h>
 
@@ -10,6 +11,8 @@ struct job {
     json_t *tensors;   /* with --json; owned */
     uint64_t n, bytes; /* of all tensors so far */
     size_t n_tensors;
+    struct cli_score score; /* with --text-file: its tokens */
+    double before, after;   /* nats a token, of the folder and of the file */
 };
 
 static double bits(const struct job *j)
@@ -71,12 +74,50 @@ static bool on_progress(void *context, uint64_t done, uint64_t total)
     return !cli_interrupted();
 }
 
+/* ---- the loss on a text ---- */
+
+/* The loss of the folder or of the file, as `spillway score` reports it for that model. */
+static int measure_loss(struct job *j, const char *model, double *loss)
+{
+    struct cli_options o = *j->o;
+    o.operand = model;
+    j->score.log_likelihood = 0;
+    int code = cli_score_run(&o, &j->score);
+    *loss = cli_score_loss(&j->score);
+    cli_score_close(&j->score);
+    return code;
+}
+
+static double difference_percent(const struct job *j)
+{
+    return j->before > 0 ? 100 * (j->after - j->before) / j->before : 0;
+}
+
+static json_t *loss_json(const struct job *j)
+{
+    const struct cli_field fields[] = {
+        {"text_file", CLI_JSON(j->o->text_file)},
+        {"n_tokens", CLI_JSON(j->score.n_tokens)},
+        {"n_scored", CLI_JSON(j->score.n_tokens - 1)},
+        {"model_nats_per_token", CLI_JSON(j->before)},
+        {"output_nats_per_token", CLI_JSON(j->after)},
+        {"difference_percent", CLI_JSON(difference_percent(j))},
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* ---- all tensors ---- */
+
 static int print_totals(struct job *j)
 {
     char bytes[32];
     if (!j->o->json) {
         printf("\n%s in %zu tensors, %.4g million parameters, %.4g bits a weight\n",
                cli_format_bytes(bytes, j->bytes), j->n_tensors, (double)j->n * 1e-6, bits(j));
+        if (j->o->text_file)
+            printf("loss on %zu tokens (%zu scored): %.6f nats/token of %s, %.6f of %s: %+.2f %%\n",
+                   j->score.n_tokens, j->score.n_tokens - 1, j->before, j->o->operand, j->after,
+                   j->o->paths.items[0], difference_percent(j));
         return 0;
     }
     const struct cli_field fields[] = {
@@ -87,6 +128,7 @@ static int print_totals(struct job *j)
         {"weights_bytes", CLI_JSON(j->bytes)},
         {"bits_per_weight", CLI_JSON(bits(j))},
         {"tensors", j->tensors},
+        {j->o->text_file ? "loss" : NULL, CLI_OR_NULL(j->o->text_file, loss_json(j))},
     };
     j->tensors = NULL;
     return cli_print_json(CLI_OBJECT(fields));
@@ -125,12 +167,21 @@ int cli_quantize(const struct cli_options *o)
     if (!o->type)
         return cli_fail(CLI_REFUSED, "quantize: found no --type, expected q8_0 or q4_0");
     int code = cli_output_check(o, "quantize", o->paths.items[0]);
+    if (!code && o->text_file)
+        code = cli_score_read(o, &j.score);
+    if (!code && o->text_file)
+        code = measure_loss(&j, o->operand, &j.before);
     if (!code)
         code = cli_output_open(&out, o->paths.items[0]);
     if (!code)
         code = write_output(&j, out);
+    cli_set_quiet(true); /* the notes of the folder's run hold for the file, too */
+    if (!code && o->text_file)
+        code = measure_loss(&j, o->paths.items[0], &j.after);
+    cli_set_quiet(o->quiet);
     if (!code)
         code = print_totals(&j);
     json_decref(j.tensors);
+    spw_free(j.score.tokens);
     return code;
 }

@@ -1,21 +1,15 @@
 /* `spillway score`: the log-likelihood of a text. Each token is scored with all tokens before it.
  */
-#include "tools/command/input/input.h"
+#include "tools/command/score.h"
+
 #include "tools/command/engine.h"
+#include "tools/command/input/input.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/report.h"
 
 #include <math.h>
 #include <string.h>
-
-struct score {
-    const int32_t *tokens;
-    size_t n_tokens;
-    double log_likelihood; /* nats */
-    struct spw_waterlines waterlines;
-    double seconds;
-};
 
 static int read_text(const struct cli_options *o, const struct cli_model *m, const char *source,
                      int32_t **ids, size_t *n)
@@ -34,10 +28,121 @@ static int read_text(const struct cli_options *o, const struct cli_model *m, con
     return code;
 }
 
-static int print_score(const struct cli_options *o, const struct score *s)
+/* Which of the options names the tokens. */
+static int find_source(const struct cli_options *o, const char **source)
+{
+    static const char *const sources[] = {"text", "text-file", "token-ids", NULL};
+    return cli_one_of(o, sources, false, source);
+}
+
+static int check_tokens(const struct cli_options *o, const struct cli_model *m, const char *source,
+                        const struct cli_score *s)
+{
+    int code = cli_check_ids(o->token_ids ? o->token_ids : source, s->tokens, s->n_tokens,
+                             m->config.vocab);
+    if (code)
+        return code;
+    if (s->n_tokens < 2)
+        return cli_fail(CLI_REFUSED,
+                        "--%s: found one token, expected at least two: the first has "
+                        "nothing before it",
+                        source);
+    if (o->context && o->context < s->n_tokens)
+        return cli_fail(CLI_REFUSED,
+                        "--context: found %llu, expected at least %zu, the tokens of "
+                        "the text",
+                        (unsigned long long)o->context, s->n_tokens);
+    return cli_check_context(o, m, o->context ? o->context : s->n_tokens);
+}
+
+int cli_score_read(const struct cli_options *o, struct cli_score *s)
+{
+    struct cli_model m;
+    const char *source;
+    int code = find_source(o, &source);
+    if (code)
+        return code;
+    code = cli_model_open(&m, o->operand, !o->token_ids);
+    if (code)
+        return code;
+    code = read_text(o, &m, source, &s->tokens, &s->n_tokens);
+    if (code == 0)
+        code = check_tokens(o, &m, source, s);
+    cli_model_close(&m);
+    return code;
+}
+
+static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
+{
+    (void)context;
+    return e->kind == SPW_EVENT_END && e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
+}
+
+/* Runs a request for no new token, which returns the log-probabilities of its prompt. */
+static int run(struct cli_score *s, struct spw_error *err)
+{
+    const struct spw_request request = {
+        .prompt = s->tokens, .n_prompt = s->n_tokens, .prompt_logprobs = true};
+    struct spw_result result = {0};
+    struct spw_batch *b;
+    uint64_t id;
+    SPW_TRY(spw_batch_open(&b, s->engine, NULL, err));
+    int rc = spw_batch_submit(b, &request, &id, err);
+    double start = cli_now_seconds();
+    const struct cli_batch batch = {
+        .engine = s->engine, .batch = b, .events = &s->events, .on_event = on_event};
+    rc = rc ? rc : cli_run_batch(&batch, err);
+    s->seconds = cli_now_seconds() - start;
+    if (!rc)
+        rc = spw_batch_take(b, id, &result);
+    for (size_t i = 1; !rc && i < s->n_tokens; i++)
+        s->log_likelihood += result.prompt_logprobs[i];
+    s->waterlines = result.waterlines;
+    spw_result_free(&result);
+    spw_batch_close(b);
+    return rc;
+}
+
+int cli_score_run(const struct cli_options *o, struct cli_score *s)
+{
+    struct spw_options options = cli_engine_options(o, o->context ? o->context : s->n_tokens, 1);
+    struct spw_error err = {0};
+    cli_progress_start((enum cli_progress_mode)o->progress, false);
+    options.on_progress = cli_progress_callback();
+    struct cli_limits limits = {0};
+    if (options.disk_dir)
+        cli_limits_read_for(&limits, o, &options);
+    int code = cli_engine_open(&s->engine, &s->events, o, &options, &limits);
+    if (code)
+        return code;
+    cli_progress_engine(s->engine, &s->events);
+    int rc = run(s, &err);
+    cli_progress_end();
+    if (rc < 0)
+        return cli_fail_error(rc, &err, false);
+    if (isnan(s->log_likelihood))
+        return cli_fail(CLI_FAILED, "the logits are not numbers (NaN): %s",
+                        spw_engine_nan_advice(s->engine));
+    return 0;
+}
+
+void cli_score_close(struct cli_score *s)
+{
+    spw_engine_close(s->engine);
+    cli_events_free(&s->events);
+    s->engine = NULL;
+    s->events = (struct cli_events){0};
+}
+
+double cli_score_loss(const struct cli_score *s)
+{
+    return -s->log_likelihood / (double)(s->n_tokens - 1);
+}
+
+static int print_score(const struct cli_options *o, const struct cli_score *s)
 {
     size_t n_scored = s->n_tokens - 1;
-    double mean = -s->log_likelihood / (double)n_scored;
+    double mean = cli_score_loss(s);
     if (!o->json) {
         printf("tokens          %zu (%zu scored)\n"
                "log-likelihood  %.6f nats\n"
@@ -54,8 +159,7 @@ static int print_score(const struct cli_options *o, const struct score *s)
     return cli_print_json(CLI_OBJECT(fields));
 }
 
-static int write_report(const struct cli_options *o, struct spw_engine *e,
-                        const struct cli_events *events, const struct score *s)
+static int write_report(const struct cli_options *o, const struct cli_score *s)
 {
     const struct cli_field fields[] = {
         {"prefill_seconds", CLI_JSON(s->seconds)},
@@ -65,105 +169,22 @@ static int write_report(const struct cli_options *o, struct spw_engine *e,
         CLI_FIELD(s, log_likelihood),
         {"waterlines", cli_report_waterlines(&s->waterlines)},
     };
-    json_t *report = cli_report_engine(o->operand, e, events);
+    json_t *report = cli_report_engine(o->operand, s->engine, &s->events);
     CLI_ADD(&report, fields);
     return cli_write_json(o->report, report);
 }
 
-static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
-{
-    (void)context;
-    return e->kind == SPW_EVENT_END && e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
-}
-
-/* Runs a request for no new token, which returns the log-probabilities of its prompt. */
-static int run(struct score *s, struct spw_engine *e, struct cli_events *events,
-               struct spw_error *err)
-{
-    const struct spw_request request = {
-        .prompt = s->tokens, .n_prompt = s->n_tokens, .prompt_logprobs = true};
-    struct spw_result result = {0};
-    struct spw_batch *b;
-    uint64_t id;
-    SPW_TRY(spw_batch_open(&b, e, NULL, err));
-    int rc = spw_batch_submit(b, &request, &id, err);
-    double start = cli_now_seconds();
-    const struct cli_batch batch = {
-        .engine = e, .batch = b, .events = events, .on_event = on_event};
-    rc = rc ? rc : cli_run_batch(&batch, err);
-    s->seconds = cli_now_seconds() - start;
-    if (!rc)
-        rc = spw_batch_take(b, id, &result);
-    for (size_t i = 1; !rc && i < s->n_tokens; i++)
-        s->log_likelihood += result.prompt_logprobs[i];
-    s->waterlines = result.waterlines;
-    spw_result_free(&result);
-    spw_batch_close(b);
-    return rc;
-}
-
-static int score_text(const struct cli_options *o, struct score *s)
-{
-    struct spw_options options = cli_engine_options(o, o->context ? o->context : s->n_tokens, 1);
-    struct spw_engine *engine = NULL;
-    struct cli_events events = {0};
-    struct spw_error err = {0};
-    cli_progress_start((enum cli_progress_mode)o->progress, false);
-    options.on_progress = cli_progress_callback();
-    struct cli_limits limits = {0};
-    if (options.disk_dir)
-        cli_limits_read_for(&limits, o, &options);
-    int code = cli_engine_open(&engine, &events, o, &options, &limits);
-    if (code)
-        return code;
-    cli_progress_engine(engine, &events);
-    int rc = run(s, engine, &events, &err);
-    cli_progress_end();
-    code = rc < 0 ? cli_fail_error(rc, &err, false) : 0;
-    if (code == 0 && isnan(s->log_likelihood))
-        code = cli_fail(CLI_FAILED, "the logits are not numbers (NaN): %s",
-                        spw_engine_nan_advice(engine));
-    if (code == 0)
-        code = print_score(o, s);
-    if (code == 0 && o->report)
-        code = write_report(o, engine, &events, s);
-    spw_engine_close(engine);
-    cli_events_free(&events);
-    return code;
-}
-
 int cli_score(const struct cli_options *o)
 {
-    static const char *const sources[] = {"text", "text-file", "token-ids", NULL};
-    struct cli_model m;
-    const char *source;
-    int32_t *ids = NULL;
-    size_t n = 0;
-    int code = cli_one_of(o, sources, false, &source);
-    if (code)
-        return code;
-    code = cli_model_open(&m, o->operand, !o->token_ids);
-    if (code)
-        return code;
-    code = read_text(o, &m, source, &ids, &n);
+    struct cli_score s = {0};
+    int code = cli_score_read(o, &s);
     if (code == 0)
-        code = cli_check_ids(o->token_ids ? o->token_ids : source, ids, n, m.config.vocab);
-    if (code == 0 && n < 2)
-        code = cli_fail(CLI_REFUSED,
-                        "--%s: found one token, expected at least two: the first has "
-                        "nothing before it",
-                        source);
-    if (code == 0 && o->context && o->context < n)
-        code = cli_fail(CLI_REFUSED,
-                        "--context: found %llu, expected at least %zu, the tokens of "
-                        "the text",
-                        (unsigned long long)o->context, n);
+        code = cli_score_run(o, &s);
     if (code == 0)
-        code = cli_check_context(o, &m, o->context ? o->context : n);
-    struct score s = {.tokens = ids, .n_tokens = n};
-    if (code == 0)
-        code = score_text(o, &s);
-    spw_free(ids);
-    cli_model_close(&m);
+        code = print_score(o, &s);
+    if (code == 0 && o->report)
+        code = write_report(o, &s);
+    cli_score_close(&s);
+    spw_free(s.tokens);
     return code;
 }

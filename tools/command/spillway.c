@@ -122,9 +122,10 @@ const struct cli_command cli_commands[] = {
     {"quantize", CLI_QUANTIZE, "MODEL OUT.gguf", "a model folder as a quantized GGUF file",
      "Writes the model in folder MODEL (F32, F16 or BF16) to the GGUF file OUT.gguf, with\n"
      "matrices of --type, its tokenizer and its chat template. Shows the type, the bytes\n"
-     "and the error of each tensor. An old OUT.gguf stays unchanged until the new file is\n"
-     "complete, and is then replaced.",
-     "spillway quantize MODEL model-q8_0.gguf --type q8_0\n"
+     "and the error of each tensor. With --text-file it also shows the loss of MODEL and\n"
+     "of OUT.gguf on a text, as `spillway score` reports it. An old OUT.gguf stays\n"
+     "unchanged until the new file is complete, and is then replaced.",
+     "spillway quantize MODEL model-q8_0.gguf --type q8_0 --text-file chapter.txt\n"
      "spillway quantize MODEL model-q4_0.gguf --type q4_0 --json > errors.json",
      cli_quantize},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
