@@ -18,6 +18,7 @@ struct spw_plan_info {
     uint64_t context;
     uint32_t sessions, full_sessions, prefill_chunk, prefetch_slots, prefetch_splits;
     enum spw_dtype compute, kv;
+    bool int8_activations;           /* in products with quantized weights */
     enum spw_kv_precision precision; /* of old KV */
     uint64_t residual_tokens;        /* the newest tokens, which stay exact */
     /* Sessions can be cut back to the beginning of their latest prompt, or of its last pass: after

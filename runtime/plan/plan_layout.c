@@ -235,6 +235,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->prefetch_slots = p->n_kv_slots;
     i->prefetch_splits = p->n_kv_slots ? p->slot_tiles / SPW_SPLIT_TILES : 0;
     i->compute = in->compute;
+    i->int8_activations = in->codes_row_bytes > 0;
     i->kv = in->kv;
     i->precision = in->precision;
     i->residual_tokens = in->quantizes ? (uint64_t)in->residual_tiles * SPW_TILE_TOKENS : 0;

@@ -155,7 +155,7 @@ static void add_config(json_t **o, const struct facts *f)
     const struct spw_model_config *c = &f->config;
     const struct cli_field fields[] = {
         CLI_FIELD(c, model_type),
-        {"dtype", CLI_JSON(spw_dtype_name(c->dtype))},
+        {"dtype", CLI_OR_NULL(c->dtype, CLI_JSON(spw_dtype_name(c->dtype)))},
         CLI_FIELD(c, n_layers),
         {"n_full_layers", CLI_JSON(f->n_full)},
         {"n_sliding_layers", CLI_JSON(f->n_sliding)},
@@ -256,7 +256,8 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
     char bytes[32];
-    printf("model       %s (%s), %s\n", o->operand, c->model_type, spw_dtype_name(c->dtype));
+    printf("model       %s (%s)%s%s\n", o->operand, c->model_type, c->dtype ? ", " : "",
+           c->dtype ? spw_dtype_name(c->dtype) : ""); /* GGUF has a type for each tensor only */
     printf("layers      %u", c->n_layers);
     if (f->n_sliding > 0)
         printf(": %u full, %u sliding over %u tokens", f->n_full, f->n_sliding, c->window);

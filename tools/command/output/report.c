@@ -70,6 +70,7 @@ static void add_decisions(json_t **o, const struct spw_plan_info *p)
 {
     const struct cli_field fields[] = {
         {"compute", CLI_JSON(spw_dtype_name(p->compute))},
+        CLI_FIELD(p, int8_activations),
         {"kv_dtype", CLI_JSON(spw_dtype_name(p->kv))},
         {"old_kv", CLI_JSON(spw_kv_precision_name(p->precision))},
         {"residual_window", CLI_JSON(p->residual_tokens)},
