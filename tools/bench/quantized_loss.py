@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What quantized weights cost: the loss of a model in every type, exact and with int8 activations.
 
-    tools/bench/quantized_loss.py MODEL [--tokens N] [--type q4_k ...]
+    tools/bench/quantized_loss.py MODEL [--tokens N] [--documents N] [--type q4_k ...]
 
 Writes MODEL, a folder whose widths are multiples of 256, as a GGUF file of each type. `spillway score` then
-reads a document of tools/make_records.py in f32 (the numbers of the blocks) and in bf16 (int8 activations).
-Prints nats a token. The blocks come from the gguf package, or from the plain encoders below, which round to the
+reads documents of tools/make_records.py in f32 (the numbers of the blocks) and in bf16 (int8 activations).
+Prints nats a token as means over the documents, and the differences of single documents: one document moves
+a difference by 0.05 % in either direction. The blocks come from the gguf package, or from the plain encoders below, which round to the
 nearest number that simple scales allow. So the losses of types show the order of size, no more; the difference
 between f32 and int8 activations is what this is for. Needs numpy, gguf and tokenizers.
 """
@@ -156,35 +157,49 @@ def quantize(x, kind):
     return blocks
 
 
-def loss(command, model, ids, compute):
-    out = subprocess.run([command, "score", model, "--token-ids", ids, "--compute", compute, "--device", "cpu", "--json"],
-                         check=True, stdout=subprocess.PIPE)
-    return json.loads(out.stdout)["nats_per_token"]
+def losses(command, model, documents, compute):
+    """Nats a token of each document."""
+    out = [subprocess.run([command, "score", model, "--token-ids", ids, "--compute", compute, "--device", "cpu", "--json"],
+                          check=True, stdout=subprocess.PIPE).stdout for ids in documents]
+    return np.array([json.loads(text)["nats_per_token"] for text in out])
+
+
+def write_documents(folder, args):
+    """Files of token ids."""
+    tokenizer = args.model / "tokenizer.json"
+    files = [folder / f"ids{i}" for i in range(1, args.documents + 1)]
+    total = 0
+    for seed, file in enumerate(files, 1):
+        prompt, _, _ = make_records.make_prompt(args.tokens, seed, 0, tokenizer)
+        ids = Tokenizer.from_file(str(tokenizer)).encode(prompt).ids
+        file.write_text(" ".join(map(str, ids)))
+        total += len(ids)
+    return files, total
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("--command", default="build/release/spillway")
-    parser.add_argument("--tokens", type=int, default=4000)
+    parser.add_argument("--tokens", type=int, default=3000, help="of a document")
+    parser.add_argument("--documents", type=int, default=5)
     parser.add_argument("--type", nargs="+", default=TYPES, type=str.upper)
     args = parser.parse_args()
-    tokenizer = args.model / "tokenizer.json"
-    prompt, _, _ = make_records.make_prompt(args.tokens, 4242, 0, tokenizer)
-    tokens = Tokenizer.from_file(str(tokenizer)).encode(prompt).ids
     with tempfile.TemporaryDirectory() as folder:
-        file, ids = pathlib.Path(folder) / "model.gguf", pathlib.Path(folder) / "ids"
-        ids.write_text(" ".join(map(str, tokens)))
-        print(f"{len(tokens)} tokens; {args.model} itself: {loss(args.command, args.model, ids, 'f32'):.4f} in f32, "
-              f"{loss(args.command, args.model, ids, 'bf16'):.4f} in bf16\n")
-        print("| type | bits a weight | f32 | int8 activations | difference |\n|---|---|---|---|---|")
+        folder = pathlib.Path(folder)
+        file = folder / "model.gguf"
+        documents, total = write_documents(folder, args)
+        own = [losses(args.command, args.model, documents, c).mean() for c in ("f32", "bf16")]
+        print(f"{total} tokens in {args.documents} documents; {args.model} itself: {own[0]:.4f} in f32, {own[1]:.4f} in bf16\n")
+        print("| type | bits a weight | f32 | int8 activations | difference | of one document |\n|---|---|---|---|---|---|")
         for name in args.type:
             kind = gguf.GGMLQuantizationType[name]
             gguf_models.convert(args.model, file, name, quantize=quantize)
-            exact, fast = (loss(args.command, file, ids, c) for c in ("f32", "bf16"))
+            exact, fast = (losses(args.command, file, documents, c) for c in ("f32", "bf16"))
+            percent = 100 * (fast / exact - 1)
             elements, size = gguf.GGML_QUANT_SIZES[kind]
-            print(f"| {name} | {8 * size / elements:.4g} | {exact:.4f} | {fast:.4f} | {100 * (fast / exact - 1):+.2f} % |",
-                  flush=True)
+            print(f"| {name} | {8 * size / elements:.4g} | {exact.mean():.4f} | {fast.mean():.4f} | {percent.mean():+.2f} % "
+                  f"| {percent.min():+.2f} to {percent.max():+.2f} % |", flush=True)
 
 
 if __name__ == "__main__":
