@@ -87,9 +87,8 @@ static void show_waterlines(const struct spw_waterlines *w)
 static void print_table(const struct cli_options *o, const struct spw_plan_info *p)
 {
     char a[32], b[32];
-    printf("model       %s, %u layers, %s%s to compute, %s for KV", o->operand, p->n_layers,
-           spw_dtype_name(p->compute), p->int8_activations ? " with int8 activations" : "",
-           spw_dtype_name(p->kv));
+    printf("model       %s, %u layers, %s to compute, %s for KV", o->operand, p->n_layers,
+           cli_report_compute(p), spw_dtype_name(p->kv));
     if (p->precision)
         printf(", %s where older than %llu tokens", spw_kv_precision_name(p->precision),
                (unsigned long long)p->residual_tokens);

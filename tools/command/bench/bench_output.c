@@ -2,6 +2,7 @@
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/output.h"
+#include "tools/command/output/report.h"
 
 #include <math.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static void print_table(const struct bench *b)
            "runs      medians of %llu, %llu tokens decoded in each\n",
            m->cpu, m->isa, m->threads, m->read_bytes_per_second * 1e-9,
            m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
-           b->o->operand, cli_format_bytes(text, p->weights_bytes), spw_dtype_name(p->compute),
+           b->o->operand, cli_format_bytes(text, p->weights_bytes), cli_report_compute(p),
            spw_dtype_name(p->kv), (unsigned long long)b->o->repeat,
            (unsigned long long)b->o->decode_tokens);
     if (*m->read_pattern)

@@ -65,6 +65,11 @@ static json_t *waits_by_layer(struct spw_engine *e)
     return list;
 }
 
+const char *cli_report_compute(const struct spw_plan_info *p)
+{
+    return p->int8_activations ? "bf16 with int8 activations" : spw_dtype_name(p->compute);
+}
+
 /* The decisions of a plan, for the report of a run and for `plan`. */
 static void add_decisions(json_t **o, const struct spw_plan_info *p)
 {
