@@ -29,14 +29,16 @@ int spw_find_prefix(struct spw_finder *f)
         "a supported family?");
 }
 
+#define TYPE_NAME(id, name, elements, bytes, align, multiplies) " " #id
+static const char auto_and_types[] = SPW_TYPES(TYPE_NAME); /* " AUTO F32 F16 ..." */
+
 static int check_shape(const struct spw_finder *f, const struct spw_tensor *t, uint64_t rows,
                        uint64_t cols)
 {
     bool matrix = cols > 0;
     if (t->dtype == SPW_DTYPE_AUTO)
-        return spw_fail(f->err, -EINVAL,
-                        "%s: tensor %s: dtype %s, expected F64, F32, F16, BF16, F8_E4M3 or F8_E5M2",
-                        t->file, t->name, t->dtype_name);
+        return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected one of%s", t->file,
+                        t->name, t->dtype_name, auto_and_types + strlen(" AUTO"));
     if (t->n_dims == (matrix ? 2 : 1) && t->shape[0] == rows && (!matrix || t->shape[1] == cols))
         return 0;
     char found[160] = "";

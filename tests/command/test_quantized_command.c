@@ -217,7 +217,7 @@ static void test_check_kv(void)
     }
 }
 
-/* ---- stored KV ---- */
+/* ---- refusals ---- */
 
 static void refused(const char *command, const char *text)
 {
@@ -225,6 +225,32 @@ static void refused(const char *command, const char *text)
     const char *end = strchr(err, '\n');
     CHECK_MSG(strstr(err, text) && end && !end[1], "%s: %s", command, err);
 }
+
+/* A type of GGUF that no kernel has: IQ3_S, whose blocks are as large as those of Q3_K. */
+static void test_other_type(void)
+{
+    static const char name[] = "blk.0.attn_k.weight";
+    static char header[1 << 14];
+    const uint32_t iq3_s = 21;
+    char path[128];
+    snprintf(path, sizeof path, "%s/odd.gguf", folder);
+    gguf_from_folder("models/records256", path,
+                     &(struct gguf_way){.matrices = SPW_DTYPE_Q3_K, .seed = 1});
+    FILE *f = fopen(path, "r+b");
+    const size_t n = fread(header, 1, sizeof header, f);
+    const char *at = memmem(header, n, name, sizeof name - 1);
+    CHECK(at != NULL);
+    if (at) /* behind the name: the number of dimensions, two sizes, the type */
+        CHECK(!fseek(f, at - header + (long)sizeof name - 1 + 4 + 2 * 8, SEEK_SET) &&
+              fwrite(&iq3_s, sizeof iq3_s, 1, f) == 1);
+    fclose(f);
+    CHECK(!sh("echo 1 2 3 >ids"));
+    refused("generate odd.gguf --ids --token-ids ids",
+            "self_attn.k_proj.weight: dtype IQ3_S, expected one of F32 F16 BF16 ");
+    CHECK_MSG(strstr(err, " Q4_K ") && strstr(err, " MXFP4\n") && !strstr(err, "AUTO"), "%s", err);
+}
+
+/* ---- stored KV ---- */
 
 static void test_saved(void)
 {
@@ -327,6 +353,7 @@ static void test_all(void)
 {
     test_all_budgets();
     test_says();
+    test_other_type();
     test_score();
     test_check_kv();
     test_saved();
