@@ -43,7 +43,7 @@ full_release='test_cuda_(budgets|disk_faults|faults|interrupt|replan)'
 # Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
 # of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
 # and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
-full_debug="$full_release|jinja_differential|tokenizer_property|test_(batch|bench|cache|plan|prefix|save)_command"
+full_debug="$full_release|jinja_differential|tokenizer_property|test_(batch|bench|cache|plan|prefix|quantized|save)_command"
 full_debug+='|test_(chat|check_kv|drive|prefix)' # test_engine and test_prefix_store have prefixes
 full_debug+='|test_(gate|interrupt|job_terminal|on_oom|ops_probe|summarize|summarize_kills)|test_cuda_(goldens|gguf|engine)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.

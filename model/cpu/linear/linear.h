@@ -42,12 +42,13 @@ struct spw_linear_part {
     size_t row, row_end, col, col_end;
 };
 
-/* Whole tiles of 4. */
+/* Whole tiles: of 4 columns, or of 32 with quantized weights. */
 static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
 {
+    const size_t tile = spw_type_is_quantized(a->w_dtype) ? 32 : 4;
     size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
-    size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / 4 * 4;
-    return cols < 4 ? 4 : (size_t)spw_min_u64(cols, SPW_LINEAR_COL_BLOCK);
+    size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / tile * tile;
+    return cols < tile ? tile : (size_t)spw_min_u64(cols, SPW_LINEAR_COL_BLOCK);
 }
 
 static inline size_t spw_linear_tasks(const void *args)

@@ -10,21 +10,16 @@
  *       for each tile of rows: a += s * (d * S + m * M)
  *     store y
  *
- * One row of x uses the same code as thousands. Weights are read once, each column in the order of
- * memory, and prefetched a few groups ahead. */
+ * Weights are read once, each column in the order of memory, and prefetched a few groups ahead. One
+ * row of x or two, for which reading memory takes most of the time: along_k.h. */
 #include "model/cpu/kernels.h"
+#include "model/cpu/linear/along_k.h"
 #include "model/cpu/linear/columns.h"
 #include "model/cpu/linear/linear.h"
 
 #if defined(__AVX512F__)
-#ifndef FETCH_HINT
-#define FETCH_HINT 2
-#endif
 #define TILE_ROWS 6 /* x 2 vectors of columns: 12 integer sums and 12 of f32 */
 #else
-#ifndef FETCH_HINT
-#define FETCH_HINT 2
-#endif
 #define TILE_ROWS 3
 #endif
 
@@ -220,7 +215,7 @@ SIMD_FN void fetch_ahead(const struct work *w, const uint8_t *at, size_t share, 
     const uint8_t *end = (const uint8_t *)w->a->w + w->a->n * w->row_bytes;
     const uint8_t *next = at + COLS * w->row_bytes + share * bytes;
     for (size_t i = 0; i < bytes && next + i < end; i += 64)
-        __builtin_prefetch(next + i, 0, FETCH_HINT);
+        __builtin_prefetch(next + i, 0, 2);
 }
 
 /* The columns after the last one are copies of it. */
@@ -310,15 +305,24 @@ enum { EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS };
 
 size_t SIMD_NAME(spw_linear_codes_workspace)(void)
 {
-    return (size_t)spw_align_up(VECTORS * sizeof(struct columns) +
-                                    2 * SPW_LINEAR_ROW_BLOCK * COLS * sizeof(float) + EDGE_BYTES,
-                                64);
+    size_t bytes = VECTORS * sizeof(struct columns) +
+                   2 * SPW_LINEAR_ROW_BLOCK * COLS * sizeof(float) + EDGE_BYTES;
+#if defined(SIMD_OCTETS)
+    bytes = (size_t)spw_max_u64(bytes, sizeof(struct few_sums));
+#endif
+    return (size_t)spw_align_up(bytes, 64);
 }
 
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
     uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)();
+#if defined(SIMD_OCTETS)
+    if (a->m <= FEW_ROWS) {
+        run_few(a, spw_linear_part(a, task), space);
+        return;
+    }
+#endif
     struct work w = {
         .a = a,
         .part = spw_linear_part(a, task),
