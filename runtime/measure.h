@@ -47,9 +47,13 @@ struct spw_machine {
     /* Matrix peak: CPU, register-resident, all threads; GPU, cuBLASLt on 8192 x 8192 (0: the
      * library was not found, and `note` says so). */
     double bf16_flops, f32_flops;
+    double int8_flops;   /* of the products of quantized weights; 0 on a GPU: not measured */
     int64_t measured_at; /* seconds since 1970 */
     char note[320];
 };
+
+/* The matrix peak for these computations. Where that of int8 is not known: that of bf16. */
+double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, bool int8_activations);
 
 /* Measures the device that `o` names (backend, device_index, threads). */
 int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err);

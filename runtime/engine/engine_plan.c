@@ -153,7 +153,7 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
     flops += 2.0 * c->n_heads * c->head_dim * c->n_layers *
              (double)in->context; /* on average a row sees half of the context */
     if (o->machine)
-        peak = in->compute == SPW_DTYPE_F32 ? o->machine->f32_flops : o->machine->bf16_flops;
+        peak = spw_machine_peak(o->machine, in->compute, in->codes_row_bytes > 0);
     if (o->drive)
         read = o->drive->read_bytes_per_second;
     if (bytes > (double)in->device_bytes)

@@ -72,8 +72,9 @@ static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
     out->copy_bytes_per_second = spw_probe_copy_bandwidth(1); /* a stream is one thread */
     out->bf16_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_BF16, out->threads);
     out->f32_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_F32, out->threads);
+    out->int8_flops = spw_probe_matrix_peak(isa, SPW_DTYPE_Q8_0, out->threads);
     if (out->read_bytes_per_second == 0 || out->copy_bytes_per_second == 0 ||
-        out->bf16_flops == 0 || out->f32_flops == 0 || !probe_beside(out))
+        out->bf16_flops == 0 || out->f32_flops == 0 || out->int8_flops == 0 || !probe_beside(out))
         return spw_fail(err, -ENOMEM, "no memory or threads to measure the machine with");
     return spw_machine_probe_kernels(out, b, lane, err);
 }
@@ -161,6 +162,13 @@ int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, con
                      : measure(out, &b, &lane, err);
     lane.ops->close(lane.device);
     return rc;
+}
+
+double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, bool int8_activations)
+{
+    if (compute == SPW_DTYPE_F32)
+        return m->f32_flops;
+    return int8_activations && m->int8_flops > 0 ? m->int8_flops : m->bf16_flops;
 }
 
 int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)

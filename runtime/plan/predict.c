@@ -235,7 +235,7 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
 void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
                         const struct spw_machine *m, const struct spw_drive *d)
 {
-    double peak = p->compute == SPW_DTYPE_F32 ? m->f32_flops : m->bf16_flops;
+    double peak = spw_machine_peak(m, p->compute, p->int8_activations);
     double multiply = peak > 0 ? flops / peak : 0;                     /* no cuBLASLt, no peak */
     double read = (double)p->weights_bytes / m->read_bytes_per_second; /* at least once */
     double cores = fmax(m->cores, 1), threads = fmax(fmin(m->threads, cores), 1);

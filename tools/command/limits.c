@@ -41,11 +41,6 @@ double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
     return flops;
 }
 
-double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute)
-{
-    return compute == SPW_DTYPE_F32 ? machine->f32_flops : machine->bf16_flops;
-}
-
 static json_t *attention_json(const struct spw_machine *m)
 {
     json_t *o = json_object();
@@ -78,6 +73,7 @@ json_t *cli_machine_json(const struct spw_machine *m)
         CLI_FIELD(m, handover_core_seconds),
         CLI_FIELD(m, bf16_flops),
         CLI_FIELD(m, f32_flops),
+        CLI_FIELD(m, int8_flops),
         CLI_FIELD(m, measured_at),
     };
     return CLI_OBJECT(fields);

@@ -9,8 +9,6 @@
  * layers; the head once, because only the last token needs logits; and attention, whose scores and
  * sums take 4 * heads * head_dim for each pair of a query and a key that it sees. */
 double cli_prefill_flops(const struct spw_model_config *config, uint64_t n);
-/* The machine's peak for matrix products of type `compute`. */
-double cli_matrix_peak(const struct spw_machine *machine, enum spw_dtype compute);
 /* NULL when out of memory. */
 json_t *cli_machine_json(const struct spw_machine *machine);
 json_t *cli_drive_json(const struct spw_drive *drive);

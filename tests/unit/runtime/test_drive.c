@@ -73,6 +73,7 @@ static struct spw_machine made_up_machine(uint32_t threads)
         .handover_core_seconds = 5e-5,
         .bf16_flops = 1e12,
         .f32_flops = 5e11,
+        .int8_flops = 2e12,
         .measured_at = 1000};
 }
 
@@ -225,7 +226,7 @@ static void test_corrupt(void)
     }
     CHECK(refused > n / 2);
 
-    CHECK(sh("sed 's/\"spillway_profile\": 3/\"spillway_profile\": 2/' good.json >version.json") ==
+    CHECK(sh("sed 's/\"spillway_profile\": 4/\"spillway_profile\": 2/' good.json >version.json") ==
           0);
     CHECK(read_back("version.json", &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "found version 2"), "%s", err.text);

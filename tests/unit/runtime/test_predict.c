@@ -22,7 +22,8 @@ static const struct spw_machine cpu = {.threads = 2,
                                        .bf16_weights_per_second = 50e9,
                                        .f32_weights_per_second = 40e9,
                                        .bf16_flops = 1e12,
-                                       .f32_flops = 5e11};
+                                       .f32_flops = 5e11,
+                                       .int8_flops = 2e12};
 static const struct spw_machine gpu = {.gpu = "card",
                                        .threads = 8,
                                        .cores = 8,
@@ -220,6 +221,13 @@ static void test_prompt(void)
     p.weights_bytes = (uint64_t)1e9;
     spw_predict_prompt(&got, &p, 4e11, &cpu, &drive); /* 0.4 s x 2 + 0.01 of I/O on two cores */
     CHECK(near(got.seconds, 0.405) && got.bound == SPW_BOUND_COMPUTE);
+    p.int8_activations = true;
+    spw_predict_prompt(&got, &p, 4e11, &cpu, NULL);
+    CHECK(near(got.seconds, 0.2));
+    struct spw_machine unknown = cpu;
+    unknown.int8_flops = 0; /* that of bf16 counts */
+    spw_predict_prompt(&got, &p, 4e11, &unknown, NULL);
+    CHECK(near(got.seconds, 0.4));
     p.compute = SPW_DTYPE_F32;
     spw_predict_prompt(&got, &p, 4e11, &cpu, NULL);
     CHECK(near(got.seconds, 0.8));

@@ -200,8 +200,8 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     int rc = bench_sync(e, s, b->tokens, c->context, &seconds, err);
     if (rc == 0)
         rc = probe_again(b, &before, err);
-    double peak = (cli_matrix_peak(&before, c->plan.compute) +
-                   cli_matrix_peak(&b->machine, c->plan.compute)) /
+    double peak = (spw_machine_peak(&before, c->plan.compute, c->plan.int8_activations) +
+                   spw_machine_peak(&b->machine, c->plan.compute, c->plan.int8_activations)) /
                   2;
     c->samples[PREFILL_SECONDS][repeat] = seconds;
     c->samples[MATRIX_LIMIT][repeat] = peak;

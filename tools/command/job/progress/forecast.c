@@ -76,7 +76,7 @@ double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_hel
     const struct spw_machine *m = &f->limits->machine;
     struct spw_plan_info p = *f->plan;
     struct spw_prediction step;
-    double peak = cli_matrix_peak(m, p.compute);
+    double peak = spw_machine_peak(m, p.compute, p.int8_activations);
     share_frames(&p, f->plan, (double)n, (double)n_held / (double)p.context);
     spw_predict_step(&step, &p, m, cli_limits_drive(f->limits));
     double products = peak > 0 ? (double)n * cli_prefill_flops(f->config, 1) / peak : 0;
