@@ -64,14 +64,16 @@ static void print_table(const struct bench *b)
 {
     const struct spw_machine *m = &b->machine;
     const struct spw_plan_info *p = &b->cases[0].plan;
-    char text[32];
+    char text[32], int8[48] = "";
+    if (m->int8_flops > 0)
+        snprintf(int8, sizeof int8, ", int8 %.1f GFLOP/s", m->int8_flops * 1e-9);
     printf("machine   %s, %s, %u threads\n"
            "limits    measured around each run; the last: reads %.2f GB/s, copies %.2f GB/s, "
-           "bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s\n"
+           "bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s\n"
            "model     %s, %s weights, %s to compute, %s for KV\n"
            "runs      medians of %llu, %llu tokens decoded in each\n",
            m->cpu, m->isa, m->threads, m->read_bytes_per_second * 1e-9,
-           m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9, m->f32_flops * 1e-9,
+           m->copy_bytes_per_second * 1e-9, m->bf16_flops * 1e-9, m->f32_flops * 1e-9, int8,
            b->o->operand, cli_format_bytes(text, p->weights_bytes), cli_report_compute(p),
            spw_dtype_name(p->kv), (unsigned long long)b->o->repeat,
            (unsigned long long)b->o->decode_tokens);
