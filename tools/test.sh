@@ -57,7 +57,7 @@ never_tsan+='|test_cuda_(budgets|disk_faults|engine|faults|gguf|goldens|interrup
 never_tsan+='|test_(convert|documents|gguf_config|gguf_header|gguf_tokenizer|instructions|job_terminal|lines|mutated_gguf|progress_text'
 never_tsan+='|record|request|split|summarize_plan|summarize_kills)|openai_records|gguf_models' # the threads of test_summarize
 # test_engine steps sessions too, saves them, and runs the I/O threads. ASan has budgets and faults.
-full_tsan='test_(budgets|disk_faults|session|save|set_aside|shared_disk|traffic|power_loss|batch_kills|batch_many|summarize)'
+full_tsan='test_(budgets|disk_faults|memory_limit|quantized_weights|session|save|set_aside|shared_disk|traffic|power_loss|batch_kills|batch_many|summarize)'
 
 passed=0 failed=0 skipped=0
 timings=
