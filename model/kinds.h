@@ -1,6 +1,9 @@
-/* Names that a model's description and the operations share: norms, activations, limits. */
+/* Names that a model's description and the operations share: norms, activations, routers,
+ * limits. */
 #ifndef SPW_MODEL_KINDS_H
 #define SPW_MODEL_KINDS_H
+
+#include <stdbool.h>
 
 enum { SPW_MOST_HEAD_DIM = 1024 };
 
@@ -15,6 +18,22 @@ enum spw_activation {
     SPW_ACT_GELU_ERF,
     SPW_ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
     SPW_ACT_RELU,
+};
+
+/* How the logits of a router become scores of experts. */
+enum spw_route_score {
+    SPW_ROUTE_SOFTMAX,      /* a softmax over all experts */
+    SPW_ROUTE_SOFTMAX_KEPT, /* the experts with the highest logits; a softmax over these */
+    SPW_ROUTE_SIGMOID,      /* of each logit */
+};
+
+/* The experts of a row: those with the highest scores. The lower number wins between equal scores.
+ * An expert's weight is its score, divided by the sum of the kept scores if `renormalizes`, times
+ * `scale`. */
+struct spw_route {
+    enum spw_route_score score;
+    bool renormalizes;
+    float scale;
 };
 
 #endif

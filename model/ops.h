@@ -130,6 +130,49 @@ struct spw_softcap_args {
     float cap;
 };
 
+/* An expert of a row, and the weight of its output. */
+struct spw_choice {
+    uint32_t expert;
+    float weight;
+};
+
+/* The experts of each row (enum spw_route_score), in the order of their numbers. Logits are f32,
+ * whatever dtype is. */
+struct spw_route_args {
+    const void *x;            /* [rows][cols], dtype */
+    const float *w;           /* [n_experts][cols] */
+    const float *bias;        /* [n_experts], added to the logits; or NULL */
+    const float *choice_bias; /* [n_experts], added to the scores that experts are chosen by, not to
+                                 their weights; or NULL */
+    float *scores;            /* [rows][n_experts]: scratch */
+    struct spw_choice *choices; /* [rows][n_kept] */
+    size_t rows, cols;
+    uint32_t n_experts, n_kept;
+    struct spw_route route;
+    enum spw_dtype dtype;
+};
+
+/* y[i] = x[index[i]]: rows that an expert computes together. */
+struct spw_gather_args {
+    const void *x;         /* [any][cols], dtype */
+    const uint32_t *index; /* [rows] */
+    void *y;               /* [rows][cols], dtype */
+    size_t rows, cols;
+    enum spw_dtype dtype;
+};
+
+/* h += the weighted outputs of a row's experts, which are added in f32 and in the order of the
+ * choices; the sum is rounded as if stored. */
+struct spw_combine_args {
+    void *h;                          /* [rows][cols], dtype */
+    const void *y;                    /* [any][cols], dtype: outputs of experts */
+    const struct spw_choice *choices; /* [rows][n_kept] */
+    const uint32_t *places; /* [rows][n_kept], the row of y of each choice; NULL: in order */
+    size_t rows, cols;
+    uint32_t n_kept;
+    enum spw_dtype dtype;
+};
+
 struct spw_ops {
     int (*norm)(const struct spw_norm_args *a, spw_stream s);
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
@@ -140,6 +183,9 @@ struct spw_ops {
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
+    int (*route)(const struct spw_route_args *a, spw_stream s);
+    int (*gather)(const struct spw_gather_args *a, spw_stream s);
+    int (*combine)(const struct spw_combine_args *a, spw_stream s);
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;
     bool gated_scratch; /* gated_linear always needs its scratch */

@@ -15,6 +15,10 @@
     extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \
     extern const struct spw_kernel spw_gated_kernel_##isa;                                         \
     extern const struct spw_kernel spw_softcap_kernel_##isa;                                       \
+    extern const struct spw_kernel spw_route_scores_kernel_##isa;                                  \
+    extern const struct spw_kernel spw_route_kernel_##isa;                                         \
+    extern const struct spw_kernel spw_gather_kernel_##isa;                                        \
+    extern const struct spw_kernel spw_combine_kernel_##isa;                                       \
     extern const struct spw_kernel spw_encode_kernel_##isa;                                        \
     extern const struct spw_kernel spw_linear_codes_kernel_##isa;                                  \
     size_t spw_linear_codes_workspace_##isa(void);                                                 \

@@ -39,6 +39,8 @@ struct spw_cpu_kernels {
     const struct spw_kernel *attention_splits; /* a task per split, into `split_states` */
     const struct spw_kernel *attention_merge;  /* merges `split_states` into the state, in order */
     const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
+    /* route_scores fills `scores` with logits; route takes the choices from them. */
+    const struct spw_kernel *route_scores, *route, *gather, *combine;
     /* bf16 x and quantized w, in place of linear: encode fills `codes`, linear_codes multiplies. */
     const struct spw_kernel *encode, *linear_codes;
     /* Bytes of workspace one worker needs for inner size k and these types of x and w. */

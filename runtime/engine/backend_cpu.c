@@ -102,6 +102,22 @@ static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
     return launch(s, kernels(s)->softcap, a, sizeof *a);
 }
 
+static int launch_route(const struct spw_route_args *a, spw_stream s)
+{
+    SPW_TRY(launch(s, kernels(s)->route_scores, a, sizeof *a));
+    return launch(s, kernels(s)->route, a, sizeof *a);
+}
+
+static int launch_gather(const struct spw_gather_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->gather, a, sizeof *a);
+}
+
+static int launch_combine(const struct spw_combine_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->combine, a, sizeof *a);
+}
+
 static const struct spw_ops cpu_ops = {
     .norm = launch_norm,
     .linear = launch_linear,
@@ -110,6 +126,9 @@ static const struct spw_ops cpu_ops = {
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
     .softcap = launch_softcap,
+    .route = launch_route,
+    .gather = launch_gather,
+    .combine = launch_combine,
     .attention_tiles = ATTENTION_TILES,
     .gated_scratch = true,
 };

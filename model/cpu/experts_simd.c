@@ -1,0 +1,226 @@
+/* The operations of model/ops.h around experts: who computes a row, and how the outputs become one.
+ *
+ * A logit is one chain of sixteen lanes along cols, whatever rows and experts are computed beside
+ * it. */
+#include "model/cpu/kernels.h"
+#include "model/cpu/math.h"
+
+enum {
+    ROWS = 4,    /* a task computes the logits of so many rows, which share the router's weights */
+    EXPERTS = 4, /* at a time, with one load of a row */
+    TASK_EXPERTS = 32,   /* of one task */
+    TASK_ELEMENTS = 8192 /* of rows that are copied or added: some microseconds of work */
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t task_rows(size_t cols)
+{
+    return cols < TASK_ELEMENTS ? TASK_ELEMENTS / (cols ? cols : 1) : 1;
+}
+
+/* ---- logits ---- */
+
+/* The logits of n rows from `row` on and of up to EXPERTS experts from `first` on. */
+SIMD_FN void logits(const struct spw_route_args *a, size_t row, size_t n, uint32_t first)
+{
+    struct vec sum[ROWS][EXPERTS];
+    size_t x[ROWS], w[EXPERTS];
+    for (size_t r = 0; r < n; r++)
+        x[r] = (row + r) * a->cols;
+    for (uint32_t e = 0; e < EXPERTS; e++) /* after the last expert: the last one again */
+        w[e] = smaller(first + e, a->n_experts - 1) * a->cols;
+    for (size_t r = 0; r < n; r++)
+        for (int e = 0; e < EXPERTS; e++)
+            sum[r][e] = vec_set1(0.0f);
+    for (size_t i = 0; i < a->cols; i += VEC_LANES) {
+        size_t lanes = smaller(a->cols - i, VEC_LANES);
+        struct vec v[ROWS];
+        for (size_t r = 0; r < n; r++)
+            v[r] = vec_load_as(a->x, x[r] + i, lanes, a->dtype);
+        for (int e = 0; e < EXPERTS; e++) {
+            struct vec u = vec_load_as(a->w, w[e] + i, lanes, SPW_DTYPE_F32);
+            for (size_t r = 0; r < n; r++)
+                sum[r][e] = vec_fma(v[r], u, sum[r][e]);
+        }
+    }
+    for (size_t r = 0; r < n; r++)
+        for (uint32_t e = 0; e < EXPERTS && first + e < a->n_experts; e++)
+            a->scores[(row + r) * a->n_experts + first + e] =
+                vec_sum(sum[r][e]) + (a->bias ? a->bias[first + e] : 0.0f);
+}
+
+static size_t route_scores_tasks(const void *args)
+{
+    const struct spw_route_args *a = args;
+    return spw_div_up(a->rows, ROWS) * spw_div_up(a->n_experts, TASK_EXPERTS);
+}
+
+static void route_scores_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_route_args *a = args;
+    (void)worker;
+    size_t pieces = spw_div_up(a->n_experts, TASK_EXPERTS), row = task / pieces * ROWS;
+    uint32_t first = (uint32_t)(task % pieces) * TASK_EXPERTS;
+    uint32_t end = (uint32_t)smaller(first + TASK_EXPERTS, a->n_experts);
+    for (; first < end; first += EXPERTS)
+        if (row + ROWS <=
+            a->rows) /* the numbers of rows are constants: the sums stay in registers */
+            logits(a, row, ROWS, first);
+        else
+            for (size_t r = row; r < a->rows; r++)
+                logits(a, r, 1, first);
+}
+
+/* ---- choices ---- */
+
+/* A softmax of n values; the sum is one chain. */
+static void softmax(float *x, uint32_t n)
+{
+    float most = x[0], sum = 0;
+    for (uint32_t i = 1; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = expf(x[i] - most);
+        sum += x[i];
+    }
+    for (uint32_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+/* What experts are chosen by. */
+static float rank(const struct spw_route_args *a, const float *scores, uint32_t e)
+{
+    return scores[e] + (a->choice_bias ? a->choice_bias[e] : 0.0f);
+}
+
+/* Inserts the experts with the highest ranks, so that the choices stay in the order of numbers.
+ * Scores that are not finite must not leave a choice without an expert. */
+static void choose(const struct spw_route_args *a, const float *scores, struct spw_choice *out)
+{
+    for (uint32_t n = 0; n < a->n_kept; n++) {
+        uint32_t best = a->n_experts;
+        for (uint32_t e = 0, next = 0; e < a->n_experts; e++) {
+            if (next < n && out[next].expert == e) { /* chosen already */
+                next++;
+                continue;
+            }
+            if (best == a->n_experts || rank(a, scores, e) > rank(a, scores, best))
+                best = e;
+        }
+        uint32_t at = n;
+        for (; at && out[at - 1].expert > best; at--)
+            out[at] = out[at - 1];
+        out[at] = (struct spw_choice){best, 0};
+    }
+    for (uint32_t i = 0; i < a->n_kept; i++)
+        out[i].weight = scores[out[i].expert];
+}
+
+static void weigh(const struct spw_route_args *a, struct spw_choice *out)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < a->n_kept; i++)
+        sum += out[i].weight;
+    for (uint32_t i = 0; i < a->n_kept; i++) {
+        if (a->route.renormalizes)
+            out[i].weight /= sum + 1e-20f; /* sigmoids may all be 0 */
+        out[i].weight *= a->route.scale;
+    }
+}
+
+static void softmax_kept(const struct spw_route_args *a, struct spw_choice *out)
+{
+    float most = out[0].weight, sum = 0;
+    for (uint32_t i = 1; i < a->n_kept; i++)
+        most = out[i].weight > most ? out[i].weight : most;
+    for (uint32_t i = 0; i < a->n_kept; i++) {
+        out[i].weight = expf(out[i].weight - most);
+        sum += out[i].weight;
+    }
+    for (uint32_t i = 0; i < a->n_kept; i++)
+        out[i].weight /= sum;
+}
+
+static size_t route_tasks(const void *args)
+{
+    return ((const struct spw_route_args *)args)->rows;
+}
+
+static void route_run(const void *args, size_t row, unsigned worker)
+{
+    const struct spw_route_args *a = args;
+    float *scores = a->scores + row * a->n_experts;
+    struct spw_choice *out = a->choices + row * a->n_kept;
+    (void)worker;
+    if (a->route.score == SPW_ROUTE_SOFTMAX)
+        softmax(scores, a->n_experts);
+    for (uint32_t e = 0; a->route.score == SPW_ROUTE_SIGMOID && e < a->n_experts; e++)
+        scores[e] = 1.0f / (1.0f + expf(-scores[e]));
+    choose(a, scores, out);
+    if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT)
+        softmax_kept(a, out);
+    weigh(a, out);
+}
+
+/* ---- rows of experts ---- */
+
+static size_t gather_tasks(const void *args)
+{
+    const struct spw_gather_args *a = args;
+    return spw_div_up(a->rows, task_rows(a->cols));
+}
+
+static void gather_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_gather_args *a = args;
+    (void)worker;
+    size_t bytes = spw_row_bytes(a->dtype, a->cols), step = task_rows(a->cols);
+    for (size_t row = task * step; row < smaller((task + 1) * step, a->rows); row++)
+        memcpy((char *)a->y + row * bytes, (const char *)a->x + a->index[row] * bytes, bytes);
+}
+
+static void combine_row(const struct spw_combine_args *a, size_t row, size_t first, size_t end)
+{
+    const struct spw_choice *choices = a->choices + row * a->n_kept;
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec sum = vec_set1(0.0f);
+        for (uint32_t k = 0; k < a->n_kept; k++) {
+            size_t at = row * a->n_kept + k, from = a->places ? a->places[at] : at;
+            struct vec y = vec_load_as(a->y, from * a->cols + i, n, a->dtype);
+            sum = vec_fma(vec_set1(choices[k].weight), y, sum);
+        }
+        struct vec h = vec_load_as(a->h, row * a->cols + i, n, a->dtype);
+        vec_store_as(a->h, row * a->cols + i, n, a->dtype, vec_add(h, vec_round_as(sum, a->dtype)));
+    }
+}
+
+/* Pieces of TASK_ELEMENTS columns of one row, or whole short rows. */
+static size_t combine_tasks(const void *args)
+{
+    const struct spw_combine_args *a = args;
+    return spw_div_up(a->rows, task_rows(a->cols)) * spw_div_up(a->cols, TASK_ELEMENTS);
+}
+
+static void combine_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_combine_args *a = args;
+    (void)worker;
+    size_t pieces = spw_div_up(a->cols, TASK_ELEMENTS), step = task_rows(a->cols);
+    size_t first = task % pieces * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->cols);
+    size_t row = task / pieces * step, last = smaller(row + step, a->rows);
+    for (; row < last; row++)
+        combine_row(a, row, first, end);
+}
+
+#define EXPERTS_KERNEL(op)                                                                         \
+    const struct spw_kernel SIMD_NAME(spw_##op##_kernel) = {#op, op##_tasks, op##_run}
+
+EXPERTS_KERNEL(route_scores);
+EXPERTS_KERNEL(route);
+EXPERTS_KERNEL(gather);
+EXPERTS_KERNEL(combine);
