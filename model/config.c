@@ -33,7 +33,8 @@ static const struct {
 static int read_family(struct spw_config_source *source)
 {
     struct spw_keys *top = &source->top;
-    const char *expected = "llama, mistral, ministral, qwen2, qwen3, gemma3_text or gemma3";
+    const char *expected = "llama, mistral, ministral, mixtral, qwen2, qwen2_moe, qwen3, "
+                           "qwen3_moe, gemma3_text or gemma3";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(top, "model_type", &name));
     source->text = *top;
@@ -107,7 +108,7 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
     if (!out->max_positions && !spw_keys_has(keys, "max_position_embeddings"))
         return spw_keys_refuse(keys, "max_position_embeddings", "the length of the context");
     SPW_TRY(spw_keys_u64(keys, "max_position_embeddings", 1, MAX_POSITIONS, &out->max_positions));
-    double eps = 1e-6;
+    double eps = source->family->rms_eps > 0 ? source->family->rms_eps : 1e-6;
     SPW_TRY(spw_keys_number(keys, "rms_norm_eps", 0, 1, &eps));
     out->rms_eps = (float)eps;
     return read_heads(out, source);
@@ -143,7 +144,9 @@ static int refuse_foreign(const struct spw_config_source *source)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         const json_t *value = spw_keys_value(&source->text, foreign[i].key);
-        bool known = foreign[i].scaled && source->family->scaled;
+        const char *count_key = source->family->experts.count_key;
+        bool known = (foreign[i].scaled && source->family->scaled) ||
+                     (count_key && !strcmp(foreign[i].key, count_key));
         if (known || !value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
             continue;
@@ -168,6 +171,8 @@ static int read_biases(struct spw_model_config *out, const struct spw_config_sou
     const struct spw_family *family = source->family;
     const struct spw_config_gguf *gguf = source->gguf;
     SPW_TRY(read_rule(keys, "attention_bias", family->qkv_bias, &out->qkv_bias));
+    if (family->qkv_bias_key)
+        SPW_TRY(spw_keys_bool(keys, family->qkv_bias_key, &out->qkv_bias));
     SPW_TRY(read_rule(keys, "attention_bias", family->o_bias, &out->o_bias));
     SPW_TRY(read_rule(keys, "mlp_bias", family->mlp_bias, &out->mlp_bias));
     if (gguf && family->qkv_bias == SPW_FAMILY_BY_KEY)
@@ -338,7 +343,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     const struct spw_keys *keys = &source->text;
     uint32_t first = source->family->max_window_layers, pattern = 6;
     enum spw_window_rule rule = source->family->window_rule;
-    if (rule == SPW_WINDOW_OPT_IN)
+    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN)
         SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
     const json_t *list = spw_keys_value(keys, "sliding_window_pattern");
     bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
@@ -347,10 +352,13 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     if (rule == SPW_WINDOW_PATTERN && !listed)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
-        bool sliding = listed ? json_is_true(json_array_get(list, i))
-                              : (rule == SPW_WINDOW_ALL && slides) ||
-                                    (rule == SPW_WINDOW_OPT_IN && slides && i >= first) ||
-                                    (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
+        bool sliding =
+            listed ? json_is_true(json_array_get(list, i))
+                   : (rule == SPW_WINDOW_ALL && slides) ||
+                         (rule == SPW_WINDOW_OPT_IN && slides && i >= first) ||
+                         (rule == SPW_WINDOW_OPT_IN_ALL && slides) ||
+                         (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
+                         (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
         out->layer_kinds[i] = sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
     }
     return 0;
@@ -364,9 +372,10 @@ static int read_layer_kinds(struct spw_model_config *out, const struct spw_confi
     bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_PATTERN;
     if (rule != SPW_WINDOW_NEVER)
         SPW_TRY(spw_keys_u32(keys, "sliding_window", 1, (uint32_t)MAX_POSITIONS, &window));
-    if (rule == SPW_WINDOW_OPT_IN)
+    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
+        rule == SPW_WINDOW_OPT_IN_EVEN)
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
-    if (spw_keys_is_null(keys, "sliding_window"))
+    if (spw_keys_is_null(keys, "sliding_window") || !window)
         slides = false;
     out->kinds_listed = spw_keys_has(keys, "layer_types");
     if (out->kinds_listed)
@@ -466,9 +475,11 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     SPW_TRY(read_sizes(out, source));
     SPW_TRY(read_flags(out, source));
     out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
-    if (!out->layer_kinds)
+    out->has_experts = spw_alloc_zero(out->n_layers, sizeof *out->has_experts);
+    if (!out->layer_kinds || !out->has_experts)
         return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
     SPW_TRY(read_layer_kinds(out, source));
+    SPW_TRY(spw_config_read_experts(out, source));
     SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));
     if (source->gguf && source->gguf->rope_factors)
         SPW_TRY(spw_config_add_rope_factors(out, &source->text));
@@ -512,5 +523,6 @@ void spw_config_free(struct spw_model_config *config)
     if (!config)
         return;
     spw_free(config->layer_kinds);
+    spw_free(config->has_experts);
     *config = (struct spw_model_config){0};
 }

@@ -2,10 +2,10 @@
  * config.json and generation_config.json of a Hugging Face folder into it. A family is a row of
  * facts in config_families.c.
  *
- * spw_config_parse fills `out`, which owns `layer_kinds` until spw_config_free; after a failure
- * there is nothing to free. Every size has a limit, so no product of two sizes overflows 64 bits.
- * Errors: -EINVAL (the text names file, key, what was found and what was expected), -ENOMEM. Pure;
- * any thread. */
+ * spw_config_parse fills `out`, which owns `layer_kinds` and `has_experts` until spw_config_free;
+ * after a failure there is nothing to free. Every size has a limit, so no product of two sizes
+ * overflows 64 bits. Errors: -EINVAL (the text names file, key, what was found and what was
+ * expected), -ENOMEM. Pure; any thread. */
 #ifndef SPW_MODEL_CONFIG_H
 #define SPW_MODEL_CONFIG_H
 
@@ -27,6 +27,16 @@ extern "C" {
 
 /* The tensor of SPW_ROPE_FACTORS. */
 #define SPW_ROPE_FACTORS_NAME "model.rope_freqs.weight"
+
+/* Layers whose mlp is a choice among experts. */
+struct spw_experts_config {
+    uint32_t n;                   /* of a layer; 0: no layer has experts */
+    uint32_t n_kept;              /* of each row */
+    uint32_t intermediate;        /* of an expert */
+    uint32_t shared_intermediate; /* of one more expert, which every row has; 0: there is none */
+    bool shared_gate;             /* its output is multiplied by a sigmoid of the row */
+    struct spw_route route;
+};
 
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
@@ -62,7 +72,9 @@ struct spw_model_config {
     enum spw_dtype dtype;    /* what the file says the weights are; AUTO when it says nothing */
     uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
     bool kinds_listed;       /* layer_types lists the kinds; else they follow the family's rule */
-    uint32_t window;         /* keys a sliding layer sees; 0 when no layer slides */
+    struct spw_experts_config experts;
+    bool *has_experts; /* owned: [n_layers] */
+    uint32_t window;   /* keys a sliding layer sees; 0 when no layer slides */
     /* The cache that the files ask for, cut to fit and made printable; "": none. */
     char cache_implementation[32];
     bool cache_by_generation; /* asked by generation_config.json; else by config.json */

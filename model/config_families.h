@@ -1,4 +1,4 @@
-/* The dense families: a row of facts for each. A new dense family is a new row; a new kind of fact
+/* The families: a row of facts for each. A new family is a new row; a new kind of fact
  * is a new member. Inside model/ only. */
 #ifndef SPW_MODEL_CONFIG_FAMILIES_H
 #define SPW_MODEL_CONFIG_FAMILIES_H
@@ -9,16 +9,33 @@
 enum spw_family_rule {
     SPW_FAMILY_NEVER,
     SPW_FAMILY_ALWAYS,
-    SPW_FAMILY_BY_KEY, /* attention_bias or mlp_bias, false when absent */
+    SPW_FAMILY_BY_KEY, /* attention_bias, mlp_bias or norm_topk_prob; false when absent */
 };
 
 /* How the layer kinds are decided if layer_types does not list them. transformers reads a mistral
  * config with that list as a ministral, so the list counts in every family. */
 enum spw_window_rule {
-    SPW_WINDOW_NEVER,   /* every layer is full; the list may have full layers only */
-    SPW_WINDOW_ALL,     /* every layer slides, unless sliding_window is null */
-    SPW_WINDOW_OPT_IN,  /* use_sliding_window, from layer max_window_layers on */
-    SPW_WINDOW_PATTERN, /* every sliding_window_pattern-th is full, the others slide */
+    SPW_WINDOW_NEVER,       /* every layer is full; the list may have full layers only */
+    SPW_WINDOW_ALL,         /* every layer slides, unless sliding_window is null */
+    SPW_WINDOW_OPT_IN,      /* use_sliding_window, from layer max_window_layers on */
+    SPW_WINDOW_OPT_IN_ALL,  /* use_sliding_window */
+    SPW_WINDOW_OPT_IN_EVEN, /* use_sliding_window, even layers before max_window_layers */
+    SPW_WINDOW_PATTERN,     /* every sliding_window_pattern-th is full, the others slide */
+};
+
+/* Layers with experts. The keys are names of config.json; the numbers are defaults, and 0 says that
+ * the key is required. */
+struct spw_expert_facts {
+    const char *count_key;        /* NULL: the family has no experts */
+    const char *width_key;        /* of an expert; NULL: as wide as a dense mlp */
+    const char *shared_width_key; /* NULL: no expert is shared */
+    const char *first_layer_key;  /* layers before this one are dense; NULL: none is */
+    const char *scale_key;        /* a factor of all weights; NULL: 1 */
+    uint32_t count, kept, width, shared_width, first_layer;
+    bool shared_gate; /* as in struct spw_experts_config */
+    bool some_layers; /* decoder_sparse_step and mlp_only_layers apply */
+    enum spw_route_score score;
+    enum spw_family_rule renormalizes; /* by key: norm_topk_prob */
 };
 
 struct spw_family {
@@ -34,10 +51,13 @@ struct spw_family {
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
     uint64_t max_positions;
+    double rms_eps;           /* 0: 1e-6 */
+    const char *qkv_bias_key; /* switches an ALWAYS off; NULL: no key does */
     enum spw_window_rule window_rule;
     uint32_t window, max_window_layers;
     int32_t bos, eos; /* -1: none */
     struct spw_rope_facts rope;
+    struct spw_expert_facts experts;
 };
 
 /* By its model_type; NULL: there is none. */

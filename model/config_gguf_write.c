@@ -78,6 +78,8 @@ static int check_rope(const struct writer *w)
 static int check(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
+    if (c->experts.n)
+        return refuse(w, "layers with experts", "a model without experts");
     if (c->act != (w->a->sandwich ? SPW_ACT_GELU_TANH : SPW_ACT_SILU))
         return refuse(w, "another activation", w->a->sandwich ? "gelu_pytorch_tanh" : "silu");
     if (differs((double)c->attention_scale, query_scale(w)))

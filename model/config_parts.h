@@ -18,6 +18,10 @@ struct spw_config_source {
 int spw_config_read(struct spw_model_config *out, const struct spw_config_source *source,
                     const struct spw_keys *generation);
 
+/* config_experts.c: fills out->experts and out->has_experts, which has its memory. The sizes must
+ * be set. */
+int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source);
+
 /* Notes a fact that no file stores. `rule` is a constant. */
 void spw_config_rule(struct spw_model_config *out, const char *rule);
 /* Scores of gemma3 are multiplied by this number to the power of -0.5. */

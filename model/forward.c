@@ -125,6 +125,90 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct sp
                         rows);
 }
 
+/* ---- experts ---- */
+
+static int combine(const struct spw_forward *f, void *h, const void *y,
+                   const struct spw_choice *choices, const uint32_t *places, uint32_t n_kept,
+                   size_t rows)
+{
+    return f->ops->combine(&(struct spw_combine_args){.h = h,
+                                                      .y = y,
+                                                      .choices = choices,
+                                                      .places = places,
+                                                      .rows = rows,
+                                                      .cols = f->weights->config->hidden,
+                                                      .n_kept = n_kept,
+                                                      .dtype = f->dtype},
+                           f->stream);
+}
+
+static int route(const struct spw_forward *f, uint64_t weight, const void *x, uint32_t n_experts,
+                 uint32_t n_kept, struct spw_route how, struct spw_choice *choices, size_t rows)
+{
+    return f->ops->route(&(struct spw_route_args){.x = x,
+                                                  .w = f->small + weight,
+                                                  .scores = f->b.scores,
+                                                  .choices = choices,
+                                                  .rows = rows,
+                                                  .cols = f->weights->config->hidden,
+                                                  .n_experts = n_experts,
+                                                  .n_kept = n_kept,
+                                                  .route = how,
+                                                  .dtype = f->dtype},
+                         f->stream);
+}
+
+/* h += the output of the expert that every row has, in some families times a sigmoid of the row.
+ * The sigmoid is the weight of a router with one expert. */
+static int shared_expert(const struct spw_forward *f, const struct spw_layer_small *v,
+                         const struct spw_layer_weights *m, const void *x, void *h, size_t rows)
+{
+    SPW_TRY(gated_linear(f, m, SPW_SMALL_NONE, x, rows));
+    const struct spw_operand *down = &m->of[SPW_MATRIX_DOWN];
+    if (!f->weights->config->experts.shared_gate)
+        return linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, h, h, rows);
+    const struct spw_route sigmoid = {.score = SPW_ROUTE_SIGMOID, .scale = 1};
+    SPW_TRY(linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
+    SPW_TRY(route(f, v->shared_gate, x, 1, 1, sigmoid, f->b.gates, rows));
+    return combine(f, h, f->b.x, f->b.gates, NULL, 1, rows);
+}
+
+int spw_forward_route(const struct spw_forward *f, uint32_t layer,
+                      const struct spw_layer_weights *m, void *h, void *x,
+                      struct spw_choice *choices, size_t rows)
+{
+    const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const struct spw_experts_config *e = &f->weights->config->experts;
+    SPW_TRY(norm(f, v->mlp_norm, h, NULL, x, rows));
+    SPW_TRY(route(f, v->router, x, e->n, e->n_kept, e->route, choices, rows));
+    return m->of[SPW_MATRIX_DOWN].n ? shared_expert(f, v, m, x, h, rows) : 0;
+}
+
+int spw_forward_expert(const struct spw_forward *f, const struct spw_layer_weights *m,
+                       const void *x, const uint32_t *index, void *y, size_t rows)
+{
+    if (index) {
+        SPW_TRY(f->ops->gather(&(struct spw_gather_args){.x = x,
+                                                         .index = index,
+                                                         .y = f->b.x,
+                                                         .rows = rows,
+                                                         .cols = f->weights->config->hidden,
+                                                         .dtype = f->dtype},
+                               f->stream));
+        x = f->b.x;
+    }
+    SPW_TRY(gated_linear(f, m, SPW_SMALL_NONE, x, rows));
+    return linear(f, &m->of[SPW_MATRIX_DOWN], 1, SPW_SMALL_NONE, f->b.gated, NULL, y, rows);
+}
+
+int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
+                        const struct spw_choice *choices, const uint32_t *places, size_t rows)
+{
+    return combine(f, h, y, choices, places, f->weights->config->experts.n_kept, rows);
+}
+
+/* ---- the end ---- */
+
 int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows)
 {
     return norm(f, f->weights->final_norm, h, NULL, x, rows);

@@ -5,6 +5,12 @@
  *   output    adds the result of attention to the residual stream
  *   mlp       adds the result of the multilayer perceptron to it
  *
+ * In a layer with experts, these come in place of mlp:
+ *
+ *   route     chooses the experts of the rows; adds the result of the expert that every row has
+ *   expert    the output of one expert for the rows that chose it
+ *   combine   adds the weighted outputs to the residual stream
+ *
  * All work is queued on the stream. The caller owns the buffers, which hold `rows` rows. */
 #ifndef SPW_MODEL_FORWARD_H
 #define SPW_MODEL_FORWARD_H
@@ -13,13 +19,15 @@
 
 /* Device buffers for one chunk of rows, in the compute type unless said otherwise. */
 struct spw_forward_buffers {
-    void *x;         /* [rows][hidden]: input of a product, or output that a norm reads */
-    void *qkv;       /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
-    void *attention; /* [rows][n_heads * head_dim] */
-    void *gate_up;   /* [rows][2 * intermediate]: scratch, if ops->gated_scratch */
-    void *gated;     /* [rows][intermediate] */
-    void *workspace; /* of linear */
-    void *codes;     /* [rows] of linear's codes, if it needs them */
+    void *x;                  /* [rows][hidden]: input of a product, or output that a norm reads */
+    void *qkv;                /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
+    void *attention;          /* [rows][n_heads * head_dim] */
+    void *gate_up;            /* [rows][2 * intermediate]: scratch, if ops->gated_scratch */
+    void *gated;              /* [rows][intermediate] */
+    void *workspace;          /* of linear */
+    void *codes;              /* [rows] of linear's codes, if it needs them */
+    float *scores;            /* [rows][experts]: scratch of a router */
+    struct spw_choice *gates; /* [rows]: the weight of the expert that every row has */
 };
 
 struct spw_forward {
@@ -40,6 +48,18 @@ int spw_forward_output(const struct spw_forward *f, uint32_t layer,
 /* h += mlp(norm(h)). */
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
                     const struct spw_layer_weights *matrices, void *h, size_t rows);
+
+/* x = norm(h), and the choices of its rows, [rows][n_kept]. h, x: [rows][hidden]. Then h += the
+ * output of the expert that every row has. */
+int spw_forward_route(const struct spw_forward *f, uint32_t layer,
+                      const struct spw_layer_weights *matrices, void *h, void *x,
+                      struct spw_choice *choices, size_t rows);
+/* y[i] = the output of an expert for row index[i] of x; index NULL: for row i. */
+int spw_forward_expert(const struct spw_forward *f, const struct spw_layer_weights *expert,
+                       const void *x, const uint32_t *index, void *y, size_t rows);
+/* h += the weighted outputs of the experts of its rows. places: as in struct spw_combine_args. */
+int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
+                        const struct spw_choice *choices, const uint32_t *places, size_t rows);
 
 /* The norm after the last layer. x: [rows][hidden]; x may be h. */
 int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);

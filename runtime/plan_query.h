@@ -37,6 +37,7 @@ struct spw_plan_info {
     uint32_t n_layers, n_layers_resident; /* layers whose weights stay on the device */
     uint32_t n_layers_from_disk;          /* layers whose weights each step reads from the files */
     uint64_t weights_bytes;               /* of all layers and the head */
+    uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t weights_disk_bytes;          /* that one decode step reads from the files */
     uint64_t kv_bytes_per_token;          /* all full-attention layers */
     struct spw_waterlines waterlines;     /* of one session that holds `context` tokens */

@@ -1,9 +1,10 @@
 /* The table of matrices and its blocks: see weights.h. Layers come first: a layer is one block,
  * with its matrices in the order of their roles. Then come the rows of the head, divided into
- * blocks. */
+ * blocks. Then come the experts of all layers, a block for each. */
 #include "model/weights/weights_parts.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { PACKED_ALIGN = 64 };
@@ -19,13 +20,10 @@ static const struct {
     const char *name;
     bool joined; /* forms one product with the matrix before it */
 } roles[SPW_LAYER_MATRICES] = {
-    [SPW_MATRIX_Q] = {"self_attn.q_proj.weight", false},
-    [SPW_MATRIX_K] = {"self_attn.k_proj.weight", true},
-    [SPW_MATRIX_V] = {"self_attn.v_proj.weight", true},
-    [SPW_MATRIX_O] = {"self_attn.o_proj.weight", false},
-    [SPW_MATRIX_GATE] = {"mlp.gate_proj.weight", false},
-    [SPW_MATRIX_UP] = {"mlp.up_proj.weight", true},
-    [SPW_MATRIX_DOWN] = {"mlp.down_proj.weight", false},
+    [SPW_MATRIX_Q] = {"q_proj.weight", false},       [SPW_MATRIX_K] = {"k_proj.weight", true},
+    [SPW_MATRIX_V] = {"v_proj.weight", true},        [SPW_MATRIX_O] = {"o_proj.weight", false},
+    [SPW_MATRIX_GATE] = {"gate_proj.weight", false}, [SPW_MATRIX_UP] = {"up_proj.weight", true},
+    [SPW_MATRIX_DOWN] = {"down_proj.weight", false},
 };
 
 /* The type that products take. Quantized weights stay as they are stored. Computing in bf16 needs
@@ -37,26 +35,36 @@ static enum spw_dtype product_type(const struct spw_tensor *t, enum spw_dtype co
     return spw_type_of(t->dtype).multiplies ? t->dtype : SPW_DTYPE_F32;
 }
 
+/* In a layer with experts, the matrices of the mlp are those of the expert that every row has. */
+static uint64_t mlp_width(const struct spw_model_config *c, uint32_t layer)
+{
+    return c->has_experts[layer] ? c->experts.shared_intermediate : c->intermediate;
+}
+
 static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                       enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
+    const uint64_t width = mlp_width(c, layer);
     const uint64_t q = (uint64_t)c->n_heads * c->head_dim;
     const uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
     const uint64_t shapes[SPW_LAYER_MATRICES][2] = {
-        [SPW_MATRIX_Q] = {q, c->hidden},
-        [SPW_MATRIX_K] = {kv, c->hidden},
-        [SPW_MATRIX_V] = {kv, c->hidden},
-        [SPW_MATRIX_O] = {c->hidden, q},
-        [SPW_MATRIX_GATE] = {c->intermediate, c->hidden},
-        [SPW_MATRIX_UP] = {c->intermediate, c->hidden},
-        [SPW_MATRIX_DOWN] = {c->hidden, c->intermediate},
+        [SPW_MATRIX_Q] = {q, c->hidden},        [SPW_MATRIX_K] = {kv, c->hidden},
+        [SPW_MATRIX_V] = {kv, c->hidden},       [SPW_MATRIX_O] = {c->hidden, q},
+        [SPW_MATRIX_GATE] = {width, c->hidden}, [SPW_MATRIX_UP] = {width, c->hidden},
+        [SPW_MATRIX_DOWN] = {c->hidden, width},
     };
-    for (int r = 0; r < SPW_LAYER_MATRICES; r++) {
+    for (int r = 0; r < (width ? SPW_LAYER_MATRICES : SPW_MATRIX_GATE); r++) {
         struct spw_matrix *m = &w->matrices[w->n_matrices++];
+        char name[96];
+        snprintf(name, sizeof name, "%s%s",
+                 r < SPW_MATRIX_GATE     ? "self_attn."
+                 : c->has_experts[layer] ? spw_find_shared_prefix(f, layer)
+                                         : "mlp.",
+                 roles[r].name);
         *m = (struct spw_matrix){
             .role = (enum spw_matrix_role)r, .layer = layer, .n = shapes[r][0], .k = shapes[r][1]};
-        SPW_TRY(spw_find_in_layer(f, layer, roles[r].name, m->n, m->k, &m->tensor));
+        SPW_TRY(spw_find_in_layer(f, layer, name, m->n, m->k, &m->tensor));
         m->type = product_type(m->tensor, compute);
         SPW_TRY(spw_find_scale(f, c, m->tensor, &m->scale));
     }
@@ -65,12 +73,11 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
 
 /* ---- blocks ---- */
 
-/* One block for the matrices of a layer. */
-static void lay_out_layer(struct spw_weights *w, uint32_t layer)
+/* One block for n matrices of a layer. */
+static void lay_out_block(struct spw_weights *w, struct spw_weight_block *b, uint32_t layer,
+                          uint32_t first, uint32_t n)
 {
-    struct spw_weight_block *b = &w->blocks[w->n_blocks++];
-    *b = (struct spw_weight_block){
-        .layer = layer, .first = layer * SPW_LAYER_MATRICES, .n = SPW_LAYER_MATRICES};
+    *b = (struct spw_weight_block){.layer = layer, .first = first, .n = n};
     for (uint32_t i = b->first; i < b->first + b->n; i++) {
         struct spw_matrix *m = &w->matrices[i];
         bool joined = roles[m->role].joined && m->type == m[-1].type;
@@ -139,21 +146,62 @@ static void note_storage(struct spw_weights *w, uint32_t b)
     block->mappable &= block->as_stored;
 }
 
-static int lay_out_blocks(struct spw_weights *w, const struct spw_matrix *head)
+/* ---- experts ---- */
+
+static int add_expert(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                      uint32_t expert, enum spw_dtype compute)
+{
+    struct spw_matrix *m = &w->matrices[w->n_matrices];
+    SPW_TRY(spw_find_expert(m, f, w->config, layer, expert));
+    for (int i = 0; i < SPW_EXPERT_MATRICES; i++)
+        m[i].type = product_type(m[i].tensor, compute);
+    lay_out_block(w, &w->blocks[w->n_blocks + w->n_expert_blocks++], layer, w->n_matrices,
+                  SPW_EXPERT_MATRICES);
+    w->n_matrices += SPW_EXPERT_MATRICES;
+    return 0;
+}
+
+static int add_experts(struct spw_weights *w, const struct spw_finder *f, enum spw_dtype compute)
+{
+    const struct spw_model_config *c = w->config;
+    uint64_t n = 0;
+    w->layer_experts = spw_alloc(c->n_layers * sizeof *w->layer_experts);
+    if (!w->layer_experts)
+        return -ENOMEM;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        n += c->has_experts[l] ? c->experts.n : 0;
+    SPW_TRY(reserve(w, w->n_matrices + n * SPW_EXPERT_MATRICES, w->n_blocks + n));
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        w->layer_experts[l] = c->has_experts[l] ? w->n_blocks + w->n_expert_blocks : SPW_NO_BLOCK;
+        for (uint32_t e = 0; c->has_experts[l] && e < c->experts.n; e++)
+            SPW_TRY(add_expert(w, f, l, e, compute));
+    }
+    return 0;
+}
+
+/* ---- all blocks ---- */
+
+static int lay_out_blocks(struct spw_weights *w, const struct spw_finder *f,
+                          const struct spw_matrix *head, enum spw_dtype compute)
 {
     const uint32_t n_layers = w->config->n_layers;
     w->layer_blocks = spw_alloc_zero(n_layers + 1, sizeof *w->layer_blocks);
     if (!w->layer_blocks)
         return -ENOMEM;
-    for (uint32_t l = 0; l < n_layers; l++) {
+    for (uint32_t l = 0, first = 0; l < n_layers; l++) {
+        uint32_t n = 0;
+        while (first + n < w->n_matrices && w->matrices[first + n].layer == l)
+            n++;
         w->layer_blocks[l] = w->n_blocks;
-        lay_out_layer(w, l);
+        lay_out_block(w, &w->blocks[w->n_blocks++], l, first, n);
+        first += n;
     }
     w->layer_blocks[n_layers] = w->n_blocks;
     w->head_rows = head_rows(w, head);
     uint64_t n = spw_div_up(head->n, w->head_rows);
     SPW_TRY(reserve(w, w->n_matrices + n, w->n_blocks + n));
     cut_head(w, head);
+    SPW_TRY(add_experts(w, f, compute));
     w->pieces = spw_alloc_zero(w->n_matrices, sizeof *w->pieces);
     if (!w->pieces)
         return -ENOMEM;
@@ -161,7 +209,7 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_matrix *head)
         const struct spw_matrix *m = &w->matrices[i];
         w->pieces[i] = (struct spw_piece){spw_matrix_data(m), m->offset, packed_bytes(m)};
     }
-    for (uint32_t b = 0; b < w->n_blocks; b++)
+    for (uint32_t b = 0; b < w->n_blocks + w->n_expert_blocks; b++)
         note_storage(w, b);
     return 0;
 }
@@ -180,7 +228,7 @@ static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum
     SPW_TRY(spw_find_scale(f, c, head.tensor, &head.scale));
     w->embedding.type = w->embedding.tensor->dtype;
     head.type = product_type(head.tensor, compute);
-    return lay_out_blocks(w, &head);
+    return lay_out_blocks(w, f, &head, compute);
 }
 
 /* ---- open, prepare ---- */
@@ -220,6 +268,7 @@ void spw_weights_close(struct spw_weights *w)
     spw_free(w->pieces);
     spw_free(w->blocks);
     spw_free(w->layer_blocks);
+    spw_free(w->layer_experts);
     spw_free(w->small_layers);
     spw_free(w->small);
     spw_free(w);
@@ -275,7 +324,7 @@ void spw_weights_place_packed(struct spw_weights *w)
 {
     for (uint32_t i = 0; i < w->n_matrices; i++)
         w->pieces[i].offset = w->matrices[i].offset;
-    for (uint32_t b = 0; b < w->n_blocks; b++)
+    for (uint32_t b = 0; b < w->n_blocks + w->n_expert_blocks; b++)
         w->blocks[b].mapped = false;
 }
 
@@ -286,12 +335,25 @@ static struct spw_operand operand(const struct spw_weights *w, uint32_t i, const
     return (struct spw_operand){at ? at + p->offset : p->from, m->type, m->n, m->k};
 }
 
+static void operands(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                     struct spw_layer_weights *out)
+{
+    const struct spw_weight_block *block = &w->blocks[b];
+    *out = (struct spw_layer_weights){0};
+    for (uint32_t i = block->first; i < block->first + block->n; i++)
+        out->of[w->matrices[i].role] = operand(w, i, at);
+}
+
 void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_t *at,
                        struct spw_layer_weights *out)
 {
-    const struct spw_weight_block *b = &w->blocks[w->layer_blocks[layer]];
-    for (uint32_t i = b->first; i < b->first + b->n; i++)
-        out->of[w->matrices[i].role] = operand(w, i, at);
+    operands(w, w->layer_blocks[layer], at, out);
+}
+
+void spw_weights_expert(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                        struct spw_layer_weights *out)
+{
+    operands(w, b, at, out);
 }
 
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at)

@@ -7,9 +7,12 @@
  * different types. A block is read from the mapped file in its stored form, or from a packed copy
  * in host memory, which holds every matrix in the type that products take.
  *
- * Norms, biases and rope frequencies are small, f32, and always on the device, in one array,
- * `small`. Nothing is read before spw_weights_prepare. Borrows config and tensors; immutable after
- * prepare. */
+ * An expert is a block of its own. The blocks of experts come after all others, and no schedule has
+ * them: which of them a step needs is known in its layers only.
+ *
+ * Norms, biases, routers and rope frequencies are small, f32, and always on the device, in one
+ * array, `small`. Nothing is read before spw_weights_prepare. Borrows config and tensors; immutable
+ * after prepare. */
 #ifndef SPW_MODEL_WEIGHTS_WEIGHTS_H
 #define SPW_MODEL_WEIGHTS_WEIGHTS_H
 
@@ -26,13 +29,14 @@ enum spw_matrix_role {
     SPW_MATRIX_GATE,
     SPW_MATRIX_UP,
     SPW_MATRIX_DOWN,
-    SPW_LAYER_MATRICES, /* the number of matrices of a layer */
+    SPW_LAYER_MATRICES, /* the most matrices of a layer, beside its experts */
     SPW_MATRIX_HEAD = SPW_LAYER_MATRICES,
     SPW_MATRIX_EMBEDDING,
 };
 
 /* The layer number of matrices that belong to no layer. */
 #define SPW_NO_LAYER UINT32_MAX
+#define SPW_NO_BLOCK UINT32_MAX
 
 /* A matrix, or some rows of one: [n][k]. */
 struct spw_matrix {
@@ -78,6 +82,8 @@ struct spw_layer_small {
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich */
     uint64_t q_norm, k_norm;                       /* [head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
+    uint64_t router;      /* [experts][hidden] */
+    uint64_t shared_gate; /* [hidden] */
 };
 
 struct spw_weights {
@@ -85,10 +91,13 @@ struct spw_weights {
     const struct spw_tensors *tensors;
     struct spw_matrix *matrices; /* owned, [n_matrices], in the order of the blocks */
     struct spw_piece *pieces; /* owned, [n_matrices]: the stored bytes of each in the mapped file */
-    struct spw_weight_block *blocks; /* owned, [n_blocks], in the order of use */
-    uint32_t *layer_blocks;          /* owned, [n_layers + 1]: layer l has blocks [l] to [l + 1];
-                                        the head has those from [n_layers] on */
-    uint32_t n_matrices, n_blocks;
+    /* owned, [n_blocks + n_expert_blocks]: in the order of use, then the experts */
+    struct spw_weight_block *blocks;
+    uint32_t *layer_blocks;  /* owned, [n_layers + 1]: layer l has blocks [l] to [l + 1];
+                                the head has those from [n_layers] on */
+    uint32_t *layer_experts; /* owned, [n_layers]: the block of the layer's first expert;
+                                SPW_NO_BLOCK: it has none */
+    uint32_t n_matrices, n_blocks, n_expert_blocks;
     uint32_t head_rows;          /* rows of a block of the head; the last block may have fewer */
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
@@ -131,10 +140,14 @@ void spw_weights_release(const struct spw_weights *w, uint32_t b);
 
 /* ---- use ---- */
 
-/* The operands of a layer, and of a block of the head. `at`: the address of the block (packed, or
- * as spw_weights_place_as_in_file says); NULL: in the mapped file. */
+/* The operands of a layer (roles that it does not have stay empty), and of a block of the head.
+ * `at`: the address of the block (packed, or as spw_weights_place_as_in_file says); NULL: in the
+ * mapped file. */
 void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_t *at,
                        struct spw_layer_weights *out);
+/* The gate, up and down matrices of an expert: of block layer_experts[layer] + its number. */
+void spw_weights_expert(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                        struct spw_layer_weights *out);
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at);
 /* Computes the rope tables for a sequence of this length, in the two tables of `small` (host
  * side). */

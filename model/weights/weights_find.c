@@ -32,32 +32,31 @@ int spw_find_prefix(struct spw_finder *f)
 #define TYPE_NAME(id, name, elements, bytes, align, multiplies) " " #id
 static const char auto_and_types[] = SPW_TYPES(TYPE_NAME); /* " AUTO F32 F16 ..." */
 
-static int check_shape(const struct spw_finder *f, const struct spw_tensor *t, uint64_t rows,
-                       uint64_t cols)
+static void describe_shape(char out[160], const uint64_t *shape, uint32_t n)
 {
-    bool matrix = cols > 0;
+    out[0] = 0;
+    for (uint32_t i = 0; i < n; i++)
+        snprintf(out + strlen(out), 160 - strlen(out), "%s%llu", i ? ", " : "",
+                 (unsigned long long)shape[i]);
+}
+
+static int check_shape(const struct spw_finder *f, const struct spw_tensor *t,
+                       const uint64_t *shape, uint32_t n_dims)
+{
+    char found[160], expected[160];
     if (t->dtype == SPW_DTYPE_AUTO)
         return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected one of%s", t->file,
                         t->name, t->dtype_name, auto_and_types + strlen(" AUTO"));
-    if (t->n_dims == (matrix ? 2 : 1) && t->shape[0] == rows && (!matrix || t->shape[1] == cols))
+    if (t->n_dims == n_dims && !memcmp(t->shape, shape, n_dims * sizeof *shape))
         return 0;
-    char found[160] = "";
-    for (uint32_t i = 0; i < t->n_dims; i++)
-        snprintf(found + strlen(found), sizeof found - strlen(found), "%s%llu", i ? ", " : "",
-                 (unsigned long long)t->shape[i]);
-    char expected[64];
-    if (matrix)
-        snprintf(expected, sizeof expected, "%llu, %llu", (unsigned long long)rows,
-                 (unsigned long long)cols);
-    else
-        snprintf(expected, sizeof expected, "%llu", (unsigned long long)rows);
+    describe_shape(found, t->shape, t->n_dims);
+    describe_shape(expected, shape, n_dims);
     return spw_fail(f->err, -EINVAL, "%s: tensor %s: shape [%s], the config says [%s]", t->file,
                     t->name, found, expected);
 }
 
-/* cols 0: a vector. */
-int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
-                    const struct spw_tensor **out)
+static int find_shape(const struct spw_finder *f, const char *name, const uint64_t *shape,
+                      uint32_t n_dims, const struct spw_tensor **out)
 {
     *out = spw_tensors_find(f->tensors, name);
     if (!*out)
@@ -65,15 +64,43 @@ int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows,
                         name);
     if (f->found)
         f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
-    return check_shape(f, *out, rows, cols);
+    return check_shape(f, *out, shape, n_dims);
+}
+
+/* cols 0: a vector. */
+int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
+                    const struct spw_tensor **out)
+{
+    return find_shape(f, name, (const uint64_t[]){rows, cols}, cols ? 2 : 1, out);
+}
+
+static void name_in_layer(const struct spw_finder *f, uint32_t layer, const char *name,
+                          char out[160])
+{
+    snprintf(out, 160, "%slayers.%u.%s", f->prefix, layer, name);
 }
 
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
                       uint64_t cols, const struct spw_tensor **out)
 {
     char full[160];
-    snprintf(full, sizeof full, "%slayers.%u.%s", f->prefix, layer, name);
+    name_in_layer(f, layer, name, full);
     return spw_find_tensor(f, full, rows, cols, out);
+}
+
+int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t n,
+                     uint64_t rows, uint64_t cols, const struct spw_tensor **out)
+{
+    char full[160];
+    name_in_layer(f, layer, name, full);
+    return find_shape(f, full, (const uint64_t[]){n, rows, cols}, 3, out);
+}
+
+bool spw_find_is_in_layer(const struct spw_finder *f, uint32_t layer, const char *name)
+{
+    char full[160];
+    name_in_layer(f, layer, name, full);
+    return spw_tensors_find(f->tensors, full);
 }
 
 static bool is_fp8(const struct spw_tensor *t)

@@ -21,6 +21,11 @@ int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows,
                     const struct spw_tensor **out);
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
                       uint64_t cols, const struct spw_tensor **out);
+/* A tensor of a layer that holds n matrices of this shape. */
+int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t n,
+                     uint64_t rows, uint64_t cols, const struct spw_tensor **out);
+/* Whether the layer has a tensor of this name. */
+bool spw_find_is_in_layer(const struct spw_finder *f, uint32_t layer, const char *name);
 /* The factors of an FP8 matrix; NULL where it has none. */
 int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                    const struct spw_tensor *t, const struct spw_tensor **out);
@@ -28,6 +33,17 @@ int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
                   const struct spw_tensor **embedding, const struct spw_tensor **head);
 /* -EINVAL: none of these calls has found some tensor of the decoder. */
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c);
+
+/* ---- weights_experts.c ---- */
+
+enum { SPW_EXPERT_MATRICES = 3 };
+
+/* The matrices of an expert, without their types. */
+int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw_finder *f,
+                    const struct spw_model_config *c, uint32_t layer, uint32_t expert);
+/* The name of the router of a layer, and what the names of its shared expert begin with. */
+const char *spw_find_router_name(const struct spw_finder *f, uint32_t layer);
+const char *spw_find_shared_prefix(const struct spw_finder *f, uint32_t layer);
 
 /* ---- weights_read.c ---- */
 

@@ -6,16 +6,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A vector. It gets its place at open and is read in prepare. */
+/* A vector, or the matrix of a router. It gets its place at open and is read in prepare. */
 static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint64_t *at)
 {
+    const uint64_t cols = t->shape[t->n_dims - 1], rows = t->n_dims == 2 ? t->shape[0] : 1;
     if (*at == SPW_SMALL_NONE) {
         *at = w->n_small;
-        w->n_small += t->shape[0];
+        w->n_small += rows * cols;
     }
+    for (uint64_t row = 0; w->small && row < rows; row++)
+        spw_type_read(t->dtype, (const uint8_t *)t->data + row * spw_row_bytes(t->dtype, cols), 0,
+                      (size_t)cols, w->small + *at + row * cols);
     if (!w->small)
         return 0;
-    spw_type_read(t->dtype, t->data, 0, (size_t)t->shape[0], w->small + *at);
     spw_tensors_release(t->data, t->bytes);
     return 0;
 }
@@ -78,6 +81,23 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
     return 0;
 }
 
+/* The router of a layer, and the gate of its shared expert. */
+static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                         struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    const struct spw_tensor *t;
+    if (!c->has_experts[layer])
+        return 0;
+    SPW_TRY(
+        spw_find_in_layer(f, layer, spw_find_router_name(f, layer), c->experts.n, c->hidden, &t));
+    SPW_TRY(small_tensor(w, t, &s->router));
+    if (!c->experts.shared_gate)
+        return 0;
+    SPW_TRY(spw_find_in_layer(f, layer, "mlp.shared_expert_gate.weight", 1, c->hidden, &t));
+    return small_tensor(w, t, &s->shared_gate);
+}
+
 static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
 {
     const struct spw_model_config *c = w->config;
@@ -97,6 +117,7 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
         SPW_TRY(small_norm(w, f, layer, "self_attn.q_norm.weight", c->head_dim, &s->q_norm));
         SPW_TRY(small_norm(w, f, layer, "self_attn.k_norm.weight", c->head_dim, &s->k_norm));
     }
+    SPW_TRY(small_experts(w, f, layer, s));
     return small_biases(w, f, layer, s);
 }
 

@@ -289,7 +289,7 @@ static int open_streams(struct spw_engine *e, struct spw_error *err)
 
 static int open_tables(struct spw_engine *e, struct spw_error *err)
 {
-    uint32_t n = e->plan.info.sessions, n_blocks = e->model.weights->n_blocks;
+    uint32_t n = e->plan.info.sessions, n_blocks = spw_engine_n_blocks(e);
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));

@@ -122,8 +122,8 @@ struct spw_engine {
     struct spw_disk *disk;
     struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: no block is read from files */
     uint32_t n_weight_files;
-    struct spw_block *blocks;                 /* [weights->n_blocks] */
-    struct spw_block_context *block_contexts; /* [weights->n_blocks] */
+    struct spw_block *blocks;                 /* [spw_engine_n_blocks], as all blocks of weights */
+    struct spw_block_context *block_contexts; /* the same */
     bool charged;                             /* plan.mapped_bytes and plan.page_cache_bytes */
     struct spw_kv *kv;
     struct spw_prefix *prefix; /* NULL: no prefix cache */
@@ -147,6 +147,12 @@ struct spw_engine {
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.saves was given */
     struct spw_limit_watch limit_watch;
 };
+
+/* All weight blocks: those of the schedule, and the experts. */
+static inline uint32_t spw_engine_n_blocks(const struct spw_engine *e)
+{
+    return e->model.weights->n_blocks + e->model.weights->n_expert_blocks;
+}
 
 /* The backend that the options name, and a lane with its device under these budgets and nothing
  * else. */

@@ -125,7 +125,7 @@ static void describe_blocks(struct spw_engine *e)
     uint8_t *next = e->lane.device_arena + e->plan.device.weights;
     uint8_t *packed = e->lane.host_arena + e->plan.host.packed;
     spw_weights_place_packed(e->model.weights); /* another plan may have placed them elsewhere */
-    for (uint32_t u = 0; u < w->n_blocks; u++) {
+    for (uint32_t u = 0; u < spw_engine_n_blocks(e); u++) {
         describe_block(e, u, &packed);
         if (e->blocks[u].in_place || !spw_plan_block_resident(&e->plan, w, u))
             continue;
@@ -173,7 +173,7 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
         .slot_tiles = p->slot_tiles,
         .n_weight_slots = p->n_weight_slots,
         .blocks = e->blocks,
-        .n_blocks = e->model.weights->n_blocks,
+        .n_blocks = spw_engine_n_blocks(e),
         .disk = e->disk,
         .bounce_arena = e->lane.host_arena + p->host.bounce,
         .n_bounce = p->n_bounce,

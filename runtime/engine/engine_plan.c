@@ -146,10 +146,13 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
     const struct spw_model_config *c = in->weights->config;
     double bytes = 0, peak = in->reads_host_memory ? 2e11 : 1e13, read = 2e9, seconds = SECONDS;
     double flops = 0;
-    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
-        bytes += (double)in->weights->blocks[u].bytes;
-    for (uint32_t i = 0; i < in->weights->n_matrices; i++)
-        flops += 2.0 * (double)in->weights->matrices[i].n * (double)in->weights->matrices[i].k;
+    const struct spw_weights *w = in->weights;
+    for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++) {
+        double used = u < w->n_blocks ? 1 : (double)c->experts.n_kept / c->experts.n;
+        bytes += (double)w->blocks[u].bytes;
+        for (uint32_t i = w->blocks[u].first; i < w->blocks[u].first + w->blocks[u].n; i++)
+            flops += 2.0 * used * (double)w->matrices[i].n * (double)w->matrices[i].k;
+    }
     flops += 2.0 * c->n_heads * c->head_dim * c->n_layers *
              (double)in->context; /* on average a row sees half of the context */
     if (o->machine)

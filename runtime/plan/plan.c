@@ -261,7 +261,8 @@ static void try_hidden(struct search *s, enum spw_plan_hidden hidden)
         try_blocks(s);
 }
 
-/* Hidden states may lie on the device if they are small there. A chunk is not tried if it would be
+/* Hidden states may lie on the device if they are small there. Experts compute rows of the whole
+ * pass, so in a model with experts the device must have them. A chunk is not tried if it would be
  * too expensive even with nothing on the link. */
 static void try_chunk(struct search *s, uint32_t chunk)
 {
@@ -270,9 +271,10 @@ static void try_chunk(struct search *s, uint32_t chunk)
     if (s->found && s->cost.key[SPW_COST_BYTES] <= least)
         return;
     s->c.chunk = chunk;
-    if (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE)
+    bool experts = s->in->weights->n_expert_blocks;
+    if (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE || experts)
         try_hidden(s, SPW_HIDDEN_ON_DEVICE);
-    if (rows > chunk)
+    if (rows > chunk && !experts)
         try_hidden(s, SPW_HIDDEN_ON_HOST);
     try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
 }

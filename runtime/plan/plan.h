@@ -43,9 +43,10 @@ struct spw_plan_input {
 
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
- *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | packed copies |
- *     gated | split states | rows | logits |      | weight bounce slots |
- *   | flags | copied blocks | weight slots |    | KV frames | bounce slots |
+ *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | experts |
+ *     gated | experts | split states | rows |     | packed copies | weight bounce slots |
+ *   | logits | flags | copied blocks |          | KV frames | bounce slots |
+ *   | weight slots |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last: plan_replan.c divides it anew and
@@ -55,9 +56,18 @@ struct spw_plan_input {
  * where the plan quantizes. Then exact frames hold all exact tiles. `hidden` and `staging` have
  * room for the rows of a step that runs beside one that was set aside.
  */
+
+/* What the layers with experts need of all rows of a pass, in either arena: see
+ * runtime/step/experts.h. The host has no x and no y. Then come the rows of a pass that runs beside
+ * one that was set aside. */
+struct spw_plan_experts {
+    uint64_t x, y, choices, places, index, scores;
+};
+
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
     uint64_t gate_up, gated;
+    struct spw_plan_experts experts;
     uint64_t split_states, rows, logits, flags, weights, weight_slots, kv_frames, exact_frames,
         kv_slots, end;
 };
@@ -65,6 +75,7 @@ struct spw_plan_device {
 struct spw_plan_host {
     uint64_t hidden, staging, staging_beside, logits, session_logits, flags, piece, packed;
     uint64_t weight_bounce, kv_frames, bounce, end;
+    struct spw_plan_experts experts;
 };
 
 struct spw_plan {
@@ -93,6 +104,7 @@ struct spw_plan {
     /* Bytes of resident blocks: copied into the arena; computed from the mapped file. Bytes of
      * blocks in host memory: packed copies; streamed blocks that stay mapped between two uses. */
     uint64_t copied_bytes, mapped_bytes, packed_bytes, page_cache_bytes;
+    uint64_t expert_copied_bytes, expert_mapped_bytes, expert_packed_bytes; /* of experts alone */
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames

@@ -10,9 +10,11 @@ static uint32_t n_streamed_before(const struct spw_plan *p, uint32_t n_blocks, u
     return (uint32_t)((uint64_t)block * n_streamed / n_blocks);
 }
 
+/* Experts are resident, too. */
 static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    return n_streamed_before(p, w->n_blocks, block + 1) == n_streamed_before(p, w->n_blocks, block);
+    return block >= w->n_blocks ||
+           n_streamed_before(p, w->n_blocks, block + 1) == n_streamed_before(p, w->n_blocks, block);
 }
 
 /* The n-th place of n_disk of the streamed blocks, spread evenly. */
@@ -101,6 +103,13 @@ void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
             p->weight_bounce_bytes = spw_max_u64(p->weight_bounce_bytes, read);
     }
     p->weight_slot_bytes = spw_plan_pages(p->weight_slot_bytes);
+    p->expert_copied_bytes = p->expert_mapped_bytes = p->expert_packed_bytes = 0;
+    for (uint32_t u = w->n_blocks; u < w->n_blocks + w->n_expert_blocks; u++) {
+        struct place at = place_of(p, w, u);
+        uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
+        *(at.as_in_file ? &p->expert_mapped_bytes : &p->expert_copied_bytes) += bytes;
+        p->expert_packed_bytes += is_packed(p, &at) ? bytes : 0;
+    }
 }
 
 void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident,
@@ -110,7 +119,10 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
     p->n_resident_blocks = n_resident;
     p->n_disk_blocks = n_disk;
     p->n_weight_slots = n_resident < w->n_blocks ? WEIGHT_SLOTS : 0;
-    p->copied_bytes = p->mapped_bytes = p->packed_bytes = p->page_cache_bytes = 0;
+    p->copied_bytes = p->expert_copied_bytes;
+    p->mapped_bytes = p->expert_mapped_bytes;
+    p->packed_bytes = p->expert_packed_bytes;
+    p->page_cache_bytes = 0;
     p->streamed_bytes = p->disk_read_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         struct place at = place_of(p, w, u);

@@ -67,6 +67,29 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
     return at;
 }
 
+/* The widest mlp, of a layer or of an expert. */
+static uint64_t mlp_width(const struct spw_model_config *c)
+{
+    uint64_t experts = spw_max_u64(c->experts.intermediate, c->experts.shared_intermediate);
+    return spw_max_u64(c->intermediate, c->experts.n ? experts : 0);
+}
+
+static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_input *in,
+                            uint64_t pass_rows, struct spw_plan_experts *e, bool host,
+                            uint64_t *end)
+{
+    const struct spw_model_config *c = in->weights->config;
+    uint64_t rows = c->experts.n ? pass_rows + p->rows_beside : 0, n = rows * c->experts.n_kept;
+    e->x = take(end, host ? 0 : rows * p->hidden_row_bytes);
+    e->y = take(end, host ? 0 : n * p->hidden_row_bytes);
+    e->choices = take(end, n * sizeof(struct spw_choice));
+    e->places = take(end, n * sizeof(uint32_t));
+    e->index = take(end, n * sizeof(uint32_t));
+    e->scores = take(
+        end,
+        host || !rows ? 0 : p->chunk * (c->experts.n * sizeof(float) + sizeof(struct spw_choice)));
+}
+
 /* Everything on the device but weights and KV. */
 static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, uint64_t hidden_rows)
 {
@@ -74,7 +97,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     struct spw_plan_device *d = &p->device;
     uint64_t m = p->chunk, end = 0;
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
-    uint64_t gated = m * spw_row_bytes(in->compute, c->intermediate);
+    uint64_t gated = m * spw_row_bytes(in->compute, mlp_width(c));
     uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * sizeof(float);
     d->small = take(&end, in->weights->n_small * sizeof(float));
     d->workspace = take(&end, in->workspace_bytes);
@@ -90,6 +113,7 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->gate_up = take(&other, in->gated_scratch ? 2 * gated : 0);
     d->gated = take(&other, gated);
     end = spw_max_u64(end, other);
+    lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     d->flags = take(&end, sizeof(uint32_t));
@@ -129,6 +153,7 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->flags = take(&end, sizeof(uint32_t));
     h->piece = take(&end, p->piece_bytes);
+    lay_out_experts(p, in, p->pass_rows, &h->experts, true, &end);
     h->packed = take(&end, p->packed_bytes);
     h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
@@ -260,6 +285,10 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->disk_write_bytes = disk_write_bytes(p, in);
     i->rolls_back = p->retains || (!spw_plan_n_sliding(p) && !in->quantizes);
     i->n_layers = c->n_layers;
+    uint64_t experts = 0;
+    for (uint32_t u = in->weights->n_blocks;
+         u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
+        experts += in->weights->blocks[u].bytes;
     for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
         i->weights_bytes += in->weights->blocks[u].bytes;
         bool of_layer = in->weights->blocks[u].layer != SPW_NO_LAYER;
@@ -267,6 +296,10 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
         i->n_layers_from_disk += of_layer && spw_plan_block_from_disk(p, in->weights, u);
         i->weights_disk_bytes += spw_plan_block_disk_bytes(p, in->weights, u);
     }
+    i->decode_weights_bytes = i->weights_bytes;
+    i->weights_bytes += experts;
+    if (experts)
+        i->decode_weights_bytes += experts / c->experts.n * c->experts.n_kept;
     i->kv_bytes_per_token = spw_plan_n_full(p) * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;
     const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];

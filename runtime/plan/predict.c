@@ -61,14 +61,14 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
 
 static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
 {
-    double bytes = (double)spw_min_u64(p->weights_bytes, p->decode_read_bytes);
+    double bytes = (double)spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes);
     return bytes /
            (p->compute == SPW_DTYPE_F32 ? m->f32_weights_per_second : m->bf16_weights_per_second);
 }
 
 static double kv_bytes(const struct spw_plan_info *p)
 {
-    return (double)spw_sub_u64(p->decode_read_bytes, p->weights_bytes);
+    return (double)spw_sub_u64(p->decode_read_bytes, p->decode_weights_bytes);
 }
 
 static double kv_seconds(const struct spw_plan_info *p, const struct spw_machine *m)

@@ -11,7 +11,7 @@ uint64_t spw_traffic_flags(const struct spw_plan *p)
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w)
 {
     uint64_t bytes = w->n_small * sizeof(float);
-    for (uint32_t u = 0; u < w->n_blocks; u++)
+    for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
         if (spw_plan_block_resident(p, w, u))
             bytes += spw_plan_block_moved_bytes(p, w, u);
     return bytes;

@@ -32,6 +32,7 @@ struct spw_traffic_end {
     uint64_t chunks, begun_chunks; /* chunks of all layers that had passed; that had begun */
     uint32_t parts; /* of the chunk that had begun: parts with tiles for their tokens */
     uint64_t logits, begun_logits;      /* rows of logits that the host has read; that were begun */
+    uint64_t expert_layers;             /* layers whose rows were sorted by expert */
     bool through;                       /* the pass was through all layers */
     uint64_t loads;                     /* tiles read from disk for layers that had not begun */
     struct spw_schedule_progress rings; /* UINT64_MAX: all of it */

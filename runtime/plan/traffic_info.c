@@ -14,7 +14,7 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     uint64_t n = p->info.context, seen = spw_min_u64(n, c->window);
     uint64_t old = p->quantizes ? p->full_tiles : 0;
     uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
-    i->decode_read_bytes = i->weights_bytes + p->n_layers[SPW_LAYER_FULL] * full +
+    i->decode_read_bytes = i->decode_weights_bytes + p->n_layers[SPW_LAYER_FULL] * full +
                            p->n_layers[SPW_LAYER_SLIDING] * seen * per_token;
     i->decode_old_kv_bytes = p->n_layers[SPW_LAYER_FULL] * old * p->tile_bytes;
     i->decode_old_products = p->n_layers[SPW_LAYER_FULL] * old * SPW_TILE_TOKENS * row;

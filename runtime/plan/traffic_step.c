@@ -57,6 +57,25 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += end->logits * w->config->vocab * sizeof(float);
 }
 
+static uint64_t n_expert_layers(const struct spw_model_config *c)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += c->has_experts[i];
+    return n;
+}
+
+/* In each layer with experts the host reads the choices and sends the order of rows, an index and
+ * the places (runtime/step/experts.c). One row has no order. */
+static void add_choices(struct spw_traffic *t, const struct spw_weights *w, uint64_t rows,
+                        uint64_t n_layers)
+{
+    uint64_t choices = n_layers * rows * w->config->experts.n_kept;
+    t->bytes[SPW_MOVED_DEVICE_TO_HOST] += choices * sizeof(struct spw_choice);
+    if (rows > 1)
+        t->bytes[SPW_MOVED_HOST_TO_DEVICE] += choices * 2 * sizeof(uint32_t);
+}
+
 /* ---- tiles of a layer ---- */
 
 /* As spw_residency_make_room. */
@@ -248,6 +267,7 @@ static void pass(struct spw_traffic_run *r, const struct spw_traffic_end *end)
     add_blocks(&r->moved, r->plan, r->weights, a->from.chunks / a->cut.n_chunks, wanted,
                &end->rings);
     add_rows(&r->moved, r->plan, r->weights, &a->cut, through_host, &a->from, end);
+    add_choices(&r->moved, r->weights, a->cut.rows, end->expert_layers - a->from.expert_layers);
 }
 
 static struct spw_traffic_end whole_pass(const struct spw_traffic_run *r)
@@ -258,6 +278,7 @@ static struct spw_traffic_end whole_pass(const struct spw_traffic_run *r)
                                     .begun_chunks = all,
                                     .logits = wanted,
                                     .begun_logits = wanted,
+                                    .expert_layers = n_expert_layers(r->weights->config),
                                     .through = true,
                                     .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 }

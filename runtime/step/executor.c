@@ -3,6 +3,7 @@
  *   step      cut the new tokens into passes
  *   pass      for each layer: weights arrive, chunks pass, old tiles go down; then logits
  *   chunk     norm, q k v, [attend], output, mlp: model/forward.c; here a step can be set aside
+ *   experts   in some layers, in place of mlp, for all chunks together: experts.c
  *   attend    rope and append, quantize old tiles, read streamed and resident tiles: attend.c
  *
  *   spw_executor_step
@@ -135,7 +136,10 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
     SPW_TRY(attend(x, layer, chunk));
     SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
-    SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
+    if (x->config->has_experts[layer])
+        SPW_TRY(spw_experts_route(&x->step->experts, layer, w, h, chunk->row, chunk->rows));
+    else
+        SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
     SPW_TRY(place_old_tiles(x, layer, chunk));
     x->step->reached.chunks++;
@@ -146,6 +150,17 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
 static bool count_chunk(struct spw_step *s)
 {
     return s->chunks_before_pause && !--s->chunks_before_pause;
+}
+
+/* All rows of the pass have their experts: these compute now. */
+static int run_experts(struct spw_executor *x, uint32_t layer)
+{
+    const struct spw_hidden_source source = {embed, x};
+    void *h; /* a pass with experts lies on the device as a whole */
+    SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, 1, 0, &h));
+    SPW_TRY(spw_experts_compute(&x->step->experts, layer, h, x->step->now->cut.rows));
+    x->step->reached.expert_layers++;
+    return 0;
 }
 
 /* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */
@@ -164,6 +179,8 @@ static int run_layer(struct spw_executor *x, bool *pause)
         *pause = count_chunk(s);
     }
     if (s->chunk == s->now->cut.n_chunks) {
+        if (x->config->has_experts[layer])
+            SPW_TRY(run_experts(x, layer));
         s->layer++;
         s->chunk = 0;
     }

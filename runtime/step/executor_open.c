@@ -15,7 +15,11 @@ static void borrow_buffers(struct spw_executor *x)
               .gate_up = device + d->gate_up,
               .gated = device + d->gated,
               .workspace = device + d->workspace,
-              .codes = device + d->codes},
+              .codes = device + d->codes,
+              .scores = (float *)(device + d->experts.scores),
+              .gates = (struct spw_choice *)(device + d->experts.scores +
+                                             (uint64_t)x->plan->chunk * x->config->experts.n *
+                                                 sizeof(float))},
         .dtype = x->plan->info.compute,
         .stream = x->lane->compute,
     };
@@ -50,6 +54,12 @@ static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
     SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n, beside ? x->plan->rows_beside : pass_rows));
     s->hidden = hidden_of(x, beside);
     SPW_TRY(spw_hidden_init(&s->hidden));
+    s->experts = (struct spw_experts){.forward = &x->forward,
+                                      .lane = x->lane,
+                                      .plan = x->plan,
+                                      .prefetch = x->o.prefetch,
+                                      .first_row = beside ? x->plan->pass_rows : 0};
+    SPW_TRY(spw_experts_init(&s->experts));
     s->progress = (struct spw_progress_marks){.lane = x->lane,
                                               .report = x->o.on_progress,
                                               .context = x->o.progress_context,
@@ -61,6 +71,7 @@ static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
 static void close_step(struct spw_step *s)
 {
     spw_progress_free(&s->progress);
+    spw_experts_free(&s->experts);
     if (s->hidden.computed)
         spw_hidden_free(&s->hidden);
     spw_step_close(s);

@@ -1,11 +1,12 @@
 /* One step of the executor, and where it is: its spans, the running pass and the next one, and what
  * each of these passes will read of lower tiers. step.c computes this from the plan, from positions
- * and from where tiles lie. The executor opens `hidden` and `progress`, which it uses in this
- * step. */
+ * and from where tiles lie. The executor opens `hidden`, `experts` and `progress`, which it uses in
+ * this step. */
 #ifndef SPW_RUNTIME_STEP_STEP_H
 #define SPW_RUNTIME_STEP_STEP_H
 
 #include "runtime/plan/traffic.h"
+#include "runtime/step/experts.h"
 #include "runtime/step/hidden.h"
 #include "runtime/step/progress.h"
 #include "runtime/step/sequence.h"
@@ -42,6 +43,7 @@ struct spw_step {
      * when the chunk begins that is being described. */
     uint32_t (*disk_end)[SPW_LAYER_KINDS], (*disk_end_at_chunk)[SPW_LAYER_KINDS];
     struct spw_hidden hidden;
+    struct spw_experts experts;
     struct spw_progress_marks progress;
     struct spw_traffic_end reached; /* how far this pass is */
     uint32_t layer, chunk;          /* where this pass continues */
@@ -49,8 +51,8 @@ struct spw_step {
     bool is_aside;
 };
 
-/* pass_rows: the most rows of a pass. `hidden` and `progress` are for the caller to open.
- * After a failure close must follow. */
+/* pass_rows: the most rows of a pass. `hidden`, `experts` and `progress` are for the caller to
+ * open. After a failure close must follow. */
 int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
                   const struct spw_weights *weights, uint32_t most_spans, uint64_t pass_rows);
 void spw_step_close(struct spw_step *s);

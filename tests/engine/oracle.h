@@ -257,6 +257,15 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
         snprintf(more, 300,
                  ",\"use_sliding_window\":true,\"sliding_window\":%u,\"max_window_layers\":1",
                  window);
+    if (family == 3 && !quantized && check_random(seed) % 2) { /* experts in all layers */
+        size_t n = strlen(more);
+        m.family = "qwen3_moe";
+        m.experts = (uint32_t)check_range(seed, 1, 9);
+        m.expert_width = 8 * (uint32_t)check_range(seed, 1, 6);
+        snprintf(more + n, 300 - n,
+                 ",\"num_experts\":%u,\"num_experts_per_tok\":%u,\"moe_intermediate_size\":%u",
+                 m.experts, (uint32_t)check_range(seed, 1, m.experts), m.expert_width);
+    }
     if (family == 4)
         snprintf(more, 300,
                  ",\"sliding_window\":%u,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":%u,"

@@ -107,7 +107,12 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
     uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
     uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
-    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+    const struct spw_experts_config *x = &c->experts;
+    uint64_t expert_rows = x->n ? p->pass_rows + p->rows_beside : 0,
+             choices = expert_rows * x->n_kept;
+    uint64_t mlp_width = spw_max_u64(
+        c->intermediate, x->n ? spw_max_u64(x->intermediate, x->shared_intermediate) : 0);
+    for (uint32_t u = 0; u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
         count_block(p, in, u, &sum);
     uint64_t weight_slots = p->n_weight_slots * p->weight_slot_bytes;
     uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
@@ -121,6 +126,12 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->attention, m * q * e},
         {d->state, m * state},
         {d->split_states, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
+        {d->experts.x, expert_rows * p->hidden_row_bytes},
+        {d->experts.y, choices * p->hidden_row_bytes},
+        {d->experts.choices, choices * 8},
+        {d->experts.places, choices * 4},
+        {d->experts.index, choices * 4},
+        {d->experts.scores, x->n ? m * (x->n + 2) * 4 : 0},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
         {d->logits, logits},
         {d->flags, 4},
@@ -132,8 +143,9 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     };
     struct region mlp[] = {{d->x, m * c->hidden * e},
                            {d->codes, m * in->codes_row_bytes},
-                           {d->gate_up, in->gated_scratch ? m * 2 * c->intermediate * e : 0},
-                           {d->gated, m * c->intermediate * e},
+                           {d->gate_up, in->gated_scratch ? m * 2 * mlp_width * e : 0},
+                           {d->gated, m * mlp_width * e},
+                           {d->experts.x, 0},
                            {d->rows, 0}};
     struct region host[] = {
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
@@ -141,6 +153,9 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
         {h->flags, 4},
+        {h->experts.choices, choices * 8},
+        {h->experts.places, choices * 4},
+        {h->experts.index, choices * 4},
         {h->packed, sum.packed},
         {h->weight_bounce, p->n_weight_bounce * p->weight_bounce_bytes},
         {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
@@ -364,12 +379,14 @@ static void check_candidate(const struct all *a, const struct spw_candidate *c)
 static void check_chunk(const struct all *a, struct spw_candidate *c)
 {
     uint64_t rows = spw_plan_most_rows(a->in), bytes = rows * a->started.hidden_row_bytes;
-    bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32;
+    bool experts = a->in->weights->n_expert_blocks;
+    bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32 || experts;
     for (int i = 0; i < 12; i++) {
         c->hidden = (enum spw_plan_hidden)(i / 4);
         c->kv_stays = i % 2;
         c->copies_on_host = i / 2 % 2;
-        if (c->hidden == SPW_HIDDEN_ON_DEVICE && !small)
+        if ((c->hidden == SPW_HIDDEN_ON_DEVICE && !small) ||
+            (c->hidden == SPW_HIDDEN_ON_HOST && experts))
             continue;
         uint32_t most = spw_plan_most_passes(a->in, c->chunk);
         c->passes = 1;
@@ -715,8 +732,18 @@ static void close_model(struct spw_model *model, const char *dir)
 /* Of a model whose layers are large beside its tiles. */
 static void check_large_blocks(uint64_t *seed)
 {
-    static const struct tiny_model large = {"llama", 3,  128,   4096,  2,     1,     32,   64,
-                                            4096,    "", false, false, false, false, true, 1};
+    static const struct tiny_model large = {.family = "llama",
+                                            .layers = 3,
+                                            .hidden = 128,
+                                            .intermediate = 4096,
+                                            .heads = 2,
+                                            .kv_heads = 1,
+                                            .head_dim = 32,
+                                            .vocab = 64,
+                                            .positions = 4096,
+                                            .more = "",
+                                            .stored = TINY_BF16,
+                                            .seed = 1};
     char dir[128];
     struct spw_model model;
     uint64_t n_checked = 0;

@@ -362,8 +362,18 @@ static void between_passes(void *context)
 static void room_open_model(struct room *x, uint32_t sessions, const char *family, const char *more,
                             uint32_t chunk)
 {
-    const struct tiny_model m = {family, 3,    32,    48,    4,     2,     8,    96,
-                                 1024,   more, false, false, false, false, true, 41};
+    const struct tiny_model m = {.family = family,
+                                 .layers = 3,
+                                 .hidden = 32,
+                                 .intermediate = 48,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 8,
+                                 .vocab = 96,
+                                 .positions = 1024,
+                                 .more = more,
+                                 .stored = TINY_BF16,
+                                 .seed = 41};
     *x = (struct room){.o = {.backend = TEST_BACKEND,
                              .context = CONTEXT,
                              .sessions = sessions,

@@ -53,25 +53,51 @@ static uint64_t check_matrix(const struct spw_tensor *t, uint64_t first,
     return n * bytes;
 }
 
-static void check_layer(const struct spw_model *m, uint32_t layer, const uint8_t *packed, bool maps)
+/* Operands of a block of a layer, or of an expert. */
+static void operands(const struct spw_model *m, uint32_t u, const uint8_t *at,
+                     struct spw_layer_weights *out)
+{
+    if (u < m->weights->n_blocks)
+        spw_weights_layer(m->weights, u, at, out);
+    else
+        spw_weights_expert(m->weights, u, at, out);
+}
+
+/* What the names of the mlp's matrices in this block begin with. */
+static void name_mlp(const struct spw_model *m, uint32_t u, char out[32])
+{
+    const struct spw_weights *w = m->weights;
+    uint32_t layer = w->blocks[u].layer;
+    if (u >= w->n_blocks)
+        snprintf(out, 32, "mlp.experts.%u", u - w->layer_experts[layer]);
+    else
+        snprintf(out, 32, m->config.has_experts[layer] ? "mlp.shared_expert" : "mlp");
+}
+
+static void check_layer(const struct spw_model *m, uint32_t u, const uint8_t *packed, bool maps)
 {
     static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                        "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                        "mlp.down_proj"};
+                                        "self_attn.o_proj", "gate_proj",        "up_proj",
+                                        "down_proj"};
     struct spw_layer_weights p, f = {0};
+    const bool expert = u >= m->weights->n_blocks;
     uint64_t sum = 0;
-    spw_weights_layer(m->weights, layer, packed, &p);
+    char mlp[32], name[64];
+    name_mlp(m, u, mlp);
+    operands(m, u, packed, &p);
     if (maps)
-        spw_weights_layer(m->weights, layer, NULL, &f);
-    for (int i = 0; i < 7; i++) {
-        const struct spw_tensor *t = matrix(m, layer, names[i]);
+        operands(m, u, NULL, &f);
+    for (int i = expert ? SPW_MATRIX_GATE : 0; i < SPW_LAYER_MATRICES; i++) {
+        snprintf(name, sizeof name, "%s%s%s", i < SPW_MATRIX_GATE ? "" : mlp,
+                 i < SPW_MATRIX_GATE ? "" : ".", names[i]);
+        const struct spw_tensor *t = matrix(m, m->weights->blocks[u].layer, name);
         CHECK(p.of[i].n == t->shape[0] && p.of[i].k == t->shape[1]);
         sum += check_matrix(t, 0, &p.of[i], f.of[i].w);
     }
-    const struct spw_operand *q = &p.of[SPW_MATRIX_Q];
-    CHECK(p.of[SPW_MATRIX_K].w == q->w + q->n * q->k * spw_dtype_bytes(q->type));
-    CHECK(sum == m->weights->blocks[layer].matrix_bytes);
-    CHECK(sum <= m->weights->blocks[layer].bytes);
+    const struct spw_operand *first = &p.of[expert ? SPW_MATRIX_GATE : SPW_MATRIX_Q];
+    CHECK(first[1].w == first->w + first->n * first->k * spw_dtype_bytes(first->type));
+    CHECK(sum == m->weights->blocks[u].matrix_bytes);
+    CHECK(sum <= m->weights->blocks[u].bytes);
 }
 
 /* What direct I/O would leave in a slot. */
@@ -106,10 +132,12 @@ static void check_ranges(struct spw_model *m, uint32_t u, bool maps)
         spw_weights_place_as_in_file(w, u);
     if (maps && w->blocks[u].layer != SPW_NO_LAYER) {
         struct spw_layer_weights a, b;
-        spw_weights_layer(w, u, slot, &a);
-        spw_weights_layer(w, u, NULL, &b);
-        for (uint32_t i = 0; i < 7; i++)
-            CHECK(!memcmp(a.of[i].w, b.of[i].w, w->pieces[first + i].bytes));
+        operands(m, u, slot, &a);
+        operands(m, u, NULL, &b);
+        for (uint32_t i = first; i < first + w->blocks[u].n; i++) {
+            const enum spw_matrix_role role = w->matrices[i].role;
+            CHECK(!memcmp(a.of[role].w, b.of[role].w, w->pieces[i].bytes));
+        }
     } else if (maps) {
         CHECK(!memcmp(spw_weights_head(w, u, slot).w, spw_weights_head(w, u, NULL).w,
                       w->pieces[first].bytes));
@@ -184,7 +212,7 @@ int main(void)
             struct spw_error err = {0};
             CHECK_MSG(spw_model_open(&m, dir, &o, &err) == 0, "%s", err.text);
             CHECK_MSG(spw_weights_prepare(m.weights, &err) == 0, "%s", err.text);
-            for (uint32_t u = 0; u < m.weights->n_blocks; u++)
+            for (uint32_t u = 0; u < m.weights->n_blocks + m.weights->n_expert_blocks; u++)
                 check_block(&m, &tiny_models[i], u);
             check_embeddings(&m, &seed);
             spw_model_close(&m);

@@ -22,6 +22,8 @@ struct tiny_model {
     bool bias, qk_norm, sandwich, untied;
     enum tiny_stored stored;
     uint64_t seed;
+    /* All layers but the first `dense` have experts; `more` has the keys that say so. */
+    uint32_t experts, expert_width, shared_width, dense;
 };
 
 #define TINY_GGUF "/model.gguf"
@@ -70,6 +72,33 @@ static inline void tiny_matrix(struct tiny_writer *w, uint32_t layer, const char
     tiny_tensor(w, full, rows, cols, 2.0 / sqrt(cols), 0);
 }
 
+/* A tensor for each matrix, as released files have them. */
+static inline void tiny_expert(struct tiny_writer *w, const struct tiny_model *m, uint32_t l,
+                               const char *expert, uint32_t width)
+{
+    char name[96];
+    snprintf(name, sizeof name, "mlp.%s.gate_proj.weight", expert);
+    tiny_matrix(w, l, name, width, m->hidden);
+    snprintf(name, sizeof name, "mlp.%s.up_proj.weight", expert);
+    tiny_matrix(w, l, name, width, m->hidden);
+    snprintf(name, sizeof name, "mlp.%s.down_proj.weight", expert);
+    tiny_matrix(w, l, name, m->hidden, width);
+}
+
+static inline void tiny_experts(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    char name[32];
+    tiny_matrix(w, l, "mlp.gate.weight", m->experts, m->hidden);
+    for (uint32_t e = 0; e < m->experts; e++) {
+        snprintf(name, sizeof name, "experts.%u", e);
+        tiny_expert(w, m, l, name, m->expert_width);
+    }
+    if (m->shared_width) {
+        tiny_expert(w, m, l, "shared_expert", m->shared_width);
+        tiny_matrix(w, l, "mlp.shared_expert_gate.weight", 1, m->hidden);
+    }
+}
+
 static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
 {
     uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
@@ -92,6 +121,10 @@ static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m,
         tiny_vector(w, l, "self_attn.q_proj.bias", q, 1, 0);
         tiny_vector(w, l, "self_attn.k_proj.bias", kv, 2, 0);
         tiny_vector(w, l, "self_attn.v_proj.bias", kv, 0.5, 0);
+    }
+    if (m->experts && l >= m->dense) {
+        tiny_experts(w, m, l);
+        return;
     }
     tiny_matrix(w, l, "mlp.gate_proj.weight", m->intermediate, m->hidden);
     tiny_matrix(w, l, "mlp.up_proj.weight", m->intermediate, m->hidden);
@@ -168,18 +201,101 @@ static inline void tiny_model_remove(const char *dir)
 
 /* One of each thing that changes how a cache behaves. */
 static const struct tiny_model tiny_models[] = {
-    {"llama", 3, 64, 96, 4, 2, 16, 101, 4096, NULL, false, false, false, true, false, 1},
-    {"llama", 2, 64, 96, 4, 4, 16, 101, 4096, ",\"rope_theta\":500000.0", false, false, false,
-     false, true, 2},
-    {"qwen2", 3, 32, 64, 4, 1, 8, 67, 4096, NULL, true, false, false, false, true, 3},
-    {"qwen3", 2, 48, 64, 2, 2, 32, 67, 4096, NULL, false, true, false, true, false, 4},
-    {"mistral", 3, 32, 64, 4, 2, 16, 67, 4096, ",\"sliding_window\":200", false, false, false, true,
-     true, 5},
-    {"gemma3_text", 4, 32, 64, 2, 1, 32, 67, 4096,
-     ",\"sliding_window\":300,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":32,"
-     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"rope_theta\":1000000.0,"
-     "\"rope_local_base_freq\":10000.0",
-     false, true, true, false, true, 6},
+    {.family = "llama",
+     .layers = 3,
+     .hidden = 64,
+     .intermediate = 96,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .vocab = 101,
+     .positions = 4096,
+     .untied = true,
+     .seed = 1},
+    {.family = "llama",
+     .layers = 2,
+     .hidden = 64,
+     .intermediate = 96,
+     .heads = 4,
+     .kv_heads = 4,
+     .head_dim = 16,
+     .vocab = 101,
+     .positions = 4096,
+     .more = ",\"rope_theta\":500000.0",
+     .stored = TINY_BF16,
+     .seed = 2},
+    {.family = "qwen2",
+     .layers = 3,
+     .hidden = 32,
+     .intermediate = 64,
+     .heads = 4,
+     .kv_heads = 1,
+     .head_dim = 8,
+     .vocab = 67,
+     .positions = 4096,
+     .bias = true,
+     .stored = TINY_BF16,
+     .seed = 3},
+    {.family = "qwen3",
+     .layers = 2,
+     .hidden = 48,
+     .intermediate = 64,
+     .heads = 2,
+     .kv_heads = 2,
+     .head_dim = 32,
+     .vocab = 67,
+     .positions = 4096,
+     .qk_norm = true,
+     .untied = true,
+     .seed = 4},
+    {.family = "mistral",
+     .layers = 3,
+     .hidden = 32,
+     .intermediate = 64,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .more = ",\"sliding_window\":200",
+     .untied = true,
+     .stored = TINY_BF16,
+     .seed = 5},
+    {.family = "gemma3_text",
+     .layers = 4,
+     .hidden = 32,
+     .intermediate = 64,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 32,
+     .vocab = 67,
+     .positions = 4096,
+     .more = ",\"sliding_window\":300,\"sliding_window_pattern\":2,\"query_pre_attn_scalar\":32,"
+             "\"hidden_activation\":\"gelu_pytorch_tanh\",\"rope_theta\":1000000.0,"
+             "\"rope_local_base_freq\":10000.0",
+     .qk_norm = true,
+     .sandwich = true,
+     .stored = TINY_BF16,
+     .seed = 6},
+    {.family = "qwen2_moe",
+     .layers = 3,
+     .hidden = 32,
+     .intermediate = 64,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .more = ",\"num_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,"
+             "\"shared_expert_intermediate_size\":40,\"mlp_only_layers\":[0]",
+     .bias = true,
+     .untied = true,
+     .stored = TINY_BF16,
+     .seed = 8,
+     .experts = 6,
+     .expert_width = 24,
+     .shared_width = 40,
+     .dense = 1},
 };
 enum { N_TINY_MODELS = sizeof tiny_models / sizeof *tiny_models };
 

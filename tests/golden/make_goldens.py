@@ -51,6 +51,15 @@ GEMMA3 = BASE | dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM
                      num_key_value_heads=1, query_pre_attn_scalar=16, sliding_window=16,
                      attn_logit_softcapping=None, final_logit_softcapping=None,
                      tie_word_embeddings=True, torch_dtype="float32")
+MIXTRAL = MISTRAL | dict(model_type="mixtral", architectures=["MixtralForCausalLM"],
+                         num_local_experts=5, num_experts_per_tok=2, sliding_window=None,
+                         intermediate_size=24, num_hidden_layers=2)
+QWEN2_MOE = QWEN2 | dict(model_type="qwen2_moe", architectures=["Qwen2MoeForCausalLM"],
+                         num_experts=6, num_experts_per_tok=3, moe_intermediate_size=20,
+                         shared_expert_intermediate_size=28, num_hidden_layers=2)
+QWEN3_MOE = QWEN3 | dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"],
+                         num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20,
+                         norm_topk_prob=True, num_hidden_layers=2)
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 
@@ -59,7 +68,7 @@ def without(config, *keys):
     return {key: value for key, value in config.items() if key not in keys}
 
 
-# name: (config.json, tokens, stored type, more: shards=N, bf16=True, generation={...}, wrap=True)
+# name: (config.json, tokens, stored type, more: shards=N, hub=True, bf16=True, generation={...}, wrap=True)
 CASES = {
     "llama_plain": (LLAMA, 150, "f32",
                     dict(generation=dict(bos_token_id=1, eos_token_id=[2, 5, 7]))),
@@ -123,6 +132,18 @@ CASES = {
     "gemma3_window_140": (GEMMA3 | dict(sliding_window=140, attention_bias=True,
                                         sliding_window_pattern=2, torch_dtype="bfloat16"),
                           400, "bf16", dict(bf16=True)),
+    "mixtral_window": (MIXTRAL | dict(sliding_window=20), 70, "bf16", dict(hub=True)),
+    "mixtral_joined": (MIXTRAL | dict(head_dim=16, torch_dtype="bfloat16"), 150, "bf16",
+                       dict(bf16=True)),
+    "qwen2_moe_shared": (QWEN2_MOE, 60, "bf16", dict(hub=True)),
+    "qwen2_moe_some_layers": (QWEN2_MOE | dict(
+        num_hidden_layers=5, mlp_only_layers=[3], decoder_sparse_step=2, norm_topk_prob=True,
+        qkv_bias=False, use_sliding_window=True, sliding_window=24, max_window_layers=3),
+        80, "bf16", dict(hub=True)),
+    "qwen3_moe_plain": (QWEN3_MOE, 150, "bf16", dict(hub=True)),
+    "qwen3_moe_sliding": (QWEN3_MOE | dict(
+        norm_topk_prob=False, attention_bias=True, num_experts=13, num_experts_per_tok=1,
+        use_sliding_window=True, sliding_window=32), 90, "bf16", dict(hub=True)),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap=True)),
 }
@@ -167,12 +188,21 @@ def save_weights(folder, weights, n_shards):
                {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
 
 
+def save_as_on_hub(folder, config, weights):
+    """The names of released files, where they differ from those in memory: a tensor for each expert."""
+    model = AutoModelForCausalLM.from_config(config).to(next(iter(weights.values())).dtype)
+    model.load_state_dict(weights, strict=False)  # a tied head is missing
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=1) + "\n")
 
 
 def load(folder, dtype):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager",
+                                                experts_implementation="eager").eval()
 
 
 @torch.no_grad()
@@ -221,7 +251,11 @@ def make_case(name):
     generator = torch.Generator().manual_seed(seed_of(name))
     weights = random_weights(AutoModelForCausalLM.from_config(config), config, generator)
     weights = {key: value.to(DTYPES[stored]) for key, value in weights.items()}
-    save_weights(folder, weights, more.get("shards", 1))
+    if more.get("hub"):
+        save_as_on_hub(folder, config, weights)
+        write_json(folder / "config.json", config_json)
+    else:
+        save_weights(folder, weights, more.get("shards", 1))
     ids = torch.randint(3, config.vocab_size, (n_tokens,), generator=generator).tolist()
     ids[0] = 1
 

@@ -134,7 +134,7 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     show_moved("each token", p->decode_moved_bytes, "");
     printf("            and reads %s, %s of it weights\n",
            cli_format_bytes(a, p->decode_read_bytes),
-           cli_format_bytes(b, spw_min_u64(p->weights_bytes, p->decode_read_bytes)));
+           cli_format_bytes(b, spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes)));
 }
 
 static void show_prediction(const char *name, const struct spw_prediction *p)

@@ -363,8 +363,31 @@ int main(int argc, char **argv)
     static const char window[] = ",\"use_sliding_window\":true,\"sliding_window\":200,"
                                  "\"max_window_layers\":1";
     static const struct tiny_model models[] = {
-        {"llama", 3, 32, 48, 4, 2, 8, 96, 1024, "", false, false, false, true, false, 31},
-        {"qwen2", 3, 32, 48, 4, 2, 8, 96, 1024, window, true, false, false, true, false, 32},
+        {.family = "llama",
+         .layers = 3,
+         .hidden = 32,
+         .intermediate = 48,
+         .heads = 4,
+         .kv_heads = 2,
+         .head_dim = 8,
+         .vocab = 96,
+         .positions = 1024,
+         .more = "",
+         .untied = true,
+         .seed = 31},
+        {.family = "qwen2",
+         .layers = 3,
+         .hidden = 32,
+         .intermediate = 48,
+         .heads = 4,
+         .kv_heads = 2,
+         .head_dim = 8,
+         .vocab = 96,
+         .positions = 1024,
+         .more = window,
+         .bias = true,
+         .untied = true,
+         .seed = 32},
     };
     static const struct {
         int number;

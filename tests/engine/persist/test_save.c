@@ -17,10 +17,18 @@ enum { STEP = 260 }; /* most tokens between two lengths that are looked at */
 enum { CONTEXT = 1280, MOST = 1200, WINDOW = 300 };
 
 static const struct tiny_model dynamic = {
-    "llama", 2,     32,    48,   2,
-    1,       16,    67,    200,  ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}",
-    false,   false, false, true, false,
-    31};
+    .family = "llama",
+    .layers = 2,
+    .hidden = 32,
+    .intermediate = 48,
+    .heads = 2,
+    .kv_heads = 1,
+    .head_dim = 16,
+    .vocab = 67,
+    .positions = 200,
+    .more = ",\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":2.0}",
+    .untied = true,
+    .seed = 31};
 
 /* ---- one session, saved, grown, saved again, resumed ---- */
 

@@ -72,6 +72,7 @@ static const struct spw_plan_info plan = {
     .disk.total = 4000000000,
     .n_layers = 4,
     .weights_bytes = 2000000000,
+    .decode_weights_bytes = 2000000000,
     .decode_moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = 8000000000,
                            [SPW_MOVED_DEVICE_TO_HOST] = 128000,
                            [SPW_MOVED_DISK_TO_HOST] = 4000000000},

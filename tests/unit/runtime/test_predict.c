@@ -102,7 +102,7 @@ static void test_kernels(void)
 {
     struct spw_machine m = cpu;
     struct spw_plan_info p = plan(5.5e9, 0, 0, 0, 0);
-    p.weights_bytes = (uint64_t)4e9;
+    p.weights_bytes = p.decode_weights_bytes = (uint64_t)4e9;
     p.precision = SPW_KV_INT4;
     p.decode_old_kv_bytes = (uint64_t)5e8;
     p.decode_products = (uint64_t)1e9;
@@ -195,7 +195,7 @@ static void test_stand_still(void)
     d.read_bytes_per_second = d.small_read_bytes_per_second = 2000 * MIB;
     struct spw_plan_info p = plan(1.5e9, 0, 0, 200 * MIB, 0);
     p.n_layers = 4;
-    p.weights_bytes = (uint64_t)1e9;
+    p.weights_bytes = p.decode_weights_bytes = (uint64_t)1e9;
     give_slots(&p, 200, 200 * MIB, 4, MIB);
     check(&p, &cpu, &d, 0.1 + 4 * (0.005 - 0.0015), SPW_BOUND_DISK);
     give_slots(&p, 50, 200 * MIB, 4, 4 * MIB); /* 6 ms to fill: the drive is never idle */
@@ -218,7 +218,7 @@ static void test_prompt(void)
     struct spw_prediction got;
     struct spw_plan_info p = plan(0, 0, 0, 0, 1e8);
     p.compute = SPW_DTYPE_BF16;
-    p.weights_bytes = (uint64_t)1e9;
+    p.weights_bytes = p.decode_weights_bytes = (uint64_t)1e9;
     spw_predict_prompt(&got, &p, 4e11, &cpu, &drive); /* 0.4 s x 2 + 0.01 of I/O on two cores */
     CHECK(near(got.seconds, 0.405) && got.bound == SPW_BOUND_COMPUTE);
     p.int8_activations = true;

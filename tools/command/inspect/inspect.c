@@ -150,6 +150,27 @@ static json_t *tokenizer_json(const struct spw_tokenizer *t)
     return CLI_OBJECT(fields);
 }
 
+static uint32_t n_expert_layers(const struct spw_model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += c->has_experts[i];
+    return n;
+}
+
+static json_t *experts_json(const struct facts *f)
+{
+    const struct spw_experts_config *e = &f->config.experts;
+    const struct cli_field fields[] = {
+        CLI_FIELD(e, n),
+        CLI_FIELD(e, n_kept),
+        CLI_FIELD(e, intermediate),
+        CLI_FIELD(e, shared_intermediate),
+        {"n_layers", CLI_JSON(n_expert_layers(&f->config))},
+    };
+    return CLI_OBJECT(fields);
+}
+
 static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
@@ -162,6 +183,7 @@ static void add_config(json_t **o, const struct facts *f)
         CLI_FIELD(c, window),
         CLI_FIELD(c, hidden),
         CLI_FIELD(c, intermediate),
+        {"experts", CLI_OR_NULL(c->experts.n, experts_json(f))},
         CLI_FIELD(c, n_heads),
         CLI_FIELD(c, n_kv_heads),
         CLI_FIELD(c, head_dim),
@@ -263,6 +285,13 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
         printf(": %u full, %u sliding over %u tokens", f->n_full, f->n_sliding, c->window);
     printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
            c->n_heads, c->head_dim, c->n_kv_heads);
+    if (c->experts.n) {
+        printf("experts     %u in %u layers, mlp %u; a token uses %u", c->experts.n,
+               n_expert_layers(c), c->experts.intermediate, c->experts.n_kept);
+        if (c->experts.shared_intermediate)
+            printf(", and one that all tokens use, mlp %u", c->experts.shared_intermediate);
+        putchar('\n');
+    }
     printf("vocabulary  %u%s\n", c->vocab,
            c->tied_embeddings ? ", embeddings are the head too" : "");
     printf("positions   %llu, rope %s, theta %g", (unsigned long long)c->max_positions,

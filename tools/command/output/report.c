@@ -254,6 +254,7 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const 
         CLI_FIELD(p, n_layers_from_disk),
         CLI_FIELD(p, weights_disk_bytes),
         CLI_FIELD(p, weights_bytes),
+        CLI_FIELD(p, decode_weights_bytes),
         CLI_FIELD(p, kv_bytes_per_token),
         {"waterlines", cli_report_waterlines(&p->waterlines)},
         {"moved_bytes", plan_moved(p, run)},

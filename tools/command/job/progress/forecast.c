@@ -26,7 +26,7 @@ static uint64_t scaled(uint64_t bytes, double factor)
 
 static uint64_t kv_bytes(const struct spw_plan_info *p)
 {
-    return spw_sub_u64(p->decode_read_bytes, p->weights_bytes);
+    return spw_sub_u64(p->decode_read_bytes, p->decode_weights_bytes);
 }
 
 /* ---- the two parts of the bytes in the plan's decode step ---- */

@@ -1,0 +1,68 @@
+/* The keys of layers that choose among experts: see config_parts.h. */
+#include "model/config_parts.h"
+
+#include <stdio.h>
+
+enum { MOST_EXPERTS = 4096, MOST_WIDTH = 1 << 22 };
+
+/* A key whose name is a fact of the family; 0 as the default: the key is required. */
+static int read_size(const struct spw_keys *keys, const char *key, uint32_t low, uint32_t high,
+                     uint32_t otherwise, uint32_t *out)
+{
+    char expected[64];
+    snprintf(expected, sizeof expected, "an integer from %u to %u", low, high);
+    *out = otherwise;
+    if (!otherwise && !spw_keys_has(keys, key))
+        return spw_keys_refuse(keys, key, expected);
+    return spw_keys_u32(keys, key, low, high, out);
+}
+
+static bool is_listed(const json_t *list, uint32_t layer)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) == (json_int_t)layer)
+            return true;
+    return false;
+}
+
+/* All layers but the first ones, each step-th of them, and none that mlp_only_layers lists. */
+static int choose_layers(struct spw_model_config *out, const struct spw_keys *keys,
+                         const struct spw_expert_facts *facts)
+{
+    uint32_t step = 1, first = facts->first_layer;
+    const json_t *dense = facts->some_layers ? spw_keys_value(keys, "mlp_only_layers") : NULL;
+    if (facts->some_layers)
+        SPW_TRY(spw_keys_u32(keys, "decoder_sparse_step", 1, out->n_layers, &step));
+    if (facts->first_layer_key)
+        SPW_TRY(spw_keys_u32(keys, facts->first_layer_key, 0, out->n_layers, &first));
+    for (uint32_t i = 0; i < out->n_layers; i++)
+        out->has_experts[i] = i >= first && (i + 1) % step == 0 && !is_listed(dense, i);
+    return 0;
+}
+
+int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const struct spw_expert_facts *facts = &source->family->experts;
+    struct spw_experts_config *e = &out->experts;
+    double scale = 1;
+    if (!facts->count_key)
+        return 0;
+    SPW_TRY(read_size(keys, facts->count_key, 1, MOST_EXPERTS, facts->count, &e->n));
+    SPW_TRY(read_size(keys, "num_experts_per_tok", 1, e->n, facts->kept, &e->n_kept));
+    e->intermediate = out->intermediate;
+    if (facts->width_key)
+        SPW_TRY(read_size(keys, facts->width_key, 1, MOST_WIDTH, facts->width, &e->intermediate));
+    if (facts->shared_width_key)
+        SPW_TRY(read_size(keys, facts->shared_width_key, 1, MOST_WIDTH, facts->shared_width,
+                          &e->shared_intermediate));
+    e->shared_gate = facts->shared_gate;
+    e->route = (struct spw_route){.score = facts->score,
+                                  .renormalizes = facts->renormalizes == SPW_FAMILY_ALWAYS};
+    if (facts->renormalizes == SPW_FAMILY_BY_KEY)
+        SPW_TRY(spw_keys_bool(keys, "norm_topk_prob", &e->route.renormalizes));
+    if (facts->scale_key)
+        SPW_TRY(spw_keys_number(keys, facts->scale_key, -1e6, 1e6, &scale));
+    e->route.scale = (float)scale;
+    return choose_layers(out, keys, facts);
+}

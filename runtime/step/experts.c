@@ -1,0 +1,154 @@
+/* Rows, sorted by expert: see experts.h. */
+#include "runtime/step/experts.h"
+
+#include <string.h>
+
+int spw_experts_init(struct spw_experts *x)
+{
+    uint32_t n = x->forward->weights->config->experts.n;
+    x->ends = n ? spw_alloc_zero(n + 1, sizeof *x->ends) : NULL;
+    return n && !x->ends ? -ENOMEM : 0;
+}
+
+void spw_experts_free(struct spw_experts *x)
+{
+    spw_free(x->ends);
+    x->ends = NULL;
+}
+
+/* ---- buffers ---- */
+
+static const struct spw_experts_config *config(const struct spw_experts *x)
+{
+    return &x->forward->weights->config->experts;
+}
+
+/* Where something begins that has `bytes` for each row, or for each choice of a row. */
+static uint8_t *on_device(const struct spw_experts *x, uint64_t part, uint64_t row, uint64_t bytes)
+{
+    return x->lane->device_arena + part + (x->first_row + row) * bytes;
+}
+
+static uint8_t *on_host(const struct spw_experts *x, uint64_t part, uint64_t bytes)
+{
+    return x->lane->host_arena + part + x->first_row * bytes;
+}
+
+static uint64_t choices_bytes(const struct spw_experts *x)
+{
+    return config(x)->n_kept * sizeof(struct spw_choice);
+}
+
+static uint64_t numbers_bytes(const struct spw_experts *x)
+{
+    return config(x)->n_kept * sizeof(uint32_t);
+}
+
+/* ---- route ---- */
+
+int spw_experts_route(const struct spw_experts *x, uint32_t layer,
+                      const struct spw_layer_weights *matrices, void *h, uint64_t row,
+                      uint64_t rows)
+{
+    const struct spw_plan_experts *d = &x->plan->device.experts;
+    return spw_forward_route(
+        x->forward, layer, matrices, h, on_device(x, d->x, row, x->plan->hidden_row_bytes),
+        (struct spw_choice *)on_device(x, d->choices, row, choices_bytes(x)), rows);
+}
+
+/* ---- compute ---- */
+
+void spw_experts_sort(const struct spw_choice *choices, uint64_t rows, uint32_t n_kept,
+                      uint32_t n_experts, uint32_t *ends, uint32_t *index, uint32_t *places)
+{
+    const uint64_t n = rows * n_kept;
+    memset(ends, 0, (n_experts + 1) * sizeof *ends);
+    for (uint64_t i = 0; i < n; i++)
+        ends[choices[i].expert + 1]++;
+    for (uint32_t e = 0; e < n_experts; e++)
+        ends[e + 1] += ends[e];
+    for (uint64_t i = 0; i < n; i++) {
+        places[i] = ends[choices[i].expert]++;
+        index[places[i]] = (uint32_t)(i / n_kept);
+    }
+    memmove(ends + 1, ends, n_experts * sizeof *ends); /* each begin has become the next one's */
+    ends[0] = 0;
+}
+
+/* The host reads the choices. A number that no expert has comes from memory that was damaged. */
+static int fetch_choices(const struct spw_experts *x, uint64_t rows)
+{
+    struct spw_choice *host =
+        (struct spw_choice *)on_host(x, x->plan->host.experts.choices, choices_bytes(x));
+    SPW_TRY(spw_lane_copy(x->lane, host,
+                          on_device(x, x->plan->device.experts.choices, 0, choices_bytes(x)),
+                          rows * choices_bytes(x), SPW_LINK_DEVICE_TO_HOST, x->lane->compute));
+    SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
+    for (uint64_t i = 0; i < rows * config(x)->n_kept; i++)
+        if (host[i].expert >= config(x)->n)
+            return -EIO;
+    return 0;
+}
+
+/* The device needs the order of rows; one row has no order. */
+static int send_order(const struct spw_experts *x, uint64_t rows)
+{
+    const struct spw_plan_experts *d = &x->plan->device.experts, *h = &x->plan->host.experts;
+    const uint64_t bytes = rows * numbers_bytes(x);
+    if (rows == 1)
+        return 0;
+    SPW_TRY(spw_lane_copy(x->lane, on_device(x, d->index, 0, numbers_bytes(x)),
+                          on_host(x, h->index, numbers_bytes(x)), bytes, SPW_LINK_HOST_TO_DEVICE,
+                          x->lane->compute));
+    return spw_lane_copy(x->lane, on_device(x, d->places, 0, numbers_bytes(x)),
+                         on_host(x, h->places, numbers_bytes(x)), bytes, SPW_LINK_HOST_TO_DEVICE,
+                         x->lane->compute);
+}
+
+/* Rows [first, end) of the index, as many at a time as a chunk has. */
+static int compute_expert(const struct spw_experts *x, uint32_t block, uint32_t first, uint32_t end,
+                          bool ordered)
+{
+    const struct spw_plan_experts *d = &x->plan->device.experts;
+    const uint64_t row_bytes = x->plan->hidden_row_bytes, kept = config(x)->n_kept;
+    const uint8_t *at;
+    struct spw_layer_weights w;
+    SPW_TRY(spw_prefetch_wait_block(x->prefetch, block, &at));
+    spw_weights_expert(x->forward->weights, block, at, &w);
+    for (uint32_t i = first; i < end; i += x->plan->chunk) {
+        const uint32_t *index = (const uint32_t *)on_device(x, d->index, 0, numbers_bytes(x)) + i;
+        SPW_TRY(spw_forward_expert(x->forward, &w, on_device(x, d->x, 0, row_bytes),
+                                   ordered ? index : NULL,
+                                   on_device(x, d->y, 0, kept * row_bytes) + i * row_bytes,
+                                   spw_min_u32(end - i, x->plan->chunk)));
+    }
+    return spw_prefetch_release_block(x->prefetch, block);
+}
+
+/* Adds the outputs to the rows of the pass, a chunk at a time. */
+static int combine(const struct spw_experts *x, uint8_t *h, uint64_t rows, bool ordered)
+{
+    const struct spw_plan_experts *d = &x->plan->device.experts;
+    const uint64_t row_bytes = x->plan->hidden_row_bytes, kept = config(x)->n_kept;
+    return spw_forward_combine(
+        x->forward, h, on_device(x, d->y, 0, kept * row_bytes),
+        (const struct spw_choice *)on_device(x, d->choices, 0, choices_bytes(x)),
+        ordered ? (const uint32_t *)on_device(x, d->places, 0, numbers_bytes(x)) : NULL, rows);
+}
+
+int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows)
+{
+    const struct spw_plan_experts *host = &x->plan->host.experts;
+    const uint32_t block = x->forward->weights->layer_experts[layer];
+    const bool ordered = rows > 1;
+    SPW_TRY(fetch_choices(x, rows));
+    spw_experts_sort((const struct spw_choice *)on_host(x, host->choices, choices_bytes(x)), rows,
+                     config(x)->n_kept, config(x)->n, x->ends,
+                     (uint32_t *)on_host(x, host->index, numbers_bytes(x)),
+                     (uint32_t *)on_host(x, host->places, numbers_bytes(x)));
+    SPW_TRY(send_order(x, rows));
+    for (uint32_t e = 0; e < config(x)->n; e++)
+        if (x->ends[e] < x->ends[e + 1])
+            SPW_TRY(compute_expert(x, block + e, x->ends[e], x->ends[e + 1], ordered));
+    return combine(x, h, rows, ordered);
+}

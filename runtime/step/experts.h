@@ -1,0 +1,49 @@
+/* The layers with experts: from the choices of all rows of a pass to their outputs.
+ *
+ *   route     for each chunk of a layer: the choices of its rows
+ *   compute   when all chunks have passed: the host reads the choices and sorts the rows by expert.
+ *             Then each chosen expert computes its rows together, in the order of experts' numbers.
+ *             At last the outputs of each row are added.
+ *
+ *   choices   row 0: experts 2, 5   row 1: 0, 2   row 2: 2, 5
+ *   index     1 | 0 1 2 | 0 2                      the rows of experts 0, 2 and 5
+ *   places    row 0: 1, 4           row 1: 0, 2   row 2: 3, 5     where the outputs of a row are
+ *
+ * So an expert's weights are used once a pass, whatever the chunks are. A row's result does not
+ * depend on the rows that its experts compute beside it.
+ *
+ * Borrows everything. All work is queued on the compute stream; compute waits for the choices. */
+#ifndef SPW_RUNTIME_STEP_EXPERTS_H
+#define SPW_RUNTIME_STEP_EXPERTS_H
+
+#include "model/forward.h"
+#include "offload/device/lane.h"
+#include "prefetch/prefetch.h"
+#include "runtime/plan/plan.h"
+
+struct spw_experts {
+    const struct spw_forward *forward;
+    const struct spw_lane *lane;
+    const struct spw_plan *plan;
+    struct spw_prefetch *prefetch;
+    uint64_t first_row; /* of the buffers: those of a pass beside another one follow its rows */
+    uint32_t *ends;     /* owned, [experts + 1]: where the rows of an expert end in the index */
+};
+
+/* The fields up to first_row are given. A model without experts needs nothing. -ENOMEM. */
+int spw_experts_init(struct spw_experts *x);
+void spw_experts_free(struct spw_experts *x);
+
+/* `h`: the rows of the chunk, which begin at `row` of the pass. */
+int spw_experts_route(const struct spw_experts *x, uint32_t layer,
+                      const struct spw_layer_weights *matrices, void *h, uint64_t row,
+                      uint64_t rows);
+/* `h`: all rows of the pass. */
+int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows);
+
+/* Sorts rows by expert: a pure function. ends: [n_experts + 1]; index, places: [rows * n_kept]. The
+ * rows of expert e are index[ends[e]] up to index[ends[e + 1]] (exclusive) then. */
+void spw_experts_sort(const struct spw_choice *choices, uint64_t rows, uint32_t n_kept,
+                      uint32_t n_experts, uint32_t *ends, uint32_t *index, uint32_t *places);
+
+#endif
