@@ -122,31 +122,31 @@ static const struct {
     const char *key;
     double neutral; /* NAN: no number is neutral */
     bool scaled;    /* `scaled` families use the key */
+    bool experts;   /* families with experts know the key, by this name or another one */
 } foreign[] = {
-    {"logit_scale", 1, false},
-    {"logits_scaling", 1, false},
-    {"residual_multiplier", 1, false},
-    {"embedding_multiplier", 1, false},
-    {"attention_multiplier", NAN, false},
-    {"no_rope_layers", NAN, false},
-    {"attention_chunk_size", NAN, false},
-    {"num_experts", 0, false},
-    {"num_local_experts", 0, false},
-    {"n_routed_experts", 0, false},
-    {"clip_qkv", NAN, false},
-    {"logits_soft_cap", NAN, false},
-    {"final_logit_softcapping", NAN, true},
-    {"attn_logit_softcapping", NAN, true},
-    {"query_pre_attn_scalar", NAN, true},
+    {"logit_scale", 1, false, false},
+    {"logits_scaling", 1, false, false},
+    {"residual_multiplier", 1, false, false},
+    {"embedding_multiplier", 1, false, false},
+    {"attention_multiplier", NAN, false, false},
+    {"no_rope_layers", NAN, false, false},
+    {"attention_chunk_size", NAN, false, false},
+    {"num_experts", 0, false, true},
+    {"num_local_experts", 0, false, true},
+    {"n_routed_experts", 0, false, true},
+    {"clip_qkv", NAN, false, false},
+    {"logits_soft_cap", NAN, false, false},
+    {"final_logit_softcapping", NAN, true, false},
+    {"attn_logit_softcapping", NAN, true, false},
+    {"query_pre_attn_scalar", NAN, true, false},
 };
 
 static int refuse_foreign(const struct spw_config_source *source)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         const json_t *value = spw_keys_value(&source->text, foreign[i].key);
-        const char *count_key = source->family->experts.count_key;
         bool known = (foreign[i].scaled && source->family->scaled) ||
-                     (count_key && !strcmp(foreign[i].key, count_key));
+                     (foreign[i].experts && source->family->experts.count_key);
         if (known || !value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
             continue;

@@ -9,20 +9,34 @@
 
 static const struct spw_gguf_architecture architectures[] = {
     {.name = "llama", .model_type = "llama", .interleaved_qk = true},
+    {.name = "llama",
+     .model_type = "mixtral",
+     .interleaved_qk = true,
+     .experts = true,
+     .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "qwen2", .model_type = "qwen2"},
+    {.name = "qwen2moe",
+     .model_type = "qwen2_moe",
+     .experts = true,
+     .renormalizes = SPW_FAMILY_NEVER},
     {.name = "qwen3", .model_type = "qwen3"},
+    {.name = "qwen3moe",
+     .model_type = "qwen3_moe",
+     .experts = true,
+     .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "gemma3",
      .model_type = "gemma3_text",
      .sandwich = true,
      .scale = SPW_GGUF_SCALE_GEMMA3},
 };
 
-const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name)
+const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts)
 {
+    const struct spw_gguf_architecture *found = NULL;
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
-        if (!strcmp(name, architectures[i].name))
-            return &architectures[i];
-    return NULL;
+        if (!strcmp(name, architectures[i].name) && (!found || architectures[i].experts == experts))
+            found = &architectures[i];
+    return found;
 }
 
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type)
@@ -53,6 +67,10 @@ static const struct spw_key_name names[] = {
     {"embedding_multiplier", "embedding_scale"},
     {"attention_multiplier", "attention.scale"},
     {"num_experts", "expert_count"},
+    {"num_local_experts", "expert_count"},
+    {"num_experts_per_tok", "expert_used_count"},
+    {"moe_intermediate_size", "expert_feed_forward_length"},
+    {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
     {"clip_qkv", "attention.clamp_kqv"},
     {"rope_theta", "rope.freq_base"},
     {"rope_local_base_freq", "rope.freq_base_swa"},
@@ -72,6 +90,8 @@ static const struct {
     {"rope.scaling.attn_factor", 1},     {"rope.scaling.yarn_attn_factor", 1},
     {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_log_multiplier", 0},
     {"attention.temperature_scale", 0},  {"attention.causal", 1},
+    {"expert_weights_scale", 1},         {"expert_gating_func", 1}, /* 1: a softmax */
+    {"expert_group_count", 1},
 };
 
 static int check_neutral(const struct spw_keys *keys)
@@ -126,6 +146,8 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.bos = f.eos = -1;
     f.rope.theta = f.rope.local_theta = 1e4;
     f.vocab = facts->vocab;
+    f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
+    f.experts.renormalizes = facts->architecture->renormalizes;
     bool windowed =
         f.window_rule == SPW_WINDOW_PATTERN &&
         json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
@@ -152,6 +174,12 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
         spw_config_rule(out, "every 6th layer sees all positions, the others a window");
     if (out->window && !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
+    if (out->experts.n)
+        spw_config_rule(out, out->experts.route.renormalizes
+                                 ? "weights of experts: their sum is 1, as in all models of this "
+                                   "architecture"
+                                 : "weights of experts: their sum is not made 1, as in all models "
+                                   "of this architecture");
     if (facts->rope_factors)
         spw_config_rule(out, "rope frequencies: divided by the numbers of rope_freqs.weight");
     if (facts->more_eos)

@@ -4,22 +4,26 @@
 #define SPW_MODEL_CONFIG_GGUF_H
 
 #include "model/config.h"
+#include "model/config_families.h"
 #include "model/config_json.h"
 
 /* An architecture, general.architecture. */
 struct spw_gguf_architecture {
     const char *name;
-    const char *model_type;                                     /* of config.json */
-    bool interleaved_qk;                                        /* as in struct spw_model_config */
-    bool sandwich;                                              /* four norms a layer */
+    const char *model_type;            /* of config.json */
+    bool interleaved_qk;               /* as in struct spw_model_config */
+    bool sandwich;                     /* four norms a layer */
+    bool experts;                      /* its layers have experts */
+    enum spw_family_rule renormalizes; /* weights of experts: no key says it */
     enum { SPW_GGUF_SCALE_PLAIN, SPW_GGUF_SCALE_GEMMA3 } scale; /* of queries; see config_gguf.c */
 };
-/* NULL: not supported. */
-const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name);
+/* experts: the file says that there are some; an architecture may have two kinds of models. NULL:
+ * not supported. */
+const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts);
 /* The architecture that a folder's model_type has in GGUF; NULL: none. */
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
-#define SPW_GGUF_ARCHITECTURES "llama, qwen2, qwen3 or gemma3"
+#define SPW_GGUF_ARCHITECTURES "llama, qwen2, qwen2moe, qwen3, qwen3moe or gemma3"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

@@ -4,6 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Whether the architecture's key expert_count says that there are some. */
+static bool has_experts(const struct spw_gguf *g, const char *name)
+{
+    char key[96];
+    snprintf(key, sizeof key, "%.64s.expert_count", name);
+    const struct spw_gguf_value *n = spw_gguf_find(g, key);
+    return n && !n->array && n->type != SPW_GGUF_STRING && spw_gguf_number(n, 0) > 0;
+}
+
 int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
                                const struct spw_gguf_architecture **out, struct spw_error *err)
 {
@@ -13,7 +22,7 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     struct spw_keys keys = {.file = path, .prefix = "general.", .object = object, .err = err};
     int rc = spw_keys_string(&keys, "architecture", &name);
-    *out = rc || !name ? NULL : spw_gguf_architecture_find(name);
+    *out = rc || !name ? NULL : spw_gguf_architecture_find(name, has_experts(g, name));
     if (!rc && !*out)
         rc = spw_keys_refuse(&keys, "architecture", SPW_GGUF_ARCHITECTURES);
     json_decref(object);

@@ -28,6 +28,14 @@ static const struct {
     {"ffn_gate", "mlp.gate_proj", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate", NULL}, /* the router; stacked experts; the shared expert */
+    {"ffn_gate_exps", "mlp.experts.gate_proj", NULL},
+    {"ffn_up_exps", "mlp.experts.up_proj", NULL},
+    {"ffn_down_exps", "mlp.experts.down_proj", NULL},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", NULL},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj", NULL},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj", NULL},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", NULL},
 };
 
 static const struct {

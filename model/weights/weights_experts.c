@@ -43,7 +43,7 @@ static const struct form *form_of(const struct spw_finder *f, uint32_t layer)
     char name[NAME_BYTES];
     for (size_t i = 0; i < N_FORMS; i++) {
         name_of(&forms[i], forms[i].gate, 0, name);
-        if (spw_find_is_in_layer(f, layer, name))
+        if (spw_find_by_layer(f, layer, name))
             return &forms[i];
     }
     return &forms[0];
@@ -84,7 +84,7 @@ int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw
 const char *spw_find_router_name(const struct spw_finder *f, uint32_t layer)
 {
     for (size_t i = 0; i < sizeof routers / sizeof *routers; i++)
-        if (spw_find_is_in_layer(f, layer, routers[i]))
+        if (spw_find_by_layer(f, layer, routers[i]))
             return routers[i];
     return routers[0];
 }
@@ -94,7 +94,7 @@ const char *spw_find_shared_prefix(const struct spw_finder *f, uint32_t layer)
     char name[NAME_BYTES];
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
         snprintf(name, sizeof name, "%sup_proj.weight", shared[i]);
-        if (spw_find_is_in_layer(f, layer, name))
+        if (spw_find_by_layer(f, layer, name))
             return shared[i];
     }
     return shared[0];

@@ -96,7 +96,8 @@ int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *nam
     return find_shape(f, full, (const uint64_t[]){n, rows, cols}, 3, out);
 }
 
-bool spw_find_is_in_layer(const struct spw_finder *f, uint32_t layer, const char *name)
+const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
+                                           const char *name)
 {
     char full[160];
     name_in_layer(f, layer, name, full);

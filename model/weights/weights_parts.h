@@ -24,8 +24,9 @@ int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *na
 /* A tensor of a layer that holds n matrices of this shape. */
 int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t n,
                      uint64_t rows, uint64_t cols, const struct spw_tensor **out);
-/* Whether the layer has a tensor of this name. */
-bool spw_find_is_in_layer(const struct spw_finder *f, uint32_t layer, const char *name);
+/* The tensor of this name, of any shape; NULL: the layer has none. */
+const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
+                                           const char *name);
 /* The factors of an FP8 matrix; NULL where it has none. */
 int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                    const struct spw_tensor *t, const struct spw_tensor **out);

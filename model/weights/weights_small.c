@@ -94,7 +94,11 @@ static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint
     SPW_TRY(small_tensor(w, t, &s->router));
     if (!c->experts.shared_gate)
         return 0;
-    SPW_TRY(spw_find_in_layer(f, layer, "mlp.shared_expert_gate.weight", 1, c->hidden, &t));
+    /* a matrix of one row in folders, a vector in GGUF files */
+    const char *gate = "mlp.shared_expert_gate.weight";
+    t = spw_find_by_layer(f, layer, gate);
+    bool vector = t && t->n_dims == 1;
+    SPW_TRY(spw_find_in_layer(f, layer, gate, vector ? c->hidden : 1, vector ? 0 : c->hidden, &t));
     return small_tensor(w, t, &s->shared_gate);
 }
 

@@ -30,8 +30,10 @@ struct gguf_folder {
 
 static inline const char *gguf_architecture(const struct spw_model_config *c)
 {
-    if (!strcmp(c->model_type, "mistral"))
+    if (!strcmp(c->model_type, "mistral") || !strcmp(c->model_type, "mixtral"))
         return "llama";
+    if (!strcmp(c->model_type, "qwen2_moe") || !strcmp(c->model_type, "qwen3_moe"))
+        return c->model_type[4] == '2' ? "qwen2moe" : "qwen3moe";
     return !strcmp(c->model_type, "gemma3_text") ? "gemma3" : c->model_type;
 }
 
@@ -51,7 +53,15 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"post_feedforward_layernorm", "post_ffw_norm"},
                                            {"mlp.gate_proj", "ffn_gate"},
                                            {"mlp.up_proj", "ffn_up"},
-                                           {"mlp.down_proj", "ffn_down"}};
+                                           {"mlp.down_proj", "ffn_down"},
+                                           {"mlp.gate.", "ffn_gate_inp"},
+                                           {"mlp.experts.0.gate_proj", "ffn_gate_exps"},
+                                           {"mlp.experts.0.up_proj", "ffn_up_exps"},
+                                           {"mlp.experts.0.down_proj", "ffn_down_exps"},
+                                           {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+                                           {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+                                           {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+                                           {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}};
     const char *layers = strstr(t->name, "layers."), *suffix = strrchr(t->name, '.');
     if (!layers) {
         const char *name = strstr(t->name, "embed_tokens") ? "token_embd"
@@ -122,6 +132,13 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
     gguf_u32(f, w, "attention.key_length", c->head_dim);
     gguf_u32(f, w, "attention.value_length", c->head_dim);
     gguf_f32(f, w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
+    if (c->experts.n) {
+        gguf_u32(f, w, "expert_count", c->experts.n);
+        gguf_u32(f, w, "expert_used_count", c->experts.n_kept);
+        gguf_u32(f, w, "expert_feed_forward_length", c->experts.intermediate);
+    }
+    if (c->experts.shared_intermediate)
+        gguf_u32(f, w, "expert_shared_feed_forward_length", c->experts.shared_intermediate);
     gguf_rope_keys(f, w);
     if (c->logit_softcap > 0)
         gguf_f32(f, w, "final_logit_softcapping", (double)c->logit_softcap);
@@ -140,6 +157,24 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
         spw_gguf_add_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)c->eos[0]);
     if (f->way->more_keys)
         f->way->more_keys(w, f->way->context);
+}
+
+/* ---- experts: the first one stands for a stack of all ---- */
+
+/* The number of an expert in the name of one of its tensors; -1: the tensor is of no expert. */
+static inline int gguf_expert(const struct spw_tensor *t)
+{
+    const char *at = strstr(t->name, "mlp.experts.");
+    return at ? (int)strtol(at + 12, NULL, 10) : -1;
+}
+
+static inline const struct spw_tensor *gguf_of_expert(const struct gguf_folder *f,
+                                                      const struct spw_tensor *first, uint32_t e)
+{
+    char name[160];
+    const char *at = strstr(first->name, "mlp.experts.") + 12;
+    snprintf(name, sizeof name, "%.*s%u%s", (int)(at - first->name), first->name, e, at + 1);
+    return spw_tensors_find(f->tensors, name);
 }
 
 /* ---- data ---- */
@@ -228,16 +263,15 @@ static inline void gguf_encode(const float *x, size_t n, enum spw_dtype type, ui
     }
 }
 
-static inline void gguf_write_tensor(const struct gguf_folder *f, const struct spw_tensor *t,
-                                     FILE *out)
+/* `type`: of the first tensor of its stack. */
+static inline size_t gguf_write_numbers(const struct gguf_folder *f, const struct spw_tensor *t,
+                                        enum spw_dtype type, enum spw_dtype rounded, FILE *out)
 {
     size_t n;
     float *x = gguf_numbers(f, t, &n);
-    enum spw_dtype type = gguf_type(f, t);
     uint8_t *bytes = malloc(n * 4);
     if (gguf_is_matrix(t)) {
         uint64_t seed = gguf_seed(f, t);
-        enum spw_dtype rounded = gguf_matrix_type(f, t);
         if (f->way->seed)
             gguf_draw_blocks(bytes, rounded, n, t->shape[1], &seed);
         else
@@ -247,9 +281,31 @@ static inline void gguf_write_tensor(const struct gguf_folder *f, const struct s
     if (!spw_type_is_quantized(type))
         gguf_encode(x, n, type, bytes);
     CHECK(fwrite(bytes, 1, spw_row_bytes(type, n), out) == spw_row_bytes(type, n));
-    CHECK(!spw_gguf_write_padding(out, spw_row_bytes(type, n)));
     free(bytes);
     free(x);
+    return spw_row_bytes(type, n);
+}
+
+static inline void gguf_write_tensor(const struct gguf_folder *f, const struct spw_tensor *t,
+                                     FILE *out)
+{
+    const enum spw_dtype type = gguf_type(f, t), rounded = gguf_matrix_type(f, t);
+    const bool stack = gguf_expert(t) == 0;
+    size_t bytes = 0;
+    for (uint32_t e = 0; e < (stack ? f->config.experts.n : 1); e++)
+        bytes += gguf_write_numbers(f, stack ? gguf_of_expert(f, t, e) : t, type, rounded, out);
+    CHECK(!spw_gguf_write_padding(out, bytes));
+}
+
+static inline void gguf_add_tensor(const struct gguf_folder *f, struct spw_gguf_writer *w,
+                                   const struct spw_tensor *t)
+{
+    char name[SPW_GGUF_MOST_NAME + 1];
+    const uint64_t stacked[] = {f->config.experts.n, t->shape[0], t->shape[1]};
+    const bool stack = gguf_expert(t) == 0;
+    gguf_name(f, t, name);
+    spw_gguf_add_tensor(w, name, gguf_type(f, t), stack ? 3 : t->n_dims,
+                        stack ? stacked : t->shape);
 }
 
 /* ---- llama3 rope: a factor for each frequency ---- */
@@ -293,7 +349,6 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
     struct spw_gguf_writer w = {0};
     bool factors = number == 0 && f->config.rope[0].kind == SPW_ROPE_LLAMA3;
     uint64_t n_factors = f->config.rope[0].rotary_dim / 2;
-    char name[SPW_GGUF_MOST_NAME + 1];
     FILE *out = fopen(path, "wb");
     CHECK(out != NULL);
     if (number == 0)
@@ -304,16 +359,15 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
                             (f->config.rope[0].kind == SPW_ROPE_LLAMA3));
     if (factors)
         spw_gguf_add_tensor(&w, "rope_freqs.weight", SPW_DTYPE_F32, 1, &n_factors);
-    for (size_t i = from; i < to; i++) {
-        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
-        gguf_name(f, t, name);
-        spw_gguf_add_tensor(&w, name, gguf_type(f, t), t->n_dims, t->shape);
-    }
+    for (size_t i = from; i < to; i++)
+        if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
+            gguf_add_tensor(f, &w, spw_tensors_at(f->tensors, i));
     CHECK(!spw_gguf_write_header(&w, out));
     if (factors)
         gguf_write_factors(f, out);
     for (size_t i = from; i < to; i++)
-        gguf_write_tensor(f, spw_tensors_at(f->tensors, i), out);
+        if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
+            gguf_write_tensor(f, spw_tensors_at(f->tensors, i), out);
     CHECK(!fclose(out));
     spw_gguf_writer_free(&w);
 }

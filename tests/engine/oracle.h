@@ -257,11 +257,11 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
         snprintf(more, 300,
                  ",\"use_sliding_window\":true,\"sliding_window\":%u,\"max_window_layers\":1",
                  window);
-    if (family == 3 && !quantized && check_random(seed) % 2) { /* experts in all layers */
+    if (family == 3 && check_random(seed) % 2) { /* experts in all layers */
         size_t n = strlen(more);
         m.family = "qwen3_moe";
         m.experts = (uint32_t)check_range(seed, 1, 9);
-        m.expert_width = 8 * (uint32_t)check_range(seed, 1, 6);
+        m.expert_width = quantized ? m.intermediate : 8 * (uint32_t)check_range(seed, 1, 6);
         snprintf(more + n, 300 - n,
                  ",\"num_experts\":%u,\"num_experts_per_tok\":%u,\"moe_intermediate_size\":%u",
                  m.experts, (uint32_t)check_range(seed, 1, m.experts), m.expert_width);

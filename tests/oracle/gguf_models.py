@@ -12,6 +12,7 @@ Exit 77 where gguf or numpy are missing.
 """
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,11 @@ except ImportError:
     print("skipped: gguf or numpy is not installed")
     sys.exit(77)
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3",
+                 "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
-         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140"]
+         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "mixtral_joined",
+         "qwen2_moe_shared", "qwen3_moe_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
@@ -84,6 +87,14 @@ def write_keys(writer, config, architecture, head_dim):
     if architecture == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
+    experts = config.get("num_experts") or config.get("num_local_experts")
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
     scaling = config.get("rope_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in ("linear", "yarn"):
@@ -92,6 +103,23 @@ def write_keys(writer, config, architecture, head_dim):
     if kind == "yarn":
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
     return kind
+
+
+def stacked(tensors):
+    """Experts as one tensor for each role, whatever the folder has."""
+    stacks = {}
+    for name, x in tensors:
+        each = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name)
+        if each:
+            stacks.setdefault((each[1], each[3]), {})[int(each[2])] = x
+        elif name.endswith(".experts.gate_up_proj"):
+            half = x.shape[1] // 2
+            yield name.replace("gate_up_proj", "gate_proj.weight"), x[:, :half]
+            yield name.replace("gate_up_proj", "up_proj.weight"), x[:, half:]
+        else:
+            yield name + ("" if name.endswith((".weight", ".bias")) else ".weight"), x
+    for (prefix, role), its in stacks.items():
+        yield f"{prefix}.{role}", np.stack([its[e] for e in range(len(its))])
 
 
 def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
@@ -106,7 +134,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
                                      config["num_hidden_layers"])
     if kind == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, head_dim))
-    for name, x in load(folder / "model.safetensors"):
+    for name, x in stacked(load(folder / "model.safetensors")):
         if architecture == "llama" and ".q_proj." in name:
             x = permute(x, heads)
         if architecture == "llama" and ".k_proj." in name:

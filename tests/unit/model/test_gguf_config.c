@@ -15,7 +15,7 @@ static const char *const plain =
 static struct spw_config_gguf facts_of(const char *architecture, const char *patch)
 {
     struct spw_config_gguf f = {.file = "f.gguf",
-                                .architecture = spw_gguf_architecture_find(architecture),
+                                .architecture = spw_gguf_architecture_find(architecture, false),
                                 .keys = json_loads(json_quoted(plain), 0, NULL),
                                 .tokenizer = json_loads("{\"bos_token_id\": 1}", 0, NULL),
                                 .vocab = 100};
@@ -197,7 +197,7 @@ static void test_wrong(void)
     CHECK(spw_config_from_gguf(&c, &f, &err) == -EINVAL &&
           strstr(err.text, "llama.rope.scaling.type: found \"linear\", expected no scaling"));
     facts_free(&f);
-    CHECK(!spw_gguf_architecture_find("mamba"));
+    CHECK(!spw_gguf_architecture_find("mamba", false));
 }
 
 int main(void)
