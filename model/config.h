@@ -101,6 +101,8 @@ struct spw_config_text {
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);
+/* The number of layers with experts. */
+uint32_t spw_expert_layers(const struct spw_model_config *config);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

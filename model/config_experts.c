@@ -40,6 +40,14 @@ static int choose_layers(struct spw_model_config *out, const struct spw_keys *ke
     return 0;
 }
 
+uint32_t spw_expert_layers(const struct spw_model_config *config)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < config->n_layers; i++)
+        n += config->has_experts[i];
+    return n;
+}
+
 int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;

@@ -36,12 +36,12 @@ int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, 
     return u->copied ? spw_lane_host_call(lane, u->copied, u->context, link) : 0;
 }
 
-int spw_block_source_issue(struct spw_block_source *w, uint32_t block)
+int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory)
 {
     struct spw_ring *r = &w->ring;
     const struct spw_block *u = &w->blocks[block];
     w->slots[r->taken % r->o.n_slots] = block;
-    SPW_TRY(spw_ring_take(r, u->bounce_offsets));
+    SPW_TRY(spw_ring_take(r, u->bounce_offsets, memory));
     for (uint32_t i = 0; i < u->n_reads; i++) {
         const struct spw_block_read *d = &u->reads[i];
         spw_ring_add_range(r, d->slot_offset, d->file, d->offset, d->bytes, d->least_bytes);

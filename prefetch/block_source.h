@@ -51,8 +51,8 @@ void spw_block_source_free(struct spw_block_source *w);
 /* Queues copies of all pieces to their places in the block at `to`. */
 int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, uint8_t *to,
                    spw_stream link);
-/* Issues a slot for the block; a slot must be free. */
-int spw_block_source_issue(struct spw_block_source *w, uint32_t block);
+/* Issues a slot for the block; a slot must be free. memory: as in spw_ring_take. */
+int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory);
 /* Waits for the oldest issued slot: see spw_ring_wait. -EIO: a read has failed; `failed` and
  * failed_rc say which one. */
 int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot);

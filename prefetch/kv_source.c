@@ -72,7 +72,7 @@ int spw_kv_source_issue(struct spw_kv_source *k, const struct spw_transfer *t)
     for (uint32_t i = t->tile_begin; i < t->tile_end; i++)
         SPW_TRY(spw_kv_wait_written(t->seq, t->layer, i));
     struct spw_kv_slot *s = nth(k, k->ring.taken);
-    SPW_TRY(spw_ring_take(&k->ring, k->ring.o.n_bounce));
+    SPW_TRY(spw_ring_take(&k->ring, k->ring.o.n_bounce, NULL));
     *s = (struct spw_kv_slot){.t = *t, .first_host = UINT32_MAX};
     for (uint32_t i = t->tile_begin; i < t->tile_end; i++)
         add_tile(k, s, i);

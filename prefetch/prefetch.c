@@ -15,6 +15,7 @@ struct spw_prefetch {
     struct spw_block_cursor block_next;
     struct spw_kv_source kv;
     struct spw_block_source weights;
+    struct spw_expert_pool experts;
     struct spw_stall stall;
     spw_event *loaded; /* [n_blocks]: the block is prepared, and copied if resident; closed at its
                           first use */
@@ -82,6 +83,15 @@ static int open_weights(struct spw_prefetch *p)
     return spw_block_source_init(&p->weights, p->lane, &weights, o->blocks, o->n_blocks);
 }
 
+static int open_experts(struct spw_prefetch *p)
+{
+    struct spw_expert_pool_options o = p->o.experts;
+    o.blocks = p->o.blocks + p->o.first_expert;
+    o.n_experts = p->o.n_blocks - p->o.first_expert;
+    o.io = p->o.weights_io;
+    return spw_expert_pool_open(&p->experts, p->lane, &o);
+}
+
 int spw_prefetch_open(struct spw_prefetch **out, const struct spw_lane *lane,
                       const struct spw_prefetch_options *o)
 {
@@ -96,6 +106,8 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_lane *lane,
         rc = open_kv(p);
     if (!rc)
         rc = open_weights(p);
+    if (!rc)
+        rc = open_experts(p);
     if (!rc)
         rc = load_blocks(p);
     if (rc) {
@@ -124,6 +136,7 @@ void spw_prefetch_close(struct spw_prefetch *p)
         spw_lane_event_close(p->lane, p->loaded[i]);
     spw_kv_source_free(&p->kv);
     spw_block_source_free(&p->weights);
+    spw_expert_pool_close(&p->experts);
     spw_stall_free(&p->stall);
     spw_free(p->loaded);
     spw_free(p);
@@ -171,7 +184,7 @@ static int fill_weights(struct spw_prefetch *p)
     uint32_t block;
     while (spw_ring_has_room(&p->weights.ring, false) && next_streamed(p, &p->block_next, &block)) {
         SPW_TRY(wait_loaded(p, block, p->lane->weights_up));
-        SPW_TRY(spw_block_source_issue(&p->weights, block));
+        SPW_TRY(spw_block_source_issue(&p->weights, block, NULL));
     }
     return 0;
 }
@@ -256,6 +269,7 @@ void spw_prefetch_finish(struct spw_prefetch *p)
 {
     spw_ring_finish(&p->kv.ring);
     spw_ring_finish(&p->weights.ring);
+    spw_expert_pool_finish(&p->experts);
 }
 
 int spw_prefetch_forget(struct spw_prefetch *p)
@@ -265,6 +279,7 @@ int spw_prefetch_forget(struct spw_prefetch *p)
     p->weights.ring.released = p->weights.ring.waited;
     p->weights.failed = NULL;
     drop(p);
+    spw_expert_pool_forget(&p->experts);
     return spw_lane_stream_sync(p->lane, p->lane->kv_up);
 }
 
@@ -349,6 +364,39 @@ int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block)
 
 const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc)
 {
-    *rc = p->weights.failed_rc;
-    return p->weights.failed;
+    const struct spw_block_source *s = p->experts.source.failed ? &p->experts.source : &p->weights;
+    *rc = s->failed_rc;
+    return s->failed;
+}
+
+/* ---- experts ---- */
+
+int spw_prefetch_visit_experts(struct spw_prefetch *p, struct spw_expert_visit *v, uint32_t n)
+{
+    spw_expert_pool_visit(&p->experts, v, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (v[i].missed)
+            SPW_TRY(wait_loaded(p, p->o.first_expert + v[i].expert, p->lane->weights_up));
+    return spw_expert_pool_fill(&p->experts);
+}
+
+bool spw_prefetch_has_expert(const struct spw_prefetch *p)
+{
+    return spw_expert_pool_has_next(&p->experts);
+}
+
+int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *expert,
+                             const uint8_t **at)
+{
+    if (!p->o.weights_io || !spw_expert_pool_waits(&p->experts))
+        return spw_expert_pool_next(&p->experts, expert, at);
+    SPW_TRY(spw_stall_begin(&p->stall));
+    int rc = spw_expert_pool_next(&p->experts, expert, at);
+    spw_stall_end(&p->stall, layer);
+    return rc;
+}
+
+int spw_prefetch_expert_done(struct spw_prefetch *p)
+{
+    return spw_expert_pool_done(&p->experts);
 }

@@ -1,14 +1,15 @@
 /* Keeps the rings filled ahead of the computation, across layers and across steps.
  *
- * There are two rings, KV and weights, each with its own stream: a weight block is in use for a
- * whole layer while KV slots are filled and released. The executor uses transfers in the order of
- * the schedule; a transfer is issued as soon as its ring has a free slot. At the end of a step the
- * caller may hand over the schedule of the step that it expects next. If the next step begins with
- * these transfers, it uses them; else they are dropped. The host waits only for reads of the disk,
- * also for dropped ones. One host thread. */
+ * There are two rings, KV and weights (and a pool of experts, which no schedule has), each with its
+ * own stream: a weight block is in use for a whole layer while KV slots are filled and released.
+ * The executor uses transfers in the order of the schedule; a transfer is issued as soon as its
+ * ring has a free slot. At the end of a step the caller may hand over the schedule of the step that
+ * it expects next. If the next step begins with these transfers, it uses them; else they are
+ * dropped. The host waits only for reads of the disk, also for dropped ones. One host thread. */
 #ifndef SPW_PREFETCH_PREFETCH_H
 #define SPW_PREFETCH_PREFETCH_H
 
+#include "prefetch/expert_pool.h"
 #include "prefetch/kv_source.h"
 #include "prefetch/schedule.h"
 #include "prefetch/stall.h"
@@ -19,11 +20,13 @@ struct spw_prefetch_options {
     uint64_t tile_bytes, block_bytes; /* of the largest block that is streamed */
     uint32_t n_kv_slots, n_weight_slots;
     uint32_t slot_tiles;            /* of a KV slot */
-    const struct spw_block *blocks; /* in the order of the schedule */
+    const struct spw_block *blocks; /* in the order of the schedule, then experts */
     uint32_t n_blocks;
-    struct spw_disk *disk; /* NULL: no disk, and the members below are not used */
-    void *bounce_arena;    /* [n_bounce][slot_tiles][tile_bytes] of host memory */
-    uint32_t n_bounce;     /* 0: the disk reads into KV slots */
+    uint32_t first_expert;                  /* the block of expert 0 */
+    struct spw_expert_pool_options experts; /* its arenas and numbers: the rest is filled in */
+    struct spw_disk *disk;                  /* NULL: no disk, and the members below are not used */
+    void *bounce_arena;                     /* [n_bounce][slot_tiles][tile_bytes] of host memory */
+    uint32_t n_bounce;                      /* 0: the disk reads into KV slots */
     struct spw_io
         *weights_io; /* reads weight blocks from files; NULL: no block is read from files */
     /* [n_weight_slots][weights_bounce_bytes] of host memory, if a block bounces */
@@ -66,6 +69,13 @@ int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint3
  * only forget may follow. */
 int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights);
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block);
+/* Experts that move (plan.n_expert_frames): see expert_pool.h. visit gives each its frame, and
+ * queues transfers; next waits for the next expert. The wait counts in `layer`. */
+int spw_prefetch_visit_experts(struct spw_prefetch *p, struct spw_expert_visit *v, uint32_t n);
+bool spw_prefetch_has_expert(const struct spw_prefetch *p);
+int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *expert,
+                             const uint8_t **at);
+int spw_prefetch_expert_done(struct spw_prefetch *p);
 /* The first read of weights that has failed since the last forget, and its error; NULL: none. */
 const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
 

@@ -49,7 +49,6 @@ static int open_slots(struct spw_ring *r)
     const struct spw_ring_options *o = &r->o;
     for (uint32_t i = 0; i < o->n_slots; i++) {
         struct spw_ring_slot *s = &r->slots[i];
-        s->memory = (uint8_t *)o->arena + i * o->slot_bytes;
         s->reads = r->reads + (size_t)i * o->most_reads;
         s->hops = r->hops + (size_t)i * o->most_hops;
         SPW_TRY(spw_lane_event_open(r->lane, &s->ready));
@@ -123,12 +122,13 @@ static int wait_writable(const struct spw_ring *r, const struct spw_ring_slot *s
     return spw_lane_stream_wait(r->lane, stream, s->free);
 }
 
-int spw_ring_take(struct spw_ring *r, bool bounces)
+int spw_ring_take(struct spw_ring *r, bool bounces, uint8_t *memory)
 {
     assert(spw_ring_has_room(r, false));
     struct spw_ring_slot *s = nth(r, r->taken);
     SPW_TRY(
         finish_reads(r, s)); /* no read is in flight, unless the device was lost during an issue */
+    s->memory = memory ? memory : (uint8_t *)r->o.arena + r->taken % r->o.n_slots * r->o.slot_bytes;
     r->taken++;
     s->read_to = s->memory;
     s->n_reads = s->n_submitted = s->n_hops = 0;

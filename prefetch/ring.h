@@ -20,7 +20,7 @@
 
 struct spw_ring_options {
     spw_stream link; /* of the lane; its own for each ring */
-    void *arena;     /* [n_slots][slot_bytes] */
+    void *arena;     /* [n_slots][slot_bytes]; NULL: each slot lies where take says */
     uint64_t slot_bytes;
     uint32_t n_slots;
     uint64_t tile_bytes; /* of KV slots */
@@ -58,8 +58,10 @@ void spw_ring_free(struct spw_ring *r); /* waits for reads */
 /* Whether a slot is free; with `bounces`, also a bounce slot. */
 bool spw_ring_has_room(const struct spw_ring *r, bool bounces);
 /* Takes the next slot; there must be a free one. Its number is the earlier value of r->taken. The
- * add functions fill this slot until it is issued. bounces: its reads go to a bounce slot. */
-int spw_ring_take(struct spw_ring *r, bool bounces);
+ * add functions fill this slot until it is issued. bounces: its reads go to a bounce slot. memory:
+ * where the slot lies this time; NULL: in the arena. `link` has waited for kernels that read there,
+ * and is the stream of reads too. */
+int spw_ring_take(struct spw_ring *r, bool bounces, uint8_t *memory);
 /* Source: host memory, for the bytes at `to` of the slot. */
 void spw_ring_add_memory(struct spw_ring *r, uint64_t to, const void *from, uint64_t bytes);
 /* Source: a frame of the disk, for one tile. Adjacent frames become one read. A slot has frames or

@@ -38,9 +38,15 @@ struct spw_plan_info {
     uint32_t n_layers_from_disk;          /* layers whose weights each step reads from the files */
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
-    uint64_t weights_disk_bytes;          /* that one decode step reads from the files */
-    uint64_t kv_bytes_per_token;          /* all full-attention layers */
-    struct spw_waterlines waterlines;     /* of one session that holds `context` tokens */
+    /* Experts of all layers; those that the device has room for; and those that come from the
+     * files, not from the host, when they are needed there. */
+    uint32_t n_experts, n_experts_resident, n_experts_from_disk;
+    /* Bytes of experts that a token is expected to miss, if all are chosen equally often: from the
+     * files, and from the host. Real routing misses fewer. No other number has them. */
+    uint64_t decode_expert_disk_bytes, decode_expert_host_bytes;
+    uint64_t weights_disk_bytes;      /* that one decode step reads from the files */
+    uint64_t kv_bytes_per_token;      /* all full-attention layers */
+    struct spw_waterlines waterlines; /* of one session that holds `context` tokens */
     /* One decode step of one session at the full context. */
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
     uint64_t decode_read_bytes;   /* weights and KV that computation reads */

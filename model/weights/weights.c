@@ -179,6 +179,25 @@ static int add_experts(struct spw_weights *w, const struct spw_finder *f, enum s
     return 0;
 }
 
+/* What a plan must know of all experts, and asks often. */
+static int sum_experts(struct spw_weights *w)
+{
+    enum { PAGE = 4096 };
+    w->expert_pages = spw_alloc_zero(w->n_expert_blocks + 1, sizeof *w->expert_pages);
+    if (!w->expert_pages)
+        return -ENOMEM;
+    w->experts_stored = w->experts_mappable = true;
+    for (uint32_t i = 0; i < w->n_expert_blocks; i++) {
+        const struct spw_weight_block *b = &w->blocks[w->n_blocks + i];
+        w->expert_pages[i + 1] = w->expert_pages[i] + spw_align_up(b->bytes, PAGE);
+        w->expert_frame_bytes = spw_max_u64(
+            w->expert_frame_bytes, spw_align_up(spw_max_u64(b->bytes, b->read_bytes), PAGE));
+        w->experts_stored &= b->as_stored;
+        w->experts_mappable &= b->mappable;
+    }
+    return 0;
+}
+
 /* ---- all blocks ---- */
 
 static int lay_out_blocks(struct spw_weights *w, const struct spw_finder *f,
@@ -211,7 +230,7 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_finder *f,
     }
     for (uint32_t b = 0; b < w->n_blocks + w->n_expert_blocks; b++)
         note_storage(w, b);
-    return 0;
+    return sum_experts(w);
 }
 
 static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum spw_dtype compute)
@@ -269,6 +288,7 @@ void spw_weights_close(struct spw_weights *w)
     spw_free(w->blocks);
     spw_free(w->layer_blocks);
     spw_free(w->layer_experts);
+    spw_free(w->expert_pages);
     spw_free(w->small_layers);
     spw_free(w->small);
     spw_free(w);

@@ -98,6 +98,11 @@ struct spw_weights {
     uint32_t *layer_experts; /* owned, [n_layers]: the block of the layer's first expert;
                                 SPW_NO_BLOCK: it has none */
     uint32_t n_matrices, n_blocks, n_expert_blocks;
+    uint64_t *expert_pages; /* owned, [n_expert_blocks + 1]: bytes of the experts before each, every
+                               one in whole pages */
+    uint64_t expert_frame_bytes; /* of the largest expert, packed or as it lies in its file */
+    bool experts_stored;         /* all experts are stored in the types that products take, */
+    bool experts_mappable;       /* and at addresses that kernels can read */
     uint32_t head_rows;          /* rows of a block of the head; the last block may have fewer */
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */

@@ -59,7 +59,7 @@ static int open_tier(struct spw_engine *e, struct spw_error *err)
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err)
 {
     bool tiles = e->plan.n_disk_frames || e->plan.attaches,
-         weights = e->plan.info.weights_disk_bytes;
+         weights = e->plan.info.weights_disk_bytes || e->plan.n_disk_experts;
     if (!tiles && !weights)
         return 0;
     SPW_TRY(open_io(e, err));

@@ -184,9 +184,26 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
     };
 }
 
+static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    const struct spw_weights *w = e->model.weights;
+    return (struct spw_expert_pool_options){
+        .arena = e->lane.device_arena + p->device.expert_frames,
+        .frame_bytes = w->expert_frame_bytes,
+        .n_frames = p->n_expert_frames,
+        .n_slots = p->n_expert_slots,
+        .n_layers = spw_expert_layers(&e->model.config),
+        .most = e->model.config.experts.n,
+        .bounce_arena = p->n_expert_bounce ? e->lane.host_arena + p->host.expert_bounce : NULL,
+    };
+}
+
 static int open_prefetch(struct spw_engine *e)
 {
     struct spw_prefetch_options o = prefetch_options(e);
+    o.first_expert = e->model.weights->n_blocks;
+    o.experts = expert_options(e);
     return spw_prefetch_open(&e->prefetch, &e->lane, &o);
 }
 

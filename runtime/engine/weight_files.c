@@ -72,7 +72,7 @@ int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
         return spw_fail(err, -ENOMEM, "out of memory for the table of files");
     for (uint32_t i = 0; i < e->n_weight_files; i++)
         e->weight_files[i].fd = -1;
-    for (uint32_t u = 0; u < w->n_blocks; u++) {
+    for (uint32_t u = 0; u < spw_engine_n_blocks(e); u++) {
         if (!spw_plan_block_from_disk(&e->plan, w, u))
             continue;
         uint32_t n = spw_weights_ranges(w, u, ranges, lands);

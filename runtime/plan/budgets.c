@@ -81,9 +81,10 @@ static bool try_all(struct walk *s)
     for (c.n_resident = 0; c.n_resident <= w->n_blocks; c.n_resident++) {
         c.n_disk = place_blocks(&s->started, w, c.n_resident);
         for (c.chunk = chunks.least; c.chunk <= chunks.most; c.chunk *= 2)
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < (w->n_expert_blocks ? 8 : 4); i++) {
                 c.kv_stays = s->in.kv_stays || i & 1;
                 c.copies_on_host = i & 2;
+                c.experts_move = i & 4;
                 if (s->budget)
                     try_smaller(s, &c);
                 else if (fits(s, &c))

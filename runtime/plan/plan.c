@@ -216,6 +216,7 @@ static bool may_be_cheapest(const struct search *s, const struct spw_plan *place
     struct spw_plan p = *placed;
     if (p.hidden_on_host)
         p.pass_rows = spw_plan_most_rows(s->in);
+    p.n_disk_experts = 0;
     struct spw_plan_cost cost = spw_plan_cost(&p, s->in);
     return !s->found || spw_plan_cheaper(&cost, &s->cost);
 }
@@ -254,11 +255,13 @@ static void try_blocks(struct search *s)
 static void try_hidden(struct search *s, enum spw_plan_hidden hidden)
 {
     s->c.hidden = hidden;
-    s->c.kv_stays = true;
-    try_blocks(s);
-    s->c.kv_stays = false;
-    if (!s->in->kv_stays)
-        try_blocks(s);
+    for (int i = 0; i < 4; i++) {
+        s->c.kv_stays = !(i & 1);
+        s->c.experts_move = i & 2;
+        if ((s->c.kv_stays || !s->in->kv_stays) &&
+            (!s->c.experts_move || s->in->weights->n_expert_blocks))
+            try_blocks(s);
+    }
 }
 
 /* Hidden states may lie on the device if they are small there. Experts compute rows of the whole

@@ -46,7 +46,7 @@ struct spw_plan_input {
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | experts |
  *     gated | experts | split states | rows |     | packed copies | weight bounce slots |
  *   | logits | flags | copied blocks |          | KV frames | bounce slots |
- *   | weight slots |
+ *   | weight slots | expert frames |           | expert bounce slots are beside those of weights |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last: plan_replan.c divides it anew and
@@ -68,13 +68,13 @@ struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
     uint64_t gate_up, gated;
     struct spw_plan_experts experts;
-    uint64_t split_states, rows, logits, flags, weights, weight_slots, kv_frames, exact_frames,
-        kv_slots, end;
+    uint64_t split_states, rows, logits, flags, weights, weight_slots, expert_frames, kv_frames;
+    uint64_t exact_frames, kv_slots, end;
 };
 
 struct spw_plan_host {
     uint64_t hidden, staging, staging_beside, logits, session_logits, flags, piece, packed;
-    uint64_t weight_bounce, kv_frames, bounce, end;
+    uint64_t weight_bounce, expert_bounce, kv_frames, bounce, end;
     struct spw_plan_experts experts;
 };
 
@@ -104,7 +104,13 @@ struct spw_plan {
     /* Bytes of resident blocks: copied into the arena; computed from the mapped file. Bytes of
      * blocks in host memory: packed copies; streamed blocks that stay mapped between two uses. */
     uint64_t copied_bytes, mapped_bytes, packed_bytes, page_cache_bytes;
-    uint64_t expert_copied_bytes, expert_mapped_bytes, expert_packed_bytes; /* of experts alone */
+    /* Bytes of experts alone, if all are resident. */
+    uint64_t expert_copied_bytes, expert_mapped_bytes, expert_packed_bytes;
+    /* Else some are in frames on the device (prefetch/expert_pool.h); the first n_disk_experts come
+     * from the disk, the others from the host. 0 frames: all are resident. */
+    uint32_t n_expert_frames, n_disk_experts;
+    uint32_t n_expert_slots;  /* experts on their way to frames */
+    uint32_t n_expert_bounce; /* bounce slots on the host, of expert_frame_bytes */
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames

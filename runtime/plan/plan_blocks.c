@@ -10,11 +10,11 @@ static uint32_t n_streamed_before(const struct spw_plan *p, uint32_t n_blocks, u
     return (uint32_t)((uint64_t)block * n_streamed / n_blocks);
 }
 
-/* Experts are resident, too. */
 static bool is_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
 {
-    return block >= w->n_blocks ||
-           n_streamed_before(p, w->n_blocks, block + 1) == n_streamed_before(p, w->n_blocks, block);
+    if (block >= w->n_blocks)
+        return !p->n_expert_frames;
+    return n_streamed_before(p, w->n_blocks, block + 1) == n_streamed_before(p, w->n_blocks, block);
 }
 
 /* The n-th place of n_disk of the streamed blocks, spread evenly. */
@@ -37,8 +37,11 @@ static struct place place_of(const struct spw_plan *p, const struct spw_weights 
 {
     struct place at = {.resident = is_resident(p, w, block),
                        .as_stored = w->blocks[block].as_stored};
-    at.from_disk =
-        p->n_disk_blocks && !at.resident && at.as_stored && in_disk_place(p, w->n_blocks, block);
+    if (block >= w->n_blocks)
+        at.from_disk = !at.resident && block - w->n_blocks < p->n_disk_experts;
+    else
+        at.from_disk = p->n_disk_blocks && !at.resident && at.as_stored &&
+                       in_disk_place(p, w->n_blocks, block);
     at.as_in_file = p->reads_host_memory && w->blocks[block].mappable;
     return at;
 }
@@ -112,6 +115,12 @@ void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
     }
 }
 
+/* Whether experts that the host has stay in the mapped file. Else it has packed copies. */
+static bool in_page_cache(const struct spw_plan *p, const struct spw_weights *w)
+{
+    return w->experts_stored && p->reads_host_memory;
+}
+
 void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint32_t n_resident,
                            uint32_t n_disk)
 {
@@ -119,10 +128,13 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
     p->n_resident_blocks = n_resident;
     p->n_disk_blocks = n_disk;
     p->n_weight_slots = n_resident < w->n_blocks ? WEIGHT_SLOTS : 0;
-    p->copied_bytes = p->expert_copied_bytes;
-    p->mapped_bytes = p->expert_mapped_bytes;
-    p->packed_bytes = p->expert_packed_bytes;
+    p->copied_bytes = p->n_expert_frames ? 0 : p->expert_copied_bytes;
+    p->mapped_bytes = p->n_expert_frames ? 0 : p->expert_mapped_bytes;
+    p->packed_bytes = p->n_expert_frames ? 0 : p->expert_packed_bytes;
     p->page_cache_bytes = 0;
+    if (p->n_expert_frames)
+        *(in_page_cache(p, w) ? &p->page_cache_bytes : &p->packed_bytes) +=
+            w->expert_pages[w->n_expert_blocks] - w->expert_pages[p->n_disk_experts];
     p->streamed_bytes = p->disk_read_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
         struct place at = place_of(p, w, u);

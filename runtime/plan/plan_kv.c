@@ -204,9 +204,27 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
            (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
 
+uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_plan_input *in,
+                                  uint64_t bytes)
+{
+    const struct spw_weights *w = in->weights;
+    const struct spw_experts_config *e = &w->config->experts;
+    if (!p->n_expert_frames)
+        return 0;
+    double missing = 1 - (double)p->n_expert_frames / w->n_expert_blocks;
+    return (uint64_t)(missing * e->n_kept / e->n * (double)bytes);
+}
+
+static uint64_t experts_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const uint64_t *pages = in->weights->expert_pages;
+    uint64_t all = spw_plan_expected_misses(p, in, pages[in->weights->n_expert_blocks]);
+    return all + spw_plan_expected_misses(p, in, pages[p->n_disk_experts]) * (disk_cost(in) - 1);
+}
+
 uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in);
+    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in) + experts_cost(p, in);
 }
 
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,

@@ -130,14 +130,14 @@ bool spw_plan_crowds(const struct spw_plan *p, const struct spw_plan_input *in, 
     return q.device.weights - spw_plan_pages(in->workspace_bytes) > in->device_bytes / WORK_SHARE;
 }
 
-bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
+/* Weights and KV on the device. */
+static void lay_out_frames(struct spw_plan *p, const struct spw_plan_input *in)
 {
-    const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
-    struct spw_plan_host *h = &p->host;
     uint64_t end = d->weights;
     take(&end, p->copied_bytes);
     d->weight_slots = take(&end, p->n_weight_slots * p->weight_slot_bytes);
+    d->expert_frames = take(&end, p->n_expert_frames * in->weights->expert_frame_bytes);
     uint64_t frames = spw_plan_pages(p->n_device_frames * p->tile_bytes);
     d->kv_frames = take(&end, frames + spw_plan_exact_bytes(p));
     d->exact_frames = d->kv_frames + frames;
@@ -145,7 +145,15 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
         d->exact_frames = d->kv_frames + spw_align_up(frames, p->exact_tile_bytes);
     d->kv_slots = take(&end, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes);
     d->end = end;
-    end = 0;
+}
+
+bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    struct spw_plan_device *d = &p->device;
+    struct spw_plan_host *h = &p->host;
+    uint64_t end = 0;
+    lay_out_frames(p, in);
     h->hidden = take(&end, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0);
     h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
     h->staging_beside = take(&end, 2 * spw_min_u64(p->chunk, p->rows_beside) * p->hidden_row_bytes);
@@ -156,11 +164,59 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     lay_out_experts(p, in, p->pass_rows, &h->experts, true, &end);
     h->packed = take(&end, p->packed_bytes);
     h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
+    h->expert_bounce = take(&end, p->n_expert_bounce * in->weights->expert_frame_bytes);
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
     h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
     h->end = end;
     return d->end + p->mapped_bytes <= in->device_bytes &&
            end + p->page_cache_bytes <= in->host_bytes;
+}
+
+/* ---- experts that move ---- */
+
+enum { EXPERT_SLOTS = 2, MOST_EXPERT_SLOTS = 16, SLOTS_SHARE = 4 };
+
+/* The least frames: those that reads fill, and one that is computed. */
+static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, bool move)
+{
+    const struct spw_weights *w = in->weights;
+    p->n_expert_frames = p->n_expert_slots = p->n_disk_experts = p->n_expert_bounce = 0;
+    if (!move || !w->n_expert_blocks)
+        return;
+    p->n_expert_frames = spw_min_u32(EXPERT_SLOTS + 1, w->n_expert_blocks);
+    p->n_disk_experts = w->experts_stored ? w->n_expert_blocks : 0;
+}
+
+/* Memory of the device that KV does not need holds experts. A fourth of the frames may be filled at
+ * a time, as many as keep the drive busy. */
+static void spend_on_experts(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_weights *w = in->weights;
+    if (!p->n_expert_frames)
+        return;
+    lay_out_frames(p, in);
+    uint64_t spare = spw_sub_u64(in->device_bytes, p->device.end + p->mapped_bytes);
+    p->n_expert_frames += (uint32_t)spw_min_u64(spare / w->expert_frame_bytes,
+                                                w->n_expert_blocks - p->n_expert_frames);
+    uint64_t n = spw_div_up(in->disk_ring_bytes, w->expert_frame_bytes);
+    n = spw_min_u64(spw_min_u64(n, MOST_EXPERT_SLOTS), p->n_expert_frames / SLOTS_SHARE);
+    p->n_expert_slots = (uint32_t)spw_max_u64(n, EXPERT_SLOTS);
+    if (w->experts_stored && !(p->reads_host_memory && w->experts_mappable))
+        p->n_expert_bounce = p->n_expert_slots;
+}
+
+/* Memory of the host that nothing else needs holds experts, the last ones first. */
+static void keep_experts_on_host(struct spw_plan *p, const struct spw_plan_input *in,
+                                 const struct spw_candidate *c, uint64_t bytes)
+{
+    const uint64_t *pages = in->weights->expert_pages;
+    uint32_t n = p->n_disk_experts;
+    while (n && pages[p->n_disk_experts] - pages[n - 1] <= bytes)
+        n--;
+    if (n == p->n_disk_experts)
+        return;
+    p->n_disk_experts = n;
+    spw_plan_place_blocks(p, in->weights, c->n_resident, c->n_disk);
 }
 
 /* ---- a candidate ---- */
@@ -177,15 +233,18 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
     p->pass_rows = p->hidden_on_host ? 0 : rows;
     p->n_kv_slots = c->kv_stays ? 0 : c->n_slots;
     p->slot_tiles = c->slot_tiles;
-    if (c->n_resident != p->n_resident_blocks)
-        spw_plan_place_blocks(p, in->weights, c->n_resident, 0);
+    begin_experts(p, in, c->experts_move);
+    spw_plan_place_blocks(p, in->weights, c->n_resident, 0);
     lay_out_work(p, in, p->hidden_on_host ? 2 * rows : rows);
     uint64_t used = p->device.weights + p->copied_bytes + p->mapped_bytes +
                     p->n_weight_slots * p->weight_slot_bytes + spw_plan_exact_bytes(p) +
+                    p->n_expert_frames * in->weights->expert_frame_bytes +
                     (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
     uint64_t frames = spw_sub_u64(in->device_bytes, used) / p->tile_bytes;
-    return used <= in->device_bytes && spw_plan_take_frames(p, in, frames) &&
-           p->retains == c->retains;
+    if (used > in->device_bytes || !spw_plan_take_frames(p, in, frames) || p->retains != c->retains)
+        return false;
+    spend_on_experts(p, in);
+    return true;
 }
 
 static uint64_t free_host_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -218,6 +277,8 @@ bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
         return false;
     if (n < b.all || in->attaches)
         spw_lower_grow(p, in, &b, n, free_host_bytes(p, in));
+    spw_plan_lay_out_rest(p, in);
+    keep_experts_on_host(p, in, c, free_host_bytes(p, in));
     spw_plan_lay_out_rest(p, in);
     if (p->hidden_on_host)
         p->pass_rows += spw_min_u64(free_host_bytes(p, in) / p->hidden_row_bytes,
@@ -267,9 +328,16 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->device_budget_bytes = in->device_bytes;
     i->host_budget_bytes = in->host_bytes;
     i->disk_budget_bytes = in->disk_bytes;
-    i->device.weights_resident =
-        d->workspace - d->small + d->weight_slots - d->weights + p->mapped_bytes;
-    i->device.weights_slots = d->kv_frames - d->weight_slots;
+    i->device.weights_resident = d->workspace - d->small + d->weight_slots - d->weights +
+                                 p->mapped_bytes + d->kv_frames - d->expert_frames;
+    i->device.weights_slots = d->expert_frames - d->weight_slots;
+    i->n_experts = in->weights->n_expert_blocks;
+    i->n_experts_resident = p->n_expert_frames ? p->n_expert_frames : i->n_experts;
+    i->n_experts_from_disk = p->n_disk_experts;
+    const uint64_t *pages = in->weights->expert_pages;
+    i->decode_expert_disk_bytes = spw_plan_expected_misses(p, in, pages[p->n_disk_experts]);
+    i->decode_expert_host_bytes =
+        spw_plan_expected_misses(p, in, pages[i->n_experts] - pages[p->n_disk_experts]);
     i->device.kv_resident = d->kv_slots - d->kv_frames;
     i->device.kv_slots = d->end - d->kv_slots;
     i->device.hidden = d->x - d->hidden;

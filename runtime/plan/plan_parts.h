@@ -62,6 +62,7 @@ struct spw_candidate {
     uint32_t chunk;
     enum spw_plan_hidden hidden;
     uint32_t n_resident;          /* weight blocks on the device */
+    bool experts_move;            /* not all experts are on the device */
     uint32_t n_disk;              /* places of the other blocks that come from disk */
     uint32_t passes;              /* of the longest prompt at most, with SPW_HIDDEN_ON_HOST */
     uint32_t n_slots, slot_tiles; /* the KV ring */
@@ -129,6 +130,10 @@ uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower
 /* What a decode step at the full context costs the link, in bytes: of KV; of weights; and the
  * part of KV's bytes that move while weights are read. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in);
+/* Of `bytes` of experts, those that a row uses and misses, if it chooses all experts equally often.
+ */
+uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_plan_input *in,
+                                  uint64_t bytes);
 uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 

@@ -202,8 +202,10 @@ static void add_disk(struct work *w, const struct spw_plan_info *p, const struct
                      const struct spw_drive *d)
 {
     const uint64_t *moved = p->decode_moved_bytes;
-    double weights = (double)p->weights_disk_bytes, written = (double)moved[SPW_MOVED_HOST_TO_DISK];
-    double kv = (double)moved[SPW_MOVED_DISK_TO_HOST] - weights;
+    double weights = (double)p->weights_disk_bytes,
+           kv = (double)moved[SPW_MOVED_DISK_TO_HOST] - weights;
+    double written = (double)moved[SPW_MOVED_HOST_TO_DISK];
+    weights += (double)p->decode_expert_disk_bytes;
     struct ring r = ring_of(p, m);
     double rate = disk_rate(&r, d);
     w->disk_seconds =
@@ -222,7 +224,8 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
         .compute_seconds = weights_seconds(p, m) + kv_seconds(p, m),
         .compute_beside = m->read_bytes_per_second / m->read_beside_bytes_per_second,
         .copy_beside = m->copy_bytes_per_second / m->copy_beside_bytes_per_second,
-        .link_seconds = link_seconds(p->decode_moved_bytes, m),
+        .link_seconds = link_seconds(p->decode_moved_bytes, m) +
+                        (double)p->decode_expert_host_bytes / m->copy_bytes_per_second,
     };
     if (d)
         add_disk(&w, p, m, d);

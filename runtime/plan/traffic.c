@@ -75,6 +75,10 @@ static int open_run(struct spw_traffic_run *r, bool by_layer)
     if (p->rows_beside)
         SPW_TRY(open_account(&r->accounts[1], p, p->rows_beside));
     r->now = &r->accounts[0];
+    if (p->n_expert_frames)
+        SPW_TRY(spw_expert_residency_init(&r->experts, r->weights->n_expert_blocks,
+                                          p->n_expert_frames,
+                                          spw_expert_layers(r->weights->config)));
     r->parts = spw_alloc_zero(spw_max_u32(r->now->cut.most_parts, r->accounts[1].cut.most_parts),
                               sizeof *r->parts);
     return r->parts ? 0 : -ENOMEM;
@@ -104,6 +108,7 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
     spw_tiles_close(r->tiles);
     close_account(&r->accounts[0]);
     close_account(&r->accounts[1]);
+    spw_expert_residency_free(&r->experts);
     spw_free(r->shares);
     spw_free(r->parts);
     spw_free(r->ahead);

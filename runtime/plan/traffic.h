@@ -6,6 +6,7 @@
 #ifndef SPW_RUNTIME_PLAN_TRAFFIC_H
 #define SPW_RUNTIME_PLAN_TRAFFIC_H
 
+#include "prefetch/expert_residency.h"
 #include "prefetch/schedule.h"
 #include "runtime/plan/shares.h"
 #include "runtime/step/cut.h"
@@ -47,6 +48,9 @@ void spw_traffic_run_close(struct spw_traffic_run *r);
  * returns false if no pass was left. */
 void spw_traffic_begin(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n);
 bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *end);
+/* A layer of a pass visits these experts (runtime/step/experts.h): the bytes of those that lie in
+ * no frame of the device. v gets where they lie. */
+void spw_traffic_visit_experts(struct spw_traffic_run *r, struct spw_expert_visit *v, uint32_t n);
 /* The pass is set aside: it came to `end`, between two chunks, and `end.rings` was dropped
  * after it. The steps that follow run beside it, until continue: the next `next` or set_aside is
  * about the rest of the pass. `end` counts from the begin of the pass, its rings from set_aside. */

@@ -57,14 +57,6 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += end->logits * w->config->vocab * sizeof(float);
 }
 
-static uint64_t n_expert_layers(const struct spw_model_config *c)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n += c->has_experts[i];
-    return n;
-}
-
 /* In each layer with experts the host reads the choices and sends the order of rows, an index and
  * the places (runtime/step/experts.c). One row has no order. */
 static void add_choices(struct spw_traffic *t, const struct spw_weights *w, uint64_t rows,
@@ -278,7 +270,7 @@ static struct spw_traffic_end whole_pass(const struct spw_traffic_run *r)
                                     .begun_chunks = all,
                                     .logits = wanted,
                                     .begun_logits = wanted,
-                                    .expert_layers = n_expert_layers(r->weights->config),
+                                    .expert_layers = spw_expert_layers(r->weights->config),
                                     .through = true,
                                     .rings = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 }
@@ -360,6 +352,22 @@ bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *e
     pass(r, end ? end : &whole);
     expect(r);
     return true;
+}
+
+void spw_traffic_visit_experts(struct spw_traffic_run *r, struct spw_expert_visit *v, uint32_t n)
+{
+    if (!r || !r->plan->n_expert_frames)
+        return;
+    spw_expert_residency_visit(&r->experts, v, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t block = r->weights->n_blocks + v[i].expert;
+        if (!v[i].missed)
+            continue;
+        r->moved.bytes[SPW_MOVED_HOST_TO_DEVICE] +=
+            spw_plan_block_moved_bytes(r->plan, r->weights, block);
+        r->moved.bytes[SPW_MOVED_DISK_TO_HOST] +=
+            spw_plan_block_disk_bytes(r->plan, r->weights, block);
+    }
 }
 
 void spw_traffic_set_aside(struct spw_traffic_run *r, const struct spw_traffic_end *end)

@@ -156,11 +156,17 @@ static bool count_chunk(struct spw_step *s)
 static int run_experts(struct spw_executor *x, uint32_t layer)
 {
     const struct spw_hidden_source source = {embed, x};
+    struct spw_experts *experts = &x->step->experts;
+    const uint64_t rows = x->step->now->cut.rows;
     void *h; /* a pass with experts lies on the device as a whole */
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, 1, 0, &h));
-    SPW_TRY(spw_experts_compute(&x->step->experts, layer, h, x->step->now->cut.rows));
+    SPW_TRY(spw_experts_sort_rows(experts, layer, rows));
     x->step->reached.expert_layers++;
-    return 0;
+    spw_traffic_visit_experts(x->account, experts->visit, experts->n_visited);
+    int rc = spw_experts_compute(experts, layer, h, rows);
+    if (rc) /* some experts of the visit have not come */
+        spw_executor_stop_predicting(x);
+    return rc;
 }
 
 /* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */

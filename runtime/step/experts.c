@@ -6,14 +6,19 @@
 int spw_experts_init(struct spw_experts *x)
 {
     uint32_t n = x->forward->weights->config->experts.n;
-    x->ends = n ? spw_alloc_zero(n + 1, sizeof *x->ends) : NULL;
-    return n && !x->ends ? -ENOMEM : 0;
+    if (!n)
+        return 0;
+    x->ends = spw_alloc_zero(n + 1, sizeof *x->ends);
+    x->visit = spw_alloc_zero(n, sizeof *x->visit);
+    return x->ends && x->visit ? 0 : -ENOMEM;
 }
 
 void spw_experts_free(struct spw_experts *x)
 {
     spw_free(x->ends);
+    spw_free(x->visit);
     x->ends = NULL;
+    x->visit = NULL;
 }
 
 /* ---- buffers ---- */
@@ -105,24 +110,67 @@ static int send_order(const struct spw_experts *x, uint64_t rows)
                          x->lane->compute);
 }
 
-/* Rows [first, end) of the index, as many at a time as a chunk has. */
-static int compute_expert(const struct spw_experts *x, uint32_t block, uint32_t first, uint32_t end,
-                          bool ordered)
+int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows)
+{
+    const struct spw_plan_experts *host = &x->plan->host.experts;
+    const struct spw_weights *w = x->forward->weights;
+    SPW_TRY(fetch_choices(x, rows));
+    spw_experts_sort((const struct spw_choice *)on_host(x, host->choices, choices_bytes(x)), rows,
+                     config(x)->n_kept, config(x)->n, x->ends,
+                     (uint32_t *)on_host(x, host->index, numbers_bytes(x)),
+                     (uint32_t *)on_host(x, host->places, numbers_bytes(x)));
+    x->n_visited = 0;
+    for (uint32_t e = 0; e < config(x)->n; e++)
+        if (x->ends[e] < x->ends[e + 1])
+            x->visit[x->n_visited++] =
+                (struct spw_expert_visit){.expert = w->layer_experts[layer] - w->n_blocks + e,
+                                          .n_rows = x->ends[e + 1] - x->ends[e]};
+    return send_order(x, rows);
+}
+
+/* The rows of an expert, as many at a time as a chunk has. at: its weights; NULL: in the file. */
+static int compute_expert(const struct spw_experts *x, uint32_t layer, uint32_t expert,
+                          const uint8_t *at, bool ordered)
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
+    const struct spw_weights *weights = x->forward->weights;
     const uint64_t row_bytes = x->plan->hidden_row_bytes, kept = config(x)->n_kept;
-    const uint8_t *at;
+    const uint32_t block = weights->n_blocks + expert, e = block - weights->layer_experts[layer];
     struct spw_layer_weights w;
-    SPW_TRY(spw_prefetch_wait_block(x->prefetch, block, &at));
-    spw_weights_expert(x->forward->weights, block, at, &w);
-    for (uint32_t i = first; i < end; i += x->plan->chunk) {
+    spw_weights_expert(weights, block, at, &w);
+    for (uint32_t i = x->ends[e]; i < x->ends[e + 1]; i += x->plan->chunk) {
         const uint32_t *index = (const uint32_t *)on_device(x, d->index, 0, numbers_bytes(x)) + i;
         SPW_TRY(spw_forward_expert(x->forward, &w, on_device(x, d->x, 0, row_bytes),
                                    ordered ? index : NULL,
                                    on_device(x, d->y, 0, kept * row_bytes) + i * row_bytes,
-                                   spw_min_u32(end - i, x->plan->chunk)));
+                                   spw_min_u32(x->ends[e + 1] - i, x->plan->chunk)));
     }
-    return spw_prefetch_release_block(x->prefetch, block);
+    return 0;
+}
+
+/* All experts lie on the device. */
+static int compute_resident(const struct spw_experts *x, uint32_t layer, bool ordered)
+{
+    for (uint32_t i = 0; i < x->n_visited; i++) {
+        const uint32_t expert = x->visit[i].expert;
+        const uint8_t *at;
+        SPW_TRY(spw_prefetch_wait_block(x->prefetch, x->forward->weights->n_blocks + expert, &at));
+        SPW_TRY(compute_expert(x, layer, expert, at, ordered));
+    }
+    return 0;
+}
+
+static int compute_moving(const struct spw_experts *x, uint32_t layer, bool ordered)
+{
+    SPW_TRY(spw_prefetch_visit_experts(x->prefetch, x->visit, x->n_visited));
+    while (spw_prefetch_has_expert(x->prefetch)) {
+        uint32_t expert;
+        const uint8_t *at;
+        SPW_TRY(spw_prefetch_next_expert(x->prefetch, layer, &expert, &at));
+        SPW_TRY(compute_expert(x, layer, expert, at, ordered));
+        SPW_TRY(spw_prefetch_expert_done(x->prefetch));
+    }
+    return 0;
 }
 
 /* Adds the outputs to the rows of the pass, a chunk at a time. */
@@ -138,17 +186,10 @@ static int combine(const struct spw_experts *x, uint8_t *h, uint64_t rows, bool 
 
 int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows)
 {
-    const struct spw_plan_experts *host = &x->plan->host.experts;
-    const uint32_t block = x->forward->weights->layer_experts[layer];
     const bool ordered = rows > 1;
-    SPW_TRY(fetch_choices(x, rows));
-    spw_experts_sort((const struct spw_choice *)on_host(x, host->choices, choices_bytes(x)), rows,
-                     config(x)->n_kept, config(x)->n, x->ends,
-                     (uint32_t *)on_host(x, host->index, numbers_bytes(x)),
-                     (uint32_t *)on_host(x, host->places, numbers_bytes(x)));
-    SPW_TRY(send_order(x, rows));
-    for (uint32_t e = 0; e < config(x)->n; e++)
-        if (x->ends[e] < x->ends[e + 1])
-            SPW_TRY(compute_expert(x, block + e, x->ends[e], x->ends[e + 1], ordered));
+    if (x->plan->n_expert_frames)
+        SPW_TRY(compute_moving(x, layer, ordered));
+    else
+        SPW_TRY(compute_resident(x, layer, ordered));
     return combine(x, h, rows, ordered);
 }

@@ -1,9 +1,9 @@
 /* The layers with experts: from the choices of all rows of a pass to their outputs.
  *
  *   route     for each chunk of a layer: the choices of its rows
- *   compute   when all chunks have passed: the host reads the choices and sorts the rows by expert.
- *             Then each chosen expert computes its rows together, in the order of experts' numbers.
- *             At last the outputs of each row are added.
+ *   sort      when all chunks have passed: the host reads the choices and sorts the rows by expert
+ *   compute   each chosen expert computes its rows together, in any order: those that lie on the
+ * device first. Then the outputs of each row are added, in the order of experts' numbers
  *
  *   choices   row 0: experts 2, 5   row 1: 0, 2   row 2: 2, 5
  *   index     1 | 0 1 2 | 0 2                      the rows of experts 0, 2 and 5
@@ -12,7 +12,7 @@
  * So an expert's weights are used once a pass, whatever the chunks are. A row's result does not
  * depend on the rows that its experts compute beside it.
  *
- * Borrows everything. All work is queued on the compute stream; compute waits for the choices. */
+ * Borrows everything. All work is queued on the compute stream; sort waits for the choices. */
 #ifndef SPW_RUNTIME_STEP_EXPERTS_H
 #define SPW_RUNTIME_STEP_EXPERTS_H
 
@@ -28,6 +28,8 @@ struct spw_experts {
     struct spw_prefetch *prefetch;
     uint64_t first_row; /* of the buffers: those of a pass beside another one follow its rows */
     uint32_t *ends;     /* owned, [experts + 1]: where the rows of an expert end in the index */
+    struct spw_expert_visit *visit; /* owned, [experts]: those that rows of the pass have chosen */
+    uint32_t n_visited;
 };
 
 /* The fields up to first_row are given. A model without experts needs nothing. -ENOMEM. */
@@ -38,7 +40,10 @@ void spw_experts_free(struct spw_experts *x);
 int spw_experts_route(const struct spw_experts *x, uint32_t layer,
                       const struct spw_layer_weights *matrices, void *h, uint64_t row,
                       uint64_t rows);
-/* `h`: all rows of the pass. */
+/* Sorts the rows of the pass; x->visit has the experts of the layer then, numbered over all layers.
+ */
+int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows);
+/* `h`: all rows of the pass. -EIO: an expert could not be read. */
 int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows);
 
 /* Sorts rows by expert: a pure function. ends: [n_experts + 1]; index, places: [rows * n_kept]. The

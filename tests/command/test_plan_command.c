@@ -92,9 +92,11 @@ static void compare(const json_t *plan, const char *what)
     json_t *report = json_load_file(path, 0, NULL);
     const json_t *run = json_object_get(json_object_get(plan, "moved_bytes"), "run");
     CHECK(json_object_size(run) == SPW_MOVED_COUNT);
-    json_object_foreach(json_object_get(report, "moved_bytes"), link, bytes)
-        CHECK_MSG(at(run, link) == at(bytes, "counted"), "%s: %s: planned %lld, counted %lld", what,
-                  link, at(run, link), at(bytes, "counted"));
+    /* No plan knows which experts will be missed: then it has the other bytes. */
+    bool least = at(plan, "n_experts_resident") < at(plan, "n_experts");
+    json_object_foreach(json_object_get(report, "moved_bytes"), link, bytes) CHECK_MSG(
+        at(run, link) == at(bytes, "counted") || (least && at(run, link) < at(bytes, "counted")),
+        "%s: %s: planned %lld, counted %lld", what, link, at(run, link), at(bytes, "counted"));
     CHECK(json_equal(json_object_get(plan, "peak_bytes"), json_object_get(report, "peak_bytes")));
     n_down += at(run, "device_to_host") > 100000;
     n_to_disk += at(run, "host_to_disk") > 0;

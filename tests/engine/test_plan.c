@@ -57,6 +57,13 @@ static void count_block(const struct spw_plan *p, const struct spw_plan_input *i
         sum->copied += bytes;
     bool from_disk = spw_plan_block_from_disk(p, w, u), direct = in->reads_host_memory && aligned;
     CHECK(!from_disk || (as_stored && !resident));
+    if (u >= w->n_blocks && p->n_expert_frames) { /* frames take the place of slots */
+        CHECK(!resident && bytes <= w->expert_frame_bytes);
+        CHECK(!from_disk || direct || p->n_expert_bounce);
+        sum->packed += !as_stored || (!from_disk && !in->reads_host_memory) ? bytes : 0;
+        sum->kept += as_stored && !from_disk && in->reads_host_memory ? bytes : 0;
+        return;
+    }
     sum->n_streamed += !resident;
     sum->n_from_disk += from_disk;
     sum->n_bounce += from_disk && !direct;
@@ -137,6 +144,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->flags, 4},
         {d->weights, sum.copied},
         {d->weight_slots, weight_slots},
+        {d->expert_frames, p->n_expert_frames * in->weights->expert_frame_bytes},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
         {d->exact_frames, p->n_exact_frames * p->exact_tile_bytes},
         {d->kv_slots, kv_slots},
@@ -158,6 +166,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->experts.index, choices * 4},
         {h->packed, sum.packed},
         {h->weight_bounce, p->n_weight_bounce * p->weight_bounce_bytes},
+        {h->expert_bounce, p->n_expert_bounce * in->weights->expert_frame_bytes},
         {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
         {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
     };
@@ -381,8 +390,9 @@ static void check_chunk(const struct all *a, struct spw_candidate *c)
     uint64_t rows = spw_plan_most_rows(a->in), bytes = rows * a->started.hidden_row_bytes;
     bool experts = a->in->weights->n_expert_blocks;
     bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32 || experts;
-    for (int i = 0; i < 12; i++) {
-        c->hidden = (enum spw_plan_hidden)(i / 4);
+    for (int i = 0; i < (experts ? 24 : 12); i++) {
+        c->experts_move = i >= 12;
+        c->hidden = (enum spw_plan_hidden)(i / 4 % 3);
         c->kv_stays = i % 2;
         c->copies_on_host = i / 2 % 2;
         if ((c->hidden == SPW_HIDDEN_ON_DEVICE && !small) ||

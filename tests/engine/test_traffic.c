@@ -21,12 +21,13 @@ static struct moved moved_so_far(struct spw_engine *e)
     return m;
 }
 
-static void compare(const char *what, const uint64_t *plan, const struct moved *before,
+/* least: experts move, and no plan knows which ones will be missed. */
+static void compare(const char *what, const uint64_t *plan, bool least, const struct moved *before,
                     const struct moved *after, const struct spw_options *o)
 {
     for (int i = 0; i < SPW_MOVED_COUNT; i++) {
         uint64_t counted = after->bytes[i] - before->bytes[i];
-        CHECK_MSG(counted == plan[i],
+        CHECK_MSG(counted == plan[i] || (least && counted > plan[i]),
                   "%s, link %d: planned %llu, counted %llu (context %llu, device %llu, host %llu, "
                   "disk %llu, chunk %u, slots %u of %u)",
                   what, i, (unsigned long long)plan[i], (unsigned long long)counted,
@@ -64,9 +65,10 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
     s->is_last_step = true; /* nothing is fetched for a step that does not come */
     const struct spw_plan_info *plan = spw_engine_plan(e);
     struct moved opened = moved_so_far(e), prompt, decode;
+    bool least = plan->n_experts_resident < plan->n_experts;
     run_to(s, e, ids, o.context);
     prompt = moved_so_far(e);
-    compare("prefill", plan->prefill_moved_bytes, &opened, &prompt, &o);
+    compare("prefill", plan->prefill_moved_bytes, least, &opened, &prompt, &o);
     struct spw_waterlines w;
     spw_session_waterlines(s, &w);
     CHECK(w.n_tokens == plan->waterlines.n_tokens && w.host_end == plan->waterlines.host_end &&
@@ -80,7 +82,7 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
         run_to(s, e, ids, o.context);
         decode = moved_so_far(e);
         CHECK(spw_session_reused(s) == o.context - 1);
-        compare("decode", plan->decode_moved_bytes, &opened, &decode, &o);
+        compare("decode", plan->decode_moved_bytes, least, &opened, &decode, &o);
         spw_session_close(s);
     }
     CHECK(plan->device.total <= plan->device_budget_bytes);
@@ -141,9 +143,10 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     struct spw_engine *e = run_open_on(&b, dir, &o);
     CHECK_MSG(batch_run(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);
     struct spw_stats s;
+    bool least = spw_engine_plan(e)->n_experts_resident < spw_engine_plan(e)->n_experts;
     spw_engine_stats(e, &s);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        CHECK_MSG(s.moved_bytes[i] == moved[i],
+        CHECK_MSG(s.moved_bytes[i] == moved[i] || (least && s.moved_bytes[i] > moved[i]),
                   "generation, link %d: planned %llu, counted %llu (%zu requests, the first %llu + "
                   "%llu, context %llu, device %llu, host %llu, disk %llu, chunk %u)",
                   i, (unsigned long long)moved[i], (unsigned long long)s.moved_bytes[i], n,

@@ -85,10 +85,13 @@ static inline void told_check(struct told *t, struct spw_engine *e, const char *
     told_dropped(t);
     CHECK(s.has_prediction);
     spw_traffic_run_moved(t->run, t->expects ? &ahead : NULL, &moved);
+    /* Which experts are missed depends on the routing, of which this account is not told. */
+    bool least = t->plan.n_expert_frames;
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        CHECK_MSG(s.moved_bytes[i] == moved.bytes[i], "%s: link %d: counted %llu, foretold %llu",
-                  what, i, (unsigned long long)s.moved_bytes[i],
-                  (unsigned long long)moved.bytes[i]);
+        CHECK_MSG(s.moved_bytes[i] == moved.bytes[i] ||
+                      (least && s.moved_bytes[i] > moved.bytes[i]),
+                  "%s: link %d: counted %llu, foretold %llu", what, i,
+                  (unsigned long long)s.moved_bytes[i], (unsigned long long)moved.bytes[i]);
 }
 
 #endif

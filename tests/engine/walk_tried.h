@@ -15,6 +15,9 @@ enum {
     MAPPED_WEIGHTS,
     WEIGHTS_FROM_DISK,
     WEIGHTS_BOUNCED,
+    EXPERTS_MOVE,
+    EXPERTS_FROM_DISK,
+    EXPERTS_BOUNCED,
     QUANTIZED_STREAMS,
     OLD_FROM_HOST,
     OLD_FROM_DISK,
@@ -48,6 +51,9 @@ static struct {
                     {"mapped weights", 0},
                     {"weights from disk", 0},
                     {"weights by way of the host", 0},
+                    {"experts that move", 0},
+                    {"experts from disk", 0},
+                    {"experts by way of the host", 0},
                     {"quantized KV streams", 0},
                     {"old tiles from the host", 0},
                     {"old tiles from disk", 0},
@@ -80,6 +86,9 @@ static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
     tried[KEPT_WEIGHTS].n += p->page_cache_bytes > 0;
     tried[MAPPED_WEIGHTS].n += p->mapped_bytes > 0;
     tried[WEIGHTS_FROM_DISK].n += p->info.weights_disk_bytes > 0;
+    tried[EXPERTS_MOVE].n += p->n_expert_frames > 0;
+    tried[EXPERTS_FROM_DISK].n += p->n_disk_experts > 0;
+    tried[EXPERTS_BOUNCED].n += p->n_disk_experts > 0 && p->n_expert_bounce > 0;
     tried[WEIGHTS_BOUNCED].n += p->n_weight_bounce > 0;
     tried[QUANTIZED_STREAMS].n += p->quantizes && p->n_kv_slots;
 }

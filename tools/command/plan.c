@@ -109,6 +109,11 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     if (p->weights_disk_bytes > 0)
         printf("from the model's files, %u layers' weights are read each time: %s a token\n",
                p->n_layers_from_disk, cli_format_bytes(a, p->weights_disk_bytes));
+    if (p->n_experts_resident < p->n_experts)
+        printf(
+            "of %u experts, %u have room on the device; %u come from the model's files, the others "
+            "from the host\n",
+            p->n_experts, p->n_experts_resident, p->n_experts_from_disk);
     show_part("weights", p->device.weights_resident);
     show_part("weights in transit", p->device.weights_slots);
     show_part("KV", p->device.kv_resident);
@@ -132,6 +137,12 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
     show_moved("prompt", p->prefill_moved_bytes, "");
     show_moved("each token", p->decode_moved_bytes, "");
+    if (p->n_experts_resident < p->n_experts)
+        printf("            and experts that it misses: %s from the files, %s from the host, if "
+               "all are "
+               "chosen equally often\n",
+               cli_format_bytes(a, p->decode_expert_disk_bytes),
+               cli_format_bytes(b, p->decode_expert_host_bytes));
     printf("            and reads %s, %s of it weights\n",
            cli_format_bytes(a, p->decode_read_bytes),
            cli_format_bytes(b, spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes)));

@@ -150,14 +150,6 @@ static json_t *tokenizer_json(const struct spw_tokenizer *t)
     return CLI_OBJECT(fields);
 }
 
-static uint32_t n_expert_layers(const struct spw_model_config *c)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n += c->has_experts[i];
-    return n;
-}
-
 static json_t *experts_json(const struct facts *f)
 {
     const struct spw_experts_config *e = &f->config.experts;
@@ -166,7 +158,7 @@ static json_t *experts_json(const struct facts *f)
         CLI_FIELD(e, n_kept),
         CLI_FIELD(e, intermediate),
         CLI_FIELD(e, shared_intermediate),
-        {"n_layers", CLI_JSON(n_expert_layers(&f->config))},
+        {"n_layers", CLI_JSON(spw_expert_layers(&f->config))},
     };
     return CLI_OBJECT(fields);
 }
@@ -287,7 +279,7 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
            c->n_heads, c->head_dim, c->n_kv_heads);
     if (c->experts.n) {
         printf("experts     %u in %u layers, mlp %u; a token uses %u", c->experts.n,
-               n_expert_layers(c), c->experts.intermediate, c->experts.n_kept);
+               spw_expert_layers(c), c->experts.intermediate, c->experts.n_kept);
         if (c->experts.shared_intermediate)
             printf(", and one that all tokens use, mlp %u", c->experts.shared_intermediate);
         putchar('\n');
