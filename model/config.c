@@ -34,7 +34,7 @@ static int read_family(struct spw_config_source *source)
 {
     struct spw_keys *top = &source->top;
     const char *expected = "llama, mistral, ministral, mixtral, qwen2, qwen2_moe, qwen3, "
-                           "qwen3_moe, gemma3_text or gemma3";
+                           "qwen3_moe, gemma2, gemma3_text or gemma3";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(top, "model_type", &name));
     source->text = *top;
@@ -198,6 +198,14 @@ static int read_activation(struct spw_model_config *out, const struct spw_config
                            "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
 
+/* null: none. */
+static int read_softcap(const struct spw_keys *keys, const char *key, double *cap)
+{
+    if (spw_keys_is_null(keys, key))
+        *cap = 0;
+    return spw_keys_number(keys, key, 1e-3, 1e6, cap);
+}
+
 static int read_scales(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
@@ -205,16 +213,20 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     out->attention_scale = (float)(1 / sqrt(out->head_dim));
     if (!source->family->scaled)
         return 0;
-    double scalar = 256, softcap = 0;
+    double scalar = 256, softcap = source->family->logit_softcap;
+    double attention_softcap = source->family->attention_softcap;
     if (source->gguf)
-        scalar = spw_config_gguf_query_scalar(out);
+        scalar = spw_config_gguf_query_scalar(out, source->gguf->architecture);
     SPW_TRY(spw_keys_number(keys, "query_pre_attn_scalar", 1e-3, 1e6, &scalar));
-    SPW_TRY(spw_keys_number(keys, "final_logit_softcapping", 1e-3, 1e6, &softcap));
+    SPW_TRY(read_softcap(keys, "final_logit_softcapping", &softcap));
+    if (attention_softcap > 0)
+        SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention_softcap));
     if (source->text.object != source->top.object)
         softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
     out->embedding_scale = (float)sqrt(out->hidden);
     out->attention_scale = (float)(1 / sqrt(scalar));
     out->logit_softcap = (float)softcap;
+    out->attention_softcap = (float)attention_softcap;
     return 0;
 }
 
@@ -341,7 +353,8 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
                               bool slides)
 {
     const struct spw_keys *keys = &source->text;
-    uint32_t first = source->family->max_window_layers, pattern = 6;
+    uint32_t first = source->family->max_window_layers;
+    uint32_t pattern = source->family->window_pattern ? source->family->window_pattern : 6;
     enum spw_window_rule rule = source->family->window_rule;
     if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN)
         SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
@@ -349,7 +362,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
     if (listed && json_array_size(list) < out->n_layers)
         return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
-    if (rule == SPW_WINDOW_PATTERN && !listed)
+    if (rule == SPW_WINDOW_PATTERN && !listed && !source->family->window_pattern)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
         bool sliding =

@@ -51,11 +51,14 @@ struct spw_family {
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
     uint64_t max_positions;
-    double rms_eps;           /* 0: 1e-6 */
-    const char *qkv_bias_key; /* switches an ALWAYS off; NULL: no key does */
+    double rms_eps;                          /* 0: 1e-6 */
+    double attention_softcap, logit_softcap; /* of attn_logit_softcapping (0: the family has no such
+                                                key) and final_logit_softcapping */
+    const char *qkv_bias_key;                /* switches an ALWAYS off; NULL: no key does */
     enum spw_window_rule window_rule;
     uint32_t window, max_window_layers;
-    int32_t bos, eos; /* -1: none */
+    uint32_t window_pattern; /* 0: 6, or sliding_window_pattern */
+    int32_t bos, eos;        /* -1: none */
     struct spw_rope_facts rope;
     struct spw_expert_facts experts;
 };

@@ -24,10 +24,8 @@ static const struct spw_gguf_architecture architectures[] = {
      .model_type = "qwen3_moe",
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
-    {.name = "gemma3",
-     .model_type = "gemma3_text",
-     .sandwich = true,
-     .scale = SPW_GGUF_SCALE_GEMMA3},
+    {.name = "gemma2", .model_type = "gemma2", .sandwich = true, .wide_scale_layers = 46},
+    {.name = "gemma3", .model_type = "gemma3_text", .sandwich = true, .wide_scale_layers = 62},
 };
 
 const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts)
@@ -156,7 +154,8 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
 }
 
 /* What the file does not store at all. */
-static void note_rules(struct spw_model_config *out, const struct spw_config_gguf *facts)
+static void note_rules(struct spw_model_config *out, const struct spw_config_gguf *facts,
+                       uint32_t pattern)
 {
     const json_t *keys = facts->keys;
     if (!strcmp(facts->architecture->name, "llama"))
@@ -165,14 +164,17 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
     if (!strncmp(facts->architecture->name, "qwen", 4))
         spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
                              "store a sliding window");
-    if (facts->architecture->scale == SPW_GGUF_SCALE_GEMMA3)
-        spw_config_rule(out, out->n_layers == 62
+    const uint32_t wide = facts->architecture->wide_scale_layers;
+    if (wide)
+        spw_config_rule(out, out->n_layers == wide
                                  ? "query scale: (embedding_length / head_count)^-0.5, as in the "
-                                   "27B model, which has 62 layers"
+                                   "27B model, which has as many layers"
                                  : "query scale: key_length^-0.5, as in all models but 27B");
     if (out->window && !json_object_get(keys, "attention.sliding_window_pattern"))
-        spw_config_rule(out, "every 6th layer sees all positions, the others a window");
-    if (out->window && !json_object_get(keys, "rope.freq_base_swa"))
+        spw_config_rule(out, pattern == 2
+                                 ? "every 2nd layer sees all positions, the others a window"
+                                 : "every 6th layer sees all positions, the others a window");
+    if (out->window && pattern != 2 && !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
     if (out->experts.n)
         spw_config_rule(out, out->experts.route.renormalizes
@@ -186,9 +188,11 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
         spw_config_rule(out, "tokens that end an answer, besides eos_token_id: by their text");
 }
 
-double spw_config_gguf_query_scalar(const struct spw_model_config *out)
+double spw_config_gguf_query_scalar(const struct spw_model_config *out,
+                                    const struct spw_gguf_architecture *a)
 {
-    return out->n_layers == 62 ? (double)out->hidden / out->n_heads : (double)out->head_dim;
+    return out->n_layers == a->wide_scale_layers ? (double)out->hidden / out->n_heads
+                                                 : (double)out->head_dim;
 }
 
 static int read_all(struct spw_model_config *out, const struct spw_config_gguf *facts,
@@ -216,7 +220,7 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     SPW_TRY(check_neutral(&own));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
     SPW_TRY(check_heads(out, &own));
-    note_rules(out, facts);
+    note_rules(out, facts, family.window_pattern);
     return 0;
 }
 

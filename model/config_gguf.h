@@ -15,7 +15,9 @@ struct spw_gguf_architecture {
     bool sandwich;                     /* four norms a layer */
     bool experts;                      /* its layers have experts */
     enum spw_family_rule renormalizes; /* weights of experts: no key says it */
-    enum { SPW_GGUF_SCALE_PLAIN, SPW_GGUF_SCALE_GEMMA3 } scale; /* of queries; see config_gguf.c */
+    /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
+     * heads. 0: in no model. */
+    uint32_t wide_scale_layers;
 };
 /* experts: the file says that there are some; an architecture may have two kinds of models. NULL:
  * not supported. */
@@ -23,7 +25,7 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 /* The architecture that a folder's model_type has in GGUF; NULL: none. */
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
-#define SPW_GGUF_ARCHITECTURES "llama, qwen2, qwen2moe, qwen3, qwen3moe or gemma3"
+#define SPW_GGUF_ARCHITECTURES "llama, qwen2, qwen2moe, qwen3, qwen3moe, gemma2 or gemma3"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

@@ -55,8 +55,9 @@ static bool differs(double x, double from)
 
 static double query_scale(const struct writer *w)
 {
-    const bool gemma = w->a->scale == SPW_GGUF_SCALE_GEMMA3;
-    return pow(gemma ? spw_config_gguf_query_scalar(w->c) : (double)w->c->head_dim, -0.5);
+    return pow(w->a->wide_scale_layers ? spw_config_gguf_query_scalar(w->c, w->a)
+                                       : (double)w->c->head_dim,
+               -0.5);
 }
 
 static int check_rope(const struct writer *w)
@@ -84,8 +85,6 @@ static int check(const struct writer *w)
         return refuse(w, "another activation", w->a->sandwich ? "gelu_pytorch_tanh" : "silu");
     if (differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
-    if (c->attention_softcap > 0)
-        return refuse(w, "attn_logit_softcapping", "none");
     return check_rope(w);
 }
 
@@ -113,10 +112,13 @@ static void add_rope(const struct writer *w)
         add_f32(w, "rope.scaling.yarn_beta_slow", r->beta_slow);
 }
 
-/* Programs assume that every 6th layer of gemma3 is full: a key says so only where it is not. */
+/* Programs assume that every 6th layer of gemma3 is full, and every 2nd one of gemma2: a key says
+ * so only where it is not. */
 static int add_window(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
+    const struct spw_family *family = spw_family_find(c->model_type);
+    const uint32_t pattern = family->window_pattern ? family->window_pattern : 6;
     bool usual = true;
     if (!c->window || !w->a->sandwich)
         return 0;
@@ -126,7 +128,7 @@ static int add_window(const struct writer *w)
         return -ENOMEM;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         slides[i] = c->layer_kinds[i] == SPW_LAYER_SLIDING;
-        usual = usual && slides[i] == (i % 6 != 5);
+        usual = usual && slides[i] == ((i + 1) % pattern != 0);
     }
     if (!usual)
         spw_gguf_add(w->to, full_key(w, "attention.sliding_window_pattern").text, SPW_GGUF_BOOL,
@@ -158,6 +160,8 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "vocab_size", c->vocab);
     if (c->logit_softcap > 0)
         add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);
+    if (c->attention_softcap > 0)
+        add_f32(w, "attn_logit_softcapping", (double)c->attention_softcap);
     add_rope(w);
     return add_window(w) ? spw_fail(err, -ENOMEM, "%s: out of memory", name) : 0;
 }

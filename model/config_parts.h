@@ -24,7 +24,8 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
 
 /* Notes a fact that no file stores. `rule` is a constant. */
 void spw_config_rule(struct spw_model_config *out, const char *rule);
-/* Scores of gemma3 are multiplied by this number to the power of -0.5. */
-double spw_config_gguf_query_scalar(const struct spw_model_config *out);
+/* Scores of gemma2 and gemma3 are multiplied by this number to the power of -0.5. */
+double spw_config_gguf_query_scalar(const struct spw_model_config *out,
+                                    const struct spw_gguf_architecture *a);
 
 #endif

@@ -34,6 +34,11 @@ HERE = Path(__file__).resolve().parent
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 GREEDY_TOKENS = 12
 
+
+def without(config, *keys):
+    return {key: value for key, value in config.items() if key not in keys}
+
+
 BASE = dict(hidden_size=32, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
             num_key_value_heads=2, vocab_size=96, max_position_embeddings=1024, rms_norm_eps=1e-5,
             bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
@@ -51,6 +56,8 @@ GEMMA3 = BASE | dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM
                      num_key_value_heads=1, query_pre_attn_scalar=16, sliding_window=16,
                      attn_logit_softcapping=None, final_logit_softcapping=None,
                      tie_word_embeddings=True, torch_dtype="float32")
+GEMMA2 = without(GEMMA3, "attn_logit_softcapping", "final_logit_softcapping") | dict(
+    model_type="gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=3)
 MIXTRAL = MISTRAL | dict(model_type="mixtral", architectures=["MixtralForCausalLM"],
                          num_local_experts=5, num_experts_per_tok=2, sliding_window=None,
                          intermediate_size=24, num_hidden_layers=2)
@@ -64,8 +71,6 @@ LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_fre
                    original_max_position_embeddings=32)
 
 
-def without(config, *keys):
-    return {key: value for key, value in config.items() if key not in keys}
 
 
 # name: (config.json, tokens, stored type, more: shards=N, hub=True, bf16=True, generation={...}, wrap=True)
@@ -118,6 +123,12 @@ CASES = {
     "qwen3_bias_sliding": (QWEN3 | dict(attention_bias=True, use_sliding_window=True,
                                         max_window_layers=1, sliding_window=24,
                                         torch_dtype="bfloat16"), 100, "bf16", dict(bf16=True)),
+    "gemma2_plain": (GEMMA2 | dict(attention_bias=True), 60, "bf16", {}),
+    "gemma2_caps": (GEMMA2 | dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0, query_pre_attn_scalar=24,
+                                  sliding_window=140, torch_dtype="bfloat16"), 300, "bf16", dict(bf16=True)),
+    "gemma2_no_caps": (GEMMA2 | dict(
+        attn_logit_softcapping=None, final_logit_softcapping=None, tie_word_embeddings=False,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"]), 40, "bf16", {}),
     "gemma3_old_keys": (GEMMA3 | dict(sliding_window_pattern=3, num_hidden_layers=5,
                                       query_pre_attn_scalar=24, rope_theta=1000000,
                                       rope_local_base_freq=10000,
@@ -156,7 +167,7 @@ def seed_of(name):
 def random_weights(model, config, generator):
     """{name: tensor}: biases and norms are random too, or a missing one would not show."""
     weights = {}
-    gemma = config.model_type == "gemma3_text"
+    gemma = config.model_type in ("gemma2", "gemma3_text")
     for name, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:

@@ -25,10 +25,10 @@ except ImportError:
     print("skipped: gguf or numpy is not installed")
     sys.exit(77)
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3",
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gemma2": "gemma2",
                  "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
-         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "mixtral_joined",
+         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
@@ -84,6 +84,10 @@ def write_keys(writer, config, architecture, head_dim):
     writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
     writer.add_rope_freq_base(config.get("rope_theta", 1e6 if architecture == "gemma3" else 1e4))
+    if architecture == "gemma2":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_attn_logit_softcapping(config.get("attn_logit_softcapping", 50.0))
+        writer.add_final_logit_softcapping(config.get("final_logit_softcapping", 30.0))
     if architecture == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
@@ -139,7 +143,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
             x = permute(x, heads)
         if architecture == "llama" and ".k_proj." in name:
             x = permute(x, config.get("num_key_value_heads") or heads)
-        if architecture == "gemma3" and name.endswith("norm.weight"):
+        if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         its = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32":
