@@ -33,7 +33,7 @@ static const struct {
 static int read_family(struct spw_config_source *source)
 {
     struct spw_keys *top = &source->top;
-    const char *expected = "llama, mistral, ministral, mixtral, qwen2, qwen2_moe, qwen3, "
+    const char *expected = "llama, mistral, ministral, mixtral, phi3, qwen2, qwen2_moe, qwen3, "
                            "qwen3_moe, gemma2, gemma3_text or gemma3";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(top, "model_type", &name));

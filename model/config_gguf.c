@@ -14,6 +14,7 @@ static const struct spw_gguf_architecture architectures[] = {
      .interleaved_qk = true,
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "phi3", .model_type = "phi3", .joined = true},
     {.name = "qwen2", .model_type = "qwen2"},
     {.name = "qwen2moe",
      .model_type = "qwen2_moe",
@@ -71,6 +72,7 @@ static const struct spw_key_name names[] = {
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
     {"clip_qkv", "attention.clamp_kqv"},
     {"rope_theta", "rope.freq_base"},
+    {"rotary_dim", "rope.dimension_count"},
     {"rope_local_base_freq", "rope.freq_base_swa"},
     {"rope_type", "rope.scaling.type"},
     {"factor", "rope.scaling.factor"},
@@ -121,12 +123,11 @@ static int check_same(const struct spw_keys *keys, const char *key, uint32_t exp
  * those that it assumes. */
 static int check_heads(const struct spw_model_config *out, const struct spw_keys *keys)
 {
-    static const char *const sizes[] = {"attention.value_length", "rope.dimension_count",
-                                        "attention.key_length_swa", "attention.value_length_swa",
-                                        "rope.dimension_count_swa"};
+    static const char *const sizes[] = {"attention.value_length", "attention.key_length_swa",
+                                        "attention.value_length_swa", "rope.dimension_count_swa"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         SPW_TRY(check_same(keys, sizes[i], out->head_dim));
-    return 0;
+    return check_same(keys, "rope.dimension_count", out->rope[SPW_LAYER_FULL].rotary_dim);
 }
 
 void spw_config_rule(struct spw_model_config *out, const char *rule)
@@ -146,10 +147,11 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.vocab = facts->vocab;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
     f.experts.renormalizes = facts->architecture->renormalizes;
+    bool stored = f.window_rule == SPW_WINDOW_PATTERN || facts->architecture->joined;
     bool windowed =
-        f.window_rule == SPW_WINDOW_PATTERN &&
-        json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
-    f.window_rule = windowed ? SPW_WINDOW_PATTERN : SPW_WINDOW_NEVER;
+        stored && json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
+    if (!windowed)
+        f.window_rule = SPW_WINDOW_NEVER;
     return f;
 }
 
@@ -170,11 +172,13 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                  ? "query scale: (embedding_length / head_count)^-0.5, as in the "
                                    "27B model, which has as many layers"
                                  : "query scale: key_length^-0.5, as in all models but 27B");
-    if (out->window && !json_object_get(keys, "attention.sliding_window_pattern"))
+    if (out->window && !facts->architecture->joined &&
+        !json_object_get(keys, "attention.sliding_window_pattern"))
         spw_config_rule(out, pattern == 2
                                  ? "every 2nd layer sees all positions, the others a window"
                                  : "every 6th layer sees all positions, the others a window");
-    if (out->window && pattern != 2 && !json_object_get(keys, "rope.freq_base_swa"))
+    if (out->window && !facts->architecture->joined && pattern != 2 &&
+        !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
     if (out->experts.n)
         spw_config_rule(out, out->experts.route.renormalizes

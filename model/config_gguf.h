@@ -10,10 +10,11 @@
 /* An architecture, general.architecture. */
 struct spw_gguf_architecture {
     const char *name;
-    const char *model_type;            /* of config.json */
-    bool interleaved_qk;               /* as in struct spw_model_config */
-    bool sandwich;                     /* four norms a layer */
-    bool experts;                      /* its layers have experts */
+    const char *model_type; /* of config.json */
+    bool interleaved_qk;    /* as in struct spw_model_config */
+    bool sandwich;          /* four norms a layer */
+    bool joined;  /* one tensor for q, k and v, and one for gate and up; a window for all layers */
+    bool experts; /* its layers have experts */
     enum spw_family_rule renormalizes; /* weights of experts: no key says it */
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
@@ -25,7 +26,7 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 /* The architecture that a folder's model_type has in GGUF; NULL: none. */
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
-#define SPW_GGUF_ARCHITECTURES "llama, qwen2, qwen2moe, qwen3, qwen3moe, gemma2 or gemma3"
+#define SPW_GGUF_ARCHITECTURES "llama, phi3, qwen2, qwen2moe, qwen3, qwen3moe, gemma2 or gemma3"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

@@ -71,7 +71,7 @@ static int check_rope(const struct writer *w)
                       "yarn without these keys");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
-    if (r->rotary_dim != w->c->head_dim)
+    if (r->rotary_dim != w->c->head_dim && !spw_family_find(w->c->model_type)->rope.partial)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
     return 0;
 }
@@ -120,9 +120,11 @@ static int add_window(const struct writer *w)
     const struct spw_family *family = spw_family_find(c->model_type);
     const uint32_t pattern = family->window_pattern ? family->window_pattern : 6;
     bool usual = true;
-    if (!c->window || !w->a->sandwich)
+    if (!c->window || (!w->a->sandwich && !w->a->joined))
         return 0;
     add_u32(w, "attention.sliding_window", c->window);
+    if (w->a->joined) /* in all layers */
+        return 0;
     uint8_t *slides = spw_alloc(c->n_layers);
     if (!slides)
         return -ENOMEM;
@@ -143,7 +145,7 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
 {
     const struct writer writer = {to, c, a, name, err}, *w = &writer;
     SPW_TRY(check(w));
-    if (c->window && !a->sandwich)
+    if (c->window && !a->sandwich && !a->joined)
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
                              "the file every layer sees all positions, so answers differ behind "
                              "the window");
@@ -160,6 +162,11 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "vocab_size", c->vocab);
     if (c->logit_softcap > 0)
         add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);
+    if (a->joined && c->window)
+        for (uint32_t i = 0; i < c->n_layers; i++)
+            if (c->layer_kinds[i] != SPW_LAYER_SLIDING)
+                return refuse(w, "layers with and without a window",
+                              "a window in all layers or none");
     if (c->attention_softcap > 0)
         add_f32(w, "attn_logit_softcapping", (double)c->attention_softcap);
     add_rope(w);

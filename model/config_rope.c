@@ -101,7 +101,7 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
 /* Reads one table. `dict` may be empty; `theta` is the default. */
 static int read_table(struct spw_rope_config *rope, const struct spw_model_config *config,
                       const struct spw_keys *dict, const struct spw_keys *top, bool nested,
-                      double theta)
+                      const struct spw_rope_facts *facts, double theta)
 {
     *rope = (struct spw_rope_config){.theta = theta,
                                      .factor = 1,
@@ -115,9 +115,16 @@ static int read_table(struct spw_rope_config *rope, const struct spw_model_confi
     double partial = 1;
     SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
-    if (partial != 1)
-        return spw_keys_refuse(spw_keys_has(dict, "partial_rotary_factor") ? dict : top,
-                               "partial_rotary_factor", "1: this family rotates whole heads");
+    const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;
+    if (partial != 1 && !facts->partial)
+        return spw_keys_refuse(place, "partial_rotary_factor",
+                               "1: this family rotates whole heads");
+    rope->rotary_dim = (uint32_t)(partial * config->head_dim); /* cut, as in transformers */
+    if (facts->partial && top->names)
+        SPW_TRY(spw_keys_u32(top, "rotary_dim", 2, config->head_dim, &rope->rotary_dim));
+    if (!rope->rotary_dim || rope->rotary_dim > config->head_dim || rope->rotary_dim % 2)
+        return spw_keys_refuse(place, "partial_rotary_factor",
+                               "a part of head_dim that is an even number of channels");
     if (rope->kind == SPW_ROPE_DEFAULT)
         return 0;
     if (rope->kind != SPW_ROPE_YARN)
@@ -189,8 +196,9 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
         full_keys.object = scaling;
         full_keys.prefix = "rope_scaling.";
     }
-    SPW_TRY(read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, theta));
-    return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true,
+    SPW_TRY(
+        read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta));
+    return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true, facts,
                       local_theta);
 }
 
@@ -200,7 +208,7 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
 {
     struct spw_rope_config *full = &config->rope[SPW_LAYER_FULL];
     struct spw_rope_config *sliding = &config->rope[SPW_LAYER_SLIDING];
-    SPW_TRY(read_table(full, config, keys, keys, true, facts->theta));
+    SPW_TRY(read_table(full, config, keys, keys, true, facts, facts->theta));
     config->reach =
         facts->by_layer_kind ? config->max_positions : reach(full, config->max_positions);
     *sliding = *full;
@@ -209,7 +217,7 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
     const struct spw_keys none = below(keys, keys->prefix, NULL);
     double theta = facts->local_theta;
     SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &theta));
-    return read_table(sliding, config, &none, &none, true, theta);
+    return read_table(sliding, config, &none, &none, true, facts, theta);
 }
 
 int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys)
@@ -243,7 +251,7 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
     SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
     struct spw_keys dict =
         below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
-    SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, theta));
+    SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, facts, theta));
     config->rope[1] = config->rope[0];
     config->reach = reach(&config->rope[0], config->max_positions);
     return 0;

@@ -9,6 +9,7 @@
 struct spw_rope_facts {
     bool by_layer_kind; /* one table per layer kind (Gemma-3) */
     double theta;       /* full layers, or all of them */
+    bool partial;       /* partial_rotary_factor applies */
     double local_theta; /* sliding layers, where they have their own table */
 };
 

@@ -18,6 +18,7 @@ static const struct {
     {"attn_norm", "input_layernorm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj", "self_attn.k_proj"},
+    {"attn_qkv", "self_attn.qkv_proj", NULL},
     {"attn_v", "self_attn.v_proj", "self_attn.v_proj"},
     {"attn_output", "self_attn.o_proj", "self_attn.o_proj"},
     {"attn_q_norm", "self_attn.q_norm", "self_attn.q_norm"},
@@ -47,6 +48,14 @@ static const struct {
     {"rope_freqs.weight", SPW_ROPE_FACTORS_NAME},
 };
 
+/* The name of row i in a folder of this architecture; NULL: there is no such tensor. */
+static const char *folder_name(const struct spw_gguf_architecture *a, size_t i)
+{
+    if (a->joined && !strcmp(layer_names[i].gguf, "ffn_up"))
+        return "mlp.gate_up_proj";
+    return a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+}
+
 /* "blk.12.attn_q.weight" is layer 12, "attn_q", ".weight". */
 static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
                        char out[SPW_GGUF_MOST_HF_NAME])
@@ -63,7 +72,7 @@ static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
         return false;
     size_t n = (size_t)(end - name) - (size_t)at;
     for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
-        const char *hf = a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+        const char *hf = folder_name(a, i);
         if (!hf || strlen(layer_names[i].gguf) != n || memcmp(name + at, layer_names[i].gguf, n))
             continue;
         snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s%s", layer, hf, end);
@@ -100,7 +109,7 @@ bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
         return false;
     const size_t n = (size_t)(end - hf_name) - (size_t)at;
     for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
-        const char *hf = a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+        const char *hf = folder_name(a, i);
         if (!hf || strlen(hf) != n || memcmp(hf_name + at, hf, n) != 0)
             continue;
         snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s%s", layer, layer_names[i].gguf, end);

@@ -41,6 +41,37 @@ static uint64_t mlp_width(const struct spw_model_config *c, uint32_t layer)
     return c->has_experts[layer] ? c->experts.shared_intermediate : c->intermediate;
 }
 
+/* Some files have one tensor for q, k and v, and one for gate and up: the rows follow each other.
+ * m->tensor stays NULL if there is no such tensor. */
+static int find_in_joined(struct spw_matrix *m, const struct spw_finder *f,
+                          const uint64_t shapes[SPW_LAYER_MATRICES][2])
+{
+    const bool qkv = m->role <= SPW_MATRIX_V,
+               gate_up = m->role == SPW_MATRIX_GATE || m->role == SPW_MATRIX_UP;
+    const char *name = qkv ? "self_attn.qkv_proj.weight" : "mlp.gate_up_proj.weight";
+    if ((!qkv && !gate_up) || !spw_find_by_layer(f, m->layer, name))
+        return 0;
+    uint64_t rows = 0;
+    for (int r = qkv ? SPW_MATRIX_Q : SPW_MATRIX_GATE; r <= (qkv ? SPW_MATRIX_V : SPW_MATRIX_UP);
+         r++) {
+        m->first_row += r < (int)m->role ? shapes[r][0] : 0;
+        rows += shapes[r][0];
+    }
+    return spw_find_in_layer(f, m->layer, name, rows, m->k, &m->tensor);
+}
+
+static int find_alone(struct spw_matrix *m, const struct spw_finder *f,
+                      const struct spw_model_config *c)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s%s",
+             m->role < SPW_MATRIX_GATE  ? "self_attn."
+             : c->has_experts[m->layer] ? spw_find_shared_prefix(f, m->layer)
+                                        : "mlp.",
+             roles[m->role].name);
+    return spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor);
+}
+
 static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                       enum spw_dtype compute)
 {
@@ -56,15 +87,11 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
     };
     for (int r = 0; r < (width ? SPW_LAYER_MATRICES : SPW_MATRIX_GATE); r++) {
         struct spw_matrix *m = &w->matrices[w->n_matrices++];
-        char name[96];
-        snprintf(name, sizeof name, "%s%s",
-                 r < SPW_MATRIX_GATE     ? "self_attn."
-                 : c->has_experts[layer] ? spw_find_shared_prefix(f, layer)
-                                         : "mlp.",
-                 roles[r].name);
         *m = (struct spw_matrix){
             .role = (enum spw_matrix_role)r, .layer = layer, .n = shapes[r][0], .k = shapes[r][1]};
-        SPW_TRY(spw_find_in_layer(f, layer, name, m->n, m->k, &m->tensor));
+        SPW_TRY(find_in_joined(m, f, shapes));
+        if (!m->tensor)
+            SPW_TRY(find_alone(m, f, c));
         m->type = product_type(m->tensor, compute);
         SPW_TRY(spw_find_scale(f, c, m->tensor, &m->scale));
     }

@@ -58,6 +58,8 @@ GEMMA3 = BASE | dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM
                      tie_word_embeddings=True, torch_dtype="float32")
 GEMMA2 = without(GEMMA3, "attn_logit_softcapping", "final_logit_softcapping") | dict(
     model_type="gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=3)
+PHI3 = BASE | dict(model_type="phi3", architectures=["Phi3ForCausalLM"], hidden_act="silu", rope_theta=10000.0,
+                   num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
 MIXTRAL = MISTRAL | dict(model_type="mixtral", architectures=["MixtralForCausalLM"],
                          num_local_experts=5, num_experts_per_tok=2, sliding_window=None,
                          intermediate_size=24, num_hidden_layers=2)
@@ -123,6 +125,9 @@ CASES = {
     "qwen3_bias_sliding": (QWEN3 | dict(attention_bias=True, use_sliding_window=True,
                                         max_window_layers=1, sliding_window=24,
                                         torch_dtype="bfloat16"), 100, "bf16", dict(bf16=True)),
+    "phi3_window": (PHI3 | dict(sliding_window=20), 60, "bf16", {}),
+    "phi3_partial": (PHI3 | dict(partial_rotary_factor=0.75, num_attention_heads=2, num_key_value_heads=1,
+                                 tie_word_embeddings=True, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "gemma2_plain": (GEMMA2 | dict(attention_bias=True), 60, "bf16", {}),
     "gemma2_caps": (GEMMA2 | dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0, query_pre_attn_scalar=24,
                                   sliding_window=140, torch_dtype="bfloat16"), 300, "bf16", dict(bf16=True)),

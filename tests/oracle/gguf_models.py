@@ -25,10 +25,10 @@ except ImportError:
     print("skipped: gguf or numpy is not installed")
     sys.exit(77)
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gemma2": "gemma2",
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gemma2": "gemma2", "phi3": "phi3",
                  "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
-         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "mixtral_joined",
+         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
@@ -91,6 +91,9 @@ def write_keys(writer, config, architecture, head_dim):
     if architecture == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
+    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1)))
+    if architecture == "phi3":
+        writer.add_sliding_window(config.get("sliding_window") or 0)
     experts = config.get("num_experts") or config.get("num_local_experts")
     if experts:
         writer.add_expert_count(experts)
