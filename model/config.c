@@ -33,8 +33,9 @@ static const struct {
 static int read_family(struct spw_config_source *source)
 {
     struct spw_keys *top = &source->top;
-    const char *expected = "llama, mistral, ministral, mixtral, phi3, qwen2, qwen2_moe, qwen3, "
-                           "qwen3_moe, gemma2, gemma3_text or gemma3";
+    const char *expected =
+        "llama, mistral, ministral, mixtral, olmo2, olmoe, phi3, qwen2, qwen2_moe, qwen3, "
+        "qwen3_moe, smollm3, gemma2, gemma3_text or gemma3";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(top, "model_type", &name));
     source->text = *top;
@@ -122,23 +123,24 @@ static const struct {
     const char *key;
     double neutral; /* NAN: no number is neutral */
     bool scaled;    /* `scaled` families use the key */
+    bool rope;      /* families that skip rope use the key */
     bool experts;   /* families with experts know the key, by this name or another one */
 } foreign[] = {
-    {"logit_scale", 1, false, false},
-    {"logits_scaling", 1, false, false},
-    {"residual_multiplier", 1, false, false},
-    {"embedding_multiplier", 1, false, false},
-    {"attention_multiplier", NAN, false, false},
-    {"no_rope_layers", NAN, false, false},
-    {"attention_chunk_size", NAN, false, false},
-    {"num_experts", 0, false, true},
-    {"num_local_experts", 0, false, true},
-    {"n_routed_experts", 0, false, true},
-    {"clip_qkv", NAN, false, false},
-    {"logits_soft_cap", NAN, false, false},
-    {"final_logit_softcapping", NAN, true, false},
-    {"attn_logit_softcapping", NAN, true, false},
-    {"query_pre_attn_scalar", NAN, true, false},
+    {"logit_scale", 1, false, false, false},
+    {"logits_scaling", 1, false, false, false},
+    {"residual_multiplier", 1, false, false, false},
+    {"embedding_multiplier", 1, false, false, false},
+    {"attention_multiplier", NAN, false, false, false},
+    {"no_rope_layers", NAN, false, true, false},
+    {"attention_chunk_size", NAN, false, false, false},
+    {"num_experts", 0, false, false, true},
+    {"num_local_experts", 0, false, false, true},
+    {"n_routed_experts", 0, false, false, true},
+    {"clip_qkv", NAN, false, false, false},
+    {"logits_soft_cap", NAN, false, false, false},
+    {"final_logit_softcapping", NAN, true, false, false},
+    {"attn_logit_softcapping", NAN, true, false, false},
+    {"query_pre_attn_scalar", NAN, true, false, false},
 };
 
 static int refuse_foreign(const struct spw_config_source *source)
@@ -146,6 +148,7 @@ static int refuse_foreign(const struct spw_config_source *source)
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         const json_t *value = spw_keys_value(&source->text, foreign[i].key);
         bool known = (foreign[i].scaled && source->family->scaled) ||
+                     (foreign[i].rope && source->family->skips_rope) ||
                      (foreign[i].experts && source->family->experts.count_key);
         if (known || !value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
@@ -297,8 +300,10 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->norm = family->norm;
     out->qk_norm = family->qk_norm;
+    out->qk_norm_whole = family->qk_norm_whole;
     out->sandwich = family->sandwich;
-    out->norm_plus_one = family->norm == SPW_NORM_LATE && !source->gguf;
+    out->late_norms = family->late_norms;
+    out->norm_plus_one = family->norm_plus_one && !source->gguf;
     out->interleaved_qk = source->gguf && source->gguf->architecture->interleaved_qk;
     SPW_TRY(read_biases(out, source));
     out->tied_embeddings = source->gguf ? !source->gguf->head : family->tied;
@@ -370,9 +375,36 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
                    : (rule == SPW_WINDOW_ALL && slides) ||
                          (rule == SPW_WINDOW_OPT_IN && slides && i >= first) ||
                          (rule == SPW_WINDOW_OPT_IN_ALL && slides) ||
+                         (rule == SPW_WINDOW_UNROTATED && slides && !out->rotates[i]) ||
                          (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
                          (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
         out->layer_kinds[i] = sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
+    }
+    return 0;
+}
+
+/* Which layers rotate q and k. */
+static int read_rotation(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const json_t *list = spw_keys_value(keys, "no_rope_layers");
+    uint32_t interval = 4;
+    char expected[64];
+    if (source->family->skips_rope)
+        SPW_TRY(spw_keys_u32(keys, "no_rope_layer_interval", 1, MAX_LAYERS, &interval));
+    for (uint32_t i = 0; i < out->n_layers; i++)
+        out->rotates[i] = !source->family->skips_rope || (i + 1) % interval;
+    if (!source->family->skips_rope || !list || json_is_null(list))
+        return 0;
+    snprintf(expected, sizeof expected, "a list of %u (num_hidden_layers) numbers, 0 or 1",
+             out->n_layers);
+    if (json_array_size(list) != out->n_layers)
+        return spw_keys_refuse(keys, "no_rope_layers", expected);
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > 1)
+            return spw_keys_refuse(keys, "no_rope_layers", expected);
+        out->rotates[i] = json_integer_value(item);
     }
     return 0;
 }
@@ -386,7 +418,7 @@ static int read_layer_kinds(struct spw_model_config *out, const struct spw_confi
     if (rule != SPW_WINDOW_NEVER)
         SPW_TRY(spw_keys_u32(keys, "sliding_window", 1, (uint32_t)MAX_POSITIONS, &window));
     if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
-        rule == SPW_WINDOW_OPT_IN_EVEN)
+        rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_UNROTATED)
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
     if (spw_keys_is_null(keys, "sliding_window") || !window)
         slides = false;
@@ -489,8 +521,10 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     SPW_TRY(read_flags(out, source));
     out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
     out->has_experts = spw_alloc_zero(out->n_layers, sizeof *out->has_experts);
-    if (!out->layer_kinds || !out->has_experts)
+    out->rotates = spw_alloc_zero(out->n_layers, sizeof *out->rotates);
+    if (!out->layer_kinds || !out->has_experts || !out->rotates)
         return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
+    SPW_TRY(read_rotation(out, source));
     SPW_TRY(read_layer_kinds(out, source));
     SPW_TRY(spw_config_read_experts(out, source));
     SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));
@@ -537,5 +571,6 @@ void spw_config_free(struct spw_model_config *config)
         return;
     spw_free(config->layer_kinds);
     spw_free(config->has_experts);
+    spw_free(config->rotates);
     *config = (struct spw_model_config){0};
 }

@@ -2,7 +2,7 @@
  * config.json and generation_config.json of a Hugging Face folder into it. A family is a row of
  * facts in config_families.c.
  *
- * spw_config_parse fills `out`, which owns `layer_kinds` and `has_experts` until spw_config_free;
+ * spw_config_parse fills `out`, which owns its arrays until spw_config_free;
  * after a failure there is nothing to free. Every size has a limit, so no product of two sizes
  * overflows 64 bits. Errors: -EINVAL (the text names file, key, what was found and what was
  * expected), -ENOMEM. Pure; any thread. */
@@ -57,10 +57,12 @@ struct spw_model_config {
     bool qkv_bias;
     bool o_bias;
     bool mlp_bias;
-    bool qk_norm;          /* a norm over head_dim on q and k, after projection, before rope */
+    bool qk_norm;          /* a norm on q and k, after projection, before rope: over head_dim, */
+    bool qk_norm_whole;    /* or over all heads together */
     bool interleaved_qk;   /* rows of q and k come in another order: channels i and i + head_dim / 2
                               of a head follow each other, for each i */
     bool sandwich;         /* four norms a layer: also after attention and after the mlp */
+    bool late_norms;       /* two norms a layer: after attention and after the mlp only */
     bool tied_embeddings;  /* the embedding matrix is also the output matrix, unless the file has
                               a matrix for each */
     bool fp8_scaled;       /* FP8 matrices come with factors, "weight_scale_inv" */
@@ -73,6 +75,7 @@ struct spw_model_config {
     uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
     bool kinds_listed;       /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
+    bool *rotates;     /* owned: [n_layers], whether q and k of the layer are rotated */
     bool *has_experts; /* owned: [n_layers] */
     uint32_t window;   /* keys a sliding layer sees; 0 when no layer slides */
     /* The cache that the files ask for, cut to fit and made printable; "": none. */

@@ -20,6 +20,7 @@ enum spw_window_rule {
     SPW_WINDOW_OPT_IN,      /* use_sliding_window, from layer max_window_layers on */
     SPW_WINDOW_OPT_IN_ALL,  /* use_sliding_window */
     SPW_WINDOW_OPT_IN_EVEN, /* use_sliding_window, even layers before max_window_layers */
+    SPW_WINDOW_UNROTATED,   /* use_sliding_window, layers without rope */
     SPW_WINDOW_PATTERN,     /* every sliding_window_pattern-th is full, the others slide */
 };
 
@@ -41,13 +42,15 @@ struct spw_expert_facts {
 struct spw_family {
     const char *name, *other_name; /* other_name NULL: the family has one name */
     enum spw_norm_kind norm;
+    bool norm_plus_one; /* files store the weights of norms less 1 */
     const char *activation_key;
     const char *activation;
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
-    bool qk_norm, sandwich;
-    bool scaled; /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
-                    final_logit_softcapping applies */
-    bool tied;   /* the default of tie_word_embeddings; the members below are defaults, too */
+    bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
+    bool skips_rope; /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
+    bool scaled;     /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
+                        final_logit_softcapping applies */
+    bool tied;       /* the default of tie_word_embeddings; the members below are defaults, too */
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
     uint64_t max_positions;

@@ -99,12 +99,46 @@ static int gated_linear(const struct spw_forward *f, const struct spw_layer_weig
     return f->ops->gated_linear(&a, f->stream);
 }
 
+/* *x: what a product reads: norm(h) in b.x, or h in a family without a norm before the product. */
+static int normed(const struct spw_forward *f, uint64_t weight, const void *h, const void **x,
+                  size_t rows)
+{
+    *x = weight == SPW_SMALL_NONE ? h : f->b.x;
+    return weight == SPW_SMALL_NONE ? 0 : norm(f, weight, h, NULL, f->b.x, rows);
+}
+
+/* A norm over all heads of q, or of k, where they lie in b.qkv. */
+static int norm_heads(const struct spw_forward *f, uint64_t weight, uint32_t first, uint32_t n,
+                      size_t rows)
+{
+    const struct spw_model_config *c = f->weights->config;
+    const size_t stride = (size_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    void *x = (uint8_t *)f->b.qkv + spw_row_bytes(f->dtype, (size_t)first * c->head_dim);
+    return f->ops->norm(&(struct spw_norm_args){.x = x,
+                                                .y = x,
+                                                .weight = f->small + weight,
+                                                .rows = rows,
+                                                .cols = (size_t)n * c->head_dim,
+                                                .x_stride = stride,
+                                                .y_stride = stride,
+                                                .eps = c->rms_eps,
+                                                .kind = c->norm,
+                                                .dtype = f->dtype},
+                        f->stream);
+}
+
 int spw_forward_project(const struct spw_forward *f, uint32_t layer,
                         const struct spw_layer_weights *m, const void *h, size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    SPW_TRY(norm(f, v->attention_norm, h, NULL, f->b.x, rows));
-    return linear(f, &m->of[SPW_MATRIX_Q], 3, v->qkv_bias, f->b.x, NULL, f->b.qkv, rows);
+    const struct spw_model_config *c = f->weights->config;
+    const void *x;
+    SPW_TRY(normed(f, v->attention_norm, h, &x, rows));
+    SPW_TRY(linear(f, &m->of[SPW_MATRIX_Q], 3, v->qkv_bias, x, NULL, f->b.qkv, rows));
+    if (!c->qk_norm_whole)
+        return 0;
+    SPW_TRY(norm_heads(f, v->q_norm, 0, c->n_heads, rows));
+    return norm_heads(f, v->k_norm, c->n_heads, c->n_kv_heads, rows);
 }
 
 int spw_forward_output(const struct spw_forward *f, uint32_t layer,
@@ -119,8 +153,9 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct sp
                     void *h, size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    SPW_TRY(norm(f, v->mlp_norm, h, NULL, f->b.x, rows));
-    SPW_TRY(gated_linear(f, m, v->gate_up_bias, f->b.x, rows));
+    const void *x;
+    SPW_TRY(normed(f, v->mlp_norm, h, &x, rows));
+    SPW_TRY(gated_linear(f, m, v->gate_up_bias, x, rows));
     return linear_added(f, &m->of[SPW_MATRIX_DOWN], v->down_bias, v->after_mlp_norm, f->b.gated, h,
                         rows);
 }

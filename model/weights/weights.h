@@ -79,8 +79,8 @@ struct spw_layer_weights {
 #define SPW_SMALL_NONE UINT64_MAX
 struct spw_layer_small {
     uint64_t attention_norm, mlp_norm;             /* [hidden], before each half */
-    uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich */
-    uint64_t q_norm, k_norm;                       /* [head_dim] */
+    uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
+    uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
     uint64_t router;      /* [experts][hidden] */
     uint64_t shared_gate; /* [hidden] */
@@ -109,6 +109,7 @@ struct spw_weights {
     uint64_t final_norm;                  /* float offset */
     uint64_t rope_factors;                /* float offset, [rotary_dim / 2], or SPW_SMALL_NONE */
     uint64_t inv_freq[SPW_LAYER_KINDS];   /* float offsets, [rotary_dim / 2] */
+    uint64_t no_freq;                     /* float offset, zeros: of layers that do not rotate */
     float rope_scaling[SPW_LAYER_KINDS];
     float *small; /* owned, [n_small] */
     uint64_t n_small;

@@ -106,20 +106,23 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
 {
     const struct spw_model_config *c = w->config;
     struct spw_layer_small *s = &w->small_layers[layer];
-    SPW_TRY(small_norm(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
-    SPW_TRY(small_norm(w, f, layer,
-                       c->sandwich ? "pre_feedforward_layernorm.weight"
-                                   : "post_attention_layernorm.weight",
-                       c->hidden, &s->mlp_norm));
-    if (c->sandwich) {
+    const uint64_t q = c->qk_norm_whole ? c->n_heads : 1, k = c->qk_norm_whole ? c->n_kv_heads : 1;
+    if (!c->late_norms) {
+        SPW_TRY(small_norm(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
+        SPW_TRY(small_norm(w, f, layer,
+                           c->sandwich ? "pre_feedforward_layernorm.weight"
+                                       : "post_attention_layernorm.weight",
+                           c->hidden, &s->mlp_norm));
+    }
+    if (c->sandwich || c->late_norms) {
         SPW_TRY(small_norm(w, f, layer, "post_attention_layernorm.weight", c->hidden,
                            &s->after_attention_norm));
         SPW_TRY(small_norm(w, f, layer, "post_feedforward_layernorm.weight", c->hidden,
                            &s->after_mlp_norm));
     }
     if (c->qk_norm) {
-        SPW_TRY(small_norm(w, f, layer, "self_attn.q_norm.weight", c->head_dim, &s->q_norm));
-        SPW_TRY(small_norm(w, f, layer, "self_attn.k_norm.weight", c->head_dim, &s->k_norm));
+        SPW_TRY(small_norm(w, f, layer, "self_attn.q_norm.weight", q * c->head_dim, &s->q_norm));
+        SPW_TRY(small_norm(w, f, layer, "self_attn.k_norm.weight", k * c->head_dim, &s->k_norm));
     }
     SPW_TRY(small_experts(w, f, layer, s));
     return small_biases(w, f, layer, s);
@@ -149,7 +152,11 @@ int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
     SPW_TRY(small_tensor(w, norm, &w->final_norm));
     restore_norm(w, w->final_norm, w->config->hidden);
     SPW_TRY(small_rope_factors(w, f));
-    for (int k = 0; k < SPW_LAYER_KINDS && !w->small; k++) {
+    if (w->small)
+        return 0;
+    w->no_freq = w->n_small; /* stays 0 */
+    w->n_small += w->config->head_dim / 2;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         w->inv_freq[k] = w->n_small;
         w->n_small += w->config->rope[k].rotary_dim / 2;
     }

@@ -161,29 +161,6 @@ static int open_cache(struct spw_engine *e)
 
 /* ---- prefetch and executor ---- */
 
-static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
-{
-    const struct spw_plan *p = &e->plan;
-    return (struct spw_prefetch_options){
-        .kv_arena = e->lane.device_arena + p->device.kv_slots,
-        .weights_arena = e->lane.device_arena + p->device.weight_slots,
-        .tile_bytes = p->tile_bytes,
-        .block_bytes = p->weight_slot_bytes,
-        .n_kv_slots = p->n_kv_slots,
-        .slot_tiles = p->slot_tiles,
-        .n_weight_slots = p->n_weight_slots,
-        .blocks = e->blocks,
-        .n_blocks = spw_engine_n_blocks(e),
-        .disk = e->disk,
-        .bounce_arena = e->lane.host_arena + p->host.bounce,
-        .n_bounce = p->n_bounce,
-        .weights_io = e->weight_files ? e->io : NULL,
-        .weights_bounce_arena =
-            p->n_weight_bounce ? e->lane.host_arena + p->host.weight_bounce : NULL,
-        .weights_bounce_bytes = p->weight_bounce_bytes,
-    };
-}
-
 static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
 {
     const struct spw_plan *p = &e->plan;
@@ -199,11 +176,34 @@ static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
     };
 }
 
+static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
+{
+    const struct spw_plan *p = &e->plan;
+    return (struct spw_prefetch_options){
+        .kv_arena = e->lane.device_arena + p->device.kv_slots,
+        .weights_arena = e->lane.device_arena + p->device.weight_slots,
+        .tile_bytes = p->tile_bytes,
+        .block_bytes = p->weight_slot_bytes,
+        .n_kv_slots = p->n_kv_slots,
+        .slot_tiles = p->slot_tiles,
+        .n_weight_slots = p->n_weight_slots,
+        .blocks = e->blocks,
+        .n_blocks = spw_engine_n_blocks(e),
+        .first_expert = e->model.weights->n_blocks,
+        .experts = expert_options(e),
+        .disk = e->disk,
+        .bounce_arena = e->lane.host_arena + p->host.bounce,
+        .n_bounce = p->n_bounce,
+        .weights_io = e->weight_files ? e->io : NULL,
+        .weights_bounce_arena =
+            p->n_weight_bounce ? e->lane.host_arena + p->host.weight_bounce : NULL,
+        .weights_bounce_bytes = p->weight_bounce_bytes,
+    };
+}
+
 static int open_prefetch(struct spw_engine *e)
 {
     struct spw_prefetch_options o = prefetch_options(e);
-    o.first_expert = e->model.weights->n_blocks;
-    o.experts = expert_options(e);
     return spw_prefetch_open(&e->prefetch, &e->lane, &o);
 }
 

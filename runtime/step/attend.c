@@ -86,24 +86,26 @@ static int append(const struct spw_query *q)
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
     uint32_t kind = c->layer_kinds[s->layer];
+    const bool rotates = c->rotates[s->layer], norms = c->qk_norm && !c->qk_norm_whole;
     struct spw_kv_seq *kv = s->seq->kv;
-    struct spw_rope_append_args x = {.qkv = (void *)(uintptr_t)q->args.q,
-                                     .q_norm = c->qk_norm ? small + at->q_norm : NULL,
-                                     .k_norm = c->qk_norm ? small + at->k_norm : NULL,
-                                     .inv_freq = small + a->weights->inv_freq[kind],
-                                     .rows = q->args.rows,
-                                     .stride = q->args.q_stride,
-                                     .position = s->from,
-                                     .n_heads = c->n_heads,
-                                     .n_kv_heads = c->n_kv_heads,
-                                     .head_dim = c->head_dim,
-                                     .rotary_dim = c->rope[kind].rotary_dim,
-                                     .scaling = a->weights->rope_scaling[kind],
-                                     .eps = c->rms_eps,
-                                     .interleaved = c->interleaved_qk,
-                                     .norm = c->norm,
-                                     .dtype = a->plan->info.compute,
-                                     .kv_dtype = a->plan->info.kv};
+    struct spw_rope_append_args x = {
+        .qkv = (void *)(uintptr_t)q->args.q,
+        .q_norm = norms ? small + at->q_norm : NULL,
+        .k_norm = norms ? small + at->k_norm : NULL,
+        .inv_freq = small + (rotates ? a->weights->inv_freq[kind] : a->weights->no_freq),
+        .rows = q->args.rows,
+        .stride = q->args.q_stride,
+        .position = s->from,
+        .n_heads = c->n_heads,
+        .n_kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .rotary_dim = c->rope[kind].rotary_dim,
+        .scaling = rotates ? a->weights->rope_scaling[kind] : 1,
+        .eps = c->rms_eps,
+        .interleaved = c->interleaved_qk,
+        .norm = c->norm,
+        .dtype = a->plan->info.compute,
+        .kv_dtype = a->plan->info.kv};
     SPW_TRY(spw_kv_grow(kv, s->layer, s->from, s->to));
     uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_exact_end(kv, s->layer);
     assert(end - first <= SPW_APPEND_TILES);

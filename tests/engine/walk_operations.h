@@ -234,7 +234,8 @@ static void break_drive(struct walk *w)
     struct spw_error err = {0};
     enum io_fault_kind kind = draw_one(w, 3) ? (enum io_fault_kind)draw_one(w, CUT) : FLIP_FOREVER;
     /* weights have no checksums */
-    if (w->e->plan.info.weights_disk_bytes && (kind == FLIP_ONCE || kind == FLIP_FOREVER))
+    bool weights = w->e->plan.info.weights_disk_bytes || w->e->plan.n_disk_experts;
+    if (weights && (kind == FLIP_ONCE || kind == FLIP_FOREVER))
         kind = SHORT_READ;
     choose(w, (enum way)draw_one(w, 4), to);
     stop_telling(w);

@@ -60,6 +60,12 @@ GEMMA2 = without(GEMMA3, "attn_logit_softcapping", "final_logit_softcapping") | 
     model_type="gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=3)
 PHI3 = BASE | dict(model_type="phi3", architectures=["Phi3ForCausalLM"], hidden_act="silu", rope_theta=10000.0,
                    num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
+SMOLLM3 = LLAMA | dict(model_type="smollm3", architectures=["SmolLM3ForCausalLM"], num_hidden_layers=4,
+                       use_sliding_window=False, pad_token_id=0)
+OLMO2 = BASE | dict(model_type="olmo2", architectures=["Olmo2ForCausalLM"], hidden_act="silu", rope_theta=50000.0,
+                    num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
+OLMOE = OLMO2 | dict(model_type="olmoe", architectures=["OlmoeForCausalLM"], num_experts=6, num_experts_per_tok=2,
+                     intermediate_size=20)
 MIXTRAL = MISTRAL | dict(model_type="mixtral", architectures=["MixtralForCausalLM"],
                          num_local_experts=5, num_experts_per_tok=2, sliding_window=None,
                          intermediate_size=24, num_hidden_layers=2)
@@ -125,6 +131,15 @@ CASES = {
     "qwen3_bias_sliding": (QWEN3 | dict(attention_bias=True, use_sliding_window=True,
                                         max_window_layers=1, sliding_window=24,
                                         torch_dtype="bfloat16"), 100, "bf16", dict(bf16=True)),
+    "smollm3_plain": (SMOLLM3 | dict(attention_bias=True, mlp_bias=True), 50, "bf16", {}),
+    "smollm3_sliding": (SMOLLM3 | dict(no_rope_layers=[0, 1, 1, 0], use_sliding_window=True, sliding_window=20,
+                                       rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=32),
+                                       max_position_embeddings=128, torch_dtype="bfloat16"),
+                        90, "bf16", dict(bf16=True)),
+    "olmo2_plain": (OLMO2 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "olmo2_bias": (OLMO2 | dict(attention_bias=True, num_key_value_heads=None), 40, "bf16", {}),
+    "olmoe_plain": (OLMOE, 60, "bf16", dict(hub=True)),
+    "olmoe_norm": (OLMOE | dict(norm_topk_prob=True, clip_qkv=None), 40, "bf16", dict(hub=True)),
     "phi3_window": (PHI3 | dict(sliding_window=20), 60, "bf16", {}),
     "phi3_partial": (PHI3 | dict(partial_rotary_factor=0.75, num_attention_heads=2, num_key_value_heads=1,
                                  tie_word_embeddings=True, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),

@@ -290,7 +290,7 @@ static void test_bad_sizes(void)
 {
     refuse(llama, "{'model_type': 'mamba'}",
            "config.json: model_type: found 'mamba', expected llama, mistral, ministral, mixtral, "
-           "phi3");
+           "olmo2");
     refuse(llama, "{'model_type': null}", "model_type: found null");
     refuse(llama, "{'model_type': 7}", "model_type: found 7, expected a string");
     refuse(llama, "{'model_type': 'gemma3'}", "text_config: found nothing, expected an object");
