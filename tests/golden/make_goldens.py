@@ -164,8 +164,10 @@ CASES = {
                                         sliding_window_pattern=2, torch_dtype="bfloat16"),
                           400, "bf16", dict(bf16=True)),
     "mixtral_window": (MIXTRAL | dict(sliding_window=20), 70, "bf16", dict(hub=True)),
-    "mixtral_joined": (MIXTRAL | dict(head_dim=16, torch_dtype="bfloat16"), 150, "bf16",
-                       dict(bf16=True)),
+    "mixtral_joined": (MIXTRAL | dict(head_dim=16), 150, "bf16", {}),
+    # every row has every expert: no rounding makes a row choose another one
+    "mixtral_all_kept": (MIXTRAL | dict(num_local_experts=3, num_experts_per_tok=3, torch_dtype="bfloat16"),
+                         100, "bf16", dict(bf16=True, hub=True)),
     "qwen2_moe_shared": (QWEN2_MOE, 60, "bf16", dict(hub=True)),
     "qwen2_moe_some_layers": (QWEN2_MOE | dict(
         num_hidden_layers=5, mlp_only_layers=[3], decoder_sparse_step=2, norm_topk_prob=True,

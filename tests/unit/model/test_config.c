@@ -559,9 +559,9 @@ static void test_real_configs(void)
         {"Qwen2.5-0.5B-Instruct", NULL, 24, 2, 64, 0, 1, 1e6, SPW_ROPE_DEFAULT, true},
         {"Qwen3-0.6B", NULL, 28, 8, 128, 0, 1, 1e6, SPW_ROPE_DEFAULT, true},
         {"gemma-3-1b-it", NULL, 26, 1, 256, 512, 2, 1e6, SPW_ROPE_DEFAULT, true},
-        {.name = "gemma-2-2b", .refused = "model_type: found \"gemma2\""},
-        {.name = "Phi-3-mini-4k-instruct", .refused = "model_type: found \"phi3\""},
-        {.name = "Phi-3.5-mini-instruct", .refused = "model_type: found \"phi3\""},
+        {"gemma-2-2b", NULL, 26, 4, 256, 4096, 2, 1e4, SPW_ROPE_DEFAULT, true},
+        {"Phi-3-mini-4k-instruct", NULL, 32, 32, 96, 2047, 1, 1e4, SPW_ROPE_DEFAULT, false},
+        {.name = "Phi-3.5-mini-instruct", .refused = "rope_scaling.type: found \"longrope\""},
     };
     const char *data = getenv("SPW_DATA");
     for (size_t i = 0; data && i < sizeof cases / sizeof cases[0]; i++) {
