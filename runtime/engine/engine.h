@@ -243,6 +243,10 @@ bool spw_engine_memory_is_short(struct spw_engine *e);
  * with what is left; nothing has changed then. */
 int spw_engine_apply_limit(struct spw_engine *e, struct spw_error *err);
 
+/* Whether the arenas, in whole pages, are larger than these budgets: an earlier change of the plan
+ * may have kept them. */
+bool spw_engine_exceeds_budgets(const struct spw_engine *e, const struct spw_plan *to,
+                                const struct spw_plan_input *in);
 /* engine_replan.c: replans KV in place for `in`, in the same arenas, with the same caches; e->plan
  * and e->in change. After a failure they have not changed, but the caches may be damaged: the
  * caller frees all memory and allocates it again. -ENODATA: the caches hold nothing. -ENOMEM,

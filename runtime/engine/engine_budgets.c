@@ -128,7 +128,8 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
     if (spw_batch_keep_logits(e->batch))
         return spw_fail(err, -ENOMEM, "no memory to keep the logits of a batch");
     spw_engine_drop_aside(e);
-    if (e->executor && !to->in_step && same_layout(&to->plan, &e->plan)) {
+    if (e->executor && !to->in_step && same_layout(&to->plan, &e->plan) &&
+        !spw_engine_exceeds_budgets(e, &to->plan, &to->in)) {
         e->plan = to->plan;
         e->in = to->in;
         lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);

@@ -9,7 +9,7 @@
 #include "offload/kv/kv_shrink.h"
 #include "runtime/engine/engine.h"
 
-enum { BUFFER_TILES = 8 }; /* reads or writes in flight together, if there is room */
+enum { PAGE = 4096, BUFFER_TILES = 8 }; /* reads or writes in flight together, if there is room */
 
 struct replan {
     struct spw_engine *e;
@@ -212,12 +212,11 @@ static int use_plan_frames(struct replan *r)
 
 /* ---- arenas ---- */
 
-/* Whether the arenas are larger than the new budgets. */
-static bool exceeds_budgets(const struct spw_engine *e, const struct spw_plan *to,
-                            const struct spw_plan_input *in)
+bool spw_engine_exceeds_budgets(const struct spw_engine *e, const struct spw_plan *to,
+                                const struct spw_plan_input *in)
 {
-    return e->lane.device_arena_bytes + to->mapped_bytes > in->device_bytes ||
-           e->lane.host_arena_bytes + to->page_cache_bytes > in->host_bytes;
+    return spw_align_up(e->lane.device_arena_bytes, PAGE) + to->mapped_bytes > in->device_bytes ||
+           spw_align_up(e->lane.host_arena_bytes, PAGE) + to->page_cache_bytes > in->host_bytes;
 }
 
 /* Arenas that are registered for file I/O cannot shrink while the files are open. */
@@ -276,7 +275,7 @@ static int carry_out(struct replan *r, const struct spw_plan_input *in)
     SPW_TRY(use_plan_frames(r));
     SPW_TRY(spw_engine_replan_prefetch(e));
     spw_executor_replan(e->executor);
-    if (exceeds_budgets(e, &e->plan, in))
+    if (spw_engine_exceeds_budgets(e, &e->plan, in))
         trim(e);
     note_precision(e, &r->from);
     report(r);
@@ -291,7 +290,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     if (!e->executor || e->prefix || !n_cached(e))
         return -ENODATA; /* the sessions find their tokens in the prefix cache again */
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
-    if (exceeds_budgets(e, &to, in) && !can_trim(e))
+    if (spw_engine_exceeds_budgets(e, &to, in) && !can_trim(e))
         return -ENOMEM;
     SPW_TRY(spw_traffic_info(&to, e->model.weights));
     SPW_TRY(spw_executor_forget_ahead(e->executor)); /* transfers ahead belong to the old plan */
