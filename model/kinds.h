@@ -5,11 +5,12 @@
 
 #include <stdbool.h>
 
-enum { SPW_MOST_HEAD_DIM = 1024 };
+enum { SPW_MOST_HEAD_DIM = 1024, SPW_GATE_LIMIT = 7 };
 
 enum spw_norm_kind {
     SPW_NORM_LLAMA, /* y = w * round(x / rms): rounded before the weight, and after it */
     SPW_NORM_LATE,  /* y = round(x / rms * w): one rounding at the end */
+    SPW_NORM_NONE,  /* y = round(x * w) */
 };
 
 enum spw_activation {
@@ -18,6 +19,10 @@ enum spw_activation {
     SPW_ACT_GELU_ERF,
     SPW_ACT_GELU_QUICK, /* x * sigmoid(1.702 x) */
     SPW_ACT_RELU,
+    /* Of gpt-oss: the gate is cut to at most SPW_GATE_LIMIT, then as GELU_QUICK; up is cut to
+     * [-SPW_GATE_LIMIT, SPW_GATE_LIMIT], and 1 is added. */
+    SPW_ACT_CUT_QUICK,
+    SPW_ACT_COUNT,
 };
 
 /* How the logits of a router become scores of experts. */

@@ -12,7 +12,8 @@
 #include "quant/codec.h"
 #include "base/base.h"
 
-/* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. */
+/* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. The
+ * kind SPW_NORM_NONE only multiplies by the weights. */
 struct spw_norm_args {
     const void *x;                         /* [rows][x_stride], dtype */
     void *y;                               /* [rows][y_stride], dtype; may be x */
@@ -43,8 +44,8 @@ struct spw_linear_args {
     bool has_codes;
 };
 
-/* y = act(x gate^T) * (x up^T). Each product with its bias, and act of the first product, are
- * rounded as if they were stored. */
+/* y = act(x gate^T) * (x up^T). Each product with its bias, and what act makes of each, are rounded
+ * as if they were stored. */
 struct spw_gated_linear_args {
     const void *x;             /* [m][x_stride], dtype; x_stride >= k */
     const void *w_gate, *w_up; /* [n][k] contiguous each */
@@ -75,7 +76,7 @@ enum {
  * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
  * before use; products and sums are rounded to dtype, as in transformers.
  *
- * interleaved: channels i and i + head_dim/2 of a head of q and k come as 2i and 2i + 1, for each
+ * interleaved: channels i and i + rotary_dim/2 of a head of q and k come as 2i and 2i + 1, for each
  * i. They are put in order before everything else, so nothing after this call differs. */
 struct spw_rope_append_args {
     void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v */
@@ -96,7 +97,8 @@ struct spw_rope_append_args {
  * For each row, head and split of 512 positions: scores in one chain over channels, their exact
  * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions. Then the
  * split is merged into (max, sum, out), in the order of positions. A split without a visible key
- * does not change the row. Visible: key <= query, and key > query - window if window is not 0.
+ * does not change the row. Visible: key <= query, and key > query - window if window is not 0. A
+ * head with an extra logit shares its softmax with that logit, which has no value.
  *
  * Tiles [quantized_first, quantized_end) of the call are quantized (quant/qtile.h), for all its
  * rows. Rows that read a tile in another form (quant/residual.h) need another call. */
@@ -112,9 +114,10 @@ struct spw_attention_args {
     uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
     uint32_t n_tiles;
     uint32_t n_heads, n_kv_heads, head_dim;
-    uint64_t window;      /* 0: none */
-    float scale, softcap; /* softcap 0: none; else cap * tanh(score / cap) */
-    bool first;           /* the state starts empty */
+    uint64_t window;           /* 0: none */
+    float scale, softcap;      /* softcap 0: none; else cap * tanh(score / cap) */
+    const float *extra_logits; /* [n_heads], or NULL: none (the sinks of gpt-oss) */
+    bool first;                /* the state starts empty */
     enum spw_dtype dtype, kv_dtype;
     uint32_t quantized_first, quantized_end; /* equal: none */
     enum spw_qformat qformat;

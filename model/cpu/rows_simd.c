@@ -44,16 +44,14 @@ static float mean_square(const void *x, size_t first, size_t cols, enum spw_dtyp
 static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
 {
     enum spw_dtype t = a->dtype;
-    float mean = mean_square(a->x, x, a->cols, t);
-    struct vec inverse = vec_set1(1.0f / sqrtf(mean + a->eps));
+    const bool norms = a->kind != SPW_NORM_NONE;
+    float mean = norms ? mean_square(a->x, x, a->cols, t) : 0;
+    struct vec inverse = vec_set1(norms ? 1.0f / sqrtf(mean + a->eps) : 1.0f);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
         struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
         struct vec v = vec_mul(vec_load_as(a->x, x + i, n, t), inverse);
-        if (a->kind == SPW_NORM_LLAMA)
-            v = vec_mul(w, vec_round_as(v, t));
-        else
-            v = vec_mul(v, w);
+        v = vec_mul(w, a->kind == SPW_NORM_LLAMA ? vec_round_as(v, t) : v);
         if (a->residual)
             v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
         vec_store_as(a->y, y + i, n, t, v);
@@ -124,7 +122,7 @@ static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, con
     }
 }
 
-/* Channels that come as 0, n/2, 1, n/2 + 1, ... are put in order. */
+/* The first n channels, which come as 0, n/2, 1, n/2 + 1, ..., are put in order. */
 static void in_order(void *to, const void *from, size_t n, enum spw_dtype t)
 {
     for (size_t i = 0; i < n / 2; i++) {
@@ -155,7 +153,8 @@ static void rope_head(const struct rope_rows *r, size_t row, size_t from, const 
     if (a->interleaved) {
         _Alignas(64) float copy[SPW_MOST_HEAD_DIM];
         memcpy(copy, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
-        in_order((char *)to + at * bytes, copy, a->head_dim, a->dtype);
+        memcpy((char *)to + at * bytes, copy, a->head_dim * bytes);
+        in_order((char *)to + at * bytes, copy, a->rotary_dim, a->dtype);
         norm.x = to;
         from = at;
     }
@@ -309,10 +308,15 @@ SIMD_FN struct vec gelu_quick(struct vec x)
     return vec_div(x, vec_add(vec_set1(1.0f), e));
 }
 
-/* NaN stays NaN: vec_max gives its second operand where the two do not compare. */
+/* NaN stays NaN: vec_max and vec_min give their second operand where the two do not compare. */
 SIMD_FN struct vec relu(struct vec x)
 {
     return vec_max(vec_set1(0.0f), x);
+}
+
+SIMD_FN struct vec at_most_limit(struct vec x)
+{
+    return vec_min(vec_set1((float)SPW_GATE_LIMIT), x);
 }
 
 SIMD_FN struct vec activation(struct vec x, enum spw_activation act)
@@ -326,10 +330,22 @@ SIMD_FN struct vec activation(struct vec x, enum spw_activation act)
         return gelu_erf(x);
     case SPW_ACT_GELU_QUICK:
         return gelu_quick(x);
+    case SPW_ACT_CUT_QUICK:
+        return gelu_quick(at_most_limit(x));
     case SPW_ACT_RELU:
+    case SPW_ACT_COUNT:
         break;
     }
     return relu(x);
+}
+
+/* What a product has as its second factor. */
+SIMD_FN struct vec factor(struct vec up, enum spw_activation act, enum spw_dtype t)
+{
+    if (act != SPW_ACT_CUT_QUICK)
+        return up;
+    up = vec_max(vec_set1((float)-SPW_GATE_LIMIT), at_most_limit(up));
+    return vec_round_as(vec_add(up, vec_set1(1.0f)), t);
 }
 
 SIMD_FN void gated_with(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
@@ -340,7 +356,8 @@ SIMD_FN void gated_with(const struct spw_gated_args *a, size_t row, size_t first
         size_t n = smaller(end - i, VEC_LANES);
         struct vec g = vec_load_as(a->x, gate + i, n, a->dtype);
         g = activation(g, act);
-        g = vec_mul(vec_round_as(g, a->dtype), vec_load_as(a->x, up + i, n, a->dtype));
+        g = vec_mul(vec_round_as(g, a->dtype),
+                    factor(vec_load_as(a->x, up + i, n, a->dtype), act, a->dtype));
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
     }
 }
@@ -358,7 +375,10 @@ static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first
         CASE(SPW_ACT_GELU_ERF);
         CASE(SPW_ACT_GELU_QUICK);
         CASE(SPW_ACT_RELU);
+        CASE(SPW_ACT_CUT_QUICK);
 #undef CASE
+    case SPW_ACT_COUNT:
+        break;
     }
 }
 

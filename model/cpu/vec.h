@@ -104,6 +104,13 @@ SIMD_FN struct vec vec_max(struct vec a, struct vec b)
     return a;
 }
 
+/* a < b ? a : b, so that a NaN in b stays NaN. */
+SIMD_FN struct vec vec_min(struct vec a, struct vec b)
+{
+    VEC_EACH(a.v[i] = simd_select(simd_less(a.v[i], b.v[i]), a.v[i], b.v[i]));
+    return a;
+}
+
 /* a < b ? x : y */
 SIMD_FN struct vec vec_select_less(struct vec a, struct vec b, struct vec x, struct vec y)
 {

@@ -39,6 +39,14 @@ bool spw_attention_takes_mma(const struct attention_call *a)
     return !spw_cuda_card_get(&card) && card->major >= 8;
 }
 
+/* The sum of an item, with the extra logit of its head, which is an exponent of e. */
+__device__ __forceinline__ float whole_sum(const float *extra_logits, uint32_t head, float top,
+                                           float sum)
+{
+    const float log2_e = 1.44269504f;
+    return extra_logits ? sum + exp2f(extra_logits[head] * log2_e - top) : sum;
+}
+
 /* Channels c, c + 1 of an item's y. */
 __device__ __forceinline__ void store_result(void *y, size_t at, float2 out, float sum,
                                              enum spw_dtype t)
@@ -116,7 +124,9 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
             sum = sums[i] != 0 ? attention_merge_sum(factors[i], sum, sums[i]) : sum;
         }
         if (a.y) {
-            store_result(a.y, (size_t)blockIdx.x * d + c, out, sum, a.dtype);
+            float top = n_splits ? factors[n_splits].top : tops[0];
+            store_result(a.y, (size_t)blockIdx.x * d + c, out,
+                         whole_sum(a.extra_logits, blockIdx.x % a.n_heads, top, sum), a.dtype);
             continue;
         }
         *(float2 *)(state + c) = out;
@@ -146,7 +156,7 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
 
 /* Reads a state and writes a row of y once. */
 __global__ void k_attention_result(const float *state, void *y, size_t n_items, uint32_t d,
-                                   enum spw_dtype t)
+                                   const float *extra_logits, uint32_t n_heads, enum spw_dtype t)
 {
     spw_grid_wait();
     spw_grid_next();
@@ -154,7 +164,8 @@ __global__ void k_attention_result(const float *state, void *y, size_t n_items, 
     for (; i < n; i += (size_t)gridDim.x * blockDim.x) {
         size_t item = i / (d / 2), c = i % (d / 2) * 2;
         const float *from = state + item * (d + 2);
-        store_result(y, item * d + c, *(const float2 *)(from + c), from[d + 1], t);
+        store_result(y, item * d + c, *(const float2 *)(from + c),
+                     whole_sum(extra_logits, (uint32_t)(item % n_heads), from[d], from[d + 1]), t);
     }
 }
 
@@ -163,7 +174,7 @@ static int result(const struct attention_call *a, spw_stream s)
     size_t items = a->rows * a->n_heads, n = items * (a->head_dim / 2);
     unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
     SPW_LAUNCH(k_attention_result, blocks, ATTENTION_THREADS, 0, s, (const float *)a->state, a->y,
-               items, a->head_dim, a->dtype);
+               items, a->head_dim, a->extra_logits, a->n_heads, a->dtype);
     return spw_cuda_launched();
 }
 
@@ -248,6 +259,7 @@ static int make_job(struct attention_job *job, const struct spw_attention_args *
     c->q = a->q;
     c->state = a->state;
     c->split_states = a->split_states;
+    c->extra_logits = a->extra_logits;
     c->y = a->y;
     c->rows = a->rows;
     c->q_stride = a->q_stride;

@@ -43,6 +43,7 @@ enum {
 struct attention_call {
     const void *q;
     float *state, *split_states;
+    const float *extra_logits;
     void *y;
     size_t rows, q_stride;
     uint64_t position, tile_first, window;

@@ -62,16 +62,17 @@ __device__ __forceinline__ void load_head(const struct group &g, const T *x, flo
     }
 }
 
-/* The same for a head whose pairs are interleaved: channel e of the first half lies at 2 e. All
+/* The same for a head of which the first `turned` channels are interleaved pairs: channel e of
+ * their first half lies at 2 e. All
  * lanes of the group have loaded before a lane stores, because rotate_head is between. */
 template <typename T, int N>
-__device__ __forceinline__ void load_interleaved(const struct group &g, const T *x,
+__device__ __forceinline__ void load_interleaved(const struct group &g, const T *x, uint32_t turned,
                                                  float v[N][CHUNK])
 {
     SPW_UNROLL
     for (int i = 0; i < N * CHUNK; i++) {
-        uint32_t e = channel(g, i / CHUNK) + i % CHUNK, low = g.d / 2;
-        uint32_t at = e < low ? 2 * e : 2 * (e - low) + 1;
+        uint32_t e = channel(g, i / CHUNK) + i % CHUNK, low = turned / 2;
+        uint32_t at = e >= turned ? e : e < low ? 2 * e : 2 * (e - low) + 1;
         v[i / CHUNK][i % CHUNK] = e < g.d ? widened(x[at]) : 0.0f;
     }
 }
@@ -235,7 +236,7 @@ __device__ __forceinline__ void turn_head(const struct group &g,
     const float *weight = head < a.n_heads ? a.q_norm : a.k_norm;
     float v[N][CHUNK];
     if (a.interleaved)
-        load_interleaved<T, N>(g, x, v);
+        load_interleaved<T, N>(g, x, a.rotary_dim, v);
     else
         load_head<T, N>(g, x, v);
     if (weight)

@@ -68,7 +68,8 @@ template <typename T>
 __device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, size_t y,
                                       float sum, size_t first, size_t step)
 {
-    float inverse = 1.0f / sqrtf(sum / (float)a.cols + a.eps), v[CHUNK], w[CHUNK];
+    float inverse = a.kind == SPW_NORM_NONE ? 1.0f : 1.0f / sqrtf(sum / (float)a.cols + a.eps);
+    float v[CHUNK], w[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
         load_chunk(x + c, a.cols - c, v);
         load_chunk(a.weight + c, a.cols - c, w);

@@ -82,6 +82,9 @@ static int attention_cuda(const struct spw_attention_args *a, bool split_states)
     call.state = cuda_copy_of(a->state, state, 0);
     call.split_states = split_states ? cuda_copy_of(nan, spread, 0) : NULL;
     call.y = a->y ? cuda_copy_of(a->y, y, 0) : NULL;
+    size_t extra = a->n_heads * sizeof *a->extra_logits;
+    if (a->extra_logits)
+        call.extra_logits = cuda_copy_of(a->extra_logits, extra, 0);
     memset(call.tiles, 0, sizeof call.tiles);
     for (uint32_t t = 0; t < a->n_tiles; t++)
         call.tiles[t] =
@@ -93,6 +96,8 @@ static int attention_cuda(const struct spw_attention_args *a, bool split_states)
     if (a->y)
         cuda_take_back(a->y, call.y, y, 0);
     cuda_take_back(a->state, call.state, state, 0);
+    if (a->extra_logits)
+        cuda_take_back(NULL, (void *)call.extra_logits, 0, 0);
     cuda_take_back(NULL, (void *)call.q, 0, 0);
     free(nan);
     return rc;

@@ -255,7 +255,9 @@ static float activation(float x, enum spw_activation act)
         return x / (1.0f + expf(0.0f - x));
     if (act == SPW_ACT_GELU_ERF)
         return 0.5f * x * (1.0f + erff(x * 0.707106781f));
-    if (act == SPW_ACT_GELU_QUICK)
+    if (act == SPW_ACT_CUT_QUICK)
+        x = x > 7 ? 7 : x;
+    if (act == SPW_ACT_GELU_QUICK || act == SPW_ACT_CUT_QUICK)
         return x / (1.0f + expf(-1.702f * x));
     if (act == SPW_ACT_RELU)
         return x < 0 ? 0.0f : x;
@@ -269,7 +271,9 @@ static double exact_activation(double x, enum spw_activation act)
         return x / (1 + exp(-x));
     if (act == SPW_ACT_GELU_ERF)
         return 0.5 * x * (1 + erf(x / sqrt(2)));
-    if (act == SPW_ACT_GELU_QUICK)
+    if (act == SPW_ACT_CUT_QUICK)
+        x = x > 7 ? 7 : x;
+    if (act == SPW_ACT_GELU_QUICK || act == SPW_ACT_CUT_QUICK)
         return x / (1 + exp(-1.702 * x));
     if (act == SPW_ACT_RELU)
         return x < 0 ? 0 : x;
@@ -301,6 +305,8 @@ static bool same_outputs(const void *x, const void *y, size_t n, enum spw_dtype 
  * rounding may tip. tests/unit/kernels/test_ops_rows.c allows the same. */
 static bool gated_right(double got, double g, double u, enum spw_activation act, enum spw_dtype t)
 {
+    if (act == SPW_ACT_CUT_QUICK)
+        u = stored((u > 7 ? 7 : u < -7 ? -7 : u) + 1, t);
     double same = stored(stored((double)activation((float)g, act), t) * u, t);
     double f = exact_activation(g, act), want = stored(f, t) * u;
     if (spw_simt_set || !isfinite(same))
@@ -310,7 +316,8 @@ static bool gated_right(double got, double g, double u, enum spw_activation act,
         return true;
     bool cancels = act == SPW_ACT_GELU_TANH || act == SPW_ACT_GELU_ERF;
     double small = 4e-7 * (cancels ? fabs(g) : fabs(f));
-    if (act == SPW_ACT_GELU_QUICK) /* 1.702 x is rounded before the exponential */
+    if (act == SPW_ACT_GELU_QUICK ||
+        act == SPW_ACT_CUT_QUICK) /* 1.702 x is rounded before the exponential */
         small += 2e-7 * fabs(g) * fabs(f);
     small += fabs(g) * 0x1p-128; /* an exponential beyond f32 is infinite, and its quotient zero */
     double slack = fabs(u) * (small + each_ulp(f, t)) + each_ulp(want, t) / 2 + 1e-40;
@@ -355,7 +362,7 @@ static void check_gated(struct spw_linear_args a, bool shift, const size_t *size
                         uint64_t *seed)
 {
     struct problem p = {.a = a};
-    const enum spw_activation act = (enum spw_activation)check_range(seed, 0, SPW_ACT_RELU);
+    const enum spw_activation act = (enum spw_activation)check_range(seed, 0, SPW_ACT_COUNT - 1);
     const size_t n = a.n / 2, row_bytes = n * spw_dtype_bytes(a.y_dtype);
     size_t bad = 0;
     problem_run(&p, check_random(seed) % 3 ? FILL_FRACTIONS : FILL_WILD, shift, seed);

@@ -362,7 +362,8 @@ static void clear_states(const struct spw_attention_args *a, uint32_t kv_head, s
             state_clear(state_of(a, a->state, row, kv_head * group + i), a->head_dim);
 }
 
-/* The heads of a KV head's group, of rows [row, end): y = out / sum. */
+/* The heads of a KV head's group, of rows [row, end): y = out / sum. An extra logit adds to the
+ * sum. */
 static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t row, size_t end)
 {
     uint32_t group = group_heads(a);
@@ -370,6 +371,8 @@ static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t 
         for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
             const float *state = state_of(a, a->state, row, head);
             struct vec sum = vec_set1(state[a->head_dim + 1]);
+            if (a->extra_logits)
+                sum = vec_add(sum, vec_exp(vec_set1(a->extra_logits[head] - state[a->head_dim])));
             for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
                 size_t n = spw_min_u64(a->head_dim - c, VEC_LANES);
                 vec_store_as(a->y, (row * a->n_heads + head) * a->head_dim + c, n, a->dtype,

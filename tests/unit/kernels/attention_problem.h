@@ -12,7 +12,7 @@
 #include "quant/codec.h"
 #include "tests/unit/kernels/attention_reference.h"
 
-enum { PROBLEM_TILES = 19, PROBLEM_DIM = 512 };
+enum { PROBLEM_TILES = 19, PROBLEM_DIM = 512, PROBLEM_HEADS = 70 };
 
 static uint64_t rng;
 
@@ -39,6 +39,7 @@ struct problem {
     float *k, *v; /* [n_tokens][n_kv_heads][head_dim], values the tile's type holds */
     char *tiles[PROBLEM_TILES];
     uint64_t quantized_first, quantized_end; /* tiles that all rows see whole, if at all */
+    float extra_logits[PROBLEM_HEADS];
 };
 
 static inline void problem_free(struct problem *p)
@@ -177,9 +178,40 @@ static inline void problem_check_way(const struct problem *p, const float *state
     free(other);
 }
 
+/* The same with an extra logit for each head. The maximum of a GPU's state is an exponent of 2. Cut
+ * another way, the calls give the same bits. */
+static inline void problem_check_extra(const struct problem *p, const float *state, struct way way)
+{
+    struct problem with = *p;
+    const uint32_t d = p->a.head_dim;
+    size_t n_wrong = 0;
+    for (uint32_t head = 0; head < p->a.n_heads; head++)
+        with.extra_logits[head] = (float)(6 * each_uniform(&rng));
+    with.a.extra_logits = with.extra_logits;
+    way.y = poisoned(problem_y_bytes(p));
+    free(problem_run(&with, way));
+    for (size_t i = 0; i < p->a.rows * p->a.n_heads * d; i++) {
+        const float *item = state + i / d * (d + 2);
+        double top = (double)item[d] * (way.table ? 1 : log(2));
+        double extra = exp((double)with.extra_logits[i / d % p->a.n_heads] - top);
+        double want = (double)item[i % d] / ((double)item[d + 1] + extra);
+        double slack = 1e-5 * fabs(want) + 1e-30 + each_ulp(want, p->a.dtype);
+        n_wrong += !(fabs(each_load(way.y, i, p->a.dtype) - want) <= slack);
+    }
+    struct way whole = {.rows = p->a.rows, .splits = 8, .table = way.table};
+    whole.y = poisoned(problem_y_bytes(p));
+    free(problem_run(&with, whole));
+    CHECK_MSG(!n_wrong && !memcmp(way.y, whole.y, problem_y_bytes(p)),
+              "%s %s: extra logits: %zu of %zu values wrong",
+              way.table ? spw_isa_name(way.table->isa) : "cuda", problem_text(p), n_wrong,
+              p->a.rows * p->a.n_heads * d);
+    free(way.y), free(whole.y);
+}
+
 /* The result of the last calls is out / sum of the states of calls without a result. */
 static inline void problem_check_result(const struct problem *p, const float *state, struct way way)
 {
+    problem_check_extra(p, state, way);
     uint32_t d = p->a.head_dim;
     char *want = poisoned(problem_y_bytes(p));
     for (size_t i = 0; i < p->a.rows * p->a.n_heads * d; i++) {

@@ -15,13 +15,13 @@ static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row
 /* Interleaved heads of q and k in `qkv` are put in order. */
 static inline void steps_order(const struct spw_rope_append_args *a, char *qkv)
 {
-    size_t wide = spw_dtype_bytes(a->dtype), half = a->head_dim / 2;
+    size_t wide = spw_dtype_bytes(a->dtype), half = a->rotary_dim / 2;
     char old[SPW_MOST_HEAD_DIM * sizeof(float)];
     for (size_t i = 0; a->interleaved && i < a->rows * (a->n_heads + a->n_kv_heads); i++) {
         size_t heads = a->n_heads + a->n_kv_heads;
         char *x = qkv + steps_head(a, i / heads, i % heads) * wide;
         memcpy(old, x, a->head_dim * wide);
-        for (size_t c = 0; c < a->head_dim; c++)
+        for (size_t c = 0; c < a->rotary_dim; c++)
             memcpy(x + c * wide, old + (c % half * 2 + c / half) * wide, wide);
     }
 }

@@ -381,7 +381,7 @@ static void check_gated(const struct subject *s, struct spw_linear_args both, bo
         .dtype = both.x_dtype,
         .gate_dtype = both.w_dtype,
         .up_dtype = both.w_dtype,
-        .act = (enum spw_activation)check_range(seed, 0, SPW_ACT_RELU),
+        .act = (enum spw_activation)check_range(seed, 0, SPW_ACT_COUNT - 1),
         .workspace = p.workspace};
     const struct spw_gated_args second = {
         .x = p.a.y, .y = want.data, .rows = a.m, .cols = n, .act = a.act, .dtype = a.dtype};
