@@ -34,8 +34,9 @@ static int read_family(struct spw_config_source *source)
 {
     struct spw_keys *top = &source->top;
     const char *expected =
-        "llama, mistral, ministral, mixtral, olmo2, olmoe, phi3, qwen2, qwen2_moe, qwen3, "
-        "qwen3_moe, smollm3, gemma2, gemma3_text or gemma3";
+        "llama, mistral, ministral, mixtral, granite, granitemoe, glm, glm4, glm4_moe, gpt_oss, "
+        "olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, gemma2, "
+        "gemma3_text or gemma3";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(top, "model_type", &name));
     source->text = *top;
@@ -100,7 +101,12 @@ static int read_heads(struct spw_model_config *out, const struct spw_config_sour
 static int read_sizes(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
+    uint32_t n_more = 0;
     SPW_TRY(require_u32(keys, "num_hidden_layers", MAX_LAYERS, &out->n_layers));
+    if (source->gguf && source->family->predicts_next) { /* a GGUF file counts those layers, too */
+        SPW_TRY(spw_keys_u32(keys, "num_nextn_predict_layers", 0, out->n_layers - 1, &n_more));
+        out->n_layers -= n_more;
+    }
     SPW_TRY(require_u32(keys, "hidden_size", MAX_HIDDEN, &out->hidden));
     SPW_TRY(require_u32(keys, "intermediate_size", MAX_INTERMEDIATE, &out->intermediate));
     out->vocab = source->family->vocab;
@@ -119,38 +125,50 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
  * tensors with the supported ones, so nothing else in the folder would show that the operation is
  * missing. transformers ignores these keys in a supported family, so only neutral values are
  * accepted. */
+enum user {
+    NOBODY = 0,
+    SCALED = 1,
+    SKIPS_ROPE = 2,
+    HAS_EXPERTS = 4,
+    MULTIPLIED = 8,
+    CUT_GATE = 16
+};
+
 static const struct {
     const char *key;
     double neutral; /* NAN: no number is neutral */
-    bool scaled;    /* `scaled` families use the key */
-    bool rope;      /* families that skip rope use the key */
-    bool experts;   /* families with experts know the key, by this name or another one */
+    enum user user; /* families that know the key, by this name or another one */
 } foreign[] = {
-    {"logit_scale", 1, false, false, false},
-    {"logits_scaling", 1, false, false, false},
-    {"residual_multiplier", 1, false, false, false},
-    {"embedding_multiplier", 1, false, false, false},
-    {"attention_multiplier", NAN, false, false, false},
-    {"no_rope_layers", NAN, false, true, false},
-    {"attention_chunk_size", NAN, false, false, false},
-    {"num_experts", 0, false, false, true},
-    {"num_local_experts", 0, false, false, true},
-    {"n_routed_experts", 0, false, false, true},
-    {"clip_qkv", NAN, false, false, false},
-    {"logits_soft_cap", NAN, false, false, false},
-    {"final_logit_softcapping", NAN, true, false, false},
-    {"attn_logit_softcapping", NAN, true, false, false},
-    {"query_pre_attn_scalar", NAN, true, false, false},
+    {"logit_scale", 1, NOBODY},
+    {"logits_scaling", 1, MULTIPLIED},
+    {"residual_multiplier", 1, MULTIPLIED},
+    {"embedding_multiplier", 1, MULTIPLIED},
+    {"attention_multiplier", NAN, MULTIPLIED},
+    {"no_rope_layers", NAN, SKIPS_ROPE},
+    {"attention_chunk_size", NAN, NOBODY},
+    {"num_experts", 0, HAS_EXPERTS},
+    {"num_local_experts", 0, HAS_EXPERTS},
+    {"n_routed_experts", 0, HAS_EXPERTS},
+    {"clip_qkv", NAN, NOBODY},
+    {"logits_soft_cap", NAN, NOBODY},
+    {"swiglu_limit", NAN, CUT_GATE},
+    {"final_logit_softcapping", NAN, SCALED},
+    {"attn_logit_softcapping", NAN, SCALED},
+    {"query_pre_attn_scalar", NAN, SCALED},
 };
+
+static unsigned users(const struct spw_family *f)
+{
+    return (f->scaled ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
+           (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
+           (f->cut_gate ? CUT_GATE : 0u);
+}
 
 static int refuse_foreign(const struct spw_config_source *source)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         const json_t *value = spw_keys_value(&source->text, foreign[i].key);
-        bool known = (foreign[i].scaled && source->family->scaled) ||
-                     (foreign[i].rope && source->family->skips_rope) ||
-                     (foreign[i].experts && source->family->experts.count_key);
-        if (known || !value || json_is_null(value) ||
+        if ((foreign[i].user & users(source->family)) || !value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
             continue;
         char expected[64];
@@ -164,8 +182,8 @@ static int refuse_foreign(const struct spw_config_source *source)
 static int read_rule(const struct spw_keys *keys, const char *key, enum spw_family_rule rule,
                      bool *out)
 {
-    *out = rule == SPW_FAMILY_ALWAYS;
-    return rule == SPW_FAMILY_BY_KEY ? spw_keys_bool(keys, key, out) : 0;
+    *out = rule == SPW_FAMILY_ALWAYS || rule == SPW_FAMILY_UNLESS;
+    return spw_family_asks(rule) ? spw_keys_bool(keys, key, out) : 0;
 }
 
 static int read_biases(struct spw_model_config *out, const struct spw_config_source *source)
@@ -178,18 +196,34 @@ static int read_biases(struct spw_model_config *out, const struct spw_config_sou
         SPW_TRY(spw_keys_bool(keys, family->qkv_bias_key, &out->qkv_bias));
     SPW_TRY(read_rule(keys, "attention_bias", family->o_bias, &out->o_bias));
     SPW_TRY(read_rule(keys, "mlp_bias", family->mlp_bias, &out->mlp_bias));
-    if (gguf && family->qkv_bias == SPW_FAMILY_BY_KEY)
+    if (gguf && spw_family_asks(family->qkv_bias))
         out->qkv_bias = gguf->qkv_bias;
-    if (gguf && family->o_bias == SPW_FAMILY_BY_KEY)
+    if (gguf && spw_family_asks(family->o_bias))
         out->o_bias = gguf->o_bias;
-    if (gguf && family->mlp_bias == SPW_FAMILY_BY_KEY)
+    if (gguf && spw_family_asks(family->mlp_bias))
         out->mlp_bias = gguf->mlp_bias;
+    return 0;
+}
+
+/* The activation has the numbers of all released models built in. */
+static int read_cut_gate(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    double limit = SPW_GATE_LIMIT, alpha = 1.702;
+    SPW_TRY(spw_keys_number(keys, "swiglu_limit", -1e6, 1e6, &limit));
+    if (limit != SPW_GATE_LIMIT)
+        return spw_keys_refuse(keys, "swiglu_limit", "7");
+    SPW_TRY(spw_keys_number(keys, "swiglu_alpha", -1e6, 1e6, &alpha));
+    if (alpha != 1.702)
+        return spw_keys_refuse(keys, "swiglu_alpha", "1.702");
+    out->act = SPW_ACT_CUT_QUICK;
     return 0;
 }
 
 static int read_activation(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const char *key = source->family->activation_key, *name = source->family->activation;
+    if (source->family->cut_gate)
+        return read_cut_gate(out, &source->text);
     SPW_TRY(spw_keys_string(&source->text, key, &name));
     for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
         if (!strcmp(name, activations[i].name)) {
@@ -209,11 +243,27 @@ static int read_softcap(const struct spw_keys *keys, const char *key, double *ca
     return spw_keys_number(keys, key, 1e-3, 1e6, cap);
 }
 
+static int read_multipliers(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    double attention = 1, embedding = 1, residual = 1, logits = 1;
+    SPW_TRY(spw_keys_number(keys, "attention_multiplier", -1e6, 1e6, &attention));
+    SPW_TRY(spw_keys_number(keys, "embedding_multiplier", -1e6, 1e6, &embedding));
+    SPW_TRY(spw_keys_number(keys, "residual_multiplier", -1e6, 1e6, &residual));
+    SPW_TRY(spw_keys_number(keys, "logits_scaling", 1e-6, 1e6, &logits));
+    out->attention_scale = (float)attention;
+    out->embedding_scale = (float)embedding;
+    out->residual_scale = (float)residual;
+    out->logit_divisor = (float)logits;
+    return 0;
+}
+
 static int read_scales(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    out->embedding_scale = 1;
+    out->embedding_scale = out->residual_scale = out->logit_divisor = 1;
     out->attention_scale = (float)(1 / sqrt(out->head_dim));
+    if (source->family->multiplied)
+        return read_multipliers(out, keys);
     if (!source->family->scaled)
         return 0;
     double scalar = 256, softcap = source->family->logit_softcap;
@@ -266,7 +316,8 @@ static int read_dtype(struct spw_model_config *out, const struct spw_config_sour
 
 /* FP8 weights have one factor for each block, or one for each matrix. Reading multiplies the
  * weights by their factors. */
-static int read_quantization(struct spw_model_config *out, const struct spw_keys *top)
+static int read_quantization(struct spw_model_config *out, const struct spw_keys *top,
+                             const struct spw_family *family)
 {
     const json_t *object = NULL;
     const char *method = NULL;
@@ -276,6 +327,8 @@ static int read_quantization(struct spw_model_config *out, const struct spw_keys
     struct spw_keys keys = {
         .file = top->file, .prefix = "quantization_config.", .object = object, .err = top->err};
     SPW_TRY(spw_keys_string(&keys, "quant_method", &method));
+    if (method && !strcmp(method, "mxfp4") && family->experts.transposed)
+        return 0; /* the names of the tensors tell which ones */
     if (!method || strcmp(method, "fp8") != 0)
         return spw_keys_refuse(&keys, "quant_method",
                                "fp8, or no quantization_config: weights in float64, float32, "
@@ -300,11 +353,16 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->norm = family->norm;
     out->qk_norm = family->qk_norm;
+    if (family->qk_norm_key)
+        SPW_TRY(spw_keys_bool(keys, family->qk_norm_key, &out->qk_norm));
+    out->extra_logits = family->extra_logits;
+    out->n_more_layers = family->predicts_next ? MAX_LAYERS : 0;
     out->qk_norm_whole = family->qk_norm_whole;
     out->sandwich = family->sandwich;
     out->late_norms = family->late_norms;
     out->norm_plus_one = family->norm_plus_one && !source->gguf;
-    out->interleaved_qk = source->gguf && source->gguf->architecture->interleaved_qk;
+    out->interleaved_qk =
+        source->gguf ? source->gguf->architecture->interleaved_qk : family->paired_qk;
     SPW_TRY(read_biases(out, source));
     out->tied_embeddings = source->gguf ? !source->gguf->head : family->tied;
     SPW_TRY(spw_keys_bool(&source->top, "tie_word_embeddings", &out->tied_embeddings));
@@ -315,7 +373,7 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
         return spw_keys_refuse(keys, "use_bidirectional_attention",
                                "false: this is an embedding model, in which every token sees the "
                                "tokens after it too, so that it cannot generate text");
-    SPW_TRY(read_quantization(out, &source->top));
+    SPW_TRY(read_quantization(out, &source->top, family));
     SPW_TRY(read_activation(out, source));
     SPW_TRY(read_dtype(out, source));
     return read_scales(out, source);

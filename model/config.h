@@ -35,6 +35,10 @@ struct spw_experts_config {
     uint32_t intermediate;        /* of an expert */
     uint32_t shared_intermediate; /* of one more expert, which every row has; 0: there is none */
     bool shared_gate;             /* its output is multiplied by a sigmoid of the row */
+    bool biases;                  /* of the router, and of the products of experts */
+    bool choice_bias;             /* numbers that are added to scores, only for the choice */
+    bool transposed; /* a file's tensor for all experts has a column for each output; those of
+                        gate and up alternate. The same for the biases */
     struct spw_route route;
 };
 
@@ -70,9 +74,13 @@ struct spw_model_config {
     float attention_scale; /* scores = q.k * attention_scale */
     float attention_softcap; /* 0: none */
     float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */
+    bool extra_logits;       /* each head has one more logit, which has no value */
+    float residual_scale;    /* what both halves of a layer add is multiplied by it; 1: none */
+    float logit_divisor;     /* 1: none */
     float embedding_scale;   /* 1: none. Unrounded: round it to the compute dtype before use */
     enum spw_dtype dtype;    /* what the file says the weights are; AUTO when it says nothing */
     uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
+    uint32_t n_more_layers;  /* that files may have after the last one; they are not used */
     bool kinds_listed;       /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
     bool *rotates;     /* owned: [n_layers], whether q and k of the layer are rotated */

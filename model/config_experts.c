@@ -40,6 +40,26 @@ static int choose_layers(struct spw_model_config *out, const struct spw_keys *ke
     return 0;
 }
 
+/* Experts that every row has, side by side. */
+static int read_shared(struct spw_experts_config *e, const struct spw_keys *keys,
+                       const struct spw_expert_facts *facts)
+{
+    uint32_t n = 1;
+    if (!facts->shared_count_key)
+        return 0;
+    SPW_TRY(spw_keys_u32(keys, facts->shared_count_key, 0, 64, &n));
+    e->shared_intermediate = n * e->intermediate;
+    return 0;
+}
+
+/* Some models choose groups of experts first. */
+static int refuse_groups(const struct spw_keys *keys)
+{
+    uint32_t n = 1;
+    SPW_TRY(spw_keys_u32(keys, "n_group", 0, MOST_EXPERTS, &n));
+    return n > 1 ? spw_keys_refuse(keys, "n_group", "1: a choice among all experts") : 0;
+}
+
 uint32_t spw_expert_layers(const struct spw_model_config *config)
 {
     uint32_t n = 0;
@@ -64,13 +84,19 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     if (facts->shared_width_key)
         SPW_TRY(read_size(keys, facts->shared_width_key, 1, MOST_WIDTH, facts->shared_width,
                           &e->shared_intermediate));
+    SPW_TRY(read_shared(e, keys, facts));
+    SPW_TRY(refuse_groups(keys));
     e->shared_gate = facts->shared_gate;
+    e->biases = facts->biases;
+    e->choice_bias = facts->choice_bias;
+    e->transposed = facts->transposed;
     e->route = (struct spw_route){.score = facts->score,
-                                  .renormalizes = facts->renormalizes == SPW_FAMILY_ALWAYS};
-    if (facts->renormalizes == SPW_FAMILY_BY_KEY)
+                                  .renormalizes = facts->renormalizes == SPW_FAMILY_ALWAYS ||
+                                                  facts->renormalizes == SPW_FAMILY_UNLESS};
+    if (spw_family_asks(facts->renormalizes))
         SPW_TRY(spw_keys_bool(keys, "norm_topk_prob", &e->route.renormalizes));
     if (facts->scale_key)
         SPW_TRY(spw_keys_number(keys, facts->scale_key, -1e6, 1e6, &scale));
-    e->route.scale = (float)scale;
+    e->route.scale = (float)scale * out->residual_scale;
     return choose_layers(out, keys, facts);
 }

@@ -9,7 +9,8 @@
 enum spw_family_rule {
     SPW_FAMILY_NEVER,
     SPW_FAMILY_ALWAYS,
-    SPW_FAMILY_BY_KEY, /* attention_bias, mlp_bias or norm_topk_prob; false when absent */
+    SPW_FAMILY_BY_KEY, /* attention_bias, mlp_bias or norm_topk_prob; false when absent, */
+    SPW_FAMILY_UNLESS, /* or true when absent */
 };
 
 /* How the layer kinds are decided if layer_types does not list them. transformers reads a mistral
@@ -29,11 +30,12 @@ enum spw_window_rule {
 struct spw_expert_facts {
     const char *count_key;        /* NULL: the family has no experts */
     const char *width_key;        /* of an expert; NULL: as wide as a dense mlp */
-    const char *shared_width_key; /* NULL: no expert is shared */
+    const char *shared_width_key; /* NULL: no expert is shared, unless */
+    const char *shared_count_key; /* so many are, which are one of their widths together */
     const char *first_layer_key;  /* layers before this one are dense; NULL: none is */
     const char *scale_key;        /* a factor of all weights; NULL: 1 */
     uint32_t count, kept, width, shared_width, first_layer;
-    bool shared_gate; /* as in struct spw_experts_config */
+    bool shared_gate, biases, choice_bias, transposed; /* as in struct spw_experts_config */
     bool some_layers; /* decoder_sparse_step and mlp_only_layers apply */
     enum spw_route_score score;
     enum spw_family_rule renormalizes; /* by key: norm_topk_prob */
@@ -47,6 +49,13 @@ struct spw_family {
     const char *activation;
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
+    const char *qk_norm_key;                           /* switches qk_norm on; NULL: no key does */
+    bool paired_qk;     /* channels 2 i and 2 i + 1 of a head rotate together */
+    bool extra_logits;  /* as in struct spw_model_config */
+    bool cut_gate;      /* SPW_ACT_CUT_QUICK, whatever the activation key says */
+    bool predicts_next; /* layers after the last one predict further tokens: not read */
+    bool multiplied;    /* attention_multiplier, embedding_multiplier, residual_multiplier and
+                           logits_scaling apply; each is 1 when absent */
     bool skips_rope; /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
     bool scaled;     /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
                         final_logit_softcapping applies */
@@ -65,6 +74,12 @@ struct spw_family {
     struct spw_rope_facts rope;
     struct spw_expert_facts experts;
 };
+
+/* Whether a key decides. */
+static inline bool spw_family_asks(enum spw_family_rule rule)
+{
+    return rule == SPW_FAMILY_BY_KEY || rule == SPW_FAMILY_UNLESS;
+}
 
 /* By its model_type; NULL: there is none. */
 const struct spw_family *spw_family_find(const char *name);

@@ -14,6 +14,21 @@ static const struct spw_gguf_architecture architectures[] = {
      .interleaved_qk = true,
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "glm4",
+     .model_type = "glm4",
+     .interleaved_qk = true,
+     .joined = true,
+     .glm_norms = true},
+    {.name = "glm4moe",
+     .model_type = "glm4_moe",
+     .experts = true,
+     .scores = 2,
+     .renormalizes = SPW_FAMILY_UNLESS},
+    {.name = "gpt-oss", .model_type = "gpt_oss", .experts = true},
+    {.name = "granite", .model_type = "granite", .interleaved_qk = true},
+    {.name = "granitemoe", .model_type = "granitemoe", .interleaved_qk = true, .experts = true},
+    {.name = "olmo2", .model_type = "olmo2", .late_norms = true, .no_window = true},
+    {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
     {.name = "phi3", .model_type = "phi3", .joined = true},
     {.name = "qwen2", .model_type = "qwen2"},
     {.name = "qwen2moe",
@@ -25,6 +40,7 @@ static const struct spw_gguf_architecture architectures[] = {
      .model_type = "qwen3_moe",
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
     {.name = "gemma2", .model_type = "gemma2", .sandwich = true, .wide_scale_layers = 46},
     {.name = "gemma3", .model_type = "gemma3_text", .sandwich = true, .wide_scale_layers = 62},
 };
@@ -61,7 +77,7 @@ static const struct spw_key_name names[] = {
     {"sliding_window_pattern", "attention.sliding_window_pattern"},
     {"final_logit_softcapping", "final_logit_softcapping"},
     {"attn_logit_softcapping", "attn_logit_softcapping"},
-    {"logit_scale", "logit_scale"},
+    {"logits_scaling", "logit_scale"},
     {"residual_multiplier", "residual_scale"},
     {"embedding_multiplier", "embedding_scale"},
     {"attention_multiplier", "attention.scale"},
@@ -70,6 +86,13 @@ static const struct spw_key_name names[] = {
     {"num_experts_per_tok", "expert_used_count"},
     {"moe_intermediate_size", "expert_feed_forward_length"},
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+    {"n_routed_experts", "expert_count"},
+    {"n_shared_experts", "expert_shared_count"},
+    {"n_group", "expert_group_count"},
+    {"first_k_dense_replace", "leading_dense_block_count"},
+    {"routed_scaling_factor", "expert_weights_scale"},
+    {"norm_topk_prob", "expert_weights_norm"},
+    {"num_nextn_predict_layers", "nextn_predict_layers"},
     {"clip_qkv", "attention.clamp_kqv"},
     {"rope_theta", "rope.freq_base"},
     {"rotary_dim", "rope.dimension_count"},
@@ -90,9 +113,34 @@ static const struct {
     {"rope.scaling.attn_factor", 1},     {"rope.scaling.yarn_attn_factor", 1},
     {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_log_multiplier", 0},
     {"attention.temperature_scale", 0},  {"attention.causal", 1},
-    {"expert_weights_scale", 1},         {"expert_gating_func", 1}, /* 1: a softmax */
-    {"expert_group_count", 1},
 };
+
+/* Keys of experts: expert_weights_scale is the factor of a family that has one. */
+static int check_experts(const struct spw_keys *keys, const struct spw_config_gguf *facts)
+{
+    const struct spw_expert_facts *e = &spw_family_find(facts->architecture->model_type)->experts;
+    const uint32_t scores = facts->architecture->scores ? facts->architecture->scores : 1;
+    uint32_t found = scores;
+    double scale = 1;
+    char expected[64];
+    SPW_TRY(spw_keys_u32(keys, "expert_gating_func", 0, UINT32_MAX, &found));
+    snprintf(expected, sizeof expected, "nothing, or %u", scores);
+    if (found != scores)
+        return spw_keys_refuse(keys, "expert_gating_func", expected);
+    if (e->scale_key)
+        return 0;
+    SPW_TRY(spw_keys_number(keys, "expert_weights_scale", -1e6, 1e6, &scale));
+    return scale != 1 ? spw_keys_refuse(keys, "expert_weights_scale", "nothing, or 1") : 0;
+}
+
+/* Files of one architecture may be of two families, of which one has a window. */
+static int check_window(const struct spw_keys *keys, const struct spw_gguf_architecture *a)
+{
+    const char *key = "attention.sliding_window";
+    return a->no_window && json_number_value(json_object_get(keys->object, key)) > 0
+               ? spw_keys_refuse(keys, key, "nothing: such models are read from folders only")
+               : 0;
+}
 
 static int check_neutral(const struct spw_keys *keys)
 {
@@ -180,7 +228,7 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
     if (out->window && !facts->architecture->joined && pattern != 2 &&
         !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
-    if (out->experts.n)
+    if (out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX)
         spw_config_rule(out, out->experts.route.renormalizes
                                  ? "weights of experts: their sum is 1, as in all models of this "
                                    "architecture"
@@ -222,6 +270,8 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     if (json_is_string(scaling) && !strcmp(json_string_value(scaling), "none"))
         json_object_del(facts->keys, "rope.scaling.type");
     SPW_TRY(check_neutral(&own));
+    SPW_TRY(check_experts(&own, facts));
+    SPW_TRY(check_window(&own, facts->architecture));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
     SPW_TRY(check_heads(out, &own));
     note_rules(out, facts, family.window_pattern);

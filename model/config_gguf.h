@@ -15,6 +15,10 @@ struct spw_gguf_architecture {
     bool sandwich;          /* four norms a layer */
     bool joined;  /* one tensor for q, k and v, and one for gate and up; a window for all layers */
     bool experts; /* its layers have experts */
+    bool glm_norms;  /* four norms a layer, with the names that GLM-4 gives them */
+    bool late_norms; /* two norms a layer, after its halves */
+    bool no_window;  /* a window is that of another family, which is not read */
+    uint32_t scores; /* expert_gating_func; 0: 1, a softmax */
     enum spw_family_rule renormalizes; /* weights of experts: no key says it */
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
@@ -26,7 +30,9 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 /* The architecture that a folder's model_type has in GGUF; NULL: none. */
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
-#define SPW_GGUF_ARCHITECTURES "llama, phi3, qwen2, qwen2moe, qwen3, qwen3moe, gemma2 or gemma3"
+#define SPW_GGUF_ARCHITECTURES                                                                     \
+    "llama, glm4, glm4moe, gpt-oss, granite, granitemoe, olmo2, olmoe, phi3, qwen2, qwen2moe, "    \
+    "qwen3, qwen3moe, smollm3, gemma2 or gemma3"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

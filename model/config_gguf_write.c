@@ -71,7 +71,7 @@ static int check_rope(const struct writer *w)
                       "yarn without these keys");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
-    if (r->rotary_dim != w->c->head_dim && !spw_family_find(w->c->model_type)->rope.partial)
+    if (r->rotary_dim != w->c->head_dim && spw_family_find(w->c->model_type)->rope.partial <= 0)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
     return 0;
 }
@@ -83,8 +83,12 @@ static int check(const struct writer *w)
         return refuse(w, "layers with experts", "a model without experts");
     if (c->act != (w->a->sandwich ? SPW_ACT_GELU_TANH : SPW_ACT_SILU))
         return refuse(w, "another activation", w->a->sandwich ? "gelu_pytorch_tanh" : "silu");
-    if (differs((double)c->attention_scale, query_scale(w)))
+    const bool multiplied = spw_family_find(c->model_type)->multiplied;
+    if (!multiplied && differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (spw_family_find(c->model_type)->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
+            return refuse(w, "no_rope_layers", "that every 4th layer does not rotate");
     return check_rope(w);
 }
 
@@ -160,6 +164,12 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "attention.value_length", c->head_dim);
     add_f32(w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
     add_u32(w, "vocab_size", c->vocab);
+    if (spw_family_find(c->model_type)->multiplied) {
+        add_f32(w, "attention.scale", (double)c->attention_scale);
+        add_f32(w, "embedding_scale", (double)c->embedding_scale);
+        add_f32(w, "residual_scale", (double)c->residual_scale);
+        add_f32(w, "logit_scale", (double)c->logit_divisor);
+    }
     if (c->logit_softcap > 0)
         add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);
     if (a->joined && c->window)

@@ -53,11 +53,11 @@ static double yarn_magnitude(double factor, double scale)
 }
 
 static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
-                     const struct spw_keys *top, double max_positions)
+                     const struct spw_keys *top, bool truncate, double max_positions)
 {
     rope->beta_fast = 32;
     rope->beta_slow = 1;
-    rope->truncate = true;
+    rope->truncate = truncate;
     if (!spw_keys_has(dict, "factor"))
         rope->factor = fmax(max_positions / (double)rope->original_max_positions, 1);
     SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
@@ -112,15 +112,15 @@ static int read_table(struct spw_rope_config *rope, const struct spw_model_confi
     SPW_TRY(read_kind(dict, &rope->kind));
     SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
     SPW_TRY(read_original_length(rope, dict, top, nested, config->max_positions));
-    double partial = 1;
+    double partial = facts->partial > 0 ? facts->partial : 1;
     SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;
-    if (partial != 1 && !facts->partial)
+    if (partial != 1 && facts->partial <= 0)
         return spw_keys_refuse(place, "partial_rotary_factor",
                                "1: this family rotates whole heads");
     rope->rotary_dim = (uint32_t)(partial * config->head_dim); /* cut, as in transformers */
-    if (facts->partial && top->names)
+    if (facts->partial > 0 && top->names)
         SPW_TRY(spw_keys_u32(top, "rotary_dim", 2, config->head_dim, &rope->rotary_dim));
     if (!rope->rotary_dim || rope->rotary_dim > config->head_dim || rope->rotary_dim % 2)
         return spw_keys_refuse(place, "partial_rotary_factor",
@@ -135,7 +135,8 @@ static int read_table(struct spw_rope_config *rope, const struct spw_model_confi
     if (rope->kind == SPW_ROPE_LLAMA3)
         return read_llama3(rope, dict);
     if (rope->kind == SPW_ROPE_YARN)
-        return read_yarn(rope, dict, top, (double)config->max_positions);
+        return read_yarn(rope, dict, top, !(top->names && facts->whole_ramp),
+                         (double)config->max_positions);
     return 0;
 }
 
@@ -231,16 +232,16 @@ int spw_config_add_rope_factors(struct spw_model_config *config, const struct sp
     return 0;
 }
 
-int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
-                         const struct spw_rope_facts *facts)
+static int read_rope(struct spw_model_config *config, const struct spw_keys *keys,
+                     const struct spw_rope_facts *facts, const json_t *otherwise)
 {
     const json_t *scaling = NULL, *parameters = NULL;
-    if (keys->names)
-        return read_flat(config, keys, facts);
     SPW_TRY(spw_keys_object(keys, "rope_scaling", &scaling));
     SPW_TRY(spw_keys_object(keys, "rope_parameters", &parameters));
     if (scaling && !json_object_size(scaling))
         scaling = NULL;
+    if (!scaling && !parameters)
+        scaling = otherwise;
     if (parameters && (!scaling || facts->by_layer_kind))
         SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind, scaling));
     config->reach = config->max_positions; /* in such families max_positions includes the scaling */
@@ -255,4 +256,17 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
     config->rope[1] = config->rope[0];
     config->reach = reach(&config->rope[0], config->max_positions);
     return 0;
+}
+
+int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
+                         const struct spw_rope_facts *facts)
+{
+    if (keys->names)
+        return read_flat(config, keys, facts);
+    json_t *otherwise = facts->scaling ? json_loads(facts->scaling, 0, NULL) : NULL;
+    if (facts->scaling && !otherwise)
+        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
+    int rc = read_rope(config, keys, facts, otherwise);
+    json_decref(otherwise);
+    return rc;
 }

@@ -7,10 +7,12 @@
 
 /* The defaults of a family. */
 struct spw_rope_facts {
-    bool by_layer_kind; /* one table per layer kind (Gemma-3) */
-    double theta;       /* full layers, or all of them */
-    bool partial;       /* partial_rotary_factor applies */
-    double local_theta; /* sliding layers, where they have their own table */
+    bool by_layer_kind;  /* one table per layer kind (Gemma-3) */
+    double theta;        /* full layers, or all of them */
+    double partial;      /* the default of partial_rotary_factor; 0: the key does not apply */
+    bool whole_ramp;     /* YaRN's truncate is false, which GGUF files do not store */
+    double local_theta;  /* sliding layers, where they have their own table */
+    const char *scaling; /* rope_scaling if the file has no rope keys; NULL: none */
 };
 
 /* Fills config->rope. head_dim and max_positions must be set. */

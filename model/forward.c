@@ -2,8 +2,8 @@
 #include "model/forward.h"
 
 /* y = norm(x), row by row, plus the residual if there is one. */
-static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
-                void *y, size_t rows)
+static int norm_of(const struct spw_forward *f, enum spw_norm_kind kind, uint64_t weight,
+                   const void *x, const void *residual, void *y, size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
     return f->ops->norm(&(struct spw_norm_args){.x = x,
@@ -15,9 +15,15 @@ static int norm(const struct spw_forward *f, uint64_t weight, const void *x, con
                                                 .x_stride = c->hidden,
                                                 .y_stride = c->hidden,
                                                 .eps = c->rms_eps,
-                                                .kind = c->norm,
+                                                .kind = kind,
                                                 .dtype = f->dtype},
                         f->stream);
+}
+
+static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
+                void *y, size_t rows)
+{
+    return norm_of(f, f->weights->config->norm, weight, x, residual, y, rows);
 }
 
 /* y = x W^T, plus the residual if there is one, for several matrices whose outputs are side by side
@@ -64,14 +70,17 @@ static int linear(const struct spw_forward *f, const struct spw_operand *m, int 
     return 0;
 }
 
-/* h += x W^T; in a family with a norm after the product, h += norm(x W^T). b.x is free at this
- * point. */
+/* h += x W^T; in a family with a norm after the product, h += norm(x W^T); in one that scales what
+ * is added, h += scale x W^T. b.x is free at this point. */
 static int linear_added(const struct spw_forward *f, const struct spw_operand *m, uint64_t bias,
                         uint64_t after_norm, const void *x, void *h, size_t rows)
 {
-    if (after_norm == SPW_SMALL_NONE)
+    const uint64_t scale = f->weights->residual_scale;
+    if (after_norm == SPW_SMALL_NONE && scale == SPW_SMALL_NONE)
         return linear(f, m, 1, bias, x, h, h, rows);
     SPW_TRY(linear(f, m, 1, bias, x, NULL, f->b.x, rows));
+    if (after_norm == SPW_SMALL_NONE)
+        return norm_of(f, SPW_NORM_NONE, scale, f->b.x, h, h, rows);
     return norm(f, after_norm, f->b.x, h, h, rows);
 }
 
@@ -177,11 +186,20 @@ static int combine(const struct spw_forward *f, void *h, const void *y,
                            f->stream);
 }
 
-static int route(const struct spw_forward *f, uint64_t weight, const void *x, uint32_t n_experts,
-                 uint32_t n_kept, struct spw_route how, struct spw_choice *choices, size_t rows)
+/* A vector of `small`, or NULL. */
+static const float *vector(const struct spw_forward *f, uint64_t at)
+{
+    return at == SPW_SMALL_NONE ? NULL : f->small + at;
+}
+
+static int route(const struct spw_forward *f, uint64_t weight, uint64_t bias, uint64_t choice_bias,
+                 const void *x, uint32_t n_experts, uint32_t n_kept, struct spw_route how,
+                 struct spw_choice *choices, size_t rows)
 {
     return f->ops->route(&(struct spw_route_args){.x = x,
                                                   .w = f->small + weight,
+                                                  .bias = vector(f, bias),
+                                                  .choice_bias = vector(f, choice_bias),
                                                   .scores = f->b.scores,
                                                   .choices = choices,
                                                   .rows = rows,
@@ -204,7 +222,8 @@ static int shared_expert(const struct spw_forward *f, const struct spw_layer_sma
         return linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, h, h, rows);
     const struct spw_route sigmoid = {.score = SPW_ROUTE_SIGMOID, .scale = 1};
     SPW_TRY(linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
-    SPW_TRY(route(f, v->shared_gate, x, 1, 1, sigmoid, f->b.gates, rows));
+    SPW_TRY(route(f, v->shared_gate, SPW_SMALL_NONE, SPW_SMALL_NONE, x, 1, 1, sigmoid, f->b.gates,
+                  rows));
     return combine(f, h, f->b.x, f->b.gates, NULL, 1, rows);
 }
 
@@ -215,13 +234,25 @@ int spw_forward_route(const struct spw_forward *f, uint32_t layer,
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
     const struct spw_experts_config *e = &f->weights->config->experts;
     SPW_TRY(norm(f, v->mlp_norm, h, NULL, x, rows));
-    SPW_TRY(route(f, v->router, x, e->n, e->n_kept, e->route, choices, rows));
+    SPW_TRY(route(f, v->router, v->router_bias, v->choice_bias, x, e->n, e->n_kept, e->route,
+                  choices, rows));
     return m->of[SPW_MATRIX_DOWN].n ? shared_expert(f, v, m, x, h, rows) : 0;
 }
 
-int spw_forward_expert(const struct spw_forward *f, const struct spw_layer_weights *m,
-                       const void *x, const uint32_t *index, void *y, size_t rows)
+/* The bias of an expert, of those of all; each has n numbers. */
+static uint64_t bias_of(uint64_t all, uint32_t expert, uint64_t n)
 {
+    return all == SPW_SMALL_NONE ? SPW_SMALL_NONE : all + expert * n;
+}
+
+int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t expert,
+                       const struct spw_layer_weights *m, const void *x, const uint32_t *index,
+                       void *y, size_t rows)
+{
+    const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const struct spw_operand *down = &m->of[SPW_MATRIX_DOWN];
+    const uint64_t gate_up_bias = bias_of(v->expert_gate_up_bias, expert, 2 * down->k);
+    const uint64_t down_bias = bias_of(v->expert_down_bias, expert, down->n);
     if (index) {
         SPW_TRY(f->ops->gather(&(struct spw_gather_args){.x = x,
                                                          .index = index,
@@ -232,8 +263,8 @@ int spw_forward_expert(const struct spw_forward *f, const struct spw_layer_weigh
                                f->stream));
         x = f->b.x;
     }
-    SPW_TRY(gated_linear(f, m, SPW_SMALL_NONE, x, rows));
-    return linear(f, &m->of[SPW_MATRIX_DOWN], 1, SPW_SMALL_NONE, f->b.gated, NULL, y, rows);
+    SPW_TRY(gated_linear(f, m, gate_up_bias, x, rows));
+    return linear(f, down, 1, down_bias, f->b.gated, NULL, y, rows);
 }
 
 int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,

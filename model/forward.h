@@ -55,8 +55,9 @@ int spw_forward_route(const struct spw_forward *f, uint32_t layer,
                       const struct spw_layer_weights *matrices, void *h, void *x,
                       struct spw_choice *choices, size_t rows);
 /* y[i] = the output of an expert for row index[i] of x; index NULL: for row i. */
-int spw_forward_expert(const struct spw_forward *f, const struct spw_layer_weights *expert,
-                       const void *x, const uint32_t *index, void *y, size_t rows);
+int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t expert,
+                       const struct spw_layer_weights *matrices, const void *x,
+                       const uint32_t *index, void *y, size_t rows);
 /* h += the weighted outputs of the experts of its rows. places: as in struct spw_combine_args. */
 int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
                         const struct spw_choice *choices, const uint32_t *places, size_t rows);

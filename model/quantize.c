@@ -106,9 +106,10 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     spw_gguf_name(j->architecture, name, e->name);
     if (!strncmp(e->name, "blk.", 4))
         e->layer = strtol(e->name + 4, NULL, 10);
-    if (j->architecture->interleaved_qk && strstr(name, ".q_proj."))
+    const bool interleave = j->architecture->interleaved_qk && !c->interleaved_qk;
+    if (interleave && strstr(name, ".q_proj."))
         e->n_heads = c->n_heads;
-    if (j->architecture->interleaved_qk && strstr(name, ".k_proj."))
+    if (interleave && strstr(name, ".k_proj."))
         e->n_heads = c->n_kv_heads;
     e->plus_one = c->norm_plus_one && strstr(name, "norm.");
     choose_type(j, e);

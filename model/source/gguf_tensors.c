@@ -24,8 +24,10 @@ static const struct {
     {"attn_q_norm", "self_attn.q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm", "self_attn.k_norm"},
     {"ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm"},
-    {"post_attention_norm", NULL, "post_attention_layernorm"},
-    {"post_ffw_norm", NULL, "post_feedforward_layernorm"},
+    {"post_attention_norm", "post_attention_layernorm", "post_attention_layernorm"}, /* gpt-oss */
+    {"exp_probs_b", "mlp.gate.e_score_correction", NULL},
+    {"attn_sinks", "self_attn.sinks", NULL},
+    {"post_ffw_norm", "post_feedforward_layernorm", "post_feedforward_layernorm"},
     {"ffn_gate", "mlp.gate_proj", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj", "mlp.down_proj"},
@@ -51,6 +53,12 @@ static const struct {
 /* The name of row i in a folder of this architecture; NULL: there is no such tensor. */
 static const char *folder_name(const struct spw_gguf_architecture *a, size_t i)
 {
+    if (a->late_norms && !strcmp(layer_names[i].gguf, "ffn_norm"))
+        return NULL;
+    if (a->glm_norms && !strcmp(layer_names[i].gguf, "post_attention_norm"))
+        return "post_self_attn_layernorm";
+    if (a->glm_norms && !strcmp(layer_names[i].gguf, "post_ffw_norm"))
+        return "post_mlp_layernorm";
     if (a->joined && !strcmp(layer_names[i].gguf, "ffn_up"))
         return "mlp.gate_up_proj";
     return a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
@@ -71,6 +79,10 @@ static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
         (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
         return false;
     size_t n = (size_t)(end - name) - (size_t)at;
+    if (!strncmp(name + at, "nextn.", 6)) { /* of layers that are not used */
+        snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s", layer, name + at);
+        return true;
+    }
     for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
         const char *hf = folder_name(a, i);
         if (!hf || strlen(layer_names[i].gguf) != n || memcmp(name + at, layer_names[i].gguf, n))

@@ -167,7 +167,7 @@ static void note_storage(struct spw_weights *w, uint32_t b)
     block->as_stored = block->mappable = true;
     for (uint32_t i = block->first; i < block->first + block->n; i++) {
         const struct spw_matrix *m = &w->matrices[i];
-        block->as_stored &= m->tensor->dtype == m->type;
+        block->as_stored &= m->tensor->dtype == m->type && m->form == SPW_FORM_ROWS;
         block->mappable &= (uintptr_t)spw_matrix_data(m) % spw_type_of(m->type).align == 0;
     }
     block->mappable &= block->as_stored;
@@ -181,7 +181,8 @@ static int add_expert(struct spw_weights *w, const struct spw_finder *f, uint32_
     struct spw_matrix *m = &w->matrices[w->n_matrices];
     SPW_TRY(spw_find_expert(m, f, w->config, layer, expert));
     for (int i = 0; i < SPW_EXPERT_MATRICES; i++)
-        m[i].type = product_type(m[i].tensor, compute);
+        m[i].type =
+            m[i].form == SPW_FORM_PARTS ? SPW_DTYPE_MXFP4 : product_type(m[i].tensor, compute);
     lay_out_block(w, &w->blocks[w->n_blocks + w->n_expert_blocks++], layer, w->n_matrices,
                   SPW_EXPERT_MATRICES);
     w->n_matrices += SPW_EXPERT_MATRICES;
@@ -350,7 +351,7 @@ uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b,
                   "each matrix of a layer is a part");
     for (uint32_t i = 0; i < w->blocks[b].n; i++) {
         const struct spw_tensor *t = m[i].tensor;
-        uint64_t at = m[i].first_row * spw_row_bytes(t->dtype, m[i].k);
+        const uint64_t at = (uint64_t)(spw_matrix_data(&m[i]) - (const uint8_t *)t->data);
         parts[i] =
             (struct spw_file_part){t->file_index, t->file_offset + at, spw_matrix_bytes(&m[i])};
     }

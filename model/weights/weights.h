@@ -38,6 +38,14 @@ enum spw_matrix_role {
 #define SPW_NO_LAYER UINT32_MAX
 #define SPW_NO_BLOCK UINT32_MAX
 
+/* How a tensor holds a matrix. Products take rows, so matrices of the other forms are always packed
+ * copies in host memory. */
+enum spw_matrix_form {
+    SPW_FORM_ROWS,
+    SPW_FORM_COLUMNS, /* [k][columns], the rows are columns */
+    SPW_FORM_PARTS, /* MXFP4: [rows][k / 32][16] bytes, and their scales in a tensor of their own */
+};
+
 /* A matrix, or some rows of one: [n][k]. */
 struct spw_matrix {
     enum spw_matrix_role role;
@@ -46,9 +54,12 @@ struct spw_matrix {
     uint64_t n, k;
     const struct spw_tensor
         *tensor;                    /* contains the matrix as its rows [first_row, first_row + n) */
-    const struct spw_tensor *scale; /* factors of an FP8 matrix; NULL: none */
+    const struct spw_tensor *scale; /* factors of an FP8 matrix, or of PARTS; NULL: none */
     uint64_t first_row;
     uint64_t offset; /* in a packed copy of its block */
+    enum spw_matrix_form form;
+    uint32_t first_column,
+        step; /* COLUMNS: the column of row 0. Not ROWS: from a row to the next */
 };
 
 /* The packed form of a block, in host memory, in a slot or at its resident place: the matrices
@@ -82,8 +93,12 @@ struct spw_layer_small {
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
     uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
-    uint64_t router;      /* [experts][hidden] */
-    uint64_t shared_gate; /* [hidden] */
+    uint64_t extra_logits;             /* [heads] */
+    uint64_t router;                   /* [experts][hidden] */
+    uint64_t router_bias, choice_bias; /* [experts] */
+    uint64_t expert_gate_up_bias;      /* [experts][2 intermediate]: gate's, then up's */
+    uint64_t expert_down_bias;         /* [experts][hidden] */
+    uint64_t shared_gate;              /* [hidden] */
 };
 
 struct spw_weights {
@@ -107,9 +122,11 @@ struct spw_weights {
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
-    uint64_t rope_factors;                /* float offset, [rotary_dim / 2], or SPW_SMALL_NONE */
-    uint64_t inv_freq[SPW_LAYER_KINDS];   /* float offsets, [rotary_dim / 2] */
-    uint64_t no_freq;                     /* float offset, zeros: of layers that do not rotate */
+    uint64_t
+        residual_scale;    /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */
+    uint64_t rope_factors; /* float offset, [rotary_dim / 2], or SPW_SMALL_NONE */
+    uint64_t inv_freq[SPW_LAYER_KINDS]; /* float offsets, [rotary_dim / 2] */
+    uint64_t no_freq;                   /* float offset, zeros: of layers that do not rotate */
     float rope_scaling[SPW_LAYER_KINDS];
     float *small; /* owned, [n_small] */
     uint64_t n_small;

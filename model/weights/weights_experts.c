@@ -5,21 +5,26 @@
 
 /* How files store experts. EACH: a tensor for each matrix, "PREFIX3.NAME" for expert 3. STACKED: a
  * tensor [experts][rows][columns] for each role, "PREFIXNAME". JOINED: as stacked, and the rows of
- * up follow those of gate. */
+ * up follow those of gate. ALTERNATE: as joined, but the rows of gate and up alternate; rows are
+ * columns (SPW_FORM_COLUMNS). PARTS: the same with rows in parts (SPW_FORM_PARTS). */
 static const struct form {
-    enum { EACH, STACKED, JOINED } how;
+    enum { EACH, STACKED, JOINED, ALTERNATE, PARTS } how;
     const char *prefix, *gate, *up, *down;
 } forms[] = {
     {EACH, "mlp.experts.", "gate_proj.weight", "up_proj.weight", "down_proj.weight"},
     {EACH, "block_sparse_moe.experts.", "w1.weight", "w3.weight", "w2.weight"},
     {STACKED, "mlp.experts.", "gate_proj.weight", "up_proj.weight", "down_proj.weight"},
+    {PARTS, "mlp.experts.", "gate_up_proj_blocks", "gate_up_proj_blocks", "down_proj_blocks"},
+    {ALTERNATE, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
+    {JOINED, "block_sparse_moe.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "block_sparse_moe.", "input_linear.weight", "input_linear.weight",
      "output_linear.weight"},
 };
 
-static const char *const routers[] = {"mlp.gate.weight", "block_sparse_moe.gate.weight",
-                                      "block_sparse_moe.router.layer.weight"};
+static const char *const routers[] = {
+    "mlp.gate.weight", "mlp.router.weight", "block_sparse_moe.gate.weight",
+    "block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight"};
 /* With the dot, to which the name of a matrix is added. */
 static const char *const shared[] = {"mlp.shared_expert.", "mlp.shared_experts."};
 
@@ -38,15 +43,47 @@ static void name_of(const struct form *form, const char *name, uint32_t expert,
 
 /* The form of a layer: its first expert tells. If there is none, the error names what the first
  * form would have. */
-static const struct form *form_of(const struct spw_finder *f, uint32_t layer)
+static const struct form *form_of(const struct spw_finder *f, const struct spw_model_config *c,
+                                  uint32_t layer)
 {
     char name[NAME_BYTES];
     for (size_t i = 0; i < N_FORMS; i++) {
+        if ((forms[i].how == ALTERNATE && !c->experts.transposed) ||
+            (forms[i].how == JOINED && c->experts.transposed))
+            continue;
         name_of(&forms[i], forms[i].gate, 0, name);
         if (spw_find_by_layer(f, layer, name))
             return &forms[i];
     }
     return &forms[0];
+}
+
+/* A tensor [experts][rows or columns] of all experts. Rows of gate and up alternate. */
+static int find_alternate(struct spw_matrix *m, const struct spw_finder *f,
+                          const struct spw_model_config *c, const struct form *form,
+                          uint32_t expert, const char *name)
+{
+    const bool down = m->role == SPW_MATRIX_DOWN;
+    const uint64_t rows = down ? m->n : 2 * m->n;
+    const uint32_t first = m->role == SPW_MATRIX_UP;
+    m->step = down ? 1 : 2;
+    if (form->how == ALTERNATE) {
+        m->form = SPW_FORM_COLUMNS;
+        m->first_row = expert * m->k;
+        m->first_column = first;
+        return spw_find_stacked(f, m->layer, name, c->experts.n, m->k, rows, &m->tensor);
+    }
+    const uint64_t blocks[] = {c->experts.n, rows, m->k / SPW_MXFP4_GROUP, SPW_MXFP4_GROUP / 2};
+    if (m->k % SPW_MXFP4_GROUP)
+        return spw_fail(f->err, -EINVAL,
+                        "model weights: tensor %s: rows of %llu, expected whole "
+                        "groups of 32",
+                        name, (unsigned long long)m->k);
+    m->form = SPW_FORM_PARTS;
+    m->first_row = expert * rows + first;
+    SPW_TRY(spw_find_bytes(f, m->layer, name, blocks, 4, &m->tensor));
+    name = down ? "mlp.experts.down_proj_scales" : "mlp.experts.gate_up_proj_scales";
+    return spw_find_bytes(f, m->layer, name, blocks, 3, &m->scale);
 }
 
 static int find_matrix(struct spw_matrix *m, const struct spw_finder *f,
@@ -60,6 +97,8 @@ static int find_matrix(struct spw_matrix *m, const struct spw_finder *f,
         SPW_TRY(spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor));
         return spw_find_scale(f, c, m->tensor, &m->scale);
     }
+    if (form->how == ALTERNATE || form->how == PARTS)
+        return find_alternate(m, f, c, form, expert, name);
     m->first_row = expert * rows + (form->how == JOINED && up ? m->n : 0);
     return spw_find_stacked(f, m->layer, name, c->experts.n, rows, m->k, &m->tensor);
 }
@@ -69,7 +108,7 @@ int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw
 {
     static const enum spw_matrix_role roles[SPW_EXPERT_MATRICES] = {SPW_MATRIX_GATE, SPW_MATRIX_UP,
                                                                     SPW_MATRIX_DOWN};
-    const struct form *form = form_of(f, layer);
+    const struct form *form = form_of(f, c, layer);
     for (int i = 0; i < SPW_EXPERT_MATRICES; i++) {
         const bool down = roles[i] == SPW_MATRIX_DOWN;
         out[i] = (struct spw_matrix){.role = roles[i],
@@ -79,6 +118,21 @@ int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw
         SPW_TRY(find_matrix(&out[i], f, c, form, expert));
     }
     return 0;
+}
+
+int spw_find_expert_biases(struct spw_expert_biases *out, const struct spw_finder *f,
+                           const struct spw_model_config *c, uint32_t layer)
+{
+    const uint64_t n = c->experts.n, width = c->experts.intermediate;
+    const char *joined = "mlp.experts.gate_up_proj_bias";
+    *out = (struct spw_expert_biases){0};
+    if (spw_find_by_layer(f, layer, joined)) {
+        SPW_TRY(spw_find_in_layer(f, layer, joined, n, 2 * width, &out->gate));
+        return spw_find_in_layer(f, layer, "mlp.experts.down_proj_bias", n, c->hidden, &out->down);
+    }
+    SPW_TRY(spw_find_in_layer(f, layer, "mlp.experts.gate_proj.bias", n, width, &out->gate));
+    SPW_TRY(spw_find_in_layer(f, layer, "mlp.experts.up_proj.bias", n, width, &out->up));
+    return spw_find_in_layer(f, layer, "mlp.experts.down_proj.bias", n, c->hidden, &out->down);
 }
 
 const char *spw_find_router_name(const struct spw_finder *f, uint32_t layer)

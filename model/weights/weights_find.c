@@ -40,13 +40,18 @@ static void describe_shape(char out[160], const uint64_t *shape, uint32_t n)
                  (unsigned long long)shape[i]);
 }
 
+static int check_type(const struct spw_finder *f, const struct spw_tensor *t)
+{
+    if (t->dtype != SPW_DTYPE_AUTO)
+        return 0;
+    return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected one of%s", t->file, t->name,
+                    t->dtype_name, auto_and_types + strlen(" AUTO"));
+}
+
 static int check_shape(const struct spw_finder *f, const struct spw_tensor *t,
                        const uint64_t *shape, uint32_t n_dims)
 {
     char found[160], expected[160];
-    if (t->dtype == SPW_DTYPE_AUTO)
-        return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected one of%s", t->file,
-                        t->name, t->dtype_name, auto_and_types + strlen(" AUTO"));
     if (t->n_dims == n_dims && !memcmp(t->shape, shape, n_dims * sizeof *shape))
         return 0;
     describe_shape(found, t->shape, t->n_dims);
@@ -55,8 +60,7 @@ static int check_shape(const struct spw_finder *f, const struct spw_tensor *t,
                     t->name, found, expected);
 }
 
-static int find_shape(const struct spw_finder *f, const char *name, const uint64_t *shape,
-                      uint32_t n_dims, const struct spw_tensor **out)
+static int find_any(const struct spw_finder *f, const char *name, const struct spw_tensor **out)
 {
     *out = spw_tensors_find(f->tensors, name);
     if (!*out)
@@ -64,6 +68,14 @@ static int find_shape(const struct spw_finder *f, const char *name, const uint64
                         name);
     if (f->found)
         f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
+    return 0;
+}
+
+static int find_shape(const struct spw_finder *f, const char *name, const uint64_t *shape,
+                      uint32_t n_dims, const struct spw_tensor **out)
+{
+    SPW_TRY(find_any(f, name, out));
+    SPW_TRY(check_type(f, *out));
     return check_shape(f, *out, shape, n_dims);
 }
 
@@ -94,6 +106,18 @@ int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *nam
     char full[160];
     name_in_layer(f, layer, name, full);
     return find_shape(f, full, (const uint64_t[]){n, rows, cols}, 3, out);
+}
+
+int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
+                   const uint64_t *shape, uint32_t n_dims, const struct spw_tensor **out)
+{
+    char full[160];
+    name_in_layer(f, layer, name, full);
+    SPW_TRY(find_any(f, full, out));
+    if (strcmp((*out)->dtype_name, "U8") != 0)
+        return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected U8", (*out)->file,
+                        (*out)->name, (*out)->dtype_name);
+    return check_shape(f, *out, shape, n_dims);
 }
 
 const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
@@ -167,7 +191,11 @@ static bool must_be_read(const struct spw_finder *f, const struct spw_model_conf
         return true;
     if (c->fp8_scaled && strstr(name, ".activation_scale"))
         return false;
-    return strncmp(name, f->prefix, strlen(f->prefix)) == 0 && !strstr(name, "rotary_emb.");
+    if (strncmp(name, f->prefix, strlen(f->prefix)) != 0 || strstr(name, "rotary_emb."))
+        return false;
+    unsigned layer;
+    bool more = c->n_more_layers && sscanf(name + strlen(f->prefix), "layers.%5u.", &layer) == 1;
+    return !more || layer < c->n_layers;
 }
 
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c)

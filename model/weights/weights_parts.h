@@ -24,6 +24,9 @@ int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *na
 /* A tensor of a layer that holds n matrices of this shape. */
 int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t n,
                      uint64_t rows, uint64_t cols, const struct spw_tensor **out);
+/* A tensor of bytes, dtype U8. */
+int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
+                   const uint64_t *shape, uint32_t n_dims, const struct spw_tensor **out);
 /* The tensor of this name, of any shape; NULL: the layer has none. */
 const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
                                            const char *name);
@@ -37,13 +40,20 @@ int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config
 
 /* ---- weights_experts.c ---- */
 
-enum { SPW_EXPERT_MATRICES = 3 };
+enum { SPW_EXPERT_MATRICES = 3, SPW_MXFP4_GROUP = 32 };
 
 /* The matrices of an expert, without their types. */
 int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw_finder *f,
                     const struct spw_model_config *c, uint32_t layer, uint32_t expert);
 /* The name of the router of a layer, and what the names of its shared expert begin with. */
 const char *spw_find_router_name(const struct spw_finder *f, uint32_t layer);
+/* The biases of a layer's experts, [experts][rows of the product]. up NULL: gate has the numbers of
+ * both, which alternate. */
+struct spw_expert_biases {
+    const struct spw_tensor *gate, *up, *down;
+};
+int spw_find_expert_biases(struct spw_expert_biases *out, const struct spw_finder *f,
+                           const struct spw_model_config *c, uint32_t layer);
 const char *spw_find_shared_prefix(const struct spw_finder *f, uint32_t layer);
 
 /* ---- weights_read.c ---- */

@@ -6,14 +6,24 @@
 
 #include <string.h>
 
+/* The bytes of one expert in a tensor of all. */
+static uint64_t expert_bytes(const struct spw_tensor *t)
+{
+    return t->bytes / t->shape[0];
+}
+
 const uint8_t *spw_matrix_data(const struct spw_matrix *m)
 {
-    return (const uint8_t *)m->tensor->data + m->first_row * spw_row_bytes(m->tensor->dtype, m->k);
+    const struct spw_tensor *t = m->tensor;
+    const uint8_t *data = t->data;
+    return m->form == SPW_FORM_ROWS ? data + m->first_row * spw_row_bytes(t->dtype, m->k)
+                                    : data + m->first_row / t->shape[1] * expert_bytes(t);
 }
 
 uint64_t spw_matrix_bytes(const struct spw_matrix *m)
 {
-    return m->n * spw_row_bytes(m->tensor->dtype, m->k);
+    return m->form == SPW_FORM_ROWS ? m->n * spw_row_bytes(m->tensor->dtype, m->k)
+                                    : expert_bytes(m->tensor);
 }
 
 /* The number of values that are read and converted at a time: whole blocks of any type. */
@@ -54,17 +64,62 @@ static void convert_row(const struct spw_matrix *m, const uint32_t block[2], uin
     }
 }
 
+/* A row that lies in a column of the tensor. */
+static void gather_row(const struct spw_matrix *m, uint64_t row, uint8_t *to)
+{
+    const struct spw_tensor *t = m->tensor;
+    const uint64_t columns = t->shape[t->n_dims - 1];
+    for (uint64_t i = 0; i < m->k; i++) {
+        const uint64_t at = (m->first_row + i) * columns + m->first_column + row * m->step;
+        float value;
+        spw_type_read(t->dtype, t->data, at, 1, &value);
+        if (m->type == SPW_DTYPE_F32)
+            memcpy(to + i * sizeof value, &value, sizeof value);
+        else if (m->type == SPW_DTYPE_BF16)
+            ((uint16_t *)to)[i] = spw_f32_to_bf16(value);
+        else
+            memcpy(to + i * 2, (const uint8_t *)t->data + at * 2, 2); /* F16 */
+    }
+}
+
+/* A row in parts: a byte has two neighbours there, and channels i and i + 16 of a group here. */
+static void join_row(const struct spw_matrix *m, uint64_t row, uint8_t *to)
+{
+    enum { HALF = SPW_MXFP4_GROUP / 2 };
+    const uint64_t groups = m->k / SPW_MXFP4_GROUP, at = m->first_row + row * m->step;
+    const uint8_t *blocks = (const uint8_t *)m->tensor->data + at * groups * HALF;
+    const uint8_t *scales = (const uint8_t *)m->scale->data + at * groups;
+    for (uint64_t g = 0; g < groups; g++, to += 1 + HALF, blocks += HALF) {
+        to[0] = scales[g];
+        for (int i = 0; i < HALF; i++) {
+            const uint8_t low = blocks[i / 2] >> i % 2 * 4,
+                          high = blocks[HALF / 2 + i / 2] >> i % 2 * 4;
+            to[1 + i] = (uint8_t)((low & 15) | high << 4);
+        }
+    }
+}
+
+static void pack_row(const struct spw_weights *w, const struct spw_matrix *m, uint64_t row,
+                     uint8_t *to)
+{
+    if (m->form == SPW_FORM_COLUMNS)
+        gather_row(m, row, to);
+    else if (m->form == SPW_FORM_PARTS)
+        join_row(m, row, to);
+    else
+        convert_row(m, w->config->fp8_block, row, to);
+}
+
 void spw_weights_pack(const struct spw_weights *w, uint32_t b, void *copy)
 {
     const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
     for (uint32_t i = 0; i < w->blocks[b].n; i++) {
         uint8_t *to = (uint8_t *)copy + m[i].offset;
-        if (m[i].tensor->dtype == m[i].type)
+        if (m[i].tensor->dtype == m[i].type && m[i].form == SPW_FORM_ROWS)
             memcpy(to, spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
         else
             for (uint64_t row = 0; row < m[i].n; row++)
-                convert_row(&m[i], w->config->fp8_block, row,
-                            to + row * spw_row_bytes(m[i].type, m[i].k));
+                pack_row(w, &m[i], row, to + row * spw_row_bytes(m[i].type, m[i].k));
     }
     spw_weights_release(w, b);
 }

@@ -6,14 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Room for n numbers; they have a place already when they are read. */
+static void place(struct spw_weights *w, uint64_t n, uint64_t *at)
+{
+    if (*at == SPW_SMALL_NONE) {
+        *at = w->n_small;
+        w->n_small += n;
+    }
+}
+
 /* A vector, or the matrix of a router. It gets its place at open and is read in prepare. */
 static int small_tensor(struct spw_weights *w, const struct spw_tensor *t, uint64_t *at)
 {
     const uint64_t cols = t->shape[t->n_dims - 1], rows = t->n_dims == 2 ? t->shape[0] : 1;
-    if (*at == SPW_SMALL_NONE) {
-        *at = w->n_small;
-        w->n_small += rows * cols;
-    }
+    place(w, rows * cols, at);
     for (uint64_t row = 0; w->small && row < rows; row++)
         spw_type_read(t->dtype, (const uint8_t *)t->data + row * spw_row_bytes(t->dtype, cols), 0,
                       (size_t)cols, w->small + *at + row * cols);
@@ -81,6 +87,60 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
     return 0;
 }
 
+/* Numbers [first], [first + step], ... of each row of t, to rows of `stride` numbers at `at`. */
+static void read_rows(struct spw_weights *w, const struct spw_tensor *t, uint64_t first,
+                      uint64_t step, uint64_t at, uint64_t stride)
+{
+    const uint64_t rows = t->shape[0], cols = t->shape[1];
+    for (uint64_t row = 0; row < rows; row++)
+        for (uint64_t i = first, to = at + row * stride; i < cols; i += step)
+            spw_type_read(t->dtype, t->data, row * cols + i, 1, w->small + to++);
+}
+
+static int small_expert_biases(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                               struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    const uint64_t n = c->experts.n, width = c->experts.intermediate;
+    struct spw_expert_biases b;
+    SPW_TRY(spw_find_expert_biases(&b, f, c, layer));
+    place(w, n * 2 * width, &s->expert_gate_up_bias);
+    place(w, n * c->hidden, &s->expert_down_bias);
+    if (!w->small)
+        return 0;
+    const uint64_t step = b.up ? 1 : 2;
+    read_rows(w, b.gate, 0, step, s->expert_gate_up_bias, 2 * width);
+    read_rows(w, b.up ? b.up : b.gate, b.up ? 0 : 1, step, s->expert_gate_up_bias + width,
+              2 * width);
+    read_rows(w, b.down, 0, 1, s->expert_down_bias, c->hidden);
+    return 0;
+}
+
+/* A GGUF file has the first name. */
+static const char *either_name(const struct spw_finder *f, uint32_t layer, const char *gguf,
+                               const char *folder)
+{
+    return spw_find_by_layer(f, layer, gguf) ? gguf : folder;
+}
+
+static int small_router_biases(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                               struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    char name[96];
+    if (c->experts.choice_bias)
+        SPW_TRY(small_vector(w, f, layer,
+                             either_name(f, layer, "mlp.gate.e_score_correction.bias",
+                                         "mlp.gate.e_score_correction_bias"),
+                             c->experts.n, &s->choice_bias));
+    if (!c->experts.biases)
+        return 0;
+    const char *router = spw_find_router_name(f, layer);
+    snprintf(name, sizeof name, "%.*sbias", (int)(strlen(router) - strlen("weight")), router);
+    SPW_TRY(small_vector(w, f, layer, name, c->experts.n, &s->router_bias));
+    return small_expert_biases(w, f, layer, s);
+}
+
 /* The router of a layer, and the gate of its shared expert. */
 static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                          struct spw_layer_small *s)
@@ -92,6 +152,7 @@ static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint
     SPW_TRY(
         spw_find_in_layer(f, layer, spw_find_router_name(f, layer), c->experts.n, c->hidden, &t));
     SPW_TRY(small_tensor(w, t, &s->router));
+    SPW_TRY(small_router_biases(w, f, layer, s));
     if (!c->experts.shared_gate)
         return 0;
     /* a matrix of one row in folders, a vector in GGUF files */
@@ -102,24 +163,45 @@ static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint
     return small_tensor(w, t, &s->shared_gate);
 }
 
+/* Names of the norms of a layer, beside that before attention. */
+struct norm_names {
+    const char *before_mlp, *after_attention, *after_mlp;
+};
+
+static const struct norm_names *norm_names(const struct spw_model_config *c,
+                                           const struct spw_finder *f, uint32_t layer)
+{
+    static const struct norm_names plain = {.before_mlp = "post_attention_layernorm.weight"};
+    static const struct norm_names sandwich = {"pre_feedforward_layernorm.weight",
+                                               "post_attention_layernorm.weight",
+                                               "post_feedforward_layernorm.weight"};
+    static const struct norm_names glm = {"post_attention_layernorm.weight",
+                                          "post_self_attn_layernorm.weight",
+                                          "post_mlp_layernorm.weight"};
+    if (!c->sandwich && !c->late_norms)
+        return &plain;
+    return spw_find_by_layer(f, layer, glm.after_mlp) ? &glm : &sandwich;
+}
+
 static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
 {
     const struct spw_model_config *c = w->config;
     struct spw_layer_small *s = &w->small_layers[layer];
+    const struct norm_names *names = norm_names(c, f, layer);
     const uint64_t q = c->qk_norm_whole ? c->n_heads : 1, k = c->qk_norm_whole ? c->n_kv_heads : 1;
     if (!c->late_norms) {
         SPW_TRY(small_norm(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
-        SPW_TRY(small_norm(w, f, layer,
-                           c->sandwich ? "pre_feedforward_layernorm.weight"
-                                       : "post_attention_layernorm.weight",
-                           c->hidden, &s->mlp_norm));
+        SPW_TRY(small_norm(w, f, layer, names->before_mlp, c->hidden, &s->mlp_norm));
     }
     if (c->sandwich || c->late_norms) {
-        SPW_TRY(small_norm(w, f, layer, "post_attention_layernorm.weight", c->hidden,
-                           &s->after_attention_norm));
-        SPW_TRY(small_norm(w, f, layer, "post_feedforward_layernorm.weight", c->hidden,
-                           &s->after_mlp_norm));
+        SPW_TRY(
+            small_norm(w, f, layer, names->after_attention, c->hidden, &s->after_attention_norm));
+        SPW_TRY(small_norm(w, f, layer, names->after_mlp, c->hidden, &s->after_mlp_norm));
     }
+    if (c->extra_logits)
+        SPW_TRY(small_vector(w, f, layer,
+                             either_name(f, layer, "self_attn.sinks.weight", "self_attn.sinks"),
+                             c->n_heads, &s->extra_logits));
     if (c->qk_norm) {
         SPW_TRY(small_norm(w, f, layer, "self_attn.q_norm.weight", q * c->head_dim, &s->q_norm));
         SPW_TRY(small_norm(w, f, layer, "self_attn.k_norm.weight", k * c->head_dim, &s->k_norm));
@@ -139,6 +221,19 @@ static int small_rope_factors(struct spw_weights *w, const struct spw_finder *f)
     return small_tensor(w, t, &w->rope_factors);
 }
 
+/* Logits are divided through the weights of the last norm. */
+static void small_scales(struct spw_weights *w)
+{
+    const struct spw_model_config *c = w->config;
+    for (uint64_t i = 0; w->small && c->logit_divisor != 1 && i < c->hidden; i++)
+        w->small[w->final_norm + i] /= c->logit_divisor;
+    if (c->residual_scale == 1)
+        return;
+    place(w, c->hidden, &w->residual_scale);
+    for (uint64_t i = 0; w->small && i < c->hidden; i++)
+        w->small[w->residual_scale + i] = c->residual_scale;
+}
+
 /* Walks all small tensors: the first time it checks them and gives them places, the second time it
  * reads them. */
 int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
@@ -151,6 +246,7 @@ int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
     SPW_TRY(spw_find_tensor(f, name, w->config->hidden, 0, &norm));
     SPW_TRY(small_tensor(w, norm, &w->final_norm));
     restore_norm(w, w->final_norm, w->config->hidden);
+    small_scales(w);
     SPW_TRY(small_rope_factors(w, f));
     if (w->small)
         return 0;
@@ -170,7 +266,7 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
     if (!w->small_layers)
         return -ENOMEM;
     memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
-    w->final_norm = w->rope_factors = SPW_SMALL_NONE;
+    w->final_norm = w->rope_factors = w->residual_scale = SPW_SMALL_NONE;
     return spw_small_walk(w, f);
 }
 

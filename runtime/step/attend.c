@@ -51,6 +51,8 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
     uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint64_t y = s->row * c->n_heads * c->head_dim;
     const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
+    const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
+    const uint64_t extra_logits = a->weights->small_layers[s->layer].extra_logits;
     return (struct spw_query){
         .a = a,
         .s = s,
@@ -68,6 +70,7 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
                  .window = r->window,
                  .scale = c->attention_scale,
                  .softcap = c->attention_softcap,
+                 .extra_logits = extra_logits == SPW_SMALL_NONE ? NULL : small + extra_logits,
                  .first = true,
                  .dtype = a->plan->info.compute,
                  .kv_dtype = a->plan->info.kv,

@@ -122,7 +122,7 @@ static void run_draw(int number, struct subject *subjects, int n_subjects, uint6
 
 /* ---- models ---- */
 
-enum { LONG, TINY, RANDOM = TINY + 2 * N_TINY_MODELS, BUNDLED = RANDOM + 2, N_SUBJECTS };
+enum { LONG, TINY, RANDOM = TINY + 2 * N_TINY_MODELS, BUNDLED = RANDOM + 2, FAMILY, N_SUBJECTS };
 
 /* Where layers see every key, quantized ones must show from the first block on that reads one. */
 static void expect_other_bits(struct subject *exact, struct subject *quantized)
@@ -170,8 +170,15 @@ static void open_subjects(struct subject *subjects)
     }
 }
 
+/* Folders of families that have something which no drawn model has. */
+static const char *const families[] = {
+    "gpt_oss_plain", "gpt_oss_mxfp4",  "granitemoe_plain", "glm4_plain",      "glm4_moe_norms",
+    "olmo3_pattern", "gemma2_caps",    "smollm3_plain",    "olmoe_norm",      "phi3_partial",
+    "granite_plain", "mixtral_joined", "qwen2_moe_shared", "gpt_oss_no_bias",
+};
+
 /* Two of any sizes, one of them with quantized weights; and the bundled one, or the shared one
- * where it is here. */
+ * where it is here. And one of a family. */
 static void open_others(struct subject *subjects, uint64_t *seed)
 {
     static char more[2][300];
@@ -190,6 +197,11 @@ static void open_others(struct subject *subjects, uint64_t *seed)
         snprintf(dir, sizeof dir, "models/records");
     draw_kv(&o, check_random(seed) % KV_KINDS, seed);
     subject_open_at(&subjects[BUNDLED], dir, RANDOM_TOKENS < 500 ? RANDOM_TOKENS : 500, &o, 5);
+    o = (struct spw_options){0};
+    draw_kv(&o, check_random(seed) % KV_KINDS, seed);
+    snprintf(dir, sizeof dir, "tests/golden/%s",
+             families[check_random(seed) % (sizeof families / sizeof *families)]);
+    subject_open_at(&subjects[FAMILY], dir, RANDOM_TOKENS < 500 ? RANDOM_TOKENS : 500, &o, 6);
 }
 
 /* ---- a context that is bounded by no tier alone ---- */

@@ -28,6 +28,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.utils import logging
 
 HERE = Path(__file__).resolve().parent
@@ -75,13 +76,31 @@ QWEN2_MOE = QWEN2 | dict(model_type="qwen2_moe", architectures=["Qwen2MoeForCaus
 QWEN3_MOE = QWEN3 | dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"],
                          num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20,
                          norm_topk_prob=True, num_hidden_layers=2)
+GRANITE = LLAMA | dict(model_type="granite", architectures=["GraniteForCausalLM"], num_hidden_layers=2,
+                       attention_multiplier=0.2, embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=3.0)
+GRANITEMOE = GRANITE | dict(model_type="granitemoe", architectures=["GraniteMoeForCausalLM"], num_local_experts=5,
+                            num_experts_per_tok=2, intermediate_size=24, logits_scaling=0.5)
+GLM = BASE | dict(model_type="glm", architectures=["GlmForCausalLM"], hidden_act="silu", head_dim=16, pad_token_id=0,
+                  rope_theta=10000.0, num_hidden_layers=2, rms_norm_eps=1.5625e-7, torch_dtype="float32")
+GLM4 = GLM | dict(model_type="glm4", architectures=["Glm4ForCausalLM"])
+GLM4_MOE = GLM | dict(model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"], n_routed_experts=6,
+                      num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=20, first_k_dense_replace=1,
+                      routed_scaling_factor=1.5, n_group=1, topk_group=1, norm_topk_prob=True, use_qk_norm=False,
+                      num_hidden_layers=3, rms_norm_eps=1e-5)
+GPT_OSS = BASE | dict(model_type="gpt_oss", architectures=["GptOssForCausalLM"], hidden_act="silu", head_dim=16,
+                      intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, sliding_window=24,
+                      num_hidden_layers=4, rope_theta=150000, attention_bias=True, swiglu_limit=7.0,
+                      max_position_embeddings=2048, rope_scaling=dict(
+                          rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                          original_max_position_embeddings=64), torch_dtype="float32")
+OLMO3 = OLMO2 | dict(model_type="olmo3", architectures=["Olmo3ForCausalLM"], num_hidden_layers=5, sliding_window=20)
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 
 
 
 
-# name: (config.json, tokens, stored type, more: shards=N, hub=True, bf16=True, generation={...}, wrap=True)
+# name: (config.json, tokens, stored type, more: shards=N, hub=True, mxfp4=True, bf16=True, generation={...}, wrap=True)
 CASES = {
     "llama_plain": (LLAMA, 150, "f32",
                     dict(generation=dict(bos_token_id=1, eos_token_id=[2, 5, 7]))),
@@ -140,6 +159,26 @@ CASES = {
     "olmo2_bias": (OLMO2 | dict(attention_bias=True, num_key_value_heads=None), 40, "bf16", {}),
     "olmoe_plain": (OLMOE, 60, "bf16", dict(hub=True)),
     "olmoe_norm": (OLMOE | dict(norm_topk_prob=True, clip_qkv=None), 40, "bf16", dict(hub=True)),
+    "olmo3_pattern": (OLMO3 | dict(rope_scaling=dict(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.1386)), 70, "bf16", {}),
+    "olmo3_listed": (OLMO3 | dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"],
+                                  attention_bias=True), 40, "bf16", {}),
+    "granite_plain": (GRANITE | dict(attention_bias=True, mlp_bias=True), 50, "bf16", {}),
+    "granite_neutral": (without(GRANITE, "attention_multiplier", "residual_multiplier", "embedding_multiplier")
+                        | dict(tie_word_embeddings=True), 40, "bf16", {}),
+    "granitemoe_plain": (GRANITEMOE, 50, "bf16", dict(hub=True)),
+    "glm_plain": (GLM, 60, "bf16", {}),
+    "glm4_plain": (GLM4 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "glm4_no_bias": (GLM4 | dict(attention_bias=False, partial_rotary_factor=1.0), 40, "bf16", {}),
+    "glm4_moe_plain": (GLM4_MOE, 60, "bf16", dict(hub=True)),
+    "glm4_moe_norms": (GLM4_MOE | dict(use_qk_norm=True, attention_bias=True, n_shared_experts=2,
+                                       norm_topk_prob=False, first_k_dense_replace=0), 40, "bf16", dict(hub=True)),
+    "gpt_oss_plain": (GPT_OSS, 150, "bf16", {}),
+    "gpt_oss_no_bias": (without(GPT_OSS, "rope_scaling", "swiglu_limit") | dict(
+        attention_bias=False, num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"]),
+        60, "bf16", {}),
+    "gpt_oss_mxfp4": (GPT_OSS | dict(hidden_size=64, intermediate_size=32, num_hidden_layers=2), 60, "bf16",
+                      dict(mxfp4=True)),
     "phi3_window": (PHI3 | dict(sliding_window=20), 60, "bf16", {}),
     "phi3_partial": (PHI3 | dict(partial_rotary_factor=0.75, num_attention_heads=2, num_key_value_heads=1,
                                  tie_word_embeddings=True, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
@@ -190,19 +229,35 @@ def random_weights(model, config, generator):
     """{name: tensor}: biases and norms are random too, or a missing one would not show."""
     weights = {}
     gemma = config.model_type in ("gemma2", "gemma3_text")
-    for name, parameter in sorted(model.named_parameters()):
+    extra = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    for name, parameter in sorted([*model.named_parameters(), *extra]):
         values = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
             values = values * 0.2 + (0.0 if gemma else 1.0)
-        elif name.endswith(".bias"):
+        elif name.endswith("bias"):
             values = values * 0.4
+        elif name.endswith("sinks"):
+            values = values * 2
         elif "embed_tokens" in name:  # tied: small, or every token would only predict itself
             values = values * (0.2 if gemma else 0.4 if config.tie_word_embeddings else 1.0)
         else:  # gains that keep rounding errors from growing with every layer
             gain = 1.3 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 0.8
-            values = values * gain / parameter.shape[1] ** 0.5
+            inputs = parameter.shape[1]  # of stacked experts: [experts][outputs][inputs], but gpt_oss has the other order
+            values = values * gain / inputs ** 0.5
         weights[name] = values
     return weights
+
+
+def mxfp4_experts(weights, generator):
+    """Gives the experts in `weights` values that MXFP4 has, and returns their stored parts."""
+    packed = {}
+    for name in [name for name in weights if name.endswith(("gate_up_proj", "down_proj"))]:
+        n, k, rows = weights[name].shape
+        blocks = torch.randint(0, 256, (n, rows, k // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(120, 124, (n, rows, k // 32), generator=generator, dtype=torch.uint8)
+        packed |= {name + "_blocks": blocks, name + "_scales": scales}
+        weights[name] = convert_moe_packed_tensors(blocks, scales).to(weights[name].dtype)
+    return packed
 
 
 def save_weights(folder, weights, n_shards):
@@ -284,6 +339,7 @@ def make_case(name):
     generator = torch.Generator().manual_seed(seed_of(name))
     weights = random_weights(AutoModelForCausalLM.from_config(config), config, generator)
     weights = {key: value.to(DTYPES[stored]) for key, value in weights.items()}
+    packed = mxfp4_experts(weights, generator) if more.get("mxfp4") else {}
     if more.get("hub"):
         save_as_on_hub(folder, config, weights)
         write_json(folder / "config.json", config_json)
@@ -309,6 +365,11 @@ def make_case(name):
                               margin=margins(half),
                               max_abs_difference_to_f32=float((half.float() - logits).abs().max()))
         write_logits(folder / "golden_bf16_logits.f32", half, positions)
+    if packed:  # as the released files of gpt-oss have their experts
+        kept = {key: value for key, value in weights.items() if key + "_blocks" not in packed}
+        save_weights(folder, kept | packed, 1)
+        write_json(folder / "config.json", config_json | dict(quantization_config=dict(
+            quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])))
     if more.get("wrap"):  # as the multimodal checkpoints store their decoder
         save_weights(folder, {"language_model." + key: value for key, value in weights.items()}, 1)
         write_json(folder / "config.json",

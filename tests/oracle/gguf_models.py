@@ -6,7 +6,8 @@ usage: gguf_models.py SPILLWAY          (the built command)
 The package gives the names of tensors and keys and the blocks of quantized types; the order of the
 rows of q and k, the norms of Gemma and the factors of Llama 3's rope are written here, as the
 converter of llama.cpp does it. In float32 the logits of the last token are those of transformers
-within 1e-5 of the largest, and the greedy tokens are the same. With matrices in other types (where the
+within 1e-5 of the largest, and the greedy tokens are the same. A file that `spillway quantize` writes gives the
+bits of the package's file with the same blocks. With matrices in other types (where the
 width is a multiple of 32), the logits are those of the same file with these matrices dequantized by the package, bit for bit.
 Exit 77 where gguf or numpy are missing.
 """
@@ -26,10 +27,15 @@ except ImportError:
     sys.exit(77)
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gemma2": "gemma2", "phi3": "phi3",
-                 "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+                 "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
+                 "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmoe": "olmoe",
+                 "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe"}
+PERMUTED = ("llama", "granite", "granitemoe", "smollm3")  # rows of q and k
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "mixtral_joined",
-         "qwen2_moe_shared", "qwen3_moe_plain"]
+         "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
+         "smollm3_plain", "glm4_plain", "glm4_moe_plain"]
+QUANTIZED = ["gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
@@ -91,10 +97,25 @@ def write_keys(writer, config, architecture, head_dim):
     if architecture == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
-    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 1)))
+    glm = architecture.startswith("glm4")
+    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm else 1)))
+    if architecture == "gpt-oss":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if architecture.startswith("granite"):
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if architecture == "glm4moe":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
     if architecture == "phi3":
         writer.add_sliding_window(config.get("sliding_window") or 0)
-    experts = config.get("num_experts") or config.get("num_local_experts")
+    experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if experts:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
@@ -112,13 +133,26 @@ def write_keys(writer, config, architecture, head_dim):
     return kind
 
 
-def stacked(tensors):
+def stacked(tensors, path):
     """Experts as one tensor for each role, whatever the folder has."""
     stacks = {}
     for name, x in tensors:
         each = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name)
         if each:
             stacks.setdefault((each[1], each[3]), {})[int(each[2])] = x
+        elif re.search(r"experts\.gate_up_proj(_bias)?$", name) and "gpt_oss" in path:  # columns, and gate's and up's alternate
+            end = "bias" if name.endswith("bias") else "weight"
+            x = x if end == "bias" else x.swapaxes(1, 2)
+            yield name[:name.rindex("gate_up")] + "gate_proj." + end, x[:, ::2]
+            yield name[:name.rindex("gate_up")] + "up_proj." + end, x[:, 1::2]
+        elif re.search(r"experts\.down_proj(_bias)?$", name) and "gpt_oss" in path:
+            yield (name.replace("_bias", ".bias"), x) if name.endswith("bias") else (name + ".weight", x.swapaxes(1, 2))
+        elif name.endswith("input_linear.weight"):
+            half = x.shape[1] // 2
+            yield name.replace("block_sparse_moe.input_linear", "mlp.experts.gate_proj"), x[:, :half]
+            yield name.replace("block_sparse_moe.input_linear", "mlp.experts.up_proj"), x[:, half:]
+        elif name.endswith("e_score_correction_bias"):
+            yield name.replace("_bias", ".bias"), x
         elif name.endswith(".experts.gate_up_proj"):
             half = x.shape[1] // 2
             yield name.replace("gate_up_proj", "gate_proj.weight"), x[:, :half]
@@ -141,14 +175,17 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
                                      config["num_hidden_layers"])
     if kind == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, head_dim))
-    for name, x in stacked(load(folder / "model.safetensors")):
-        if architecture == "llama" and ".q_proj." in name:
+    for name, x in stacked(load(folder / "model.safetensors"), str(folder)):
+        if architecture in PERMUTED and ".q_proj." in name:
             x = permute(x, heads)
-        if architecture == "llama" and ".k_proj." in name:
+        if architecture in PERMUTED and ".k_proj." in name:
             x = permute(x, config.get("num_key_value_heads") or heads)
         if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         its = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if not its:  # the package knows the experts of a few architectures only
+            layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
+            its = f"blk.{layer}.ffn_{role}_exps.{end}"
         if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32":
             kind_of = gguf.GGMLQuantizationType[dtype]
             blocks = quantize(x, kind_of)
@@ -192,6 +229,13 @@ def main():
             same = tokens[-len(greedy):] == greedy
             print(f"{name:24} {worst:.2e} {'same tokens' if same else tokens}")
             failed += worst > 1e-5 or not same
+            if name in QUANTIZED:  # the command's own file against one of the package
+                convert(folder, model, "Q8_0", False)
+                subprocess.run([spillway, "quantize", folder, other, "--type", "q8_0"], check=True, stdout=subprocess.DEVNULL)
+                a, b = (run(spillway, m, golden["ids"], 8, scratch)[0] for m in (model, other))
+                other.unlink()
+                print(f"{name:24} quantize: {'same bits' if a.tobytes() == b.tobytes() else 'differs'}")
+                failed += a.tobytes() != b.tobytes()
             if name not in ("llama_plain", "gemma3_window_140"):
                 continue
             for dtype in TYPES:

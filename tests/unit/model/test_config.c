@@ -290,7 +290,16 @@ static void test_bad_sizes(void)
 {
     refuse(llama, "{'model_type': 'mamba'}",
            "config.json: model_type: found 'mamba', expected llama, mistral, ministral, mixtral, "
-           "olmo2");
+           "granite");
+    refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_limit': 5}",
+           "swiglu_limit: found 5, expected 7");
+    refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_alpha': 1}",
+           "swiglu_alpha: found 1, expected 1.702");
+    refuse(llama, "{'swiglu_limit': 7}", "swiglu_limit: found 7, expected nothing: llama models");
+    refuse(llama, "{'model_type': 'glm4_moe', 'n_group': 2}",
+           "n_group: found 2, expected 1: a choice among all experts");
+    refuse(llama, "{'quantization_config': {'quant_method': 'mxfp4'}}",
+           "quantization_config.quant_method: found 'mxfp4', expected fp8");
     refuse(llama, "{'model_type': null}", "model_type: found null");
     refuse(llama, "{'model_type': 7}", "model_type: found 7, expected a string");
     refuse(llama, "{'model_type': 'gemma3'}", "text_config: found nothing, expected an object");

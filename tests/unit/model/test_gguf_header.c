@@ -368,7 +368,7 @@ static void test_names(void)
         {"gemma3", "blk.0.post_ffw_norm.weight",
          "model.layers.0.post_feedforward_layernorm.weight"},
         {"qwen2", "blk.3.attn_q.bias", "model.layers.3.self_attn.q_proj.bias"},
-        {"llama", "blk.0.post_ffw_norm.weight", NULL},
+        {"llama", "blk.0.laurel_l.weight", NULL},
         {"llama", "blk.00.attn_q.weight", NULL},
         {"llama", "blk.+1.attn_q.weight", NULL},
         {"llama", "blk.1.attn_q", NULL},
