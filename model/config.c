@@ -587,7 +587,9 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     SPW_TRY(spw_config_read_experts(out, source));
     SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));
     if (source->gguf && source->gguf->rope_factors)
-        SPW_TRY(spw_config_add_rope_factors(out, &source->text));
+        SPW_TRY(spw_config_add_rope_factors(out, &source->text, SPW_ROPE_FACTORS));
+    if (source->gguf && source->gguf->long_factors)
+        SPW_TRY(spw_config_add_rope_factors(out, &source->text, SPW_ROPE_LONG));
     SPW_TRY(read_cache(out, source, generation));
     return read_tokens(out, source, generation);
 }
@@ -630,5 +632,6 @@ void spw_config_free(struct spw_model_config *config)
     spw_free(config->layer_kinds);
     spw_free(config->has_experts);
     spw_free(config->rotates);
+    spw_free(config->rope_factors);
     *config = (struct spw_model_config){0};
 }

@@ -27,6 +27,9 @@ extern "C" {
 
 /* The tensor of SPW_ROPE_FACTORS. */
 #define SPW_ROPE_FACTORS_NAME "model.rope_freqs.weight"
+/* Those of SPW_ROPE_LONG, where a file stores them as tensors. */
+#define SPW_ROPE_SHORT_NAME "model.rope_factors_short.weight"
+#define SPW_ROPE_LONG_NAME "model.rope_factors_long.weight"
 
 /* Layers whose mlp is a choice among experts. */
 struct spw_experts_config {
@@ -91,6 +94,7 @@ struct spw_model_config {
     bool cache_by_generation; /* asked by generation_config.json; else by config.json */
     struct spw_rope_config
         rope[SPW_LAYER_KINDS]; /* by layer kind; the same twice in most families */
+    float *rope_factors;       /* owned: what rope[] has of longrope */
     int32_t eos[SPW_CONFIG_MAX_EOS];
     uint32_t n_eos;
     int32_t bos; /* -1: none */

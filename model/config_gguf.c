@@ -142,9 +142,11 @@ static int check_window(const struct spw_keys *keys, const struct spw_gguf_archi
                : 0;
 }
 
-static int check_neutral(const struct spw_keys *keys)
+static int check_neutral(const struct spw_keys *keys, bool long_factors)
 {
     for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
+        if (long_factors && !strcmp(neutral[i].key, "rope.scaling.attn_factor"))
+            continue;
         const json_t *value = json_object_get(keys->object, neutral[i].key);
         bool same = json_is_boolean(value) ? json_is_true(value) == (neutral[i].neutral != 0)
                                            : json_number_value(value) == neutral[i].neutral;
@@ -236,6 +238,10 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                    "of this architecture");
     if (facts->rope_factors)
         spw_config_rule(out, "rope frequencies: divided by the numbers of rope_freqs.weight");
+    if (facts->long_factors)
+        spw_config_rule(out, "rope frequencies: divided by the numbers of "
+                             "rope_factors_short.weight, or of rope_factors_long.weight in "
+                             "sequences longer than rope.scaling.original_context_length");
     if (facts->more_eos)
         spw_config_rule(out, "tokens that end an answer, besides eos_token_id: by their text");
 }
@@ -267,9 +273,10 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     struct spw_keys own = source.top; /* by the names of the file */
     own.names = NULL;
     source.text = source.top;
-    if (json_is_string(scaling) && !strcmp(json_string_value(scaling), "none"))
+    const char *type = json_is_string(scaling) ? json_string_value(scaling) : "";
+    if (!strcmp(type, "none") || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
-    SPW_TRY(check_neutral(&own));
+    SPW_TRY(check_neutral(&own, facts->long_factors));
     SPW_TRY(check_experts(&own, facts));
     SPW_TRY(check_window(&own, facts->architecture));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));

@@ -40,8 +40,9 @@ struct spw_config_gguf {
     json_t *keys;      /* "NAME.*" without the prefix */
     json_t *tokenizer; /* "tokenizer.ggml.*"; eos_token_id may be a list */
     uint32_t vocab;    /* rows of the embedding */
-    bool qkv_bias, o_bias, mlp_bias, head, rope_factors; /* the file has such tensors */
-    bool more_eos; /* eos_token_id has tokens that were found by their text */
+    bool qkv_bias, o_bias, mlp_bias, head, rope_factors,
+        long_factors; /* the file has such tensors */
+    bool more_eos;    /* eos_token_id has tokens that were found by their text */
 };
 
 /* Fills `out` as spw_config_parse does. */

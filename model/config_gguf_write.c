@@ -65,6 +65,8 @@ static int check_rope(const struct writer *w)
     const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
     if (r->kind == SPW_ROPE_DYNAMIC)
         return refuse(w, "rope of type dynamic", "default, linear, llama3 or yarn");
+    if (r->kind == SPW_ROPE_LONG)
+        return refuse(w, "rope of type longrope", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_YARN &&
         (!r->truncate || differs(r->attention_factor, 0.1 * log(r->factor) + 1)))
         return refuse(w, "yarn with truncate false, or with an attention factor of its own",

@@ -23,7 +23,7 @@ static const struct {
     enum spw_rope_kind kind;
 } rope_types[] = {
     {"default", SPW_ROPE_DEFAULT}, {"linear", SPW_ROPE_LINEAR}, {"dynamic", SPW_ROPE_DYNAMIC},
-    {"llama3", SPW_ROPE_LLAMA3},   {"yarn", SPW_ROPE_YARN},
+    {"llama3", SPW_ROPE_LLAMA3},   {"yarn", SPW_ROPE_YARN},     {"longrope", SPW_ROPE_LONG},
 };
 
 static int read_kind(const struct spw_keys *dict, enum spw_rope_kind *kind)
@@ -37,7 +37,7 @@ static int read_kind(const struct spw_keys *dict, enum spw_rope_kind *kind)
             return 0;
         }
     }
-    return spw_keys_refuse(dict, key, "default, linear, dynamic, llama3 or yarn");
+    return spw_keys_refuse(dict, key, "default, linear, dynamic, llama3, yarn or longrope");
 }
 
 static int require(const struct spw_keys *dict, const char *key, const char *expected)
@@ -76,6 +76,50 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
 }
 
+/* The factor of cos and sin (LongRoPE, Ding et al. 2024, in the form of Phi-3). */
+static double long_magnitude(double factor, double original)
+{
+    return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(original));
+}
+
+static int read_factors(const struct spw_keys *dict, const char *key, uint32_t n, float *out)
+{
+    const json_t *list = spw_keys_value(dict, key);
+    char expected[64];
+    snprintf(expected, sizeof expected, "a list of %u positive numbers", n);
+    if (!json_is_array(list) || json_array_size(list) != n)
+        return spw_keys_refuse(dict, key, expected);
+    for (uint32_t i = 0; i < n; i++) {
+        double x = json_number_value(json_array_get(list, i));
+        if (!(x >= 1e-6 && x <= MAX_FACTOR))
+            return spw_keys_refuse(dict, key, expected);
+        out[i] = (float)x;
+    }
+    return 0;
+}
+
+static int read_longrope(struct spw_rope_config *rope, struct spw_model_config *config,
+                         const struct spw_keys *dict)
+{
+    const uint32_t n = rope->rotary_dim / 2;
+    const double original = (double)rope->original_max_positions;
+    if (dict->names) /* a GGUF file has tensors for it, or is not complete */
+        return spw_keys_refuse(dict, "rope_type",
+                               "a tensor rope_factors_long.weight beside this type");
+    if (!config->rope_factors)
+        config->rope_factors = spw_alloc_zero(2 * (size_t)n, sizeof *config->rope_factors);
+    if (!config->rope_factors)
+        return spw_fail(dict->err, -ENOMEM, "%s: out of memory", dict->file);
+    rope->short_factors = config->rope_factors;
+    rope->long_factors = config->rope_factors + n;
+    SPW_TRY(read_factors(dict, "short_factor", n, config->rope_factors));
+    SPW_TRY(read_factors(dict, "long_factor", n, config->rope_factors + n));
+    if (!spw_keys_has(dict, "factor"))
+        rope->factor = (double)config->max_positions / original;
+    rope->attention_factor = long_magnitude(rope->factor, original);
+    return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
+}
+
 static int read_llama3(struct spw_rope_config *rope, const struct spw_keys *dict)
 {
     SPW_TRY(require(dict, "low_freq_factor", "a number, for llama3"));
@@ -99,7 +143,7 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
 }
 
 /* Reads one table. `dict` may be empty; `theta` is the default. */
-static int read_table(struct spw_rope_config *rope, const struct spw_model_config *config,
+static int read_table(struct spw_rope_config *rope, struct spw_model_config *config,
                       const struct spw_keys *dict, const struct spw_keys *top, bool nested,
                       const struct spw_rope_facts *facts, double theta)
 {
@@ -127,13 +171,15 @@ static int read_table(struct spw_rope_config *rope, const struct spw_model_confi
                                "a part of head_dim that is an even number of channels");
     if (rope->kind == SPW_ROPE_DEFAULT)
         return 0;
-    if (rope->kind != SPW_ROPE_YARN)
+    if (rope->kind != SPW_ROPE_YARN && rope->kind != SPW_ROPE_LONG)
         SPW_TRY(require(dict, "factor", "a number of at least 1"));
     SPW_TRY(spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor));
     if (rope->kind == SPW_ROPE_DYNAMIC && config->head_dim < 4)
         return spw_keys_refuse(top, "head_dim", "at least 4, for dynamic rope");
     if (rope->kind == SPW_ROPE_LLAMA3)
         return read_llama3(rope, dict);
+    if (rope->kind == SPW_ROPE_LONG)
+        return read_longrope(rope, config, dict);
     if (rope->kind == SPW_ROPE_YARN)
         return read_yarn(rope, dict, top, !(top->names && facts->whole_ramp),
                          (double)config->max_positions);
@@ -221,13 +267,20 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
     return read_table(sliding, config, &none, &none, true, facts, theta);
 }
 
-int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys)
+int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys,
+                                enum spw_rope_kind kind)
 {
+    struct spw_keys own = *keys; /* by the name of the file */
+    double attention = 1;
+    own.names = NULL;
+    if (kind == SPW_ROPE_LONG)
+        SPW_TRY(spw_keys_number(&own, "rope.scaling.attn_factor", 1e-6, 1e6, &attention));
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         if (config->rope[k].kind != SPW_ROPE_DEFAULT)
             return spw_keys_refuse(keys, "rope_type",
-                                   "no scaling: the file has rope_freqs.weight, too");
-        config->rope[k].kind = SPW_ROPE_FACTORS;
+                                   "no scaling: the file has a tensor of factors, too");
+        config->rope[k].kind = kind;
+        config->rope[k].attention_factor = attention;
     }
     return 0;
 }

@@ -18,7 +18,9 @@ struct spw_rope_facts {
 /* Fills config->rope. head_dim and max_positions must be set. */
 int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
                          const struct spw_rope_facts *facts);
-/* Each frequency is divided by a factor of a tensor. Call it after spw_config_read_rope. */
-int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys);
+/* Each frequency is divided by a factor of a tensor: SPW_ROPE_FACTORS or SPW_ROPE_LONG. Call it
+ * after spw_config_read_rope. */
+int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys,
+                                enum spw_rope_kind kind);
 
 #endif

@@ -86,6 +86,15 @@ static float yarn_frequency(const struct spw_rope_config *rope, struct yarn_ramp
     return stretched * (1.0f - keep) + kept * keep;
 }
 
+static float long_frequency(const struct spw_rope_config *rope, uint64_t length, float base,
+                            uint32_t pair, uint32_t dim)
+{
+    const float *factors =
+        length > rope->original_max_positions ? rope->long_factors : rope->short_factors;
+    float factor = factors ? factors[pair] : 1.0f;
+    return 1.0f / (factor * powf(base, (float)(2 * pair) / (float)dim));
+}
+
 int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim,
                          uint64_t current_len, uint64_t max_positions, float *inv_freq,
                          float *attention_scaling)
@@ -107,17 +116,23 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
             frequency = llama3_frequency(rope, frequency);
         else if (rope->kind == SPW_ROPE_YARN)
             frequency = yarn_frequency(rope, ramp, pair, rotary_dim);
+        else if (rope->kind == SPW_ROPE_LONG)
+            frequency = long_frequency(rope, current_len, base, pair, rotary_dim);
         if (!isfinite(frequency))
             return -EINVAL;
         inv_freq[pair] = frequency;
     }
-    *attention_scaling = rope->kind == SPW_ROPE_YARN ? (float)rope->attention_factor : 1.0f;
+    bool scales = rope->kind == SPW_ROPE_YARN || rope->kind == SPW_ROPE_LONG;
+    *attention_scaling = scales ? (float)rope->attention_factor : 1.0f;
     return 0;
 }
 
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens)
 {
+    if (rope->kind == SPW_ROPE_LONG)
+        return n_tokens > rope->original_max_positions ? rope->original_max_positions + 1
+                                                       : SPW_ROPE_SHARED;
     bool shared = rope->kind != SPW_ROPE_DYNAMIC || n_tokens <= max_positions;
     return shared ? SPW_ROPE_SHARED : n_tokens;
 }

@@ -20,6 +20,7 @@ enum spw_rope_kind {
     SPW_ROPE_DYNAMIC, /* NTK: the base grows with the length, past max_positions */
     SPW_ROPE_LLAMA3,  /* long wavelengths divided, short ones kept, a ramp between */
     SPW_ROPE_YARN,    /* like llama3, by numbers of rotations; also scales cos and sin */
+    SPW_ROPE_LONG, /* each divided by a factor: long sequences have other factors than short ones */
     SPW_ROPE_FACTORS, /* each divided by a number that the model stores; here as DEFAULT */
 };
 
@@ -30,23 +31,25 @@ struct spw_rope_config {
     double factor; /* at least 1; for all kinds except default */
     double low_freq_factor;
     double high_freq_factor;         /* llama3 only, as low_freq_factor */
-    uint64_t original_max_positions; /* llama3, yarn */
+    uint64_t original_max_positions; /* llama3, yarn; longrope: sequences up to it are short */
     double beta_fast;                /* yarn, as the next two */
     double beta_slow;
     bool truncate;           /* the ramp's ends are whole pair indices */
-    double attention_factor; /* the factor of cos and sin; 1 except for yarn */
+    double attention_factor; /* the factor of cos and sin; 1 except for yarn and longrope */
+    /* longrope, [rotary_dim / 2] each, borrowed; NULL: the model stores them, here as DEFAULT */
+    const float *short_factors, *long_factors;
 };
 
 /* Writes inv_freq [rotary_dim / 2]. `current_len`: the length of the sequence, the newest position
- * + 1; only the dynamic kind uses it. -EINVAL if a frequency is not finite. */
+ * + 1; only the dynamic kind and longrope use it. -EINVAL if a frequency is not finite. */
 int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim,
                          uint64_t current_len, uint64_t max_positions, float *inv_freq,
                          float *attention_scaling);
 
-/* Only the frequencies of the dynamic kind depend on the length of the sequence: lengths up to
- * max_positions share one table, and each longer length has its own table. Returns the number of
- * the table for a sequence of n_tokens: SPW_ROPE_SHARED or n_tokens. The number of a table is also
- * a length that uses the table. */
+/* Only the frequencies of two kinds depend on the length of the sequence. Dynamic: lengths up to
+ * max_positions share one table, and each longer length has its own table. Longrope: all longer
+ * lengths than original_max_positions share a second table. Returns the number of the table for a
+ * sequence of n_tokens. The number is also a length that uses the table. */
 enum { SPW_ROPE_SHARED = 1 };
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens);

@@ -122,6 +122,7 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     facts->mlp_bias = has(t, "model.layers.0.mlp.gate_proj.bias");
     facts->head = has(t, "lm_head.weight");
     facts->rope_factors = has(t, SPW_ROPE_FACTORS_NAME);
+    facts->long_factors = has(t, SPW_ROPE_LONG_NAME);
     spw_tensors_close(t);
     return rc;
 }

@@ -48,6 +48,8 @@ static const struct {
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
     {"rope_freqs.weight", SPW_ROPE_FACTORS_NAME},
+    {"rope_factors_short.weight", SPW_ROPE_SHORT_NAME},
+    {"rope_factors_long.weight", SPW_ROPE_LONG_NAME},
 };
 
 /* The name of row i in a folder of this architecture; NULL: there is no such tensor. */

@@ -123,8 +123,9 @@ struct spw_weights {
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
     uint64_t
-        residual_scale;    /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */
-    uint64_t rope_factors; /* float offset, [rotary_dim / 2], or SPW_SMALL_NONE */
+        residual_scale; /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */
+    /* float offsets, [rotary_dim / 2], or SPW_SMALL_NONE; rope_factors: of short sequences */
+    uint64_t rope_factors, long_rope_factors;
     uint64_t inv_freq[SPW_LAYER_KINDS]; /* float offsets, [rotary_dim / 2] */
     uint64_t no_freq;                   /* float offset, zeros: of layers that do not rotate */
     float rope_scaling[SPW_LAYER_KINDS];

@@ -215,10 +215,16 @@ static int small_rope_factors(struct spw_weights *w, const struct spw_finder *f)
 {
     const struct spw_tensor *t;
     const struct spw_rope_config *r = &w->config->rope[0];
-    if (r->kind != SPW_ROPE_FACTORS)
+    if (r->kind == SPW_ROPE_FACTORS) {
+        SPW_TRY(spw_find_tensor(f, SPW_ROPE_FACTORS_NAME, r->rotary_dim / 2, 0, &t));
+        return small_tensor(w, t, &w->rope_factors);
+    }
+    if (r->kind != SPW_ROPE_LONG || r->long_factors)
         return 0;
-    SPW_TRY(spw_find_tensor(f, SPW_ROPE_FACTORS_NAME, r->rotary_dim / 2, 0, &t));
-    return small_tensor(w, t, &w->rope_factors);
+    SPW_TRY(spw_find_tensor(f, SPW_ROPE_SHORT_NAME, r->rotary_dim / 2, 0, &t));
+    SPW_TRY(small_tensor(w, t, &w->rope_factors));
+    SPW_TRY(spw_find_tensor(f, SPW_ROPE_LONG_NAME, r->rotary_dim / 2, 0, &t));
+    return small_tensor(w, t, &w->long_rope_factors);
 }
 
 /* Logits are divided through the weights of the last norm. */
@@ -266,15 +272,16 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
     if (!w->small_layers)
         return -ENOMEM;
     memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
-    w->final_norm = w->rope_factors = w->residual_scale = SPW_SMALL_NONE;
+    w->final_norm = w->rope_factors = w->long_rope_factors = w->residual_scale = SPW_SMALL_NONE;
     return spw_small_walk(w, f);
 }
 
 /* -EINVAL: a frequency is not finite. */
-static int divide_by_factors(const struct spw_weights *w, float *inv_freq, uint32_t n)
+static int divide_by_factors(const struct spw_weights *w, uint64_t factors, float *inv_freq,
+                             uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        inv_freq[i] /= w->small[w->rope_factors + i];
+    for (uint32_t i = 0; factors != SPW_SMALL_NONE && i < n; i++) {
+        inv_freq[i] /= w->small[factors + i];
         if (!isfinite(inv_freq[i]))
             return -EINVAL;
     }
@@ -288,8 +295,10 @@ int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *e
         float *inv_freq = w->small + w->inv_freq[k];
         int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions, inv_freq,
                                       &w->rope_scaling[k]);
-        if (!rc && r->kind == SPW_ROPE_FACTORS)
-            rc = divide_by_factors(w, inv_freq, r->rotary_dim / 2);
+        bool is_long = r->kind == SPW_ROPE_LONG && length > r->original_max_positions;
+        if (!rc)
+            rc = divide_by_factors(w, is_long ? w->long_rope_factors : w->rope_factors, inv_freq,
+                                   r->rotary_dim / 2);
         if (rc)
             return spw_fail(err, rc, "the config: rope: a frequency is not finite at length %llu",
                             (unsigned long long)length);

@@ -438,12 +438,17 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
     expect_others(&e->step, n_spans);
     SPW_TRY(run_step(e, SPW_ROPE_SHARED, d, err));
     d->most_chunks = 0;
-    for (size_t i = 0; i < n_spans; i++) { /* past a dynamic border each length has its own */
+    for (size_t i = 0; i < n_spans; i++) { /* then those of each other table, together */
         uint64_t table = rope_table(c, d->spans[i].n_tokens);
-        if (table == SPW_ROPE_SHARED)
+        bool done = table == SPW_ROPE_SHARED;
+        for (size_t j = 0; j < i; j++)
+            done |= rope_table(c, d->spans[j].n_tokens) == table;
+        if (done)
             continue;
         e->step.n = 0;
-        SPW_TRY(add_span(e, i, d, err));
+        for (size_t j = i; j < n_spans; j++)
+            if (rope_table(c, d->spans[j].n_tokens) == table)
+                SPW_TRY(add_span(e, j, d, err));
         expect_others(&e->step, n_spans);
         SPW_TRY(run_step(e, table, d, err));
     }

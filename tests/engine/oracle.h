@@ -24,7 +24,7 @@ struct subject {
     char folder[512];               /* that it lies in */
     const struct tiny_model *model; /* NULL: the folder is not ours */
     struct spw_options o;
-    bool each_length;     /* logits depend on the length of the sequence, too (dynamic rope) */
+    bool each_length;     /* logits depend on the length of the sequence, too (by its rope) */
     struct spw_plan plan; /* under no budgets; its pointers are gone */
     uint32_t vocab;
     size_t n_tokens; /* of each sequence */
@@ -46,7 +46,9 @@ static inline void subject_open_at(struct subject *s, const char *dir, size_t n_
     s->o.context = n_tokens;
     s->o.threads = 2;
     struct spw_engine *e = run_open(dir, &s->o);
-    s->vocab = spw_engine_config(e)->vocab;
+    const struct spw_model_config *c = spw_engine_config(e);
+    s->vocab = c->vocab;
+    s->each_length = spw_rope_table(&c->rope[0], c->max_positions, n_tokens) != SPW_ROPE_SHARED;
     s->plan = e->plan;
     spw_engine_close(e);
     for (size_t k = 0; k < SUBJECT_SEQUENCES; k++) {

@@ -493,6 +493,46 @@ static void check_dynamic_rope(void)
     end(&w);
 }
 
+/* The same with two tables: sequences past the border share the second one. */
+static void check_long_rope(void)
+{
+    const struct tiny_model m = {
+        .family = "llama",
+        .layers = 2,
+        .hidden = 32,
+        .intermediate = 48,
+        .heads = 2,
+        .kv_heads = 1,
+        .head_dim = 8,
+        .vocab = 67,
+        .positions = 1000,
+        .more = ",\"original_max_position_embeddings\":200,\"rope_scaling\":{\"rope_type\":"
+                "\"longrope\",\"short_factor\":[1,1.5,2,3],\"long_factor\":[2,3,5,9]}",
+        .untied = true,
+        .seed = 73};
+    struct world w;
+    struct spw_error err = {0};
+    struct spw_options o = {.context = 500, .sessions = 2, .threads = 2, .prefill_chunk = 64};
+    begin(&w, &m, o, true);
+    const int32_t *ids = w.ids, *others = w.subject.ids[2];
+    struct spw_session *s = run_session(w.e), *other = run_session(w.e);
+    go(&w, s, ids, 190, 0);
+    go(&w, s, ids, 200, 190);
+    go(&w, s, ids, 201, 0); /* past the border all is computed again, once */
+    go(&w, s, ids, 300, 201);
+    go(&w, other, others, 150, 0);
+    go(&w, s, ids, 301, 300); /* another table was on the device between */
+    struct spw_span spans[2] = {{s, ids, 350, 1}, {other, others, 320, 1}};
+    CHECK_MSG(spw_sync(w.e, spans, 2, NULL, NULL, &err) == 0, "%s", err.text);
+    CHECK(oracle_same(&w.subject, ids, 350, spw_session_logits(s)));
+    CHECK(oracle_same(&w.subject, others, 320, spw_session_logits(other)));
+    CHECK(spw_session_reused(s) == 301 && spw_session_reused(other) == 0);
+    go(&w, s, ids, 150, 0); /* and back below it */
+    spw_session_close(s);
+    spw_session_close(other);
+    end(&w);
+}
+
 /* [6] Bytes of a decode step over the link: the tiles that stream, one token's embedding, the
  * logits; and nothing goes down but what becomes old, once in 128 tokens. */
 static void check_decode_bytes(void)
@@ -547,6 +587,7 @@ int main(void)
     check_budgets();
     check_machine();
     check_dynamic_rope();
+    check_long_rope();
     check_decode_bytes();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

@@ -61,6 +61,8 @@ GEMMA2 = without(GEMMA3, "attn_logit_softcapping", "final_logit_softcapping") | 
     model_type="gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=3)
 PHI3 = BASE | dict(model_type="phi3", architectures=["Phi3ForCausalLM"], hidden_act="silu", rope_theta=10000.0,
                    num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
+LONGROPE = dict(max_position_embeddings=1024, original_max_position_embeddings=70, rope_scaling=dict(
+    type="longrope", short_factor=[1.0, 1.5, 2.0, 3.0], long_factor=[1.5, 3.0, 5.0, 9.0]))
 SMOLLM3 = LLAMA | dict(model_type="smollm3", architectures=["SmolLM3ForCausalLM"], num_hidden_layers=4,
                        use_sliding_window=False, pad_token_id=0)
 OLMO2 = BASE | dict(model_type="olmo2", architectures=["Olmo2ForCausalLM"], hidden_act="silu", rope_theta=50000.0,
@@ -182,6 +184,11 @@ CASES = {
     "phi3_window": (PHI3 | dict(sliding_window=20), 60, "bf16", {}),
     "phi3_partial": (PHI3 | dict(partial_rotary_factor=0.75, num_attention_heads=2, num_key_value_heads=1,
                                  tie_word_embeddings=True, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "phi3_long_short": (PHI3 | LONGROPE, 64, "bf16", {}),
+    "phi3_long_long": (PHI3 | LONGROPE | dict(partial_rotary_factor=0.75, num_attention_heads=2, num_key_value_heads=1,
+                                              rope_scaling=LONGROPE["rope_scaling"] | dict(
+                                                  short_factor=[1.0, 1.5, 2.0, 3.0, 4.0, 4.5],
+                                                  long_factor=[1.5, 3.0, 5.0, 7.0, 9.0, 11.0])), 90, "bf16", {}),
     "gemma2_plain": (GEMMA2 | dict(attention_bias=True), 60, "bf16", {}),
     "gemma2_caps": (GEMMA2 | dict(attn_logit_softcapping=2.0, final_logit_softcapping=3.0, query_pre_attn_scalar=24,
                                   sliding_window=140, torch_dtype="bfloat16"), 300, "bf16", dict(bf16=True)),
@@ -402,6 +409,8 @@ ROPE_CASES = [
     ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
       "rope_theta": 1000000.0}, 0),
     ({"rope_scaling": {"type": "yarn", "factor": None, "original_max_position_embeddings": 32}}, 0),
+    ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64,
+                          "short_factor": [1 + i / 7 for i in range(40)], "long_factor": [2 + i for i in range(40)]}}, 1),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 8.0, "truncate": False, "rope_theta": 1e4,
                           "mscale": 0.7, "mscale_all_dim": 0.4, "beta_fast": 20, "beta_slow": 2}}, 0),
 ]

@@ -32,7 +32,7 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3")  # rows of q and k
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
-         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "mixtral_joined",
+         "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
          "smollm3_plain", "glm4_plain", "glm4_moe_plain"]
 QUANTIZED = ["gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain"]
@@ -128,6 +128,11 @@ def write_keys(writer, config, architecture, head_dim):
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(scaling["factor"])
+    if kind == "longrope":  # no type: the tensors tell
+        original = config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        factor = config["max_position_embeddings"] / original
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     if kind == "yarn":
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
     return kind
@@ -175,6 +180,10 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
                                      config["num_hidden_layers"])
     if kind == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, head_dim))
+    if kind == "longrope":
+        for length in ("long", "short"):
+            factors = np.array(config["rope_scaling"][length + "_factor"], dtype=np.float32)
+            writer.add_tensor(f"rope_factors_{length}.weight", factors)
     for name, x in stacked(load(folder / "model.safetensors"), str(folder)):
         if architecture in PERMUTED and ".q_proj." in name:
             x = permute(x, heads)

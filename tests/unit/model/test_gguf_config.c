@@ -180,8 +180,9 @@ static void test_wrong(void)
     refuse("llama", "{'attention.scale': 0.5}",
            "llama.attention.scale: found 0.5, expected nothing");
     refuse("llama", "{'attention.causal': false}", "llama.attention.causal: found false, expected");
-    refuse("llama", "{'rope.scaling.type': 'longrope'}",
-           "llama.rope.scaling.type: found \"longrope\", expected default, linear");
+    refuse(
+        "llama", "{'rope.scaling.type': 'longrope'}",
+        "llama.rope.scaling.type: found \"longrope\", expected a tensor rope_factors_long.weight");
     refuse("llama", "{'rope.scaling.type': 'linear'}",
            "llama.rope.scaling.factor: found nothing, ");
     refuse("llama", "{'rope.scaling.attn_factor': 1.5}",

@@ -74,6 +74,10 @@ static void test_border(void)
     CHECK(!spw_rope_frequencies(&rope, 8, 513, 512, past, &scaling));
     CHECK(!memcmp(at, fresh, sizeof at));
     CHECK(memcmp(at, past, sizeof at));
+    rope.kind = SPW_ROPE_LONG;
+    rope.original_max_positions = 100;
+    CHECK(spw_rope_table(&rope, 512, 100) == SPW_ROPE_SHARED);
+    CHECK(spw_rope_table(&rope, 512, 101) == 101 && spw_rope_table(&rope, 512, 5000) == 101);
     rope.kind = SPW_ROPE_YARN;
     CHECK(spw_rope_table(&rope, 512, 513) == SPW_ROPE_SHARED);
 }

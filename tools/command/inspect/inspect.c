@@ -86,6 +86,7 @@ static const char *rope_name(enum spw_rope_kind kind)
         [SPW_ROPE_DEFAULT] = "default", [SPW_ROPE_LINEAR] = "linear",
         [SPW_ROPE_DYNAMIC] = "dynamic", [SPW_ROPE_LLAMA3] = "llama3",
         [SPW_ROPE_YARN] = "yarn",       [SPW_ROPE_FACTORS] = "factors",
+        [SPW_ROPE_LONG] = "longrope",
     };
     return names[kind];
 }
