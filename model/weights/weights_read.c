@@ -92,7 +92,8 @@ static void join_row(const struct spw_matrix *m, uint64_t row, uint8_t *to)
     for (uint64_t g = 0; g < groups; g++, to += 1 + HALF, blocks += HALF) {
         to[0] = scales[g];
         for (int i = 0; i < HALF; i++) {
-            const int low = blocks[i / 2] >> i % 2 * 4, high = blocks[HALF / 2 + i / 2] >> i % 2 * 4;
+            const int low = blocks[i / 2] >> i % 2 * 4,
+                      high = blocks[HALF / 2 + i / 2] >> i % 2 * 4;
             to[1 + i] = (uint8_t)((low & 15) | (high & 15) << 4);
         }
     }
