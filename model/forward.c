@@ -267,6 +267,51 @@ int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t exp
     return linear(f, down, 1, down_bias, f->b.gated, NULL, y, rows);
 }
 
+int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
+                       const struct spw_layer_weights *like, const struct spw_choice *choices,
+                       const void *const *addresses, size_t step, const void *x, void *y)
+{
+    const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const struct spw_operand *gate = &like->of[SPW_MATRIX_GATE], *up = &like->of[SPW_MATRIX_UP];
+    const struct spw_operand *down = &like->of[SPW_MATRIX_DOWN];
+    const size_t n = f->weights->config->experts.n_kept;
+    SPW_TRY(f->ops->gated_linear(
+        &(struct spw_gated_linear_args){.x = x,
+                                        .bias = vector(f, v->expert_gate_up_bias),
+                                        .y = f->b.gated,
+                                        .scratch = f->b.gate_up,
+                                        .m = n,
+                                        .n = gate->n,
+                                        .k = gate->k,
+                                        .dtype = f->dtype,
+                                        .gate_dtype = gate->type,
+                                        .up_dtype = up->type,
+                                        .act = f->weights->config->act,
+                                        .workspace = f->b.workspace,
+                                        .codes = f->b.codes,
+                                        .choices = choices,
+                                        .gates = addresses,
+                                        .ups = addresses + step},
+        f->stream));
+    return f->ops->linear(&(struct spw_linear_args){.x = f->b.gated,
+                                                    .bias = vector(f, v->expert_down_bias),
+                                                    .y = y,
+                                                    .m = n,
+                                                    .n = down->n,
+                                                    .k = down->k,
+                                                    .x_stride = down->k,
+                                                    .y_stride = down->n,
+                                                    .x_dtype = f->dtype,
+                                                    .w_dtype = down->type,
+                                                    .y_dtype = f->dtype,
+                                                    .workspace = f->b.workspace,
+                                                    .codes = f->b.codes,
+                                                    .choices = choices,
+                                                    .matrices = addresses + 2 * step,
+                                                    .bias_step = down->n},
+                          f->stream);
+}
+
 int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
                         const struct spw_choice *choices, const uint32_t *places, size_t rows)
 {

@@ -25,8 +25,18 @@ struct spw_norm_args {
     enum spw_dtype dtype;
 };
 
+/* An expert of a row, and the weight of its output. */
+struct spw_choice {
+    uint32_t expert;
+    float weight;
+};
+
 /* y = x W^T + bias; with a residual y = residual + (x W^T + bias), each rounded as if stored.
- * W as a Hugging Face file has it: [n][k]. */
+ * W as a Hugging Face file has it: [n][k].
+ *
+ * With choices, for a backend with spw_ops.takes_choices: row i of x is multiplied by the matrix of
+ * its expert, choices[i].expert, in place of w. All these matrices have the shape and the type of
+ * one. x_stride may be 0: then all rows of x are the same one. */
 struct spw_linear_args {
     const void *x;        /* [m][x_stride], x_dtype; x_stride >= k */
     const void *w;        /* [n][k] contiguous, w_dtype */
@@ -42,6 +52,9 @@ struct spw_linear_args {
      * has_codes: an earlier product of the same x has filled it. */
     void *codes;
     bool has_codes;
+    const struct spw_choice *choices; /* [m], or NULL: all rows by w */
+    const void *const *matrices;      /* [experts]; their addresses */
+    size_t bias_step;                 /* bias: from expert to expert */
 };
 
 /* y = act(x gate^T) * (x up^T). Each product with its bias, and what act makes of each, are rounded
@@ -58,6 +71,8 @@ struct spw_gated_linear_args {
     void *workspace; /* as linear's, and so are the codes of x */
     void *codes;
     bool has_codes;
+    const struct spw_choice *choices;      /* as linear's; the bias is [experts][2n] */
+    const void *const *gates, *const *ups; /* [experts] */
 };
 
 /* A launch passes the addresses of its tiles by value. 896 tiles of attention are as many as 4 KB
@@ -133,12 +148,6 @@ struct spw_softcap_args {
     float cap;
 };
 
-/* An expert of a row, and the weight of its output. */
-struct spw_choice {
-    uint32_t expert;
-    float weight;
-};
-
 /* The experts of each row (enum spw_route_score), in the order of their numbers. Logits are f32,
  * whatever dtype is. */
 struct spw_route_args {
@@ -192,6 +201,7 @@ struct spw_ops {
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;
     bool gated_scratch; /* gated_linear always needs its scratch */
+    bool takes_choices; /* linear and gated_linear take choices */
 };
 
 #endif

@@ -354,6 +354,11 @@ int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_
     return wait_loaded(p, block, p->lane->compute);
 }
 
+const uint8_t *spw_prefetch_resident(const struct spw_prefetch *p, uint32_t block)
+{
+    return p->o.blocks[block].resident;
+}
+
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block)
 {
     if (!is_streamed(&p->o.blocks[block]))

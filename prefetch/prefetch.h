@@ -68,6 +68,8 @@ int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint3
  * place. -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; then
  * only forget may follow. */
 int spw_prefetch_wait_block(struct spw_prefetch *p, uint32_t block, const uint8_t **weights);
+/* Where a resident block lies; NULL: in the mapped file. */
+const uint8_t *spw_prefetch_resident(const struct spw_prefetch *p, uint32_t block);
 int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block);
 /* Experts that move (plan.n_expert_frames): see expert_pool.h. visit gives each its frame, and
  * queues transfers; next waits for the next expert. The wait counts in `layer`. */

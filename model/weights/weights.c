@@ -207,6 +207,16 @@ static int add_experts(struct spw_weights *w, const struct spw_finder *f, enum s
     return 0;
 }
 
+/* Whether the matrices of an expert have the types of those of the expert before it. */
+static bool is_alike(const struct spw_weights *w, uint32_t b)
+{
+    const struct spw_matrix *m = &w->matrices[w->blocks[b].first], *other = m - SPW_EXPERT_MATRICES;
+    for (int i = 0; i < SPW_EXPERT_MATRICES; i++)
+        if (m[i].type != other[i].type)
+            return false;
+    return true;
+}
+
 /* What a plan must know of all experts, and asks often. */
 static int sum_experts(struct spw_weights *w)
 {
@@ -214,7 +224,7 @@ static int sum_experts(struct spw_weights *w)
     w->expert_pages = spw_alloc_zero(w->n_expert_blocks + 1, sizeof *w->expert_pages);
     if (!w->expert_pages)
         return -ENOMEM;
-    w->experts_stored = w->experts_mappable = true;
+    w->experts_stored = w->experts_mappable = w->experts_alike = true;
     for (uint32_t i = 0; i < w->n_expert_blocks; i++) {
         const struct spw_weight_block *b = &w->blocks[w->n_blocks + i];
         w->expert_pages[i + 1] = w->expert_pages[i] + spw_align_up(b->bytes, PAGE);
@@ -222,6 +232,8 @@ static int sum_experts(struct spw_weights *w)
             w->expert_frame_bytes, spw_align_up(spw_max_u64(b->bytes, b->read_bytes), PAGE));
         w->experts_stored &= b->as_stored;
         w->experts_mappable &= b->mappable;
+        if (i && b->layer == b[-1].layer)
+            w->experts_alike &= is_alike(w, w->n_blocks + i);
     }
     return 0;
 }

@@ -34,6 +34,8 @@ enum spw_matrix_role {
     SPW_MATRIX_EMBEDDING,
 };
 
+enum { SPW_EXPERT_MATRICES = 3 }; /* gate, up and down follow each other in a block */
+
 /* The layer number of matrices that belong to no layer. */
 #define SPW_NO_LAYER UINT32_MAX
 #define SPW_NO_BLOCK UINT32_MAX
@@ -118,6 +120,7 @@ struct spw_weights {
     uint64_t expert_frame_bytes; /* of the largest expert, packed or as it lies in its file */
     bool experts_stored;         /* all experts are stored in the types that products take, */
     bool experts_mappable;       /* and at addresses that kernels can read */
+    bool experts_alike;          /* in each layer, the matrices of one role have one type */
     uint32_t head_rows;          /* rows of a block of the head; the last block may have fewer */
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */

@@ -40,7 +40,7 @@ int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config
 
 /* ---- weights_experts.c ---- */
 
-enum { SPW_EXPERT_MATRICES = 3, SPW_MXFP4_GROUP = 32 };
+enum { SPW_MXFP4_GROUP = 32 };
 
 /* The matrices of an expert, without their types. */
 int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw_finder *f,

@@ -2,6 +2,7 @@
 #include "runtime/engine/backend.h"
 
 #include "model/cpu/ops_cpu.h"
+#include "quant/codes.h"
 
 #include <stdio.h>
 
@@ -27,13 +28,66 @@ static int launch_norm(const struct spw_norm_args *a, spw_stream s)
     return launch(s, kernels(s)->norm, a, sizeof *a);
 }
 
+/* ---- products with the matrices of experts: each row is a product of its own ---- */
+
+struct chosen_args {
+    const struct spw_kernel *product;
+    struct spw_linear_args a;
+};
+
+static struct spw_linear_args product_of_row(const struct spw_linear_args *a, size_t row)
+{
+    const uint32_t expert = a->choices[row].expert;
+    const size_t at = spw_row_bytes(a->y_dtype, row * a->y_stride);
+    struct spw_linear_args own = *a;
+    own.choices = NULL;
+    own.m = 1;
+    own.w = a->matrices[expert];
+    own.bias = a->bias ? a->bias + expert * a->bias_step : NULL;
+    own.x = (const uint8_t *)a->x + spw_row_bytes(a->x_dtype, row * a->x_stride);
+    own.y = (uint8_t *)a->y + at;
+    own.residual = a->residual ? (const uint8_t *)a->residual + at : NULL;
+    own.codes = (struct spw_codes *)a->codes + row * spw_codes_groups(a->k);
+    return own;
+}
+
+static size_t tasks_of_row(const struct chosen_args *c)
+{
+    struct spw_linear_args own = c->a;
+    own.m = 1;
+    return c->product->n_tasks(&own);
+}
+
+static size_t chosen_tasks(const void *args)
+{
+    const struct chosen_args *c = args;
+    return c->a.m * tasks_of_row(c);
+}
+
+static void chosen_run(const void *args, size_t task, unsigned worker)
+{
+    const struct chosen_args *c = args;
+    const size_t each = tasks_of_row(c);
+    const struct spw_linear_args own = product_of_row(&c->a, task / each);
+    c->product->run(&own, task % each, worker);
+}
+
+static const struct spw_kernel chosen_kernel = {"chosen", chosen_tasks, chosen_run};
+
+static int launch_product(const struct spw_kernel *k, const struct spw_linear_args *a, spw_stream s)
+{
+    const struct chosen_args chosen = {k, *a};
+    return a->choices ? launch(s, &chosen_kernel, &chosen, sizeof chosen)
+                      : launch(s, k, a, sizeof *a);
+}
+
 static int launch_linear(const struct spw_linear_args *a, spw_stream s)
 {
     if (a->x_dtype != SPW_DTYPE_BF16 || !spw_type_is_quantized(a->w_dtype))
-        return launch(s, kernels(s)->linear, a, sizeof *a);
+        return launch_product(kernels(s)->linear, a, s);
     if (!a->has_codes)
         SPW_TRY(launch(s, kernels(s)->encode, a, sizeof *a));
-    return launch(s, kernels(s)->linear_codes, a, sizeof *a);
+    return launch_product(kernels(s)->linear_codes, a, s);
 }
 
 /* One product if up follows gate in memory and has its type. The bits of an output do not depend on
@@ -41,8 +95,8 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
 static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
 {
     const size_t gate_bytes = a->n * spw_row_bytes(a->gate_dtype, a->k);
-    const bool joined =
-        a->gate_dtype == a->up_dtype && (const uint8_t *)a->w_gate + gate_bytes == a->w_up;
+    const bool joined = !a->choices && a->gate_dtype == a->up_dtype &&
+                        (const uint8_t *)a->w_gate + gate_bytes == a->w_up;
     struct spw_linear_args product = {.x = a->x,
                                       .w = a->w_gate,
                                       .bias = a->bias,
@@ -57,11 +111,15 @@ static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream
                                       .y_dtype = a->dtype,
                                       .workspace = a->workspace,
                                       .codes = a->codes,
-                                      .has_codes = a->has_codes};
+                                      .has_codes = a->has_codes,
+                                      .choices = a->choices,
+                                      .matrices = a->gates,
+                                      .bias_step = 2 * a->n};
     SPW_TRY(launch_linear(&product, s));
     if (!joined) {
         product.has_codes |= spw_type_is_quantized(a->gate_dtype);
         product.w = a->w_up;
+        product.matrices = a->ups;
         product.w_dtype = a->up_dtype;
         product.bias = a->bias ? a->bias + a->n : NULL;
         product.y = (uint8_t *)a->scratch + spw_row_bytes(a->dtype, a->n);
@@ -131,6 +189,7 @@ static const struct spw_ops cpu_ops = {
     .combine = launch_combine,
     .attention_tiles = ATTENTION_TILES,
     .gated_scratch = true,
+    .takes_choices = true,
 };
 
 void spw_backend_cpu(struct spw_backend *out)

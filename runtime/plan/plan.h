@@ -33,6 +33,7 @@ struct spw_plan_input {
     uint32_t attention_tiles;     /* the most tiles of one attention call */
     uint64_t codes_row_bytes;     /* of a row of spw_linear_args.codes; 0: no product needs codes */
     bool gated_scratch;           /* gated products need their scratch */
+    bool takes_choices;           /* see spw_ops */
     uint64_t transfer_cost_bytes; /* see spw_backend */
     uint32_t reads_per_link_byte; /* see spw_backend; 0: no transfer is hidden beside weights */
     bool reads_host_memory;       /* see spw_backend */
@@ -61,7 +62,7 @@ struct spw_plan_input {
  * runtime/step/experts.h. The host has no x and no y. Then come the rows of a pass that runs beside
  * one that was set aside. */
 struct spw_plan_experts {
-    uint64_t x, y, choices, places, index, scores;
+    uint64_t x, y, choices, places, index, scores, addresses;
 };
 
 struct spw_plan_device {
@@ -111,6 +112,9 @@ struct spw_plan {
     uint32_t n_expert_frames, n_disk_experts;
     uint32_t n_expert_slots;  /* experts on their way to frames */
     uint32_t n_expert_bounce; /* bounce slots on the host, of expert_frame_bytes */
+    /* All experts are resident, and a pass of one row finds them by a table on the device: the host
+     * need not know the choices. */
+    bool finds_experts;
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
@@ -130,6 +134,19 @@ struct spw_plan {
     struct spw_plan_device device;
     struct spw_plan_host host;
 };
+
+/* The table of addresses of experts: [layers with experts][gate, up, down][experts of a layer]. */
+static inline uint64_t spw_plan_addresses_bytes(const struct spw_plan *p,
+                                                const struct spw_weights *w)
+{
+    return p->finds_experts ? (uint64_t)w->n_expert_blocks * SPW_EXPERT_MATRICES * sizeof(void *)
+                            : 0;
+}
+
+static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t rows)
+{
+    return p->finds_experts && rows == 1;
+}
 
 static inline uint64_t spw_plan_n_full(const struct spw_plan *p)
 {

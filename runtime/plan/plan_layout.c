@@ -85,6 +85,7 @@ static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_inpu
     e->choices = take(end, n * sizeof(struct spw_choice));
     e->places = take(end, n * sizeof(uint32_t));
     e->index = take(end, n * sizeof(uint32_t));
+    e->addresses = take(end, host ? 0 : spw_plan_addresses_bytes(p, in->weights));
     e->scores = take(
         end,
         host || !rows ? 0 : p->chunk * (c->experts.n * sizeof(float) + sizeof(struct spw_choice)));
@@ -181,6 +182,8 @@ static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, b
 {
     const struct spw_weights *w = in->weights;
     p->n_expert_frames = p->n_expert_slots = p->n_disk_experts = p->n_expert_bounce = 0;
+    p->finds_experts = !move && w->n_expert_blocks && w->experts_alike && in->takes_choices &&
+                       p->chunk >= w->config->experts.n_kept;
     if (!move || !w->n_expert_blocks)
         return;
     p->n_expert_frames = spw_min_u32(EXPERT_SLOTS + 1, w->n_expert_blocks);

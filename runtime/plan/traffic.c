@@ -10,7 +10,7 @@ uint64_t spw_traffic_flags(const struct spw_plan *p)
 
 uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weights *w)
 {
-    uint64_t bytes = w->n_small * sizeof(float);
+    uint64_t bytes = w->n_small * sizeof(float) + spw_plan_addresses_bytes(p, w);
     for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
         if (spw_plan_block_resident(p, w, u))
             bytes += spw_plan_block_moved_bytes(p, w, u);

@@ -59,10 +59,12 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
 
 /* In each layer with experts the host reads the choices and sends the order of rows, an index and
  * the places (runtime/step/experts.c). One row has no order. */
-static void add_choices(struct spw_traffic *t, const struct spw_weights *w, uint64_t rows,
-                        uint64_t n_layers)
+static void add_choices(struct spw_traffic *t, const struct spw_plan *p,
+                        const struct spw_weights *w, uint64_t rows, uint64_t n_layers)
 {
     uint64_t choices = n_layers * rows * w->config->experts.n_kept;
+    if (spw_plan_finds_experts(p, rows))
+        return;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += choices * sizeof(struct spw_choice);
     if (rows > 1)
         t->bytes[SPW_MOVED_HOST_TO_DEVICE] += choices * 2 * sizeof(uint32_t);
@@ -259,7 +261,8 @@ static void pass(struct spw_traffic_run *r, const struct spw_traffic_end *end)
     add_blocks(&r->moved, r->plan, r->weights, a->from.chunks / a->cut.n_chunks, wanted,
                &end->rings);
     add_rows(&r->moved, r->plan, r->weights, &a->cut, through_host, &a->from, end);
-    add_choices(&r->moved, r->weights, a->cut.rows, end->expert_layers - a->from.expert_layers);
+    add_choices(&r->moved, r->plan, r->weights, a->cut.rows,
+                end->expert_layers - a->from.expert_layers);
 }
 
 static struct spw_traffic_end whole_pass(const struct spw_traffic_run *r)

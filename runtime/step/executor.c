@@ -160,9 +160,11 @@ static int run_experts(struct spw_executor *x, uint32_t layer)
     const uint64_t rows = x->step->now->cut.rows;
     void *h; /* a pass with experts lies on the device as a whole */
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, 1, 0, &h));
-    SPW_TRY(spw_experts_sort_rows(experts, layer, rows));
+    if (!spw_plan_finds_experts(x->plan, rows)) {
+        SPW_TRY(spw_experts_sort_rows(experts, layer, rows));
+        spw_traffic_visit_experts(x->account, experts->visit, experts->n_visited);
+    }
     x->step->reached.expert_layers++;
-    spw_traffic_visit_experts(x->account, experts->visit, experts->n_visited);
     int rc = spw_experts_compute(experts, layer, h, rows);
     if (rc) /* some experts of the visit have not come */
         spw_executor_stop_predicting(x);

@@ -77,6 +77,19 @@ static void close_step(struct spw_step *s)
     spw_step_close(s);
 }
 
+static int send_addresses(struct spw_executor *x)
+{
+    const uint64_t bytes = spw_plan_addresses_bytes(x->plan, x->o.weights);
+    if (!bytes)
+        return 0;
+    x->addresses = spw_alloc(bytes);
+    if (!x->addresses)
+        return -ENOMEM;
+    spw_experts_addresses(x->o.weights, x->o.prefetch, x->addresses);
+    return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.experts.addresses,
+                         x->addresses, bytes, SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
+}
+
 static int open_parts(struct spw_executor *x)
 {
     SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true));
@@ -91,6 +104,7 @@ static int open_parts(struct spw_executor *x)
     SPW_TRY(spw_attend_init(&x->attend, most_parts));
     spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE,
                     spw_traffic_open_bytes(x->plan, x->o.weights));
+    SPW_TRY(send_addresses(x));
     return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.small,
                          x->o.weights->small, x->o.weights->n_small * sizeof(float),
                          SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
@@ -132,6 +146,7 @@ void spw_executor_close(struct spw_executor *x)
         close_step(&x->steps[i]);
     spw_attend_free(&x->attend);
     spw_free(x->rows);
+    spw_free(x->addresses);
     spw_traffic_run_close(x->account);
     spw_free(x);
 }

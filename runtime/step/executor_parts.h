@@ -18,6 +18,7 @@ struct spw_executor {
     struct spw_attend_part *rows;    /* [cut.most_parts], of the running chunk */
     bool expects;                    /* the rings hold transfers of the next step */
     uint64_t n_dropped;              /* of spw_prefetch_dropped */
+    const void **addresses;          /* owned: of experts, while they go to the device */
     struct spw_traffic_run *account; /* owned; NULL: see spw_executor_account_of */
 };
 

@@ -49,6 +49,12 @@ static uint64_t numbers_bytes(const struct spw_experts *x)
     return config(x)->n_kept * sizeof(uint32_t);
 }
 
+static uint32_t first_expert(const struct spw_experts *x, uint32_t layer)
+{
+    const struct spw_weights *w = x->forward->weights;
+    return w->layer_experts[layer] - w->n_blocks;
+}
+
 /* ---- route ---- */
 
 int spw_experts_route(const struct spw_experts *x, uint32_t layer,
@@ -113,7 +119,6 @@ static int send_order(const struct spw_experts *x, uint64_t rows)
 int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows)
 {
     const struct spw_plan_experts *host = &x->plan->host.experts;
-    const struct spw_weights *w = x->forward->weights;
     SPW_TRY(fetch_choices(x, rows));
     spw_experts_sort((const struct spw_choice *)on_host(x, host->choices, choices_bytes(x)), rows,
                      config(x)->n_kept, config(x)->n, x->ends,
@@ -122,10 +127,31 @@ int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows)
     x->n_visited = 0;
     for (uint32_t e = 0; e < config(x)->n; e++)
         if (x->ends[e] < x->ends[e + 1])
-            x->visit[x->n_visited++] =
-                (struct spw_expert_visit){.expert = w->layer_experts[layer] - w->n_blocks + e,
-                                          .n_rows = x->ends[e + 1] - x->ends[e]};
+            x->visit[x->n_visited++] = (struct spw_expert_visit){
+                .expert = first_expert(x, layer) + e, .n_rows = x->ends[e + 1] - x->ends[e]};
     return send_order(x, rows);
+}
+
+/* ---- one row, whose experts the device finds ---- */
+
+/* The device may read any expert of the layer: all must have been loaded. */
+static int compute_found(const struct spw_experts *x, uint32_t layer)
+{
+    const struct spw_plan_experts *d = &x->plan->device.experts;
+    const struct spw_weights *weights = x->forward->weights;
+    const uint32_t block = weights->layer_experts[layer];
+    const uint8_t *at;
+    struct spw_layer_weights like;
+    for (uint32_t e = config(x)->n; e-- > 0;)
+        SPW_TRY(spw_prefetch_wait_block(x->prefetch, block + e, &at));
+    spw_weights_expert(weights, block, at, &like);
+    const void *const *addresses = (const void *const *)(x->lane->device_arena + d->addresses);
+    return spw_forward_chosen(
+        x->forward, layer, &like,
+        (const struct spw_choice *)on_device(x, d->choices, 0, choices_bytes(x)),
+        addresses + first_expert(x, layer), weights->n_expert_blocks,
+        on_device(x, d->x, 0, x->plan->hidden_row_bytes),
+        on_device(x, d->y, 0, config(x)->n_kept * x->plan->hidden_row_bytes));
 }
 
 /* The rows of an expert, as many at a time as a chunk has. at: its weights; NULL: in the file. */
@@ -187,9 +213,25 @@ static int combine(const struct spw_experts *x, uint8_t *h, uint64_t rows, bool 
 int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows)
 {
     const bool ordered = rows > 1;
-    if (x->plan->n_expert_frames)
+    if (spw_plan_finds_experts(x->plan, rows))
+        SPW_TRY(compute_found(x, layer));
+    else if (x->plan->n_expert_frames)
         SPW_TRY(compute_moving(x, layer, ordered));
     else
         SPW_TRY(compute_resident(x, layer, ordered));
     return combine(x, h, rows, ordered);
+}
+
+void spw_experts_addresses(const struct spw_weights *w, const struct spw_prefetch *prefetch,
+                           const void **out)
+{
+    const uint32_t n = w->n_expert_blocks;
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_layer_weights expert;
+        const uint32_t block = w->n_blocks + i;
+        spw_weights_expert(w, block, spw_prefetch_resident(prefetch, block), &expert);
+        out[i] = expert.of[SPW_MATRIX_GATE].w;
+        out[n + i] = expert.of[SPW_MATRIX_UP].w;
+        out[2 * n + i] = expert.of[SPW_MATRIX_DOWN].w;
+    }
 }

@@ -9,6 +9,10 @@
  *   index     1 | 0 1 2 | 0 2                      the rows of experts 0, 2 and 5
  *   places    row 0: 1, 4           row 1: 0, 2   row 2: 3, 5     where the outputs of a row are
  *
+ * A pass of one row does not sort if all experts are resident and the backend takes choices
+ * (spw_plan_finds_experts): kernels find the matrices in a table on the device, and the host never
+ * learns the choices.
+ *
  * So an expert's weights are used once a pass, whatever the chunks are. A row's result does not
  * depend on the rows that its experts compute beside it.
  *
@@ -45,6 +49,11 @@ int spw_experts_route(const struct spw_experts *x, uint32_t layer,
 int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows);
 /* `h`: all rows of the pass. -EIO: an expert could not be read. */
 int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows);
+
+/* Writes the addresses of all experts: [gate, up, down][experts of all layers]. They are resident.
+ */
+void spw_experts_addresses(const struct spw_weights *w, const struct spw_prefetch *prefetch,
+                           const void **out);
 
 /* Sorts rows by expert: a pure function. ends: [n_experts + 1]; index, places: [rows * n_kept]. The
  * rows of expert e are index[ends[e]] up to index[ends[e + 1]] (exclusive) then. */

@@ -1,0 +1,216 @@
+/* Products in which each row has the matrix of its expert, through the CPU backend: the bits of one
+ * call for each row. Every type of weights, both types of x, shapes at random; rows that are all
+ * the same one; biases; gate and up of different types. */
+#include "model/cpu/ops_cpu.h"
+#include "base/numbers.h"
+#include "quant/codes.h"
+#include "runtime/engine/backend.h"
+#include "tests/check.h"
+
+#include <string.h>
+
+enum { MOST_EXPERTS = 6, MOST_ROWS = 9, THREADS = 3 };
+
+static struct spw_backend backend;
+static struct spw_device *device;
+static spw_stream stream;
+static uint64_t rng;
+
+static size_t draw(size_t low, size_t high)
+{
+    return (size_t)check_range(&rng, low, high);
+}
+
+static void *bytes_of(size_t bytes)
+{
+    uint8_t *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    for (size_t i = 0; i < bytes; i++)
+        p[i] = (uint8_t)check_random(&rng);
+    return p;
+}
+
+static void *numbers_of(enum spw_dtype type, size_t n)
+{
+    uint8_t *p = bytes_of(spw_row_bytes(type, n));
+    for (size_t i = 0; i < n; i++) {
+        const float value = (float)(int)draw(0, 2000) / 1000 - 1;
+        if (type == SPW_DTYPE_F32)
+            memcpy(p + 4 * i, &value, 4);
+        else
+            ((uint16_t *)(void *)p)[i] = spw_f32_to_bf16(value);
+    }
+    return p;
+}
+
+static enum spw_dtype draw_type(enum spw_dtype x)
+{
+    static const enum spw_dtype types[] = {
+        SPW_DTYPE_Q8_0,   SPW_DTYPE_Q4_0,   SPW_DTYPE_Q4_1, SPW_DTYPE_Q5_0, SPW_DTYPE_Q5_1,
+        SPW_DTYPE_Q2_K,   SPW_DTYPE_Q3_K,   SPW_DTYPE_Q4_K, SPW_DTYPE_Q5_K, SPW_DTYPE_Q6_K,
+        SPW_DTYPE_IQ4_NL, SPW_DTYPE_IQ4_XS, SPW_DTYPE_MXFP4};
+    return draw(0, 3) ? types[draw(0, sizeof types / sizeof *types - 1)] : x;
+}
+
+/* The matrices of some experts: bytes at random, which are blocks of any quantized type. */
+struct experts {
+    enum spw_dtype type;
+    const void *of[MOST_EXPERTS];
+};
+
+static void experts_open(struct experts *e, enum spw_dtype x, size_t n, size_t k)
+{
+    e->type = draw_type(x);
+    for (int i = 0; i < MOST_EXPERTS; i++)
+        e->of[i] = spw_type_is_quantized(e->type) ? bytes_of(n * spw_row_bytes(e->type, k))
+                                                  : numbers_of(e->type, n * k);
+}
+
+static void experts_close(struct experts *e)
+{
+    for (int i = 0; i < MOST_EXPERTS; i++)
+        free((void *)(uintptr_t)e->of[i]);
+}
+
+struct problem {
+    enum spw_dtype dtype;
+    size_t m, n, k, x_stride;
+    struct experts w, up;
+    struct spw_choice choices[MOST_ROWS];
+    void *x, *y, *want, *scratch, *workspace, *codes;
+    float *bias; /* [experts][2n], or NULL */
+};
+
+static void problem_open(struct problem *p)
+{
+    p->dtype = draw(0, 1) ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
+    p->m = draw(1, MOST_ROWS);
+    p->n = draw(1, 300);
+    p->k = 256 * draw(1, 3);
+    p->x_stride = draw(0, 1) ? p->k : 0;
+    experts_open(&p->w, p->dtype, p->n, p->k);
+    experts_open(&p->up, p->dtype, p->n, p->k);
+    for (size_t i = 0; i < p->m; i++)
+        p->choices[i] = (struct spw_choice){(uint32_t)draw(0, MOST_EXPERTS - 1), 1};
+    p->x = numbers_of(p->dtype, p->m * p->k);
+    p->bias = draw(0, 1) ? numbers_of(SPW_DTYPE_F32, MOST_EXPERTS * 2 * p->n) : NULL;
+    p->y = bytes_of(p->m * 2 * p->n * 4);
+    p->want = bytes_of(p->m * 2 * p->n * 4);
+    p->scratch = bytes_of(p->m * 2 * p->n * 4);
+    size_t room = backend.linear_workspace(p->k, p->dtype, p->w.type);
+    size_t other = backend.linear_workspace(p->k, p->dtype, p->up.type);
+    p->workspace = bytes_of(THREADS * (room > other ? room : other) + 64);
+    p->codes = bytes_of(p->m * spw_codes_groups(p->k) * sizeof(struct spw_codes));
+}
+
+static void problem_close(struct problem *p)
+{
+    experts_close(&p->w), experts_close(&p->up);
+    free(p->x), free(p->y), free(p->want), free(p->scratch);
+    free(p->workspace), free(p->codes), free(p->bias);
+}
+
+static const void *row_of_x(const struct problem *p, size_t row)
+{
+    return (const char *)p->x + spw_row_bytes(p->dtype, row * p->x_stride);
+}
+
+static void check_same(const struct problem *p, const char *what)
+{
+    const size_t bytes = p->m * spw_row_bytes(p->dtype, p->n);
+    CHECK(backend.device_ops->stream_sync(device, stream) == 0);
+    CHECK_MSG(!memcmp(p->y, p->want, bytes), "%s: x %s w %s up %s m %zu n %zu k %zu stride %zu",
+              what, spw_dtype_name(p->dtype), spw_dtype_name(p->w.type), spw_dtype_name(p->up.type),
+              p->m, p->n, p->k, p->x_stride);
+}
+
+static void check_linear(const struct problem *p)
+{
+    const struct spw_linear_args a = {.x = p->x,
+                                      .bias = p->bias,
+                                      .y = p->y,
+                                      .m = p->m,
+                                      .n = p->n,
+                                      .k = p->k,
+                                      .x_stride = p->x_stride,
+                                      .y_stride = p->n,
+                                      .x_dtype = p->dtype,
+                                      .w_dtype = p->w.type,
+                                      .y_dtype = p->dtype,
+                                      .workspace = p->workspace,
+                                      .codes = p->codes,
+                                      .choices = p->choices,
+                                      .matrices = p->w.of,
+                                      .bias_step = 2 * p->n};
+    CHECK(backend.ops->linear(&a, stream) == 0);
+    for (size_t row = 0; row < p->m; row++) {
+        const uint32_t expert = p->choices[row].expert;
+        struct spw_linear_args one = a;
+        one.choices = NULL;
+        one.m = 1;
+        one.x_stride = p->k;
+        one.x = row_of_x(p, row);
+        one.w = p->w.of[expert];
+        one.bias = p->bias ? p->bias + expert * 2 * p->n : NULL;
+        one.y = (char *)p->want + spw_row_bytes(p->dtype, row * p->n);
+        CHECK(backend.ops->linear(&one, stream) == 0);
+    }
+    check_same(p, "linear");
+}
+
+static void check_gated(const struct problem *p)
+{
+    const struct spw_gated_linear_args a = {.x = p->x,
+                                            .bias = p->bias,
+                                            .y = p->y,
+                                            .scratch = p->scratch,
+                                            .m = p->m,
+                                            .n = p->n,
+                                            .k = p->k,
+                                            .x_stride = p->x_stride,
+                                            .dtype = p->dtype,
+                                            .gate_dtype = p->w.type,
+                                            .up_dtype = p->up.type,
+                                            .act = (enum spw_activation)draw(0, SPW_ACT_COUNT - 1),
+                                            .workspace = p->workspace,
+                                            .codes = p->codes,
+                                            .choices = p->choices,
+                                            .gates = p->w.of,
+                                            .ups = p->up.of};
+    CHECK(backend.ops->gated_linear(&a, stream) == 0);
+    for (size_t row = 0; row < p->m; row++) {
+        const uint32_t expert = p->choices[row].expert;
+        struct spw_gated_linear_args one = a;
+        one.choices = NULL;
+        one.m = 1;
+        one.x_stride = p->k;
+        one.x = row_of_x(p, row);
+        one.w_gate = p->w.of[expert];
+        one.w_up = p->up.of[expert];
+        one.bias = p->bias ? p->bias + expert * 2 * p->n : NULL;
+        one.y = (char *)p->want + spw_row_bytes(p->dtype, row * p->n);
+        CHECK(backend.ops->gated_linear(&one, stream) == 0);
+    }
+    check_same(p, "gated");
+}
+
+int main(void)
+{
+    rng = check_seed();
+    spw_backend_cpu(&backend);
+    const struct spw_device_options o = {.device_bytes = UINT64_MAX,
+                                         .host_bytes = UINT64_MAX,
+                                         .threads = THREADS,
+                                         .context = backend.context};
+    CHECK(backend.ops->takes_choices && backend.device_ops->open(&device, &o, NULL) == 0);
+    CHECK(backend.device_ops->stream_open(device, "compute", &stream) == 0);
+    for (int i = 0; i < 150; i++) {
+        struct problem p;
+        problem_open(&p);
+        check_linear(&p);
+        check_gated(&p);
+        problem_close(&p);
+    }
+    backend.device_ops->stream_close(device, stream);
+    backend.device_ops->close(device);
+    return check_done();
+}
