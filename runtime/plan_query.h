@@ -38,6 +38,7 @@ struct spw_plan_info {
     uint32_t n_layers_from_disk;          /* layers whose weights each step reads from the files */
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
+    uint64_t decode_expert_bytes;         /* of these, those of experts */
     /* Experts of all layers; those that the device has room for; and those that come from the
      * files, not from the host, when they are needed there. */
     uint32_t n_experts, n_experts_resident, n_experts_from_disk;

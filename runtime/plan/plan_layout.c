@@ -370,7 +370,8 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->decode_weights_bytes = i->weights_bytes;
     i->weights_bytes += experts;
     if (experts)
-        i->decode_weights_bytes += experts / c->experts.n * c->experts.n_kept;
+        i->decode_expert_bytes = experts / c->experts.n * c->experts.n_kept;
+    i->decode_weights_bytes += i->decode_expert_bytes;
     i->kv_bytes_per_token = spw_plan_n_full(p) * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;
     const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];

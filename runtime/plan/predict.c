@@ -30,6 +30,9 @@
  * no thread sleeps.) A drive is slower with small requests than with large ones: two measured sizes
  * say what a request costs beside its bytes.
  *
+ * A layer asks for the experts that it misses when its router has chosen. Beside these reads only
+ * those of its experts compute that lie on the device, and nothing else.
+ *
  * While a layer's weights are used, nobody takes slots from the ring. When the ring is full, the
  * drive stands still until the layer's attention comes.
  *
@@ -47,6 +50,8 @@ struct work {
     double compute_beside, copy_beside;
     double link_seconds, disk_seconds; /* alone */
     double core_seconds;               /* of threads that neither compute nor copy */
+    /* Experts that are missed, and the computation beside them; the rest of this time is alone. */
+    double expert_link_seconds, expert_disk_seconds, beside_experts;
 };
 
 /* ---- computation of one token ---- */
@@ -59,11 +64,16 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
     return fmax(own, bytes / m->read_bytes_per_second);
 }
 
+static double reading_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
+                              uint64_t bytes)
+{
+    return (double)bytes /
+           (p->compute == SPW_DTYPE_F32 ? m->f32_weights_per_second : m->bf16_weights_per_second);
+}
+
 static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
 {
-    double bytes = (double)spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes);
-    return bytes /
-           (p->compute == SPW_DTYPE_F32 ? m->f32_weights_per_second : m->bf16_weights_per_second);
+    return reading_seconds(p, m, spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes));
 }
 
 static double kv_bytes(const struct spw_plan_info *p)
@@ -169,6 +179,18 @@ static void run_beside(struct spw_prediction *out, const struct work *w,
     out->compute_seconds = fmax(out->compute_seconds, (busy + w->core_seconds) / cores);
 }
 
+static void add_experts(struct spw_prediction *out, const struct work *w)
+{
+    double read = w->expert_link_seconds + w->expert_disk_seconds;
+    double alone = fmax(0, read - w->beside_experts);
+    out->link_seconds += w->expert_link_seconds;
+    out->disk_seconds += w->expert_disk_seconds;
+    if (alone > out->seconds)
+        out->bound =
+            w->expert_disk_seconds > w->expert_link_seconds ? SPW_BOUND_DISK : SPW_BOUND_LINK;
+    out->seconds += alone;
+}
+
 static void predict(struct spw_prediction *out, const struct work *w, const struct spw_machine *m)
 {
     *out = (struct spw_prediction){.compute_seconds = w->compute_seconds,
@@ -186,6 +208,7 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
         out->seconds = out->disk_seconds;
         out->bound = SPW_BOUND_DISK;
     }
+    add_experts(out, w);
 }
 
 /* ---- a step ---- */
@@ -205,12 +228,12 @@ static void add_disk(struct work *w, const struct spw_plan_info *p, const struct
     double weights = (double)p->weights_disk_bytes,
            kv = (double)moved[SPW_MOVED_DISK_TO_HOST] - weights;
     double written = (double)moved[SPW_MOVED_HOST_TO_DISK];
-    weights += (double)p->decode_expert_disk_bytes;
     struct ring r = ring_of(p, m);
     double rate = disk_rate(&r, d);
     w->disk_seconds =
         kv / rate + weights / d->read_bytes_per_second + written / d->write_bytes_per_second;
     w->core_seconds = kv * io_cost(&r, d) + (weights + written) * d->cpu_seconds_per_byte;
+    w->expert_disk_seconds = (double)p->decode_expert_disk_bytes / d->read_bytes_per_second;
     if (kv > 0 && r.n_slots > 0) {
         w->disk_seconds += still_seconds(p, m, &r, rate);
         w->core_seconds += kv / r.slot_bytes * m->handover_core_seconds;
@@ -224,8 +247,12 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
         .compute_seconds = weights_seconds(p, m) + kv_seconds(p, m),
         .compute_beside = m->read_bytes_per_second / m->read_beside_bytes_per_second,
         .copy_beside = m->copy_bytes_per_second / m->copy_beside_bytes_per_second,
-        .link_seconds = link_seconds(p->decode_moved_bytes, m) +
-                        (double)p->decode_expert_host_bytes / m->copy_bytes_per_second,
+        .link_seconds = link_seconds(p->decode_moved_bytes, m),
+        .expert_link_seconds = (double)p->decode_expert_host_bytes / m->copy_bytes_per_second,
+        .beside_experts =
+            reading_seconds(p, m,
+                            spw_sub_u64(p->decode_expert_bytes,
+                                        p->decode_expert_disk_bytes + p->decode_expert_host_bytes)),
     };
     if (d)
         add_disk(&w, p, m, d);

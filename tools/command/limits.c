@@ -168,6 +168,24 @@ static void read_drive(struct cli_limits *out, const struct cli_options *o, cons
     options->drive = cli_limits_drive(out);
 }
 
+/* The drive of the model's files. The command does not write there, so it is not measured; a
+ * profile may know it. */
+static void read_model_drive(struct cli_limits *out, const struct cli_options *o,
+                             struct spw_options *options)
+{
+    char folder[CLI_PATH_BYTES];
+    struct stat st;
+    int n = snprintf(folder, sizeof folder, "%s", o->operand);
+    if (n >= (int)sizeof folder || stat(folder, &st) < 0)
+        return;
+    char *slash = strrchr(folder, '/');
+    if (S_ISREG(st.st_mode) && slash) /* "/NAME": the root */
+        slash[slash == folder] = 0;
+    else if (S_ISREG(st.st_mode))
+        strcpy(folder, ".");
+    read_drive(out, o, folder, options, SPW_PROBE_NEVER);
+}
+
 static void read_machine(struct cli_limits *out, const struct cli_options *o,
                          struct spw_options *options, enum spw_probe_mode mode)
 {
@@ -196,7 +214,8 @@ void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
 
 static bool reads_disk(const struct spw_plan_info *plan)
 {
-    return plan->disk.total > 0 || plan->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0;
+    return plan->disk.total > 0 || plan->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0 ||
+           plan->decode_expert_disk_bytes > 0;
 }
 
 void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
@@ -207,13 +226,11 @@ void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
     memset(out, 0, sizeof *out);
     if (spw_plan_query(&plan, o->operand, options, NULL) < 0)
         return;
-    /* The command does not write to the model's folder. So the drive of that folder is not
-     * measured; a profile may know it. */
     if (plan.disk.total > 0)
         read_drive(out, o, options->disk_dir, options,
                    options->disk_write_limit ? SPW_PROBE_NEVER : mode);
     else if (reads_disk(&plan))
-        read_drive(out, o, o->operand, options, SPW_PROBE_NEVER);
+        read_model_drive(out, o, options);
     read_machine(out, o, options, mode);
     say_notes(out);
 }

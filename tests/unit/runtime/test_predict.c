@@ -202,6 +202,24 @@ static void test_stand_still(void)
     check(&p, &cpu, &d, 0.1, SPW_BOUND_DISK);
 }
 
+/* 1 GB of weights in 20 ms. A token misses 200 of 500 MB of experts: 100 ms from the drive; beside
+ * them 300 MB compute in 6 ms. Then 100 MB more from the host, in 10 ms. */
+static void test_experts(void)
+{
+    struct spw_plan_info p = plan(1e9, 0, 0, 0, 0);
+    p.weights_bytes = p.decode_weights_bytes = (uint64_t)1e9;
+    p.decode_expert_bytes = (uint64_t)5e8;
+    check(&p, &cpu, &drive, 0.02, SPW_BOUND_COMPUTE);
+    p.decode_expert_disk_bytes = (uint64_t)2e8;
+    check(&p, &cpu, &drive, 0.02 + 0.1 - 0.006, SPW_BOUND_DISK);
+    check(&p, &cpu, NULL, 0.02, SPW_BOUND_COMPUTE); /* the drive is not known */
+    p.decode_expert_host_bytes = (uint64_t)1e8;
+    check(&p, &cpu, &drive, 0.02 + 0.11 - 0.004, SPW_BOUND_DISK);
+    p.decode_expert_disk_bytes = 0;
+    p.decode_expert_host_bytes = (uint64_t)5e8; /* nothing computes beside them */
+    check(&p, &cpu, &drive, 0.02 + 0.05, SPW_BOUND_LINK);
+}
+
 static void test_gpu(void)
 {
     /* Both directions at once, and computation loses nothing. */
@@ -244,6 +262,7 @@ int main(void)
     test_ring();
     test_small_requests();
     test_stand_still();
+    test_experts();
     test_gpu();
     test_prompt();
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_COMPUTE), "computation"));
