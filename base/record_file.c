@@ -5,14 +5,13 @@
  */
 #include "base/record_file.h"
 
-#include <fcntl.h>
+#include "base/kept_file.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #define MAX_BYTES ((size_t)1 << 20) /* far more than the largest file */
@@ -180,29 +179,6 @@ static int read_root(const struct spw_record_file *f, const json_t *root, const 
     return 0;
 }
 
-/* Reads the whole file. It must be a regular file: reading a pipe would wait. */
-static int load(const char *path, char **text, size_t *bytes, struct spw_error *err)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
-    int rc = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= MAX_BYTES
-                 ? 0
-                 : -EINVAL;
-    *text = rc ? NULL : spw_alloc((size_t)st.st_size);
-    for (*bytes = 0; *text && *bytes < (size_t)st.st_size;) {
-        ssize_t n = read(fd, *text + *bytes, (size_t)st.st_size - *bytes);
-        if (n <= 0)
-            break;
-        *bytes += (size_t)n;
-    }
-    close(fd);
-    if (rc)
-        return spw_fail(err, rc, "%s: found no regular file of at most 1 MiB", path);
-    return *text ? 0 : spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
-}
-
 static void clear(const struct spw_record_file *f)
 {
     for (size_t i = 0; i < f->n_lists; i++) {
@@ -217,7 +193,7 @@ int spw_record_file_read(const struct spw_record_file *f, const char *path, stru
     size_t bytes;
     json_error_t why;
     clear(f);
-    SPW_TRY(load(path, &text, &bytes, err));
+    SPW_TRY(spw_kept_file_read(path, MAX_BYTES, &text, &bytes, err));
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     spw_free(text);
     int rc = root ? read_root(f, root, path, err)
@@ -245,95 +221,20 @@ static json_t *write_root(const struct spw_record_file *f)
     return NULL;
 }
 
-/* Creates every missing folder of the path. */
-static int make_folders(char *path)
-{
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        int rc = mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : -errno;
-        *slash = '/';
-        SPW_TRY(rc);
-    }
-    return 0;
-}
-
-static int write_text(int fd, const char *text)
-{
-    size_t bytes = strlen(text);
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(fd, text + done, bytes - done);
-        if (n < 0 && errno != EINTR)
-            return -errno;
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
-
-/* Writes the whole text under a temporary name, then renames the file. */
-static int replace(const char *path, char *temporary, const char *text)
-{
-    SPW_TRY(make_folders(temporary));
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    int rc = write_text(fd, text);
-    if (!rc)
-        rc = write_text(fd, "\n");
-    if (close(fd) != 0 && !rc)
-        rc = -errno;
-    if (!rc && rename(temporary, path) != 0)
-        rc = -errno;
-    if (rc)
-        unlink(temporary);
-    return rc;
-}
-
-/* Whether the file begins like a file of this kind. Damage after that does not matter: the file
- * is replaced. */
-static bool begins_as(const struct spw_record_file *f, int fd)
-{
-    char found[64], expected[64];
-    ssize_t n = pread(fd, found, sizeof found, 0);
-    int bytes = snprintf(expected, sizeof expected, "{\n  \"%s\":", f->key);
-    return n == 0 || (n >= bytes && memcmp(found, expected, (size_t)bytes) == 0);
-}
-
-/* Refuses to replace a file of another kind, a file of another user, and a link. */
-static int check_replaceable(const struct spw_record_file *f, const char *path,
-                             struct spw_error *err)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
-    if (fd < 0 && errno == ENOENT)
-        return 0;
-    bool is_link = fd < 0 && errno == ELOOP;
-    if ((fd < 0 && !is_link) || (is_link ? lstat(path, &st) : fstat(fd, &st)))
-        return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
-    int rc = spw_check_replaceable(&st, path, err);
-    if (!rc && !begins_as(f, fd))
-        rc = spw_fail(err, -EINVAL, "%s: found another kind of file, which is not replaced", path);
-    if (fd >= 0)
-        close(fd);
-    return rc;
-}
-
 int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
 {
-    SPW_TRY(check_replaceable(f, path, err));
-    size_t bytes = strlen(path) + sizeof ".XXXXXX";
-    char *temporary = spw_alloc(bytes), *text = NULL;
-    json_t *root = temporary ? write_root(f) : NULL;
-    if (root)
-        text = json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    char begin[64];
+    const int n = snprintf(begin, sizeof begin, "{\n  \"%s\":", f->key);
+    json_t *root = write_root(f);
+    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(root);
-    int rc = -ENOMEM;
-    if (text) {
-        snprintf(temporary, bytes, "%s.XXXXXX", path);
-        rc = replace(path, temporary, text);
-    }
+    if (!text)
+        return spw_fail(err, -ENOMEM, "%s: cannot be written: no memory", path);
+    const size_t end = strlen(text);
+    text[end] = '\n'; /* in place of the NUL */
+    int rc = spw_kept_file_write(path, begin, (size_t)n, text, end + 1, err);
     free(text);
-    spw_free(temporary);
-    return rc ? spw_fail(err, rc, "%s: cannot be written: %s", path, strerror(-rc)) : 0;
+    return rc;
 }
 
 void *spw_record_place(const struct spw_record_list *l, const void *known)

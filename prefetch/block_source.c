@@ -44,7 +44,7 @@ int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *
     SPW_TRY(spw_ring_take(r, u->bounce_offsets, memory));
     for (uint32_t i = 0; i < u->n_reads; i++) {
         const struct spw_block_read *d = &u->reads[i];
-        spw_ring_add_range(r, d->slot_offset, d->file, d->offset, d->bytes, d->least_bytes);
+        spw_ring_add_range(r, d->slot_offset, &d->range);
     }
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct spw_piece *p = &u->pieces[i];
@@ -54,6 +54,20 @@ int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *
             spw_ring_add_memory(r, p->offset, p->from, p->bytes);
     }
     return spw_ring_issue(r, u->n_reads ? NULL : u->copied, u->context);
+}
+
+/* An error of a read without checksums is one of the whole read. */
+static void note_failure(struct spw_block_source *w, const struct spw_block *block, uint32_t read,
+                         const struct spw_io_job *job)
+{
+    const bool is_record = job->bad_record != UINT32_MAX;
+    const uint64_t begin = is_record ? job->bad_record * job->record_bytes : 0;
+    const uint64_t most = is_record ? job->record_bytes : job->bytes;
+    w->failed = (struct spw_block_failure){.block = block,
+                                           .file = block->reads[read].file,
+                                           .offset = job->offset + begin,
+                                           .bytes = spw_min_u64(most, job->bytes - begin),
+                                           .rc = job->rc};
 }
 
 int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot)
@@ -66,8 +80,7 @@ int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot)
     const struct spw_tile_run *reads = spw_ring_reads(&w->ring, &n);
     while (i + 1 < n && !reads[i].job.io.rc)
         i++;
-    w->failed = &u->reads[i];
-    w->failed_rc = reads[i].job.io.rc;
+    note_failure(w, u, i, &reads[i].job.io);
     return -EIO;
 }
 

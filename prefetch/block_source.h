@@ -8,10 +8,20 @@
 
 /* One contiguous read of a block. */
 struct spw_block_read {
-    const struct spw_io_file *file;
-    const char *path;                    /* for messages */
-    uint64_t offset, bytes, least_bytes; /* as in struct spw_io_job */
-    uint64_t slot_offset;                /* destination in the slot, or in the bounce slot */
+    struct spw_ring_range range;
+    uint32_t file;        /* its number in the model */
+    uint64_t slot_offset; /* destination in the slot, or in the bounce slot */
+};
+
+struct spw_block;
+
+/* A read that has failed: these bytes of the file could not be read, or (-EBADMSG) are not what
+ * they were, twice. */
+struct spw_block_failure {
+    const struct spw_block *block; /* NULL: no read has failed */
+    uint32_t file;                 /* its number in the model */
+    uint64_t offset, bytes;
+    int rc;
 };
 
 /* A weight block: matrices that are transferred and used together: those of a layer, or rows of the
@@ -38,8 +48,7 @@ struct spw_block_source {
     struct spw_ring ring;
     const struct spw_block *blocks;
     uint32_t *slots; /* [ring.o.n_slots], owned: the block that each was issued for */
-    const struct spw_block_read *failed;
-    int failed_rc;
+    struct spw_block_failure failed; /* the first one */
 };
 
 /* Takes most_reads and most_hops from the blocks, all other options from `o`. */
@@ -53,8 +62,7 @@ int spw_block_copy(const struct spw_block_source *w, const struct spw_block *u, 
                    spw_stream link);
 /* Issues a slot for the block; a slot must be free. memory: as in spw_ring_take. */
 int spw_block_source_issue(struct spw_block_source *w, uint32_t block, uint8_t *memory);
-/* Waits for the oldest issued slot: see spw_ring_wait. -EIO: a read has failed; `failed` and
- * failed_rc say which one. */
+/* Waits for the oldest issued slot: see spw_ring_wait. -EIO: a read has failed; see `failed`. */
 int spw_block_source_wait(struct spw_block_source *w, uint8_t **slot);
 /* The block of slot number n, in [ring.waited, ring.taken). */
 uint32_t spw_block_source_block(const struct spw_block_source *w, uint64_t n);

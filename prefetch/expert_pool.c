@@ -147,7 +147,7 @@ void spw_expert_pool_forget(struct spw_expert_pool *p)
     p->source.ring.released = p->source.ring.waited;
     spw_ring_drop(&p->source.ring);
     spw_expert_residency_clear(&p->residency);
-    p->source.failed = NULL;
+    p->source.failed = (struct spw_block_failure){0};
     p->n = p->n_done = p->n_issued = 0;
 }
 

@@ -277,7 +277,7 @@ int spw_prefetch_forget(struct spw_prefetch *p)
     /* A failed step may have left slots in use; no kernel reads them now. */
     p->kv.ring.released = p->kv.ring.waited;
     p->weights.ring.released = p->weights.ring.waited;
-    p->weights.failed = NULL;
+    p->weights.failed = (struct spw_block_failure){0};
     drop(p);
     spw_expert_pool_forget(&p->experts);
     return spw_lane_stream_sync(p->lane, p->lane->kv_up);
@@ -367,11 +367,9 @@ int spw_prefetch_release_block(struct spw_prefetch *p, uint32_t block)
     return fill_weights(p);
 }
 
-const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc)
+struct spw_block_failure spw_prefetch_failed_read(const struct spw_prefetch *p)
 {
-    const struct spw_block_source *s = p->experts.source.failed ? &p->experts.source : &p->weights;
-    *rc = s->failed_rc;
-    return s->failed;
+    return p->experts.source.failed.block ? p->experts.source.failed : p->weights.failed;
 }
 
 /* ---- experts ---- */

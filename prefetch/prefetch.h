@@ -78,8 +78,8 @@ bool spw_prefetch_has_expert(const struct spw_prefetch *p);
 int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *expert,
                              const uint8_t **at);
 int spw_prefetch_expert_done(struct spw_prefetch *p);
-/* The first read of weights that has failed since the last forget, and its error; NULL: none. */
-const struct spw_block_read *spw_prefetch_failed_read(const struct spw_prefetch *p, int *rc);
+/* The first read of weights that has failed since the last forget. */
+struct spw_block_failure spw_prefetch_failed_read(const struct spw_prefetch *p);
 
 /* The progress of the rings in the schedule of the latest begin or ahead. */
 struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p);

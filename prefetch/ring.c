@@ -200,8 +200,7 @@ void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t
         spw_ring_add_hop(r, to, to, r->o.tile_bytes);
 }
 
-void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_file *file,
-                        uint64_t offset, uint64_t bytes, uint64_t least_bytes)
+void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_ring_range *range)
 {
     struct spw_ring_slot *s = newest(r);
     struct spw_tile_run *d = add_read(r, s);
@@ -209,11 +208,14 @@ void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_fil
         return;
     spw_disk_job_init(&d->job);
     d->job.io.io = r->o.io;
-    d->job.io.file = file;
-    d->job.io.offset = offset;
-    d->job.io.bytes = bytes;
-    d->job.io.min_bytes = least_bytes;
+    d->job.io.file = range->file;
+    d->job.io.offset = range->offset;
+    d->job.io.bytes = range->bytes;
+    d->job.io.min_bytes = range->least_bytes;
     d->job.io.memory = s->read_to + to;
+    d->job.io.record_bytes = range->sums ? SPW_RING_RECORD_BYTES : 0;
+    d->job.io.sums = range->sums;
+    d->job.io.notes_sums = true;
 }
 
 void spw_ring_add_hop(struct spw_ring *r, uint64_t to, uint64_t from, uint64_t bytes)

@@ -35,6 +35,15 @@ struct spw_ring_options {
     uint32_t n_bounce;
 };
 
+/* A range of a file. Its checksums are those of records of SPW_RING_RECORD_BYTES. */
+struct spw_ring_range {
+    const struct spw_io_file *file;
+    uint64_t offset, bytes, least_bytes; /* least_bytes: min_bytes of struct spw_io_job */
+    uint64_t *sums; /* 0 is not known, and the first read sets it; NULL: none is checked */
+};
+
+enum { SPW_RING_RECORD_BYTES = 1 << 20 };
+
 struct spw_ring_slot; /* ring.c */
 
 struct spw_ring {
@@ -68,9 +77,8 @@ void spw_ring_add_memory(struct spw_ring *r, uint64_t to, const void *from, uint
  * ranges, not both. */
 void spw_ring_add_frame(struct spw_ring *r, uint64_t to, uint32_t tile, uint32_t frame);
 /* Source: a range of a file, read to `to` in the slot, or in the bounce slot if the reads of this
- * slot go there. least_bytes: min_bytes of struct spw_io_job. */
-void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_io_file *file,
-                        uint64_t offset, uint64_t bytes, uint64_t least_bytes);
+ * slot go there. */
+void spw_ring_add_range(struct spw_ring *r, uint64_t to, const struct spw_ring_range *range);
 /* Copies these bytes from `from` in the bounce slot to `to` in the slot, after the reads. */
 void spw_ring_add_hop(struct spw_ring *r, uint64_t to, uint64_t from, uint64_t bytes);
 /* A source of the slot is lost: the wait for the slot will return -EBADMSG. */

@@ -95,6 +95,10 @@ struct spw_options {
     uint64_t disk_write_limit; /* the most bytes that KV, the prefix cache and saved sessions write;
                                   0: no limit; SPW_NONE: they write nothing */
     enum spw_io_kind io;
+    /* Weights that are read from disk during a step are compared with checksums of the first time
+     * that they were read. The file keeps these checksums for later runs; it is made if it does not
+     * exist, and written when the engine is closed. NULL: they are known only within this run. */
+    const char *weight_checksums;
     /* The directory of prefixes that sessions may begin with; NULL: none. Needs no disk_dir. */
     const char *prefix_cache_dir;
     uint64_t prefix_cache_bytes; /* the most that all prefixes take; 0: 16 GiB */

@@ -158,8 +158,10 @@ int spw_tensors_check(const struct spw_tensors *t, struct spw_error *err)
 struct spw_tensors_extent spw_tensors_extent(const struct spw_tensors *t, uint32_t file_index)
 {
     const struct file *f = &t->files[file_index];
-    return (struct spw_tensors_extent){
-        .header = f->map.base, .header_bytes = f->header_bytes, .file_bytes = f->map.bytes};
+    return (struct spw_tensors_extent){.header = f->map.base,
+                                       .header_bytes = f->header_bytes,
+                                       .file_bytes = f->map.bytes,
+                                       .written = f->map.written};
 }
 
 /* The range is extended to whole pages. The mapping is read-only, so the bytes of neighbours in the

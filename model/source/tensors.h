@@ -10,6 +10,8 @@
 
 #include "quant/types.h"
 
+#include <time.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -54,6 +56,7 @@ int spw_tensors_check(const struct spw_tensors *t, struct spw_error *err);
 struct spw_tensors_extent {
     const void *header; /* borrowed, in the mapping: all bytes before the data */
     uint64_t header_bytes, file_bytes;
+    struct timespec written; /* when the file was last written */
 };
 struct spw_tensors_extent spw_tensors_extent(const struct spw_tensors *t, uint32_t file_index);
 /* Advises the system that the pages of these bytes of a mapped file are not needed now, so the

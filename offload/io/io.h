@@ -78,11 +78,12 @@ struct spw_io_job {
     bool write;
     uint64_t offset, bytes;
     uint8_t *memory;
-    /* For a read without checksums: the file may end after this many bytes. 0: all bytes must be
-     * there. */
+    /* For a read: the file may end after this many bytes. 0: all bytes must be there. */
     uint64_t min_bytes;
-    uint64_t record_bytes; /* 0: no checksums; else bytes is a multiple of it */
-    uint64_t *sums;        /* [bytes / record_bytes], XXH3-64 of each record */
+    uint64_t record_bytes; /* 0: no checksums. The last record ends with the bytes of the job, or
+                              with min_bytes */
+    uint64_t *sums;        /* XXH3-64 of each record; one for each record_bytes that begin */
+    bool notes_sums;       /* a read: a sum of 0 is not known, and the read sets it */
     /* Results, valid when the job is over. */
     int rc;
     uint32_t

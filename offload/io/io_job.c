@@ -67,6 +67,38 @@ static void end_job(struct spw_io_job *job)
         futex(&job->state, FUTEX_WAKE, INT32_MAX);
 }
 
+/* --- records --- */
+
+static uint64_t record_begin(const struct spw_io_job *job, uint64_t record)
+{
+    return record * job->record_bytes;
+}
+
+static uint64_t record_end(const struct spw_io_job *job, uint64_t record)
+{
+    return spw_min_u64(record_begin(job, record + 1), job->bytes);
+}
+
+/* Of a record that begins after min_bytes nothing counts. */
+static uint64_t record_sum(const struct spw_io_job *job, uint64_t record)
+{
+    const uint64_t least = job->min_bytes ? job->min_bytes : job->bytes;
+    const uint64_t begin = record_begin(job, record);
+    const uint64_t end = spw_min_u64(record_end(job, record), least);
+    return XXH3_64bits(job->memory + begin, (size_t)spw_sub_u64(end, begin));
+}
+
+/* Two reads that note the sum of one record may run at the same time. */
+static uint64_t known_sum(struct spw_io_job *job, uint64_t record, uint64_t sum)
+{
+    uint64_t known = 0;
+    if (!job->notes_sums)
+        return job->sums[record];
+    bool noted = __atomic_compare_exchange_n(&job->sums[record], &known, sum, false,
+                                             __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return noted ? sum : known;
+}
+
 /* --- the queue --- */
 
 static int check_job(const struct spw_io_job *job)
@@ -76,13 +108,13 @@ static int check_job(const struct spw_io_job *job)
         return -EINVAL;
     if (job->offset % align || job->bytes % align || (uintptr_t)job->memory % align)
         return -EINVAL;
-    if (job->min_bytes && (job->write || job->record_bytes || job->min_bytes > job->bytes))
+    if (job->min_bytes && (job->write || job->min_bytes > job->bytes))
         return -EINVAL;
     if (!job->record_bytes)
         return 0;
-    if (job->bytes % job->record_bytes || job->record_bytes % align)
+    if (job->record_bytes % align)
         return -EINVAL;
-    return job->bytes / job->record_bytes < UINT32_MAX ? 0 : -EINVAL;
+    return job->bytes / job->record_bytes < UINT32_MAX - 1 ? 0 : -EINVAL;
 }
 
 void spw_io_submit(struct spw_io *io, struct spw_io_job *job)
@@ -252,7 +284,7 @@ static int advance(struct spw_io_part *a, int64_t result)
 static bool is_whole(const struct spw_io *io, const struct spw_io_part *a, uint64_t record)
 {
     const struct spw_io_job *job = a->job;
-    uint64_t begin = record * job->record_bytes, end = begin + job->record_bytes;
+    uint64_t begin = record_begin(job, record), end = record_end(job, record);
     if (job->cut_bytes < end)
         return false;
     if (a->begin <= begin && end <= a->end)
@@ -317,8 +349,8 @@ bool spw_io_take_result(struct spw_io *io, struct spw_io_part *a)
 static void read_again(struct spw_io *io, struct spw_io_part *a)
 {
     a->rereads = true;
-    a->at = a->record * a->job->record_bytes;
-    a->stop = a->at + a->job->record_bytes;
+    a->at = record_begin(a->job, a->record);
+    a->stop = record_end(a->job, a->record);
     a->stalls = 0;
     pthread_mutex_lock(&io->lock);
     io->usage.n_rereads++;
@@ -330,10 +362,10 @@ static void read_again(struct spw_io *io, struct spw_io_part *a)
 static int check_record(struct spw_io *io, struct spw_io_part *a)
 {
     struct spw_io_job *job = a->job;
-    uint64_t sum = XXH3_64bits(job->memory + a->record * job->record_bytes, job->record_bytes);
+    uint64_t sum = record_sum(job, a->record);
     if (job->write) {
         job->sums[a->record] = sum;
-    } else if (sum != job->sums[a->record]) {
+    } else if (sum != known_sum(job, a->record, sum)) {
         return a->rereads ? -EBADMSG : -EAGAIN;
     } else if (a->rereads) {
         a->rereads = false;
@@ -349,7 +381,7 @@ static void release(struct spw_io *io, struct spw_io_part *a, int rc)
     struct spw_io_job *job = a->job;
     pthread_mutex_lock(&io->lock);
     if (rc)
-        fail(io, job, rc, a->record * job->record_bytes);
+        fail(io, job, rc, record_begin(job, a->record));
     bool over = --job->in_flight == 0 && job->cut_bytes == job->bytes;
     if (over && !job->write)
         io->usage.read_bytes += job->bytes;

@@ -150,7 +150,10 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
         e->drive = *o->drive;
         e->options.drive = &e->drive;
     }
-    bool kept = (!o->disk_dir || e->disk_dir) && (!o->prefix_cache_dir || e->prefix_cache_dir);
+    if (o->weight_checksums)
+        e->options.weight_checksums = e->weight_checksums = spw_strdup(o->weight_checksums);
+    bool kept = (!o->disk_dir || e->disk_dir) && (!o->prefix_cache_dir || e->prefix_cache_dir) &&
+                (!o->weight_checksums || e->weight_checksums);
     return kept ? 0 : -ENOMEM;
 }
 
@@ -361,6 +364,9 @@ void spw_engine_close(struct spw_engine *e)
     if (!e)
         return;
     spw_engine_give_memory(e);
+    if (e->weight_checksums && e->block_sums.sums) /* without them the next run takes its own */
+        spw_block_sums_write(&e->block_sums, e->weight_checksums, NULL);
+    spw_block_sums_close(&e->block_sums);
     spw_lane_close_streams(&e->lane);
     spw_prefix_close(e);
     spw_free(e->blocks);
@@ -377,6 +383,7 @@ void spw_engine_close(struct spw_engine *e)
     spw_model_close(&e->model);
     spw_free(e->disk_dir);
     spw_free(e->prefix_cache_dir);
+    spw_free(e->weight_checksums);
     spw_free(e);
 }
 

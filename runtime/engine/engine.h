@@ -4,6 +4,7 @@
 
 #include "model/fingerprint.h"
 #include "runtime/engine/backend.h"
+#include "runtime/engine/block_sums.h"
 #include "runtime/engine/cache_policy.h"
 #include "runtime/events.h"
 #include "runtime/measure.h"
@@ -109,7 +110,7 @@ struct spw_running_step {
 struct spw_engine {
     struct spw_model model;
     struct spw_options options; /* their pointers point to the members below */
-    char *disk_dir, *prefix_cache_dir;
+    char *disk_dir, *prefix_cache_dir, *weight_checksums;
     struct spw_machine machine;
     struct spw_drive drive;
     struct spw_plan plan;
@@ -122,6 +123,7 @@ struct spw_engine {
     struct spw_disk *disk;
     struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: no block is read from files */
     uint32_t n_weight_files;
+    struct spw_block_sums block_sums;         /* zeros, until a plan reads blocks from files */
     struct spw_block *blocks;                 /* [spw_engine_n_blocks], as all blocks of weights */
     struct spw_block_context *block_contexts; /* the same */
     bool charged;                             /* plan.mapped_bytes and plan.page_cache_bytes */
@@ -318,6 +320,9 @@ int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be in flight */
 /* Finds the ranges of files from which block `u` is read. */
 void spw_engine_read_block(struct spw_engine *e, uint32_t u);
+/* The text of a failed read: the file and the tensor. Returns -EIO. */
+int spw_engine_fail_read(const struct spw_engine *e, const struct spw_block_failure *f,
+                         struct spw_error *err);
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);
 
 #endif

@@ -187,7 +187,6 @@ static int end_early(struct spw_engine *e, struct spw_error *err)
 /* The step has failed for good. If only the disk has, its sessions hold what they held before. */
 static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
 {
-    int why;
     if (!e->executor)
         return spw_fail(err, -ENOMEM,
                         "the disk is full (%s), and memory for another plan was refused; the "
@@ -200,15 +199,11 @@ static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
                         "quantized; " EMPTY ": %s",
                         spw_engine_nan_advice(e));
     }
-    const struct spw_block_read *failed = spw_prefetch_failed_read(e->prefetch, &why);
-    if ((!e->disk && !failed) || recover(e))
+    const struct spw_block_failure failed = spw_prefetch_failed_read(e->prefetch);
+    if ((!e->disk && !failed.block) || recover(e))
         return reset(e, rc, err);
-    if (failed)
-        return spw_fail(err, -EIO,
-                        "%s: weights could not be read (%s); the sessions hold what they held "
-                        "before the step",
-                        failed->path,
-                        why == -ENODATA ? "the file is shorter than it was" : strerror(-why));
+    if (failed.block)
+        return spw_engine_fail_read(e, &failed, err);
     if (rc == -EBADMSG)
         return spw_fail(err, -EIO,
                         "disk: tiles were lost again each time they had been computed again; the "

@@ -61,6 +61,22 @@ static void describe(struct spw_engine *e)
                            : "buffered (O_DIRECT was refused)");
 }
 
+/* The sums stay when the plan changes. */
+static int open_sums(struct spw_engine *e, struct spw_error *err)
+{
+    struct spw_error why = {0};
+    if (e->block_sums.sums)
+        return 0;
+    if (spw_block_sums_open(&e->block_sums, e->model.weights))
+        return spw_fail(err, -ENOMEM, "out of memory for checksums of weights");
+    if (!e->weight_checksums)
+        return 0;
+    int rc = spw_block_sums_read(&e->block_sums, e->weight_checksums, &why);
+    if (rc && rc != -ENOENT)
+        spw_engine_add_note(e, "%s; checksums of weights are taken anew", why.text);
+    return 0;
+}
+
 int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_weights *w = e->model.weights;
@@ -80,7 +96,59 @@ int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
             SPW_TRY(open_file(e, ranges[i].file, err));
     }
     describe(e);
-    return 0;
+    return open_sums(e, err);
+}
+
+/* The first and the last matrix of the block that has some of these bytes of the file. */
+static bool find_matrices(const struct spw_engine *e, const struct spw_block_failure *f,
+                          const struct spw_tensor *ends[2])
+{
+    const struct spw_weights *w = e->model.weights;
+    const struct spw_weight_block *b = &w->blocks[f->block - e->blocks];
+    ends[0] = ends[1] = NULL;
+    for (uint32_t i = b->first; i < b->first + b->n; i++) {
+        const struct spw_tensor *t = w->matrices[i].tensor;
+        const uint64_t at = t->file_offset + (uint64_t)((const uint8_t *)w->pieces[i].from -
+                                                        (const uint8_t *)t->data);
+        if (t->file_index != f->file || at >= f->offset + f->bytes ||
+            at + w->pieces[i].bytes <= f->offset)
+            continue;
+        ends[0] = !ends[0] || t->file_offset < ends[0]->file_offset ? t : ends[0];
+        ends[1] = !ends[1] || t->file_offset > ends[1]->file_offset ? t : ends[1];
+    }
+    return ends[0];
+}
+
+/* "tensor NAME"; of bytes between two matrices (spw_file_ranges) only the place. */
+static void name_tensors(const struct spw_engine *e, const struct spw_block_failure *f, char *text,
+                         size_t bytes)
+{
+    const struct spw_tensor *ends[2];
+    if (!find_matrices(e, f, ends))
+        snprintf(text, bytes, "bytes from %llu on", (unsigned long long)f->offset);
+    else if (ends[0] == ends[1])
+        snprintf(text, bytes, "tensor %.100s", ends[0]->name);
+    else
+        snprintf(text, bytes, "tensors %.100s to %.100s", ends[0]->name, ends[1]->name);
+}
+
+int spw_engine_fail_read(const struct spw_engine *e, const struct spw_block_failure *f,
+                         struct spw_error *err)
+{
+    static const char held[] = "the sessions hold what they held before the step";
+    const char *path = spw_tensors_path(e->model.tensors, f->file);
+    const char *kept = e->weight_checksums ? e->weight_checksums : "";
+    char tensors[256];
+    name_tensors(e, f, tensors, sizeof tensors);
+    if (f->rc == -EBADMSG)
+        return spw_fail(
+            err, -EIO,
+            "%s: %s: weights are not what they were when they were first read; %s. Check "
+            "the drive and the memory, or fetch the file again; if the file is right, "
+            "%s%s%sopen the model again",
+            path, tensors, held, *kept ? "remove " : "", kept, *kept ? " and " : "");
+    return spw_fail(err, -EIO, "%s: %s: weights could not be read (%s); %s", path, tensors,
+                    f->rc == -ENODATA ? "the file is shorter than it was" : strerror(-f->rc), held);
 }
 
 void spw_engine_close_weight_files(struct spw_engine *e)
@@ -99,15 +167,19 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
     struct spw_block_context *c = &e->block_contexts[u];
     struct spw_file_range ranges[SPW_FILE_PARTS];
     block->n_reads = spw_weights_ranges(w, u, ranges, c->bounce_offsets);
-    for (uint32_t i = 0; i < block->n_reads; i++)
+    uint64_t *sums = e->block_sums.sums + e->block_sums.first[u];
+    for (uint32_t i = 0; i < block->n_reads; i++) {
         c->reads[i] = (struct spw_block_read){
-            .file = &e->weight_files[ranges[i].file].io,
-            .path = spw_tensors_path(e->model.tensors, ranges[i].file),
-            .offset = ranges[i].offset,
-            .bytes = ranges[i].bytes,
-            .least_bytes = ranges[i].least_bytes,
+            .range = {.file = &e->weight_files[ranges[i].file].io,
+                      .offset = ranges[i].offset,
+                      .bytes = ranges[i].bytes,
+                      .least_bytes = ranges[i].least_bytes,
+                      .sums = sums},
+            .file = ranges[i].file,
             .slot_offset = ranges[i].slot_offset,
         };
+        sums += spw_div_up(ranges[i].bytes, SPW_RING_RECORD_BYTES);
+    }
     block->reads = c->reads;
     block->read_bytes = spw_plan_block_disk_bytes(&e->plan, w, u);
     if (spw_plan_block_as_in_file(&e->plan, w, u))

@@ -97,6 +97,7 @@ struct world {
     int block_fd;
     struct spw_io_file block_file;
     struct spw_block_read block_reads[N_BLOCKS][2];
+    uint64_t block_sums[N_BLOCKS][2];
     uint64_t bounce_offsets[N_BLOCKS][2];
     uint8_t *block_bounce;
     uint32_t n_kv_slots, n_weight_slots, slot_tiles, n_bounce;
@@ -172,11 +173,11 @@ static void read_block(struct world *w, uint32_t u, uint64_t *seed)
         w->bounce_offsets[u][i] = i * 4096 + odd;
         if (direct)
             w->pieces[u][i].offset = w->bounce_offsets[u][i];
-        w->block_reads[u][i] = (struct spw_block_read){.file = &w->block_file,
-                                                       .path = "the model",
-                                                       .offset = at,
-                                                       .bytes = 4096,
-                                                       .least_bytes = odd + n,
+        w->block_reads[u][i] = (struct spw_block_read){.range = {.file = &w->block_file,
+                                                                 .offset = at,
+                                                                 .bytes = 4096,
+                                                                 .least_bytes = odd + n,
+                                                                 .sums = &w->block_sums[u][i]},
                                                        .slot_offset = i * 4096};
     }
 }
@@ -706,19 +707,22 @@ static void check_unreadable_blocks(uint64_t *seed)
         static struct world w;
         struct plan p;
         const struct drive drive = {.there = true, .direct = round % 2};
-        int why;
         world_open(&w, seed, 0, &drive);
         draw_plan(&w, &p, seed, w.fallen);
         w.faults.no_blocks = true;
         int rc = spw_prefetch_begin(w.prefetch, &p.schedule);
         rc = rc ? rc : consume(&w, &p.schedule);
-        const struct spw_block_read *failed = spw_prefetch_failed_read(w.prefetch, &why);
-        CHECK((rc == -EIO) == (failed != NULL) && (!rc || rc == -EIO));
-        CHECK(!failed || (why == -EIO && !strcmp(failed->path, "the model")));
-        n_failed += failed != NULL;
+        const struct spw_block_failure failed = spw_prefetch_failed_read(w.prefetch);
+        CHECK((rc == -EIO) == (failed.block != NULL) && (!rc || rc == -EIO));
+        CHECK(!failed.block ||
+              (failed.rc == -EIO && failed.bytes == 4096 &&
+               failed.offset ==
+                   failed.block->reads[failed.offset != failed.block->reads[0].range.offset]
+                       .range.offset));
+        n_failed += failed.block != NULL;
         spw_lane_stream_sync(&w.lane, w.lane.compute);
         CHECK(spw_prefetch_forget(w.prefetch) == 0);
-        CHECK(!spw_prefetch_failed_read(w.prefetch, &why));
+        CHECK(!spw_prefetch_failed_read(w.prefetch).block);
         w.faults.no_blocks = false;
         CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0 && consume(&w, &p.schedule) == 0);
         spw_lane_stream_sync(&w.lane, w.lane.compute);

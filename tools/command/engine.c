@@ -2,6 +2,7 @@
 #include "tools/command/engine.h"
 
 #include "tools/command/check_kv.h"
+#include "tools/command/limits.h"
 
 /* 0 on the command line means "none". For the library 0 means "choose a number", which is also the
  * value of an option that was not given. */
@@ -26,6 +27,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefix_cache_bytes = budget(o, "prefix-cache-size", o->prefix_cache_size),
         .prefix_cache_trusts_others = o->trust_prefix_cache,
         .io = (enum spw_io_kind)o->io,
+        .weight_checksums = cli_weight_checksums_path(o),
         .compute = (enum spw_dtype)o->compute,
         .kv = o->kv_dtype < CLI_KV_PRECISION ? (enum spw_dtype)o->kv_dtype : SPW_DTYPE_AUTO,
         .precision = o->kv_dtype < CLI_KV_PRECISION

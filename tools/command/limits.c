@@ -131,6 +131,12 @@ const char *cli_kv_profile_path(const struct cli_options *o, char *buffer)
     return cache_path(o->kv_profile, "kv-checks.json", buffer);
 }
 
+const char *cli_weight_checksums_path(const struct cli_options *o)
+{
+    static char buffer[CLI_PATH_BYTES];
+    return cache_path(o->weight_checksums, "weight-checksums", buffer);
+}
+
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err)
 {
     const enum spw_probe_mode mode = o->mode;

@@ -18,6 +18,8 @@ json_t *cli_drive_json(const struct spw_drive *drive);
 const char *cli_profile_path(const struct cli_options *o, char *buffer);
 /* The same for --kv-profile and kv-checks.json. */
 const char *cli_kv_profile_path(const struct cli_options *o, char *buffer);
+/* The same for --weight-checksums, in a buffer of its own. */
+const char *cli_weight_checksums_path(const struct cli_options *o);
 /* The numbers that plans and predictions use: the limits of the machine and, with a disk, those of
  * the drive. They come from the profile, or are measured and stored there. */
 struct cli_limits {

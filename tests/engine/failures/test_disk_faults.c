@@ -6,13 +6,15 @@
  * is well again, and the same sessions go on to the right logits. What moved on every link is
  * predicted, also when tiles were lost. Exact ones, and, in larger steps, quantized ones.
  *
- * Weights that are read from the model's files while it computes: a place that cannot be read, a
- * drive that reads nothing any more and a file that was cut short end the step with one line that
- * names the file; the sessions hold what they held, and go on once the file can be read again.
+ * Weights that are read from the model's files while it computes, experts too: a place that cannot
+ * be read or is not what it was, a drive that reads nothing any more and a file that was cut short
+ * end the step with one line that names file and tensor; the sessions hold what they held, and go
+ * on once the file can be read again. The checksums that the engine noted are those of the file.
  *
  *   test_disk_faults [stride]    of N */
 #include "tests/engine/io_fault.h"
 #include "tests/engine/oracle.h"
+#include "tests/engine/weight_sums.h"
 
 #define SLOW (RUN_UNDER_TSAN || RUN_UNDER_ASAN)
 
@@ -36,6 +38,8 @@ struct world {
     struct spw_backend backend;
     struct spw_options o;
 };
+
+#define TEST_FILE "/model.safetensors"
 
 static uint64_t n_runs, n_errors, n_recovered, n_lost_predicted;
 
@@ -62,14 +66,40 @@ static int run(struct world *w, struct spw_engine *e, struct spw_session *sessio
     return 0;
 }
 
-static void check_error(const struct world *w, int rc, enum io_fault_kind kind,
-                        const struct spw_error *err, const char *what)
+/* Whether the text names the file, and the tensor at the place: or the first and the last one of
+ * the record that has the place. */
+static bool names_tensor(struct spw_engine *e, uint64_t place, const char *text)
 {
-    bool named = strstr(err->text, w->is->weights ? "/model.safetensors: weights could not be read"
-                                                  : "disk") != NULL;
+    char first[128] = "", last[128] = "";
+    const char *after = strstr(text, TEST_FILE ": tensor");
+    const struct spw_tensor *a, *b;
+    if (!after)
+        return false;
+    after += strlen(TEST_FILE ": tensor");
+    if (sscanf(after, "s %127[^ :] to %127[^ :]: weights", first, last) != 2) {
+        if (sscanf(after, " %127[^ :]: weights", first) != 1)
+            return false;
+        memcpy(last, first, sizeof last);
+    }
+    a = spw_tensors_find(e->model.tensors, first);
+    b = spw_tensors_find(e->model.tensors, last);
+    return a && b && place / SPW_FILE_BLOCK >= a->file_offset / SPW_FILE_BLOCK &&
+           place < spw_align_up(b->file_offset + b->bytes, SPW_FILE_BLOCK);
+}
+
+static void check_error(const struct world *w, struct spw_engine *e, int rc,
+                        const struct io_fault *f, const struct spw_error *err, const char *what)
+{
+    const enum io_fault_kind kind = f->kind;
+    bool whole_drive = kind == ALL_READS || kind == CUT;
+    bool named = w->is->weights ? names_tensor(e, f->place, err->text) || whole_drive
+                                : strstr(err->text, "disk") != NULL;
     bool may = kind == ALL_READS || kind == ALL_WRITES || kind == CUT ||
-               (w->is->weights && kind == READ_FOREVER);
+               (w->is->weights && (kind == READ_FOREVER || kind == FLIP_FOREVER));
     CHECK_MSG(may && named && !strchr(err->text, '\n'), "%s: %d %s", what, rc, err->text);
+    CHECK_MSG(!w->is->weights || strstr(err->text, kind == FLIP_FOREVER ? "not what they were"
+                                                                        : "could not be read"),
+              "%s: %s", what, err->text);
     CHECK_MSG(!w->is->weights || rc == -EIO, "%s: %d", what, rc);
     CHECK_MSG(kind != CUT || strstr(err->text, "shorter than it was"), "%s: %s", what, err->text);
     n_errors++;
@@ -124,16 +154,23 @@ static bool one(struct world *w, enum io_fault_kind kind, int64_t n)
     alarm(WATCHDOG_SECONDS);
     struct spw_engine *e = run_open_on(&w->backend, w->s.dir, &w->o);
     struct spw_session *session = run_session(e);
+    if (kind == FLIP_ONCE || kind == FLIP_FOREVER) /* known, as from an earlier run */
+        weight_sums_check(e, true);
     int rc = run(w, e, session, what, &err);
     io_fault_end(&f);
     if (rc) {
-        check_error(w, rc, kind, &err, what);
+        check_error(w, e, rc, &f, &err, what);
         spw_error_clear(&err);
         int again = run(w, e, session, what, &err);
         CHECK_MSG(again == 0, "%s: the drive is well, but: %s", what, err.text);
         check_copies(w, session, what);
     }
     check_losses(w, e, rc, &f, what);
+    if (w->is->weights) {
+        struct weight_sums sums = weight_sums_check(e, false);
+        CHECK_MSG(sums.n_known && !sums.n_wrong, "%s: %llu sums, %llu wrong", what,
+                  (unsigned long long)sums.n_known, (unsigned long long)sums.n_wrong);
+    }
     n_runs++;
     spw_session_close(session);
     spw_engine_close(e);
@@ -143,20 +180,19 @@ static bool one(struct world *w, enum io_fault_kind kind, int64_t n)
 
 /* Each engine meets every kind of fault in a full run, else every other kind: the two engines share
  * the kinds. Where that is slow (emulated, TSan) each engine meets a quarter of the kinds of tiles,
- * a place that cannot be read and a full drive among them. Weights have no checksums, and are not
- * written. */
+ * a place that cannot be read and a full drive among them. Weights are not written. */
 static void sweep(struct world *w)
 {
     static const enum io_fault_kind of_tiles[] = {
         READ_ONCE,     READ_FOREVER, FLIP_ONCE, FLIP_FOREVER, SHORT_READ, WRITE_ONCE,
         WRITE_FOREVER, SHORT_WRITE,  LATE,      ALL_READS,    ALL_WRITES};
-    static const enum io_fault_kind of_weights[] = {READ_ONCE,    SHORT_READ, LATE,
-                                                    READ_FOREVER, ALL_READS,  CUT};
+    static const enum io_fault_kind of_weights[] = {
+        READ_ONCE, FLIP_ONCE, SHORT_READ, READ_FOREVER, FLIP_FOREVER, LATE, ALL_READS, CUT};
     /* The tiles of one layer hold the frames that another one needs; nobody waits for the write. */
     static const int64_t found[] = {18, 31};
     const struct setting *is = w->is;
     bool slow = (TEST_GPU || RUN_UNDER_TSAN) && !is->weights;
-    size_t step = slow ? 4 : check_full() ? 1 : 2, n_kinds = is->weights ? 6 : 11;
+    size_t step = slow ? 4 : check_full() ? 1 : 2, n_kinds = is->weights ? 8 : 11;
     for (size_t k = (size_t)w->o.io % step; k < n_kinds; k += step) {
         int64_t n = is->first;
         for (size_t i = 0; i < 2 && !slow && !is->weights && of_tiles[k] == ALL_WRITES; i++)
@@ -180,7 +216,10 @@ static void make_tight(struct world *w)
         info = run_plan_on(&w->backend, w->s.dir, o);
     } while (!w->is->weights && info.weights_disk_bytes);
     CHECK(info.precision == o->precision);
-    CHECK(w->is->weights ? info.weights_disk_bytes && info.n_layers_from_disk : info.disk.kv > 0);
+    if (!w->is->weights)
+        CHECK(info.disk.kv > 0);
+    else
+        CHECK(info.n_experts ? info.n_experts_from_disk : info.n_layers_from_disk);
 }
 
 static void run_setting(const struct setting *is)
@@ -256,11 +295,12 @@ int main(int argc, char **argv)
         {tiny_models[1], SPW_KV_EXACT, 150, 0, 3, of_weights, INT32_MAX, true},
         /* its matrices lie at odd addresses */
         {tiny_models[2], SPW_KV_EXACT, 150, 0, 3, of_weights, INT32_MAX, true},
+        {tiny_models[6], SPW_KV_EXACT, 40, 0, 3, 5 * of_weights, INT32_MAX, true}, /* experts */
     };
     if (!run_is_there())
         return CHECK_SKIP;
     int64_t outstanding = spw_alloc_outstanding();
-    for (size_t i = 0; i < (TEST_GPU || (RUN_UNDER_TSAN && !check_full()) ? 2 : 4); i++)
+    for (size_t i = 0; i < (TEST_GPU || (RUN_UNDER_TSAN && !check_full()) ? 2 : 5); i++)
         run_setting(&settings[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

@@ -332,8 +332,11 @@ static void test_refused(struct world *w, uint64_t *random)
     job.sums = sums;
     job.record_bytes = BLOCK;
     CHECK(run_job(io, &job) != 0 && job.bad_record <= 1);
-    job.record_bytes = BLOCK + 1; /* not a whole number of records */
-    CHECK(run_job(io, &job) == -EINVAL);
+    job.offset = 0;
+    job.sums[0] = XXH3_64bits(w->model, BLOCK + 1);
+    job.sums[1] = XXH3_64bits(w->model + BLOCK + 1, BLOCK - 1);
+    job.record_bytes = BLOCK + 1; /* the last record is shorter */
+    CHECK(run_job(io, &job) == (file.align > 1 ? -EINVAL : 0));
     job.record_bytes = 0;
     job.offset = UINT64_MAX - BLOCK + 1;
     CHECK(run_job(io, &job) == -EINVAL);
@@ -368,9 +371,11 @@ static void test_odd_end(struct world *w, uint64_t *random)
     struct spw_io_options o = {.threads = 1, .request_bytes = check_range(random, 1, 80) * BLOCK};
     struct spw_io *io = open_engine(w, &o, &file);
     struct spw_io_job job;
+    uint64_t sums[16];
     spw_io_job_init(&job);
     job.file = &file;
     job.memory = w->memory;
+    job.sums = sums;
     job.bytes = w->bytes;
     CHECK(run_job(io, &job) == -ENODATA);
     job.bytes = w->bytes - BLOCK;
@@ -378,15 +383,21 @@ static void test_odd_end(struct world *w, uint64_t *random)
     job.bytes = w->bytes;
     for (uint64_t less = 0; less <= BLOCK; less += 25) { /* it may end after least_bytes */
         job.min_bytes = w->bytes - less;
+        job.record_bytes = less % 2 ? 64 * KIB : 0;
+        for (uint64_t k = 0; k < 16; k++)
+            sums[k] = XXH3_64bits(w->model + k * 64 * KIB, 64 * KIB - (k == 15 ? less : 0));
+        sums[15] ^= less == 1025;
+        job.notes_sums = less == 525;
+        sums[15] = job.notes_sums ? 0 : sums[15];
         memset(w->memory, 0, w->bytes);
-        CHECK(run_job(io, &job) == (less < 100 ? -ENODATA : 0));
+        CHECK(run_job(io, &job) == (less < 100 ? -ENODATA : less == 1025 ? -EBADMSG : 0));
+        CHECK(less != 1025 || job.bad_record == 15);
+        CHECK(less != 525 || sums[15] == XXH3_64bits(w->model + 15 * 64 * KIB, 64 * KIB - less));
         CHECK(less < 100 || !memcmp(w->memory, w->model, w->bytes - 100));
     }
     job.min_bytes = job.bytes + 1;
     CHECK(run_job(io, &job) == -EINVAL);
     job.min_bytes = job.bytes = BLOCK;
-    job.record_bytes = BLOCK;
-    CHECK(run_job(io, &job) == -EINVAL);
     job.record_bytes = 0;
     job.write = true;
     CHECK(run_job(io, &job) == -EINVAL);

@@ -123,6 +123,8 @@ static const char rest[] =
     "The measured limits of drives and of this machine (\\fB\\-\\-drive\\-profile\\fR).\n"
     ".TP\n\\(ti/.cache/spillway/kv\\-checks.json\n"
     "The results of \\fBcheck\\-kv\\fR (\\fB\\-\\-kv\\-profile\\fR).\n"
+    ".TP\n\\(ti/.cache/spillway/weight\\-checksums\n"
+    "Checksums of weights (\\fB\\-\\-weight\\-checksums\\fR).\n"
     ".SH ENVIRONMENT\n"
     ".TP\nXDG_CACHE_HOME\n"
     "The directory that replaces \\(ti/.cache, if it is absolute.\n";

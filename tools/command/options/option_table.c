@@ -234,6 +234,10 @@ const struct cli_row cli_rows[] = {
      FIELD(drive_profile)},
     {"kv-profile", CLI_FILE_OUT, RUNS | CLI_PLAN | CLI_CHECK_KV, "Machine", "FILE",
      "the file with the results of check-kv (~/.cache/spillway/kv-checks.json)", FIELD(kv_profile)},
+    {"weight-checksums", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Machine", "FILE",
+     "the file with checksums of weights that were read from disk during a run; later reads are "
+     "compared with them (~/.cache/spillway/weight-checksums)",
+     FIELD(weight_checksums)},
     {"redo", CLI_FLAG, CLI_PROBE | CLI_CHECK_KV, "Machine", NULL,
      "measure again, even if a result is stored", FIELD(redo)},
     {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",

@@ -109,7 +109,7 @@ struct cli_options {
     const char *save, *resume; /* files of a session */
     uint64_t save_every;
     int type; /* enum spw_dtype */
-    const char *report, *dump_logits, *csv, *drive_profile, *kv_profile;
+    const char *report, *dump_logits, *csv, *drive_profile, *kv_profile, *weight_checksums;
     bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
     int progress;
     bool quiet;

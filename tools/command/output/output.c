@@ -134,11 +134,12 @@ static int check_apart(const struct cli_options *o, const struct cli_row *row, c
     return 0;
 }
 
-/* The library checks profiles itself: it replaces only a file that is a profile, and it makes
+/* The library checks profiles itself: it replaces only a file of the same kind, and it makes
  * folders. */
 static bool is_profile(const struct cli_row *row)
 {
-    return strcmp(row->name, "drive-profile") == 0 || strcmp(row->name, "kv-profile") == 0;
+    return strcmp(row->name, "drive-profile") == 0 || strcmp(row->name, "kv-profile") == 0 ||
+           strcmp(row->name, "weight-checksums") == 0;
 }
 
 int cli_outputs_check(const struct cli_options *o)

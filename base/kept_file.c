@@ -1,0 +1,133 @@
+/* Files that are kept: see kept_file.h. */
+#include "base/kept_file.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- reading ---- */
+
+/* Whether the file is a regular one: reading a pipe would wait. */
+static bool is_small_file(int fd, size_t most, size_t *bytes)
+{
+    struct stat st;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (uint64_t)st.st_size > most)
+        return false;
+    *bytes = (size_t)st.st_size;
+    return true;
+}
+
+static size_t read_all(int fd, char *to, size_t bytes)
+{
+    size_t done = 0;
+    for (ssize_t n = 1; done < bytes && n > 0; done += n > 0 ? (size_t)n : 0)
+        n = read(fd, to + done, bytes - done);
+    return done;
+}
+
+int spw_kept_file_read(const char *path, size_t most, char **data, size_t *bytes,
+                       struct spw_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    *data = NULL;
+    if (fd < 0)
+        return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
+    const bool small = is_small_file(fd, most, bytes);
+    if (small && (*data = spw_alloc(*bytes)))
+        *bytes = read_all(fd, *data, *bytes);
+    close(fd);
+    if (!small)
+        return spw_fail(err, -EINVAL, "%s: found no regular file of at most %zu MiB", path,
+                        most >> 20);
+    return *data ? 0 : spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+}
+
+/* ---- writing ---- */
+
+/* Creates every missing folder of the path. */
+static int make_folders(char *path)
+{
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        int rc = mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+        *slash = '/';
+        SPW_TRY(rc);
+    }
+    return 0;
+}
+
+static int write_all(int fd, const char *data, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(fd, data + done, bytes - done);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+/* Writes everything under a temporary name, then renames the file. */
+static int replace(const char *path, char *temporary, const void *data, size_t bytes)
+{
+    SPW_TRY(make_folders(temporary));
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int rc = write_all(fd, data, bytes);
+    if (close(fd) != 0 && !rc)
+        rc = -errno;
+    if (!rc && rename(temporary, path) != 0)
+        rc = -errno;
+    if (rc)
+        unlink(temporary);
+    return rc;
+}
+
+/* Whether the file begins like a file of this kind. Damage after that does not matter: the file
+ * is replaced. */
+static bool begins_as(int fd, const char *begin, size_t bytes)
+{
+    char found[64];
+    assert(bytes <= sizeof found);
+    ssize_t n = pread(fd, found, bytes, 0);
+    return n == 0 || (n == (ssize_t)bytes && memcmp(found, begin, bytes) == 0);
+}
+
+/* Refuses to replace a file of another kind, a file of another user, and a link. */
+static int check_replaceable(const char *path, const char *begin, size_t begin_bytes,
+                             struct spw_error *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    bool is_link = fd < 0 && errno == ELOOP;
+    if ((fd < 0 && !is_link) || (is_link ? lstat(path, &st) : fstat(fd, &st)))
+        return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
+    int rc = spw_check_replaceable(&st, path, err);
+    if (!rc && !begins_as(fd, begin, begin_bytes))
+        rc = spw_fail(err, -EINVAL, "%s: found another kind of file, which is not replaced", path);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+int spw_kept_file_write(const char *path, const char *begin, size_t begin_bytes, const void *data,
+                        size_t bytes, struct spw_error *err)
+{
+    SPW_TRY(check_replaceable(path, begin, begin_bytes, err));
+    const size_t name_bytes = strlen(path) + sizeof ".XXXXXX";
+    char *temporary = spw_alloc(name_bytes);
+    int rc = -ENOMEM;
+    if (temporary) {
+        snprintf(temporary, name_bytes, "%s.XXXXXX", path);
+        rc = replace(path, temporary, data, bytes);
+    }
+    spw_free(temporary);
+    return rc ? spw_fail(err, rc, "%s: cannot be written: %s", path, strerror(-rc)) : 0;
+}
