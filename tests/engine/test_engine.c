@@ -25,6 +25,60 @@ enum {
                                   : 960
 };
 
+/* ---- operations ---- */
+
+static bool has_new_pair(size_t first)
+{
+    for (size_t i = 0; i < N_OPERATIONS; i++)
+        if (!pairs[first][i])
+            return true;
+    return false;
+}
+
+/* As a rule one that has never followed `last`, else one that something has never followed; or by
+ * weight. What damages comes late: the account of a walk ends with it. */
+static size_t choose_operation(const struct walk *w, size_t last, bool early)
+{
+    uint64_t weight[N_OPERATIONS], sum = 0, at;
+    bool aims = check_random(w->seed) % 8 && last < N_OPERATIONS;
+    for (int tries = aims ? 0 : 2; !sum; tries++)
+        for (size_t i = 0; i < N_OPERATIONS; i++) {
+            const struct operation *o = &operations[i];
+            bool harm = o->run == spoil || o->run == refuse_memory || o->run == break_drive;
+            bool can = (!o->can || o->can(w)) && !(harm && early);
+            bool first_save = o->run == save && !has_saved(w); /* others wait for it */
+            if (tries < 2 && !first_save)
+                can = can && (tries ? has_new_pair(i) : !pairs[last][i]);
+            weight[i] = can ? o->weight : 0;
+            sum += weight[i];
+        }
+    at = check_random(w->seed) % sum;
+    for (size_t i = 0; i < N_OPERATIONS; i++) {
+        if (at < weight[i])
+            return i;
+        at -= weight[i];
+    }
+    return 0;
+}
+
+/* What a walk's letters may be: 'a' is the first operation. */
+static bool are_operations(const char *letters)
+{
+    while (*letters >= 'a' && *letters < (char)('a' + N_OPERATIONS))
+        letters++;
+    return !*letters;
+}
+
+static uint64_t missing_pairs(bool tell)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < N_OPERATIONS; i++)
+        for (size_t k = 0; k < N_OPERATIONS; k++)
+            if (!pairs[i][k] && ++n && tell)
+                fprintf(stderr, "never: %s, %s\n", operations[i].name, operations[k].name);
+    return n;
+}
+
 /* ---- draws ---- */
 
 static void draw_walk(struct walk *w, int number, struct subject *subjects, int n_subjects)

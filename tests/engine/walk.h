@@ -81,7 +81,8 @@ static void open_engine(struct walk *w)
     w->e->look_context = w;
     for (uint32_t i = 0; i < w->n_sessions; i++)
         w->sessions[i] = run_session(w->e);
-    w->is_told = !w->o.prefix_cache_dir && w->o.sessions == w->n_sessions; /* else shares change */
+    /* Else shares change; or a call has a step for each rope table, and uploads of the tables. */
+    w->is_told = !w->o.prefix_cache_dir && w->o.sessions == w->n_sessions && !w->s->each_length;
     if (w->is_told)
         told_open(&w->told, w->e);
 }

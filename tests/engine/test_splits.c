@@ -1,0 +1,199 @@
+/* A sequence that is cut in two at any token and goes on from there, in all the ways that there
+ * are: from the prefix cache, from a saved session, as a request of a batch, after another question
+ * in a chat. Every row of logits is one of a run that was never cut (oracle.h). On every golden
+ * model, so every family and every layer kind, with experts, windows and sinks; windows and the
+ * border between two rope tables are drawn, too. test_engine does much more to fewer models.
+ *
+ *   test_splits [draws [first]]    SPW_SEED repeats a run */
+#include "tests/engine/walk_operations.h"
+
+enum { TOKENS = 700, MOST_FOLDERS = 256, DRAWS = 1000, LEAST = 60, SECONDS = 8 };
+
+/* Operations of walk_operations.h, by their letters there. */
+enum { CACHE, SAVED, JOB, CHAT, N_SPLITS };
+static const struct {
+    const char *name, *walks[4];
+} splits[N_SPLITS] = {
+    {"prefix cache", {"bhkda", "bhbhkdada", "bhdhkdhkd", "bhlda"}},
+    {"saved session", {"baikjab", "bikjbikjac", "bakdijba", "bijalib"}},
+    {"job", {"p", "bpb", "pp", "hpkp"}},
+    {"chat", {"babac", "bacacac", "bagbad", "bacda"}},
+};
+
+static char *folders[MOST_FOLDERS];
+static int n_folders;
+
+/* ---- models ---- */
+
+static int compare(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void find_folders(void)
+{
+    DIR *dir = opendir("tests/golden");
+    char path[300];
+    for (struct dirent *x; dir && (x = readdir(dir)) && n_folders < MOST_FOLDERS;) {
+        snprintf(path, sizeof path, "tests/golden/%.200s/config.json", x->d_name);
+        if (*x->d_name != '.' && access(path, R_OK) == 0)
+            folders[n_folders++] = strdup(x->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    qsort(folders, (size_t)n_folders, sizeof *folders, compare);
+}
+
+/* Puts another number behind the key, if the text has the key with a number. */
+static void set_number(char *text, const char *key, unsigned value)
+{
+    char name[64], rest[8192];
+    snprintf(name, sizeof name, "\"%s\": ", key);
+    char *at = strstr(text, name);
+    if (!at || at[strlen(name)] < '0' || at[strlen(name)] > '9')
+        return;
+    at += strlen(name);
+    snprintf(rest, sizeof rest, "%s", at + strspn(at, "0123456789"));
+    sprintf(at, "%u%s", value, rest);
+}
+
+/* The golden model with other numbers, in a folder of its own: the same weights. */
+static void write_variant(const char *golden, const char *dir, uint64_t *seed)
+{
+    static const unsigned windows[] = {100, 128, 150, 200, 256, 300};
+    char from[600], to[600], text[8192] = "";
+    mkdir(dir, 0700);
+    snprintf(from, sizeof from, "tests/golden/%s/config.json", golden);
+    FILE *f = fopen(from, "r");
+    text[fread(text, 1, sizeof text - 64, f)] = 0;
+    fclose(f);
+    if (check_random(seed) % 3)
+        set_number(text, "sliding_window", windows[check_random(seed) % 6]);
+    if (strstr(text, "longrope"))
+        set_number(text, "original_max_position_embeddings", (unsigned)check_range(seed, 60, 400));
+    if (strstr(text, "\"dynamic\""))
+        set_number(text, "max_position_embeddings", (unsigned)check_range(seed, 60, 400));
+    snprintf(to, sizeof to, "%s/config.json", dir);
+    f = fopen(to, "w");
+    fputs(text, f);
+    fclose(f);
+    snprintf(from, sizeof from, "tests/golden/%s", golden);
+    DIR *d = opendir(from);
+    for (struct dirent *x; (x = readdir(d));)
+        if (strstr(x->d_name, ".safetensors")) {
+            char *whole = NULL;
+            snprintf(from, sizeof from, "tests/golden/%s/%s", golden, x->d_name);
+            whole = realpath(from, NULL);
+            snprintf(to, sizeof to, "%s/%s", dir, x->d_name);
+            CHECK(symlink(whole, to) == 0);
+            free(whole);
+        }
+    closedir(d);
+}
+
+/* ---- draws ---- */
+
+static void draw_split(struct walk *w, int kind)
+{
+    w->context = check_range(w->seed, TOKENS / 3, TOKENS);
+    w->aim = draw_one(w, 3) ? ANYTHING : draw_one(w, 2) ? FROM_HOST : FROM_DISK;
+    w->n_sessions = kind == JOB ? (uint32_t)check_range(w->seed, 1, N_SESSIONS) : 1;
+    w->backend = run_backend(draw_one(w, 2));
+    w->backend.io_fault = &w->fault.hook;
+    struct spw_options *o = &w->o;
+    *o = w->s->o;
+    draw_speed(o, w->seed);
+    o->context = w->context;
+    o->past_positions = true;
+    o->sessions = w->n_sessions + (kind == JOB);
+    o->on_oom = SPW_ON_OOM_SPILL;
+    o->saves = kind == SAVED;
+    o->rolls_back = kind == CHAT;
+    if (w->aim ? w->aim == FROM_DISK : draw_one(w, 2))
+        o->disk_dir = w->s->folder;
+    if (w->aim) /* little that old tiles could lie in instead */
+        o->prefetch_slots = 2, o->prefetch_splits = 1;
+    o->prefix_cache_dir = kind == CACHE || (kind == JOB && draw_one(w, 2)) ? w->cache : NULL;
+    o->prefix_cache_bytes = o->prefix_cache_dir ? 64 * MIB : 0;
+    draw_budgets(o, &w->backend, w->s->dir, w->aim, w->seed);
+}
+
+static void run_split(int number, uint64_t start)
+{
+    static struct walk walk;
+    static struct subject subject;
+    struct walk *w = &walk;
+    uint64_t of_draw = start + (uint64_t)number * 1000003, *seed = &of_draw;
+    const int kind = (int)(check_random(seed) % N_SPLITS);
+    const char *golden = folders[check_random(seed) % (uint64_t)n_folders];
+    char dir[128];
+    struct spw_options kv = {.past_positions = true};
+    snprintf(dir, sizeof dir, "/tmp/spw_splits_%d_%.60s", (int)getpid(), golden);
+    write_variant(golden, dir, seed);
+    draw_kv(&kv, check_random(seed) % KV_KINDS, seed);
+    subject_open_at(&subject, dir, TOKENS, &kv, check_random(seed));
+    *w = (struct walk){.s = &subject, .seed = seed, .alloc_nth = -1, .left = -1};
+    io_fault_open(&w->fault);
+    snprintf(w->cache, sizeof w->cache, "/tmp/spw_splits_%d_cache", (int)getpid());
+    draw_split(w, kind);
+    const char *script = splits[kind].walks[draw_one(w, 4)];
+    snprintf(w->what, sizeof w->what,
+             "draw %d (seed %llu): %.60s, %s, device %llu host %llu %s: ", number,
+             (unsigned long long)start, golden, splits[kind].name,
+             (unsigned long long)w->o.device_bytes, (unsigned long long)w->o.host_bytes,
+             spw_kv_precision_name(w->o.precision));
+    w->watch.s = w->s;
+    for (int i = 0; i < N_SESSIONS; i++) {
+        snprintf(w->file[i], sizeof w->file[i], "/tmp/spw_splits_%d_%d", (int)getpid(), i);
+        w->ids[i] = calloc(TOKENS, sizeof *w->ids[i]);
+        w->saved_ids[i] = calloc(TOKENS, sizeof *w->saved_ids[i]);
+        memcpy(w->ids[i], w->s->ids[0], TOKENS * sizeof *w->ids[i]);
+    }
+    open_engine(w);
+    for (size_t i = 0, last = N_OPERATIONS; script[i]; last = (size_t)(script[i++] - 'a'))
+        if (!operations[script[i] - 'a'].can || operations[script[i] - 'a'].can(w))
+            do_operation(w, (size_t)(script[i] - 'a'), last);
+    close_engine(w);
+    n_rows += w->watch.n_rows;
+    for (int i = 0; i < N_SESSIONS; i++) {
+        unlink(w->file[i]);
+        free(w->ids[i]);
+        free(w->saved_ids[i]);
+    }
+    subject_close(&subject);
+    pack_remove_folder(dir);
+    if (access(w->cache, F_OK) == 0)
+        pack_remove_folder(w->cache);
+}
+
+int main(int argc, char **argv)
+{
+    const int first = argc > 2 ? atoi(argv[2]) : 0;
+    int n = 0;
+    if (!run_is_there())
+        return CHECK_SKIP;
+    uint64_t seed = check_seed();
+    int64_t outstanding = spw_alloc_outstanding();
+    find_folders();
+    CHECK(n_folders > 50);
+    struct check_draws draws = check_draws_of(argc, argv, DRAWS);
+    if (argc < 2 && !check_full()) {
+        draws.least = RUN_UNDER_ASAN || RUN_UNDER_TSAN ? LEAST / 4 : LEAST;
+        draws.until = check_seconds() + SECONDS;
+    }
+    for (; check_another(&draws); n++)
+        run_split(first + n, seed);
+    fprintf(
+        stderr, "%d splits, %llu rows; prefixes found: %llu, with windows %llu, quantized %llu\n",
+        n, (unsigned long long)n_rows, (unsigned long long)tried[FOUND].n,
+        (unsigned long long)tried[FOUND_SLIDING].n, (unsigned long long)tried[FOUND_QUANTIZED].n);
+    for (size_t i = 0; i < N_OPERATIONS; i++)
+        if (done[i])
+            fprintf(stderr, "%s %llu, ", operations[i].name, (unsigned long long)done[i]);
+    missing_kinds(true);
+    CHECK(argc > 1 || (tried[FOUND].n && tried[FOUND_SLIDING].n && tried[FOUND_QUANTIZED].n));
+    for (int i = 0; i < n_folders; i++)
+        free(folders[i]);
+    CHECK(spw_alloc_outstanding() == outstanding);
+    return check_done();
+}
