@@ -18,6 +18,7 @@ install(DIRECTORY tools/command/job/summarize/instructions DESTINATION ${CMAKE_I
 install(TARGETS spillway_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 foreach(header
     runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h
+    runtime/experts.h
     base/types.h base/base.h runtime/engine/cache_policy.h
     model/config.h model/fingerprint.h model/kinds.h model/quantize.h model/rope.h model/source/source.h model/source/tensors.h
     model/text/chat_template.h model/text/tokenizer/tokenizer.h

@@ -21,6 +21,7 @@ struct spw_expert_pool_options {
     uint32_t n_slots;               /* transfers under way */
     uint32_t n_layers;              /* with experts */
     uint32_t most;                  /* experts of a layer */
+    const double *counts;           /* at the start: expert_residency.h; used by open only */
     const struct spw_block *blocks; /* [n_experts] */
     uint32_t n_experts;
     struct spw_io *io;  /* reads experts from files; NULL: none comes from a file */

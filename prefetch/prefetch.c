@@ -403,3 +403,8 @@ int spw_prefetch_expert_done(struct spw_prefetch *p)
 {
     return spw_expert_pool_done(&p->experts);
 }
+
+void spw_prefetch_expert_counts(const struct spw_prefetch *p, double *counts)
+{
+    spw_expert_residency_counts(&p->experts.residency, counts);
+}

@@ -80,6 +80,8 @@ int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *e
 int spw_prefetch_expert_done(struct spw_prefetch *p);
 /* The first read of weights that has failed since the last forget. */
 struct spw_block_failure spw_prefetch_failed_read(const struct spw_prefetch *p);
+/* [experts of all layers], where experts move: spw_expert_residency_counts. */
+void spw_prefetch_expert_counts(const struct spw_prefetch *p, double *counts);
 
 /* The progress of the rings in the schedule of the latest begin or ahead. */
 struct spw_schedule_progress spw_prefetch_progress(const struct spw_prefetch *p);

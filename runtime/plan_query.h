@@ -42,8 +42,9 @@ struct spw_plan_info {
     /* Experts of all layers; those that the device has room for; and those that come from the
      * files, not from the host, when they are needed there. */
     uint32_t n_experts, n_experts_resident, n_experts_from_disk;
-    /* Bytes of experts that a token is expected to miss, if all are chosen equally often: from the
-     * files, and from the host. Real routing misses fewer. No other number has them. */
+    /* Bytes of experts that a token is expected to miss, when those that stay have come: from the
+     * files, and from the host. With options.expert_counts by these counts; else as if all were
+     * chosen equally often, and real routing misses fewer. No other number has these bytes. */
     uint64_t decode_expert_disk_bytes, decode_expert_host_bytes;
     uint64_t weights_disk_bytes;      /* that one decode step reads from the files */
     uint64_t kv_bytes_per_token;      /* all full-attention layers */
@@ -92,13 +93,22 @@ struct spw_plan_request {
     const int32_t *prompt;
 };
 
+/* Bytes of experts that a run misses on each link, beside all others: at least, at most, and
+ * expected, with options.expert_counts by these counts. All 0 where no expert moves. The bytes of
+ * one routing: spw_plan_replay (experts.h). */
+struct spw_expert_bytes {
+    uint64_t least[SPW_MOVED_COUNT], expected[SPW_MOVED_COUNT], most[SPW_MOVED_COUNT];
+    bool from_counts; /* else all experts are taken to be chosen equally often */
+};
+
 /* Plans, and predicts the bytes that spw_stats will count on each link, as integers, for this run:
  * an engine with these options, one batch, all requests submitted before the first step, and
  * max_new_tokens tokens in every answer. It assumes that the prefix cache has n_found tokens of
- * each prompt and nothing else of these sequences. -E2BIG: a request is longer than the context. */
-int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
-                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
-                   struct spw_error *err);
+ * each prompt and nothing else of these sequences. Missed experts are not in `moved`, but in
+ * `experts` (NULL: not asked for). -E2BIG: a request is longer than the context. */
+int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
+                   const char *model_dir, const struct spw_options *o,
+                   const struct spw_plan_request *requests, size_t n, struct spw_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

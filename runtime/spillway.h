@@ -6,7 +6,8 @@
  *
  * Other public headers of runtime/: events.h (what an engine reports), plan_query.h (the plan of an
  * engine, the smallest budgets), saved.h (sessions in files), sampler.h (picks a token from
- * logits), measure.h (limits of the machine and the drive, the check of quantized KV).
+ * logits), measure.h (limits of the machine and the drive, the check of quantized KV), experts.h
+ * (counts and traces of a mixture's routing).
  *
  * Every call returns 0 or -errno; a call with a `struct spw_error` also gives one line of text. An
  * engine, its sessions and its batch belong to one thread at a time. One thing is global: the first
@@ -27,12 +28,14 @@ extern "C" {
 struct spw_engine;
 struct spw_session;
 struct spw_batch;
-struct spw_engine_event; /* runtime/events.h */
-struct spw_plan_info;    /* runtime/plan_query.h */
-struct spw_machine;      /* runtime/measure.h */
-struct spw_drive;        /* runtime/measure.h */
-struct spw_model_config; /* model/config.h */
-struct spw_tokenizer;    /* model/text/tokenizer/tokenizer.h */
+struct spw_engine_event;        /* runtime/events.h */
+struct spw_plan_info;           /* runtime/plan_query.h */
+struct spw_machine;             /* runtime/measure.h */
+struct spw_drive;               /* runtime/measure.h */
+struct spw_expert_counts;       /* runtime/experts.h */
+struct spw_expert_trace_writer; /* runtime/experts.h */
+struct spw_model_config;        /* model/config.h */
+struct spw_tokenizer;           /* model/text/tokenizer/tokenizer.h */
 
 /* ---- options ---- */
 
@@ -137,6 +140,11 @@ struct spw_options {
      * is open. NULL: typical numbers. They never change a result. */
     const struct spw_machine *machine;
     const struct spw_drive *drive;
+
+    /* ---- experts that have no room on the device (experts.h) ---- */
+    const struct spw_expert_counts *expert_counts; /* of earlier runs; borrowed until the engine is
+                                                      open; NULL: none */
+    struct spw_expert_trace_writer *expert_trace;  /* gets the routing; must outlive the engine */
 
     /* ---- during a step ---- */
     struct spw_interrupt *interrupt; /* ends steps early; must outlive the engine; NULL: none */

@@ -3,6 +3,8 @@
  *   device -> model folder -> plan -> streams -> the memory of the plan: engine_memory.c
  *
  * The plan knows every byte before the first one is allocated. See spillway.h and engine.h. */
+#include "runtime/experts/counts.h"
+#include "runtime/experts/trace.h"
 #include "runtime/persist/prefix.h"
 
 #include <assert.h>
@@ -154,7 +156,31 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
         e->options.weight_checksums = e->weight_checksums = spw_strdup(o->weight_checksums);
     bool kept = (!o->disk_dir || e->disk_dir) && (!o->prefix_cache_dir || e->prefix_cache_dir) &&
                 (!o->weight_checksums || e->weight_checksums);
+    e->options.expert_counts = NULL; /* the engine's own array has them */
     return kept ? 0 : -ENOMEM;
+}
+
+/* The counts of experts: those of earlier runs, or 0. */
+static int begin_counts(struct spw_engine *e, const struct spw_expert_counts *c,
+                        struct spw_error *err)
+{
+    const uint32_t n = e->model.weights->n_expert_blocks;
+    if (c && c->n_experts != n)
+        return spw_fail(err, -EINVAL, "options.expert_counts: found %u experts, expected %u",
+                        c->n_experts, n);
+    e->expert_counts = n ? spw_alloc_zero(n, sizeof *e->expert_counts) : NULL;
+    if (n && !e->expert_counts)
+        return spw_fail(err, -ENOMEM, "out of memory for the counts of experts");
+    if (c)
+        spw_expert_counts_get(c, e->expert_counts);
+    return 0;
+}
+
+const double *spw_engine_expert_counts(struct spw_engine *e)
+{
+    if (e->executor && e->plan.n_expert_frames)
+        spw_prefetch_expert_counts(e->prefetch, e->expert_counts);
+    return e->expert_counts;
 }
 
 /* Opens device and model, before anything is planned. `backend` NULL: the options choose it. */
@@ -173,6 +199,8 @@ static int begin(struct spw_engine **out, const struct spw_backend *backend, con
                      : choose_device(e, o, device_bytes, host_bytes, err);
     if (!rc)
         rc = spw_model_open(&e->model, model_dir, o, err);
+    if (!rc)
+        rc = begin_counts(e, o->expert_counts, err);
     if (!rc && e->model.cache.tell_files)
         spw_engine_add_note(e, "%s", e->model.cache.files_why);
     if (rc) {
@@ -203,6 +231,15 @@ static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
     if (!rc && fallback.failed)
         spw_engine_note_fallback(*out, &fallback);
     return rc;
+}
+
+int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err)
+{
+    struct spw_plan_input in;
+    spw_error_clear(err);
+    int rc = make_plan(out, &in, NULL, model_dir, o, err);
+    return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
@@ -252,9 +289,22 @@ static int check_requests(const struct spw_plan_info *plan, const struct spw_pla
     return 0;
 }
 
-int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend *backend,
-                      const char *model_dir, const struct spw_options *o,
-                      const struct spw_plan_request *requests, size_t n, struct spw_error *err)
+static int forecast(struct spw_traffic *moved, struct spw_expert_bytes *experts,
+                    const struct spw_engine *e, const struct spw_plan_request *requests, size_t n)
+{
+    struct spw_expert_forecast f;
+    SPW_TRY(spw_expert_forecast_open(&f, &e->plan, e->model.weights, e->expert_counts));
+    int rc = spw_traffic_requests(moved, &e->plan, e->model.weights, requests, n, &f);
+    if (!rc && experts)
+        spw_expert_forecast_bytes(&f, experts);
+    spw_expert_forecast_close(&f);
+    return rc;
+}
+
+int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
+                      const struct spw_backend *backend, const char *model_dir,
+                      const struct spw_options *o, const struct spw_plan_request *requests,
+                      size_t n, struct spw_error *err)
 {
     spw_error_clear(err);
     struct spw_engine *e;
@@ -264,17 +314,17 @@ int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend 
     if (!rc)
         rc = check_requests(&e->plan.info, requests, n, err);
     if (!rc)
-        rc = spw_traffic_requests(&all, &e->plan, e->model.weights, requests, n);
+        rc = forecast(&all, experts, e, requests, n);
     memcpy(moved, all.bytes, sizeof all.bytes);
     spw_engine_close(e);
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
-int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], const char *model_dir,
-                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
-                   struct spw_error *err)
+int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
+                   const char *model_dir, const struct spw_options *o,
+                   const struct spw_plan_request *requests, size_t n, struct spw_error *err)
 {
-    return spw_plan_moved_on(moved, NULL, model_dir, o, requests, n, err);
+    return spw_plan_moved_on(moved, experts, NULL, model_dir, o, requests, n, err);
 }
 
 /* ---- the engine ---- */
@@ -381,6 +431,7 @@ void spw_engine_close(struct spw_engine *e)
     if (e->lane.device)
         e->lane.ops->close(e->lane.device);
     spw_model_close(&e->model);
+    spw_free(e->expert_counts);
     spw_free(e->disk_dir);
     spw_free(e->prefix_cache_dir);
     spw_free(e->weight_checksums);

@@ -148,6 +148,7 @@ struct spw_engine {
     uint64_t rope_table;                              /* on the device: spw_rope_table() */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.saves was given */
     struct spw_limit_watch limit_watch;
+    double *expert_counts; /* [experts of all layers]: when the memory was opened */
 };
 
 /* All weight blocks: those of the schedule, and the experts. */
@@ -166,11 +167,19 @@ int spw_engine_choose_device(struct spw_backend *out, struct spw_lane *lane,
  * of devices that spw_options cannot name. */
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
-int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], const struct spw_backend *backend,
-                      const char *model_dir, const struct spw_options *o,
-                      const struct spw_plan_request *requests, size_t n, struct spw_error *err);
+int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
+                      const struct spw_backend *backend, const char *model_dir,
+                      const struct spw_options *o, const struct spw_plan_request *requests,
+                      size_t n, struct spw_error *err);
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
+
+/* Opens an engine that has a plan and no memory: only close, and what reads the plan, may follow.
+ * The caller closes it also after a failure; then it may be NULL. */
+int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err);
+/* [experts of all layers]: the counts up to now; NULL: the model has no experts. */
+const double *spw_engine_expert_counts(struct spw_engine *e);
 
 /* engine_plan.c: the input of a plan. -EINVAL, -ENOMEM, -ENOSPC: options that cannot work here. */
 int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,

@@ -4,6 +4,7 @@
  *
  * Device, streams, model and sessions stay when the plan changes. See engine.h. */
 #include "runtime/engine/memory.h"
+#include "runtime/experts/trace.h"
 #include "runtime/persist/prefix.h"
 
 #include <stdio.h>
@@ -172,6 +173,7 @@ static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
         .n_slots = p->n_expert_slots,
         .n_layers = spw_expert_layers(&e->model.config),
         .most = e->model.config.experts.n,
+        .counts = e->expert_counts,
         .bounce_arena = p->n_expert_bounce ? e->lane.host_arena + p->host.expert_bounce : NULL,
     };
 }
@@ -227,7 +229,13 @@ static int open_executor(struct spw_engine *e)
         .progress_context = e->options.progress_context,
         .interrupted = spw_engine_is_interrupted,
         .interrupt_context = e,
+        .expert_counts = e->expert_counts,
+        .expert_trace = e->options.expert_trace,
     };
+    if (x.expert_trace && e->model.config.experts.n)
+        spw_expert_trace_begin(x.expert_trace, spw_expert_layers(&e->model.config),
+                               e->model.config.experts.n, e->model.config.experts.n_kept,
+                               e->expert_counts);
     return spw_executor_open(&e->executor, &e->lane, &x);
 }
 
@@ -297,6 +305,7 @@ bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
 static void keep_counts(struct spw_engine *e)
 {
     spw_executor_forget_ahead(e->executor);
+    spw_engine_expert_counts(e);
     e->past.unpredicted |= !spw_engine_finish(e, &e->past.predicted);
     for (uint32_t i = 0; i <= SPW_RANGES; i++)
         e->past.stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);

@@ -344,7 +344,7 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
             spw_error_clear(err);
     }
     if (!rc)
-        rc = spw_traffic_info(&e->plan, e->model.weights);
+        rc = spw_traffic_info(&e->plan, e->model.weights, e->expert_counts);
     if (!rc && e->options.prefix_cache_dir)
         e->plan.info.prefix_write_bytes = spw_snapshot_publish_bytes(e, e->plan.info.context);
     return rc;

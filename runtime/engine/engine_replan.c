@@ -292,7 +292,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
     if (spw_engine_exceeds_budgets(e, &to, in) && !can_trim(e))
         return -ENOMEM;
-    SPW_TRY(spw_traffic_info(&to, e->model.weights));
+    SPW_TRY(spw_traffic_info(&to, e->model.weights, e->expert_counts));
     SPW_TRY(spw_executor_forget_ahead(e->executor)); /* transfers ahead belong to the old plan */
     r.divisions = spw_alloc_zero(to.info.sessions, sizeof *r.divisions);
     if (!r.divisions)

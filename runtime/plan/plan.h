@@ -188,6 +188,9 @@ uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_w
                                     uint32_t block);
 uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                    uint32_t block);
+/* Adds the bytes that expert `expert`, counted over all layers, moves when it is missed. */
+void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
+                         uint64_t moved[SPW_MOVED_COUNT]);
 /* How large a slot must be for any block, wherever the block comes from. */
 void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w);
 

@@ -94,6 +94,13 @@ uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_we
     return spw_plan_block_from_disk(p, w, block) ? w->blocks[block].read_bytes : 0;
 }
 
+void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
+                         uint64_t moved[SPW_MOVED_COUNT])
+{
+    moved[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_block_moved_bytes(p, w, w->n_blocks + expert);
+    moved[SPW_MOVED_DISK_TO_HOST] += spw_plan_block_disk_bytes(p, w, w->n_blocks + expert);
+}
+
 void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
 {
     p->weight_slot_bytes = p->weight_bounce_bytes = 0;

@@ -337,10 +337,6 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->n_experts = in->weights->n_expert_blocks;
     i->n_experts_resident = p->n_expert_frames ? p->n_expert_frames : i->n_experts;
     i->n_experts_from_disk = p->n_disk_experts;
-    const uint64_t *pages = in->weights->expert_pages;
-    i->decode_expert_disk_bytes = spw_plan_expected_misses(p, in, pages[p->n_disk_experts]);
-    i->decode_expert_host_bytes =
-        spw_plan_expected_misses(p, in, pages[i->n_experts] - pages[p->n_disk_experts]);
     i->device.kv_resident = d->kv_slots - d->kv_frames;
     i->device.kv_slots = d->end - d->kv_slots;
     i->device.hidden = d->x - d->hidden;

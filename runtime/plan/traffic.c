@@ -60,7 +60,7 @@ static void close_account(struct spw_traffic_account *a)
     spw_free(a->rest);
 }
 
-static int open_run(struct spw_traffic_run *r, bool by_layer)
+static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expert_counts)
 {
     const struct spw_plan *p = r->plan;
     uint32_t n = p->info.sessions;
@@ -77,22 +77,22 @@ static int open_run(struct spw_traffic_run *r, bool by_layer)
     r->now = &r->accounts[0];
     if (p->n_expert_frames)
         SPW_TRY(spw_expert_residency_init(&r->experts, r->weights->n_expert_blocks,
-                                          p->n_expert_frames,
-                                          spw_expert_layers(r->weights->config)));
+                                          p->n_expert_frames, spw_expert_layers(r->weights->config),
+                                          expert_counts));
     r->parts = spw_alloc_zero(spw_max_u32(r->now->cut.most_parts, r->accounts[1].cut.most_parts),
                               sizeof *r->parts);
     return r->parts ? 0 : -ENOMEM;
 }
 
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
-                         const struct spw_weights *w, bool by_layer)
+                         const struct spw_weights *w, bool by_layer, const double *expert_counts)
 {
     struct spw_traffic_run *r = spw_alloc_zero(1, sizeof *r);
     if (!r)
         return -ENOMEM;
     r->plan = p;
     r->weights = w;
-    int rc = open_run(r, by_layer);
+    int rc = open_run(r, by_layer, expert_counts);
     if (rc) {
         spw_traffic_run_close(r);
         return rc;

@@ -8,6 +8,7 @@
 
 #include "prefetch/expert_residency.h"
 #include "prefetch/schedule.h"
+#include "runtime/plan/expert_forecast.h"
 #include "runtime/plan/shares.h"
 #include "runtime/step/cut.h"
 
@@ -40,9 +41,10 @@ struct spw_traffic_end {
 };
 
 /* Borrows plan and weights. The plan may change with spw_traffic_replan only. Only opening
- * allocates. The functions that return nothing accept NULL and do nothing then. */
+ * allocates. expert_counts: at the start, as in expert_residency.h. The functions that return
+ * nothing accept NULL and do nothing then. */
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
-                         const struct spw_weights *w, bool by_layer);
+                         const struct spw_weights *w, bool by_layer, const double *expert_counts);
 void spw_traffic_run_close(struct spw_traffic_run *r);
 /* A step, pass by pass. `spans` stay borrowed until the last pass. end: NULL for a whole pass. next
  * returns false if no pass was left. */
@@ -51,6 +53,8 @@ bool spw_traffic_next(struct spw_traffic_run *r, const struct spw_traffic_end *e
 /* A layer of a pass visits these experts (runtime/step/experts.h): the bytes of those that lie in
  * no frame of the device. v gets where they lie. */
 void spw_traffic_visit_experts(struct spw_traffic_run *r, struct spw_expert_visit *v, uint32_t n);
+/* For a run that visits no experts: `f`, borrowed, gets the rows of each pass. */
+void spw_traffic_forecast(struct spw_traffic_run *r, struct spw_expert_forecast *f);
 /* The pass is set aside: it came to `end`, between two chunks, and `end.rings` was dropped
  * after it. The steps that follow run beside it, until continue: the next `next` or set_aside is
  * about the rest of the pass. `end` counts from the begin of the pass, its rings from set_aside. */
@@ -104,13 +108,14 @@ struct spw_tiles *spw_traffic_tiles(struct spw_traffic_run *r);
 void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_progress *ahead,
                            struct spw_traffic *out);
 
-/* Bytes of a whole run: opening an engine, and one batch with these requests. */
+/* Bytes of a whole run: opening an engine, and one batch with these requests. `experts` gets its
+ * passes; NULL: nobody asks. */
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          const struct spw_weights *w, const struct spw_plan_request *requests,
-                         size_t n);
+                         size_t n, struct spw_expert_forecast *experts);
 
 /* Fills in the bytes of plan.info: a prompt of `context` tokens, and one decode step at the end of
  * the context. */
-int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w);
+int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const double *expert_counts);
 
 #endif

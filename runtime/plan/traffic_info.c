@@ -42,12 +42,23 @@ static void count_slots(struct spw_plan *p)
     }
 }
 
-int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w)
+static int count_experts(struct spw_plan *p, const struct spw_weights *w, const double *counts)
+{
+    struct spw_expert_forecast f;
+    SPW_TRY(spw_expert_forecast_open(&f, p, w, counts));
+    spw_expert_forecast_token(&f, &p->info.decode_expert_disk_bytes,
+                              &p->info.decode_expert_host_bytes);
+    spw_expert_forecast_close(&f);
+    return 0;
+}
+
+int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const double *expert_counts)
 {
     struct spw_plan_info *i = &p->info;
     struct spw_traffic_run *r;
     struct spw_traffic prompt, before, after;
-    SPW_TRY(spw_traffic_run_open(&r, p, w, false));
+    SPW_TRY(count_experts(p, w, expert_counts));
+    SPW_TRY(spw_traffic_run_open(&r, p, w, false, NULL));
     spw_traffic_step(r, &(struct spw_step_span){0, 0, i->context, 1}, 1);
     spw_traffic_run_moved(r, NULL, &prompt);
     memcpy(i->prefill_moved_bytes, prompt.bytes, sizeof prompt.bytes);

@@ -464,7 +464,7 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
 
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          const struct spw_weights *w, const struct spw_plan_request *requests,
-                         size_t n)
+                         size_t n, struct spw_expert_forecast *experts)
 {
     struct requests q = {.plan = p,
                          .weights = w,
@@ -477,9 +477,10 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     q.shares = spw_alloc_zero(p->info.sessions, sizeof *q.shares);
     q.held = spw_alloc_zero(p->info.sessions, sizeof *q.held);
     int rc = q.slots && q.spans && q.prompts && q.ended && q.shares && q.held
-                 ? spw_traffic_run_open(&q.run, p, w, false)
+                 ? spw_traffic_run_open(&q.run, p, w, false, NULL)
                  : -ENOMEM;
     if (!rc) {
+        spw_traffic_forecast(q.run, experts);
         spw_traffic_add(q.run, SPW_MOVED_HOST_TO_DEVICE, spw_traffic_open_bytes(p, w));
         run(&q, requests, n);
         spw_traffic_run_moved(q.run, NULL, out);

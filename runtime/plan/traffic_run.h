@@ -28,7 +28,8 @@ struct spw_traffic_run {
     struct spw_traffic_account accounts[2]; /* the second one beside a step that was set aside */
     struct spw_traffic_account *now;
     uint32_t n_expected;
-    struct spw_expert_residency experts; /* owned; empty if no expert moves */
+    struct spw_expert_residency experts;  /* owned; empty if no expert moves */
+    struct spw_expert_forecast *forecast; /* borrowed, or NULL */
     struct spw_traffic moved;
 };
 

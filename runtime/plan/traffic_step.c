@@ -263,6 +263,8 @@ static void pass(struct spw_traffic_run *r, const struct spw_traffic_end *end)
     add_rows(&r->moved, r->plan, r->weights, &a->cut, through_host, &a->from, end);
     add_choices(&r->moved, r->plan, r->weights, a->cut.rows,
                 end->expert_layers - a->from.expert_layers);
+    if (r->forecast)
+        spw_expert_forecast_pass(r->forecast, a->cut.rows);
 }
 
 static struct spw_traffic_end whole_pass(const struct spw_traffic_run *r)
@@ -362,15 +364,14 @@ void spw_traffic_visit_experts(struct spw_traffic_run *r, struct spw_expert_visi
     if (!r || !r->plan->n_expert_frames)
         return;
     spw_expert_residency_visit(&r->experts, v, n);
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t block = r->weights->n_blocks + v[i].expert;
-        if (!v[i].missed)
-            continue;
-        r->moved.bytes[SPW_MOVED_HOST_TO_DEVICE] +=
-            spw_plan_block_moved_bytes(r->plan, r->weights, block);
-        r->moved.bytes[SPW_MOVED_DISK_TO_HOST] +=
-            spw_plan_block_disk_bytes(r->plan, r->weights, block);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (v[i].missed)
+            spw_plan_add_missed(r->plan, r->weights, v[i].expert, r->moved.bytes);
+}
+
+void spw_traffic_forecast(struct spw_traffic_run *r, struct spw_expert_forecast *f)
+{
+    r->forecast = f;
 }
 
 void spw_traffic_set_aside(struct spw_traffic_run *r, const struct spw_traffic_end *end)

@@ -162,6 +162,8 @@ static int run_experts(struct spw_executor *x, uint32_t layer)
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, 1, 0, &h));
     if (!spw_plan_finds_experts(x->plan, rows)) {
         SPW_TRY(spw_experts_sort_rows(experts, layer, rows));
+        if (x->o.expert_trace && x->plan->n_expert_frames)
+            spw_expert_trace_add(x->o.expert_trace, experts->visit, experts->n_visited);
         spw_traffic_visit_experts(x->account, experts->visit, experts->n_visited);
     }
     x->step->reached.expert_layers++;

@@ -25,6 +25,8 @@ struct spw_executor_options {
      * (spw_executor_held_after_pass), and may be read. May be NULL. */
     void (*on_pass)(void *context);
     void *pass_context;
+    const double *expert_counts; /* [experts of all layers], at the start; used by open only */
+    struct spw_expert_trace_writer *expert_trace; /* may be NULL */
 };
 
 struct spw_executor;

@@ -92,7 +92,7 @@ static int send_addresses(struct spw_executor *x)
 
 static int open_parts(struct spw_executor *x)
 {
-    SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true));
+    SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true, x->o.expert_counts));
     for (uint32_t i = 0; i < x->n_steps; i++)
         SPW_TRY(open_step(x, &x->steps[i], i > 0));
     uint32_t most_parts = 0;

@@ -3,6 +3,7 @@
 #ifndef SPW_RUNTIME_STEP_EXECUTOR_PARTS_H
 #define SPW_RUNTIME_STEP_EXECUTOR_PARTS_H
 
+#include "runtime/experts/trace.h"
 #include "runtime/step/executor.h"
 
 struct spw_executor {

@@ -243,7 +243,7 @@ static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *
     struct spw_cut cut;
     uint64_t *prompt = p->info.prefill_moved_bytes, *step = p->info.decode_moved_bytes;
     uint64_t before = in->context - 1;
-    CHECK(spw_traffic_info(p, in->weights) == 0);
+    CHECK(spw_traffic_info(p, in->weights, NULL) == 0);
     CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
     start_life(&f, p, in, 1);
     run_step(&f, &cut, &in->context);
@@ -716,7 +716,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
         return;
     uint64_t less = check_range(seed, 1, (all.n_device_frames - passing) * tile);
     in.device_bytes = all.device.end - less;
-    CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights) == 0);
+    CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights, NULL) == 0);
     if (p.device.weights > all.device.weights)
         return;
     uint64_t most =

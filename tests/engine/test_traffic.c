@@ -139,7 +139,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
         o.context = spw_max_u64(o.context, lengths[i].n_prompt + lengths[i].max_new_tokens);
     }
     draw_budgets(&o, &b, dir, o.disk_dir && check_random(seed) % 2 ? FROM_DISK : ANYTHING, seed);
-    CHECK_MSG(spw_plan_moved_on(moved, &b, dir, &o, lengths, n, &err) == 0, "%s", err.text);
+    CHECK_MSG(spw_plan_moved_on(moved, NULL, &b, dir, &o, lengths, n, &err) == 0, "%s", err.text);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     CHECK_MSG(batch_run(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);
     struct spw_stats s;

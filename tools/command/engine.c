@@ -3,6 +3,7 @@
 
 #include "tools/command/check_kv.h"
 #include "tools/command/limits.h"
+#include "tools/command/experts.h"
 
 /* 0 on the command line means "none". For the library 0 means "choose a number", which is also the
  * value of an option that was not given. */
@@ -103,7 +104,11 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
                     const struct spw_options *options, const struct cli_limits *limits)
 {
     struct spw_error err = {0};
-    int rc = spw_engine_open(out, o->operand, options, &err);
+    struct spw_options with_counts = *options;
+    struct spw_expert_counts *counts = cli_experts_counts(o);
+    with_counts.expert_counts = counts;
+    int rc = spw_engine_open(out, o->operand, &with_counts, &err);
+    spw_expert_counts_free(counts);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
     cli_read_events(events, *out);

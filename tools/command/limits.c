@@ -137,6 +137,11 @@ const char *cli_weight_checksums_path(const struct cli_options *o)
     return cache_path(o->weight_checksums, "weight-checksums", buffer);
 }
 
+const char *cli_expert_profile_path(const struct cli_options *o, char *buffer)
+{
+    return cache_path(o->expert_profile, "experts.json", buffer);
+}
+
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err)
 {
     const enum spw_probe_mode mode = o->mode;

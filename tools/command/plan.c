@@ -2,6 +2,7 @@
  */
 #include "tools/command/input/input.h"
 #include "tools/command/engine.h"
+#include "tools/command/experts.h"
 #include "tools/command/job/prompts.h"
 #include "tools/command/output/report.h"
 #include "tools/command/input/saved.h"
@@ -36,12 +37,20 @@ struct moved {
     struct spw_plan_request *requests; /* owned */
     size_t n;                          /* 0: the run is not known */
     uint64_t bytes[SPW_MOVED_COUNT];
+    struct spw_expert_bytes experts;  /* beside them, where no trace is given */
+    struct spw_expert_trace *trace;   /* owned; NULL: none is given */
+    struct spw_expert_replay routing; /* of the trace */
 };
 
 static int print_json(const struct cli_options *o, const struct spw_plan_info *plan,
                       const struct prediction *p, const struct moved *run)
 {
+    const bool moves = plan->n_experts_resident < plan->n_experts;
     json_t *j = cli_report_plan(o->operand, plan, run->n ? run->bytes : NULL);
+    if (run->n && moves && !run->trace)
+        cli_json_add(&j, "run_experts", cli_experts_bytes_json(&run->experts));
+    if (run->trace)
+        cli_json_add(&j, "expert_trace", cli_experts_replay_json(&run->routing));
     if (p)
         add_prediction(&j, p, plan->context);
     return cli_print_json(j);
@@ -138,9 +147,8 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
     show_moved("prompt", p->prefill_moved_bytes, "");
     show_moved("each token", p->decode_moved_bytes, "");
     if (p->n_experts_resident < p->n_experts)
-        printf("            and experts that it misses: %s from the files, %s from the host, if "
-               "all are "
-               "chosen equally often\n",
+        printf("            and experts that it is expected to miss: %s from the files, %s from "
+               "the host\n",
                cli_format_bytes(a, p->decode_expert_disk_bytes),
                cli_format_bytes(b, p->decode_expert_host_bytes));
     printf("            and reads %s, %s of it weights\n",
@@ -237,6 +245,46 @@ static int refuse(const struct cli_options *o, const struct spw_plan_info *plan,
     return failed ? failed : code;
 }
 
+/* The bytes of the run, with those of missed experts if a trace says which these are. */
+static int find_moved(struct moved *run, const struct cli_options *o,
+                      const struct spw_options *options, struct spw_error *err)
+{
+    if (run->n)
+        SPW_TRY(spw_plan_moved(run->bytes, &run->experts, o->operand, options, run->requests,
+                               run->n, err));
+    if (!run->trace)
+        return 0;
+    SPW_TRY(spw_plan_replay(&run->routing, o->operand, options, run->trace, err));
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        run->bytes[i] += run->routing.moved[i];
+    return 0;
+}
+
+static void show_missed(const char *name, const uint64_t moved[SPW_MOVED_COUNT])
+{
+    char a[32], b[32];
+    printf("  %-10s%s to the device, %s from the files\n", name,
+           cli_format_bytes(a, moved[SPW_MOVED_HOST_TO_DEVICE]),
+           cli_format_bytes(b, moved[SPW_MOVED_DISK_TO_HOST]));
+}
+
+static void show_run(const struct spw_plan_info *p, const struct moved *run)
+{
+    const struct spw_expert_bytes *e = &run->experts;
+    if (run->n)
+        show_moved("the run", run->bytes, ", if all new tokens are generated");
+    if (run->trace) {
+        cli_experts_print(&run->routing);
+    } else if (run->n && p->n_experts_resident < p->n_experts) {
+        printf("            and experts that it misses, expected %s:\n",
+               e->from_counts ? "by the choices of earlier runs"
+                              : "if all are chosen equally often");
+        show_missed("at least", e->least);
+        show_missed("expected", e->expected);
+        show_missed("at most", e->most);
+    }
+}
+
 static int make_plan(const struct cli_options *o, struct spw_options *options,
                      const struct spw_model_config *config, struct moved *run)
 {
@@ -248,8 +296,8 @@ static int make_plan(const struct cli_options *o, struct spw_options *options,
         cli_fit_sessions(options, o, &err);
     spw_error_clear(&err);
     int rc = spw_plan_query(&plan, o->operand, options, &err);
-    if (rc >= 0 && run->n)
-        rc = spw_plan_moved(run->bytes, o->operand, options, run->requests, run->n, &err);
+    if (rc >= 0)
+        rc = find_moved(run, o, options, &err);
     if (rc < 0)
         return refuse(o, &plan, rc, &err);
     cli_say_plan_fallback(&plan);
@@ -257,8 +305,7 @@ static int make_plan(const struct cli_options *o, struct spw_options *options,
     if (o->json)
         return print_json(o, &plan, predicted ? &prediction : NULL, run);
     print_table(o, &plan);
-    if (run->n)
-        show_moved("the run", run->bytes, ", if all new tokens are generated");
+    show_run(&plan, run);
     if (predicted)
         print_prediction(&prediction, plan.context);
     return 0;
@@ -284,12 +331,18 @@ static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
         sessions = (uint32_t)o->sessions;
     if (code == 0)
         code = make_requests(&run, o, &inputs, saved);
+    if (code == 0 && o->expert_trace)
+        run.trace = cli_experts_trace(o, &code);
+    struct spw_expert_counts *counts = code ? NULL : cli_experts_counts(o);
     if (code == 0) {
         struct spw_options options =
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
         options.saves = o->resume;
+        options.expert_counts = counts;
         code = make_plan(o, &options, &m.config, &run);
     }
+    spw_expert_counts_free(counts);
+    spw_expert_trace_free(run.trace);
     spw_free(run.requests);
     cli_inputs_free(&inputs);
     cli_model_close(&m);

@@ -13,6 +13,7 @@ static uint64_t seed;
 
 /* Every choice since the beginning. */
 static struct {
+    double start[MOST_EXPERTS];
     uint32_t rows[VISITS][MOST_EXPERTS];
     uint32_t frame[MOST_EXPERTS]; /* or SPW_NO_FRAME */
     uint32_t n_experts, n_frames;
@@ -21,7 +22,7 @@ static struct {
 /* The choices of an expert; each counts half as much HALF_LIFE visits of every layer later. */
 static double score(uint32_t e, uint32_t now)
 {
-    double sum = 0;
+    double sum = plain.start[e] * exp2(-(double)(now + 1) / HALF_LIFE / LAYERS);
     for (uint32_t v = 0; v <= now; v++)
         sum += plain.rows[v][e] * exp2(-(double)(now - v) / HALF_LIFE / LAYERS);
     return sum;
@@ -84,22 +85,35 @@ static void visit(struct spw_expert_residency *r, uint32_t now)
         }
         plain.frame[v[i].expert] = v[i].frame;
     }
-    CHECK(!memcmp(r->frames, plain.frame, plain.n_experts * sizeof *plain.frame));
+    CHECK(!memcmp(r->in.frames, plain.frame, plain.n_experts * sizeof *plain.frame));
 }
 
-static void check_one(void)
+/* What a later run begins with. */
+static void check_counts(const struct spw_expert_residency *r)
+{
+    double counts[MOST_EXPERTS];
+    spw_expert_residency_counts(r, counts);
+    for (uint32_t e = 0; e < plain.n_experts; e++)
+        CHECK(fabs(counts[e] - score(e, VISITS - 1)) <= 1e-9 * score(e, VISITS - 1));
+}
+
+static void check_one(bool has_counts)
 {
     struct spw_expert_residency r;
     memset(&plain, 0, sizeof plain);
     memset(plain.frame, 0xff, sizeof plain.frame);
     plain.n_experts = LAYERS * (uint32_t)check_range(&seed, 1, MOST_EXPERTS / LAYERS);
     plain.n_frames = (uint32_t)check_range(&seed, 1, plain.n_experts);
-    CHECK(!spw_expert_residency_init(&r, plain.n_experts, plain.n_frames, LAYERS));
+    for (uint32_t e = 0; e < plain.n_experts && has_counts; e++)
+        plain.start[e] = (double)check_range(&seed, 0, 400);
+    CHECK(!spw_expert_residency_init(&r, plain.n_experts, plain.n_frames, LAYERS,
+                                     has_counts ? plain.start : NULL));
     for (uint32_t now = 0; now < VISITS; now++)
         visit(&r, now);
+    check_counts(&r);
     spw_expert_residency_clear(&r);
     for (uint32_t e = 0; e < plain.n_experts; e++)
-        CHECK(r.frames[e] == SPW_NO_FRAME);
+        CHECK(r.in.frames[e] == SPW_NO_FRAME);
     spw_expert_residency_free(&r);
 }
 
@@ -108,14 +122,14 @@ static void check_long(void)
 {
     enum { N = 4000000 };
     struct spw_expert_residency r;
-    CHECK(!spw_expert_residency_init(&r, 4, 2, 1));
+    CHECK(!spw_expert_residency_init(&r, 4, 2, 1, NULL));
     for (uint32_t i = 0; i < N; i++) {
         struct spw_expert_visit v = {.expert = i % 4, .n_rows = 1 + i % 4};
         spw_expert_residency_visit(&r, &v, 1);
     }
     for (int e = 0; e < 4; e++)
-        CHECK(isfinite(r.counts[e]) && r.counts[e] > 0);
-    CHECK(r.frames[3] != SPW_NO_FRAME); /* chosen last, and by the most rows */
+        CHECK(isfinite(r.in.values[e]) && r.in.values[e] > 0);
+    CHECK(r.in.frames[3] != SPW_NO_FRAME); /* chosen last, and by the most rows */
     spw_expert_residency_free(&r);
 }
 
@@ -124,7 +138,7 @@ int main(void)
     int64_t outstanding = spw_alloc_outstanding();
     seed = check_seed();
     for (int i = 0; i < 6; i++)
-        check_one();
+        check_one(i % 2);
     check_long();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

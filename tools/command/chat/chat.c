@@ -7,6 +7,7 @@
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/report.h"
+#include "tools/command/experts.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -376,7 +377,7 @@ int cli_chat(const struct cli_options *o)
         code = code ? code : report_code;
     }
     spw_session_close(c.session);
-    spw_engine_close(c.engine);
+    cli_experts_close(c.engine, o);
     cli_events_free(&c.events);
     cli_prompt_close(c.prompt);
     cli_model_close(&c.model);

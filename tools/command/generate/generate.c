@@ -68,6 +68,9 @@ static int check_options(const struct cli_options *o)
     for (size_t i = 0; !o->prompts && i < sizeof only_lines / sizeof *only_lines; i++)
         if (cli_given(o, only_lines[i]))
             return cli_fail(CLI_REFUSED, "--%s needs --prompts", only_lines[i]);
+    if (o->prompts && o->expert_trace)
+        return cli_fail(CLI_REFUSED,
+                        "found both --prompts and --expert-trace, expected one of them");
     if (cli_given(o, "logprobs") && !o->prompts && !o->report)
         return cli_fail(CLI_REFUSED, "--logprobs needs --prompts or --report");
     for (size_t i = 0; o->prompts && i < sizeof only_alone / sizeof *only_alone; i++)
@@ -168,6 +171,28 @@ static int open_session(struct run *r)
     return r->o->save ? cli_saved_hold(r->session, r->engine, r->o, &r->inputs.items[0]) : 0;
 }
 
+static int open_trace(struct run *r, struct spw_options *options)
+{
+    struct spw_error err = {0};
+    const char *path = r->o->expert_trace;
+    if (!path)
+        return 0;
+    if (!r->model.config.experts.n)
+        return cli_fail(CLI_REFUSED, "--expert-trace: %s has no experts", r->o->operand);
+    int rc = spw_expert_trace_create(&r->trace, path, &err);
+    options->expert_trace = r->trace;
+    return rc ? cli_fail_error(rc, &err, false) : 0;
+}
+
+static void say_trace(const struct run *r)
+{
+    const struct spw_plan_info *p = spw_engine_plan(r->engine);
+    if (r->trace && p->n_experts_resident == p->n_experts)
+        cli_note("all experts lie on the device: %s has no routing; a smaller --device-memory "
+                 "moves experts",
+                 r->o->expert_trace);
+}
+
 static int open_engine(struct run *r)
 {
     const struct cli_options *o = r->o;
@@ -181,9 +206,12 @@ static int open_engine(struct run *r)
     options.pass_context = r;
     if (o->report || options.disk_dir) /* measuring needs memory that the engine would take */
         cli_limits_read_for(&r->limits, o, &options);
-    code = cli_engine_open(&r->engine, &r->events, o, &options, &r->limits);
+    code = open_trace(r, &options);
+    if (!code)
+        code = cli_engine_open(&r->engine, &r->events, o, &options, &r->limits);
     if (code)
         return code;
+    say_trace(r);
     cli_progress_engine(r->engine, &r->events);
     if (o->dump_logits) {
         code = cli_npy_open(&r->npy, o->dump_logits, r->model.config.vocab);
@@ -257,6 +285,15 @@ static int finish(struct run *r, const struct spw_batch_times *times)
     return code == 0 && r->o->report ? run_write_report(r, times) : code;
 }
 
+/* No step follows. */
+static int close_trace(struct run *r)
+{
+    struct spw_error err = {0};
+    int rc = spw_expert_trace_close(r->trace, &err);
+    r->trace = NULL;
+    return rc ? cli_fail_error(rc, &err, false) : 0;
+}
+
 static int generate(struct run *r)
 {
     struct spw_batch_times times = {0};
@@ -268,9 +305,10 @@ static int generate(struct run *r)
         spw_batch_times(r->batch, &times);
         take_ended(r);
     }
-    int npy_code = cli_npy_close(r->npy);
+    int code = cli_npy_close(r->npy);
     r->npy = NULL;
-    int code = npy_code;
+    int trace_code = close_trace(r);
+    code = code ? code : trace_code;
     if (rc < 0) {
         code = explain(r, rc, &err);
         save_ended(r);
@@ -350,7 +388,8 @@ int cli_generate(const struct cli_options *given)
     cli_progress_end();
     cli_npy_close(r.npy);
     spw_session_close(r.session);
-    spw_engine_close(r.engine);
+    spw_expert_trace_close(r.trace, NULL);
+    cli_experts_close(r.engine, o);
     cli_events_free(&r.events);
     cli_inputs_free(&r.inputs);
     cli_model_close(&r.model);

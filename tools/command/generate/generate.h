@@ -3,6 +3,7 @@
 #define SPW_TOOLS_COMMAND_GENERATE_GENERATE_H
 
 #include "tools/command/engine.h"
+#include "tools/command/experts.h"
 #include "tools/command/input/saved.h"
 #include "tools/command/output/npy.h"
 
@@ -19,11 +20,12 @@ struct run {
     uint64_t n_text;             /* bytes of the answer's text so far */
     uint64_t saved_bytes, n_saves;
     struct cli_npy *npy;
-    bool ids;             /* print token ids instead of text */
-    bool any_id;          /* one was printed */
-    uint64_t n_expected;  /* the most new tokens of all inputs */
-    int write_error;      /* -errno of a failed write to stdout */
-    const char *bad_file; /* a file that could not be written */
+    struct spw_expert_trace_writer *trace; /* owned, until the last step */
+    bool ids;                              /* print token ids instead of text */
+    bool any_id;                           /* one was printed */
+    uint64_t n_expected;                   /* the most new tokens of all inputs */
+    int write_error;                       /* -errno of a failed write to stdout */
+    const char *bad_file;                  /* a file that could not be written */
     struct cli_limits limits;
 };
 

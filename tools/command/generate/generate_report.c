@@ -31,6 +31,22 @@ static void add_prefix(json_t **report, const struct run *r, const struct spw_ba
     cli_report_prefix(report, r->engine, &reuse);
 }
 
+/* What the routing of this run costs under several rules. */
+static int add_routing(json_t **report, const struct run *r)
+{
+    struct spw_expert_replay replay;
+    struct spw_error err = {0};
+    int code = 0;
+    if (!r->o->expert_trace)
+        return 0;
+    struct spw_expert_trace *t = cli_experts_trace(r->o, &code);
+    int rc = t ? spw_engine_replay(&replay, r->engine, t, &err) : 0;
+    if (t && !rc)
+        cli_json_add(report, "expert_trace", cli_experts_replay_json(&replay));
+    spw_expert_trace_free(t);
+    return rc ? cli_fail_error(rc, &err, false) : code;
+}
+
 int run_write_report(const struct run *r, const struct spw_batch_times *times)
 {
     const struct cli_field saved[] = {
@@ -43,5 +59,7 @@ int run_write_report(const struct run *r, const struct spw_batch_times *times)
     add_prefix(&report, r, times);
     CLI_ADD(&report, saved);
     cli_report_result(&report, r->inputs.items[0].n_tokens, &r->result);
-    return cli_write_json(r->o->report, report);
+    int code = add_routing(&report, r);
+    int written = cli_write_json(r->o->report, report);
+    return code ? code : written;
 }

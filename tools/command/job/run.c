@@ -4,6 +4,7 @@
 #include "tools/command/job/progress/progress.h"
 #include "tools/command/job/report.h"
 #include "tools/command/job/sessions.h"
+#include "tools/command/experts.h"
 
 #include <string.h>
 
@@ -383,7 +384,7 @@ static void close_engine(struct run *r)
         job_report_engine(&r->report, r->is->o, r->engine, r->batch, &r->events);
     spw_batch_close(r->batch);
     job_progress_engine(NULL, NULL, NULL);
-    spw_engine_close(r->engine);
+    cli_experts_close(r->engine, r->is->o);
     cli_events_free(&r->events);
     r->batch = NULL;
     r->engine = NULL;

@@ -85,6 +85,9 @@ const struct cli_row cli_rows[] = {
     {"prefix-tokens", CLI_COUNT, CLI_PLAN, "Input", "N",
      "with --prefix-cache: assume that the cache holds the first N tokens of each prompt (0)",
      FIELD(prefix_tokens), RANGE(0, 1e12)},
+    {"expert-trace", CLI_FILE_IN, CLI_PLAN, "Input", "FILE",
+     "count the experts that the routing in FILE misses, a trace that generate wrote",
+     FIELD(expert_trace)},
     {"size", CLI_SIZE, CLI_CACHE, "Input", "SIZE", "prune: the largest size that stays",
      FIELD(size)},
     {"decode", CLI_FLAG, CLI_TOKENIZE, "Input", NULL, "convert the ids of --token-ids to text",
@@ -238,6 +241,10 @@ const struct cli_row cli_rows[] = {
      "the file with checksums of weights that were read from disk during a run; later reads are "
      "compared with them (~/.cache/spillway/weight-checksums)",
      FIELD(weight_checksums)},
+    {"expert-profile", CLI_FILE_OUT, ANSWERS | CLI_SCORE | CLI_PLAN, "Machine", "FILE",
+     "the file that says how often each expert was chosen, for models whose experts do not all fit "
+     "on the device (~/.cache/spillway/experts.json)",
+     FIELD(expert_profile)},
     {"redo", CLI_FLAG, CLI_PROBE | CLI_CHECK_KV, "Machine", NULL,
      "measure again, even if a result is stored", FIELD(redo)},
     {"delay-seed", CLI_COUNT, CLI_GENERATE | CLI_SCORE, "Machine", "N",
@@ -319,6 +326,10 @@ const struct cli_row cli_rows[] = {
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
      "write the logits of every generated position, float32 [tokens, vocabulary]",
      FIELD(dump_logits)},
+    {"expert-trace", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
+     "write which experts each layer chooses, where experts do not all fit on the device; --report "
+     "and plan compare what rules miss",
+     FIELD(expert_trace)},
     {"progress", CLI_CHOICE, RUNS | CLI_QUANTIZE, "Output", "WHEN",
      "auto shows a progress line when stderr is a terminal; batch writes a line a minute elsewhere "
      "(auto)",

@@ -110,6 +110,7 @@ struct cli_options {
     uint64_t save_every;
     int type; /* enum spw_dtype */
     const char *report, *dump_logits, *csv, *drive_profile, *kv_profile, *weight_checksums;
+    const char *expert_profile, *expert_trace;
     bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
     int progress;
     bool quiet;

@@ -1,0 +1,142 @@
+/* Frames of experts, and a heap of those that may leave: see expert_frames.h. */
+#include "prefetch/expert_frames.h"
+
+#include <string.h>
+
+int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint32_t n_frames)
+{
+    *f = (struct spw_expert_frames){.n_experts = n_experts,
+                                    .n_frames = n_frames,
+                                    .frames = spw_alloc(n_experts * sizeof *f->frames),
+                                    .experts = spw_alloc(n_frames * sizeof *f->experts),
+                                    .values = spw_alloc_zero(n_experts, sizeof *f->values),
+                                    .heap = spw_alloc(n_frames * sizeof *f->heap),
+                                    .places = spw_alloc(n_frames * sizeof *f->places)};
+    if (!f->frames || !f->experts || !f->values || !f->heap || !f->places) {
+        spw_expert_frames_free(f);
+        return -ENOMEM;
+    }
+    spw_expert_frames_clear(f);
+    return 0;
+}
+
+void spw_expert_frames_free(struct spw_expert_frames *f)
+{
+    spw_free(f->frames);
+    spw_free(f->experts);
+    spw_free(f->values);
+    spw_free(f->heap);
+    spw_free(f->places);
+    *f = (struct spw_expert_frames){0};
+}
+
+void spw_expert_frames_clear(struct spw_expert_frames *f)
+{
+    memset(f->frames, 0xff, f->n_experts * sizeof *f->frames);
+    memset(f->experts, 0xff, f->n_frames * sizeof *f->experts);
+    f->n_heap = f->n_in_use = 0;
+}
+
+/* ---- the heap ---- */
+
+/* Whether the expert in frame a leaves before the one in frame b. */
+static bool leaves_before(const struct spw_expert_frames *f, uint32_t a, uint32_t b)
+{
+    const uint32_t x = f->experts[a], y = f->experts[b];
+    if (f->values[x] != f->values[y])
+        return f->values[x] < f->values[y];
+    return x < y;
+}
+
+static void put(struct spw_expert_frames *f, uint32_t place, uint32_t frame)
+{
+    f->heap[place] = frame;
+    f->places[frame] = place;
+}
+
+static void sift_up(struct spw_expert_frames *f, uint32_t place, uint32_t frame)
+{
+    for (; place && leaves_before(f, frame, f->heap[(place - 1) / 2]); place = (place - 1) / 2)
+        put(f, place, f->heap[(place - 1) / 2]);
+    put(f, place, frame);
+}
+
+static void sift_down(struct spw_expert_frames *f, uint32_t place, uint32_t frame)
+{
+    for (uint32_t child; (child = 2 * place + 1) < f->n_heap; place = child) {
+        child += child + 1 < f->n_heap && leaves_before(f, f->heap[child + 1], f->heap[child]);
+        if (!leaves_before(f, f->heap[child], frame))
+            break;
+        put(f, place, f->heap[child]);
+    }
+    put(f, place, frame);
+}
+
+/* The frame is in use from now on. */
+static void take(struct spw_expert_frames *f, uint32_t frame)
+{
+    const uint32_t place = f->places[frame], last = f->heap[--f->n_heap];
+    if (last != frame) {
+        sift_down(f, place, last);
+        sift_up(f, f->places[last], last);
+    }
+    f->places[frame] = SPW_NO_FRAME;
+    f->heap[f->n_frames - ++f->n_in_use] = frame;
+}
+
+void spw_expert_frames_sort(struct spw_expert_frames *f)
+{
+    for (uint32_t i = f->n_heap / 2; i--;)
+        sift_down(f, i, f->heap[i]);
+}
+
+/* ---- a visit ---- */
+
+void spw_expert_frames_find(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        v[i].frame = f->frames[v[i].expert];
+        v[i].missed = v[i].frame == SPW_NO_FRAME;
+        if (!v[i].missed)
+            take(f, v[i].frame);
+    }
+}
+
+/* The frame whose expert leaves: it is in use then. */
+static uint32_t choose(struct spw_expert_frames *f)
+{
+    const uint32_t n_filled = f->n_heap + f->n_in_use;
+    if (n_filled < f->n_frames) {
+        f->heap[f->n_frames - ++f->n_in_use] = n_filled;
+        f->places[n_filled] = SPW_NO_FRAME;
+        return n_filled;
+    }
+    if (f->n_heap) {
+        const uint32_t frame = f->heap[0];
+        take(f, frame);
+        return frame;
+    }
+    uint32_t best = f->heap[0];
+    for (uint32_t i = 1; i < f->n_frames; i++)
+        if (leaves_before(f, f->heap[i], best))
+            best = f->heap[i];
+    return best;
+}
+
+void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (!v[i].missed)
+            continue;
+        const uint32_t frame = choose(f), old = f->experts[frame];
+        if (old != SPW_NO_EXPERT)
+            f->frames[old] = SPW_NO_FRAME;
+        f->experts[frame] = v[i].expert;
+        f->frames[v[i].expert] = frame;
+        v[i].frame = frame;
+    }
+    for (; f->n_in_use; f->n_in_use--) {
+        const uint32_t frame = f->heap[f->n_frames - f->n_in_use];
+        sift_up(f, f->n_heap++, frame);
+    }
+}

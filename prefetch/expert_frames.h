@@ -1,0 +1,47 @@
+/* Which experts lie in which frames of the device, and who leaves when another one must come.
+ *
+ * Each expert has a value, which its owner sets. Of the experts that a visit does not use, the one
+ * with the least value leaves first; of equal values, the lower number. A heap holds the frames of
+ * these experts. A pure function of values and visits. One thread. */
+#ifndef SPW_PREFETCH_EXPERT_FRAMES_H
+#define SPW_PREFETCH_EXPERT_FRAMES_H
+
+#include "base/base.h"
+
+#define SPW_NO_FRAME UINT32_MAX
+#define SPW_NO_EXPERT UINT32_MAX
+
+struct spw_expert_frames {
+    uint32_t n_experts, n_frames; /* of all layers */
+    uint32_t *frames;             /* owned, [n_experts]: where each lies, or SPW_NO_FRAME */
+    uint32_t *experts;            /* owned, [n_frames]: which lies in each, or SPW_NO_EXPERT */
+    double *values;               /* owned, [n_experts] */
+    uint32_t *heap;   /* owned, [n_frames]: frames, the least value first; those in use, from the
+                         end of the array on */
+    uint32_t *places; /* owned, [n_frames]: of each frame in the heap; SPW_NO_FRAME: in use */
+    uint32_t n_heap, n_in_use; /* frames that are neither are empty: those from the sum on */
+};
+
+/* All frames are empty, and all values 0. -ENOMEM. */
+int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint32_t n_frames);
+void spw_expert_frames_free(struct spw_expert_frames *f);
+/* All frames are empty; values stay. */
+void spw_expert_frames_clear(struct spw_expert_frames *f);
+/* Values of many experts have changed, not only of those of the next visit. */
+void spw_expert_frames_sort(struct spw_expert_frames *f);
+
+/* An expert of a visit. */
+struct spw_expert_visit {
+    uint32_t expert, n_rows; /* given: the rows that chose it */
+    uint32_t frame;          /* where it lies, or will lie */
+    bool missed;
+};
+
+/* A visit of n different experts has two halves. find: says which lie in frames; these frames are
+ * in use until the second half. Then the owner sets new values of the visited experts. fill: gives
+ * frames to the others. A missed expert takes the frame of an expert of the same visit only if all
+ * frames have such experts: first of one that was not missed, or was missed before. */
+void spw_expert_frames_find(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
+void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
+
+#endif

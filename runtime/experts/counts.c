@@ -1,0 +1,235 @@
+/* The profile of experts: see runtime/experts.h, counts.h, and record_file.h for the format. */
+#include "runtime/experts/counts.h"
+
+#include "base/record_file.h"
+#include "runtime/engine/engine.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_CODE = 255, CODES_PER_OCTAVE = 16 };
+
+/* ---- codes ---- */
+
+double spw_expert_counts_encode(uint8_t *codes, const double *counts, uint32_t n)
+{
+    double largest = 0;
+    for (uint32_t e = 0; e < n; e++)
+        largest = fmax(largest, counts[e]);
+    for (uint32_t e = 0; e < n; e++) {
+        double code = counts[e] > 0 ? MOST_CODE + CODES_PER_OCTAVE * log2(counts[e] / largest) : 0;
+        codes[e] = (uint8_t)lrint(fmax(code, 0));
+    }
+    return largest;
+}
+
+void spw_expert_counts_decode(double *counts, double largest, const uint8_t *codes, uint32_t n)
+{
+    for (uint32_t e = 0; e < n; e++)
+        counts[e] =
+            codes[e] ? largest * exp2((codes[e] - MOST_CODE) / (double)CODES_PER_OCTAVE) : 0;
+}
+
+static uint8_t digit(char c)
+{
+    return (uint8_t)(c >= 'a' ? c - 'a' + 10 : c - '0');
+}
+
+void spw_expert_counts_get(const struct spw_expert_counts *c, double *counts)
+{
+    for (uint32_t e = 0; e < c->n_experts; e++) {
+        const uint8_t code = (uint8_t)(digit(c->codes[2 * e]) << 4 | digit(c->codes[2 * e + 1]));
+        spw_expert_counts_decode(&counts[e], c->largest, &code, 1);
+    }
+}
+
+/* ---- the file ---- */
+
+static const struct spw_record_field fields[] = {
+    {SPW_RECORD(spw_expert_counts, model), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_expert_counts, n_experts), .kind = SPW_RECORD_COUNT, .min = 1,
+     .max = SPW_MOST_COUNTED_EXPERTS},
+    {SPW_RECORD(spw_expert_counts, largest), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e30},
+    {SPW_RECORD(spw_expert_counts, codes), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_expert_counts, measured_at), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1e12},
+};
+
+struct file {
+    struct spw_record_list list;
+    struct spw_record_file file;
+};
+
+static const struct spw_record_file *file_of(struct file *f, struct spw_expert_profile *p)
+{
+    f->list = (struct spw_record_list){.name = "counts",
+                                       .fields = fields,
+                                       .n_fields = sizeof fields / sizeof *fields,
+                                       .entries = p->models,
+                                       .entry_bytes = sizeof *p->models,
+                                       .n = &p->n,
+                                       .max = SPW_EXPERT_PROFILE_MODELS,
+                                       .date = offsetof(struct spw_expert_counts, measured_at)};
+    f->file = (struct spw_record_file){.what = "counts of experts",
+                                       .key = "spillway_expert_counts",
+                                       .version = SPW_EXPERT_PROFILE_VERSION,
+                                       .lists = &f->list,
+                                       .n_lists = 1};
+    return &f->file;
+}
+
+int spw_expert_profile_read(struct spw_expert_profile *out, const char *path, struct spw_error *err)
+{
+    struct file f;
+    SPW_TRY(spw_record_file_read(file_of(&f, out), path, err));
+    for (unsigned i = 0; i < out->n; i++) {
+        const struct spw_expert_counts *c = &out->models[i];
+        const size_t n = 2 * (size_t)c->n_experts;
+        if (strspn(c->codes, "0123456789abcdef") == n && !c->codes[n])
+            continue;
+        out->n = 0;
+        return spw_fail(err, -EINVAL, "%s: counts: entry %u: codes: expected %zu digits", path,
+                        i + 1, n);
+    }
+    return 0;
+}
+
+int spw_expert_profile_write(const struct spw_expert_profile *p, const char *path,
+                             struct spw_error *err)
+{
+    struct file f;
+    return spw_record_file_write(file_of(&f, (struct spw_expert_profile *)p), path, err);
+}
+
+void spw_expert_profile_put(struct spw_expert_profile *p, const struct spw_expert_counts *c)
+{
+    struct file f;
+    const struct spw_expert_counts *known = NULL;
+    for (unsigned i = 0; i < p->n && !known; i++)
+        known = strcmp(p->models[i].model, c->model) == 0 ? &p->models[i] : NULL;
+    struct spw_expert_counts *to = spw_record_place(&file_of(&f, p)->lists[0], known);
+    *to = *c;
+}
+
+/* ---- of a model ---- */
+
+static int name_model(char out[65], const struct spw_source *source,
+                      const struct spw_tensors *tensors, struct spw_error *err)
+{
+    uint8_t fingerprint[SPW_FINGERPRINT_BYTES];
+    SPW_TRY(spw_fingerprint_take(fingerprint, source, tensors, err));
+    spw_fingerprint_text(out, fingerprint);
+    return 0;
+}
+
+/* The counts of a model with n experts. Its fingerprint takes time, and is needed only if the
+ * profile has counts of so many. */
+static const struct spw_expert_counts *find(const struct spw_expert_profile *p,
+                                            struct spw_source *source, uint32_t n, int *rc,
+                                            struct spw_error *err)
+{
+    struct spw_tensors *tensors = NULL;
+    char model[65] = "";
+    for (unsigned i = 0; i < p->n && !*rc; i++) {
+        if (p->models[i].n_experts != n)
+            continue;
+        if (!*model)
+            *rc = source->ops->tensors(source, &tensors, err);
+        if (!*rc && !*model)
+            *rc = name_model(model, source, tensors, err);
+        if (!*rc && strcmp(p->models[i].model, model) == 0) {
+            spw_tensors_close(tensors);
+            return &p->models[i];
+        }
+    }
+    spw_tensors_close(tensors);
+    *rc = *rc ? *rc : spw_fail(err, -ENODATA, "the profile has no counts of this model");
+    return NULL;
+}
+
+static int read_for(struct spw_expert_counts **out, struct spw_source *source, const char *profile,
+                    struct spw_error *err)
+{
+    struct spw_model_config config;
+    SPW_TRY(source->ops->config(source, &config, err));
+    const uint32_t n = config.experts.n * spw_expert_layers(&config);
+    spw_config_free(&config);
+    if (!n)
+        return spw_fail(err, -ENODATA, "the model has no experts");
+    struct spw_expert_profile *p = spw_alloc(sizeof *p);
+    *out = spw_alloc(sizeof **out);
+    int rc = p && *out ? spw_expert_profile_read(p, profile, err)
+                       : spw_fail(err, -ENOMEM, "out of memory for the counts of experts");
+    if (rc == -ENOENT)
+        rc = -ENODATA;
+    const struct spw_expert_counts *found = rc ? NULL : find(p, source, n, &rc, err);
+    if (found) {
+        **out = *found;
+    } else {
+        spw_free(*out);
+        *out = NULL;
+    }
+    spw_free(p);
+    return rc;
+}
+
+int spw_expert_counts_read(struct spw_expert_counts **out, const char *model, const char *profile,
+                           struct spw_error *err)
+{
+    struct spw_source *source;
+    spw_error_clear(err);
+    *out = NULL;
+    SPW_TRY(spw_source_open(&source, model, err));
+    int rc = read_for(out, source, profile, err);
+    spw_source_close(source);
+    return rc;
+}
+
+void spw_expert_counts_free(struct spw_expert_counts *c)
+{
+    spw_free(c);
+}
+
+/* ---- of an engine ---- */
+
+/* The entry of the engine. False: it has no counts, or too many experts. */
+static bool describe(struct spw_expert_counts *c, struct spw_engine *e, uint8_t *codes)
+{
+    const uint32_t n = e->model.weights->n_expert_blocks;
+    c->n_experts = n;
+    c->largest = spw_expert_counts_encode(codes, spw_engine_expert_counts(e), n);
+    for (uint32_t i = 0; i < n; i++)
+        snprintf(&c->codes[2 * i], 3, "%02x", codes[i]);
+    c->measured_at = (int64_t)time(NULL);
+    return c->largest > 0;
+}
+
+static int add(struct spw_expert_profile *p, struct spw_expert_counts *c, struct spw_engine *e,
+               const char *profile, struct spw_error *err)
+{
+    SPW_TRY(name_model(c->model, e->model.source, e->model.tensors, err));
+    int rc = spw_expert_profile_read(p, profile, NULL);
+    if (rc == -ENOMEM)
+        return spw_fail(err, rc, "%s: no memory to read it", profile);
+    spw_expert_profile_put(p, c); /* a profile that cannot be used is empty */
+    return spw_expert_profile_write(p, profile, err);
+}
+
+int spw_expert_counts_write(struct spw_engine *e, const char *profile, struct spw_error *err)
+{
+    const uint32_t n = e->model.weights->n_expert_blocks;
+    spw_error_clear(err);
+    if (!n || n > SPW_MOST_COUNTED_EXPERTS || !e->plan.n_expert_frames)
+        return 0;
+    struct spw_expert_profile *p = spw_alloc(sizeof *p);
+    struct spw_expert_counts *c = spw_alloc_zero(1, sizeof *c);
+    uint8_t *codes = spw_alloc(n);
+    int rc = p && c && codes ? 0 : spw_fail(err, -ENOMEM, "%s: no memory to write it", profile);
+    if (!rc && describe(c, e, codes))
+        rc = add(p, c, e, profile, err);
+    spw_free(p);
+    spw_free(c);
+    spw_free(codes);
+    return rc;
+}

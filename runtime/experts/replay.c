@@ -1,0 +1,299 @@
+/* A trace under several rules: see replay.h.
+ *
+ * Each rule gives an expert that is visited a value, and the least value leaves
+ * (prefetch/expert_frames.h):
+ *
+ *   ours     prefetch/expert_residency.h
+ *   static   the total of its choices, which never changes. An expert that does not belong to the
+ *            best ones never gets one of their frames: it has a frame of its own for its visit
+ *   recent   the number of this visit
+ *   best     less, the later it is used again. Belady's rule: an expert in use cannot leave, all
+ *            others may, and the one leaves that is not needed for the longest time. If a visit
+ *            uses more experts than there are frames, they pass through the frames, and the last
+ *            of them stay: those that are needed first. No other rule misses fewer
+ *            (test_expert_replay compares with all ways there are) */
+#include "runtime/experts/replay.h"
+
+#include "prefetch/expert_residency.h"
+#include "runtime/engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct replay {
+    const struct spw_expert_trace *t;
+    uint32_t n, n_frames;       /* experts of all layers */
+    const uint64_t *bytes;      /* [n] */
+    struct spw_expert_visit *v; /* owned, [experts of a layer], as what follows */
+    uint64_t *next;             /* [n_items]: the visit that uses the expert next */
+    bool *stays;                /* [n]: STATIC has it */
+    void (*missed)(void *context, uint32_t expert);
+    void *context;
+};
+
+/* ---- a visit ---- */
+
+static uint64_t first_item(const struct spw_expert_trace *t, uint64_t visit)
+{
+    return visit ? t->ends[visit - 1] : 0;
+}
+
+/* Copies the visit, whose frames the rules fill in. */
+static uint32_t take_visit(const struct replay *r, uint64_t visit)
+{
+    const uint64_t first = first_item(r->t, visit);
+    const uint32_t n = (uint32_t)(r->t->ends[visit] - first);
+    memcpy(r->v, &r->t->items[first], n * sizeof *r->v);
+    return n;
+}
+
+static bool is_token(const struct replay *r, uint32_t n)
+{
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < n; i++)
+        rows += r->v[i].n_rows;
+    return rows == r->t->n_kept;
+}
+
+static void count(const struct replay *r, struct spw_expert_replay *out, enum spw_expert_rule rule,
+                  uint32_t n)
+{
+    const bool token = is_token(r, n);
+    for (uint32_t i = 0; i < n; i++) {
+        if (!r->v[i].missed)
+            continue;
+        const uint64_t bytes = r->bytes[r->v[i].expert];
+        out->rules[rule].missed++;
+        out->rules[rule].missed_bytes += bytes;
+        out->rules[rule].token_missed += token;
+        out->rules[rule].token_missed_bytes += token ? bytes : 0;
+        if (rule == SPW_EXPERTS_OURS)
+            r->missed(r->context, r->v[i].expert);
+    }
+}
+
+/* ---- rules ---- */
+
+static int replay_ours(const struct replay *r, struct spw_expert_replay *out)
+{
+    struct spw_expert_residency x;
+    SPW_TRY(spw_expert_residency_init(&x, r->n, r->n_frames, r->t->n_layers, r->t->counts));
+    for (uint64_t i = 0; i < r->t->n_visits; i++) {
+        const uint32_t n = take_visit(r, i);
+        spw_expert_residency_visit(&x, r->v, n);
+        count(r, out, SPW_EXPERTS_OURS, n);
+    }
+    spw_expert_residency_free(&x);
+    return 0;
+}
+
+/* The largest count first. */
+static int compare_counts(const void *a, const void *b, void *counts)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    const double cx = ((const double *)counts)[x], cy = ((const double *)counts)[y];
+    return cx != cy ? (cx < cy) - (cx > cy) : (x > y) - (x < y);
+}
+
+static int choose_best(const struct replay *r, double *counts)
+{
+    uint32_t *order = spw_alloc(r->n * sizeof *order);
+    if (!order)
+        return -ENOMEM;
+    for (uint32_t e = 0; e < r->n; e++)
+        order[e] = e;
+    qsort_r(order, r->n, sizeof *order, compare_counts, counts);
+    for (uint32_t i = 0; i < r->n_frames; i++)
+        r->stays[order[i]] = true;
+    spw_free(order);
+    return 0;
+}
+
+/* Sets r->stays. */
+static int choose_static(const struct replay *r, bool *from_earlier_runs)
+{
+    *from_earlier_runs = false;
+    for (uint32_t e = 0; e < r->n; e++)
+        *from_earlier_runs |= r->t->counts[e] > 0;
+    if (*from_earlier_runs)
+        return choose_best(r, r->t->counts);
+    double *totals = spw_alloc_zero(r->n, sizeof *totals);
+    if (!totals)
+        return -ENOMEM;
+    for (uint64_t i = 0; i < r->t->n_items; i++)
+        totals[r->t->items[i].expert] += r->t->items[i].n_rows;
+    int rc = choose_best(r, totals);
+    spw_free(totals);
+    return rc;
+}
+
+static int replay_static(const struct replay *r, struct spw_expert_replay *out)
+{
+    bool *has_come = spw_alloc_zero(r->n, sizeof *has_come);
+    int rc = has_come ? choose_static(r, &out->static_from_earlier_runs) : -ENOMEM;
+    for (uint64_t i = 0; !rc && i < r->t->n_visits; i++) {
+        const uint32_t n = take_visit(r, i);
+        for (uint32_t k = 0; k < n; k++) {
+            const uint32_t e = r->v[k].expert;
+            r->v[k].missed = !has_come[e];
+            has_come[e] = r->stays[e];
+        }
+        count(r, out, SPW_EXPERTS_STATIC, n);
+    }
+    spw_free(has_come);
+    return rc;
+}
+
+/* Fills r->next. */
+static int find_next(const struct replay *r)
+{
+    uint64_t *latest = spw_alloc(r->n * sizeof *latest); /* the visit, going back from the end */
+    if (!latest)
+        return -ENOMEM;
+    for (uint32_t e = 0; e < r->n; e++)
+        latest[e] = UINT64_MAX;
+    for (uint64_t visit = r->t->n_visits; visit--;)
+        for (uint64_t i = first_item(r->t, visit); i < r->t->ends[visit]; i++) {
+            r->next[i] = latest[r->t->items[i].expert];
+            latest[r->t->items[i].expert] = visit;
+        }
+    spw_free(latest);
+    return 0;
+}
+
+/* The least value first. */
+static int compare_values(const void *a, const void *b, void *values)
+{
+    const uint32_t x = ((const struct spw_expert_visit *)a)->expert;
+    const uint32_t y = ((const struct spw_expert_visit *)b)->expert;
+    return -compare_counts(&x, &y, values);
+}
+
+static int replay_by_time(const struct replay *r, struct spw_expert_replay *out,
+                          enum spw_expert_rule rule)
+{
+    struct spw_expert_frames f;
+    SPW_TRY(spw_expert_frames_init(&f, r->n, r->n_frames));
+    for (uint64_t i = 0; i < r->t->n_visits; i++) {
+        const uint32_t n = take_visit(r, i);
+        spw_expert_frames_find(&f, r->v, n);
+        for (uint32_t k = 0; k < n; k++)
+            f.values[r->v[k].expert] =
+                rule == SPW_EXPERTS_RECENT ? (double)i : -(double)r->next[first_item(r->t, i) + k];
+        if (rule == SPW_EXPERTS_BEST) /* the last experts that pass through the frames stay */
+            qsort_r(r->v, n, sizeof *r->v, compare_values, f.values);
+        spw_expert_frames_fill(&f, r->v, n);
+        count(r, out, rule, n);
+    }
+    spw_expert_frames_free(&f);
+    return 0;
+}
+
+/* ---- all of them ---- */
+
+static int open_replay(struct replay *r)
+{
+    r->v = spw_alloc(r->t->n_experts * sizeof *r->v);
+    r->next = spw_alloc(r->t->n_items * sizeof *r->next);
+    r->stays = spw_alloc_zero(r->n, sizeof *r->stays);
+    return r->v && r->next && r->stays ? 0 : -ENOMEM;
+}
+
+static void count_used(const struct replay *r, struct spw_expert_replay *out)
+{
+    uint64_t n_token_visits = 0;
+    for (uint64_t i = 0; i < r->t->n_visits; i++) {
+        const uint32_t n = take_visit(r, i);
+        const bool token = is_token(r, n);
+        out->used += n;
+        out->token_used += token ? n : 0;
+        n_token_visits += token;
+    }
+    out->n_tokens = n_token_visits / r->t->n_layers;
+}
+
+static int replay_all(const struct replay *r, struct spw_expert_replay *out)
+{
+    SPW_TRY(replay_ours(r, out));
+    SPW_TRY(replay_static(r, out));
+    SPW_TRY(replay_by_time(r, out, SPW_EXPERTS_RECENT));
+    SPW_TRY(find_next(r));
+    return replay_by_time(r, out, SPW_EXPERTS_BEST);
+}
+
+int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_trace *t,
+                      uint32_t n_frames, const uint64_t *bytes,
+                      void (*missed)(void *context, uint32_t expert), void *context)
+{
+    const uint32_t n = t->n_layers * t->n_experts;
+    struct replay r = {.t = t,
+                       .n = n,
+                       .n_frames = n_frames ? spw_min_u32(n_frames, n) : n,
+                       .bytes = bytes,
+                       .missed = missed,
+                       .context = context};
+    *out = (struct spw_expert_replay){.n_experts = n, .n_frames = r.n_frames};
+    int rc = open_replay(&r);
+    if (!rc)
+        count_used(&r, out);
+    if (!rc && n_frames)
+        rc = replay_all(&r, out);
+    spw_free(r.v);
+    spw_free(r.next);
+    spw_free(r.stays);
+    return rc;
+}
+
+/* ---- the bytes of a plan ---- */
+
+struct moved {
+    const struct spw_plan *plan;
+    const struct spw_weights *weights;
+    uint64_t *bytes; /* [SPW_MOVED_COUNT] */
+};
+
+static void add_missed(void *context, uint32_t expert)
+{
+    const struct moved *m = context;
+    spw_plan_add_missed(m->plan, m->weights, expert, m->bytes);
+}
+
+static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
+                       const struct spw_weights *w, const struct spw_expert_trace *t,
+                       struct spw_error *err)
+{
+    const struct spw_model_config *c = w->config;
+    if (t->n_experts != c->experts.n || t->n_layers != spw_expert_layers(c) ||
+        t->n_kept != c->experts.n_kept)
+        return spw_fail(err, -EINVAL,
+                        "the trace has %u layers of %u experts, %u for each token; the model has "
+                        "%u of %u, and %u",
+                        t->n_layers, t->n_experts, t->n_kept, spw_expert_layers(c), c->experts.n,
+                        c->experts.n_kept);
+    uint64_t moved[SPW_MOVED_COUNT] = {0}, *bytes = spw_alloc(w->n_expert_blocks * sizeof *bytes);
+    for (uint32_t e = 0; bytes && e < w->n_expert_blocks; e++)
+        bytes[e] = w->blocks[w->n_blocks + e].bytes;
+    struct moved m = {p, w, moved};
+    int rc = bytes ? spw_expert_replay(out, t, p->n_expert_frames, bytes, add_missed, &m) : -ENOMEM;
+    memcpy(out->moved, moved, sizeof moved);
+    spw_free(bytes);
+    return rc ? spw_fail(err, rc, "out of memory for the trace") : 0;
+}
+
+int spw_engine_replay(struct spw_expert_replay *out, const struct spw_engine *e,
+                      const struct spw_expert_trace *t, struct spw_error *err)
+{
+    spw_error_clear(err);
+    return replay_plan(out, &e->plan, e->model.weights, t, err);
+}
+
+int spw_plan_replay(struct spw_expert_replay *out, const char *model, const struct spw_options *o,
+                    const struct spw_expert_trace *t, struct spw_error *err)
+{
+    struct spw_engine *e;
+    int rc = spw_engine_plan_only(&e, model, o, err);
+    if (!rc)
+        rc = spw_engine_replay(out, e, t, err);
+    spw_engine_close(e);
+    return rc;
+}

@@ -1,0 +1,198 @@
+/* Bytes of experts that a run will miss: see expert_forecast.h. */
+#include "runtime/plan/expert_forecast.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- chances ---- */
+
+/* A row chooses different experts: no chance is more than 1. Experts that were never chosen count
+ * as much as a half of one choice among all. */
+static void set_layer(double *chances, const double *counts, uint32_t n, uint32_t n_kept)
+{
+    double sum = 0;
+    for (uint32_t e = 0; counts && e < n; e++)
+        sum += counts[e];
+    for (uint32_t e = 0; e < n; e++)
+        chances[e] =
+            sum > 0 ? fmin(1, n_kept * (counts[e] + 0.5 / n) / (sum + 0.5)) : (double)n_kept / n;
+}
+
+/* The largest chance first. */
+static int compare_chances(const void *a, const void *b, void *chances)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    const double cx = ((const double *)chances)[x], cy = ((const double *)chances)[y];
+    return cx != cy ? (cx < cy) - (cx > cy) : (x > y) - (x < y);
+}
+
+static int choose_best(struct spw_expert_forecast *f, uint32_t n)
+{
+    uint32_t *order = spw_alloc(n * sizeof *order);
+    if (!order)
+        return -ENOMEM;
+    for (uint32_t e = 0; e < n; e++)
+        order[e] = e;
+    qsort_r(order, n, sizeof *order, compare_chances, f->chances);
+    for (uint32_t i = 0; i < n; i++)
+        f->stays[order[i]] = i < f->plan->n_expert_frames;
+    spw_free(order);
+    return 0;
+}
+
+static int compare_bytes(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void fill_bytes(struct spw_expert_forecast *f, uint32_t n)
+{
+    const uint32_t of_layer = f->weights->config->experts.n;
+    for (uint32_t e = 0; e < n; e++) {
+        uint64_t moved[SPW_MOVED_COUNT] = {0};
+        spw_plan_add_missed(f->plan, f->weights, e, moved);
+        for (int i = 0; i < SPW_MOVED_COUNT; i++)
+            f->moved[i][e] = f->sorted[i][e] = moved[i];
+    }
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        for (uint32_t e = 0; e < n; e += of_layer)
+            qsort(f->sorted[i] + e, of_layer, sizeof(uint64_t), compare_bytes);
+}
+
+static int allocate(struct spw_expert_forecast *f, uint32_t n)
+{
+    f->chances = spw_alloc(n * sizeof *f->chances);
+    f->stays = spw_alloc(n * sizeof *f->stays);
+    f->unseen = spw_alloc(n * sizeof *f->unseen);
+    bool all = f->chances && f->stays && f->unseen;
+    for (int i = 0; i < SPW_MOVED_COUNT; i++) {
+        f->moved[i] = spw_alloc(n * sizeof(uint64_t));
+        f->sorted[i] = spw_alloc(n * sizeof(uint64_t));
+        all &= f->moved[i] && f->sorted[i];
+    }
+    return all ? 0 : -ENOMEM;
+}
+
+static int fill_chances(struct spw_expert_forecast *f, uint32_t n, const double *counts)
+{
+    const struct spw_experts_config *c = &f->weights->config->experts;
+    for (uint32_t e = 0; counts && e < n; e++)
+        f->bytes.from_counts |= counts[e] > 0;
+    for (uint32_t e = 0; e < n; e += c->n)
+        set_layer(f->chances + e, f->bytes.from_counts ? counts + e : NULL, c->n, c->n_kept);
+    for (uint32_t e = 0; e < n; e++) {
+        f->unseen[e] = 1;
+        f->stays[e] = (double)f->plan->n_expert_frames / n;
+    }
+    return f->bytes.from_counts ? choose_best(f, n) : 0;
+}
+
+int spw_expert_forecast_open(struct spw_expert_forecast *f, const struct spw_plan *p,
+                             const struct spw_weights *w, const double *counts)
+{
+    const uint32_t n = w->n_expert_blocks;
+    *f = (struct spw_expert_forecast){.plan = p, .weights = w};
+    if (!p->n_expert_frames)
+        return 0;
+    int rc = allocate(f, n);
+    if (!rc)
+        rc = fill_chances(f, n, counts);
+    if (!rc)
+        fill_bytes(f, n);
+    else
+        spw_expert_forecast_close(f);
+    return rc;
+}
+
+void spw_expert_forecast_close(struct spw_expert_forecast *f)
+{
+    spw_free(f->chances);
+    spw_free(f->stays);
+    spw_free(f->unseen);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++) {
+        spw_free(f->moved[i]);
+        spw_free(f->sorted[i]);
+    }
+    *f = (struct spw_expert_forecast){0};
+}
+
+/* ---- a pass ---- */
+
+static void add_expected(struct spw_expert_forecast *f, uint64_t rows)
+{
+    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e++) {
+        const double none = rows == 1 ? 1 - f->chances[e] : pow(1 - f->chances[e], (double)rows);
+        const double missed = (1 - none) * (f->stays[e] * f->unseen[e] + (1 - f->stays[e]));
+        f->unseen[e] *= none;
+        for (int i = 0; i < SPW_MOVED_COUNT; i++)
+            f->expected[i] += missed * (double)f->moved[i][e];
+    }
+}
+
+/* The fewest bytes of n experts in every layer, and the most. */
+static uint64_t least_of(const struct spw_expert_forecast *f, int link, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += f->weights->config->experts.n)
+        for (uint32_t i = 0; i < n; i++)
+            sum += f->sorted[link][e + i];
+    return sum;
+}
+
+static uint64_t most_of(const struct spw_expert_forecast *f, int link, uint32_t n)
+{
+    const uint32_t all = f->weights->config->experts.n;
+    uint64_t sum = 0;
+    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += all)
+        for (uint32_t i = all - n; i < all; i++)
+            sum += f->sorted[link][e + i];
+    return sum;
+}
+
+/* The fewest bytes of one expert. */
+static uint64_t least_expert(const struct spw_expert_forecast *f, int link)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += f->weights->config->experts.n)
+        least = spw_min_u64(least, f->sorted[link][e]);
+    return least;
+}
+
+void spw_expert_forecast_pass(struct spw_expert_forecast *f, uint64_t rows)
+{
+    const struct spw_experts_config *c = &f->weights->config->experts;
+    if (!f->chances)
+        return;
+    const uint64_t used = (uint64_t)f->weights->n_expert_blocks / c->n * c->n_kept;
+    const uint64_t lacking = spw_sub_u64(used, f->plan->n_expert_frames);
+    const uint32_t most = (uint32_t)spw_min_u64(c->n, rows * c->n_kept);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++) {
+        f->bytes.least[i] += f->n_passes ? lacking * least_expert(f, i) : least_of(f, i, c->n_kept);
+        f->bytes.most[i] += most_of(f, i, most);
+    }
+    add_expected(f, rows);
+    f->n_passes++;
+}
+
+void spw_expert_forecast_bytes(const struct spw_expert_forecast *f, struct spw_expert_bytes *out)
+{
+    *out = f->bytes;
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        out->expected[i] = (uint64_t)(f->expected[i] + 0.5);
+}
+
+void spw_expert_forecast_token(const struct spw_expert_forecast *f, uint64_t *from_disk,
+                               uint64_t *from_host)
+{
+    const uint32_t n = f->chances ? f->weights->n_expert_blocks : 0;
+    double disk = 0, host = 0;
+    for (uint32_t e = 0; e < n; e++) {
+        const double bytes = (double)f->weights->blocks[f->weights->n_blocks + e].bytes;
+        const double missed = f->chances[e] * (1 - f->stays[e]) * bytes;
+        *(e < f->plan->n_disk_experts ? &disk : &host) += missed;
+    }
+    *from_disk = (uint64_t)(disk + 0.5);
+    *from_host = (uint64_t)(host + 0.5);
+}
