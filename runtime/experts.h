@@ -50,10 +50,11 @@ void spw_expert_trace_free(struct spw_expert_trace *t); /* NULL is fine */
 /* Which expert leaves a frame. No rule moves an expert away while a visit uses it. */
 enum spw_expert_rule {
     SPW_EXPERTS_OURS,   /* what the engine does: prefetch/expert_residency.h */
-    SPW_EXPERTS_STATIC, /* always the same experts stay: those that were chosen most */
+    SPW_EXPERTS_STATIC, /* always the same experts stay: those that were chosen most. The others
+                           have frames beside, which no other rule has */
     SPW_EXPERTS_RECENT, /* the least recently used one leaves */
-    SPW_EXPERTS_BEST,   /* the one leaves that is used last of all, or never: no rule can miss fewer
-                         */
+    SPW_EXPERTS_BEST,   /* the one leaves that is used again last of all, or never: no rule that has
+                           only these frames can miss fewer */
     SPW_EXPERT_RULES,
 };
 

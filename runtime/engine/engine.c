@@ -166,7 +166,7 @@ static int begin_counts(struct spw_engine *e, const struct spw_expert_counts *c,
 {
     const uint32_t n = e->model.weights->n_expert_blocks;
     if (c && c->n_experts != n)
-        return spw_fail(err, -EINVAL, "options.expert_counts: found %u experts, expected %u",
+        return spw_fail(err, -EINVAL, "the counts of experts have %u experts, the model has %u",
                         c->n_experts, n);
     e->expert_counts = n ? spw_alloc_zero(n, sizeof *e->expert_counts) : NULL;
     if (n && !e->expert_counts)

@@ -54,7 +54,7 @@ int spw_expert_trace_create(struct spw_expert_trace_writer **out, const char *pa
     w->sum = XXH3_createState();
     int rc = w->path && w->sum ? 0 : -ENOMEM;
     if (!rc)
-        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (!rc && w->fd < 0)
         rc = -errno;
     if (rc) {

@@ -3,6 +3,7 @@
 #ifndef SPW_TESTS_ENGINE_WALK_H
 #define SPW_TESTS_ENGINE_WALK_H
 
+#include "runtime/experts/counts.h"
 #include "tests/engine/io_fault.h"
 #include "tests/engine/oracle.h"
 #include "tests/engine/told_run.h"
@@ -74,8 +75,21 @@ static void stop_telling(struct walk *w)
     tried[TOLD].n++;
 }
 
+/* As if earlier runs had chosen some experts more often than others. */
+static void draw_counts(struct walk *w)
+{
+    static struct spw_expert_counts counts;
+    counts.n_experts = w->s->plan.info.n_experts;
+    counts.largest = (double)check_range(w->seed, 1, 1000);
+    for (uint32_t e = 0; e < counts.n_experts; e++)
+        snprintf(&counts.codes[2 * e], 3, "%02x", (unsigned)draw_one(w, 256));
+    w->o.expert_counts = counts.n_experts && draw_one(w, 4) ? &counts : NULL;
+    tried[EXPERTS_COUNTED].n += w->o.expert_counts != NULL;
+}
+
 static void open_engine(struct walk *w)
 {
+    draw_counts(w);
     w->e = run_open_on(&w->backend, w->s->dir, &w->o);
     w->e->look = interrupted;
     w->e->look_context = w;

@@ -54,7 +54,7 @@ static bool is_same_place(const char *a, const char *b)
 static const char *file_of(const struct cli_options *o, const struct cli_row *row,
                            enum cli_kind kind)
 {
-    if (row->kind != kind || !cli_given(o, row->name))
+    if (row->kind != kind || !(row->commands & o->command->bit) || !cli_given(o, row->name))
         return NULL;
     return *(const char *const *)(const void *)((const char *)o + row->at);
 }
