@@ -10,6 +10,7 @@ enum { SPW_MOST_HEAD_DIM = 1024, SPW_GATE_LIMIT = 7 };
 enum spw_norm_kind {
     SPW_NORM_LLAMA, /* y = w * round(x / rms): rounded before the weight, and after it */
     SPW_NORM_LATE,  /* y = round(x / rms * w): one rounding at the end */
+    SPW_NORM_MEAN,  /* LATE of x less its mean, the layer norm of Ba et al. 2016 */
     SPW_NORM_NONE,  /* y = round(x * w) */
 };
 
@@ -39,6 +40,13 @@ struct spw_route {
     enum spw_route_score score;
     bool renormalizes;
     float scale;
+};
+
+/* After rope queries are multiplied by 1 + beta ln(1 + floor((position + offset) / base)), rounded
+ * to their type. */
+struct spw_query_growth {
+    float beta; /* 0: they are not */
+    float base, offset;
 };
 
 #endif

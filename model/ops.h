@@ -13,12 +13,13 @@
 #include "base/base.h"
 
 /* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. The
- * kind SPW_NORM_NONE only multiplies by the weights. */
+ * kind SPW_NORM_NONE only multiplies by the weights. A bias is added after them, without a rounding
+ * between. */
 struct spw_norm_args {
     const void *x;                         /* [rows][x_stride], dtype */
     void *y;                               /* [rows][y_stride], dtype; may be x */
     const void *residual;                  /* as y, may be y; or NULL */
-    const float *weight;                   /* [cols] */
+    const float *weight, *bias;            /* [cols]; bias may be NULL */
     size_t rows, cols, x_stride, y_stride; /* elements */
     float eps;
     enum spw_norm_kind kind;
@@ -95,13 +96,15 @@ enum {
  * i. They are put in order before everything else, so nothing after this call differs. */
 struct spw_rope_append_args {
     void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v */
-    const float *q_norm, *k_norm; /* [head_dim], or NULL: not normed */
-    const float *inv_freq;        /* [rotary_dim / 2] */
+    /* [head_dim], for each head of its own if `norm_by_head`, or NULL: not normed; no bias */
+    const float *q_norm, *k_norm, *q_norm_bias, *k_norm_bias;
+    const float *inv_freq; /* [rotary_dim / 2] */
     size_t rows, stride;
     uint64_t position; /* of row 0 */
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float scaling, eps;
-    bool interleaved;
+    bool interleaved, norm_by_head;
+    struct spw_query_growth growth;
     enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
     void *tiles[SPW_APPEND_TILES]; /* tiles[0] holds position / 128; 4-byte aligned */
@@ -146,6 +149,15 @@ struct spw_softcap_args {
     float *x;
     size_t n;
     float cap;
+};
+
+/* x = act(x), n numbers; or, if `limit` is not 0, x is cut to [-limit, limit] and nothing else. */
+struct spw_each_args {
+    void *x;
+    size_t n;
+    float limit;
+    enum spw_activation act; /* not SPW_ACT_CUT_QUICK */
+    enum spw_dtype dtype;
 };
 
 /* The experts of each row (enum spw_route_score), in the order of their numbers. Logits are f32,
@@ -195,6 +207,7 @@ struct spw_ops {
     int (*kv_quantize)(const struct spw_codec_args *a, spw_stream s);
     int (*attention)(const struct spw_attention_args *a, spw_stream s);
     int (*softcap)(const struct spw_softcap_args *a, spw_stream s);
+    int (*each)(const struct spw_each_args *a, spw_stream s);
     int (*route)(const struct spw_route_args *a, spw_stream s);
     int (*gather)(const struct spw_gather_args *a, spw_stream s);
     int (*combine)(const struct spw_combine_args *a, spw_stream s);

@@ -15,6 +15,7 @@
     extern const struct spw_kernel spw_attention_merge_kernel_##isa;                               \
     extern const struct spw_kernel spw_gated_kernel_##isa;                                         \
     extern const struct spw_kernel spw_softcap_kernel_##isa;                                       \
+    extern const struct spw_kernel spw_each_kernel_##isa;                                          \
     extern const struct spw_kernel spw_route_scores_kernel_##isa;                                  \
     extern const struct spw_kernel spw_route_kernel_##isa;                                         \
     extern const struct spw_kernel spw_gather_kernel_##isa;                                        \

@@ -38,7 +38,7 @@ struct spw_cpu_kernels {
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
     const struct spw_kernel *attention_splits; /* a task per split, into `split_states` */
     const struct spw_kernel *attention_merge;  /* merges `split_states` into the state, in order */
-    const struct spw_kernel *gated, *softcap;  /* gated: of struct spw_gated_args */
+    const struct spw_kernel *gated, *softcap, *each; /* gated: of struct spw_gated_args */
     /* route_scores fills `scores` with logits; route takes the choices from them. */
     const struct spw_kernel *route_scores, *route, *gather, *combine;
     /* bf16 x and quantized w, in place of linear: encode fills `codes`, linear_codes multiplies. */

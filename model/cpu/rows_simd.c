@@ -25,17 +25,23 @@ static size_t task_rows(size_t elements)
 
 /* ---- norm ---- */
 
-/* Four chains of sixteen lanes, folded pairwise: the tree depends on cols alone. */
-static float mean_square(const void *x, size_t first, size_t cols, enum spw_dtype t)
+/* The mean of x, or of the squares of x - middle. Four chains of sixteen lanes, folded pairwise:
+ * the tree depends on cols alone. */
+SIMD_FN float mean_of(const void *x, size_t first, size_t cols, enum spw_dtype t, bool squares,
+                      float middle)
 {
     struct vec chain[NORM_CHAINS];
+    float middles[VEC_LANES];
+    vec_store(middles, vec_set1(middle));
     for (int k = 0; k < NORM_CHAINS; k++)
         chain[k] = vec_set1(0.0f);
     for (size_t i = 0; i < cols; i += (size_t)NORM_CHAINS * VEC_LANES)
         for (size_t k = 0; k < NORM_CHAINS && i + k * VEC_LANES < cols; k++) {
-            size_t at = i + k * VEC_LANES;
-            struct vec v = vec_load_as(x, first + at, smaller(cols - at, VEC_LANES), t);
-            chain[k] = vec_fma(v, v, chain[k]);
+            size_t at = i + k * VEC_LANES, n = smaller(cols - at, VEC_LANES);
+            struct vec v = vec_load_as(x, first + at, n, t);
+            if (middle != 0) /* lanes after the end stay 0 */
+                v = vec_sub(v, vec_load_as(middles, 0, n, SPW_DTYPE_F32));
+            chain[k] = squares ? vec_fma(v, v, chain[k]) : vec_add(v, chain[k]);
         }
     struct vec sum = vec_add(vec_add(chain[0], chain[2]), vec_add(chain[1], chain[3]));
     return vec_sum(sum) / (float)cols;
@@ -45,13 +51,19 @@ static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
 {
     enum spw_dtype t = a->dtype;
     const bool norms = a->kind != SPW_NORM_NONE;
-    float mean = norms ? mean_square(a->x, x, a->cols, t) : 0;
+    float middle = a->kind == SPW_NORM_MEAN ? mean_of(a->x, x, a->cols, t, false, 0) : 0;
+    float mean = norms ? mean_of(a->x, x, a->cols, t, true, middle) : 0;
     struct vec inverse = vec_set1(norms ? 1.0f / sqrtf(mean + a->eps) : 1.0f);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
         struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
-        struct vec v = vec_mul(vec_load_as(a->x, x + i, n, t), inverse);
+        struct vec v = vec_load_as(a->x, x + i, n, t);
+        if (a->kind == SPW_NORM_MEAN)
+            v = vec_sub(v, vec_set1(middle));
+        v = vec_mul(v, inverse);
         v = vec_mul(w, a->kind == SPW_NORM_LLAMA ? vec_round_as(v, t) : v);
+        if (a->bias)
+            v = vec_add(v, vec_load_as(a->bias, i, n, SPW_DTYPE_F32));
         if (a->residual)
             v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
         vec_store_as(a->y, y + i, n, t, v);
@@ -136,16 +148,21 @@ static void in_order(void *to, const void *from, size_t n, enum spw_dtype t)
     }
 }
 
-/* Norms and rotates the head of row `row` that begins at element `from` of qkv. Writes it at
- * element `at` of `to`, which may be qkv. */
-static void rope_head(const struct rope_rows *r, size_t row, size_t from, const float *weight,
-                      void *to, size_t at)
+/* Norms and rotates head `head` of q and k in row `row`. Writes it at element `at` of `to`, which
+ * may be qkv. */
+static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void *to, size_t at)
 {
     const struct spw_rope_append_args *a = r->a;
+    const bool is_q = head < a->n_heads;
+    const float *weight = is_q ? a->q_norm : a->k_norm;
+    const float *bias = is_q ? a->q_norm_bias : a->k_norm_bias;
+    const size_t weights = a->norm_by_head ? (head - (is_q ? 0 : a->n_heads)) * a->head_dim : 0;
     size_t bytes = spw_dtype_bytes(a->dtype), angles = (row - r->first) * r->pairs;
+    size_t from = row * a->stride + (size_t)head * a->head_dim;
     struct spw_norm_args norm = {.x = a->qkv,
                                  .y = to,
-                                 .weight = weight,
+                                 .weight = weight ? weight + weights : NULL,
+                                 .bias = bias ? bias + weights : NULL,
                                  .cols = a->head_dim,
                                  .eps = a->eps,
                                  .kind = a->norm,
@@ -206,7 +223,7 @@ static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head,
     char *v = k + a->n_kv_heads * head_bytes;
     uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
     size_t value = x + (size_t)(a->n_heads + a->n_kv_heads + kv_head) * a->head_dim;
-    rope_head(r, row, x + (size_t)(a->n_heads + kv_head) * a->head_dim, a->k_norm, head, 0);
+    rope_head(r, row, a->n_heads + kv_head, head, 0);
     for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
         size_t n = smaller(a->head_dim - c, VEC_LANES);
         append_k(k, a->head_dim, j, c, n, vec_load_as(head, c, n, a->dtype), a->kv_dtype);
@@ -214,17 +231,45 @@ static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head,
     }
 }
 
+static float rounded_one(float x, enum spw_dtype t)
+{
+    float lanes[VEC_LANES];
+    vec_store(lanes, vec_round_as(vec_set1(x), t));
+    return lanes[0];
+}
+
+static float query_growth(const struct spw_rope_append_args *a, size_t row)
+{
+    if (a->growth.beta == 0)
+        return 1.0f;
+    const float steps = floorf(((float)(a->position + row) + a->growth.offset) / a->growth.base);
+    return rounded_one(1.0f + a->growth.beta * logf(1.0f + steps), a->dtype);
+}
+
+/* Multiplies the head of q at element x of qkv. */
+static void grow(const struct spw_rope_append_args *a, size_t x, float by)
+{
+    for (size_t i = 0; by != 1.0f && i < a->head_dim; i += VEC_LANES) {
+        size_t n = smaller(a->head_dim - i, VEC_LANES);
+        struct vec v = vec_load_as(a->qkv, x + i, n, a->dtype);
+        vec_store_as(a->qkv, x + i, n, a->dtype, vec_mul(v, vec_set1(by)));
+    }
+}
+
 static void rope_append_rows(const struct rope_rows *r)
 {
     const struct spw_rope_append_args *a = r->a;
     _Alignas(64) float head[SPW_MOST_HEAD_DIM];
-    size_t q_first = (size_t)r->kv_first * a->n_heads / a->n_kv_heads;
-    size_t q_end = (size_t)r->kv_end * a->n_heads / a->n_kv_heads;
-    for (size_t row = r->first; row < r->end; row++)
-        for (size_t q = q_first; q < q_end; q++) {
-            size_t x = row * a->stride + q * a->head_dim;
-            rope_head(r, row, x, a->q_norm, a->qkv, x);
+    uint32_t q_first = r->kv_first * (a->n_heads / a->n_kv_heads);
+    uint32_t q_end = r->kv_end * (a->n_heads / a->n_kv_heads);
+    for (size_t row = r->first; row < r->end; row++) {
+        const float growth = query_growth(a, row);
+        for (uint32_t q = q_first; q < q_end; q++) {
+            size_t x = row * a->stride + (size_t)q * a->head_dim;
+            rope_head(r, row, q, a->qkv, x);
+            grow(a, x, growth);
         }
+    }
     for (uint32_t kv_head = r->kv_first; kv_head < r->kv_end; kv_head++)
         for (size_t row = r->first; row < r->end; row++)
             append_head(r, row, kv_head, head);
@@ -420,6 +465,27 @@ static void softcap_run(const void *args, size_t task, unsigned worker)
     }
 }
 
+/* ---- each ---- */
+
+static size_t each_tasks(const void *args)
+{
+    return spw_div_up(((const struct spw_each_args *)args)->n, TASK_ELEMENTS);
+}
+
+static void each_run(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_each_args *a = args;
+    (void)worker;
+    size_t first = task * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->n);
+    const struct vec most = vec_set1(a->limit), least = vec_set1(-a->limit);
+    for (size_t i = first; i < end; i += VEC_LANES) {
+        size_t n = smaller(end - i, VEC_LANES);
+        struct vec x = vec_load_as(a->x, i, n, a->dtype);
+        x = a->limit != 0 ? vec_max(least, vec_min(most, x)) : activation(x, a->act);
+        vec_store_as(a->x, i, n, a->dtype, x);
+    }
+}
+
 #define ROW_KERNEL(op)                                                                             \
     const struct spw_kernel SIMD_NAME(spw_##op##_kernel) = {#op, op##_tasks, op##_run}
 
@@ -427,3 +493,4 @@ ROW_KERNEL(norm);
 ROW_KERNEL(rope_append);
 ROW_KERNEL(gated);
 ROW_KERNEL(softcap);
+ROW_KERNEL(each);

@@ -18,6 +18,7 @@ int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s);
 int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s);
 int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s);
 int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s);
+int spw_each_cuda(const struct spw_each_args *a, spw_stream s);
 int spw_route_cuda(const struct spw_route_args *a, spw_stream s);
 int spw_gather_cuda(const struct spw_gather_args *a, spw_stream s);
 int spw_combine_cuda(const struct spw_combine_args *a, spw_stream s);

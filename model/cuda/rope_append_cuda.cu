@@ -79,24 +79,60 @@ __device__ __forceinline__ void load_interleaved(const struct group &g, const T 
 
 /* ---- norm, rope ---- */
 
-template <typename T, int N>
-__device__ __forceinline__ void norm_head(const struct group &g,
-                                          const struct spw_rope_append_args &a, const float *weight,
-                                          float v[N][CHUNK])
+/* The sum over the group of what each lane has. */
+__device__ __forceinline__ float group_sum(const struct group &g, float sum)
+{
+    for (uint32_t step = g.lanes / 2; step; step /= 2)
+        sum = sum + __shfl_xor_sync(g.mask, sum, (int)step);
+    return sum;
+}
+
+/* Subtracts the mean of the head. What lies after its end stays 0. */
+template <int N>
+__device__ __forceinline__ void center_head(const struct group &g, float v[N][CHUNK])
 {
     float sum = 0.0f;
     SPW_UNROLL
     for (int i = 0; i < N * CHUNK; i++)
+        sum = sum + v[i / CHUNK][i % CHUNK];
+    const float middle = group_sum(g, sum) / (float)g.d;
+    SPW_UNROLL
+    for (int i = 0; i < N * CHUNK; i++)
+        if (channel(g, i / CHUNK) + i % CHUNK < g.d)
+            v[i / CHUNK][i % CHUNK] -= middle;
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void norm_head(const struct group &g,
+                                          const struct spw_rope_append_args &a, const float *weight,
+                                          const float *bias, float v[N][CHUNK])
+{
+    float sum = 0.0f, w[N][CHUNK], b[N][CHUNK];
+    if (a.norm == SPW_NORM_MEAN)
+        center_head<N>(g, v);
+    SPW_UNROLL
+    for (int i = 0; i < N * CHUNK; i++)
         sum = fmaf(v[i / CHUNK][i % CHUNK], v[i / CHUNK][i % CHUNK], sum);
-    for (uint32_t step = g.lanes / 2; step; step /= 2)
-        sum = sum + __shfl_xor_sync(g.mask, sum, (int)step);
-    float inverse = 1.0f / sqrtf(sum / (float)g.d + a.eps), w[N][CHUNK];
+    float inverse = 1.0f / sqrtf(group_sum(g, sum) / (float)g.d + a.eps);
     load_head<float, N>(g, weight, w);
+    if (bias)
+        load_head<float, N>(g, bias, b);
     SPW_UNROLL
     for (int i = 0; i < N * CHUNK; i++) {
         float *x = &v[i / CHUNK][i % CHUNK];
-        *x = rounded<T>(normed<T>(*x, inverse, w[i / CHUNK][i % CHUNK], a.norm));
+        *x = normed<T>(*x, inverse, w[i / CHUNK][i % CHUNK], a.norm);
+        *x = rounded<T>(bias ? *x + b[i / CHUNK][i % CHUNK] : *x);
     }
+}
+
+/* The factor of the row's queries. */
+template <typename T>
+__device__ __forceinline__ float query_growth(const struct spw_rope_append_args &a, uint32_t row)
+{
+    if (a.growth.beta == 0)
+        return 1.0f;
+    const float steps = floorf(((float)(a.position + row) + a.growth.offset) / a.growth.base);
+    return rounded<T>(1.0f + a.growth.beta * logf(1.0f + steps));
 }
 
 /* Hugging Face transformers rotates in the activation dtype, so every product and the sum are
@@ -233,21 +269,27 @@ __device__ __forceinline__ void turn_head(const struct group &g,
                                           uint32_t head, T *x)
 {
     const uint32_t j = (uint32_t)(a.position + row) % SPW_TILE_TOKENS;
-    const float *weight = head < a.n_heads ? a.q_norm : a.k_norm;
+    const bool is_q = head < a.n_heads;
+    const float *weight = is_q ? a.q_norm : a.k_norm, *bias = is_q ? a.q_norm_bias : a.k_norm_bias;
+    const uint32_t weights = a.norm_by_head ? (is_q ? head : head - a.n_heads) * a.head_dim : 0;
+    const float growth = is_q ? query_growth<T>(a, row) : 1.0f;
     float v[N][CHUNK];
     if (a.interleaved)
         load_interleaved<T, N>(g, x, a.rotary_dim, v);
     else
         load_head<T, N>(g, x, v);
     if (weight)
-        norm_head<T, N>(g, a, weight, v);
+        norm_head<T, N>(g, a, weight + weights, bias ? bias + weights : NULL, v);
     rotate_head<T, N>(g, v);
     SPW_UNROLL
     for (int n = 0; n < N; n++) {
         uint32_t c = channel(g, n);
         if (c >= g.d)
             continue;
-        if (head < a.n_heads) {
+        if (is_q) {
+            SPW_UNROLL
+            for (int i = 0; i < CHUNK && growth != 1.0f; i++)
+                v[n][i] = rounded<T>(v[n][i]) * growth;
             store_chunk(x + c, g.d - c, v[n]);
             continue;
         }

@@ -2,9 +2,10 @@
  *
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
  *   softcap  [n], in place                         8 elements a thread
+ *   each     [n], in place                         8 elements a thread
  *   gated    [rows][2n] -> [rows][n]               8 outputs a thread
  *
- * Each byte crosses the memory bus once a call: the second read of a row by norm hits L1. All
+ * Each byte crosses the memory bus once a call: later reads of a row by norm hit L1. All
  * kernels work on chunks of 8 elements (model/cuda/rows_cuda.cuh). In every call the same thread of
  * a row or block takes the same chunk, so the sum of a norm is one tree that depends on cols
  * alone. */
@@ -37,17 +38,34 @@ __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-/* The sum of squares of the chunks first, first + step, ... of the row at x: one chain. */
+/* The sum of the chunks first, first + step, ... of the row at x: one chain. */
 template <typename T>
-__device__ __forceinline__ float square_sum(const struct spw_norm_args &a, const T *x, size_t first,
-                                            size_t step)
+__device__ __forceinline__ float plain_sum(const struct spw_norm_args &a, const T *x, size_t first,
+                                           size_t step)
 {
     float sum = 0.0f, v[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
         load_chunk(x + c, a.cols - c, v);
 #pragma unroll
         for (int i = 0; i < CHUNK; i++)
-            sum = fmaf(v[i], v[i], sum);
+            sum = sum + v[i];
+    }
+    return sum;
+}
+
+/* The sum of the squares of x - middle, in the same order. */
+template <typename T>
+__device__ __forceinline__ float square_sum(const struct spw_norm_args &a, const T *x, size_t first,
+                                            size_t step, float middle)
+{
+    float sum = 0.0f, v[CHUNK];
+    for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
+        load_chunk(x + c, a.cols - c, v);
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++) {
+            const float far = c + i < a.cols ? v[i] - middle : 0.0f;
+            sum = fmaf(far, far, sum);
+        }
     }
     return sum;
 }
@@ -66,16 +84,20 @@ __device__ __forceinline__ void add_residual(const T *residual, size_t n, float 
 /* A thread writes only elements that no other thread reads, so y may be x or the residual. */
 template <typename T>
 __device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, size_t y,
-                                      float sum, size_t first, size_t step)
+                                      float middle, float sum, size_t first, size_t step)
 {
     float inverse = a.kind == SPW_NORM_NONE ? 1.0f : 1.0f / sqrtf(sum / (float)a.cols + a.eps);
-    float v[CHUNK], w[CHUNK];
+    float v[CHUNK], w[CHUNK], b[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
         load_chunk(x + c, a.cols - c, v);
         load_chunk(a.weight + c, a.cols - c, w);
+        if (a.bias)
+            load_chunk(a.bias + c, a.cols - c, b);
 #pragma unroll
-        for (int i = 0; i < CHUNK; i++)
-            v[i] = normed<T>(v[i], inverse, w[i], a.kind);
+        for (int i = 0; i < CHUNK; i++) {
+            v[i] = normed<T>(v[i] - middle, inverse, w[i], a.kind);
+            v[i] = a.bias ? v[i] + b[i] : v[i];
+        }
         if (a.residual)
             add_residual((const T *)a.residual + y + c, a.cols - c, v);
         store_chunk((T *)a.y + y + c, a.cols - c, v);
@@ -93,8 +115,22 @@ __global__ void __launch_bounds__(THREADS) k_norm_warp(const struct spw_norm_arg
         return; /* the whole warp */
     size_t lane = threadIdx.x % LANES;
     const T *x = (const T *)a.x + row * a.x_stride;
-    float sum = warp_sum(square_sum(a, x, lane, LANES));
-    scale(a, x, row * a.y_stride, sum, lane, LANES);
+    float middle = 0.0f;
+    if (a.kind == SPW_NORM_MEAN)
+        middle = warp_sum(plain_sum(a, x, lane, LANES)) / (float)a.cols;
+    float sum = warp_sum(square_sum(a, x, lane, LANES, middle));
+    scale(a, x, row * a.y_stride, middle, sum, lane, LANES);
+}
+
+/* The sum over a block of what each thread has; every thread gets it. */
+__device__ __forceinline__ float block_sum(float x, float *sums)
+{
+    x = warp_sum(x);
+    __syncthreads(); /* an earlier sum has been read */
+    if (threadIdx.x % LANES == 0)
+        sums[threadIdx.x / LANES] = x;
+    __syncthreads(); /* all sums are written */
+    return warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
 }
 
 /* A block for each row. */
@@ -105,12 +141,11 @@ __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_ar
     spw_grid_wait();
     spw_grid_next();
     const T *x = (const T *)a.x + blockIdx.x * a.x_stride;
-    float sum = warp_sum(square_sum(a, x, threadIdx.x, THREADS));
-    if (threadIdx.x % LANES == 0)
-        sums[threadIdx.x / LANES] = sum;
-    __syncthreads(); /* all sums are written */
-    sum = warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
-    scale(a, x, blockIdx.x * a.y_stride, sum, threadIdx.x, THREADS);
+    float middle = 0.0f;
+    if (a.kind == SPW_NORM_MEAN)
+        middle = block_sum(plain_sum(a, x, threadIdx.x, THREADS), sums) / (float)a.cols;
+    float sum = block_sum(square_sum(a, x, threadIdx.x, THREADS, middle), sums);
+    scale(a, x, blockIdx.x * a.y_stride, middle, sum, threadIdx.x, THREADS);
 }
 
 template <typename T> static void norm(const struct spw_norm_args *a, spw_stream s)
@@ -157,6 +192,42 @@ int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s)
     if (!a->n)
         return 0;
     SPW_LAUNCH(k_softcap, blocks_of(spw_div_up(a->n, CHUNK)), THREADS, 0, s, *a);
+    return spw_cuda_launched();
+}
+
+/* ---- each ---- */
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS) k_each(const struct spw_each_args a)
+{
+    spw_grid_wait();
+    spw_grid_next();
+    size_t stride = (size_t)gridDim.x * THREADS * CHUNK;
+    for (size_t c = ((size_t)blockIdx.x * THREADS + threadIdx.x) * CHUNK; c < a.n; c += stride) {
+        float x[CHUNK];
+        T *at = (T *)a.x + c;
+        load_chunk(at, a.n - c, x);
+#pragma unroll
+        for (int i = 0; i < CHUNK; i++)
+            if (a.limit == 0)
+                x[i] = activation(x[i], a.act);
+            else /* NaN stays NaN */
+                x[i] = x[i] > a.limit ? a.limit : x[i] < -a.limit ? -a.limit : x[i];
+        store_chunk(at, a.n - c, x);
+    }
+}
+
+int spw_each_cuda(const struct spw_each_args *a, spw_stream s)
+{
+    const unsigned grid = blocks_of(spw_div_up(a->n, CHUNK));
+    if (!known(a->dtype))
+        return -EINVAL;
+    if (!grid)
+        return 0;
+    if (a->dtype == SPW_DTYPE_F32)
+        SPW_LAUNCH(k_each<float>, grid, THREADS, 0, s, *a);
+    else
+        SPW_LAUNCH(k_each<uint16_t>, grid, THREADS, 0, s, *a);
     return spw_cuda_launched();
 }
 

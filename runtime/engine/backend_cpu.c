@@ -160,6 +160,11 @@ static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
     return launch(s, kernels(s)->softcap, a, sizeof *a);
 }
 
+static int launch_each(const struct spw_each_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->each, a, sizeof *a);
+}
+
 static int launch_route(const struct spw_route_args *a, spw_stream s)
 {
     SPW_TRY(launch(s, kernels(s)->route_scores, a, sizeof *a));
@@ -184,6 +189,7 @@ static const struct spw_ops cpu_ops = {
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,
     .softcap = launch_softcap,
+    .each = launch_each,
     .route = launch_route,
     .gather = launch_gather,
     .combine = launch_combine,

@@ -17,6 +17,7 @@ static const struct spw_ops cuda_ops = {
     .kv_quantize = spw_codec_encode_cuda,
     .attention = spw_attention_cuda,
     .softcap = spw_softcap_cuda,
+    .each = spw_each_cuda,
     .route = spw_route_cuda,
     .gather = spw_gather_cuda,
     .combine = spw_combine_cuda,

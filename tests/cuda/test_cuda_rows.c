@@ -129,12 +129,13 @@ static void test_norm(void)
     enum spw_dtype t = draw_dtype();
     size_t cols = draw_cols(), rows = cols > 512 ? draw(1, 9) : draw(1, 40);
     size_t stride = cols + (draw(0, 1) ? 0 : draw(1, 9));
-    bool in_place = draw(0, 1);
+    bool in_place = draw(0, 1), has_bias = draw(0, 1);
     struct both x = make(rows * stride, t, 3), y = make(rows * stride, t, 1);
-    struct both weight = make(cols, SPW_DTYPE_F32, 2);
+    struct both weight = make(cols, SPW_DTYPE_F32, 2), bias = make(cols, SPW_DTYPE_F32, 1);
     struct spw_norm_args a = {.x = x.gpu,
                               .y = in_place ? x.gpu : y.gpu,
                               .weight = weight.gpu,
+                              .bias = has_bias ? bias.gpu : NULL,
                               .rows = rows,
                               .cols = cols,
                               .x_stride = stride,
@@ -149,6 +150,7 @@ static void test_norm(void)
     one.x = one.y = alone.gpu, one.rows = 1;
     CHECK(!spw_norm_cuda(&one, NULL));
     here.x = x.cpu, here.y = in_place ? x.cpu : y.cpu, here.weight = weight.cpu;
+    here.bias = has_bias ? bias.cpu : NULL;
     void *before = malloc(bytes_of(&x)); /* in place, the CPU overwrites what the slack needs */
     memcpy(before, x.cpu, bytes_of(&x));
     each_run(cpu()->norm, &here, EACH_FORWARD);
@@ -165,13 +167,15 @@ static void test_norm(void)
         /* 1e-6: of each side's chain of at most some hundred additions */
         double k = fabs(each_load(weight.cpu, i % stride, SPW_DTYPE_F32)) + 1;
         double n = fabs(each_load(before, i, t)) * 4; /* 1 / rms < 4 for what is drawn */
+        /* a mean and a bias leave less than the terms that the error comes from */
+        double large = fabs(w) + (has_bias || a.kind == SPW_NORM_MEAN ? k * (n + 1) : 0);
         double slack =
-            t == SPW_DTYPE_F32 ? 2e-6 * fabs(w) + 1e-9 : k * each_ulp(n, t) + each_ulp(w, t);
+            t == SPW_DTYPE_F32 ? 2e-6 * large + 1e-9 : k * each_ulp(n, t) + each_ulp(w, t);
         right &= fabs(g - w) <= slack;
     }
-    CHECK_MSG(right, "rows %zu cols %zu", rows, cols);
+    CHECK_MSG(right, "rows %zu cols %zu kind %d bias %d", rows, cols, (int)a.kind, has_bias);
     free(got), free(before);
-    drop(&x), drop(&y), drop(&weight);
+    drop(&x), drop(&y), drop(&weight), drop(&bias);
 }
 
 /* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
@@ -211,7 +215,7 @@ static void test_norm_residual(void)
 enum { TILES = 4, MOST_NORM_DIM = 512 /* up to here a norm of rows has the same tree */ };
 
 struct rope_problem {
-    struct both qkv, freq, q_norm, k_norm;
+    struct both qkv, freq, q_norm, k_norm, q_bias, k_bias;
     struct spw_rope_append_args a; /* of the CPU */
 };
 
@@ -283,21 +287,22 @@ static struct written steps_on_gpu(const struct rope_problem *p,
     size_t wide = spw_dtype_bytes(a->dtype);
     steps_order(a, unused.qkv);
     char *qkv = cuda_copy_of(unused.qkv, bytes_of(&p->qkv), 0);
-    for (size_t row = 0; row < a->rows; row++) {
-        struct spw_norm_args q = steps_norm(a, qkv, row, 0, a->n_heads, a->q_norm);
-        struct spw_norm_args k = steps_norm(a, qkv, row, a->n_heads, a->n_kv_heads, a->k_norm);
-        CHECK(!a->q_norm || !spw_norm_cuda(&q, NULL));
-        CHECK(!a->k_norm || !spw_norm_cuda(&k, NULL));
+    for (size_t i = 0; i < a->rows * (a->n_heads + a->n_kv_heads); i++) {
+        size_t heads = a->n_heads + a->n_kv_heads;
+        struct spw_norm_args norm = steps_norm(a, qkv, i / heads, i % heads);
+        CHECK(!norm.weight || !spw_norm_cuda(&norm, NULL));
     }
     cuda_take_back(unused.qkv, qkv, bytes_of(&p->qkv), 0);
     struct spw_rope_append_args rope = *a, append = *a;
     rope.n_heads += a->n_kv_heads;
     rope.interleaved = false;
     rope.q_norm = rope.k_norm = NULL;
+    rope.growth.beta = 0;
     rope_on_gpu(p, &rope, &unused, a->rows);
     append.qkv = unused.qkv;
     memcpy(append.tiles, w.tiles, sizeof w.tiles);
     steps_append(&append);
+    steps_grow(&append);
     for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
         size_t at = steps_head(a, row, 0) * wide;
         memcpy(w.qkv + at, unused.qkv + at, steps_head(a, 0, a->n_heads) * wide);
@@ -330,7 +335,8 @@ static bool rope_matches_cpu(const struct rope_problem *p, const struct written 
     memcpy(a.tiles, cpu_has.tiles, sizeof cpu_has.tiles);
     each_run(cpu()->rope_append, &a, EACH_FORWARD);
     double most = 4; /* of what is rotated: drawn below 2, or normed */
-    most *= a.q_norm || a.k_norm ? sqrt(a.head_dim) : 1;
+    most *= a.q_norm || a.k_norm ? sqrt(a.head_dim) + 1 : 1;
+    most *= a.growth.beta != 0 ? 1 + 0.25 * log(1 + 1e6) : 1;
     double slack = a.dtype == SPW_DTYPE_F32 ? 0x1p-20 * most : 0x1p-6 * most;
     bool right = alike(got->qkv, cpu_has.qkv, p->qkv.n, a.dtype, slack);
     for (int i = 0; i < TILES; i++)
@@ -358,7 +364,6 @@ static struct rope_problem rope_draw(bool shared)
               .scaling = 1.2f,
               .eps = 1e-5f,
               .interleaved = draw(0, 1),
-              .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
               .dtype = draw_dtype(),
               .kv_dtype = types[draw(0, 2)]}};
     struct spw_rope_append_args *a = &p.a;
@@ -370,12 +375,17 @@ static struct rope_problem rope_draw(bool shared)
     a->stride += draw(0, 1) ? 0 : draw(1, 9);
     p.qkv = make(rows * a->stride, a->dtype, 2);
     p.freq = make(a->rotary_dim / 2, SPW_DTYPE_F32, 1);
-    p.q_norm = make(a->head_dim, SPW_DTYPE_F32, 1);
-    p.k_norm = make(a->head_dim, SPW_DTYPE_F32, 1);
+    steps_draw(a, &rng);
+    const size_t q = (size_t)a->head_dim * (a->norm_by_head ? a->n_heads : 1);
+    const size_t k = (size_t)a->head_dim * (a->norm_by_head ? a->n_kv_heads : 1);
+    p.q_norm = make(q, SPW_DTYPE_F32, 1), p.q_bias = make(q, SPW_DTYPE_F32, 1);
+    p.k_norm = make(k, SPW_DTYPE_F32, 1), p.k_bias = make(k, SPW_DTYPE_F32, 1);
     a->inv_freq = p.freq.cpu;
     if (a->head_dim <= MOST_NORM_DIM) {
         a->q_norm = draw(0, 1) ? p.q_norm.cpu : NULL;
         a->k_norm = draw(0, 1) ? p.k_norm.cpu : NULL;
+        a->q_norm_bias = draw(0, 1) ? p.q_bias.cpu : NULL;
+        a->k_norm_bias = draw(0, 1) ? p.k_bias.cpu : NULL;
     }
     return p;
 }
@@ -388,18 +398,21 @@ static void test_rope_append(bool shared)
     a.inv_freq = p.freq.gpu;
     a.q_norm = a.q_norm ? p.q_norm.gpu : NULL;
     a.k_norm = a.k_norm ? p.k_norm.gpu : NULL;
+    a.q_norm_bias = a.q_norm_bias ? p.q_bias.gpu : NULL;
+    a.k_norm_bias = a.k_norm_bias ? p.k_bias.gpu : NULL;
     struct written want = steps_on_gpu(&p, &a), once = written_init(&p), cut = written_init(&p);
     rope_on_gpu(&p, &a, &once, rows);
     rope_on_gpu(&p, &a, &cut, draw(1, rows));
     bool same = written_same(&p, &once, &want), same_cut = written_same(&p, &once, &cut);
     CHECK_MSG(same && same_cut && rope_matches_cpu(&p, &once),
               "steps %d calls %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d "
-              "interleaved %d types %s %s",
+              "kind %d by head %d growth %d interleaved %d types %s %s",
               same, same_cut, rows, (unsigned long long)a.position, a.n_heads, a.n_kv_heads,
-              a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, a.interleaved,
-              spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
+              a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, (int)a.norm,
+              a.norm_by_head, a.growth.beta != 0, a.interleaved, spw_dtype_name(a.dtype),
+              spw_dtype_name(a.kv_dtype));
     written_free(&want), written_free(&once), written_free(&cut);
-    drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm);
+    drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm), drop(&p.q_bias), drop(&p.k_bias);
 }
 
 /* ---- softcap ---- */
@@ -423,6 +436,38 @@ static void test_softcap(void)
     drop(&x);
 }
 
+/* ---- each ---- */
+
+/* An activation gives the bits of the gated product's end beside ones. A limit only cuts. */
+static void test_each(void)
+{
+    enum spw_dtype t = draw_dtype();
+    size_t n = draw(1, 9000);
+    struct both x = make(n, t, 8);
+    struct spw_each_args a = {.x = x.gpu,
+                              .n = n,
+                              .limit = draw(0, 1) ? 1.5f : 0,
+                              .act = (enum spw_activation)draw(0, SPW_ACT_CUT_QUICK - 1),
+                              .dtype = t},
+                         here = a;
+    CHECK(!spw_each_cuda(&a, NULL));
+    here.x = x.cpu;
+    double *g = malloc(n * sizeof *g);
+    for (size_t i = 0; i < n; i++)
+        g[i] = fabs(each_load(x.cpu, i, t));
+    each_run(cpu()->each, &here, EACH_FORWARD);
+    void *got = take(&x);
+    bool right = a.limit == 0 || !memcmp(got, x.cpu, bytes_of(&x));
+    for (size_t i = 0; i < n; i++) { /* 1 + tanh and 1 + erf cancel: the error counts against x */
+        double w = each_load(x.cpu, i, t);
+        right &= fabs(each_load(got, i, t) - w) <= 2e-6 * g[i] + each_ulp(w, t);
+        count_same(t, each_load(got, i, t), w);
+    }
+    CHECK_MSG(right, "n %zu act %d limit %g", n, (int)a.act, (double)a.limit);
+    free(got), free(g);
+    drop(&x);
+}
+
 /* ---- what is refused, and what has nothing to do ---- */
 
 static void test_refused(void)
@@ -435,6 +480,10 @@ static void test_refused(void)
                                         .rotary_dim = 16,
                                         .dtype = SPW_DTYPE_F32};
     struct spw_softcap_args softcap = {.n = 0};
+    struct spw_each_args each = {.n = 1, .dtype = SPW_DTYPE_F16};
+    CHECK(spw_each_cuda(&each, NULL) == -EINVAL);
+    each = (struct spw_each_args){.n = 0, .dtype = SPW_DTYPE_F32};
+    CHECK(!spw_each_cuda(&each, NULL));
     CHECK(spw_norm_cuda(&norm, NULL) == -EINVAL);
     CHECK(spw_rope_append_cuda(&rope, NULL) == -EINVAL);
     rope.rotary_dim = 8, rope.rows = SPW_APPEND_TILES * SPW_TILE_TOKENS + 1;
@@ -461,7 +510,9 @@ int main(void)
     for (int i = 0; i < DRAWS; i++) {
         test_norm_residual();
         test_softcap();
+        test_each();
     }
+    check_same("each");
     test_refused();
     return check_done();
 }

@@ -26,16 +26,20 @@ static inline void steps_order(const struct spw_rope_append_args *a, char *qkv)
     }
 }
 
-/* The norm of `heads` heads of a row of qkv, from head `first` on, in place. */
+/* The norm of head `head` of q and k in a row of qkv, in place. Its weight is NULL if there is
+ * none. */
 static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args *a, char *qkv,
-                                              size_t row, size_t first, size_t heads,
-                                              const float *weight)
+                                              size_t row, size_t head)
 {
-    char *x = qkv + steps_head(a, row, first) * spw_dtype_bytes(a->dtype);
+    char *x = qkv + steps_head(a, row, head) * spw_dtype_bytes(a->dtype);
+    bool q = head < a->n_heads;
+    const float *weight = q ? a->q_norm : a->k_norm, *bias = q ? a->q_norm_bias : a->k_norm_bias;
+    size_t own = a->norm_by_head ? (head - (q ? 0 : a->n_heads)) * a->head_dim : 0;
     return (struct spw_norm_args){.x = x,
                                   .y = x,
-                                  .weight = weight,
-                                  .rows = heads,
+                                  .weight = weight ? weight + own : NULL,
+                                  .bias = bias ? bias + own : NULL,
+                                  .rows = 1,
                                   .cols = a->head_dim,
                                   .x_stride = a->head_dim,
                                   .y_stride = a->head_dim,
@@ -63,6 +67,30 @@ static inline void steps_rope(const struct spw_rope_append_args *a)
         each_store(a->qkv, low, t, (double)(x_c - y_s));
         each_store(a->qkv, high, t, (double)(y_c + x_s));
     }
+}
+
+/* Heads of q grow with their position. */
+static inline void steps_grow(const struct spw_rope_append_args *a)
+{
+    enum spw_dtype t = a->dtype;
+    for (size_t i = 0; a->growth.beta != 0 && i < a->rows * a->n_heads * a->head_dim; i++) {
+        size_t row = i / a->head_dim / a->n_heads;
+        size_t at = steps_head(a, row, i / a->head_dim % a->n_heads) + i % a->head_dim;
+        float whole = floorf(((float)(a->position + row) + a->growth.offset) / a->growth.base);
+        float by = 1.0f + a->growth.beta * logf(1.0f + whole);
+        each_store(a->qkv, at, t, each_load(a->qkv, at, t) * each_round_as((double)by, t));
+    }
+}
+
+/* What may be drawn of norms and of growth. */
+static inline void steps_draw(struct spw_rope_append_args *a, uint64_t *rng)
+{
+    static const enum spw_norm_kind kinds[] = {SPW_NORM_LLAMA, SPW_NORM_LATE, SPW_NORM_MEAN};
+    a->norm = kinds[check_range(rng, 0, 2)];
+    a->norm_by_head = check_range(rng, 0, 1);
+    if (check_range(rng, 0, 1))
+        a->growth = (struct spw_query_growth){0.25f, (float)check_range(rng, 1, 9000),
+                                              (float)check_range(rng, 0, 1)};
 }
 
 /* K and V of all rows go into the tiles; a pair of which only the first is written gets a zero. */

@@ -74,15 +74,14 @@ static struct written run_steps(const struct spw_cpu_kernels *table,
     struct written w = written_init(a);
     struct spw_rope_append_args all = part_of(a, &w, 0, a->rows);
     steps_order(a, w.qkv);
-    for (size_t row = 0; row < a->rows; row++) {
-        struct spw_norm_args q = steps_norm(a, w.qkv, row, 0, a->n_heads, a->q_norm);
-        struct spw_norm_args k = steps_norm(a, w.qkv, row, a->n_heads, a->n_kv_heads, a->k_norm);
-        if (a->q_norm)
-            each_run(table->norm, &q, EACH_FORWARD);
-        if (a->k_norm)
-            each_run(table->norm, &k, EACH_FORWARD);
+    for (size_t i = 0; i < a->rows * (a->n_heads + a->n_kv_heads); i++) {
+        size_t heads = a->n_heads + a->n_kv_heads;
+        struct spw_norm_args norm = steps_norm(a, w.qkv, i / heads, i % heads);
+        if (norm.weight)
+            each_run(table->norm, &norm, EACH_FORWARD);
     }
     steps_rope(&all);
+    steps_grow(&all);
     steps_append(&all);
     for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
         size_t bytes = spw_dtype_bytes(a->dtype), k = steps_head(a, row, a->n_heads) * bytes;
@@ -112,7 +111,6 @@ static struct spw_rope_append_args problem_draw(void)
         .scaling = 1.2f,
         .eps = 1e-5f,
         .interleaved = draw(0, 1),
-        .norm = draw(0, 1) ? SPW_NORM_LLAMA : SPW_NORM_LATE,
         .dtype = draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
         .kv_dtype = types[draw(0, 2)]};
     a.n_heads = a.n_kv_heads * (uint32_t)draw(1, 3);
@@ -123,8 +121,13 @@ static struct spw_rope_append_args problem_draw(void)
     a.stride = width + draw(0, 3);
     a.qkv = random_elements(a.rows * a.stride, a.dtype, 4);
     a.inv_freq = random_elements(a.rotary_dim / 2, SPW_DTYPE_F32, 1);
-    a.q_norm = draw(0, 1) ? random_elements(a.head_dim, SPW_DTYPE_F32, 2) : NULL;
-    a.k_norm = draw(0, 1) ? random_elements(a.head_dim, SPW_DTYPE_F32, 2) : NULL;
+    steps_draw(&a, &rng);
+    const size_t q = (size_t)a.head_dim * (a.norm_by_head ? a.n_heads : 1);
+    const size_t k = (size_t)a.head_dim * (a.norm_by_head ? a.n_kv_heads : 1);
+    a.q_norm = draw(0, 1) ? random_elements(q, SPW_DTYPE_F32, 2) : NULL;
+    a.k_norm = draw(0, 1) ? random_elements(k, SPW_DTYPE_F32, 2) : NULL;
+    a.q_norm_bias = draw(0, 1) ? random_elements(q, SPW_DTYPE_F32, 1) : NULL;
+    a.k_norm_bias = draw(0, 1) ? random_elements(k, SPW_DTYPE_F32, 1) : NULL;
     return a;
 }
 
@@ -132,6 +135,7 @@ static void problem_free(struct spw_rope_append_args *a)
 {
     free(a->qkv), free((void *)(uintptr_t)a->inv_freq);
     free((void *)(uintptr_t)a->q_norm), free((void *)(uintptr_t)a->k_norm);
+    free((void *)(uintptr_t)a->q_norm_bias), free((void *)(uintptr_t)a->k_norm_bias);
 }
 
 /* ---- ways to run it ---- */
@@ -162,11 +166,11 @@ static void test_steps(const struct spw_cpu_kernels *table)
         struct written got = run_kernel(table, &a, way);
         CHECK_MSG(written_same(&got, &want),
                   "%s way %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d kind %d "
-                  "interleaved %d types %s %s",
+                  "by head %d growth %d interleaved %d types %s %s",
                   spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
                   a.n_heads, a.n_kv_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL,
-                  a.k_norm != NULL, (int)a.norm, a.interleaved, spw_dtype_name(a.dtype),
-                  spw_dtype_name(a.kv_dtype));
+                  a.k_norm != NULL, (int)a.norm, a.norm_by_head, a.growth.beta != 0, a.interleaved,
+                  spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
         written_free(&got);
     }
     written_free(&want);

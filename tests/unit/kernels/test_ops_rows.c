@@ -49,18 +49,25 @@ static bool canary_lives(const void *p, size_t n, enum spw_dtype t)
 static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row)
 {
     size_t from = row * a->x_stride, to = row * a->y_stride;
-    double sum = 0;
+    double sum = 0, middle = 0;
     for (size_t i = 0; i < a->cols; i++)
-        sum += pow(each_load(x, from + i, a->dtype), 2);
+        middle += each_load(x, from + i, a->dtype) / (double)a->cols;
+    middle = a->kind == SPW_NORM_MEAN ? middle : 0;
+    for (size_t i = 0; i < a->cols; i++)
+        sum += pow(each_load(x, from + i, a->dtype) - middle, 2);
     double inverse = 1 / sqrt(sum / (double)a->cols + (double)a->eps);
     for (size_t i = 0; i < a->cols; i++) {
-        double n = each_load(x, from + i, a->dtype) * inverse, w = (double)a->weight[i], y;
-        y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * w;
+        double n = (each_load(x, from + i, a->dtype) - middle) * inverse, w = (double)a->weight[i];
+        double y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * w;
         if (a->kind == SPW_NORM_NONE)
             y = each_load(x, from + i, a->dtype) * w;
+        y += a->bias ? (double)a->bias[i] : 0;
         double got = each_load(a->y, to + i, a->dtype);
+        /* x - middle and the bias cancel: what is left has the error of the larger terms */
+        double large = fabs(y) + (a->bias ? fabs(w) * fabs(n) + fabs((double)a->bias[i]) : 0) +
+                       (middle != 0 ? fabs(w * middle) * inverse : 0);
         double slack = a->dtype == SPW_DTYPE_F32
-                           ? 1e-6 * fabs(y) + 1e-9
+                           ? 1e-6 * large + 1e-9
                            : (fabs(w) + 1) * each_ulp(n, a->dtype) + each_ulp(y, a->dtype);
         if (!(fabs(got - y) <= slack)) {
             fprintf(stderr, "norm: got %g, expected %g\n", got, y);
@@ -75,10 +82,11 @@ static void test_norm(const struct spw_cpu_kernels *table)
     enum spw_dtype t = draw_dtype();
     size_t rows = draw(1, 9), cols = draw(1, 200), stride = cols + draw(0, 5), n = rows * stride;
     void *x = buffer(n, t, 3), *y = buffer(n, t, 1), *again = copy_of(x, n, t);
-    float *weight = buffer(cols, SPW_DTYPE_F32, 2);
+    float *weight = buffer(cols, SPW_DTYPE_F32, 2), *bias = buffer(cols, SPW_DTYPE_F32, 1);
     struct spw_norm_args a = {.x = x,
                               .y = y,
                               .weight = weight,
+                              .bias = draw(0, 1) ? bias : NULL,
                               .rows = rows,
                               .cols = cols,
                               .x_stride = stride,
@@ -99,7 +107,7 @@ static void test_norm(const struct spw_cpu_kernels *table)
         CHECK(!memcmp(one.y, (char *)y + row * stride * spw_dtype_bytes(t),
                       cols * spw_dtype_bytes(t)));
     }
-    free(x), free(y), free(again), free(weight);
+    free(x), free(y), free(again), free(weight), free(bias);
 }
 
 /* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
@@ -215,6 +223,34 @@ static void test_softcap(const struct spw_cpu_kernels *table)
     free(x), free(before);
 }
 
+/* ---- each ---- */
+
+/* An activation gives the bits of the gated operation beside ones. A limit only cuts. */
+static void test_each(const struct spw_cpu_kernels *table)
+{
+    enum spw_dtype t = draw_dtype();
+    enum spw_activation act = (enum spw_activation)draw(0, SPW_ACT_COUNT - 1);
+    size_t n = draw(0, 3) ? draw(1, 300) : draw(8000, 20000);
+    const float limit = act == SPW_ACT_CUT_QUICK || draw(0, 1) ? 1.5f : 0;
+    void *x = buffer(n, t, 4), *y = copy_of(x, n, t), *want = buffer(n, t, 1);
+    void *both = buffer(2 * n, t, 1);
+    memcpy(both, x, n * spw_dtype_bytes(t));
+    for (size_t i = 0; i < n; i++) {
+        each_store(both, n + i, t, 1);
+        const double v = each_load(x, i, t);
+        each_store(want, i, t, v > 1.5 ? 1.5 : v < -1.5 ? -1.5 : v);
+    }
+    struct spw_each_args a = {.x = y, .n = n, .limit = limit, .act = act, .dtype = t};
+    struct spw_gated_args gated = {
+        .x = both, .y = want, .rows = 1, .cols = n, .act = act, .dtype = t};
+    each_run(table->each, &a, EACH_BACKWARD);
+    if (limit == 0)
+        each_run(table->gated, &gated, EACH_FORWARD);
+    CHECK_MSG(!memcmp(y, want, n * spw_dtype_bytes(t)) && canary_lives(y, n, t), "act %d limit %g",
+              (int)act, (double)limit);
+    free(x), free(y), free(want), free(both);
+}
+
 /* exp through silu: x / (1 + e^-x) at the ends of the range, and NaN stays NaN. */
 static void test_extremes(const struct spw_cpu_kernels *table)
 {
@@ -237,6 +273,10 @@ static void test_extremes(const struct spw_cpu_kernels *table)
                                  .eps = 1,
                                  .dtype = SPW_DTYPE_BF16};
     each_run(table->norm, &norm, EACH_FORWARD);
+    float cut[3] = {NAN, INFINITY, -INFINITY};
+    struct spw_each_args each = {.x = cut, .n = 3, .limit = 2, .dtype = SPW_DTYPE_F32};
+    each_run(table->each, &each, EACH_FORWARD);
+    CHECK(isnan(cut[0]) && cut[1] == 2 && cut[2] == -2);
     CHECK((h[0] & 0x7fff) > 0x7f80 && !memcmp(h + 1, nan_and + 1, 6));
 }
 
@@ -251,6 +291,7 @@ int main(void)
             test_norm_residual(table);
             test_gated(table);
             test_softcap(table);
+            test_each(table);
         }
         test_extremes(table);
     }
