@@ -30,29 +30,62 @@ static const struct {
     {"quick_gelu", SPW_ACT_GELU_QUICK},
 };
 
+/* Multi-modal models with a text model inside. */
+static const struct {
+    const char *name;
+    const char *text;     /* the model_type of the text model, if the file does not say it */
+    const char *expected; /* all that it may be */
+} wrappers[] = {
+    {"gemma3", "gemma3_text", "gemma3_text"},
+    {"mistral3", "mistral", "mistral, ministral or ministral3"},
+    {"llava", "llama", "llama, mistral or qwen2"},
+};
+
+static bool is_listed(const char *name, const char *list)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ' ') && (!at[n] || at[n] == ',' || at[n] == ' '))
+            return true;
+    return false;
+}
+
+/* The decoder of a wrapper, if this is one. Sets *name to its model_type. */
+static int unwrap(struct spw_config_source *source, const char **name)
+{
+    size_t i = 0;
+    while (i < sizeof wrappers / sizeof *wrappers && strcmp(*name, wrappers[i].name) != 0)
+        i++;
+    if (i == sizeof wrappers / sizeof *wrappers)
+        return 0;
+    const json_t *text = NULL;
+    char expected[64];
+    snprintf(expected, sizeof expected, "an object, for model_type \"%s\"", *name);
+    SPW_TRY(spw_keys_object(&source->top, "text_config", &text));
+    if (!text)
+        return spw_keys_refuse(&source->top, "text_config", expected);
+    source->wrapper = wrappers[i].name;
+    source->text.object = text;
+    source->text.prefix = "text_config.";
+    *name = wrappers[i].text;
+    SPW_TRY(spw_keys_string(&source->text, "model_type", name));
+    return is_listed(*name, wrappers[i].expected)
+               ? 0
+               : spw_keys_refuse(&source->text, "model_type", wrappers[i].expected);
+}
+
 static int read_family(struct spw_config_source *source)
 {
-    struct spw_keys *top = &source->top;
     const char *expected =
-        "llama, mistral, ministral, mixtral, granite, granitemoe, glm, glm4, glm4_moe, gpt_oss, "
-        "olmo2, olmo3, olmoe, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, gemma2, "
-        "gemma3_text or gemma3";
+        "llama, mistral, ministral, ministral3, mistral3, mixtral, cohere, cohere2, granite, "
+        "granitemoe, glm, glm4, glm4_moe, gpt_oss, llava, olmo, olmo2, olmo3, olmoe, phi, phi3, "
+        "qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text or "
+        "gemma3";
     const char *name = NULL;
-    SPW_TRY(spw_keys_string(top, "model_type", &name));
-    source->text = *top;
-    if (name && !strcmp(name, "gemma3")) {
-        const json_t *text = NULL;
-        SPW_TRY(spw_keys_object(top, "text_config", &text));
-        if (!text)
-            return spw_keys_refuse(top, "text_config", "an object, for model_type \"gemma3\"");
-        source->text.object = text;
-        source->text.prefix = "text_config.";
-        name = "gemma3_text";
-        expected = "gemma3_text";
-        SPW_TRY(spw_keys_string(&source->text, "model_type", &name));
-        if (strcmp(name, expected) != 0)
-            return spw_keys_refuse(&source->text, "model_type", expected);
-    }
+    SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
+    source->text = source->top;
+    if (name)
+        SPW_TRY(unwrap(source, &name));
     source->model_type = name;
     source->family = name ? spw_family_find(name) : NULL;
     return source->family ? 0 : spw_keys_refuse(&source->text, "model_type", expected);
@@ -116,7 +149,8 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
         return spw_keys_refuse(keys, "max_position_embeddings", "the length of the context");
     SPW_TRY(spw_keys_u64(keys, "max_position_embeddings", 1, MAX_POSITIONS, &out->max_positions));
     double eps = source->family->rms_eps > 0 ? source->family->rms_eps : 1e-6;
-    SPW_TRY(spw_keys_number(keys, "rms_norm_eps", 0, 1, &eps));
+    const char *eps_key = source->family->eps_key;
+    SPW_TRY(spw_keys_number(keys, eps_key ? eps_key : "rms_norm_eps", 0, 1, &eps));
     out->rms_eps = (float)eps;
     return read_heads(out, source);
 }
@@ -131,7 +165,9 @@ enum user {
     SKIPS_ROPE = 2,
     HAS_EXPERTS = 4,
     MULTIPLIED = 8,
-    CUT_GATE = 16
+    CUT_GATE = 16,
+    LIMITS_QKV = 32,
+    SCALES_LOGITS = 64,
 };
 
 static const struct {
@@ -139,7 +175,7 @@ static const struct {
     double neutral; /* NAN: no number is neutral */
     enum user user; /* families that know the key, by this name or another one */
 } foreign[] = {
-    {"logit_scale", 1, NOBODY},
+    {"logit_scale", 1, SCALES_LOGITS},
     {"logits_scaling", 1, MULTIPLIED},
     {"residual_multiplier", 1, MULTIPLIED},
     {"embedding_multiplier", 1, MULTIPLIED},
@@ -149,7 +185,7 @@ static const struct {
     {"num_experts", 0, HAS_EXPERTS},
     {"num_local_experts", 0, HAS_EXPERTS},
     {"n_routed_experts", 0, HAS_EXPERTS},
-    {"clip_qkv", NAN, NOBODY},
+    {"clip_qkv", NAN, LIMITS_QKV},
     {"logits_soft_cap", NAN, NOBODY},
     {"swiglu_limit", NAN, CUT_GATE},
     {"final_logit_softcapping", NAN, SCALED},
@@ -161,14 +197,18 @@ static unsigned users(const struct spw_family *f)
 {
     return (f->scaled ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
            (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
-           (f->cut_gate ? CUT_GATE : 0u);
+           (f->cut_gate ? CUT_GATE : 0u) | (f->limits_qkv ? LIMITS_QKV : 0u) |
+           (f->logit_scale > 0 ? SCALES_LOGITS : 0u);
 }
 
 static int refuse_foreign(const struct spw_config_source *source)
 {
+    unsigned family = users(source->family);
+    if (source->gguf && (family & (SCALES_LOGITS | MULTIPLIED))) /* they share a name there */
+        family |= SCALES_LOGITS | MULTIPLIED;
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         const json_t *value = spw_keys_value(&source->text, foreign[i].key);
-        if ((foreign[i].user & users(source->family)) || !value || json_is_null(value) ||
+        if ((foreign[i].user & family) || !value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
             continue;
         char expected[64];
@@ -191,11 +231,12 @@ static int read_biases(struct spw_model_config *out, const struct spw_config_sou
     const struct spw_keys *keys = &source->text;
     const struct spw_family *family = source->family;
     const struct spw_config_gguf *gguf = source->gguf;
-    SPW_TRY(read_rule(keys, "attention_bias", family->qkv_bias, &out->qkv_bias));
-    if (family->qkv_bias_key)
-        SPW_TRY(spw_keys_bool(keys, family->qkv_bias_key, &out->qkv_bias));
-    SPW_TRY(read_rule(keys, "attention_bias", family->o_bias, &out->o_bias));
-    SPW_TRY(read_rule(keys, "mlp_bias", family->mlp_bias, &out->mlp_bias));
+    const char *attention =
+        family->attention_bias_key ? family->attention_bias_key : "attention_bias";
+    const char *mlp = family->mlp_bias_key ? family->mlp_bias_key : "mlp_bias";
+    SPW_TRY(read_rule(keys, attention, family->qkv_bias, &out->qkv_bias));
+    SPW_TRY(read_rule(keys, attention, family->o_bias, &out->o_bias));
+    SPW_TRY(read_rule(keys, mlp, family->mlp_bias, &out->mlp_bias));
     if (gguf && spw_family_asks(family->qkv_bias))
         out->qkv_bias = gguf->qkv_bias;
     if (gguf && spw_family_asks(family->o_bias))
@@ -219,18 +260,23 @@ static int read_cut_gate(struct spw_model_config *out, const struct spw_keys *ke
     return 0;
 }
 
+enum spw_activation spw_config_activation(const char *name)
+{
+    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++)
+        if (!strcmp(name, activations[i].name))
+            return activations[i].act;
+    return SPW_ACT_COUNT;
+}
+
 static int read_activation(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const char *key = source->family->activation_key, *name = source->family->activation;
     if (source->family->cut_gate)
         return read_cut_gate(out, &source->text);
     SPW_TRY(spw_keys_string(&source->text, key, &name));
-    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++) {
-        if (!strcmp(name, activations[i].name)) {
-            out->act = activations[i].act;
-            return 0;
-        }
-    }
+    out->act = spw_config_activation(name);
+    if (out->act != SPW_ACT_COUNT)
+        return 0;
     return spw_keys_refuse(&source->text, key,
                            "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
 }
@@ -257,11 +303,24 @@ static int read_multipliers(struct spw_model_config *out, const struct spw_keys 
     return 0;
 }
 
+static int read_limits(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    double limit = 0, scale = source->family->logit_scale;
+    if (source->family->limits_qkv)
+        SPW_TRY(spw_keys_number(&source->text, "clip_qkv", 1e-6, 1e6, &limit));
+    if (scale > 0)
+        SPW_TRY(spw_keys_number(&source->text, "logit_scale", 1e-6, 1e6, &scale));
+    out->qkv_limit = (float)limit;
+    out->logit_divisor = scale > 0 ? (float)(1 / scale) : 1;
+    return 0;
+}
+
 static int read_scales(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    out->embedding_scale = out->residual_scale = out->logit_divisor = 1;
+    out->embedding_scale = out->residual_scale = 1;
     out->attention_scale = (float)(1 / sqrt(out->head_dim));
+    SPW_TRY(read_limits(out, source));
     if (source->family->multiplied)
         return read_multipliers(out, keys);
     if (!source->family->scaled)
@@ -351,9 +410,22 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     const struct spw_keys *keys = &source->text;
     const struct spw_family *family = source->family;
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
+    out->wrapper = source->wrapper;
+    out->names = source->gguf ? NULL : family->names;
     out->norm = family->norm;
+    out->norm_bias = family->norm_bias;
+    out->norm_bare = family->norm_bare;
+    out->head_bias = family->head_bias;
+    out->plain_mlp = family->plain_mlp;
     out->qk_norm = family->qk_norm;
-    if (family->qk_norm_key)
+    out->qk_norm_by_head = family->qk_norm_by_head;
+    out->qk_norm_bias = family->qk_norm_bias;
+    out->parallel = family->parallel;
+    if (family->parallel_key)
+        SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
+    if (family->qk_norm_key && source->gguf)
+        out->qk_norm = source->gguf->qk_norm;
+    else if (family->qk_norm_key)
         SPW_TRY(spw_keys_bool(keys, family->qk_norm_key, &out->qk_norm));
     out->extra_logits = family->extra_logits;
     out->n_more_layers = family->predicts_next ? MAX_LAYERS : 0;
@@ -417,7 +489,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
 {
     const struct spw_keys *keys = &source->text;
     uint32_t first = source->family->max_window_layers;
-    uint32_t pattern = source->family->window_pattern ? source->family->window_pattern : 6;
+    uint32_t pattern = source->family->window_pattern;
     enum spw_window_rule rule = source->family->window_rule;
     if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN)
         SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
@@ -425,7 +497,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
     if (listed && json_array_size(list) < out->n_layers)
         return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
-    if (rule == SPW_WINDOW_PATTERN && !listed && !source->family->window_pattern)
+    if (source->family->window_pattern_key && !listed)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
         bool sliding =
@@ -485,9 +557,13 @@ static int read_layer_kinds(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(read_layer_types(out, keys, rule != SPW_WINDOW_NEVER));
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
-    for (uint32_t i = 0; i < out->n_layers; i++)
-        if (spw_layer_kinds[out->layer_kinds[i]].windowed)
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        const bool windowed = spw_layer_kinds[out->layer_kinds[i]].windowed;
+        if (windowed)
             out->window = window;
+        if (source->family->skips_full)
+            out->rotates[i] = windowed;
+    }
     if (!out->window || slides)
         return 0;
     if (spw_keys_is_null(keys, "sliding_window"))

@@ -45,8 +45,18 @@ struct spw_experts_config {
     struct spw_route route;
 };
 
+/* A part of the name of a tensor, from the number of its layer to its last point, or from the
+ * prefix of the decoder. */
+struct spw_tensor_name {
+    const char *usual; /* NULL: the end of a list */
+    const char *own;   /* what files of the family have in its place */
+};
+
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
+    const char *wrapper; /* model_type of the folder, of which only the text model is used; NULL:
+                            the folder is the text model */
+    const struct spw_tensor_name *names; /* NULL: all are usual */
     uint32_t n_layers;
     uint32_t hidden;
     uint32_t intermediate;
@@ -60,16 +70,23 @@ struct spw_model_config {
     float rms_eps;
     enum spw_norm_kind norm;
     bool norm_plus_one; /* files store the weights of norms less 1 */
+    bool norm_bias;     /* norms have biases, those of q and k excepted */
+    bool norm_bare;     /* norms have neither weights nor biases */
     enum spw_activation act;
     bool qkv_bias;
     bool o_bias;
     bool mlp_bias;
+    bool head_bias;        /* logits have biases */
     bool qk_norm;          /* a norm on q and k, after projection, before rope: over head_dim, */
     bool qk_norm_whole;    /* or over all heads together */
+    bool qk_norm_by_head;  /* each head has weights of its own */
+    bool qk_norm_bias;     /* these norms have biases */
     bool interleaved_qk;   /* rows of q and k come in another order: channels i and i + head_dim / 2
                               of a head follow each other, for each i */
     bool sandwich;         /* four norms a layer: also after attention and after the mlp */
     bool late_norms;       /* two norms a layer: after attention and after the mlp only */
+    bool parallel;         /* one norm a layer: its output is what attention and the mlp read */
+    bool plain_mlp;        /* act(x up^T) down^T: there is no gate */
     bool tied_embeddings;  /* the embedding matrix is also the output matrix, unless the file has
                               a matrix for each */
     bool fp8_scaled;       /* FP8 matrices come with factors, "weight_scale_inv" */
@@ -78,13 +95,15 @@ struct spw_model_config {
     float attention_softcap; /* 0: none */
     float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */
     bool extra_logits;       /* each head has one more logit, which has no value */
-    float residual_scale;    /* what both halves of a layer add is multiplied by it; 1: none */
-    float logit_divisor;     /* 1: none */
-    float embedding_scale;   /* 1: none. Unrounded: round it to the compute dtype before use */
-    enum spw_dtype dtype;    /* what the file says the weights are; AUTO when it says nothing */
-    uint8_t *layer_kinds;    /* owned: n_layers of enum spw_layer_kind */
-    uint32_t n_more_layers;  /* that files may have after the last one; they are not used */
-    bool kinds_listed;       /* layer_types lists the kinds; else they follow the family's rule */
+    float qkv_limit;         /* numbers of q, k and v are cut to [-limit, limit]; 0: they are not */
+    struct spw_query_growth query_growth;
+    float residual_scale;   /* what both halves of a layer add is multiplied by it; 1: none */
+    float logit_divisor;    /* 1: none */
+    float embedding_scale;  /* 1: none. Unrounded: round it to the compute dtype before use */
+    enum spw_dtype dtype;   /* what the file says the weights are; AUTO when it says nothing */
+    uint8_t *layer_kinds;   /* owned: n_layers of enum spw_layer_kind */
+    uint32_t n_more_layers; /* that files may have after the last one; they are not used */
+    bool kinds_listed;      /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
     bool *rotates;     /* owned: [n_layers], whether q and k of the layer are rotated */
     bool *has_experts; /* owned: [n_layers] */

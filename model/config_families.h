@@ -44,18 +44,24 @@ struct spw_expert_facts {
 struct spw_family {
     const char *name, *other_name; /* other_name NULL: the family has one name */
     enum spw_norm_kind norm;
-    bool norm_plus_one; /* files store the weights of norms less 1 */
+    bool norm_plus_one, norm_bias, norm_bare, qk_norm_by_head, qk_norm_bias, head_bias, parallel,
+        plain_mlp;       /* as in struct spw_model_config */
+    const char *eps_key; /* NULL: rms_norm_eps */
+    const struct spw_tensor_name *names;
     const char *activation_key;
     const char *activation;
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
-    const char *qk_norm_key;                           /* switches qk_norm on; NULL: no key does */
+    const char *qk_norm_key, *parallel_key; /* switch qk_norm and parallel on; NULL: no key does */
+    const char *attention_bias_key, *mlp_bias_key; /* NULL: attention_bias, mlp_bias */
     bool paired_qk;     /* channels 2 i and 2 i + 1 of a head rotate together */
     bool extra_logits;  /* as in struct spw_model_config */
     bool cut_gate;      /* SPW_ACT_CUT_QUICK, whatever the activation key says */
     bool predicts_next; /* layers after the last one predict further tokens: not read */
     bool multiplied;    /* attention_multiplier, embedding_multiplier, residual_multiplier and
                            logits_scaling apply; each is 1 when absent */
+    bool limits_qkv;    /* clip_qkv applies */
+    bool skips_full;    /* layers that see all positions are not rotated */
     bool skips_rope; /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
     bool scaled;     /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
                         final_logit_softcapping applies */
@@ -66,10 +72,11 @@ struct spw_family {
     double rms_eps;                          /* 0: 1e-6 */
     double attention_softcap, logit_softcap; /* of attn_logit_softcapping (0: the family has no such
                                                 key) and final_logit_softcapping */
-    const char *qkv_bias_key;                /* switches an ALWAYS off; NULL: no key does */
+    double logit_scale;                      /* 0: the family has no such key */
     enum spw_window_rule window_rule;
     uint32_t window, max_window_layers;
-    uint32_t window_pattern; /* 0: 6, or sliding_window_pattern */
+    uint32_t window_pattern;
+    bool window_pattern_key; /* sliding_window_pattern applies */
     int32_t bos, eos;        /* -1: none */
     struct spw_rope_facts rope;
     struct spw_expert_facts experts;

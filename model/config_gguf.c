@@ -27,6 +27,13 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "gpt-oss", .model_type = "gpt_oss", .experts = true},
     {.name = "granite", .model_type = "granite", .interleaved_qk = true},
     {.name = "granitemoe", .model_type = "granitemoe", .interleaved_qk = true, .experts = true},
+    {.name = "mistral3", .model_type = "ministral3", .interleaved_qk = true},
+    {.name = "command-r", .model_type = "cohere", .interleaved_qk = true},
+    {.name = "cohere2", .model_type = "cohere2", .interleaved_qk = true},
+    {.name = "phi2", .model_type = "phi"},
+    {.name = "stablelm", .model_type = "stablelm"},
+    {.name = "starcoder2", .model_type = "starcoder2"},
+    {.name = "olmo", .model_type = "olmo", .interleaved_qk = true},
     {.name = "olmo2", .model_type = "olmo2", .late_norms = true, .no_window = true},
     {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
     {.name = "phi3", .model_type = "phi3", .joined = true},
@@ -73,11 +80,15 @@ static const struct spw_key_name names[] = {
     {"head_dim", "attention.key_length"},
     {"max_position_embeddings", "context_length"},
     {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
+    {"layer_norm_eps", "attention.layer_norm_epsilon"},
+    {"norm_epsilon", "attention.layer_norm_epsilon"},
+    {"use_parallel_residual", "use_parallel_residual"},
     {"sliding_window", "attention.sliding_window"},
     {"sliding_window_pattern", "attention.sliding_window_pattern"},
     {"final_logit_softcapping", "final_logit_softcapping"},
     {"attn_logit_softcapping", "attn_logit_softcapping"},
     {"logits_scaling", "logit_scale"},
+    {"logit_scale", "logit_scale"},
     {"residual_multiplier", "residual_scale"},
     {"embedding_multiplier", "embedding_scale"},
     {"attention_multiplier", "attention.scale"},
@@ -102,6 +113,8 @@ static const struct spw_key_name names[] = {
     {"original_max_position_embeddings", "rope.scaling.original_context_length"},
     {"beta_fast", "rope.scaling.yarn_beta_fast"},
     {"beta_slow", "rope.scaling.yarn_beta_slow"},
+    {"mscale_all_dim", "rope.scaling.yarn_log_multiplier"},
+    {"llama_4_scaling_beta", "attention.temperature_scale"},
     {NULL, NULL},
 };
 
@@ -110,9 +123,11 @@ static const struct {
     const char *key;
     double neutral;
 } neutral[] = {
-    {"rope.scaling.attn_factor", 1},     {"rope.scaling.yarn_attn_factor", 1},
-    {"rope.scaling.yarn_ext_factor", 1}, {"rope.scaling.yarn_log_multiplier", 0},
-    {"attention.temperature_scale", 0},  {"attention.causal", 1},
+    {"rope.scaling.attn_factor", 1},
+    {"rope.scaling.yarn_attn_factor", 1},
+    {"rope.scaling.yarn_ext_factor", 1},
+    {"rope.scaling.yarn_log_multiplier", 0}, /* known where queries grow */
+    {"attention.causal", 1},
 };
 
 /* Keys of experts: expert_weights_scale is the factor of a family that has one. */
@@ -142,10 +157,11 @@ static int check_window(const struct spw_keys *keys, const struct spw_gguf_archi
                : 0;
 }
 
-static int check_neutral(const struct spw_keys *keys, bool long_factors)
+static int check_neutral(const struct spw_keys *keys, bool long_factors, bool grows)
 {
     for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
-        if (long_factors && !strcmp(neutral[i].key, "rope.scaling.attn_factor"))
+        if ((long_factors && !strcmp(neutral[i].key, "rope.scaling.attn_factor")) ||
+            (grows && !strcmp(neutral[i].key, "rope.scaling.yarn_log_multiplier")))
             continue;
         const json_t *value = json_object_get(keys->object, neutral[i].key);
         bool same = json_is_boolean(value) ? json_is_true(value) == (neutral[i].neutral != 0)
@@ -207,13 +223,15 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
 
 /* What the file does not store at all. */
 static void note_rules(struct spw_model_config *out, const struct spw_config_gguf *facts,
-                       uint32_t pattern)
+                       const struct spw_family *family)
 {
     const json_t *keys = facts->keys;
+    const uint32_t pattern = family->window_pattern;
     if (!strcmp(facts->architecture->name, "llama"))
         spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
                              "store a sliding window (Mistral 7B v0.1 has one of 4096)");
-    if (!strncmp(facts->architecture->name, "qwen", 4))
+    if (!strncmp(facts->architecture->name, "qwen", 4) ||
+        !strcmp(facts->architecture->name, "starcoder2"))
         spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
                              "store a sliding window");
     const uint32_t wide = facts->architecture->wide_scale_layers;
@@ -224,11 +242,11 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                  : "query scale: key_length^-0.5, as in all models but 27B");
     if (out->window && !facts->architecture->joined &&
         !json_object_get(keys, "attention.sliding_window_pattern"))
-        spw_config_rule(out, pattern == 2
-                                 ? "every 2nd layer sees all positions, the others a window"
-                                 : "every 6th layer sees all positions, the others a window");
-    if (out->window && !facts->architecture->joined && pattern != 2 &&
-        !json_object_get(keys, "rope.freq_base_swa"))
+        spw_config_rule(out,
+                        pattern == 2   ? "every 2nd layer sees all positions, the others a window"
+                        : pattern == 4 ? "every 4th layer sees all positions, the others a window"
+                                       : "every 6th layer sees all positions, the others a window");
+    if (out->window && family->rope.by_layer_kind && !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
     if (out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX)
         spw_config_rule(out, out->experts.route.renormalizes
@@ -276,12 +294,12 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     const char *type = json_is_string(scaling) ? json_string_value(scaling) : "";
     if (!strcmp(type, "none") || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
-    SPW_TRY(check_neutral(&own, facts->long_factors));
+    SPW_TRY(check_neutral(&own, facts->long_factors, family.rope.grows));
     SPW_TRY(check_experts(&own, facts));
     SPW_TRY(check_window(&own, facts->architecture));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
     SPW_TRY(check_heads(out, &own));
-    note_rules(out, facts, family.window_pattern);
+    note_rules(out, facts, &family);
     return 0;
 }
 

@@ -31,8 +31,9 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
 #define SPW_GGUF_ARCHITECTURES                                                                     \
-    "llama, glm4, glm4moe, gpt-oss, granite, granitemoe, olmo2, olmoe, phi3, qwen2, qwen2moe, "    \
-    "qwen3, qwen3moe, smollm3, gemma2 or gemma3"
+    "llama, mistral3, command-r, cohere2, glm4, glm4moe, gpt-oss, granite, granitemoe, olmo, "     \
+    "olmo2, olmoe, phi2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, stablelm, starcoder2, "  \
+    "gemma2 or gemma3"
 
 struct spw_config_gguf {
     const char *file; /* for messages */
@@ -40,7 +41,7 @@ struct spw_config_gguf {
     json_t *keys;      /* "NAME.*" without the prefix */
     json_t *tokenizer; /* "tokenizer.ggml.*"; eos_token_id may be a list */
     uint32_t vocab;    /* rows of the embedding */
-    bool qkv_bias, o_bias, mlp_bias, head, rope_factors,
+    bool qkv_bias, o_bias, mlp_bias, qk_norm, head, rope_factors,
         long_factors; /* the file has such tensors */
     bool more_eos;    /* eos_token_id has tokens that were found by their text */
 };

@@ -68,7 +68,8 @@ static int check_rope(const struct writer *w)
     if (r->kind == SPW_ROPE_LONG)
         return refuse(w, "rope of type longrope", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_YARN &&
-        (!r->truncate || differs(r->attention_factor, 0.1 * log(r->factor) + 1)))
+        (!r->truncate || (differs(r->attention_factor, 0.1 * log(r->factor) + 1) &&
+                          !spw_family_find(w->c->model_type)->rope.grows)))
         return refuse(w, "yarn with truncate false, or with an attention factor of its own",
                       "yarn without these keys");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
@@ -83,13 +84,14 @@ static int check(const struct writer *w)
     const struct spw_model_config *c = w->c;
     if (c->experts.n)
         return refuse(w, "layers with experts", "a model without experts");
-    if (c->act != (w->a->sandwich ? SPW_ACT_GELU_TANH : SPW_ACT_SILU))
-        return refuse(w, "another activation", w->a->sandwich ? "gelu_pytorch_tanh" : "silu");
-    const bool multiplied = spw_family_find(c->model_type)->multiplied;
+    const struct spw_family *family = spw_family_find(c->model_type);
+    if (c->act != spw_config_activation(family->activation))
+        return refuse(w, "another activation", family->activation);
+    const bool multiplied = family->multiplied;
     if (!multiplied && differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (spw_family_find(c->model_type)->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
+        if (family->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
             return refuse(w, "no_rope_layers", "that every 4th layer does not rotate");
     return check_rope(w);
 }
@@ -116,17 +118,27 @@ static void add_rope(const struct writer *w)
         add_f32(w, "rope.scaling.yarn_beta_fast", r->beta_fast);
     if (differs(r->beta_slow, 1))
         add_f32(w, "rope.scaling.yarn_beta_slow", r->beta_slow);
+    if (!spw_family_find(w->c->model_type)->rope.grows || r->factor <= 1)
+        return;
+    const double usual = 0.1 * log(r->factor); /* a reader divides 1 + usual by 1 + this * usual */
+    add_f32(w, "rope.scaling.yarn_log_multiplier", ((1 + usual) / r->attention_factor - 1) / usual);
 }
 
-/* Programs assume that every 6th layer of gemma3 is full, and every 2nd one of gemma2: a key says
- * so only where it is not. */
+/* A file of these families says which layers have a window. */
+static bool stores_window(const struct writer *w)
+{
+    return w->a->joined || spw_family_find(w->c->model_type)->window_rule == SPW_WINDOW_PATTERN;
+}
+
+/* Programs assume that every 6th layer of gemma3 is full, every 4th one of cohere2, every 2nd one
+ * of gemma2: a key says so only where it is not. */
 static int add_window(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
     const struct spw_family *family = spw_family_find(c->model_type);
-    const uint32_t pattern = family->window_pattern ? family->window_pattern : 6;
+    const uint32_t pattern = family->window_pattern;
     bool usual = true;
-    if (!c->window || (!w->a->sandwich && !w->a->joined))
+    if (!c->window || !stores_window(w))
         return 0;
     add_u32(w, "attention.sliding_window", c->window);
     if (w->a->joined) /* in all layers */
@@ -150,8 +162,9 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
                           struct spw_gguf_notes *notes, struct spw_error *err)
 {
     const struct writer writer = {to, c, a, name, err}, *w = &writer;
+    const struct spw_family *family = spw_family_find(c->model_type);
     SPW_TRY(check(w));
-    if (c->window && !a->sandwich && !a->joined)
+    if (c->window && !stores_window(w))
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
                              "the file every layer sees all positions, so answers differ behind "
                              "the window");
@@ -164,9 +177,19 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "attention.head_count_kv", c->n_kv_heads);
     add_u32(w, "attention.key_length", c->head_dim);
     add_u32(w, "attention.value_length", c->head_dim);
-    add_f32(w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
+    add_f32(w,
+            family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+            (double)c->rms_eps);
     add_u32(w, "vocab_size", c->vocab);
-    if (spw_family_find(c->model_type)->multiplied) {
+    if (family->logit_scale > 0)
+        add_f32(w, "logit_scale", 1 / (double)c->logit_divisor);
+    if (c->qkv_limit > 0)
+        add_f32(w, "attention.clamp_kqv", (double)c->qkv_limit);
+    if (c->query_growth.beta > 0)
+        add_f32(w, "attention.temperature_scale", (double)c->query_growth.beta);
+    if (family->parallel_key)
+        spw_gguf_add_bool(w->to, full_key(w, family->parallel_key).text, c->parallel);
+    if (family->multiplied) {
         add_f32(w, "attention.scale", (double)c->attention_scale);
         add_f32(w, "embedding_scale", (double)c->embedding_scale);
         add_f32(w, "residual_scale", (double)c->residual_scale);

@@ -11,12 +11,16 @@ struct spw_config_source {
     struct spw_keys top;
     const struct spw_family *family;
     const char *model_type;             /* of the decoder */
+    const char *wrapper;                /* model_type of the file, if that is another one */
     const struct spw_config_gguf *gguf; /* NULL: the source is a config.json */
 };
 
 /* Reads all keys. The family is known. `generation`: keys of tokens, which win. */
 int spw_config_read(struct spw_model_config *out, const struct spw_config_source *source,
                     const struct spw_keys *generation);
+
+/* By its name in config.json; SPW_ACT_COUNT: there is none. */
+enum spw_activation spw_config_activation(const char *name);
 
 /* config_experts.c: fills out->experts and out->has_experts, which has its memory. The sizes must
  * be set. */

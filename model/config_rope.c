@@ -64,6 +64,8 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
     SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
     double scale = 0, scale_all = 0;
+    if (dict->names) /* a GGUF file has the other one only */
+        scale = 1;
     SPW_TRY(spw_keys_number(dict, "mscale", 0, 1e3, &scale));
     SPW_TRY(spw_keys_number(dict, "mscale_all_dim", 0, 1e3, &scale_all));
     rope->attention_factor = yarn_magnitude(rope->factor, 1);
@@ -142,6 +144,22 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
     return 0;
 }
 
+/* How queries grow with their position. transformers ignores the key in other families. */
+static int read_growth(struct spw_model_config *config, const struct spw_rope_config *rope,
+                       const struct spw_keys *dict, bool grows)
+{
+    const char *key = "llama_4_scaling_beta";
+    double beta = 0;
+    if (grows && !dict->names)
+        SPW_TRY(require(dict, key, "a number"));
+    SPW_TRY(spw_keys_number(dict, key, 0, MAX_FACTOR, &beta));
+    if (beta != 0 && !grows)
+        return spw_keys_refuse(dict, key, "nothing, or 0: this family has no such key");
+    config->query_growth =
+        (struct spw_query_growth){.beta = (float)beta, .base = (float)rope->original_max_positions};
+    return 0;
+}
+
 /* Reads one table. `dict` may be empty; `theta` is the default. */
 static int read_table(struct spw_rope_config *rope, struct spw_model_config *config,
                       const struct spw_keys *dict, const struct spw_keys *top, bool nested,
@@ -169,6 +187,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (!rope->rotary_dim || rope->rotary_dim > config->head_dim || rope->rotary_dim % 2)
         return spw_keys_refuse(place, "partial_rotary_factor",
                                "a part of head_dim that is an even number of channels");
+    SPW_TRY(read_growth(config, rope, dict, facts->grows));
     if (rope->kind == SPW_ROPE_DEFAULT)
         return 0;
     if (rope->kind != SPW_ROPE_YARN && rope->kind != SPW_ROPE_LONG)

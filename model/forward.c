@@ -6,18 +6,21 @@ static int norm_of(const struct spw_forward *f, enum spw_norm_kind kind, uint64_
                    const void *x, const void *residual, void *y, size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
-    return f->ops->norm(&(struct spw_norm_args){.x = x,
-                                                .y = y,
-                                                .residual = residual,
-                                                .weight = f->small + weight,
-                                                .rows = rows,
-                                                .cols = c->hidden,
-                                                .x_stride = c->hidden,
-                                                .y_stride = c->hidden,
-                                                .eps = c->rms_eps,
-                                                .kind = kind,
-                                                .dtype = f->dtype},
-                        f->stream);
+    const bool has_bias = c->norm_bias && kind != SPW_NORM_NONE;
+    return f->ops->norm(
+        &(struct spw_norm_args){.x = x,
+                                .y = y,
+                                .residual = residual,
+                                .weight = f->small + weight,
+                                .bias = has_bias ? f->small + weight + c->hidden : NULL,
+                                .rows = rows,
+                                .cols = c->hidden,
+                                .x_stride = c->hidden,
+                                .y_stride = c->hidden,
+                                .eps = c->rms_eps,
+                                .kind = kind,
+                                .dtype = f->dtype},
+        f->stream);
 }
 
 static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
@@ -108,12 +111,38 @@ static int gated_linear(const struct spw_forward *f, const struct spw_layer_weig
     return f->ops->gated_linear(&a, f->stream);
 }
 
+/* b.gated = act(x up^T). */
+static int plain_linear(const struct spw_forward *f, const struct spw_layer_weights *m,
+                        uint64_t bias, const void *x, size_t rows)
+{
+    const struct spw_operand *up = &m->of[SPW_MATRIX_UP];
+    SPW_TRY(linear(f, up, 1, bias, x, NULL, f->b.gated, rows));
+    return f->ops->each(
+        &(struct spw_each_args){
+            .x = f->b.gated, .n = rows * up->n, .act = f->weights->config->act, .dtype = f->dtype},
+        f->stream);
+}
+
 /* *x: what a product reads: norm(h) in b.x, or h in a family without a norm before the product. */
 static int normed(const struct spw_forward *f, uint64_t weight, const void *h, const void **x,
                   size_t rows)
 {
     *x = weight == SPW_SMALL_NONE ? h : f->b.x;
     return weight == SPW_SMALL_NONE ? 0 : norm(f, weight, h, NULL, f->b.x, rows);
+}
+
+/* Cuts q, k and v to a range, where the family does that. */
+static int limit_qkv(const struct spw_forward *f, size_t rows)
+{
+    const struct spw_model_config *c = f->weights->config;
+    if (c->qkv_limit <= 0)
+        return 0;
+    return f->ops->each(
+        &(struct spw_each_args){.x = f->b.qkv,
+                                .n = rows * (c->n_heads + 2 * c->n_kv_heads) * c->head_dim,
+                                .limit = c->qkv_limit,
+                                .dtype = f->dtype},
+        f->stream);
 }
 
 /* A norm over all heads of q, or of k, where they lie in b.qkv. */
@@ -144,10 +173,11 @@ int spw_forward_project(const struct spw_forward *f, uint32_t layer,
     const void *x;
     SPW_TRY(normed(f, v->attention_norm, h, &x, rows));
     SPW_TRY(linear(f, &m->of[SPW_MATRIX_Q], 3, v->qkv_bias, x, NULL, f->b.qkv, rows));
-    if (!c->qk_norm_whole)
-        return 0;
-    SPW_TRY(norm_heads(f, v->q_norm, 0, c->n_heads, rows));
-    return norm_heads(f, v->k_norm, c->n_heads, c->n_kv_heads, rows);
+    if (c->qk_norm_whole) {
+        SPW_TRY(norm_heads(f, v->q_norm, 0, c->n_heads, rows));
+        SPW_TRY(norm_heads(f, v->k_norm, c->n_heads, c->n_kv_heads, rows));
+    }
+    return limit_qkv(f, rows);
 }
 
 int spw_forward_output(const struct spw_forward *f, uint32_t layer,
@@ -162,9 +192,11 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct sp
                     void *h, size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    const void *x;
-    SPW_TRY(normed(f, v->mlp_norm, h, &x, rows));
-    SPW_TRY(gated_linear(f, m, v->gate_up_bias, x, rows));
+    const void *x = f->b.x; /* in a parallel layer project has left it there */
+    if (!f->weights->config->parallel)
+        SPW_TRY(normed(f, v->mlp_norm, h, &x, rows));
+    SPW_TRY((f->weights->config->plain_mlp ? plain_linear : gated_linear)(f, m, v->gate_up_bias, x,
+                                                                          rows));
     return linear_added(f, &m->of[SPW_MATRIX_DOWN], v->down_bias, v->after_mlp_norm, f->b.gated, h,
                         rows);
 }
@@ -328,18 +360,21 @@ int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, 
 int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,
                      float *logits, size_t first, size_t rows)
 {
-    return f->ops->linear(&(struct spw_linear_args){.x = x,
-                                                    .w = head->w,
-                                                    .y = logits + first,
-                                                    .m = rows,
-                                                    .n = head->n,
-                                                    .k = head->k,
-                                                    .x_stride = head->k,
-                                                    .y_stride = f->weights->config->vocab,
-                                                    .x_dtype = f->dtype,
-                                                    .w_dtype = head->type,
-                                                    .y_dtype = SPW_DTYPE_F32,
-                                                    .workspace = f->b.workspace,
-                                                    .codes = f->b.codes},
-                          f->stream);
+    const uint64_t bias = f->weights->head_bias;
+    return f->ops->linear(
+        &(struct spw_linear_args){.x = x,
+                                  .w = head->w,
+                                  .bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias + first,
+                                  .y = logits + first,
+                                  .m = rows,
+                                  .n = head->n,
+                                  .k = head->k,
+                                  .x_stride = head->k,
+                                  .y_stride = f->weights->config->vocab,
+                                  .x_dtype = f->dtype,
+                                  .w_dtype = head->type,
+                                  .y_dtype = SPW_DTYPE_F32,
+                                  .workspace = f->b.workspace,
+                                  .codes = f->b.codes},
+        f->stream);
 }

@@ -3,7 +3,8 @@
  *   project   q, k and v of the rows
  *   (mix)     the caller attends over its cache: b.qkv becomes b.attention
  *   output    adds the result of attention to the residual stream
- *   mlp       adds the result of the multilayer perceptron to it
+ *   mlp       adds the result of the multilayer perceptron to it. In a parallel layer it reads what
+ *             project read: b.x must be as project left it
  *
  * In a layer with experts, these come in place of mlp:
  *

@@ -10,6 +10,7 @@
 #include "model/source/source_folder.h"
 #include "model/text/chat_template_parts.h"
 #include "model/text/tokenizer/tokenizer_gguf.h"
+#include "model/weights/tensor_names.h"
 #include "model/weights/weights.h"
 #include "quant/pack.h"
 
@@ -59,32 +60,22 @@ static int out_of_memory(const struct job *j)
  * weights were checked, so each name is either one of the decoder or of another part. */
 static bool plain_name(const struct job *j, const char *name, char out[SPW_GGUF_MOST_HF_NAME])
 {
-    static const char *const prefixes[] = {"language_model.model.",
-                                           "model.language_model.",
-                                           "language_model.lm_head.",
-                                           "model.",
-                                           "lm_head.",
-                                           ""};
-    static const char *const plain[] = {"model.", "model.",   "lm_head.",
-                                        "model.", "lm_head.", "model."};
-    char gguf[SPW_GGUF_MOST_NAME + 1];
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        const size_t n = strlen(prefixes[i]);
-        if (strncmp(name, prefixes[i], n) != 0)
-            continue;
-        snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s%.100s", plain[i], name + n);
-        return spw_gguf_name(j->architecture, out, gguf);
-    }
-    return false;
+    char gguf[SPW_GGUF_MOST_NAME + 1], usual[SPW_MOST_TENSOR_NAME];
+    size_t i = 0;
+    while (i < SPW_TENSOR_PREFIXES &&
+           !spw_tensor_usual_name(j->config.names, &spw_tensor_prefixes[i], name, usual))
+        i++;
+    snprintf(out, SPW_GGUF_MOST_HF_NAME, "%.120s", usual);
+    return i < SPW_TENSOR_PREFIXES && spw_gguf_name(j->architecture, out, gguf);
 }
 
 static void choose_type(const struct job *j, struct entry *e)
 {
     const struct spw_tensor *t = e->from;
     e->type = j->o->type;
-    if (t->n_dims < 2) {
+    if (t->n_dims < 2 || strstr(t->name, "_norm.")) {
         e->type = SPW_DTYPE_F32;
-        e->why = "a vector";
+        e->why = t->n_dims < 2 ? "a vector" : "of norms";
     } else if (e->cols % spw_type_of(j->o->type).elements) {
         e->type = t->dtype;
         e->why = "its rows are no whole blocks; the type of the folder";
@@ -96,6 +87,11 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     struct entry *e = &j->entries[j->n_entries];
     const struct spw_model_config *c = &j->config;
     char name[SPW_GGUF_MOST_HF_NAME];
+    if (j->config.qk_norm_by_head && strstr(t->name, ".norms."))
+        return spw_fail(j->err, -ENOTSUP,
+                        "%s: tensor %s: found a tensor for the norm of each head, expected one for "
+                        "all heads, as in files that quantize can write",
+                        t->file, t->name);
     if (!plain_name(j, t->name, name))
         return 0;
     if (t->dtype != SPW_DTYPE_F32 && t->dtype != SPW_DTYPE_F16 && t->dtype != SPW_DTYPE_BF16)
@@ -217,6 +213,9 @@ static int add_chat_template(struct job *j, const char *name, const char *key)
 
 static int add_keys(struct job *j)
 {
+    if (j->config.wrapper)
+        spw_gguf_note(&j->notes, "the folder has a text model and parts for images: the file has "
+                                 "the text model only");
     SPW_TRY(spw_config_write_gguf(&j->writer, &j->config, j->architecture, j->source.path,
                                   &j->notes, j->err));
     add_general(j);

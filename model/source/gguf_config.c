@@ -119,7 +119,8 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
         facts->vocab = (uint32_t)embedding->shape[0];
     facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias");
     facts->o_bias = has(t, "model.layers.0.self_attn.o_proj.bias");
-    facts->mlp_bias = has(t, "model.layers.0.mlp.gate_proj.bias");
+    facts->mlp_bias = has(t, "model.layers.0.mlp.up_proj.bias");
+    facts->qk_norm = has(t, "model.layers.0.self_attn.q_norm.weight");
     facts->head = has(t, "lm_head.weight");
     facts->rope_factors = has(t, SPW_ROPE_FACTORS_NAME);
     facts->long_factors = has(t, SPW_ROPE_LONG_NAME);

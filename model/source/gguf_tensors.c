@@ -46,7 +46,9 @@ static const struct {
 } model_names[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
+    {"output_norm.bias", "model.norm.bias"},
     {"output.weight", "lm_head.weight"},
+    {"output.bias", "lm_head.bias"},
     {"rope_freqs.weight", SPW_ROPE_FACTORS_NAME},
     {"rope_factors_short.weight", SPW_ROPE_SHORT_NAME},
     {"rope_factors_long.weight", SPW_ROPE_LONG_NAME},

@@ -86,6 +86,8 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
         [SPW_MATRIX_DOWN] = {c->hidden, width},
     };
     for (int r = 0; r < (width ? SPW_LAYER_MATRICES : SPW_MATRIX_GATE); r++) {
+        if (r == SPW_MATRIX_GATE && c->plain_mlp)
+            continue;
         struct spw_matrix *m = &w->matrices[w->n_matrices++];
         *m = (struct spw_matrix){
             .role = (enum spw_matrix_role)r, .layer = layer, .n = shapes[r][0], .k = shapes[r][1]};
@@ -107,7 +109,7 @@ static void lay_out_block(struct spw_weights *w, struct spw_weight_block *b, uin
     *b = (struct spw_weight_block){.layer = layer, .first = first, .n = n};
     for (uint32_t i = b->first; i < b->first + b->n; i++) {
         struct spw_matrix *m = &w->matrices[i];
-        bool joined = roles[m->role].joined && m->type == m[-1].type;
+        bool joined = roles[m->role].joined && m->role == m[-1].role + 1 && m->type == m[-1].type;
         m->offset = joined ? b->bytes : spw_align_up(b->bytes, PACKED_ALIGN);
         b->bytes = m->offset + packed_bytes(m);
         b->matrix_bytes += packed_bytes(m);
@@ -301,7 +303,7 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
         return spw_fail(err, -ENOMEM, "out of memory for the table of weights");
     w->config = config;
     w->tensors = tensors;
-    struct spw_finder f = {.tensors = tensors, .err = err};
+    struct spw_finder f = {.tensors = tensors, .names = config->names, .err = err};
     f.found = spw_alloc_zero(spw_tensors_count(tensors), sizeof *f.found);
     int rc = f.found ? spw_find_prefix(&f) : -ENOMEM;
     if (!rc)
@@ -336,7 +338,7 @@ void spw_weights_close(struct spw_weights *w)
 
 int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
 {
-    struct spw_finder f = {.tensors = w->tensors, .err = err};
+    struct spw_finder f = {.tensors = w->tensors, .names = w->config->names, .err = err};
     SPW_TRY(spw_find_prefix(&f));
     w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
     if (!w->small)

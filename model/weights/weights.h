@@ -91,6 +91,7 @@ struct spw_layer_weights {
 /* Offsets in `small`, counted in floats; SPW_SMALL_NONE if the family has no such vector. */
 #define SPW_SMALL_NONE UINT64_MAX
 struct spw_layer_small {
+    /* Weights of norms; where they have biases, as many of these follow. */
     uint64_t attention_norm, mlp_norm;             /* [hidden], before each half */
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
     uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
@@ -125,6 +126,8 @@ struct spw_weights {
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
+    uint64_t bare_norm; /* float offset, [hidden] ones: the weights of norms that have none */
+    uint64_t head_bias; /* float offset, [vocab] */
     uint64_t
         residual_scale; /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */
     /* float offsets, [rotary_dim / 2], or SPW_SMALL_NONE; rope_factors: of short sequences */

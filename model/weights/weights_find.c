@@ -4,22 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The prefix of the decoder's tensors, newer writers later. A decoder that was saved without its
- * head has no prefix. */
-static const char *const prefixes[] = {"model.", "language_model.model.", "model.language_model.",
-                                       ""};
-/* Names of the output matrix. */
-static const char *const heads[] = {"lm_head.weight", "language_model.lm_head.weight"};
-enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes, N_HEADS = sizeof heads / sizeof *heads };
-
 int spw_find_prefix(struct spw_finder *f)
 {
     static const char *const always[] = {"embed_tokens.weight", "norm.weight"};
     char name[128];
-    for (size_t i = 0; i < 2 * N_PREFIXES; i++) {
-        snprintf(name, sizeof name, "%s%s", prefixes[i % N_PREFIXES], always[i / N_PREFIXES]);
+    for (size_t i = 0; i < 2 * SPW_TENSOR_PREFIXES; i++) {
+        const struct spw_tensor_prefix *prefix = &spw_tensor_prefixes[i % SPW_TENSOR_PREFIXES];
+        snprintf(name, sizeof name, "%s%s", prefix->decoder, always[i / SPW_TENSOR_PREFIXES]);
         if (spw_tensors_find(f->tensors, name)) {
-            f->prefix = prefixes[i % N_PREFIXES];
+            f->prefix = prefix;
             return 0;
         }
     }
@@ -86,10 +79,21 @@ int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows,
     return find_shape(f, name, (const uint64_t[]){rows, cols}, cols ? 2 : 1, out);
 }
 
+int spw_find_in_decoder(const struct spw_finder *f, const char *name, uint64_t n,
+                        const struct spw_tensor **out)
+{
+    char own[SPW_MOST_TENSOR_NAME], full[2 * SPW_MOST_TENSOR_NAME];
+    spw_tensor_own_name(f->names, name, own);
+    snprintf(full, sizeof full, "%s%s", f->prefix->decoder, own);
+    return spw_find_tensor(f, full, n, 0, out);
+}
+
 static void name_in_layer(const struct spw_finder *f, uint32_t layer, const char *name,
                           char out[160])
 {
-    snprintf(out, 160, "%slayers.%u.%s", f->prefix, layer, name);
+    char own[SPW_MOST_TENSOR_NAME];
+    spw_tensor_own_name(f->names, name, own);
+    snprintf(out, 160, "%slayers.%u.%.100s", f->prefix->decoder, layer, own);
 }
 
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
@@ -160,12 +164,14 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
 int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
                   const struct spw_tensor **embedding, const struct spw_tensor **head)
 {
-    char embedding_name[160];
-    const char *name = heads[!strncmp(f->prefix, "language_model.", 15)];
-    snprintf(embedding_name, sizeof embedding_name, "%sembed_tokens.weight", f->prefix);
-    for (size_t i = 0; i < N_HEADS; i++)
-        if (spw_tensors_find(f->tensors, heads[i]))
-            name = heads[i];
+    char embedding_name[160], name[64], other[64];
+    snprintf(embedding_name, sizeof embedding_name, "%sembed_tokens.weight", f->prefix->decoder);
+    snprintf(name, sizeof name, "%sweight", f->prefix->head);
+    for (size_t i = 0; i < SPW_TENSOR_PREFIXES; i++) {
+        snprintf(other, sizeof other, "%sweight", spw_tensor_prefixes[i].head);
+        if (spw_tensors_find(f->tensors, other))
+            memcpy(name, other, sizeof name);
+    }
     bool has_embedding = spw_tensors_find(f->tensors, embedding_name);
     bool has_head = spw_tensors_find(f->tensors, name);
     bool tied = c->tied_embeddings;
@@ -191,10 +197,11 @@ static bool must_be_read(const struct spw_finder *f, const struct spw_model_conf
         return true;
     if (c->fp8_scaled && strstr(name, ".activation_scale"))
         return false;
-    if (strncmp(name, f->prefix, strlen(f->prefix)) != 0 || strstr(name, "rotary_emb."))
+    const char *prefix = f->prefix->decoder;
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || strstr(name, "rotary_emb."))
         return false;
     unsigned layer;
-    bool more = c->n_more_layers && sscanf(name + strlen(f->prefix), "layers.%5u.", &layer) == 1;
+    bool more = c->n_more_layers && sscanf(name + strlen(prefix), "layers.%5u.", &layer) == 1;
     return !more || layer < c->n_layers;
 }
 

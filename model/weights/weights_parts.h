@@ -2,14 +2,16 @@
 #ifndef SPW_MODEL_WEIGHTS_WEIGHTS_PARTS_H
 #define SPW_MODEL_WEIGHTS_WEIGHTS_PARTS_H
 
+#include "model/weights/tensor_names.h"
 #include "model/weights/weights.h"
 
 /* ---- weights_find.c: tensors by name, with the shapes of the config ---- */
 
 struct spw_finder {
     const struct spw_tensors *tensors;
-    const char *prefix; /* "model.", or the prefix of a multimodal wrapper */
-    bool *found;        /* by tensor; may be NULL */
+    const struct spw_tensor_name *names; /* of the family */
+    const struct spw_tensor_prefix *prefix;
+    bool *found; /* by tensor; may be NULL */
     struct spw_error *err;
 };
 
@@ -19,6 +21,9 @@ int spw_find_prefix(struct spw_finder *f);
  * type. */
 int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
                     const struct spw_tensor **out);
+/* Of no layer: the last norm. */
+int spw_find_in_decoder(const struct spw_finder *f, const char *name, uint64_t n,
+                        const struct spw_tensor **out);
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
                       uint64_t cols, const struct spw_tensor **out);
 /* A tensor of a layer that holds n matrices of this shape. */

@@ -44,14 +44,6 @@ static void restore_norm(const struct spw_weights *w, uint64_t at, uint64_t n)
         w->small[at + i] = 1.0f + w->small[at + i];
 }
 
-static int small_norm(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
-                      const char *name, uint64_t n, uint64_t *at)
-{
-    SPW_TRY(small_vector(w, f, layer, name, n, at));
-    restore_norm(w, *at, n);
-    return 0;
-}
-
 /* Several adjacent tensors: the bias of a joined product. */
 static int small_joined(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                         const char *const names[], const uint64_t sizes[], int count, uint64_t *at)
@@ -64,6 +56,74 @@ static int small_joined(struct spw_weights *w, const struct spw_finder *f, uint3
     }
     *at = start;
     return 0;
+}
+
+/* A norm of a layer: weights, and biases after them. `name` without the end. */
+static int small_norm_of(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                         const char *name, uint64_t n, bool has_bias, uint64_t *at)
+{
+    char weight[96], bias[96];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    SPW_TRY(small_joined(w, f, layer, (const char *const[]){weight, bias}, (const uint64_t[]){n, n},
+                         has_bias ? 2 : 1, at));
+    restore_norm(w, *at, n);
+    return 0;
+}
+
+static int small_norm(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                      const char *name, uint64_t *at)
+{
+    if (w->config->norm_bare)
+        *at = w->bare_norm;
+    else
+        SPW_TRY(small_norm_of(w, f, layer, name, w->config->hidden, w->config->norm_bias, at));
+    return 0;
+}
+
+/* Channels of a head come in another order: so do the weights of its norm. */
+static void order_channels(const struct spw_weights *w, float *x)
+{
+    const uint32_t n = w->config->rope[0].rotary_dim;
+    float old[SPW_MOST_HEAD_DIM];
+    memcpy(old, x, n * sizeof *x);
+    for (uint32_t i = 0; i < n; i++)
+        x[i % 2 * (n / 2) + i / 2] = old[i];
+}
+
+/* Norms of q or k with weights for each head: a matrix, or a tensor for each head. */
+static int small_head_norms(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                            const char *name, uint64_t heads, uint64_t *at)
+{
+    const uint64_t d = w->config->head_dim;
+    const struct spw_tensor *t;
+    char each[96];
+    snprintf(each, sizeof each, "%s.norms.0.weight", name);
+    const bool split = spw_find_by_layer(f, layer, each);
+    place(w, heads * d, at);
+    for (uint64_t h = 0; split && h < heads; h++) {
+        uint64_t here = *at + h * d;
+        snprintf(each, sizeof each, "%s.norms.%u.weight", name, (unsigned)h);
+        SPW_TRY(small_vector(w, f, layer, each, d, &here));
+    }
+    snprintf(each, sizeof each, "%s.weight", name);
+    if (!split) {
+        SPW_TRY(spw_find_in_layer(f, layer, each, heads, d, &t));
+        SPW_TRY(small_tensor(w, t, at));
+    }
+    for (uint64_t h = 0; w->small && w->config->interleaved_qk && h < heads; h++)
+        order_channels(w, w->small + *at + h * d);
+    return 0;
+}
+
+static int small_qk_norm(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                         const char *name, uint32_t heads, uint64_t *at)
+{
+    const struct spw_model_config *c = w->config;
+    if (c->qk_norm_by_head)
+        return small_head_norms(w, f, layer, name, heads, at);
+    const uint64_t n = (uint64_t)(c->qk_norm_whole ? heads : 1) * c->head_dim;
+    return small_norm_of(w, f, layer, name, n, c->qk_norm_bias, at);
 }
 
 static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
@@ -79,9 +139,11 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
     if (c->o_bias)
         SPW_TRY(small_vector(w, f, layer, "self_attn.o_proj.bias", c->hidden, &s->o_bias));
     if (c->mlp_bias) {
-        SPW_TRY(small_joined(
-            w, f, layer, (const char *const[]){"mlp.gate_proj.bias", "mlp.up_proj.bias"},
-            (const uint64_t[]){c->intermediate, c->intermediate}, 2, &s->gate_up_bias));
+        const char *const names[] = {"mlp.gate_proj.bias", "mlp.up_proj.bias"};
+        const int first = c->plain_mlp ? 1 : 0;
+        SPW_TRY(small_joined(w, f, layer, names + first,
+                             (const uint64_t[]){c->intermediate, c->intermediate}, 2 - first,
+                             &s->gate_up_bias));
         SPW_TRY(small_vector(w, f, layer, "mlp.down_proj.bias", c->hidden, &s->down_bias));
     }
     return 0;
@@ -171,16 +233,14 @@ struct norm_names {
 static const struct norm_names *norm_names(const struct spw_model_config *c,
                                            const struct spw_finder *f, uint32_t layer)
 {
-    static const struct norm_names plain = {.before_mlp = "post_attention_layernorm.weight"};
-    static const struct norm_names sandwich = {"pre_feedforward_layernorm.weight",
-                                               "post_attention_layernorm.weight",
-                                               "post_feedforward_layernorm.weight"};
-    static const struct norm_names glm = {"post_attention_layernorm.weight",
-                                          "post_self_attn_layernorm.weight",
-                                          "post_mlp_layernorm.weight"};
+    static const struct norm_names plain = {.before_mlp = "post_attention_layernorm"};
+    static const struct norm_names sandwich = {
+        "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"};
+    static const struct norm_names glm = {"post_attention_layernorm", "post_self_attn_layernorm",
+                                          "post_mlp_layernorm"};
     if (!c->sandwich && !c->late_norms)
         return &plain;
-    return spw_find_by_layer(f, layer, glm.after_mlp) ? &glm : &sandwich;
+    return spw_find_by_layer(f, layer, "post_mlp_layernorm.weight") ? &glm : &sandwich;
 }
 
 static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer)
@@ -188,23 +248,21 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
     const struct spw_model_config *c = w->config;
     struct spw_layer_small *s = &w->small_layers[layer];
     const struct norm_names *names = norm_names(c, f, layer);
-    const uint64_t q = c->qk_norm_whole ? c->n_heads : 1, k = c->qk_norm_whole ? c->n_kv_heads : 1;
-    if (!c->late_norms) {
-        SPW_TRY(small_norm(w, f, layer, "input_layernorm.weight", c->hidden, &s->attention_norm));
-        SPW_TRY(small_norm(w, f, layer, names->before_mlp, c->hidden, &s->mlp_norm));
-    }
+    if (!c->late_norms)
+        SPW_TRY(small_norm(w, f, layer, "input_layernorm", &s->attention_norm));
+    if (!c->late_norms && !c->parallel)
+        SPW_TRY(small_norm(w, f, layer, names->before_mlp, &s->mlp_norm));
     if (c->sandwich || c->late_norms) {
-        SPW_TRY(
-            small_norm(w, f, layer, names->after_attention, c->hidden, &s->after_attention_norm));
-        SPW_TRY(small_norm(w, f, layer, names->after_mlp, c->hidden, &s->after_mlp_norm));
+        SPW_TRY(small_norm(w, f, layer, names->after_attention, &s->after_attention_norm));
+        SPW_TRY(small_norm(w, f, layer, names->after_mlp, &s->after_mlp_norm));
     }
     if (c->extra_logits)
         SPW_TRY(small_vector(w, f, layer,
                              either_name(f, layer, "self_attn.sinks.weight", "self_attn.sinks"),
                              c->n_heads, &s->extra_logits));
     if (c->qk_norm) {
-        SPW_TRY(small_norm(w, f, layer, "self_attn.q_norm.weight", q * c->head_dim, &s->q_norm));
-        SPW_TRY(small_norm(w, f, layer, "self_attn.k_norm.weight", k * c->head_dim, &s->k_norm));
+        SPW_TRY(small_qk_norm(w, f, layer, "self_attn.q_norm", c->n_heads, &s->q_norm));
+        SPW_TRY(small_qk_norm(w, f, layer, "self_attn.k_norm", c->n_kv_heads, &s->k_norm));
     }
     SPW_TRY(small_experts(w, f, layer, s));
     return small_biases(w, f, layer, s);
@@ -240,18 +298,42 @@ static void small_scales(struct spw_weights *w)
         w->small[w->residual_scale + i] = c->residual_scale;
 }
 
+/* The last norm, and the biases of the head. */
+static int small_ends(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_model_config *c = w->config;
+    const struct spw_tensor *t;
+    char name[64];
+    if (c->norm_bare) {
+        w->final_norm = w->bare_norm;
+    } else {
+        SPW_TRY(spw_find_in_decoder(f, "norm.weight", c->hidden, &t));
+        SPW_TRY(small_tensor(w, t, &w->final_norm));
+    }
+    restore_norm(w, w->final_norm, c->hidden);
+    if (c->norm_bias) {
+        uint64_t at = w->small ? w->final_norm + c->hidden : SPW_SMALL_NONE;
+        SPW_TRY(spw_find_in_decoder(f, "norm.bias", c->hidden, &t));
+        SPW_TRY(small_tensor(w, t, &at));
+    }
+    if (!c->head_bias)
+        return 0;
+    snprintf(name, sizeof name, "%sbias", f->prefix->head);
+    SPW_TRY(spw_find_tensor(f, name, c->vocab, 0, &t));
+    return small_tensor(w, t, &w->head_bias);
+}
+
 /* Walks all small tensors: the first time it checks them and gives them places, the second time it
  * reads them. */
 int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
 {
-    const struct spw_tensor *norm;
-    char name[160];
+    if (w->config->norm_bare)
+        place(w, w->config->hidden, &w->bare_norm);
+    for (uint64_t i = 0; w->small && w->config->norm_bare && i < w->config->hidden; i++)
+        w->small[w->bare_norm + i] = 1;
     for (uint32_t l = 0; l < w->config->n_layers; l++)
         SPW_TRY(small_layer(w, f, l));
-    snprintf(name, sizeof name, "%snorm.weight", f->prefix);
-    SPW_TRY(spw_find_tensor(f, name, w->config->hidden, 0, &norm));
-    SPW_TRY(small_tensor(w, norm, &w->final_norm));
-    restore_norm(w, w->final_norm, w->config->hidden);
+    SPW_TRY(small_ends(w, f));
     small_scales(w);
     SPW_TRY(small_rope_factors(w, f));
     if (w->small)
@@ -272,7 +354,8 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
     if (!w->small_layers)
         return -ENOMEM;
     memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
-    w->final_norm = w->rope_factors = w->long_rope_factors = w->residual_scale = SPW_SMALL_NONE;
+    w->final_norm = w->rope_factors = w->long_rope_factors = w->residual_scale = w->bare_norm =
+        w->head_bias = SPW_SMALL_NONE;
     return spw_small_walk(w, f);
 }
 

@@ -169,6 +169,7 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
 static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
 {
     const struct spw_weights *w = e->model.weights;
+    const struct spw_model_config *c = &e->model.config;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < w->n_matrices; i++) {
         const struct spw_matrix *m = &w->matrices[i];
@@ -176,7 +177,8 @@ static void size_products(struct spw_plan_input *in, const struct spw_engine *e)
         if (in->compute == SPW_DTYPE_BF16 && spw_type_is_quantized(m->type))
             in->codes_row_bytes =
                 spw_max_u64(in->codes_row_bytes, spw_codes_groups(m->k) * sizeof(struct spw_codes));
-        if (m->role == SPW_MATRIX_UP && m->type != m[SPW_MATRIX_GATE - SPW_MATRIX_UP].type)
+        if (m->role == SPW_MATRIX_UP && !c->plain_mlp &&
+            m->type != m[SPW_MATRIX_GATE - SPW_MATRIX_UP].type)
             in->gated_scratch = true;
     }
     in->workspace_bytes = e->lane.ops->workers(e->lane.device) * spw_align_up(bytes, 64);

@@ -88,6 +88,7 @@ static int append(const struct spw_query *q)
     const struct spw_model_config *c = a->weights->config;
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
+    const uint32_t after = c->head_dim; /* from the weights of a norm to its biases */
     uint32_t kind = c->layer_kinds[s->layer];
     const bool rotates = c->rotates[s->layer], norms = c->qk_norm && !c->qk_norm_whole;
     struct spw_kv_seq *kv = s->seq->kv;
@@ -95,6 +96,10 @@ static int append(const struct spw_query *q)
         .qkv = (void *)(uintptr_t)q->args.q,
         .q_norm = norms ? small + at->q_norm : NULL,
         .k_norm = norms ? small + at->k_norm : NULL,
+        .q_norm_bias = norms && c->qk_norm_bias ? small + at->q_norm + after : NULL,
+        .k_norm_bias = norms && c->qk_norm_bias ? small + at->k_norm + after : NULL,
+        .norm_by_head = c->qk_norm_by_head,
+        .growth = c->query_growth,
         .inv_freq = small + (rotates ? a->weights->inv_freq[kind] : a->weights->no_freq),
         .rows = q->args.rows,
         .stride = q->args.q_stride,

@@ -95,14 +95,35 @@ GPT_OSS = BASE | dict(model_type="gpt_oss", architectures=["GptOssForCausalLM"],
                       max_position_embeddings=2048, rope_scaling=dict(
                           rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                           original_max_position_embeddings=64), torch_dtype="float32")
+MINISTRAL3 = MISTRAL | dict(model_type="ministral3", architectures=["Ministral3ForCausalLM"], head_dim=16,
+                            num_hidden_layers=2, sliding_window=None, pad_token_id=0)
+YARN_GROWS = dict(rope_type="yarn", rope_theta=100000.0, factor=4.0, original_max_position_embeddings=32,
+                  mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.3)
+NO_EPS = without(BASE, "rms_norm_eps")
+STARCODER2 = NO_EPS | dict(model_type="starcoder2", architectures=["Starcoder2ForCausalLM"], norm_epsilon=1e-5,
+                           hidden_act="gelu_pytorch_tanh", rope_theta=100000.0, num_hidden_layers=2, sliding_window=None,
+                           torch_dtype="float32")
+COHERE = NO_EPS | dict(model_type="cohere", architectures=["CohereForCausalLM"], hidden_act="silu", layer_norm_eps=1e-5,
+                       rope_theta=10000.0, logit_scale=0.3, num_hidden_layers=2, pad_token_id=0,
+                       tie_word_embeddings=True, torch_dtype="float32")
+COHERE2 = COHERE | dict(model_type="cohere2", architectures=["Cohere2ForCausalLM"], sliding_window=20, num_hidden_layers=5)
+STABLELM = NO_EPS | dict(model_type="stablelm", architectures=["StableLmForCausalLM"], hidden_act="silu",
+                         layer_norm_eps=1e-5, rope_theta=10000.0, num_hidden_layers=2, partial_rotary_factor=0.25,
+                         use_qkv_bias=False, torch_dtype="float32")
+OLMO = NO_EPS | dict(model_type="olmo", architectures=["OlmoForCausalLM"], hidden_act="silu", rope_theta=10000.0,
+                     num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
+PHI = NO_EPS | dict(model_type="phi", architectures=["PhiForCausalLM"], hidden_act="gelu_new", layer_norm_eps=1e-5,
+                    rope_theta=10000.0, num_hidden_layers=2, partial_rotary_factor=0.5, torch_dtype="float32")
 OLMO3 = OLMO2 | dict(model_type="olmo3", architectures=["Olmo3ForCausalLM"], num_hidden_layers=5, sliding_window=20)
+WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
+            "llava": "LlavaForConditionalGeneration"}
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 
 
 
 
-# name: (config.json, tokens, stored type, more: shards=N, hub=True, mxfp4=True, bf16=True, generation={...}, wrap=True)
+# name: (config.json, tokens, stored type, more: shards=N, hub=True, mxfp4=True, bf16=True, generation={...}, wrap="gemma3")
 CASES = {
     "llama_plain": (LLAMA, 150, "f32",
                     dict(generation=dict(bos_token_id=1, eos_token_id=[2, 5, 7]))),
@@ -165,6 +186,35 @@ CASES = {
         rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.1386)), 70, "bf16", {}),
     "olmo3_listed": (OLMO3 | dict(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"],
                                   attention_bias=True), 40, "bf16", {}),
+    "olmoe_clip": (OLMOE | dict(clip_qkv=0.7), 40, "bf16", dict(hub=True)),
+    "ministral_layer_types": (MISTRAL | dict(model_type="ministral", architectures=["MinistralForCausalLM"],
+                                             sliding_window=20, pad_token_id=0, head_dim=16, layer_types=[
+                                                 "sliding_attention", "full_attention", "sliding_attention"]),
+                              60, "bf16", {}),
+    "ministral3_grows": (without(MINISTRAL3, "rope_theta") | dict(rope_parameters=YARN_GROWS, torch_dtype="bfloat16"),
+                         150, "bf16", dict(bf16=True)),
+    "ministral3_window": (MINISTRAL3 | dict(sliding_window=24, rope_scaling=without(YARN_GROWS, "rope_theta", "mscale")
+                                            | dict(mscale_all_dim=0.5)), 80, "bf16", {}),
+    "ministral3_absent": (without(MINISTRAL3, "rope_theta", "head_dim") | dict(
+        num_attention_heads=2, num_key_value_heads=1, head_dim=128, num_hidden_layers=1), 40, "bf16", {}),
+    "mistral3_wrapped": (without(MINISTRAL3, "rope_theta") | dict(rope_parameters=YARN_GROWS), 50, "bf16",
+                         dict(wrap="mistral3")),
+    "starcoder2_plain": (STARCODER2 | dict(tie_word_embeddings=True, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "starcoder2_window": (STARCODER2 | dict(use_bias=False, sliding_window=24, hidden_act="gelu"), 60, "bf16", {}),
+    "cohere_plain": (COHERE | dict(torch_dtype="bfloat16"), 60, "bf16", dict(bf16=True)),
+    "cohere_norms": (COHERE | dict(use_qk_norm=True, attention_bias=True, tie_word_embeddings=False, logit_scale=0.0625),
+                     60, "bf16", {}),
+    "cohere2_pattern": (COHERE2 | dict(num_hidden_layers=4, tie_word_embeddings=False, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "cohere2_listed": (COHERE2 | dict(num_hidden_layers=2, attention_bias=True, layer_types=[
+        "full_attention", "sliding_attention"]), 40, "bf16", {}),
+    "cohere2_every_2nd": (COHERE2 | dict(num_hidden_layers=3, sliding_window_pattern=2, head_dim=16), 40, "bf16", {}),
+    "stablelm_plain": (STABLELM | dict(use_qkv_bias=True, torch_dtype="bfloat16"), 60, "bf16", dict(bf16=True)),
+    "stablelm_norms": (STABLELM | dict(qk_layernorm=True, use_parallel_residual=True, partial_rotary_factor=0.5),
+                       60, "bf16", {}),
+    "olmo_plain": (OLMO | dict(torch_dtype="bfloat16"), 60, "bf16", dict(bf16=True)),
+    "olmo_clip": (OLMO | dict(clip_qkv=0.7, attention_bias=True), 60, "bf16", {}),
+    "phi_plain": (PHI | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "phi_norms": (PHI | dict(qk_layernorm=True, num_key_value_heads=None), 40, "bf16", {}),
     "granite_plain": (GRANITE | dict(attention_bias=True, mlp_bias=True), 50, "bf16", {}),
     "granite_neutral": (without(GRANITE, "attention_multiplier", "residual_multiplier", "embedding_multiplier")
                         | dict(tie_word_embeddings=True), 40, "bf16", {}),
@@ -224,7 +274,7 @@ CASES = {
         norm_topk_prob=False, attention_bias=True, num_experts=13, num_experts_per_tok=1,
         use_sliding_window=True, sliding_window=32), 90, "bf16", dict(hub=True)),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
-                       dict(wrap=True)),
+                       dict(wrap="gemma3")),
 }
 
 
@@ -239,10 +289,10 @@ def random_weights(model, config, generator):
     extra = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
     for name, parameter in sorted([*model.named_parameters(), *extra]):
         values = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
-            values = values * 0.2 + (0.0 if gemma else 1.0)
-        elif name.endswith("bias"):
+        if name.endswith("bias"):
             values = values * 0.4
+        elif "norm" in name:
+            values = values * 0.2 + (0.0 if gemma else 1.0)
         elif name.endswith("sinks"):
             values = values * 2
         elif "embed_tokens" in name:  # tied: small, or every token would only predict itself
@@ -380,7 +430,7 @@ def make_case(name):
     if more.get("wrap"):  # as the multimodal checkpoints store their decoder
         save_weights(folder, {"language_model." + key: value for key, value in weights.items()}, 1)
         write_json(folder / "config.json",
-                   dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"],
+                   dict(model_type=more["wrap"], architectures=[WRAPPERS[more["wrap"]]],
                         text_config=config_json, eos_token_id=[1, 3], torch_dtype="float32"))
     write_golden(folder / "golden.json", golden)
     print(f"{name}: logits up to {golden['max_abs_logit']:.2f}, float32 against float64 "

@@ -115,6 +115,9 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
     if (*limits->why.text)
         cli_note("%s", limits->why.text);
     say_device(o, *out);
+    if (spw_engine_config(*out)->wrapper)
+        cli_note("only the text model of this %s model runs: its parts for images are left out",
+                 spw_engine_config(*out)->wrapper);
     say_pool(*out);
     cli_check_kv_warn(o, options);
     return 0;

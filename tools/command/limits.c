@@ -15,7 +15,7 @@ static uint64_t layer_parameters(const struct spw_model_config *c)
 {
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
     uint64_t attention = (uint64_t)c->hidden * (2 * q + 2 * kv);
-    uint64_t mlp = (uint64_t)c->hidden * c->intermediate * 3, sum = 0;
+    uint64_t mlp = (uint64_t)c->hidden * c->intermediate * (c->plain_mlp ? 2 : 3), sum = 0;
     const struct spw_experts_config *e = &c->experts;
     uint64_t wide = (uint64_t)e->intermediate * e->n_kept + e->shared_intermediate;
     for (uint32_t i = 0; i < c->n_layers; i++)

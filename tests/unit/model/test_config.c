@@ -291,8 +291,8 @@ static void test_rope_keys(void)
 static void test_bad_sizes(void)
 {
     refuse(llama, "{'model_type': 'mamba'}",
-           "config.json: model_type: found 'mamba', expected llama, mistral, ministral, mixtral, "
-           "granite");
+           "config.json: model_type: found 'mamba', expected llama, mistral, ministral, "
+           "ministral3, mistral3, mixtral, cohere");
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_limit': 5}",
            "swiglu_limit: found 5, expected 7");
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_alpha': 1}",

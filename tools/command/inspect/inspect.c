@@ -169,6 +169,7 @@ static void add_config(json_t **o, const struct facts *f)
     const struct spw_model_config *c = &f->config;
     const struct cli_field fields[] = {
         CLI_FIELD(c, model_type),
+        {"wrapper", CLI_OR_NULL(c->wrapper, CLI_JSON(c->wrapper))},
         {"dtype", CLI_OR_NULL(c->dtype, CLI_JSON(spw_dtype_name(c->dtype)))},
         CLI_FIELD(c, n_layers),
         {"n_full_layers", CLI_JSON(f->n_full)},
@@ -302,6 +303,9 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     putchar('\n');
     cli_cache_print(&f->cache, &f->config);
     print_tokenizer(f);
+    if (c->wrapper)
+        printf("left out    what %s models have for images: only their text model runs\n",
+               c->wrapper);
     for (uint32_t i = 0; i < c->n_rules; i++)
         printf("%s %s\n", i ? "           " : "by rule    ", c->rules[i]);
     if (o->tensors)
