@@ -88,6 +88,9 @@ static int read_family(struct spw_config_source *source)
         SPW_TRY(unwrap(source, &name));
     source->model_type = name;
     source->family = name ? spw_family_find(name) : NULL;
+    if (source->family && source->family->listed_as && !source->wrapper &&
+        spw_keys_has(&source->text, "layer_types")) /* so does transformers */
+        source->family = spw_family_find(source->family->listed_as);
     return source->family ? 0 : spw_keys_refuse(&source->text, "model_type", expected);
 }
 
@@ -559,6 +562,10 @@ static int read_layer_kinds(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(derive_layer_kinds(out, source, slides));
     for (uint32_t i = 0; i < out->n_layers; i++) {
         const bool windowed = spw_layer_kinds[out->layer_kinds[i]].windowed;
+        if (rule == SPW_WINDOW_ALL && !source->family->listed && windowed != slides)
+            return spw_keys_refuse(keys, "layer_types",
+                                   "nothing, or layers as sliding_window makes them: transformers "
+                                   "ignores the list here");
         if (windowed)
             out->window = window;
         if (source->family->skips_full)

@@ -39,7 +39,7 @@ static const struct spw_family families[] = {
      .eos = 2,
      .rope = {.theta = 1e4}},
     {.name = "mistral",
-     .other_name = "ministral",
+     .listed_as = "ministral",
      .norm = SPW_NORM_LLAMA,
      .activation_key = "hidden_act",
      .activation = "silu",
@@ -47,6 +47,18 @@ static const struct spw_family families[] = {
      .max_positions = 131072,
      .window_rule = SPW_WINDOW_ALL,
      .window = 4096,
+     .bos = 1,
+     .eos = 2,
+     .rope = {.theta = 1e4}},
+    {.name = "ministral",
+     .norm = SPW_NORM_LLAMA,
+     .activation_key = "hidden_act",
+     .activation = "silu",
+     .n_kv_heads = 8,
+     .max_positions = 131072,
+     .window_rule = SPW_WINDOW_ALL,
+     .window = 4096,
+     .listed = true,
      .bos = 1,
      .eos = 2,
      .rope = {.theta = 1e4}},
@@ -536,9 +548,8 @@ static const struct spw_family families[] = {
 const struct spw_family *spw_family_find(const char *name)
 {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
-        const struct spw_family *f = &families[i];
-        if (!strcmp(name, f->name) || (f->other_name && !strcmp(name, f->other_name)))
-            return f;
+        if (!strcmp(name, families[i].name))
+            return &families[i];
     }
     return NULL;
 }

@@ -13,12 +13,12 @@ enum spw_family_rule {
     SPW_FAMILY_UNLESS, /* or true when absent */
 };
 
-/* How the layer kinds are decided if layer_types does not list them. transformers reads a mistral
- * config with that list as a ministral, so the list counts in every family. */
+/* How the layer kinds are decided if layer_types does not list them. */
 enum spw_window_rule {
-    SPW_WINDOW_NEVER,       /* every layer is full; the list may have full layers only */
-    SPW_WINDOW_ALL,         /* every layer slides, unless sliding_window is null */
-    SPW_WINDOW_OPT_IN,      /* use_sliding_window, from layer max_window_layers on */
+    SPW_WINDOW_NEVER,  /* every layer is full; the list may have full layers only */
+    SPW_WINDOW_ALL,    /* every layer slides, unless sliding_window is null; transformers ignores
+                          a list, unless the family is `listed` */
+    SPW_WINDOW_OPT_IN, /* use_sliding_window, from layer max_window_layers on */
     SPW_WINDOW_OPT_IN_ALL,  /* use_sliding_window */
     SPW_WINDOW_OPT_IN_EVEN, /* use_sliding_window, even layers before max_window_layers */
     SPW_WINDOW_UNROTATED,   /* use_sliding_window, layers without rope */
@@ -42,7 +42,9 @@ struct spw_expert_facts {
 };
 
 struct spw_family {
-    const char *name, *other_name; /* other_name NULL: the family has one name */
+    const char *name;
+    const char *listed_as; /* the family of a config with layer_types, outside of wrappers; NULL:
+                              the same */
     enum spw_norm_kind norm;
     bool norm_plus_one, norm_bias, norm_bare, qk_norm_by_head, qk_norm_bias, head_bias, parallel,
         plain_mlp;       /* as in struct spw_model_config */
@@ -74,6 +76,7 @@ struct spw_family {
                                                 key) and final_logit_softcapping */
     double logit_scale;                      /* 0: the family has no such key */
     enum spw_window_rule window_rule;
+    bool listed;
     uint32_t window, max_window_layers;
     uint32_t window_pattern;
     bool window_pattern_key; /* sliding_window_pattern applies */

@@ -17,6 +17,7 @@ struct spw_gguf_architecture {
     bool experts; /* its layers have experts */
     bool glm_norms;  /* four norms a layer, with the names that GLM-4 gives them */
     bool late_norms; /* two norms a layer, after its halves */
+    bool no_head;    /* the embedding is always the head, too */
     bool no_window;  /* a window is that of another family, which is not read */
     uint32_t scores; /* expert_gating_func; 0: 1, a softmax */
     enum spw_family_rule renormalizes; /* weights of experts: no key says it */

@@ -87,6 +87,10 @@ static int check(const struct writer *w)
     const struct spw_family *family = spw_family_find(c->model_type);
     if (c->act != spw_config_activation(family->activation))
         return refuse(w, "another activation", family->activation);
+    if (w->a->no_head && !c->tied_embeddings)
+        return refuse(w, "tie_word_embeddings false", "true");
+    if (c->qk_norm && c->qk_norm_bias)
+        return refuse(w, "norms of q and k with biases", "a model without them");
     const bool multiplied = family->multiplied;
     if (!multiplied && differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");

@@ -155,8 +155,9 @@ static int read_growth(struct spw_model_config *config, const struct spw_rope_co
     SPW_TRY(spw_keys_number(dict, key, 0, MAX_FACTOR, &beta));
     if (beta != 0 && !grows)
         return spw_keys_refuse(dict, key, "nothing, or 0: this family has no such key");
-    config->query_growth =
-        (struct spw_query_growth){.beta = (float)beta, .base = (float)rope->original_max_positions};
+    if (beta != 0)
+        config->query_growth = (struct spw_query_growth){
+            .beta = (float)beta, .base = (float)rope->original_max_positions};
     return 0;
 }
 

@@ -6,9 +6,10 @@
 
 int spw_find_prefix(struct spw_finder *f)
 {
-    static const char *const always[] = {"embed_tokens.weight", "norm.weight"};
+    static const char *const always[] = {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight",
+                                         "norm.weight"};
     char name[128];
-    for (size_t i = 0; i < 2 * SPW_TENSOR_PREFIXES; i++) {
+    for (size_t i = 0; i < sizeof always / sizeof *always * SPW_TENSOR_PREFIXES; i++) {
         const struct spw_tensor_prefix *prefix = &spw_tensor_prefixes[i % SPW_TENSOR_PREFIXES];
         snprintf(name, sizeof name, "%s%s", prefix->decoder, always[i / SPW_TENSOR_PREFIXES]);
         if (spw_tensors_find(f->tensors, name)) {

@@ -11,10 +11,14 @@
 #include <dirent.h>
 
 static const char *const goldens[] = {
-    "llama_plain",           "llama_biases",    "llama_f16",          "llama_linear",
-    "llama_mha_tied",        "llama_odd_sizes", "llama_mqa_head_dim", "mistral_window",
-    "llama_llama3_new_keys", "qwen2_bias",      "qwen2_yarn",         "qwen3_qk_norm",
-    "gemma3_new_keys",       "gemma3_wrapped",  "gemma3_window_140"};
+    "llama_plain",        "llama_biases",   "llama_f16",
+    "llama_linear",       "llama_mha_tied", "llama_odd_sizes",
+    "llama_mqa_head_dim", "mistral_window", "llama_llama3_new_keys",
+    "qwen2_bias",         "qwen2_yarn",     "qwen3_qk_norm",
+    "gemma3_new_keys",    "gemma3_wrapped", "gemma3_window_140",
+    "starcoder2_plain",   "cohere_plain",   "cohere2_listed",
+    "stablelm_plain",     "olmo_clip",      "phi_plain",
+    "ministral3_grows"};
 
 static void in_folder(char path[128], const char *name)
 {
@@ -61,10 +65,10 @@ static void check_tensor(const struct spw_tensor *t, const struct spw_tensor *pl
         return;
     const size_t n = plain->bytes / sizeof(float);
     const float *x = plain->data;
-    const bool whole = t->n_dims == 2 && t->shape[1] % 32 == 0;
+    const bool whole = gguf_is_matrix(t) && t->shape[1] % 32 == 0;
     float *stored = malloc(n * sizeof *stored);
     spw_type_read(t->dtype, t->data, 0, n, stored);
-    CHECK_MSG(!(t->n_dims == 1) || t->dtype == SPW_DTYPE_F32, "%s", t->name);
+    CHECK_MSG(gguf_is_matrix(t) || t->dtype == SPW_DTYPE_F32, "%s", t->name);
     CHECK_MSG((t->dtype == type) == whole, "%s: %s", t->name, t->dtype_name);
     if (!whole)
         CHECK_MSG(!memcmp(stored, x, n * sizeof *x), "%s", t->name);
@@ -94,6 +98,14 @@ static void check_same_config(const char *model, const char *file)
     CHECK_MSG(fabsf(a.rms_eps - b.rms_eps) <= 1e-6f * a.rms_eps &&
                   fabsf(a.attention_scale - b.attention_scale) <= 1e-6f * a.attention_scale &&
                   a.logit_softcap == b.logit_softcap && a.embedding_scale == b.embedding_scale,
+              "%s", model);
+    CHECK_MSG(a.norm == b.norm && a.parallel == b.parallel && a.plain_mlp == b.plain_mlp &&
+                  a.norm_bias == b.norm_bias && a.qkv_limit == b.qkv_limit &&
+                  fabsf(a.logit_divisor - b.logit_divisor) <= 1e-6f * a.logit_divisor &&
+                  a.query_growth.beta == b.query_growth.beta &&
+                  a.query_growth.base == b.query_growth.base &&
+                  !memcmp(a.rotates, b.rotates, a.n_layers) &&
+                  fabs(x->attention_factor - y->attention_factor) <= 1e-6,
               "%s", model);
     CHECK_MSG(x->theta == y->theta && x->rotary_dim == y->rotary_dim &&
                   (x->kind == SPW_ROPE_LLAMA3 ? y->kind == SPW_ROPE_FACTORS

@@ -30,8 +30,13 @@ struct gguf_folder {
 
 static inline const char *gguf_architecture(const struct spw_model_config *c)
 {
-    if (!strcmp(c->model_type, "mistral") || !strcmp(c->model_type, "mixtral"))
-        return "llama";
+    static const char *const other[][2] = {
+        {"mistral", "llama"},    {"mixtral", "llama"}, {"ministral3", "mistral3"},
+        {"cohere", "command-r"}, {"phi", "phi2"},
+    };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (!strcmp(c->model_type, other[i][0]))
+            return other[i][1];
     if (!strcmp(c->model_type, "qwen2_moe") || !strcmp(c->model_type, "qwen3_moe"))
         return c->model_type[4] == '2' ? "qwen2moe" : "qwen3moe";
     return !strcmp(c->model_type, "gemma3_text") ? "gemma3" : c->model_type;
@@ -54,6 +59,11 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"mlp.gate_proj", "ffn_gate"},
                                            {"mlp.up_proj", "ffn_up"},
                                            {"mlp.down_proj", "ffn_down"},
+                                           {"self_attn.dense", "attn_output"},
+                                           {"mlp.c_fc", "ffn_up"},
+                                           {"mlp.fc1", "ffn_up"},
+                                           {"mlp.c_proj", "ffn_down"},
+                                           {"mlp.fc2", "ffn_down"},
                                            {"mlp.gate.", "ffn_gate_inp"},
                                            {"mlp.experts.0.gate_proj", "ffn_gate_exps"},
                                            {"mlp.experts.0.up_proj", "ffn_up_exps"},
@@ -117,6 +127,10 @@ static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_w
     gguf_f32(f, w, "rope.scaling.factor", r->factor);
     if (r->kind == SPW_ROPE_YARN)
         gguf_u32(f, w, "rope.scaling.original_context_length", r->original_max_positions);
+    if (f->config.query_growth.beta > 0) { /* mscale and mscale_all_dim are 1 */
+        gguf_f32(f, w, "rope.scaling.yarn_log_multiplier", 1);
+        gguf_f32(f, w, "attention.temperature_scale", (double)f->config.query_growth.beta);
+    }
 }
 
 static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
@@ -131,7 +145,14 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
     gguf_u32(f, w, "attention.head_count_kv", c->n_kv_heads);
     gguf_u32(f, w, "attention.key_length", c->head_dim);
     gguf_u32(f, w, "attention.value_length", c->head_dim);
-    gguf_f32(f, w, "attention.layer_norm_rms_epsilon", (double)c->rms_eps);
+    gguf_f32(f, w,
+             c->norm == SPW_NORM_MEAN ? "attention.layer_norm_epsilon"
+                                      : "attention.layer_norm_rms_epsilon",
+             (double)c->rms_eps);
+    if (c->logit_divisor != 1)
+        gguf_f32(f, w, "logit_scale", 1 / (double)c->logit_divisor);
+    if (c->qkv_limit > 0)
+        gguf_f32(f, w, "attention.clamp_kqv", (double)c->qkv_limit);
     if (c->experts.n) {
         gguf_u32(f, w, "expert_count", c->experts.n);
         gguf_u32(f, w, "expert_used_count", c->experts.n_kept);
@@ -181,7 +202,7 @@ static inline const struct spw_tensor *gguf_of_expert(const struct gguf_folder *
 
 static inline bool gguf_is_matrix(const struct spw_tensor *t)
 {
-    return t->n_dims == 2;
+    return t->n_dims == 2 && !strstr(t->name, "_norm.");
 }
 
 /* A number for each tensor and each seed. */
@@ -215,17 +236,16 @@ static inline enum spw_dtype gguf_type(const struct gguf_folder *f, const struct
 static inline uint32_t gguf_heads(const struct gguf_folder *f, const struct spw_tensor *t)
 {
     bool q = strstr(t->name, ".q_proj."), k = strstr(t->name, ".k_proj.");
-    return strcmp(f->architecture, "llama") != 0 ? 0
-           : q                                   ? f->config.n_heads
-           : k                                   ? f->config.n_kv_heads
-                                                 : 0;
+    bool ordered = !strcmp(f->architecture, "llama") || !strcmp(f->architecture, "mistral3") ||
+                   !strcmp(f->architecture, "olmo");
+    return !ordered ? 0 : q ? f->config.n_heads : k ? f->config.n_kv_heads : 0;
 }
 
 /* Numbers of a tensor as f32, in the order of the file. */
 static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_tensor *t,
                                   size_t *n)
 {
-    size_t rows = (size_t)t->shape[0], cols = gguf_is_matrix(t) ? (size_t)t->shape[1] : 1;
+    size_t rows = (size_t)t->shape[0], cols = t->n_dims == 2 ? (size_t)t->shape[1] : 1;
     float *x = malloc((rows * cols + 1) * sizeof *x), *ordered = malloc(rows * cols * sizeof *x);
     uint32_t heads = gguf_heads(f, t);
     size_t hd = f->config.head_dim;

@@ -202,7 +202,7 @@ CASES = {
     "starcoder2_plain": (STARCODER2 | dict(tie_word_embeddings=True, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "starcoder2_window": (STARCODER2 | dict(use_bias=False, sliding_window=24, hidden_act="gelu"), 60, "bf16", {}),
     "cohere_plain": (COHERE | dict(torch_dtype="bfloat16"), 60, "bf16", dict(bf16=True)),
-    "cohere_norms": (COHERE | dict(use_qk_norm=True, attention_bias=True, tie_word_embeddings=False, logit_scale=0.0625),
+    "cohere_norms": (COHERE | dict(use_qk_norm=True, attention_bias=True, logit_scale=0.0625),
                      60, "bf16", {}),
     "cohere2_pattern": (COHERE2 | dict(num_hidden_layers=4, tie_word_embeddings=False, torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "cohere2_listed": (COHERE2 | dict(num_hidden_layers=2, attention_bias=True, layer_types=[

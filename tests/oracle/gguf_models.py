@@ -29,13 +29,16 @@ except ImportError:
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gemma2": "gemma2", "phi3": "phi3",
                  "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
                  "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmoe": "olmoe",
-                 "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe"}
-PERMUTED = ("llama", "granite", "granitemoe", "smollm3")  # rows of q and k
+                 "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
+                 "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2"}
+PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo")  # rows of q and k
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
-         "smollm3_plain", "glm4_plain", "glm4_moe_plain"]
-QUANTIZED = ["gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain"]
+         "smollm3_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
+         "olmo_plain", "olmo_clip", "phi_plain", "stablelm_plain", "stablelm_norms", "starcoder2_plain"]
+QUANTIZED = ["gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
+             "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
@@ -88,8 +91,13 @@ def write_keys(writer, config, architecture, head_dim):
     writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
-    writer.add_rope_freq_base(config.get("rope_theta", 1e6 if architecture == "gemma3" else 1e4))
+    eps = config.get("layer_norm_eps", config.get("norm_epsilon", 1e-5 if architecture == "olmo" else None))
+    if eps:
+        writer.add_layer_norm_eps(eps)
+    else:
+        writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    writer.add_rope_freq_base(scaling.get("rope_theta") or config.get("rope_theta", 1e6 if architecture == "gemma3" else 1e4))
     if architecture == "gemma2":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_attn_logit_softcapping(config.get("attn_logit_softcapping", 50.0))
@@ -123,7 +131,18 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    scaling = config.get("rope_scaling") or {}
+    if "logit_scale" in config:
+        writer.add_logit_scale(config["logit_scale"])
+    if config.get("clip_qkv"):
+        writer.add_clamp_kqv(config["clip_qkv"])
+    if architecture == "cohere2":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if architecture == "stablelm":
+        writer.add_parallel_residual(config.get("use_parallel_residual", False))
+    if architecture == "mistral3":
+        writer.add_rope_scaling_yarn_log_mul(scaling["mscale_all_dim"])
+        writer.add_attn_temperature_scale(scaling["llama_4_scaling_beta"])
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
@@ -142,7 +161,7 @@ def stacked(tensors, path):
     """Experts as one tensor for each role, whatever the folder has."""
     stacks = {}
     for name, x in tensors:
-        each = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name)
+        each = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name) or re.fullmatch(r"(.*_layernorm)\.norms\.(\d+)\.(.*)", name)
         if each:
             stacks.setdefault((each[1], each[3]), {})[int(each[2])] = x
         elif re.search(r"experts\.gate_up_proj(_bias)?$", name) and "gpt_oss" in path:  # columns, and gate's and up's alternate
@@ -195,7 +214,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize):
         if not its:  # the package knows the experts of a few architectures only
             layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
             its = f"blk.{layer}.ffn_{role}_exps.{end}"
-        if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32":
+        if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32" and "norm" not in name:
             kind_of = gguf.GGMLQuantizationType[dtype]
             blocks = quantize(x, kind_of)
             if dequantized:

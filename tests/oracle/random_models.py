@@ -3,7 +3,7 @@
 
 usage: random_models.py TEST_GOLDENS [COUNT]        (the built test_goldens; 8 models)
 
-Every round draws a model of any family: sizes, biases, windows, layer_types, rope, activation, an
+Every round draws a model of any family: sizes, biases, windows, layer_types, rope, activation, experts, an
 output matrix that is tied, not tied, tied in config.json but different in the file, or alone in the
 file; the type of the stored weights; a multimodal wrapper; names without a prefix; shards. transformers
 loads the folder itself, and computes a prompt that is longer than the window; test_goldens wants each
@@ -24,13 +24,14 @@ from pathlib import Path
 try:
     import torch
     import transformers
+    from safetensors.torch import load_file
 except ImportError:
     print("skipped: torch or transformers is not installed")
     sys.exit(77)
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
-from make_goldens import random_weights, save_weights, write_json  # noqa: E402
+from make_goldens import random_weights, save_as_on_hub, save_weights, write_json  # noqa: E402
 
 STORED = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BATCH = 24  # models between two runs of test_goldens
@@ -68,46 +69,151 @@ def draw_layer_types(draw, n):
     return [draw.choice(["full_attention", "sliding_attention"]) for _ in range(n)]
 
 
+# Which keys a family has, as far as families differ. `window`: how sliding_window is switched on.
+FAMILIES = {
+    "llama": dict(bias=["attention_bias", "mlp_bias"]),
+    "mistral": dict(window="all", listed=True),
+    "ministral": dict(window="always", listed=True),
+    "ministral3": dict(window="all"),
+    "mixtral": dict(window="all", experts=("num_local_experts", "intermediate_size")),
+    "qwen2": dict(window="use", listed=True, head_dim=False),
+    "qwen3": dict(window="use", listed=True, bias=["attention_bias"]),
+    "qwen2_moe": dict(window="use", bias=["qkv_bias"], experts=("num_experts", "moe_intermediate_size"), head_dim=False),
+    "qwen3_moe": dict(window="use", bias=["attention_bias"], experts=("num_experts", "moe_intermediate_size")),
+    "phi": dict(eps="layer_norm_eps", bias=["qk_layernorm"], partial=True, head_dim=False),
+    "phi3": dict(window="all", partial=True, head_dim=False),
+    "starcoder2": dict(window="all", eps="norm_epsilon", bias=["use_bias"]),
+    "stablelm": dict(eps="layer_norm_eps", bias=["use_qkv_bias", "qk_layernorm", "use_parallel_residual"], partial=True,
+                     head_dim=False),
+    "cohere": dict(eps="layer_norm_eps", bias=["attention_bias", "use_qk_norm"]),
+    "cohere2": dict(window="always", listed=True, eps="layer_norm_eps", bias=["attention_bias"]),
+    "smollm3": dict(window="use", bias=["attention_bias", "mlp_bias"], head_dim=False),
+    "olmo": dict(eps=None, bias=["attention_bias"], head_dim=False),
+    "olmo2": dict(bias=["attention_bias"], head_dim=False),
+    "olmo3": dict(window="always", listed=True, bias=["attention_bias"], head_dim=False),
+    "olmoe": dict(bias=["attention_bias"], experts=("num_experts", "intermediate_size"), head_dim=False),
+    "granite": dict(bias=["attention_bias", "mlp_bias"], head_dim=False),
+    "granitemoe": dict(bias=["attention_bias"], experts=("num_local_experts", "intermediate_size"), head_dim=False),
+    "glm": dict(bias=["attention_bias"], partial=True),
+    "glm4": dict(bias=["attention_bias"], partial=True),
+    "glm4_moe": dict(bias=["attention_bias", "use_qk_norm", "norm_topk_prob"], partial=True,
+                     experts=("n_routed_experts", "moe_intermediate_size")),
+    "gpt_oss": dict(window="always", listed=True, bias=["attention_bias"],
+                    experts=("num_local_experts", "intermediate_size")),
+    "gemma2": dict(window="always", listed=True, bias=["attention_bias"]),
+    "gemma3_text": dict(window="always", listed=True, bias=["attention_bias"]),
+}
+
+
+def draw_extra(draw, family, config):
+    """Keys that one family has, or a few."""
+    n = config["num_hidden_layers"]
+    if family == "ministral3":
+        config |= dict(rope_parameters=dict(
+            rope_type="yarn", rope_theta=draw.choice([10000.0, 1000000.0]), factor=draw.choice([2.0, 8.0]),
+            original_max_position_embeddings=draw.choice([16, 50, 128]), mscale=1.0,
+            mscale_all_dim=draw.choice([0.5, 1.0]), llama_4_scaling_beta=draw.choice([0.1, 0.5])))
+        config.pop("rope_theta", None)
+        config.pop("rope_scaling", None)
+    if family in ("cohere", "cohere2"):
+        config["logit_scale"] = draw.choice([0.0625, 0.25, 0.3, 1.0])
+    if family == "cohere2" and draw.random() < 0.5:
+        config["sliding_window_pattern"] = draw.choice([2, 3])
+    if family in ("olmo", "olmoe"):
+        config["clip_qkv"] = draw.choice([None, 0.5, 1.0])
+    if family in ("qwen2", "qwen3", "qwen2_moe"):
+        config["max_window_layers"] = draw.randint(0, n)
+    if family == "qwen2_moe":
+        config["shared_expert_intermediate_size"] = draw.randint(10, 40)
+    if family in ("qwen2_moe", "qwen3_moe"):
+        config |= dict(norm_topk_prob=draw.random() < 0.5, decoder_sparse_step=draw.choice([1, 1, 2]))
+    if family == "smollm3" and draw.random() < 0.5:
+        config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(n)]
+    if family.startswith("granite"):
+        config |= dict(attention_multiplier=draw.choice([0.1, 0.3]), embedding_multiplier=draw.choice([1.0, 5.0]),
+                       residual_multiplier=draw.choice([0.3, 1.0]), logits_scaling=draw.choice([0.5, 3.0]))
+    if family == "glm4_moe":
+        config |= dict(n_shared_experts=draw.choice([1, 2]), first_k_dense_replace=draw.randint(0, 1), n_group=1,
+                       topk_group=1, routed_scaling_factor=draw.choice([1.0, 1.7]))
+    if family in ("gemma2", "gemma3_text"):
+        config |= dict(hidden_activation=config.pop("hidden_act"), query_pre_attn_scalar=draw.choice([8, 16, 24]),
+                       final_logit_softcapping=draw.choice([None, 6.0, 30.0]))
+    if family == "gemma2":
+        config["attn_logit_softcapping"] = draw.choice([None, 3.0, 50.0])
+    if family == "gemma3_text":
+        config.pop("rope_theta", None)
+        config.pop("rope_scaling", None)
+        config.pop("rope_parameters", None)
+        config |= draw_gemma_rope(draw)
+        if "layer_types" not in config:
+            config["sliding_window_pattern"] = draw.choice([2, 3])
+    if family == "olmo3":
+        config.pop("rope_parameters", None)
+        config["rope_theta"] = draw.choice([10000.0, 500000.0])
+        config["rope_scaling"] = draw.choice([None, dict(
+            rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.1386)])
+
+
+def draw_longrope(draw, config):
+    """Of phi3, whose rope has no other kinds."""
+    for key in ("rope_scaling", "rope_parameters"):
+        config.pop(key, None)
+    config["rope_theta"] = 10000.0
+    if draw.random() < 0.6:
+        pairs = int(config["hidden_size"] // config["num_attention_heads"] * config["partial_rotary_factor"]) // 2
+        config |= dict(original_max_position_embeddings=draw.choice([64, 400]), max_position_embeddings=1024,
+                       rope_scaling=dict(type="longrope", short_factor=[1 + 0.3 * i for i in range(pairs)],
+                                         long_factor=[1.5 + i for i in range(pairs)]))
+
+
+def draw_partial(draw, head_dim):
+    whole = [part for part in (0.25, 0.5, 0.75, 1.0) if head_dim * part >= 4 and head_dim * part % 2 == 0]
+    return draw.choice(whole)
+
+
 def draw_config(draw, family):
+    facts = FAMILIES[family]
     heads = draw.choice([2, 3, 4])
     n = draw.randint(2, 4)
     config = dict(
         model_type=family, hidden_size=heads * draw.choice([8, 12, 16]), num_attention_heads=heads,
         num_key_value_heads=draw.choice([h for h in (1, 2, 3, 4) if heads % h == 0]),
         intermediate_size=draw.randint(20, 70), num_hidden_layers=n, vocab_size=draw.randint(60, 130),
-        max_position_embeddings=draw.choice([128, 1024]), rms_norm_eps=draw.choice([1e-5, 1e-6]),
-        bos_token_id=1, eos_token_id=2, pad_token_id=0)
-    if draw.random() < 0.6 or family in ("mistral", "ministral", "qwen3", "gemma3_text"):
+        max_position_embeddings=draw.choice([128, 1024]), bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    if facts.get("eps", "rms_norm_eps"):
+        config[facts.get("eps", "rms_norm_eps")] = draw.choice([1e-5, 1e-6])
+    if facts.get("head_dim", True):
         config["head_dim"] = draw.choice([8, 16, 20])
-    window = draw.choice([5, 16, 33, 128, 140])
-    if family == "gemma3_text":
-        config |= dict(hidden_activation=draw.choice(["gelu_pytorch_tanh", "gelu", "relu"]),
-                       query_pre_attn_scalar=draw.choice([8, 16, 24]), sliding_window=window,
-                       final_logit_softcapping=draw.choice([None, 6.0, 30.0]),
-                       attention_bias=draw.random() < 0.3)
-        config |= draw_gemma_rope(draw)
-    else:
-        config["hidden_act"] = draw.choice(["silu"] * 3 + ["gelu", "gelu_new", "relu", "quick_gelu",
-                                                           "gelu_pytorch_tanh"])
+    if family != "gpt_oss":
+        config["hidden_act"] = draw.choice(["silu"] * 3 + ["gelu", "gelu_new", "relu", "quick_gelu", "gelu_pytorch_tanh"])
         config |= draw_rope(draw)
-    if family in ("llama", "qwen3"):
-        config["attention_bias"] = draw.random() < 0.4
-    if family == "llama":
-        config["mlp_bias"] = draw.random() < 0.4
-        if draw.random() < 0.2:
-            config["layer_types"] = ["full_attention"] * n
-    if family in ("mistral", "ministral"):
-        config["sliding_window"] = None if family == "mistral" and draw.random() < 0.3 else window
-    if family in ("qwen2", "qwen3"):
-        config |= dict(use_sliding_window=draw.random() < 0.7, sliding_window=window,
-                       max_window_layers=draw.randint(0, n))
-    slides = family == "gemma3_text" or (config.get("sliding_window")
-                                         and config.get("use_sliding_window", True))
-    if family != "llama" and slides and draw.random() < 0.6:
+    if facts.get("partial"):
+        config["partial_rotary_factor"] = draw_partial(draw, config.get("head_dim") or config["hidden_size"] // heads)
+        if "rope_parameters" in config:
+            config["rope_parameters"]["partial_rotary_factor"] = config.pop("partial_rotary_factor")
+    config |= {key: draw.random() < 0.4 for key in facts.get("bias", [])}
+    window = draw.choice([5, 16, 33, 128, 140])
+    if "window" in facts:
+        config["sliding_window"] = None if facts["window"] == "all" and draw.random() < 0.3 else window
+    if facts.get("window") == "use":
+        config["use_sliding_window"] = draw.random() < 0.7
+    if facts.get("listed") and config["sliding_window"] and config.get("use_sliding_window", True) and draw.random() < 0.5:
         config["layer_types"] = draw_layer_types(draw, n)
-    elif family == "gemma3_text":
-        config["sliding_window_pattern"] = draw.choice([2, 3])
+    if "experts" in facts:
+        count, width = facts["experts"]
+        config |= {count: draw.randint(3, 9), width: draw.randint(10, 40), "num_experts_per_tok": draw.randint(1, 3)}
+    if family == "phi3":
+        config.setdefault("partial_rotary_factor", config.get("rope_parameters", {}).get("partial_rotary_factor"))
+        draw_longrope(draw, config)
+    draw_extra(draw, family, config)
     return config
+
+
+def names_on_hub(config, weights):
+    """A tensor for each expert, as released folders have them."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_as_on_hub(Path(folder), config, weights)
+        return load_file(Path(folder) / "model.safetensors")
 
 
 def draw_head(draw, weights, config):
@@ -124,41 +230,55 @@ def draw_head(draw, weights, config):
     return kind
 
 
-def wrap(config, weights):
-    """As multimodal checkpoints of Gemma-3 are: text_config, and a tower for images beside it."""
-    whole = dict(model_type="gemma3", architectures=["Gemma3ForConditionalGeneration"],
-                 text_config=config, eos_token_id=[1, 3], mm_tokens_per_image=4,
-                 boi_token_index=3, eoi_token_index=4, image_token_index=5,
-                 tie_word_embeddings=config["tie_word_embeddings"],
-                 vision_config=dict(model_type="siglip_vision_model", hidden_size=16,
-                                    intermediate_size=16, num_hidden_layers=1,
-                                    num_attention_heads=2, image_size=28, patch_size=14))
-    return whole, {"language_model." + name: value for name, value in weights.items()}
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+WRAPPERS = {  # text models, the wrapper, and its vision part
+    ("gemma3_text",): ("gemma3", "siglip_vision_model", dict(
+        mm_tokens_per_image=4, boi_token_index=3, eoi_token_index=4, image_token_index=5)),
+    ("mistral", "ministral3"): ("mistral3", "pixtral", dict(image_token_index=5)),
+    ("llama", "qwen2"): ("llava", "clip_vision_model", dict(image_token_index=5)),
+}
+
+
+def wrap(draw, config, weights):
+    """As multimodal checkpoints are: text_config, and a tower for images beside it. Their names have either form."""
+    name, vision, keys = next(its for texts, its in WRAPPERS.items() if config["model_type"] in texts)
+    if name == "mistral3" and config["model_type"] == "mistral":
+        config.pop("layer_types", None)  # transformers ignores it there, and spillway refuses it
+    whole = dict(model_type=name, text_config=config, eos_token_id=[1, 3], vision_config=VISION | dict(model_type=vision),
+                 tie_word_embeddings=config["tie_word_embeddings"]) | keys
+    if draw.random() < 0.5:
+        return whole, {"language_model." + key: value for key, value in weights.items()}
+    return whole, {key.replace("model.", "model.language_model.", 1) if key.startswith("model.") else key: value
+                   for key, value in weights.items()}
 
 
 @torch.no_grad()
 def reference(folder, ids):
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                              attn_implementation="eager").eval()
+    wrapped = "text_config" in json.loads((folder / "config.json").read_text())
+    kind = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
+    more = {} if wrapped else dict(experts_implementation="eager")
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval()
     return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
 
 
 def make_model(draw, folder):
     """Writes the folder; returns what was drawn, in words."""
-    family = draw.choice(["llama", "mistral", "ministral", "qwen2", "qwen3", "gemma3_text"])
+    family = draw.choice(list(FAMILIES))
     config = draw_config(draw, family)
     plain = transformers.AutoConfig.for_model(**json.loads(json.dumps(
         config | dict(tie_word_embeddings=False))))
     generator = torch.Generator().manual_seed(draw.getrandbits(60))
     weights = random_weights(transformers.AutoModelForCausalLM.from_config(plain), plain, generator)
+    if "experts" in FAMILIES[family] and draw.random() < 0.7:
+        weights = names_on_hub(plain, weights)
     weights["model.embed_tokens.weight"] *= 0.4  # tied: or every token would only predict itself
     head = draw_head(draw, weights, config)
     stored = draw.choice(list(STORED))
     weights = {name: value.to(STORED[stored]) for name, value in weights.items()}
     names = "plain"
-    if family == "gemma3_text" and draw.random() < 0.5:
+    if any(family in texts for texts in WRAPPERS) and draw.random() < 0.5:
         names = "wrapped"
-        config, weights = wrap(config, weights)
+        config, weights = wrap(draw, config, weights)
     elif draw.random() < 0.25:
         names = "no prefix"
         weights = {name.removeprefix("model."): value for name, value in weights.items()}
