@@ -322,7 +322,9 @@ struct spw_request {
     const int32_t *given;
     size_t n_given;
     uint64_t n_text_given, given_hash;
-    bool text;               /* the request gets TEXT events */
+    bool text;            /* the request gets TEXT events */
+    const int32_t *shown; /* special tokens that the text has; at most SPW_TOKENIZER_MOST_SHOWN */
+    size_t n_shown;
     const char *const *stop; /* stop strings; the text ends before the first one found */
     size_t n_stop;
     bool ignore_eos;

@@ -233,6 +233,11 @@ void spw_chat_template_close(struct spw_chat_template *t)
     spw_free(t);
 }
 
+bool spw_chat_template_has(const struct spw_chat_template *t, const char *words)
+{
+    return spw_jinja_has(t->plain, words) || spw_jinja_has(t->with_tools, words);
+}
+
 /* ---- the variables ---- */
 
 /* A NUL in a text is a character like others; a key that comes twice has its last value. */

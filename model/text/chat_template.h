@@ -40,6 +40,9 @@ int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir
                            struct spw_error *err);
 void spw_chat_template_close(struct spw_chat_template *t);
 
+/* Whether `words` stand in the text of the template, or of the one for tools. */
+bool spw_chat_template_has(const struct spw_chat_template *t, const char *words);
+
 /* The text ends in a NUL that *bytes leaves out. It holds its special tokens (bos too) as text: it
  * is encoded without adding any. */
 int spw_chat_template_render(const struct spw_chat_template *t,

@@ -109,6 +109,7 @@ static int open_text(struct spw_answer *a, const struct spw_request *r,
     if (!r->text && !r->n_stop)
         return 0;
     SPW_TRY(spw_detokenizer_init(&a->detokenizer, tokenizer, true));
+    spw_detokenizer_show(a->detokenizer, r->shown, r->n_shown);
     SPW_TRY(push_prompt(a));
     SPW_TRY(spw_detokenizer_finish(a->detokenizer, &held, &a->n_prompt_end));
     a->prompt_end = spw_alloc(a->n_prompt_end);
@@ -174,6 +175,7 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
         rc = append(a, request->given[k]);
     a->request.prompt = a->tokens;
     a->request.given = NULL;
+    a->request.shown = NULL;
     a->request.stop = NULL;
     a->request.sampling.logit_bias = a->logit_bias;
     if (!rc)

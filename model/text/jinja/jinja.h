@@ -46,5 +46,7 @@ int spw_jinja_parse(struct spw_jinja **out, const char *text, size_t bytes, cons
 int spw_jinja_render(const struct spw_jinja *t, const struct spw_jinja_input *in, char **text,
                      size_t *bytes, struct spw_error *err);
 void spw_jinja_free(struct spw_jinja *t);
+/* Whether `words` stand in the text of the template. NULL: no. */
+bool spw_jinja_has(const struct spw_jinja *t, const char *words);
 
 #endif

@@ -188,6 +188,8 @@ struct spw_jinja {
     struct spw_jj_arena arena;
     struct spw_jj_node *body;
     char *name;
+    char *text; /* owned: the source */
+    size_t bytes;
     const struct spw_jj_string *loop, *caller; /* interned */
 };
 

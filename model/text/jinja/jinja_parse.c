@@ -2,6 +2,7 @@
 #include "model/text/jinja/jinja_impl.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
 
 /* ---- tokens ---- */
@@ -411,15 +412,20 @@ int spw_jinja_parse(struct spw_jinja **out, const char *text, size_t bytes, cons
                     struct spw_error *err)
 {
     struct spw_jinja *t = spw_alloc_zero(1, sizeof *t);
-    char *own_name = spw_strdup(name);
+    char *own_name = spw_strdup(name), *own_text = spw_alloc(bytes + 1);
     *out = NULL;
-    if (!t || !own_name) {
+    if (!t || !own_name || !own_text) {
         spw_free(t);
         spw_free(own_name);
+        spw_free(own_text);
         return spw_fail(err, -ENOMEM, "%s: out of memory", name);
     }
     t->arena.limit = SIZE_MAX / 4;
     t->name = own_name;
+    t->text = own_text;
+    t->bytes = bytes;
+    if (bytes > 0)
+        memcpy(own_text, text, bytes);
     struct spw_jj_parser p = {.source = {&t->arena, own_name, err}};
     int rc = parse_template(&p, t, text, bytes);
     spw_free(p.tokens.at);
@@ -431,11 +437,17 @@ int spw_jinja_parse(struct spw_jinja **out, const char *text, size_t bytes, cons
     return rc;
 }
 
+bool spw_jinja_has(const struct spw_jinja *t, const char *words)
+{
+    return t && memmem(t->text, t->bytes, words, strlen(words)) != NULL;
+}
+
 void spw_jinja_free(struct spw_jinja *t)
 {
     if (!t)
         return;
     spw_jj_arena_free(&t->arena);
     spw_free(t->name);
+    spw_free(t->text);
     spw_free(t);
 }

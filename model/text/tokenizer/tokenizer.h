@@ -78,6 +78,9 @@ struct spw_detokenizer;
 
 int spw_detokenizer_init(struct spw_detokenizer **out, const struct spw_tokenizer *t,
                          bool skip_special);
+/* Special tokens that are not skipped, at most SPW_TOKENIZER_MOST_SHOWN of `ids`. */
+enum { SPW_TOKENIZER_MOST_SHOWN = 8 };
+void spw_detokenizer_show(struct spw_detokenizer *d, const int32_t *ids, size_t n);
 int spw_detokenizer_push(struct spw_detokenizer *d, int32_t id, const char **text, size_t *bytes);
 /* Flushes what is held back. Afterwards the detokenizer is as new. */
 int spw_detokenizer_finish(struct spw_detokenizer *d, const char **text, size_t *bytes);

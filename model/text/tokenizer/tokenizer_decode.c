@@ -24,6 +24,8 @@ struct stage {
 struct spw_detokenizer {
     const struct spw_tokenizer *t; /* borrowed */
     bool skip_special;
+    int32_t shown[SPW_TOKENIZER_MOST_SHOWN]; /* special tokens that are not skipped */
+    size_t n_shown;
     bool keeps_bytes; /* ByteLevel holds all bytes of a token, unless they are whole characters */
     struct spw_tok_buf out;
     size_t n_stages;
@@ -307,13 +309,28 @@ int spw_detokenizer_init(struct spw_detokenizer **out, const struct spw_tokenize
     return 0;
 }
 
+void spw_detokenizer_show(struct spw_detokenizer *d, const int32_t *ids, size_t n)
+{
+    d->n_shown = n < SPW_TOKENIZER_MOST_SHOWN ? n : SPW_TOKENIZER_MOST_SHOWN;
+    for (size_t i = 0; i < d->n_shown; i++)
+        d->shown[i] = ids[i];
+}
+
+static bool is_shown(const struct spw_detokenizer *d, int32_t id)
+{
+    for (size_t i = 0; i < d->n_shown; i++)
+        if (d->shown[i] == id)
+            return true;
+    return false;
+}
+
 static int push(struct spw_detokenizer *d, int32_t id)
 {
     const struct spw_tokenizer *t = d->t;
     if (id < 0 || (uint32_t)id >= t->n_entries || !t->entries[id].flags)
         return 0;
     const struct spw_tok_entry *e = &t->entries[id];
-    if (d->skip_special && e->flags & SPW_TOK_SPECIAL)
+    if (d->skip_special && e->flags & SPW_TOK_SPECIAL && !is_shown(d, id))
         return 0;
     const char *text = t->blob + e->offset;
     size_t bytes = e->bytes;

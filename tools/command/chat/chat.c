@@ -32,11 +32,51 @@ static int keep_reply(struct chat *c, const char *text, size_t bytes)
     return 0;
 }
 
+static int print(struct chat *c, const char *text, size_t bytes)
+{
+    cli_progress_clear();
+    return c->write_error = cli_write(text, bytes);
+}
+
+/* Reasoning is dim on a terminal. A blank line divides it from the answer. */
+static int begin_part(struct chat *c, bool is_reasoning)
+{
+    static const char dim[] = "\033[2m", plain[] = "\033[0m";
+    const bool styled = isatty(STDOUT_FILENO) == 1, was_reasoning = c->shown == CHAT_REASONING;
+    c->shown = is_reasoning ? CHAT_REASONING : CHAT_ANSWER;
+    if (was_reasoning && styled)
+        SPW_TRY(print(c, plain, sizeof plain - 1));
+    if (was_reasoning)
+        SPW_TRY(print(c, "\n\n", 2));
+    return is_reasoning && styled ? print(c, dim, sizeof dim - 1) : 0;
+}
+
+static int show(void *context, bool is_reasoning, const char *text, size_t bytes)
+{
+    struct chat *c = context;
+    if (is_reasoning && !c->o->show_reasoning)
+        return 0;
+    if (c->shown != (is_reasoning ? CHAT_REASONING : CHAT_ANSWER))
+        SPW_TRY(begin_part(c, is_reasoning));
+    return print(c, text, bytes);
+}
+
 static int on_text(struct chat *c, const char *text, size_t bytes)
 {
     SPW_TRY(keep_reply(c, text, bytes));
-    cli_progress_clear();
-    return c->write_error = cli_write(text, bytes);
+    return spw_splitter_push(&c->splitter, text, bytes, show, c);
+}
+
+/* A single answer in a file gets no line break: there every byte is text. */
+static void end_text(struct chat *c)
+{
+    const bool on_terminal = isatty(STDOUT_FILENO) == 1;
+    if (!c->write_error)
+        spw_splitter_finish(&c->splitter, show, c);
+    if (c->shown == CHAT_REASONING && on_terminal && !c->write_error)
+        print(c, "\033[0m", 4);
+    if (c->shown != CHAT_NOTHING && !c->write_error && (c->interactive || on_terminal))
+        c->write_error = cli_write("\n", 1);
 }
 
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
@@ -107,7 +147,27 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
     c->n_turns++;
 }
 
-/* Adds the answer to the conversation. */
+/* Adds the answer to the conversation, as its template expects it: reasoning apart. */
+static int add_answer(struct chat *c, const char *text)
+{
+    struct spw_reasoning_parts parts = {.answer = spw_alloc(c->n_reply + 1),
+                                        .reasoning = spw_alloc(c->n_reply + 1)};
+    int code = 0;
+    if (parts.answer && parts.reasoning) {
+        spw_reasoning_split(&parts, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt), text,
+                            c->n_reply);
+        code = cli_history_add_answer(c->messages, &parts);
+        if (code == 0 && parts.n_reasoning && !parts.n_answer)
+            cli_note("the model has reasoned and given no answer%s",
+                     c->o->show_reasoning ? "" : "; --show-reasoning shows the reasoning");
+    } else {
+        code = cli_fail(CLI_FAILED, "out of memory");
+    }
+    spw_free(parts.answer);
+    spw_free(parts.reasoning);
+    return code;
+}
+
 static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
                   const struct spw_batch_times *times)
 {
@@ -117,7 +177,7 @@ static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
         return cli_fail(CLI_FAILED, "out of memory");
     if (c->o->report)
         report_turn(c, n_prompt, r);
-    return cli_history_add(c->messages, "assistant", text, c->n_reply);
+    return add_answer(c, text);
 }
 
 static struct spw_request make_request(struct chat *c, const int32_t *tokens, size_t n)
@@ -131,6 +191,8 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
         .ignore_eos = c->o->ignore_eos,
         .session = c->session,
         .text = true,
+        .shown = cli_prompt_form(c->prompt)->specials,
+        .n_shown = cli_prompt_form(c->prompt)->n_specials,
     };
     /* the last token is chosen but not computed: it needs no room in the context */
     request.max_new_tokens =
@@ -193,6 +255,8 @@ int cli_chat_answer(struct chat *c)
         return refuse_length(c, n, context);
     struct spw_request request = make_request(c, tokens, n);
     c->n_reply = 0;
+    c->shown = CHAT_NOTHING;
+    spw_splitter_init(&c->splitter, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt));
     if (c->interactive) /* without a terminal, a SIGINT from the time of loading still counts */
         cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
@@ -201,9 +265,7 @@ int cli_chat_answer(struct chat *c)
     int rc = generate(c, &request, &result, &times, &err);
     cli_progress_end();
     bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
-    /* A single answer in a file gets no line break: there every byte is text. */
-    if (c->n_reply > 0 && !c->write_error && (c->interactive || isatty(STDOUT_FILENO) == 1))
-        c->write_error = cli_write("\n", 1);
+    end_text(c);
     if (rc < 0 && !interrupted)
         code = explain(c, rc, &err);
     else

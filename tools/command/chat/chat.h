@@ -22,8 +22,10 @@ struct chat {
     json_t *turns;    /* owned: for --report */
     uint64_t max_new; /* tokens of an answer */
     uint64_t n_again; /* how often /regen answered the last question again; added to the seed */
-    char *reply;      /* owned: text of the running answer */
+    char *reply;      /* owned: text of the running answer, with reasoning and its marks */
     size_t n_reply, reply_capacity;
+    struct spw_splitter splitter;                             /* of the running answer */
+    enum { CHAT_NOTHING, CHAT_REASONING, CHAT_ANSWER } shown; /* what stdout got last of it */
     int write_error; /* -errno of a failed write to stdout, which ends the conversation */
     struct chat_turn last, sum; /* the latest turn; the sum of all turns */
     size_t n_turns;

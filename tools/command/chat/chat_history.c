@@ -101,11 +101,24 @@ static json_t *message(const char *role, const char *text, size_t bytes)
     return CLI_OBJECT(fields);
 }
 
-int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes)
+static int add(json_t *messages, json_t *new_message)
 {
-    if (json_array_append_new(messages, message(role, text, bytes)) == 0)
+    if (json_array_append_new(messages, new_message) == 0)
         return 0;
     return cli_fail(CLI_REFUSED, "found a text that is not UTF-8, or no memory for it");
+}
+
+int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes)
+{
+    return add(messages, message(role, text, bytes));
+}
+
+int cli_history_add_answer(json_t *messages, const struct spw_reasoning_parts *answer)
+{
+    json_t *m = message("assistant", answer->answer, answer->n_answer);
+    if (answer->n_reasoning)
+        cli_json_add(&m, "reasoning_content", json_stringn(answer->reasoning, answer->n_reasoning));
+    return add(messages, m);
 }
 
 void cli_history_cut(json_t *messages, size_t n)

@@ -4,6 +4,7 @@
 #ifndef SPW_TOOLS_COMMAND_CHAT_CHAT_HISTORY_H
 #define SPW_TOOLS_COMMAND_CHAT_CHAT_HISTORY_H
 
+#include "model/text/reasoning.h"
 #include "tools/command/input/input.h"
 
 /* Reads a conversation; "-" reads stdin. The caller owns *messages. Refuses a message that is not
@@ -14,6 +15,8 @@ int cli_history_write(json_t *messages, const char *path);
 /* the role of the last message, such as "user"; "" for an empty conversation */
 const char *cli_history_last_role(const json_t *messages);
 int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes);
+/* Adds an answer; with reasoning, the message also has "reasoning_content". */
+int cli_history_add_answer(json_t *messages, const struct spw_reasoning_parts *answer);
 /* Removes messages at the end until `n` are left. */
 void cli_history_cut(json_t *messages, size_t n);
 /* The number of messages before the last message of the user; SIZE_MAX if the user has none. */

@@ -20,6 +20,8 @@ struct mark {
 struct cli_prompt {
     struct spw_chat_template *template; /* owned */
     const struct cli_model *model;
+    struct spw_reasoning_form form;
+    bool is_open;            /* the rendered text ends inside reasoning */
     char *tools, *documents; /* owned: JSON texts, or NULL */
     size_t tools_bytes, documents_bytes;
     char *text; /* owned: the latest rendered text and its reply */
@@ -62,6 +64,8 @@ int cli_prompt_open(struct cli_prompt **out, const struct cli_options *o,
     p->model = model;
     int rc = model->source->ops->chat_template(model->source, NULL, &p->template, &err);
     int code = rc < 0 ? cli_fail_error(rc, &err, true) : 0;
+    if (code == 0 && spw_reasoning_find(&p->form, p->template, model->tokenizer) < 0)
+        code = cli_fail(CLI_FAILED, "out of memory");
     if (code == 0)
         code = read_list(o->tools, &p->tools, &p->tools_bytes);
     if (code == 0)
@@ -193,7 +197,18 @@ int cli_prompt_render(struct cli_prompt *p, const json_t *messages, const int32_
     *tokens = p->tokens = ids;
     *n = p->n_tokens = n_ids;
     p->n_marks = n_marks;
+    p->is_open = spw_reasoning_is_open(&p->form, text, bytes);
     return 0;
+}
+
+const struct spw_reasoning_form *cli_prompt_form(const struct cli_prompt *p)
+{
+    return &p->form;
+}
+
+bool cli_prompt_is_open(const struct cli_prompt *p)
+{
+    return p->is_open;
 }
 
 /* ---- replies ---- */
@@ -208,6 +223,7 @@ static size_t tokens_of_reply(const struct cli_prompt *p, const struct spw_resul
     size_t n, n_out = 0, found = SIZE_MAX;
     if (spw_detokenizer_init(&d, p->model->tokenizer, true) < 0)
         return SIZE_MAX;
+    spw_detokenizer_show(d, p->form.specials, p->form.n_specials);
     for (size_t i = 0; i < p->n_tokens; i++)
         if (spw_detokenizer_push(d, p->tokens[i], &text, &n) < 0)
             goto end;

@@ -7,6 +7,7 @@ void job_item_free(struct job_item *x)
 {
     for (size_t i = 0; x->choices && i < x->n_prompts * x->n_choices; i++) {
         spw_free(x->choices[i].text);
+        spw_free(x->choices[i].reasoning);
         spw_result_free(&x->choices[i].result);
     }
     for (size_t i = 0; i < x->n_prompts; i++)
@@ -20,6 +21,28 @@ void job_item_free(struct job_item *x)
     json_decref(x->line);
     json_decref(x->id);
     *x = (struct job_item){0};
+}
+
+int job_item_split(struct job_item *x, size_t choice)
+{
+    struct job_choice *c = &x->choices[choice];
+    const struct job_prompt *p = &x->prompts[choice / x->n_choices];
+    if (!c->text || !spw_reasoning_has_marks(&p->form))
+        return 0;
+    struct spw_reasoning_parts parts = {.answer = spw_alloc(c->n_text + 1),
+                                        .reasoning = spw_alloc(c->n_text + 1)};
+    if (!parts.answer || !parts.reasoning) {
+        spw_free(parts.answer);
+        spw_free(parts.reasoning);
+        return -ENOMEM;
+    }
+    spw_reasoning_split(&parts, &p->form, p->is_open, c->text, c->n_text);
+    spw_free(c->text);
+    c->text = parts.answer;
+    c->n_text = parts.n_answer;
+    c->reasoning = parts.reasoning;
+    c->n_reasoning = parts.n_reasoning;
+    return 0;
 }
 
 uint64_t job_item_tokens(const struct job_item *x)

@@ -3,6 +3,7 @@
 #ifndef SPW_TOOLS_COMMAND_JOB_ITEM_H
 #define SPW_TOOLS_COMMAND_JOB_ITEM_H
 
+#include "model/text/reasoning.h"
 #include "tools/command/input/input.h"
 
 enum job_form {
@@ -14,12 +15,16 @@ enum job_form {
 struct job_prompt {
     int32_t *tokens; /* owned */
     size_t n;
+    struct spw_reasoning_form form; /* how an answer marks reasoning; zero: it has none */
+    bool is_open;                   /* the answer begins inside reasoning */
 };
 
 /* One answer of an item. */
 struct job_choice {
-    char *text; /* owned; without stop strings and special tokens; NULL: no text */
-    size_t n_text, text_capacity;
+    /* Owned; without stop strings and special tokens; NULL: no text. When the answer has ended,
+     * `text` is without the reasoning. */
+    char *text, *reasoning;
+    size_t n_text, n_reasoning, text_capacity;
     struct spw_result result; /* owned */
     bool has_ended;
 };
@@ -54,6 +59,8 @@ struct job_item {
     const json_t *fallbacks;
 };
 void job_item_free(struct job_item *x);
+/* Moves the reasoning of a choice that has ended out of its text. 0 or -ENOMEM. */
+int job_item_split(struct job_item *x, size_t choice);
 /* Tokens of its longest prompt and answer. */
 uint64_t job_item_tokens(const struct job_item *x);
 /* Makes the answers as much shorter as `limit` tokens demand, if nobody has given their length.

@@ -91,6 +91,8 @@ static int submit_choice(struct run *r, struct job_item *x, size_t choice, struc
         .n_given = kept.n_tokens,
         .given_hash = kept.hash,
         .text = r->is->model->tokenizer != NULL,
+        .shown = x->prompts[prompt].form.specials,
+        .n_shown = x->prompts[prompt].form.n_specials,
         .stop = x->stop.items,
         .n_stop = x->stop.n,
         .ignore_eos = x->ignore_eos,
@@ -315,6 +317,8 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     cli_name_options(failure);
     spw_batch_take(r->batch, e->request, &c->result);
     c->has_ended = true;
+    if (job_item_split(x, r->asked[i].choice))
+        return spw_fail(err, -ENOMEM, "out of memory");
     job_report_choice(&r->report, x, r->asked[i].choice, r->asked[i].n_given);
     r->n_ended++;
     r->n_ended_tokens += c->result.n_tokens;

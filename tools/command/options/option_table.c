@@ -275,6 +275,10 @@ const struct cli_row cli_rows[] = {
      "--prefix-cache. --decode-tokens is the length of the question after the prompt. 5 repeats",
      FIELD(prefix_bench)},
 
+    {"show-reasoning", CLI_FLAG, CLI_CHAT, "Output", NULL,
+     "also show the reasoning that comes before an answer: dim on a terminal, with a blank line "
+     "after it",
+     FIELD(show_reasoning)},
     {"output", CLI_FILE_OUT, JOBS, "Output", "FILE.jsonl",
      "the answers, one line for each item, in the order in which they are complete. A command that "
      "was interrupted continues if it is given again",

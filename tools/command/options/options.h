@@ -81,7 +81,7 @@ struct cli_options {
     /* generation */
     uint64_t max_new_tokens;
     struct cli_strings stop;
-    bool ignore_eos;
+    bool ignore_eos, show_reasoning;
     uint64_t seed, top_k;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     struct cli_biases logit_bias;

@@ -41,6 +41,11 @@ static json_t *choice_text(const struct job_choice *c)
     return json_stringn(c->text ? c->text : "", c->n_text);
 }
 
+static json_t *reasoning_text(const struct job_choice *c)
+{
+    return json_stringn(c->n_reasoning ? c->reasoning : "", c->n_reasoning);
+}
+
 /* The prompt as the request has it; the text of its tokens, if the request has only these. */
 static json_t *prompt_text(const struct job_item *x, size_t prompt, const struct job_names *names)
 {
@@ -84,6 +89,7 @@ static json_t *chat_choice(const struct job_item *x, size_t i, const struct job_
     const struct job_choice *c = &x->choices[i];
     const struct cli_field message[] = {
         {"role", json_string("assistant")},
+        {c->n_reasoning ? "reasoning_content" : NULL, reasoning_text(c)},
         {"content", choice_text(c)},
         {"refusal", json_null()},
     };
@@ -207,6 +213,8 @@ static void add_short(json_t **to, const struct job_item *x, size_t i,
 {
     const struct job_choice *c = &x->choices[i];
     cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, choice_text(c)));
+    if (c->n_reasoning)
+        cli_json_add(to, "reasoning", reasoning_text(c));
     cli_report_result(to, x->prompts[0].n, &c->result);
     /* An answer does not depend on the budgets, and waterlines do. */
     json_object_del(*to, "waterlines");

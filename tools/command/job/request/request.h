@@ -25,9 +25,12 @@ struct job_reader {
     time_t started;
 
     struct spw_chat_template *template; /* owned; opened at the first conversation */
+    struct spw_reasoning_form form;     /* of the model; found with the template */
     struct job_refusal no_template;     /* why there is none: message is not "" */
     int takes_effort; /* whether the template uses reasoning_effort: 1, -1; 0: not known yet */
 };
+/* Opens the template, if it is not open yet. 0, or -errno of the source: -ENOENT: there is none. */
+int job_reader_open_template(struct job_reader *r, struct spw_error *err);
 void job_reader_close(struct job_reader *r);
 
 /* Fills *x, which job_item_free frees in any case. Keeps nothing of `line`. A line that cannot be

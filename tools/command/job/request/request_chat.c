@@ -12,21 +12,40 @@ void job_reader_close(struct job_reader *r)
     r->template = NULL;
 }
 
-/* Opens the template once. A model without one has the same refusal for every line. */
-static int open_template(struct job_reader *r, struct job_refusal *why)
+int job_reader_open_template(struct job_reader *r, struct spw_error *err)
 {
-    struct spw_error err = {0};
     const struct spw_source *s = r->model->source;
     if (r->template)
         return 0;
+    SPW_TRY(s->ops->chat_template(s, NULL, &r->template, err));
+    int rc =
+        r->model->tokenizer ? spw_reasoning_find(&r->form, r->template, r->model->tokenizer) : 0;
+    if (!rc)
+        return 0;
+    job_reader_close(r);
+    return spw_fail(err, rc, "marks of reasoning: %s", strerror(-rc));
+}
+
+/* A model without a template has the same refusal for every line. */
+static int open_template(struct job_reader *r, struct job_refusal *why)
+{
+    struct spw_error err = {0};
     if (!r->no_template.message[0]) {
-        int rc = s->ops->chat_template(s, NULL, &r->template, &err);
+        int rc = job_reader_open_template(r, &err);
         if (rc == 0 || rc == -ENOMEM)
             return rc ? job_refuse_memory(why) : 0;
         job_refuse_call(&r->no_template, rc, "messages", &err);
     }
     *why = r->no_template;
     return -EINVAL;
+}
+
+/* The answers of a prompt whose text the template has made. */
+static void note_reasoning(const struct job_reader *r, const char *text, size_t bytes,
+                           struct job_prompt *out)
+{
+    out->form = r->form;
+    out->is_open = spw_reasoning_is_open(&r->form, text, bytes);
 }
 
 /* ---- rendering ---- */
@@ -69,6 +88,7 @@ int job_encode_chat(struct job_reader *r, const json_t *messages, const json_t *
         return job_refuse_call(why, rc, "messages", &err);
     const struct spw_encoding e = {.text = text, .bytes = bytes};
     rc = job_encode(r, "messages", &e, out, why);
+    note_reasoning(r, text, bytes, out);
     spw_free(text);
     return rc;
 }
@@ -201,6 +221,7 @@ int job_encode_message(struct job_reader *r, const struct spw_encoding *e, const
     if (!rc) {
         text.text = rendered;
         rc = encode_rendered(r, form, e, &text, out, why);
+        note_reasoning(r, rendered, text.bytes, out);
         spw_free(form);
     }
     spw_free(rendered);

@@ -218,10 +218,30 @@ static int next(void *context, int wait_ms, struct job_item **out, bool *is_late
     return code;
 }
 
+static int refused(void *context, struct job_item *item, const struct job_refusal *why)
+{
+    struct job_summarize *s = context;
+    struct job_work *w = ((struct job_summary *)item)->work;
+    w->n_running--;
+    int code = w->has_failed ? 0 : commit_error(s, w, why);
+    sweep(s);
+    return code;
+}
+
+/* Reasoning is no summary. An answer of reasoning alone ends the document with an error. */
 static int answered(void *context, struct job_item *item)
 {
     struct job_summarize *s = context;
     struct job_summary *x = (struct job_summary *)item;
+    const struct job_choice *c = &item->choices[0];
+    if (c->n_reasoning && !c->n_text) {
+        struct job_refusal why;
+        job_refuse(&why, 500, NULL, "max_new_tokens",
+                   "found reasoning in all %zu tokens of an answer, expected a summary after it: "
+                   "a larger --max-new-tokens has room for both",
+                   c->result.n_tokens);
+        return refused(context, item, &why);
+    }
     json_t *line = job_summary_record(s, x);
     x->work->n_running--;
     int code = job_store_commit_part(s->store, item, json_incref(line));
@@ -229,16 +249,6 @@ static int answered(void *context, struct job_item *item)
         json_decref(line);
     else
         code = record(s, x->work, x->node, line);
-    sweep(s);
-    return code;
-}
-
-static int refused(void *context, struct job_item *item, const struct job_refusal *why)
-{
-    struct job_summarize *s = context;
-    struct job_work *w = ((struct job_summary *)item)->work;
-    w->n_running--;
-    int code = w->has_failed ? 0 : commit_error(s, w, why);
     sweep(s);
     return code;
 }
@@ -333,13 +343,13 @@ static int open_model(struct job_summarize *s)
     int code = cli_model_open(&s->model, o->operand, true);
     if (code)
         return code;
-    int rc = s->model.source->ops->chat_template(s->model.source, NULL, &s->reader.template, &err);
+    s->reader.o = o;
+    s->reader.model = &s->model;
+    int rc = job_reader_open_template(&s->reader, &err);
     if (rc && rc != -ENOENT)
         return cli_fail_error(rc, &err, true);
     s->has_template = !rc;
     s->limit = cli_longest_context(o, &s->model);
-    s->reader.o = o;
-    s->reader.model = &s->model;
     s->names = (struct job_names){.model = o->operand, .tokenizer = s->model.tokenizer};
     s->budget.fails = UINT64_MAX;
     return 0;

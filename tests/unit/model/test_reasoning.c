@@ -1,0 +1,309 @@
+/* Reasoning in the text of answers: which marks a model has, whether a prompt opens reasoning, and
+ * the parts of texts, whatever the pieces in which they arrive. Real templates come from the shared
+ * data, if it is here. */
+#include "model/text/reasoning.h"
+#include "tests/byte_tokenizer.h"
+#include "tests/check.h"
+
+#include <errno.h>
+#include <string.h>
+
+static const struct spw_reasoning_form none,
+    think = {.open = "<think>", .close = "</think>"},
+    gemma = {.open = "<|channel>thought\n", .close = "<channel|>"},
+    channels = {.has_channels = true};
+
+struct row {
+    const struct spw_reasoning_form *form;
+    const char *prompt, *text, *answer, *reasoning;
+};
+
+static const struct row rows[] = {
+    {&none, "", "<think>a</think>b", "<think>a</think>b", ""},
+    {&none, "<think>\n", "\na\n", "\na\n", ""},
+    {&think, "", "", "", ""},
+    {&think, "", " \n a\n", " \n a\n", ""},
+    {&think, "", "<think>\na\n\nb\n</think>\n\nc\n", "c\n", "a\n\nb"},
+    {&think, "", "\n<think>a</think>b", "b", "a"},
+    {&think, "", "<think>\n\n</think>\n\nb", "b", ""},
+    {&think, "", "<think>a </think >\n</thin</think>b</think>", "b</think>", "a </think >\n</thin"},
+    {&think, "", "<think>a<think>b</think>c", "c", "a<think>b"},
+    {&think, "", "a<think>b</think>", "a<think>b</think>", ""}, /* only where the text begins */
+    {&think, "", "<thin", "<thin", ""},
+    {&think, "", "<think>cut off\n</th", "", "cut off\n</th"},
+    {&think, "", "<think>", "", ""},
+    {&think, "<a><think>\n", "a</think>\n\nb", "b", "a"},
+    {&think, "<a><think>", "\n\n</think>b", "b", ""},
+    {&think, "<a><think>\n\n</think>\n\n", "b", "b", ""},
+    {&think, "<a></think>", "<think>a</think>b", "b", "a"},
+    {&gemma, "", "<|channel>thought\na\n<channel|>b", "b", "a"},
+    {&gemma, "<|channel>thought\n<channel|>", "b", "b", ""},
+    {&gemma, "<|channel>thought\n", "a<channel|>b", "b", "a"},
+    {&channels, "<|start|>assistant",
+     "<|channel|>analysis<|message|>a\n<|end|><|start|>assistant<|channel|>final<|message|>b\n",
+     "b\n", "a"},
+    {&channels, "", "<|channel|>final<|message|>b", "b", ""},
+    {&channels, "", "<|channel|>final <|constrain|>json<|message|>{}<|return|>", "{}", ""},
+    {&channels, "", "<|channel|>analysis<|message|>cut o", "", "cut o"},
+    {&channels, "", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|chan", "", "a"},
+    {&channels, "", "<|channel|>analysis<|message|>a<|channel|>final<|message|>b<|call|>", "b",
+     "a"},
+    {&channels, "",
+     "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>b"
+     "<|end|><|start|>assistant<|channel|>analysis<|message|>c<|end|><|start|>assistant<|channel|>"
+     "final<|message|>d",
+     "b\nd", "a\nc"},
+    {&channels, "",
+     "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.f <|constrain|>json<|message|>{\"x\": 1}<|call|>",
+     "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+     "{\"x\": 1}",
+     "a"},
+    {&channels, "", "no marks", "no marks", ""},
+    {&channels, "", "a <|message|> b", " b", ""}, /* a header without a channel */
+    {&channels, "", "<|channel|>final<|message|>a <| b <|e c<|", "a <| b <|e c<|", ""},
+};
+
+/* ---- texts ---- */
+
+struct got {
+    char part[2][2048]; /* the answer, the reasoning */
+    size_t n[2], n_calls;
+};
+
+static int take(void *context, bool is_reasoning, const char *text, size_t bytes)
+{
+    struct got *got = context;
+    CHECK(bytes > 0 && got->n[is_reasoning] + bytes < sizeof got->part[0]);
+    memcpy(got->part[is_reasoning] + got->n[is_reasoning], text, bytes);
+    got->n[is_reasoning] += bytes;
+    got->n_calls++;
+    return 0;
+}
+
+/* Pushes pieces of `piece` bytes; 0: of random lengths. */
+static struct got split(const struct spw_reasoning_form *form, const char *prompt, const char *text,
+                        size_t bytes, size_t piece)
+{
+    struct spw_splitter s;
+    struct got got = {0};
+    spw_splitter_init(&s, form, spw_reasoning_is_open(form, prompt, strlen(prompt)));
+    for (size_t at = 0; at < bytes;) {
+        size_t n = piece ? piece : 1 + (size_t)rand() % 9;
+        n = n < bytes - at ? n : bytes - at;
+        CHECK(spw_splitter_push(&s, text + at, n, take, &got) == 0);
+        at += n;
+    }
+    CHECK(spw_splitter_finish(&s, take, &got) == 0);
+    return got;
+}
+
+static void test_rows(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *r = &rows[i];
+        for (size_t piece = 1; piece <= strlen(r->text) + 1; piece++) {
+            struct got got = split(r->form, r->prompt, r->text, strlen(r->text), piece);
+            CHECK_MSG(strcmp(got.part[0], r->answer) == 0, "row %zu, pieces of %zu: '%s'", i, piece,
+                      got.part[0]);
+            CHECK_MSG(strcmp(got.part[1], r->reasoning) == 0, "row %zu, pieces of %zu: '%s'", i,
+                      piece, got.part[1]);
+        }
+    }
+}
+
+/* The whole text at once gives the parts that pieces give. */
+static void check_whole(const struct spw_reasoning_form *form, const char *prompt, const char *text,
+                        size_t bytes)
+{
+    char answer[1024], reasoning[1024];
+    struct spw_reasoning_parts parts = {.answer = answer, .reasoning = reasoning};
+    CHECK(bytes < sizeof answer);
+    spw_reasoning_split(&parts, form, spw_reasoning_is_open(form, prompt, strlen(prompt)), text,
+                        bytes);
+    CHECK(parts.n_answer <= bytes && parts.n_reasoning <= bytes);
+    CHECK(answer[parts.n_answer] == 0 && reasoning[parts.n_reasoning] == 0);
+    struct got got = split(form, prompt, text, bytes, 0);
+    CHECK(got.n[0] == parts.n_answer && !memcmp(got.part[0], answer, parts.n_answer));
+    CHECK(got.n[1] == parts.n_reasoning && !memcmp(got.part[1], reasoning, parts.n_reasoning));
+    if (form->has_channels || !form->open)
+        return;
+    /* independent: what strstr finds in a text with a pair */
+    const char *begin = text + strspn(text, " \t\r\n");
+    bool is_open = spw_reasoning_is_open(form, prompt, strlen(prompt));
+    bool has = is_open || !strncmp(begin, form->open, strlen(form->open));
+    const char *end = has ? strstr(is_open ? text : begin + strlen(form->open), form->close) : NULL;
+    const char *expected = !has ? text : !end ? "" : end + strlen(form->close);
+    CHECK_MSG(!strcmp(answer, expected + (end ? strspn(expected, "\n") : 0)), "'%s'", text);
+}
+
+/* Texts of random marks and letters. */
+static void test_random_texts(void)
+{
+    static const char *const words[] = {"<think>",     "</think>", "<|channel|>", "analysis",
+                                        "<|message|>", "<|end|>",  "<|start|>",   "final",
+                                        " to=f",       "\n",       "<",           "a",
+                                        "</thi",       "\n\n",     "<|",          "\xc3\xa9"};
+    static const struct spw_reasoning_form *const forms[] = {&none, &think, &channels};
+    for (int draw = 0; draw < 20000; draw++) {
+        char text[512] = "";
+        for (int n = rand() % 30; n > 0; n--)
+            strcat(text, words[(size_t)rand() % (sizeof words / sizeof *words)]);
+        check_whole(forms[draw % 3], draw & 8 ? "<think>" : "", text, strlen(text));
+    }
+}
+
+/* A header has an end: a text without marks does not wait forever. */
+static void test_long_header(void)
+{
+    char text[SPW_REASONING_MOST_HELD + 8];
+    struct spw_splitter s;
+    struct got got = {0};
+    memset(text, 'x', sizeof text);
+    spw_splitter_init(&s, &channels, false);
+    CHECK(spw_splitter_push(&s, text, sizeof text, take, &got) == 0);
+    CHECK(got.n[0] == sizeof text);
+    memset(text, ' ', sizeof text);
+    got = (struct got){0};
+    spw_splitter_init(&s, &think, false);
+    CHECK(spw_splitter_push(&s, text, sizeof text, take, &got) == 0);
+    CHECK(got.n[0] == sizeof text);
+}
+
+static int refuse(void *context, bool is_reasoning, const char *text, size_t bytes)
+{
+    (void)context, (void)is_reasoning, (void)text, (void)bytes;
+    return -EPIPE;
+}
+
+static void test_refusal(void)
+{
+    struct spw_splitter s;
+    spw_splitter_init(&s, &think, false);
+    CHECK(spw_splitter_push(&s, "answer", 6, refuse, NULL) == -EPIPE);
+    spw_splitter_init(&s, &think, false);
+    CHECK(spw_splitter_push(&s, "<thi", 4, refuse, NULL) == 0);
+    CHECK(spw_splitter_finish(&s, refuse, NULL) == -EPIPE);
+}
+
+/* ---- forms ---- */
+
+static char folder[64];
+
+/* A tokenizer of bytes with added tokens: names with commas between them. */
+static struct spw_tokenizer *tokenizer(const char *names, bool special)
+{
+    static const char none_added[] = "\"added_tokens\":[";
+    char json[BYTE_TOKENIZER_BYTES], all[BYTE_TOKENIZER_BYTES + 2048], list[512];
+    byte_tokenizer_json(json);
+    const char *at = strstr(json, none_added) + sizeof none_added - 1;
+    int n = snprintf(all, sizeof all, "%.*s", (int)(at - json), json);
+    snprintf(list, sizeof list, "%s", names);
+    int id = BYTE_TOKENIZER_VOCAB;
+    for (char *name = strtok(list, ","); name; name = strtok(NULL, ","))
+        n += snprintf(all + n, sizeof all - (size_t)n,
+                      "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,"
+                      "\"rstrip\":false,\"normalized\":false,\"special\":%s}",
+                      id > BYTE_TOKENIZER_VOCAB ? "," : "", id, name, special ? "true" : "false"),
+            id++;
+    snprintf(all + n, sizeof all - (size_t)n, "%s", at);
+    struct spw_tokenizer *t;
+    struct spw_error err = {0};
+    CHECK_MSG(spw_tokenizer_parse(&t, all, strlen(all), "test", &err) == 0, "%s", err.text);
+    return t;
+}
+
+/* The form of a template (NULL: none) and added tokens. */
+static struct spw_reasoning_form form_of(const char *template, const char *names, bool special)
+{
+    char path[128];
+    struct spw_chat_template *t = NULL;
+    struct spw_reasoning_form form;
+    if (template) {
+        snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+        FILE *file = fopen(path, "w");
+        CHECK(file && fputs(template, file) >= 0 && !fclose(file));
+        CHECK(spw_chat_template_open(&t, folder, NULL, NULL) == 0);
+    }
+    struct spw_tokenizer *k = tokenizer(names, special);
+    CHECK(spw_reasoning_find(&form, t, k) == 0);
+    spw_chat_template_close(t);
+    spw_tokenizer_close(k);
+    return form;
+}
+
+static bool is_pair(const struct spw_reasoning_form *f, const char *open)
+{
+    return !f->has_channels && (open ? f->open && !strcmp(f->open, open) : !f->open);
+}
+
+static void test_forms(void)
+{
+    struct spw_reasoning_form f = form_of("{{ messages }}", "<x>", true);
+    CHECK(is_pair(&f, NULL) && !f.n_specials && !spw_reasoning_has_marks(&f));
+    f = form_of("{{ '</think>' }}", "<x>", true);
+    CHECK(is_pair(&f, "<think>") && !f.n_specials && spw_reasoning_has_marks(&f));
+    f = form_of(NULL, "<think>,</think>", false);
+    CHECK(is_pair(&f, "<think>") && !f.n_specials);
+    f = form_of("x", "<think>", false); /* one of the pair is not enough */
+    CHECK(is_pair(&f, NULL));
+    f = form_of("x", "<think>,</think>", true);
+    CHECK(is_pair(&f, "<think>") && f.n_specials == 2 && f.specials[0] == BYTE_TOKENIZER_VOCAB &&
+          f.specials[1] == BYTE_TOKENIZER_VOCAB + 1);
+    f = form_of("x", "[THINK],[/THINK]", true);
+    CHECK(is_pair(&f, "[THINK]") && f.n_specials == 2);
+    f = form_of("x <channel|>", "<|channel>,<channel|>", true);
+    CHECK(is_pair(&f, "<|channel>thought\n") && f.n_specials == 2);
+    f = form_of("x", "<|start|>,<|end|>,<|message|>,<|channel|>,<|return|>,<|call|>", true);
+    CHECK(f.has_channels && f.n_specials == 6 && spw_reasoning_has_marks(&f));
+}
+
+/* The forms of real templates, with a tokenizer that has none of the marks. */
+static void test_real_templates(void)
+{
+    static const struct {
+        const char *file, *open;
+    } real[] = {
+        {"GLM-4.7-Flash", "<think>"},
+        {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "<think>"},
+        {"MiniMax-M2", "<think>"},
+        {"mistralai-Ministral-3-14B-Reasoning-2512", "[THINK]"},
+        {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "<|START_THINKING|>"},
+        {"google-gemma-4-31B-it", "<|channel>thought\n"},
+        {"google-gemma-2-2b-it", NULL},
+        {"meta-llama-Llama-3.1-8B-Instruct", NULL},
+        {"Qwen-Qwen2.5-7B-Instruct", NULL},
+    };
+    const char *data = getenv("SPW_DATA");
+    for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
+        char path[512], text[1 << 16];
+        snprintf(path, sizeof path, "%s/chat/templates/%s.jinja", data ? data : "../shared/data",
+                 real[i].file);
+        FILE *file = fopen(path, "r");
+        if (!file)
+            continue;
+        size_t n = fread(text, 1, sizeof text - 1, file);
+        text[n] = 0;
+        fclose(file);
+        struct spw_reasoning_form f = form_of(text, "<x>", true);
+        CHECK_MSG(is_pair(&f, real[i].open), "%s: %s", real[i].file, f.open ? f.open : "none");
+    }
+}
+
+int main(void)
+{
+    srand((unsigned)check_seed());
+    snprintf(folder, sizeof folder, "/tmp/spw_reasoning_XXXXXX");
+    CHECK(mkdtemp(folder));
+    test_rows();
+    test_random_texts();
+    test_long_header();
+    test_refusal();
+    test_forms();
+    test_real_templates();
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(system(command) == 0);
+    CHECK(spw_alloc_outstanding() == 0);
+    return check_done();
+}
