@@ -14,6 +14,13 @@ models/records256 is a wider one, which starts as models/records:
     venv/bin/python tools/train_records.py --wide train RUN --resume RUN/start.pt --stages STAGES
     venv/bin/python tools/train_records.py --wide export RUN/last.pt models/records256 --sharpen 1
 
+models/records-experts is a mixture of experts, which starts as models/records256:
+
+    venv/bin/python tools/train_records.py --experts upcycle models/records256 RUN/start.pt
+    venv/bin/python tools/train_records.py --experts train RUN --resume RUN/start.pt --stages STAGES
+    venv/bin/python tools/train_records.py --experts export RUN/last.pt models/records-experts --sharpen 1
+    venv/bin/python tools/train_records.py --experts routing models/records-experts
+
 A tool for the authors: users of spillway need none of these packages. How it learns to reach far:
 * Curriculum: documents of a few hundred tokens first, until the lookup forms, then longer and longer,
   because the distractors whose attention weights add up grow with the length.
@@ -69,6 +76,21 @@ CONFIG = {
 
 # models/records256, for quantized weights: blocks of K types have 256 numbers of a row.
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
+
+# models/records-experts: as many experts as 8 MB hold, all of them in the last layer.
+EXPERTS = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 256,
+    "num_experts": 14,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [0, 1],
+}
+BALANCE = 0.01  # weight of the load-balancing loss
 
 # (tokens per document, documents per worker and step, most steps, answers right that end the stage early,
 #  share of the tokens spent on questions, learning rate factor at its begin and at `most steps`)
@@ -186,11 +208,40 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class Layer(nn.Module):
+class Experts(nn.Module):
+    """Qwen3's mixture: softmax over all experts, the weights of the chosen ones sum to 1."""
+
     def __init__(self, c):
         super().__init__()
+        self.n, self.n_chosen = c["num_experts"], c["num_experts_per_tok"]
+        hidden, inner = c["hidden_size"], c["moe_intermediate_size"]
+        self.gate = linear(hidden, self.n)
+        self.gate_proj = nn.Parameter(torch.randn(self.n, inner, hidden) * hidden ** -0.5)
+        self.up_proj = nn.Parameter(torch.randn(self.n, inner, hidden) * hidden ** -0.5)
+        self.down_proj = nn.Parameter(torch.zeros(self.n, hidden, inner))
+
+    def forward(self, x):
+        rows = x.reshape(-1, x.size(-1))
+        share = F.linear(rows.float(), self.gate.weight.float()).softmax(-1)
+        weight, self.chosen = share.topk(self.n_chosen, -1)
+        weight = (weight / weight.sum(-1, keepdim=True)).to(x.dtype)
+        order = self.chosen.reshape(-1).argsort()  # pairs of a row and an expert, by expert
+        row, counts = order // self.n_chosen, self.chosen.reshape(-1).bincount(minlength=self.n)
+        # Switch transformers (arXiv 2101.03961): least where all experts get the same share.
+        self.balance = self.n * (share.mean(0) * counts / counts.sum()).sum()
+        parts = []
+        for i, part in enumerate(rows[row].split(counts.tolist())):
+            parts.append(F.linear(F.silu(F.linear(part, self.gate_proj[i])) * F.linear(part, self.up_proj[i]),
+                                  self.down_proj[i]))
+        y = torch.cat(parts) * weight.reshape(-1)[order, None]
+        return torch.zeros_like(rows).index_add(0, row, y).view_as(x)
+
+
+class Layer(nn.Module):
+    def __init__(self, c, i):
+        super().__init__()
         self.input_layernorm, self.post_attention_layernorm = Norm(c["hidden_size"]), Norm(c["hidden_size"])
-        self.self_attn, self.mlp = Attention(c), MLP(c)
+        self.self_attn, self.mlp = Attention(c), (MLP if i in c.get("mlp_only_layers", (i,)) else Experts)(c)
 
     def forward(self, x, cos, sin, past=None, mask=None):
         y, present = self.self_attn(self.input_layernorm(x), cos, sin, past, mask)
@@ -205,7 +256,7 @@ class Model(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(c["vocab_size"], c["hidden_size"])
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
-        self.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
+        self.layers = nn.ModuleList(Layer(c, i) for i in range(c["num_hidden_layers"]))
         self.norm = Norm(c["hidden_size"])
         self.half = c["head_dim"] // 2
         self.theta = c["rope_theta"]
@@ -227,6 +278,10 @@ class Model(nn.Module):
 
     def logits(self, hidden):
         return F.linear(hidden, self.embed_tokens.weight)
+
+    def balance(self):
+        """The load-balancing loss of the last call, summed over layers; 0 without experts."""
+        return sum(layer.mlp.balance for layer in self.layers if isinstance(layer.mlp, Experts))
 
 
 # ---------------------------------------------------------------------------------------- data
@@ -315,25 +370,26 @@ class Source:
 
 # ----------------------------------------------------------------------------------- optimizer
 def orthogonalize(g):
-    """Newton-Schulz iteration towards the nearest orthogonal matrix (Muon, Jordan et al. 2024)."""
+    """Newton-Schulz iteration towards the nearest orthogonal matrix (Muon, Jordan et al. 2024), of
+    one matrix or of one for each expert."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = g.bfloat16()
-    if g.size(0) > g.size(1):
-        x = x.T
-    x = x / (x.norm() + 1e-7)
+    if g.size(-2) > g.size(-1):
+        x = x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(5):
-        s = x @ x.T
+        s = x @ x.mT
         x = a * x + (b * s + c * s @ s) @ x
-    return (x.T if g.size(0) > g.size(1) else x).float()
+    return (x.mT if g.size(-2) > g.size(-1) else x).float()
 
 
 class Optimizer:
-    """Muon for the matrices, Adam for embedding and norms; float32 masters of bfloat16 weights."""
+    """Muon for the matrices, Adam for embedding, routers and norms; float32 masters of bfloat16 weights."""
 
     def __init__(self, model, lr_matrix, lr_other):
         self.items = []
         for name, p in model.named_parameters():
-            muon = p.ndim == 2 and "embed" not in name
+            muon = p.ndim >= 2 and "embed" not in name and "mlp.gate." not in name
             self.items.append({"p": p, "muon": muon, "lr": lr_matrix if muon else lr_other,
                                "master": p.detach().float().clone(),
                                "m": torch.zeros_like(p, dtype=torch.float32),
@@ -347,7 +403,7 @@ class Optimizer:
             g, p, m = it["p"].grad.float(), it["p"], it["m"]
             if it["muon"]:
                 m.mul_(0.95).add_(g)
-                update = orthogonalize(g + 0.95 * m) * max(1.0, p.size(0) / p.size(1)) ** 0.5
+                update = orthogonalize(g + 0.95 * m) * max(1.0, p.size(-2) / p.size(-1)) ** 0.5
                 it["master"].mul_(1 - 0.01 * it["lr"] * scale)
             else:
                 m.lerp_(g, 0.1)
@@ -443,7 +499,7 @@ def train(args):
             rng = random.Random("%d/train/%d/%d" % (SEED, step, rank))
             ids, positions, weight, answer, n_questions = source.batch(rng, n_docs, n_tokens, share)
             loss, each, right, index = losses(model, ids, positions, weight, forward)
-            loss.backward()
+            (loss + BALANCE * model.balance()).backward()
             if args.workers > 1:
                 average_gradients(model, args.workers)
             rate = rate_begin + (rate_end - rate_begin) * i / most
@@ -473,6 +529,12 @@ def train(args):
         save(number, "stage%d.pt" % number)
 
 
+def save_start(model, path):
+    state = {"optimizer": Optimizer(model, 0, 0).state(), "step": 0, "n_seen": 0, "stage": -1, "seconds": 0.0}
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(state, path)
+
+
 def widen(args):
     """A checkpoint of the --wide shape that computes nearly what the model in `folder` does.
 
@@ -496,12 +558,54 @@ def widen(args):
                 p[:old.size(0)] *= old
             else:
                 p.copy_(old)
-    state = {"optimizer": Optimizer(model, 0, 0).state(), "step": 0, "n_seen": 0, "stage": -1, "seconds": 0.0}
-    pathlib.Path(args.checkpoint).parent.mkdir(parents=True, exist_ok=True)
-    torch.save(state, args.checkpoint)
+    save_start(model, args.checkpoint)
+
+
+def upcycle(args):
+    """A checkpoint of the --experts shape from the dense model in `folder`.
+
+    Sparse upcycling (Komatsuzaki et al. 2022, arXiv 2212.05055). Each expert is a random half of the
+    channels of its layer's mlp, with outputs doubled, so that the mean of two experts is near the mlp.
+    A dense mlp keeps the half of its channels with the largest weights.
+    """
+    from safetensors.torch import load_file
+    torch.manual_seed(SEED)
+    model = Model().bfloat16()
+    weights = load_file(pathlib.Path(args.folder) / "model.safetensors")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "mlp." not in name:
+                p.copy_(weights["model." + name])
+        for i, layer in enumerate(model.layers):
+            gate, up, down = (weights["model.layers.%d.mlp.%s_proj.weight" % (i, role)]
+                              for role in ("gate", "up", "down"))
+            mlp = layer.mlp
+            if isinstance(mlp, MLP):
+                n = mlp.gate_proj.weight.size(0)
+                keep = (gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)).topk(n).indices
+                mlp.gate_proj.weight.copy_(gate[keep])
+                mlp.up_proj.weight.copy_(up[keep])
+                mlp.down_proj.weight.copy_(down[:, keep])
+                continue
+            for k in range(mlp.n):
+                keep = torch.randperm(gate.size(0))[:mlp.gate_proj.size(1)]
+                mlp.gate_proj[k], mlp.up_proj[k] = gate[keep], up[keep]
+                mlp.down_proj[k] = down[:, keep] * (gate.size(0) / len(keep))
+    save_start(model, args.checkpoint)
 
 
 # ------------------------------------------------------------------------------ export and test
+def tensors(model):
+    """parameter, expert or None, name in the file: a tensor for each matrix of each expert."""
+    for name, p in model.named_parameters():
+        if p.dim() < 3:
+            yield p, None, "model." + name
+            continue
+        layer, role = name.rsplit(".", 1)
+        for i in range(len(p)):
+            yield p, i, "model.%s.experts.%d.%s.weight" % (layer, i, role)
+
+
 def export(args):
     from safetensors.torch import save_file
     model = Model().bfloat16()
@@ -513,7 +617,8 @@ def export(args):
             layer.self_attn.q_norm.weight.mul_(args.sharpen)
     folder = pathlib.Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({"model." + n: p.detach().contiguous() for n, p in model.named_parameters()},
+    save_file({file_name: (p if i is None else p[i]).detach().contiguous()
+               for p, i, file_name in tensors(model)},
               folder / "model.safetensors", metadata={"format": "pt"})
     generation = {"eos_token_id": [0], "do_sample": False, "max_new_tokens": 16}
     for name, content in (("config.json", CONFIG), ("generation_config.json", generation)):
@@ -521,11 +626,13 @@ def export(args):
     print("%d parameters" % sum(p.numel() for p in model.parameters()))
 
 
+@torch.no_grad()
 def load_exported(folder):
     from safetensors.torch import load_file
     model = Model().bfloat16()
     weights = load_file(folder / "model.safetensors")
-    model.load_state_dict({n.removeprefix("model."): w for n, w in weights.items()})
+    for p, i, file_name in tensors(model):
+        (p if i is None else p[i]).copy_(weights[file_name])
     return model.eval()
 
 
@@ -603,9 +710,38 @@ def check(args):
               % (text, worst, right, n))
 
 
+@torch.no_grad()
+def routing(args):
+    """Which experts the tokens of documents choose, and how often a token keeps an expert of the one before."""
+    folder = pathlib.Path(args.folder)
+    path = folder / "tokenizer.json"
+    torch.set_num_threads(args.threads)
+    model, tokenizer = load_exported(folder), Tokenizer.from_file(str(path))
+    chosen = {i: [] for i, layer in enumerate(model.layers) if isinstance(layer.mlp, Experts)}
+    for seed in range(args.documents):
+        prompt, record, _ = mr.make_prompt(args.tokens, 888000 + seed, None, path)
+        ids = torch.tensor([tokenizer.encode(prompt + record.answer() + mr.END).ids])
+        model(ids, *model.rope(torch.arange(ids.size(1))[None], torch.bfloat16))
+        for i in chosen:
+            mlp = model.layers[i].mlp
+            chosen[i].append(torch.zeros(ids.size(1), mlp.n).scatter(1, mlp.chosen, 1.0))
+    print("| layer | entropy (bits) | of at most | largest share | smallest | again | by chance |\n"
+          "|---|---|---|---|---|---|---|")
+    for i, documents in chosen.items():
+        rate = torch.cat(documents).mean(0)  # of tokens that choose an expert
+        k = model.layers[i].mlp.n_chosen
+        share = rate / k
+        entropy = -(share * share.clamp(min=1e-9).log2()).sum()
+        again = torch.cat([(d[1:] * d[:-1]).sum(1) / k for d in documents]).mean()
+        print("| %d | %.2f | %.2f | %.1f %% | %.1f %% | %.1f %% | %.1f %% |"
+              % (i, entropy, math.log2(len(rate)), 100 * share.max(), 100 * share.min(), 100 * again,
+                 100 * (rate * rate).sum() / k))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--wide", action="store_true", help="the shape of models/records256")
+    parser.add_argument("--experts", action="store_true", help="the shape of models/records-experts")
     commands = parser.add_subparsers(dest="command", required=True)
     p = commands.add_parser("tokenizer")
     p.add_argument("folder", type=pathlib.Path)
@@ -619,9 +755,10 @@ def main():
     p.add_argument("--workers", type=int, default=2, help="processes; a step takes the documents of all")
     p.add_argument("--threads", type=int, default=1, help="of each process")
     p.add_argument("--compile", action="store_true", help="torch.compile; needs a C++ compiler")
-    p = commands.add_parser("widen")
-    p.add_argument("folder")
-    p.add_argument("checkpoint")
+    for name in "widen", "upcycle":
+        p = commands.add_parser(name)
+        p.add_argument("folder")
+        p.add_argument("checkpoint")
     p = commands.add_parser("export")
     p.add_argument("checkpoint")
     p.add_argument("folder")
@@ -640,11 +777,16 @@ def main():
     p.add_argument("folder")
     p.add_argument("--tokens", type=int, default=1024)
     p.add_argument("--prompts", type=int, default=5)
+    p = commands.add_parser("routing")
+    p.add_argument("folder")
+    p.add_argument("--tokens", type=int, default=4096)
+    p.add_argument("--documents", type=int, default=8)
+    p.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
-    if args.wide:
-        CONFIG.update(WIDE)
-    {"tokenizer": lambda a: build_tokenizer(a.folder), "train": train, "widen": widen, "export": export,
-     "eval": evaluate, "check": check}[args.command](args)
+    CONFIG.update(EXPERTS if args.experts else WIDE if args.wide else {})
+    {"tokenizer": lambda a: build_tokenizer(a.folder), "train": train, "widen": widen, "upcycle": upcycle,
+     "export": export, "eval": evaluate, "check": check,
+     "routing": routing}[args.command](args)
 
 
 if __name__ == "__main__":
