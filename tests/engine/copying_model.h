@@ -27,9 +27,18 @@ enum {
     COPYING_PAIR = 24, /* the first pair that layer 1 asks: turns 0.2 in 1,000 positions */
 };
 
+#define COPYING_ROPE ",\"rope_theta\":10000000000.0"
+#define COPYING_SINKS                                                                              \
+    ",\"num_local_experts\":1,\"num_experts_per_tok\":1,\"attention_bias\":true,"                  \
+    "\"layer_types\":[\"full_attention\",\"full_attention\"],"                                     \
+    "\"rope_scaling\":{\"rope_type\":\"default\"}"
+
 struct copying_model {
     float slow, quick; /* k_proj.bias of layer 1, the largest of each */
     float head;        /* the output matrix is multiplied by this; 0: 1 */
+    bool sinks;        /* a gpt_oss: the heads have an extra logit, in layer 1 this one, */
+    float sink;        /* where a key of the token that is asked for has about 13; and an expert
+                          that adds nothing */
     uint64_t seed;
 };
 
@@ -38,20 +47,30 @@ struct copying_file {
     uint64_t offset;
 };
 
-/* One tensor of `values` [rows][cols], cols 0: a vector. NULL: zeros. */
-static inline void copying_tensor(struct copying_file *f, const char *name, uint32_t rows,
-                                  uint32_t cols, const float *values)
+/* One tensor of `values`, of at most three dimensions: the first 0 ends them. NULL: zeros. */
+static inline void copying_values(struct copying_file *f, const char *name, const uint32_t shape[3],
+                                  const float *values)
 {
-    size_t n = (size_t)rows * (cols ? cols : 1), bytes = n * sizeof *values;
+    size_t n = shape[0];
     fprintf(f->header, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%u", f->offset ? "," : "", name,
-            rows);
-    if (cols)
-        fprintf(f->header, ",%u", cols);
+            shape[0]);
+    for (int i = 1; i < 3 && shape[i]; i++) {
+        fprintf(f->header, ",%u", shape[i]);
+        n *= shape[i];
+    }
+    const size_t bytes = n * sizeof *values;
     fprintf(f->header, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)f->offset,
             (unsigned long long)(f->offset + bytes));
     f->offset += bytes;
     for (size_t i = 0; i < n; i++)
         fwrite(values ? &values[i] : &(float){0}, sizeof *values, 1, f->data);
+}
+
+/* [rows][cols]; cols 0: a vector. */
+static inline void copying_tensor(struct copying_file *f, const char *name, uint32_t rows,
+                                  uint32_t cols, const float *values)
+{
+    copying_values(f, name, (uint32_t[3]){rows, cols}, values);
 }
 
 /* [rows][cols] with `value` where channel i of code block `from` goes to row to(i). */
@@ -99,6 +118,36 @@ static inline void copying_biases(struct copying_file *f, const struct copying_m
     copying_tensor(f, name, COPYING_DIM, 0, k);
     snprintf(name, sizeof name, "model.layers.%d.self_attn.v_proj.bias", layer);
     copying_tensor(f, name, COPYING_DIM, 0, NULL);
+    if (!m->sinks)
+        return;
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.bias", layer);
+    copying_tensor(f, name, COPYING_HIDDEN, 0, NULL);
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.sinks", layer);
+    copying_tensor(f, name, 1, 0, layer ? &m->sink : &(float){0});
+}
+
+/* One mlp of zeros, alone or as the only expert. */
+static inline void copying_mlp(struct copying_file *f, const struct copying_model *m, int layer)
+{
+    static const struct {
+        const char *name;
+        uint32_t shape[3];
+    } dense[] = {{"gate_proj.weight", {COPYING_MLP, COPYING_HIDDEN}},
+                 {"up_proj.weight", {COPYING_MLP, COPYING_HIDDEN}},
+                 {"down_proj.weight", {COPYING_HIDDEN, COPYING_MLP}}},
+      expert[] = {{"router.weight", {1, COPYING_HIDDEN}},
+                  {"router.bias", {1}},
+                  {"experts.gate_up_proj", {1, COPYING_HIDDEN, 2 * COPYING_MLP}},
+                  {"experts.gate_up_proj_bias", {1, 2 * COPYING_MLP}},
+                  {"experts.down_proj", {1, COPYING_MLP, COPYING_HIDDEN}},
+                  {"experts.down_proj_bias", {1, COPYING_HIDDEN}}};
+    char name[96];
+    for (int i = 0; i < (m->sinks ? 6 : 3); i++) {
+        const uint32_t *shape = m->sinks ? expert[i].shape : dense[i].shape;
+        snprintf(name, sizeof name, "model.layers.%d.mlp.%s", layer,
+                 m->sinks ? expert[i].name : dense[i].name);
+        copying_values(f, name, shape, NULL);
+    }
 }
 
 static inline void copying_layer(struct copying_file *f, const struct copying_model *m, int layer)
@@ -117,9 +166,7 @@ static inline void copying_layer(struct copying_file *f, const struct copying_mo
     copying_matrix(f, NAME("self_attn.o_proj"), COPYING_HIDDEN, COPYING_DIM, layer ? c : b, false,
                    0, layer ? 1.633f : 0.577f);
     copying_biases(f, m, layer);
-    copying_tensor(f, NAME("mlp.gate_proj"), COPYING_MLP, COPYING_HIDDEN, NULL);
-    copying_tensor(f, NAME("mlp.up_proj"), COPYING_MLP, COPYING_HIDDEN, NULL);
-    copying_tensor(f, NAME("mlp.down_proj"), COPYING_HIDDEN, COPYING_MLP, NULL);
+    copying_mlp(f, m, layer);
 #undef NAME
 }
 
@@ -141,7 +188,7 @@ static inline void copying_tokens(struct copying_file *f, const struct copying_m
 /* `dir` is made; tiny_model_remove takes it away. */
 static inline void copying_model_write(const struct copying_model *m, const char *dir)
 {
-    const struct tiny_model shape = {.family = "qwen2",
+    const struct tiny_model shape = {.family = m->sinks ? "gpt_oss" : "qwen2",
                                      .layers = 2,
                                      .hidden = COPYING_HIDDEN,
                                      .intermediate = COPYING_MLP,
@@ -150,7 +197,7 @@ static inline void copying_model_write(const struct copying_model *m, const char
                                      .head_dim = COPYING_DIM,
                                      .vocab = COPYING_VOCAB,
                                      .positions = 32768,
-                                     .more = ",\"rope_theta\":10000000000.0",
+                                     .more = m->sinks ? COPYING_ROPE COPYING_SINKS : COPYING_ROPE,
                                      .untied = true};
     char path[600], *header = NULL, *data = NULL;
     size_t header_bytes = 0, data_bytes = 0;
