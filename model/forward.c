@@ -309,6 +309,8 @@ int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
     const size_t n = f->weights->config->experts.n_kept;
     SPW_TRY(f->ops->gated_linear(
         &(struct spw_gated_linear_args){.x = x,
+                                        .w_gate = gate->w,
+                                        .w_up = up->w,
                                         .bias = vector(f, v->expert_gate_up_bias),
                                         .y = f->b.gated,
                                         .scratch = f->b.gate_up,
@@ -326,6 +328,7 @@ int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
                                         .ups = addresses + step},
         f->stream));
     return f->ops->linear(&(struct spw_linear_args){.x = f->b.gated,
+                                                    .w = down->w,
                                                     .bias = vector(f, v->expert_down_bias),
                                                     .y = y,
                                                     .m = n,

@@ -36,8 +36,8 @@ struct spw_choice {
  * W as a Hugging Face file has it: [n][k].
  *
  * With choices, for a backend with spw_ops.takes_choices: row i of x is multiplied by the matrix of
- * its expert, choices[i].expert, in place of w. All these matrices have the shape and the type of
- * one. x_stride may be 0: then all rows of x are the same one. */
+ * its expert, choices[i].expert. All these matrices have one shape and one type, and addresses as
+ * aligned as w, which is any of them. x_stride may be 0: then all rows of x are the same one. */
 struct spw_linear_args {
     const void *x;        /* [m][x_stride], x_dtype; x_stride >= k */
     const void *w;        /* [n][k] contiguous, w_dtype */

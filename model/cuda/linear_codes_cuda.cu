@@ -128,6 +128,7 @@ int spw_linear_codes_cuda(const struct spw_linear_args *a, const struct spw_gate
     p.m = (int)a->m;
     p.n = (int)a->n;
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
+    p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
     return spw_type_of(a->w_dtype).elements == SPW_CODES_GROUP
                ? spw_linear_codes_large_cuda(&p, a->w_dtype, s)
                : spw_linear_codes_small_cuda(&p, a->w_dtype, s);

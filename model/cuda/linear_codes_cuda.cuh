@@ -395,12 +395,28 @@ static __device__ __forceinline__ const uint8_t *row_of_x(const struct codes_pro
                      sizeof(struct spw_codes);
 }
 
-/* m <= 8; grid: the strips. */
+/* The product of one row with the matrix of its expert. */
+static __device__ __forceinline__ void take_row(struct codes_product *p)
+{
+    const uint32_t expert = chosen_expert(p->choices);
+    const ptrdiff_t second = p->w[1] - p->w[0], bytes = p->end[0] - p->begin[0];
+    p->begin[0] = p->w[0] = (const uint8_t *)p->choices.w[expert];
+    p->begin[1] = p->gated ? (const uint8_t *)p->choices.w_up[expert] : p->w[0];
+    p->w[1] = p->gated ? p->begin[1] : p->w[0] + second;
+    p->end[0] = p->begin[0] + bytes;
+    p->end[1] = p->begin[1] + bytes;
+    p->x += (size_t)blockIdx.y * (size_t)p->groups * sizeof(struct spw_codes);
+    take_row_of_y(p, expert);
+}
+
+/* m <= 8, or any number of rows with a matrix each; grid: the strips, and then the rows. */
 template <enum spw_dtype type>
 static __global__ void __launch_bounds__(SPW_CODES_SLICES *WARP, 1) k_codes_stream(codes_product p)
 {
     using shape = codes_shape<type>;
     SPW_SHARED_DYNAMIC(uint8_t, shared);
+    if (p.choices.of)
+        take_row(&p);
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int first = slice_begin(p, slice), end = slice_begin(p, slice + 1);
     uint8_t *ring = shared + slice * shape::stages * shape::strip;
@@ -511,8 +527,10 @@ static __global__ void __launch_bounds__(256, 1) k_codes_tile(codes_product p, i
 
 template <enum spw_dtype type> static int launch_stream(const struct codes_product *p, spw_stream s)
 {
-    SPW_LAUNCH((k_codes_stream<type>), (unsigned)spw_div_up((uint64_t)p->n, (uint64_t)p->w_step),
-               SPW_CODES_SLICES * WARP, codes_shape<type>::stream_shared, s, *p);
+    const dim3 grid((unsigned)spw_div_up((uint64_t)p->n, (uint64_t)p->w_step),
+                    p->choices.of ? (unsigned)p->m : 1);
+    SPW_LAUNCH((k_codes_stream<type>), grid, SPW_CODES_SLICES * WARP,
+               codes_shape<type>::stream_shared, s, *p);
     return spw_cuda_launched();
 }
 
@@ -539,7 +557,7 @@ template <enum spw_dtype type> static int launch_tile(const struct codes_product
 
 template <enum spw_dtype type> static int launch(const struct codes_product *p, spw_stream s)
 {
-    return p->m <= 8 ? launch_stream<type>(p, s) : launch_tile<type>(p, s);
+    return p->m <= 8 || p->choices.of ? launch_stream<type>(p, s) : launch_tile<type>(p, s);
 }
 
 #endif

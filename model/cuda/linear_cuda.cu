@@ -56,7 +56,8 @@ enum {
     CUT = 64, /* slices are multiples of it */
     SLICES = 2,
     WARP = 32,
-    GROUP = 8, /* tiles of m for which a column of W stays in L2 */
+    GROUP = 8,            /* tiles of m for which a column of W stays in L2 */
+    MOST_CHOICES = 65535, /* the grid's second dimension */
 };
 
 struct product : linear_outputs {
@@ -254,13 +255,27 @@ stream_store_gated(const struct product &p, const float d[tiles_m][4], const flo
         }
 }
 
-/* m <= 8 * tiles_m; grid: ceil(n / 16). A lane reads from the ring only what it copied itself, so
- * its own wait is enough. It refills a slot after the products have read the slot. */
+/* The product of one row with the matrix of its expert. */
+static __device__ __forceinline__ void take_row(struct product *p)
+{
+    const uint32_t expert = chosen_expert(p->choices);
+    const ptrdiff_t second = p->w[1] - p->w[0];
+    p->w[0] = (const uint16_t *)p->choices.w[expert];
+    p->w[1] = p->gated ? (const uint16_t *)p->choices.w_up[expert] : p->w[0] + second;
+    p->x += blockIdx.y * p->x_stride;
+    take_row_of_y(p, expert);
+}
+
+/* m <= 8 * tiles_m; grid: ceil(n / 16), and the rows if each has a matrix. A lane reads from the
+ * ring only what it copied itself, so its own wait is enough. It refills a slot after the products
+ * have read the slot. */
 template <int tiles_m, bool aligned>
 static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p)
 {
     using shape = stream_shape<tiles_m>;
     SPW_SHARED_DYNAMIC(uint4, shared);
+    if (tiles_m == 1 && p.choices.of)
+        take_row(&p);
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int steps = p.half / CUT, slot_size = shape::PIECES * WARP;
     const int w_row = (int)blockIdx.x * 16 + lane / 4;
@@ -673,7 +688,7 @@ static uint64_t rows_of_w(const struct product *p)
 template <int tiles_m> static int launch_stream(const struct product *p, bool aligned, spw_stream s)
 {
     enum { shared = stream_shape<tiles_m>::SHARED };
-    const unsigned grid = (unsigned)spw_div_up(rows_of_w(p), 16);
+    const dim3 grid((unsigned)spw_div_up(rows_of_w(p), 16), p->choices.of ? (unsigned)p->m : 1);
     if (aligned)
         SPW_LAUNCH((k_stream<tiles_m, true>), grid, SLICES * WARP, shared, s, *p);
     else
@@ -719,10 +734,13 @@ static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *g
     p.k = (int)a->k;
     p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, SLICES * CUT), 1));
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
+    p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
     p.y_wide = a->n % 4 == 0 && a->y_stride % 4 == 0 &&
                ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
     const uintptr_t at = (uintptr_t)p.x | (uintptr_t)p.w[0] | (uintptr_t)p.w[1];
     const bool aligned = at % 16 == 0 && a->k % PIECE == 0 && a->x_stride % PIECE == 0;
+    if (a->choices)
+        return launch_stream<1>(&p, aligned, s);
     struct spw_cuda_card *card;
     SPW_TRY(spw_cuda_card_get(&card));
     switch (choose(a->m, rows_of_w(&p), card)) {
@@ -753,10 +771,13 @@ static bool packed_whole(const struct spw_linear_args *a, const struct spw_gate 
 static int launch(const struct spw_linear_args *a, const struct spw_gate *gate, spw_stream s)
 {
     const size_t most = 1 << 29;
-    if (a->x_stride < a->k || a->y_stride < a->n || a->m > most || a->n > most || a->k > most)
+    if ((a->x_stride < a->k && !a->choices) || a->y_stride < a->n || a->m > most || a->n > most ||
+        a->k > most)
         return -EINVAL;
     if (!a->m || !a->n)
         return 0;
+    if (a->choices && a->m > MOST_CHOICES)
+        return -EINVAL;
     if (spw_type_is_quantized(a->w_dtype) && !packed_whole(a, gate))
         return -EINVAL;
     if (a->x_dtype == SPW_DTYPE_F32)
@@ -784,6 +805,7 @@ static int launch_apart(const struct spw_gated_linear_args *a, struct spw_linear
     SPW_TRY(launch(product, NULL, s));
     product->has_codes |= spw_type_is_quantized(a->gate_dtype);
     product->w = a->w_up;
+    product->matrices = a->ups;
     product->w_dtype = a->up_dtype;
     product->bias = a->bias ? a->bias + a->n : NULL;
     product->y = up;
@@ -806,8 +828,11 @@ int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s)
     product.w_dtype = a->gate_dtype;
     product.codes = a->codes;
     product.has_codes = a->has_codes;
+    product.choices = a->choices;
+    product.matrices = a->gates;
+    product.bias_step = 2 * a->n;
     if (a->gate_dtype != a->up_dtype)
         return launch_apart(a, &product, s);
-    const struct spw_gate gate = {a->w_up, a->act};
+    const struct spw_gate gate = {a->w_up, a->act, a->ups};
     return launch(&product, &gate, s);
 }

@@ -9,6 +9,7 @@
 struct spw_gate {
     const void *w_up; /* as w */
     enum spw_activation act;
+    const void *const *ups; /* as matrices */
 };
 
 /* f32 x; the shape has been checked. gate: or NULL. */

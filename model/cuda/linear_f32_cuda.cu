@@ -15,7 +15,7 @@
  *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the slices one after
  *                 another, each added to the totals when it is complete. */
 #include "model/cuda/codes_cuda.cuh"
-#include "model/cuda/gated_cuda.cuh"
+#include "model/cuda/linear_choices_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
 #include "model/cuda/linear_cuda.h"
 
@@ -46,6 +46,7 @@ struct product_f32 {
     enum spw_activation act;
     bool gated;
     bool y_wide; /* four adjacent outputs may be stored, and loaded, at once */
+    struct linear_choices choices;
 };
 
 /* ---- weights ---- */
@@ -256,12 +257,25 @@ static __device__ __forceinline__ float stream_total(const struct product_f32 &p
     return total;
 }
 
+/* Row blockIdx.y has the matrix of its expert. */
+static __device__ __forceinline__ void take_row(struct product_f32 *p)
+{
+    const uint32_t expert = chosen_expert(p->choices);
+    p->w = p->choices.w[expert];
+    if (p->gated)
+        p->w_up = p->choices.w_up[expert];
+    if (p->bias)
+        p->bias += expert * p->choices.bias_step;
+}
+
 /* grid: (ceil(n / 32), ceil(m / rows)), or 16 in place of 32 where gated; 8 warps. */
 template <typename type, int rows, bool aligned>
 static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct product_f32 p)
 {
     enum { elements = 16 / sizeof(type), step_k = ROW_PIECES * elements };
     SPW_SHARED_DYNAMIC(uint4, shared);
+    if (rows == 1 && p.choices.of)
+        take_row(&p);
     const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
     const int steps = slice < p.slices ? p.slice / step_k : 0, begin = slice * p.slice;
     const int m_first = (int)blockIdx.y * rows;
@@ -461,8 +475,8 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
 template <typename type, bool aligned> static int launch(const struct product_f32 *p, spw_stream s)
 {
     const unsigned m = (unsigned)p->m, n = (unsigned)p->n * (p->gated ? 2 : 1);
-    if (m == 1) {
-        SPW_LAUNCH((k_f32_stream<type, 1, aligned>), dim3((n + WARP - 1) / WARP), SLICES * WARP,
+    if (m == 1 || p->choices.of) {
+        SPW_LAUNCH((k_f32_stream<type, 1, aligned>), dim3((n + WARP - 1) / WARP, m), SLICES * WARP,
                    RING_BYTES, s, *p);
     } else if (m <= 32) {
         SPW_LAUNCH((k_f32_stream<type, SLICES, aligned>),
@@ -501,6 +515,7 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *
     p.k = (int)a->k;
     p.w_dtype = a->w_dtype;
     p.row_bytes = spw_row_bytes(a->w_dtype, a->k);
+    p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
     p.slice = (int)(CUT * spw_div_up(a->k, SLICES * CUT));
     p.slices = p.slice ? (int)spw_div_up(a->k, (uint64_t)p.slice) : 0;
     p.y_wide = a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % 16 == 0;

@@ -2,7 +2,7 @@
 #ifndef SPW_MODEL_CUDA_LINEAR_OUTPUTS_CUDA_CUH
 #define SPW_MODEL_CUDA_LINEAR_OUTPUTS_CUDA_CUH
 
-#include "model/cuda/gated_cuda.cuh"
+#include "model/cuda/linear_choices_cuda.cuh"
 
 struct linear_outputs {
     const float *bias; /* or NULL; gated: gate's, then up's */
@@ -12,7 +12,20 @@ struct linear_outputs {
     int m, n; /* n: outputs of a row */
     bool gated, y_f32;
     enum spw_activation act;
+    struct linear_choices choices;
 };
+
+/* Makes the outputs those of row blockIdx.y alone, whose expert is given. */
+__device__ __forceinline__ void take_row_of_y(struct linear_outputs *p, uint32_t expert)
+{
+    const size_t at = blockIdx.y * p->y_stride * (p->y_f32 ? 4 : 2);
+    p->y = (uint8_t *)p->y + at;
+    if (p->residual)
+        p->residual = (const uint8_t *)p->residual + at;
+    if (p->bias)
+        p->bias += expert * p->choices.bias_step;
+    p->m = 1;
+}
 
 __device__ __forceinline__ size_t place_in_y(const struct linear_outputs &p, int row, int col)
 {

@@ -1,15 +1,16 @@
-/* Products in which each row has the matrix of its expert, through the CPU backend: the bits of one
- * call for each row. Every type of weights, both types of x, shapes at random; rows that are all
- * the same one; biases; gate and up of different types. */
+/* Products in which each row has the matrix of its expert, through a backend (the CPU's, and as
+ * test_cuda_ops_chosen the GPU's): the bits of one call for each row. Every type of weights, both
+ * types of x, shapes at random; rows that are all the same one; biases; gate and up of different
+ * types. */
 #include "model/cpu/ops_cpu.h"
 #include "base/numbers.h"
 #include "quant/codes.h"
-#include "runtime/engine/backend.h"
 #include "tests/check.h"
+#include "tests/engine/engine_run.h"
 
 #include <string.h>
 
-enum { MOST_EXPERTS = 6, MOST_ROWS = 9, THREADS = 3 };
+enum { MOST_EXPERTS = 6, MOST_ROWS = 9, THREADS = 3, DRAWS = 60 };
 
 static struct spw_backend backend;
 static struct spw_device *device;
@@ -21,26 +22,67 @@ static size_t draw(size_t low, size_t high)
     return (size_t)check_range(&rng, low, high);
 }
 
-static void *bytes_of(size_t bytes)
+/* ---- device memory ---- */
+
+struct memory {
+    void *at;
+    size_t bytes;
+};
+
+static struct memory memory_open(size_t bytes)
 {
-    uint8_t *p = aligned_alloc(64, (bytes + 64) / 64 * 64);
-    for (size_t i = 0; i < bytes; i++)
-        p[i] = (uint8_t)check_random(&rng);
-    return p;
+    struct memory m = {.bytes = bytes};
+    if (backend.device_ops->alloc(device, bytes, &m.at))
+        exit(1);
+    return m;
 }
 
-static void *numbers_of(enum spw_dtype type, size_t n)
+static void copy(void *to, const void *from, size_t bytes, enum spw_link link)
 {
-    uint8_t *p = bytes_of(spw_row_bytes(type, n));
+    CHECK(backend.device_ops->copy(device, to, from, bytes, link, stream) == 0 &&
+          backend.device_ops->stream_sync(device, stream) == 0);
+}
+
+static struct memory memory_of(const void *host, size_t bytes)
+{
+    struct memory m = memory_open(bytes);
+    copy(m.at, host, bytes, SPW_LINK_HOST_TO_DEVICE);
+    return m;
+}
+
+static void memory_close(struct memory *m)
+{
+    backend.device_ops->free(device, m->at, m->bytes);
+}
+
+static struct memory bytes_of(size_t bytes)
+{
+    uint8_t *host = malloc(bytes);
+    for (size_t i = 0; i < bytes; i++)
+        host[i] = (uint8_t)check_random(&rng);
+    struct memory m = memory_of(host, bytes);
+    free(host);
+    return m;
+}
+
+static struct memory numbers_of(enum spw_dtype type, size_t n)
+{
+    const size_t bytes = spw_row_bytes(type, n);
+    uint8_t *host = malloc(bytes);
     for (size_t i = 0; i < n; i++) {
         const float value = (float)(int)draw(0, 2000) / 1000 - 1;
+        const uint16_t narrow = spw_f32_to_bf16(value);
         if (type == SPW_DTYPE_F32)
-            memcpy(p + 4 * i, &value, 4);
+            memcpy(host + 4 * i, &value, 4);
         else
-            ((uint16_t *)(void *)p)[i] = spw_f32_to_bf16(value);
+            memcpy(host + 2 * i, &narrow, 2);
     }
-    return p;
+    struct memory m = memory_of(host, bytes);
+    free(host);
+    return m;
 }
+
+/* ---- a problem ---- */
 
 static enum spw_dtype draw_type(enum spw_dtype x)
 {
@@ -54,7 +96,7 @@ static enum spw_dtype draw_type(enum spw_dtype x)
 /* The matrices of some experts: bytes at random, which are blocks of any quantized type. */
 struct experts {
     enum spw_dtype type;
-    const void *of[MOST_EXPERTS];
+    struct memory of[MOST_EXPERTS], addresses;
 };
 
 static void experts_open(struct experts *e, enum spw_dtype x, size_t n, size_t k)
@@ -63,21 +105,26 @@ static void experts_open(struct experts *e, enum spw_dtype x, size_t n, size_t k
     for (int i = 0; i < MOST_EXPERTS; i++)
         e->of[i] = spw_type_is_quantized(e->type) ? bytes_of(n * spw_row_bytes(e->type, k))
                                                   : numbers_of(e->type, n * k);
+    const void *addresses[MOST_EXPERTS];
+    for (int i = 0; i < MOST_EXPERTS; i++)
+        addresses[i] = e->of[i].at;
+    e->addresses = memory_of(addresses, sizeof addresses);
 }
 
 static void experts_close(struct experts *e)
 {
     for (int i = 0; i < MOST_EXPERTS; i++)
-        free((void *)(uintptr_t)e->of[i]);
+        memory_close(&e->of[i]);
+    memory_close(&e->addresses);
 }
 
 struct problem {
     enum spw_dtype dtype;
     size_t m, n, k, x_stride;
     struct experts w, up;
+    bool biased;
     struct spw_choice choices[MOST_ROWS];
-    void *x, *y, *want, *scratch, *workspace, *codes;
-    float *bias; /* [experts][2n], or NULL */
+    struct memory chosen, x, y, want, scratch, workspace, codes, bias; /* bias: [experts][2n] */
 };
 
 static void problem_open(struct problem *p)
@@ -91,8 +138,10 @@ static void problem_open(struct problem *p)
     experts_open(&p->up, p->dtype, p->n, p->k);
     for (size_t i = 0; i < p->m; i++)
         p->choices[i] = (struct spw_choice){(uint32_t)draw(0, MOST_EXPERTS - 1), 1};
+    p->chosen = memory_of(p->choices, sizeof p->choices);
     p->x = numbers_of(p->dtype, p->m * p->k);
-    p->bias = draw(0, 1) ? numbers_of(SPW_DTYPE_F32, MOST_EXPERTS * 2 * p->n) : NULL;
+    p->biased = draw(0, 1);
+    p->bias = numbers_of(SPW_DTYPE_F32, MOST_EXPERTS * 2 * p->n);
     p->y = bytes_of(p->m * 2 * p->n * 4);
     p->want = bytes_of(p->m * 2 * p->n * 4);
     p->scratch = bytes_of(p->m * 2 * p->n * 4);
@@ -105,29 +154,46 @@ static void problem_open(struct problem *p)
 static void problem_close(struct problem *p)
 {
     experts_close(&p->w), experts_close(&p->up);
-    free(p->x), free(p->y), free(p->want), free(p->scratch);
-    free(p->workspace), free(p->codes), free(p->bias);
+    struct memory *all[] = {&p->chosen,  &p->x,         &p->y,     &p->want,
+                            &p->scratch, &p->workspace, &p->codes, &p->bias};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        memory_close(all[i]);
 }
 
 static const void *row_of_x(const struct problem *p, size_t row)
 {
-    return (const char *)p->x + spw_row_bytes(p->dtype, row * p->x_stride);
+    return (const char *)p->x.at + spw_row_bytes(p->dtype, row * p->x_stride);
+}
+
+/* Of one expert, or those of all. */
+static const float *bias_of(const struct problem *p, uint32_t expert)
+{
+    return p->biased ? (const float *)p->bias.at + expert * 2 * p->n : NULL;
+}
+
+static void *row_of_want(const struct problem *p, size_t row)
+{
+    return (char *)p->want.at + spw_row_bytes(p->dtype, row * p->n);
 }
 
 static void check_same(const struct problem *p, const char *what)
 {
     const size_t bytes = p->m * spw_row_bytes(p->dtype, p->n);
-    CHECK(backend.device_ops->stream_sync(device, stream) == 0);
-    CHECK_MSG(!memcmp(p->y, p->want, bytes), "%s: x %s w %s up %s m %zu n %zu k %zu stride %zu",
-              what, spw_dtype_name(p->dtype), spw_dtype_name(p->w.type), spw_dtype_name(p->up.type),
-              p->m, p->n, p->k, p->x_stride);
+    void *y = malloc(bytes), *want = malloc(bytes);
+    copy(y, p->y.at, bytes, SPW_LINK_DEVICE_TO_HOST);
+    copy(want, p->want.at, bytes, SPW_LINK_DEVICE_TO_HOST);
+    CHECK_MSG(!memcmp(y, want, bytes), "%s: x %s w %s up %s m %zu n %zu k %zu stride %zu", what,
+              spw_dtype_name(p->dtype), spw_dtype_name(p->w.type), spw_dtype_name(p->up.type), p->m,
+              p->n, p->k, p->x_stride);
+    free(y), free(want);
 }
 
 static void check_linear(const struct problem *p)
 {
-    const struct spw_linear_args a = {.x = p->x,
-                                      .bias = p->bias,
-                                      .y = p->y,
+    const struct spw_linear_args a = {.x = p->x.at,
+                                      .w = p->w.of[0].at,
+                                      .bias = bias_of(p, 0),
+                                      .y = p->y.at,
                                       .m = p->m,
                                       .n = p->n,
                                       .k = p->k,
@@ -136,10 +202,10 @@ static void check_linear(const struct problem *p)
                                       .x_dtype = p->dtype,
                                       .w_dtype = p->w.type,
                                       .y_dtype = p->dtype,
-                                      .workspace = p->workspace,
-                                      .codes = p->codes,
-                                      .choices = p->choices,
-                                      .matrices = p->w.of,
+                                      .workspace = p->workspace.at,
+                                      .codes = p->codes.at,
+                                      .choices = p->chosen.at,
+                                      .matrices = p->w.addresses.at,
                                       .bias_step = 2 * p->n};
     CHECK(backend.ops->linear(&a, stream) == 0);
     for (size_t row = 0; row < p->m; row++) {
@@ -149,9 +215,9 @@ static void check_linear(const struct problem *p)
         one.m = 1;
         one.x_stride = p->k;
         one.x = row_of_x(p, row);
-        one.w = p->w.of[expert];
-        one.bias = p->bias ? p->bias + expert * 2 * p->n : NULL;
-        one.y = (char *)p->want + spw_row_bytes(p->dtype, row * p->n);
+        one.w = p->w.of[expert].at;
+        one.bias = bias_of(p, expert);
+        one.y = row_of_want(p, row);
         CHECK(backend.ops->linear(&one, stream) == 0);
     }
     check_same(p, "linear");
@@ -159,10 +225,10 @@ static void check_linear(const struct problem *p)
 
 static void check_gated(const struct problem *p)
 {
-    const struct spw_gated_linear_args a = {.x = p->x,
-                                            .bias = p->bias,
-                                            .y = p->y,
-                                            .scratch = p->scratch,
+    const struct spw_gated_linear_args a = {.x = p->x.at,
+                                            .bias = bias_of(p, 0),
+                                            .y = p->y.at,
+                                            .scratch = p->scratch.at,
                                             .m = p->m,
                                             .n = p->n,
                                             .k = p->k,
@@ -171,11 +237,11 @@ static void check_gated(const struct problem *p)
                                             .gate_dtype = p->w.type,
                                             .up_dtype = p->up.type,
                                             .act = (enum spw_activation)draw(0, SPW_ACT_COUNT - 1),
-                                            .workspace = p->workspace,
-                                            .codes = p->codes,
-                                            .choices = p->choices,
-                                            .gates = p->w.of,
-                                            .ups = p->up.of};
+                                            .workspace = p->workspace.at,
+                                            .codes = p->codes.at,
+                                            .choices = p->chosen.at,
+                                            .gates = p->w.addresses.at,
+                                            .ups = p->up.addresses.at};
     CHECK(backend.ops->gated_linear(&a, stream) == 0);
     for (size_t row = 0; row < p->m; row++) {
         const uint32_t expert = p->choices[row].expert;
@@ -184,10 +250,10 @@ static void check_gated(const struct problem *p)
         one.m = 1;
         one.x_stride = p->k;
         one.x = row_of_x(p, row);
-        one.w_gate = p->w.of[expert];
-        one.w_up = p->up.of[expert];
-        one.bias = p->bias ? p->bias + expert * 2 * p->n : NULL;
-        one.y = (char *)p->want + spw_row_bytes(p->dtype, row * p->n);
+        one.w_gate = p->w.of[expert].at;
+        one.w_up = p->up.of[expert].at;
+        one.bias = bias_of(p, expert);
+        one.y = row_of_want(p, row);
         CHECK(backend.ops->gated_linear(&one, stream) == 0);
     }
     check_same(p, "gated");
@@ -196,14 +262,14 @@ static void check_gated(const struct problem *p)
 int main(void)
 {
     rng = check_seed();
-    spw_backend_cpu(&backend);
+    backend = run_backend(true);
     const struct spw_device_options o = {.device_bytes = UINT64_MAX,
                                          .host_bytes = UINT64_MAX,
                                          .threads = THREADS,
                                          .context = backend.context};
     CHECK(backend.ops->takes_choices && backend.device_ops->open(&device, &o, NULL) == 0);
     CHECK(backend.device_ops->stream_open(device, "compute", &stream) == 0);
-    for (int i = 0; i < 150; i++) {
+    for (int i = 0; i < DRAWS; i++) {
         struct problem p;
         problem_open(&p);
         check_linear(&p);
