@@ -84,10 +84,14 @@ static void take(struct spw_expert_frames *f, uint32_t frame)
     f->heap[f->n_frames - ++f->n_in_use] = frame;
 }
 
-void spw_expert_frames_sort(struct spw_expert_frames *f)
+void spw_expert_frames_set(struct spw_expert_frames *f, uint32_t expert, double value)
 {
-    for (uint32_t i = f->n_heap / 2; i--;)
-        sift_down(f, i, f->heap[i]);
+    const uint32_t frame = f->frames[expert];
+    f->values[expert] = value;
+    if (frame == SPW_NO_FRAME || f->places[frame] == SPW_NO_FRAME)
+        return;
+    sift_down(f, f->places[frame], frame);
+    sift_up(f, f->places[frame], frame);
 }
 
 /* ---- a visit ---- */

@@ -27,8 +27,7 @@ int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint
 void spw_expert_frames_free(struct spw_expert_frames *f);
 /* All frames are empty; values stay. */
 void spw_expert_frames_clear(struct spw_expert_frames *f);
-/* Values of many experts have changed, not only of those of the next visit. */
-void spw_expert_frames_sort(struct spw_expert_frames *f);
+void spw_expert_frames_set(struct spw_expert_frames *f, uint32_t expert, double value);
 
 /* An expert of a visit. */
 struct spw_expert_visit {
@@ -38,9 +37,9 @@ struct spw_expert_visit {
 };
 
 /* A visit of n different experts has two halves. find: says which lie in frames; these frames are
- * in use until the second half. Then the owner sets new values of the visited experts. fill: gives
- * frames to the others. A missed expert takes the frame of an expert of the same visit only if all
- * frames have such experts: first of one that was not missed, or was missed before. */
+ * in use until the second half. fill: gives frames to the others, by the values that experts have
+ * then. A missed expert takes the frame of an expert of the same visit only if all frames have such
+ * experts: first of one that was not missed, or was missed before. */
 void spw_expert_frames_find(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
 void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
 

@@ -10,16 +10,15 @@
 static int open_tables(struct spw_expert_pool *p)
 {
     const struct spw_expert_pool_options *o = &p->o;
-    p->visit = spw_alloc_zero(o->most, sizeof *p->visit);
-    p->turn = spw_alloc_zero(o->most, sizeof *p->turn);
+    p->visit = spw_alloc_zero(o->shape.n_experts, sizeof *p->visit);
+    p->turn = spw_alloc_zero(o->shape.n_experts, sizeof *p->turn);
     p->turns_done = spw_alloc_zero(o->n_frames, sizeof *p->turns_done);
     p->used = spw_alloc_zero(o->n_frames, sizeof(spw_event));
     if (!p->visit || !p->turn || !p->turns_done || !p->used)
         return -ENOMEM;
     for (uint32_t i = 0; i < o->n_frames; i++)
         SPW_TRY(spw_lane_event_open(p->lane, &p->used[i]));
-    return spw_expert_residency_init(&p->residency, o->n_experts, o->n_frames, o->n_layers,
-                                     o->counts);
+    return spw_expert_residency_init(&p->residency, &o->shape, o->n_frames, o->counts);
 }
 
 int spw_expert_pool_open(struct spw_expert_pool *p, const struct spw_lane *lane,
@@ -86,7 +85,7 @@ static void count_turns(struct spw_expert_pool *p)
 
 void spw_expert_pool_visit(struct spw_expert_pool *p, struct spw_expert_visit *v, uint32_t n)
 {
-    assert(p->n_done == p->n && n <= p->o.most);
+    assert(p->n_done == p->n && n <= p->o.shape.n_experts);
     spw_expert_residency_visit(&p->residency, v, n);
     p->n = n;
     p->n_done = 0;

@@ -17,10 +17,9 @@
 struct spw_expert_pool_options {
     void *arena; /* [n_frames][frame_bytes] */
     uint64_t frame_bytes;
-    uint32_t n_frames;              /* 0: no pool */
-    uint32_t n_slots;               /* transfers under way */
-    uint32_t n_layers;              /* with experts */
-    uint32_t most;                  /* experts of a layer */
+    uint32_t n_frames; /* 0: no pool */
+    uint32_t n_slots;  /* transfers under way */
+    struct spw_expert_shape shape;
     const double *counts;           /* at the start: expert_residency.h; used by open only */
     const struct spw_block *blocks; /* [n_experts] */
     uint32_t n_experts;
@@ -33,8 +32,9 @@ struct spw_expert_pool {
     const struct spw_lane *lane;
     struct spw_block_source source;
     struct spw_expert_residency residency;
-    struct spw_expert_visit *visit; /* owned, [most]: in the order of computation */
-    uint32_t *turn;       /* owned, [most]: how many experts of the visit have the frame before */
+    struct spw_expert_visit *visit; /* owned, [experts of a layer]: in the order of computation */
+    uint32_t *
+        turn; /* owned, [experts of a layer]: how many experts of the visit have the frame before */
     uint32_t *turns_done; /* owned, [n_frames]: how many of these have been computed */
     spw_event *used;      /* owned, [n_frames]: kernels that read the frame are over */
     uint32_t n, n_issued, n_done;

@@ -2,34 +2,53 @@
  * routing since then.
  *
  * A layer visits the experts that its rows have chosen. An expert that lies in no frame is missed:
- * it gets a frame, and the expert that lay there leaves (expert_frames.h). The one leaves that was
- * chosen least, where an old choice counts less than a new one: every HALF_LIFE visits of each
- * layer its weight halves. Layers are visited in a cycle, so "least recently used" would always
- * take the one that comes next.
+ * it gets a frame, and the expert that lay there leaves (expert_frames.h). The one leaves that its
+ * layer's next row is least likely to choose. This chance comes from two counts:
  *
- * No time of arrival enters. So the engine and the prediction of bytes, which has a table of its
- * own, agree about every expert. */
+ *   shares   how often an expert was chosen in the latest MEMORY visits of its layer, older ones
+ *            fade. A visit counts once, whatever its rows are: a prompt does not outweigh what
+ * comes after it pairs    if a row chose expert a, how often the next row chose expert b. Counts
+ * are halved before a byte overflows
+ *
+ *   chance of b = the mean, over the experts a of the latest row, of
+ *                 (pairs[a][b] + PRIOR * share of b) / (rows that chose a + PRIOR)
+ *
+ * SPEED.md compares this rule with others. No time of arrival enters. So the engine and the
+ * prediction of bytes, which has a table of its own, agree about every expert. */
 #ifndef SPW_PREFETCH_EXPERT_RESIDENCY_H
 #define SPW_PREFETCH_EXPERT_RESIDENCY_H
 
 #include "prefetch/expert_frames.h"
 
-struct spw_expert_residency {
-    struct spw_expert_frames in; /* its values: choices, new ones with a larger weight */
-    double weight, growth;       /* of a choice in this visit; from one visit to the next */
+/* Layers with experts; experts of each; those that a row chooses. */
+struct spw_expert_shape {
+    uint32_t n_layers, n_experts, n_kept;
 };
 
-/* n_layers: layers with experts. counts: [n_experts], what spw_expert_residency_counts gave before;
- * NULL: nothing was chosen before. -ENOMEM. */
-int spw_expert_residency_init(struct spw_expert_residency *r, uint32_t n_experts, uint32_t n_frames,
-                              uint32_t n_layers, const double *counts);
+struct spw_expert_residency {
+    struct spw_expert_frames in; /* its values: the chances */
+    struct spw_expert_shape shape;
+    double *shares;   /* owned, [experts of all layers], as what follows: visits that chose it */
+    double *sums;     /* [n_layers]: of the shares */
+    uint8_t *pairs;   /* [experts of all layers][n_experts] */
+    uint8_t *n_first; /* [experts of all layers]: rows that chose it, and had a next row */
+    uint32_t *latest; /* [n_layers][n_kept]: what the latest row chose, */
+    bool *has_latest; /* [n_layers]: if its visit had no other row */
+    double *chances;  /* [n_experts], scratch */
+};
+
+/* counts: [experts of all layers], what spw_expert_residency_counts gave before; NULL: nothing was
+ * chosen before. -ENOMEM. */
+int spw_expert_residency_init(struct spw_expert_residency *r, const struct spw_expert_shape *shape,
+                              uint32_t n_frames, const double *counts);
 void spw_expert_residency_free(struct spw_expert_residency *r);
 /* All frames are empty; counts stay. */
 void spw_expert_residency_clear(struct spw_expert_residency *r);
-/* [n_experts]: the choices of each, where the latest one counts 1. */
+/* [experts of all layers]: the shares. */
 void spw_expert_residency_counts(const struct spw_expert_residency *r, double *counts);
 
-/* Visits n different experts. */
+/* Visits n different experts of a layer, in the order of their numbers, which count over all
+ * layers. */
 void spw_expert_residency_visit(struct spw_expert_residency *r, struct spw_expert_visit *v,
                                 uint32_t n);
 

@@ -171,8 +171,7 @@ static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
         .frame_bytes = w->expert_frame_bytes,
         .n_frames = p->n_expert_frames,
         .n_slots = p->n_expert_slots,
-        .n_layers = spw_expert_layers(&e->model.config),
-        .most = e->model.config.experts.n,
+        .shape = spw_plan_expert_shape(w),
         .counts = e->expert_counts,
         .bounce_arena = p->n_expert_bounce ? e->lane.host_arena + p->host.expert_bounce : NULL,
     };
@@ -232,10 +231,9 @@ static int open_executor(struct spw_engine *e)
         .expert_counts = e->expert_counts,
         .expert_trace = e->options.expert_trace,
     };
-    if (x.expert_trace && e->model.config.experts.n)
-        spw_expert_trace_begin(x.expert_trace, spw_expert_layers(&e->model.config),
-                               e->model.config.experts.n, e->model.config.experts.n_kept,
-                               e->expert_counts);
+    const struct spw_expert_shape shape = spw_plan_expert_shape(e->model.weights);
+    if (x.expert_trace && shape.n_experts)
+        spw_expert_trace_begin(x.expert_trace, &shape, e->expert_counts);
     return spw_executor_open(&e->executor, &e->lane, &x);
 }
 

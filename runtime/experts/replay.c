@@ -52,7 +52,7 @@ static bool is_token(const struct replay *r, uint32_t n)
     uint64_t rows = 0;
     for (uint32_t i = 0; i < n; i++)
         rows += r->v[i].n_rows;
-    return rows == r->t->n_kept;
+    return rows == r->t->shape.n_kept;
 }
 
 static void count(const struct replay *r, struct spw_expert_replay *out, enum spw_expert_rule rule,
@@ -77,7 +77,7 @@ static void count(const struct replay *r, struct spw_expert_replay *out, enum sp
 static int replay_ours(const struct replay *r, struct spw_expert_replay *out)
 {
     struct spw_expert_residency x;
-    SPW_TRY(spw_expert_residency_init(&x, r->n, r->n_frames, r->t->n_layers, r->t->counts));
+    SPW_TRY(spw_expert_residency_init(&x, &r->t->shape, r->n_frames, r->t->counts));
     for (uint64_t i = 0; i < r->t->n_visits; i++) {
         const uint32_t n = take_visit(r, i);
         spw_expert_residency_visit(&x, r->v, n);
@@ -193,7 +193,7 @@ static int replay_by_time(const struct replay *r, struct spw_expert_replay *out,
 
 static int open_replay(struct replay *r)
 {
-    r->v = spw_alloc(r->t->n_experts * sizeof *r->v);
+    r->v = spw_alloc(r->t->shape.n_experts * sizeof *r->v);
     r->next = spw_alloc(r->t->n_items * sizeof *r->next);
     r->stays = spw_alloc_zero(r->n, sizeof *r->stays);
     return r->v && r->next && r->stays ? 0 : -ENOMEM;
@@ -209,7 +209,7 @@ static void count_used(const struct replay *r, struct spw_expert_replay *out)
         out->token_used += token ? n : 0;
         n_token_visits += token;
     }
-    out->n_tokens = n_token_visits / r->t->n_layers;
+    out->n_tokens = n_token_visits / r->t->shape.n_layers;
 }
 
 static int replay_all(const struct replay *r, struct spw_expert_replay *out)
@@ -225,7 +225,7 @@ int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_tra
                       uint32_t n_frames, const uint64_t *bytes,
                       void (*missed)(void *context, uint32_t expert), void *context)
 {
-    const uint32_t n = t->n_layers * t->n_experts;
+    const uint32_t n = t->shape.n_layers * t->shape.n_experts;
     struct replay r = {.t = t,
                        .n = n,
                        .n_frames = n_frames ? spw_min_u32(n_frames, n) : n,
@@ -263,13 +263,13 @@ static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
                        struct spw_error *err)
 {
     const struct spw_model_config *c = w->config;
-    if (t->n_experts != c->experts.n || t->n_layers != spw_expert_layers(c) ||
-        t->n_kept != c->experts.n_kept)
+    if (t->shape.n_experts != c->experts.n || t->shape.n_layers != spw_expert_layers(c) ||
+        t->shape.n_kept != c->experts.n_kept)
         return spw_fail(err, -EINVAL,
                         "the trace has %u layers of %u experts, %u for each token; the model has "
                         "%u of %u, and %u",
-                        t->n_layers, t->n_experts, t->n_kept, spw_expert_layers(c), c->experts.n,
-                        c->experts.n_kept);
+                        t->shape.n_layers, t->shape.n_experts, t->shape.n_kept,
+                        spw_expert_layers(c), c->experts.n, c->experts.n_kept);
     uint64_t moved[SPW_MOVED_COUNT] = {0}, *bytes = spw_alloc(w->n_expert_blocks * sizeof *bytes);
     for (uint32_t e = 0; bytes && e < w->n_expert_blocks; e++)
         bytes[e] = w->blocks[w->n_blocks + e].bytes;

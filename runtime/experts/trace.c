@@ -20,12 +20,19 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { VERSION = 1, MOST_LAYERS = 4096, MOST_EXPERTS = 1 << 20, BUFFER_BYTES = 64 << 10 };
+enum {
+    VERSION = 1,
+    MOST_LAYERS = 4096,
+    MOST_EXPERTS = 1 << 17,
+    MOST_OF_LAYER = 2048,
+    BUFFER_BYTES = 64 << 10
+};
 static const char magic[8] = "SPWROUTE";
 
 struct head {
     char magic[8];
-    uint32_t version, n_layers, n_experts, n_kept;
+    uint32_t version;
+    struct spw_expert_shape shape;
     double largest;
 };
 _Static_assert(sizeof(struct head) == 32 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file");
@@ -96,12 +103,11 @@ static void put_number(struct spw_expert_trace_writer *w, uint64_t x)
     put(w, bytes, n);
 }
 
-void spw_expert_trace_begin(struct spw_expert_trace_writer *w, uint32_t n_layers,
-                            uint32_t n_experts, uint32_t n_kept, const double *counts)
+void spw_expert_trace_begin(struct spw_expert_trace_writer *w, const struct spw_expert_shape *shape,
+                            const double *counts)
 {
-    struct head head = {
-        .version = VERSION, .n_layers = n_layers, .n_experts = n_experts, .n_kept = n_kept};
-    const uint32_t n = n_layers * n_experts;
+    struct head head = {.version = VERSION, .shape = *shape};
+    const uint32_t n = shape->n_layers * shape->n_experts;
     if (w->n_experts || w->rc)
         return;
     uint8_t *codes = spw_alloc(n);
@@ -109,7 +115,7 @@ void spw_expert_trace_begin(struct spw_expert_trace_writer *w, uint32_t n_layers
         w->rc = -ENOMEM;
         return;
     }
-    w->n_experts = n_experts;
+    w->n_experts = shape->n_experts;
     memcpy(head.magic, magic, sizeof magic);
     head.largest = spw_expert_counts_encode(codes, counts, n);
     put(w, &head, sizeof head);
@@ -192,7 +198,7 @@ static int reserve(void **list, uint64_t *capacity, uint64_t n, size_t bytes)
 static int get_visit(struct spw_expert_trace *t, struct reader *r, uint32_t layer)
 {
     const uint64_t n_and_rows =
-        get_number(r, 2, 2 * (uint64_t)t->n_experts + 1, "this number of experts");
+        get_number(r, 2, 2 * (uint64_t)t->shape.n_experts + 1, "this number of experts");
     const uint32_t n = (uint32_t)(n_and_rows / 2);
     void *items = t->items, *ends = t->ends;
     int rc = reserve(&items, &t->items_capacity, t->n_items + n, sizeof *t->items);
@@ -203,10 +209,11 @@ static int get_visit(struct spw_expert_trace *t, struct reader *r, uint32_t laye
     SPW_TRY(rc);
     struct spw_expert_visit *v = &t->items[t->n_items];
     for (uint32_t i = 0, next = 0; i < n && !r->bad; i++) {
-        next += (uint32_t)get_number(r, 0, t->n_experts - 1, "this number of an expert");
-        if (next >= t->n_experts)
+        next += (uint32_t)get_number(r, 0, t->shape.n_experts - 1, "this number of an expert");
+        if (next >= t->shape.n_experts)
             r->bad = "this number of an expert";
-        v[i] = (struct spw_expert_visit){.expert = layer * t->n_experts + next++, .n_rows = 1};
+        v[i] =
+            (struct spw_expert_visit){.expert = layer * t->shape.n_experts + next++, .n_rows = 1};
     }
     for (uint32_t i = 0; i < n && n_and_rows % 2 && !r->bad; i++)
         v[i].n_rows = (uint32_t)get_number(r, 1, UINT32_MAX, "this number of rows");
@@ -218,12 +225,21 @@ static int get_visit(struct spw_expert_trace *t, struct reader *r, uint32_t laye
 static int get_visits(struct spw_expert_trace *t, struct reader *r)
 {
     while (!r->bad) {
-        const uint32_t layer = (uint32_t)get_number(r, 0, t->n_layers, "this number of a layer");
+        const uint32_t layer =
+            (uint32_t)get_number(r, 0, t->shape.n_layers, "this number of a layer");
         if (!layer || r->bad)
             break;
         SPW_TRY(get_visit(t, r, layer - 1));
     }
     return 0;
+}
+
+/* The rule has a byte for each pair of experts of a layer. */
+static bool is_shape(const struct spw_expert_shape *s)
+{
+    return s->n_layers && s->n_layers <= MOST_LAYERS && s->n_experts &&
+           s->n_experts <= MOST_OF_LAYER && s->n_kept && s->n_kept <= s->n_experts &&
+           (uint64_t)s->n_layers * s->n_experts <= MOST_EXPERTS;
 }
 
 static int get_head(struct spw_expert_trace *t, struct reader *r)
@@ -239,18 +255,13 @@ static int get_head(struct spw_expert_trace *t, struct reader *r)
         r->bad = "these first bytes";
     else if (head.version != VERSION)
         r->bad = "this version";
-    else if (!head.n_layers || head.n_layers > MOST_LAYERS || !head.n_experts ||
-             (uint64_t)head.n_layers * head.n_experts > MOST_EXPERTS || !head.n_kept ||
-             head.n_kept > head.n_experts || !isfinite(head.largest) || head.largest < 0 ||
-             (uint64_t)(r->end - r->at) < (uint64_t)head.n_layers * head.n_experts)
+    else if (!is_shape(&head.shape) || !isfinite(head.largest) || head.largest < 0 ||
+             (uint64_t)(r->end - r->at) < (uint64_t)head.shape.n_layers * head.shape.n_experts)
         r->bad = "this head";
     if (r->bad)
         return 0;
-    const uint32_t n = head.n_layers * head.n_experts;
-    *t = (struct spw_expert_trace){.n_layers = head.n_layers,
-                                   .n_experts = head.n_experts,
-                                   .n_kept = head.n_kept,
-                                   .counts = spw_alloc(n * sizeof *t->counts)};
+    const uint32_t n = head.shape.n_layers * head.shape.n_experts;
+    *t = (struct spw_expert_trace){.shape = head.shape, .counts = spw_alloc(n * sizeof *t->counts)};
     if (!t->counts)
         return -ENOMEM;
     spw_expert_counts_decode(t->counts, head.largest, r->at, n);

@@ -2,21 +2,21 @@
 #ifndef SPW_RUNTIME_EXPERTS_TRACE_H
 #define SPW_RUNTIME_EXPERTS_TRACE_H
 
-#include "prefetch/expert_frames.h"
+#include "prefetch/expert_residency.h"
 #include "runtime/experts.h"
 
 struct spw_expert_trace {
-    uint32_t n_layers, n_experts, n_kept; /* layers with experts; of a layer; that a row chooses */
-    double *counts;                       /* owned, [n_layers * n_experts]: at the start */
-    struct spw_expert_visit *items;       /* owned: of all visits, only experts and rows */
-    uint64_t *ends;                       /* owned, [n_visits]: where the items of each visit end */
+    struct spw_expert_shape shape;
+    double *counts;                 /* owned, [n_layers * n_experts]: at the start */
+    struct spw_expert_visit *items; /* owned: of all visits, only experts and rows */
+    uint64_t *ends;                 /* owned, [n_visits]: where the items of each visit end */
     uint64_t n_visits, n_items, visits_capacity, items_capacity;
 };
 
 /* An engine begins. A writer of an earlier engine keeps its head: the engine is the same one, with
  * other budgets. */
-void spw_expert_trace_begin(struct spw_expert_trace_writer *w, uint32_t n_layers,
-                            uint32_t n_experts, uint32_t n_kept, const double *counts);
+void spw_expert_trace_begin(struct spw_expert_trace_writer *w, const struct spw_expert_shape *shape,
+                            const double *counts);
 /* v [n]: the experts of a visit in the order of their numbers, which count over all layers. An
  * error is reported by close. */
 void spw_expert_trace_add(struct spw_expert_trace_writer *w, const struct spw_expert_visit *v,

@@ -8,6 +8,7 @@
 
 #include "model/weights/weights.h"
 #include "offload/kv/waterline.h"
+#include "prefetch/expert_residency.h"
 #include "runtime/plan_query.h"
 
 struct spw_plan_input {
@@ -188,6 +189,7 @@ uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_w
                                     uint32_t block);
 uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
                                    uint32_t block);
+struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w);
 /* Adds the bytes that expert `expert`, counted over all layers, moves when it is missed. */
 void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
                          uint64_t moved[SPW_MOVED_COUNT]);

@@ -94,6 +94,13 @@ uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_we
     return spw_plan_block_from_disk(p, w, block) ? w->blocks[block].read_bytes : 0;
 }
 
+struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w)
+{
+    return (struct spw_expert_shape){.n_layers = spw_expert_layers(w->config),
+                                     .n_experts = w->config->experts.n,
+                                     .n_kept = w->config->experts.n_kept};
+}
+
 void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
                          uint64_t moved[SPW_MOVED_COUNT])
 {

@@ -75,10 +75,9 @@ static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expe
     if (p->rows_beside)
         SPW_TRY(open_account(&r->accounts[1], p, p->rows_beside));
     r->now = &r->accounts[0];
+    const struct spw_expert_shape shape = spw_plan_expert_shape(r->weights);
     if (p->n_expert_frames)
-        SPW_TRY(spw_expert_residency_init(&r->experts, r->weights->n_expert_blocks,
-                                          p->n_expert_frames, spw_expert_layers(r->weights->config),
-                                          expert_counts));
+        SPW_TRY(spw_expert_residency_init(&r->experts, &shape, p->n_expert_frames, expert_counts));
     r->parts = spw_alloc_zero(spw_max_u32(r->now->cut.most_parts, r->accounts[1].cut.most_parts),
                               sizeof *r->parts);
     return r->parts ? 0 : -ENOMEM;

@@ -36,6 +36,7 @@ static void write_file(size_t n)
 static struct spw_expert_visit items[VISITS][OF_LAYER];
 static uint32_t sizes[VISITS];
 static double counts[EXPERTS];
+static const struct spw_expert_shape shape = {LAYERS, OF_LAYER, 2};
 
 static void draw_visits(void)
 {
@@ -57,11 +58,11 @@ static void write_trace(void)
     struct spw_expert_trace_writer *w;
     struct spw_error err = {0};
     CHECK(!spw_expert_trace_create(&w, path, &err));
-    spw_expert_trace_begin(w, LAYERS, OF_LAYER, 2, counts);
+    spw_expert_trace_begin(w, &shape, counts);
     for (uint32_t visit = 0; visit < VISITS; visit++) {
         spw_expert_trace_add(w, items[visit], sizes[visit]);
         if (visit == VISITS / 2) /* the engine got other budgets */
-            spw_expert_trace_begin(w, LAYERS, OF_LAYER, 2, counts);
+            spw_expert_trace_begin(w, &shape, counts);
     }
     CHECK(!spw_expert_trace_close(w, &err));
 }
@@ -87,7 +88,7 @@ static void check_trace(void)
     CHECK_MSG(!spw_expert_trace_read(&t, path, &err), "%s", err.text);
     if (!t)
         return;
-    CHECK(t->n_layers == LAYERS && t->n_experts == OF_LAYER && t->n_kept == 2);
+    CHECK(t->shape.n_layers == LAYERS && t->shape.n_experts == OF_LAYER && t->shape.n_kept == 2);
     CHECK(t->n_visits == VISITS);
     uint64_t at = 0;
     for (uint32_t visit = 0; visit < VISITS; visit++)
@@ -104,12 +105,14 @@ static void check_trace(void)
 static void check_range_of(const struct spw_expert_trace *t)
 {
     uint64_t from = 0;
-    CHECK(t->n_layers && t->n_experts && t->n_kept <= t->n_experts);
+    CHECK(t->shape.n_layers && t->shape.n_experts && t->shape.n_kept <= t->shape.n_experts);
     for (uint64_t visit = 0; visit < t->n_visits; from = t->ends[visit++])
         for (uint64_t i = from; i < t->ends[visit]; i++) {
-            CHECK(t->items[i].expert < t->n_layers * t->n_experts && t->items[i].n_rows);
+            CHECK(t->items[i].expert < t->shape.n_layers * t->shape.n_experts &&
+                  t->items[i].n_rows);
             CHECK(i == from || t->items[i].expert > t->items[i - 1].expert);
-            CHECK(t->items[i].expert / t->n_experts == t->items[from].expert / t->n_experts);
+            CHECK(t->items[i].expert / t->shape.n_experts ==
+                  t->items[from].expert / t->shape.n_experts);
         }
 }
 
@@ -173,7 +176,7 @@ static void check_cut_traces(void)
     struct spw_expert_trace_writer *w;
     CHECK(spw_expert_trace_create(&w, "/nonexistent/t", &err) == -ENOENT && !w && *err.text);
     CHECK(!spw_expert_trace_create(&w, "/dev/full", &err));
-    spw_expert_trace_begin(w, LAYERS, OF_LAYER, 2, counts);
+    spw_expert_trace_begin(w, &shape, counts);
     CHECK(spw_expert_trace_close(w, &err) == -ENOSPC && strstr(err.text, "/dev/full"));
 }
 

@@ -13,9 +13,7 @@ static uint64_t seed;
 static struct spw_expert_visit items[VISITS * OF_LAYER];
 static uint64_t ends[VISITS], bytes[EXPERTS];
 static double counts[EXPERTS];
-static struct spw_expert_trace trace = {.n_layers = LAYERS,
-                                        .n_experts = OF_LAYER,
-                                        .n_kept = 1,
+static struct spw_expert_trace trace = {.shape = {LAYERS, OF_LAYER, 1},
                                         .counts = counts,
                                         .items = items,
                                         .ends = ends,
@@ -162,7 +160,7 @@ static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r, con
 {
     struct spw_expert_residency x;
     uint64_t missed = 0, of_tokens = 0, n_tokens = 0;
-    CHECK(!spw_expert_residency_init(&x, EXPERTS, n_frames, LAYERS, counts));
+    CHECK(!spw_expert_residency_init(&x, &trace.shape, n_frames, counts));
     for (uint32_t visit = 0; visit < VISITS; visit++) {
         struct spw_expert_visit v[OF_LAYER];
         const uint32_t n = (uint32_t)(ends[visit] - begin(visit));
