@@ -11,7 +11,10 @@
 static const char *const goldens[] = {
     "llama_plain",       "llama_f16",      "llama_biases",          "mistral_window",
     "qwen2_layer_types", "qwen2_yarn",     "qwen3_qk_norm",         "gemma3_old_keys",
-    "gemma3_new_keys",   "gemma3_wrapped", "llama_llama3_old_keys", "llama_mha_tied"};
+    "gemma3_new_keys",   "gemma3_wrapped", "llama_llama3_old_keys", "llama_mha_tied",
+    "gpt_oss_plain",     "gpt_oss_mxfp4",  "qwen2_moe_shared",      "qwen3_moe_plain",
+    "mixtral_joined",    "mixtral_window", "granitemoe_plain",      "glm4_moe_norms",
+    "olmoe_norm",        "olmo3_listed",   "gemma2_caps",           "phi3_long_long"};
 static const char *const tokenizers[] = {"gemma", "gpt2", "llama2", "llama3", "metaspace"};
 static const char *const templates[] = {"chat", "filters", "macros", "own_vars"};
 
@@ -79,6 +82,16 @@ static void add_key(struct bytes *b, size_t from, size_t to, uint64_t *seed)
         "\"tie_word_embeddings\": true,",
         "\"sliding_window\": 5,",
         "\"num_experts\": 4,",
+        "\"num_local_experts\": 4096,",
+        "\"num_experts_per_tok\": 3,",
+        "\"moe_intermediate_size\": 8,",
+        "\"mlp_only_layers\": [0, 99],",
+        "\"decoder_sparse_step\": 2,",
+        "\"first_k_dense_replace\": 1,",
+        "\"n_shared_experts\": 2,",
+        "\"norm_topk_prob\": false,",
+        "\"swiglu_limit\": 1e-30,",
+        "\"original_max_position_embeddings\": 3,",
         "\"quantization_config\": {\"quant_method\": \"fp8\"},",
         "\"head_dim\": 1024,",
         "\"attention_bias\": true,",

@@ -81,6 +81,13 @@ static uint64_t missing_pairs(bool tell)
 
 /* ---- draws ---- */
 
+/* Of all layers: a prefix cache has room for it. */
+static uint64_t bytes_of_tile(const struct spw_plan *p)
+{
+    return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
+           p->n_layers[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
+}
+
 static void draw_walk(struct walk *w, int number, struct subject *subjects, int n_subjects)
 {
     w->s = &subjects[draw_one(w, (uint64_t)n_subjects)];
@@ -110,8 +117,8 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
         o->disk_dir = w->s->folder;
     if (able || (draw_one(w, 2) && (!w->aim || draw_one(w, 2)))) {
         o->prefix_cache_dir = w->cache;
-        o->prefix_cache_bytes =
-            draw_one(w, 4) ? 64 * MIB : check_range(w->seed, 400 << 10, MIB - 1);
+        const uint64_t least = spw_max_u64(400 << 10, bytes_of_tile(&w->s->plan));
+        o->prefix_cache_bytes = draw_one(w, 4) ? 64 * MIB : check_range(w->seed, least, MIB - 1);
     }
     draw_budgets(o, &w->backend, w->s->dir, w->aim, w->seed);
 }
