@@ -131,7 +131,10 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
 {
     const struct spw_model_config *c = w->config;
     uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
-    if (c->qkv_bias)
+    const bool joined = spw_find_by_layer(f, layer, "self_attn.qkv_proj.bias");
+    if (c->qkv_bias && joined)
+        SPW_TRY(small_vector(w, f, layer, "self_attn.qkv_proj.bias", q + 2 * kv, &s->qkv_bias));
+    else if (c->qkv_bias)
         SPW_TRY(small_joined(w, f, layer,
                              (const char *const[]){"self_attn.q_proj.bias", "self_attn.k_proj.bias",
                                                    "self_attn.v_proj.bias"},

@@ -322,6 +322,19 @@ static void test_tools(void)
     CHECK(sh("mv tokenizer.json m") == 0);
 }
 
+/* Of a model for text and images: what is left out is said once, and inspect says it, too. */
+static void test_wrapper(void)
+{
+    const char *left_out = "only the text model of this mistral3 model runs: its parts for images";
+    CHECK(sh("m=$OLDPWD/tests/golden/mistral3_wrapped; echo 1 5 9 >ids; \"$S\" inspect $m; "
+             "\"$S\" generate $m --token-ids ids --max-new-tokens 2") == 0);
+    CHECK_MSG(strstr(out, "left out    what mistral3 models have for images"), "%s", out);
+    const char *said = strstr(err, left_out);
+    CHECK_MSG(said && !strstr(said + 1, left_out), "%s", err);
+    CHECK(sh("\"$S\" inspect --json $OLDPWD/tests/golden/mistral3_wrapped") == 0 &&
+          strstr(out, "\"wrapper\": \"mistral3\""));
+}
+
 /* The cache that inspect shows is the cache of a run, and options win over the model's files. */
 static void test_cache_policy(void)
 {
@@ -438,6 +451,7 @@ int main(void)
     test_refusals();
     test_refused_plan();
     test_tools();
+    test_wrapper();
     test_cache_policy();
     test_topology();
     test_outputs();

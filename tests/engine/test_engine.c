@@ -233,9 +233,11 @@ static void open_subjects(struct subject *subjects)
 
 /* Folders of families that have something which no drawn model has. */
 static const char *const families[] = {
-    "gpt_oss_plain", "gpt_oss_mxfp4",  "granitemoe_plain", "glm4_plain",      "glm4_moe_norms",
-    "olmo3_pattern", "gemma2_caps",    "smollm3_plain",    "olmoe_norm",      "phi3_partial",
-    "granite_plain", "mixtral_joined", "qwen2_moe_shared", "gpt_oss_no_bias", "phi3_long_long",
+    "gpt_oss_plain",    "gpt_oss_mxfp4",    "granitemoe_plain", "glm4_plain",      "glm4_moe_norms",
+    "olmo3_pattern",    "gemma2_caps",      "smollm3_plain",    "olmoe_norm",      "phi3_partial",
+    "granite_plain",    "mixtral_joined",   "qwen2_moe_shared", "gpt_oss_no_bias", "phi3_long_long",
+    "cohere_norms",     "cohere2_pattern",  "stablelm_norms",   "olmo_clip",       "phi_norms",
+    "ministral3_grows", "starcoder2_plain", "mistral3_wrapped",
 };
 
 /* Two of any sizes, one of them with quantized weights; and the bundled one, or the shared one

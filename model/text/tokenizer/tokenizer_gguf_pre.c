@@ -42,9 +42,12 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "smollm", .splits = {"\\p{N}", GPT2}},
     {.name = "starcoder", .splits = {"\\p{N}", GPT2}},
     {.name = "minerva-7b", .splits = {"\\p{N}", GPT2}},
+    {.name = "command-r", .splits = {"\\p{N}", GPT2}, .nfc = true},
+    {.name = "stablelm2", .splits = {QWEN2}, .nfc = true},
     {.name = "gpt-2", .splits = {GPT2}},
     {.name = "phi-2", .splits = {GPT2}},
     {.name = "mellum", .splits = {GPT2}},
+    {.name = "olmo", .splits = {GPT2}, .nfc = true},
     {.name = "default", .splits = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };
 

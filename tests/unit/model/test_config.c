@@ -192,6 +192,52 @@ static void test_windows(void)
     refuse(gemma3, "{'num_hidden_layers': 1, 'layer_types': [null]}", "layer_types[0]: found null");
 }
 
+/* Facts of the families with layer norms, and of those whose queries grow. */
+static void test_other_families(void)
+{
+    struct spw_model_config c =
+        accept(llama, "{'model_type': 'phi', 'layer_norm_eps': 1e-4, 'rms_norm_eps': 1e-3}", NULL);
+    CHECK(c.norm == SPW_NORM_MEAN && c.norm_bias && c.parallel && c.plain_mlp && c.head_bias);
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.act == SPW_ACT_GELU_TANH && !c.qk_norm);
+    CHECK(c.rms_eps == 1e-4f && c.rope[0].rotary_dim == 4 && c.names);
+    c = accept(llama, "{'model_type': 'starcoder2', 'use_bias': false, 'attention_bias': true}",
+               NULL);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.plain_mlp && !c.parallel && c.window == 0);
+    c = accept(
+        llama,
+        "{'model_type': 'stablelm', 'use_parallel_residual': true, 'num_key_value_heads': 8}",
+        NULL);
+    CHECK(c.parallel && !c.qkv_bias && c.rope[0].rotary_dim == 2 && !c.plain_mlp);
+    c = accept(llama, "{'model_type': 'olmo', 'clip_qkv': 8}", NULL);
+    CHECK(c.norm_bare && c.qkv_limit == 8 && c.rms_eps == 1e-5f);
+    c = accept(llama, "{'model_type': 'cohere2', 'sliding_window': 9, 'num_hidden_layers': 8}",
+               NULL);
+    CHECK(kinds_are(&c, "SSSFSSSF") && c.rotates[2] && !c.rotates[3] && c.logit_divisor == 16);
+    CHECK(c.parallel && c.interleaved_qk && c.tied_embeddings && c.bos == 5);
+    c = accept(llama, "{'model_type': 'cohere', 'logit_scale': 0.5, 'use_qk_norm': true}", NULL);
+    CHECK(c.logit_divisor == 2 && c.qk_norm && c.qk_norm_by_head && c.rope[0].theta == 5e5);
+    c = accept(llama, "{'model_type': 'ministral3', 'head_dim': 8}", NULL);
+    CHECK(c.query_growth.beta == 0.1f && c.query_growth.base == 16384 && c.rope[0].theta == 1e6);
+    CHECK(c.rope[0].kind == SPW_ROPE_YARN && c.rope[0].attention_factor == 1);
+    c = accept(
+        "{'model_type': 'mistral3', 'text_config': {'model_type': 'ministral3', 'hidden_size': "
+        "64, 'intermediate_size': 96, 'num_hidden_layers': 2}}",
+        "{}", NULL);
+    CHECK(!strcmp(c.wrapper, "mistral3") && !strcmp(c.model_type, "ministral3") && c.n_heads == 32);
+
+    refuse(llama, "{'clip_qkv': 8}", "clip_qkv: found 8, expected nothing: llama models");
+    refuse(llama, "{'logit_scale': 0.5}", "logit_scale: found 0.5, expected nothing: llama models");
+    refuse(llama, "{'model_type': 'cohere', 'logit_scale': 0}", "logit_scale: found 0, expected a");
+    refuse(llama, "{'model_type': 'ministral3', 'rope_parameters': {'rope_theta': 5.0}}",
+           "rope_parameters.llama_4_scaling_beta: found nothing, expected a number");
+    refuse(llama, "{'rope_parameters': {'llama_4_scaling_beta': 0.5}}",
+           "rope_parameters.llama_4_scaling_beta: found 0.5, expected nothing, or 0");
+    refuse(llama, "{'model_type': 'mistral3', 'text_config': {'model_type': 'llama'}}",
+           "text_config.model_type: found 'llama', expected mistral, ministral or ministral3");
+    refuse(llama, "{'model_type': 'llava', 'text_config': {'model_type': 'gemma'}}",
+           "text_config.model_type: found 'gemma', expected llama, mistral or qwen2");
+}
+
 static bool asks(const struct spw_model_config *c, const char *word, bool by_generation)
 {
     return !strcmp(c->cache_implementation, word) && c->cache_by_generation == by_generation;
@@ -626,6 +672,7 @@ int main(void)
     test_defaults();
     test_gemma3();
     test_windows();
+    test_other_families();
     test_cache_words();
     test_rope_keys();
     test_bad_sizes();

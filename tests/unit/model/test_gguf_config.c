@@ -140,6 +140,37 @@ static void test_gemma3(void)
     spw_config_free(&c);
 }
 
+static void test_layer_norms(void)
+{
+    struct spw_model_config c =
+        accept_facts(facts_of("cohere2", "{'logit_scale': 0.25, 'attention.sliding_window': 16, "
+                                         "'attention.layer_norm_epsilon': 1e-4}"));
+    CHECK(c.norm == SPW_NORM_MEAN && c.rms_eps == 1e-4f && c.logit_divisor == 4 && c.parallel);
+    CHECK(c.layer_kinds[2] == SPW_LAYER_SLIDING && c.layer_kinds[3] == SPW_LAYER_FULL);
+    CHECK(c.rotates[2] && !c.rotates[3] && has_rule(&c, "every 4th layer") && c.n_rules == 1);
+    spw_config_free(&c);
+    struct spw_config_gguf f = facts_of("stablelm", "{'use_parallel_residual': true, "
+                                                    "'rope.dimension_count': 4}");
+    f.qk_norm = true;
+    c = accept_facts(f);
+    CHECK(c.parallel && c.qk_norm && c.qk_norm_by_head && c.rope[0].rotary_dim == 4);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("olmo", "{'attention.clamp_kqv': 8}"));
+    CHECK(c.norm_bare && c.qkv_limit == 8 && c.interleaved_qk);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("mistral3", "{'rope.scaling.type': 'yarn', 'rope.scaling.factor': 4, "
+                                          "'rope.scaling.original_context_length': 128, "
+                                          "'rope.scaling.yarn_log_multiplier': 1, "
+                                          "'attention.temperature_scale': 0.5}"));
+    CHECK(c.query_growth.beta == 0.5f && c.query_growth.base == 128);
+    CHECK(c.rope[0].attention_factor == 1 && c.interleaved_qk);
+    spw_config_free(&c);
+    refuse("llama", "{'attention.temperature_scale': 0.5}",
+           "llama.attention.temperature_scale: found 0.5, expected nothing, or 0");
+    refuse("llama", "{'attention.clamp_kqv': 8}",
+           "llama.attention.clamp_kqv: found 8, expected nothing: llama models have no such key");
+}
+
 static void test_ends(void)
 {
     struct spw_config_gguf f = facts_of("qwen3", "{}");
@@ -206,6 +237,7 @@ int main(void)
     test_llama();
     test_scaling();
     test_gemma3();
+    test_layer_norms();
     test_ends();
     test_wrong();
     return check_done();
