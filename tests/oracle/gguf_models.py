@@ -260,7 +260,7 @@ def main():
             golden = json.loads((folder / "golden.json").read_text())
             vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
             expected = np.fromfile(folder / "golden_logits.f32", dtype="<f4").reshape(-1, vocab)[-1]
-            convert(folder, model, "F32", joined="joined" in name)
+            convert(folder, model, "F32", joined=name.endswith(" joined"))
             greedy = golden["greedy_ids"]
             logits, tokens = run(spillway, model, golden["ids"], len(greedy), scratch)
             worst = np.abs(logits[0] - expected).max() / np.abs(expected).max()
