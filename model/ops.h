@@ -10,6 +10,7 @@
 
 #include "model/kinds.h"
 #include "quant/codec.h"
+#include "quant/layer_kind.h"
 #include "base/base.h"
 
 /* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. The
@@ -115,7 +116,7 @@ struct spw_rope_append_args {
  * For each row, head and split of 512 positions: scores in one chain over channels, their exact
  * maximum, exp, the sum in a fixed tree, the weighted values in one chain over positions. Then the
  * split is merged into (max, sum, out), in the order of positions. A split without a visible key
- * does not change the row. Visible: key <= query, and key > query - window if window is not 0. A
+ * does not change the row. Visible: key <= query, and key >= spw_window_first(window, query). A
  * head with an extra logit shares its softmax with that logit, which has no value.
  *
  * Tiles [quantized_first, quantized_end) of the call are quantized (quant/qtile.h), for all its
@@ -132,7 +133,7 @@ struct spw_attention_args {
     uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
     uint32_t n_tiles;
     uint32_t n_heads, n_kv_heads, head_dim;
-    uint64_t window;           /* 0: none */
+    struct spw_window window;
     float scale, softcap;      /* softcap 0: none; else cap * tanh(score / cap) */
     const float *extra_logits; /* [n_heads], or NULL: none (the sinks of gpt-oss) */
     bool first;                /* the state starts empty */

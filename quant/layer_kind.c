@@ -10,4 +10,9 @@ const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS] = {
                            .type = "sliding_attention",
                            .sees = "a query sees no key past the window",
                            .windowed = true},
+    [SPW_LAYER_CHUNKED] = {.name = "chunked",
+                           .type = "chunked_attention",
+                           .sees = "a query sees no key of an earlier chunk",
+                           .windowed = true,
+                           .steps = true},
 };

@@ -46,7 +46,8 @@ struct attention_call {
     const float *extra_logits;
     void *y;
     size_t rows, q_stride;
-    uint64_t position, tile_first, window;
+    uint64_t position, tile_first;
+    struct spw_window window;
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim;
     enum spw_dtype dtype, kv_dtype;
     enum spw_qformat qformat;
@@ -102,7 +103,7 @@ __device__ __forceinline__ struct attention_span attention_visible(const struct 
 {
     const struct attention_call &a = job.a;
     uint64_t past = a.position + row + 1, base = a.tile_first * SPW_TILE_TOKENS;
-    uint64_t from = a.window ? spw_sub_u64(past, a.window) : 0;
+    uint64_t from = spw_window_first(a.window, past - 1);
     int limit = (int)(job.tile_hi * SPW_TILE_TOKENS);
     struct attention_span s = {
         max(attention_clip(from, base, limit), (int)(job.tile_lo * SPW_TILE_TOKENS)),

@@ -21,21 +21,21 @@ uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS]
     return 0;
 }
 
-uint32_t spw_waterline_window_first(uint32_t window, uint64_t position)
+uint32_t spw_waterline_window_first(struct spw_window window, uint64_t position)
 {
-    /* the oldest visible key is position - window + 1 */
-    return (uint32_t)(spw_sub_u64(position + 1, window) / SPW_TILE_TOKENS);
+    return (uint32_t)(spw_window_first(window, position) / SPW_TILE_TOKENS);
 }
 
-uint32_t spw_waterline_window_tiles(uint32_t window)
+uint32_t spw_waterline_window_tiles(struct spw_window window)
 {
-    /* window - 1 old keys, which may begin inside a tile */
-    return (uint32_t)spw_div_up(window - 1, SPW_TILE_TOKENS) + 1;
+    /* tokens - 1 old keys, which begin at a multiple of the step: at most so far inside a tile */
+    uint32_t inside = SPW_TILE_TOKENS - spw_min_u32(window.step & -window.step, SPW_TILE_TOKENS);
+    return (uint32_t)spw_div_up((uint64_t)inside + window.tokens - 1, SPW_TILE_TOKENS);
 }
 
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position)
 {
-    return r->window ? spw_waterline_window_first(r->window, position) : 0;
+    return spw_waterline_window_first(r->window, position);
 }
 
 uint32_t spw_waterline_first_exact(const struct spw_residency *r, uint64_t n_tokens)

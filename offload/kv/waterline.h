@@ -34,7 +34,7 @@ enum { SPW_WATERLINE_SLACK = 1 };
 /* The tiles of one layer that a sequence may have in each tier. The plan sets one of these for each
  * layer kind. */
 struct spw_residency {
-    uint32_t window;        /* keys that a query sees, itself included; 0: all */
+    struct spw_window window;
     uint32_t resident;      /* on the device between steps; at least 1 */
     uint32_t resident_pass; /* while a prompt passes other layers; 1..resident */
     uint32_t pass;          /* while a prompt passes this layer; at least resident_pass */
@@ -65,8 +65,8 @@ uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS]
 
 /* The first tile that a query at `position` can see through a window; the most tiles that a layer
  * with this window has between steps. */
-uint32_t spw_waterline_window_first(uint32_t window, uint64_t position);
-uint32_t spw_waterline_window_tiles(uint32_t window);
+uint32_t spw_waterline_window_first(struct spw_window window, uint64_t position);
+uint32_t spw_waterline_window_tiles(struct spw_window window);
 /* The first tile that a query at `position` of a layer of this kind can see. */
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position);
 

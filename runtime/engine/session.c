@@ -152,7 +152,7 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
     *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
     for (uint32_t l = 0; s->cached && l < c->n_layers; l++) {
         const struct spw_residency *r = &s->engine->plan.residency[c->layer_kinds[l]];
-        if (!r->window) {
+        if (!r->window.tokens) {
             uint32_t begin = spw_kv_begin(s->seq.kv, l);
             uint32_t disk_end = spw_kv_disk_end(s->seq.kv, l);
             if (begin > spw_waterline_first_tiered(r))

@@ -66,7 +66,7 @@ struct use {
 static uint64_t min_cache_bytes(const struct spw_plan *p)
 {
     return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
-           p->n_layers[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
+           spw_plan_n_windowed(p) * p->exact_tile_bytes;
 }
 
 static void note(void *engine, const char *text)
@@ -321,7 +321,7 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
     const struct spw_engine *e = s->engine;
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
-        if (!residency_of(e, l)->window)
+        if (!residency_of(e, l)->window.tokens)
             SPW_TRY(attach_old(u, s, l, n));
         else if (!residency_of(e, l)->fixed)
             SPW_TRY(attach_window(u, s, l, n));

@@ -54,7 +54,7 @@ bool spw_snapshot_needs_checkpoint(const struct spw_plan *p)
 {
     bool needs = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        needs |= p->residency[k].quantizes || (p->n_layers[k] && p->residency[k].window);
+        needs |= p->residency[k].quantizes || (p->n_layers[k] && p->residency[k].window.tokens);
     return needs;
 }
 
@@ -66,7 +66,7 @@ struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
     const struct spw_snapshot_tiles none = {0, 0};
     switch (kind) {
     case SPW_SNAPSHOT_OLD:
-        if (r->window)
+        if (r->window.tokens)
             return none;
         return (struct spw_snapshot_tiles){spw_waterline_end(r, from),
                                            spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
@@ -76,8 +76,9 @@ struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
         return r->quantizes ? (struct spw_snapshot_tiles){spw_waterline_first_exact(r, to), whole}
                             : none;
     case SPW_SNAPSHOT_WINDOW:
-        return r->window ? (struct spw_snapshot_tiles){spw_waterline_first_visible(r, to), whole}
-                         : none;
+        return r->window.tokens
+                   ? (struct spw_snapshot_tiles){spw_waterline_first_visible(r, to), whole}
+                   : none;
     case SPW_SNAPSHOT_TAIL:
         return (struct spw_snapshot_tiles){whole, spw_waterline_tiles(to)};
     case SPW_SNAPSHOT_LOGITS:

@@ -15,9 +15,9 @@ void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
                   uint32_t window_tiles, bool chunked, bool shares_tiles)
 {
     const struct spw_residency *full = &kinds[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &kinds[SPW_LAYER_SLIDING];
+    const struct spw_residency *slides = &kinds[spw_plan_window_kind(p)];
     *b = (struct spw_lower){0};
-    if (spw_plan_n_sliding(p) && !slides->fixed) {
+    if (spw_plan_n_windowed(p) && !slides->fixed) {
         b->sliding = (uint32_t)spw_sub_u64(window_tiles, slides->resident);
         b->shared_most = b->sliding;
         if (shares_tiles && b->sliding && b->shared_most < window_tiles - 1)
@@ -34,9 +34,9 @@ void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
 void spw_lower_count(struct spw_lower *b, const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint32_t window = 0;
-    if (spw_plan_n_sliding(p))
-        window = spw_min_u32(spw_waterline_window_tiles(p->residency[SPW_LAYER_SLIDING].window),
-                             p->max_tiles);
+    if (spw_plan_n_windowed(p))
+        window = spw_min_u32(
+            spw_waterline_window_tiles(p->residency[spw_plan_window_kind(p)].window), p->max_tiles);
     spw_lower_of(b, p, p->residency, p->full_tiles, window, in->context > p->chunk,
                  in->sessions > 1);
 }
@@ -45,7 +45,7 @@ uint64_t spw_lower_host_frames(const struct spw_lower *b, const struct spw_plan 
 {
     uint64_t sliding = n < b->sliding ? n : b->shared_most,
              full = n < b->sliding ? 0 : n - b->sliding;
-    return spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding;
+    return spw_plan_n_full(p) * full + spw_plan_n_windowed(p) * sliding;
 }
 
 static uint64_t host_frames(const struct spw_lower *b, const struct spw_plan *p,
@@ -66,7 +66,7 @@ static uint64_t disk_frames(const struct spw_lower *b, const struct spw_plan *p,
         sliding = in->sessions > 1 ? b->shared_most : b->sliding - n;
     else
         full = b->all - n;
-    return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_sliding(p) * sliding);
+    return in->sessions * (spw_plan_n_full(p) * full + spw_plan_n_windowed(p) * sliding);
 }
 
 static uint64_t disk_room(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -84,7 +84,7 @@ uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
         return b->all - (uint32_t)(each / spw_plan_n_full(p));
     if (!b->sliding)
         return 0;
-    uint64_t sliding = (each - full) / spw_plan_n_sliding(p);
+    uint64_t sliding = (each - full) / spw_plan_n_windowed(p);
     if (in->sessions > 1)
         return sliding < b->shared_most ? b->sliding : 0;
     return (uint32_t)spw_sub_u64(b->sliding, sliding);
@@ -93,7 +93,9 @@ uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
 void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_lower *b,
                         uint32_t n)
 {
-    kinds[SPW_LAYER_SLIDING].host = n < b->sliding ? n : UINT32_MAX;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        if (spw_layer_kinds[k].windowed)
+            kinds[k].host = n < b->sliding ? n : UINT32_MAX;
     kinds[SPW_LAYER_FULL].host = n == b->all ? UINT32_MAX : n < b->sliding ? 0 : n - b->sliding;
 }
 
@@ -148,9 +150,9 @@ static uint64_t grow_buffers(struct spw_plan *p, const struct spw_plan_input *in
 
 uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint64_t frames)
 {
-    uint64_t sliding = spw_plan_n_sliding(p) * b->shared_most;
+    uint64_t sliding = spw_plan_n_windowed(p) * b->shared_most;
     if (frames < sliding)
-        return (uint32_t)spw_min_u64(frames / spw_plan_n_sliding(p), b->sliding - 1);
+        return (uint32_t)spw_min_u64(frames / spw_plan_n_windowed(p), b->sliding - 1);
     if (!b->full)
         return b->sliding;
     return b->sliding + (uint32_t)spw_min_u64((frames - sliding) / spw_plan_n_full(p), b->full);

@@ -111,9 +111,10 @@ static uint64_t loaded_tiles(const struct spw_plan *p, const struct spw_plan_inp
     uint64_t prompts = spw_plan_full_sessions(in);
     uint64_t stay = p->pass_rows > p->chunk ? r->pass : r->resident;
     uint64_t others = spw_sub_u64(most, stay);
-    uint64_t chunks = spw_div_up(r->window ? in->context : others * SPW_TILE_TOKENS, p->chunk);
+    uint64_t chunks =
+        spw_div_up(r->window.tokens ? in->context : others * SPW_TILE_TOKENS, p->chunk);
     uint64_t passes = spw_sub_u64(passes_of_prompts(p, in), prompts);
-    uint64_t tiles = r->window ? others * chunks : spw_div_up(others * chunks, 2);
+    uint64_t tiles = r->window.tokens ? others * chunks : spw_div_up(others * chunks, 2);
     return p->n_layers[kind] * (prompts * tiles + passes * spw_sub_u64(stay, r->resident));
 }
 
@@ -135,8 +136,9 @@ static uint64_t kv_step_cost(const struct spw_plan *p, const struct spw_plan_inp
 uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t weights = spw_plan_weights_cost(p, in);
-    uint64_t tiles = loaded_tiles(p, in, SPW_LAYER_FULL, p->full_tiles) +
-                     loaded_tiles(p, in, SPW_LAYER_SLIDING, spw_plan_kv_need(p, in).window_tiles);
+    uint64_t tiles =
+        loaded_tiles(p, in, SPW_LAYER_FULL, p->full_tiles) +
+        loaded_tiles(p, in, spw_plan_window_kind(p), spw_plan_kv_need(p, in).window_tiles);
     uint64_t prompt = passes_of_prompts(p, in) * weights + tiles * p->tile_bytes;
     return weights + kv_step_cost(p, in) + prompt / ANSWER;
 }

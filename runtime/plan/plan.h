@@ -154,9 +154,15 @@ static inline uint64_t spw_plan_n_full(const struct spw_plan *p)
     return p->n_layers[SPW_LAYER_FULL];
 }
 
-static inline uint64_t spw_plan_n_sliding(const struct spw_plan *p)
+/* The kind of the layers with a window. A model has one such kind at most (model/config.c). */
+static inline enum spw_layer_kind spw_plan_window_kind(const struct spw_plan *p)
 {
-    return p->n_layers[SPW_LAYER_SLIDING];
+    return p->n_layers[SPW_LAYER_CHUNKED] ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
+}
+
+static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
+{
+    return p->n_layers[spw_plan_window_kind(p)];
 }
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);

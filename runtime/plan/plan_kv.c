@@ -5,10 +5,11 @@
 
 static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (!spw_plan_n_sliding(p))
+    if (!spw_plan_n_windowed(p))
         return 0;
-    return (uint32_t)spw_min_u64(spw_waterline_window_tiles(in->weights->config->window),
-                                 p->max_tiles);
+    const struct spw_window window =
+        spw_layer_window(spw_plan_window_kind(p), in->weights->config->window);
+    return (uint32_t)spw_min_u64(spw_waterline_window_tiles(window), p->max_tiles);
 }
 
 static uint32_t exact_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -25,12 +26,12 @@ static uint32_t retained_of(const struct spw_plan *p, uint32_t tiles, uint32_t s
 
 static uint64_t retained_window(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return spw_plan_n_sliding(p) ? retained_of(p, window_tiles(p, in), 0) : 0;
+    return spw_plan_n_windowed(p) ? retained_of(p, window_tiles(p, in), 0) : 0;
 }
 
 uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tiles = spw_plan_n_sliding(p) * retained_window(p, in);
+    uint64_t tiles = spw_plan_n_windowed(p) * retained_window(p, in);
     if (in->quantizes)
         tiles += spw_plan_n_full(p) * retained_of(p, exact_tiles(p, in), 1);
     return in->sessions * tiles * p->exact_tile_bytes;
@@ -55,7 +56,7 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
     if (!in->quantizes)
         return 0;
     uint64_t all = spw_plan_n_full(p) * most_tiles(p, in, exact_tiles(p, in)) +
-                   spw_plan_n_sliding(p) * most_tiles(p, in, window_tiles(p, in));
+                   spw_plan_n_windowed(p) * most_tiles(p, in, window_tiles(p, in));
     if (p->may_retain)
         all += spw_plan_retained_bytes(p, in) / p->exact_tile_bytes;
     return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
@@ -79,7 +80,7 @@ static uint64_t most_full_tiles(const struct spw_plan *p, const struct spw_plan_
 
 static uint64_t n_sliding(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return in->quantizes ? 0 : spw_plan_n_sliding(p);
+    return in->quantizes ? 0 : spw_plan_n_windowed(p);
 }
 
 uint64_t spw_plan_all_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -114,7 +115,7 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_layer_kind_row *kind = &spw_layer_kinds[k];
         p->residency[k] = (struct spw_residency){
-            .window = kind->windowed ? in->weights->config->window : 0,
+            .window = spw_layer_window(k, p->n_layers[k] ? in->weights->config->window : 0),
             .host = UINT32_MAX,
             .quantizes = in->quantizes && kind->quantizes,
             .residual_tiles = in->residual_tiles,
@@ -161,8 +162,8 @@ static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input
                            uint64_t *full, uint64_t *sliding)
 {
     *full = spw_sub_u64(p->full_tiles, p->residency[SPW_LAYER_FULL].resident);
-    *sliding =
-        spw_sub_u64(spw_plan_kv_need(p, in).window_tiles, p->residency[SPW_LAYER_SLIDING].resident);
+    *sliding = spw_sub_u64(spw_plan_kv_need(p, in).window_tiles,
+                           p->residency[spw_plan_window_kind(p)].resident);
 }
 
 static uint64_t disk_cost(const struct spw_plan_input *in)
@@ -197,9 +198,9 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
     streamed_tiles(p, in, &full, &sliding);
     uint64_t tiles =
         spw_plan_n_full(p) * cost_of_first(p, in, SPW_LAYER_FULL, full, full) +
-        spw_plan_n_sliding(p) * cost_of_first(p, in, SPW_LAYER_SLIDING, sliding, sliding);
+        spw_plan_n_windowed(p) * cost_of_first(p, in, spw_plan_window_kind(p), sliding, sliding);
     uint64_t transfers = spw_plan_n_full(p) * spw_div_up(full, p->slot_tiles) +
-                         spw_plan_n_sliding(p) * spw_div_up(sliding, p->slot_tiles);
+                         spw_plan_n_windowed(p) * spw_div_up(sliding, p->slot_tiles);
     return spw_plan_full_sessions(in) *
            (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
@@ -240,7 +241,8 @@ uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_pla
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
     streamed_tiles(p, in, &full, &sliding);
     full = cost_of_first(p, in, SPW_LAYER_FULL, spw_plan_full_sessions(in) * full, ring);
-    sliding = cost_of_first(p, in, SPW_LAYER_SLIDING, spw_plan_full_sessions(in) * sliding, ring);
+    sliding =
+        cost_of_first(p, in, spw_plan_window_kind(p), spw_plan_full_sessions(in) * sliding, ring);
     return spw_plan_n_full(p) * spw_min_u64(full * p->tile_bytes, time) +
-           spw_plan_n_sliding(p) * spw_min_u64(sliding * p->tile_bytes, time);
+           spw_plan_n_windowed(p) * spw_min_u64(sliding * p->tile_bytes, time);
 }

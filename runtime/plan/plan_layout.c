@@ -298,15 +298,15 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
     struct spw_lower b;
     uint64_t tiles;
     if (spw_plan_pools(in)) { /* the other tiers may hold nothing of them: see lower_tiers.h */
-        tiles = spw_plan_n_full(p) + (in->quantizes ? 0 : spw_plan_n_sliding(p));
+        tiles = spw_plan_n_full(p) + (in->quantizes ? 0 : spw_plan_n_windowed(p));
         tiles *= p->n_disk_frames ? p->max_tiles : 0;
         return spw_plan_full_sessions(in) * tiles * p->tile_bytes;
     }
     spw_lower_count(&b, p, in);
     tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
-    const struct spw_residency *window = &p->residency[SPW_LAYER_SLIDING];
-    if (spw_plan_tiles_on_disk(p, &b, SPW_LAYER_SLIDING))
-        tiles += spw_plan_n_sliding(p) *
+    const struct spw_residency *window = &p->residency[spw_plan_window_kind(p)];
+    if (spw_plan_tiles_on_disk(p, &b, spw_plan_window_kind(p)))
+        tiles += spw_plan_n_windowed(p) *
                  spw_waterline_disk_end(window, spw_waterline_begin(window, in->context));
     return in->sessions * tiles * p->tile_bytes;
 }
@@ -350,7 +350,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->host.total = h->end + p->page_cache_bytes;
     i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
     i->disk_write_bytes = disk_write_bytes(p, in);
-    i->rolls_back = p->retains || (!spw_plan_n_sliding(p) && !in->quantizes);
+    i->rolls_back = p->retains || (!spw_plan_n_windowed(p) && !in->quantizes);
     i->n_layers = c->n_layers;
     uint64_t experts = 0;
     for (uint32_t u = in->weights->n_blocks;

@@ -26,16 +26,16 @@ void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total)
 
 /* ---- one session ---- */
 
-/* Windows stream only where nothing is quantized. */
+/* Layers whose windows stream: only where nothing is quantized. */
 static uint64_t n_sliding(const struct spw_plan *p)
 {
-    return p->quantizes ? 0 : spw_plan_n_sliding(p);
+    return p->quantizes ? 0 : spw_plan_n_windowed(p);
 }
 
 struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t most_tokens)
 {
     const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &p->residency[SPW_LAYER_SLIDING];
+    const struct spw_residency *slides = &p->residency[spw_plan_window_kind(p)];
     uint32_t tiles = spw_waterline_tiles(most_tokens);
     struct spw_session_tiles t = {.full = spw_waterline_end(full, most_tokens) -
                                           spw_waterline_first_tiered(full)};
@@ -68,7 +68,7 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
     /* While windows are not whole, waiting layers keep one tile: see spw_lower_of. */
     bool whole = !sliding || slide == t->window;
     if (sliding)
-        keep_all(&kinds[SPW_LAYER_SLIDING], slide);
+        keep_all(&kinds[spw_plan_window_kind(p)], slide);
     keep_all(r, 1);
     if (!full)
         return;

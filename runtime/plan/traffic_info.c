@@ -15,12 +15,11 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     uint64_t old = p->quantizes ? p->full_tiles : 0;
     uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
     i->decode_read_bytes = i->decode_weights_bytes + p->n_layers[SPW_LAYER_FULL] * full +
-                           p->n_layers[SPW_LAYER_SLIDING] * seen * per_token;
+                           spw_plan_n_windowed(p) * seen * per_token;
     i->decode_old_kv_bytes = p->n_layers[SPW_LAYER_FULL] * old * p->tile_bytes;
     i->decode_old_products = p->n_layers[SPW_LAYER_FULL] * old * SPW_TILE_TOKENS * row;
-    i->decode_products =
-        (p->n_layers[SPW_LAYER_FULL] * n + p->n_layers[SPW_LAYER_SLIDING] * seen) * row -
-        i->decode_old_products;
+    i->decode_products = (p->n_layers[SPW_LAYER_FULL] * n + spw_plan_n_windowed(p) * seen) * row -
+                         i->decode_old_products;
 }
 
 /* Slots of the ring that a decode step at the full context fills, and what comes into them. */

@@ -46,7 +46,7 @@ static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
     uint64_t read = 0;
     for (uint32_t i = 0; i < n_rows; i++) {
         const struct spw_residency *r = &q->plan->residency[rows[i].kind];
-        enum spw_snapshot_kind kind = r->window ? SPW_SNAPSHOT_WINDOW : SPW_SNAPSHOT_OLD;
+        enum spw_snapshot_kind kind = r->window.tokens ? SPW_SNAPSHOT_WINDOW : SPW_SNAPSHOT_OLD;
         struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, 0, n);
         if (kind == SPW_SNAPSHOT_OLD)
             t.first = spw_waterline_first_tiered(r);

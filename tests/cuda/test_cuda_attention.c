@@ -172,7 +172,8 @@ static struct problem problem_draw(bool mma)
     a->rows = draw(0, 2) ? draw(1, 40) : 1;
     p.n_tokens = a->rows + (draw(0, 2) ? draw(0, 300) : draw(0, MAX_TOKENS - 100));
     a->q_stride = (size_t)a->n_heads * a->head_dim + 2 * draw(0, 3);
-    a->window = draw(0, 1) ? 0 : draw(0, 1) ? draw(1, 130) : draw(100, 1500);
+    a->window.tokens = (uint32_t)(draw(0, 1) ? 0 : draw(0, 1) ? draw(1, 130) : draw(100, 1500));
+    a->window.step = draw(0, 1) ? 1 : a->window.tokens;
     a->scale = (float)(1 / sqrt(a->head_dim) * (1 + each_uniform(&rng) / 2));
     a->softcap = draw(0, 3) ? 0 : (float)draw(1, 5);
     problem_fill(&p);
@@ -356,7 +357,7 @@ static void test_infinity(uint32_t head_dim, size_t rows, enum spw_dtype type)
                                       .n_heads = 2,
                                       .n_kv_heads = 1,
                                       .head_dim = d,
-                                      .window = 5,
+                                      .window = {5, 1},
                                       .scale = 0.25f,
                                       .dtype = type,
                                       .kv_dtype = type};
@@ -390,7 +391,7 @@ static void test_unseen(enum spw_dtype type, size_t rows, bool quantized)
                                        .n_heads = 1,
                                        .n_kv_heads = 1,
                                        .head_dim = D,
-                                       .window = 100,
+                                       .window = {100, 1},
                                        .scale = 1,
                                        .first = way >= 2,
                                        .quantized_first = 1,

@@ -125,7 +125,7 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
         const struct spw_pass_span *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
         const struct spw_residency *r = x->kind;
-        bool sliding = f->config->layer_kinds[l] == SPW_LAYER_SLIDING;
+        bool sliding = f->config->layer_kinds[l] != SPW_LAYER_FULL;
         if (quantizes) {
             uint32_t exact = sliding ? spw_waterline_window_first(r->window, s->to)
                                      : spw_waterline_first_exact(r, s->to);
@@ -190,7 +190,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
             struct layer_state *x = &f->layers[s][l];
-            if (f->plan->quantizes && kinds[l] == SPW_LAYER_SLIDING)
+            if (f->plan->quantizes && kinds[l] != SPW_LAYER_FULL)
                 continue;
             uint32_t begin = spw_waterline_begin(x->kind, passages[s].to);
             raise_to(f, x, begin);

@@ -281,7 +281,8 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
                                     bool slides)
 {
     struct layer_cost c = {0};
-    const struct spw_residency *r = &p->residency[slides ? SPW_LAYER_SLIDING : SPW_LAYER_FULL];
+    const struct spw_residency *r =
+        &p->residency[slides ? spw_plan_window_kind(p) : SPW_LAYER_FULL];
     uint64_t weights = 0, n = in->weights->config->n_layers;
     uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint32_t tiles = p->full_tiles, stay = r->resident, copies;
@@ -312,10 +313,10 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
 static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     struct layer_cost full = layer_cost(p, in, false), sliding = {0};
-    if (p->n_layers[SPW_LAYER_SLIDING])
+    if (spw_plan_n_windowed(p))
         sliding = layer_cost(p, in, true);
     return p->n_layers[SPW_LAYER_FULL] * (full.all - full.hidden) +
-           p->n_layers[SPW_LAYER_SLIDING] * (sliding.all - sliding.hidden);
+           spw_plan_n_windowed(p) * (sliding.all - sliding.hidden);
 }
 
 /* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
@@ -531,10 +532,10 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
                 continue;
             CHECK(more.n_disk_blocks <= last.n_disk_blocks);
             /* weights first: a block more on the host may cost the tiles some of it */
-            CHECK(
-                more.n_disk_blocks != last.n_disk_blocks ||
-                (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
-                 more.residency[SPW_LAYER_SLIDING].host >= last.residency[SPW_LAYER_SLIDING].host));
+            CHECK(more.n_disk_blocks != last.n_disk_blocks ||
+                  (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
+                   more.residency[spw_plan_window_kind(&more)].host >=
+                       last.residency[spw_plan_window_kind(&last)].host));
             last = more;
         }
     }
@@ -545,7 +546,7 @@ static void check_holds(const struct spw_plan *p, const struct spw_plan_input *i
 {
     struct spw_plan_input with = *in;
     struct spw_plan large;
-    bool needed = p->n_layers[SPW_LAYER_SLIDING] || in->quantizes;
+    bool needed = spw_plan_n_windowed(p) || in->quantizes;
     with.device_bytes = (uint64_t)1 << 40;
     CHECK(!p->retains || in->rolls_back);
     CHECK(p->info.rolls_back == (p->retains || !needed));
@@ -708,9 +709,9 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     in.device_bytes = (uint64_t)1 << 32;
     CHECK(spw_plan_make(&all, &in, &err) == 0);
     uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
-    uint64_t window = spw_waterline_window_tiles(all.residency[SPW_LAYER_SLIDING].window),
+    uint64_t window = spw_waterline_window_tiles(all.residency[spw_plan_window_kind(&all)].window),
              extra = 2; /* of a chunk */
-    uint64_t passing = all.n_layers[SPW_LAYER_SLIDING] * window + all.max_tiles +
+    uint64_t passing = spw_plan_n_windowed(&all) * window + all.max_tiles +
                        all.n_layers[SPW_LAYER_FULL] + extra + slots;
     if (!all.n_layers[SPW_LAYER_FULL] || all.n_device_frames <= passing)
         return;
@@ -719,9 +720,9 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model->weights, NULL) == 0);
     if (p.device.weights > all.device.weights)
         return;
-    uint64_t most =
-        less + (slots + extra + p.n_layers[SPW_LAYER_FULL] + p.n_layers[SPW_LAYER_SLIDING]) * tile +
-        4 * PAGE;
+    uint64_t most = less +
+                    (slots + extra + p.n_layers[SPW_LAYER_FULL] + spw_plan_n_windowed(&p)) * tile +
+                    4 * PAGE;
     CHECK_MSG(p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE] <= most,
               "context %llu, %llu bytes less than everything: %llu move in decode",
               (unsigned long long)in.context, (unsigned long long)less,

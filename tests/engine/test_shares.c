@@ -177,8 +177,8 @@ static void add_frames(const struct spw_plan *p, const struct spw_share *s, uint
                        bool *whole)
 {
     const struct spw_residency *full = &s->residency[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &s->residency[SPW_LAYER_SLIDING];
-    uint64_t n_full = spw_plan_n_full(p), n_sliding = p->quantizes ? 0 : spw_plan_n_sliding(p);
+    const struct spw_residency *slides = &s->residency[spw_plan_window_kind(p)];
+    uint64_t n_full = spw_plan_n_full(p), n_sliding = p->quantizes ? 0 : spw_plan_n_windowed(p);
     uint32_t f = s->tiles.full, w = n_sliding ? s->tiles.window : 0;
     uint64_t rests = n_full * spw_min_u32(full->resident, f), passes = 0;
     if (n_full)
@@ -204,10 +204,11 @@ static uint64_t exact_frames(const struct spw_plan *p, uint64_t most_tokens)
     const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
     uint32_t tiles = spw_waterline_tiles(most_tokens);
     uint32_t exact = spw_min_u32(spw_waterline_exact_tiles(full->residual_tiles), tiles);
-    uint32_t window = p->residency[SPW_LAYER_SLIDING].window;
-    if (spw_plan_n_sliding(p))
-        window = spw_min_u32(spw_waterline_window_tiles(window), tiles);
-    return spw_plan_n_full(p) * exact + spw_plan_n_sliding(p) * window;
+    uint32_t window = 0;
+    if (spw_plan_n_windowed(p))
+        window = spw_min_u32(
+            spw_waterline_window_tiles(p->residency[spw_plan_window_kind(p)].window), tiles);
+    return spw_plan_n_full(p) * exact + spw_plan_n_windowed(p) * window;
 }
 
 /* Sets of sessions that fit: every tier has frames for their shares, and the

@@ -99,7 +99,7 @@ static void count_found(const struct spw_plan *p, const struct spw_stats *s, uin
 {
     tried[FOUND].n += n;
     tried[FOUND_QUANTIZED].n += p->quantizes ? n : 0;
-    tried[FOUND_SLIDING].n += p->n_layers[SPW_LAYER_SLIDING] ? n : 0;
+    tried[FOUND_SLIDING].n += spw_plan_n_windowed(p) ? n : 0;
     tried[FOUND_STREAMS].n += n && p->n_kv_slots && s->moved_bytes[SPW_MOVED_DISK_TO_HOST];
     tried[FOUND_BOUNCED].n += n && p->n_bounce;
 }

@@ -25,13 +25,15 @@ static uint64_t layer_parameters(const struct spw_model_config *c)
 
 /* Number of pairs of a query and a key that the query sees, for `n` tokens. A query sees its own
  * key. */
-static double visible_pairs(uint64_t n, uint64_t window)
+static double visible_pairs(uint64_t n, struct spw_window window)
 {
-    double all = (double)n * ((double)n + 1) / 2;
-    if (window == 0 || window >= n)
+    double all = (double)n * ((double)n + 1) / 2, w = window.tokens;
+    if (window.tokens == 0 || window.tokens >= n)
         return all;
-    double w = (double)window;
-    return w * (w + 1) / 2 + ((double)n - w) * w;
+    if (window.step == 1)
+        return w * (w + 1) / 2 + ((double)n - w) * w;
+    double rest = (double)(n % window.tokens);
+    return (double)(n / window.tokens) * (w * (w + 1) / 2) + rest * (rest + 1) / 2;
 }
 
 double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
@@ -39,7 +41,7 @@ double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
     double flops = 2 * (double)layer_parameters(c) * (double)n;
     flops += 2 * (double)c->hidden * c->vocab;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint64_t window = c->layer_kinds[i] == SPW_LAYER_SLIDING ? c->window : 0;
+        const struct spw_window window = spw_layer_window(c->layer_kinds[i], c->window);
         flops += 4.0 * c->n_heads * c->head_dim * visible_pairs(n, window);
     }
     return flops;

@@ -255,7 +255,7 @@ static bool batch_enter(struct batch *b, uint32_t split, size_t first)
     }
     for (uint32_t i = 0; i < b->n_items; i++) {
         uint64_t past = a->position + (first + i) / group_heads(a) + 1;
-        uint64_t lo = spw_max_u64(a->window ? spw_sub_u64(past, a->window) : 0, base);
+        uint64_t lo = spw_max_u64(spw_window_first(a->window, past - 1), base);
         uint64_t hi = spw_min_u64(past, end);
         bool seen = lo < hi;
         b->lo[i] = seen ? (uint32_t)(lo - base) : 0;

@@ -92,7 +92,7 @@ static void close_run(struct run *r)
     spw_engine_prefix(r->e, &p);
     CHECK(r->d->faulty || !r->e->events.n_lost_tiles);
     found_quantized += r->e->plan.quantizes ? p.n_reused : 0;
-    found_sliding += r->e->plan.n_layers[SPW_LAYER_SLIDING] ? p.n_reused : 0;
+    found_sliding += spw_plan_n_windowed(&r->e->plan) ? p.n_reused : 0;
     CHECK(!p.n_reused == !r->n_told);
     CHECK(p.published_bytes <= p.written_bytes);
     for (int i = 0; i < N_SESSIONS; i++)
@@ -197,7 +197,7 @@ static void test_branch(struct subject *s)
 static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n, uint64_t to)
 {
     const struct spw_residency *r =
-        &e->plan.residency[sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL];
+        &e->plan.residency[sliding ? spw_plan_window_kind(&e->plan) : SPW_LAYER_FULL];
     struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
     uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
     uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_begin_entered(r, &p);
@@ -242,8 +242,8 @@ static void test_reads(struct subject *s, uint64_t *seed)
         uint64_t before = moved(r.e, SPW_MOVED_DISK_TO_HOST);
         CHECK(go_to(&r, 0, 0, to, 0) == n);
         uint64_t tiles = p->n_layers[SPW_LAYER_FULL] * tiles_read(r.e, false, n, to);
-        if (!p->quantizes && p->n_layers[SPW_LAYER_SLIDING])
-            tiles += p->n_layers[SPW_LAYER_SLIDING] * tiles_read(r.e, true, n, to);
+        if (!p->quantizes && spw_plan_n_windowed(p))
+            tiles += spw_plan_n_windowed(p) * tiles_read(r.e, true, n, to);
         struct spw_prefix_stats found_here;
         spw_engine_prefix(r.e, &found_here);
         const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
@@ -253,7 +253,7 @@ static void test_reads(struct subject *s, uint64_t *seed)
         uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - exact;
         CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",
                   s->dir, p->chunk, (unsigned long long)bytes, (unsigned long long)tiles);
-        read_once += !p->n_layers[SPW_LAYER_SLIDING] && tiles == old && to - n > p->chunk;
+        read_once += !spw_plan_n_windowed(p) && tiles == old && to - n > p->chunk;
         close_run(&r);
     }
     pack_remove_folder(d.cache);
@@ -368,7 +368,7 @@ static void test_turns(struct subject *s)
     close_run(&r);
     open_run(&r, &d, &seed);
     uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);
-    CHECK(s->plan.n_layers[SPW_LAYER_SLIDING] || n_found == n - n % SPW_TILE_TOKENS);
+    CHECK(spw_plan_n_windowed(&s->plan) || n_found == n - n % SPW_TILE_TOKENS);
     close_run(&r);
     pack_remove_folder(d.cache);
 }
@@ -608,7 +608,7 @@ static void test_one_by_one(struct subject *subjects, uint64_t *seed)
         test_not_numbers(&subjects[i]);
         test_turns(&subjects[i]);
         test_reads(&subjects[i], seed);
-        if (!subjects[i].plan.n_layers[SPW_LAYER_SLIDING] && i < 4)
+        if (!spw_plan_n_windowed(&subjects[i].plan) && i < 4)
             test_counts(&subjects[i]);
         if (i > 6)
             test_branch(&subjects[i]);

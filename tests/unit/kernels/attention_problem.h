@@ -68,7 +68,7 @@ static inline const char *problem_text(const struct problem *p)
              "rows %zu at %llu heads %u/%u dim %u window %llu softcap %g types %s %s, tiles "
              "[%llu, %llu) in format %d",
              a->rows, (unsigned long long)a->position, a->n_heads, a->n_kv_heads, a->head_dim,
-             (unsigned long long)a->window, (double)a->softcap, spw_dtype_name(a->dtype),
+             (unsigned long long)a->window.tokens, (double)a->softcap, spw_dtype_name(a->dtype),
              spw_dtype_name(a->kv_dtype), (unsigned long long)p->quantized_first,
              (unsigned long long)p->quantized_end, (int)a->qformat);
     return text;
@@ -131,7 +131,7 @@ static inline bool problem_seen(const struct problem *p, const struct spw_attent
                                 uint64_t tile)
 {
     uint64_t first = call->position + 1, last = call->position + call->rows;
-    uint64_t start = call->window ? spw_sub_u64(first, call->window) : 0;
+    uint64_t start = spw_window_first(call->window, first - 1);
     return tile * SPW_TILE_TOKENS < last && (tile + 1) * SPW_TILE_TOKENS > start &&
            tile * SPW_TILE_TOKENS < p->n_tokens;
 }

@@ -17,7 +17,9 @@ static inline void attention_reference(const struct spw_attention_args *a, const
 {
     static double s[ATTENTION_REFERENCE_TOKENS];
     size_t d = a->head_dim, kv = head / (a->n_heads / a->n_kv_heads), query = a->position + row;
-    size_t first = a->window && query + 1 > a->window ? query + 1 - (size_t)a->window : 0;
+    size_t window = a->window.tokens, first = window && query + 1 > window ? query + 1 - window : 0;
+    if (window && a->window.step > 1) /* chunks */
+        first = query / window * window;
     double max = -INFINITY, sum = 0;
     for (size_t t = first; t <= query; t++) {
         const float *k = keys + (t * a->n_kv_heads + kv) * d;

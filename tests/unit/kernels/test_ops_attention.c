@@ -44,7 +44,8 @@ static struct problem problem_draw(void)
     p.n_tokens = a->rows + (draw(0, 2) ? draw(0, 700) : draw(0, MAX_TOKENS - 100));
     a->position = p.n_tokens - a->rows;
     a->q_stride = (size_t)a->n_heads * a->head_dim + draw(0, 3);
-    a->window = draw(0, 1) ? 0 : draw(0, 1) ? draw(1, 130) : draw(100, 1500);
+    a->window.tokens = (uint32_t)(draw(0, 1) ? 0 : draw(0, 1) ? draw(1, 130) : draw(100, 1500));
+    a->window.step = draw(0, 1) ? 1 : a->window.tokens;
     a->scale = (float)(1 / sqrt(a->head_dim) * (1 + each_uniform(&rng) / 2));
     a->softcap = draw(0, 3) ? 0 : (float)draw(1, 5);
     a->dtype = draw(0, 2) ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
@@ -111,7 +112,7 @@ static void test_infinity(const struct spw_cpu_kernels *table)
                                       .n_heads = 2,
                                       .n_kv_heads = 1,
                                       .head_dim = 16,
-                                      .window = 5,
+                                      .window = {5, 1},
                                       .scale = 0.25f,
                                       .dtype = SPW_DTYPE_BF16,
                                       .kv_dtype = SPW_DTYPE_BF16};
@@ -169,7 +170,7 @@ static void test_unseen(const struct spw_cpu_kernels *table)
                                        .n_heads = 1,
                                        .n_kv_heads = 1,
                                        .head_dim = 32,
-                                       .window = 100,
+                                       .window = {100, 1},
                                        .scale = 1,
                                        .first = way >= 2,
                                        .dtype = SPW_DTYPE_F32,

@@ -17,7 +17,6 @@
 #include "tests/unit/offload/kv_world.h"
 
 enum {
-    MIRROR_WINDOW = 200,
     MIRROR_TOKENS = KV_TILES * SPW_TILE_TOKENS,
     MIRROR_PLANE_BYTES = SPW_TILE_TOKENS * 4,
     MIRROR_UNIT_PLANES = KV_UNIT / MIRROR_PLANE_BYTES,
@@ -169,6 +168,13 @@ static inline uint64_t mirror_bytes(struct mirror_format f)
     return (uint64_t)f.n_planes * MIRROR_PLANE_BYTES;
 }
 
+/* A sliding window, or chunks of whole tiles or of part of them. */
+static inline struct spw_window mirror_window(uint64_t seed)
+{
+    static const struct spw_window windows[] = {{200, 1}, {200, 200}, {256, 256}};
+    return windows[seed % 3];
+}
+
 /* Tiles of `units`; quantized ones where n_exact_frames is set. */
 static inline void mirror_open(struct mirror *x, const struct kv_world_options *options,
                                uint32_t units, uint32_t residual_tiles)
@@ -184,7 +190,7 @@ static inline void mirror_open(struct mirror *x, const struct kv_world_options *
     x->residency[SPW_LAYER_FULL] =
         (struct spw_residency){.quantizes = x->quantizes, .residual_tiles = residual_tiles};
     x->residency[SPW_LAYER_SLIDING] =
-        (struct spw_residency){.window = MIRROR_WINDOW, .fixed = x->quantizes};
+        (struct spw_residency){.window = mirror_window(o.seed), .fixed = x->quantizes};
     x->next_word = 1;
     x->memory = aligned_alloc(4096, KV_TILES * KV_MOST_UNITS * KV_UNIT);
     kv_world_open(&x->w, &o);
@@ -417,7 +423,7 @@ static inline bool mirror_can_truncate(const struct mirror *x, const struct mirr
     for (uint32_t l = 0; l < KV_LAYERS; l++)
         for (uint32_t t = 0; t < spw_waterline_tiles(n); t++) {
             bool seen = l == KV_SLIDING
-                            ? t >= spw_waterline_window_first(MIRROR_WINDOW, n)
+                            ? t >= spw_waterline_first_visible(&x->residency[SPW_LAYER_SLIDING], n)
                             : !x->quantizes || !spw_residual_is_quantized(block, t, window);
             if (seen && !mirror_holds_exact(x, m, l, t))
                 return false;
@@ -650,9 +656,11 @@ static inline void mirror_drop(struct mirror *x, struct mirror_seq *m)
 {
     kv_world_sync(&x->w, x->w.lane.kv_up);
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
-        uint32_t first = l == KV_SLIDING ? spw_waterline_window_first(MIRROR_WINDOW, m->n_tokens)
-                         : x->quantizes  ? mirror_old_end(x, m->n_tokens)
-                                         : 0;
+        uint32_t first =
+            l == KV_SLIDING
+                ? spw_waterline_first_visible(&x->residency[SPW_LAYER_SLIDING], m->n_tokens)
+            : x->quantizes ? mirror_old_end(x, m->n_tokens)
+                           : 0;
         first = (uint32_t)check_range(&x->w.seed, check_random(&x->w.seed) % 2 ? 0 : first, first);
         spw_kv_drop(m->seq, l, first);
         mirror_lower(&first, mirror_end(m));

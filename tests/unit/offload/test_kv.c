@@ -265,7 +265,9 @@ static void do_begin(struct world *w, struct mirror_seq *m)
         return;
     for (uint32_t l = 0; l < KV_LAYERS; l++) {
         bool slides = l == KV_SLIDING;
-        uint32_t first = slides ? spw_waterline_window_first(MIRROR_WINDOW, n) : 0, at = first;
+        uint32_t first =
+                     slides ? spw_waterline_first_visible(&x->residency[SPW_LAYER_SLIDING], n) : 0,
+                 at = first;
         mirror_lower(&first, end);
         at = first;
         memcpy(m->word[l], f->word[l], n * sizeof m->word[l][0]);

@@ -17,8 +17,7 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
     for (uint32_t l = 0; l < s->n_layers; l++)
         for (uint32_t i = 0; i < s->n_parts; i++) {
             const struct spw_part_reads *g = &s->parts[i];
-            struct spw_stream_range r =
-                s->kinds[l] == SPW_LAYER_SLIDING ? g->ranges[1] : g->ranges[0];
+            struct spw_stream_range r = s->kinds[l] == SPW_LAYER_FULL ? g->ranges[0] : g->ranges[1];
             for (uint32_t t = 0; t < MOST_TILES; t++) {
                 if (t < r.first || t >= r.end)
                     continue;

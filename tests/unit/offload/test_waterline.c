@@ -6,16 +6,25 @@
 enum { MOST_TOKENS = 4000 };
 
 /* The first tile with a key that the query at `position` may look at. */
-static uint32_t first_by_token(uint32_t window, uint64_t position)
+static uint32_t first_by_token(struct spw_window window, uint64_t position)
 {
     for (uint64_t key = 0;; key++)
-        if (key + window > position)
+        if (window.step == 1 ? key + window.tokens > position
+                             : key / window.tokens == position / window.tokens)
             return (uint32_t)(key / SPW_TILE_TOKENS);
+}
+
+static struct spw_window draw_window(uint64_t *seed, uint32_t most)
+{
+    uint32_t n = (uint32_t)check_range(seed, 1, most);
+    if (check_random(seed) % 3 == 0)
+        n = (uint32_t)spw_align_up(n, check_random(seed) % 2 ? SPW_TILE_TOKENS : 32);
+    return (struct spw_window){n, check_random(seed) % 2 ? n : 1};
 }
 
 static void check_window(uint64_t *seed)
 {
-    uint32_t window = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 300 : 2000);
+    struct spw_window window = draw_window(seed, check_random(seed) % 2 ? 300 : 2000);
     uint32_t last = 0, most = 0;
     for (uint64_t n = 0; n < 1500; n += check_range(seed, 1, 9)) {
         uint32_t first = spw_waterline_window_first(window, n);
@@ -27,16 +36,14 @@ static void check_window(uint64_t *seed)
         most = spw_max_u32(most, held);
         CHECK(held <= spw_waterline_window_tiles(window));
     }
-    if (window < 1000)
-        for (uint64_t n = 1; n < 1500;
+    if (window.tokens < 1000)
+        for (uint64_t n = 1; n < MOST_TOKENS * 32;
              n++) { /* the bound is reached: no planned frame is useless */
             uint32_t end = spw_waterline_tiles(n), first = spw_waterline_window_first(window, n);
             most = spw_max_u32(most, first < end ? end - first : 0);
         }
-    /* the bound is not tight for 129 old keys, which never touch three tiles */
-    uint32_t slack = (window - 1) % SPW_TILE_TOKENS == 1;
-    if (window > 1 && window < 1000)
-        CHECK(most + slack == spw_waterline_window_tiles(window));
+    if (window.tokens > 1 && window.tokens < 1000)
+        CHECK(most == spw_waterline_window_tiles(window));
 }
 
 /* For a layer without a window, and for one with a window, whose tiles do not depend on the
@@ -49,7 +56,7 @@ static struct spw_residency draw(uint64_t *seed, bool window)
     r.resident_pass = (uint32_t)check_range(seed, 1, r.resident);
     r.pass = (uint32_t)check_range(seed, r.resident_pass, 20);
     if (window) {
-        r.window = (uint32_t)check_range(seed, 1, 700);
+        r.window = draw_window(seed, 700);
         r.resident = r.resident_pass = r.pass = (uint32_t)check_range(seed, 1, 5);
     }
     return r;
@@ -141,7 +148,7 @@ static void check_life(uint64_t *seed)
                  begin = spw_waterline_begin(&w, n);
         CHECK(begin >= first); /* a tile that no query sees is not kept */
         CHECK(spw_waterline_tiles(n) < begin || spw_waterline_tiles(n) - begin <= w.resident);
-        uint64_t oldest = spw_sub_u64(n + 1, w.window); /* key that the next query sees */
+        uint64_t oldest = spw_window_first(w.window, n); /* key that the next query sees */
         CHECK(oldest >= n || oldest / SPW_TILE_TOKENS >= first);
     }
 }

@@ -14,18 +14,18 @@ struct facts {
     struct spw_model_config config;
     struct spw_tensors *tensors;
     struct spw_tokenizer *tokenizer; /* NULL if the model has none */
-    uint32_t n_full, n_sliding;
+    uint32_t n_layers[SPW_LAYER_KINDS];
     uint64_t n_parameters;
     struct spw_cache_policy cache;
     uint64_t kv_bytes_per_token; /* of full layers, in the cache's type */
-    uint64_t kv_bytes_sliding;   /* of sliding layers with a full window */
+    uint64_t kv_bytes_windows;   /* of the other layers, with a full window */
 };
 
 static void count(struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        *(c->layer_kinds[i] == SPW_LAYER_SLIDING ? &f->n_sliding : &f->n_full) += 1;
+        f->n_layers[c->layer_kinds[i]]++;
     for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
         const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         uint64_t n = 1;
@@ -34,8 +34,8 @@ static void count(struct facts *f)
         f->n_parameters += n;
     }
     uint64_t token = 2 * spw_row_bytes(f->cache.kv, (uint64_t)c->n_kv_heads * c->head_dim);
-    f->kv_bytes_per_token = f->n_full * token;
-    f->kv_bytes_sliding = f->n_sliding * token * c->window;
+    f->kv_bytes_per_token = f->n_layers[SPW_LAYER_FULL] * token;
+    f->kv_bytes_windows = (c->n_layers - f->n_layers[SPW_LAYER_FULL]) * token * c->window;
 }
 
 /* ---- types of tensors ---- */
@@ -172,8 +172,9 @@ static void add_config(json_t **o, const struct facts *f)
         {"wrapper", CLI_OR_NULL(c->wrapper, CLI_JSON(c->wrapper))},
         {"dtype", CLI_OR_NULL(c->dtype, CLI_JSON(spw_dtype_name(c->dtype)))},
         CLI_FIELD(c, n_layers),
-        {"n_full_layers", CLI_JSON(f->n_full)},
-        {"n_sliding_layers", CLI_JSON(f->n_sliding)},
+        {"n_full_layers", CLI_JSON(f->n_layers[SPW_LAYER_FULL])},
+        {"n_sliding_layers", CLI_JSON(f->n_layers[SPW_LAYER_SLIDING])},
+        {"n_chunked_layers", CLI_JSON(f->n_layers[SPW_LAYER_CHUNKED])},
         CLI_FIELD(c, window),
         CLI_FIELD(c, hidden),
         CLI_FIELD(c, intermediate),
@@ -203,7 +204,7 @@ static int print_json(const struct cli_options *o, const struct facts *f)
         {"types", types_json(f)},
         {"by_rule", rules_json(&f->config)},
         CLI_FIELD(f, kv_bytes_per_token),
-        CLI_FIELD(f, kv_bytes_sliding),
+        CLI_FIELD(f, kv_bytes_windows),
         {"cache", cli_cache_json(&f->cache, &f->config)},
         {"tokenizer", CLI_OR_NULL(f->tokenizer, tokenizer_json(f->tokenizer))},
         {o->tensors ? "tensors" : NULL, CLI_OR_NULL(o->tensors, tensors_json(f))},
@@ -275,8 +276,12 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     printf("model       %s (%s)%s%s\n", o->operand, c->model_type, c->dtype ? ", " : "",
            c->dtype ? spw_dtype_name(c->dtype) : ""); /* GGUF has a type for each tensor only */
     printf("layers      %u", c->n_layers);
-    if (f->n_sliding > 0)
-        printf(": %u full, %u sliding over %u tokens", f->n_full, f->n_sliding, c->window);
+    for (int k = 0; k < SPW_LAYER_KINDS && c->window; k++)
+        if (f->n_layers[k] || k == SPW_LAYER_FULL)
+            printf("%s%u %s", k == SPW_LAYER_FULL ? ": " : ", ", f->n_layers[k],
+                   spw_layer_kinds[k].name);
+    if (c->window)
+        printf(" over %u tokens", c->window);
     printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
            c->n_heads, c->head_dim, c->n_kv_heads);
     if (c->experts.n) {
@@ -298,8 +303,8 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
            spw_tensors_count(f->tensors), (double)f->n_parameters * 1e-6);
     print_types(f);
     printf("KV          %s a token", cli_format_bytes(bytes, f->kv_bytes_per_token));
-    if (f->n_sliding > 0)
-        printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_sliding));
+    if (c->window)
+        printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_windows));
     putchar('\n');
     cli_cache_print(&f->cache, &f->config);
     print_tokenizer(f);

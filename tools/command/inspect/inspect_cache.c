@@ -2,11 +2,6 @@
  * as one range. */
 #include "tools/command/inspect/inspect_cache.h"
 
-static const char *const kind_names[] = {
-    [SPW_LAYER_FULL] = "full",
-    [SPW_LAYER_SLIDING] = "sliding",
-};
-
 enum { MOST_TIERS = 3 };
 
 static size_t list_tiers(const struct spw_cache_policy *p, const char *out[MOST_TIERS])
@@ -47,7 +42,7 @@ static json_t *run_json(const struct spw_cache_policy *p, int kind, uint32_t fir
     const struct cli_field fields[] = {
         {"first", CLI_JSON(first)},
         {"last", CLI_JSON(end - 1)},
-        {"kind", CLI_JSON(kind_names[kind])},
+        {"kind", CLI_JSON(spw_layer_kinds[kind].name)},
         {"window", CLI_OR_NULL(layers->window, CLI_JSON(layers->window))},
         {"kv_dtype", CLI_JSON(spw_dtype_name(p->kv))},
         {"tiers", tiers_json(p)},
@@ -95,7 +90,7 @@ static void print_layers(const struct spw_cache_policy *p, const struct spw_mode
             printf("-%u", end - 1);
         comma = ", ";
     }
-    printf(": %s", kind_names[kind]);
+    printf(": %s", spw_layer_kinds[kind].name);
     if (p->layers[kind].window)
         printf(" over %u tokens", p->layers[kind].window);
     printf(" (%s)\n", p->layers[kind].why);
