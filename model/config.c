@@ -37,6 +37,7 @@ static const struct {
     const char *expected; /* all that it may be */
 } wrappers[] = {
     {"gemma3", "gemma3_text", "gemma3_text"},
+    {"llama4", "llama4_text", "llama4_text"},
     {"mistral3", "mistral", "mistral, ministral or ministral3"},
     {"llava", "llama", "llama, mistral or qwen2"},
 };
@@ -79,8 +80,8 @@ static int read_family(struct spw_config_source *source)
     const char *expected =
         "llama, mistral, ministral, ministral3, mistral3, mixtral, cohere, cohere2, granite, "
         "granitemoe, glm, glm4, glm4_moe, gpt_oss, llava, olmo, olmo2, olmo3, olmoe, phi, phi3, "
-        "qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text or "
-        "gemma3";
+        "qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text, "
+        "gemma3, llama4_text or llama4";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
     source->text = source->top;
@@ -144,7 +145,10 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
         out->n_layers -= n_more;
     }
     SPW_TRY(require_u32(keys, "hidden_size", MAX_HIDDEN, &out->hidden));
-    SPW_TRY(require_u32(keys, "intermediate_size", MAX_INTERMEDIATE, &out->intermediate));
+    out->intermediate = source->family->width;
+    SPW_TRY(require_u32(keys,
+                        source->family->width_key ? source->family->width_key : "intermediate_size",
+                        MAX_INTERMEDIATE, &out->intermediate));
     out->vocab = source->family->vocab;
     SPW_TRY(require_u32(keys, "vocab_size", MAX_VOCAB, &out->vocab));
     out->max_positions = source->family->max_positions;
@@ -171,6 +175,7 @@ enum user {
     CUT_GATE = 16,
     LIMITS_QKV = 32,
     SCALES_LOGITS = 64,
+    CHUNKED = 128,
 };
 
 static const struct {
@@ -184,7 +189,7 @@ static const struct {
     {"embedding_multiplier", 1, MULTIPLIED},
     {"attention_multiplier", NAN, MULTIPLIED},
     {"no_rope_layers", NAN, SKIPS_ROPE},
-    {"attention_chunk_size", NAN, NOBODY},
+    {"attention_chunk_size", NAN, CHUNKED},
     {"num_experts", 0, HAS_EXPERTS},
     {"num_local_experts", 0, HAS_EXPERTS},
     {"n_routed_experts", 0, HAS_EXPERTS},
@@ -201,7 +206,8 @@ static unsigned users(const struct spw_family *f)
     return (f->scaled ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
            (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
            (f->cut_gate ? CUT_GATE : 0u) | (f->limits_qkv ? LIMITS_QKV : 0u) |
-           (f->logit_scale > 0 ? SCALES_LOGITS : 0u);
+           (f->logit_scale > 0 ? SCALES_LOGITS : 0u) |
+           (f->window_rule == SPW_WINDOW_CHUNKS ? CHUNKED : 0u);
 }
 
 static int refuse_foreign(const struct spw_config_source *source)
@@ -426,7 +432,10 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     out->parallel = family->parallel;
     if (family->parallel_key)
         SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
-    if (family->qk_norm_key && source->gguf)
+    out->qk_norm_last = family->qk_norm_last;
+    if (family->qk_norm_last)
+        SPW_TRY(spw_keys_bool(keys, "use_qk_norm", &out->qk_norm_last));
+    else if (family->qk_norm_key && source->gguf)
         out->qk_norm = source->gguf->qk_norm;
     else if (family->qk_norm_key)
         SPW_TRY(spw_keys_bool(keys, family->qk_norm_key, &out->qk_norm));
@@ -454,9 +463,22 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     return read_scales(out, source);
 }
 
-static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys,
-                            bool may_slide)
+/* The kind of layers that are not full. */
+static enum spw_layer_kind window_kind(enum spw_window_rule rule)
 {
+    return rule == SPW_WINDOW_CHUNKS ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
+}
+
+static const char *window_key(enum spw_window_rule rule)
+{
+    return rule == SPW_WINDOW_CHUNKS ? "attention_chunk_size" : "sliding_window";
+}
+
+static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys,
+                            enum spw_window_rule rule)
+{
+    const struct spw_layer_kind_row *full = &spw_layer_kinds[SPW_LAYER_FULL];
+    const struct spw_layer_kind_row *other = &spw_layer_kinds[window_kind(rule)];
     const json_t *list = json_object_get(keys->object, "layer_types");
     char text[96];
     if (!json_is_array(list) || json_array_size(list) != out->n_layers) {
@@ -466,21 +488,18 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
     for (uint32_t i = 0; i < out->n_layers; i++) {
         const json_t *item = json_array_get(list, i);
         const char *name = json_is_string(item) ? json_string_value(item) : "";
-        enum spw_layer_kind kind = 0;
-        while (kind < SPW_LAYER_KINDS && strcmp(name, spw_layer_kinds[kind].type))
-            kind++;
-        if (kind == SPW_LAYER_KINDS)
+        const bool is_full = !strcmp(name, full->type);
+        if (!is_full && strcmp(name, other->type) != 0)
             return spw_fail(keys->err, -EINVAL,
-                            "%s: %slayer_types[%u]: found %s, expected \"full_attention\" or "
-                            "\"sliding_attention\"",
-                            keys->file, keys->prefix, i,
-                            spw_json_describe(item, text, sizeof text));
-        if (spw_layer_kinds[kind].windowed && !may_slide) {
+                            "%s: %slayer_types[%u]: found %s, expected \"%s\" or \"%s\"",
+                            keys->file, keys->prefix, i, spw_json_describe(item, text, sizeof text),
+                            full->type, other->type);
+        if (!is_full && rule == SPW_WINDOW_NEVER) {
             snprintf(text, sizeof text, "only full_attention: %s models have no other layers",
                      out->model_type);
             return spw_keys_refuse(keys, "layer_types", text);
         }
-        out->layer_kinds[i] = (uint8_t)kind;
+        out->layer_kinds[i] = (uint8_t)(is_full ? SPW_LAYER_FULL : window_kind(rule));
     }
     return 0;
 }
@@ -510,8 +529,9 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
                          (rule == SPW_WINDOW_OPT_IN_ALL && slides) ||
                          (rule == SPW_WINDOW_UNROTATED && slides && !out->rotates[i]) ||
                          (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
+                         (rule == SPW_WINDOW_CHUNKS && slides && out->rotates[i]) ||
                          (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
-        out->layer_kinds[i] = sliding ? SPW_LAYER_SLIDING : SPW_LAYER_FULL;
+        out->layer_kinds[i] = (uint8_t)(sliding ? window_kind(rule) : SPW_LAYER_FULL);
     }
     return 0;
 }
@@ -527,7 +547,8 @@ static int read_rotation(struct spw_model_config *out, const struct spw_config_s
         SPW_TRY(spw_keys_u32(keys, "no_rope_layer_interval", 1, MAX_LAYERS, &interval));
     for (uint32_t i = 0; i < out->n_layers; i++)
         out->rotates[i] = !source->family->skips_rope || (i + 1) % interval;
-    if (!source->family->skips_rope || !list || json_is_null(list))
+    bool empty = json_is_array(list) && !json_array_size(list); /* as in released files of llama4 */
+    if (!source->family->skips_rope || !list || json_is_null(list) || empty)
         return 0;
     snprintf(expected, sizeof expected, "a list of %u (num_hidden_layers) numbers, 0 or 1",
              out->n_layers);
@@ -542,22 +563,39 @@ static int read_rotation(struct spw_model_config *out, const struct spw_config_s
     return 0;
 }
 
+/* Queries of layers without rope grow with their position; attn_temperature_tuning switches that
+ * off. */
+static int read_growth(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    bool tunes = true;
+    double beta = 0.1;
+    uint64_t base = 8192;
+    SPW_TRY(spw_keys_bool(keys, "attn_temperature_tuning", &tunes));
+    SPW_TRY(spw_keys_number(keys, "attn_scale", -1e6, 1e6, &beta));
+    SPW_TRY(spw_keys_u64(keys, "floor_scale", 1, MAX_POSITIONS, &base));
+    out->grows_unrotated = true;
+    if (tunes)
+        out->query_growth = (struct spw_query_growth){(float)beta, (float)base, 1};
+    return 0;
+}
+
 static int read_layer_kinds(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
     enum spw_window_rule rule = source->family->window_rule;
     uint32_t window = source->family->window;
-    bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_PATTERN;
+    const char *key = window_key(rule);
+    bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_PATTERN || rule == SPW_WINDOW_CHUNKS;
     if (rule != SPW_WINDOW_NEVER)
-        SPW_TRY(spw_keys_u32(keys, "sliding_window", 1, (uint32_t)MAX_POSITIONS, &window));
+        SPW_TRY(spw_keys_u32(keys, key, 1, (uint32_t)MAX_POSITIONS, &window));
     if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
         rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_UNROTATED)
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
-    if (spw_keys_is_null(keys, "sliding_window") || !window)
+    if (spw_keys_is_null(keys, key) || !window)
         slides = false;
     out->kinds_listed = spw_keys_has(keys, "layer_types");
     if (out->kinds_listed)
-        SPW_TRY(read_layer_types(out, keys, rule != SPW_WINDOW_NEVER));
+        SPW_TRY(read_layer_types(out, keys, rule));
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
     for (uint32_t i = 0; i < out->n_layers; i++) {
@@ -573,8 +611,10 @@ static int read_layer_kinds(struct spw_model_config *out, const struct spw_confi
     }
     if (!out->window || slides)
         return 0;
-    if (spw_keys_is_null(keys, "sliding_window"))
-        return spw_keys_refuse(keys, "sliding_window", "a number: some layers are sliding");
+    if (spw_keys_is_null(keys, key))
+        return spw_keys_refuse(keys, key,
+                               rule == SPW_WINDOW_CHUNKS ? "a number: some layers are chunked"
+                                                         : "a number: some layers are sliding");
     return spw_keys_refuse(keys, "use_sliding_window", "true: layer_types has sliding layers");
 }
 
@@ -666,6 +706,8 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     if (!out->layer_kinds || !out->has_experts || !out->rotates)
         return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
     SPW_TRY(read_rotation(out, source));
+    if (source->family->tunes_unrotated)
+        SPW_TRY(read_growth(out, &source->text));
     SPW_TRY(read_layer_kinds(out, source));
     SPW_TRY(spw_config_read_experts(out, source));
     SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));

@@ -40,8 +40,10 @@ struct spw_experts_config {
     bool shared_gate;             /* its output is multiplied by a sigmoid of the row */
     bool biases;                  /* of the router, and of the products of experts */
     bool choice_bias;             /* numbers that are added to scores, only for the choice */
-    bool transposed; /* a file's tensor for all experts has a column for each output; those of
-                        gate and up alternate. The same for the biases */
+    bool transposed;      /* a file's tensor for all experts has a column for each output; those of
+                             gate and up alternate. The same for the biases */
+    bool halves;          /* in these tensors those of up follow those of gate */
+    bool weighted_inputs; /* an expert's weight multiplies its input, not its output */
     struct spw_route route;
 };
 
@@ -76,27 +78,29 @@ struct spw_model_config {
     bool qkv_bias;
     bool o_bias;
     bool mlp_bias;
-    bool head_bias;        /* logits have biases */
-    bool qk_norm;          /* a norm on q and k, after projection, before rope: over head_dim, */
-    bool qk_norm_whole;    /* or over all heads together */
-    bool qk_norm_by_head;  /* each head has weights of its own */
-    bool qk_norm_bias;     /* these norms have biases */
-    bool interleaved_qk;   /* rows of q and k come in another order: channels i and i + head_dim / 2
-                              of a head follow each other, for each i */
-    bool sandwich;         /* four norms a layer: also after attention and after the mlp */
-    bool late_norms;       /* two norms a layer: after attention and after the mlp only */
-    bool parallel;         /* one norm a layer: its output is what attention and the mlp read */
-    bool plain_mlp;        /* act(x up^T) down^T: there is no gate */
-    bool tied_embeddings;  /* the embedding matrix is also the output matrix, unless the file has
-                              a matrix for each */
-    bool fp8_scaled;       /* FP8 matrices come with factors, "weight_scale_inv" */
-    uint32_t fp8_block[2]; /* rows and columns that share a factor; 0: the whole matrix */
-    float attention_scale; /* scores = q.k * attention_scale */
+    bool head_bias;       /* logits have biases */
+    bool qk_norm;         /* a norm on q and k, after projection, before rope: over head_dim, */
+    bool qk_norm_whole;   /* or over all heads together */
+    bool qk_norm_by_head; /* each head has weights of its own */
+    bool qk_norm_bias;    /* these norms have biases */
+    bool qk_norm_last;   /* a norm over head_dim without weights, after rope, in layers with rope */
+    bool interleaved_qk; /* rows of q and k come in another order: channels i and i + head_dim / 2
+                            of a head follow each other, for each i */
+    bool sandwich;       /* four norms a layer: also after attention and after the mlp */
+    bool late_norms;     /* two norms a layer: after attention and after the mlp only */
+    bool parallel;       /* one norm a layer: its output is what attention and the mlp read */
+    bool plain_mlp;      /* act(x up^T) down^T: there is no gate */
+    bool tied_embeddings;    /* the embedding matrix is also the output matrix, unless the file has
+                                a matrix for each */
+    bool fp8_scaled;         /* FP8 matrices come with factors, "weight_scale_inv" */
+    uint32_t fp8_block[2];   /* rows and columns that share a factor; 0: the whole matrix */
+    float attention_scale;   /* scores = q.k * attention_scale */
     float attention_softcap; /* 0: none */
     float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */
     bool extra_logits;       /* each head has one more logit, which has no value */
     float qkv_limit;         /* numbers of q, k and v are cut to [-limit, limit]; 0: they are not */
     struct spw_query_growth query_growth;
+    bool grows_unrotated;   /* only in layers without rope */
     float residual_scale;   /* what both halves of a layer add is multiplied by it; 1: none */
     float logit_divisor;    /* 1: none */
     float embedding_scale;  /* 1: none. Unrounded: round it to the compute dtype before use */
@@ -107,12 +111,13 @@ struct spw_model_config {
     struct spw_experts_config experts;
     bool *rotates;     /* owned: [n_layers], whether q and k of the layer are rotated */
     bool *has_experts; /* owned: [n_layers] */
-    uint32_t window;   /* keys a sliding layer sees; 0 when no layer slides */
+    uint32_t window;   /* keys a sliding layer sees, or the chunk of chunked layers; 0: no layer
+                          is of these kinds. A model has one of the two kinds at most */
     /* The cache that the files ask for, cut to fit and made printable; "": none. */
     char cache_implementation[32];
     bool cache_by_generation; /* asked by generation_config.json; else by config.json */
     struct spw_rope_config
-        rope[SPW_LAYER_KINDS]; /* by layer kind; the same twice in most families */
+        rope[SPW_LAYER_KINDS]; /* by layer kind; the same for all in most families */
     float *rope_factors;       /* owned: what rope[] has of longrope */
     int32_t eos[SPW_CONFIG_MAX_EOS];
     uint32_t n_eos;

@@ -25,18 +25,23 @@ static bool is_listed(const json_t *list, uint32_t layer)
     return false;
 }
 
-/* All layers but the first ones, each step-th of them, and none that mlp_only_layers lists. */
+/* All layers but the first ones, each step-th of them, and none that a list has as dense; or all
+ * that another list has. */
 static int choose_layers(struct spw_model_config *out, const struct spw_keys *keys,
                          const struct spw_expert_facts *facts)
 {
     uint32_t step = 1, first = facts->first_layer;
-    const json_t *dense = facts->some_layers ? spw_keys_value(keys, "mlp_only_layers") : NULL;
-    if (facts->some_layers)
-        SPW_TRY(spw_keys_u32(keys, "decoder_sparse_step", 1, out->n_layers, &step));
+    const json_t *dense =
+        facts->dense_list_key ? spw_keys_value(keys, facts->dense_list_key) : NULL;
+    const json_t *list = facts->list_key ? spw_keys_value(keys, facts->list_key) : NULL;
+    if (facts->step_key)
+        SPW_TRY(spw_keys_u32(keys, facts->step_key, 1, out->n_layers, &step));
     if (facts->first_layer_key)
         SPW_TRY(spw_keys_u32(keys, facts->first_layer_key, 0, out->n_layers, &first));
     for (uint32_t i = 0; i < out->n_layers; i++)
-        out->has_experts[i] = i >= first && (i + 1) % step == 0 && !is_listed(dense, i);
+        out->has_experts[i] = json_is_array(list)
+                                  ? is_listed(list, i)
+                                  : i >= first && (i + 1) % step == 0 && !is_listed(dense, i);
     return 0;
 }
 
@@ -90,6 +95,8 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     e->biases = facts->biases;
     e->choice_bias = facts->choice_bias;
     e->transposed = facts->transposed;
+    e->halves = facts->halves;
+    e->weighted_inputs = facts->weighted_inputs;
     e->route = (struct spw_route){.score = facts->score,
                                   .renormalizes = facts->renormalizes == SPW_FAMILY_ALWAYS ||
                                                   facts->renormalizes == SPW_FAMILY_UNLESS};

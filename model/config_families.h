@@ -23,6 +23,7 @@ enum spw_window_rule {
     SPW_WINDOW_OPT_IN_EVEN, /* use_sliding_window, even layers before max_window_layers */
     SPW_WINDOW_UNROTATED,   /* use_sliding_window, layers without rope */
     SPW_WINDOW_PATTERN,     /* every sliding_window_pattern-th is full, the others slide */
+    SPW_WINDOW_CHUNKS,      /* layers with rope are chunked, unless attention_chunk_size is null */
 };
 
 /* Layers with experts. The keys are names of config.json; the numbers are defaults, and 0 says that
@@ -33,10 +34,13 @@ struct spw_expert_facts {
     const char *shared_width_key; /* NULL: no expert is shared, unless */
     const char *shared_count_key; /* so many are, which are one of their widths together */
     const char *first_layer_key;  /* layers before this one are dense; NULL: none is */
+    const char *step_key;         /* each so many layers one has experts; NULL: each one */
+    const char *dense_list_key;   /* a list of layers that have none; NULL: no list */
+    const char *list_key;         /* a list of those that have some, whatever the step is */
     const char *scale_key;        /* a factor of all weights; NULL: 1 */
     uint32_t count, kept, width, shared_width, first_layer;
-    bool shared_gate, biases, choice_bias, transposed; /* as in struct spw_experts_config */
-    bool some_layers; /* decoder_sparse_step and mlp_only_layers apply */
+    /* as in struct spw_experts_config */
+    bool shared_gate, biases, choice_bias, transposed, halves, weighted_inputs;
     enum spw_route_score score;
     enum spw_family_rule renormalizes; /* by key: norm_topk_prob */
 };
@@ -54,16 +58,20 @@ struct spw_family {
     const char *activation;
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
+    bool qk_norm_last;                                 /* unless use_qk_norm is false */
+    const char *width_key;                             /* of a dense mlp; NULL: intermediate_size */
+    uint32_t width;                                    /* its default; 0: required */
     const char *qk_norm_key, *parallel_key; /* switch qk_norm and parallel on; NULL: no key does */
     const char *attention_bias_key, *mlp_bias_key; /* NULL: attention_bias, mlp_bias */
-    bool paired_qk;     /* channels 2 i and 2 i + 1 of a head rotate together */
-    bool extra_logits;  /* as in struct spw_model_config */
-    bool cut_gate;      /* SPW_ACT_CUT_QUICK, whatever the activation key says */
-    bool predicts_next; /* layers after the last one predict further tokens: not read */
-    bool multiplied;    /* attention_multiplier, embedding_multiplier, residual_multiplier and
-                           logits_scaling apply; each is 1 when absent */
-    bool limits_qkv;    /* clip_qkv applies */
-    bool skips_full;    /* layers that see all positions are not rotated */
+    bool paired_qk;       /* channels 2 i and 2 i + 1 of a head rotate together */
+    bool extra_logits;    /* as in struct spw_model_config */
+    bool cut_gate;        /* SPW_ACT_CUT_QUICK, whatever the activation key says */
+    bool predicts_next;   /* layers after the last one predict further tokens: not read */
+    bool multiplied;      /* attention_multiplier, embedding_multiplier, residual_multiplier and
+                             logits_scaling apply; each is 1 when absent */
+    bool limits_qkv;      /* clip_qkv applies */
+    bool skips_full;      /* layers that see all positions are not rotated */
+    bool tunes_unrotated; /* queries of layers without rope grow by attn_scale and floor_scale */
     bool skips_rope; /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
     bool scaled;     /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
                         final_logit_softcapping applies */

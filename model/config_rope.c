@@ -241,6 +241,13 @@ static int check_nesting(const struct spw_keys *keys, const json_t *dict, bool b
                                          : "one flat set of rope keys for all layers");
 }
 
+/* Every kind gets the rope of full layers. */
+static void same_for_all(struct spw_model_config *config)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        config->rope[k] = config->rope[SPW_LAYER_FULL];
+}
+
 static int read_by_layer_kind(struct spw_model_config *config, const struct spw_keys *keys,
                               const struct spw_rope_facts *facts, const json_t *parameters,
                               const json_t *scaling, const char *prefix)
@@ -265,6 +272,7 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
     }
     SPW_TRY(
         read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta));
+    same_for_all(config);
     return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true, facts,
                       local_theta);
 }
@@ -278,7 +286,7 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
     SPW_TRY(read_table(full, config, keys, keys, true, facts, facts->theta));
     config->reach =
         facts->by_layer_kind ? config->max_positions : reach(full, config->max_positions);
-    *sliding = *full;
+    same_for_all(config);
     if (!facts->by_layer_kind)
         return 0;
     const struct spw_keys none = below(keys, keys->prefix, NULL);
@@ -326,7 +334,7 @@ static int read_rope(struct spw_model_config *config, const struct spw_keys *key
     struct spw_keys dict =
         below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
     SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, facts, theta));
-    config->rope[1] = config->rope[0];
+    same_for_all(config);
     config->reach = reach(&config->rope[0], config->max_positions);
     return 0;
 }

@@ -205,7 +205,7 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct sp
 
 static int combine(const struct spw_forward *f, void *h, const void *y,
                    const struct spw_choice *choices, const uint32_t *places, uint32_t n_kept,
-                   size_t rows)
+                   bool unweighted, size_t rows)
 {
     return f->ops->combine(&(struct spw_combine_args){.h = h,
                                                       .y = y,
@@ -214,6 +214,7 @@ static int combine(const struct spw_forward *f, void *h, const void *y,
                                                       .rows = rows,
                                                       .cols = f->weights->config->hidden,
                                                       .n_kept = n_kept,
+                                                      .unweighted = unweighted,
                                                       .dtype = f->dtype},
                            f->stream);
 }
@@ -256,7 +257,7 @@ static int shared_expert(const struct spw_forward *f, const struct spw_layer_sma
     SPW_TRY(linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
     SPW_TRY(route(f, v->shared_gate, SPW_SMALL_NONE, SPW_SMALL_NONE, x, 1, 1, sigmoid, f->b.gates,
                   rows));
-    return combine(f, h, f->b.x, f->b.gates, NULL, 1, rows);
+    return combine(f, h, f->b.x, f->b.gates, NULL, 1, false, rows);
 }
 
 int spw_forward_route(const struct spw_forward *f, uint32_t layer,
@@ -279,20 +280,26 @@ static uint64_t bias_of(uint64_t all, uint32_t expert, uint64_t n)
 
 int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t expert,
                        const struct spw_layer_weights *m, const void *x, const uint32_t *index,
-                       void *y, size_t rows)
+                       const struct spw_choice *choices, void *y, size_t rows)
 {
+    const struct spw_experts_config *e = &f->weights->config->experts;
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
     const struct spw_operand *down = &m->of[SPW_MATRIX_DOWN];
     const uint64_t gate_up_bias = bias_of(v->expert_gate_up_bias, expert, 2 * down->k);
     const uint64_t down_bias = bias_of(v->expert_down_bias, expert, down->n);
-    if (index) {
-        SPW_TRY(f->ops->gather(&(struct spw_gather_args){.x = x,
-                                                         .index = index,
-                                                         .y = f->b.x,
-                                                         .rows = rows,
-                                                         .cols = f->weights->config->hidden,
-                                                         .dtype = f->dtype},
-                               f->stream));
+    if (index || e->weighted_inputs) {
+        SPW_TRY(
+            f->ops->gather(&(struct spw_gather_args){.x = x,
+                                                     .index = index,
+                                                     .y = f->b.x,
+                                                     .choices = e->weighted_inputs ? choices : NULL,
+                                                     .expert = expert,
+                                                     .n_kept = e->n_kept,
+                                                     .rows = rows,
+                                                     .cols = f->weights->config->hidden,
+                                                     .x_stride = f->weights->config->hidden,
+                                                     .dtype = f->dtype},
+                           f->stream));
         x = f->b.x;
     }
     SPW_TRY(gated_linear(f, m, gate_up_bias, x, rows));
@@ -307,8 +314,21 @@ int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
     const struct spw_operand *gate = &like->of[SPW_MATRIX_GATE], *up = &like->of[SPW_MATRIX_UP];
     const struct spw_operand *down = &like->of[SPW_MATRIX_DOWN];
     const size_t n = f->weights->config->experts.n_kept;
+    const bool weighted = f->weights->config->experts.weighted_inputs;
+    if (weighted) { /* a row for each choice */
+        SPW_TRY(f->ops->gather(&(struct spw_gather_args){.x = x,
+                                                         .y = f->b.x,
+                                                         .choices = choices,
+                                                         .n_kept = 1,
+                                                         .rows = n,
+                                                         .cols = gate->k,
+                                                         .dtype = f->dtype},
+                               f->stream));
+        x = f->b.x;
+    }
     SPW_TRY(f->ops->gated_linear(
         &(struct spw_gated_linear_args){.x = x,
+                                        .x_stride = weighted ? gate->k : 0,
                                         .w_gate = gate->w,
                                         .w_up = up->w,
                                         .bias = vector(f, v->expert_gate_up_bias),
@@ -350,7 +370,8 @@ int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
 int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
                         const struct spw_choice *choices, const uint32_t *places, size_t rows)
 {
-    return combine(f, h, y, choices, places, f->weights->config->experts.n_kept, rows);
+    const struct spw_experts_config *e = &f->weights->config->experts;
+    return combine(f, h, y, choices, places, e->n_kept, e->weighted_inputs, rows);
 }
 
 /* ---- the end ---- */

@@ -55,17 +55,20 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
 int spw_forward_route(const struct spw_forward *f, uint32_t layer,
                       const struct spw_layer_weights *matrices, void *h, void *x,
                       struct spw_choice *choices, size_t rows);
-/* y[i] = the output of an expert for row index[i] of x; index NULL: for row i. */
+/* y[i] = the output of an expert for row index[i] of x; index NULL: for row i. choices: of all rows
+ * of x. */
 int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t expert,
                        const struct spw_layer_weights *matrices, const void *x,
-                       const uint32_t *index, void *y, size_t rows);
+                       const uint32_t *index, const struct spw_choice *choices, void *y,
+                       size_t rows);
 /* y[i] = the output of the expert choices[i] for the one row x. addresses: of the experts' matrices
  * on the device, gate, up and down in arrays of their own; `step` is from array to array. like: the
  * matrices of any expert, for their shapes and types. */
 int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *like, const struct spw_choice *choices,
                        const void *const *addresses, size_t step, const void *x, void *y);
-/* h += the weighted outputs of the experts of its rows. places: as in struct spw_combine_args. */
+/* h += the outputs of the experts of its rows, weighted unless their inputs were. places: as in
+ * struct spw_combine_args. */
 int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
                         const struct spw_choice *choices, const uint32_t *places, size_t rows);
 

@@ -31,6 +31,8 @@ enum spw_route_score {
     SPW_ROUTE_SOFTMAX,      /* a softmax over all experts */
     SPW_ROUTE_SOFTMAX_KEPT, /* the experts with the highest logits; a softmax over these */
     SPW_ROUTE_SIGMOID,      /* of each logit */
+    SPW_ROUTE_SIGMOID_KEPT, /* the experts with the highest logits; the sigmoids of these */
+    SPW_ROUTE_COUNT,
 };
 
 /* The experts of a row: those with the highest scores. The lower number wins between equal scores.

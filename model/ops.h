@@ -85,9 +85,9 @@ enum {
 };
 
 /* The work between the projections and attention, for `rows` consecutive positions. Each head of q
- * and k is normed, if the family does that, and rotated. Then q is written back, and k and v are
- * written into their tiles. The bits equal those of norm, rope and a copy one after the other, each
- * rounded to dtype.
+ * and k is normed, if the family does that, and rotated, or first rotated and then normed. Then q
+ * is written back, and k and v are written into their tiles. The bits equal those of norm, rope and
+ * a copy one after the other, each rounded to dtype.
  *
  * The first rotary_dim channels of a head are rotated; pairs are i and i + rotary_dim/2. angle =
  * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
@@ -105,6 +105,7 @@ struct spw_rope_append_args {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float scaling, eps;
     bool interleaved, norm_by_head;
+    bool norm_last; /* after the rotation */
     struct spw_query_growth growth;
     enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
@@ -177,11 +178,14 @@ struct spw_route_args {
     enum spw_dtype dtype;
 };
 
-/* y[i] = x[index[i]]: rows that an expert computes together. */
+/* y[i] = x[index[i]]: rows that an expert computes together. With choices each row is multiplied by
+ * the weight that it gives to the expert; weight and product are rounded as if stored. */
 struct spw_gather_args {
-    const void *x;         /* [any][cols], dtype */
-    const uint32_t *index; /* [rows] */
-    void *y;               /* [rows][cols], dtype */
+    const void *x;                    /* [any][cols], dtype */
+    const uint32_t *index;            /* [rows], or NULL: row i is y[i] */
+    void *y;                          /* [rows][cols], dtype */
+    const struct spw_choice *choices; /* [any][n_kept], or NULL */
+    uint32_t expert, n_kept;
     size_t rows, cols;
     enum spw_dtype dtype;
 };
@@ -195,6 +199,7 @@ struct spw_combine_args {
     const uint32_t *places; /* [rows][n_kept], the row of y of each choice; NULL: in order */
     size_t rows, cols;
     uint32_t n_kept;
+    bool unweighted; /* every weight counts as 1 */
     enum spw_dtype dtype;
 };
 

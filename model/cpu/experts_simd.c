@@ -91,6 +91,11 @@ static void softmax(float *x, uint32_t n)
         x[i] /= sum;
 }
 
+static float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
 /* What experts are chosen by. */
 static float rank(const struct spw_route_args *a, const float *scores, uint32_t e)
 {
@@ -159,10 +164,12 @@ static void route_run(const void *args, size_t row, unsigned worker)
     if (a->route.score == SPW_ROUTE_SOFTMAX)
         softmax(scores, a->n_experts);
     for (uint32_t e = 0; a->route.score == SPW_ROUTE_SIGMOID && e < a->n_experts; e++)
-        scores[e] = 1.0f / (1.0f + expf(-scores[e]));
+        scores[e] = sigmoid(scores[e]);
     choose(a, scores, out);
     if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT)
         softmax_kept(a, out);
+    for (uint32_t i = 0; a->route.score == SPW_ROUTE_SIGMOID_KEPT && i < a->n_kept; i++)
+        out[i].weight = sigmoid(out[i].weight);
     weigh(a, out);
 }
 
@@ -174,13 +181,38 @@ static size_t gather_tasks(const void *args)
     return spw_div_up(a->rows, task_rows(a->cols));
 }
 
+/* The weight of the expert in a row of x. A row that has not chosen the expert is not gathered. */
+static float weight_in(const struct spw_gather_args *a, size_t row)
+{
+    const struct spw_choice *its = a->choices + row * a->n_kept;
+    uint32_t k = 0;
+    while (k + 1 < a->n_kept && its[k].expert != a->expert)
+        k++;
+    return its[k].weight;
+}
+
+static void gather_weighted(const struct spw_gather_args *a, size_t row)
+{
+    const size_t from = a->index ? a->index[row] : row;
+    const struct vec weight = vec_round_as(vec_set1(weight_in(a, from)), a->dtype);
+    for (size_t i = 0; i < a->cols; i += VEC_LANES) {
+        size_t n = smaller(a->cols - i, VEC_LANES);
+        struct vec x = vec_load_as(a->x, from * a->cols + i, n, a->dtype);
+        vec_store_as(a->y, row * a->cols + i, n, a->dtype, vec_mul(x, weight));
+    }
+}
+
 static void gather_run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_gather_args *a = args;
     (void)worker;
     size_t bytes = spw_row_bytes(a->dtype, a->cols), step = task_rows(a->cols);
     for (size_t row = task * step; row < smaller((task + 1) * step, a->rows); row++)
-        memcpy((char *)a->y + row * bytes, (const char *)a->x + a->index[row] * bytes, bytes);
+        if (a->choices)
+            gather_weighted(a, row);
+        else
+            memcpy((char *)a->y + row * bytes,
+                   (const char *)a->x + (a->index ? a->index[row] : row) * bytes, bytes);
 }
 
 static void combine_row(const struct spw_combine_args *a, size_t row, size_t first, size_t end)
@@ -192,7 +224,7 @@ static void combine_row(const struct spw_combine_args *a, size_t row, size_t fir
         for (uint32_t k = 0; k < a->n_kept; k++) {
             size_t at = row * a->n_kept + k, from = a->places ? a->places[at] : at;
             struct vec y = vec_load_as(a->y, from * a->cols + i, n, a->dtype);
-            sum = vec_fma(vec_set1(choices[k].weight), y, sum);
+            sum = vec_fma(vec_set1(a->unweighted ? 1.0f : choices[k].weight), y, sum);
         }
         struct vec h = vec_load_as(a->h, row * a->cols + i, n, a->dtype);
         vec_store_as(a->h, row * a->cols + i, n, a->dtype, vec_add(h, vec_round_as(sum, a->dtype)));

@@ -148,8 +148,8 @@ static void in_order(void *to, const void *from, size_t n, enum spw_dtype t)
     }
 }
 
-/* Norms and rotates head `head` of q and k in row `row`. Writes it at element `at` of `to`, which
- * may be qkv. */
+/* Norms and rotates, in the order that the family has, head `head` of q and k in row `row`. Writes
+ * it at element `at` of `to`, which may be qkv. */
 static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void *to, size_t at)
 {
     const struct spw_rope_append_args *a = r->a;
@@ -175,11 +175,14 @@ static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void
         norm.x = to;
         from = at;
     }
-    if (weight)
+    if (weight && !a->norm_last)
         norm_one(&norm, from, at);
     else if (to != a->qkv && !a->interleaved)
         memcpy((char *)to + at * bytes, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
     rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype);
+    norm.x = to;
+    if (weight && a->norm_last)
+        norm_one(&norm, at, at);
 }
 
 /* Stores sixteen K channels of one position; their places are 16 positions apart. */

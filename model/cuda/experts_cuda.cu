@@ -55,12 +55,17 @@ __device__ __forceinline__ float logit(const struct spw_route_args &a, const T *
     return warp_sum(sum) + (a.bias ? a.bias[e] : 0.0f);
 }
 
+__device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
 /* Turns the logits of a row into scores. A lane has the experts lane, lane + 32, ... */
 __device__ __forceinline__ void score(const struct spw_route_args &a, float *scores, unsigned lane)
 {
     if (a.route.score == SPW_ROUTE_SIGMOID)
         for (uint32_t e = lane; e < a.n_experts; e += LANES)
-            scores[e] = 1.0f / (1.0f + expf(-scores[e]));
+            scores[e] = sigmoid(scores[e]);
     if (a.route.score != SPW_ROUTE_SOFTMAX)
         return;
     float most = -INFINITY, sum = 0.0f;
@@ -139,6 +144,8 @@ __device__ __forceinline__ void weigh(const struct spw_route_args &a, const floa
     }
     for (uint32_t i = 0; softmax && i < a.n_kept; i++)
         out[i].weight /= sum;
+    for (uint32_t i = 0; a.route.score == SPW_ROUTE_SIGMOID_KEPT && i < a.n_kept; i++)
+        out[i].weight = sigmoid(out[i].weight);
     sum = 0.0f;
     for (uint32_t i = 0; i < a.n_kept; i++)
         sum += out[i].weight;
@@ -196,6 +203,16 @@ int spw_route_cuda(const struct spw_route_args *a, spw_stream s)
 
 /* ---- gather, combine ---- */
 
+/* The weight of the expert in a row of x. A row that has not chosen the expert is not gathered. */
+__device__ __forceinline__ float weight_in(const struct spw_gather_args &a, size_t row)
+{
+    const struct spw_choice *its = a.choices + row * a.n_kept;
+    uint32_t k = 0;
+    while (k + 1 < a.n_kept && its[k].expert != a.expert)
+        k++;
+    return its[k].weight;
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS) k_gather(const struct spw_gather_args a)
 {
@@ -204,8 +221,13 @@ __global__ void __launch_bounds__(THREADS) k_gather(const struct spw_gather_args
     const size_t chunks = (a.cols + CHUNK - 1) / CHUNK, stride = (size_t)gridDim.x * THREADS;
     for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.rows * chunks; i += stride) {
         const size_t row = i / chunks, col = i % chunks * CHUNK;
+        const size_t from = a.index ? a.index[row] : row;
+        const float weight = a.choices ? rounded<T>(weight_in(a, from)) : 1.0f;
         float v[CHUNK];
-        load_chunk((const T *)a.x + a.index[row] * a.cols + col, a.cols - col, v);
+        load_chunk((const T *)a.x + from * a.cols + col, a.cols - col, v);
+#pragma unroll
+        for (int j = 0; j < CHUNK; j++)
+            v[j] = v[j] * weight;
         store_chunk((T *)a.y + row * a.cols + col, a.cols - col, v);
     }
 }
@@ -239,7 +261,7 @@ __global__ void __launch_bounds__(THREADS) k_combine(const struct spw_combine_ar
             load_chunk((const T *)a.y + from * a.cols + col, a.cols - col, v);
 #pragma unroll
             for (int j = 0; j < CHUNK; j++)
-                sum[j] = fmaf(a.choices[at].weight, v[j], sum[j]);
+                sum[j] = fmaf(a.unweighted ? 1.0f : a.choices[at].weight, v[j], sum[j]);
         }
         load_chunk(h, a.cols - col, v);
 #pragma unroll

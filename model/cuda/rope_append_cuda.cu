@@ -278,9 +278,15 @@ __device__ __forceinline__ void turn_head(const struct group &g,
         load_interleaved<T, N>(g, x, a.rotary_dim, v);
     else
         load_head<T, N>(g, x, v);
-    if (weight)
+    if (weight && !a.norm_last)
         norm_head<T, N>(g, a, weight + weights, bias ? bias + weights : NULL, v);
     rotate_head<T, N>(g, v);
+    if (weight && a.norm_last) {
+        SPW_UNROLL
+        for (int i = 0; i < N * CHUNK; i++)
+            v[i / CHUNK][i % CHUNK] = rounded<T>(v[i / CHUNK][i % CHUNK]);
+        norm_head<T, N>(g, a, weight + weights, bias ? bias + weights : NULL, v);
+    }
     SPW_UNROLL
     for (int n = 0; n < N; n++) {
         uint32_t c = channel(g, n);

@@ -126,7 +126,7 @@ struct spw_weights {
     struct spw_matrix embedding; /* in no block: rows are read from the file */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
-    uint64_t bare_norm; /* float offset, [hidden] ones: the weights of norms that have none */
+    uint64_t bare_norm; /* float offset, [hidden or head_dim] ones: of norms without weights */
     uint64_t head_bias; /* float offset, [vocab] */
     uint64_t
         residual_scale; /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */

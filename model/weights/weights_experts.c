@@ -5,17 +5,18 @@
 
 /* How files store experts. EACH: a tensor for each matrix, "PREFIX3.NAME" for expert 3. STACKED: a
  * tensor [experts][rows][columns] for each role, "PREFIXNAME". JOINED: as stacked, and the rows of
- * up follow those of gate. ALTERNATE: as joined, but the rows of gate and up alternate; rows are
- * columns (SPW_FORM_COLUMNS). PARTS: the same with rows in parts (SPW_FORM_PARTS). */
+ * up follow those of gate. COLUMNS: as joined, but rows are columns (SPW_FORM_COLUMNS), and those
+ * of gate and up alternate, unless the family has halves. PARTS: they alternate, and rows are in
+ * parts (SPW_FORM_PARTS). */
 static const struct form {
-    enum { EACH, STACKED, JOINED, ALTERNATE, PARTS } how;
+    enum { EACH, STACKED, JOINED, COLUMNS, PARTS } how;
     const char *prefix, *gate, *up, *down;
 } forms[] = {
     {EACH, "mlp.experts.", "gate_proj.weight", "up_proj.weight", "down_proj.weight"},
     {EACH, "block_sparse_moe.experts.", "w1.weight", "w3.weight", "w2.weight"},
     {STACKED, "mlp.experts.", "gate_proj.weight", "up_proj.weight", "down_proj.weight"},
     {PARTS, "mlp.experts.", "gate_up_proj_blocks", "gate_up_proj_blocks", "down_proj_blocks"},
-    {ALTERNATE, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
+    {COLUMNS, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "block_sparse_moe.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "block_sparse_moe.", "input_linear.weight", "input_linear.weight",
@@ -48,7 +49,7 @@ static const struct form *form_of(const struct spw_finder *f, const struct spw_m
 {
     char name[NAME_BYTES];
     for (size_t i = 0; i < N_FORMS; i++) {
-        if ((forms[i].how == ALTERNATE && !c->experts.transposed) ||
+        if ((forms[i].how == COLUMNS && !c->experts.transposed) ||
             (forms[i].how == JOINED && c->experts.transposed))
             continue;
         name_of(&forms[i], forms[i].gate, 0, name);
@@ -58,16 +59,17 @@ static const struct form *form_of(const struct spw_finder *f, const struct spw_m
     return &forms[0];
 }
 
-/* A tensor [experts][rows or columns] of all experts. Rows of gate and up alternate. */
-static int find_alternate(struct spw_matrix *m, const struct spw_finder *f,
-                          const struct spw_model_config *c, const struct form *form,
-                          uint32_t expert, const char *name)
+/* A tensor [experts][rows or columns] of all experts. */
+static int find_transposed(struct spw_matrix *m, const struct spw_finder *f,
+                           const struct spw_model_config *c, const struct form *form,
+                           uint32_t expert, const char *name)
 {
     const bool down = m->role == SPW_MATRIX_DOWN;
     const uint64_t rows = down ? m->n : 2 * m->n;
-    const uint32_t first = m->role == SPW_MATRIX_UP;
-    m->step = down ? 1 : 2;
-    if (form->how == ALTERNATE) {
+    const bool halves = c->experts.halves;
+    const uint32_t first = m->role != SPW_MATRIX_UP ? 0 : halves ? (uint32_t)m->n : 1;
+    m->step = down || halves ? 1 : 2;
+    if (form->how == COLUMNS) {
         m->form = SPW_FORM_COLUMNS;
         m->first_row = expert * m->k;
         m->first_column = first;
@@ -97,8 +99,8 @@ static int find_matrix(struct spw_matrix *m, const struct spw_finder *f,
         SPW_TRY(spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor));
         return spw_find_scale(f, c, m->tensor, &m->scale);
     }
-    if (form->how == ALTERNATE || form->how == PARTS)
-        return find_alternate(m, f, c, form, expert, name);
+    if (form->how == COLUMNS || form->how == PARTS)
+        return find_transposed(m, f, c, form, expert, name);
     m->first_row = expert * rows + (form->how == JOINED && up ? m->n : 0);
     return spw_find_stacked(f, m->layer, name, c->experts.n, rows, m->k, &m->tensor);
 }

@@ -330,9 +330,11 @@ static int small_ends(struct spw_weights *w, const struct spw_finder *f)
  * reads them. */
 int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
 {
-    if (w->config->norm_bare)
-        place(w, w->config->hidden, &w->bare_norm);
-    for (uint64_t i = 0; w->small && w->config->norm_bare && i < w->config->hidden; i++)
+    const bool bare = w->config->norm_bare || w->config->qk_norm_last;
+    const uint64_t n_bare = spw_max_u32(w->config->hidden, w->config->head_dim);
+    if (bare)
+        place(w, n_bare, &w->bare_norm);
+    for (uint64_t i = 0; w->small && bare && i < n_bare; i++)
         w->small[w->bare_norm + i] = 1;
     for (uint32_t l = 0; l < w->config->n_layers; l++)
         SPW_TRY(small_layer(w, f, l));

@@ -91,15 +91,21 @@ static int append(const struct spw_query *q)
     const uint32_t after = c->head_dim; /* from the weights of a norm to its biases */
     uint32_t kind = c->layer_kinds[s->layer];
     const bool rotates = c->rotates[s->layer], norms = c->qk_norm && !c->qk_norm_whole;
+    const bool norm_last = c->qk_norm_last && rotates;
     struct spw_kv_seq *kv = s->seq->kv;
     struct spw_rope_append_args x = {
         .qkv = (void *)(uintptr_t)q->args.q,
-        .q_norm = norms ? small + at->q_norm : NULL,
-        .k_norm = norms ? small + at->k_norm : NULL,
+        .q_norm = norm_last ? small + a->weights->bare_norm
+                  : norms   ? small + at->q_norm
+                            : NULL,
+        .k_norm = norm_last ? small + a->weights->bare_norm
+                  : norms   ? small + at->k_norm
+                            : NULL,
+        .norm_last = norm_last,
         .q_norm_bias = norms && c->qk_norm_bias ? small + at->q_norm + after : NULL,
         .k_norm_bias = norms && c->qk_norm_bias ? small + at->k_norm + after : NULL,
         .norm_by_head = c->qk_norm_by_head,
-        .growth = c->query_growth,
+        .growth = c->grows_unrotated && rotates ? (struct spw_query_growth){0} : c->query_growth,
         .inv_freq = small + (rotates ? a->weights->inv_freq[kind] : a->weights->no_freq),
         .rows = q->args.rows,
         .stride = q->args.q_stride,

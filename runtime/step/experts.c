@@ -166,10 +166,11 @@ static int compute_expert(const struct spw_experts *x, uint32_t layer, uint32_t 
     spw_weights_expert(weights, block, at, &w);
     for (uint32_t i = x->ends[e]; i < x->ends[e + 1]; i += x->plan->chunk) {
         const uint32_t *index = (const uint32_t *)on_device(x, d->index, 0, numbers_bytes(x)) + i;
-        SPW_TRY(spw_forward_expert(x->forward, layer, e, &w, on_device(x, d->x, 0, row_bytes),
-                                   ordered ? index : NULL,
-                                   on_device(x, d->y, 0, kept * row_bytes) + i * row_bytes,
-                                   spw_min_u32(x->ends[e + 1] - i, x->plan->chunk)));
+        SPW_TRY(spw_forward_expert(
+            x->forward, layer, e, &w, on_device(x, d->x, 0, row_bytes), ordered ? index : NULL,
+            (const struct spw_choice *)on_device(x, d->choices, 0, choices_bytes(x)),
+            on_device(x, d->y, 0, kept * row_bytes) + i * row_bytes,
+            spw_min_u32(x->ends[e + 1] - i, x->plan->chunk)));
     }
     return 0;
 }

@@ -77,11 +77,18 @@ static void test_rows(void)
     for (size_t i = 0; i < n; i++) {
         index[i] = (uint32_t)draw(0, rows - 1);
         places[i] = (uint32_t)draw(0, n - 1);
-        choices[i] = (struct spw_choice){0, (float)each_uniform(&rng)};
+        choices[i] = (struct spw_choice){(uint32_t)(i % n_kept), (float)each_uniform(&rng)};
     }
     const struct spw_cpu_kernels *cpu = spw_cpu_kernels_get(spw_isa_best());
     struct spw_gather_args gather = {
         .x = x, .index = index, .y = y, .rows = n, .cols = cols, .dtype = t};
+    if (draw(0, 1)) {
+        gather.choices = choices;
+        gather.n_kept = (uint32_t)n_kept;
+        gather.expert = (uint32_t)draw(0, n_kept - 1);
+    }
+    if (n == rows && draw(0, 1))
+        gather.index = NULL;
     struct spw_combine_args combine = {.h = h,
                                        .y = y,
                                        .choices = choices,
@@ -89,15 +96,17 @@ static void test_rows(void)
                                        .rows = rows,
                                        .cols = cols,
                                        .n_kept = (uint32_t)n_kept,
+                                       .unweighted = draw(0, 1),
                                        .dtype = t};
     struct spw_gather_args gather_there = gather;
     struct spw_combine_args combine_there = combine;
     gather_there.x = on_gpu(x, rows * bytes);
-    gather_there.index = on_gpu(index, n * sizeof *index);
+    gather_there.index = on_gpu(gather.index, n * sizeof *index);
     gather_there.y = on_gpu(y, n * bytes);
     combine_there.h = on_gpu(h, rows * bytes);
     combine_there.y = gather_there.y;
     combine_there.choices = on_gpu(choices, n * sizeof *choices);
+    gather_there.choices = gather.choices ? combine_there.choices : NULL;
     combine_there.places = on_gpu(places, n * sizeof *places);
     CHECK(!spw_gather_cuda(&gather_there, NULL) && !spw_combine_cuda(&combine_there, NULL));
     each_run(cpu->gather, &gather, EACH_FORWARD);

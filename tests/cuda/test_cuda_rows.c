@@ -285,7 +285,14 @@ static struct written steps_on_gpu(const struct rope_problem *p,
 {
     struct written w = written_init(p), unused = written_init(p);
     size_t wide = spw_dtype_bytes(a->dtype);
+    struct spw_rope_append_args rope = *a, append = *a;
+    rope.n_heads += a->n_kv_heads;
+    rope.interleaved = false;
+    rope.q_norm = rope.k_norm = NULL;
+    rope.growth.beta = 0;
     steps_order(a, unused.qkv);
+    if (a->norm_last)
+        rope_on_gpu(p, &rope, &unused, a->rows);
     char *qkv = cuda_copy_of(unused.qkv, bytes_of(&p->qkv), 0);
     for (size_t i = 0; i < a->rows * (a->n_heads + a->n_kv_heads); i++) {
         size_t heads = a->n_heads + a->n_kv_heads;
@@ -293,12 +300,8 @@ static struct written steps_on_gpu(const struct rope_problem *p,
         CHECK(!norm.weight || !spw_norm_cuda(&norm, NULL));
     }
     cuda_take_back(unused.qkv, qkv, bytes_of(&p->qkv), 0);
-    struct spw_rope_append_args rope = *a, append = *a;
-    rope.n_heads += a->n_kv_heads;
-    rope.interleaved = false;
-    rope.q_norm = rope.k_norm = NULL;
-    rope.growth.beta = 0;
-    rope_on_gpu(p, &rope, &unused, a->rows);
+    if (!a->norm_last)
+        rope_on_gpu(p, &rope, &unused, a->rows);
     append.qkv = unused.qkv;
     memcpy(append.tiles, w.tiles, sizeof w.tiles);
     steps_append(&append);
@@ -364,6 +367,7 @@ static struct rope_problem rope_draw(bool shared)
               .scaling = 1.2f,
               .eps = 1e-5f,
               .interleaved = draw(0, 1),
+              .norm_last = draw(0, 1),
               .dtype = draw_dtype(),
               .kv_dtype = types[draw(0, 2)]}};
     struct spw_rope_append_args *a = &p.a;
@@ -406,11 +410,11 @@ static void test_rope_append(bool shared)
     bool same = written_same(&p, &once, &want), same_cut = written_same(&p, &once, &cut);
     CHECK_MSG(same && same_cut && rope_matches_cpu(&p, &once),
               "steps %d calls %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d "
-              "kind %d by head %d growth %d interleaved %d types %s %s",
+              "kind %d by head %d growth %d interleaved %d last %d types %s %s",
               same, same_cut, rows, (unsigned long long)a.position, a.n_heads, a.n_kv_heads,
               a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, (int)a.norm,
-              a.norm_by_head, a.growth.beta != 0, a.interleaved, spw_dtype_name(a.dtype),
-              spw_dtype_name(a.kv_dtype));
+              a.norm_by_head, a.growth.beta != 0, a.interleaved, a.norm_last,
+              spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
     written_free(&want), written_free(&once), written_free(&cut);
     drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm), drop(&p.q_bias), drop(&p.k_bias);
 }

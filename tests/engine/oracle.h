@@ -218,13 +218,36 @@ static inline void draw_budgets(struct spw_options *o, const struct spw_backend 
 
 /* ---- models ---- */
 
+/* Layers with chunks, of whole tiles or not; the last ones have experts, or none has. */
+static inline void draw_chunked(struct tiny_model *m, char more[300], uint64_t *seed)
+{
+    uint32_t chunk = (uint32_t)check_range(seed, 1, 3) * 128;
+    if (check_random(seed) % 2)
+        chunk = (uint32_t)check_range(seed, 50, 400);
+    m->experts = (uint32_t)check_range(seed, 1, 5);
+    m->expert_width = m->shared_width = m->intermediate;
+    m->dense = (uint32_t)check_range(seed, 0, m->layers);
+    int n =
+        snprintf(more, 300,
+                 ",\"attention_chunk_size\":%u,\"no_rope_layer_interval\":%u,\"floor_scale\":%u,"
+                 "\"intermediate_size_mlp\":%u,\"num_local_experts\":%u,"
+                 "\"num_experts_per_tok\":%u,\"use_qk_norm\":%s,\"moe_layers\":[",
+                 chunk, (uint32_t)check_range(seed, 1, 4), (uint32_t)check_range(seed, 1, 200),
+                 m->intermediate, m->experts, (uint32_t)check_range(seed, 1, m->experts),
+                 check_random(seed) % 2 ? "true" : "false");
+    for (uint32_t l = m->dense; l < m->layers; l++)
+        n += snprintf(more + n, 300 - (size_t)n, "%s%u", l > m->dense ? "," : "", l);
+    snprintf(more + n, 300 - (size_t)n, "]");
+}
+
 /* Any sizes of a family; what the family adds of its own is drawn, too. `more` [300] is the
  * model's. At least `vocab` tokens. */
 static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool quantized,
                                            uint64_t *seed)
 {
-    static const char *const families[] = {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"};
-    uint64_t family = check_random(seed) % 5;
+    static const char *const families[] = {"llama", "mistral",     "qwen2",
+                                           "qwen3", "gemma3_text", "llama4_text"};
+    uint64_t family = check_random(seed) % (quantized ? 5 : 6);
     uint32_t kv_heads = (uint32_t)check_range(seed, 1, 3);
     struct tiny_model m = {.family = families[family],
                            .layers = (uint32_t)check_range(seed, 1, 4),
@@ -237,7 +260,7 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
                            .positions = 4096,
                            .more = more,
                            .bias = family == 2,
-                           .qk_norm = family >= 3,
+                           .qk_norm = family == 3 || family == 4,
                            .sandwich = family == 4,
                            .untied = family != 4 && check_random(seed) % 2,
                            .stored = check_random(seed) % 2 ? TINY_BF16 : TINY_F32,
@@ -274,6 +297,8 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
                  "\"hidden_activation\":\"gelu_pytorch_tanh\",\"rope_theta\":1000000.0,"
                  "\"rope_local_base_freq\":10000.0",
                  window, m.head_dim);
+    if (family == 5)
+        draw_chunked(&m, more, seed);
     return m;
 }
 

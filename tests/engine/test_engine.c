@@ -237,7 +237,8 @@ static const char *const families[] = {
     "olmo3_pattern",    "gemma2_caps",      "smollm3_plain",    "olmoe_norm",      "phi3_partial",
     "granite_plain",    "mixtral_joined",   "qwen2_moe_shared", "gpt_oss_no_bias", "phi3_long_long",
     "cohere_norms",     "cohere2_pattern",  "stablelm_norms",   "olmo_clip",       "phi_norms",
-    "ministral3_grows", "starcoder2_plain", "mistral3_wrapped",
+    "ministral3_grows", "starcoder2_plain", "mistral3_wrapped", "llama4_plain",    "llama4_dense",
+    "llama4_chunk_140", "llama4_listed",
 };
 
 /* Two of any sizes, one of them with quantized weights; and the bundled one, or the shared one

@@ -64,11 +64,12 @@ static int n_with_tiles_below;
 
 /* [1 2 3 13 14 15 16] Longer, equal, shorter, another last token, another beginning. `window`: the
  * model has sliding layers, which cannot be cut back further than what they still hold. */
-static void check_reuse(const struct tiny_model *m, bool tight, bool window)
+static void check_reuse(const struct tiny_model *m, bool tight)
 {
     struct world w;
     begin(&w, m, (struct spw_options){.context = MOST, .threads = 2, .prefill_chunk = 130}, tight);
     struct spw_session *s = run_session(w.e);
+    const bool window = spw_engine_config(w.e)->window;
     go(&w, s, w.ids, 700, 0);
     go(&w, s, w.ids, 700, 700); /* a suffix of length zero: the logits are kept */
     go(&w, s, w.ids, 701, 700);
@@ -77,7 +78,7 @@ static void check_reuse(const struct tiny_model *m, bool tight, bool window)
     go(&w, s, w.other, 830, 829);
     go(&w, s, w.ids, 829, 828); /* shorter: the last token once more, for its logits */
     change(&w, &w.other[699]);
-    /* back past what a sliding layer still holds: nothing can be kept */
+    /* back past what a layer with a window still holds: nothing can be kept */
     go(&w, s, w.other, 720, window ? 0 : 699);
     go(&w, s, w.ids, 1, 0);
     go(&w, s, w.other, 300, 1);
@@ -570,9 +571,7 @@ int main(void)
     int64_t outstanding = spw_alloc_outstanding();
     for (int i = 0; i < N_TINY_MODELS; i++)
         for (int tight = 0; tight < 2; tight++)
-            check_reuse(&tiny_models[i], tight,
-                        strstr(tiny_models[i].more ? tiny_models[i].more : "", "sliding_window") !=
-                            NULL);
+            check_reuse(&tiny_models[i], tight);
     CHECK(n_with_tiles_below >= 3);
     check_prefix(&tiny_models[0]);
     check_prefix(&tiny_models[2]);
@@ -581,6 +580,7 @@ int main(void)
     check_batch(&tiny_models[1]);
     check_batch(&tiny_models[4]);
     check_batch(&tiny_models[5]);
+    check_batch(&tiny_models[7]);
     check_generate(&tiny_models[0]);
     check_generate(&tiny_models[5]);
     check_refusals();

@@ -32,6 +32,7 @@ struct tiny_writer {
     FILE *header, *data;
     uint64_t offset, seed;
     bool bf16, first;
+    const char *mlp; /* how names of the mlp begin */
 };
 
 static inline void tiny_tensor(struct tiny_writer *w, const char *name, uint32_t rows,
@@ -68,7 +69,9 @@ static inline void tiny_matrix(struct tiny_writer *w, uint32_t layer, const char
                                uint32_t rows, uint32_t cols)
 {
     char full[128];
-    snprintf(full, sizeof full, "model.layers.%u.%s", layer, name);
+    const bool mlp = !strncmp(name, "mlp.", 4);
+    snprintf(full, sizeof full, "model.layers.%u.%s%s", layer, mlp ? w->mlp : "",
+             name + (mlp ? 4 : 0));
     tiny_tensor(w, full, rows, cols, 2.0 / sqrt(cols), 0);
 }
 
@@ -95,7 +98,8 @@ static inline void tiny_experts(struct tiny_writer *w, const struct tiny_model *
     }
     if (m->shared_width) {
         tiny_expert(w, m, l, "shared_expert", m->shared_width);
-        tiny_matrix(w, l, "mlp.shared_expert_gate.weight", 1, m->hidden);
+        if (strcmp(m->family, "llama4_text") != 0)
+            tiny_matrix(w, l, "mlp.shared_expert_gate.weight", 1, m->hidden);
     }
 }
 
@@ -165,6 +169,7 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     char path[600], *header = NULL, *data = NULL;
     size_t header_bytes = 0, data_bytes = 0;
     struct tiny_writer w = {.seed = m->seed, .bf16 = m->stored == TINY_BF16, .first = true};
+    w.mlp = strcmp(m->family, "llama4_text") ? "mlp." : "feed_forward.";
     mkdir(dir, 0700);
     tiny_config(m, dir);
     w.header = open_memstream(&header, &header_bytes);
@@ -295,6 +300,25 @@ static const struct tiny_model tiny_models[] = {
      .experts = 6,
      .expert_width = 24,
      .shared_width = 40,
+     .dense = 1},
+    {.family = "llama4_text",
+     .layers = 3,
+     .hidden = 32,
+     .intermediate = 24,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .more = ",\"attention_chunk_size\":200,\"no_rope_layer_interval\":3,\"floor_scale\":100,"
+             "\"intermediate_size_mlp\":24,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+             "\"moe_layers\":[1,2]",
+     .untied = true,
+     .stored = TINY_BF16,
+     .seed = 9,
+     .experts = 4,
+     .expert_width = 24,
+     .shared_width = 24,
      .dense = 1},
 };
 enum { N_TINY_MODELS = sizeof tiny_models / sizeof *tiny_models };

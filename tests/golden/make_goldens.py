@@ -115,7 +115,12 @@ OLMO = NO_EPS | dict(model_type="olmo", architectures=["OlmoForCausalLM"], hidde
 PHI = NO_EPS | dict(model_type="phi", architectures=["PhiForCausalLM"], hidden_act="gelu_new", layer_norm_eps=1e-5,
                     rope_theta=10000.0, num_hidden_layers=2, partial_rotary_factor=0.5, torch_dtype="float32")
 OLMO3 = OLMO2 | dict(model_type="olmo3", architectures=["Olmo3ForCausalLM"], num_hidden_layers=5, sliding_window=20)
-WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "mistral3": "Mistral3ForConditionalGeneration",
+LLAMA4 = BASE | dict(model_type="llama4_text", architectures=["Llama4ForCausalLM"], hidden_act="silu", head_dim=16,
+                     num_hidden_layers=4, intermediate_size=24, intermediate_size_mlp=40, num_local_experts=4,
+                     num_experts_per_tok=1, attention_chunk_size=16, floor_scale=8, attn_scale=0.3, pad_token_id=0,
+                     rope_theta=500000.0, torch_dtype="float32")
+WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "llama4": "Llama4ForConditionalGeneration",
+            "mistral3": "Mistral3ForConditionalGeneration",
             "llava": "LlavaForConditionalGeneration"}
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
@@ -273,6 +278,20 @@ CASES = {
     "qwen3_moe_sliding": (QWEN3_MOE | dict(
         norm_topk_prob=False, attention_bias=True, num_experts=13, num_experts_per_tok=1,
         use_sliding_window=True, sliding_window=32), 90, "bf16", dict(hub=True)),
+    "llama4_plain": (LLAMA4, 90, "bf16", {}),
+    "llama4_dense": (without(LLAMA4, "floor_scale", "attn_scale") | dict(
+        num_hidden_layers=3, use_qk_norm=False, attn_temperature_tuning=False, attention_bias=True,
+        interleave_moe_layer_step=2, num_experts_per_tok=2, no_rope_layers=[1, 0, 1],
+        rope_scaling=dict(rope_type="llama3", factor=16.0, low_freq_factor=1.0, high_freq_factor=1.0,
+                          original_max_position_embeddings=32)), 60, "bf16", {}),
+    "llama4_listed": (LLAMA4 | dict(moe_layers=[1], no_rope_layers=[], no_rope_layer_interval=2, layer_types=[
+        "full_attention", "chunked_attention", "chunked_attention", "full_attention"],
+        attention_chunk_size=20, tie_word_embeddings=True), 50, "bf16", {}),
+    # every row has every expert: no rounding makes a row choose another one
+    "llama4_chunk_140": (LLAMA4 | dict(attention_chunk_size=140, num_local_experts=2, num_experts_per_tok=2,
+                                       num_hidden_layers=2, no_rope_layer_interval=2, floor_scale=100,
+                                       torch_dtype="bfloat16"), 400, "bf16", dict(bf16=True)),
+    "llama4_wrapped": (LLAMA4 | dict(num_hidden_layers=2, attention_chunk_size=None), 40, "bf16", dict(wrap="llama4")),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap="gemma3")),
 }
@@ -408,7 +427,7 @@ def make_case(name):
     model = load(folder, torch.float32)
     logits = forward(model, ids)
     exact = forward(load(folder, torch.float64), ids)
-    positions = positions_of(n_tokens, config_json.get("sliding_window"))
+    positions = positions_of(n_tokens, config_json.get("sliding_window") or config_json.get("attention_chunk_size"))
     greedy_ids, greedy_margins = greedy(model, ids)
     golden = dict(case=name, stored=stored, ids=ids, positions=positions,
                   logits_file="golden_logits.f32", argmax=logits.argmax(-1).tolist(),

@@ -22,7 +22,7 @@ static inline struct spw_route_args experts_draw_route(uint64_t *rng)
         .rows = (size_t)check_range(rng, 1, 11),
         .cols = (size_t)check_range(rng, 1, check_range(rng, 0, 1) ? 40 : 700),
         .n_experts = (uint32_t)check_range(rng, 1, check_range(rng, 0, 1) ? 9 : 140),
-        .route = {.score = (enum spw_route_score)check_range(rng, 0, 2),
+        .route = {.score = (enum spw_route_score)check_range(rng, 0, SPW_ROUTE_COUNT - 1),
                   .renormalizes = check_range(rng, 0, 1),
                   .scale = check_range(rng, 0, 1) ? 1 : 2.5f},
         .dtype = check_range(rng, 0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
@@ -64,6 +64,14 @@ static inline void experts_scores(const struct spw_route_args *a, size_t row, do
             scores[e] = 1 / (1 + exp(-scores[e]));
 }
 
+/* The weight of a kept expert with this score, but for what all weights are divided by. */
+static inline double experts_weight(enum spw_route_score how, double score)
+{
+    return how == SPW_ROUTE_SOFTMAX_KEPT   ? exp(score)
+           : how == SPW_ROUTE_SIGMOID_KEPT ? 1 / (1 + exp(-score))
+                                           : score;
+}
+
 /* Whether the choices of a row are those of the reference. Experts whose ranks differ by rounding
  * only may take each other's place. */
 static inline bool experts_route_right(const struct spw_route_args *a, size_t row,
@@ -80,16 +88,14 @@ static inline bool experts_route_right(const struct spw_route_args *a, size_t ro
             break;
         kept[e] = true;
         least = fmin(least, scores[e] + (a->choice_bias ? (double)a->choice_bias[e] : 0));
-        sum += a->route.score == SPW_ROUTE_SOFTMAX_KEPT ? exp(scores[e]) : scores[e];
+        sum += experts_weight(a->route.score, scores[e]);
     }
     for (uint32_t e = 0; right && e < a->n_experts; e++)
         right &=
             kept[e] || scores[e] + (a->choice_bias ? (double)a->choice_bias[e] : 0) <= least + near;
     for (uint32_t k = 0; right && k < a->n_kept; k++) {
-        double weight = scores[choices[k].expert];
-        if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT)
-            weight = exp(weight) / sum;
-        else if (a->route.renormalizes)
+        double weight = experts_weight(a->route.score, scores[choices[k].expert]);
+        if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT || a->route.renormalizes)
             weight /= sum;
         weight *= (double)a->route.scale;
         right &= fabs((double)choices[k].weight - weight) <= near * fmax(weight, 0.1);

@@ -61,7 +61,7 @@ static void test_extremes(const struct spw_cpu_kernels *table)
                                .n_kept = 2,
                                .route = {.scale = 1},
                                .dtype = SPW_DTYPE_F32};
-    for (int score = 0; score < 3; score++) {
+    for (int score = 0; score < SPW_ROUTE_COUNT; score++) {
         a.route.score = (enum spw_route_score)score;
         run_route(table, &a);
         CHECK(choices[0][0].expert == 0 && choices[0][1].expert == 1);
@@ -89,14 +89,51 @@ static void test_gather(const struct spw_cpu_kernels *table)
     free(x), free(y);
 }
 
+/* Expert 7 is the first, the second or the last of the three that a row has chosen. */
+static void test_gather_weighted(const struct spw_cpu_kernels *table)
+{
+    size_t rows = draw(1, 20), cols = draw(1, 700);
+    enum spw_dtype t = draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16;
+    char *x = experts_values(&rng, rows * cols, t, 1), *y = calloc(rows * cols, sizeof(float));
+    uint32_t index[20];
+    struct spw_choice choices[20][3];
+    for (size_t i = 0; i < rows; i++) {
+        uint32_t first = 7 - (uint32_t)draw(0, 2);
+        index[i] = (uint32_t)(rows - 1 - i);
+        for (uint32_t k = 0; k < 3; k++)
+            choices[i][k] = (struct spw_choice){first + k, (float)each_uniform(&rng)};
+    }
+    struct spw_gather_args a = {.x = x,
+                                .index = draw(0, 1) ? index : NULL,
+                                .y = y,
+                                .choices = choices[0],
+                                .expert = 7,
+                                .n_kept = 3,
+                                .rows = rows,
+                                .cols = cols,
+                                .dtype = t};
+    each_run(table->gather, &a, EACH_BACKWARD);
+    bool right = true;
+    for (size_t i = 0; i < rows * cols; i++) {
+        size_t from = a.index ? index[i / cols] : i / cols;
+        float weight = choices[from][7 - choices[from][0].expert].weight;
+        weight = (float)each_round_as((double)weight, t);
+        double want =
+            each_round_as((double)(weight * (float)each_load(x, from * cols + i % cols, t)), t);
+        right &= each_load(y, i, t) == want;
+    }
+    CHECK_MSG(right, "rows %zu cols %zu %s", rows, cols, spw_dtype_name(t));
+    free(x), free(y);
+}
+
 static bool combine_right(const struct spw_combine_args *a, const void *h, size_t row)
 {
     for (size_t i = 0; i < a->cols; i++) {
         double sum = 0, size = 0;
         for (uint32_t k = 0; k < a->n_kept; k++) {
             size_t at = row * a->n_kept + k, from = a->places ? a->places[at] : at;
-            double one =
-                (double)a->choices[at].weight * each_load(a->y, from * a->cols + i, a->dtype);
+            double one = each_load(a->y, from * a->cols + i, a->dtype);
+            one *= a->unweighted ? 1 : (double)a->choices[at].weight;
             sum += one;
             size += fabs(one);
         }
@@ -132,6 +169,7 @@ static void test_combine(const struct spw_cpu_kernels *table)
                                  .rows = rows,
                                  .cols = cols,
                                  .n_kept = n_kept,
+                                 .unweighted = draw(0, 1),
                                  .dtype = t};
     each_run(table->combine, &a, EACH_BACKWARD);
     size_t row = draw(0, rows - 1);
@@ -156,6 +194,7 @@ int main(void)
         for (int i = 0; i < DRAWS; i++) {
             test_route(table);
             test_gather(table);
+            test_gather_weighted(table);
             test_combine(table);
         }
         test_extremes(table);

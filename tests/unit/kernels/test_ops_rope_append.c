@@ -74,13 +74,16 @@ static struct written run_steps(const struct spw_cpu_kernels *table,
     struct written w = written_init(a);
     struct spw_rope_append_args all = part_of(a, &w, 0, a->rows);
     steps_order(a, w.qkv);
+    if (a->norm_last)
+        steps_rope(&all);
     for (size_t i = 0; i < a->rows * (a->n_heads + a->n_kv_heads); i++) {
         size_t heads = a->n_heads + a->n_kv_heads;
         struct spw_norm_args norm = steps_norm(a, w.qkv, i / heads, i % heads);
         if (norm.weight)
             each_run(table->norm, &norm, EACH_FORWARD);
     }
-    steps_rope(&all);
+    if (!a->norm_last)
+        steps_rope(&all);
     steps_grow(&all);
     steps_append(&all);
     for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
@@ -111,6 +114,7 @@ static struct spw_rope_append_args problem_draw(void)
         .scaling = 1.2f,
         .eps = 1e-5f,
         .interleaved = draw(0, 1),
+        .norm_last = draw(0, 1),
         .dtype = draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
         .kv_dtype = types[draw(0, 2)]};
     a.n_heads = a.n_kv_heads * (uint32_t)draw(1, 3);
@@ -166,11 +170,11 @@ static void test_steps(const struct spw_cpu_kernels *table)
         struct written got = run_kernel(table, &a, way);
         CHECK_MSG(written_same(&got, &want),
                   "%s way %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d kind %d "
-                  "by head %d growth %d interleaved %d types %s %s",
+                  "by head %d growth %d interleaved %d last %d types %s %s",
                   spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
                   a.n_heads, a.n_kv_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL,
                   a.k_norm != NULL, (int)a.norm, a.norm_by_head, a.growth.beta != 0, a.interleaved,
-                  spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
+                  a.norm_last, spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
         written_free(&got);
     }
     written_free(&want);

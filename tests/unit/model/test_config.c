@@ -25,6 +25,10 @@ static const char *const gemma3 =
     "{'model_type': 'gemma3_text', 'hidden_size': 64, 'intermediate_size': 96,'num_hidden_layers': "
     "6, 'sliding_window': 16}";
 
+static const char *const llama4 =
+    "{'model_type': 'llama4_text', 'hidden_size': 64, 'intermediate_size': 96,'num_hidden_layers': "
+    "6, 'attention_chunk_size': 32}";
+
 /* `base` with the keys of `patch` put over it. */
 static char *patched(const char *base, const char *patch)
 {
@@ -67,12 +71,14 @@ static struct spw_model_config accept(const char *base, const char *patch, const
     return accepted[1];
 }
 
-/* "FFS..." */
+/* "FFSC..." */
 static bool kinds_are(const struct spw_model_config *config, const char *expected)
 {
     bool same = strlen(expected) == config->n_layers;
     for (uint32_t i = 0; same && i < config->n_layers; i++)
-        same = config->layer_kinds[i] == (expected[i] == 'S' ? SPW_LAYER_SLIDING : SPW_LAYER_FULL);
+        same = config->layer_kinds[i] == (expected[i] == 'S'   ? SPW_LAYER_SLIDING
+                                          : expected[i] == 'C' ? SPW_LAYER_CHUNKED
+                                                               : SPW_LAYER_FULL);
     return same;
 }
 
@@ -458,10 +464,45 @@ static void test_foreign_keys(void)
     }
     accept(qwen2, "{'logit_scale': 1, 'residual_multiplier': 1.0, 'num_experts': 0}", NULL);
     refuse(gemma3, "{'logits_scaling': 8}", "expected nothing: gemma3_text models have");
-    /* Llama-4, whose layers are chunked */
-    refuse(llama, "{'model_type': 'llama4', 'text_config': {}}",
-           "model_type: found 'llama4', expected llama, mistral");
-    refuse(llama, "{'model_type': 'llama4_text'}", "model_type: found 'llama4_text'");
+    refuse(llama, "{'attention_chunk_size': 32}",
+           "attention_chunk_size: found 32, expected nothing: llama models have no such key");
+}
+
+static void test_chunks(void)
+{
+    struct spw_model_config c = accept(llama4, "{}", NULL);
+    CHECK(kinds_are(&c, "CCCFCC") && c.window == 32 && c.n_heads == 40 && c.head_dim == 128);
+    CHECK(c.rotates[2] && !c.rotates[3] && c.qk_norm_last && !c.qk_norm && c.interleaved_qk);
+    CHECK(c.query_growth.base == 8192 && c.unrotated_growth.offset == 1);
+    CHECK(c.intermediate == 16384 && c.experts.intermediate == 96 && c.experts.n == 16 &&
+          c.experts.shared_intermediate == 96 && !c.experts.shared_gate &&
+          c.experts.weighted_inputs && spw_expert_layers(&c) == 6);
+    CHECK(c.rope[SPW_LAYER_CHUNKED].theta == 5e5 && c.bos == 1 && !c.tied_embeddings);
+    c = accept(llama4, "{'attention_chunk_size': null, 'no_rope_layers': []}", NULL);
+    CHECK(kinds_are(&c, "FFFFFF") && c.window == 0 && !c.rotates[3]);
+    c = accept(llama4,
+               "{'no_rope_layers': [0, 1, 0, 1, 0, 1], 'interleave_moe_layer_step': 3, "
+               "'use_qk_norm': false, 'attn_temperature_tuning': false}",
+               NULL);
+    CHECK(kinds_are(&c, "FCFCFC") && !c.rotates[0] && !c.qk_norm_last);
+    CHECK(c.query_growth.beta == 0 && spw_expert_layers(&c) == 2 && c.has_experts[5]);
+    c = accept(llama4,
+               "{'moe_layers': [1], 'interleave_moe_layer_step': 3, 'layer_types': "
+               "['full_attention', 'full_attention', 'full_attention', 'chunked_attention', "
+               "'full_attention', 'full_attention']}",
+               NULL);
+    CHECK(kinds_are(&c, "FFFCFF") && spw_expert_layers(&c) == 1 && c.has_experts[1]);
+    refuse(llama4,
+           "{'attention_chunk_size': null, 'layer_types': ['full_attention', 'full_attention', "
+           "'full_attention', 'chunked_attention', 'full_attention', 'full_attention']}",
+           "attention_chunk_size: found null, expected a number: some layers are chunked");
+    refuse(llama4,
+           "{'layer_types': ['sliding_attention', 'full_attention', 'full_attention', "
+           "'full_attention', 'full_attention', 'full_attention']}",
+           "layer_types[0]: found 'sliding_attention', expected 'full_attention' or 'chunked_att");
+    refuse(llama4, "{'floor_scale': 0}", "floor_scale: found 0");
+    refuse(llama4, "{'model_type': 'llama4', 'text_config': {'model_type': 'llama'}}",
+           "text_config.model_type: found 'llama', expected llama4_text");
 }
 
 /* Facts that come from the file only. */
@@ -673,6 +714,7 @@ int main(void)
     test_gemma3();
     test_windows();
     test_other_families();
+    test_chunks();
     test_cache_words();
     test_rope_keys();
     test_bad_sizes();
