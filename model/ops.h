@@ -181,12 +181,12 @@ struct spw_route_args {
 /* y[i] = x[index[i]]: rows that an expert computes together. With choices each row is multiplied by
  * the weight that it gives to the expert; weight and product are rounded as if stored. */
 struct spw_gather_args {
-    const void *x;                    /* [any][cols], dtype */
-    const uint32_t *index;            /* [rows], or NULL: row i is y[i] */
-    void *y;                          /* [rows][cols], dtype */
+    const void *x;         /* [any][x_stride], dtype; x_stride 0: all rows are the same one */
+    const uint32_t *index; /* [rows], or NULL: row i is y[i] */
+    void *y;               /* [rows][cols], dtype */
     const struct spw_choice *choices; /* [any][n_kept], or NULL */
-    uint32_t expert, n_kept;
-    size_t rows, cols;
+    uint32_t expert, n_kept;          /* n_kept 1: its choice is the expert */
+    size_t rows, cols, x_stride;
     enum spw_dtype dtype;
 };
 

@@ -197,7 +197,7 @@ static void gather_weighted(const struct spw_gather_args *a, size_t row)
     const struct vec weight = vec_round_as(vec_set1(weight_in(a, from)), a->dtype);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
-        struct vec x = vec_load_as(a->x, from * a->cols + i, n, a->dtype);
+        struct vec x = vec_load_as(a->x, from * a->x_stride + i, n, a->dtype);
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, vec_mul(x, weight));
     }
 }
@@ -212,7 +212,9 @@ static void gather_run(const void *args, size_t task, unsigned worker)
             gather_weighted(a, row);
         else
             memcpy((char *)a->y + row * bytes,
-                   (const char *)a->x + (a->index ? a->index[row] : row) * bytes, bytes);
+                   (const char *)a->x +
+                       spw_row_bytes(a->dtype, (a->index ? a->index[row] : row) * a->x_stride),
+                   bytes);
 }
 
 static void combine_row(const struct spw_combine_args *a, size_t row, size_t first, size_t end)

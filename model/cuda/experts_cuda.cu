@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(THREADS) k_gather(const struct spw_gather_args
         const size_t from = a.index ? a.index[row] : row;
         const float weight = a.choices ? rounded<T>(weight_in(a, from)) : 1.0f;
         float v[CHUNK];
-        load_chunk((const T *)a.x + from * a.cols + col, a.cols - col, v);
+        load_chunk((const T *)a.x + from * a.x_stride + col, a.cols - col, v);
 #pragma unroll
         for (int j = 0; j < CHUNK; j++)
             v[j] = v[j] * weight;

@@ -81,7 +81,7 @@ static void test_rows(void)
     }
     const struct spw_cpu_kernels *cpu = spw_cpu_kernels_get(spw_isa_best());
     struct spw_gather_args gather = {
-        .x = x, .index = index, .y = y, .rows = n, .cols = cols, .dtype = t};
+        .x = x, .index = index, .y = y, .rows = n, .cols = cols, .x_stride = cols, .dtype = t};
     if (draw(0, 1)) {
         gather.choices = choices;
         gather.n_kept = (uint32_t)n_kept;

@@ -82,7 +82,7 @@ static void test_gather(const struct spw_cpu_kernels *table)
     for (size_t i = 0; i < rows; i++)
         index[i] = (uint32_t)draw(0, from - 1);
     struct spw_gather_args a = {
-        .x = x, .index = index, .y = y, .rows = rows, .cols = cols, .dtype = t};
+        .x = x, .index = index, .y = y, .rows = rows, .cols = cols, .x_stride = cols, .dtype = t};
     each_run(table->gather, &a, EACH_BACKWARD);
     for (size_t i = 0; i < rows; i++)
         CHECK(!memcmp(y + i * bytes, x + index[i] * bytes, bytes));
@@ -111,6 +111,7 @@ static void test_gather_weighted(const struct spw_cpu_kernels *table)
                                 .n_kept = 3,
                                 .rows = rows,
                                 .cols = cols,
+                                .x_stride = draw(0, 3) ? cols : 0,
                                 .dtype = t};
     each_run(table->gather, &a, EACH_BACKWARD);
     bool right = true;
@@ -118,8 +119,8 @@ static void test_gather_weighted(const struct spw_cpu_kernels *table)
         size_t from = a.index ? index[i / cols] : i / cols;
         float weight = choices[from][7 - choices[from][0].expert].weight;
         weight = (float)each_round_as((double)weight, t);
-        double want =
-            each_round_as((double)(weight * (float)each_load(x, from * cols + i % cols, t)), t);
+        double want = each_round_as(
+            (double)(weight * (float)each_load(x, from * a.x_stride + i % cols, t)), t);
         right &= each_load(y, i, t) == want;
     }
     CHECK_MSG(right, "rows %zu cols %zu %s", rows, cols, spw_dtype_name(t));
