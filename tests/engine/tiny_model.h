@@ -68,7 +68,7 @@ static inline void tiny_vector(struct tiny_writer *w, uint32_t layer, const char
 static inline void tiny_matrix(struct tiny_writer *w, uint32_t layer, const char *name,
                                uint32_t rows, uint32_t cols)
 {
-    char full[128];
+    char full[192];
     const bool mlp = !strncmp(name, "mlp.", 4);
     snprintf(full, sizeof full, "model.layers.%u.%s%s", layer, mlp ? w->mlp : "",
              name + (mlp ? 4 : 0));
