@@ -473,7 +473,7 @@ static void test_chunks(void)
     struct spw_model_config c = accept(llama4, "{}", NULL);
     CHECK(kinds_are(&c, "CCCFCC") && c.window == 32 && c.n_heads == 40 && c.head_dim == 128);
     CHECK(c.rotates[2] && !c.rotates[3] && c.qk_norm_last && !c.qk_norm && c.interleaved_qk);
-    CHECK(c.query_growth.base == 8192 && c.unrotated_growth.offset == 1);
+    CHECK(c.query_growth.base == 8192 && c.query_growth.offset == 1);
     CHECK(c.intermediate == 16384 && c.experts.intermediate == 96 && c.experts.n == 16 &&
           c.experts.shared_intermediate == 96 && !c.experts.shared_gate &&
           c.experts.weighted_inputs && spw_expert_layers(&c) == 6);
