@@ -39,7 +39,7 @@ format_version=14 # of clang-format: versions differ in what they want
 # Tests that only a full run does, as extended regular expressions of whole names.
 # On the emulated GPU CI runs the kernels, the device, the runtime, whole models and their placement.
 # The other twins run the same host code as the test on the CPU.
-full_release='test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|replan)'
+full_release='test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|replan|weight_sums)'
 # Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
 # of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
 # and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
@@ -53,7 +53,7 @@ never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|codes|linear|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
-never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan)'
+never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan|weight_sums)'
 never_tsan+='|test_(convert|documents|gguf_config|gguf_header|gguf_tokenizer|instructions|job_terminal|lines|mutated_gguf|progress_text'
 never_tsan+='|record|request|split|summarize_plan|summarize_kills)|openai_records|gguf_models' # the threads of test_summarize
 # test_engine steps sessions too, saves them, and runs the I/O threads. ASan has budgets and faults.

@@ -418,6 +418,19 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     return 0;
 }
 
+/* One step of all spans with this rope table. If all spans have it, the step may be set aside. */
+static int sync_table(struct spw_engine *e, uint64_t table, size_t n_spans,
+                      const struct spw_sync_options *o, struct delivery *d, struct spw_error *err)
+{
+    e->step.n = 0;
+    for (size_t i = 0; i < n_spans; i++)
+        if (rope_table(&e->model.config, d->spans[i].n_tokens) == table)
+            SPW_TRY(add_span(e, i, d, err));
+    d->most_chunks = e->step.n == n_spans ? o->most_chunks : 0;
+    expect_others(&e->step, n_spans);
+    return run_step(e, table, d, err);
+}
+
 static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_options *o,
                     struct delivery *d, struct spw_error *err)
 {
@@ -425,27 +438,14 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
     for (size_t i = 0; i < n_spans && e->prefix; i++)
         if (rope_table(c, d->spans[i].n_tokens) == SPW_ROPE_SHARED)
             SPW_TRY(make_checkpoint(e, &d->spans[i], err));
-    e->step.n = 0;
-    for (size_t i = 0; i < n_spans; i++) /* all that share the usual rope table, together */
-        if (rope_table(c, d->spans[i].n_tokens) == SPW_ROPE_SHARED)
-            SPW_TRY(add_span(e, i, d, err));
-    d->most_chunks = e->step.n == n_spans ? o->most_chunks : 0;
-    expect_others(&e->step, n_spans);
-    SPW_TRY(run_step(e, SPW_ROPE_SHARED, d, err));
-    d->most_chunks = 0;
-    for (size_t i = 0; i < n_spans; i++) { /* then those of each other table, together */
+    SPW_TRY(sync_table(e, SPW_ROPE_SHARED, n_spans, o, d, err));
+    for (size_t i = 0; i < n_spans; i++) { /* then each other table */
         uint64_t table = rope_table(c, d->spans[i].n_tokens);
         bool done = table == SPW_ROPE_SHARED;
         for (size_t j = 0; j < i; j++)
             done |= rope_table(c, d->spans[j].n_tokens) == table;
-        if (done)
-            continue;
-        e->step.n = 0;
-        for (size_t j = i; j < n_spans; j++)
-            if (rope_table(c, d->spans[j].n_tokens) == table)
-                SPW_TRY(add_span(e, j, d, err));
-        expect_others(&e->step, n_spans);
-        SPW_TRY(run_step(e, table, d, err));
+        if (!done)
+            SPW_TRY(sync_table(e, table, n_spans, o, d, err));
     }
     return 0;
 }

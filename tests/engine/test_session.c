@@ -529,6 +529,18 @@ static void check_long_rope(void)
     CHECK(oracle_same(&w.subject, others, 320, spw_session_logits(other)));
     CHECK(spw_session_reused(s) == 301 && spw_session_reused(other) == 0);
     go(&w, s, ids, 150, 0); /* and back below it */
+    const struct spw_sync_options few = {.most_chunks = 2};
+    const struct spw_span prompt = {s, ids, 400, 1};
+    int n_paused = 0, rc;
+    while ((rc = spw_engine_sync(w.e, &prompt, 1, &few, NULL, NULL, &err)) == -EAGAIN) {
+        if (!n_paused++) /* beside a prompt with the second table, one with the first */
+            go(&w, other, others, 60, 0);
+        else
+            go(&w, other, others, 59 + (size_t)n_paused, 58 + (size_t)n_paused);
+        CHECK(spw_executor_is_aside(w.e->executor));
+    }
+    CHECK_MSG(rc == 0 && n_paused == 6, "%d, set aside %d times: %s", rc, n_paused, err.text);
+    CHECK(oracle_same(&w.subject, ids, 400, spw_session_logits(s)));
     spw_session_close(s);
     spw_session_close(other);
     end(&w);

@@ -16,8 +16,8 @@ static const struct {
 } splits[N_SPLITS] = {
     {"prefix cache", {"bhkda", "bhbhkdada", "bhdhkdhkd", "bhlda"}},
     {"saved session", {"baikjab", "bikjbikjac", "bakdijba", "bijalib"}},
-    {"job", {"p", "bpb", "pp", "hpkp"}},
-    {"chat", {"babac", "bacacac", "bagbad", "bacda"}},
+    {"job", {"p", "bpqb", "qpqa", "hpkp"}},
+    {"chat", {"babac", "bacacac", "bagbad", "bacqda"}},
 };
 
 static char *folders[MOST_FOLDERS];
