@@ -35,11 +35,20 @@ static const struct {
     const char *name;
     const char *text;     /* the model_type of the text model, if the file does not say it */
     const char *expected; /* all that it may be */
+    bool tied;            /* the default of tie_word_embeddings */
 } wrappers[] = {
-    {"gemma3", "gemma3_text", "gemma3_text"},
-    {"llama4", "llama4_text", "llama4_text"},
-    {"mistral3", "mistral", "mistral, ministral or ministral3"},
-    {"llava", "llama", "llama, mistral or qwen2"},
+    {"gemma3", "gemma3_text", "gemma3_text", true},
+    {"llama4", "llama4_text", "llama4_text", false},
+    {"mistral3", "mistral", "mistral, ministral or ministral3", true},
+    {"aya_vision", "cohere2", "cohere or cohere2", true},
+    {"cohere2_vision", "cohere2", "cohere2", true},
+    {"internvl", "qwen2", "llama, qwen2 or qwen3", true},
+    {"idefics3", "llama", "llama or mistral", false},
+    {"smolvlm", "llama", "llama", false},
+    {"llava", "llama", "llama, mistral or qwen2", false},
+    {"llava_next", "llama", "llama, mistral or qwen2", false},
+    {"llava_onevision", "qwen2", "qwen2", false},
+    {"vipllava", "llama", "llama", false},
 };
 
 static bool is_listed(const char *name, const char *list)
@@ -66,6 +75,7 @@ static int unwrap(struct spw_config_source *source, const char **name)
     if (!text)
         return spw_keys_refuse(&source->top, "text_config", expected);
     source->wrapper = wrappers[i].name;
+    source->wrapper_tied = wrappers[i].tied;
     source->text.object = text;
     source->text.prefix = "text_config.";
     *name = wrappers[i].text;
@@ -78,10 +88,12 @@ static int unwrap(struct spw_config_source *source, const char **name)
 static int read_family(struct spw_config_source *source)
 {
     const char *expected =
-        "llama, mistral, ministral, ministral3, mistral3, mixtral, cohere, cohere2, granite, "
-        "granitemoe, glm, glm4, glm4_moe, gpt_oss, llava, olmo, olmo2, olmo3, olmoe, phi, phi3, "
-        "qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text, "
-        "gemma3, llama4_text or llama4";
+        "llama, mistral, ministral, ministral3, mixtral, cohere, cohere2, granite, granitemoe, "
+        "glm, glm4, glm4_moe, gpt_oss, olmo, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, "
+        "qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text or llama4_text, or a "
+        "model "
+        "with one of them inside: gemma3, llama4, mistral3, aya_vision, cohere2_vision, internvl, "
+        "idefics3, smolvlm, llava, llava_next, llava_onevision or vipllava";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
     source->text = source->top;
@@ -319,6 +331,8 @@ static int read_limits(struct spw_model_config *out, const struct spw_config_sou
         SPW_TRY(spw_keys_number(&source->text, "clip_qkv", 1e-6, 1e6, &limit));
     if (scale > 0)
         SPW_TRY(spw_keys_number(&source->text, "logit_scale", 1e-6, 1e6, &scale));
+    if (source->wrapper)
+        scale = 0; /* transformers scales the logits of text models only, not of their wrappers */
     out->qkv_limit = (float)limit;
     out->logit_divisor = scale > 0 ? (float)(1 / scale) : 1;
     return 0;
@@ -342,7 +356,7 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     SPW_TRY(read_softcap(keys, "final_logit_softcapping", &softcap));
     if (attention_softcap > 0)
         SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention_softcap));
-    if (source->text.object != source->top.object)
+    if (source->wrapper)
         softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
     out->embedding_scale = (float)sqrt(out->hidden);
     out->attention_scale = (float)(1 / sqrt(scalar));
@@ -414,6 +428,19 @@ static int read_quantization(struct spw_model_config *out, const struct spw_keys
     return 0;
 }
 
+/* The key of a wrapper wins over that of its text model, unless the wrapper's is false by default.
+ */
+static int read_tied(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const char *key = "tie_word_embeddings";
+    bool tied = source->gguf ? !source->gguf->head : source->family->tied;
+    bool whole = source->wrapper_tied;
+    SPW_TRY(spw_keys_bool(&source->text, key, &tied));
+    SPW_TRY(spw_keys_bool(&source->top, key, &whole));
+    out->tied_embeddings = source->wrapper ? whole || (tied && !source->wrapper_tied) : tied;
+    return 0;
+}
+
 static int read_flags(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
@@ -448,9 +475,7 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     out->interleaved_qk =
         source->gguf ? source->gguf->architecture->interleaved_qk : family->paired_qk;
     SPW_TRY(read_biases(out, source));
-    out->tied_embeddings = source->gguf ? !source->gguf->head : family->tied;
-    SPW_TRY(spw_keys_bool(&source->top, "tie_word_embeddings", &out->tied_embeddings));
-    SPW_TRY(spw_keys_bool(keys, "tie_word_embeddings", &out->tied_embeddings));
+    SPW_TRY(read_tied(out, source));
     bool bidirectional = false;
     SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
     if (bidirectional)

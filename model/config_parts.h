@@ -12,6 +12,7 @@ struct spw_config_source {
     const struct spw_family *family;
     const char *model_type;             /* of the decoder */
     const char *wrapper;                /* model_type of the file, if that is another one */
+    bool wrapper_tied;                  /* its default of tie_word_embeddings */
     const struct spw_config_gguf *gguf; /* NULL: the source is a config.json */
 };
 

@@ -7,6 +7,7 @@
 const struct spw_tensor_prefix spw_tensor_prefixes[SPW_TENSOR_PREFIXES] = {
     {"language_model.model.", "language_model.lm_head."},
     {"model.language_model.", "lm_head."},
+    {"model.text_model.", "lm_head."},
     {"model.", "lm_head."},
     {"", "lm_head."},
 };

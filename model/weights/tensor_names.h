@@ -4,7 +4,7 @@
 
 #include "model/config.h"
 
-enum { SPW_TENSOR_PREFIXES = 4, SPW_MOST_TENSOR_NAME = 160 };
+enum { SPW_TENSOR_PREFIXES = 5, SPW_MOST_TENSOR_NAME = 160 };
 
 /* What the names of the decoder's tensors begin with, and the output matrix: those of multimodal
  * wrappers, then those of a text model. A decoder that was saved without its head has no prefix. */

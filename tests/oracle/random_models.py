@@ -231,21 +231,33 @@ def draw_head(draw, weights, config):
 
 
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
-WRAPPERS = {  # text models, the wrapper, and its vision part
-    ("gemma3_text",): ("gemma3", "siglip_vision_model", dict(
+WRAPPERS = {  # text models, the vision part, and keys
+    "gemma3": (["gemma3_text"], "siglip_vision_model", dict(
         mm_tokens_per_image=4, boi_token_index=3, eoi_token_index=4, image_token_index=5)),
-    ("mistral", "ministral3"): ("mistral3", "pixtral", dict(image_token_index=5)),
-    ("llama", "qwen2"): ("llava", "clip_vision_model", dict(image_token_index=5)),
+    "mistral3": (["mistral", "ministral3"], "pixtral", dict(image_token_index=5)),
+    "aya_vision": (["cohere", "cohere2"], "siglip_vision_model", dict(image_token_index=5)),
+    "cohere2_vision": (["cohere2"], "siglip_vision_model", dict(image_token_id=5)),
+    "internvl": (["llama", "qwen2", "qwen3"], "internvl_vision", dict(image_token_id=5)),
+    "idefics3": (["llama"], None, dict(image_token_id=5)),
+    "smolvlm": (["llama"], None, dict(image_token_id=5)),
+    "llava": (["llama", "qwen2"], "clip_vision_model", dict(image_token_index=5)),
+    "llava_next": (["llama", "mistral"], "clip_vision_model", dict(image_token_index=5)),
+    "llava_onevision": (["qwen2"], "siglip_vision_model", dict(image_token_index=5)),
+    "vipllava": (["llama"], "clip_vision_model", dict(image_token_index=5)),
 }
 
 
 def wrap(draw, config, weights):
     """As multimodal checkpoints are: text_config, and a tower for images beside it. Their names have either form."""
-    name, vision, keys = next(its for texts, its in WRAPPERS.items() if config["model_type"] in texts)
-    if name == "mistral3" and config["model_type"] == "mistral":
+    name = draw.choice([name for name, its in WRAPPERS.items() if config["model_type"] in its[0]])
+    vision, keys = WRAPPERS[name][1:]
+    if config["model_type"] == "mistral":
         config.pop("layer_types", None)  # transformers ignores it there, and spillway refuses it
-    whole = dict(model_type=name, text_config=config, eos_token_id=[1, 3], vision_config=VISION | dict(model_type=vision),
+    whole = dict(model_type=name, text_config=config, eos_token_id=[1, 3], vision_config=VISION | (dict(model_type=vision) if vision else {}),
                  tie_word_embeddings=config["tie_word_embeddings"]) | keys
+    if name in ("idefics3", "smolvlm"):
+        return whole, {key.replace("model.", "model.text_model.", 1) if key.startswith("model.") else key: value
+                       for key, value in weights.items()}
     if draw.random() < 0.5:
         return whole, {"language_model." + key: value for key, value in weights.items()}
     return whole, {key.replace("model.", "model.language_model.", 1) if key.startswith("model.") else key: value
@@ -276,9 +288,9 @@ def make_model(draw, folder):
     stored = draw.choice(list(STORED))
     weights = {name: value.to(STORED[stored]) for name, value in weights.items()}
     names = "plain"
-    if any(family in texts for texts in WRAPPERS) and draw.random() < 0.5:
-        names = "wrapped"
+    if any(family in its[0] for its in WRAPPERS.values()) and draw.random() < 0.5:
         config, weights = wrap(draw, config, weights)
+        names = config["model_type"]
     elif draw.random() < 0.25:
         names = "no prefix"
         weights = {name.removeprefix("model."): value for name, value in weights.items()}
