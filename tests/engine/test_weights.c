@@ -63,15 +63,17 @@ static void operands(const struct spw_model *m, uint32_t u, const uint8_t *at,
         spw_weights_expert(m->weights, u, at, out);
 }
 
-/* What the names of the mlp's matrices in this block begin with. */
+/* What the names of the mlp's matrices in this block begin with. Of the tiny models, only that of
+ * Llama 4 has names of its own. */
 static void name_mlp(const struct spw_model *m, uint32_t u, char out[32])
 {
     const struct spw_weights *w = m->weights;
     uint32_t layer = w->blocks[u].layer;
+    const char *mlp = m->config.names ? "feed_forward" : "mlp";
     if (u >= w->n_blocks)
-        snprintf(out, 32, "mlp.experts.%u", u - w->layer_experts[layer]);
+        snprintf(out, 32, "%s.experts.%u", mlp, u - w->layer_experts[layer]);
     else
-        snprintf(out, 32, m->config.has_experts[layer] ? "mlp.shared_expert" : "mlp");
+        snprintf(out, 32, "%s%s", mlp, m->config.has_experts[layer] ? ".shared_expert" : "");
 }
 
 static void check_layer(const struct spw_model *m, uint32_t u, const uint8_t *packed, bool maps)
