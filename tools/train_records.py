@@ -90,7 +90,6 @@ EXPERTS = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [0, 1],
 }
-BALANCE = 0.01  # weight of the load-balancing loss
 
 # (tokens per document, documents per worker and step, most steps, answers right that end the stage early,
 #  share of the tokens spent on questions, learning rate factor at its begin and at `most steps`)
@@ -499,7 +498,7 @@ def train(args):
             rng = random.Random("%d/train/%d/%d" % (SEED, step, rank))
             ids, positions, weight, answer, n_questions = source.batch(rng, n_docs, n_tokens, share)
             loss, each, right, index = losses(model, ids, positions, weight, forward)
-            (loss + BALANCE * model.balance()).backward()
+            (loss + args.balance * model.balance()).backward()
             if args.workers > 1:
                 average_gradients(model, args.workers)
             rate = rate_begin + (rate_end - rate_begin) * i / most
@@ -750,6 +749,7 @@ def main():
     p.add_argument("--tokenizer", default=str(mr.DEFAULT_TOKENIZER))
     p.add_argument("--resume", help="a checkpoint to go on from, at the next stage")
     p.add_argument("--stages", help="a JSON list in place of STAGES")
+    p.add_argument("--balance", type=float, default=0.001, help="weight of the load-balancing loss of experts")
     p.add_argument("--lr-matrix", type=float, default=0.02)
     p.add_argument("--lr-other", type=float, default=0.004)
     p.add_argument("--workers", type=int, default=2, help="processes; a step takes the documents of all")

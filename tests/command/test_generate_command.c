@@ -699,6 +699,39 @@ static void test_records(const char *root)
         "%s", err);
 }
 
+/* The bundled mixture, with room for all of its experts and for a few: the same answers, of which
+ * each has the number of the record that is asked for. */
+static void test_records_experts(const char *root)
+{
+    static const char *const names[] = {"Bergen",  "Kalmora", "Torvik", "Ostdal", "Vinheim",
+                                        "Marstad", "Selborg", "Gronby", "Halsund"};
+    enum { N = sizeof names / sizeof *names };
+    char document[1024] = "", hash[2][40];
+    for (int i = 0; i < N; i++)
+        sprintf(document + strlen(document), "%sThe access code of %s is %04d.", i ? " " : "",
+                names[i], i * 1117 % 10000);
+    for (int i = 0; i < N; i += 4) {
+        char expected[64];
+        snprintf(expected, sizeof expected, " The access code of %s is %04d.", names[i],
+                 i * 1117 % 10000);
+        for (int few = 0; few < 2; few++) {
+            CHECK_MSG(
+                sh("\"$S\" generate %s/models/records-experts --device cpu --prompt '%s\n\nQ: "
+                   "What is the access code of %s?\nA:' --max-new-tokens 20 "
+                   "--device-memory %s --report r.json",
+                   root, document, names[i], few ? "4M" : "64M") == 0,
+                "%s", err);
+            CHECK_MSG(strcmp(out, expected) == 0, "'%s' is not '%s'", out, expected);
+            json_t *r = parse_file("r.json");
+            const char *its = json_string_value(json_object_get(r, "logits_hash"));
+            snprintf(hash[few], sizeof hash[few], "%s", its ? its : "none");
+            CHECK(!few || number(r, "moved_bytes.host_to_device.counted") > 1 << 20);
+            json_decref(r);
+        }
+        CHECK_MSG(strcmp(hash[0], hash[1]) == 0, "%s, %s", hash[0], hash[1]);
+    }
+}
+
 int main(void)
 {
     const char *data = getenv("SPW_DATA");
@@ -728,6 +761,7 @@ int main(void)
     if (data)
         test_stories(data);
     test_records(root);
+    test_records_experts(root);
     sh("rm -r %s", folder);
     return check_done();
 }
