@@ -15,11 +15,12 @@ struct spw_gguf_architecture {
     bool sandwich;          /* four norms a layer */
     bool joined;  /* one tensor for q, k and v, and one for gate and up; a window for all layers */
     bool experts; /* its layers have experts */
-    bool glm_norms;  /* four norms a layer, with the names that GLM-4 gives them */
-    bool late_norms; /* two norms a layer, after its halves */
-    bool no_head;    /* the embedding is always the head, too */
-    bool no_window;  /* a window is that of another family, which is not read */
-    uint32_t scores; /* expert_gating_func; 0: 1, a softmax */
+    bool post_attention_norm; /* a layer's second norm is called so, not ffn_norm */
+    bool glm_norms;           /* four norms a layer, with the names that GLM-4 gives them */
+    bool late_norms;          /* two norms a layer, after its halves */
+    bool no_head;             /* the embedding is always the head, too */
+    bool no_window;           /* a window is that of another family, which is not read */
+    uint32_t scores;          /* expert_gating_func; 0: 1, a softmax */
     enum spw_family_rule renormalizes; /* weights of experts: no key says it */
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */

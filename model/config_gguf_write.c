@@ -68,9 +68,10 @@ static int check_rope(const struct writer *w)
     if (r->kind == SPW_ROPE_LONG)
         return refuse(w, "rope of type longrope", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_YARN &&
-        (!r->truncate || (differs(r->attention_factor, 0.1 * log(r->factor) + 1) &&
-                          !spw_family_find(w->c->model_type)->rope.grows)))
-        return refuse(w, "yarn with truncate false, or with an attention factor of its own",
+        (r->truncate == spw_family_find(w->c->model_type)->rope.whole_ramp ||
+         (differs(r->attention_factor, 0.1 * log(r->factor) + 1) &&
+          !spw_family_find(w->c->model_type)->rope.grows)))
+        return refuse(w, "yarn with truncate, or with an attention factor of its own",
                       "yarn without these keys");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
@@ -79,13 +80,43 @@ static int check_rope(const struct writer *w)
     return 0;
 }
 
+/* Layers before the first one with experts. */
+static uint32_t leading_layers(const struct spw_model_config *c)
+{
+    uint32_t n = 0;
+    while (n < c->n_layers && !c->has_experts[n])
+        n++;
+    return n;
+}
+
+static int check_experts(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    const struct spw_expert_facts *facts = &spw_family_find(c->model_type)->experts;
+    const uint32_t leading = facts->first_layer_key ? leading_layers(c) : 0;
+    for (uint32_t i = leading; i < c->n_layers; i++)
+        if (!c->has_experts[i])
+            return refuse(w, "layers without experts (mlp_only_layers, decoder_sparse_step)",
+                          "experts in all layers");
+    if (!spw_family_asks(w->a->renormalizes) &&
+        c->experts.route.renormalizes == (w->a->renormalizes == SPW_FAMILY_NEVER) &&
+        spw_family_asks(facts->renormalizes))
+        return refuse(w,
+                      c->experts.route.renormalizes ? "norm_topk_prob true"
+                                                    : "norm_topk_prob "
+                                                      "false",
+                      "the other value");
+    return 0;
+}
+
 static int check(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
-    if (c->experts.n)
-        return refuse(w, "layers with experts", "a model without experts");
     const struct spw_family *family = spw_family_find(c->model_type);
-    if (c->act != spw_config_activation(family->activation))
+    if (c->experts.n)
+        SPW_TRY(check_experts(w));
+    if (c->act !=
+        (family->cut_gate ? SPW_ACT_CUT_QUICK : spw_config_activation(family->activation)))
         return refuse(w, "another activation", family->activation);
     if (w->a->no_head && !c->tied_embeddings)
         return refuse(w, "tie_word_embeddings false", "true");
@@ -126,6 +157,27 @@ static void add_rope(const struct writer *w)
         return;
     const double usual = 0.1 * log(r->factor); /* a reader divides 1 + usual by 1 + this * usual */
     add_f32(w, "rope.scaling.yarn_log_multiplier", ((1 + usual) / r->attention_factor - 1) / usual);
+}
+
+static void add_experts(const struct writer *w)
+{
+    const struct spw_experts_config *e = &w->c->experts;
+    const struct spw_expert_facts *facts = &spw_family_find(w->c->model_type)->experts;
+    add_u32(w, "expert_count", e->n);
+    add_u32(w, "expert_used_count", e->n_kept);
+    add_u32(w, "expert_feed_forward_length", e->intermediate);
+    if (w->a->scores)
+        add_u32(w, "expert_gating_func", w->a->scores);
+    if (facts->shared_count_key)
+        add_u32(w, "expert_shared_count", e->shared_intermediate / e->intermediate);
+    else if (e->shared_intermediate)
+        add_u32(w, "expert_shared_feed_forward_length", e->shared_intermediate);
+    if (facts->first_layer_key)
+        add_u32(w, "leading_dense_block_count", leading_layers(w->c));
+    if (facts->scale_key)
+        add_f32(w, "expert_weights_scale", (double)e->route.scale / (double)w->c->residual_scale);
+    if (spw_family_asks(w->a->renormalizes))
+        spw_gguf_add_bool(w->to, full_key(w, "expert_weights_norm").text, e->route.renormalizes);
 }
 
 /* A file of these families says which layers have a window. */
@@ -185,6 +237,8 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
             family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
             (double)c->rms_eps);
     add_u32(w, "vocab_size", c->vocab);
+    if (c->experts.n)
+        add_experts(w);
     if (family->logit_scale > 0)
         add_f32(w, "logit_scale", 1 / (double)c->logit_divisor);
     if (c->qkv_limit > 0)

@@ -23,13 +23,19 @@ enum { BLOCK_NUMBERS = 1 << 20 }; /* that are read and packed together, at least
 
 /* A tensor of the file. */
 struct entry {
-    const struct spw_tensor *from; /* NULL: the factors of rope */
+    const struct spw_tensor *from; /* NULL: the factors of rope; of experts, that of the first */
     char name[SPW_GGUF_MOST_NAME + 1];
     long layer; /* -1: of none */
-    enum spw_dtype type;
+    enum spw_dtype from_type, type;
     const char *why;
+    uint32_t n_dims;
+    uint64_t shape[3];
     uint64_t rows, cols;
     uint32_t n_heads; /* whose rows come in another order; 0: as in the folder */
+    /* The matrix of a role of each expert, rows of one after those of the other. SPW_NO_BLOCK: no
+     * experts. */
+    uint32_t first_block, role;
+    uint32_t step, first; /* every step-th number of `from`, beginning with this one */
     bool plus_one;
 };
 
@@ -40,6 +46,7 @@ struct job {
     struct spw_model_config config;
     const struct spw_gguf_architecture *architecture;
     struct spw_tensors *tensors;
+    struct spw_weights *weights;
     struct spw_gguf_writer writer;
     struct spw_gguf_notes notes;
     struct entry *entries; /* owned */
@@ -69,22 +76,61 @@ static bool plain_name(const struct job *j, const char *name, char out[SPW_GGUF_
     return i < SPW_TENSOR_PREFIXES && spw_gguf_name(j->architecture, out, gguf);
 }
 
+/* Why a tensor gets F32; NULL: it does not. */
+static const char *small_reason(const struct entry *e)
+{
+    const size_t n = strlen(e->name);
+    return e->n_dims < 2                       ? "a vector"
+           : strstr(e->name, "_norm.")         ? "of norms"
+           : strstr(e->name, ".ffn_gate_inp.") ? "a router"
+           : !strcmp(e->name + n - 5, ".bias") ? "biases"
+                                               : NULL;
+}
+
 static void choose_type(const struct job *j, struct entry *e)
 {
-    const struct spw_tensor *t = e->from;
     e->type = j->o->type;
-    if (t->n_dims < 2 || strstr(t->name, "_norm.")) {
+    e->why = small_reason(e);
+    if (e->why) {
         e->type = SPW_DTYPE_F32;
-        e->why = t->n_dims < 2 ? "a vector" : "of norms";
     } else if (e->cols % spw_type_of(j->o->type).elements) {
-        e->type = t->dtype;
+        e->type = e->from->dtype;
         e->why = "its rows are no whole blocks; the type of the folder";
     }
 }
 
+static int check_dtype(const struct job *j, const struct spw_tensor *t)
+{
+    if (t->dtype == SPW_DTYPE_F32 || t->dtype == SPW_DTYPE_F16 || t->dtype == SPW_DTYPE_BF16)
+        return 0;
+    return spw_fail(j->err, -ENOTSUP, "%s: tensor %s: dtype %s, expected F32, F16 or BF16", t->file,
+                    t->name, t->dtype_name);
+}
+
+static void keep_entry(struct job *j, struct entry *e)
+{
+    if (!strncmp(e->name, "blk.", 4))
+        e->layer = strtol(e->name + 4, NULL, 10);
+    j->total += e->rows * e->cols;
+    j->entries[j->n_entries++] = *e;
+}
+
+static struct entry plain_entry(const struct spw_tensor *t)
+{
+    const bool matrix = t->n_dims == 2;
+    return (struct entry){.from = t,
+                          .from_type = t->dtype,
+                          .layer = -1,
+                          .n_dims = t->n_dims,
+                          .shape = {t->shape[0], matrix ? t->shape[1] : 0},
+                          .rows = t->shape[0],
+                          .cols = matrix ? t->shape[1] : 1,
+                          .first_block = SPW_NO_BLOCK,
+                          .step = 1};
+}
+
 static int add_entry(struct job *j, const struct spw_tensor *t)
 {
-    struct entry *e = &j->entries[j->n_entries];
     const struct spw_model_config *c = &j->config;
     char name[SPW_GGUF_MOST_HF_NAME];
     if (j->config.qk_norm_by_head && strstr(t->name, ".norms."))
@@ -92,25 +138,59 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
                         "%s: tensor %s: found a tensor for the norm of each head, expected one for "
                         "all heads, as in files that quantize can write",
                         t->file, t->name);
-    if (!plain_name(j, t->name, name))
+    if (t->n_dims > 2 || !plain_name(j, t->name, name)) /* stacks of experts have their own rows */
         return 0;
-    if (t->dtype != SPW_DTYPE_F32 && t->dtype != SPW_DTYPE_F16 && t->dtype != SPW_DTYPE_BF16)
-        return spw_fail(j->err, -ENOTSUP, "%s: tensor %s: dtype %s, expected F32, F16 or BF16",
-                        t->file, t->name, t->dtype_name);
-    *e = (struct entry){.from = t, .layer = -1, .rows = t->shape[0]};
-    e->cols = t->n_dims == 2 ? t->shape[1] : 1;
+    SPW_TRY(check_dtype(j, t));
+    struct entry its = plain_entry(t), *e = &its;
     spw_gguf_name(j->architecture, name, e->name);
-    if (!strncmp(e->name, "blk.", 4))
-        e->layer = strtol(e->name + 4, NULL, 10);
+    if (strstr(e->name, ".ffn_gate_inp_shexp."))
+        e->n_dims = 1, e->shape[0] = t->shape[1]; /* one row is a vector there */
     const bool interleave = j->architecture->interleaved_qk && !c->interleaved_qk;
     if (interleave && strstr(name, ".q_proj."))
         e->n_heads = c->n_heads;
     if (interleave && strstr(name, ".k_proj."))
         e->n_heads = c->n_kv_heads;
     e->plus_one = c->norm_plus_one && strstr(name, "norm.");
+    const bool alternates = strstr(name, ".gate_up_proj_bias");
+    if (alternates)
+        e->step = 2, e->cols = e->shape[1] = t->shape[1] / 2;
     choose_type(j, e);
-    j->total += e->rows * e->cols;
-    j->n_entries++;
+    keep_entry(j, e);
+    if (!alternates)
+        return 0;
+    e->first = 1;
+    memcpy(strstr(e->name, "gate_exps"), "up_exps.bias", sizeof "up_exps.bias");
+    keep_entry(j, e);
+    return 0;
+}
+
+/* The experts of a layer: a stack for each role. */
+static int add_experts(struct job *j, uint32_t layer)
+{
+    static const char *const roles[SPW_EXPERT_MATRICES] = {"gate", "up", "down"};
+    const struct spw_weights *w = j->weights;
+    const uint32_t b = w->layer_experts[layer], n = j->config.experts.n;
+    for (uint32_t i = 0; b != SPW_NO_BLOCK && i < SPW_EXPERT_MATRICES; i++) {
+        const struct spw_matrix *m = &w->matrices[w->blocks[b].first + i];
+        struct entry e = {.from = m->tensor,
+                          .from_type = m->form == SPW_FORM_PARTS ? m->type : m->tensor->dtype,
+                          .n_dims = 3,
+                          .shape = {n, m->n, m->k},
+                          .rows = n * m->n,
+                          .cols = m->k,
+                          .first_block = b,
+                          .role = i,
+                          .step = 1};
+        snprintf(e.name, sizeof e.name, "blk.%u.ffn_%s_exps.weight", layer, roles[i]);
+        for (uint32_t k = 0; k < n && m->form != SPW_FORM_PARTS; k++)
+            SPW_TRY(check_dtype(j, w->matrices[w->blocks[b + k].first + i].tensor));
+        choose_type(j, &e);
+        if (m->form == SPW_FORM_PARTS) {
+            e.type = SPW_DTYPE_MXFP4;
+            e.why = "the blocks of the folder";
+        }
+        keep_entry(j, &e);
+    }
     return 0;
 }
 
@@ -139,19 +219,27 @@ static int list_entries(struct job *j)
 {
     const size_t n = spw_tensors_count(j->tensors);
     const struct spw_rope_config *rope = &j->config.rope[SPW_LAYER_FULL];
-    j->entries = spw_alloc((n + 1) * sizeof *j->entries);
+    const uint32_t n_layers = j->config.n_layers, more = SPW_EXPERT_MATRICES + 1; /* of a layer */
+    j->entries = spw_alloc((n + 1 + more * n_layers) * sizeof *j->entries);
     if (!j->entries)
         return out_of_memory(j);
     for (size_t i = 0; i < n; i++)
         SPW_TRY(add_entry(j, spw_tensors_at(j->tensors, i)));
+    for (uint32_t i = 0; i < n_layers; i++)
+        SPW_TRY(add_experts(j, i));
     name_embedding(j);
     if (rope->kind == SPW_ROPE_LLAMA3)
         j->entries[j->n_entries++] = (struct entry){.name = "rope_freqs.weight",
+                                                    .from_type = SPW_DTYPE_F32,
                                                     .layer = -1,
                                                     .type = SPW_DTYPE_F32,
                                                     .why = "made from rope_scaling",
+                                                    .n_dims = 1,
+                                                    .shape = {rope->rotary_dim / 2},
                                                     .rows = rope->rotary_dim / 2,
-                                                    .cols = 1};
+                                                    .cols = 1,
+                                                    .first_block = SPW_NO_BLOCK,
+                                                    .step = 1};
     qsort(j->entries, j->n_entries, sizeof *j->entries, compare_entries);
     return 0;
 }
@@ -240,11 +328,34 @@ static uint64_t row_of(const struct job *j, const struct entry *e, uint64_t r)
     return e->n_heads ? r - in_head + in_head % 2 * (width / 2) + in_head / 2 : r;
 }
 
+/* Rows of the experts' matrices, by way of `packed`. The pages of an expert are released after its
+ * last row. */
+static void read_expert_rows(const struct job *j, const struct entry *e, uint64_t from, uint64_t n)
+{
+    const struct spw_weights *w = j->weights;
+    for (uint64_t r = 0; r < n; r++) {
+        const uint64_t rows = e->shape[1], row = (from + r) % rows;
+        const uint32_t b = e->first_block + (uint32_t)((from + r) / rows);
+        const struct spw_matrix *m = &w->matrices[w->blocks[b].first + e->role];
+        uint8_t *packed = j->packed + r * spw_row_bytes(m->type, e->cols);
+        spw_weights_pack_row(w, m, row, packed);
+        spw_type_read(m->type, packed, 0, e->cols, j->numbers + r * e->cols);
+        if (row + 1 == rows)
+            spw_weights_release(w, b);
+    }
+}
+
 static void read_rows(const struct job *j, const struct entry *e, uint64_t from, uint64_t n)
 {
     const uint64_t cols = e->cols;
     if (!e->from)
         spw_config_rope_factors(&j->config.rope[SPW_LAYER_FULL], j->numbers);
+    else if (e->first_block != SPW_NO_BLOCK)
+        read_expert_rows(j, e, from, n);
+    else if (e->step > 1)
+        for (uint64_t i = 0; i < n * cols; i++)
+            spw_type_read(e->from->dtype, e->from->data, (from * cols + i) * e->step + e->first, 1,
+                          j->numbers + i);
     else if (!e->n_heads)
         spw_type_read(e->from->dtype, e->from->data, from * cols, n * cols, j->numbers);
     else
@@ -287,7 +398,8 @@ static int measure(const struct job *j, const struct entry *e, uint64_t n, struc
 static int write_rows(struct job *j, const struct entry *e, uint64_t n, struct errors *sum)
 {
     const uint64_t bytes = spw_row_bytes(e->type, n * e->cols);
-    spw_type_write(e->type, j->numbers, n * e->cols, j->packed);
+    if (e->type != SPW_DTYPE_MXFP4) /* which read_rows has packed */
+        spw_type_write(e->type, j->numbers, n * e->cols, j->packed);
     spw_type_read(e->type, j->packed, 0, n * e->cols, j->stored);
     SPW_TRY(measure(j, e, n * e->cols, sum));
     errno = 0;
@@ -321,7 +433,7 @@ static int write_entry(struct job *j, const struct entry *e)
         SPW_TRY(write_rows(j, e, n, &sum));
     }
     struct spw_quantized q = {.name = e->name,
-                              .from = e->from ? e->from->dtype : SPW_DTYPE_F32,
+                              .from = e->from_type,
                               .to = e->type,
                               .why = e->why,
                               .n = e->rows * e->cols,
@@ -340,8 +452,7 @@ static int write_file(struct job *j)
 {
     for (size_t i = 0; i < j->n_entries; i++) {
         const struct entry *e = &j->entries[i];
-        const uint64_t shape[] = {e->rows, e->cols};
-        spw_gguf_add_tensor(&j->writer, e->name, e->type, e->from ? e->from->n_dims : 1, shape);
+        spw_gguf_add_tensor(&j->writer, e->name, e->type, e->n_dims, e->shape);
     }
     int rc = spw_gguf_write_header(&j->writer, j->o->to);
     if (rc == -ENOMEM)
@@ -361,7 +472,6 @@ static int write_file(struct job *j)
 /* Checks that the folder is a model that this program computes. */
 static int open_model(struct job *j)
 {
-    struct spw_weights *w;
     SPW_TRY(j->source.ops->config(&j->source, &j->config, j->err));
     j->architecture = spw_gguf_architecture_of(j->config.model_type);
     if (!j->architecture)
@@ -370,9 +480,7 @@ static int open_model(struct job *j)
                         "architecture for: " SPW_GGUF_ARCHITECTURES,
                         j->source.path, j->config.model_type);
     SPW_TRY(j->source.ops->tensors(&j->source, &j->tensors, j->err));
-    SPW_TRY(spw_weights_open(&w, &j->config, j->tensors, SPW_DTYPE_F32, j->err));
-    spw_weights_close(w);
-    return 0;
+    return spw_weights_open(&j->weights, &j->config, j->tensors, SPW_DTYPE_F32, j->err);
 }
 
 static int check_arguments(const char *folder, const struct spw_quantize_options *o,
@@ -411,6 +519,7 @@ int spw_quantize(const char *folder, const struct spw_quantize_options *o, struc
     spw_free(j.numbers);
     spw_free(j.stored);
     spw_free(j.packed);
+    spw_weights_close(j.weights);
     spw_tensors_close(j.tensors);
     spw_config_free(&j.config);
     spw_free(j.source.path);

@@ -24,7 +24,7 @@ static const struct {
     {"attn_q_norm", "self_attn.q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm", "self_attn.k_norm"},
     {"ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm"},
-    {"post_attention_norm", "post_attention_layernorm", "post_attention_layernorm"}, /* gpt-oss */
+    {"post_attention_norm", "post_attention_layernorm", "post_attention_layernorm"},
     {"exp_probs_b", "mlp.gate.e_score_correction", NULL},
     {"attn_sinks", "self_attn.sinks", NULL},
     {"post_ffw_norm", "post_feedforward_layernorm", "post_feedforward_layernorm"},
@@ -52,6 +52,24 @@ static const struct {
     {"rope_freqs.weight", SPW_ROPE_FACTORS_NAME},
     {"rope_factors_short.weight", SPW_ROPE_SHORT_NAME},
     {"rope_factors_long.weight", SPW_ROPE_LONG_NAME},
+};
+
+/* Tensors of layers that folders call otherwise than the table above. */
+static const struct {
+    const char *gguf, *folder;
+} other_names[] = {
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+    {"ffn_gate_inp.weight", "mlp.router.weight"},
+    {"ffn_gate_inp.bias", "mlp.router.bias"},
+    {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"},
+    {"ffn_gate_inp.weight", "block_sparse_moe.router.weight"},
+    {"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight"},
+    {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
+    {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias"}, /* alternates with that of up */
+    {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
 };
 
 /* The name of row i in a folder of this architecture; NULL: there is no such tensor. */
@@ -120,12 +138,20 @@ bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
             return true;
         }
     const char *end = strrchr(hf_name, '.');
-    if (sscanf(hf_name, "model.layers.%5u.%n", &layer, &at) != 1 || !at || end < hf_name + at ||
-        (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
+    if (sscanf(hf_name, "model.layers.%5u.%n", &layer, &at) != 1 || !at || end < hf_name + at)
+        return false;
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (!strcmp(hf_name + at, other_names[i].folder)) {
+            snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s", layer, other_names[i].gguf);
+            return true;
+        }
+    if (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0)
         return false;
     const size_t n = (size_t)(end - hf_name) - (size_t)at;
     for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
         const char *hf = folder_name(a, i);
+        if (a->post_attention_norm && !strcmp(layer_names[i].gguf, "ffn_norm"))
+            continue;
         if (!hf || strlen(hf) != n || memcmp(hf_name + at, hf, n) != 0)
             continue;
         snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s%s", layer, layer_names[i].gguf, end);

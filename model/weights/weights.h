@@ -164,6 +164,9 @@ void spw_weights_place_as_in_file(struct spw_weights *w, uint32_t b);
 void spw_weights_place_packed(struct spw_weights *w);
 /* Converts or copies the block into a packed copy [bytes]. Does not write the gaps. */
 void spw_weights_pack(const struct spw_weights *w, uint32_t b, void *copy);
+/* Converts or copies a row of a matrix of any form, in its type; `to` [spw_row_bytes]. */
+void spw_weights_pack_row(const struct spw_weights *w, const struct spw_matrix *m, uint64_t row,
+                          uint8_t *to);
 /* populate: the file's pages of the block are needed soon. release: they are not needed now. */
 void spw_weights_populate(const struct spw_weights *w, uint32_t b);
 void spw_weights_release(const struct spw_weights *w, uint32_t b);

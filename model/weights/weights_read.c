@@ -99,10 +99,13 @@ static void join_row(const struct spw_matrix *m, uint64_t row, uint8_t *to)
     }
 }
 
-static void pack_row(const struct spw_weights *w, const struct spw_matrix *m, uint64_t row,
-                     uint8_t *to)
+void spw_weights_pack_row(const struct spw_weights *w, const struct spw_matrix *m, uint64_t row,
+                          uint8_t *to)
 {
-    if (m->form == SPW_FORM_COLUMNS)
+    const uint64_t bytes = spw_row_bytes(m->type, m->k);
+    if (m->form == SPW_FORM_ROWS && m->tensor->dtype == m->type)
+        memcpy(to, spw_matrix_data(m) + row * bytes, bytes);
+    else if (m->form == SPW_FORM_COLUMNS)
         gather_row(m, row, to);
     else if (m->form == SPW_FORM_PARTS)
         join_row(m, row, to);
@@ -119,7 +122,7 @@ void spw_weights_pack(const struct spw_weights *w, uint32_t b, void *copy)
             memcpy(to, spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
         else
             for (uint64_t row = 0; row < m[i].n; row++)
-                pack_row(w, &m[i], row, to + row * spw_row_bytes(m[i].type, m[i].k));
+                spw_weights_pack_row(w, &m[i], row, to + row * spw_row_bytes(m[i].type, m[i].k));
     }
     spw_weights_release(w, b);
 }

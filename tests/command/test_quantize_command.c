@@ -4,6 +4,7 @@
 #include "tests/engine/gguf_folder.h" /* before `out`: its functions have parameters of that name */
 
 #include "model/quantize.h"
+#include "model/weights/weights.h"
 #include "quant/pack.h"
 #include "tests/command/command_json.h"
 #include "tests/command/command_model.h"
@@ -11,14 +12,20 @@
 #include <dirent.h>
 
 static const char *const goldens[] = {
-    "llama_plain",        "llama_biases",   "llama_f16",
-    "llama_linear",       "llama_mha_tied", "llama_odd_sizes",
-    "llama_mqa_head_dim", "mistral_window", "llama_llama3_new_keys",
-    "qwen2_bias",         "qwen2_yarn",     "qwen3_qk_norm",
-    "gemma3_new_keys",    "gemma3_wrapped", "gemma3_window_140",
-    "starcoder2_plain",   "cohere_plain",   "cohere2_listed",
-    "stablelm_plain",     "olmo_clip",      "phi_plain",
-    "ministral3_grows"};
+    "llama_plain",        "llama_biases",    "llama_f16",
+    "llama_linear",       "llama_mha_tied",  "llama_odd_sizes",
+    "llama_mqa_head_dim", "mistral_window",  "llama_llama3_new_keys",
+    "qwen2_bias",         "qwen2_yarn",      "qwen3_qk_norm",
+    "gemma3_new_keys",    "gemma3_wrapped",  "gemma3_window_140",
+    "starcoder2_plain",   "cohere_plain",    "cohere2_listed",
+    "stablelm_plain",     "olmo_clip",       "phi_plain",
+    "ministral3_grows",   "qwen3_moe_plain", "qwen2_moe_shared",
+    "olmoe_plain"};
+
+/* Experts in every form that folders have. */
+static const char *const with_experts[] = {
+    "mixtral_all_kept", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "olmoe_clip",
+    "granitemoe_plain", "glm4_moe_plain", "glm4_moe_norms",   "gpt_oss_plain",   "gpt_oss_mxfp4"};
 
 static void in_folder(char path[128], const char *name)
 {
@@ -58,17 +65,18 @@ static void check_numbers(const struct spw_tensor *t, const float *x, const floa
 static void check_tensor(const struct spw_tensor *t, const struct spw_tensor *plain,
                          enum spw_dtype type)
 {
-    CHECK_MSG(plain && plain->n_dims == t->n_dims && plain->shape[0] == t->shape[0] &&
-                  (t->n_dims < 2 || plain->shape[1] == t->shape[1]),
+    CHECK_MSG(plain && plain->n_dims == t->n_dims &&
+                  !memcmp(plain->shape, t->shape, t->n_dims * sizeof *t->shape),
               "%s", t->name);
     if (!plain)
         return;
     const size_t n = plain->bytes / sizeof(float);
     const float *x = plain->data;
-    const bool whole = gguf_is_matrix(t) && t->shape[1] % 32 == 0;
+    const bool matrix = t->n_dims == 3 || gguf_is_matrix(t);
+    const bool whole = matrix && t->shape[t->n_dims - 1] % 32 == 0;
     float *stored = malloc(n * sizeof *stored);
     spw_type_read(t->dtype, t->data, 0, n, stored);
-    CHECK_MSG(gguf_is_matrix(t) || t->dtype == SPW_DTYPE_F32, "%s", t->name);
+    CHECK_MSG(matrix || t->dtype == SPW_DTYPE_F32, "%s", t->name);
     CHECK_MSG((t->dtype == type) == whole, "%s: %s", t->name, t->dtype_name);
     if (!whole)
         CHECK_MSG(!memcmp(stored, x, n * sizeof *x), "%s", t->name);
@@ -140,6 +148,85 @@ static void test_golden(const char *name, enum spw_dtype type)
     spw_tensors_close(a);
     spw_tensors_close(b);
     check_same_config(model, file);
+}
+
+/* ---- experts ---- */
+
+/* A row of a matrix, in F32. */
+static void read_row(const struct spw_weights *w, const struct spw_matrix *m, uint64_t row,
+                     float to[256])
+{
+    uint8_t packed[1024];
+    CHECK(m->k <= 256);
+    spw_weights_pack_row(w, m, row, packed);
+    spw_type_read(m->type, packed, 0, m->k, to);
+}
+
+/* The experts of the file: those of the folder in the type of the file, MXFP4 as they were. */
+static void check_experts(const struct spw_weights *folder_of, const struct spw_weights *file,
+                          enum spw_dtype type)
+{
+    const bool parts = folder_of->n_expert_blocks &&
+                       folder_of->matrices[folder_of->n_matrices - 1].form == SPW_FORM_PARTS;
+    CHECK(folder_of->n_expert_blocks && folder_of->n_expert_blocks == file->n_expert_blocks);
+    for (uint32_t b = file->n_blocks; b < file->n_blocks + file->n_expert_blocks; b++)
+        for (uint32_t i = 0; i < SPW_EXPERT_MATRICES; i++) {
+            const struct spw_matrix *a = &folder_of->matrices[folder_of->blocks[b].first + i],
+                                    *m = &file->matrices[file->blocks[b].first + i];
+            const bool whole = a->k % 32 == 0;
+            CHECK(a->n == m->n && a->k == m->k && a->layer == m->layer);
+            CHECK(m->tensor->dtype == (parts ? SPW_DTYPE_MXFP4 : whole ? type : a->type));
+            for (uint64_t r = 0; r < m->n; r++) {
+                float x[256], y[256];
+                uint8_t blocks[1024];
+                read_row(folder_of, a, r, x);
+                read_row(file, m, r, y);
+                if (whole && !parts) {
+                    spw_type_write(type, x, m->k, blocks);
+                    spw_type_read(type, blocks, 0, m->k, x);
+                }
+                CHECK_MSG(!memcmp(x, y, m->k * sizeof *x), "%s %u %u %d: %g %g", m->tensor->name, b,
+                          i, (int)r, (double)x[0], (double)y[0]);
+            }
+        }
+}
+
+/* Experts, routers, biases and the choice itself. */
+static void test_experts(const char *name, enum spw_dtype type)
+{
+    char model[128], file[128];
+    struct spw_model_config a, b;
+    struct spw_weights *w[2];
+    struct spw_error e = {0};
+    snprintf(model, sizeof model, "tests/golden/%s", name);
+    in_folder(file, "e.gguf");
+    CHECK_MSG(
+        sh("$S quantize %s/%s e.gguf --type %s", getenv("PWD"), model, spw_dtype_name(type)) == 0,
+        "%s: %s", name, err);
+    struct spw_tensors *t[2] = {open_tensors(model), open_tensors(file)};
+    CHECK(!source_config(&a, model, &e) && !source_config(&b, file, &e));
+    CHECK_MSG(!memcmp(a.has_experts, b.has_experts, a.n_layers), "%s", name);
+    const struct spw_experts_config *x = &a.experts, *y = &b.experts;
+    CHECK_MSG(x->n == y->n && x->n_kept == y->n_kept && x->intermediate == y->intermediate &&
+                  x->shared_intermediate == y->shared_intermediate &&
+                  x->shared_gate == y->shared_gate && x->route.score == y->route.score &&
+                  x->route.renormalizes == y->route.renormalizes &&
+                  fabsf(x->route.scale - y->route.scale) <= 1e-6f * x->route.scale,
+              "%s", name);
+    CHECK_MSG(!spw_weights_open(&w[0], &a, t[0], SPW_DTYPE_F32, &e), "%s", e.text);
+    CHECK_MSG(!spw_weights_open(&w[1], &b, t[1], SPW_DTYPE_F32, &e), "%s", e.text);
+    check_experts(w[0], w[1], type);
+    for (int i = 0; i < 2; i++)
+        CHECK(!spw_weights_prepare(w[i], &e));
+    CHECK_MSG(w[0]->n_small == w[1]->n_small &&
+                  !memcmp(w[0]->small, w[1]->small, w[0]->n_small * sizeof *w[0]->small),
+              "%s", name);
+    for (int i = 0; i < 2; i++) {
+        spw_weights_close(w[i]);
+        spw_tensors_close(t[i]);
+    }
+    spw_config_free(&a);
+    spw_config_free(&b);
 }
 
 /* ---- the tokenizer ---- */
@@ -263,6 +350,11 @@ static void test_refused(void)
           "sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "
           "&/; s/\"rope_scaling\": null,//' bad/config.json\n"
           "$S quantize bad w/q.gguf --type q8_0");
+    setenv("GOLDEN", getenv("PWD"), 1);
+    fails(2, "found layers without experts (mlp_only_layers, decoder_sparse_step), which",
+          "$S quantize $GOLDEN/tests/golden/qwen2_moe_some_layers w/q.gguf --type q8_0");
+    fails(2, "found norm_topk_prob true, which GGUF files of architecture olmoe do not store",
+          "$S quantize $GOLDEN/tests/golden/olmoe_norm w/q.gguf --type q8_0");
     fails(2, "found one token, expected at least two",
           "printf a >one; $S quantize m w/q.gguf --type q8_0 --text-file one");
     fails(2, "none: No such file or directory",
@@ -344,6 +436,8 @@ int main(void)
     command_model("quantize");
     for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++)
         test_golden(goldens[i], i % 2 ? SPW_DTYPE_Q4_0 : SPW_DTYPE_Q8_0);
+    for (size_t i = 0; i < sizeof with_experts / sizeof *with_experts; i++)
+        test_experts(with_experts[i], i % 2 ? SPW_DTYPE_Q4_0 : SPW_DTYPE_Q8_0);
     CHECK(sh("cp -r %s/models/records records", getenv("PWD")) == 0);
     test_tokens("m");
     test_tokens("records");

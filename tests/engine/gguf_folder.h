@@ -200,9 +200,17 @@ static inline const struct spw_tensor *gguf_of_expert(const struct gguf_folder *
 
 /* ---- data ---- */
 
+/* The gate of a shared expert is a vector in files. */
+static inline bool gguf_is_gate(const struct spw_tensor *t)
+{
+    return strstr(t->name, "shared_expert_gate.") != NULL;
+}
+
+/* Routers stay in F32. */
 static inline bool gguf_is_matrix(const struct spw_tensor *t)
 {
-    return t->n_dims == 2 && !strstr(t->name, "_norm.");
+    return t->n_dims == 2 && !strstr(t->name, "_norm.") && !strstr(t->name, "mlp.gate.") &&
+           !gguf_is_gate(t);
 }
 
 /* A number for each tensor and each seed. */
@@ -324,8 +332,13 @@ static inline void gguf_add_tensor(const struct gguf_folder *f, struct spw_gguf_
     const uint64_t stacked[] = {f->config.experts.n, t->shape[0], t->shape[1]};
     const bool stack = gguf_expert(t) == 0;
     gguf_name(f, t, name);
-    spw_gguf_add_tensor(w, name, gguf_type(f, t), stack ? 3 : t->n_dims,
-                        stack ? stacked : t->shape);
+    spw_gguf_add_tensor(w, name, gguf_type(f, t),
+                        stack             ? 3
+                        : gguf_is_gate(t) ? 1
+                                          : t->n_dims,
+                        stack             ? stacked
+                        : gguf_is_gate(t) ? t->shape + 1
+                                          : t->shape);
 }
 
 /* ---- llama3 rope: a factor for each frequency ---- */

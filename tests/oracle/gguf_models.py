@@ -37,7 +37,8 @@ EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "l
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
          "smollm3_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
          "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain"]
-QUANTIZED = ["gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
+QUANTIZED = ["mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
+             "gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
@@ -224,7 +225,8 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
         if not its:  # the package knows the experts of a few architectures only
             layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
             its = f"blk.{layer}.ffn_{role}_exps.{end}"
-        if x.ndim == 2 and x.shape[1] % 32 == 0 and dtype != "F32" and "norm" not in name:
+        small = x.ndim < 2 or "norm" in name or "ffn_gate_inp" in its or its.endswith(".bias")  # stays in F32
+        if not small and x.shape[-1] % 32 == 0 and dtype != "F32":
             kind_of = gguf.GGMLQuantizationType[dtype]
             blocks = quantize(x, kind_of)
             if dequantized:
