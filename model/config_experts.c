@@ -81,7 +81,11 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     double scale = 1;
     if (!facts->count_key)
         return 0;
-    SPW_TRY(read_size(keys, facts->count_key, 1, MOST_EXPERTS, facts->count, &e->n));
+    const char *count_key = facts->count_key;
+    if (facts->other_count_key && !spw_keys_has(keys, count_key) &&
+        spw_keys_has(keys, facts->other_count_key))
+        count_key = facts->other_count_key;
+    SPW_TRY(read_size(keys, count_key, 1, MOST_EXPERTS, facts->count, &e->n));
     SPW_TRY(read_size(keys, "num_experts_per_tok", 1, e->n, facts->kept, &e->n_kept));
     e->intermediate = out->intermediate;
     if (facts->width_key)

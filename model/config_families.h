@@ -30,6 +30,7 @@ enum spw_window_rule {
  * the key is required. */
 struct spw_expert_facts {
     const char *count_key;        /* NULL: the family has no experts */
+    const char *other_count_key;  /* a name that transformers takes and writes, too; NULL: none */
     const char *width_key;        /* of an expert; NULL: as wide as a dense mlp */
     const char *shared_width_key; /* NULL: no expert is shared, unless */
     const char *shared_count_key; /* so many are, which are one of their widths together */

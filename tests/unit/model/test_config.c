@@ -474,6 +474,35 @@ static void test_foreign_keys(void)
            "attention_chunk_size: found 32, expected nothing: llama models have no such key");
 }
 
+/* The number of experts has two names in some families. */
+static void test_expert_counts(void)
+{
+    static const struct {
+        const char *family, *key;
+        uint32_t found;
+    } cases[] = {
+        {"mixtral", "num_local_experts", 4},    {"mixtral", "num_experts", 4},
+        {"qwen3_moe", "num_experts", 4},        {"qwen3_moe", "num_local_experts", 4},
+        {"olmoe", "num_local_experts", 4},      {"gpt_oss", "num_experts", 4},
+        {"glm4_moe", "n_routed_experts", 4},    {"glm4_moe", "num_local_experts", 4},
+        {"qwen2_moe", "num_local_experts", 60}, /* as transformers: an unknown key */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char patch[256];
+        snprintf(patch, sizeof patch,
+                 "{'model_type': '%s', '%s': 4, 'num_experts_per_tok': 2, 'hidden_size': 64, "
+                 "'num_attention_heads': 4, 'num_key_value_heads': 4, 'head_dim': 16}",
+                 cases[i].family, cases[i].key);
+        struct spw_model_config c = accept(llama, patch, NULL);
+        CHECK_MSG(c.experts.n == cases[i].found, "%s: %u", patch, c.experts.n);
+    }
+    struct spw_model_config c = accept(llama,
+                                       "{'model_type': 'qwen3_moe', 'num_local_experts': 4, "
+                                       "'num_experts': 6, 'num_experts_per_tok': 2}",
+                                       NULL);
+    CHECK(c.experts.n == 6);
+}
+
 static void test_chunks(void)
 {
     struct spw_model_config c = accept(llama4, "{}", NULL);
@@ -721,6 +750,7 @@ int main(void)
     test_windows();
     test_other_families();
     test_chunks();
+    test_expert_counts();
     test_cache_words();
     test_rope_keys();
     test_bad_sizes();
