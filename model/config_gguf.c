@@ -51,6 +51,13 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
     {.name = "gemma2", .model_type = "gemma2", .sandwich = true, .wide_scale_layers = 46},
     {.name = "gemma3", .model_type = "gemma3_text", .sandwich = true, .wide_scale_layers = 62},
+    {.name = "llama4",
+     .model_type = "llama4_text",
+     .interleaved_qk = true,
+     .experts = true,
+     .scores = 2,
+     .chunk = 8192,
+     .bare_experts = 128},
 };
 
 const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts)
@@ -97,6 +104,7 @@ static const struct spw_key_name names[] = {
     {"num_local_experts", "expert_count"},
     {"num_experts_per_tok", "expert_used_count"},
     {"moe_intermediate_size", "expert_feed_forward_length"},
+    {"interleave_moe_layer_step", "interleave_moe_layer_step"},
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
     {"n_routed_experts", "expert_count"},
     {"n_shared_experts", "expert_shared_count"},
@@ -153,6 +161,9 @@ static int check_experts(const struct spw_keys *keys, const struct spw_config_gg
 static int check_window(const struct spw_keys *keys, const struct spw_gguf_architecture *a)
 {
     const char *key = "attention.sliding_window";
+    const json_t *value = json_object_get(keys->object, key);
+    if (a->chunk && value && json_number_value(value) != a->chunk)
+        return spw_keys_refuse(keys, key, "nothing: models without chunks are read from folders");
     return a->no_window && json_number_value(json_object_get(keys->object, key)) > 0
                ? spw_keys_refuse(keys, key, "nothing: such models are read from folders only")
                : 0;
@@ -217,8 +228,16 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     bool stored = f.window_rule == SPW_WINDOW_PATTERN || facts->architecture->joined;
     bool windowed =
         stored && json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
-    if (!windowed)
+    if (facts->architecture->chunk) { /* widths have the keys of other families */
+        const json_t *count = json_object_get(facts->keys, "expert_count");
+        f.window = facts->architecture->chunk;
+        f.width_key = NULL;
+        f.width = 0;
+        f.experts.width_key = f.experts.shared_width_key = "moe_intermediate_size";
+        f.qk_norm_last = json_integer_value(count) != facts->architecture->bare_experts;
+    } else if (!windowed) {
         f.window_rule = SPW_WINDOW_NEVER;
+    }
     return f;
 }
 
@@ -241,7 +260,17 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                  ? "query scale: (embedding_length / head_count)^-0.5, as in the "
                                    "27B model, which has as many layers"
                                  : "query scale: key_length^-0.5, as in all models but 27B");
-    if (out->window && !facts->architecture->joined &&
+    if (facts->architecture->chunk) {
+        spw_config_rule(out, "every 4th layer sees all positions and has no rope; the others have "
+                             "chunks of 8192");
+        spw_config_rule(out, "queries of layers without rope: times 1 + 0.1 ln(1 + floor((position "
+                             "+ 1) / 8192))");
+        spw_config_rule(out, out->qk_norm_last
+                                 ? "q and k: a norm after rope, as in all models but the one with "
+                                   "128 experts"
+                                 : "q and k: no norm, as in the model with 128 experts");
+    }
+    if (out->window && !facts->architecture->joined && !facts->architecture->chunk &&
         !json_object_get(keys, "attention.sliding_window_pattern"))
         spw_config_rule(out,
                         pattern == 2   ? "every 2nd layer sees all positions, the others a window"

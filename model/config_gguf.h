@@ -20,6 +20,8 @@ struct spw_gguf_architecture {
     bool late_norms;          /* two norms a layer, after its halves */
     bool no_head;             /* the embedding is always the head, too */
     bool no_window;           /* a window is that of another family, which is not read */
+    uint32_t chunk;           /* of layers with rope, which no key says; 0: they have none */
+    uint32_t bare_experts;    /* models with so many experts have no norm on q and k */
     uint32_t scores;          /* expert_gating_func; 0: 1, a softmax */
     enum spw_family_rule renormalizes; /* weights of experts: no key says it */
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
@@ -35,7 +37,7 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_t
 #define SPW_GGUF_ARCHITECTURES                                                                     \
     "llama, mistral3, command-r, cohere2, glm4, glm4moe, gpt-oss, granite, granitemoe, olmo, "     \
     "olmo2, olmoe, phi2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, stablelm, starcoder2, "  \
-    "gemma2 or gemma3"
+    "gemma2, gemma3 or llama4"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

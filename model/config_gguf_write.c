@@ -89,9 +89,30 @@ static uint32_t leading_layers(const struct spw_model_config *c)
     return n;
 }
 
+/* Of llama4 the file says only how many layers apart those with experts are. */
+static int check_chunks(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    const struct spw_query_growth *g = &c->query_growth;
+    const uint32_t step = leading_layers(c) + 1;
+    bool usual = c->window == w->a->chunk && !differs((double)g->beta, 0.1) &&
+                 !differs((double)g->base, 8192) &&
+                 c->qk_norm_last == (c->experts.n != w->a->bare_experts);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        usual &= c->has_experts[i] == ((i + 1) % step == 0) &&
+                 (c->layer_kinds[i] == SPW_LAYER_CHUNKED) == c->rotates[i];
+    return usual ? 0
+                 : refuse(w,
+                          "attention_chunk_size, attn_scale, floor_scale, use_qk_norm, layer_types "
+                          "or moe_layers of its own",
+                          "those of the released models");
+}
+
 static int check_experts(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
+    if (w->a->chunk)
+        return check_chunks(w);
     const struct spw_expert_facts *facts = &spw_family_find(c->model_type)->experts;
     const uint32_t leading = facts->first_layer_key ? leading_layers(c) : 0;
     for (uint32_t i = leading; i < c->n_layers; i++)
@@ -220,7 +241,7 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     const struct writer writer = {to, c, a, name, err}, *w = &writer;
     const struct spw_family *family = spw_family_find(c->model_type);
     SPW_TRY(check(w));
-    if (c->window && !stores_window(w))
+    if (c->window && !stores_window(w) && !a->chunk)
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
                              "the file every layer sees all positions, so answers differ behind "
                              "the window");
@@ -243,7 +264,9 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         add_f32(w, "logit_scale", 1 / (double)c->logit_divisor);
     if (c->qkv_limit > 0)
         add_f32(w, "attention.clamp_kqv", (double)c->qkv_limit);
-    if (c->query_growth.beta > 0)
+    if (a->chunk)
+        add_u32(w, "interleave_moe_layer_step", leading_layers(c) + 1);
+    else if (c->query_growth.beta > 0)
         add_f32(w, "attention.temperature_scale", (double)c->query_growth.beta);
     if (family->parallel_key)
         spw_gguf_add_bool(w->to, full_key(w, family->parallel_key).text, c->parallel);

@@ -355,8 +355,10 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
 {
     if (spw_kv_can_truncate(seq, residency, n))
         return n;
-    uint64_t retained = seq->retained_tokens;
-    return retained < n && spw_kv_can_truncate(seq, residency, retained) ? retained : 0;
+    uint64_t retained = seq->retained_tokens, border = spw_waterline_border(residency, n);
+    if (retained >= n || !spw_kv_can_truncate(seq, residency, retained))
+        retained = 0;
+    return spw_max_u64(retained, spw_kv_can_truncate(seq, residency, border) ? border : 0);
 }
 
 void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n)

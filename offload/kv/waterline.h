@@ -67,6 +67,10 @@ uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS]
  * with this window has between steps. */
 uint32_t spw_waterline_window_first(struct spw_window window, uint64_t position);
 uint32_t spw_waterline_window_tiles(struct spw_window window);
+/* The most tokens, at most n, with which a sequence can begin though its windows hold no tile: the
+ * next query begins a chunk, and a tile. 0: there are none, or quantized layers need exact tiles.
+ */
+uint64_t spw_waterline_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
 /* The first tile that a query at `position` of a layer of this kind can see. */
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position);
 

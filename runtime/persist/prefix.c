@@ -154,10 +154,14 @@ static uint64_t max_tokens(const struct spw_span *span)
     return n - n % SPW_TILE_TOKENS;
 }
 
+/* The border of a chunk is a checkpoint that no file needs to have. */
 static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
 {
-    uint32_t tiles = spw_snapshot_needs_checkpoint(&e->plan) ? m->checkpoint_tiles : m->n_tiles;
-    return (uint64_t)tiles * SPW_TILE_TOKENS;
+    uint64_t all = (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
+    if (!spw_snapshot_needs_checkpoint(&e->plan))
+        return all;
+    return spw_max_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS,
+                       spw_waterline_border(e->plan.residency, all));
 }
 
 bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
@@ -204,11 +208,11 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
     const struct spw_prefix_found *f = find_match(s, span);
     if (!f)
         return 0;
-    const struct spw_store_match *m = &f->match;
-    if (m->n_tiles >= m->checkpoint_tiles + BRANCH_TILES)
-        return (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
+    const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS, found = usable(e, &f->match);
+    if (all >= found + BRANCH_TILES * SPW_TILE_TOKENS)
+        return all;
     if (spw_prefix_window_passed(e->plan.residency, span->n_tokens) &&
-        max >= spw_prefix_min_branch((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS))
+        max >= spw_prefix_min_branch(found))
         return max;
     return 0;
 }
@@ -311,6 +315,12 @@ static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, u
 {
     uint32_t first = spw_waterline_first_visible(residency_of(s->engine, layer), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
+    if (first >= end) { /* the next tile still follows the last token */
+        spw_traffic_import(spw_executor_account_of(s->engine->executor), s->slot, layer, end, end,
+                           true);
+        return spw_kv_import(s->seq.kv, layer, SPW_KV_FORM_EXACT, end,
+                             (uint64_t)end * SPW_TILE_TOKENS, NULL);
+    }
     while (first < end)
         SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, layer, &first, end));
     return 0;

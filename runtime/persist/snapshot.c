@@ -338,7 +338,7 @@ static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t la
     spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
                        t.end, kind != SPW_SNAPSHOT_OLD);
     /* If no exact tile is needed, the next exact tile still follows the last token. */
-    if (kind == SPW_SNAPSHOT_RECENT && t.end && t.first >= t.end)
+    if ((kind == SPW_SNAPSHOT_RECENT || kind == SPW_SNAPSHOT_WINDOW) && t.end && t.first >= t.end)
         return spw_kv_import(f->s->seq.kv, layer, SPW_KV_FORM_EXACT, t.end,
                              (uint64_t)t.end * SPW_TILE_TOKENS, NULL);
     while (t.first < t.end)

@@ -354,11 +354,14 @@ void spw_traffic_import(struct spw_traffic_run *r, uint32_t session, uint32_t ro
                         uint32_t end, bool exact)
 {
     uint32_t n_rows;
-    if (!r || first >= end)
+    if (!r || first > end)
         return;
     const struct spw_plan *p = r->plan;
+    const struct spw_tiles_row *at = &spw_tiles_rows(r->tiles, &n_rows)[row];
+    if (first == end && !p->residency[at->kind].window.tokens)
+        return; /* an empty window moves on to `first` */
     bool apart = p->quantizes && exact;
-    uint64_t n = (end - first) * spw_tiles_rows(r->tiles, &n_rows)[row].times;
+    uint64_t n = (end - first) * at->times;
     uint64_t bytes = n * (apart ? p->exact_tile_bytes : p->tile_bytes);
     spw_traffic_add(r, SPW_MOVED_DISK_TO_HOST, bytes);
     spw_traffic_add(r, SPW_MOVED_HOST_TO_DEVICE, bytes);

@@ -52,6 +52,8 @@ static void begin_with(struct requests *q, uint32_t slot, uint64_t n)
             t.first = spw_waterline_first_tiered(r);
         if (t.first < t.end && !r->fixed)
             spw_tiles_attach(spw_traffic_tiles(q->run), slot, i, t.first, t.end);
+        else if (r->window.tokens && !r->fixed)
+            spw_tiles_import(spw_traffic_tiles(q->run), slot, i, t.end, t.end);
         for (kind = SPW_SNAPSHOT_SINK; q->plan->quantizes && kind <= SPW_SNAPSHOT_WINDOW; kind++) {
             t = spw_snapshot_tiles(r, kind, 0, n);
             read += t.first < t.end ? (t.end - t.first) * rows[i].times : 0;

@@ -32,7 +32,7 @@ static inline const char *gguf_architecture(const struct spw_model_config *c)
 {
     static const char *const other[][2] = {
         {"mistral", "llama"},    {"mixtral", "llama"}, {"ministral3", "mistral3"},
-        {"cohere", "command-r"}, {"phi", "phi2"},
+        {"cohere", "command-r"}, {"phi", "phi2"},      {"llama4_text", "llama4"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (!strcmp(c->model_type, other[i][0]))
@@ -82,6 +82,11 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
     }
     unsigned layer = (unsigned)strtoul(layers + 7, NULL, 10);
     const char *rest = strchr(layers + 7, '.') + 1;
+    char usual[160];
+    if (!strncmp(rest, "feed_forward.", 13)) {
+        snprintf(usual, sizeof usual, "mlp.%s", rest + 13);
+        rest = usual;
+    }
     const char *name = f->config.sandwich ? "post_attention_norm" : "ffn_norm";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(rest, names[i][0], strlen(names[i][0])))
@@ -118,7 +123,7 @@ static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_w
     char name[96];
     gguf_f32(f, w, "rope.freq_base", r->theta);
     gguf_u32(f, w, "rope.dimension_count", r->rotary_dim);
-    if (f->config.window)
+    if (f->config.window && !f->config.grows_unrotated)
         gguf_f32(f, w, "rope.freq_base_swa", f->config.rope[SPW_LAYER_SLIDING].theta);
     if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
         return;
@@ -127,7 +132,8 @@ static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_w
     gguf_f32(f, w, "rope.scaling.factor", r->factor);
     if (r->kind == SPW_ROPE_YARN)
         gguf_u32(f, w, "rope.scaling.original_context_length", r->original_max_positions);
-    if (f->config.query_growth.beta > 0) { /* mscale and mscale_all_dim are 1 */
+    if (f->config.query_growth.beta > 0 &&
+        !f->config.grows_unrotated) { /* mscale and mscale_all_dim are 1 */
         gguf_f32(f, w, "rope.scaling.yarn_log_multiplier", 1);
         gguf_f32(f, w, "attention.temperature_scale", (double)f->config.query_growth.beta);
     }
@@ -163,7 +169,9 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
     gguf_rope_keys(f, w);
     if (c->logit_softcap > 0)
         gguf_f32(f, w, "final_logit_softcapping", (double)c->logit_softcap);
-    if (c->window) {
+    if (c->grows_unrotated) /* llama4: no other key says what its layers see */
+        gguf_u32(f, w, "interleave_moe_layer_step", c->has_experts[0] ? 1 : 2);
+    else if (c->window) {
         uint8_t slides[64];
         char name[96];
         gguf_u32(f, w, "attention.sliding_window", c->window);
@@ -185,15 +193,15 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
 /* The number of an expert in the name of one of its tensors; -1: the tensor is of no expert. */
 static inline int gguf_expert(const struct spw_tensor *t)
 {
-    const char *at = strstr(t->name, "mlp.experts.");
-    return at ? (int)strtol(at + 12, NULL, 10) : -1;
+    const char *at = strstr(t->name, ".experts.");
+    return at ? (int)strtol(at + 9, NULL, 10) : -1;
 }
 
 static inline const struct spw_tensor *gguf_of_expert(const struct gguf_folder *f,
                                                       const struct spw_tensor *first, uint32_t e)
 {
     char name[160];
-    const char *at = strstr(first->name, "mlp.experts.") + 12;
+    const char *at = strstr(first->name, ".experts.") + 9;
     snprintf(name, sizeof name, "%.*s%u%s", (int)(at - first->name), first->name, e, at + 1);
     return spw_tensors_find(f->tensors, name);
 }

@@ -219,13 +219,20 @@ static inline void draw_budgets(struct spw_options *o, const struct spw_backend 
 /* ---- models ---- */
 
 /* Layers with chunks, of whole tiles or not; the last ones have experts, or none has. */
-static inline void draw_chunked(struct tiny_model *m, char more[300], uint64_t *seed)
+static inline void draw_chunked(struct tiny_model *m, char more[300], bool gguf, uint64_t *seed)
 {
     uint32_t chunk = (uint32_t)check_range(seed, 1, 3) * 128;
     if (check_random(seed) % 2)
         chunk = (uint32_t)check_range(seed, 50, 400);
     m->experts = (uint32_t)check_range(seed, 1, 5);
     m->expert_width = m->shared_width = m->intermediate;
+    if (gguf) { /* has no keys for the rest */
+        snprintf(more, 300,
+                 ",\"intermediate_size_mlp\":%u,\"num_local_experts\":%u,"
+                 "\"num_experts_per_tok\":%u",
+                 m->intermediate, m->experts, (uint32_t)check_range(seed, 1, m->experts));
+        return;
+    }
     m->dense = (uint32_t)check_range(seed, 0, m->layers);
     int n =
         snprintf(more, 300,
@@ -247,7 +254,7 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
 {
     static const char *const families[] = {"llama", "mistral",     "qwen2",
                                            "qwen3", "gemma3_text", "llama4_text"};
-    uint64_t family = check_random(seed) % (quantized ? 5 : 6);
+    uint64_t family = check_random(seed) % 6;
     uint32_t kv_heads = (uint32_t)check_range(seed, 1, 3);
     struct tiny_model m = {.family = families[family],
                            .layers = (uint32_t)check_range(seed, 1, 4),
@@ -298,7 +305,7 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
                  "\"rope_local_base_freq\":10000.0",
                  window, m.head_dim);
     if (family == 5)
-        draw_chunked(&m, more, seed);
+        draw_chunked(&m, more, quantized, seed);
     return m;
 }
 

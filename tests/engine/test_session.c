@@ -578,6 +578,28 @@ static void check_decode_bytes(void)
     end(&w);
 }
 
+/* Where a chunk begins, nothing of earlier chunks is needed: a session can be cut back to there,
+ * however far it has gone on. */
+static void check_border(void)
+{
+    struct tiny_model m = tiny_models[7];
+    struct world w;
+    char more[300];
+    snprintf(more, sizeof more, ",\"attention_chunk_size\":256%s", strchr(m.more + 1, ','));
+    m.more = more;
+    begin(&w, &m, (struct spw_options){.context = MOST, .threads = 2, .prefill_chunk = 130}, true);
+    struct spw_session *s = run_session(w.e);
+    go(&w, s, w.ids, 830, 0);
+    change(&w, &w.other[700]);
+    go(&w, s, w.other, 720, 512);
+    change(&w, &w.other[511]);
+    go(&w, s, w.other, 600, 256);
+    change(&w, &w.other[100]);
+    go(&w, s, w.other, 300, 0);
+    spw_session_close(s);
+    end(&w);
+}
+
 int main(void)
 {
     int64_t outstanding = spw_alloc_outstanding();
@@ -585,6 +607,7 @@ int main(void)
         for (int tight = 0; tight < 2; tight++)
             check_reuse(&tiny_models[i], tight);
     CHECK(n_with_tiles_below >= 3);
+    check_border();
     check_prefix(&tiny_models[0]);
     check_prefix(&tiny_models[2]);
     check_fork();

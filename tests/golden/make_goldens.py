@@ -291,6 +291,8 @@ CASES = {
     "llama4_chunk_140": (LLAMA4 | dict(attention_chunk_size=140, num_local_experts=2, num_experts_per_tok=2,
                                        num_hidden_layers=2, no_rope_layer_interval=2, floor_scale=100,
                                        torch_dtype="bfloat16"), 400, "bf16", dict(bf16=True)),
+    "llama4_defaults": (without(LLAMA4, "attention_chunk_size", "floor_scale", "attn_scale") | dict(
+        interleave_moe_layer_step=2, num_experts_per_tok=2, num_hidden_layers=5), 60, "bf16", {}),
     "llama4_wrapped": (LLAMA4 | dict(num_hidden_layers=2, attention_chunk_size=None), 40, "bf16", dict(wrap="llama4")),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap="gemma3")),

@@ -30,14 +30,16 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
                  "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmoe": "olmoe",
                  "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
-                 "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2"}
+                 "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
+                 "llama4_text": "llama4"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo")  # rows of q and k
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
          "smollm3_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
-         "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain"]
-QUANTIZED = ["mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
+         "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain",
+         "llama4_defaults"]
+QUANTIZED = ["llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
              "gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
@@ -87,7 +89,7 @@ def write_keys(writer, config, architecture, head_dim):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
     writer.add_head_count(heads)
     writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
     writer.add_key_length(head_dim)
@@ -122,6 +124,9 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    if architecture == "llama4":
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
     if architecture == "phi3":
         writer.add_sliding_window(config.get("sliding_window") or 0)
     experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
@@ -165,12 +170,16 @@ def stacked(tensors, path):
         each = re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name) or re.fullmatch(r"(.*_layernorm)\.norms\.(\d+)\.(.*)", name)
         if each:
             stacks.setdefault((each[1], each[3]), {})[int(each[2])] = x
+        elif name.endswith("experts.gate_up_proj") and "llama4" in path:  # columns
+            gate, up = np.split(x.swapaxes(1, 2), 2, axis=1)
+            yield name.replace("gate_up_proj", "gate_proj.weight"), gate
+            yield name.replace("gate_up_proj", "up_proj.weight"), up
         elif re.search(r"experts\.gate_up_proj(_bias)?$", name) and "gpt_oss" in path:  # columns, and gate's and up's alternate
             end = "bias" if name.endswith("bias") else "weight"
             x = x if end == "bias" else x.swapaxes(1, 2)
             yield name[:name.rindex("gate_up")] + "gate_proj." + end, x[:, ::2]
             yield name[:name.rindex("gate_up")] + "up_proj." + end, x[:, 1::2]
-        elif re.search(r"experts\.down_proj(_bias)?$", name) and "gpt_oss" in path:
+        elif re.search(r"experts\.down_proj(_bias)?$", name) and ("gpt_oss" in path or "llama4" in path):
             yield (name.replace("_bias", ".bias"), x) if name.endswith("bias") else (name + ".weight", x.swapaxes(1, 2))
         elif name.endswith("input_linear.weight"):
             half = x.shape[1] // 2
@@ -223,7 +232,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
             x = x + np.float32(1)
         its = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if not its:  # the package knows the experts of a few architectures only
-            layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
+            layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp|feed_forward)\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
             its = f"blk.{layer}.ffn_{role}_exps.{end}"
         small = x.ndim < 2 or "norm" in name or "ffn_gate_inp" in its or its.endswith(".bias")  # stays in F32
         if not small and x.shape[-1] % 32 == 0 and dtype != "F32":

@@ -100,6 +100,8 @@ FAMILIES = {
                      experts=("n_routed_experts", "moe_intermediate_size")),
     "gpt_oss": dict(window="always", listed=True, bias=["attention_bias"],
                     experts=("num_local_experts", "intermediate_size")),
+    "llama4_text": dict(bias=["attention_bias", "use_qk_norm", "attn_temperature_tuning"],
+                        experts=("num_local_experts", "intermediate_size")),
     "gemma2": dict(window="always", listed=True, bias=["attention_bias"]),
     "gemma3_text": dict(window="always", listed=True, bias=["attention_bias"]),
 }
@@ -127,6 +129,17 @@ def draw_extra(draw, family, config):
         config["shared_expert_intermediate_size"] = draw.randint(10, 40)
     if family in ("qwen2_moe", "qwen3_moe"):
         config |= dict(norm_topk_prob=draw.random() < 0.5, decoder_sparse_step=draw.choice([1, 1, 2]))
+    if family == "llama4_text":
+        chunk = draw.choice([None, 5, 16, 33, 128, 140])
+        config |= dict(intermediate_size_mlp=draw.randint(20, 70), attention_chunk_size=chunk, attn_scale=draw.choice([0.1, 0.5]),
+                       floor_scale=draw.choice([7, 50, 8192]), interleave_moe_layer_step=draw.choice([1, 2]),
+                       no_rope_layer_interval=draw.choice([2, 3, 4]))
+        if draw.random() < 0.5:
+            config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(n)]
+        if draw.random() < 0.5:
+            config["moe_layers"] = [i for i in range(n) if draw.random() < 0.5]
+        if chunk and draw.random() < 0.5:
+            config["layer_types"] = [draw.choice(["full_attention", "chunked_attention"]) for _ in range(n)]
     if family == "smollm3" and draw.random() < 0.5:
         config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(n)]
     if family.startswith("granite"):
@@ -291,7 +304,7 @@ def make_model(draw, folder):
     if any(family in its[0] for its in WRAPPERS.values()) and draw.random() < 0.5:
         config, weights = wrap(draw, config, weights)
         names = config["model_type"]
-    elif draw.random() < 0.25:
+    elif family != "llama4_text" and draw.random() < 0.25:  # transformers does not find such names there
         names = "no prefix"
         weights = {name.removeprefix("model."): value for name, value in weights.items()}
     folder.mkdir()

@@ -153,13 +153,35 @@ static void check_life(uint64_t *seed)
     }
 }
 
+/* A border is where no layer has a tile that the next query sees. */
+static void check_border(uint64_t *seed)
+{
+    struct spw_residency kinds[SPW_LAYER_KINDS] = {0};
+    struct spw_window *w = &kinds[SPW_LAYER_CHUNKED].window;
+    uint64_t n = check_range(seed, 0, 3000), border = n - n % SPW_TILE_TOKENS;
+    CHECK(spw_waterline_border(kinds, n) == border); /* no layer has a window */
+    w->tokens = (uint32_t)check_range(seed, 2, 700);
+    if (check_random(seed) % 2)
+        w->tokens = (uint32_t)spw_align_up(w->tokens, 64);
+    w->step = 1;
+    CHECK(spw_waterline_border(kinds, n) == 0);
+    w->step = w->tokens;
+    while (border % w->tokens)
+        border -= SPW_TILE_TOKENS;
+    CHECK(spw_waterline_border(kinds, n) == border);
+    kinds[SPW_LAYER_FULL].quantizes = true;
+    CHECK(spw_waterline_border(kinds, n) == 0);
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
     for (uint64_t n = 0; n < 2000; n++)
         CHECK(spw_waterline_tiles(n) == (n + 127) / 128);
-    for (int i = 0; i < 300; i++)
+    for (int i = 0; i < 300; i++) {
         check_window(&seed);
+        check_border(&seed);
+    }
     for (int i = 0; i < 3000; i++)
         check_life(&seed);
     for (int i = 0; i < 300; i++)
