@@ -2,6 +2,7 @@
  * rounding; where the file can be computed from, the mapped matrices are the same bytes; advice
  * about pages changes no byte; embeddings are rows of the file; a block that is read from its
  * ranges of the file has its matrices where they are said to lie. */
+#include "model/weights/tensor_names.h"
 #include "tests/engine/engine_run.h"
 
 #include <fcntl.h>
@@ -32,8 +33,9 @@ static bool is_value(const uint8_t *p, enum spw_dtype dtype, float v)
 
 static const struct spw_tensor *matrix(const struct spw_model *m, uint32_t layer, const char *name)
 {
-    char full[128];
-    snprintf(full, sizeof full, "model.layers.%u.%s.weight", layer, name);
+    char full[SPW_MOST_TENSOR_NAME + 32], own[SPW_MOST_TENSOR_NAME];
+    spw_tensor_own_name(m->config.names, name, own);
+    snprintf(full, sizeof full, "model.layers.%u.%s.weight", layer, own);
     const struct spw_tensor *t = spw_tensors_find(m->tensors, full);
     CHECK_MSG(t, "%s", full);
     return t;
