@@ -353,6 +353,9 @@ static void test_refused(void)
     setenv("GOLDEN", getenv("PWD"), 1);
     fails(2, "found layers without experts (mlp_only_layers, decoder_sparse_step), which",
           "$S quantize $GOLDEN/tests/golden/qwen2_moe_some_layers w/q.gguf --type q8_0");
+    fails(2,
+          "found attention_chunk_size, attn_scale, floor_scale, use_qk_norm, layer_types or moe_",
+          "$S quantize $GOLDEN/tests/golden/llama4_plain w/q.gguf --type q8_0");
     fails(2, "found norm_topk_prob true, which GGUF files of architecture olmoe do not store",
           "$S quantize $GOLDEN/tests/golden/olmoe_norm w/q.gguf --type q8_0");
     fails(2, "found one token, expected at least two",

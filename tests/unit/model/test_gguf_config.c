@@ -106,6 +106,31 @@ static void test_scaling(void)
     spw_config_free(&c);
 }
 
+static void test_llama4(void)
+{
+    const char *keys = "{'expert_count': 16, 'expert_used_count': 1, 'expert_feed_forward_length': "
+                       "40, 'interleave_moe_layer_step': 2}";
+    struct spw_model_config c = accept_facts(facts_of("llama4", keys));
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK(c.layer_kinds[i] == (i == 3 ? SPW_LAYER_FULL : SPW_LAYER_CHUNKED));
+        CHECK(c.rotates[i] == (i != 3) && c.has_experts[i] == (i % 2 == 1));
+    }
+    CHECK(!strcmp(c.model_type, "llama4_text") && c.window == 8192 && c.intermediate == 96);
+    CHECK(c.experts.intermediate == 40 && c.experts.shared_intermediate == 40 && c.qk_norm_last);
+    CHECK(c.query_growth.base == 8192 && c.grows_unrotated && c.interleaved_qk);
+    CHECK(has_rule(&c, "chunks of 8192") && has_rule(&c, "a norm after rope") &&
+          has_rule(&c, "queries of layers without rope") && !has_rule(&c, "a window"));
+    spw_config_free(&c);
+    c = accept_facts(facts_of("llama4", "{'expert_count': 128, 'expert_used_count': 1, "
+                                        "'expert_feed_forward_length': 40, "
+                                        "'attention.sliding_window': 8192}"));
+    CHECK(!c.qk_norm_last && has_rule(&c, "no norm") && c.has_experts[0]);
+    spw_config_free(&c);
+    refuse("llama4", "{'attention.sliding_window': 0}",
+           "llama4.attention.sliding_window: found 0, expected nothing: models without chunks");
+    refuse("llama4", "{}", "llama4.expert_count: found nothing");
+}
+
 static void test_gemma3(void)
 {
     struct spw_model_config c = accept_facts(facts_of(
@@ -236,6 +261,7 @@ int main(void)
 {
     test_llama();
     test_scaling();
+    test_llama4();
     test_gemma3();
     test_layer_norms();
     test_ends();
