@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MEMORY = 256, PRIOR = 4 };
+enum { MEMORY = 256, MOST_FIRST = 32, PRIOR = 4 };
 
 static int allocate(struct spw_expert_residency *r, uint32_t n)
 {
@@ -79,7 +79,7 @@ static void count_pairs(struct spw_expert_residency *r, uint32_t layer,
     for (uint32_t i = 0; i < s->n_kept; i++) {
         const uint32_t a = r->latest[layer * s->n_kept + i];
         uint8_t *pairs = r->pairs + (size_t)a * s->n_experts;
-        if (r->n_first[a] == UINT8_MAX) {
+        if (r->n_first[a] == MOST_FIRST) {
             r->n_first[a] /= 2;
             for (uint32_t b = 0; b < s->n_experts; b++)
                 pairs[b] /= 2;

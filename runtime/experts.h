@@ -50,8 +50,8 @@ void spw_expert_trace_free(struct spw_expert_trace *t); /* NULL is fine */
 /* Which expert leaves a frame. No rule moves an expert away while a visit uses it. */
 enum spw_expert_rule {
     SPW_EXPERTS_OURS,   /* what the engine does: prefetch/expert_residency.h */
-    SPW_EXPERTS_STATIC, /* always the same experts stay: those that were chosen most. The others
-                           have frames beside, which no other rule has */
+    SPW_EXPERTS_STATIC, /* always the same experts stay, in all frames but one: those that were used
+                           most. All others come through that frame */
     SPW_EXPERTS_RECENT, /* the least recently used one leaves */
     SPW_EXPERTS_BEST,   /* the one leaves that is used again last of all, or never: no rule that has
                            only these frames can miss fewer */
@@ -66,8 +66,8 @@ struct spw_expert_replay {
         uint64_t missed, missed_bytes;
         uint64_t token_missed, token_missed_bytes;
     } rules[SPW_EXPERT_RULES];
-    /* STATIC has the experts that earlier runs chose most; else those that this trace itself
-     * chooses most, which no run can know before. */
+    /* STATIC has the experts that earlier runs chose most; else those that most visits of this
+     * trace use, which no run can know before. */
     bool static_from_earlier_runs;
     uint64_t moved[SPW_MOVED_COUNT]; /* the bytes of missed experts on each link, with OURS */
 };

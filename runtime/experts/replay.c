@@ -4,8 +4,8 @@
  * (prefetch/expert_frames.h):
  *
  *   ours     prefetch/expert_residency.h
- *   static   the total of its choices, which never changes. An expert that does not belong to the
- *            best ones never gets one of their frames: it has a frame of its own for its visit
+ *   static   the number of visits that use it, in all. The best ones never leave. The others come
+ *            through one frame, one after the other
  *   recent   the number of this visit
  *   best     less, the later it is used again. Belady's rule: an expert in use cannot leave, all
  *            others may, and the one leaves that is not needed for the longest time. If a visit
@@ -103,7 +103,8 @@ static int choose_best(const struct replay *r, double *counts)
     for (uint32_t e = 0; e < r->n; e++)
         order[e] = e;
     qsort_r(order, r->n, sizeof *order, compare_counts, counts);
-    for (uint32_t i = 0; i < r->n_frames; i++)
+    const uint32_t n_stays = r->n_frames < r->n ? r->n_frames - 1 : r->n;
+    for (uint32_t i = 0; i < n_stays; i++)
         r->stays[order[i]] = true;
     spw_free(order);
     return 0;
@@ -121,7 +122,7 @@ static int choose_static(const struct replay *r, bool *from_earlier_runs)
     if (!totals)
         return -ENOMEM;
     for (uint64_t i = 0; i < r->t->n_items; i++)
-        totals[r->t->items[i].expert] += r->t->items[i].n_rows;
+        totals[r->t->items[i].expert]++;
     int rc = choose_best(r, totals);
     spw_free(totals);
     return rc;

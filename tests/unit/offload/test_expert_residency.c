@@ -51,8 +51,8 @@ static void count_pairs(uint32_t a, uint32_t b, uint32_t now, uint32_t *n_pairs,
     for (uint32_t v = now % LAYERS + LAYERS; v <= now; v += LAYERS) {
         if (plain.n_rows[v] != 1 || plain.n_rows[v - LAYERS] != 1 || !plain.rows[v - LAYERS][a])
             continue;
-        if (*n_first == 255) {
-            *n_first = 127;
+        if (*n_first == 32) {
+            *n_first = 16;
             *n_pairs /= 2;
         }
         *n_first += 1;

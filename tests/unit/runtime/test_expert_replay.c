@@ -130,8 +130,8 @@ static uint32_t static_missed(uint32_t n_frames, bool has_counts)
     uint32_t stays = 0, come = 0, n = 0;
     memcpy(total, counts, sizeof total);
     for (uint64_t i = 0; i < trace.n_items && !has_counts; i++)
-        total[items[i].expert] += items[i].n_rows;
-    while (size(stays) < n_frames) {
+        total[items[i].expert]++;
+    while (size(stays) < (n_frames < EXPERTS ? n_frames - 1 : EXPERTS)) {
         uint32_t best = UINT32_MAX;
         for (uint32_t e = 0; e < EXPERTS; e++)
             if (!(stays >> e & 1) && (best == UINT32_MAX || total[e] > total[best]))
