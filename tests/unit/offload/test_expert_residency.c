@@ -221,7 +221,7 @@ int main(void)
 {
     int64_t outstanding = spw_alloc_outstanding();
     seed = check_seed();
-    for (int i = 0; i < (RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 2 : 6); i++)
+    for (int i = 0; i < (RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 2 : 4); i++)
         check_one(i % 2);
     check_follows();
     CHECK(spw_alloc_outstanding() == outstanding);
