@@ -258,35 +258,74 @@ static void test_forms(void)
     CHECK(f.has_channels && f.n_specials == 6 && spw_reasoning_has_marks(&f));
 }
 
-/* The forms of real templates, with a tokenizer that has none of the marks. */
+/* Real templates, with a tokenizer that has none of the marks but those of gpt-oss: their forms;
+ * whether the prompt opens reasoning; whether they print the reasoning of an earlier answer. */
+static const struct {
+    const char *file, *open;
+    bool channels, opens, keeps;
+} real[] = {
+    {"GLM-4.7-Flash", "<think>", false, true, false},
+    {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "<think>", false, false, false},
+    {"llama-cpp-deepseek-r1", "<think>", false, true, false},
+    {"MiniMax-M2", "<think>", false, true, false},
+    {"NVIDIA-Nemotron-Nano-v2", "<think>", false, true, false},
+    {"StepFun3.5-Flash", "<think>", false, true, false},
+    {"LFM2.5-8B-A1B", "<think>", false, false, false},
+    {"poolside-Laguna-S-2.1", "<think>", false, true, true},
+    {"mistralai-Ministral-3-14B-Reasoning-2512", "[THINK]", false, false, false},
+    {"google-gemma-4-31B-it", "<|channel>thought\n", false, false, false},
+    {"openai-gpt-oss-120b", NULL, true, false, false},
+    {"google-gemma-2-2b-it", NULL, false, false, false},
+    {"meta-llama-Llama-3.1-8B-Instruct", NULL, false, false, false},
+    {"Qwen-Qwen2.5-7B-Instruct", NULL, false, false, false},
+};
+
+static void check_real(size_t i, const char *template)
+{
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \"Question1\"}, {\"role\": \"assistant\", \"content\": "
+        "\"Answer1\", \"reasoning_content\": \"Reason1\"}, {\"role\": \"user\", \"content\": "
+        "\"Question2\"}]";
+    const struct tm now = {.tm_year = 126, .tm_mday = 1};
+    const struct spw_chat_request request = {.messages_json = messages,
+                                             .messages_bytes = sizeof messages - 1,
+                                             .add_generation_prompt = true,
+                                             .now = &now};
+    const char *tokens = real[i].channels ? "<|start|>,<|end|>,<|message|>,<|channel|>" : "<x>";
+    struct spw_reasoning_form f = form_of(template, tokens, true);
+    struct spw_chat_template *t;
+    struct spw_error err = {0};
+    char *text;
+    size_t bytes;
+    CHECK_MSG(f.has_channels == real[i].channels && (f.has_channels || is_pair(&f, real[i].open)),
+              "%s: %s", real[i].file, f.open ? f.open : "none");
+    CHECK(spw_chat_template_open(&t, folder, NULL, NULL) == 0);
+    int rc = spw_chat_template_render(t, &request, &text, &bytes, &err);
+    CHECK_MSG(rc == 0, "%s: %s", real[i].file, err.text);
+    if (rc == 0) {
+        CHECK_MSG(strstr(text, "Answer1") && strstr(text, "Question2"), "%s", text);
+        CHECK_MSG(!strstr(text, "Reason1") == !real[i].keeps, "%s: %s", real[i].file, text);
+        CHECK_MSG(spw_reasoning_is_open(&f, text, bytes) == real[i].opens, "%s: ...%s",
+                  real[i].file, text + (bytes > 60 ? bytes - 60 : 0));
+        spw_free(text);
+    }
+    spw_chat_template_close(t);
+}
+
 static void test_real_templates(void)
 {
-    static const struct {
-        const char *file, *open;
-    } real[] = {
-        {"GLM-4.7-Flash", "<think>"},
-        {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "<think>"},
-        {"MiniMax-M2", "<think>"},
-        {"mistralai-Ministral-3-14B-Reasoning-2512", "[THINK]"},
-        {"CohereForAI-c4ai-command-r7b-12-2024-tool_use", "<|START_THINKING|>"},
-        {"google-gemma-4-31B-it", "<|channel>thought\n"},
-        {"google-gemma-2-2b-it", NULL},
-        {"meta-llama-Llama-3.1-8B-Instruct", NULL},
-        {"Qwen-Qwen2.5-7B-Instruct", NULL},
-    };
     const char *data = getenv("SPW_DATA");
     for (size_t i = 0; i < sizeof real / sizeof *real; i++) {
-        char path[512], text[1 << 16];
+        static char text[1 << 17];
+        char path[512];
         snprintf(path, sizeof path, "%s/chat/templates/%s.jinja", data ? data : "../shared/data",
                  real[i].file);
         FILE *file = fopen(path, "r");
         if (!file)
             continue;
-        size_t n = fread(text, 1, sizeof text - 1, file);
-        text[n] = 0;
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
         fclose(file);
-        struct spw_reasoning_form f = form_of(text, "<x>", true);
-        CHECK_MSG(is_pair(&f, real[i].open), "%s: %s", real[i].file, f.open ? f.open : "none");
+        check_real(i, text);
     }
 }
 
