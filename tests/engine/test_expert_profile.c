@@ -1,7 +1,8 @@
 /* Counts of experts from run to run: what an engine has chosen goes to a profile, and the next
  * engine of the same model begins with it; another model does not. A profile that is damaged is
- * replaced. */
+ * replaced. The bytes that counts let a plan expect are the mean of many drawn runs. */
 #include "runtime/experts/counts.h"
+#include "runtime/plan/expert_forecast.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/tiny_model.h"
 
@@ -125,6 +126,92 @@ static void check_damaged(const char *dir, const char *profile, uint32_t vocab)
     spw_expert_counts_free(c);
 }
 
+/* ---- expected bytes ---- */
+
+static const uint64_t passes[] = {7, 1, 1, 3, 1, 1};
+enum { PASSES = sizeof passes / sizeof *passes, RUNS = 4000, MOST = 256 };
+
+struct drawn {
+    double chance[MOST];
+    bool stays[MOST];
+    uint32_t n, n_frames;
+};
+
+/* The chances that forecasts take, and the experts that stay: those with the largest chances, or
+ * any ones if there are no counts. */
+static void draw_run(struct drawn *d, const struct spw_engine *e, const double *counts,
+                     uint64_t *seed)
+{
+    const struct spw_experts_config *c = &e->model.config.experts;
+    d->n = e->plan.info.n_experts;
+    d->n_frames = e->plan.n_expert_frames;
+    for (uint32_t x = 0; x < d->n; x++) {
+        double sum = 0;
+        for (uint32_t y = x / c->n * c->n; counts && y < (x / c->n + 1) * c->n; y++)
+            sum += counts[y];
+        d->chance[x] = counts ? fmin(1, c->n_kept * (counts[x] + 0.5 / c->n) / (sum + 0.5))
+                              : (double)c->n_kept / c->n;
+        d->stays[x] = false;
+    }
+    for (uint32_t i = 0; i < d->n_frames; i++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t x = 0; x < d->n && counts; x++)
+            if (!d->stays[x] && (best == UINT32_MAX || d->chance[x] > d->chance[best]))
+                best = x;
+        while (!counts && (best == UINT32_MAX || d->stays[best]))
+            best = (uint32_t)(check_random(seed) % d->n);
+        d->stays[best] = true;
+    }
+}
+
+static double missed_bytes(const struct drawn *d, const struct spw_engine *e, int link,
+                           uint64_t *seed)
+{
+    double bytes = 0;
+    for (uint32_t x = 0; x < d->n; x++) {
+        bool has_come = false;
+        uint64_t moved[SPW_MOVED_COUNT] = {0};
+        spw_plan_add_missed(&e->plan, e->model.weights, x, moved);
+        for (int i = 0; i < PASSES; i++) {
+            bool chosen = false;
+            for (uint64_t row = 0; row < passes[i]; row++)
+                chosen |= (double)(check_random(seed) >> 11) * 0x1p-53 < d->chance[x];
+            bytes += chosen && !(has_come && d->stays[x]) ? (double)moved[link] : 0;
+            has_come |= chosen;
+        }
+    }
+    return bytes;
+}
+
+static void check_expected(const char *dir, bool has_counts, uint64_t *seed)
+{
+    double counts[MOST], sum = 0, squares = 0;
+    struct spw_engine *e = open_small(dir, NULL);
+    struct spw_expert_forecast f;
+    struct spw_expert_bytes b;
+    struct drawn d;
+    const int link = SPW_MOVED_HOST_TO_DEVICE;
+    for (uint32_t x = 0; x < e->plan.info.n_experts; x++)
+        counts[x] = (double)check_range(seed, 0, 30);
+    CHECK(!spw_expert_forecast_open(&f, &e->plan, e->model.weights, has_counts ? counts : NULL));
+    for (int i = 0; i < PASSES; i++)
+        spw_expert_forecast_pass(&f, passes[i]);
+    spw_expert_forecast_bytes(&f, &b);
+    spw_expert_forecast_close(&f);
+    for (int i = 0; i < RUNS; i++) {
+        draw_run(&d, e, has_counts ? counts : NULL, seed);
+        const double bytes = missed_bytes(&d, e, link, seed);
+        sum += bytes;
+        squares += bytes * bytes;
+    }
+    const double mean = sum / RUNS, error = sqrt((squares / RUNS - mean * mean) / RUNS);
+    CHECK(b.from_counts == has_counts && mean > 0);
+    CHECK_MSG(fabs((double)b.expected[link] - mean) < 5 * error, "expected %llu, mean %g +- %g",
+              (unsigned long long)b.expected[link], mean, error);
+    CHECK(b.least[link] < b.expected[link] && b.expected[link] < b.most[link]);
+    spw_engine_close(e);
+}
+
 int main(void)
 {
     int64_t outstanding = spw_alloc_outstanding();
@@ -135,6 +222,9 @@ int main(void)
     check_run(dir, profile, m->vocab);
     check_others(dir, profile);
     check_damaged(dir, profile, m->vocab);
+    uint64_t seed = check_seed();
+    check_expected(dir, true, &seed);
+    check_expected(dir, false, &seed);
     remove(profile);
     tiny_model_remove(dir);
     CHECK(spw_alloc_outstanding() == outstanding);
