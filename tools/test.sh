@@ -51,7 +51,7 @@ full_debug+='|test_(gate|interrupt|job_terminal|on_oom|ops_probe|summarize|summa
 # pair and that of full_tsan. test_engine covers prefixes.
 never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|lines|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
-never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|codes|linear|rows)'
+never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
 never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan|weight_sums)'
 never_tsan+='|test_(convert|documents|gguf_config|gguf_header|gguf_tokenizer|instructions|job_terminal|lines|mutated_gguf|progress_text'
