@@ -121,7 +121,7 @@ LLAMA4 = BASE | dict(model_type="llama4_text", architectures=["Llama4ForCausalLM
                      rope_theta=500000.0, torch_dtype="float32")
 WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "llama4": "Llama4ForConditionalGeneration",
             "mistral3": "Mistral3ForConditionalGeneration",
-            "llava": "LlavaForConditionalGeneration"}
+            "smolvlm": "SmolVLMForConditionalGeneration"}
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 
@@ -294,6 +294,7 @@ CASES = {
     "llama4_defaults": (without(LLAMA4, "attention_chunk_size", "floor_scale", "attn_scale") | dict(
         interleave_moe_layer_step=2, num_experts_per_tok=2, num_hidden_layers=5), 60, "bf16", {}),
     "llama4_wrapped": (LLAMA4 | dict(num_hidden_layers=2, attention_chunk_size=None), 40, "bf16", dict(wrap="llama4")),
+    "smolvlm_wrapped": (LLAMA | dict(num_hidden_layers=2), 40, "bf16", dict(wrap="smolvlm")),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap="gemma3")),
 }
@@ -449,7 +450,10 @@ def make_case(name):
         write_json(folder / "config.json", config_json | dict(quantization_config=dict(
             quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])))
     if more.get("wrap"):  # as the multimodal checkpoints store their decoder
-        save_weights(folder, {"language_model." + key: value for key, value in weights.items()}, 1)
+        names = {key: "language_model." + key for key in weights}
+        if more["wrap"] == "smolvlm":
+            names = {key: key.replace("model.", "model.text_model.", 1) if key.startswith("model.") else key for key in weights}
+        save_weights(folder, {names[key]: value for key, value in weights.items()}, 1)
         write_json(folder / "config.json",
                    dict(model_type=more["wrap"], architectures=[WRAPPERS[more["wrap"]]],
                         text_config=config_json, eos_token_id=[1, 3], torch_dtype="float32"))
