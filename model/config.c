@@ -38,6 +38,7 @@ static const struct {
     bool tied;            /* the default of tie_word_embeddings */
 } wrappers[] = {
     {"gemma3", "gemma3_text", "gemma3_text", true},
+    {"gemma4", "gemma4_text", "gemma4_text", true},
     {"llama4", "llama4_text", "llama4_text", false},
     {"mistral3", "mistral", "mistral, ministral or ministral3", true},
     {"aya_vision", "cohere2", "cohere or cohere2", true},
@@ -90,10 +91,10 @@ static int read_family(struct spw_config_source *source)
     const char *expected =
         "llama, mistral, ministral, ministral3, mixtral, cohere, cohere2, granite, granitemoe, "
         "glm, glm4, glm4_moe, gpt_oss, olmo, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, "
-        "qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text or llama4_text, or a "
-        "model "
-        "with one of them inside: gemma3, llama4, mistral3, aya_vision, cohere2_vision, internvl, "
-        "idefics3, smolvlm, llava, llava_next, llava_onevision or vipllava";
+        "qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text, gemma4_text or "
+        "llama4_text, or a model with one of them inside: gemma3, gemma4, llama4, mistral3, "
+        "aya_vision, cohere2_vision, internvl, idefics3, smolvlm, llava, llava_next, "
+        "llava_onevision or vipllava";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
     source->text = source->top;
@@ -116,20 +117,24 @@ static int require_u32(const struct spw_keys *keys, const char *key, uint32_t hi
     return spw_keys_u32(keys, key, 1, high, out);
 }
 
-static int read_heads(struct spw_model_config *out, const struct spw_config_source *source)
+static int check_heads(const struct spw_keys *keys, const char *key, uint32_t n_heads, uint32_t n)
+{
+    char expected[80];
+    snprintf(expected, sizeof expected, "a divisor of %s, %u",
+             spw_keys_name(keys, "num_attention_heads"), n_heads);
+    return n_heads % n ? spw_keys_refuse(keys, key, expected) : 0;
+}
+
+static int read_heads(struct spw_model_config *out, const struct spw_config_source *source,
+                      struct spw_kv_shape *kv)
 {
     const struct spw_keys *keys = &source->text;
     out->n_heads = source->family->n_heads;
     SPW_TRY(require_u32(keys, "num_attention_heads", MAX_HEADS, &out->n_heads));
     bool inherit = !source->family->n_kv_heads || spw_keys_is_null(keys, "num_key_value_heads");
-    out->n_kv_heads = inherit ? out->n_heads : source->family->n_kv_heads;
-    SPW_TRY(spw_keys_u32(keys, "num_key_value_heads", 1, MAX_HEADS, &out->n_kv_heads));
-    if (out->n_heads % out->n_kv_heads) {
-        char expected[80];
-        snprintf(expected, sizeof expected, "a divisor of %s, %u",
-                 spw_keys_name(keys, "num_attention_heads"), out->n_heads);
-        return spw_keys_refuse(keys, "num_key_value_heads", expected);
-    }
+    kv->n_heads = inherit ? out->n_heads : source->family->n_kv_heads;
+    SPW_TRY(spw_keys_u32(keys, "num_key_value_heads", 1, MAX_HEADS, &kv->n_heads));
+    SPW_TRY(check_heads(keys, "num_key_value_heads", out->n_heads, kv->n_heads));
     bool derived = !source->family->head_dim || spw_keys_is_null(keys, "head_dim");
     if (derived && !spw_keys_has(keys, "head_dim")) {
         if (out->hidden % out->n_heads || out->hidden / out->n_heads % 2 ||
@@ -139,12 +144,12 @@ static int read_heads(struct spw_model_config *out, const struct spw_config_sour
                      spw_keys_name(keys, "num_attention_heads"));
             return spw_keys_refuse(keys, "hidden_size", expected);
         }
-        out->head_dim = out->hidden / out->n_heads;
+        kv->head_dim = out->hidden / out->n_heads;
         return 0;
     }
-    out->head_dim = source->family->head_dim;
-    SPW_TRY(spw_keys_u32(keys, "head_dim", 2, SPW_MOST_HEAD_DIM, &out->head_dim));
-    return out->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
+    kv->head_dim = source->family->head_dim;
+    SPW_TRY(spw_keys_u32(keys, "head_dim", 2, SPW_MOST_HEAD_DIM, &kv->head_dim));
+    return kv->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
 }
 
 static int read_sizes(struct spw_model_config *out, const struct spw_config_source *source)
@@ -171,7 +176,10 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
     const char *eps_key = source->family->eps_key;
     SPW_TRY(spw_keys_number(keys, eps_key ? eps_key : "rms_norm_eps", 0, 1, &eps));
     out->rms_eps = (float)eps;
-    return read_heads(out, source);
+    SPW_TRY(read_heads(out, source, &out->kv[0]));
+    for (int k = 1; k < SPW_LAYER_KINDS; k++)
+        out->kv[k] = out->kv[0];
+    return 0;
 }
 
 /* Keys of other families that multiply or cap a value. Some of these families share names and
@@ -342,7 +350,7 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
 {
     const struct spw_keys *keys = &source->text;
     out->embedding_scale = out->residual_scale = 1;
-    out->attention_scale = (float)(1 / sqrt(out->head_dim));
+    out->attention_scale = (float)(1 / sqrt(out->kv[0].head_dim));
     SPW_TRY(read_limits(out, source));
     if (source->family->multiplied)
         return read_multipliers(out, keys);
@@ -356,10 +364,10 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     SPW_TRY(read_softcap(keys, "final_logit_softcapping", &softcap));
     if (attention_softcap > 0)
         SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention_softcap));
-    if (source->wrapper)
+    if (source->wrapper && !source->family->caps_wrapped)
         softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
     out->embedding_scale = (float)sqrt(out->hidden);
-    out->attention_scale = (float)(1 / sqrt(scalar));
+    out->attention_scale = source->family->plain_scores ? 1 : (float)(1 / sqrt(scalar));
     out->logit_softcap = (float)softcap;
     out->attention_softcap = (float)attention_softcap;
     return 0;
@@ -466,6 +474,8 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
         out->qk_norm = source->gguf->qk_norm;
     else if (family->qk_norm_key)
         SPW_TRY(spw_keys_bool(keys, family->qk_norm_key, &out->qk_norm));
+    out->v_norm = family->v_norm;
+    out->layer_scales = family->layer_scales;
     out->extra_logits = family->extra_logits;
     out->n_more_layers = family->predicts_next ? MAX_LAYERS : 0;
     out->qk_norm_whole = family->qk_norm_whole;
@@ -477,7 +487,11 @@ static int read_flags(struct spw_model_config *out, const struct spw_config_sour
     SPW_TRY(read_biases(out, source));
     SPW_TRY(read_tied(out, source));
     bool bidirectional = false;
-    SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
+    const json_t *direction = spw_keys_value(keys, "use_bidirectional_attention");
+    if (family->own_full_kv && json_is_string(direction)) /* "vision": of images only */
+        bidirectional = strcmp(json_string_value(direction), "vision") != 0;
+    else
+        SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
     if (bidirectional)
         return spw_keys_refuse(keys, "use_bidirectional_attention",
                                "false: this is an embedding model, in which every token sees the "
@@ -623,6 +637,8 @@ static int read_layer_kinds(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(read_layer_types(out, keys, rule));
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
+    if (source->family->last_full)
+        out->layer_kinds[out->n_layers - 1] = SPW_LAYER_FULL;
     for (uint32_t i = 0; i < out->n_layers; i++) {
         const bool windowed = spw_layer_kinds[out->layer_kinds[i]].windowed;
         if (rule == SPW_WINDOW_ALL && !source->family->listed && windowed != slides)
@@ -728,12 +744,14 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
     out->has_experts = spw_alloc_zero(out->n_layers, sizeof *out->has_experts);
     out->rotates = spw_alloc_zero(out->n_layers, sizeof *out->rotates);
-    if (!out->layer_kinds || !out->has_experts || !out->rotates)
+    out->kv_layers = spw_alloc_zero(out->n_layers, sizeof *out->kv_layers);
+    if (!out->layer_kinds || !out->has_experts || !out->rotates || !out->kv_layers)
         return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
     SPW_TRY(read_rotation(out, source));
     if (source->family->tunes_unrotated)
         SPW_TRY(read_growth(out, &source->text));
     SPW_TRY(read_layer_kinds(out, source));
+    SPW_TRY(spw_config_read_kv(out, source));
     SPW_TRY(spw_config_read_experts(out, source));
     SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));
     if (source->gguf && source->gguf->rope_factors)
@@ -782,6 +800,7 @@ void spw_config_free(struct spw_model_config *config)
     spw_free(config->layer_kinds);
     spw_free(config->has_experts);
     spw_free(config->rotates);
+    spw_free(config->kv_layers);
     spw_free(config->rope_factors);
     *config = (struct spw_model_config){0};
 }

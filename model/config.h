@@ -37,9 +37,11 @@ struct spw_experts_config {
     uint32_t n_kept;              /* of each row */
     uint32_t intermediate;        /* of an expert */
     uint32_t shared_intermediate; /* of one more expert, which every row has; 0: there is none */
-    bool shared_gate;             /* its output is multiplied by a sigmoid of the row */
-    bool biases;                  /* of the router, and of the products of experts */
-    bool choice_bias;             /* numbers that are added to scores, only for the choice */
+    bool beside; /* the mlp of a layer without experts is beside the experts, with norms of its own
+                  */
+    bool shared_gate;     /* its output is multiplied by a sigmoid of the row */
+    bool biases;          /* of the router, and of the products of experts */
+    bool choice_bias;     /* numbers that are added to scores, only for the choice */
     bool transposed;      /* a file's tensor for all experts has a column for each output; those of
                              gate and up alternate. The same for the biases */
     bool halves;          /* in these tensors those of up follow those of gate */
@@ -54,6 +56,12 @@ struct spw_tensor_name {
     const char *own;   /* what files of the family have in its place */
 };
 
+/* Keys and values of a layer. */
+struct spw_kv_shape {
+    uint32_t n_heads;  /* divides the number of heads of q */
+    uint32_t head_dim; /* even; heads of q have it, too */
+};
+
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
     const char *wrapper; /* model_type of the folder, of which only the text model is used; NULL:
@@ -63,8 +71,8 @@ struct spw_model_config {
     uint32_t hidden;
     uint32_t intermediate;
     uint32_t n_heads;
-    uint32_t n_kv_heads; /* divides n_heads */
-    uint32_t head_dim;   /* even; n_heads * head_dim need not be hidden */
+    /* By layer kind; the same twice in most families. n_heads * head_dim need not be hidden */
+    struct spw_kv_shape kv[SPW_LAYER_KINDS];
     uint32_t vocab;
     uint64_t max_positions;
     uint64_t reach; /* positions that a sequence may have; scaled rope can allow more than
@@ -84,6 +92,7 @@ struct spw_model_config {
     bool qk_norm_by_head; /* each head has weights of its own */
     bool qk_norm_bias;    /* these norms have biases */
     bool qk_norm_last;   /* a norm over head_dim without weights, after rope, in layers with rope */
+    bool v_norm;         /* a norm without weights on v, over head_dim */
     bool interleaved_qk; /* rows of q and k come in another order: channels i and i + head_dim / 2
                             of a head follow each other, for each i */
     bool sandwich;       /* four norms a layer: also after attention and after the mlp */
@@ -100,12 +109,21 @@ struct spw_model_config {
     bool extra_logits;       /* each head has one more logit, which has no value */
     float qkv_limit;         /* numbers of q, k and v are cut to [-limit, limit]; 0: they are not */
     struct spw_query_growth query_growth;
-    bool grows_unrotated;   /* only in layers without rope */
-    float residual_scale;   /* what both halves of a layer add is multiplied by it; 1: none */
-    float logit_divisor;    /* 1: none */
-    float embedding_scale;  /* 1: none. Unrounded: round it to the compute dtype before use */
-    enum spw_dtype dtype;   /* what the file says the weights are; AUTO when it says nothing */
-    uint8_t *layer_kinds;   /* owned: n_layers of enum spw_layer_kind */
+    bool grows_unrotated;  /* only in layers without rope */
+    float residual_scale;  /* what both halves of a layer add is multiplied by it; 1: none */
+    float logit_divisor;   /* 1: none */
+    bool layer_scales;     /* the rows that leave a layer are multiplied by a number of the file */
+    float embedding_scale; /* 1: none. Unrounded: round it to the compute dtype before use */
+    enum spw_dtype dtype;  /* what the file says the weights are; AUTO when it says nothing */
+    uint8_t *layer_kinds;  /* owned: n_layers of enum spw_layer_kind */
+    /* Layers from n_kv_layers on store no keys and values: each reads those of an earlier layer of
+     * its kind. kv_layers: owned, [n_layers], the layer whose keys and values a layer reads. */
+    uint32_t n_kv_layers, *kv_layers;
+    bool wide_readers;            /* their mlp is twice as wide */
+    bool v_is_k[SPW_LAYER_KINDS]; /* no matrix for v: v is what the matrix of k gives */
+    /* Numbers of each row that each layer gets beside the hidden state, from a table of their own;
+     * 0: none. input_vocab: rows of the table. */
+    uint32_t layer_inputs, input_vocab;
     uint32_t n_more_layers; /* that files may have after the last one; they are not used */
     bool kinds_listed;      /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
@@ -140,6 +158,40 @@ struct spw_config_text {
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);
+/* Of a layer. */
+static inline const struct spw_kv_shape *spw_config_kv(const struct spw_model_config *c,
+                                                       uint32_t layer)
+{
+    return &c->kv[c->layer_kinds[layer]];
+}
+/* Numbers of a row in the queries of a layer, and in its keys, or its values. */
+static inline uint64_t spw_config_q_width(const struct spw_model_config *c, uint32_t layer)
+{
+    return (uint64_t)c->n_heads * spw_config_kv(c, layer)->head_dim;
+}
+static inline uint64_t spw_config_kv_width(const struct spw_model_config *c, uint32_t layer)
+{
+    return (uint64_t)spw_config_kv(c, layer)->n_heads * spw_config_kv(c, layer)->head_dim;
+}
+static inline bool spw_config_stores_kv(const struct spw_model_config *c, uint32_t layer)
+{
+    return layer < c->n_kv_layers;
+}
+/* Numbers of a row of what the products of a layer give: q, k and v side by side, or fewer. */
+static inline uint64_t spw_config_qkv_width(const struct spw_model_config *c, uint32_t layer)
+{
+    uint64_t n = !spw_config_stores_kv(c, layer) ? 0 : c->v_is_k[c->layer_kinds[layer]] ? 1 : 2;
+    return spw_config_q_width(c, layer) + n * spw_config_kv_width(c, layer);
+}
+/* The last layer that reads the keys and values of the layer, which stores them. */
+uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer);
+/* Layers whose keys and values other layers read, too. */
+uint32_t spw_config_n_read_again(const struct spw_model_config *c);
+/* The width of the mlp of a layer without experts. */
+static inline uint64_t spw_config_mlp_width(const struct spw_model_config *c, uint32_t layer)
+{
+    return (uint64_t)c->intermediate * (c->wide_readers && !spw_config_stores_kv(c, layer) ? 2 : 1);
+}
 /* The number of layers with experts. */
 uint32_t spw_expert_layers(const struct spw_model_config *config);
 

@@ -79,14 +79,18 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     const struct spw_expert_facts *facts = &source->family->experts;
     struct spw_experts_config *e = &out->experts;
     double scale = 1;
-    if (!facts->count_key)
+    bool enabled = facts->count_key && !facts->enable_key;
+    if (facts->enable_key)
+        SPW_TRY(spw_keys_bool(keys, facts->enable_key, &enabled));
+    if (!enabled)
         return 0;
     const char *count_key = facts->count_key;
     if (facts->other_count_key && !spw_keys_has(keys, count_key) &&
         spw_keys_has(keys, facts->other_count_key))
         count_key = facts->other_count_key;
+    const char *kept_key = facts->kept_key ? facts->kept_key : "num_experts_per_tok";
     SPW_TRY(read_size(keys, count_key, 1, MOST_EXPERTS, facts->count, &e->n));
-    SPW_TRY(read_size(keys, "num_experts_per_tok", 1, e->n, facts->kept, &e->n_kept));
+    SPW_TRY(read_size(keys, kept_key, 1, e->n, facts->kept, &e->n_kept));
     e->intermediate = out->intermediate;
     if (facts->width_key)
         SPW_TRY(read_size(keys, facts->width_key, 1, MOST_WIDTH, facts->width, &e->intermediate));
@@ -95,6 +99,7 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
                           &e->shared_intermediate));
     SPW_TRY(read_shared(e, keys, facts));
     SPW_TRY(refuse_groups(keys));
+    e->beside = facts->beside;
     e->shared_gate = facts->shared_gate;
     e->biases = facts->biases;
     e->choice_bias = facts->choice_bias;

@@ -34,6 +34,8 @@ struct spw_expert_facts {
     const char *width_key;        /* of an expert; NULL: as wide as a dense mlp */
     const char *shared_width_key; /* NULL: no expert is shared, unless */
     const char *shared_count_key; /* so many are, which are one of their widths together */
+    const char *kept_key;         /* of a row; NULL: num_experts_per_tok */
+    const char *enable_key;       /* true: there are experts; NULL: there always are */
     const char *first_layer_key;  /* layers before this one are dense; NULL: none is */
     const char *step_key;         /* each so many layers one has experts; NULL: each one */
     const char *dense_list_key;   /* a list of layers that have none; NULL: no list */
@@ -41,7 +43,7 @@ struct spw_expert_facts {
     const char *scale_key;        /* a factor of all weights; NULL: 1 */
     uint32_t count, kept, width, shared_width, first_layer;
     /* as in struct spw_experts_config */
-    bool shared_gate, biases, choice_bias, transposed, halves, weighted_inputs;
+    bool beside, shared_gate, biases, choice_bias, transposed, halves, weighted_inputs;
     enum spw_route_score score;
     enum spw_family_rule renormalizes; /* by key: norm_topk_prob */
 };
@@ -73,12 +75,22 @@ struct spw_family {
     bool limits_qkv;      /* clip_qkv applies */
     bool skips_full;      /* layers that see all positions are not rotated */
     bool tunes_unrotated; /* queries of layers without rope grow by attn_scale and floor_scale */
-    bool skips_rope; /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
-    bool scaled;     /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
-                        final_logit_softcapping applies */
-    bool tied;       /* the default of tie_word_embeddings; the members below are defaults, too */
+    bool skips_rope;  /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
+    bool shares_kv;   /* num_kv_shared_layers: the last layers read the KV of earlier ones;
+                         use_double_wide_mlp: their mlp is wider */
+    bool own_full_kv; /* global_head_dim, num_global_key_value_heads and attention_k_eq_v: full
+                         layers have another shape of KV */
+    bool v_norm, layer_scales; /* as in struct spw_model_config */
+    bool plain_scores;         /* scores are not scaled */
+    bool caps_wrapped;         /* final_logit_softcapping also applies in a multimodal model */
+    bool last_full;            /* the last layer is full, whatever layer_types says */
+    bool scaled; /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
+                    final_logit_softcapping applies */
+    bool tied;   /* the default of tie_word_embeddings; the members below are defaults, too */
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
+    uint32_t full_head_dim;       /* with own_full_kv */
+    uint32_t layer_inputs; /* of hidden_size_per_layer_input; 0: the family has no such key */
     uint64_t max_positions;
     double rms_eps;                          /* 0: 1e-6 */
     double attention_softcap, logit_softcap; /* of attn_logit_softcapping (0: the family has no such

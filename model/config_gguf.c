@@ -204,7 +204,7 @@ static int check_heads(const struct spw_model_config *out, const struct spw_keys
     static const char *const sizes[] = {"attention.value_length", "attention.key_length_swa",
                                         "attention.value_length_swa", "rope.dimension_count_swa"};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        SPW_TRY(check_same(keys, sizes[i], out->head_dim));
+        SPW_TRY(check_same(keys, sizes[i], out->kv[SPW_LAYER_FULL].head_dim));
     return check_same(keys, "rope.dimension_count", out->rope[SPW_LAYER_FULL].rotary_dim);
 }
 
@@ -298,7 +298,7 @@ double spw_config_gguf_query_scalar(const struct spw_model_config *out,
                                     const struct spw_gguf_architecture *a)
 {
     return out->n_layers == a->wide_scale_layers ? (double)out->hidden / out->n_heads
-                                                 : (double)out->head_dim;
+                                                 : (double)out->kv[SPW_LAYER_FULL].head_dim;
 }
 
 static int read_all(struct spw_model_config *out, const struct spw_config_gguf *facts,

@@ -56,7 +56,7 @@ static bool differs(double x, double from)
 static double query_scale(const struct writer *w)
 {
     return pow(w->a->wide_scale_layers ? spw_config_gguf_query_scalar(w->c, w->a)
-                                       : (double)w->c->head_dim,
+                                       : (double)w->c->kv[SPW_LAYER_FULL].head_dim,
                -0.5);
 }
 
@@ -75,7 +75,8 @@ static int check_rope(const struct writer *w)
                       "yarn without these keys");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
-    if (r->rotary_dim != w->c->head_dim && spw_family_find(w->c->model_type)->rope.partial <= 0)
+    if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim &&
+        spw_family_find(w->c->model_type)->rope.partial <= 0)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
     return 0;
 }
@@ -251,9 +252,9 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "embedding_length", c->hidden);
     add_u32(w, "feed_forward_length", c->intermediate);
     add_u32(w, "attention.head_count", c->n_heads);
-    add_u32(w, "attention.head_count_kv", c->n_kv_heads);
-    add_u32(w, "attention.key_length", c->head_dim);
-    add_u32(w, "attention.value_length", c->head_dim);
+    add_u32(w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
+    add_u32(w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
+    add_u32(w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
     add_f32(w,
             family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
             (double)c->rms_eps);

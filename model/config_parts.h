@@ -23,6 +23,10 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
 /* By its name in config.json; SPW_ACT_COUNT: there is none. */
 enum spw_activation spw_config_activation(const char *name);
 
+/* config_kv.c: shapes of keys and values that depend on the layer kind, and which layers store
+ * them. out->layer_kinds must be set; out->kv_layers has its memory. */
+int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_source *source);
+
 /* config_experts.c: fills out->experts and out->has_experts, which has its memory. The sizes must
  * be set. */
 int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source);

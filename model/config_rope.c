@@ -22,8 +22,13 @@ static const struct {
     const char *name;
     enum spw_rope_kind kind;
 } rope_types[] = {
-    {"default", SPW_ROPE_DEFAULT}, {"linear", SPW_ROPE_LINEAR}, {"dynamic", SPW_ROPE_DYNAMIC},
-    {"llama3", SPW_ROPE_LLAMA3},   {"yarn", SPW_ROPE_YARN},     {"longrope", SPW_ROPE_LONG},
+    {"default", SPW_ROPE_DEFAULT},
+    {"linear", SPW_ROPE_LINEAR},
+    {"dynamic", SPW_ROPE_DYNAMIC},
+    {"llama3", SPW_ROPE_LLAMA3},
+    {"yarn", SPW_ROPE_YARN},
+    {"longrope", SPW_ROPE_LONG},
+    {"proportional", SPW_ROPE_PROPORTIONAL},
 };
 
 static int read_kind(const struct spw_keys *dict, enum spw_rope_kind *kind)
@@ -37,7 +42,8 @@ static int read_kind(const struct spw_keys *dict, enum spw_rope_kind *kind)
             return 0;
         }
     }
-    return spw_keys_refuse(dict, key, "default, linear, dynamic, llama3, yarn or longrope");
+    return spw_keys_refuse(dict, key,
+                           "default, linear, dynamic, llama3, yarn, longrope or proportional");
 }
 
 static int require(const struct spw_keys *dict, const char *key, const char *expected)
@@ -161,16 +167,26 @@ static int read_growth(struct spw_model_config *config, const struct spw_rope_co
     return 0;
 }
 
+/* The frequencies are those of whole heads. */
+static int read_proportional(struct spw_rope_config *rope, const struct spw_keys *dict,
+                             double partial, uint32_t head_dim)
+{
+    if (partial > 1)
+        return spw_keys_refuse(dict, "partial_rotary_factor", "at most 1");
+    rope->n_turned = (uint32_t)(partial * head_dim / 2); /* cut, as in transformers */
+    return spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor);
+}
+
 /* Reads one table. `dict` may be empty; `theta` is the default. */
 static int read_table(struct spw_rope_config *rope, struct spw_model_config *config,
                       const struct spw_keys *dict, const struct spw_keys *top, bool nested,
-                      const struct spw_rope_facts *facts, double theta)
+                      const struct spw_rope_facts *facts, double theta, uint32_t head_dim)
 {
     *rope = (struct spw_rope_config){.theta = theta,
                                      .factor = 1,
                                      .low_freq_factor = 1,
                                      .high_freq_factor = 1,
-                                     .rotary_dim = config->head_dim,
+                                     .rotary_dim = head_dim,
                                      .attention_factor = 1};
     SPW_TRY(read_kind(dict, &rope->kind));
     SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
@@ -179,13 +195,15 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;
+    if (rope->kind == SPW_ROPE_PROPORTIONAL)
+        return read_proportional(rope, dict, partial, head_dim);
     if (partial != 1 && facts->partial <= 0)
         return spw_keys_refuse(place, "partial_rotary_factor",
                                "1: this family rotates whole heads");
-    rope->rotary_dim = (uint32_t)(partial * config->head_dim); /* cut, as in transformers */
+    rope->rotary_dim = (uint32_t)(partial * head_dim); /* cut, as in transformers */
     if (facts->partial > 0 && top->names)
-        SPW_TRY(spw_keys_u32(top, "rotary_dim", 2, config->head_dim, &rope->rotary_dim));
-    if (!rope->rotary_dim || rope->rotary_dim > config->head_dim || rope->rotary_dim % 2)
+        SPW_TRY(spw_keys_u32(top, "rotary_dim", 2, head_dim, &rope->rotary_dim));
+    if (!rope->rotary_dim || rope->rotary_dim > head_dim || rope->rotary_dim % 2)
         return spw_keys_refuse(place, "partial_rotary_factor",
                                "a part of head_dim that is an even number of channels");
     SPW_TRY(read_growth(config, rope, dict, facts->grows));
@@ -194,7 +212,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (rope->kind != SPW_ROPE_YARN && rope->kind != SPW_ROPE_LONG)
         SPW_TRY(require(dict, "factor", "a number of at least 1"));
     SPW_TRY(spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor));
-    if (rope->kind == SPW_ROPE_DYNAMIC && config->head_dim < 4)
+    if (rope->kind == SPW_ROPE_DYNAMIC && head_dim < 4)
         return spw_keys_refuse(top, "head_dim", "at least 4, for dynamic rope");
     if (rope->kind == SPW_ROPE_LLAMA3)
         return read_llama3(rope, dict);
@@ -270,11 +288,11 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
         full_keys.object = scaling;
         full_keys.prefix = "rope_scaling.";
     }
-    SPW_TRY(
-        read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta));
+    SPW_TRY(read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta,
+                       config->kv[SPW_LAYER_FULL].head_dim));
     same_for_all(config);
     return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true, facts,
-                      local_theta);
+                      local_theta, config->kv[SPW_LAYER_SLIDING].head_dim);
 }
 
 /* GGUF has one set of keys. Scaling is that of full layers. */
@@ -283,7 +301,8 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
 {
     struct spw_rope_config *full = &config->rope[SPW_LAYER_FULL];
     struct spw_rope_config *sliding = &config->rope[SPW_LAYER_SLIDING];
-    SPW_TRY(read_table(full, config, keys, keys, true, facts, facts->theta));
+    SPW_TRY(read_table(full, config, keys, keys, true, facts, facts->theta,
+                       config->kv[SPW_LAYER_FULL].head_dim));
     config->reach =
         facts->by_layer_kind ? config->max_positions : reach(full, config->max_positions);
     same_for_all(config);
@@ -292,7 +311,8 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
     const struct spw_keys none = below(keys, keys->prefix, NULL);
     double theta = facts->local_theta;
     SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &theta));
-    return read_table(sliding, config, &none, &none, true, facts, theta);
+    return read_table(sliding, config, &none, &none, true, facts, theta,
+                      config->kv[SPW_LAYER_SLIDING].head_dim);
 }
 
 int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys,
@@ -333,7 +353,8 @@ static int read_rope(struct spw_model_config *config, const struct spw_keys *key
     SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
     struct spw_keys dict =
         below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
-    SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, facts, theta));
+    SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, facts, theta,
+                       config->kv[0].head_dim));
     same_for_all(config);
     config->reach = reach(&config->rope[0], config->max_positions);
     return 0;

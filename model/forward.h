@@ -12,6 +12,10 @@
  *   expert    the output of one expert for the rows that chose it
  *   combine   adds the weighted outputs to the residual stream
  *
+ * In some models comes last, for rows that have passed all of this:
+ *
+ *   inputs    adds what the layer makes of its own numbers of each row
+ *
  * All work is queued on the stream. The caller owns the buffers, which hold `rows` rows. */
 #ifndef SPW_MODEL_FORWARD_H
 #define SPW_MODEL_FORWARD_H
@@ -24,7 +28,7 @@ struct spw_forward_buffers {
     void *qkv;                /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
     void *attention;          /* [rows][n_heads * head_dim] */
     void *gate_up;            /* [rows][2 * intermediate]: scratch, if ops->gated_scratch */
-    void *gated;              /* [rows][intermediate] */
+    void *gated;              /* [rows][intermediate], or [rows][layer_inputs] if that is more */
     void *workspace;          /* of linear */
     void *codes;              /* [rows] of linear's codes, if it needs them */
     float *scores;            /* [rows][experts]: scratch of a router */
@@ -50,11 +54,17 @@ int spw_forward_output(const struct spw_forward *f, uint32_t layer,
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
                     const struct spw_layer_weights *matrices, void *h, size_t rows);
 
-/* x = norm(h), and the choices of its rows, [rows][n_kept]. h, x: [rows][hidden]. Then h += the
- * output of the expert that every row has. */
+/* What the experts of some rows need of them. */
+struct spw_forward_experts {
+    void *x;                    /* [rows][hidden], input of the experts */
+    void *dense;                /* [rows][hidden], of the mlp beside the experts, if there is one */
+    struct spw_choice *choices; /* [rows][n_kept] */
+};
+
+/* Fills in *e for h, [rows][hidden]. Then h += the output of the expert that every row has. */
 int spw_forward_route(const struct spw_forward *f, uint32_t layer,
-                      const struct spw_layer_weights *matrices, void *h, void *x,
-                      struct spw_choice *choices, size_t rows);
+                      const struct spw_layer_weights *matrices, const struct spw_forward_experts *e,
+                      void *h, size_t rows);
 /* y[i] = the output of an expert for row index[i] of x; index NULL: for row i. choices: of all rows
  * of x. */
 int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t expert,
@@ -67,10 +77,18 @@ int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t exp
 int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *like, const struct spw_choice *choices,
                        const void *const *addresses, size_t step, const void *x, void *y);
-/* h += the outputs of the experts of its rows, weighted unless their inputs were. places: as in
- * struct spw_combine_args. */
-int spw_forward_combine(const struct spw_forward *f, void *h, const void *y,
-                        const struct spw_choice *choices, const uint32_t *places, size_t rows);
+/* h += the outputs of the experts of its rows, weighted unless their inputs were, and what is
+ * beside them. x and dense of *e are scratch. places: as in struct spw_combine_args. */
+int spw_forward_combine(const struct spw_forward *f, uint32_t layer,
+                        const struct spw_forward_experts *e, void *h, const void *y,
+                        const uint32_t *places, size_t rows);
+
+/* Adds what the layer makes of its own numbers of each row, in a model with layer_inputs.
+ * embedding: [rows][hidden], what layer 0 got; inputs: [rows][n_layers][layer_inputs], as they come
+ * from the table; those of this layer are changed. */
+int spw_forward_inputs(const struct spw_forward *f, uint32_t layer,
+                       const struct spw_layer_weights *matrices, const void *embedding,
+                       void *inputs, void *h, size_t rows);
 
 /* The norm after the last layer. x: [rows][hidden]; x may be h. */
 int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);

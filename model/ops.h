@@ -13,14 +13,15 @@
 #include "quant/layer_kind.h"
 #include "base/base.h"
 
-/* y = norm(x), row by row; with a residual y = residual + norm(x), each rounded as if stored. The
- * kind SPW_NORM_NONE only multiplies by the weights. A bias is added after them, without a rounding
- * between. */
+/* y = norm(x), row by row; with a residual y = residual + norm(x); with a factor all of this times
+ * the factor; each rounded as if stored. The kind SPW_NORM_NONE only multiplies by the weights. A
+ * bias is added after them, without a rounding between. */
 struct spw_norm_args {
     const void *x;                         /* [rows][x_stride], dtype */
     void *y;                               /* [rows][y_stride], dtype; may be x */
     const void *residual;                  /* as y, may be y; or NULL */
-    const float *weight, *bias;            /* [cols]; bias may be NULL */
+    const float *weight, *bias;            /* [cols]; weight NULL: all are 1; bias may be NULL */
+    const float *factor;                   /* one number; or NULL */
     size_t rows, cols, x_stride, y_stride; /* elements */
     float eps;
     enum spw_norm_kind kind;
@@ -77,6 +78,15 @@ struct spw_gated_linear_args {
     const void *const *gates, *const *ups; /* [experts] */
 };
 
+/* y = act(gate) * up. What act makes of gate and the product are rounded as if stored. */
+struct spw_gated_args {
+    const void *gate, *up; /* [rows][gate_stride], [rows][up_stride], dtype */
+    void *y;               /* [rows][cols], dtype; may be gate if gate_stride is cols */
+    size_t rows, cols, gate_stride, up_stride;
+    enum spw_activation act;
+    enum spw_dtype dtype;
+};
+
 /* A launch passes the addresses of its tiles by value. 896 tiles of attention are as many as 4 KB
  * of parameters can name: a CUDA kernel gets distances of 32 bits (attention_cuda.cuh). */
 enum {
@@ -86,8 +96,9 @@ enum {
 
 /* The work between the projections and attention, for `rows` consecutive positions. Each head of q
  * and k is normed, if the family does that, and rotated, or first rotated and then normed. Then q
- * is written back, and k and v are written into their tiles. The bits equal those of norm, rope and
- * a copy one after the other, each rounded to dtype.
+ * is written back, and k and v are written into their tiles; v may be normed, too. Without KV heads
+ * only q is rewritten. The bits equal those of norm, rope and a copy one after the other, each
+ * rounded to dtype.
  *
  * The first rotary_dim channels of a head are rotated; pairs are i and i + rotary_dim/2. angle =
  * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
@@ -96,7 +107,8 @@ enum {
  * interleaved: channels i and i + rotary_dim/2 of a head of q and k come as 2i and 2i + 1, for each
  * i. They are put in order before everything else, so nothing after this call differs. */
 struct spw_rope_append_args {
-    void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v */
+    void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v, if not
+                  v_is_k */
     /* [head_dim], for each head of its own if `norm_by_head`, or NULL: not normed; no bias */
     const float *q_norm, *k_norm, *q_norm_bias, *k_norm_bias;
     const float *inv_freq; /* [rotary_dim / 2] */
@@ -106,6 +118,8 @@ struct spw_rope_append_args {
     float scaling, eps;
     bool interleaved, norm_by_head;
     bool norm_last; /* after the rotation */
+    bool v_norm;    /* a head of v is normed, without weights */
+    bool v_is_k;    /* v is what k is before its norm and rotation */
     struct spw_query_growth growth;
     enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
@@ -170,7 +184,8 @@ struct spw_route_args {
     const float *bias;        /* [n_experts], added to the logits; or NULL */
     const float *choice_bias; /* [n_experts], added to the scores that experts are chosen by, not to
                                  their weights; or NULL */
-    float *scores;            /* [rows][n_experts]: scratch */
+    const float *expert_scale;  /* [n_experts], factors of the weights of experts; or NULL */
+    float *scores;              /* [rows][n_experts]: scratch */
     struct spw_choice *choices; /* [rows][n_kept] */
     size_t rows, cols;
     uint32_t n_experts, n_kept;
@@ -190,9 +205,10 @@ struct spw_gather_args {
     enum spw_dtype dtype;
 };
 
-/* h += the weighted outputs of a row's experts, which are added in f32 and in the order of the
- * choices; the sum is rounded as if stored. */
+/* h = the weighted outputs of a row's experts, which are added in f32 and in the order of the
+ * choices; with a residual h = residual + that sum, which is rounded as if stored. */
 struct spw_combine_args {
+    const void *residual;             /* as h, may be h; or NULL */
     void *h;                          /* [rows][cols], dtype */
     const void *y;                    /* [any][cols], dtype: outputs of experts */
     const struct spw_choice *choices; /* [rows][n_kept] */
@@ -207,6 +223,7 @@ struct spw_ops {
     int (*norm)(const struct spw_norm_args *a, spw_stream s);
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
     int (*gated_linear)(const struct spw_gated_linear_args *a, spw_stream s);
+    int (*gated)(const struct spw_gated_args *a, spw_stream s);
     int (*rope_append)(const struct spw_rope_append_args *a, spw_stream s);
     /* Quantizes one exact tile, all KV heads: quant/codec.h. Every backend gives the same bits.
      * `not_finite` is a word of device memory. */

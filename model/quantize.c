@@ -149,7 +149,7 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     if (interleave && strstr(name, ".q_proj."))
         e->n_heads = c->n_heads;
     if (interleave && strstr(name, ".k_proj."))
-        e->n_heads = c->n_kv_heads;
+        e->n_heads = c->kv[SPW_LAYER_FULL].n_heads;
     e->plus_one = c->norm_plus_one && strstr(name, "norm.");
     const bool alternates = strstr(name, ".gate_up_proj_bias");
     if (alternates)
@@ -324,7 +324,7 @@ static int write_error(void)
  * each other there. */
 static uint64_t row_of(const struct job *j, const struct entry *e, uint64_t r)
 {
-    const uint64_t width = j->config.head_dim, in_head = r % width;
+    const uint64_t width = j->config.kv[SPW_LAYER_FULL].head_dim, in_head = r % width;
     return e->n_heads ? r - in_head + in_head % 2 * (width / 2) + in_head / 2 : r;
 }
 

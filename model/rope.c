@@ -110,7 +110,9 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
         ramp = yarn_ramp(rope, rotary_dim);
     for (uint32_t pair = 0; pair < rotary_dim / 2; pair++) {
         float frequency = plain_frequency(base, pair, rotary_dim);
-        if (rope->kind == SPW_ROPE_LINEAR)
+        if (rope->kind == SPW_ROPE_PROPORTIONAL && pair >= rope->n_turned)
+            frequency = 0;
+        if (rope->kind == SPW_ROPE_LINEAR || rope->kind == SPW_ROPE_PROPORTIONAL)
             frequency /= (float)rope->factor;
         else if (rope->kind == SPW_ROPE_LLAMA3)
             frequency = llama3_frequency(rope, frequency);

@@ -21,7 +21,8 @@ enum spw_rope_kind {
     SPW_ROPE_LLAMA3,  /* long wavelengths divided, short ones kept, a ramp between */
     SPW_ROPE_YARN,    /* like llama3, by numbers of rotations; also scales cos and sin */
     SPW_ROPE_LONG, /* each divided by a factor: long sequences have other factors than short ones */
-    SPW_ROPE_FACTORS, /* each divided by a number that the model stores; here as DEFAULT */
+    SPW_ROPE_PROPORTIONAL, /* only the first pairs turn; divided by the factor */
+    SPW_ROPE_FACTORS,      /* each divided by a number that the model stores; here as DEFAULT */
 };
 
 struct spw_rope_config {
@@ -38,6 +39,7 @@ struct spw_rope_config {
     double attention_factor; /* the factor of cos and sin; 1 except for yarn and longrope */
     /* longrope, [rotary_dim / 2] each, borrowed; NULL: the model stores them, here as DEFAULT */
     const float *short_factors, *long_factors;
+    uint32_t n_turned; /* proportional: pairs */
 };
 
 /* Writes inv_freq [rotary_dim / 2]. `current_len`: the length of the sequence, the newest position

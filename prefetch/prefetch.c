@@ -306,7 +306,7 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
         return spw_kv_source_wait(&p->kv, slot);
     SPW_TRY(spw_stall_begin(&p->stall));
     int rc = spw_kv_source_wait(&p->kv, slot);
-    spw_stall_end(&p->stall, t->layer);
+    spw_stall_end(&p->stall, t->reader);
     return rc;
 }
 

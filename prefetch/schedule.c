@@ -25,7 +25,8 @@ bool spw_schedule_next_kv(const struct spw_schedule *s, struct spw_kv_cursor *c,
                 continue;
             uint32_t next = (c->tile / s->slot_tiles + 1) * s->slot_tiles;
             *out = (struct spw_transfer){.seq = g->seq,
-                                         .layer = c->layer,
+                                         .layer = s->kv_layers ? s->kv_layers[c->layer] : c->layer,
+                                         .reader = c->layer,
                                          .tile_begin = c->tile,
                                          .tile_end = next < r->end ? next : r->end,
                                          .disk_end = g->disk_end[s->kinds[c->layer]]};

@@ -38,8 +38,9 @@ struct spw_block_cursor {
 
 struct spw_schedule {
     uint32_t n_layers;
-    const uint8_t *kinds; /* [n_layers], enum spw_layer_kind */
-    uint32_t slot_tiles;  /* the most tiles of one transfer: a multiple of a split */
+    const uint8_t *kinds;      /* [n_layers], enum spw_layer_kind */
+    const uint32_t *kv_layers; /* [n_layers]: the layer whose tiles a layer reads; NULL: its own */
+    uint32_t slot_tiles;       /* the most tiles of one transfer: a multiple of a split */
     uint32_t n_parts;
     struct spw_part_reads *parts;
     uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
@@ -52,8 +53,9 @@ struct spw_schedule {
  * slot_tiles. */
 struct spw_transfer {
     struct spw_kv_seq *seq;
-    uint32_t layer, tile_begin, tile_end;
-    uint32_t disk_end; /* as in spw_part_reads; does not identify the transfer */
+    uint32_t layer, tile_begin, tile_end; /* layer: whose tiles these are */
+    uint32_t disk_end; /* as in spw_part_reads; does not identify the transfer, */
+    uint32_t reader;   /* and nor does the layer that reads them */
 };
 
 /* How many transfers and streamed blocks of a schedule the rings have issued; and of the first of

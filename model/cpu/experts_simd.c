@@ -134,6 +134,8 @@ static void weigh(const struct spw_route_args *a, struct spw_choice *out)
         if (a->route.renormalizes)
             out[i].weight /= sum + 1e-20f; /* sigmoids may all be 0 */
         out[i].weight *= a->route.scale;
+        if (a->expert_scale)
+            out[i].weight *= a->expert_scale[out[i].expert];
     }
 }
 
@@ -228,8 +230,10 @@ static void combine_row(const struct spw_combine_args *a, size_t row, size_t fir
             struct vec y = vec_load_as(a->y, from * a->cols + i, n, a->dtype);
             sum = vec_fma(vec_set1(a->unweighted ? 1.0f : choices[k].weight), y, sum);
         }
-        struct vec h = vec_load_as(a->h, row * a->cols + i, n, a->dtype);
-        vec_store_as(a->h, row * a->cols + i, n, a->dtype, vec_add(h, vec_round_as(sum, a->dtype)));
+        if (a->residual)
+            sum = vec_add(vec_load_as(a->residual, row * a->cols + i, n, a->dtype),
+                          vec_round_as(sum, a->dtype));
+        vec_store_as(a->h, row * a->cols + i, n, a->dtype, sum);
     }
 }
 

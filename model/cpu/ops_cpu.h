@@ -22,23 +22,13 @@ enum spw_isa {
     SPW_ISA_COUNT,
 };
 
-/* y = act(gate) * up; x = [rows][gate: cols | up: cols]. Rounded after act and after the product.
- */
-struct spw_gated_args {
-    const void *x;
-    void *y; /* [rows][cols] */
-    size_t rows, cols;
-    enum spw_activation act;
-    enum spw_dtype dtype;
-};
-
 struct spw_cpu_kernels {
     enum spw_isa isa;
     const struct spw_kernel *norm, *linear, *rope_append, *kv_quantize;
     const struct spw_kernel *attention;        /* a task walks its splits in order and merges */
     const struct spw_kernel *attention_splits; /* a task per split, into `split_states` */
     const struct spw_kernel *attention_merge;  /* merges `split_states` into the state, in order */
-    const struct spw_kernel *gated, *softcap, *each; /* gated: of struct spw_gated_args */
+    const struct spw_kernel *gated, *softcap, *each;
     /* route_scores fills `scores` with logits; route takes the choices from them. */
     const struct spw_kernel *route_scores, *route, *gather, *combine;
     /* bf16 x and quantized w, in place of linear: encode fills `codes`, linear_codes multiplies. */

@@ -56,7 +56,7 @@ static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
     struct vec inverse = vec_set1(norms ? 1.0f / sqrtf(mean + a->eps) : 1.0f);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
-        struct vec w = vec_load_as(a->weight, i, n, SPW_DTYPE_F32);
+        struct vec w = a->weight ? vec_load_as(a->weight, i, n, SPW_DTYPE_F32) : vec_set1(1.0f);
         struct vec v = vec_load_as(a->x, x + i, n, t);
         if (a->kind == SPW_NORM_MEAN)
             v = vec_sub(v, vec_set1(middle));
@@ -66,6 +66,8 @@ static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
             v = vec_add(v, vec_load_as(a->bias, i, n, SPW_DTYPE_F32));
         if (a->residual)
             v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
+        if (a->factor)
+            v = vec_mul(vec_round_as(v, t), vec_set1(*a->factor));
         vec_store_as(a->y, y + i, n, t, v);
     }
 }
@@ -93,10 +95,10 @@ static void norm_run(const void *args, size_t task, unsigned worker)
  * cache. */
 struct rope_rows {
     const struct spw_rope_append_args *a;
-    size_t first, end;         /* rows whose angles are these */
-    size_t pairs;              /* angles of a row, up to a whole number of lanes */
-    float *cosine, *sine;      /* [end - first][pairs] */
-    uint32_t kv_first, kv_end; /* KV heads */
+    size_t first, end;                         /* rows whose angles are these */
+    size_t pairs;                              /* angles of a row, up to a whole number of lanes */
+    float *cosine, *sine;                      /* [end - first][pairs] */
+    uint32_t kv_first, kv_end, q_first, q_end; /* heads */
 };
 
 static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t pairs,
@@ -216,8 +218,26 @@ static void append_v(char *head, uint32_t head_dim, uint32_t j, uint32_t c, size
     }
 }
 
-/* Appends K and V of one head of one row. `head`: scratch for K of one head. */
-static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head, void *head)
+/* V of the head that begins at element *from of qkv: *from moves to where `scratch` has it if it
+ * must be normed. */
+static const void *find_v(const struct spw_rope_append_args *a, size_t *from, void *scratch)
+{
+    const struct spw_norm_args norm = {.x = a->qkv,
+                                       .y = scratch,
+                                       .cols = a->head_dim,
+                                       .eps = a->eps,
+                                       .kind = a->norm,
+                                       .dtype = a->dtype};
+    if (!a->v_norm)
+        return a->qkv;
+    norm_one(&norm, *from, 0);
+    *from = 0;
+    return scratch;
+}
+
+/* Appends K and V of one head of one row. `head`, `v_head`: scratch for a head. */
+static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head, void *head,
+                        void *v_head)
 {
     const struct spw_rope_append_args *a = r->a;
     size_t at = a->position % SPW_TILE_TOKENS + row, x = row * a->stride;
@@ -225,12 +245,14 @@ static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head,
     char *k = (char *)a->tiles[at / SPW_TILE_TOKENS] + kv_head * head_bytes;
     char *v = k + a->n_kv_heads * head_bytes;
     uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
-    size_t value = x + (size_t)(a->n_heads + a->n_kv_heads + kv_head) * a->head_dim;
+    size_t before = a->n_heads + (a->v_is_k ? 0 : a->n_kv_heads);
+    size_t value = x + (before + kv_head) * a->head_dim;
+    const void *values = find_v(a, &value, v_head);
     rope_head(r, row, a->n_heads + kv_head, head, 0);
     for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
         size_t n = smaller(a->head_dim - c, VEC_LANES);
         append_k(k, a->head_dim, j, c, n, vec_load_as(head, c, n, a->dtype), a->kv_dtype);
-        append_v(v, a->head_dim, j, c, n, vec_load_as(a->qkv, value + c, n, a->dtype), a->kv_dtype);
+        append_v(v, a->head_dim, j, c, n, vec_load_as(values, value + c, n, a->dtype), a->kv_dtype);
     }
 }
 
@@ -262,12 +284,10 @@ static void grow(const struct spw_rope_append_args *a, size_t x, float by)
 static void rope_append_rows(const struct rope_rows *r)
 {
     const struct spw_rope_append_args *a = r->a;
-    _Alignas(64) float head[SPW_MOST_HEAD_DIM];
-    uint32_t q_first = r->kv_first * (a->n_heads / a->n_kv_heads);
-    uint32_t q_end = r->kv_end * (a->n_heads / a->n_kv_heads);
+    _Alignas(64) float head[SPW_MOST_HEAD_DIM], v_head[SPW_MOST_HEAD_DIM];
     for (size_t row = r->first; row < r->end; row++) {
         const float growth = query_growth(a, row);
-        for (uint32_t q = q_first; q < q_end; q++) {
+        for (uint32_t q = r->q_first; q < r->q_end; q++) {
             size_t x = row * a->stride + (size_t)q * a->head_dim;
             rope_head(r, row, q, a->qkv, x);
             grow(a, x, growth);
@@ -275,7 +295,7 @@ static void rope_append_rows(const struct rope_rows *r)
     }
     for (uint32_t kv_head = r->kv_first; kv_head < r->kv_end; kv_head++)
         for (size_t row = r->first; row < r->end; row++)
-            append_head(r, row, kv_head, head);
+            append_head(r, row, kv_head, head, v_head);
 }
 
 static size_t rope_blocks(const struct spw_rope_append_args *a)
@@ -283,10 +303,16 @@ static size_t rope_blocks(const struct spw_rope_append_args *a)
     return spw_div_up(a->position % SPW_TILE_BLOCK + a->rows, SPW_TILE_BLOCK);
 }
 
+/* KV heads with the q heads of their groups; without KV heads, single heads of q. */
+static uint32_t rope_groups(const struct spw_rope_append_args *a)
+{
+    return a->n_kv_heads ? a->n_kv_heads : a->n_heads;
+}
+
 /* Tasks that share a block. */
 static size_t rope_shares(const struct spw_rope_append_args *a)
 {
-    size_t shares = smaller(ROPE_TASKS / rope_blocks(a), a->n_kv_heads);
+    size_t shares = smaller(ROPE_TASKS / rope_blocks(a), rope_groups(a));
     return shares ? shares : 1;
 }
 
@@ -306,12 +332,17 @@ static void rope_append_run(const void *args, size_t task, unsigned worker)
     size_t row = spw_sub_u64(block * SPW_TILE_BLOCK, offset);
     size_t end = smaller((block + 1) * SPW_TILE_BLOCK - offset, a->rows);
     size_t pairs = spw_div_up(a->rotary_dim / 2, VEC_LANES) * VEC_LANES;
+    const uint32_t groups = rope_groups(a), heads = groups ? a->n_heads / groups : 0;
+    const uint32_t first = (uint32_t)(share * groups / shares);
+    const uint32_t last = (uint32_t)((share + 1) * groups / shares);
     struct rope_rows r = {.a = a,
                           .pairs = pairs,
                           .cosine = cosine,
                           .sine = sine,
-                          .kv_first = (uint32_t)(share * a->n_kv_heads / shares),
-                          .kv_end = (uint32_t)((share + 1) * a->n_kv_heads / shares)};
+                          .kv_first = a->n_kv_heads ? first : 0,
+                          .kv_end = a->n_kv_heads ? last : 0,
+                          .q_first = first * heads,
+                          .q_end = last * heads};
     for (; row < end; row = r.end) {
         r.first = row;
         r.end = pairs ? smaller(row + ROPE_ANGLES / pairs, end) : end;
@@ -399,13 +430,13 @@ SIMD_FN struct vec factor(struct vec up, enum spw_activation act, enum spw_dtype
 SIMD_FN void gated_with(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
                         enum spw_activation act)
 {
-    size_t gate = row * 2 * a->cols, up = gate + a->cols;
+    size_t gate = row * a->gate_stride, up = row * a->up_stride;
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
-        struct vec g = vec_load_as(a->x, gate + i, n, a->dtype);
+        struct vec g = vec_load_as(a->gate, gate + i, n, a->dtype);
         g = activation(g, act);
         g = vec_mul(vec_round_as(g, a->dtype),
-                    factor(vec_load_as(a->x, up + i, n, a->dtype), act, a->dtype));
+                    factor(vec_load_as(a->up, up + i, n, a->dtype), act, a->dtype));
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
     }
 }

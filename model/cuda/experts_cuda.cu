@@ -153,6 +153,8 @@ __device__ __forceinline__ void weigh(const struct spw_route_args &a, const floa
         if (a.route.renormalizes)
             out[i].weight /= sum + 1e-20f; /* sigmoids may all be 0 */
         out[i].weight *= a.route.scale;
+        if (a.expert_scale)
+            out[i].weight *= a.expert_scale[out[i].expert];
     }
 }
 
@@ -263,11 +265,13 @@ __global__ void __launch_bounds__(THREADS) k_combine(const struct spw_combine_ar
             for (int j = 0; j < CHUNK; j++)
                 sum[j] = fmaf(a.unweighted ? 1.0f : a.choices[at].weight, v[j], sum[j]);
         }
-        load_chunk(h, a.cols - col, v);
+        if (a.residual) {
+            load_chunk((const T *)a.residual + row * a.cols + col, a.cols - col, v);
 #pragma unroll
-        for (int j = 0; j < CHUNK; j++)
-            v[j] = v[j] + rounded<T>(sum[j]);
-        store_chunk(h, a.cols - col, v);
+            for (int j = 0; j < CHUNK; j++)
+                sum[j] = v[j] + rounded<T>(sum[j]);
+        }
+        store_chunk(h, a.cols - col, sum);
     }
 }
 

@@ -810,7 +810,16 @@ static int launch_apart(const struct spw_gated_linear_args *a, struct spw_linear
     product->bias = a->bias ? a->bias + a->n : NULL;
     product->y = up;
     SPW_TRY(launch(product, NULL, s));
-    return spw_gated_cuda(a, s);
+    struct spw_gated_args gated = {};
+    gated.gate = a->scratch;
+    gated.up = up;
+    gated.y = a->y;
+    gated.rows = a->m;
+    gated.cols = a->n;
+    gated.gate_stride = gated.up_stride = 2 * a->n;
+    gated.act = a->act;
+    gated.dtype = a->dtype;
+    return spw_gated_cuda(&gated, s);
 }
 
 int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s)

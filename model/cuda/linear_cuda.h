@@ -17,7 +17,5 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *
 /* bf16 x, quantized W; the same. */
 int spw_linear_codes_cuda(const struct spw_linear_args *a, const struct spw_gate *gate,
                           spw_stream s);
-/* a->y = act(gate) * up, of the outputs in a->scratch: rows_cuda.cu. */
-int spw_gated_cuda(const struct spw_gated_linear_args *a, spw_stream s);
 
 #endif

@@ -15,6 +15,7 @@ extern "C" {
 int spw_norm_cuda(const struct spw_norm_args *a, spw_stream s);
 int spw_linear_cuda(const struct spw_linear_args *a, spw_stream s);
 int spw_gated_linear_cuda(const struct spw_gated_linear_args *a, spw_stream s);
+int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s);
 int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s);
 int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s);
 int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s);

@@ -1,6 +1,7 @@
 /* What comes between the projections and attention, on the GPU: see spw_rope_append_args.
  *
- *   qkv    [rows][stride]   a row: n_heads of q | n_kv_heads of k | n_kv_heads of v, head_dim each
+ *   qkv    [rows][stride]   a row: n_heads of q | n_kv_heads of k | n_kv_heads of v, head_dim each;
+ *                           with v_is_k there are no heads of v
  *   tiles  K and V of 128 positions (quant/tile.h draws them)
  *
  * A block takes a row, or some heads of a row if there are few rows. Its threads form groups, and a
@@ -114,13 +115,14 @@ __device__ __forceinline__ void norm_head(const struct group &g,
     for (int i = 0; i < N * CHUNK; i++)
         sum = fmaf(v[i / CHUNK][i % CHUNK], v[i / CHUNK][i % CHUNK], sum);
     float inverse = 1.0f / sqrtf(group_sum(g, sum) / (float)g.d + a.eps);
-    load_head<float, N>(g, weight, w);
+    if (weight)
+        load_head<float, N>(g, weight, w);
     if (bias)
         load_head<float, N>(g, bias, b);
     SPW_UNROLL
     for (int i = 0; i < N * CHUNK; i++) {
         float *x = &v[i / CHUNK][i % CHUNK];
-        *x = normed<T>(*x, inverse, w[i / CHUNK][i % CHUNK], a.norm);
+        *x = normed<T>(*x, inverse, weight ? w[i / CHUNK][i % CHUNK] : 1.0f, a.norm);
         *x = rounded<T>(bias ? *x + b[i / CHUNK][i % CHUNK] : *x);
     }
 }
@@ -232,6 +234,16 @@ __device__ __forceinline__ void store_v(char *v, uint32_t d, uint32_t j, uint32_
             ((uint16_t *)v)[at + 2 * i] = (uint16_t)code_of(x[i], t);
 }
 
+/* The head of V at x, as it is stored. */
+template <typename T, int N>
+__device__ __forceinline__ void load_v(const struct group &g, const struct spw_rope_append_args &a,
+                                       const T *x, float v[N][CHUNK])
+{
+    load_head<T, N>(g, x, v);
+    if (a.v_norm)
+        norm_head<T, N>(g, a, NULL, NULL, v);
+}
+
 /* Stores V of the row, from x on. In 2-byte types it stores both positions of the pair, if this row
  * is the first row of the pair in this call. */
 template <typename T, int N>
@@ -242,21 +254,21 @@ __device__ __forceinline__ void append_v(const struct group &g,
     const uint32_t j = (uint32_t)(a.position + row) % SPW_TILE_TOKENS;
     const bool pairs = a.kv_dtype != SPW_DTYPE_F32;
     char *to = tile_head(a, row, head);
+    float v[N][CHUNK], next[N][CHUNK] = {};
     if (pairs && j % 2 && row)
         return;
+    load_v<T, N>(g, a, x, v);
+    if (pairs && j % 2 == 0 && row + 1 < a.rows)
+        load_v<T, N>(g, a, x + a.stride, next);
     SPW_UNROLL
     for (int n = 0; n < N; n++) {
         uint32_t c = channel(g, n);
-        float v[CHUNK], next[CHUNK];
         if (c >= g.d)
             continue;
-        load_chunk(x + c, g.d - c, v);
-        if (pairs && j % 2 == 0) {
-            load_chunk(x + a.stride + c, row + 1 < a.rows ? g.d - c : 0, next);
-            store_v_pair(to, g.d, j, c, g.d - c, v, next, a.kv_dtype);
-        } else {
-            store_v(to, g.d, j, c, g.d - c, v, a.kv_dtype);
-        }
+        if (pairs && j % 2 == 0)
+            store_v_pair(to, g.d, j, c, g.d - c, v[n], next[n], a.kv_dtype);
+        else
+            store_v(to, g.d, j, c, g.d - c, v[n], a.kv_dtype);
     }
 }
 
@@ -344,8 +356,10 @@ __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
     __syncthreads(); /* cosine and sine are written */
     uint32_t head = blockIdx.y * groups + threadIdx.x / lanes;
     for (; head < n; head += gridDim.y * groups) {
-        T *x = (T *)a.qkv + row * a.stride + head * a.head_dim;
-        if (head < a.n_heads + a.n_kv_heads)
+        const bool is_v = head >= a.n_heads + a.n_kv_heads;
+        const uint32_t at = is_v && a.v_is_k ? head - a.n_kv_heads : head;
+        T *x = (T *)a.qkv + row * a.stride + at * a.head_dim;
+        if (!is_v)
             turn_head<T, N>(g, a, row, head, x);
         else
             append_v<T, N>(g, a, row, head - a.n_heads, x);

@@ -3,7 +3,7 @@
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
  *   softcap  [n], in place                         8 elements a thread
  *   each     [n], in place                         8 elements a thread
- *   gated    [rows][2n] -> [rows][n]               8 outputs a thread
+ *   gated    two times [rows][cols] -> [rows][cols]  8 outputs a thread
  *
  * Each byte crosses the memory bus once a call: later reads of a row by norm hit L1. All
  * kernels work on chunks of 8 elements (model/cuda/rows_cuda.cuh). In every call the same thread of
@@ -81,6 +81,13 @@ __device__ __forceinline__ void add_residual(const T *residual, size_t n, float 
         v[i] = more[i] + rounded<T>(v[i]);
 }
 
+template <typename T> __device__ __forceinline__ void multiply(float factor, float v[CHUNK])
+{
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        v[i] = rounded<T>(v[i]) * factor;
+}
+
 /* A thread writes only elements that no other thread reads, so y may be x or the residual. */
 template <typename T>
 __device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x, size_t y,
@@ -90,16 +97,19 @@ __device__ __forceinline__ void scale(const struct spw_norm_args &a, const T *x,
     float v[CHUNK], w[CHUNK], b[CHUNK];
     for (size_t c = first * CHUNK; c < a.cols; c += step * CHUNK) {
         load_chunk(x + c, a.cols - c, v);
-        load_chunk(a.weight + c, a.cols - c, w);
+        if (a.weight)
+            load_chunk(a.weight + c, a.cols - c, w);
         if (a.bias)
             load_chunk(a.bias + c, a.cols - c, b);
 #pragma unroll
         for (int i = 0; i < CHUNK; i++) {
-            v[i] = normed<T>(v[i] - middle, inverse, w[i], a.kind);
+            v[i] = normed<T>(v[i] - middle, inverse, a.weight ? w[i] : 1.0f, a.kind);
             v[i] = a.bias ? v[i] + b[i] : v[i];
         }
         if (a.residual)
             add_residual((const T *)a.residual + y + c, a.cols - c, v);
+        if (a.factor)
+            multiply<T>(*a.factor, v);
         store_chunk((T *)a.y + y + c, a.cols - c, v);
     }
 }
@@ -234,27 +244,28 @@ int spw_each_cuda(const struct spw_each_args *a, spw_stream s)
 /* ---- gated ---- */
 
 template <typename T>
-__global__ void __launch_bounds__(THREADS) k_gated(const struct spw_gated_linear_args a)
+__global__ void __launch_bounds__(THREADS) k_gated(const struct spw_gated_args a)
 {
     spw_grid_wait();
     spw_grid_next();
-    const size_t chunks = (a.n + CHUNK - 1) / CHUNK, stride = (size_t)gridDim.x * THREADS;
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.m * chunks; i += stride) {
+    const size_t chunks = (a.cols + CHUNK - 1) / CHUNK, stride = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.rows * chunks; i += stride) {
         const size_t row = i / chunks, col = i % chunks * CHUNK;
-        const T *from = (const T *)a.scratch + row * 2 * a.n + col;
         float gate[CHUNK], up[CHUNK];
-        load_chunk(from, a.n - col, gate);
-        load_chunk(from + a.n, a.n - col, up);
+        load_chunk((const T *)a.gate + row * a.gate_stride + col, a.cols - col, gate);
+        load_chunk((const T *)a.up + row * a.up_stride + col, a.cols - col, up);
 #pragma unroll
         for (int j = 0; j < CHUNK; j++)
             gate[j] = gated<T>(gate[j], up[j], a.act);
-        store_chunk((T *)a.y + row * a.n + col, a.n - col, gate);
+        store_chunk((T *)a.y + row * a.cols + col, a.cols - col, gate);
     }
 }
 
-int spw_gated_cuda(const struct spw_gated_linear_args *a, spw_stream s)
+int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s)
 {
-    const unsigned grid = blocks_of(a->m * spw_div_up(a->n, CHUNK));
+    const unsigned grid = blocks_of(a->rows * spw_div_up(a->cols, CHUNK));
+    if (!known(a->dtype))
+        return -EINVAL;
     if (!grid)
         return 0;
     if (a->dtype == SPW_DTYPE_F32)

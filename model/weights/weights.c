@@ -20,10 +20,15 @@ static const struct {
     const char *name;
     bool joined; /* forms one product with the matrix before it */
 } roles[SPW_LAYER_MATRICES] = {
-    [SPW_MATRIX_Q] = {"q_proj.weight", false},       [SPW_MATRIX_K] = {"k_proj.weight", true},
-    [SPW_MATRIX_V] = {"v_proj.weight", true},        [SPW_MATRIX_O] = {"o_proj.weight", false},
-    [SPW_MATRIX_GATE] = {"gate_proj.weight", false}, [SPW_MATRIX_UP] = {"up_proj.weight", true},
+    [SPW_MATRIX_Q] = {"q_proj.weight", false},
+    [SPW_MATRIX_K] = {"k_proj.weight", true},
+    [SPW_MATRIX_V] = {"v_proj.weight", true},
+    [SPW_MATRIX_O] = {"o_proj.weight", false},
+    [SPW_MATRIX_GATE] = {"gate_proj.weight", false},
+    [SPW_MATRIX_UP] = {"up_proj.weight", true},
     [SPW_MATRIX_DOWN] = {"down_proj.weight", false},
+    [SPW_MATRIX_INPUT_GATE] = {"per_layer_input_gate.weight", false},
+    [SPW_MATRIX_INPUT_OUT] = {"per_layer_projection.weight", false},
 };
 
 /* The type that products take. Quantized weights stay as they are stored. Computing in bf16 needs
@@ -35,10 +40,13 @@ static enum spw_dtype product_type(const struct spw_tensor *t, enum spw_dtype co
     return spw_type_of(t->dtype).multiplies ? t->dtype : SPW_DTYPE_F32;
 }
 
-/* In a layer with experts, the matrices of the mlp are those of the expert that every row has. */
+/* In a layer with experts, the matrices of the mlp are those of the expert that every row has, or
+ * of the mlp beside the experts. */
 static uint64_t mlp_width(const struct spw_model_config *c, uint32_t layer)
 {
-    return c->has_experts[layer] ? c->experts.shared_intermediate : c->intermediate;
+    if (c->has_experts[layer] && !c->experts.beside)
+        return c->experts.shared_intermediate;
+    return spw_config_mlp_width(c, layer);
 }
 
 /* Some files have one tensor for q, k and v, and one for gate and up: the rows follow each other.
@@ -60,14 +68,28 @@ static int find_in_joined(struct spw_matrix *m, const struct spw_finder *f,
     return spw_find_in_layer(f, m->layer, name, rows, m->k, &m->tensor);
 }
 
-static int find_alone(struct spw_matrix *m, const struct spw_finder *f,
+/* The rows of all layers are in one tensor of the model. */
+static int find_input(struct spw_matrix *m, const struct spw_finder *f,
                       const struct spw_model_config *c)
 {
     char name[96];
+    snprintf(name, sizeof name, "%sper_layer_model_projection.weight", f->prefix->decoder);
+    m->first_row = m->layer * m->n;
+    return spw_find_tensor(f, name, c->n_layers * m->n, m->k, &m->tensor);
+}
+
+static int find_alone(struct spw_matrix *m, const struct spw_finder *f,
+                      const struct spw_model_config *c)
+{
+    const bool shared = c->has_experts[m->layer] && !c->experts.beside;
+    char name[96];
+    if (m->role == SPW_MATRIX_INPUT)
+        return find_input(m, f, c);
     snprintf(name, sizeof name, "%s%s",
-             m->role < SPW_MATRIX_GATE  ? "self_attn."
-             : c->has_experts[m->layer] ? spw_find_shared_prefix(f, m->layer)
-                                        : "mlp.",
+             m->role < SPW_MATRIX_GATE   ? "self_attn."
+             : m->role > SPW_MATRIX_DOWN ? ""
+             : shared                    ? spw_find_shared_prefix(f, m->layer)
+                                         : "mlp.",
              roles[m->role].name);
     return spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor);
 }
@@ -76,17 +98,24 @@ static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_
                       enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
-    const uint64_t width = mlp_width(c, layer);
-    const uint64_t q = (uint64_t)c->n_heads * c->head_dim;
-    const uint64_t kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    const uint64_t width = mlp_width(c, layer), own = c->layer_inputs;
+    const uint64_t q = spw_config_q_width(c, layer);
+    const uint64_t k = spw_config_stores_kv(c, layer) ? spw_config_kv_width(c, layer) : 0;
+    const uint64_t v = c->v_is_k[c->layer_kinds[layer]] ? 0 : k;
     const uint64_t shapes[SPW_LAYER_MATRICES][2] = {
-        [SPW_MATRIX_Q] = {q, c->hidden},        [SPW_MATRIX_K] = {kv, c->hidden},
-        [SPW_MATRIX_V] = {kv, c->hidden},       [SPW_MATRIX_O] = {c->hidden, q},
-        [SPW_MATRIX_GATE] = {width, c->hidden}, [SPW_MATRIX_UP] = {width, c->hidden},
+        [SPW_MATRIX_Q] = {q, c->hidden},
+        [SPW_MATRIX_K] = {k, c->hidden},
+        [SPW_MATRIX_V] = {v, c->hidden},
+        [SPW_MATRIX_O] = {c->hidden, q},
+        [SPW_MATRIX_GATE] = {width, c->hidden},
+        [SPW_MATRIX_UP] = {width, c->hidden},
         [SPW_MATRIX_DOWN] = {c->hidden, width},
+        [SPW_MATRIX_INPUT] = {own, c->hidden},
+        [SPW_MATRIX_INPUT_GATE] = {own, c->hidden},
+        [SPW_MATRIX_INPUT_OUT] = {c->hidden, own},
     };
-    for (int r = 0; r < (width ? SPW_LAYER_MATRICES : SPW_MATRIX_GATE); r++) {
-        if (r == SPW_MATRIX_GATE && c->plain_mlp)
+    for (int r = 0; r < SPW_LAYER_MATRICES; r++) {
+        if (!shapes[r][0] || !shapes[r][1] || (r == SPW_MATRIX_GATE && c->plain_mlp))
             continue;
         struct spw_matrix *m = &w->matrices[w->n_matrices++];
         *m = (struct spw_matrix){
@@ -275,6 +304,24 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_finder *f,
     return sum_experts(w);
 }
 
+/* The table of the numbers that layers get beside the hidden state. */
+static int open_inputs(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_model_config *c = w->config;
+    struct spw_matrix *m = &w->inputs;
+    char name[96];
+    *m = (struct spw_matrix){.role = SPW_MATRIX_EMBEDDING,
+                             .layer = SPW_NO_LAYER,
+                             .n = c->input_vocab,
+                             .k = (uint64_t)c->n_layers * c->layer_inputs};
+    if (!c->layer_inputs)
+        return 0;
+    snprintf(name, sizeof name, "%sembed_tokens_per_layer.weight", f->prefix->decoder);
+    SPW_TRY(spw_find_tensor(f, name, m->n, m->k, &m->tensor));
+    m->type = m->tensor->dtype;
+    return spw_find_table_type(f, c, m->tensor);
+}
+
 static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
@@ -288,6 +335,7 @@ static int open_matrices(struct spw_weights *w, const struct spw_finder *f, enum
     SPW_TRY(spw_find_ends(f, c, &w->embedding.tensor, &head.tensor));
     SPW_TRY(spw_find_scale(f, c, head.tensor, &head.scale));
     w->embedding.type = w->embedding.tensor->dtype;
+    SPW_TRY(open_inputs(w, f));
     head.type = product_type(head.tensor, compute);
     return lay_out_blocks(w, f, &head, compute);
 }

@@ -29,6 +29,9 @@ enum spw_matrix_role {
     SPW_MATRIX_GATE,
     SPW_MATRIX_UP,
     SPW_MATRIX_DOWN,
+    SPW_MATRIX_INPUT, /* of layer_inputs: from the embedding; */
+    SPW_MATRIX_INPUT_GATE,
+    SPW_MATRIX_INPUT_OUT,
     SPW_LAYER_MATRICES, /* the most matrices of a layer, beside its experts */
     SPW_MATRIX_HEAD = SPW_LAYER_MATRICES,
     SPW_MATRIX_EMBEDDING,
@@ -92,7 +95,12 @@ struct spw_layer_weights {
 #define SPW_SMALL_NONE UINT64_MAX
 struct spw_layer_small {
     /* Weights of norms; where they have biases, as many of these follow. */
-    uint64_t attention_norm, mlp_norm;             /* [hidden], before each half */
+    uint64_t attention_norm, mlp_norm; /* [hidden], before each half */
+    uint64_t after_inputs_norm;        /* [hidden] */
+    uint64_t layer_scale;              /* one number */
+    /* [hidden], of experts with a dense mlp beside them */
+    uint64_t experts_norm, router_norm, after_dense_norm, after_experts_norm;
+    uint64_t expert_scale;                         /* [experts] */
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
     uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
@@ -124,10 +132,12 @@ struct spw_weights {
     bool experts_alike;          /* in each layer, the matrices of one role have one type */
     uint32_t head_rows;          /* rows of a block of the head; the last block may have fewer */
     struct spw_matrix embedding; /* in no block: rows are read from the file */
+    struct spw_matrix inputs;    /* the same: [input_vocab][n_layers * layer_inputs] */
     struct spw_layer_small *small_layers; /* owned, [n_layers] */
     uint64_t final_norm;                  /* float offset */
     uint64_t bare_norm; /* float offset, [hidden or head_dim] ones: of norms without weights */
     uint64_t head_bias; /* float offset, [vocab] */
+    uint64_t inputs_norm, inputs_factor; /* float offsets, [layer_inputs], and sqrt(1/2) */
     uint64_t
         residual_scale; /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */
     /* float offsets, [rotary_dim / 2], or SPW_SMALL_NONE; rope_factors: of short sequences */
@@ -189,5 +199,9 @@ int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *e
  * [n][hidden]. */
 void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
                        enum spw_dtype compute, void *out);
+/* Writes the numbers that layers get of n tokens, scaled and rounded like embeddings, to out
+ * [n][n_layers * layer_inputs]. */
+void spw_weights_inputs(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                        enum spw_dtype compute, void *out);
 
 #endif

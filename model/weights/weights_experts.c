@@ -21,11 +21,15 @@ static const struct form {
     {JOINED, "block_sparse_moe.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "block_sparse_moe.", "input_linear.weight", "input_linear.weight",
      "output_linear.weight"},
+    {JOINED, "experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
 };
 
-static const char *const routers[] = {
-    "mlp.gate.weight", "mlp.router.weight", "block_sparse_moe.gate.weight",
-    "block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight"};
+static const char *const routers[] = {"mlp.gate.weight",
+                                      "mlp.router.weight",
+                                      "block_sparse_moe.gate.weight",
+                                      "block_sparse_moe.router.weight",
+                                      "block_sparse_moe.router.layer.weight",
+                                      "router.proj.weight"};
 /* With the dot, to which the name of a matrix is added. */
 static const char *const shared[] = {"mlp.shared_expert.", "mlp.shared_experts."};
 

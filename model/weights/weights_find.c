@@ -159,6 +159,17 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                            c->fp8_block[1] ? spw_div_up(t->shape[1], c->fp8_block[1]) : 1, out);
 }
 
+int spw_find_table_type(const struct spw_finder *f, const struct spw_model_config *c,
+                        const struct spw_tensor *t)
+{
+    if (!c->fp8_scaled || !is_fp8(t))
+        return 0;
+    return spw_fail(f->err, -EINVAL,
+                    "%s: tensor %s: dtype %s, expected an embedding of 16 bits or more: only "
+                    "products have factors for FP8",
+                    t->file, t->name, t->dtype_name);
+}
+
 /* The output matrix and the embedding. If the file has both, both are used, whatever
  * tie_word_embeddings says: equal matrices give the same logits, and for different ones
  * transformers does the same. */
@@ -178,12 +189,20 @@ int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
     bool tied = c->tied_embeddings;
     SPW_TRY(spw_find_tensor(f, tied && !has_embedding && has_head ? name : embedding_name, c->vocab,
                             c->hidden, embedding));
-    if (c->fp8_scaled && is_fp8(*embedding))
-        return spw_fail(f->err, -EINVAL,
-                        "%s: tensor %s: dtype %s, expected an embedding of 16 bits or more: only "
-                        "products have factors for FP8",
-                        (*embedding)->file, (*embedding)->name, (*embedding)->dtype_name);
+    SPW_TRY(spw_find_table_type(f, c, *embedding));
     return spw_find_tensor(f, tied && !has_head ? embedding_name : name, c->vocab, c->hidden, head);
+}
+
+/* Files also have these of layers that read the keys and values of another layer. transformers
+ * ignores them, too. */
+static bool is_unused_kv(const char *name)
+{
+    static const char *const unused[] = {"self_attn.k_proj.", "self_attn.v_proj.",
+                                         "self_attn.k_norm."};
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
+        if (!strncmp(name, unused[i], strlen(unused[i])))
+            return true;
+    return false;
 }
 
 /* A tensor of the decoder that nothing reads may be a bias, a norm or a layer that the config does
@@ -202,8 +221,12 @@ static bool must_be_read(const struct spw_finder *f, const struct spw_model_conf
     if (strncmp(name, prefix, strlen(prefix)) != 0 || strstr(name, "rotary_emb."))
         return false;
     unsigned layer;
-    bool more = c->n_more_layers && sscanf(name + strlen(prefix), "layers.%5u.", &layer) == 1;
-    return !more || layer < c->n_layers;
+    int end = 0;
+    if (sscanf(name + strlen(prefix), "layers.%5u.%n", &layer, &end) != 1)
+        return true;
+    if (layer >= c->n_layers)
+        return !c->n_more_layers;
+    return spw_config_stores_kv(c, layer) || !is_unused_kv(name + strlen(prefix) + end);
 }
 
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c)

@@ -40,6 +40,9 @@ int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                    const struct spw_tensor *t, const struct spw_tensor **out);
 int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
                   const struct spw_tensor **embedding, const struct spw_tensor **head);
+/* Whether the type of a table is one that rows are read of without factors. -EINVAL: no. */
+int spw_find_table_type(const struct spw_finder *f, const struct spw_model_config *c,
+                        const struct spw_tensor *t);
 /* -EINVAL: none of these calls has found some tensor of the decoder. */
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c);
 

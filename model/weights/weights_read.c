@@ -4,6 +4,7 @@
 
 #include "base/numbers.h"
 
+#include <math.h>
 #include <string.h>
 
 /* The bytes of one expert in a tensor of all. */
@@ -166,6 +167,15 @@ static struct rows rows_of_block(const struct spw_weights *w, uint64_t row, bool
                 : (struct rows){0, w->embedding.n};
 }
 
+/* The pages around the row at byte `at` of the table, inside `rows`. */
+static void release_around(const struct spw_matrix *m, uint64_t at, struct rows rows)
+{
+    const uint64_t row_bytes = spw_row_bytes(m->type, m->k);
+    uint64_t begin = spw_max_u64(at / AROUND_BYTES * AROUND_BYTES, rows.first * row_bytes);
+    uint64_t end = spw_min_u64(spw_align_up(at + row_bytes, AROUND_BYTES), rows.end * row_bytes);
+    spw_tensors_release(spw_matrix_data(m) + begin, end - begin);
+}
+
 static void release_rows(const struct spw_weights *w, const int32_t *tokens, size_t n)
 {
     const uint8_t *data = spw_matrix_data(&w->embedding);
@@ -179,12 +189,8 @@ static void release_rows(const struct spw_weights *w, const int32_t *tokens, siz
     }
     for (size_t i = 0; n < MANY_ROWS && i < n; i++) {
         struct rows rows = rows_of_block(w, (uint32_t)tokens[i], &mapped);
-        uint64_t at = (uint32_t)tokens[i] * row_bytes;
-        uint64_t begin = spw_max_u64(at / AROUND_BYTES * AROUND_BYTES, rows.first * row_bytes);
-        uint64_t end =
-            spw_min_u64(spw_align_up(at + row_bytes, AROUND_BYTES), rows.end * row_bytes);
         if (!mapped)
-            spw_tensors_release(data + begin, end - begin);
+            release_around(&w->embedding, (uint32_t)tokens[i] * row_bytes, rows);
     }
 }
 
@@ -206,12 +212,11 @@ static void embed_row(const struct spw_matrix *m, uint64_t row, float scale, enu
     }
 }
 
-void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                       enum spw_dtype compute, void *out)
+/* Rows of a table, scaled. */
+static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens, size_t n,
+                  enum spw_dtype compute, void *out)
 {
-    const struct spw_matrix *m = &w->embedding;
     const uint64_t row_bytes = spw_row_bytes(compute, m->k);
-    float scale = w->config->embedding_scale;
     if (compute == SPW_DTYPE_BF16)
         scale = spw_bf16_to_f32(spw_f32_to_bf16(scale));
     for (size_t i = 0; i < n; i++) {
@@ -221,5 +226,24 @@ void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_
         else
             embed_row(m, (uint32_t)tokens[i], scale, compute, to);
     }
+}
+
+void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                       enum spw_dtype compute, void *out)
+{
+    embed(&w->embedding, w->config->embedding_scale, tokens, n, compute, out);
     release_rows(w, tokens, n);
+}
+
+/* The table may be larger than all memory: none of its pages stays. */
+void spw_weights_inputs(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                        enum spw_dtype compute, void *out)
+{
+    const struct spw_matrix *m = &w->inputs;
+    const uint64_t row_bytes = spw_row_bytes(m->type, m->k);
+    embed(m, sqrtf((float)w->config->layer_inputs), tokens, n, compute, out);
+    if (n >= MANY_ROWS)
+        spw_tensors_release(spw_matrix_data(m), spw_matrix_bytes(m));
+    for (size_t i = 0; n < MANY_ROWS && i < n; i++)
+        release_around(m, (uint32_t)tokens[i] * row_bytes, (struct rows){0, m->n});
 }

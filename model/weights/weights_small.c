@@ -95,7 +95,7 @@ static void order_channels(const struct spw_weights *w, float *x)
 static int small_head_norms(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                             const char *name, uint64_t heads, uint64_t *at)
 {
-    const uint64_t d = w->config->head_dim;
+    const uint64_t d = spw_config_kv(w->config, layer)->head_dim;
     const struct spw_tensor *t;
     char each[96];
     snprintf(each, sizeof each, "%s.norms.0.weight", name);
@@ -122,7 +122,7 @@ static int small_qk_norm(struct spw_weights *w, const struct spw_finder *f, uint
     const struct spw_model_config *c = w->config;
     if (c->qk_norm_by_head)
         return small_head_norms(w, f, layer, name, heads, at);
-    const uint64_t n = (uint64_t)(c->qk_norm_whole ? heads : 1) * c->head_dim;
+    const uint64_t n = (uint64_t)(c->qk_norm_whole ? heads : 1) * spw_config_kv(c, layer)->head_dim;
     return small_norm_of(w, f, layer, name, n, c->qk_norm_bias, at);
 }
 
@@ -130,7 +130,10 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
                         struct spw_layer_small *s)
 {
     const struct spw_model_config *c = w->config;
-    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t q = spw_config_q_width(c, layer), kv = spw_config_kv_width(c, layer);
+    const int products = !spw_config_stores_kv(c, layer)    ? 1
+                         : c->v_is_k[c->layer_kinds[layer]] ? 2
+                                                            : 3;
     const bool joined = spw_find_by_layer(f, layer, "self_attn.qkv_proj.bias");
     if (c->qkv_bias && joined)
         SPW_TRY(small_vector(w, f, layer, "self_attn.qkv_proj.bias", q + 2 * kv, &s->qkv_bias));
@@ -138,7 +141,7 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
         SPW_TRY(small_joined(w, f, layer,
                              (const char *const[]){"self_attn.q_proj.bias", "self_attn.k_proj.bias",
                                                    "self_attn.v_proj.bias"},
-                             (const uint64_t[]){q, kv, kv}, 3, &s->qkv_bias));
+                             (const uint64_t[]){q, kv, kv}, products, &s->qkv_bias));
     if (c->o_bias)
         SPW_TRY(small_vector(w, f, layer, "self_attn.o_proj.bias", c->hidden, &s->o_bias));
     if (c->mlp_bias) {
@@ -228,6 +231,32 @@ static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint
     return small_tensor(w, t, &s->shared_gate);
 }
 
+/* Experts with a dense mlp beside them. What the router reads is multiplied by hidden^-0.5, too. */
+static int small_beside(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                        struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    if (!c->has_experts[layer] || !c->experts.beside)
+        return 0;
+    SPW_TRY(small_norm(w, f, layer, "pre_feedforward_layernorm_2", &s->experts_norm));
+    SPW_TRY(small_norm(w, f, layer, "post_feedforward_layernorm_1", &s->after_dense_norm));
+    SPW_TRY(small_norm(w, f, layer, "post_feedforward_layernorm_2", &s->after_experts_norm));
+    SPW_TRY(small_vector(w, f, layer, "router.scale", c->hidden, &s->router_norm));
+    for (uint64_t i = 0; w->small && i < c->hidden; i++)
+        w->small[s->router_norm + i] *= 1 / sqrtf((float)c->hidden);
+    return small_vector(w, f, layer, "router.per_expert_scale", c->experts.n, &s->expert_scale);
+}
+
+/* What the layer does with its numbers of each row, and at its end. */
+static int small_inputs(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                        struct spw_layer_small *s)
+{
+    const struct spw_model_config *c = w->config;
+    if (c->layer_inputs)
+        SPW_TRY(small_norm(w, f, layer, "post_per_layer_input_norm", &s->after_inputs_norm));
+    return c->layer_scales ? small_vector(w, f, layer, "layer_scalar", 1, &s->layer_scale) : 0;
+}
+
 /* Names of the norms of a layer, beside that before attention. */
 struct norm_names {
     const char *before_mlp, *after_attention, *after_mlp;
@@ -264,11 +293,30 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
                              either_name(f, layer, "self_attn.sinks.weight", "self_attn.sinks"),
                              c->n_heads, &s->extra_logits));
     if (c->qk_norm) {
+        const uint32_t n_kv_heads = spw_config_kv(c, layer)->n_heads;
         SPW_TRY(small_qk_norm(w, f, layer, "self_attn.q_norm", c->n_heads, &s->q_norm));
-        SPW_TRY(small_qk_norm(w, f, layer, "self_attn.k_norm", c->n_kv_heads, &s->k_norm));
+        if (spw_config_stores_kv(c, layer))
+            SPW_TRY(small_qk_norm(w, f, layer, "self_attn.k_norm", n_kv_heads, &s->k_norm));
     }
     SPW_TRY(small_experts(w, f, layer, s));
+    SPW_TRY(small_beside(w, f, layer, s));
+    SPW_TRY(small_inputs(w, f, layer, s));
     return small_biases(w, f, layer, s);
+}
+
+/* Of the numbers of all layers. */
+static int small_inputs_norm(struct spw_weights *w, const struct spw_finder *f)
+{
+    const struct spw_tensor *t;
+    if (!w->config->layer_inputs)
+        return 0;
+    SPW_TRY(
+        spw_find_in_decoder(f, "per_layer_projection_norm.weight", w->config->layer_inputs, &t));
+    SPW_TRY(small_tensor(w, t, &w->inputs_norm));
+    place(w, 1, &w->inputs_factor);
+    if (w->small)
+        w->small[w->inputs_factor] = sqrtf(0.5f);
+    return 0;
 }
 
 /* All layers share the factors. */
@@ -326,12 +374,20 @@ static int small_ends(struct spw_weights *w, const struct spw_finder *f)
     return small_tensor(w, t, &w->head_bias);
 }
 
+static uint32_t widest_head(const struct spw_model_config *c)
+{
+    uint32_t widest = 0;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        widest = spw_max_u32(widest, c->kv[k].head_dim);
+    return widest;
+}
+
 /* Walks all small tensors: the first time it checks them and gives them places, the second time it
  * reads them. */
 int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
 {
     const bool bare = w->config->norm_bare || w->config->qk_norm_last;
-    const uint64_t n_bare = spw_max_u32(w->config->hidden, w->config->head_dim);
+    const uint64_t n_bare = spw_max_u32(w->config->hidden, widest_head(w->config));
     if (bare)
         place(w, n_bare, &w->bare_norm);
     for (uint64_t i = 0; w->small && bare && i < n_bare; i++)
@@ -340,11 +396,12 @@ int spw_small_walk(struct spw_weights *w, const struct spw_finder *f)
         SPW_TRY(small_layer(w, f, l));
     SPW_TRY(small_ends(w, f));
     small_scales(w);
+    SPW_TRY(small_inputs_norm(w, f));
     SPW_TRY(small_rope_factors(w, f));
     if (w->small)
         return 0;
     w->no_freq = w->n_small; /* stays 0 */
-    w->n_small += w->config->head_dim / 2;
+    w->n_small += widest_head(w->config) / 2;
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         w->inv_freq[k] = w->n_small;
         w->n_small += w->config->rope[k].rotary_dim / 2;
@@ -360,7 +417,7 @@ int spw_small_open(struct spw_weights *w, const struct spw_finder *f)
         return -ENOMEM;
     memset(w->small_layers, 0xff, n * sizeof *w->small_layers); /* all SPW_SMALL_NONE */
     w->final_norm = w->rope_factors = w->long_rope_factors = w->residual_scale = w->bare_norm =
-        w->head_bias = SPW_SMALL_NONE;
+        w->head_bias = w->inputs_norm = w->inputs_factor = SPW_SMALL_NONE;
     return spw_small_walk(w, f);
 }
 

@@ -3,9 +3,9 @@
 
 static bool ops_complete(const struct spw_ops *o)
 {
-    return o->norm && o->linear && o->gated_linear && o->rope_append && o->kv_quantize &&
-           o->attention && o->softcap && o->each && o->route && o->gather && o->combine &&
-           o->attention_tiles;
+    return o->norm && o->linear && o->gated_linear && o->gated && o->rope_append &&
+           o->kv_quantize && o->attention && o->softcap && o->each && o->route && o->gather &&
+           o->combine && o->attention_tiles;
 }
 
 int spw_backend_check(const struct spw_backend *b, struct spw_error *err)

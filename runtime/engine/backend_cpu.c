@@ -90,6 +90,11 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
     return launch_product(kernels(s)->linear_codes, a, s);
 }
 
+static int launch_gated(const struct spw_gated_args *a, spw_stream s)
+{
+    return launch(s, kernels(s)->gated, a, sizeof *a);
+}
+
 /* One product if up follows gate in memory and has its type. The bits of an output do not depend on
  * this. */
 static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
@@ -125,9 +130,17 @@ static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream
         product.y = (uint8_t *)a->scratch + spw_row_bytes(a->dtype, a->n);
         SPW_TRY(launch_linear(&product, s));
     }
-    const struct spw_gated_args gated = {
-        .x = a->scratch, .y = a->y, .rows = a->m, .cols = a->n, .act = a->act, .dtype = a->dtype};
-    return launch(s, kernels(s)->gated, &gated, sizeof gated);
+    const struct spw_gated_args gated = {.gate = a->scratch,
+                                         .up =
+                                             (uint8_t *)a->scratch + spw_row_bytes(a->dtype, a->n),
+                                         .y = a->y,
+                                         .rows = a->m,
+                                         .cols = a->n,
+                                         .gate_stride = 2 * a->n,
+                                         .up_stride = 2 * a->n,
+                                         .act = a->act,
+                                         .dtype = a->dtype};
+    return launch_gated(&gated, s);
 }
 
 static int launch_rope_append(const struct spw_rope_append_args *a, spw_stream s)
@@ -185,6 +198,7 @@ static const struct spw_ops cpu_ops = {
     .norm = launch_norm,
     .linear = launch_linear,
     .gated_linear = launch_gated_linear,
+    .gated = launch_gated,
     .rope_append = launch_rope_append,
     .kv_quantize = launch_kv_quantize,
     .attention = launch_attention,

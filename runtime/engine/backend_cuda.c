@@ -13,6 +13,7 @@ static const struct spw_ops cuda_ops = {
     .norm = spw_norm_cuda,
     .linear = spw_linear_cuda,
     .gated_linear = spw_gated_linear_cuda,
+    .gated = spw_gated_cuda,
     .rope_append = spw_rope_append_cuda,
     .kv_quantize = spw_codec_encode_cuda,
     .attention = spw_attention_cuda,

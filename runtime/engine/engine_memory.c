@@ -149,7 +149,7 @@ static int open_cache(struct spw_engine *e)
         .exact_arena = p->quantizes ? e->lane.device_arena + p->device.exact_frames : NULL,
         .n_exact_frames = p->n_exact_frames,
         .exact_tile_bytes = p->exact_tile_bytes,
-        .n_layers = e->model.config.n_layers,
+        .n_layers = e->model.config.n_kv_layers,
         .kinds = e->model.config.layer_kinds,
         .max_tiles = p->max_tiles,
         .slot_tiles = p->slot_tiles,

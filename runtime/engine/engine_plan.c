@@ -153,8 +153,8 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
         for (uint32_t i = w->blocks[u].first; i < w->blocks[u].first + w->blocks[u].n; i++)
             flops += 2.0 * used * (double)w->matrices[i].n * (double)w->matrices[i].k;
     }
-    flops += 2.0 * c->n_heads * c->head_dim * c->n_layers *
-             (double)in->context; /* on average a row sees half of the context */
+    for (uint32_t l = 0; l < c->n_layers; l++) /* on average a row sees half of the context */
+        flops += 2.0 * (double)spw_config_q_width(c, l) * (double)in->context;
     if (o->machine)
         peak = spw_machine_peak(o->machine, in->compute, in->codes_row_bytes > 0);
     if (o->drive)

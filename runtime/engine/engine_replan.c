@@ -100,8 +100,8 @@ static int quantize(void *context, const void *from, void *to)
         &(struct spw_codec_args){
             .tile = from,
             .qtile = to,
-            .n_kv_heads = c->n_kv_heads,
-            .head_dim = c->head_dim,
+            .n_kv_heads = c->kv[SPW_LAYER_FULL].n_heads,
+            .head_dim = c->kv[SPW_LAYER_FULL].head_dim,
             .dtype = e->plan.info.kv,
             .format = e->plan.format,
             .not_finite = (uint32_t *)(void *)(e->lane.device_arena + e->plan.device.flags)},
@@ -124,7 +124,7 @@ static int shrink_cache(struct replan *r, bool smaller)
 /* Loads the tiles that stay exact onto the device, except the attention sinks. */
 static int load_exact(const struct spw_engine *e, const struct spw_kv_division *d)
 {
-    for (uint32_t l = 0; l < e->model.config.n_layers; l++) {
+    for (uint32_t l = 0; l < e->model.config.n_kv_layers; l++) {
         bool fixed = e->plan.residency[e->model.config.layer_kinds[l]].fixed;
         uint32_t from = fixed ? spw_kv_first(d->seq, l) : d->first_exact;
         if (from < spw_kv_begin(d->seq, l))
@@ -192,7 +192,7 @@ static int shrink_tiles(struct replan *r)
 static void drop_copies(const struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        for (uint32_t l = 0; e->sessions[i] && l < e->model.config.n_layers; l++)
+        for (uint32_t l = 0; e->sessions[i] && l < e->model.config.n_kv_layers; l++)
             spw_kv_drop_copies(e->sessions[i]->seq.kv, l, 0);
 }
 

@@ -150,7 +150,7 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
 {
     const struct spw_model_config *c = &s->engine->model.config;
     *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
-    for (uint32_t l = 0; s->cached && l < c->n_layers; l++) {
+    for (uint32_t l = 0; s->cached && l < c->n_kv_layers; l++) {
         const struct spw_residency *r = &s->engine->plan.residency[c->layer_kinds[l]];
         if (!r->window.tokens) {
             uint32_t begin = spw_kv_begin(s->seq.kv, l);

@@ -330,7 +330,7 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
 {
     const struct spw_engine *e = s->engine;
     uint64_t bytes = 0;
-    for (uint32_t l = 0; l < e->model.config.n_layers; l++)
+    for (uint32_t l = 0; l < e->model.config.n_kv_layers; l++)
         if (!residency_of(e, l)->window.tokens)
             SPW_TRY(attach_old(u, s, l, n));
         else if (!residency_of(e, l)->fixed)
@@ -347,7 +347,7 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
 static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
 {
     struct use *u = spw_alloc_zero(1, sizeof *u);
-    uint32_t max = e->model.config.n_layers * (m->n_parts + 1);
+    uint32_t max = e->model.config.n_kv_layers * (m->n_parts + 1);
     struct attachment *attachments = u ? spw_alloc(max * sizeof *attachments) : NULL;
     if (!attachments) {
         spw_free(u);

@@ -127,7 +127,7 @@ static bool next_section(const struct spw_engine *e, const struct spw_session *s
                          const struct spw_snapshot_range *range, uint32_t *at,
                          struct spw_pack_section *out)
 {
-    const uint32_t n_layers = e->model.config.n_layers;
+    const uint32_t n_layers = e->model.config.n_kv_layers;
     uint32_t last = range->tail         ? SPW_SNAPSHOT_TAIL
                     : range->checkpoint ? SPW_SNAPSHOT_WINDOW
                                         : SPW_SNAPSHOT_OLD;
@@ -354,7 +354,7 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
     struct reader f = {.s = s, .pack = p, .last = last};
     int rc = 0;
     for (enum spw_snapshot_kind kind = first; kind <= last; kind++)
-        for (uint32_t l = 0; l < s->engine->model.config.n_layers && !rc; l++)
+        for (uint32_t l = 0; l < s->engine->model.config.n_kv_layers && !rc; l++)
             rc = read_tiles(&f, kind, l, n, err);
     *read_bytes = f.used;
     s->engine->files.read_bytes += f.fetched;

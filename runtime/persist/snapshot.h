@@ -24,7 +24,7 @@ enum spw_snapshot_kind {
 /* The most sections that spw_snapshot_sections returns. */
 static inline uint32_t spw_snapshot_max_sections(const struct spw_engine *e)
 {
-    return 4 * e->model.config.n_layers + 1;
+    return 4 * e->model.config.n_kv_layers + 1;
 }
 
 /* The name of the backend, without the number of the GPU: other backends may give other bits. */

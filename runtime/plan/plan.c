@@ -115,7 +115,7 @@ static uint64_t loaded_tiles(const struct spw_plan *p, const struct spw_plan_inp
         spw_div_up(r->window.tokens ? in->context : others * SPW_TILE_TOKENS, p->chunk);
     uint64_t passes = spw_sub_u64(passes_of_prompts(p, in), prompts);
     uint64_t tiles = r->window.tokens ? others * chunks : spw_div_up(others * chunks, 2);
-    return p->n_layers[kind] * (prompts * tiles + passes * spw_sub_u64(stay, r->resident));
+    return p->n_readers[kind] * (prompts * tiles + passes * spw_sub_u64(stay, r->resident));
 }
 
 /* What a decode step loads of KV, less what is hidden beside weights: the mean of sessions of
@@ -277,6 +277,10 @@ static void try_chunk(struct search *s, uint32_t chunk)
         return;
     s->c.chunk = chunk;
     bool experts = s->in->weights->n_expert_blocks;
+    if (s->started.whole_spans) {
+        try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
+        return;
+    }
     if (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE || experts)
         try_hidden(s, SPW_HIDDEN_ON_DEVICE);
     if (rows > chunk && !experts)

@@ -46,7 +46,8 @@ struct spw_plan_input {
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | experts |
- *     gated | experts | split states | rows |     | packed copies | weight bounce slots |
+ *     gated | embedding | inputs | experts |      | packed copies | weight bounce slots |
+ *   | split states | rows |
  *   | logits | flags | copied blocks |          | KV frames | bounce slots |
  *   | weight slots | expert frames |           | expert bounce slots are beside those of weights |
  *   | KV frames | exact frames | KV slots |
@@ -55,20 +56,23 @@ struct spw_plan_input {
  * leaves everything else where it is.
  *
  * KV frames hold tiles that move between tiers. These tiles are exact (quant/tile.h), or quantized
- * where the plan quantizes. Then exact frames hold all exact tiles. `hidden` and `staging` have
- * room for the rows of a step that runs beside one that was set aside.
+ * where the plan quantizes. Then exact frames hold all exact tiles. A frame has room for the
+ * largest tile: where layer kinds have other shapes of keys and values, some tiles leave a part of
+ * their frames unused, and that part moves with them. `hidden` and `staging` have room for the rows
+ * of a step that runs beside one that was set aside; so have `embedding` and `inputs`, which models
+ * with layer_inputs have.
  */
 
 /* What the layers with experts need of all rows of a pass, in either arena: see
  * runtime/step/experts.h. The host has no x and no y. Then come the rows of a pass that runs beside
  * one that was set aside. */
 struct spw_plan_experts {
-    uint64_t x, y, choices, places, index, scores, addresses;
+    uint64_t x, y, dense, choices, places, index, scores, addresses;
 };
 
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
-    uint64_t gate_up, gated;
+    uint64_t gate_up, gated, embedding, inputs;
     struct spw_plan_experts experts;
     uint64_t split_states, rows, logits, flags, weights, weight_slots, expert_frames, kv_frames;
     uint64_t exact_frames, kv_slots, end;
@@ -84,10 +88,15 @@ struct spw_plan {
     struct spw_plan_info info;
     /* Of each session, if info.full_sessions are open and as long as the context: see shares.h. */
     struct spw_residency residency[SPW_LAYER_KINDS];
-    uint32_t n_layers[SPW_LAYER_KINDS];
-    bool quantizes;           /* old tiles of some layers, to `format` */
-    uint32_t chunk;           /* most rows that pass a layer together */
-    uint64_t pass_rows;       /* most rows of one pass through all layers */
+    uint32_t n_layers[SPW_LAYER_KINDS];  /* that store tiles */
+    uint32_t n_readers[SPW_LAYER_KINDS]; /* that read tiles: those, and layers that have none */
+    uint32_t
+        n_read_again;   /* layers whose tiles other layers read, too: these tiles wait for them */
+    bool whole_spans;   /* the rows of a span in a pass are in one chunk: a pass has at most as many
+                           rows as a chunk */
+    bool quantizes;     /* old tiles of some layers, to `format` */
+    uint32_t chunk;     /* most rows that pass a layer together */
+    uint64_t pass_rows; /* most rows of one pass through all layers */
     bool hidden_on_host;      /* hidden states of a pass with several chunks lie on the host */
     uint32_t logits_rows;     /* rows of the head's product */
     uint32_t parallel_splits; /* splits of rows that run side by side in an attention call */
@@ -100,6 +109,7 @@ struct spw_plan {
     uint32_t n_exact_frames; /* 0: nothing is quantized */
     enum spw_qformat format; /* of quantized tiles */
     uint64_t hidden_row_bytes;
+    uint64_t inputs_row_bytes; /* of what all layers get of a row beside its embedding */
     uint32_t rows_beside; /* rows of a pass beside a step that was set aside; 0: one session only */
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */
@@ -147,6 +157,12 @@ static inline uint64_t spw_plan_addresses_bytes(const struct spw_plan *p,
 static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t rows)
 {
     return p->finds_experts && rows == 1;
+}
+
+/* Most rows of a pass beside a step that was set aside. */
+static inline uint32_t spw_plan_pass_beside(const struct spw_plan *p)
+{
+    return p->whole_spans ? spw_min_u32(p->rows_beside, p->chunk) : p->rows_beside;
 }
 
 static inline uint64_t spw_plan_n_full(const struct spw_plan *p)

@@ -37,10 +37,13 @@ uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan
     return in->sessions * tiles * p->exact_tile_bytes;
 }
 
-/* A chunk of m rows in k parts starts at most m/128 + k tiles, and makes as many old. */
+/* A chunk of m rows in k parts starts at most m/128 + k tiles, and makes as many old. Where tiles
+ * wait for other layers, as many of several layers wait, also those of a step that was set aside.
+ */
 static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
+    uint64_t tiles = p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
+    return p->n_read_again ? p->n_read_again * (tiles + p->rows_beside) : tiles;
 }
 
 /* The most tiles of one layer of all sessions that are open, where each holds at most `each`. */
@@ -196,11 +199,12 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
 {
     uint64_t full, sliding;
     streamed_tiles(p, in, &full, &sliding);
-    uint64_t tiles =
-        spw_plan_n_full(p) * cost_of_first(p, in, SPW_LAYER_FULL, full, full) +
-        spw_plan_n_windowed(p) * cost_of_first(p, in, spw_plan_window_kind(p), sliding, sliding);
-    uint64_t transfers = spw_plan_n_full(p) * spw_div_up(full, p->slot_tiles) +
-                         spw_plan_n_windowed(p) * spw_div_up(sliding, p->slot_tiles);
+    const uint32_t *n = p->n_readers;
+    const enum spw_layer_kind windowed = spw_plan_window_kind(p);
+    uint64_t tiles = n[SPW_LAYER_FULL] * cost_of_first(p, in, SPW_LAYER_FULL, full, full) +
+                     n[windowed] * cost_of_first(p, in, windowed, sliding, sliding);
+    uint64_t transfers = n[SPW_LAYER_FULL] * spw_div_up(full, p->slot_tiles) +
+                         n[windowed] * spw_div_up(sliding, p->slot_tiles);
     return spw_plan_full_sessions(in) *
            (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
@@ -241,8 +245,8 @@ uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_pla
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
     streamed_tiles(p, in, &full, &sliding);
     full = cost_of_first(p, in, SPW_LAYER_FULL, spw_plan_full_sessions(in) * full, ring);
-    sliding =
-        cost_of_first(p, in, spw_plan_window_kind(p), spw_plan_full_sessions(in) * sliding, ring);
-    return spw_plan_n_full(p) * spw_min_u64(full * p->tile_bytes, time) +
-           spw_plan_n_windowed(p) * spw_min_u64(sliding * p->tile_bytes, time);
+    const enum spw_layer_kind windowed = spw_plan_window_kind(p);
+    sliding = cost_of_first(p, in, windowed, spw_plan_full_sessions(in) * sliding, ring);
+    return p->n_readers[SPW_LAYER_FULL] * spw_min_u64(full * p->tile_bytes, time) +
+           p->n_readers[windowed] * spw_min_u64(sliding * p->tile_bytes, time);
 }

@@ -32,15 +32,27 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
     *p = (struct spw_plan){0};
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        p->n_layers[c->layer_kinds[l]]++;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        p->n_readers[c->layer_kinds[l]]++;
+        p->n_layers[c->layer_kinds[l]] += spw_config_stores_kv(c, l);
+    }
+    p->n_read_again = spw_config_n_read_again(c);
+    p->whole_spans = spw_plan_whole_spans(in);
     p->format = format_of(in);
-    p->exact_tile_bytes = spw_plan_pages(spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv));
-    p->tile_bytes = p->format == SPW_QFORMAT_EXACT
-                        ? p->exact_tile_bytes
-                        : spw_plan_pages(spw_qtile_bytes(c->n_kv_heads, c->head_dim, p->format));
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) /* the shapes of kinds may differ: one size for all */
+        p->exact_tile_bytes = spw_max_u64(
+            p->exact_tile_bytes,
+            p->n_layers[k]
+                ? spw_plan_pages(spw_tile_bytes(c->kv[k].n_heads, c->kv[k].head_dim, in->kv))
+                : 0);
+    p->tile_bytes =
+        p->format == SPW_QFORMAT_EXACT
+            ? p->exact_tile_bytes
+            : spw_plan_pages(spw_qtile_bytes(c->kv[SPW_LAYER_FULL].n_heads,
+                                             c->kv[SPW_LAYER_FULL].head_dim, p->format));
     p->piece_bytes = in->has_snapshots ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
+    p->inputs_row_bytes = spw_row_bytes(in->compute, (uint64_t)c->n_layers * c->layer_inputs);
     p->rows_beside = in->sessions > 1 ? in->sessions : 0;
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->quantizes)
@@ -67,11 +79,14 @@ static uint64_t take(uint64_t *end, uint64_t bytes)
     return at;
 }
 
-/* The widest mlp, of a layer or of an expert. */
+/* The widest mlp, of a layer or of an expert; numbers of a layer take its place. */
 static uint64_t mlp_width(const struct spw_model_config *c)
 {
     uint64_t experts = spw_max_u64(c->experts.intermediate, c->experts.shared_intermediate);
-    return spw_max_u64(c->intermediate, c->experts.n ? experts : 0);
+    uint64_t dense = c->layer_inputs;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        dense = spw_max_u64(dense, spw_config_mlp_width(c, l));
+    return spw_max_u64(dense, c->experts.n ? experts : 0);
 }
 
 static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_input *in,
@@ -82,6 +97,7 @@ static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_inpu
     uint64_t rows = c->experts.n ? pass_rows + p->rows_beside : 0, n = rows * c->experts.n_kept;
     e->x = take(end, host ? 0 : rows * p->hidden_row_bytes);
     e->y = take(end, host ? 0 : n * p->hidden_row_bytes);
+    e->dense = take(end, host || !c->experts.beside ? 0 : rows * p->hidden_row_bytes);
     e->choices = take(end, n * sizeof(struct spw_choice));
     e->places = take(end, n * sizeof(uint32_t));
     e->index = take(end, n * sizeof(uint32_t));
@@ -97,9 +113,13 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
     uint64_t m = p->chunk, end = 0;
-    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
+    uint64_t q = 0, qkv = 0, state = 0;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        q = spw_max_u64(q, spw_config_q_width(c, l));
+        qkv = spw_max_u64(qkv, spw_config_qkv_width(c, l));
+    }
+    state = (q + 2 * (uint64_t)c->n_heads) * sizeof(float);
     uint64_t gated = m * spw_row_bytes(in->compute, mlp_width(c));
-    uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * sizeof(float);
     d->small = take(&end, in->weights->n_small * sizeof(float));
     d->workspace = take(&end, in->workspace_bytes);
     d->hidden = take(&end, hidden_rows * p->hidden_row_bytes);
@@ -107,13 +127,16 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->x = take(&end, m * p->hidden_row_bytes);
     d->codes = take(&end, spw_max_u64(m, p->logits_rows) * in->codes_row_bytes);
     uint64_t other = end; /* attention is over before the mlp begins */
-    d->qkv = take(&end, m * spw_row_bytes(in->compute, q + 2 * kv));
+    d->qkv = take(&end, m * spw_row_bytes(in->compute, qkv));
     d->attention = take(&end, m * spw_row_bytes(in->compute, q));
     d->state = take(&end, m * state);
     d->split_states = take(&end, p->parallel_splits * state);
     d->gate_up = take(&other, in->gated_scratch ? 2 * gated : 0);
     d->gated = take(&other, gated);
     end = spw_max_u64(end, other);
+    const uint64_t own = p->inputs_row_bytes ? hidden_rows + p->rows_beside : 0;
+    d->embedding = take(&end, own * p->hidden_row_bytes);
+    d->inputs = take(&end, own * p->inputs_row_bytes);
     lay_out_experts(p, in, hidden_rows, &d->experts, false, &end);
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
@@ -156,8 +179,9 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     uint64_t end = 0;
     lay_out_frames(p, in);
     h->hidden = take(&end, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0);
-    h->staging = take(&end, 2 * p->chunk * p->hidden_row_bytes);
-    h->staging_beside = take(&end, 2 * spw_min_u64(p->chunk, p->rows_beside) * p->hidden_row_bytes);
+    const uint64_t row_bytes = p->hidden_row_bytes + p->inputs_row_bytes;
+    h->staging = take(&end, 2 * p->chunk * row_bytes);
+    h->staging_beside = take(&end, 2 * spw_min_u64(p->chunk, p->rows_beside) * row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
     h->flags = take(&end, sizeof(uint32_t));

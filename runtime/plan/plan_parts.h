@@ -32,6 +32,16 @@ static inline bool spw_plan_pools(const struct spw_plan_input *in)
     return spw_plan_full_sessions(in) < in->sessions;
 }
 
+/* Two sorts of models need the rows of a span in one chunk. Tiles that several layers read stay
+ * where the first of them has read them, until the last one has: then this is for one chunk, and no
+ * window drops a tile in between. Rows that each layer gets (layer_inputs) take many times the
+ * bytes of a hidden state: they stay on the device, for the rows of one chunk. */
+static inline bool spw_plan_whole_spans(const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    return c->n_kv_layers < c->n_layers || c->layer_inputs;
+}
+
 /* The most rows of one pass. A prompt that is interrupted keeps what has passed all layers. So
  * where tiles may go to files, a pass has at most snapshot_rows rows, which take about a minute.
  * With experts, the device has buffers for all rows of a pass, and several for each row. */

@@ -19,19 +19,56 @@ uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weigh
 
 /* ---- a run ---- */
 
+/* A row for each layer that stores tiles. */
+static uint32_t rows_by_layer(struct spw_traffic_run *r, struct spw_tiles_row *rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        r->visits[r->n_visits++] =
+            (struct spw_traffic_visit){c->kv_layers[l], spw_config_stores_kv(c, l),
+                                       spw_config_last_reader(c, c->kv_layers[l]) == l};
+    for (uint32_t l = 0; l < c->n_kv_layers; l++)
+        rows[l] = (struct spw_tiles_row){c->layer_kinds[l], 1};
+    return c->n_kv_layers;
+}
+
+/* A row for the layers of a kind whose tiles no other layer reads, and one for each other layer. */
+static uint32_t rows_by_kind(struct spw_traffic_run *r, struct spw_tiles_row *rows)
+{
+    const struct spw_model_config *c = r->weights->config;
+    uint32_t n = 0;
+    for (uint8_t k = 0; k < SPW_LAYER_KINDS; k++) {
+        uint64_t alone = 0;
+        for (uint32_t l = 0; l < c->n_kv_layers; l++)
+            alone += c->layer_kinds[l] == k && spw_config_last_reader(c, l) == l;
+        if (alone) {
+            r->visits[r->n_visits++] = (struct spw_traffic_visit){n, true, true};
+            rows[n++] = (struct spw_tiles_row){k, alone};
+        }
+        for (uint32_t l = 0; l < c->n_kv_layers; l++) {
+            uint32_t last = spw_config_last_reader(c, l);
+            if (c->layer_kinds[l] != k || last == l)
+                continue;
+            for (uint32_t i = l; i <= last; i++)
+                if (c->kv_layers[i] == l)
+                    r->visits[r->n_visits++] = (struct spw_traffic_visit){n, i == l, i == last};
+            rows[n++] = (struct spw_tiles_row){k, 1};
+        }
+    }
+    return n;
+}
+
 static int open_tiles(struct spw_traffic_run *r, bool by_layer)
 {
     const struct spw_plan *p = r->plan;
-    const struct spw_model_config *c = r->weights->config;
-    struct spw_tiles_row *rows = spw_alloc_zero(c->n_layers, sizeof *rows);
-    uint32_t n = 0;
-    if (!rows)
+    const uint32_t n_layers = r->weights->config->n_layers;
+    struct spw_tiles_row *rows = spw_alloc_zero(n_layers, sizeof *rows);
+    r->visits = spw_alloc_zero(n_layers, sizeof *r->visits);
+    if (!rows || !r->visits) {
+        spw_free(rows);
         return -ENOMEM;
-    for (uint32_t l = 0; l < c->n_layers && by_layer; l++)
-        rows[n++] = (struct spw_tiles_row){c->layer_kinds[l], 1};
-    for (uint8_t k = 0; k < SPW_LAYER_KINDS && !by_layer; k++)
-        if (p->n_layers[k])
-            rows[n++] = (struct spw_tiles_row){k, p->n_layers[k]};
+    }
+    uint32_t n = by_layer ? rows_by_layer(r, rows) : rows_by_kind(r, rows);
     int rc = spw_tiles_open(&r->tiles, &(struct spw_tiles_options){
                                            .rows = rows,
                                            .n_rows = n,
@@ -73,7 +110,7 @@ static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expe
     SPW_TRY(open_tiles(r, by_layer));
     SPW_TRY(open_account(&r->accounts[0], p, spw_min_u64(p->pass_rows, n * p->info.context)));
     if (p->rows_beside)
-        SPW_TRY(open_account(&r->accounts[1], p, p->rows_beside));
+        SPW_TRY(open_account(&r->accounts[1], p, spw_plan_pass_beside(p)));
     r->now = &r->accounts[0];
     const struct spw_expert_shape shape = spw_plan_expert_shape(r->weights);
     if (p->n_expert_frames)
@@ -105,6 +142,7 @@ void spw_traffic_run_close(struct spw_traffic_run *r)
     if (!r)
         return;
     spw_tiles_close(r->tiles);
+    spw_free(r->visits);
     close_account(&r->accounts[0]);
     close_account(&r->accounts[1]);
     spw_expert_residency_free(&r->experts);

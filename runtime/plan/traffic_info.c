@@ -9,17 +9,21 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
 {
     const struct spw_model_config *c = w->config;
     struct spw_plan_info *i = &p->info;
-    uint64_t row = (uint64_t)c->n_heads * c->head_dim;
-    uint64_t per_token = 2 * spw_row_bytes(p->info.kv, (uint64_t)c->n_kv_heads * c->head_dim);
-    uint64_t n = p->info.context, seen = spw_min_u64(n, c->window);
-    uint64_t old = p->quantizes ? p->full_tiles : 0;
-    uint64_t full = old * p->tile_bytes + (n - old * SPW_TILE_TOKENS) * per_token;
-    i->decode_read_bytes = i->decode_weights_bytes + p->n_layers[SPW_LAYER_FULL] * full +
-                           spw_plan_n_windowed(p) * seen * per_token;
-    i->decode_old_kv_bytes = p->n_layers[SPW_LAYER_FULL] * old * p->tile_bytes;
-    i->decode_old_products = p->n_layers[SPW_LAYER_FULL] * old * SPW_TILE_TOKENS * row;
-    i->decode_products = (p->n_layers[SPW_LAYER_FULL] * n + spw_plan_n_windowed(p) * seen) * row -
-                         i->decode_old_products;
+    i->decode_read_bytes = i->decode_weights_bytes;
+    i->decode_old_kv_bytes = i->decode_old_products = i->decode_products = 0;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        const struct spw_kv_shape *kv = &c->kv[k];
+        uint64_t row = (uint64_t)c->n_heads * kv->head_dim, layers = p->n_readers[k];
+        uint64_t per_token = 2 * spw_row_bytes(p->info.kv, (uint64_t)kv->n_heads * kv->head_dim);
+        uint64_t seen = p->residency[k].window.tokens ? spw_min_u64(p->info.context, c->window)
+                                                      : p->info.context;
+        uint64_t old = p->residency[k].quantizes ? p->full_tiles : 0;
+        uint64_t exact = seen - old * SPW_TILE_TOKENS;
+        i->decode_read_bytes += layers * (old * p->tile_bytes + exact * per_token);
+        i->decode_old_kv_bytes += layers * old * p->tile_bytes;
+        i->decode_old_products += layers * old * SPW_TILE_TOKENS * row;
+        i->decode_products += layers * exact * row;
+    }
 }
 
 /* Slots of the ring that a decode step at the full context fills, and what comes into them. */
@@ -29,7 +33,7 @@ static void count_slots(struct spw_plan *p)
     struct spw_pass_span span = {.from = i->context - 1, .to = i->context};
     i->decode_slots = i->decode_slot_bytes = 0;
     for (int k = 0; k < SPW_LAYER_KINDS && p->n_kv_slots; k++) {
-        uint32_t first, end, n_layers = p->n_layers[k];
+        uint32_t first, end, n_layers = p->n_readers[k];
         if (!n_layers)
             continue;
         spw_waterline_streamed(&p->residency[k], &span, i->context - 1, &first, &end);

@@ -17,17 +17,24 @@ struct spw_traffic_account {
     bool is_aside;
 };
 
+/* A layer, as a pass meets it; or the layers of a row. */
+struct spw_traffic_visit {
+    uint32_t row;     /* whose tiles it reads */
+    bool first, last; /* it stores them; no later visit reads them */
+};
+
 struct spw_traffic_run {
     const struct spw_plan *plan;            /* borrowed */
     const struct spw_weights *weights;      /* borrowed */
     struct spw_tiles *tiles;                /* owned, as what follows */
+    struct spw_traffic_visit *visits;       /* [n_visits], in the order of a pass */
     struct spw_share *shares;               /* [sessions], their residency */
     struct spw_part_reads *parts;           /* [cut.most_parts], of the running row: only numbers */
     struct spw_step_span *ahead;            /* [sessions], scratch */
     struct spw_step_span *expected;         /* [n_expected], the step that may come next */
     struct spw_traffic_account accounts[2]; /* the second one beside a step that was set aside */
     struct spw_traffic_account *now;
-    uint32_t n_expected;
+    uint32_t n_expected, n_visits;
     struct spw_expert_residency experts;  /* owned; empty if no expert moves */
     struct spw_expert_forecast *forecast; /* borrowed, or NULL */
     struct spw_traffic moved;

@@ -52,7 +52,7 @@ static void add_rows(struct spw_traffic *t, const struct spw_plan *p, const stru
     uint64_t n = w->config->n_layers;
     uint64_t up = rows_up(cut, n, through_host, end) - rows_up(cut, n, through_host, from);
     uint64_t down = through_host ? rows_of(cut, end->chunks) - rows_of(cut, from->chunks) : 0;
-    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * p->hidden_row_bytes;
+    t->bytes[SPW_MOVED_HOST_TO_DEVICE] += up * (p->hidden_row_bytes + p->inputs_row_bytes);
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += down * p->hidden_row_bytes;
     t->bytes[SPW_MOVED_DEVICE_TO_HOST] += end->logits * w->config->vocab * sizeof(float);
 }
@@ -172,45 +172,46 @@ static void after_chunk(struct spw_traffic_run *r, uint32_t row, uint32_t sessio
                       spw_waterline_begin_after(at, &r->now->pass_spans[s->span], s->to), m);
 }
 
-static void pass_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
-                       const struct spw_step_span *spans, struct flow *f)
+static void pass_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v,
+                       const struct spw_chunk *k, const struct spw_step_span *spans, struct flow *f)
 {
     const struct spw_part *s = &r->now->cut.parts[k->first_part];
+    for (uint32_t i = 0; i < k->n_parts && v->first; i++)
+        grow(r, v->row, spans[s[i].span].session, &s[i]);
+    describe_chunk(r, v->row, k, spans);
     for (uint32_t i = 0; i < k->n_parts; i++)
-        grow(r, row, spans[s[i].span].session, &s[i]);
-    describe_chunk(r, row, k, spans);
-    for (uint32_t i = 0; i < k->n_parts; i++)
-        stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
-    for (uint32_t i = 0; i < k->n_parts; i++)
-        after_chunk(r, row, spans[s[i].span].session, &s[i], &f->moved);
+        stream(r, v->row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
+    for (uint32_t i = 0; i < k->n_parts && v->last; i++)
+        after_chunk(r, v->row, spans[s[i].span].session, &s[i], &f->moved);
 }
 
 /* One that was not through: some of its parts have got tiles, and transfers may have begun. */
-static void break_chunk(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
-                        const struct spw_step_span *spans, uint32_t n_grown, struct flow *f)
+static void break_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v,
+                        const struct spw_chunk *k, const struct spw_step_span *spans,
+                        uint32_t n_grown, struct flow *f)
 {
     const struct spw_part *s = &r->now->cut.parts[k->first_part];
-    for (uint32_t i = 0; i < n_grown; i++)
-        grow(r, row, spans[s[i].span].session, &s[i]);
-    describe_chunk(r, row, k, spans);
+    for (uint32_t i = 0; i < n_grown && v->first; i++)
+        grow(r, v->row, spans[s[i].span].session, &s[i]);
+    describe_chunk(r, v->row, k, spans);
     for (uint32_t i = 0; i < k->n_parts; i++)
-        stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
+        stream(r, v->row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
 }
 
 /* ---- a step ---- */
 
-/* Chunks [from, chunks) of a row; after them, chunks and transfers that had only begun. */
-static void pass_row(struct spw_traffic_run *r, uint32_t row, uint64_t from, uint64_t chunks,
-                     uint64_t begun, uint32_t parts, struct flow *f)
+/* Chunks [from, chunks) of a visit; after them, chunks and transfers that had only begun. */
+static void pass_visit(struct spw_traffic_run *r, const struct spw_traffic_visit *v, uint64_t from,
+                       uint64_t chunks, uint64_t begun, uint32_t parts, struct flow *f)
 {
     const struct spw_traffic_account *a = r->now;
-    if (begun && !from)
-        enter(r, row, a->spans, a->n_spans, &f->moved);
+    if (begun && !from && v->first)
+        enter(r, v->row, a->spans, a->n_spans, &f->moved);
     for (uint64_t k = from; k < a->cut.n_chunks; k++)
         if (k < chunks)
-            pass_chunk(r, row, &a->cut.chunks[k], a->spans, f);
+            pass_chunk(r, v, &a->cut.chunks[k], a->spans, f);
         else
-            break_chunk(r, row, &a->cut.chunks[k], a->spans, k < begun ? parts : 0, f);
+            break_chunk(r, v, &a->cut.chunks[k], a->spans, k < begun ? parts : 0, f);
 }
 
 /* Takes at most n chunks, those of one layer, off what is left. */
@@ -226,21 +227,24 @@ static void pass_layers(struct spw_traffic_run *r, const struct spw_traffic_end 
 {
     const struct spw_traffic_account *a = r->now;
     uint64_t from = a->from.chunks, chunks = end->chunks, begun = end->begun_chunks;
-    for (uint32_t i = 0; i < spw_traffic_n_rows(r); i++) {
+    for (uint32_t i = 0; i < r->n_visits; i++) {
         uint64_t from_here = take_chunks(&from, a->cut.n_chunks);
         uint64_t here = take_chunks(&chunks, a->cut.n_chunks);
         uint64_t begun_here = take_chunks(&begun, a->cut.n_chunks);
-        if (!spw_traffic_is_fixed(r, i))
-            pass_row(r, i, from_here, here, begun_here, end->parts, f);
+        if (!spw_traffic_is_fixed(r, r->visits[i].row))
+            pass_visit(r, &r->visits[i], from_here, here, begun_here, end->parts, f);
     }
 }
 
+/* As retain_exact_tiles in executor.c. */
 static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, uint32_t n)
 {
-    for (uint32_t i = 0; i < n && r->plan->retains && !r->plan->quantizes; i++)
-        if (r->now->pass_spans[i].from < r->now->pass_spans[i].to &&
-            spans[i].to != spans[i].from + 1)
+    for (uint32_t i = 0; i < n && r->plan->retains && !r->plan->quantizes; i++) {
+        const struct spw_pass_span *p = &r->now->pass_spans[i];
+        bool later = r->plan->whole_spans && p->from != spans[i].from;
+        if (p->from < p->to && spans[i].to != spans[i].from + 1 && !later)
             spw_tiles_retain(r->tiles, spans[i].session);
+    }
 }
 
 /* The running pass from where it was counted to, as far as `end`. */
@@ -318,9 +322,10 @@ static void add_ahead(struct spw_traffic *t, struct spw_traffic_run *r,
         r->ahead[i] = r->expected[i];
     spw_cut_next(&r->now->cut, r->ahead, r->n_expected);
     spw_cut_describe(&r->now->cut, r->ahead, r->n_expected, r->now->pass_spans);
-    for (uint32_t i = 0; i < spw_traffic_n_rows(r); i++)
-        for (uint32_t k = 0; k < r->now->cut.n_chunks && !spw_traffic_is_fixed(r, i); k++)
-            break_chunk(r, i, &r->now->cut.chunks[k], r->expected, 0, &f);
+    for (uint32_t i = 0; i < r->n_visits; i++)
+        for (uint32_t k = 0; k < r->now->cut.n_chunks && !spw_traffic_is_fixed(r, r->visits[i].row);
+             k++)
+            break_chunk(r, &r->visits[i], &r->now->cut.chunks[k], r->expected, 0, &f);
     spw_traffic_add_tiles(t, r->plan, &f.moved);
     add_blocks(t, r->plan, r->weights, 0, r->now->cut.rows, rings);
 }

@@ -20,6 +20,7 @@ struct spw_query {
     const struct spw_attend *a;
     const struct spw_attend_part *s;
     const struct spw_residency *r;  /* of the layer's kind */
+    uint32_t layer;                 /* whose tiles are read */
     uint32_t end;                   /* after the last tile */
     uint32_t first, streamed_end;   /* tiles [first, streamed_end) come from lower tiers */
     uint32_t from;                  /* tiles before it have been read: a split's border */
@@ -40,33 +41,34 @@ static uint8_t *element(const struct spw_attend *a, void *base, uint64_t index)
     return (uint8_t *)base + index * spw_dtype_bytes(a->plan->info.compute);
 }
 
-static uint64_t state_row(const struct spw_model_config *c)
+static uint64_t state_row(const struct spw_attention_args *x)
 {
-    return (uint64_t)c->n_heads * (c->head_dim + 2);
+    return (uint64_t)x->n_heads * (x->head_dim + 2);
 }
 
 static struct spw_query make_query(const struct spw_attend *a, const struct spw_attend_part *s)
 {
     const struct spw_model_config *c = a->weights->config;
-    uint64_t width = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
-    uint64_t y = s->row * c->n_heads * c->head_dim;
+    const struct spw_kv_shape *shape = spw_config_kv(c, s->layer);
+    uint64_t width = spw_config_qkv_width(c, s->layer);
+    uint64_t y = s->row * spw_config_q_width(c, s->layer);
     const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
     const uint64_t extra_logits = a->weights->small_layers[s->layer].extra_logits;
-    return (struct spw_query){
+    struct spw_query q = {
         .a = a,
         .s = s,
         .r = r,
+        .layer = c->kv_layers[s->layer],
         .y = element(a, a->lane->device_arena + a->plan->device.attention, y),
         .args = {.q = element(a, a->lane->device_arena + a->plan->device.qkv, s->row * width),
-                 .state = (float *)(a->lane->device_arena + a->plan->device.state) +
-                          s->row * state_row(c),
+                 .state = (float *)(a->lane->device_arena + a->plan->device.state),
                  .rows = s->to - s->from,
                  .q_stride = width,
                  .position = s->from,
                  .n_heads = c->n_heads,
-                 .n_kv_heads = c->n_kv_heads,
-                 .head_dim = c->head_dim,
+                 .n_kv_heads = shape->n_heads,
+                 .head_dim = shape->head_dim,
                  .window = r->window,
                  .scale = c->attention_scale,
                  .softcap = c->attention_softcap,
@@ -76,11 +78,14 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
                  .kv_dtype = a->plan->info.kv,
                  .qformat = a->plan->format},
     };
+    q.args.state += s->row * state_row(&q.args);
+    return q;
 }
 
 /* ---- new tokens ---- */
 
-/* Norms and rotates q and k; k and v go into the tail tiles. */
+/* Norms and rotates q and k; k and v go into the tail tiles. A layer that reads the tiles of
+ * another one has q only. */
 static int append(const struct spw_query *q)
 {
     const struct spw_attend *a = q->a;
@@ -88,9 +93,10 @@ static int append(const struct spw_query *q)
     const struct spw_model_config *c = a->weights->config;
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
-    const uint32_t after = c->head_dim; /* from the weights of a norm to its biases */
+    const uint32_t after = q->args.head_dim; /* from the weights of a norm to its biases */
     uint32_t kind = c->layer_kinds[s->layer];
     const bool rotates = c->rotates[s->layer], norms = c->qk_norm && !c->qk_norm_whole;
+    const bool stores = spw_config_stores_kv(c, s->layer);
     const bool norm_last = c->qk_norm_last && rotates;
     struct spw_kv_seq *kv = s->seq->kv;
     struct spw_rope_append_args x = {
@@ -98,12 +104,12 @@ static int append(const struct spw_query *q)
         .q_norm = norm_last ? small + a->weights->bare_norm
                   : norms   ? small + at->q_norm
                             : NULL,
-        .k_norm = norm_last ? small + a->weights->bare_norm
-                  : norms   ? small + at->k_norm
-                            : NULL,
+        .k_norm = norm_last         ? small + a->weights->bare_norm
+                  : norms && stores ? small + at->k_norm
+                                    : NULL,
         .norm_last = norm_last,
         .q_norm_bias = norms && c->qk_norm_bias ? small + at->q_norm + after : NULL,
-        .k_norm_bias = norms && c->qk_norm_bias ? small + at->k_norm + after : NULL,
+        .k_norm_bias = norms && stores && c->qk_norm_bias ? small + at->k_norm + after : NULL,
         .norm_by_head = c->qk_norm_by_head,
         .growth = c->grows_unrotated && rotates ? (struct spw_query_growth){0} : c->query_growth,
         .inv_freq = small + (rotates ? a->weights->inv_freq[kind] : a->weights->no_freq),
@@ -111,15 +117,19 @@ static int append(const struct spw_query *q)
         .stride = q->args.q_stride,
         .position = s->from,
         .n_heads = c->n_heads,
-        .n_kv_heads = c->n_kv_heads,
-        .head_dim = c->head_dim,
+        .n_kv_heads = stores ? q->args.n_kv_heads : 0,
+        .head_dim = q->args.head_dim,
         .rotary_dim = c->rope[kind].rotary_dim,
         .scaling = rotates ? a->weights->rope_scaling[kind] : 1,
         .eps = c->rms_eps,
         .interleaved = c->interleaved_qk,
+        .v_norm = c->v_norm,
+        .v_is_k = c->v_is_k[kind],
         .norm = c->norm,
         .dtype = a->plan->info.compute,
         .kv_dtype = a->plan->info.kv};
+    if (!stores)
+        return a->ops->rope_append(&x, a->lane->compute);
     SPW_TRY(spw_kv_grow(kv, s->layer, s->from, s->to));
     uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_exact_end(kv, s->layer);
     assert(end - first <= SPW_APPEND_TILES);
@@ -133,17 +143,16 @@ static int append(const struct spw_query *q)
 static int quantize_tile(const struct spw_query *q, uint32_t tile)
 {
     const struct spw_attend *a = q->a;
-    const struct spw_model_config *c = a->weights->config;
-    const void *from = spw_kv_exact_tile(q->s->seq->kv, q->s->layer, tile);
-    void *to = spw_kv_device_tile(q->s->seq->kv, q->s->layer, tile);
+    const void *from = spw_kv_exact_tile(q->s->seq->kv, q->layer, tile);
+    void *to = spw_kv_device_tile(q->s->seq->kv, q->layer, tile);
     if (a->plan->format == SPW_QFORMAT_EXACT)
         return spw_lane_copy(a->lane, to, from, a->plan->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE,
                              a->lane->compute);
     return a->ops->kv_quantize(
         &(struct spw_codec_args){.tile = from,
                                  .qtile = to,
-                                 .n_kv_heads = c->n_kv_heads,
-                                 .head_dim = c->head_dim,
+                                 .n_kv_heads = q->args.n_kv_heads,
+                                 .head_dim = q->args.head_dim,
                                  .dtype = a->plan->info.kv,
                                  .format = a->plan->format,
                                  .not_finite =
@@ -156,11 +165,11 @@ static int quantize(const struct spw_query *q)
 {
     const struct spw_attend_part *s = q->s;
     struct spw_kv_seq *kv = s->seq->kv;
-    uint32_t from = spw_kv_end(kv, s->layer);
+    uint32_t from = spw_kv_end(kv, q->layer);
     uint32_t to = spw_waterline_end(q->r, s->to);
     if (!q->r->quantizes || from >= to)
         return 0;
-    SPW_TRY(spw_kv_quantize(kv, s->layer, to));
+    SPW_TRY(spw_kv_quantize(kv, q->layer, to));
     for (uint32_t t = from; t < to; t++)
         SPW_TRY(quantize_tile(q, t));
     return 0;
@@ -184,10 +193,10 @@ static const void *locate(const struct spw_query *q, const struct piece *p, uint
     if (tile < p->slot_first && !sink)
         return NULL;
     if (q->a->plan->quantizes && (sink || tile >= old))
-        return spw_kv_exact_tile(kv, q->s->layer, tile);
+        return spw_kv_exact_tile(kv, q->layer, tile);
     if (tile < p->slot_end)
         return p->slot + (tile - p->slot_first) * q->a->plan->tile_bytes;
-    return spw_kv_device_tile(kv, q->s->layer, tile);
+    return spw_kv_device_tile(kv, q->layer, tile);
 }
 
 /* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
@@ -198,7 +207,7 @@ static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_
     struct spw_attention_args x = q->args;
     uint32_t first = p->from ? p->from : 1; /* the sink is exact */
     x.q = element(a, (void *)(uintptr_t)x.q, row * x.q_stride);
-    x.state += row * state_row(a->weights->config);
+    x.state += row * state_row(&x);
     x.rows = rows;
     x.position += row;
     if (spw_div_up(p->to - p->from, SPW_SPLIT_TILES) <= splits_side_by_side(a, rows))
@@ -250,8 +259,11 @@ static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t lead)
          tile = to) {
         to = (tile / slot_tiles + 1) * slot_tiles;
         uint32_t here = spw_min_u32(to, q->streamed_end);
-        struct spw_transfer t = {
-            .seq = q->s->seq->kv, .layer = q->s->layer, .tile_begin = tile, .tile_end = here};
+        struct spw_transfer t = {.seq = q->s->seq->kv,
+                                 .layer = q->layer,
+                                 .tile_begin = tile,
+                                 .tile_end = here,
+                                 .reader = q->s->layer};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
         for (uint32_t i = lead; i < n; i++) {
@@ -294,7 +306,7 @@ int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_a
     *q = make_query(a, s);
     SPW_TRY(append(q));
     SPW_TRY(quantize(q));
-    q->end = spw_kv_exact_end(s->seq->kv, s->layer);
+    q->end = spw_kv_exact_end(s->seq->kv, q->layer);
     spw_waterline_streamed(q->r, s->span, s->from, &q->first, &q->streamed_end);
     q->from = q->first - q->first % SPW_SPLIT_TILES;
     return 0;

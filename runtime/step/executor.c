@@ -74,17 +74,40 @@ static const struct spw_part *parts_of(const struct spw_executor *x, const struc
     return &x->step->now->cut.parts[chunk->first_part];
 }
 
-static void embed(void *context, const struct spw_chunk *chunk, void *out)
+static void embed(void *context, const struct spw_chunk *chunk, void *out, void *inputs)
 {
     struct spw_executor *x = context;
     const struct spw_part *parts = parts_of(x, chunk);
-    uint8_t *to = out;
+    uint8_t *to = out, *inputs_to = inputs;
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
+        const int32_t *tokens = x->step->items[parts[i].span].tokens + parts[i].from;
         uint64_t n = parts[i].to - parts[i].from;
-        spw_weights_embed(x->o.weights, x->step->items[parts[i].span].tokens + parts[i].from, n,
-                          x->plan->info.compute, to);
+        spw_weights_embed(x->o.weights, tokens, n, x->plan->info.compute, to);
+        if (x->config->layer_inputs)
+            spw_weights_inputs(x->o.weights, tokens, n, x->plan->info.compute, inputs_to);
         to += n * x->plan->hidden_row_bytes;
+        inputs_to += n * x->plan->inputs_row_bytes;
     }
+}
+
+/* The rows of layer 0 change; layers that get inputs need them again. */
+static int keep_embedding(struct spw_executor *x, const struct spw_chunk *chunk, const void *h)
+{
+    const uint64_t bytes = x->plan->hidden_row_bytes;
+    const uint64_t row = x->step->experts.first_row + chunk->row;
+    return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.embedding + row * bytes,
+                         h, chunk->rows * bytes, SPW_LINK_DEVICE_TO_DEVICE, x->lane->compute);
+}
+
+/* `row`, `rows`: of the pass. */
+static int add_inputs(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
+                      void *h, uint64_t row, uint64_t rows)
+{
+    uint8_t *device = x->lane->device_arena;
+    const uint64_t at = x->step->experts.first_row + row;
+    return spw_forward_inputs(
+        &x->forward, layer, w, device + x->plan->device.embedding + at * x->plan->hidden_row_bytes,
+        device + x->plan->device.inputs + at * x->plan->inputs_row_bytes, h, rows);
 }
 
 static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
@@ -109,18 +132,23 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
 
 static int enter_layer(struct spw_executor *x, uint32_t layer)
 {
-    for (uint32_t i = 0; i < x->step->n_items; i++)
+    for (uint32_t i = 0; i < x->step->n_items && spw_config_stores_kv(x->config, layer); i++)
         SPW_TRY(spw_residency_enter(&x->residency, x->step->items[i].seq, &x->step->now->spans[i],
                                     layer));
     return 0;
 }
 
+/* The last layer that reads the tiles has done so. */
 static int place_old_tiles(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
     const struct spw_part *parts = parts_of(x, chunk);
+    const uint32_t stored = x->config->kv_layers[layer];
+    if (spw_config_last_reader(x->config, stored) != layer)
+        return 0;
     for (uint32_t i = 0; i < chunk->n_parts; i++)
         SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[parts[i].span].seq,
-                                          &x->step->now->spans[parts[i].span], layer, parts[i].to));
+                                          &x->step->now->spans[parts[i].span], stored,
+                                          parts[i].to));
     return 0;
 }
 
@@ -133,13 +161,17 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     x->step->reached.begun_chunks++;
     x->step->reached.parts = 0;
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, layer, k, &h));
+    if (x->config->layer_inputs && !layer)
+        SPW_TRY(keep_embedding(x, chunk, h));
     SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
     SPW_TRY(attend(x, layer, chunk));
     SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
     if (x->config->has_experts[layer])
         SPW_TRY(spw_experts_route(&x->step->experts, layer, w, h, chunk->row, chunk->rows));
-    else
+    else {
         SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
+        SPW_TRY(add_inputs(x, layer, w, h, chunk->row, chunk->rows));
+    }
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
     SPW_TRY(place_old_tiles(x, layer, chunk));
     x->step->reached.chunks++;
@@ -153,7 +185,7 @@ static bool count_chunk(struct spw_step *s)
 }
 
 /* All rows of the pass have their experts: these compute now. */
-static int run_experts(struct spw_executor *x, uint32_t layer)
+static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w)
 {
     const struct spw_hidden_source source = {embed, x};
     struct spw_experts *experts = &x->step->experts;
@@ -170,7 +202,7 @@ static int run_experts(struct spw_executor *x, uint32_t layer)
     int rc = spw_experts_compute(experts, layer, h, rows);
     if (rc) /* some experts of the visit have not come */
         spw_executor_stop_predicting(x);
-    return rc;
+    return rc ? rc : add_inputs(x, layer, w, h, 0, rows);
 }
 
 /* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */
@@ -190,7 +222,7 @@ static int run_layer(struct spw_executor *x, bool *pause)
     }
     if (s->chunk == s->now->cut.n_chunks) {
         if (x->config->has_experts[layer])
-            SPW_TRY(run_experts(x, layer));
+            SPW_TRY(run_experts(x, layer, &w));
         s->layer++;
         s->chunk = 0;
     }
@@ -313,7 +345,7 @@ static int begin_pass(struct spw_executor *x)
         SPW_TRY(
             spw_residency_make_room(&x->residency, x->step->items[i].seq, &x->step->now->spans[i]));
     SPW_TRY(begin_transfers(x));
-    for (uint32_t l = 0; l < x->config->n_layers; l++)
+    for (uint32_t l = 0; l < x->config->n_kv_layers; l++)
         for (uint32_t i = 0; i < x->step->n_items; i++)
             SPW_TRY(spw_residency_load_ahead(&x->residency, x->step->items[i].seq,
                                              &x->step->now->spans[i], l));
@@ -343,13 +375,15 @@ static int run_layers(struct spw_executor *x)
 }
 
 /* A caller may take a prompt back, to ask another question: the tiles that this span drops keep
- * their frames until the next prompt. */
+ * their frames until the next prompt. Where a prompt has many passes because of its layers, these
+ * are the tiles that its first pass has begun with. */
 static void retain_exact_tiles(struct spw_executor *x)
 {
     for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
         const struct spw_pass_span *p = &x->step->now->spans[i];
         bool decodes = x->step->spans[i].to == x->step->spans[i].from + 1;
-        if (p->from < p->to && !decodes)
+        bool later = x->plan->whole_spans && p->from != x->step->spans[i].from;
+        if (p->from < p->to && !decodes && !later)
             spw_kv_retain(x->step->items[i].seq->kv, p->from);
     }
 }
@@ -500,7 +534,8 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
 
 uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i)
 {
-    return x->step->now->spans[i].from;
+    const bool goes_back = x->plan->whole_spans && x->plan->retains; /* see retain_exact_tiles */
+    return goes_back ? x->step->spans[i].from : x->step->now->spans[i].from;
 }
 
 uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i)

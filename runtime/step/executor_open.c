@@ -31,6 +31,12 @@ static void borrow_buffers(struct spw_executor *x)
     x->residency = (struct spw_residency_moves){.config = x->config, .prefetch = x->o.prefetch};
 }
 
+/* The rows of the second step come after those of the first one, where both share a buffer. */
+static uint64_t first_row(const struct spw_executor *x, bool beside)
+{
+    return beside ? x->plan->pass_rows : 0;
+}
+
 /* Hidden states of the second step never leave the device: they are few. */
 static struct spw_hidden hidden_of(const struct spw_executor *x, bool beside)
 {
@@ -42,7 +48,9 @@ static struct spw_hidden hidden_of(const struct spw_executor *x, bool beside)
         .on_device = device + (beside ? d->hidden_beside : d->hidden),
         .on_host = x->plan->hidden_on_host && !beside ? host + h->hidden : NULL,
         .staging = host + (beside ? h->staging_beside : h->staging),
+        .inputs = device + d->inputs + first_row(x, beside) * x->plan->inputs_row_bytes,
         .row_bytes = x->plan->hidden_row_bytes,
+        .inputs_bytes = x->plan->inputs_row_bytes,
         .chunk_rows = beside ? spw_min_u64(x->plan->chunk, x->plan->rows_beside) : x->plan->chunk,
     };
 }
@@ -51,14 +59,15 @@ static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
 {
     uint32_t n = x->o.most_spans;
     uint64_t pass_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
-    SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n, beside ? x->plan->rows_beside : pass_rows));
+    SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n,
+                          beside ? spw_plan_pass_beside(x->plan) : pass_rows));
     s->hidden = hidden_of(x, beside);
     SPW_TRY(spw_hidden_init(&s->hidden));
     s->experts = (struct spw_experts){.forward = &x->forward,
                                       .lane = x->lane,
                                       .plan = x->plan,
                                       .prefetch = x->o.prefetch,
-                                      .first_row = beside ? x->plan->pass_rows : 0};
+                                      .first_row = first_row(x, beside)};
     SPW_TRY(spw_experts_init(&s->experts));
     s->progress = (struct spw_progress_marks){.lane = x->lane,
                                               .report = x->o.on_progress,

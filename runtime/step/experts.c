@@ -55,16 +55,24 @@ static uint32_t first_expert(const struct spw_experts *x, uint32_t layer)
     return w->layer_experts[layer] - w->n_blocks;
 }
 
+static struct spw_forward_experts buffers(const struct spw_experts *x, uint64_t row)
+{
+    const struct spw_plan_experts *d = &x->plan->device.experts;
+    const uint64_t row_bytes = x->plan->hidden_row_bytes;
+    return (struct spw_forward_experts){
+        .x = on_device(x, d->x, row, row_bytes),
+        .dense = on_device(x, d->dense, row, row_bytes),
+        .choices = (struct spw_choice *)on_device(x, d->choices, row, choices_bytes(x))};
+}
+
 /* ---- route ---- */
 
 int spw_experts_route(const struct spw_experts *x, uint32_t layer,
                       const struct spw_layer_weights *matrices, void *h, uint64_t row,
                       uint64_t rows)
 {
-    const struct spw_plan_experts *d = &x->plan->device.experts;
-    return spw_forward_route(
-        x->forward, layer, matrices, h, on_device(x, d->x, row, x->plan->hidden_row_bytes),
-        (struct spw_choice *)on_device(x, d->choices, row, choices_bytes(x)), rows);
+    const struct spw_forward_experts e = buffers(x, row);
+    return spw_forward_route(x->forward, layer, matrices, &e, h, rows);
 }
 
 /* ---- compute ---- */
@@ -201,13 +209,14 @@ static int compute_moving(const struct spw_experts *x, uint32_t layer, bool orde
 }
 
 /* Adds the outputs to the rows of the pass, a chunk at a time. */
-static int combine(const struct spw_experts *x, uint8_t *h, uint64_t rows, bool ordered)
+static int combine(const struct spw_experts *x, uint32_t layer, uint8_t *h, uint64_t rows,
+                   bool ordered)
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
-    const uint64_t row_bytes = x->plan->hidden_row_bytes, kept = config(x)->n_kept;
+    const struct spw_forward_experts e = buffers(x, 0);
     return spw_forward_combine(
-        x->forward, h, on_device(x, d->y, 0, kept * row_bytes),
-        (const struct spw_choice *)on_device(x, d->choices, 0, choices_bytes(x)),
+        x->forward, layer, &e, h,
+        on_device(x, d->y, 0, config(x)->n_kept * x->plan->hidden_row_bytes),
         ordered ? (const uint32_t *)on_device(x, d->places, 0, numbers_bytes(x)) : NULL, rows);
 }
 
@@ -220,7 +229,7 @@ int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t
         SPW_TRY(compute_moving(x, layer, ordered));
     else
         SPW_TRY(compute_resident(x, layer, ordered));
-    return combine(x, h, rows, ordered);
+    return combine(x, layer, h, rows, ordered);
 }
 
 void spw_experts_addresses(const struct spw_weights *w, const struct spw_prefetch *prefetch,

@@ -50,7 +50,7 @@ int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
     h->through_host = h->on_host && cut->n_chunks > 1;
     for (uint32_t k = 0; h->through_host && k < cut->n_chunks; k++)
         source->embed(source->context, &cut->chunks[k],
-                      h->on_host + cut->chunks[k].row * h->row_bytes);
+                      h->on_host + cut->chunks[k].row * h->row_bytes, NULL);
     return 0;
 }
 
@@ -75,13 +75,17 @@ static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, u
                  void *rows)
 {
     const struct spw_chunk *k = &h->cut->chunks[chunk];
-    uint8_t *staging = h->staging + chunk % 2 * h->chunk_rows * h->row_bytes;
+    uint8_t *staging = h->staging + chunk % 2 * h->chunk_rows * (h->row_bytes + h->inputs_bytes);
+    uint8_t *inputs = staging + k->rows * h->row_bytes;
     /* the copy that used this half two chunks ago, or in the pass before */
     SPW_TRY(spw_lane_event_sync(h->lane, h->up_done[chunk % 2]));
-    source->embed(source->context, k, staging);
+    source->embed(source->context, k, staging, inputs);
     spw_stream s = k->rows <= DECODE_ROWS ? h->lane->compute : h->lane->hidden_up;
     SPW_TRY(
         spw_lane_copy(h->lane, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
+    if (h->inputs_bytes)
+        SPW_TRY(spw_lane_copy(h->lane, h->inputs + k->row * h->inputs_bytes, inputs,
+                              k->rows * h->inputs_bytes, SPW_LINK_HOST_TO_DEVICE, s));
     SPW_TRY(spw_lane_event_record(h->lane, h->up_done[chunk % 2], s));
     return s == h->lane->compute
                ? 0

@@ -1,5 +1,6 @@
-/* Hidden states of a pass between its layers, on the device or (pass of several chunks, no room) on
- * the host, from where each chunk comes up and goes back down once a layer.
+/* Hidden states of a pass between its layers, and what comes with their embeddings (inputs); on the
+ * device or (pass of several chunks, no room) on the host, from where each chunk comes up and goes
+ * back down once a layer.
  *
  * Borrows the lane and its memory. Everything is queued; begin may wait for copies of the pass
  * before. */
@@ -14,8 +15,9 @@ struct spw_hidden {
     const struct spw_lane *lane;
     uint8_t *on_device; /* [pass_rows] rows, or two chunks */
     uint8_t *on_host;   /* [pass_rows] rows, or NULL: they stay on the device */
-    uint8_t *staging;   /* host, two chunks: embeddings on their way up */
-    uint64_t row_bytes, chunk_rows;
+    uint8_t *staging;   /* host, two chunks: embeddings on their way up, and inputs */
+    uint8_t *inputs; /* device: [pass_rows] rows, as they come; only if no row lies on the host */
+    uint64_t row_bytes, inputs_bytes, chunk_rows; /* inputs_bytes: of a row of inputs; or 0 */
     const struct spw_cut *cut;                    /* of the running pass, borrowed */
     bool through_host;                            /* this pass takes the way over the host */
     uint64_t loaded_chunks;                       /* loads issued in this pass, over all layers */
@@ -26,9 +28,10 @@ struct spw_hidden {
 int spw_hidden_init(struct spw_hidden *h);
 void spw_hidden_free(struct spw_hidden *h);
 
-/* Where the embeddings of chunk `k` of the pass are to be written, by the host. */
+/* Writes the embeddings of a chunk of the pass to `out`, and its inputs to `inputs`, if there are
+ * some. The host does that. */
 struct spw_hidden_source {
-    void (*embed)(void *context, const struct spw_chunk *chunk, void *out);
+    void (*embed)(void *context, const struct spw_chunk *chunk, void *out, void *inputs);
     void *context;
 };
 

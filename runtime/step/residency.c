@@ -37,7 +37,7 @@ static int first_failure(int rc, int another)
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span)
 {
-    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         if (!r->fixed)
             SPW_TRY(spill(m, seq, l, spw_waterline_begin_waiting(r, span)));
@@ -76,7 +76,7 @@ int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_se
 static int load_layers(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
     int rc = 0;
-    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         if (!r->fixed)
             rc = first_failure(rc, load(m, seq, l, spw_waterline_begin(r, n)));
@@ -88,7 +88,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
 {
     int rc = 0;
     /* A layer may have to give frames to others before they get theirs. */
-    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         if (r->fixed)
             continue;
@@ -99,7 +99,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
     int loaded = load_layers(m, seq, n);
     if (loaded && loaded != -EBADMSG) {
         /* Failed writes hold the host frames that reads pass through. */
-        for (uint32_t l = 0; l < m->config->n_layers; l++)
+        for (uint32_t l = 0; l < m->config->n_kv_layers; l++)
             spw_kv_drop_copies(seq->kv, l, 0);
         loaded = load_layers(m, seq, n);
     }
@@ -111,7 +111,7 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
 int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             uint64_t n)
 {
-    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         uint32_t begin = spw_waterline_begin(r, n);
         if (r->fixed || begin >= spw_kv_begin(seq->kv, l))
@@ -127,7 +127,7 @@ int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequ
 int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
                                   uint64_t n)
 {
-    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         uint32_t begin = spw_waterline_begin(r, n);
         if (r->fixed)
@@ -141,7 +141,7 @@ int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct sp
 
 int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
-    for (uint32_t l = 0; l < m->config->n_layers; l++) {
+    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
         const struct spw_residency *r = residency_of(m, seq, l);
         if (!r->fixed)
             SPW_TRY(spill(m, seq, l, spw_waterline_begin(r, n)));

@@ -15,6 +15,7 @@ static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw
     pass->schedule = (struct spw_schedule){
         .n_layers = s->config->n_layers,
         .kinds = s->config->layer_kinds,
+        .kv_layers = s->config->kv_layers,
         .slot_tiles = s->plan->slot_tiles,
         .parts = pass->parts,
         .n_layer_blocks = of_layers,
@@ -34,7 +35,7 @@ static void close_pass(struct spw_pass *pass)
 static void find_first_layers(struct spw_step *s)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        while (s->first_layer[k] < s->config->n_layers &&
+        while (s->first_layer[k] < s->config->n_kv_layers &&
                s->config->layer_kinds[s->first_layer[k]] != k)
             s->first_layer[k]++;
 }
@@ -98,7 +99,7 @@ static uint32_t shared_disk_end(const struct spw_step *s, uint32_t i, uint32_t k
                                 uint32_t disk_end)
 {
     uint32_t layer = s->first_layer[kind];
-    for (uint32_t j = 0; j < s->n_items && layer < s->config->n_layers; j++)
+    for (uint32_t j = 0; j < s->n_items && layer < s->config->n_kv_layers; j++)
         if (j != i && s->disk_end_at_chunk[j][kind] > disk_end) {
             uint32_t both = shared_end(s, i, j, layer);
             disk_end = spw_max_u32(disk_end, spw_min_u32(both, s->disk_end_at_chunk[j][kind]));
@@ -140,7 +141,7 @@ static void find_lead(const struct spw_step *s, struct spw_pass *pass, uint32_t 
     struct spw_part_reads *reads = &pass->parts[n];
     uint32_t layer = s->first_layer[kind];
     bool any = reads->ranges[kind].first < reads->ranges[kind].end;
-    for (uint32_t i = first; i < n && any && layer < s->config->n_layers; i++) {
+    for (uint32_t i = first; i < n && any && layer < s->config->n_kv_layers; i++) {
         const struct spw_part_reads *other = &pass->parts[i];
         if (other->shared_end[kind] || other->seq == reads->seq)
             continue;
@@ -236,7 +237,7 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
         s->items[i] = items[i];
         s->spans[i] = s->left[i] = items[i].span;
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            s->disk_end[i][k] = s->first_layer[k] < s->config->n_layers
+            s->disk_end[i][k] = s->first_layer[k] < s->config->n_kv_layers
                                     ? spw_kv_disk_end(items[i].seq->kv, s->first_layer[k])
                                     : 0;
         n_new_tokens += items[i].span.to - items[i].span.from;

@@ -99,7 +99,7 @@ static void check_same_config(const char *model, const char *file)
     const struct spw_rope_config *x = &a.rope[0], *y = &b.rope[0];
     CHECK_MSG(a.n_layers == b.n_layers && a.hidden == b.hidden && a.vocab == b.vocab &&
                   a.intermediate == b.intermediate && a.n_heads == b.n_heads &&
-                  a.n_kv_heads == b.n_kv_heads && a.head_dim == b.head_dim && a.act == b.act &&
+                  !memcmp(a.kv, b.kv, sizeof a.kv) && a.act == b.act &&
                   a.max_positions == b.max_positions && a.qk_norm == b.qk_norm &&
                   a.sandwich == b.sandwich && a.qkv_bias == b.qkv_bias && a.bos == b.bos,
               "%s", model);

@@ -34,6 +34,7 @@ static void route_on_gpu(const struct spw_route_args *a, size_t first, size_t n,
     b.x = on_gpu((const char *)a->x + first * a->cols * element, n * a->cols * element);
     b.w = on_gpu(a->w, a->n_experts * a->cols * sizeof(float));
     b.bias = on_gpu(a->bias, a->n_experts * sizeof(float));
+    b.expert_scale = on_gpu(a->expert_scale, a->n_experts * sizeof(float));
     b.choice_bias = on_gpu(a->choice_bias, a->n_experts * sizeof(float));
     float *scores = calloc(n * a->n_experts, sizeof *scores);
     b.scores = on_gpu(scores, n * a->n_experts * sizeof(float));
@@ -41,6 +42,7 @@ static void route_on_gpu(const struct spw_route_args *a, size_t first, size_t n,
     CHECK(!spw_route_cuda(&b, NULL));
     cuda_take_back(out, b.choices, n * a->n_kept * sizeof *out, 0);
     drop(b.x), drop(b.w), drop(b.bias), drop(b.choice_bias), drop(b.scores);
+    drop(b.expert_scale);
     free(scores);
 }
 
@@ -104,6 +106,10 @@ static void test_rows(void)
     gather_there.index = on_gpu(gather.index, n * sizeof *index);
     gather_there.y = on_gpu(y, n * bytes);
     combine_there.h = on_gpu(h, rows * bytes);
+    if (draw(0, 1)) {
+        combine.residual = h;
+        combine_there.residual = combine_there.h;
+    }
     combine_there.y = gather_there.y;
     combine_there.choices = on_gpu(choices, n * sizeof *choices);
     gather_there.choices = gather.choices ? combine_there.choices : NULL;

@@ -129,12 +129,12 @@ static void test_norm(void)
     enum spw_dtype t = draw_dtype();
     size_t cols = draw_cols(), rows = cols > 512 ? draw(1, 9) : draw(1, 40);
     size_t stride = cols + (draw(0, 1) ? 0 : draw(1, 9));
-    bool in_place = draw(0, 1), has_bias = draw(0, 1);
+    bool in_place = draw(0, 1), has_bias = draw(0, 1), weighs = draw(0, 3);
     struct both x = make(rows * stride, t, 3), y = make(rows * stride, t, 1);
     struct both weight = make(cols, SPW_DTYPE_F32, 2), bias = make(cols, SPW_DTYPE_F32, 1);
     struct spw_norm_args a = {.x = x.gpu,
                               .y = in_place ? x.gpu : y.gpu,
-                              .weight = weight.gpu,
+                              .weight = weighs ? weight.gpu : NULL,
                               .bias = has_bias ? bias.gpu : NULL,
                               .rows = rows,
                               .cols = cols,
@@ -149,7 +149,7 @@ static void test_norm(void)
     struct spw_norm_args one = a, here = a;
     one.x = one.y = alone.gpu, one.rows = 1;
     CHECK(!spw_norm_cuda(&one, NULL));
-    here.x = x.cpu, here.y = in_place ? x.cpu : y.cpu, here.weight = weight.cpu;
+    here.x = x.cpu, here.y = in_place ? x.cpu : y.cpu, here.weight = weighs ? weight.cpu : NULL;
     here.bias = has_bias ? bias.cpu : NULL;
     void *before = malloc(bytes_of(&x)); /* in place, the CPU overwrites what the slack needs */
     memcpy(before, x.cpu, bytes_of(&x));
@@ -165,7 +165,7 @@ static void test_norm(void)
         }
         count_same(t, g, w);
         /* 1e-6: of each side's chain of at most some hundred additions */
-        double k = fabs(each_load(weight.cpu, i % stride, SPW_DTYPE_F32)) + 1;
+        double k = (weighs ? fabs(each_load(weight.cpu, i % stride, SPW_DTYPE_F32)) : 1) + 1;
         double n = fabs(each_load(before, i, t)) * 4; /* 1 / rms < 4 for what is drawn */
         /* a mean and a bias leave less than the terms that the error comes from */
         double large = fabs(w) + (has_bias || a.kind == SPW_NORM_MEAN ? k * (n + 1) : 0);
@@ -178,8 +178,8 @@ static void test_norm(void)
     drop(&x), drop(&y), drop(&weight), drop(&bias);
 }
 
-/* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
- * residual, or x, all at alignments of their own. */
+/* With a residual: the bits of the norm, then of an addition, then of a product with a factor, if
+ * there is one. y is a buffer of its own, the residual, or x, all at alignments of their own. */
 static void test_norm_residual(void)
 {
     enum spw_dtype t = draw_dtype();
@@ -199,15 +199,20 @@ static void test_norm_residual(void)
                               .kind = (enum spw_norm_kind)draw(0, SPW_NORM_NONE),
                               .dtype = t};
     CHECK(!spw_norm_cuda(&a, NULL));
-    a.y = y->gpu, a.residual = h.gpu;
+    struct both factor = make(1, SPW_DTYPE_F32, 1);
+    const double by = draw(0, 1) ? (double)*(float *)factor.cpu : 0;
+    a.y = y->gpu, a.residual = h.gpu, a.factor = by != 0 ? factor.gpu : NULL;
     CHECK(!spw_norm_cuda(&a, NULL));
     void *norms = take(&normed), *got = take(y), *want = y->cpu;
     for (size_t i = 0; i < n; i++)
         if (i % stride < cols)
             each_store(want, i, t, each_load(h.cpu, i, t) + each_load(norms, i, t));
+    for (size_t i = 0; i < n && by != 0; i++)
+        if (i % stride < cols)
+            each_store(want, i, t, each_load(want, i, t) * by);
     CHECK_MSG(!memcmp(got, want, bytes_of(y)), "rows %zu cols %zu", rows, cols);
     free(norms), free(got);
-    drop(&x), drop(&h), drop(&own), drop(&normed), drop(&weight);
+    drop(&x), drop(&h), drop(&own), drop(&normed), drop(&weight), drop(&factor);
 }
 
 /* ---- rope_append ---- */
@@ -277,6 +282,20 @@ static void rope_on_gpu(const struct rope_problem *p, const struct spw_rope_appe
         cuda_take_back(w->tiles[i], tiles[i], w->tile_bytes, 0);
 }
 
+/* Heads of v of all rows, as they are appended. */
+static char *values_on_gpu(const struct rope_problem *p, const struct spw_rope_append_args *a)
+{
+    char *values = steps_values(a, p->qkv.cpu);
+    size_t bytes = a->rows * a->n_kv_heads * a->head_dim * spw_dtype_bytes(a->dtype);
+    struct spw_norm_args norm = steps_values_norm(a, NULL);
+    if (!a->v_norm || !bytes)
+        return values;
+    norm.x = norm.y = cuda_copy_of(values, bytes, 0);
+    CHECK(!spw_norm_cuda(&norm, NULL));
+    cuda_take_back(values, norm.y, bytes, 0);
+    return values;
+}
+
 /* The steps, each stored before the next: norms as a launch of their own; the same kernel rotates,
  * but takes heads of k for heads of q (so that what it appends is of no interest); and the append
  * of tests/unit/kernels/rope_append_steps.h. */
@@ -287,7 +306,7 @@ static struct written steps_on_gpu(const struct rope_problem *p,
     size_t wide = spw_dtype_bytes(a->dtype);
     struct spw_rope_append_args rope = *a, append = *a;
     rope.n_heads += a->n_kv_heads;
-    rope.interleaved = false;
+    rope.interleaved = rope.v_is_k = rope.v_norm = false;
     rope.q_norm = rope.k_norm = NULL;
     rope.growth.beta = 0;
     steps_order(a, unused.qkv);
@@ -303,9 +322,11 @@ static struct written steps_on_gpu(const struct rope_problem *p,
     if (!a->norm_last)
         rope_on_gpu(p, &rope, &unused, a->rows);
     append.qkv = unused.qkv;
+    char *values = values_on_gpu(p, a);
     memcpy(append.tiles, w.tiles, sizeof w.tiles);
-    steps_append(&append);
+    steps_append(&append, values);
     steps_grow(&append);
+    free(values);
     for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
         size_t at = steps_head(a, row, 0) * wide;
         memcpy(w.qkv + at, unused.qkv + at, steps_head(a, 0, a->n_heads) * wide);
@@ -338,7 +359,7 @@ static bool rope_matches_cpu(const struct rope_problem *p, const struct written 
     memcpy(a.tiles, cpu_has.tiles, sizeof cpu_has.tiles);
     each_run(cpu()->rope_append, &a, EACH_FORWARD);
     double most = 4; /* of what is rotated: drawn below 2, or normed */
-    most *= a.q_norm || a.k_norm ? sqrt(a.head_dim) + 1 : 1;
+    most *= a.q_norm || a.k_norm || a.v_norm ? sqrt(a.head_dim) + 1 : 1;
     most *= a.growth.beta != 0 ? 1 + 0.25 * log(1 + 1e6) : 1;
     double slack = a.dtype == SPW_DTYPE_F32 ? 0x1p-20 * most : 0x1p-6 * most;
     bool right = alike(got->qkv, cpu_has.qkv, p->qkv.n, a.dtype, slack);
@@ -368,15 +389,18 @@ static struct rope_problem rope_draw(bool shared)
               .eps = 1e-5f,
               .interleaved = draw(0, 1),
               .norm_last = draw(0, 1),
+              .v_is_k = !draw(0, 3),
               .dtype = draw_dtype(),
               .kv_dtype = types[draw(0, 2)]}};
     struct spw_rope_append_args *a = &p.a;
     a->head_dim = shared ? 128 : a->head_dim;
     a->n_kv_heads = shared ? 3 : a->head_dim > 256 ? 1 : (uint32_t)draw(1, 3);
+    const bool queries_only = !shared && !draw(0, 5);
     a->n_heads = a->n_kv_heads * (shared ? 6 : (uint32_t)draw(1, 6));
     a->rotary_dim = draw(0, 1) ? a->head_dim : 2 * (uint32_t)draw(1, a->head_dim / 2);
     a->stride = (size_t)(a->n_heads + 3 * a->n_kv_heads) * a->head_dim;
     a->stride += draw(0, 1) ? 0 : draw(1, 9);
+    a->n_kv_heads = queries_only ? 0 : a->n_kv_heads;
     p.qkv = make(rows * a->stride, a->dtype, 2);
     p.freq = make(a->rotary_dim / 2, SPW_DTYPE_F32, 1);
     steps_draw(a, &rng);
@@ -390,6 +414,7 @@ static struct rope_problem rope_draw(bool shared)
         a->k_norm = draw(0, 1) ? p.k_norm.cpu : NULL;
         a->q_norm_bias = draw(0, 1) ? p.q_bias.cpu : NULL;
         a->k_norm_bias = draw(0, 1) ? p.k_bias.cpu : NULL;
+        a->v_norm = !draw(0, 3);
     }
     return p;
 }

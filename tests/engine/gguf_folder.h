@@ -148,9 +148,9 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
     gguf_u32(f, w, "embedding_length", c->hidden);
     gguf_u32(f, w, "feed_forward_length", c->intermediate);
     gguf_u32(f, w, "attention.head_count", c->n_heads);
-    gguf_u32(f, w, "attention.head_count_kv", c->n_kv_heads);
-    gguf_u32(f, w, "attention.key_length", c->head_dim);
-    gguf_u32(f, w, "attention.value_length", c->head_dim);
+    gguf_u32(f, w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
+    gguf_u32(f, w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
+    gguf_u32(f, w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
     gguf_f32(f, w,
              c->norm == SPW_NORM_MEAN ? "attention.layer_norm_epsilon"
                                       : "attention.layer_norm_rms_epsilon",
@@ -254,7 +254,7 @@ static inline uint32_t gguf_heads(const struct gguf_folder *f, const struct spw_
     bool q = strstr(t->name, ".q_proj."), k = strstr(t->name, ".k_proj.");
     bool ordered = !strcmp(f->architecture, "llama") || !strcmp(f->architecture, "mistral3") ||
                    !strcmp(f->architecture, "olmo");
-    return !ordered ? 0 : q ? f->config.n_heads : k ? f->config.n_kv_heads : 0;
+    return !ordered ? 0 : q ? f->config.n_heads : k ? f->config.kv[SPW_LAYER_FULL].n_heads : 0;
 }
 
 /* Numbers of a tensor as f32, in the order of the file. */
@@ -264,7 +264,7 @@ static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_
     size_t rows = (size_t)t->shape[0], cols = t->n_dims == 2 ? (size_t)t->shape[1] : 1;
     float *x = malloc((rows * cols + 1) * sizeof *x), *ordered = malloc(rows * cols * sizeof *x);
     uint32_t heads = gguf_heads(f, t);
-    size_t hd = f->config.head_dim;
+    size_t hd = f->config.kv[SPW_LAYER_FULL].head_dim;
     *n = rows * cols;
     spw_type_read(t->dtype, t->data, 0, *n, x);
     for (size_t r = 0; r < rows; r++) {

@@ -247,14 +247,28 @@ static inline void draw_chunked(struct tiny_model *m, char more[300], bool gguf,
     snprintf(more + n, 300 - (size_t)n, "]");
 }
 
+static inline void draw_gemma4(struct tiny_model *m, uint32_t window, char more[300],
+                               uint64_t *seed)
+{
+    m->layers = (uint32_t)check_range(seed, 2, 6);
+    m->full_head_dim = 2 * (uint32_t)check_range(seed, 4, 24);
+    m->v_is_k = check_random(seed) % 2;
+    m->full_heads = check_random(seed) % 2 ? 1 : m->kv_heads;
+    m->readers = check_random(seed) % 3 ? (uint32_t)check_range(seed, 0, m->layers - 2) : 0;
+    m->inputs = check_random(seed) % 2 ? 2 * (uint32_t)check_range(seed, 2, 30) : 0;
+    m->experts = check_random(seed) % 3 ? 0 : (uint32_t)check_range(seed, 1, 7);
+    m->expert_width = 8 * (uint32_t)check_range(seed, 1, 6);
+    snprintf(more, 300, ",\"sliding_window\":%u", window);
+}
+
 /* Any sizes of a family; what the family adds of its own is drawn, too. `more` [300] is the
  * model's. At least `vocab` tokens. */
 static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool quantized,
                                            uint64_t *seed)
 {
-    static const char *const families[] = {"llama", "mistral",     "qwen2",
-                                           "qwen3", "gemma3_text", "llama4_text"};
-    uint64_t family = check_random(seed) % 6;
+    static const char *const families[] = {"llama",       "mistral",     "qwen2",      "qwen3",
+                                           "gemma3_text", "llama4_text", "gemma4_text"};
+    uint64_t family = check_random(seed) % (quantized ? 6 : 7); /* no GGUF of the last one */
     uint32_t kv_heads = (uint32_t)check_range(seed, 1, 3);
     struct tiny_model m = {.family = families[family],
                            .layers = (uint32_t)check_range(seed, 1, 4),
@@ -306,6 +320,8 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
                  window, m.head_dim);
     if (family == 5)
         draw_chunked(&m, more, quantized, seed);
+    if (family == 6)
+        draw_gemma4(&m, window, more, seed);
     return m;
 }
 

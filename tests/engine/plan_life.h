@@ -41,7 +41,7 @@ static void count(struct life *f)
 {
     uint32_t device = 0, host = 0, disk = 0, exact = 0;
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+        for (uint32_t l = 0; l < f->config->n_kv_layers; l++) {
             const struct layer_state *x = &f->layers[s][l];
             device += x->end - x->begin;
             host += x->written - x->disk;
@@ -62,7 +62,7 @@ static void start_life(struct life *f, const struct spw_plan *p, const struct sp
 {
     *f = (struct life){.plan = p, .config = in->weights->config, .sessions = sessions};
     for (uint32_t s = 0; s < sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+        for (uint32_t l = 0; l < f->config->n_kv_layers; l++) {
             struct layer_state *x = &f->layers[s][l];
             x->kind = &p->residency[f->config->layer_kinds[l]];
             if (in->quantizes && f->config->layer_kinds[l] == SPW_LAYER_FULL)
@@ -83,7 +83,7 @@ static void draw_shares(struct life *f, const struct spw_plan_input *in, uint64_
     }
     spw_share_frames(f->plan, f->shares, f->sessions);
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers; l++)
+        for (uint32_t l = 0; l < f->config->n_kv_layers; l++)
             f->layers[s][l].kind = &f->shares[s].residency[f->config->layer_kinds[l]];
 }
 
@@ -104,23 +104,28 @@ static void bring_up(struct life *f, const struct layer_state *x, uint32_t from,
         f->n_read_from_disk += t < x->disk;
 }
 
+/* `reader` reads the tiles of layer l. The first reader is the layer itself, which gets new ones;
+ * old ones leave after the last one. */
 static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
-                       const struct spw_pass_span *passages, uint32_t l)
+                       const struct spw_pass_span *passages, uint32_t reader)
 {
     const bool quantizes = f->plan->quantizes;
+    const uint32_t l = f->config->kv_layers[reader];
     for (uint32_t i = 0; i < k->n_parts; i++) {
         const struct spw_part *s = &cut->parts[k->first_part + i];
         struct layer_state *x = &f->layers[s->span][l];
         const struct spw_residency *r = x->kind;
         bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
         bring_up(f, x, 0, x->begin);
+        if (reader != l)
+            continue;
         if (quantizes)
             x->exact_end = spw_waterline_tiles(s->to);
         if (!quantizes || full)
             x->end = full ? spw_waterline_end(r, s->to) : spw_waterline_tiles(s->to);
     }
     count(f);
-    for (uint32_t i = 0; i < k->n_parts; i++) {
+    for (uint32_t i = 0; i < k->n_parts && spw_config_last_reader(f->config, l) == reader; i++) {
         const struct spw_part *s = &cut->parts[k->first_part + i];
         const struct spw_pass_span *p = &passages[s->span];
         struct layer_state *x = &f->layers[s->span][l];
@@ -156,10 +161,11 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
 static void hold(struct life *f, const struct spw_pass_span *passages)
 {
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers; l++) {
+        for (uint32_t l = 0; l < f->config->n_kv_layers; l++) {
             struct layer_state *x = &f->layers[s][l];
             bool quantizes = f->plan->quantizes;
-            if (passages[s].to <= passages[s].from + 1)
+            if (passages[s].to <= passages[s].from + 1 ||
+                (f->plan->whole_spans && passages[s].from != f->n[s]))
                 continue;
             x->held = quantizes ? x->exact_first : x->first;
             x->held_end = quantizes ? x->exact_end : x->end;
@@ -172,12 +178,12 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
     if (f->plan->retains)
         hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers; l++)
+        for (uint32_t l = 0; l < f->config->n_kv_layers; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
                 raise_to(f, &f->layers[s][l],
                          spw_waterline_begin_waiting(f->layers[s][l].kind, &passages[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
-        for (uint32_t s = 0; s < f->sessions; s++)
+        for (uint32_t s = 0; s < f->sessions && spw_config_stores_kv(f->config, l); s++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
                 struct layer_state *x = &f->layers[s][l];
                 uint32_t enter = spw_waterline_begin_entered(x->kind, &passages[s]);
@@ -188,7 +194,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
             pass_chunk(f, cut, &cut->chunks[k], passages, l);
     }
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_layers && passages[s].to > passages[s].from; l++) {
+        for (uint32_t l = 0; l < f->config->n_kv_layers && passages[s].to > passages[s].from; l++) {
             struct layer_state *x = &f->layers[s][l];
             if (f->plan->quantizes && kinds[l] != SPW_LAYER_FULL)
                 continue;

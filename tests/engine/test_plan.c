@@ -110,15 +110,21 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     const struct spw_plan_host *h = &p->host;
     uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
     struct block_bytes sum = {0};
-    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
-    uint64_t state = (uint64_t)c->n_heads * (c->head_dim + 2) * 4;
+    uint64_t q = 0, qkv = 0, wide = c->layer_inputs;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        q = spw_max_u64(q, spw_config_q_width(c, l));
+        qkv = spw_max_u64(qkv, spw_config_qkv_width(c, l));
+        wide = spw_max_u64(wide, spw_config_mlp_width(c, l));
+    }
+    uint64_t state = (q + 2 * c->n_heads) * 4,
+             own = c->layer_inputs ? p->pass_rows + p->rows_beside : 0;
     uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
     uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
     const struct spw_experts_config *x = &c->experts;
     uint64_t expert_rows = x->n ? p->pass_rows + p->rows_beside : 0,
              choices = expert_rows * x->n_kept;
-    uint64_t mlp_width = spw_max_u64(
-        c->intermediate, x->n ? spw_max_u64(x->intermediate, x->shared_intermediate) : 0);
+    uint64_t mlp_width =
+        spw_max_u64(wide, x->n ? spw_max_u64(x->intermediate, x->shared_intermediate) : 0);
     for (uint32_t u = 0; u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
         count_block(p, in, u, &sum);
     uint64_t weight_slots = p->n_weight_slots * p->weight_slot_bytes;
@@ -129,12 +135,15 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {d->hidden, rows * p->hidden_row_bytes},
         {d->x, m * c->hidden * e},
         {d->codes, (m > p->logits_rows ? m : p->logits_rows) * in->codes_row_bytes},
-        {d->qkv, m * (q + 2 * kv) * e},
+        {d->qkv, m * qkv * e},
         {d->attention, m * q * e},
         {d->state, m * state},
         {d->split_states, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
+        {d->embedding, own * p->hidden_row_bytes},
+        {d->inputs, own * p->inputs_row_bytes},
         {d->experts.x, expert_rows * p->hidden_row_bytes},
         {d->experts.y, choices * p->hidden_row_bytes},
+        {d->experts.dense, x->beside ? expert_rows * p->hidden_row_bytes : 0},
         {d->experts.choices, choices * 8},
         {d->experts.places, choices * 4},
         {d->experts.index, choices * 4},
@@ -155,11 +164,11 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
                            {d->codes, m * in->codes_row_bytes},
                            {d->gate_up, in->gated_scratch ? m * 2 * mlp_width * e : 0},
                            {d->gated, m * mlp_width * e},
-                           {d->experts.x, 0},
+                           {d->embedding, 0},
                            {d->rows, 0}};
     struct region host[] = {
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
-        {h->staging, 2 * m * p->hidden_row_bytes},
+        {h->staging, 2 * m * (p->hidden_row_bytes + p->inputs_row_bytes)},
         {h->logits, logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
         {h->flags, 4},
@@ -315,8 +324,8 @@ static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input 
     struct layer_cost full = layer_cost(p, in, false), sliding = {0};
     if (spw_plan_n_windowed(p))
         sliding = layer_cost(p, in, true);
-    return p->n_layers[SPW_LAYER_FULL] * (full.all - full.hidden) +
-           spw_plan_n_windowed(p) * (sliding.all - sliding.hidden);
+    return p->n_readers[SPW_LAYER_FULL] * (full.all - full.hidden) +
+           p->n_readers[spw_plan_window_kind(p)] * (sliding.all - sliding.hidden);
 }
 
 /* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */
@@ -400,7 +409,8 @@ static void check_chunk(const struct all *a, struct spw_candidate *c)
         c->hidden = (enum spw_plan_hidden)(i / 4 % 3);
         c->kv_stays = i % 2;
         c->copies_on_host = i / 2 % 2;
-        if ((c->hidden == SPW_HIDDEN_ON_DEVICE && !small) ||
+        if ((c->hidden != SPW_HIDDEN_ONE_CHUNK && a->started.whole_spans) ||
+            (c->hidden == SPW_HIDDEN_ON_DEVICE && !small) ||
             (c->hidden == SPW_HIDDEN_ON_HOST && experts))
             continue;
         uint32_t most = spw_plan_most_passes(a->in, c->chunk);
@@ -483,7 +493,9 @@ static void check_smallest(const struct spw_plan_input *in, int tier)
 static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
 {
     const struct spw_model_config *c = in->weights->config;
-    uint64_t tile = spw_tile_bytes(c->n_kv_heads, c->head_dim, in->kv), more = 0;
+    uint64_t tile = spw_tile_bytes(c->kv[SPW_LAYER_FULL].n_heads, c->kv[SPW_LAYER_FULL].head_dim,
+                                   in->kv),
+             more = 0;
     uint64_t all = in->sessions * c->n_layers * (in->context / SPW_TILE_TOKENS + 1) * tile;
     struct spw_plan_info info;
     spw_plan_smallest(&info, in);

@@ -31,6 +31,16 @@ static bool is_value(const uint8_t *p, enum spw_dtype dtype, float v)
     return dtype == SPW_DTYPE_F32 ? f == v : fabsf(f - v) <= fabsf(v) * 0x1p-8f;
 }
 
+/* The same after some roundings. */
+static bool is_close(const uint8_t *p, enum spw_dtype dtype, float v)
+{
+    uint32_t bits = 0;
+    float f;
+    memcpy((uint8_t *)&bits + (dtype == SPW_DTYPE_F32 ? 0 : 2), p, dtype == SPW_DTYPE_F32 ? 4 : 2);
+    memcpy(&f, &bits, 4);
+    return fabsf(f - v) <= fabsf(v) * (dtype == SPW_DTYPE_F32 ? 0x1p-22f : 0x1p-6f);
+}
+
 static const struct spw_tensor *matrix(const struct spw_model *m, uint32_t layer, const char *name)
 {
     char full[SPW_MOST_TENSOR_NAME + 32], own[SPW_MOST_TENSOR_NAME];
@@ -39,6 +49,12 @@ static const struct spw_tensor *matrix(const struct spw_model *m, uint32_t layer
     const struct spw_tensor *t = spw_tensors_find(m->tensors, full);
     CHECK_MSG(t, "%s", full);
     return t;
+}
+
+/* The rows of all layers. */
+static const struct spw_tensor *inputs(const struct spw_model *m)
+{
+    return spw_tensors_find(m->tensors, "model.per_layer_model_projection.weight");
 }
 
 static uint64_t check_matrix(const struct spw_tensor *t, uint64_t first,
@@ -80,9 +96,16 @@ static void name_mlp(const struct spw_model *m, uint32_t u, char out[32])
 
 static void check_layer(const struct spw_model *m, uint32_t u, const uint8_t *packed, bool maps)
 {
-    static const char *const names[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                        "self_attn.o_proj", "gate_proj",        "up_proj",
-                                        "down_proj"};
+    static const char *const names[] = {"self_attn.q_proj",
+                                        "self_attn.k_proj",
+                                        "self_attn.v_proj",
+                                        "self_attn.o_proj",
+                                        "gate_proj",
+                                        "up_proj",
+                                        "down_proj",
+                                        NULL,
+                                        "per_layer_input_gate",
+                                        "per_layer_projection"};
     struct spw_layer_weights p, f = {0};
     const bool expert = u >= m->weights->n_blocks;
     uint64_t sum = 0;
@@ -92,14 +115,20 @@ static void check_layer(const struct spw_model *m, uint32_t u, const uint8_t *pa
     if (maps)
         operands(m, u, NULL, &f);
     for (int i = expert ? SPW_MATRIX_GATE : 0; i < SPW_LAYER_MATRICES; i++) {
-        snprintf(name, sizeof name, "%s%s%s", i < SPW_MATRIX_GATE ? "" : mlp,
-                 i < SPW_MATRIX_GATE ? "" : ".", names[i]);
-        const struct spw_tensor *t = matrix(m, m->weights->blocks[u].layer, name);
-        CHECK(p.of[i].n == t->shape[0] && p.of[i].k == t->shape[1]);
-        sum += check_matrix(t, 0, &p.of[i], f.of[i].w);
+        const bool of_mlp = i >= SPW_MATRIX_GATE && i <= SPW_MATRIX_DOWN;
+        const uint32_t layer = m->weights->blocks[u].layer;
+        if (!p.of[i].n) /* the layer has no such matrix */
+            continue;
+        snprintf(name, sizeof name, "%s%s%s", of_mlp ? mlp : "", of_mlp ? "." : "", names[i]);
+        const struct spw_tensor *t = i == SPW_MATRIX_INPUT ? inputs(m) : matrix(m, layer, name);
+        const uint64_t rows = i == SPW_MATRIX_INPUT ? m->config.layer_inputs : t->shape[0];
+        const uint64_t before = i == SPW_MATRIX_INPUT ? layer * rows * t->shape[1] : 0;
+        CHECK(p.of[i].n == rows && p.of[i].k == t->shape[1]);
+        sum += check_matrix(t, before, &p.of[i], f.of[i].w);
     }
     const struct spw_operand *first = &p.of[expert ? SPW_MATRIX_GATE : SPW_MATRIX_Q];
-    CHECK(first[1].w == first->w + first->n * first->k * spw_dtype_bytes(first->type));
+    CHECK(!first[1].n ||
+          first[1].w == first->w + first->n * first->k * spw_dtype_bytes(first->type));
     CHECK(sum == m->weights->blocks[u].matrix_bytes);
     CHECK(sum <= m->weights->blocks[u].bytes);
 }
@@ -180,9 +209,9 @@ static void check_block(struct spw_model *m, const struct tiny_model *tiny, uint
 static void check_embeddings(struct spw_model *m, uint64_t *seed)
 {
     enum { MOST = 40 };
-    uint32_t hidden = m->config.hidden;
+    uint32_t hidden = m->config.hidden, own = m->config.n_layers * m->config.layer_inputs;
     uint64_t bytes = spw_dtype_bytes(m->compute), wrong = 0;
-    uint8_t *out = malloc(MOST * hidden * bytes);
+    uint8_t *out = malloc(MOST * spw_max_u32(hidden, own) * bytes);
     for (int round = 0; round < 20; round++) {
         int32_t ids[MOST];
         size_t n = check_range(seed, 1, MOST);
@@ -194,6 +223,13 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
                 wrong +=
                     !is_value(out + (i * hidden + c) * bytes, m->compute,
                               stored(m->weights->embedding.tensor, (uint64_t)ids[i] * hidden + c));
+        if (own)
+            spw_weights_inputs(m->weights, ids, n, m->compute, out);
+        for (size_t i = 0; i < n * own; i++) /* times sqrt(8), rounded */
+            wrong += !is_close(
+                out + i * bytes, m->compute,
+                stored(m->weights->inputs.tensor, (uint64_t)ids[i / own] * own + i % own) *
+                    sqrtf((float)m->config.layer_inputs));
         uint32_t u = (uint32_t)check_range(seed, 0, m->weights->n_blocks - 1);
         if (m->weights->blocks[u].mappable)
             spw_weights_map(m->weights, u);

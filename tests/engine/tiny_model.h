@@ -24,6 +24,11 @@ struct tiny_model {
     uint64_t seed;
     /* All layers but the first `dense` have experts; `more` has the keys that say so. */
     uint32_t experts, expert_width, shared_width, dense;
+    /* gemma4_text: layers with an even number slide, the others and the last one are full and have
+     * this shape of KV. v_is_k: they have no matrix for v. The last `readers` layers have no keys
+     * and values of their own; `inputs` numbers of each row go to each layer. */
+    uint32_t full_heads, full_head_dim, readers, inputs;
+    bool v_is_k;
 };
 
 #define TINY_GGUF "/model.gguf"
@@ -35,12 +40,17 @@ struct tiny_writer {
     const char *mlp; /* how names of the mlp begin */
 };
 
-static inline void tiny_tensor(struct tiny_writer *w, const char *name, uint32_t rows,
-                               uint32_t cols, double scale, double center)
+/* stacked: matrices that are one tensor; 0: a matrix, or a vector if cols is 0. */
+static inline void tiny_stack(struct tiny_writer *w, const char *name, uint32_t stacked,
+                              uint32_t rows, uint32_t cols, double scale, double center)
 {
-    uint64_t n = (uint64_t)rows * (cols ? cols : 1), bytes = n * (w->bf16 ? 2 : 4);
-    fprintf(w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%u", w->first ? "" : ",", name,
-            w->bf16 ? "BF16" : "F32", rows);
+    uint64_t n = (uint64_t)rows * (cols ? cols : 1) * (stacked ? stacked : 1);
+    uint64_t bytes = n * (w->bf16 ? 2 : 4);
+    fprintf(w->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", w->first ? "" : ",", name,
+            w->bf16 ? "BF16" : "F32");
+    if (stacked)
+        fprintf(w->header, "%u,", stacked);
+    fprintf(w->header, "%u", rows);
     if (cols)
         fprintf(w->header, ",%u", cols);
     fprintf(w->header, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)w->offset,
@@ -55,6 +65,12 @@ static inline void tiny_tensor(struct tiny_writer *w, const char *name, uint32_t
         uint16_t half = (uint16_t)(bits >> 16); /* cut, not rounded: any value will do */
         fwrite(w->bf16 ? (void *)&half : (void *)&f, w->bf16 ? 2 : 4, 1, w->data);
     }
+}
+
+static inline void tiny_tensor(struct tiny_writer *w, const char *name, uint32_t rows,
+                               uint32_t cols, double scale, double center)
+{
+    tiny_stack(w, name, 0, rows, cols, scale, center);
 }
 
 static inline void tiny_vector(struct tiny_writer *w, uint32_t layer, const char *name, uint32_t n,
@@ -103,10 +119,86 @@ static inline void tiny_experts(struct tiny_writer *w, const struct tiny_model *
     }
 }
 
+/* What the files of the family store for a norm that does nothing. */
+static inline double tiny_center(const struct tiny_model *m)
+{
+    return strncmp(m->family, "gemma", 5) || !strcmp(m->family, "gemma4_text") ? 1 : 0;
+}
+
+static inline void tiny_stacked(struct tiny_writer *w, const struct tiny_model *m, uint32_t l,
+                                const char *name, uint32_t rows, uint32_t cols)
+{
+    char full[128];
+    snprintf(full, sizeof full, "model.layers.%u.%s", l, name);
+    tiny_stack(w, full, m->experts, rows, cols, 2.0 / sqrt(cols), 0);
+}
+
+static inline void tiny_gemma4_experts(struct tiny_writer *w, const struct tiny_model *m,
+                                       uint32_t l)
+{
+    tiny_matrix(w, l, "router.proj.weight", m->experts, m->hidden);
+    tiny_vector(w, l, "router.scale", m->hidden, 0.3, 1);
+    tiny_vector(w, l, "router.per_expert_scale", m->experts, 0.3, 1);
+    tiny_stacked(w, m, l, "experts.gate_up_proj", 2 * m->expert_width, m->hidden);
+    tiny_stacked(w, m, l, "experts.down_proj", m->hidden, m->expert_width);
+    tiny_vector(w, l, "pre_feedforward_layernorm_2.weight", m->hidden, 0.2, 1);
+    tiny_vector(w, l, "post_feedforward_layernorm_1.weight", m->hidden, 0.2, 1);
+    tiny_vector(w, l, "post_feedforward_layernorm_2.weight", m->hidden, 0.2, 1);
+}
+
+static inline void tiny_gemma4_layer(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    static const char *const norms[] = {"input_layernorm.weight", "post_attention_layernorm.weight",
+                                        "pre_feedforward_layernorm.weight",
+                                        "post_feedforward_layernorm.weight"};
+    const bool full = l % 2 || l == m->layers - 1, stores = l < m->layers - m->readers;
+    const uint32_t dim = full ? m->full_head_dim : m->head_dim, q = m->heads * dim;
+    const uint32_t kv = (full && m->v_is_k ? m->full_heads : m->kv_heads) * dim;
+    const uint32_t width = m->intermediate * (stores ? 1 : 2);
+    for (int i = 0; i < 4; i++)
+        tiny_vector(w, l, norms[i], m->hidden, 0.2, 1);
+    tiny_vector(w, l, "layer_scalar", 1, 0.2, 1);
+    tiny_vector(w, l, "self_attn.q_norm.weight", dim, 0.1, 0.5);
+    tiny_matrix(w, l, "self_attn.q_proj.weight", q, m->hidden);
+    tiny_matrix(w, l, "self_attn.o_proj.weight", m->hidden, q);
+    if (stores || l % 2) { /* some readers have them; they are not read */
+        tiny_vector(w, l, "self_attn.k_norm.weight", dim, 0.1, 0.5);
+        tiny_matrix(w, l, "self_attn.k_proj.weight", kv, m->hidden);
+        if (!full || !m->v_is_k)
+            tiny_matrix(w, l, "self_attn.v_proj.weight", kv, m->hidden);
+    }
+    tiny_matrix(w, l, "mlp.gate_proj.weight", width, m->hidden);
+    tiny_matrix(w, l, "mlp.up_proj.weight", width, m->hidden);
+    tiny_matrix(w, l, "mlp.down_proj.weight", m->hidden, width);
+    if (m->experts)
+        tiny_gemma4_experts(w, m, l);
+    if (!m->inputs)
+        return;
+    tiny_matrix(w, l, "per_layer_input_gate.weight", m->inputs, m->hidden);
+    tiny_matrix(w, l, "per_layer_projection.weight", m->hidden, m->inputs);
+    tiny_vector(w, l, "post_per_layer_input_norm.weight", m->hidden, 0.2, 1);
+}
+
+/* What all layers of gemma4_text have together. */
+static inline void tiny_gemma4_inputs(struct tiny_writer *w, const struct tiny_model *m)
+{
+    if (!m->inputs)
+        return;
+    tiny_tensor(w, "model.embed_tokens_per_layer.weight", m->vocab + 3, m->layers * m->inputs, 0.5,
+                0);
+    tiny_tensor(w, "model.per_layer_model_projection.weight", m->layers * m->inputs, m->hidden,
+                2.0 / sqrt(m->hidden), 0);
+    tiny_tensor(w, "model.per_layer_projection_norm.weight", m->inputs, 0, 0.2, 1);
+}
+
 static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
 {
     uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
-    double center = strncmp(m->family, "gemma", 5) ? 1 : 0;
+    double center = tiny_center(m);
+    if (m->full_head_dim) {
+        tiny_gemma4_layer(w, m, l);
+        return;
+    }
     tiny_vector(w, l, "input_layernorm.weight", m->hidden, 0.2, center);
     tiny_vector(w, l, "post_attention_layernorm.weight", m->hidden, 0.2, center);
     if (m->sandwich) {
@@ -135,6 +227,26 @@ static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m,
     tiny_matrix(w, l, "mlp.down_proj.weight", m->hidden, m->intermediate);
 }
 
+static inline void tiny_gemma4_config(const struct tiny_model *m, FILE *f)
+{
+    if (!m->full_head_dim)
+        return;
+    fprintf(f,
+            ",\"global_head_dim\":%u,\"num_global_key_value_heads\":%u,\"attention_k_eq_v\":%s,"
+            "\"num_kv_shared_layers\":%u,\"use_double_wide_mlp\":true,"
+            "\"hidden_size_per_layer_input\":%u,\"vocab_size_per_layer_input\":%u",
+            m->full_head_dim, m->full_heads, m->v_is_k ? "true" : "false", m->readers, m->inputs,
+            m->vocab + 3);
+    if (m->experts)
+        fprintf(f,
+                ",\"enable_moe_block\":true,\"num_experts\":%u,\"top_k_experts\":%u,"
+                "\"moe_intermediate_size\":%u",
+                m->experts, m->experts > 1 ? 2 : 1, m->expert_width);
+    for (uint32_t l = 0; l < m->layers; l++)
+        fprintf(f, "%s\"%s_attention\"%s", l ? "," : ",\"layer_types\":[",
+                l % 2 ? "full" : "sliding", l + 1 < m->layers ? "" : "]");
+}
+
 static inline void tiny_config(const struct tiny_model *m, const char *dir)
 {
     char path[600];
@@ -144,10 +256,12 @@ static inline void tiny_config(const struct tiny_model *m, const char *dir)
             "{\"model_type\":\"%s\",\"hidden_size\":%u,\"intermediate_size\":%u,"
             "\"num_hidden_layers\":%u,\"num_attention_heads\":%u,\"num_key_value_heads\":%u,"
             "\"head_dim\":%u,\"vocab_size\":%u,\"max_position_embeddings\":%u,"
-            "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":%s,\"torch_dtype\":\"%s\"%s}",
+            "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":%s,\"torch_dtype\":\"%s\"%s",
             m->family, m->hidden, m->intermediate, m->layers, m->heads, m->kv_heads, m->head_dim,
             m->vocab, m->positions, m->untied ? "false" : "true",
             m->stored == TINY_BF16 ? "bfloat16" : "float32", m->more ? m->more : "");
+    tiny_gemma4_config(m, f);
+    fputc('}', f);
     fclose(f);
 }
 
@@ -176,9 +290,10 @@ static inline void tiny_model_write(const struct tiny_model *m, const char *dir)
     w.data = open_memstream(&data, &data_bytes);
     fputc('{', w.header);
     tiny_tensor(&w, "model.embed_tokens.weight", m->vocab, m->hidden, 1, 0);
+    tiny_gemma4_inputs(&w, m);
     for (uint32_t l = 0; l < m->layers; l++)
         tiny_layer(&w, m, l);
-    tiny_tensor(&w, "model.norm.weight", m->hidden, 0, 0.2, strncmp(m->family, "gemma", 5) ? 1 : 0);
+    tiny_tensor(&w, "model.norm.weight", m->hidden, 0, 0.2, tiny_center(m));
     if (m->untied)
         tiny_tensor(&w, "lm_head.weight", m->vocab, m->hidden, 0.5, 0);
     fputc('}', w.header);
@@ -320,6 +435,22 @@ static const struct tiny_model tiny_models[] = {
      .expert_width = 24,
      .shared_width = 24,
      .dense = 1},
+    {.family = "gemma4_text",
+     .layers = 5,
+     .hidden = 32,
+     .intermediate = 48,
+     .heads = 2,
+     .kv_heads = 1,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .more = ",\"sliding_window\":300",
+     .stored = TINY_BF16,
+     .seed = 10,
+     .full_heads = 1,
+     .full_head_dim = 32,
+     .readers = 3,
+     .inputs = 8},
 };
 enum { N_TINY_MODELS = sizeof tiny_models / sizeof *tiny_models };
 

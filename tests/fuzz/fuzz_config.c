@@ -23,7 +23,7 @@ static void check_rope(const struct spw_model_config *config)
     const uint64_t lengths[] = {1, config->max_positions, config->max_positions * 4 + 1};
     for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
         const struct spw_rope_config *rope = &config->rope[kind];
-        expect(rope->rotary_dim >= 2 && rope->rotary_dim <= config->head_dim);
+        expect(rope->rotary_dim >= 2 && rope->rotary_dim <= config->kv[kind].head_dim);
         for (size_t i = 0; i < 3; i++) /* may refuse what would not be finite, must not crash */
             spw_rope_frequencies(rope, rope->rotary_dim, lengths[i], config->max_positions,
                                  inv_freq, &scaling);
@@ -33,12 +33,18 @@ static void check_rope(const struct spw_model_config *config)
 static void check_config(const struct spw_model_config *config)
 {
     expect(config->n_layers && config->hidden && config->intermediate && config->vocab);
-    expect(config->n_kv_heads && config->n_heads % config->n_kv_heads == 0);
-    expect(config->head_dim >= 2 && config->head_dim % 2 == 0 && config->head_dim <= 1024);
+    for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
+        const struct spw_kv_shape *kv = &config->kv[kind];
+        expect(kv->n_heads && config->n_heads % kv->n_heads == 0);
+        expect(kv->head_dim >= 2 && kv->head_dim % 2 == 0 && kv->head_dim <= 1024);
+    }
+    expect(config->n_kv_layers && config->n_kv_layers <= config->n_layers);
     expect(config->attention_scale > 0 && config->embedding_scale > 0 && config->rms_eps >= 0);
     expect(config->n_eos <= SPW_CONFIG_MAX_EOS && config->bos >= -1);
     for (uint32_t i = 0; i < config->n_layers; i++) {
         expect(config->layer_kinds[i] < SPW_LAYER_KINDS);
+        expect(config->kv_layers[i] < config->n_kv_layers);
+        expect(config->layer_kinds[config->kv_layers[i]] == config->layer_kinds[i]);
         expect(config->layer_kinds[i] == SPW_LAYER_FULL || config->window);
     }
     check_rope(config);

@@ -47,7 +47,8 @@ static void use_config(const struct spw_gguf *g)
     int rc = spw_config_from_gguf(&config, &facts, &err);
     expect_line(rc, &err);
     if (!rc)
-        expect(config.n_layers && config.n_heads % config.n_kv_heads == 0 && config.max_positions);
+        expect(config.n_layers && config.n_heads % config.kv[0].n_heads == 0 &&
+               config.max_positions);
     spw_config_free(&config);
     json_decref(facts.keys);
     json_decref(facts.tokenizer);

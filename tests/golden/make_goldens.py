@@ -114,6 +114,13 @@ OLMO = NO_EPS | dict(model_type="olmo", architectures=["OlmoForCausalLM"], hidde
                      num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
 PHI = NO_EPS | dict(model_type="phi", architectures=["PhiForCausalLM"], hidden_act="gelu_new", layer_norm_eps=1e-5,
                     rope_theta=10000.0, num_hidden_layers=2, partial_rotary_factor=0.5, torch_dtype="float32")
+GEMMA4 = BASE | dict(model_type="gemma4_text", architectures=["Gemma4ForCausalLM"], num_hidden_layers=4, head_dim=16,
+                     global_head_dim=32, num_key_value_heads=2, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+                     sliding_window=20, layer_types=["sliding_attention", "full_attention"] * 2,
+                     hidden_size_per_layer_input=0, num_kv_shared_layers=0, tie_word_embeddings=True,
+                     pad_token_id=0, torch_dtype="float32")
+GEMMA4_INPUTS = GEMMA4 | dict(hidden_size_per_layer_input=8, vocab_size_per_layer_input=100)
+GEMMA4_MOE = GEMMA4 | dict(enable_moe_block=True, num_experts=6, top_k_experts=2, moe_intermediate_size=20)
 OLMO3 = OLMO2 | dict(model_type="olmo3", architectures=["Olmo3ForCausalLM"], num_hidden_layers=5, sliding_window=20)
 LLAMA4 = BASE | dict(model_type="llama4_text", architectures=["Llama4ForCausalLM"], hidden_act="silu", head_dim=16,
                      num_hidden_layers=4, intermediate_size=24, intermediate_size_mlp=40, num_local_experts=4,
@@ -264,6 +271,25 @@ CASES = {
     "gemma3_window_140": (GEMMA3 | dict(sliding_window=140, attention_bias=True,
                                         sliding_window_pattern=2, torch_dtype="bfloat16"),
                           400, "bf16", dict(bf16=True)),
+    "gemma4_plain": (GEMMA4 | dict(final_logit_softcapping=6.0, tie_word_embeddings=False), 60, "bf16", {}),
+    "gemma4_global_heads": (GEMMA4 | dict(
+        attention_k_eq_v=True, num_global_key_value_heads=1, attention_bias=True, num_hidden_layers=3,
+        layer_types=["sliding_attention"] * 3, rope_parameters=dict(
+            full_attention=dict(rope_type="proportional", partial_rotary_factor=0.5, rope_theta=5e5, factor=2.0),
+            sliding_attention=dict(rope_type="default", rope_theta=2e4))), 60, "bf16", {}),
+    "gemma4_inputs": (GEMMA4_INPUTS | dict(sliding_window=140, num_hidden_layers=2, torch_dtype="bfloat16",
+                                           layer_types=["sliding_attention", "full_attention"]), 300, "bf16", dict(bf16=True)),
+    "gemma4_shared": (GEMMA4_INPUTS | dict(
+        num_hidden_layers=6, layer_types=["sliding_attention", "full_attention"] * 3, num_kv_shared_layers=3,
+        use_double_wide_mlp=True), 150, "bf16", {}),
+    "gemma4_shared_only": (GEMMA4 | dict(num_hidden_layers=5, num_kv_shared_layers=3, global_head_dim=8,
+                                         layer_types=["full_attention", "sliding_attention"] * 2 + ["full_attention"],
+                                         sliding_window=140), 300, "bf16", {}),
+    "gemma4_moe": (GEMMA4_MOE, 60, "bf16", {}),
+    "gemma4_moe_all": (GEMMA4_MOE | dict(
+        num_hidden_layers=5, num_kv_shared_layers=2, hidden_size_per_layer_input=8, vocab_size_per_layer_input=96,
+        layer_types=["sliding_attention", "full_attention"] * 2 + ["full_attention"], attention_k_eq_v=True,
+        num_experts=13, top_k_experts=3), 60, "bf16", {}),
     "mixtral_window": (MIXTRAL | dict(sliding_window=20), 70, "bf16", dict(hub=True)),
     "mixtral_joined": (MIXTRAL | dict(head_dim=16), 150, "bf16", {}),
     # every row has every expert: no rounding makes a row choose another one
@@ -308,17 +334,27 @@ def random_weights(model, config, generator):
     """{name: tensor}: biases and norms are random too, or a missing one would not show."""
     weights = {}
     gemma = config.model_type in ("gemma2", "gemma3_text")
-    extra = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    small = gemma or config.model_type == "gemma4_text"
+    extra = [(name, b) for name, b in model.named_buffers()
+             if name.endswith(("e_score_correction_bias", "layer_scalar"))]
     for name, parameter in sorted([*model.named_parameters(), *extra]):
         values = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("bias"):
+        if small and not gemma and ("q_norm" in name or "k_norm" in name):  # scores are not scaled
+            values = values * 0.1 + 0.5
+        elif "post_per_layer_input_norm" in name:  # of small numbers: it makes their errors large, too
+            values = values * 0.06 + 0.3
+        elif name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+            values = values * 0.2 + 1.0
+        elif name.endswith("bias"):
             values = values * 0.4
         elif "norm" in name:
             values = values * 0.2 + (0.0 if gemma else 1.0)
         elif name.endswith("sinks"):
             values = values * 2
+        elif "embed_tokens_per_layer" in name:  # scaled like the embedding
+            values = values * 0.4
         elif "embed_tokens" in name:  # tied: small, or every token would only predict itself
-            values = values * (0.2 if gemma else 0.4 if config.tie_word_embeddings else 1.0)
+            values = values * (0.2 if small else 0.4 if config.tie_word_embeddings else 1.0)
         else:  # gains that keep rounding errors from growing with every layer
             gain = 1.3 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 0.8
             inputs = parameter.shape[1]  # of stacked experts: [experts][outputs][inputs], but gpt_oss has the other order
@@ -374,8 +410,9 @@ def load(folder, dtype):
 
 @torch.no_grad()
 def forward(model, ids):
-    """[n_tokens, vocab] of the whole sequence, with no cache."""
-    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    """[n_tokens, vocab] of the whole sequence, with no cache. The hidden states are asked for because
+    transformers 5.24 fails without them if layers share KV and get no numbers of their own."""
+    return model(input_ids=torch.tensor([ids]), use_cache=False, output_hidden_states=True).logits[0]
 
 
 def margins(logits):

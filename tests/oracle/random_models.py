@@ -104,7 +104,32 @@ FAMILIES = {
                         experts=("num_local_experts", "intermediate_size")),
     "gemma2": dict(window="always", listed=True, bias=["attention_bias"]),
     "gemma3_text": dict(window="always", listed=True, bias=["attention_bias"]),
+    "gemma4_text": dict(window="always", listed=True, bias=["attention_bias"]),
 }
+
+
+def draw_gemma4(draw, config):
+    for key in ("rope_theta", "rope_scaling", "rope_parameters"):
+        config.pop(key, None)
+    config["hidden_activation"] = config.pop("hidden_act")
+    kinds = [draw.choice(["full_attention", "sliding_attention"]) for _ in range(draw.randint(2, 6))] + ["full_attention"]
+    stored = draw.choice([n for n in range(1, len(kinds) + 1) if set(kinds[:n]) == set(kinds)])
+    heads = config["num_attention_heads"]
+    config |= dict(
+        num_hidden_layers=len(kinds), layer_types=kinds, num_kv_shared_layers=len(kinds) - stored,
+        use_double_wide_mlp=draw.random() < 0.5, attention_k_eq_v=draw.random() < 0.5,
+        global_head_dim=draw.choice([8, 16, 32]),
+        num_global_key_value_heads=draw.choice([None] + [h for h in (1, 2, 3, 4) if heads % h == 0]),
+        hidden_size_per_layer_input=draw.choice([0, 6, 8]), vocab_size_per_layer_input=config["vocab_size"] + draw.choice([0, 7]),
+        final_logit_softcapping=draw.choice([None, 6.0]))
+    if draw.random() < 0.7:
+        config["rope_parameters"] = dict(
+            full_attention=dict(rope_type="proportional", partial_rotary_factor=draw.choice([0.25, 0.5, 1.0]),
+                                rope_theta=draw.choice([10000.0, 1000000.0])),
+            sliding_attention=dict(rope_type="default", rope_theta=20000.0))
+    if draw.random() < 0.4:
+        config |= dict(enable_moe_block=True, num_experts=draw.randint(3, 9), top_k_experts=draw.randint(1, 3),
+                       moe_intermediate_size=draw.randint(10, 40))
 
 
 def draw_extra(draw, family, config):
@@ -160,6 +185,8 @@ def draw_extra(draw, family, config):
         config |= draw_gemma_rope(draw)
         if "layer_types" not in config:
             config["sliding_window_pattern"] = draw.choice([2, 3])
+    if family == "gemma4_text":
+        draw_gemma4(draw, config)
     if family == "olmo3":
         config.pop("rope_parameters", None)
         config["rope_theta"] = draw.choice([10000.0, 500000.0])
@@ -283,7 +310,7 @@ def reference(folder, ids):
     kind = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
     more = {} if wrapped else dict(experts_implementation="eager")
     model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval()
-    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
+    return model(input_ids=torch.tensor([ids]), use_cache=False, output_hidden_states=True).logits[0].float()
 
 
 def make_model(draw, folder):

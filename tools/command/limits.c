@@ -13,13 +13,14 @@
 /* Number of weights that one token is multiplied with in the layers. */
 static uint64_t layer_parameters(const struct spw_model_config *c)
 {
-    uint64_t q = (uint64_t)c->n_heads * c->head_dim, kv = (uint64_t)c->n_kv_heads * c->head_dim;
-    uint64_t attention = (uint64_t)c->hidden * (2 * q + 2 * kv);
-    uint64_t mlp = (uint64_t)c->hidden * c->intermediate * (c->plain_mlp ? 2 : 3), sum = 0;
+    uint64_t sum = 0;
     const struct spw_experts_config *e = &c->experts;
     uint64_t wide = (uint64_t)e->intermediate * e->n_kept + e->shared_intermediate;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        sum += attention + (e->n && c->has_experts[i] ? c->hidden * (3 * wide + e->n) : mlp);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint64_t mlp = (c->plain_mlp ? 2 : 3) * spw_config_mlp_width(c, i);
+        sum += c->hidden * (2 * spw_config_q_width(c, i) + 2 * spw_config_kv_width(c, i));
+        sum += c->hidden * (e->n && c->has_experts[i] ? 3 * wide + e->n : mlp);
+    }
     return sum;
 }
 
@@ -42,7 +43,7 @@ double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
     flops += 2 * (double)c->hidden * c->vocab;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct spw_window window = spw_layer_window(c->layer_kinds[i], c->window);
-        flops += 4.0 * c->n_heads * c->head_dim * visible_pairs(n, window);
+        flops += 4.0 * (double)spw_config_q_width(c, i) * visible_pairs(n, window);
     }
     return flops;
 }

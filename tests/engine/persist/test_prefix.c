@@ -193,26 +193,27 @@ static void test_branch(struct subject *s)
 }
 
 /* Tiles of the first n tokens that one step to `to` reads of files: what is to be on the device
- * once, however many chunks there are; what streams once a chunk. Of a layer, by the waterlines. */
+ * once, however many chunks there are; what streams once a chunk, for each layer that reads it. Of
+ * the layers of a kind, by the waterlines. */
 static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n, uint64_t to)
 {
-    const struct spw_residency *r =
-        &e->plan.residency[sliding ? spw_plan_window_kind(&e->plan) : SPW_LAYER_FULL];
+    const enum spw_layer_kind kind = sliding ? spw_plan_window_kind(&e->plan) : SPW_LAYER_FULL;
+    const struct spw_residency *r = &e->plan.residency[kind];
     struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
     uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
     uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_begin_entered(r, &p);
-    uint64_t tiles = spw_sub_u64(end, on_device);
+    uint64_t tiles = spw_sub_u64(end, on_device), streamed = 0;
     for (uint64_t at = n; at < to; at += e->plan.chunk) {
         uint64_t first =
             sliding ? spw_waterline_window_first(r->window, at) : spw_waterline_first_tiered(r);
         uint64_t below =
             sliding ? spw_waterline_begin(r, at) : spw_waterline_begin_passing(r, &p, at);
-        tiles += spw_sub_u64(spw_min_u64(below, end), first);
+        streamed += spw_sub_u64(spw_min_u64(below, end), first);
     }
     if (!sliding) /* what had to make room for layers that passed */
         tiles += spw_sub_u64(spw_min_u64(spw_waterline_begin_left(r, &p), end),
                              spw_waterline_begin(r, to));
-    return tiles;
+    return e->plan.n_layers[kind] * tiles + e->plan.n_readers[kind] * streamed;
 }
 
 static uint64_t moved(struct spw_engine *e, enum spw_moved link)
@@ -241,9 +242,9 @@ static void test_reads(struct subject *s, uint64_t *seed)
         uint64_t to = n + spw_min_u64(check_range(seed, 1, 300), p->pass_rows);
         uint64_t before = moved(r.e, SPW_MOVED_DISK_TO_HOST);
         CHECK(go_to(&r, 0, 0, to, 0) == n);
-        uint64_t tiles = p->n_layers[SPW_LAYER_FULL] * tiles_read(r.e, false, n, to);
+        uint64_t tiles = tiles_read(r.e, false, n, to);
         if (!p->quantizes && spw_plan_n_windowed(p))
-            tiles += spw_plan_n_windowed(p) * tiles_read(r.e, true, n, to);
+            tiles += tiles_read(r.e, true, n, to);
         struct spw_prefix_stats found_here;
         spw_engine_prefix(r.e, &found_here);
         const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];

@@ -31,9 +31,9 @@ static const struct spw_model_config config = {.n_layers = 4,
                                                .hidden = 4096,
                                                .intermediate = 16384,
                                                .n_heads = 32,
-                                               .n_kv_heads = 8,
-                                               .head_dim = 128,
+                                               .kv = {[SPW_LAYER_FULL] = {8, 128}},
                                                .vocab = 32000,
+                                               .n_kv_layers = 4,
                                                .layer_kinds = full_layers};
 
 static const struct cli_limits limits = {

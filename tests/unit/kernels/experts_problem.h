@@ -33,6 +33,8 @@ static inline struct spw_route_args experts_draw_route(uint64_t *rng)
     a.bias = check_range(rng, 0, 1) ? experts_values(rng, a.n_experts, SPW_DTYPE_F32, 1) : NULL;
     a.choice_bias =
         check_range(rng, 0, 1) ? experts_values(rng, a.n_experts, SPW_DTYPE_F32, 0.3) : NULL;
+    a.expert_scale =
+        check_range(rng, 0, 1) ? experts_values(rng, a.n_experts, SPW_DTYPE_F32, 2) : NULL;
     return a;
 }
 
@@ -42,6 +44,7 @@ static inline void experts_free_route(struct spw_route_args *a)
     free((void *)(uintptr_t)a->w);
     free((void *)(uintptr_t)a->bias);
     free((void *)(uintptr_t)a->choice_bias);
+    free((void *)(uintptr_t)a->expert_scale);
 }
 
 /* The scores of a row, all experts counted as kept. */
@@ -98,7 +101,8 @@ static inline bool experts_route_right(const struct spw_route_args *a, size_t ro
         if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT || a->route.renormalizes)
             weight /= sum;
         weight *= (double)a->route.scale;
-        right &= fabs((double)choices[k].weight - weight) <= near * fmax(weight, 0.1);
+        weight *= a->expert_scale ? (double)a->expert_scale[choices[k].expert] : 1;
+        right &= fabs((double)choices[k].weight - weight) <= near * fmax(fabs(weight), 0.1);
     }
     free(scores), free(kept);
     return right;

@@ -6,6 +6,8 @@
 #include "quant/tile.h"
 #include "tests/unit/kernels/ops_cpu_each.h"
 
+#include <stdlib.h>
+
 /* Element index in qkv of a head of a row: heads of q, then of k, then of v. */
 static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row, size_t head)
 {
@@ -93,8 +95,35 @@ static inline void steps_draw(struct spw_rope_append_args *a, uint64_t *rng)
                                               (float)check_range(rng, 0, 1)};
 }
 
+/* Heads of v of all rows, [rows][n_kv_heads][head_dim], of what is in `qkv` before the call; owned
+ * by the caller. */
+static inline char *steps_values(const struct spw_rope_append_args *a, const char *qkv)
+{
+    size_t wide = spw_dtype_bytes(a->dtype), bytes = a->n_kv_heads * a->head_dim * wide;
+    size_t first = a->n_heads + (a->v_is_k ? 0 : a->n_kv_heads);
+    char *values = malloc(a->rows * bytes + 1);
+    for (size_t row = 0; row < a->rows; row++)
+        memcpy(values + row * bytes, qkv + steps_head(a, row, first) * wide, bytes);
+    return values;
+}
+
+/* Their norm, in place. */
+static inline struct spw_norm_args steps_values_norm(const struct spw_rope_append_args *a,
+                                                     char *values)
+{
+    return (struct spw_norm_args){.x = values,
+                                  .y = values,
+                                  .rows = a->rows * a->n_kv_heads,
+                                  .cols = a->head_dim,
+                                  .x_stride = a->head_dim,
+                                  .y_stride = a->head_dim,
+                                  .eps = a->eps,
+                                  .kind = a->norm,
+                                  .dtype = a->dtype};
+}
+
 /* K and V of all rows go into the tiles; a pair of which only the first is written gets a zero. */
-static inline void steps_append(const struct spw_rope_append_args *a)
+static inline void steps_append(const struct spw_rope_append_args *a, const char *values)
 {
     uint32_t d = a->head_dim, kv_heads = a->n_kv_heads;
     enum spw_dtype t = a->kv_dtype;
@@ -102,7 +131,10 @@ static inline void steps_append(const struct spw_rope_append_args *a)
         uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % (2 * kv_heads));
         size_t row = i / d / (2 * kv_heads), at = a->position % SPW_TILE_TOKENS + row;
         uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
-        double x = each_load(a->qkv, steps_head(a, row, a->n_heads + head) + c, a->dtype);
+        const size_t value = (row * kv_heads + head % spw_max_u32(kv_heads, 1)) * d + c;
+        double x = head < kv_heads
+                       ? each_load(a->qkv, steps_head(a, row, a->n_heads + head) + c, a->dtype)
+                       : each_load(values, value, a->dtype);
         char *to = (char *)a->tiles[at / SPW_TILE_TOKENS] + head * spw_tile_head_bytes(d, t);
         if (head < kv_heads) {
             each_store(to, spw_tile_k_index(d, t, j, c), t, x);

@@ -138,7 +138,7 @@ static bool combine_right(const struct spw_combine_args *a, const void *h, size_
             sum += one;
             size += fabs(one);
         }
-        double old = each_load(h, row * a->cols + i, a->dtype);
+        double old = a->residual ? each_load(h, row * a->cols + i, a->dtype) : 0;
         double want = old + each_round_as(sum, a->dtype);
         double got = each_load(a->h, row * a->cols + i, a->dtype);
         /* each product, the sum and its addition are rounded once */
@@ -163,7 +163,8 @@ static void test_combine(const struct spw_cpu_kernels *table)
     char *h = experts_values(&rng, rows * cols, t, 1), *y = experts_values(&rng, n * cols, t, 1);
     char *before = malloc(rows * bytes), *alone = malloc(bytes);
     memcpy(before, h, rows * bytes);
-    struct spw_combine_args a = {.h = h,
+    struct spw_combine_args a = {.residual = draw(0, 3) ? h : NULL,
+                                 .h = h,
                                  .y = y,
                                  .choices = choices,
                                  .places = draw(0, 1) ? places : NULL,
@@ -176,6 +177,7 @@ static void test_combine(const struct spw_cpu_kernels *table)
     size_t row = draw(0, rows - 1);
     struct spw_combine_args one = a;
     one.h = memcpy(alone, before + row * bytes, bytes);
+    one.residual = a.residual ? alone : NULL;
     one.choices = choices + row * n_kept;
     one.places = a.places ? places + row * n_kept : NULL;
     one.y = a.places ? y : y + row * n_kept * bytes;

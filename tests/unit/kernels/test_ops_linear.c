@@ -383,8 +383,15 @@ static void check_gated(const struct subject *s, struct spw_linear_args both, bo
         .up_dtype = both.w_dtype,
         .act = (enum spw_activation)check_range(seed, 0, SPW_ACT_COUNT - 1),
         .workspace = p.workspace};
-    const struct spw_gated_args second = {
-        .x = p.a.y, .y = want.data, .rows = a.m, .cols = n, .act = a.act, .dtype = a.dtype};
+    const struct spw_gated_args second = {.gate = p.a.y,
+                                          .up = (const char *)p.a.y + n * spw_dtype_bytes(a.dtype),
+                                          .y = want.data,
+                                          .rows = a.m,
+                                          .cols = n,
+                                          .gate_stride = 2 * n,
+                                          .up_stride = 2 * n,
+                                          .act = a.act,
+                                          .dtype = a.dtype};
     run_shuffled(s, &p.a, seed);
     each_run(spw_cpu_kernels_get(spw_isa_best())->gated, &second, EACH_FORWARD);
     CHECK(b.ops->gated_linear(&a, stream) == 0 && b.device_ops->stream_sync(d, stream) == 0);

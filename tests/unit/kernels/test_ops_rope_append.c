@@ -82,10 +82,15 @@ static struct written run_steps(const struct spw_cpu_kernels *table,
         if (norm.weight)
             each_run(table->norm, &norm, EACH_FORWARD);
     }
+    char *values = steps_values(a, a->qkv);
+    struct spw_norm_args v = steps_values_norm(a, values);
+    if (a->v_norm)
+        each_run(table->norm, &v, EACH_FORWARD);
     if (!a->norm_last)
         steps_rope(&all);
     steps_grow(&all);
-    steps_append(&all);
+    steps_append(&all, values);
+    free(values);
     for (size_t row = 0; row < a->rows; row++) { /* of qkv only q is rewritten */
         size_t bytes = spw_dtype_bytes(a->dtype), k = steps_head(a, row, a->n_heads) * bytes;
         memcpy(w.qkv + k, (char *)a->qkv + k, a->n_kv_heads * a->head_dim * bytes);
@@ -115,11 +120,15 @@ static struct spw_rope_append_args problem_draw(void)
         .eps = 1e-5f,
         .interleaved = draw(0, 1),
         .norm_last = draw(0, 1),
+        .v_norm = draw(0, 1),
+        .v_is_k = !draw(0, 2),
         .dtype = draw(0, 1) ? SPW_DTYPE_F32 : SPW_DTYPE_BF16,
         .kv_dtype = types[draw(0, 2)]};
     a.n_heads = a.n_kv_heads * (uint32_t)draw(1, 3);
     a.rotary_dim = draw(0, 1) ? a.head_dim : 2 * (uint32_t)draw(1, a.head_dim / 2);
-    size_t width = (size_t)(a.n_heads + 2 * a.n_kv_heads) * a.head_dim;
+    if (!draw(0, 5)) /* only q */
+        a.n_kv_heads = 0;
+    size_t width = (size_t)(a.n_heads + (a.v_is_k ? 1 : 2) * a.n_kv_heads) * a.head_dim;
     a.rows = draw(0, 3) ? draw(1, 1 + MOST_ELEMENTS / width) : 1;
     a.rows = a.rows < 200 ? a.rows : 200;
     a.stride = width + draw(0, 3);
@@ -170,11 +179,12 @@ static void test_steps(const struct spw_cpu_kernels *table)
         struct written got = run_kernel(table, &a, way);
         CHECK_MSG(written_same(&got, &want),
                   "%s way %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d kind %d "
-                  "by head %d growth %d interleaved %d last %d types %s %s",
+                  "by head %d growth %d interleaved %d last %d v %d %d types %s %s",
                   spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
                   a.n_heads, a.n_kv_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL,
                   a.k_norm != NULL, (int)a.norm, a.norm_by_head, a.growth.beta != 0, a.interleaved,
-                  a.norm_last, spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
+                  a.norm_last, a.v_norm, a.v_is_k, spw_dtype_name(a.dtype),
+                  spw_dtype_name(a.kv_dtype));
         written_free(&got);
     }
     written_free(&want);

@@ -57,7 +57,8 @@ static bool norm_right(const struct spw_norm_args *a, const void *x, size_t row)
         sum += pow(each_load(x, from + i, a->dtype) - middle, 2);
     double inverse = 1 / sqrt(sum / (double)a->cols + (double)a->eps);
     for (size_t i = 0; i < a->cols; i++) {
-        double n = (each_load(x, from + i, a->dtype) - middle) * inverse, w = (double)a->weight[i];
+        double n = (each_load(x, from + i, a->dtype) - middle) * inverse;
+        double w = a->weight ? (double)a->weight[i] : 1;
         double y = a->kind == SPW_NORM_LLAMA ? w * each_round_as(n, a->dtype) : n * w;
         if (a->kind == SPW_NORM_NONE)
             y = each_load(x, from + i, a->dtype) * w;
@@ -85,7 +86,7 @@ static void test_norm(const struct spw_cpu_kernels *table)
     float *weight = buffer(cols, SPW_DTYPE_F32, 2), *bias = buffer(cols, SPW_DTYPE_F32, 1);
     struct spw_norm_args a = {.x = x,
                               .y = y,
-                              .weight = weight,
+                              .weight = draw(0, 3) ? weight : NULL,
                               .bias = draw(0, 1) ? bias : NULL,
                               .rows = rows,
                               .cols = cols,
@@ -110,8 +111,8 @@ static void test_norm(const struct spw_cpu_kernels *table)
     free(x), free(y), free(again), free(weight), free(bias);
 }
 
-/* With a residual: the bits of the norm, then of an addition. y is a buffer of its own, the
- * residual, or x. */
+/* With a residual: the bits of the norm, then of an addition, then of a product with a factor, if
+ * there is one. y is a buffer of its own, the residual, or x. */
 static void test_norm_residual(const struct spw_cpu_kernels *table)
 {
     enum spw_dtype t = draw_dtype();
@@ -134,7 +135,11 @@ static void test_norm_residual(const struct spw_cpu_kernels *table)
     for (size_t i = 0; i < n; i++)
         if (i % stride < cols)
             each_store(want, i, t, each_load(h, i, t) + each_load(normed, i, t));
-    a.y = y, a.residual = h;
+    const float factor = (float)each_uniform(&rng);
+    for (size_t i = 0; i < n && factor > 0; i++)
+        if (i % stride < cols)
+            each_store(want, i, t, each_load(want, i, t) * (double)factor);
+    a.y = y, a.residual = h, a.factor = factor > 0 ? &factor : NULL;
     each_run(table->norm, &a, EACH_BACKWARD);
     CHECK(!memcmp(y, want, n * spw_dtype_bytes(t)) && canary_lives(y, n, t));
     free(x), free(h), free(own), free(normed), free(want), free(weight);
@@ -163,14 +168,23 @@ static void test_gated(const struct spw_cpu_kernels *table)
     enum spw_activation act = (enum spw_activation)draw(0, SPW_ACT_COUNT - 1);
     bool cancels = act == SPW_ACT_GELU_TANH || act == SPW_ACT_GELU_ERF;
     size_t rows = draw(1, 20), cols = draw(0, 9) ? draw(1, 300) : draw(8000, 9000), n = rows * cols;
-    void *x = buffer(2 * n, t, 8), *y = buffer(n, t, 1);
-    struct spw_gated_args a = {.x = x, .y = y, .rows = rows, .cols = cols, .act = act, .dtype = t};
+    size_t up_stride = cols + draw(0, 3), stride = cols + draw(0, 3);
+    void *gate = buffer(rows * stride, t, 8), *up = buffer(rows * up_stride, t, 8);
+    void *y = buffer(n, t, 1);
+    struct spw_gated_args a = {.gate = gate,
+                               .up = up,
+                               .y = y,
+                               .rows = rows,
+                               .cols = cols,
+                               .gate_stride = stride,
+                               .up_stride = up_stride,
+                               .act = act,
+                               .dtype = t};
     each_run(table->gated, &a, EACH_BACKWARD);
     bool right = canary_lives(y, n, t);
     for (size_t i = 0; i < n; i++) {
         size_t row = i / cols, c = i % cols;
-        double g = each_load(x, row * 2 * cols + c, t),
-               u = each_load(x, row * 2 * cols + cols + c, t);
+        double g = each_load(gate, row * stride + c, t), u = each_load(up, row * up_stride + c, t);
         if (act == SPW_ACT_CUT_QUICK)
             u = each_round_as((u > 7 ? 7 : u < -7 ? -7 : u) + 1, t);
         double f = activation(g, act), want = each_round_as(f, t) * u;
@@ -193,12 +207,19 @@ static void test_gated(const struct spw_cpu_kernels *table)
     CHECK(right);
     void *alone = buffer(cols, t, 1);
     struct spw_gated_args one = a;
-    one.x = (char *)x + (rows - 1) * 2 * cols * spw_dtype_bytes(t);
+    one.gate = (char *)gate + (rows - 1) * stride * spw_dtype_bytes(t);
+    one.up = (char *)up + (rows - 1) * up_stride * spw_dtype_bytes(t);
     one.y = alone, one.rows = 1;
     each_run(table->gated, &one, EACH_FORWARD);
     CHECK(!memcmp(alone, (char *)y + (rows - 1) * cols * spw_dtype_bytes(t),
                   cols * spw_dtype_bytes(t)));
-    free(x), free(y), free(alone);
+    a.gate = a.up = a.y = gate; /* in place */
+    a.gate_stride = a.up_stride = cols;
+    one = a, one.y = y;
+    each_run(table->gated, &one, EACH_FORWARD);
+    each_run(table->gated, &a, EACH_BACKWARD);
+    CHECK(!memcmp(gate, y, n * spw_dtype_bytes(t)));
+    free(gate), free(up), free(y), free(alone);
 }
 
 /* ---- softcap ---- */
@@ -241,8 +262,13 @@ static void test_each(const struct spw_cpu_kernels *table)
         each_store(want, i, t, v > 1.5 ? 1.5 : v < -1.5 ? -1.5 : v);
     }
     struct spw_each_args a = {.x = y, .n = n, .limit = limit, .act = act, .dtype = t};
-    struct spw_gated_args gated = {
-        .x = both, .y = want, .rows = 1, .cols = n, .act = act, .dtype = t};
+    struct spw_gated_args gated = {.gate = both,
+                                   .up = (char *)both + n * spw_dtype_bytes(t),
+                                   .y = want,
+                                   .rows = 1,
+                                   .cols = n,
+                                   .act = act,
+                                   .dtype = t};
     each_run(table->each, &a, EACH_BACKWARD);
     if (limit == 0)
         each_run(table->gated, &gated, EACH_FORWARD);
@@ -256,8 +282,13 @@ static void test_extremes(const struct spw_cpu_kernels *table)
 {
     float x[2][8] = {{-200, -104, -89, -88, 88, 200, INFINITY, NAN}, {1, 1, 1, 1, 1, 1, 1, 1}};
     float y[8];
-    struct spw_gated_args a = {
-        .x = x, .y = y, .rows = 1, .cols = 8, .act = SPW_ACT_SILU, .dtype = SPW_DTYPE_F32};
+    struct spw_gated_args a = {.gate = x[0],
+                               .up = x[1],
+                               .y = y,
+                               .rows = 1,
+                               .cols = 8,
+                               .act = SPW_ACT_SILU,
+                               .dtype = SPW_DTYPE_F32};
     each_run(table->gated, &a, EACH_FORWARD);
     CHECK(y[0] == 0 && y[1] == 0);
     CHECK(fabs((double)y[3] / (-88 * exp(-88)) - 1) < 1e-6);

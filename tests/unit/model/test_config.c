@@ -100,7 +100,7 @@ static void test_defaults(void)
 {
     struct spw_model_config c = accept(llama, "{}", NULL);
     CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 6 && c.hidden == 64);
-    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.n_kv_heads == 8 && c.head_dim == 8);
+    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.kv[0].n_heads == 8 && c.kv[0].head_dim == 8);
     CHECK(c.vocab == 100 && c.max_positions == 512 && c.rms_eps == 1e-6f);
     CHECK(c.norm == SPW_NORM_LLAMA && c.act == SPW_ACT_SILU);
     CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm && !c.sandwich);
@@ -111,21 +111,21 @@ static void test_defaults(void)
     CHECK(c.bos == 1 && c.n_eos == 1 && c.eos[0] == 2);
 
     c = accept(mistral, "{}", NULL); /* an absent window is 4096, a null one is none */
-    CHECK(kinds_are(&c, "SSSSSS") && c.window == 4096 && c.n_kv_heads == 8);
+    CHECK(kinds_are(&c, "SSSSSS") && c.window == 4096 && c.kv[0].n_heads == 8);
     c = accept(mistral, "{'sliding_window': null, 'attention_bias': true}", NULL);
     CHECK(kinds_are(&c, "FFFFFF") && c.window == 0 && !c.qkv_bias);
 
     c = accept(qwen3, "{'head_dim': null}", NULL);
-    CHECK(c.head_dim == 8 && c.qk_norm && !c.qkv_bias && c.n_kv_heads == 8 && c.bos == -1);
+    CHECK(c.kv[0].head_dim == 8 && c.qk_norm && !c.qkv_bias && c.kv[0].n_heads == 8 && c.bos == -1);
     CHECK(c.n_eos == 0);
     c = accept(qwen3, "{'attention_bias': true}", NULL);
-    CHECK(c.head_dim == 128 && c.qkv_bias && c.o_bias && !c.mlp_bias);
+    CHECK(c.kv[0].head_dim == 128 && c.qkv_bias && c.o_bias && !c.mlp_bias);
 }
 
 static void test_gemma3(void)
 {
     struct spw_model_config c = accept(gemma3, "{'query_pre_attn_scalar': 144}", NULL);
-    CHECK(c.n_heads == 8 && c.n_kv_heads == 4 && c.head_dim == 256 && c.vocab == 262208);
+    CHECK(c.n_heads == 8 && c.kv[0].n_heads == 4 && c.kv[0].head_dim == 256 && c.vocab == 262208);
     CHECK(c.norm == SPW_NORM_LATE && c.act == SPW_ACT_GELU_TANH && c.sandwich && c.qk_norm);
     CHECK(c.tied_embeddings && c.embedding_scale == 8 && c.attention_scale == (float)(1.0 / 12));
     CHECK(kinds_are(&c, "SSSSSF") && c.window == 16 && c.logit_softcap == 0);
@@ -506,7 +506,7 @@ static void test_expert_counts(void)
 static void test_chunks(void)
 {
     struct spw_model_config c = accept(llama4, "{}", NULL);
-    CHECK(kinds_are(&c, "CCCFCC") && c.window == 32 && c.n_heads == 40 && c.head_dim == 128);
+    CHECK(kinds_are(&c, "CCCFCC") && c.window == 32 && c.n_heads == 40 && c.kv[0].head_dim == 128);
     CHECK(c.rotates[2] && !c.rotates[3] && c.qk_norm_last && !c.qk_norm && c.interleaved_qk);
     CHECK(c.query_growth.base == 8192 && c.query_growth.offset == 1);
     CHECK(c.intermediate == 16384 && c.experts.intermediate == 96 && c.experts.n == 16 &&
@@ -712,8 +712,8 @@ static void test_real_configs(void)
             CHECK_MSG(strstr(err.text, cases[i].refused) != NULL, "%s", err.text);
         if (rc)
             continue;
-        CHECK(config.n_layers == cases[i].n_layers && config.n_kv_heads == cases[i].n_kv_heads);
-        CHECK(config.head_dim == cases[i].head_dim && config.window == cases[i].window);
+        CHECK(config.n_layers == cases[i].n_layers && config.kv[0].n_heads == cases[i].n_kv_heads);
+        CHECK(config.kv[0].head_dim == cases[i].head_dim && config.window == cases[i].window);
         CHECK(config.n_eos == cases[i].n_eos && config.tied_embeddings == cases[i].tied);
         CHECK(config.rope[0].theta == cases[i].theta && config.rope[0].kind == cases[i].kind);
         spw_config_free(&config);

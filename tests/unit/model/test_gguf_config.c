@@ -69,7 +69,7 @@ static void test_llama(void)
 {
     struct spw_model_config c = accept_facts(facts_of("llama", "{}"));
     CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 4 && c.hidden == 64 && c.vocab == 100);
-    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.n_kv_heads == 2 && c.head_dim == 8);
+    CHECK(c.intermediate == 96 && c.n_heads == 8 && c.kv[0].n_heads == 2 && c.kv[0].head_dim == 8);
     CHECK(c.max_positions == 512 && c.rms_eps == 1e-5f && c.norm == SPW_NORM_LLAMA);
     CHECK(c.interleaved_qk && c.tied_embeddings && !c.qkv_bias && !c.o_bias && !c.mlp_bias);
     CHECK(c.bos == 1 && c.n_eos == 0 && c.window == 0 && c.rope[0].theta == 1e4);

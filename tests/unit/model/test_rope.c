@@ -31,8 +31,8 @@ static void check_entry(const json_t *entry, uint32_t *n_equal, uint32_t *n_all)
     if (!rc) {
         float inv_freq[256], scaling;
         const struct spw_rope_config *rope = &config.rope[SPW_LAYER_FULL];
-        CHECK(config.head_dim == 2 * json_array_size(expected));
-        CHECK(rope->rotary_dim == config.head_dim);
+        CHECK(config.kv[0].head_dim == 2 * json_array_size(expected));
+        CHECK(rope->rotary_dim == config.kv[0].head_dim);
         CHECK(!spw_rope_frequencies(rope, rope->rotary_dim, length, config.max_positions, inv_freq,
                                     &scaling));
         CHECK(scaling == (float)json_real_value(json_object_get(entry, "attention_scaling")));

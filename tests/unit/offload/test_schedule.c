@@ -24,7 +24,8 @@ static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out
                 if (t > r.first && t / s->slot_tiles == (t - 1) / s->slot_tiles)
                     out[n - 1].tile_end++;
                 else
-                    out[n++] = (struct spw_transfer){g->seq, l, t, t + 1, g->disk_end[s->kinds[l]]};
+                    out[n++] = (struct spw_transfer){g->seq, s->kv_layers ? s->kv_layers[l] : l, t,
+                                                     t + 1,  g->disk_end[s->kinds[l]],           l};
             }
         }
     return n;
@@ -36,12 +37,15 @@ static void run(uint64_t *seed)
     static char names[N_SEGMENTS]; /* addresses serve as names of sequences */
     struct spw_part_reads segments[N_SEGMENTS];
     uint8_t sliding[N_LAYERS];
+    uint32_t kv_layers[N_LAYERS];
     struct spw_transfer t;
     struct spw_kv_cursor kv = {0};
     struct spw_block_cursor blocks = {0};
     uint32_t block;
     for (int i = 0; i < N_LAYERS; i++)
         sliding[i] = check_random(seed) % 2;
+    for (int i = 0; i < N_LAYERS; i++)
+        kv_layers[i] = (uint32_t)check_range(seed, 0, (uint64_t)i);
     for (int i = 0; i < N_SEGMENTS; i++)
         segments[i] =
             (struct spw_part_reads){.seq = (struct spw_kv_seq *)(void *)&names[i],
@@ -50,6 +54,7 @@ static void run(uint64_t *seed)
                                                  (uint32_t)(check_random(seed) % MOST_TILES)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
                              .kinds = sliding,
+                             .kv_layers = check_random(seed) % 2 ? kv_layers : NULL,
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
                              .n_parts = (uint32_t)check_range(seed, 0, N_SEGMENTS),
                              .parts = segments,
@@ -58,7 +63,8 @@ static void run(uint64_t *seed)
                              .n_head_rounds = (uint32_t)check_range(seed, 0, 3)};
     size_t n = brute_force(&s, expected), got = 0;
     for (; spw_schedule_next_kv(&s, &kv, &t) && got < n; got++) {
-        CHECK(t.seq == expected[got].seq && t.layer == expected[got].layer);
+        CHECK(t.seq == expected[got].seq && t.layer == expected[got].layer &&
+              t.reader == expected[got].reader);
         CHECK(t.tile_begin == expected[got].tile_begin && t.tile_end == expected[got].tile_end);
         CHECK(t.tile_end - t.tile_begin <= s.slot_tiles && t.disk_end == expected[got].disk_end);
     }

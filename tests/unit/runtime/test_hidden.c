@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { ROW_BYTES = 64, CHUNK_ROWS = 32, CHUNKS = 3 };
+enum { ROW_BYTES = 64, INPUTS_BYTES = 96, CHUNK_ROWS = 32, CHUNKS = 3 };
 
 static int streams[3], events[8], n_events, n_copies, n_waits;
 static spw_stream copied_on;
@@ -56,17 +56,20 @@ static int copy(struct spw_device *d, void *to, const void *from, uint64_t bytes
     return 0;
 }
 
-static void embed(void *context, const struct spw_chunk *chunk, void *out)
+static void embed(void *context, const struct spw_chunk *chunk, void *out, void *inputs)
 {
     (void)context;
     memset(out, (int)chunk->row + 1, chunk->rows * ROW_BYTES);
+    memset(inputs, (int)chunk->row + 101, chunk->rows * INPUTS_BYTES);
 }
 
 /* Few rows are copied on the compute stream without a wait; many rows on a stream of their own, and
  * compute waits for each copy. */
 static void check_stage(uint32_t rows, bool few)
 {
-    static uint8_t device[CHUNKS * CHUNK_ROWS * ROW_BYTES], staging[2 * CHUNK_ROWS * ROW_BYTES];
+    static uint8_t device[CHUNKS * CHUNK_ROWS * ROW_BYTES];
+    static uint8_t inputs[CHUNKS * CHUNK_ROWS * INPUTS_BYTES];
+    static uint8_t staging[2 * CHUNK_ROWS * (ROW_BYTES + INPUTS_BYTES)];
     const struct spw_device_ops ops = {.event_open = event_open,
                                        .event_close = event_close,
                                        .event_record = event_record,
@@ -80,7 +83,9 @@ static void check_stage(uint32_t rows, bool few)
     struct spw_hidden h = {.lane = &lane,
                            .on_device = device,
                            .staging = staging,
+                           .inputs = inputs,
                            .row_bytes = ROW_BYTES,
+                           .inputs_bytes = INPUTS_BYTES,
                            .chunk_rows = CHUNK_ROWS};
     struct spw_chunk chunks[CHUNKS] = {{0}};
     struct spw_cut cut = {.chunks = chunks, .n_chunks = CHUNKS};
@@ -93,9 +98,10 @@ static void check_stage(uint32_t rows, bool few)
         uint8_t *at;
         CHECK(spw_hidden_get(&h, &source, 2, 0, i, (void **)&at) == 0);
         CHECK(at == device + (size_t)i * rows * ROW_BYTES && *at == i * rows + 1);
+        CHECK(inputs[(size_t)i * rows * INPUTS_BYTES] == i * rows + 101);
         CHECK(copied_on == (few ? lane.compute : lane.hidden_up));
     }
-    CHECK(n_copies == CHUNKS && n_waits == (few ? 0 : CHUNKS));
+    CHECK(n_copies == 2 * CHUNKS && n_waits == (few ? 0 : CHUNKS));
     spw_hidden_free(&h);
 }
 

@@ -82,7 +82,8 @@ static double fio_write(struct io_bench *b)
 static int open_file(struct io_bench *b, struct spw_error *err)
 {
     const struct spw_model_config *c = &b->model.config;
-    uint64_t tile = 2 * (uint64_t)TILE_TOKENS * c->n_kv_heads * c->head_dim;
+    uint64_t tile =
+        2 * (uint64_t)TILE_TOKENS * c->kv[SPW_LAYER_FULL].n_heads * c->kv[SPW_LAYER_FULL].head_dim;
     struct spw_drive_bench_options o = {.directory = b->options.disk_dir,
                                         .io = b->options.io,
                                         .queue_depth = b->limits.drive.queue_depth,

@@ -33,9 +33,13 @@ static void count(struct facts *f)
             n *= t->shape[d];
         f->n_parameters += n;
     }
-    uint64_t token = 2 * spw_row_bytes(f->cache.kv, (uint64_t)c->n_kv_heads * c->head_dim);
-    f->kv_bytes_per_token = f->n_layers[SPW_LAYER_FULL] * token;
-    f->kv_bytes_windows = (c->n_layers - f->n_layers[SPW_LAYER_FULL]) * token * c->window;
+    for (uint32_t i = 0; i < c->n_kv_layers; i++) {
+        uint64_t token = 2 * spw_row_bytes(f->cache.kv, spw_config_kv_width(c, i));
+        if (spw_layer_kinds[c->layer_kinds[i]].windowed)
+            f->kv_bytes_windows += token * c->window;
+        else
+            f->kv_bytes_per_token += token;
+    }
 }
 
 /* ---- types of tensors ---- */
@@ -86,7 +90,7 @@ static const char *rope_name(enum spw_rope_kind kind)
         [SPW_ROPE_DEFAULT] = "default", [SPW_ROPE_LINEAR] = "linear",
         [SPW_ROPE_DYNAMIC] = "dynamic", [SPW_ROPE_LLAMA3] = "llama3",
         [SPW_ROPE_YARN] = "yarn",       [SPW_ROPE_FACTORS] = "factors",
-        [SPW_ROPE_LONG] = "longrope",
+        [SPW_ROPE_LONG] = "longrope",   [SPW_ROPE_PROPORTIONAL] = "proportional",
     };
     return names[kind];
 }
@@ -180,8 +184,8 @@ static void add_config(json_t **o, const struct facts *f)
         CLI_FIELD(c, intermediate),
         {"experts", CLI_OR_NULL(c->experts.n, experts_json(f))},
         CLI_FIELD(c, n_heads),
-        CLI_FIELD(c, n_kv_heads),
-        CLI_FIELD(c, head_dim),
+        {"n_kv_heads", CLI_JSON(c->kv[SPW_LAYER_FULL].n_heads)},
+        {"head_dim", CLI_JSON(c->kv[SPW_LAYER_FULL].head_dim)},
         CLI_FIELD(c, vocab),
         CLI_FIELD(c, max_positions),
         {"longest_context", CLI_JSON(c->reach)},
@@ -283,7 +287,7 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     if (c->window)
         printf(" over %u tokens", c->window);
     printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
-           c->n_heads, c->head_dim, c->n_kv_heads);
+           c->n_heads, c->kv[SPW_LAYER_FULL].head_dim, c->kv[SPW_LAYER_FULL].n_heads);
     if (c->experts.n) {
         printf("experts     %u in %u layers, mlp %u; a token uses %u", c->experts.n,
                spw_expert_layers(c), c->experts.intermediate, c->experts.n_kept);

@@ -1,0 +1,158 @@
+/* The keys that say what layers store of keys and values: see config_parts.h. */
+#include "model/config_parts.h"
+
+#include <stdio.h>
+
+uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer)
+{
+    uint32_t last = c->n_layers - 1;
+    while (c->kv_layers[last] != layer)
+        last--;
+    return last;
+}
+
+uint32_t spw_config_n_read_again(const struct spw_model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < c->n_kv_layers; l++)
+        n += spw_config_last_reader(c, l) != l;
+    return n;
+}
+
+/* ---- which layers store keys and values ---- */
+
+/* The last layer before `end` of the kind of `layer`; end: there is none. */
+static uint32_t find_stored(const struct spw_model_config *c, uint32_t layer, uint32_t end)
+{
+    for (uint32_t l = end; l-- > 0;)
+        if (c->layer_kinds[l] == c->layer_kinds[layer])
+            return l;
+    return end;
+}
+
+static int read_readers(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    uint32_t n_readers = 0;
+    if (source->family->shares_kv)
+        SPW_TRY(spw_keys_u32(keys, "num_kv_shared_layers", 0, out->n_layers - 1, &n_readers));
+    out->n_kv_layers = out->n_layers - n_readers;
+    for (uint32_t l = 0; l < out->n_layers; l++) {
+        bool stores = l < out->n_kv_layers;
+        out->kv_layers[l] = stores ? l : find_stored(out, l, out->n_kv_layers);
+        if (!stores && out->kv_layers[l] == out->n_kv_layers) {
+            char expected[96];
+            snprintf(expected, sizeof expected,
+                     "so few layers that a %s layer is before them: layer %u reads its KV",
+                     spw_layer_kinds[out->layer_kinds[l]].name, l);
+            return spw_keys_refuse(keys, "num_kv_shared_layers", expected);
+        }
+    }
+    return 0;
+}
+
+/* ---- shapes ---- */
+
+/* A config that transformers has saved lists the shapes of layers that differ from the others. All
+ * layers of a kind must have the same. */
+static int read_listed(struct spw_model_config *out, const struct spw_keys *keys,
+                       const json_t *list)
+{
+    const struct spw_kv_shape plain = out->kv[SPW_LAYER_SLIDING];
+    bool known[SPW_LAYER_KINDS] = {false};
+    for (uint32_t l = 0; l < out->n_layers; l++) {
+        struct spw_kv_shape kv = plain, *all = &out->kv[out->layer_kinds[l]];
+        char number[16], prefix[64], list_prefix[64];
+        const json_t *item = NULL;
+        snprintf(number, sizeof number, "%u", l);
+        snprintf(prefix, sizeof prefix, "%sper_layer_config.%u.", keys->prefix, l);
+        snprintf(list_prefix, sizeof list_prefix, "%sper_layer_config.", keys->prefix);
+        struct spw_keys group = *keys, its = *keys;
+        group.object = list;
+        group.prefix = list_prefix;
+        SPW_TRY(spw_keys_object(&group, number, &item));
+        its.object = item;
+        its.prefix = prefix;
+        SPW_TRY(spw_keys_u32(&its, "head_dim", 2, SPW_MOST_HEAD_DIM, &kv.head_dim));
+        SPW_TRY(spw_keys_u32(&its, "num_key_value_heads", 1, out->n_heads, &kv.n_heads));
+        if (json_object_size(item) >
+            (size_t)spw_keys_has(&its, "head_dim") + spw_keys_has(&its, "num_key_value_heads"))
+            return spw_keys_refuse(&group, number, "head_dim and num_key_value_heads only");
+        if (known[out->layer_kinds[l]] &&
+            (all->head_dim != kv.head_dim || all->n_heads != kv.n_heads))
+            return spw_keys_refuse(&group, number, "the shape of other layers of its kind");
+        known[out->layer_kinds[l]] = true;
+        *all = kv;
+    }
+    return 0;
+}
+
+static int read_full_shape(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    struct spw_kv_shape *full = &out->kv[SPW_LAYER_FULL];
+    const json_t *list = NULL;
+    SPW_TRY(spw_keys_object(keys, "per_layer_config", &list));
+    if (list)
+        return read_listed(out, keys, list);
+    full->head_dim = source->family->full_head_dim;
+    SPW_TRY(spw_keys_u32(keys, "global_head_dim", 2, SPW_MOST_HEAD_DIM, &full->head_dim));
+    if (out->v_is_k[SPW_LAYER_FULL])
+        SPW_TRY(spw_keys_u32(keys, "num_global_key_value_heads", 1, out->n_heads, &full->n_heads));
+    return 0;
+}
+
+static int check_shape(const struct spw_model_config *out, const struct spw_keys *keys)
+{
+    const struct spw_kv_shape *full = &out->kv[SPW_LAYER_FULL];
+    char expected[80];
+    snprintf(expected, sizeof expected, "a divisor of %s, %u",
+             spw_keys_name(keys, "num_attention_heads"), out->n_heads);
+    if (out->n_heads % full->n_heads)
+        return spw_keys_refuse(keys, "num_global_key_value_heads", expected);
+    return full->head_dim % 2 ? spw_keys_refuse(keys, "global_head_dim", "an even number") : 0;
+}
+
+/* A kind that no layer has must not count where the widest shape does. */
+static void forget_unused(struct spw_model_config *out)
+{
+    bool used[SPW_LAYER_KINDS] = {false};
+    for (uint32_t l = 0; l < out->n_layers; l++)
+        used[out->layer_kinds[l]] = true;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        if (!used[k])
+            out->kv[k] = out->kv[out->layer_kinds[0]];
+}
+
+/* ---- numbers of each layer ---- */
+
+static int read_inputs(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    char expected[64];
+    if (!source->family->layer_inputs)
+        return 0;
+    out->layer_inputs = source->family->layer_inputs;
+    out->input_vocab = source->family->vocab;
+    SPW_TRY(spw_keys_u32(keys, "hidden_size_per_layer_input", 0, 1 << 16, &out->layer_inputs));
+    SPW_TRY(spw_keys_u32(keys, "vocab_size_per_layer_input", 1, 1 << 24, &out->input_vocab));
+    snprintf(expected, sizeof expected, "at least vocab_size, %u", out->vocab);
+    if (out->layer_inputs && out->input_vocab < out->vocab)
+        return spw_keys_refuse(keys, "vocab_size_per_layer_input", expected);
+    return 0;
+}
+
+int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    if (source->family->shares_kv)
+        SPW_TRY(spw_keys_bool(keys, "use_double_wide_mlp", &out->wide_readers));
+    if (source->family->own_full_kv) {
+        SPW_TRY(spw_keys_bool(keys, "attention_k_eq_v", &out->v_is_k[SPW_LAYER_FULL]));
+        SPW_TRY(read_full_shape(out, source));
+        SPW_TRY(check_shape(out, keys));
+        forget_unused(out);
+    }
+    SPW_TRY(read_inputs(out, source));
+    return read_readers(out, source);
+}
