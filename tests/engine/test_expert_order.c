@@ -81,11 +81,11 @@ static void run(struct order_run *r, const char *what)
 }
 
 /* Experts have few frames, or more of them, and come from the files or from the host. */
-static void draw_run(struct order_run *r, uint64_t *seed)
+static void draw_run(struct order_run *r, int number, uint64_t *seed)
 {
     struct spw_options *o = &r->o;
     *o = r->s->o;
-    r->backend = run_backend(check_random(seed) % 2);
+    r->backend = run_backend(number / 6 % 2);
     o->sessions = N_SESSIONS;
     o->threads = (uint32_t)check_range(seed, 1, 3);
     o->io = check_random(seed) % 2 ? SPW_IO_URING : SPW_IO_THREADS;
@@ -95,7 +95,7 @@ static void draw_run(struct order_run *r, uint64_t *seed)
     uint64_t low = all.smallest_device_bytes, high = all.device.total;
     o->device_bytes = check_random(seed) % 3 ? low : check_range(seed, low, (low + high) / 2);
     o->host_bytes = (uint64_t)1 << 30;
-    if (check_random(seed) % 4)
+    if (number % 4 != 3)
         o->host_bytes = run_plan_on(&r->backend, r->s->dir, o).smallest_host_bytes;
     struct spw_plan_info info = run_plan_on(&r->backend, r->s->dir, o);
     n_from_disk += info.n_experts_from_disk > 0;
@@ -107,10 +107,10 @@ static void run_draw(int number, uint64_t start, struct subject *subjects, int n
 {
     uint64_t of_draw = start + (uint64_t)number * 1000003, *seed = &of_draw;
     struct drive drive = {.order = AT_ONCE};
-    struct order_run r = {.s = &subjects[check_random(seed) % (uint64_t)n_subjects]};
+    struct order_run r = {.s = &subjects[number % n_subjects]};
     uint64_t moved[SPW_MOVED_COUNT];
     char what[300];
-    draw_run(&r, seed);
+    draw_run(&r, number, seed);
     drive.hook = (struct spw_io_fault){.completed = completed, .context = &drive};
     r.backend.io_fault = &drive.hook;
     snprintf(what, sizeof what, "draw %d (seed %llu): %.60s device %llu host %llu io %d", number,
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
             n, (unsigned long long)n_from_disk, (unsigned long long)n_from_host,
             (unsigned long long)n_bounced, (unsigned long long)n_overtaken,
             (unsigned long long)n_reads);
-    CHECK(n < 20 || (n_from_disk && n_from_host && n_bounced && n_overtaken > n_reads / 20));
+    CHECK(n < 20 || (n_from_disk && n_from_host && n_bounced && n_overtaken > 20));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }

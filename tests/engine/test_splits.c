@@ -191,7 +191,7 @@ int main(int argc, char **argv)
         if (done[i])
             fprintf(stderr, "%s %llu, ", operations[i].name, (unsigned long long)done[i]);
     missing_kinds(true);
-    CHECK(argc > 1 || (tried[FOUND].n && tried[FOUND_SLIDING].n && tried[FOUND_QUANTIZED].n));
+    CHECK(n < LEAST || (tried[FOUND].n && tried[FOUND_SLIDING].n && tried[FOUND_QUANTIZED].n));
     for (int i = 0; i < n_folders; i++)
         free(folders[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
