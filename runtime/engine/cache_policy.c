@@ -82,7 +82,7 @@ static void decide_tiers(struct spw_cache_policy *out, const struct spw_options 
 enum meaning {
     LAYOUT,    /* how memory is allocated */
     OFFLOAD,   /* in which memory KV lies */
-    HYBRID,    /* windows in layers with a sliding window */
+    HYBRID,    /* windows in layers that have one, or chunks */
     SLIDING,   /* a window in every layer */
     FULL,      /* no windows */
     QUANTIZED, /* another precision */
@@ -120,7 +120,9 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
  * answers; a layer with a window needs no other keys. */
 static const char *explain(const struct spw_cache_policy *p, enum meaning meaning)
 {
-    bool full = p->layers[SPW_LAYER_FULL].n_layers, slides = p->layers[SPW_LAYER_SLIDING].n_layers;
+    bool full = p->layers[SPW_LAYER_FULL].n_layers, slides = false;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        slides |= p->layers[k].window > 0;
     switch (meaning) {
     case LAYOUT:
         return "no effect: memory is planned before a run, and answers do not depend on it";
@@ -128,13 +130,14 @@ static const char *explain(const struct spw_cache_policy *p, enum meaning meanin
         return "the budgets decide what leaves the device; answers do not depend on it";
     case HYBRID:
         return slides ? "the layers do this already"
-                      : "not done: no layer has a sliding window, so every layer needs every key";
+                      : "not done: no layer has a window or chunks, so every layer needs every key";
     case SLIDING:
-        return !full    ? "the layers do this already"
-               : slides ? "done for layers with a sliding window; the other layers need every key"
-                        : "not done: no layer has a sliding window, so every layer needs every key";
+        return !full ? "the layers do this already"
+               : slides
+                   ? "done for layers with a window or chunks; the other layers need every key"
+                   : "not done: no layer has a window or chunks, so every layer needs every key";
     default: /* FULL */
-        return slides ? "not done for layers with a sliding window: they never read older keys"
+        return slides ? "not done for layers with a window or chunks: they never read older keys"
                       : "the layers do this already";
     }
 }

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-static uint8_t full[] = {0, 0, 0, 0}, mixed[] = {1, 0, 1, 1}, sliding[] = {1, 1, 1, 1};
+static uint8_t full[] = {0, 0, 0, 0}, mixed[] = {1, 0, 1, 1}, sliding[] = {1, 1, 1, 1},
+               chunked[] = {2, 2, 2, 0};
 
 static struct spw_model_config model(uint8_t *kinds, const char *asked)
 {
@@ -73,13 +74,14 @@ static void test_words(void)
         {full, "offloaded_static", "the budgets decide"},
         {mixed, "hybrid", "\"hybrid\": the layers do this already"},
         {sliding, "hybrid_chunked", "the layers do this already"},
-        {full, "hybrid", "not done: no layer has a sliding window"},
-        {full, "offloaded_hybrid", "not done: no layer has a sliding window"},
+        {full, "hybrid", "not done: no layer has a window or chunks"},
+        {full, "offloaded_hybrid", "not done: no layer has a window or chunks"},
         {sliding, "sliding_window", "the layers do this already"},
         {mixed, "sliding_window", "the other layers need every key"},
-        {full, "sliding_window", "not done: no layer has a sliding window"},
+        {full, "sliding_window", "not done: no layer has a window or chunks"},
         {full, "dynamic_full", "the layers do this already"},
-        {mixed, "dynamic_full", "not done for layers with a sliding window"},
+        {chunked, "hybrid_chunked", "the layers do this already"},
+        {mixed, "dynamic_full", "not done for layers with a window or chunks"},
         {full, "mamba", "\"mamba\": spillway does not know this word"},
     };
     struct spw_options o = {0};
