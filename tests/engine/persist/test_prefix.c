@@ -192,6 +192,31 @@ static void test_branch(struct subject *s)
     free(x);
 }
 
+/* Of a text that another one has begun with, no checkpoint is there: a session begins where its
+ * last chunk begins. */
+static void test_border(uint64_t *seed)
+{
+    struct tiny_model m = tiny_models[7];
+    struct subject s;
+    struct run r;
+    char more[300];
+    snprintf(more, sizeof more, ",\"attention_chunk_size\":256%s", strchr(m.more + 1, ','));
+    m.more = more;
+    subject_open(&s, &m, "border", TOKENS, &(struct spw_options){0});
+    struct draw d = {.s = &s, .limit = 64 * MIB, .backend = run_backend(true)};
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s.dir);
+    memcpy(s.ids[1], s.ids[0], 700 * sizeof *s.ids[0]);
+    s.ids[1][700] = (s.ids[0][700] + 1) % (int32_t)m.vocab;
+    for (int i = 0; i < 2; i++) {
+        open_run(&r, &d, seed);
+        CHECK(go_to(&r, 0, i, 900, 1) == (i ? 512 : 0));
+        keep(&r, 0);
+        close_run(&r);
+    }
+    pack_remove_folder(d.cache);
+    subject_close(&s);
+}
+
 /* Tiles of the first n tokens that one step to `to` reads of files: what is to be on the device
  * once, however many chunks there are; what streams once a chunk, for each layer that reads it. Of
  * the layers of a kind, by the waterlines. */
@@ -614,6 +639,7 @@ static void test_one_by_one(struct subject *subjects, uint64_t *seed)
         if (i > 6)
             test_branch(&subjects[i]);
     }
+    test_border(seed);
     CHECK(found_quantized && found_sliding && branched);
     for (int i = 0; i < 20 && !read_once; i++) /* budgets are drawn, and so is what is computed */
         test_reads(&subjects[0], seed);
