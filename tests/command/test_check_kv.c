@@ -44,6 +44,20 @@ static void test_check(void)
     CHECK(strstr(out, "int4") && !strstr(out, "int8") && !strstr(out, "known"));
 }
 
+/* Old KV of the layer that sees every key is quantized; layers with chunks stay exact. */
+static void test_chunks(void)
+{
+    setenv("GOLDEN", getenv("PWD"), 1);
+    CHECK(sh("\"$S\" check-kv $GOLDEN/tests/golden/llama4_plain --compute f32 --json --quiet") ==
+          0);
+    json_t *j = json_loads(out, 0, NULL);
+    const double of_exact =
+        json_number_value(json_object_get(format(j, 2), "bytes_per_token")) /
+        json_number_value(json_object_get(format(j, 2), "exact_bytes_per_token"));
+    CHECK_MSG(json_is_true(json_object_get(format(j, 2), "passes")) && of_exact < 0.5, "%s", out);
+    json_decref(j);
+}
+
 /* If a run asks for a format that is known not to pass, a line says so; nothing is measured for
  * that. */
 static void test_told(void)
@@ -144,6 +158,7 @@ int main(void)
     copying_model_write(&turning, path);
     test_refusals();
     test_check();
+    test_chunks();
     test_told();
     test_fallback();
     sh("rm -r %s", folder);
