@@ -166,6 +166,12 @@ static void run_split(int number, uint64_t start)
         pack_remove_folder(w->cache);
 }
 
+/* Prefixes of each kind were found. */
+static bool found_all(void)
+{
+    return tried[FOUND].n && tried[FOUND_SLIDING].n && tried[FOUND_QUANTIZED].n;
+}
+
 int main(int argc, char **argv)
 {
     const int first = argc > 2 ? atoi(argv[2]) : 0;
@@ -183,6 +189,8 @@ int main(int argc, char **argv)
     }
     for (; check_another(&draws); n++)
         run_split(first + n, seed);
+    for (; n >= LEAST && !found_all() && n < 4 * LEAST; n++) /* too few: go on */
+        run_split(first + n, seed);
     fprintf(
         stderr, "%d splits, %llu rows; prefixes found: %llu, with windows %llu, quantized %llu\n",
         n, (unsigned long long)n_rows, (unsigned long long)tried[FOUND].n,
@@ -191,7 +199,7 @@ int main(int argc, char **argv)
         if (done[i])
             fprintf(stderr, "%s %llu, ", operations[i].name, (unsigned long long)done[i]);
     missing_kinds(true);
-    CHECK(n < LEAST || (tried[FOUND].n && tried[FOUND_SLIDING].n && tried[FOUND_QUANTIZED].n));
+    CHECK(n < LEAST || found_all());
     for (int i = 0; i < n_folders; i++)
         free(folders[i]);
     CHECK(spw_alloc_outstanding() == outstanding);
