@@ -35,12 +35,15 @@ SIMD_FN f32v simd_from_i32(i32v x)
     return __builtin_convertvector(x, f32v); /* to nearest */
 }
 
-/* simd_load_columns(to, p, stride)  lane l of to[i] gets bytes [4 i, 4 i + 4) of the 16 bytes at p
- * + l stride simd_dot(sum, w, x)               sum + the four products of bytes; x in -127 .. 127
- * simd_dot_pairs(sum, a, b)         sum + the two products of int16
- * simd_lookup(table, index)         each byte of index, 0 .. 15, becomes that byte of the table
- * simd_f16_of(h)                    the f16 in the low half of each lane, as f32
- * simd_fused(a, b, c)               a * b + c, rounded once */
+/* A column lies in each lane. Column l is at p + l / 4 * fours + l % 4 * stride. Then
+ * - simd_load_columns(to, p, stride, fours): lane l of to[i] gets bytes [4 i, 4 i + 4) of column l,
+ *   of which 16 are read;
+ * - simd_load_words(p, stride, fours) is to[0] of that;
+ * - simd_dot(sum, w, x): sum + the four products of bytes; x in -127 .. 127;
+ * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
+ * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
+ * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
+ * - simd_fused(a, b, c): a * b + c, rounded once. */
 
 #if defined(__AVX512F__)
 
@@ -49,19 +52,21 @@ SIMD_FN __m128i simd_load_sixteen(const uint8_t *p)
     return _mm_loadu_si128((const void *)p);
 }
 
-/* Sixteen bytes of every fourth column. A masked broadcast needs no unit for shuffles. */
-SIMD_FN __m512i simd_load_four(const uint8_t *p, size_t stride)
+/* Sixteen bytes at p, p + stride, ... A masked broadcast needs no unit for shuffles. */
+SIMD_FN u32v simd_load_four(const uint8_t *p, size_t stride)
 {
     __m512i x = _mm512_castsi128_si512(simd_load_sixteen(p));
-    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, simd_load_sixteen(p + 4 * stride));
-    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, simd_load_sixteen(p + 8 * stride));
-    return _mm512_mask_broadcast_i32x4(x, 0xf000, simd_load_sixteen(p + 12 * stride));
+    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, simd_load_sixteen(p + stride));
+    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, simd_load_sixteen(p + 2 * stride));
+    return (u32v)_mm512_mask_broadcast_i32x4(x, 0xf000, simd_load_sixteen(p + 3 * stride));
 }
 
-SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride, size_t fours)
 {
-    __m512i a = simd_load_four(p, stride), b = simd_load_four(p + stride, stride);
-    __m512i c = simd_load_four(p + 2 * stride, stride), d = simd_load_four(p + 3 * stride, stride);
+    const __m512i a = (__m512i)simd_load_four(p, fours);
+    const __m512i b = (__m512i)simd_load_four(p + stride, fours);
+    const __m512i c = (__m512i)simd_load_four(p + 2 * stride, fours);
+    const __m512i d = (__m512i)simd_load_four(p + 3 * stride, fours);
     __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
     to[0] = (u32v)_mm512_unpacklo_epi64(ab, cd);
     to[1] = (u32v)_mm512_unpackhi_epi64(ab, cd);
@@ -70,10 +75,12 @@ SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
     to[3] = (u32v)_mm512_unpackhi_epi64(ab, cd);
 }
 
-SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride)
+SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride, size_t fours)
 {
-    __m512i a = simd_load_four(p, stride), b = simd_load_four(p + stride, stride);
-    __m512i c = simd_load_four(p + 2 * stride, stride), d = simd_load_four(p + 3 * stride, stride);
+    const __m512i a = (__m512i)simd_load_four(p, fours);
+    const __m512i b = (__m512i)simd_load_four(p + stride, fours);
+    const __m512i c = (__m512i)simd_load_four(p + 2 * stride, fours);
+    const __m512i d = (__m512i)simd_load_four(p + 3 * stride, fours);
     __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
     return (u32v)_mm512_unpacklo_epi64(ab, cd);
 }
@@ -127,16 +134,16 @@ SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 
 #elif defined(__AVX2__)
 
-SIMD_FN __m256i simd_load_two(const uint8_t *p, size_t stride)
+SIMD_FN __m256i simd_load_two(const uint8_t *p, size_t fours)
 {
     __m256i x = _mm256_castsi128_si256(_mm_loadu_si128((const void *)p));
-    return _mm256_inserti128_si256(x, _mm_loadu_si128((const void *)(p + 4 * stride)), 1);
+    return _mm256_inserti128_si256(x, _mm_loadu_si128((const void *)(p + fours)), 1);
 }
 
-SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride, size_t fours)
 {
-    __m256i a = simd_load_two(p, stride), b = simd_load_two(p + stride, stride);
-    __m256i c = simd_load_two(p + 2 * stride, stride), d = simd_load_two(p + 3 * stride, stride);
+    __m256i a = simd_load_two(p, fours), b = simd_load_two(p + stride, fours);
+    __m256i c = simd_load_two(p + 2 * stride, fours), d = simd_load_two(p + 3 * stride, fours);
     __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
     to[0] = (u32v)_mm256_unpacklo_epi64(ab, cd);
     to[1] = (u32v)_mm256_unpackhi_epi64(ab, cd);
@@ -145,10 +152,10 @@ SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
     to[3] = (u32v)_mm256_unpackhi_epi64(ab, cd);
 }
 
-SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride)
+SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride, size_t fours)
 {
-    __m256i a = simd_load_two(p, stride), b = simd_load_two(p + stride, stride);
-    __m256i c = simd_load_two(p + 2 * stride, stride), d = simd_load_two(p + 3 * stride, stride);
+    __m256i a = simd_load_two(p, fours), b = simd_load_two(p + stride, fours);
+    __m256i c = simd_load_two(p + 2 * stride, fours), d = simd_load_two(p + 3 * stride, fours);
     __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
     return (u32v)_mm256_unpacklo_epi64(ab, cd);
 }
@@ -185,19 +192,19 @@ SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 
 #else
 
-SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride)
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride, size_t fours)
 {
     uint32_t rows[4][SIMD_LANES];
     for (size_t l = 0; l < SIMD_LANES; l++)
         for (size_t i = 0; i < 4; i++)
-            memcpy(&rows[i][l], p + l * stride + 4 * i, sizeof rows[i][l]);
+            memcpy(&rows[i][l], p + l / 4 * fours + l % 4 * stride + 4 * i, sizeof rows[i][l]);
     memcpy(to, rows, sizeof rows);
 }
 
-SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride)
+SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride, size_t fours)
 {
     u32v to[4];
-    simd_load_columns(to, p, stride);
+    simd_load_columns(to, p, stride, fours);
     return to[0];
 }
 

@@ -16,6 +16,9 @@ enum {
     SPW_LINEAR_THIN_ROWS = 10,
     SPW_LINEAR_ROW_BLOCK = 384, /* whole tiles of 6, of 3 and of 2 rows */
     SPW_LINEAR_COL_BLOCK = 128,
+    SPW_LINEAR_FEW_ROWS =
+        8, /* of x, with quantized weights: reading W takes most of the time ... */
+    SPW_LINEAR_FEW_COLS = 512,         /* ... and a row of W is short */
     SPW_LINEAR_TASK_BYTES = 512 << 10, /* of W: half an L2 */
     SPW_LINEAR_L3_BYTES = 16 << 20,    /* x that is larger does not wait there */
 };
@@ -46,9 +49,11 @@ struct spw_linear_part {
 static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
 {
     const size_t tile = spw_type_is_quantized(a->w_dtype) ? 32 : 4;
+    const size_t most =
+        tile == 32 && a->m <= SPW_LINEAR_FEW_ROWS ? SPW_LINEAR_FEW_COLS : SPW_LINEAR_COL_BLOCK;
     size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
     size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / tile * tile;
-    return cols < tile ? tile : (size_t)spw_min_u64(cols, SPW_LINEAR_COL_BLOCK);
+    return cols < tile ? tile : (size_t)spw_min_u64(cols, most);
 }
 
 static inline size_t spw_linear_tasks(const void *args)

@@ -109,27 +109,17 @@ SIMD_FN void tile_small(int rows, const struct tile *t)
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (int c = 0; c < VECTORS; c++)
-                group[r][c] = simd_fused(t->w[c].d[b], simd_from_i32(sums[r][c]), group[r][c]);
+                group[r][c] =
+                    simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), group[r][c]);
         if (t->minima)
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
                 for (int c = 0; c < VECTORS; c++)
                     group[r][c] =
-                        simd_fused(t->w[c].m[b], simd_set1(t->x[r]->sums32[b]), group[r][c]);
+                        simd_fused(t->w[c].scales.m[b], simd_set1(t->x[r]->sums32[b]), group[r][c]);
     }
     add_group(rows, t, group);
-}
-
-/* The minima of a large block: their products with the sums of codes. */
-SIMD_FN f32v minima_of(const struct columns *w, const struct spw_codes *x, int parts)
-{
-    const int16_t *sums = parts == 8 ? x->sums32 : x->sums;
-    i32v total = {0};
-#pragma GCC unroll 8
-    for (int j = 0; j < parts / 2; j++)
-        total = simd_dot_pairs(total, w->minima[j], simd_set1_bytes(sums + 2 * j));
-    return simd_from_i32(total);
 }
 
 /* One block of 256: the scales of its parts multiply integers. */
@@ -151,17 +141,19 @@ SIMD_FN void tile_large(int rows, int parts, const struct tile *t)
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
             for (int c = 0; c < VECTORS; c++)
-                total[r][c] += t->w[c].scales[j] * sums[r][c];
+                total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (int c = 0; c < VECTORS; c++) {
             f32v sum = simd_from_i32(total[r][c]);
-            group[r][c] = simd_fused(t->w[c].d[0], sum, simd_set1(0));
+            group[r][c] = simd_fused(t->w[c].scales.d[0], sum, simd_set1(0));
             if (t->minima)
                 group[r][c] =
-                    simd_fused(t->w[c].m[0], minima_of(&t->w[c], t->x[r], parts), group[r][c]);
+                    simd_fused(t->w[c].scales.m[0],
+                               simd_from_i32(dot_with_sums(t->w[c].scales.minima, t->x[r], parts)),
+                               group[r][c]);
         }
     add_group(rows, t, group);
 }
@@ -218,14 +210,6 @@ SIMD_FN void fetch_ahead(const struct work *w, const uint8_t *at, size_t share, 
         __builtin_prefetch(next + i, 0, 2);
 }
 
-/* The columns after the last one are copies of it. */
-static void copy_edge(struct packed *p, size_t n, size_t bytes, uint8_t *edge)
-{
-    for (size_t l = 0; l < SIMD_LANES; l++)
-        memcpy(edge + l * bytes, p->at + (l < n ? l : n - 1) * p->stride, bytes);
-    *p = (struct packed){edge, bytes, p->blocks};
-}
-
 static void unpack_panel(const struct work *w, size_t col, size_t group)
 {
     const struct spw_linear_args *a = w->a;
@@ -236,7 +220,8 @@ static void unpack_panel(const struct work *w, size_t col, size_t group)
     for (size_t v = 0; v < VECTORS; v++, col += SIMD_LANES) {
         fetch_ahead(w, (const uint8_t *)a->w + (col - v * SIMD_LANES) * w->row_bytes,
                     group * VECTORS + v, SIMD_LANES * bytes);
-        struct packed p = {.stride = w->row_bytes, .blocks = n / type.elements};
+        struct packed p = {
+            .stride = w->row_bytes, .fours = 4 * w->row_bytes, .blocks = n / type.elements};
         const size_t from = col < a->n ? col : a->n - 1;
         p.at = (const uint8_t *)a->w + from * p.stride + spw_row_bytes(a->w_dtype, first);
         if (from + SIMD_LANES > a->n)
@@ -307,8 +292,8 @@ size_t SIMD_NAME(spw_linear_codes_workspace)(void)
 {
     size_t bytes = VECTORS * sizeof(struct columns) +
                    2 * SPW_LINEAR_ROW_BLOCK * COLS * sizeof(float) + EDGE_BYTES;
-#if defined(SIMD_OCTETS)
-    bytes = (size_t)spw_max_u64(bytes, sizeof(struct few_sums));
+#if defined(SIMD_FOURS)
+    bytes = (size_t)spw_max_u64(bytes, sizeof(struct few_sums) + EDGE_BYTES);
 #endif
     return (size_t)spw_align_up(bytes, 64);
 }
@@ -317,7 +302,7 @@ static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
     uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)();
-#if defined(SIMD_OCTETS)
+#if defined(SIMD_FOURS)
     if (a->m <= FEW_ROWS) {
         run_few(a, spw_linear_part(a, task), space);
         return;

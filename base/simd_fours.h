@@ -1,0 +1,171 @@
+/* Registers of four times 128 bits ("fours"), and octets: eight numbers of 32 bits that belong
+ * together. AVX-512 only. */
+#ifndef SPW_BASE_SIMD_FOURS_H
+#define SPW_BASE_SIMD_FOURS_H
+
+#include "base/simd_bytes.h"
+
+#if defined(__AVX512F__)
+#define SIMD_FOURS 1
+
+typedef int32_t octet __attribute__((vector_size(32)));
+
+/* ---- fours ---- */
+
+/* The same number in every lane of a four. */
+SIMD_FN u32v simd_each_four(unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    return (u32v){a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d};
+}
+
+/* The 32 bytes at p, twice. */
+SIMD_FN u32v simd_twice32(const uint8_t *p)
+{
+    return (u32v)_mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)p));
+}
+
+/* Fours 0, 0, 2, 2 and 1, 1, 3, 3 of x. */
+SIMD_FN u32v simd_even_fours(u32v x)
+{
+    return (u32v)_mm512_shuffle_i32x4((__m512i)x, (__m512i)x, 0xa0);
+}
+
+SIMD_FN u32v simd_odd_fours(u32v x)
+{
+    return (u32v)_mm512_shuffle_i32x4((__m512i)x, (__m512i)x, 0xf5);
+}
+
+/* Fours 0 and 2, and 1 and 3, of a and then of b. */
+SIMD_FN u32v simd_even_fours_of(u32v a, u32v b)
+{
+    return (u32v)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0x88);
+}
+
+SIMD_FN u32v simd_odd_fours_of(u32v a, u32v b)
+{
+    return (u32v)_mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0xdd);
+}
+
+/* Lanes turned to the left by n. */
+SIMD_FN u32v simd_rotate(u32v x, u32v n)
+{
+    return (u32v)_mm512_rolv_epi32((__m512i)x, (__m512i)n);
+}
+
+/* Byte i of a four becomes `value` if bit i % 8 of byte first + i / 8 of the four is set, else 0.
+ */
+SIMD_FN u32v simd_bytes_of_bits(u32v x, int first, char value)
+{
+    const long long low = 0x0101010101010101 * first;
+    const __m512i from = _mm512_broadcast_i32x4(_mm_set_epi64x(low + 0x0101010101010101, low));
+    const __m512i bits = _mm512_set1_epi64((long long)0x8040201008040201u);
+    return (u32v)_mm512_maskz_set1_epi8(
+        _mm512_test_epi8_mask(_mm512_shuffle_epi8((__m512i)x, from), bits), value);
+}
+
+/* In each four: a0 + a1, a2 + a3, b0 + b1, b2 + b3. No sum is beyond `most`. */
+SIMD_FN i32v simd_add_pairs(i32v a, i32v b, int most)
+{
+    if (most / 2 <= INT16_MAX) /* a and b fit 16 bits */
+        return (i32v)_mm512_madd_epi16(_mm512_packs_epi32((__m512i)a, (__m512i)b),
+                                       _mm512_set1_epi16(1));
+    return (i32v)_mm512_shuffle_ps((__m512)a, (__m512)b, 0x88) +
+           (i32v)_mm512_shuffle_ps((__m512)a, (__m512)b, 0xdd);
+}
+
+/* Lane r of each four: the sum of that four of v[r]. No number of v is beyond `most`. */
+SIMD_FN i32v simd_sums_of_fours(const i32v v[4], int most)
+{
+    return simd_add_pairs(simd_add_pairs(v[0], v[1], 2 * most),
+                          simd_add_pairs(v[2], v[3], 2 * most), 4 * most);
+}
+
+/* Four i of to[j] gets four j of from[i]. */
+SIMD_FN void simd_transpose_fours(const u32v from[4], i32v to[4])
+{
+    const u32v a = (u32v)_mm512_shuffle_i32x4((__m512i)from[0], (__m512i)from[1], 0x44);
+    const u32v b = (u32v)_mm512_shuffle_i32x4((__m512i)from[0], (__m512i)from[1], 0xee);
+    const u32v c = (u32v)_mm512_shuffle_i32x4((__m512i)from[2], (__m512i)from[3], 0x44);
+    const u32v d = (u32v)_mm512_shuffle_i32x4((__m512i)from[2], (__m512i)from[3], 0xee);
+    to[0] = (i32v)simd_even_fours_of(a, c);
+    to[1] = (i32v)simd_odd_fours_of(a, c);
+    to[2] = (i32v)simd_even_fours_of(b, d);
+    to[3] = (i32v)simd_odd_fours_of(b, d);
+}
+
+/* ---- octets ---- */
+
+/* The four words that have bytes p[first], p[first + stride], ...: they lie in the 64 or 128 bytes
+ * at p. */
+SIMD_FN __m128i simd_four_words(const uint8_t *p, size_t first, size_t stride)
+{
+    const __m512i order = _mm512_castsi128_si512(_mm_setr_epi16(
+        (int16_t)(first / 2), (int16_t)((first + stride) / 2), (int16_t)((first + 2 * stride) / 2),
+        (int16_t)((first + 3 * stride) / 2), 0, 0, 0, 0));
+    const __m512i low = _mm512_loadu_si512(p);
+    if (first + 3 * stride + 2 <= 64)
+        return _mm512_castsi512_si128(_mm512_permutexvar_epi16(order, low));
+    return _mm512_castsi512_si128(
+        _mm512_permutex2var_epi16(low, order, _mm512_loadu_si512(p + 64)));
+}
+
+/* The eight words that have bytes p[first], p[first + stride], ...; stride is 17 or more. Reads no
+ * byte from p + 8 stride on. */
+SIMD_FN __m128i simd_eight_words(const uint8_t *p, size_t first, size_t stride)
+{
+    const size_t reads = first + 3 * stride + 2 <= 64 ? 64 : 128;
+    const size_t high = 4 * stride + reads <= 8 * stride ? 4 * stride : 8 * stride - reads;
+    return _mm_unpacklo_epi64(simd_four_words(p, first, stride),
+                              simd_four_words(p + high, first + 4 * stride - high, stride));
+}
+
+/* Eight f16 at p + first, p + first + stride, ... as f32; first and stride are even. */
+SIMD_FN octet simd_octet_of_f16(const uint8_t *p, size_t first, size_t stride)
+{
+    return (octet)_mm256_cvtph_ps(simd_eight_words(p, first, stride));
+}
+
+/* The eight words as numbers. */
+SIMD_FN octet simd_octet_of_words(const uint8_t *p, size_t stride)
+{
+    return (octet)_mm256_cvtepu16_epi32(simd_eight_words(p, 0, stride));
+}
+
+#define UNPACK(what, width, x, y) (__m512i) _mm512_unpack##what##_epi##width(x, y)
+#define LOAD_ROWS(p, i)                                                                            \
+    _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)(p)[i]), (__m256i)(p)[(i) + 8], 1)
+#define LOW_HALVES(x, y)                                                                           \
+    (u32v) _mm512_permutex2var_epi64(x, _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), y)
+#define HIGH_HALVES(x, y)                                                                          \
+    (u32v) _mm512_permutex2var_epi64(x, _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), y)
+/* to[j] gets number j of each of SIMD_LANES octets. */
+SIMD_FN void simd_transpose(const octet *rows, u32v to[8])
+{
+    __m512i r[8], u[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        const __m512i a = LOAD_ROWS(rows, i), b = LOAD_ROWS(rows, i + 1);
+        r[i] = UNPACK(lo, 32, a, b);
+        r[i + 1] = UNPACK(hi, 32, a, b);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = UNPACK(lo, 64, r[i], r[i + 2]);
+        u[i + 1] = UNPACK(hi, 64, r[i], r[i + 2]);
+        u[i + 2] = UNPACK(lo, 64, r[i + 1], r[i + 3]);
+        u[i + 3] = UNPACK(hi, 64, r[i + 1], r[i + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        to[i] = LOW_HALVES(u[i], u[i + 4]);
+        to[i + 4] = HIGH_HALVES(u[i], u[i + 4]);
+    }
+}
+
+#undef UNPACK
+#undef LOAD_ROWS
+#undef LOW_HALVES
+#undef HIGH_HALVES
+
+#endif
+#endif

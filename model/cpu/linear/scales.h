@@ -1,0 +1,248 @@
+/* Quantized weights of SIMD_LANES columns of y, which are rows of W: the scales and minima of a
+ * group of 256, with one column in each lane. And what is the same for all weights of a type. */
+#ifndef SPW_MODEL_CPU_LINEAR_SCALES_H
+#define SPW_MODEL_CPU_LINEAR_SCALES_H
+
+#include "base/simd_bytes.h"
+#include "quant/codes.h"
+
+enum { SMALL = 32, SMALL_BLOCKS = SPW_CODES_GROUP / SMALL };
+
+/* What multiplies the sums of products. */
+struct scales {
+    f32v d[SMALL_BLOCKS], m[SMALL_BLOCKS]; /* of each block; of the one block */
+    i32v parts[SPW_BLOCK_PARTS];           /* large blocks: of 32 or of 16 weights, see part_of */
+    u32v minima[SPW_BLOCK_PARTS / 2];      /* of two parts each, as int16 */
+};
+
+/* Columns side by side in memory: a group of one. */
+struct packed {
+    const uint8_t *at; /* of the first column */
+    size_t stride;     /* bytes from column to column, in fours ... */
+    size_t fours;      /* ... and from four to four */
+    size_t blocks;     /* of a column: small blocks only */
+};
+
+/* The columns after the last one are copies of it. */
+SIMD_FN void copy_edge(struct packed *p, size_t n, size_t bytes, uint8_t *edge)
+{
+    for (size_t l = 0; l < SIMD_LANES; l++)
+        memcpy(edge + l * bytes, p->at + (l < n ? l : n - 1) * p->stride, bytes);
+    *p = (struct packed){edge, bytes, 4 * bytes, p->blocks};
+}
+
+/* ---- types ---- */
+
+/* What is added to the codes of quant/blocks.h. */
+SIMD_FN int code_offset(enum spw_dtype t)
+{
+    switch (t) {
+    case SPW_DTYPE_Q4_0:
+        return 8;
+    case SPW_DTYPE_Q5_0:
+        return 16;
+    case SPW_DTYPE_Q3_K:
+        return 4;
+    case SPW_DTYPE_Q6_K:
+        return 32;
+    case SPW_DTYPE_MXFP4:
+        return 12;
+    case SPW_DTYPE_Q8_0:
+    case SPW_DTYPE_IQ4_NL:
+    case SPW_DTYPE_IQ4_XS:
+        return SIMD_DOT_OFFSET;
+    default:
+        return 0;
+    }
+}
+
+/* Of a block. Compilers make a constant of it, but not of a member of spw_type_of(t). */
+SIMD_FN size_t block_bytes(enum spw_dtype t)
+{
+    switch (t) {
+#define CASE(id, name, elements, bytes, align, multiplies)                                         \
+    case SPW_DTYPE_##id:                                                                           \
+        return bytes;
+        SPW_TYPES(CASE)
+#undef CASE
+    }
+    return 0;
+}
+
+SIMD_FN bool is_small(enum spw_dtype t)
+{
+    return t <= SPW_DTYPE_Q5_1 || t == SPW_DTYPE_IQ4_NL || t == SPW_DTYPE_MXFP4;
+}
+
+/* Of 256 weights. */
+SIMD_FN size_t group_bytes(enum spw_dtype t)
+{
+    return block_bytes(t) * (is_small(t) ? SMALL_BLOCKS : 1);
+}
+
+/* Weights that share a scale. */
+SIMD_FN size_t part_of(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_Q2_K || t == SPW_DTYPE_Q3_K || t == SPW_DTYPE_Q6_K ? 16 : 32;
+}
+
+SIMD_FN bool has_minima(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_Q4_1 || t == SPW_DTYPE_Q5_1 || t == SPW_DTYPE_Q2_K ||
+           t == SPW_DTYPE_Q4_K || t == SPW_DTYPE_Q5_K;
+}
+
+SIMD_FN u32v low_nibbles(u32v x)
+{
+    return x & 0x0f0f0f0fu;
+}
+
+SIMD_FN u32v high_nibbles(u32v x)
+{
+    return x >> 4 & 0x0f0f0f0fu;
+}
+
+/* ---- blocks of 32 ---- */
+
+/* The bits of 2^(e - 128). */
+SIMD_FN u32v power_of_two(u32v e)
+{
+    const u32v subnormal = (u32v)(e < 2u);
+    return (subnormal & (0x200000u << (e & 1u))) | (~subnormal & (e - 1u) << 23);
+}
+
+/* The f16 at the beginning of each block, and the one after it. */
+SIMD_FN void unpack_small_scales(enum spw_dtype t, const struct packed *p, struct scales *to)
+{
+    for (size_t b = 0; b < p->blocks; b++) {
+        u32v word = simd_load_words(p->at + b * block_bytes(t), p->stride, p->fours);
+        if (t == SPW_DTYPE_MXFP4) {
+            to->d[b] = (f32v)power_of_two(word & 0xffu);
+        } else
+            to->d[b] = simd_f16_of(word & 0xffffu);
+        if (has_minima(t))
+            to->m[b] = simd_f16_of(word >> 16);
+    }
+}
+
+/* ---- blocks of 256 ---- */
+
+/* Byte i of each lane as a number. */
+SIMD_FN i32v byte_of(u32v x, size_t i)
+{
+    return (i32v)(x >> 8 * i & 0xffu);
+}
+
+/* Bytes 2 i and 2 i + 1 as a pair of int16. */
+SIMD_FN u32v pair_of(u32v x, size_t i)
+{
+    x = x >> 16 * i;
+    return (x & 0xffu) | (x & 0xff00u) << 8;
+}
+
+/* d, m and twelve bytes with eight scales and minima of six bits. */
+SIMD_FN void unpack_six_bits(const struct packed *p, struct scales *to)
+{
+    u32v head[4], scales[2], minima[2];
+    simd_load_columns(head, p->at, p->stride, p->fours);
+    to->d[0] = simd_f16_of(head[0] & 0xffffu);
+    to->m[0] = -simd_f16_of(head[0] >> 16);
+    scales[0] = head[1] & 0x3f3f3f3fu;
+    minima[0] = head[2] & 0x3f3f3f3fu;
+    scales[1] = low_nibbles(head[3]) | (head[1] >> 2 & 0x30303030u);
+    minima[1] = high_nibbles(head[3]) | (head[2] >> 2 & 0x30303030u);
+    for (size_t j = 0; j < 8; j++)
+        to->parts[j] = byte_of(scales[j / 4], j % 4);
+    for (size_t j = 0; j < 4; j++)
+        to->minima[j] = pair_of(minima[j / 2], j % 2);
+}
+
+SIMD_FN void unpack_q2_k_scales(const struct packed *p, struct scales *to)
+{
+    u32v s[4], tail[4];
+    simd_load_columns(s, p->at, p->stride, p->fours);
+    simd_load_columns(tail, p->at + 68, p->stride, p->fours); /* the last sixteen bytes */
+    to->d[0] = simd_f16_of(tail[3] & 0xffffu);
+    to->m[0] = -simd_f16_of(tail[3] >> 16);
+    for (size_t j = 0; j < 16; j++)
+        to->parts[j] = byte_of(low_nibbles(s[j / 4]), j % 4);
+    for (size_t j = 0; j < 8; j++)
+        to->minima[j] = pair_of(high_nibbles(s[j / 2]), j % 2);
+}
+
+SIMD_FN void unpack_q3_k_scales(const struct packed *p, struct scales *to)
+{
+    u32v tail[4], s[3];
+    simd_load_columns(tail, p->at + 94, p->stride,
+                      p->fours); /* the last sixteen bytes: s is at 96 */
+    for (size_t i = 0; i < 3; i++)
+        s[i] = tail[i] >> 16 | tail[i + 1] << 16;
+    to->d[0] = simd_f16_of(tail[3] >> 16);
+    for (size_t j = 0; j < 4; j++) {
+        u32v low = low_nibbles(s[j % 2] >> (j < 2 ? 0 : 4));
+        u32v scales = low | (s[2] >> 2 * j & 0x03030303u) << 4;
+        for (size_t i = 0; i < 4; i++)
+            to->parts[4 * j + i] = byte_of(scales, i) - 32;
+    }
+}
+
+SIMD_FN void unpack_q6_k_scales(const struct packed *p, struct scales *to)
+{
+    u32v s[4], tail[4];
+    simd_load_columns(s, p->at + 192, p->stride, p->fours);
+    simd_load_columns(tail, p->at + 194, p->stride, p->fours); /* the last sixteen bytes */
+    to->d[0] = simd_f16_of(tail[3] >> 16);
+    for (size_t j = 0; j < 16; j++)
+        to->parts[j] = (i32v)(s[j / 4] << (24 - 8 * (j % 4))) >> 24;
+}
+
+SIMD_FN void unpack_iq4_xs_scales(const struct packed *p, struct scales *to)
+{
+    u32v head[4];
+    simd_load_columns(head, p->at, p->stride, p->fours);
+    to->d[0] = simd_f16_of(head[0] & 0xffffu);
+    for (size_t j = 0; j < 8; j++) {
+        u32v scale = (head[1] >> 4 * j & 15u) | (head[0] >> (16 + 2 * j) & 3u) << 4;
+        to->parts[j] = (i32v)scale - 32;
+    }
+}
+
+/* ---- any type ---- */
+
+SIMD_FN void unpack_scales(enum spw_dtype t, const struct packed *p, struct scales *to)
+{
+    switch (t) {
+    case SPW_DTYPE_Q4_K:
+    case SPW_DTYPE_Q5_K:
+        unpack_six_bits(p, to);
+        break;
+    case SPW_DTYPE_Q2_K:
+        unpack_q2_k_scales(p, to);
+        break;
+    case SPW_DTYPE_Q3_K:
+        unpack_q3_k_scales(p, to);
+        break;
+    case SPW_DTYPE_Q6_K:
+        unpack_q6_k_scales(p, to);
+        break;
+    case SPW_DTYPE_IQ4_XS:
+        unpack_iq4_xs_scales(p, to);
+        break;
+    default:
+        unpack_small_scales(t, p, to);
+        break;
+    }
+}
+
+/* The products of a number of each part with the sums of codes of x. `pairs`: as scales.minima. */
+SIMD_FN i32v dot_with_sums(const u32v *pairs, const struct spw_codes *x, int parts)
+{
+    const int16_t *sums = parts == 8 ? x->sums32 : x->sums;
+    i32v total = {0};
+#pragma GCC unroll 8
+    for (int j = 0; j < parts / 2; j++)
+        total = simd_dot_pairs(total, pairs[j], simd_set1_bytes(sums + 2 * j));
+    return total;
+}
+
+#endif
