@@ -53,6 +53,12 @@ struct quad {
     size_t index, begin, end;
 };
 
+/* Rows of x for which lanes along k are faster than panels by columns. */
+SIMD_FN size_t few_rows(enum spw_dtype t)
+{
+    return part_of(t) == 16 ? 2 : FEW_ROWS;
+}
+
 /* The rows of a panel are those of four steps: a step is one row of each of four streams. */
 SIMD_FN const uint8_t *row_at(const struct few *f, size_t step, size_t stream)
 {

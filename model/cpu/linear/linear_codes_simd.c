@@ -303,7 +303,7 @@ static void run(const void *args, size_t task, unsigned worker)
     const struct spw_linear_args *a = args;
     uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)();
 #if defined(SIMD_FOURS)
-    if (a->m <= FEW_ROWS) {
+    if (a->m <= few_rows(a->w_dtype)) {
         run_few(a, spw_linear_part(a, task), space);
         return;
     }
