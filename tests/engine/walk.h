@@ -30,7 +30,7 @@ struct walk {
     bool is_told;      /* told of all that the engine did */
     bool faulty;       /* something was lost: notes are due, and there may be no prediction */
     bool spoiled;      /* files were: how far they were read is not predicted */
-    bool late_write;   /* a write has failed, which a step may hear of yet */
+    bool late_fault;   /* a request has failed, which a step may hear of yet */
     int64_t alloc_nth; /* of the next step: this allocation fails; below 0: none */
     int64_t left;      /* times the engine asks until the step is interrupted; below 0: never */
     bool ended;        /* it was */
@@ -208,11 +208,12 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
     return rc;
 }
 
-/* A write that failed after its step had ended fails one later step. */
+/* A write that failed after its step had ended fails one later step. So does a read of weights that
+ * was issued ahead. */
 static bool is_late(struct walk *w, int rc)
 {
-    bool late = w->late_write && (rc == -EIO || rc == -ENOSPC);
-    w->late_write = w->late_write && !late;
+    bool late = w->late_fault && (rc == -EIO || rc == -ENOSPC);
+    w->late_fault = w->late_fault && !late;
     return late;
 }
 

@@ -245,8 +245,8 @@ static void break_drive(struct walk *w)
     CHECK_MSG(!rc || ((rc == -EIO || rc == -ENOSPC) && kind >= READ_FOREVER), "%s: %s: %d: %s",
               w->what, io_fault_names[kind], rc, err.text);
     /* a tile that was not written may still count as written in the account of a later step */
-    w->late_write = io_fault_end(&w->fault) && (kind == WRITE_FOREVER || kind == ALL_WRITES);
-    w->spoiled = w->spoiled || w->late_write;
+    w->late_fault = io_fault_end(&w->fault) && kind >= READ_FOREVER;
+    w->spoiled = w->spoiled || (w->late_fault && (kind == WRITE_FOREVER || kind == ALL_WRITES));
     after_fault(w, rc, to, &err, io_fault_names[kind]);
 }
 
