@@ -29,6 +29,10 @@ static const char *const llama4 =
     "{'model_type': 'llama4_text', 'hidden_size': 64, 'intermediate_size': 96,'num_hidden_layers': "
     "6, 'attention_chunk_size': 32}";
 
+static const char *const gemma4 =
+    "{'model_type': 'gemma4_text', 'hidden_size': 64, 'intermediate_size': 96,'num_hidden_layers': "
+    "8, 'sliding_window': 16, 'hidden_size_per_layer_input': 0}";
+
 /* `base` with the keys of `patch` put over it. */
 static char *patched(const char *base, const char *patch)
 {
@@ -503,6 +507,46 @@ static void test_expert_counts(void)
     CHECK(c.experts.n == 6);
 }
 
+/* Shapes of KV by layer kind, layers that read the KV of others, numbers of each layer. */
+static void test_gemma4(void)
+{
+    struct spw_model_config c = accept(gemma4, "{}", NULL);
+    CHECK(kinds_are(&c, "SSSSSFSF") && c.n_kv_layers == 8 && c.kv_layers[7] == 7);
+    CHECK(c.kv[SPW_LAYER_SLIDING].head_dim == 256 && c.kv[SPW_LAYER_FULL].head_dim == 512);
+    CHECK(c.kv[SPW_LAYER_FULL].n_heads == 4 && !c.v_is_k[SPW_LAYER_FULL] && !c.layer_inputs);
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_PROPORTIONAL &&
+          c.rope[SPW_LAYER_FULL].rotary_dim == 512 && c.rope[SPW_LAYER_FULL].n_turned == 64);
+    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT && c.attention_scale == 1);
+    c = accept(gemma4,
+               "{'num_kv_shared_layers': 2, 'use_double_wide_mlp': true, 'attention_k_eq_v': true, "
+               "'num_global_key_value_heads': 2, 'global_head_dim': 32, "
+               "'hidden_size_per_layer_input': 4, 'use_bidirectional_attention': 'vision'}",
+               NULL);
+    CHECK(c.n_kv_layers == 6 && c.kv_layers[6] == 4 && c.kv_layers[7] == 5);
+    CHECK(spw_config_last_reader(&c, 4) == 6 && spw_config_last_reader(&c, 3) == 3);
+    CHECK(spw_config_n_read_again(&c) == 2 && spw_config_mlp_width(&c, 6) == 192);
+    CHECK(c.kv[SPW_LAYER_FULL].n_heads == 2 && c.v_is_k[SPW_LAYER_FULL]);
+    CHECK(spw_config_qkv_width(&c, 5) == 10 * 32 && spw_config_qkv_width(&c, 7) == 8 * 32);
+    CHECK(c.layer_inputs == 4 && c.input_vocab == 262144);
+    c = accept(gemma4,
+               "{'per_layer_config': {'5': {'head_dim': 64, 'num_key_value_heads': 1}, '7': "
+               "{'head_dim': 64, 'num_key_value_heads': 1}}}",
+               NULL);
+    CHECK(c.kv[SPW_LAYER_FULL].head_dim == 64 && c.kv[SPW_LAYER_FULL].n_heads == 1);
+    refuse(gemma4, "{'per_layer_config': {'5': {'head_dim': 64}}}", "per_layer_config.7: found");
+    refuse(gemma4, "{'per_layer_config': {'5': {'intermediate_size': 64}}}",
+           "per_layer_config.5: found");
+    refuse(gemma4, "{'num_kv_shared_layers': 3}", "that a full layer is before them");
+    refuse(gemma4, "{'num_kv_shared_layers': 8}", "num_kv_shared_layers: found 8");
+    refuse(gemma4, "{'global_head_dim': 7}", "global_head_dim: found 7, expected an even number");
+    refuse(gemma4, "{'attention_k_eq_v': true, 'num_global_key_value_heads': 3}",
+           "num_global_key_value_heads: found 3, expected a divisor of num_attention_heads, 8");
+    refuse(gemma4, "{'hidden_size_per_layer_input': 4, 'vocab_size_per_layer_input': 100}",
+           "vocab_size_per_layer_input: found 100, expected at least vocab_size, 262144");
+    refuse(gemma4, "{'use_bidirectional_attention': 'all'}", "use_bidirectional_attention: found");
+    refuse(gemma4, "{'enable_moe_block': true}", "num_experts: found nothing");
+}
+
 static void test_chunks(void)
 {
     struct spw_model_config c = accept(llama4, "{}", NULL);
@@ -750,6 +794,7 @@ int main(void)
     test_windows();
     test_other_families();
     test_chunks();
+    test_gemma4();
     test_expert_counts();
     test_cache_words();
     test_rope_keys();
