@@ -261,6 +261,8 @@ static void check_gated(const struct problem *p)
 
 int main(void)
 {
+    if (!run_is_there())
+        return CHECK_SKIP;
     rng = check_seed();
     backend = run_backend(true);
     const struct spw_device_options o = {.device_bytes = UINT64_MAX,
