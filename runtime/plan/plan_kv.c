@@ -118,7 +118,8 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_layer_kind_row *kind = &spw_layer_kinds[k];
         p->residency[k] = (struct spw_residency){
-            .window = spw_layer_window(k, p->n_layers[k] ? in->weights->config->window : 0),
+            .window = spw_layer_window((enum spw_layer_kind)k,
+                                       p->n_layers[k] ? in->weights->config->window : 0),
             .host = UINT32_MAX,
             .quantizes = in->quantizes && kind->quantizes,
             .residual_tiles = in->residual_tiles,
