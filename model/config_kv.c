@@ -113,7 +113,8 @@ static int check_shape(const struct spw_model_config *out, const struct spw_keys
     return full->head_dim % 2 ? spw_keys_refuse(keys, "global_head_dim", "an even number") : 0;
 }
 
-/* A kind that no layer has must not count where the widest shape does. */
+/* A kind that no layer has must not count where the widest shape does. Its rope will be that of
+ * full layers, so its shape is theirs. */
 static void forget_unused(struct spw_model_config *out)
 {
     bool used[SPW_LAYER_KINDS] = {false};
@@ -121,7 +122,7 @@ static void forget_unused(struct spw_model_config *out)
         used[out->layer_kinds[l]] = true;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         if (!used[k])
-            out->kv[k] = out->kv[out->layer_kinds[0]];
+            out->kv[k] = out->kv[k == SPW_LAYER_FULL ? out->layer_kinds[0] : SPW_LAYER_FULL];
 }
 
 /* ---- numbers of each layer ---- */

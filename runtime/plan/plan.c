@@ -334,9 +334,10 @@ static bool take_ring(struct spw_plan *p, const struct spw_plan *from,
     return spw_plan_lay_out(p, in, c);
 }
 
+/* Of a decode step: experts that move get what the ring and the tiles leave. */
 static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return spw_plan_kv_cost(p, in) - spw_plan_overlapped_cost(p, in);
+    return spw_plan_weights_cost(p, in) + spw_plan_kv_cost(p, in) - spw_plan_overlapped_cost(p, in);
 }
 
 /* No ring may cost the prompt a pass. */
@@ -345,8 +346,8 @@ static uint32_t passes_of(const struct spw_plan *p, const struct spw_plan_input 
     return (uint32_t)spw_div_up(spw_plan_most_rows(in), p->pass_rows);
 }
 
-/* A larger slot saves transfers, hides more, and takes tiles that could have stayed: the cheapest
- * size is taken. */
+/* A larger slot saves transfers, hides more, and takes tiles and experts that could have stayed:
+ * the cheapest size is taken. */
 static void widen_slots(struct spw_plan *p, struct spw_candidate *chosen,
                         const struct spw_plan_input *in)
 {

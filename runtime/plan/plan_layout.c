@@ -287,6 +287,18 @@ static uint64_t rows_on_host(const struct spw_plan *p, const struct spw_plan_inp
     return spw_max_u64(spw_div_up(most, c->passes), spw_min_u64(most, p->chunk + 1));
 }
 
+/* Bounce slots of experts that the host has no room for are given up, but for the least: else a
+ * larger device budget, which has more frames to fill, could need more host memory. */
+static bool lay_out_bounce(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    bool fits = spw_plan_lay_out_rest(p, in);
+    while (!fits && p->n_expert_bounce > EXPERT_SLOTS) {
+        p->n_expert_slots = --p->n_expert_bounce;
+        fits = spw_plan_lay_out_rest(p, in);
+    }
+    return fits;
+}
+
 bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_candidate *c)
 {
@@ -300,7 +312,7 @@ bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
     spw_lower_place(p, in, &b, n);
     if (p->hidden_on_host)
         p->pass_rows = rows_on_host(p, in, c);
-    if (!spw_plan_lay_out_rest(p, in))
+    if (!lay_out_bounce(p, in))
         return false;
     if (n < b.all || in->attaches)
         spw_lower_grow(p, in, &b, n, free_host_bytes(p, in));

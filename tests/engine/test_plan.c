@@ -276,7 +276,8 @@ static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *
 static bool same_work(const struct spw_plan *a, const struct spw_plan *b)
 {
     return a->chunk == b->chunk && a->logits_rows == b->logits_rows &&
-           a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows;
+           a->hidden_on_host == b->hidden_on_host && a->pass_rows == b->pass_rows &&
+           !a->n_expert_frames == !b->n_expert_frames;
 }
 
 struct layer_cost {
@@ -324,7 +325,7 @@ static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input 
     struct layer_cost full = layer_cost(p, in, false), sliding = {0};
     if (spw_plan_n_windowed(p))
         sliding = layer_cost(p, in, true);
-    return p->n_readers[SPW_LAYER_FULL] * (full.all - full.hidden) +
+    return spw_plan_weights_cost(p, in) + p->n_readers[SPW_LAYER_FULL] * (full.all - full.hidden) +
            p->n_readers[spw_plan_window_kind(p)] * (sliding.all - sliding.hidden);
 }
 
