@@ -343,7 +343,8 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
          with.prefetch_splits++)
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
             other.n_resident_blocks == p->n_resident_blocks &&
-            other.n_disk_blocks == p->n_disk_blocks && other.retains == p->retains)
+            other.n_disk_blocks == p->n_disk_blocks && other.retains == p->retains &&
+            !other.n_disk_frames == !p->n_disk_frames)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
@@ -682,8 +683,8 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
 
 /* More device memory never makes a step cost the link more, as long as it is not spent on larger
  * work buffers (at the border where the plan takes a larger chunk, decode may lose a little), and
- * but for what does not divide evenly: when one more weight block fits, all layers may lose a tile.
- */
+ * but for what does not divide evenly: when one more weight block fits, all layers may lose a tile,
+ * which may take a transfer of its own. */
 static void check_monotone(const struct spw_model *model, uint64_t *seed)
 {
     struct spw_plan_info info = {0};
@@ -700,7 +701,8 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
         CHECK(spw_plan_make(&p, &in, &err) == 0);
         cost = spw_plan_step_cost(&p, &in);
         if (i && same_work(&p, &last) && p.slot_tiles == last.slot_tiles)
-            CHECK_MSG(cost <= least + p.n_layers[SPW_LAYER_FULL] * p.tile_bytes,
+            CHECK_MSG(cost <= least + p.n_layers[SPW_LAYER_FULL] *
+                                          (p.tile_bytes + in.transfer_cost_bytes),
                       "context %llu, chunk %u: a step costs %llu on a device of %llu, not %llu",
                       (unsigned long long)in.context, p.chunk, (unsigned long long)cost,
                       (unsigned long long)in.device_bytes, (unsigned long long)least);
