@@ -201,16 +201,18 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
 
 enum { EXPERT_SLOTS = 2, MOST_EXPERT_SLOTS = 16, SLOTS_SHARE = 4 };
 
-/* The least frames: those that reads fill, and one that is computed. */
+/* The least frames: those that reads fill, and one that is computed. Experts move only where the
+ * frames are fewer than the experts: so a plan whose experts move never has room for all. */
 static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, bool move)
 {
     const struct spw_weights *w = in->weights;
+    move = move && w->n_expert_blocks > EXPERT_SLOTS + 1;
     p->n_expert_frames = p->n_expert_slots = p->n_disk_experts = p->n_expert_bounce = 0;
     p->finds_experts = !move && w->n_expert_blocks && w->experts_alike && in->takes_choices &&
                        p->chunk >= w->config->experts.n_kept;
-    if (!move || !w->n_expert_blocks)
+    if (!move)
         return;
-    p->n_expert_frames = spw_min_u32(EXPERT_SLOTS + 1, w->n_expert_blocks);
+    p->n_expert_frames = EXPERT_SLOTS + 1;
     p->n_disk_experts = w->experts_stored ? w->n_expert_blocks : 0;
 }
 
@@ -224,7 +226,7 @@ static void spend_on_experts(struct spw_plan *p, const struct spw_plan_input *in
     lay_out_frames(p, in);
     uint64_t spare = spw_sub_u64(in->device_bytes, p->device.end + p->mapped_bytes);
     p->n_expert_frames += (uint32_t)spw_min_u64(spare / w->expert_frame_bytes,
-                                                w->n_expert_blocks - p->n_expert_frames);
+                                                w->n_expert_blocks - 1 - p->n_expert_frames);
     uint64_t n = spw_div_up(in->disk_ring_bytes, w->expert_frame_bytes);
     n = spw_min_u64(spw_min_u64(n, MOST_EXPERT_SLOTS), p->n_expert_frames / SLOTS_SHARE);
     p->n_expert_slots = (uint32_t)spw_max_u64(n, EXPERT_SLOTS);
