@@ -37,9 +37,9 @@ struct spw_choice {
 /* y = x W^T + bias; with a residual y = residual + (x W^T + bias), each rounded as if stored.
  * W as a Hugging Face file has it: [n][k].
  *
- * With choices, for a backend with spw_ops.takes_choices: row i of x is multiplied by the matrix of
- * its expert, choices[i].expert. All these matrices have one shape and one type, and addresses as
- * aligned as w, which is any of them. x_stride may be 0: then all rows of x are the same one. */
+ * With choices row i of x is multiplied by the matrix of its expert, choices[i].expert. All these
+ * matrices have one shape and one type, and addresses as aligned as w, which is any of them.
+ * x_stride may be 0: then all rows of x are the same one. */
 struct spw_linear_args {
     const void *x;        /* [m][x_stride], x_dtype; x_stride >= k */
     const void *w;        /* [n][k] contiguous, w_dtype */
@@ -237,7 +237,6 @@ struct spw_ops {
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;
     bool gated_scratch; /* gated_linear always needs its scratch */
-    bool takes_choices; /* linear and gated_linear take choices */
 };
 
 #endif

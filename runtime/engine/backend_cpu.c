@@ -209,7 +209,6 @@ static const struct spw_ops cpu_ops = {
     .combine = launch_combine,
     .attention_tiles = ATTENTION_TILES,
     .gated_scratch = true,
-    .takes_choices = true,
 };
 
 void spw_backend_cpu(struct spw_backend *out)

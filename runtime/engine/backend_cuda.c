@@ -23,7 +23,6 @@ static const struct spw_ops cuda_ops = {
     .gather = spw_gather_cuda,
     .combine = spw_combine_cuda,
     .attention_tiles = SPW_ATTENTION_TILES,
-    .takes_choices = true,
 };
 
 static const struct spw_probe_ops cuda_probe = {

@@ -34,7 +34,6 @@ struct spw_plan_input {
     uint32_t attention_tiles;     /* the most tiles of one attention call */
     uint64_t codes_row_bytes;     /* of a row of spw_linear_args.codes; 0: no product needs codes */
     bool gated_scratch;           /* gated products need their scratch */
-    bool takes_choices;           /* see spw_ops */
     uint64_t transfer_cost_bytes; /* see spw_backend */
     uint32_t reads_per_link_byte; /* see spw_backend; 0: no transfer is hidden beside weights */
     bool reads_host_memory;       /* see spw_backend */

@@ -208,8 +208,8 @@ static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, b
     const struct spw_weights *w = in->weights;
     move = move && w->n_expert_blocks > EXPERT_SLOTS + 1;
     p->n_expert_frames = p->n_expert_slots = p->n_disk_experts = p->n_expert_bounce = 0;
-    p->finds_experts = !move && w->n_expert_blocks && w->experts_alike && in->takes_choices &&
-                       p->chunk >= w->config->experts.n_kept;
+    p->finds_experts =
+        !move && w->n_expert_blocks && w->experts_alike && p->chunk >= w->config->experts.n_kept;
     if (!move)
         return;
     p->n_expert_frames = EXPERT_SLOTS + 1;

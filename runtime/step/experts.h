@@ -9,12 +9,11 @@
  *   index     1 | 0 1 2 | 0 2                      the rows of experts 0, 2 and 5
  *   places    row 0: 1, 4           row 1: 0, 2   row 2: 3, 5     where the outputs of a row are
  *
- * A pass of one row does not sort if all experts are resident and the backend takes choices
- * (spw_plan_finds_experts): kernels find the matrices in a table on the device, and the host never
- * learns the choices.
- *
  * So an expert's weights are used once a pass, whatever the chunks are. A row's result does not
  * depend on the rows that its experts compute beside it.
+ *
+ * A pass of one row does not sort if all experts are resident (spw_plan_finds_experts):
+ * kernels find the matrices in a table on the device, and the host never learns the choices.
  *
  * Borrows everything. All work is queued on the compute stream; sort waits for the choices. */
 #ifndef SPW_RUNTIME_STEP_EXPERTS_H

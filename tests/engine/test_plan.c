@@ -193,8 +193,8 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
     CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
     for (uint32_t u = 0; u < in->weights->n_blocks; u++)
         CHECK(in->weights->blocks[u].bytes <= p->weight_slot_bytes || !p->n_weight_slots);
-    CHECK(p->finds_experts == (in->takes_choices && x->n && !p->n_expert_frames && m >= x->n_kept &&
-                               in->weights->experts_alike));
+    CHECK(p->finds_experts ==
+          (x->n && !p->n_expert_frames && m >= x->n_kept && in->weights->experts_alike));
     const struct spw_plan_info *i = &p->info;
     CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
               i->device.kv_slots + i->device.hidden + i->device.activations ==
@@ -644,7 +644,6 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
         .attention_tiles = 4 * (uint32_t)check_range(seed, 1, check_range(seed, 0, 7) ? 64 : 224),
         .codes_row_bytes = check_random(seed) % 2 ? 320 * check_range(seed, 1, 40) : 0,
         .gated_scratch = check_random(seed) % 2,
-        .takes_choices = check_random(seed) % 2,
         .reads_host_memory = check_random(seed) % 2};
     if (model->cache.layers[SPW_LAYER_FULL].n_layers && check_random(seed) % 2) {
         in.quantizes = true;

@@ -269,7 +269,7 @@ int main(void)
                                          .host_bytes = UINT64_MAX,
                                          .threads = THREADS,
                                          .context = backend.context};
-    CHECK(backend.ops->takes_choices && backend.device_ops->open(&device, &o, NULL) == 0);
+    CHECK(backend.device_ops->open(&device, &o, NULL) == 0);
     CHECK(backend.device_ops->stream_open(device, "compute", &stream) == 0);
     for (int i = 0; i < DRAWS; i++) {
         struct problem p;
