@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { MOST_EXPERTS = 4096, MOST_WIDTH = 1 << 22 };
+enum { MOST_EXPERTS = 4096 };
 
 /* A key whose name is a fact of the family; 0 as the default: the key is required. */
 static int read_size(const struct spw_keys *keys, const char *key, uint32_t low, uint32_t high,
@@ -93,9 +93,9 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     SPW_TRY(read_size(keys, kept_key, 1, e->n, facts->kept, &e->n_kept));
     e->intermediate = out->intermediate;
     if (facts->width_key)
-        SPW_TRY(read_size(keys, facts->width_key, 1, MOST_WIDTH, facts->width, &e->intermediate));
+        SPW_TRY(read_size(keys, facts->width_key, 1, MAX_WIDTH, facts->width, &e->intermediate));
     if (facts->shared_width_key)
-        SPW_TRY(read_size(keys, facts->shared_width_key, 1, MOST_WIDTH, facts->shared_width,
+        SPW_TRY(read_size(keys, facts->shared_width_key, 1, MAX_WIDTH, facts->shared_width,
                           &e->shared_intermediate));
     SPW_TRY(read_shared(e, keys, facts));
     SPW_TRY(refuse_groups(keys));

@@ -1,5 +1,5 @@
 /* What differs between the keys of a GGUF file and those of config.json: see config_gguf.h. The
- * reading itself is that of config.c, under other names. */
+ * reading itself is that of config_*.c, under other names. */
 #include "model/config_gguf.h"
 
 #include "model/config_parts.h"

@@ -1,9 +1,14 @@
-/* What config.c and config_gguf.c share. Not for other modules. */
+/* What the files config*.c share. Not for other modules. */
 #ifndef SPW_MODEL_CONFIG_PARTS_H
 #define SPW_MODEL_CONFIG_PARTS_H
 
 #include "model/config_families.h"
 #include "model/config_gguf.h"
+
+/* Larger than any model; small enough that the products of a plan stay far below 2^63. */
+#define MAX_LAYERS 4096
+#define MAX_WIDTH (1u << 22) /* of an mlp, or of an expert */
+#define MAX_POSITIONS ((uint64_t)1 << 31)
 
 /* The keys of the decoder, and those of the whole file (a multimodal wrapper has both). */
 struct spw_config_source {
@@ -20,8 +25,24 @@ struct spw_config_source {
 int spw_config_read(struct spw_model_config *out, const struct spw_config_source *source,
                     const struct spw_keys *generation);
 
+/* config_model_type.c: sets the family, and what the source says of a wrapper. `top` is set. */
+int spw_config_read_family(struct spw_config_source *source);
+/* Refuses keys that only other families have, unless they change nothing. */
+int spw_config_refuse_foreign(const struct spw_config_source *source);
+
+/* config_operations.c: norms, biases, the activation, limits and scales. The sizes must be set. */
+int spw_config_read_operations(struct spw_model_config *out,
+                               const struct spw_config_source *source);
 /* By its name in config.json; SPW_ACT_COUNT: there is none. */
 enum spw_activation spw_config_activation(const char *name);
+
+/* config_stored.c: the type of the weights, FP8, tied embeddings. */
+int spw_config_read_stored(struct spw_model_config *out, const struct spw_config_source *source);
+
+/* config_layer_kinds.c: fills out->rotates, then out->layer_kinds, which have their memory. */
+int spw_config_read_rotation(struct spw_model_config *out, const struct spw_config_source *source);
+int spw_config_read_layer_kinds(struct spw_model_config *out,
+                                const struct spw_config_source *source);
 
 /* config_kv.c: shapes of keys and values that depend on the layer kind, and which layers store
  * them. out->layer_kinds must be set; out->kv_layers has its memory. */

@@ -10,13 +10,14 @@
  * full_attention part), because transformers does so with files that have both. */
 #include "model/config_rope.h"
 
+#include "model/config_parts.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MAX_FACTOR 1e6
 #define MAX_THETA 1e15
-#define MAX_POSITIONS ((uint64_t)1 << 31)
 
 static const struct {
     const char *name;

@@ -1,0 +1,170 @@
+/* The kind of each layer, a list in the file or a rule of the family: which positions it sees, and
+ * whether it rotates queries and keys. */
+#include "model/config_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The kind of layers that are not full. */
+static enum spw_layer_kind window_kind(enum spw_window_rule rule)
+{
+    return rule == SPW_WINDOW_CHUNKS ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
+}
+
+static const char *window_key(enum spw_window_rule rule)
+{
+    return rule == SPW_WINDOW_CHUNKS ? "attention_chunk_size" : "sliding_window";
+}
+
+static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys,
+                            enum spw_window_rule rule)
+{
+    const struct spw_layer_kind_row *full = &spw_layer_kinds[SPW_LAYER_FULL];
+    const struct spw_layer_kind_row *other = &spw_layer_kinds[window_kind(rule)];
+    const json_t *list = json_object_get(keys->object, "layer_types");
+    char text[96];
+    if (!json_is_array(list) || json_array_size(list) != out->n_layers) {
+        snprintf(text, sizeof text, "a list of %u (num_hidden_layers) strings", out->n_layers);
+        return spw_keys_refuse(keys, "layer_types", text);
+    }
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *name = json_is_string(item) ? json_string_value(item) : "";
+        const bool is_full = !strcmp(name, full->type);
+        if (!is_full && strcmp(name, other->type) != 0)
+            return spw_fail(keys->err, -EINVAL,
+                            "%s: %slayer_types[%u]: found %s, expected \"%s\" or \"%s\"",
+                            keys->file, keys->prefix, i, spw_json_describe(item, text, sizeof text),
+                            full->type, other->type);
+        if (!is_full && rule == SPW_WINDOW_NEVER) {
+            snprintf(text, sizeof text, "only full_attention: %s models have no other layers",
+                     out->model_type);
+            return spw_keys_refuse(keys, "layer_types", text);
+        }
+        out->layer_kinds[i] = (uint8_t)(is_full ? SPW_LAYER_FULL : window_kind(rule));
+    }
+    return 0;
+}
+
+/* Derives the layer kinds by the family's rule if the file does not list them. `slides`: sliding
+ * windows are switched on. */
+static int derive_layer_kinds(struct spw_model_config *out, const struct spw_config_source *source,
+                              bool slides)
+{
+    const struct spw_keys *keys = &source->text;
+    uint32_t first = source->family->max_window_layers;
+    uint32_t pattern = source->family->window_pattern;
+    enum spw_window_rule rule = source->family->window_rule;
+    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN)
+        SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
+    const json_t *list = spw_keys_value(keys, "sliding_window_pattern");
+    bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
+    if (listed && json_array_size(list) < out->n_layers)
+        return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
+    if (source->family->window_pattern_key && !listed)
+        SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        bool sliding =
+            listed ? json_is_true(json_array_get(list, i))
+                   : (rule == SPW_WINDOW_ALL && slides) ||
+                         (rule == SPW_WINDOW_OPT_IN && slides && i >= first) ||
+                         (rule == SPW_WINDOW_OPT_IN_ALL && slides) ||
+                         (rule == SPW_WINDOW_UNROTATED && slides && !out->rotates[i]) ||
+                         (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
+                         (rule == SPW_WINDOW_CHUNKS && slides && out->rotates[i]) ||
+                         (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
+        out->layer_kinds[i] = (uint8_t)(sliding ? window_kind(rule) : SPW_LAYER_FULL);
+    }
+    return 0;
+}
+
+int spw_config_read_layer_kinds(struct spw_model_config *out,
+                                const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    enum spw_window_rule rule = source->family->window_rule;
+    uint32_t window = source->family->window;
+    const char *key = window_key(rule);
+    bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_PATTERN || rule == SPW_WINDOW_CHUNKS;
+    if (rule != SPW_WINDOW_NEVER)
+        SPW_TRY(spw_keys_u32(keys, key, 1, (uint32_t)MAX_POSITIONS, &window));
+    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
+        rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_UNROTATED)
+        SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
+    if (spw_keys_is_null(keys, key) || !window)
+        slides = false;
+    out->kinds_listed = spw_keys_has(keys, "layer_types");
+    if (out->kinds_listed)
+        SPW_TRY(read_layer_types(out, keys, rule));
+    else
+        SPW_TRY(derive_layer_kinds(out, source, slides));
+    if (source->family->last_full)
+        out->layer_kinds[out->n_layers - 1] = SPW_LAYER_FULL;
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        const bool windowed = spw_layer_kinds[out->layer_kinds[i]].windowed;
+        if (rule == SPW_WINDOW_ALL && !source->family->listed && windowed != slides)
+            return spw_keys_refuse(keys, "layer_types",
+                                   "nothing, or layers as sliding_window makes them: transformers "
+                                   "ignores the list here");
+        if (windowed)
+            out->window = window;
+        if (source->family->skips_full)
+            out->rotates[i] = windowed;
+    }
+    if (!out->window || slides)
+        return 0;
+    if (spw_keys_is_null(keys, key))
+        return spw_keys_refuse(keys, key,
+                               rule == SPW_WINDOW_CHUNKS ? "a number: some layers are chunked"
+                                                         : "a number: some layers are sliding");
+    return spw_keys_refuse(keys, "use_sliding_window", "true: layer_types has sliding layers");
+}
+
+/* Which layers rotate q and k. */
+static int read_rotates(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const json_t *list = spw_keys_value(keys, "no_rope_layers");
+    uint32_t interval = 4;
+    char expected[64];
+    if (source->family->skips_rope)
+        SPW_TRY(spw_keys_u32(keys, "no_rope_layer_interval", 1, MAX_LAYERS, &interval));
+    for (uint32_t i = 0; i < out->n_layers; i++)
+        out->rotates[i] = !source->family->skips_rope || (i + 1) % interval;
+    bool empty = json_is_array(list) && !json_array_size(list); /* as in released files of llama4 */
+    if (!source->family->skips_rope || !list || json_is_null(list) || empty)
+        return 0;
+    snprintf(expected, sizeof expected, "a list of %u (num_hidden_layers) numbers, 0 or 1",
+             out->n_layers);
+    if (json_array_size(list) != out->n_layers)
+        return spw_keys_refuse(keys, "no_rope_layers", expected);
+    for (uint32_t i = 0; i < out->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > 1)
+            return spw_keys_refuse(keys, "no_rope_layers", expected);
+        out->rotates[i] = json_integer_value(item);
+    }
+    return 0;
+}
+
+/* Queries of layers without rope grow with their position; attn_temperature_tuning switches that
+ * off. */
+static int read_growth(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    bool tunes = true;
+    double beta = 0.1;
+    uint64_t base = 8192;
+    SPW_TRY(spw_keys_bool(keys, "attn_temperature_tuning", &tunes));
+    SPW_TRY(spw_keys_number(keys, "attn_scale", -1e6, 1e6, &beta));
+    SPW_TRY(spw_keys_u64(keys, "floor_scale", 1, MAX_POSITIONS, &base));
+    out->grows_unrotated = true;
+    if (tunes)
+        out->query_growth = (struct spw_query_growth){(float)beta, (float)base, 1};
+    return 0;
+}
+
+int spw_config_read_rotation(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    SPW_TRY(read_rotates(out, source));
+    return source->family->tunes_unrotated ? read_growth(out, &source->text) : 0;
+}

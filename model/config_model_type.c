@@ -1,0 +1,151 @@
+/* Which family a config.json is of: the row that has its model_type, or the one of the text model
+ * inside a multi-modal model. A config that has keys of other families is refused. */
+#include "model/config_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Multi-modal models with a text model inside. */
+static const struct {
+    const char *name;
+    const char *text;     /* the model_type of the text model, if the file does not say it */
+    const char *expected; /* all that it may be */
+    bool tied;            /* the default of tie_word_embeddings */
+} wrappers[] = {
+    {"gemma3", "gemma3_text", "gemma3_text", true},
+    {"gemma4", "gemma4_text", "gemma4_text", true},
+    {"llama4", "llama4_text", "llama4_text", false},
+    {"mistral3", "mistral", "mistral, ministral or ministral3", true},
+    {"aya_vision", "cohere2", "cohere or cohere2", true},
+    {"cohere2_vision", "cohere2", "cohere2", true},
+    {"internvl", "qwen2", "llama, qwen2 or qwen3", true},
+    {"idefics3", "llama", "llama or mistral", false},
+    {"smolvlm", "llama", "llama", false},
+    {"llava", "llama", "llama, mistral or qwen2", false},
+    {"llava_next", "llama", "llama, mistral or qwen2", false},
+    {"llava_onevision", "qwen2", "qwen2", false},
+    {"vipllava", "llama", "llama", false},
+};
+
+static bool is_listed(const char *name, const char *list)
+{
+    const size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)); at += n)
+        if ((at == list || at[-1] == ' ') && (!at[n] || at[n] == ',' || at[n] == ' '))
+            return true;
+    return false;
+}
+
+/* The decoder of a wrapper, if this is one. Sets *name to its model_type. */
+static int unwrap(struct spw_config_source *source, const char **name)
+{
+    size_t i = 0;
+    while (i < sizeof wrappers / sizeof *wrappers && strcmp(*name, wrappers[i].name) != 0)
+        i++;
+    if (i == sizeof wrappers / sizeof *wrappers)
+        return 0;
+    const json_t *text = NULL;
+    char expected[64];
+    snprintf(expected, sizeof expected, "an object, for model_type \"%s\"", *name);
+    SPW_TRY(spw_keys_object(&source->top, "text_config", &text));
+    if (!text)
+        return spw_keys_refuse(&source->top, "text_config", expected);
+    source->wrapper = wrappers[i].name;
+    source->wrapper_tied = wrappers[i].tied;
+    source->text.object = text;
+    source->text.prefix = "text_config.";
+    *name = wrappers[i].text;
+    SPW_TRY(spw_keys_string(&source->text, "model_type", name));
+    return is_listed(*name, wrappers[i].expected)
+               ? 0
+               : spw_keys_refuse(&source->text, "model_type", wrappers[i].expected);
+}
+
+int spw_config_read_family(struct spw_config_source *source)
+{
+    const char *expected =
+        "llama, mistral, ministral, ministral3, mixtral, cohere, cohere2, granite, granitemoe, "
+        "glm, glm4, glm4_moe, gpt_oss, olmo, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, "
+        "qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text, gemma4_text or "
+        "llama4_text, or a model with one of them inside: gemma3, gemma4, llama4, mistral3, "
+        "aya_vision, cohere2_vision, internvl, idefics3, smolvlm, llava, llava_next, "
+        "llava_onevision or vipllava";
+    const char *name = NULL;
+    SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
+    source->text = source->top;
+    if (name)
+        SPW_TRY(unwrap(source, &name));
+    source->model_type = name;
+    source->family = name ? spw_family_find(name) : NULL;
+    if (source->family && source->family->listed_as && !source->wrapper &&
+        spw_keys_has(&source->text, "layer_types")) /* so does transformers */
+        source->family = spw_family_find(source->family->listed_as);
+    return source->family ? 0 : spw_keys_refuse(&source->text, "model_type", expected);
+}
+
+/* Keys of other families that multiply or cap a value. Some of these families share names and
+ * tensors with the supported ones, so nothing else in the folder would show that the operation is
+ * missing. transformers ignores these keys in a supported family, so only neutral values are
+ * accepted. */
+enum user {
+    NOBODY = 0,
+    SCALED = 1,
+    SKIPS_ROPE = 2,
+    HAS_EXPERTS = 4,
+    MULTIPLIED = 8,
+    CUT_GATE = 16,
+    LIMITS_QKV = 32,
+    SCALES_LOGITS = 64,
+    CHUNKED = 128,
+};
+
+static const struct {
+    const char *key;
+    double neutral; /* NAN: no number is neutral */
+    enum user user; /* families that know the key, by this name or another one */
+} foreign[] = {
+    {"logit_scale", 1, SCALES_LOGITS},
+    {"logits_scaling", 1, MULTIPLIED},
+    {"residual_multiplier", 1, MULTIPLIED},
+    {"embedding_multiplier", 1, MULTIPLIED},
+    {"attention_multiplier", NAN, MULTIPLIED},
+    {"no_rope_layers", NAN, SKIPS_ROPE},
+    {"attention_chunk_size", NAN, CHUNKED},
+    {"num_experts", 0, HAS_EXPERTS},
+    {"num_local_experts", 0, HAS_EXPERTS},
+    {"n_routed_experts", 0, HAS_EXPERTS},
+    {"clip_qkv", NAN, LIMITS_QKV},
+    {"logits_soft_cap", NAN, NOBODY},
+    {"swiglu_limit", NAN, CUT_GATE},
+    {"final_logit_softcapping", NAN, SCALED},
+    {"attn_logit_softcapping", NAN, SCALED},
+    {"query_pre_attn_scalar", NAN, SCALED},
+};
+
+static unsigned users(const struct spw_family *f)
+{
+    return (f->scaled ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
+           (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
+           (f->cut_gate ? CUT_GATE : 0u) | (f->limits_qkv ? LIMITS_QKV : 0u) |
+           (f->logit_scale > 0 ? SCALES_LOGITS : 0u) |
+           (f->window_rule == SPW_WINDOW_CHUNKS ? CHUNKED : 0u);
+}
+
+int spw_config_refuse_foreign(const struct spw_config_source *source)
+{
+    unsigned family = users(source->family);
+    if (source->gguf && (family & (SCALES_LOGITS | MULTIPLIED))) /* they share a name there */
+        family |= SCALES_LOGITS | MULTIPLIED;
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        const json_t *value = spw_keys_value(&source->text, foreign[i].key);
+        if ((foreign[i].user & family) || !value || json_is_null(value) ||
+            (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
+            continue;
+        char expected[64];
+        snprintf(expected, sizeof expected, "nothing: %s models have no such key",
+                 source->family->name);
+        return spw_keys_refuse(&source->text, foreign[i].key, expected);
+    }
+    return 0;
+}

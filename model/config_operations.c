@@ -1,0 +1,190 @@
+/* Which operations a layer consists of, and their numbers: norms, biases, the activation, limits
+ * and scales. A family's row says most of it; keys of the file say the rest. */
+#include "model/config_parts.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    enum spw_activation act;
+} activations[] = {
+    {"silu", SPW_ACT_SILU},
+    {"swish", SPW_ACT_SILU},
+    {"gelu", SPW_ACT_GELU_ERF},
+    {"gelu_pytorch_tanh", SPW_ACT_GELU_TANH},
+    {"gelu_new", SPW_ACT_GELU_TANH},
+    {"relu", SPW_ACT_RELU},
+    {"quick_gelu", SPW_ACT_GELU_QUICK},
+};
+
+static int read_rule(const struct spw_keys *keys, const char *key, enum spw_family_rule rule,
+                     bool *out)
+{
+    *out = rule == SPW_FAMILY_ALWAYS || rule == SPW_FAMILY_UNLESS;
+    return spw_family_asks(rule) ? spw_keys_bool(keys, key, out) : 0;
+}
+
+static int read_biases(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const struct spw_family *family = source->family;
+    const struct spw_config_gguf *gguf = source->gguf;
+    const char *attention =
+        family->attention_bias_key ? family->attention_bias_key : "attention_bias";
+    const char *mlp = family->mlp_bias_key ? family->mlp_bias_key : "mlp_bias";
+    SPW_TRY(read_rule(keys, attention, family->qkv_bias, &out->qkv_bias));
+    SPW_TRY(read_rule(keys, attention, family->o_bias, &out->o_bias));
+    SPW_TRY(read_rule(keys, mlp, family->mlp_bias, &out->mlp_bias));
+    if (gguf && spw_family_asks(family->qkv_bias))
+        out->qkv_bias = gguf->qkv_bias;
+    if (gguf && spw_family_asks(family->o_bias))
+        out->o_bias = gguf->o_bias;
+    if (gguf && spw_family_asks(family->mlp_bias))
+        out->mlp_bias = gguf->mlp_bias;
+    return 0;
+}
+
+/* The activation has the numbers of all released models built in. */
+static int read_cut_gate(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    double limit = SPW_GATE_LIMIT, alpha = 1.702;
+    SPW_TRY(spw_keys_number(keys, "swiglu_limit", -1e6, 1e6, &limit));
+    if (limit != SPW_GATE_LIMIT)
+        return spw_keys_refuse(keys, "swiglu_limit", "7");
+    SPW_TRY(spw_keys_number(keys, "swiglu_alpha", -1e6, 1e6, &alpha));
+    if (alpha != 1.702)
+        return spw_keys_refuse(keys, "swiglu_alpha", "1.702");
+    out->act = SPW_ACT_CUT_QUICK;
+    return 0;
+}
+
+enum spw_activation spw_config_activation(const char *name)
+{
+    for (size_t i = 0; i < sizeof activations / sizeof activations[0]; i++)
+        if (!strcmp(name, activations[i].name))
+            return activations[i].act;
+    return SPW_ACT_COUNT;
+}
+
+static int read_activation(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const char *key = source->family->activation_key, *name = source->family->activation;
+    if (source->family->cut_gate)
+        return read_cut_gate(out, &source->text);
+    SPW_TRY(spw_keys_string(&source->text, key, &name));
+    out->act = spw_config_activation(name);
+    if (out->act != SPW_ACT_COUNT)
+        return 0;
+    return spw_keys_refuse(&source->text, key,
+                           "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
+}
+
+/* null: none. */
+static int read_softcap(const struct spw_keys *keys, const char *key, double *cap)
+{
+    if (spw_keys_is_null(keys, key))
+        *cap = 0;
+    return spw_keys_number(keys, key, 1e-3, 1e6, cap);
+}
+
+static int read_multipliers(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    double attention = 1, embedding = 1, residual = 1, logits = 1;
+    SPW_TRY(spw_keys_number(keys, "attention_multiplier", -1e6, 1e6, &attention));
+    SPW_TRY(spw_keys_number(keys, "embedding_multiplier", -1e6, 1e6, &embedding));
+    SPW_TRY(spw_keys_number(keys, "residual_multiplier", -1e6, 1e6, &residual));
+    SPW_TRY(spw_keys_number(keys, "logits_scaling", 1e-6, 1e6, &logits));
+    out->attention_scale = (float)attention;
+    out->embedding_scale = (float)embedding;
+    out->residual_scale = (float)residual;
+    out->logit_divisor = (float)logits;
+    return 0;
+}
+
+static int read_limits(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    double limit = 0, scale = source->family->logit_scale;
+    if (source->family->limits_qkv)
+        SPW_TRY(spw_keys_number(&source->text, "clip_qkv", 1e-6, 1e6, &limit));
+    if (scale > 0)
+        SPW_TRY(spw_keys_number(&source->text, "logit_scale", 1e-6, 1e6, &scale));
+    if (source->wrapper)
+        scale = 0; /* transformers scales the logits of text models only, not of their wrappers */
+    out->qkv_limit = (float)limit;
+    out->logit_divisor = scale > 0 ? (float)(1 / scale) : 1;
+    return 0;
+}
+
+static int read_scales(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    out->embedding_scale = out->residual_scale = 1;
+    out->attention_scale = (float)(1 / sqrt(out->kv[0].head_dim));
+    SPW_TRY(read_limits(out, source));
+    if (source->family->multiplied)
+        return read_multipliers(out, keys);
+    if (!source->family->scaled)
+        return 0;
+    double scalar = 256, softcap = source->family->logit_softcap;
+    double attention_softcap = source->family->attention_softcap;
+    if (source->gguf)
+        scalar = spw_config_gguf_query_scalar(out, source->gguf->architecture);
+    SPW_TRY(spw_keys_number(keys, "query_pre_attn_scalar", 1e-3, 1e6, &scalar));
+    SPW_TRY(read_softcap(keys, "final_logit_softcapping", &softcap));
+    if (attention_softcap > 0)
+        SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention_softcap));
+    if (source->wrapper && !source->family->caps_wrapped)
+        softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
+    out->embedding_scale = (float)sqrt(out->hidden);
+    out->attention_scale = source->family->plain_scores ? 1 : (float)(1 / sqrt(scalar));
+    out->logit_softcap = (float)softcap;
+    out->attention_softcap = (float)attention_softcap;
+    return 0;
+}
+
+int spw_config_read_operations(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const struct spw_family *family = source->family;
+    out->norm = family->norm;
+    out->norm_bias = family->norm_bias;
+    out->norm_bare = family->norm_bare;
+    out->head_bias = family->head_bias;
+    out->plain_mlp = family->plain_mlp;
+    out->qk_norm = family->qk_norm;
+    out->qk_norm_by_head = family->qk_norm_by_head;
+    out->qk_norm_bias = family->qk_norm_bias;
+    out->parallel = family->parallel;
+    if (family->parallel_key)
+        SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
+    out->qk_norm_last = family->qk_norm_last;
+    if (family->qk_norm_last)
+        SPW_TRY(spw_keys_bool(keys, "use_qk_norm", &out->qk_norm_last));
+    else if (family->qk_norm_key && source->gguf)
+        out->qk_norm = source->gguf->qk_norm;
+    else if (family->qk_norm_key)
+        SPW_TRY(spw_keys_bool(keys, family->qk_norm_key, &out->qk_norm));
+    out->v_norm = family->v_norm;
+    out->layer_scales = family->layer_scales;
+    out->extra_logits = family->extra_logits;
+    out->qk_norm_whole = family->qk_norm_whole;
+    out->sandwich = family->sandwich;
+    out->late_norms = family->late_norms;
+    out->norm_plus_one = family->norm_plus_one && !source->gguf;
+    out->interleaved_qk =
+        source->gguf ? source->gguf->architecture->interleaved_qk : family->paired_qk;
+    SPW_TRY(read_biases(out, source));
+    bool bidirectional = false;
+    const json_t *direction = spw_keys_value(keys, "use_bidirectional_attention");
+    if (family->own_full_kv && json_is_string(direction)) /* "vision": of images only */
+        bidirectional = strcmp(json_string_value(direction), "vision") != 0;
+    else
+        SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
+    if (bidirectional)
+        return spw_keys_refuse(keys, "use_bidirectional_attention",
+                               "false: this is an embedding model, in which every token sees the "
+                               "tokens after it too, so that it cannot generate text");
+    SPW_TRY(read_activation(out, source));
+    return read_scales(out, source);
+}
