@@ -15,6 +15,7 @@
 #endif
 
 typedef int8_t i8v __attribute__((vector_size(SIMD_LANES)));
+typedef uint8_t u8v __attribute__((vector_size(4 * SIMD_LANES)));
 typedef int16_t i16v __attribute__((vector_size(4 * SIMD_LANES)));
 
 SIMD_FN u32v simd_set1_u32(uint32_t x)
@@ -103,14 +104,18 @@ SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
 
 #if defined(__AVX512VNNI__)
 
+/* Not the intrinsics: gcc 12 copies the sum before and after each of them, and a loop of products
+ * then has twice the instructions. */
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 {
-    return (i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+    return sum;
 }
 
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 {
-    return (i32v)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
 }
 
 #else

@@ -14,7 +14,7 @@ enum { FOURS = SPW_CODES_GROUP / 4 };
 
 /* A group of 256 weights of SIMD_LANES columns. */
 struct columns {
-    u32v codes[FOURS]; /* weights 4 i .. 4 i + 3 as bytes, plus code_offset(type) */
+    u32v codes[FOURS]; /* weights 4 i .. 4 i + 3 as bytes, plus panel_offset(type) */
     struct scales scales;
 };
 
@@ -153,6 +153,42 @@ SIMD_FN void unpack_iq4_xs(const struct packed *p, struct columns *to)
     }
 }
 
+/* ---- codes times scales ---- */
+
+/* Whether codes are multiplied by the scales of their parts: the products fit a byte, and a tile
+ * then has one sum for 256 weights and not sixteen. */
+SIMD_FN bool is_scaled(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_Q2_K || t == SPW_DTYPE_Q3_K;
+}
+
+/* What is added to the codes of a panel. (code - 4) * scale of Q3_K lies in -124 .. 128. */
+SIMD_FN int panel_offset(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_Q3_K ? SIMD_DOT_OFFSET - 1 : code_offset(t);
+}
+
+/* Codes in 0 .. 3, scales in 0 .. 15. */
+SIMD_FN void scale_q2_k(struct columns *to)
+{
+    for (size_t i = 0; i < FOURS; i++)
+        to->codes[i] *= (u32v)to->scales.parts[i / 4];
+}
+
+/* Codes c in 0 .. 7, scales s in -32 .. 31: (c - 4) s = c (s + 32) - 32 c - 4 s. Bytes have no
+ * carry, so each of them is right modulo 256. */
+SIMD_FN void scale_q3_k(struct columns *to)
+{
+    const uint32_t offset = (uint32_t)panel_offset(SPW_DTYPE_Q3_K);
+    for (size_t i = 0; i < FOURS; i++) {
+        const u32v s = (u32v)to->scales.parts[i / 4], c = to->codes[i];
+        const u32v low = (c & 0x03030303u) * (s + 32u);
+        const u32v high = (c >> 2 & 0x01010101u) * ((4u * s + 128u) & 0xffu);
+        const u32v rest = ((offset - 4u * s) & 0xffu) * 0x01010101u;
+        to->codes[i] = (u32v)((u8v)low + (u8v)high - (u8v)(c << 5 & 0xe0e0e0e0u) + (u8v)rest);
+    }
+}
+
 /* ---- any type ---- */
 
 static void unpack_columns(enum spw_dtype t, const struct packed *p, struct columns *to)
@@ -190,9 +226,11 @@ static void unpack_columns(enum spw_dtype t, const struct packed *p, struct colu
         break;
     case SPW_DTYPE_Q2_K:
         unpack_two_bits(p, 16, to);
+        scale_q2_k(to);
         break;
     case SPW_DTYPE_Q3_K:
         unpack_q3_k(p, to);
+        scale_q3_k(to);
         break;
     case SPW_DTYPE_Q6_K:
         unpack_q6_k(p, to);

@@ -41,38 +41,64 @@ struct work {
 
 /* One group of a few rows. */
 struct tile {
-    const struct spw_codes *x[TILE_ROWS];
-    const struct columns *w; /* [VECTORS] */
-    float *sums[TILE_ROWS];  /* [COLS] */
-    size_t blocks;
-    bool minima;
-    int offset; /* of the codes in w */
+    const struct spw_codes *x; /* of the first row */
+    size_t groups;             /* from row to row */
+    const struct columns *w;   /* [VECTORS] */
+    float *sums, *y;           /* [rows][COLS]: of the slice, of the slices before */
+    bool first, last;          /* of the groups of a slice */
+    size_t blocks;             /* small ones */
+    int offset;                /* of the codes in w */
 };
 
-/* What the offset of the codes adds to each sum over a part, with the other sign. */
-SIMD_FN void corrections(int rows, size_t parts, const struct tile *t,
+/* A sum for each vector of each row. */
+typedef i32v integers[TILE_ROWS][VECTORS];
+typedef f32v numbers[TILE_ROWS][VECTORS];
+
+/* For each row r and vector c of a tile. Compilers must see constants, or sums are in memory. */
+#define EACH_ROW _Pragma("GCC unroll 6") for (int r = 0; r < rows; r++)
+#define EACH_SUM EACH_ROW _Pragma("GCC unroll 2") for (int c = 0; c < VECTORS; c++)
+
+SIMD_FN const struct spw_codes *row_of(const struct tile *t, int r)
+{
+    return t->x + (size_t)r * t->groups;
+}
+
+typedef int16_t short_eight __attribute__((vector_size(16)));
+typedef int32_t eight __attribute__((vector_size(32)));
+typedef float eight_f32 __attribute__((vector_size(32)));
+
+/* Eight sums of codes of x. Compilers make worse code of a loop. */
+SIMD_FN void load_sums(const int16_t *sums, eight *to)
+{
+    short_eight s;
+    memcpy(&s, sums, sizeof s);
+    *to = __builtin_convertvector(s, eight);
+}
+
+/* What the offset of the codes in w adds to the sum of each part, with the other sign. */
+SIMD_FN void corrections(int rows, const int parts, const struct tile *t,
                          int32_t to[TILE_ROWS][SPW_BLOCK_PARTS])
 {
-    for (int r = 0; r < rows; r++) {
-        const int16_t *sums = parts == 8 ? t->x[r]->sums32 : t->x[r]->sums;
-        for (size_t j = 0; j < parts; j++)
-            to[r][j] = -t->offset * sums[j];
+    EACH_ROW
+    for (int j = 0; j < parts; j += 8) {
+        const struct spw_codes *x = row_of(t, r);
+        eight sums;
+        load_sums(parts == 8 ? x->sums32 : x->sums + j, &sums);
+        sums *= -t->offset;
+        memcpy(to[r] + j, &sums, sizeof sums);
     }
 }
 
 /* Adds the products of the numbers of `fours` lanes of bytes. */
-SIMD_FN void add_products(int rows, const struct tile *t, size_t first, size_t fours,
-                          i32v sums[TILE_ROWS][VECTORS])
+SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const size_t fours,
+                          integers sums)
 {
 #pragma GCC unroll 8
     for (size_t i = first; i < first + fours; i++) {
-        u32v w[VECTORS];
-#pragma GCC unroll 2
-        for (int c = 0; c < VECTORS; c++)
-            w[c] = t->w[c].codes[i];
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++) {
-            u32v x = simd_set1_bytes(t->x[r]->codes + 4 * i);
+        const u32v w[VECTORS] = {t->w[0].codes[i], t->w[1].codes[i]};
+        EACH_ROW
+        {
+            const u32v x = simd_set1_bytes(row_of(t, r)->codes + 4 * i);
 #pragma GCC unroll 2
             for (int c = 0; c < VECTORS; c++)
                 sums[r][c] = simd_dot(sums[r][c], w[c], x);
@@ -80,101 +106,163 @@ SIMD_FN void add_products(int rows, const struct tile *t, size_t first, size_t f
     }
 }
 
-SIMD_FN void add_group(int rows, const struct tile *t, f32v group[TILE_ROWS][VECTORS])
+/* a = fma(s, t, a); after the last group of a slice y = y + a. */
+SIMD_FN void add_group(int rows, const struct tile *t, numbers group)
 {
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int c = 0; c < VECTORS; c++) {
-            float *sums = t->sums[r] + c * SIMD_LANES;
-            simd_store(sums, simd_fused(simd_set1(t->x[r]->scale), group[r][c], simd_load(sums)));
+    if (t->first)
+        EACH_SUM group[r][c] =
+            simd_fused(simd_set1(row_of(t, r)->scale), group[r][c], simd_set1(0));
+    else
+        EACH_SUM group[r][c] = simd_fused(simd_set1(row_of(t, r)->scale), group[r][c],
+                                          simd_load(t->sums + r * COLS + c * SIMD_LANES));
+    if (t->last)
+        EACH_SUM
+        {
+            float *y = t->y + r * COLS + c * SIMD_LANES;
+            simd_store(y, simd_load(y) + group[r][c]);
         }
+    else
+        EACH_SUM simd_store(t->sums + r * COLS + c * SIMD_LANES, group[r][c]);
 }
 
 /* Blocks of 32: a product with d for each. */
-SIMD_FN void tile_small(int rows, const struct tile *t)
+SIMD_FN void tile_small(int rows, const bool minima, const struct tile *t)
 {
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
-    f32v group[TILE_ROWS][VECTORS] = {0};
-    corrections(rows, 8, t, correction);
+    float of_x[TILE_ROWS][SMALL_BLOCKS];
+    numbers group = {0};
+    if (!minima)
+        corrections(rows, SMALL_BLOCKS, t, correction);
+    else
+        EACH_ROW
+        {
+            eight sums;
+            load_sums(row_of(t, r)->sums32, &sums);
+            const eight_f32 exact = __builtin_convertvector(sums, eight_f32);
+            memcpy(of_x[r], &exact, sizeof exact);
+        }
     for (size_t b = 0; b < t->blocks; b++) {
-        i32v sums[TILE_ROWS][VECTORS];
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-            for (int c = 0; c < VECTORS; c++)
-                sums[r][c] = correction[r][b] + (i32v){0};
+        integers sums;
+        EACH_SUM sums[r][c] = (i32v){0};
         add_products(rows, t, 8 * b, 8, sums);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-            for (int c = 0; c < VECTORS; c++)
-                group[r][c] =
-                    simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), group[r][c]);
-        if (t->minima)
-#pragma GCC unroll 6
-            for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-                for (int c = 0; c < VECTORS; c++)
-                    group[r][c] =
-                        simd_fused(t->w[c].scales.m[b], simd_set1(t->x[r]->sums32[b]), group[r][c]);
+        if (!minima)
+            EACH_SUM sums[r][c] += correction[r][b];
+        EACH_SUM group[r][c] =
+            simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), group[r][c]);
+        if (minima)
+            EACH_SUM group[r][c] =
+                simd_fused(t->w[c].scales.m[b], simd_set1(of_x[r][b]), group[r][c]);
+    }
+    add_group(rows, t, group);
+}
+
+/* d and m of a block of 256. */
+SIMD_FN void add_large(int rows, const int parts, const bool minima, const struct tile *t,
+                       integers total)
+{
+    numbers group;
+    EACH_SUM
+    {
+        const struct scales *s = &t->w[c].scales;
+        group[r][c] = simd_fused(s->d[0], simd_from_i32(total[r][c]), simd_set1(0));
+        if (minima) {
+            const i32v m = dot_with_sums(s->minima, row_of(t, r), parts);
+            group[r][c] = simd_fused(s->m[0], simd_from_i32(m), group[r][c]);
+        }
     }
     add_group(rows, t, group);
 }
 
 /* One block of 256: the scales of its parts multiply integers. */
-SIMD_FN void tile_large(int rows, int parts, const struct tile *t)
+SIMD_FN void tile_parts(int rows, const int parts, const bool minima, const struct tile *t)
 {
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
-    i32v total[TILE_ROWS][VECTORS] = {0};
-    f32v group[TILE_ROWS][VECTORS];
-    corrections(rows, (size_t)parts, t, correction);
+    integers total = {0};
+    if (!minima)
+        corrections(rows, parts, t, correction);
     for (int j = 0; j < parts; j++) {
-        i32v sums[TILE_ROWS][VECTORS];
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-            for (int c = 0; c < VECTORS; c++)
-                sums[r][c] = correction[r][j] + (i32v){0};
+        integers sums;
+        EACH_SUM sums[r][c] = (i32v){0};
         add_products(rows, t, (size_t)(FOURS / parts * j), (size_t)(FOURS / parts), sums);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-            for (int c = 0; c < VECTORS; c++)
-                total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
+        if (!minima)
+            EACH_SUM sums[r][c] += correction[r][j];
+        EACH_SUM total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int c = 0; c < VECTORS; c++) {
-            f32v sum = simd_from_i32(total[r][c]);
-            group[r][c] = simd_fused(t->w[c].scales.d[0], sum, simd_set1(0));
-            if (t->minima)
-                group[r][c] =
-                    simd_fused(t->w[c].scales.m[0],
-                               simd_from_i32(dot_with_sums(t->w[c].scales.minima, t->x[r], parts)),
-                               group[r][c]);
-        }
-    add_group(rows, t, group);
+    add_large(rows, parts, minima, t, total);
 }
 
-/* The forms of a tile. */
-enum form { FORM_SMALL, FORM_PARTS_32, FORM_PARTS_16 };
-
-SIMD_FN void tile_form(enum form form, int rows, const struct tile *t)
+/* One block of 256 whose codes have been multiplied by the scales of their parts. */
+SIMD_FN void tile_whole(int rows, const bool minima, const struct tile *t)
 {
-    if (form == FORM_SMALL)
-        tile_small(rows, t);
-    else
-        tile_large(rows, form == FORM_PARTS_32 ? 8 : 16, t);
+    integers total = {0};
+    for (size_t i = 0; i < FOURS; i += 8)
+        add_products(rows, t, i, 8, total);
+    if (!minima)
+        EACH_ROW
+        {
+            eight s;
+            load_sums(row_of(t, r)->sums32, &s);
+            const int32_t sum = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+            for (int c = 0; c < VECTORS; c++)
+                total[r][c] -= t->offset * sum;
+        }
+    add_large(rows, 16, minima, t, total);
 }
 
-SIMD_FN void tile_rows(enum form form, size_t rows, const struct tile *t)
+/* A type with minima has no offset. */
+enum form {
+    FORM_SMALL,
+    FORM_SMALL_MINIMA,
+    FORM_PARTS_32,
+    FORM_PARTS_32_MINIMA,
+    FORM_PARTS_16,
+    FORM_WHOLE,
+    FORM_WHOLE_MINIMA,
+};
+
+static enum form form_of(enum spw_dtype t)
+{
+    const bool minima = has_minima(t);
+    if (is_small(t))
+        return minima ? FORM_SMALL_MINIMA : FORM_SMALL;
+    if (is_scaled(t))
+        return minima ? FORM_WHOLE_MINIMA : FORM_WHOLE;
+    return part_of(t) == 16 ? FORM_PARTS_16 : minima ? FORM_PARTS_32_MINIMA : FORM_PARTS_32;
+}
+
+SIMD_FN void tile_form(const int rows, enum form form, const struct tile *t)
+{
+    switch (form) {
+    case FORM_SMALL:
+        tile_small(rows, false, t);
+        break;
+    case FORM_SMALL_MINIMA:
+        tile_small(rows, true, t);
+        break;
+    case FORM_PARTS_32:
+        tile_parts(rows, 8, false, t);
+        break;
+    case FORM_PARTS_32_MINIMA:
+        tile_parts(rows, 8, true, t);
+        break;
+    case FORM_PARTS_16:
+        tile_parts(rows, 16, false, t);
+        break;
+    case FORM_WHOLE:
+        tile_whole(rows, false, t);
+        break;
+    case FORM_WHOLE_MINIMA:
+        tile_whole(rows, true, t);
+        break;
+    }
+}
+
+static void tile_run(enum form form, size_t rows, const struct tile *t)
 {
     switch (rows) {
 #define CASE(r)                                                                                    \
     case r:                                                                                        \
-        tile_form(form, r, t);                                                                     \
+        tile_form(r, form, t);                                                                     \
         break
         CASE(1);
         CASE(2);
@@ -186,16 +274,6 @@ SIMD_FN void tile_rows(enum form form, size_t rows, const struct tile *t)
 #endif
 #undef CASE
     }
-}
-
-static void tile_run(enum spw_dtype type, size_t rows, const struct tile *t)
-{
-    if (spw_type_of(type).elements == SMALL)
-        tile_rows(FORM_SMALL, rows, t);
-    else if (part_of(type) == 32)
-        tile_rows(FORM_PARTS_32, rows, t);
-    else
-        tile_rows(FORM_PARTS_16, rows, t);
 }
 
 /* ---- panels ---- */
@@ -237,22 +315,27 @@ static size_t next_rows(size_t left)
 }
 
 /* All rows of the task, one group of a panel. */
-static void multiply_panel(const struct work *w, size_t group)
+static void multiply_panel(const struct work *w, size_t group, bool first, bool last)
 {
     const struct spw_linear_args *a = w->a;
     const size_t n = (size_t)spw_min_u64(a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
-    struct tile t = {.w = w->panel,
+    const enum form form = form_of(a->w_dtype);
+    struct tile t = {.x = w->x + w->part.row * w->groups + group,
+                     .groups = w->groups,
+                     .w = w->panel,
+                     .sums = w->sums,
+                     .y = w->y,
+                     .first = first,
+                     .last = last,
                      .blocks = n / SMALL,
-                     .minima = has_minima(a->w_dtype),
-                     .offset = code_offset(a->w_dtype)};
+                     .offset = panel_offset(a->w_dtype)};
     size_t rows;
     for (size_t row = w->part.row; row < w->part.row_end; row += rows) {
         rows = next_rows(w->part.row_end - row);
-        for (size_t r = 0; r < rows; r++) {
-            t.x[r] = w->x + (row + r) * w->groups + group;
-            t.sums[r] = w->sums + (row - w->part.row + r) * COLS;
-        }
-        tile_run(a->w_dtype, rows, &t);
+        tile_run(form, rows, &t);
+        t.x += rows * t.groups;
+        t.sums += rows * COLS;
+        t.y += rows * COLS;
     }
 }
 
@@ -273,13 +356,11 @@ static void run_panel(const struct work *w, size_t col)
     memset(w->y, 0, n * sizeof *w->y);
     for (size_t slice = 0; slice < SPW_CODES_SLICES; slice++) {
         const size_t end = spw_codes_slice(w->groups, slice + 1);
-        memset(w->sums, 0, n * sizeof *w->sums);
-        for (size_t g = spw_codes_slice(w->groups, slice); g < end; g++) {
+        const size_t begin = spw_codes_slice(w->groups, slice);
+        for (size_t g = begin; g < end; g++) {
             unpack_panel(w, col, g);
-            multiply_panel(w, g);
+            multiply_panel(w, g, g == begin, g + 1 == end);
         }
-        for (size_t i = 0; i < n; i++)
-            w->y[i] += w->sums[i];
     }
     store_panel(w, col);
 }
