@@ -13,21 +13,10 @@ import argparse
 import random
 import struct
 
+from random_gguf import DRAWN_BLOCKS, F32, F32_VALUE, STRING, U32, key, write_blocks, write_file, write_floats
+
 HIDDEN, EXPERT, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 768, 32, 4, 128, 151936
-F32, Q4_K = 0, 12
-BLOCK, BLOCK_BYTES = 256, 144
-DRAWN_BLOCKS = 1 << 16
-ALIGN = 32
-U32, F32_VALUE, STRING = 4, 6, 8
-
-
-def string(text):
-    return struct.pack("<Q", len(text)) + text.encode()
-
-
-def key(name, kind, value):
-    packed = string(value) if kind == STRING else struct.pack("<I" if kind == U32 else "<f", value)
-    return string(name) + struct.pack("<I", kind) + packed
+Q4_K, BLOCK, BLOCK_BYTES = 12, 256, 144
 
 
 def keys(a):
@@ -63,38 +52,12 @@ def tensors(a):
     yield "output.weight", (VOCAB, HIDDEN), Q4_K
 
 
-def count(shape):
-    n = 1
-    for size in shape:
-        n *= size
-    return n
-
-
-def size_of(shape, kind):
-    return count(shape) * 4 if kind == F32 else count(shape) // BLOCK * BLOCK_BYTES
-
-
 def draw_blocks(rng, deviation):
     """Blocks whose numbers have a mean near 0 and about this deviation: scales, minima and codes are random
     bits, and the minimum of a block is 7.5 times its scale."""
     scale = deviation / 150
     head = struct.pack("<ee", scale, 7.5 * scale)
     return b"".join(head + rng.randbytes(BLOCK_BYTES - len(head)) for _ in range(DRAWN_BLOCKS))
-
-
-def write_floats(out, name, shape, rng):
-    """Norms near 1; a router whose logits spread over several units."""
-    n = count(shape)
-    numbers = (rng.gauss(0, 0.05) if "gate_inp" in name else 1 + rng.gauss(0, 0.05) for _ in range(n))
-    out.write(struct.pack(f"<{n}f", *numbers))
-
-
-def write_blocks(out, n_bytes, blocks, rng):
-    while n_bytes:
-        at = rng.randrange(DRAWN_BLOCKS) * BLOCK_BYTES
-        part = memoryview(blocks)[at:at + n_bytes]
-        out.write(part)
-        n_bytes -= len(part)
 
 
 def main():
@@ -106,22 +69,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
     rng = random.Random(a.seed)
-    its, header, at = list(tensors(a)), keys(a), 0
-    with open(a.out, "wb") as out:
-        out.write(struct.pack("<4sIQQ", b"GGUF", 3, len(its), len(header)) + b"".join(header))
-        for name, shape, kind in its:
-            dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-            out.write(string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", kind, at))
-            at += -(-size_of(shape, kind) // ALIGN) * ALIGN
-        out.write(bytes(-out.tell() % ALIGN))
-        blocks, embeddings = draw_blocks(rng, 0.01), draw_blocks(rng, 1)  # tokens stay different: so do their experts
-        for name, shape, kind in its:
-            if kind == F32:
-                write_floats(out, name, shape, rng)
-            else:
-                write_blocks(out, size_of(shape, kind), embeddings if "token_embd" in name else blocks, rng)
-            out.write(bytes(-out.tell() % ALIGN))
-        print(f"{a.out}: {out.tell() / 1e9:.2f} GB, {len(its)} tensors")
+    blocks, embeddings = draw_blocks(rng, 0.01), draw_blocks(rng, 1)  # tokens stay different: so do their experts
+
+    def write_tensor(out, name, shape, kind, n_bytes):
+        if kind == F32:  # a router's logits spread over several units
+            write_floats(out, shape, 0 if "gate_inp" in name else 1, rng)
+        else:
+            write_blocks(out, n_bytes, embeddings if "token_embd" in name else blocks, BLOCK_BYTES, rng)
+
+    write_file(a.out, keys(a), list(tensors(a)), (BLOCK, BLOCK_BYTES), write_tensor)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ import argparse
 import random
 import struct
 
-from random_experts import ALIGN, F32, F32_VALUE, STRING, U32, count, key, string
+from random_gguf import DRAWN_BLOCKS, F32, F32_VALUE, STRING, U32, key, write_blocks, write_file, write_floats
 
 HIDDEN, MLP, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 8192, 32, 8, 64, 128256
-DRAWN_BLOCKS = 1 << 16
 # type: number in GGUF, numbers and bytes of a block; where its scale is, and the scale
 SCALE = struct.pack("<e", 1e-4)
 TYPES = {
@@ -65,32 +64,17 @@ def main():
     a = parser.parse_args()
     rng = random.Random(a.seed)
     number, elements, block_bytes, scale_at, scale = TYPES[a.type]
-    its, header, at = list(tensors(a.layers, number)), keys(a.layers), 0
-
-    def size_of(shape, kind):
-        return count(shape) * 4 if kind == F32 else count(shape) // elements * block_bytes
-
     blocks = bytearray(rng.randbytes(DRAWN_BLOCKS * block_bytes))
     for begin in range(scale_at, len(blocks), block_bytes):
         blocks[begin:begin + len(scale)] = scale
-    with open(a.out, "wb") as out:
-        out.write(struct.pack("<4sIQQ", b"GGUF", 3, len(its), len(header)) + b"".join(header))
-        for name, shape, kind in its:
-            dimensions = struct.pack(f"<{len(shape)}Q", *reversed(shape))
-            out.write(string(name) + struct.pack("<I", len(shape)) + dimensions + struct.pack("<IQ", kind, at))
-            at += -(-size_of(shape, kind) // ALIGN) * ALIGN
-        out.write(bytes(-out.tell() % ALIGN))
-        for name, shape, kind in its:
-            left = size_of(shape, kind)
-            if kind == F32:
-                out.write(struct.pack(f"<{count(shape)}f", *(1 + rng.gauss(0, 0.05) for _ in range(count(shape)))))
-                left = 0
-            while left:
-                part = memoryview(blocks)[rng.randrange(DRAWN_BLOCKS) * block_bytes:][:left]
-                out.write(part)
-                left -= len(part)
-            out.write(bytes(-out.tell() % ALIGN))
-        print(f"{a.out}: {out.tell() / 1e9:.2f} GB, {len(its)} tensors")
+
+    def write_tensor(out, _, shape, kind, n_bytes):
+        if kind == F32:
+            write_floats(out, shape, 1, rng)
+        else:
+            write_blocks(out, n_bytes, blocks, block_bytes, rng)
+
+    write_file(a.out, keys(a.layers), list(tensors(a.layers, number)), (elements, block_bytes), write_tensor)
 
 
 if __name__ == "__main__":
