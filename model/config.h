@@ -185,8 +185,9 @@ static inline uint64_t spw_config_qkv_width(const struct spw_model_config *c, ui
 }
 /* The last layer that reads the keys and values of the layer, which stores them. */
 uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer);
-/* Layers whose keys and values other layers read, too. */
-uint32_t spw_config_n_read_again(const struct spw_model_config *c);
+/* The most layers that hold the new tiles of one chunk at the same time: the layer that the chunk
+ * passes, and layers before it whose tiles wait for the layers that read them. */
+uint32_t spw_config_n_growing(const struct spw_model_config *c);
 /* The width of the mlp of a layer without experts. */
 static inline uint64_t spw_config_mlp_width(const struct spw_model_config *c, uint32_t layer)
 {

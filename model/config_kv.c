@@ -11,12 +11,14 @@ uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer
     return last;
 }
 
-uint32_t spw_config_n_read_again(const struct spw_model_config *c)
+uint32_t spw_config_n_growing(const struct spw_model_config *c)
 {
-    uint32_t n = 0;
-    for (uint32_t l = 0; l < c->n_kv_layers; l++)
-        n += spw_config_last_reader(c, l) != l;
-    return n;
+    uint32_t n_waiting = 0, most = 0;
+    for (uint32_t l = 0; l < c->n_kv_layers; l++) {
+        most = spw_max_u32(most, n_waiting + 1);
+        n_waiting += spw_config_last_reader(c, l) != l;
+    }
+    return most;
 }
 
 /* ---- which layers store keys and values ---- */

@@ -89,8 +89,7 @@ struct spw_plan {
     struct spw_residency residency[SPW_LAYER_KINDS];
     uint32_t n_layers[SPW_LAYER_KINDS];  /* that store tiles */
     uint32_t n_readers[SPW_LAYER_KINDS]; /* that read tiles: those, and layers that have none */
-    uint32_t
-        n_read_again;   /* layers whose tiles other layers read, too: these tiles wait for them */
+    uint32_t n_growing; /* the most layers that hold the new tiles of one chunk at the same time */
     bool whole_spans;   /* the rows of a span in a pass are in one chunk: a pass has at most as many
                            rows as a chunk */
     bool quantizes;     /* old tiles of some layers, to `format` */

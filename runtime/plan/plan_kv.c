@@ -38,12 +38,13 @@ uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan
 }
 
 /* A chunk of m rows in k parts starts at most m/128 + k tiles, and makes as many old. Where tiles
- * wait for other layers, as many of several layers wait, also those of a step that was set aside.
- */
+ * wait for layers that read them, several layers hold as many, also those of a step that was set
+ * aside. */
 static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t tiles = p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
-    return p->n_read_again ? p->n_read_again * (tiles + p->rows_beside) : tiles;
+    const struct spw_model_config *c = in->weights->config;
+    return p->n_growing * (tiles + (c->n_kv_layers < c->n_layers ? p->rows_beside : 0));
 }
 
 /* The most tiles of one layer of all sessions that are open, where each holds at most `each`. */

@@ -36,7 +36,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
         p->n_readers[c->layer_kinds[l]]++;
         p->n_layers[c->layer_kinds[l]] += spw_config_stores_kv(c, l);
     }
-    p->n_read_again = spw_config_n_read_again(c);
+    p->n_growing = spw_config_n_growing(c);
     p->whole_spans = spw_plan_whole_spans(in);
     p->format = format_of(in);
     for (int k = 0; k < SPW_LAYER_KINDS; k++) /* the shapes of kinds may differ: one size for all */

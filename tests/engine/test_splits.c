@@ -166,6 +166,47 @@ static void run_split(int number, uint64_t start)
         pack_remove_folder(w->cache);
 }
 
+/* ---- layers that read the tiles of others ---- */
+
+/* Chunks whose new tiles several layers keep at the same time, under the smallest budget. */
+static void run_smallest(struct subject *s, uint32_t chunk)
+{
+    static const size_t ends[] = {128, 328, 528, TOKENS};
+    struct spw_options o = s->o;
+    struct spw_plan_info info;
+    struct spw_error err = {0};
+    struct watch watch = {0};
+    o.context = TOKENS;
+    o.prefill_chunk = chunk;
+    CHECK(spw_plan_query_on(&info, NULL, s->dir, &o, NULL) == 0);
+    o.device_bytes = info.smallest_device_bytes;
+    struct spw_engine *e = run_open(s->dir, &o);
+    struct spw_session *session = run_session(e);
+    for (int i = 0; i < 4; i++) {
+        struct spw_span span = {session, s->ids[0], ends[i], 1};
+        int rc = watch_sync(&watch, s, e, &span, 1, TOKENS, &err);
+        CHECK_MSG(!rc && !watch.n_wrong, "%s, chunks of %u: %d: %s", s->dir, chunk, rc, err.text);
+    }
+    spw_session_close(session);
+    spw_engine_close(e);
+}
+
+static void check_readers(const char *golden)
+{
+    static struct subject s;
+    char dir[300];
+    snprintf(dir, sizeof dir, "tests/golden/%.200s", golden);
+    for (int exact = 0; exact < 2; exact++) {
+        const struct spw_options o = {.precision = exact ? SPW_KV_EXACT : SPW_KV_INT8,
+                                      .residual_window = exact ? 0 : SPW_NONE,
+                                      .past_positions = true};
+        subject_open_at(&s, dir, TOKENS, &o, 3);
+        run_smallest(&s, 100);
+        run_smallest(&s, 200);
+        subject_close(&s);
+    }
+}
+
 /* Prefixes of each kind were found. */
 static bool found_all(void)
 {
@@ -182,6 +223,9 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     find_folders();
     CHECK(n_folders > 50);
+    for (int i = 0; i < n_folders && argc < 2; i++)
+        if (strstr(folders[i], "gemma4_"))
+            check_readers(folders[i]);
     struct check_draws draws = check_draws_of(argc, argv, DRAWS);
     if (argc < 2 && !check_full()) {
         draws.least = RUN_UNDER_ASAN || RUN_UNDER_TSAN ? LEAST / 4 : LEAST;

@@ -524,7 +524,8 @@ static void test_gemma4(void)
                NULL);
     CHECK(c.n_kv_layers == 6 && c.kv_layers[6] == 4 && c.kv_layers[7] == 5);
     CHECK(spw_config_last_reader(&c, 4) == 6 && spw_config_last_reader(&c, 3) == 3);
-    CHECK(spw_config_n_read_again(&c) == 2 && spw_config_mlp_width(&c, 6) == 192);
+    CHECK(spw_config_n_growing(&c) == 2 && spw_config_last_reader(&c, 5) == 7 &&
+          spw_config_mlp_width(&c, 6) == 192);
     CHECK(c.kv[SPW_LAYER_FULL].n_heads == 2 && c.v_is_k[SPW_LAYER_FULL]);
     CHECK(spw_config_qkv_width(&c, 5) == 10 * 32 && spw_config_qkv_width(&c, 7) == 8 * 32);
     CHECK(c.layer_inputs == 4 && c.input_vocab == 262144);
