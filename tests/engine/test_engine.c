@@ -341,7 +341,10 @@ static void check_tried(int draws, bool all)
         fprintf(stderr, "%s%s %llu", i ? ", " : "\n", operations[i].name,
                 (unsigned long long)done[i]);
     fputc('\n', stderr);
-    CHECK(n_rows > (uint64_t)draws && n_unpredicted <= (uint64_t)draws / 8);
+    CHECK(n_rows > (uint64_t)draws);
+    /* One of about 150 draws: few draws may well have one. */
+    CHECK_MSG(n_unpredicted <= 1 + (uint64_t)draws / 8, "%llu accounts ended early",
+              (unsigned long long)n_unpredicted);
     CHECK(!all || !missing(true));
 }
 
