@@ -25,7 +25,8 @@ DTYPES = {"bf16": ("BF16", 2, "bfloat16"), "f16": ("F16", 2, "float16"), "f32": 
 
 # What model/config_families.c says about a family, as far as tensors go: is there a bias on q, k, v; on o; on
 # the mlp (None: the key decides); norms on q and k; four norms a layer; norms stored as an offset from
-# 1; tied when the key is absent; what head sizes are when absent.
+# 1; tied when the key is absent; what head sizes are when absent. With experts: the keys of their number and
+# width, and their names; glm4_moe also has experts that every token uses, and dense layers before the others.
 FAMILIES = {
     "llama": dict(qkv=None, o=None, mlp=None, qk_norm=False, sandwich=False, tied=False),
     "mistral": dict(qkv=False, o=False, mlp=False, qk_norm=False, sandwich=False, tied=False,
@@ -38,6 +39,13 @@ FAMILIES = {
                         n_heads=8, n_kv_heads=4, head_dim=256, vocab=262208),
 }
 FAMILIES["ministral"] = FAMILIES["mistral"]
+PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
+FAMILIES["mixtral"] = FAMILIES["mistral"] | dict(
+    experts=("num_local_experts", "intermediate_size", "block_sparse_moe", ("w1", "w3", "w2")))
+FAMILIES["qwen3_moe"] = FAMILIES["qwen3"] | dict(
+    n_kv_heads=4, head_dim=None, experts=("num_experts", "moe_intermediate_size", "mlp", PROJECTIONS))
+FAMILIES["glm4_moe"] = dict(qkv=None, o=False, mlp=False, qk_norm=None, sandwich=False, tied=False, n_heads=96,
+                            n_kv_heads=8, experts=("n_routed_experts", "moe_intermediate_size", "mlp", PROJECTIONS))
 
 
 def fail(text):
@@ -69,6 +77,8 @@ def tensors(config):
     head_dim = config.get("head_dim", family.get("head_dim")) or hidden // heads
     bias = {part: config.get(key, False) if family[part] is None else family[part]
             for part, key in (("qkv", "attention_bias"), ("o", "attention_bias"), ("mlp", "mlp_bias"))}
+    qk_norm = config.get("use_qk_norm", False) if family["qk_norm"] is None else family["qk_norm"]
+    first_with_experts = config.get("first_k_dense_replace", 1) if config["model_type"] == "glm4_moe" else 0
     out = [("model.embed_tokens.weight", [vocab, hidden], "matrix")]
 
     def linear(name, rows, columns, with_bias):
@@ -76,21 +86,36 @@ def tensors(config):
         if with_bias:
             out.append((name + ".bias", [rows], "bias"))
 
+    def mlp(at, width, names, with_bias=False):
+        for name, rows, columns in zip(names, (width, width, hidden), (hidden, hidden, width)):
+            linear(at + name, rows, columns, with_bias)
+
+    def experts(at):
+        count_key, width_key, part, names = family["experts"]
+        count, width = config[count_key], config[width_key]
+        linear(f"{at}{part}.gate", count, hidden, False)
+        for expert in range(count):
+            mlp(f"{at}{part}.experts.{expert}.", width, names)
+        if config["model_type"] == "glm4_moe":
+            out.append((f"{at}{part}.gate.e_score_correction_bias", [count], "bias"))
+            mlp(f"{at}{part}.shared_experts.", width * config.get("n_shared_experts", 1), names)
+
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
         norms = ["input_layernorm", "post_attention_layernorm"]
         if family["sandwich"]:
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         out += [(f"{at}{norm}.weight", [hidden], "norm") for norm in norms]
-        if family["qk_norm"]:
+        if qk_norm:
             out += [(f"{at}self_attn.{norm}.weight", [head_dim], "norm") for norm in ("q_norm", "k_norm")]
         linear(at + "self_attn.q_proj", heads * head_dim, hidden, bias["qkv"])
         linear(at + "self_attn.k_proj", kv_heads * head_dim, hidden, bias["qkv"])
         linear(at + "self_attn.v_proj", kv_heads * head_dim, hidden, bias["qkv"])
         linear(at + "self_attn.o_proj", hidden, heads * head_dim, bias["o"])
-        linear(at + "mlp.gate_proj", intermediate, hidden, bias["mlp"])
-        linear(at + "mlp.up_proj", intermediate, hidden, bias["mlp"])
-        linear(at + "mlp.down_proj", hidden, intermediate, bias["mlp"])
+        if "experts" in family and layer >= first_with_experts:
+            experts(at)
+        else:
+            mlp(at + "mlp.", intermediate, PROJECTIONS, bias["mlp"])
     out.append(("model.norm.weight", [hidden], "norm"))
     if not config.get("tie_word_embeddings", family["tied"]):
         out.append(("lm_head.weight", [vocab, hidden], "matrix"))

@@ -85,7 +85,8 @@ int main(void)
     static const char *const goldens[] = {
         "llama_biases",        "llama_odd_sizes",   "llama_mha_tied",  "llama_mqa_head_dim",
         "mistral_null_window", "qwen2_layer_types", "qwen3_qk_norm",   "qwen3_bias_sliding",
-        "gemma3_old_keys",     "gemma3_window_140", "gemma3_new_keys",
+        "gemma3_old_keys",     "gemma3_window_140", "gemma3_new_keys", "mixtral_window",
+        "qwen3_moe_plain",     "qwen3_moe_sliding", "glm4_moe_plain",  "glm4_moe_norms",
     };
     for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++)
         check_same_tensors(goldens[i], "", SPW_DTYPE_BF16);
