@@ -49,6 +49,8 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v);
 /* Whether the engine can resume it. -ESTALE: it was computed with another model, on another
  * backend, or with other types; `err` names both sides. */
 int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err);
+/* Whether it was computed with this model; without an engine, so that a plan can ask. -ESTALE. */
+int spw_saved_check_model(const struct spw_saved *v, const char *model_dir, struct spw_error *err);
 /* Opens a new session that holds what was saved, under any budgets. It continues with the same bits
  * as the saved session. -ESTALE: see spw_saved_check; -EPERM: info.foreign; -EBADMSG: the file is
  * damaged; -E2BIG: it has more tokens than the context. */

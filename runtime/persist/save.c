@@ -444,6 +444,26 @@ const struct spw_saved_info *spw_saved_info(const struct spw_saved *v)
     return &v->info;
 }
 
+static int check_model(const struct spw_saved *v, const uint8_t model[SPW_FINGERPRINT_BYTES],
+                       struct spw_error *err)
+{
+    if (memcmp(v->head.model, model, sizeof v->head.model) == 0)
+        return 0;
+    return spw_fail(err, -ESTALE, "%s: was saved with another model, or its files changed since",
+                    spw_pack_path(v->pack));
+}
+
+int spw_saved_check_model(const struct spw_saved *v, const char *model_dir, struct spw_error *err)
+{
+    struct spw_model m;
+    uint8_t model[SPW_FINGERPRINT_BYTES];
+    spw_error_clear(err);
+    SPW_TRY(spw_model_open(&m, model_dir, &(struct spw_options){0}, err));
+    int rc = spw_fingerprint_take(model, m.source, m.tensors, err);
+    spw_model_close(&m);
+    return rc ? rc : check_model(v, model, err);
+}
+
 /* The text names both sides of the first difference. */
 int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struct spw_error *err)
 {
@@ -456,9 +476,7 @@ int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struc
     spw_snapshot_fingerprint(fingerprint, e);
     if (memcmp(fingerprint, spw_pack_info(v->pack)->fingerprint, sizeof fingerprint) == 0)
         return 0;
-    if (memcmp(h->model, e->model_fingerprint, sizeof h->model) != 0)
-        return spw_fail(err, -ESTALE,
-                        "%s: was saved with another model, or its files changed since", path);
+    SPW_TRY(check_model(v, e->model_fingerprint, err));
     spw_snapshot_backend(backend, e);
     if (strcmp(h->backend, backend) != 0)
         return spw_fail(err, -ESTALE,

@@ -290,6 +290,9 @@ static void test_refusals(void)
     CHECK(sh("cp -r m n && sed -i 's/10000.0/20000.0/' n/config.json && \"$S\" generate n --resume "
              "f " RUN) == 2 &&
           strstr(err, "another model"));
+    CHECK(sh("\"$S\" plan n --resume f --device cpu") == 2 &&
+          strstr(err, "f: was saved with another model, or its files changed since"));
+    CHECK(sh("\"$S\" plan m --resume f --device cpu") == 0);
     CHECK(sh("dd if=/dev/zero of=f bs=1 count=60 seek=0 conv=notrunc 2>/dev/null; "
              "dd if=/dev/zero of=f bs=1 count=60 seek=4096 conv=notrunc 2>/dev/null") == 0);
     refuse("--resume f", "f: ");

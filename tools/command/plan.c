@@ -320,8 +320,13 @@ static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
     int code = cli_model_open(&m, o->operand, with_text);
     if (code)
         return code;
-    code = saved->file ? cli_saved_input(saved, &inputs, o, &m)
-                       : cli_inputs_read(&inputs, o, &m, true);
+    struct spw_error err = {0};
+    int rc = saved->file ? spw_saved_check_model(saved->file, o->operand, &err) : 0;
+    if (rc)
+        code = cli_fail_error(rc, &err, true);
+    else
+        code = saved->file ? cli_saved_input(saved, &inputs, o, &m)
+                           : cli_inputs_read(&inputs, o, &m, true);
     if (!code && o->prompts)
         code = job_read_prompts(&inputs, o, &m);
     uint32_t sessions = 1;

@@ -61,6 +61,7 @@ CALL(sync_nothing, spw_sync(engine, &(struct spw_span){.session = session}, 1, N
 CALL(session_save, spw_session_save(session, "/missing/file", NULL, 0, NULL, err))
 CALL(session_save_to, spw_session_save_to(session, "/missing/file", err))
 CALL(saved_check, spw_saved_check(saved, engine, err)) /* this engine has saved it: 0 */
+CALL(saved_check_model, spw_saved_check_model(saved, "missing", err))
 OPENS(saved_open, struct spw_saved, spw_saved_open(&out, "missing", err))
 OPENS(session_resume, struct spw_session, spw_session_resume(&out, engine, saved, err))
 CALL(session_keep, spw_session_publish(session, err)) /* no cache: 0 */
@@ -247,6 +248,7 @@ static const struct {
     {"spw_session_save_to", session_save_to},
     {"spw_session_save", session_save},
     {"spw_saved_check", saved_check},
+    {"spw_saved_check_model", saved_check_model},
     {"spw_saved_open", saved_open},
     {"spw_session_resume", session_resume},
     {"spw_session_publish", session_keep},
