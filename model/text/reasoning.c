@@ -309,3 +309,41 @@ void spw_reasoning_split(struct spw_reasoning_parts *out, const struct spw_reaso
     out->answer[out->n_answer] = '\0';
     out->reasoning[out->n_reasoning] = '\0';
 }
+
+static int no_text(void *context, bool is_reasoning, const char *text, size_t bytes)
+{
+    (void)context, (void)is_reasoning, (void)text, (void)bytes;
+    return 0;
+}
+
+/* A token of a mark counts with the part that the mark begins or ends. `n_undecided`: tokens that
+ * may be the begin of an opening mark. */
+int spw_reasoning_count(uint64_t *out, const struct spw_reasoning_form *form, bool is_open,
+                        const struct spw_tokenizer *t, const int32_t *tokens, size_t n)
+{
+    struct spw_splitter s;
+    struct spw_detokenizer *d;
+    uint64_t n_undecided = 0;
+    int rc = 0;
+    *out = 0;
+    if (!spw_reasoning_has_marks(form))
+        return 0;
+    SPW_TRY(spw_detokenizer_init(&d, t, true));
+    spw_detokenizer_show(d, form->specials, form->n_specials);
+    spw_splitter_init(&s, form, is_open);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const bool was_reasoning = s.state == SPW_SPLIT_REASONING;
+        const char *text;
+        size_t bytes;
+        rc = spw_detokenizer_push(d, tokens[i], &text, &bytes);
+        if (!rc)
+            spw_splitter_push(&s, text, bytes, no_text, NULL);
+        n_undecided++;
+        if (was_reasoning || s.state == SPW_SPLIT_REASONING)
+            *out += n_undecided;
+        if (was_reasoning || s.state == SPW_SPLIT_REASONING || s.state == SPW_SPLIT_ANSWER)
+            n_undecided = 0;
+    }
+    spw_detokenizer_free(d);
+    return rc;
+}

@@ -8,7 +8,7 @@
  *
  * A prompt may end with the opening mark; then the text begins as reasoning. A splitter takes the
  * text in pieces of any size and gives the parts without marks, and without line breaks beside a
- * mark of a pair. All functions depend on the text only, allocate nothing, and never fail. */
+ * mark of a pair. The splitter depends on the text only, allocates nothing, and never fails. */
 #ifndef SPW_MODEL_TEXT_REASONING_H
 #define SPW_MODEL_TEXT_REASONING_H
 
@@ -70,6 +70,9 @@ struct spw_reasoning_parts {
 };
 void spw_reasoning_split(struct spw_reasoning_parts *out, const struct spw_reasoning_form *form,
                          bool is_open, const char *text, size_t bytes);
+/* How many of an answer's tokens are reasoning, its marks included. 0 or -ENOMEM. */
+int spw_reasoning_count(uint64_t *out, const struct spw_reasoning_form *form, bool is_open,
+                        const struct spw_tokenizer *t, const int32_t *tokens, size_t n);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -170,13 +170,31 @@ static void test_no_answer(void)
 
 /* ---- jobs ---- */
 
+/* Of the tokens of a short line: those up to </think>, which is token 97. */
+static size_t n_reasoning_tokens(const json_t *line)
+{
+    const json_t *tokens = json_object_get(line, "tokens");
+    size_t n = 0;
+    while (n < json_array_size(tokens) && json_integer_value(json_array_get(tokens, n)) != 97)
+        n++;
+    return n + 1;
+}
+
 static void check_line(const json_t *line, const struct parts *p)
 {
+    static json_int_t n_before; /* the lines have the same answer, in either order */
     const json_t *body = json_object_get(json_object_get(line, "response"), "body");
     const json_t *choice = json_array_get(json_object_get(body, "choices"), 0);
     const json_t *m = body ? json_object_get(choice, "message") : line;
     CHECK(!strcmp(text_at(m, body ? "content" : "text"), p->answer));
     CHECK(!strcmp(text_at(m, body ? "reasoning_content" : "reasoning"), p->reasoning));
+    const json_t *details =
+        json_object_get(json_object_get(body, "usage"), "completion_tokens_details");
+    const json_int_t n = json_integer_value(body ? json_object_get(details, "reasoning_tokens")
+                                                 : json_object_get(line, "n_reasoning"));
+    CHECK(n > 1 && (!n_before || n == n_before));
+    CHECK(body || (size_t)n == n_reasoning_tokens(line));
+    n_before = n;
 }
 
 static void test_batch(const char *model, const struct parts *p)

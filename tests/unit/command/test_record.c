@@ -127,7 +127,8 @@ static void check_chat(void)
         "\"created\":1700000000,\"model\":\"m\",\"choices\":[{\"index\":0,\"message\":{\"role\":"
         "\"assistant\",\"content\":\"a\xc3\xa9\",\"refusal\":null},\"logprobs\":null,"
         "\"finish_reason\":\"length\"}],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":3,"
-        "\"total_tokens\":15,\"prompt_tokens_details\":{\"cached_tokens\":1}},"
+        "\"total_tokens\":15,\"prompt_tokens_details\":{\"cached_tokens\":1},"
+        "\"completion_tokens_details\":{\"reasoning_tokens\":0}},"
         "\"system_fingerprint\":null,\"spillway\":{\"seed\":5,\"logits_hash\":["
         "\"000000000000abcd\"]}}},\"error\":null}");
 }

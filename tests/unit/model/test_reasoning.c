@@ -329,6 +329,45 @@ static void test_real_templates(void)
     }
 }
 
+/* ---- tokens ---- */
+
+static void check_count(const char *names, bool special, const char *prompt, const char *text,
+                        uint64_t expected)
+{
+    struct spw_reasoning_form form = form_of("</think>", names, special);
+    struct spw_tokenizer *t = tokenizer(names, special);
+    const bool is_open = spw_reasoning_is_open(&form, prompt, strlen(prompt));
+    int32_t *ids;
+    size_t n;
+    uint64_t found;
+    CHECK(spw_tokenizer_encode(t, text, strlen(text), false, &ids, &n, NULL) == 0);
+    CHECK(spw_reasoning_count(&found, &form, is_open, t, ids, n) == 0);
+    CHECK_MSG(found == expected, "%s: %llu tokens of %zu", text, (unsigned long long)found, n);
+    spw_free(ids);
+    spw_tokenizer_close(t);
+}
+
+/* A mark is one token, or as many as it has letters. */
+static void test_counts(void)
+{
+    static const char pair[] = "<think>,</think>";
+    static const char all[] = "<|start|>,<|end|>,<|message|>,<|channel|>,<|return|>,<|call|>";
+    for (int special = 0; special < 2; special++) {
+        check_count(pair, special, "", "<think>ab</think>cd", 4);
+        check_count(pair, special, "<think>", "ab</think>cd", 3);
+        check_count(pair, special, "", "ab</think>cd", 0);
+        check_count(pair, special, "", "<think>a\xc3\xa9", 4);
+        check_count(pair, special, "", "", 0);
+    }
+    check_count("<x>", true, "", "<think>ab</think>cd", 17);
+    check_count("<x>", true, "", "<thinks>", 0);
+    check_count(all, true, "",
+                "<|channel|>analysis<|message|>ab<|end|><|start|>assistant<|channel|>final"
+                "<|message|>c",
+                13);
+    check_count(all, true, "", "<|channel|>final<|message|>c<|return|>", 0);
+}
+
 int main(void)
 {
     srand((unsigned)check_seed());
@@ -339,6 +378,7 @@ int main(void)
     test_long_header();
     test_refusal();
     test_forms();
+    test_counts();
     test_real_templates();
     char command[128];
     snprintf(command, sizeof command, "rm -r %s", folder);

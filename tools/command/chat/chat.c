@@ -124,7 +124,13 @@ static void report_turn(struct chat *c, size_t n_prompt, const struct spw_result
         CLI_FIELD(&c->last, decode_seconds),
     };
     json_t *turn = json_object();
+    uint64_t n_reasoning = 0;
     cli_report_result(&turn, n_prompt, r);
+    if (!spw_reasoning_count(&n_reasoning, cli_prompt_form(c->prompt),
+                             cli_prompt_is_open(c->prompt), c->model.tokenizer, r->tokens,
+                             r->n_tokens) &&
+        n_reasoning)
+        cli_json_add(&turn, "n_reasoning", CLI_JSON(n_reasoning));
     CLI_ADD(&turn, fields);
     cli_json_append(&c->turns, turn);
 }

@@ -23,7 +23,7 @@ void job_item_free(struct job_item *x)
     *x = (struct job_item){0};
 }
 
-int job_item_split(struct job_item *x, size_t choice)
+int job_item_split(struct job_item *x, size_t choice, const struct spw_tokenizer *t)
 {
     struct job_choice *c = &x->choices[choice];
     const struct job_prompt *p = &x->prompts[choice / x->n_choices];
@@ -42,7 +42,8 @@ int job_item_split(struct job_item *x, size_t choice)
     c->n_text = parts.n_answer;
     c->reasoning = parts.reasoning;
     c->n_reasoning = parts.n_reasoning;
-    return 0;
+    return spw_reasoning_count(&c->n_reasoning_tokens, &p->form, p->is_open, t, c->result.tokens,
+                               c->result.n_tokens);
 }
 
 uint64_t job_item_tokens(const struct job_item *x)

@@ -25,7 +25,8 @@ struct job_choice {
      * `text` is without the reasoning. */
     char *text, *reasoning;
     size_t n_text, n_reasoning, text_capacity;
-    struct spw_result result; /* owned */
+    uint64_t n_reasoning_tokens; /* of the result's tokens */
+    struct spw_result result;    /* owned */
     bool has_ended;
 };
 
@@ -60,7 +61,7 @@ struct job_item {
 };
 void job_item_free(struct job_item *x);
 /* Moves the reasoning of a choice that has ended out of its text. 0 or -ENOMEM. */
-int job_item_split(struct job_item *x, size_t choice);
+int job_item_split(struct job_item *x, size_t choice, const struct spw_tokenizer *t);
 /* Tokens of its longest prompt and answer. */
 uint64_t job_item_tokens(const struct job_item *x);
 /* Makes the answers as much shorter as `limit` tokens demand, if nobody has given their length.

@@ -317,7 +317,7 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     cli_name_options(failure);
     spw_batch_take(r->batch, e->request, &c->result);
     c->has_ended = true;
-    if (job_item_split(x, r->asked[i].choice))
+    if (job_item_split(x, r->asked[i].choice, r->is->model->tokenizer))
         return spw_fail(err, -ENOMEM, "out of memory");
     job_report_choice(&r->report, x, r->asked[i].choice, r->asked[i].n_given);
     r->n_ended++;

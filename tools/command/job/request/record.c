@@ -127,23 +127,27 @@ static json_t *completion_choice(const struct job_item *x, size_t i, const struc
  * share the prompt: the least that one of them reused was there before all of them. */
 static json_t *usage(const struct job_item *x)
 {
-    uint64_t n_prompt = 0, n_cached = 0, n_new = 0;
+    uint64_t n_prompt = 0, n_cached = 0, n_new = 0, n_reasoning = 0;
     for (size_t p = 0; p < x->n_prompts; p++) {
         uint64_t cached = x->prompts[p].n;
         for (size_t k = 0; k < x->n_choices; k++) {
-            const struct spw_result *r = &x->choices[p * x->n_choices + k].result;
-            cached = spw_min_u64(cached, r->n_reused);
-            n_new += r->n_tokens;
+            const struct job_choice *c = &x->choices[p * x->n_choices + k];
+            cached = spw_min_u64(cached, c->result.n_reused);
+            n_new += c->result.n_tokens;
+            n_reasoning += c->n_reasoning_tokens;
         }
         n_prompt += x->prompts[p].n;
         n_cached += cached;
     }
     const struct cli_field details[] = {{"cached_tokens", CLI_JSON(n_cached)}};
+    const struct cli_field new_details[] = {{"reasoning_tokens", CLI_JSON(n_reasoning)}};
+    const char *name = x->form == JOB_CHAT ? "completion_tokens_details" : NULL;
     const struct cli_field fields[] = {
         {"prompt_tokens", CLI_JSON(n_prompt)},
         {"completion_tokens", CLI_JSON(n_new)},
         {"total_tokens", CLI_JSON(n_prompt + n_new)},
         {"prompt_tokens_details", CLI_OBJECT(details)},
+        {name, CLI_OBJECT(new_details)},
     };
     return CLI_OBJECT(fields);
 }
@@ -216,6 +220,8 @@ static void add_short(json_t **to, const struct job_item *x, size_t i,
     if (c->n_reasoning)
         cli_json_add(to, "reasoning", reasoning_text(c));
     cli_report_result(to, x->prompts[0].n, &c->result);
+    if (c->n_reasoning_tokens)
+        cli_json_add(to, "n_reasoning", CLI_JSON(c->n_reasoning_tokens));
     /* An answer does not depend on the budgets, and waterlines do. */
     json_object_del(*to, "waterlines");
 }
