@@ -167,6 +167,7 @@ static int read_cache(struct spw_model_config *out, const struct spw_config_sour
 int spw_config_read(struct spw_model_config *out, const struct spw_config_source *source,
                     const struct spw_keys *generation)
 {
+    const struct spw_rope_facts *rope = &source->family->rope;
     SPW_TRY(spw_config_refuse_foreign(source));
     SPW_TRY(read_sizes(out, source));
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
@@ -184,11 +185,11 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     SPW_TRY(spw_config_read_layer_kinds(out, source));
     SPW_TRY(spw_config_read_kv(out, source));
     SPW_TRY(spw_config_read_experts(out, source));
-    SPW_TRY(spw_config_read_rope(out, &source->text, &source->family->rope));
+    SPW_TRY(spw_config_read_rope(out, &source->text, rope));
     if (source->gguf && source->gguf->rope_factors)
-        SPW_TRY(spw_config_add_rope_factors(out, &source->text, SPW_ROPE_FACTORS));
+        SPW_TRY(spw_config_add_rope_factors(out, &source->text, rope, SPW_ROPE_FACTORS));
     if (source->gguf && source->gguf->long_factors)
-        SPW_TRY(spw_config_add_rope_factors(out, &source->text, SPW_ROPE_LONG));
+        SPW_TRY(spw_config_add_rope_factors(out, &source->text, rope, SPW_ROPE_LONG));
     SPW_TRY(read_cache(out, source, generation));
     return read_tokens(out, source, generation);
 }

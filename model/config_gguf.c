@@ -51,6 +51,12 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
     {.name = "gemma2", .model_type = "gemma2", .sandwich = true, .wide_scale_layers = 46},
     {.name = "gemma3", .model_type = "gemma3_text", .sandwich = true, .wide_scale_layers = 62},
+    {.name = "gemma4",
+     .model_type = "gemma4_text",
+     .sandwich = true,
+     .joined_experts = true,
+     .merged_tokens = true,
+     .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "llama4",
      .model_type = "llama4_text",
      .interleaved_qk = true,
@@ -78,8 +84,12 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_t
     return NULL;
 }
 
-/* Keys of config.json that are absent here are absent in GGUF. */
+/* Keys of config.json that are absent here are absent in GGUF. The first OWN_FULL_NAMES are those
+ * of families whose full layers have their own shape of KV. */
+enum { OWN_FULL_NAMES = 2 };
 static const struct spw_key_name names[] = {
+    {"head_dim", "attention.key_length_swa"},
+    {"global_head_dim", "attention.key_length"},
     {"num_hidden_layers", "block_count"},
     {"hidden_size", "embedding_length"},
     {"intermediate_size", "feed_forward_length"},
@@ -103,6 +113,7 @@ static const struct spw_key_name names[] = {
     {"num_experts", "expert_count"},
     {"num_local_experts", "expert_count"},
     {"num_experts_per_tok", "expert_used_count"},
+    {"top_k_experts", "expert_used_count"},
     {"moe_intermediate_size", "expert_feed_forward_length"},
     {"interleave_moe_layer_step", "interleave_moe_layer_step"},
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
@@ -124,6 +135,13 @@ static const struct spw_key_name names[] = {
     {"beta_slow", "rope.scaling.yarn_beta_slow"},
     {"mscale_all_dim", "rope.scaling.yarn_log_multiplier"},
     {"llama_4_scaling_beta", "attention.temperature_scale"},
+    {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
+    {"num_kv_shared_layers", "attention.shared_kv_layers"},
+    {"num_global_key_value_heads",
+     "num_global_key_value_heads"}, /* config_gguf_layers.c makes it */
+    {"use_double_wide_mlp", "use_double_wide_mlp"},
+    {"attention_k_eq_v", "attention_k_eq_v"},
+    {"enable_moe_block", "enable_moe_block"},
     {NULL, NULL},
 };
 
@@ -201,11 +219,14 @@ static int check_same(const struct spw_keys *keys, const char *key, uint32_t exp
  * those that it assumes. */
 static int check_heads(const struct spw_model_config *out, const struct spw_keys *keys)
 {
-    static const char *const sizes[] = {"attention.value_length", "attention.key_length_swa",
-                                        "attention.value_length_swa", "rope.dimension_count_swa"};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        SPW_TRY(check_same(keys, sizes[i], out->kv[SPW_LAYER_FULL].head_dim));
-    return check_same(keys, "rope.dimension_count", out->rope[SPW_LAYER_FULL].rotary_dim);
+    const uint32_t sliding = out->kv[SPW_LAYER_SLIDING].head_dim;
+    SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim));
+    SPW_TRY(check_same(keys, "rope.dimension_count", out->rope[SPW_LAYER_FULL].rotary_dim));
+    if (!out->window) /* no layer has these sizes */
+        return 0;
+    SPW_TRY(check_same(keys, "attention.key_length_swa", sliding));
+    SPW_TRY(check_same(keys, "attention.value_length_swa", sliding));
+    return check_same(keys, "rope.dimension_count_swa", out->rope[SPW_LAYER_SLIDING].rotary_dim);
 }
 
 void spw_config_rule(struct spw_model_config *out, const char *rule)
@@ -218,7 +239,7 @@ void spw_config_rule(struct spw_model_config *out, const char *rule)
 static struct spw_family plain_family(const struct spw_config_gguf *facts)
 {
     struct spw_family f = *spw_family_find(facts->architecture->model_type);
-    f.n_heads = f.n_kv_heads = f.head_dim = 0;
+    f.n_heads = f.n_kv_heads = f.head_dim = f.full_head_dim = 0;
     f.max_positions = 0;
     f.bos = f.eos = -1;
     f.rope.theta = f.rope.local_theta = 1e4;
@@ -285,7 +306,11 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                  : "weights of experts: their sum is not made 1, as in all models "
                                    "of this architecture");
     if (facts->rope_factors)
-        spw_config_rule(out, "rope frequencies: divided by the numbers of rope_freqs.weight");
+        spw_config_rule(out, family->rope.by_layer_kind
+                                 ? "rope frequencies of layers that see all positions: divided by "
+                                   "the numbers of rope_freqs.weight"
+                                 : "rope frequencies: divided by the numbers of "
+                                   "rope_freqs.weight");
     if (facts->long_factors)
         spw_config_rule(out, "rope frequencies: divided by the numbers of "
                              "rope_factors_short.weight, or of rope_factors_long.weight in "
@@ -307,11 +332,12 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
     struct spw_family family = plain_family(facts);
+    const bool own_full = family.own_full_kv;
     struct spw_config_source source = {.top = {.file = facts->file,
                                                .prefix = prefix,
                                                .object = facts->keys,
                                                .err = err,
-                                               .names = names},
+                                               .names = names + (own_full ? 0 : OWN_FULL_NAMES)},
                                        .family = &family,
                                        .model_type = facts->architecture->model_type,
                                        .gguf = facts};
@@ -324,6 +350,12 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     const char *type = json_is_string(scaling) ? json_string_value(scaling) : "";
     if (!strcmp(type, "none") || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
+    if (own_full && !facts->rope_factors)
+        return spw_fail(err, -EINVAL,
+                        "%s: tensor rope_freqs.weight: found nothing, expected a number for each "
+                        "pair of channels of layers that see all positions",
+                        facts->file);
+    SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
     SPW_TRY(check_neutral(&own, facts->long_factors, family.rope.grows));
     SPW_TRY(check_experts(&own, facts));
     SPW_TRY(check_window(&own, facts->architecture));

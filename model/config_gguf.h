@@ -16,6 +16,8 @@ struct spw_gguf_architecture {
     bool joined;  /* one tensor for q, k and v, and one for gate and up; a window for all layers */
     bool experts; /* its layers have experts */
     bool post_attention_norm; /* a layer's second norm is called so, not ffn_norm */
+    bool joined_experts;      /* one tensor for gate and up of all experts of a layer */
+    bool merged_tokens;       /* tokenizers with U+2581 have merges, not scores */
     bool glm_norms;           /* four norms a layer, with the names that GLM-4 gives them */
     bool late_norms;          /* two norms a layer, after its halves */
     bool no_head;             /* the embedding is always the head, too */
@@ -37,7 +39,7 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_t
 #define SPW_GGUF_ARCHITECTURES                                                                     \
     "llama, mistral3, command-r, cohere2, glm4, glm4moe, gpt-oss, granite, granitemoe, olmo, "     \
     "olmo2, olmoe, phi2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, stablelm, starcoder2, "  \
-    "gemma2, gemma3 or llama4"
+    "gemma2, gemma3, gemma4 or llama4"
 
 struct spw_config_gguf {
     const char *file; /* for messages */
@@ -47,6 +49,7 @@ struct spw_config_gguf {
     uint32_t vocab;    /* rows of the embedding */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, head, rope_factors,
         long_factors; /* the file has such tensors */
+    bool v_is_k;      /* layers with keys have no tensor for values */
     bool more_eos;    /* eos_token_id has tokens that were found by their text */
 };
 

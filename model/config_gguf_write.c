@@ -55,6 +55,8 @@ static bool differs(double x, double from)
 
 static double query_scale(const struct writer *w)
 {
+    if (spw_family_find(w->c->model_type)->plain_scores)
+        return 1;
     return pow(w->a->wide_scale_layers ? spw_config_gguf_query_scalar(w->c, w->a)
                                        : (double)w->c->kv[SPW_LAYER_FULL].head_dim,
                -0.5);
@@ -63,20 +65,22 @@ static double query_scale(const struct writer *w)
 static int check_rope(const struct writer *w)
 {
     const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
+    const struct spw_family *family = spw_family_find(w->c->model_type);
     if (r->kind == SPW_ROPE_DYNAMIC)
         return refuse(w, "rope of type dynamic", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_LONG)
         return refuse(w, "rope of type longrope", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_YARN &&
-        (r->truncate == spw_family_find(w->c->model_type)->rope.whole_ramp ||
-         (differs(r->attention_factor, 0.1 * log(r->factor) + 1) &&
-          !spw_family_find(w->c->model_type)->rope.grows)))
+        (r->truncate == family->rope.whole_ramp ||
+         (differs(r->attention_factor, 0.1 * log(r->factor) + 1) && !family->rope.grows)))
         return refuse(w, "yarn with truncate, or with an attention factor of its own",
                       "yarn without these keys");
+    if (family->own_full_kv && r->kind != SPW_ROPE_DEFAULT && r->kind != SPW_ROPE_PROPORTIONAL)
+        return refuse(w, "rope of another type in layers without a window",
+                      "default or proportional");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
-    if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim &&
-        spw_family_find(w->c->model_type)->rope.partial <= 0)
+    if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim && family->rope.partial <= 0)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
     return 0;
 }
@@ -161,8 +165,11 @@ static void add_rope(const struct writer *w)
     const double local = w->c->rope[SPW_LAYER_SLIDING].theta;
     add_f32(w, "rope.freq_base", r->theta);
     add_u32(w, "rope.dimension_count", r->rotary_dim);
-    if (w->a->sandwich && w->c->window && differs(local, 1e4))
+    const bool own = spw_family_find(w->c->model_type)->own_full_kv;
+    if (w->a->sandwich && w->c->window && (own || differs(local, 1e4)))
         add_f32(w, "rope.freq_base_swa", local);
+    if (own)
+        add_u32(w, "rope.dimension_count_swa", w->c->rope[SPW_LAYER_SLIDING].rotary_dim);
     if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
         return;
     spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text,
@@ -202,6 +209,59 @@ static void add_experts(const struct writer *w)
         spw_gguf_add_bool(w->to, full_key(w, "expert_weights_norm").text, e->route.renormalizes);
 }
 
+/* ---- keys with a number for each layer ---- */
+
+/* One number if it is the same for all. */
+static int add_by_layer(const struct writer *w, const char *key,
+                        uint32_t (*of)(const struct spw_model_config *, uint32_t))
+{
+    const uint32_t n = w->c->n_layers;
+    uint32_t *all = spw_alloc(n * sizeof *all);
+    bool same = true;
+    if (!all)
+        return spw_fail(w->err, -ENOMEM, "%s: out of memory", w->name);
+    for (uint32_t i = 0; i < n; i++) {
+        all[i] = of(w->c, i);
+        same = same && all[i] == all[0];
+    }
+    if (same)
+        add_u32(w, key, all[0]);
+    else
+        spw_gguf_add(w->to, full_key(w, key).text, SPW_GGUF_U32, true, all, n);
+    spw_free(all);
+    return 0;
+}
+
+static uint32_t mlp_width(const struct spw_model_config *c, uint32_t layer)
+{
+    return (uint32_t)spw_config_mlp_width(c, layer);
+}
+
+static uint32_t kv_heads(const struct spw_model_config *c, uint32_t layer)
+{
+    return spw_config_kv(c, layer)->n_heads;
+}
+
+/* Shapes of keys and values, and who reads them. */
+static int add_kv(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    const struct spw_family *family = spw_family_find(c->model_type);
+    SPW_TRY(add_by_layer(w, "feed_forward_length", mlp_width));
+    SPW_TRY(add_by_layer(w, "attention.head_count_kv", kv_heads));
+    add_u32(w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
+    add_u32(w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
+    if (family->own_full_kv) {
+        add_u32(w, "attention.key_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
+        add_u32(w, "attention.value_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
+    }
+    if (family->shares_kv)
+        add_u32(w, "attention.shared_kv_layers", c->n_layers - c->n_kv_layers);
+    if (family->layer_inputs)
+        add_u32(w, "embedding_length_per_layer_input", c->layer_inputs);
+    return 0;
+}
+
 /* A file of these families says which layers have a window. */
 static bool stores_window(const struct writer *w)
 {
@@ -228,7 +288,7 @@ static int add_window(const struct writer *w)
         slides[i] = c->layer_kinds[i] == SPW_LAYER_SLIDING;
         usual = usual && slides[i] == ((i + 1) % pattern != 0);
     }
-    if (!usual)
+    if (!usual || family->own_full_kv)
         spw_gguf_add(w->to, full_key(w, "attention.sliding_window_pattern").text, SPW_GGUF_BOOL,
                      true, slides, c->n_layers);
     spw_free(slides);
@@ -250,11 +310,8 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "block_count", c->n_layers);
     add_u32(w, "context_length", c->max_positions);
     add_u32(w, "embedding_length", c->hidden);
-    add_u32(w, "feed_forward_length", c->intermediate);
     add_u32(w, "attention.head_count", c->n_heads);
-    add_u32(w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
-    add_u32(w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
-    add_u32(w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
+    SPW_TRY(add_kv(w));
     add_f32(w,
             family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
             (double)c->rms_eps);
@@ -290,19 +347,35 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     return add_window(w) ? spw_fail(err, -ENOMEM, "%s: out of memory", name) : 0;
 }
 
+bool spw_config_has_rope_factors(const struct spw_model_config *c)
+{
+    return c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_LLAMA3 ||
+           spw_family_find(c->model_type)->own_full_kv;
+}
+
+/* Pairs that do not turn have the number that other programs write for it. */
+static float proportional_factor(const struct spw_rope_config *r, uint32_t pair)
+{
+    const bool turns = r->kind != SPW_ROPE_PROPORTIONAL || pair < r->n_turned;
+    return turns ? (float)r->factor : SPW_ROPE_STILL;
+}
+
 /* transformers' formula of Llama 3 (modeling_rope_utils.py), as divisors. */
-void spw_config_rope_factors(const struct spw_rope_config *r, float *out)
+static float llama3_factor(const struct spw_rope_config *r, uint32_t pair)
 {
     const double original = (double)r->original_max_positions;
-    for (uint32_t i = 0; i < r->rotary_dim / 2; i++) {
-        const double length = 2 * PI * pow(r->theta, 2.0 * i / r->rotary_dim);
-        const double smooth =
-            (original / length - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
-        double factor = 1 / ((1 - smooth) / r->factor + smooth);
-        if (length < original / r->high_freq_factor)
-            factor = 1;
-        else if (length > original / r->low_freq_factor)
-            factor = r->factor;
-        out[i] = (float)factor;
-    }
+    const double length = 2 * PI * pow(r->theta, 2.0 * pair / r->rotary_dim);
+    const double smooth =
+        (original / length - r->low_freq_factor) / (r->high_freq_factor - r->low_freq_factor);
+    if (length < original / r->high_freq_factor)
+        return 1;
+    if (length > original / r->low_freq_factor)
+        return (float)r->factor;
+    return (float)(1 / ((1 - smooth) / r->factor + smooth));
+}
+
+void spw_config_rope_factors(const struct spw_rope_config *r, float *out)
+{
+    for (uint32_t i = 0; i < r->rotary_dim / 2; i++)
+        out[i] = r->kind == SPW_ROPE_LLAMA3 ? llama3_factor(r, i) : proportional_factor(r, i);
 }

@@ -10,8 +10,9 @@
 int spw_config_write_gguf(struct spw_gguf_writer *w, const struct spw_model_config *config,
                           const struct spw_gguf_architecture *a, const char *name,
                           struct spw_gguf_notes *notes, struct spw_error *err);
-/* The numbers that divide the frequencies of a model with the rope of Llama 3: out
- * [rotary_dim / 2]. */
+/* Whether the file has numbers that divide the frequencies of layers without a window. */
+bool spw_config_has_rope_factors(const struct spw_model_config *config);
+/* These numbers: out [rotary_dim / 2]. */
 void spw_config_rope_factors(const struct spw_rope_config *rope, float *out);
 
 #endif

@@ -99,7 +99,7 @@ static int read_full_shape(struct spw_model_config *out, const struct spw_config
         return read_listed(out, keys, list);
     full->head_dim = source->family->full_head_dim;
     SPW_TRY(spw_keys_u32(keys, "global_head_dim", 2, SPW_MOST_HEAD_DIM, &full->head_dim));
-    if (out->v_is_k[SPW_LAYER_FULL])
+    if (out->v_is_k[SPW_LAYER_FULL] || source->gguf)
         SPW_TRY(spw_keys_u32(keys, "num_global_key_value_heads", 1, out->n_heads, &full->n_heads));
     return 0;
 }
@@ -112,7 +112,9 @@ static int check_shape(const struct spw_model_config *out, const struct spw_keys
              spw_keys_name(keys, "num_attention_heads"), out->n_heads);
     if (out->n_heads % full->n_heads)
         return spw_keys_refuse(keys, "num_global_key_value_heads", expected);
-    return full->head_dim % 2 ? spw_keys_refuse(keys, "global_head_dim", "an even number") : 0;
+    return !full->head_dim || full->head_dim % 2
+               ? spw_keys_refuse(keys, "global_head_dim", "an even number")
+               : 0;
 }
 
 /* A kind that no layer has must not count where the widest shape does. Its rope will be that of
@@ -135,7 +137,7 @@ static int read_inputs(struct spw_model_config *out, const struct spw_config_sou
     char expected[64];
     if (!source->family->layer_inputs)
         return 0;
-    out->layer_inputs = source->family->layer_inputs;
+    out->layer_inputs = source->gguf ? 0 : source->family->layer_inputs;
     out->input_vocab = source->family->vocab;
     SPW_TRY(spw_keys_u32(keys, "hidden_size_per_layer_input", 0, 1 << 16, &out->layer_inputs));
     SPW_TRY(spw_keys_u32(keys, "vocab_size_per_layer_input", 1, 1 << 24, &out->input_vocab));

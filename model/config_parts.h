@@ -52,6 +52,12 @@ int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_sou
  * be set. */
 int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source);
 
+/* config_gguf_layers.c: some keys of a GGUF file have a number for each layer, and others follow
+ * from its tensors. Puts what config.json has instead into facts->keys. `keys`: the same, by the
+ * names of the file. */
+int spw_config_gguf_layers(const struct spw_config_gguf *facts, const struct spw_family *family,
+                           const struct spw_keys *keys);
+
 /* Notes a fact that no file stores. `rule` is a constant. */
 void spw_config_rule(struct spw_model_config *out, const char *rule);
 /* Scores of gemma2 and gemma3 are multiplied by this number to the power of -0.5. */

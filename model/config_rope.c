@@ -317,7 +317,7 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
 }
 
 int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys,
-                                enum spw_rope_kind kind)
+                                const struct spw_rope_facts *facts, enum spw_rope_kind kind)
 {
     struct spw_keys own = *keys; /* by the name of the file */
     double attention = 1;
@@ -325,6 +325,8 @@ int spw_config_add_rope_factors(struct spw_model_config *config, const struct sp
     if (kind == SPW_ROPE_LONG)
         SPW_TRY(spw_keys_number(&own, "rope.scaling.attn_factor", 1e-6, 1e6, &attention));
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        if (facts->by_layer_kind && k == SPW_LAYER_SLIDING)
+            continue;
         if (config->rope[k].kind != SPW_ROPE_DEFAULT)
             return spw_keys_refuse(keys, "rope_type",
                                    "no scaling: the file has a tensor of factors, too");

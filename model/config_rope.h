@@ -16,12 +16,15 @@ struct spw_rope_facts {
     const char *scaling; /* rope_scaling if the file has no rope keys; NULL: none */
 };
 
+/* A factor of SPW_ROPE_FACTORS: the pair of channels does not turn at all. */
+#define SPW_ROPE_STILL 1e30f
+
 /* Fills config->rope. head_dim and max_positions must be set. */
 int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys *keys,
                          const struct spw_rope_facts *facts);
-/* Each frequency is divided by a factor of a tensor: SPW_ROPE_FACTORS or SPW_ROPE_LONG. Call it
- * after spw_config_read_rope. */
+/* Each frequency is divided by a factor of a tensor: SPW_ROPE_FACTORS or SPW_ROPE_LONG. In families
+ * with rope by layer kind those of sliding layers are not. Call it after spw_config_read_rope. */
 int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys,
-                                enum spw_rope_kind kind);
+                                const struct spw_rope_facts *facts, enum spw_rope_kind kind);
 
 #endif

@@ -34,8 +34,8 @@ struct entry {
     uint32_t n_heads; /* whose rows come in another order; 0: as in the folder */
     /* The matrix of a role of each expert, rows of one after those of the other. SPW_NO_BLOCK: no
      * experts. */
-    uint32_t first_block, role;
-    uint32_t step, first; /* every step-th number of `from`, beginning with this one */
+    uint32_t first_block, role; /* of more than one role if the rows are more than its own */
+    uint32_t step, first;       /* every step-th number of `from`, beginning with this one */
     bool plus_one;
 };
 
@@ -143,6 +143,8 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     SPW_TRY(check_dtype(j, t));
     struct entry its = plain_entry(t), *e = &its;
     spw_gguf_name(j->architecture, name, e->name);
+    if (strstr(name, "embed_tokens_per_layer.")) /* its other rows are of no token */
+        e->rows = e->shape[0] = c->vocab;
     if (strstr(e->name, ".ffn_gate_inp_shexp."))
         e->n_dims = 1, e->shape[0] = t->shape[1]; /* one row is a vector there */
     const bool interleave = j->architecture->interleaved_qk && !c->interleaved_qk;
@@ -164,7 +166,7 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     return 0;
 }
 
-/* The experts of a layer: a stack for each role. */
+/* The experts of a layer: a stack for each role, or one for gate and up. */
 static int add_experts(struct job *j, uint32_t layer)
 {
     static const char *const roles[SPW_EXPERT_MATRICES] = {"gate", "up", "down"};
@@ -172,16 +174,19 @@ static int add_experts(struct job *j, uint32_t layer)
     const uint32_t b = w->layer_experts[layer], n = j->config.experts.n;
     for (uint32_t i = 0; b != SPW_NO_BLOCK && i < SPW_EXPERT_MATRICES; i++) {
         const struct spw_matrix *m = &w->matrices[w->blocks[b].first + i];
+        const bool joined = j->architecture->joined_experts && i == 0;
+        const uint64_t rows = joined ? 2 * m->n : m->n; /* of an expert */
         struct entry e = {.from = m->tensor,
                           .from_type = m->form == SPW_FORM_PARTS ? m->type : m->tensor->dtype,
                           .n_dims = 3,
-                          .shape = {n, m->n, m->k},
-                          .rows = n * m->n,
+                          .shape = {n, rows, m->k},
+                          .rows = n * rows,
                           .cols = m->k,
                           .first_block = b,
                           .role = i,
                           .step = 1};
-        snprintf(e.name, sizeof e.name, "blk.%u.ffn_%s_exps.weight", layer, roles[i]);
+        snprintf(e.name, sizeof e.name, "blk.%u.ffn_%s_exps.weight", layer,
+                 joined ? "gate_up" : roles[i]);
         for (uint32_t k = 0; k < n && m->form != SPW_FORM_PARTS; k++)
             SPW_TRY(check_dtype(j, w->matrices[w->blocks[b + k].first + i].tensor));
         choose_type(j, &e);
@@ -190,6 +195,7 @@ static int add_experts(struct job *j, uint32_t layer)
             e.why = "the blocks of the folder";
         }
         keep_entry(j, &e);
+        i += joined;
     }
     return 0;
 }
@@ -228,12 +234,12 @@ static int list_entries(struct job *j)
     for (uint32_t i = 0; i < n_layers; i++)
         SPW_TRY(add_experts(j, i));
     name_embedding(j);
-    if (rope->kind == SPW_ROPE_LLAMA3)
+    if (spw_config_has_rope_factors(&j->config))
         j->entries[j->n_entries++] = (struct entry){.name = "rope_freqs.weight",
                                                     .from_type = SPW_DTYPE_F32,
                                                     .layer = -1,
                                                     .type = SPW_DTYPE_F32,
-                                                    .why = "made from rope_scaling",
+                                                    .why = "made from the rope of config.json",
                                                     .n_dims = 1,
                                                     .shape = {rope->rotary_dim / 2},
                                                     .rows = rope->rotary_dim / 2,
@@ -338,7 +344,7 @@ static void read_expert_rows(const struct job *j, const struct entry *e, uint64_
         const uint32_t b = e->first_block + (uint32_t)((from + r) / rows);
         const struct spw_matrix *m = &w->matrices[w->blocks[b].first + e->role];
         uint8_t *packed = j->packed + r * spw_row_bytes(m->type, e->cols);
-        spw_weights_pack_row(w, m, row, packed);
+        spw_weights_pack_row(w, m + row / m->n, row % m->n, packed);
         spw_type_read(m->type, packed, 0, e->cols, j->numbers + r * e->cols);
         if (row + 1 == rows)
             spw_weights_release(w, b);

@@ -32,9 +32,10 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
 /* Tokens at which a model ends its message. Files often name one of them only. */
 static bool ends_a_message(const struct spw_gguf_string *token)
 {
-    static const char *const texts[] = {
-        "<|eot_id|>",      "<|im_end|>", "<|end|>",         "<end_of_turn>", "<|endoftext|>",
-        "<|end_of_text|>", "<|eom_id|>", "<|end_of_turn|>", "<|return|>",    "<|end_of_role|>"};
+    static const char *const texts[] = {"<|eot_id|>",      "<|im_end|>",      "<|end|>",
+                                        "<end_of_turn>",   "<|endoftext|>",   "<|end_of_text|>",
+                                        "<|eom_id|>",      "<|end_of_turn|>", "<|return|>",
+                                        "<|end_of_role|>", "<turn|>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (strlen(texts[i]) == token->bytes && !memcmp(texts[i], token->at, token->bytes))
             return true;
@@ -103,6 +104,22 @@ static bool has(const struct spw_tensors *t, const char *name)
     return spw_tensors_find(t, name) != NULL;
 }
 
+/* Whether a layer has a tensor for keys and none for values. */
+static bool values_are_keys(const struct spw_tensors *t)
+{
+    for (size_t i = 0; i < spw_tensors_count(t); i++) {
+        char name[SPW_GGUF_MOST_HF_NAME];
+        snprintf(name, sizeof name, "%s", spw_tensors_at(t, i)->name);
+        char *k = strstr(name, ".k_proj.weight");
+        if (!k)
+            continue;
+        k[1] = 'v';
+        if (!has(t, name))
+            return true;
+    }
+    return false;
+}
+
 /* What the tensors say. */
 static int read_tensors(struct spw_config_gguf *facts, const char *path, struct spw_error *err)
 {
@@ -124,6 +141,7 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     facts->head = has(t, "lm_head.weight");
     facts->rope_factors = has(t, SPW_ROPE_FACTORS_NAME);
     facts->long_factors = has(t, SPW_ROPE_LONG_NAME);
+    facts->v_is_k = values_are_keys(t);
     spw_tensors_close(t);
     return rc;
 }

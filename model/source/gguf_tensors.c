@@ -11,34 +11,39 @@
 
 /* ---- names ---- */
 
-/* `sandwich`: the name where a layer has four norms; NULL: there is no such tensor. */
+/* `sandwich`: the name where a layer has four norms; NULL: the same. */
 static const struct {
     const char *gguf, *plain, *sandwich;
 } layer_names[] = {
-    {"attn_norm", "input_layernorm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj", "self_attn.k_proj"},
+    {"attn_norm", "input_layernorm", NULL},
+    {"attn_q", "self_attn.q_proj", NULL},
+    {"attn_k", "self_attn.k_proj", NULL},
     {"attn_qkv", "self_attn.qkv_proj", NULL},
-    {"attn_v", "self_attn.v_proj", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm", "self_attn.k_norm"},
+    {"attn_v", "self_attn.v_proj", NULL},
+    {"attn_output", "self_attn.o_proj", NULL},
+    {"attn_q_norm", "self_attn.q_norm", NULL},
+    {"attn_k_norm", "self_attn.k_norm", NULL},
     {"ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm"},
-    {"post_attention_norm", "post_attention_layernorm", "post_attention_layernorm"},
-    {"exp_probs_b", "mlp.gate.e_score_correction", NULL},
-    {"attn_sinks", "self_attn.sinks", NULL},
-    {"post_ffw_norm", "post_feedforward_layernorm", "post_feedforward_layernorm"},
-    {"ffn_gate", "mlp.gate_proj", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj", "mlp.down_proj"},
+    {"post_attention_norm", "post_attention_layernorm", NULL},
+    {"post_ffw_norm", "post_feedforward_layernorm", NULL},
+    {"ffn_gate", "mlp.gate_proj", NULL},
+    {"ffn_up", "mlp.up_proj", NULL},
+    {"ffn_down", "mlp.down_proj", NULL},
     {"ffn_gate_inp", "mlp.gate", NULL}, /* the router; stacked experts; the shared expert */
     {"ffn_gate_exps", "mlp.experts.gate_proj", NULL},
     {"ffn_up_exps", "mlp.experts.up_proj", NULL},
+    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj", NULL},
     {"ffn_down_exps", "mlp.experts.down_proj", NULL},
     {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", NULL},
     {"ffn_up_shexp", "mlp.shared_expert.up_proj", NULL},
     {"ffn_down_shexp", "mlp.shared_expert.down_proj", NULL},
     {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", NULL},
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2", NULL}, /* experts beside an mlp */
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1", NULL},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2", NULL},
+    {"inp_gate", "per_layer_input_gate", NULL}, /* numbers that each layer gets of a row */
+    {"proj", "per_layer_projection", NULL},
+    {"post_norm", "post_per_layer_input_norm", NULL},
 };
 
 static const struct {
@@ -49,12 +54,16 @@ static const struct {
     {"output_norm.bias", "model.norm.bias"},
     {"output.weight", "lm_head.weight"},
     {"output.bias", "lm_head.bias"},
+    {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+    {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+    {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"},
     {"rope_freqs.weight", SPW_ROPE_FACTORS_NAME},
     {"rope_factors_short.weight", SPW_ROPE_SHORT_NAME},
     {"rope_factors_long.weight", SPW_ROPE_LONG_NAME},
 };
 
-/* Tensors of layers that folders call otherwise than the table above. */
+/* Tensors of layers that folders call otherwise than the table above. Names that this table does
+ * not have are read by its first row for them. */
 static const struct {
     const char *gguf, *folder;
 } other_names[] = {
@@ -65,6 +74,10 @@ static const struct {
     {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"},
     {"ffn_gate_inp.weight", "block_sparse_moe.router.weight"},
     {"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight"},
+    {"ffn_gate_inp.weight", "router.proj.weight"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"layer_output_scale.weight", "layer_scalar"},
     {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
@@ -83,36 +96,47 @@ static const char *folder_name(const struct spw_gguf_architecture *a, size_t i)
         return "post_mlp_layernorm";
     if (a->joined && !strcmp(layer_names[i].gguf, "ffn_up"))
         return "mlp.gate_up_proj";
-    return a->sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+    return a->sandwich && layer_names[i].sandwich ? layer_names[i].sandwich : layer_names[i].plain;
 }
 
-/* "blk.12.attn_q.weight" is layer 12, "attn_q", ".weight". */
+/* The name in a folder of a tensor of a layer, without the number of the layer. */
+static bool name_in_layer(const struct spw_gguf_architecture *a, const char *name, char out[96])
+{
+    const char *end = strrchr(name, '.');
+    const bool usual = end && (!strcmp(end, ".weight") || !strcmp(end, ".bias"));
+    const size_t n = usual ? (size_t)(end - name) : 0;
+    for (size_t i = 0; n && i < sizeof layer_names / sizeof *layer_names; i++) {
+        const char *hf = folder_name(a, i);
+        if (!hf || strlen(layer_names[i].gguf) != n || memcmp(name, layer_names[i].gguf, n) != 0)
+            continue;
+        snprintf(out, 96, "%s%s", hf, end);
+        return true;
+    }
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (!strcmp(name, other_names[i].gguf)) {
+            snprintf(out, 96, "%s", other_names[i].folder);
+            return true;
+        }
+    if (strncmp(name, "nextn.", 6) != 0 || !usual)
+        return false;
+    snprintf(out, 96, "%.64s", name); /* of layers that are not used */
+    return true;
+}
+
+/* "blk.12.attn_q.weight" is layer 12, "attn_q.weight". */
 static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
                        char out[SPW_GGUF_MOST_HF_NAME])
 {
     unsigned layer;
     int at = 0;
-    char number[16];
+    char number[16], hf[96];
     if (sscanf(name, "blk.%5u.%n", &layer, &at) != 1 || !at)
         return false;
     snprintf(number, sizeof number, "blk.%u.", layer);
-    const char *end = strrchr(name, '.');
-    if (strncmp(name, number, (size_t)at) != 0 || end < name + at ||
-        (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
+    if (strncmp(name, number, (size_t)at) != 0 || !name_in_layer(a, name + at, hf))
         return false;
-    size_t n = (size_t)(end - name) - (size_t)at;
-    if (!strncmp(name + at, "nextn.", 6)) { /* of layers that are not used */
-        snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s", layer, name + at);
-        return true;
-    }
-    for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
-        const char *hf = folder_name(a, i);
-        if (!hf || strlen(layer_names[i].gguf) != n || memcmp(name + at, layer_names[i].gguf, n))
-            continue;
-        snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s%s", layer, hf, end);
-        return true;
-    }
-    return false;
+    snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s", layer, hf);
+    return true;
 }
 
 bool spw_gguf_hf_name(const struct spw_gguf_architecture *a, const char *name,
@@ -138,14 +162,14 @@ bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
             return true;
         }
     const char *end = strrchr(hf_name, '.');
-    if (sscanf(hf_name, "model.layers.%5u.%n", &layer, &at) != 1 || !at || end < hf_name + at)
+    if (sscanf(hf_name, "model.layers.%5u.%n", &layer, &at) != 1 || !at)
         return false;
     for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
         if (!strcmp(hf_name + at, other_names[i].folder)) {
             snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s", layer, other_names[i].gguf);
             return true;
         }
-    if (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0)
+    if (end < hf_name + at || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
         return false;
     const size_t n = (size_t)(end - hf_name) - (size_t)at;
     for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {

@@ -18,6 +18,7 @@ static const struct form {
     {PARTS, "mlp.experts.", "gate_up_proj_blocks", "gate_up_proj_blocks", "down_proj_blocks"},
     {COLUMNS, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "mlp.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
+    {JOINED, "mlp.experts.", "gate_up_proj.weight", "gate_up_proj.weight", "down_proj.weight"},
     {JOINED, "block_sparse_moe.experts.", "gate_up_proj", "gate_up_proj", "down_proj"},
     {JOINED, "block_sparse_moe.", "input_linear.weight", "input_linear.weight",
      "output_linear.weight"},

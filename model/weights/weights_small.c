@@ -2,6 +2,8 @@
  * weights.h. */
 #include "model/weights/weights_parts.h"
 
+#include "model/config_rope.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -184,23 +186,14 @@ static int small_expert_biases(struct spw_weights *w, const struct spw_finder *f
     return 0;
 }
 
-/* A GGUF file has the first name. */
-static const char *either_name(const struct spw_finder *f, uint32_t layer, const char *gguf,
-                               const char *folder)
-{
-    return spw_find_by_layer(f, layer, gguf) ? gguf : folder;
-}
-
 static int small_router_biases(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                                struct spw_layer_small *s)
 {
     const struct spw_model_config *c = w->config;
     char name[96];
     if (c->experts.choice_bias)
-        SPW_TRY(small_vector(w, f, layer,
-                             either_name(f, layer, "mlp.gate.e_score_correction.bias",
-                                         "mlp.gate.e_score_correction_bias"),
-                             c->experts.n, &s->choice_bias));
+        SPW_TRY(small_vector(w, f, layer, "mlp.gate.e_score_correction_bias", c->experts.n,
+                             &s->choice_bias));
     if (!c->experts.biases)
         return 0;
     const char *router = spw_find_router_name(f, layer);
@@ -289,9 +282,7 @@ static int small_layer(struct spw_weights *w, const struct spw_finder *f, uint32
         SPW_TRY(small_norm(w, f, layer, names->after_mlp, &s->after_mlp_norm));
     }
     if (c->extra_logits)
-        SPW_TRY(small_vector(w, f, layer,
-                             either_name(f, layer, "self_attn.sinks.weight", "self_attn.sinks"),
-                             c->n_heads, &s->extra_logits));
+        SPW_TRY(small_vector(w, f, layer, "self_attn.sinks", c->n_heads, &s->extra_logits));
     if (c->qk_norm) {
         const uint32_t n_kv_heads = spw_config_kv(c, layer)->n_heads;
         SPW_TRY(small_qk_norm(w, f, layer, "self_attn.q_norm", c->n_heads, &s->q_norm));
@@ -426,7 +417,8 @@ static int divide_by_factors(const struct spw_weights *w, uint64_t factors, floa
                              uint32_t n)
 {
     for (uint32_t i = 0; factors != SPW_SMALL_NONE && i < n; i++) {
-        inv_freq[i] /= w->small[factors + i];
+        const float factor = w->small[factors + i];
+        inv_freq[i] = factor >= SPW_ROPE_STILL ? 0 : inv_freq[i] / factor;
         if (!isfinite(inv_freq[i]))
             return -EINVAL;
     }
@@ -440,8 +432,9 @@ int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *e
         float *inv_freq = w->small + w->inv_freq[k];
         int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions, inv_freq,
                                       &w->rope_scaling[k]);
+        bool has_factors = r->kind == SPW_ROPE_FACTORS || r->kind == SPW_ROPE_LONG;
         bool is_long = r->kind == SPW_ROPE_LONG && length > r->original_max_positions;
-        if (!rc)
+        if (!rc && has_factors)
             rc = divide_by_factors(w, is_long ? w->long_rope_factors : w->rope_factors, inv_freq,
                                    r->rotary_dim / 2);
         if (rc)

@@ -7,8 +7,9 @@
 #include "tests/gguf_tokenizer.h"
 
 static const char *const goldens[] = {
-    "llama_plain",     "llama_biases",          "qwen2_yarn",       "qwen3_qk_norm",
-    "gemma3_new_keys", "llama_llama3_old_keys", "qwen2_moe_shared", "qwen3_moe_plain"};
+    "llama_plain",      "llama_biases",    "qwen2_yarn",
+    "qwen3_qk_norm",    "gemma3_new_keys", "llama_llama3_old_keys",
+    "qwen2_moe_shared", "qwen3_moe_plain", "gemma4_moe_all"};
 enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
 
 /* A tokenizer and a template. Ids of these tiny models stay below 96. */

@@ -31,8 +31,9 @@ struct gguf_folder {
 static inline const char *gguf_architecture(const struct spw_model_config *c)
 {
     static const char *const other[][2] = {
-        {"mistral", "llama"},    {"mixtral", "llama"}, {"ministral3", "mistral3"},
-        {"cohere", "command-r"}, {"phi", "phi2"},      {"llama4_text", "llama4"},
+        {"mistral", "llama"},      {"mixtral", "llama"}, {"ministral3", "mistral3"},
+        {"cohere", "command-r"},   {"phi", "phi2"},      {"llama4_text", "llama4"},
+        {"gemma4_text", "gemma4"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (!strcmp(c->model_type, other[i][0]))
@@ -40,6 +41,25 @@ static inline const char *gguf_architecture(const struct spw_model_config *c)
     if (!strcmp(c->model_type, "qwen2_moe") || !strcmp(c->model_type, "qwen3_moe"))
         return c->model_type[4] == '2' ? "qwen2moe" : "qwen3moe";
     return !strcmp(c->model_type, "gemma3_text") ? "gemma3" : c->model_type;
+}
+
+/* ---- shapes ---- */
+
+/* Its rows beyond the vocabulary are of no token. */
+static inline bool gguf_is_input_table(const struct spw_tensor *t)
+{
+    return strstr(t->name, "embed_tokens_per_layer.") != NULL;
+}
+
+static inline uint64_t gguf_cols(const struct spw_tensor *t)
+{
+    return t->n_dims > 1 ? t->shape[t->n_dims - 1] : 1;
+}
+
+static inline uint64_t gguf_rows(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    return gguf_is_input_table(t) ? f->config.vocab
+                                  : t->shape[0] * (t->n_dims > 2 ? t->shape[1] : 1);
 }
 
 /* ---- names ---- */
@@ -71,12 +91,27 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
                                            {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
                                            {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
-                                           {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"}};
+                                           {"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+                                           {"pre_feedforward_layernorm_2", "pre_ffw_norm_2"},
+                                           {"post_feedforward_layernorm_1", "post_ffw_norm_1"},
+                                           {"post_feedforward_layernorm_2", "post_ffw_norm_2"},
+                                           {"router.p", "ffn_gate_inp"},
+                                           {"router.scale", "ffn_gate_inp"},
+                                           {"router.per_expert_scale", "ffn_down_exps"},
+                                           {"experts.gate_up_proj", "ffn_gate_up_exps"},
+                                           {"experts.down_proj", "ffn_down_exps"},
+                                           {"layer_scalar", "layer_output_scale"},
+                                           {"per_layer_input_gate", "inp_gate"},
+                                           {"per_layer_projection", "proj"},
+                                           {"post_per_layer_input_norm", "post_norm"}};
     const char *layers = strstr(t->name, "layers."), *suffix = strrchr(t->name, '.');
     if (!layers) {
-        const char *name = strstr(t->name, "embed_tokens") ? "token_embd"
-                           : strstr(t->name, "lm_head")    ? "output"
-                                                           : "output_norm";
+        const char *name = strstr(t->name, "embed_tokens.")             ? "token_embd"
+                           : strstr(t->name, "lm_head")                 ? "output"
+                           : gguf_is_input_table(t)                     ? "per_layer_token_embd"
+                           : strstr(t->name, "per_layer_model_project") ? "per_layer_model_proj"
+                           : strstr(t->name, "per_layer_projection")    ? "per_layer_proj_norm"
+                                                                        : "output_norm";
         snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s%s", name, suffix);
         return;
     }
@@ -88,6 +123,8 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
         rest = usual;
     }
     const char *name = f->config.sandwich ? "post_attention_norm" : "ffn_norm";
+    if (strcmp(suffix, ".bias") != 0)
+        suffix = strstr(rest, "router.") && strstr(rest, "scale") ? ".scale" : ".weight";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(rest, names[i][0], strlen(names[i][0])))
             name = names[i][1];
@@ -125,6 +162,8 @@ static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_w
     gguf_u32(f, w, "rope.dimension_count", r->rotary_dim);
     if (f->config.window && !f->config.grows_unrotated)
         gguf_f32(f, w, "rope.freq_base_swa", f->config.rope[SPW_LAYER_SLIDING].theta);
+    if (!strcmp(f->architecture, "gemma4"))
+        gguf_u32(f, w, "rope.dimension_count_swa", f->config.rope[SPW_LAYER_SLIDING].rotary_dim);
     if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
         return;
     gguf_key(f, name, "rope.scaling.type");
@@ -139,6 +178,26 @@ static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_w
     }
 }
 
+/* Numbers by layer, even if they are all the same. */
+static inline void gguf_gemma4_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
+{
+    const struct spw_model_config *c = &f->config;
+    uint32_t heads[64], widths[64];
+    char name[96];
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        heads[i] = spw_config_kv(c, i)->n_heads;
+        widths[i] = (uint32_t)spw_config_mlp_width(c, i);
+    }
+    gguf_key(f, name, "attention.head_count_kv");
+    spw_gguf_add(w, name, SPW_GGUF_U32, true, heads, c->n_layers);
+    gguf_key(f, name, "feed_forward_length");
+    spw_gguf_add(w, name, SPW_GGUF_U32, true, widths, c->n_layers);
+    gguf_u32(f, w, "attention.key_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
+    gguf_u32(f, w, "attention.value_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
+    gguf_u32(f, w, "attention.shared_kv_layers", c->n_layers - c->n_kv_layers);
+    gguf_u32(f, w, "embedding_length_per_layer_input", c->layer_inputs);
+}
+
 static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
 {
     const struct spw_model_config *c = &f->config;
@@ -146,9 +205,13 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
     gguf_u32(f, w, "block_count", c->n_layers);
     gguf_u32(f, w, "context_length", c->max_positions);
     gguf_u32(f, w, "embedding_length", c->hidden);
-    gguf_u32(f, w, "feed_forward_length", c->intermediate);
     gguf_u32(f, w, "attention.head_count", c->n_heads);
-    gguf_u32(f, w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
+    if (!strcmp(f->architecture, "gemma4")) {
+        gguf_gemma4_keys(f, w);
+    } else {
+        gguf_u32(f, w, "feed_forward_length", c->intermediate);
+        gguf_u32(f, w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
+    }
     gguf_u32(f, w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
     gguf_u32(f, w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
     gguf_f32(f, w,
@@ -194,7 +257,7 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
 static inline int gguf_expert(const struct spw_tensor *t)
 {
     const char *at = strstr(t->name, ".experts.");
-    return at ? (int)strtol(at + 9, NULL, 10) : -1;
+    return at && at[9] >= '0' && at[9] <= '9' ? (int)strtol(at + 9, NULL, 10) : -1;
 }
 
 static inline const struct spw_tensor *gguf_of_expert(const struct gguf_folder *f,
@@ -217,8 +280,8 @@ static inline bool gguf_is_gate(const struct spw_tensor *t)
 /* Routers stay in F32. */
 static inline bool gguf_is_matrix(const struct spw_tensor *t)
 {
-    return t->n_dims == 2 && !strstr(t->name, "_norm.") && !strstr(t->name, "mlp.gate.") &&
-           !gguf_is_gate(t);
+    return t->n_dims > 1 && !strstr(t->name, "_norm.") && !strstr(t->name, "mlp.gate.") &&
+           !strstr(t->name, "router.") && !gguf_is_gate(t);
 }
 
 /* A number for each tensor and each seed. */
@@ -237,7 +300,7 @@ static inline enum spw_dtype gguf_matrix_type(const struct gguf_folder *f,
     uint64_t seed = gguf_seed(f, t);
     if (f->way->matrices)
         return f->way->matrices;
-    return f->way->seed ? gguf_draw_type(t->shape[1], &seed) : t->dtype;
+    return f->way->seed && gguf_is_matrix(t) ? gguf_draw_type(gguf_cols(t), &seed) : t->dtype;
 }
 
 static inline enum spw_dtype gguf_type(const struct gguf_folder *f, const struct spw_tensor *t)
@@ -261,7 +324,7 @@ static inline uint32_t gguf_heads(const struct gguf_folder *f, const struct spw_
 static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_tensor *t,
                                   size_t *n)
 {
-    size_t rows = (size_t)t->shape[0], cols = t->n_dims == 2 ? (size_t)t->shape[1] : 1;
+    size_t rows = (size_t)gguf_rows(f, t), cols = (size_t)gguf_cols(t);
     float *x = malloc((rows * cols + 1) * sizeof *x), *ordered = malloc(rows * cols * sizeof *x);
     uint32_t heads = gguf_heads(f, t);
     size_t hd = f->config.kv[SPW_LAYER_FULL].head_dim;
@@ -309,7 +372,7 @@ static inline size_t gguf_write_numbers(const struct gguf_folder *f, const struc
     if (gguf_is_matrix(t)) {
         uint64_t seed = gguf_seed(f, t);
         if (f->way->seed)
-            gguf_draw_blocks(bytes, rounded, n, t->shape[1], &seed);
+            gguf_draw_blocks(bytes, rounded, n, gguf_cols(t), &seed);
         else
             gguf_encode(x, n, rounded, bytes);
         spw_type_read(rounded, bytes, 0, n, x);
@@ -338,18 +401,26 @@ static inline void gguf_add_tensor(const struct gguf_folder *f, struct spw_gguf_
 {
     char name[SPW_GGUF_MOST_NAME + 1];
     const uint64_t stacked[] = {f->config.experts.n, t->shape[0], t->shape[1]};
+    const uint64_t table[] = {gguf_rows(f, t), gguf_cols(t)};
     const bool stack = gguf_expert(t) == 0;
     gguf_name(f, t, name);
     spw_gguf_add_tensor(w, name, gguf_type(f, t),
                         stack             ? 3
                         : gguf_is_gate(t) ? 1
                                           : t->n_dims,
-                        stack             ? stacked
-                        : gguf_is_gate(t) ? t->shape + 1
-                                          : t->shape);
+                        stack                    ? stacked
+                        : gguf_is_gate(t)        ? t->shape + 1
+                        : gguf_is_input_table(t) ? table
+                                                 : t->shape);
 }
 
-/* ---- llama3 rope: a factor for each frequency ---- */
+/* ---- rope of llama3, and of full layers of gemma4: a factor for each frequency ---- */
+
+static inline bool gguf_has_factors(const struct gguf_folder *f)
+{
+    const enum spw_rope_kind kind = f->config.rope[SPW_LAYER_FULL].kind;
+    return kind == SPW_ROPE_LLAMA3 || kind == SPW_ROPE_PROPORTIONAL;
+}
 
 static inline void gguf_write_factors(const struct gguf_folder *f, FILE *out)
 {
@@ -365,6 +436,8 @@ static inline void gguf_write_factors(const struct gguf_folder *f, FILE *out)
             factor = 1;
         else if (length <= low)
             factor = 1 / ((1 - smooth) / factor + smooth);
+        if (r->kind == SPW_ROPE_PROPORTIONAL)
+            factor = i < r->n_turned ? r->factor : 1e30;
         float x = (float)factor;
         fwrite(&x, sizeof x, 1, out);
     }
@@ -388,16 +461,14 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
                                    uint32_t count, size_t from, size_t to)
 {
     struct spw_gguf_writer w = {0};
-    bool factors = number == 0 && f->config.rope[0].kind == SPW_ROPE_LLAMA3;
+    bool factors = number == 0 && gguf_has_factors(f);
     uint64_t n_factors = f->config.rope[0].rotary_dim / 2;
     FILE *out = fopen(path, "wb");
     CHECK(out != NULL);
     if (number == 0)
         gguf_keys(f, &w);
     if (count > 1)
-        gguf_split_keys(&w, number, count,
-                        spw_tensors_count(f->tensors) +
-                            (f->config.rope[0].kind == SPW_ROPE_LLAMA3));
+        gguf_split_keys(&w, number, count, spw_tensors_count(f->tensors) + gguf_has_factors(f));
     if (factors)
         spw_gguf_add_tensor(&w, "rope_freqs.weight", SPW_DTYPE_F32, 1, &n_factors);
     for (size_t i = from; i < to; i++)

@@ -248,7 +248,7 @@ static inline void draw_chunked(struct tiny_model *m, char more[300], bool gguf,
 }
 
 static inline void draw_gemma4(struct tiny_model *m, uint32_t window, char more[300],
-                               uint64_t *seed)
+                               bool quantized, uint64_t *seed)
 {
     m->layers = (uint32_t)check_range(seed, 2, 6);
     m->full_head_dim = 2 * (uint32_t)check_range(seed, 4, 24);
@@ -258,6 +258,11 @@ static inline void draw_gemma4(struct tiny_model *m, uint32_t window, char more[
     m->inputs = check_random(seed) % 2 ? 2 * (uint32_t)check_range(seed, 2, 30) : 0;
     m->experts = check_random(seed) % 3 ? 0 : (uint32_t)check_range(seed, 1, 7);
     m->expert_width = 8 * (uint32_t)check_range(seed, 1, 6);
+    if (quantized) { /* rows that blocks of 32 fit */
+        m->full_head_dim = 32 * (uint32_t)check_range(seed, 1, 2);
+        m->inputs = m->inputs ? 32 * (uint32_t)check_range(seed, 1, 2) : 0;
+        m->expert_width = 32 * (uint32_t)check_range(seed, 1, 2);
+    }
     snprintf(more, 300, ",\"sliding_window\":%u", window);
 }
 
@@ -268,7 +273,7 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
 {
     static const char *const families[] = {"llama",       "mistral",     "qwen2",      "qwen3",
                                            "gemma3_text", "llama4_text", "gemma4_text"};
-    uint64_t family = check_random(seed) % (quantized ? 6 : 7); /* no GGUF of the last one */
+    uint64_t family = check_random(seed) % 7;
     uint32_t kv_heads = (uint32_t)check_range(seed, 1, 3);
     struct tiny_model m = {.family = families[family],
                            .layers = (uint32_t)check_range(seed, 1, 4),
@@ -321,7 +326,7 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
     if (family == 5)
         draw_chunked(&m, more, quantized, seed);
     if (family == 6)
-        draw_gemma4(&m, window, more, seed);
+        draw_gemma4(&m, window, more, quantized, seed);
     return m;
 }
 

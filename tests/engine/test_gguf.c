@@ -9,12 +9,13 @@
 static char dir[] = "/tmp/spw_gguf_XXXXXX";
 
 static const char *const goldens[] = {
-    "llama_plain",         "llama_biases",    "llama_f16",         "llama_linear",
-    "llama_mha_tied",      "llama_odd_sizes", "llama_sharded",     "llama_mqa_head_dim",
-    "mistral_null_window", "qwen2_bias",      "qwen2_yarn",        "qwen3_qk_norm",
-    "gemma3_new_keys",     "gemma3_wrapped",  "gemma3_window_140", "starcoder2_plain",
-    "cohere_norms",        "cohere2_pattern", "stablelm_plain",    "olmo_clip",
-    "phi_plain",           "ministral3_grows"};
+    "llama_plain",         "llama_biases",     "llama_f16",         "llama_linear",
+    "llama_mha_tied",      "llama_odd_sizes",  "llama_sharded",     "llama_mqa_head_dim",
+    "mistral_null_window", "qwen2_bias",       "qwen2_yarn",        "qwen3_qk_norm",
+    "gemma3_new_keys",     "gemma3_wrapped",   "gemma3_window_140", "starcoder2_plain",
+    "cohere_norms",        "cohere2_pattern",  "stablelm_plain",    "olmo_clip",
+    "phi_plain",           "ministral3_grows", "gemma4_plain",      "gemma4_global_heads",
+    "gemma4_shared",       "gemma4_moe_all"};
 
 struct golden {
     int32_t *ids;

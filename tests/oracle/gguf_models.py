@@ -31,15 +31,16 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmoe": "olmoe",
                  "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
-                 "llama4_text": "llama4"}
+                 "llama4_text": "llama4", "gemma4_text": "gemma4"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo")  # rows of q and k
+GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
          "smollm3_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
          "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain",
-         "llama4_defaults"]
-QUANTIZED = ["llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
+         "llama4_defaults", *GEMMA4]
+QUANTIZED = [*GEMMA4, "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
              "gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
@@ -84,6 +85,43 @@ def rope_factors(config, head_dim):
     return np.array(out, dtype=np.float32)
 
 
+def full_rope(config):
+    """Of layers without a window."""
+    default = dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6)
+    return config.get("rope_parameters", {}).get("full_attention", default)
+
+
+def still_factors(config):
+    """Pairs of channels that do not turn have an enormous one."""
+    rope, pairs = full_rope(config), config["global_head_dim"] // 2
+    turned = int(rope.get("partial_rotary_factor", 1.0) * pairs)
+    return np.array([rope.get("factor", 1.0)] * turned + [1e30] * (pairs - turned), dtype=np.float32)
+
+
+def gemma4_kinds(config):
+    """Whether a layer has a window: the last one has none, whatever the config says."""
+    return [kind == "sliding_attention" for kind in config["layer_types"][:-1]] + [False]
+
+
+def write_gemma4_keys(writer, config):
+    slides = gemma4_kinds(config)
+    n, shared, width = len(slides), config["num_kv_shared_layers"], config["intermediate_size"]
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(slides)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    writer.add_rope_freq_base_swa(config.get("rope_parameters", {}).get("sliding_attention", {}).get("rope_theta", 1e4))
+    if config.get("use_double_wide_mlp"):
+        writer.add_feed_forward_length([width if i < n - shared else 2 * width for i in range(n)])
+    if config.get("num_global_key_value_heads"):
+        writer.add_head_count_kv([config["num_key_value_heads"] if its else config["num_global_key_value_heads"] for its in slides])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
 def write_keys(writer, config, architecture, head_dim):
     heads = config["num_attention_heads"]
     writer.add_block_count(config["num_hidden_layers"])
@@ -100,6 +138,8 @@ def write_keys(writer, config, architecture, head_dim):
     else:
         writer.add_layer_norm_rms_eps(config.get("rms_norm_eps", 1e-6))
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if architecture == "gemma4":
+        scaling = full_rope(config)
     writer.add_rope_freq_base(scaling.get("rope_theta") or config.get("rope_theta", 1e6 if architecture == "gemma3" else 1e4))
     if architecture == "gemma2":
         writer.add_sliding_window(config["sliding_window"])
@@ -110,6 +150,8 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
     glm = architecture.startswith("glm4")
     writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm else 1)))
+    if architecture == "gemma4":
+        write_gemma4_keys(writer, config)
     if architecture == "gpt-oss":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -132,7 +174,7 @@ def write_keys(writer, config, architecture, head_dim):
     experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
@@ -185,6 +227,8 @@ def stacked(tensors, path):
             half = x.shape[1] // 2
             yield name.replace("block_sparse_moe.input_linear", "mlp.experts.gate_proj"), x[:, :half]
             yield name.replace("block_sparse_moe.input_linear", "mlp.experts.up_proj"), x[:, half:]
+        elif "gemma4" in path:  # as they are; rows beyond the vocabulary are of no token
+            yield name, x[:96] if "embed_tokens_per_layer" in name else x
         elif name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), x
         elif name.endswith(".experts.gate_up_proj"):
@@ -213,11 +257,15 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer = gguf.GGUFWriter(path, architecture)
+    if architecture == "gemma4":
+        head_dim = config["global_head_dim"]
     kind = write_keys(writer, config, architecture, head_dim)
     names = gguf.get_tensor_name_map({n: a for a, n in gguf.MODEL_ARCH_NAMES.items()}[architecture],
                                      config["num_hidden_layers"])
     if kind == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, head_dim))
+    if architecture == "gemma4":
+        writer.add_tensor("rope_freqs.weight", still_factors(config))
     if kind == "longrope":
         for length in ("long", "short"):
             factors = np.array(config["rope_scaling"][length + "_factor"], dtype=np.float32)
@@ -230,7 +278,12 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
             x = permute(x, config.get("num_key_value_heads") or heads)
         if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
             x = x + np.float32(1)
+        if architecture == "gemma4":
+            name = re.sub(r"(layer_scalar|_proj)$", r"\1.weight", name)
         its = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if name.endswith(("router.scale", "per_expert_scale")):
+            its = re.sub(r"model.layers.(\d+).router.(per_expert_)?scale",
+                         lambda m: f"blk.{m[1]}.ffn_{'down_exps' if m[2] else 'gate_inp'}.scale", name)
         if not its:  # the package knows the experts of a few architectures only
             layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp|feed_forward)\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
             its = f"blk.{layer}.ffn_{role}_exps.{end}"

@@ -4,7 +4,8 @@
  * SentencePiece has scores instead of merges: two tokens merge if their texts together are a token,
  * the best score first. The score of a token is minus the rank of its merges. This gives the same
  * tokens if the merges of a token follow each other in the list, and if the list has all of them:
- * so it is if the list was made from scores. */
+ * so it is if the list was made from scores. In files of gemma4 such tokenizers have merges. */
+#include "model/config_gguf.h"
 #include "model/text/tokenizer/tokenizer_gguf.h"
 #include "model/text/tokenizer/tokenizer_gguf_pre.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
@@ -24,11 +25,18 @@ struct writer {
     const char *name;
     struct spw_gguf_notes *notes;
     struct spw_error *err;
-    bool scores, prefix; /* SentencePiece; with a space in front of a text */
+    bool marks;  /* U+2581 in the place of spaces; else byte-level */
+    bool merged; /* such a tokenizer has merges, not scores */
+    bool prefix; /* it puts a space in front of a text */
     const struct spw_tok_gguf_pre *pre;
     struct spw_tok_merge *merges; /* owned, by rank */
     size_t n_merges;
 };
+
+static bool has_scores(const struct writer *w)
+{
+    return w->marks && !w->merged;
+}
 
 static int refuse(const struct writer *w, const char *part, const char *found, const char *expected)
 {
@@ -101,7 +109,7 @@ static int read_sentencepiece(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
     const struct spw_tok_norm *replace = t->n_norms ? &t->norms[t->n_norms - 1] : NULL;
-    w->scores = true;
+    w->marks = true;
     w->prefix = t->n_norms == 2;
     /* After the replacement, no text has a space that could be split at. */
     const bool never_splits = t->n_pres == 1 && t->pres[0].kind == SPW_TOK_PRE_SPLIT &&
@@ -133,7 +141,9 @@ static int read_kind(struct writer *w)
             break;
         }
     const bool bytes = t->n_pres && t->pres[t->n_pres - 1].kind == SPW_TOK_PRE_BYTES;
-    return bytes ? read_byte_level(w) : read_sentencepiece(w);
+    SPW_TRY(bytes ? read_byte_level(w) : read_sentencepiece(w));
+    return w->merged && w->prefix ? refuse(w, "normalizer", "a space in front of a text", "none")
+                                  : 0;
 }
 
 /* ---- merges and scores ---- */
@@ -227,11 +237,11 @@ static enum token_type type_of(const struct writer *w, uint32_t id)
     const uint32_t flags = id < t->n_entries ? t->entries[id].flags : 0;
     if (!flags)
         return UNUSED;
-    if (w->scores && (int32_t)id == t->unk_id)
+    if (w->marks && (int32_t)id == t->unk_id)
         return UNKNOWN;
     if (flags & SPW_TOK_IN_ADDED)
         return flags & SPW_TOK_SPECIAL ? CONTROL : USER_DEFINED;
-    for (int byte = 0; w->scores && byte < 256; byte++)
+    for (int byte = 0; w->marks && byte < 256; byte++)
         if (t->byte_ids[byte] == (int32_t)id)
             return BYTE;
     return NORMAL;
@@ -258,7 +268,7 @@ static int fill_columns(const struct writer *w, struct columns *c, uint32_t n)
             c->texts[id] = text_of(w->t, id);
         }
     }
-    return w->scores ? read_scores(w, c->scores, c->n_merges) : 0;
+    return has_scores(w) ? read_scores(w, c->scores, c->n_merges) : 0;
 }
 
 static int add_tokens(const struct writer *w)
@@ -275,7 +285,7 @@ static int add_tokens(const struct writer *w)
     if (!rc) {
         spw_gguf_add_strings(w->w, "tokenizer.ggml.tokens", c.texts, n);
         spw_gguf_add(w->w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, c.types, n);
-        if (w->scores)
+        if (has_scores(w))
             spw_gguf_add(w->w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, c.scores, n);
         else
             rc = add_merges(w);
@@ -316,7 +326,7 @@ static void add_special(const struct writer *w)
         spw_gguf_add_u32(w->w, "tokenizer.ggml.unknown_token_id", (uint32_t)t->unk_id);
     spw_gguf_add_bool(w->w, "tokenizer.ggml.add_bos_token", t->prefix.n > 0);
     spw_gguf_add_bool(w->w, "tokenizer.ggml.add_eos_token", t->suffix.n > 0);
-    if (w->scores)
+    if (w->marks)
         spw_gguf_add_bool(w->w, "tokenizer.ggml.add_space_prefix", w->prefix);
 }
 
@@ -324,11 +334,16 @@ int spw_tokenizer_write_gguf(struct spw_gguf_writer *to, const struct spw_tokeni
                              const struct spw_model_config *config, const char *name,
                              struct spw_gguf_notes *notes, struct spw_error *err)
 {
+    const struct spw_gguf_architecture *a = spw_gguf_architecture_of(config->model_type);
     struct writer w = {.w = to, .t = t, .config = config, .name = name, .notes = notes, .err = err};
+    w.merged = a && a->merged_tokens;
     int rc = t ? read_kind(&w) : 0;
     if (!rc && t) {
-        spw_gguf_add_string(to, "tokenizer.ggml.model", w.scores ? "llama" : "gpt2");
-        spw_gguf_add_string(to, "tokenizer.ggml.pre", w.scores ? "default" : w.pre->name);
+        spw_gguf_add_string(to, "tokenizer.ggml.model",
+                            has_scores(&w) ? "llama"
+                            : w.marks      ? "gemma4"
+                                           : "gpt2");
+        spw_gguf_add_string(to, "tokenizer.ggml.pre", w.marks ? "default" : w.pre->name);
         rc = sort_merges(&w);
     }
     if (!rc && t)

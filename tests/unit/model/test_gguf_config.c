@@ -49,6 +49,7 @@ static void refuse(const char *architecture, const char *patch, const char *mess
     struct spw_config_gguf f = facts_of(architecture, patch);
     struct spw_model_config c;
     struct spw_error err = {0};
+    f.rope_factors = !strcmp(architecture, "gemma4");
     int rc = spw_config_from_gguf(&c, &f, &err);
     char expected[512];
     snprintf(expected, sizeof expected, "f.gguf: %s", message);
@@ -129,6 +130,79 @@ static void test_llama4(void)
     refuse("llama4", "{'attention.sliding_window': 0}",
            "llama4.attention.sliding_window: found 0, expected nothing: models without chunks");
     refuse("llama4", "{}", "llama4.expert_count: found nothing");
+}
+
+static void test_gemma4(void)
+{
+    struct spw_config_gguf f = facts_of(
+        "gemma4", "{'attention.sliding_window': 16, 'attention.key_length': 32, "
+                  "'attention.value_length': 32, 'attention.key_length_swa': 16, "
+                  "'attention.value_length_swa': 16, 'rope.dimension_count': 32, "
+                  "'rope.dimension_count_swa': 16, 'rope.freq_base': 1e6, "
+                  "'attention.sliding_window_pattern': [true, false, true, false], "
+                  "'attention.head_count_kv': [2, 1, 2, 1], 'attention.shared_kv_layers': 2, "
+                  "'feed_forward_length': [96, 96, 192, 192], 'expert_count': 5, "
+                  "'expert_used_count': 2, 'expert_feed_forward_length': [40, 40, 40, 40], "
+                  "'embedding_length_per_layer_input': 8, 'final_logit_softcapping': 30}");
+    f.rope_factors = f.v_is_k = true;
+    struct spw_model_config c = accept_facts(f);
+    CHECK(!strcmp(c.model_type, "gemma4_text") && c.window == 16 && c.sandwich && c.v_norm);
+    CHECK(c.kv[SPW_LAYER_FULL].n_heads == 1 && c.kv[SPW_LAYER_FULL].head_dim == 32);
+    CHECK(c.kv[SPW_LAYER_SLIDING].n_heads == 2 && c.kv[SPW_LAYER_SLIDING].head_dim == 16);
+    CHECK(c.v_is_k[SPW_LAYER_FULL] && !c.v_is_k[SPW_LAYER_SLIDING] && c.n_kv_layers == 2);
+    CHECK(c.kv_layers[2] == 0 && c.kv_layers[3] == 1 && c.wide_readers && c.intermediate == 96);
+    CHECK(c.experts.n == 5 && c.experts.n_kept == 2 && c.experts.intermediate == 40);
+    CHECK(c.experts.beside && c.has_experts[0] && c.experts.route.renormalizes);
+    CHECK(c.layer_inputs == 8 && c.input_vocab == 100 && c.logit_softcap == 30);
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_FACTORS && c.attention_scale == 1);
+    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
+    CHECK(has_rule(&c, "of layers that see all positions: divided by the numbers of rope_freqs"));
+    spw_config_free(&c);
+}
+
+static void refuse_gemma4(const char *patch, const char *message)
+{
+    char all[512];
+    snprintf(all, sizeof all,
+             "{'attention.sliding_window': 16, 'attention.key_length': 32, "
+             "'attention.key_length_swa': 16, "
+             "'attention.sliding_window_pattern': [true, false, true, false], %s}",
+             patch);
+    refuse("gemma4", all, message);
+}
+
+static void test_gemma4_refused(void)
+{
+    refuse_gemma4("'attention.head_count_kv': [2, 1, 4, 1]",
+                  "gemma4.attention.head_count_kv: found a list of 4, expected a number for each "
+                  "kind of layers");
+    refuse_gemma4("'attention.head_count_kv': [2, 1, 2]",
+                  "gemma4.attention.head_count_kv: found a list of 3, expected a number, or one "
+                  "for each layer");
+    refuse_gemma4("'attention.head_count_kv': [2, 0, 2, 0]",
+                  "gemma4.attention.head_count_kv: found a list of 4");
+    refuse_gemma4("'attention.head_count': [8, 8, 8, 4]",
+                  "gemma4.attention.head_count: found a list of 4, expected the same number");
+    refuse_gemma4("'feed_forward_length': [96, 96, 96, 192]",
+                  "gemma4.feed_forward_length: found a list of 4, expected a number for layers "
+                  "that store keys");
+    refuse_gemma4("'feed_forward_length': [96, 96, 288, 288], 'attention.shared_kv_layers': 2",
+                  "gemma4.feed_forward_length: found");
+    refuse_gemma4("'attention.shared_kv_layers': 9", "gemma4.attention.shared_kv_layers: found 9");
+    refuse_gemma4("'attention.key_length': 33",
+                  "gemma4.attention.key_length: found 33, expected an even number");
+    refuse_gemma4("'attention.value_length_swa': 32",
+                  "gemma4.attention.value_length_swa: found 32, expected 16");
+    refuse_gemma4("'attention.sliding_window_pattern': [true]",
+                  "gemma4.attention.sliding_window_pattern: found a list of 1, expected a truth");
+    refuse("llama", "{'attention.head_count_kv': [2, 2, 1, 2]}",
+           "llama.attention.head_count_kv: found a list of 4, expected the same number");
+    struct spw_model_config c =
+        accept_facts(facts_of("llama", "{'attention.head_count_kv': [2, 2, 2, 2], "
+                                       "'feed_forward_length': [48, 48, 48, 48]}"));
+    CHECK(c.kv[0].n_heads == 2 && c.intermediate == 48);
+    spw_config_free(&c);
 }
 
 static void test_gemma3(void)
@@ -263,6 +337,8 @@ int main(void)
     test_scaling();
     test_llama4();
     test_gemma3();
+    test_gemma4();
+    test_gemma4_refused();
     test_layer_norms();
     test_ends();
     test_wrong();

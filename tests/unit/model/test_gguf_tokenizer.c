@@ -119,14 +119,16 @@ static void close_pair(struct pair *p)
 }
 
 /* The same tokenizer by way of the keys that `spillway quantize` writes. */
-static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t)
+static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t, bool gemma4)
 {
-    const struct spw_model_config config = {.bos = -1};
+    const struct spw_model_config config = {.bos = -1, .model_type = "gemma4_text"};
+    const struct spw_model_config any = {.bos = -1};
     struct spw_gguf_writer w = {0};
     struct spw_gguf_notes notes = {0};
     struct spw_error err = {0};
     struct file f = {0};
-    CHECK_MSG(!spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err), "%s", err.text);
+    CHECK_MSG(!spw_tokenizer_write_gguf(&w, t, gemma4 ? &config : &any, "tokenizer", &notes, &err),
+              "%s", err.text);
     CHECK(!notes.n);
     FILE *out = open_memstream(&f.at, &f.n);
     CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
@@ -139,7 +141,8 @@ static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t)
 static void compare_random(struct pair *p, const char *name, int draws)
 {
     char text[512];
-    struct spw_tokenizer *written = p->json ? write_and_open(p->json) : NULL;
+    const bool gemma4 = !strcmp(name, "gemma4");
+    struct spw_tokenizer *written = p->json ? write_and_open(p->json, gemma4) : NULL;
     for (int k = check_amount(draws); p->json && p->keys && k > 0; k--) {
         size_t n = random_text(text);
         compare_text(p->json, p->keys, text, n, name);
@@ -215,11 +218,25 @@ static json_t *sentencepiece(bool prefix)
     return root;
 }
 
+/* "llo" also from "l" and "lo", long after "ll" and "o". */
+static void add_apart(json_t *root)
+{
+    json_t *model = json_object_get(root, "model"), *merges = json_object_get(model, "merges");
+    json_t *vocab = json_object_get(model, "vocab");
+    json_object_set_new(vocab, "lo", json_integer((json_int_t)json_object_size(vocab)));
+    json_array_append_new(merges, json_pack("[ss]", "l", "o"));
+    json_array_append_new(merges, json_pack("[ss]", "l", "lo"));
+}
+
+/* With merges also a tokenizer that no scores give. */
 static void test_sentencepiece(void)
 {
-    for (int i = 0; i < 3; i++) {
-        const struct gguf_tokenizer as = {.model = i == 2 ? "gemma4" : "llama", .prefix = i == 0};
-        struct pair p = make_pair(sentencepiece(i == 0), as.model, &as);
+    for (int i = 0; i < 4; i++) {
+        const struct gguf_tokenizer as = {.model = i > 1 ? "gemma4" : "llama", .prefix = i == 0};
+        json_t *root = sentencepiece(i == 0);
+        if (i == 3)
+            add_apart(root);
+        struct pair p = make_pair(root, as.model, &as);
         compare_random(&p, as.model, 4000);
     }
 }
@@ -234,18 +251,19 @@ static void test_no_scores(void)
         struct spw_error err = {0};
         struct spw_tokenizer *t;
         json_t *root = sentencepiece(true);
-        json_t *model = json_object_get(root, "model"), *merges = json_object_get(model, "merges");
-        json_t *vocab = json_object_get(model, "vocab");
-        if (apart) { /* "llo" also from "ll" and "o", which comes earlier */
-            json_object_set_new(vocab, "lo", json_integer((json_int_t)json_object_size(vocab)));
-            json_array_append_new(merges, json_pack("[ss]", "l", "o"));
-            json_array_append_new(merges, json_pack("[ss]", "l", "lo"));
-        } else {
+        json_t *merges = json_object_get(json_object_get(root, "model"), "merges");
+        if (apart)
+            add_apart(root);
+        else
             json_array_remove(merges, 0);
-        }
         char *text = json_dumps(root, 0);
         CHECK(!spw_tokenizer_parse(&t, text, strlen(text), "tokenizer", &err));
         CHECK(spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err) == -ENOTSUP);
+        const struct spw_model_config gemma4 = {.bos = -1, .model_type = "gemma4_text"};
+        struct spw_error prefix = {0};
+        CHECK(spw_tokenizer_write_gguf(&w, t, &gemma4, "tokenizer", &notes, &prefix) == -ENOTSUP);
+        CHECK_MSG(strstr(prefix.text, "normalizer: found a space in front of a text"), "%s",
+                  prefix.text);
         CHECK_MSG(strstr(err.text, apart ? "model.merges: found another order"
                                          : "model.merges: found less than all merges"),
                   "%s", err.text);
