@@ -330,8 +330,8 @@ def seed_of(name):
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
 
 
-def random_weights(model, config, generator):
-    """{name: tensor}: biases and norms are random too, or a missing one would not show."""
+def random_weights(model, config, generator, usual_norms=False):
+    """{name: tensor}: biases and norms are random too, or a missing one would not show. usual_norms: none is small."""
     weights = {}
     gemma = config.model_type in ("gemma2", "gemma3_text")
     small = gemma or config.model_type == "gemma4_text"
@@ -339,9 +339,9 @@ def random_weights(model, config, generator):
              if name.endswith(("e_score_correction_bias", "layer_scalar"))]
     for name, parameter in sorted([*model.named_parameters(), *extra]):
         values = torch.randn(parameter.shape, generator=generator)
-        if small and not gemma and ("q_norm" in name or "k_norm" in name):  # scores are not scaled
+        if small and not gemma and not usual_norms and ("q_norm" in name or "k_norm" in name):  # scores are not scaled
             values = values * 0.1 + 0.5
-        elif "post_per_layer_input_norm" in name:  # of small numbers: it makes their errors large, too
+        elif "post_per_layer_input_norm" in name and not usual_norms:  # of small numbers: it makes their errors large, too
             values = values * 0.06 + 0.3
         elif name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
             values = values * 0.2 + 1.0

@@ -7,7 +7,11 @@ Every round draws a model of any family: sizes, biases, windows, layer_types, ro
 output matrix that is tied, not tied, tied in config.json but different in the file, or alone in the
 file; the type of the stored weights; a multimodal wrapper; names without a prefix; shards. transformers
 loads the folder itself, and computes a prompt that is longer than the window; test_goldens wants each
-logit within 1e-5 of the largest one of its row. Exit 77 where torch or transformers are missing.
+logit within 1e-5 of the largest one of its row. Some models make rounding errors that large, in float32 on
+either side: such a model is compared with transformers in float64, and printed. Spillway must be within 1e-5
+of that; or a row must be about as far from it as a row of transformers in float32 (NEAR, of the geometric
+mean of rows), and its worst row, which is chance, at most WORST times as far as the worst one there.
+Exit 77 where torch or transformers are missing.
 SPW_SEED repeats a run. A folder that failed is kept.
 """
 import json
@@ -19,6 +23,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 try:
@@ -35,6 +40,7 @@ from make_goldens import random_weights, save_as_on_hub, save_weights, write_jso
 
 STORED = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BATCH = 24  # models between two runs of test_goldens
+NEAR, WORST = 1.25, 10
 
 
 def draw_rope(draw):
@@ -305,12 +311,55 @@ def wrap(draw, config, weights):
 
 
 @torch.no_grad()
-def reference(folder, ids):
+def reference(folder, ids, dtype=torch.float32):
     wrapped = "text_config" in json.loads((folder / "config.json").read_text())
     kind = transformers.AutoModelForImageTextToText if wrapped else transformers.AutoModelForCausalLM
     more = {} if wrapped else dict(experts_implementation="eager")
-    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **more).eval()
-    return model(input_ids=torch.tensor([ids]), use_cache=False, output_hidden_states=True).logits[0].float()
+    model = kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **more).eval()
+    return model(input_ids=torch.tensor([ids]), use_cache=False, output_hidden_states=True).logits[0].to(dtype)
+
+
+class Float64:
+    """torch as the code of a model sees it, with float64 wherever that code asks for float32."""
+    float32 = float = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@contextmanager
+def in_float64():
+    modules = [m for name, m in sys.modules.items() if name.startswith("transformers.") and vars(m).get("torch") is torch]
+    to_float = torch.Tensor.float
+    try:
+        torch.Tensor.float = torch.Tensor.double
+        for module in modules:
+            module.torch = Float64()
+        yield
+    finally:
+        torch.Tensor.float = to_float
+        for module in modules:
+            module.torch = torch
+
+
+def distance(got, expected):
+    """Of the worst row, and the geometric mean of rows, as test_goldens measures them."""
+    rows = (got.double() - expected).abs().amax(-1) / expected.abs().amax(-1)
+    return rows.max().item(), rows.clamp(min=1e-12).log().mean().exp().item()
+
+
+def fits(ours, theirs):
+    return ours[0] <= 1e-5 or (ours[1] <= NEAR * theirs[1] and ours[0] <= WORST * theirs[0])
+
+
+def distances(program, folder):
+    """Of spillway's and of transformers' logits in float32 from float64."""
+    ids = json.loads((folder / "golden.json").read_text())["ids"]
+    single = reference(folder, ids)
+    with in_float64():
+        exact = reference(folder, ids, torch.float64)
+    (folder / "golden_logits.f32").write_bytes(exact.numpy().astype("<f4").tobytes())
+    return run_batch(program, [folder])[0].get(str(folder)), distance(single, exact)
 
 
 def make_model(draw, folder):
@@ -320,7 +369,7 @@ def make_model(draw, folder):
     plain = transformers.AutoConfig.for_model(**json.loads(json.dumps(
         config | dict(tie_word_embeddings=False))))
     generator = torch.Generator().manual_seed(draw.getrandbits(60))
-    weights = random_weights(transformers.AutoModelForCausalLM.from_config(plain), plain, generator)
+    weights = random_weights(transformers.AutoModelForCausalLM.from_config(plain), plain, generator, usual_norms=True)
     if "experts" in FAMILIES[family] and draw.random() < 0.7:
         weights = names_on_hub(plain, weights)
     weights["model.embed_tokens.weight"] *= 0.4  # tied: or every token would only predict itself
@@ -350,14 +399,14 @@ def make_model(draw, folder):
 
 
 def run_batch(program, folders):
-    """{folder: relative error}; of those that could not be run the program's words."""
+    """{folder: (error of the worst row, mean of rows)}; of those that could not be run the program's words."""
     done = subprocess.run([program, *map(str, folders)], capture_output=True, text=True)
     errors = {}
     for line in done.stderr.splitlines():
         words = line.split()
-        if len(words) == 2 and words[0] in map(str, folders):
-            errors[words[0]] = float(words[1])
-        elif "failed:" in line:
+        if len(words) == 3 and words[0] in map(str, folders):
+            errors[words[0]] = float(words[1]), float(words[2])
+        elif "failed:" in line and " relative" not in line:
             print(line)
     return errors, done.returncode
 
@@ -374,7 +423,7 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     place = Path(tempfile.mkdtemp(prefix="spw_random_models_"))
-    seen, worst, bad, made = Counter(), 0.0, [], 0
+    seen, worst, n_further, bad, made = Counter(), 0.0, 0, [], 0
     while made < count:
         folders = {}
         for _ in range(min(BATCH, count - made)):
@@ -386,17 +435,25 @@ def main():
             print(f"test_goldens ended with {code}")
             bad.append(str(code))
         for folder, what in folders.items():
-            error = errors.get(folder)
+            error, _ = errors.get(folder, (float("inf"), None))
             seen.update(f"{key}: {value}" for key, value in what.items())
-            if error is None or not error <= 1e-5:
-                print(f"{folder}: {what}: {error}")
-                bad.append(folder)
-            else:
+            passes = error <= 1e-5
+            if passes:
                 worst = max(worst, error)
+            elif folder in errors:
+                ours, theirs = distances(sys.argv[1], Path(folder))
+                n_further += 1
+                print(f"{what}: {error:.2e}; worst and mean from float64 {ours[0]:.2e} {ours[1]:.2e}, "
+                      f"transformers {theirs[0]:.2e} {theirs[1]:.2e}", flush=True)
+                passes = fits(ours, theirs)
+            if passes:
                 shutil.rmtree(folder)
+            else:
+                print(f"{folder}: {what}: {error}", flush=True)
+                bad.append(folder)
     for key in sorted(seen):
         print(f"  {seen[key]:4} {key}")
-    print(f"{made} models, {len(bad)} failed, worst relative error of the others {worst:.2e}")
+    print(f"{made} models, {len(bad)} failed; {n_further} were compared in float64, the others are within {worst:.2e}")
     if not bad:
         place.rmdir()
     sys.exit(1 if bad else 0)
