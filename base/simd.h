@@ -119,8 +119,14 @@ SIMD_FN i32v simd_magnitude(f32v x)
 
 SIMD_FN i32v simd_max_i32(i32v a, i32v b)
 {
+#if defined(__AVX512F__)
+    return (i32v)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (i32v)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
     i32v more = a > b;
     return (a & more) | (b & ~more);
+#endif
 }
 
 /* ---- one spelling for each instruction set ----

@@ -108,14 +108,12 @@ SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
  * then has twice the instructions. */
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-    return sum;
+    return (i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
 }
 
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
+    return (i32v)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
 }
 
 #else

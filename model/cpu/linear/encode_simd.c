@@ -13,6 +13,29 @@ static size_t n_tasks(const void *args)
     return (size_t)spw_div_up(a->m, ROWS);
 }
 
+#if defined(__AVX512F__)
+
+/* Neighbours in pairs of registers are added until each part has one sum. */
+static void add_sums(struct spw_codes *c)
+{
+    const __m512i ones = _mm512_set1_epi16(1);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i fours[4];
+    for (int i = 0; i < 4; i++) {
+        __m512i x = _mm512_loadu_si512(c->codes + 64 * i);
+        fours[i] = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), x), ones);
+    }
+    __m512i low = _mm512_madd_epi16(_mm512_packs_epi32(fours[0], fours[1]), ones);
+    __m512i high = _mm512_madd_epi16(_mm512_packs_epi32(fours[2], fours[3]), ones);
+    __m512i all = _mm512_madd_epi16(_mm512_packs_epi32(low, high), ones);
+    all = _mm512_permutexvar_epi32(order, all);
+    _mm256_storeu_si256((void *)c->sums, _mm512_cvtepi32_epi16(all));
+    __m512i pairs = _mm512_add_epi32(all, _mm512_srli_epi64(all, 32));
+    _mm_storeu_si128((void *)c->sums32, _mm512_cvtepi64_epi16(pairs));
+}
+
+#else
+
 static void add_sums(struct spw_codes *c)
 {
     for (size_t j = 0; j < 16; j++) {
@@ -24,6 +47,8 @@ static void add_sums(struct spw_codes *c)
     for (size_t j = 0; j < 8; j++)
         c->sums32[j] = (int16_t)(c->sums[2 * j] + c->sums[2 * j + 1]);
 }
+
+#endif
 
 /* x: 256 bf16. */
 SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)

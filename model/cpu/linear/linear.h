@@ -14,7 +14,8 @@
 
 enum {
     SPW_LINEAR_THIN_ROWS = 10,
-    SPW_LINEAR_ROW_BLOCK = 384, /* whole tiles of 6, of 3 and of 2 rows */
+    SPW_LINEAR_ROW_TILE = 6, /* whole tiles of 6, of 3 and of 2 rows */
+    SPW_LINEAR_ROW_BLOCK = 64 * SPW_LINEAR_ROW_TILE,
     SPW_LINEAR_COL_BLOCK = 128,
     SPW_LINEAR_FEW_ROWS =
         8, /* of x, with quantized weights: reading W takes most of the time ... */
@@ -56,16 +57,25 @@ static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
     return cols < tile ? tile : (size_t)spw_min_u64(cols, most);
 }
 
+/* Equal blocks, of whole tiles: a short one would unpack or read W for few rows. */
+static inline size_t spw_linear_rows_per_task(const struct spw_linear_args *a)
+{
+    const uint64_t blocks = spw_div_up(a->m, SPW_LINEAR_ROW_BLOCK);
+    const uint64_t tiles = blocks ? spw_div_up(spw_div_up(a->m, blocks), SPW_LINEAR_ROW_TILE) : 0;
+    return (size_t)tiles * SPW_LINEAR_ROW_TILE;
+}
+
 static inline size_t spw_linear_tasks(const void *args)
 {
     const struct spw_linear_args *a = args;
-    return (size_t)(spw_div_up(a->m, SPW_LINEAR_ROW_BLOCK) *
-                    spw_div_up(a->n, spw_linear_cols_per_task(a)));
+    return a->m == 0 ? 0
+                     : (size_t)(spw_div_up(a->m, spw_linear_rows_per_task(a)) *
+                                spw_div_up(a->n, spw_linear_cols_per_task(a)));
 }
 
 static inline struct spw_linear_part spw_linear_part(const struct spw_linear_args *a, size_t task)
 {
-    const size_t rows = SPW_LINEAR_ROW_BLOCK, cols = spw_linear_cols_per_task(a);
+    const size_t rows = spw_linear_rows_per_task(a), cols = spw_linear_cols_per_task(a);
     const size_t row_blocks = (size_t)spw_div_up(a->m, rows);
     const size_t col_blocks = (size_t)spw_div_up(a->n, cols);
     const bool rows_first = a->m * a->k * spw_dtype_bytes(a->x_dtype) <= SPW_LINEAR_L3_BYTES;
