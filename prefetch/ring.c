@@ -264,6 +264,33 @@ static bool reads_are_over(const struct spw_ring_slot *s)
     return true;
 }
 
+/* A range that could not be read: its bytes are still in the file. */
+static bool may_read_again(const struct spw_tile_run *read)
+{
+    return !read->n && read->job.io.rc;
+}
+
+static bool can_complete(const struct spw_ring_slot *s)
+{
+    if (!reads_are_over(s))
+        return false;
+    for (uint32_t i = 0; i < s->n_submitted; i++)
+        if (may_read_again(&s->reads[i]))
+            return false;
+    return true;
+}
+
+/* The reads are over, and the slot is needed now: the drive may have been bad only when they were
+ * issued. */
+static void read_again(struct spw_ring_slot *s)
+{
+    for (uint32_t i = 0; i < s->n_submitted; i++)
+        if (may_read_again(&s->reads[i])) {
+            s->reads[i].job.io.again = true;
+            spw_disk_run(&s->reads[i].job);
+        }
+}
+
 /* Queues the copies from the bounce slot, whose reads are over. */
 static int copy_from_bounce(struct spw_ring *r, struct spw_ring_slot *s)
 {
@@ -294,9 +321,11 @@ int spw_ring_wait(struct spw_ring *r, uint8_t **slot)
 {
     assert(r->waited < r->taken);
     struct spw_ring_slot *s = nth(r, r->waited);
+    SPW_TRY(finish_reads(r, s));
+    read_again(s);
     SPW_TRY(complete(r, s));
-    for (uint64_t i = r->waited; !nth(r, i)->rc && ++i < r->taken && reads_are_over(nth(r, i));)
-        SPW_TRY(complete(r, nth(r, i))); /* copies of later slots, whose reads are over */
+    for (uint64_t i = r->waited; !nth(r, i)->rc && ++i < r->taken && can_complete(nth(r, i));)
+        SPW_TRY(complete(r, nth(r, i))); /* copies of later slots */
     SPW_TRY(s->rc);
     r->waited++;
     *slot = s->memory;

@@ -87,8 +87,9 @@ void spw_ring_add_loss(struct spw_ring *r);
  * called in stream order after the copies from host memory. */
 int spw_ring_issue(struct spw_ring *r, void (*copied)(void *), void *context);
 
-/* Waits for the oldest issued slot, and gives its address. -EBADMSG: a source could not be read,
- * see spw_ring_reads; then only spw_ring_drop may follow. */
+/* Waits for the oldest issued slot, and gives its address. A range that could not be read is read
+ * once more. -EBADMSG: a source could not be read, see spw_ring_reads; then only spw_ring_drop may
+ * follow. */
 int spw_ring_wait(struct spw_ring *r, uint8_t **slot);
 /* After -EBADMSG: the reads of that slot; job.io.rc of each read is its failure, or 0. */
 const struct spw_tile_run *spw_ring_reads(const struct spw_ring *r, uint32_t *n);

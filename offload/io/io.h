@@ -84,6 +84,7 @@ struct spw_io_job {
                               with min_bytes */
     uint64_t *sums;        /* XXH3-64 of each record; one for each record_bytes that begin */
     bool notes_sums;       /* a read: a sum of 0 is not known, and the read sets it */
+    bool again;            /* a job that has failed before: its bytes are in the usage already */
     /* Results, valid when the job is over. */
     int rc;
     uint32_t

@@ -383,9 +383,9 @@ static void release(struct spw_io *io, struct spw_io_part *a, int rc)
     if (rc)
         fail(io, job, rc, record_begin(job, a->record));
     bool over = --job->in_flight == 0 && job->cut_bytes == job->bytes;
-    if (over && !job->write)
+    if (over && !job->write && !job->again)
         io->usage.read_bytes += job->bytes;
-    else if (over && !job->rc)
+    else if (over && job->write && !job->rc)
         io->usage.written_bytes += job->bytes;
     a->next = io->free_parts;
     io->free_parts = a;

@@ -193,6 +193,38 @@ static void test_first_read(void)
     close_world(&w);
 }
 
+/* The drive reads nothing from now on. */
+static void break_drive(void *context, size_t span, size_t position, const float *logits)
+{
+    (void)span, (void)position, (void)logits;
+    io_fault_set(context, ALL_READS, 0);
+}
+
+/* The drive was bad while the reads of the next step were issued, and is well when that step needs
+ * them. */
+static void test_bad_for_a_while(const struct tiny_model *m, bool direct)
+{
+    static struct world w;
+    struct spw_error err;
+    open_world(&w, m);
+    w.backend.reads_host_memory &= direct;
+    w.s.o.host_bytes = 0;
+    w.s.o.host_bytes = run_plan_on(&w.backend, w.s.dir, &w.s.o).smallest_host_bytes;
+    open_engine(&w);
+    must_run(&w, 20);
+    for (size_t n = 21; n < 24; n++) {
+        struct spw_span span = {w.session, w.s.ids[0], n, 1};
+        CHECK(spw_sync(w.e, &span, 1, break_drive, &w.fault, &err) == 0);
+        spw_prefetch_finish(w.e->prefetch);
+        CHECK(io_fault_end(&w.fault));
+    }
+    must_run(&w, 24);
+    CHECK(run_check_moved(w.e, &w.s.o, "a drive that was bad for a while"));
+    CHECK(!weight_sums_check(w.e, false).n_wrong);
+    close_engine(&w);
+    close_world(&w);
+}
+
 /* How many sums an engine has before its first step. */
 static uint64_t n_known_at_open(struct world *w)
 {
@@ -282,6 +314,10 @@ int main(void)
                  ": tensors model.layers.1.mlp.experts.3.gate_proj.weight to "
                  "model.layers.1.mlp.experts.3.down_proj.weight: weights");
     test_first_read();
+    for (int direct = 0; direct < 2; direct++) {
+        test_bad_for_a_while(&large, direct);
+        test_bad_for_a_while(&mixture, direct);
+    }
     test_file();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
