@@ -10,11 +10,12 @@
  * is summed once, without the lock, by the thread that has just got its last bytes. */
 #include "offload/io/io_engine.h"
 
+#include "base/xxh3.h"
+
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { JOB_OVER, JOB_PENDING, JOB_WAITED }; /* spw_io_job.state */
 

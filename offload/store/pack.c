@@ -1,13 +1,14 @@
 /* Reads packs: see pack.h for the contract, pack_format.h for the layout of the file. */
 #include "offload/store/pack_format.h"
 
+#include "base/xxh3.h"
+
 #include <fcntl.h>
 #include <nettle/sha2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { CHUNK_BYTES = 1 << 20 };
 

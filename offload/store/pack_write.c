@@ -8,6 +8,8 @@
  * process would count it, and it cannot replace a name.) */
 #include "offload/store/pack_format.h"
 
+#include "base/xxh3.h"
+
 #include <fcntl.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -17,7 +19,6 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 struct spw_pack_writer {
     int fd, directory;  /* owned */
