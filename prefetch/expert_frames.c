@@ -3,30 +3,40 @@
 
 #include <string.h>
 
-int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint32_t n_frames)
+/* The tables, one after the other in `memory`. Returns their bytes. */
+static uint64_t lay_out(struct spw_expert_frames *f, void *memory)
 {
-    *f = (struct spw_expert_frames){.n_experts = n_experts,
-                                    .n_frames = n_frames,
-                                    .frames = spw_alloc(n_experts * sizeof *f->frames),
-                                    .experts = spw_alloc(n_frames * sizeof *f->experts),
-                                    .values = spw_alloc_zero(n_experts, sizeof *f->values),
-                                    .heap = spw_alloc(n_frames * sizeof *f->heap),
-                                    .places = spw_alloc(n_frames * sizeof *f->places)};
-    if (!f->frames || !f->experts || !f->values || !f->heap || !f->places) {
-        spw_expert_frames_free(f);
+    uint64_t end = 0;
+    f->values = spw_expert_take(memory, &end, f->n_experts * sizeof *f->values);
+    f->frames = spw_expert_take(memory, &end, f->n_experts * sizeof *f->frames);
+    f->experts = spw_expert_take(memory, &end, f->n_frames * sizeof *f->experts);
+    f->heap = spw_expert_take(memory, &end, f->n_frames * sizeof *f->heap);
+    f->places = spw_expert_take(memory, &end, f->n_frames * sizeof *f->places);
+    return end;
+}
+
+uint64_t spw_expert_frames_bytes(uint32_t n_experts, uint32_t n_frames)
+{
+    return lay_out(&(struct spw_expert_frames){.n_experts = n_experts, .n_frames = n_frames}, NULL);
+}
+
+int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint32_t n_frames,
+                           void *memory)
+{
+    *f = (struct spw_expert_frames){.n_experts = n_experts, .n_frames = n_frames};
+    if (!memory)
+        memory = f->owned = spw_alloc(lay_out(f, NULL));
+    if (!memory)
         return -ENOMEM;
-    }
+    lay_out(f, memory);
+    memset(f->values, 0, n_experts * sizeof *f->values);
     spw_expert_frames_clear(f);
     return 0;
 }
 
 void spw_expert_frames_free(struct spw_expert_frames *f)
 {
-    spw_free(f->frames);
-    spw_free(f->experts);
-    spw_free(f->values);
-    spw_free(f->heap);
-    spw_free(f->places);
+    spw_free(f->owned);
     *f = (struct spw_expert_frames){0};
 }
 

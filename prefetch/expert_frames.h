@@ -13,17 +13,29 @@
 
 struct spw_expert_frames {
     uint32_t n_experts, n_frames; /* of all layers */
-    uint32_t *frames;             /* owned, [n_experts]: where each lies, or SPW_NO_FRAME */
-    uint32_t *experts;            /* owned, [n_frames]: which lies in each, or SPW_NO_EXPERT */
-    double *values;               /* owned, [n_experts] */
-    uint32_t *heap;   /* owned, [n_frames]: frames, the least value first; those in use, from the
-                         end of the array on */
-    uint32_t *places; /* owned, [n_frames]: of each frame in the heap; SPW_NO_FRAME: in use */
+    void *owned;                  /* the memory of the tables, if nobody gave it */
+    double *values;               /* [n_experts] */
+    uint32_t *frames;             /* [n_experts]: where each lies, or SPW_NO_FRAME */
+    uint32_t *experts;            /* [n_frames]: which lies in each, or SPW_NO_EXPERT */
+    uint32_t *heap;   /* [n_frames]: frames, the least value first; those in use, from the end of
+                         the array on */
+    uint32_t *places; /* [n_frames]: of each frame in the heap; SPW_NO_FRAME: in use */
     uint32_t n_heap, n_in_use; /* frames that are neither are empty: those from the sum on */
 };
 
-/* All frames are empty, and all values 0. -ENOMEM. */
-int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint32_t n_frames);
+/* Takes `bytes` of memory that begins at a multiple of 8; NULL: only counts them in *end. */
+static inline void *spw_expert_take(void *memory, uint64_t *end, uint64_t bytes)
+{
+    const uint64_t at = *end;
+    *end += spw_align_up(bytes, 8);
+    return memory ? (uint8_t *)memory + at : NULL;
+}
+
+uint64_t spw_expert_frames_bytes(uint32_t n_experts, uint32_t n_frames);
+/* All frames are empty, and all values 0. memory: [bytes], borrowed; NULL: the tables are
+ * allocated. -ENOMEM. */
+int spw_expert_frames_init(struct spw_expert_frames *f, uint32_t n_experts, uint32_t n_frames,
+                           void *memory);
 void spw_expert_frames_free(struct spw_expert_frames *f);
 /* All frames are empty; values stay. */
 void spw_expert_frames_clear(struct spw_expert_frames *f);

@@ -18,7 +18,7 @@ static int open_tables(struct spw_expert_pool *p)
         return -ENOMEM;
     for (uint32_t i = 0; i < o->n_frames; i++)
         SPW_TRY(spw_lane_event_open(p->lane, &p->used[i]));
-    return spw_expert_residency_init(&p->residency, &o->shape, o->n_frames, o->counts);
+    return spw_expert_residency_init(&p->residency, &o->shape, o->n_frames, o->counts, o->tables);
 }
 
 int spw_expert_pool_open(struct spw_expert_pool *p, const struct spw_lane *lane,

@@ -21,6 +21,7 @@ struct spw_expert_pool_options {
     uint32_t n_slots;  /* transfers under way */
     struct spw_expert_shape shape;
     const double *counts;           /* at the start: expert_residency.h; used by open only */
+    void *tables;                   /* for the residency, as in expert_residency.h */
     const struct spw_block *blocks; /* [n_experts] */
     uint32_t n_experts;
     struct spw_io *io;  /* reads experts from files; NULL: none comes from a file */

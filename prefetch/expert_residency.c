@@ -6,40 +6,53 @@
 
 enum { MEMORY = 256, MOST_FIRST = 32, PRIOR = 4 };
 
-static int allocate(struct spw_expert_residency *r, uint32_t n)
+static uint32_t n_experts(const struct spw_expert_shape *s)
+{
+    return s->n_layers * s->n_experts;
+}
+
+/* The tables, one after the other in `memory`. Returns their bytes. */
+static uint64_t lay_out(struct spw_expert_residency *r, void *memory)
 {
     const struct spw_expert_shape *s = &r->shape;
-    r->shares = spw_alloc_zero(n, sizeof *r->shares);
-    r->sums = spw_alloc_zero(s->n_layers, sizeof *r->sums);
-    r->pairs = spw_alloc_zero(n, s->n_experts);
-    r->n_first = spw_alloc_zero(n, 1);
-    r->latest = spw_alloc_zero(s->n_layers, s->n_kept * sizeof *r->latest);
-    r->has_latest = spw_alloc_zero(s->n_layers, sizeof *r->has_latest);
-    r->chances = spw_alloc(s->n_experts * sizeof *r->chances);
-    return r->shares && r->sums && r->pairs && r->n_first && r->latest && r->has_latest &&
-                   r->chances
-               ? 0
-               : -ENOMEM;
+    const uint64_t n = n_experts(s);
+    uint64_t end = 0;
+    r->shares = spw_expert_take(memory, &end, n * sizeof *r->shares);
+    r->sums = spw_expert_take(memory, &end, s->n_layers * sizeof *r->sums);
+    r->pairs = spw_expert_take(memory, &end, n * s->n_experts);
+    r->n_first = spw_expert_take(memory, &end, n);
+    r->latest = spw_expert_take(memory, &end, s->n_layers * s->n_kept * sizeof *r->latest);
+    r->has_latest = spw_expert_take(memory, &end, s->n_layers * sizeof *r->has_latest);
+    r->chances = spw_expert_take(memory, &end, s->n_experts * sizeof *r->chances);
+    return end;
+}
+
+uint64_t spw_expert_residency_bytes(const struct spw_expert_shape *shape)
+{
+    const uint32_t n = n_experts(shape);
+    return lay_out(&(struct spw_expert_residency){.shape = *shape}, NULL) +
+           spw_expert_frames_bytes(n, n);
 }
 
 static void set_chances(struct spw_expert_residency *r, uint32_t layer);
 
 int spw_expert_residency_init(struct spw_expert_residency *r, const struct spw_expert_shape *shape,
-                              uint32_t n_frames, const double *counts)
+                              uint32_t n_frames, const double *counts, void *memory)
 {
-    const uint32_t n = shape->n_layers * shape->n_experts;
+    const uint32_t n = n_experts(shape);
     *r = (struct spw_expert_residency){.shape = *shape};
-    int rc = spw_expert_frames_init(&r->in, n, n_frames);
-    if (!rc)
-        rc = allocate(r, n);
-    if (rc) {
-        spw_expert_residency_free(r);
-        return rc;
-    }
+    const uint64_t bytes = lay_out(r, NULL);
+    if (!memory)
+        memory = r->owned = spw_alloc(bytes + spw_expert_frames_bytes(n, n_frames));
+    if (!memory)
+        return -ENOMEM;
+    memset(memory, 0, bytes);
+    lay_out(r, memory);
     for (uint32_t e = 0; counts && e < n; e++) {
         r->shares[e] = counts[e];
         r->sums[e / shape->n_experts] += counts[e];
     }
+    SPW_TRY(spw_expert_frames_init(&r->in, n, n_frames, (uint8_t *)memory + bytes));
     for (uint32_t layer = 0; layer < shape->n_layers; layer++)
         set_chances(r, layer);
     return 0;
@@ -47,14 +60,7 @@ int spw_expert_residency_init(struct spw_expert_residency *r, const struct spw_e
 
 void spw_expert_residency_free(struct spw_expert_residency *r)
 {
-    spw_expert_frames_free(&r->in);
-    spw_free(r->shares);
-    spw_free(r->sums);
-    spw_free(r->pairs);
-    spw_free(r->n_first);
-    spw_free(r->latest);
-    spw_free(r->has_latest);
-    spw_free(r->chances);
+    spw_free(r->owned);
     *r = (struct spw_expert_residency){0};
 }
 

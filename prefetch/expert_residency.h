@@ -29,7 +29,8 @@ struct spw_expert_shape {
 struct spw_expert_residency {
     struct spw_expert_frames in; /* its values: the chances */
     struct spw_expert_shape shape;
-    double *shares;   /* owned, [experts of all layers], as what follows: visits that chose it */
+    void *owned;      /* the memory of the tables, if nobody gave it */
+    double *shares;   /* [experts of all layers]: visits that chose it */
     double *sums;     /* [n_layers]: of the shares */
     uint8_t *pairs;   /* [experts of all layers][n_experts] */
     uint8_t *n_first; /* [experts of all layers]: rows that chose it, and had a next row */
@@ -38,10 +39,13 @@ struct spw_expert_residency {
     double *chances;  /* [n_experts], scratch */
 };
 
+/* The most memory that the tables take, with a frame for each expert. */
+uint64_t spw_expert_residency_bytes(const struct spw_expert_shape *shape);
 /* counts: [experts of all layers], what spw_expert_residency_counts gave before; NULL: nothing was
- * chosen before. -ENOMEM. */
+ * chosen before. memory: [bytes], borrowed, at a multiple of 8; NULL: the tables are allocated.
+ * -ENOMEM. */
 int spw_expert_residency_init(struct spw_expert_residency *r, const struct spw_expert_shape *shape,
-                              uint32_t n_frames, const double *counts);
+                              uint32_t n_frames, const double *counts, void *memory);
 void spw_expert_residency_free(struct spw_expert_residency *r);
 /* All frames are empty; counts stay. */
 void spw_expert_residency_clear(struct spw_expert_residency *r);

@@ -381,6 +381,7 @@ void spw_weights_close(struct spw_weights *w)
     spw_free(w->expert_pages);
     spw_free(w->small_layers);
     spw_free(w->small);
+    spw_free(w->rope);
     spw_free(w);
 }
 
@@ -388,11 +389,27 @@ int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
 {
     struct spw_finder f = {.tensors = w->tensors, .names = w->config->names, .err = err};
     SPW_TRY(spw_find_prefix(&f));
+    spw_weights_forget_small(w);
     w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
     if (!w->small)
         return spw_fail(err, -ENOMEM, "out of memory for norms and biases");
     SPW_TRY(spw_small_walk(w, &f));
-    return spw_weights_rope(w, 1, err);
+    const size_t rope_bytes = (w->n_small - w->first_rope) * sizeof *w->rope;
+    if (!w->rope) {
+        w->rope = spw_alloc(rope_bytes);
+        if (!w->rope)
+            return spw_fail(err, -ENOMEM, "out of memory for rope frequencies");
+        memcpy(w->rope, w->small + w->first_rope, rope_bytes);
+        SPW_TRY(spw_weights_rope(w, 1, err));
+    }
+    memcpy(w->small + w->first_rope, w->rope, rope_bytes);
+    return 0;
+}
+
+void spw_weights_forget_small(struct spw_weights *w)
+{
+    spw_free(w->small);
+    w->small = NULL;
 }
 
 /* ---- where a block lies ---- */
@@ -403,9 +420,8 @@ void spw_weights_map(struct spw_weights *w, uint32_t b)
     w->blocks[b].mapped = true;
 }
 
-uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b,
-                            struct spw_file_range out[SPW_FILE_PARTS],
-                            uint64_t lands[SPW_FILE_PARTS])
+uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b, struct spw_file_range *out,
+                            uint64_t *lands)
 {
     const struct spw_matrix *m = &w->matrices[w->blocks[b].first];
     struct spw_file_part parts[SPW_FILE_PARTS];

@@ -11,8 +11,8 @@
  * them: which of them a step needs is known in its layers only.
  *
  * Norms, biases, routers and rope frequencies are small, f32, and always on the device, in one
- * array, `small`. Nothing is read before spw_weights_prepare. Borrows config and tensors; immutable
- * after prepare. */
+ * array, `small`. Nothing is read before spw_weights_prepare. Routers may take much memory, so the
+ * array is given up when the device has it; rope frequencies stay. Borrows config and tensors. */
 #ifndef SPW_MODEL_WEIGHTS_WEIGHTS_H
 #define SPW_MODEL_WEIGHTS_WEIGHTS_H
 
@@ -145,8 +145,10 @@ struct spw_weights {
     uint64_t inv_freq[SPW_LAYER_KINDS]; /* float offsets, [rotary_dim / 2] */
     uint64_t no_freq;                   /* float offset, zeros: of layers that do not rotate */
     float rope_scaling[SPW_LAYER_KINDS];
-    float *small; /* owned, [n_small] */
+    float *small; /* owned, [n_small]; NULL: prepare reads it */
     uint64_t n_small;
+    float *rope; /* owned: the numbers of `small` from first_rope on, factors and frequencies */
+    uint64_t first_rope;
 };
 
 /* Checks that every tensor exists with its shape and type. -EINVAL names the tensor that does
@@ -155,18 +157,20 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
                      const struct spw_tensors *tensors, enum spw_dtype compute,
                      struct spw_error *err);
 void spw_weights_close(struct spw_weights *w);
-/* Reads the small array. */
+/* Reads the small array. The frequencies in it are the latest ones of spw_weights_rope. */
 int spw_weights_prepare(struct spw_weights *w, struct spw_error *err);
+/* Frees the small array. */
+void spw_weights_forget_small(struct spw_weights *w);
 
 /* ---- a block; `b` is its number ---- */
 
 /* Call it before prepare: the block will be computed from the mapped file, so its pages stay. */
 void spw_weights_map(struct spw_weights *w, uint32_t b);
 /* The ranges of files to read for the block (file: as in spw_tensor.file_index), and the place of
- * each matrix in the slot then. Returns the number of ranges. */
-uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b,
-                            struct spw_file_range out[SPW_FILE_PARTS],
-                            uint64_t lands[SPW_FILE_PARTS]);
+ * each matrix in the slot then. out, lands: [matrices of the block]. Returns the number of ranges.
+ */
+uint32_t spw_weights_ranges(const struct spw_weights *w, uint32_t b, struct spw_file_range *out,
+                            uint64_t *lands);
 /* Call it before the block is used: in a slot its matrices then lie as these ranges put them, not
  * packed. The block must be mappable. */
 void spw_weights_place_as_in_file(struct spw_weights *w, uint32_t b);
@@ -192,8 +196,7 @@ void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_
 void spw_weights_expert(const struct spw_weights *w, uint32_t b, const uint8_t *at,
                         struct spw_layer_weights *out);
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at);
-/* Computes the rope tables for a sequence of this length, in the two tables of `small` (host
- * side). */
+/* Computes the rope tables for a sequence of this length, in w->rope. Call prepare before. */
 int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err);
 /* Writes the embedding rows of n tokens, scaled and rounded to the compute type, to out
  * [n][hidden]. */

@@ -310,9 +310,10 @@ static int small_inputs_norm(struct spw_weights *w, const struct spw_finder *f)
     return 0;
 }
 
-/* All layers share the factors. */
+/* All layers share the factors. They and the frequencies come last: see w->rope. */
 static int small_rope_factors(struct spw_weights *w, const struct spw_finder *f)
 {
+    w->first_rope = w->small ? w->first_rope : w->n_small;
     const struct spw_tensor *t;
     const struct spw_rope_config *r = &w->config->rope[0];
     if (r->kind == SPW_ROPE_FACTORS) {
@@ -417,7 +418,7 @@ static int divide_by_factors(const struct spw_weights *w, uint64_t factors, floa
                              uint32_t n)
 {
     for (uint32_t i = 0; factors != SPW_SMALL_NONE && i < n; i++) {
-        const float factor = w->small[factors + i];
+        const float factor = w->rope[factors - w->first_rope + i];
         inv_freq[i] = factor >= SPW_ROPE_STILL ? 0 : inv_freq[i] / factor;
         if (!isfinite(inv_freq[i]))
             return -EINVAL;
@@ -429,7 +430,7 @@ int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *e
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_rope_config *r = &w->config->rope[k];
-        float *inv_freq = w->small + w->inv_freq[k];
+        float *inv_freq = w->rope + (w->inv_freq[k] - w->first_rope);
         int rc = spw_rope_frequencies(r, r->rotary_dim, length, w->config->max_positions, inv_freq,
                                       &w->rope_scaling[k]);
         bool has_factors = r->kind == SPW_ROPE_FACTORS || r->kind == SPW_ROPE_LONG;

@@ -354,8 +354,11 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     e->aside = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
     e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
+    e->block_reads = spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->block_reads);
+    e->bounce_offsets = spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->bounce_offsets);
     if (e->sessions && e->shares && e->step.items && e->step.span_index && e->step.sessions &&
-        e->cut_to && e->aside && e->blocks && e->block_contexts)
+        e->cut_to && e->aside && e->blocks && e->block_contexts && e->block_reads &&
+        e->bounce_offsets)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
@@ -421,6 +424,8 @@ void spw_engine_close(struct spw_engine *e)
     spw_prefix_close(e);
     spw_free(e->blocks);
     spw_free(e->block_contexts);
+    spw_free(e->block_reads);
+    spw_free(e->bounce_offsets);
     spw_free(e->sessions);
     spw_free(e->shares);
     spw_free(e->step.items);

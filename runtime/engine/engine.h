@@ -29,9 +29,7 @@ void spw_model_close(struct spw_model *m);
 struct spw_block_context {
     const struct spw_weights *weights;
     uint32_t block;
-    struct spw_piece packed;                     /* in the host arena, if it has one */
-    struct spw_block_read reads[SPW_FILE_PARTS]; /* if it comes from disk */
-    uint64_t bounce_offsets[SPW_FILE_PARTS];
+    struct spw_piece packed; /* in the host arena, if it has one */
 };
 
 /* One of the model's files, for blocks that are read from it; fd -1: no block is. */
@@ -126,7 +124,10 @@ struct spw_engine {
     struct spw_block_sums block_sums;         /* zeros, until a plan reads blocks from files */
     struct spw_block *blocks;                 /* [spw_engine_n_blocks], as all blocks of weights */
     struct spw_block_context *block_contexts; /* the same */
-    bool charged;                             /* plan.mapped_bytes and plan.page_cache_bytes */
+    /* [matrices]: of a block that comes from disk, from its first matrix on */
+    struct spw_block_read *block_reads;
+    uint64_t *bounce_offsets;
+    bool charged; /* plan.mapped_bytes and plan.page_cache_bytes */
     struct spw_kv *kv;
     struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;

@@ -173,6 +173,7 @@ static struct spw_expert_pool_options expert_options(const struct spw_engine *e)
         .n_slots = p->n_expert_slots,
         .shape = spw_plan_expert_shape(w),
         .counts = e->expert_counts,
+        .tables = e->lane.host_arena + p->host.expert_tables,
         .bounce_arena = p->n_expert_bounce ? e->lane.host_arena + p->host.expert_bounce : NULL,
     };
 }
@@ -229,6 +230,8 @@ static int open_executor(struct spw_engine *e)
         .interrupted = spw_engine_is_interrupted,
         .interrupt_context = e,
         .expert_counts = e->expert_counts,
+        .expert_tables = e->lane.host_arena + e->plan.host.expert_tables +
+                         spw_plan_expert_tables_bytes(&e->plan, e->model.weights) / 2,
         .expert_trace = e->options.expert_trace,
     };
     const struct spw_expert_shape shape = spw_plan_expert_shape(e->model.weights);
@@ -265,6 +268,8 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
 {
     *f = (struct spw_fallback_failure){.tier = SPW_FALLBACK_NO_TIER};
     SPW_TRY(spw_prefix_reopen(e, err));
+    if (!e->model.weights->small)
+        SPW_TRY(spw_weights_prepare(e->model.weights, err));
     SPW_TRY(open_arenas(e, f, err));
     note_pageable(e);
     SPW_TRY(open_disk(e, f, err));
@@ -276,7 +281,10 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
         rc = open_sequences(e);
     if (!rc)
         rc = open_executor(e);
+    if (!rc)
+        rc = spw_lane_stream_sync(&e->lane, e->lane.compute); /* it copies the small weights */
     if (!rc) {
+        spw_weights_forget_small(e->model.weights);
         spw_engine_compute_shares(e);
         spw_traffic_share(spw_executor_account_of(e->executor), e->shares,
                           spw_engine_cached_tokens(e));

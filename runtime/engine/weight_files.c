@@ -164,12 +164,13 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
 {
     struct spw_weights *w = e->model.weights;
     struct spw_block *block = &e->blocks[u];
-    struct spw_block_context *c = &e->block_contexts[u];
+    struct spw_block_read *reads = e->block_reads + w->blocks[u].first;
+    uint64_t *bounce_offsets = e->bounce_offsets + w->blocks[u].first;
     struct spw_file_range ranges[SPW_FILE_PARTS];
-    block->n_reads = spw_weights_ranges(w, u, ranges, c->bounce_offsets);
+    block->n_reads = spw_weights_ranges(w, u, ranges, bounce_offsets);
     uint64_t *sums = e->block_sums.sums + e->block_sums.first[u];
     for (uint32_t i = 0; i < block->n_reads; i++) {
-        c->reads[i] = (struct spw_block_read){
+        reads[i] = (struct spw_block_read){
             .range = {.file = &e->weight_files[ranges[i].file].io,
                       .offset = ranges[i].offset,
                       .bytes = ranges[i].bytes,
@@ -180,10 +181,10 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
         };
         sums += spw_div_up(ranges[i].bytes, SPW_RING_RECORD_BYTES);
     }
-    block->reads = c->reads;
+    block->reads = reads;
     block->read_bytes = spw_plan_block_disk_bytes(&e->plan, w, u);
     if (spw_plan_block_as_in_file(&e->plan, w, u))
         spw_weights_place_as_in_file(w, u);
     else
-        block->bounce_offsets = c->bounce_offsets;
+        block->bounce_offsets = bounce_offsets;
 }

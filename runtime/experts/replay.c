@@ -77,7 +77,7 @@ static void count(const struct replay *r, struct spw_expert_replay *out, enum sp
 static int replay_ours(const struct replay *r, struct spw_expert_replay *out)
 {
     struct spw_expert_residency x;
-    SPW_TRY(spw_expert_residency_init(&x, &r->t->shape, r->n_frames, r->t->counts));
+    SPW_TRY(spw_expert_residency_init(&x, &r->t->shape, r->n_frames, r->t->counts, NULL));
     for (uint64_t i = 0; i < r->t->n_visits; i++) {
         const uint32_t n = take_visit(r, i);
         spw_expert_residency_visit(&x, r->v, n);
@@ -174,7 +174,7 @@ static int replay_by_time(const struct replay *r, struct spw_expert_replay *out,
                           enum spw_expert_rule rule)
 {
     struct spw_expert_frames f;
-    SPW_TRY(spw_expert_frames_init(&f, r->n, r->n_frames));
+    SPW_TRY(spw_expert_frames_init(&f, r->n, r->n_frames, NULL));
     for (uint64_t i = 0; i < r->t->n_visits; i++) {
         const uint32_t n = take_visit(r, i);
         spw_expert_frames_find(&f, r->v, n);

@@ -45,10 +45,10 @@ struct spw_plan_input {
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | experts |
- *     gated | embedding | inputs | experts |      | packed copies | weight bounce slots |
- *   | split states | rows |
+ *     gated | embedding | inputs | experts |      | expert tables | packed copies |
+ *   | split states | rows |                     | weight bounce slots | expert bounce slots |
  *   | logits | flags | copied blocks |          | KV frames | bounce slots |
- *   | weight slots | expert frames |           | expert bounce slots are beside those of weights |
+ *   | weight slots | expert frames |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
  * count as device memory but lie in no arena. KV comes last: plan_replan.c divides it anew and
@@ -81,6 +81,8 @@ struct spw_plan_host {
     uint64_t hidden, staging, staging_beside, logits, session_logits, flags, piece, packed;
     uint64_t weight_bounce, expert_bounce, kv_frames, bounce, end;
     struct spw_plan_experts experts;
+    uint64_t expert_tables; /* two of struct spw_expert_residency: that of the pool, and that of the
+                               account */
 };
 
 struct spw_plan {
@@ -151,6 +153,10 @@ static inline uint64_t spw_plan_addresses_bytes(const struct spw_plan *p,
     return p->finds_experts ? (uint64_t)w->n_expert_blocks * SPW_EXPERT_MATRICES * sizeof(void *)
                             : 0;
 }
+
+/* Of host.expert_tables. It does not depend on the number of frames: more device memory never needs
+ * more host memory. */
+uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw_weights *w);
 
 static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t rows)
 {

@@ -101,6 +101,12 @@ struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w)
                                      .n_kept = w->config->experts.n_kept};
 }
 
+uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw_weights *w)
+{
+    const struct spw_expert_shape shape = spw_plan_expert_shape(w);
+    return p->n_expert_frames ? 2 * spw_plan_pages(spw_expert_residency_bytes(&shape)) : 0;
+}
+
 void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
                          uint64_t moved[SPW_MOVED_COUNT])
 {

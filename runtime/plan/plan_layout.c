@@ -187,6 +187,7 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->flags = take(&end, sizeof(uint32_t));
     h->piece = take(&end, p->piece_bytes);
     lay_out_experts(p, in, p->pass_rows, &h->experts, true, &end);
+    h->expert_tables = take(&end, spw_plan_expert_tables_bytes(p, in->weights));
     h->packed = take(&end, p->packed_bytes);
     h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
     h->expert_bounce = take(&end, p->n_expert_bounce * in->weights->expert_frame_bytes);

@@ -97,7 +97,8 @@ static void close_account(struct spw_traffic_account *a)
     spw_free(a->rest);
 }
 
-static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expert_counts)
+static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expert_counts,
+                    void *expert_tables)
 {
     const struct spw_plan *p = r->plan;
     uint32_t n = p->info.sessions;
@@ -114,21 +115,23 @@ static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expe
     r->now = &r->accounts[0];
     const struct spw_expert_shape shape = spw_plan_expert_shape(r->weights);
     if (p->n_expert_frames)
-        SPW_TRY(spw_expert_residency_init(&r->experts, &shape, p->n_expert_frames, expert_counts));
+        SPW_TRY(spw_expert_residency_init(&r->experts, &shape, p->n_expert_frames, expert_counts,
+                                          expert_tables));
     r->parts = spw_alloc_zero(spw_max_u32(r->now->cut.most_parts, r->accounts[1].cut.most_parts),
                               sizeof *r->parts);
     return r->parts ? 0 : -ENOMEM;
 }
 
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
-                         const struct spw_weights *w, bool by_layer, const double *expert_counts)
+                         const struct spw_weights *w, bool by_layer, const double *expert_counts,
+                         void *expert_tables)
 {
     struct spw_traffic_run *r = spw_alloc_zero(1, sizeof *r);
     if (!r)
         return -ENOMEM;
     r->plan = p;
     r->weights = w;
-    int rc = open_run(r, by_layer, expert_counts);
+    int rc = open_run(r, by_layer, expert_counts, expert_tables);
     if (rc) {
         spw_traffic_run_close(r);
         return rc;

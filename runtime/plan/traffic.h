@@ -41,10 +41,11 @@ struct spw_traffic_end {
 };
 
 /* Borrows plan and weights. The plan may change with spw_traffic_replan only. Only opening
- * allocates. expert_counts: at the start, as in expert_residency.h. The functions that return
- * nothing accept NULL and do nothing then. */
+ * allocates. expert_counts: at the start; expert_tables: memory; as in expert_residency.h. The
+ * functions that return nothing accept NULL and do nothing then. */
 int spw_traffic_run_open(struct spw_traffic_run **out, const struct spw_plan *p,
-                         const struct spw_weights *w, bool by_layer, const double *expert_counts);
+                         const struct spw_weights *w, bool by_layer, const double *expert_counts,
+                         void *expert_tables);
 void spw_traffic_run_close(struct spw_traffic_run *r);
 /* A step, pass by pass. `spans` stay borrowed until the last pass. end: NULL for a whole pass. next
  * returns false if no pass was left. */

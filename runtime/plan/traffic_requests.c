@@ -479,7 +479,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     q.shares = spw_alloc_zero(p->info.sessions, sizeof *q.shares);
     q.held = spw_alloc_zero(p->info.sessions, sizeof *q.held);
     int rc = q.slots && q.spans && q.prompts && q.ended && q.shares && q.held
-                 ? spw_traffic_run_open(&q.run, p, w, false, NULL)
+                 ? spw_traffic_run_open(&q.run, p, w, false, NULL, NULL)
                  : -ENOMEM;
     if (!rc) {
         spw_traffic_forecast(q.run, experts);

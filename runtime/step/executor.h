@@ -26,6 +26,7 @@ struct spw_executor_options {
     void (*on_pass)(void *context);
     void *pass_context;
     const double *expert_counts; /* [experts of all layers], at the start; used by open only */
+    void *expert_tables;         /* of the account, as in expert_residency.h */
     struct spw_expert_trace_writer *expert_trace; /* may be NULL */
 };
 

@@ -101,7 +101,8 @@ static int send_addresses(struct spw_executor *x)
 
 static int open_parts(struct spw_executor *x)
 {
-    SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true, x->o.expert_counts));
+    SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true, x->o.expert_counts,
+                                 x->o.expert_tables));
     for (uint32_t i = 0; i < x->n_steps; i++)
         SPW_TRY(open_step(x, &x->steps[i], i > 0));
     uint32_t most_parts = 0;
@@ -165,7 +166,7 @@ int spw_executor_upload_rope(struct spw_executor *x)
     const struct spw_weights *w = x->o.weights;
     uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
     spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE, bytes);
-    return spw_lane_copy(x->lane,
-                         x->lane->device_arena + x->plan->device.small + first * sizeof(float),
-                         w->small + first, bytes, SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
+    return spw_lane_copy(
+        x->lane, x->lane->device_arena + x->plan->device.small + first * sizeof(float),
+        w->rope + (first - w->first_rope), bytes, SPW_LINK_HOST_TO_DEVICE, x->lane->compute);
 }

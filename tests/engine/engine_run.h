@@ -163,6 +163,7 @@ static inline struct spw_engine *run_open_on(const struct spw_backend *b, const 
         fprintf(stderr, "%s: %s\n", dir, err.text);
         exit(1);
     }
+    CHECK(!e->model.weights->small); /* the device has it */
     return e;
 }
 

@@ -166,6 +166,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
                            {d->gated, m * mlp_width * e},
                            {d->embedding, 0},
                            {d->rows, 0}};
+    const struct spw_expert_shape shape = spw_plan_expert_shape(in->weights);
     struct region host[] = {
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
         {h->staging, 2 * m * (p->hidden_row_bytes + p->inputs_row_bytes)},
@@ -175,6 +176,7 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
         {h->experts.choices, choices * 8},
         {h->experts.places, choices * 4},
         {h->experts.index, choices * 4},
+        {h->expert_tables, p->n_expert_frames ? 2 * spw_expert_residency_bytes(&shape) : 0},
         {h->packed, sum.packed},
         {h->weight_bounce, p->n_weight_bounce * p->weight_bounce_bytes},
         {h->expert_bounce, p->n_expert_bounce * in->weights->expert_frame_bytes},

@@ -238,6 +238,21 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
     free(out);
 }
 
+/* The small array is read once more, with the frequencies of the latest length. */
+static void check_small(struct spw_weights *w)
+{
+    struct spw_error err = {0};
+    const size_t n_rope = (w->n_small - w->first_rope) * sizeof(float);
+    float *before = spw_alloc(w->n_small * sizeof *before);
+    CHECK(before && spw_weights_rope(w, w->config->max_positions, &err) == 0);
+    memcpy(before, w->small, w->n_small * sizeof *before);
+    memcpy(before + w->first_rope, w->rope, n_rope);
+    spw_weights_forget_small(w);
+    CHECK(!w->small && spw_weights_prepare(w, &err) == 0);
+    CHECK(memcmp(before, w->small, w->n_small * sizeof *before) == 0);
+    spw_free(before);
+}
+
 int main(void)
 {
     static const enum spw_dtype computes[] = {SPW_DTYPE_AUTO, SPW_DTYPE_F32, SPW_DTYPE_BF16};
@@ -255,6 +270,7 @@ int main(void)
             for (uint32_t u = 0; u < m.weights->n_blocks + m.weights->n_expert_blocks; u++)
                 check_block(&m, &tiny_models[i], u);
             check_embeddings(&m, &seed);
+            check_small(m.weights);
             spw_model_close(&m);
         }
         tiny_model_remove(dir);

@@ -23,7 +23,7 @@ struct told {
 static inline void told_open(struct told *t, const struct spw_engine *e)
 {
     *t = (struct told){.plan = e->plan, .engine = e};
-    CHECK(spw_traffic_run_open(&t->run, &t->plan, e->model.weights, true, NULL) == 0);
+    CHECK(spw_traffic_run_open(&t->run, &t->plan, e->model.weights, true, NULL, NULL) == 0);
     spw_traffic_add(t->run, SPW_MOVED_HOST_TO_DEVICE,
                     spw_traffic_open_bytes(&t->plan, e->model.weights));
 }

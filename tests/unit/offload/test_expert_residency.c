@@ -176,7 +176,8 @@ static void check_counts(const struct spw_expert_residency *r)
     }
 }
 
-static void check_one(bool has_counts)
+/* given: the tables lie in memory of the caller, which is not zero. */
+static void check_one(bool has_counts, bool given)
 {
     struct spw_expert_residency r;
     memset(&plain, 0, sizeof plain);
@@ -188,8 +189,12 @@ static void check_one(bool has_counts)
     plain.n_frames = (uint32_t)check_range(&seed, 1, plain.n_experts);
     for (uint32_t e = 0; e < plain.n_experts && has_counts; e++)
         plain.start[e] = (double)check_range(&seed, 0, 20);
+    const uint64_t bytes = spw_expert_residency_bytes(&plain.shape);
+    uint8_t *memory = given ? spw_alloc(bytes + 8) : NULL;
+    if (memory)
+        memset(memory, 0xa5, bytes + 8);
     CHECK(!spw_expert_residency_init(&r, &plain.shape, plain.n_frames,
-                                     has_counts ? plain.start : NULL));
+                                     has_counts ? plain.start : NULL, memory));
     for (uint32_t now = 0; now < VISITS; now++)
         visit(&r, now);
     check_counts(&r);
@@ -197,6 +202,9 @@ static void check_one(bool has_counts)
     for (uint32_t e = 0; e < plain.n_experts; e++)
         CHECK(r.in.frames[e] == SPW_NO_FRAME);
     spw_expert_residency_free(&r);
+    for (uint32_t i = 0; memory && i < 8; i++)
+        CHECK(memory[bytes + i] == 0xa5);
+    spw_free(memory);
 }
 
 /* An expert that follows another one stays for it, even if it was chosen less often. So as few are
@@ -207,7 +215,7 @@ static void check_follows(void)
     const struct spw_expert_shape shape = {1, 4, 1};
     struct spw_expert_residency r;
     uint32_t missed = 0;
-    CHECK(!spw_expert_residency_init(&r, &shape, 2, NULL));
+    CHECK(!spw_expert_residency_init(&r, &shape, 2, NULL, NULL));
     for (uint32_t i = 0; i < 600; i++) {
         struct spw_expert_visit v = {.expert = order[i % 6], .n_rows = 1};
         spw_expert_residency_visit(&r, &v, 1);
@@ -222,7 +230,7 @@ int main(void)
     int64_t outstanding = spw_alloc_outstanding();
     seed = check_seed();
     for (int i = 0; i < (RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 2 : 4); i++)
-        check_one(i % 2);
+        check_one(i % 2, i / 2 % 2);
     check_follows();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

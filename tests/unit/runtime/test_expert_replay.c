@@ -160,7 +160,7 @@ static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r, con
 {
     struct spw_expert_residency x;
     uint64_t missed = 0, of_tokens = 0, n_tokens = 0;
-    CHECK(!spw_expert_residency_init(&x, &trace.shape, n_frames, counts));
+    CHECK(!spw_expert_residency_init(&x, &trace.shape, n_frames, counts, NULL));
     for (uint32_t visit = 0; visit < VISITS; visit++) {
         struct spw_expert_visit v[OF_LAYER];
         const uint32_t n = (uint32_t)(ends[visit] - begin(visit));
