@@ -10,6 +10,7 @@
  *   test_engine [draws [first [walk]]]    SPW_SEED repeats a run. With 1 draw, the number, the seed
  *                                         and the letters of one that failed, a single one */
 #include "tests/engine/walk_operations.h"
+#include "tests/doing.h"
 
 enum {
     TOKENS = TEST_GPU         ? 600
@@ -138,15 +139,17 @@ static void describe(struct walk *w, int number, uint64_t start)
         o->prefix_cache_dir ? ", prefix cache" : "", o->saves ? ", saves: " : ": ");
 }
 
+static struct walk walk;
+
 /* `given`: the letters of its operations; NULL: they are drawn. */
 static void run_draw(int number, struct subject *subjects, int n_subjects, uint64_t start,
                      const char *given)
 {
-    static struct walk walk;
     struct walk *w = &walk;
     uint64_t of_draw = start + (uint64_t)number * 1000003, *seed = &of_draw;
     size_t last = N_OPERATIONS;
     *w = (struct walk){.seed = seed, .alloc_nth = -1, .left = -1};
+    snprintf(w->what, sizeof w->what, "draw %d (seed %llu)", number, (unsigned long long)start);
     io_fault_open(&w->fault);
     snprintf(w->cache, sizeof w->cache, "/tmp/spw_engine_%d_cache", (int)getpid());
     draw_walk(w, number, subjects, n_subjects);
@@ -361,6 +364,7 @@ int main(int argc, char **argv)
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed(), of_others = seed;
+    check_doing(walk.what);
     int64_t outstanding = spw_alloc_outstanding();
     open_subjects(subjects);
     open_others(subjects, &of_others);

@@ -6,6 +6,7 @@
  *
  *   test_splits [draws [first]]    SPW_SEED repeats a run */
 #include "tests/engine/walk_operations.h"
+#include "tests/doing.h"
 
 enum { TOKENS = 700, MOST_FOLDERS = 256, DRAWS = 1000, LEAST = 60, SECONDS = 8 };
 
@@ -57,6 +58,16 @@ static void set_number(char *text, const char *key, unsigned value)
     sprintf(at, "%u%s", value, rest);
 }
 
+/* Ends the program with a line if it cannot: no draw works without the files. */
+static FILE *must_open(const char *path, const char *mode)
+{
+    FILE *f = fopen(path, mode);
+    if (f)
+        return f;
+    fprintf(stderr, "%s: %s\n", path, strerror(errno));
+    exit(1);
+}
+
 /* The golden model with other numbers, in a folder of its own: the same weights. */
 static void write_variant(const char *golden, const char *dir, uint64_t *seed)
 {
@@ -64,7 +75,7 @@ static void write_variant(const char *golden, const char *dir, uint64_t *seed)
     char from[600], to[600], text[8192] = "";
     mkdir(dir, 0700);
     snprintf(from, sizeof from, "tests/golden/%s/config.json", golden);
-    FILE *f = fopen(from, "r");
+    FILE *f = must_open(from, "r");
     text[fread(text, 1, sizeof text - 64, f)] = 0;
     fclose(f);
     if (check_random(seed) % 3)
@@ -74,9 +85,8 @@ static void write_variant(const char *golden, const char *dir, uint64_t *seed)
     if (strstr(text, "\"dynamic\""))
         set_number(text, "max_position_embeddings", (unsigned)check_range(seed, 60, 400));
     snprintf(to, sizeof to, "%s/config.json", dir);
-    f = fopen(to, "w");
-    fputs(text, f);
-    fclose(f);
+    f = must_open(to, "w");
+    CHECK(fputs(text, f) >= 0 && !fclose(f));
     snprintf(from, sizeof from, "tests/golden/%s", golden);
     DIR *d = opendir(from);
     for (struct dirent *x; (x = readdir(d));)
@@ -118,9 +128,10 @@ static void draw_split(struct walk *w, int kind)
     draw_budgets(o, &w->backend, w->s->dir, w->aim, w->seed);
 }
 
+static struct walk walk;
+
 static void run_split(int number, uint64_t start)
 {
-    static struct walk walk;
     static struct subject subject;
     struct walk *w = &walk;
     uint64_t of_draw = start + (uint64_t)number * 1000003, *seed = &of_draw;
@@ -128,11 +139,13 @@ static void run_split(int number, uint64_t start)
     const char *golden = folders[check_random(seed) % (uint64_t)n_folders];
     char dir[128];
     struct spw_options kv = {.past_positions = true};
+    *w = (struct walk){.s = &subject, .seed = seed, .alloc_nth = -1, .left = -1};
+    snprintf(w->what, sizeof w->what, "draw %d (seed %llu): opening %.60s", number,
+             (unsigned long long)start, golden);
     snprintf(dir, sizeof dir, "/tmp/spw_splits_%d_%.60s", (int)getpid(), golden);
     write_variant(golden, dir, seed);
     draw_kv(&kv, check_random(seed) % KV_KINDS, seed);
     subject_open_at(&subject, dir, TOKENS, &kv, check_random(seed));
-    *w = (struct walk){.s = &subject, .seed = seed, .alloc_nth = -1, .left = -1};
     io_fault_open(&w->fault);
     snprintf(w->cache, sizeof w->cache, "/tmp/spw_splits_%d_cache", (int)getpid());
     draw_split(w, kind);
@@ -220,6 +233,7 @@ int main(int argc, char **argv)
     if (!run_is_there())
         return CHECK_SKIP;
     uint64_t seed = check_seed();
+    check_doing(walk.what);
     int64_t outstanding = spw_alloc_outstanding();
     find_folders();
     CHECK(n_folders > 50);
