@@ -7,11 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Several commands may have an option of this name: only that of the command is given. */
 bool cli_given(const struct cli_options *o, const char *name)
 {
     for (size_t i = 0; cli_rows[i].name; i++)
-        if (strcmp(cli_rows[i].name, name) == 0)
-            return o->given[i];
+        if (o->given[i] && strcmp(cli_rows[i].name, name) == 0)
+            return true;
     return false;
 }
 
