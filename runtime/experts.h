@@ -18,8 +18,9 @@ extern "C" {
 struct spw_expert_counts;
 
 /* Reads the counts of this model from a profile, a file with the counts of some models. -ENODATA:
- * the model has no experts, or the profile has no counts of it; -EINVAL: the file cannot be used,
- * and `err` says why; -ENOMEM; the errors of opening the model. The caller frees *out. */
+ * the model has no experts, the profile has no counts of it, or the model's weights cannot be read
+ * (opening an engine gives the error); -EINVAL: the profile cannot be used, and `err` says why;
+ * -ENOMEM; the errors of opening the model. The caller frees *out. */
 int spw_expert_counts_read(struct spw_expert_counts **out, const char *model, const char *profile,
                            struct spw_error *err);
 void spw_expert_counts_free(struct spw_expert_counts *c); /* NULL is fine */

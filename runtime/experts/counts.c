@@ -138,6 +138,8 @@ static const struct spw_expert_counts *find(const struct spw_expert_profile *p,
             *rc = source->ops->tensors(source, &tensors, err);
         if (!*rc && !*model)
             *rc = name_model(model, source, tensors, err);
+        if (*rc && *rc != -ENOMEM)
+            *rc = -ENODATA; /* of the model, not of the profile */
         if (!*rc && strcmp(p->models[i].model, model) == 0) {
             spw_tensors_close(tensors);
             return &p->models[i];

@@ -278,7 +278,11 @@ static int parse(struct spw_expert_trace *t, const uint8_t *bytes, size_t n, con
     struct reader r = {.at = bytes, .end = bytes + n_summed};
     memcpy(&sum, r.end, n - n_summed);
     if (XXH3_64bits(bytes, n_summed) != sum)
-        r.bad = "this checksum at its end: it is damaged, or its run was killed";
+        return spw_fail(err, -EINVAL,
+                        "%s: found no checksum of a trace at its end: the file is no trace of "
+                        "experts, it is damaged, or its run was killed; another run writes "
+                        "another one",
+                        path);
     int rc = get_head(t, &r);
     if (!rc && !r.bad)
         rc = get_visits(t, &r);

@@ -109,6 +109,20 @@ static void check_others(const char *dir, const char *profile)
     spw_expert_counts_free(c);
 }
 
+/* The weights of the model cannot be read: the profile is not at fault. */
+static void check_no_weights(const char *dir, const char *profile)
+{
+    struct spw_error err = {0};
+    struct spw_expert_counts *c;
+    char command[512];
+    snprintf(command, sizeof command, "cp -r %s %s.cut && truncate -s 100 %s.cut/model.safetensors",
+             dir, dir, dir);
+    CHECK(system(command) == 0);
+    snprintf(command, sizeof command, "%s.cut", dir);
+    CHECK(spw_expert_counts_read(&c, command, profile, &err) == -ENODATA && !c);
+    tiny_model_remove(command);
+}
+
 static void check_damaged(const char *dir, const char *profile, uint32_t vocab)
 {
     struct spw_expert_counts *c;
@@ -221,6 +235,7 @@ int main(void)
     snprintf(profile, sizeof profile, "/tmp/spw_expert_profile_%d.json", (int)getpid());
     check_run(dir, profile, m->vocab);
     check_others(dir, profile);
+    check_no_weights(dir, profile);
     check_damaged(dir, profile, m->vocab);
     uint64_t seed = check_seed();
     check_expected(dir, true, &seed);
