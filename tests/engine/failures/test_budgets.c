@@ -289,6 +289,8 @@ static void refuse(struct run *s)
     CHECK(spw_engine_set_budgets(e, least / 2, 0, 0, &err) == -ENOMEM);
     CHECK_MSG(strstr(err.text, "needs at least") && !strchr(err.text, '\n'), "%s", err.text);
     CHECK(spw_engine_plan(e)->device_budget_bytes == device);
+    CHECK(spw_engine_set_budgets(e, least - 1, 0, 0, &err) == -ENOMEM);
+    CHECK_MSG(strstr(err.text, " bytes given"), "%s", err.text); /* "2.63MiB" would be both */
     spw_error_clear(&err);
     /* An option that cannot be meant: no disk was ever named. */
     CHECK(spw_engine_set_budgets(e, 0, 0, 4096, &err) == -EINVAL &&
