@@ -233,6 +233,9 @@ void spw_config_free(struct spw_model_config *config)
     spw_free(config->has_experts);
     spw_free(config->rotates);
     spw_free(config->kv_layers);
+    spw_free(config->first_slices);
+    spw_free(config->slice_layers);
+    spw_free(config->slice_kinds);
     spw_free(config->rope_factors);
     *config = (struct spw_model_config){0};
 }

@@ -56,11 +56,17 @@ struct spw_tensor_name {
     const char *own;   /* what files of the family have in its place */
 };
 
-/* Keys and values of a layer. */
+/* Keys and values of a layer. Its KV heads are divided into slices, and a tile (quant/tile.h) has
+ * the heads of one slice. Slices of all kinds have about the same bytes, so frames of one size fit
+ * them all. One slice is the rule; a kind whose tokens take more bytes than those of another kind
+ * has several. */
 struct spw_kv_shape {
     uint32_t n_heads;  /* divides the number of heads of q */
     uint32_t head_dim; /* even; heads of q have it, too */
+    uint32_t n_slices; /* divides n_heads; at most SPW_MOST_SLICES */
 };
+
+enum { SPW_MOST_SLICES = 4 };
 
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
@@ -119,6 +125,11 @@ struct spw_model_config {
     /* Layers from n_kv_layers on store no keys and values: each reads those of an earlier layer of
      * its kind. kv_layers: owned, [n_layers], the layer whose keys and values a layer reads. */
     uint32_t n_kv_layers, *kv_layers;
+    /* The slices that the cache stores: those of the first layer, then those of the second one, and
+     * so on. Owned: [n_layers], the first slice that a layer reads; and the layer and the kind of
+     * each slice. */
+    uint32_t n_slices, *first_slices, *slice_layers;
+    uint8_t *slice_kinds;
     bool wide_readers;            /* their mlp is twice as wide */
     bool v_is_k[SPW_LAYER_KINDS]; /* no matrix for v: v is what the matrix of k gives */
     /* Numbers of each row that each layer gets beside the hidden state, from a table of their own;
@@ -164,6 +175,16 @@ static inline const struct spw_kv_shape *spw_config_kv(const struct spw_model_co
 {
     return &c->kv[c->layer_kinds[layer]];
 }
+/* KV heads that share a tile. */
+static inline uint32_t spw_config_slice_heads(const struct spw_kv_shape *kv)
+{
+    return kv->n_heads / kv->n_slices;
+}
+/* Slices that a layer reads, from first_slices[layer] on. */
+static inline uint32_t spw_config_layer_slices(const struct spw_model_config *c, uint32_t layer)
+{
+    return spw_config_kv(c, layer)->n_slices;
+}
 /* Numbers of a row in the queries of a layer, and in its keys, or its values. */
 static inline uint64_t spw_config_q_width(const struct spw_model_config *c, uint32_t layer)
 {
@@ -185,8 +206,8 @@ static inline uint64_t spw_config_qkv_width(const struct spw_model_config *c, ui
 }
 /* The last layer that reads the keys and values of the layer, which stores them. */
 uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer);
-/* The most layers that hold the new tiles of one chunk at the same time: the layer that the chunk
- * passes, and layers before it whose tiles wait for the layers that read them. */
+/* The most slices that hold the new tiles of one chunk at the same time: those of the layer that
+ * the chunk passes, and of layers before it whose tiles wait for the layers that read them. */
 uint32_t spw_config_n_growing(const struct spw_model_config *c);
 /* The width of the mlp of a layer without experts. */
 static inline uint64_t spw_config_mlp_width(const struct spw_model_config *c, uint32_t layer)

@@ -15,8 +15,9 @@ uint32_t spw_config_n_growing(const struct spw_model_config *c)
 {
     uint32_t n_waiting = 0, most = 0;
     for (uint32_t l = 0; l < c->n_kv_layers; l++) {
-        most = spw_max_u32(most, n_waiting + 1);
-        n_waiting += spw_config_last_reader(c, l) != l;
+        const uint32_t slices = spw_config_layer_slices(c, l);
+        most = spw_max_u32(most, n_waiting + slices);
+        n_waiting += spw_config_last_reader(c, l) != l ? slices : 0;
     }
     return most;
 }
@@ -129,6 +130,47 @@ static void forget_unused(struct spw_model_config *out)
             out->kv[k] = out->kv[k == SPW_LAYER_FULL ? out->layer_kinds[0] : SPW_LAYER_FULL];
 }
 
+/* ---- slices ---- */
+
+static uint64_t width_of(const struct spw_kv_shape *kv)
+{
+    return (uint64_t)kv->n_heads * kv->head_dim;
+}
+
+/* A kind has as many slices as can each be as wide as the narrowest kind. */
+static void divide_kinds(struct spw_model_config *out)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t l = 0; l < out->n_layers; l++)
+        least = spw_min_u64(least, spw_config_kv_width(out, l));
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        struct spw_kv_shape *kv = &out->kv[k];
+        kv->n_slices = 1;
+        for (uint32_t n = 2; n <= SPW_MOST_SLICES; n++)
+            if (kv->n_heads % n == 0 && width_of(kv) / n >= least)
+                kv->n_slices = n;
+    }
+}
+
+static int number_slices(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    const size_t most = (size_t)out->n_kv_layers * SPW_MOST_SLICES;
+    out->first_slices = spw_alloc_zero(out->n_layers, sizeof *out->first_slices);
+    out->slice_layers = spw_alloc_zero(most, sizeof *out->slice_layers);
+    out->slice_kinds = spw_alloc_zero(most, sizeof *out->slice_kinds);
+    if (!out->first_slices || !out->slice_layers || !out->slice_kinds)
+        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
+    for (uint32_t l = 0; l < out->n_layers; l++) {
+        const bool stores = spw_config_stores_kv(out, l);
+        out->first_slices[l] = stores ? out->n_slices : out->first_slices[out->kv_layers[l]];
+        for (uint32_t i = 0; i < spw_config_layer_slices(out, l) && stores; i++) {
+            out->slice_layers[out->n_slices] = l;
+            out->slice_kinds[out->n_slices++] = out->layer_kinds[l];
+        }
+    }
+    return 0;
+}
+
 /* ---- numbers of each layer ---- */
 
 static int read_inputs(struct spw_model_config *out, const struct spw_config_source *source)
@@ -159,5 +201,7 @@ int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_sou
         forget_unused(out);
     }
     SPW_TRY(read_inputs(out, source));
-    return read_readers(out, source);
+    SPW_TRY(read_readers(out, source));
+    divide_kinds(out);
+    return number_slices(out, keys);
 }

@@ -44,8 +44,8 @@ int spw_config_read_rotation(struct spw_model_config *out, const struct spw_conf
 int spw_config_read_layer_kinds(struct spw_model_config *out,
                                 const struct spw_config_source *source);
 
-/* config_kv.c: shapes of keys and values that depend on the layer kind, and which layers store
- * them. out->layer_kinds must be set; out->kv_layers has its memory. */
+/* config_kv.c: shapes of keys and values that depend on the layer kind, which layers store them,
+ * and their slices. out->layer_kinds must be set; out->kv_layers has its memory. */
 int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_source *source);
 
 /* config_experts.c: fills out->experts and out->has_experts, which has its memory. The sizes must

@@ -123,8 +123,33 @@ struct spw_rope_append_args {
     struct spw_query_growth growth;
     enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
-    void *tiles[SPW_APPEND_TILES]; /* tiles[0] holds position / 128; 4-byte aligned */
+    uint32_t slice_heads; /* KV heads that share a tile; 0: all do */
+    /* [slices][tiles that the rows reach], the first of which holds position / 128; 4-byte aligned
+     */
+    void *tiles[SPW_APPEND_TILES];
 };
+
+/* Tiles that the rows reach, in a slice. */
+SPW_INLINE uint32_t spw_append_tiles(const struct spw_rope_append_args *a)
+{
+    return (uint32_t)spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
+}
+
+SPW_INLINE uint32_t spw_append_slice_heads(const struct spw_rope_append_args *a)
+{
+    return a->slice_heads ? a->slice_heads : a->n_kv_heads;
+}
+
+/* Where K, or V, of a KV head begins in the tile of a row. */
+SPW_INLINE char *spw_append_head(const struct spw_rope_append_args *a, uint64_t row, uint32_t head,
+                                 bool values)
+{
+    const uint32_t heads = spw_append_slice_heads(a);
+    const uint64_t tile = (a->position % SPW_TILE_TOKENS + row) / SPW_TILE_TOKENS;
+    const size_t before = head % heads + (values ? heads : 0);
+    return (char *)a->tiles[head / heads * spw_append_tiles(a) + tile] +
+           before * spw_tile_head_bytes(a->head_dim, a->kv_dtype);
+}
 
 /* Attention of `rows` consecutive queries over some tiles, merged into the running state.
  *
@@ -141,9 +166,10 @@ struct spw_attention_args {
     float *state;        /* [rows][n_heads][head_dim + 2]: out (unnormalised), max, sum */
     float *split_states; /* [splits of the call][rows][n_heads][head_dim + 2] or NULL: lets splits
                         run side by side */
-    void *y; /* NULL, or in the last call of these rows: [rows][n_heads * head_dim], dtype; gets out
-                / sum. The state is unspecified after that */
+    void *y; /* NULL, or in the last call of these rows: [rows][y_stride], dtype; gets out / sum.
+                The state is unspecified after that */
     size_t rows, q_stride;
+    size_t y_stride;     /* 0: n_heads * head_dim */
     uint64_t position;   /* of row 0 */
     uint64_t tile_first; /* absolute index of tiles[0], a multiple of 4 */
     uint32_t n_tiles;

@@ -310,12 +310,13 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     return rc;
 }
 
-int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t layer)
+int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t slice,
+                           uint32_t layer)
 {
-    if (!spw_kv_is_loading(seq, layer))
+    if (!spw_kv_is_loading(seq, slice))
         return 0;
     SPW_TRY(spw_stall_begin(&p->stall));
-    int rc = spw_kv_finish_load(seq, layer);
+    int rc = spw_kv_finish_load(seq, slice);
     spw_stall_end(&p->stall, layer);
     return rc;
 }

@@ -62,8 +62,10 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
  * layers. */
 double spw_prefetch_stalled_seconds(const struct spw_prefetch *p, uint32_t range);
 int spw_prefetch_release_kv(struct spw_prefetch *p);
-/* Waits for the load of the layer, if there is one. The wait counts like the wait for a slot. */
-int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t layer);
+/* Waits for the load of the slice, if there is one. The wait counts like the wait for a slot of its
+ * layer. */
+int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint32_t slice,
+                           uint32_t layer);
 /* Waits for the next weight block. *weights: its slot or its resident place; NULL for a block in
  * place. -EIO: its file could not be read (spw_prefetch_failed_read), or the device is lost; then
  * only forget may follow. */

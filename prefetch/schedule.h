@@ -5,7 +5,7 @@
 
 #include "offload/kv/kv_cache.h"
 
-/* Tiles [first, end) of one layer that are in lower tiers and that one part of a chunk reads. */
+/* Tiles [first, end) of one slice that are in lower tiers and that one part of a chunk reads. */
 struct spw_stream_range {
     uint32_t first, end;
 };
@@ -28,8 +28,8 @@ uint32_t spw_schedule_one_transfer_end(const struct spw_stream_range *a,
                                        uint32_t slot_tiles);
 
 struct spw_kv_cursor {
-    uint32_t layer, part, tile;
-    bool inside; /* `tile` has been set for this part */
+    uint32_t layer, part, slice, tile; /* slice: of the layer's */
+    bool inside;                       /* `tile` has been set for this slice */
 };
 
 struct spw_block_cursor {
@@ -38,9 +38,11 @@ struct spw_block_cursor {
 
 struct spw_schedule {
     uint32_t n_layers;
-    const uint8_t *kinds;      /* [n_layers], enum spw_layer_kind */
-    const uint32_t *kv_layers; /* [n_layers]: the layer whose tiles a layer reads; NULL: its own */
-    uint32_t slot_tiles;       /* the most tiles of one transfer: a multiple of a split */
+    const uint8_t *kinds; /* [n_layers], enum spw_layer_kind */
+    /* The slices whose tiles a layer reads, in layers of the cache: the first one, [n_layers], and
+     * how many, by layer kind. */
+    const uint32_t *first_slices, *layer_slices;
+    uint32_t slot_tiles; /* the most tiles of one transfer: a multiple of a split */
     uint32_t n_parts;
     struct spw_part_reads *parts;
     uint32_t n_layer_blocks, n_head_blocks; /* weight blocks: of the layers, then of the head */
@@ -53,7 +55,7 @@ struct spw_schedule {
  * slot_tiles. */
 struct spw_transfer {
     struct spw_kv_seq *seq;
-    uint32_t layer, tile_begin, tile_end; /* layer: whose tiles these are */
+    uint32_t layer, tile_begin, tile_end; /* layer: of the cache, a slice of a layer */
     uint32_t disk_end; /* as in spw_part_reads; does not identify the transfer, */
     uint32_t reader;   /* and nor does the layer that reads them */
 };

@@ -1,4 +1,4 @@
-/* The layout of one quantized tile: 128 positions of one layer, K and V, all KV heads.
+/* The layout of one quantized tile: 128 positions of one layer, K and V, all KV heads of a slice.
  *
  *   | K meta | V meta | K high | V high | K low | V low |      each: head 0, head 1, ...
  *   '--------- int4 ------------------'       |       |

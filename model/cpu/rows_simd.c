@@ -240,11 +240,9 @@ static void append_head(const struct rope_rows *r, size_t row, uint32_t kv_head,
                         void *v_head)
 {
     const struct spw_rope_append_args *a = r->a;
-    size_t at = a->position % SPW_TILE_TOKENS + row, x = row * a->stride;
-    size_t head_bytes = spw_tile_head_bytes(a->head_dim, a->kv_dtype);
-    char *k = (char *)a->tiles[at / SPW_TILE_TOKENS] + kv_head * head_bytes;
-    char *v = k + a->n_kv_heads * head_bytes;
-    uint32_t j = (uint32_t)(at % SPW_TILE_TOKENS);
+    size_t x = row * a->stride;
+    char *k = spw_append_head(a, row, kv_head, false), *v = spw_append_head(a, row, kv_head, true);
+    uint32_t j = (uint32_t)((a->position + row) % SPW_TILE_TOKENS);
     size_t before = a->n_heads + (a->v_is_k ? 0 : a->n_kv_heads);
     size_t value = x + (before + kv_head) * a->head_dim;
     const void *values = find_v(a, &value, v_head);

@@ -125,8 +125,9 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
         }
         if (a.y) {
             float top = n_splits ? factors[n_splits].top : tops[0];
-            store_result(a.y, (size_t)blockIdx.x * d + c, out,
-                         whole_sum(a.extra_logits, blockIdx.x % a.n_heads, top, sum), a.dtype);
+            uint32_t head = blockIdx.x % a.n_heads;
+            store_result(a.y, blockIdx.x / a.n_heads * a.y_stride + head * d + c, out,
+                         whole_sum(a.extra_logits, head, top, sum), a.dtype);
             continue;
         }
         *(float2 *)(state + c) = out;
@@ -156,7 +157,8 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
 
 /* Reads a state and writes a row of y once. */
 __global__ void k_attention_result(const float *state, void *y, size_t n_items, uint32_t d,
-                                   const float *extra_logits, uint32_t n_heads, enum spw_dtype t)
+                                   size_t y_stride, const float *extra_logits, uint32_t n_heads,
+                                   enum spw_dtype t)
 {
     spw_grid_wait();
     spw_grid_next();
@@ -164,8 +166,9 @@ __global__ void k_attention_result(const float *state, void *y, size_t n_items, 
     for (; i < n; i += (size_t)gridDim.x * blockDim.x) {
         size_t item = i / (d / 2), c = i % (d / 2) * 2;
         const float *from = state + item * (d + 2);
-        store_result(y, item * d + c, *(const float2 *)(from + c),
-                     whole_sum(extra_logits, (uint32_t)(item % n_heads), from[d], from[d + 1]), t);
+        uint32_t head = (uint32_t)(item % n_heads);
+        store_result(y, item / n_heads * y_stride + head * d + c, *(const float2 *)(from + c),
+                     whole_sum(extra_logits, head, from[d], from[d + 1]), t);
     }
 }
 
@@ -174,7 +177,7 @@ static int result(const struct attention_call *a, spw_stream s)
     size_t items = a->rows * a->n_heads, n = items * (a->head_dim / 2);
     unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
     SPW_LAUNCH(k_attention_result, blocks, ATTENTION_THREADS, 0, s, (const float *)a->state, a->y,
-               items, a->head_dim, a->extra_logits, a->n_heads, a->dtype);
+               items, a->head_dim, a->y_stride, a->extra_logits, a->n_heads, a->dtype);
     return spw_cuda_launched();
 }
 
@@ -263,6 +266,7 @@ static int make_job(struct attention_job *job, const struct spw_attention_args *
     c->y = a->y;
     c->rows = a->rows;
     c->q_stride = a->q_stride;
+    c->y_stride = a->y_stride ? a->y_stride : (size_t)a->n_heads * a->head_dim;
     c->position = a->position;
     c->tile_first = a->tile_first;
     c->window = a->window;
@@ -283,7 +287,8 @@ int spw_attention_cuda(const struct spw_attention_args *a, spw_stream s)
         return 0;
     if (a->n_tiles > SPW_ATTENTION_TILES || a->tile_first % SPW_SPLIT_TILES || !a->n_kv_heads ||
         a->n_heads % a->n_kv_heads || a->head_dim % 2 || (uintptr_t)a->state % 8 ||
-        (uintptr_t)a->split_states % 8 || (uintptr_t)a->q % 4 || (uintptr_t)a->y % 4)
+        (uintptr_t)a->split_states % 8 || (uintptr_t)a->q % 4 || (uintptr_t)a->y % 4 ||
+        a->y_stride % 2)
         return -EINVAL;
     uint32_t codes = (uint32_t)spw_min_u64(a->quantized_first, a->n_tiles);
     uint32_t behind = (uint32_t)spw_min_u64(a->quantized_end, a->n_tiles);

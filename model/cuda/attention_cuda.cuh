@@ -45,7 +45,7 @@ struct attention_call {
     float *state, *split_states;
     const float *extra_logits;
     void *y;
-    size_t rows, q_stride;
+    size_t rows, q_stride, y_stride;
     uint64_t position, tile_first;
     struct spw_window window;
     uint32_t n_tiles, n_heads, n_kv_heads, head_dim;

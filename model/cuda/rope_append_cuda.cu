@@ -171,15 +171,6 @@ __device__ __forceinline__ uint32_t code_of(float x, enum spw_dtype t)
     return t == SPW_DTYPE_F16 ? spw_device_to_f16(x) : spw_device_to_bf16(x);
 }
 
-/* The start of K or V head `head` in the row's tile. The heads of a tile have the order of a
- * row. */
-__device__ __forceinline__ char *tile_head(const struct spw_rope_append_args &a, uint32_t row,
-                                           uint32_t head)
-{
-    uint32_t tile = ((uint32_t)(a.position % SPW_TILE_TOKENS) + row) / SPW_TILE_TOKENS;
-    return (char *)a.tiles[tile] + head * spw_tile_head_bytes(a.head_dim, a.kv_dtype);
-}
-
 /* Stores n channels from c on, at position j of a K head. n may be larger than a chunk. */
 __device__ __forceinline__ void store_k(char *k, uint32_t d, uint32_t j, uint32_t c, uint32_t n,
                                         const float v[CHUNK], enum spw_dtype t)
@@ -253,7 +244,7 @@ __device__ __forceinline__ void append_v(const struct group &g,
 {
     const uint32_t j = (uint32_t)(a.position + row) % SPW_TILE_TOKENS;
     const bool pairs = a.kv_dtype != SPW_DTYPE_F32;
-    char *to = tile_head(a, row, head);
+    char *to = spw_append_head(&a, row, head, true);
     float v[N][CHUNK], next[N][CHUNK] = {};
     if (pairs && j % 2 && row)
         return;
@@ -314,7 +305,8 @@ __device__ __forceinline__ void turn_head(const struct group &g,
         SPW_UNROLL
         for (int i = 0; i < CHUNK; i++)
             v[n][i] = rounded<T>(v[n][i]);
-        store_k(tile_head(a, row, head - a.n_heads), g.d, j, c, g.d - c, v[n], a.kv_dtype);
+        store_k(spw_append_head(&a, row, head - a.n_heads, false), g.d, j, c, g.d - c, v[n],
+                a.kv_dtype);
     }
 }
 
@@ -362,7 +354,7 @@ __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
         if (!is_v)
             turn_head<T, N>(g, a, row, head, x);
         else
-            append_v<T, N>(g, a, row, head - a.n_heads, x);
+            append_v<T, N>(g, a, row, head - a.n_heads - a.n_kv_heads, x);
     }
 }
 
@@ -385,8 +377,8 @@ int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s)
 {
     if (!a->rows)
         return 0;
-    uint64_t tiles = spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
-    if (!known(a->dtype) || tiles > SPW_APPEND_TILES || a->head_dim % 2 ||
+    const uint64_t slices = a->n_kv_heads ? a->n_kv_heads / spw_append_slice_heads(a) : 1;
+    if (!known(a->dtype) || spw_append_tiles(a) * slices > SPW_APPEND_TILES || a->head_dim % 2 ||
         a->head_dim > SPW_MOST_HEAD_DIM || a->rotary_dim > a->head_dim)
         return -EINVAL;
     if (!a->head_dim || !(a->n_heads + a->n_kv_heads))

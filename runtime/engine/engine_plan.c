@@ -14,8 +14,16 @@
 enum {
     MOST_SESSIONS = 4096,
     MOST_SLOTS = 256,
-    MOST_CHUNK = (SPW_APPEND_TILES - 1) * SPW_TILE_TOKENS,
 };
+
+/* The tiles of its rows go to one call of rope_append. */
+static uint32_t most_chunk(const struct spw_model_config *c)
+{
+    uint32_t slices = 1;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        slices = spw_max_u32(slices, c->kv[k].n_slices);
+    return (SPW_APPEND_TILES / slices - 1) * SPW_TILE_TOKENS;
+}
 
 static int check_options(const struct spw_model *m, const struct spw_backend *b,
                          const struct spw_options *o, struct spw_error *err)
@@ -29,9 +37,9 @@ static int check_options(const struct spw_model *m, const struct spw_backend *b,
                         (unsigned long long)longest);
     if (o->sessions > MOST_SESSIONS)
         return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
-    if (o->prefill_chunk > MOST_CHUNK)
-        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %d", o->prefill_chunk,
-                        MOST_CHUNK);
+    if (o->prefill_chunk > most_chunk(&m->config))
+        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %u", o->prefill_chunk,
+                        most_chunk(&m->config));
     if (o->prefetch_slots > MOST_SLOTS)
         return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
                         MOST_SLOTS);

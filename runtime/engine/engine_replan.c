@@ -95,13 +95,13 @@ static int quantize(void *context, const void *from, void *to)
 {
     const struct replan *r = context;
     const struct spw_engine *e = r->e;
-    const struct spw_model_config *c = &e->model.config;
+    const struct spw_kv_shape *full = &e->model.config.kv[SPW_LAYER_FULL];
     return e->backend.ops->kv_quantize(
         &(struct spw_codec_args){
             .tile = from,
             .qtile = to,
-            .n_kv_heads = c->kv[SPW_LAYER_FULL].n_heads,
-            .head_dim = c->kv[SPW_LAYER_FULL].head_dim,
+            .n_kv_heads = spw_config_slice_heads(full),
+            .head_dim = full->head_dim,
             .dtype = e->plan.info.kv,
             .format = e->plan.format,
             .not_finite = (uint32_t *)(void *)(e->lane.device_arena + e->plan.device.flags)},
@@ -124,11 +124,11 @@ static int shrink_cache(struct replan *r, bool smaller)
 /* Loads the tiles that stay exact onto the device, except the attention sinks. */
 static int load_exact(const struct spw_engine *e, const struct spw_kv_division *d)
 {
-    for (uint32_t l = 0; l < e->model.config.n_kv_layers; l++) {
-        bool fixed = e->plan.residency[e->model.config.layer_kinds[l]].fixed;
-        uint32_t from = fixed ? spw_kv_first(d->seq, l) : d->first_exact;
-        if (from < spw_kv_begin(d->seq, l))
-            SPW_TRY(spw_kv_load(d->seq, l, from));
+    for (uint32_t i = 0; i < e->model.config.n_slices; i++) {
+        bool fixed = e->plan.residency[e->model.config.slice_kinds[i]].fixed;
+        uint32_t from = fixed ? spw_kv_first(d->seq, i) : d->first_exact;
+        if (from < spw_kv_begin(d->seq, i))
+            SPW_TRY(spw_kv_load(d->seq, i, from));
     }
     return 0;
 }
@@ -192,8 +192,8 @@ static int shrink_tiles(struct replan *r)
 static void drop_copies(const struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        for (uint32_t l = 0; e->sessions[i] && l < e->model.config.n_kv_layers; l++)
-            spw_kv_drop_copies(e->sessions[i]->seq.kv, l, 0);
+        for (uint32_t k = 0; e->sessions[i] && k < e->model.config.n_slices; k++)
+            spw_kv_drop_copies(e->sessions[i]->seq.kv, k, 0);
 }
 
 /* Moves all tiles into the frames of the plan, and the exact frames, which lie after them, to their

@@ -65,8 +65,8 @@ static int take_frames(struct spw_session *s)
     if (!s->cached)
         return 0;
     SPW_TRY(spw_recover_cut_back(s, &held));
-    for (uint32_t l = 0; l < s->engine->model.config.n_kv_layers; l++)
-        spw_kv_drop_copies(s->seq.kv, l, 0); /* no share counts copies of tiles on the device */
+    for (uint32_t i = 0; i < s->engine->model.config.n_slices; i++)
+        spw_kv_drop_copies(s->seq.kv, i, 0); /* no share counts copies of tiles on the device */
     spw_traffic_drop_copies(spw_executor_account_of(s->engine->executor), s->slot);
     s->has_logits = had_logits && held == n_tokens;
     return 0;

@@ -4,7 +4,7 @@
 static void report(struct spw_engine *e, const struct spw_kv_loss *loss, uint64_t n_recomputed)
 {
     const struct spw_lost_tile lost = {.error = loss->rc,
-                                       .layer = loss->layer,
+                                       .layer = e->model.config.slice_layers[loss->layer],
                                        .position = (uint64_t)loss->tile * SPW_TILE_TOKENS,
                                        .n_recomputed = n_recomputed};
     spw_engine_report_lost_tile(e, &lost);

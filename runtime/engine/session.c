@@ -150,11 +150,11 @@ void spw_session_waterlines(const struct spw_session *s, struct spw_waterlines *
 {
     const struct spw_model_config *c = &s->engine->model.config;
     *out = (struct spw_waterlines){.n_tokens = s->n_tokens};
-    for (uint32_t l = 0; s->cached && l < c->n_kv_layers; l++) {
-        const struct spw_residency *r = &s->engine->plan.residency[c->layer_kinds[l]];
+    for (uint32_t i = 0; s->cached && i < c->n_slices; i++) {
+        const struct spw_residency *r = &s->engine->plan.residency[c->slice_kinds[i]];
         if (!r->window.tokens) {
-            uint32_t begin = spw_kv_begin(s->seq.kv, l);
-            uint32_t disk_end = spw_kv_disk_end(s->seq.kv, l);
+            uint32_t begin = spw_kv_begin(s->seq.kv, i);
+            uint32_t disk_end = spw_kv_disk_end(s->seq.kv, i);
             if (begin > spw_waterline_first_tiered(r))
                 out->host_end = spw_min_u64((uint64_t)begin * SPW_TILE_TOKENS, s->n_tokens);
             if (disk_end > spw_waterline_first_tiered(r))

@@ -65,8 +65,7 @@ struct use {
 /* One tile of all layers: the least that the cache can store. */
 static uint64_t min_cache_bytes(const struct spw_plan *p)
 {
-    return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
-           spw_plan_n_windowed(p) * p->exact_tile_bytes;
+    return spw_plan_n_full(p) * p->tile_bytes + spw_plan_n_windowed(p) * p->exact_tile_bytes;
 }
 
 static void note(void *engine, const char *text)
@@ -259,10 +258,11 @@ static int new_attachment(struct use *u, struct attachment **out)
 
 /* Attaches the adjacent tiles of the pack from *first on, up to `end`, and moves *first on. */
 static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
-                      uint32_t layer, uint32_t *first, uint32_t end)
+                      uint32_t slice, uint32_t *first, uint32_t end)
 {
     struct spw_engine *e = s->engine;
-    const struct spw_pack_section *x = spw_pack_find(pack, kind, layer, *first);
+    const uint32_t layer = e->model.config.slice_layers[slice];
+    const struct spw_pack_section *x = spw_pack_find(pack, kind, slice, *first);
     if (!x || x->record_bytes != e->plan.tile_bytes)
         return report_damage(u, pack, layer, *first);
     uint32_t frame, n = spw_min_u32(x->first_tile + x->n_tiles, end) - *first;
@@ -279,50 +279,50 @@ static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pac
                                     .context = p};
     SPW_TRY(spw_disk_attach(e->disk, &a, &frame));
     u->refs++;
-    int rc = spw_kv_attach(s->seq.kv, layer, *first, frame, n);
+    int rc = spw_kv_attach(s->seq.kv, slice, *first, frame, n);
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
-    spw_traffic_attach(spw_executor_account_of(e->executor), s->slot, layer, *first, *first + n);
+    spw_traffic_attach(spw_executor_account_of(e->executor), s->slot, slice, *first, *first + n);
     u->bytes += n * x->record_bytes;
     *first += n;
     return 0;
 }
 
-static const struct spw_residency *residency_of(const struct spw_engine *e, uint32_t layer)
+static const struct spw_residency *residency_of(const struct spw_engine *e, uint32_t slice)
 {
-    return &e->plan.residency[e->model.config.layer_kinds[layer]];
+    return &e->plan.residency[e->model.config.slice_kinds[slice]];
 }
 
-/* Attaches the old tiles of a layer without a window, part by part. Tiles of a pack after its part
+/* Attaches the old tiles of a slice without a window, part by part. Tiles of a pack after its part
  * belong to another sequence. */
-static int attach_old(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
+static int attach_old(struct use *u, struct spw_session *s, uint32_t slice, uint64_t n)
 {
-    const struct spw_residency *r = residency_of(s->engine, layer);
+    const struct spw_residency *r = residency_of(s->engine, slice);
     uint32_t first = spw_waterline_first_tiered(r), all = spw_waterline_end(r, n);
     for (uint32_t i = 0; i < u->match.n_parts; i++) {
         const struct spw_store_part *part = &u->match.parts[i];
         uint64_t to = (uint64_t)(part->first_tile + part->n_tiles) * SPW_TILE_TOKENS;
         uint32_t end = spw_waterline_end(r, spw_min_u64(to, n));
         while (first < end)
-            SPW_TRY(attach_run(u, s, part->pack, SPW_SNAPSHOT_OLD, layer, &first, end));
+            SPW_TRY(attach_run(u, s, part->pack, SPW_SNAPSHOT_OLD, slice, &first, end));
     }
     return first < all ? -EBADMSG : 0;
 }
 
-/* Attaches the window of a layer whose tiles move between tiers. */
-static int attach_window(struct use *u, struct spw_session *s, uint32_t layer, uint64_t n)
+/* Attaches the window of a slice whose tiles move between tiers. */
+static int attach_window(struct use *u, struct spw_session *s, uint32_t slice, uint64_t n)
 {
-    uint32_t first = spw_waterline_first_visible(residency_of(s->engine, layer), n);
+    uint32_t first = spw_waterline_first_visible(residency_of(s->engine, slice), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     if (first >= end) { /* the next tile still follows the last token */
-        spw_traffic_import(spw_executor_account_of(s->engine->executor), s->slot, layer, end, end,
+        spw_traffic_import(spw_executor_account_of(s->engine->executor), s->slot, slice, end, end,
                            true);
-        return spw_kv_import(s->seq.kv, layer, SPW_KV_FORM_EXACT, end,
+        return spw_kv_import(s->seq.kv, slice, SPW_KV_FORM_EXACT, end,
                              (uint64_t)end * SPW_TILE_TOKENS, NULL);
     }
     while (first < end)
-        SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, layer, &first, end));
+        SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, slice, &first, end));
     return 0;
 }
 
@@ -330,7 +330,7 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
 {
     const struct spw_engine *e = s->engine;
     uint64_t bytes = 0;
-    for (uint32_t l = 0; l < e->model.config.n_kv_layers; l++)
+    for (uint32_t l = 0; l < e->model.config.n_slices; l++)
         if (!residency_of(e, l)->window.tokens)
             SPW_TRY(attach_old(u, s, l, n));
         else if (!residency_of(e, l)->fixed)
@@ -347,7 +347,7 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
 static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
 {
     struct use *u = spw_alloc_zero(1, sizeof *u);
-    uint32_t max = e->model.config.n_kv_layers * (m->n_parts + 1);
+    uint32_t max = e->model.config.n_slices * (m->n_parts + 1);
     struct attachment *attachments = u ? spw_alloc(max * sizeof *attachments) : NULL;
     if (!attachments) {
         spw_free(u);

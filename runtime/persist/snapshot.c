@@ -54,7 +54,7 @@ bool spw_snapshot_needs_checkpoint(const struct spw_plan *p)
 {
     bool needs = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        needs |= p->residency[k].quantizes || (p->n_layers[k] && p->residency[k].window.tokens);
+        needs |= p->residency[k].quantizes || (p->n_slices[k] && p->residency[k].window.tokens);
     return needs;
 }
 
@@ -90,13 +90,13 @@ struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
 /* The tiles of a section. A session that was cut back may hold fewer exact tiles than the rule
  * says. `s` NULL: by the rule alone. */
 static struct spw_snapshot_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
-                                          enum spw_snapshot_kind kind, uint32_t layer,
+                                          enum spw_snapshot_kind kind, uint32_t slice,
                                           uint64_t from, uint64_t to)
 {
-    const struct spw_residency *r = &e->plan.residency[e->model.config.layer_kinds[layer]];
+    const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[slice]];
     struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
     if (s && kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
-        t.first = spw_max_u32(t.first, spw_kv_exact_first(s->seq.kv, layer));
+        t.first = spw_max_u32(t.first, spw_kv_exact_first(s->seq.kv, slice));
     return t;
 }
 
@@ -127,17 +127,17 @@ static bool next_section(const struct spw_engine *e, const struct spw_session *s
                          const struct spw_snapshot_range *range, uint32_t *at,
                          struct spw_pack_section *out)
 {
-    const uint32_t n_layers = e->model.config.n_kv_layers;
+    const uint32_t n_slices = e->model.config.n_slices;
     uint32_t last = range->tail         ? SPW_SNAPSHOT_TAIL
                     : range->checkpoint ? SPW_SNAPSHOT_WINDOW
                                         : SPW_SNAPSHOT_OLD;
-    while (*at < last * n_layers) {
-        uint32_t kind = SPW_SNAPSHOT_OLD + *at / n_layers, layer = (*at)++ % n_layers;
-        struct spw_snapshot_tiles t = tiles_of(e, s, kind, layer, range->from, range->to);
+    while (*at < last * n_slices) {
+        uint32_t kind = SPW_SNAPSHOT_OLD + *at / n_slices, slice = (*at)++ % n_slices;
+        struct spw_snapshot_tiles t = tiles_of(e, s, kind, slice, range->from, range->to);
         if (t.first >= t.end)
             continue;
         *out = (struct spw_pack_section){.kind = kind,
-                                         .layer = layer,
+                                         .layer = slice,
                                          .first_tile = t.first,
                                          .n_tiles = t.end - t.first,
                                          .record_bytes = record_bytes(e, kind)};
@@ -250,19 +250,19 @@ int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sec
 /* Lowers *n to the number of tiles that may lie on the device, and spills older tiles to make room
  * for them. Each spilled tile goes to the tier where it will lie when the session has `to` tokens.
  */
-static int make_room(struct spw_session *s, uint32_t kind, uint32_t layer, uint64_t to, uint32_t *n)
+static int make_room(struct spw_session *s, uint32_t kind, uint32_t slice, uint64_t to, uint32_t *n)
 {
     const struct spw_engine *e = s->engine;
-    const struct spw_residency *r = &s->residency[e->model.config.layer_kinds[layer]];
+    const struct spw_residency *r = &s->residency[e->model.config.slice_kinds[slice]];
     struct spw_kv_seq *seq = s->seq.kv;
     if (stays_on_device(e, kind))
         return 0;
     *n = spw_min_u32(*n, r->resident);
-    uint32_t end = spw_kv_end(seq, layer) + *n;
-    if (end <= r->resident + spw_kv_begin(seq, layer))
+    uint32_t end = spw_kv_end(seq, slice) + *n;
+    if (end <= r->resident + spw_kv_begin(seq, slice))
         return 0;
     uint32_t disk_end = spw_waterline_disk_end(r, spw_waterline_begin(r, to));
-    return spw_kv_spill(seq, layer, end - r->resident, spw_min_u32(disk_end, end - r->resident));
+    return spw_kv_spill(seq, slice, end - r->resident, spw_min_u32(disk_end, end - r->resident));
 }
 
 /* A reader of a pack. The piece holds bytes [offset, offset + bytes) of the file: adjacent records
@@ -297,21 +297,21 @@ static int fetch(struct reader *f, const struct spw_pack_section *x, uint32_t ti
 }
 
 /* Reads the next tiles of [*first, end) and moves *first on. `to`: the tokens of the session. */
-static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t layer, uint32_t *first,
+static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t slice, uint32_t *first,
                      uint32_t end, uint64_t to, struct spw_error *err)
 {
     struct spw_session *s = f->s;
     const uint8_t *records;
     uint64_t bytes = record_bytes(s->engine, kind);
-    const struct spw_pack_section *x = spw_pack_find(f->pack, kind, layer, *first);
+    const struct spw_pack_section *x = spw_pack_find(f->pack, kind, slice, *first);
     if (!x || x->record_bytes != bytes)
         return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is missing", spw_pack_path(f->pack),
-                        layer, *first);
+                        s->engine->model.config.slice_layers[slice], *first);
     uint32_t n = spw_min_u32(x->first_tile + x->n_tiles, end) - *first;
     n = spw_min_u32(n, piece_records(s, bytes));
-    SPW_TRY(make_room(s, kind, layer, to, &n));
+    SPW_TRY(make_room(s, kind, slice, to, &n));
     SPW_TRY(fetch(f, x, *first, &n, &records, err));
-    SPW_TRY(spw_kv_import(s->seq.kv, layer, form_of(kind), *first,
+    SPW_TRY(spw_kv_import(s->seq.kv, slice, form_of(kind), *first,
                           spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
     f->used += n * bytes;
     *first += n;
@@ -320,29 +320,29 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t lay
 
 /* The first exact tile that the pack has. A session that was cut back before it was saved may have
  * fewer of them than the rule says. */
-static uint32_t first_in_pack(const struct spw_session *s, const struct spw_pack *p, uint32_t layer,
+static uint32_t first_in_pack(const struct spw_session *s, const struct spw_pack *p, uint32_t slice,
                               struct spw_snapshot_tiles t, uint64_t n)
 {
     uint32_t needed = spw_waterline_old_end(s->engine->plan.residency, n);
-    while (t.first < needed && !spw_pack_find(p, SPW_SNAPSHOT_RECENT, layer, t.first))
+    while (t.first < needed && !spw_pack_find(p, SPW_SNAPSHOT_RECENT, slice, t.first))
         t.first++;
     return t.first;
 }
 
-static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t layer, uint64_t n,
+static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t slice, uint64_t n,
                       struct spw_error *err)
 {
-    struct spw_snapshot_tiles t = tiles_of(f->s->engine, f->s, kind, layer, 0, n);
+    struct spw_snapshot_tiles t = tiles_of(f->s->engine, f->s, kind, slice, 0, n);
     if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
-        t.first = first_in_pack(f->s, f->pack, layer, t, n);
-    spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, layer, t.first,
+        t.first = first_in_pack(f->s, f->pack, slice, t, n);
+    spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, slice, t.first,
                        t.end, kind != SPW_SNAPSHOT_OLD);
     /* If no exact tile is needed, the next exact tile still follows the last token. */
     if ((kind == SPW_SNAPSHOT_RECENT || kind == SPW_SNAPSHOT_WINDOW) && t.end && t.first >= t.end)
-        return spw_kv_import(f->s->seq.kv, layer, SPW_KV_FORM_EXACT, t.end,
+        return spw_kv_import(f->s->seq.kv, slice, SPW_KV_FORM_EXACT, t.end,
                              (uint64_t)t.end * SPW_TILE_TOKENS, NULL);
     while (t.first < t.end)
-        SPW_TRY(read_some(f, kind, layer, &t.first, t.end, n, err));
+        SPW_TRY(read_some(f, kind, slice, &t.first, t.end, n, err));
     return 0;
 }
 
@@ -354,8 +354,8 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
     struct reader f = {.s = s, .pack = p, .last = last};
     int rc = 0;
     for (enum spw_snapshot_kind kind = first; kind <= last; kind++)
-        for (uint32_t l = 0; l < s->engine->model.config.n_kv_layers && !rc; l++)
-            rc = read_tiles(&f, kind, l, n, err);
+        for (uint32_t i = 0; i < s->engine->model.config.n_slices && !rc; i++)
+            rc = read_tiles(&f, kind, i, n, err);
     *read_bytes = f.used;
     s->engine->files.read_bytes += f.fetched;
     if (rc)

@@ -11,7 +11,8 @@
 #include "offload/store/pack.h"
 #include "runtime/engine/engine.h"
 
-/* Kinds of sections. Tiles of all kinds except TAIL are complete and never change. */
+/* Kinds of sections. The layer of a section is a slice (spw_model_config.slice_layers). Tiles of
+ * all kinds except TAIL are complete and never change. */
 enum spw_snapshot_kind {
     SPW_SNAPSHOT_OLD = 1, /* layers without a window: tiles that move between tiers */
     SPW_SNAPSHOT_SINK,    /* where old tiles are quantized: tile 0, exact */
@@ -24,7 +25,7 @@ enum spw_snapshot_kind {
 /* The most sections that spw_snapshot_sections returns. */
 static inline uint32_t spw_snapshot_max_sections(const struct spw_engine *e)
 {
-    return 4 * e->model.config.n_kv_layers + 1;
+    return 4 * e->model.config.n_slices + 1;
 }
 
 /* The name of the backend, without the number of the GPU: other backends may give other bits. */

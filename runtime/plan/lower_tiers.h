@@ -14,14 +14,14 @@
 
 #include "runtime/plan/plan.h"
 
-/* The most tiles of one layer of one session that have a copy in a lower tier. */
+/* The most tiles of one slice of one session that have a copy in a lower tier. */
 struct spw_lower {
     uint32_t full, sliding;
     uint32_t shared_most; /* of a sliding layer whose tiles other sessions share and hold longer */
     uint32_t all;         /* how many ranks there are */
 };
 
-/* Of a session that holds at most these tiles in a layer of each kind, with this residency.
+/* Of a session that holds at most these tiles in a slice of each kind, with this residency.
  * chunked: its prompt may pass a layer in several chunks. shares_tiles: with other sessions. */
 void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
                   const struct spw_residency kinds[SPW_LAYER_KINDS], uint32_t full_tiles,

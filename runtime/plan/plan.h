@@ -56,10 +56,11 @@ struct spw_plan_input {
  *
  * KV frames hold tiles that move between tiers. These tiles are exact (quant/tile.h), or quantized
  * where the plan quantizes. Then exact frames hold all exact tiles. A frame has room for the
- * largest tile: where layer kinds have other shapes of keys and values, some tiles leave a part of
- * their frames unused, and that part moves with them. `hidden` and `staging` have room for the rows
- * of a step that runs beside one that was set aside; so have `embedding` and `inputs`, which models
- * with layer_inputs have.
+ * largest tile. Where layer kinds have other shapes of keys and values, slices (struct
+ * spw_kv_shape) make their tiles about equal; a tile that is smaller leaves a part of its frame
+ * unused, and that part moves with it. `hidden` and `staging` have room for the rows of a step that
+ * runs beside one that was set aside; so have `embedding` and `inputs`, which models with
+ * layer_inputs have.
  */
 
 /* What the layers with experts need of all rows of a pass, in either arena: see
@@ -89,9 +90,10 @@ struct spw_plan {
     struct spw_plan_info info;
     /* Of each session, if info.full_sessions are open and as long as the context: see shares.h. */
     struct spw_residency residency[SPW_LAYER_KINDS];
-    uint32_t n_layers[SPW_LAYER_KINDS];  /* that store tiles */
-    uint32_t n_readers[SPW_LAYER_KINDS]; /* that read tiles: those, and layers that have none */
-    uint32_t n_growing; /* the most layers that hold the new tiles of one chunk at the same time */
+    /* Of each layer kind, counted over its layers: slices that the cache stores; slices that layers
+     * read, also of other layers; and the slices of one layer. */
+    uint32_t n_slices[SPW_LAYER_KINDS], n_readers[SPW_LAYER_KINDS], layer_slices[SPW_LAYER_KINDS];
+    uint32_t n_growing; /* the most slices that hold the new tiles of one chunk at the same time */
     bool whole_spans;   /* the rows of a span in a pass are in one chunk: a pass has at most as many
                            rows as a chunk */
     bool quantizes;     /* old tiles of some layers, to `format` */
@@ -100,8 +102,8 @@ struct spw_plan {
     bool hidden_on_host;      /* hidden states of a pass with several chunks lie on the host */
     uint32_t logits_rows;     /* rows of the head's product */
     uint32_t parallel_splits; /* splits of rows that run side by side in an attention call */
-    uint32_t max_tiles;       /* of one layer of one sequence */
-    uint32_t full_tiles;      /* of those, the tiles of a full layer that move between tiers */
+    uint32_t max_tiles;       /* of one slice of one sequence */
+    uint32_t full_tiles;      /* of those, in a full layer, the tiles that move between tiers */
     uint32_t slot_tiles;      /* of a KV slot: whole splits */
     uint64_t tile_bytes;      /* of a tile that moves between tiers */
     uint64_t
@@ -141,7 +143,7 @@ struct spw_plan {
     uint32_t n_bounce;        /* bounce slots of the KV ring on the host; slot_tiles each */
     uint32_t n_disk_frames;   /* 0: no scratch file is needed */
     bool attaches;     /* as in the input: tiles are read from disk even without disk frames */
-    uint32_t disk_run; /* disk frames of one layer of one session */
+    uint32_t disk_run; /* disk frames of one slice of one session */
     struct spw_plan_device device;
     struct spw_plan_host host;
 };
@@ -169,21 +171,22 @@ static inline uint32_t spw_plan_pass_beside(const struct spw_plan *p)
     return p->whole_spans ? spw_min_u32(p->rows_beside, p->chunk) : p->rows_beside;
 }
 
+/* Slices of layers that see every key; below, of those with a window. */
 static inline uint64_t spw_plan_n_full(const struct spw_plan *p)
 {
-    return p->n_layers[SPW_LAYER_FULL];
+    return p->n_slices[SPW_LAYER_FULL];
 }
 
 /* The kind of the layers with a window. A model has one such kind at most
  * (model/config_layer_kinds.c). */
 static inline enum spw_layer_kind spw_plan_window_kind(const struct spw_plan *p)
 {
-    return p->n_layers[SPW_LAYER_CHUNKED] ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
+    return p->n_slices[SPW_LAYER_CHUNKED] ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
 }
 
 static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
 {
-    return p->n_layers[spw_plan_window_kind(p)];
+    return p->n_slices[spw_plan_window_kind(p)];
 }
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);

@@ -17,7 +17,7 @@ static uint32_t exact_tiles(const struct spw_plan *p, const struct spw_plan_inpu
     return (uint32_t)spw_min_u64(spw_waterline_exact_tiles(in->residual_tiles), p->max_tiles);
 }
 
-/* Tiles of one layer that a pass may leave behind, and that a rollback needs: all tiles that the
+/* Tiles of one slice that a pass may leave behind, and that a rollback needs: all tiles that the
  * pass begins with, but for a sink. */
 static uint32_t retained_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
 {
@@ -37,9 +37,9 @@ uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan
     return in->sessions * tiles * p->exact_tile_bytes;
 }
 
-/* A chunk of m rows in k parts starts at most m/128 + k tiles, and makes as many old. Where tiles
- * wait for layers that read them, several layers hold as many, also those of a step that was set
- * aside. */
+/* A chunk of m rows in k parts starts at most m/128 + k tiles of each slice of a layer, and makes
+ * as many old. Where tiles wait for layers that read them, slices of several layers hold as many,
+ * also those of a step that was set aside. */
 static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t tiles = p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
@@ -47,13 +47,13 @@ static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_inpu
     return p->n_growing * (tiles + (c->n_kv_layers < c->n_layers ? p->rows_beside : 0));
 }
 
-/* The most tiles of one layer of all sessions that are open, where each holds at most `each`. */
+/* The most tiles of one slice of all sessions that are open, where each holds at most `each`. */
 static uint64_t most_tiles(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t each)
 {
     return spw_min_u64(in->sessions * each, spw_plan_full_sessions(in) * p->max_tiles);
 }
 
-/* Exact tiles beside quantized ones: all that layers hold between steps, and the tiles that one
+/* Exact tiles beside quantized ones: all that slices hold between steps, and the tiles that one
  * chunk adds to the layer it passes. */
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in)
 {
@@ -120,7 +120,7 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
         const struct spw_layer_kind_row *kind = &spw_layer_kinds[k];
         p->residency[k] = (struct spw_residency){
             .window = spw_layer_window((enum spw_layer_kind)k,
-                                       p->n_layers[k] ? in->weights->config->window : 0),
+                                       p->n_slices[k] ? in->weights->config->window : 0),
             .host = UINT32_MAX,
             .quantizes = in->quantizes && kind->quantizes,
             .residual_tiles = in->residual_tiles,
@@ -162,7 +162,8 @@ bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, u
 
 /* ---- what decode costs the link ---- */
 
-/* Tiles of one full and of one sliding layer that a decode step at the full context loads. */
+/* Tiles of one slice of a full and of a sliding layer that a decode step at the full context loads.
+ */
 static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
                            uint64_t *full, uint64_t *sliding)
 {

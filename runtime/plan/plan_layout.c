@@ -28,28 +28,35 @@ static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_inpu
                        spw_plan_pages(in->weights->config->vocab * sizeof(float)));
 }
 
+static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
+{
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        p->n_readers[c->layer_kinds[l]] += spw_config_layer_slices(c, l);
+    for (uint32_t i = 0; i < c->n_slices; i++)
+        p->n_slices[c->slice_kinds[i]]++;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        p->layer_slices[k] = c->kv[k].n_slices;
+    p->n_growing = spw_config_n_growing(c);
+}
+
 void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
     *p = (struct spw_plan){0};
-    for (uint32_t l = 0; l < c->n_layers; l++) {
-        p->n_readers[c->layer_kinds[l]]++;
-        p->n_layers[c->layer_kinds[l]] += spw_config_stores_kv(c, l);
-    }
-    p->n_growing = spw_config_n_growing(c);
+    count_slices(p, c);
     p->whole_spans = spw_plan_whole_spans(in);
     p->format = format_of(in);
-    for (int k = 0; k < SPW_LAYER_KINDS; k++) /* the shapes of kinds may differ: one size for all */
-        p->exact_tile_bytes = spw_max_u64(
-            p->exact_tile_bytes,
-            p->n_layers[k]
-                ? spw_plan_pages(spw_tile_bytes(c->kv[k].n_heads, c->kv[k].head_dim, in->kv))
-                : 0);
-    p->tile_bytes =
-        p->format == SPW_QFORMAT_EXACT
-            ? p->exact_tile_bytes
-            : spw_plan_pages(spw_qtile_bytes(c->kv[SPW_LAYER_FULL].n_heads,
-                                             c->kv[SPW_LAYER_FULL].head_dim, p->format));
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) /* one size for all */
+        if (p->n_slices[k])
+            p->exact_tile_bytes =
+                spw_max_u64(p->exact_tile_bytes,
+                            spw_plan_pages(spw_tile_bytes(spw_config_slice_heads(&c->kv[k]),
+                                                          c->kv[k].head_dim, in->kv)));
+    const struct spw_kv_shape *full = &c->kv[SPW_LAYER_FULL];
+    p->tile_bytes = p->format == SPW_QFORMAT_EXACT
+                        ? p->exact_tile_bytes
+                        : spw_plan_pages(spw_qtile_bytes(spw_config_slice_heads(full),
+                                                         full->head_dim, p->format));
     p->piece_bytes = in->has_snapshots ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->inputs_row_bytes = spw_row_bytes(in->compute, (uint64_t)c->n_layers * c->layer_inputs);

@@ -119,8 +119,8 @@ struct spw_plan_need {
     uint64_t extra;        /* for the tiles that one chunk adds to a layer */
     uint64_t all;          /* with everything on the device, whatever sessions are open */
     uint64_t whole;        /* the same of full_sessions that are as long as the context */
-    uint64_t least;        /* one tile a layer and session */
-    uint32_t window_tiles; /* of a sliding layer */
+    uint64_t least;        /* one tile a slice and session */
+    uint32_t window_tiles; /* of a slice of a sliding layer */
 };
 
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in);
@@ -134,7 +134,7 @@ uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan
  * most as many frames as tiles need; with a ring one less, so that the ring has a tile to stream.
  * No tile is retained where sliding layers stream. False: too few frames. */
 bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, uint64_t frames);
-/* Tiles of one layer that lie on disk when all of `b` lie in lower tiers. */
+/* Tiles of one slice that lie on disk when all of `b` lie in lower tiers. */
 uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower *b,
                                 enum spw_layer_kind kind);
 /* What a decode step at the full context costs the link, in bytes: of KV; of weights; and the

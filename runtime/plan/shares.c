@@ -26,7 +26,7 @@ void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total)
 
 /* ---- one session ---- */
 
-/* Layers whose windows stream: only where nothing is quantized. */
+/* Slices whose windows stream: only where nothing is quantized. */
 static uint64_t n_sliding(const struct spw_plan *p)
 {
     return p->quantizes ? 0 : spw_plan_n_windowed(p);
@@ -61,6 +61,7 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
                         const struct spw_session_tiles *t, uint64_t frames)
 {
     uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p);
+    uint64_t passing = p->layer_slices[SPW_LAYER_FULL]; /* the other slices wait */
     struct spw_residency *r = &kinds[SPW_LAYER_FULL];
     frames -= p->retains ? sliding * t->retained : 0;
     uint64_t slide = sliding ? spw_min_u64((frames - full) / sliding, t->window) : 0;
@@ -73,10 +74,12 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
     if (!full)
         return;
     r->resident = (uint32_t)spw_max_u64(spw_min_u64(left / full, t->full), 1);
-    uint64_t waiting = full > 1 ? spw_sub_u64(left, t->full) / (full - 1) : r->resident;
+    uint64_t waiting =
+        full > passing ? spw_sub_u64(left, passing * t->full) / (full - passing) : r->resident;
     waiting = whole ? spw_max_u64(spw_min_u64(waiting, r->resident), 1) : 1;
     r->resident_pass = (uint32_t)waiting;
-    r->pass = (uint32_t)spw_max_u64(spw_min_u64(left - (full - 1) * waiting, t->full), 1);
+    uint64_t pass = (left - (full - passing) * waiting) / passing;
+    r->pass = (uint32_t)spw_max_u64(spw_min_u64(pass, t->full), 1);
 }
 
 /* ---- all sessions ---- */

@@ -17,7 +17,7 @@
 
 #include "runtime/plan/plan.h"
 
-/* The tiles that one layer of a session may hold: of a full layer, those that may leave the device;
+/* The tiles that one slice of a session may hold: of a full layer, those that may leave the device;
  * of a sliding layer, those of the window, and those that may be retained. */
 struct spw_session_tiles {
     uint32_t full, window, retained;
@@ -34,12 +34,12 @@ struct spw_share {
 struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t most_tokens);
 /* The device frames that hold all of them. */
 uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_tiles *t);
-/* Divides device frames of one session among its layers: sets `resident`, `resident_pass` and
- * `pass` of the kinds. frames: at least one for each layer whose tiles may leave the device. */
+/* Divides device frames of one session among its slices: sets `resident`, `resident_pass` and
+ * `pass` of the kinds. frames: at least one for each slice whose tiles may leave the device. */
 void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
                         const struct spw_session_tiles *t, uint64_t frames);
 
-/* The most tiles of a layer that all open sessions may hold together. The number does not depend on
+/* The most tiles of a slice that all open sessions may hold together. The number does not depend on
  * the budgets, so sessions that fit a plan fit another one that takes its place. */
 static inline uint64_t spw_share_most_tiles(const struct spw_plan *p)
 {

@@ -19,17 +19,17 @@ uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weigh
 
 /* ---- a run ---- */
 
-/* A row for each layer that stores tiles. */
+/* A row for each slice. */
 static uint32_t rows_by_layer(struct spw_traffic_run *r, struct spw_tiles_row *rows)
 {
     const struct spw_model_config *c = r->weights->config;
     for (uint32_t l = 0; l < c->n_layers; l++)
-        r->visits[r->n_visits++] =
-            (struct spw_traffic_visit){c->kv_layers[l], spw_config_stores_kv(c, l),
-                                       spw_config_last_reader(c, c->kv_layers[l]) == l};
-    for (uint32_t l = 0; l < c->n_kv_layers; l++)
-        rows[l] = (struct spw_tiles_row){c->layer_kinds[l], 1};
-    return c->n_kv_layers;
+        r->visits[r->n_visits++] = (struct spw_traffic_visit){
+            c->first_slices[l], spw_config_layer_slices(c, l), spw_config_stores_kv(c, l),
+            spw_config_last_reader(c, c->kv_layers[l]) == l};
+    for (uint32_t i = 0; i < c->n_slices; i++)
+        rows[i] = (struct spw_tiles_row){c->slice_kinds[i], 1};
+    return c->n_slices;
 }
 
 /* A row for the layers of a kind whose tiles no other layer reads, and one for each other layer. */
@@ -42,8 +42,8 @@ static uint32_t rows_by_kind(struct spw_traffic_run *r, struct spw_tiles_row *ro
         for (uint32_t l = 0; l < c->n_kv_layers; l++)
             alone += c->layer_kinds[l] == k && spw_config_last_reader(c, l) == l;
         if (alone) {
-            r->visits[r->n_visits++] = (struct spw_traffic_visit){n, true, true};
-            rows[n++] = (struct spw_tiles_row){k, alone};
+            r->visits[r->n_visits++] = (struct spw_traffic_visit){n, 1, true, true};
+            rows[n++] = (struct spw_tiles_row){k, alone * c->kv[k].n_slices};
         }
         for (uint32_t l = 0; l < c->n_kv_layers; l++) {
             uint32_t last = spw_config_last_reader(c, l);
@@ -51,8 +51,8 @@ static uint32_t rows_by_kind(struct spw_traffic_run *r, struct spw_tiles_row *ro
                 continue;
             for (uint32_t i = l; i <= last; i++)
                 if (c->kv_layers[i] == l)
-                    r->visits[r->n_visits++] = (struct spw_traffic_visit){n, i == l, i == last};
-            rows[n++] = (struct spw_tiles_row){k, 1};
+                    r->visits[r->n_visits++] = (struct spw_traffic_visit){n, 1, i == l, i == last};
+            rows[n++] = (struct spw_tiles_row){k, c->kv[k].n_slices};
         }
     }
     return n;
@@ -61,9 +61,9 @@ static uint32_t rows_by_kind(struct spw_traffic_run *r, struct spw_tiles_row *ro
 static int open_tiles(struct spw_traffic_run *r, bool by_layer)
 {
     const struct spw_plan *p = r->plan;
-    const uint32_t n_layers = r->weights->config->n_layers;
-    struct spw_tiles_row *rows = spw_alloc_zero(n_layers, sizeof *rows);
-    r->visits = spw_alloc_zero(n_layers, sizeof *r->visits);
+    const struct spw_model_config *c = r->weights->config;
+    struct spw_tiles_row *rows = spw_alloc_zero(c->n_slices, sizeof *rows);
+    r->visits = spw_alloc_zero(c->n_layers, sizeof *r->visits);
     if (!rows || !r->visits) {
         spw_free(rows);
         return -ENOMEM;

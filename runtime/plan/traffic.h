@@ -23,8 +23,8 @@ uint64_t spw_traffic_open_bytes(const struct spw_plan *p, const struct spw_weigh
 /* The prediction of one engine: its sessions from their first token on, and all bytes that they
  * have moved. The caller reports what was computed, never what was counted.
  *
- * `row` in the functions below is a row of the table of tiles (traffic_tiles.h): one layer if the
- * run was opened with by_layer, else all layers of one kind. A step can end between two layers only
+ * `row` in the functions below is a row of the table of tiles (traffic_tiles.h): one slice if the
+ * run was opened with by_layer, else all slices of one kind. A step can end between two layers only
  * in a run with by_layer. */
 struct spw_traffic_run;
 

@@ -13,14 +13,16 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     i->decode_old_kv_bytes = i->decode_old_products = i->decode_products = 0;
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         const struct spw_kv_shape *kv = &c->kv[k];
-        uint64_t row = (uint64_t)c->n_heads * kv->head_dim, layers = p->n_readers[k];
+        uint64_t layers = p->n_readers[k] / kv->n_slices;
+        uint64_t row = (uint64_t)c->n_heads * kv->head_dim;
         uint64_t per_token = 2 * spw_row_bytes(p->info.kv, (uint64_t)kv->n_heads * kv->head_dim);
         uint64_t seen = p->residency[k].window.tokens ? spw_min_u64(p->info.context, c->window)
                                                       : p->info.context;
         uint64_t old = p->residency[k].quantizes ? p->full_tiles : 0;
         uint64_t exact = seen - old * SPW_TILE_TOKENS;
-        i->decode_read_bytes += layers * (old * p->tile_bytes + exact * per_token);
-        i->decode_old_kv_bytes += layers * old * p->tile_bytes;
+        uint64_t old_bytes = p->n_readers[k] * old * p->tile_bytes;
+        i->decode_read_bytes += old_bytes + layers * exact * per_token;
+        i->decode_old_kv_bytes += old_bytes;
         i->decode_old_products += layers * old * SPW_TILE_TOKENS * row;
         i->decode_products += layers * exact * row;
     }
@@ -33,15 +35,15 @@ static void count_slots(struct spw_plan *p)
     struct spw_pass_span span = {.from = i->context - 1, .to = i->context};
     i->decode_slots = i->decode_slot_bytes = 0;
     for (int k = 0; k < SPW_LAYER_KINDS && p->n_kv_slots; k++) {
-        uint32_t first, end, n_layers = p->n_readers[k];
-        if (!n_layers)
+        uint32_t first, end, n_slices = p->n_readers[k];
+        if (!n_slices)
             continue;
         spw_waterline_streamed(&p->residency[k], &span, i->context - 1, &first, &end);
         if (first >= end)
             continue;
         i->decode_slots +=
-            n_layers * (spw_div_up(end, p->slot_tiles) - (uint64_t)first / p->slot_tiles);
-        i->decode_slot_bytes += (uint64_t)n_layers * (end - first) * p->tile_bytes;
+            n_slices * (spw_div_up(end, p->slot_tiles) - (uint64_t)first / p->slot_tiles);
+        i->decode_slot_bytes += (uint64_t)n_slices * (end - first) * p->tile_bytes;
     }
 }
 
@@ -66,8 +68,7 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const doub
     spw_traffic_run_moved(r, NULL, &prompt);
     memcpy(i->prefill_moved_bytes, prompt.bytes, sizeof prompt.bytes);
     uint32_t disk_end = spw_tiles_disk_end(spw_traffic_tiles(r), 0, 0);
-    if (p->n_layers[SPW_LAYER_FULL] &&
-        disk_end > spw_waterline_first_tiered(&p->residency[SPW_LAYER_FULL]))
+    if (spw_plan_n_full(p) && disk_end > spw_waterline_first_tiered(&p->residency[SPW_LAYER_FULL]))
         i->waterlines.disk_end =
             spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
     spw_traffic_close(r, 0);

@@ -19,8 +19,8 @@ struct spw_traffic_account {
 
 /* A layer, as a pass meets it; or the layers of a row. */
 struct spw_traffic_visit {
-    uint32_t row;     /* whose tiles it reads */
-    bool first, last; /* it stores them; no later visit reads them */
+    uint32_t row, n_rows; /* whose tiles it reads: n_rows alike, from `row` on */
+    bool first, last;     /* it stores them; no later visit reads them */
 };
 
 struct spw_traffic_run {

@@ -172,30 +172,31 @@ static void after_chunk(struct spw_traffic_run *r, uint32_t row, uint32_t sessio
                       spw_waterline_begin_after(at, &r->now->pass_spans[s->span], s->to), m);
 }
 
-static void pass_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v,
-                       const struct spw_chunk *k, const struct spw_step_span *spans, struct flow *f)
-{
-    const struct spw_part *s = &r->now->cut.parts[k->first_part];
-    for (uint32_t i = 0; i < k->n_parts && v->first; i++)
-        grow(r, v->row, spans[s[i].span].session, &s[i]);
-    describe_chunk(r, v->row, k, spans);
-    for (uint32_t i = 0; i < k->n_parts; i++)
-        stream(r, v->row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
-    for (uint32_t i = 0; i < k->n_parts && v->last; i++)
-        after_chunk(r, v->row, spans[s[i].span].session, &s[i], &f->moved);
-}
-
-/* One that was not through: some of its parts have got tiles, and transfers may have begun. */
+/* One that was not through: some of its parts have got tiles, and transfers may have begun. The
+ * rows of a visit hold the same tiles. */
 static void break_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v,
                         const struct spw_chunk *k, const struct spw_step_span *spans,
                         uint32_t n_grown, struct flow *f)
 {
     const struct spw_part *s = &r->now->cut.parts[k->first_part];
+    const uint32_t end = v->row + v->n_rows;
     for (uint32_t i = 0; i < n_grown && v->first; i++)
-        grow(r, v->row, spans[s[i].span].session, &s[i]);
+        for (uint32_t row = v->row; row < end; row++)
+            grow(r, row, spans[s[i].span].session, &s[i]);
     describe_chunk(r, v->row, k, spans);
     for (uint32_t i = 0; i < k->n_parts; i++)
-        stream(r, v->row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
+        for (uint32_t row = v->row; row < end; row++)
+            stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
+}
+
+static void pass_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v,
+                       const struct spw_chunk *k, const struct spw_step_span *spans, struct flow *f)
+{
+    const struct spw_part *s = &r->now->cut.parts[k->first_part];
+    break_chunk(r, v, k, spans, k->n_parts, f);
+    for (uint32_t i = 0; i < k->n_parts && v->last; i++)
+        for (uint32_t row = v->row; row < v->row + v->n_rows; row++)
+            after_chunk(r, row, spans[s[i].span].session, &s[i], &f->moved);
 }
 
 /* ---- a step ---- */
@@ -205,8 +206,8 @@ static void pass_visit(struct spw_traffic_run *r, const struct spw_traffic_visit
                        uint64_t chunks, uint64_t begun, uint32_t parts, struct flow *f)
 {
     const struct spw_traffic_account *a = r->now;
-    if (begun && !from && v->first)
-        enter(r, v->row, a->spans, a->n_spans, &f->moved);
+    for (uint32_t row = v->row; row < v->row + v->n_rows && begun && !from && v->first; row++)
+        enter(r, row, a->spans, a->n_spans, &f->moved);
     for (uint64_t k = from; k < a->cut.n_chunks; k++)
         if (k < chunks)
             pass_chunk(r, v, &a->cut.chunks[k], a->spans, f);

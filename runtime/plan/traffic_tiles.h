@@ -3,7 +3,7 @@
  * offload/kv/kv_cache.h: a tile is written to a lower tier once, sessions that share a tile move it
  * once, and a tile on the device keeps its copy in the lower tier.
  *
- * A row stands for `times` layers that hold the same tiles. Opening allocates, nothing else does.
+ * A row stands for `times` slices that hold the same tiles. Opening allocates, nothing else does.
  * Not thread-safe. */
 #ifndef SPW_RUNTIME_PLAN_TRAFFIC_TILES_H
 #define SPW_RUNTIME_PLAN_TRAFFIC_TILES_H
@@ -33,7 +33,7 @@ int spw_tiles_open(struct spw_tiles **out, const struct spw_tiles_options *o);
 void spw_tiles_close(struct spw_tiles *t);
 const struct spw_tiles_row *spw_tiles_rows(const struct spw_tiles *t, uint32_t *n);
 
-/* All of these are about one session; what moves is added to `m`, times the row's layers. */
+/* All of these are about one session; what moves is added to `m`, times the row's slices. */
 void spw_tiles_clear(struct spw_tiles *t, uint32_t session);
 /* `to` must be empty; it shares every tile of `from`. */
 void spw_tiles_fork(struct spw_tiles *t, uint32_t to, uint32_t from);

@@ -9,6 +9,9 @@
  * in one form, so that a piece of the cache where blocks differ takes a call for each of them;
  * elsewhere one call serves all rows. Every call starts at a split's border, and splits of a row
  * come in the order of positions.
+ *
+ * All this is done for each slice of the layer (struct spw_kv_shape): a call has the heads of q
+ * that read the slice's KV heads. Heads do not depend on each other, so slices change no bit.
  */
 #include "runtime/step/attend.h"
 
@@ -16,11 +19,12 @@
 
 enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
 
+/* Of a part, the heads of one slice. */
 struct spw_query {
     const struct spw_attend *a;
     const struct spw_attend_part *s;
     const struct spw_residency *r;  /* of the layer's kind */
-    uint32_t layer;                 /* whose tiles are read */
+    uint32_t slice;                 /* whose tiles are read */
     uint32_t end;                   /* after the last tile */
     uint32_t first, streamed_end;   /* tiles [first, streamed_end) come from lower tiers */
     uint32_t from;                  /* tiles before it have been read: a split's border */
@@ -46,12 +50,22 @@ static uint64_t state_row(const struct spw_attention_args *x)
     return (uint64_t)x->n_heads * (x->head_dim + 2);
 }
 
-static struct spw_query make_query(const struct spw_attend *a, const struct spw_attend_part *s)
+/* Where the q of a part begins. */
+static uint8_t *q_of(const struct spw_attend *a, const struct spw_attend_part *s)
+{
+    return element(a, a->lane->device_arena + a->plan->device.qkv,
+                   s->row * spw_config_qkv_width(a->weights->config, s->layer));
+}
+
+/* Of the k-th slice of the layer. */
+static struct spw_query make_query(const struct spw_attend *a, const struct spw_attend_part *s,
+                                   uint32_t k)
 {
     const struct spw_model_config *c = a->weights->config;
     const struct spw_kv_shape *shape = spw_config_kv(c, s->layer);
-    uint64_t width = spw_config_qkv_width(c, s->layer);
-    uint64_t y = s->row * spw_config_q_width(c, s->layer);
+    const uint32_t n_heads = c->n_heads / shape->n_slices, before = k * n_heads;
+    const uint64_t width = spw_config_q_width(c, s->layer), rows = s->to - s->from;
+    const uint64_t channels = (uint64_t)before * shape->head_dim;
     const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
     const uint64_t extra_logits = a->weights->small_layers[s->layer].extra_logits;
@@ -59,48 +73,68 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
         .a = a,
         .s = s,
         .r = r,
-        .layer = c->kv_layers[s->layer],
-        .y = element(a, a->lane->device_arena + a->plan->device.attention, y),
-        .args = {.q = element(a, a->lane->device_arena + a->plan->device.qkv, s->row * width),
+        .slice = c->first_slices[s->layer] + k,
+        .y = element(a, a->lane->device_arena + a->plan->device.attention,
+                     s->row * width + channels),
+        .args = {.q = element(a, q_of(a, s), channels),
                  .state = (float *)(a->lane->device_arena + a->plan->device.state),
-                 .rows = s->to - s->from,
-                 .q_stride = width,
+                 .rows = rows,
+                 .q_stride = spw_config_qkv_width(c, s->layer),
+                 .y_stride = width,
                  .position = s->from,
-                 .n_heads = c->n_heads,
-                 .n_kv_heads = shape->n_heads,
+                 .n_heads = n_heads,
+                 .n_kv_heads = spw_config_slice_heads(shape),
                  .head_dim = shape->head_dim,
                  .window = r->window,
                  .scale = c->attention_scale,
                  .softcap = c->attention_softcap,
-                 .extra_logits = extra_logits == SPW_SMALL_NONE ? NULL : small + extra_logits,
+                 .extra_logits =
+                     extra_logits == SPW_SMALL_NONE ? NULL : small + extra_logits + before,
                  .first = true,
                  .dtype = a->plan->info.compute,
                  .kv_dtype = a->plan->info.kv,
                  .qformat = a->plan->format},
     };
-    q.args.state += s->row * state_row(&q.args);
+    /* The states of a part: those of its rows for the first slice, then for the second one. */
+    q.args.state += (s->row * shape->n_slices + k * rows) * state_row(&q.args);
     return q;
 }
 
 /* ---- new tokens ---- */
 
+/* Makes room for the rows in each slice of the layer, and lists the tiles that they reach. */
+static int take_tiles(const struct spw_model_config *c, const struct spw_attend_part *s,
+                      void *tiles[SPW_APPEND_TILES])
+{
+    const uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS);
+    const uint32_t end_slice = c->first_slices[s->layer] + spw_config_layer_slices(c, s->layer);
+    struct spw_kv_seq *kv = s->seq->kv;
+    uint32_t n = 0;
+    for (uint32_t slice = c->first_slices[s->layer]; slice < end_slice; slice++) {
+        SPW_TRY(spw_kv_grow(kv, slice, s->from, s->to));
+        const uint32_t end = spw_kv_exact_end(kv, slice);
+        assert(n + end - first <= SPW_APPEND_TILES);
+        for (uint32_t t = first; t < end; t++)
+            tiles[n++] = spw_kv_exact_tile(kv, slice, t);
+    }
+    return 0;
+}
+
 /* Norms and rotates q and k; k and v go into the tail tiles. A layer that reads the tiles of
  * another one has q only. */
-static int append(const struct spw_query *q)
+static int append(const struct spw_attend *a, const struct spw_attend_part *s)
 {
-    const struct spw_attend *a = q->a;
-    const struct spw_attend_part *s = q->s;
     const struct spw_model_config *c = a->weights->config;
+    const struct spw_kv_shape *shape = spw_config_kv(c, s->layer);
     const struct spw_layer_small *at = &a->weights->small_layers[s->layer];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
-    const uint32_t after = q->args.head_dim; /* from the weights of a norm to its biases */
+    const uint32_t after = shape->head_dim; /* from the weights of a norm to its biases */
     uint32_t kind = c->layer_kinds[s->layer];
     const bool rotates = c->rotates[s->layer], norms = c->qk_norm && !c->qk_norm_whole;
     const bool stores = spw_config_stores_kv(c, s->layer);
     const bool norm_last = c->qk_norm_last && rotates;
-    struct spw_kv_seq *kv = s->seq->kv;
     struct spw_rope_append_args x = {
-        .qkv = (void *)(uintptr_t)q->args.q,
+        .qkv = q_of(a, s),
         .q_norm = norm_last ? small + a->weights->bare_norm
                   : norms   ? small + at->q_norm
                             : NULL,
@@ -113,12 +147,12 @@ static int append(const struct spw_query *q)
         .norm_by_head = c->qk_norm_by_head,
         .growth = c->grows_unrotated && rotates ? (struct spw_query_growth){0} : c->query_growth,
         .inv_freq = small + (rotates ? a->weights->inv_freq[kind] : a->weights->no_freq),
-        .rows = q->args.rows,
-        .stride = q->args.q_stride,
+        .rows = s->to - s->from,
+        .stride = spw_config_qkv_width(c, s->layer),
         .position = s->from,
         .n_heads = c->n_heads,
-        .n_kv_heads = stores ? q->args.n_kv_heads : 0,
-        .head_dim = q->args.head_dim,
+        .n_kv_heads = stores ? shape->n_heads : 0,
+        .head_dim = shape->head_dim,
         .rotary_dim = c->rope[kind].rotary_dim,
         .scaling = rotates ? a->weights->rope_scaling[kind] : 1,
         .eps = c->rms_eps,
@@ -127,14 +161,10 @@ static int append(const struct spw_query *q)
         .v_is_k = c->v_is_k[kind],
         .norm = c->norm,
         .dtype = a->plan->info.compute,
-        .kv_dtype = a->plan->info.kv};
-    if (!stores)
-        return a->ops->rope_append(&x, a->lane->compute);
-    SPW_TRY(spw_kv_grow(kv, s->layer, s->from, s->to));
-    uint32_t first = (uint32_t)(s->from / SPW_TILE_TOKENS), end = spw_kv_exact_end(kv, s->layer);
-    assert(end - first <= SPW_APPEND_TILES);
-    for (uint32_t t = first; t < end; t++)
-        x.tiles[t - first] = spw_kv_exact_tile(kv, s->layer, t);
+        .kv_dtype = a->plan->info.kv,
+        .slice_heads = spw_config_slice_heads(shape)};
+    if (stores)
+        SPW_TRY(take_tiles(c, s, x.tiles));
     return a->ops->rope_append(&x, a->lane->compute);
 }
 
@@ -143,8 +173,8 @@ static int append(const struct spw_query *q)
 static int quantize_tile(const struct spw_query *q, uint32_t tile)
 {
     const struct spw_attend *a = q->a;
-    const void *from = spw_kv_exact_tile(q->s->seq->kv, q->layer, tile);
-    void *to = spw_kv_device_tile(q->s->seq->kv, q->layer, tile);
+    const void *from = spw_kv_exact_tile(q->s->seq->kv, q->slice, tile);
+    void *to = spw_kv_device_tile(q->s->seq->kv, q->slice, tile);
     if (a->plan->format == SPW_QFORMAT_EXACT)
         return spw_lane_copy(a->lane, to, from, a->plan->tile_bytes, SPW_LINK_DEVICE_TO_DEVICE,
                              a->lane->compute);
@@ -165,11 +195,11 @@ static int quantize(const struct spw_query *q)
 {
     const struct spw_attend_part *s = q->s;
     struct spw_kv_seq *kv = s->seq->kv;
-    uint32_t from = spw_kv_end(kv, q->layer);
+    uint32_t from = spw_kv_end(kv, q->slice);
     uint32_t to = spw_waterline_end(q->r, s->to);
     if (!q->r->quantizes || from >= to)
         return 0;
-    SPW_TRY(spw_kv_quantize(kv, q->layer, to));
+    SPW_TRY(spw_kv_quantize(kv, q->slice, to));
     for (uint32_t t = from; t < to; t++)
         SPW_TRY(quantize_tile(q, t));
     return 0;
@@ -193,10 +223,10 @@ static const void *locate(const struct spw_query *q, const struct piece *p, uint
     if (tile < p->slot_first && !sink)
         return NULL;
     if (q->a->plan->quantizes && (sink || tile >= old))
-        return spw_kv_exact_tile(kv, q->layer, tile);
+        return spw_kv_exact_tile(kv, q->slice, tile);
     if (tile < p->slot_end)
         return p->slot + (tile - p->slot_first) * q->a->plan->tile_bytes;
-    return spw_kv_device_tile(kv, q->layer, tile);
+    return spw_kv_device_tile(kv, q->slice, tile);
 }
 
 /* One call for `rows` rows from the row-th on, for which tiles [1, old) are old. */
@@ -213,7 +243,7 @@ static int attend_rows(const struct spw_query *q, const struct piece *p, uint64_
     if (spw_div_up(p->to - p->from, SPW_SPLIT_TILES) <= splits_side_by_side(a, rows))
         x.split_states = (float *)(a->lane->device_arena + a->plan->device.split_states);
     if (p->to == q->end)
-        x.y = element(a, q->y, row * x.n_heads * x.head_dim);
+        x.y = element(a, q->y, row * x.y_stride);
     x.tile_first = p->from;
     x.n_tiles = p->to - p->from;
     if (old > first && x.qformat != SPW_QFORMAT_EXACT) {
@@ -249,25 +279,31 @@ static int attend_piece(struct spw_query *q, const struct piece *p)
     return 0;
 }
 
+/* Of part i, the k-th slice. */
+static struct spw_query *query_of(const struct spw_attend *a, uint32_t i, uint32_t k)
+{
+    return &a->queries[i * a->most_slices + k];
+}
+
 /* The splits that (partly) stream, as many in a piece as share a slot. Parts that share their tiles
  * read the slot too. */
-static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t lead)
+static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t lead, uint32_t k)
 {
-    const struct spw_query *q = &a->queries[lead];
+    const struct spw_query *q = query_of(a, lead, k);
     uint32_t to, slot_tiles = a->plan->slot_tiles;
     for (uint32_t tile = spw_max_u32(q->first, q->s->shared_end); tile < q->streamed_end;
          tile = to) {
         to = (tile / slot_tiles + 1) * slot_tiles;
         uint32_t here = spw_min_u32(to, q->streamed_end);
         struct spw_transfer t = {.seq = q->s->seq->kv,
-                                 .layer = q->layer,
+                                 .layer = q->slice,
                                  .tile_begin = tile,
                                  .tile_end = here,
                                  .reader = q->s->layer};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
         for (uint32_t i = lead; i < n; i++) {
-            struct spw_query *reader = &a->queries[i];
+            struct spw_query *reader = query_of(a, i, k);
             if (i != lead && (reader->s->lead != lead || reader->s->shared_end < to))
                 continue;
             const struct piece p = {.from = reader->from,
@@ -302,28 +338,35 @@ static int read_resident(struct spw_query *q)
 
 int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_attend_part *s)
 {
-    struct spw_query *q = &a->queries[i];
-    *q = make_query(a, s);
-    SPW_TRY(append(q));
-    SPW_TRY(quantize(q));
-    q->end = spw_kv_exact_end(s->seq->kv, q->layer);
-    spw_waterline_streamed(q->r, s->span, s->from, &q->first, &q->streamed_end);
-    q->from = q->first - q->first % SPW_SPLIT_TILES;
+    SPW_TRY(append(a, s));
+    for (uint32_t k = 0; k < spw_config_layer_slices(a->weights->config, s->layer); k++) {
+        struct spw_query *q = query_of(a, i, k);
+        *q = make_query(a, s, k);
+        SPW_TRY(quantize(q));
+        q->end = spw_kv_exact_end(s->seq->kv, q->slice);
+        spw_waterline_streamed(q->r, s->span, s->from, &q->first, &q->streamed_end);
+        q->from = q->first - q->first % SPW_SPLIT_TILES;
+    }
     return 0;
 }
 
 int spw_attend_read(const struct spw_attend *a, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        SPW_TRY(read_streamed(a, n, i));
-        SPW_TRY(read_resident(&a->queries[i]));
-    }
+    const uint32_t n_slices = spw_config_layer_slices(a->weights->config, a->queries->s->layer);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n_slices; k++) {
+            SPW_TRY(read_streamed(a, n, i, k));
+            SPW_TRY(read_resident(query_of(a, i, k)));
+        }
     return 0;
 }
 
 int spw_attend_init(struct spw_attend *a, uint32_t most)
 {
-    a->queries = spw_alloc_zero(most, sizeof *a->queries);
+    const struct spw_model_config *c = a->weights->config;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        a->most_slices = spw_max_u32(a->most_slices, spw_config_layer_slices(c, l));
+    a->queries = spw_alloc_zero((size_t)most * a->most_slices, sizeof *a->queries);
     return a->queries ? 0 : -ENOMEM;
 }
 

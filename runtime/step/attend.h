@@ -20,7 +20,8 @@ struct spw_attend {
     const struct spw_plan *plan;
     const struct spw_weights *weights;
     struct spw_prefetch *prefetch;
-    struct spw_query *queries; /* owned, [most parts of a chunk] */
+    struct spw_query *queries; /* owned, [most parts of a chunk][most_slices] */
+    uint32_t most_slices;      /* of a layer */
 };
 
 /* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */
@@ -34,7 +35,7 @@ struct spw_attend_part {
     uint32_t lead, shared_end;
 };
 
-/* The other fields are the caller's to set. most: parts of a chunk. */
+/* The fields before `queries` are the caller's to set. most: parts of a chunk. */
 int spw_attend_init(struct spw_attend *a, uint32_t most);
 void spw_attend_free(struct spw_attend *a);
 /* Part i of a chunk: reads k and v in plan.device.qkv, and rotates q. `s` stays borrowed until the

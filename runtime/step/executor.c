@@ -132,9 +132,12 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
 
 static int enter_layer(struct spw_executor *x, uint32_t layer)
 {
+    const uint32_t first = x->config->first_slices[layer];
+    const uint32_t end = first + spw_config_layer_slices(x->config, layer);
     for (uint32_t i = 0; i < x->step->n_items && spw_config_stores_kv(x->config, layer); i++)
-        SPW_TRY(spw_residency_enter(&x->residency, x->step->items[i].seq, &x->step->now->spans[i],
-                                    layer));
+        for (uint32_t slice = first; slice < end; slice++)
+            SPW_TRY(spw_residency_enter(&x->residency, x->step->items[i].seq,
+                                        &x->step->now->spans[i], slice));
     return 0;
 }
 
@@ -142,13 +145,15 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
 static int place_old_tiles(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
     const struct spw_part *parts = parts_of(x, chunk);
-    const uint32_t stored = x->config->kv_layers[layer];
-    if (spw_config_last_reader(x->config, stored) != layer)
+    const uint32_t first = x->config->first_slices[layer];
+    const uint32_t end = first + spw_config_layer_slices(x->config, layer);
+    if (spw_config_last_reader(x->config, x->config->kv_layers[layer]) != layer)
         return 0;
     for (uint32_t i = 0; i < chunk->n_parts; i++)
-        SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[parts[i].span].seq,
-                                          &x->step->now->spans[parts[i].span], stored,
-                                          parts[i].to));
+        for (uint32_t slice = first; slice < end; slice++)
+            SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[parts[i].span].seq,
+                                              &x->step->now->spans[parts[i].span], slice,
+                                              parts[i].to));
     return 0;
 }
 
@@ -345,10 +350,10 @@ static int begin_pass(struct spw_executor *x)
         SPW_TRY(
             spw_residency_make_room(&x->residency, x->step->items[i].seq, &x->step->now->spans[i]));
     SPW_TRY(begin_transfers(x));
-    for (uint32_t l = 0; l < x->config->n_kv_layers; l++)
+    for (uint32_t slice = 0; slice < x->config->n_slices; slice++)
         for (uint32_t i = 0; i < x->step->n_items; i++)
             SPW_TRY(spw_residency_load_ahead(&x->residency, x->step->items[i].seq,
-                                             &x->step->now->spans[i], l));
+                                             &x->step->now->spans[i], slice));
     return spw_hidden_begin(&x->step->hidden, &x->step->now->cut, &source);
 }
 

@@ -2,28 +2,28 @@
 #include "runtime/step/residency.h"
 
 static const struct spw_residency *residency_of(const struct spw_residency_moves *m,
-                                                const struct spw_sequence *seq, uint32_t layer)
+                                                const struct spw_sequence *seq, uint32_t slice)
 {
-    return &seq->residency[m->config->layer_kinds[layer]];
+    return &seq->residency[m->config->slice_kinds[slice]];
 }
 
-static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
+static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t slice,
                  uint32_t begin)
 {
-    if (begin <= spw_kv_begin(seq->kv, layer))
+    if (begin <= spw_kv_begin(seq->kv, slice))
         return 0; /* then disk_end has not risen either */
-    uint32_t disk_end = spw_waterline_disk_end(residency_of(m, seq, layer), begin);
-    int rc = spw_kv_spill(seq->kv, layer, begin, disk_end);
+    uint32_t disk_end = spw_waterline_disk_end(residency_of(m, seq, slice), begin);
+    int rc = spw_kv_spill(seq->kv, slice, begin, disk_end);
     m->failed |= rc != 0;
     return rc;
 }
 
-static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t layer,
+static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t slice,
                 uint32_t begin)
 {
-    int rc = spw_prefetch_wait_load(m->prefetch, seq->kv, layer);
-    if (!rc && begin < spw_kv_begin(seq->kv, layer))
-        rc = spw_kv_load(seq->kv, layer, begin);
+    int rc = spw_prefetch_wait_load(m->prefetch, seq->kv, slice, m->config->slice_layers[slice]);
+    if (!rc && begin < spw_kv_begin(seq->kv, slice))
+        rc = spw_kv_load(seq->kv, slice, begin);
     m->failed |= rc != 0;
     return rc;
 }
@@ -37,49 +37,49 @@ static int first_failure(int rc, int another)
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span)
 {
-    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
-        const struct spw_residency *r = residency_of(m, seq, l);
+    for (uint32_t i = 0; i < m->config->n_slices; i++) {
+        const struct spw_residency *r = residency_of(m, seq, i);
         if (!r->fixed)
-            SPW_TRY(spill(m, seq, l, spw_waterline_begin_waiting(r, span)));
+            SPW_TRY(spill(m, seq, i, spw_waterline_begin_waiting(r, span)));
     }
     return 0;
 }
 
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                             const struct spw_pass_span *span, uint32_t layer)
+                             const struct spw_pass_span *span, uint32_t slice)
 {
-    const struct spw_residency *r = residency_of(m, seq, layer);
+    const struct spw_residency *r = residency_of(m, seq, slice);
     uint32_t begin = spw_waterline_begin_waiting(r, span);
     bool begun;
-    if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->kv, layer))
+    if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->kv, slice))
         return 0;
-    return spw_kv_load_ahead(seq->kv, layer, begin, &begun);
+    return spw_kv_load_ahead(seq->kv, slice, begin, &begun);
 }
 
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                        const struct spw_pass_span *span, uint32_t layer)
+                        const struct spw_pass_span *span, uint32_t slice)
 {
-    const struct spw_residency *r = residency_of(m, seq, layer);
+    const struct spw_residency *r = residency_of(m, seq, slice);
     if (r->fixed || span->from == span->to)
         return 0;
-    return load(m, seq, layer, spw_waterline_begin_entered(r, span));
+    return load(m, seq, slice, spw_waterline_begin_entered(r, span));
 }
 
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                              const struct spw_pass_span *span, uint32_t layer, uint64_t to)
+                              const struct spw_pass_span *span, uint32_t slice, uint64_t to)
 {
-    const struct spw_residency *r = residency_of(m, seq, layer);
-    spw_kv_drop(seq->kv, layer, spw_waterline_first_exact(r, to)); /* 0: nothing, in a full layer */
-    return r->fixed ? 0 : spill(m, seq, layer, spw_waterline_begin_after(r, span, to));
+    const struct spw_residency *r = residency_of(m, seq, slice);
+    spw_kv_drop(seq->kv, slice, spw_waterline_first_exact(r, to)); /* 0: nothing, in a full layer */
+    return r->fixed ? 0 : spill(m, seq, slice, spw_waterline_begin_after(r, span, to));
 }
 
 static int load_layers(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
     int rc = 0;
-    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
-        const struct spw_residency *r = residency_of(m, seq, l);
+    for (uint32_t i = 0; i < m->config->n_slices; i++) {
+        const struct spw_residency *r = residency_of(m, seq, i);
         if (!r->fixed)
-            rc = first_failure(rc, load(m, seq, l, spw_waterline_begin(r, n)));
+            rc = first_failure(rc, load(m, seq, i, spw_waterline_begin(r, n)));
     }
     return rc;
 }
@@ -87,20 +87,20 @@ static int load_layers(struct spw_residency_moves *m, const struct spw_sequence 
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
     int rc = 0;
-    /* A layer may have to give frames to others before they get theirs. */
-    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
-        const struct spw_residency *r = residency_of(m, seq, l);
+    /* A slice may have to give frames to others before they get theirs. */
+    for (uint32_t i = 0; i < m->config->n_slices; i++) {
+        const struct spw_residency *r = residency_of(m, seq, i);
         if (r->fixed)
             continue;
         /* Retained tiles may reach back further than the window. */
-        spw_kv_drop(seq->kv, l, spw_waterline_first_visible(r, n));
-        rc = first_failure(rc, spill(m, seq, l, spw_waterline_begin(r, n)));
+        spw_kv_drop(seq->kv, i, spw_waterline_first_visible(r, n));
+        rc = first_failure(rc, spill(m, seq, i, spw_waterline_begin(r, n)));
     }
     int loaded = load_layers(m, seq, n);
     if (loaded && loaded != -EBADMSG) {
         /* Failed writes hold the host frames that reads pass through. */
-        for (uint32_t l = 0; l < m->config->n_kv_layers; l++)
-            spw_kv_drop_copies(seq->kv, l, 0);
+        for (uint32_t i = 0; i < m->config->n_slices; i++)
+            spw_kv_drop_copies(seq->kv, i, 0);
         loaded = load_layers(m, seq, n);
     }
     return first_failure(rc, loaded);
@@ -111,15 +111,15 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
 int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             uint64_t n)
 {
-    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
-        const struct spw_residency *r = residency_of(m, seq, l);
+    for (uint32_t i = 0; i < m->config->n_slices; i++) {
+        const struct spw_residency *r = residency_of(m, seq, i);
         uint32_t begin = spw_waterline_begin(r, n);
-        if (r->fixed || begin >= spw_kv_begin(seq->kv, l))
+        if (r->fixed || begin >= spw_kv_begin(seq->kv, i))
             continue;
-        int rc = load(m, seq, l, begin);
+        int rc = load(m, seq, i, begin);
         if (rc && rc != -ENOMEM)
             return rc;
-        spw_kv_drop_copies(seq->kv, l, begin);
+        spw_kv_drop_copies(seq->kv, i, begin);
     }
     return 0;
 }
@@ -127,24 +127,24 @@ int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequ
 int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
                                   uint64_t n)
 {
-    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
-        const struct spw_residency *r = residency_of(m, seq, l);
+    for (uint32_t i = 0; i < m->config->n_slices; i++) {
+        const struct spw_residency *r = residency_of(m, seq, i);
         uint32_t begin = spw_waterline_begin(r, n);
         if (r->fixed)
             continue;
-        spw_kv_drop_copies(seq->kv, l, begin);
+        spw_kv_drop_copies(seq->kv, i, begin);
         SPW_TRY(
-            spw_kv_spill(seq->kv, l, spw_kv_begin(seq->kv, l), spw_waterline_disk_end(r, begin)));
+            spw_kv_spill(seq->kv, i, spw_kv_begin(seq->kv, i), spw_waterline_disk_end(r, begin)));
     }
     return 0;
 }
 
 int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
-    for (uint32_t l = 0; l < m->config->n_kv_layers; l++) {
-        const struct spw_residency *r = residency_of(m, seq, l);
+    for (uint32_t i = 0; i < m->config->n_slices; i++) {
+        const struct spw_residency *r = residency_of(m, seq, i);
         if (!r->fixed)
-            SPW_TRY(spill(m, seq, l, spw_waterline_begin(r, n)));
+            SPW_TRY(spill(m, seq, i, spw_waterline_begin(r, n)));
     }
     return 0;
 }

@@ -24,14 +24,14 @@ struct spw_residency_moves {
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
                             const struct spw_pass_span *span);
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                             const struct spw_pass_span *span, uint32_t layer);
+                             const struct spw_pass_span *span, uint32_t slice);
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                        const struct spw_pass_span *span, uint32_t layer);
-/* A chunk with positions up to `to` of the span has passed the layer. */
+                        const struct spw_pass_span *span, uint32_t slice);
+/* A chunk with positions up to `to` of the span has passed the layer of the slice. */
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                              const struct spw_pass_span *span, uint32_t layer, uint64_t to);
-/* The sequence holds n tokens. After a failure in one layer the others have their places all the
- * same. -EBADMSG: tiles of any layer are lost. */
+                              const struct spw_pass_span *span, uint32_t slice, uint64_t to);
+/* The sequence holds n tokens. After a failure in one slice the others have their places all the
+ * same. -EBADMSG: tiles of any slice are lost. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
 /* Between steps, when the numbers of several sequences have changed, and each holds n tokens. First
  * make_copies_fit for all of them: copies that the host has no room for leave it; then leave for

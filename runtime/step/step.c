@@ -15,7 +15,8 @@ static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw
     pass->schedule = (struct spw_schedule){
         .n_layers = s->config->n_layers,
         .kinds = s->config->layer_kinds,
-        .kv_layers = s->config->kv_layers,
+        .first_slices = s->config->first_slices,
+        .layer_slices = s->plan->layer_slices,
         .slot_tiles = s->plan->slot_tiles,
         .parts = pass->parts,
         .n_layer_blocks = of_layers,
@@ -31,13 +32,13 @@ static void close_pass(struct spw_pass *pass)
     spw_free(pass->parts);
 }
 
-/* All layers of a kind hold the same tiles of a session. */
-static void find_first_layers(struct spw_step *s)
+/* All slices of a kind hold the same tiles of a session. */
+static void find_first_slices(struct spw_step *s)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        while (s->first_layer[k] < s->config->n_kv_layers &&
-               s->config->layer_kinds[s->first_layer[k]] != k)
-            s->first_layer[k]++;
+        while (s->first_slice[k] < s->config->n_slices &&
+               s->config->slice_kinds[s->first_slice[k]] != k)
+            s->first_slice[k]++;
 }
 
 int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
@@ -45,7 +46,7 @@ int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
 {
     uint32_t n = most_spans;
     *s = (struct spw_step){.plan = plan, .config = weights->config, .most_spans = n};
-    find_first_layers(s);
+    find_first_slices(s);
     s->now = &s->passes[0];
     s->next = &s->passes[1];
     s->items = spw_alloc_zero(n, sizeof *s->items);
@@ -86,10 +87,10 @@ void spw_step_replan(struct spw_step *s)
 
 /* The end of the tiles that two spans share for good. A tile that was not full when the pass began
  * is written to, and each session gets its own; a schedule is made before that. */
-static uint32_t shared_end(const struct spw_step *s, uint32_t i, uint32_t j, uint32_t layer)
+static uint32_t shared_end(const struct spw_step *s, uint32_t i, uint32_t j, uint32_t slice)
 {
     uint64_t from = spw_min_u64(s->now->spans[i].from, s->now->spans[j].from);
-    uint32_t both = spw_kv_shared_end(s->items[i].seq->kv, s->items[j].seq->kv, layer);
+    uint32_t both = spw_kv_shared_end(s->items[i].seq->kv, s->items[j].seq->kv, slice);
     return (uint32_t)spw_min_u64(both, from / SPW_TILE_TOKENS);
 }
 
@@ -98,10 +99,10 @@ static uint32_t shared_end(const struct spw_step *s, uint32_t i, uint32_t j, uin
 static uint32_t shared_disk_end(const struct spw_step *s, uint32_t i, uint32_t kind,
                                 uint32_t disk_end)
 {
-    uint32_t layer = s->first_layer[kind];
-    for (uint32_t j = 0; j < s->n_items && layer < s->config->n_kv_layers; j++)
+    uint32_t slice = s->first_slice[kind];
+    for (uint32_t j = 0; j < s->n_items && slice < s->config->n_slices; j++)
         if (j != i && s->disk_end_at_chunk[j][kind] > disk_end) {
-            uint32_t both = shared_end(s, i, j, layer);
+            uint32_t both = shared_end(s, i, j, slice);
             disk_end = spw_max_u32(disk_end, spw_min_u32(both, s->disk_end_at_chunk[j][kind]));
         }
     return disk_end;
@@ -139,13 +140,13 @@ static void find_lead(const struct spw_step *s, struct spw_pass *pass, uint32_t 
                       uint32_t kind)
 {
     struct spw_part_reads *reads = &pass->parts[n];
-    uint32_t layer = s->first_layer[kind];
+    uint32_t slice = s->first_slice[kind];
     bool any = reads->ranges[kind].first < reads->ranges[kind].end;
-    for (uint32_t i = first; i < n && any && layer < s->config->n_kv_layers; i++) {
+    for (uint32_t i = first; i < n && any && slice < s->config->n_slices; i++) {
         const struct spw_part_reads *other = &pass->parts[i];
         if (other->shared_end[kind] || other->seq == reads->seq)
             continue;
-        uint32_t both = shared_end(s, pass->cut.parts[i].span, pass->cut.parts[n].span, layer);
+        uint32_t both = shared_end(s, pass->cut.parts[i].span, pass->cut.parts[n].span, slice);
         uint32_t end = spw_schedule_one_transfer_end(&other->ranges[kind], &reads->ranges[kind],
                                                      both, pass->schedule.slot_tiles);
         if (end > reads->shared_end[kind]) {
@@ -237,8 +238,8 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
         s->items[i] = items[i];
         s->spans[i] = s->left[i] = items[i].span;
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            s->disk_end[i][k] = s->first_layer[k] < s->config->n_kv_layers
-                                    ? spw_kv_disk_end(items[i].seq->kv, s->first_layer[k])
+            s->disk_end[i][k] = s->first_slice[k] < s->config->n_slices
+                                    ? spw_kv_disk_end(items[i].seq->kv, s->first_slice[k])
                                     : 0;
         n_new_tokens += items[i].span.to - items[i].span.from;
     }

@@ -32,7 +32,7 @@ struct spw_step {
     const struct spw_plan *plan; /* borrowed, as what follows */
     const struct spw_model_config *config;
     uint32_t most_spans;
-    uint32_t first_layer[SPW_LAYER_KINDS]; /* of each kind; n_kv_layers: there is none */
+    uint32_t first_slice[SPW_LAYER_KINDS]; /* of each kind; n_slices: there is none */
     struct spw_pass passes[2], *now, *next;
     struct spw_executor_item *items; /* [n_items], [most_spans] */
     uint32_t n_items;

@@ -73,7 +73,8 @@ static int attention_cuda(const struct spw_attention_args *a, bool split_states)
     struct spw_attention_args call = *a;
     size_t state = a->rows * a->n_heads * (a->head_dim + 2) * sizeof(float);
     size_t spread = (size_t)spw_div_up(a->n_tiles, SPW_SPLIT_TILES) * state;
-    size_t y = a->rows * a->n_heads * a->head_dim * spw_dtype_bytes(a->dtype), tiles = 0;
+    size_t stride = a->y_stride ? a->y_stride : (size_t)a->n_heads * a->head_dim;
+    size_t y = a->rows * stride * spw_dtype_bytes(a->dtype), tiles = 0;
     void *nan = poisoned(spread);
     for (uint32_t t = 0; t < a->n_tiles; t++)
         tiles += a->tiles[t] ? tile_bytes(a, t) : 0;
@@ -176,6 +177,7 @@ static struct problem problem_draw(bool mma)
     a->window.step = draw(0, 1) ? 1 : a->window.tokens;
     a->scale = (float)(1 / sqrt(a->head_dim) * (1 + each_uniform(&rng) / 2));
     a->softcap = draw(0, 3) ? 0 : (float)draw(1, 5);
+    problem_draw_y_stride(&p);
     problem_fill(&p);
     return p;
 }

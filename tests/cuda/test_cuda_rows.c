@@ -217,7 +217,8 @@ static void test_norm_residual(void)
 
 /* ---- rope_append ---- */
 
-enum { TILES = 4, MOST_NORM_DIM = 512 /* up to here a norm of rows has the same tree */ };
+enum { TILES = STEPS_TILES * STEPS_SLICES };
+enum { MOST_NORM_DIM = 512 /* up to here a norm of rows has the same tree */ };
 
 struct rope_problem {
     struct both qkv, freq, q_norm, k_norm, q_bias, k_bias;
@@ -235,7 +236,7 @@ static struct written written_init(const struct rope_problem *p)
 {
     const struct spw_rope_append_args *a = &p->a;
     struct written w = {.qkv = memcpy(malloc(bytes_of(&p->qkv)), p->qkv.cpu, bytes_of(&p->qkv)),
-                        .tile_bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype)};
+                        .tile_bytes = steps_tile_bytes(a)};
     for (int i = 0; i < TILES; i++)
         w.tiles[i] = memset(malloc(w.tile_bytes), 0xa5, w.tile_bytes);
     return w;
@@ -273,8 +274,7 @@ static void rope_on_gpu(const struct rope_problem *p, const struct spw_rope_appe
         part.qkv = qkv + from * a->stride * wide;
         part.position += from;
         part.rows = a->rows - from < step ? a->rows - from : step;
-        for (size_t i = 0; tile + i < TILES; i++)
-            part.tiles[i] = tiles[tile + i];
+        steps_list_tiles(&part, tiles, tile);
         CHECK(!spw_rope_append_cuda(&part, NULL));
     }
     cuda_take_back(w->qkv, qkv, bytes_of(&p->qkv), offset);
@@ -323,7 +323,7 @@ static struct written steps_on_gpu(const struct rope_problem *p,
         rope_on_gpu(p, &rope, &unused, a->rows);
     append.qkv = unused.qkv;
     char *values = values_on_gpu(p, a);
-    memcpy(append.tiles, w.tiles, sizeof w.tiles);
+    steps_list_tiles(&append, w.tiles, 0);
     steps_append(&append, values);
     steps_grow(&append);
     free(values);
@@ -356,7 +356,7 @@ static bool rope_matches_cpu(const struct rope_problem *p, const struct written 
     struct written cpu_has = written_init(p);
     struct spw_rope_append_args a = p->a;
     a.qkv = cpu_has.qkv;
-    memcpy(a.tiles, cpu_has.tiles, sizeof cpu_has.tiles);
+    steps_list_tiles(&a, cpu_has.tiles, 0);
     each_run(cpu()->rope_append, &a, EACH_FORWARD);
     double most = 4; /* of what is rotated: drawn below 2, or normed */
     most *= a.q_norm || a.k_norm || a.v_norm ? sqrt(a.head_dim) + 1 : 1;
@@ -401,6 +401,7 @@ static struct rope_problem rope_draw(bool shared)
     a->stride = (size_t)(a->n_heads + 3 * a->n_kv_heads) * a->head_dim;
     a->stride += draw(0, 1) ? 0 : draw(1, 9);
     a->n_kv_heads = queries_only ? 0 : a->n_kv_heads;
+    steps_draw_slices(a, &rng);
     p.qkv = make(rows * a->stride, a->dtype, 2);
     p.freq = make(a->rotary_dim / 2, SPW_DTYPE_F32, 1);
     steps_draw(a, &rng);
@@ -434,11 +435,11 @@ static void test_rope_append(bool shared)
     rope_on_gpu(&p, &a, &cut, draw(1, rows));
     bool same = written_same(&p, &once, &want), same_cut = written_same(&p, &once, &cut);
     CHECK_MSG(same && same_cut && rope_matches_cpu(&p, &once),
-              "steps %d calls %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d "
-              "kind %d by head %d growth %d interleaved %d last %d types %s %s",
+              "steps %d calls %d: rows %zu at %llu heads %u/%u, %u a tile, dim %u rotary %u "
+              "norms %d %d kind %d by head %d growth %d interleaved %d last %d types %s %s",
               same, same_cut, rows, (unsigned long long)a.position, a.n_heads, a.n_kv_heads,
-              a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, (int)a.norm,
-              a.norm_by_head, a.growth.beta != 0, a.interleaved, a.norm_last,
+              a.slice_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL,
+              (int)a.norm, a.norm_by_head, a.growth.beta != 0, a.interleaved, a.norm_last,
               spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
     written_free(&want), written_free(&once), written_free(&cut);
     drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm), drop(&p.q_bias), drop(&p.k_bias);

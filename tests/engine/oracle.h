@@ -250,7 +250,9 @@ static inline void draw_chunked(struct tiny_model *m, char more[300], bool gguf,
 static inline void draw_gemma4(struct tiny_model *m, uint32_t window, char more[300],
                                bool quantized, uint64_t *seed)
 {
+    const uint32_t more_heads = (uint32_t)check_range(seed, 1, 2);
     m->layers = (uint32_t)check_range(seed, 2, 6);
+    m->heads *= more_heads, m->kv_heads *= more_heads; /* with more, some kind often has slices */
     m->full_head_dim = 2 * (uint32_t)check_range(seed, 4, 24);
     m->v_is_k = check_random(seed) % 2;
     m->full_heads = check_random(seed) % 2 ? 1 : m->kv_heads;

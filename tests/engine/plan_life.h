@@ -7,9 +7,9 @@
 #include "runtime/plan/shares.h"
 #include "tests/engine/engine_run.h"
 
-enum { MOST_SESSIONS = 4, MOST_LAYERS = 8 };
+enum { MOST_SESSIONS = 4, MOST_SLICES = 8 * SPW_MOST_SLICES };
 
-struct layer_state {
+struct slice_state {
     const struct spw_residency *kind; /* of the session */
     uint32_t first, begin, end;
     uint32_t disk, written; /* copies: tiles [first, disk) on disk, [disk, written) on the host */
@@ -20,7 +20,7 @@ struct layer_state {
 struct life {
     const struct spw_plan *plan;
     const struct spw_model_config *config;
-    struct layer_state layers[MOST_SESSIONS][MOST_LAYERS];
+    struct slice_state slices[MOST_SESSIONS][MOST_SLICES];
     struct spw_share shares[MOST_SESSIONS];
     uint64_t n[MOST_SESSIONS];
     uint32_t sessions, most_device, most_host, most_disk, most_exact;
@@ -28,9 +28,9 @@ struct life {
 };
 
 /* Of what a pass has begun with, the tiles that windows have left behind. */
-static uint32_t left_behind(const struct life *f, const struct layer_state *x, uint32_t layer)
+static uint32_t left_behind(const struct life *f, const struct slice_state *x, uint32_t slice)
 {
-    bool full = f->config->layer_kinds[layer] == SPW_LAYER_FULL;
+    bool full = f->config->slice_kinds[slice] == SPW_LAYER_FULL;
     uint32_t first = f->plan->quantizes ? x->exact_first : full ? 0 : x->first;
     uint32_t end = first < x->held_end ? first : x->held_end;
     uint32_t from = x->held || !full ? x->held : 1; /* a sink is not left */
@@ -41,14 +41,14 @@ static void count(struct life *f)
 {
     uint32_t device = 0, host = 0, disk = 0, exact = 0;
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_kv_layers; l++) {
-            const struct layer_state *x = &f->layers[s][l];
+        for (uint32_t l = 0; l < f->config->n_slices; l++) {
+            const struct slice_state *x = &f->slices[s][l];
             device += x->end - x->begin;
             host += x->written - x->disk;
             disk += x->disk - x->first;
             *(f->plan->quantizes ? &exact : &device) += left_behind(f, x, l);
             exact += x->exact_end - x->exact_first;
-            exact += x->exact_first && f->config->layer_kinds[l] == SPW_LAYER_FULL;
+            exact += x->exact_first && f->config->slice_kinds[l] == SPW_LAYER_FULL;
         }
     f->most_exact = exact > f->most_exact ? exact : f->most_exact;
     f->most_disk = disk > f->most_disk ? disk : f->most_disk;
@@ -62,10 +62,10 @@ static void start_life(struct life *f, const struct spw_plan *p, const struct sp
 {
     *f = (struct life){.plan = p, .config = in->weights->config, .sessions = sessions};
     for (uint32_t s = 0; s < sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_kv_layers; l++) {
-            struct layer_state *x = &f->layers[s][l];
-            x->kind = &p->residency[f->config->layer_kinds[l]];
-            if (in->quantizes && f->config->layer_kinds[l] == SPW_LAYER_FULL)
+        for (uint32_t l = 0; l < f->config->n_slices; l++) {
+            struct slice_state *x = &f->slices[s][l];
+            x->kind = &p->residency[f->config->slice_kinds[l]];
+            if (in->quantizes && f->config->slice_kinds[l] == SPW_LAYER_FULL)
                 x->first = x->begin = x->end = x->disk = x->written = 1;
         }
 }
@@ -83,11 +83,11 @@ static void draw_shares(struct life *f, const struct spw_plan_input *in, uint64_
     }
     spw_share_frames(f->plan, f->shares, f->sessions);
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_kv_layers; l++)
-            f->layers[s][l].kind = &f->shares[s].residency[f->config->layer_kinds[l]];
+        for (uint32_t l = 0; l < f->config->n_slices; l++)
+            f->slices[s][l].kind = &f->shares[s].residency[f->config->slice_kinds[l]];
 }
 
-static void raise_to(struct life *f, struct layer_state *x, uint32_t begin)
+static void raise_to(struct life *f, struct slice_state *x, uint32_t begin)
 {
     if (begin > x->begin)
         x->begin = begin;
@@ -98,39 +98,39 @@ static void raise_to(struct life *f, struct layer_state *x, uint32_t begin)
 }
 
 /* Tiles [from, to) come up, to the ring or to stay. */
-static void bring_up(struct life *f, const struct layer_state *x, uint32_t from, uint32_t to)
+static void bring_up(struct life *f, const struct slice_state *x, uint32_t from, uint32_t to)
 {
     for (uint32_t t = spw_max_u32(from, x->first); t < to; t++)
         f->n_read_from_disk += t < x->disk;
 }
 
-/* `reader` reads the tiles of layer l. The first reader is the layer itself, which gets new ones;
- * old ones leave after the last one. */
-static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
-                       const struct spw_pass_span *passages, uint32_t reader)
+/* Rows of a chunk read the tiles of a slice. `stores`: and add theirs. */
+static void read_slice(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
+                       uint32_t l, bool stores)
 {
-    const bool quantizes = f->plan->quantizes;
-    const uint32_t l = f->config->kv_layers[reader];
+    const bool quantizes = f->plan->quantizes, full = f->config->slice_kinds[l] == SPW_LAYER_FULL;
     for (uint32_t i = 0; i < k->n_parts; i++) {
         const struct spw_part *s = &cut->parts[k->first_part + i];
-        struct layer_state *x = &f->layers[s->span][l];
-        const struct spw_residency *r = x->kind;
-        bool full = f->config->layer_kinds[l] == SPW_LAYER_FULL;
+        struct slice_state *x = &f->slices[s->span][l];
         bring_up(f, x, 0, x->begin);
-        if (reader != l)
-            continue;
-        if (quantizes)
+        if (stores && quantizes)
             x->exact_end = spw_waterline_tiles(s->to);
-        if (!quantizes || full)
-            x->end = full ? spw_waterline_end(r, s->to) : spw_waterline_tiles(s->to);
+        if (stores && (!quantizes || full))
+            x->end = full ? spw_waterline_end(x->kind, s->to) : spw_waterline_tiles(s->to);
     }
-    count(f);
-    for (uint32_t i = 0; i < k->n_parts && spw_config_last_reader(f->config, l) == reader; i++) {
+}
+
+/* Old tiles of a slice leave. */
+static void leave_slice(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
+                        const struct spw_pass_span *passages, uint32_t l)
+{
+    const bool quantizes = f->plan->quantizes;
+    for (uint32_t i = 0; i < k->n_parts; i++) {
         const struct spw_part *s = &cut->parts[k->first_part + i];
         const struct spw_pass_span *p = &passages[s->span];
-        struct layer_state *x = &f->layers[s->span][l];
+        struct slice_state *x = &f->slices[s->span][l];
         const struct spw_residency *r = x->kind;
-        bool sliding = f->config->layer_kinds[l] != SPW_LAYER_FULL;
+        bool sliding = f->config->slice_kinds[l] != SPW_LAYER_FULL;
         if (quantizes) {
             uint32_t exact = sliding ? spw_waterline_window_first(r->window, s->to)
                                      : spw_waterline_first_exact(r, s->to);
@@ -157,12 +157,27 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
     }
 }
 
+/* `reader` reads the tiles of a layer. The first reader is that layer itself, which gets new ones;
+ * old ones leave after the last one. */
+static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
+                       const struct spw_pass_span *passages, uint32_t reader)
+{
+    const struct spw_model_config *c = f->config;
+    const uint32_t first = c->first_slices[reader], l = c->kv_layers[reader];
+    const uint32_t end = first + spw_config_layer_slices(c, reader);
+    for (uint32_t slice = first; slice < end; slice++)
+        read_slice(f, cut, k, slice, reader == l);
+    count(f);
+    for (uint32_t slice = first; slice < end && spw_config_last_reader(c, l) == reader; slice++)
+        leave_slice(f, cut, k, passages, slice);
+}
+
 /* What sessions begin a prompt's pass with is held until the next one begins. */
 static void hold(struct life *f, const struct spw_pass_span *passages)
 {
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_kv_layers; l++) {
-            struct layer_state *x = &f->layers[s][l];
+        for (uint32_t l = 0; l < f->config->n_slices; l++) {
+            struct slice_state *x = &f->slices[s][l];
             bool quantizes = f->plan->quantizes;
             if (passages[s].to <= passages[s].from + 1 ||
                 (f->plan->whole_spans && passages[s].from != f->n[s]))
@@ -172,30 +187,38 @@ static void hold(struct life *f, const struct spw_pass_span *passages)
         }
 }
 
+/* The layer that stores the slice begins. */
+static void enter_slice(struct life *f, const struct spw_pass_span *passages, uint32_t l)
+{
+    for (uint32_t s = 0; s < f->sessions; s++)
+        if (f->config->slice_kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
+            struct slice_state *x = &f->slices[s][l];
+            uint32_t enter = spw_waterline_begin_entered(x->kind, &passages[s]);
+            bring_up(f, x, enter, x->begin);
+            x->begin = enter < x->begin ? enter : x->begin;
+        }
+}
+
 static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_span *passages)
 {
-    const uint8_t *kinds = f->config->layer_kinds;
+    const uint8_t *kinds = f->config->slice_kinds;
     if (f->plan->retains)
         hold(f, passages);
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_kv_layers; l++)
+        for (uint32_t l = 0; l < f->config->n_slices; l++)
             if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
-                raise_to(f, &f->layers[s][l],
-                         spw_waterline_begin_waiting(f->layers[s][l].kind, &passages[s]));
+                raise_to(f, &f->slices[s][l],
+                         spw_waterline_begin_waiting(f->slices[s][l].kind, &passages[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
-        for (uint32_t s = 0; s < f->sessions && spw_config_stores_kv(f->config, l); s++)
-            if (kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
-                struct layer_state *x = &f->layers[s][l];
-                uint32_t enter = spw_waterline_begin_entered(x->kind, &passages[s]);
-                bring_up(f, x, enter, x->begin);
-                x->begin = enter < x->begin ? enter : x->begin;
-            }
+        for (uint32_t i = 0; i < f->config->n_slices; i++)
+            if (f->config->slice_layers[i] == l)
+                enter_slice(f, passages, i);
         for (uint32_t k = 0; k < cut->n_chunks; k++)
             pass_chunk(f, cut, &cut->chunks[k], passages, l);
     }
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_kv_layers && passages[s].to > passages[s].from; l++) {
-            struct layer_state *x = &f->layers[s][l];
+        for (uint32_t l = 0; l < f->config->n_slices && passages[s].to > passages[s].from; l++) {
+            struct slice_state *x = &f->slices[s][l];
             if (f->plan->quantizes && kinds[l] != SPW_LAYER_FULL)
                 continue;
             uint32_t begin = spw_waterline_begin(x->kind, passages[s].to);

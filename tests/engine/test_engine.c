@@ -85,8 +85,8 @@ static uint64_t missing_pairs(bool tell)
 /* Of all layers: a prefix cache has room for it. */
 static uint64_t bytes_of_tile(const struct spw_plan *p)
 {
-    return p->n_layers[SPW_LAYER_FULL] * p->tile_bytes +
-           p->n_layers[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
+    return p->n_slices[SPW_LAYER_FULL] * p->tile_bytes +
+           p->n_slices[SPW_LAYER_SLIDING] * p->exact_tile_bytes;
 }
 
 static void draw_walk(struct walk *w, int number, struct subject *subjects, int n_subjects)

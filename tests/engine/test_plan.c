@@ -704,7 +704,7 @@ static void check_monotone(const struct spw_model *model, uint64_t *seed)
         CHECK(spw_plan_make(&p, &in, &err) == 0);
         cost = spw_plan_step_cost(&p, &in);
         if (i && same_work(&p, &last) && p.slot_tiles == last.slot_tiles)
-            CHECK_MSG(cost <= least + p.n_layers[SPW_LAYER_FULL] *
+            CHECK_MSG(cost <= least + p.n_slices[SPW_LAYER_FULL] *
                                           (p.tile_bytes + in.transfer_cost_bytes),
                       "context %llu, chunk %u: a step costs %llu on a device of %llu, not %llu",
                       (unsigned long long)in.context, p.chunk, (unsigned long long)cost,
@@ -728,10 +728,11 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     CHECK(spw_plan_make(&all, &in, &err) == 0);
     uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
     uint64_t window = spw_waterline_window_tiles(all.residency[spw_plan_window_kind(&all)].window),
-             extra = 2; /* of a chunk */
-    uint64_t passing = spw_plan_n_windowed(&all) * window + all.max_tiles +
-                       all.n_layers[SPW_LAYER_FULL] + extra + slots;
-    if (!all.n_layers[SPW_LAYER_FULL] || all.n_device_frames <= passing)
+             extra = all.chunk_frames + 1;
+    uint64_t passing = spw_plan_n_windowed(&all) * window +
+                       all.layer_slices[SPW_LAYER_FULL] * all.max_tiles +
+                       all.n_slices[SPW_LAYER_FULL] + extra + slots;
+    if (!all.n_slices[SPW_LAYER_FULL] || all.n_device_frames <= passing)
         return;
     uint64_t less = check_range(seed, 1, (all.n_device_frames - passing) * tile);
     in.device_bytes = all.device.end - less;
@@ -739,7 +740,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     if (p.device.weights > all.device.weights)
         return;
     uint64_t most = less +
-                    (slots + extra + p.n_layers[SPW_LAYER_FULL] + spw_plan_n_windowed(&p)) * tile +
+                    (slots + extra + p.n_slices[SPW_LAYER_FULL] + spw_plan_n_windowed(&p)) * tile +
                     4 * PAGE;
     CHECK_MSG(p.info.decode_moved_bytes[SPW_MOVED_HOST_TO_DEVICE] <= most,
               "context %llu, %llu bytes less than everything: %llu move in decode",

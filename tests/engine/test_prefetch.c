@@ -35,6 +35,7 @@ struct drive {
 };
 
 static const uint8_t sliding[N_LAYERS] = {0, 1, 0, 0};
+static const uint32_t layers[N_LAYERS] = {0, 1, 2, 3}, one_slice[SPW_LAYER_KINDS] = {1, 1, 1};
 
 /* ---- kernels: a slow reader, and a writer of tiles ---- */
 
@@ -384,6 +385,8 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t 
 {
     p->schedule = (struct spw_schedule){.n_layers = N_LAYERS,
                                         .kinds = sliding,
+                                        .first_slices = layers,
+                                        .layer_slices = one_slice,
                                         .slot_tiles = w->slot_tiles,
                                         .n_parts = (uint32_t)check_range(seed, 1, 3),
                                         .parts = p->parts,

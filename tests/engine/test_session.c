@@ -123,7 +123,7 @@ static uint32_t frames_held(struct spw_engine *e, struct spw_session *const *s, 
     const void *seen[256];
     uint32_t count = 0;
     for (size_t i = 0; i < n; i++)
-        for (uint32_t l = 0; l < e->model.config.n_layers; l++)
+        for (uint32_t l = 0; l < e->model.config.n_slices; l++)
             for (uint32_t t = spw_kv_begin(s[i]->seq.kv, l); t < spw_kv_end(s[i]->seq.kv, l); t++) {
                 const void *frame = spw_kv_device_tile(s[i]->seq.kv, l, t);
                 uint32_t k = 0;

@@ -146,9 +146,9 @@ static void close_engine(struct walk *w)
 static void count_old(const struct walk *w, const struct spw_session *s)
 {
     const struct spw_model_config *c = spw_engine_config(w->e);
-    for (uint32_t l = 0; l < c->n_kv_layers && w->e->plan.quantizes; l++)
+    for (uint32_t l = 0; l < c->n_slices && w->e->plan.quantizes; l++)
         for (uint32_t t = spw_kv_first(s->seq.kv, l); t < spw_kv_begin(s->seq.kv, l); t++) {
-            bool old = c->layer_kinds[l] == SPW_LAYER_FULL;
+            bool old = c->slice_kinds[l] == SPW_LAYER_FULL;
             tried[OLD_FROM_HOST].n += old && spw_kv_host_tile(s->seq.kv, l, t);
             tried[OLD_FROM_DISK].n += old && spw_kv_disk_frame(s->seq.kv, l, t) != SPW_DISK_NONE;
         }

@@ -37,6 +37,7 @@ static void check_config(const struct spw_model_config *config)
         const struct spw_kv_shape *kv = &config->kv[kind];
         expect(kv->n_heads && config->n_heads % kv->n_heads == 0);
         expect(kv->head_dim >= 2 && kv->head_dim % 2 == 0 && kv->head_dim <= 1024);
+        expect(kv->n_slices && kv->n_slices <= SPW_MOST_SLICES && kv->n_heads % kv->n_slices == 0);
     }
     expect(config->n_kv_layers && config->n_kv_layers <= config->n_layers);
     expect(config->attention_scale > 0 && config->embedding_scale > 0 && config->rms_eps >= 0);
@@ -44,6 +45,7 @@ static void check_config(const struct spw_model_config *config)
     for (uint32_t i = 0; i < config->n_layers; i++) {
         expect(config->layer_kinds[i] < SPW_LAYER_KINDS);
         expect(config->kv_layers[i] < config->n_kv_layers);
+        expect(config->first_slices[i] + spw_config_layer_slices(config, i) <= config->n_slices);
         expect(config->layer_kinds[config->kv_layers[i]] == config->layer_kinds[i]);
         expect(config->layer_kinds[i] == SPW_LAYER_FULL || config->window);
     }

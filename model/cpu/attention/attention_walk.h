@@ -367,6 +367,7 @@ static void clear_states(const struct spw_attention_args *a, uint32_t kv_head, s
 static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t row, size_t end)
 {
     uint32_t group = group_heads(a);
+    const size_t stride = a->y_stride ? a->y_stride : (size_t)a->n_heads * a->head_dim;
     for (; a->y && row < end; row++)
         for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
             const float *state = state_of(a, a->state, row, head);
@@ -375,7 +376,7 @@ static void finish(const struct spw_attention_args *a, uint32_t kv_head, size_t 
                 sum = vec_add(sum, vec_exp(vec_set1(a->extra_logits[head] - state[a->head_dim])));
             for (uint32_t c = 0; c < a->head_dim; c += VEC_LANES) {
                 size_t n = spw_min_u64(a->head_dim - c, VEC_LANES);
-                vec_store_as(a->y, (row * a->n_heads + head) * a->head_dim + c, n, a->dtype,
+                vec_store_as(a->y, row * stride + (size_t)head * a->head_dim + c, n, a->dtype,
                              vec_div(vec_load_as(state, c, n, SPW_DTYPE_F32), sum));
             }
         }

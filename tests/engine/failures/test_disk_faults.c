@@ -131,7 +131,7 @@ static void check_losses(const struct world *w, struct spw_engine *e, int rc, st
 static void check_copies(const struct world *w, const struct spw_session *session, const char *what)
 {
     const struct spw_kv_seq *kv = session->seq.kv;
-    for (uint32_t l = 0; l < session->engine->model.config.n_layers && !w->is->weights; l++) {
+    for (uint32_t l = 0; l < session->engine->model.config.n_slices && !w->is->weights; l++) {
         uint32_t end = spw_min_u32(spw_kv_begin(kv, l), spw_kv_disk_end(kv, l));
         for (uint32_t t = spw_kv_first(kv, l); t < end; t++)
             CHECK_MSG(!spw_kv_host_tile(kv, l, t), "%s: layer %u, tile %u is on the host", what, l,

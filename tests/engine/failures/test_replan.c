@@ -127,7 +127,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
             continue;
         out->n_shrunk += d->events[i].precision == now;
         now = d->events[i].precision;
-        out->n_below += spw_kv_begin(s->seq.kv, e->model.config.n_layers - 1) > 0;
+        out->n_below += spw_kv_begin(s->seq.kv, e->model.config.n_slices - 1) > 0;
         struct spw_plan_input in = asked(e, now, shrinks ? seed : NULL);
         rc = spw_engine_replan(e, &in);
         CHECK_MSG(!rc || rc == -ENOMEM || rc == -EDQUOT, "%d", rc);

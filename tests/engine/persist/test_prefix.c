@@ -238,7 +238,7 @@ static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n,
     if (!sliding) /* what had to make room for layers that passed */
         tiles += spw_sub_u64(spw_min_u64(spw_waterline_begin_left(r, &p), end),
                              spw_waterline_begin(r, to));
-    return e->plan.n_layers[kind] * tiles + e->plan.n_readers[kind] * streamed;
+    return e->plan.n_slices[kind] * tiles + e->plan.n_readers[kind] * streamed;
 }
 
 static uint64_t moved(struct spw_engine *e, enum spw_moved link)
@@ -273,7 +273,7 @@ static void test_reads(struct subject *s, uint64_t *seed)
         struct spw_prefix_stats found_here;
         spw_engine_prefix(r.e, &found_here);
         const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
-        uint64_t old = p->n_layers[SPW_LAYER_FULL] *
+        uint64_t old = p->n_slices[SPW_LAYER_FULL] *
                        (spw_waterline_end(full, n) - spw_waterline_first_tiered(full));
         uint64_t exact = p->quantizes ? found_here.reused_bytes - old * p->tile_bytes : 0;
         uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - exact;

@@ -54,9 +54,27 @@ static inline size_t problem_state_floats(const struct problem *p)
     return p->a.rows * p->a.n_heads * (p->a.head_dim + 2);
 }
 
+static inline size_t problem_y_stride(const struct problem *p)
+{
+    return p->a.y_stride ? p->a.y_stride : (size_t)p->a.n_heads * p->a.head_dim;
+}
+
 static inline size_t problem_y_bytes(const struct problem *p)
 {
-    return p->a.rows * p->a.n_heads * p->a.head_dim * spw_dtype_bytes(p->a.dtype);
+    return p->a.rows * problem_y_stride(p) * spw_dtype_bytes(p->a.dtype);
+}
+
+/* Where y has the i-th number of all items. */
+static inline size_t problem_y_at(const struct problem *p, size_t i)
+{
+    size_t width = (size_t)p->a.n_heads * p->a.head_dim;
+    return i / width * problem_y_stride(p) + i % width;
+}
+
+/* The stride of y: often the least. */
+static inline void problem_draw_y_stride(struct problem *p)
+{
+    p->a.y_stride = draw(0, 1) ? 0 : (size_t)p->a.n_heads * p->a.head_dim + 2 * draw(0, 3);
 }
 
 /* Valid until the next call. */
@@ -196,7 +214,7 @@ static inline void problem_check_extra(const struct problem *p, const float *sta
         double extra = exp((double)with.extra_logits[i / d % p->a.n_heads] - top);
         double want = (double)item[i % d] / ((double)item[d + 1] + extra);
         double slack = 1e-5 * fabs(want) + 1e-30 + each_ulp(want, p->a.dtype);
-        n_wrong += !(fabs(each_load(way.y, i, p->a.dtype) - want) <= slack);
+        n_wrong += !(fabs(each_load(way.y, problem_y_at(p, i), p->a.dtype) - want) <= slack);
     }
     struct way whole = {.rows = p->a.rows, .splits = 8, .table = way.table};
     whole.y = poisoned(problem_y_bytes(p));
@@ -216,7 +234,7 @@ static inline void problem_check_result(const struct problem *p, const float *st
     char *want = poisoned(problem_y_bytes(p));
     for (size_t i = 0; i < p->a.rows * p->a.n_heads * d; i++) {
         const float *item = state + i / d * (d + 2);
-        each_store(want, i, p->a.dtype, (double)(item[i % d] / item[d + 1]));
+        each_store(want, problem_y_at(p, i), p->a.dtype, (double)(item[i % d] / item[d + 1]));
     }
     way.y = poisoned(problem_y_bytes(p));
     free(problem_run(p, way));

@@ -8,6 +8,47 @@
 
 #include <stdlib.h>
 
+/* Tiles that a problem has of each slice, and the most slices. */
+enum { STEPS_TILES = 4, STEPS_SLICES = 5 };
+
+/* KV heads that share a tile. */
+static inline uint32_t steps_slice_heads(const struct spw_rope_append_args *a)
+{
+    return a->slice_heads ? a->slice_heads : a->n_kv_heads;
+}
+
+static inline uint32_t steps_slices(const struct spw_rope_append_args *a)
+{
+    return a->n_kv_heads ? a->n_kv_heads / steps_slice_heads(a) : 1;
+}
+
+static inline size_t steps_tile_bytes(const struct spw_rope_append_args *a)
+{
+    return spw_tile_bytes(steps_slice_heads(a), a->head_dim, a->kv_dtype);
+}
+
+static inline size_t steps_tiles_of_call(const struct spw_rope_append_args *a)
+{
+    return (size_t)spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
+}
+
+/* Lists the tiles of a call whose rows begin in tile `first` of tiles [slices][STEPS_TILES]. */
+static inline void steps_list_tiles(struct spw_rope_append_args *a, char *const *tiles,
+                                    size_t first)
+{
+    const size_t n = steps_tiles_of_call(a);
+    for (size_t i = 0; i < steps_slices(a) * n; i++)
+        a->tiles[i] = tiles[i / n * STEPS_TILES + first + i % n];
+}
+
+/* Draws how many heads share a tile. */
+static inline void steps_draw_slices(struct spw_rope_append_args *a, uint64_t *rng)
+{
+    a->slice_heads = (uint32_t)check_range(rng, 0, a->n_kv_heads);
+    if (a->slice_heads && a->n_kv_heads % a->slice_heads)
+        a->slice_heads = 1;
+}
+
 /* Element index in qkv of a head of a row: heads of q, then of k, then of v. */
 static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row, size_t head)
 {
@@ -135,7 +176,10 @@ static inline void steps_append(const struct spw_rope_append_args *a, const char
         double x = head < kv_heads
                        ? each_load(a->qkv, steps_head(a, row, a->n_heads + head) + c, a->dtype)
                        : each_load(values, value, a->dtype);
-        char *to = (char *)a->tiles[at / SPW_TILE_TOKENS] + head * spw_tile_head_bytes(d, t);
+        const uint32_t shares = steps_slice_heads(a), of_kind = head % kv_heads;
+        const size_t tile = of_kind / shares * steps_tiles_of_call(a) + at / SPW_TILE_TOKENS;
+        const uint32_t in_tile = of_kind % shares + (head < kv_heads ? 0 : shares);
+        char *to = (char *)a->tiles[tile] + in_tile * spw_tile_head_bytes(d, t);
         if (head < kv_heads) {
             each_store(to, spw_tile_k_index(d, t, j, c), t, x);
             continue;

@@ -48,6 +48,7 @@ static struct problem problem_draw(void)
     a->window.step = draw(0, 1) ? 1 : a->window.tokens;
     a->scale = (float)(1 / sqrt(a->head_dim) * (1 + each_uniform(&rng) / 2));
     a->softcap = draw(0, 3) ? 0 : (float)draw(1, 5);
+    problem_draw_y_stride(&p);
     a->dtype = draw(0, 2) ? SPW_DTYPE_BF16 : SPW_DTYPE_F32;
     a->kv_dtype = types[draw(0, 3)];
     p.q = malloc(a->rows * a->q_stride * 4);

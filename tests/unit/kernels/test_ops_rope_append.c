@@ -5,7 +5,8 @@
 #include "offload/device/placement.h"
 #include "tests/unit/kernels/rope_append_steps.h"
 
-enum { CANARY = 64, DRAWS = 12, TILES = 4, THREADS = 3, MOST_ELEMENTS = 20000 };
+enum { CANARY = 64, DRAWS = 12, TILES = STEPS_TILES * STEPS_SLICES, THREADS = 3 };
+enum { MOST_ELEMENTS = 20000 };
 
 static uint64_t rng;
 static struct spw_team *team;
@@ -30,7 +31,7 @@ static char *filled(const void *from, size_t bytes)
 static struct written written_init(const struct spw_rope_append_args *a)
 {
     struct written w = {.qkv_bytes = a->rows * a->stride * spw_dtype_bytes(a->dtype),
-                        .tile_bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype)};
+                        .tile_bytes = steps_tile_bytes(a)};
     w.qkv = filled(a->qkv, w.qkv_bytes);
     for (int i = 0; i < TILES; i++)
         w.tiles[i] = filled(NULL, w.tile_bytes);
@@ -61,8 +62,7 @@ static struct spw_rope_append_args part_of(const struct spw_rope_append_args *a,
     part.qkv = w->qkv + from * a->stride * spw_dtype_bytes(a->dtype);
     part.rows = to - from;
     part.position += from;
-    for (size_t i = 0; tile + i < TILES; i++)
-        part.tiles[i] = w->tiles[tile + i];
+    steps_list_tiles(&part, w->tiles, tile);
     return part;
 }
 
@@ -128,6 +128,7 @@ static struct spw_rope_append_args problem_draw(void)
     a.rotary_dim = draw(0, 1) ? a.head_dim : 2 * (uint32_t)draw(1, a.head_dim / 2);
     if (!draw(0, 5)) /* only q */
         a.n_kv_heads = 0;
+    steps_draw_slices(&a, &rng);
     size_t width = (size_t)(a.n_heads + (a.v_is_k ? 1 : 2) * a.n_kv_heads) * a.head_dim;
     a.rows = draw(0, 3) ? draw(1, 1 + MOST_ELEMENTS / width) : 1;
     a.rows = a.rows < 200 ? a.rows : 200;
@@ -178,13 +179,14 @@ static void test_steps(const struct spw_cpu_kernels *table)
     for (enum way way = 0; way < WAYS; way++) {
         struct written got = run_kernel(table, &a, way);
         CHECK_MSG(written_same(&got, &want),
-                  "%s way %d: rows %zu at %llu heads %u/%u dim %u rotary %u norms %d %d kind %d "
+                  "%s way %d: rows %zu at %llu heads %u/%u, %u a tile, dim %u rotary %u norms %d "
+                  "%d kind %d "
                   "by head %d growth %d interleaved %d last %d v %d %d types %s %s",
                   spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
-                  a.n_heads, a.n_kv_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL,
-                  a.k_norm != NULL, (int)a.norm, a.norm_by_head, a.growth.beta != 0, a.interleaved,
-                  a.norm_last, a.v_norm, a.v_is_k, spw_dtype_name(a.dtype),
-                  spw_dtype_name(a.kv_dtype));
+                  a.n_heads, a.n_kv_heads, a.slice_heads, a.head_dim, a.rotary_dim,
+                  a.q_norm != NULL, a.k_norm != NULL, (int)a.norm, a.norm_by_head,
+                  a.growth.beta != 0, a.interleaved, a.norm_last, a.v_norm, a.v_is_k,
+                  spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
         written_free(&got);
     }
     written_free(&want);

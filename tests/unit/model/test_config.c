@@ -517,6 +517,9 @@ static void test_gemma4(void)
     CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_PROPORTIONAL &&
           c.rope[SPW_LAYER_FULL].rotary_dim == 512 && c.rope[SPW_LAYER_FULL].n_turned == 64);
     CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT && c.attention_scale == 1);
+    CHECK(c.kv[SPW_LAYER_FULL].n_slices == 2 && c.kv[SPW_LAYER_SLIDING].n_slices == 1);
+    CHECK(c.n_slices == 10 && c.first_slices[5] == 5 && c.first_slices[7] == 8);
+    CHECK(c.slice_layers[6] == 5 && c.slice_kinds[6] == SPW_LAYER_FULL && c.slice_layers[7] == 6);
     c = accept(gemma4,
                "{'num_kv_shared_layers': 2, 'use_double_wide_mlp': true, 'attention_k_eq_v': true, "
                "'num_global_key_value_heads': 2, 'global_head_dim': 32, "
@@ -524,8 +527,9 @@ static void test_gemma4(void)
                NULL);
     CHECK(c.n_kv_layers == 6 && c.kv_layers[6] == 4 && c.kv_layers[7] == 5);
     CHECK(spw_config_last_reader(&c, 4) == 6 && spw_config_last_reader(&c, 3) == 3);
-    CHECK(spw_config_n_growing(&c) == 2 && spw_config_last_reader(&c, 5) == 7 &&
-          spw_config_mlp_width(&c, 6) == 192);
+    CHECK(spw_config_last_reader(&c, 5) == 7 && spw_config_mlp_width(&c, 6) == 192);
+    CHECK(c.kv[SPW_LAYER_SLIDING].n_slices == 4 && spw_config_n_growing(&c) == 5);
+    CHECK(c.n_slices == 21 && c.first_slices[6] == 16 && c.first_slices[7] == 20);
     CHECK(c.kv[SPW_LAYER_FULL].n_heads == 2 && c.v_is_k[SPW_LAYER_FULL]);
     CHECK(spw_config_qkv_width(&c, 5) == 10 * 32 && spw_config_qkv_width(&c, 7) == 8 * 32);
     CHECK(c.layer_inputs == 4 && c.input_vocab == 262144);
@@ -534,6 +538,12 @@ static void test_gemma4(void)
                "{'head_dim': 64, 'num_key_value_heads': 1}}}",
                NULL);
     CHECK(c.kv[SPW_LAYER_FULL].head_dim == 64 && c.kv[SPW_LAYER_FULL].n_heads == 1);
+    c = accept(gemma4, /* as in 31B */
+               "{'num_attention_heads': 32, 'num_key_value_heads': 16, 'attention_k_eq_v': true, "
+               "'num_global_key_value_heads': 4}",
+               NULL);
+    CHECK(c.kv[SPW_LAYER_SLIDING].n_slices == 2 && c.kv[SPW_LAYER_FULL].n_slices == 1);
+    CHECK(c.n_slices == 14 && spw_config_slice_heads(&c.kv[SPW_LAYER_SLIDING]) == 8);
     refuse(gemma4, "{'per_layer_config': {'5': {'head_dim': 64}}}", "per_layer_config.7: found");
     refuse(gemma4, "{'per_layer_config': {'5': {'intermediate_size': 64}}}",
            "per_layer_config.5: found");

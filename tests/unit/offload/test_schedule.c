@@ -1,9 +1,10 @@
-/* The order of transfers against a list made by brute force: layer by layer, part by part, tile by
- * tile; tiles of the same slot are joined. */
+/* The order of transfers against a list made by brute force: layer by layer, part by part, slice by
+ * slice, tile by tile; tiles of the same slot are joined. */
 #include "prefetch/schedule.h"
 #include "tests/check.h"
 
-enum { N_LAYERS = 5, N_SEGMENTS = 4, MOST_TILES = 23, MOST = N_LAYERS * N_SEGMENTS * MOST_TILES };
+enum { N_LAYERS = 5, N_SEGMENTS = 4, MOST_TILES = 23, MOST_SLICES = 3 };
+enum { MOST = N_LAYERS * N_SEGMENTS * MOST_SLICES * MOST_TILES };
 
 static struct spw_stream_range draw_range(uint64_t *seed)
 {
@@ -11,23 +12,34 @@ static struct spw_stream_range draw_range(uint64_t *seed)
     return (struct spw_stream_range){first, (uint32_t)check_range(seed, 0, MOST_TILES)};
 }
 
+static size_t add_slice(const struct spw_schedule *s, uint32_t l, const struct spw_part_reads *g,
+                        uint32_t slice, struct spw_transfer *out)
+{
+    struct spw_stream_range r = s->kinds[l] == SPW_LAYER_FULL ? g->ranges[0] : g->ranges[1];
+    size_t n = 0;
+    for (uint32_t t = 0; t < MOST_TILES; t++) {
+        if (t < r.first || t >= r.end)
+            continue;
+        if (t > r.first && t / s->slot_tiles == (t - 1) / s->slot_tiles)
+            out[n - 1].tile_end++;
+        else
+            out[n++] = (struct spw_transfer){.seq = g->seq,
+                                             .layer = slice,
+                                             .tile_begin = t,
+                                             .tile_end = t + 1,
+                                             .disk_end = g->disk_end[s->kinds[l]],
+                                             .reader = l};
+    }
+    return n;
+}
+
 static size_t brute_force(const struct spw_schedule *s, struct spw_transfer *out)
 {
     size_t n = 0;
     for (uint32_t l = 0; l < s->n_layers; l++)
-        for (uint32_t i = 0; i < s->n_parts; i++) {
-            const struct spw_part_reads *g = &s->parts[i];
-            struct spw_stream_range r = s->kinds[l] == SPW_LAYER_FULL ? g->ranges[0] : g->ranges[1];
-            for (uint32_t t = 0; t < MOST_TILES; t++) {
-                if (t < r.first || t >= r.end)
-                    continue;
-                if (t > r.first && t / s->slot_tiles == (t - 1) / s->slot_tiles)
-                    out[n - 1].tile_end++;
-                else
-                    out[n++] = (struct spw_transfer){g->seq, s->kv_layers ? s->kv_layers[l] : l, t,
-                                                     t + 1,  g->disk_end[s->kinds[l]],           l};
-            }
-        }
+        for (uint32_t i = 0; i < s->n_parts; i++)
+            for (uint32_t k = 0; k < s->layer_slices[s->kinds[l]]; k++)
+                n += add_slice(s, l, &s->parts[i], s->first_slices[l] + k, out + n);
     return n;
 }
 
@@ -37,7 +49,7 @@ static void run(uint64_t *seed)
     static char names[N_SEGMENTS]; /* addresses serve as names of sequences */
     struct spw_part_reads segments[N_SEGMENTS];
     uint8_t sliding[N_LAYERS];
-    uint32_t kv_layers[N_LAYERS];
+    uint32_t first_slices[N_LAYERS], layer_slices[SPW_LAYER_KINDS];
     struct spw_transfer t;
     struct spw_kv_cursor kv = {0};
     struct spw_block_cursor blocks = {0};
@@ -45,7 +57,9 @@ static void run(uint64_t *seed)
     for (int i = 0; i < N_LAYERS; i++)
         sliding[i] = check_random(seed) % 2;
     for (int i = 0; i < N_LAYERS; i++)
-        kv_layers[i] = (uint32_t)check_range(seed, 0, (uint64_t)i);
+        first_slices[i] = (uint32_t)check_range(seed, 0, (uint64_t)i);
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        layer_slices[k] = (uint32_t)check_range(seed, 1, MOST_SLICES);
     for (int i = 0; i < N_SEGMENTS; i++)
         segments[i] =
             (struct spw_part_reads){.seq = (struct spw_kv_seq *)(void *)&names[i],
@@ -54,7 +68,8 @@ static void run(uint64_t *seed)
                                                  (uint32_t)(check_random(seed) % MOST_TILES)}};
     struct spw_schedule s = {.n_layers = (uint32_t)check_range(seed, 1, N_LAYERS),
                              .kinds = sliding,
-                             .kv_layers = check_random(seed) % 2 ? kv_layers : NULL,
+                             .first_slices = first_slices,
+                             .layer_slices = layer_slices,
                              .slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, 8),
                              .n_parts = (uint32_t)check_range(seed, 0, N_SEGMENTS),
                              .parts = segments,
