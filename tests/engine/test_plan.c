@@ -789,6 +789,45 @@ static void check_large_blocks(uint64_t *seed)
     close_model(&model, dir);
 }
 
+/* Sliding layers whose tokens take twice the bytes of those of full layers, as in gemma4 31B: each
+ * kind takes the bytes of its own shape. */
+static void check_shapes(int draws, uint64_t *seed)
+{
+    static const struct tiny_model shapes = {.family = "gemma4_text",
+                                             .layers = 4,
+                                             .hidden = 32,
+                                             .intermediate = 32,
+                                             .heads = 4,
+                                             .kv_heads = 4,
+                                             .head_dim = 64,
+                                             .vocab = 64,
+                                             .positions = 4096,
+                                             .more = ",\"sliding_window\":300",
+                                             .stored = TINY_BF16,
+                                             .seed = 2,
+                                             .full_heads = 1,
+                                             .full_head_dim = 128,
+                                             .v_is_k = true};
+    enum { CONTEXT = 4096, WINDOW_TILES = 4, N_OF_KIND = 2, TILE = 2 * 128 * 128 * 2 };
+    char dir[128];
+    struct spw_model model;
+    struct spw_plan p;
+    struct spw_error err = {0};
+    open_model(&model, dir, &shapes, SPW_DTYPE_AUTO);
+    struct spw_plan_input in = start_input(&model, CONTEXT);
+    in.prefill_chunk = 64, in.attention_tiles = 32, in.device_bytes = (uint64_t)1 << 32;
+    CHECK(spw_plan_make(&p, &in, &err) == 0 && p.tile_bytes == TILE);
+    CHECK(p.info.kv_bytes_per_token == N_OF_KIND * TILE / SPW_TILE_TOKENS);
+    uint64_t tiles = N_OF_KIND * (CONTEXT / SPW_TILE_TOKENS + 2 * WINDOW_TILES) + p.chunk_frames;
+    CHECK_MSG(p.n_device_frames == tiles, "%u frames, not %llu", p.n_device_frames,
+              (unsigned long long)tiles);
+    for (int i = 0; i < draws / N_TINY_MODELS; i++) {
+        run_draw(&model, seed);
+        check_monotone(&model, seed);
+    }
+    close_model(&model, dir);
+}
+
 static void run_draws(int draws, uint64_t *seed)
 {
     for (int i = 0; i < N_TINY_MODELS; i++) {
@@ -813,6 +852,7 @@ int main(int argc, char **argv)
     /* One of 60 plans has blocks from disk beside others: 300 draws may well have none. */
     for (int more = draws; draws >= 300 && !n_of.both_kinds && draws < 4 * more; draws += more)
         run_draws(more, &seed);
+    check_shapes(draws, &seed);
     check_large_blocks(&seed);
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
