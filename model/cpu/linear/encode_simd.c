@@ -5,7 +5,10 @@
 #include "base/simd_bytes.h"
 #include "quant/codes.h"
 
-enum { ROWS = 4 /* of a task: a few microseconds */ };
+enum {
+    ROWS = 4, /* of a task: a few microseconds */
+    REGISTERS = SPW_CODES_GROUP / SIMD_LANES,
+};
 
 static size_t n_tasks(const void *args)
 {
@@ -13,31 +16,47 @@ static size_t n_tasks(const void *args)
     return (size_t)spw_div_up(a->m, ROWS);
 }
 
+/* Codes of a group as numbers become bytes and sums. */
 #if defined(__AVX512F__)
 
-/* Neighbours in pairs of registers are added until each part has one sum. */
-static void add_sums(struct spw_codes *c)
+/* Registers 4 i .. 4 i + 3 of numbers become one of bytes. */
+SIMD_FN __m512i bytes_of(const i32v *x, __m512i order)
+{
+    const __m512i low = _mm512_packs_epi32((__m512i)x[0], (__m512i)x[1]);
+    const __m512i high = _mm512_packs_epi32((__m512i)x[2], (__m512i)x[3]);
+    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+}
+
+/* Neighbours are added until each part has one sum. Bytes that were stored by sixteens and then
+ * loaded by 64 would have to reach the L1 first. */
+SIMD_FN void store_codes(const i32v *x, struct spw_codes *c)
 {
     const __m512i ones = _mm512_set1_epi16(1);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i fours[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
-        __m512i x = _mm512_loadu_si512(c->codes + 64 * i);
-        fours[i] = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), x), ones);
+        const __m512i bytes = bytes_of(x + 4 * i, order);
+        _mm512_storeu_si512(c->codes + 64 * i, bytes);
+        fours[i] = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), bytes), ones);
     }
-    __m512i low = _mm512_madd_epi16(_mm512_packs_epi32(fours[0], fours[1]), ones);
-    __m512i high = _mm512_madd_epi16(_mm512_packs_epi32(fours[2], fours[3]), ones);
+    const __m512i low = _mm512_madd_epi16(_mm512_packs_epi32(fours[0], fours[1]), ones);
+    const __m512i high = _mm512_madd_epi16(_mm512_packs_epi32(fours[2], fours[3]), ones);
     __m512i all = _mm512_madd_epi16(_mm512_packs_epi32(low, high), ones);
     all = _mm512_permutexvar_epi32(order, all);
     _mm256_storeu_si256((void *)c->sums, _mm512_cvtepi32_epi16(all));
-    __m512i pairs = _mm512_add_epi32(all, _mm512_srli_epi64(all, 32));
+    const __m512i pairs = _mm512_add_epi32(all, _mm512_srli_epi64(all, 32));
     _mm_storeu_si128((void *)c->sums32, _mm512_cvtepi64_epi16(pairs));
 }
 
 #else
 
-static void add_sums(struct spw_codes *c)
+SIMD_FN void store_codes(const i32v *x, struct spw_codes *c)
 {
+    for (size_t i = 0; i < REGISTERS; i++) {
+        const i8v bytes = __builtin_convertvector(x[i], i8v);
+        memcpy(c->codes + i * SIMD_LANES, &bytes, sizeof bytes);
+    }
     for (size_t j = 0; j < 16; j++) {
         int sum = 0;
         for (size_t i = 0; i < 16; i++)
@@ -53,7 +72,6 @@ static void add_sums(struct spw_codes *c)
 /* x: 256 bf16. */
 SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
 {
-    enum { REGISTERS = SPW_CODES_GROUP / SIMD_LANES };
     i32v most = {0};
     for (size_t i = 0; i < REGISTERS; i++)
         most = simd_max_i32(most, simd_magnitude(simd_load_bf16(x + i * SIMD_LANES)));
@@ -63,17 +81,18 @@ SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
     c->scale = largest / 127;
     memset(c->unused, 0, sizeof c->unused);
     if (bits >= 0x7f800000 || c->scale == 0) {
-        memset(c->codes, 0, sizeof c->codes);
-        c->scale = bits >= 0x7f800000 ? NAN : 0;
-    } else
-        for (size_t i = 0; i < REGISTERS; i++) {
-            f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(c->scale));
-            code = simd_min(simd_max(code, simd_set1(-127)), simd_set1(127));
-            const i32v whole = __builtin_convertvector(code, i32v);
-            const i8v bytes = __builtin_convertvector(whole, i8v);
-            memcpy(c->codes + i * SIMD_LANES, &bytes, sizeof bytes);
-        }
-    add_sums(c);
+        const float scale = bits >= 0x7f800000 ? NAN : 0;
+        *c = (struct spw_codes){.scale = scale};
+        return;
+    }
+    i32v codes[REGISTERS];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < REGISTERS; i++) {
+        f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(c->scale));
+        code = simd_min(simd_max(code, simd_set1(-127)), simd_set1(127));
+        codes[i] = __builtin_convertvector(code, i32v);
+    }
+    store_codes(codes, c);
 }
 
 static void run(const void *args, size_t task, unsigned worker)
