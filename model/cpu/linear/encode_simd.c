@@ -95,6 +95,14 @@ SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
     store_codes(codes, c);
 }
 
+/* The last numbers of a row. */
+static void encode_rest(const uint16_t *x, size_t n, struct spw_codes *c)
+{
+    uint16_t all[SPW_CODES_GROUP] = {0};
+    memcpy(all, x, n * sizeof *x);
+    encode_group(all, c);
+}
+
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
@@ -103,12 +111,11 @@ static void run(const void *args, size_t task, unsigned worker)
     for (size_t row = task * ROWS; row < end; row++) {
         const uint16_t *x = (const uint16_t *)a->x + row * a->x_stride;
         struct spw_codes *c = (struct spw_codes *)a->codes + row * groups;
-        for (size_t at = 0; at < a->k; at += SPW_CODES_GROUP, c++) {
-            uint16_t part[SPW_CODES_GROUP] = {0};
+        for (size_t at = 0; at < a->k; at += SPW_CODES_GROUP, c++)
             if (a->k - at < SPW_CODES_GROUP)
-                memcpy(part, x + at, (a->k - at) * sizeof *x);
-            encode_group(a->k - at < SPW_CODES_GROUP ? part : x + at, c);
-        }
+                encode_rest(x + at, a->k - at, c);
+            else
+                encode_group(x + at, c);
     }
 }
 

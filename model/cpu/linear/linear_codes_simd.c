@@ -46,6 +46,7 @@ struct tile {
     const struct columns *w;   /* [VECTORS] */
     float *sums, *y;           /* [rows][COLS]: of the slice, of the slices before */
     bool first, last;          /* of the groups of a slice */
+    bool begins;               /* the first slice */
     size_t blocks;             /* small ones */
     int offset;                /* of the codes in w */
 };
@@ -119,7 +120,7 @@ SIMD_FN void add_group(int rows, const struct tile *t, numbers group)
         EACH_SUM
         {
             float *y = t->y + r * COLS + c * SIMD_LANES;
-            simd_store(y, simd_load(y) + group[r][c]);
+            simd_store(y, (t->begins ? simd_set1(0) : simd_load(y)) + group[r][c]);
         }
     else
         EACH_SUM simd_store(t->sums + r * COLS + c * SIMD_LANES, group[r][c]);
@@ -315,7 +316,7 @@ static size_t next_rows(size_t left)
 }
 
 /* All rows of the task, one group of a panel. */
-static void multiply_panel(const struct work *w, size_t group, bool first, bool last)
+static void multiply_panel(const struct work *w, size_t group, size_t begin, size_t end)
 {
     const struct spw_linear_args *a = w->a;
     const size_t n = (size_t)spw_min_u64(a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
@@ -325,8 +326,9 @@ static void multiply_panel(const struct work *w, size_t group, bool first, bool 
                      .w = w->panel,
                      .sums = w->sums,
                      .y = w->y,
-                     .first = first,
-                     .last = last,
+                     .first = group == begin,
+                     .last = group + 1 == end,
+                     .begins = begin == 0,
                      .blocks = n / SMALL,
                      .offset = panel_offset(a->w_dtype)};
     size_t rows;
@@ -352,14 +354,12 @@ static void store_panel(const struct work *w, size_t col)
 
 static void run_panel(const struct work *w, size_t col)
 {
-    const size_t n = (w->part.row_end - w->part.row) * COLS;
-    memset(w->y, 0, n * sizeof *w->y);
     for (size_t slice = 0; slice < SPW_CODES_SLICES; slice++) {
-        const size_t end = spw_codes_slice(w->groups, slice + 1);
         const size_t begin = spw_codes_slice(w->groups, slice);
+        const size_t end = spw_codes_slice(w->groups, slice + 1);
         for (size_t g = begin; g < end; g++) {
             unpack_panel(w, col, g);
-            multiply_panel(w, g, g == begin, g + 1 == end);
+            multiply_panel(w, g, begin, end);
         }
     }
     store_panel(w, col);
