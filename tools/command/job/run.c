@@ -298,6 +298,8 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
 {
     struct run *r = context;
     size_t i = 0;
+    if (r->code) /* the line of another item could not be written in this step */
+        return spw_fail(err, -ECANCELED, "the job ends here");
     while (i < r->n_asked && r->asked[i].id != e->request)
         i++;
     if (i == r->n_asked)

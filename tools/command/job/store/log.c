@@ -12,7 +12,7 @@
 static int open_or_make(const char *path, bool *is_new)
 {
     const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    int fd = open(path, flags | O_CREAT | O_EXCL, 0666);
+    int fd = open(path, flags | O_CREAT | O_EXCL, 0600);
     *is_new = fd >= 0;
     return fd >= 0 || errno != EEXIST ? fd : open(path, flags);
 }
