@@ -514,6 +514,18 @@ static void test_shards(void)
     check_refused(batch("in.jsonl", "s3", "--shard x"), "--shard: found 'x'");
 }
 
+/* Many answers end in one step, and their file is full. */
+static void test_full_at_once(void)
+{
+    CHECK(sh("for i in $(seq 40); do echo \"{\\\"id\\\": $i, \\\"prompt\\\": \\\"a\\\"}\"; "
+             "done >many.jsonl") == 0);
+    int code = sh("ulimit -f 6; \"$S\" batch m --device cpu --input many.jsonl --output many "
+                  "--max-new-tokens 2 --ignore-eos");
+    const char *at = strstr(err, "File too large");
+    CHECK_MSG(code == 1 && at && !strstr(at + 1, "File too large"), "status %d: %s", code, err);
+    remove_job("many");
+}
+
 int main(int argc, char **argv)
 {
     if (!command_is_there())
@@ -540,6 +552,7 @@ int main(int argc, char **argv)
     test_slow_pipe();
     test_echo();
     test_shards();
+    test_full_at_once();
     json_decref(whole);
     sh("rm -rf %s", folder);
     return check_done();
