@@ -10,7 +10,8 @@ loads the folder itself, and computes a prompt that is longer than the window; t
 logit within 1e-5 of the largest one of its row. Some models make rounding errors that large, in float32 on
 either side: such a model is compared with transformers in float64, and printed. Spillway must be within 1e-5
 of that; or a row must be about as far from it as a row of transformers in float32 (NEAR, of the geometric
-mean of rows), and its worst row, which is chance, at most WORST times as far as the worst one there.
+mean of rows), and its worst row, which is chance, at most WORST times as far as the worst one there. A model
+can fail where two experts have equal scores in float32: its folder is kept, and the scores of its router tell.
 Exit 77 where torch or transformers are missing.
 SPW_SEED repeats a run. A folder that failed is kept.
 """
@@ -40,7 +41,7 @@ from make_goldens import random_weights, save_as_on_hub, save_weights, write_jso
 
 STORED = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BATCH = 24  # models between two runs of test_goldens
-NEAR, WORST = 1.25, 10
+NEAR, WORST = 2, 10
 
 
 def draw_rope(draw):
