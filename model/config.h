@@ -115,7 +115,8 @@ struct spw_model_config {
     bool extra_logits;       /* each head has one more logit, which has no value */
     float qkv_limit;         /* numbers of q, k and v are cut to [-limit, limit]; 0: they are not */
     struct spw_query_growth query_growth;
-    bool grows_unrotated;  /* only in layers without rope */
+    bool grows_unrotated; /* only in layers without rope */
+    enum spw_rope_rounding rope_rounding;
     float residual_scale;  /* what both halves of a layer add is multiplied by it; 1: none */
     float logit_divisor;   /* 1: none */
     bool layer_scales;     /* the rows that leave a layer are multiplied by a number of the file */

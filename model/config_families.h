@@ -66,6 +66,7 @@ struct spw_family {
     uint32_t width;                                    /* its default; 0: required */
     const char *qk_norm_key, *parallel_key; /* switch qk_norm and parallel on; NULL: no key does */
     const char *attention_bias_key, *mlp_bias_key; /* NULL: attention_bias, mlp_bias */
+    enum spw_rope_rounding rope_rounding;
     bool paired_qk;       /* channels 2 i and 2 i + 1 of a head rotate together */
     bool extra_logits;    /* as in struct spw_model_config */
     bool cut_gate;        /* SPW_ACT_CUT_QUICK, whatever the activation key says */

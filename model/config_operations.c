@@ -158,6 +158,7 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     out->parallel = family->parallel;
     if (family->parallel_key)
         SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
+    out->rope_rounding = family->rope_rounding;
     out->qk_norm_last = family->qk_norm_last;
     if (family->qk_norm_last)
         SPW_TRY(spw_keys_bool(keys, "use_qk_norm", &out->qk_norm_last));

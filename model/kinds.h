@@ -44,6 +44,14 @@ struct spw_route {
     float scale;
 };
 
+/* What rope rounds to the type of activations, as transformers does it in the family. Its results
+ * always are. */
+enum spw_rope_rounding {
+    SPW_ROPE_ROUNDS_ALL,    /* cos and sin, and products with them */
+    SPW_ROPE_ROUNDS_ANGLES, /* cos and sin */
+    SPW_ROPE_ROUNDS_RESULT, /* neither */
+};
+
 /* After rope queries are multiplied by 1 + beta ln(1 + floor((position + offset) / base)), rounded
  * to their type. */
 struct spw_query_growth {

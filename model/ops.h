@@ -101,8 +101,8 @@ enum {
  * rounded to dtype.
  *
  * The first rotary_dim channels of a head are rotated; pairs are i and i + rotary_dim/2. angle =
- * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling` and rounded to dtype
- * before use; products and sums are rounded to dtype, as in transformers.
+ * (float)position * inv_freq[i]; cos and sin are multiplied by `scaling`. Sums are rounded to
+ * dtype; cos, sin and products, too, if `rounding` says it.
  *
  * interleaved: channels i and i + rotary_dim/2 of a head of q and k come as 2i and 2i + 1, for each
  * i. They are put in order before everything else, so nothing after this call differs. */
@@ -121,6 +121,7 @@ struct spw_rope_append_args {
     bool v_norm;    /* a head of v is normed, without weights */
     bool v_is_k;    /* v is what k is before its norm and rotation */
     struct spw_query_growth growth;
+    enum spw_rope_rounding rounding;
     enum spw_norm_kind norm;
     enum spw_dtype dtype, kv_dtype;
     uint32_t slice_heads; /* KV heads that share a tile; 0: all do */

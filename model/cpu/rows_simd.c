@@ -104,6 +104,7 @@ struct rope_rows {
 static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t pairs,
                         float *cosine, float *sine)
 {
+    const enum spw_dtype t = a->rounding == SPW_ROPE_ROUNDS_RESULT ? SPW_DTYPE_F32 : a->dtype;
     float position = (float)(a->position + row);
     for (size_t i = 0; i < pairs; i++) {
         bool used = i < a->rotary_dim / 2;
@@ -112,25 +113,24 @@ static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t
         sine[i] = sinf(angle) * a->scaling;
     }
     for (size_t i = 0; i < pairs; i += VEC_LANES) {
-        vec_store(cosine + i, vec_round_as(vec_load(cosine + i), a->dtype));
-        vec_store(sine + i, vec_round_as(vec_load(sine + i), a->dtype));
+        vec_store(cosine + i, vec_round_as(vec_load(cosine + i), t));
+        vec_store(sine + i, vec_round_as(vec_load(sine + i), t));
     }
 }
 
-/* Hugging Face transformers rotates in the activation dtype: every product and the sum are
- * rounded. */
+/* Rounds products to the type `product`. */
 static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, const float *sine,
-                       enum spw_dtype t)
+                       enum spw_dtype t, enum spw_dtype product)
 {
     for (size_t i = 0; i < half; i += VEC_LANES) {
         size_t lanes = smaller(half - i, VEC_LANES);
         struct vec c = vec_load(cosine + i), s = vec_load(sine + i);
         struct vec low = vec_load_as(x, at + i, lanes, t);
         struct vec high = vec_load_as(x, at + half + i, lanes, t);
-        struct vec low_c = vec_round_as(vec_mul(low, c), t);
-        struct vec low_s = vec_round_as(vec_mul(low, s), t);
-        struct vec high_c = vec_round_as(vec_mul(high, c), t);
-        struct vec high_s = vec_round_as(vec_mul(high, s), t);
+        struct vec low_c = vec_round_as(vec_mul(low, c), product);
+        struct vec low_s = vec_round_as(vec_mul(low, s), product);
+        struct vec high_c = vec_round_as(vec_mul(high, c), product);
+        struct vec high_s = vec_round_as(vec_mul(high, s), product);
         vec_store_as(x, at + i, lanes, t, vec_sub(low_c, high_s));
         vec_store_as(x, at + half + i, lanes, t, vec_add(high_c, low_s));
     }
@@ -181,7 +181,8 @@ static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void
         norm_one(&norm, from, at);
     else if (to != a->qkv && !a->interleaved)
         memcpy((char *)to + at * bytes, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
-    rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype);
+    rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype,
+               a->rounding == SPW_ROPE_ROUNDS_ALL ? a->dtype : SPW_DTYPE_F32);
     norm.x = to;
     if (weight && a->norm_last)
         norm_one(&norm, at, at);

@@ -35,6 +35,7 @@ struct group {
     float *head;         /* the group's head in shared memory, ordered by place() */
     const float *cosine; /* in shared memory, [apart], ordered by place() */
     const float *sine;   /* in shared memory, [apart], ordered by place() */
+    bool rounds_products;
 };
 
 /* The place of element e of a head (or of the angles, which are half as many) in shared memory. The
@@ -156,8 +157,11 @@ __device__ __forceinline__ void rotate_head(const struct group &g, float v[N][CH
         uint32_t other_e = low ? e + g.apart : e - g.apart;
         uint32_t angle = place<N * LANES / 2>(min(e, other_e));
         float other = g.head[place<N * LANES>(other_e)];
-        float own_c = rounded<T>(*x * g.cosine[angle]);
-        float other_s = rounded<T>(other * g.sine[angle]);
+        float own_c = *x * g.cosine[angle], other_s = other * g.sine[angle];
+        if (g.rounds_products) {
+            own_c = rounded<T>(own_c);
+            other_s = rounded<T>(other_s);
+        }
         *x = low ? own_c - other_s : own_c + other_s;
     }
     __syncwarp(g.mask); /* it has been read */
@@ -319,7 +323,9 @@ __device__ __forceinline__ void angles(const struct spw_rope_append_args &a, uin
     for (uint32_t i = threadIdx.x; i < 2 * pairs; i += THREADS) {
         uint32_t pair = i % pairs;
         float angle = position * a.inv_freq[pair], x = i < pairs ? cosf(angle) : sinf(angle);
-        (i < pairs ? cosine : sine)[place<N * LANES / 2>(pair)] = rounded<T>(x * a.scaling);
+        const float scaled = x * a.scaling;
+        (i < pairs ? cosine : sine)[place<N * LANES / 2>(pair)] =
+            a.rounding == SPW_ROPE_ROUNDS_RESULT ? scaled : rounded<T>(scaled);
     }
 }
 
@@ -344,6 +350,7 @@ __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
     g.head = heads + threadIdx.x / LANES * (LANES * N * CHUNK) + first;
     g.cosine = cosine;
     g.sine = sine;
+    g.rounds_products = a.rounding == SPW_ROPE_ROUNDS_ALL;
     angles<T, N>(a, g.apart, cosine, sine);
     __syncthreads(); /* cosine and sine are written */
     uint32_t head = blockIdx.y * groups + threadIdx.x / lanes;

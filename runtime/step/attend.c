@@ -157,6 +157,7 @@ static int append(const struct spw_attend *a, const struct spw_attend_part *s)
         .scaling = rotates ? a->weights->rope_scaling[kind] : 1,
         .eps = c->rms_eps,
         .interleaved = c->interleaved_qk,
+        .rounding = c->rope_rounding,
         .v_norm = c->v_norm,
         .v_is_k = c->v_is_k[kind],
         .norm = c->norm,

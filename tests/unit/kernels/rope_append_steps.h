@@ -94,19 +94,21 @@ static inline struct spw_norm_args steps_norm(const struct spw_rope_append_args 
 /* Heads of q and k of all rows are rotated in place. */
 static inline void steps_rope(const struct spw_rope_append_args *a)
 {
-    enum spw_dtype t = a->dtype;
+    const enum spw_dtype t = a->dtype;
+    const enum spw_dtype angle_t = a->rounding == SPW_ROPE_ROUNDS_RESULT ? SPW_DTYPE_F32 : t;
+    const enum spw_dtype product_t = a->rounding == SPW_ROPE_ROUNDS_ALL ? t : SPW_DTYPE_F32;
     size_t apart = a->rotary_dim / 2, heads = a->n_heads + a->n_kv_heads;
     for (size_t i = 0; i < a->rows * heads * apart; i++) {
         size_t row = i / apart / heads, pair = i % apart;
         size_t low = steps_head(a, row, i / apart % heads) + pair, high = low + apart;
         float angle = (float)(a->position + row) * a->inv_freq[pair];
-        float c = (float)each_round_as((double)(cosf(angle) * a->scaling), t);
-        float s = (float)each_round_as((double)(sinf(angle) * a->scaling), t);
+        float c = (float)each_round_as((double)(cosf(angle) * a->scaling), angle_t);
+        float s = (float)each_round_as((double)(sinf(angle) * a->scaling), angle_t);
         float x = (float)each_load(a->qkv, low, t), y = (float)each_load(a->qkv, high, t);
-        float x_c = (float)each_round_as((double)(x * c), t);
-        float x_s = (float)each_round_as((double)(x * s), t);
-        float y_c = (float)each_round_as((double)(y * c), t);
-        float y_s = (float)each_round_as((double)(y * s), t);
+        float x_c = (float)each_round_as((double)(x * c), product_t);
+        float x_s = (float)each_round_as((double)(x * s), product_t);
+        float y_c = (float)each_round_as((double)(y * c), product_t);
+        float y_s = (float)each_round_as((double)(y * s), product_t);
         each_store(a->qkv, low, t, (double)(x_c - y_s));
         each_store(a->qkv, high, t, (double)(y_c + x_s));
     }
@@ -131,6 +133,7 @@ static inline void steps_draw(struct spw_rope_append_args *a, uint64_t *rng)
     static const enum spw_norm_kind kinds[] = {SPW_NORM_LLAMA, SPW_NORM_LATE, SPW_NORM_MEAN};
     a->norm = kinds[check_range(rng, 0, 2)];
     a->norm_by_head = check_range(rng, 0, 1);
+    a->rounding = (enum spw_rope_rounding)check_range(rng, 0, 2);
     if (check_range(rng, 0, 1))
         a->growth = (struct spw_query_growth){0.25f, (float)check_range(rng, 1, 9000),
                                               (float)check_range(rng, 0, 1)};

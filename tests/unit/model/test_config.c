@@ -224,6 +224,11 @@ static void test_other_families(void)
                NULL);
     CHECK(kinds_are(&c, "SSSFSSSF") && c.rotates[2] && !c.rotates[3] && c.logit_divisor == 16);
     CHECK(c.parallel && c.interleaved_qk && c.tied_embeddings && c.bos == 5);
+    CHECK(c.rope_rounding == SPW_ROPE_ROUNDS_ANGLES);
+    c = accept(llama, "{'model_type': 'olmo2'}", NULL);
+    CHECK(c.rope_rounding == SPW_ROPE_ROUNDS_RESULT);
+    c = accept(llama, "{}", NULL);
+    CHECK(c.rope_rounding == SPW_ROPE_ROUNDS_ALL);
     c = accept(llama, "{'model_type': 'cohere', 'logit_scale': 0.5, 'use_qk_norm': true}", NULL);
     CHECK(c.logit_divisor == 2 && c.qk_norm && c.qk_norm_by_head && c.rope[0].theta == 5e5);
     c = accept(llama, "{'model_type': 'ministral3', 'head_dim': 8}", NULL);
