@@ -31,6 +31,14 @@ static void check_header(const struct spw_gguf *g, size_t bytes)
     }
 }
 
+static bool has_tensor(const struct spw_gguf *g, const char *name)
+{
+    for (size_t i = 0; i < g->tensors.n; i++)
+        if (!strcmp(g->tensors.tensors[i].name, name))
+            return true;
+    return false;
+}
+
 static void use_config(const struct spw_gguf *g)
 {
     struct spw_config_gguf facts = {.file = "f", .vocab = 100, .head = true};
@@ -40,6 +48,8 @@ static void use_config(const struct spw_gguf *g)
         expect_line(-1, &err);
         return;
     }
+    facts.rope_factors = has_tensor(g, "rope_freqs.weight");
+    facts.v_is_k = has_tensor(g, "blk.0.attn_k.weight") && !has_tensor(g, "blk.0.attn_v.weight");
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%s.", facts.architecture->name);
     expect(!spw_gguf_object(g, prefix, &facts.keys));
@@ -47,8 +57,9 @@ static void use_config(const struct spw_gguf *g)
     int rc = spw_config_from_gguf(&config, &facts, &err);
     expect_line(rc, &err);
     if (!rc)
-        expect(config.n_layers && config.n_heads % config.kv[0].n_heads == 0 &&
-               config.max_positions);
+        expect(config.n_layers && config.max_positions);
+    for (int k = 0; !rc && k < SPW_LAYER_KINDS; k++)
+        expect(config.n_heads % config.kv[k].n_heads == 0 && config.kv[k].head_dim % 2 == 0);
     spw_config_free(&config);
     json_decref(facts.keys);
     json_decref(facts.tokenizer);
