@@ -18,6 +18,33 @@ SIMD_FN u32v simd_each_four(unsigned a, unsigned b, unsigned c, unsigned d)
     return (u32v){a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d};
 }
 
+/* The 16 bytes at p in each four. */
+SIMD_FN u32v simd_same_four(const void *p)
+{
+    return (u32v)_mm512_broadcast_i32x4(_mm_loadu_si128(p));
+}
+
+/* Four l has the word l of the four words at p in all lanes. */
+SIMD_FN u32v simd_spread_four(const void *p)
+{
+    return (u32v)_mm512_permutexvar_epi32((__m512i)simd_each_four(0, 1, 2, 3),
+                                          _mm512_castsi128_si512(_mm_loadu_si128(p)));
+}
+
+/* Lane l of each four, in all lanes of the four. */
+SIMD_FN f32v simd_lane_of_four(f32v x, size_t l)
+{
+    const u32v index = simd_each_four(0, 4, 8, 12) + (uint32_t)l;
+    return _mm512_permutexvar_ps((__m512i)index, x);
+}
+
+/* Four i of x in each four. */
+SIMD_FN f32v simd_one_four(f32v x, size_t i)
+{
+    const u32v index = (simd_iota() & 3u) + 4 * (uint32_t)i;
+    return _mm512_permutexvar_ps((__m512i)index, x);
+}
+
 /* The 32 bytes at p, twice. */
 SIMD_FN u32v simd_twice32(const uint8_t *p)
 {

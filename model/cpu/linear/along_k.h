@@ -1,19 +1,24 @@
 /* The fast product of quantized weights with a few rows of x: lanes along a row of W. For AVX-512;
  * AVX2 is as fast by columns.
  *
- * A task walks its rows of W in four streams that lie far apart, because hardware prefetchers
- * follow a few long streams best. A step is one row of each stream, and a panel is four steps. For
- * some groups of 256 numbers:
+ * A task reads its part of W once, and asks for it in the order of memory: a core reads one stream
+ * faster than several. It takes four rows of W at a time, and a row has quads: four groups of 256
+ * numbers. With one or two rows of x:
  *
- *   for each step of the panel, for each group, for each four parts of 32 or of 16 numbers
- *     unpack them into registers, a part in each 128 bits         once for all rows of x
- *     for each row of x: products of the four rows; then the sum of each part, which is in the
- *     lanes [part][stream]
- *   for each group
- *     turn the sums: a lane has a row of W, a register has a part; t, a and y of quant/codes.h
+ *   for each of the rows, for each quad
+ *     for each four parts of 32 or of 16 numbers
+ *       unpack them into registers, a part in each 128 bits       once for all rows of x
+ *       for each row of x: products of the four groups; then the sum of each part, which is in the
+ *       lanes [part][group]
+ *   for each quad
+ *     turn the sums of the four rows: a register has a part, its lanes are [row of W][group]; then
+ *     t, a and y of quant/codes.h
  *
- * So bytes are never transposed, and W is read once. The limit of a Zen 5 is not its units for
- * vectors but its eight instructions in a cycle. */
+ * With more rows of x it walks across the four rows of W, a group of each, so that a register of
+ * codes of x serves four products; lanes are [part][row of W], then [group][row of W].
+ *
+ * So bytes are never transposed. All of this asks for later bytes, evenly: the memory must not
+ * stand still while nothing but registers is at work. */
 #ifndef SPW_MODEL_CPU_LINEAR_ALONG_K_H
 #define SPW_MODEL_CPU_LINEAR_ALONG_K_H
 
@@ -25,45 +30,78 @@
 
 enum {
     FEW_ROWS = SPW_LINEAR_FEW_ROWS,
-    FEW_SUMS = 64,   /* groups whose sums are kept, times rows of x ... */
-    FEW_GROUPS = 32, /* ... and at most */
     QUAD = 4,
-    QUADS = SIMD_LANES / QUAD,
-    FEW_AHEAD = 1 << 10, /* bytes of each stream */
+    FEW_EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS,
+    FEW_AHEAD = 16 << 10, /* bytes */
+    FEW_ALONG = 2,        /* rows of x; with more: across four rows of W */
+    FEW_LAG = 8 << 10,    /* of them: what the end of four rows asks for, at most */
 };
 
-struct few_sums {
-    u32v parts[FEW_SUMS][SPW_BLOCK_PARTS / 4][QUADS]; /* [row of x][group][four parts][quad] */
-    octet d[FEW_GROUPS][SIMD_LANES], m[FEW_GROUPS][SIMD_LANES]; /* of small blocks */
+/* A quad of a row of x. */
+struct few_x {
+    u32v codes[QUAD][SPW_CODES_GROUP / 64];    /* of a group, as operands */
+    uint32_t pairs[SPW_BLOCK_PARTS / 2][QUAD]; /* sums of the codes of two parts, as int16 */
+    float sums[SMALL_BLOCKS][QUAD];
+    float scale[QUAD];
+};
+
+/* What the end of four rows of W needs, of a quad. */
+struct few_scales {
+    octet d[SIMD_LANES], m[SIMD_LANES]; /* of each lane: small blocks */
 };
 
 struct few {
     const struct spw_linear_args *a;
-    const struct spw_codes *x; /* [m][groups] */
-    size_t groups, row_bytes;
-    size_t col, col_end, apart; /* columns; from stream to stream */
-    size_t kept;                /* groups whose sums are kept */
-    struct few_sums *sums;
-    uint8_t *edge; /* room for a group of SIMD_LANES rows */
-};
-
-/* A step of a panel: a row of each stream, and some groups of them. */
-struct quad {
-    const uint8_t *at[QUAD];
-    size_t index, begin, end;
+    size_t groups, quads, row_bytes;
+    size_t col, col_end;
+    const uint8_t *end;        /* of the rows of W */
+    struct few_x *x;           /* [m][quads] */
+    u32v *sums;                /* [m][quads][parts / 4][first number of a lane] */
+    struct few_scales *scales; /* [quads] */
+    uint8_t *edge;             /* [FEW_EDGE_BYTES] */
 };
 
 /* Rows of x for which lanes along k are faster than panels by columns. */
 SIMD_FN size_t few_rows(enum spw_dtype t)
 {
-    return part_of(t) == 16 ? 2 : FEW_ROWS;
+    return part_of(t) == 16 ? FEW_ALONG : FEW_ROWS;
 }
 
-/* The rows of a panel are those of four steps: a step is one row of each of four streams. */
-SIMD_FN const uint8_t *row_at(const struct few *f, size_t step, size_t stream)
+static size_t few_workspace(size_t k)
 {
-    const size_t col = f->col + stream * f->apart + step;
+    const size_t quads = (size_t)spw_div_up(k, QUAD * SPW_CODES_GROUP);
+    const size_t of_row = sizeof(struct few_x) + SPW_BLOCK_PARTS * QUAD * QUAD * sizeof(int32_t);
+    return FEW_EDGE_BYTES + quads * (FEW_ROWS * of_row + sizeof(struct few_scales));
+}
+
+SIMD_FN const uint8_t *row_at(const struct few *f, size_t col)
+{
     return (const uint8_t *)f->a->w + spw_min_u64(col, f->a->n - 1) * f->row_bytes;
+}
+
+/* Registers: a part and a row of W each. */
+SIMD_FN size_t sums_of_quad(enum spw_dtype t)
+{
+    return SPW_CODES_GROUP / part_of(t);
+}
+
+SIMD_FN size_t groups_of_quad(const struct few *f, size_t q)
+{
+    return (size_t)spw_min_u64(f->groups - q * QUAD, QUAD);
+}
+
+/* Asks for the lines up to FEW_AHEAD after `now`, in the part of W of the task. */
+SIMD_FN void fetch_ahead_of(const struct few *f, const uint8_t **asked, const uint8_t *now)
+{
+    const uint8_t *to = now + FEW_AHEAD < f->end ? now + FEW_AHEAD : f->end;
+    for (; *asked < to; *asked += 64)
+        __builtin_prefetch(*asked, 0, 3);
+}
+
+/* What is left for the end of four rows, when `bytes` of them have been multiplied. */
+SIMD_FN size_t lag_after(size_t bytes)
+{
+    return (size_t)spw_min_u64(bytes / 4, FEW_LAG);
 }
 
 /* ---- codes ---- */
@@ -157,9 +195,9 @@ SIMD_FN void codes_of_32(enum spw_dtype t, const uint8_t *p, unsigned i, u32v w[
     case SPW_DTYPE_Q5_K:
         wide_nibbles(p + 48 + 64 * i, w);
         for (int j = 0; j < 2; j++) /* bit 4 i + lane becomes bit 4 */
-            w[j] |= simd_rotate(simd_load_four(p + 16 + 16 * j, 0),
-                                simd_each_four(4, 3, 2, 1) - 4 * i) &
-                    0x10101010u;
+            w[j] |=
+                simd_rotate(simd_same_four(p + 16 + 16 * j), simd_each_four(4, 3, 2, 1) - 4 * i) &
+                0x10101010u;
         break;
     default:
         break;
@@ -194,106 +232,141 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, unsigned i)
 
 /* ---- products ---- */
 
-SIMD_FN void keep_scales(enum spw_dtype t, const struct few *f, const struct quad *q, size_t g,
-                         const uint8_t *const p[QUAD])
+/* Four cells have a group of 256 numbers of W each: those of a quad, or a group of each of four
+ * rows. Sixteen of them are [u][cell]: u is a row, or, across, a group of a quad. */
+
+SIMD_FN void keep_scales(enum spw_dtype t, const uint8_t *const p[QUAD], size_t u,
+                         struct few_scales *to)
 {
     const size_t bytes = block_bytes(t);
-    for (size_t r = 0; r < QUAD; r++) {
-        const size_t row = q->index * QUAD + r;
-        f->sums->d[g][row] = t == SPW_DTYPE_MXFP4 ? simd_octet_of_words(p[r], bytes)
-                                                  : simd_octet_of_f16(p[r], 0, bytes);
+#pragma GCC unroll 4
+    for (size_t s = 0; s < QUAD; s++) {
+        to->d[u * QUAD + s] = t == SPW_DTYPE_MXFP4 ? simd_octet_of_words(p[s], bytes)
+                                                   : simd_octet_of_f16(p[s], 0, bytes);
         if (has_minima(t))
-            f->sums->m[g][row] = simd_octet_of_f16(p[r], 2, bytes);
+            to->m[u * QUAD + s] = simd_octet_of_f16(p[s], 2, bytes);
     }
 }
 
-/* Four parts of a group of a quad, with each row of x. */
-SIMD_FN void multiply_32(enum spw_dtype t, const struct few *f, const struct quad *q, size_t g,
-                         const uint8_t *const p[QUAD], unsigned i)
+/* Four parts of each cell, with m rows of x. */
+SIMD_FN void multiply_32(enum spw_dtype t, const struct few *f, size_t m, bool across,
+                         const uint8_t *const p[QUAD], unsigned i, size_t u, const struct few_x *x,
+                         u32v *sums)
 {
     u32v w[QUAD][2];
 #pragma GCC unroll 4
-    for (int r = 0; r < QUAD; r++)
-        codes_of_32(t, p[r], i, w[r]);
-    for (size_t row = 0; row < f->a->m; row++) {
-        const struct spw_codes *x = f->x + row * f->groups + q->begin + g;
-        const u32v a = (u32v)simd_load(x->codes + 128 * i),
-                   b = (u32v)simd_load(x->codes + 128 * i + 64);
-        const u32v first = simd_even_fours_of(a, b), second = simd_odd_fours_of(a, b);
-        i32v sums[QUAD];
+    for (size_t s = 0; s < QUAD; s++)
+        codes_of_32(t, p[s], i, w[s]);
+    for (size_t r = 0; r < m; r++, x += f->quads, sums += sums_of_quad(t) * f->quads) {
+        i32v v[QUAD];
 #pragma GCC unroll 4
-        for (int r = 0; r < QUAD; r++)
-            sums[r] = simd_dot(simd_dot((i32v){0}, w[r][0], first), w[r][1], second);
-        f->sums->parts[row * f->kept + g][i][q->index] =
-            (u32v)simd_sums_of_fours(sums, 8 * largest_code(t) * 127);
+        for (size_t s = 0; s < QUAD; s++) {
+            const u32v *codes = x->codes[across ? u : s] + 2 * i;
+            v[s] = simd_dot(simd_dot((i32v){0}, w[s][0], codes[0]), w[s][1], codes[1]);
+        }
+        sums[i * QUAD] = (u32v)simd_sums_of_fours(v, 8 * largest_code(t) * 127);
     }
 }
 
-SIMD_FN void multiply_16(enum spw_dtype t, const struct few *f, const struct quad *q, size_t g,
-                         const uint8_t *const p[QUAD], unsigned i)
+SIMD_FN void multiply_16(enum spw_dtype t, const struct few *f, size_t m, bool across,
+                         const uint8_t *const p[QUAD], unsigned i, size_t u, const struct few_x *x,
+                         u32v *sums)
 {
     u32v w[QUAD];
 #pragma GCC unroll 4
-    for (int r = 0; r < QUAD; r++)
-        w[r] = codes_of_16(t, p[r], i);
-    for (size_t row = 0; row < f->a->m; row++) {
-        const struct spw_codes *x = f->x + row * f->groups + q->begin + g;
-        const u32v codes = (u32v)simd_load(x->codes + 64 * i);
-        i32v sums[QUAD];
+    for (size_t s = 0; s < QUAD; s++)
+        w[s] = codes_of_16(t, p[s], i);
+    for (size_t r = 0; r < m; r++, x += f->quads, sums += sums_of_quad(t) * f->quads) {
+        i32v v[QUAD];
 #pragma GCC unroll 4
-        for (int r = 0; r < QUAD; r++)
-            sums[r] = simd_dot((i32v){0}, w[r], codes);
-        f->sums->parts[row * f->kept + g][i][q->index] =
-            (u32v)simd_sums_of_fours(sums, 4 * largest_code(t) * 127);
+        for (size_t s = 0; s < QUAD; s++)
+            v[s] = simd_dot((i32v){0}, w[s], x->codes[across ? u : s][i]);
+        sums[i * QUAD] = (u32v)simd_sums_of_fours(v, 4 * largest_code(t) * 127);
     }
 }
 
-/* A group of small blocks that the end of the rows cuts: zeros after the end. */
-SIMD_FN void copy_rest(const struct few *f, const uint8_t *p[QUAD], size_t left, size_t bytes)
+/* Cells [u] of quad q. */
+SIMD_FN void multiply_cells(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t u,
+                            size_t q, const uint8_t *const p[QUAD])
 {
-    memset(f->edge, 0, QUAD * bytes);
-    for (size_t r = 0; r < QUAD; r++) {
-        memcpy(f->edge + r * bytes, p[r], left);
-        p[r] = f->edge + r * bytes;
-    }
+    u32v *sums = f->sums + q * sums_of_quad(t) + u;
+    if (is_small(t))
+        keep_scales(t, p, u, f->scales + q);
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < SPW_CODES_GROUP / part_of(t) / 4; i++)
+        if (part_of(t) == 32)
+            multiply_32(t, f, m, across, p, i, u, f->x + q, sums);
+        else
+            multiply_16(t, f, m, across, p, i, u, f->x + q, sums);
 }
 
-SIMD_FN void multiply_quad(enum spw_dtype t, const struct few *f, const struct quad *q)
+/* What the end of a row cuts: zeros after the end. */
+static void copy_rest(uint8_t *to, const uint8_t *p, size_t left, size_t bytes)
+{
+    memset(to, 0, bytes);
+    memcpy(to, p, left);
+}
+
+SIMD_FN void multiply_quad(enum spw_dtype t, const struct few *f, size_t m, size_t row, size_t q,
+                           const uint8_t *at)
 {
     const size_t bytes = group_bytes(t);
-    for (size_t g = 0; g < q->end - q->begin; g++) {
-        const size_t offset = (q->begin + g) * bytes;
-        const uint8_t *p[QUAD];
-        for (size_t r = 0; r < QUAD; r++) {
-            p[r] = q->at[r] + offset;
-#pragma GCC unroll 5
-            for (size_t i = 0; i < bytes; i += 64)
-                __builtin_prefetch(p[r] + FEW_AHEAD + i, 0, 3);
-        }
-        if (is_small(t)) {
-            if (offset + bytes > f->row_bytes)
-                copy_rest(f, p, f->row_bytes - offset, bytes);
-            keep_scales(t, f, q, g, p);
-        }
+    const uint8_t *const p[QUAD] = {at, at + bytes, at + 2 * bytes, at + 3 * bytes};
+    multiply_cells(t, f, m, false, row, q, p);
+}
+
+/* Row `row` of the four. */
+SIMD_FN void multiply_row(enum spw_dtype t, const struct few *f, size_t m, size_t row,
+                          const uint8_t *at, const uint8_t **asked)
+{
+    const size_t bytes = QUAD * group_bytes(t);
+    size_t q = 0, offset = 0;
+    for (; offset + bytes <= f->row_bytes; q++, offset += bytes) {
+        fetch_ahead_of(f, asked, at + offset - lag_after(row * f->row_bytes + offset));
+        multiply_quad(t, f, m, row, q, at + offset);
+    }
+    if (q == f->quads)
+        return;
+    copy_rest(f->edge, at + offset, f->row_bytes - offset, bytes);
+    multiply_quad(t, f, m, row, q, f->edge);
+}
+
+/* Group g of each of the four rows. */
+SIMD_FN void multiply_across(enum spw_dtype t, const struct few *f, size_t m, size_t col, size_t g)
+{
+    const size_t bytes = group_bytes(t), offset = g * bytes;
+    const uint8_t *p[QUAD];
 #pragma GCC unroll 4
-        for (unsigned i = 0; i < SPW_CODES_GROUP / part_of(t) / 4; i++)
-            if (part_of(t) == 32)
-                multiply_32(t, f, q, g, p, i);
-            else
-                multiply_16(t, f, q, g, p, i);
+    for (size_t s = 0; s < QUAD; s++) {
+        p[s] = row_at(f, col + s) + offset;
+        if (offset + bytes > f->row_bytes) {
+            copy_rest(f->edge + s * bytes, p[s], f->row_bytes - offset, bytes);
+            p[s] = f->edge + s * bytes;
+        }
+    }
+    multiply_cells(t, f, m, true, g % QUAD, g / QUAD, p);
+}
+
+SIMD_FN void multiply_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t col,
+                           const uint8_t **asked)
+{
+    if (!across)
+        for (size_t row = 0; row < QUAD; row++)
+            multiply_row(t, f, m, row, row_at(f, col + row), asked);
+    for (size_t g = 0; across && g < f->groups; g++) {
+        const size_t done = QUAD * g * group_bytes(t);
+        fetch_ahead_of(f, asked, row_at(f, col + QUAD - 1) + done - lag_after(done));
+        multiply_across(t, f, m, col, g);
     }
 }
 
-/* ---- the f32 part: a row of W in each lane ---- */
+/* ---- the f32 part: sixteen cells ---- */
 
-/* The sum of each part of a group, with a row of x. */
-SIMD_FN void sums_of_parts(const struct few *f, size_t parts, size_t row, size_t g,
-                           i32v to[SPW_BLOCK_PARTS])
+SIMD_FN void sums_of_parts(enum spw_dtype t, const u32v *from, i32v to[SPW_BLOCK_PARTS])
 {
 #pragma GCC unroll 4
-    for (size_t i = 0; i < SPW_BLOCK_PARTS / 4; i++)
-        if (4 * i < parts)
-            simd_transpose_fours(f->sums->parts[row * f->kept + g][i], to + 4 * i);
+    for (size_t i = 0; i < sums_of_quad(t); i += QUAD)
+        simd_transpose_fours(from + i, to + i);
 }
 
 /* A pair of int16. */
@@ -302,166 +375,266 @@ SIMD_FN u32v pair(i32v low, i32v high)
     return ((u32v)low & 0xffffu) | (u32v)high << 16;
 }
 
-SIMD_FN void end_small(enum spw_dtype t, const struct few *f, size_t group, size_t g,
-                       f32v a[FEW_ROWS])
+/* A number of each group of a quad: in the lanes of its cells. */
+SIMD_FN u32v in_cells(bool across, const void *numbers)
 {
-    const size_t left = (size_t)spw_min_u64(f->a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
-    const i32v zero = {0}, offset = zero - code_offset(t);
-    u32v d[8], m[8];
-    simd_transpose(f->sums->d[g], d);
-    if (t == SPW_DTYPE_MXFP4)
-        for (int b = 0; b < 8; b++)
-            d[b] = power_of_two(d[b] >> b % 2 * 8 & 0xffu);
-    if (has_minima(t))
-        simd_transpose(f->sums->m[g], m);
-    for (size_t row = 0; row < f->a->m; row++) {
-        const struct spw_codes *x = f->x + row * f->groups + group;
-        i32v sums[SPW_BLOCK_PARTS];
-        f32v sum = {0};
-        sums_of_parts(f, SMALL_BLOCKS, row, g, sums);
+    return across ? simd_spread_four(numbers) : simd_same_four(numbers);
+}
+
+/* The products of a number of each part with the sums of codes of x. `pairs`: as scales.minima. */
+SIMD_FN i32v dot_with_pairs(const u32v *pairs, const struct few_x *x, bool across, int parts)
+{
+    i32v total = {0};
 #pragma GCC unroll 8
-        for (size_t b = 0; b < SMALL_BLOCKS; b++) {
-            if (b >= left / SMALL)
-                break;
-            if (code_offset(t)) /* what it has added */
-                sums[b] = simd_dot_pairs(sums[b], b % 2 ? pair(zero, offset) : pair(offset, zero),
-                                         simd_set1_bytes(x->sums32 + b / 2 * 2));
-            sum = simd_fused((f32v)d[b], simd_from_i32(sums[b]), sum);
-            if (has_minima(t))
-                sum = simd_fused((f32v)m[b], simd_set1(x->sums32[b]), sum);
-        }
-        a[row] = simd_fused(simd_set1(x->scale), sum, a[row]);
+    for (int j = 0; j < parts / 2; j++)
+        total = simd_dot_pairs(total, pairs[j], in_cells(across, x->pairs[j]));
+    return total;
+}
+
+/* The factors of a quad of four rows. */
+struct few_factors {
+    struct scales of;                  /* small blocks: d and m alone */
+    u32v offsets[SPW_BLOCK_PARTS / 2]; /* what the offset of the codes has added, as pairs */
+};
+
+SIMD_FN void factors_of_small(enum spw_dtype t, const struct few *f, size_t q,
+                              struct few_factors *to)
+{
+    u32v d[SMALL_BLOCKS];
+    simd_transpose(f->scales[q].d, d);
+    for (int b = 0; b < SMALL_BLOCKS; b++)
+        to->of.d[b] = (f32v)(t == SPW_DTYPE_MXFP4 ? power_of_two(d[b] >> b % 2 * 8 & 0xffu) : d[b]);
+    if (has_minima(t)) {
+        simd_transpose(f->scales[q].m, d);
+        memcpy(to->of.m, d, sizeof d);
     }
 }
 
-SIMD_FN void end_large(enum spw_dtype t, const struct few *f, size_t step, size_t group, size_t g,
-                       f32v a[FEW_ROWS])
+/* Nothing is read after the last row. */
+static void copy_cells(const struct few *f, bool across, size_t col, size_t q, size_t bytes)
+{
+    for (size_t l = 0; l < SIMD_LANES; l++) {
+        const size_t row = across ? l % QUAD : l / QUAD, group = across ? l / QUAD : l % QUAD;
+        const size_t g = q * QUAD + spw_min_u64(group, groups_of_quad(f, q) - 1);
+        memcpy(f->edge + l * bytes, row_at(f, col + row) + g * bytes, bytes);
+    }
+}
+
+SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across, size_t q,
+                              size_t col, struct few_factors *to)
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t), offset = -code_offset(t);
-    const size_t bytes = group_bytes(t);
-    u32v pairs[SPW_BLOCK_PARTS / 2]; /* what the offset has added */
-    struct packed p = {row_at(f, step, 0) + group * bytes, f->apart * f->row_bytes, f->row_bytes,
-                       1};
-    struct scales scales;
-    if (f->col + QUAD * f->apart > f->a->n) {
-        for (size_t l = 0; l < SIMD_LANES; l++)
-            memcpy(f->edge + l * bytes, row_at(f, step + l / QUAD, l % QUAD) + group * bytes,
-                   bytes);
+    const size_t bytes = group_bytes(t), first = q * QUAD * bytes;
+    struct packed p = {row_at(f, col) + first, across ? f->row_bytes : bytes,
+                       across ? bytes : f->row_bytes, 1};
+    if ((col + QUAD - 1) * f->row_bytes + first + QUAD * bytes > f->a->n * f->row_bytes) {
+        copy_cells(f, across, col, q, bytes);
         p = (struct packed){f->edge, bytes, QUAD * bytes, 1};
     }
-    unpack_scales(t, &p, &scales);
+    unpack_scales(t, &p, &to->of);
     for (int j = 0; offset && j < parts / 2; j++)
-        pairs[j] = pair(scales.parts[2 * j] * offset, scales.parts[2 * j + 1] * offset);
-    for (size_t row = 0; row < f->a->m; row++) {
-        const struct spw_codes *x = f->x + row * f->groups + group;
-        i32v sums[SPW_BLOCK_PARTS], total = {0};
-        if (offset)
-            total = dot_with_sums(pairs, x, parts);
-        sums_of_parts(f, (size_t)parts, row, g, sums);
-#pragma GCC unroll 16
-        for (int j = 0; j < parts; j++)
-            total += scales.parts[j] * sums[j];
-        f32v sum = simd_fused(scales.d[0], simd_from_i32(total), simd_set1(0));
+        to->offsets[j] = pair(to->of.parts[2 * j] * offset, to->of.parts[2 * j + 1] * offset);
+}
+
+/* t of quant/codes.h. */
+SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factors *w,
+                          const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
+{
+    const i32v zero = {0}, offset = zero - code_offset(t);
+    f32v sum = {0};
+#pragma GCC unroll 8
+    for (size_t b = 0; b < SMALL_BLOCKS; b++) {
+        if (code_offset(t)) /* what it has added */
+            sums[b] = simd_dot_pairs(sums[b], b % 2 ? pair(zero, offset) : pair(offset, zero),
+                                     in_cells(across, x->pairs[b / 2]));
+        sum = simd_fused(w->of.d[b], simd_from_i32(sums[b]), sum);
         if (has_minima(t))
-            sum =
-                simd_fused(scales.m[0], simd_from_i32(dot_with_sums(scales.minima, x, parts)), sum);
-        a[row] = simd_fused(simd_set1(x->scale), sum, a[row]);
+            sum = simd_fused(w->of.m[b], (f32v)in_cells(across, x->sums[b]), sum);
     }
+    return sum;
 }
 
-/* ---- panels ---- */
-
-/* Groups [begin, end) of the panel that begins at `step`. */
-SIMD_FN void multiply_few_panel(enum spw_dtype t, const struct few *f, size_t step, size_t begin,
-                                size_t end)
+SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors *w,
+                         const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
-    for (size_t i = 0; i < QUADS; i++) {
-        struct quad q = {.index = i, .begin = begin, .end = end};
-        for (size_t r = 0; r < QUAD; r++)
-            q.at[r] = row_at(f, step + i, r);
-        multiply_quad(t, f, &q);
-    }
+    const int parts = SPW_CODES_GROUP / (int)part_of(t);
+    i32v total = {0};
+    if (code_offset(t))
+        total = dot_with_pairs(w->offsets, x, across, parts);
+#pragma GCC unroll 16
+    for (int j = 0; j < parts; j++)
+        total += w->of.parts[j] * sums[j];
+    f32v sum = simd_fused(w->of.d[0], simd_from_i32(total), simd_set1(0));
+    if (has_minima(t))
+        sum = simd_fused(w->of.m[0], simd_from_i32(dot_with_pairs(w->of.minima, x, across, parts)),
+                         sum);
+    return sum;
 }
 
-SIMD_FN void store_few_panel(const struct few *f, size_t row, size_t step, f32v y)
+/* The slices that end in quad q: bit s is group s. */
+static unsigned ends_of_slices(const struct few *f, size_t q)
 {
-    float lanes[SIMD_LANES], sums[QUADS];
-    simd_store(lanes, y);
-    for (size_t r = 0; r < QUAD; r++) {
-        const size_t col = f->col + r * f->apart + step;
-        for (size_t i = 0; i < QUADS; i++)
-            sums[i] = lanes[QUAD * i + r] == lanes[QUAD * i + r] ? lanes[QUAD * i + r] : NAN;
-        if (col < f->col_end)
-            spw_linear_store(f->a, row, col, sums, (size_t)spw_min_u64(f->col_end - col, QUADS));
+    unsigned ends = 0;
+    for (size_t slice = 1; slice <= SPW_CODES_SLICES; slice++) {
+        const size_t end = spw_codes_slice(f->groups, slice);
+        if (end > q * QUAD && end <= (q + 1) * QUAD)
+            ends |= 1u << (end - 1 - q * QUAD);
     }
+    return ends;
 }
 
-SIMD_FN void run_few_panel(enum spw_dtype t, const struct few *f, size_t step)
+/* a and y of quant/codes.h: of a row of W in the lanes of its cells. */
+SIMD_FN void add_quad(const struct few *f, bool across, const struct few_x *x, size_t q, f32v t,
+                      f32v *a, f32v *y)
 {
-    f32v y[FEW_ROWS] = {0}, a[FEW_ROWS] = {0};
-    size_t end, slice = 0;
-    for (size_t begin = 0; begin < f->groups; begin = end) {
-        end = (size_t)spw_min_u64(begin + f->kept, f->groups);
-        multiply_few_panel(t, f, step, begin, end);
-        for (size_t group = begin; group < end; group++) {
-            if (is_small(t))
-                end_small(t, f, group, group - begin, a);
-            else
-                end_large(t, f, step, group, group - begin, a);
-            while (slice < SPW_CODES_SLICES && spw_codes_slice(f->groups, slice + 1) <= group)
-                slice++; /* without groups */
-            if (spw_codes_slice(f->groups, slice + 1) > group + 1)
-                continue;
-            for (size_t r = 0; r < f->a->m; r++) {
-                y[r] += a[r];
-                a[r] = (f32v){0};
-            }
+    const size_t n = groups_of_quad(f, q);
+    const unsigned ends = ends_of_slices(f, q);
+#pragma GCC unroll 4
+    for (size_t g = 0; g < QUAD && g < n; g++) {
+        *a = simd_fused(simd_set1(x->scale[g]),
+                        across ? simd_one_four(t, g) : simd_lane_of_four(t, g), *a);
+        if (ends >> g & 1) {
+            *y += *a;
+            *a = (f32v){0};
         }
     }
-    for (size_t r = 0; r < f->a->m; r++)
-        store_few_panel(f, r, step, y[r]);
 }
 
-static void run_few(const struct spw_linear_args *a, struct spw_linear_part part, void *space)
+/* ---- four rows ---- */
+
+SIMD_FN void store_rows(const struct few *f, bool across, size_t row, size_t col, f32v y)
 {
-    const struct few f = {
-        .a = a,
-        .x = a->codes,
-        .groups = spw_codes_groups(a->k),
-        .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
-        .col = part.col,
-        .col_end = part.col_end,
-        .apart = (size_t)spw_align_up(spw_div_up(part.col_end - part.col, QUAD), QUADS),
-        .kept = (size_t)spw_min_u64(FEW_SUMS / a->m, FEW_GROUPS),
-        .sums = space,
-        .edge = (uint8_t *)space + sizeof(struct few_sums),
-    };
-    for (size_t stream = 0; stream < QUAD; stream++)
-        for (size_t i = 0; i < FEW_AHEAD; i += 64)
-            __builtin_prefetch(row_at(&f, 0, stream) + i, 0, 3);
-    for (size_t step = 0; step < f.apart; step += QUADS)
-        switch (a->w_dtype) {
+    float lanes[SIMD_LANES], sums[QUAD];
+    simd_store(lanes, y);
+    for (size_t i = 0; i < QUAD; i++) {
+        const float sum = lanes[across ? i : QUAD * i];
+        sums[i] = sum == sum ? sum : NAN;
+    }
+    spw_linear_store(f->a, row, col, sums, (size_t)spw_min_u64(f->col_end - col, QUAD));
+}
+
+/* Quad q of the four rows with row r of x. */
+SIMD_FN f32v end_quad(enum spw_dtype t, const struct few *f, bool across, size_t q, size_t r,
+                      const struct few_factors *w)
+{
+    const struct few_x *x = f->x + r * f->quads + q;
+    i32v sums[SPW_BLOCK_PARTS];
+    sums_of_parts(t, f->sums + (r * f->quads + q) * sums_of_quad(t), sums);
+    return is_small(t) ? small_blocks(t, across, w, x, sums) : large_block(t, across, w, x, sums);
+}
+
+SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t col,
+                      const uint8_t **asked)
+{
+    const size_t bytes = QUAD * f->row_bytes, lag = lag_after(bytes) / f->quads;
+    const uint8_t *end = row_at(f, col) + bytes + (across ? bytes - f->row_bytes : 0);
+    f32v y[FEW_ROWS], a[FEW_ROWS];
+    for (size_t r = 0; r < m; r++)
+        y[r] = a[r] = (f32v){0};
+    multiply_rows(t, f, m, across, col, asked);
+    for (size_t q = 0; q < f->quads; q++) {
+        struct few_factors w;
+        fetch_ahead_of(f, asked, end - lag * (f->quads - q));
+        if (is_small(t))
+            factors_of_small(t, f, q, &w);
+        else
+            factors_of_large(t, f, across, q, col, &w);
+        for (size_t r = 0; r < m; r++)
+            add_quad(f, across, f->x + r * f->quads + q, q, end_quad(t, f, across, q, r, &w), a + r,
+                     y + r);
+    }
+    for (size_t r = 0; r < m; r++)
+        store_rows(f, across, r, col, y[r]);
+}
+
+SIMD_FN void run_all_rows(enum spw_dtype t, const struct few *f, size_t m, bool across)
+{
+    const uint8_t *asked = row_at(f, f->col);
+    for (size_t col = f->col; col < f->col_end; col += QUAD)
+        run_rows(t, f, m, across, col, &asked);
+}
+
+SIMD_FN void run_type(enum spw_dtype t, const struct few *f)
+{
+    if (f->a->m == 1)
+        run_all_rows(t, f, 1, false);
+    else if (f->a->m <= FEW_ALONG)
+        run_all_rows(t, f, f->a->m, false);
+    else if (part_of(t) == 32)
+        run_all_rows(t, f, f->a->m, true);
+}
+
+/* ---- a task ---- */
+
+static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s, struct few_x *to)
+{
+    const int16_t *sums = part_of(t) == 32 ? from->sums32 : from->sums;
+    for (size_t i = 0; i < 2; i++) {
+        const u32v a = (u32v)simd_load(from->codes + 128 * i),
+                   b = (u32v)simd_load(from->codes + 128 * i + 64);
+        to->codes[s][2 * i] = part_of(t) == 32 ? simd_even_fours_of(a, b) : a;
+        to->codes[s][2 * i + 1] = part_of(t) == 32 ? simd_odd_fours_of(a, b) : b;
+    }
+    for (size_t j = 0; j < SPW_CODES_GROUP / part_of(t) / 2; j++)
+        memcpy(&to->pairs[j][s], sums + 2 * j, sizeof to->pairs[j][s]);
+    for (size_t b = 0; b < SMALL_BLOCKS; b++)
+        to->sums[b][s] = from->sums32[b];
+    to->scale[s] = from->scale;
+}
+
+static void order_x(const struct few *f)
+{
+    for (size_t r = 0; r < f->a->m; r++)
+        for (size_t q = 0; q < f->quads; q++) {
+            struct few_x *x = f->x + r * f->quads + q;
+            if (groups_of_quad(f, q) < QUAD)
+                memset(x, 0, sizeof *x);
+            for (size_t s = 0; s < groups_of_quad(f, q); s++)
+                order_group(f->a->w_dtype,
+                            (const struct spw_codes *)f->a->codes + r * f->groups + q * QUAD + s, s,
+                            x);
+        }
+}
+
+static void run_few(const struct spw_linear_args *a, struct spw_linear_part part, uint8_t *space)
+{
+    const size_t groups = spw_codes_groups(a->k), quads = (size_t)spw_div_up(groups, QUAD);
+    const size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
+    struct few f = {.a = a,
+                    .groups = groups,
+                    .quads = quads,
+                    .row_bytes = row_bytes,
+                    .col = part.col,
+                    .col_end = part.col_end,
+                    .end = (const uint8_t *)a->w + part.col_end * row_bytes};
+    f.edge = space;
+    f.x = (struct few_x *)(void *)(space + FEW_EDGE_BYTES);
+    f.sums = (u32v *)(void *)(f.x + a->m * quads);
+    f.scales = (struct few_scales *)(void *)(f.sums + a->m * quads *
+                                                          (SPW_CODES_GROUP / part_of(a->w_dtype)));
+    order_x(&f);
+    switch (a->w_dtype) {
 #define CASE(t)                                                                                    \
     case SPW_DTYPE_##t:                                                                            \
-        run_few_panel(SPW_DTYPE_##t, &f, step);                                                    \
+        run_type(SPW_DTYPE_##t, &f);                                                               \
         break;
-            CASE(Q8_0)
-            CASE(Q4_0)
-            CASE(Q4_1)
-            CASE(Q5_0)
-            CASE(Q5_1)
-            CASE(Q2_K)
-            CASE(Q3_K)
-            CASE(Q4_K)
-            CASE(Q5_K)
-            CASE(Q6_K)
-            CASE(IQ4_NL)
-            CASE(IQ4_XS)
-            CASE(MXFP4)
+        CASE(Q8_0)
+        CASE(Q4_0)
+        CASE(Q4_1)
+        CASE(Q5_0)
+        CASE(Q5_1)
+        CASE(Q2_K)
+        CASE(Q3_K)
+        CASE(Q4_K)
+        CASE(Q5_K)
+        CASE(Q6_K)
+        CASE(IQ4_NL)
+        CASE(IQ4_XS)
+        CASE(MXFP4)
 #undef CASE
-        default:
-            break;
-        }
+    default:
+        break;
+    }
 }
 
 #endif

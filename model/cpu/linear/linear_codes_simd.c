@@ -369,12 +369,14 @@ static void run_panel(const struct work *w, size_t col)
 
 enum { EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS };
 
-size_t SIMD_NAME(spw_linear_codes_workspace)(void)
+size_t SIMD_NAME(spw_linear_codes_workspace)(size_t k)
 {
     size_t bytes = VECTORS * sizeof(struct columns) +
                    2 * SPW_LINEAR_ROW_BLOCK * COLS * sizeof(float) + EDGE_BYTES;
 #if defined(SIMD_FOURS)
-    bytes = (size_t)spw_max_u64(bytes, sizeof(struct few_sums) + EDGE_BYTES);
+    bytes = (size_t)spw_max_u64(bytes, few_workspace(k));
+#else
+    (void)k;
 #endif
     return (size_t)spw_align_up(bytes, 64);
 }
@@ -382,7 +384,7 @@ size_t SIMD_NAME(spw_linear_codes_workspace)(void)
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-    uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)();
+    uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)(a->k);
 #if defined(SIMD_FOURS)
     if (a->m <= few_rows(a->w_dtype)) {
         run_few(a, spw_linear_part(a, task), space);

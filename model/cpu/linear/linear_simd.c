@@ -494,7 +494,7 @@ size_t SIMD_NAME(spw_linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtyp
 {
     if (!spw_type_is_quantized(w))
         return plain_workspace(k);
-    return x == SPW_DTYPE_BF16 ? SIMD_NAME(spw_linear_codes_workspace)()
+    return x == SPW_DTYPE_BF16 ? SIMD_NAME(spw_linear_codes_workspace)(k)
                                : plain_workspace(k) + EXPANDED_COLS * k * sizeof(float);
 }
 
