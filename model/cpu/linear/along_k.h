@@ -484,20 +484,21 @@ static unsigned ends_of_slices(const struct few *f, size_t q)
 }
 
 /* a and y of quant/codes.h: of a row of W in the lanes of its cells. */
-SIMD_FN void add_quad(const struct few *f, bool across, const struct few_x *x, size_t q, f32v t,
-                      f32v *a, f32v *y)
+SIMD_FN void add_quad(bool across, const float *scales, size_t n, unsigned ends, f32v t, f32v *a,
+                      f32v *y)
 {
-    const size_t n = groups_of_quad(f, q);
-    const unsigned ends = ends_of_slices(f, q);
+    f32v slice = *a, sum = *y;
 #pragma GCC unroll 4
     for (size_t g = 0; g < QUAD && g < n; g++) {
-        *a = simd_fused(simd_set1(x->scale[g]),
-                        across ? simd_one_four(t, g) : simd_lane_of_four(t, g), *a);
+        slice = simd_fused(simd_set1(scales[g]),
+                           across ? simd_one_four(t, g) : simd_lane_of_four(t, g), slice);
         if (ends >> g & 1) {
-            *y += *a;
-            *a = (f32v){0};
+            sum += slice;
+            slice = (f32v){0};
         }
     }
+    *a = slice;
+    *y = sum;
 }
 
 /* ---- four rows ---- */
@@ -533,6 +534,8 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
         y[r] = a[r] = (f32v){0};
     multiply_rows(t, f, m, across, col, asked);
     for (size_t q = 0; q < f->quads; q++) {
+        const size_t n = groups_of_quad(f, q);
+        const unsigned ends = ends_of_slices(f, q);
         struct few_factors w;
         fetch_ahead_of(f, asked, end - lag * (f->quads - q));
         if (is_small(t))
@@ -540,8 +543,8 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
         else
             factors_of_large(t, f, across, q, col, &w);
         for (size_t r = 0; r < m; r++)
-            add_quad(f, across, f->x + r * f->quads + q, q, end_quad(t, f, across, q, r, &w), a + r,
-                     y + r);
+            add_quad(across, f->x[r * f->quads + q].scale, n, ends,
+                     end_quad(t, f, across, q, r, &w), a + r, y + r);
     }
     for (size_t r = 0; r < m; r++)
         store_rows(f, across, r, col, y[r]);
