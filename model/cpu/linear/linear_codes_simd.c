@@ -11,7 +11,7 @@
  *     store y
  *
  * Weights are read once, each column in the order of memory, and prefetched a few groups ahead. One
- * row of x or two, for which reading memory takes most of the time: along_k.h. */
+ * to eight rows of x, for which reading memory takes most of the time: along_k.h. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/along_k.h"
 #include "model/cpu/linear/columns.h"
