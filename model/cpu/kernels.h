@@ -22,7 +22,7 @@
     extern const struct spw_kernel spw_combine_kernel_##isa;                                       \
     extern const struct spw_kernel spw_encode_kernel_##isa;                                        \
     extern const struct spw_kernel spw_linear_codes_kernel_##isa;                                  \
-    size_t spw_linear_codes_workspace_##isa(size_t k);                                                 \
+    size_t spw_linear_codes_workspace_##isa(size_t k);                                             \
     /* Bytes of linear workspace one worker needs; a multiple of 64. */                            \
     size_t spw_linear_workspace_##isa(size_t k, enum spw_dtype x, enum spw_dtype w)
 
