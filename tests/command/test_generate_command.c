@@ -699,36 +699,51 @@ static void test_records(const char *root)
         "%s", err);
 }
 
-/* The bundled mixture, with room for all of its experts and for a few: the same answers, of which
- * each has the number of the record that is asked for. */
+/* A model gives the answer, and the same bits, with room for all of its experts and for a few. */
+static void check_mixture(const char *model, const char *small, const char *prompt,
+                          const char *expected)
+{
+    char hash[2][40];
+    for (int few = 0; few < 2; few++) {
+        CHECK_MSG(sh("\"$S\" generate %s --device cpu --prompt '%s' --max-new-tokens 20 "
+                     "--device-memory %s --report r.json",
+                     model, prompt, few ? small : "64M") == 0,
+                  "%s", err);
+        CHECK_MSG(strcmp(out, expected) == 0, "%s: '%s' is not '%s'", model, out, expected);
+        json_t *r = parse_file("r.json");
+        const char *its = json_string_value(json_object_get(r, "logits_hash"));
+        snprintf(hash[few], sizeof hash[few], "%s", its ? its : "none");
+        CHECK(!few || number(r, "moved_bytes.host_to_device.counted") > 1 << 20);
+        json_decref(r);
+    }
+    CHECK_MSG(strcmp(hash[0], hash[1]) == 0, "%s: %s, %s", model, hash[0], hash[1]);
+}
+
+/* The bundled mixture and what quantize makes of it: each answer has the number of the record that
+ * is asked for. */
 static void test_records_experts(const char *root)
 {
     static const char *const names[] = {"Bergen",  "Kalmora", "Torvik", "Ostdal", "Vinheim",
                                         "Marstad", "Selborg", "Gronby", "Halsund"};
     enum { N = sizeof names / sizeof *names };
-    char document[1024] = "", hash[2][40];
+    static const char *const small[] = {"4M", "3M", "2M"};
+    char models[3][600] = {"", "e8.gguf", "e4.gguf"}, document[1024] = "";
+    snprintf(models[0], sizeof models[0], "%s/models/records-experts", root);
+    for (int m = 1; m < 3; m++)
+        CHECK_MSG(sh("\"$S\" quantize %s %s --type %s", models[0], models[m],
+                     m == 1 ? "q8_0" : "q4_0") == 0,
+                  "%s", err);
     for (int i = 0; i < N; i++)
         sprintf(document + strlen(document), "%sThe access code of %s is %04d.", i ? " " : "",
                 names[i], i * 1117 % 10000);
     for (int i = 0; i < N; i += 4) {
-        char expected[64];
+        char prompt[1200], expected[64];
+        snprintf(prompt, sizeof prompt, "%s\n\nQ: What is the access code of %s?\nA:", document,
+                 names[i]);
         snprintf(expected, sizeof expected, " The access code of %s is %04d.", names[i],
                  i * 1117 % 10000);
-        for (int few = 0; few < 2; few++) {
-            CHECK_MSG(
-                sh("\"$S\" generate %s/models/records-experts --device cpu --prompt '%s\n\nQ: "
-                   "What is the access code of %s?\nA:' --max-new-tokens 20 "
-                   "--device-memory %s --report r.json",
-                   root, document, names[i], few ? "4M" : "64M") == 0,
-                "%s", err);
-            CHECK_MSG(strcmp(out, expected) == 0, "'%s' is not '%s'", out, expected);
-            json_t *r = parse_file("r.json");
-            const char *its = json_string_value(json_object_get(r, "logits_hash"));
-            snprintf(hash[few], sizeof hash[few], "%s", its ? its : "none");
-            CHECK(!few || number(r, "moved_bytes.host_to_device.counted") > 1 << 20);
-            json_decref(r);
-        }
-        CHECK_MSG(strcmp(hash[0], hash[1]) == 0, "%s, %s", hash[0], hash[1]);
+        for (int m = 0; m < 3; m++)
+            check_mixture(models[m], small[m], prompt, expected);
     }
 }
 

@@ -151,7 +151,7 @@ def mxfp4(x):
 def quantize(x, kind):
     """The blocks of a matrix, checked: numbers that the package reads out of them are near those of x."""
     own = globals().get(kind.name.lower())
-    blocks = own(x).reshape(x.shape[0], -1) if own else gguf.quantize(x, kind)
+    blocks = own(x).reshape(*x.shape[:-1], -1) if own else gguf.quantize(x, kind)
     error = np.linalg.norm(gguf.dequantize(blocks, kind) - x) / np.linalg.norm(x)
     assert error < 0.4, f"{kind.name}: an error of {error:.2f}"
     return blocks
