@@ -433,6 +433,8 @@ static void test_refusals(void)
                   "%s: %s", cases[i].line, err);
         CHECK_MSG(end && (!end[1] || strstr(cases[i].line, "raises")), "%s", err);
     }
+    CHECK(sh("printf 'a\\377b\\n' | \"$S\" chat m --device cpu") == 2);
+    CHECK_MSG(strstr(err, "found byte 0xff at offset 1 of the text"), "%s", err);
     /* In a conversation each error is one line, and the conversation continues. */
     CHECK(chat("/sve s\n/bogus\n/save\n/load b3\n/undo\n/regen\n/quit now\nOne\n/save s.json\n",
                "--max-new-tokens 4") == 2);

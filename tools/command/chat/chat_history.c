@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 static const char *role_of(const json_t *messages, size_t i)
 {
@@ -101,16 +102,32 @@ static json_t *message(const char *role, const char *text, size_t bytes)
     return CLI_OBJECT(fields);
 }
 
+/* Says why there is no message of this text. */
+static int refuse_text(const char *text, size_t bytes)
+{
+    utf8proc_int32_t c;
+    utf8proc_ssize_t n = 1;
+    size_t at = 0;
+    for (; at < bytes && n > 0; at += n > 0 ? (size_t)n : 0)
+        n = utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(bytes - at),
+                             &c);
+    if (n > 0)
+        return cli_fail(CLI_FAILED, "out of memory");
+    return cli_fail(CLI_REFUSED,
+                    "found byte 0x%02x at offset %zu of the text, which is not valid UTF-8; "
+                    "convert the text to UTF-8 first",
+                    (unsigned char)text[at], at);
+}
+
 static int add(json_t *messages, json_t *new_message)
 {
-    if (json_array_append_new(messages, new_message) == 0)
-        return 0;
-    return cli_fail(CLI_REFUSED, "found a text that is not UTF-8, or no memory for it");
+    return json_array_append_new(messages, new_message) ? cli_fail(CLI_FAILED, "out of memory") : 0;
 }
 
 int cli_history_add(json_t *messages, const char *role, const char *text, size_t bytes)
 {
-    return add(messages, message(role, text, bytes));
+    json_t *m = message(role, text, bytes);
+    return m ? add(messages, m) : refuse_text(text, bytes);
 }
 
 int cli_history_add_answer(json_t *messages, const struct spw_reasoning_parts *answer)
@@ -154,7 +171,7 @@ int cli_history_set_system(json_t *messages, const char *text)
     json_t *m = *text ? message("system", text, strlen(text)) : NULL;
     bool had = cli_history_has_system(messages);
     if (*text && !m)
-        return cli_fail(CLI_REFUSED, "found a text that is not UTF-8, or no memory for it");
+        return refuse_text(text, strlen(text));
     int failed = 0;
     if (m)
         failed = had ? json_array_set_new(messages, 0, m) : json_array_insert_new(messages, 0, m);
