@@ -129,6 +129,19 @@ static struct entry plain_entry(const struct spw_tensor *t)
                           .step = 1};
 }
 
+/* A tensor without a name in GGUF: experts have their own rows, and FP8 factors are multiplied into
+ * their matrix. Another one that the model reads would be missing in the file. */
+static int leave_out(const struct job *j, const struct spw_tensor *t)
+{
+    if (!j->weights->is_read[t - spw_tensors_at(j->tensors, 0)] || strstr(t->name, ".experts.") ||
+        strstr(t->name, "_scale_inv"))
+        return 0;
+    return spw_fail(j->err, -ENOTSUP,
+                    "%s: tensor %s: found a tensor that GGUF has no name for in the architecture "
+                    "%s, expected a model whose tensors all have one",
+                    t->file, t->name, j->architecture->name);
+}
+
 static int add_entry(struct job *j, const struct spw_tensor *t)
 {
     const struct spw_model_config *c = &j->config;
@@ -138,8 +151,10 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
                         "%s: tensor %s: found a tensor for the norm of each head, expected one for "
                         "all heads, as in files that quantize can write",
                         t->file, t->name);
-    if (t->n_dims > 2 || !plain_name(j, t->name, name)) /* stacks of experts have their own rows */
+    if (t->n_dims > 2) /* stacks of experts have their own rows */
         return 0;
+    if (!plain_name(j, t->name, name))
+        return leave_out(j, t);
     SPW_TRY(check_dtype(j, t));
     struct entry its = plain_entry(t), *e = &its;
     spw_gguf_name(j->architecture, name, e->name);

@@ -351,16 +351,16 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
         return spw_fail(err, -ENOMEM, "out of memory for the table of weights");
     w->config = config;
     w->tensors = tensors;
-    struct spw_finder f = {.tensors = tensors, .names = config->names, .err = err};
-    f.found = spw_alloc_zero(spw_tensors_count(tensors), sizeof *f.found);
-    int rc = f.found ? spw_find_prefix(&f) : -ENOMEM;
+    w->is_read = spw_alloc_zero(spw_tensors_count(tensors), sizeof *w->is_read);
+    struct spw_finder f = {
+        .tensors = tensors, .names = config->names, .found = w->is_read, .err = err};
+    int rc = w->is_read ? spw_find_prefix(&f) : -ENOMEM;
     if (!rc)
         rc = open_matrices(w, &f, compute);
     if (!rc)
         rc = spw_small_open(w, &f);
     if (!rc)
         rc = spw_find_check_all(&f, config);
-    spw_free(f.found);
     if (rc) {
         spw_weights_close(w);
         return spw_fail(err, rc, "out of memory for the table of weights");
@@ -373,6 +373,7 @@ void spw_weights_close(struct spw_weights *w)
 {
     if (!w)
         return;
+    spw_free(w->is_read);
     spw_free(w->matrices);
     spw_free(w->pieces);
     spw_free(w->blocks);

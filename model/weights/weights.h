@@ -115,6 +115,7 @@ struct spw_layer_small {
 struct spw_weights {
     const struct spw_model_config *config;
     const struct spw_tensors *tensors;
+    bool *is_read;               /* owned, by tensor: whether the model has numbers of it */
     struct spw_matrix *matrices; /* owned, [n_matrices], in the order of the blocks */
     struct spw_piece *pieces; /* owned, [n_matrices]: the stored bytes of each in the mapped file */
     /* owned, [n_blocks + n_expert_blocks]: in the order of use, then the experts */
