@@ -2,10 +2,11 @@
  *
  *     bench_products [THREADS [TYPE...]]          ninja -C build/release bench_products
  *
- * Few rows: bytes of weights a second, from memory, and the share of the fastest way to read. Many
- * rows: operations a second, the share of the peak of integer products, and the ratio to bf16.
- * Medians of rounds in which the types take turns. The matrix has 2,048 columns, as those of
- * Llama-3.2-1B. */
+ * Few rows: bytes of weights a second, from memory, and the share of the fastest way to read, which
+ * is measured before and after each turn: the memory of virtual machines changes its speed within
+ * seconds. Many rows: operations a second, the share of the peak of integer products, and the ratio
+ * to bf16. Medians of rounds in which the types take turns. The matrix has 2,048 columns, as those
+ * of Llama-3.2-1B. */
 #include "model/cpu/probe/probe.h"
 #include "quant/codes.h"
 #include "runtime/engine/backend.h"
@@ -34,6 +35,7 @@ struct bench {
     void *x, *y, *workspace, *codes;
     uint8_t *w;
     double seconds[N_TYPES][N_ROWS][ROUNDS];
+    double reads[N_TYPES][ROUNDS]; /* bytes a second, around the turn of the type */
 };
 
 static double now(void)
@@ -96,10 +98,27 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *seconds)
+static double median(const double *of)
 {
-    qsort(seconds, ROUNDS, sizeof *seconds, compare);
-    return seconds[ROUNDS / 2];
+    double sorted[ROUNDS];
+    memcpy(sorted, of, sizeof sorted);
+    qsort(sorted, ROUNDS, sizeof *sorted, compare);
+    return sorted[ROUNDS / 2];
+}
+
+/* The median of the shares of the reads of the same turn. */
+static double share_of_reads(const struct bench *b, size_t t, int i, double bytes)
+{
+    double shares[ROUNDS];
+    for (int r = 0; r < ROUNDS; r++)
+        shares[r] = bytes / b->seconds[t][i][r] / b->reads[t][r];
+    return median(shares);
+}
+
+static double read_rate(const struct bench *b)
+{
+    struct spw_read_pattern best;
+    return spw_probe_read_bandwidth((unsigned)b->threads, &best);
 }
 
 static void open_bench(struct bench *b)
@@ -127,29 +146,28 @@ static void open_bench(struct bench *b)
         ((uint16_t *)b->x)[i] = (uint16_t)(0x3f00 + (i * 37 & 0x80ff));
 }
 
-static void print(struct bench *b, const enum spw_dtype *types, size_t n_types)
+static void print(const struct bench *b, const enum spw_dtype *types, size_t n_types)
 {
-    struct spw_read_pattern best;
-    const double read = spw_probe_read_bandwidth((unsigned)b->threads, &best);
     const double peak = spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_Q8_0, (unsigned)b->threads);
     double plain[N_ROWS];
-    printf("%s, %d threads: reads %.1f GB/s, integer products %.0f Gop/s, bf16 %.0f Gop/s\n\n",
-           b->backend.name, b->threads, read * 1e-9, peak * 1e-9,
+    printf("%s, %d threads: integer products %.0f Gop/s, bf16 %.0f Gop/s\n\n", b->backend.name,
+           b->threads, peak * 1e-9,
            spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_BF16, (unsigned)b->threads) * 1e-9);
-    printf("| type | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | of peak | / bf16 "
-           "| 2,048 | of peak | / bf16 |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("| type | reads, GB/s | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | of "
+           "peak | / bf16 | 2,048 | of peak | / bf16 "
+           "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t t = 0; t < n_types; t++) {
-        printf("| %s ", spw_dtype_name(types[t]));
+        printf("| %s | %.1f ", spw_dtype_name(types[t]), median(b->reads[t]) * 1e-9);
         for (int i = 0; i < N_ROWS; i++) {
             const double n = (double)cols_of(types[t], i), seconds = median(b->seconds[t][i]);
-            const double rate = n * (double)spw_row_bytes(types[t], K) / seconds;
+            const double bytes = n * (double)spw_row_bytes(types[t], K);
             const double ops = 2 * n * K * (double)rows_of(i) / seconds;
             if (t == 0)
                 plain[i] = ops;
             if (i == 0)
-                printf("| %.1f | %.0f %% ", rate * 1e-9, 100 * rate / read);
-            else if (i < N_FEW)
-                printf("| %.0f %% ", 100 * rate / read);
+                printf("| %.1f ", bytes / seconds * 1e-9);
+            if (i < N_FEW)
+                printf("| %.0f %% ", 100 * share_of_reads(b, t, i, bytes));
             else
                 printf("| %.0f | %.0f %% | %.2f ", ops * 1e-9, 100 * ops / peak, ops / plain[i]);
         }
@@ -171,13 +189,20 @@ int main(int argc, char **argv)
             types[n_types++] = t;
     }
     open_bench(&b);
-    for (int r = -1; r < ROUNDS; r++)
-        for (size_t t = 0; t < n_types; t++)
-            for (int i = 0; i < N_ROWS; i++) {
-                double seconds = run(&b, types[t], i);
-                if (r >= 0)
-                    b.seconds[t][i][r] = seconds;
-            }
+    for (int r = -1; r < ROUNDS; r++) {
+        double before = read_rate(&b);
+        for (size_t t = 0; t < n_types; t++) {
+            double seconds[N_ROWS];
+            for (int i = 0; i < N_ROWS; i++)
+                seconds[i] = run(&b, types[t], i);
+            const double after = read_rate(&b);
+            for (int i = 0; i < N_ROWS && r >= 0; i++)
+                b.seconds[t][i][r] = seconds[i];
+            if (r >= 0)
+                b.reads[t][r] = (before + after) / 2;
+            before = after;
+        }
+    }
     print(&b, types, n_types);
     return 0;
 }
