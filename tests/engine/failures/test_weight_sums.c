@@ -212,12 +212,14 @@ static void test_bad_for_a_while(const struct tiny_model *m, bool direct)
     w.s.o.host_bytes = run_plan_on(&w.backend, w.s.dir, &w.s.o).smallest_host_bytes;
     open_engine(&w);
     must_run(&w, 20);
+    int n_met = 0; /* steps whose reads were not all issued before the drive was bad */
     for (size_t n = 21; n < 24; n++) {
         struct spw_span span = {w.session, w.s.ids[0], n, 1};
         CHECK(spw_sync(w.e, &span, 1, break_drive, &w.fault, &err) == 0);
         spw_prefetch_finish(w.e->prefetch);
-        CHECK(io_fault_end(&w.fault));
+        n_met += io_fault_end(&w.fault);
     }
+    CHECK(n_met > 0);
     must_run(&w, 24);
     CHECK(run_check_moved(w.e, &w.s.o, "a drive that was bad for a while"));
     CHECK(!weight_sums_check(w.e, false).n_wrong);
