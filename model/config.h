@@ -181,6 +181,14 @@ static inline uint32_t spw_config_slice_heads(const struct spw_kv_shape *kv)
 {
     return kv->n_heads / kv->n_slices;
 }
+/* The most slices that a layer has. */
+static inline uint32_t spw_config_most_slices(const struct spw_model_config *c)
+{
+    uint32_t most = 1;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        most = c->kv[k].n_slices > most ? c->kv[k].n_slices : most;
+    return most;
+}
 /* Slices that a layer reads, from first_slices[layer] on. */
 static inline uint32_t spw_config_layer_slices(const struct spw_model_config *c, uint32_t layer)
 {

@@ -19,10 +19,7 @@ enum {
 /* The tiles of its rows go to one call of rope_append. */
 static uint32_t most_chunk(const struct spw_model_config *c)
 {
-    uint32_t slices = 1;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        slices = spw_max_u32(slices, c->kv[k].n_slices);
-    return (SPW_APPEND_TILES / slices - 1) * SPW_TILE_TOKENS;
+    return (SPW_APPEND_TILES / spw_config_most_slices(c) - 1) * SPW_TILE_TOKENS;
 }
 
 static int check_options(const struct spw_model *m, const struct spw_backend *b,

@@ -364,9 +364,7 @@ int spw_attend_read(const struct spw_attend *a, uint32_t n)
 
 int spw_attend_init(struct spw_attend *a, uint32_t most)
 {
-    const struct spw_model_config *c = a->weights->config;
-    for (uint32_t l = 0; l < c->n_layers; l++)
-        a->most_slices = spw_max_u32(a->most_slices, spw_config_layer_slices(c, l));
+    a->most_slices = spw_config_most_slices(a->weights->config);
     a->queries = spw_alloc_zero((size_t)most * a->most_slices, sizeof *a->queries);
     return a->queries ? 0 : -ENOMEM;
 }
