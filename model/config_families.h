@@ -57,8 +57,8 @@ struct spw_family {
         plain_mlp;       /* as in struct spw_model_config */
     const char *eps_key; /* NULL: rms_norm_eps */
     const struct spw_tensor_name *names;
-    const char *activation_key;
-    const char *activation;
+    const char *activation_key; /* NULL: hidden_act */
+    const char *activation;     /* NULL: silu; see spw_family_activation */
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
     bool qk_norm_last;                                 /* unless use_qk_norm is false */
@@ -106,6 +106,12 @@ struct spw_family {
     struct spw_rope_facts rope;
     struct spw_expert_facts experts;
 };
+
+/* The activation of a config that names none. */
+static inline const char *spw_family_activation(const struct spw_family *f)
+{
+    return f->activation ? f->activation : "silu";
+}
 
 /* Whether a key decides. */
 static inline bool spw_family_asks(enum spw_family_rule rule)

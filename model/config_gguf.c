@@ -7,10 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NO_WINDOW_STORED                                                                           \
+    "every layer sees all positions: files of this architecture do not store a sliding window"
+#define NO_WINDOW_OF_MISTRAL NO_WINDOW_STORED " (Mistral 7B v0.1 has one of 4096)"
+
 static const struct spw_gguf_architecture architectures[] = {
-    {.name = "llama", .model_type = "llama", .interleaved_qk = true},
+    {.name = "llama",
+     .model_type = "llama",
+     .interleaved_qk = true,
+     .window_rule = NO_WINDOW_OF_MISTRAL},
     {.name = "llama",
      .model_type = "mixtral",
+     .window_rule = NO_WINDOW_OF_MISTRAL,
      .interleaved_qk = true,
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
@@ -33,19 +41,21 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "cohere2", .model_type = "cohere2", .interleaved_qk = true, .no_head = true},
     {.name = "phi2", .model_type = "phi"},
     {.name = "stablelm", .model_type = "stablelm"},
-    {.name = "starcoder2", .model_type = "starcoder2"},
+    {.name = "starcoder2", .model_type = "starcoder2", .window_rule = NO_WINDOW_STORED},
     {.name = "olmo", .model_type = "olmo", .interleaved_qk = true},
     {.name = "olmo2", .model_type = "olmo2", .late_norms = true, .no_window = true},
     {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
     {.name = "phi3", .model_type = "phi3", .joined = true},
-    {.name = "qwen2", .model_type = "qwen2"},
+    {.name = "qwen2", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED},
     {.name = "qwen2moe",
      .model_type = "qwen2_moe",
+     .window_rule = NO_WINDOW_STORED,
      .experts = true,
      .renormalizes = SPW_FAMILY_NEVER},
-    {.name = "qwen3", .model_type = "qwen3"},
+    {.name = "qwen3", .model_type = "qwen3", .window_rule = NO_WINDOW_STORED},
     {.name = "qwen3moe",
      .model_type = "qwen3_moe",
+     .window_rule = NO_WINDOW_STORED,
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
@@ -268,13 +278,8 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
 {
     const json_t *keys = facts->keys;
     const uint32_t pattern = family->window_pattern;
-    if (!strcmp(facts->architecture->name, "llama"))
-        spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
-                             "store a sliding window (Mistral 7B v0.1 has one of 4096)");
-    if (!strncmp(facts->architecture->name, "qwen", 4) ||
-        !strcmp(facts->architecture->name, "starcoder2"))
-        spw_config_rule(out, "every layer sees all positions: files of this architecture do not "
-                             "store a sliding window");
+    if (facts->architecture->window_rule)
+        spw_config_rule(out, facts->architecture->window_rule);
     const uint32_t wide = facts->architecture->wide_scale_layers;
     if (wide)
         spw_config_rule(out, out->n_layers == wide

@@ -22,6 +22,7 @@ struct spw_gguf_architecture {
     bool late_norms;          /* two norms a layer, after its halves */
     bool no_head;             /* the embedding is always the head, too */
     bool no_window;           /* a window is that of another family, which is not read */
+    const char *window_rule;  /* a sentence for struct spw_model_config; NULL: none */
     uint32_t chunk;           /* of layers with rope, which no key says; 0: they have none */
     uint32_t bare_experts;    /* models with so many experts have no norm on q and k */
     uint32_t scores;          /* expert_gating_func; 0: 1, a softmax */

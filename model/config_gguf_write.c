@@ -141,9 +141,9 @@ static int check(const struct writer *w)
     const struct spw_family *family = spw_family_find(c->model_type);
     if (c->experts.n)
         SPW_TRY(check_experts(w));
-    if (c->act !=
-        (family->cut_gate ? SPW_ACT_CUT_QUICK : spw_config_activation(family->activation)))
-        return refuse(w, "another activation", family->activation);
+    const char *act = spw_family_activation(family);
+    if (c->act != (family->cut_gate ? SPW_ACT_CUT_QUICK : spw_config_activation(act)))
+        return refuse(w, "another activation", act);
     if (w->a->no_head && !c->tied_embeddings)
         return refuse(w, "tie_word_embeddings false", "true");
     if (c->qk_norm && c->qk_norm_bias)

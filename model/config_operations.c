@@ -69,8 +69,10 @@ enum spw_activation spw_config_activation(const char *name)
 
 static int read_activation(struct spw_model_config *out, const struct spw_config_source *source)
 {
-    const char *key = source->family->activation_key, *name = source->family->activation;
-    if (source->family->cut_gate)
+    const struct spw_family *family = source->family;
+    const char *key = family->activation_key ? family->activation_key : "hidden_act";
+    const char *name = spw_family_activation(family);
+    if (family->cut_gate)
         return read_cut_gate(out, &source->text);
     SPW_TRY(spw_keys_string(&source->text, key, &name));
     out->act = spw_config_activation(name);
