@@ -21,29 +21,39 @@ static bool is_small_file(int fd, size_t most, size_t *bytes)
     return true;
 }
 
-static size_t read_all(int fd, char *to, size_t bytes)
+/* Sets *bytes to less where the file has become shorter. */
+static int read_all(int fd, char *to, size_t *bytes)
 {
-    size_t done = 0;
-    for (ssize_t n = 1; done < bytes && n > 0; done += n > 0 ? (size_t)n : 0)
-        n = read(fd, to + done, bytes - done);
-    return done;
+    for (size_t done = 0; done < *bytes;) {
+        ssize_t n = read(fd, to + done, *bytes - done);
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        if (n == 0)
+            *bytes = done;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
 }
 
 int spw_kept_file_read(const char *path, size_t most, char **data, size_t *bytes,
                        struct spw_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -ENOMEM;
     *data = NULL;
     if (fd < 0)
         return spw_fail(err, -errno, "%s: %s", path, strerror(errno));
     const bool small = is_small_file(fd, most, bytes);
     if (small && (*data = spw_alloc(*bytes)))
-        *bytes = read_all(fd, *data, *bytes);
+        rc = read_all(fd, *data, bytes);
     close(fd);
     if (!small)
         return spw_fail(err, -EINVAL, "%s: found no regular file of at most %zu MiB", path,
                         most >> 20);
-    return *data ? 0 : spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+    if (!rc)
+        return 0;
+    spw_free(*data);
+    *data = NULL;
+    return spw_fail(err, rc, "%s: cannot be read: %s", path, strerror(-rc));
 }
 
 /* ---- writing ---- */

@@ -1,6 +1,7 @@
 /* Frames of experts, and a heap of those that may leave: see expert_frames.h. */
 #include "prefetch/expert_frames.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The tables, one after the other in `memory`. Returns their bytes. */
@@ -153,4 +154,24 @@ void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit
         const uint32_t frame = f->heap[f->n_frames - f->n_in_use];
         sift_up(f, f->n_heap++, frame);
     }
+}
+
+/* ---- all experts ---- */
+
+static int compare_values(const void *a, const void *b, void *values)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    const double vx = ((const double *)values)[x], vy = ((const double *)values)[y];
+    return vx != vy ? (vx < vy) - (vx > vy) : (x > y) - (x < y);
+}
+
+int spw_expert_order(uint32_t **order, const double *values, uint32_t n)
+{
+    *order = spw_alloc(n * sizeof **order);
+    if (!*order)
+        return -ENOMEM;
+    for (uint32_t e = 0; e < n; e++)
+        (*order)[e] = e;
+    qsort_r(*order, n, sizeof **order, compare_values, (void *)(uintptr_t)values);
+    return 0;
 }

@@ -55,4 +55,8 @@ struct spw_expert_visit {
 void spw_expert_frames_find(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
 void spw_expert_frames_fill(struct spw_expert_frames *f, struct spw_expert_visit *v, uint32_t n);
 
+/* Makes a list of n experts, which the caller frees: the largest value first; of equal values, the
+ * lower number. -ENOMEM. */
+int spw_expert_order(uint32_t **order, const double *values, uint32_t n);
+
 #endif

@@ -110,7 +110,7 @@ static size_t model_bytes(const char *at, const char *end)
     return MODEL_HEAD + (size_t)n * sizeof n;
 }
 
-/* The models in the file: [*from, *end). */
+/* The models in the file: [*from, *end). After a failure nothing is set. */
 static int check(const char *data, size_t bytes, const char **from, const char **end,
                  const char *path, struct spw_error *err)
 {
@@ -122,11 +122,12 @@ static int check(const char *data, size_t bytes, const char **from, const char *
     if (magic != MAGIC || sum != XXH3_64bits(data, bytes - sizeof sum))
         return spw_fail(err, -EINVAL, "%s: found no checksums of weights of spillway, or damage",
                         path);
-    *from = data + sizeof magic;
-    *end = data + bytes - sizeof sum;
-    for (const char *at = *from; at < *end; at += model_bytes(at, *end))
-        if (!model_bytes(at, *end))
+    const char *first = data + sizeof magic, *last = data + bytes - sizeof sum;
+    for (const char *at = first; at < last; at += model_bytes(at, last))
+        if (!model_bytes(at, last))
             return spw_fail(err, -EINVAL, "%s: a list of checksums is longer than the file", path);
+    *from = first;
+    *end = last;
     return 0;
 }
 

@@ -195,7 +195,7 @@ void spw_expert_counts_free(struct spw_expert_counts *c)
 
 /* ---- of an engine ---- */
 
-/* The entry of the engine. False: it has no counts, or too many experts. */
+/* The entry of the engine. False: no expert was chosen. */
 static bool describe(struct spw_expert_counts *c, struct spw_engine *e, uint8_t *codes)
 {
     const uint32_t n = e->model.weights->n_expert_blocks;

@@ -87,22 +87,10 @@ static int replay_ours(const struct replay *r, struct spw_expert_replay *out)
     return 0;
 }
 
-/* The largest count first. */
-static int compare_counts(const void *a, const void *b, void *counts)
+static int choose_best(const struct replay *r, const double *counts)
 {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    const double cx = ((const double *)counts)[x], cy = ((const double *)counts)[y];
-    return cx != cy ? (cx < cy) - (cx > cy) : (x > y) - (x < y);
-}
-
-static int choose_best(const struct replay *r, double *counts)
-{
-    uint32_t *order = spw_alloc(r->n * sizeof *order);
-    if (!order)
-        return -ENOMEM;
-    for (uint32_t e = 0; e < r->n; e++)
-        order[e] = e;
-    qsort_r(order, r->n, sizeof *order, compare_counts, counts);
+    uint32_t *order;
+    SPW_TRY(spw_expert_order(&order, counts, r->n));
     const uint32_t n_stays = r->n_frames < r->n ? r->n_frames - 1 : r->n;
     for (uint32_t i = 0; i < n_stays; i++)
         r->stays[order[i]] = true;
@@ -167,7 +155,8 @@ static int compare_values(const void *a, const void *b, void *values)
 {
     const uint32_t x = ((const struct spw_expert_visit *)a)->expert;
     const uint32_t y = ((const struct spw_expert_visit *)b)->expert;
-    return -compare_counts(&x, &y, values);
+    const double vx = ((const double *)values)[x], vy = ((const double *)values)[y];
+    return vx != vy ? (vx > vy) - (vx < vy) : (x < y) - (x > y);
 }
 
 static int replay_by_time(const struct replay *r, struct spw_expert_replay *out,

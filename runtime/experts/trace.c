@@ -10,13 +10,13 @@
  * other numbers are little-endian. Nothing in a file is trusted. */
 #include "runtime/experts/trace.h"
 
+#include "base/kept_file.h"
 #include "runtime/experts/counts.h"
 
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -27,6 +27,7 @@ enum {
     MOST_OF_LAYER = 2048,
     BUFFER_BYTES = 64 << 10
 };
+#define MOST_BYTES ((size_t)16 << 30)
 static const char magic[8] = "SPWROUTE";
 
 struct head {
@@ -58,7 +59,7 @@ int spw_expert_trace_create(struct spw_expert_trace_writer **out, const char *pa
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", path);
     w->fd = -1;
     w->path = spw_strdup(path);
-    w->sum = XXH3_createState();
+    w->sum = spw_alloc_fails() ? NULL : XXH3_createState();
     int rc = w->path && w->sum ? 0 : -ENOMEM;
     if (!rc)
         w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -295,37 +296,16 @@ static int parse(struct spw_expert_trace *t, const uint8_t *bytes, size_t n, con
                  : 0;
 }
 
-/* Reads the whole file. It must be a regular file: reading a pipe would wait. */
-static int load(const char *path, uint8_t **bytes, size_t *n)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return -errno;
-    int rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
-    *bytes = rc ? NULL : spw_alloc((size_t)st.st_size);
-    for (*n = 0; *bytes && *n < (size_t)st.st_size;) {
-        ssize_t got = read(fd, *bytes + *n, (size_t)st.st_size - *n);
-        if (got <= 0)
-            break;
-        *n += (size_t)got;
-    }
-    close(fd);
-    return rc ? rc : *bytes ? 0 : -ENOMEM;
-}
-
 int spw_expert_trace_read(struct spw_expert_trace **out, const char *path, struct spw_error *err)
 {
-    uint8_t *bytes = NULL;
-    size_t n = 0;
+    char *bytes;
+    size_t n;
     spw_error_clear(err);
     *out = NULL;
-    int rc = load(path, &bytes, &n);
-    if (rc)
-        return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
+    SPW_TRY(spw_kept_file_read(path, MOST_BYTES, &bytes, &n, err));
     struct spw_expert_trace *t = spw_alloc_zero(1, sizeof *t);
-    rc = t ? parse(t, bytes, n, path, err)
-           : spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
+    int rc = t ? parse(t, (const uint8_t *)bytes, n, path, err)
+               : spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
     spw_free(bytes);
     if (rc)
         spw_expert_trace_free(t);

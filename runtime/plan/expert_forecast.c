@@ -19,22 +19,10 @@ static void set_layer(double *chances, const double *counts, uint32_t n, uint32_
             sum > 0 ? fmin(1, n_kept * (counts[e] + 0.5 / n) / (sum + 0.5)) : (double)n_kept / n;
 }
 
-/* The largest chance first. */
-static int compare_chances(const void *a, const void *b, void *chances)
-{
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    const double cx = ((const double *)chances)[x], cy = ((const double *)chances)[y];
-    return cx != cy ? (cx < cy) - (cx > cy) : (x > y) - (x < y);
-}
-
 static int choose_best(struct spw_expert_forecast *f, uint32_t n)
 {
-    uint32_t *order = spw_alloc(n * sizeof *order);
-    if (!order)
-        return -ENOMEM;
-    for (uint32_t e = 0; e < n; e++)
-        order[e] = e;
-    qsort_r(order, n, sizeof *order, compare_chances, f->chances);
+    uint32_t *order;
+    SPW_TRY(spw_expert_order(&order, f->chances, n));
     for (uint32_t i = 0; i < n; i++)
         f->stays[order[i]] = i < f->plan->n_expert_frames;
     spw_free(order);

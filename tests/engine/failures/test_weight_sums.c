@@ -5,6 +5,8 @@
 #include "tests/engine/oracle.h"
 #include "tests/engine/weight_sums.h"
 
+#include <xxhash.h>
+
 enum { N_TOKENS = 40 };
 
 /* Matrices of 2 MiB: each has records of its own. */
@@ -247,6 +249,22 @@ static void flip_byte(const char *file, off_t at)
     close(fd);
 }
 
+/* The first list of the file gets a length that the file does not have; the checksum of the file is
+ * right. */
+static void lengthen_list(const char *file)
+{
+    enum { MOST = 1 << 16, AT_LENGTH = 8 + 16 };
+    static uint8_t bytes[MOST];
+    int fd = open(file, O_RDWR);
+    const ssize_t n = read(fd, bytes, MOST);
+    CHECK(fd >= 0 && n > AT_LENGTH + 16 && n < MOST);
+    bytes[AT_LENGTH + 2] = 1;
+    const uint64_t sum = XXH3_64bits(bytes, (size_t)n - sizeof sum);
+    CHECK(pwrite(fd, bytes, (size_t)n - sizeof sum, 0) == n - (ssize_t)sizeof sum);
+    CHECK(pwrite(fd, &sum, sizeof sum, n - (off_t)sizeof sum) == (ssize_t)sizeof sum);
+    close(fd);
+}
+
 static void test_file(void)
 {
     static struct world w, other;
@@ -279,6 +297,13 @@ static void test_file(void)
         flip_byte(sums_file, at);
     }
     CHECK(n_known_at_open(&w) == n);
+    lengthen_list(sums_file);
+    CHECK(n_known_at_open(&w) == 0);
+    open_engine(&w);
+    must_run(&w, 20);
+    close_engine(&w);
+    CHECK(n_known_at_open(&w) == n); /* another file has taken its place, too */
+    CHECK(stat(sums_file, &st) == 0);
     for (off_t cut = st.st_size - 1; cut > 8; cut = cut * 2 / 3) {
         CHECK(truncate(sums_file, cut) == 0);
         CHECK(n_known_at_open(&w) == 0);
