@@ -13,6 +13,7 @@ struct writer {
     struct spw_gguf_writer *to;
     const struct spw_model_config *c;
     const struct spw_gguf_architecture *a;
+    const struct spw_family *family;
     const char *name;
     struct spw_error *err;
 };
@@ -55,7 +56,7 @@ static bool differs(double x, double from)
 
 static double query_scale(const struct writer *w)
 {
-    if (spw_family_find(w->c->model_type)->plain_scores)
+    if (w->family->plain_scores)
         return 1;
     return pow(w->a->wide_scale_layers ? spw_config_gguf_query_scalar(w->c, w->a)
                                        : (double)w->c->kv[SPW_LAYER_FULL].head_dim,
@@ -65,22 +66,21 @@ static double query_scale(const struct writer *w)
 static int check_rope(const struct writer *w)
 {
     const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
-    const struct spw_family *family = spw_family_find(w->c->model_type);
     if (r->kind == SPW_ROPE_DYNAMIC)
         return refuse(w, "rope of type dynamic", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_LONG)
         return refuse(w, "rope of type longrope", "default, linear, llama3 or yarn");
     if (r->kind == SPW_ROPE_YARN &&
-        (r->truncate == family->rope.whole_ramp ||
-         (differs(r->attention_factor, 0.1 * log(r->factor) + 1) && !family->rope.grows)))
+        (r->truncate == w->family->rope.whole_ramp ||
+         (differs(r->attention_factor, 0.1 * log(r->factor) + 1) && !w->family->rope.grows)))
         return refuse(w, "yarn with truncate, or with an attention factor of its own",
                       "yarn without these keys");
-    if (family->own_full_kv && r->kind != SPW_ROPE_DEFAULT && r->kind != SPW_ROPE_PROPORTIONAL)
+    if (w->family->own_full_kv && r->kind != SPW_ROPE_DEFAULT && r->kind != SPW_ROPE_PROPORTIONAL)
         return refuse(w, "rope of another type in layers without a window",
                       "default or proportional");
     if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
-    if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim && family->rope.partial <= 0)
+    if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim && w->family->rope.partial <= 0)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
     return 0;
 }
@@ -118,7 +118,7 @@ static int check_experts(const struct writer *w)
     const struct spw_model_config *c = w->c;
     if (w->a->chunk)
         return check_chunks(w);
-    const struct spw_expert_facts *facts = &spw_family_find(c->model_type)->experts;
+    const struct spw_expert_facts *facts = &w->family->experts;
     const uint32_t leading = facts->first_layer_key ? leading_layers(c) : 0;
     for (uint32_t i = leading; i < c->n_layers; i++)
         if (!c->has_experts[i])
@@ -127,32 +127,27 @@ static int check_experts(const struct writer *w)
     if (!spw_family_asks(w->a->renormalizes) &&
         c->experts.route.renormalizes == (w->a->renormalizes == SPW_FAMILY_NEVER) &&
         spw_family_asks(facts->renormalizes))
-        return refuse(w,
-                      c->experts.route.renormalizes ? "norm_topk_prob true"
-                                                    : "norm_topk_prob "
-                                                      "false",
-                      "the other value");
+        return c->experts.route.renormalizes ? refuse(w, "norm_topk_prob true", "the other value")
+                                             : refuse(w, "norm_topk_prob false", "the other value");
     return 0;
 }
 
 static int check(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
-    const struct spw_family *family = spw_family_find(c->model_type);
     if (c->experts.n)
         SPW_TRY(check_experts(w));
-    const char *act = spw_family_activation(family);
-    if (c->act != (family->cut_gate ? SPW_ACT_CUT_QUICK : spw_config_activation(act)))
+    const char *act = spw_family_activation(w->family);
+    if (c->act != (w->family->cut_gate ? SPW_ACT_CUT_QUICK : spw_config_activation(act)))
         return refuse(w, "another activation", act);
     if (w->a->no_head && !c->tied_embeddings)
         return refuse(w, "tie_word_embeddings false", "true");
     if (c->qk_norm && c->qk_norm_bias)
         return refuse(w, "norms of q and k with biases", "a model without them");
-    const bool multiplied = family->multiplied;
-    if (!multiplied && differs((double)c->attention_scale, query_scale(w)))
+    if (!w->family->multiplied && differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (family->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
+        if (w->family->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
             return refuse(w, "no_rope_layers", "that every 4th layer does not rotate");
     return check_rope(w);
 }
@@ -165,7 +160,7 @@ static void add_rope(const struct writer *w)
     const double local = w->c->rope[SPW_LAYER_SLIDING].theta;
     add_f32(w, "rope.freq_base", r->theta);
     add_u32(w, "rope.dimension_count", r->rotary_dim);
-    const bool own = spw_family_find(w->c->model_type)->own_full_kv;
+    const bool own = w->family->own_full_kv;
     if (w->a->sandwich && w->c->window && (own || differs(local, 1e4)))
         add_f32(w, "rope.freq_base_swa", local);
     if (own)
@@ -182,7 +177,7 @@ static void add_rope(const struct writer *w)
         add_f32(w, "rope.scaling.yarn_beta_fast", r->beta_fast);
     if (differs(r->beta_slow, 1))
         add_f32(w, "rope.scaling.yarn_beta_slow", r->beta_slow);
-    if (!spw_family_find(w->c->model_type)->rope.grows || r->factor <= 1)
+    if (!w->family->rope.grows || r->factor <= 1)
         return;
     const double usual = 0.1 * log(r->factor); /* a reader divides 1 + usual by 1 + this * usual */
     add_f32(w, "rope.scaling.yarn_log_multiplier", ((1 + usual) / r->attention_factor - 1) / usual);
@@ -191,7 +186,7 @@ static void add_rope(const struct writer *w)
 static void add_experts(const struct writer *w)
 {
     const struct spw_experts_config *e = &w->c->experts;
-    const struct spw_expert_facts *facts = &spw_family_find(w->c->model_type)->experts;
+    const struct spw_expert_facts *facts = &w->family->experts;
     add_u32(w, "expert_count", e->n);
     add_u32(w, "expert_used_count", e->n_kept);
     add_u32(w, "expert_feed_forward_length", e->intermediate);
@@ -246,18 +241,17 @@ static uint32_t kv_heads(const struct spw_model_config *c, uint32_t layer)
 static int add_kv(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
-    const struct spw_family *family = spw_family_find(c->model_type);
     SPW_TRY(add_by_layer(w, "feed_forward_length", mlp_width));
     SPW_TRY(add_by_layer(w, "attention.head_count_kv", kv_heads));
     add_u32(w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
     add_u32(w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
-    if (family->own_full_kv) {
+    if (w->family->own_full_kv) {
         add_u32(w, "attention.key_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
         add_u32(w, "attention.value_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
     }
-    if (family->shares_kv)
+    if (w->family->shares_kv)
         add_u32(w, "attention.shared_kv_layers", c->n_layers - c->n_kv_layers);
-    if (family->layer_inputs)
+    if (w->family->layer_inputs)
         add_u32(w, "embedding_length_per_layer_input", c->layer_inputs);
     return 0;
 }
@@ -265,7 +259,7 @@ static int add_kv(const struct writer *w)
 /* A file of these families says which layers have a window. */
 static bool stores_window(const struct writer *w)
 {
-    return w->a->joined || spw_family_find(w->c->model_type)->window_rule == SPW_WINDOW_PATTERN;
+    return w->a->joined || w->family->window_rule == SPW_WINDOW_PATTERN;
 }
 
 /* Programs assume that every 6th layer of gemma3 is full, every 4th one of cohere2, every 2nd one
@@ -273,8 +267,7 @@ static bool stores_window(const struct writer *w)
 static int add_window(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
-    const struct spw_family *family = spw_family_find(c->model_type);
-    const uint32_t pattern = family->window_pattern;
+    const uint32_t pattern = w->family->window_pattern;
     bool usual = true;
     if (!c->window || !stores_window(w))
         return 0;
@@ -288,7 +281,7 @@ static int add_window(const struct writer *w)
         slides[i] = c->layer_kinds[i] == SPW_LAYER_SLIDING;
         usual = usual && slides[i] == ((i + 1) % pattern != 0);
     }
-    if (!usual || family->own_full_kv)
+    if (!usual || w->family->own_full_kv)
         spw_gguf_add(w->to, full_key(w, "attention.sliding_window_pattern").text, SPW_GGUF_BOOL,
                      true, slides, c->n_layers);
     spw_free(slides);
@@ -299,8 +292,8 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
                           const struct spw_gguf_architecture *a, const char *name,
                           struct spw_gguf_notes *notes, struct spw_error *err)
 {
-    const struct writer writer = {to, c, a, name, err}, *w = &writer;
-    const struct spw_family *family = spw_family_find(c->model_type);
+    const struct writer writer = {to, c, a, spw_family_find(c->model_type), name, err},
+                        *w = &writer;
     SPW_TRY(check(w));
     if (c->window && !stores_window(w) && !a->chunk)
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
@@ -312,13 +305,13 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     add_u32(w, "embedding_length", c->hidden);
     add_u32(w, "attention.head_count", c->n_heads);
     SPW_TRY(add_kv(w));
-    add_f32(w,
-            family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-            (double)c->rms_eps);
+    add_f32(
+        w, w->family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+        (double)c->rms_eps);
     add_u32(w, "vocab_size", c->vocab);
     if (c->experts.n)
         add_experts(w);
-    if (family->logit_scale > 0)
+    if (w->family->logit_scale > 0)
         add_f32(w, "logit_scale", 1 / (double)c->logit_divisor);
     if (c->qkv_limit > 0)
         add_f32(w, "attention.clamp_kqv", (double)c->qkv_limit);
@@ -326,9 +319,9 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         add_u32(w, "interleave_moe_layer_step", leading_layers(c) + 1);
     else if (c->query_growth.beta > 0)
         add_f32(w, "attention.temperature_scale", (double)c->query_growth.beta);
-    if (family->parallel_key)
-        spw_gguf_add_bool(w->to, full_key(w, family->parallel_key).text, c->parallel);
-    if (family->multiplied) {
+    if (w->family->parallel_key)
+        spw_gguf_add_bool(w->to, full_key(w, w->family->parallel_key).text, c->parallel);
+    if (w->family->multiplied) {
         add_f32(w, "attention.scale", (double)c->attention_scale);
         add_f32(w, "embedding_scale", (double)c->embedding_scale);
         add_f32(w, "residual_scale", (double)c->residual_scale);

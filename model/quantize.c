@@ -63,11 +63,13 @@ static int out_of_memory(const struct job *j)
 
 /* ---- which tensors, and their types ---- */
 
-/* The name that the decoder's tensor has in a folder of a text model: wrappers have prefixes. The
- * weights were checked, so each name is either one of the decoder or of another part. */
-static bool plain_name(const struct job *j, const char *name, char out[SPW_GGUF_MOST_HF_NAME])
+/* The name that the decoder's tensor has in a folder of a text model, where no prefix is that of a
+ * wrapper, and the name in the file. The weights were checked, so each name is either one of the
+ * decoder or of another part. */
+static bool find_names(const struct job *j, const char *name, char out[SPW_GGUF_MOST_HF_NAME],
+                       char gguf[SPW_GGUF_MOST_NAME + 1])
 {
-    char gguf[SPW_GGUF_MOST_NAME + 1], usual[SPW_MOST_TENSOR_NAME];
+    char usual[SPW_MOST_TENSOR_NAME];
     size_t i = 0;
     while (i < SPW_TENSOR_PREFIXES &&
            !spw_tensor_usual_name(j->config.names, &spw_tensor_prefixes[i], name, usual))
@@ -153,15 +155,16 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
                         t->file, t->name);
     if (t->n_dims > 2) /* stacks of experts have their own rows */
         return 0;
-    if (!plain_name(j, t->name, name))
+    struct entry its = plain_entry(t), *e = &its;
+    if (!find_names(j, t->name, name, e->name))
         return leave_out(j, t);
     SPW_TRY(check_dtype(j, t));
-    struct entry its = plain_entry(t), *e = &its;
-    spw_gguf_name(j->architecture, name, e->name);
     if (strstr(name, "embed_tokens_per_layer.")) /* its other rows are of no token */
         e->rows = e->shape[0] = c->vocab;
-    if (strstr(e->name, ".ffn_gate_inp_shexp."))
-        e->n_dims = 1, e->shape[0] = t->shape[1]; /* one row is a vector there */
+    if (strstr(e->name, ".ffn_gate_inp_shexp.")) { /* one row is a vector there */
+        e->n_dims = 1;
+        e->shape[0] = t->shape[1];
+    }
     const bool interleave = j->architecture->interleaved_qk && !c->interleaved_qk;
     if (interleave && strstr(name, ".q_proj."))
         e->n_heads = c->n_heads;
@@ -169,8 +172,10 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
         e->n_heads = c->kv[SPW_LAYER_FULL].n_heads;
     e->plus_one = c->norm_plus_one && strstr(name, "norm.");
     const bool alternates = strstr(name, ".gate_up_proj_bias");
-    if (alternates)
-        e->step = 2, e->cols = e->shape[1] = t->shape[1] / 2;
+    if (alternates) {
+        e->step = 2;
+        e->cols = e->shape[1] = t->shape[1] / 2;
+    }
     choose_type(j, e);
     keep_entry(j, e);
     if (!alternates)

@@ -60,13 +60,11 @@ int spw_expert_trace_create(struct spw_expert_trace_writer **out, const char *pa
     w->fd = -1;
     w->path = spw_strdup(path);
     w->sum = spw_alloc_fails() ? NULL : XXH3_createState();
-    int rc = w->path && w->sum ? 0 : -ENOMEM;
-    if (!rc)
+    if (w->path && w->sum)
         w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (!rc && w->fd < 0)
-        rc = -errno;
-    if (rc) {
-        w->rc = rc;
+    if (w->fd < 0) {
+        w->rc = w->path && w->sum ? -errno : -ENOMEM;
+        spw_fail(err, w->rc, "%s: cannot be written: %s", path, strerror(-w->rc));
         return spw_expert_trace_close(w, err);
     }
     XXH3_64bits_reset(w->sum);
@@ -128,6 +126,8 @@ void spw_expert_trace_begin(struct spw_expert_trace_writer *w, const struct spw_
 void spw_expert_trace_add(struct spw_expert_trace_writer *w, const struct spw_expert_visit *v,
                           uint32_t n)
 {
+    if (!w->n_experts) /* the head could not be written */
+        return;
     const uint32_t layer = v->expert / w->n_experts;
     bool with_rows = false;
     for (uint32_t i = 0; i < n; i++)
@@ -154,7 +154,7 @@ int spw_expert_trace_close(struct spw_expert_trace_writer *w, struct spw_error *
         w->rc = -errno;
     int rc = w->rc;
     if (rc)
-        spw_fail(err, rc, "%s: cannot be written: %s", w->path ? w->path : "trace", strerror(-rc));
+        spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc));
     XXH3_freeState(w->sum);
     spw_free(w->path);
     spw_free(w);

@@ -1,6 +1,7 @@
 /* Models as GGUF files give the answers of their folders: the golden models of tests/golden, the
  * bundled one and stories260K, in F32, F16 and BF16, bit for bit, in one file and in several. Rope
  * of Llama 3 comes from rounded factors, so these logits are compared with the golden ones. */
+#include "model/quantize.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/gguf_folder.h"
 
@@ -255,6 +256,25 @@ static void test_failed_allocations(void)
     spw_source_close(s);
 }
 
+/* Each allocation of a model that is written fails in turn. */
+static void test_failed_quantize(const char *folder)
+{
+    const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen("/dev/null", "w")};
+    const int64_t before = spw_alloc_outstanding();
+    int rc = -ENOMEM, n = 0;
+    for (; rc == -ENOMEM; n++) {
+        struct spw_error err = {0};
+        spw_alloc_fail_nth(n);
+        rc = spw_quantize(folder, &o, &err);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || (rc == -ENOMEM && err.text[0]), "%s: %d: %d '%s'", folder, n, rc,
+                  err.text);
+        CHECK_MSG(spw_alloc_outstanding() == before, "%s: %d", folder, n);
+    }
+    CHECK(!rc && n > 40);
+    fclose(o.to);
+}
+
 static void remove_files(void)
 {
     char command[128];
@@ -286,6 +306,8 @@ static void test_rest(void)
     test_split();
     test_text();
     test_failed_allocations();
+    test_failed_quantize("tests/golden/qwen2_moe_shared");
+    test_failed_quantize("tests/golden/gemma4_moe");
     test_factors("llama_llama3_old_keys");
     test_factors("llama_llama3_new_keys");
 }

@@ -256,6 +256,40 @@ static void check_damaged_profiles(void)
     CHECK(strstr(why.text, "expected 120 digits") != NULL);
 }
 
+/* Each allocation fails in turn. */
+static void check_allocations(void)
+{
+    static struct spw_expert_profile p, back;
+    static struct spw_expert_counts c;
+    make_counts(&c, 0);
+    spw_expert_profile_put(&p, &c);
+    CHECK(!spw_expert_profile_write(&p, path, NULL));
+    const int64_t outstanding = spw_alloc_outstanding();
+    for (int part = 0; part < 3; part++) {
+        int rc = -ENOMEM, n = 0;
+        for (; rc; n++) {
+            struct spw_expert_trace_writer *w = NULL;
+            struct spw_expert_trace *t = NULL;
+            struct spw_error err = {0};
+            spw_alloc_fail_nth(n);
+            rc = part == 0   ? spw_expert_profile_read(&back, path, &err)
+                 : part == 1 ? spw_expert_trace_create(&w, path, &err)
+                             : spw_expert_trace_read(&t, path, &err);
+            if (w) {
+                spw_expert_trace_begin(w, &shape, counts);
+                spw_expert_trace_add(w, items[0], sizes[0]);
+                rc = spw_expert_trace_close(w, &err);
+            }
+            spw_alloc_fail_nth(-1);
+            CHECK_MSG(!rc || (rc == -ENOMEM && strstr(err.text, path) && !t), "%d: %d '%s'", part,
+                      rc, err.text);
+            spw_expert_trace_free(t);
+            CHECK(spw_alloc_outstanding() == outstanding);
+        }
+        CHECK(n > 1);
+    }
+}
+
 int main(void)
 {
     int64_t outstanding = spw_alloc_outstanding();
@@ -271,6 +305,7 @@ int main(void)
     check_profile();
     check_large();
     check_damaged_profiles();
+    check_allocations();
     remove(path);
     CHECK(!rmdir(folder) && spw_alloc_outstanding() == outstanding);
     return check_done();

@@ -180,6 +180,21 @@ static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r, con
     CHECK(r->n_tokens == n_tokens / LAYERS && r->used == trace.n_items);
 }
 
+static void check_allocations(void)
+{
+    const int64_t outstanding = spw_alloc_outstanding();
+    struct missed m = {0};
+    int rc = -ENOMEM, n = 0;
+    for (; rc; n++) {
+        struct spw_expert_replay r;
+        spw_alloc_fail_nth(n);
+        rc = spw_expert_replay(&r, &trace, 2, bytes, add_missed, &m);
+        spw_alloc_fail_nth(-1);
+        CHECK((!rc || rc == -ENOMEM) && spw_alloc_outstanding() == outstanding);
+    }
+    CHECK(n > 5);
+}
+
 int main(void)
 {
     int64_t outstanding = spw_alloc_outstanding();
@@ -204,6 +219,7 @@ int main(void)
     struct spw_expert_replay r;
     CHECK(!spw_expert_replay(&r, &trace, 0, bytes, add_missed, NULL)); /* nothing moves */
     CHECK(!r.rules[SPW_EXPERTS_OURS].missed && r.n_frames == EXPERTS);
+    check_allocations();
     CHECK(n_more > 0 && spw_alloc_outstanding() == outstanding);
     return check_done();
 }
