@@ -4,6 +4,7 @@
 #ifndef SPW_RUNTIME_MEASURE_H
 #define SPW_RUNTIME_MEASURE_H
 
+#include "runtime/plan_query.h"
 #include "runtime/spillway.h"
 #include "offload/device/topology_info.h"
 
@@ -33,10 +34,14 @@ struct spw_machine {
     /* CPU: reading and copying at the same time, one thread copying and the others reading. GPU:
      * the same numbers as alone. */
     double read_beside_bytes_per_second, copy_beside_bytes_per_second;
-    /* The speed of the kernels for one token; on a GPU they are as fast as memory. Products with
-     * one row: bytes of weights a second, all threads, from memory. Attention, by the precision of
-     * KV: the time of one byte, and of one product of a query's channel and a key's. */
-    double bf16_weights_per_second, f32_weights_per_second;
+    /* The speed of the kernels for one token; on a GPU they are as fast as memory. Products of one
+     * row, as bf16 and as f32, with weights from memory, by the type of the weights: each takes
+     * product_seconds, and the time of its bytes on all threads. 0: kernels do not multiply with
+     * the type. Attention, by the precision of KV: the time of one byte, and of one product of a
+     * query's channel and a key's. */
+    struct spw_product_speed {
+        double bytes_per_second, product_seconds;
+    } bf16_products[SPW_WEIGHT_TYPES], f32_products[SPW_WEIGHT_TYPES];
     struct {
         double byte_seconds, product_seconds;
     } attention[SPW_KV_PRECISIONS];

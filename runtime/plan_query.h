@@ -13,6 +13,8 @@ extern "C" {
 
 struct spw_tensors; /* model/source/tensors.h */
 
+#define SPW_WEIGHT_TYPES (SPW_DTYPE_MXFP4 + 1) /* of arrays by the type of weights */
+
 /* The bytes of each tier for a full context. */
 struct spw_plan_info {
     uint64_t context;
@@ -39,6 +41,15 @@ struct spw_plan_info {
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t decode_expert_bytes;         /* of these, those of experts */
+    /* The same, by the type of the weights: their bytes, and the number of products that a row has
+     * with them. */
+    struct spw_decode_products {
+        struct {
+            uint64_t bytes, n;
+        } dense, experts;
+    } decode_products_of[SPW_WEIGHT_TYPES];
+    /* Layers with experts, and how many of its experts such a layer uses for a row. */
+    uint32_t n_expert_layers, n_experts_kept;
     /* Experts of all layers; those that the device has room for; and those that come from the
      * files, not from the host, when they are needed there. */
     uint32_t n_experts, n_experts_resident, n_experts_from_disk;

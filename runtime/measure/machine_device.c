@@ -2,7 +2,6 @@
  *
  * The host times batches of queued work that take tens of milliseconds, so that the cost of a
  * launch does not show. The median of five batches counts. */
-#include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
 #include <math.h>
@@ -111,7 +110,9 @@ static int probe_bandwidths(struct spw_machine *out, struct bench *b)
     out->read_beside_bytes_per_second =
         out->read_bytes_per_second; /* the device reads its own memory */
     out->copy_beside_bytes_per_second = out->copy_bytes_per_second;
-    out->bf16_weights_per_second = out->f32_weights_per_second = out->read_bytes_per_second;
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
+        out->bf16_products[t].bytes_per_second = out->f32_products[t].bytes_per_second =
+            out->read_bytes_per_second;
     return 0;
 }
 
@@ -267,63 +268,8 @@ int spw_machine_attention(struct spw_attention_speed *out, const struct spw_atte
 
 /* ---- what kernels take ---- */
 
-enum {
-    WEIGHTS_K = 2048,
-    WEIGHTS_MIB = 64,
-    KV_CONTEXT = 8192,
-    KV_HEADS = 8,
-    KV_DIM = 64,
-    GROUP = 4
-};
-/* In device memory: attention over this context, or a row of x, a row of y and workspace. */
-enum { WEIGHTS_ROWS_AT = 64 << 10, WEIGHTS_WORK_AT = 1 << 20, KERNEL_BYTES = 24 << 20 };
-
-/* Reads all weights from memory, whatever the caches hold, because a step uses each weight once. */
-static int time_weights(double *rate, struct bench *b, const void *weights, enum spw_dtype dtype)
-{
-    double rounds[ROUNDS];
-    uint64_t bytes = (uint64_t)WEIGHTS_MIB << 20, row = spw_row_bytes(dtype, WEIGHTS_K);
-    struct spw_linear_args a = {.x = b->memory,
-                                .w = weights,
-                                .y = b->memory + WEIGHTS_ROWS_AT,
-                                .m = 1,
-                                .n = bytes / row,
-                                .k = WEIGHTS_K,
-                                .x_stride = WEIGHTS_K,
-                                .y_stride = bytes / row,
-                                .x_dtype = dtype,
-                                .w_dtype = dtype,
-                                .y_dtype = dtype,
-                                .workspace = b->memory + WEIGHTS_WORK_AT};
-    for (int r = -1; r < ROUNDS; r++) {
-        spw_probe_evict(weights, bytes);
-        double start = spw_now_seconds();
-        SPW_TRY(b->backend->ops->linear(&a, b->lane.compute));
-        SPW_TRY(spw_lane_stream_sync(&b->lane, b->lane.compute));
-        if (r >= 0)
-            rounds[r] = spw_now_seconds() - start;
-    }
-    qsort(rounds, ROUNDS, sizeof *rounds, compare);
-    *rate = (double)bytes / rounds[ROUNDS / 2];
-    return 0;
-}
-
-/* Resident weights are computed from a mapped file: small pages, and matrices at multiples of 8
- * bytes. So they are measured like that. */
-static int time_all_weights(struct spw_machine *out, struct bench *b)
-{
-    uint64_t bytes = (uint64_t)WEIGHTS_MIB << 20;
-    uint8_t *weights = spw_alloc(bytes + 8);
-    if (!weights)
-        return -ENOMEM;
-    for (uint64_t at = 0; at < bytes; at += COPY_BYTES)
-        memcpy(weights + at + 8, b->host, spw_min_u64(COPY_BYTES, bytes - at));
-    int rc = time_weights(&out->bf16_weights_per_second, b, weights + 8, SPW_DTYPE_BF16);
-    if (!rc)
-        rc = time_weights(&out->f32_weights_per_second, b, weights + 8, SPW_DTYPE_F32);
-    spw_free(weights);
-    return rc;
-}
+enum { KV_CONTEXT = 8192, KV_HEADS = 8, KV_DIM = 64, GROUP = 4 };
+enum { KERNEL_BYTES = 24 << 20 }; /* attention over this context needs them */
 
 /* Writes tiles with the codec, because kernels need valid scales and means. Exact tiles may have
  * any content. */
@@ -371,11 +317,9 @@ static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_preci
 
 static int time_kernels(struct spw_machine *out, struct bench *b)
 {
-    uint64_t workspace =
-        b->lane.ops->workers(b->lane.device) *
-        spw_align_up(b->backend->linear_workspace(WEIGHTS_K, SPW_DTYPE_BF16, SPW_DTYPE_BF16), 64);
-    SPW_TRY(take(b, spw_max_u64(KERNEL_BYTES, WEIGHTS_WORK_AT + spw_align_up(workspace, 4096))));
-    SPW_TRY(time_all_weights(out, b));
+    const uint64_t products = spw_machine_products_bytes(b->backend, &b->lane);
+    SPW_TRY(take(b, spw_max_u64(KERNEL_BYTES, products)));
+    SPW_TRY(spw_machine_probe_products(out, b->backend, &b->lane, b->memory));
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
         SPW_TRY(time_form(out, b, (enum spw_kv_precision)form));
     return 0;

@@ -2,6 +2,7 @@
 #include "runtime/measure/profile.h"
 
 #include "base/record_file.h"
+#include "quant/types.h"
 
 #include <string.h>
 
@@ -30,6 +31,13 @@ static const struct spw_record_field drive_fields[] = {
      .max = 1},
     {SPW_RECORD(spw_drive, measured_at), DATE},
 };
+#define PRODUCT(of)                                                                                \
+    {SPW_RECORD(spw_machine, of.bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,              \
+     .max = 1e15},                                                                                 \
+        {SPW_RECORD(spw_machine, of.product_seconds), .kind = SPW_RECORD_REAL, .min = 0,           \
+         .max = 1},
+#define PRODUCTS(type, name, elements, bytes, align, multiplies)                                   \
+    PRODUCT(bf16_products[SPW_DTYPE_##type]) PRODUCT(f32_products[SPW_DTYPE_##type])
 #define ATTENTION(form)                                                                            \
     {SPW_RECORD(spw_machine, attention[form].byte_seconds), .kind = SPW_RECORD_REAL, .min = 0,     \
      .max = 1},                                                                                    \
@@ -49,9 +57,7 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},
-    {SPW_RECORD(spw_machine, bf16_weights_per_second), RATE},
-    {SPW_RECORD(spw_machine, f32_weights_per_second), RATE},
-    ATTENTION(0),
+    SPW_TYPES(PRODUCTS) ATTENTION(0),
     ATTENTION(1),
     ATTENTION(2),
     ATTENTION(3),

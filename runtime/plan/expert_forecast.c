@@ -7,16 +7,20 @@
 
 /* ---- chances ---- */
 
-/* A row chooses different experts: no chance is more than 1. Experts that were never chosen count
- * as much as a half of one choice among all. */
-static void set_layer(double *chances, const double *counts, uint32_t n, uint32_t n_kept)
+void spw_expert_chances(double *chances, const double *counts, uint32_t n, uint32_t n_kept)
 {
-    double sum = 0;
+    const double mean_chance = (double)n_kept / n;
+    double sum = 0, variance = 0, real = 0;
     for (uint32_t e = 0; counts && e < n; e++)
         sum += counts[e];
+    for (uint32_t e = 0; sum > 0 && e < n; e++)
+        variance += pow(n_kept * counts[e] - mean_chance * sum, 2) / n;
+    if (variance > 0)
+        real = fmax(0, 1 - mean_chance * sum * (1 - mean_chance) / variance);
     for (uint32_t e = 0; e < n; e++)
-        chances[e] =
-            sum > 0 ? fmin(1, n_kept * (counts[e] + 0.5 / n) / (sum + 0.5)) : (double)n_kept / n;
+        chances[e] = real > 0
+                         ? fmin(1, mean_chance + real * (n_kept * counts[e] / sum - mean_chance))
+                         : mean_chance;
 }
 
 static int choose_best(struct spw_expert_forecast *f, uint32_t n)
@@ -69,7 +73,8 @@ static int fill_chances(struct spw_expert_forecast *f, uint32_t n, const double 
     for (uint32_t e = 0; counts && e < n; e++)
         f->bytes.from_counts |= counts[e] > 0;
     for (uint32_t e = 0; e < n; e += c->n)
-        set_layer(f->chances + e, f->bytes.from_counts ? counts + e : NULL, c->n, c->n_kept);
+        spw_expert_chances(f->chances + e, f->bytes.from_counts ? counts + e : NULL, c->n,
+                           c->n_kept);
     for (uint32_t e = 0; e < n; e++) {
         f->unseen[e] = 1;
         f->stays[e] = (double)f->plan->n_expert_frames / n;

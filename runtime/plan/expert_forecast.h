@@ -4,7 +4,7 @@
  *   least     every pass uses as many experts of a layer as a row does, and the device has all that
  *             it has room for
  *   most      the rows of a pass choose different experts, and every one is missed
- *   expected  the experts with the largest counts stay once they have come; of the others, each is
+ *   expected  the experts with the largest chances stay once they have come; of the others, each is
  *             missed in every pass that chooses it. Without counts all experts are alike
  *
  * Each link is counted alone: no single run needs to reach the least or the most of both. */
@@ -25,6 +25,13 @@ struct spw_expert_forecast {
     struct spw_expert_bytes bytes; /* all but `expected` */
     uint64_t n_passes;
 };
+
+/* The chances that a row chooses each of n experts of a layer, by counts of what earlier rows
+ * chose; NULL: all are alike. Counts are a sample: also if all experts were alike, their counts
+ * would differ, by the variance of a binomial count. Each chance moves from the mean to what its
+ * count says by the part of the variance that is more than that. So the experts with the largest
+ * counts do not look better than they are, and an expert that was never chosen has a chance. */
+void spw_expert_chances(double *chances, const double *counts, uint32_t n, uint32_t n_kept);
 
 /* counts: [n], or NULL. Where no expert moves, all bytes are 0. -ENOMEM. */
 int spw_expert_forecast_open(struct spw_expert_forecast *f, const struct spw_plan *p,

@@ -3,10 +3,10 @@
  * Computation, copies and the drive work at the same time, each on its own bytes. The slowest of
  * them sets the pace. Work that cannot overlap is added where it is known.
  *
- * Computation reads weights as fast as the kernel for one row does. It reads KV as fast as memory
- * gives it, unless attention takes longer. Attention takes some time for each byte, more if codes
- * must be taken apart, and some time for each product. The more queries share a key, the more
- * products there are.
+ * Computation reads weights as fast as the kernel for one row does with their type, and each
+ * product takes some time beside its bytes. It reads KV as fast as memory gives it, unless
+ * attention takes longer. Attention takes some time for each byte, more if codes must be taken
+ * apart, and some time for each product. The more queries share a key, the more products there are.
  *
  * On the CPU all three share the cores and the memory. A copy takes a core from the team, and reads
  * and writes memory that kernels read at the same time. How fast both are side by side is measured
@@ -30,8 +30,11 @@
  * no thread sleeps.) A drive is slower with small requests than with large ones: two measured sizes
  * say what a request costs beside its bytes.
  *
- * A layer asks for the experts that it misses when its router has chosen. Beside these reads only
- * those of its experts compute that lie on the device, and nothing else.
+ * Where experts move, each layer's choice goes to the host and back: a handover, too. Then the
+ * layer asks for the experts that it misses; their requests and their arrival wake threads once
+ * more. Beside these reads only those of its experts compute that lie on the device, and nothing
+ * else. The requests of a layer are a burst: the first takes as long as a request alone, and each
+ * byte adds its time.
  *
  * While a layer's weights are used, nobody takes slots from the ring. When the ring is full, the
  * drive stands still until the layer's attention comes.
@@ -50,8 +53,11 @@ struct work {
     double compute_beside, copy_beside;
     double link_seconds, disk_seconds; /* alone */
     double core_seconds;               /* of threads that neither compute nor copy */
-    /* Experts that are missed, and the computation beside them; the rest of this time is alone. */
-    double expert_link_seconds, expert_disk_seconds, beside_experts;
+    struct missed_experts {
+        double link_seconds, disk_seconds; /* of their bytes */
+        double alone_seconds;              /* in which nothing computes beside them */
+        double handover_seconds;           /* from the routers to the host and back */
+    } missed;
 };
 
 /* ---- computation of one token ---- */
@@ -64,16 +70,27 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
     return fmax(own, bytes / m->read_bytes_per_second);
 }
 
-static double reading_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
-                              uint64_t bytes)
+/* The products of a row with weights, those of experts or all others. */
+static double products_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
+                               bool of_experts)
 {
-    return (double)bytes /
-           (p->compute == SPW_DTYPE_F32 ? m->f32_weights_per_second : m->bf16_weights_per_second);
+    const struct spw_product_speed *speeds =
+        p->compute == SPW_DTYPE_F32 ? m->f32_products : m->bf16_products;
+    double seconds = 0;
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+        const struct spw_decode_products *of = &p->decode_products_of[t];
+        const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
+        const uint64_t n = of_experts ? of->experts.n : of->dense.n;
+        if (bytes)
+            seconds +=
+                (double)bytes / speeds[t].bytes_per_second + (double)n * speeds[t].product_seconds;
+    }
+    return seconds;
 }
 
 static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
 {
-    return reading_seconds(p, m, spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes));
+    return products_seconds(p, m, false) + products_seconds(p, m, true);
 }
 
 static double kv_bytes(const struct spw_plan_info *p)
@@ -179,16 +196,13 @@ static void run_beside(struct spw_prediction *out, const struct work *w,
     out->compute_seconds = fmax(out->compute_seconds, (busy + w->core_seconds) / cores);
 }
 
-static void add_experts(struct spw_prediction *out, const struct work *w)
+static void add_experts(struct spw_prediction *out, const struct missed_experts *e)
 {
-    double read = w->expert_link_seconds + w->expert_disk_seconds;
-    double alone = fmax(0, read - w->beside_experts);
-    out->link_seconds += w->expert_link_seconds;
-    out->disk_seconds += w->expert_disk_seconds;
-    if (alone > out->seconds)
-        out->bound =
-            w->expert_disk_seconds > w->expert_link_seconds ? SPW_BOUND_DISK : SPW_BOUND_LINK;
-    out->seconds += alone;
+    out->link_seconds += e->link_seconds;
+    out->disk_seconds += e->disk_seconds;
+    if (e->alone_seconds > out->seconds)
+        out->bound = e->disk_seconds > e->link_seconds ? SPW_BOUND_DISK : SPW_BOUND_LINK;
+    out->seconds += e->alone_seconds + e->handover_seconds;
 }
 
 static void predict(struct spw_prediction *out, const struct work *w, const struct spw_machine *m)
@@ -208,7 +222,38 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
         out->seconds = out->disk_seconds;
         out->bound = SPW_BOUND_DISK;
     }
-    add_experts(out, w);
+    add_experts(out, &w->missed);
+}
+
+/* ---- missed experts ---- */
+
+/* Each expert of a row is missed with the same chance, so the number of missed ones in a layer is
+ * binomial. A layer waits for their reads as long as its other experts do not compute. */
+static struct missed_experts missed_experts(const struct spw_plan_info *p,
+                                            const struct spw_machine *m, const struct spw_drive *d)
+{
+    const double disk = d ? (double)p->decode_expert_disk_bytes : 0;
+    const double host = (double)p->decode_expert_host_bytes;
+    const double layers = p->n_expert_layers, kept = p->n_experts_kept;
+    struct missed_experts e = {.link_seconds = host / m->copy_bytes_per_second,
+                               .disk_seconds = disk > 0 ? disk / d->read_bytes_per_second : 0};
+    if (p->n_experts_resident < p->n_experts)
+        e.handover_seconds = layers * m->handover_seconds;
+    if (disk + host <= 0)
+        return e;
+    const double missed = fmin(1, (disk + host) / (double)p->decode_expert_bytes);
+    const double read = (e.link_seconds + e.disk_seconds) / (missed * layers * kept);
+    const double compute = products_seconds(p, m, true) / (layers * kept);
+    double first = 0, ways = kept; /* first: what the requests of a layer take beside their bytes */
+    if (disk > 0)
+        first = fmax(0, d->latency_seconds - (double)d->request_bytes / d->read_bytes_per_second);
+    for (double n = 1; n <= kept; n++) {
+        const double chance = ways * pow(missed, n) * pow(1 - missed, kept - n);
+        e.alone_seconds += layers * chance * fmax(0, first + n * read - (kept - n) * compute);
+        e.handover_seconds += layers * chance * m->handover_seconds;
+        ways *= (kept - n) / (n + 1);
+    }
+    return e;
 }
 
 /* ---- a step ---- */
@@ -233,7 +278,6 @@ static void add_disk(struct work *w, const struct spw_plan_info *p, const struct
     w->disk_seconds =
         kv / rate + weights / d->read_bytes_per_second + written / d->write_bytes_per_second;
     w->core_seconds = kv * io_cost(&r, d) + (weights + written) * d->cpu_seconds_per_byte;
-    w->expert_disk_seconds = (double)p->decode_expert_disk_bytes / d->read_bytes_per_second;
     if (kv > 0 && r.n_slots > 0) {
         w->disk_seconds += still_seconds(p, m, &r, rate);
         w->core_seconds += kv / r.slot_bytes * m->handover_core_seconds;
@@ -248,11 +292,7 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
         .compute_beside = m->read_bytes_per_second / m->read_beside_bytes_per_second,
         .copy_beside = m->copy_bytes_per_second / m->copy_beside_bytes_per_second,
         .link_seconds = link_seconds(p->decode_moved_bytes, m),
-        .expert_link_seconds = (double)p->decode_expert_host_bytes / m->copy_bytes_per_second,
-        .beside_experts =
-            reading_seconds(p, m,
-                            spw_sub_u64(p->decode_expert_bytes,
-                                        p->decode_expert_disk_bytes + p->decode_expert_host_bytes)),
+        .missed = missed_experts(p, m, d),
     };
     if (d)
         add_disk(&w, p, m, d);

@@ -28,6 +28,49 @@ static void count_reads(struct spw_plan *p, const struct spw_weights *w)
     }
 }
 
+/* Whether the matrix is one product with the matrix before it: both lie side by side, in the packed
+ * form of their block or in the file. */
+static bool is_joined(const struct spw_weights *w, const struct spw_weight_block *b, uint32_t m)
+{
+    const struct spw_matrix *own = &w->matrices[m], *before = own - 1;
+    const struct spw_piece *at = &w->pieces[m];
+    const bool side_by_side =
+        own->role == SPW_MATRIX_K || own->role == SPW_MATRIX_V || own->role == SPW_MATRIX_UP;
+    if (m == b->first || !side_by_side || before->role + 1 != own->role ||
+        before->type != own->type)
+        return false;
+    return !b->as_stored || !b->mappable ||
+           (const uint8_t *)at[-1].from + at[-1].bytes == (const uint8_t *)at->from;
+}
+
+static void count_block(struct spw_plan_info *i, const struct spw_weights *w,
+                        const struct spw_weight_block *b, bool is_expert)
+{
+    for (uint32_t m = b->first; m < b->first + b->n; m++) {
+        const struct spw_matrix *own = &w->matrices[m];
+        struct spw_decode_products *of = &i->decode_products_of[own->type];
+        const uint64_t bytes = own->n * spw_row_bytes(own->type, own->k), n = !is_joined(w, b, m);
+        *(is_expert ? &of->experts.bytes : &of->dense.bytes) += bytes;
+        *(is_expert ? &of->experts.n : &of->dense.n) += n;
+    }
+}
+
+/* A row uses n_kept experts of a layer: the mean counts. */
+static void count_products(struct spw_plan_info *i, const struct spw_weights *w)
+{
+    const struct spw_experts_config *c = &w->config->experts;
+    memset(i->decode_products_of, 0, sizeof i->decode_products_of);
+    for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
+        count_block(i, w, &w->blocks[u], u >= w->n_blocks);
+    i->n_expert_layers = c->n ? w->n_expert_blocks / c->n : 0;
+    i->n_experts_kept = c->n_kept;
+    for (int t = 0; t < SPW_WEIGHT_TYPES && c->n; t++) {
+        struct spw_decode_products *of = &i->decode_products_of[t];
+        of->experts.bytes = of->experts.bytes * c->n_kept / c->n;
+        of->experts.n = of->experts.n * c->n_kept / c->n;
+    }
+}
+
 /* Slots of the ring that a decode step at the full context fills, and what comes into them. */
 static void count_slots(struct spw_plan *p)
 {
@@ -80,6 +123,7 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const doub
     for (int k = 0; k < SPW_MOVED_COUNT; k++)
         i->decode_moved_bytes[k] = after.bytes[k] - before.bytes[k];
     count_reads(p, w);
+    count_products(&p->info, w);
     spw_traffic_run_close(r);
     return 0;
 }

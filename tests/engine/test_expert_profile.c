@@ -151,22 +151,17 @@ struct drawn {
     uint32_t n, n_frames;
 };
 
-/* The chances that forecasts take, and the experts that stay: those with the largest chances, or
- * any ones if there are no counts. */
+/* The chances of the forecast, and the experts that stay: those with the largest chances, or any
+ * ones if there are no counts. */
 static void draw_run(struct drawn *d, const struct spw_engine *e, const double *counts,
                      uint64_t *seed)
 {
     const struct spw_experts_config *c = &e->model.config.experts;
     d->n = e->plan.info.n_experts;
     d->n_frames = e->plan.n_expert_frames;
-    for (uint32_t x = 0; x < d->n; x++) {
-        double sum = 0;
-        for (uint32_t y = x / c->n * c->n; counts && y < (x / c->n + 1) * c->n; y++)
-            sum += counts[y];
-        d->chance[x] = counts ? fmin(1, c->n_kept * (counts[x] + 0.5 / c->n) / (sum + 0.5))
-                              : (double)c->n_kept / c->n;
-        d->stays[x] = false;
-    }
+    memset(d->stays, 0, sizeof d->stays);
+    for (uint32_t x = 0; x < d->n; x += c->n)
+        spw_expert_chances(d->chance + x, counts ? counts + x : NULL, c->n, c->n_kept);
     for (uint32_t i = 0; i < d->n_frames; i++) {
         uint32_t best = UINT32_MAX;
         for (uint32_t x = 0; x < d->n && counts; x++)
@@ -226,6 +221,78 @@ static void check_expected(const char *dir, bool has_counts, uint64_t *seed)
     spw_engine_close(e);
 }
 
+/* ---- chances by counts ---- */
+
+enum { EXPERTS = 128, KEPT = 8, SEEN = 256, LATER = 400, STAY = 40, LAYERS = 60 };
+
+/* Adds `each` to the experts that a row chooses: those with the largest keys, which are drawn by
+ * the logarithms of their weights. */
+static void choose_row(double *to, const double *weights, double each, uint64_t *seed)
+{
+    double keys[EXPERTS];
+    for (int e = 0; e < EXPERTS; e++)
+        keys[e] = weights[e] - log(-log(((double)(check_random(seed) >> 11) + 0.5) * 0x1p-53));
+    for (int i = 0; i < KEPT; i++) {
+        int best = 0;
+        for (int e = 1; e < EXPERTS; e++)
+            best = keys[e] > keys[best] ? e : best;
+        keys[best] = -INFINITY;
+        to[best] += each;
+    }
+}
+
+/* What is in `of` outside of the STAY experts with the largest chances. */
+static double outside(const double *of, const double *chances)
+{
+    double sum = 0;
+    for (int e = 0; e < EXPERTS; e++) {
+        int before = 0;
+        for (int i = 0; i < EXPERTS; i++)
+            before += chances[i] > chances[e] || (chances[i] == chances[e] && i < e);
+        sum += before < STAY ? 0 : of[e];
+    }
+    return sum;
+}
+
+/* Rows choose by weights that nobody knows. The forecast knows what SEEN rows chose; LATER rows
+ * miss what the chances say. Counts alone would promise less. spread: 0 where all experts are
+ * alike. */
+static void check_chances(double spread, uint64_t *seed)
+{
+    double expected = 0, by_counts = 0, missed = 0;
+    for (int layer = 0; layer < LAYERS; layer++) {
+        double weights[EXPERTS], chances[EXPERTS], counts[EXPERTS] = {0}, later[EXPERTS] = {0};
+        for (int e = 0; e < EXPERTS; e++)
+            weights[e] = spread * ((double)check_range(seed, 0, 1000) / 500 - 1);
+        for (int i = 0; i < SEEN; i++)
+            choose_row(counts, weights, 1.0 / KEPT, seed);
+        for (int i = 0; i < LATER; i++)
+            choose_row(later, weights, 1.0 / LATER, seed);
+        spw_expert_chances(chances, counts, EXPERTS, KEPT);
+        expected += outside(chances, chances);
+        by_counts += outside(counts, chances) * KEPT / SEEN;
+        missed += outside(later, chances);
+    }
+    const double error = fabs(expected / missed - 1);
+    CHECK_MSG(error < 0.04 && by_counts < missed * (1 - error),
+              "expected %g, missed %g, by counts %g", expected, missed, by_counts);
+}
+
+static void check_chances_without_counts(void)
+{
+    double chances[4], counts[4] = {0};
+    spw_expert_chances(chances, NULL, 4, 2);
+    CHECK(chances[0] == 0.5 && chances[3] == 0.5);
+    spw_expert_chances(chances, counts, 4, 2); /* nothing was chosen in this layer */
+    CHECK(chances[0] == 0.5 && chances[3] == 0.5);
+    counts[1] = 1e-300;
+    spw_expert_chances(chances, counts, 4, 2);
+    CHECK(chances[0] >= 0 && chances[1] <= 1);
+    counts[0] = counts[1] = 1e6; /* always these two */
+    spw_expert_chances(chances, counts, 4, 2);
+    CHECK(chances[0] > 0.99 && chances[0] <= 1 && chances[2] < 0.01 && chances[2] >= 0);
+}
+
 int main(void)
 {
     int64_t outstanding = spw_alloc_outstanding();
@@ -240,6 +307,10 @@ int main(void)
     uint64_t seed = check_seed();
     check_expected(dir, true, &seed);
     check_expected(dir, false, &seed);
+    check_chances(1.5, &seed);
+    check_chances(0.5, &seed);
+    check_chances(0, &seed);
+    check_chances_without_counts();
     remove(profile);
     tiny_model_remove(dir);
     CHECK(spw_alloc_outstanding() == outstanding);

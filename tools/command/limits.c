@@ -59,6 +59,18 @@ static json_t *attention_json(const struct spw_machine *m)
     return o;
 }
 
+static json_t *products_json(const struct spw_product_speed *of)
+{
+    json_t *o = json_object();
+    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
+        const struct cli_field fields[] = {CLI_FIELD(&of[t], bytes_per_second),
+                                           CLI_FIELD(&of[t], product_seconds)};
+        if (of[t].bytes_per_second > 0)
+            cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
+    }
+    return o;
+}
+
 json_t *cli_machine_json(const struct spw_machine *m)
 {
     const struct cli_field fields[] = {
@@ -73,8 +85,8 @@ json_t *cli_machine_json(const struct spw_machine *m)
         CLI_FIELD(m, copy_bytes_per_second),
         CLI_FIELD(m, read_beside_bytes_per_second),
         CLI_FIELD(m, copy_beside_bytes_per_second),
-        CLI_FIELD(m, bf16_weights_per_second),
-        CLI_FIELD(m, f32_weights_per_second),
+        {"bf16_products", products_json(m->bf16_products)},
+        {"f32_products", products_json(m->f32_products)},
         {"attention", attention_json(m)},
         CLI_FIELD(m, handover_seconds),
         CLI_FIELD(m, handover_core_seconds),

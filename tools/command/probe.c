@@ -44,10 +44,26 @@ static void print_drive(const struct limits *l)
     putchar('\n');
 }
 
+/* On a GPU all types are as fast as its memory. */
+static const char *quantized_speeds(char *text, size_t bytes, const struct spw_machine *m)
+{
+    size_t used = 0;
+    *text = 0;
+    for (enum spw_dtype t = SPW_DTYPE_Q8_0; !*m->gpu && t < SPW_WEIGHT_TYPES && used < bytes; t++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s %.1f",
+                                 !used                 ? "            "
+                                 : t == SPW_DTYPE_Q4_K ? ",\n            "
+                                                       : ", ",
+                                 spw_dtype_name(t), m->bf16_products[t].bytes_per_second * 1e-9);
+    if (used && used < bytes)
+        snprintf(text + used, bytes - used, " GB/s\n");
+    return text;
+}
+
 static void print_machine(const struct limits *l)
 {
     const struct spw_machine *m = &l->machine;
-    char date[32], int8[48] = "";
+    char date[32], text[256], int8[48] = "";
     if (m->int8_flops > 0)
         snprintf(int8, sizeof int8, ", int8 %.1f GFLOP/s", m->int8_flops * 1e-9);
     printf("\nmachine     %s, %s, %u threads on %u cores\n", m->cpu, m->isa, m->threads, m->cores);
@@ -55,7 +71,7 @@ static void print_machine(const struct limits *l)
         printf("gpu         %s\n", m->gpu);
     printf("memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
            "%s%s%s"
-           "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n"
+           "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n%s"
            "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
            "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s\n"
            "measured    %s\n"
@@ -63,8 +79,9 @@ static void print_machine(const struct limits *l)
            m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
            m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
            *m->read_pattern ? "            reads are fastest with " : "", m->read_pattern,
-           *m->read_pattern ? "\n" : "", m->bf16_weights_per_second * 1e-9,
-           m->f32_weights_per_second * 1e-9, m->handover_seconds * 1e3,
+           *m->read_pattern ? "\n" : "", m->bf16_products[SPW_DTYPE_BF16].bytes_per_second * 1e-9,
+           m->f32_products[SPW_DTYPE_F32].bytes_per_second * 1e-9,
+           quantized_speeds(text, sizeof text, m), m->handover_seconds * 1e3,
            m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9, m->f32_flops * 1e-9, int8,
            cli_format_date(date, m->measured_at),
            l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");

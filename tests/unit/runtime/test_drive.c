@@ -66,8 +66,8 @@ static struct spw_machine made_up_machine(uint32_t threads)
         .copy_bytes_per_second = 1e10,
         .read_beside_bytes_per_second = 3e10,
         .copy_beside_bytes_per_second = 8e9,
-        .bf16_weights_per_second = 4e10,
-        .f32_weights_per_second = 3e10,
+        .bf16_products = {[SPW_DTYPE_Q4_K] = {4e10, 3e-6}},
+        .f32_products = {[SPW_DTYPE_F32] = {3e10, 0}},
         .attention = {{1e-11, 2e-11}, {3e-11, 0}, {0, 5e-11}, {6e-11, 7e-11}},
         .handover_seconds = 2.5e-5,
         .handover_core_seconds = 5e-5,
@@ -226,7 +226,7 @@ static void test_corrupt(void)
     }
     CHECK(refused > n / 2);
 
-    CHECK(sh("sed 's/\"spillway_profile\": 4/\"spillway_profile\": 2/' good.json >version.json") ==
+    CHECK(sh("sed 's/\"spillway_profile\": 5/\"spillway_profile\": 2/' good.json >version.json") ==
           0);
     CHECK(read_back("version.json", &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "found version 2"), "%s", err.text);

@@ -13,17 +13,18 @@ static bool near(double a, double b)
     return fabs(a - b) <= 1e-12 * fabs(b); /* a few roundings */
 }
 
-static const struct spw_machine cpu = {.threads = 2,
-                                       .cores = 2,
-                                       .read_bytes_per_second = 50e9,
-                                       .copy_bytes_per_second = 10e9,
-                                       .read_beside_bytes_per_second = 25e9, /* one thread's */
-                                       .copy_beside_bytes_per_second = 10e9,
-                                       .bf16_weights_per_second = 50e9,
-                                       .f32_weights_per_second = 40e9,
-                                       .bf16_flops = 1e12,
-                                       .f32_flops = 5e11,
-                                       .int8_flops = 2e12};
+static const struct spw_machine cpu = {
+    .threads = 2,
+    .cores = 2,
+    .read_bytes_per_second = 50e9,
+    .copy_bytes_per_second = 10e9,
+    .read_beside_bytes_per_second = 25e9, /* one thread's */
+    .copy_beside_bytes_per_second = 10e9,
+    .bf16_products = {[SPW_DTYPE_BF16] = {50e9, 0}, [SPW_DTYPE_Q4_K] = {40e9, 1e-3}},
+    .f32_products = {[SPW_DTYPE_BF16] = {40e9, 0}},
+    .bf16_flops = 1e12,
+    .f32_flops = 5e11,
+    .int8_flops = 2e12};
 static const struct spw_machine gpu = {.gpu = "card",
                                        .threads = 8,
                                        .cores = 8,
@@ -31,8 +32,7 @@ static const struct spw_machine gpu = {.gpu = "card",
                                        .copy_bytes_per_second = 25e9,
                                        .read_beside_bytes_per_second = 500e9,
                                        .copy_beside_bytes_per_second = 25e9,
-                                       .bf16_weights_per_second = 500e9,
-                                       .f32_weights_per_second = 500e9};
+                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 0}};
 static const struct spw_drive drive = {
     .read_bytes_per_second = 2e9, .write_bytes_per_second = 1e9, .cpu_seconds_per_byte = 1e-10};
 
@@ -97,18 +97,24 @@ static void test_cpu(void)
     check(&p, &many, &drive, (0.2 + 0.015) / 2, SPW_BOUND_COMPUTE);
 }
 
+static void give_weights(struct spw_plan_info *p, double bytes)
+{
+    p->weights_bytes = p->decode_weights_bytes = (uint64_t)bytes;
+    p->decode_products_of[SPW_DTYPE_BF16].dense.bytes = (uint64_t)bytes;
+}
+
 /* 4 GB of weights, 1 GB of exact KV and 0.5 GB of old KV. */
 static void test_kernels(void)
 {
     struct spw_machine m = cpu;
     struct spw_plan_info p = plan(5.5e9, 0, 0, 0, 0);
-    p.weights_bytes = p.decode_weights_bytes = (uint64_t)4e9;
+    give_weights(&p, 4e9);
     p.precision = SPW_KV_INT4;
     p.decode_old_kv_bytes = (uint64_t)5e8;
     p.decode_products = (uint64_t)1e9;
     p.decode_old_products = (uint64_t)2e9;
     check(&p, &m, NULL, 5.5 / 50, SPW_BOUND_COMPUTE); /* kernels keep up with memory */
-    m.bf16_weights_per_second = 20e9;
+    m.bf16_products[SPW_DTYPE_BF16].bytes_per_second = 20e9;
     check(&p, &m, NULL, 4.0 / 20 + 1.5 / 50, SPW_BOUND_COMPUTE);
     m.attention[SPW_KV_EXACT].byte_seconds = 1e-11; /* 0.01 s, memory takes 0.02 */
     m.attention[SPW_KV_INT4].byte_seconds = 1e-10;  /* 0.05 + 0.06 s, memory takes 0.01 */
@@ -195,28 +201,56 @@ static void test_stand_still(void)
     d.read_bytes_per_second = d.small_read_bytes_per_second = 2000 * MIB;
     struct spw_plan_info p = plan(1.5e9, 0, 0, 200 * MIB, 0);
     p.n_layers = 4;
-    p.weights_bytes = p.decode_weights_bytes = (uint64_t)1e9;
+    give_weights(&p, 1e9);
     give_slots(&p, 200, 200 * MIB, 4, MIB);
     check(&p, &cpu, &d, 0.1 + 4 * (0.005 - 0.0015), SPW_BOUND_DISK);
     give_slots(&p, 50, 200 * MIB, 4, 4 * MIB); /* 6 ms to fill: the drive is never idle */
     check(&p, &cpu, &d, 0.1, SPW_BOUND_DISK);
 }
 
-/* 1 GB of weights in 20 ms. A token misses 200 of 500 MB of experts: 100 ms from the drive; beside
- * them 300 MB compute in 6 ms. Then 100 MB more from the host, in 10 ms. */
+/* Each type has its speed: 1 GB at 50 GB/s; 0.4 GB at 40 GB/s and 30 products of 1 ms. */
+static void test_types(void)
+{
+    struct spw_plan_info p = plan(1.4e9, 0, 0, 0, 0);
+    give_weights(&p, 1e9);
+    p.decode_weights_bytes = (uint64_t)1.4e9;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
+    check(&p, &cpu, NULL, 0.02 + 0.01 + 0.03, SPW_BOUND_COMPUTE);
+}
+
+/* 500 MB of weights in 10 ms, and 500 MB of experts in 10 ms: 50 layers use 2 experts of 5 MB each,
+ * 0.1 ms. A token misses 200 MB from the drive: each expert with a chance of 0.4, in 2.5 ms. So in
+ * 0.16 of the layers both are missed, 5 ms, and in 0.48 one, 2.5 - 0.1 ms. */
 static void test_experts(void)
 {
     struct spw_plan_info p = plan(1e9, 0, 0, 0, 0);
-    p.weights_bytes = p.decode_weights_bytes = (uint64_t)1e9;
-    p.decode_expert_bytes = (uint64_t)5e8;
+    give_weights(&p, 5e8);
+    p.decode_weights_bytes = (uint64_t)1e9;
+    p.decode_products_of[SPW_DTYPE_BF16].experts.bytes = p.decode_expert_bytes = (uint64_t)5e8;
+    p.n_expert_layers = 50;
+    p.n_experts_kept = 2;
     check(&p, &cpu, &drive, 0.02, SPW_BOUND_COMPUTE);
     p.decode_expert_disk_bytes = (uint64_t)2e8;
-    check(&p, &cpu, &drive, 0.02 + 0.1 - 0.006, SPW_BOUND_DISK);
+    const double alone = 50 * (0.16 * 0.005 + 0.48 * 0.0024);
+    check(&p, &cpu, &drive, 0.02 + alone, SPW_BOUND_DISK);
     check(&p, &cpu, NULL, 0.02, SPW_BOUND_COMPUTE); /* the drive is not known */
-    p.decode_expert_host_bytes = (uint64_t)1e8;
-    check(&p, &cpu, &drive, 0.02 + 0.11 - 0.004, SPW_BOUND_DISK);
+    /* A request alone takes 1 ms longer than its bytes: once a layer that misses. */
+    struct spw_drive slow = drive;
+    slow.request_bytes = 2000000;
+    slow.latency_seconds = 0.002;
+    check(&p, &cpu, &slow, 0.02 + alone + 50 * 0.64 * 0.001, SPW_BOUND_DISK);
+    /* Each layer's choice goes to the host, and 0.64 of the layers wait for the drive. */
+    struct spw_machine m = cpu;
+    m.handover_seconds = 1e-4;
+    p.n_experts = 400;
+    p.n_experts_resident = 200;
+    check(&p, &m, &drive, 0.02 + alone + 0.005 * 1.64, SPW_BOUND_DISK);
+    /* 300 MB from the host, too: all are missed, 200 MB in 100 ms and 300 MB in 30. */
+    p.decode_expert_host_bytes = (uint64_t)3e8;
+    check(&p, &cpu, &drive, 0.02 + 0.13, SPW_BOUND_DISK);
     p.decode_expert_disk_bytes = 0;
-    p.decode_expert_host_bytes = (uint64_t)5e8; /* nothing computes beside them */
+    p.decode_expert_host_bytes = (uint64_t)5e8;
     check(&p, &cpu, &drive, 0.02 + 0.05, SPW_BOUND_LINK);
 }
 
@@ -262,6 +296,7 @@ int main(void)
     test_ring();
     test_small_requests();
     test_stand_still();
+    test_types();
     test_experts();
     test_gpu();
     test_prompt();

@@ -105,8 +105,12 @@ static struct spw_machine mean_limits(const struct spw_machine *a, const struct 
     take_mean(&m.copy_bytes_per_second, b->copy_bytes_per_second);
     take_mean(&m.read_beside_bytes_per_second, b->read_beside_bytes_per_second);
     take_mean(&m.copy_beside_bytes_per_second, b->copy_beside_bytes_per_second);
-    take_mean(&m.bf16_weights_per_second, b->bf16_weights_per_second);
-    take_mean(&m.f32_weights_per_second, b->f32_weights_per_second);
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+        take_mean(&m.bf16_products[t].bytes_per_second, b->bf16_products[t].bytes_per_second);
+        take_mean(&m.bf16_products[t].product_seconds, b->bf16_products[t].product_seconds);
+        take_mean(&m.f32_products[t].bytes_per_second, b->f32_products[t].bytes_per_second);
+        take_mean(&m.f32_products[t].product_seconds, b->f32_products[t].product_seconds);
+    }
     for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
         take_mean(&m.attention[i].byte_seconds, b->attention[i].byte_seconds);
         take_mean(&m.attention[i].product_seconds, b->attention[i].product_seconds);

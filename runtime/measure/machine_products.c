@@ -1,0 +1,184 @@
+/* The time of products of one row with each type of weights: see measure.h.
+ *
+ * One product of all the weights gives the bytes a second. Small products, with what lies between
+ * them in a layer, take longer: that is the time of a product beside its bytes. All weights come
+ * from memory, whatever the caches hold, because a step uses each weight once. Memory may change
+ * its speed from second to second, so the types take turns, and the fastest rounds of small and
+ * large products are compared. */
+#include "model/cpu/probe/probe.h"
+#include "runtime/measure/machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ROUNDS = 5,
+    K = 2048,
+    GATED_COLS = 512,
+    WEIGHTS_BYTES = 16 << 20,
+    SLOW_BYTES = 1 << 20, /* enough where rows in f32 meet codes */
+    WEIGHTS_ROOM = 64,
+};
+/* In device memory: a row of x, a gated row, codes, a row of y, workspace. */
+enum { GATED_AT = 16 << 10, CODES_AT = 32 << 10, ROWS_AT = 64 << 10, WORK_AT = 1 << 20 };
+
+static const enum spw_dtype row_types[] = {SPW_DTYPE_F32, SPW_DTYPE_BF16};
+enum { ROW_TYPES = sizeof row_types / sizeof *row_types };
+
+/* Products of rows of type x and weights of `type`. */
+struct products {
+    const struct spw_backend *backend;
+    const struct spw_lane *lane;
+    uint8_t *memory;
+    const uint8_t *weights; /* [bytes] */
+    uint64_t bytes;
+    enum spw_dtype x, type;
+    double large[ROUNDS], small[ROUNDS]; /* seconds */
+};
+
+/* Whether kernels multiply rows of type x by weights of the type. */
+static bool multiplies(enum spw_dtype x, enum spw_dtype type)
+{
+    return spw_type_of(type).multiplies &&
+           (x == SPW_DTYPE_F32 || x == type || spw_type_is_quantized(type));
+}
+
+uint64_t spw_machine_products_bytes(const struct spw_backend *b, const struct spw_lane *lane)
+{
+    uint64_t most = 0;
+    for (int x = 0; x < ROW_TYPES; x++)
+        for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
+            if (multiplies(row_types[x], t))
+                most = spw_max_u64(most, b->linear_workspace(K, row_types[x], t));
+    return WORK_AT + spw_align_up(lane->ops->workers(lane->device) * spw_align_up(most, 64), 4096);
+}
+
+static struct spw_linear_args linear_args(const struct products *p, uint64_t n, uint64_t k)
+{
+    return (struct spw_linear_args){.x = p->memory,
+                                    .w = p->weights,
+                                    .y = p->memory + ROWS_AT,
+                                    .m = 1,
+                                    .n = n,
+                                    .k = k,
+                                    .x_stride = k,
+                                    .y_stride = n,
+                                    .x_dtype = p->x,
+                                    .w_dtype = p->type,
+                                    .y_dtype = p->x,
+                                    .workspace = p->memory + WORK_AT,
+                                    .codes = p->memory + CODES_AT};
+}
+
+static int multiply_large(const struct products *p)
+{
+    const struct spw_linear_args a = linear_args(p, p->bytes / spw_row_bytes(p->type, K), K);
+    return p->backend->ops->linear(&a, p->lane->compute);
+}
+
+/* Of gate, up and down of a layer. */
+static uint64_t gated_bytes(const struct products *p)
+{
+    return 2 * GATED_COLS * spw_row_bytes(p->type, K) + K * spw_row_bytes(p->type, GATED_COLS);
+}
+
+/* All weights as many small layers. */
+static int multiply_small(const struct products *p)
+{
+    const uint64_t gate_bytes = GATED_COLS * spw_row_bytes(p->type, K);
+    struct spw_linear_args down = linear_args(p, K, GATED_COLS);
+    down.x = p->memory + GATED_AT;
+    for (uint64_t i = 0; i < p->bytes / gated_bytes(p); i++) {
+        const uint8_t *w = p->weights + i * gated_bytes(p);
+        const struct spw_gated_linear_args a = {.x = p->memory,
+                                                .w_gate = w,
+                                                .w_up = w + gate_bytes,
+                                                .y = p->memory + GATED_AT,
+                                                .scratch = p->memory + ROWS_AT,
+                                                .m = 1,
+                                                .n = GATED_COLS,
+                                                .k = K,
+                                                .x_stride = K,
+                                                .dtype = p->x,
+                                                .gate_dtype = p->type,
+                                                .up_dtype = p->type,
+                                                .workspace = down.workspace,
+                                                .codes = down.codes};
+        SPW_TRY(p->backend->ops->gated_linear(&a, p->lane->compute));
+        down.w = w + 2 * gate_bytes;
+        SPW_TRY(p->backend->ops->linear(&down, p->lane->compute));
+    }
+    return 0;
+}
+
+static int time_run(double *seconds, const struct products *p, int (*run)(const struct products *))
+{
+    spw_probe_evict(p->weights, p->bytes);
+    double start = spw_now_seconds();
+    SPW_TRY(run(p));
+    SPW_TRY(spw_lane_stream_sync(p->lane, p->lane->compute));
+    *seconds = spw_now_seconds() - start;
+    return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void take_speed(struct spw_product_speed *out, struct products *p)
+{
+    const uint64_t layers = p->bytes / gated_bytes(p);
+    const double share = (double)(layers * gated_bytes(p)) / (double)p->bytes;
+    qsort(p->large, ROUNDS, sizeof *p->large, compare);
+    qsort(p->small, ROUNDS, sizeof *p->small, compare);
+    out->bytes_per_second = (double)p->bytes / p->large[ROUNDS / 2];
+    out->product_seconds =
+        layers ? fmax(0, p->small[0] - share * p->large[0]) / (double)(3 * layers) : 0;
+}
+
+/* The first round warms up and does not count. */
+static int time_types(struct spw_machine *out, struct products *p, unsigned n)
+{
+    for (int r = -1; r < ROUNDS; r++)
+        for (unsigned i = 0; i < n; i++) {
+            SPW_TRY(time_run(&p[i].large[r < 0 ? 0 : r], &p[i], multiply_large));
+            SPW_TRY(time_run(&p[i].small[r < 0 ? 0 : r], &p[i], multiply_small));
+        }
+    for (unsigned i = 0; i < n; i++)
+        take_speed(&(p[i].x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p[i].type],
+                   &p[i]);
+    return 0;
+}
+
+/* Resident weights are computed from a mapped file: small pages, and matrices at multiples of 8
+ * bytes. So they are measured like that, unless their type needs more. */
+int spw_machine_probe_products(struct spw_machine *out, const struct spw_backend *b,
+                               const struct spw_lane *lane, uint8_t *memory)
+{
+    struct products p[ROW_TYPES * SPW_WEIGHT_TYPES];
+    unsigned n = 0;
+    uint8_t *weights = spw_alloc(WEIGHTS_BYTES + WEIGHTS_ROOM);
+    if (!weights)
+        return -ENOMEM;
+    memcpy(weights, memory, WEIGHTS_BYTES);
+    memcpy(weights + WEIGHTS_BYTES, memory, WEIGHTS_ROOM);
+    for (int x = 0; x < ROW_TYPES; x++)
+        for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
+            const bool slow = row_types[x] == SPW_DTYPE_F32 && spw_type_is_quantized(t);
+            if (multiplies(row_types[x], t))
+                p[n++] =
+                    (struct products){.backend = b,
+                                      .lane = lane,
+                                      .memory = memory,
+                                      .weights = weights + spw_max_u32(8, spw_type_of(t).align),
+                                      .bytes = slow ? SLOW_BYTES : WEIGHTS_BYTES,
+                                      .x = row_types[x],
+                                      .type = t};
+        }
+    int rc = time_types(out, p, n);
+    spw_free(weights);
+    return rc;
+}
