@@ -8,9 +8,10 @@
 #include <xxhash.h>
 
 enum {
-    SAMPLE_BYTES = 4096,   /* a page: less costs the drive as much */
-    MOST_PARTS = 7,        /* of one tensor, besides its start */
-    PART_BYTES = 16 << 20, /* a tensor of so many bytes has one more part */
+    SAMPLE_BYTES = 4096,     /* a page: less costs the drive as much */
+    MOST_PARTS = 7,          /* of one tensor, besides its start */
+    PART_BYTES = 16 << 20,   /* a tensor of so many bytes has one more part */
+    AROUND_BYTES = 64 << 10, /* Linux maps the cached pages around a fault */
 };
 
 /* ---- samples ---- */
@@ -56,6 +57,19 @@ static void ask_for_samples(const struct spw_tensors *weights)
     }
 }
 
+/* Unmaps the page of the sample and those that came with it: a large model has thousands of
+ * samples, and their pages would count as memory of this process. */
+static void let_go(const struct spw_tensors *weights, const struct spw_tensor *t,
+                   const struct sample *s)
+{
+    const uintptr_t begin = (uintptr_t)t->data - t->file_offset, at = (uintptr_t)s->at;
+    const uintptr_t end = begin + spw_tensors_extent(weights, t->file_index).file_bytes;
+    const uintptr_t from = spw_max_u64(begin, at / AROUND_BYTES * AROUND_BYTES);
+    const uintptr_t to = spw_min_u64(end, spw_align_up(at + s->bytes, AROUND_BYTES));
+    if (s->bytes)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 static void add_samples(XXH3_state_t *to, const struct spw_tensors *weights)
 {
     for (size_t k = 0; k < spw_tensors_count(weights); k++) {
@@ -64,6 +78,7 @@ static void add_samples(XXH3_state_t *to, const struct spw_tensors *weights)
         for (uint32_t i = 0; i <= n_parts(t); i++) {
             struct sample s = sample_of(t, i);
             XXH3_128bits_update(to, s.at, s.bytes);
+            let_go(weights, t, &s);
         }
     }
 }

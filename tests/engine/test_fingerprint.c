@@ -105,6 +105,16 @@ static void test_weights(void)
     spw_tensors_close(st);
 }
 
+/* Pages of files that this process has mapped and touched. */
+static long file_pages(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f && fscanf(f, "%*d %*d %ld", &pages) == 1);
+    fclose(f);
+    return pages;
+}
+
 /* A tensor of 64 MiB has five parts, and something of each is sampled. */
 static void test_large(void)
 {
@@ -119,7 +129,9 @@ static void test_large(void)
     uint8_t before[SPW_FINGERPRINT_BYTES], after[SPW_FINGERPRINT_BYTES];
     char path[128];
     in_dir(path, "model.safetensors");
+    const long pages = file_pages();
     CHECK(spw_fingerprint_take(before, source, st, &err) == 0);
+    CHECK_MSG(file_pages() < pages + 16, "%ld pages, then %ld", pages, file_pages());
     uint64_t part = t->bytes / 5;
     uint8_t *zeros = spw_alloc_zero(1, part), *kept = spw_alloc(part);
     FILE *file = fopen(path, "r+b");
