@@ -47,7 +47,7 @@ static struct spw_linear_args product_of_row(const struct spw_linear_args *a, si
     own.x = (const uint8_t *)a->x + spw_row_bytes(a->x_dtype, row * a->x_stride);
     own.y = (uint8_t *)a->y + at;
     own.residual = a->residual ? (const uint8_t *)a->residual + at : NULL;
-    own.codes = (struct spw_codes *)a->codes + row * spw_codes_groups(a->k);
+    own.codes = (struct spw_codes *)a->codes + (a->x_stride ? row * spw_codes_groups(a->k) : 0);
     return own;
 }
 
@@ -85,8 +85,11 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
 {
     if (a->x_dtype != SPW_DTYPE_BF16 || !spw_type_is_quantized(a->w_dtype))
         return launch_product(kernels(s)->linear, a, s);
+    struct spw_linear_args rows = *a;
+    if (a->choices && !a->x_stride) /* all rows are the same one */
+        rows.m = 1;
     if (!a->has_codes)
-        SPW_TRY(launch(s, kernels(s)->encode, a, sizeof *a));
+        SPW_TRY(launch(s, kernels(s)->encode, &rows, sizeof rows));
     return launch_product(kernels(s)->linear_codes, a, s);
 }
 

@@ -15,7 +15,8 @@
  *     t, a and y of quant/codes.h
  *
  * With more rows of x it walks across the four rows of W, a group of each, so that a register of
- * codes of x serves four products; lanes are [part][row of W], then [group][row of W].
+ * codes of x serves four products; lanes are [part][row of W], then [group][row of W]. So it does
+ * where a row of W has fewer than four groups: the rest of each quad would be copies of zeros.
  *
  * So bytes are never transposed. All of this asks for later bytes, evenly: the memory must not
  * stand still while nothing but registers is at work. */
@@ -55,6 +56,7 @@ struct few {
     size_t groups, quads, row_bytes;
     size_t col, col_end;
     const uint8_t *end;        /* of the rows of W */
+    const uint8_t *asked;      /* where the lines end that the task asks for at once */
     struct few_x *x;           /* [m][quads] */
     u32v *sums;                /* [m][quads][parts / 4][first number of a lane] */
     struct few_scales *scales; /* [quads] */
@@ -96,6 +98,14 @@ SIMD_FN void fetch_ahead_of(const struct few *f, const uint8_t **asked, const ui
     const uint8_t *to = now + FEW_AHEAD < f->end ? now + FEW_AHEAD : f->end;
     for (; *asked < to; *asked += 64)
         __builtin_prefetch(*asked, 0, 3);
+}
+
+/* The task asks for its first lines before it orders the codes of x. */
+static const uint8_t *first_asked(const struct few *f)
+{
+    const uint8_t *asked = row_at(f, f->col);
+    fetch_ahead_of(f, &asked, asked);
+    return asked;
 }
 
 /* What is left for the end of four rows, when `bytes` of them have been multiplied. */
@@ -552,14 +562,16 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
 
 SIMD_FN void run_all_rows(enum spw_dtype t, const struct few *f, size_t m, bool across)
 {
-    const uint8_t *asked = row_at(f, f->col);
+    const uint8_t *asked = f->asked;
     for (size_t col = f->col; col < f->col_end; col += QUAD)
         run_rows(t, f, m, across, col, &asked);
 }
 
 SIMD_FN void run_type(enum spw_dtype t, const struct few *f)
 {
-    if (f->a->m == 1)
+    if (f->a->m == 1 && f->groups < QUAD)
+        run_all_rows(t, f, 1, true);
+    else if (f->a->m == 1)
         run_all_rows(t, f, 1, false);
     else if (f->a->m <= FEW_ALONG)
         run_all_rows(t, f, f->a->m, false);
@@ -615,6 +627,7 @@ static void run_few(const struct spw_linear_args *a, struct spw_linear_part part
     f.sums = (u32v *)(void *)(f.x + a->m * quads);
     f.scales = (struct few_scales *)(void *)(f.sums + a->m * quads *
                                                           (SPW_CODES_GROUP / part_of(a->w_dtype)));
+    f.asked = first_asked(&f);
     order_x(&f);
     switch (a->w_dtype) {
 #define CASE(t)                                                                                    \

@@ -10,6 +10,7 @@
 
 #include "base/numbers.h"
 #include "base/simd.h"
+#include "base/simd_fours.h"
 #include "model/ops.h"
 
 enum {
@@ -46,15 +47,30 @@ struct spw_linear_part {
     size_t row, row_end, col, col_end;
 };
 
-/* Whole tiles: of 4 columns, or of 32 with quantized weights. */
+/* Columns of a tile: 4, or 32 with quantized weights. Lanes along a row of W take 4 of one row. */
+static inline size_t spw_linear_tile_cols(const struct spw_linear_args *a)
+{
+#if defined(SIMD_FOURS)
+    if (a->m == 1)
+        return 4;
+#endif
+    return spw_type_is_quantized(a->w_dtype) ? 32 : 4;
+}
+
+/* Whole tiles. Where reading W takes most of the time, the tasks are equal and a multiple of four
+ * of them: two or four workers end together. */
 static inline size_t spw_linear_cols_per_task(const struct spw_linear_args *a)
 {
-    const size_t tile = spw_type_is_quantized(a->w_dtype) ? 32 : 4;
-    const size_t most =
-        tile == 32 && a->m <= SPW_LINEAR_FEW_ROWS ? SPW_LINEAR_FEW_COLS : SPW_LINEAR_COL_BLOCK;
+    const size_t tile = spw_linear_tile_cols(a);
+    const bool few = spw_type_is_quantized(a->w_dtype) && a->m <= SPW_LINEAR_FEW_ROWS;
+    const size_t most = few ? SPW_LINEAR_FEW_COLS : SPW_LINEAR_COL_BLOCK;
     size_t row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k);
     size_t cols = SPW_LINEAR_TASK_BYTES / (row_bytes ? row_bytes : 1) / tile * tile;
-    return cols < tile ? tile : (size_t)spw_min_u64(cols, most);
+    cols = cols < tile ? tile : (size_t)spw_min_u64(cols, most);
+    if (!few || cols >= a->n)
+        return cols;
+    const uint64_t tasks = spw_div_up(a->n, cols);
+    return (size_t)spw_align_up(spw_div_up(a->n, spw_align_up(tasks, tasks > 2 ? 4 : 2)), tile);
 }
 
 /* Equal blocks, of whole tiles: a short one would unpack or read W for few rows. */

@@ -62,11 +62,17 @@ static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
     struct spw_linear_args *a = &p->a;
     const struct spw_type type = spw_type_of(t);
     const bool many = check_range(rng, 0, 15) == 0; /* rows: more than one task's */
+    const bool one = check_range(rng, 0, 7) == 0;   /* row, with columns of several tasks */
     const size_t groups =
         type.elements == SPW_CODES_GROUP ? check_range(rng, 1, 9) : check_range(rng, 1, 40);
     *a = (struct spw_linear_args){
-        .m = many ? check_range(rng, 380, 400) : check_range(rng, 1, 14),
-        .n = check_range(rng, 1, many ? 3 : 70),
+        .m = one    ? 1
+             : many ? check_range(rng, 380, 400)
+                    : check_range(rng, 1, 14),
+        .n = check_range(rng, 1,
+                         one    ? 600
+                         : many ? 3
+                                : 70),
         .k = groups * type.elements,
         .x_dtype = SPW_DTYPE_BF16,
         .w_dtype = t,
