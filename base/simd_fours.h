@@ -1,5 +1,4 @@
-/* Registers of four times 128 bits ("fours"), and octets: eight numbers of 32 bits that belong
- * together. AVX-512 only. */
+/* Registers of four times 128 bits ("fours"). AVX-512 only. */
 #ifndef SPW_BASE_SIMD_FOURS_H
 #define SPW_BASE_SIMD_FOURS_H
 
@@ -7,8 +6,6 @@
 
 #if defined(__AVX512F__)
 #define SIMD_FOURS 1
-
-typedef int32_t octet __attribute__((vector_size(32)));
 
 /* ---- fours ---- */
 
@@ -120,7 +117,7 @@ SIMD_FN void simd_transpose_fours(const u32v from[4], i32v to[4])
     to[3] = (i32v)simd_odd_fours_of(b, d);
 }
 
-/* ---- octets ---- */
+/* ---- eight numbers of 16 bits ---- */
 
 /* The four words that have bytes p[first], p[first + stride], ...: they lie in the 64 or 128 bytes
  * at p. */
@@ -146,53 +143,18 @@ SIMD_FN __m128i simd_eight_words(const uint8_t *p, size_t first, size_t stride)
                               simd_four_words(p + high, first + 4 * stride - high, stride));
 }
 
-/* Eight f16 at p + first, p + first + stride, ... as f32; first and stride are even. */
-SIMD_FN octet simd_octet_of_f16(const uint8_t *p, size_t first, size_t stride)
+/* to[j] gets words 2 j and 2 j + 1 of sixteen rows, those of rows[4 i + l] in lane i of four l. */
+SIMD_FN void simd_transpose_words(const __m128i rows[SIMD_LANES], u32v to[4])
 {
-    return (octet)_mm256_cvtph_ps(simd_eight_words(p, first, stride));
+    const __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(rows + 4);
+    const __m512i c = _mm512_loadu_si512(rows + 8), d = _mm512_loadu_si512(rows + 12);
+    __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+    to[0] = (u32v)_mm512_unpacklo_epi64(ab, cd);
+    to[1] = (u32v)_mm512_unpackhi_epi64(ab, cd);
+    ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+    to[2] = (u32v)_mm512_unpacklo_epi64(ab, cd);
+    to[3] = (u32v)_mm512_unpackhi_epi64(ab, cd);
 }
-
-/* The eight words as numbers. */
-SIMD_FN octet simd_octet_of_words(const uint8_t *p, size_t stride)
-{
-    return (octet)_mm256_cvtepu16_epi32(simd_eight_words(p, 0, stride));
-}
-
-#define UNPACK(what, width, x, y) (__m512i) _mm512_unpack##what##_epi##width(x, y)
-#define LOAD_ROWS(p, i)                                                                            \
-    _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)(p)[i]), (__m256i)(p)[(i) + 8], 1)
-#define LOW_HALVES(x, y)                                                                           \
-    (u32v) _mm512_permutex2var_epi64(x, _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), y)
-#define HIGH_HALVES(x, y)                                                                          \
-    (u32v) _mm512_permutex2var_epi64(x, _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), y)
-/* to[j] gets number j of each of SIMD_LANES octets. */
-SIMD_FN void simd_transpose(const octet *rows, u32v to[8])
-{
-    __m512i r[8], u[8];
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        const __m512i a = LOAD_ROWS(rows, i), b = LOAD_ROWS(rows, i + 1);
-        r[i] = UNPACK(lo, 32, a, b);
-        r[i + 1] = UNPACK(hi, 32, a, b);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        u[i] = UNPACK(lo, 64, r[i], r[i + 2]);
-        u[i + 1] = UNPACK(hi, 64, r[i], r[i + 2]);
-        u[i + 2] = UNPACK(lo, 64, r[i + 1], r[i + 3]);
-        u[i + 3] = UNPACK(hi, 64, r[i + 1], r[i + 3]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        to[i] = LOW_HALVES(u[i], u[i + 4]);
-        to[i + 4] = HIGH_HALVES(u[i], u[i + 4]);
-    }
-}
-
-#undef UNPACK
-#undef LOAD_ROWS
-#undef LOW_HALVES
-#undef HIGH_HALVES
 
 #endif
 #endif

@@ -48,7 +48,7 @@ struct few_x {
 
 /* What the end of four rows of W needs, of a quad. */
 struct few_scales {
-    octet d[SIMD_LANES], m[SIMD_LANES]; /* of each lane: small blocks */
+    __m128i d[SIMD_LANES], m[SIMD_LANES]; /* small blocks: eight words of each cell [s][u] */
 };
 
 struct few {
@@ -251,10 +251,9 @@ SIMD_FN void keep_scales(enum spw_dtype t, const uint8_t *const p[QUAD], size_t 
     const size_t bytes = block_bytes(t);
 #pragma GCC unroll 4
     for (size_t s = 0; s < QUAD; s++) {
-        to->d[u * QUAD + s] = t == SPW_DTYPE_MXFP4 ? simd_octet_of_words(p[s], bytes)
-                                                   : simd_octet_of_f16(p[s], 0, bytes);
+        to->d[s * QUAD + u] = simd_eight_words(p[s], 0, bytes);
         if (has_minima(t))
-            to->m[u * QUAD + s] = simd_octet_of_f16(p[s], 2, bytes);
+            to->m[s * QUAD + u] = simd_eight_words(p[s], 2, bytes);
     }
 }
 
@@ -407,17 +406,27 @@ struct few_factors {
     u32v offsets[SPW_BLOCK_PARTS / 2]; /* what the offset of the codes has added, as pairs */
 };
 
+SIMD_FN void f16_of_small(const __m128i words[SIMD_LANES], f32v to[SMALL_BLOCKS])
+{
+    u32v pairs[SMALL_BLOCKS / 2];
+    simd_transpose_words(words, pairs);
+    for (int b = 0; b < SMALL_BLOCKS; b++)
+        to[b] = simd_f16_of(pairs[b / 2] >> b % 2 * 16);
+}
+
 SIMD_FN void factors_of_small(enum spw_dtype t, const struct few *f, size_t q,
                               struct few_factors *to)
 {
-    u32v d[SMALL_BLOCKS];
-    simd_transpose(f->scales[q].d, d);
-    for (int b = 0; b < SMALL_BLOCKS; b++)
-        to->of.d[b] = (f32v)(t == SPW_DTYPE_MXFP4 ? power_of_two(d[b] >> b % 2 * 8 & 0xffu) : d[b]);
-    if (has_minima(t)) {
-        simd_transpose(f->scales[q].m, d);
-        memcpy(to->of.m, d, sizeof d);
+    u32v pairs[SMALL_BLOCKS / 2];
+    if (t != SPW_DTYPE_MXFP4) {
+        f16_of_small(f->scales[q].d, to->of.d);
+        if (has_minima(t))
+            f16_of_small(f->scales[q].m, to->of.m);
+        return;
     }
+    simd_transpose_words(f->scales[q].d, pairs); /* block b lies at 17 b: odd ones in high bytes */
+    for (int b = 0; b < SMALL_BLOCKS; b++)
+        to->of.d[b] = (f32v)power_of_two(pairs[b / 2] >> b % 2 * 24 & 0xffu);
 }
 
 /* Nothing is read after the last row. */
