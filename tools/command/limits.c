@@ -13,15 +13,18 @@
 /* Number of weights that one token is multiplied with in the layers. */
 static uint64_t layer_parameters(const struct spw_model_config *c)
 {
-    uint64_t sum = 0;
     const struct spw_experts_config *e = &c->experts;
-    uint64_t wide = (uint64_t)e->intermediate * e->n_kept + e->shared_intermediate;
+    const uint64_t wide = (uint64_t)e->intermediate * e->n_kept + e->shared_intermediate;
+    uint64_t width = 0; /* of rows of the hidden size */
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint64_t mlp = (c->plain_mlp ? 2 : 3) * spw_config_mlp_width(c, i);
-        sum += c->hidden * (2 * spw_config_q_width(c, i) + 2 * spw_config_kv_width(c, i));
-        sum += c->hidden * (e->n && c->has_experts[i] ? 3 * wide + e->n : mlp);
+        width += spw_config_q_width(c, i) + spw_config_qkv_width(c, i) + 3 * c->layer_inputs;
+        const bool has_experts = e->n && c->has_experts[i];
+        if (!has_experts || e->beside)
+            width += (c->plain_mlp ? 2 : 3) * spw_config_mlp_width(c, i);
+        if (has_experts)
+            width += 3 * wide + e->n;
     }
-    return sum;
+    return c->hidden * width;
 }
 
 /* Number of pairs of a query and a key that the query sees, for `n` tokens. A query sees its own
