@@ -301,8 +301,9 @@ SIMD_FN void multiply_cells(enum spw_dtype t, const struct few *f, size_t m, boo
     u32v *sums = f->sums + q * sums_of_quad(t) + u;
     if (is_small(t))
         keep_scales(t, p, u, f->scales + q);
+    const unsigned n = (unsigned)(SPW_CODES_GROUP / part_of(t) / 4);
 #pragma GCC unroll 4
-    for (unsigned i = 0; i < SPW_CODES_GROUP / part_of(t) / 4; i++)
+    for (unsigned i = 0; i < n; i++)
         if (part_of(t) == 32)
             multiply_32(t, f, m, across, p, i, u, f->x + q, sums);
         else
