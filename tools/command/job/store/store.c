@@ -248,10 +248,15 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
     return 0;
 }
 
+static char *dump_line(const json_t *line)
+{
+    return line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+}
+
 /* Takes the reference of `line`. */
 static int append(struct job_store *s, int log, json_t *line)
 {
-    char *text = line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    char *text = dump_line(line);
     json_decref(line);
     if (!text)
         return job_store_no_memory(s);
@@ -335,6 +340,20 @@ int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t 
     return 0;
 }
 
+/* NULL: `text` is not what append has written, or memory is short. Then the JSON library can lose
+ * bytes of strings without an error, so what it has read is written again and compared. */
+static json_t *load_line(const char *text, size_t bytes)
+{
+    json_t *line = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    char *again = dump_line(line);
+    const bool is_same = again && strlen(again) == bytes && memcmp(again, text, bytes) == 0;
+    spw_free(again);
+    if (is_same)
+        return line;
+    json_decref(line);
+    return NULL;
+}
+
 int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
 {
     struct job_key key;
@@ -351,7 +370,7 @@ int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
         return job_store_no_memory(s);
     const off_t at = (off_t)(e->part_end - e->part_bytes);
     if (pread(s->logs[JOB_PARTS].fd, text, e->part_bytes, at) == (ssize_t)e->part_bytes)
-        *line = json_loadb(text, e->part_bytes, JSON_ALLOW_NUL, NULL);
+        *line = load_line(text, e->part_bytes - 1); /* without the newline */
     spw_free(text);
     if (!*line) /* the line was whole when the store was opened */
         return cli_fail(CLI_FAILED,
