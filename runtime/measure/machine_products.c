@@ -15,7 +15,8 @@
 enum {
     ROUNDS = 5,
     K = 2048,
-    GATED_COLS = 512,
+    SMALL =
+        256, /* columns and rows of small products: many of them, because each is a difference */
     WEIGHTS_BYTES = 16 << 20,
     SLOW_BYTES = 1 << 20, /* enough where rows in f32 meet codes */
     WEIGHTS_ROOM = 64,
@@ -80,14 +81,14 @@ static int multiply_large(const struct products *p)
 /* Of gate, up and down of a layer. */
 static uint64_t gated_bytes(const struct products *p)
 {
-    return 2 * GATED_COLS * spw_row_bytes(p->type, K) + K * spw_row_bytes(p->type, GATED_COLS);
+    return 3 * SMALL * spw_row_bytes(p->type, SMALL);
 }
 
 /* All weights as many small layers. */
 static int multiply_small(const struct products *p)
 {
-    const uint64_t gate_bytes = GATED_COLS * spw_row_bytes(p->type, K);
-    struct spw_linear_args down = linear_args(p, K, GATED_COLS);
+    const uint64_t gate_bytes = SMALL * spw_row_bytes(p->type, SMALL);
+    struct spw_linear_args down = linear_args(p, SMALL, SMALL);
     down.x = p->memory + GATED_AT;
     for (uint64_t i = 0; i < p->bytes / gated_bytes(p); i++) {
         const uint8_t *w = p->weights + i * gated_bytes(p);
@@ -97,9 +98,9 @@ static int multiply_small(const struct products *p)
                                                 .y = p->memory + GATED_AT,
                                                 .scratch = p->memory + ROWS_AT,
                                                 .m = 1,
-                                                .n = GATED_COLS,
-                                                .k = K,
-                                                .x_stride = K,
+                                                .n = SMALL,
+                                                .k = SMALL,
+                                                .x_stride = SMALL,
                                                 .dtype = p->x,
                                                 .gate_dtype = p->type,
                                                 .up_dtype = p->type,

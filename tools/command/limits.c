@@ -66,10 +66,11 @@ static json_t *products_json(const struct spw_product_speed *of)
 {
     json_t *o = json_object();
     for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
+        if (of[t].bytes_per_second <= 0)
+            continue;
         const struct cli_field fields[] = {CLI_FIELD(&of[t], bytes_per_second),
                                            CLI_FIELD(&of[t], product_seconds)};
-        if (of[t].bytes_per_second > 0)
-            cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
+        cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
     }
     return o;
 }
