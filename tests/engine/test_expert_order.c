@@ -174,7 +174,8 @@ int main(int argc, char **argv)
             n, (unsigned long long)n_from_disk, (unsigned long long)n_from_host,
             (unsigned long long)n_bounced, (unsigned long long)n_overtaken,
             (unsigned long long)n_reads);
-    CHECK(n < 20 || (n_from_disk && n_from_host && n_bounced && n_overtaken > 20));
+    /* How many reads overtake others depends on the threads: 18 of 2,894 in 20 draws with TSan. */
+    CHECK(n < 20 || (n_from_disk && n_from_host && n_bounced && n_overtaken > (unsigned)n / 4));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }
