@@ -62,18 +62,23 @@ SIMD_FN u32v simd_load_four(const uint8_t *p, size_t stride)
     return (u32v)_mm512_mask_broadcast_i32x4(x, 0xf000, simd_load_sixteen(p + 3 * stride));
 }
 
-SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride, size_t fours)
+/* Lane 4 i + l of to[j] gets number j of four i of register l: a, b, c or d. */
+SIMD_FN void simd_unpack_columns(u32v to[4], __m512i a, __m512i b, __m512i c, __m512i d)
 {
-    const __m512i a = (__m512i)simd_load_four(p, fours);
-    const __m512i b = (__m512i)simd_load_four(p + stride, fours);
-    const __m512i c = (__m512i)simd_load_four(p + 2 * stride, fours);
-    const __m512i d = (__m512i)simd_load_four(p + 3 * stride, fours);
     __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
     to[0] = (u32v)_mm512_unpacklo_epi64(ab, cd);
     to[1] = (u32v)_mm512_unpackhi_epi64(ab, cd);
     ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
     to[2] = (u32v)_mm512_unpacklo_epi64(ab, cd);
     to[3] = (u32v)_mm512_unpackhi_epi64(ab, cd);
+}
+
+SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride, size_t fours)
+{
+    simd_unpack_columns(to, (__m512i)simd_load_four(p, fours),
+                        (__m512i)simd_load_four(p + stride, fours),
+                        (__m512i)simd_load_four(p + 2 * stride, fours),
+                        (__m512i)simd_load_four(p + 3 * stride, fours));
 }
 
 SIMD_FN u32v simd_load_words(const uint8_t *p, size_t stride, size_t fours)

@@ -146,14 +146,8 @@ SIMD_FN __m128i simd_eight_words(const uint8_t *p, size_t first, size_t stride)
 /* to[j] gets words 2 j and 2 j + 1 of sixteen rows, those of rows[4 i + l] in lane i of four l. */
 SIMD_FN void simd_transpose_words(const __m128i rows[SIMD_LANES], u32v to[4])
 {
-    const __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(rows + 4);
-    const __m512i c = _mm512_loadu_si512(rows + 8), d = _mm512_loadu_si512(rows + 12);
-    __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
-    to[0] = (u32v)_mm512_unpacklo_epi64(ab, cd);
-    to[1] = (u32v)_mm512_unpackhi_epi64(ab, cd);
-    ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
-    to[2] = (u32v)_mm512_unpacklo_epi64(ab, cd);
-    to[3] = (u32v)_mm512_unpackhi_epi64(ab, cd);
+    simd_unpack_columns(to, _mm512_loadu_si512(rows), _mm512_loadu_si512(rows + 4),
+                        _mm512_loadu_si512(rows + 8), _mm512_loadu_si512(rows + 12));
 }
 
 #endif

@@ -78,23 +78,27 @@ static int multiply_large(const struct products *p)
     return p->backend->ops->linear(&a, p->lane->compute);
 }
 
-/* Of gate, up and down of a layer. */
-static uint64_t gated_bytes(const struct products *p)
+static uint64_t small_bytes(const struct products *p)
 {
-    return 3 * SMALL * spw_row_bytes(p->type, SMALL);
+    return SMALL * spw_row_bytes(p->type, SMALL);
+}
+
+/* Gate, up and down of a layer. */
+static uint64_t small_layers(const struct products *p)
+{
+    return p->bytes / (3 * small_bytes(p));
 }
 
 /* All weights as many small layers. */
 static int multiply_small(const struct products *p)
 {
-    const uint64_t gate_bytes = SMALL * spw_row_bytes(p->type, SMALL);
     struct spw_linear_args down = linear_args(p, SMALL, SMALL);
     down.x = p->memory + GATED_AT;
-    for (uint64_t i = 0; i < p->bytes / gated_bytes(p); i++) {
-        const uint8_t *w = p->weights + i * gated_bytes(p);
+    for (uint64_t i = 0; i < small_layers(p); i++) {
+        const uint8_t *w = p->weights + 3 * i * small_bytes(p);
         const struct spw_gated_linear_args a = {.x = p->memory,
                                                 .w_gate = w,
-                                                .w_up = w + gate_bytes,
+                                                .w_up = w + small_bytes(p),
                                                 .y = p->memory + GATED_AT,
                                                 .scratch = p->memory + ROWS_AT,
                                                 .m = 1,
@@ -107,7 +111,7 @@ static int multiply_small(const struct products *p)
                                                 .workspace = down.workspace,
                                                 .codes = down.codes};
         SPW_TRY(p->backend->ops->gated_linear(&a, p->lane->compute));
-        down.w = w + 2 * gate_bytes;
+        down.w = w + 2 * small_bytes(p);
         SPW_TRY(p->backend->ops->linear(&down, p->lane->compute));
     }
     return 0;
@@ -131,13 +135,12 @@ static int compare(const void *a, const void *b)
 
 static void take_speed(struct spw_product_speed *out, struct products *p)
 {
-    const uint64_t layers = p->bytes / gated_bytes(p);
-    const double share = (double)(layers * gated_bytes(p)) / (double)p->bytes;
+    const uint64_t n = 3 * small_layers(p);
+    const double share = (double)(n * small_bytes(p)) / (double)p->bytes;
     qsort(p->large, ROUNDS, sizeof *p->large, compare);
     qsort(p->small, ROUNDS, sizeof *p->small, compare);
     out->bytes_per_second = (double)p->bytes / p->large[ROUNDS / 2];
-    out->product_seconds =
-        layers ? fmax(0, p->small[0] - share * p->large[0]) / (double)(3 * layers) : 0;
+    out->product_seconds = n ? fmax(0, p->small[0] - share * p->large[0]) / (double)n : 0;
 }
 
 /* The first round warms up and does not count. */
