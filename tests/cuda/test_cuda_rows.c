@@ -179,7 +179,8 @@ static void test_norm(void)
 }
 
 /* With a residual: the bits of the norm, then of an addition, then of a product with a factor, if
- * there is one. y is a buffer of its own, the residual, or x, all at alignments of their own. */
+ * there is one: operations of f32, whose results are rounded to bf16. y is a buffer of its own, the
+ * residual, or x, all at alignments of their own. */
 static void test_norm_residual(void)
 {
     enum spw_dtype t = draw_dtype();
@@ -206,10 +207,10 @@ static void test_norm_residual(void)
     void *norms = take(&normed), *got = take(y), *want = y->cpu;
     for (size_t i = 0; i < n; i++)
         if (i % stride < cols)
-            each_store(want, i, t, each_load(h.cpu, i, t) + each_load(norms, i, t));
+            each_store(want, i, t, (float)(each_load(h.cpu, i, t) + each_load(norms, i, t)));
     for (size_t i = 0; i < n && by != 0; i++)
         if (i % stride < cols)
-            each_store(want, i, t, each_load(want, i, t) * by);
+            each_store(want, i, t, (float)(each_load(want, i, t) * by));
     CHECK_MSG(!memcmp(got, want, bytes_of(y)), "rows %zu cols %zu", rows, cols);
     free(norms), free(got);
     drop(&x), drop(&h), drop(&own), drop(&normed), drop(&weight), drop(&factor);
