@@ -17,7 +17,9 @@ enum {
     N_NEW = 4,
     CONTEXT = INSTRUCTION + MOST_DOCUMENT + N_NEW,
     VOCAB = 128,
-    BROKEN = VOCAB - 1 /* the token whose embedding is not a number */
+    BROKEN = VOCAB - 1, /* the token whose embedding is not a number */
+    FIRST_BROKEN = 3,   /* the first document that has this token, and never is canceled */
+    BY = 7              /* every BY-th document after it has the token, too */
 };
 
 struct job {
@@ -212,12 +214,13 @@ static void use_session(struct job *j, struct spw_engine *e, uint64_t *seed)
     spw_session_close(s);
 }
 
-/* Reads events, and takes some of the requests that have ended. */
-static void read_events(struct job *j, struct spw_batch *b, uint64_t *seed, uint32_t *n_failed)
+/* Reads events, all or some, and takes some of the requests that have ended. */
+static void read_events(struct job *j, struct spw_batch *b, bool all, uint64_t *seed,
+                        uint32_t *n_failed)
 {
     struct spw_event event;
     struct spw_result r;
-    while (check_random(seed) % 16 && spw_batch_event(b, &event)) {
+    while ((all || check_random(seed) % 16) && spw_batch_event(b, &event)) {
         if (event.kind != SPW_EVENT_END)
             continue;
         *n_failed += event.text_bytes > 0;
@@ -247,15 +250,16 @@ static void check_disturbed(struct job *j, enum placement where, uint64_t *seed)
         CHECK_MSG(!spw_batch_submit(b, &request, &id, &err), "%s", err.text);
     }
     for (int more = 1; more > 0;) {
-        if (check_random(seed) % 4 == 0)
-            spw_batch_cancel(b, 1 + check_random(seed) % DOCUMENTS);
+        id = 1 + check_random(seed) % DOCUMENTS;
+        if (check_random(seed) % 4 == 0 && id != FIRST_BROKEN + 1)
+            spw_batch_cancel(b, id);
         if (check_random(seed) % 4 == 0)
             use_session(j, e, seed);
         if (check_random(seed) % 8 == 0)
             spw_batch_set_prompt_chunks(b, (uint32_t)(check_random(seed) % 4));
         more = spw_batch_step(b, &err);
         CHECK_MSG(more >= 0, "%s", err.text);
-        read_events(j, b, seed, &n_failed);
+        read_events(j, b, !more, seed, &n_failed);
     }
     CHECK(n_failed > 0);
     run_check_account(e, &j->o, j->dir);
@@ -266,7 +270,6 @@ static void check_disturbed(struct job *j, enum placement where, uint64_t *seed)
 
 int main(void)
 {
-    enum { FIRST_BROKEN = 3, BY = 7 };
     static const char window[] = ",\"use_sliding_window\":true,\"sliding_window\":200,"
                                  "\"max_window_layers\":1";
     static struct job j;
