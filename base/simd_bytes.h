@@ -133,9 +133,10 @@ SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
     return sum + (i32v)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 }
 
+/* Wraps around like vpdpwssd: some lanes are not read and have any numbers. */
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 {
-    return sum + (i32v)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+    return (i32v)((u32v)sum + (u32v)_mm512_madd_epi16((__m512i)a, (__m512i)b));
 }
 
 #endif

@@ -478,13 +478,13 @@ SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors
                          const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
-    i32v total = {0};
+    u32v total = {0}; /* cells of no group have any sums, whose products may not fit int32 */
     if (code_offset(t))
-        total = dot_with_pairs(w->offsets, x, across, parts);
+        total = (u32v)dot_with_pairs(w->offsets, x, across, parts);
 #pragma GCC unroll 16
     for (int j = 0; j < parts; j++)
-        total += w->of.parts[j] * sums[j];
-    f32v sum = simd_fused(w->of.d[0], simd_from_i32(total), simd_set1(0));
+        total += (u32v)w->of.parts[j] * (u32v)sums[j];
+    f32v sum = simd_fused(w->of.d[0], simd_from_i32((i32v)total), simd_set1(0));
     if (has_minima(t))
         sum = simd_fused(w->of.m[0], simd_from_i32(dot_with_pairs(w->of.minima, x, across, parts)),
                          sum);
