@@ -215,9 +215,10 @@ static inline uint64_t spw_config_qkv_width(const struct spw_model_config *c, ui
 }
 /* The last layer that reads the keys and values of the layer, which stores them. */
 uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer);
-/* The most slices that hold the new tiles of one chunk at the same time: those of the layer that
- * the chunk passes, and of layers before it whose tiles wait for the layers that read them. */
-uint32_t spw_config_n_growing(const struct spw_model_config *c);
+/* The most slices that hold the new tiles of one pass at the same time: those of the layer that the
+ * pass is in, and of layers before it whose tiles wait for the layers that read them. Slices of
+ * this kind, or of all kinds (SPW_LAYER_KINDS). */
+uint32_t spw_config_n_growing(const struct spw_model_config *c, enum spw_layer_kind kind);
 /* The width of the mlp of a layer without experts. */
 static inline uint64_t spw_config_mlp_width(const struct spw_model_config *c, uint32_t layer)
 {

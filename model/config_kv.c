@@ -11,11 +11,12 @@ uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer
     return last;
 }
 
-uint32_t spw_config_n_growing(const struct spw_model_config *c)
+uint32_t spw_config_n_growing(const struct spw_model_config *c, enum spw_layer_kind kind)
 {
     uint32_t n_waiting = 0, most = 0;
     for (uint32_t l = 0; l < c->n_kv_layers; l++) {
-        const uint32_t slices = spw_config_layer_slices(c, l);
+        const bool counts = kind == SPW_LAYER_KINDS || c->layer_kinds[l] == kind;
+        const uint32_t slices = counts ? spw_config_layer_slices(c, l) : 0;
         most = spw_max_u32(most, n_waiting + slices);
         n_waiting += spw_config_last_reader(c, l) != l ? slices : 0;
     }

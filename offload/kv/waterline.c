@@ -98,7 +98,7 @@ uint32_t spw_waterline_begin_passing(const struct spw_residency *r, const struct
                                      uint64_t n_tokens)
 {
     uint32_t enter = spw_waterline_begin_entered(r, p);
-    return p->chunked ? spw_max_u32(enter, keep_newest(r, n_tokens, r->pass)) : enter;
+    return p->chunked && !r->held ? spw_max_u32(enter, keep_newest(r, n_tokens, r->pass)) : enter;
 }
 
 uint32_t spw_waterline_begin_left(const struct spw_residency *r, const struct spw_pass_span *p)

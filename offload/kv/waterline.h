@@ -43,6 +43,7 @@ struct spw_residency {
     bool quantizes; /* old tiles are quantized */
     uint32_t residual_tiles; /* the residual window, which is read exactly */
     bool fixed;              /* no tile leaves the device before it is dropped */
+    bool held; /* while a pass is in a layer, no tile of the layer leaves the device */
 };
 
 /* The number of tiles of n tokens. */
@@ -96,7 +97,8 @@ struct spw_pass_span {
  * layer: all chunks read the tiles that are loaded then. */
 uint32_t spw_waterline_begin_waiting(const struct spw_residency *r, const struct spw_pass_span *p);
 uint32_t spw_waterline_begin_entered(const struct spw_residency *r, const struct spw_pass_span *p);
-/* The first tile on the device while chunks pass the layer, when it has n tokens. */
+/* The first tile on the device while chunks pass the layer, when it has n tokens. If tiles are
+ * held, this is the one with which the layer was entered. */
 uint32_t spw_waterline_begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
                                      uint64_t n_tokens);
 /* The first tile on the device after its last chunk, before the step ends. */

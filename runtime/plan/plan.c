@@ -228,19 +228,21 @@ static bool may_be_cheapest(const struct search *s, const struct spw_plan *place
 static void try_lower(struct search *s, const struct spw_plan *device)
 {
     uint32_t n_streamed = s->in->weights->n_blocks - s->c.n_resident;
-    uint32_t end = device->hidden_on_host ? spw_plan_most_passes(s->in, device->chunk) : 1;
+    const uint32_t least = s->c.passes;
+    uint32_t end = device->hidden_on_host ? spw_plan_most_passes(s->in, device->chunk) : least;
     struct spw_plan placed = *device;
     uint64_t weights = device->packed_bytes + device->page_cache_bytes;
-    for (s->c.n_disk = 0; s->c.n_disk <= n_streamed && end; s->c.n_disk++) {
+    for (s->c.n_disk = 0; s->c.n_disk <= n_streamed && end >= least; s->c.n_disk++) {
         uint32_t most = end;
         if (s->in->host_bytes + s->c.n_disk * device->weight_slot_bytes < weights)
             continue; /* the host has no room for the others */
         spw_plan_place_blocks(&placed, s->in->weights, s->c.n_resident, s->c.n_disk);
         if (!may_be_cheapest(s, &placed))
             continue;
-        for (s->c.passes = 1; s->c.passes <= most; s->c.passes *= 2)
+        for (s->c.passes = least; s->c.passes <= most; s->c.passes *= 2)
             if (try_copies(s, &placed) && s->c.passes <= end)
                 end = s->c.passes / 2;
+        s->c.passes = least;
     }
 }
 
@@ -254,9 +256,10 @@ static void try_blocks(struct search *s)
     }
 }
 
-static void try_hidden(struct search *s, enum spw_plan_hidden hidden)
+static void try_hidden(struct search *s, enum spw_plan_hidden hidden, uint32_t passes)
 {
     s->c.hidden = hidden;
+    s->c.passes = passes;
     for (int i = 0; i < 4; i++) {
         s->c.kv_stays = !(i & 1);
         s->c.experts_move = i & 2;
@@ -277,15 +280,15 @@ static void try_chunk(struct search *s, uint32_t chunk)
         return;
     s->c.chunk = chunk;
     bool experts = s->in->weights->n_expert_blocks;
-    if (s->started.whole_spans) {
-        try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
-        return;
-    }
-    if (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE || experts)
-        try_hidden(s, SPW_HIDDEN_ON_DEVICE);
-    if (rows > chunk && !experts)
-        try_hidden(s, SPW_HIDDEN_ON_HOST);
-    try_hidden(s, SPW_HIDDEN_ONE_CHUNK);
+    bool pays = s->started.holds_tiles || s->started.inputs_row_bytes;
+    for (uint32_t passes = 1; pays && rows / passes > chunk; passes *= 2)
+        try_hidden(s, SPW_HIDDEN_ON_DEVICE, passes);
+    if (!pays &&
+        (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE || experts))
+        try_hidden(s, SPW_HIDDEN_ON_DEVICE, 1);
+    if (!pays && rows > chunk && !experts)
+        try_hidden(s, SPW_HIDDEN_ON_HOST, 1);
+    try_hidden(s, SPW_HIDDEN_ONE_CHUNK, 1);
 }
 
 static void try_logits(struct search *s, uint32_t logits_rows)

@@ -93,12 +93,14 @@ struct spw_plan {
     /* Of each layer kind, counted over its layers: slices that the cache stores; slices that layers
      * read, also of other layers; and the slices of one layer. */
     uint32_t n_slices[SPW_LAYER_KINDS], n_readers[SPW_LAYER_KINDS], layer_slices[SPW_LAYER_KINDS];
-    uint32_t n_growing; /* the most slices that hold the new tiles of one chunk at the same time */
-    bool whole_spans;   /* the rows of a span in a pass are in one chunk: a pass has at most as many
-                           rows as a chunk */
-    bool quantizes;     /* old tiles of some layers, to `format` */
-    uint32_t chunk;     /* most rows that pass a layer together */
-    uint64_t pass_rows; /* most rows of one pass through all layers */
+    /* The most slices that hold new tiles at the same time; and of those, slices of full layers. */
+    uint32_t n_growing, n_full_growing;
+    bool holds_tiles; /* layers read tiles of other layers: tiles stay on the device from the first
+                         chunk of the layer that stores them to the last chunk of the last layer
+                         that reads them */
+    bool quantizes;   /* old tiles of some layers, to `format` */
+    uint32_t chunk;   /* most rows that pass a layer together */
+    uint64_t pass_rows;       /* most rows of one pass through all layers */
     bool hidden_on_host;      /* hidden states of a pass with several chunks lie on the host */
     uint32_t logits_rows;     /* rows of the head's product */
     uint32_t parallel_splits; /* splits of rows that run side by side in an attention call */
@@ -134,8 +136,8 @@ struct spw_plan {
      * are counted so that they can; there are enough frames. */
     bool may_retain, retains;
     bool reads_host_memory;
-    bool disk_to_device;   /* the disk reads into device memory and writes from it */
-    uint32_t chunk_frames; /* of n_device_frames: for the tiles that one chunk adds to a layer */
+    bool disk_to_device; /* the disk reads into device memory and writes from it */
+    uint32_t new_frames; /* of n_device_frames: see struct spw_plan_need */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
     uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
     uint32_t n_weight_bounce; /* n_weight_slots, or 0: no block bounces */
@@ -163,12 +165,6 @@ uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw
 static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t rows)
 {
     return p->finds_experts && rows == 1;
-}
-
-/* Most rows of a pass beside a step that was set aside. */
-static inline uint32_t spw_plan_pass_beside(const struct spw_plan *p)
-{
-    return p->whole_spans ? spw_min_u32(p->rows_beside, p->chunk) : p->rows_beside;
 }
 
 /* Slices of layers that see every key; below, of those with a window. */

@@ -38,13 +38,13 @@ uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan
 }
 
 /* A chunk of m rows in k parts starts at most m/128 + k tiles of each slice of a layer, and makes
- * as many old. Where tiles wait for layers that read them, slices of several layers hold as many,
- * also those of a step that was set aside. */
-static uint64_t chunk_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+ * as many old. Where tiles are held for layers that read them, slices of several layers hold those
+ * of a whole pass, also if the pass was set aside for another one. */
+static uint64_t new_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tiles = p->chunk / SPW_TILE_TOKENS + spw_min_u64(in->sessions, p->chunk);
-    const struct spw_model_config *c = in->weights->config;
-    return p->n_growing * (tiles + (c->n_kv_layers < c->n_layers ? p->rows_beside : 0));
+    uint64_t rows = p->holds_tiles ? p->pass_rows : p->chunk;
+    uint64_t tiles = rows / SPW_TILE_TOKENS + spw_min_u64(in->sessions, rows);
+    return p->n_growing * (tiles + (p->holds_tiles ? p->rows_beside : 0));
 }
 
 /* The most tiles of one slice of all sessions that are open, where each holds at most `each`. */
@@ -53,8 +53,7 @@ static uint64_t most_tiles(const struct spw_plan *p, const struct spw_plan_input
     return spw_min_u64(in->sessions * each, spw_plan_full_sessions(in) * p->max_tiles);
 }
 
-/* Exact tiles beside quantized ones: all that slices hold between steps, and the tiles that one
- * chunk adds to the layer it passes. */
+/* Exact tiles beside quantized ones: all that slices hold between steps, and new ones. */
 uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     if (!in->quantizes)
@@ -63,7 +62,7 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
                    spw_plan_n_windowed(p) * most_tiles(p, in, window_tiles(p, in));
     if (p->may_retain)
         all += spw_plan_retained_bytes(p, in) / p->exact_tile_bytes;
-    return (uint32_t)spw_min_u64(all + chunk_tiles(p, in), SPW_PLAN_MOST_FRAMES);
+    return (uint32_t)spw_min_u64(all + new_tiles(p, in), SPW_PLAN_MOST_FRAMES);
 }
 
 /* One more than the frames: they begin at a multiple of their size. */
@@ -97,11 +96,11 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
 {
     uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p, in);
     uint64_t retained = p->may_retain ? retained_window(p, in) : 0;
-    struct spw_plan_need n = {.extra = chunk_tiles(p, in), .window_tiles = window_tiles(p, in)};
-    uint64_t of_chunk = sliding ? n.extra : 0;
+    struct spw_plan_need n = {.extra = new_tiles(p, in), .window_tiles = window_tiles(p, in)};
+    uint64_t beside_windows = sliding ? n.extra : 0;
     uint64_t each = sliding * (n.window_tiles + retained) + full * p->full_tiles;
-    n.whole = spw_plan_full_sessions(in) * each + of_chunk;
-    n.all = spw_plan_all_tiles(p, in) + in->sessions * sliding * retained + of_chunk;
+    n.whole = spw_plan_full_sessions(in) * each + beside_windows;
+    n.all = spw_plan_all_tiles(p, in) + in->sessions * sliding * retained + beside_windows;
     n.least = in->sessions * (sliding + full) + n.extra;
     return n;
 }
@@ -125,6 +124,7 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
             .quantizes = in->quantizes && kind->quantizes,
             .residual_tiles = in->residual_tiles,
             .fixed = in->quantizes && !kind->quantizes,
+            .held = p->holds_tiles,
         };
         if (kind->windowed)
             keep_all(&p->residency[k], need->window_tiles);
@@ -137,7 +137,7 @@ static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
     uint64_t sliding = n_sliding(p, in);
     start_residency(p, in, need);
     p->n_device_frames = (uint32_t)frames;
-    p->chunk_frames = (uint32_t)need->extra;
+    p->new_frames = (uint32_t)need->extra;
     p->retains = p->may_retain;
     if (frames >= need->all) {
         keep_all(&p->residency[SPW_LAYER_FULL], p->max_tiles);

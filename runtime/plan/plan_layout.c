@@ -36,7 +36,9 @@ static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
         p->n_slices[c->slice_kinds[i]]++;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         p->layer_slices[k] = c->kv[k].n_slices;
-    p->n_growing = spw_config_n_growing(c);
+    p->n_growing = spw_config_n_growing(c, SPW_LAYER_KINDS);
+    p->n_full_growing = spw_config_n_growing(c, SPW_LAYER_FULL);
+    p->holds_tiles = c->n_kv_layers < c->n_layers;
 }
 
 void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
@@ -44,7 +46,6 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     const struct spw_model_config *c = in->weights->config;
     *p = (struct spw_plan){0};
     count_slices(p, c);
-    p->whole_spans = spw_plan_whole_spans(in);
     p->format = format_of(in);
     for (int k = 0; k < SPW_LAYER_KINDS; k++) /* one size for all */
         if (p->n_slices[k])
@@ -261,8 +262,8 @@ static void keep_experts_on_host(struct spw_plan *p, const struct spw_plan_input
 bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in,
                              const struct spw_candidate *c)
 {
-    uint64_t all_rows = spw_max_u64(spw_plan_most_rows(in), c->chunk);
-    uint64_t rows = c->hidden == SPW_HIDDEN_ON_DEVICE ? all_rows : c->chunk;
+    uint64_t of_pass = spw_max_u64(spw_div_up(spw_plan_most_rows(in), c->passes), c->chunk);
+    uint64_t rows = c->hidden == SPW_HIDDEN_ON_DEVICE ? of_pass : c->chunk;
     p->may_retain = c->retains;
     p->logits_rows = c->logits_rows;
     p->chunk = c->chunk;

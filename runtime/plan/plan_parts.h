@@ -32,16 +32,6 @@ static inline bool spw_plan_pools(const struct spw_plan_input *in)
     return spw_plan_full_sessions(in) < in->sessions;
 }
 
-/* Two sorts of models need the rows of a span in one chunk. Tiles that several layers read stay
- * where the first of them has read them, until the last one has: then this is for one chunk, and no
- * window drops a tile in between. Rows that each layer gets (layer_inputs) take many times the
- * bytes of a hidden state: they stay on the device, for the rows of one chunk. */
-static inline bool spw_plan_whole_spans(const struct spw_plan_input *in)
-{
-    const struct spw_model_config *c = in->weights->config;
-    return c->n_kv_layers < c->n_layers || c->layer_inputs;
-}
-
 /* The most rows of one pass. A prompt that is interrupted keeps what has passed all layers. So
  * where tiles may go to files, a pass has at most snapshot_rows rows, which take about a minute.
  * With experts, the device has buffers for all rows of a pass, and several for each row. */
@@ -58,7 +48,7 @@ static inline uint64_t spw_plan_most_rows(const struct spw_plan_input *in)
 
 /* Where the hidden states of a pass lie between two layers. */
 enum spw_plan_hidden {
-    SPW_HIDDEN_ON_DEVICE, /* all rows of the longest pass */
+    SPW_HIDDEN_ON_DEVICE, /* all rows of a pass */
     SPW_HIDDEN_ON_HOST,   /* two chunks on the device, the rows of a pass on the host */
     SPW_HIDDEN_ONE_CHUNK, /* one chunk on the device; a pass has one chunk */
 };
@@ -74,7 +64,7 @@ struct spw_candidate {
     uint32_t n_resident;          /* weight blocks on the device */
     bool experts_move;            /* not all experts are on the device */
     uint32_t n_disk;              /* places of the other blocks that come from disk */
-    uint32_t passes;              /* of the longest prompt at most, with SPW_HIDDEN_ON_HOST */
+    uint32_t passes;              /* of the longest prompt at most, but for ONE_CHUNK */
     uint32_t n_slots, slot_tiles; /* the KV ring */
 };
 
@@ -116,7 +106,8 @@ bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost 
 
 /* Frames of tiles that move between tiers. */
 struct spw_plan_need {
-    uint64_t extra;        /* for the tiles that one chunk adds to a layer */
+    uint64_t extra;        /* for the tiles that one chunk adds to a layer; or, where tiles are
+                              held, one pass to several layers */
     uint64_t all;          /* with everything on the device, whatever sessions are open */
     uint64_t whole;        /* the same of full_sessions that are as long as the context */
     uint64_t least;        /* one tile a slice and session */

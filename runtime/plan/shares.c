@@ -61,7 +61,7 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
                         const struct spw_session_tiles *t, uint64_t frames)
 {
     uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p);
-    uint64_t passing = p->layer_slices[SPW_LAYER_FULL]; /* the other slices wait */
+    uint64_t passing = p->n_full_growing; /* the other slices wait */
     struct spw_residency *r = &kinds[SPW_LAYER_FULL];
     frames -= p->retains ? sliding * t->retained : 0;
     uint64_t slide = sliding ? spw_min_u64((frames - full) / sliding, t->window) : 0;
@@ -87,7 +87,7 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
 /* Sessions that do not fit whole leave frames for the tiles that a chunk adds. */
 static void share_device(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
 {
-    uint64_t all = n_sliding(p) ? p->chunk_frames : 0;
+    uint64_t all = n_sliding(p) ? p->new_frames : 0;
     for (uint32_t i = 0; i < n; i++) {
         shares[i].want = shares[i].most_tokens ? spw_session_frames(p, &shares[i].tiles) : 0;
         all += shares[i].want;
@@ -95,7 +95,7 @@ static void share_device(const struct spw_plan *p, struct spw_share *shares, uin
     if (all <= p->n_device_frames)
         spw_share_fairly(shares, n, all);
     else
-        spw_share_fairly(shares, n, p->n_device_frames - p->chunk_frames);
+        spw_share_fairly(shares, n, p->n_device_frames - p->new_frames);
     for (uint32_t i = 0; i < n; i++)
         if (shares[i].want)
             spw_session_divide(shares[i].residency, p, &shares[i].tiles, shares[i].part);

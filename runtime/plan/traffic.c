@@ -111,7 +111,7 @@ static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expe
     SPW_TRY(open_tiles(r, by_layer));
     SPW_TRY(open_account(&r->accounts[0], p, spw_min_u64(p->pass_rows, n * p->info.context)));
     if (p->rows_beside)
-        SPW_TRY(open_account(&r->accounts[1], p, spw_plan_pass_beside(p)));
+        SPW_TRY(open_account(&r->accounts[1], p, p->rows_beside));
     r->now = &r->accounts[0];
     const struct spw_expert_shape shape = spw_plan_expert_shape(r->weights);
     if (p->n_expert_frames)

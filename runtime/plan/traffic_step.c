@@ -189,14 +189,16 @@ static void break_chunk(struct spw_traffic_run *r, const struct spw_traffic_visi
             stream(r, row, spans[s[i].span].session, &r->parts[k->first_part + i], f);
 }
 
-static void pass_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v,
-                       const struct spw_chunk *k, const struct spw_step_span *spans, struct flow *f)
+/* As place_old_tiles in executor.c. */
+static void pass_chunk(struct spw_traffic_run *r, const struct spw_traffic_visit *v, uint32_t k,
+                       const struct spw_step_span *spans, struct flow *f)
 {
-    const struct spw_part *s = &r->now->cut.parts[k->first_part];
-    break_chunk(r, v, k, spans, k->n_parts, f);
-    for (uint32_t i = 0; i < k->n_parts && v->last; i++)
+    const struct spw_cut *cut = &r->now->cut;
+    const struct spw_parts_placed placed = spw_cut_placed(cut, k, r->plan->holds_tiles);
+    break_chunk(r, v, &cut->chunks[k], spans, cut->chunks[k].n_parts, f);
+    for (uint32_t i = placed.first; i < placed.end && v->last; i++)
         for (uint32_t row = v->row; row < v->row + v->n_rows; row++)
-            after_chunk(r, row, spans[s[i].span].session, &s[i], &f->moved);
+            after_chunk(r, row, spans[cut->parts[i].span].session, &cut->parts[i], &f->moved);
 }
 
 /* ---- a step ---- */
@@ -210,7 +212,7 @@ static void pass_visit(struct spw_traffic_run *r, const struct spw_traffic_visit
         enter(r, row, a->spans, a->n_spans, &f->moved);
     for (uint64_t k = from; k < a->cut.n_chunks; k++)
         if (k < chunks)
-            pass_chunk(r, v, &a->cut.chunks[k], a->spans, f);
+            pass_chunk(r, v, (uint32_t)k, a->spans, f);
         else
             break_chunk(r, v, &a->cut.chunks[k], a->spans, k < begun ? parts : 0, f);
 }
@@ -242,8 +244,7 @@ static void hold(struct spw_traffic_run *r, const struct spw_step_span *spans, u
 {
     for (uint32_t i = 0; i < n && r->plan->retains && !r->plan->quantizes; i++) {
         const struct spw_pass_span *p = &r->now->pass_spans[i];
-        bool later = r->plan->whole_spans && p->from != spans[i].from;
-        if (p->from < p->to && spans[i].to != spans[i].from + 1 && !later)
+        if (p->from < p->to && spans[i].to != spans[i].from + 1)
             spw_tiles_retain(r->tiles, spans[i].session);
     }
 }

@@ -344,7 +344,7 @@ int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_a
         struct spw_query *q = query_of(a, i, k);
         *q = make_query(a, s, k);
         SPW_TRY(quantize(q));
-        q->end = spw_kv_exact_end(s->seq->kv, q->slice);
+        q->end = spw_waterline_tiles(s->to); /* of a layer that others read, there may be more */
         spw_waterline_streamed(q->r, s->span, s->from, &q->first, &q->streamed_end);
         q->from = q->first - q->first % SPW_SPLIT_TILES;
     }

@@ -63,6 +63,14 @@ bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spa
     return c->rows > 0;
 }
 
+struct spw_parts_placed spw_cut_placed(const struct spw_cut *c, uint32_t k, bool holds_tiles)
+{
+    const struct spw_chunk *chunk = &c->chunks[k];
+    if (holds_tiles)
+        return (struct spw_parts_placed){0, k + 1 == c->n_chunks ? c->n_parts : 0};
+    return (struct spw_parts_placed){chunk->first_part, chunk->first_part + chunk->n_parts};
+}
+
 void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
                       struct spw_pass_span *out)
 {

@@ -48,6 +48,12 @@ int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uin
 void spw_cut_free(struct spw_cut *c);
 /* Cuts the next pass off the spans and moves their `from`. False when nothing is left. */
 bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans);
+/* The parts [first, end) whose old tiles get their places after chunk k of a layer: those of the
+ * chunk; or, if tiles are held, none until the last chunk, and then those of the pass. */
+struct spw_parts_placed {
+    uint32_t first, end;
+};
+struct spw_parts_placed spw_cut_placed(const struct spw_cut *c, uint32_t k, bool holds_tiles);
 /* What the pass that was cut computes of each span. `spans` as spw_cut_next left them. */
 void spw_cut_describe(const struct spw_cut *c, const struct spw_step_span *spans, uint32_t n_spans,
                       struct spw_pass_span *out);

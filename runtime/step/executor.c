@@ -141,19 +141,22 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
     return 0;
 }
 
-/* The last layer that reads the tiles has done so. */
-static int place_old_tiles(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
+/* After each chunk. Or, if tiles are held for layers that read them: after all chunks of the last
+ * one of these layers. */
+static int place_old_tiles(struct spw_executor *x, uint32_t layer, uint32_t k)
 {
-    const struct spw_part *parts = parts_of(x, chunk);
+    const struct spw_cut *cut = &x->step->now->cut;
+    const struct spw_parts_placed placed = spw_cut_placed(cut, k, x->plan->holds_tiles);
     const uint32_t first = x->config->first_slices[layer];
     const uint32_t end = first + spw_config_layer_slices(x->config, layer);
     if (spw_config_last_reader(x->config, x->config->kv_layers[layer]) != layer)
         return 0;
-    for (uint32_t i = 0; i < chunk->n_parts; i++)
+    for (uint32_t i = placed.first; i < placed.end; i++) {
+        const struct spw_part *part = &cut->parts[i];
         for (uint32_t slice = first; slice < end; slice++)
-            SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[parts[i].span].seq,
-                                              &x->step->now->spans[parts[i].span], slice,
-                                              parts[i].to));
+            SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[part->span].seq,
+                                              &x->step->now->spans[part->span], slice, part->to));
+    }
     return 0;
 }
 
@@ -178,7 +181,7 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
         SPW_TRY(add_inputs(x, layer, w, h, chunk->row, chunk->rows));
     }
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
-    SPW_TRY(place_old_tiles(x, layer, chunk));
+    SPW_TRY(place_old_tiles(x, layer, k));
     x->step->reached.chunks++;
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
@@ -380,15 +383,13 @@ static int run_layers(struct spw_executor *x)
 }
 
 /* A caller may take a prompt back, to ask another question: the tiles that this span drops keep
- * their frames until the next prompt. Where a prompt has many passes because of its layers, these
- * are the tiles that its first pass has begun with. */
+ * their frames until the next prompt. */
 static void retain_exact_tiles(struct spw_executor *x)
 {
     for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
         const struct spw_pass_span *p = &x->step->now->spans[i];
         bool decodes = x->step->spans[i].to == x->step->spans[i].from + 1;
-        bool later = x->plan->whole_spans && p->from != x->step->spans[i].from;
-        if (p->from < p->to && !decodes && !later)
+        if (p->from < p->to && !decodes)
             spw_kv_retain(x->step->items[i].seq->kv, p->from);
     }
 }
@@ -539,8 +540,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
 
 uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i)
 {
-    const bool goes_back = x->plan->whole_spans && x->plan->retains; /* see retain_exact_tiles */
-    return goes_back ? x->step->spans[i].from : x->step->now->spans[i].from;
+    return x->step->now->spans[i].from;
 }
 
 uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i)

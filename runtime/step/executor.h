@@ -55,7 +55,7 @@ bool spw_executor_is_aside(const struct spw_executor *x);
  * sessions back to spw_executor_held_before_pass. */
 void spw_executor_drop_aside(struct spw_executor *x);
 /* After a step that failed: the tokens of span i that had passed all layers before the pass that
- * failed; or those before the step, in a plan with whole_spans that retains tiles. */
+ * failed. */
 uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i);
 /* For on_pass: the tokens of span i that have passed all layers, those of the last pass included.
  */

@@ -59,8 +59,7 @@ static int open_step(struct spw_executor *x, struct spw_step *s, bool beside)
 {
     uint32_t n = x->o.most_spans;
     uint64_t pass_rows = spw_min_u64(x->plan->pass_rows, n * x->plan->info.context);
-    SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n,
-                          beside ? spw_plan_pass_beside(x->plan) : pass_rows));
+    SPW_TRY(spw_step_open(s, x->plan, x->o.weights, n, beside ? x->plan->rows_beside : pass_rows));
     s->hidden = hidden_of(x, beside);
     SPW_TRY(spw_hidden_init(&s->hidden));
     s->experts = (struct spw_experts){.forward = &x->forward,

@@ -192,7 +192,8 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
             describe_part(s, pass, chunk->first_part, chunk->first_part + i);
         for (uint32_t i = 0; i < chunk->n_parts; i++)
             leave_shared_tiles(&pass->parts[chunk->first_part + i]);
-        raise_disk_ends(s, pass, chunk);
+        if (!s->plan->holds_tiles)
+            raise_disk_ends(s, pass, chunk);
     }
     pass->schedule.n_parts = pass->cut.n_parts;
     pass->schedule.first_kv = (struct spw_kv_cursor){0};

@@ -112,7 +112,7 @@ static void read_slice(struct life *f, const struct spw_cut *cut, const struct s
     for (uint32_t i = 0; i < k->n_parts; i++) {
         const struct spw_part *s = &cut->parts[k->first_part + i];
         struct slice_state *x = &f->slices[s->span][l];
-        bring_up(f, x, 0, x->begin);
+        bring_up(f, x, spw_waterline_first_visible(x->kind, s->from), x->begin);
         if (stores && quantizes)
             x->exact_end = spw_waterline_tiles(s->to);
         if (stores && (!quantizes || full))
@@ -120,13 +120,13 @@ static void read_slice(struct life *f, const struct spw_cut *cut, const struct s
     }
 }
 
-/* Old tiles of a slice leave. */
-static void leave_slice(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
+/* Old tiles of a slice leave after parts [from, to). */
+static void leave_slice(struct life *f, const struct spw_cut *cut, uint32_t from, uint32_t to,
                         const struct spw_pass_span *passages, uint32_t l)
 {
     const bool quantizes = f->plan->quantizes;
-    for (uint32_t i = 0; i < k->n_parts; i++) {
-        const struct spw_part *s = &cut->parts[k->first_part + i];
+    for (uint32_t i = from; i < to; i++) {
+        const struct spw_part *s = &cut->parts[i];
         const struct spw_pass_span *p = &passages[s->span];
         struct slice_state *x = &f->slices[s->span][l];
         const struct spw_residency *r = x->kind;
@@ -158,7 +158,8 @@ static void leave_slice(struct life *f, const struct spw_cut *cut, const struct 
 }
 
 /* `reader` reads the tiles of a layer. The first reader is that layer itself, which gets new ones;
- * old ones leave after the last one. */
+ * old ones leave after the last one. If some layer has another reader, they leave when all chunks
+ * have passed. */
 static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
                        const struct spw_pass_span *passages, uint32_t reader)
 {
@@ -168,8 +169,13 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
     for (uint32_t slice = first; slice < end; slice++)
         read_slice(f, cut, k, slice, reader == l);
     count(f);
+    uint32_t part = k->first_part, parts = k->first_part + k->n_parts;
+    if (c->n_kv_layers < c->n_layers && parts == cut->n_parts)
+        part = 0;
+    else if (c->n_kv_layers < c->n_layers)
+        return;
     for (uint32_t slice = first; slice < end && spw_config_last_reader(c, l) == reader; slice++)
-        leave_slice(f, cut, k, passages, slice);
+        leave_slice(f, cut, part, parts, passages, slice);
 }
 
 /* What sessions begin a prompt's pass with is held until the next one begins. */
@@ -179,8 +185,7 @@ static void hold(struct life *f, const struct spw_pass_span *passages)
         for (uint32_t l = 0; l < f->config->n_slices; l++) {
             struct slice_state *x = &f->slices[s][l];
             bool quantizes = f->plan->quantizes;
-            if (passages[s].to <= passages[s].from + 1 ||
-                (f->plan->whole_spans && passages[s].from != f->n[s]))
+            if (passages[s].to <= passages[s].from + 1)
                 continue;
             x->held = quantizes ? x->exact_first : x->first;
             x->held_end = quantizes ? x->exact_end : x->end;

@@ -406,20 +406,22 @@ static void check_candidate(const struct all *a, const struct spw_candidate *c)
 static void check_chunk(const struct all *a, struct spw_candidate *c)
 {
     uint64_t rows = spw_plan_most_rows(a->in), bytes = rows * a->started.hidden_row_bytes;
+    const struct spw_model_config *m = a->in->weights->config;
     bool experts = a->in->weights->n_expert_blocks;
+    bool pays = m->n_kv_layers < m->n_layers || m->layer_inputs; /* each row, with device memory */
     bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32 || experts;
     for (int i = 0; i < (experts ? 24 : 12); i++) {
         c->experts_move = i >= 12;
         c->hidden = (enum spw_plan_hidden)(i / 4 % 3);
         c->kv_stays = i % 2;
         c->copies_on_host = i / 2 % 2;
-        if ((c->hidden != SPW_HIDDEN_ONE_CHUNK && a->started.whole_spans) ||
-            (c->hidden == SPW_HIDDEN_ON_DEVICE && !small) ||
-            (c->hidden == SPW_HIDDEN_ON_HOST && experts))
+        if ((c->hidden == SPW_HIDDEN_ON_DEVICE && !small && !pays) ||
+            (c->hidden == SPW_HIDDEN_ON_HOST && (experts || pays)))
             continue;
+        const bool divides = c->hidden == (pays ? SPW_HIDDEN_ON_DEVICE : SPW_HIDDEN_ON_HOST);
         uint32_t most = spw_plan_most_passes(a->in, c->chunk);
         c->passes = 1;
-        while (c->hidden == SPW_HIDDEN_ON_HOST && c->passes < most && check_random(a->seed) % 2)
+        while (divides && c->passes < most && check_random(a->seed) % 2)
             c->passes *= 2;
         for (c->n_resident = 0; c->n_resident <= a->in->weights->n_blocks; c->n_resident++)
             for (c->n_disk = 0; c->n_disk <= a->in->weights->n_blocks - c->n_resident; c->n_disk++)
@@ -728,7 +730,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     CHECK(spw_plan_make(&all, &in, &err) == 0);
     uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
     uint64_t window = spw_waterline_window_tiles(all.residency[spw_plan_window_kind(&all)].window),
-             extra = all.chunk_frames + 1;
+             extra = all.new_frames + 1;
     uint64_t passing = spw_plan_n_windowed(&all) * window +
                        all.layer_slices[SPW_LAYER_FULL] * all.max_tiles +
                        all.n_slices[SPW_LAYER_FULL] + extra + slots;
@@ -818,7 +820,7 @@ static void check_shapes(int draws, uint64_t *seed)
     in.prefill_chunk = 64, in.attention_tiles = 32, in.device_bytes = (uint64_t)1 << 32;
     CHECK(spw_plan_make(&p, &in, &err) == 0 && p.tile_bytes == TILE);
     CHECK(p.info.kv_bytes_per_token == N_OF_KIND * TILE / SPW_TILE_TOKENS);
-    uint64_t tiles = N_OF_KIND * (CONTEXT / SPW_TILE_TOKENS + 2 * WINDOW_TILES) + p.chunk_frames;
+    uint64_t tiles = N_OF_KIND * (CONTEXT / SPW_TILE_TOKENS + 2 * WINDOW_TILES) + p.new_frames;
     CHECK_MSG(p.n_device_frames == tiles, "%u frames, not %llu", p.n_device_frames,
               (unsigned long long)tiles);
     for (int i = 0; i < draws / N_TINY_MODELS; i++) {

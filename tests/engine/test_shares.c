@@ -238,7 +238,7 @@ static void check_sets(const struct spw_plan *p, uint64_t *seed)
         for (uint32_t i = 0; i < n; i++)
             if (s[i].most_tokens)
                 add_frames(p, &s[i], sum, &whole);
-        CHECK(sum[0] + (whole ? 0 : p->chunk_frames) <= p->n_device_frames);
+        CHECK(sum[0] + (whole ? 0 : p->new_frames) <= p->n_device_frames);
         CHECK(sum[1] + p->n_transit <= p->n_host_frames);
         CHECK(exact <= p->n_exact_frames);
         CHECK(whole || p->n_kv_slots);

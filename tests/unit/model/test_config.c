@@ -533,7 +533,8 @@ static void test_gemma4(void)
     CHECK(c.n_kv_layers == 6 && c.kv_layers[6] == 4 && c.kv_layers[7] == 5);
     CHECK(spw_config_last_reader(&c, 4) == 6 && spw_config_last_reader(&c, 3) == 3);
     CHECK(spw_config_last_reader(&c, 5) == 7 && spw_config_mlp_width(&c, 6) == 192);
-    CHECK(c.kv[SPW_LAYER_SLIDING].n_slices == 4 && spw_config_n_growing(&c) == 5);
+    CHECK(c.kv[SPW_LAYER_SLIDING].n_slices == 4 && spw_config_n_growing(&c, SPW_LAYER_KINDS) == 5);
+    CHECK(spw_config_n_growing(&c, SPW_LAYER_FULL) == 1);
     CHECK(c.n_slices == 21 && c.first_slices[6] == 16 && c.first_slices[7] == 20);
     CHECK(c.kv[SPW_LAYER_FULL].n_heads == 2 && c.v_is_k[SPW_LAYER_FULL]);
     CHECK(spw_config_qkv_width(&c, 5) == 10 * 32 && spw_config_qkv_width(&c, 7) == 8 * 32);
