@@ -210,7 +210,13 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
     int rc = spw_experts_compute(experts, layer, h, rows);
     if (rc) /* some experts of the visit have not come */
         spw_executor_stop_predicting(x);
-    return rc ? rc : add_inputs(x, layer, w, h, 0, rows);
+    const struct spw_cut *cut = &x->step->now->cut;
+    for (uint32_t k = 0; k < cut->n_chunks && !rc; k++) {
+        const struct spw_chunk *chunk = &cut->chunks[k];
+        rc = add_inputs(x, layer, w, (uint8_t *)h + chunk->row * x->plan->hidden_row_bytes,
+                        chunk->row, chunk->rows);
+    }
+    return rc;
 }
 
 /* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */

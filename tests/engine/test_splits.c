@@ -204,6 +204,45 @@ static void run_smallest(struct subject *s, uint32_t chunk)
     spw_engine_close(e);
 }
 
+/* A prompt of several chunks in one pass, beside weights that stream: they cross the link once. */
+static void run_one_pass(struct subject *s, uint32_t chunk)
+{
+    enum { STEP = 16 << 10, MOST_STEPS = 200 };
+    struct spw_options o = s->o;
+    struct spw_plan_info info;
+    struct spw_error err = {0};
+    struct watch watch = {0};
+    struct spw_stats before, after;
+    struct spw_engine *e = NULL;
+    o.context = TOKENS;
+    o.prefill_chunk = chunk;
+    CHECK(spw_plan_query_on(&info, NULL, s->dir, &o, NULL) == 0);
+    o.device_bytes = info.smallest_device_bytes;
+    for (int i = 0; i < MOST_STEPS && (!e || e->plan.pass_rows < TOKENS); i++) {
+        spw_engine_close(e);
+        e = run_open(s->dir, &o);
+        o.device_bytes += STEP;
+    }
+    const struct spw_plan *p = &e->plan;
+    CHECK_MSG(p->pass_rows >= TOKENS && p->chunk < TOKENS && p->streamed_bytes && !p->n_kv_slots,
+              "%s: %llu rows in a pass, %llu bytes of weights stream", s->dir,
+              (unsigned long long)p->pass_rows, (unsigned long long)p->streamed_bytes);
+    struct spw_session *session = run_session(e);
+    const struct spw_span span = {session, s->ids[0], TOKENS, 1};
+    spw_engine_stats(e, &before);
+    int rc = watch_sync(&watch, s, e, &span, 1, TOKENS, &err);
+    spw_engine_stats(e, &after);
+    CHECK_MSG(!rc && !watch.n_wrong, "%s, chunks of %u: %d: %s", s->dir, chunk, rc, err.text);
+    const uint64_t moved =
+        after.moved_bytes[SPW_MOVED_HOST_TO_DEVICE] - before.moved_bytes[SPW_MOVED_HOST_TO_DEVICE];
+    CHECK_MSG(moved == p->streamed_bytes + TOKENS * (p->hidden_row_bytes + p->inputs_row_bytes),
+              "%s: %llu bytes up, of weights %llu", s->dir, (unsigned long long)moved,
+              (unsigned long long)p->streamed_bytes);
+    run_check_account(e, &o, "one pass");
+    spw_session_close(session);
+    spw_engine_close(e);
+}
+
 static void check_readers(const char *golden)
 {
     static struct subject s;
@@ -216,6 +255,35 @@ static void check_readers(const char *golden)
         subject_open_at(&s, dir, TOKENS, &o, 3);
         run_smallest(&s, 100);
         run_smallest(&s, 200);
+        subject_close(&s);
+    }
+}
+
+static void check_one_pass(void)
+{
+    static const struct tiny_model model = {.family = "gemma4_text",
+                                            .layers = 5,
+                                            .hidden = 32,
+                                            .intermediate = 2048,
+                                            .heads = 2,
+                                            .kv_heads = 2,
+                                            .head_dim = 16,
+                                            .vocab = 67,
+                                            .positions = 4096,
+                                            .more = ",\"sliding_window\":300",
+                                            .stored = TINY_BF16,
+                                            .seed = 12,
+                                            .full_heads = 1,
+                                            .full_head_dim = 32,
+                                            .readers = 3,
+                                            .inputs = 8};
+    static struct subject s;
+    for (int exact = 0; exact < 2; exact++) {
+        const struct spw_options o = {.precision = exact ? SPW_KV_EXACT : SPW_KV_INT8,
+                                      .residual_window = exact ? 0 : SPW_NONE};
+        subject_open(&s, &model, "one_pass", TOKENS, &o);
+        run_one_pass(&s, 64);
+        run_one_pass(&s, 200);
         subject_close(&s);
     }
 }
@@ -240,6 +308,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < n_folders && argc < 2; i++)
         if (strstr(folders[i], "gemma4_"))
             check_readers(folders[i]);
+    if (argc < 2)
+        check_one_pass();
     struct check_draws draws = check_draws_of(argc, argv, DRAWS);
     if (argc < 2 && !check_full()) {
         draws.least = RUN_UNDER_ASAN || RUN_UNDER_TSAN ? LEAST / 4 : LEAST;

@@ -55,6 +55,7 @@ static struct spw_residency draw(uint64_t *seed, bool window)
     r.resident = (uint32_t)check_range(seed, 1, 12);
     r.resident_pass = (uint32_t)check_range(seed, 1, r.resident);
     r.pass = (uint32_t)check_range(seed, r.resident_pass, 20);
+    r.held = !window && check_random(seed) % 3 == 0;
     if (window) {
         r.window = draw_window(seed, 700);
         r.resident = r.resident_pass = r.pass = (uint32_t)check_range(seed, 1, 5);
@@ -79,7 +80,7 @@ static void check_disk(uint64_t *seed)
 
 /* Takes one full layer through one pass, in chunks; returns its first device tile after it. The
  * layer may hold at most `pass` old tiles (or `resident`, unchunked) beside the new ones of a
- * chunk. */
+ * chunk; or, if tiles are held, of the pass. */
 static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_span *p,
                            uint32_t chunk)
 {
@@ -95,7 +96,8 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
         uint64_t to = spw_min_u64(n + chunk, p->to);
         CHECK(spw_waterline_begin_passing(r, p, n) == begin); /* a part at n streams [0, begin) */
         uint32_t old = spw_waterline_tiles(n) - begin;
-        CHECK(old <= most);
+        CHECK(old <= most || r->held);
+        CHECK(!r->held || begin == enter);
         uint32_t next =
             to < p->to ? spw_waterline_begin_passing(r, p, to) : spw_waterline_begin_left(r, p);
         CHECK(next >= begin && next <= spw_waterline_tiles(to));
