@@ -231,8 +231,8 @@ static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n,
     for (uint64_t at = n; at < to; at += e->plan.chunk) {
         uint64_t first =
             sliding ? spw_waterline_window_first(r->window, at) : spw_waterline_first_tiered(r);
-        uint64_t below =
-            sliding ? spw_waterline_begin(r, at) : spw_waterline_begin_passing(r, &p, at);
+        uint64_t below = sliding ? spw_waterline_begin(r, r->held ? n : at)
+                                 : spw_waterline_begin_passing(r, &p, at);
         streamed += spw_sub_u64(spw_min_u64(below, end), first);
     }
     if (!sliding) /* what had to make room for layers that passed */
