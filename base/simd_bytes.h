@@ -14,6 +14,14 @@
 #define SIMD_DOT_OFFSET 0
 #endif
 
+/* Whether sums of two products of bytes are added in 16 bits, as far as these hold them. VNNI adds
+ * four in 32 bits at once. */
+#if defined(__AVX512F__)
+#define SIMD_PAIRS 0
+#else
+#define SIMD_PAIRS 1
+#endif
+
 typedef int8_t i8v __attribute__((vector_size(SIMD_LANES)));
 typedef uint8_t u8v __attribute__((vector_size(4 * SIMD_LANES)));
 typedef int16_t i16v __attribute__((vector_size(4 * SIMD_LANES)));
@@ -31,6 +39,16 @@ SIMD_FN u32v simd_set1_bytes(const void *p)
     return simd_set1_u32(x);
 }
 
+/* x, which is computed here. Compilers move the additions of a long loop behind its products, and
+ * then have no registers for these. */
+SIMD_FN u32v simd_in_order(u32v x)
+{
+#if defined(__x86_64__)
+    __asm__("" : "+x"(x));
+#endif
+    return x;
+}
+
 SIMD_FN f32v simd_from_i32(i32v x)
 {
     return __builtin_convertvector(x, f32v); /* to nearest */
@@ -41,6 +59,9 @@ SIMD_FN f32v simd_from_i32(i32v x)
  *   of which 16 are read;
  * - simd_load_words(p, stride, fours) is to[0] of that;
  * - simd_dot(sum, w, x): sum + the four products of bytes; x in -127 .. 127;
+ * - simd_pairs(w, x): two sums of two products of bytes, as int16; w in 0 .. 127, x in -127 .. 127;
+ *   not with AVX-512, like
+ * - simd_signed_pairs(w, x): the same, w in -128 .. 127;
  * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
  * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
  * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
@@ -186,17 +207,26 @@ SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
-/* The signs of w go to x: products of two bytes fit 15 bits. */
-SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+SIMD_FN i16v simd_pairs(u32v w, u32v x)
+{
+    return (i16v)_mm256_maddubs_epi16((__m256i)w, (__m256i)x);
+}
+
+/* The signs of w go to x: the sum of two products fits 16 bits. */
+SIMD_FN i16v simd_signed_pairs(u32v w, u32v x)
 {
     __m256i with_sign = _mm256_sign_epi8((__m256i)x, (__m256i)w);
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), with_sign);
-    return sum + (i32v)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    return (i16v)_mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), with_sign);
 }
 
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 {
     return sum + (i32v)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+}
+
+SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+{
+    return simd_dot_pairs(sum, (u32v)simd_signed_pairs(w, x), simd_set1_u32(0x10001u));
 }
 
 #else
@@ -241,10 +271,20 @@ SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
 }
 
 /* Even and odd bytes as int16: the sum of two products fits 16 bits. */
+SIMD_FN i16v simd_signed_pairs(u32v w, u32v x)
+{
+    return ((i16v)w << 8 >> 8) * ((i16v)x << 8 >> 8) + ((i16v)w >> 8) * ((i16v)x >> 8);
+}
+
+SIMD_FN i16v simd_pairs(u32v w, u32v x)
+{
+    return simd_signed_pairs(w, x);
+}
+
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 {
-    i16v pairs = ((i16v)w << 8 >> 8) * ((i16v)x << 8 >> 8) + ((i16v)w >> 8) * ((i16v)x >> 8);
-    return sum + ((i32v)pairs << 16 >> 16) + ((i32v)pairs >> 16);
+    i32v pairs = (i32v)simd_signed_pairs(w, x);
+    return sum + (pairs << 16 >> 16) + (pairs >> 16);
 }
 
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)

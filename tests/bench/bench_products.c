@@ -2,10 +2,10 @@
  *
  *     bench_products [THREADS [TYPE...]]          ninja -C build/release bench_products
  *
- * Few rows: bytes of weights a second, from memory, and the share of the fastest way to read, which
- * is measured before and after each turn: the memory of virtual machines changes its speed within
- * seconds. Many rows: operations a second, the share of the peak of integer products, and the ratio
- * to bf16. Medians of rounds in which the types take turns. The matrix has 2,048 columns, as those
+ * Few rows: bytes of weights a second, from memory, and the share of the fastest way to read. Many
+ * rows: operations a second, the share of the peak of integer products, and the ratio to bf16. Both
+ * limits are measured before and after each turn: virtual machines change their speed within
+ * seconds. Medians of rounds in which the types take turns. The matrix has 2,048 columns, as those
  * of Llama-3.2-1B. */
 #include "model/cpu/probe/probe.h"
 #include "quant/codes.h"
@@ -36,6 +36,7 @@ struct bench {
     uint8_t *w;
     double seconds[N_TYPES][N_ROWS][ROUNDS];
     double reads[N_TYPES][ROUNDS]; /* bytes a second, around the turn of the type */
+    double peaks[N_TYPES][ROUNDS]; /* integer products likewise, operations a second */
 };
 
 static double now(void)
@@ -106,12 +107,12 @@ static double median(const double *of)
     return sorted[ROUNDS / 2];
 }
 
-/* The median of the shares of the reads of the same turn. */
-static double share_of_reads(const struct bench *b, size_t t, int i, double bytes)
+/* The median of the shares of the limit of the same turn. `n`: bytes or operations. */
+static double share_of(const struct bench *b, size_t t, int i, double n, const double *limits)
 {
     double shares[ROUNDS];
     for (int r = 0; r < ROUNDS; r++)
-        shares[r] = bytes / b->seconds[t][i][r] / b->reads[t][r];
+        shares[r] = n / b->seconds[t][i][r] / limits[r];
     return median(shares);
 }
 
@@ -119,6 +120,11 @@ static double read_rate(const struct bench *b)
 {
     struct spw_read_pattern best;
     return spw_probe_read_bandwidth((unsigned)b->threads, &best);
+}
+
+static double peak_rate(const struct bench *b)
+{
+    return spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_Q8_0, (unsigned)b->threads);
 }
 
 static void open_bench(struct bench *b)
@@ -148,10 +154,9 @@ static void open_bench(struct bench *b)
 
 static void print(const struct bench *b, const enum spw_dtype *types, size_t n_types)
 {
-    const double peak = spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_Q8_0, (unsigned)b->threads);
     double plain[N_ROWS];
     printf("%s, %d threads: integer products %.0f Gop/s, bf16 %.0f Gop/s\n\n", b->backend.name,
-           b->threads, peak * 1e-9,
+           b->threads, median(b->peaks[0]) * 1e-9,
            spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_BF16, (unsigned)b->threads) * 1e-9);
     printf("| type | reads, GB/s | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | of "
            "peak | / bf16 | 2,048 | of peak | / bf16 "
@@ -161,15 +166,16 @@ static void print(const struct bench *b, const enum spw_dtype *types, size_t n_t
         for (int i = 0; i < N_ROWS; i++) {
             const double n = (double)cols_of(types[t], i), seconds = median(b->seconds[t][i]);
             const double bytes = n * (double)spw_row_bytes(types[t], K);
-            const double ops = 2 * n * K * (double)rows_of(i) / seconds;
+            const double products = 2 * n * K * (double)rows_of(i), ops = products / seconds;
+            const double of_peak = share_of(b, t, i, products, b->peaks[t]);
             if (t == 0)
                 plain[i] = ops;
             if (i == 0)
                 printf("| %.1f ", bytes / seconds * 1e-9);
             if (i < N_FEW)
-                printf("| %.0f %% ", 100 * share_of_reads(b, t, i, bytes));
+                printf("| %.0f %% ", 100 * share_of(b, t, i, bytes, b->reads[t]));
             else
-                printf("| %.0f | %.0f %% | %.2f ", ops * 1e-9, 100 * ops / peak, ops / plain[i]);
+                printf("| %.0f | %.0f %% | %.2f ", ops * 1e-9, 100 * of_peak, ops / plain[i]);
         }
         printf("|\n");
     }
@@ -190,17 +196,20 @@ int main(int argc, char **argv)
     }
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(&b);
+        double before = read_rate(&b), peak = peak_rate(&b);
         for (size_t t = 0; t < n_types; t++) {
             double seconds[N_ROWS];
             for (int i = 0; i < N_ROWS; i++)
                 seconds[i] = run(&b, types[t], i);
-            const double after = read_rate(&b);
+            const double after = read_rate(&b), peak_after = peak_rate(&b);
             for (int i = 0; i < N_ROWS && r >= 0; i++)
                 b.seconds[t][i][r] = seconds[i];
-            if (r >= 0)
+            if (r >= 0) {
                 b.reads[t][r] = (before + after) / 2;
+                b.peaks[t][r] = (peak + peak_after) / 2;
+            }
             before = after;
+            peak = peak_after;
         }
     }
     print(&b, types, n_types);

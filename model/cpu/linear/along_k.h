@@ -116,31 +116,6 @@ SIMD_FN size_t lag_after(size_t bytes)
 
 /* ---- codes ---- */
 
-/* The largest operand of simd_dot. */
-SIMD_FN int largest_code(enum spw_dtype t)
-{
-    switch (t) {
-    case SPW_DTYPE_Q2_K:
-        return 3;
-    case SPW_DTYPE_Q3_K:
-        return 7;
-    case SPW_DTYPE_Q4_0:
-    case SPW_DTYPE_Q4_1:
-    case SPW_DTYPE_Q4_K:
-        return 15;
-    case SPW_DTYPE_MXFP4:
-        return 24;
-    case SPW_DTYPE_Q5_0:
-    case SPW_DTYPE_Q5_1:
-    case SPW_DTYPE_Q5_K:
-        return 31;
-    case SPW_DTYPE_Q6_K:
-        return 63;
-    default:
-        return 255;
-    }
-}
-
 /* Sixteen bytes of each of four blocks: their low and their high nibbles. */
 SIMD_FN void both_nibbles(u32v x, u32v w[2])
 {

@@ -156,16 +156,16 @@ SIMD_FN void unpack_iq4_xs(const struct packed *p, struct columns *to)
 /* ---- codes times scales ---- */
 
 /* Whether codes are multiplied by the scales of their parts: the products fit a byte, and a tile
- * then has one sum for 256 weights and not sixteen. */
+ * then has one sum for 256 weights and not sixteen. Sums in 16 bits are better of the codes. */
 SIMD_FN bool is_scaled(enum spw_dtype t)
 {
-    return t == SPW_DTYPE_Q2_K || t == SPW_DTYPE_Q3_K;
+    return !SIMD_PAIRS && (t == SPW_DTYPE_Q2_K || t == SPW_DTYPE_Q3_K);
 }
 
 /* What is added to the codes of a panel. (code - 4) * scale of Q3_K lies in -124 .. 128. */
 SIMD_FN int panel_offset(enum spw_dtype t)
 {
-    return t == SPW_DTYPE_Q3_K ? SIMD_DOT_OFFSET - 1 : code_offset(t);
+    return t == SPW_DTYPE_Q3_K && is_scaled(t) ? SIMD_DOT_OFFSET - 1 : code_offset(t);
 }
 
 /* Codes in 0 .. 3, scales in 0 .. 15. */
@@ -187,6 +187,25 @@ SIMD_FN void scale_q3_k(struct columns *to)
         const u32v rest = ((offset - 4u * s) & 0xffu) * 0x01010101u;
         to->codes[i] = (u32v)((u8v)low + (u8v)high - (u8v)(c << 5 & 0xe0e0e0e0u) + (u8v)rest);
     }
+}
+
+/* ---- scales of sums in 16 bits ---- */
+
+/* Two int16. */
+SIMD_FN u32v both(i32v low, i32v high)
+{
+    return ((u32v)low & 0xffffu) | (u32v)high << 16;
+}
+
+/* The scale of a part is there twice. Minima are what the offset of the codes takes away, where
+ * there are none. */
+SIMD_FN void pair_scales(enum spw_dtype t, struct scales *s)
+{
+    const size_t parts = SPW_CODES_GROUP / part_of(t);
+    for (size_t j = 0; j < parts && !has_minima(t); j += 2)
+        s->minima[j / 2] = both(s->parts[j] * -code_offset(t), s->parts[j + 1] * -code_offset(t));
+    for (size_t j = 0; j < parts; j++)
+        s->parts[j] = (i32v)both(s->parts[j], s->parts[j]);
 }
 
 /* ---- any type ---- */
@@ -226,11 +245,13 @@ static void unpack_columns(enum spw_dtype t, const struct packed *p, struct colu
         break;
     case SPW_DTYPE_Q2_K:
         unpack_two_bits(p, 16, to);
-        scale_q2_k(to);
+        if (is_scaled(t))
+            scale_q2_k(to);
         break;
     case SPW_DTYPE_Q3_K:
         unpack_q3_k(p, to);
-        scale_q3_k(to);
+        if (is_scaled(t))
+            scale_q3_k(to);
         break;
     case SPW_DTYPE_Q6_K:
         unpack_q6_k(p, to);
@@ -241,6 +262,8 @@ static void unpack_columns(enum spw_dtype t, const struct packed *p, struct colu
     default:
         break;
     }
+    if (SIMD_PAIRS && !is_small(t))
+        pair_scales(t, &to->scales);
 }
 
 #endif

@@ -90,6 +90,49 @@ SIMD_FN void corrections(int rows, const int parts, const struct tile *t,
     }
 }
 
+#if SIMD_PAIRS
+
+/* How many sums of two products fit 16 bits, of at most eight: codes of x are at most 127. */
+SIMD_FN size_t pairs_in_16_bits(enum spw_dtype type)
+{
+    size_t n = 8;
+    while (n > 1 && n * 2 * 127 * (size_t)largest_code(type) > INT16_MAX)
+        n /= 2;
+    return n;
+}
+
+/* Adds the products of the numbers of `fours` lanes of bytes. `scale`: their factor, as a pair. */
+SIMD_FN void add_products(int rows, enum spw_dtype type, const struct tile *t, size_t first,
+                          const size_t fours, const u32v scale[VECTORS], integers sums)
+{
+    const size_t most = pairs_in_16_bits(type), n = most < fours ? most : fours;
+#pragma GCC unroll 8
+    for (size_t i = first; i < first + fours; i += n) {
+        i16v pairs[TILE_ROWS][VECTORS];
+#pragma GCC unroll 8
+        for (size_t j = 0; j < n; j++) {
+            const u32v w[VECTORS] = {t->w[0].codes[i + j], t->w[1].codes[i + j]};
+            EACH_ROW
+            {
+                const u32v x = simd_set1_bytes(row_of(t, r)->codes + 4 * (i + j));
+#pragma GCC unroll 2
+                for (int c = 0; c < VECTORS; c++) {
+                    const i16v p =
+                        largest_code(type) > 127 ? simd_signed_pairs(w[c], x) : simd_pairs(w[c], x);
+                    pairs[r][c] = (i16v)simd_in_order((u32v)(j ? pairs[r][c] + p : p));
+                }
+            }
+        }
+        EACH_SUM
+        {
+            const i32v sum = simd_dot_pairs(sums[r][c], (u32v)pairs[r][c], scale[c]);
+            sums[r][c] = (i32v)simd_in_order((u32v)sum);
+        }
+    }
+}
+
+#else
+
 /* Adds the products of the numbers of `fours` lanes of bytes. */
 SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const size_t fours,
                           integers sums)
@@ -106,6 +149,8 @@ SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const si
         }
     }
 }
+
+#endif
 
 /* a = fma(s, t, a); after the last group of a slice y = y + a. */
 SIMD_FN void add_group(int rows, const struct tile *t, numbers group)
@@ -127,14 +172,15 @@ SIMD_FN void add_group(int rows, const struct tile *t, numbers group)
 }
 
 /* Blocks of 32: a product with d for each. */
-SIMD_FN void tile_small(int rows, const bool minima, const struct tile *t)
+SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
 {
+    const bool minima = has_minima(type), offset = !minima && code_offset(type) != 0;
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
     float of_x[TILE_ROWS][SMALL_BLOCKS];
     numbers group = {0};
-    if (!minima)
+    if (offset)
         corrections(rows, SMALL_BLOCKS, t, correction);
-    else
+    if (minima)
         EACH_ROW
         {
             eight sums;
@@ -145,8 +191,13 @@ SIMD_FN void tile_small(int rows, const bool minima, const struct tile *t)
     for (size_t b = 0; b < t->blocks; b++) {
         integers sums;
         EACH_SUM sums[r][c] = (i32v){0};
+#if SIMD_PAIRS
+        const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
+        add_products(rows, type, t, 8 * b, 8, factor, sums);
+#else
         add_products(rows, t, 8 * b, 8, sums);
-        if (!minima)
+#endif
+        if (offset)
             EACH_SUM sums[r][c] += correction[r][b];
         EACH_SUM group[r][c] =
             simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), group[r][c]);
@@ -158,15 +209,17 @@ SIMD_FN void tile_small(int rows, const bool minima, const struct tile *t)
 }
 
 /* d and m of a block of 256. */
-SIMD_FN void add_large(int rows, const int parts, const bool minima, const struct tile *t,
-                       integers total)
+SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, integers total)
 {
+    const int parts = SPW_CODES_GROUP / (int)part_of(type);
     numbers group;
     EACH_SUM
     {
         const struct scales *s = &t->w[c].scales;
+        if (SIMD_PAIRS && !has_minima(type) && code_offset(type) != 0)
+            total[r][c] += dot_with_sums(s->minima, row_of(t, r), parts);
         group[r][c] = simd_fused(s->d[0], simd_from_i32(total[r][c]), simd_set1(0));
-        if (minima) {
+        if (has_minima(type)) {
             const i32v m = dot_with_sums(s->minima, row_of(t, r), parts);
             group[r][c] = simd_fused(s->m[0], simd_from_i32(m), group[r][c]);
         }
@@ -174,31 +227,48 @@ SIMD_FN void add_large(int rows, const int parts, const bool minima, const struc
     add_group(rows, t, group);
 }
 
-/* One block of 256: the scales of its parts multiply integers. */
-SIMD_FN void tile_parts(int rows, const int parts, const bool minima, const struct tile *t)
+#if SIMD_PAIRS
+
+/* One block of 256: the scales of its parts multiply the sums in 16 bits. */
+SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
 {
+    const size_t parts = SPW_CODES_GROUP / part_of(type), fours = FOURS / parts;
+    integers total = {0};
+    for (size_t j = 0; j < parts; j++) {
+        const u32v scale[VECTORS] = {(u32v)t->w[0].scales.parts[j], (u32v)t->w[1].scales.parts[j]};
+        add_products(rows, type, t, fours * j, fours, scale, total);
+    }
+    add_large(rows, type, t, total);
+}
+
+#else
+
+/* One block of 256: the scales of its parts multiply integers. */
+SIMD_FN void tile_parts(int rows, enum spw_dtype type, const struct tile *t)
+{
+    const int parts = SPW_CODES_GROUP / (int)part_of(type);
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
     integers total = {0};
-    if (!minima)
+    if (!has_minima(type))
         corrections(rows, parts, t, correction);
     for (int j = 0; j < parts; j++) {
         integers sums;
         EACH_SUM sums[r][c] = (i32v){0};
         add_products(rows, t, (size_t)(FOURS / parts * j), (size_t)(FOURS / parts), sums);
-        if (!minima)
+        if (!has_minima(type))
             EACH_SUM sums[r][c] += correction[r][j];
         EACH_SUM total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
     }
-    add_large(rows, parts, minima, t, total);
+    add_large(rows, type, t, total);
 }
 
 /* One block of 256 whose codes have been multiplied by the scales of their parts. */
-SIMD_FN void tile_whole(int rows, const bool minima, const struct tile *t)
+SIMD_FN void tile_whole(int rows, enum spw_dtype type, const struct tile *t)
 {
     integers total = {0};
     for (size_t i = 0; i < FOURS; i += 8)
         add_products(rows, t, i, 8, total);
-    if (!minima)
+    if (!has_minima(type))
         EACH_ROW
         {
             eight s;
@@ -207,58 +277,48 @@ SIMD_FN void tile_whole(int rows, const bool minima, const struct tile *t)
             for (int c = 0; c < VECTORS; c++)
                 total[r][c] -= t->offset * sum;
         }
-    add_large(rows, 16, minima, t, total);
+    add_large(rows, type, t, total);
 }
 
-/* A type with minima has no offset. */
-enum form {
-    FORM_SMALL,
-    FORM_SMALL_MINIMA,
-    FORM_PARTS_32,
-    FORM_PARTS_32_MINIMA,
-    FORM_PARTS_16,
-    FORM_WHOLE,
-    FORM_WHOLE_MINIMA,
-};
-
-static enum form form_of(enum spw_dtype t)
+SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
 {
-    const bool minima = has_minima(t);
+    if (is_scaled(type))
+        tile_whole(rows, type, t);
+    else
+        tile_parts(rows, type, t);
+}
+
+#endif
+
+/* The types with code of their own, and the type whose code does for another. */
+#if SIMD_PAIRS
+#define FORMS(F)                                                                                   \
+    F(Q8_0) F(Q4_0) F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_XS)
+
+static enum spw_dtype form_of(enum spw_dtype t)
+{
+    return t == SPW_DTYPE_IQ4_NL ? SPW_DTYPE_Q8_0 : t == SPW_DTYPE_MXFP4 ? SPW_DTYPE_Q5_0 : t;
+}
+#else
+#define FORMS(F) F(Q4_0) F(Q4_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q6_K) F(IQ4_XS)
+
+static enum spw_dtype form_of(enum spw_dtype t)
+{
     if (is_small(t))
-        return minima ? FORM_SMALL_MINIMA : FORM_SMALL;
-    if (is_scaled(t))
-        return minima ? FORM_WHOLE_MINIMA : FORM_WHOLE;
-    return part_of(t) == 16 ? FORM_PARTS_16 : minima ? FORM_PARTS_32_MINIMA : FORM_PARTS_32;
+        return has_minima(t) ? SPW_DTYPE_Q4_1 : SPW_DTYPE_Q4_0;
+    return t == SPW_DTYPE_Q5_K ? SPW_DTYPE_Q4_K : t;
 }
+#endif
 
-SIMD_FN void tile_form(const int rows, enum form form, const struct tile *t)
+SIMD_FN void tile_form(const int rows, enum spw_dtype form, const struct tile *t)
 {
-    switch (form) {
-    case FORM_SMALL:
-        tile_small(rows, false, t);
-        break;
-    case FORM_SMALL_MINIMA:
-        tile_small(rows, true, t);
-        break;
-    case FORM_PARTS_32:
-        tile_parts(rows, 8, false, t);
-        break;
-    case FORM_PARTS_32_MINIMA:
-        tile_parts(rows, 8, true, t);
-        break;
-    case FORM_PARTS_16:
-        tile_parts(rows, 16, false, t);
-        break;
-    case FORM_WHOLE:
-        tile_whole(rows, false, t);
-        break;
-    case FORM_WHOLE_MINIMA:
-        tile_whole(rows, true, t);
-        break;
-    }
+    if (is_small(form))
+        tile_small(rows, form, t);
+    else
+        tile_large(rows, form, t);
 }
 
-static void tile_run(enum form form, size_t rows, const struct tile *t)
+SIMD_FN void tile_rows(size_t rows, enum spw_dtype form, const struct tile *t)
 {
     switch (rows) {
 #define CASE(r)                                                                                    \
@@ -274,6 +334,20 @@ static void tile_run(enum form form, size_t rows, const struct tile *t)
         CASE(6);
 #endif
 #undef CASE
+    }
+}
+
+static void tile_run(enum spw_dtype form, size_t rows, const struct tile *t)
+{
+    switch (form) {
+#define CASE(name)                                                                                 \
+    case SPW_DTYPE_##name:                                                                         \
+        tile_rows(rows, SPW_DTYPE_##name, t);                                                      \
+        break;
+        FORMS(CASE)
+#undef CASE
+    default:
+        break;
     }
 }
 
@@ -320,7 +394,7 @@ static void multiply_panel(const struct work *w, size_t group, size_t begin, siz
 {
     const struct spw_linear_args *a = w->a;
     const size_t n = (size_t)spw_min_u64(a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
-    const enum form form = form_of(a->w_dtype);
+    const enum spw_dtype form = form_of(a->w_dtype);
     struct tile t = {.x = w->x + w->part.row * w->groups + group,
                      .groups = w->groups,
                      .w = w->panel,

@@ -92,6 +92,31 @@ SIMD_FN bool has_minima(enum spw_dtype t)
            t == SPW_DTYPE_Q4_K || t == SPW_DTYPE_Q5_K;
 }
 
+/* The largest code plus code_offset. 255: the code has a sign, unless code_offset is 128. */
+SIMD_FN int largest_code(enum spw_dtype t)
+{
+    switch (t) {
+    case SPW_DTYPE_Q2_K:
+        return 3;
+    case SPW_DTYPE_Q3_K:
+        return 7;
+    case SPW_DTYPE_Q4_0:
+    case SPW_DTYPE_Q4_1:
+    case SPW_DTYPE_Q4_K:
+        return 15;
+    case SPW_DTYPE_MXFP4:
+        return 24;
+    case SPW_DTYPE_Q5_0:
+    case SPW_DTYPE_Q5_1:
+    case SPW_DTYPE_Q5_K:
+        return 31;
+    case SPW_DTYPE_Q6_K:
+        return 63;
+    default:
+        return 255;
+    }
+}
+
 SIMD_FN u32v low_nibbles(u32v x)
 {
     return x & 0x0f0f0f0fu;

@@ -91,15 +91,26 @@ static double bf16(uint64_t rounds)
 #endif
 }
 
-/* Bytes: four products in a lane. */
+/* Bytes: four products in a lane. SIMD_PAIRS: w must look new each time, or a compiler would
+ * compute one product before the loop. */
 static double int8(uint64_t rounds)
 {
     const u32v x = simd_set1_u32(0x01020304u);
+#if SIMD_PAIRS
+    const u32v ones = simd_set1_u32(0x10001u);
+    u32v w = x;
+#endif
 #undef START
 #define START(i) i32v a##i = (i32v){0} + i;
     EACH(START)
     for (uint64_t round = 0; round < rounds; round++) {
+#if SIMD_PAIRS
+#define STEP(i)                                                                                    \
+    w = simd_in_order(w);                                                                          \
+    a##i = simd_dot_pairs(a##i, (u32v)simd_pairs(w, x), ones);
+#else
 #define STEP(i) a##i = simd_dot(a##i, x, x);
+#endif
         EACH(STEP)
 #undef STEP
     }

@@ -1,8 +1,9 @@
 /* The fast product of quantized weights on every instruction set of this machine: the bits of the
  * reference (quant/codes.c) for each type, on random blocks and shapes; codes of x likewise. All
- * bits of a block are random, so scales are infinite or NaN now and then. x has zeros, infinities,
- * NaN, numbers of every size. Weights end at a page that must not be touched. The reference itself
- * is compared with a product in double precision.
+ * bits of a block are random, so scales are infinite or NaN now and then; or all codes are the
+ * largest or the least, as those of x then are, so sums are as large as they can be. x has zeros,
+ * infinities, NaN, numbers of every size. Weights end at a page that must not be touched. The
+ * reference itself is compared with a product in double precision.
  *
  * The product with f32 x: the bits of the product with the same weights in f32. */
 #include "model/cpu/linear/linear.h"
@@ -55,6 +56,34 @@ static void draw_row(uint16_t *x, size_t k, uint64_t *rng)
         x[check_range(rng, 0, k - 1)] = check_random(rng) % 2 ? 0x7f80 : 0x7fc1;
     if (kind == 5)
         x[check_range(rng, 0, k - 1)] = 0x4380; /* 256: the other codes are small */
+    for (size_t i = 0; kind == 6 && i < k; i++)
+        x[i] = 0x3f80; /* all codes are 127 */
+}
+
+/* The f16 d, and m, of a block become 1; the exponent of MXFP4 likewise. */
+static void set_scales(enum spw_dtype t, uint8_t *block)
+{
+    const size_t at = t == SPW_DTYPE_Q2_K                          ? 80
+                      : t == SPW_DTYPE_Q3_K || t == SPW_DTYPE_Q6_K ? spw_type_of(t).bytes - 2
+                                                                   : 0;
+    const bool m = t == SPW_DTYPE_Q4_1 || t == SPW_DTYPE_Q5_1 || t == SPW_DTYPE_Q2_K ||
+                   t == SPW_DTYPE_Q4_K || t == SPW_DTYPE_Q5_K;
+    static const uint8_t one[] = {0x00, 0x3c, 0x00, 0x3c};
+    if (t == SPW_DTYPE_MXFP4)
+        block[0] = 127;
+    else
+        memcpy(block + at, one, m ? 4 : 2);
+}
+
+/* Random bits; or all codes are the same, as a rule the largest or the least. */
+static void draw_weights(uint8_t *w, size_t bytes, enum spw_dtype t, uint64_t *rng)
+{
+    static const uint8_t same[] = {0x00, 0xff, 0x80, 0x7f, 0x77};
+    const uint64_t kind = check_range(rng, 0, 9);
+    for (size_t i = 0; i < bytes; i++)
+        w[i] = kind < 5 ? same[kind] : (uint8_t)check_random(rng);
+    for (size_t i = 0; kind < 5 && i < bytes; i += spw_type_of(t).bytes)
+        set_scales(t, w + i);
 }
 
 static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
@@ -85,8 +114,7 @@ static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
         draw_row(x + r * a->x_stride, a->k, rng);
     const size_t bytes = a->n * spw_row_bytes(t, a->k);
     uint8_t *w = open_guarded(p, bytes);
-    for (size_t i = 0; i < bytes; i++)
-        w[i] = (uint8_t)check_random(rng);
+    draw_weights(w, bytes, t, rng);
     a->x = x;
     a->w = w;
     a->y = checked_alloc(a->m * a->y_stride * sizeof(float));
