@@ -198,7 +198,7 @@ SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
 
 SIMD_FN f32v simd_f16_of(u32v h)
 {
-    __m256i both = _mm256_packus_epi32((__m256i)h, (__m256i)h);
+    const __m256i low = (__m256i)(h & 0xffffu), both = _mm256_packus_epi32(low, low);
     return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(both, 0xd8)));
 }
 

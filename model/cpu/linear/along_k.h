@@ -1,20 +1,20 @@
-/* The fast product of quantized weights with a few rows of x: lanes along a row of W. For AVX-512;
- * AVX2 is as fast by columns.
+/* The fast product of quantized weights with a few rows of x: lanes along a row of W. For AVX-512,
+ * and for one or two rows of x with AVX2.
  *
  * A task reads its part of W once, and asks for it in the order of memory: a core reads one stream
- * faster than several. It takes four rows of W at a time, and a row has quads: four groups of 256
- * numbers. With one or two rows of x:
+ * faster than several. It takes four rows of W at a time (AVX2: two), and a row has quads: four
+ * groups of 256 numbers. With one or two rows of x:
  *
  *   for each of the rows, for each quad
- *     for each four parts of 32 or of 16 numbers
+ *     for each four parts of 32 or of 16 numbers (AVX2: two)
  *       unpack them into registers, a part in each 128 bits       once for all rows of x
  *       for each row of x: products of the four groups; then the sum of each part, which is in the
  *       lanes [part][group]
  *   for each quad
- *     turn the sums of the four rows: a register has a part, its lanes are [row of W][group]; then
+ *     turn the sums of these rows: a register has a part, its lanes are [row of W][group]; then
  *     t, a and y of quant/codes.h
  *
- * With more rows of x it walks across the four rows of W, a group of each, so that a register of
+ * With more rows of x AVX-512 walks across four rows of W, a group of each, so that a register of
  * codes of x serves four products; lanes are [part][row of W], then [group][row of W]. So it does
  * where a row of W has fewer than four groups: the rest of each quad would be copies of zeros.
  *
@@ -29,19 +29,22 @@
 
 #if defined(SIMD_FOURS)
 
+#define HAS_ACROSS (SIMD_FOURS == 4)
+
 enum {
     FEW_ROWS = SPW_LINEAR_FEW_ROWS,
     QUAD = 4,
     FEW_EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS,
     FEW_AHEAD = 16 << 10, /* bytes */
     FEW_ALONG = 2,        /* rows of x; with more: across four rows of W */
+    TURN = SIMD_FOURS,    /* rows of W side by side */
     FEW_LAG = 8 << 10,    /* of them: what the end of four rows asks for, at most */
 };
 
 /* A quad of a row of x. */
 struct few_x {
-    u32v codes[QUAD][SPW_CODES_GROUP / 64];    /* of a group, as operands */
-    uint32_t pairs[SPW_BLOCK_PARTS / 2][QUAD]; /* sums of the codes of two parts, as int16 */
+    u32v codes[QUAD][SPW_CODES_GROUP / sizeof(u32v)]; /* of a group, as operands */
+    uint32_t pairs[SPW_BLOCK_PARTS / 2][QUAD];        /* sums of the codes of two parts, as int16 */
     float sums[SMALL_BLOCKS][QUAD];
     float scale[QUAD];
 };
@@ -63,16 +66,18 @@ struct few {
     uint8_t *edge;             /* [FEW_EDGE_BYTES] */
 };
 
-/* Rows of x for which lanes along k are faster than panels by columns. */
-SIMD_FN size_t few_rows(enum spw_dtype t)
+/* Rows of x for which lanes along k are faster than panels by columns. AVX2 has no `across`. */
+SIMD_FN size_t few_rows(enum spw_dtype t, size_t k)
 {
+    if (!HAS_ACROSS)
+        return spw_codes_groups(k) < QUAD ? 0 : FEW_ALONG;
     return part_of(t) == 16 ? FEW_ALONG : FEW_ROWS;
 }
 
 static size_t few_workspace(size_t k)
 {
     const size_t quads = (size_t)spw_div_up(k, QUAD * SPW_CODES_GROUP);
-    const size_t of_row = sizeof(struct few_x) + SPW_BLOCK_PARTS * QUAD * QUAD * sizeof(int32_t);
+    const size_t of_row = sizeof(struct few_x) + SPW_BLOCK_PARTS * sizeof(u32v);
     return FEW_EDGE_BYTES + quads * (FEW_ROWS * of_row + sizeof(struct few_scales));
 }
 
@@ -126,9 +131,9 @@ SIMD_FN void both_nibbles(u32v x, u32v w[2])
 /* 64 bytes: each 32 have the low nibbles of a part and the high nibbles of the next part. */
 SIMD_FN void wide_nibbles(const uint8_t *p, u32v w[2])
 {
-    const u32v x = (u32v)simd_load(p), shifts = simd_each_four(0, 4, 0, 4);
-    w[0] = low_nibbles(simd_even_fours(x) >> shifts);
-    w[1] = low_nibbles(simd_odd_fours(x) >> shifts);
+    const u32v shifts = simd_each_four(0, 4, 0, 4);
+    w[0] = low_nibbles(simd_even_fours(p) >> shifts);
+    w[1] = low_nibbles(simd_odd_fours(p) >> shifts);
 }
 
 /* Bit i of the word at p belongs to number i of a block: it becomes bit 4. */
@@ -139,13 +144,20 @@ SIMD_FN void add_fifth_bits(const uint8_t *p, size_t stride, u32v w[2])
     w[1] |= simd_bytes_of_bits(bits, 2, 0x10);
 }
 
-/* Parts 4 i .. 4 i + 3 of 32 codes of the group at p: the first 16 of each, and the others, as
- * operands of simd_dot (codes plus code_offset). */
+/* Four l: bit first + l becomes bit 4. */
+SIMD_FN u32v bits_up(u32v x, unsigned first)
+{
+    const u32v l = simd_each_four(0, 1, 2, 3);
+    return first < 4 ? x << (4 - first - l) : x >> (first - 4 + l);
+}
+
+/* Part SIMD_FOURS * i, and those after it, a part in each four, of 32 codes of the group at p: the
+ * first 16 of each, and the others, as operands of simd_dot (codes plus code_offset). */
 SIMD_FN void codes_of_32(enum spw_dtype t, const uint8_t *p, unsigned i, u32v w[2])
 {
     const size_t stride = block_bytes(t);
     if (is_small(t))
-        p += 4 * i * stride;
+        p += SIMD_FOURS * i * stride;
     switch (t) {
     case SPW_DTYPE_Q8_0:
         w[0] = simd_load_four(p + 2, stride);
@@ -172,17 +184,15 @@ SIMD_FN void codes_of_32(enum spw_dtype t, const uint8_t *p, unsigned i, u32v w[
         both_nibbles(simd_load_four(p + 1, stride), w);
         break;
     case SPW_DTYPE_IQ4_XS:
-        both_nibbles((u32v)simd_load(p + 8 + 64 * i), w);
+        both_nibbles((u32v)simd_load(p + 8 + sizeof(u32v) * i), w);
         break;
     case SPW_DTYPE_Q4_K:
-        wide_nibbles(p + 16 + 64 * i, w);
+        wide_nibbles(p + 16 + sizeof(u32v) * i, w);
         break;
     case SPW_DTYPE_Q5_K:
-        wide_nibbles(p + 48 + 64 * i, w);
-        for (int j = 0; j < 2; j++) /* bit 4 i + lane becomes bit 4 */
-            w[j] |=
-                simd_rotate(simd_same_four(p + 16 + 16 * j), simd_each_four(4, 3, 2, 1) - 4 * i) &
-                0x10101010u;
+        wide_nibbles(p + 48 + sizeof(u32v) * i, w);
+        for (int j = 0; j < 2; j++) /* the bit of the part becomes bit 4 */
+            w[j] |= bits_up(simd_same_four(p + 16 + 16 * j), SIMD_FOURS * i) & 0x10101010u;
         break;
     default:
         break;
@@ -194,16 +204,16 @@ SIMD_FN void codes_of_32(enum spw_dtype t, const uint8_t *p, unsigned i, u32v w[
             w[j] = simd_lookup(mxfp4_values, w[j]);
 }
 
-/* Parts 4 i .. 4 i + 3 of 16 codes. */
+/* The same of 16 codes. */
 SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, unsigned i)
 {
-    const unsigned half = i / 2, part = 2 * i, j = part % 4; /* parts of 32 */
+    const unsigned part = SIMD_FOURS * i / 2, half = part / 4, j = part % 4; /* parts of 32 */
     const u32v two = simd_each_four(0, 0, 2, 2);
     u32v x;
     switch (t) {
     case SPW_DTYPE_Q6_K:
-        x = (u32v)simd_load(p + 64 * half);
-        x = i % 2 ? high_nibbles(x) : low_nibbles(x);
+        x = (u32v)simd_load(p + 64 * half + 32 * (j % 2));
+        x = j / 2 ? high_nibbles(x) : low_nibbles(x);
         return x | (simd_twice32(p + 128 + 32 * half) >> (two + 2 * j) & 0x03030303u) << 4;
     case SPW_DTYPE_Q2_K:
         return simd_twice32(p + 16 + 32 * half) >> (two + 2 * j) & 0x03030303u;
@@ -226,9 +236,9 @@ SIMD_FN void keep_scales(enum spw_dtype t, const uint8_t *const p[QUAD], size_t 
     const size_t bytes = block_bytes(t);
 #pragma GCC unroll 4
     for (size_t s = 0; s < QUAD; s++) {
-        to->d[s * QUAD + u] = simd_eight_words(p[s], 0, bytes);
+        to->d[s * TURN + u] = simd_eight_words(p[s], 0, bytes);
         if (has_minima(t))
-            to->m[s * QUAD + u] = simd_eight_words(p[s], 2, bytes);
+            to->m[s * TURN + u] = simd_eight_words(p[s], 2, bytes);
     }
 }
 
@@ -246,9 +256,9 @@ SIMD_FN void multiply_32(enum spw_dtype t, const struct few *f, size_t m, bool a
 #pragma GCC unroll 4
         for (size_t s = 0; s < QUAD; s++) {
             const u32v *codes = x->codes[across ? u : s] + 2 * i;
-            v[s] = simd_dot(simd_dot((i32v){0}, w[s][0], codes[0]), w[s][1], codes[1]);
+            v[s] = simd_dot_two(w[s], codes, largest_code(t) * 127);
         }
-        sums[i * QUAD] = (u32v)simd_sums_of_fours(v, 8 * largest_code(t) * 127);
+        sums[i * TURN] = (u32v)simd_sums_of_fours(v, 8 * largest_code(t) * 127);
     }
 }
 
@@ -265,7 +275,7 @@ SIMD_FN void multiply_16(enum spw_dtype t, const struct few *f, size_t m, bool a
 #pragma GCC unroll 4
         for (size_t s = 0; s < QUAD; s++)
             v[s] = simd_dot((i32v){0}, w[s], x->codes[across ? u : s][i]);
-        sums[i * QUAD] = (u32v)simd_sums_of_fours(v, 4 * largest_code(t) * 127);
+        sums[i * TURN] = (u32v)simd_sums_of_fours(v, 4 * largest_code(t) * 127);
     }
 }
 
@@ -276,8 +286,8 @@ SIMD_FN void multiply_cells(enum spw_dtype t, const struct few *f, size_t m, boo
     u32v *sums = f->sums + q * sums_of_quad(t) + u;
     if (is_small(t))
         keep_scales(t, p, u, f->scales + q);
-    const unsigned n = (unsigned)(SPW_CODES_GROUP / part_of(t) / 4);
-#pragma GCC unroll 4
+    const unsigned n = (unsigned)(SPW_CODES_GROUP / part_of(t) / SIMD_FOURS);
+#pragma GCC unroll 8
     for (unsigned i = 0; i < n; i++)
         if (part_of(t) == 32)
             multiply_32(t, f, m, across, p, i, u, f->x + q, sums);
@@ -336,7 +346,7 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const struct few *f, size_t m, bool
                            const uint8_t **asked)
 {
     if (!across)
-        for (size_t row = 0; row < QUAD; row++)
+        for (size_t row = 0; row < TURN; row++)
             multiply_row(t, f, m, row, row_at(f, col + row), asked);
     for (size_t g = 0; across && g < f->groups; g++) {
         const size_t done = QUAD * g * group_bytes(t);
@@ -349,8 +359,8 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const struct few *f, size_t m, bool
 
 SIMD_FN void sums_of_parts(enum spw_dtype t, const u32v *from, i32v to[SPW_BLOCK_PARTS])
 {
-#pragma GCC unroll 4
-    for (size_t i = 0; i < sums_of_quad(t); i += QUAD)
+#pragma GCC unroll 8
+    for (size_t i = 0; i < sums_of_quad(t); i += TURN)
         simd_transpose_fours(from + i, to + i);
 }
 
@@ -363,7 +373,23 @@ SIMD_FN u32v pair(i32v low, i32v high)
 /* A number of each group of a quad: in the lanes of its cells. */
 SIMD_FN u32v in_cells(bool across, const void *numbers)
 {
-    return across ? simd_spread_four(numbers) : simd_same_four(numbers);
+#if HAS_ACROSS
+    if (across)
+        return simd_spread_four(numbers);
+#endif
+    (void)across;
+    return simd_same_four(numbers);
+}
+
+/* The numbers of group g of a quad: in the lanes of all cells of their rows. */
+SIMD_FN f32v from_cells(bool across, f32v x, size_t g)
+{
+#if HAS_ACROSS
+    if (across)
+        return simd_one_four(x, g);
+#endif
+    (void)across;
+    return simd_lane_of_four(x, g);
 }
 
 /* The products of a number of each part with the sums of codes of x. `pairs`: as scales.minima. */
@@ -422,7 +448,7 @@ SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across
     const size_t bytes = group_bytes(t), first = q * QUAD * bytes;
     struct packed p = {row_at(f, col) + first, across ? f->row_bytes : bytes,
                        across ? bytes : f->row_bytes, 1};
-    if ((col + QUAD - 1) * f->row_bytes + first + QUAD * bytes > f->a->n * f->row_bytes) {
+    if ((col + TURN - 1) * f->row_bytes + first + QUAD * bytes > f->a->n * f->row_bytes) {
         copy_cells(f, across, col, q, bytes);
         p = (struct packed){f->edge, bytes, QUAD * bytes, 1};
     }
@@ -485,8 +511,7 @@ SIMD_FN void add_quad(bool across, const float *scales, size_t n, unsigned ends,
     f32v slice = *a, sum = *y;
 #pragma GCC unroll 4
     for (size_t g = 0; g < QUAD && g < n; g++) {
-        slice = simd_fused(simd_set1(scales[g]),
-                           across ? simd_one_four(t, g) : simd_lane_of_four(t, g), slice);
+        slice = simd_fused(simd_set1(scales[g]), from_cells(across, t, g), slice);
         if (ends >> g & 1) {
             sum += slice;
             slice = (f32v){0};
@@ -500,13 +525,13 @@ SIMD_FN void add_quad(bool across, const float *scales, size_t n, unsigned ends,
 
 SIMD_FN void store_rows(const struct few *f, bool across, size_t row, size_t col, f32v y)
 {
-    float lanes[SIMD_LANES], sums[QUAD];
+    float lanes[SIMD_LANES], sums[TURN];
     simd_store(lanes, y);
-    for (size_t i = 0; i < QUAD; i++) {
+    for (size_t i = 0; i < TURN; i++) {
         const float sum = lanes[across ? i : QUAD * i];
         sums[i] = sum == sum ? sum : NAN;
     }
-    spw_linear_store(f->a, row, col, sums, (size_t)spw_min_u64(f->col_end - col, QUAD));
+    spw_linear_store(f->a, row, col, sums, (size_t)spw_min_u64(f->col_end - col, TURN));
 }
 
 /* Quad q of the four rows with row r of x. */
@@ -522,7 +547,7 @@ SIMD_FN f32v end_quad(enum spw_dtype t, const struct few *f, bool across, size_t
 SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t col,
                       const uint8_t **asked)
 {
-    const size_t bytes = QUAD * f->row_bytes, lag = lag_after(bytes) / f->quads;
+    const size_t bytes = TURN * f->row_bytes, lag = lag_after(bytes) / f->quads;
     const uint8_t *end = row_at(f, col) + bytes + (across ? bytes - f->row_bytes : 0);
     f32v y[FEW_ROWS], a[FEW_ROWS];
     for (size_t r = 0; r < m; r++)
@@ -548,19 +573,19 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
 SIMD_FN void run_all_rows(enum spw_dtype t, const struct few *f, size_t m, bool across)
 {
     const uint8_t *asked = f->asked;
-    for (size_t col = f->col; col < f->col_end; col += QUAD)
+    for (size_t col = f->col; col < f->col_end; col += TURN)
         run_rows(t, f, m, across, col, &asked);
 }
 
 SIMD_FN void run_type(enum spw_dtype t, const struct few *f)
 {
-    if (f->a->m == 1 && f->groups < QUAD)
+    if (HAS_ACROSS && f->a->m == 1 && f->groups < QUAD)
         run_all_rows(t, f, 1, true);
     else if (f->a->m == 1)
         run_all_rows(t, f, 1, false);
     else if (f->a->m <= FEW_ALONG)
         run_all_rows(t, f, f->a->m, false);
-    else if (part_of(t) == 32)
+    else if (HAS_ACROSS && part_of(t) == 32)
         run_all_rows(t, f, f->a->m, true);
 }
 
@@ -569,9 +594,9 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f)
 static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s, struct few_x *to)
 {
     const int16_t *sums = part_of(t) == 32 ? from->sums32 : from->sums;
-    for (size_t i = 0; i < 2; i++) {
-        const u32v a = (u32v)simd_load(from->codes + 128 * i),
-                   b = (u32v)simd_load(from->codes + 128 * i + 64);
+    for (size_t i = 0; i < SPW_CODES_GROUP / sizeof(u32v) / 2; i++) {
+        const u32v a = (u32v)simd_load(from->codes + 2 * i * sizeof(u32v)),
+                   b = (u32v)simd_load(from->codes + (2 * i + 1) * sizeof(u32v));
         to->codes[s][2 * i] = part_of(t) == 32 ? simd_even_fours_of(a, b) : a;
         to->codes[s][2 * i + 1] = part_of(t) == 32 ? simd_odd_fours_of(a, b) : b;
     }

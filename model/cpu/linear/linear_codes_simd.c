@@ -460,7 +460,7 @@ static void run(const void *args, size_t task, unsigned worker)
     const struct spw_linear_args *a = args;
     uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)(a->k);
 #if defined(SIMD_FOURS)
-    if (a->m <= few_rows(a->w_dtype)) {
+    if (a->m <= few_rows(a->w_dtype, a->k)) {
         run_few(a, spw_linear_part(a, task), space);
         return;
     }
