@@ -505,6 +505,7 @@ int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head
                                   .w_dtype = head->type,
                                   .y_dtype = SPW_DTYPE_F32,
                                   .workspace = f->b.workspace,
-                                  .codes = f->b.codes},
+                                  .codes = f->b.codes,
+                                  .has_codes = first > 0},
         f->stream);
 }

@@ -92,7 +92,8 @@ int spw_forward_inputs(const struct spw_forward *f, uint32_t layer,
 
 /* The norm after the last layer. x: [rows][hidden]; x may be h. */
 int spw_forward_final_norm(const struct spw_forward *f, const void *h, void *x, size_t rows);
-/* logits[:, first .. first + head->n) = x times these rows of the output matrix. */
+/* logits[:, first .. first + head->n) = x times these rows of the output matrix. Calls for one x
+ * follow each other and begin with row 0: the codes of x are made there. */
 int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head, const void *x,
                      float *logits, size_t first, size_t rows);
 

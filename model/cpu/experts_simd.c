@@ -5,9 +5,16 @@
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
 
+/* A task computes the logits of so many rows, which share the router's weights; so many experts
+ * share a load of a row. The registers hold all sums. A single row takes more experts: each sum
+ * waits for itself. */
+#if defined(__AVX512F__)
+enum { ROWS = 4, EXPERTS = 4, EXPERTS_OF_ONE = 4 };
+#else
+enum { ROWS = 3, EXPERTS = 2, EXPERTS_OF_ONE = 4 };
+#endif
+
 enum {
-    ROWS = 4,    /* a task computes the logits of so many rows, which share the router's weights */
-    EXPERTS = 4, /* at a time, with one load of a row */
     TASK_EXPERTS = 32,   /* of one task */
     TASK_ELEMENTS = 8192 /* of rows that are copied or added: some microseconds of work */
 };
@@ -24,46 +31,85 @@ static size_t task_rows(size_t cols)
 
 /* ---- logits ---- */
 
-/* Asks for the share of column i of the weights of EXPERTS experts, in the order of memory: a core
+/* Asks for the share of column i of the weights of the next experts, in the order of memory: a core
  * reads one stream faster than several. */
 SIMD_FN void fetch_next(const struct spw_route_args *a, size_t first, size_t i)
 {
     const size_t end = a->n_experts * a->cols;
-    for (size_t at = first * a->cols + EXPERTS * i, n = 0; n < EXPERTS && at < end; n++) {
+    size_t at = first * a->cols + EXPERTS_OF_ONE * i;
+    for (size_t n = 0; n < EXPERTS_OF_ONE && at < end; n++) {
         __builtin_prefetch(a->w + at, 0, 2);
         at += VEC_LANES;
     }
 }
 
-/* The logits of n rows from `row` on and of up to EXPERTS experts from `first` on. */
-SIMD_FN void logits(const struct spw_route_args *a, size_t row, size_t n, uint32_t first)
+/* Some rows and experts; x and w: where theirs begin. The numbers must be constants where this is
+ * inlined, or the sums are in memory. */
+struct block {
+    size_t x[4], w[4];
+    struct vec sum[4][4];
+};
+
+SIMD_FN void add_columns(const struct spw_route_args *a, struct block *b, size_t i, size_t lanes,
+                         const size_t rows, const size_t experts, const enum spw_dtype t)
 {
-    struct vec sum[ROWS][EXPERTS];
-    size_t x[ROWS], w[EXPERTS];
-    for (size_t r = 0; r < n; r++)
-        x[r] = (row + r) * a->cols;
-    for (uint32_t e = 0; e < EXPERTS; e++) /* after the last expert: the last one again */
-        w[e] = smaller(first + e, a->n_experts - 1) * a->cols;
-    for (size_t r = 0; r < n; r++)
-        for (int e = 0; e < EXPERTS; e++)
-            sum[r][e] = vec_set1(0.0f);
-    for (size_t i = 0; i < a->cols; i += VEC_LANES) {
-        size_t lanes = smaller(a->cols - i, VEC_LANES);
-        struct vec v[ROWS];
-        for (size_t r = 0; r < n; r++)
-            v[r] = vec_load_as(a->x, x[r] + i, lanes, a->dtype);
-        if (n == 1)
-            fetch_next(a, first + EXPERTS, i);
-        for (int e = 0; e < EXPERTS; e++) {
-            struct vec u = vec_load_as(a->w, w[e] + i, lanes, SPW_DTYPE_F32);
-            for (size_t r = 0; r < n; r++)
-                sum[r][e] = vec_fma(v[r], u, sum[r][e]);
-        }
+    struct vec u[4];
+#pragma GCC unroll 4
+    for (size_t e = 0; e < experts; e++)
+        u[e] = vec_load_as(a->w, b->w[e] + i, lanes, SPW_DTYPE_F32);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < rows; r++) {
+        struct vec v = vec_load_as(a->x, b->x[r] + i, lanes, t);
+#pragma GCC unroll 4
+        for (size_t e = 0; e < experts; e++)
+            b->sum[r][e] = vec_fma(v, u[e], b->sum[r][e]);
     }
-    for (size_t r = 0; r < n; r++)
-        for (uint32_t e = 0; e < EXPERTS && first + e < a->n_experts; e++)
-            a->scores[(row + r) * a->n_experts + first + e] =
-                vec_sum(sum[r][e]) + (a->bias ? a->bias[first + e] : 0.0f);
+}
+
+/* The logits of rows from `row` on and of experts from `first` on, which may go past the last. */
+SIMD_FN void logits(const struct spw_route_args *a, size_t row, uint32_t first, const size_t rows,
+                    const size_t experts, const enum spw_dtype t)
+{
+    const size_t whole = a->cols / VEC_LANES * VEC_LANES;
+    struct block b;
+#pragma GCC unroll 4
+    for (size_t r = 0; r < rows; r++)
+        b.x[r] = (row + r) * a->cols;
+#pragma GCC unroll 4
+    for (size_t e = 0; e < experts; e++) /* after the last expert: the last one again */
+        b.w[e] = smaller(first + e, a->n_experts - 1) * a->cols;
+#pragma GCC unroll 4
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (size_t e = 0; e < experts; e++)
+            b.sum[r][e] = vec_set1(0.0f);
+    for (size_t i = 0; i < whole; i += VEC_LANES) {
+        if (rows == 1)
+            fetch_next(a, first + EXPERTS_OF_ONE, i);
+        add_columns(a, &b, i, VEC_LANES, rows, experts, t);
+    }
+    if (whole < a->cols)
+        add_columns(a, &b, whole, a->cols - whole, rows, experts, t);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (size_t e = 0; e < experts; e++)
+            if (first + e < a->n_experts)
+                a->scores[(row + r) * a->n_experts + first + e] =
+                    vec_sum(b.sum[r][e]) + (a->bias ? a->bias[first + e] : 0.0f);
+}
+
+SIMD_FN void logits_as(const struct spw_route_args *a, size_t row, uint32_t first, uint32_t end,
+                       const enum spw_dtype t)
+{
+    if (row + ROWS <= a->rows) {
+        for (; first < end; first += EXPERTS)
+            logits(a, row, first, ROWS, EXPERTS, t);
+        return;
+    }
+    for (; first < end; first += EXPERTS_OF_ONE)
+        for (size_t r = row; r < a->rows; r++)
+            logits(a, r, first, 1, EXPERTS_OF_ONE, t);
 }
 
 static size_t route_scores_tasks(const void *args)
@@ -79,13 +125,10 @@ static void route_scores_run(const void *args, size_t task, unsigned worker)
     size_t pieces = spw_div_up(a->n_experts, TASK_EXPERTS), row = task / pieces * ROWS;
     uint32_t first = (uint32_t)(task % pieces) * TASK_EXPERTS;
     uint32_t end = (uint32_t)smaller(first + TASK_EXPERTS, a->n_experts);
-    for (; first < end; first += EXPERTS)
-        if (row + ROWS <=
-            a->rows) /* the numbers of rows are constants: the sums stay in registers */
-            logits(a, row, ROWS, first);
-        else
-            for (size_t r = row; r < a->rows; r++)
-                logits(a, r, 1, first);
+    if (a->dtype == SPW_DTYPE_BF16)
+        logits_as(a, row, first, end, SPW_DTYPE_BF16);
+    else
+        logits_as(a, row, first, end, SPW_DTYPE_F32);
 }
 
 /* ---- choices ---- */
@@ -115,25 +158,39 @@ static float rank(const struct spw_route_args *a, const float *scores, uint32_t 
     return scores[e] + (a->choice_bias ? a->choice_bias[e] : 0.0f);
 }
 
-/* Inserts the experts with the highest ranks, so that the choices stay in the order of numbers.
- * Scores that are not finite must not leave a choice without an expert. */
+/* Puts the expert before those of a lower rank; out[n] is free. */
+static void insert(struct spw_choice *out, uint32_t n, uint32_t expert, float its)
+{
+    for (; n && its > out[n - 1].weight; n--)
+        out[n] = out[n - 1];
+    out[n] = (struct spw_choice){expert, its};
+}
+
+static void sort_by_number(struct spw_choice *out, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        const struct spw_choice its = out[i];
+        uint32_t at = i;
+        for (; at && out[at - 1].expert > its.expert; at--)
+            out[at] = out[at - 1];
+        out[at] = its;
+    }
+}
+
+/* Chooses the experts with the highest ranks, the first of equal ones; puts them in the order of
+ * numbers. While experts are chosen, their weights are their ranks. Most experts take one
+ * comparison, with the lowest rank so far. A rank that is NaN must not leave a choice without an
+ * expert: the first experts are taken whatever their ranks are. */
 static void choose(const struct spw_route_args *a, const float *scores, struct spw_choice *out)
 {
-    for (uint32_t n = 0; n < a->n_kept; n++) {
-        uint32_t best = a->n_experts;
-        for (uint32_t e = 0, next = 0; e < a->n_experts; e++) {
-            if (next < n && out[next].expert == e) { /* chosen already */
-                next++;
-                continue;
-            }
-            if (best == a->n_experts || rank(a, scores, e) > rank(a, scores, best))
-                best = e;
-        }
-        uint32_t at = n;
-        for (; at && out[at - 1].expert > best; at--)
-            out[at] = out[at - 1];
-        out[at] = (struct spw_choice){best, 0};
+    for (uint32_t e = 0; e < a->n_experts; e++) {
+        const float its = rank(a, scores, e);
+        if (e < a->n_kept)
+            insert(out, e, e, its);
+        else if (its > out[a->n_kept - 1].weight)
+            insert(out, a->n_kept - 1, e, its);
     }
+    sort_by_number(out, a->n_kept);
     for (uint32_t i = 0; i < a->n_kept; i++)
         out[i].weight = scores[out[i].expert];
 }

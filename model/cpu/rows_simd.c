@@ -25,51 +25,83 @@ static size_t task_rows(size_t elements)
 
 /* ---- norm ---- */
 
+/* Adds n elements to a chain: x - middle, or its square. */
+SIMD_FN struct vec add_to_mean(struct vec chain, const void *x, size_t at, size_t n,
+                               const enum spw_dtype t, const bool squares, float middle)
+{
+    struct vec v = vec_load_as(x, at, n, t);
+    if (middle != 0) { /* lanes after the end stay 0 */
+        float middles[VEC_LANES];
+        vec_store(middles, vec_set1(middle));
+        v = vec_sub(v, vec_load_as(middles, 0, n, SPW_DTYPE_F32));
+    }
+    return squares ? vec_fma(v, v, chain) : vec_add(v, chain);
+}
+
 /* The mean of x, or of the squares of x - middle. Four chains of sixteen lanes, folded pairwise:
  * the tree depends on cols alone. */
-SIMD_FN float mean_of(const void *x, size_t first, size_t cols, enum spw_dtype t, bool squares,
-                      float middle)
+SIMD_FN float mean_of(const void *x, size_t first, size_t cols, const enum spw_dtype t,
+                      const bool squares, float middle)
 {
     struct vec chain[NORM_CHAINS];
-    float middles[VEC_LANES];
-    vec_store(middles, vec_set1(middle));
-    for (int k = 0; k < NORM_CHAINS; k++)
+    size_t i = 0, step = (size_t)NORM_CHAINS * VEC_LANES;
+#pragma GCC unroll 4
+    for (size_t k = 0; k < NORM_CHAINS; k++)
         chain[k] = vec_set1(0.0f);
-    for (size_t i = 0; i < cols; i += (size_t)NORM_CHAINS * VEC_LANES)
-        for (size_t k = 0; k < NORM_CHAINS && i + k * VEC_LANES < cols; k++) {
+    for (; i + step <= cols; i += step)
+#pragma GCC unroll 4
+        for (size_t k = 0; k < NORM_CHAINS; k++)
+            chain[k] =
+                add_to_mean(chain[k], x, first + i + k * VEC_LANES, VEC_LANES, t, squares, middle);
+#pragma GCC unroll 4
+    for (size_t k = 0; k < NORM_CHAINS; k++)
+        if (i + k * VEC_LANES < cols) {
             size_t at = i + k * VEC_LANES, n = smaller(cols - at, VEC_LANES);
-            struct vec v = vec_load_as(x, first + at, n, t);
-            if (middle != 0) /* lanes after the end stay 0 */
-                v = vec_sub(v, vec_load_as(middles, 0, n, SPW_DTYPE_F32));
-            chain[k] = squares ? vec_fma(v, v, chain[k]) : vec_add(v, chain[k]);
+            chain[k] = add_to_mean(chain[k], x, first + at, n, t, squares, middle);
         }
     struct vec sum = vec_add(vec_add(chain[0], chain[2]), vec_add(chain[1], chain[3]));
     return vec_sum(sum) / (float)cols;
 }
 
-static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
+/* n elements from column i on; `inverse`: of the deviation. */
+SIMD_FN void norm_columns(const struct spw_norm_args *a, size_t x, size_t y, size_t i, size_t n,
+                          float middle, struct vec inverse, const enum spw_dtype t)
 {
-    enum spw_dtype t = a->dtype;
+    struct vec w = a->weight ? vec_load_as(a->weight, i, n, SPW_DTYPE_F32) : vec_set1(1.0f);
+    struct vec v = vec_load_as(a->x, x + i, n, t);
+    if (a->kind == SPW_NORM_MEAN)
+        v = vec_sub(v, vec_set1(middle));
+    v = vec_mul(v, inverse);
+    v = vec_mul(w, a->kind == SPW_NORM_LLAMA ? vec_round_as(v, t) : v);
+    if (a->bias)
+        v = vec_add(v, vec_load_as(a->bias, i, n, SPW_DTYPE_F32));
+    if (a->residual)
+        v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
+    if (a->factor)
+        v = vec_mul(vec_round_as(v, t), vec_set1(*a->factor));
+    vec_store_as(a->y, y + i, n, t, v);
+}
+
+SIMD_FN void norm_as(const struct spw_norm_args *a, size_t x, size_t y, const enum spw_dtype t)
+{
     const bool norms = a->kind != SPW_NORM_NONE;
     float middle = a->kind == SPW_NORM_MEAN ? mean_of(a->x, x, a->cols, t, false, 0) : 0;
     float mean = norms ? mean_of(a->x, x, a->cols, t, true, middle) : 0;
     struct vec inverse = vec_set1(norms ? 1.0f / sqrtf(mean + a->eps) : 1.0f);
-    for (size_t i = 0; i < a->cols; i += VEC_LANES) {
-        size_t n = smaller(a->cols - i, VEC_LANES);
-        struct vec w = a->weight ? vec_load_as(a->weight, i, n, SPW_DTYPE_F32) : vec_set1(1.0f);
-        struct vec v = vec_load_as(a->x, x + i, n, t);
-        if (a->kind == SPW_NORM_MEAN)
-            v = vec_sub(v, vec_set1(middle));
-        v = vec_mul(v, inverse);
-        v = vec_mul(w, a->kind == SPW_NORM_LLAMA ? vec_round_as(v, t) : v);
-        if (a->bias)
-            v = vec_add(v, vec_load_as(a->bias, i, n, SPW_DTYPE_F32));
-        if (a->residual)
-            v = vec_add(vec_load_as(a->residual, y + i, n, t), vec_round_as(v, t));
-        if (a->factor)
-            v = vec_mul(vec_round_as(v, t), vec_set1(*a->factor));
-        vec_store_as(a->y, y + i, n, t, v);
-    }
+    size_t i = 0;
+    for (; i + VEC_LANES <= a->cols; i += VEC_LANES)
+        norm_columns(a, x, y, i, VEC_LANES, middle, inverse, t);
+    if (i < a->cols)
+        norm_columns(a, x, y, i, a->cols - i, middle, inverse, t);
+}
+
+/* A loop of its own for each type: the compiler knows then how a vector is loaded. */
+static void norm_one(const struct spw_norm_args *a, size_t x, size_t y)
+{
+    if (a->dtype == SPW_DTYPE_BF16)
+        norm_as(a, x, y, SPW_DTYPE_BF16);
+    else
+        norm_as(a, x, y, SPW_DTYPE_F32);
 }
 
 static size_t norm_tasks(const void *args)
@@ -118,22 +150,39 @@ static void rope_angles(const struct spw_rope_append_args *a, size_t row, size_t
     }
 }
 
+SIMD_FN void rope_columns(void *x, size_t at, size_t half, size_t i, size_t n, const float *cosine,
+                          const float *sine, const enum spw_dtype t, const enum spw_dtype product)
+{
+    struct vec c = vec_load(cosine + i), s = vec_load(sine + i);
+    struct vec low = vec_load_as(x, at + i, n, t), high = vec_load_as(x, at + half + i, n, t);
+    struct vec low_c = vec_round_as(vec_mul(low, c), product);
+    struct vec low_s = vec_round_as(vec_mul(low, s), product);
+    struct vec high_c = vec_round_as(vec_mul(high, c), product);
+    struct vec high_s = vec_round_as(vec_mul(high, s), product);
+    vec_store_as(x, at + i, n, t, vec_sub(low_c, high_s));
+    vec_store_as(x, at + half + i, n, t, vec_add(high_c, low_s));
+}
+
+SIMD_FN void rope_pairs_as(void *x, size_t at, size_t half, const float *cosine, const float *sine,
+                           const enum spw_dtype t, const enum spw_dtype product)
+{
+    size_t i = 0;
+    for (; i + VEC_LANES <= half; i += VEC_LANES)
+        rope_columns(x, at, half, i, VEC_LANES, cosine, sine, t, product);
+    if (i < half)
+        rope_columns(x, at, half, i, half - i, cosine, sine, t, product);
+}
+
 /* Rounds products to the type `product`. */
 static void rope_pairs(void *x, size_t at, size_t half, const float *cosine, const float *sine,
                        enum spw_dtype t, enum spw_dtype product)
 {
-    for (size_t i = 0; i < half; i += VEC_LANES) {
-        size_t lanes = smaller(half - i, VEC_LANES);
-        struct vec c = vec_load(cosine + i), s = vec_load(sine + i);
-        struct vec low = vec_load_as(x, at + i, lanes, t);
-        struct vec high = vec_load_as(x, at + half + i, lanes, t);
-        struct vec low_c = vec_round_as(vec_mul(low, c), product);
-        struct vec low_s = vec_round_as(vec_mul(low, s), product);
-        struct vec high_c = vec_round_as(vec_mul(high, c), product);
-        struct vec high_s = vec_round_as(vec_mul(high, s), product);
-        vec_store_as(x, at + i, lanes, t, vec_sub(low_c, high_s));
-        vec_store_as(x, at + half + i, lanes, t, vec_add(high_c, low_s));
-    }
+    if (t != SPW_DTYPE_BF16)
+        rope_pairs_as(x, at, half, cosine, sine, SPW_DTYPE_F32, SPW_DTYPE_F32);
+    else if (product == SPW_DTYPE_BF16)
+        rope_pairs_as(x, at, half, cosine, sine, SPW_DTYPE_BF16, SPW_DTYPE_BF16);
+    else
+        rope_pairs_as(x, at, half, cosine, sine, SPW_DTYPE_BF16, SPW_DTYPE_F32);
 }
 
 /* The first n channels, which come as 0, n/2, 1, n/2 + 1, ..., are put in order. */

@@ -21,10 +21,11 @@ enum {
     BATCH_FLOATS = BATCH_ITEMS * 256, /* heads above 256 channels take fewer items at a time */
     SCORE_BLOCKS = 4,                 /* 64 positions: half a tile */
     SCORE_SPAN = SCORE_BLOCKS * SPW_TILE_BLOCK,
-    GROUP_ITEMS = 4, /* items that share the loads of a K or V vector */
+    GROUP_ITEMS = 4,             /* items that share the loads of a K or V vector */
+    FEW_ITEMS = 2 * GROUP_ITEMS, /* of one row: memory, not arithmetic, takes most of the time */
 };
 
-/* The bytes that a batch of one group reads, in their order: K of a split's tiles, V of these
+/* The bytes that a batch of few items reads, in their order: K of a split's tiles, V of these
  * tiles, the next split. Each byte is read once, and the batch prefetches it: the hardware
  * prefetchers start anew at every head of every tile. While four lines are multiplied, three are
  * fetched; the fourth is fetched while scores are weighed, which reads no tile. So memory is always
@@ -70,7 +71,7 @@ struct batch {
     struct codes codes[SPW_SPLIT_TILES];                 /* of the quantized ones */
     bool coded[SPW_SPLIT_TILES];                         /* which these are */
     uint32_t n_coded;
-    bool streams; /* one group only: fetches ahead */
+    bool streams; /* few items: their first group fetches ahead */
     struct fetcher fetcher;
     struct run runs[2][2][FETCH_RUNS]; /* of an exact and a quantized tile, K and V */
     void *q;                           /* [n_items][head_dim], what scores_group reads */
@@ -109,7 +110,7 @@ static struct codes codes_of(const struct spw_attention_args *a, uint32_t tile, 
 }
 
 /* Where a head's pieces lie in a tile, exact or quantized. All batches fetch pieces of quantized
- * tiles; only batches of one group fetch pieces of exact tiles. */
+ * tiles; only batches of few items fetch pieces of exact tiles. */
 static void find_runs(struct batch *b)
 {
     const struct spw_attention_args *a = b->a;
@@ -157,6 +158,12 @@ SIMD_FN void fetch_lines(struct batch *b, uint32_t n)
             return;
         __builtin_prefetch(b->fetcher.at, 0, 2);
     }
+}
+
+/* A line is fetched once, for all groups of a batch. */
+SIMD_FN bool fetches(const struct batch *b, uint32_t item)
+{
+    return b->streams && item == 0;
 }
 
 static uint32_t lesser(uint32_t a, uint32_t b)

@@ -42,6 +42,7 @@ SIMD_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *
     size_t d = b->a->head_dim, row = d * sizeof(uint16_t), block = d * 2 * SPW_TILE_BLOCK;
     const char *q = (const char *)b->q + item * row;
     float *scores = b->scores + (size_t)item * SPW_SPLIT_TOKENS + at;
+    const bool ahead = fetches(b, item);
     f32v acc[GROUP_ITEMS][SCORE_BLOCKS];
     for (uint32_t i = 0; i < items; i++)
         for (uint32_t j = 0; j < SCORE_BLOCKS; j++)
@@ -50,7 +51,7 @@ SIMD_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *
         u32v keys[SCORE_BLOCKS];
         for (uint32_t j = 0; j < SCORE_BLOCKS; j++)
             keys[j] = (u32v)simd_load(k + j * block + pair * 64);
-        if (b->streams)
+        if (ahead)
             fetch_lines(b, SCORE_BLOCKS * FETCH_OF_FOUR / 4);
         for (uint32_t i = 0; i < items; i++) {
             u32v x = broadcast_pair(q + i * row + pair * 4);
@@ -85,6 +86,7 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, ui
     const uint16_t *p = (const uint16_t *)(b->scores + (size_t)item * SPW_SPLIT_TOKENS) +
                         (size_t)s->tile * SPW_TILE_TOKENS;
     float *out = b->out + item * b->out_stride + s->channel;
+    const bool ahead = fetches(b, item);
     f32v acc[GROUP_ITEMS][STRIP_VECTORS];
     for (uint32_t i = 0; i < items; i++)
         for (uint32_t c = 0; c < vectors; c++)
@@ -97,7 +99,7 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, ui
             if (items == 1)
                 values[c] &= which;
         }
-        if (b->streams)
+        if (ahead)
             fetch_lines(b, vectors > 1 ? STRIP_VECTORS * FETCH_OF_FOUR / 4 : 1);
         for (uint32_t i = 0; i < items; i++) {
             u32v x = broadcast_pair(p + (size_t)i * 2 * SPW_SPLIT_TOKENS + j);

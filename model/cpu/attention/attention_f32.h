@@ -48,11 +48,13 @@ SIMD_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec 
     }
 }
 
-SIMD_FN void score_blocks(struct batch *b, const float *q, const char *k, float *scores,
+SIMD_FN void score_blocks(struct batch *b, uint32_t item, const char *k, float *scores,
                           const uint32_t items, enum spw_dtype t)
 {
     size_t step = VEC_LANES * 2 * spw_dtype_bytes(t); /* two channels of a block */
     size_t head_dim = b->a->head_dim;
+    const float *q = (const float *)b->q + item * head_dim;
+    const bool ahead = fetches(b, item);
     struct vec acc[GROUP_ITEMS][F32_BLOCKS], even[F32_BLOCKS], odd[F32_BLOCKS];
     for (uint32_t i = 0; i < items; i++)
         for (uint32_t j = 0; j < F32_BLOCKS; j++)
@@ -60,7 +62,7 @@ SIMD_FN void score_blocks(struct batch *b, const float *q, const char *k, float 
     for (size_t c = 0; c < head_dim; c += 2) {
         for (uint32_t j = 0; j < F32_BLOCKS; j++)
             load_two(k + (c + j * head_dim) / 2 * step, VEC_LANES, &even[j], &odd[j], t);
-        if (b->streams)
+        if (ahead)
             fetch_lines(b, (uint32_t)(F32_BLOCKS * step / FETCH_LINE));
         for (uint32_t i = 0; i < items; i++) {
             struct vec x = vec_set1(q[i * head_dim + c]), y = vec_set1(q[i * head_dim + c + 1]);
@@ -80,7 +82,7 @@ SIMD_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *
 {
     size_t d = b->a->head_dim, block_bytes = SPW_TILE_BLOCK * d * spw_dtype_bytes(t);
     for (size_t j = 0; j < SCORE_BLOCKS; j += F32_BLOCKS)
-        score_blocks(b, (const float *)b->q + item * d, k + j * block_bytes,
+        score_blocks(b, item, k + j * block_bytes,
                      b->scores + (size_t)item * SPW_SPLIT_TOKENS + at + j * SPW_TILE_BLOCK, items,
                      t);
 }
@@ -130,6 +132,7 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, co
         b->scores + (size_t)item * SPW_SPLIT_TOKENS + (size_t)s->tile * SPW_TILE_TOKENS;
     float *out = b->out + item * b->out_stride + s->channel;
     struct vec acc[GROUP_ITEMS][F32_VECTORS], even, odd;
+    const bool ahead = fetches(b, item);
     for (uint32_t i = 0; i < items; i++)
         for (uint32_t c = 0; c < vectors; c++)
             acc[i][c] = vec_load(out + i * b->out_stride + (size_t)c * VEC_LANES);
@@ -137,7 +140,7 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, co
 #pragma GCC unroll 4 /* or the sums stay in memory */
         for (uint32_t c = 0; c < vectors; c++) {
             load_values(s->v, d, j, s->channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
-            if (b->streams)
+            if (ahead)
                 fetch_lines(b, t == SPW_DTYPE_F32 ? 2 : 1);
 #pragma GCC unroll 4
             for (uint32_t i = 0; i < items; i++) {

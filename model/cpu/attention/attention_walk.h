@@ -337,7 +337,7 @@ static void attend(const struct spw_attention_args *a, uint32_t kv_head, size_t 
     for (; first < end; first += b.n_items) {
         b.n_items = (uint32_t)spw_min_u64(batch_items(a), end - first);
         batch_load(&b, first);
-        b.streams = b.n_items <= GROUP_ITEMS;
+        b.streams = b.n_items <= FEW_ITEMS;
         b.fetcher = (struct fetcher){.piece = from * SPLIT_PIECES, .n_pieces = to * SPLIT_PIECES};
         find_runs(&b);
         fetch_lines(&b, b.streams || a->quantized_first < a->quantized_end ? FETCH_LEAD : 0);
