@@ -7,8 +7,9 @@
  *     costs some bytes more. This is the mean of sessions of LENGTHS lengths, from nothing to the
  *     context: a short session streams less KV, but no fewer weights. So where a byte of both costs
  *     the same, weights have the device;
- *   - a share of a prompt as long as the context: its passes read the weights, and its chunks read
- *     the tiles that did not stay while their layer passed. An answer of ANSWER tokens follows;
+ *   - a share of a prompt as long as the context: its passes read the weights, those of all
+ * experts, and its chunks read the tiles that did not stay while their layer passed. An answer of
+ * ANSWER tokens follows;
  *   - what the device reads of its own memory.
  * A plan with small chunks, or with few rows of logits, must need less time by some eighths,
  * because it computes slowly. Sessions that can be rolled back come before everything else.
@@ -139,7 +140,8 @@ uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_inpu
     uint64_t tiles =
         loaded_tiles(p, in, SPW_LAYER_FULL, p->full_tiles) +
         loaded_tiles(p, in, spw_plan_window_kind(p), spw_plan_kv_need(p, in).window_tiles);
-    uint64_t prompt = passes_of_prompts(p, in) * weights + tiles * p->tile_bytes;
+    uint64_t passes = passes_of_prompts(p, in) * spw_plan_pass_cost(p, in);
+    uint64_t prompt = passes + tiles * p->tile_bytes;
     return weights + kv_step_cost(p, in) + prompt / ANSWER;
 }
 

@@ -235,6 +235,13 @@ uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_i
     return p->streamed_bytes + p->disk_read_bytes * disk_cost(in) + experts_cost(p, in);
 }
 
+uint64_t spw_plan_pass_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_experts_config *e = &in->weights->config->experts;
+    const uint64_t all = e->n ? experts_cost(p, in) / e->n_kept * e->n : 0;
+    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in) + all;
+}
+
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,
  * as many as it holds and as there is time for. */
 uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_plan_input *in)

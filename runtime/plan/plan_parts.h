@@ -135,7 +135,9 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
  */
 uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_plan_input *in,
                                   uint64_t bytes);
+/* Of weights: a decode step's, and a prompt pass's, whose rows need all experts. */
 uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in);
+uint64_t spw_plan_pass_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 
 /* ---- plan_blocks.c ---- */

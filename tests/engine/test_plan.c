@@ -830,6 +830,43 @@ static void check_shapes(int draws, uint64_t *seed)
     close_model(&model, dir);
 }
 
+/* A pass needs all experts, a row two of 32: one pass of 2,048 rows saves more reads than the
+ * frames of its buffers do. */
+static void check_passes_of_experts(void)
+{
+    static const struct tiny_model mixture = {
+        .family = "qwen3_moe",
+        .layers = 4,
+        .hidden = 64,
+        .intermediate = 64,
+        .heads = 2,
+        .kv_heads = 1,
+        .head_dim = 32,
+        .vocab = 64,
+        .positions = 4096,
+        .more = ",\"num_experts\":32,\"num_experts_per_tok\":2,\"moe_intermediate_size\":512",
+        .qk_norm = true,
+        .stored = TINY_BF16,
+        .seed = 3,
+        .experts = 32,
+        .expert_width = 512};
+    enum { CONTEXT = 2048 };
+    char dir[128];
+    struct spw_model model;
+    struct spw_plan_info info;
+    struct spw_plan p;
+    struct spw_error err = {0};
+    open_model(&model, dir, &mixture, SPW_DTYPE_AUTO);
+    struct spw_plan_input in = start_input(&model, CONTEXT);
+    in.prefill_chunk = 512, in.attention_tiles = 32;
+    spw_plan_smallest(&info, &in);
+    in.device_bytes = info.smallest_device_bytes +
+                      model.weights->n_expert_blocks / 2 * model.weights->expert_frame_bytes;
+    CHECK(spw_plan_make(&p, &in, &err) == 0 && p.n_expert_frames);
+    CHECK_MSG(p.pass_rows == CONTEXT, "%llu rows of a pass", (unsigned long long)p.pass_rows);
+    close_model(&model, dir);
+}
+
 static void run_draws(int draws, uint64_t *seed)
 {
     for (int i = 0; i < N_TINY_MODELS; i++) {
@@ -856,6 +893,7 @@ int main(int argc, char **argv)
         run_draws(more, &seed);
     check_shapes(draws, &seed);
     check_large_blocks(&seed);
+    check_passes_of_experts();
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
            "that do not; %d "
