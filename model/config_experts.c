@@ -25,15 +25,27 @@ static bool is_listed(const json_t *list, uint32_t layer)
     return false;
 }
 
+/* null and no key: no list. Numbers beyond the last layer mean nothing to transformers. */
+static int read_list(const struct spw_keys *keys, const char *key, const json_t **list)
+{
+    *list = key ? spw_keys_value(keys, key) : NULL;
+    bool right = !*list || json_is_null(*list) || json_is_array(*list);
+    for (size_t i = 0; i < json_array_size(*list); i++) {
+        const json_t *item = json_array_get(*list, i);
+        right = right && json_is_integer(item) && json_integer_value(item) >= 0;
+    }
+    return right ? 0 : spw_keys_refuse(keys, key, "a list of numbers of layers, from 0");
+}
+
 /* All layers but the first ones, each step-th of them, and none that a list has as dense; or all
  * that another list has. */
 static int choose_layers(struct spw_model_config *out, const struct spw_keys *keys,
                          const struct spw_expert_facts *facts)
 {
     uint32_t step = 1, first = facts->first_layer;
-    const json_t *dense =
-        facts->dense_list_key ? spw_keys_value(keys, facts->dense_list_key) : NULL;
-    const json_t *list = facts->list_key ? spw_keys_value(keys, facts->list_key) : NULL;
+    const json_t *dense, *list;
+    SPW_TRY(read_list(keys, facts->dense_list_key, &dense));
+    SPW_TRY(read_list(keys, facts->list_key, &list));
     if (facts->step_key)
         SPW_TRY(spw_keys_u32(keys, facts->step_key, 1, out->n_layers, &step));
     if (facts->first_layer_key)

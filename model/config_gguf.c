@@ -43,7 +43,7 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "stablelm", .model_type = "stablelm"},
     {.name = "starcoder2", .model_type = "starcoder2", .window_rule = NO_WINDOW_STORED},
     {.name = "olmo", .model_type = "olmo", .interleaved_qk = true},
-    {.name = "olmo2", .model_type = "olmo2", .late_norms = true, .no_window = true},
+    {.name = "olmo2", .model_type = "olmo2", .late_norms = true},
     {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
     {.name = "phi3", .model_type = "phi3", .joined = true},
     {.name = "qwen2", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED},
@@ -164,7 +164,14 @@ static const struct {
     {"rope.scaling.yarn_attn_factor", 1},
     {"rope.scaling.yarn_ext_factor", 1},
     {"rope.scaling.yarn_log_multiplier", 0}, /* known where queries grow */
+    {"rope.scaling.alpha", 0},
+    {"rope.scaling.factor", 1}, /* known beside a type */
+    {"rope.scale_linear", 1},   /* its name in old files */
     {"attention.causal", 1},
+    {"attention.max_alibi_bias", 0},
+    {"attention.output_scale", 1},
+    {"attention.temperature_length", 0},
+    {"router_logit_softcapping", 0},
 };
 
 /* Keys of experts: expert_weights_scale is the factor of a family that has one. */
@@ -174,34 +181,41 @@ static int check_experts(const struct spw_keys *keys, const struct spw_config_gg
     const uint32_t scores = facts->architecture->scores ? facts->architecture->scores : 1;
     uint32_t found = scores;
     double scale = 1;
+    bool sums = true;
     char expected[64];
     SPW_TRY(spw_keys_u32(keys, "expert_gating_func", 0, UINT32_MAX, &found));
     snprintf(expected, sizeof expected, "nothing, or %u", scores);
     if (found != scores)
         return spw_keys_refuse(keys, "expert_gating_func", expected);
+    SPW_TRY(spw_keys_bool(keys, "expert_weights_norm", &sums));
+    if (!sums && e->renormalizes == SPW_FAMILY_ALWAYS)
+        return spw_keys_refuse(keys, "expert_weights_norm", "nothing, or true");
     if (e->scale_key)
         return 0;
     SPW_TRY(spw_keys_number(keys, "expert_weights_scale", -1e6, 1e6, &scale));
     return scale != 1 ? spw_keys_refuse(keys, "expert_weights_scale", "nothing, or 1") : 0;
 }
 
-/* Files of one architecture may be of two families, of which one has a window. */
-static int check_window(const struct spw_keys *keys, const struct spw_gguf_architecture *a)
+/* A window in a file of an architecture that stores none: the file does not say which layers have
+ * it, or is of another family. */
+static int check_window(const struct spw_keys *keys, const struct spw_gguf_architecture *a,
+                        const struct spw_family *family)
 {
     const char *key = "attention.sliding_window";
     const json_t *value = json_object_get(keys->object, key);
     if (a->chunk && value && json_number_value(value) != a->chunk)
         return spw_keys_refuse(keys, key, "nothing: models without chunks are read from folders");
-    return a->no_window && json_number_value(json_object_get(keys->object, key)) > 0
+    return family->window_rule == SPW_WINDOW_NEVER && value && json_number_value(value) != 0
                ? spw_keys_refuse(keys, key, "nothing: such models are read from folders only")
                : 0;
 }
 
-static int check_neutral(const struct spw_keys *keys, bool long_factors, bool grows)
+static int check_neutral(const struct spw_keys *keys, bool scaled, bool long_factors, bool grows)
 {
     for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
         if ((long_factors && !strcmp(neutral[i].key, "rope.scaling.attn_factor")) ||
-            (grows && !strcmp(neutral[i].key, "rope.scaling.yarn_log_multiplier")))
+            (grows && !strcmp(neutral[i].key, "rope.scaling.yarn_log_multiplier")) ||
+            (scaled && !strcmp(neutral[i].key, "rope.scaling.factor")))
             continue;
         const json_t *value = json_object_get(keys->object, neutral[i].key);
         bool same = json_is_boolean(value) ? json_is_true(value) == (neutral[i].neutral != 0)
@@ -255,7 +269,10 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.rope.theta = f.rope.local_theta = 1e4;
     f.vocab = facts->vocab;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
-    f.experts.renormalizes = facts->architecture->renormalizes;
+    if (spw_family_asks(f.experts.renormalizes))
+        f.experts.renormalizes = facts->architecture->renormalizes == SPW_FAMILY_NEVER
+                                     ? SPW_FAMILY_BY_KEY
+                                     : SPW_FAMILY_UNLESS;
     bool stored = f.window_rule == SPW_WINDOW_PATTERN || facts->architecture->joined;
     bool windowed =
         stored && json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
@@ -304,7 +321,8 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                        : "every 6th layer sees all positions, the others a window");
     if (out->window && family->rope.by_layer_kind && !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
-    if (out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX)
+    if (out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX &&
+        !json_object_get(keys, "expert_weights_norm"))
         spw_config_rule(out, out->experts.route.renormalizes
                                  ? "weights of experts: their sum is 1, as in all models of this "
                                    "architecture"
@@ -352,6 +370,7 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     struct spw_keys own = source.top; /* by the names of the file */
     own.names = NULL;
     source.text = source.top;
+    const bool scaled = scaling != NULL;
     const char *type = json_is_string(scaling) ? json_string_value(scaling) : "";
     if (!strcmp(type, "none") || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
@@ -361,9 +380,9 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
                         "pair of channels of layers that see all positions",
                         facts->file);
     SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
-    SPW_TRY(check_neutral(&own, facts->long_factors, family.rope.grows));
+    SPW_TRY(check_neutral(&own, scaled, facts->long_factors, family.rope.grows));
     SPW_TRY(check_experts(&own, facts));
-    SPW_TRY(check_window(&own, facts->architecture));
+    SPW_TRY(check_window(&own, facts->architecture, &family));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
     SPW_TRY(check_heads(out, &own));
     note_rules(out, facts, &family);

@@ -21,12 +21,11 @@ struct spw_gguf_architecture {
     bool glm_norms;           /* four norms a layer, with the names that GLM-4 gives them */
     bool late_norms;          /* two norms a layer, after its halves */
     bool no_head;             /* the embedding is always the head, too */
-    bool no_window;           /* a window is that of another family, which is not read */
     const char *window_rule;  /* a sentence for struct spw_model_config; NULL: none */
     uint32_t chunk;           /* of layers with rope, which no key says; 0: they have none */
     uint32_t bare_experts;    /* models with so many experts have no norm on q and k */
     uint32_t scores;          /* expert_gating_func; 0: 1, a softmax */
-    enum spw_family_rule renormalizes; /* weights of experts: no key says it */
+    enum spw_family_rule renormalizes; /* weights of experts, as other programs read the files */
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
     uint32_t wide_scale_layers;

@@ -29,12 +29,15 @@ static int in_all(const struct layers *l, uint32_t layer)
     return 0;
 }
 
-/* 1: the layer has no window. Without a list the rule of the family holds. */
+/* 1: the layer has no window. Without a list each so many layers one has none, by the key or by the
+ * rule of the family. */
 static int by_kind(const struct layers *l, uint32_t layer)
 {
-    const json_t *list = json_object_get(l->facts->keys, "attention.sliding_window_pattern");
-    const bool slides = json_is_array(list) ? json_is_true(json_array_get(list, layer))
-                                            : (layer + 1) % l->family->window_pattern != 0;
+    const json_t *value = json_object_get(l->facts->keys, "attention.sliding_window_pattern");
+    const json_int_t found = json_integer_value(value);
+    const json_int_t pattern = found > 0 ? found : l->family->window_pattern;
+    const bool slides = json_is_array(value) ? json_is_true(json_array_get(value, layer))
+                                             : (layer + 1) % pattern != 0;
     return !slides || (l->family->last_full && layer + 1 == l->n);
 }
 

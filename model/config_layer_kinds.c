@@ -61,7 +61,8 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
     if (listed && json_array_size(list) < out->n_layers)
         return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
-    if (source->family->window_pattern_key && !listed)
+    if ((source->family->window_pattern_key || (source->gguf && rule == SPW_WINDOW_PATTERN)) &&
+        !listed)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
         bool sliding =

@@ -204,6 +204,7 @@ static const struct spw_gguf_tensor_type tensor_types[] = {
     {28, "F64", 1, 8, SPW_DTYPE_F64},         {29, "IQ1_M", 256, 56, SPW_DTYPE_AUTO},
     {30, "BF16", 1, 2, SPW_DTYPE_BF16},       {34, "TQ1_0", 256, 54, SPW_DTYPE_AUTO},
     {35, "TQ2_0", 256, 66, SPW_DTYPE_AUTO},   {39, "MXFP4", 32, 17, SPW_DTYPE_MXFP4},
+    {40, "NVFP4", 64, 36, SPW_DTYPE_AUTO},    {41, "Q1_0", 128, 18, SPW_DTYPE_AUTO},
 };
 
 const struct spw_gguf_tensor_type *spw_gguf_tensor_type_of(enum spw_dtype dtype)

@@ -597,6 +597,10 @@ static void test_chunks(void)
            "'full_attention', 'full_attention', 'full_attention']}",
            "layer_types[0]: found 'sliding_attention', expected 'full_attention' or 'chunked_att");
     refuse(llama4, "{'floor_scale': 0}", "floor_scale: found 0");
+    refuse(llama4, "{'moe_layers': 1}",
+           "moe_layers: found 1, expected a list of numbers of layers, from 0");
+    refuse(llama4, "{'moe_layers': [0, '1']}", "moe_layers: found a list of 2, expected a list of");
+    refuse(llama4, "{'moe_layers': [-1]}", "moe_layers: found a list of 1, expected a list of");
     refuse(llama4, "{'model_type': 'llama4', 'text_config': {'model_type': 'llama'}}",
            "text_config.model_type: found 'llama', expected llama4_text");
 }

@@ -77,7 +77,7 @@ static void test_llama(void)
     CHECK(has_rule(&c, "do not store a sliding window") && c.n_rules == 1);
     spw_config_free(&c);
     struct spw_config_gguf f =
-        facts_of("llama", "{'attention.sliding_window': 5, "
+        facts_of("llama", "{'attention.sliding_window': 0, "
                           "'rope.freq_base': 5e5, 'rope.dimension_count': 8, "
                           "'expert_count': 0, 'logit_scale': 1}");
     f.head = f.qkv_bias = f.mlp_bias = f.rope_factors = true;
@@ -270,6 +270,58 @@ static void test_layer_norms(void)
            "llama.attention.clamp_kqv: found 8, expected nothing: llama models have no such key");
 }
 
+/* The sum of an expert's weights: the rule of the architecture, or the key. */
+static void test_weights_norm(void)
+{
+    static const struct {
+        const char *architecture, *key;
+        bool renormalizes, by_rule;
+    } cases[] = {
+        {"qwen3moe", "", true, true},
+        {"qwen3moe", ", 'expert_weights_norm': false", false, false},
+        {"qwen2moe", "", false, true},
+        {"qwen2moe", ", 'expert_weights_norm': true", true, false},
+        {"olmoe", ", 'expert_weights_norm': true", true, false},
+        {"gpt-oss", ", 'expert_weights_norm': true", false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char patch[256];
+        snprintf(patch, sizeof patch,
+                 "{'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32, "
+                 "'expert_shared_feed_forward_length': 32%s}",
+                 cases[i].key);
+        struct spw_model_config c = accept_facts(facts_of(cases[i].architecture, patch));
+        CHECK_MSG(c.experts.route.renormalizes == cases[i].renormalizes &&
+                      has_rule(&c, "weights of experts") == cases[i].by_rule,
+                  "%s%s", cases[i].architecture, cases[i].key);
+        spw_config_free(&c);
+    }
+    refuse("gemma4",
+           "{'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32, "
+           "'expert_weights_norm': false}",
+           "gemma4.expert_weights_norm: found false, expected nothing, or true");
+}
+
+/* One number for the pattern: each so many layers one sees all positions. */
+static void test_pattern(void)
+{
+    static const char *const architectures[] = {"gpt-oss", "gemma2", "gemma3", "cohere2"};
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        struct spw_model_config c = accept_facts(
+            facts_of(architectures[i], strcmp(architectures[i], "gpt-oss") != 0
+                                           ? "{'attention.sliding_window': 16, "
+                                             "'attention.sliding_window_pattern': 3}"
+                                           : "{'attention.sliding_window': 16, 'expert_count': 8, "
+                                             "'expert_used_count': 2, "
+                                             "'attention.sliding_window_pattern': 3}"));
+        for (uint32_t l = 0; l < 4; l++)
+            CHECK_MSG(c.layer_kinds[l] == (l == 2 ? SPW_LAYER_FULL : SPW_LAYER_SLIDING), "%s %u",
+                      architectures[i], l);
+        CHECK(!has_rule(&c, "sees all positions"));
+        spw_config_free(&c);
+    }
+}
+
 static void test_ends(void)
 {
     struct spw_config_gguf f = facts_of("qwen3", "{}");
@@ -318,6 +370,24 @@ static void test_wrong(void)
     refuse("llama", "{'rope.scaling.attn_factor': 1.5}",
            "llama.rope.scaling.attn_factor: found 1.5, expected nothing, or 1");
     refuse("llama", "{'final_logit_softcapping': 30}", "llama.final_logit_softcapping: found 30");
+    refuse("llama", "{'rope.scaling.factor': 2}",
+           "llama.rope.scaling.factor: found 2, expected nothing, or 1");
+    refuse("llama", "{'rope.scale_linear': 2}",
+           "llama.rope.scale_linear: found 2, expected nothing, or 1");
+    refuse("llama", "{'attention.max_alibi_bias': 8}",
+           "llama.attention.max_alibi_bias: found 8, expected nothing, or 0");
+    refuse("mistral3", "{'attention.temperature_length': 64}",
+           "mistral3.attention.temperature_length: found 64, expected nothing, or 0");
+    static const char *const without_windows[] = {"llama",   "qwen2",      "qwen3", "glm4",
+                                                  "smollm3", "starcoder2", "olmo2", "mistral3"};
+    for (size_t i = 0; i < sizeof without_windows / sizeof *without_windows; i++) {
+        char message[128];
+        snprintf(message, sizeof message,
+                 "%s.attention.sliding_window: found 16, expected nothing: such models are read "
+                 "from folders only",
+                 without_windows[i]);
+        refuse(without_windows[i], "{'attention.sliding_window': 16}", message);
+    }
     refuse("gemma3", "{'attention.sliding_window': 16, 'attention.sliding_window_pattern': [true]}",
            "gemma3.attention.sliding_window_pattern: found a list of 1, expected a truth value");
     struct spw_config_gguf f =
@@ -340,6 +410,8 @@ int main(void)
     test_gemma4();
     test_gemma4_refused();
     test_layer_norms();
+    test_weights_norm();
+    test_pattern();
     test_ends();
     test_wrong();
     return check_done();

@@ -292,6 +292,11 @@ static void test_types(void)
                       spw_gguf_tensor_type_of(t->dtype) == t,
                   "%s", t->name);
     }
+    /* others have a name only */
+    const struct spw_gguf_tensor_type *t = spw_gguf_tensor_type(40);
+    CHECK(t && !strcmp(t->name, "NVFP4") && t->dtype == SPW_DTYPE_AUTO);
+    t = spw_gguf_tensor_type(41);
+    CHECK(t && !strcmp(t->name, "Q1_0") && t->dtype == SPW_DTYPE_AUTO);
 }
 
 /* ---- damage ---- */
