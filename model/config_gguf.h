@@ -44,9 +44,10 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_t
 struct spw_config_gguf {
     const char *file; /* for messages */
     const struct spw_gguf_architecture *architecture;
-    json_t *keys;      /* "NAME.*" without the prefix */
-    json_t *tokenizer; /* "tokenizer.ggml.*"; eos_token_id may be a list */
-    uint32_t vocab;    /* rows of the embedding */
+    json_t *keys;         /* "NAME.*" without the prefix */
+    json_t *tokenizer;    /* "tokenizer.ggml.*"; eos_token_id may be a list */
+    uint32_t vocab;       /* rows of the embedding */
+    uint32_t input_vocab; /* rows of the table of numbers of each layer; 0: none */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, head, rope_factors,
         long_factors; /* the file has such tensors */
     bool v_is_k;      /* layers with keys have no tensor for values */

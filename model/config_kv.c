@@ -181,7 +181,8 @@ static int read_inputs(struct spw_model_config *out, const struct spw_config_sou
     if (!source->family->layer_inputs)
         return 0;
     out->layer_inputs = source->gguf ? 0 : source->family->layer_inputs;
-    out->input_vocab = source->family->vocab;
+    out->input_vocab =
+        source->gguf ? spw_max_u32(source->gguf->input_vocab, out->vocab) : source->family->vocab;
     SPW_TRY(spw_keys_u32(keys, "hidden_size_per_layer_input", 0, 1 << 16, &out->layer_inputs));
     SPW_TRY(spw_keys_u32(keys, "vocab_size_per_layer_input", 1, 1 << 24, &out->input_vocab));
     snprintf(expected, sizeof expected, "at least vocab_size, %u", out->vocab);

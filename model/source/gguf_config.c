@@ -134,6 +134,9 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
                       path, embedding ? "another shape" : "nothing");
     else
         facts->vocab = (uint32_t)embedding->shape[0];
+    const struct spw_tensor *inputs = spw_tensors_find(t, "model.embed_tokens_per_layer.weight");
+    if (inputs && inputs->n_dims == 2 && inputs->shape[0] <= UINT32_MAX)
+        facts->input_vocab = (uint32_t)inputs->shape[0];
     facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias");
     facts->o_bias = has(t, "model.layers.0.self_attn.o_proj.bias");
     facts->mlp_bias = has(t, "model.layers.0.mlp.up_proj.bias");

@@ -227,8 +227,8 @@ def stacked(tensors, path):
             half = x.shape[1] // 2
             yield name.replace("block_sparse_moe.input_linear", "mlp.experts.gate_proj"), x[:, :half]
             yield name.replace("block_sparse_moe.input_linear", "mlp.experts.up_proj"), x[:, half:]
-        elif "gemma4" in path:  # as they are; rows beyond the vocabulary are of no token
-            yield name, x[:96] if "embed_tokens_per_layer" in name else x
+        elif "gemma4" in path:  # as they are
+            yield name, x
         elif name.endswith("e_score_correction_bias"):
             yield name.replace("_bias", ".bias"), x
         elif name.endswith(".experts.gate_up_proj"):

@@ -159,6 +159,13 @@ static void test_gemma4(void)
     CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
     CHECK(has_rule(&c, "of layers that see all positions: divided by the numbers of rope_freqs"));
     spw_config_free(&c);
+    f = facts_of("gemma4", "{'attention.sliding_window': 16, 'attention.key_length': 32, "
+                           "'attention.key_length_swa': 16}");
+    f.rope_factors = true;
+    f.input_vocab = 107; /* a table may have rows that no token has */
+    c = accept_facts(f);
+    CHECK(c.input_vocab == 107 && c.vocab == 100);
+    spw_config_free(&c);
 }
 
 static void refuse_gemma4(const char *patch, const char *message)
