@@ -26,7 +26,8 @@ DTYPES = {"bf16": ("BF16", 2, "bfloat16"), "f16": ("F16", 2, "float16"), "f32": 
 # What model/config_families.c says about a family, as far as tensors go: is there a bias on q, k, v; on o; on
 # the mlp (None: the key decides); norms on q and k; four norms a layer; norms stored as an offset from
 # 1; tied when the key is absent; what head sizes are when absent. With experts: the keys of their number and
-# width, and their names; glm4_moe also has experts that every token uses, and dense layers before the others.
+# width, and their names; glm4_moe also has experts that every token uses, and dense layers before the others;
+# those of gpt_oss are stacked.
 FAMILIES = {
     "llama": dict(qkv=None, o=None, mlp=None, qk_norm=False, sandwich=False, tied=False),
     "mistral": dict(qkv=False, o=False, mlp=False, qk_norm=False, sandwich=False, tied=False,
@@ -46,6 +47,9 @@ FAMILIES["qwen3_moe"] = FAMILIES["qwen3"] | dict(
     n_kv_heads=4, head_dim=None, experts=("num_experts", "moe_intermediate_size", "mlp", PROJECTIONS))
 FAMILIES["glm4_moe"] = dict(qkv=None, o=False, mlp=False, qk_norm=None, sandwich=False, tied=False, n_heads=96,
                             n_kv_heads=8, experts=("n_routed_experts", "moe_intermediate_size", "mlp", PROJECTIONS))
+FAMILIES["gpt_oss"] = dict(qkv=None, o=None, mlp=False, qk_norm=False, sandwich=False, tied=False, biased=True, n_heads=64,
+                           n_kv_heads=8, head_dim=64, vocab=201088,
+                           experts=("num_local_experts", "intermediate_size", "mlp", None))
 
 
 def fail(text):
@@ -75,7 +79,7 @@ def tensors(config):
     heads = config.get("num_attention_heads", family.get("n_heads"))
     kv_heads = config.get("num_key_value_heads", family.get("n_kv_heads")) or heads
     head_dim = config.get("head_dim", family.get("head_dim")) or hidden // heads
-    bias = {part: config.get(key, False) if family[part] is None else family[part]
+    bias = {part: config.get(key, family.get("biased", False)) if family[part] is None else family[part]
             for part, key in (("qkv", "attention_bias"), ("o", "attention_bias"), ("mlp", "mlp_bias"))}
     qk_norm = config.get("use_qk_norm", False) if family["qk_norm"] is None else family["qk_norm"]
     first_with_experts = config.get("first_k_dense_replace", 1) if config["model_type"] == "glm4_moe" else 0
@@ -93,6 +97,12 @@ def tensors(config):
     def experts(at):
         count_key, width_key, part, names = family["experts"]
         count, width = config[count_key], config[width_key]
+        if config["model_type"] == "gpt_oss":
+            linear(f"{at}{part}.router", count, hidden, True)
+            for name, rows, columns in (("gate_up_proj", hidden, 2 * width), ("down_proj", width, hidden)):
+                out.append((f"{at}{part}.experts.{name}", [count, rows, columns], "matrix"))
+                out.append((f"{at}{part}.experts.{name}_bias", [count, columns], "matrix"))
+            return
         linear(f"{at}{part}.gate", count, hidden, False)
         for expert in range(count):
             mlp(f"{at}{part}.experts.{expert}.", width, names)
@@ -112,6 +122,8 @@ def tensors(config):
         linear(at + "self_attn.k_proj", kv_heads * head_dim, hidden, bias["qkv"])
         linear(at + "self_attn.v_proj", kv_heads * head_dim, hidden, bias["qkv"])
         linear(at + "self_attn.o_proj", hidden, heads * head_dim, bias["o"])
+        if config["model_type"] == "gpt_oss":
+            out.append((at + "self_attn.sinks", [heads], "bias"))
         if "experts" in family and layer >= first_with_experts:
             experts(at)
         else:

@@ -87,6 +87,7 @@ int main(void)
         "mistral_null_window", "qwen2_layer_types", "qwen3_qk_norm",   "qwen3_bias_sliding",
         "gemma3_old_keys",     "gemma3_window_140", "gemma3_new_keys", "mixtral_window",
         "qwen3_moe_plain",     "qwen3_moe_sliding", "glm4_moe_plain",  "glm4_moe_norms",
+        "gpt_oss_plain",       "gpt_oss_no_bias",
     };
     for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++)
         check_same_tensors(goldens[i], "", SPW_DTYPE_BF16);
