@@ -173,7 +173,7 @@ static const struct spw_family families[] = {
      .window_rule = SPW_WINDOW_ALL,
      .bos = 1,
      .eos = 32000,
-     .rope = {.theta = 1e4, .partial = 1}},
+     .rope = {.theta = 1e4, .partial = 1, .only_long = true}},
     {.name = "phi",
      .norm = SPW_NORM_MEAN,
      .norm_bias = true,

@@ -32,11 +32,24 @@ static const struct {
     {"proportional", SPW_ROPE_PROPORTIONAL},
 };
 
-static int read_kind(const struct spw_keys *dict, enum spw_rope_kind *kind)
+/* "su" and "yarn" are older names of longrope in families that have no other scaling. */
+static int read_only_long(const struct spw_keys *dict, const char *key, const char *name,
+                          enum spw_rope_kind *kind)
+{
+    const bool longrope = !strcmp(name, "longrope") || !strcmp(name, "su") || !strcmp(name, "yarn");
+    *kind = longrope ? SPW_ROPE_LONG : SPW_ROPE_DEFAULT;
+    return longrope || !strcmp(name, "default")
+               ? 0
+               : spw_keys_refuse(dict, key, "default or longrope, in this family");
+}
+
+static int read_kind(const struct spw_keys *dict, bool only_long, enum spw_rope_kind *kind)
 {
     const char *key = spw_keys_has(dict, "rope_type") ? "rope_type" : "type";
     const char *name = "default";
     SPW_TRY(spw_keys_string(dict, key, &name));
+    if (only_long)
+        return read_only_long(dict, key, name, kind);
     for (size_t i = 0; i < sizeof rope_types / sizeof rope_types[0]; i++) {
         if (!strcmp(name, rope_types[i].name)) {
             *kind = rope_types[i].kind;
@@ -66,7 +79,7 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     rope->beta_slow = 1;
     rope->truncate = truncate;
     if (!spw_keys_has(dict, "factor"))
-        rope->factor = fmax(max_positions / (double)rope->original_max_positions, 1);
+        rope->factor = max_positions / (double)rope->original_max_positions; /* less than 1, too */
     SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
     SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
     SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
@@ -189,7 +202,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
                                      .high_freq_factor = 1,
                                      .rotary_dim = head_dim,
                                      .attention_factor = 1};
-    SPW_TRY(read_kind(dict, &rope->kind));
+    SPW_TRY(read_kind(dict, facts->only_long && !dict->names, &rope->kind));
     SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
     SPW_TRY(read_original_length(rope, dict, top, nested, config->max_positions));
     double partial = facts->partial > 0 ? facts->partial : 1;

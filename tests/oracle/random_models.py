@@ -55,9 +55,22 @@ def draw_rope(draw):
         scaling |= dict(low_freq_factor=1.0, high_freq_factor=4.0)
     if kind in ("llama3", "yarn"):
         scaling["original_max_position_embeddings"] = draw.choice([32, 64, 256])
+    if kind == "llama3" and draw.random() < 0.3:
+        scaling["high_freq_factor"] = scaling["low_freq_factor"]
+    if kind == "yarn":
+        scaling |= draw_yarn(draw)
     if draw.random() < 0.5:
         return dict(rope_parameters=scaling | dict(rope_theta=theta))
+    if draw.random() < 0.5:
+        scaling["type"] = scaling.pop("rope_type")
     return dict(rope_theta=theta) | (dict(rope_scaling=scaling) if kind != "default" else {})
+
+
+def draw_yarn(draw):
+    """Keys that are rarely there."""
+    keys = [dict(beta_fast=16.0, beta_slow=2.0), dict(truncate=draw.random() < 0.5), dict(attention_factor=1.25),
+            dict(mscale=0.7, mscale_all_dim=0.4), dict(mscale=0.7), dict(factor=None)]
+    return {key: value for some in keys if draw.random() < 0.25 for key, value in some.items()}
 
 
 def draw_gemma_rope(draw):
@@ -139,6 +152,25 @@ def draw_gemma4(draw, config):
                        moe_intermediate_size=draw.randint(10, 40))
 
 
+# Keys of which tiny models can have the default.
+DEFAULTS = ["rms_norm_eps", "layer_norm_eps", "norm_epsilon", "rope_theta", "hidden_act", "hidden_activation",
+            "max_position_embeddings", "attention_bias", "mlp_bias", "qkv_bias", "use_bias", "use_qkv_bias", "qk_layernorm",
+            "use_qk_norm", "use_parallel_residual", "attn_temperature_tuning", "logit_scale", "clip_qkv", "norm_topk_prob",
+            "decoder_sparse_step", "mlp_only_layers", "first_k_dense_replace", "n_shared_experts", "n_group", "topk_group",
+            "routed_scaling_factor", "use_sliding_window", "max_window_layers", "sliding_window_pattern",
+            "query_pre_attn_scalar", "final_logit_softcapping", "attn_logit_softcapping", "no_rope_layers",
+            "no_rope_layer_interval", "attn_scale", "floor_scale", "interleave_moe_layer_step", "attention_multiplier",
+            "embedding_multiplier", "residual_multiplier", "logits_scaling", "use_double_wide_mlp", "attention_k_eq_v",
+            "rope_local_base_freq"]
+
+
+def leave_out(draw, config):
+    """Some keys are absent, and the default of the family holds."""
+    for key in DEFAULTS:
+        if key in config and draw.random() < 0.1:
+            del config[key]
+
+
 def draw_extra(draw, family, config):
     """Keys that one family has, or a few."""
     n = config["num_hidden_layers"]
@@ -160,7 +192,9 @@ def draw_extra(draw, family, config):
     if family == "qwen2_moe":
         config["shared_expert_intermediate_size"] = draw.randint(10, 40)
     if family in ("qwen2_moe", "qwen3_moe"):
-        config |= dict(norm_topk_prob=draw.random() < 0.5, decoder_sparse_step=draw.choice([1, 1, 2]))
+        config |= dict(norm_topk_prob=draw.random() < 0.5, decoder_sparse_step=draw.choice([1, 1, 2, n]))
+        if draw.random() < 0.4:
+            config["mlp_only_layers"] = [i for i in range(n + 1) if draw.random() < 0.4]
     if family == "llama4_text":
         chunk = draw.choice([None, 5, 16, 33, 128, 140])
         config |= dict(intermediate_size_mlp=draw.randint(20, 70), attention_chunk_size=chunk, attn_scale=draw.choice([0.1, 0.5]),
@@ -172,13 +206,14 @@ def draw_extra(draw, family, config):
             config["moe_layers"] = [i for i in range(n) if draw.random() < 0.5]
         if chunk and draw.random() < 0.5:
             config["layer_types"] = [draw.choice(["full_attention", "chunked_attention"]) for _ in range(n)]
-    if family == "smollm3" and draw.random() < 0.5:
-        config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(n)]
+    if family == "smollm3":
+        config |= draw.choice([{}, dict(no_rope_layers=[draw.randint(0, 1) for _ in range(n)]),
+                               dict(no_rope_layer_interval=draw.choice([1, 2, 3]))])
     if family.startswith("granite"):
         config |= dict(attention_multiplier=draw.choice([0.1, 0.3]), embedding_multiplier=draw.choice([1.0, 5.0]),
                        residual_multiplier=draw.choice([0.3, 1.0]), logits_scaling=draw.choice([0.5, 3.0]))
     if family == "glm4_moe":
-        config |= dict(n_shared_experts=draw.choice([1, 2]), first_k_dense_replace=draw.randint(0, 1), n_group=1,
+        config |= dict(n_shared_experts=draw.choice([1, 2, 3]), first_k_dense_replace=draw.randint(0, n), n_group=1,
                        topk_group=1, routed_scaling_factor=draw.choice([1.0, 1.7]))
     if family in ("gemma2", "gemma3_text"):
         config |= dict(hidden_activation=config.pop("hidden_act"), query_pre_attn_scalar=draw.choice([8, 16, 24]),
@@ -198,7 +233,10 @@ def draw_extra(draw, family, config):
         config.pop("rope_parameters", None)
         config["rope_theta"] = draw.choice([10000.0, 500000.0])
         config["rope_scaling"] = draw.choice([None, dict(
-            rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.1386)])
+            rope_type="yarn", factor=4.0, original_max_position_embeddings=32, attention_factor=1.1386),
+            dict(rope_type="linear", factor=4.0)])
+    if family == "gpt_oss":
+        config |= draw.choice([{}, draw_rope(draw)])
 
 
 def draw_longrope(draw, config):
@@ -209,8 +247,9 @@ def draw_longrope(draw, config):
     if draw.random() < 0.6:
         pairs = int(config["hidden_size"] // config["num_attention_heads"] * config["partial_rotary_factor"]) // 2
         config |= dict(original_max_position_embeddings=draw.choice([64, 400]), max_position_embeddings=1024,
-                       rope_scaling=dict(type="longrope", short_factor=[1 + 0.3 * i for i in range(pairs)],
-                                         long_factor=[1.5 + i for i in range(pairs)]))
+                       rope_scaling={draw.choice(["type", "rope_type"]): draw.choice(["longrope", "longrope", "yarn"])} | dict(
+                           short_factor=[1 + 0.3 * i for i in range(pairs)], long_factor=[1.5 + i for i in range(pairs)]))
+        config["rope_scaling"] |= draw.choice([{}, {}, dict(factor=4.0), dict(attention_factor=1.2)])
 
 
 def draw_partial(draw, head_dim):
@@ -253,6 +292,7 @@ def draw_config(draw, family):
         config.setdefault("partial_rotary_factor", config.get("rope_parameters", {}).get("partial_rotary_factor"))
         draw_longrope(draw, config)
     draw_extra(draw, family, config)
+    leave_out(draw, config)
     return config
 
 
@@ -363,6 +403,11 @@ def distances(program, folder):
     return run_batch(program, [folder])[0].get(str(folder)), distance(single, exact)
 
 
+def rope_type(config):
+    keys = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return keys.get("rope_type", keys.get("type", "by layer kind" if "full_attention" in keys else "default"))
+
+
 def make_model(draw, folder):
     """Writes the folder; returns what was drawn, in words."""
     family = draw.choice(list(FAMILIES))
@@ -394,7 +439,7 @@ def make_model(draw, folder):
     (folder / "golden_logits.f32").write_bytes(logits.numpy().astype("<f4").tobytes())
     write_json(folder / "golden.json", dict(ids=ids, positions=list(range(n))))
     listed = "layer_types" in config.get("text_config", config)
-    return dict(family=family, head=head, stored=stored, names=names,
+    return dict(family=family, head=head, stored=stored, names=names, rope=rope_type(config.get("text_config", config)),
                 kinds="layer_types" if listed else "by rule",
                 act=config.get("text_config", config).get("hidden_act", "gemma's"))
 

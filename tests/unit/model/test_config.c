@@ -321,6 +321,10 @@ static void test_rope_keys(void)
     CHECK(fabs(c.rope[0].attention_factor - 1.13862944) < 1e-8);
     c = accept(llama, "{'rope_scaling': {'type': 'yarn', 'factor': null}}", NULL);
     CHECK(c.rope[0].original_max_positions == 512 && c.rope[0].factor == 1);
+    c = accept(llama,
+               "{'rope_scaling': {'type': 'yarn', 'original_max_position_embeddings': 1024}}",
+               NULL);
+    CHECK(c.rope[0].factor == 0.5 && c.rope[0].attention_factor == 1 && c.reach == 512);
     c = accept(llama, "{'rope_scaling': {}, 'rope_parameters': {'rope_theta': 5.0}}", NULL);
     CHECK(c.rope[0].theta == 5); /* an empty dict says nothing */
 
@@ -562,6 +566,24 @@ static void test_gemma4(void)
            "vocab_size_per_layer_input: found 100, expected at least vocab_size, 262144");
     refuse(gemma4, "{'use_bidirectional_attention': 'all'}", "use_bidirectional_attention: found");
     refuse(gemma4, "{'enable_moe_block': true}", "num_experts: found nothing");
+}
+
+/* Older files have other names for it. */
+static void test_longrope(void)
+{
+    static const char *const names[] = {"longrope", "su", "yarn"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char patch[512];
+        snprintf(patch, sizeof patch,
+                 "{'model_type': 'phi3', 'original_max_position_embeddings': 128, 'rope_scaling': "
+                 "{'type': '%s', 'short_factor': [1, 1, 2, 2], 'long_factor': [2, 3, 4, 5]}}",
+                 names[i]);
+        struct spw_model_config c = accept(llama, patch, NULL);
+        CHECK(c.rope[0].kind == SPW_ROPE_LONG && c.rope[0].long_factors[3] == 5 &&
+              c.rope[0].original_max_positions == 128);
+    }
+    refuse(llama, "{'model_type': 'phi3', 'rope_scaling': {'rope_type': 'linear', 'factor': 2}}",
+           "rope_scaling.rope_type: found 'linear', expected default or longrope, in this family");
 }
 
 static void test_chunks(void)
@@ -814,6 +836,7 @@ int main(void)
     test_gemma3();
     test_windows();
     test_other_families();
+    test_longrope();
     test_chunks();
     test_gemma4();
     test_expert_counts();
