@@ -737,6 +737,47 @@ static void check_failures(void)
     }
 }
 
+static int64_t json_fails_after = -1; /* < 0: none fails */
+
+static void *allocate_json(size_t bytes)
+{
+    return json_fails_after >= 0 && json_fails_after-- == 0 ? NULL : malloc(bytes);
+}
+
+/* The JSON library loses bytes of a text if an allocation fails. Phase 1 must not find another id
+ * then, and phase 2 no other text. */
+static void check_short_json(void)
+{
+    static const char id[] = "an id of more than 16 bytes", stop[] = "a text of more than 16 bytes";
+    char line[256];
+    snprintf(line, sizeof line, "{\"i\\u0064\": \"%s\", \"prompt\": \"a\", \"stop\": [\"%s\"]}", id,
+             stop);
+    json_set_alloc_funcs(allocate_json, free);
+    for (int phase = 1; phase <= 2; phase++) {
+        bool has_failed = true;
+        int n = 0;
+        for (; has_failed; n++) {
+            struct job_item x;
+            struct job_refusal why;
+            json_fails_after = phase == 1 ? n : -1;
+            int rc = parse(&x, line, strlen(line), &why);
+            CHECK(x.id ? !strcmp(json_string_value(x.id), id) : rc == -ENOMEM);
+            if (phase == 2) {
+                json_fails_after = n;
+                rc = job_item_encode(&x, &reader, &why);
+                CHECK(rc || (x.stop.n == 1 && !strcmp(x.stop.items[0], stop)));
+            }
+            has_failed = json_fails_after < 0;
+            json_fails_after = -1;
+            CHECK_MSG(rc == (has_failed ? -ENOMEM : 0), "phase %d, allocation %d: %s", phase, n,
+                      why.message);
+            job_item_free(&x);
+        }
+        CHECK(n > 4);
+    }
+    json_set_alloc_funcs(malloc, free);
+}
+
 int main(void)
 {
     job_world_open();
@@ -755,6 +796,7 @@ int main(void)
     check_real_templates();
     check_messages();
     check_failures();
+    check_short_json();
     job_world_close();
     return check_done();
 }

@@ -592,6 +592,11 @@ static struct job_store *open_parts(void)
     return s;
 }
 
+static void close_parts(struct job_store *s)
+{
+    CHECK(job_store_close(s, 0) == 0);
+}
+
 static void commit_part(struct job_store *s, uint64_t digest, int value)
 {
     struct job_item x = part_of(1, 0, false);
@@ -629,22 +634,75 @@ static void test_parts(void)
     CHECK(find_part(s, 1) == 10 && find_part(s, 2) == 0);
     commit_part(s, 1, 20);
     CHECK(find_part(s, 1) == 20);
-    CHECK(job_store_close(s, 0) == 0);
+    close_parts(s);
     s = open_parts();
     CHECK(find_part(s, 1) == 20 && find_part(s, 2) == 0);
     commit_part(s, 2, 30);
     CHECK(find_part(s, 1) == 0 && find_part(s, 2) == 30);
-    CHECK(job_store_close(s, 0) == 0);
+    close_parts(s);
     const uint64_t bytes = size_of(path_of("parts", PARTS));
     add_text(path_of("parts", PARTS), "{\"id\":[1,0],\"part\":40,\"digest\":\"0000000000000001\"}");
     s = open_parts();
     CHECK(find_part(s, 1) == 0 && find_part(s, 2) == 30);
     CHECK(size_of(path_of("parts", PARTS)) == bytes);
-    CHECK(job_store_close(s, 0) == 0);
+    close_parts(s);
     add_text(path_of("parts", PARTS), "{\"id\":[1,0],\"part\":50}\n");
     s = open_parts();
     CHECK(find_part(s, 0) == 0 && find_part(s, 1) == 0 && find_part(s, 2) == 0);
-    CHECK(job_store_close(s, 0) == 0);
+    close_parts(s);
+    remove_job("parts");
+}
+
+/* Digits as another version of the JSON library, or another program, writes them. If an allocation
+ * fails, a part is refused or has all its bytes. */
+static void test_part_of_others(void)
+{
+    const double reals[] = {0.1, 1e-7, 100.0, 1e300, -0.0, 0.1234567890123456};
+    const size_t n_reals = sizeof reals / sizeof *reals;
+    close_parts(open_parts());
+    add_text(
+        path_of("parts", PARTS),
+        "{\"id\":[1,0],\"part\":60,\"digest\":\"0000000000000001\",\"text\":\"more than 16 bytes\","
+        "\"reals\":[0.1,1e-7,1.0e2,1e300,-0.0,0.1234567890123456]}\n");
+    struct job_store *s = open_parts();
+    bool has_failed = true;
+    for (int n = 0; has_failed; n++) {
+        struct job_item x = part_of(1, 0, false);
+        json_t *line;
+        x.digest = 1;
+        json_set_alloc_funcs(allocate, free);
+        spw_alloc_fail_nth(n);
+        int code = job_store_part(s, &x, &line);
+        has_failed = allocation_has_failed();
+        spw_alloc_fail_nth(-1);
+        json_set_alloc_funcs(malloc, free);
+        CHECK_MSG(has_failed ? code == CLI_FAILED && !line : code == 0 && line, "allocation %d", n);
+        for (size_t i = 0; line && i < n_reals; i++) {
+            double is = json_real_value(json_array_get(json_object_get(line, "reals"), i));
+            CHECK(memcmp(&is, &reals[i], sizeof is) == 0);
+        }
+        json_decref(line);
+        json_decref(x.id);
+    }
+    close_parts(s);
+    remove_job("parts");
+}
+
+/* The line of an item without an id is found by its number, whatever its text is. */
+static void test_nul_in_text(void)
+{
+    struct job_store *s = open_parts();
+    const struct job_item x = {.number = 1, .digest = 5};
+    enum job_standing standing = JOB_NEW;
+    json_t *line = json_pack("{s:i, s:s%}", "line", 1, "text", "a\0b", (size_t)3);
+    CHECK(job_store_commit(s, &x, line) == 0);
+    close_parts(s);
+    s = open_parts();
+    if (s) {
+        job_store_begin_pass(s);
+        CHECK(job_store_meet(s, &x, &standing) == 0 && standing == JOB_DONE);
+    }
+    close_parts(s);
     remove_job("parts");
 }
 
@@ -684,6 +742,8 @@ int main(int argc, char **argv)
     test_short_writes();
     test_torn_files();
     test_parts();
+    test_part_of_others();
+    test_nul_in_text();
     test_failing_sync();
     snprintf(command, sizeof command, "rm -r %s", folder);
     CHECK(system(command) == 0);

@@ -53,13 +53,13 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
         if (job_line_is_blank(line))
             continue;
         why->message[0] = '\0';
-        job_item_parse(x, &b->reader, line->text, line->bytes, line->number, why);
+        int parsed = job_item_parse(x, &b->reader, line->text, line->bytes, line->number, why);
         if (line->is_too_long)
             job_refuse(why, 0, "invalid_line", NULL,
                        "found a line of more than %" PRIu64
                        " MiB; put the text into a file, and give its name as \"file\"",
                        JOB_MAX_LINE_BYTES >> 20);
-        rc = job_shard_has(&b->shard, x);
+        rc = parsed == -ENOMEM && !x->id ? parsed : job_shard_has(&b->shard, x);
         if (rc > 0)
             return 1;
         job_item_free(x);

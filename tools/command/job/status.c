@@ -41,8 +41,8 @@ static int count_missing(struct part *p)
         if (job_line_is_blank(&line))
             continue;
         why.message[0] = '\0';
-        job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);
-        rc = job_shard_has(&p->shard, &x);
+        int parsed = job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);
+        rc = parsed == -ENOMEM && !x.id ? parsed : job_shard_has(&p->shard, &x);
         if (rc > 0) {
             rc = 0;
             code = job_store_meet(p->store, &x, &standing);

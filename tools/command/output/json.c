@@ -1,4 +1,4 @@
-/* JSON from tables of fields: see json.h. */
+/* See json.h. */
 #include "tools/command/output/json.h"
 
 #include "tools/command/common.h"
@@ -117,6 +117,31 @@ char *cli_json_dump(const json_t *value, size_t flags)
         return d.text;
     spw_free(d.text);
     return NULL;
+}
+
+static struct {
+    json_malloc_t allocate;
+    bool has_failed;
+} watched;
+
+static void *watch(size_t bytes)
+{
+    void *p = watched.allocate(bytes);
+    watched.has_failed |= !p;
+    return p;
+}
+
+int cli_json_load(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *e)
+{
+    json_free_t release;
+    json_get_alloc_funcs(&watched.allocate, &release);
+    watched.has_failed = false;
+    json_set_alloc_funcs(watch, release);
+    *out = json_loadb(text, bytes, flags, e);
+    json_set_alloc_funcs(watched.allocate, release);
+    if (watched.has_failed)
+        drop(out);
+    return watched.has_failed ? -ENOMEM : *out ? 0 : -EINVAL;
 }
 
 int cli_print_json(json_t *value)

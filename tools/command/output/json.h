@@ -1,5 +1,5 @@
-/* The JSON that the command writes, from tables of fields. A table has one row for each key, in the
- * order of the output:
+/* The JSON that the command reads and writes. It writes from tables of fields. A table has one row
+ * for each key, in the order of the output:
  *
  *     const struct cli_field fields[] = {
  *         CLI_FIELD(w, n_tokens),                           the key has the name of the member
@@ -63,6 +63,11 @@ void cli_json_append(json_t **list, json_t *value);
 /* The text of a value, owned by the caller (spw_free); NULL if `value` is NULL or memory is short.
  * json_dumps leaves something out if a single allocation fails. */
 char *cli_json_dump(const json_t *value, size_t flags);
+
+/* Parses a text, with flags of jansson. 0: *out is a value of the caller. -ENOMEM: memory was
+ * short, -EINVAL: *e (may be NULL) says what is wrong; *out is NULL then. json_loadb ignores
+ * allocations that fail, and loses bytes of texts and digits of numbers. One thread at a time. */
+int cli_json_load(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *e);
 
 /* Writes `value` to stdout and takes its reference. Returns an exit code. */
 int cli_print_json(json_t *value);

@@ -22,6 +22,7 @@ struct outline {
         size_t bytes;
     } values[N_NAMES];
     size_t n_commas, n_brackets; /* in all values */
+    bool is_short_of_memory;
 };
 
 /* A line of 64 MiB could become 5 GB of JSON values. These limits are far above a prompt of a
@@ -71,17 +72,19 @@ static const char *skip_value(struct outline *o, const char *at, const char *end
     return end;
 }
 
-static json_t *value_of(const struct part *p)
+static json_t *value_of(struct outline *o, const struct part *p)
 {
-    return p->at ? json_loadb(p->at, p->bytes,
-                              JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL)
-                 : NULL;
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY;
+    json_t *value = NULL;
+    if (p->at && cli_json_load(&value, p->at, p->bytes, flags, NULL) == -ENOMEM)
+        o->is_short_of_memory = true;
+    return value;
 }
 
 /* `key` has its quotes. */
 static void add_value(struct outline *o, struct part key, struct part value)
 {
-    json_t *name = memchr(key.at, '\\', key.bytes) ? value_of(&key) : NULL;
+    json_t *name = memchr(key.at, '\\', key.bytes) ? value_of(o, &key) : NULL;
     if (json_is_string(name))
         key = (struct part){json_string_value(name), json_string_length(name)};
     else
@@ -157,10 +160,11 @@ static int find_file(struct job_item *x, const struct job_reader *r, const json_
 
 /* ---- the line ---- */
 
-static int refuse_key(struct job_refusal *why, enum name name, const struct part *value,
-                      const char *code, const char *expected)
+static int refuse_key(struct job_refusal *why, struct outline *o, enum name name, const char *code,
+                      const char *expected)
 {
-    json_t *found = value_of(value);
+    const struct part *value = &o->values[name];
+    json_t *found = value_of(o, value);
     job_refuse_value(why, names[name], found, expected);
     why->status = 0;
     why->code = value->at ? code : "missing_required_parameter";
@@ -174,39 +178,39 @@ static bool is_too_large(const struct outline *o)
 }
 
 /* null is no id. */
-static json_t *find_id(const struct outline *o, enum name name)
+static json_t *find_id(struct outline *o, enum name name)
 {
     const struct part *value = &o->values[name];
-    json_t *id = value->at && (*value->at == '"' || !is_too_large(o)) ? value_of(value) : NULL;
+    json_t *id = value->at && (*value->at == '"' || !is_too_large(o)) ? value_of(o, value) : NULL;
     return json_is_null(id) ? NULL : id; /* null has no count of references */
 }
 
-static bool is_word(const struct part *value, const char *word)
+static bool is_word(struct outline *o, enum name name, const char *word)
 {
-    json_t *text = value_of(value);
+    json_t *text = value_of(o, &o->values[name]);
     bool same = json_is_string(text) && strcmp(json_string_value(text), word) == 0;
     json_decref(text);
     return same;
 }
 
-static int parse_openai(struct job_item *x, const struct outline *o, struct job_refusal *why)
+static int parse_openai(struct job_item *x, struct outline *o, struct job_refusal *why)
 {
     const struct part *v = o->values;
     if (!json_is_string(x->id))
-        return refuse_key(why, CUSTOM_ID, &v[CUSTOM_ID], "invalid_value", "a text");
-    if (v[METHOD].at && !is_word(&v[METHOD], "POST"))
-        return refuse_key(why, METHOD, &v[METHOD], "invalid_method", "\"POST\"");
-    if (is_word(&v[URL], "/v1/completions"))
+        return refuse_key(why, o, CUSTOM_ID, "invalid_value", "a text");
+    if (v[METHOD].at && !is_word(o, METHOD, "POST"))
+        return refuse_key(why, o, METHOD, "invalid_method", "\"POST\"");
+    if (is_word(o, URL, "/v1/completions"))
         x->form = JOB_COMPLETION;
-    else if (!is_word(&v[URL], "/v1/chat/completions"))
-        return refuse_key(why, URL, &v[URL], "invalid_url",
+    else if (!is_word(o, URL, "/v1/chat/completions"))
+        return refuse_key(why, o, URL, "invalid_url",
                           "\"/v1/chat/completions\" or \"/v1/completions\"");
     if (v[BODY].at && *v[BODY].at == '{')
         return 0;
-    return refuse_key(why, BODY, &v[BODY], "invalid_value", "an object with the request");
+    return refuse_key(why, o, BODY, "invalid_value", "an object with the request");
 }
 
-static int parse_short(struct job_item *x, const struct job_reader *r, const struct outline *o,
+static int parse_short(struct job_item *x, const struct job_reader *r, struct outline *o,
                        struct job_refusal *why)
 {
     const char *found = NULL;
@@ -225,15 +229,15 @@ static int parse_short(struct job_item *x, const struct job_reader *r, const str
                           "\"file\"");
     if (!o->values[THE_FILE].at)
         return 0;
-    json_t *file = value_of(&o->values[THE_FILE]);
+    json_t *file = value_of(o, &o->values[THE_FILE]);
     int rc = find_file(x, r, file, why);
     json_decref(file);
     return rc;
 }
 
-int job_refuse_json(struct job_refusal *why, const json_error_t *e)
+int job_refuse_json(struct job_refusal *why, int rc, const json_error_t *e)
 {
-    if (json_error_code(e) == json_error_out_of_memory)
+    if (rc == -ENOMEM)
         return job_refuse_memory(why);
     return job_refuse(why, 0, "invalid_json_line", NULL, "byte %d: found no JSON: %s", e->position,
                       e->text);
@@ -243,7 +247,8 @@ int job_refuse_json(struct job_refusal *why, const json_error_t *e)
 static int check_line(struct outline *o, const char *line, size_t bytes, bool is_object,
                       struct job_refusal *why)
 {
-    json_error_t e = {0};
+    json_error_t e;
+    json_t *found;
     if (!is_object) /* the outline ends at the fault */
         skip_value(o, line, line + bytes);
     if (is_too_large(o))
@@ -253,10 +258,11 @@ static int check_line(struct outline *o, const char *line, size_t bytes, bool is
                           o->n_commas, o->n_brackets, MOST_COMMAS, MOST_BRACKETS);
     if (is_object)
         return 0;
-    json_decref(json_loadb(line, bytes, 0, &e));
-    return e.text[0] ? job_refuse_json(why, &e)
-                     : job_refuse(why, 0, "invalid_json_line", NULL,
-                                  "found a list, expected an object with a request");
+    int rc = cli_json_load(&found, line, bytes, JSON_ALLOW_NUL, &e);
+    json_decref(found);
+    return rc ? job_refuse_json(why, rc, &e)
+              : job_refuse(why, 0, "invalid_json_line", NULL,
+                           "found a list, expected an object with a request");
 }
 
 int job_item_parse(struct job_item *x, const struct job_reader *r, const char *line, size_t bytes,
@@ -269,8 +275,15 @@ int job_item_parse(struct job_item *x, const struct job_reader *r, const char *l
                            .number = number,
                            .digest = XXH3_64bits(line, bytes),
                            .id = find_id(&o, is_openai ? CUSTOM_ID : ID)};
+    if (o.is_short_of_memory) { /* the id may be there */
+        json_decref(x->id);
+        x->id = NULL;
+        return job_refuse_memory(why);
+    }
     SPW_TRY(check_line(&o, line, bytes, is_object, why));
-    SPW_TRY(is_openai ? parse_openai(x, &o, why) : parse_short(x, r, &o, why));
+    int rc = is_openai ? parse_openai(x, &o, why) : parse_short(x, r, &o, why);
+    if (rc || o.is_short_of_memory)
+        return o.is_short_of_memory ? job_refuse_memory(why) : rc;
     x->text = spw_alloc(bytes + 1);
     if (!x->text)
         return job_refuse_memory(why);

@@ -34,7 +34,8 @@ int job_reader_open_template(struct job_reader *r, struct spw_error *err);
 void job_reader_close(struct job_reader *r);
 
 /* Fills *x, which job_item_free frees in any case. Keeps nothing of `line`. A line that cannot be
- * read has its id in spite of this, if a part of the line is enough to find it. A name of a file is
+ * read has its id in spite of this, if a part of the line is enough to find it. -ENOMEM without an
+ * id: nobody knows which item the line is. A name of a file is
  * used as it is written, `..` and links included; only a regular file is read. */
 int job_item_parse(struct job_item *x, const struct job_reader *r, const char *line, size_t bytes,
                    uint64_t number, struct job_refusal *why);

@@ -322,10 +322,11 @@ static int tidy_calls(json_t *message, size_t i, struct job_refusal *why)
     for (size_t k = 0; k < json_array_size(calls); k++) {
         json_t *function = json_object_get(json_array_get(calls, k), "function");
         const json_t *text = json_object_get(function, "arguments");
-        json_t *arguments = json_is_string(text)
-                                ? json_loadb(json_string_value(text), json_string_length(text),
-                                             JSON_ALLOW_NUL, NULL)
-                                : NULL;
+        json_t *arguments = NULL;
+        if (json_is_string(text) &&
+            cli_json_load(&arguments, json_string_value(text), json_string_length(text),
+                          JSON_ALLOW_NUL, NULL) == -ENOMEM)
+            return job_refuse_memory(why);
         if (!json_is_object(arguments))
             json_decref(arguments);
         else if (json_object_set_new(function, "arguments", arguments))

@@ -137,10 +137,11 @@ static int read_prompts(struct job_item *x, struct job_reader *r, struct job_ref
 static int parse_line(struct job_item *x, struct job_refusal *why)
 {
     json_error_t e;
-    x->line = json_loadb(x->text, x->text_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    int rc = cli_json_load(&x->line, x->text, x->text_bytes,
+                           JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     spw_free(x->text);
     x->text = NULL;
-    return x->line ? 0 : job_refuse_json(why, &e);
+    return rc ? job_refuse_json(why, rc, &e) : 0;
 }
 
 int job_item_encode(struct job_item *x, struct job_reader *r, struct job_refusal *why)

@@ -15,7 +15,7 @@ int job_read_chat(struct job_item *x, struct job_reader *r, struct job_prompt *o
 
 /* "a list", "\"text\"", "-3": for messages. */
 const char *job_found(const json_t *value, char text[64]);
-int job_refuse_json(struct job_refusal *why, const json_error_t *e);
+int job_refuse_json(struct job_refusal *why, int rc, const json_error_t *e);
 /* "KEY: found VALUE, expected EXPECTED" */
 int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
                      const char *expected);

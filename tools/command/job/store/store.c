@@ -107,17 +107,18 @@ static int begin_errors(struct job_store *s, FILE *file)
 {
     struct job_lines lines;
     struct job_line line;
-    int rc = job_lines_open(&lines, s->logs[JOB_ERRORS].path);
-    while (!rc && (rc = job_lines_next(&lines, &line)) == 1) {
+    const char *path = s->logs[JOB_ERRORS].path;
+    int rc = job_lines_open(&lines, path), code = 0;
+    while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
         struct job_key key;
-        const struct job_entry *e =
-            job_key_of_line(&line, &key) ? job_table_find(&s->table, key) : NULL;
+        code = job_key_of_line(s, path, &line, &key);
+        const struct job_entry *e = code ? NULL : job_table_find(&s->table, key);
         if (e && e->ended == JOB_HAS_ERROR)
             fprintf(file, "%s\n", line.text);
         rc = 0;
     }
     job_lines_close(&lines);
-    return rc ? cli_fail(CLI_FAILED, "%s: %s", s->logs[JOB_ERRORS].path, strerror(-rc)) : 0;
+    return code || !rc ? code : cli_fail(CLI_FAILED, "%s: %s", path, strerror(-rc));
 }
 
 /* Replaces a file as a whole. The lock is on OUTPUT, which is never replaced. */
@@ -248,15 +249,10 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
     return 0;
 }
 
-static char *dump_line(const json_t *line)
-{
-    return line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
-}
-
 /* Takes the reference of `line`. */
 static int append(struct job_store *s, int log, json_t *line)
 {
-    char *text = dump_line(line);
+    char *text = line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(line);
     if (!text)
         return job_store_no_memory(s);
@@ -340,20 +336,6 @@ int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t 
     return 0;
 }
 
-/* NULL: `text` is not what append has written, or memory is short. Then the JSON library can lose
- * bytes of strings without an error, so what it has read is written again and compared. */
-static json_t *load_line(const char *text, size_t bytes)
-{
-    json_t *line = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
-    char *again = dump_line(line);
-    const bool is_same = again && strlen(again) == bytes && memcmp(again, text, bytes) == 0;
-    spw_free(again);
-    if (is_same)
-        return line;
-    json_decref(line);
-    return NULL;
-}
-
 int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
 {
     struct job_key key;
@@ -369,13 +351,15 @@ int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
     if (!text)
         return job_store_no_memory(s);
     const off_t at = (off_t)(e->part_end - e->part_bytes);
+    int rc = -EINVAL;
     if (pread(s->logs[JOB_PARTS].fd, text, e->part_bytes, at) == (ssize_t)e->part_bytes)
-        *line = load_line(text, e->part_bytes - 1); /* without the newline */
+        rc = cli_json_load(line, text, e->part_bytes, JSON_ALLOW_NUL, NULL);
     spw_free(text);
-    if (!*line) /* the line was whole when the store was opened */
+    if (rc == -ENOMEM)
+        return job_store_no_memory(s);
+    if (rc) /* the line was whole when the store was opened */
         return cli_fail(CLI_FAILED,
-                        "%s: a part cannot be read back: out of memory, or another program has "
-                        "changed the file",
+                        "%s: a part cannot be read back: another program has changed the file",
                         s->logs[JOB_PARTS].path);
     digest = json_string_value(json_object_get(*line, "digest"));
     if (!digest || strtoull(digest, NULL, 16) != x->digest) {

@@ -40,8 +40,9 @@ struct job_key job_key_of_number(uint64_t number);
 int job_key_of(const struct job_item *x, struct job_key *out);
 const char *job_key_text(char buffer[JOB_KEY_BYTES], struct job_key key);
 bool job_key_parse(const char *text, struct job_key *out);
-/* The item that a line of results or of errors belongs to. False: none is found. */
-bool job_key_of_line(const struct job_line *line, struct job_key *out);
+/* The item that a line of results or of errors belongs to. */
+int job_key_of_line(const struct job_store *s, const char *path, const struct job_line *line,
+                    struct job_key *out);
 
 /* ---- lines ---- */
 

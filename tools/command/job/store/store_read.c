@@ -79,26 +79,46 @@ static int refuse_line(const char *path, const struct job_line *line)
                     path, line->number);
 }
 
-/* The key of the item that a line of results or of errors belongs to. False: none is found. */
-bool job_key_of_line(const struct job_line *line, struct job_key *out)
+/* Parses a line of a file of this job. */
+static int load_line(const struct job_store *s, const char *path, const struct job_line *line,
+                     json_t **out)
+{
+    int rc = cli_json_load(out, line->text, line->bytes, JSON_ALLOW_NUL, NULL);
+    return rc == -ENOMEM ? job_store_no_memory(s) : rc ? refuse_line(path, line) : 0;
+}
+
+/* The key of a line without an id. */
+static int key_of_numbered(const struct job_store *s, const char *path, const struct job_line *line,
+                           struct job_key *out)
+{
+    json_t *parsed;
+    int code = load_line(s, path, line, &parsed);
+    if (code)
+        return code;
+    const json_t *number = json_object_get(parsed, "line"),
+                 *id = json_object_get(parsed, "custom_id");
+    id = id ? id : json_object_get(parsed, "id");
+    *out = job_key_of_number((uint64_t)json_integer_value(number));
+    code = json_is_integer(number) && (!id || json_is_null(id)) ? 0 : refuse_line(path, line);
+    json_decref(parsed);
+    return code;
+}
+
+int job_key_of_line(const struct job_store *s, const char *path, const struct job_line *line,
+                    struct job_key *out)
 {
     const struct job_reader reader = {.folder = "."};
     struct job_refusal why;
     struct job_item x;
-    job_item_parse(&x, &reader, line->text, line->bytes, line->number, &why);
-    bool is_found = x.id && !json_is_null(x.id) && !job_key_of(&x, out);
+    int rc = job_item_parse(&x, &reader, line->text, line->bytes, line->number, &why), code;
+    if (x.id)
+        code = job_key_of(&x, out);
+    else if (rc == -ENOMEM)
+        code = job_store_no_memory(s);
+    else
+        code = key_of_numbered(s, path, line, out);
     job_item_free(&x);
-    if (!is_found) {
-        json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
-        const json_t *number = json_object_get(parsed, "line");
-        const json_t *id = json_object_get(parsed, "custom_id");
-        id = id ? id : json_object_get(parsed, "id");
-        /* With an id memory was short above. */
-        is_found = json_is_integer(number) && (!id || json_is_null(id));
-        *out = job_key_of_number((uint64_t)json_integer_value(number));
-        json_decref(parsed);
-    }
-    return is_found;
+    return code;
 }
 
 /* A line of results or of errors: which item has ended. */
@@ -106,8 +126,9 @@ static int take_ended(struct job_store *s, const char *path, const struct job_li
                       enum job_ended ended)
 {
     struct job_key key;
-    if (!job_key_of_line(line, &key))
-        return refuse_line(path, line);
+    int code = job_key_of_line(s, path, line, &key);
+    if (code)
+        return code;
     struct job_entry *e = job_table_add(&s->table, key);
     if (!e)
         return job_store_no_memory(s);
@@ -135,8 +156,9 @@ int job_store_take_part(struct job_store *s, const char *path, const struct job_
 {
     char name[JOB_KEY_BYTES];
     struct job_key key;
-    if (!job_key_of_line(line, &key))
-        return refuse_line(path, line);
+    int code = job_key_of_line(s, path, line, &key);
+    if (code)
+        return code;
     struct job_entry *e = job_table_add(&s->table, key);
     if (!e)
         return job_store_no_memory(s);
@@ -156,7 +178,10 @@ static bool copy_text(char **out, const json_t *value)
 /* The first line: see begin_state. */
 static int take_common(struct job_store *s, const char *path, const struct job_line *line)
 {
-    json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
+    json_t *parsed;
+    int code = load_line(s, path, line, &parsed);
+    if (code)
+        return code;
     const json_t *version = json_object_get(parsed, "spillway_job");
     const int64_t found = json_integer_value(version);
     s->started = (time_t)json_integer_value(json_object_get(parsed, "started"));
@@ -180,21 +205,24 @@ int job_store_take_state(struct job_store *s, const char *path, const struct job
 {
     if (line->number == 1)
         return take_common(s, path, line);
-    json_t *parsed = json_loadb(line->text, line->bytes, 0, NULL);
+    json_t *parsed;
     struct job_key key;
+    int code = load_line(s, path, line, &parsed);
+    if (code)
+        return code;
     const char *digest = json_string_value(json_object_get(parsed, "digest"));
     const char *name = json_string_value(json_object_get(parsed, "item"));
-    int code = job_key_parse(name, &key) && digest ? 0 : refuse_line(path, line);
+    code = job_key_parse(name, &key) && digest ? 0 : refuse_line(path, line);
     struct job_entry *e = code ? NULL : job_table_add(&s->table, key);
     if (!code && !e)
         code = job_store_no_memory(s);
     if (!code) {
         e->has_digest = true;
         e->digest = strtoull(digest, NULL, 16);
-        if (json_object_get(parsed, "answers"))
-            json_object_set(s->answers, name, parsed);
-        else
+        if (!json_object_get(parsed, "answers"))
             json_object_del(s->answers, name);
+        else if (json_object_set(s->answers, name, parsed))
+            code = job_store_no_memory(s);
     }
     json_decref(parsed);
     return code;

@@ -1,8 +1,8 @@
 /* The text of a document: see document.h. */
 #include "tools/command/job/summarize/document.h"
+#include "tools/command/output/json.h"
 
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -123,10 +123,11 @@ static int read_line(const struct job_document *d, char *line, struct spw_error 
 static int copy_text(const struct job_document *d, const char *line, char **text, size_t *bytes,
                      struct spw_error *why)
 {
-    json_t *object = json_loadb(line, d->digest.bytes, 0, NULL);
+    json_t *object;
+    int rc = cli_json_load(&object, line, d->digest.bytes, 0, NULL);
     const char *found = json_string_value(json_object_get(object, "text"));
     *bytes = found ? strlen(found) : 0;
-    *text = spw_strdup(found ? found : "");
+    *text = rc == -ENOMEM ? NULL : spw_strdup(found ? found : "");
     json_decref(object);
     return *text ? 0 : spw_fail(why, -ENOMEM, "%s: no memory for its text", d->path);
 }

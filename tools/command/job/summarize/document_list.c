@@ -1,10 +1,10 @@
 /* The documents that operands name: see document.h. */
 #include "tools/command/job/summarize/document.h"
 #include "tools/command/job/store/lines.h"
+#include "tools/command/output/json.h"
 
 #include <fts.h>
 #include <glob.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,7 +202,9 @@ static int refuse(struct listing *l, struct job_document *d, const char *jsonl, 
 static int add_line(struct listing *l, const char *path, const struct job_line *line)
 {
     json_error_t syntax;
-    json_t *object = json_loadb(line->text, line->bytes, 0, &syntax);
+    json_t *object;
+    if (cli_json_load(&object, line->text, line->bytes, 0, &syntax) == -ENOMEM)
+        return fail(l, path, -ENOMEM);
     const char *why = check_line(line, object, &syntax);
     const char *file = json_string_value(json_object_get(object, "file"));
     struct job_document *d = add(l);
