@@ -154,14 +154,24 @@ static int compare_values(const void *a, const void *b)
                            &((const struct spw_gguf_value *)b)->key);
 }
 
+/* Each of n keys or tensors has `least` bytes or more. */
+static int check_room(const struct reader *r, const char *what, uint64_t n, uint64_t least)
+{
+    return n <= left(r) / least
+               ? 0
+               : spw_fail(r->err, -EINVAL,
+                          "%s: the header says that the file has %" PRIu64 " %s, but only %" PRIu64
+                          " bytes follow; the file is cut short or damaged",
+                          r->path, n, what, left(r));
+}
+
 static int read_values(struct spw_gguf *g, struct reader *r, uint64_t n)
 {
-    uint64_t most = spw_min_u64(left(r) / LEAST_VALUE_BYTES, MOST_VALUES);
-    if (n > most)
+    SPW_TRY(check_room(r, "keys", n, LEAST_VALUE_BYTES));
+    if (n > MOST_VALUES)
         return spw_fail(r->err, -EINVAL,
-                        "%s: found %" PRIu64 " keys in the header, expected at most %" PRIu64
-                        "; the file is cut short or damaged",
-                        r->path, n, most);
+                        "%s: found %" PRIu64 " keys in the header, expected at most %d", r->path, n,
+                        MOST_VALUES);
     g->values = spw_alloc_zero((size_t)n, sizeof *g->values);
     if (!g->values)
         return spw_fail(r->err, -ENOMEM, "%s: out of memory", r->path);
@@ -305,11 +315,7 @@ static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64
     struct spw_tensor_table *table = &g->tensors;
     uint64_t next = 0;
     char what[128];
-    if (n > left(r) / LEAST_TENSOR_BYTES)
-        return spw_fail(r->err, -EINVAL,
-                        "%s: found %" PRIu64 " tensors in the header, expected at most %" PRIu64
-                        ", which the file has bytes for",
-                        r->path, n, left(r) / LEAST_TENSOR_BYTES);
+    SPW_TRY(check_room(r, "tensors", n, LEAST_TENSOR_BYTES));
     table->tensors = spw_alloc_zero((size_t)n, sizeof *table->tensors);
     table->names = spw_alloc((size_t)n * (SPW_GGUF_MOST_NAME + 1));
     if (!table->tensors || !table->names)

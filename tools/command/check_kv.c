@@ -88,15 +88,15 @@ static size_t choose(struct spw_gate_result *results, const struct spw_options *
     return n;
 }
 
-/* A check takes seconds without output. A note says so before. */
+/* A check takes seconds without output. A note says so before, if the model can be opened. */
 static int measure(struct checks *c, const struct spw_options *options,
                    struct spw_gate_options *gate, struct spw_error *err)
 {
     const enum spw_probe_mode mode = gate->mode;
     gate->mode = SPW_PROBE_NEVER;
-    if (mode != SPW_PROBE_AGAIN &&
-        spw_gate_check(c->results, c->n, c->o->operand, options, gate, NULL) == 0)
-        return 0;
+    int rc = spw_gate_check(c->results, c->n, c->o->operand, options, gate, err);
+    if (rc != -ENODATA && (rc || mode != SPW_PROBE_AGAIN))
+        return rc;
     cli_note("checking %zu format%s: the model reads some 2,000 tokens with exact KV and with each "
              "format",
              c->n, cli_plural(c->n));

@@ -102,9 +102,14 @@ static void test_version(void)
 
 static void test_keys(void)
 {
-    refuse(begin(3, 0, 1), "found 1 keys in the header, expected at most 0");
-    refuse(begin(3, 0, UINT64_MAX), "found 18446744073709551615 keys in the header");
-    struct file f = begin(3, 0, 1);
+    refuse(begin(3, 0, 32), "the header says that the file has 32 keys, but only 0 bytes follow; "
+                            "the file is cut short or damaged");
+    refuse(begin(3, 0, UINT64_MAX), "the file has 18446744073709551615 keys, but only 0 bytes");
+    struct file f = begin(3, 0, 4097);
+    for (int i = 0; i < 4097 * 14; i += 8)
+        put_u64(&f, 0);
+    refuse(f, "found 4097 keys in the header, expected at most 4096");
+    f = begin(3, 0, 1);
     put_text(&f, "");
     put_u32(&f, 0);
     put_u32(&f, 0);
@@ -154,7 +159,7 @@ static void test_tensors(void)
     const uint64_t one[] = {32, 1, 1, 1, 1}, odd[] = {33}, huge[] = {1ull << 40, 1ull << 40};
     const uint64_t wide[] = {1ull << 61};
     char name[66];
-    refuse(begin(3, UINT64_MAX, 0), "found 18446744073709551615 tensors in the header");
+    refuse(begin(3, UINT64_MAX, 0), "the file has 18446744073709551615 tensors, but only 0 bytes");
     struct file f = begin(3, 1, 0);
     put_tensor(&f, "", 1, one, 0, 0);
     refuse(f, "found a tensor whose name has 0 bytes or a zero, expected 1 to 64");

@@ -269,7 +269,8 @@ static void print_types(const struct facts *f)
     struct type_count types[MOST_TYPES];
     printf("types      ");
     for (size_t n = count_types(f, types), i = 0; i < n; i++)
-        printf("%s %s in %zu tensors", i ? "," : "", types[i].name, types[i].n_tensors);
+        printf("%s %s in %zu tensor%s", i ? "," : "", types[i].name, types[i].n_tensors,
+               cli_plural(types[i].n_tensors));
     printf("; %.4g bits a weight\n", bits_per_weight(f));
 }
 
@@ -289,8 +290,9 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
            c->n_heads, c->kv[SPW_LAYER_FULL].head_dim, c->kv[SPW_LAYER_FULL].n_heads);
     if (c->experts.n) {
-        printf("experts     %u in %u layers, mlp %u; a token uses %u", c->experts.n,
-               spw_expert_layers(c), c->experts.intermediate, c->experts.n_kept);
+        const uint32_t n_layers = spw_expert_layers(c);
+        printf("experts     %u in %u layer%s, mlp %u; a token uses %u", c->experts.n, n_layers,
+               cli_plural(n_layers), c->experts.intermediate, c->experts.n_kept);
         if (c->experts.shared_intermediate)
             printf(", and one that all tokens use, mlp %u", c->experts.shared_intermediate);
         putchar('\n');
