@@ -1,8 +1,8 @@
 /* Quantized GGUF files end to end through the command: a q8_0 file and a q4_0 file that `quantize`
- * writes, and a file whose matrices have types of their own. Budgets change no bit and the plan
- * knows every byte; jobs that are killed, summaries, prefix caches, saved runs, check-kv, score,
- * and what plan, inspect and reports say. */
-#include "tests/engine/gguf_folder.h"
+ * writes, a file whose matrices have types of their own, and a mixture in Q6_K. Budgets change no
+ * bit and the plan knows every byte; jobs that are killed, summaries, prefix caches, saved runs,
+ * check-kv, score, and what plan, inspect and reports say. */
+#include "tests/engine/gguf_q6_k.h"
 #include "tests/gguf_tokenizer.h"
 
 #include "tests/command/command_json.h" /* after headers with parameters `out` and `err` */
@@ -30,6 +30,16 @@ static void write_mixed(uint64_t seed)
     json_decref(root);
 }
 
+/* The mixture that was trained. */
+static void write_experts(void)
+{
+    char from[128], to[128];
+    CHECK_MSG(!sh("$S quantize \"$RECORDS-experts\" e8.gguf --type q8_0"), "%s", err);
+    snprintf(from, sizeof from, "%s/e8.gguf", folder);
+    snprintf(to, sizeof to, "%s/experts.gguf", folder);
+    gguf_to_q6_k(from, to);
+}
+
 static void write_models(uint64_t seed)
 {
     CHECK(!sh("cp -r \"$RECORDS\" m && chmod -R u+w m && mkdir docs"));
@@ -38,6 +48,7 @@ static void write_models(uint64_t seed)
     CHECK_MSG(!sh("$S quantize m q8.gguf --type q8_0 && $S quantize m q4.gguf --type q4_0"), "%s",
               err);
     write_mixed(seed);
+    write_experts();
     CHECK(!sh("for i in $(seq 1 90); do echo \"The gate number of Ros$i is $((i * 97 + 1000)).\"; "
               "done >text; head -n 30 text >docs/a.txt; tail -n 30 text >docs/b.txt"));
 }
@@ -135,6 +146,27 @@ static void test_all_budgets(void)
     }
 }
 
+/* Experts that do not fit on the device change no bit. */
+static void test_experts(void)
+{
+    static const char model[] = "experts.gguf";
+    char options[128], all[32], missed[32];
+    hash_of(all, model, "");
+    json_t *j = plan(model, "--host-memory 64MiB");
+    snprintf(options, sizeof options, "--host-memory 64MiB --device-memory %lld",
+             number(j, "smallest_bytes.device"));
+    json_decref(j);
+    j = generate(model, options);
+    snprintf(missed, sizeof missed, "%s", text_of(j, "logits_hash"));
+    CHECK_MSG(!strcmp(all, missed), "%s, not %s", missed, all);
+    CHECK(number(j, "moved_bytes.host_to_device.counted") > 0);
+    json_decref(j);
+    CHECK(!sh("$S inspect %s", model));
+    CHECK_MSG(strstr(out, "experts     12 in 1 layer, mlp 256;") &&
+                  strstr(out, "types       Q6_K in 25 tensors, F32 in 15 tensors;"),
+              "%s", out);
+}
+
 /* ---- what plan, inspect and reports say ---- */
 
 static long long matrix_bytes(const char *model)
@@ -192,13 +224,20 @@ static double loss(const char *model, const char *options)
 
 static void test_score(void)
 {
-    const double folder_loss = loss("m", "--compute f32");
-    for (size_t i = 0; i < 2; i++) {
-        const double exact = loss(models[i], "--compute f32"), fast = loss(models[i], "");
-        CHECK_MSG(exact != fast && fabs(fast / exact - 1) < 0.005, "%s: %g, exact %g", models[i],
-                  fast, exact);
-        CHECK_MSG(exact != folder_loss && fabs(exact / folder_loss - 1) < (i ? 0.05 : 0.005),
-                  "%s: %g, the folder %g", models[i], exact, folder_loss);
+    static const struct {
+        const char *folder, *file;
+        double most;
+    } cases[] = {{"m", "q8.gguf", 0.005},
+                 {"m", "q4.gguf", 0.05},
+                 {"\"$RECORDS-experts\"", "experts.gguf", 0.01}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *file = cases[i].file;
+        const double of_folder = loss(cases[i].folder, "--compute f32");
+        const double exact = loss(file, "--compute f32"), fast = loss(file, "");
+        CHECK_MSG(exact != fast && fabs(fast / exact - 1) < 0.005, "%s: %g, exact %g", file, fast,
+                  exact);
+        CHECK_MSG(exact != of_folder && fabs(exact / of_folder - 1) < cases[i].most,
+                  "%s: %g, the folder %g", file, exact, of_folder);
     }
 }
 
@@ -352,6 +391,7 @@ static void test_few(void)
 static void test_all(void)
 {
     test_all_budgets();
+    test_experts();
     test_says();
     test_other_type();
     test_score();
