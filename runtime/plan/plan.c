@@ -7,9 +7,9 @@
  *     costs some bytes more. This is the mean of sessions of LENGTHS lengths, from nothing to the
  *     context: a short session streams less KV, but no fewer weights. So where a byte of both costs
  *     the same, weights have the device;
- *   - a share of a prompt as long as the context: its passes read the weights, those of all
- * experts, and its chunks read the tiles that did not stay while their layer passed. An answer of
- * ANSWER tokens follows;
+ *   - a share of a prompt as long as the context: its passes read the weights and all experts, and
+ *     its chunks read the tiles that did not stay while their layer passed. An answer of ANSWER
+ *     tokens follows;
  *   - what the device reads of its own memory.
  * A plan with small chunks, or with few rows of logits, must need less time by some eighths,
  * because it computes slowly. Sessions that can be rolled back come before everything else.
