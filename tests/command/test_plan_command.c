@@ -264,10 +264,12 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     json_t *report = json_load_file(path, 0, NULL);
     long long found = at(report, "prefix.n_tokens_from_store");
     long long kept = at(report, "prefix.n_tokens_published");
+    long long published = at(report, "prefix.published_bytes");
     long long whole = (at(report, "n_prompt") + at(report, "n_generated") - 1) / 128 * 128;
     json_decref(report);
-    /* The cache has a part of it where no session can begin: no plan knows how much. */
-    if (!found || (kept && found + kept != whole))
+    /* The cache has a part of it where no session can begin: no plan knows how much. Where the
+     * cache has all tiles of full layers, only tiles of windows were published, and no tokens. */
+    if (!found || (published && found + kept != whole))
         return;
     snprintf(more, sizeof more, "%s --prefix-tokens %lld", options, found);
     j = plan(more);
