@@ -226,8 +226,8 @@ static void test_corrupt(void)
     }
     CHECK(refused > n / 2);
 
-    CHECK(sh("sed 's/\"spillway_profile\": 5/\"spillway_profile\": 2/' good.json >version.json") ==
-          0);
+    CHECK(sh("sed 's/\"spillway_profile\": [0-9]*/\"spillway_profile\": 2/' good.json "
+             ">version.json") == 0);
     CHECK(read_back("version.json", &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "found version 2"), "%s", err.text);
     CHECK(sh(": >empty.json; echo '[]' >list.json; mkdir dir.json; mkfifo pipe.json; "
