@@ -32,7 +32,7 @@ jobs=2 build_jobs=2
 full=          # --full: "yes"
 all_kernels=() # of cmake, with --full: sanitizers see the kernels of all instruction sets
 fuzz_seconds=4 # of each target; 15 in a full run
-test_seconds=120 # limit of one test; 1800 in a full run
+test_seconds=400 # limit of one test, several times what a quiet machine takes; 1800 in a full run
 slowest=20
 format_version=14 # of clang-format: versions differ in what they want
 
