@@ -230,16 +230,20 @@ static uint64_t experts_cost(const struct spw_plan *p, const struct spw_plan_inp
     return all + spw_plan_expected_misses(p, in, pages[p->n_disk_experts]) * (disk_cost(in) - 1);
 }
 
+static uint64_t dense_cost(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in);
+}
+
 uint64_t spw_plan_weights_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in) + experts_cost(p, in);
+    return dense_cost(p, in) + experts_cost(p, in);
 }
 
 uint64_t spw_plan_pass_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_experts_config *e = &in->weights->config->experts;
-    const uint64_t all = e->n ? experts_cost(p, in) / e->n_kept * e->n : 0;
-    return p->streamed_bytes + p->disk_read_bytes * disk_cost(in) + all;
+    return dense_cost(p, in) + (e->n ? experts_cost(p, in) / e->n_kept * e->n : 0);
 }
 
 /* The part of KV's cost that is hidden: the ring loads tiles while the weights of a layer are read,

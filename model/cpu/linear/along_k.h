@@ -364,12 +364,6 @@ SIMD_FN void sums_of_parts(enum spw_dtype t, const u32v *from, i32v to[SPW_BLOCK
         simd_transpose_fours(from + i, to + i);
 }
 
-/* A pair of int16. */
-SIMD_FN u32v pair(i32v low, i32v high)
-{
-    return ((u32v)low & 0xffffu) | (u32v)high << 16;
-}
-
 /* A number of each group of a quad: in the lanes of its cells. */
 SIMD_FN u32v in_cells(bool across, const void *numbers)
 {
@@ -454,7 +448,7 @@ SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across
     }
     unpack_scales(t, &p, &to->of);
     for (int j = 0; offset && j < parts / 2; j++)
-        to->offsets[j] = pair(to->of.parts[2 * j] * offset, to->of.parts[2 * j + 1] * offset);
+        to->offsets[j] = both(to->of.parts[2 * j] * offset, to->of.parts[2 * j + 1] * offset);
 }
 
 /* t of quant/codes.h. */
@@ -466,7 +460,7 @@ SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factor
 #pragma GCC unroll 8
     for (size_t b = 0; b < SMALL_BLOCKS; b++) {
         if (code_offset(t)) /* what it has added */
-            sums[b] = simd_dot_pairs(sums[b], b % 2 ? pair(zero, offset) : pair(offset, zero),
+            sums[b] = simd_dot_pairs(sums[b], b % 2 ? both(zero, offset) : both(offset, zero),
                                      in_cells(across, x->pairs[b / 2]));
         sum = simd_fused(w->of.d[b], simd_from_i32(sums[b]), sum);
         if (has_minima(t))
