@@ -45,7 +45,7 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "olmo", .model_type = "olmo", .interleaved_qk = true},
     {.name = "olmo2", .model_type = "olmo2", .late_norms = true},
     {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
-    {.name = "phi3", .model_type = "phi3", .joined = true},
+    {.name = "phi3", .model_type = "phi3", .joined = true, .greedy_tokens = true},
     {.name = "qwen2", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED},
     {.name = "qwen2moe",
      .model_type = "qwen2_moe",
@@ -338,6 +338,10 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
         spw_config_rule(out, "rope frequencies: divided by the numbers of "
                              "rope_factors_short.weight, or of rope_factors_long.weight in "
                              "sequences longer than rope.scaling.original_context_length");
+    const char *tokenizer = json_string_value(json_object_get(facts->tokenizer, "model"));
+    if (facts->architecture->greedy_tokens && tokenizer && !strcmp(tokenizer, "llama"))
+        spw_config_rule(out, "added tokens take the white space behind them, but for <unk>, <s> "
+                             "and <|endoftext|>");
     if (facts->more_eos)
         spw_config_rule(out, "tokens that end an answer, besides eos_token_id: by their text");
 }

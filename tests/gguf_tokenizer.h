@@ -12,8 +12,9 @@
 #include <string.h>
 
 struct gguf_tokenizer {
-    const char *model, *pre; /* pre NULL: none */
-    const char *bos, *eos;   /* texts of tokens; NULL: none */
+    const char *model, *pre;  /* pre NULL: none */
+    const char *architecture; /* NULL: none */
+    const char *bos, *eos;    /* texts of tokens; NULL: none */
     bool add_bos, prefix;
 };
 
@@ -127,6 +128,8 @@ static inline void gguf_tokenizer_keys(struct spw_gguf_writer *w, json_t *root,
             v.tokens[i] = (struct spw_gguf_string){names + 16 * i, (uint64_t)n};
             v.types[i] = 5;
         }
+    if (as->architecture)
+        spw_gguf_add_string(w, "general.architecture", as->architecture);
     spw_gguf_add_string(w, "tokenizer.ggml.model", as->model);
     if (as->pre)
         spw_gguf_add_string(w, "tokenizer.ggml.pre", as->pre);

@@ -6,10 +6,12 @@
  *   gemma4   BPE of characters      a list of merges           none            U+2581
  *
  * A token has a type: normal, unknown, control (special), user-defined (taken out of the text
- * before everything else), unused, or byte. */
+ * before everything else), unused, or byte. GGUF has no flags of tokens that take the white space
+ * beside them: Phi-3 has such tokens, and a rule says which ones. */
 #include "model/text/tokenizer/tokenizer_gguf.h"
 
 #include "model/config_json.h"
+#include "model/source/gguf_model.h"
 #include "model/text/tokenizer/tokenizer_build.h"
 #include "model/text/tokenizer/tokenizer_gguf_pre.h"
 
@@ -29,7 +31,8 @@ struct loader {
     struct spw_keys keys; /* "tokenizer.ggml.*" */
     const struct spw_gguf_value *tokens, *types, *scores, *merges;
     enum kind kind;
-    const struct spw_tok_gguf_pre *pre; /* GPT2 */
+    const struct spw_tok_gguf_pre *pre;               /* GPT2 */
+    const struct spw_gguf_architecture *architecture; /* NULL: none that is known */
 };
 
 /* ---- arrays ---- */
@@ -161,10 +164,21 @@ static int load_token(const struct loader *l, const struct token *t, void *arg)
     return spw_tok_build_token(&l->build, t->text, t->bytes, t->id);
 }
 
+bool spw_tok_gguf_greedy(const struct spw_gguf_architecture *a, const char *token, size_t bytes)
+{
+    static const char *const others[] = {"<unk>", "<s>", "<|endoftext|>"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (bytes == strlen(others[i]) && !memcmp(token, others[i], bytes))
+            return false;
+    return a && a->greedy_tokens;
+}
+
 static int load_added(const struct loader *l, const struct token *t, void *arg)
 {
     struct room *room = arg;
-    struct spw_tok_added a = {.id = t->id};
+    struct spw_tok_added a = {.id = t->id,
+                              .rstrip = l->kind == LLAMA &&
+                                        spw_tok_gguf_greedy(l->architecture, t->text, t->bytes)};
     char path[64];
     if (!t->added)
         return 0;
@@ -400,7 +414,9 @@ static int fill(struct spw_tokenizer *t, const char *name, const void *from, str
     struct loader l = {.build = {t, name, err, "tokenizer.ggml.tokens", "tokenizer.ggml.merges"},
                        .g = from};
     t->regex_memory = spw_tok_regex_memory();
-    if (!t->regex_memory || spw_gguf_object(l.g, "tokenizer.ggml.", &object))
+    if (!t->regex_memory ||
+        spw_gguf_read_architecture(l.g, name, &l.architecture, NULL) == -ENOMEM ||
+        spw_gguf_object(l.g, "tokenizer.ggml.", &object))
         return -ENOMEM;
     l.keys =
         (struct spw_keys){.file = name, .prefix = "tokenizer.ggml.", .object = object, .err = err};

@@ -5,7 +5,6 @@
  * the best score first. The score of a token is minus the rank of its merges. This gives the same
  * tokens if the merges of a token follow each other in the list, and if the list has all of them:
  * so it is if the list was made from scores. In files of gemma4 such tokenizers have merges. */
-#include "model/config_gguf.h"
 #include "model/text/tokenizer/tokenizer_gguf.h"
 #include "model/text/tokenizer/tokenizer_gguf_pre.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
@@ -22,6 +21,7 @@ struct writer {
     struct spw_gguf_writer *w;
     const struct spw_tokenizer *t;
     const struct spw_model_config *config;
+    const struct spw_gguf_architecture *architecture; /* NULL: GGUF has none for the model */
     const char *name;
     struct spw_gguf_notes *notes;
     struct spw_error *err;
@@ -36,6 +36,11 @@ struct writer {
 static bool has_scores(const struct writer *w)
 {
     return w->marks && !w->merged;
+}
+
+static struct spw_gguf_string text_of(const struct spw_tokenizer *t, uint32_t id)
+{
+    return (struct spw_gguf_string){t->blob + t->entries[id].offset, t->entries[id].bytes};
 }
 
 static int refuse(const struct writer *w, const char *part, const char *found, const char *expected)
@@ -126,6 +131,23 @@ static int read_sentencepiece(struct writer *w)
                   "those of a byte-level tokenizer, or U+2581 in the place of spaces");
 }
 
+/* Flags of added tokens that a reader of the file will not know. */
+static void note_flags(const struct writer *w)
+{
+    const struct spw_tokenizer *t = w->t;
+    for (size_t i = 0; i < t->n_added; i++) {
+        const struct spw_tok_added *a = &t->added[i];
+        const struct spw_gguf_string text = text_of(t, (uint32_t)a->id);
+        const bool greedy =
+            has_scores(w) && spw_tok_gguf_greedy(w->architecture, text.at, text.bytes);
+        if (a->lstrip || a->rstrip != greedy || a->single_word) {
+            spw_gguf_note(w->notes, "some added tokens take spaces beside them or stand alone "
+                                    "(lstrip, rstrip, single_word): GGUF files do not store this");
+            return;
+        }
+    }
+}
+
 static int read_kind(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
@@ -134,14 +156,9 @@ static int read_kind(struct writer *w)
     if (t->prefix.n > 1 || t->suffix.n > 1)
         return refuse(w, "post_processor", "several tokens in front of a text or behind it",
                       "one at most");
-    for (size_t i = 0; i < t->n_added; i++)
-        if (t->added[i].lstrip || t->added[i].rstrip || t->added[i].single_word) {
-            spw_gguf_note(w->notes, "some added tokens take spaces beside them or stand alone "
-                                    "(lstrip, rstrip, single_word): GGUF files do not store this");
-            break;
-        }
     const bool bytes = t->n_pres && t->pres[t->n_pres - 1].kind == SPW_TOK_PRE_BYTES;
     SPW_TRY(bytes ? read_byte_level(w) : read_sentencepiece(w));
+    note_flags(w);
     return w->merged && w->prefix ? refuse(w, "normalizer", "a space in front of a text", "none")
                                   : 0;
 }
@@ -167,11 +184,6 @@ static int sort_merges(struct writer *w)
     if (w->n_merges)
         qsort(w->merges, w->n_merges, sizeof *w->merges, compare_ranks);
     return 0;
-}
-
-static struct spw_gguf_string text_of(const struct spw_tokenizer *t, uint32_t id)
-{
-    return (struct spw_gguf_string){t->blob + t->entries[id].offset, t->entries[id].bytes};
 }
 
 static int add_merges(const struct writer *w)
@@ -334,9 +346,9 @@ int spw_tokenizer_write_gguf(struct spw_gguf_writer *to, const struct spw_tokeni
                              const struct spw_model_config *config, const char *name,
                              struct spw_gguf_notes *notes, struct spw_error *err)
 {
-    const struct spw_gguf_architecture *a = spw_gguf_architecture_of(config->model_type);
     struct writer w = {.w = to, .t = t, .config = config, .name = name, .notes = notes, .err = err};
-    w.merged = a && a->merged_tokens;
+    w.architecture = spw_gguf_architecture_of(config->model_type);
+    w.merged = w.architecture && w.architecture->merged_tokens;
     int rc = t ? read_kind(&w) : 0;
     if (!rc && t) {
         spw_gguf_add_string(to, "tokenizer.ggml.model",

@@ -71,11 +71,12 @@ static void compare_text(const struct spw_tokenizer *a, const struct spw_tokeniz
 static size_t random_text(char out[512])
 {
     static const char *const pieces[] = {
-        "the",  " the",   "  ",     "\n",    "\n\n\n",   "\t",        " ",
-        "1234", "12",     "don't",  "WE'LL", "é",        "e\xcc\x81", "日本語",
-        "한국", "привет", "😀",      "\r\n",  "foo_bar(", ")",         "...",
-        "/*",   "a",      "b",      "hello", "<s>",      "</s>",      "<|endoftext|>",
-        "x",    "world",  " World", ",",     "!?",       "\xc2\xa0",  "<0x41>"};
+        "the",      " the",     "  ",     "\n",    "\n\n\n",   "\t",        " ",
+        "1234",     "12",       "don't",  "WE'LL", "é",        "e\xcc\x81", "日本語",
+        "한국",     "привет",   "😀",      "\r\n",  "foo_bar(", ")",         "...",
+        "/*",       "a",        "b",      "hello", "<s>",      "</s>",      "<|endoftext|>",
+        "x",        "world",    " World", ",",     "!?",       "\xc2\xa0",  "<0x41>",
+        "<|user|>", "<|end|>\n"};
     size_t n = 0;
     out[0] = 0;
     for (uint64_t k = check_range(&rng, 0, 20); k > 0; k--) {
@@ -90,7 +91,8 @@ struct pair {
     struct spw_tokenizer *json, *keys;
 };
 
-/* GGUF has no flags that let a token take the spaces beside it. */
+/* GGUF has no flags that let a token take the spaces beside it. Phi-3's tokens take them by rule.
+ */
 static struct pair make_pair(json_t *root, const char *name, const struct gguf_tokenizer *as)
 {
     struct spw_error err = {0};
@@ -100,7 +102,8 @@ static struct pair make_pair(json_t *root, const char *name, const struct gguf_t
     json_array_foreach(json_object_get(root, "added_tokens"), i, token)
     {
         CHECK(!json_object_set_new(token, "lstrip", json_false()));
-        CHECK(!json_object_set_new(token, "rstrip", json_false()));
+        if (!as->architecture)
+            CHECK(!json_object_set_new(token, "rstrip", json_false()));
     }
     char *text = json_dumps(root, 0);
     CHECK_MSG(!spw_tokenizer_parse(&p.json, text, strlen(text), name, &err), "%s", err.text);
@@ -119,16 +122,21 @@ static void close_pair(struct pair *p)
 }
 
 /* The same tokenizer by way of the keys that `spillway quantize` writes. */
-static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t, bool gemma4)
+static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t,
+                                            const struct gguf_tokenizer *as)
 {
-    const struct spw_model_config config = {.bos = -1, .model_type = "gemma4_text"};
-    const struct spw_model_config any = {.bos = -1};
+    struct spw_model_config config = {.bos = -1};
     struct spw_gguf_writer w = {0};
+    if (!strcmp(as->model, "gemma4"))
+        strcpy(config.model_type, "gemma4_text");
+    if (as->architecture) { /* which is also the name of the model_type here */
+        strcpy(config.model_type, as->architecture);
+        spw_gguf_add_string(&w, "general.architecture", as->architecture);
+    }
     struct spw_gguf_notes notes = {0};
     struct spw_error err = {0};
     struct file f = {0};
-    CHECK_MSG(!spw_tokenizer_write_gguf(&w, t, gemma4 ? &config : &any, "tokenizer", &notes, &err),
-              "%s", err.text);
+    CHECK_MSG(!spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err), "%s", err.text);
     CHECK(!notes.n);
     FILE *out = open_memstream(&f.at, &f.n);
     CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
@@ -138,11 +146,11 @@ static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t, bool 
     return again;
 }
 
-static void compare_random(struct pair *p, const char *name, int draws)
+static void compare_random(struct pair *p, const char *name, const struct gguf_tokenizer *as,
+                           int draws)
 {
     char text[512];
-    const bool gemma4 = !strcmp(name, "gemma4");
-    struct spw_tokenizer *written = p->json ? write_and_open(p->json, gemma4) : NULL;
+    struct spw_tokenizer *written = p->json ? write_and_open(p->json, as) : NULL;
     for (int k = check_amount(draws); p->json && p->keys && k > 0; k--) {
         size_t n = random_text(text);
         compare_text(p->json, p->keys, text, n, name);
@@ -158,9 +166,9 @@ static void test_bundled(void)
 {
     json_t *root = json_load_file("models/records/tokenizer.json", 0, NULL);
     CHECK(!json_object_set_new(root, "normalizer", json_pack("{ss}", "type", "NFC")));
-    struct pair p =
-        make_pair(root, "records", &(struct gguf_tokenizer){.model = "gpt2", .pre = "qwen2"});
-    compare_random(&p, "records", 4000);
+    const struct gguf_tokenizer as = {.model = "gpt2", .pre = "qwen2"};
+    struct pair p = make_pair(root, "records", &as);
+    compare_random(&p, "records", &as, 4000);
 }
 
 /* A SentencePiece model of some tokens. tokenizer.json has all pairs that make a token. */
@@ -228,16 +236,35 @@ static void add_apart(json_t *root)
     json_array_append_new(merges, json_pack("[ss]", "l", "lo"));
 }
 
+/* The flags of Phi-3. */
+static void add_phi3(json_t *root)
+{
+    static const char *const texts[] = {"<s>", "</s>", "<|endoftext|>", "<|user|>", "<|end|>"};
+    json_t *added = json_object_get(root, "added_tokens");
+    json_int_t id =
+        (json_int_t)json_object_size(json_object_get(json_object_get(root, "model"), "vocab"));
+    for (int i = 0; i < 5; i++)
+        CHECK(!json_array_append_new(
+            added, json_pack("{si, ss, sb, sb, sb}", "id", (int)id + i, "content", texts[i],
+                             "normalized", 0, "special", i != 1, "rstrip", i == 1 || i > 2)));
+}
+
 /* With merges also a tokenizer that no scores give. */
 static void test_sentencepiece(void)
 {
-    for (int i = 0; i < 4; i++) {
-        const struct gguf_tokenizer as = {.model = i > 1 ? "gemma4" : "llama", .prefix = i == 0};
-        json_t *root = sentencepiece(i == 0);
+    static const struct gguf_tokenizer all[] = {{.model = "llama", .prefix = true},
+                                                {.model = "llama"},
+                                                {.model = "gemma4"},
+                                                {.model = "gemma4"},
+                                                {.model = "llama", .architecture = "phi3"}};
+    for (int i = 0; i < 5; i++) {
+        json_t *root = sentencepiece(all[i].prefix);
         if (i == 3)
             add_apart(root);
-        struct pair p = make_pair(root, as.model, &as);
-        compare_random(&p, as.model, 4000);
+        if (all[i].architecture)
+            add_phi3(root);
+        struct pair p = make_pair(root, all[i].model, &all[i]);
+        compare_random(&p, all[i].model, &all[i], 4000);
     }
 }
 
@@ -300,7 +327,7 @@ static void test_vectors(const char *data, const char *name, const struct gguf_t
         spw_free(ids);
         compare_text(p.json, p.keys, its, strlen(its), name);
     }
-    compare_random(&p, name, 4000);
+    compare_random(&p, name, as, 4000);
     json_decref(vectors);
 }
 
@@ -588,8 +615,9 @@ int main(void)
     if (data) {
         test_vectors(data, "gpt2", &(struct gguf_tokenizer){.model = "gpt2", .pre = "gpt-2"});
         test_vectors(data, "qwen2.5", &(struct gguf_tokenizer){.model = "gpt2", .pre = "qwen2"});
-        test_vectors(data, "phi-3-mini",
-                     &(struct gguf_tokenizer){.model = "llama", .prefix = true});
+        test_vectors(
+            data, "phi-3-mini",
+            &(struct gguf_tokenizer){.model = "llama", .architecture = "phi3", .prefix = true});
     }
     return check_done();
 }
