@@ -5,7 +5,7 @@
  * order of rows of q and k in the architecture llama, and norms of Gemma with 1 added. */
 #include "model/quantize.h"
 
-#include "model/config_gguf_write.h"
+#include "model/config/config_gguf_write.h"
 #include "model/source/gguf_model.h"
 #include "model/source/source_folder.h"
 #include "model/text/chat_template_parts.h"

@@ -1,5 +1,5 @@
 /* The layout of one KV tile: 128 consecutive positions of one layer, K and V, all KV heads of a
- * slice (struct spw_kv_shape of model/config.h): in most models, all KV heads of the layer.
+ * slice (struct spw_kv_shape of model/config/config.h): in most models, all KV heads of the layer.
  *
  * The unit of format, residency, transfer and sharing; its bytes are the same in every tier.
  *

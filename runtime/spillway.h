@@ -34,7 +34,7 @@ struct spw_machine;             /* runtime/measure.h */
 struct spw_drive;               /* runtime/measure.h */
 struct spw_expert_counts;       /* runtime/experts.h */
 struct spw_expert_trace_writer; /* runtime/experts.h */
-struct spw_model_config;        /* model/config.h */
+struct spw_model_config;        /* model/config/config.h */
 struct spw_tokenizer;           /* model/text/tokenizer/tokenizer.h */
 
 /* ---- options ---- */

@@ -20,7 +20,7 @@ folders=(base quant offload prefetch model runtime tools tests)
 # What `cmake --install` puts down for programs to include; cmake/install.cmake adds what these include.
 public=(base/base.h runtime/spillway.h runtime/events.h runtime/plan_query.h runtime/saved.h runtime/sampler.h runtime/measure.h
     runtime/experts.h
-    runtime/engine/cache_policy.h model/config.h model/fingerprint.h model/quantize.h model/source/source.h model/source/tensors.h
+    runtime/engine/cache_policy.h model/config/config.h model/fingerprint.h model/quantize.h model/source/source.h model/source/tensors.h
     model/text/chat_template.h model/text/reasoning.h model/text/tokenizer/tokenizer.h offload/device/topology_info.h offload/store/store_info.h)
 
 # may_include FROM PATH: FROM is one of the folders
@@ -156,7 +156,7 @@ self_test() {
     expect 1 runtime/a.c '#include "tests/check.h"'
     expect 1 tools/a.c '#include "runtime/plan/plan.h"'
     expect 1 tools/a.c '#include "model/weights/weights.h"'
-    expect 0 tools/a.c '#include "model/config.h"'
+    expect 0 tools/a.c '#include "model/config/config.h"'
     expect 1 model/a.c '#include "layer.h"'
     expect 1 offload/a.c '#include "offload/../model/forward.h"'
     expect 1 model/a.c '#include WHAT'

@@ -23,7 +23,7 @@ BLOCK_ELEMENTS = 4 << 20
 DEVIATION = 0.02
 DTYPES = {"bf16": ("BF16", 2, "bfloat16"), "f16": ("F16", 2, "float16"), "f32": ("F32", 4, "float32")}
 
-# What model/config_families.c says about a family, as far as tensors go: is there a bias on q, k, v; on o; on
+# What model/config/config_families.c says about a family, as far as tensors go: is there a bias on q, k, v; on o; on
 # the mlp (None: the key decides); norms on q and k; four norms a layer; norms stored as an offset from
 # 1; tied when the key is absent; what head sizes are when absent. With experts: the keys of their number and
 # width, and their names; glm4_moe also has experts that every token uses, and dense layers before the others;

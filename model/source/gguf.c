@@ -1,7 +1,7 @@
 /* Reads the header of a GGUF file: see gguf.h, and ggml-org/ggml, docs/gguf.md. */
 #include "model/source/gguf.h"
 
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #ifndef SPW_MODEL_SOURCE_GGUF_MODEL_H
 #define SPW_MODEL_SOURCE_GGUF_MODEL_H
 
-#include "model/config_gguf.h"
+#include "model/config/config_gguf.h"
 #include "model/source/gguf.h"
 
 enum { SPW_GGUF_MOST_HF_NAME = 128 };

@@ -2,7 +2,7 @@
  * safetensors_header.c. */
 #include "model/source/safetensors.h"
 
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 #include "model/source/file.h"
 
 #include <inttypes.h>

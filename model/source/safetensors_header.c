@@ -10,7 +10,7 @@
  * tensors, which the format forbids: some writers align each tensor, and such gaps do no harm. It
  * refuses tensors that overlap: with two names for the same bytes a crafted file can make a loader
  * do more work than the size of the file allows. */
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 #include "model/source/safetensors.h"
 
 #include <inttypes.h>

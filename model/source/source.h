@@ -8,7 +8,7 @@
 #ifndef SPW_MODEL_SOURCE_SOURCE_H
 #define SPW_MODEL_SOURCE_SOURCE_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/source/tensors.h"
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"

@@ -1,7 +1,7 @@
 /* Finding a model folder's chat template and rendering conversations: see chat_template.h. */
 #include "model/text/chat_template.h"
 
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 #include "model/source/file.h"
 #include "model/text/chat_template_parts.h"
 #include "model/text/jinja/jinja_impl.h"

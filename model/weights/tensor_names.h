@@ -2,7 +2,7 @@
 #ifndef SPW_MODEL_WEIGHTS_TENSOR_NAMES_H
 #define SPW_MODEL_WEIGHTS_TENSOR_NAMES_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 enum { SPW_TENSOR_PREFIXES = 5, SPW_MOST_TENSOR_NAME = 160 };
 

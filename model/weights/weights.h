@@ -16,7 +16,7 @@
 #ifndef SPW_MODEL_WEIGHTS_WEIGHTS_H
 #define SPW_MODEL_WEIGHTS_WEIGHTS_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/weights/file_ranges.h"
 #include "model/ops.h"
 #include "model/source/tensors.h"

@@ -2,7 +2,7 @@
  * weights.h. */
 #include "model/weights/weights_parts.h"
 
-#include "model/config_rope.h"
+#include "model/config/config_rope.h"
 
 #include <math.h>
 #include <stdio.h>

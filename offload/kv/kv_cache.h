@@ -1,8 +1,8 @@
 /* The KV cache. A layer of the cache is a slice of a layer of the model
- * (spw_model_config.first_slices of model/config.h): most layers of a model have one. For every
- * sequence and layer it has the tiles that are on the device, in a lower tier (the host or the
- * disk), or in both. Forked sequences share tiles by reference. While a tile keeps its copy in a
- * lower tier, it is not written there again. Before tokens are added to the last, unfinished tile
+ * (spw_model_config.first_slices of model/config/config.h): most layers of a model have one. For
+ * every sequence and layer it has the tiles that are on the device, in a lower tier (the host or
+ * the disk), or in both. Forked sequences share tiles by reference. While a tile keeps its copy in
+ * a lower tier, it is not written there again. Before tokens are added to the last, unfinished tile
  * of a sequence, this tile is on the device and belongs to the sequence alone.
  *
  * In a layer whose old tiles are quantized a tile has two forms: it begins in its exact form, gets

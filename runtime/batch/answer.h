@@ -8,7 +8,7 @@
 #ifndef SPW_RUNTIME_BATCH_ANSWER_H
 #define SPW_RUNTIME_BATCH_ANSWER_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/text/tokenizer/tokenizer.h"
 #include "runtime/batch/stop.h"
 #include "runtime/spillway.h"

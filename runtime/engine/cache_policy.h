@@ -8,7 +8,7 @@
 #ifndef SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 #define SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -174,7 +174,7 @@ static inline uint64_t spw_plan_n_full(const struct spw_plan *p)
 }
 
 /* The kind of the layers with a window. A model has one such kind at most
- * (model/config_layer_kinds.c). */
+ * (model/config/config_layer_kinds.c). */
 static inline enum spw_layer_kind spw_plan_window_kind(const struct spw_plan *p)
 {
     return p->n_slices[SPW_LAYER_CHUNKED] ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;

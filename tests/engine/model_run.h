@@ -5,7 +5,7 @@
 #include "model/text/tokenizer/tokenizer.h"
 #include "model/text/chat_template.h"
 #include "model/source/source.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "runtime/spillway.h"
 #include "tests/check.h"
 

@@ -3,7 +3,7 @@
  * accepted config keeps what config.h promises.
  *
  *   build/fuzz/fuzz_config -max_total_time=60 tests/fuzz/seeds/config */
-#include "model/config.h"
+#include "model/config/config.h"
 
 #include <stdlib.h>
 #include <string.h>

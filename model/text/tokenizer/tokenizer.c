@@ -2,7 +2,7 @@
  *
  *   text -> added tokens as written -> normalizer -> added tokens in normal form
  *        -> pre-tokenizers -> model, piece by piece -> post-processor */
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 #include "model/source/file.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
 

@@ -10,7 +10,7 @@
  * beside them: Phi-3 has such tokens, and a rule says which ones. */
 #include "model/text/tokenizer/tokenizer_gguf.h"
 
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 #include "model/source/gguf_model.h"
 #include "model/text/tokenizer/tokenizer_build.h"
 #include "model/text/tokenizer/tokenizer_gguf_pre.h"

@@ -2,7 +2,7 @@
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_GGUF_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_GGUF_H
 
-#include "model/config_gguf.h"
+#include "model/config/config_gguf.h"
 #include "model/source/gguf_write.h"
 #include "model/text/tokenizer/tokenizer.h"
 

@@ -3,7 +3,7 @@
  * expected. "truncation" and "padding" are passed over: they belong to one use, not to the model.
  */
 #include "model/text/tokenizer/tokenizer_json.h"
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 
 #include <stdio.h>
 #include <string.h>

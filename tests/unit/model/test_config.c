@@ -1,6 +1,6 @@
 /* config.json: real files and the golden folders, every kind of bad file, and no leak after a
  * failed allocation. Expected values are copied from the files by hand. */
-#include "model/config.h"
+#include "model/config/config.h"
 #include "tests/source_config.h"
 #include "tests/json_text.h"
 

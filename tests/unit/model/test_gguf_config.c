@@ -1,6 +1,6 @@
 /* What the keys of a GGUF file say of a model: every fact, the rules for what no key says, and each
  * key that is wrong. */
-#include "model/config_gguf.h"
+#include "model/config/config_gguf.h"
 #include "tests/check.h"
 #include "tests/json_text.h"
 

@@ -1,6 +1,6 @@
 /* tools/make_random_model.py knows the families' tensors a second time, in Python: for one folder
  * of each key combination that transformers wrote, it must make the same names and shapes. */
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/source/safetensors.h"
 #include "tests/source_config.h"
 #include "tests/check.h"

@@ -1,8 +1,8 @@
 /* Rotary frequencies against transformers' own (tests/golden/rope.json, written by
  * make_goldens.py): the config text goes through the config reader, so that keys and formulas are
  * tested together. */
-#include "model/config.h"
-#include "model/rope.h"
+#include "model/config/config.h"
+#include "model/config/rope.h"
 #include "tests/check.h"
 
 #include <jansson.h>

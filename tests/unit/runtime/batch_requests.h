@@ -2,7 +2,7 @@
 #ifndef SPW_TESTS_UNIT_RUNTIME_BATCH_REQUESTS_H
 #define SPW_TESTS_UNIT_RUNTIME_BATCH_REQUESTS_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/source/source.h"
 #include "model/text/chat_template.h"
 #include "model/text/tokenizer/tokenizer.h"

@@ -7,7 +7,7 @@
 #include "model/text/tokenizer/tokenizer.h"
 #include "model/text/chat_template.h"
 #include "model/source/safetensors.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/fingerprint.h"
 #include "runtime/measure.h"
 #include "runtime/plan_query.h"
@@ -402,7 +402,7 @@ static void check_headers(void)
                                           "runtime/measure.h",
                                           "runtime/engine/cache_policy.h",
                                           "model/text/chat_template.h",
-                                          "model/config.h",
+                                          "model/config/config.h",
                                           "model/fingerprint.h",
                                           "model/source/source.h",
                                           "model/source/tensors.h",

@@ -6,7 +6,7 @@
 #ifndef SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 #define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/quantize.h"
 #include "model/source/source.h"
 #include "model/text/chat_template.h"

@@ -8,9 +8,9 @@
  * A value inside the dict wins over a value at the top level, which wins over the family's default.
  * A non-empty rope_scaling replaces rope_parameters (in Gemma-3 it is merged over the
  * full_attention part), because transformers does so with files that have both. */
-#include "model/config_rope.h"
+#include "model/config/config_rope.h"
 
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <math.h>
 #include <stdio.h>

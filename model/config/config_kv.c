@@ -1,5 +1,5 @@
 /* The keys that say what layers store of keys and values: see config_parts.h. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <stdio.h>
 

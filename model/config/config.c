@@ -1,9 +1,9 @@
 /* Reads config.json and generation_config.json into one descriptor: see config.h. A family is a row
  * of config_families.c; config_parts.h says what each of the files config_*.c reads. The keys of a
  * GGUF file are read here, too, under other names (config_gguf.c). */
-#include "model/config.h"
+#include "model/config/config.h"
 
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Keys of a GGUF file that have a number for each layer, as config.json says it: one number for all
  * layers, one for each kind of layers, or one from which another follows. See config_parts.h. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* The kind of each layer, a list in the file or a rule of the family: which positions it sees, and
  * whether it rotates queries and keys. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <stdio.h>
 #include <string.h>

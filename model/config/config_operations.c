@@ -1,6 +1,6 @@
 /* Which operations a layer consists of, and their numbers: norms, biases, the activation, limits
  * and scales. A family's row says most of it; keys of the file say the rest. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <math.h>
 #include <string.h>

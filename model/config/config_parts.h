@@ -1,9 +1,9 @@
 /* What the files config*.c share. Not for other modules. */
-#ifndef SPW_MODEL_CONFIG_PARTS_H
-#define SPW_MODEL_CONFIG_PARTS_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_PARTS_H
+#define SPW_MODEL_CONFIG_CONFIG_PARTS_H
 
-#include "model/config_families.h"
-#include "model/config_gguf.h"
+#include "model/config/config_families.h"
+#include "model/config/config_gguf.h"
 
 /* Larger than any model; small enough that the products of a plan stay far below 2^63. */
 #define MAX_LAYERS 4096

@@ -1,5 +1,5 @@
 /* The keys of layers that choose among experts: see config_parts.h. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* What differs between the keys of a GGUF file and those of config.json: see config_gguf.h. The
  * reading itself is that of config_*.c, under other names. */
-#include "model/config_gguf.h"
+#include "model/config/config_gguf.h"
 
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* The rope keys of config.json, in both generations: see config_rope.c. Inside model/ only. */
-#ifndef SPW_MODEL_CONFIG_ROPE_H
-#define SPW_MODEL_CONFIG_ROPE_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_ROPE_H
+#define SPW_MODEL_CONFIG_CONFIG_ROPE_H
 
-#include "model/config.h"
-#include "model/config_json.h"
+#include "model/config/config.h"
+#include "model/config/config_json.h"
 
 /* The defaults of a family. */
 struct spw_rope_facts {

@@ -1,6 +1,6 @@
 /* Which family a config.json is of: the row that has its model_type, or the one of the text model
  * inside a multi-modal model. A config that has keys of other families is refused. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <math.h>
 #include <stdio.h>

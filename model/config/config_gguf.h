@@ -1,11 +1,11 @@
 /* The config of a GGUF file. Its keys say most of what config.json says; the tensors say the rest,
  * and what neither says follows from a rule. Inside model/ only. */
-#ifndef SPW_MODEL_CONFIG_GGUF_H
-#define SPW_MODEL_CONFIG_GGUF_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_GGUF_H
+#define SPW_MODEL_CONFIG_CONFIG_GGUF_H
 
-#include "model/config.h"
-#include "model/config_families.h"
-#include "model/config_json.h"
+#include "model/config/config.h"
+#include "model/config/config_families.h"
+#include "model/config/config_json.h"
 
 /* An architecture, general.architecture. */
 struct spw_gguf_architecture {

@@ -4,8 +4,8 @@
  * A reader borrows everything. A key that is absent or null leaves *out as it is and returns 0: the
  * caller sets the default before the call. spw_keys_has tells whether the key is present. Errors:
  * -EINVAL, -ENOMEM. */
-#ifndef SPW_MODEL_CONFIG_JSON_H
-#define SPW_MODEL_CONFIG_JSON_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_JSON_H
+#define SPW_MODEL_CONFIG_CONFIG_JSON_H
 
 #include "base/base.h"
 

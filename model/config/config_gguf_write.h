@@ -1,8 +1,8 @@
 /* A config as the keys of a GGUF file: the inverse of config_gguf.h. Inside model/ only. */
-#ifndef SPW_MODEL_CONFIG_GGUF_WRITE_H
-#define SPW_MODEL_CONFIG_GGUF_WRITE_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_GGUF_WRITE_H
+#define SPW_MODEL_CONFIG_CONFIG_GGUF_WRITE_H
 
-#include "model/config_gguf.h"
+#include "model/config/config_gguf.h"
 #include "model/source/gguf_write.h"
 
 /* Adds general.architecture and the keys of the architecture. `name`: of the model, for texts.

@@ -1,9 +1,9 @@
 /* The families: a row of facts for each. A new family is a new row; a new kind of fact
  * is a new member. Inside model/ only. */
-#ifndef SPW_MODEL_CONFIG_FAMILIES_H
-#define SPW_MODEL_CONFIG_FAMILIES_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_FAMILIES_H
+#define SPW_MODEL_CONFIG_CONFIG_FAMILIES_H
 
-#include "model/config_rope.h"
+#include "model/config/config_rope.h"
 
 /* How a yes-or-no property is decided. */
 enum spw_family_rule {

@@ -1,7 +1,7 @@
 /* The keys of a GGUF file from a config: see config_gguf_write.h. */
-#include "model/config_gguf_write.h"
+#include "model/config/config_gguf_write.h"
 
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
  * Pure functions: no memory, no state, any thread. The angle of pair i at position p is (float)p *
  * inv_freq[i]. Its cos and sin are multiplied by the attention scaling in f32; enum
  * spw_rope_rounding says what is rounded. Pair i is channels i and i + rotary_dim / 2. */
-#ifndef SPW_MODEL_ROPE_H
-#define SPW_MODEL_ROPE_H
+#ifndef SPW_MODEL_CONFIG_ROPE_H
+#define SPW_MODEL_CONFIG_ROPE_H
 
 #include "base/base.h"
 

@@ -1,7 +1,7 @@
 /* Rotary frequencies: see rope.h. The formulas are those of transformers' modeling_rope_utils.py,
  * evaluated like torch: an operation of two Python scalars is done in double, an operation of a
  * scalar and a tensor in float, and `scalar / tensor` is `reciprocal(tensor) * scalar`. */
-#include "model/rope.h"
+#include "model/config/rope.h"
 
 #include <math.h>
 

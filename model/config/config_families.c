@@ -1,6 +1,6 @@
 /* The facts come from transformers' configuration_*.py (the default of a key) and modeling_*.py
  * (behaviour that no key changes). */
-#include "model/config_families.h"
+#include "model/config/config_families.h"
 
 #include <string.h>
 

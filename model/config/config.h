@@ -6,11 +6,11 @@
  * after a failure there is nothing to free. Every size has a limit, so no product of two sizes
  * overflows 64 bits. Errors: -EINVAL (the text names file, key, what was found and what was
  * expected), -ENOMEM. Pure; any thread. */
-#ifndef SPW_MODEL_CONFIG_H
-#define SPW_MODEL_CONFIG_H
+#ifndef SPW_MODEL_CONFIG_CONFIG_H
+#define SPW_MODEL_CONFIG_CONFIG_H
 
 #include "model/kinds.h"
-#include "model/rope.h"
+#include "model/config/rope.h"
 #include "quant/layer_kind.h"
 #include "quant/types.h"
 #include "base/base.h"

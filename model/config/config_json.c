@@ -1,5 +1,5 @@
 /* Typed reading of JSON keys: see config_json.h. */
-#include "model/config_json.h"
+#include "model/config/config_json.h"
 
 #include <inttypes.h>
 #include <math.h>

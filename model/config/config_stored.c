@@ -1,6 +1,6 @@
 /* How the files of a model store its weights: the type of their numbers, factors of FP8, and
  * whether the output matrix is one of its own. */
-#include "model/config_parts.h"
+#include "model/config/config_parts.h"
 
 #include <string.h>
 
