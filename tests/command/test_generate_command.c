@@ -539,7 +539,7 @@ static void test_unnamed_ids(void)
     CHECK(sh("\"$S\" generate few --token-ids t --max-new-tokens 40 --temperature 3 "
              "--ignore-eos") == 0);
     CHECK_MSG(strstr(err, " of the 40 new tokens, such as id ") &&
-                  strstr(err, "have no text in tokenizer.json and are not printed"),
+                  strstr(err, "have no text in the tokenizer and are not printed"),
               "%s", err);
     CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 40 --temperature 3 "
              "--ignore-eos") == 0);

@@ -606,7 +606,7 @@ static void check_templates(void)
         check_refused_line(line_of(JOB_CHAT, prompts[JOB_CHAT]), &none);
     use_template(template);
 
-    const struct refused text = {SHORT, NULL, "prompt", SUPPORT, "the model has no tokenizer.json"};
+    const struct refused text = {SHORT, NULL, "prompt", SUPPORT, "the model has no tokenizer"};
     const struct refused stop = {SHORT, NULL, "stop", SUPPORT, "answers have no text"};
     const struct cli_model no_tokenizer = {.source = &source, .config.vocab = 96};
     reader.model = &no_tokenizer;

@@ -179,7 +179,7 @@ void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n)
         }
     if (n_unnamed)
         cli_fail(0,
-                 "%zu of the %zu new tokens, such as id %d, have no text in tokenizer.json and are "
+                 "%zu of the %zu new tokens, such as id %d, have no text in the tokenizer and are "
                  "not printed; is it this model's tokenizer?",
                  n_unnamed, n, tokens[last]);
 }

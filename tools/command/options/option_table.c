@@ -308,7 +308,7 @@ const struct cli_row cli_rows[] = {
     {"no-probe", CLI_FLAG, CLI_PLAN, "Output", NULL,
      "do not measure the machine; the plan then has no predicted times", FIELD(no_probe)},
     {"ids", CLI_FLAG, CLI_GENERATE, "Output", NULL,
-     "print token ids instead of text (for --token-ids of a model without tokenizer.json)",
+     "print token ids instead of text (for --token-ids of a model without a tokenizer)",
      FIELD(ids)},
     {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE",
      "also write the table as CSV to FILE; - prints CSV instead of the table", FIELD(csv)},

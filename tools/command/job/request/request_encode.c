@@ -32,7 +32,7 @@ int job_encode(const struct job_reader *r, const char *param, const struct spw_e
     struct spw_error err = {0};
     if (!r->model->tokenizer)
         return job_refuse(why, 400, "unsupported_value", param,
-                          "%s: the model has no tokenizer.json; give a prompt of token ids", param);
+                          "%s: the model has no tokenizer; give a prompt of token ids", param);
     int rc = cli_encode_spans(r->model->tokenizer, e, &out->tokens, &out->n, &err);
     return rc ? job_refuse_call(why, rc, param, &err) : check_ids(r, param, out, why);
 }

@@ -437,7 +437,7 @@ static int check_together(const struct job_item *x, const struct job_reader *r,
 {
     if (x->stop.n > 0 && !r->model->tokenizer)
         return job_refuse(why, 400, "unsupported_value", "stop",
-                          "stop: the model has no tokenizer.json, and its answers have no text");
+                          "stop: the model has no tokenizer, and its answers have no text");
     for (size_t i = 0; i < x->sampling.n_logit_bias; i++)
         if ((uint32_t)x->sampling.logit_bias[i].token >= r->model->config.vocab)
             return job_refuse(why, 400, "invalid_value", "logit_bias",
