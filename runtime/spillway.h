@@ -322,6 +322,9 @@ struct spw_request {
     const int32_t *given;
     size_t n_given;
     uint64_t n_text_given, given_hash;
+    /* A later batch may continue the answer. If it ends at max_new_tokens, text that later tokens
+     * can still change is not reported: half a character, or the begin of a stop string. */
+    bool continues;
     bool text;            /* the request gets TEXT events */
     const int32_t *shown; /* special tokens that the text has; at most SPW_TOKENIZER_MOST_SHOWN */
     size_t n_shown;

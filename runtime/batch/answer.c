@@ -36,7 +36,7 @@ static int emit_text(void *context, const char *text, size_t bytes)
     struct spw_answer *a = context;
     while (bytes > 0 && a->n_text_left > 0) {
         size_t n = character_bytes(text, bytes);
-        if (n > a->n_text_left) { /* then it was half a character, at that batch's end */
+        if (n > a->n_text_left) { /* that batch has reported half a character as U+FFFD */
             a->n_text_left = 0;
             break;
         }
@@ -297,7 +297,8 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
 
 int spw_answer_end(struct spw_answer *a)
 {
-    if (!a->detokenizer || spw_stop_found(a->stop))
+    const bool open = a->request.continues && a->result.finish == SPW_FINISH_LENGTH;
+    if (!a->detokenizer || open || spw_stop_found(a->stop))
         return 0;
     const char *text;
     size_t bytes;

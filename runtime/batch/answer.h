@@ -41,7 +41,7 @@ enum spw_finish spw_answer_finish(const struct spw_answer *a);
 /* The next token, picked from logits [vocab]. -ENOMEM: text could not be kept. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even
- * now: result.finish says so then. */
+ * now: result.finish says so then. Not if a later batch continues the answer. */
 int spw_answer_end(struct spw_answer *a);
 /* Whether the first step needs more logits than those that the first new token is picked from. */
 static inline bool spw_answer_is_scored(const struct spw_answer *a)

@@ -97,6 +97,7 @@ static struct spw_request make_request(const struct run *r, const struct cli_inp
         .n_given = r->saved.n_given,
         .n_text_given = r->saved.n_text,
         .given_hash = r->saved.logits_hash,
+        .continues = r->o->save != NULL,
         .session = r->session,
         .sampling = in->sampling,
         .stop = in->stop.items,
