@@ -13,7 +13,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- the machine's own limits, measured now (half a second, on a GPU one or two) ---- */
+/* ---- the machine's own limits, measured now (three seconds, on a GPU one or two) ---- */
 
 /* A profile is a file with measured numbers. */
 enum spw_probe_mode {

@@ -18,11 +18,14 @@ enum {
     SMALL =
         256, /* columns and rows of small products: many of them, because each is a difference */
     WEIGHTS_BYTES = 16 << 20,
-    SLOW_BYTES = 1 << 20, /* enough where rows in f32 meet codes */
+    LEAST_BYTES = 256 << 10,
     WEIGHTS_ROOM = 64,
 };
 /* In device memory: a row of x, a gated row, codes, a row of y, workspace. */
 enum { GATED_AT = 16 << 10, CODES_AT = 32 << 10, ROWS_AT = 64 << 10, WORK_AT = 1 << 20 };
+
+/* Kernels that are slower than memory multiply fewer weights in the same time. */
+static const double LARGE_SECONDS = 1e-3;
 
 static const enum spw_dtype row_types[] = {SPW_DTYPE_F32, SPW_DTYPE_BF16};
 enum { ROW_TYPES = sizeof row_types / sizeof *row_types };
@@ -143,13 +146,27 @@ static void take_speed(struct spw_product_speed *out, struct products *p)
     out->product_seconds = n ? fmax(0, p->small[0] - share * p->large[0]) / (double)n : 0;
 }
 
-/* The first round warms up and does not count. */
+/* Warms up, and takes as many bytes as need LARGE_SECONDS. */
+static int choose_bytes(struct products *p)
+{
+    double seconds;
+    p->bytes = LEAST_BYTES;
+    SPW_TRY(time_run(&seconds, p, multiply_large));
+    while (seconds < LARGE_SECONDS && p->bytes < WEIGHTS_BYTES) {
+        p->bytes *= 2;
+        SPW_TRY(time_run(&seconds, p, multiply_large));
+    }
+    return 0;
+}
+
 static int time_types(struct spw_machine *out, struct products *p, unsigned n)
 {
-    for (int r = -1; r < ROUNDS; r++)
+    for (unsigned i = 0; i < n; i++)
+        SPW_TRY(choose_bytes(&p[i]));
+    for (int r = 0; r < ROUNDS; r++)
         for (unsigned i = 0; i < n; i++) {
-            SPW_TRY(time_run(&p[i].large[r < 0 ? 0 : r], &p[i], multiply_large));
-            SPW_TRY(time_run(&p[i].small[r < 0 ? 0 : r], &p[i], multiply_small));
+            SPW_TRY(time_run(&p[i].large[r], &p[i], multiply_large));
+            SPW_TRY(time_run(&p[i].small[r], &p[i], multiply_small));
         }
     for (unsigned i = 0; i < n; i++)
         take_speed(&(p[i].x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p[i].type],
@@ -171,14 +188,12 @@ int spw_machine_probe_products(struct spw_machine *out, const struct spw_backend
     memcpy(weights + WEIGHTS_BYTES, memory, WEIGHTS_ROOM);
     for (int x = 0; x < ROW_TYPES; x++)
         for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
-            const bool slow = row_types[x] == SPW_DTYPE_F32 && spw_type_is_quantized(t);
             if (multiplies(row_types[x], t))
                 p[n++] =
                     (struct products){.backend = b,
                                       .lane = lane,
                                       .memory = memory,
                                       .weights = weights + spw_max_u32(8, spw_type_of(t).align),
-                                      .bytes = slow ? SLOW_BYTES : WEIGHTS_BYTES,
                                       .x = row_types[x],
                                       .type = t};
         }

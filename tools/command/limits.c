@@ -182,7 +182,7 @@ int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, co
                                      : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
     if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
         return rc;
-    cli_note("measuring this machine's memory and kernels for about a second");
+    cli_note("measuring this machine's memory and kernels for about three seconds");
     return spw_machine_recall(out, o, profile, mode, err);
 }
 

@@ -17,7 +17,7 @@ enum {
     MAX_THREADS = 256,
     ROUNDS = 5,
     PATTERNS = 16,
-    PATTERN_ROUNDS = 3, /* of each: sixteen patterns in five rounds took most of the measuring */
+    PATTERN_ROUNDS = 3, /* sixteen patterns take most of the measuring */
     HUGE_PAGE = 2 << 20,
     PIECE = 1 << 20,
 };
@@ -262,23 +262,32 @@ static struct spw_read_pattern pattern_at(unsigned i)
         .streams = 1u << i % 4, .fetch = i / 4 % 2 != 0, .huge_pages = i / 8 != 0};
 }
 
+static double pattern_rate(struct probe pages[2], struct probe_thread *threads, unsigned i)
+{
+    struct probe *p = &pages[i / 8];
+    p->pattern = pattern_at(i);
+    return round_rate(p, threads);
+}
+
 /* rates[pattern][round]. Each round runs all patterns: the machine may change its speed meanwhile.
- * A short round before the first gives the number of repetitions. */
+ * A short run before the first round gives the number of repetitions. A pattern that is far slower
+ * than another one in the first round is out. */
 static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][PATTERN_ROUNDS])
 {
+    static const double slow = 0.75;
     struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
-    bool ok = threads != NULL;
-    for (int round = -1; ok && round < PATTERN_ROUNDS; round++)
-        for (unsigned i = 0; ok && i < (round < 0 ? 1 : PATTERNS); i++) {
-            struct probe *p = &pages[i / 8];
-            p->pattern = pattern_at(i);
-            double rate = round_rate(p, threads);
-            ok = rate > 0;
-            if (round >= 0)
-                rates[i][round] = rate;
-            else if (ok)
-                pages[0].repeat = pages[1].repeat = spw_max_u64(
-                    1, (uint64_t)(PATTERN_SECONDS * rate / (threads[0].done * p->n_threads)));
+    double rate = threads ? pattern_rate(pages, threads, 0) : 0, most = 0;
+    bool ok = rate > 0;
+    if (ok)
+        pages[0].repeat = pages[1].repeat = spw_max_u64(
+            1, (uint64_t)(PATTERN_SECONDS * rate / (threads[0].done * pages[0].n_threads)));
+    for (int round = 0; ok && round < PATTERN_ROUNDS; round++)
+        for (unsigned i = 0; ok && i < PATTERNS; i++) {
+            const bool out = round > 0 && rates[i][0] < slow * most;
+            rates[i][round] = out ? rates[i][0] : pattern_rate(pages, threads, i);
+            ok = rates[i][round] > 0;
+            if (round == 0 && rates[i][0] > most)
+                most = rates[i][0];
         }
     spw_free(threads);
     return ok;
