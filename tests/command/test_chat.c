@@ -382,7 +382,7 @@ static void test_full_context(void)
               "%s", err);
     json_t *s = load("s.json");
     CHECK(json_array_size(s) == 2); /* "Two" was never part of it */
-    CHECK(strstr(err, "0 messages are left") && strstr(err, "/undo: found no question"));
+    CHECK(strstr(err, "messages left: 0") && strstr(err, "/undo: found no question"));
     json_decref(s);
 }
 

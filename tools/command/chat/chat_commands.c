@@ -40,7 +40,7 @@ static int undo(struct chat *c, const char *argument)
         return cli_fail(CLI_REFUSED, "/undo: found no question, expected one to remove");
     cli_history_cut(c->messages, n);
     c->n_again = 0;
-    return cli_note("the last question was removed; %zu messages are left", n);
+    return cli_note("the last question was removed; messages left: %zu", n);
 }
 
 /* If there is no new answer, the old answer stays. */
