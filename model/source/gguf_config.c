@@ -29,15 +29,19 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
     return rc;
 }
 
+static bool is_text(const struct spw_gguf_string *token, const char *text)
+{
+    return strlen(text) == token->bytes && !memcmp(text, token->at, token->bytes);
+}
+
 /* Tokens at which a model ends its message. Files often name one of them only. */
 static bool ends_a_message(const struct spw_gguf_string *token)
 {
-    static const char *const texts[] = {"<|eot_id|>",      "<|im_end|>",      "<|end|>",
-                                        "<end_of_turn>",   "<|endoftext|>",   "<|end_of_text|>",
-                                        "<|eom_id|>",      "<|end_of_turn|>", "<|return|>",
-                                        "<|end_of_role|>", "<turn|>"};
+    static const char *const texts[] = {
+        "<|eot_id|>",      "<|im_end|>",      "<end_of_turn>", "<|endoftext|>",   "<|eom_id|>",
+        "<|end_of_text|>", "<|end_of_turn|>", "<|return|>",    "<|end_of_role|>", "<turn|>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (strlen(texts[i]) == token->bytes && !memcmp(texts[i], token->at, token->bytes))
+        if (is_text(token, texts[i]))
             return true;
     return false;
 }
@@ -57,7 +61,8 @@ static int add_id(json_t *list, json_int_t id)
 }
 
 /* The tokens that end a message by their text. Only control tokens count: a document may contain
- * the text of others. */
+ * the text of others. In models with channels (gpt-oss) <|end|> ends the message of a channel, for
+ * example the reasoning, and the answer comes after it. */
 static int add_by_text(const struct spw_gguf *g, json_t *list, bool *found)
 {
     enum { CONTROL = 3 };
@@ -69,9 +74,20 @@ static int add_by_text(const struct spw_gguf *g, json_t *list, bool *found)
     const uint8_t *at = tokens->at, *end = at + tokens->bytes;
     struct spw_gguf_string token;
     size_t before = json_array_size(list);
-    for (uint64_t id = 0; id < types->n && spw_gguf_next_string(&at, end, &token); id++)
-        if (ends_a_message(&token) && spw_gguf_number(types, id) == CONTROL)
+    bool has_channels = false;
+    json_int_t channel_end = -1, call = -1;
+    for (uint64_t id = 0; id < types->n && spw_gguf_next_string(&at, end, &token); id++) {
+        if (spw_gguf_number(types, id) != CONTROL)
+            continue;
+        if (ends_a_message(&token))
             SPW_TRY(add_id(list, (json_int_t)id));
+        has_channels = has_channels || is_text(&token, "<|return|>");
+        channel_end = is_text(&token, "<|end|>") ? (json_int_t)id : channel_end;
+        call = is_text(&token, "<|call|>") ? (json_int_t)id : call;
+    }
+    const json_int_t last = has_channels ? call : channel_end;
+    if (last >= 0)
+        SPW_TRY(add_id(list, last));
     *found = json_array_size(list) > before;
     return 0;
 }

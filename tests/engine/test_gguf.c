@@ -218,6 +218,48 @@ static void test_text(void)
     spw_source_close(s);
 }
 
+/* Token 2 is that of eos_token_id. */
+static void add_ends(struct spw_gguf_writer *w, void *context)
+{
+    const char *const *texts = context;
+    struct spw_gguf_string tokens[6];
+    static const int32_t types[] = {3, 3, 3, 3, 3, 1};
+    for (int i = 0; i < 6; i++)
+        tokens[i] = (struct spw_gguf_string){texts[i], strlen(texts[i])};
+    spw_gguf_add_string(w, "tokenizer.ggml.model", "llama");
+    spw_gguf_add_strings(w, "tokenizer.ggml.tokens", tokens, 6);
+    spw_gguf_add(w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, types, 6);
+}
+
+/* <|end|> ends the answer, unless <|return|> does: then it ends the message of a channel. */
+static void test_ends(void)
+{
+    static const struct {
+        const char *texts[6];
+        int32_t eos[3];
+        uint32_t n;
+    } cases[] = {
+        {{"a", "<|end|>", "</s>", "b", "<|call|>", "<|im_end|>"}, {2, 1}, 2},
+        {{"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "<|im_end|>"}, {2, 3, 0}, 3},
+        {{"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {2}, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct gguf_way way = {.more_keys = add_ends,
+                                     .context = (void *)(uintptr_t)cases[i].texts};
+        struct spw_model_config c = {0};
+        struct spw_error err = {0};
+        struct spw_source *s;
+        char path[64];
+        snprintf(path, sizeof path, "%s/ends.gguf", dir);
+        gguf_from_folder("tests/golden/llama_plain", path, &way);
+        CHECK(!spw_source_open(&s, path, &err) && !s->ops->config(s, &c, &err));
+        CHECK_MSG(c.n_eos == cases[i].n && !memcmp(c.eos, cases[i].eos, c.n_eos * sizeof *c.eos),
+                  "%zu: %u ends", i, c.n_eos);
+        spw_config_free(&c);
+        spw_source_close(s);
+    }
+}
+
 /* Each allocation of each part fails in turn. */
 static void test_failed_allocations(void)
 {
@@ -305,6 +347,7 @@ static void test_rest(void)
         test_folder(folder);
     test_split();
     test_text();
+    test_ends();
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");
