@@ -52,10 +52,10 @@ float spw_codes_dot(enum spw_dtype t, const void *row, const struct spw_codes *x
 {
     const size_t groups = spw_codes_groups(k);
     float y = 0;
-    for (size_t slice = 0; slice < SPW_CODES_SLICES; slice++) {
+    for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
         float a = 0;
-        for (size_t g = spw_codes_slice(groups, slice); g < spw_codes_slice(groups, slice + 1);
-             g++) {
+        for (size_t g = spw_codes_partition(groups, partition);
+             g < spw_codes_partition(groups, partition + 1); g++) {
             const size_t first = g * SPW_CODES_GROUP;
             a = fmaf(x[g].scale,
                      group_dot(t, (const uint8_t *)row + spw_row_bytes(t, first), &x[g],

@@ -11,9 +11,9 @@
  * has blocks of 32 or of 256 numbers (blocks.h): eight or one in a group.
  *
  *     y = 0
- *     for slice 0, 1, 2, 3:                     of all groups, in order: [n i / 4, n (i + 1) / 4)
+ *     for partition 0, 1, 2, 3:                 of all groups, in order: [n i / 4, n (i + 1) / 4)
  *         a = 0
- *         for each group of the slice:
+ *         for each group of the partition:
  *             t = 0
  *             for each block of the group:
  *                 S = sum over parts j:  scales[j] * (sum over i in j: codes_w[i] * codes_x[i])
@@ -26,10 +26,10 @@
  * S and M are exact integers below 2^31, so their sums may be taken in any order; f32() rounds to
  * nearest. A y that is NaN is stored as 0x7fc00000.
  *
- * Why this order: a slice lets a GPU divide one row of w among threads; a group of 256 needs one
- * product with s, and lets the scales of a block of 256 multiply as integers. Groups of 32 took 9 %
- * longer. They have the same loss with Q8_0 and Q4_0, and save 0.1 % of it at most with other types
- * (SPEED.md, "Quantized weights"). */
+ * Why this order: a partition lets a GPU divide one row of w among threads; a group of 256 needs
+ * one product with s, and lets the scales of a block of 256 multiply as integers. Groups of 32 took
+ * 9 % longer. They have the same loss with Q8_0 and Q4_0, and save 0.1 % of it at most with other
+ * types (SPEED.md, "Quantized weights"). */
 #ifndef SPW_QUANT_CODES_H
 #define SPW_QUANT_CODES_H
 
@@ -39,7 +39,7 @@
 extern "C" {
 #endif
 
-enum { SPW_CODES_GROUP = 256, SPW_CODES_SLICES = 4 };
+enum { SPW_CODES_GROUP = 256, SPW_CODES_PARTITIONS = 4 };
 
 /* A group of a row of x. Codes after the end of the row are 0. */
 struct spw_codes {
@@ -55,10 +55,10 @@ SPW_INLINE size_t spw_codes_groups(size_t k)
     return (size_t)spw_div_up(k, SPW_CODES_GROUP);
 }
 
-/* The first group of a slice; of slice 4: the number of groups. */
-SPW_INLINE size_t spw_codes_slice(size_t groups, size_t slice)
+/* The first group of a partition; of partition 4: the number of groups. */
+SPW_INLINE size_t spw_codes_partition(size_t groups, size_t partition)
 {
-    return groups * slice / SPW_CODES_SLICES;
+    return groups * partition / SPW_CODES_PARTITIONS;
 }
 
 /* The reference: x[n], 0 < n <= 256, becomes a group. */

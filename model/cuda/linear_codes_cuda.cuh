@@ -16,11 +16,11 @@
  *     times scale still fit a byte, so the products add up S themselves. M is a product of minima
  *     and sums of codes. Such a sum has 13 bits and is cut in two bytes: sum = 128 high + low.
  *
- *   k_codes_stream  m <= 8. One CTA: a strip, 4 warps, one slice of k each. A warp copies packed
- *                   bytes into its own ring of 9 to 11 KB and unpacks from there: 40 KB in flight
- *                   for each CTA, of which 2 to 4 fit on a multiprocessor from sm_80 on. At 3.35
- *                   TB/s and 132 multiprocessors, 1 us of latency needs 25 KB. The copies of W
- *                   start before the previous kernel ends. Slices meet in shared memory.
+ *   k_codes_stream  m <= 8. One CTA: a strip, 4 warps, one partition of k each. A warp copies
+ *                   packed bytes into its own ring of 9 to 11 KB and unpacks from there: 40 KB in
+ *                   flight for each CTA, of which 2 to 4 fit on a multiprocessor from sm_80 on. At
+ *                   3.35 TB/s and 132 multiprocessors, 1 us of latency needs 25 KB. The copies of
+ *                   W start before the previous kernel ends. Partitions meet in shared memory.
  *   k_codes_tile    m > 8. One CTA: 2, 4 or 8 strips, one warp each, by 64 rows of x, which the
  *                   warps share. A strip is unpacked once for the 64 rows.
  *
@@ -66,7 +66,7 @@ template <enum spw_dtype type> struct codes_shape {
         pitch = 16 * pieces,
         strip = STRIP * pitch, /* bytes of a stage of W */
         stages = (12288 - 16) / strip,
-        stream_shared = SPW_CODES_SLICES * stages * strip,
+        stream_shared = SPW_CODES_PARTITIONS * stages * strip,
     };
 };
 
@@ -381,9 +381,9 @@ static __device__ __forceinline__ void store_sums(const struct codes_product &p,
     }
 }
 
-static __device__ __forceinline__ int slice_begin(const struct codes_product &p, int slice)
+static __device__ __forceinline__ int partition_begin(const struct codes_product &p, int partition)
 {
-    return (int)spw_codes_slice((size_t)p.groups, (size_t)slice);
+    return (int)spw_codes_partition((size_t)p.groups, (size_t)partition);
 }
 
 /* ---- few rows ---- */
@@ -411,15 +411,16 @@ static __device__ __forceinline__ void take_row(struct codes_product *p)
 
 /* m <= 8, or any number of rows with a matrix each; grid: the strips, and then the rows. */
 template <enum spw_dtype type>
-static __global__ void __launch_bounds__(SPW_CODES_SLICES *WARP, 1) k_codes_stream(codes_product p)
+static __global__ void __launch_bounds__(SPW_CODES_PARTITIONS *WARP, 1)
+    k_codes_stream(codes_product p)
 {
     using shape = codes_shape<type>;
     SPW_SHARED_DYNAMIC(uint8_t, shared);
     if (p.choices.of)
         take_row(&p);
-    const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
-    const int first = slice_begin(p, slice), end = slice_begin(p, slice + 1);
-    uint8_t *ring = shared + slice * shape::stages * shape::strip;
+    const int lane = (int)(threadIdx.x % WARP), partition = (int)(threadIdx.x / WARP);
+    const int first = partition_begin(p, partition), end = partition_begin(p, partition + 1);
+    uint8_t *ring = shared + partition * shape::stages * shape::strip;
     struct strip_rows rows = strip_begin(p, (int)blockIdx.x, first, shape::bytes), ahead = rows;
     float a[1][4] = {};
     for (int i = 0; i < shape::stages; i++) {
@@ -449,15 +450,15 @@ static __global__ void __launch_bounds__(SPW_CODES_SLICES *WARP, 1) k_codes_stre
         slot = slot + 1 == shape::stages ? 0 : slot + 1;
     }
     spw_copy_async_wait<0>();
-    float *sums = (float *)shared; /* [slice][4][lane] */
+    float *sums = (float *)shared; /* [partition][4][lane] */
     __syncthreads();               /* the rings are no longer read: the sums take their place */
     for (int e = 0; e < 4; e++)
-        sums[(slice * 4 + e) * WARP + lane] = a[0][e];
-    __syncthreads(); /* all slices are written */
-    if (slice)
+        sums[(partition * 4 + e) * WARP + lane] = a[0][e];
+    __syncthreads(); /* all partitions are written */
+    if (partition)
         return;
     float y[1][4] = {};
-    for (int i = 0; i < SPW_CODES_SLICES; i++)
+    for (int i = 0; i < SPW_CODES_PARTITIONS; i++)
         for (int e = 0; e < 4; e++)
             y[0][e] += sums[(i * 4 + e) * WARP + lane];
     store_sums<1>(p, (int)blockIdx.x, 0, y);
@@ -494,7 +495,7 @@ static __global__ void __launch_bounds__(256, 1) k_codes_tile(codes_product p, i
     struct strip_rows rows = strip_begin(p, strip, 0, shape::bytes), ahead = rows;
     float y[tiles][4] = {}, a[tiles][4] = {};
     /* Group -1 is nothing but the copy of group 0. */
-    for (int group = -1, slice = 0; group < p.groups; group++) {
+    for (int group = -1, partition = 0; group < p.groups; group++) {
         uint8_t *now = shared + (group & 1) * stage_bytes;
         uint8_t *then = shared + ((group + 1) & 1) * stage_bytes;
         spw_copy_async_wait<0>();
@@ -512,7 +513,8 @@ static __global__ void __launch_bounds__(256, 1) k_codes_tile(codes_product p, i
             multiply_group<type, tiles>(w, rows.left, x, a);
             strip_advance(&rows, shape::bytes);
         }
-        for (; slice < SPW_CODES_SLICES && group + 1 == slice_begin(p, slice + 1); slice++) {
+        for (; partition < SPW_CODES_PARTITIONS && group + 1 == partition_begin(p, partition + 1);
+             partition++) {
 #pragma unroll
             for (int i = 0; i < 4 * tiles; i++) {
                 y[i / 4][i % 4] += a[i / 4][i % 4];
@@ -529,7 +531,7 @@ template <enum spw_dtype type> static int launch_stream(const struct codes_produ
 {
     const dim3 grid((unsigned)spw_div_up((uint64_t)p->n, (uint64_t)p->w_step),
                     p->choices.of ? (unsigned)p->m : 1);
-    SPW_LAUNCH((k_codes_stream<type>), grid, SPW_CODES_SLICES * WARP,
+    SPW_LAUNCH((k_codes_stream<type>), grid, SPW_CODES_PARTITIONS * WARP,
                codes_shape<type>::stream_shared, s, *p);
     return spw_cuda_launched();
 }

@@ -5,9 +5,9 @@
  * The contract: the bits of a row do not depend on m. So the kernels below differ in where data
  * waits, and never in the arithmetic of an output element:
  *
- *   - k is cut into two slices, [0, half) and [half, 2 half), half = 64 ceil(k / 128): a function
- *     of k alone. Elements from k on are zero.
- *   - A slice is one chain of tensor-core products, two for each block of 32 k, the blocks in
+ *   - k is cut into two partitions, [0, half) and [half, 2 half), half = 64 ceil(k / 128): a
+ *     function of k alone. Elements from k on are zero.
+ *   - A partition is one chain of tensor-core products, two for each block of 32 k, the blocks in
  *     order. Within a block, lane t of a quad holds the 16 bytes at k = 8t .. 8t+7 of a row. Its
  *     first four elements go into the first product and its last four into the second. A slot of a
  *     product may stand for any k, as long as W and x use the same order. So each lane loads 16
@@ -17,30 +17,32 @@
  *       product          first  | second | first   | second   | first    | ... | second
  *       lane t           0      | 0      | 1       | 1        | 2        | ... | 3
  *
- *   - y = round((slice 0 + slice 1) + bias). With a residual, y = round(residual + that value). A
- *     gated product has two sums with their bias for each output, gate's and up's;
+ *   - y = round((partition 0 + partition 1) + bias). With a residual, y = round(residual + that
+ *     value). A gated product has two sums with their bias for each output, gate's and up's;
  *     model/cuda/gated_cuda.cuh makes the output from them.
  *
- * Why two slices: one chain advances by 16 k per latency of a product (about 33 cycles on sm_90).
- * 16 rows of W with one chain each would not keep up with 4.8 TB/s at n = 2048; two chains do. More
- * slices would need a second set of accumulators where m is large, and there registers limit the
- * tile. Two slices cost no registers, because two groups of warps share a tile, one slice each.
+ * Why two partitions: one chain advances by 16 k per latency of a product (about 33 cycles on
+ * sm_90). 16 rows of W with one chain each would not keep up with 4.8 TB/s at n = 2048; two chains
+ * do. More partitions would need a second set of accumulators where m is large, and there registers
+ * limit the tile. Two partitions cost no registers, because two groups of warps share a tile, one
+ * partition each.
  *
  * W is the product's A (16 rows), x its B (8 rows): y^T = W x^T. In a gated product the 16 rows are
  * 8 rows of gate's W and the same 8 rows of up's, so one lane gets both sums of an output. A tile
  * of y then has 8 columns of gate, 8 of up, 8 of gate, ...; n counts the rows of both below.
  *
- *   k_stream   m <= 16. One CTA: 16 rows of W, 2 warps, one slice each. Every lane copies what it
- *              will multiply itself into its own ring in shared memory: no barrier before the end,
- *              14-16 KB of W in flight per warp, and no dependence on other warps. The copies of W
- *              start before the previous kernel ends.
+ *   k_stream   m <= 16. One CTA: 16 rows of W, 2 warps, one partition each. Every lane copies what
+ *              it will multiply itself into its own ring in shared memory: no barrier before the
+ *              end, 14-16 KB of W in flight per warp, and no dependence on other warps. The copies
+ *              of W start before the previous kernel ends.
  *   k_tile     m > 16. One CTA: a tile of y, W and x shared through stages in shared memory.
  *
- * A tile stage holds, for both slices, W rows then x rows, 64 bytes (one block) a row, without
+ * A tile stage holds, for both partitions, W rows then x rows, 64 bytes (one block) a row, without
  * padding: the eight lanes of one phase of a 16-byte access touch two adjacent rows, 128 contiguous
  * bytes, both in cp.async and in the fragment loads. So there are no bank conflicts.
  *
- *   | slice 0: W [tile n][4 pieces] | x [tile m][4] | slice 1: W | x |    piece = 16 bytes = 8 bf16
+ *   | partition 0: W [tile n][4 pieces] | x [tile m][4] | partition 1: W | x |
+ *     piece = 16 bytes = 8 bf16
  *
  * A path with wgmma for sm_90 belongs beside k_tile in choose(). Its bits must equal those of
  * k_stream, which a test on the device would have to show; else it must replace k_stream, too. */
@@ -53,8 +55,8 @@
 enum {
     PIECE = 8, /* elements in 16 bytes */
     BLOCK = 32,
-    CUT = 64, /* slices are multiples of it */
-    SLICES = 2,
+    CUT = 64, /* partitions are multiples of it */
+    PARTITIONS = 2,
     WARP = 32,
     GROUP = 8,            /* tiles of m for which a column of W stays in L2 */
     MOST_CHOICES = 65535, /* the grid's second dimension */
@@ -144,7 +146,7 @@ template <int tiles_m> struct stream_shape {
     enum {
         PIECES = 4 + 2 * tiles_m,
         STAGES = tiles_m == 1 ? 8 : 6,
-        SHARED = SLICES * STAGES * PIECES * WARP * 16,
+        SHARED = PARTITIONS * STAGES * PIECES * WARP * 16,
     };
 };
 
@@ -237,7 +239,7 @@ static __device__ __forceinline__ int stream_col(int i)
 }
 
 /* A lane's sums of gate belong to row g of 16, its sums of up to row g + 8. `other`: the sums of
- * slice 1. */
+ * partition 1. */
 template <int tiles_m>
 static __device__ __forceinline__ void
 stream_store_gated(const struct product &p, const float d[tiles_m][4], const float *other)
@@ -270,18 +272,18 @@ static __device__ __forceinline__ void take_row(struct product *p)
  * ring only what it copied itself, so its own wait is enough. It refills a slot after the products
  * have read the slot. */
 template <int tiles_m, bool aligned>
-static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p)
+static __global__ void __launch_bounds__(PARTITIONS *WARP) k_stream(struct product p)
 {
     using shape = stream_shape<tiles_m>;
     SPW_SHARED_DYNAMIC(uint4, shared);
     if (tiles_m == 1 && p.choices.of)
         take_row(&p);
-    const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
+    const int lane = (int)(threadIdx.x % WARP), partition = (int)(threadIdx.x / WARP);
     const int steps = p.half / CUT, slot_size = shape::PIECES * WARP;
     const int w_row = (int)blockIdx.x * 16 + lane / 4;
-    uint4 *ring = shared + slice * shape::STAGES * slot_size;
+    uint4 *ring = shared + partition * shape::STAGES * slot_size;
     struct stream_next<tiles_m> ahead;
-    ahead.k = slice * p.half + lane % 4 * PIECE;
+    ahead.k = partition * p.half + lane % 4 * PIECE;
     for (int i = 0; i < 2; i++)
         ahead.w[i] = row_of_w(p, w_row + 8 * i) + ahead.k;
     for (int j = 0; j < tiles_m; j++)
@@ -297,7 +299,7 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
     spw_grid_next();
 #pragma unroll
     for (int i = 0; i < 4 * tiles_m; i++)
-        if (slice == 0 && stream_row(i) < p.m && stream_col(i) < p.n)
+        if (partition == 0 && stream_row(i) < p.m && stream_col(i) < p.n)
             more[i] = residual(p, stream_row(i), stream_col(i));
     stream_load_x<tiles_m, aligned>(ahead, steps, ring, p.k);
     stream_advance(&ahead, shape::STAGES);
@@ -325,16 +327,16 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
         spw_copy_async_commit();
         slot = then;
     }
-    /* Slice 1 goes to the warp of slice 0 through the ring of slice 1, whose copies are
+    /* Partition 1 goes to the warp of partition 0 through the ring of partition 1, whose copies are
      * complete. */
     spw_copy_async_wait<0>();
     float *other = (float *)(shared + shape::STAGES * slot_size);
     __syncwarp(); /* a lane writes where others have read their pieces */
-    if (slice == 1)
+    if (partition == 1)
         for (int i = 0; i < 4 * tiles_m; i++)
             other[i * WARP + lane] = d[i / 4][i % 4];
-    __syncthreads(); /* slice 1 is in shared memory */
-    if (slice == 1)
+    __syncthreads(); /* partition 1 is in shared memory */
+    if (partition == 1)
         return;
     if (p.gated) {
         stream_store_gated<tiles_m>(p, d, other);
@@ -350,10 +352,10 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_stream(struct product p
 
 /* ---- many rows: tiles of y ---- */
 
-/* Two groups of warps with one slice each, or one group that computes both slices, one after the
- * other. In a group, warps_n x warps_m warps compute tiles_n x tiles_m products each. A stage holds
- * `blocks` blocks of each group. y [m][y_pitch] adds the slices; it uses the memory of the stages,
- * or memory beside them. */
+/* Two groups of warps with one partition each, or one group that computes both partitions, one
+ * after the other. In a group, warps_n x warps_m warps compute tiles_n x tiles_m products each. A
+ * stage holds `blocks` blocks of each group. y [m][y_pitch] adds the partitions; it uses the memory
+ * of the stages, or memory beside them. */
 template <int groups_, int warps_n_, int warps_m_, int tiles_n_, int tiles_m_, int blocks_,
           int stages_>
 struct tile_shape {
@@ -370,8 +372,8 @@ struct tile_shape {
         group = warps_n * warps_m * WARP, /* threads */
         threads = groups * group,
         block_pieces = (n + m) * 4,
-        slice_pieces = blocks * block_pieces,
-        stage_pieces = groups * slice_pieces,
+        partition_pieces = blocks * block_pieces,
+        stage_pieces = groups * partition_pieces,
         ring_pieces = stages * stage_pieces,
         y_pitch = n + 4, /* floats: rows 2t of a quad's lanes lie 8 banks apart */
         y_pieces = m * y_pitch / 4,
@@ -382,7 +384,7 @@ struct tile_shape {
 
 /* 32 x 64: batches in decode. 64 x 64: if there are few tiles; 48 KB, which every GPU has. 128 x
  * 128: loads half as many bytes for a product; 96 KB. 256 x 128: loads 3/4 of that; 202 KB, and no
- * registers are left for the sums of slice 0. */
+ * registers are left for the sums of partition 0. */
 struct tile_low : tile_shape<2, 1, 2, 2, 4, 2, 4> {
 };
 struct tile_mid : tile_shape<2, 2, 1, 2, 8, 1, 3> {
@@ -470,7 +472,7 @@ static __device__ __forceinline__ void tile_merge(float d[shape::tiles_n][shape:
             }
 }
 
-/* Stores the sums of slice 0 in y; the next slice starts at zero. */
+/* Stores the sums of partition 0 in y; the next partition starts at zero. */
 template <typename shape>
 static __device__ __forceinline__ void tile_park(float d[shape::tiles_n][shape::tiles_m][4],
                                                  float *y)
@@ -602,9 +604,9 @@ static __global__ void __launch_bounds__(shape::threads, 1)
     tile_place(tiles_n, tiles_m, &tile_n, &tile_m);
     const int n_first = tile_n * shape::n, m_first = tile_m * shape::m;
     const int group = (int)(threadIdx.x / shape::group), begin = group * p.half;
-    const int step_k = shape::blocks * BLOCK, slice_steps = p.half / step_k;
-    const int steps = shape::groups == 1 ? SLICES * slice_steps : slice_steps;
-    uint4 *ring = shared + group * shape::slice_pieces;
+    const int step_k = shape::blocks * BLOCK, partition_steps = p.half / step_k;
+    const int steps = shape::groups == 1 ? PARTITIONS * partition_steps : partition_steps;
+    uint4 *ring = shared + group * shape::partition_pieces;
     float *y = (float *)(shared + shape::y_at);
     float d[shape::tiles_n][shape::tiles_m][4] = {};
     for (int i = 0; i < shape::stages - 1; i++) {
@@ -624,7 +626,7 @@ static __global__ void __launch_bounds__(shape::threads, 1)
         tile_multiply<shape>(d, ring + slot * shape::stage_pieces);
         refill = slot;
         slot = slot + 1 == shape::stages ? 0 : slot + 1;
-        if (shape::groups == 1 && i + 1 == slice_steps)
+        if (shape::groups == 1 && i + 1 == partition_steps)
             tile_park<shape>(d, y);
     }
     spw_copy_async_wait<0>();
@@ -634,7 +636,7 @@ static __global__ void __launch_bounds__(shape::threads, 1)
         __syncthreads(); /* the stages are no longer read: y takes their place */
         if (group == 1)
             tile_merge<shape, false>(d, y);
-        __syncthreads(); /* slice 1 is written */
+        __syncthreads(); /* partition 1 is written */
         if (group == 0)
             tile_merge<shape, true>(d, y);
     }
@@ -690,9 +692,9 @@ template <int tiles_m> static int launch_stream(const struct product *p, bool al
     enum { shared = stream_shape<tiles_m>::SHARED };
     const dim3 grid((unsigned)spw_div_up(rows_of_w(p), 16), p->choices.of ? (unsigned)p->m : 1);
     if (aligned)
-        SPW_LAUNCH((k_stream<tiles_m, true>), grid, SLICES * WARP, shared, s, *p);
+        SPW_LAUNCH((k_stream<tiles_m, true>), grid, PARTITIONS * WARP, shared, s, *p);
     else
-        SPW_LAUNCH((k_stream<tiles_m, false>), grid, SLICES * WARP, shared, s, *p);
+        SPW_LAUNCH((k_stream<tiles_m, false>), grid, PARTITIONS * WARP, shared, s, *p);
     return spw_cuda_launched();
 }
 
@@ -732,7 +734,7 @@ static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *g
     p.m = (int)a->m;
     p.n = (int)a->n;
     p.k = (int)a->k;
-    p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, SLICES * CUT), 1));
+    p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, PARTITIONS * CUT), 1));
     p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
     p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
     p.y_wide = a->n % 4 == 0 && a->y_stride % 4 == 0 &&

@@ -3,17 +3,17 @@
  * 32, else once per 64; 4mk for x, 4mn for y, and as much for a residual.
  *
  * As in linear_cuda.cu, both kernels compute an output element with the same arithmetic. k is cut
- * into slices of 64 ceil(k / 512) elements, at most 8 slices: a function of k alone. A slice is one
- * chain of fmaf in the order of k, with zeros after the end of k. The slices are added in order,
- * then the bias, then the residual. There are eight slices because a chain advances by one k per
- * four cycles. For a gated product a CTA takes as many rows of gate's W as of up's, for the same
- * outputs, and model/cuda/gated_cuda.cuh makes the outputs.
+ * into partitions of 64 ceil(k / 512) elements, at most 8 partitions: a function of k alone. A
+ * partition is one chain of fmaf in the order of k, with zeros after the end of k. The partitions
+ * are added in order, then the bias, then the residual. There are eight partitions because a chain
+ * advances by one k per four cycles. For a gated product a CTA takes as many rows of gate's W as of
+ * up's, for the same outputs, and model/cuda/gated_cuda.cuh makes the outputs.
  *
  *   k_f32_stream  m <= 32, 8 rows a CTA. One CTA: 32 rows of W, one for each lane; one warp per
- *                 slice. A stage has 64 bytes of every row; it goes through the warp's own ring in
- *                 shared memory.
- *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the slices one after
- *                 another, each added to the totals when it is complete. */
+ *                 partition. A stage has 64 bytes of every row; it goes through the warp's own ring
+ *                 in shared memory.
+ *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the partitions one
+ *                 after another, each added to the totals when it is complete. */
 #include "model/cuda/codes_cuda.cuh"
 #include "model/cuda/linear_choices_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
@@ -23,12 +23,12 @@
 
 enum {
     WARP = 32,
-    SLICES = 8,
-    CUT = 64, /* slices are multiples of it */
+    PARTITIONS = 8,
+    CUT = 64, /* partitions are multiples of it */
     STAGES = 3,
-    ROW_PIECES = 4,                           /* 16-byte pieces of a row in a stage */
-    SLOT = WARP * ROW_PIECES,                 /* pieces */
-    RING_BYTES = SLICES * STAGES * SLOT * 16, /* 48 KB, which every GPU has */
+    ROW_PIECES = 4,                               /* 16-byte pieces of a row in a stage */
+    SLOT = WARP * ROW_PIECES,                     /* pieces */
+    RING_BYTES = PARTITIONS * STAGES * SLOT * 16, /* 48 KB, which every GPU has */
     TILE = 64,
     TILE_K = 16,
     TILE_THREADS = 128,
@@ -41,7 +41,7 @@ struct product_f32 {
     float *y;
     const float *residual;                /* has the shape of y, or NULL */
     size_t x_stride, y_stride, row_bytes; /* row_bytes: of W */
-    int m, n, k, slice, slices;           /* n: outputs of a row */
+    int m, n, k, partition, partitions;   /* n: outputs of a row */
     enum spw_dtype w_dtype;
     enum spw_activation act;
     bool gated;
@@ -252,7 +252,7 @@ static __device__ __forceinline__ float stream_total(const struct product_f32 &p
                                                      int row, int lane)
 {
     float total = sums[row * WARP + lane];
-    for (int s = 1; s < p.slices; s++)
+    for (int s = 1; s < p.partitions; s++)
         total += sums[(s * rows + row) * WARP + lane];
     return total;
 }
@@ -270,16 +270,17 @@ static __device__ __forceinline__ void take_row(struct product_f32 *p)
 
 /* grid: (ceil(n / 32), ceil(m / rows)), or 16 in place of 32 where gated; 8 warps. */
 template <typename type, int rows, bool aligned>
-static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct product_f32 p)
+static __global__ void __launch_bounds__(PARTITIONS *WARP) k_f32_stream(struct product_f32 p)
 {
     enum { elements = 16 / sizeof(type), step_k = ROW_PIECES * elements };
     SPW_SHARED_DYNAMIC(uint4, shared);
     if (rows == 1 && p.choices.of)
         take_row(&p);
-    const int lane = (int)(threadIdx.x % WARP), slice = (int)(threadIdx.x / WARP);
-    const int steps = slice < p.slices ? p.slice / step_k : 0, begin = slice * p.slice;
+    const int lane = (int)(threadIdx.x % WARP), partition = (int)(threadIdx.x / WARP);
+    const int steps = partition < p.partitions ? p.partition / step_k : 0;
+    const int begin = partition * p.partition;
     const int m_first = (int)blockIdx.y * rows;
-    uint4 *ring = shared + slice * STAGES * SLOT;
+    uint4 *ring = shared + partition * STAGES * SLOT;
     float sum[rows] = {};
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < steps)
@@ -310,20 +311,21 @@ static __global__ void __launch_bounds__(SLICES *WARP) k_f32_stream(struct produ
             }
         }
     }
-    float *sums = (float *)shared; /* [slice][row][lane] */
+    float *sums = (float *)shared; /* [partition][row][lane] */
     __syncthreads();               /* the rings are no longer read: the sums take their place */
     for (int r = 0; r < rows; r++)
-        sums[(slice * rows + r) * WARP + lane] = sum[r];
-    __syncthreads(); /* all slices are written */
-    const int row = m_first + slice, width = p.gated ? WARP / 2 : WARP;
+        sums[(partition * rows + r) * WARP + lane] = sum[r];
+    __syncthreads(); /* all partitions are written */
+    const int row = m_first + partition, width = p.gated ? WARP / 2 : WARP;
     const int col = (int)blockIdx.x * width + lane;
-    if (slice >= rows || row >= p.m || lane >= width || col >= p.n)
+    if (partition >= rows || row >= p.m || lane >= width || col >= p.n)
         return;
     const size_t at = (size_t)row * p.y_stride + (size_t)col;
-    const float total = stream_total<rows>(p, sums, slice, lane);
+    const float total = stream_total<rows>(p, sums, partition, lane);
     const float value =
-        p.gated ? finish_gated(p, total, stream_total<rows>(p, sums, slice, lane + WARP / 2), col)
-                : finish(p, total, col);
+        p.gated
+            ? finish_gated(p, total, stream_total<rows>(p, sums, partition, lane + WARP / 2), col)
+            : finish(p, total, col);
     p.y[at] = p.residual ? p.residual[at] + value : value;
 }
 
@@ -437,15 +439,15 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
     spw_grid_next();
     const int n_first = (int)blockIdx.x * TILE, m_first = (int)blockIdx.y * TILE;
     const int line = (int)(threadIdx.x % TILE), k_mine = (int)(threadIdx.x / TILE) * MINE;
-    const int per_slice = p.slice / TILE_K;
+    const int per_partition = p.partition / TILE_K;
     const type *w_row = row_of_w<type, TILE>(p, line);
     const float *x_row = row_of_x(p, m_first + line);
     float *tile = (float *)shared;
     float sum[4][8] = {}, total[4][8] = {}, w[MINE], x[MINE];
     read_w<MINE, aligned>(w, p, w_row, k_mine);
     read_row<MINE, aligned>(x, x_row, k_mine, p.k);
-    for (int slice = 0, i = 0; slice < p.slices; slice++) {
-        for (const int end = i + per_slice; i < end; i++) {
+    for (int partition = 0, i = 0; partition < p.partitions; partition++) {
+        for (const int end = i + per_partition; i < end; i++) {
             float *w_tile = tile + i % 2 * 2 * TILE_K * PITCH, *x_tile = w_tile + TILE_K * PITCH;
             tile_put(w_tile, w);
             tile_put(x_tile, x);
@@ -460,7 +462,7 @@ static __global__ void __launch_bounds__(TILE_THREADS) k_f32_tile(struct product
 #pragma unroll
         for (int e = 0; e < 32; e++) {
             float *t = &total[e / 8][e % 8], *s = &sum[e / 8][e % 8];
-            *t = slice ? *t + *s : *s;
+            *t = partition ? *t + *s : *s;
             *s = 0.0f;
         }
     }
@@ -476,12 +478,12 @@ template <typename type, bool aligned> static int launch(const struct product_f3
 {
     const unsigned m = (unsigned)p->m, n = (unsigned)p->n * (p->gated ? 2 : 1);
     if (m == 1 || p->choices.of) {
-        SPW_LAUNCH((k_f32_stream<type, 1, aligned>), dim3((n + WARP - 1) / WARP, m), SLICES * WARP,
-                   RING_BYTES, s, *p);
+        SPW_LAUNCH((k_f32_stream<type, 1, aligned>), dim3((n + WARP - 1) / WARP, m),
+                   PARTITIONS * WARP, RING_BYTES, s, *p);
     } else if (m <= 32) {
-        SPW_LAUNCH((k_f32_stream<type, SLICES, aligned>),
-                   dim3((n + WARP - 1) / WARP, (m + SLICES - 1) / SLICES), SLICES * WARP,
-                   RING_BYTES, s, *p);
+        SPW_LAUNCH((k_f32_stream<type, PARTITIONS, aligned>),
+                   dim3((n + WARP - 1) / WARP, (m + PARTITIONS - 1) / PARTITIONS),
+                   PARTITIONS * WARP, RING_BYTES, s, *p);
     } else {
         SPW_LAUNCH((k_f32_tile<type, aligned>), dim3((n + TILE - 1) / TILE, (m + TILE - 1) / TILE),
                    TILE_THREADS, 0, s, *p);
@@ -516,8 +518,8 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *
     p.w_dtype = a->w_dtype;
     p.row_bytes = spw_row_bytes(a->w_dtype, a->k);
     p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
-    p.slice = (int)(CUT * spw_div_up(a->k, SLICES * CUT));
-    p.slices = p.slice ? (int)spw_div_up(a->k, (uint64_t)p.slice) : 0;
+    p.partition = (int)(CUT * spw_div_up(a->k, PARTITIONS * CUT));
+    p.partitions = p.partition ? (int)spw_div_up(a->k, (uint64_t)p.partition) : 0;
     p.y_wide = a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % 16 == 0;
     for (size_t row = 0; row < a->m; row += MOST_ROWS) {
         p.x = (const float *)a->x + row * a->x_stride;

@@ -16,16 +16,16 @@
 #define PAGE_BYTES 4096u
 #define HUGE_PAGE_BYTES (2u << 20)
 
-/* A few threads reach the speed of the memory. A thread does not pay for less than a slice. */
-enum { MOST_THREADS = 16, SLICE_BYTES = 32 << 20 };
+/* A few threads reach the speed of the memory. A thread does not pay for less than PIECE_BYTES. */
+enum { MOST_THREADS = 16, PIECE_BYTES = 32 << 20 };
 
-struct slice {
+struct piece {
     const struct spw_placement *place;
     volatile unsigned char *from;
     uint64_t bytes;
 };
 
-static void touch(const struct slice *s)
+static void touch(const struct piece *s)
 {
     for (uint64_t i = 0; i < s->bytes; i += PAGE_BYTES)
         s->from[i] = 0;
@@ -33,29 +33,29 @@ static void touch(const struct slice *s)
 
 static void *touch_main(void *argument)
 {
-    const struct slice *s = argument;
+    const struct piece *s = argument;
     spw_placement_bind_near(s->place);
     touch(s);
     return NULL;
 }
 
-/* The caller touches the last slice, and the slices of threads that cannot be started. The
+/* The caller touches the last piece, and the pieces of threads that cannot be started. The
  * caller's thread is not bound. */
 void spw_host_pages_touch(void *p, uint64_t bytes, const struct spw_placement *place)
 {
     pthread_t threads[MOST_THREADS];
     bool started[MOST_THREADS];
-    struct slice slices[MOST_THREADS];
-    uint64_t n = spw_min_u64(spw_topology_usable_threads(), spw_div_up(bytes, SLICE_BYTES));
+    struct piece pieces[MOST_THREADS];
+    uint64_t n = spw_min_u64(spw_topology_usable_threads(), spw_div_up(bytes, PIECE_BYTES));
     n = spw_min_u64(n, MOST_THREADS);
     uint64_t each = spw_align_up(spw_div_up(bytes, n), HUGE_PAGE_BYTES);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t from = spw_min_u64(i * each, bytes);
-        slices[i] =
-            (struct slice){place, (unsigned char *)p + from, spw_min_u64(each, bytes - from)};
-        started[i] = i + 1 < n && !spw_thread_start(&threads[i], "touch", touch_main, &slices[i]);
+        pieces[i] =
+            (struct piece){place, (unsigned char *)p + from, spw_min_u64(each, bytes - from)};
+        started[i] = i + 1 < n && !spw_thread_start(&threads[i], "touch", touch_main, &pieces[i]);
         if (!started[i])
-            touch(&slices[i]);
+            touch(&pieces[i]);
     }
     for (uint64_t i = 0; i < n; i++)
         if (started[i])

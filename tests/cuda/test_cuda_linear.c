@@ -164,7 +164,7 @@ static void check_exact(const struct problem *p)
 }
 
 /* Products are exact or rounded once with their sum; each of the at most k + 8 + 2 sums of an
- * output (a chain, the slices, the bias) is off by at most 2^-23 of the magnitudes in it, which
+ * output (a chain, the partitions, the bias) is off by at most 2^-23 of the magnitudes in it, which
  * allows for a tensor core that truncates. Then one rounding to bf16. */
 static void check_close(const struct problem *p)
 {

@@ -486,12 +486,12 @@ SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors
     return sum;
 }
 
-/* The slices that end in quad q: bit s is group s. */
-static unsigned ends_of_slices(const struct few *f, size_t q)
+/* The partitions that end in quad q: bit s is group s. */
+static unsigned ends_of_partitions(const struct few *f, size_t q)
 {
     unsigned ends = 0;
-    for (size_t slice = 1; slice <= SPW_CODES_SLICES; slice++) {
-        const size_t end = spw_codes_slice(f->groups, slice);
+    for (size_t partition = 1; partition <= SPW_CODES_PARTITIONS; partition++) {
+        const size_t end = spw_codes_partition(f->groups, partition);
         if (end > q * QUAD && end <= (q + 1) * QUAD)
             ends |= 1u << (end - 1 - q * QUAD);
     }
@@ -502,16 +502,16 @@ static unsigned ends_of_slices(const struct few *f, size_t q)
 SIMD_FN void add_quad(bool across, const float *scales, size_t n, unsigned ends, f32v t, f32v *a,
                       f32v *y)
 {
-    f32v slice = *a, sum = *y;
+    f32v partition = *a, sum = *y;
 #pragma GCC unroll 4
     for (size_t g = 0; g < QUAD && g < n; g++) {
-        slice = simd_fused(simd_set1(scales[g]), from_cells(across, t, g), slice);
+        partition = simd_fused(simd_set1(scales[g]), from_cells(across, t, g), partition);
         if (ends >> g & 1) {
-            sum += slice;
-            slice = (f32v){0};
+            sum += partition;
+            partition = (f32v){0};
         }
     }
-    *a = slice;
+    *a = partition;
     *y = sum;
 }
 
@@ -549,7 +549,7 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
     multiply_rows(t, f, m, across, col, asked);
     for (size_t q = 0; q < f->quads; q++) {
         const size_t n = groups_of_quad(f, q);
-        const unsigned ends = ends_of_slices(f, q);
+        const unsigned ends = ends_of_partitions(f, q);
         struct few_factors w;
         fetch_ahead_of(f, asked, end - lag * (f->quads - q));
         if (is_small(t))

@@ -2,10 +2,10 @@
  *
  * Columns of y lie in lanes. A task walks its columns in panels of 2 x SIMD_LANES, and k in groups
  * of 256: it unpacks one group of the panel into the L1 cache, multiplies all rows of x by it, and
- * keeps the sums of the slice and of y in the workspace:
+ * keeps the sums of the partition and of y in the workspace:
  *
  *   for each panel of columns
- *     for each slice, for each of its groups
+ *     for each partition, for each of its groups
  *       unpack [256][columns]: codes, scales          once for all rows
  *       for each tile of rows: a += s * (d * S + m * M)
  *     store y
@@ -35,7 +35,7 @@ struct work {
     const struct spw_codes *x; /* [m][groups] */
     size_t groups, row_bytes;
     struct columns *panel; /* [VECTORS] */
-    float *sums, *y;       /* [rows][COLS]: of a slice, of all slices */
+    float *sums, *y;       /* [rows][COLS]: of a partition, of all partitions */
     uint8_t *edge;         /* room for a group of the last columns */
 };
 
@@ -44,9 +44,9 @@ struct tile {
     const struct spw_codes *x; /* of the first row */
     size_t groups;             /* from row to row */
     const struct columns *w;   /* [VECTORS] */
-    float *sums, *y;           /* [rows][COLS]: of the slice, of the slices before */
-    bool first, last;          /* of the groups of a slice */
-    bool begins;               /* the first slice */
+    float *sums, *y;           /* [rows][COLS]: of the partition, of the partitions before */
+    bool first, last;          /* of the groups of a partition */
+    bool begins;               /* the first partition */
     size_t blocks;             /* small ones */
     int offset;                /* of the codes in w */
 };
@@ -152,7 +152,7 @@ SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const si
 
 #endif
 
-/* a = fma(s, t, a); after the last group of a slice y = y + a. */
+/* a = fma(s, t, a); after the last group of a partition y = y + a. */
 SIMD_FN void add_group(int rows, const struct tile *t, numbers group)
 {
     if (t->first)
@@ -428,9 +428,9 @@ static void store_panel(const struct work *w, size_t col)
 
 static void run_panel(const struct work *w, size_t col)
 {
-    for (size_t slice = 0; slice < SPW_CODES_SLICES; slice++) {
-        const size_t begin = spw_codes_slice(w->groups, slice);
-        const size_t end = spw_codes_slice(w->groups, slice + 1);
+    for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
+        const size_t begin = spw_codes_partition(w->groups, partition);
+        const size_t end = spw_codes_partition(w->groups, partition + 1);
         for (size_t g = begin; g < end; g++) {
             unpack_panel(w, col, g);
             multiply_panel(w, g, begin, end);

@@ -244,7 +244,7 @@ static void check_f32(struct problem *p, uint64_t *rng)
 }
 
 /* The reference against sums in double precision: the codes of x are within half a step of x, and
- * there is one rounding for each block, group and slice. */
+ * there is one rounding for each block, group and partition. */
 static void check_reference(enum spw_dtype t, uint64_t *rng)
 {
     enum { K = 1024 };
