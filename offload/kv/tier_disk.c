@@ -199,8 +199,8 @@ static int open_scratch(struct spw_disk *d, const struct spw_disk_options *o, st
     SPW_TRY(take_room(d, o->directory, bytes, &d->sparse, err));
     int rc = register_file(d);
     if (rc)
-        return spw_fail(err, rc, "disk: %s: the I/O engine refuses the file (%s)", o->directory,
-                        strerror(-rc));
+        return spw_fail(err, rc, "disk: %s: a file could not be registered for I/O (%s)",
+                        o->directory, strerror(-rc));
     describe(d);
     return 0;
 }

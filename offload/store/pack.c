@@ -82,7 +82,8 @@ int spw_pack_read_heads(int fd, const char *path, const uint8_t *fingerprint,
     out->newest = !out->intact[0] || (out->intact[1] && h[1].sequence > h[0].sequence);
     h += out->newest;
     if (h->version != SPW_PACK_VERSION)
-        return spw_fail(err, -ESTALE, "%s: was written in another version of the format", path);
+        return spw_fail(err, -ESTALE,
+                        "%s: was written by a version of spillway with another format", path);
     if (fingerprint && memcmp(h->fingerprint, fingerprint, sizeof h->fingerprint) != 0)
         return spw_fail(err, -ESTALE, "%s: belongs to another model, KV precision or build", path);
     return 0;

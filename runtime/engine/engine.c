@@ -41,7 +41,7 @@ int spw_model_open(struct spw_model *m, const char *path, const struct spw_optio
     if (!rc) {
         m->compute = spw_compute_type(m->tensors, o);
         if (m->compute == SPW_DTYPE_F16)
-            rc = spw_fail(err, -EINVAL, "compute type f16: expected auto, f32 or bf16");
+            rc = spw_fail(err, -EINVAL, "compute: found f16, expected auto, f32 or bf16");
     }
     if (!rc)
         rc = spw_cache_policy_make(&m->cache, &m->config, m->compute, o, err);
@@ -105,9 +105,12 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
                          uint64_t host_bytes, struct spw_error *err)
 {
     if (o->threads > INT32_MAX)
-        return spw_fail(err, -EINVAL, "%u threads: too many", o->threads);
+        return spw_fail(err, -EINVAL, "threads: found %u, expected 0 (every core) to %d",
+                        o->threads, INT32_MAX);
     if (o->device_index > INT32_MAX)
-        return spw_fail(err, -EINVAL, "device cuda:%u: no such GPU", o->device_index);
+        return spw_fail(err, -EINVAL,
+                        "device cuda:%u: this machine has no such GPU; see nvidia-smi",
+                        o->device_index);
     if (o->backend != SPW_BACKEND_CPU) {
         struct spw_error why = {0};
         bool must = o->backend == SPW_BACKEND_CUDA;
@@ -337,7 +340,11 @@ void spw_options_init(struct spw_options *o)
 static int open_streams(struct spw_engine *e, struct spw_error *err)
 {
     int rc = spw_lane_open_streams(&e->lane);
-    return rc ? spw_fail(err, rc, "the system refused the threads of the streams") : 0;
+    return rc ? spw_fail(err, rc,
+                         "the streams of the device could not be opened (%s); if the limit of "
+                         "threads is the cause, raise it (ulimit -u)",
+                         strerror(-rc))
+              : 0;
 }
 
 static int open_tables(struct spw_engine *e, struct spw_error *err)

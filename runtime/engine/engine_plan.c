@@ -33,15 +33,16 @@ static int check_options(const struct spw_model *m, const struct spw_backend *b,
                         o->past_positions ? "no model may have more than" : "the model knows",
                         (unsigned long long)longest);
     if (o->sessions > MOST_SESSIONS)
-        return spw_fail(err, -EINVAL, "%u sessions: at most %d", o->sessions, MOST_SESSIONS);
+        return spw_fail(err, -EINVAL, "sessions: found %u, expected at most %d", o->sessions,
+                        MOST_SESSIONS);
     if (o->prefill_chunk > most_chunk(&m->config))
-        return spw_fail(err, -EINVAL, "prefill chunk of %u tokens: at most %u", o->prefill_chunk,
-                        most_chunk(&m->config));
+        return spw_fail(err, -EINVAL, "prefill chunk: found %u tokens, expected at most %u",
+                        o->prefill_chunk, most_chunk(&m->config));
     if (o->prefetch_slots > MOST_SLOTS)
-        return spw_fail(err, -EINVAL, "%u prefetch slots: at most %d", o->prefetch_slots,
-                        MOST_SLOTS);
+        return spw_fail(err, -EINVAL, "prefetch slots: found %u, expected at most %d",
+                        o->prefetch_slots, MOST_SLOTS);
     if (o->prefetch_splits > most_splits)
-        return spw_fail(err, -EINVAL, "%u splits in a prefetch slot: at most %u",
+        return spw_fail(err, -EINVAL, "prefetch splits: found %u in a slot, expected at most %u",
                         o->prefetch_splits, most_splits);
     return 0;
 }

@@ -44,8 +44,11 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
     if (find_slot(e, &slot) || !has_room(e, most_tokens))
         spw_batch_close_ended(e->batch);
     if (find_slot(e, &slot))
-        return spw_fail(err, -ENOMEM, "%u sessions are open, as many as the engine was planned for",
-                        e->plan.info.sessions);
+        return spw_fail(
+            err, -ENOMEM,
+            "%u sessions are open, as many as the engine was planned for; close one, or "
+            "open the engine with more sessions",
+            e->plan.info.sessions);
     SPW_TRY(check_room(e, most_tokens, err));
     SPW_TRY(spw_engine_need_memory(e, err));
     struct spw_session *s = spw_alloc_zero(1, sizeof *s);

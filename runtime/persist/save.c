@@ -323,16 +323,17 @@ static int check_save(const struct spw_session *s, const char *path, size_t stat
 {
     if (!s->engine->plan.piece_bytes || !s->n_tokens)
         return spw_fail(err, -EINVAL, "%s: %s", path,
-                        s->n_tokens ? "the engine was opened without the option to save"
-                                    : "the session is empty");
+                        s->n_tokens
+                            ? "the engine was opened without `saves`, so it has no memory for this"
+                            : "the session is empty");
     if (!s->cached)
         return spw_fail(err, -EINVAL,
                         "%s: the session's caches were freed when budgets changed; save it after "
                         "the next step",
                         path);
     if (state_bytes > SPW_SAVED_STATE_BYTES)
-        return spw_fail(err, -E2BIG, "%s: a state of %zu bytes, at most %d", path, state_bytes,
-                        SPW_SAVED_STATE_BYTES);
+        return spw_fail(err, -E2BIG, "%s: found a state of %zu bytes, expected at most %d", path,
+                        state_bytes, SPW_SAVED_STATE_BYTES);
     return 0;
 }
 
@@ -349,7 +350,10 @@ static int save_tries(struct spw_session *s, const char *path, const void *state
             return rc ? spw_fail(err, rc, "%s: could not be written: %s", path, strerror(-rc)) : 0;
         SPW_TRY(compute_again(s, err));
     }
-    return spw_fail(err, -EIO, "%s: tiles were lost on disk again and again", path);
+    return spw_fail(err, -EIO,
+                    "%s: tiles were lost each time they had been computed again; the drive of "
+                    "options.disk_dir is failing",
+                    path);
 }
 
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
@@ -500,14 +504,18 @@ static int check_fits(const struct spw_saved *v, const struct spw_engine *e, str
 {
     const char *path = spw_pack_path(v->pack);
     if (!e->plan.piece_bytes)
-        return spw_fail(err, -EINVAL, "%s: the engine was opened without the option to resume",
-                        path);
+        return spw_fail(
+            err, -EINVAL,
+            "%s: the engine was opened without `saves`, so it has no memory to resume a session",
+            path);
     if (v->info.foreign)
         return spw_fail(err, -EPERM, "%s: %s", path, v->info.foreign);
     SPW_TRY(spw_saved_check(v, e, err));
     if (v->info.n_tokens > e->plan.info.context)
-        return spw_fail(err, -E2BIG, "%s: %zu tokens, the engine was planned for %llu", path,
-                        v->info.n_tokens, (unsigned long long)e->plan.info.context);
+        return spw_fail(err, -E2BIG,
+                        "%s: the session has %zu tokens, the engine was planned for %llu; raise "
+                        "options.context",
+                        path, v->info.n_tokens, (unsigned long long)e->plan.info.context);
     for (size_t i = 0; i < v->info.n_tokens; i++)
         if (v->info.tokens[i] < 0 || (uint32_t)v->info.tokens[i] >= e->model.config.vocab)
             return spw_fail(err, -EBADMSG, "%s: token %zu is not in the vocabulary of this model",

@@ -305,8 +305,9 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t sli
     uint64_t bytes = record_bytes(s->engine, kind);
     const struct spw_pack_section *x = spw_pack_find(f->pack, kind, slice, *first);
     if (!x || x->record_bytes != bytes)
-        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is missing", spw_pack_path(f->pack),
-                        s->engine->model.config.slice_layers[slice], *first);
+        return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is missing; the file is damaged",
+                        spw_pack_path(f->pack), s->engine->model.config.slice_layers[slice],
+                        *first);
     uint32_t n = spw_min_u32(x->first_tile + x->n_tiles, end) - *first;
     n = spw_min_u32(n, piece_records(s, bytes));
     SPW_TRY(make_room(s, kind, slice, to, &n));

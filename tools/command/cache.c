@@ -145,7 +145,7 @@ static int prune(const struct cli_options *o)
            cli_plural(p.n_packs), cli_format_bytes(went, p.bytes), (unsigned long long)p.n_left,
            cli_format_bytes(left, p.left_bytes));
     if (p.left_bytes > o->size)
-        cli_fail(0, "packs that other processes use stay");
+        cli_fail(0, "more than --size is left: other processes use these packs");
     return 0;
 }
 

@@ -395,7 +395,7 @@ static void check_foreign(uint64_t *seed)
     refuse(&w, w.s.dir, &o, -ESTALE, "options.residual_window 384, this run has 640");
     o = w.base;
     o.saves = false;
-    refuse(&w, w.s.dir, &o, -EINVAL, "without the option to resume");
+    refuse(&w, w.s.dir, &o, -EINVAL, "without `saves`");
     if (w.n[1] > 1) {
         o = w.base;
         o.context = w.n[1] - 1;

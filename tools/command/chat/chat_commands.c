@@ -17,7 +17,7 @@ static int save(struct chat *c, const char *path)
     int code = cli_output_check(c->o, "/save", path);
     if (!code)
         code = cli_history_write(c->messages, path);
-    return code ? code : cli_note("%s has %zu messages", path, json_array_size(c->messages));
+    return code ? code : cli_note("saved %zu messages to %s", json_array_size(c->messages), path);
 }
 
 static int load(struct chat *c, const char *path)

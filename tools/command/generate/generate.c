@@ -243,7 +243,7 @@ static int report_unfinished(struct run *r, const struct spw_batch_times *times,
     if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
         return code;
     if (r->o->report && run_write_report(r, times) == 0)
-        cli_fail(0, "%s has the %zu tokens that were generated before", r->o->report, n);
+        cli_fail(0, "the run failed; %s has the %zu tokens that it had generated", r->o->report, n);
     return code;
 }
 
