@@ -5,12 +5,11 @@
  */
 #include "base/record_file.h"
 
+#include "base/json.h"
 #include "base/kept_file.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -143,10 +142,10 @@ static int read_list(const struct spw_record_list *l, const json_t *list, const 
 
 static bool sum_of(const json_t *measured, char out[17])
 {
-    char *text = json_dumps(measured, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = spw_json_dump(measured, JSON_COMPACT | JSON_SORT_KEYS);
     if (text)
         snprintf(out, 17, "%016llx", (unsigned long long)XXH3_64bits(text, strlen(text)));
-    free(text);
+    spw_free(text);
     return text != NULL;
 }
 
@@ -192,12 +191,16 @@ int spw_record_file_read(const struct spw_record_file *f, const char *path, stru
     char *text;
     size_t bytes;
     json_error_t why;
+    json_t *root;
     clear(f);
     SPW_TRY(spw_kept_file_read(path, MAX_BYTES, &text, &bytes, err));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    int rc = spw_json_parse(&root, text, bytes, JSON_REJECT_DUPLICATES, &why);
     spw_free(text);
-    int rc = root ? read_root(f, root, path, err)
-                  : spw_fail(err, -EINVAL, "%s: line %d: %s", path, why.line, why.text);
+    if (rc == -ENOMEM)
+        rc = spw_fail(err, rc, "%s: no memory for its JSON", path);
+    else
+        rc = rc ? spw_fail(err, rc, "%s: line %d: %s", path, why.line, why.text)
+                : read_root(f, root, path, err);
     json_decref(root);
     if (rc)
         clear(f);
@@ -226,14 +229,14 @@ int spw_record_file_write(const struct spw_record_file *f, const char *path, str
     char begin[64];
     const int n = snprintf(begin, sizeof begin, "{\n  \"%s\":", f->key);
     json_t *root = write_root(f);
-    char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
+    char *text = spw_json_dump(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(root);
     if (!text)
         return spw_fail(err, -ENOMEM, "%s: cannot be written: no memory", path);
     const size_t end = strlen(text);
     text[end] = '\n'; /* in place of the NUL */
     int rc = spw_kept_file_write(path, begin, (size_t)n, text, end + 1, err);
-    free(text);
+    spw_free(text);
     return rc;
 }
 

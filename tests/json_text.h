@@ -1,8 +1,9 @@
 /* JSON in tests of readers: texts that are written with ' where they have ", and a count of the
- * blocks that jansson holds. */
+ * blocks that jansson holds. The allocations of jansson fail as spw_alloc_fail_nth says. */
 #ifndef SPW_TESTS_JSON_TEXT_H
 #define SPW_TESTS_JSON_TEXT_H
 
+#include "base/base.h"
 #include "tests/check.h"
 
 #include <jansson.h>
@@ -25,7 +26,7 @@ static int64_t json_outstanding; /* for json_set_alloc_funcs(json_alloc, json_fr
 
 static inline void *json_alloc(size_t bytes)
 {
-    void *p = malloc(bytes);
+    void *p = spw_alloc_fails() ? NULL : malloc(bytes);
     json_outstanding += p != NULL;
     return p;
 }

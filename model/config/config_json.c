@@ -22,14 +22,13 @@ int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out
 {
     json_error_t error;
     SPW_TRY(spw_json_refuse_pointer(text, bytes, file, err));
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!root) {
-        /* jansson leaves the text empty when an object or an array could not be allocated */
-        if (json_error_code(&error) == json_error_out_of_memory || !error.text[0])
-            return spw_fail(err, -ENOMEM, "%s: out of memory while reading its JSON", file);
-        return spw_fail(err, -EINVAL, "%s: line %d, column %d: found %s, expected valid JSON", file,
-                        error.line, error.column, error.text);
-    }
+    json_t *root;
+    int rc = spw_json_parse(&root, text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (rc == -ENOMEM)
+        return spw_fail(err, rc, "%s: out of memory while reading its JSON", file);
+    if (rc)
+        return spw_fail(err, rc, "%s: line %d, column %d: %s", file, error.line, error.column,
+                        error.text);
     if (!json_is_object(root)) {
         char found[64];
         spw_fail(err, -EINVAL, "%s: found %s, expected a JSON object", file,

@@ -7,9 +7,7 @@
 #ifndef SPW_MODEL_CONFIG_CONFIG_JSON_H
 #define SPW_MODEL_CONFIG_CONFIG_JSON_H
 
-#include "base/base.h"
-
-#include <jansson.h>
+#include "base/json.h"
 
 /* Another format has other names for some keys of config.json, and no such key otherwise. */
 struct spw_key_name {

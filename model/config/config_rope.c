@@ -381,10 +381,13 @@ int spw_config_read_rope(struct spw_model_config *config, const struct spw_keys 
 {
     if (keys->names)
         return read_flat(config, keys, facts);
-    json_t *otherwise = facts->scaling ? json_loads(facts->scaling, 0, NULL) : NULL;
-    if (facts->scaling && !otherwise)
-        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
-    int rc = read_rope(config, keys, facts, otherwise);
+    json_t *otherwise = NULL;
+    int rc = !facts->scaling
+                 ? 0
+                 : spw_json_parse(&otherwise, facts->scaling, strlen(facts->scaling), 0, NULL);
+    if (rc)
+        return spw_fail(keys->err, rc, "%s: out of memory", keys->file);
+    rc = read_rope(config, keys, facts, otherwise);
     json_decref(otherwise);
     return rc;
 }

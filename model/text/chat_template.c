@@ -248,15 +248,12 @@ static int load(const char *text, size_t bytes, const char *what, bool object, j
     *out = NULL;
     if (!text)
         return 0;
-    *out = json_loadb(text, bytes, JSON_ALLOW_NUL, &error);
-    if (!*out && (json_error_code(&error) == json_error_out_of_memory || !error.text[0]))
-        return spw_fail(err, -ENOMEM, "%s: out of memory while reading the JSON", what);
-    if (!*out) {
-        int rc = spw_fail(err, -EINVAL, "%s: line %d, column %d: found %s, expected valid JSON",
-                          what, error.line, error.column, error.text);
-        spw_json_tidy(err);
-        return rc;
-    }
+    int rc = spw_json_parse(out, text, bytes, JSON_ALLOW_NUL, &error);
+    if (rc == -ENOMEM)
+        return spw_fail(err, rc, "%s: out of memory while reading the JSON", what);
+    if (rc)
+        return spw_fail(err, rc, "%s: line %d, column %d: %s", what, error.line, error.column,
+                        error.text);
     if (object ? json_is_object(*out) : json_is_array(*out))
         return 0;
     json_decref(*out);

@@ -109,9 +109,11 @@ static int bad_value(const struct spw_tok_loader *l, struct spw_tok_scan *s, con
 {
     const char *at = s->p;
     int rc = spw_tok_scan_skip(s);
-    json_t *value = rc ? NULL : json_loadb(at, (size_t)(s->p - at), JSON_DECODE_ANY, NULL);
-    if (!value)
-        return bad_text(l, s, -EINVAL);
+    json_t *value = NULL;
+    if (!rc)
+        rc = spw_json_parse(&value, at, (size_t)(s->p - at), JSON_DECODE_ANY, NULL);
+    if (rc)
+        return bad_text(l, s, rc);
     rc = spw_tok_bad(l, -EINVAL, path, key, value, expected);
     json_decref(value);
     return rc;
@@ -406,14 +408,13 @@ static int load_text(struct spw_tok_loader *l, size_t bytes, struct spw_tok_scan
     else
         SPW_TRY(rc);
     SPW_TRY(spw_tok_scan_rest(l->json, bytes, &l->vocab, &l->merges, rest));
-    json_t *root = json_loadb(rest->data, rest->n, JSON_REJECT_DUPLICATES, &where);
-    if (!root && json_error_code(&where) == json_error_out_of_memory)
-        return -ENOMEM;
-    if (!root)
-        return spw_fail(l->err, -EINVAL,
-                        "%s: line %d, column %d: found what is not JSON (%s), expected a "
-                        "tokenizer.json",
-                        l->name, where.line, where.column, where.text);
+    json_t *root;
+    rc = spw_json_parse(&root, rest->data, rest->n, JSON_REJECT_DUPLICATES, &where);
+    if (rc == -ENOMEM)
+        return rc;
+    if (rc)
+        return spw_fail(l->err, rc, "%s: line %d, column %d: this is not JSON: %s", l->name,
+                        where.line, where.column, where.text);
     rc = load_root(l, root);
     json_decref(root);
     return rc;

@@ -2,9 +2,8 @@
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_JSON_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_JSON_H
 
+#include "base/json.h"
 #include "model/text/tokenizer/tokenizer_build.h"
-
-#include <jansson.h>
 
 /* A value inside the file's text. at == NULL: absent, or of another type. */
 struct spw_tok_cut {

@@ -137,7 +137,7 @@ static void lines(void)
               "l.jsonl:10\nlast\n",
               "w/l.jsonl");
     static const char *const refused[] = {
-        NULL,         NULL,        "w/l.jsonl: line 4: '[' or '{' expected near 'not'",
+        NULL,         NULL,        "w/l.jsonl: line 4: found 'not', expected '{' or '['",
         "no \"id\"",  "no \"id\"", "either \"text\"",
         "the id one", NULL,        "no JSON object",
         NULL};
@@ -291,7 +291,7 @@ static void texts_of_lines(void)
     CHECK(open_list("w/l.jsonl", (const char *)NULL) == 0);
     CHECK(text_at(0, NULL) == 0 && is_text("first\n\xc3\xa9"));
     CHECK(text_at(1, NULL) == 0 && is_text("text of a file\n"));
-    CHECK(text_at(2, NULL) == -EINVAL && strstr(err.text, "expected near 'not'"));
+    CHECK(text_at(2, NULL) == -EINVAL && strstr(err.text, "found 'not'"));
     CHECK(text_at(9, NULL) == 0 && is_text("end"));
     sh("sed -i s/first/FIRST/ w/l.jsonl");
     CHECK(text_at(0, NULL) == -EAGAIN && strstr(err.text, "one has changed"));

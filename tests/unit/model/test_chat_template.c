@@ -260,9 +260,7 @@ static void test_named_templates(void)
     EXPECT("default", q, "plain [{'type': 'function', 'function': {'name': 'f'}}]");
     EXPECT("bad", q, "/tokenizer_config.json: chat_template: line 2: found }}, expected a value");
     put("tokenizer_config.json", "{\"chat_template\": [}");
-    EXPECT(NULL, q,
-           "/tokenizer_config.json: line 1, column 20: found unexpected token near '}', "
-           "expected valid JSON");
+    EXPECT(NULL, q, "/tokenizer_config.json: line 1, column 20: found '}', expected a value");
     put("tokenizer_config.json", "{\"chat_template\": 5}");
     EXPECT(NULL, q,
            ": found no chat template (chat_template.jinja, or chat_template in "
@@ -311,9 +309,7 @@ static void test_requests(void)
     q.extra_bytes = 2;
     EXPECT(NULL, q, "extra variables: expected a JSON object");
     struct spw_chat_request bad = request("[{]");
-    EXPECT(NULL, bad,
-           "messages: line 1, column 3: found string or '}' expected near ']', expected "
-           "valid JSON");
+    EXPECT(NULL, bad, "messages: line 1, column 3: found ']', expected a key in quotes");
     bad = request("[1]");
     EXPECT(NULL, bad, "messages: item 0: expected a JSON object");
     bad.messages_json = NULL;

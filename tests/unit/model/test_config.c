@@ -807,8 +807,7 @@ static void test_real_configs(void)
     }
 }
 
-/* Every allocation of ours fails once: -ENOMEM, and no leak. jansson uses malloc here: it does not
- * check the growth of its own buffers, and a failure there would be its overrun, not ours. */
+/* Every allocation fails once, ours and jansson's: -ENOMEM, and no leak. */
 static void test_failed_allocations(void)
 {
     int n_failed = 0;
@@ -826,7 +825,7 @@ static void test_failed_allocations(void)
         CHECK(rc == -ENOMEM && strstr(err.text, "out of memory") && !config.layer_kinds);
         CHECK(spw_alloc_outstanding() == 0);
     }
-    CHECK(n_failed >= 5);
+    CHECK(n_failed >= 50);
 }
 
 int main(void)

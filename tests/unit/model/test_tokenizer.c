@@ -627,8 +627,8 @@ static void test_refusals(void)
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}}"
         {"", -EINVAL, "empty"},
         {" ", -EINVAL, "line 1"},
-        {"{\"model\":{},\"model\":{}}", -EINVAL, "duplicate"},
-        {"{\"model\":{\"vocab\":{},\"vocab\":{}}}", -EINVAL, "duplicate"},
+        {"{\"model\":{},\"model\":{}}", -EINVAL, "twice"},
+        {"{\"model\":{\"vocab\":{},\"vocab\":{}}}", -EINVAL, "twice"},
         {"\n{\"model\":{\"vocab\":{\n\"a\":0\n\"b\":1},\"merges\":[]}}", -EINVAL, "line 4"},
         {"{\"model\":{\"vocab\":{\n\n},\"merges\":[]},\n\"x\":}", -EINVAL, "line 4"},
         {BPE("\"a\":0,", ""), -EINVAL, "not JSON"},

@@ -69,7 +69,10 @@ static size_t read_all(int from, char *text)
 static int parse(const char *text, bool write, double *bytes_per_second, struct spw_error *why)
 {
     const char *brace = strchr(text, '{');
-    json_t *root = brace ? json_loads(brace, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
+    json_t *root = NULL;
+    if (brace &&
+        spw_json_parse(&root, brace, strlen(brace), JSON_DISABLE_EOF_CHECK, NULL) == -ENOMEM)
+        return spw_fail(why, -ENOMEM, "fio: no memory for its answer");
     const json_t *job = json_array_get(json_object_get(root, "jobs"), 0);
     const json_t *way = json_object_get(job, write ? "write" : "read");
     *bytes_per_second = json_number_value(json_object_get(way, "bw_bytes"));
@@ -78,7 +81,7 @@ static int parse(const char *text, bool write, double *bytes_per_second, struct 
     if (!failed && *bytes_per_second > 0)
         return 0;
     return spw_fail(why, -EIO, "fio: %.*s", (int)spw_min_u64(strcspn(text, "\n"), 300),
-                    *text ? text : "said nothing");
+                    *text ? text : "it printed nothing");
 }
 
 int cli_fio_run(const char *file, bool write, uint64_t bytes, double *bytes_per_second,
@@ -88,7 +91,7 @@ int cli_fio_run(const char *file, bool write, uint64_t bytes, double *bytes_per_
     int from, status = 0;
     char *text = spw_alloc(MOST_OUTPUT);
     if (!text)
-        return spw_fail(why, -ENOMEM, "no memory for what fio says");
+        return spw_fail(why, -ENOMEM, "no memory for the output of fio");
     int rc = start(file, write, bytes, &pid, &from);
     if (rc) {
         spw_free(text);

@@ -63,17 +63,15 @@ int cli_history_read(json_t **messages, const char *path)
 {
     char *text;
     size_t bytes;
-    json_error_t e;
+    json_t *list;
     *messages = NULL;
     int code = cli_read_file(path, &text, &bytes);
     if (code)
         return code;
-    json_t *list = json_loadb(text, bytes, 0, &e);
+    code = cli_json_parse(&list, text, bytes, path);
     spw_free(text);
-    if (!list)
-        return cli_fail(CLI_REFUSED, "%s: line %d, column %d: %s, expected valid JSON", path,
-                        e.line, e.column, e.text);
-    code = check(list, path);
+    if (!code)
+        code = check(list, path);
     if (code) {
         json_decref(list);
         return code;

@@ -38,17 +38,14 @@ struct cli_prompt {
  * errors that name the file. */
 static int read_list(const char *path, char **text, size_t *bytes)
 {
-    json_error_t e;
+    json_t *list;
     if (!path)
         return 0;
     int code = cli_read_file(path, text, bytes);
     if (code)
         return code;
-    json_t *list = json_loadb(*text, *bytes, 0, &e);
-    if (!list)
-        return cli_fail(CLI_REFUSED, "%s: line %d, column %d: %s, expected valid JSON", path,
-                        e.line, e.column, e.text);
-    if (!json_is_array(list))
+    code = cli_json_parse(&list, *text, *bytes, path);
+    if (!code && !json_is_array(list))
         code = cli_fail(CLI_REFUSED, "%s: found no JSON list, expected one", path);
     json_decref(list);
     return code;
@@ -97,7 +94,7 @@ int cli_chat_render(const struct spw_chat_template *t, const json_t *messages, t
                     struct spw_error *err)
 {
     struct tm local;
-    char *json = json_dumps(messages, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    char *json = spw_json_dump(messages, JSON_COMPACT | JSON_PRESERVE_ORDER);
     if (!json)
         return spw_fail(err, -ENOMEM, "out of memory");
     struct spw_chat_request request = *variables;
@@ -106,7 +103,7 @@ int cli_chat_render(const struct spw_chat_template *t, const json_t *messages, t
     request.add_generation_prompt = true;
     request.now = localtime_r(&now, &local);
     int rc = spw_chat_template_render(t, &request, text, bytes, err);
-    free(json);
+    spw_free(json);
     return rc;
 }
 

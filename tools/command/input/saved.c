@@ -222,9 +222,11 @@ int cli_saved_open(struct cli_saved *s, struct cli_options *o)
         cli_saved_close(s);
         return CLI_REFUSED;
     }
-    s->state = json_loadb(info->state, info->state_bytes, 0, NULL);
+    rc = spw_json_parse(&s->state, info->state, info->state_bytes, 0, NULL);
     s->n_text = (uint64_t)json_integer_value(json_object_get(s->state, "n_text"));
-    int code = s->state ? read_tokens(s, o) : damaged(o);
+    int code = rc == -ENOMEM ? cli_fail(CLI_FAILED, "%s: no memory for its state", o->resume)
+               : rc          ? damaged(o)
+                             : read_tokens(s, o);
     if (!code)
         code = take_options(s, o);
     if (code)
@@ -335,39 +337,41 @@ static char *make_state(const struct spw_session *session, const struct cli_opti
     };
     json_t *s = CLI_OBJECT(fields);
     add_options(&s, o);
-    char *text = s ? json_dumps(s, JSON_COMPACT) : NULL;
+    char *text = spw_json_dump(s, JSON_COMPACT);
     json_decref(s);
     return text;
 }
 
-static bool has_options(const json_t *state, const struct cli_options *o)
+/* Whether each value of `mine`, the options of this run, is that of the file. */
+static bool has_options(const json_t *state, json_t *mine)
 {
-    json_t *mine = json_object();
     const char *key;
     json_t *value;
-    add_options(&mine, o);
-    bool same = mine;
+    bool same = true;
     json_object_foreach(mine, key, value) same &= json_equal(json_object_get(state, key), value);
-    json_decref(mine);
     return same;
 }
 
-/* How many tokens of the answer the file has; -1 if the file has another run. */
+/* How many tokens of the answer the file has; -1 if the file has another run, or -ENOMEM. */
 static int64_t count_same(const struct spw_saved *file, const struct cli_options *o,
                           const struct cli_input *in)
 {
     const struct spw_saved_info *info = spw_saved_info(file);
-    json_t *state = json_loadb(info->state, info->state_bytes, 0, NULL);
+    json_t *state, *mine = json_object();
+    add_options(&mine, o);
+    int rc = spw_json_parse(&state, info->state, info->state_bytes, 0, NULL);
     json_t *rest = json_object_get(state, "rest");
     size_t n = info->n_tokens + json_array_size(rest);
     bool same = in->n_tokens == (uint64_t)json_integer_value(json_object_get(state, "n_prompt")) &&
-                n >= in->n_tokens && has_options(state, o);
+                n >= in->n_tokens && has_options(state, mine);
+    const bool is_short = rc == -ENOMEM || !mine;
     for (size_t i = 0; same && i < in->n_tokens; i++)
         same = in->tokens[i] ==
                (i < info->n_tokens ? info->tokens[i]
                                    : json_integer_value(json_array_get(rest, i - info->n_tokens)));
     json_decref(state);
-    return same ? (int64_t)(n - in->n_tokens) : -1;
+    json_decref(mine);
+    return is_short ? -ENOMEM : same ? (int64_t)(n - in->n_tokens) : -1;
 }
 
 /* Refuses a file that has another run. A file that is empty, damaged, or has this run is written
@@ -387,6 +391,8 @@ static int check_before(const struct spw_engine *e, const struct cli_options *o,
         return cli_fail_error(rc, &err, true);
     int64_t n = spw_saved_check(there, e, &why) ? -1 : count_same(there, o, in);
     spw_saved_close(there);
+    if (n == -ENOMEM)
+        return cli_fail(CLI_FAILED, "--save: %s: no memory to read it", o->save);
     if (n < 0)
         return cli_fail(CLI_REFUSED,
                         "--save: %s has another run%s%s; give another name, or remove it", o->save,
@@ -425,6 +431,6 @@ int cli_saved_write(struct spw_session *session, const struct cli_options *o,
         return cli_fail(CLI_FAILED, "%s: no memory for its state", o->save);
     int rc = spw_session_save(session, o->save, state, strlen(state), &written, &err);
     *written_bytes += written;
-    free(state);
+    spw_free(state);
     return rc ? cli_fail_error(rc, &err, false) : 0;
 }

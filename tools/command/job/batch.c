@@ -91,7 +91,7 @@ static struct job_totals totals_of(const struct batch *b)
 /* Takes the reference of `line`. */
 static int print(json_t *line)
 {
-    char *text = line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    char *text = line ? spw_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(line);
     if (!text)
         return cli_fail(CLI_FAILED, "out of memory");
@@ -194,10 +194,10 @@ static int measure_lengths(struct batch *b, struct job_run_options *run)
 static int refuse_duplicate(struct batch *b, struct job_item *x)
 {
     struct job_refusal why;
-    char *id = json_dumps(x->id, JSON_ENCODE_ANY);
+    char *id = spw_json_dump(x->id, JSON_ENCODE_ANY);
     job_refuse(&why, 0, "duplicate_custom_id", "custom_id",
                "found the id %.200s a second time; every line needs its own", id ? id : "");
-    free(id);
+    spw_free(id);
     json_decref(x->id); /* the line of errors has the number of the line */
     x->id = NULL;
     return refused(b, x, &why);

@@ -28,7 +28,7 @@ int job_shard_has(const struct job_shard *s, const struct job_item *x)
     char number[24];
     if (!s->n)
         return 1;
-    char *id = x->id ? cli_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *id = x->id ? spw_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     if (x->id && !id)
         return -ENOMEM;
     snprintf(number, sizeof number, "%" PRIu64, x->number);

@@ -4,7 +4,6 @@
 #include "tools/command/common.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 json_t *cli_json_text(const char *text)
@@ -86,73 +85,26 @@ static int fail_stdout(int rc)
     return cli_fail(CLI_FAILED, "stdout: %s", strerror(-rc));
 }
 
-struct dump {
-    char *text;
-    size_t n, capacity;
-    bool has_failed;
-};
-
-static int add(const char *text, size_t bytes, void *context)
+int cli_json_parse(json_t **out, const char *text, size_t bytes, const char *path)
 {
-    struct dump *d = context;
-    if (d->n + bytes + 1 > d->capacity) {
-        size_t capacity = 2 * (d->n + bytes + 1);
-        char *grown = d->has_failed ? NULL : spw_realloc(d->text, capacity);
-        d->has_failed = !grown;
-        if (!grown)
-            return -1;
-        d->text = grown;
-        d->capacity = capacity;
-    }
-    memcpy(d->text + d->n, text, bytes);
-    d->n += bytes;
-    d->text[d->n] = '\0';
-    return 0;
-}
-
-char *cli_json_dump(const json_t *value, size_t flags)
-{
-    struct dump d = {0};
-    if (value && !json_dump_callback(value, add, &d, flags) && !d.has_failed)
-        return d.text;
-    spw_free(d.text);
-    return NULL;
-}
-
-static struct {
-    json_malloc_t allocate;
-    bool has_failed;
-} watched;
-
-static void *watch(size_t bytes)
-{
-    void *p = watched.allocate(bytes);
-    watched.has_failed |= !p;
-    return p;
-}
-
-int cli_json_load(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *e)
-{
-    json_free_t release;
-    json_get_alloc_funcs(&watched.allocate, &release);
-    watched.has_failed = false;
-    json_set_alloc_funcs(watch, release);
-    *out = json_loadb(text, bytes, flags, e);
-    json_set_alloc_funcs(watched.allocate, release);
-    if (watched.has_failed)
-        drop(out);
-    return watched.has_failed ? -ENOMEM : *out ? 0 : -EINVAL;
+    json_error_t why;
+    int rc = spw_json_parse(out, text, bytes, 0, &why);
+    if (rc == -ENOMEM)
+        return cli_fail(CLI_FAILED, "%s: no memory for its JSON", path);
+    return rc ? cli_fail(CLI_REFUSED, "%s: line %d, column %d: %s", path, why.line, why.column,
+                         why.text)
+              : 0;
 }
 
 int cli_print_json(json_t *value)
 {
-    char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER) : NULL;
+    char *text = spw_json_dump(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(value);
     if (!text)
         return cli_fail(CLI_FAILED, "no memory for the JSON answer");
     int rc = cli_write(text, strlen(text));
     if (rc == 0)
         rc = cli_write("\n", 1);
-    free(text);
+    spw_free(text);
     return rc ? fail_stdout(rc) : CLI_DONE;
 }

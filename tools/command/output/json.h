@@ -16,9 +16,7 @@
 #ifndef SPW_TOOLS_COMMAND_OUTPUT_JSON_H
 #define SPW_TOOLS_COMMAND_OUTPUT_JSON_H
 
-#include "base/base.h"
-
-#include <jansson.h>
+#include "base/json.h"
 
 struct cli_field {
     const char *name; /* NULL: the row is left out */
@@ -60,14 +58,9 @@ json_t *cli_json_object(const struct cli_field *fields, size_t n);
 void cli_json_add(json_t **object, const char *name, json_t *value);
 void cli_json_append(json_t **list, json_t *value);
 
-/* The text of a value, owned by the caller (spw_free); NULL if `value` is NULL or memory is short.
- * json_dumps leaves something out if a single allocation fails. */
-char *cli_json_dump(const json_t *value, size_t flags);
-
-/* Parses a text, with flags of jansson. 0: *out is a value of the caller. -ENOMEM: memory was
- * short, -EINVAL: *e (may be NULL) says what is wrong; *out is NULL then. json_loadb ignores
- * allocations that fail, and loses bytes of texts and digits of numbers. One thread at a time. */
-int cli_json_load(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *e);
+/* Parses the text of a file. Returns an exit code, after a message that names the file and the
+ * place; *out is NULL then. */
+int cli_json_parse(json_t **out, const char *text, size_t bytes, const char *path);
 
 /* Writes `value` to stdout and takes its reference. Returns an exit code. */
 int cli_print_json(json_t *value);

@@ -272,15 +272,15 @@ void cli_output_cancel(struct cli_output *out)
 int cli_write_json(const char *path, json_t *value)
 {
     struct cli_output *out;
-    if (!value)
+    char *text = spw_json_dump(value, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
+    json_decref(value);
+    if (!text)
         return cli_fail(CLI_FAILED, "%s: no memory for the JSON object", path);
     int code = cli_output_open(&out, path);
     if (!code) {
-        FILE *file = cli_output_file(out);
-        if (json_dumpf(value, file, JSON_INDENT(2) | JSON_PRESERVE_ORDER) == 0)
-            fputc('\n', file);
+        fprintf(cli_output_file(out), "%s\n", text);
         code = cli_output_commit(out); /* it reports a failed write */
     }
-    json_decref(value);
+    spw_free(text);
     return code;
 }

@@ -76,7 +76,7 @@ static json_t *value_of(struct outline *o, const struct part *p)
 {
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY;
     json_t *value = NULL;
-    if (p->at && cli_json_load(&value, p->at, p->bytes, flags, NULL) == -ENOMEM)
+    if (p->at && spw_json_parse(&value, p->at, p->bytes, flags, NULL) == -ENOMEM)
         o->is_short_of_memory = true;
     return value;
 }
@@ -258,7 +258,7 @@ static int check_line(struct outline *o, const char *line, size_t bytes, bool is
                           o->n_commas, o->n_brackets, MOST_COMMAS, MOST_BRACKETS);
     if (is_object)
         return 0;
-    int rc = cli_json_load(&found, line, bytes, JSON_ALLOW_NUL, &e);
+    int rc = spw_json_parse(&found, line, bytes, JSON_ALLOW_NUL, &e);
     json_decref(found);
     return rc ? job_refuse_json(why, rc, &e)
               : job_refuse(why, 0, "invalid_json_line", NULL,

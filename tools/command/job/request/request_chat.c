@@ -53,7 +53,7 @@ static void note_reasoning(const struct job_reader *r, const char *text, size_t 
 /* NULL gives NULL. False: out of memory. */
 static bool dump(const json_t *value, char **text)
 {
-    *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    *text = spw_json_dump(value, JSON_COMPACT);
     return *text || !value;
 }
 
@@ -71,8 +71,8 @@ static int render(const struct job_reader *r, const json_t *messages, const json
         };
         rc = cli_chat_render(r->template, messages, r->started, &request, text, bytes, err);
     }
-    free(tools_text);
-    free(extra_text);
+    spw_free(tools_text);
+    spw_free(extra_text);
     return rc;
 }
 
@@ -324,8 +324,8 @@ static int tidy_calls(json_t *message, size_t i, struct job_refusal *why)
         const json_t *text = json_object_get(function, "arguments");
         json_t *arguments = NULL;
         if (json_is_string(text) &&
-            cli_json_load(&arguments, json_string_value(text), json_string_length(text),
-                          JSON_ALLOW_NUL, NULL) == -ENOMEM)
+            spw_json_parse(&arguments, json_string_value(text), json_string_length(text),
+                           JSON_ALLOW_NUL, NULL) == -ENOMEM)
             return job_refuse_memory(why);
         if (!json_is_object(arguments))
             json_decref(arguments);

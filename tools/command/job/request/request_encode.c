@@ -137,8 +137,8 @@ static int read_prompts(struct job_item *x, struct job_reader *r, struct job_ref
 static int parse_line(struct job_item *x, struct job_refusal *why)
 {
     json_error_t e;
-    int rc = cli_json_load(&x->line, x->text, x->text_bytes,
-                           JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    int rc = spw_json_parse(&x->line, x->text, x->text_bytes,
+                            JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
     spw_free(x->text);
     x->text = NULL;
     return rc ? job_refuse_json(why, rc, &e) : 0;

@@ -71,6 +71,15 @@ struct job_totals job_store_totals(const struct job_store *s)
 
 /* ---- files that are written anew ---- */
 
+/* False: out of memory. */
+static bool put(const json_t *value, FILE *file)
+{
+    char *text = spw_json_dump(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    fputs(text ? text : "", file);
+    spw_free(text);
+    return text;
+}
+
 static int begin_state(struct job_store *s, FILE *file)
 {
     char key[JOB_KEY_BYTES];
@@ -85,7 +94,7 @@ static int begin_state(struct job_store *s, FILE *file)
         {"identity", json_incref(s->identity)},
     };
     json_t *first = CLI_OBJECT(fields);
-    int rc = first ? json_dumpf(first, file, JSON_COMPACT | JSON_PRESERVE_ORDER) : -1;
+    bool is_whole = put(first, file);
     json_decref(first);
     for (size_t i = 0; i < s->table.n_places; i++) {
         const struct job_entry *e = &s->table.entries[i];
@@ -96,10 +105,10 @@ static int begin_state(struct job_store *s, FILE *file)
     json_object_foreach(s->answers, name, answers)
     {
         fputc('\n', file);
-        rc |= json_dumpf(answers, file, JSON_COMPACT | JSON_PRESERVE_ORDER);
+        is_whole &= put(answers, file);
     }
     fputc('\n', file);
-    return rc ? cli_fail(CLI_FAILED, "%s: out of memory", s->logs[JOB_STATE].path) : 0;
+    return is_whole ? 0 : cli_fail(CLI_FAILED, "%s: out of memory", s->logs[JOB_STATE].path);
 }
 
 /* Lines of errors whose items have not become new. */
@@ -252,7 +261,7 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
 /* Takes the reference of `line`. */
 static int append(struct job_store *s, int log, json_t *line)
 {
-    char *text = line ? cli_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    char *text = line ? spw_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
     json_decref(line);
     if (!text)
         return job_store_no_memory(s);
@@ -353,7 +362,7 @@ int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
     const off_t at = (off_t)(e->part_end - e->part_bytes);
     int rc = -EINVAL;
     if (pread(s->logs[JOB_PARTS].fd, text, e->part_bytes, at) == (ssize_t)e->part_bytes)
-        rc = cli_json_load(line, text, e->part_bytes, JSON_ALLOW_NUL, NULL);
+        rc = spw_json_parse(line, text, e->part_bytes, JSON_ALLOW_NUL, NULL);
     spw_free(text);
     if (rc == -ENOMEM)
         return job_store_no_memory(s);

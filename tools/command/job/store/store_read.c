@@ -27,7 +27,7 @@ struct job_key job_key_of_number(uint64_t number)
 int job_key_of(const struct job_item *x, struct job_key *out)
 {
     char *text =
-        x->id ? cli_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+        x->id ? spw_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     if (x->id && !text)
         return cli_fail(CLI_FAILED, "line %" PRIu64 ": out of memory", x->number);
     *out = text ? key_of_text(text) : job_key_of_number(x->number);
@@ -83,7 +83,7 @@ static int refuse_line(const char *path, const struct job_line *line)
 static int load_line(const struct job_store *s, const char *path, const struct job_line *line,
                      json_t **out)
 {
-    int rc = cli_json_load(out, line->text, line->bytes, JSON_ALLOW_NUL, NULL);
+    int rc = spw_json_parse(out, line->text, line->bytes, JSON_ALLOW_NUL, NULL);
     return rc == -ENOMEM ? job_store_no_memory(s) : rc ? refuse_line(path, line) : 0;
 }
 
@@ -231,7 +231,7 @@ int job_store_take_state(struct job_store *s, const char *path, const struct job
 /* An option's value as a user would write it. */
 const char *job_value_text(char buffer[128], const json_t *value)
 {
-    char *text = value ? cli_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    char *text = value ? spw_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     snprintf(buffer, 128, "%s", text ? text : "nothing");
     spw_free(text);
     return buffer;

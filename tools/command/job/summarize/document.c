@@ -124,7 +124,7 @@ static int copy_text(const struct job_document *d, const char *line, char **text
                      struct spw_error *why)
 {
     json_t *object;
-    int rc = cli_json_load(&object, line, d->digest.bytes, 0, NULL);
+    int rc = spw_json_parse(&object, line, d->digest.bytes, 0, NULL);
     const char *found = json_string_value(json_object_get(object, "text"));
     *bytes = found ? strlen(found) : 0;
     *text = rc == -ENOMEM ? NULL : spw_strdup(found ? found : "");

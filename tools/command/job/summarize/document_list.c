@@ -203,7 +203,7 @@ static int add_line(struct listing *l, const char *path, const struct job_line *
 {
     json_error_t syntax;
     json_t *object;
-    if (cli_json_load(&object, line->text, line->bytes, 0, &syntax) == -ENOMEM)
+    if (spw_json_parse(&object, line->text, line->bytes, 0, &syntax) == -ENOMEM)
         return fail(l, path, -ENOMEM);
     const char *why = check_line(line, object, &syntax);
     const char *file = json_string_value(json_object_get(object, "file"));
