@@ -1,4 +1,4 @@
-/* spillway: text generation with contexts far larger than the device's memory. The public API.
+/* spillway: text generation with models and contexts larger than memory. The public API.
  *
  * An engine is one model on one backend under fixed memory budgets. A session is one token sequence
  * whose KV cache lies across the tiers. A batch runs requests through the engine's sessions. Where

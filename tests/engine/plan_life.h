@@ -122,12 +122,12 @@ static void read_slice(struct life *f, const struct spw_cut *cut, const struct s
 
 /* Old tiles of a slice leave after parts [from, to). */
 static void leave_slice(struct life *f, const struct spw_cut *cut, uint32_t from, uint32_t to,
-                        const struct spw_pass_span *passages, uint32_t l)
+                        const struct spw_pass_span *pass_spans, uint32_t l)
 {
     const bool quantizes = f->plan->quantizes;
     for (uint32_t i = from; i < to; i++) {
         const struct spw_part *s = &cut->parts[i];
-        const struct spw_pass_span *p = &passages[s->span];
+        const struct spw_pass_span *p = &pass_spans[s->span];
         struct slice_state *x = &f->slices[s->span][l];
         const struct spw_residency *r = x->kind;
         bool sliding = f->config->slice_kinds[l] != SPW_LAYER_FULL;
@@ -161,7 +161,7 @@ static void leave_slice(struct life *f, const struct spw_cut *cut, uint32_t from
  * old ones leave after the last one. If some layer has another reader, they leave when all chunks
  * have passed. */
 static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct spw_chunk *k,
-                       const struct spw_pass_span *passages, uint32_t reader)
+                       const struct spw_pass_span *pass_spans, uint32_t reader)
 {
     const struct spw_model_config *c = f->config;
     const uint32_t first = c->first_slices[reader], l = c->kv_layers[reader];
@@ -175,17 +175,17 @@ static void pass_chunk(struct life *f, const struct spw_cut *cut, const struct s
     else if (c->n_kv_layers < c->n_layers)
         return;
     for (uint32_t slice = first; slice < end && spw_config_last_reader(c, l) == reader; slice++)
-        leave_slice(f, cut, part, parts, passages, slice);
+        leave_slice(f, cut, part, parts, pass_spans, slice);
 }
 
 /* What sessions begin a prompt's pass with is held until the next one begins. */
-static void hold(struct life *f, const struct spw_pass_span *passages)
+static void hold(struct life *f, const struct spw_pass_span *pass_spans)
 {
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_slices; l++) {
             struct slice_state *x = &f->slices[s][l];
             bool quantizes = f->plan->quantizes;
-            if (passages[s].to <= passages[s].from + 1)
+            if (pass_spans[s].to <= pass_spans[s].from + 1)
                 continue;
             x->held = quantizes ? x->exact_first : x->first;
             x->held_end = quantizes ? x->exact_end : x->end;
@@ -193,40 +193,41 @@ static void hold(struct life *f, const struct spw_pass_span *passages)
 }
 
 /* The layer that stores the slice begins. */
-static void enter_slice(struct life *f, const struct spw_pass_span *passages, uint32_t l)
+static void enter_slice(struct life *f, const struct spw_pass_span *pass_spans, uint32_t l)
 {
     for (uint32_t s = 0; s < f->sessions; s++)
-        if (f->config->slice_kinds[l] == SPW_LAYER_FULL && passages[s].chunked) {
+        if (f->config->slice_kinds[l] == SPW_LAYER_FULL && pass_spans[s].chunked) {
             struct slice_state *x = &f->slices[s][l];
-            uint32_t enter = spw_waterline_begin_entered(x->kind, &passages[s]);
+            uint32_t enter = spw_waterline_begin_entered(x->kind, &pass_spans[s]);
             bring_up(f, x, enter, x->begin);
             x->begin = enter < x->begin ? enter : x->begin;
         }
 }
 
-static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_span *passages)
+static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_span *pass_spans)
 {
     const uint8_t *kinds = f->config->slice_kinds;
     if (f->plan->retains)
-        hold(f, passages);
+        hold(f, pass_spans);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_slices; l++)
-            if (kinds[l] == SPW_LAYER_FULL && passages[s].from < passages[s].to)
+            if (kinds[l] == SPW_LAYER_FULL && pass_spans[s].from < pass_spans[s].to)
                 raise_to(f, &f->slices[s][l],
-                         spw_waterline_begin_waiting(f->slices[s][l].kind, &passages[s]));
+                         spw_waterline_begin_waiting(f->slices[s][l].kind, &pass_spans[s]));
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
         for (uint32_t i = 0; i < f->config->n_slices; i++)
             if (f->config->slice_layers[i] == l)
-                enter_slice(f, passages, i);
+                enter_slice(f, pass_spans, i);
         for (uint32_t k = 0; k < cut->n_chunks; k++)
-            pass_chunk(f, cut, &cut->chunks[k], passages, l);
+            pass_chunk(f, cut, &cut->chunks[k], pass_spans, l);
     }
     for (uint32_t s = 0; s < f->sessions; s++)
-        for (uint32_t l = 0; l < f->config->n_slices && passages[s].to > passages[s].from; l++) {
+        for (uint32_t l = 0; l < f->config->n_slices && pass_spans[s].to > pass_spans[s].from;
+             l++) {
             struct slice_state *x = &f->slices[s][l];
             if (f->plan->quantizes && kinds[l] != SPW_LAYER_FULL)
                 continue;
-            uint32_t begin = spw_waterline_begin(x->kind, passages[s].to);
+            uint32_t begin = spw_waterline_begin(x->kind, pass_spans[s].to);
             raise_to(f, x, begin);
             bring_up(f, x, begin, x->begin);
             x->begin = begin;
@@ -240,7 +241,7 @@ static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
     for (uint32_t s = 0; s < f->sessions; s++)
         spans[s] = (struct spw_step_span){.from = f->n[s], .to = to[s]};
     for (;;) {
-        struct spw_pass_span passages[MOST_SESSIONS] = {{0}};
+        struct spw_pass_span pass_spans[MOST_SESSIONS] = {{0}};
         memcpy(before, spans, sizeof spans);
         if (!spw_cut_next(cut, spans, f->sessions))
             break;
@@ -248,10 +249,10 @@ static void run_step(struct life *f, struct spw_cut *cut, const uint64_t *to)
             uint32_t segments = 0;
             for (uint32_t i = 0; i < cut->n_parts; i++)
                 segments += cut->parts[i].span == s;
-            passages[s] = (struct spw_pass_span){
+            pass_spans[s] = (struct spw_pass_span){
                 .from = before[s].from, .to = spans[s].from, .chunked = segments > 1};
         }
-        run_pass(f, cut, passages);
+        run_pass(f, cut, pass_spans);
         f->n_passes++;
     }
     memcpy(f->n, to, f->sessions * sizeof *to);

@@ -37,10 +37,10 @@ const struct cli_command cli_commands[] = {
      "spillway chat MODEL --messages conversation.json > answer.txt",
      cli_chat},
     {"batch", CLI_BATCH, "MODEL|OUTPUT...",
-     "a file of prompts, each answered once; goes on after a kill",
-     "Answers the lines of --input with MODEL, many side by side, and\n"
-     "writes one line for each to --output. The lines are those of OpenAI's batch files,\n"
-     "or shorter ones. If the command is interrupted or killed, the same command\n"
+     "a file of prompts, each answered once; continues after a kill",
+     "Answers the lines of --input with MODEL, many at the same time, and writes one\n"
+     "line for each to --output. The lines are those of OpenAI's batch files, or\n"
+     "shorter ones. If the command is interrupted or killed, the same command\n"
      "continues: no answer is lost, and none is written twice. With --status the operands\n"
      "are outputs, and the command says what they lack.",
      "spillway batch MODEL --input questions.jsonl --output answers.jsonl\n"
@@ -48,8 +48,8 @@ const struct cli_command cli_commands[] = {
      "spillway batch --status part*.jsonl",
      cli_batch},
     {"summarize", CLI_SUMMARIZE, "MODEL PATH...",
-     "a summary of each document; goes on after a kill",
-     "Summarizes documents with MODEL, many side by side: files, all\n"
+     "a summary of each document; continues after a kill",
+     "Summarizes documents with MODEL, many at the same time: files, all\n"
      "files of folders, patterns, JSONL files. A document that the model's context and\n"
      "the budgets hold is read as a whole; a longer one in parts, whose summaries are\n"
      "merged. If the command is interrupted or killed, the same command continues: no\n"

@@ -79,7 +79,7 @@ void cli_help(FILE *to, const struct cli_command *command)
 void cli_help_all(FILE *to)
 {
     fputs("Usage: spillway COMMAND ...\n\n"
-          "Text generation with contexts far larger than the device's memory.\n\n"
+          "Text generation with models and contexts larger than the device's memory.\n\n"
           "Commands:\n",
           to);
     for (const struct cli_command *c = cli_commands; c->name; c++) {
@@ -93,7 +93,8 @@ void cli_help_all(FILE *to)
         "the version, 'spillway --man | man -l -' the manual page. Exit status: 0 done,\n"
         "1 failed while running, 2 bad usage or input, 130 interrupted.\n\n"
         "Examples:\n"
-        "  spillway generate MODEL --prompt-file book.txt --device-memory 256MiB\n"
-        "  spillway plan MODEL --context 200000 --device-memory 4GiB\n",
+        "  spillway plan model.gguf --prompt-file book.txt --device-memory 7GiB\n"
+        "  spillway generate model.gguf --prompt-file book.txt --device-memory 7GiB\n"
+        "  spillway chat FOLDER --context 100000\n",
         to);
 }

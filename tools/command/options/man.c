@@ -134,7 +134,8 @@ void cli_man(FILE *to)
     /* No date: two builds of one version give the same page. */
     fputs(".TH SPILLWAY 1 \"\" \"spillway " SPW_VERSION "\" \"User Commands\"\n"
           ".SH NAME\n"
-          "spillway \\- text generation with contexts far larger than the device\\(aqs memory\n"
+          "spillway \\- text generation with models and contexts larger than the device\\(aqs "
+          "memory\n"
           ".SH SYNOPSIS\n",
           to);
     for (const struct cli_command *c = cli_commands; c->name; c++)

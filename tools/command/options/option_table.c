@@ -147,7 +147,8 @@ const struct cli_row cli_rows[] = {
     {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N",
      "the same seed gives the same text (0)", FIELD(seed)},
     {"n", CLI_COUNT, PROMPTED | CLI_BATCH, "Generation", "N",
-     "N answers to each prompt of --prompts, with different draws (1)", FIELD(n), RANGE(1, 128)},
+     "N answers to each prompt, with different draws; generate takes it with --prompts only (1)",
+     FIELD(n), RANGE(1, 128)},
 
     {"device-memory", CLI_SIZE, RUNS | CLI_PLAN | CLI_CHECK_KV, "Memory", "SIZE",
      "hard budget of device memory; on the CPU, of working memory (what is available; on a GPU, "
