@@ -1,5 +1,5 @@
-/* The messages of a file where memory is short: all of them are read, or none, and the file is
- * never blamed. */
+/* The messages of a file where memory is short: all of them are read or written, or none, and the
+ * file is never blamed. */
 #include "tests/check.h"
 #include "tools/command/chat/chat_history.h"
 #include "tools/command/common.h"
@@ -15,11 +15,24 @@ static void *allocate(size_t bytes)
     return spw_alloc_fails() ? NULL : malloc(bytes);
 }
 
-static int read_quietly(json_t **messages, const char *path)
+/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
+static bool allocation_has_failed(void)
+{
+    for (int i = 0; i < 1000; i++)
+        if (spw_alloc_fails())
+            return false;
+    return true;
+}
+
+/* Reads or writes the messages while allocation n fails, without a word on stderr. */
+static int run(json_t **messages, const char *path, bool writes, int n, bool *has_failed)
 {
     int saved = dup(2), null = open("/dev/null", O_WRONLY);
     dup2(null, 2);
-    int code = cli_history_read(messages, path);
+    spw_alloc_fail_nth(n);
+    int code = writes ? cli_history_write(*messages, path) : cli_history_read(messages, path);
+    *has_failed = allocation_has_failed();
+    spw_alloc_fail_nth(-1);
     dup2(saved, 2);
     close(saved);
     close(null);
@@ -38,29 +51,49 @@ static void write_file(const char *path)
     fclose(f);
 }
 
-int main(void)
+static void check_reads(json_t *whole, const char *path)
 {
-    char path[64];
-    json_t *whole, *messages;
+    json_t *messages;
     bool has_failed = true;
     int n = 0;
-    snprintf(path, sizeof path, "/tmp/spw_history_%d.json", (int)getpid());
-    write_file(path);
-    CHECK(cli_history_read(&whole, path) == 0 && json_array_size(whole) == 2);
-    json_set_alloc_funcs(allocate, free);
     for (; has_failed; n++) {
-        spw_alloc_fail_nth(n);
-        int code = read_quietly(&messages, path);
-        has_failed = false;
-        for (int i = 0; !has_failed && i < 1000; i++)
-            has_failed = spw_alloc_fails();
-        has_failed = !has_failed; /* the n-th allocation is not still to come */
-        spw_alloc_fail_nth(-1);
+        int code = run(&messages, path, false, n, &has_failed);
         CHECK_MSG(has_failed ? code == CLI_FAILED && !messages : code == 0, "%d: %d", n, code);
         CHECK(!messages || json_equal(messages, whole));
         json_decref(messages);
     }
     CHECK(n > 12);
+}
+
+/* The file is whole, or there is none. */
+static void check_writes(json_t *whole, const char *path)
+{
+    json_t *messages;
+    bool has_failed = true;
+    int n = 0;
+    for (; has_failed; n++) {
+        unlink(path);
+        int code = run(&whole, path, true, n, &has_failed);
+        CHECK_MSG(code == 0 || has_failed, "%d: %d", n, code);
+        CHECK_MSG((access(path, F_OK) == 0) == (code == 0), "%d: %d", n, code);
+        if (code)
+            continue;
+        CHECK(cli_history_read(&messages, path) == 0 && json_equal(messages, whole));
+        json_decref(messages);
+    }
+    CHECK(n > 4);
+}
+
+int main(void)
+{
+    char path[64];
+    json_t *whole;
+    snprintf(path, sizeof path, "/tmp/spw_history_%d.json", (int)getpid());
+    write_file(path);
+    CHECK(cli_history_read(&whole, path) == 0 && json_array_size(whole) == 2);
+    json_set_alloc_funcs(allocate, free);
+    check_reads(whole, path);
+    check_writes(whole, path);
     json_set_alloc_funcs(malloc, free);
     json_decref(whole);
     unlink(path);
