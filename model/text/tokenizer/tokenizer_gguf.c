@@ -430,7 +430,6 @@ int spw_tokenizer_parse_gguf(struct spw_tokenizer **out, const struct spw_gguf *
 {
     *out = NULL;
     if (!spw_gguf_find(g, "tokenizer.ggml.model"))
-        return spw_fail(err, -ENOENT, "%s: found no key tokenizer.ggml.model, so no tokenizer",
-                        name);
+        return spw_fail(err, -ENOENT, "%s: found no tokenizer (no key tokenizer.ggml.model)", name);
     return spw_tok_open(out, name, g, fill, err);
 }
