@@ -360,6 +360,13 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
     return 0;
 }
 
+/* Whether the next token needs another rope table, and the whole sequence is computed again. */
+static bool ends_table(const struct spw_engine *e, uint64_t n_tokens)
+{
+    const struct spw_model_config *c = &e->model.config;
+    return rope_table(c, n_tokens) != rope_table(c, n_tokens + 1);
+}
+
 /* Adds span i of the caller to the step, if there is anything to compute. */
 static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct spw_error *err)
 {
@@ -369,7 +376,8 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     struct spw_executor_item item = {.seq = &s->seq,
                                      .span = s->aside_span,
                                      .tokens = span->tokens,
-                                     .is_last_step = s->is_last_step};
+                                     .is_last_step =
+                                         s->is_last_step || ends_table(e, span->n_tokens)};
     step->span_index[step->n] = (uint32_t)i;
     step->sessions[step->n] = s;
     if (!s->is_aside) {

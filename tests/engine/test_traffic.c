@@ -105,7 +105,7 @@ enum { MOST_REQUESTS = 12 };
 
 /* As spillway.h says it: requests of random lengths, more of them than sessions. Or all have the
  * same lengths, and end and start together. */
-static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
+static void run_generation(const char *dir, uint32_t vocab, uint64_t most_prompt, uint64_t *seed)
 {
     static int32_t ids[MOST_REQUESTS][1500];
     struct spw_options o = draw_options(dir, seed);
@@ -119,7 +119,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     uint64_t moved[SPW_MOVED_COUNT];
     struct spw_error err = {0};
     for (size_t i = 0; i < n; i++) {
-        lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, 700),
+        lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, most_prompt),
                                                .max_new_tokens = check_random(seed) % 140};
         if (waves && i)
             lengths[i] = lengths[0];
@@ -163,6 +163,20 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t *seed)
     spw_engine_close(e);
 }
 
+/* Answers that pass the border between two rope tables: all of the sequence is computed again, and
+ * nothing was fetched for another step. past: each length has a table of its own. */
+static void run_tables(bool past, uint64_t *seed)
+{
+    const char *golden = past ? "llama_dynamic_past" : "phi3_long_short";
+    char dir[] = "/tmp/spw_traffic_XXXXXX", command[128];
+    CHECK(mkdtemp(dir));
+    snprintf(command, sizeof command, "cp tests/golden/%s/* %s", golden, dir);
+    CHECK(!system(command));
+    run_generation(dir, 96, 100, seed);
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    CHECK(!system(command));
+}
+
 int main(int argc, char **argv)
 {
     int draws =
@@ -174,9 +188,11 @@ int main(int argc, char **argv)
         for (int k = 0; k < draws / N_TINY_MODELS; k++)
             run_draw(dir, tiny_models[i].vocab, &seed);
         for (int k = 0; k < draws / N_TINY_MODELS; k++)
-            run_generation(dir, tiny_models[i].vocab, &seed);
+            run_generation(dir, tiny_models[i].vocab, 700, &seed);
         tiny_model_remove(dir);
     }
+    for (int k = 0; k < draws / 2; k++)
+        run_tables(k % 2, &seed);
     printf("%d engines with tiles on disk, %d of them with some on the host too; %d with quantized "
            "ones below the device; %d generations that read from disk, %d requests that "
            "shared tokens\n",
