@@ -10,7 +10,7 @@
  * exceptions: simd_fma rounds twice in plain C, and simd_sums adds in another order with AVX2.
  *
  * cmake/cpu_kernels.cmake compiles a file *_simd.c once for each instruction set. SPW_ISA is then
- * the name of the set: portable, avx2, avx512 or avx512bf16. */
+ * the name of the set, for example avx2. */
 #ifndef SPW_BASE_SIMD_H
 #define SPW_BASE_SIMD_H
 
@@ -23,6 +23,8 @@
 #endif
 
 #define SIMD_FN static inline __attribute__((always_inline))
+/* A large function that is called: inlined many times, it takes compilers minutes. */
+#define SIMD_APART static __attribute__((noinline, unused))
 
 /* SIMD_NAME(spw_norm_kernel) is spw_norm_kernel_avx2 where SPW_ISA is avx2. */
 #define SIMD_NAME(name) SIMD_NAME_1(name, SPW_ISA)

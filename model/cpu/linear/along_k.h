@@ -295,11 +295,11 @@ SIMD_FN void multiply_cells(enum spw_dtype t, const struct few *f, size_t m, boo
             multiply_16(t, f, m, across, p, i, u, f->x + q, sums);
 }
 
-/* What the end of a row cuts: zeros after the end. */
-static void copy_rest(uint8_t *to, const uint8_t *p, size_t left, size_t bytes)
+/* What the end of a row cuts: zeros after the end. Returns `to`. */
+static uint8_t *copy_rest(uint8_t *to, const uint8_t *p, size_t left, size_t bytes)
 {
     memset(to, 0, bytes);
-    memcpy(to, p, left);
+    return memcpy(to, p, left);
 }
 
 SIMD_FN void multiply_quad(enum spw_dtype t, const struct few *f, size_t m, size_t row, size_t q,
@@ -310,20 +310,23 @@ SIMD_FN void multiply_quad(enum spw_dtype t, const struct few *f, size_t m, size
     multiply_cells(t, f, m, false, row, q, p);
 }
 
-/* Row `row` of the four. */
+/* Row `row` of the four. One call of multiply_quad serves whole quads and the rest of a row: it is
+ * most of the code of a type. */
 SIMD_FN void multiply_row(enum spw_dtype t, const struct few *f, size_t m, size_t row,
                           const uint8_t *at, const uint8_t **asked)
 {
     const size_t bytes = QUAD * group_bytes(t);
-    size_t q = 0, offset = 0;
-    for (; offset + bytes <= f->row_bytes; q++, offset += bytes) {
-        fetch_ahead_of(f, asked, at + offset - lag_after(row * f->row_bytes + offset));
-        multiply_quad(t, f, m, row, q, at + offset);
+    const uint8_t *from = at;
+    size_t q = 0;
+    for (size_t end = f->row_bytes / bytes; q < f->quads; end = f->quads) {
+        for (; q < end; q++, from += bytes) {
+            const size_t offset = q * bytes;
+            fetch_ahead_of(f, asked, at + offset - lag_after(row * f->row_bytes + offset));
+            multiply_quad(t, f, m, row, q, from);
+        }
+        if (q < f->quads)
+            from = copy_rest(f->edge, from, f->row_bytes - q * bytes, bytes);
     }
-    if (q == f->quads)
-        return;
-    copy_rest(f->edge, at + offset, f->row_bytes - offset, bytes);
-    multiply_quad(t, f, m, row, q, f->edge);
 }
 
 /* Group g of each of the four rows. */
@@ -334,10 +337,8 @@ SIMD_FN void multiply_across(enum spw_dtype t, const struct few *f, size_t m, si
 #pragma GCC unroll 4
     for (size_t s = 0; s < QUAD; s++) {
         p[s] = row_at(f, col + s) + offset;
-        if (offset + bytes > f->row_bytes) {
-            copy_rest(f->edge + s * bytes, p[s], f->row_bytes - offset, bytes);
-            p[s] = f->edge + s * bytes;
-        }
+        if (offset + bytes > f->row_bytes)
+            p[s] = copy_rest(f->edge + s * bytes, p[s], f->row_bytes - offset, bytes);
     }
     multiply_cells(t, f, m, true, g % QUAD, g / QUAD, p);
 }
@@ -538,20 +539,20 @@ SIMD_FN f32v end_quad(enum spw_dtype t, const struct few *f, bool across, size_t
     return is_small(t) ? small_blocks(t, across, w, x, sums) : large_block(t, across, w, x, sums);
 }
 
-SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, size_t col,
-                      const uint8_t **asked)
+/* Returns what is asked for now. */
+SIMD_FN const uint8_t *end_rows(enum spw_dtype t, const struct few *f, size_t m, bool across,
+                                size_t col, const uint8_t *asked)
 {
     const size_t bytes = TURN * f->row_bytes, lag = lag_after(bytes) / f->quads;
     const uint8_t *end = row_at(f, col) + bytes + (across ? bytes - f->row_bytes : 0);
     f32v y[FEW_ROWS], a[FEW_ROWS];
     for (size_t r = 0; r < m; r++)
         y[r] = a[r] = (f32v){0};
-    multiply_rows(t, f, m, across, col, asked);
     for (size_t q = 0; q < f->quads; q++) {
         const size_t n = groups_of_quad(f, q);
         const unsigned ends = ends_of_partitions(f, q);
         struct few_factors w;
-        fetch_ahead_of(f, asked, end - lag * (f->quads - q));
+        fetch_ahead_of(f, &asked, end - lag * (f->quads - q));
         if (is_small(t))
             factors_of_small(t, f, q, &w);
         else
@@ -562,26 +563,54 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
     }
     for (size_t r = 0; r < m; r++)
         store_rows(f, across, r, col, y[r]);
+    return asked;
 }
 
-SIMD_FN void run_all_rows(enum spw_dtype t, const struct few *f, size_t m, bool across)
+/* end_rows of a type with several rows of x, as one function: along rows of W with FEW_ALONG. */
+typedef const uint8_t *end_fn(const struct few *f, size_t col, const uint8_t *asked);
+
+SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool across, end_fn *end)
 {
     const uint8_t *asked = f->asked;
-    for (size_t col = f->col; col < f->col_end; col += TURN)
-        run_rows(t, f, m, across, col, &asked);
+    for (size_t col = f->col; col < f->col_end; col += TURN) {
+        multiply_rows(t, f, m, across, col, &asked);
+        asked = m == 1 ? end_rows(t, f, 1, across, col, asked) : end(f, col, asked);
+    }
 }
 
-SIMD_FN void run_type(enum spw_dtype t, const struct few *f)
+SIMD_FN void run_type(enum spw_dtype t, const struct few *f, end_fn *end, end_fn *end_across)
 {
     if (HAS_ACROSS && f->a->m == 1 && f->groups < QUAD)
-        run_all_rows(t, f, 1, true);
+        run_rows(t, f, 1, true, end_across);
     else if (f->a->m == 1)
-        run_all_rows(t, f, 1, false);
+        run_rows(t, f, 1, false, end);
     else if (f->a->m <= FEW_ALONG)
-        run_all_rows(t, f, f->a->m, false);
+        run_rows(t, f, f->a->m, false, end);
     else if (HAS_ACROSS && part_of(t) == 32)
-        run_all_rows(t, f, f->a->m, true);
+        run_rows(t, f, f->a->m, true, end_across);
 }
+
+#define FEW_TYPES(F)                                                                               \
+    F(Q8_0)                                                                                        \
+    F(Q4_0)                                                                                        \
+    F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS) F(MXFP4)
+
+#define DEFINE(t)                                                                                  \
+    SIMD_APART const uint8_t *end_##t(const struct few *f, size_t col, const uint8_t *asked)       \
+    {                                                                                              \
+        return end_rows(SPW_DTYPE_##t, f, FEW_ALONG, false, col, asked);                           \
+    }                                                                                              \
+    SIMD_APART const uint8_t *end_across_##t(const struct few *f, size_t col,                      \
+                                             const uint8_t *asked)                                 \
+    {                                                                                              \
+        return end_rows(SPW_DTYPE_##t, f, f->a->m, HAS_ACROSS, col, asked);                        \
+    }                                                                                              \
+    SIMD_APART void run_##t(const struct few *f)                                                   \
+    {                                                                                              \
+        run_type(SPW_DTYPE_##t, f, end_##t, end_across_##t);                                       \
+    }
+FEW_TYPES(DEFINE)
+#undef DEFINE
 
 /* ---- a task ---- */
 
@@ -636,21 +665,9 @@ static void run_few(const struct spw_linear_args *a, struct spw_linear_part part
     switch (a->w_dtype) {
 #define CASE(t)                                                                                    \
     case SPW_DTYPE_##t:                                                                            \
-        run_type(SPW_DTYPE_##t, &f);                                                               \
+        run_##t(&f);                                                                               \
         break;
-        CASE(Q8_0)
-        CASE(Q4_0)
-        CASE(Q4_1)
-        CASE(Q5_0)
-        CASE(Q5_1)
-        CASE(Q2_K)
-        CASE(Q3_K)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_NL)
-        CASE(IQ4_XS)
-        CASE(MXFP4)
+        FEW_TYPES(CASE)
 #undef CASE
     default:
         break;

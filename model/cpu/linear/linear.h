@@ -164,8 +164,8 @@ SIMD_FN void spw_linear_store_bf16(uint16_t *y, const float *sums, const float *
 }
 
 /* The sums of y[row][col .. col + n). */
-SIMD_FN void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
-                              const float *sums, size_t n)
+SIMD_APART void spw_linear_store(const struct spw_linear_args *a, size_t row, size_t col,
+                                 const float *sums, size_t n)
 {
     const size_t at = row * a->y_stride + col;
     const float *bias = a->bias ? a->bias + col : NULL;

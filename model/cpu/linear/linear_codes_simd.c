@@ -337,12 +337,20 @@ SIMD_FN void tile_rows(size_t rows, enum spw_dtype form, const struct tile *t)
     }
 }
 
+#define DEFINE(name)                                                                               \
+    SIMD_APART void tile_##name(size_t rows, const struct tile *t)                                 \
+    {                                                                                              \
+        tile_rows(rows, SPW_DTYPE_##name, t);                                                      \
+    }
+FORMS(DEFINE)
+#undef DEFINE
+
 static void tile_run(enum spw_dtype form, size_t rows, const struct tile *t)
 {
     switch (form) {
 #define CASE(name)                                                                                 \
     case SPW_DTYPE_##name:                                                                         \
-        tile_rows(rows, SPW_DTYPE_##name, t);                                                      \
+        tile_##name(rows, t);                                                                      \
         break;
         FORMS(CASE)
 #undef CASE
