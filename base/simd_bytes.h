@@ -6,17 +6,23 @@
 
 #include "base/simd.h"
 
-/* What is added to a signed byte to make an operand w of simd_dot: the instruction of AVX-512 VNNI
- * takes bytes without a sign. Bytes in 0 .. 127 are operands as they are. */
-#if defined(__AVX512VNNI__)
+/* Whether one instruction adds the four products of the bytes of a lane. */
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define SIMD_VNNI 1
+#else
+#define SIMD_VNNI 0
+#endif
+
+/* What is added to a signed byte to make an operand w of simd_dot: VNNI takes bytes without a sign.
+ * Bytes in 0 .. 127 are operands as they are. */
+#if SIMD_VNNI
 #define SIMD_DOT_OFFSET 128
 #else
 #define SIMD_DOT_OFFSET 0
 #endif
 
-/* Whether sums of two products of bytes are added in 16 bits, as far as these hold them. VNNI adds
- * four in 32 bits at once. */
-#if defined(__AVX512F__)
+/* Whether sums of two products of bytes are added in 16 bits, as far as these hold them. */
+#if SIMD_VNNI || defined(__AVX512F__)
 #define SIMD_PAIRS 0
 #else
 #define SIMD_PAIRS 1
@@ -60,7 +66,7 @@ SIMD_FN f32v simd_from_i32(i32v x)
  * - simd_load_words(p, stride, fours) is to[0] of that;
  * - simd_dot(sum, w, x): sum + the four products of bytes; x in -127 .. 127;
  * - simd_pairs(w, x): two sums of two products of bytes, as int16; w in 0 .. 127, x in -127 .. 127;
- *   not with AVX-512, like
+ *   where SIMD_PAIRS, like
  * - simd_signed_pairs(w, x): the same, w in -128 .. 127;
  * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
  * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
@@ -128,10 +134,8 @@ SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
-#if defined(__AVX512VNNI__)
+#if SIMD_VNNI
 
-/* Not the intrinsics: gcc 12 copies the sum before and after each of them, and a loop of products
- * then has twice the instructions. */
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 {
     return (i32v)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, (__m512i)x);
@@ -207,6 +211,20 @@ SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+#if SIMD_VNNI
+
+SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
+{
+    return (i32v)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)x);
+}
+
+SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
+{
+    return (i32v)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+}
+
+#else
+
 SIMD_FN i16v simd_pairs(u32v w, u32v x)
 {
     return (i16v)_mm256_maddubs_epi16((__m256i)w, (__m256i)x);
@@ -228,6 +246,8 @@ SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 {
     return simd_dot_pairs(sum, (u32v)simd_signed_pairs(w, x), simd_set1_u32(0x10001u));
 }
+
+#endif
 
 #else
 

@@ -211,7 +211,7 @@ SIMD_FN u32v simd_bytes_of_bits(u32v x, int first, char value)
 /* Two products of a byte fit 15 bits, four of a small one as well. */
 SIMD_FN i32v simd_dot_two(const u32v w[2], const u32v x[2], int most)
 {
-    if (4 * most > INT16_MAX)
+    if (SIMD_VNNI || 4 * most > INT16_MAX)
         return simd_dot(simd_dot((i32v){0}, w[0], x[0]), w[1], x[1]);
     const __m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)w[0], (__m256i)x[0]),
                                           _mm256_maddubs_epi16((__m256i)w[1], (__m256i)x[1]));

@@ -1,6 +1,6 @@
 /* The names of the kernels in the tables of ops_cpu.c: spw_<op>_kernel_<isa>. The files *_simd.c
  * define them and are compiled once for each instruction set. model/ops.h says what a kernel
- * computes. The amx table takes all kernels except `linear` from avx512bf16. */
+ * computes. ops_cpu.c says which set a table takes a kernel from. */
 #ifndef SPW_MODEL_CPU_KERNELS_H
 #define SPW_MODEL_CPU_KERNELS_H
 
@@ -21,17 +21,28 @@
     extern const struct spw_kernel spw_gather_kernel_##isa;                                        \
     extern const struct spw_kernel spw_combine_kernel_##isa;                                       \
     extern const struct spw_kernel spw_encode_kernel_##isa;                                        \
-    extern const struct spw_kernel spw_linear_codes_kernel_##isa;                                  \
-    size_t spw_linear_codes_workspace_##isa(size_t k);                                             \
     /* Bytes of linear workspace one worker needs; a multiple of 64. */                            \
     size_t spw_linear_workspace_##isa(size_t k, enum spw_dtype x, enum spw_dtype w)
+
+#define SPW_DECLARE_CODES_KERNELS(isa)                                                             \
+    extern const struct spw_kernel spw_linear_codes_kernel_##isa;                                  \
+    /* The same with and without VNNI. */                                                          \
+    size_t spw_linear_codes_workspace_##isa(size_t k)
 
 SPW_DECLARE_CPU_KERNELS(portable);
 SPW_DECLARE_CPU_KERNELS(avx2);
 SPW_DECLARE_CPU_KERNELS(avx512);
 SPW_DECLARE_CPU_KERNELS(avx512bf16);
+SPW_DECLARE_CODES_KERNELS(portable);
+SPW_DECLARE_CODES_KERNELS(avx2);
+SPW_DECLARE_CODES_KERNELS(avx2vnni);
+SPW_DECLARE_CODES_KERNELS(avx512);
+SPW_DECLARE_CODES_KERNELS(avx512vnni);
 
 #undef SPW_DECLARE_CPU_KERNELS
+#undef SPW_DECLARE_CODES_KERNELS
+
+#define spw_linear_codes_workspace_avx512bf16 spw_linear_codes_workspace_avx512vnni
 
 extern const struct spw_kernel spw_linear_kernel_amx;
 

@@ -28,59 +28,87 @@ static uint64_t saved_registers(void)
     return (uint64_t)high << 32 | low;
 }
 
-static bool all(uint64_t value, uint64_t bits)
-{
-    return (value & bits) == bits;
-}
-
 /* Asks each time: the request is idempotent, and no state is needed. */
 static bool amx_permitted(void)
 {
     return syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, XFEATURE_TILE_DATA) == 0;
 }
 
-enum spw_isa spw_isa_best(void)
+static struct spw_cpuid read_cpuid(void)
 {
-    uint32_t eax, ebx, ecx, edx, leaf1_ecx, bf16 = 0;
-    if (!__get_cpuid(1, &eax, &ebx, &leaf1_ecx, &edx) ||
-        !all(leaf1_ecx, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C))
-        return SPW_ISA_PORTABLE;
-    uint64_t saved = saved_registers();
-    if (!all(saved, XCR0_AVX) || !__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) ||
-        !all(ebx, bit_AVX2))
-        return SPW_ISA_PORTABLE;
+    struct spw_cpuid c = {0};
+    uint32_t eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &c.leaf1_ecx, &edx) || !(c.leaf1_ecx & bit_OSXSAVE))
+        return c;
+    c.saved = saved_registers();
+    if (__get_cpuid_count(7, 0, &eax, &c.leaf7_ebx, &c.leaf7_ecx, &c.leaf7_edx) && eax >= 1)
+        __get_cpuid_count(7, 1, &c.leaf7_1_eax, &ebx, &ecx, &edx);
+    return c;
+}
+
+static bool all(uint64_t value, uint64_t bits)
+{
+    return (value & bits) == bits;
+}
+
+unsigned spw_isas_of(const struct spw_cpuid *c)
+{
+    const uint32_t avx = bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C;
     const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
-    if (!all(saved, XCR0_AVX512) || !all(ebx, avx512))
-        return SPW_ISA_AVX2;
-    uint32_t unused;
-    if (eax >= 1)
-        __get_cpuid_count(7, 1, &bf16, &unused, &unused, &unused);
-    if (!all(bf16, bit_AVX512BF16) || !all(ecx, bit_AVX512VNNI))
-        return SPW_ISA_AVX512;
-    if (!all(saved, XCR0_AMX) || !all(edx, CPUID7_EDX_AMX) || !amx_permitted())
-        return SPW_ISA_AVX512BF16;
-    return SPW_ISA_AMX;
+    unsigned isas = 1u << SPW_ISA_PORTABLE;
+    if (!all(c->leaf1_ecx, avx) || !all(c->saved, XCR0_AVX) || !all(c->leaf7_ebx, bit_AVX2))
+        return isas;
+    isas |= 1u << SPW_ISA_AVX2;
+    if (all(c->leaf7_1_eax, bit_AVXVNNI))
+        isas |= 1u << SPW_ISA_AVX2VNNI;
+    if (!all(c->saved, XCR0_AVX512) || !all(c->leaf7_ebx, avx512))
+        return isas;
+    isas |= 1u << SPW_ISA_AVX512;
+    if (!all(c->leaf7_ecx, bit_AVX512VNNI))
+        return isas;
+    isas |= 1u << SPW_ISA_AVX512VNNI;
+    if (!all(c->leaf7_1_eax, bit_AVX512BF16))
+        return isas;
+    isas |= 1u << SPW_ISA_AVX512BF16;
+    if (all(c->saved, XCR0_AMX) && all(c->leaf7_edx, CPUID7_EDX_AMX))
+        isas |= 1u << SPW_ISA_AMX;
+    return isas;
+}
+
+bool spw_isa_runs(enum spw_isa isa)
+{
+    const struct spw_cpuid c = read_cpuid();
+    return (unsigned)isa < SPW_ISA_COUNT && spw_isas_of(&c) >> isa & 1 &&
+           (isa != SPW_ISA_AMX || amx_permitted());
 }
 
 #else
 
-enum spw_isa spw_isa_best(void)
+bool spw_isa_runs(enum spw_isa isa)
 {
-    return SPW_ISA_PORTABLE;
+    return isa == SPW_ISA_PORTABLE;
 }
 
 #endif
 
+enum spw_isa spw_isa_best(void)
+{
+    int isa = SPW_ISA_COUNT - 1;
+    while (!spw_isa_runs((enum spw_isa)isa))
+        isa--;
+    return (enum spw_isa)isa;
+}
+
 const char *spw_isa_name(enum spw_isa isa)
 {
-    static const char *const names[SPW_ISA_COUNT] = {"portable", "avx2", "avx512", "avx512bf16",
-                                                     "amx"};
+    static const char *const names[SPW_ISA_COUNT] = {
+        "portable", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "amx"};
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
-/* A row: the instruction set, the set of its kernels except linear, the set of its linear
- * kernel. */
-#define ROW(its_isa, set, linear_set)                                                              \
+/* A row: the instruction set, the set of its kernels except two, the set of its linear_codes, the
+ * set of its linear. */
+#define ROW(its_isa, set, codes_set, linear_set)                                                   \
     {                                                                                              \
         .isa = SPW_ISA_##its_isa, .norm = &spw_norm_kernel_##set,                                  \
         .rope_append = &spw_rope_append_kernel_##set,                                              \
@@ -90,24 +118,26 @@ const char *spw_isa_name(enum spw_isa isa)
         .softcap = &spw_softcap_kernel_##set, .each = &spw_each_kernel_##set,                      \
         .route_scores = &spw_route_scores_kernel_##set, .route = &spw_route_kernel_##set,          \
         .gather = &spw_gather_kernel_##set, .combine = &spw_combine_kernel_##set,                  \
-        .encode = &spw_encode_kernel_##set, .linear_codes = &spw_linear_codes_kernel_##set,        \
+        .encode = &spw_encode_kernel_##set, .linear_codes = &spw_linear_codes_kernel_##codes_set,  \
         .linear = &spw_linear_kernel_##linear_set,                                                 \
         .linear_workspace = spw_linear_workspace_##linear_set,                                     \
     }
 
 static const struct spw_cpu_kernels tables[] = {
-    ROW(PORTABLE, portable, portable),
+    ROW(PORTABLE, portable, portable, portable),
 #if defined(SPW_X86_KERNELS)
-    ROW(AVX2, avx2, avx2),
-    ROW(AVX512, avx512, avx512),
-    ROW(AVX512BF16, avx512bf16, avx512bf16),
-    ROW(AMX, avx512bf16, amx),
+    ROW(AVX2, avx2, avx2, avx2),
+    ROW(AVX2VNNI, avx2, avx2vnni, avx2),
+    ROW(AVX512, avx512, avx512, avx512),
+    ROW(AVX512VNNI, avx512, avx512vnni, avx512),
+    ROW(AVX512BF16, avx512bf16, avx512vnni, avx512bf16),
+    ROW(AMX, avx512bf16, avx512vnni, amx),
 #endif
 };
 
 const struct spw_cpu_kernels *spw_cpu_kernels_get(enum spw_isa isa)
 {
-    if (isa > spw_isa_best())
+    if (!spw_isa_runs(isa))
         return NULL;
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
         if (tables[i].isa == isa)

@@ -13,11 +13,14 @@
 #define SPW_X86_KERNELS 1
 #endif
 
+/* A better set comes later. A processor may lack a set and have later ones. */
 enum spw_isa {
     SPW_ISA_PORTABLE,   /* plain C */
     SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */
+    SPW_ISA_AVX2VNNI,   /* + AVX-VNNI: vpdpbusd, for products of quantized weights */
     SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
-    SPW_ISA_AVX512BF16, /* + vdpbf16ps, vpdpbusd */
+    SPW_ISA_AVX512VNNI, /* + vpdpbusd, for products of quantized weights */
+    SPW_ISA_AVX512BF16, /* + vdpbf16ps; vpdpbusd for attention, too */
     SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16, for many rows and for one row */
     SPW_ISA_COUNT,
 };
@@ -38,9 +41,19 @@ struct spw_cpu_kernels {
 };
 
 const char *spw_isa_name(enum spw_isa isa);
-/* The best instruction set that this processor offers (AMX also needs the permission of the
- * kernel). */
+/* Whether this processor and this build run it (AMX also needs the permission of the kernel). */
+bool spw_isa_runs(enum spw_isa isa);
+/* The best set of those. */
 enum spw_isa spw_isa_best(void);
+
+/* What CPUID and XCR0 say: registers of leaves 1, 7 and 7.1, and the registers that the operating
+ * system saves. */
+struct spw_cpuid {
+    uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
+    uint64_t saved;
+};
+/* The sets of such a processor: bit i for set i. Builds with SPW_X86_KERNELS have it. */
+unsigned spw_isas_of(const struct spw_cpuid *c);
 /* NULL when this processor or build cannot run it. */
 const struct spw_cpu_kernels *spw_cpu_kernels_get(enum spw_isa isa);
 

@@ -225,7 +225,7 @@ static double run_flops(const struct probe *p, unsigned thread)
 
 static const struct spw_probe_loops *loops_of(enum spw_isa isa)
 {
-    if (isa > spw_isa_best())
+    if (!spw_isa_runs(isa))
         return NULL;
     switch (isa) {
 #if defined(SPW_X86_KERNELS)
@@ -233,8 +233,12 @@ static const struct spw_probe_loops *loops_of(enum spw_isa isa)
         return &spw_probe_loops_amx;
     case SPW_ISA_AVX512BF16:
         return &spw_probe_loops_avx512bf16;
+    case SPW_ISA_AVX512VNNI:
+        return &spw_probe_loops_avx512vnni;
     case SPW_ISA_AVX512:
         return &spw_probe_loops_avx512;
+    case SPW_ISA_AVX2VNNI:
+        return &spw_probe_loops_avx2vnni;
     case SPW_ISA_AVX2:
         return &spw_probe_loops_avx2;
 #endif
@@ -364,7 +368,7 @@ double spw_probe_copy_bandwidth(unsigned threads)
 /* A set without a loop of its own for a type has that of the set below. */
 double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads)
 {
-    if (threads == 0 || threads > MAX_THREADS || isa > spw_isa_best() ||
+    if (threads == 0 || threads > MAX_THREADS || !spw_isa_runs(isa) ||
         (t != SPW_DTYPE_F32 && t != SPW_DTYPE_BF16 && t != SPW_DTYPE_Q8_0))
         return 0;
     struct probe p = {.run = run_flops, .n_threads = threads};

@@ -16,7 +16,9 @@ struct spw_probe_loops {
 
 extern const struct spw_probe_loops spw_probe_loops_portable;
 extern const struct spw_probe_loops spw_probe_loops_avx2;
+extern const struct spw_probe_loops spw_probe_loops_avx2vnni;
 extern const struct spw_probe_loops spw_probe_loops_avx512;
+extern const struct spw_probe_loops spw_probe_loops_avx512vnni;
 extern const struct spw_probe_loops spw_probe_loops_avx512bf16;
 extern const struct spw_probe_loops spw_probe_loops_amx;
 
