@@ -14,6 +14,7 @@
 #include "model/weights/weights.h"
 #include "quant/pack.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,19 +132,6 @@ static struct entry plain_entry(const struct spw_tensor *t)
                           .step = 1};
 }
 
-/* A tensor without a name in GGUF: experts have their own rows, and FP8 factors are multiplied into
- * their matrix. Another one that the model reads would be missing in the file. */
-static int leave_out(const struct job *j, const struct spw_tensor *t)
-{
-    if (!j->weights->is_read[t - spw_tensors_at(j->tensors, 0)] || strstr(t->name, ".experts.") ||
-        strstr(t->name, "_scale_inv"))
-        return 0;
-    return spw_fail(j->err, -ENOTSUP,
-                    "%s: tensor %s: found a tensor that GGUF has no name for in the architecture "
-                    "%s, expected a model whose tensors all have one",
-                    t->file, t->name, j->architecture->name);
-}
-
 static int add_entry(struct job *j, const struct spw_tensor *t)
 {
     const struct spw_model_config *c = &j->config;
@@ -156,8 +144,13 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     if (t->n_dims > 2) /* stacks of experts have their own rows */
         return 0;
     struct entry its = plain_entry(t), *e = &its;
-    if (!find_names(j, t->name, name, e->name))
-        return leave_out(j, t);
+    if (!find_names(j, t->name, name, e->name)) {
+        /* Experts have rows of their own; factors of FP8 are multiplied into their matrix. Every
+         * other tensor that a model reads has a name. */
+        assert(!j->weights->is_read[t - spw_tensors_at(j->tensors, 0)] ||
+               strstr(t->name, ".experts.") || strstr(t->name, "_scale_inv"));
+        return 0;
+    }
     SPW_TRY(check_dtype(j, t));
     if (strstr(name, "embed_tokens_per_layer.")) /* its other rows are of no token */
         e->rows = e->shape[0] = c->vocab;
@@ -244,9 +237,9 @@ static void name_embedding(struct job *j)
 static int list_entries(struct job *j)
 {
     const size_t n = spw_tensors_count(j->tensors);
-    const struct spw_rope_config *rope = &j->config.rope[SPW_LAYER_FULL];
+    const uint32_t n_pairs = j->config.rope[SPW_LAYER_FULL].rotary_dim / 2;
     const uint32_t n_layers = j->config.n_layers, more = SPW_EXPERT_MATRICES + 1; /* of a layer */
-    j->entries = spw_alloc((n + 1 + more * n_layers) * sizeof *j->entries);
+    j->entries = spw_alloc((n + 2 + more * n_layers) * sizeof *j->entries);
     if (!j->entries)
         return out_of_memory(j);
     for (size_t i = 0; i < n; i++)
@@ -254,18 +247,20 @@ static int list_entries(struct job *j)
     for (uint32_t i = 0; i < n_layers; i++)
         SPW_TRY(add_experts(j, i));
     name_embedding(j);
-    if (spw_config_has_rope_factors(&j->config))
-        j->entries[j->n_entries++] = (struct entry){.name = "rope_freqs.weight",
-                                                    .from_type = SPW_DTYPE_F32,
-                                                    .layer = -1,
-                                                    .type = SPW_DTYPE_F32,
-                                                    .why = "made from the rope of config.json",
-                                                    .n_dims = 1,
-                                                    .shape = {rope->rotary_dim / 2},
-                                                    .rows = rope->rotary_dim / 2,
-                                                    .cols = 1,
-                                                    .first_block = SPW_NO_BLOCK,
-                                                    .step = 1};
+    for (uint32_t i = 0; spw_config_rope_tensor(&j->config, i); i++) {
+        struct entry *e = &j->entries[j->n_entries++];
+        *e = (struct entry){.from_type = SPW_DTYPE_F32,
+                            .layer = -1,
+                            .type = SPW_DTYPE_F32,
+                            .why = "made from the rope of config.json",
+                            .n_dims = 1,
+                            .shape = {n_pairs},
+                            .rows = n_pairs,
+                            .cols = 1,
+                            .first_block = SPW_NO_BLOCK,
+                            .step = 1};
+        snprintf(e->name, sizeof e->name, "%s", spw_config_rope_tensor(&j->config, i));
+    }
     qsort(j->entries, j->n_entries, sizeof *j->entries, compare_entries);
     return 0;
 }
@@ -375,7 +370,7 @@ static void read_rows(const struct job *j, const struct entry *e, uint64_t from,
 {
     const uint64_t cols = e->cols;
     if (!e->from)
-        spw_config_rope_factors(&j->config.rope[SPW_LAYER_FULL], j->numbers);
+        spw_config_rope_factors(&j->config, e->name, j->numbers);
     else if (e->first_block != SPW_NO_BLOCK)
         read_expert_rows(j, e, from, n);
     else if (e->step > 1)

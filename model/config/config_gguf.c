@@ -22,6 +22,7 @@ static const struct spw_gguf_architecture architectures[] = {
      .interleaved_qk = true,
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "chatglm", .model_type = "glm", .interleaved_qk = true, .joined = true},
     {.name = "glm4",
      .model_type = "glm4",
      .interleaved_qk = true,
@@ -44,6 +45,7 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "starcoder2", .model_type = "starcoder2", .window_rule = NO_WINDOW_STORED},
     {.name = "olmo", .model_type = "olmo", .interleaved_qk = true},
     {.name = "olmo2", .model_type = "olmo2", .late_norms = true},
+    {.name = "olmo2", .model_type = "olmo3", .late_norms = true, .windows = true},
     {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
     {.name = "phi3", .model_type = "phi3", .joined = true, .greedy_tokens = true},
     {.name = "qwen2", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED},
@@ -59,11 +61,21 @@ static const struct spw_gguf_architecture architectures[] = {
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
-    {.name = "gemma2", .model_type = "gemma2", .sandwich = true, .wide_scale_layers = 46},
-    {.name = "gemma3", .model_type = "gemma3_text", .sandwich = true, .wide_scale_layers = 62},
+    {.name = "gemma2",
+     .model_type = "gemma2",
+     .sandwich = true,
+     .usual_window = true,
+     .wide_scale_layers = 46},
+    {.name = "gemma3",
+     .model_type = "gemma3_text",
+     .sandwich = true,
+     .no_window = true,
+     .local_theta = 1e4,
+     .wide_scale_layers = 62},
     {.name = "gemma4",
      .model_type = "gemma4_text",
      .sandwich = true,
+     .local_theta = 1e4,
      .joined_experts = true,
      .merged_tokens = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
@@ -76,12 +88,16 @@ static const struct spw_gguf_architecture architectures[] = {
      .bare_experts = 128},
 };
 
-const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts)
+const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts,
+                                                               bool windows)
 {
     const struct spw_gguf_architecture *found = NULL;
-    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
-        if (!strcmp(name, architectures[i].name) && (!found || architectures[i].experts == experts))
-            found = &architectures[i];
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        const struct spw_gguf_architecture *a = &architectures[i];
+        if (!strcmp(name, a->name) &&
+            (!found || (a->experts && experts) || (a->windows && windows)))
+            found = a;
+    }
     return found;
 }
 
@@ -135,6 +151,7 @@ static const struct spw_key_name names[] = {
     {"norm_topk_prob", "expert_weights_norm"},
     {"num_nextn_predict_layers", "nextn_predict_layers"},
     {"clip_qkv", "attention.clamp_kqv"},
+    {"attention_chunk_size", "attention.chunk_size"},
     {"rope_theta", "rope.freq_base"},
     {"rotary_dim", "rope.dimension_count"},
     {"rope_local_base_freq", "rope.freq_base_swa"},
@@ -143,6 +160,7 @@ static const struct spw_key_name names[] = {
     {"original_max_position_embeddings", "rope.scaling.original_context_length"},
     {"beta_fast", "rope.scaling.yarn_beta_fast"},
     {"beta_slow", "rope.scaling.yarn_beta_slow"},
+    {"attention_factor", "rope.scaling.yarn_attn_factor"},
     {"mscale_all_dim", "rope.scaling.yarn_log_multiplier"},
     {"llama_4_scaling_beta", "attention.temperature_scale"},
     {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
@@ -155,23 +173,56 @@ static const struct spw_key_name names[] = {
     {NULL, NULL},
 };
 
-/* Keys that change the meaning of others in a way that this program does not compute. */
+/* Keys of other architectures, which change nothing with this number. */
 static const struct {
     const char *key;
     double neutral;
 } neutral[] = {
-    {"rope.scaling.attn_factor", 1},
-    {"rope.scaling.yarn_attn_factor", 1},
-    {"rope.scaling.yarn_ext_factor", 1},
-    {"rope.scaling.yarn_log_multiplier", 0}, /* known where queries grow */
-    {"rope.scaling.alpha", 0},
-    {"rope.scaling.factor", 1}, /* known beside a type */
-    {"rope.scale_linear", 1},   /* its name in old files */
     {"attention.causal", 1},
     {"attention.max_alibi_bias", 0},
     {"attention.output_scale", 1},
+    {"attention.shared_kv_layers", 0},
     {"attention.temperature_length", 0},
+    {"attn_logit_softcapping", 0},
+    {"embedding_length_per_layer_input", 0},
+    {"expert_count", 0},
+    {"expert_group_count", 0},
+    {"expert_shared_count", 0},
+    {"expert_used_count", 0},
+    {"interleave_moe_layer_step", 0},
+    {"leading_dense_block_count", 0},
+    {"nextn_predict_layers", 0},
+    {"rope.dimension_sections", 0},
+    {"rope.scale_linear", 1}, /* the name of rope.scaling.factor in old files */
+    {"rope.scaling.alpha", 0},
+    {"rope.scaling.attn_factor", 1},
+    {"rope.scaling.factor", 1},
+    {"rope.scaling.yarn_attn_factor", 1},
+    {"rope.scaling.yarn_ext_factor", 1},
+    {"rope.scaling.yarn_log_multiplier", 0},
     {"router_logit_softcapping", 0},
+};
+
+/* Keys that never change what this program computes. A shape that does not fit its tensor is found
+ * in the tensor. */
+static const char *const harmless[] = {
+    "attention.layer_norm_epsilon", /* of a norm that the architecture does not have */
+    "attention.layer_norm_rms_epsilon",
+    "expert_feed_forward_length",
+    "expert_group_used_count", /* of groups, which are refused */
+    "pooling_type",
+    "rope.scaling.finetuned",
+    "rope.scaling.yarn_beta_fast", /* of yarn, where they are asked for */
+    "rope.scaling.yarn_beta_slow",
+    "tensor_data_layout",
+    "vocab_size",
+};
+
+/* These do not if no layer has a window. */
+static const char *const of_windows[] = {
+    "attention.key_length_swa",   "attention.sliding_window_pattern",
+    "attention.value_length_swa", "rope.dimension_count_swa",
+    "rope.freq_base_swa",
 };
 
 /* Keys of experts: expert_weights_scale is the factor of a family that has one. */
@@ -202,7 +253,7 @@ static int check_window(const struct spw_keys *keys, const struct spw_gguf_archi
                         const struct spw_family *family)
 {
     const char *key = "attention.sliding_window";
-    const json_t *value = json_object_get(keys->object, key);
+    const json_t *value = spw_keys_value(keys, key);
     if (a->chunk && value && json_number_value(value) != a->chunk)
         return spw_keys_refuse(keys, key, "nothing: models without chunks are read from folders");
     return family->window_rule == SPW_WINDOW_NEVER && value && json_number_value(value) != 0
@@ -210,47 +261,132 @@ static int check_window(const struct spw_keys *keys, const struct spw_gguf_archi
                : 0;
 }
 
-static int check_neutral(const struct spw_keys *keys, bool scaled, bool long_factors, bool grows)
+static bool is_neutral(const json_t *value, double x)
 {
-    for (size_t i = 0; i < sizeof neutral / sizeof *neutral; i++) {
-        if ((long_factors && !strcmp(neutral[i].key, "rope.scaling.attn_factor")) ||
-            (grows && !strcmp(neutral[i].key, "rope.scaling.yarn_log_multiplier")) ||
-            (scaled && !strcmp(neutral[i].key, "rope.scaling.factor")))
-            continue;
-        const json_t *value = json_object_get(keys->object, neutral[i].key);
-        bool same = json_is_boolean(value) ? json_is_true(value) == (neutral[i].neutral != 0)
-                                           : json_number_value(value) == neutral[i].neutral;
-        char expected[64];
-        snprintf(expected, sizeof expected, "nothing, or %g", neutral[i].neutral);
-        if (value && !same)
-            return spw_keys_refuse(keys, neutral[i].key, expected);
+    bool same = json_is_boolean(value) ? json_is_true(value) == (x != 0)
+                                       : json_is_number(value) && json_number_value(value) == x;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!is_neutral(json_array_get(value, i), x))
+            return false;
+    return same || json_is_array(value);
+}
+
+static bool is_listed(const char *key, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(key, list[i]))
+            return true;
+    return false;
+}
+
+static int check_unasked(const struct spw_keys *keys, const char *key)
+{
+    char expected[64];
+    size_t i = 0;
+    while (i < sizeof neutral / sizeof *neutral && strcmp(key, neutral[i].key) != 0)
+        i++;
+    if (i == sizeof neutral / sizeof *neutral)
+        return spw_keys_refuse(keys, key,
+                               "nothing: this program does not know what the key changes in a "
+                               "model of this architecture");
+    snprintf(expected, sizeof expected, "nothing, or %g", neutral[i].neutral);
+    return is_neutral(json_object_get(keys->object, key), neutral[i].neutral)
+               ? 0
+               : spw_keys_refuse(keys, key, expected);
+}
+
+/* With a key that no reader has asked for the answer may be that of another model. */
+static int check_all_unasked(const struct spw_keys *keys, bool has_windows)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(keys->unasked, key, value)
+    {
+        (void)value;
+        if (!is_listed(key, harmless, sizeof harmless / sizeof *harmless) &&
+            (has_windows || !is_listed(key, of_windows, sizeof of_windows / sizeof *of_windows)))
+            SPW_TRY(check_unasked(keys, key));
     }
     return 0;
 }
 
 /* A size that must be that of another key. */
-static int check_same(const struct spw_keys *keys, const char *key, uint32_t expected)
+static int check_same(const struct spw_keys *keys, const char *key, uint32_t expected,
+                      const char *meaning)
 {
-    const json_t *value = json_object_get(keys->object, key);
-    char text[64];
+    const json_t *value = spw_keys_value(keys, key);
+    char text[96];
     if (!value || (json_is_integer(value) && json_integer_value(value) == (json_int_t)expected))
         return 0;
-    snprintf(text, sizeof text, "%u, the channels of a head", expected);
+    snprintf(text, sizeof text, "%u, the %s", expected, meaning);
     return spw_keys_refuse(keys, key, text);
 }
 
 /* Later formats may have more than this program reads. So sizes that it does not ask for must be
  * those that it assumes. */
-static int check_heads(const struct spw_model_config *out, const struct spw_keys *keys)
+static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys)
 {
+    static const char *const channels = "channels of a head";
+    const struct spw_rope_config *rope = out->rope;
     const uint32_t sliding = out->kv[SPW_LAYER_SLIDING].head_dim;
-    SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim));
-    SPW_TRY(check_same(keys, "rope.dimension_count", out->rope[SPW_LAYER_FULL].rotary_dim));
+    SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim, channels));
+    SPW_TRY(check_same(keys, "rope.dimension_count", rope[SPW_LAYER_FULL].rotary_dim, channels));
+    SPW_TRY(check_same(keys, "expert_shared_feed_forward_length", out->experts.shared_intermediate,
+                       "width of the mlp that every token has beside its experts"));
     if (!out->window) /* no layer has these sizes */
         return 0;
-    SPW_TRY(check_same(keys, "attention.key_length_swa", sliding));
-    SPW_TRY(check_same(keys, "attention.value_length_swa", sliding));
-    return check_same(keys, "rope.dimension_count_swa", out->rope[SPW_LAYER_SLIDING].rotary_dim);
+    SPW_TRY(check_same(keys, "attention.key_length_swa", sliding, channels));
+    SPW_TRY(check_same(keys, "attention.value_length_swa", sliding, channels));
+    return check_same(keys, "rope.dimension_count_swa", rope[SPW_LAYER_SLIDING].rotary_dim,
+                      channels);
+}
+
+/* Keys that other programs read in all architectures, where the family leaves no choice. */
+static int check_choices(const struct spw_model_config *out, const struct spw_keys *keys,
+                         const struct spw_family *family)
+{
+    bool parallel = family->parallel, rotates = true;
+    double theta = out->rope[SPW_LAYER_FULL].theta;
+    if (!family->parallel_key)
+        SPW_TRY(spw_keys_bool(keys, "use_parallel_residual", &parallel));
+    if (!family->parallel_key && parallel != family->parallel)
+        return spw_keys_refuse(keys, "use_parallel_residual",
+                               family->parallel ? "nothing, or true" : "nothing, or false");
+    if (family->multiplied)
+        SPW_TRY(spw_keys_bool(keys, "rope.scaling.finetuned", &rotates));
+    if (!rotates)
+        return spw_keys_refuse(keys, "rope.scaling.finetuned",
+                               "nothing, or true: a model with rope");
+    if (!out->window || family->rope.by_layer_kind)
+        return 0;
+    SPW_TRY(spw_keys_number(keys, "rope.freq_base_swa", 0, 1e15, &theta));
+    return theta != out->rope[SPW_LAYER_FULL].theta
+               ? spw_keys_refuse(keys, "rope.freq_base_swa", "nothing, or the same as freq_base")
+               : 0;
+}
+
+/* Keys without which other programs do not read a file, or compute something else than
+ * transformers does. */
+static int check_required(const struct spw_keys *keys, const struct spw_gguf_architecture *a,
+                          const struct spw_family *family)
+{
+    const bool granite = family->multiplied, windows = family->window_rule == SPW_WINDOW_PATTERN;
+    const bool partial = family->rope.partial > 0 && family->rope.partial < 1;
+    const struct {
+        const char *key;
+        bool required;
+    } all[] = {
+        {family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+         true},
+        {"logit_scale", granite || family->logit_scale > 0},
+        {"attention.scale", granite},
+        {"rope.dimension_count", partial},
+        {"attention.sliding_window", windows && !a->no_window && !a->usual_window},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].required && !spw_keys_has(keys, all[i].key))
+            return spw_keys_refuse(keys, all[i].key, "a number: the key has no default");
+    return 0;
 }
 
 void spw_config_rule(struct spw_model_config *out, const char *rule)
@@ -266,16 +402,19 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.n_heads = f.n_kv_heads = f.head_dim = f.full_head_dim = 0;
     f.max_positions = 0;
     f.bos = f.eos = -1;
-    f.rope.theta = f.rope.local_theta = 1e4;
+    f.rope.theta = 1e4;
+    f.rope.local_theta = facts->architecture->local_theta;
     f.vocab = facts->vocab;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
     if (spw_family_asks(f.experts.renormalizes))
         f.experts.renormalizes = facts->architecture->renormalizes == SPW_FAMILY_NEVER
                                      ? SPW_FAMILY_BY_KEY
                                      : SPW_FAMILY_UNLESS;
-    bool stored = f.window_rule == SPW_WINDOW_PATTERN || facts->architecture->joined;
-    bool windowed =
-        stored && json_integer_value(json_object_get(facts->keys, "attention.sliding_window")) > 0;
+    const json_t *window = json_object_get(facts->keys, "attention.sliding_window");
+    const bool pattern = f.window_rule == SPW_WINDOW_PATTERN;
+    const bool windowed =
+        (pattern && !facts->architecture->no_window) ||
+        ((pattern || facts->architecture->joined) && json_integer_value(window) > 0);
     if (facts->architecture->chunk) { /* widths have the keys of other families */
         const json_t *count = json_object_get(facts->keys, "expert_count");
         f.window = facts->architecture->chunk;
@@ -304,8 +443,11 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                    "27B model, which has as many layers"
                                  : "query scale: key_length^-0.5, as in all models but 27B");
     if (facts->architecture->chunk) {
-        spw_config_rule(out, "every 4th layer sees all positions and has no rope; the others have "
-                             "chunks of 8192");
+        spw_config_rule(out, json_object_get(keys, "attention.chunk_size")
+                                 ? "every 4th layer sees all positions and has no rope; the others "
+                                   "have chunks"
+                                 : "every 4th layer sees all positions and has no rope; the others "
+                                   "have chunks of 8192");
         spw_config_rule(out, "queries of layers without rope: times 1 + 0.1 ln(1 + floor((position "
                              "+ 1) / 8192))");
         spw_config_rule(out, out->qk_norm_last
@@ -319,7 +461,10 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                         pattern == 2   ? "every 2nd layer sees all positions, the others a window"
                         : pattern == 4 ? "every 4th layer sees all positions, the others a window"
                                        : "every 6th layer sees all positions, the others a window");
-    if (out->window && family->rope.by_layer_kind && !json_object_get(keys, "rope.freq_base_swa"))
+    if (facts->architecture->usual_window && !json_object_get(keys, "attention.sliding_window"))
+        spw_config_rule(out, "sliding window: 4096, as in all models");
+    if (out->window && facts->architecture->local_theta > 0 &&
+        !json_object_get(keys, "rope.freq_base_swa"))
         spw_config_rule(out, "rope base of layers with a window: 10000");
     if (out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX &&
         !json_object_get(keys, "expert_weights_norm"))
@@ -354,7 +499,7 @@ double spw_config_gguf_query_scalar(const struct spw_model_config *out,
 }
 
 static int read_all(struct spw_model_config *out, const struct spw_config_gguf *facts,
-                    struct spw_error *err)
+                    json_t *unasked, struct spw_error *err)
 {
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
@@ -364,6 +509,7 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
                                                .prefix = prefix,
                                                .object = facts->keys,
                                                .err = err,
+                                               .unasked = unasked,
                                                .names = names + (own_full ? 0 : OWN_FULL_NAMES)},
                                        .family = &family,
                                        .model_type = facts->architecture->model_type,
@@ -374,8 +520,9 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     struct spw_keys own = source.top; /* by the names of the file */
     own.names = NULL;
     source.text = source.top;
-    const bool scaled = scaling != NULL;
     const char *type = json_is_string(scaling) ? json_string_value(scaling) : "";
+    if (!strcmp(type, "none"))
+        spw_keys_value(&own, "rope.scaling.factor"); /* it means nothing then */
     if (!strcmp(type, "none") || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
     if (own_full && !facts->rope_factors)
@@ -383,12 +530,14 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
                         "%s: tensor rope_freqs.weight: found nothing, expected a number for each "
                         "pair of channels of layers that see all positions",
                         facts->file);
-    SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
-    SPW_TRY(check_neutral(&own, scaled, facts->long_factors, family.rope.grows));
-    SPW_TRY(check_experts(&own, facts));
     SPW_TRY(check_window(&own, facts->architecture, &family));
+    SPW_TRY(check_required(&own, facts->architecture, spw_family_find(source.model_type)));
+    SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
+    SPW_TRY(check_experts(&own, facts));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
-    SPW_TRY(check_heads(out, &own));
+    SPW_TRY(check_sizes(out, &own));
+    SPW_TRY(check_choices(out, &own, &family));
+    SPW_TRY(check_all_unasked(&own, out->window));
     note_rules(out, facts, &family);
     return 0;
 }
@@ -396,8 +545,11 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
 int spw_config_from_gguf(struct spw_model_config *out, const struct spw_config_gguf *facts,
                          struct spw_error *err)
 {
+    json_t *unasked = json_copy(facts->keys);
     *out = (struct spw_model_config){0};
-    int rc = read_all(out, facts, err);
+    int rc = unasked ? read_all(out, facts, unasked, err)
+                     : spw_fail(err, -ENOMEM, "%s: out of memory", facts->file);
+    json_decref(unasked);
     if (rc) {
         spw_config_free(out);
         spw_json_tidy(err);

@@ -15,30 +15,37 @@ struct spw_gguf_architecture {
     bool sandwich;          /* four norms a layer */
     bool joined;  /* one tensor for q, k and v, and one for gate and up; a window for all layers */
     bool experts; /* its layers have experts */
-    bool post_attention_norm; /* a layer's second norm is called so, not ffn_norm */
-    bool joined_experts;      /* one tensor for gate and up of all experts of a layer */
-    bool merged_tokens;       /* tokenizers with U+2581 have merges, not scores */
-    bool greedy_tokens;       /* added tokens of such tokenizers take white space behind them */
-    bool glm_norms;           /* four norms a layer, with the names that GLM-4 gives them */
-    bool late_norms;          /* two norms a layer, after its halves */
-    bool no_head;             /* the embedding is always the head, too */
-    const char *window_rule;  /* a sentence for struct spw_model_config; NULL: none */
-    uint32_t chunk;           /* of layers with rope, which no key says; 0: they have none */
-    uint32_t bare_experts;    /* models with so many experts have no norm on q and k */
-    uint32_t scores;          /* expert_gating_func; 0: 1, a softmax */
+    bool windows; /* some of its layers have a sliding window */
+    bool no_window, usual_window; /* without the key sliding_window no layer has a window, or those
+                                     of all models have one of the same size. Both false: the key
+                                     is required */
+    double local_theta;           /* rope.freq_base_swa, if no key says it; 0: rope.freq_base */
+    bool post_attention_norm;     /* a layer's second norm is called so, not ffn_norm */
+    bool joined_experts;          /* one tensor for gate and up of all experts of a layer */
+    bool merged_tokens;           /* tokenizers with U+2581 have merges, not scores */
+    bool greedy_tokens;           /* added tokens of such tokenizers take white space behind them */
+    bool glm_norms;               /* four norms a layer, with the names that GLM-4 gives them */
+    bool late_norms;              /* two norms a layer, after its halves */
+    bool no_head;                 /* the embedding is always the head, too */
+    const char *window_rule;      /* a sentence for struct spw_model_config; NULL: none */
+    uint32_t chunk;               /* of layers with rope, which no key says; 0: they have none */
+    uint32_t bare_experts;        /* models with so many experts have no norm on q and k */
+    uint32_t scores;              /* expert_gating_func; 0: 1, a softmax */
     enum spw_family_rule renormalizes; /* weights of experts, as other programs read the files */
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
     uint32_t wide_scale_layers;
 };
-/* experts: the file says that there are some; an architecture may have two kinds of models. NULL:
- * not supported. */
-const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts);
+/* experts, windows: the file says that there are some; an architecture may have two kinds of
+ * models. NULL: not supported. */
+const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts,
+                                                               bool windows);
 /* The architecture that a folder's model_type has in GGUF; NULL: none. */
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
 #define SPW_GGUF_ARCHITECTURES                                                                     \
-    "llama, mistral3, command-r, cohere2, glm4, glm4moe, gpt-oss, granite, granitemoe, olmo, "     \
+    "llama, mistral3, command-r, cohere2, chatglm, glm4, glm4moe, gpt-oss, granite, granitemoe, "  \
+    "olmo, "                                                                                       \
     "olmo2, olmoe, phi2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, stablelm, starcoder2, "  \
     "gemma2, gemma3, gemma4 or llama4"
 

@@ -67,18 +67,15 @@ static int check_rope(const struct writer *w)
 {
     const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
     if (r->kind == SPW_ROPE_DYNAMIC)
-        return refuse(w, "rope of type dynamic", "default, linear, llama3 or yarn");
-    if (r->kind == SPW_ROPE_LONG)
-        return refuse(w, "rope of type longrope", "default, linear, llama3 or yarn");
-    if (r->kind == SPW_ROPE_YARN &&
-        (r->truncate == w->family->rope.whole_ramp ||
-         (differs(r->attention_factor, 0.1 * log(r->factor) + 1) && !w->family->rope.grows)))
-        return refuse(w, "yarn with truncate, or with an attention factor of its own",
-                      "yarn without these keys");
+        return refuse(w, "rope of type dynamic", "default, linear, llama3, yarn or longrope");
+    if (r->kind == SPW_ROPE_YARN && r->truncate == w->family->rope.whole_ramp)
+        return refuse(w, r->truncate ? "yarn with truncate true" : "yarn with truncate false",
+                      "yarn without this key");
     if (w->family->own_full_kv && r->kind != SPW_ROPE_DEFAULT && r->kind != SPW_ROPE_PROPORTIONAL)
         return refuse(w, "rope of another type in layers without a window",
                       "default or proportional");
-    if (w->a->sandwich && w->c->window && w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
+    if (w->family->rope.by_layer_kind && w->c->window &&
+        w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
     if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim && w->family->rope.partial <= 0)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
@@ -127,8 +124,9 @@ static int check_experts(const struct writer *w)
     if (!spw_family_asks(w->a->renormalizes) &&
         c->experts.route.renormalizes == (w->a->renormalizes == SPW_FAMILY_NEVER) &&
         spw_family_asks(facts->renormalizes))
-        return c->experts.route.renormalizes ? refuse(w, "norm_topk_prob true", "the other value")
-                                             : refuse(w, "norm_topk_prob false", "the other value");
+        return c->experts.route.renormalizes
+                   ? refuse(w, "norm_topk_prob true", "norm_topk_prob false")
+                   : refuse(w, "norm_topk_prob false", "norm_topk_prob true");
     return 0;
 }
 
@@ -158,28 +156,38 @@ static void add_rope(const struct writer *w)
 {
     const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
     const double local = w->c->rope[SPW_LAYER_SLIDING].theta;
+    const double usual_local = w->a->local_theta > 0 ? w->a->local_theta : r->theta;
     add_f32(w, "rope.freq_base", r->theta);
     add_u32(w, "rope.dimension_count", r->rotary_dim);
     const bool own = w->family->own_full_kv;
-    if (w->a->sandwich && w->c->window && (own || differs(local, 1e4)))
+    if (w->family->rope.by_layer_kind && w->c->window && (own || differs(local, usual_local)))
         add_f32(w, "rope.freq_base_swa", local);
     if (own)
         add_u32(w, "rope.dimension_count_swa", w->c->rope[SPW_LAYER_SLIDING].rotary_dim);
-    if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
+    if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN && r->kind != SPW_ROPE_LONG)
         return;
     spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text,
-                        r->kind == SPW_ROPE_LINEAR ? "linear" : "yarn");
-    add_f32(w, "rope.scaling.factor", r->factor);
+                        r->kind == SPW_ROPE_LINEAR ? "linear"
+                        : r->kind == SPW_ROPE_YARN ? "yarn"
+                                                   : "longrope");
+    if (r->kind == SPW_ROPE_LONG)
+        add_f32(w, "rope.scaling.attn_factor", r->attention_factor);
+    else
+        add_f32(w, "rope.scaling.factor", r->factor);
+    if (r->kind != SPW_ROPE_LINEAR)
+        add_u32(w, "rope.scaling.original_context_length", r->original_max_positions);
     if (r->kind != SPW_ROPE_YARN)
         return;
-    add_u32(w, "rope.scaling.original_context_length", r->original_max_positions);
     if (differs(r->beta_fast, 32))
         add_f32(w, "rope.scaling.yarn_beta_fast", r->beta_fast);
     if (differs(r->beta_slow, 1))
         add_f32(w, "rope.scaling.yarn_beta_slow", r->beta_slow);
+    const double usual = 0.1 * log(r->factor);
+    if (!w->family->rope.grows && differs(r->attention_factor, 1 + usual))
+        add_f32(w, "rope.scaling.yarn_attn_factor", r->attention_factor);
     if (!w->family->rope.grows || r->factor <= 1)
         return;
-    const double usual = 0.1 * log(r->factor); /* a reader divides 1 + usual by 1 + this * usual */
+    /* a reader divides 1 + usual by 1 + this * usual */
     add_f32(w, "rope.scaling.yarn_log_multiplier", ((1 + usual) / r->attention_factor - 1) / usual);
 }
 
@@ -340,10 +348,16 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
     return add_window(w) ? spw_fail(err, -ENOMEM, "%s: out of memory", name) : 0;
 }
 
-bool spw_config_has_rope_factors(const struct spw_model_config *c)
+const char *spw_config_rope_tensor(const struct spw_model_config *c, uint32_t i)
 {
-    return c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_LLAMA3 ||
-           spw_family_find(c->model_type)->own_full_kv;
+    static const char *const of_longrope[] = {"rope_factors_long.weight",
+                                              "rope_factors_short.weight"};
+    const enum spw_rope_kind kind = c->rope[SPW_LAYER_FULL].kind;
+    if (kind == SPW_ROPE_LONG)
+        return i < 2 ? of_longrope[i] : NULL;
+    return i == 0 && (kind == SPW_ROPE_LLAMA3 || spw_family_find(c->model_type)->own_full_kv)
+               ? "rope_freqs.weight"
+               : NULL;
 }
 
 /* Pairs that do not turn have the number that other programs write for it. */
@@ -367,8 +381,13 @@ static float llama3_factor(const struct spw_rope_config *r, uint32_t pair)
     return (float)(1 / ((1 - smooth) / r->factor + smooth));
 }
 
-void spw_config_rope_factors(const struct spw_rope_config *r, float *out)
+void spw_config_rope_factors(const struct spw_model_config *c, const char *tensor, float *out)
 {
+    const struct spw_rope_config *r = &c->rope[SPW_LAYER_FULL];
+    const float *factors =
+        !strcmp(tensor, "rope_factors_long.weight") ? r->long_factors : r->short_factors;
     for (uint32_t i = 0; i < r->rotary_dim / 2; i++)
-        out[i] = r->kind == SPW_ROPE_LLAMA3 ? llama3_factor(r, i) : proportional_factor(r, i);
+        out[i] = r->kind == SPW_ROPE_LONG     ? factors[i]
+                 : r->kind == SPW_ROPE_LLAMA3 ? llama3_factor(r, i)
+                                              : proportional_factor(r, i);
 }

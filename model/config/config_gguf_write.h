@@ -10,9 +10,10 @@
 int spw_config_write_gguf(struct spw_gguf_writer *w, const struct spw_model_config *config,
                           const struct spw_gguf_architecture *a, const char *name,
                           struct spw_gguf_notes *notes, struct spw_error *err);
-/* Whether the file has numbers that divide the frequencies of layers without a window. */
-bool spw_config_has_rope_factors(const struct spw_model_config *config);
-/* These numbers: out [rotary_dim / 2]. */
-void spw_config_rope_factors(const struct spw_rope_config *rope, float *out);
+/* The i-th tensor of numbers that divide the frequencies of layers without a window; NULL: there
+ * are no more. A folder has none of them. */
+const char *spw_config_rope_tensor(const struct spw_model_config *config, uint32_t i);
+/* Its numbers: out [rotary_dim / 2]. */
+void spw_config_rope_factors(const struct spw_model_config *config, const char *tensor, float *out);
 
 #endif

@@ -90,6 +90,8 @@ const char *spw_keys_name(const struct spw_keys *keys, const char *key)
 const json_t *spw_keys_value(const struct spw_keys *keys, const char *key)
 {
     const char *name = find_name(keys, key);
+    if (keys->unasked && name)
+        json_object_del(keys->unasked, name);
     return keys->object && name ? json_object_get(keys->object, name) : NULL;
 }
 

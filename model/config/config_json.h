@@ -20,6 +20,8 @@ struct spw_keys {
     const json_t *object; /* borrowed; NULL reads as an empty object */
     struct spw_error *err;
     const struct spw_key_name *names; /* up to a key NULL; NULL: names are those of the calls */
+    json_t *unasked; /* borrowed: a copy of the object, which loses each key that a reader asks for.
+                        NULL: nobody wants to know which keys no reader asks for */
 };
 
 /* Refuses a pointer file, which git leaves in place of a large file that it has not fetched:

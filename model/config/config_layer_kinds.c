@@ -57,12 +57,12 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     enum spw_window_rule rule = source->family->window_rule;
     if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN)
         SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
-    const json_t *list = spw_keys_value(keys, "sliding_window_pattern");
-    bool listed = rule == SPW_WINDOW_PATTERN && source->gguf && json_is_array(list);
+    const bool asks = rule == SPW_WINDOW_PATTERN && source->gguf;
+    const json_t *list = asks ? spw_keys_value(keys, "sliding_window_pattern") : NULL;
+    const bool listed = json_is_array(list);
     if (listed && json_array_size(list) < out->n_layers)
         return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
-    if ((source->family->window_pattern_key || (source->gguf && rule == SPW_WINDOW_PATTERN)) &&
-        !listed)
+    if ((source->family->window_pattern_key || asks) && !listed)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
         bool sliding =

@@ -138,8 +138,9 @@ int spw_config_refuse_foreign(const struct spw_config_source *source)
     if (source->gguf && (family & (SCALES_LOGITS | MULTIPLIED))) /* they share a name there */
         family |= SCALES_LOGITS | MULTIPLIED;
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
-        const json_t *value = spw_keys_value(&source->text, foreign[i].key);
-        if ((foreign[i].user & family) || !value || json_is_null(value) ||
+        const json_t *value =
+            foreign[i].user & family ? NULL : spw_keys_value(&source->text, foreign[i].key);
+        if (!value || json_is_null(value) ||
             (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
             continue;
         char expected[64];

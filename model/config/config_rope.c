@@ -73,11 +73,12 @@ static double yarn_magnitude(double factor, double scale)
 }
 
 static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
-                     const struct spw_keys *top, bool truncate, double max_positions)
+                     const struct spw_keys *top, const struct spw_rope_facts *facts,
+                     double max_positions)
 {
     rope->beta_fast = 32;
     rope->beta_slow = 1;
-    rope->truncate = truncate;
+    rope->truncate = !(top->names && facts->whole_ramp);
     if (!spw_keys_has(dict, "factor"))
         rope->factor = max_positions / (double)rope->original_max_positions; /* less than 1, too */
     SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
@@ -87,7 +88,8 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     if (dict->names) /* a GGUF file has the other one only */
         scale = 1;
     SPW_TRY(spw_keys_number(dict, "mscale", 0, 1e3, &scale));
-    SPW_TRY(spw_keys_number(dict, "mscale_all_dim", 0, 1e3, &scale_all));
+    if (!dict->names || facts->grows)
+        SPW_TRY(spw_keys_number(dict, "mscale_all_dim", 0, 1e3, &scale_all));
     rope->attention_factor = yarn_magnitude(rope->factor, 1);
     if (scale > 0 && scale_all > 0)
         rope->attention_factor =
@@ -218,7 +220,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (facts->partial > 0 && top->names)
         SPW_TRY(spw_keys_u32(top, "rotary_dim", 2, head_dim, &rope->rotary_dim));
     if (!rope->rotary_dim || rope->rotary_dim > head_dim || rope->rotary_dim % 2)
-        return spw_keys_refuse(place, "partial_rotary_factor",
+        return spw_keys_refuse(place, top->names ? "rotary_dim" : "partial_rotary_factor",
                                "a part of head_dim that is an even number of channels");
     SPW_TRY(read_growth(config, rope, dict, facts->grows));
     if (rope->kind == SPW_ROPE_DEFAULT)
@@ -233,8 +235,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (rope->kind == SPW_ROPE_LONG)
         return read_longrope(rope, config, dict);
     if (rope->kind == SPW_ROPE_YARN)
-        return read_yarn(rope, dict, top, !(top->names && facts->whole_ramp),
-                         (double)config->max_positions);
+        return read_yarn(rope, dict, top, facts, (double)config->max_positions);
     return 0;
 }
 
@@ -323,7 +324,7 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
     if (!facts->by_layer_kind)
         return 0;
     const struct spw_keys none = below(keys, keys->prefix, NULL);
-    double theta = facts->local_theta;
+    double theta = facts->local_theta > 0 ? facts->local_theta : full->theta;
     SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &theta));
     return read_table(sliding, config, &none, &none, true, facts, theta,
                       config->kv[SPW_LAYER_SLIDING].head_dim);

@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Whether the architecture's key expert_count says that there are some. */
-static bool has_experts(const struct spw_gguf *g, const char *name)
+/* Whether a key of the architecture has a number above 0. */
+static bool is_above_0(const struct spw_gguf *g, const char *name, const char *end)
 {
-    char key[96];
-    snprintf(key, sizeof key, "%.64s.expert_count", name);
+    char key[128];
+    snprintf(key, sizeof key, "%.64s.%s", name, end);
     const struct spw_gguf_value *n = spw_gguf_find(g, key);
     return n && !n->array && n->type != SPW_GGUF_STRING && spw_gguf_number(n, 0) > 0;
 }
@@ -22,7 +22,10 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     struct spw_keys keys = {.file = path, .prefix = "general.", .object = object, .err = err};
     int rc = spw_keys_string(&keys, "architecture", &name);
-    *out = rc || !name ? NULL : spw_gguf_architecture_find(name, has_experts(g, name));
+    *out = rc || !name
+               ? NULL
+               : spw_gguf_architecture_find(name, is_above_0(g, name, "expert_count"),
+                                            is_above_0(g, name, "attention.sliding_window"));
     if (!rc && !*out)
         rc = spw_keys_refuse(&keys, "architecture", SPW_GGUF_ARCHITECTURES);
     json_decref(object);
@@ -153,7 +156,8 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     const struct spw_tensor *inputs = spw_tensors_find(t, "model.embed_tokens_per_layer.weight");
     if (inputs && inputs->n_dims == 2 && inputs->shape[0] <= UINT32_MAX)
         facts->input_vocab = (uint32_t)inputs->shape[0];
-    facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias");
+    facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias") ||
+                      has(t, "model.layers.0.self_attn.qkv_proj.bias");
     facts->o_bias = has(t, "model.layers.0.self_attn.o_proj.bias");
     facts->mlp_bias = has(t, "model.layers.0.mlp.up_proj.bias");
     facts->qk_norm = has(t, "model.layers.0.self_attn.q_norm.weight");

@@ -187,18 +187,21 @@ bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
 static int rename_all(struct spw_tensor_table *table, const struct spw_gguf_architecture *a,
                       const char *path, struct spw_error *err)
 {
-    char *names = spw_alloc(table->n * SPW_GGUF_MOST_HF_NAME);
+    enum { HF = SPW_GGUF_MOST_HF_NAME, OWN = SPW_GGUF_MOST_NAME + 1 };
+    char *names = spw_alloc(table->n * (HF + OWN));
     if (!names)
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     int rc = 0;
     for (size_t i = 0; i < table->n && !rc; i++) {
-        char *name = names + i * SPW_GGUF_MOST_HF_NAME;
-        if (!spw_gguf_hf_name(a, table->tensors[i].name, name))
+        char *name = names + i * (HF + OWN), *own = name + HF;
+        snprintf(own, OWN, "%s", table->tensors[i].name);
+        if (!spw_gguf_hf_name(a, own, name))
             rc = spw_fail(err, -EINVAL,
                           "%s: tensor %s: found it, but models of architecture %s have no such "
                           "tensor; expected those of a language model that this program computes",
-                          path, table->tensors[i].name, a->name);
+                          path, own, a->name);
         table->tensors[i].name = name;
+        table->tensors[i].own_name = own;
     }
     spw_free(table->names);
     table->names = names;
@@ -310,6 +313,11 @@ static int add_files(struct spw_tensors *t, const char *path, const struct split
     return 0;
 }
 
+static bool own_name(const void *architecture, const char *name, char out[SPW_MOST_OWN_NAME])
+{
+    return spw_gguf_name(architecture, name, out);
+}
+
 int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err)
 {
     struct spw_gguf_file f;
@@ -325,6 +333,8 @@ int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw
     rc = spw_gguf_close(&f, path, rc, err);
     if (!rc && !(*out = spw_tensors_new(split.count)))
         rc = spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    if (!rc)
+        spw_tensors_set_names(*out, own_name, architecture);
     if (!rc)
         rc = add_files(*out, path, &split, architecture, err);
     if (rc) {

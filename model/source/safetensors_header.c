@@ -208,7 +208,7 @@ static int read_tensors(struct spw_tensor_table *out, json_t *root, uint64_t dat
                               .tensor = &out->tensors[out->n],
                               .data_bytes = data_bytes};
         SPW_TRY(read_entry(&entry));
-        entry.tensor->name = keep(&cursor, name);
+        entry.tensor->name = entry.tensor->own_name = keep(&cursor, name);
         out->n++;
     }
     qsort(out->tensors, out->n, sizeof *out->tensors, compare_names);

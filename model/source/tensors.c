@@ -3,6 +3,7 @@
 
 #include "model/source/file_map.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +21,8 @@ struct spw_tensors {
     size_t n_files;
     struct spw_tensor *tensors; /* owned: of all files, sorted by name */
     size_t n_tensors;
+    spw_tensors_name own_name; /* NULL: the names are those of the files */
+    const void *names;         /* borrowed, for it */
 };
 
 /* ---- making one ---- */
@@ -58,6 +61,12 @@ int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tenso
     return 0;
 }
 
+void spw_tensors_set_names(struct spw_tensors *t, spw_tensors_name own_name, const void *context)
+{
+    t->own_name = own_name;
+    t->names = context;
+}
+
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const struct spw_tensor *)a)->name, ((const struct spw_tensor *)b)->name);
@@ -82,7 +91,7 @@ int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error
         if (!strcmp(t->tensors[i - 1].name, t->tensors[i].name))
             return spw_fail(err, -EINVAL,
                             "%s: tensor %.160s: found it also in %s, expected each tensor once",
-                            t->tensors[i].file, t->tensors[i].name, t->tensors[i - 1].file);
+                            t->tensors[i].file, t->tensors[i].own_name, t->tensors[i - 1].file);
     return 0;
 }
 
@@ -109,6 +118,13 @@ const struct spw_tensor *spw_tensors_find(const struct spw_tensors *t, const cha
     if (!t->n_tensors)
         return NULL;
     return bsearch(&key, t->tensors, t->n_tensors, sizeof key, compare_names);
+}
+
+void spw_tensors_own_name(const struct spw_tensors *t, const char *name,
+                          char out[SPW_MOST_OWN_NAME])
+{
+    if (!t->own_name || !t->own_name(t->names, name, out))
+        snprintf(out, SPW_MOST_OWN_NAME, "%s", name);
 }
 
 size_t spw_tensors_count(const struct spw_tensors *t)

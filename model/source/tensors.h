@@ -18,9 +18,11 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define SPW_TENSOR_MAX_DIMS 8
+#define SPW_MOST_OWN_NAME 192
 
 struct spw_tensor {
     const char *name;                    /* e.g. "model.norm.weight" */
+    const char *own_name;                /* in its file, for messages: "output_norm.weight" */
     enum spw_dtype dtype;                /* AUTO: a type that spillway does not compute with */
     char dtype_name[16];                 /* as in the file: "BF16", "I64" */
     uint32_t n_dims;                     /* 0: a scalar */
@@ -39,6 +41,9 @@ void spw_tensors_close(struct spw_tensors *t);
 
 /* NULL when there is no tensor of that name. */
 const struct spw_tensor *spw_tensors_find(const struct spw_tensors *t, const char *name);
+/* The name that a tensor of this name would have in these files, for messages. */
+void spw_tensors_own_name(const struct spw_tensors *t, const char *name,
+                          char out[SPW_MOST_OWN_NAME]);
 size_t spw_tensors_count(const struct spw_tensors *t);
 /* The i-th tensor in the order of names. */
 const struct spw_tensor *spw_tensors_at(const struct spw_tensors *t, size_t i);

@@ -26,6 +26,12 @@ typedef int (*spw_tensors_read)(struct spw_tensor_table *out, uint64_t *header_b
  * failure. */
 int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tensors_read read,
                     const void *context, struct spw_error *err);
+/* Writes the name in a file of the tensor that users of the table call `name`, and returns true; or
+ * returns false: there is none. */
+typedef bool (*spw_tensors_name)(const void *context, const char *name,
+                                 char out[SPW_MOST_OWN_NAME]);
+/* For a format that has other names. */
+void spw_tensors_set_names(struct spw_tensors *t, spw_tensors_name own_name, const void *context);
 /* Call it after the last file: merges all tensors into one sorted list. -EINVAL: a name occurs
  * twice. */
 int spw_tensors_merge(struct spw_tensors *t, const char *model, struct spw_error *err);

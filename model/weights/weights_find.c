@@ -38,8 +38,8 @@ static int check_type(const struct spw_finder *f, const struct spw_tensor *t)
 {
     if (t->dtype != SPW_DTYPE_AUTO)
         return 0;
-    return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected one of%s", t->file, t->name,
-                    t->dtype_name, auto_and_types + strlen(" AUTO"));
+    return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected one of%s", t->file,
+                    t->own_name, t->dtype_name, auto_and_types + strlen(" AUTO"));
 }
 
 static int check_shape(const struct spw_finder *f, const struct spw_tensor *t,
@@ -51,15 +51,18 @@ static int check_shape(const struct spw_finder *f, const struct spw_tensor *t,
     describe_shape(found, t->shape, t->n_dims);
     describe_shape(expected, shape, n_dims);
     return spw_fail(f->err, -EINVAL, "%s: tensor %s: shape [%s], the config says [%s]", t->file,
-                    t->name, found, expected);
+                    t->own_name, found, expected);
 }
 
 static int find_any(const struct spw_finder *f, const char *name, const struct spw_tensor **out)
 {
+    char own[SPW_MOST_OWN_NAME];
     *out = spw_tensors_find(f->tensors, name);
-    if (!*out)
+    if (!*out) {
+        spw_tensors_own_name(f->tensors, name, own);
         return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which the config calls for",
-                        name);
+                        own);
+    }
     if (f->found)
         f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
     return 0;
@@ -121,7 +124,7 @@ int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
     SPW_TRY(find_any(f, full, out));
     if (strcmp((*out)->dtype_name, "U8") != 0)
         return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected U8", (*out)->file,
-                        (*out)->name, (*out)->dtype_name);
+                        (*out)->own_name, (*out)->dtype_name);
     return check_shape(f, *out, shape, n_dims);
 }
 
@@ -167,7 +170,7 @@ int spw_find_table_type(const struct spw_finder *f, const struct spw_model_confi
     return spw_fail(f->err, -EINVAL,
                     "%s: tensor %s: dtype %s, expected an embedding of 16 bits or more: only "
                     "products have factors for FP8",
-                    t->file, t->name, t->dtype_name);
+                    t->file, t->own_name, t->dtype_name);
 }
 
 /* The output matrix and the embedding. If the file has both, both are used, whatever
@@ -237,7 +240,7 @@ int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config
             return spw_fail(f->err, -EINVAL,
                             "%s: tensor %s: found it, but the config (model_type %s, %u layers) "
                             "does not call for it; expected the config of these weights",
-                            t->file, t->name, c->model_type, c->n_layers);
+                            t->file, t->own_name, c->model_type, c->n_layers);
     }
     return 0;
 }

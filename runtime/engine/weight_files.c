@@ -127,9 +127,9 @@ static void name_tensors(const struct spw_engine *e, const struct spw_block_fail
     if (!find_matrices(e, f, ends))
         snprintf(text, bytes, "bytes from %llu on", (unsigned long long)f->offset);
     else if (ends[0] == ends[1])
-        snprintf(text, bytes, "tensor %.100s", ends[0]->name);
+        snprintf(text, bytes, "tensor %.100s", ends[0]->own_name);
     else
-        snprintf(text, bytes, "tensors %.100s to %.100s", ends[0]->name, ends[1]->name);
+        snprintf(text, bytes, "tensors %.100s to %.100s", ends[0]->own_name, ends[1]->own_name);
 }
 
 int spw_engine_fail_read(const struct spw_engine *e, const struct spw_block_failure *f,

@@ -101,7 +101,7 @@ static void test_inspect(void)
                   strstr(out, "tokenizer   768 tokens\n"),
               "%s", out);
     CHECK(!sh("$S inspect m.gguf --json --tensors") && strstr(out, "\"bits_per_weight\": 16.") &&
-          strstr(out, "\"by_rule\": [") && strstr(out, "model.layers.0.self_attn.q_norm.weight"));
+          strstr(out, "\"by_rule\": [") && strstr(out, "blk.0.attn_q_norm.weight"));
 }
 
 static void test_refused(void)

@@ -20,7 +20,9 @@ static const char *const goldens[] = {
     "starcoder2_plain",   "cohere_plain",        "cohere2_listed",
     "stablelm_plain",     "olmo_clip",           "phi_plain",
     "ministral3_grows",   "qwen3_moe_plain",     "qwen2_moe_shared",
-    "olmoe_plain",        "gemma4_global_heads", "gemma4_shared"};
+    "olmoe_plain",        "gemma4_global_heads", "gemma4_shared",
+    "olmo3_pattern",      "glm_plain",           "phi3_long_short",
+    "phi3_long_long"};
 
 /* Experts in every form that folders have. */
 static const char *const with_experts[] = {"mixtral_all_kept", "mixtral_joined", "qwen2_moe_shared",
@@ -123,6 +125,9 @@ static void check_same_config(const char *model, const char *file)
     CHECK_MSG(x->theta == y->theta && x->rotary_dim == y->rotary_dim &&
                   (x->kind == SPW_ROPE_LLAMA3 || x->kind == SPW_ROPE_PROPORTIONAL
                        ? y->kind == SPW_ROPE_FACTORS
+                   : x->kind == SPW_ROPE_LONG
+                       ? y->kind == SPW_ROPE_LONG && /* factors are tensors */
+                             x->original_max_positions == y->original_max_positions
                        : x->kind == y->kind && x->factor == y->factor),
               "%s", model);
     if (strstr(model, "mistral"))

@@ -285,7 +285,7 @@ static void test_other_type(void)
     fclose(f);
     CHECK(!sh("echo 1 2 3 >ids"));
     refused("generate odd.gguf --ids --token-ids ids",
-            "self_attn.k_proj.weight: dtype IQ3_S, expected one of F32 F16 BF16 ");
+            "tensor blk.0.attn_k.weight: dtype IQ3_S, expected one of F32 F16 BF16 ");
     CHECK_MSG(strstr(err, " Q4_K ") && strstr(err, " MXFP4\n") && !strstr(err, "AUTO"), "%s", err);
 }
 

@@ -33,7 +33,7 @@ static inline const char *gguf_architecture(const struct spw_model_config *c)
     static const char *const other[][2] = {
         {"mistral", "llama"},      {"mixtral", "llama"}, {"ministral3", "mistral3"},
         {"cohere", "command-r"},   {"phi", "phi2"},      {"llama4_text", "llama4"},
-        {"gemma4_text", "gemma4"},
+        {"gemma4_text", "gemma4"}, {"olmo3", "olmo2"},   {"glm", "chatglm"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (!strcmp(c->model_type, other[i][0]))
@@ -71,6 +71,7 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"self_attn.q_proj", "attn_q"},
                                            {"self_attn.k_proj", "attn_k"},
                                            {"self_attn.v_proj", "attn_v"},
+                                           {"self_attn.qkv_proj", "attn_qkv"},
                                            {"self_attn.o_proj", "attn_output"},
                                            {"self_attn.q_norm", "attn_q_norm"},
                                            {"self_attn.k_norm", "attn_k_norm"},
@@ -79,6 +80,7 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"mlp.gate_proj", "ffn_gate"},
                                            {"mlp.up_proj", "ffn_up"},
                                            {"mlp.down_proj", "ffn_down"},
+                                           {"mlp.gate_up_proj", "ffn_up"},
                                            {"self_attn.dense", "attn_output"},
                                            {"mlp.c_fc", "ffn_up"},
                                            {"mlp.fc1", "ffn_up"},
@@ -122,7 +124,8 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
         snprintf(usual, sizeof usual, "mlp.%s", rest + 13);
         rest = usual;
     }
-    const char *name = f->config.sandwich ? "post_attention_norm" : "ffn_norm";
+    const char *name =
+        f->config.sandwich || f->config.late_norms ? "post_attention_norm" : "ffn_norm";
     if (strcmp(suffix, ".bias") != 0)
         suffix = strstr(rest, "router.") && strstr(rest, "scale") ? ".scale" : ".weight";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -164,13 +167,21 @@ static inline void gguf_rope_keys(const struct gguf_folder *f, struct spw_gguf_w
         gguf_f32(f, w, "rope.freq_base_swa", f->config.rope[SPW_LAYER_SLIDING].theta);
     if (!strcmp(f->architecture, "gemma4"))
         gguf_u32(f, w, "rope.dimension_count_swa", f->config.rope[SPW_LAYER_SLIDING].rotary_dim);
+    if (r->kind == SPW_ROPE_LONG) {
+        gguf_key(f, name, "rope.scaling.type");
+        spw_gguf_add_string(w, name, "longrope");
+        gguf_f32(f, w, "rope.scaling.attn_factor", r->attention_factor);
+        gguf_u32(f, w, "rope.scaling.original_context_length", r->original_max_positions);
+    }
     if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN)
         return;
     gguf_key(f, name, "rope.scaling.type");
     spw_gguf_add_string(w, name, r->kind == SPW_ROPE_LINEAR ? "linear" : "yarn");
     gguf_f32(f, w, "rope.scaling.factor", r->factor);
-    if (r->kind == SPW_ROPE_YARN)
+    if (r->kind == SPW_ROPE_YARN) {
         gguf_u32(f, w, "rope.scaling.original_context_length", r->original_max_positions);
+        gguf_f32(f, w, "rope.scaling.yarn_attn_factor", r->attention_factor);
+    }
     if (f->config.query_growth.beta > 0 &&
         !f->config.grows_unrotated) { /* mscale and mscale_all_dim are 1 */
         gguf_f32(f, w, "rope.scaling.yarn_log_multiplier", 1);
@@ -414,15 +425,21 @@ static inline void gguf_add_tensor(const struct gguf_folder *f, struct spw_gguf_
                                                  : t->shape);
 }
 
-/* ---- rope of llama3, and of full layers of gemma4: a factor for each frequency ---- */
+/* ---- rope of llama3, of full layers of gemma4, and longrope: factors for frequencies ---- */
 
-static inline bool gguf_has_factors(const struct gguf_folder *f)
+/* The name of the i-th tensor of factors. NULL: there are no more. */
+static inline const char *gguf_factors(const struct gguf_folder *f, uint32_t i)
 {
+    static const char *const of_longrope[] = {"rope_factors_long.weight",
+                                              "rope_factors_short.weight", NULL};
+    static const char *const of_others[] = {"rope_freqs.weight", NULL};
     const enum spw_rope_kind kind = f->config.rope[SPW_LAYER_FULL].kind;
-    return kind == SPW_ROPE_LLAMA3 || kind == SPW_ROPE_PROPORTIONAL;
+    return kind == SPW_ROPE_LONG                                      ? of_longrope[i]
+           : kind == SPW_ROPE_LLAMA3 || kind == SPW_ROPE_PROPORTIONAL ? of_others[i]
+                                                                      : NULL;
 }
 
-static inline void gguf_write_factors(const struct gguf_folder *f, FILE *out)
+static inline void gguf_write_factors(const struct gguf_folder *f, uint32_t tensor, FILE *out)
 {
     const struct spw_rope_config *r = &f->config.rope[0];
     uint32_t n = r->rotary_dim / 2;
@@ -438,6 +455,8 @@ static inline void gguf_write_factors(const struct gguf_folder *f, FILE *out)
             factor = 1 / ((1 - smooth) / factor + smooth);
         if (r->kind == SPW_ROPE_PROPORTIONAL)
             factor = i < r->n_turned ? r->factor : 1e30;
+        if (r->kind == SPW_ROPE_LONG)
+            factor = (tensor ? r->short_factors : r->long_factors)[i];
         float x = (float)factor;
         fwrite(&x, sizeof x, 1, out);
     }
@@ -461,22 +480,24 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
                                    uint32_t count, size_t from, size_t to)
 {
     struct spw_gguf_writer w = {0};
-    bool factors = number == 0 && gguf_has_factors(f);
+    uint32_t n_tensors = 0; /* of factors */
     uint64_t n_factors = f->config.rope[0].rotary_dim / 2;
     FILE *out = fopen(path, "wb");
     CHECK(out != NULL);
+    while (gguf_factors(f, n_tensors))
+        n_tensors++;
     if (number == 0)
         gguf_keys(f, &w);
     if (count > 1)
-        gguf_split_keys(&w, number, count, spw_tensors_count(f->tensors) + gguf_has_factors(f));
-    if (factors)
-        spw_gguf_add_tensor(&w, "rope_freqs.weight", SPW_DTYPE_F32, 1, &n_factors);
+        gguf_split_keys(&w, number, count, spw_tensors_count(f->tensors) + n_tensors);
+    for (uint32_t i = 0; number == 0 && i < n_tensors; i++)
+        spw_gguf_add_tensor(&w, gguf_factors(f, i), SPW_DTYPE_F32, 1, &n_factors);
     for (size_t i = from; i < to; i++)
         if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
             gguf_add_tensor(f, &w, spw_tensors_at(f->tensors, i));
     CHECK(!spw_gguf_write_header(&w, out));
-    if (factors)
-        gguf_write_factors(f, out);
+    for (uint32_t i = 0; number == 0 && i < n_tensors; i++)
+        gguf_write_factors(f, i, out);
     for (size_t i = from; i < to; i++)
         if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
             gguf_write_tensor(f, spw_tensors_at(f->tensors, i), out);

@@ -16,7 +16,8 @@ static const char *const goldens[] = {
     "gemma3_new_keys",     "gemma3_wrapped",   "gemma3_window_140", "starcoder2_plain",
     "cohere_norms",        "cohere2_pattern",  "stablelm_plain",    "olmo_clip",
     "phi_plain",           "ministral3_grows", "gemma4_plain",      "gemma4_global_heads",
-    "gemma4_shared",       "gemma4_moe_all"};
+    "gemma4_shared",       "gemma4_moe_all",   "olmo2_plain",       "olmo3_listed",
+    "olmo3_pattern",       "glm_plain"};
 
 struct golden {
     int32_t *ids;

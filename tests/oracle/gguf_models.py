@@ -28,20 +28,21 @@ except ImportError:
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gemma2": "gemma2", "phi3": "phi3",
                  "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
-                 "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmoe": "olmoe",
-                 "smollm3": "smollm3", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
+                 "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmo3": "olmo2",
+                 "olmoe": "olmoe", "smollm3": "smollm3", "glm": "chatglm", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
                  "llama4_text": "llama4", "gemma4_text": "gemma4"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo")  # rows of q and k
 GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
-         "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmoe_plain",
-         "smollm3_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
+         "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",
+         "olmoe_plain", "smollm3_plain", "glm_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
          "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain",
          "llama4_defaults", *GEMMA4]
 QUANTIZED = [*GEMMA4, "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
-             "gemma2_plain", "phi3_partial", "granite_plain", "olmo2_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
+             "gemma2_plain", "phi3_partial", "phi3_long_short", "phi3_long_long", "granite_plain", "olmo2_plain", "olmo3_listed",
+             "olmo3_pattern", "glm_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
@@ -148,7 +149,7 @@ def write_keys(writer, config, architecture, head_dim):
     if architecture == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
-    glm = architecture.startswith("glm4")
+    glm = architecture.startswith(("glm4", "chatglm"))
     writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm else 1)))
     if architecture == "gemma4":
         write_gemma4_keys(writer, config)
@@ -186,6 +187,10 @@ def write_keys(writer, config, architecture, head_dim):
     if architecture == "cohere2":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+    if config["model_type"] == "olmo3":
+        kinds = config.get("layer_types", ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"] * config["num_hidden_layers"])
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds[:config["num_hidden_layers"]]])
     if architecture == "stablelm":
         writer.add_parallel_residual(config.get("use_parallel_residual", False))
     if architecture == "mistral3":
@@ -202,6 +207,8 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(factor) / math.log(original)))
     if kind == "yarn":
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        if "attention_factor" in scaling:
+            writer.add_rope_scaling_yarn_attn_factor(scaling["attention_factor"])
     return kind
 
 

@@ -293,6 +293,8 @@ def draw_config(draw, family):
         draw_longrope(draw, config)
     draw_extra(draw, family, config)
     leave_out(draw, config)
+    if facts.get("window") == "use" and not config.get("use_sliding_window"):
+        config.pop("layer_types", None)  # transformers refuses a list with windows then
     return config
 
 

@@ -10,16 +10,23 @@
 static const char *const plain =
     "{'block_count': 4, 'context_length': 512, 'embedding_length': 64, 'feed_forward_length': 96, "
     "'attention.head_count': 8, 'attention.head_count_kv': 2, "
-    "'attention.layer_norm_rms_epsilon': 1e-5}";
+    "'attention.layer_norm_rms_epsilon': 1e-5, 'attention.layer_norm_epsilon': 1e-5}";
+
+static bool is_above_0(const json_t *keys, const char *key)
+{
+    return json_number_value(json_object_get(keys, key)) > 0;
+}
 
 static struct spw_config_gguf facts_of(const char *architecture, const char *patch)
 {
+    json_t *change = json_loads(json_quoted(patch), 0, NULL);
+    const bool windows = is_above_0(change, "attention.sliding_window");
     struct spw_config_gguf f = {.file = "f.gguf",
-                                .architecture = spw_gguf_architecture_find(architecture, false),
+                                .architecture =
+                                    spw_gguf_architecture_find(architecture, false, windows),
                                 .keys = json_loads(json_quoted(plain), 0, NULL),
                                 .tokenizer = json_loads("{\"bos_token_id\": 1}", 0, NULL),
                                 .vocab = 100};
-    json_t *change = json_loads(json_quoted(patch), 0, NULL);
     if (!f.architecture || !f.keys || !change || json_object_update(f.keys, change))
         abort();
     json_decref(change);
@@ -292,11 +299,14 @@ static void test_weights_norm(void)
         {"gpt-oss", ", 'expert_weights_norm': true", false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool shared = !strcmp(cases[i].architecture, "qwen2moe");
+        const bool windows = !strcmp(cases[i].architecture, "gpt-oss");
         char patch[256];
-        snprintf(patch, sizeof patch,
-                 "{'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32, "
-                 "'expert_shared_feed_forward_length': 32%s}",
-                 cases[i].key);
+        snprintf(
+            patch, sizeof patch,
+            "{'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32%s%s%s}",
+            shared ? ", 'expert_shared_feed_forward_length': 32" : "",
+            windows ? ", 'attention.sliding_window': 16" : "", cases[i].key);
         struct spw_model_config c = accept_facts(facts_of(cases[i].architecture, patch));
         CHECK_MSG(c.experts.route.renormalizes == cases[i].renormalizes &&
                       has_rule(&c, "weights of experts") == cases[i].by_rule,
@@ -305,8 +315,304 @@ static void test_weights_norm(void)
     }
     refuse("gemma4",
            "{'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32, "
-           "'expert_weights_norm': false}",
+           "'attention.sliding_window': 16, 'expert_weights_norm': false}",
            "gemma4.expert_weights_norm: found false, expected nothing, or true");
+}
+
+/* OLMo 2 and 3 have one architecture: the window tells. */
+static void test_olmo(void)
+{
+    struct spw_model_config c = accept_facts(facts_of("olmo2", "{'rope.freq_base': 5e5}"));
+    CHECK(!strcmp(c.model_type, "olmo2") && c.window == 0 && c.late_norms && c.n_rules == 0);
+    spw_config_free(&c);
+    const char *olmo3 = "{'attention.sliding_window': 16, 'rope.freq_base': 5e5, "
+                        "'rope.scaling.type': 'yarn', 'rope.scaling.factor': 4, "
+                        "'rope.scaling.original_context_length': 128, "
+                        "'rope.scaling.yarn_attn_factor': 1.25%s}";
+    for (int own = 0; own < 2; own++) {
+        char keys[512];
+        snprintf(keys, sizeof keys, olmo3,
+                 own ? ", 'rope.freq_base_swa': 1e4, "
+                       "'attention.sliding_window_pattern': [true, false, false, true]"
+                     : "");
+        c = accept_facts(facts_of("olmo2", keys));
+        CHECK(!strcmp(c.model_type, "olmo3") && c.window == 16 && c.qk_norm_whole && c.late_norms);
+        for (uint32_t i = 0; i < 4; i++)
+            CHECK((c.layer_kinds[i] == SPW_LAYER_SLIDING) == (own ? i % 3 == 0 : i != 3));
+        CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_YARN && c.rope[SPW_LAYER_FULL].theta == 5e5);
+        CHECK(c.rope[SPW_LAYER_FULL].attention_factor == 1.25);
+        CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
+        CHECK(c.rope[SPW_LAYER_SLIDING].theta == (own ? 1e4 : 5e5));
+        CHECK(has_rule(&c, "every 4th layer") == !own && !has_rule(&c, "rope base"));
+        spw_config_free(&c);
+    }
+}
+
+static void test_glm(void)
+{
+    struct spw_config_gguf f = facts_of("chatglm", "{'rope.dimension_count': 4}");
+    f.qkv_bias = true;
+    struct spw_model_config c = accept_facts(f);
+    CHECK(!strcmp(c.model_type, "glm") && c.interleaved_qk && c.qkv_bias && !c.o_bias);
+    CHECK(c.rope[0].rotary_dim == 4 && c.kv[0].head_dim == 8 && !c.sandwich && c.n_rules == 0);
+    spw_config_free(&c);
+}
+
+/* ---- each key is read or refused ---- */
+
+/* Values that no tiny model has. */
+static const struct {
+    const char *key, *value;
+} keys_of_gguf[] = {
+    {"activation_sparsity_scale", "3"},
+    {"altup.num_inputs", "3"},
+    {"attention.causal", "false"},
+    {"attention.chunk_size", "3"},
+    {"attention.clamp_kqv", "3"},
+    {"attention.group_norm_groups", "3"},
+    {"attention.key_length", "6"},
+    {"attention.key_length_mla", "6"},
+    {"attention.key_length_swa", "6"},
+    {"attention.kv_lora_rank", "3"},
+    {"attention.layer_norm_epsilon", "3e-3"},
+    {"attention.layer_norm_rms_epsilon", "3e-3"},
+    {"attention.max_alibi_bias", "3"},
+    {"attention.output_scale", "3"},
+    {"attention.q_lora_rank", "3"},
+    {"attention.scale", "3"},
+    {"attention.shared_kv_layers", "1"},
+    {"attention.sliding_window", "3"},
+    {"attention.sliding_window_pattern", "3"},
+    {"attention.temperature_length", "3"},
+    {"attention.temperature_scale", "3"},
+    {"attention.value_length", "6"},
+    {"attention.value_length_swa", "6"},
+    {"attn_logit_softcapping", "3"},
+    {"decoder_block_count", "3"},
+    {"embedding_length_per_layer_input", "3"},
+    {"embedding_scale", "3"},
+    {"expert_chunk_feed_forward_length", "3"},
+    {"expert_count", "3"},
+    {"expert_feed_forward_length", "3"},
+    {"expert_gating_func", "4"},
+    {"expert_group_count", "2"},
+    {"expert_group_scale", "3"},
+    {"expert_group_used_count", "1"},
+    {"expert_shared_count", "3"},
+    {"expert_shared_feed_forward_length", "3"},
+    {"expert_used_count", "3"},
+    {"expert_weights_norm", "false"},
+    {"expert_weights_norm", "true"},
+    {"expert_weights_scale", "3"},
+    {"experts_per_group", "3"},
+    {"final_logit_softcapping", "3"},
+    {"full_attention_interval", "3"},
+    {"interleave_moe_layer_step", "3"},
+    {"leading_dense_block_count", "3"},
+    {"logit_scale", "3"},
+    {"moe_every_n_layers", "3"},
+    {"moe_latent_size", "3"},
+    {"nextn_predict_layers", "1"},
+    {"pooling_type", "3"},
+    {"rescale_every_n_layers", "3"},
+    {"residual_scale", "3"},
+    {"rope.dimension_count", "6"},
+    {"rope.dimension_count_swa", "6"},
+    {"rope.dimension_sections", "[0, 3, 0, 0]"},
+    {"rope.freq_base", "3e3"},
+    {"rope.freq_base_swa", "3e3"},
+    {"rope.global.freq_base", "3e3"},
+    {"rope.scale_linear", "3"},
+    {"rope.scaling.alpha", "3"},
+    {"rope.scaling.attn_factor", "3"},
+    {"rope.scaling.factor", "3"},
+    {"rope.scaling.finetuned", "false"},
+    {"rope.scaling.type", "'longrope'"},
+    {"rope.scaling.yarn_attn_factor", "3"},
+    {"rope.scaling.yarn_beta_fast", "3"},
+    {"rope.scaling.yarn_beta_slow", "3"},
+    {"rope.scaling.yarn_ext_factor", "3"},
+    {"rope.scaling.yarn_log_multiplier", "3"},
+    {"router_logit_softcapping", "3"},
+    {"ssm.conv_kernel", "3"},
+    {"swiglu_clamp_exp", "[3, 3, 3, 3]"},
+    {"swin_norm", "true"},
+    {"tensor_data_layout", "'another'"},
+    {"token_shift_count", "3"},
+    {"use_parallel_residual", "false"},
+    {"use_parallel_residual", "true"},
+    {"vocab_size", "3"},
+    {"wkv.head_size", "3"},
+};
+
+/* Keys that an architecture needs, and keys of the list above that change nothing in it. */
+#define WINDOW "'attention.sliding_window': 16"
+#define MIXTURE "'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32"
+#define PARTIAL "'rope.dimension_count': 4"
+#define EXPERTS "expert_weights_norm expert_weights_scale expert_gating_func "
+static const struct {
+    const char *architecture, *keys, *unused;
+} models[] = {
+    {"llama", "", EXPERTS},
+    {"llama", MIXTURE, ""},
+    {"mistral3", "", EXPERTS},
+    {"command-r", "'logit_scale': 0.25", EXPERTS},
+    {"cohere2", "'logit_scale': 0.25, " WINDOW, EXPERTS},
+    {"chatglm", PARTIAL, EXPERTS},
+    {"glm4", PARTIAL, EXPERTS},
+    {"glm4moe", PARTIAL ", " MIXTURE, ""},
+    {"gpt-oss", MIXTURE ", " WINDOW, "expert_weights_norm "},
+    {"granite", "'logit_scale': 0.25, 'attention.scale': 0.5", EXPERTS},
+    {"granitemoe", "'logit_scale': 0.25, 'attention.scale': 0.5, " MIXTURE, "expert_weights_norm "},
+    {"olmo", "", EXPERTS},
+    {"olmo2", "", EXPERTS},
+    {"olmo2", WINDOW, EXPERTS},
+    {"olmoe", MIXTURE, ""},
+    {"phi2", PARTIAL, EXPERTS},
+    {"phi3", "", EXPERTS},
+    {"phi3", WINDOW, EXPERTS},
+    {"qwen2", "", EXPERTS},
+    {"qwen2moe", MIXTURE ", 'expert_shared_feed_forward_length': 32", ""},
+    {"qwen3", "", EXPERTS},
+    {"qwen3moe", MIXTURE, ""},
+    {"smollm3", "", EXPERTS},
+    {"stablelm", PARTIAL, EXPERTS},
+    {"starcoder2", "", EXPERTS},
+    {"gemma2", WINDOW, EXPERTS},
+    {"gemma3", WINDOW, EXPERTS},
+    {"gemma3", "", EXPERTS},
+    {"gemma4", WINDOW ", 'attention.key_length': 16, 'attention.key_length_swa': 8", ""},
+    {"llama4", MIXTURE, "expert_weights_norm "},
+};
+
+/* Everything but addresses, and the lists that they lead to. */
+static uint64_t hash_of(const struct spw_model_config *c)
+{
+    struct spw_model_config flat = *c;
+    uint64_t h = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        h = h * 31 + c->layer_kinds[i] * 8u + c->has_experts[i] * 4u + c->rotates[i] * 2u +
+            c->kv_layers[i] * 16u;
+    flat.layer_kinds = NULL;
+    flat.has_experts = flat.rotates = NULL;
+    flat.kv_layers = flat.first_slices = flat.slice_layers = NULL;
+    flat.slice_kinds = NULL;
+    memset(flat.rules, 0, sizeof flat.rules);
+    flat.n_rules = 0;
+    for (size_t i = 0; i < sizeof flat; i++)
+        h = h * 1099511628211u + ((const uint8_t *)&flat)[i];
+    return h;
+}
+
+/* The hash of a model's config; 0: it was refused, by the name of the key. */
+static uint64_t hash_with(size_t model, const char *key, const char *value)
+{
+    char patch[512], name[128];
+    const char *architecture = models[model].architecture, *keys = models[model].keys;
+    snprintf(patch, sizeof patch, "{%s%s%s%s%s%s}", keys, *keys && key ? ", " : "", key ? "'" : "",
+             key ? key : "", key ? "': " : "", key ? value : "");
+    json_t *all = json_loads(json_quoted(plain), 0, NULL);
+    json_t *change = json_loads(json_quoted(patch), 0, NULL);
+    if (!all || !change || json_object_update(all, change))
+        abort();
+    struct spw_config_gguf f = {
+        .file = "f.gguf",
+        .architecture = spw_gguf_architecture_find(architecture, is_above_0(all, "expert_count"),
+                                                   is_above_0(all, "attention.sliding_window")),
+        .keys = all,
+        .tokenizer = json_object(),
+        .rope_factors = !strcmp(architecture, "gemma4"),
+        .vocab = 100};
+    struct spw_model_config c;
+    struct spw_error err = {0};
+    const int rc = spw_config_from_gguf(&c, &f, &err);
+    const uint64_t h = rc ? 0 : hash_of(&c);
+    snprintf(name, sizeof name, "f.gguf: %s.%s: found ", architecture, key ? key : "");
+    if (rc && key && strcmp(key, "expert_count") != 0) /* others may be missing then */
+        CHECK_MSG(!strncmp(err.text, name, strlen(name)), "%s %s: %s", architecture, patch,
+                  err.text);
+    CHECK_MSG(!rc || key, "%s: %s", architecture, err.text);
+    if (!rc)
+        spw_config_free(&c);
+    json_decref(change);
+    facts_free(&f);
+    return h;
+}
+
+/* A file of any architecture may have any key: it changes the model, or is refused, or is known to
+ * change nothing. */
+static void test_all_keys(void)
+{
+    static const char always[] =
+        " vocab_size pooling_type tensor_data_layout expert_group_used_count "
+        "rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow "
+        "rope.scaling.finetuned attention.layer_norm_epsilon "
+        "attention.layer_norm_rms_epsilon expert_feed_forward_length ";
+    static const char of_windows[] = " attention.key_length_swa attention.value_length_swa "
+                                     "attention.sliding_window_pattern rope.dimension_count_swa "
+                                     "rope.freq_base_swa ";
+    uint32_t n_changed = 0, n_refused = 0, n_unused = 0;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        const uint64_t base = hash_with(m, NULL, NULL);
+        CHECK(base && base == hash_with(m, NULL, NULL));
+        uint64_t before = base; /* of the row before this one */
+        for (size_t i = 0; i < sizeof keys_of_gguf / sizeof *keys_of_gguf; i++) {
+            const char *key = keys_of_gguf[i].key;
+            const bool again = i && !strcmp(key, keys_of_gguf[i - 1].key);
+            char word[96];
+            snprintf(word, sizeof word, " %s ", key);
+            const bool has_window =
+                strstr(models[m].keys, WINDOW) || !strcmp(models[m].architecture, "llama4");
+            const bool may_be_unused = strstr(always, word) || strstr(models[m].unused, word + 1) ||
+                                       (!has_window && strstr(of_windows, word));
+            const uint64_t h = hash_with(m, key, keys_of_gguf[i].value);
+            if (i + 1 == sizeof keys_of_gguf / sizeof *keys_of_gguf ||
+                strcmp(key, keys_of_gguf[i + 1].key) != 0) /* one of its values may be the usual */
+                CHECK_MSG(h != base || (again && before != base) || may_be_unused, "%s ignores %s",
+                          models[m].architecture, key);
+            before = h;
+            n_changed += h && h != base;
+            n_refused += !h;
+            n_unused += h == base;
+        }
+    }
+    CHECK_MSG(n_changed > 150 && n_refused > 1000 && n_unused > 200, "%u %u %u", n_changed,
+              n_refused, n_unused);
+}
+
+static void test_required(void)
+{
+    static const char *const cases[][2] = {
+        {"llama", "attention.layer_norm_rms_epsilon"},
+        {"phi2", "attention.layer_norm_epsilon"},
+        {"cohere2", "attention.sliding_window"},
+        {"gpt-oss", "attention.sliding_window"},
+        {"command-r", "logit_scale"},
+        {"granite", "attention.scale"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char patch[128], message[160];
+        snprintf(patch, sizeof patch, "{'logit_scale': 1, '%s': null}", cases[i][1]);
+        snprintf(message, sizeof message, "%s.%s: found null, expected a number: the key has no",
+                 cases[i][0], cases[i][1]);
+        refuse(cases[i][0], patch, message);
+    }
+    struct spw_model_config c = accept_facts(facts_of("gemma2", "{}"));
+    CHECK(c.window == 4096 && c.layer_kinds[0] == SPW_LAYER_SLIDING && has_rule(&c, "4096"));
+    spw_config_free(&c);
+    c = accept_facts(facts_of("llama4", "{'expert_count': 16, 'expert_used_count': 1, "
+                                        "'expert_feed_forward_length': 40, "
+                                        "'attention.chunk_size': 64}"));
+    CHECK(c.window == 64 && has_rule(&c, "have chunks") && !has_rule(&c, "chunks of 8192"));
+    spw_config_free(&c);
+    refuse("llama", "{'rope.local.freq_base': 1e4}",
+           "llama.rope.local.freq_base: found 10000, expected nothing: this program does not know "
+           "what the key changes");
+    c = accept_facts(
+        facts_of("glm4", "{'rope.dimension_count': 4, 'rope.dimension_sections': [0, 0, 0, 0], "
+                         "'nextn_predict_layers': 0, 'rope.scaling.type': 'none', "
+                         "'rope.scaling.factor': 4, 'use_parallel_residual': false}"));
+    spw_config_free(&c);
 }
 
 /* One number for the pattern: each so many layers one sees all positions. */
@@ -316,7 +622,7 @@ static void test_pattern(void)
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
         struct spw_model_config c = accept_facts(
             facts_of(architectures[i], strcmp(architectures[i], "gpt-oss") != 0
-                                           ? "{'attention.sliding_window': 16, "
+                                           ? "{'attention.sliding_window': 16, 'logit_scale': 1, "
                                              "'attention.sliding_window_pattern': 3}"
                                            : "{'attention.sliding_window': 16, 'expert_count': 8, "
                                              "'expert_used_count': 2, "
@@ -385,8 +691,8 @@ static void test_wrong(void)
            "llama.attention.max_alibi_bias: found 8, expected nothing, or 0");
     refuse("mistral3", "{'attention.temperature_length': 64}",
            "mistral3.attention.temperature_length: found 64, expected nothing, or 0");
-    static const char *const without_windows[] = {"llama",   "qwen2",      "qwen3", "glm4",
-                                                  "smollm3", "starcoder2", "olmo2", "mistral3"};
+    static const char *const without_windows[] = {"llama",   "qwen2",      "qwen3",   "glm4",
+                                                  "smollm3", "starcoder2", "chatglm", "mistral3"};
     for (size_t i = 0; i < sizeof without_windows / sizeof *without_windows; i++) {
         char message[128];
         snprintf(message, sizeof message,
@@ -405,7 +711,7 @@ static void test_wrong(void)
     CHECK(spw_config_from_gguf(&c, &f, &err) == -EINVAL &&
           strstr(err.text, "llama.rope.scaling.type: found \"linear\", expected no scaling"));
     facts_free(&f);
-    CHECK(!spw_gguf_architecture_find("mamba", false));
+    CHECK(!spw_gguf_architecture_find("mamba", false, false));
 }
 
 int main(void)
@@ -417,6 +723,10 @@ int main(void)
     test_gemma4();
     test_gemma4_refused();
     test_layer_norms();
+    test_olmo();
+    test_glm();
+    test_all_keys();
+    test_required();
     test_weights_norm();
     test_pattern();
     test_ends();

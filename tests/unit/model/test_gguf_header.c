@@ -402,8 +402,8 @@ static void test_names(void)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char out[SPW_GGUF_MOST_HF_NAME] = "";
-        bool found = spw_gguf_hf_name(spw_gguf_architecture_find(cases[i].architecture, false),
-                                      cases[i].gguf, out);
+        bool found = spw_gguf_hf_name(
+            spw_gguf_architecture_find(cases[i].architecture, false, false), cases[i].gguf, out);
         CHECK_MSG(found == (cases[i].hf != NULL) && (!found || !strcmp(out, cases[i].hf)), "%s: %s",
                   cases[i].gguf, out);
     }

@@ -112,7 +112,7 @@ static json_t *tensors_json(const struct facts *f)
         const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
         const char *slash = strrchr(t->file, '/');
         const struct cli_field fields[] = {
-            CLI_FIELD(t, name),
+            {"name", CLI_JSON(t->own_name)},
             {"dtype", CLI_JSON(t->dtype_name)},
             {"shape", shape_json(t)},
             CLI_FIELD(t, bytes),
@@ -259,7 +259,7 @@ static void print_tensors(const struct facts *f)
             snprintf(shape + n, sizeof shape - n, "%s%llu", d ? ", " : "",
                      (unsigned long long)t->shape[d]);
         }
-        printf("%-52s %-5s [%s] %s\n", t->name, t->dtype_name, shape,
+        printf("%-52s %-5s [%s] %s\n", t->own_name, t->dtype_name, shape,
                cli_format_bytes(bytes, t->bytes));
     }
 }
