@@ -483,6 +483,14 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
         spw_config_rule(out, "rope frequencies: divided by the numbers of "
                              "rope_factors_short.weight, or of rope_factors_long.weight in "
                              "sequences longer than rope.scaling.original_context_length");
+    if (family->rope.whole_ramp && out->rope[SPW_LAYER_FULL].kind == SPW_ROPE_YARN)
+        spw_config_rule(out, "rope of YaRN: the ramp does not end at whole pairs of channels");
+    if (family->skips_rope)
+        spw_config_rule(out, "every 4th layer has no rope");
+    if (family->own_full_kv)
+        spw_config_rule(out, "scores are not scaled");
+    if (out->v_is_k[SPW_LAYER_FULL])
+        spw_config_rule(out, "values are keys in layers that have no tensor for values");
     const char *tokenizer = json_string_value(json_object_get(facts->tokenizer, "model"));
     if (facts->architecture->greedy_tokens && tokenizer && !strcmp(tokenizer, "llama"))
         spw_config_rule(out, "added tokens take the white space behind them, but for <unk>, <s> "

@@ -165,6 +165,7 @@ static void test_gemma4(void)
     CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
     CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
     CHECK(has_rule(&c, "of layers that see all positions: divided by the numbers of rope_freqs"));
+    CHECK(has_rule(&c, "scores are not scaled") && has_rule(&c, "values are keys"));
     spw_config_free(&c);
     f = facts_of("gemma4", "{'attention.sliding_window': 16, 'attention.key_length': 32, "
                            "'attention.key_length_swa': 16}");
@@ -355,6 +356,21 @@ static void test_glm(void)
     struct spw_model_config c = accept_facts(f);
     CHECK(!strcmp(c.model_type, "glm") && c.interleaved_qk && c.qkv_bias && !c.o_bias);
     CHECK(c.rope[0].rotary_dim == 4 && c.kv[0].head_dim == 8 && !c.sandwich && c.n_rules == 0);
+    spw_config_free(&c);
+}
+
+/* Facts that the format has no key for. */
+static void test_rules(void)
+{
+    struct spw_model_config c = accept_facts(facts_of("smollm3", "{}"));
+    CHECK(has_rule(&c, "every 4th layer has no rope") && c.n_rules == 1);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("gpt-oss", "{'expert_count': 8, 'expert_used_count': 2, "
+                                         "'expert_feed_forward_length': 32, "
+                                         "'attention.sliding_window': 16, "
+                                         "'rope.scaling.type': 'yarn', 'rope.scaling.factor': 4, "
+                                         "'rope.scaling.original_context_length': 128}"));
+    CHECK(has_rule(&c, "every 2nd layer") && has_rule(&c, "rope of YaRN"));
     spw_config_free(&c);
 }
 
@@ -725,6 +741,7 @@ int main(void)
     test_layer_norms();
     test_olmo();
     test_glm();
+    test_rules();
     test_all_keys();
     test_required();
     test_weights_norm();
