@@ -191,6 +191,7 @@ def write_keys(writer, config, architecture, head_dim):
         kinds = config.get("layer_types", ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"] * config["num_hidden_layers"])
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds[:config["num_hidden_layers"]]])
+        writer.add_rope_freq_base_swa(500000.0)  # rope_theta outside of rope_parameters is that of full layers only
     if architecture == "stablelm":
         writer.add_parallel_residual(config.get("use_parallel_residual", False))
     if architecture == "mistral3":
