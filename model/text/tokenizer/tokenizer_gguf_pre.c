@@ -32,6 +32,8 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "pixtral", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "smaug-bpe", .splits = {LLAMA3}},
     {.name = "dbrx", .splits = {LLAMA3}},
+    {.name = "chatglm-bpe", .splits = {LLAMA3}},
+    {.name = "glm4", .splits = {LLAMA3}, .ignore_merges = true},
     {.name = "qwen2", .splits = {QWEN2}, .nfc = true},
     {.name = "deepseek-r1-qwen", .splits = {QWEN2}, .nfc = true},
     {.name = "gpt-4o", .splits = {GPT4O}},
@@ -41,6 +43,7 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "seed-coder", .splits = {SEED_CODER}},
     {.name = "smollm", .splits = {"\\p{N}", GPT2}},
     {.name = "starcoder", .splits = {"\\p{N}", GPT2}},
+    {.name = "refact", .splits = {"\\p{N}", GPT2}}, /* of Granite 3 */
     {.name = "minerva-7b", .splits = {"\\p{N}", GPT2}},
     {.name = "command-r", .splits = {"\\p{N}", GPT2}, .nfc = true},
     {.name = "stablelm2", .splits = {QWEN2}, .nfc = true},

@@ -510,13 +510,14 @@ static void test_pres(void)
     static const struct {
         const char *names, *pieces; /* of "don't A1234  b\n", as lengths; "": not checked */
     } kinds[] = {
-        {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx", "3 2 2 3 1 1 2 1"},
+        {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe glm4",
+         "3 2 2 3 1 1 2 1"},
         {"qwen2 deepseek-r1-qwen stablelm2", "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-4o llama4", "5 2 3 1 1 2 1"},
         {"tekken", "3 2 2 1 1 1 1 1 2 1"},
         {"deepseek-v3", "3 2 2 3 1 1 2 1"},
         {"seed-coder", "3 2 2 1 1 1 1 1 2 1"},
-        {"smollm starcoder minerva-7b command-r", "3 2 2 1 1 1 1 1 2 1"},
+        {"smollm starcoder refact minerva-7b command-r", "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-2 phi-2 mellum olmo", "3 2 2 4 1 2 1"},
         {"default", "3 1 1 2 3 1 1 2 1"},
     };
