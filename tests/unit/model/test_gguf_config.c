@@ -555,6 +555,20 @@ static uint64_t hash_with(size_t model, const char *key, const char *value)
     return h;
 }
 
+/* Keys that published files have beside those of the tiny models. */
+static void test_published(void)
+{
+    struct spw_model_config c =
+        accept_facts(facts_of("glm4moe", "{" PARTIAL ", " MIXTURE
+                                         ", 'expert_group_count': 1, 'expert_group_used_count': 1, "
+                                         "'expert_gating_func': 2, 'expert_weights_scale': 2.5, "
+                                         "'expert_weights_norm': true, 'expert_shared_count': 1, "
+                                         "'leading_dense_block_count': 1, "
+                                         "'rope.dimension_sections': [0, 0, 0, 0]}"));
+    CHECK(c.experts.n && !c.has_experts[0] && c.has_experts[1] && c.experts.route.renormalizes);
+    spw_config_free(&c);
+}
+
 /* A file of any architecture may have any key: it changes the model, or is refused, or is known to
  * change nothing. */
 static void test_all_keys(void)
@@ -742,6 +756,7 @@ int main(void)
     test_olmo();
     test_glm();
     test_rules();
+    test_published();
     test_all_keys();
     test_required();
     test_weights_norm();
