@@ -298,14 +298,16 @@ static int check_unasked(const struct spw_keys *keys, const char *key)
 /* With a key that no reader has asked for the answer may be that of another model. */
 static int check_all_unasked(const struct spw_keys *keys, bool has_windows)
 {
+    struct spw_keys own = *keys;
     const char *key;
     json_t *value;
+    own.unasked = NULL; /* a refusal reads the key, which must stay in the list */
     json_object_foreach(keys->unasked, key, value)
     {
         (void)value;
         if (!is_listed(key, harmless, sizeof harmless / sizeof *harmless) &&
             (has_windows || !is_listed(key, of_windows, sizeof of_windows / sizeof *of_windows)))
-            SPW_TRY(check_unasked(keys, key));
+            SPW_TRY(check_unasked(&own, key));
     }
     return 0;
 }
