@@ -1,5 +1,6 @@
 /* JSON in tests of readers: texts that are written with ' where they have ", and a count of the
- * blocks that jansson holds. The allocations of jansson fail as spw_alloc_fail_nth says. */
+ * blocks that jansson holds. The allocations of jansson fail as spw_alloc_fail_nth says, and a test
+ * can ask whether the one has failed. */
 #ifndef SPW_TESTS_JSON_TEXT_H
 #define SPW_TESTS_JSON_TEXT_H
 
@@ -35,6 +36,15 @@ static inline void json_free(void *p)
 {
     json_outstanding -= p != NULL;
     free(p);
+}
+
+/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
+static inline bool json_allocation_has_failed(void)
+{
+    for (int i = 0; i < 1 << 16; i++)
+        if (spw_alloc_fails())
+            return false;
+    return true;
 }
 
 #endif

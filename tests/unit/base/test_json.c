@@ -2,6 +2,7 @@
  * reading and writing where one allocation fails, or all from one on. */
 #include "base/json.h"
 #include "tests/check.h"
+#include "tests/json_text.h"
 
 #include <math.h>
 #include <string.h>
@@ -175,20 +176,6 @@ static void check_depth(void)
 
 /* ---- short memory ---- */
 
-static void *allocate(size_t bytes)
-{
-    return spw_alloc_fails() ? NULL : malloc(bytes);
-}
-
-/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
-static bool allocation_has_failed(void)
-{
-    for (int i = 0; i < 1000; i++)
-        if (spw_alloc_fails())
-            return false;
-    return true;
-}
-
 static const char long_text[] =
     "{\"a key of more than sixteen bytes\": \"a text of more than sixteen bytes\", \"numbers\": "
     "[1234567890123456, 123456789012345, 0.12345678901234567, 1e-300], \"twelve bytes\": [[[[]]]], "
@@ -205,11 +192,11 @@ static void check_short_memory(void)
     int n = 0;
     for (; has_failed; n++) {
         const int64_t before = spw_alloc_outstanding();
-        json_set_alloc_funcs(allocate, free);
+        json_set_alloc_funcs(json_alloc, json_free);
         spw_alloc_fail_nth(n);
         const int rc = spw_json_parse(&value, long_text, sizeof long_text - 1, 0, &why);
         char *text = rc ? NULL : spw_json_dump(whole, JSON_COMPACT | JSON_SORT_KEYS);
-        has_failed = allocation_has_failed();
+        has_failed = json_allocation_has_failed();
         spw_alloc_fail_nth(-1);
         json_set_alloc_funcs(malloc, free);
         CHECK_MSG(rc == 0 || (rc == -ENOMEM && !value && has_failed), "%d: %d", n, rc);

@@ -1,6 +1,7 @@
 /* The messages of a file where memory is short: all of them are read or written, or none, and the
  * file is never blamed. */
 #include "tests/check.h"
+#include "tests/json_text.h"
 #include "tools/command/chat/chat_history.h"
 #include "tools/command/common.h"
 #include "tools/command/options/options.h"
@@ -10,20 +11,6 @@
 
 const struct cli_command cli_commands[] = {{.name = NULL}};
 
-static void *allocate(size_t bytes)
-{
-    return spw_alloc_fails() ? NULL : malloc(bytes);
-}
-
-/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
-static bool allocation_has_failed(void)
-{
-    for (int i = 0; i < 1000; i++)
-        if (spw_alloc_fails())
-            return false;
-    return true;
-}
-
 /* Reads or writes the messages while allocation n fails, without a word on stderr. */
 static int run(json_t **messages, const char *path, bool writes, int n, bool *has_failed)
 {
@@ -31,7 +18,7 @@ static int run(json_t **messages, const char *path, bool writes, int n, bool *ha
     dup2(null, 2);
     spw_alloc_fail_nth(n);
     int code = writes ? cli_history_write(*messages, path) : cli_history_read(messages, path);
-    *has_failed = allocation_has_failed();
+    *has_failed = json_allocation_has_failed();
     spw_alloc_fail_nth(-1);
     dup2(saved, 2);
     close(saved);
@@ -91,7 +78,7 @@ int main(void)
     snprintf(path, sizeof path, "/tmp/spw_history_%d.json", (int)getpid());
     write_file(path);
     CHECK(cli_history_read(&whole, path) == 0 && json_array_size(whole) == 2);
-    json_set_alloc_funcs(allocate, free);
+    json_set_alloc_funcs(json_alloc, json_free);
     check_reads(whole, path);
     check_writes(whole, path);
     json_set_alloc_funcs(malloc, free);

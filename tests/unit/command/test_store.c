@@ -3,6 +3,7 @@
  * every byte. After one more run every item has one line, and no line that was on the drive has
  * changed. */
 #include "tests/check.h"
+#include "tests/json_text.h"
 #include "tools/command/job/store/log.h"
 #include "tools/command/job/store/store.h"
 
@@ -511,15 +512,6 @@ static void test_failing_calls(void)
     }
 }
 
-/* Whether the allocation of spw_alloc_fail_nth has failed; none will, then. */
-static bool allocation_has_failed(void)
-{
-    for (int i = 0; i < 1 << 16; i++)
-        if (spw_alloc_fails())
-            return false;
-    return true;
-}
-
 static void test_failing_allocations(int stride)
 {
     bool has_failed = true;
@@ -532,7 +524,7 @@ static void test_failing_allocations(int stride)
         json_set_alloc_funcs(allocate, free);
         spw_alloc_fail_nth(n);
         int code = run_quietly(&now);
-        has_failed = allocation_has_failed();
+        has_failed = json_allocation_has_failed();
         spw_alloc_fail_nth(-1);
         json_set_alloc_funcs(malloc, free);
         CHECK(spw_alloc_outstanding() == before && (code == 0 || has_failed));
@@ -673,7 +665,7 @@ static void test_part_of_others(void)
         json_set_alloc_funcs(allocate, free);
         spw_alloc_fail_nth(n);
         int code = job_store_part(s, &x, &line);
-        has_failed = allocation_has_failed();
+        has_failed = json_allocation_has_failed();
         spw_alloc_fail_nth(-1);
         json_set_alloc_funcs(malloc, free);
         CHECK_MSG(has_failed ? code == CLI_FAILED && !line : code == 0 && line, "allocation %d", n);
