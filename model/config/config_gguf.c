@@ -15,7 +15,9 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "llama",
      .model_type = "llama",
      .interleaved_qk = true,
-     .window_rule = NO_WINDOW_OF_MISTRAL},
+     .window_rule = NO_WINDOW_OF_MISTRAL,
+     .other_pre = "llama-bpe",
+     .pre_token = "<|eot_id|>"},
     {.name = "llama",
      .model_type = "mixtral",
      .window_rule = NO_WINDOW_OF_MISTRAL,
@@ -35,9 +37,15 @@ static const struct spw_gguf_architecture architectures[] = {
      .scores = 2,
      .renormalizes = SPW_FAMILY_UNLESS},
     {.name = "gpt-oss", .model_type = "gpt_oss", .post_attention_norm = true, .experts = true},
+    {.name = "gptoss",
+     .model_type = "gpt_oss",
+     .post_attention_norm = true,
+     .experts = true,
+     .scaling = "yarn",
+     .other_pre = "gpt-4o"},
     {.name = "granite", .model_type = "granite", .interleaved_qk = true},
     {.name = "granitemoe", .model_type = "granitemoe", .interleaved_qk = true, .experts = true},
-    {.name = "mistral3", .model_type = "ministral3", .interleaved_qk = true},
+    {.name = "mistral3", .model_type = "ministral3", .interleaved_qk = true, .other_pre = "tekken"},
     {.name = "command-r", .model_type = "cohere", .interleaved_qk = true, .no_head = true},
     {.name = "cohere2", .model_type = "cohere2", .interleaved_qk = true, .no_head = true},
     {.name = "phi2", .model_type = "phi"},
@@ -45,7 +53,12 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "starcoder2", .model_type = "starcoder2", .window_rule = NO_WINDOW_STORED},
     {.name = "olmo", .model_type = "olmo", .interleaved_qk = true},
     {.name = "olmo2", .model_type = "olmo2", .late_norms = true},
-    {.name = "olmo2", .model_type = "olmo3", .late_norms = true, .windows = true},
+    {.name = "olmo2",
+     .model_type = "olmo3",
+     .late_norms = true,
+     .windows = true,
+     .other_pre = "dbrx"},
+    {.name = "olmo3", .model_type = "olmo3", .late_norms = true, .other_pre = "dbrx"},
     {.name = "olmoe", .model_type = "olmoe", .experts = true, .renormalizes = SPW_FAMILY_NEVER},
     {.name = "phi3", .model_type = "phi3", .joined = true, .greedy_tokens = true},
     {.name = "qwen2", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED},
@@ -54,12 +67,21 @@ static const struct spw_gguf_architecture architectures[] = {
      .window_rule = NO_WINDOW_STORED,
      .experts = true,
      .renormalizes = SPW_FAMILY_NEVER},
+    {.name = "qwen2vl", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED, .sections = true},
+    {.name = "qwen25vl", .model_type = "qwen2", .window_rule = NO_WINDOW_STORED, .sections = true},
     {.name = "qwen3", .model_type = "qwen3", .window_rule = NO_WINDOW_STORED},
     {.name = "qwen3moe",
      .model_type = "qwen3_moe",
      .window_rule = NO_WINDOW_STORED,
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "qwen3vl", .model_type = "qwen3", .window_rule = NO_WINDOW_STORED, .sections = true},
+    {.name = "qwen3vlmoe",
+     .model_type = "qwen3_moe",
+     .window_rule = NO_WINDOW_STORED,
+     .experts = true,
+     .renormalizes = SPW_FAMILY_ALWAYS,
+     .sections = true},
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
     {.name = "gemma2",
      .model_type = "gemma2",
@@ -85,7 +107,8 @@ static const struct spw_gguf_architecture architectures[] = {
      .experts = true,
      .scores = 2,
      .chunk = 8192,
-     .bare_experts = 128},
+     .bare_experts = 128,
+     .other_pre = "gpt-4o"},
 };
 
 const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts,
@@ -161,6 +184,7 @@ static const struct spw_key_name names[] = {
     {"beta_fast", "rope.scaling.yarn_beta_fast"},
     {"beta_slow", "rope.scaling.yarn_beta_slow"},
     {"attention_factor", "rope.scaling.yarn_attn_factor"},
+    {"mscale", "rope.scaling.mscale"},
     {"mscale_all_dim", "rope.scaling.yarn_log_multiplier"},
     {"llama_4_scaling_beta", "attention.temperature_scale"},
     {"hidden_size_per_layer_input", "embedding_length_per_layer_input"},
@@ -210,10 +234,13 @@ static const char *const harmless[] = {
     "attention.layer_norm_rms_epsilon",
     "expert_feed_forward_length",
     "expert_group_used_count", /* of groups, which are refused */
+    "image_token_index",
+    "max_position_embeddings", /* context_length says it, too */
     "pooling_type",
     "rope.scaling.finetuned",
     "rope.scaling.yarn_beta_fast", /* of yarn, where they are asked for */
     "rope.scaling.yarn_beta_slow",
+    "spatial_merge_size", /* of images */
     "tensor_data_layout",
     "vocab_size",
 };
@@ -224,6 +251,23 @@ static const char *const of_windows[] = {
     "attention.value_length_swa", "rope.dimension_count_swa",
     "rope.freq_base_swa",
 };
+
+/* These do not in models whose positions of images have several numbers. */
+static const char *const of_sections[] = {
+    "n_deepstack_layers",
+    "rope.dimension_sections",
+    "rope.mrope_section",
+};
+
+/* Parts for images and sound, which are left out. */
+static bool is_of_other_part(const char *key)
+{
+    static const char *const prefixes[] = {"vision.", "audio.", "mm."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (!strncmp(key, prefixes[i], strlen(prefixes[i])))
+            return true;
+    return false;
+}
 
 /* Keys of experts: expert_weights_scale is the factor of a family that has one. */
 static int check_experts(const struct spw_keys *keys, const struct spw_config_gguf *facts)
@@ -295,8 +339,11 @@ static int check_unasked(const struct spw_keys *keys, const char *key)
                : spw_keys_refuse(keys, key, expected);
 }
 
+#define IS_LISTED(key, list) is_listed(key, list, sizeof list / sizeof *list)
+
 /* With a key that no reader has asked for the answer may be that of another model. */
-static int check_all_unasked(const struct spw_keys *keys, bool has_windows)
+static int check_all_unasked(const struct spw_keys *keys, const struct spw_gguf_architecture *a,
+                             bool has_windows)
 {
     struct spw_keys own = *keys;
     const char *key;
@@ -305,8 +352,8 @@ static int check_all_unasked(const struct spw_keys *keys, bool has_windows)
     json_object_foreach(keys->unasked, key, value)
     {
         (void)value;
-        if (!is_listed(key, harmless, sizeof harmless / sizeof *harmless) &&
-            (has_windows || !is_listed(key, of_windows, sizeof of_windows / sizeof *of_windows)))
+        if (!IS_LISTED(key, harmless) && (has_windows || !IS_LISTED(key, of_windows)) &&
+            (!a->sections || !IS_LISTED(key, of_sections)) && !is_of_other_part(key))
             SPW_TRY(check_unasked(&own, key));
     }
     return 0;
@@ -332,6 +379,7 @@ static int check_sizes(const struct spw_model_config *out, const struct spw_keys
     const struct spw_rope_config *rope = out->rope;
     const uint32_t sliding = out->kv[SPW_LAYER_SLIDING].head_dim;
     SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim, channels));
+    SPW_TRY(check_same(keys, "attention.head_dim", out->kv[SPW_LAYER_FULL].head_dim, channels));
     SPW_TRY(check_same(keys, "rope.dimension_count", rope[SPW_LAYER_FULL].rotary_dim, channels));
     SPW_TRY(check_same(keys, "expert_shared_feed_forward_length", out->experts.shared_intermediate,
                        "width of the mlp that every token has beside its experts"));
@@ -452,10 +500,11 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
                                    "have chunks of 8192");
         spw_config_rule(out, "queries of layers without rope: times 1 + 0.1 ln(1 + floor((position "
                              "+ 1) / 8192))");
-        spw_config_rule(out, out->qk_norm_last
-                                 ? "q and k: a norm after rope, as in all models but the one with "
-                                   "128 experts"
-                                 : "q and k: no norm, as in the model with 128 experts");
+        if (!json_object_get(keys, "use_qk_norm"))
+            spw_config_rule(out, out->qk_norm_last
+                                     ? "q and k: a norm after rope, as in all models but the one "
+                                       "with 128 experts"
+                                     : "q and k: no norm, as in the model with 128 experts");
     }
     if (out->window && !facts->architecture->joined && !facts->architecture->chunk &&
         !json_object_get(keys, "attention.sliding_window_pattern"))
@@ -527,14 +576,18 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     struct spw_keys tokenizer = {
         .file = facts->file, .prefix = "tokenizer.ggml.", .object = facts->tokenizer, .err = err};
     const json_t *scaling = json_object_get(facts->keys, "rope.scaling.type");
+    const json_t *factor = json_object_get(facts->keys, "rope.scaling.factor");
     struct spw_keys own = source.top; /* by the names of the file */
     own.names = NULL;
     source.text = source.top;
-    const char *type = json_is_string(scaling) ? json_string_value(scaling) : "";
-    if (!strcmp(type, "none"))
+    const char *type = json_is_string(scaling) ? json_string_value(scaling) : "linear";
+    const bool none = !strcmp(type, "none"), empty = !*type;
+    if (none || (empty && json_number_value(factor) == 0))
         spw_keys_value(&own, "rope.scaling.factor"); /* it means nothing then */
-    if (!strcmp(type, "none") || (!strcmp(type, "longrope") && facts->long_factors))
+    if (none || empty || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
+    if (facts->architecture->chunk)
+        SPW_TRY(spw_keys_bool(&own, "use_qk_norm", &family.qk_norm_last));
     if (own_full && !facts->rope_factors)
         return spw_fail(err, -EINVAL,
                         "%s: tensor rope_freqs.weight: found nothing, expected a number for each "
@@ -547,18 +600,27 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
     SPW_TRY(check_sizes(out, &own));
     SPW_TRY(check_choices(out, &own, &family));
-    SPW_TRY(check_all_unasked(&own, out->window));
+    SPW_TRY(check_all_unasked(&own, facts->architecture, out->window));
     note_rules(out, facts, &family);
+    if (facts->other_parts)
+        out->wrapper = facts->architecture->name;
     return 0;
 }
 
 int spw_config_from_gguf(struct spw_model_config *out, const struct spw_config_gguf *facts,
                          struct spw_error *err)
 {
-    json_t *unasked = json_copy(facts->keys);
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
+    const struct spw_keys keys = {
+        .file = facts->file, .prefix = prefix, .object = facts->keys, .err = err};
+    json_t *unasked = NULL;
     *out = (struct spw_model_config){0};
-    int rc = unasked ? read_all(out, facts, unasked, err)
-                     : spw_fail(err, -ENOMEM, "%s: out of memory", facts->file);
+    int rc = spw_config_gguf_ollama(out, facts, &keys);
+    if (!rc && !(unasked = json_copy(facts->keys)))
+        rc = spw_fail(err, -ENOMEM, "%s: out of memory", facts->file);
+    if (!rc)
+        rc = read_all(out, facts, unasked, err);
     json_decref(unasked);
     if (rc) {
         spw_config_free(out);

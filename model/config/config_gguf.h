@@ -35,6 +35,11 @@ struct spw_gguf_architecture {
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
     uint32_t wide_scale_layers;
+    /* The rest is of files that Ollama has made. */
+    const char *scaling;   /* rope.scaling.type of a file that has a factor only */
+    bool sections;         /* positions of images have several numbers; those of a text have one */
+    const char *other_pre; /* a byte-level tokenizer.ggml.pre, if the file says "default" or none */
+    const char *pre_token; /* other_pre is of vocabularies with this token; NULL: of all */
 };
 /* experts, windows: the file says that there are some; an architecture may have two kinds of
  * models. NULL: not supported. */
@@ -44,10 +49,10 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
 #define SPW_GGUF_ARCHITECTURES                                                                     \
-    "llama, mistral3, command-r, cohere2, chatglm, glm4, glm4moe, gpt-oss, granite, granitemoe, "  \
-    "olmo, "                                                                                       \
-    "olmo2, olmoe, phi2, phi3, qwen2, qwen2moe, qwen3, qwen3moe, smollm3, stablelm, starcoder2, "  \
-    "gemma2, gemma3, gemma4 or llama4"
+    "llama, mistral3, command-r, cohere2, chatglm, glm4, glm4moe, gpt-oss, gptoss, granite, "      \
+    "granitemoe, olmo, olmo2, olmo3, olmoe, phi2, phi3, qwen2, qwen2moe, qwen2vl, qwen25vl, "      \
+    "qwen3, qwen3moe, qwen3vl, qwen3vlmoe, smollm3, stablelm, starcoder2, gemma2, gemma3, gemma4 " \
+    "or llama4"
 
 struct spw_config_gguf {
     const char *file; /* for messages */
@@ -57,9 +62,11 @@ struct spw_config_gguf {
     uint32_t vocab;       /* rows of the embedding */
     uint32_t input_vocab; /* rows of the table of numbers of each layer; 0: none */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, head, rope_factors,
-        long_factors; /* the file has such tensors */
-    bool v_is_k;      /* layers with keys have no tensor for values */
-    bool more_eos;    /* eos_token_id has tokens that were found by their text */
+        long_factors;      /* the file has such tensors */
+    bool v_is_k;           /* layers with keys have no tensor for values */
+    bool more_eos;         /* eos_token_id has tokens that were found by their text */
+    bool other_parts;      /* the file has tensors for images or sound */
+    uint32_t expert_width; /* rows of a tensor of experts; 0: there is none */
 };
 
 /* Fills `out` as spw_config_parse does. */

@@ -58,6 +58,11 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
 int spw_config_gguf_layers(const struct spw_config_gguf *facts, const struct spw_family *family,
                            const struct spw_keys *keys);
 
+/* config_gguf_ollama.c: gives keys that Ollama's converter names otherwise the names that llama.cpp
+ * gives them, and adds what it leaves out. */
+int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config_gguf *facts,
+                           const struct spw_keys *keys);
+
 /* Notes a fact that no file stores. `rule` is a constant. */
 void spw_config_rule(struct spw_model_config *out, const char *rule);
 /* Scores of gemma2 and gemma3 are multiplied by this number to the power of -0.5. */

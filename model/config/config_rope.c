@@ -85,11 +85,12 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
     SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
     double scale = 0, scale_all = 0;
-    if (dict->names) /* a GGUF file has the other one only */
+    if (dict->names) /* most GGUF files have the other one only */
         scale = 1;
-    SPW_TRY(spw_keys_number(dict, "mscale", 0, 1e3, &scale));
-    if (!dict->names || facts->grows)
+    if (!dict->names || facts->grows) {
+        SPW_TRY(spw_keys_number(dict, "mscale", 0, 1e3, &scale));
         SPW_TRY(spw_keys_number(dict, "mscale_all_dim", 0, 1e3, &scale_all));
+    }
     rope->attention_factor = yarn_magnitude(rope->factor, 1);
     if (scale > 0 && scale_all > 0)
         rope->attention_factor =

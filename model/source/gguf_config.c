@@ -99,6 +99,7 @@ static int add_by_text(const struct spw_gguf *g, json_t *list, bool *found)
 static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g)
 {
     static const char *const keys[] = {"eos_token_id", "eot_token_id", "eom_token_id"};
+    const json_t *more = json_object_get(facts->tokenizer, "eos_token_ids"); /* in Ollama's files */
     json_t *list = json_array();
     int rc = list ? 0 : -ENOMEM;
     for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++) {
@@ -110,6 +111,11 @@ static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g)
         if (id)
             rc = add_id(list, json_integer_value(id));
     }
+    for (size_t i = 0; i < json_array_size(more) && !rc; i++)
+        if (json_is_integer(json_array_get(more, i)))
+            rc = add_id(list, json_integer_value(json_array_get(more, i)));
+    if (!rc && json_is_integer(more)) /* spw_gguf_object makes one number of equal ones */
+        rc = add_id(list, json_integer_value(more));
     if (!rc)
         rc = add_by_text(g, list, &facts->more_eos);
     if (!rc && json_array_size(list))
@@ -121,6 +127,14 @@ static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g)
 static bool has(const struct spw_tensors *t, const char *name)
 {
     return spw_tensors_find(t, name) != NULL;
+}
+
+static bool has_other_parts(const struct spw_tensors *t)
+{
+    for (size_t i = 0; i < spw_tensors_count(t); i++)
+        if (spw_gguf_is_other_part(spw_tensors_at(t, i)->own_name))
+            return true;
+    return false;
 }
 
 /* Whether a layer has a tensor for keys and none for values. */
@@ -156,6 +170,11 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     const struct spw_tensor *inputs = spw_tensors_find(t, "model.embed_tokens_per_layer.weight");
     if (inputs && inputs->n_dims == 2 && inputs->shape[0] <= UINT32_MAX)
         facts->input_vocab = (uint32_t)inputs->shape[0];
+    const struct spw_tensor *experts = spw_tensors_find(t, "model.layers.0.mlp.experts.gate_proj"
+                                                           ".weight");
+    if (experts && experts->n_dims == 3 && experts->shape[1] <= UINT32_MAX)
+        facts->expert_width = (uint32_t)experts->shape[1];
+    facts->other_parts = has_other_parts(t);
     facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias") ||
                       has(t, "model.layers.0.self_attn.qkv_proj.bias");
     facts->o_bias = has(t, "model.layers.0.self_attn.o_proj.bias");

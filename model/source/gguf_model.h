@@ -13,6 +13,9 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
 /* The name of a tensor in a Hugging Face folder. False: the architecture has no such tensor. */
 bool spw_gguf_hf_name(const struct spw_gguf_architecture *a, const char *name,
                       char out[SPW_GGUF_MOST_HF_NAME]);
+/* Whether a tensor is of a part for images or sound, by its name in the file. Folders keep such
+ * names. */
+bool spw_gguf_is_other_part(const char *name);
 /* The inverse: the name of a tensor in a GGUF file. */
 bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
                    char out[SPW_GGUF_MOST_NAME + 1]);

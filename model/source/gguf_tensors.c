@@ -21,6 +21,7 @@ static const struct {
     {"attn_qkv", "self_attn.qkv_proj", NULL},
     {"attn_v", "self_attn.v_proj", NULL},
     {"attn_output", "self_attn.o_proj", NULL},
+    {"attn_out", "self_attn.o_proj", NULL}, /* as Ollama's gptoss has it */
     {"attn_q_norm", "self_attn.q_norm", NULL},
     {"attn_k_norm", "self_attn.k_norm", NULL},
     {"ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm"},
@@ -68,6 +69,7 @@ static const struct {
     const char *gguf, *folder;
 } other_names[] = {
     {"attn_sinks.weight", "self_attn.sinks"},
+    {"attn_sinks", "self_attn.sinks"}, /* as Ollama's gptoss has it */
     {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
     {"ffn_gate_inp.weight", "mlp.router.weight"},
     {"ffn_gate_inp.bias", "mlp.router.bias"},
@@ -77,6 +79,7 @@ static const struct {
     {"ffn_gate_inp.weight", "router.proj.weight"},
     {"ffn_gate_inp.scale", "router.scale"},
     {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"ffn_gate_inp.per_expert_scale", "router.per_expert_scale"}, /* as Ollama's gemma4 has it */
     {"layer_output_scale.weight", "layer_scalar"},
     {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
@@ -139,9 +142,18 @@ static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
     return true;
 }
 
+bool spw_gguf_is_other_part(const char *name)
+{
+    return !strncmp(name, "v.", 2) || !strncmp(name, "a.", 2) || !strncmp(name, "mm.", 3);
+}
+
 bool spw_gguf_hf_name(const struct spw_gguf_architecture *a, const char *name,
                       char out[SPW_GGUF_MOST_HF_NAME])
 {
+    if (spw_gguf_is_other_part(name)) {
+        snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s", name);
+        return true;
+    }
     for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++) {
         if (strcmp(name, model_names[i].gguf) != 0)
             continue;

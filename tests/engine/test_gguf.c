@@ -219,10 +219,19 @@ static void test_text(void)
     spw_source_close(s);
 }
 
+struct ends {
+    const char *texts[6];
+    int32_t more[3]; /* eos_token_ids, up to the first 0 */
+    int32_t eos[4];
+    uint32_t n;
+};
+
 /* Token 2 is that of eos_token_id. */
 static void add_ends(struct spw_gguf_writer *w, void *context)
 {
-    const char *const *texts = context;
+    const struct ends *c = context;
+    const char *const *texts = c->texts;
+    uint32_t n_more = 0;
     struct spw_gguf_string tokens[6];
     static const int32_t types[] = {3, 3, 3, 3, 3, 1};
     for (int i = 0; i < 6; i++)
@@ -230,23 +239,28 @@ static void add_ends(struct spw_gguf_writer *w, void *context)
     spw_gguf_add_string(w, "tokenizer.ggml.model", "llama");
     spw_gguf_add_strings(w, "tokenizer.ggml.tokens", tokens, 6);
     spw_gguf_add(w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, types, 6);
+    while (n_more < 3 && c->more[n_more])
+        n_more++;
+    if (n_more)
+        spw_gguf_add(w, "tokenizer.ggml.eos_token_ids", SPW_GGUF_I32, true, c->more, n_more);
 }
 
 /* <|end|> ends the answer, unless <|return|> does: then it ends the message of a channel. */
 static void test_ends(void)
 {
-    static const struct {
-        const char *texts[6];
-        int32_t eos[3];
-        uint32_t n;
-    } cases[] = {
-        {{"a", "<|end|>", "</s>", "b", "<|call|>", "<|im_end|>"}, {2, 1}, 2},
-        {{"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "<|im_end|>"}, {2, 3, 0}, 3},
-        {{"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {2}, 1},
+    static const struct ends cases[] = {
+        {{"a", "<|end|>", "</s>", "b", "<|call|>", "<|im_end|>"}, {0}, {2, 1}, 2},
+        {{"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "<|im_end|>"}, {0}, {2, 3, 0}, 3},
+        {{"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {0}, {2}, 1},
+        {{"a", "b", "</s>", "c", "d", "e"},
+         {3, 2, 4},
+         {2, 3, 4},
+         3}, /* Ollama's files have lists */
+        {{"a", "b", "</s>", "c", "<end_of_turn>", "e"}, {5}, {2, 5, 4}, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct gguf_way way = {.more_keys = add_ends,
-                                     .context = (void *)(uintptr_t)cases[i].texts};
+                                     .context = (void *)(uintptr_t)&cases[i]};
         struct spw_model_config c = {0};
         struct spw_error err = {0};
         struct spw_source *s;

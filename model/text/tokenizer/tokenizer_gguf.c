@@ -89,12 +89,18 @@ struct token {
     bool in_model, added;
 };
 
-/* Padding stands where the vocabulary has no token. */
+/* Padding stands where the vocabulary has no token: "[PAD7]". Ollama counts the padding, others
+ * the tokens. */
 static bool is_padding(const struct token *t)
 {
-    char text[32];
-    int n = snprintf(text, sizeof text, "[PAD%d]", (int)t->id);
-    return t->type == UNUSED && t->bytes == (size_t)n && !memcmp(t->text, text, t->bytes);
+    static const char start[] = "[PAD";
+    size_t n = sizeof start - 1;
+    if ((t->type != UNUSED && t->type != USER_DEFINED) || t->bytes < n + 2 ||
+        memcmp(t->text, start, n) != 0)
+        return false;
+    while (n < t->bytes && t->text[n] >= '0' && t->text[n] <= '9')
+        n++;
+    return n + 1 == t->bytes && n >= sizeof start && t->text[n] == ']';
 }
 
 /* Calls `each` for every token. */
@@ -356,19 +362,43 @@ static int load_steps(struct loader *l)
 
 /* ---- all of it ---- */
 
+static bool has_token(const struct loader *l, const char *text)
+{
+    const struct spw_gguf_value *v = spw_gguf_find(l->g, "tokenizer.ggml.tokens");
+    const uint8_t *at = v ? v->at : NULL, *end = v ? at + v->bytes : NULL;
+    const bool strings = v && v->array && v->type == SPW_GGUF_STRING;
+    struct spw_gguf_string s;
+    for (uint64_t i = 0; strings && i < v->n && spw_gguf_next_string(&at, end, &s); i++)
+        if (s.bytes == strlen(text) && !memcmp(s.at, text, s.bytes))
+            return true;
+    return false;
+}
+
+/* The pre-tokenizer of a file that names none. Ollama's converter knows few of them, and its engine
+ * took that of the architecture. */
+static const char *usual_pre(const struct loader *l, const char *pre)
+{
+    const struct spw_gguf_architecture *a = l->architecture;
+    if (strcmp(pre, "default") != 0 || !a || !a->other_pre)
+        return pre;
+    return !a->pre_token || has_token(l, a->pre_token) ? a->other_pre : pre;
+}
+
 static int read_kind(struct loader *l)
 {
     static const char *const names[] = {[LLAMA] = "llama", [GPT2] = "gpt2", [GEMMA4] = "gemma4"};
     const char *model = NULL, *pre = "default";
     SPW_TRY(spw_keys_string(&l->keys, "model", &model));
     SPW_TRY(spw_keys_string(&l->keys, "pre", &pre));
+    if (model && !strcmp(model, "llama") && !strcmp(pre, "gemma4")) /* so Ollama writes it */
+        model = "gemma4";
     for (l->kind = LLAMA; l->kind <= GEMMA4 && strcmp(model ? model : "", names[l->kind]);)
         l->kind++;
     if (l->kind > GEMMA4) {
         spw_keys_refuse(&l->keys, "model", "llama, gpt2 or gemma4");
         return -ENOTSUP;
     }
-    l->pre = l->kind == GPT2 ? spw_tok_gguf_pre_find(pre) : NULL;
+    l->pre = l->kind == GPT2 ? spw_tok_gguf_pre_find(usual_pre(l, pre)) : NULL;
     if (l->kind != GPT2 || l->pre)
         return 0;
     spw_keys_refuse(&l->keys, "pre", SPW_TOK_GGUF_PRES);

@@ -386,6 +386,7 @@ static const struct {
     {"attention.chunk_size", "3"},
     {"attention.clamp_kqv", "3"},
     {"attention.group_norm_groups", "3"},
+    {"attention.head_dim", "6"},
     {"attention.key_length", "6"},
     {"attention.key_length_mla", "6"},
     {"attention.key_length_swa", "6"},
@@ -423,12 +424,17 @@ static const struct {
     {"experts_per_group", "3"},
     {"final_logit_softcapping", "3"},
     {"full_attention_interval", "3"},
+    {"image_token_index", "3"},
     {"interleave_moe_layer_step", "3"},
     {"leading_dense_block_count", "3"},
     {"logit_scale", "3"},
+    {"max_position_embeddings", "3"},
+    {"mm.tokens_per_image", "3"},
     {"moe_every_n_layers", "3"},
     {"moe_latent_size", "3"},
+    {"n_deepstack_layers", "3"},
     {"nextn_predict_layers", "1"},
+    {"norm_top_k_prob", "false"},
     {"pooling_type", "3"},
     {"rescale_every_n_layers", "3"},
     {"residual_scale", "3"},
@@ -438,18 +444,26 @@ static const struct {
     {"rope.freq_base", "3e3"},
     {"rope.freq_base_swa", "3e3"},
     {"rope.global.freq_base", "3e3"},
+    {"rope.local.freq_base", "3e3"},
+    {"rope.mrope_section", "[3, 3, 2]"},
     {"rope.scale_linear", "3"},
     {"rope.scaling.alpha", "3"},
     {"rope.scaling.attn_factor", "3"},
+    {"rope.scaling.beta_fast", "3"},
+    {"rope.scaling.beta_slow", "3"},
     {"rope.scaling.factor", "3"},
     {"rope.scaling.finetuned", "false"},
+    {"rope.scaling.mscale", "3"},
+    {"rope.scaling.mscale_all_dim", "3"},
     {"rope.scaling.type", "'longrope'"},
     {"rope.scaling.yarn_attn_factor", "3"},
     {"rope.scaling.yarn_beta_fast", "3"},
     {"rope.scaling.yarn_beta_slow", "3"},
     {"rope.scaling.yarn_ext_factor", "3"},
     {"rope.scaling.yarn_log_multiplier", "3"},
+    {"rope.scaling_beta", "3"},
     {"router_logit_softcapping", "3"},
+    {"spatial_merge_size", "3"},
     {"ssm.conv_kernel", "3"},
     {"swiglu_clamp_exp", "[3, 3, 3, 3]"},
     {"swin_norm", "true"},
@@ -457,6 +471,8 @@ static const struct {
     {"token_shift_count", "3"},
     {"use_parallel_residual", "false"},
     {"use_parallel_residual", "true"},
+    {"use_qk_norm", "false"},
+    {"vision.block_count", "3"},
     {"vocab_size", "3"},
     {"wkv.head_size", "3"},
 };
@@ -465,6 +481,10 @@ static const struct {
 #define WINDOW "'attention.sliding_window': 16"
 #define MIXTURE "'expert_count': 8, 'expert_used_count': 2, 'expert_feed_forward_length': 32"
 #define PARTIAL "'rope.dimension_count': 4"
+#define SECTIONS "rope.dimension_sections rope.mrope_section n_deepstack_layers "
+#define YARN                                                                                       \
+    "'rope.scaling.type': 'yarn', 'rope.scaling.factor': 4, "                                      \
+    "'rope.scaling.original_context_length': 128"
 #define EXPERTS "expert_weights_norm expert_weights_scale expert_gating_func "
 static const struct {
     const char *architecture, *keys, *unused;
@@ -472,24 +492,32 @@ static const struct {
     {"llama", "", EXPERTS},
     {"llama", MIXTURE, ""},
     {"mistral3", "", EXPERTS},
+    {"mistral3", YARN ", 'rope.scaling.yarn_log_multiplier': 0.5", EXPERTS},
     {"command-r", "'logit_scale': 0.25", EXPERTS},
     {"cohere2", "'logit_scale': 0.25, " WINDOW, EXPERTS},
     {"chatglm", PARTIAL, EXPERTS},
     {"glm4", PARTIAL, EXPERTS},
     {"glm4moe", PARTIAL ", " MIXTURE, ""},
     {"gpt-oss", MIXTURE ", " WINDOW, "expert_weights_norm "},
+    {"gptoss", MIXTURE ", " WINDOW, "expert_weights_norm "},
     {"granite", "'logit_scale': 0.25, 'attention.scale': 0.5", EXPERTS},
     {"granitemoe", "'logit_scale': 0.25, 'attention.scale': 0.5, " MIXTURE, "expert_weights_norm "},
     {"olmo", "", EXPERTS},
     {"olmo2", "", EXPERTS},
     {"olmo2", WINDOW, EXPERTS},
+    {"olmo2", WINDOW ", " YARN, EXPERTS},
+    {"olmo3", WINDOW, EXPERTS},
     {"olmoe", MIXTURE, ""},
     {"phi2", PARTIAL, EXPERTS},
     {"phi3", "", EXPERTS},
     {"phi3", WINDOW, EXPERTS},
     {"qwen2", "", EXPERTS},
     {"qwen2moe", MIXTURE ", 'expert_shared_feed_forward_length': 32", ""},
+    {"qwen2vl", "", EXPERTS SECTIONS},
+    {"qwen25vl", "", EXPERTS SECTIONS},
     {"qwen3", "", EXPERTS},
+    {"qwen3vl", "", EXPERTS SECTIONS},
+    {"qwen3vlmoe", MIXTURE, SECTIONS},
     {"qwen3moe", MIXTURE, ""},
     {"smollm3", "", EXPERTS},
     {"stablelm", PARTIAL, EXPERTS},
@@ -574,7 +602,9 @@ static void test_published(void)
 static void test_all_keys(void)
 {
     static const char always[] =
-        " vocab_size pooling_type tensor_data_layout expert_group_used_count "
+        " vision.block_count image_token_index spatial_merge_size mm.tokens_per_image "
+        "max_position_embeddings "
+        "vocab_size pooling_type tensor_data_layout expert_group_used_count "
         "rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow "
         "rope.scaling.finetuned attention.layer_norm_epsilon "
         "attention.layer_norm_rms_epsilon expert_feed_forward_length ";
@@ -610,6 +640,83 @@ static void test_all_keys(void)
               n_refused, n_unused);
 }
 
+/* Files that Ollama has made say less, and say it otherwise. */
+static void test_ollama(void)
+{
+    struct spw_model_config c = accept_facts(
+        facts_of("gemma3", "{'context_length': 131072, 'attention.sliding_window': 16, "
+                           "'attention.layer_norm_rms_epsilon': null, 'vision.block_count': 27, "
+                           "'mm.tokens_per_image': 256, 'attention.layer_norm_epsilon': null}"));
+    CHECK(c.rms_eps == 1e-6f && c.rope[SPW_LAYER_FULL].theta == 1e6);
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_LINEAR && c.rope[SPW_LAYER_FULL].factor == 8);
+    CHECK(c.rope[SPW_LAYER_SLIDING].kind == SPW_ROPE_DEFAULT);
+    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 1e4 && !c.wrapper);
+    CHECK(has_rule(&c, "epsilon of norms") && has_rule(&c, "1000000") && has_rule(&c, "factor 8"));
+    spw_config_free(&c);
+    const char *small = "{'context_length': 32768, 'attention.sliding_window': 16, "
+                        "'rope.global.freq_base': 2e6, 'rope.local.freq_base': 2e4, "
+                        "'final_logit_softcapping': %s}";
+    for (int made = 0; made < 2; made++) { /* the converter has made a cap of 30 */
+        char keys[256];
+        snprintf(keys, sizeof keys, small, made ? "30" : "20");
+        c = accept_facts(facts_of("gemma3", keys));
+        CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_DEFAULT && c.rms_eps == 1e-5f);
+        CHECK(c.rope[SPW_LAYER_FULL].theta == 2e6 && c.rope[SPW_LAYER_SLIDING].theta == 2e4);
+        CHECK(c.logit_softcap == (made ? 0 : 20) && has_rule(&c, "not capped") == made);
+        spw_config_free(&c);
+    }
+    c = accept_facts(facts_of("gemma3", "{'attention.sliding_window': 16, 'rope.freq_base': 1e6, "
+                                        "'context_length': 131072, "
+                                        "'final_logit_softcapping': 30}")); /* of llama.cpp */
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_DEFAULT && c.logit_softcap == 30);
+    spw_config_free(&c);
+    refuse("gemma3", "{'rope.global.freq_base': 1e6, 'rope.freq_base': 1e6}",
+           "gemma3.rope.global.freq_base: found 1000000, expected nothing beside rope.freq_base");
+    refuse("llama", "{'rope.global.freq_base': 1e6}", "llama.rope.global.freq_base: found 1000000");
+    c = accept_facts(facts_of("gptoss", "{" MIXTURE ", " WINDOW ", 'rope.scaling.factor': 32, "
+                                        "'rope.scaling.original_context_length': 128}"));
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_YARN && c.rope[SPW_LAYER_FULL].factor == 32);
+    CHECK(c.experts.n == 8 && c.window == 16);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("mistral3", "{'rope.scaling.type': 'yarn', 'rope.scaling.factor': 4, "
+                                          "'rope.scaling.original_context_length': 128, "
+                                          "'rope.scaling.beta_fast': 16, "
+                                          "'rope.scaling.beta_slow': 2, "
+                                          "'rope.scaling.mscale': 1, "
+                                          "'rope.scaling.mscale_all_dim': 1, "
+                                          "'rope.scaling_beta': 0.5}"));
+    CHECK(c.query_growth.beta == 0.5f && c.rope[0].attention_factor == 1);
+    CHECK(c.rope[0].beta_fast == 16 && c.rope[0].beta_slow == 2);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("mistral3", "{'rope.scaling.type': '', 'rope.scaling.factor': 0, "
+                                          "'rope.scaling.beta_fast': 0}"));
+    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT);
+    spw_config_free(&c);
+    refuse("mistral3", "{'rope.scaling.type': '', 'rope.scaling.factor': 4}",
+           "mistral3.rope.scaling.factor: found 4, expected nothing, or 1");
+    refuse("mistral3", "{'rope.scaling_beta': 0.1}",
+           "mistral3.rope.scaling_beta: found 0.10000000000000001, expected rope.scaling.type");
+    struct spw_config_gguf f = facts_of("qwen3vlmoe", "{'expert_count': 8, 'expert_used_count': 2, "
+                                                      "'norm_top_k_prob': false, "
+                                                      "'rope.dimension_sections': [2, 3, 3, 0]}");
+    f.other_parts = true;
+    f.expert_width = 40;
+    c = accept_facts(f);
+    CHECK(c.experts.intermediate == 40 && !c.experts.route.renormalizes);
+    CHECK(c.wrapper && !strcmp(c.wrapper, "qwen3vlmoe") && !strcmp(c.model_type, "qwen3_moe"));
+    spw_config_free(&c);
+    for (int norm = 0; norm < 2; norm++) {
+        char keys[256];
+        snprintf(keys, sizeof keys, "{" MIXTURE ", 'use_qk_norm': %s, 'attention.head_dim': 8}",
+                 norm ? "true" : "false");
+        c = accept_facts(facts_of("llama4", keys));
+        CHECK(c.qk_norm_last == norm && !has_rule(&c, "norm"));
+        spw_config_free(&c);
+    }
+    refuse("llama4", "{" MIXTURE ", 'attention.head_dim': 16}",
+           "llama4.attention.head_dim: found 16, expected 8, the channels of a head");
+}
+
 static void test_required(void)
 {
     static const char *const cases[][2] = {
@@ -635,9 +742,9 @@ static void test_required(void)
                                         "'attention.chunk_size': 64}"));
     CHECK(c.window == 64 && has_rule(&c, "have chunks") && !has_rule(&c, "chunks of 8192"));
     spw_config_free(&c);
-    refuse("llama", "{'rope.local.freq_base': 1e4}",
-           "llama.rope.local.freq_base: found 10000, expected nothing: this program does not know "
-           "what the key changes");
+    refuse("llama", "{'rope.unknown': 1e4}",
+           "llama.rope.unknown: found 10000, expected nothing: this program does not know what the "
+           "key changes");
     c = accept_facts(
         facts_of("glm4", "{'rope.dimension_count': 4, 'rope.dimension_sections': [0, 0, 0, 0], "
                          "'nextn_predict_layers': 0, 'rope.scaling.type': 'none', "
@@ -758,6 +865,7 @@ int main(void)
     test_rules();
     test_published();
     test_all_keys();
+    test_ollama();
     test_required();
     test_weights_norm();
     test_pattern();

@@ -398,7 +398,12 @@ static void test_names(void)
         {"llama", "blk.1..weight", NULL},
         {"llama", "blk.123456.attn_q.weight", NULL},
         {"llama", "blk.1.attn_q.scale", NULL},
-        {"llama", "v.blk.0.attn_q.weight", NULL},
+        {"gemma3", "v.blk.0.attn_q.weight", "v.blk.0.attn_q.weight"}, /* of images: not used */
+        {"gemma4", "mm.a.input_projection.weight", "mm.a.input_projection.weight"},
+        {"llama", "s.blk.0.attn_q.weight", NULL},
+        {"gptoss", "blk.0.attn_sinks", "model.layers.0.self_attn.sinks"},
+        {"gptoss", "blk.0.attn_out.weight", "model.layers.0.self_attn.o_proj.weight"},
+        {"gptoss", "blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char out[SPW_GGUF_MOST_HF_NAME] = "";

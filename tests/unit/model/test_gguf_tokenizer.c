@@ -459,14 +459,16 @@ static void test_wrong(void)
     }
 }
 
-/* A byte-level tokenizer whose merges join whatever is in one piece of this text. */
-static struct spw_tokenizer *pieces_tokenizer(const char *pre)
+/* A byte-level tokenizer whose merges join whatever is in one piece of this text. `more`: a token,
+ * or NULL. */
+static struct spw_tokenizer *pieces_tokenizer(const char *architecture, const char *pre,
+                                              const char *more)
 {
     static const char *const characters[] = {"d", "o", "n", "'", "t", "\u0120", "A",
                                              "1", "2", "3", "4", "b", "\u010a"};
     static const char text[][8] = {"d", "o", "n", "'",      "t",      "\u0120", "A",     "1",
                                    "2", "3", "4", "\u0120", "\u0120", "b",      "\u010a"};
-    enum { N = 15, MOST = 13 + N * N };
+    enum { N = 15, MOST = 14 + N * N };
     static char names[MOST][64], joins[N * N][192];
     struct spw_gguf_string tokens[MOST], merges[N * N];
     struct spw_gguf_writer w = {0};
@@ -491,9 +493,13 @@ static struct spw_tokenizer *pieces_tokenizer(const char *pre)
             tokens[n] = (struct spw_gguf_string){names[n], all};
             n++, n_merges++;
         }
+    if (more)
+        tokens[n++] = (struct spw_gguf_string){more, strlen(more)};
     FILE *out = open_memstream(&f.at, &f.n);
+    spw_gguf_add_string(&w, "general.architecture", architecture);
     spw_gguf_add_string(&w, "tokenizer.ggml.model", "gpt2");
-    spw_gguf_add_string(&w, "tokenizer.ggml.pre", pre);
+    if (pre)
+        spw_gguf_add_string(&w, "tokenizer.ggml.pre", pre);
     spw_gguf_add_strings(&w, "tokenizer.ggml.tokens", tokens, n);
     spw_gguf_add_strings(&w, "tokenizer.ggml.merges", merges, n_merges);
     CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
@@ -501,6 +507,23 @@ static struct spw_tokenizer *pieces_tokenizer(const char *pre)
     struct spw_tokenizer *t = open_keys(&f);
     free(f.at);
     return t;
+}
+
+/* Cuts "don't A1234  b\n" into pieces of these lengths. */
+static void check_pieces(struct spw_tokenizer *t, const char *name, const char *pieces)
+{
+    char got[64] = "";
+    int32_t *ids = NULL;
+    size_t n = 0;
+    CHECK(t && !spw_tokenizer_encode(t, "don't A1234  b\n", 15, false, &ids, &n, NULL));
+    for (size_t k = 0; k < n; k++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", k ? " " : "",
+                 (int)strlen(spw_tokenizer_token(t, ids[k])) -
+                     (strstr(spw_tokenizer_token(t, ids[k]), "\u0120") != NULL) -
+                     (strstr(spw_tokenizer_token(t, ids[k]), "\u010a") != NULL));
+    CHECK_MSG(!strcmp(got, pieces), "%s: %s, not %s", name, got, pieces);
+    spw_free(ids);
+    spw_tokenizer_close(t);
 }
 
 /* Every pre-tokenizer that docs/models.md names can be read, and cuts as its pattern says: words,
@@ -524,22 +547,82 @@ static void test_pres(void)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         char names[128], *rest = names;
         snprintf(names, sizeof names, "%s", kinds[i].names);
-        for (char *name; (name = strtok_r(rest, " ", &rest));) {
-            struct spw_tokenizer *t = pieces_tokenizer(name);
-            char got[64] = "";
-            int32_t *ids = NULL;
-            size_t n = 0;
-            CHECK(t && !spw_tokenizer_encode(t, "don't A1234  b\n", 15, false, &ids, &n, NULL));
-            for (size_t k = 0; k < n; k++)
-                snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", k ? " " : "",
-                         (int)strlen(spw_tokenizer_token(t, ids[k])) -
-                             (strstr(spw_tokenizer_token(t, ids[k]), "\u0120") != NULL) -
-                             (strstr(spw_tokenizer_token(t, ids[k]), "\u010a") != NULL));
-            CHECK_MSG(!strcmp(got, kinds[i].pieces), "%s: %s, not %s", name, got, kinds[i].pieces);
-            spw_free(ids);
-            spw_tokenizer_close(t);
-        }
+        for (char *name; (name = strtok_r(rest, " ", &rest));)
+            check_pieces(pieces_tokenizer("qwen2", name, NULL), name, kinds[i].pieces);
     }
+}
+
+/* Files without a name for it, or with "default", of architectures that have one pre-tokenizer. */
+static void test_usual_pres(void)
+{
+    static const char *const default_pieces = "3 1 1 2 3 1 1 2 1";
+    static const struct {
+        const char *architecture, *more, *pieces;
+    } cases[] = {
+        {"gptoss", NULL, "5 2 3 1 1 2 1"},
+        {"llama4", NULL, "5 2 3 1 1 2 1"},
+        {"mistral3", NULL, "3 2 2 1 1 1 1 1 2 1"},
+        {"olmo3", NULL, "3 2 2 3 1 1 2 1"},
+        {"llama", "<|eot_id|>", "3 2 2 3 1 1 2 1"},
+        {"llama", "<|eot|>", default_pieces},
+        {"llama", NULL, default_pieces},
+        {"qwen2", "<|eot_id|>", default_pieces},
+        {"unknown", NULL, default_pieces},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int named = 0; named < 2; named++)
+            check_pieces(
+                pieces_tokenizer(cases[i].architecture, named ? "default" : NULL, cases[i].more),
+                cases[i].architecture, cases[i].pieces);
+    check_pieces(pieces_tokenizer("gptoss", "qwen2", NULL), "named", "3 2 2 1 1 1 1 1 2 1");
+}
+
+/* Padding is no token of a text, whatever it counts. Other tokens that a user has defined are. */
+static void test_padding(void)
+{
+    static const struct keys all = {
+        .model = "llama",
+        .tokens = {"a", "[", "[PAD0]", "[PAD3]", "[PADx]", "[PAD]", "P"},
+        .types = {1, 1, 4, 5, 4, 4, 1},
+        .n_types = 7,
+        .n_scores = 7,
+        .bos = -1};
+    static const struct {
+        const char *text;
+        int32_t first;
+    } cases[] = {{"[PAD0]", 1}, {"[PAD3]", 1}, {"[PADx]", 4}, {"[PAD]", 5}};
+    struct file f = write_wrong(&all);
+    struct spw_tokenizer *t = open_keys(&f);
+    for (size_t i = 0; t && i < sizeof cases / sizeof *cases; i++) {
+        int32_t *ids = NULL;
+        size_t n = 0;
+        CHECK(
+            !spw_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), false, &ids, &n, NULL));
+        CHECK_MSG(n && ids[0] == cases[i].first, "%s: %d", cases[i].text, n ? ids[0] : -1);
+        spw_free(ids);
+    }
+    spw_tokenizer_close(t);
+    free(f.at);
+}
+
+/* Ollama calls the kind of Gemma 4's tokenizer "llama". */
+static void test_gemma4_kind(void)
+{
+    static const struct keys all = {.model = "llama",
+                                    .pre = "gemma4",
+                                    .tokens = {"a", "b", "ab", "\u2581"},
+                                    .merges = {"a b"},
+                                    .n_scores = 4,
+                                    .bos = -1};
+    struct file f = write_wrong(&all);
+    struct spw_tokenizer *t = open_keys(&f);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    CHECK(t && !spw_tokenizer_encode(t, "ab a", 4, false, &ids, &n, NULL));
+    CHECK(n == 3 && ids[0] == 2 && ids[1] == 3 && ids[2] == 0); /* no space in front */
+    spw_free(ids);
+    spw_tokenizer_close(t);
+    free(f.at);
 }
 
 /* Merges by score: the best pair first, of equal ones the leftmost; control tokens never. */
@@ -612,6 +695,9 @@ int main(void)
     test_wrong();
     test_scores();
     test_pres();
+    test_usual_pres();
+    test_padding();
+    test_gemma4_kind();
     test_failed_allocations();
     if (data) {
         test_vectors(data, "gpt2", &(struct gguf_tokenizer){.model = "gpt2", .pre = "gpt-2"});
