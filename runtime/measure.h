@@ -36,12 +36,15 @@ struct spw_machine {
     double read_beside_bytes_per_second, copy_beside_bytes_per_second;
     /* The speed of the kernels for one token; on a GPU they are as fast as memory. Products of one
      * row, as bf16 and as f32, with weights from memory, by the type of the weights: each takes
-     * product_seconds, and the time of its bytes on all threads. 0: kernels do not multiply with
-     * the type. Attention, by the precision of KV: the time of one byte, and of one product of a
-     * query's channel and a key's. */
+     * product_seconds, and the time of its bytes on all threads, with long and with short rows of
+     * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. Attention,
+     * by the precision of KV: the time of one byte, and of one product of a query's channel and a
+     * key's. */
     struct spw_product_speed {
-        double bytes_per_second, product_seconds;
+        double bytes_per_second, short_bytes_per_second, product_seconds;
     } bf16_products[SPW_WEIGHT_TYPES], f32_products[SPW_WEIGHT_TYPES];
+    /* Of other operations on a row, norms and rotations: of each, and of each number. */
+    double row_operation_seconds, row_number_seconds;
     struct {
         double byte_seconds, product_seconds;
     } attention[SPW_KV_PRECISIONS];

@@ -15,6 +15,10 @@ struct spw_tensors; /* model/source/tensors.h */
 
 #define SPW_WEIGHT_TYPES (SPW_DTYPE_MXFP4 + 1) /* of arrays by the type of weights */
 
+/* Numbers in a row of weights. Products with short rows are slower: an expert's output matrix has
+ * such rows. */
+enum { SPW_SHORT_ROW = 768, SPW_LONG_ROW = 2048 };
+
 /* The bytes of each tier for a full context. */
 struct spw_plan_info {
     uint64_t context;
@@ -41,13 +45,19 @@ struct spw_plan_info {
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t decode_expert_bytes;         /* of these, those of experts */
-    /* The same, by the type of the weights: their bytes, and the number of products that a row has
-     * with them. */
+    /* What a row computes. Products, by the type of the weights (f32: also routers, which no other
+     * number here has): the bytes of the weights; those of them that are read at the speed of short
+     * rows of weights, where a length between SPW_SHORT_ROW and SPW_LONG_ROW counts as a mixture of
+     * both; and the number of products, where those of several experts that are computed together
+     * are one. */
     struct spw_decode_products {
         struct {
-            uint64_t bytes, n;
+            uint64_t bytes, short_bytes, n;
         } dense, experts;
     } decode_products_of[SPW_WEIGHT_TYPES];
+    /* Other operations, such as norms, rotations and sums of experts: their number, and the numbers
+     * of a row that they read. */
+    uint64_t decode_row_operations, decode_row_numbers;
     /* Layers with experts, and how many of its experts such a layer uses for a row. */
     uint32_t n_expert_layers, n_experts_kept;
     /* Experts of all layers; those that the device has room for; and those that come from the

@@ -110,9 +110,10 @@ static int probe_bandwidths(struct spw_machine *out, struct bench *b)
     out->read_beside_bytes_per_second =
         out->read_bytes_per_second; /* the device reads its own memory */
     out->copy_beside_bytes_per_second = out->copy_bytes_per_second;
+    const double rate = out->read_bytes_per_second;
+    const struct spw_product_speed speed = {rate, rate, 0};
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
-        out->bf16_products[t].bytes_per_second = out->f32_products[t].bytes_per_second =
-            out->read_bytes_per_second;
+        out->bf16_products[t] = out->f32_products[t] = speed;
     return 0;
 }
 
@@ -320,6 +321,7 @@ static int time_kernels(struct spw_machine *out, struct bench *b)
     const uint64_t products = spw_machine_products_bytes(b->backend, &b->lane);
     SPW_TRY(take(b, spw_max_u64(KERNEL_BYTES, products)));
     SPW_TRY(spw_machine_probe_products(out, b->backend, &b->lane, b->memory));
+    SPW_TRY(spw_machine_probe_rows(out, b->backend, &b->lane, b->memory));
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
         SPW_TRY(time_form(out, b, (enum spw_kv_precision)form));
     return 0;

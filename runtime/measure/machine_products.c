@@ -1,10 +1,12 @@
-/* The time of products of one row with each type of weights: see measure.h.
+/* The time of products of one row with each type of weights, and of other operations on a row: see
+ * measure.h.
  *
- * One product of all the weights gives the bytes a second. Small products, with what lies between
- * them in a layer, take longer: that is the time of a product beside its bytes. All weights come
- * from memory, whatever the caches hold, because a step uses each weight once. Memory may change
- * its speed from second to second, so the types take turns, and the fastest rounds of small and
- * large products are compared. */
+ * One product of all the weights gives the bytes a second, with long and with short rows of
+ * weights. Small products, which have short rows, take longer with what lies between them in a
+ * layer: that is the time of a product beside its bytes. All weights come from memory, whatever the
+ * caches hold, because a step uses each weight once. Memory may change its speed from second to
+ * second, so the types take turns, and the fastest rounds of small and large products are compared.
+ */
 #include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
@@ -14,7 +16,7 @@
 
 enum {
     ROUNDS = 5,
-    K = 2048,
+    K = SPW_LONG_ROW, /* the most */
     SMALL =
         256, /* columns and rows of small products: many of them, because each is a difference */
     WEIGHTS_BYTES = 16 << 20,
@@ -38,7 +40,7 @@ struct products {
     const uint8_t *weights; /* [bytes] */
     uint64_t bytes;
     enum spw_dtype x, type;
-    double large[ROUNDS], small[ROUNDS]; /* seconds */
+    double large[ROUNDS], short_rows[ROUNDS], small[ROUNDS]; /* seconds */
 };
 
 /* Whether kernels multiply rows of type x by weights of the type. */
@@ -75,10 +77,20 @@ static struct spw_linear_args linear_args(const struct products *p, uint64_t n, 
                                     .codes = p->memory + CODES_AT};
 }
 
+static int multiply_all(const struct products *p, uint64_t k)
+{
+    const struct spw_linear_args a = linear_args(p, p->bytes / spw_row_bytes(p->type, k), k);
+    return p->backend->ops->linear(&a, p->lane->compute);
+}
+
 static int multiply_large(const struct products *p)
 {
-    const struct spw_linear_args a = linear_args(p, p->bytes / spw_row_bytes(p->type, K), K);
-    return p->backend->ops->linear(&a, p->lane->compute);
+    return multiply_all(p, SPW_LONG_ROW);
+}
+
+static int multiply_short_rows(const struct products *p)
+{
+    return multiply_all(p, SPW_SHORT_ROW);
 }
 
 static uint64_t small_bytes(const struct products *p)
@@ -141,9 +153,11 @@ static void take_speed(struct spw_product_speed *out, struct products *p)
     const uint64_t n = 3 * small_layers(p);
     const double share = (double)(n * small_bytes(p)) / (double)p->bytes;
     qsort(p->large, ROUNDS, sizeof *p->large, compare);
+    qsort(p->short_rows, ROUNDS, sizeof *p->short_rows, compare);
     qsort(p->small, ROUNDS, sizeof *p->small, compare);
     out->bytes_per_second = (double)p->bytes / p->large[ROUNDS / 2];
-    out->product_seconds = n ? fmax(0, p->small[0] - share * p->large[0]) / (double)n : 0;
+    out->short_bytes_per_second = (double)p->bytes / p->short_rows[ROUNDS / 2];
+    out->product_seconds = n ? fmax(0, p->small[0] - share * p->short_rows[0]) / (double)n : 0;
 }
 
 /* Warms up, and takes as many bytes as need LARGE_SECONDS. */
@@ -166,6 +180,7 @@ static int time_types(struct spw_machine *out, struct products *p, unsigned n)
     for (int r = 0; r < ROUNDS; r++)
         for (unsigned i = 0; i < n; i++) {
             SPW_TRY(time_run(&p[i].large[r], &p[i], multiply_large));
+            SPW_TRY(time_run(&p[i].short_rows[r], &p[i], multiply_short_rows));
             SPW_TRY(time_run(&p[i].small[r], &p[i], multiply_small));
         }
     for (unsigned i = 0; i < n; i++)
@@ -200,4 +215,79 @@ int spw_machine_probe_products(struct spw_machine *out, const struct spw_backend
     int rc = time_types(out, p, n);
     spw_free(weights);
     return rc;
+}
+
+/* ---- other operations on a row ---- */
+
+/* In a batch: one takes microseconds. */
+enum { ROW_LAYERS = 64 };
+/* In device memory: heads of q, k and v; frequencies of the rotation; a tile. */
+enum { FREQUENCIES_AT = 32 << 10, TILE_AT = 64 << 10 };
+
+struct row {
+    uint32_t n_heads, n_kv_heads, head_dim;
+};
+
+static uint32_t numbers_of(const struct row *r)
+{
+    return (r->n_heads + 2 * r->n_kv_heads) * r->head_dim;
+}
+
+/* A norm and a rotation of all numbers. */
+static int run_row(const struct row *r, const struct spw_backend *b, const struct spw_lane *lane,
+                   uint8_t *memory)
+{
+    const uint32_t n = numbers_of(r);
+    const struct spw_norm_args norm = {.x = memory,
+                                       .y = memory,
+                                       .rows = 1,
+                                       .cols = n,
+                                       .x_stride = n,
+                                       .y_stride = n,
+                                       .eps = 1e-6f,
+                                       .dtype = SPW_DTYPE_BF16};
+    const struct spw_rope_append_args rope = {.qkv = memory,
+                                              .inv_freq = (const float *)(memory + FREQUENCIES_AT),
+                                              .rows = 1,
+                                              .stride = n,
+                                              .position = SPW_TILE_TOKENS - 1,
+                                              .n_heads = r->n_heads,
+                                              .n_kv_heads = r->n_kv_heads,
+                                              .head_dim = r->head_dim,
+                                              .rotary_dim = r->head_dim,
+                                              .scaling = 1,
+                                              .eps = 1e-6f,
+                                              .dtype = SPW_DTYPE_BF16,
+                                              .kv_dtype = SPW_DTYPE_BF16,
+                                              .tiles = {memory + TILE_AT}};
+    SPW_TRY(b->ops->norm(&norm, lane->compute));
+    return b->ops->rope_append(&rope, lane->compute);
+}
+
+/* Of one operation: the fastest of several batches, because two sizes are compared. */
+static int time_row(double *seconds, const struct row *r, const struct spw_backend *b,
+                    const struct spw_lane *lane, uint8_t *memory)
+{
+    *seconds = INFINITY;
+    for (int round = -1; round < ROUNDS; round++) { /* the first one warms up */
+        const double start = spw_now_seconds();
+        for (int i = 0; i < ROW_LAYERS; i++)
+            SPW_TRY(run_row(r, b, lane, memory));
+        SPW_TRY(spw_lane_stream_sync(lane, lane->compute));
+        if (round >= 0)
+            *seconds = fmin(*seconds, (spw_now_seconds() - start) / (2 * ROW_LAYERS));
+    }
+    return 0;
+}
+
+int spw_machine_probe_rows(struct spw_machine *out, const struct spw_backend *b,
+                           const struct spw_lane *lane, uint8_t *memory)
+{
+    const struct row small = {1, 1, 64}, large = {32, 4, 128};
+    double least, most;
+    SPW_TRY(time_row(&least, &small, b, lane, memory));
+    SPW_TRY(time_row(&most, &large, b, lane, memory));
+    out->row_number_seconds = fmax(0, most - least) / (numbers_of(&large) - numbers_of(&small));
+    out->row_operation_seconds = fmax(0, least - numbers_of(&small) * out->row_number_seconds);
+    return 0;
 }

@@ -34,6 +34,8 @@ static const struct spw_record_field drive_fields[] = {
 #define PRODUCT(of)                                                                                \
     {SPW_RECORD(spw_machine, of.bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,              \
      .max = 1e15},                                                                                 \
+        {SPW_RECORD(spw_machine, of.short_bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,    \
+         .max = 1e15},                                                                             \
         {SPW_RECORD(spw_machine, of.product_seconds), .kind = SPW_RECORD_REAL, .min = 0,           \
          .max = 1},
 #define PRODUCTS(type, name, elements, bytes, align, multiplies)                                   \
@@ -57,7 +59,10 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},
-    SPW_TYPES(PRODUCTS) ATTENTION(0),
+    SPW_TYPES(PRODUCTS){SPW_RECORD(spw_machine, row_operation_seconds), .kind = SPW_RECORD_REAL,
+                        .min = 0, .max = 1},
+    {SPW_RECORD(spw_machine, row_number_seconds), .kind = SPW_RECORD_REAL, .min = 0, .max = 1},
+    ATTENTION(0),
     ATTENTION(1),
     ATTENTION(2),
     ATTENTION(3),

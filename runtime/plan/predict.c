@@ -3,8 +3,9 @@
  * Computation, copies and the drive work at the same time, each on its own bytes. The slowest of
  * them sets the pace. Work that cannot overlap is added where it is known.
  *
- * Computation reads weights as fast as the kernel for one row does with their type, and each
- * product takes some time beside its bytes. It reads KV as fast as memory gives it, unless
+ * Computation reads weights as fast as the kernel for one row does with their type and about their
+ * length of rows, and each product takes some time beside its bytes. Norms, rotations and sums take
+ * some time each, and some for each number. Computation reads KV as fast as memory gives it, unless
  * attention takes longer. Attention takes some time for each byte, more if codes must be taken
  * apart, and some time for each product. The more queries share a key, the more products there are.
  *
@@ -70,20 +71,24 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
     return fmax(own, bytes / m->read_bytes_per_second);
 }
 
-/* The products of a row with weights, those of experts or all others. */
+/* The products of a row with weights, those of experts or all others. Weights in f32 are multiplied
+ * as f32, whatever the row is. */
 static double products_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                                bool of_experts)
 {
-    const struct spw_product_speed *speeds =
-        p->compute == SPW_DTYPE_F32 ? m->f32_products : m->bf16_products;
     double seconds = 0;
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+        const bool as_f32 = p->compute == SPW_DTYPE_F32 || t == SPW_DTYPE_F32;
+        const struct spw_product_speed *speed = as_f32 ? &m->f32_products[t] : &m->bf16_products[t];
         const struct spw_decode_products *of = &p->decode_products_of[t];
         const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
+        const uint64_t shorts = of_experts ? of->experts.short_bytes : of->dense.short_bytes;
         const uint64_t n = of_experts ? of->experts.n : of->dense.n;
-        if (bytes)
-            seconds +=
-                (double)bytes / speeds[t].bytes_per_second + (double)n * speeds[t].product_seconds;
+        if (bytes > shorts)
+            seconds += (double)(bytes - shorts) / speed->bytes_per_second;
+        if (shorts)
+            seconds += (double)shorts / speed->short_bytes_per_second;
+        seconds += (double)n * speed->product_seconds;
     }
     return seconds;
 }
@@ -91,6 +96,12 @@ static double products_seconds(const struct spw_plan_info *p, const struct spw_m
 static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
 {
     return products_seconds(p, m, false) + products_seconds(p, m, true);
+}
+
+static double row_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
+{
+    return (double)p->decode_row_operations * m->row_operation_seconds +
+           (double)p->decode_row_numbers * m->row_number_seconds;
 }
 
 static double kv_bytes(const struct spw_plan_info *p)
@@ -288,7 +299,7 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d)
 {
     struct work w = {
-        .compute_seconds = weights_seconds(p, m) + kv_seconds(p, m),
+        .compute_seconds = weights_seconds(p, m) + row_seconds(p, m) + kv_seconds(p, m),
         .compute_beside = m->read_bytes_per_second / m->read_beside_bytes_per_second,
         .copy_beside = m->copy_bytes_per_second / m->copy_beside_bytes_per_second,
         .link_seconds = link_seconds(p->decode_moved_bytes, m),

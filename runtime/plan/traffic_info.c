@@ -3,6 +3,7 @@
 
 #include "runtime/plan/traffic.h"
 
+#include <math.h>
 #include <string.h>
 
 static void count_reads(struct spw_plan *p, const struct spw_weights *w)
@@ -43,6 +44,13 @@ static bool is_joined(const struct spw_weights *w, const struct spw_weight_block
            (const uint8_t *)at[-1].from + at[-1].bytes == (const uint8_t *)at->from;
 }
 
+uint64_t spw_traffic_short_bytes(uint64_t bytes, uint64_t k)
+{
+    const double least = 1.0 / SPW_LONG_ROW, most = 1.0 / SPW_SHORT_ROW;
+    const double share = (1.0 / (double)k - least) / (most - least);
+    return (uint64_t)((double)bytes * fmin(fmax(share, 0), 1));
+}
+
 static void count_block(struct spw_plan_info *i, const struct spw_weights *w,
                         const struct spw_weight_block *b, bool is_expert)
 {
@@ -51,14 +59,26 @@ static void count_block(struct spw_plan_info *i, const struct spw_weights *w,
         struct spw_decode_products *of = &i->decode_products_of[own->type];
         const uint64_t bytes = own->n * spw_row_bytes(own->type, own->k), n = !is_joined(w, b, m);
         *(is_expert ? &of->experts.bytes : &of->dense.bytes) += bytes;
+        *(is_expert ? &of->experts.short_bytes : &of->dense.short_bytes) +=
+            spw_traffic_short_bytes(bytes, own->k);
         *(is_expert ? &of->experts.n : &of->dense.n) += n;
     }
 }
 
+static void count_router(struct spw_plan_info *i, const struct spw_model_config *c)
+{
+    struct spw_decode_products *of = &i->decode_products_of[SPW_DTYPE_F32];
+    const uint64_t bytes = spw_row_bytes(SPW_DTYPE_F32, (uint64_t)c->experts.n * c->hidden);
+    of->dense.bytes += bytes;
+    of->dense.short_bytes += spw_traffic_short_bytes(bytes, c->hidden);
+    of->dense.n++;
+}
+
 /* A row uses n_kept experts of a layer: the mean counts. */
-static void count_products(struct spw_plan_info *i, const struct spw_weights *w)
+static void count_products(struct spw_plan *p, const struct spw_weights *w)
 {
     const struct spw_experts_config *c = &w->config->experts;
+    struct spw_plan_info *i = &p->info;
     memset(i->decode_products_of, 0, sizeof i->decode_products_of);
     for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
         count_block(i, w, &w->blocks[u], u >= w->n_blocks);
@@ -67,8 +87,41 @@ static void count_products(struct spw_plan_info *i, const struct spw_weights *w)
     for (int t = 0; t < SPW_WEIGHT_TYPES && c->n; t++) {
         struct spw_decode_products *of = &i->decode_products_of[t];
         of->experts.bytes = of->experts.bytes * c->n_kept / c->n;
-        of->experts.n = of->experts.n * c->n_kept / c->n;
+        of->experts.short_bytes = of->experts.short_bytes * c->n_kept / c->n;
+        of->experts.n = of->experts.n * (spw_plan_finds_experts(p, 1) ? 1 : c->n_kept) / c->n;
     }
+    for (uint32_t layer = 0; layer < w->config->n_layers; layer++)
+        if (w->config->has_experts[layer])
+            count_router(i, w->config);
+}
+
+static void count_row(struct spw_plan_info *i, uint64_t n, uint64_t numbers)
+{
+    i->decode_row_operations += n;
+    i->decode_row_numbers += n * numbers;
+}
+
+/* Norms, rotations and attention (whose numbers are those of KV); the choice of experts, and the
+ * sum of their outputs. */
+static void count_row_operations(struct spw_plan_info *i, const struct spw_weights *w)
+{
+    const struct spw_model_config *c = w->config;
+    i->decode_row_operations = i->decode_row_numbers = 0;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
+        const struct spw_layer_small *v = &w->small_layers[layer];
+        const uint64_t norms[] = {v->attention_norm, v->mlp_norm,          v->after_attention_norm,
+                                  v->after_mlp_norm, v->after_inputs_norm, v->experts_norm,
+                                  v->router_norm,    v->after_dense_norm,  v->after_experts_norm};
+        for (size_t n = 0; n < sizeof norms / sizeof *norms; n++)
+            count_row(i, norms[n] != SPW_SMALL_NONE, c->hidden);
+        count_row(i, 1, spw_config_qkv_width(c, layer));
+        count_row(i, spw_config_layer_slices(c, layer), 0);
+        if (c->has_experts[layer]) {
+            count_row(i, 1, c->experts.n);
+            count_row(i, 1, (uint64_t)c->experts.n_kept * c->hidden);
+        }
+    }
+    count_row(i, 1, c->hidden); /* the last norm */
 }
 
 /* Slots of the ring that a decode step at the full context fills, and what comes into them. */
@@ -123,7 +176,8 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const doub
     for (int k = 0; k < SPW_MOVED_COUNT; k++)
         i->decode_moved_bytes[k] = after.bytes[k] - before.bytes[k];
     count_reads(p, w);
-    count_products(&p->info, w);
+    count_products(p, w);
+    count_row_operations(&p->info, w);
     spw_traffic_run_close(r);
     return 0;
 }

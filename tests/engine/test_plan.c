@@ -272,6 +272,37 @@ static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *
     spw_cut_free(&cut);
 }
 
+/* What a token computes: the bytes of its blocks without gaps, and routers in f32. All rows of
+ * weights are short in these models. */
+static void check_products(const struct spw_plan *p, const struct spw_weights *w)
+{
+    const struct spw_experts_config *x = &w->config->experts;
+    uint64_t dense = 0, experts = 0, routers = 0;
+    for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
+        *(u < w->n_blocks ? &dense : &experts) += w->blocks[u].matrix_bytes;
+    for (uint32_t l = 0; l < w->config->n_layers; l++)
+        routers += w->config->has_experts[l] ? 4ull * x->n * w->config->hidden : 0;
+    uint64_t of_dense = 0, of_experts = 0;
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+        const struct spw_decode_products *of = &p->info.decode_products_of[t];
+        of_dense += of->dense.bytes;
+        of_experts += of->experts.bytes;
+        CHECK(of->dense.short_bytes == of->dense.bytes && !of->dense.n == !of->dense.bytes);
+        CHECK(of->experts.short_bytes == of->experts.bytes && !of->experts.n == !of->experts.bytes);
+    }
+    CHECK(of_dense == dense + routers);
+    CHECK(of_experts == (x->n ? experts * x->n_kept / x->n : 0));
+    CHECK(p->info.decode_row_operations >= 3ull * w->config->n_layers + 1);
+}
+
+static void check_short_bytes(void)
+{
+    CHECK(spw_traffic_short_bytes(1000, 256) == 1000 && spw_traffic_short_bytes(1000, 768) == 1000);
+    CHECK(spw_traffic_short_bytes(1000, 2048) == 0 && spw_traffic_short_bytes(1000, 8192) == 0);
+    const uint64_t between = spw_traffic_short_bytes(1000, 1024); /* (2 - 1) / (8 / 3 - 1) */
+    CHECK(between == 599 || between == 600);
+}
+
 /* ---- the size of a KV slot ---- */
 
 /* What the plan chooses freely and pays for with memory that the cache could have had. */
@@ -676,6 +707,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     check_disk(&p, &in);
     check_frames(&p, &in, seed);
     check_disk_account(&p, &in);
+    check_products(&p, in.weights);
     check_slots(&p, &in);
     check_write_limit(&p, &in);
     check_more(&p, &in, seed);
@@ -893,6 +925,7 @@ int main(int argc, char **argv)
         run_draws(more, &seed);
     check_shapes(draws, &seed);
     check_large_blocks(&seed);
+    check_short_bytes();
     check_passes_of_experts();
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "

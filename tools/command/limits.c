@@ -69,6 +69,7 @@ static json_t *products_json(const struct spw_product_speed *of)
         if (of[t].bytes_per_second <= 0)
             continue;
         const struct cli_field fields[] = {CLI_FIELD(&of[t], bytes_per_second),
+                                           CLI_FIELD(&of[t], short_bytes_per_second),
                                            CLI_FIELD(&of[t], product_seconds)};
         cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
     }
@@ -91,6 +92,8 @@ json_t *cli_machine_json(const struct spw_machine *m)
         CLI_FIELD(m, copy_beside_bytes_per_second),
         {"bf16_products", products_json(m->bf16_products)},
         {"f32_products", products_json(m->f32_products)},
+        CLI_FIELD(m, row_operation_seconds),
+        CLI_FIELD(m, row_number_seconds),
         {"attention", attention_json(m)},
         CLI_FIELD(m, handover_seconds),
         CLI_FIELD(m, handover_core_seconds),

@@ -20,8 +20,8 @@ static const struct spw_machine cpu = {
     .copy_bytes_per_second = 10e9,
     .read_beside_bytes_per_second = 25e9, /* one thread's */
     .copy_beside_bytes_per_second = 10e9,
-    .bf16_products = {[SPW_DTYPE_BF16] = {50e9, 0}, [SPW_DTYPE_Q4_K] = {40e9, 1e-3}},
-    .f32_products = {[SPW_DTYPE_BF16] = {40e9, 0}},
+    .bf16_products = {[SPW_DTYPE_BF16] = {50e9, 50e9, 0}, [SPW_DTYPE_Q4_K] = {40e9, 10e9, 1e-3}},
+    .f32_products = {[SPW_DTYPE_BF16] = {40e9, 40e9, 0}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3}},
     .bf16_flops = 1e12,
     .f32_flops = 5e11,
     .int8_flops = 2e12};
@@ -32,7 +32,7 @@ static const struct spw_machine gpu = {.gpu = "card",
                                        .copy_bytes_per_second = 25e9,
                                        .read_beside_bytes_per_second = 500e9,
                                        .copy_beside_bytes_per_second = 25e9,
-                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 0}};
+                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0}};
 static const struct spw_drive drive = {
     .read_bytes_per_second = 2e9, .write_bytes_per_second = 1e9, .cpu_seconds_per_byte = 1e-10};
 
@@ -217,6 +217,26 @@ static void test_types(void)
     p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8;
     p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
     check(&p, &cpu, NULL, 0.02 + 0.01 + 0.03, SPW_BOUND_COMPUTE);
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.short_bytes = (uint64_t)1e8; /* at 10 GB/s */
+    check(&p, &cpu, NULL, 0.02 + 0.0075 + 0.01 + 0.03, SPW_BOUND_COMPUTE);
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.short_bytes = (uint64_t)4e8;
+    check(&p, &cpu, NULL, 0.02 + 0.04 + 0.03, SPW_BOUND_COMPUTE);
+    p.decode_products_of[SPW_DTYPE_F32].dense.bytes = (uint64_t)1e8; /* routers, as f32 */
+    p.decode_products_of[SPW_DTYPE_F32].dense.n = 10;
+    check(&p, &cpu, NULL, 0.02 + 0.04 + 0.03 + 0.005 + 0.02, SPW_BOUND_COMPUTE);
+}
+
+/* 1 GB at 50 GB/s; 100 operations of 10 us on 2,000 numbers of 1 ns each. */
+static void test_rows(void)
+{
+    struct spw_machine m = cpu;
+    struct spw_plan_info p = plan(1e9, 0, 0, 0, 0);
+    give_weights(&p, 1e9);
+    m.row_operation_seconds = 1e-5;
+    m.row_number_seconds = 1e-9;
+    p.decode_row_operations = 100;
+    p.decode_row_numbers = 200000;
+    check(&p, &m, NULL, 0.02 + 1e-3 + 2e-4, SPW_BOUND_COMPUTE);
 }
 
 /* 500 MB of weights in 10 ms, and 500 MB of experts in 10 ms: 50 layers use 2 experts of 5 MB each,
@@ -297,6 +317,7 @@ int main(void)
     test_small_requests();
     test_stand_still();
     test_types();
+    test_rows();
     test_experts();
     test_gpu();
     test_prompt();

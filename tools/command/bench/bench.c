@@ -97,6 +97,13 @@ static void take_mean(double *a, double b)
     *a = (*a + b) / 2;
 }
 
+static void take_mean_speed(struct spw_product_speed *a, const struct spw_product_speed *b)
+{
+    take_mean(&a->bytes_per_second, b->bytes_per_second);
+    take_mean(&a->short_bytes_per_second, b->short_bytes_per_second);
+    take_mean(&a->product_seconds, b->product_seconds);
+}
+
 /* The means of two probes. */
 static struct spw_machine mean_limits(const struct spw_machine *a, const struct spw_machine *b)
 {
@@ -106,11 +113,11 @@ static struct spw_machine mean_limits(const struct spw_machine *a, const struct 
     take_mean(&m.read_beside_bytes_per_second, b->read_beside_bytes_per_second);
     take_mean(&m.copy_beside_bytes_per_second, b->copy_beside_bytes_per_second);
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
-        take_mean(&m.bf16_products[t].bytes_per_second, b->bf16_products[t].bytes_per_second);
-        take_mean(&m.bf16_products[t].product_seconds, b->bf16_products[t].product_seconds);
-        take_mean(&m.f32_products[t].bytes_per_second, b->f32_products[t].bytes_per_second);
-        take_mean(&m.f32_products[t].product_seconds, b->f32_products[t].product_seconds);
+        take_mean_speed(&m.bf16_products[t], &b->bf16_products[t]);
+        take_mean_speed(&m.f32_products[t], &b->f32_products[t]);
     }
+    take_mean(&m.row_operation_seconds, b->row_operation_seconds);
+    take_mean(&m.row_number_seconds, b->row_number_seconds);
     for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
         take_mean(&m.attention[i].byte_seconds, b->attention[i].byte_seconds);
         take_mean(&m.attention[i].product_seconds, b->attention[i].product_seconds);

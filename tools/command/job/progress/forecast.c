@@ -66,6 +66,7 @@ static void share_frames(struct spw_plan_info *out, const struct spw_plan_info *
     moved[SPW_MOVED_HOST_TO_DISK] = scaled(p->decode_moved_bytes[SPW_MOVED_HOST_TO_DISK], n);
     out->decode_read_bytes = p->decode_read_bytes - kv_bytes(p) + kv;
     out->decode_old_kv_bytes = scaled(p->decode_old_kv_bytes, contexts);
+    out->decode_row_numbers = scaled(p->decode_row_numbers, n);
     out->decode_products = scaled(p->decode_products, contexts);
     out->decode_old_products = scaled(p->decode_old_products, contexts);
     /* decode_slot_bytes and decode_slots stay: they give the size of a slot's content. */
