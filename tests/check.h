@@ -3,8 +3,8 @@
  * check_seed().
  *
  * The size of a test: with SPW_FULL in the environment (tools/test.sh --full) all of it; without it
- * draws for a few seconds (check_draws_of), a quarter of a count (check_amount) and every fourth
- * step of a sweep (check_stride). */
+ * draws for two seconds (check_draws_of), a quarter of a count (check_amount) and every eighth step
+ * of a sweep (check_stride). */
 #ifndef SPW_TESTS_CHECK_H
 #define SPW_TESTS_CHECK_H
 
@@ -101,7 +101,7 @@ struct check_draws {
     double until;
 };
 
-#define CHECK_DRAW_SECONDS 3
+#define CHECK_DRAW_SECONDS 2
 
 static inline double check_seconds(void)
 {
@@ -137,7 +137,7 @@ static inline void check_kill(pid_t child, int number)
 /* The step of a sweep that fails the n-th operation, for n = 0, stride, 2 stride, ... */
 static inline int check_stride(int argc, char **argv, int stride)
 {
-    return argc > 1 ? atoi(argv[1]) : check_full() ? stride : 4 * stride;
+    return argc > 1 ? atoi(argv[1]) : check_full() ? stride : 8 * stride;
 }
 
 /* splitmix64 */

@@ -15,7 +15,7 @@
 #     cuda      nvcc compiles every kernel (in the release build where nvcc is found, else skipped)
 #
 # What only --full does: every draw of the property tests, every step of the fault sweeps and a context of
-# 100,000 tokens (SPW_FULL, tests/check.h), the emulated GPU's twins of tests that the CPU passes too, all tests
+# 100,000 tokens (SPW_FULL, tests/check.h), every golden model on the emulated GPU, its twins of tests that the CPU passes too, all tests
 # under the sanitizers, the kernels of all instruction sets under AddressSanitizer, all kernels under
 # UndefinedBehaviorSanitizer, GPU code for all architectures.
 #
@@ -28,7 +28,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 all_stages=(check release debug tsan fuzz cuda)
 folders=(base quant offload prefetch model runtime tools tests)
-jobs=2 build_jobs=2
+jobs=3 build_jobs=2 # some tests wait: for drives, clocks, processes
 full=          # --full: "yes"
 all_kernels=() # of cmake, with --full: sanitizers see the kernels of all instruction sets
 fuzz_seconds=4 # of each target; 15 in a full run

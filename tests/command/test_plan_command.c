@@ -316,7 +316,7 @@ static void write_model(struct tiny_model *m)
 
 int main(int argc, char **argv)
 {
-    int draws = argc > 1 ? atoi(argv[1]) : SANITIZED ? 1 : 2;
+    int draws = argc > 1 ? atoi(argv[1]) : SANITIZED || !check_full() ? 1 : 2;
     if (!command_is_there())
         return CHECK_SKIP;
     snprintf(folder, sizeof folder, "/tmp/spw_plan_command_%d", (int)getpid());

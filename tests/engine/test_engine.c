@@ -19,7 +19,7 @@ enum {
     RANDOM_TOKENS = TEST_GPU ? 300 : 700, /* of random models and bundled ones */
     /* Draws; then until nothing is missing, and for some seconds. */
     LEAST = TEST_GPU || RUN_UNDER_TSAN ? 2 : 8,
-    SECONDS = 15,
+    SECONDS = 6,
     FULL_DRAWS = TEST_GPU         ? (RUN_UNDER_ASAN ? 4 : 12)
                  : RUN_UNDER_TSAN ? 24
                  : RUN_UNDER_ASAN ? 40

@@ -61,9 +61,20 @@ static void run_case(const char *dir)
     json_decref(golden);
 }
 
+/* On the emulated GPU a run that is not a full one leaves out half of the models, drawn. */
+static bool leaves_out(uint64_t *seed)
+{
+#ifdef SPW_SIMT_EMULATOR
+    return !check_full() && check_random(seed) % 2;
+#else
+    return !seed;
+#endif
+}
+
 static void run_families(void)
 {
     DIR *d = opendir("tests/golden");
+    uint64_t seed = check_seed();
     int n = 0;
     CHECK(d != NULL);
     for (struct dirent *entry; d && (entry = readdir(d));) {
@@ -71,9 +82,11 @@ static void run_families(void)
         snprintf(path, sizeof path, "tests/golden/%s/golden_logits.f32", entry->d_name);
         if (access(path, R_OK))
             continue;
+        n++;
+        if (leaves_out(&seed))
+            continue;
         snprintf(path, sizeof path, "tests/golden/%s", entry->d_name);
         run_case(path);
-        n++;
     }
     if (d)
         closedir(d);

@@ -8,7 +8,7 @@
 #include "tests/engine/walk_operations.h"
 #include "tests/doing.h"
 
-enum { TOKENS = 700, MOST_FOLDERS = 256, DRAWS = 1000, LEAST = 60, SECONDS = 8 };
+enum { TOKENS = 700, MOST_FOLDERS = 256, DRAWS = 1000, LEAST = 40, SECONDS = 4 };
 
 /* Operations of walk_operations.h, by their letters there. */
 enum { CACHE, SAVED, JOB, CHAT, N_SPLITS };

@@ -179,8 +179,8 @@ static void run_tables(bool past, uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    int draws =
-        argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 40 : 150);
+    const int all = RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 40 : 150;
+    const int draws = argc > 1 ? atoi(argv[1]) : check_full() ? all : 2 * N_TINY_MODELS;
     uint64_t seed = check_seed();
     for (int i = 0; i < N_TINY_MODELS; i++) {
         char dir[128];

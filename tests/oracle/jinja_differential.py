@@ -361,7 +361,7 @@ def main():
     warnings.simplefilter("ignore")
     check_names()
     seed = int(os.environ.get("SPW_SEED", random.SystemRandom().randrange(1 << 32)))
-    rounds = int(os.environ.get("SPW_ROUNDS", 4000))
+    rounds = int(os.environ.get("SPW_ROUNDS", 4000 if "SPW_FULL" in os.environ else 1000))
     print(f"SPW_SEED={seed}")
     rng, env, failed = random.Random(seed), environment(), 0
     sources = [Maker(rng).body(rng.choice([0, 0, 1, 3])) for _ in range(rounds)]
