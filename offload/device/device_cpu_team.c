@@ -22,7 +22,7 @@
  * much shorter than a time slice of the scheduler. */
 #define TEAM_SPIN_NS 30000
 
-/* The stack of every thread, whatever `ulimit -s` says: attention alone needs 212 KiB. */
+/* The stack of every thread, whatever `ulimit -s` says: attention alone needs 228 KiB. */
 enum { STACK_BYTES = 2 << 20 };
 
 enum {

@@ -6,10 +6,12 @@
  *
  *   batch_scores      scores[item][512] = scale * q . k, blocks of 64 positions (here: walk)
  *     scores_group    a few items against one such block                      (f32.h or avx512bf16)
+ *     panel_scores    all items, where they are many                           (panels.h, AVX2)
  *     score_codes     the same, where the tile is quantized                              (codes.h)
  *   weigh_item        softcap, mask, exact maximum, exp, sum                               (walk)
  *   batch_values      out[item][channels] += p . v, tile by tile                           (walk)
  *     values_group    a few items, a few vectors of channels, a run of positions (f32.h or ...)
+ *     panel_values    all items, where they are many                           (panels.h, AVX2)
  *     value_codes     all items, a quantized tile; turn_back rotates the sum back once   (codes.h)
  *   merge_out         merges into the state, or into a partial state                       (walk)
  */

@@ -5,6 +5,10 @@
 #include "model/cpu/attention/attention_bf16.h"
 #else
 #include "model/cpu/attention/attention_f32.h"
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define ATTENTION_PANELS 1
+#include "model/cpu/attention/attention_panels.h"
+#endif
 #endif
 #include "model/cpu/attention/attention_walk.h"
 

@@ -32,6 +32,12 @@ static void batch_scores(struct batch *b)
         const char *k = b->k[tile];
         if (!b->coded[tile])
             k += at % SPW_TILE_TOKENS / SCORE_SPAN * span_bytes;
+#if ATTENTION_PANELS
+        if (!b->coded[tile] && has_panels(b)) {
+            panel_scores(b, at, k);
+            continue;
+        }
+#endif
         for (uint32_t i = 0; i < b->n_items; i += GROUP_ITEMS) {
             uint32_t n = lesser(GROUP_ITEMS, b->n_items - i);
             struct strip u = union_of(b, i, n);
@@ -148,6 +154,12 @@ static void batch_values(struct batch *b)
             value_codes(b, s.tile);
             continue;
         }
+#if ATTENTION_PANELS
+        if (has_panels(b)) {
+            panel_values(b, s, &all);
+            continue;
+        }
+#endif
         for (s.channel = 0; s.channel < d; s.channel += s.n_vectors * VEC_LANES) {
             s.n_vectors = d - s.channel >= STRIP_VECTORS * VEC_LANES ? STRIP_VECTORS : 1;
             for (uint32_t i = 0; i < b->n_items; i += GROUP_ITEMS)
