@@ -15,9 +15,9 @@
 #     cuda      nvcc compiles every kernel (in the release build where nvcc is found, else skipped)
 #
 # What only --full does: every draw of the property tests, every step of the fault sweeps and a context of
-# 100,000 tokens (SPW_FULL, tests/check.h), every golden model on the emulated GPU, its twins of tests that the CPU passes too, all tests
-# under the sanitizers, the kernels of all instruction sets under AddressSanitizer, all kernels under
-# UndefinedBehaviorSanitizer, GPU code for all architectures.
+# 100,000 tokens (SPW_FULL, tests/check.h), every golden model on the emulated GPU, its twins of tests that the
+# CPU passes too, all tests under the sanitizers, the kernels of all instruction sets under AddressSanitizer, all
+# kernels, the tests and all checks under UndefinedBehaviorSanitizer, GPU code for all architectures.
 #
 # A stage that does not build counts as failed, and so does a stage without a test. Build output
 # goes to build/log/. Exit status: 0 when nothing failed.
@@ -40,24 +40,34 @@ format_version=14 # of clang-format: versions differ in what they want
 # On the emulated GPU CI runs the kernels, the device, the runtime, whole models and their placement.
 # The other twins run the same host code as the test on the CPU.
 full_release='test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|replan|weight_sums)'
-# Under AddressSanitizer CI leaves out tests that take long there and whose code other tests run. Two tests
-# of the whole command stay, test_command and test_generate_command. test_faults fails allocations, test_replan
-# and test_memory_limit use the fallbacks, test_cuda_card runs whole models.
-full_debug="$full_release|jinja_differential|tokenizer_property|test_(batch|bench|cache|plan|prefix|quantized|save)_command"
-full_debug+='|test_(chat|check_kv|drive|prefix)' # test_engine and test_prefix_store have prefixes
-full_debug+='|test_(gate|interrupt|job_terminal|on_oom|ops_probe|summarize|summarize_kills)|test_cuda_(goldens|gguf|engine)'
+# Under AddressSanitizer CI runs what computes addresses: parsers, tiles, I/O, kernels, failing allocations and
+# drives, and walks over the whole engine (test_engine). One test of the whole command stays. The other programs
+# take longer there than all of these, and prove results, which the release stage proves. A new test is in until
+# a list names it. ctest accepts nine pairs of parentheses at most.
+full_debug="$full_release|jinja_differential|tokenizer_property"
+full_debug+='|test_(batch|bench|cache|generate|plan|prefix|quantize|quantized|save)_command'
+full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|on_oom|ops_probe|summarize|summarize_kills)'
+full_debug+='|test_cuda_(engine|gguf|goldens|ops_chosen|quantized_weights)'
+full_debug+='|test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
+full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|hidden|job_progress|lines|ops_chosen'
+full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
+full_debug+='|set_aside|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
-# A new test is in until this list names it. ctest accepts nine pairs of parentheses at most, with the outer
-# pair and that of full_tsan. test_engine covers prefixes.
 never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|lines|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
-never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan|weight_sums)'
-never_tsan+='|test_(convert|documents|gguf_config|gguf_header|gguf_tokenizer|instructions|job_terminal|lines|mutated_gguf|progress_text'
-never_tsan+='|record|request|split|summarize_plan|summarize_kills)|openai_records|gguf_models' # the threads of test_summarize
-# test_engine steps sessions too, saves them, and runs the I/O threads. ASan has budgets and faults.
-full_tsan='test_(budgets|disk_faults|memory_limit|quantized_weights|session|save|set_aside|shared_disk|traffic|power_loss|batch_kills|batch_many|summarize)'
+never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|replan|weight_sums)'
+never_tsan+='|test_(blocks|cache_policy|chat_history|convert|cut|divergence|documents|errors|expert_profile|expert_replay'
+never_tsan+='|expert_residency|fallback|gguf_config|gguf_header|gguf_tokenizer|hidden|instructions|isas|job_terminal|json|lines'
+never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reasoning|record|request|schedule|split|summarize_plan'
+never_tsan+='|summarize_kills|topology|topology_info|types|waterline)|openai_records|gguf_models' # the threads of test_summarize
+# The threads of all engines are those of the device, its copies, the I/O and the kernels. test_engine and test_batch
+# have all of these, and end steps, save and fork; what the list names is the engine again, in other ways.
+full_tsan='test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card|cuda_experts'
+full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|memory_group|memory_limit'
+full_tsan+='|mutated_folders|ops_codes|ops_experts|ops_rope_append|power_loss|quantized_weights|replan|save|session'
+full_tsan+='|set_aside|shared_disk|shared_prompts|shares|store|stored_weights|summarize|traffic|weight_sums|weights)'
 
 passed=0 failed=0 skipped=0
 timings=
