@@ -71,6 +71,7 @@ SIMD_FN f32v simd_from_i32(i32v x)
  * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
  * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
  * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
+ * - simd_load_f16s(p, stride, fours): the f16 at the beginning of each column, as f32;
  * - simd_fused(a, b, c): a * b + c, rounded once. */
 
 #if defined(__AVX512F__)
@@ -127,6 +128,11 @@ SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
 SIMD_FN f32v simd_f16_of(u32v h)
 {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h));
+}
+
+SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
+{
+    return simd_f16_of(simd_load_words(p, stride, fours));
 }
 
 SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
@@ -206,6 +212,16 @@ SIMD_FN f32v simd_f16_of(u32v h)
     return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(both, 0xd8)));
 }
 
+SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
+{
+    const __m256i a = simd_load_two(p, fours), b = simd_load_two(p + stride, fours);
+    const __m256i c = simd_load_two(p + 2 * stride, fours),
+                  d = simd_load_two(p + 3 * stride, fours);
+    const __m256i ab = _mm256_unpacklo_epi16(a, b), cd = _mm256_unpacklo_epi16(c, d);
+    const __m256i four = _mm256_permute4x64_epi64(_mm256_unpacklo_epi32(ab, cd), 0xd8);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(four));
+}
+
 SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
 {
     return _mm256_fmadd_ps(a, b, c);
@@ -280,6 +296,11 @@ SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
 SIMD_FN f32v simd_f16_of(u32v h)
 {
     return simd_widen_f16(h & 0xffffu);
+}
+
+SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
+{
+    return simd_f16_of(simd_load_words(p, stride, fours));
 }
 
 SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)

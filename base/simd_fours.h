@@ -83,14 +83,6 @@ SIMD_FN u32v simd_bytes_of_bits(u32v x, int first, char value)
         _mm512_test_epi8_mask(_mm512_shuffle_epi8((__m512i)x, from), bits), value);
 }
 
-/* The products of bytes of w[0] and x[0], and of w[1] and x[1], summed in each lane. No product is
- * beyond `most`. */
-SIMD_FN i32v simd_dot_two(const u32v w[2], const u32v x[2], int most)
-{
-    (void)most;
-    return simd_dot(simd_dot((i32v){0}, w[0], x[0]), w[1], x[1]);
-}
-
 /* In each four: a0 + a1, a2 + a3, b0 + b1, b2 + b3. No sum is beyond `most`. */
 SIMD_FN i32v simd_add_pairs(i32v a, i32v b, int most)
 {
@@ -152,13 +144,6 @@ SIMD_FN void simd_transpose_words(const __m128i rows[SIMD_LANES], u32v to[4])
 
 /* As above, with two fours. */
 
-SIMD_FN u32v simd_each_four(unsigned a, unsigned b, unsigned c, unsigned d)
-{
-    (void)c;
-    (void)d;
-    return (u32v){a, a, a, a, b, b, b, b};
-}
-
 SIMD_FN u32v simd_same_four(const void *p)
 {
     return (u32v)_mm256_broadcastsi128_si256(_mm_loadu_si128(p));
@@ -174,31 +159,6 @@ SIMD_FN u32v simd_load_four(const uint8_t *p, size_t stride)
     return (u32v)simd_load_two(p, stride);
 }
 
-SIMD_FN u32v simd_twice32(const uint8_t *p)
-{
-    return (u32v)_mm256_loadu_si256((const void *)p);
-}
-
-SIMD_FN u32v simd_even_fours(const uint8_t *p)
-{
-    return simd_same_four(p);
-}
-
-SIMD_FN u32v simd_odd_fours(const uint8_t *p)
-{
-    return simd_same_four(p + 16);
-}
-
-SIMD_FN u32v simd_even_fours_of(u32v a, u32v b)
-{
-    return (u32v)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x20);
-}
-
-SIMD_FN u32v simd_odd_fours_of(u32v a, u32v b)
-{
-    return (u32v)_mm256_permute2x128_si256((__m256i)a, (__m256i)b, 0x31);
-}
-
 SIMD_FN u32v simd_bytes_of_bits(u32v x, int first, char value)
 {
     const long long low = 0x0101010101010101 * first, high = low + 0x0101010101010101;
@@ -208,16 +168,6 @@ SIMD_FN u32v simd_bytes_of_bits(u32v x, int first, char value)
     return (u32v)_mm256_and_si256(_mm256_cmpeq_epi8(set, bits), _mm256_set1_epi8(value));
 }
 
-/* Two products of a byte fit 15 bits, four of a small one as well. */
-SIMD_FN i32v simd_dot_two(const u32v w[2], const u32v x[2], int most)
-{
-    if (SIMD_VNNI || 4 * most > INT16_MAX)
-        return simd_dot(simd_dot((i32v){0}, w[0], x[0]), w[1], x[1]);
-    const __m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)w[0], (__m256i)x[0]),
-                                          _mm256_maddubs_epi16((__m256i)w[1], (__m256i)x[1]));
-    return (i32v)_mm256_madd_epi16(sums, _mm256_set1_epi16(1));
-}
-
 SIMD_FN i32v simd_add_pairs(i32v a, i32v b, int most)
 {
     if (most / 2 <= INT16_MAX)
@@ -225,37 +175,6 @@ SIMD_FN i32v simd_add_pairs(i32v a, i32v b, int most)
                                        _mm256_set1_epi16(1));
     return (i32v)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88) +
            (i32v)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd);
-}
-
-SIMD_FN void simd_transpose_fours(const u32v from[2], i32v to[2])
-{
-    to[0] = (i32v)simd_even_fours_of(from[0], from[1]);
-    to[1] = (i32v)simd_odd_fours_of(from[0], from[1]);
-}
-
-/* The word that has byte i. */
-SIMD_FN int simd_word_at(const uint8_t *p, size_t i)
-{
-    uint16_t word;
-    memcpy(&word, p + i / 2 * 2, sizeof word);
-    return word;
-}
-
-SIMD_FN __m128i simd_eight_words(const uint8_t *p, size_t first, size_t stride)
-{
-    __m128i x = _mm_cvtsi32_si128(simd_word_at(p, first));
-    x = _mm_insert_epi16(x, simd_word_at(p, first + stride), 1);
-    x = _mm_insert_epi16(x, simd_word_at(p, first + 2 * stride), 2);
-    x = _mm_insert_epi16(x, simd_word_at(p, first + 3 * stride), 3);
-    x = _mm_insert_epi16(x, simd_word_at(p, first + 4 * stride), 4);
-    x = _mm_insert_epi16(x, simd_word_at(p, first + 5 * stride), 5);
-    x = _mm_insert_epi16(x, simd_word_at(p, first + 6 * stride), 6);
-    return _mm_insert_epi16(x, simd_word_at(p, first + 7 * stride), 7);
-}
-
-SIMD_FN void simd_transpose_words(const __m128i rows[SIMD_LANES], u32v to[4])
-{
-    simd_load_columns(to, (const void *)rows, 32, 16);
 }
 #endif
 

@@ -1,22 +1,21 @@
-/* The fast product of quantized weights with a few rows of x: lanes along a row of W. For AVX-512,
- * and for one or two rows of x with AVX2.
+/* The fast product of quantized weights with a few rows of x, with AVX-512: lanes along a row of W.
  *
  * A task reads its part of W once, and asks for it in the order of memory: a core reads one stream
- * faster than several. It takes four rows of W at a time (AVX2: two), and a row has quads: four
- * groups of 256 numbers. With one or two rows of x:
+ * faster than several. It takes four rows of W at a time, and a row has quads: four groups of 256
+ * numbers. With one or two rows of x:
  *
- *   for each of the rows, for each quad
- *     for each four parts of 32 or of 16 numbers (AVX2: two)
+ *   for each of the four rows, for each quad
+ *     for each four parts of 32 or of 16 numbers
  *       unpack them into registers, a part in each 128 bits       once for all rows of x
  *       for each row of x: products of the four groups; then the sum of each part, which is in the
  *       lanes [part][group]
  *   for each quad
- *     turn the sums of these rows: a register has a part, its lanes are [row of W][group]; then
+ *     turn the sums of the four rows: a register has a part, its lanes are [row of W][group]; then
  *     t, a and y of quant/codes.h
  *
- * With more rows of x AVX-512 walks across four rows of W, a group of each, so that a register of
- * codes of x serves four products; lanes are [part][row of W], then [group][row of W]. So it does
- * where a row of W has fewer than four groups: the rest of each quad would be copies of zeros.
+ * With more rows of x it walks across four rows of W, a group of each, so that a register of codes
+ * of x serves four products; lanes are [part][row of W], then [group][row of W]. So it does where a
+ * row of W has fewer than four groups: the rest of each quad would be copies of zeros.
  *
  * So bytes are never transposed. All of this asks for later bytes, evenly: the memory must not
  * stand still while nothing but registers is at work. */
@@ -27,17 +26,13 @@
 #include "model/cpu/linear/columns.h"
 #include "model/cpu/linear/linear.h"
 
-#if defined(SIMD_FOURS)
-
-#define HAS_ACROSS (SIMD_FOURS == 4)
-
 enum {
     FEW_ROWS = SPW_LINEAR_FEW_ROWS,
     QUAD = 4,
     FEW_EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS,
     FEW_AHEAD = 16 << 10, /* bytes */
     FEW_ALONG = 2,        /* rows of x; with more: across four rows of W */
-    TURN = SIMD_FOURS,    /* rows of W side by side */
+    TURN = 4,             /* rows of W side by side */
     FEW_LAG = 8 << 10,    /* of them: what the end of four rows asks for, at most */
 };
 
@@ -66,11 +61,9 @@ struct few {
     uint8_t *edge;             /* [FEW_EDGE_BYTES] */
 };
 
-/* Rows of x for which lanes along k are faster than panels by columns. AVX2 has no `across`. */
-SIMD_FN size_t few_rows(enum spw_dtype t, size_t k)
+/* Rows of x for which lanes along k are faster than panels by columns. */
+static size_t few_rows(enum spw_dtype t)
 {
-    if (!HAS_ACROSS)
-        return spw_codes_groups(k) < QUAD ? 0 : FEW_ALONG;
     return part_of(t) == 16 ? FEW_ALONG : FEW_ROWS;
 }
 
@@ -256,7 +249,7 @@ SIMD_FN void multiply_32(enum spw_dtype t, const struct few *f, size_t m, bool a
 #pragma GCC unroll 4
         for (size_t s = 0; s < QUAD; s++) {
             const u32v *codes = x->codes[across ? u : s] + 2 * i;
-            v[s] = simd_dot_two(w[s], codes, largest_code(t) * 127);
+            v[s] = simd_dot(simd_dot((i32v){0}, w[s][0], codes[0]), w[s][1], codes[1]);
         }
         sums[i * TURN] = (u32v)simd_sums_of_fours(v, 8 * largest_code(t) * 127);
     }
@@ -368,23 +361,13 @@ SIMD_FN void sums_of_parts(enum spw_dtype t, const u32v *from, i32v to[SPW_BLOCK
 /* A number of each group of a quad: in the lanes of its cells. */
 SIMD_FN u32v in_cells(bool across, const void *numbers)
 {
-#if HAS_ACROSS
-    if (across)
-        return simd_spread_four(numbers);
-#endif
-    (void)across;
-    return simd_same_four(numbers);
+    return across ? simd_spread_four(numbers) : simd_same_four(numbers);
 }
 
 /* The numbers of group g of a quad: in the lanes of all cells of their rows. */
 SIMD_FN f32v from_cells(bool across, f32v x, size_t g)
 {
-#if HAS_ACROSS
-    if (across)
-        return simd_one_four(x, g);
-#endif
-    (void)across;
-    return simd_lane_of_four(x, g);
+    return across ? simd_one_four(x, g) : simd_lane_of_four(x, g);
 }
 
 /* The products of a number of each part with the sums of codes of x. `pairs`: as scales.minima. */
@@ -580,20 +563,15 @@ SIMD_FN void run_rows(enum spw_dtype t, const struct few *f, size_t m, bool acro
 
 SIMD_FN void run_type(enum spw_dtype t, const struct few *f, end_fn *end, end_fn *end_across)
 {
-    if (HAS_ACROSS && f->a->m == 1 && f->groups < QUAD)
+    if (f->a->m == 1 && f->groups < QUAD)
         run_rows(t, f, 1, true, end_across);
     else if (f->a->m == 1)
         run_rows(t, f, 1, false, end);
     else if (f->a->m <= FEW_ALONG)
         run_rows(t, f, f->a->m, false, end);
-    else if (HAS_ACROSS && part_of(t) == 32)
+    else if (part_of(t) == 32)
         run_rows(t, f, f->a->m, true, end_across);
 }
-
-#define FEW_TYPES(F)                                                                               \
-    F(Q8_0)                                                                                        \
-    F(Q4_0)                                                                                        \
-    F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS) F(MXFP4)
 
 #define DEFINE(t)                                                                                  \
     SIMD_APART const uint8_t *end_##t(const struct few *f, size_t col, const uint8_t *asked)       \
@@ -603,7 +581,7 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f, end_fn *end, end_fn
     SIMD_APART const uint8_t *end_across_##t(const struct few *f, size_t col,                      \
                                              const uint8_t *asked)                                 \
     {                                                                                              \
-        return end_rows(SPW_DTYPE_##t, f, f->a->m, HAS_ACROSS, col, asked);                        \
+        return end_rows(SPW_DTYPE_##t, f, f->a->m, true, col, asked);                              \
     }                                                                                              \
     SIMD_APART void run_##t(const struct few *f)                                                   \
     {                                                                                              \
@@ -674,5 +652,4 @@ static void run_few(const struct spw_linear_args *a, struct spw_linear_part part
     }
 }
 
-#endif
 #endif

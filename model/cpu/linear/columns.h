@@ -189,25 +189,6 @@ SIMD_FN void scale_q3_k(struct columns *to)
     }
 }
 
-/* ---- scales of sums in 16 bits ---- */
-
-/* Two int16. */
-SIMD_FN u32v both(i32v low, i32v high)
-{
-    return ((u32v)low & 0xffffu) | (u32v)high << 16;
-}
-
-/* The scale of a part is there twice. Minima are what the offset of the codes takes away, where
- * there are none. */
-SIMD_FN void pair_scales(enum spw_dtype t, struct scales *s)
-{
-    const size_t parts = SPW_CODES_GROUP / part_of(t);
-    for (size_t j = 0; j < parts && !has_minima(t); j += 2)
-        s->minima[j / 2] = both(s->parts[j] * -code_offset(t), s->parts[j + 1] * -code_offset(t));
-    for (size_t j = 0; j < parts; j++)
-        s->parts[j] = (i32v)both(s->parts[j], s->parts[j]);
-}
-
 /* ---- any type ---- */
 
 static void unpack_columns(enum spw_dtype t, const struct packed *p, struct columns *to)

@@ -47,12 +47,13 @@ struct spw_linear_part {
     size_t row, row_end, col, col_end;
 };
 
-/* Columns of a tile: 4, or 32 with quantized weights. Lanes along a row of W take 4 of one row. */
+/* Columns of a tile: 4, or 32 with quantized weights. One row of x: those side by side in along_k.h
+ * (4) and in eight_rows.h (8). */
 static inline size_t spw_linear_tile_cols(const struct spw_linear_args *a)
 {
 #if defined(SIMD_FOURS)
-    if (a->m == 1)
-        return 4;
+    if (a->m == 1 && spw_type_is_quantized(a->w_dtype))
+        return SIMD_FOURS == 4 ? 4 : 8;
 #endif
     return spw_type_is_quantized(a->w_dtype) ? 32 : 4;
 }

@@ -11,11 +11,15 @@
  *     store y
  *
  * Weights are read once, each column in the order of memory, and prefetched a few groups ahead. One
- * to eight rows of x, for which reading memory takes most of the time: along_k.h. */
+ * to eight rows of x, for which reading memory takes most of the time: along_k.h, eight_rows.h. */
 #include "model/cpu/kernels.h"
-#include "model/cpu/linear/along_k.h"
 #include "model/cpu/linear/columns.h"
 #include "model/cpu/linear/linear.h"
+#if SIMD_LANES == 16
+#include "model/cpu/linear/along_k.h"
+#elif SIMD_LANES == 8
+#include "model/cpu/linear/eight_rows.h"
+#endif
 
 #if defined(__AVX512F__)
 #define TILE_ROWS 6 /* x 2 vectors of columns: 12 integer sums and 12 of f32 */
@@ -468,7 +472,7 @@ static void run(const void *args, size_t task, unsigned worker)
     const struct spw_linear_args *a = args;
     uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)(a->k);
 #if defined(SIMD_FOURS)
-    if (a->m <= few_rows(a->w_dtype, a->k)) {
+    if (a->m <= few_rows(a->w_dtype)) {
         run_few(a, spw_linear_part(a, task), space);
         return;
     }

@@ -33,6 +33,11 @@ SIMD_FN void copy_edge(struct packed *p, size_t n, size_t bytes, uint8_t *edge)
 
 /* ---- types ---- */
 
+#define FEW_TYPES(F)                                                                               \
+    F(Q8_0)                                                                                        \
+    F(Q4_0) F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS)    \
+        F(MXFP4)
+
 /* What is added to the codes of quant/blocks.h. */
 SIMD_FN int code_offset(enum spw_dtype t)
 {
@@ -136,18 +141,25 @@ SIMD_FN u32v power_of_two(u32v e)
     return (subnormal & (0x200000u << (e & 1u))) | (~subnormal & (e - 1u) << 23);
 }
 
-/* The f16 at the beginning of each block, and the one after it. */
+/* The f16 at the beginning of block b, and the one after it. */
+SIMD_FN void unpack_small_scale(enum spw_dtype t, const struct packed *p, size_t b, f32v *d,
+                                f32v *m)
+{
+    const uint8_t *at = p->at + b * block_bytes(t);
+    if (has_minima(t)) {
+        const u32v word = simd_load_words(at, p->stride, p->fours);
+        *d = simd_f16_of(word);
+        *m = simd_f16_of(word >> 16);
+    } else if (t == SPW_DTYPE_MXFP4)
+        *d = (f32v)power_of_two(simd_load_words(at, p->stride, p->fours) & 0xffu);
+    else
+        *d = simd_load_f16s(at, p->stride, p->fours);
+}
+
 SIMD_FN void unpack_small_scales(enum spw_dtype t, const struct packed *p, struct scales *to)
 {
-    for (size_t b = 0; b < p->blocks; b++) {
-        u32v word = simd_load_words(p->at + b * block_bytes(t), p->stride, p->fours);
-        if (t == SPW_DTYPE_MXFP4) {
-            to->d[b] = (f32v)power_of_two(word & 0xffu);
-        } else
-            to->d[b] = simd_f16_of(word & 0xffffu);
-        if (has_minima(t))
-            to->m[b] = simd_f16_of(word >> 16);
-    }
+    for (size_t b = 0; b < p->blocks; b++)
+        unpack_small_scale(t, p, b, to->d + b, to->m + b);
 }
 
 /* ---- blocks of 256 ---- */
@@ -268,6 +280,25 @@ SIMD_FN i32v dot_with_sums(const u32v *pairs, const struct spw_codes *x, int par
     for (int j = 0; j < parts / 2; j++)
         total = simd_dot_pairs(total, pairs[j], simd_set1_bytes(sums + 2 * j));
     return total;
+}
+
+/* ---- scales of sums ---- */
+
+/* Two int16. */
+SIMD_FN u32v both(i32v low, i32v high)
+{
+    return ((u32v)low & 0xffffu) | (u32v)high << 16;
+}
+
+/* Minima are what the offset of the codes takes away, where there are none. For sums in 16 bits the
+ * scale of a part is there twice. */
+SIMD_FN void pair_scales(enum spw_dtype t, struct scales *s)
+{
+    const size_t parts = SPW_CODES_GROUP / part_of(t);
+    for (size_t j = 0; j < parts && !has_minima(t); j += 2)
+        s->minima[j / 2] = both(s->parts[j] * -code_offset(t), s->parts[j + 1] * -code_offset(t));
+    for (size_t j = 0; SIMD_PAIRS && j < parts; j++)
+        s->parts[j] = (i32v)both(s->parts[j], s->parts[j]);
 }
 
 #endif

@@ -1,0 +1,414 @@
+/* The fast product of quantized weights with a few rows of x, with AVX2: eight rows of W side by
+ * side.
+ *
+ * A task divides its part of W into eight pieces and walks a row of each. So a core reads eight
+ * long streams, which its own prefetchers follow. A register has sixteen codes of row r in its low
+ * half and sixteen of row r + 4 in its high half; sixteen codes of x, in both halves, multiply
+ * them:
+ *
+ *   for each eight rows of W, for each group of 256 numbers
+ *     unpack the scales, with a row in each lane
+ *     for each r < 4, for each part: unpack its codes, multiply them          rows r and r + 4
+ *     add what the lanes of a half have: a row of W in each lane; then t and a of quant/codes.h
+ *
+ * Bytes are not transposed, and codes are not stored. Scales of large blocks multiply the sums of
+ * two products, so a large block has one sum for each row. */
+#ifndef SPW_MODEL_CPU_LINEAR_EIGHT_ROWS_H
+#define SPW_MODEL_CPU_LINEAR_EIGHT_ROWS_H
+
+#include "base/simd_fours.h"
+#include "model/cpu/linear/columns.h"
+#include "model/cpu/linear/linear.h"
+
+enum {
+    FEW_ROWS = 4, /* of x; with more, panels by columns are faster */
+    PAIRS = 4,    /* of rows of W */
+    PAGE = 4096,
+};
+
+struct few {
+    const struct spw_linear_args *a;
+    size_t groups, row_bytes;
+    float *y;      /* [m][SPW_LINEAR_FEW_COLS] */
+    uint8_t *edge; /* room for a group of the last rows of W */
+};
+
+/* A group of eight rows of W. */
+struct eight {
+    struct packed p;
+    struct scales scales; /* of large blocks */
+};
+
+/* A group of a few rows of x. */
+struct few_x {
+    const struct spw_codes *codes; /* of the first row */
+    size_t groups;                 /* from row to row */
+};
+
+static size_t few_rows(enum spw_dtype t)
+{
+    (void)t;
+    return FEW_ROWS;
+}
+
+static size_t few_workspace(size_t k)
+{
+    (void)k;
+    return FEW_ROWS * SPW_LINEAR_FEW_COLS * sizeof(float) + SIMD_LANES * 34 * SMALL_BLOCKS;
+}
+
+SIMD_FN const struct spw_codes *codes_of_row(const struct few_x *x, int r)
+{
+    return x->codes + (size_t)r * x->groups;
+}
+
+/* ---- codes ---- */
+
+/* Bit `from` of each byte and those after it: at bit `to`, as far as `mask` has them. */
+SIMD_FN u32v move_bits(u32v x, unsigned from, unsigned to, uint32_t mask)
+{
+    return (from < to ? x << (to - from) : x >> (from - to)) & mask << to;
+}
+
+/* The low or the high nibbles of sixteen bytes of both rows. */
+SIMD_FN u32v nibbles_at(const uint8_t *p, size_t fours, bool high)
+{
+    const u32v x = simd_load_four(p, fours);
+    return high ? high_nibbles(x) : low_nibbles(x);
+}
+
+/* Codes 16 i .. 16 i + 15 of part j, which has 32 codes, as an operand. `fours`: bytes from row r
+ * to row r + 4. */
+SIMD_FN u32v codes_of_32(enum spw_dtype t, const uint8_t *p, size_t fours, unsigned j, unsigned i)
+{
+    const uint8_t *block = p + (is_small(t) ? j * block_bytes(t) : 0);
+    switch (t) {
+    case SPW_DTYPE_Q8_0:
+        return simd_load_four(block + 2 + 16 * i, fours) ^ (SIMD_DOT_OFFSET ? 0x80808080u : 0u);
+    case SPW_DTYPE_Q4_0:
+        return nibbles_at(block + 2, fours, i);
+    case SPW_DTYPE_Q4_1:
+        return nibbles_at(block + 4, fours, i);
+    case SPW_DTYPE_Q5_0:
+        return nibbles_at(block + 6, fours, i) |
+               simd_bytes_of_bits(simd_load_four(block + 2, fours), 2 * (int)i, 0x10);
+    case SPW_DTYPE_Q5_1:
+        return nibbles_at(block + 8, fours, i) |
+               simd_bytes_of_bits(simd_load_four(block + 4, fours), 2 * (int)i, 0x10);
+    case SPW_DTYPE_IQ4_NL:
+        return simd_lookup(iq4_values, nibbles_at(block + 2, fours, i));
+    case SPW_DTYPE_MXFP4:
+        return simd_lookup(mxfp4_values, nibbles_at(block + 1, fours, i));
+    case SPW_DTYPE_IQ4_XS:
+        return simd_lookup(iq4_values, nibbles_at(block + 8 + 16 * j, fours, i));
+    case SPW_DTYPE_Q4_K:
+        return nibbles_at(block + 16 + 32 * (j / 2) + 16 * i, fours, j % 2);
+    case SPW_DTYPE_Q5_K:
+        return nibbles_at(block + 48 + 32 * (j / 2) + 16 * i, fours, j % 2) |
+               move_bits(simd_load_four(block + 16 + 16 * i, fours), j, 4, 0x01010101u);
+    default:
+        return (u32v){0};
+    }
+}
+
+/* The same of part j, which has 16 codes. */
+SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, size_t fours, unsigned j)
+{
+    const unsigned half = j / 8, two = j % 8 / 2, i = j % 2;
+    const unsigned at = 32 * half + 16 * i;
+    switch (t) {
+    case SPW_DTYPE_Q6_K:
+        return nibbles_at(p + 64 * half + 32 * (two % 2) + 16 * i, fours, two / 2) |
+               move_bits(simd_load_four(p + 128 + at, fours), 2 * two, 4, 0x03030303u);
+    case SPW_DTYPE_Q2_K:
+        return move_bits(simd_load_four(p + 16 + at, fours), 2 * two, 0, 0x03030303u);
+    case SPW_DTYPE_Q3_K:
+        return move_bits(simd_load_four(p + 32 + at, fours), 2 * two, 0, 0x03030303u) |
+               move_bits(simd_load_four(p + 16 * i, fours), 4 * half + two, 2, 0x01010101u);
+    default:
+        return (u32v){0};
+    }
+}
+
+/* ---- products ---- */
+
+#if SIMD_PAIRS
+
+SIMD_FN i16v pairs_with(enum spw_dtype t, u32v w, const int8_t *x)
+{
+    const u32v codes = simd_same_four(x);
+    return largest_code(t) > 127 ? simd_signed_pairs(w, codes) : simd_pairs(w, codes);
+}
+
+/* sum + the products of a part times `scale`, which is a pair of int16. */
+SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t *x, u32v scale)
+{
+    i16v pairs = pairs_with(t, w[0], x);
+    if (part_of(t) == 32) {
+        const i16v more = pairs_with(t, w[1], x + 16);
+        if (4 * largest_code(t) * 127 <= INT16_MAX)
+            pairs += more;
+        else
+            sum = simd_dot_pairs(sum, (u32v)more, scale);
+    }
+    return simd_dot_pairs(sum, (u32v)pairs, scale);
+}
+
+static const uint32_t scale_of_one = 0x10001u;
+
+#else
+
+/* sum + the products of a part times `scale`. */
+SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t *x, u32v scale)
+{
+    i32v part = simd_dot((i32v){0}, w[0], simd_same_four(x));
+    if (part_of(t) == 32)
+        part = simd_dot(part, w[1], simd_same_four(x + 16));
+    return sum + (is_small(t) ? part : (i32v)scale * part);
+}
+
+static const uint32_t scale_of_one = 1;
+
+#endif
+
+/* Part j of rows r and r + 4 of W, at p, with each row of x. */
+SIMD_FN void multiply_part(enum spw_dtype t, const int rows, const uint8_t *p, size_t fours,
+                           unsigned j, u32v scale, const struct few_x *x, i32v sums[FEW_ROWS])
+{
+    u32v w[2];
+    if (part_of(t) == 16)
+        w[0] = codes_of_16(t, p, fours, j);
+    else
+        for (unsigned i = 0; i < 2; i++)
+            w[i] = codes_of_32(t, p, fours, j, i);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        sums[r] = add_part(t, sums[r], w, codes_of_row(x, r)->codes + part_of(t) * j, scale);
+}
+
+/* What the sums of codes of a row of x add to its blocks: to an integer, where an offset has been
+ * added to codes, or, with minima, to f32. */
+union of_blocks {
+    int32_t integers[SMALL_BLOCKS];
+    float numbers[SMALL_BLOCKS];
+};
+
+SIMD_FN void sums_of_blocks(enum spw_dtype t, const struct spw_codes *x, union of_blocks *to)
+{
+    for (int b = 0; b < SMALL_BLOCKS; b++)
+        if (has_minima(t))
+            to->numbers[b] = x->sums32[b];
+        else
+            to->integers[b] = -code_offset(t) * x->sums32[b];
+}
+
+/* Block b of eight rows of W with each row of x: a row of W in each lane. */
+SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packed *p, unsigned b,
+                            const struct few_x *x, i32v to[FEW_ROWS])
+{
+    i32v sums[FEW_ROWS][PAIRS];
+#pragma GCC unroll 4
+    for (size_t i = 0; i < PAIRS; i++) {
+        i32v pair[FEW_ROWS] = {0};
+        multiply_part(t, rows, p->at + i * p->stride, p->fours, b, simd_set1_u32(scale_of_one), x,
+                      pair);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            sums[r][i] = pair[r];
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        to[r] = simd_sums_of_fours(sums[r], 8 * largest_code(t) * 127);
+}
+
+/* t of quant/codes.h. */
+SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packed *p,
+                            const struct few_x *x, f32v to[FEW_ROWS])
+{
+    union of_blocks of_x[FEW_ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        if (has_minima(t) || code_offset(t))
+            sums_of_blocks(t, codes_of_row(x, r), &of_x[r]);
+        to[r] = simd_set1(0);
+    }
+    for (unsigned b = 0; b < p->blocks; b++) {
+        f32v d, m;
+        i32v sums[FEW_ROWS];
+        unpack_small_scale(t, p, b, &d, &m);
+        multiply_block(t, rows, p, b, x, sums);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            if (!has_minima(t) && code_offset(t))
+                sums[r] += of_x[r].integers[b];
+            to[r] = simd_fused(d, simd_from_i32(sums[r]), to[r]);
+            if (has_minima(t))
+                to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
+        }
+    }
+}
+
+SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight *w,
+                            const struct few_x *x, f32v to[FEW_ROWS])
+{
+    const int parts = SPW_CODES_GROUP / (int)part_of(t);
+    i32v sums[FEW_ROWS][PAIRS];
+    for (size_t i = 0; i < PAIRS; i++) {
+        i32v pair[FEW_ROWS] = {0};
+#pragma GCC unroll 16
+        for (unsigned j = 0; j < (unsigned)parts; j++)
+            multiply_part(t, rows, w->p.at + i * w->p.stride, w->p.fours, j,
+                          (u32v)simd_lane_of_four((f32v)w->scales.parts[j], i), x, pair);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            sums[r][i] = pair[r];
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        i32v sum = simd_sums_of_fours(sums[r], INT32_MAX / 4), more = {0};
+        if (has_minima(t) || code_offset(t))
+            more = dot_with_sums(w->scales.minima, codes_of_row(x, r), parts);
+        if (!has_minima(t))
+            sum += more;
+        to[r] = simd_fused(w->scales.d[0], simd_from_i32(sum), simd_set1(0));
+        if (has_minima(t))
+            to[r] = simd_fused(w->scales.m[0], simd_from_i32(more), to[r]);
+    }
+}
+
+/* a of quant/codes.h. */
+SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight *w,
+                           const struct few_x *x, f32v a[FEW_ROWS])
+{
+    f32v sums[FEW_ROWS];
+    if (is_small(t))
+        multiply_small(t, rows, &w->p, x, sums);
+    else
+        multiply_large(t, rows, w, x, sums);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        a[r] = simd_fused(simd_set1(codes_of_row(x, r)->scale), sums[r], a[r]);
+}
+
+/* ---- rows of W ---- */
+
+/* The prefetchers follow a stream whose lines come in order. These types have their scales last. */
+SIMD_FN void touch_in_order(enum spw_dtype t, const struct packed *p)
+{
+    if (part_of(t) != 16)
+        return;
+#pragma GCC unroll 8
+    for (size_t l = 0; l < SIMD_LANES; l++)
+#pragma GCC unroll 8
+        for (size_t i = 0; i < group_bytes(t); i += 64)
+            __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
+}
+
+/* Adds group g of rows first, first + step, ... of W to a. `n` of the eight exist. */
+SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first, size_t step,
+                            size_t n, size_t g, f32v *a)
+{
+    const size_t begin = g * group_bytes(t);
+    const size_t bytes = (size_t)spw_min_u64(f->row_bytes - begin, group_bytes(t));
+    const struct few_x x = {(const struct spw_codes *)f->a->codes + g, f->groups};
+    struct eight w;
+    w.p = (struct packed){(const uint8_t *)f->a->w + first * f->row_bytes + begin,
+                          step * f->row_bytes, 4 * step * f->row_bytes, bytes / block_bytes(t)};
+    if (n < SIMD_LANES)
+        copy_edge(&w.p, n, bytes, f->edge);
+    touch_in_order(t, &w.p);
+    if (!is_small(t)) {
+        unpack_scales(t, &w.p, &w.scales);
+        pair_scales(t, &w.scales);
+    }
+    switch (f->a->m) {
+#define CASE(rows)                                                                                 \
+    case rows:                                                                                     \
+        multiply_rows(t, rows, &w, &x, a);                                                         \
+        break
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
+#undef CASE
+    }
+}
+
+/* y of these rows: at y[at], y[at + step], ... */
+SIMD_FN void run_eight(enum spw_dtype t, const struct few *f, size_t first, size_t step, size_t n,
+                       size_t at)
+{
+    f32v y[FEW_ROWS], a[FEW_ROWS];
+    for (size_t r = 0; r < f->a->m; r++)
+        y[r] = simd_set1(0);
+    for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
+        const size_t end = spw_codes_partition(f->groups, partition + 1);
+        for (size_t r = 0; r < f->a->m; r++)
+            a[r] = simd_set1(0);
+        for (size_t g = spw_codes_partition(f->groups, partition); g < end; g++)
+            multiply_group(t, f, first, step, n, g, a);
+        for (size_t r = 0; r < f->a->m; r++)
+            y[r] += a[r];
+    }
+    for (size_t r = 0; r < f->a->m; r++)
+        for (size_t l = 0; l < n; l++)
+            f->y[r * SPW_LINEAR_FEW_COLS + at + l * step] = y[r][l] == y[r][l] ? y[r][l] : NAN;
+}
+
+/* How near two of eight streams come, as addresses in a page: so near they share sets of caches. */
+static size_t distance_of_streams(size_t stride)
+{
+    size_t least = PAGE;
+    for (size_t i = 1; i < SIMD_LANES; i++) {
+        const size_t at = i * stride % PAGE;
+        least = (size_t)spw_min_u64(least, spw_min_u64(at, PAGE - at));
+    }
+    return least;
+}
+
+/* From row to row of the eight, of which there are 8 x that: a quarter less than n rows have at
+ * most, if their streams are less near then. */
+static size_t best_step(size_t n, size_t row_bytes)
+{
+    const size_t most = n / SIMD_LANES;
+    size_t best = most;
+    for (size_t step = most; step > most - most / 4; step--)
+        if (distance_of_streams(step * row_bytes) > distance_of_streams(best * row_bytes))
+            best = step;
+    return best;
+}
+
+SIMD_FN void run_type(enum spw_dtype t, const struct few *f, size_t col, size_t n)
+{
+    size_t step;
+    for (size_t at = 0; at < n; at += SIMD_LANES * step) {
+        const size_t lanes = (size_t)spw_min_u64(n - at, SIMD_LANES);
+        step = lanes < SIMD_LANES ? 1 : best_step(n - at, f->row_bytes);
+        for (size_t i = 0; i < step; i++)
+            run_eight(t, f, col + at + i, step, lanes, at + i);
+    }
+}
+
+static void run_few(const struct spw_linear_args *a, struct spw_linear_part part, uint8_t *space)
+{
+    const struct few f = {.a = a,
+                          .groups = spw_codes_groups(a->k),
+                          .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
+                          .y = (float *)(void *)space,
+                          .edge = space + FEW_ROWS * SPW_LINEAR_FEW_COLS * sizeof(float)};
+    const size_t n = part.col_end - part.col;
+    switch (a->w_dtype) {
+#define CASE(t)                                                                                    \
+    case SPW_DTYPE_##t:                                                                            \
+        run_type(SPW_DTYPE_##t, &f, part.col, n);                                                  \
+        break;
+        FEW_TYPES(CASE)
+#undef CASE
+    default:
+        break;
+    }
+    for (size_t r = 0; r < a->m; r++)
+        spw_linear_store(a, r, part.col, f.y + r * SPW_LINEAR_FEW_COLS, n);
+}
+
+#endif
