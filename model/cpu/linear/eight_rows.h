@@ -292,11 +292,11 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight 
 
 /* ---- rows of W ---- */
 
-/* The prefetchers follow a stream whose lines come in order. These types have their scales last. */
-SIMD_FN void touch_in_order(enum spw_dtype t, const struct packed *p)
+/* Asks for the group of the eight rows at once, in the order of memory: so many lines come
+ * together, and the prefetchers of the core see streams. Scales, which are read first, may lie
+ * last. */
+SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
 {
-    if (part_of(t) != 16)
-        return;
 #pragma GCC unroll 8
     for (size_t l = 0; l < SIMD_LANES; l++)
 #pragma GCC unroll 8
@@ -316,7 +316,7 @@ SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first,
                           step * f->row_bytes, 4 * step * f->row_bytes, bytes / block_bytes(t)};
     if (n < SIMD_LANES)
         copy_edge(&w.p, n, bytes, f->edge);
-    touch_in_order(t, &w.p);
+    fetch_group(t, &w.p);
     if (!is_small(t)) {
         unpack_scales(t, &w.p, &w.scales);
         pair_scales(t, &w.scales);
