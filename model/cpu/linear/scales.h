@@ -35,8 +35,8 @@ SIMD_FN void copy_edge(struct packed *p, size_t n, size_t bytes, uint8_t *edge)
 
 #define FEW_TYPES(F)                                                                               \
     F(Q8_0)                                                                                        \
-    F(Q4_0) F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS)    \
-        F(MXFP4)
+    F(Q4_0)                                                                                        \
+    F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS) F(MXFP4)
 
 /* What is added to the codes of quant/blocks.h. */
 SIMD_FN int code_offset(enum spw_dtype t)
