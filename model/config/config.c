@@ -122,6 +122,28 @@ static int check_eos(const struct spw_model_config *out, const struct spw_keys *
     return 0;
 }
 
+/* transformers passes over ids that the model does not have. */
+static int read_suppressed(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    const char *key = "suppress_tokens";
+    const json_t *value = json_object_get(keys->object, key);
+    const bool list = json_is_array(value);
+    const size_t count = list ? json_array_size(value) : 1;
+    if (!value)
+        return 0;
+    out->n_suppressed = 0;
+    for (size_t i = 0; i < count && !json_is_null(value); i++) {
+        const json_t *item = list ? json_array_get(value, i) : value;
+        const json_int_t id = json_integer_value(item);
+        const bool is_token = id >= 0 && id < (json_int_t)out->vocab;
+        if (!json_is_integer(item) || (is_token && out->n_suppressed == SPW_CONFIG_MAX_SUPPRESSED))
+            return spw_keys_refuse(keys, key, "a list of at most 128 token ids");
+        if (is_token)
+            out->suppressed[out->n_suppressed++] = (int32_t)id;
+    }
+    return 0;
+}
+
 /* The defaults of the family, then config.json, then generation_config.json; the later one wins. */
 static int read_tokens(struct spw_model_config *out, const struct spw_config_source *source,
                        const struct spw_keys *generation)
@@ -140,6 +162,7 @@ static int read_tokens(struct spw_model_config *out, const struct spw_config_sou
         SPW_TRY(read_token(places[i], "bos_token_id", &out->bos, &n_bos, 1));
         if (spw_keys_has(places[i], "eos_token_id"))
             SPW_TRY(check_eos(out, places[i]));
+        SPW_TRY(read_suppressed(out, places[i]));
     }
     return 0;
 }

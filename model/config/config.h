@@ -21,6 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define SPW_CONFIG_MAX_EOS 16
+#define SPW_CONFIG_MAX_SUPPRESSED 128
 #define SPW_CONFIG_MAX_RULES 8
 /* Positions become floats: below this limit every position has a float of its own. */
 #define SPW_CONFIG_MOST_POSITIONS ((uint64_t)1 << 24)
@@ -151,7 +152,9 @@ struct spw_model_config {
     float *rope_factors;       /* owned: what rope[] has of longrope */
     int32_t eos[SPW_CONFIG_MAX_EOS];
     uint32_t n_eos;
-    int32_t bos; /* -1: none */
+    int32_t bos;                                   /* -1: none */
+    int32_t suppressed[SPW_CONFIG_MAX_SUPPRESSED]; /* tokens that no answer has */
+    uint32_t n_suppressed;
     /* Facts that the files do not store and that follow from a rule, as sentences. */
     const char *rules[SPW_CONFIG_MAX_RULES];
     uint32_t n_rules;

@@ -100,6 +100,7 @@ static const struct spw_gguf_architecture architectures[] = {
      .local_theta = 1e4,
      .joined_experts = true,
      .merged_tokens = true,
+     .end = "<|tool_response>",
      .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "llama4",
      .model_type = "llama4_text",

@@ -66,7 +66,8 @@ static int add_id(json_t *list, json_int_t id)
 /* The tokens that end a message by their text. Only control tokens count: a document may contain
  * the text of others. In models with channels (gpt-oss) <|end|> ends the message of a channel, for
  * example the reasoning, and the answer comes after it. */
-static int add_by_text(const struct spw_gguf *g, json_t *list, bool *found)
+static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architecture *a,
+                       json_t *list, bool *found)
 {
     enum { CONTROL = 3 };
     const struct spw_gguf_value *tokens = spw_gguf_find(g, "tokenizer.ggml.tokens");
@@ -80,6 +81,8 @@ static int add_by_text(const struct spw_gguf *g, json_t *list, bool *found)
     bool has_channels = false;
     json_int_t channel_end = -1, call = -1;
     for (uint64_t id = 0; id < types->n && spw_gguf_next_string(&at, end, &token); id++) {
+        if (a->end && is_text(&token, a->end))
+            SPW_TRY(add_id(list, (json_int_t)id));
         if (spw_gguf_number(types, id) != CONTROL)
             continue;
         if (ends_a_message(&token))
@@ -117,7 +120,7 @@ static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g)
     if (!rc && json_is_integer(more)) /* spw_gguf_object makes one number of equal ones */
         rc = add_id(list, json_integer_value(more));
     if (!rc)
-        rc = add_by_text(g, list, &facts->more_eos);
+        rc = add_by_text(g, facts->architecture, list, &facts->more_eos);
     if (!rc && json_array_size(list))
         return json_object_set_new(facts->tokenizer, "eos_token_id", list) ? -ENOMEM : 0;
     json_decref(list);

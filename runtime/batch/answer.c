@@ -121,20 +121,33 @@ static int open_text(struct spw_answer *a, const struct spw_request *r,
     return spw_stop_open(&a->stop, r->stop, r->n_stop, err);
 }
 
+/* Those of the request, and tokens that the model never chooses. */
+static int open_biases(struct spw_answer *a, const struct spw_sampling *p)
+{
+    const struct spw_model_config *c = a->config;
+    const size_t n = p->n_logit_bias + c->n_suppressed;
+    a->logit_bias = spw_alloc_zero(n, sizeof *a->logit_bias);
+    if (!a->logit_bias)
+        return -ENOMEM;
+    if (p->n_logit_bias)
+        memcpy(a->logit_bias, p->logit_bias, p->n_logit_bias * sizeof *a->logit_bias);
+    for (uint32_t i = 0; i < c->n_suppressed; i++)
+        a->logit_bias[p->n_logit_bias + i] = (struct spw_logit_bias){c->suppressed[i], -INFINITY};
+    a->request.sampling.logit_bias = a->logit_bias;
+    a->request.sampling.n_logit_bias = n;
+    return 0;
+}
+
 static int open_tokens(struct spw_answer *a, const struct spw_request *r)
 {
     a->tokens = spw_alloc_zero(r->n_prompt + r->max_new_tokens, sizeof *a->tokens);
     a->result.tokens = spw_alloc_zero(r->max_new_tokens, sizeof *a->tokens);
-    a->logit_bias = spw_alloc_zero(r->sampling.n_logit_bias, sizeof *a->logit_bias);
-    if (!a->tokens || !a->result.tokens || !a->logit_bias)
+    if (!a->tokens || !a->result.tokens)
         return -ENOMEM;
     a->result.logits_hash = r->given_hash;
     memcpy(a->tokens, r->prompt, r->n_prompt * sizeof *a->tokens);
     a->n_tokens = r->n_prompt;
-    if (r->sampling.n_logit_bias)
-        memcpy(a->logit_bias, r->sampling.logit_bias,
-               r->sampling.n_logit_bias * sizeof *a->logit_bias);
-    return 0;
+    return open_biases(a, &r->sampling);
 }
 
 static int open_logprobs(struct spw_answer *a, const struct spw_request *r)
@@ -177,7 +190,6 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
     a->request.given = NULL;
     a->request.shown = NULL;
     a->request.stop = NULL;
-    a->request.sampling.logit_bias = a->logit_bias;
     if (!rc)
         return 0;
     spw_answer_close(a);

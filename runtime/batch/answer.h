@@ -16,7 +16,8 @@
 struct spw_answer {
     /* prompt: in `tokens`; no other pointer but the session and the logit_bias below */
     struct spw_request request;
-    struct spw_logit_bias *logit_bias; /* [request.sampling.n_logit_bias] */
+    struct spw_logit_bias *logit_bias; /* [request.sampling.n_logit_bias], those of the caller and
+                                          tokens that the model never chooses */
     int32_t *tokens;                   /* [n_prompt + max_new_tokens] */
     size_t n_tokens;                   /* the prompt's, given ones and generated ones */
     struct spw_result result;

@@ -5,7 +5,7 @@
  * other penalties follow the repetition penalty, as in vLLM (`apply_penalties`), which has the same
  * order. Each with its meaning, for a token with the logit l; all of it in f32 up to the penalties:
  *
- *   bias b         l + b (OpenAI's logit_bias)
+ *   bias b         l + b (OpenAI's logit_bias); -inf whatever l is, if b is -inf
  *   repetition p   every token that occurs in the sequence (prompt included) once:
  *                  l > 0 ? l/p : l*p
  *                  (N. Keskar et al., "CTRL", 2019, section 4.1, with the sign case of HF)
@@ -154,9 +154,11 @@ static bool changes_logits(const struct spw_sampling *p)
 
 static void apply_biases(struct spw_sampler *s, const struct spw_sampling *p)
 {
-    for (size_t i = 0; i < p->n_logit_bias; i++)
-        if ((uint32_t)p->logit_bias[i].token < s->vocab)
-            s->logits[p->logit_bias[i].token] += p->logit_bias[i].bias;
+    for (size_t i = 0; i < p->n_logit_bias; i++) {
+        const struct spw_logit_bias *b = &p->logit_bias[i];
+        if ((uint32_t)b->token < s->vocab)
+            s->logits[b->token] = b->bias > -INFINITY ? s->logits[b->token] + b->bias : -INFINITY;
+    }
 }
 
 /* Each distinct token of the sequence once, however often it occurs. */

@@ -335,6 +335,22 @@ static void test_wrapper(void)
           strstr(out, "\"wrapper\": \"mistral3\""));
 }
 
+/* inspect and a run know the tokens that generation_config.json suppresses, and so does the file
+ * that quantize writes. */
+static void test_suppressed(void)
+{
+    CHECK(
+        sh("cp -r m never && echo '{\"suppress_tokens\": [7, 9]}' >never/generation_config.json && "
+           "\"$S\" quantize never never.gguf --type q8_0 >quantized && \"$S\" inspect never.gguf "
+           "--json") == 0);
+    json_t *j = parse(out), *list = json_pack("[i,i]", 7, 9);
+    CHECK(json_equal(json_object_get(j, "suppressed"), list));
+    json_decref(list);
+    json_decref(j);
+    CHECK(sh("\"$S\" inspect never") == 0 && strstr(out, "never says  7 ("));
+    CHECK(sh("\"$S\" inspect m") == 0 && !strstr(out, "never says"));
+}
+
 /* The cache that inspect shows is the cache of a run, and options win over the model's files. */
 static void test_cache_policy(void)
 {
@@ -452,6 +468,7 @@ int main(void)
     test_refused_plan();
     test_tools();
     test_wrapper();
+    test_suppressed();
     test_cache_policy();
     test_topology();
     test_outputs();

@@ -35,6 +35,8 @@ static void add_text(struct spw_gguf_writer *w, void *context)
     spw_gguf_add_u32(w, "tokenizer.ggml.unknown_token_id", 95);
     spw_gguf_add(w, "tokenizer.ggml.eos_token_ids", SPW_GGUF_I32, true, (const int32_t[]){91, 92},
                  2);
+    spw_gguf_add(w, "tokenizer.ggml.suppress_tokens", SPW_GGUF_I32, true, (const int32_t[]){5, 93},
+                 2);
     spw_gguf_add_u32(w, "gemma3.vision.block_count", 27); /* as in Ollama's files */
     spw_gguf_add_string(w, "tokenizer.chat_template",
                         "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}");

@@ -220,6 +220,7 @@ static void test_text(void)
 }
 
 struct ends {
+    const char *golden;
     const char *texts[6];
     int32_t more[3]; /* eos_token_ids, up to the first 0 */
     int32_t eos[4];
@@ -249,14 +250,19 @@ static void add_ends(struct spw_gguf_writer *w, void *context)
 static void test_ends(void)
 {
     static const struct ends cases[] = {
-        {{"a", "<|end|>", "</s>", "b", "<|call|>", "<|im_end|>"}, {0}, {2, 1}, 2},
-        {{"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "<|im_end|>"}, {0}, {2, 3, 0}, 3},
-        {{"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {0}, {2}, 1},
-        {{"a", "b", "</s>", "c", "d", "e"},
-         {3, 2, 4},
-         {2, 3, 4},
-         3}, /* Ollama's files have lists */
-        {{"a", "b", "</s>", "c", "<end_of_turn>", "e"}, {5}, {2, 5, 4}, 3},
+        {"llama_plain", {"a", "<|end|>", "</s>", "b", "<|call|>", "<|im_end|>"}, {0}, {2, 1}, 2},
+        {"llama_plain",
+         {"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "<|im_end|>"},
+         {0},
+         {2, 3, 0},
+         3},
+        {"llama_plain", {"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {0}, {2}, 1},
+        /* Ollama's files have lists. */
+        {"llama_plain", {"a", "b", "</s>", "c", "d", "e"}, {3, 2, 4}, {2, 3, 4}, 3},
+        {"llama_plain", {"a", "b", "</s>", "c", "<end_of_turn>", "e"}, {5}, {2, 5, 4}, 3},
+        /* No control token, but Gemma 4 waits there for the result of a call. */
+        {"gemma4_plain", {"a", "b", "</s>", "c", "<turn|>", "<|tool_response>"}, {0}, {2, 4, 5}, 3},
+        {"llama_plain", {"a", "b", "</s>", "c", "<turn|>", "<|tool_response>"}, {0}, {2, 4}, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct gguf_way way = {.more_keys = add_ends,
@@ -265,8 +271,10 @@ static void test_ends(void)
         struct spw_error err = {0};
         struct spw_source *s;
         char path[64];
+        char folder[64];
         snprintf(path, sizeof path, "%s/ends.gguf", dir);
-        gguf_from_folder("tests/golden/llama_plain", path, &way);
+        snprintf(folder, sizeof folder, "tests/golden/%s", cases[i].golden);
+        gguf_from_folder(folder, path, &way);
         CHECK(!spw_source_open(&s, path, &err) && !s->ops->config(s, &c, &err));
         CHECK_MSG(c.n_eos == cases[i].n && !memcmp(c.eos, cases[i].eos, c.n_eos * sizeof *c.eos),
                   "%zu: %u ends", i, c.n_eos);

@@ -332,6 +332,9 @@ static void add_special(const struct writer *w)
     if (bos >= 0)
         spw_gguf_add_u32(w->w, "tokenizer.ggml.bos_token_id", (uint32_t)bos);
     add_ends(w);
+    if (w->config->n_suppressed)
+        spw_gguf_add(w->w, "tokenizer.ggml.suppress_tokens", SPW_GGUF_I32, true,
+                     w->config->suppressed, w->config->n_suppressed);
     if (!t)
         return;
     if (t->has_unk && t->unk_id >= 0)

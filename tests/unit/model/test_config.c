@@ -669,6 +669,14 @@ static void test_tokens(void)
            "eos_token_id: found a list of 17");
     refuse(llama, "{'eos_token_id': [1, 100]}",
            "config.json: eos_token_id: found a list of 2, expected ids below vocab_size, 100");
+    c = accept(llama, "{'suppress_tokens': [3]}", "{'suppress_tokens': [8, 100, -1, 99]}");
+    CHECK(c.n_suppressed == 2 && c.suppressed[0] == 8 && c.suppressed[1] == 99);
+    c = accept(llama, "{'suppress_tokens': [3]}", "{'do_sample': true}");
+    CHECK(c.n_suppressed == 1 && c.suppressed[0] == 3);
+    c = accept(llama, "{'suppress_tokens': [3]}", "{'suppress_tokens': null}");
+    CHECK(c.n_suppressed == 0);
+    refuse(llama, "{'suppress_tokens': [1, 'a']}",
+           "suppress_tokens: found a list of 2, expected a list of at most 128 token ids");
     refuse(llama, "{'bos_token_id': [1]}", "bos_token_id: found a list of 1, expected a token id");
     struct spw_error err = {0};
     CHECK(parse(&c, json_quoted(llama), "{\"eos_token_id\": 2.5}", &err) == -EINVAL);

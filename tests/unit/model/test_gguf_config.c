@@ -776,8 +776,10 @@ static void test_ends(void)
 {
     struct spw_config_gguf f = facts_of("qwen3", "{}");
     json_object_set_new(f.tokenizer, "eos_token_id", json_pack("[ii]", 7, 9));
+    json_object_set_new(f.tokenizer, "suppress_tokens", json_pack("[ii]", 5, 200));
     f.more_eos = true;
     struct spw_model_config c = accept_facts(f);
+    CHECK(c.n_suppressed == 1 && c.suppressed[0] == 5);
     CHECK(c.n_eos == 2 && c.eos[0] == 7 && c.eos[1] == 9 && c.qk_norm &&
           has_rule(&c, "by their text"));
     spw_config_free(&c);

@@ -119,6 +119,44 @@ static void test_by_hand(uint64_t seed)
     spw_engine_close(e);
 }
 
+/* Tokens that generation_config.json suppresses are in no answer, whatever the request says. */
+static void test_suppressed(uint64_t seed)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_model_config *c = (struct spw_model_config *)(uintptr_t)spw_engine_config(e);
+    struct prompt p;
+    struct spw_result before, after;
+    struct seen seen = {0};
+    draw_prompt(&p, &seed);
+    p.request.max_new_tokens = 1;
+    p.request.ignore_eos = true;
+    CHECK(!batch_run(e, NULL, &p.request, 1, &before, NULL, NULL));
+    const struct spw_logit_bias bias = {before.tokens[0], 100};
+    c->suppressed[c->n_suppressed++] = before.tokens[0];
+    c->suppressed[c->n_suppressed++] = 11;
+    for (int drawn = 0; drawn < 2; drawn++) {
+        p.request.max_new_tokens = 30;
+        p.request.sampling = (struct spw_sampling){
+            .temperature = drawn ? 3 : 0, .seed = seed, .logit_bias = &bias, .n_logit_bias = 1};
+        const struct batch_watch watch = {.on_token = see_token, .context = &seen};
+        seen.n_tokens = 0;
+        CHECK(!batch_watched(e, NULL, &p.request, &watch, 1, &after, NULL, NULL));
+        CHECK(after.n_tokens == 30);
+        for (size_t i = 0; i < after.n_tokens; i++) {
+            int32_t best = -1;
+            const float *row = seen.logits + i * VOCAB;
+            for (int32_t id = 0; id < VOCAB; id++)
+                if (id != bias.token && id != 11 && (best < 0 || row[id] > row[best]))
+                    best = id;
+            CHECK(after.tokens[i] != bias.token && after.tokens[i] != 11);
+            CHECK(drawn || after.tokens[i] == best);
+        }
+        spw_result_free(&after);
+    }
+    spw_result_free(&before);
+    spw_engine_close(e);
+}
+
 /* The caller's list of biases may go once the request was submitted. */
 static void test_bias_copied(void)
 {
@@ -658,6 +696,7 @@ int main(void)
     test_no_session_left();
     test_by_hand(seed + 1);
     test_bias_copied();
+    test_suppressed(seed + 1);
     test_stop(seed + 2);
     test_prompt_end();
     test_eos();

@@ -324,6 +324,10 @@ static void test_greedy(void)
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, -INFINITY, 2.5f, 0}, (int32_t[]){3}, 1, 1) ==
           3);
     CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, -9, 2.5f, 0}, NULL, 0, 0) == 2);
+    /* Minus infinity wins over everything. */
+    biases[0] = (struct spw_logit_bias){2, -INFINITY};
+    greedy = (struct spw_sampling){.logit_bias = biases, .n_logit_bias = 1};
+    CHECK(spw_sampler_pick(s, &greedy, (float[]){1, 3, INFINITY, 2, 0}, NULL, 0, 0) == 1);
     spw_sampler_close(s);
 }
 

@@ -193,6 +193,7 @@ static void add_config(json_t **o, const struct facts *f)
         {"rope", CLI_JSON(rope_name(c->rope[SPW_LAYER_FULL].kind))},
         {"rope_theta", CLI_JSON(c->rope[SPW_LAYER_FULL].theta)},
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
+        {"suppressed", cli_report_tokens(c->suppressed, c->n_suppressed)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
     };
     CLI_ADD(o, fields);
@@ -246,6 +247,12 @@ static void print_tokenizer(const struct facts *f)
     for (uint32_t i = 0; i < c->n_eos; i++)
         print_token(f, c->eos[i]);
     puts(c->n_eos ? "" : " nothing");
+    if (!c->n_suppressed)
+        return;
+    printf("never says ");
+    for (uint32_t i = 0; i < c->n_suppressed; i++)
+        print_token(f, c->suppressed[i]);
+    putchar('\n');
 }
 
 static void print_tensors(const struct facts *f)
