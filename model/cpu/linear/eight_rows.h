@@ -24,6 +24,8 @@ enum {
     FEW_ROWS = 4, /* of x; with more, panels by columns are faster */
     PAIRS = 4,    /* of rows of W */
     PAGE = 4096,
+    LINE = 64,  /* bytes */
+    NEXT = 256, /* bytes from a group to what is fetched then: one or two groups */
 };
 
 struct few {
@@ -127,6 +129,30 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, size_t fours, unsig
                move_bits(simd_load_four(p + 16 * i, fours), 4 * half + two, 2, 0x01010101u);
     default:
         return (u32v){0};
+    }
+}
+
+/* ---- fetches ---- */
+
+/* Measured (SPEED.md): the prefetchers of the core follow streams whose lines come in order, and
+ * the scales of some types lie last. So the group of the eight rows is asked for at once, ... */
+SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
+{
+#pragma GCC unroll 8
+    for (size_t l = 0; l < SIMD_LANES; l++)
+#pragma GCC unroll 8
+        for (size_t i = 0; i < group_bytes(t); i += LINE)
+            __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
+}
+
+/* ... and large blocks, whose rows are multiplied one pair after another, ask for the next group of
+ * rows r and r + 4 as well. */
+SIMD_FN void fetch_next(enum spw_dtype t, const uint8_t *p, size_t fours)
+{
+#pragma GCC unroll 8
+    for (size_t i = NEXT; i < NEXT + group_bytes(t); i += LINE) {
+        __builtin_prefetch(p + i, 0, 3);
+        __builtin_prefetch(p + fours + i, 0, 3);
     }
 }
 
@@ -255,6 +281,7 @@ SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight
     i32v sums[FEW_ROWS][PAIRS];
     for (size_t i = 0; i < PAIRS; i++) {
         i32v pair[FEW_ROWS] = {0};
+        fetch_next(t, w->p.at + i * w->p.stride, w->p.fours);
 #pragma GCC unroll 16
         for (unsigned j = 0; j < (unsigned)parts; j++)
             multiply_part(t, rows, w->p.at + i * w->p.stride, w->p.fours, j,
@@ -291,18 +318,6 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight 
 }
 
 /* ---- rows of W ---- */
-
-/* Asks for the group of the eight rows at once, in the order of memory: so many lines come
- * together, and the prefetchers of the core see streams. Scales, which are read first, may lie
- * last. */
-SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
-{
-#pragma GCC unroll 8
-    for (size_t l = 0; l < SIMD_LANES; l++)
-#pragma GCC unroll 8
-        for (size_t i = 0; i < group_bytes(t); i += 64)
-            __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
-}
 
 /* Adds group g of rows first, first + step, ... of W to a. `n` of the eight exist. */
 SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first, size_t step,
