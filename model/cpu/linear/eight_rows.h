@@ -135,7 +135,7 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, size_t fours, unsig
 /* ---- fetches ---- */
 
 /* Measured (SPEED.md): the prefetchers of the core follow streams whose lines come in order, and
- * the scales of some types lie last. So the group of the eight rows is asked for at once, ... */
+ * the scales of some types lie last. So the group of the eight rows is asked for at once. ... */
 SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
 {
 #pragma GCC unroll 8
@@ -145,8 +145,8 @@ SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
             __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
 }
 
-/* ... and large blocks, whose rows are multiplied one pair after another, ask for the next group of
- * rows r and r + 4 as well. */
+/* ... Rows of large blocks are multiplied one pair after another, and each pair also asks for a
+ * later group of its rows. */
 SIMD_FN void fetch_next(enum spw_dtype t, const uint8_t *p, size_t fours)
 {
 #pragma GCC unroll 8
@@ -370,7 +370,8 @@ SIMD_FN void run_eight(enum spw_dtype t, const struct few *f, size_t first, size
             f->y[r * SPW_LINEAR_FEW_COLS + at + l * step] = y[r][l] == y[r][l] ? y[r][l] : NAN;
 }
 
-/* How near two of eight streams come, as addresses in a page: so near they share sets of caches. */
+/* The least distance of two of the eight streams within a page. Streams that are near each other
+ * there use the same sets of the caches. */
 static size_t distance_of_streams(size_t stride)
 {
     size_t least = PAGE;
@@ -381,8 +382,8 @@ static size_t distance_of_streams(size_t stride)
     return least;
 }
 
-/* From row to row of the eight, of which there are 8 x that: a quarter less than n rows have at
- * most, if their streams are less near then. */
+/* Rows of W from one stream to the next, for n rows: n / 8, or up to a quarter less where the
+ * streams then lie farther apart in a page. */
 static size_t best_step(size_t n, size_t row_bytes)
 {
     const size_t most = n / SIMD_LANES;
