@@ -246,14 +246,14 @@ static const char *const harmless[] = {
     "vocab_size",
 };
 
-/* These do not if no layer has a window. */
+/* These keys change nothing in a model without windows. */
 static const char *const of_windows[] = {
     "attention.key_length_swa",   "attention.sliding_window_pattern",
     "attention.value_length_swa", "rope.dimension_count_swa",
     "rope.freq_base_swa",
 };
 
-/* These do not in models whose positions of images have several numbers. */
+/* These keys change nothing for text in models whose images have positions of several numbers. */
 static const char *const of_sections[] = {
     "n_deepstack_layers",
     "rope.dimension_sections",

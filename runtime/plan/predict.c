@@ -3,11 +3,12 @@
  * Computation, copies and the drive work at the same time, each on its own bytes. The slowest of
  * them sets the pace. Work that cannot overlap is added where it is known.
  *
- * Computation reads weights as fast as the kernel for one row does with their type and about their
- * length of rows, and each product takes some time beside its bytes. Norms, rotations and sums take
- * some time each, and some for each number. Computation reads KV as fast as memory gives it, unless
- * attention takes longer. Attention takes some time for each byte, more if codes must be taken
- * apart, and some time for each product. The more queries share a key, the more products there are.
+ * Computation reads weights as fast as the kernel for one row does with weights of their type and
+ * with rows of about their length, and each product takes some time beside its bytes. Norms,
+ * rotations and sums take some time each, and some for each number. Computation reads KV as fast as
+ * memory gives it, unless attention takes longer. Attention takes some time for each byte, more if
+ * codes must be taken apart, and some time for each product. The more queries share a key, the more
+ * products there are.
  *
  * On the CPU all three share the cores and the memory. A copy takes a core from the team, and reads
  * and writes memory that kernels read at the same time. How fast both are side by side is measured

@@ -91,7 +91,7 @@ struct batch {
 struct strip {
     const char *v;   /* the head's V half of the tile */
     uint32_t tile;   /* within the split */
-    uint32_t lo, hi; /* positions within the tile: whole pairs, or one position of one item */
+    uint32_t lo, hi; /* positions within the tile */
     uint32_t channel, n_vectors;
 };
 

@@ -2,9 +2,9 @@
  *
  * Sixteen positions of K, or sixteen channels of V of a tile, are widened once for all items of a
  * batch: a panel of rows with sixteen floats. Then both products are the same loop: a row of the
- * panel, times a number of each item. Six items have twelve sums in registers, as many as two units
- * need whose results take four cycles, and the loop has no other work than loads. Each sum is the
- * chain that attention_f32.h describes.
+ * panel, times a number of each item. Six items have twelve sums in registers. Two units whose
+ * results take four cycles need eight. The loop has no other work than loads. Each sum is the chain
+ * that attention_f32.h describes.
  *
  * A batch of few items reads its tiles from memory, and does not use panels. */
 

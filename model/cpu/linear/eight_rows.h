@@ -212,8 +212,8 @@ SIMD_FN void multiply_part(enum spw_dtype t, const int rows, const uint8_t *p, s
         sums[r] = add_part(t, sums[r], w, codes_of_row(x, r)->codes + part_of(t) * j, scale);
 }
 
-/* What the sums of codes of a row of x add to its blocks: to an integer, where an offset has been
- * added to codes, or, with minima, to f32. */
+/* Each block of a row of x has the sum of its codes. With minima this sum is used as f32. Without
+ * minima it takes the offset of the codes of W out of the integer sum of products. */
 union of_blocks {
     int32_t integers[SMALL_BLOCKS];
     float numbers[SMALL_BLOCKS];

@@ -47,8 +47,8 @@ struct spw_linear_part {
     size_t row, row_end, col, col_end;
 };
 
-/* Columns of a tile: 4, or 32 with quantized weights. One row of x: those side by side in along_k.h
- * (4) and in eight_rows.h (8). */
+/* Columns of a tile: 4, or 32 with quantized weights. With quantized weights and one row of x: the
+ * rows of W that are side by side in along_k.h (4) and in eight_rows.h (8). */
 static inline size_t spw_linear_tile_cols(const struct spw_linear_args *a)
 {
 #if defined(SIMD_FOURS)

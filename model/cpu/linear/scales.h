@@ -290,8 +290,8 @@ SIMD_FN u32v both(i32v low, i32v high)
     return ((u32v)low & 0xffffu) | (u32v)high << 16;
 }
 
-/* Minima are what the offset of the codes takes away, where there are none. For sums in 16 bits the
- * scale of a part is there twice. */
+/* A type without minima gets the product of each scale and -code_offset in their place. For sums in
+ * 16 bits the scale of a part is stored twice. */
 SIMD_FN void pair_scales(enum spw_dtype t, struct scales *s)
 {
     const size_t parts = SPW_CODES_GROUP / part_of(t);
