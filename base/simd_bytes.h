@@ -130,11 +130,6 @@ SIMD_FN f32v simd_f16_of(u32v h)
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h));
 }
 
-SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
-{
-    return simd_f16_of(simd_load_words(p, stride, fours));
-}
-
 SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
 {
     return _mm512_fmadd_ps(a, b, c);
@@ -298,11 +293,6 @@ SIMD_FN f32v simd_f16_of(u32v h)
     return simd_widen_f16(h & 0xffffu);
 }
 
-SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
-{
-    return simd_f16_of(simd_load_words(p, stride, fours));
-}
-
 SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
 {
     f32v y = {0};
@@ -331,6 +321,15 @@ SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 {
     return sum + ((i32v)a << 16 >> 16) * ((i32v)b << 16 >> 16) + ((i32v)a >> 16) * ((i32v)b >> 16);
+}
+
+#endif
+
+#if SIMD_LANES != 8
+
+SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
+{
+    return simd_f16_of(simd_load_words(p, stride, fours));
 }
 
 #endif

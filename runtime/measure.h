@@ -43,7 +43,8 @@ struct spw_machine {
     struct spw_product_speed {
         double bytes_per_second, short_bytes_per_second, product_seconds;
     } bf16_products[SPW_WEIGHT_TYPES], f32_products[SPW_WEIGHT_TYPES];
-    /* Of other operations on a row, norms and rotations: of each, and of each number. */
+    /* Other operations on a row, such as norms and rotations: the time of an operation, and the
+     * time of each number that it reads. */
     double row_operation_seconds, row_number_seconds;
     struct {
         double byte_seconds, product_seconds;

@@ -45,18 +45,18 @@ struct spw_plan_info {
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t decode_expert_bytes;         /* of these, those of experts */
-    /* What a row computes. Products, by the type of the weights (f32: also routers, which no other
-     * number here has): the bytes of the weights; those of them that are read at the speed of short
-     * rows of weights, where a length between SPW_SHORT_ROW and SPW_LONG_ROW counts as a mixture of
-     * both; and the number of products, where those of several experts that are computed together
-     * are one. */
+    /* The products that a decode step computes for a row, by the type of the weights:
+     * - bytes: of the weights. Those of f32 include routers; no other number here does.
+     * - short_bytes: the part of bytes that is read at the speed of short rows. Weights whose rows
+     *   are between SPW_SHORT_ROW and SPW_LONG_ROW numbers long are partly short, partly long.
+     * - n: the number of products. Experts that are computed together are one product. */
     struct spw_decode_products {
         struct {
             uint64_t bytes, short_bytes, n;
         } dense, experts;
     } decode_products_of[SPW_WEIGHT_TYPES];
-    /* Other operations, such as norms, rotations and sums of experts: their number, and the numbers
-     * of a row that they read. */
+    /* Other operations, such as norms, rotations and sums of experts: how many there are, and how
+     * many elements of rows they read. */
     uint64_t decode_row_operations, decode_row_numbers;
     /* Layers with experts, and how many of its experts such a layer uses for a row. */
     uint32_t n_expert_layers, n_experts_kept;

@@ -53,7 +53,7 @@ full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|h
 full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
 full_debug+='|set_aside|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
-never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|lines|rope|safetensors|sampler)'
+never_tsan='check_.*|jinja_differential|tokenizer_property|measure_limits|test_(config|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan|tokenizer)|test_.*_command'
@@ -62,8 +62,8 @@ never_tsan+='|test_(blocks|cache_policy|chat_history|convert|cut|divergence|docu
 never_tsan+='|expert_residency|fallback|gguf_config|gguf_header|gguf_tokenizer|hidden|instructions|isas|job_terminal|json|lines'
 never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reasoning|record|request|schedule|split|summarize_plan'
 never_tsan+='|summarize_kills|topology|topology_info|types|waterline)|openai_records|gguf_models' # the threads of test_summarize
-# The threads of all engines are those of the device, its copies, the I/O and the kernels. test_engine and test_batch
-# have all of these, and end steps, save and fork; what the list names is the engine again, in other ways.
+# An engine has threads of the device, of copies, of I/O and of kernels. test_engine and test_batch start all of these.
+# They also interrupt steps, save and fork sessions. The tests of this list start the same threads.
 full_tsan='test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card|cuda_experts'
 full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|memory_group|memory_limit'
 full_tsan+='|mutated_folders|ops_codes|ops_experts|ops_rope_append|power_loss|quantized_weights|replan|save|session'

@@ -59,19 +59,20 @@ static void drop_made_cap(struct spw_model_config *out, const struct spw_config_
                          "final_logit_softcapping 30 for models without it");
 }
 
-static int complete_gemma3(struct spw_model_config *out, const struct spw_config_gguf *facts,
-                           const struct spw_keys *keys)
+static bool is_own_gemma3(const struct spw_config_gguf *facts, const struct spw_keys *keys)
 {
     static const char *const marks[] = {"rope.global.freq_base", "rope.local.freq_base",
                                         "vision.block_count"};
-    bool of_ollama = false;
-    uint64_t context = 0;
+    bool marked = false;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        of_ollama = of_ollama || spw_keys_has(keys, marks[i]);
-    if (!of_ollama || strcmp(facts->architecture->name, "gemma3") != 0)
-        return 0;
-    drop_made_cap(out, facts);
-    SPW_TRY(rename_keys(facts, keys));
+        marked = marked || spw_keys_has(keys, marks[i]);
+    return marked && !strcmp(facts->architecture->name, "gemma3");
+}
+
+static int complete_gemma3(struct spw_model_config *out, const struct spw_config_gguf *facts,
+                           const struct spw_keys *keys)
+{
+    uint64_t context = 0;
     if (!spw_keys_has(keys, "attention.layer_norm_rms_epsilon")) {
         SPW_TRY(put(facts, keys, "attention.layer_norm_rms_epsilon", json_real(1e-6)));
         spw_config_rule(out, "epsilon of norms: 1e-6, as in all models");
@@ -98,8 +99,12 @@ int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config
         return spw_keys_refuse(keys, "rope.scaling_beta",
                                "rope.scaling.type beside it: the file does not have the factor of "
                                "its rope; a newer one does");
-    SPW_TRY(complete_gemma3(out, facts, keys));
+    const bool own_gemma3 = is_own_gemma3(facts, keys); /* by names that change now */
+    if (own_gemma3)
+        drop_made_cap(out, facts);
     SPW_TRY(rename_keys(facts, keys));
+    if (own_gemma3)
+        SPW_TRY(complete_gemma3(out, facts, keys));
     if (a->scaling && spw_keys_has(keys, "rope.scaling.factor") &&
         !spw_keys_has(keys, "rope.scaling.type"))
         SPW_TRY(put(facts, keys, "rope.scaling.type", json_string(a->scaling)));

@@ -58,8 +58,8 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
 int spw_config_gguf_layers(const struct spw_config_gguf *facts, const struct spw_family *family,
                            const struct spw_keys *keys);
 
-/* config_gguf_ollama.c: gives keys that Ollama's converter names otherwise the names that llama.cpp
- * gives them, and adds what it leaves out. */
+/* config_gguf_ollama.c: renames the keys that Ollama's converter writes, as llama.cpp calls them,
+ * and adds what Ollama's converter leaves out. */
 int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config_gguf *facts,
                            const struct spw_keys *keys);
 

@@ -66,7 +66,7 @@ SIMD_FN const struct spw_codes *codes_of_row(const struct few_x *x, int r)
 
 /* ---- codes ---- */
 
-/* Bit `from` of each byte and those after it: at bit `to`, as far as `mask` has them. */
+/* Moves bit `from` of each byte, and the bits after it, to bit `to`. The bits of `mask` stay. */
 SIMD_FN u32v move_bits(u32v x, unsigned from, unsigned to, uint32_t mask)
 {
     return (from < to ? x << (to - from) : x >> (from - to)) & mask << to;
@@ -134,8 +134,8 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, size_t fours, unsig
 
 /* ---- fetches ---- */
 
-/* Measured (SPEED.md): the prefetchers of the core follow streams whose lines come in order, and
- * the scales of some types lie last. So the group of the eight rows is asked for at once. ... */
+/* The prefetchers of the core follow streams whose lines come in order (measured, SPEED.md). The
+ * scales of some types are read first and lie last. So this asks for all lines of the group. */
 SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
 {
 #pragma GCC unroll 8
@@ -145,8 +145,8 @@ SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
             __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
 }
 
-/* ... Rows of large blocks are multiplied one pair after another, and each pair also asks for a
- * later group of its rows. */
+/* Rows of large blocks are multiplied one pair after another. Each pair also asks for a later group
+ * of its rows. */
 SIMD_FN void fetch_next(enum spw_dtype t, const uint8_t *p, size_t fours)
 {
 #pragma GCC unroll 8
