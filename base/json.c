@@ -1,4 +1,5 @@
-/* See json.h. The parser takes and refuses what jansson 2.14 takes and refuses (test_json). */
+/* See json.h. The parser takes and refuses what jansson 2.14 takes and refuses (test_json). One
+ * difference: jansson skips a NUL byte behind a number or a word. Here a NUL byte is an error. */
 #include "base/json.h"
 
 #include <locale.h>

@@ -65,7 +65,7 @@ struct spw_plan_chunks spw_plan_chunks(const struct spw_plan_input *in)
 uint32_t spw_plan_most_passes(const struct spw_plan_input *in, uint32_t chunk)
 {
     uint32_t n = 1;
-    while (spw_plan_most_rows(in) / n > chunk && n <= UINT32_MAX / 2)
+    while (spw_div_up(spw_plan_most_rows(in), n) > chunk && n <= UINT32_MAX / 2)
         n *= 2;
     return n;
 }
@@ -283,7 +283,7 @@ static void try_chunk(struct search *s, uint32_t chunk)
     s->c.chunk = chunk;
     bool experts = s->in->weights->n_expert_blocks;
     bool pays = s->started.holds_tiles || s->started.inputs_row_bytes;
-    for (uint32_t passes = 1; pays && rows / passes > chunk; passes *= 2)
+    for (uint32_t passes = 1; pays && spw_div_up(rows, passes) > chunk; passes *= 2)
         try_hidden(s, SPW_HIDDEN_ON_DEVICE, passes);
     if (!pays &&
         (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE || experts))

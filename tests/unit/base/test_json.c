@@ -163,6 +163,25 @@ static void check_messages(void)
     check_where("[]\n\n\x01", 3, 1, "found byte 0x01, expected the end of the text");
 }
 
+/* jansson skips a NUL byte behind a number or a word. */
+static void check_nul_bytes(void)
+{
+    static const char text[] = "[1\0, true\0, \"a\0\"]\0";
+    json_error_t why;
+    json_t *value;
+    for (size_t nul = 0; nul < sizeof text - 1; nul++) {
+        char one[sizeof text - 1];
+        size_t n = 0;
+        for (size_t i = 0; i < sizeof text - 1; i++)
+            if (text[i] || i == nul)
+                one[n++] = text[i];
+        const int rc = spw_json_parse(&value, one, n, JSON_ALLOW_NUL, &why);
+        CHECK_MSG(rc == (text[nul] ? 0 : -EINVAL), "NUL byte %zu: %d", nul, rc);
+        CHECK(!rc || !strncmp(why.text, "found byte 0x00", 15));
+        json_decref(value);
+    }
+}
+
 /* jansson allows 2,048 lists in each other, too. */
 static void check_depth(void)
 {
@@ -223,6 +242,7 @@ int main(int argc, char **argv)
         check_changed(&seed);
     CHECK(n_table > 60 && n_good > n_table + draws.done / 20 && n_good < draws.done / 2);
     check_messages();
+    check_nul_bytes();
     check_depth();
     check_short_memory();
     CHECK(spw_alloc_outstanding() == 0);
