@@ -55,7 +55,7 @@ const char *spw_bytes_text(char buffer[32], uint64_t bytes)
         snprintf(buffer, 32, "%llu.%02llu%s", (unsigned long long)whole,
                  (unsigned long long)hundredths, units[unit]);
     else
-        snprintf(buffer, 32, "%llu", (unsigned long long)bytes);
+        snprintf(buffer, 32, "%lluB", (unsigned long long)bytes);
     return buffer;
 }
 

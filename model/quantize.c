@@ -513,8 +513,8 @@ static int check_arguments(const char *folder, const struct spw_quantize_options
                         spw_dtype_name(o->type));
     if (!stat(folder, &info) && !S_ISDIR(info.st_mode))
         return spw_fail(err, -ENOTDIR,
-                        "%s: found a file, expected a Hugging Face model folder: only its numbers "
-                        "can be quantized",
+                        "%s: found a file, expected a Hugging Face model folder, whose "
+                        "weights are F32, F16 or BF16",
                         folder);
     return 0;
 }

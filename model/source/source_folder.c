@@ -6,6 +6,7 @@
 #include "model/source/safetensors.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #define MOST_CONFIG_BYTES ((uint64_t)16 << 20) /* far more than any model has */
 
@@ -34,8 +35,8 @@ static int folder_config(const struct spw_source *s, struct spw_model_config *ou
     int rc = read_file(s, "config.json", MOST_CONFIG_BYTES, &config_path, &config,
                        &text.config_bytes, err);
     if (rc == -ENOENT)
-        spw_fail(err, rc, "%s: found no such file, expected a Hugging Face model folder",
-                 config_path);
+        spw_fail(err, rc, "%s: found no %s, expected a Hugging Face model folder or a GGUF file",
+                 s->path, access(s->path, F_OK) ? "such file or folder" : "config.json there");
     if (rc == -ENOTDIR)
         spw_fail(err, rc, "%s: found a file, expected a Hugging Face model folder", s->path);
     if (!rc) {

@@ -21,23 +21,23 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (o->on_oom > SPW_ON_OOM_FAIL)
         return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
                         o->on_oom);
+    char text[32];
     bool files = o->prefix_cache_dir || o->saves; /* their writes also count against the limit */
     if (!o->disk_dir && (room || (writes && !files)))
         return spw_fail(err, -EINVAL,
-                        "disk %s: %llu bytes given, but no disk; name a directory with "
+                        "disk %s: %s given, but no disk; name a directory with "
                         "options.disk_dir",
                         room ? "memory" : "write limit",
-                        (unsigned long long)(room ? o->disk_bytes : o->disk_write_limit));
+                        spw_bytes_text(text, room ? o->disk_bytes : o->disk_write_limit));
     if (!o->prefix_cache_dir && o->prefix_cache_bytes)
         return spw_fail(err, -EINVAL,
                         "prefix cache size: found no prefix cache beside it; name a directory with "
                         "options.prefix_cache_dir");
     if (room && o->disk_write_limit == SPW_NONE)
-        return spw_fail(
-            err, -EINVAL,
-            "disk memory: %llu bytes given, but options.disk_write_limit allows no writes "
-            "there; raise the limit, or leave out options.disk_bytes",
-            (unsigned long long)o->disk_bytes);
+        return spw_fail(err, -EINVAL,
+                        "disk memory: %s given, but options.disk_write_limit allows no writes "
+                        "there; raise the limit, or leave out options.disk_bytes",
+                        spw_bytes_text(text, o->disk_bytes));
     return 0;
 }
 

@@ -60,7 +60,7 @@ int spw_memory_to_measure(const char *what, uint64_t bytes, struct spw_error *er
 
 int spw_memory_on_disk(uint64_t *bytes, const char *dir, struct spw_error *err)
 {
-    static const char advice[] = "expected a directory that files can be made in; name another one";
+    static const char advice[] = "name a directory in which files can be created";
     struct stat st;
     struct statvfs fs;
     int rc = 0;

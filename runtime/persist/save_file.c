@@ -60,8 +60,9 @@ static int check_kind(const struct spw_save_file *f, struct spw_error *err)
         return spw_fail(err, rc, "%s", why.text);
     if (!rc || rc == -EBADMSG)
         return 0;
-    return spw_fail(err, -EINVAL, "%s; expected a saved session or a name that is free",
-                    *why.text ? why.text : f->path);
+    return spw_fail(err, -EINVAL, "%s%s; expected a saved session or a name that is free",
+                    *why.text ? why.text : f->path,
+                    *why.text ? "" : ": found a file that is not a saved session");
 }
 
 /* Creates or opens the file. -EAGAIN: another process has created or removed it meanwhile. */

@@ -320,6 +320,7 @@ static void test_odd_inputs(void)
     CHECK(sh("mkdir dir; \"$S\" batch m --input dir --output e2 " RUN) != 0);
     CHECK(sh("cd dir && \"$S\" batch ../m --input ../in.jsonl --output o --errors ../far " RUN) ==
           1);
+    check_refused(sh("\"$S\" batch --status m/config.json"), "m/config.json: found no m/config.j");
     CHECK(sh("cd / && \"$S\" batch --status %s/dir/o", folder) == 1);
     CHECK_MSG(strstr(out, "6 done, 1 failed, 0 missing"), "%s", out);
 }

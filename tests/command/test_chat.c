@@ -409,10 +409,10 @@ static void test_refusals(void)
         {"chat m --messages q.json --stop ''", "--stop: found an empty text"},
         {"chat m --messages q.json --report no/such", "--report: no/such"},
         {"chat m --messages q.json --prompt x", "--prompt is no option of 'chat'"},
-        {"chat none --messages q.json", "none: found no chat template"},
+        {"chat none --messages q.json", "give the prompt as text to 'spillway generate'"},
         {"chat wrong --messages q.json", "wrong/chat_template.jinja"},
         {"chat raises --messages q.json", "only one role"},
-        {"chat missing", "missing/config.json"},
+        {"chat missing", "missing: found no such file or folder"},
     };
     CHECK(
         sh("echo '[{' >b1; echo '{}' >b2; echo "

@@ -57,7 +57,7 @@ for program in c cxx shared; do
     [ "$found" = "$expected" ] || { echo "$program: found '$found', expected '$expected'"; exit 1; }
 done
 ! "$place/c" "$place/none" 8 2>"$place/says" || exit 1
-grep -q "$place/none/config.json: found no such file" "$place/says"
+grep -q "$place/none: found no such file or folder" "$place/says"
 
 # ---- the manual page and the completions ----
 share=$place/second/share spillway=$place/second/bin/spillway

@@ -355,7 +355,7 @@ static void test_refused(void)
     fails(2, "found no --type, expected q8_0 or q4_0", "$S quantize m w/q.gguf");
     fails(2, "found 'x' after", "$S quantize m w/q.gguf x --type q8_0");
     fails(2, "q5_0", "$S quantize m w/q.gguf --type q5_0");
-    fails(2, "none/config.json: found no such file", "$S quantize none w/q.gguf --type q8_0");
+    fails(2, "none: found no such file or folder", "$S quantize none w/q.gguf --type q8_0");
     fails(2, "here: found a file, expected a Hugging Face model folder",
           "$S quantize here w/q.gguf --type q8_0");
     fails(2, "w: ", "$S quantize m w --type q8_0");

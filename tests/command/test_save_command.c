@@ -305,7 +305,9 @@ static void test_refusals(void)
     refuse("--prompt x --save .", "--save: .: found a directory, expected a file");
     CHECK(sh("seq 3000 >book && cp book same") == 0);
     refuse("--prompt-file book --save book", "--save: book: is the file of --prompt-file");
-    refuse("--prompt x --save book", "expected a saved session or a name that is free");
+    refuse("--prompt x --save book",
+           "book: found a file that is not a saved session; expected a saved session or a "
+           "name that is free");
     refuse("--prompt-file book --expert-trace book", "book: is the file of --prompt-file");
     refuse("--prompt x --expert-trace /none/f", "--expert-trace: /none/f");
     CHECK(sh("cmp book same && mkfifo pipe") == 0);

@@ -136,10 +136,16 @@ double cli_now_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+const char *cli_format_number(char *buffer, double x)
+{
+    snprintf(buffer, 32, x < 1000 ? "%.4g" : "%.0f", x);
+    return buffer;
+}
+
 const char *cli_format_bytes(char *buffer, uint64_t bytes)
 {
     char text[32];
     size_t n = strspn(spw_bytes_text(text, bytes), "0123456789.");
-    snprintf(buffer, 32, "%.*s %s", (int)n, text, text[n] ? text + n : "B");
+    snprintf(buffer, 32, "%.*s %s", (int)n, text, text + n);
     return buffer;
 }

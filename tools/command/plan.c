@@ -85,12 +85,17 @@ static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT], 
 
 static void show_waterlines(const struct spw_waterlines *w)
 {
-    printf("\nwaterlines  the oldest %llu of %llu tokens lie",
-           (unsigned long long)(w->disk_end ? w->disk_end : w->host_end),
-           (unsigned long long)w->n_tokens);
-    if (w->disk_end)
-        printf(" on disk, the next %llu", (unsigned long long)(w->host_end - w->disk_end));
-    printf(" in host memory, the rest on the device\n");
+    const unsigned long long disk = w->disk_end, host = w->host_end - w->disk_end;
+    if (!w->host_end) {
+        printf("\nwaterlines  all %llu tokens lie on the device\n",
+               (unsigned long long)w->n_tokens);
+        return;
+    }
+    printf("\nwaterlines  the oldest %llu of %llu tokens lie %s", disk ? disk : host,
+           (unsigned long long)w->n_tokens, disk ? "on disk" : "in host memory");
+    if (disk && host)
+        printf(", the next %llu in host memory", host);
+    printf(", the rest on the device\n");
 }
 
 static void print_table(const struct cli_options *o, const struct spw_plan_info *p)
@@ -144,8 +149,8 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
                cli_format_bytes(a, p->prefix_write_bytes));
     show_waterlines(&p->waterlines);
     printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
-    show_moved("prompt", p->prefill_moved_bytes, "");
-    show_moved("each token", p->decode_moved_bytes, "");
+    show_moved("prompt", p->prefill_moved_bytes, ", if it fills the context");
+    show_moved("each token", p->decode_moved_bytes, ", when the context is full");
     if (p->n_experts_resident < p->n_experts)
         printf("            and experts that it is expected to miss: %s from the files, %s from "
                "the host\n",
@@ -158,18 +163,21 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
 
 static void show_prediction(const char *name, const struct spw_prediction *p)
 {
-    printf("%-12s%.4g s, bound by %s (computation %.3g s, host link %.3g s, disk %.3g s)\n", name,
-           p->seconds, spw_bound_name(p->bound), p->compute_seconds, p->link_seconds,
-           p->disk_seconds);
+    char all[32], compute[32], link[32], disk[32];
+    printf("%-12s%s s, bound by %s (computation %s s, host link %s s, disk %s s)\n", name,
+           cli_format_number(all, p->seconds), spw_bound_name(p->bound),
+           cli_format_number(compute, p->compute_seconds), cli_format_number(link, p->link_seconds),
+           cli_format_number(disk, p->disk_seconds));
 }
 
 static void print_prediction(const struct prediction *p, uint64_t context)
 {
     const struct spw_machine *m = &p->limits.machine;
     const struct spw_drive *d = &p->limits.drive;
-    char date[32];
-    printf("\nat most     %.4g tokens/s of prompt, %.4g tokens/s after it\n",
-           (double)context / p->prompt.seconds, 1 / p->step.seconds);
+    char date[32], reading[32], answering[32];
+    printf("\nat most     %s tokens/s of prompt, %s tokens/s after it\n",
+           cli_format_number(reading, (double)context / p->prompt.seconds),
+           cli_format_number(answering, 1 / p->step.seconds));
     show_prediction("prompt", &p->prompt);
     show_prediction("each token", &p->step);
     printf("measured    %s: %s, %u threads: reads %.3g GB/s, copies %.3g GB/s\n",

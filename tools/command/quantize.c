@@ -64,11 +64,12 @@ static void on_note(void *context, const char *text)
 
 static bool on_progress(void *context, uint64_t done, uint64_t total)
 {
-    char text[128];
+    char text[128], millions[32];
     (void)context;
     if (cli_progress_due()) {
-        snprintf(text, sizeof text, "%3.0f %% of %.4g million weights",
-                 100 * (double)done / (double)total, (double)total * 1e-6);
+        snprintf(text, sizeof text, "%3.0f %% of %s million weights",
+                 100 * (double)done / (double)total,
+                 cli_format_number(millions, (double)total * 1e-6));
         cli_progress_draw(text);
     }
     return !cli_interrupted();
@@ -110,10 +111,11 @@ static json_t *loss_json(const struct job *j)
 
 static int print_totals(struct job *j)
 {
-    char bytes[32];
+    char bytes[32], millions[32];
     if (!j->o->json) {
-        printf("\n%s in %zu tensors, %.4g million parameters, %.4g bits a weight\n",
-               cli_format_bytes(bytes, j->bytes), j->n_tensors, (double)j->n * 1e-6, bits(j));
+        printf("\n%s in %zu tensors, %s million parameters, %.4g bits a weight\n",
+               cli_format_bytes(bytes, j->bytes), j->n_tensors,
+               cli_format_number(millions, (double)j->n * 1e-6), bits(j));
         if (j->o->text_file)
             printf("loss on %zu tokens (%zu scored): %.6f nats/token of %s, %.6f of %s: %+.2f %%\n",
                    j->score.n_tokens, j->score.n_tokens - 1, j->before, j->o->operand, j->after,

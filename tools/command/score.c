@@ -18,14 +18,7 @@ static int read_text(const struct cli_options *o, const struct cli_model *m, con
         return cli_read_ids(o->token_ids, ids, n);
     if (strcmp(source, "text") == 0)
         return cli_encode(m->tokenizer, "--text", o->text, strlen(o->text), true, ids, n);
-    char *text;
-    size_t bytes;
-    int code = cli_read_file(o->text_file, &text, &bytes);
-    if (code)
-        return code;
-    code = cli_encode(m->tokenizer, o->text_file, text, bytes, true, ids, n);
-    spw_free(text);
-    return code;
+    return cli_encode_file(m->tokenizer, o->text_file, true, ids, n);
 }
 
 /* Which of the options names the tokens. */

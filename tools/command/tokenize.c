@@ -10,14 +10,7 @@ static int read_text(const struct cli_options *o, const struct spw_tokenizer *t,
 {
     if (o->text)
         return cli_encode(t, "--text", o->text, strlen(o->text), !o->no_special, ids, n);
-    char *text;
-    size_t bytes;
-    int code = cli_read_file(o->text_file, &text, &bytes);
-    if (code)
-        return code;
-    code = cli_encode(t, o->text_file, text, bytes, !o->no_special, ids, n);
-    spw_free(text);
-    return code;
+    return cli_encode_file(t, o->text_file, !o->no_special, ids, n);
 }
 
 static int print_ids(const struct cli_options *o, const struct spw_tokenizer *t, const int32_t *ids,

@@ -722,8 +722,8 @@ static void test_folders(void)
     struct spw_error err = {0};
     struct spw_model_config config;
     CHECK(source_config(&config, "/nonexistent/folder", &err) == -ENOENT);
-    CHECK(!strcmp(err.text, "/nonexistent/folder/config.json: found no such file, expected a "
-                            "Hugging Face model folder"));
+    CHECK(!strcmp(err.text, "/nonexistent/folder: found no such file or folder, expected a "
+                            "Hugging Face model folder or a GGUF file"));
     spw_error_clear(&err);
     CHECK(source_config(&config, "tests/unit/model/test_config.c", &err) == -EINVAL);
     CHECK(!strcmp(err.text,

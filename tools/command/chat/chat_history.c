@@ -68,6 +68,7 @@ int cli_history_read(json_t **messages, const char *path)
     int code = cli_read_file(path, &text, &bytes);
     if (code)
         return code;
+    path = cli_input_name(path);
     code = cli_json_parse(&list, text, bytes, path);
     spw_free(text);
     if (!code)

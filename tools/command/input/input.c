@@ -10,12 +10,18 @@
  * memory runs out. */
 #define MOST_BYTES ((size_t)1 << 30)
 
+const char *cli_input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "stdin" : path;
+}
+
 int cli_read_file(const char *path, char **data, size_t *bytes)
 {
     bool from_stdin = strcmp(path, "-") == 0;
     FILE *file = from_stdin ? stdin : fopen(path, "rb");
     *data = NULL;
     *bytes = 0;
+    path = cli_input_name(path);
     if (!file)
         return cli_fail(CLI_REFUSED, "%s: %s", path, strerror(errno));
     int code = 0;
@@ -94,6 +100,7 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n)
     int code = cli_read_file(path, &text, &bytes);
     if (code)
         return code;
+    path = cli_input_name(path);
     *ids = spw_alloc_zero(bytes / 2 + 1, sizeof **ids);
     code = *ids ? parse_ids(path, text, bytes, *ids, n) : cli_fail(CLI_FAILED, "out of memory");
     if (code == 0 && *n == 0)
@@ -136,6 +143,19 @@ int cli_encode(const struct spw_tokenizer *t, const char *source, const char *te
     return rc ? cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "%s: %s", source,
                          err.text[0] ? err.text : strerror(-rc))
               : 0;
+}
+
+int cli_encode_file(const struct spw_tokenizer *t, const char *path, bool add_special,
+                    int32_t **ids, size_t *n)
+{
+    char *text;
+    size_t bytes;
+    int code = cli_read_file(path, &text, &bytes);
+    if (code)
+        return code;
+    code = cli_encode(t, cli_input_name(path), text, bytes, add_special, ids, n);
+    spw_free(text);
+    return code;
 }
 
 int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t)
@@ -255,14 +275,7 @@ static int read_one(struct cli_input *in, const struct cli_options *o, const str
     if (strcmp(source, "prompt") == 0)
         return cli_encode(m->tokenizer, "--prompt", o->prompt, strlen(o->prompt), true, &in->tokens,
                           &in->n_tokens);
-    char *text;
-    size_t bytes;
-    int code = cli_read_file(o->prompt_file, &text, &bytes);
-    if (code)
-        return code;
-    code = cli_encode(m->tokenizer, o->prompt_file, text, bytes, true, &in->tokens, &in->n_tokens);
-    spw_free(text);
-    return code;
+    return cli_encode_file(m->tokenizer, o->prompt_file, true, &in->tokens, &in->n_tokens);
 }
 
 static int read_single(struct cli_inputs *in, const struct cli_options *o,

@@ -43,6 +43,8 @@ int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const st
                     bool optional);
 void cli_inputs_free(struct cli_inputs *in);
 
+/* The name of an input in messages: "-" is stdin. */
+const char *cli_input_name(const char *path);
 /* Reads a whole file; "-" reads stdin. *data is NUL-terminated and allocated with spw_alloc. */
 int cli_read_file(const char *path, char **data, size_t *bytes);
 int cli_read_ids(const char *path, int32_t **ids, size_t *n);
@@ -54,6 +56,8 @@ int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e
 /* The same, with the reason on stderr. `source` is its name in messages. */
 int cli_encode(const struct spw_tokenizer *t, const char *source, const char *text, size_t bytes,
                bool add_special, int32_t **ids, size_t *n);
+int cli_encode_file(const struct spw_tokenizer *t, const char *path, bool add_special,
+                    int32_t **ids, size_t *n);
 /* Refuses a --stop that is empty or not UTF-8. `t` may be NULL without --stop. */
 int cli_check_stops(const struct cli_options *o, const struct spw_tokenizer *t);
 /* Refuses a bias of a token that the model does not have. */

@@ -284,7 +284,7 @@ static void print_types(const struct facts *f)
 static void print_facts(const struct cli_options *o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
-    char bytes[32];
+    char bytes[32], millions[32];
     printf("model       %s (%s)%s%s\n", o->operand, c->model_type, c->dtype ? ", " : "",
            c->dtype ? spw_dtype_name(c->dtype) : ""); /* GGUF has a type for each tensor only */
     printf("layers      %u", c->n_layers);
@@ -311,9 +311,10 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     if (c->reach > c->max_positions)
         printf(", reaches %llu", (unsigned long long)c->reach);
     putchar('\n');
-    printf("weights     %s in %zu tensors, %.4g million parameters\n",
+    printf("weights     %s in %zu tensors, %s million parameters\n",
            cli_format_bytes(bytes, spw_tensors_total_bytes(f->tensors)),
-           spw_tensors_count(f->tensors), (double)f->n_parameters * 1e-6);
+           spw_tensors_count(f->tensors),
+           cli_format_number(millions, (double)f->n_parameters * 1e-6));
     print_types(f);
     printf("KV          %s a token", cli_format_bytes(bytes, f->kv_bytes_per_token));
     if (c->window)

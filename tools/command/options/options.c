@@ -69,7 +69,7 @@ static bool parse_size(const char *text, uint64_t *out)
     memcpy(number, text, digits);
     number[digits] = 0;
     if (scale == 1)
-        return parse_count(number, out);
+        return parse_count(number, out) && *out < (uint64_t)1 << 63;
     double value;
     if (!parse_number(number, &value) || value * scale >= 0x1p63)
         return false;
@@ -85,8 +85,8 @@ static int refuse_value(const struct cli_row *row, const char *value, const char
 static int refuse_number(const struct cli_row *row, const char *value, const char *what)
 {
     if (row->min == 0 && row->max == 0)
-        return refuse_value(row, value, what);
-    return cli_fail(CLI_REFUSED, "--%s: found '%s', expected %s from %.10g to %.10g", row->name,
+        return refuse_value(row, value, "a whole number from 0 to 18446744073709551615");
+    return cli_fail(CLI_REFUSED, "--%s: found '%s', expected %s from %.15g to %.15g", row->name,
                     value, what, row->min, row->max);
 }
 
@@ -105,7 +105,8 @@ static int set_count(const struct cli_row *row, const char *value, uint64_t *out
 static int set_size(const struct cli_row *row, const char *value, uint64_t *out)
 {
     if (!parse_size(value, out))
-        return refuse_value(row, value, "a size such as 64MiB, 2GiB, 1.5G or a number of bytes");
+        return refuse_value(row, value,
+                            "a size below 8 EiB, such as 64MiB, 2GiB, 1.5G or a number of bytes");
     return 0;
 }
 
@@ -375,9 +376,10 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
         if (rc)
             return rc;
     }
-    if (!o->operand && command->operand[0] != '[')
-        return cli_fail(CLI_REFUSED, "%s: found no %s; usage: spillway %s %s [options]",
-                        command->name, command->operand, command->name, command->operand);
+    if (o->operand ? !*o->operand : command->operand[0] != '[')
+        return cli_fail(CLI_REFUSED, "%s: found %s %s; usage: spillway %s %s [options]",
+                        command->name, o->operand ? "an empty" : "no", command->operand,
+                        command->name, command->operand);
     return 0;
 }
 

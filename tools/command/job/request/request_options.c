@@ -44,6 +44,8 @@ const char *job_found(const json_t *value, char text[64])
         [JSON_FALSE] = "false",      [JSON_NULL] = "null",    [JSON_STRING] = "a text"};
     if (!value)
         return "nothing";
+    if (json_is_array(value) && !json_array_size(value))
+        return "an empty list";
     if (json_is_integer(value))
         snprintf(text, 64, "%lld", (long long)json_integer_value(value));
     else if (json_is_real(value))

@@ -245,9 +245,14 @@ int job_store_look(struct job_store **out, const char *output)
     snprintf(state, sizeof state, "%.4000s.state", output);
     s->answers = json_object();
     s->logs[JOB_OUTPUT].path = spw_strdup(output);
-    int code = s->answers && s->logs[JOB_OUTPUT].path
-                   ? job_store_read(s, state, job_store_take_state)
-                   : cli_fail(CLI_FAILED, "out of memory");
+    int code = 0;
+    if (!s->answers || !s->logs[JOB_OUTPUT].path)
+        code = cli_fail(CLI_FAILED, "out of memory");
+    else if (access(state, F_OK))
+        code = cli_fail(CLI_REFUSED, "%s: found no %s beside it, expected the output of a job",
+                        output, state);
+    if (!code)
+        code = job_store_read(s, state, job_store_take_state);
     if (!code)
         code = job_store_read(s, output, job_store_take_answer);
     if (!code)
