@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 enum { MOST_DEPTH = 2048 };
 
@@ -78,31 +79,6 @@ static int reserve(struct parser *p, size_t bytes)
     return 0;
 }
 
-/* Bytes of the character, 0 if it is not UTF-8. */
-static size_t utf8_bytes(const char *at, const char *end)
-{
-    const unsigned char *s = (const unsigned char *)at, lead = s[0];
-    const size_t n = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-    if (lead > 0xf4 || n > (size_t)(end - at))
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    const bool is_long = (lead == 0xe0 && s[1] < 0xa0) || (lead == 0xf0 && s[1] < 0x90);
-    const bool is_surrogate = lead == 0xed && s[1] > 0x9f;
-    return is_long || is_surrogate || (lead == 0xf4 && s[1] > 0x8f) ? 0 : n;
-}
-
-static size_t put_utf8(uint32_t c, char *to)
-{
-    const int n = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    static const uint8_t leads[] = {0, 0xc0, 0xe0, 0xf0};
-    *to++ = (char)(leads[n] | c >> 6 * n);
-    for (int i = n - 1; i >= 0; i--)
-        *to++ = (char)(0x80 | (c >> 6 * i & 0x3f));
-    return (size_t)n + 1;
-}
-
 /* \u and four digits. */
 static int scan_unit(struct parser *p, uint32_t *out)
 {
@@ -133,7 +109,7 @@ static int scan_unicode(struct parser *p, char *to, size_t *n)
     }
     if (!c && !(p->flags & JSON_ALLOW_NUL))
         return fail(p, "found \\u0000, expected a text without it");
-    *n += put_utf8(c, to + *n);
+    *n += (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)to + *n);
     return 0;
 }
 
@@ -160,13 +136,15 @@ static int scan_characters(struct parser *p, const char *end, size_t *n)
             SPW_TRY(scan_escape(p, to, n));
             continue;
         }
-        const size_t bytes = utf8_bytes(p->at, end);
-        if (!bytes)
+        utf8proc_int32_t c;
+        const utf8proc_ssize_t bytes =
+            utf8proc_iterate((const utf8proc_uint8_t *)p->at, end - p->at, &c);
+        if (bytes < 0)
             return fail(p, "found byte 0x%02x, expected UTF-8", (unsigned char)*p->at);
-        if ((unsigned char)*p->at < ' ')
+        if (c < ' ')
             return fail(p, "found byte 0x%02x in a string, expected an escape of JSON", *p->at);
-        memcpy(to + *n, p->at, bytes);
-        *n += bytes;
+        memcpy(to + *n, p->at, (size_t)bytes);
+        *n += (size_t)bytes;
         p->at += bytes;
     }
     to[*n] = '\0';
@@ -273,32 +251,11 @@ static int read_word(struct parser *p, json_t **out)
 
 static int read_value(struct parser *p, json_t **out);
 
-/* After a value of a list or an object. 1: the next one follows. */
-static int follows(struct parser *p, char close)
+static int read_element(struct parser *p, json_t *list)
 {
-    const int c = peek(p);
-    if (c != ',' && c != close)
-        return refuse(p, close == '}' ? "',' or '}'" : "',' or ']'");
-    p->at++;
-    return c == ',';
-}
-
-static int read_list(struct parser *p, json_t *list)
-{
-    int more = 1;
-    p->at++;
-    if (peek(p) == ']') {
-        p->at++;
-        return 0;
-    }
-    while (more > 0) {
-        json_t *value;
-        SPW_TRY(read_value(p, &value));
-        if (json_array_append_new(list, value))
-            return -ENOMEM;
-        more = follows(p, ']');
-    }
-    return more;
+    json_t *value;
+    SPW_TRY(read_value(p, &value));
+    return json_array_append_new(list, value) ? -ENOMEM : 0;
 }
 
 /* The key becomes the last text of p->text, before that of the value. */
@@ -323,32 +280,35 @@ static int read_member(struct parser *p, json_t *object)
     return json_object_set_new_nocheck(object, p->text + key, value) ? -ENOMEM : 0;
 }
 
-static int read_object(struct parser *p, json_t *object)
+/* Reads up to the bracket that closes `value`. */
+static int read_elements(struct parser *p, json_t *value)
 {
-    int more = 1;
-    p->at++;
-    if (peek(p) == '}') {
+    const bool is_object = *p->at++ == '{';
+    const char close = is_object ? '}' : ']';
+    int c = peek(p);
+    if (c == close) {
         p->at++;
         return 0;
     }
-    while (more > 0) {
-        SPW_TRY(read_member(p, object));
-        more = follows(p, '}');
-    }
-    return more;
+    do {
+        SPW_TRY(is_object ? read_member(p, value) : read_element(p, value));
+        c = peek(p);
+        if (c != ',' && c != close)
+            return refuse(p, is_object ? "',' or '}'" : "',' or ']'");
+        p->at++;
+    } while (c == ',');
+    return 0;
 }
 
 static int read_nested(struct parser *p, json_t **out)
 {
-    const bool is_object = *p->at == '{';
-    if (++p->depth > MOST_DEPTH)
-        return fail(p, "found values nested more than %d deep, expected at most that", MOST_DEPTH);
-    json_t *value = is_object ? json_object() : json_array();
+    json_t *value = *p->at == '{' ? json_object() : json_array();
     if (!value)
         return -ENOMEM;
-    const int rc = is_object ? read_object(p, value) : read_list(p, value);
+    p->depth++;
+    const int rc = read_elements(p, value);
     p->depth--;
-    if (rc < 0)
+    if (rc)
         json_decref(value);
     else
         *out = value;
@@ -360,6 +320,8 @@ static int read_value(struct parser *p, json_t **out)
     const int c = peek(p);
     size_t n;
     *out = NULL;
+    if (p->depth == MOST_DEPTH)
+        return fail(p, "found values nested more than %d deep, expected at most that", MOST_DEPTH);
     if (c == '{' || c == '[')
         return read_nested(p, out);
     if (c == '-' || (c >= '0' && c <= '9'))

@@ -182,15 +182,17 @@ static void check_nul_bytes(void)
     }
 }
 
-/* jansson allows 2,048 lists in each other, too. */
+/* jansson allows 2,048 values in each other, too; a number is one of them. */
 static void check_depth(void)
 {
-    static char deep[2 * 2049];
-    for (size_t n = 2047; n <= 2049; n++) {
-        memset(deep, '[', n);
-        memset(deep + n, ']', n);
-        compare(deep, 2 * n, 0);
-    }
+    static char deep[2 * 2049 + 1];
+    for (size_t n = 2046; n <= 2049; n++)
+        for (size_t n_numbers = 0; n_numbers < 2; n_numbers++) {
+            memset(deep, '[', n);
+            deep[n] = '7';
+            memset(deep + n + n_numbers, ']', n);
+            compare(deep, 2 * n + n_numbers, 0);
+        }
 }
 
 /* ---- short memory ---- */
