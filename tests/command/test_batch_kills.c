@@ -128,8 +128,11 @@ static void test_tokens_under_way(void)
     CHECK_MSG(batch("long.jsonl", "l", "") == 0, "%s", err);
     double took = check_seconds() - start;
     size_t n_kept = 0;
-    for (int i = 0; i < 20 && (n_kept == 0 || n_kept == 900); i++)
-        n_kept = terminate(took * (0.3 + 0.03 * i));
+    /* The machine may be slower or faster now than when the job took so long. */
+    for (int i = 0; i < 20 && (n_kept == 0 || n_kept == 900); i++) {
+        n_kept = terminate(took * 0.3);
+        took *= sh("test -s t") == 0 ? 0.6 : 1.3; /* it has an answer: the job was over */
+    }
     CHECK_MSG(n_kept > 0 && n_kept < 900, "%zu tokens", n_kept);
     check_continues(n_kept);
     /* And without a change the answer is the one of a run that nobody ended. */
