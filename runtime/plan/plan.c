@@ -283,7 +283,8 @@ static void try_chunk(struct search *s, uint32_t chunk)
     s->c.chunk = chunk;
     bool experts = s->in->weights->n_expert_blocks;
     bool pays = s->started.holds_tiles || s->started.inputs_row_bytes;
-    for (uint32_t passes = 1; pays && spw_div_up(rows, passes) > chunk; passes *= 2)
+    const uint32_t most_passes = spw_plan_most_passes(s->in, chunk);
+    for (uint32_t passes = 1; pays && passes < most_passes; passes *= 2)
         try_hidden(s, SPW_HIDDEN_ON_DEVICE, passes);
     if (!pays &&
         (rows <= 2 * (uint64_t)chunk || bytes <= s->in->device_bytes / COMFORT_SHARE || experts))

@@ -899,6 +899,25 @@ static void check_passes_of_experts(void)
     close_model(&model, dir);
 }
 
+/* More rows than 2^31 passes of one chunk. */
+static void check_many_rows(void)
+{
+    struct spw_options o = {.threads = 1};
+    struct spw_model model;
+    struct spw_error err = {0};
+    struct spw_candidate chosen;
+    struct spw_plan p;
+    CHECK(spw_model_open(&model, "tests/golden/gemma4_inputs", &o, &err) == 0);
+    struct spw_plan_input in = start_input(&model, (uint64_t)1 << 24);
+    in.sessions = 256;
+    in.prefill_chunk = 1;
+    in.attention_tiles = 32;
+    in.device_bytes = (uint64_t)1 << 62;
+    spw_plan_search(&p, &chosen, &in);
+    CHECK(p.pass_rows);
+    spw_model_close(&model);
+}
+
 static void run_draws(int draws, uint64_t *seed)
 {
     for (int i = 0; i < N_TINY_MODELS; i++) {
@@ -927,6 +946,7 @@ int main(int argc, char **argv)
     check_large_blocks(&seed);
     check_short_bytes();
     check_passes_of_experts();
+    check_many_rows();
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
            "that do not; %d "
