@@ -276,7 +276,7 @@ static void refused_texts(void)
     struct job_limits limits = {.bytes = 10};
     CHECK(text_at(0, &limits) == 0 && is_text("0123456789"));
     limits.bytes = 9;
-    CHECK(text_at(0, &limits) == -EFBIG && strstr(err.text, "found 10, expected at most 9"));
+    CHECK(text_at(0, &limits) == -EFBIG && strstr(err.text, "found 10B, expected at most 9B"));
     CHECK(unlink("bytes") == 0);
     CHECK(text_at(0, NULL) == -ENOENT && strstr(err.text, "bytes: No such file"));
     CHECK(mkdir("bytes", 0700) == 0);
