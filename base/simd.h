@@ -7,7 +7,8 @@
  *
  * A lane of a result depends on the same lane of the operands only, unless the comment of a
  * function names other lanes. A function gives the same bits in every instruction set, with two
- * exceptions: simd_fma rounds twice in plain C, and simd_sums adds in another order with AVX2.
+ * exceptions: simd_fma rounds twice in plain C on x86, and simd_sums adds in another order with
+ * AVX2.
  *
  * cmake/cpu_kernels.cmake compiles a file *_simd.c once for each instruction set. SPW_ISA is then
  * the name of the set, for example avx2. */
@@ -314,10 +315,16 @@ SIMD_FN void simd_load_pairs_f16(const void *p, f32v *even, f32v *odd)
 
 #else
 
-/* Two roundings: fmaf without the instruction is a slow call. */
+/* Two roundings on processors without the instruction, where fmaf is a slow call. */
 SIMD_FN f32v simd_fma(f32v a, f32v b, f32v c)
 {
+#if defined(__FP_FAST_FMAF)
+    for (int l = 0; l < SIMD_LANES; l++)
+        c[l] = __builtin_fmaf(a[l], b[l], c[l]);
+    return c;
+#else
     return c + a * b;
+#endif
 }
 
 /* The lanes of a mask are all ones or 0. */
