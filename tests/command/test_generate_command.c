@@ -579,7 +579,7 @@ static void test_broken_pipe(void)
           1);
     CHECK_MSG(strstr(err, "stdout: Bad file descriptor"), "%s", err);
     CHECK(sh("\"$S\" generate m --token-ids - <&-") == 2);
-    CHECK_MSG(strstr(err, "-: Bad file descriptor"), "%s", err);
+    CHECK_MSG(strstr(err, "stdin: Bad file descriptor"), "%s", err);
 }
 
 /* A progress line says that some of the 30,000 items are done. */
