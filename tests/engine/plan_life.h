@@ -147,7 +147,8 @@ static void leave_slice(struct life *f, const struct spw_cut *cut, uint32_t from
             x->begin = spw_max_u32(first, x->begin);
             x->written = spw_max_u32(first, x->written);
             x->disk = spw_max_u32(first, x->disk);
-            raise_to(f, x, spw_waterline_begin(r, s->to));
+            if (!r->held || s->to == p->to) /* held tiles stay until the last rows have passed */
+                raise_to(f, x, spw_waterline_begin(r, s->to));
         } else {
             raise_to(f, x,
                      s->to < p->to ? spw_waterline_begin_passing(r, p, s->to)
