@@ -29,8 +29,8 @@ static int in_all(const struct layers *l, uint32_t layer)
     return 0;
 }
 
-/* 1: the layer has no window. Without a list each so many layers one has none, by the key or by the
- * rule of the family. */
+/* 1: the layer has no window. Without a list every n-th layer has none: n is in the key, or
+ * follows from the family. */
 static int by_kind(const struct layers *l, uint32_t layer)
 {
     const json_t *value = json_object_get(l->facts->keys, "attention.sliding_window_pattern");

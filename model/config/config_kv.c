@@ -138,7 +138,8 @@ static uint64_t width_of(const struct spw_kv_shape *kv)
     return (uint64_t)kv->n_heads * kv->head_dim;
 }
 
-/* A kind has as many slices as can each be as wide as the narrowest kind. */
+/* A kind is divided into slices of equal width, as many as possible: each is at least as wide as
+ * the narrowest layer. */
 static void divide_kinds(struct spw_model_config *out)
 {
     uint64_t least = UINT64_MAX;

@@ -100,7 +100,7 @@ static const json_t *named_template(const json_t *templates, const char *name)
     return NULL;
 }
 
-/* The one called `name`, wherever the folder keeps it. */
+/* The template called `name`: of a file of its own, or of tokenizer_config.json. */
 static int find_text(struct found *out, const char *dir, const char *name, const json_t *config,
                      struct spw_error *err)
 {
@@ -290,8 +290,8 @@ static int add_extra(json_t *vars, json_t *extra, struct spw_error *err)
     return 0;
 }
 
-/* A message's reasoning goes by several names; templates read the first, or gpt-oss's `thinking`.
- * As transformers: one that is given stands under both. */
+/* A message may have its reasoning under one of several keys. Templates read the first of these
+ * keys, or `thinking` (gpt-oss). As in transformers, the message gets both keys. */
 static int alias_reasoning(json_t *messages, struct spw_error *err)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -381,7 +381,7 @@ static int tag_final(json_t *messages, struct continued *c, struct spw_error *er
     return spw_fail(err, -EINVAL, "messages: the last one has no text to continue");
 }
 
-/* Without the white space at the end, Unicode's too: as Python's rstrip. */
+/* The length without white space at the end, as Python's rstrip counts white space. */
 static size_t strip_end(const char *text, size_t n)
 {
     while (n > 0) {
@@ -403,8 +403,8 @@ static size_t strip_start(const char *text, size_t n)
     return at;
 }
 
-/* Cuts the text at the last tag; where the template trimmed the tag, white space before it too. The
- * template must have printed the message as it is. */
+/* Cuts the text at the last tag. If the template trimmed the tag, white space before the tag is cut
+ * off, too. The template must have printed the message unchanged. */
 static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, struct spw_error *err)
 {
     static const char tag[] = TAG;

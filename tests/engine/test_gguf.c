@@ -263,6 +263,7 @@ static void test_ends(void)
         /* No control token, but Gemma 4 waits there for the result of a call. */
         {"gemma4_plain", {"a", "b", "</s>", "c", "<turn|>", "<|tool_response>"}, {0}, {2, 4, 5}, 3},
         {"llama_plain", {"a", "b", "</s>", "c", "<turn|>", "<|tool_response>"}, {0}, {2, 4}, 2},
+        {"glm_plain", {"<|observation|>", "b", "</s>", "c", "d", "e"}, {0}, {2, 0}, 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct gguf_way way = {.more_keys = add_ends,
@@ -275,7 +276,7 @@ static void test_ends(void)
         snprintf(path, sizeof path, "%s/ends.gguf", dir);
         snprintf(folder, sizeof folder, "tests/golden/%s", cases[i].golden);
         gguf_from_folder(folder, path, &way);
-        CHECK(!spw_source_open(&s, path, &err) && !s->ops->config(s, &c, &err));
+        CHECK_MSG(!spw_source_open(&s, path, &err) && !s->ops->config(s, &c, &err), "%s", err.text);
         CHECK_MSG(c.n_eos == cases[i].n && !memcmp(c.eos, cases[i].eos, c.n_eos * sizeof *c.eos),
                   "%zu: %u ends", i, c.n_eos);
         spw_config_free(&c);

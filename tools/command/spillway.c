@@ -97,7 +97,7 @@ const struct cli_command cli_commands[] = {
     {"probe", CLI_PROBE, "[DIR]", "how fast a drive and this machine are",
      "Shows the measured limits that plans use: those of the drive behind DIR (without\n"
      "DIR, of the current directory) and those of this machine. Limits that are not\n"
-     "known are measured and stored for later runs. Measuring takes two seconds and\n"
+     "known are measured and stored for later runs. Measuring takes five seconds and\n"
      "writes at most 256 MiB to an unnamed temporary file.",
      "spillway probe /mnt/scratch\nspillway probe /mnt/scratch --redo --json", cli_probe},
     {"cache", CLI_CACHE, "ls|verify|prune DIR", "list, verify or shrink a prefix cache",

@@ -306,7 +306,7 @@ static void test_types(void)
 
 /* ---- damage ---- */
 
-/* Refused with one line, or read, and then inside the file. */
+/* The file is refused with one line, or what was read lies inside the file. */
 static void check_damaged(const struct file *f)
 {
     struct spw_gguf g;

@@ -263,7 +263,7 @@ int cli_chat_answer(struct chat *c)
     c->n_reply = 0;
     c->shown = CHAT_NOTHING;
     spw_splitter_init(&c->splitter, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt));
-    if (c->interactive) /* without a terminal, a SIGINT from the time of loading still counts */
+    if (c->interactive) /* with --messages, a SIGINT from the time of loading still counts */
         cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     cli_progress_engine(c->engine, &c->events);
