@@ -120,8 +120,8 @@ static int check(const char *data, size_t bytes, const char **from, const char *
         memcpy(&sum, data + bytes - sizeof sum, sizeof sum);
     }
     if (magic != MAGIC || sum != XXH3_64bits(data, bytes - sizeof sum))
-        return spw_fail(err, -EINVAL, "%s: found no list of checksums of spillway, or a damaged one",
-                        path);
+        return spw_fail(err, -EINVAL,
+                        "%s: found no list of checksums of spillway, or a damaged one", path);
     const char *first = data + sizeof magic, *last = data + bytes - sizeof sum;
     for (const char *at = first; at < last; at += model_bytes(at, last))
         if (!model_bytes(at, last))

@@ -93,7 +93,7 @@ static void check_fallbacks(struct spw_engine *e, int n, const char *what)
         CHECK_MSG(strstr(last.failed, "control group"), "%s: %s", what, last.failed);
 }
 
-/* Token by token; the limit becomes lower twice on the way, and then higher, which changes nothing. */
+/* Token by token. The limit becomes lower twice; that it becomes higher changes nothing. */
 static void check_between_steps(const struct spw_options *o)
 {
     struct spw_engine *e = open_engine(o);

@@ -188,7 +188,7 @@ const struct cli_row cli_rows[] = {
      "how many prompts of --prompts run at the same time (4; batch: as many as there is memory "
      "for, "
      "at most 64)",
-     FIELD(sessions), RANGE(1, 65536)},
+     FIELD(sessions), RANGE(1, 4096)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
      "precision of the KV cache. int8, int4 and int8:int4 (keys:values) apply to old tokens only "
      "(as --compute)",
@@ -209,7 +209,7 @@ const struct cli_row cli_rows[] = {
      "how many tokens of a prompt pass through a layer together (planned)", FIELD(prefill_chunk),
      RANGE(1, 1e9)},
     {"prefetch-slots", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
-     "number of buffers that receive transfers (planned)", FIELD(prefetch_slots), RANGE(1, 65536)},
+     "number of buffers that receive transfers (planned)", FIELD(prefetch_slots), RANGE(1, 256)},
     {"prefetch-splits", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "size of such a buffer, in units of 512 positions of KV (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
@@ -221,7 +221,7 @@ const struct cli_row cli_rows[] = {
      FIELD(device), .choices = devices},
     {"threads", CLI_COUNT, RUNS | CLI_PLAN | CLI_PROBE | CLI_INSPECT | CLI_CHECK_KV, "Machine", "N",
      "number of compute threads (every core; only the fast cores where there are two kinds)",
-     FIELD(threads), RANGE(1, 4096)},
+     FIELD(threads), RANGE(1, 1024)},
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Machine", "TYPE",
      "type of the computation: f32 is the reference, bf16 is faster. With quantized weights bf16 "
      "takes int8 activations in groups of 256 (auto: bf16 for a model with bf16 or quantized "
