@@ -43,7 +43,7 @@ int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
 /* Whether the type of a table is one that rows are read of without factors. -EINVAL: no. */
 int spw_find_table_type(const struct spw_finder *f, const struct spw_model_config *c,
                         const struct spw_tensor *t);
-/* -EINVAL: none of these calls has found some tensor of the decoder. */
+/* -EINVAL: the decoder has a tensor that no call has asked for. */
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c);
 
 /* ---- weights_experts.c ---- */

@@ -30,13 +30,13 @@ static int keep_text(struct spw_answer *a, const char *text, size_t bytes)
     return 0;
 }
 
-/* Final text: passes over what was handed over by an earlier batch. */
+/* Takes text that is final, and leaves out what an earlier batch has handed over. */
 static int emit_text(void *context, const char *text, size_t bytes)
 {
     struct spw_answer *a = context;
     while (bytes > 0 && a->n_text_left > 0) {
         size_t n = character_bytes(text, bytes);
-        if (n > a->n_text_left) { /* that batch has reported half a character as U+FFFD */
+        if (n > a->n_text_left) { /* the earlier batch has reported half a character as U+FFFD */
             a->n_text_left = 0;
             break;
         }
@@ -47,8 +47,8 @@ static int emit_text(void *context, const char *text, size_t bytes)
     return bytes > 0 && a->request.text ? keep_text(a, text, bytes) : 0;
 }
 
-/* Passes over the characters that still are the prompt's. Half a character at its end was U+FFFD
- * there; once new bytes complete it, it is another character, and new. */
+/* Leaves out characters that belong to the prompt. Half a character at the end of the prompt was
+ * U+FFFD there. When new bytes complete the character, it is new text. */
 static int push_text(struct spw_answer *a, const char *text, size_t bytes)
 {
     while (bytes > 0 && a->n_skipped < a->n_prompt_end) {
@@ -121,7 +121,7 @@ static int open_text(struct spw_answer *a, const struct spw_request *r,
     return spw_stop_open(&a->stop, r->stop, r->n_stop, err);
 }
 
-/* Those of the request, and tokens that the model never chooses. */
+/* The biases of the request, and those that exclude tokens which the model never chooses. */
 static int open_biases(struct spw_answer *a, const struct spw_sampling *p)
 {
     const struct spw_model_config *c = a->config;
@@ -263,8 +263,8 @@ static void find_top(struct spw_token_logprob *top, uint32_t n, const float *log
         top[i].logprob = log_probability(s, logits[top[i].token]);
 }
 
-/* Token number `k` of a list [k], [k][n_top_logprobs], given the logits that stand before it.
- * Without a list: nothing. */
+/* Sets entry k of `list` and of `top` [n_top_logprobs each] for a token, from the logits before the
+ * token. list NULL: does nothing. */
 static void score(const struct spw_answer *a, double *list, struct spw_token_logprob *top, size_t k,
                   int32_t token, const float *logits)
 {

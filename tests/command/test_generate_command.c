@@ -398,7 +398,7 @@ static void test_batch_order(void)
         int code =
             sh("\"$S\" generate m --prompts o.jsonl --sessions 1 --ignore-eos --report o.json %s",
                options);
-        CHECK_MSG(code == 1 && strstr(err, "o.jsonl: line 1: found 1 tokens of the prompt and") &&
+        CHECK_MSG(code == 1 && strstr(err, "o.jsonl: line 1: found 1 token of the prompt and") &&
                       strstr(err, "3 answered, 1 without an answer"),
                   "%s: %d: %s", options, code, err);
         CHECK_MSG(strstr(out, "{\"id\":\"long\",\"error\":") &&

@@ -239,7 +239,7 @@ int job_refuse_json(struct job_refusal *why, int rc, const json_error_t *e)
 {
     if (rc == -ENOMEM)
         return job_refuse_memory(why);
-    return job_refuse(why, 0, "invalid_json_line", NULL, "byte %d: found no JSON: %s", e->position,
+    return job_refuse(why, 0, "invalid_json_line", NULL, "byte %d: no JSON: %s", e->position,
                       e->text);
 }
 
