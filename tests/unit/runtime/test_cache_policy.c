@@ -171,10 +171,10 @@ static void test_contradictions(void)
         struct spw_options o;
         const char *one, *other; /* parts of the text for both settings */
     } cases[] = {
-        {{.disk_bytes = 77}, "disk memory: 77 bytes", "no disk"},
-        {{.disk_write_limit = 78}, "disk write limit: 78 bytes", "no disk"},
+        {{.disk_bytes = 77}, "disk memory: 77B", "no disk"},
+        {{.disk_write_limit = 78}, "disk write limit: 78B", "no disk"},
         {{.disk_dir = ".", .disk_bytes = 77, .disk_write_limit = SPW_NONE},
-         "disk memory: 77 bytes",
+         "disk memory: 77B",
          "options.disk_write_limit allows no writes"},
         {{.kv = (enum spw_dtype)9}, "kv type 9", "f16 or bf16"},
     };
