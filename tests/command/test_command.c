@@ -208,7 +208,7 @@ static void test_refusals(void)
         {"inspect --topology --tensors", "--topology: found with --tensors"},
         {"inspect --topology --kv-dtype f16", "--topology: found with --kv-dtype"},
         {"inspect m --threads 2", "--threads: found without --topology"},
-        {"inspect --topology --threads 2000 --device cpu", "threads: found 2000"},
+        {"inspect --topology --threads 2000 --device cpu", "--threads: found '2000'"},
         {"bench m --contexts 1,,2", "--contexts: found ''"},
         {"bench m --random-tokens --prompt-file x", "found both --random-tokens and --prompt-file"},
         {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
