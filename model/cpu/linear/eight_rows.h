@@ -11,8 +11,9 @@
  *     for each r < 4, for each part: unpack its codes, multiply them          rows r and r + 4
  *     add what the lanes of a half have: a row of W in each lane; then t and a of quant/codes.h
  *
- * Bytes are not transposed, and codes are not stored. Scales of large blocks multiply the sums of
- * two products, so a large block has one sum for each row. */
+ * Bytes are not transposed, and codes of W are not stored. Scales of large blocks multiply the sums
+ * of two products, so a large block has one sum for each row. For large blocks the codes of x are
+ * stored twice, as a register needs them: an operand in memory takes no instruction of its own. */
 #ifndef SPW_MODEL_CPU_LINEAR_EIGHT_ROWS_H
 #define SPW_MODEL_CPU_LINEAR_EIGHT_ROWS_H
 
@@ -21,18 +22,29 @@
 #include "model/cpu/linear/linear.h"
 
 enum {
-    FEW_ROWS = 4, /* of x; with more, panels by columns are faster */
-    PAIRS = 4,    /* of rows of W */
+    FEW_ROWS = SPW_LINEAR_FEW_ROWS, /* of x */
+    FEW_SUMS = 4,                   /* rows of x whose sums registers hold */
+    PAIRS = 4,                      /* of rows of W */
+    CODES = 8,                      /* registers of codes of a pair that are multiplied at once */
     PAGE = 4096,
     LINE = 64,  /* bytes */
     NEXT = 256, /* bytes from a group to what is fetched then: one or two groups */
 };
 
+/* Codes of a group of a row of x, each sixteen of them twice: an instruction takes them as they
+ * lie.
+ */
+struct few_twice {
+    int8_t codes[2 * SPW_CODES_GROUP];
+};
+
 struct few {
     const struct spw_linear_args *a;
-    size_t groups, row_bytes;
-    float *y;      /* [m][SPW_LINEAR_FEW_COLS] */
-    uint8_t *edge; /* room for a group of the last rows of W */
+    const struct spw_codes *codes; /* of rows of x, which are multiplied at once */
+    size_t rows, groups, row_bytes;
+    float *y;                /* [m][SPW_LINEAR_FEW_COLS] */
+    struct few_twice *twice; /* [groups][rows], large blocks only */
+    uint8_t *edge;           /* room for a group of the last rows of W */
 };
 
 /* A group of eight rows of W. */
@@ -45,18 +57,27 @@ struct eight {
 struct few_x {
     const struct spw_codes *codes; /* of the first row */
     size_t groups;                 /* from row to row */
+    const struct few_twice *twice; /* of each row */
 };
 
+/* Rows of x up to which this is faster than panels by columns (measured, SPEED.md). Small blocks
+ * need sums across lanes for each row of x; a panel does not, and unpacks a block once. */
 static size_t few_rows(enum spw_dtype t)
 {
-    (void)t;
-    return FEW_ROWS;
+    return largest_code(t) > (is_small(t) ? 127 : 7) ? FEW_ROWS : FEW_SUMS;
+}
+
+/* Small blocks with more rows go in two sets. The second one reads W from the caches. */
+static size_t rows_at_once(enum spw_dtype t, size_t m)
+{
+    return is_small(t) && m > FEW_SUMS ? (m + 1) / 2 : m;
 }
 
 static size_t few_workspace(size_t k)
 {
-    (void)k;
-    return FEW_ROWS * SPW_LINEAR_FEW_COLS * sizeof(float) + SIMD_LANES * 34 * SMALL_BLOCKS;
+    return FEW_ROWS * (SPW_LINEAR_FEW_COLS * sizeof(float) +
+                       spw_codes_groups(k) * sizeof(struct few_twice)) +
+           SIMD_LANES * 34 * SMALL_BLOCKS;
 }
 
 SIMD_FN const struct spw_codes *codes_of_row(const struct few_x *x, int r)
@@ -158,20 +179,25 @@ SIMD_FN void fetch_next(enum spw_dtype t, const uint8_t *p, size_t fours)
 
 /* ---- products ---- */
 
+/* Sixteen codes of x, in both halves: number i from x on, in codes or in few_twice. */
+SIMD_FN u32v codes_of_x(enum spw_dtype t, const int8_t *x, size_t i)
+{
+    return is_small(t) ? simd_same_four(x + 16 * i) : (u32v)simd_load(x + i * sizeof(u32v));
+}
+
 #if SIMD_PAIRS
 
-SIMD_FN i16v pairs_with(enum spw_dtype t, u32v w, const int8_t *x)
+SIMD_FN i16v pairs_with(enum spw_dtype t, u32v w, u32v x)
 {
-    const u32v codes = simd_same_four(x);
-    return largest_code(t) > 127 ? simd_signed_pairs(w, codes) : simd_pairs(w, codes);
+    return largest_code(t) > 127 ? simd_signed_pairs(w, x) : simd_pairs(w, x);
 }
 
 /* sum + the products of a part times `scale`, which is a pair of int16. */
 SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t *x, u32v scale)
 {
-    i16v pairs = pairs_with(t, w[0], x);
+    i16v pairs = pairs_with(t, w[0], codes_of_x(t, x, 0));
     if (part_of(t) == 32) {
-        const i16v more = pairs_with(t, w[1], x + 16);
+        const i16v more = pairs_with(t, w[1], codes_of_x(t, x, 1));
         if (4 * largest_code(t) * 127 <= INT16_MAX)
             pairs += more;
         else
@@ -187,30 +213,15 @@ static const uint32_t scale_of_one = 0x10001u;
 /* sum + the products of a part times `scale`. */
 SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t *x, u32v scale)
 {
-    i32v part = simd_dot((i32v){0}, w[0], simd_same_four(x));
+    i32v part = simd_dot((i32v){0}, w[0], codes_of_x(t, x, 0));
     if (part_of(t) == 32)
-        part = simd_dot(part, w[1], simd_same_four(x + 16));
+        part = simd_dot(part, w[1], codes_of_x(t, x, 1));
     return sum + (is_small(t) ? part : (i32v)scale * part);
 }
 
 static const uint32_t scale_of_one = 1;
 
 #endif
-
-/* Part j of rows r and r + 4 of W, at p, with each row of x. */
-SIMD_FN void multiply_part(enum spw_dtype t, const int rows, const uint8_t *p, size_t fours,
-                           unsigned j, u32v scale, const struct few_x *x, i32v sums[FEW_ROWS])
-{
-    u32v w[2];
-    if (part_of(t) == 16)
-        w[0] = codes_of_16(t, p, fours, j);
-    else
-        for (unsigned i = 0; i < 2; i++)
-            w[i] = codes_of_32(t, p, fours, j, i);
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        sums[r] = add_part(t, sums[r], w, codes_of_row(x, r)->codes + part_of(t) * j, scale);
-}
 
 /* Each block of a row of x has the sum of its codes. With minima this sum is used as f32. Without
  * minima it takes the offset of the codes of W out of the integer sum of products. */
@@ -235,12 +246,12 @@ SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packe
     i32v sums[FEW_ROWS][PAIRS];
 #pragma GCC unroll 4
     for (size_t i = 0; i < PAIRS; i++) {
-        i32v pair[FEW_ROWS] = {0};
-        multiply_part(t, rows, p->at + i * p->stride, p->fours, b, simd_set1_u32(scale_of_one), x,
-                      pair);
+        const uint8_t *at = p->at + i * p->stride;
+        const u32v w[2] = {codes_of_32(t, at, p->fours, b, 0), codes_of_32(t, at, p->fours, b, 1)};
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
-            sums[r][i] = pair[r];
+            sums[r][i] = add_part(t, (i32v){0}, w, codes_of_row(x, r)->codes + SMALL * b,
+                                  simd_set1_u32(scale_of_one));
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -274,21 +285,46 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
     }
 }
 
+/* Rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after another. */
+SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_once,
+                           const struct eight *w, size_t i, const struct few_x *x,
+                           i32v sums[FEW_ROWS][PAIRS])
+{
+    const uint8_t *p = w->p.at + i * w->p.stride;
+    const unsigned n = part_of(t) == 32 ? 2 : 1; /* registers of a part */
+#pragma GCC unroll 16
+    for (unsigned first = 0; first < SPW_CODES_GROUP / 16; first += at_once) {
+        u32v codes[CODES], scale[CODES];
+#pragma GCC unroll 8
+        for (unsigned c = 0; c < at_once; c++) {
+            const unsigned j = (first + c) / n;
+            codes[c] =
+                n == 1 ? codes_of_16(t, p, w->p.fours, j) : codes_of_32(t, p, w->p.fours, j, c % 2);
+            scale[c] = (u32v)simd_lane_of_four((f32v)w->scales.parts[j], i);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            i32v sum = first ? sums[r][i] : (i32v){0};
+#pragma GCC unroll 8
+            for (unsigned c = 0; c < at_once; c += n)
+                sum = add_part(t, sum, codes + c, x->twice[r].codes + (first + c) * sizeof *codes,
+                               scale[c]);
+            sums[r][i] = sum;
+        }
+    }
+}
+
 SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight *w,
                             const struct few_x *x, f32v to[FEW_ROWS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
     i32v sums[FEW_ROWS][PAIRS];
     for (size_t i = 0; i < PAIRS; i++) {
-        i32v pair[FEW_ROWS] = {0};
         fetch_next(t, w->p.at + i * w->p.stride, w->p.fours);
-#pragma GCC unroll 16
-        for (unsigned j = 0; j < (unsigned)parts; j++)
-            multiply_part(t, rows, w->p.at + i * w->p.stride, w->p.fours, j,
-                          (u32v)simd_lane_of_four((f32v)w->scales.parts[j], i), x, pair);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            sums[r][i] = pair[r];
+        if (__builtin_constant_p(rows)) /* sums are in registers */
+            multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, i, x, sums);
+        else
+            multiply_pair(t, rows, CODES, w, i, x, sums);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
@@ -323,9 +359,9 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight 
 SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first, size_t step,
                             size_t n, size_t g, f32v *a)
 {
-    const size_t begin = g * group_bytes(t);
+    const size_t begin = g * group_bytes(t), m = f->rows;
     const size_t bytes = (size_t)spw_min_u64(f->row_bytes - begin, group_bytes(t));
-    const struct few_x x = {(const struct spw_codes *)f->a->codes + g, f->groups};
+    const struct few_x x = {f->codes + g, f->groups, f->twice + g * m};
     struct eight w;
     w.p = (struct packed){(const uint8_t *)f->a->w + first * f->row_bytes + begin,
                           step * f->row_bytes, 4 * step * f->row_bytes, bytes / block_bytes(t)};
@@ -336,7 +372,7 @@ SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first,
         unpack_scales(t, &w.p, &w.scales);
         pair_scales(t, &w.scales);
     }
-    switch (f->a->m) {
+    switch (m) {
 #define CASE(rows)                                                                                 \
     case rows:                                                                                     \
         multiply_rows(t, rows, &w, &x, a);                                                         \
@@ -346,6 +382,9 @@ SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first,
         CASE(3);
         CASE(4);
 #undef CASE
+    default:
+        if (!is_small(t))
+            multiply_rows(t, (int)m, &w, &x, a);
     }
 }
 
@@ -354,20 +393,32 @@ SIMD_FN void run_eight(enum spw_dtype t, const struct few *f, size_t first, size
                        size_t at)
 {
     f32v y[FEW_ROWS], a[FEW_ROWS];
-    for (size_t r = 0; r < f->a->m; r++)
+    for (size_t r = 0; r < f->rows; r++)
         y[r] = simd_set1(0);
     for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
         const size_t end = spw_codes_partition(f->groups, partition + 1);
-        for (size_t r = 0; r < f->a->m; r++)
+        for (size_t r = 0; r < f->rows; r++)
             a[r] = simd_set1(0);
         for (size_t g = spw_codes_partition(f->groups, partition); g < end; g++)
             multiply_group(t, f, first, step, n, g, a);
-        for (size_t r = 0; r < f->a->m; r++)
+        for (size_t r = 0; r < f->rows; r++)
             y[r] += a[r];
     }
-    for (size_t r = 0; r < f->a->m; r++)
+    for (size_t r = 0; r < f->rows; r++)
         for (size_t l = 0; l < n; l++)
             f->y[r * SPW_LINEAR_FEW_COLS + at + l * step] = y[r][l] == y[r][l] ? y[r][l] : NAN;
+}
+
+SIMD_FN void run_sets(enum spw_dtype t, const struct few *f, size_t first, size_t step, size_t n,
+                      size_t at)
+{
+    struct few set = *f;
+    for (size_t row = 0; row < f->a->m; row += f->rows) {
+        set.codes = f->codes + row * f->groups;
+        set.rows = (size_t)spw_min_u64(f->rows, f->a->m - row);
+        set.y = f->y + row * SPW_LINEAR_FEW_COLS;
+        run_eight(t, &set, first, step, n, at);
+    }
 }
 
 /* The least distance of two of the eight streams within a page. Streams that are near each other
@@ -401,18 +452,33 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f, size_t col, size_t 
         const size_t lanes = (size_t)spw_min_u64(n - at, SIMD_LANES);
         step = lanes < SIMD_LANES ? 1 : best_step(n - at, f->row_bytes);
         for (size_t i = 0; i < step; i++)
-            run_eight(t, f, col + at + i, step, lanes, at + i);
+            run_sets(t, f, col + at + i, step, lanes, at + i);
     }
+}
+
+static void write_twice(const struct few *f)
+{
+    for (size_t r = 0; r < f->rows; r++)
+        for (size_t g = 0; g < f->groups; g++)
+            for (size_t i = 0; i < SPW_CODES_GROUP / 16; i++) {
+                const u32v twice = simd_same_four(f->codes[r * f->groups + g].codes + 16 * i);
+                simd_store(f->twice[g * f->rows + r].codes + i * sizeof twice, (f32v)twice);
+            }
 }
 
 static void run_few(const struct spw_linear_args *a, struct spw_linear_part part, uint8_t *space)
 {
-    const struct few f = {.a = a,
-                          .groups = spw_codes_groups(a->k),
-                          .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
-                          .y = (float *)(void *)space,
-                          .edge = space + FEW_ROWS * SPW_LINEAR_FEW_COLS * sizeof(float)};
+    struct few f = {.a = a,
+                    .codes = a->codes,
+                    .rows = rows_at_once(a->w_dtype, a->m),
+                    .groups = spw_codes_groups(a->k),
+                    .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
+                    .y = (float *)(void *)space};
     const size_t n = part.col_end - part.col;
+    f.twice = (struct few_twice *)(void *)(f.y + FEW_ROWS * SPW_LINEAR_FEW_COLS);
+    f.edge = (uint8_t *)(f.twice + a->m * f.groups);
+    if (!is_small(a->w_dtype))
+        write_twice(&f);
     switch (a->w_dtype) {
 #define CASE(t)                                                                                    \
     case SPW_DTYPE_##t:                                                                            \
