@@ -35,8 +35,7 @@ struct spw_gguf_architecture {
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
     uint32_t wide_scale_layers;
-    const char
-        *end; /* a token that ends an answer, besides those that end it in all models; NULL: none */
+    const char *end; /* a token that ends an answer beside the usual ones; NULL: none */
     /* The rest is of files that Ollama has made. */
     const char *scaling;   /* rope.scaling.type of a file that has a factor only */
     bool sections;         /* positions of images have several numbers; those of a text have one */

@@ -31,9 +31,8 @@ enum {
     NEXT = 256, /* bytes from a group to what is fetched then: one or two groups */
 };
 
-/* Codes of a group of a row of x, each sixteen of them twice: an instruction takes them as they
- * lie.
- */
+/* Codes of a group of a row of x. Each sixteen of them lie here twice, as an instruction takes them
+ * from memory. */
 struct few_twice {
     int8_t codes[2 * SPW_CODES_GROUP];
 };
