@@ -135,6 +135,7 @@ SIMD_FN i32v simd_max_i32(i32v a, i32v b)
 /* ---- one spelling for each instruction set ----
  *
  * simd_fma(a, b, c)        a * b + c
+ * simd_fused(a, b, c)      a * b + c, rounded once
  * simd_max, simd_min(a, b) a > b ? a : b and a < b ? a : b, so that a NaN in b stays NaN
  * simd_less, simd_equal    comparisons for simd_select, whose masks have a type of their own
  * simd_range(first, lo, hi)  the mask of the lanes whose number + first lies in [lo, hi); hi <= 16
@@ -315,13 +316,19 @@ SIMD_FN void simd_load_pairs_f16(const void *p, f32v *even, f32v *odd)
 
 #else
 
+SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
+{
+    f32v y = {0};
+    for (int l = 0; l < SIMD_LANES; l++)
+        y[l] = __builtin_fmaf(a[l], b[l], c[l]);
+    return y;
+}
+
 /* Two roundings on processors without the instruction, where fmaf is a slow call. */
 SIMD_FN f32v simd_fma(f32v a, f32v b, f32v c)
 {
 #if defined(__FP_FAST_FMAF)
-    for (int l = 0; l < SIMD_LANES; l++)
-        c[l] = __builtin_fmaf(a[l], b[l], c[l]);
-    return c;
+    return simd_fused(a, b, c);
 #else
     return c + a * b;
 #endif
@@ -400,6 +407,13 @@ SIMD_FN void simd_load_pairs_f16(const void *p, f32v *even, f32v *odd)
 }
 
 #endif
+#endif
+
+#if defined(__AVX2__)
+SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
+{
+    return simd_fma(a, b, c);
+}
 #endif
 
 /* ---- all lanes ----

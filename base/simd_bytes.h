@@ -71,8 +71,7 @@ SIMD_FN f32v simd_from_i32(i32v x)
  * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
  * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
  * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
- * - simd_load_f16s(p, stride, fours): the f16 at the beginning of each column, as f32;
- * - simd_fused(a, b, c): a * b + c, rounded once. */
+ * - simd_load_f16s(p, stride, fours): the f16 at the beginning of each column, as f32. */
 
 #if defined(__AVX512F__)
 
@@ -128,11 +127,6 @@ SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
 SIMD_FN f32v simd_f16_of(u32v h)
 {
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)h));
-}
-
-SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
-{
-    return _mm512_fmadd_ps(a, b, c);
 }
 
 #if SIMD_VNNI
@@ -217,11 +211,6 @@ SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
     return _mm256_cvtph_ps(_mm256_castsi256_si128(four));
 }
 
-SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-
 #if SIMD_VNNI
 
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
@@ -291,14 +280,6 @@ SIMD_FN u32v simd_lookup(const int8_t table[16], u32v index)
 SIMD_FN f32v simd_f16_of(u32v h)
 {
     return simd_widen_f16(h & 0xffffu);
-}
-
-SIMD_FN f32v simd_fused(f32v a, f32v b, f32v c)
-{
-    f32v y = {0};
-    for (int l = 0; l < SIMD_LANES; l++)
-        y[l] = __builtin_fmaf(a[l], b[l], c[l]);
-    return y;
 }
 
 /* Even and odd bytes as int16: the sum of two products fits 16 bits. */

@@ -202,8 +202,7 @@ static char *read_text(const char *file, size_t *bytes)
     if (!f)
         return NULL;
     char *text = malloc(4u << 20);
-#ifdef __SANITIZE_THREAD__ /* an access takes twenty times as long: a quarter of the book suffices \
-                            */
+#ifdef __SANITIZE_THREAD__ /* every access takes twenty times as long */
     const size_t most = 300000;
 #else
     const size_t most = 4u << 20;
