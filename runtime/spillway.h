@@ -440,6 +440,9 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err);
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks);
 /* Takes the next event; false: there are no more. The next step drops events that were not read. */
 bool spw_batch_event(struct spw_batch *b, struct spw_event *out);
+/* Whether the request has a place now: its prompt or its answer is computed. Also inside of
+ * options.on_progress. */
+bool spw_batch_runs(const struct spw_batch *b, uint64_t id);
 /* The current state of a request, valid until the next call for the batch; NULL: there is no such
  * request. */
 const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id);

@@ -369,6 +369,12 @@ int spw_batch_publish(struct spw_batch *b, uint64_t id)
     return spw_session_publish(x->session, NULL);
 }
 
+bool spw_batch_runs(const struct spw_batch *b, uint64_t id)
+{
+    const struct spw_batch_entry *x = spw_batch_find(b, id);
+    return x && x->runs && x->answer.result.finish == SPW_FINISH_NONE;
+}
+
 const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id)
 {
     const struct spw_batch_entry *x = spw_batch_find(b, id);

@@ -431,7 +431,7 @@ static void test_slow_pipe(void)
     write_bytes(fd, first, strlen(first));
     wait_for("test \"$(wc -l <p)\" = 1");
     write_bytes(fd, second, 20);
-    wait_for("grep -q '1 items done, 0 running' err.pipe");
+    wait_for("grep -q '1 item done, 0 running' err.pipe");
     write_bytes(fd, second + 20, strlen(second) - 20);
     wait_for("test \"$(wc -l <p)\" = 2");
     check_kill(child, SIGTERM);

@@ -27,9 +27,14 @@ static void make_input(uint64_t *random)
 
 static void become_batch(const char *output, const char *progress)
 {
-    const char *const arguments[] = {"spillway", "batch",      "m",        "--input", "in.jsonl",
-                                     "--output", output,       "--device", "cpu",     "--threads",
-                                     "1",        "--progress", progress,   NULL};
+    const char *const arguments[] = {"spillway", "batch",
+                                     "m",        "--input",
+                                     "in.jsonl", "--output",
+                                     output,     "--device",
+                                     "cpu",      "--threads",
+                                     "1",        "--progress",
+                                     progress,   "--allow-long-context",
+                                     NULL};
     if (chdir(folder) == 0)
         execv(getenv("S"), (char *const *)(uintptr_t)arguments);
     _exit(98);
@@ -155,6 +160,22 @@ static const char *last_rows(const struct terminal *t)
     return last;
 }
 
+/* Items run as soon as their prompts are computed: these have no token while they run. */
+static void test_long_prompt(void)
+{
+    static struct terminal t;
+    CHECK(sh("mv in.jsonl all && for id in 1 2; do printf '{\"id\":%%d,\"max_new_tokens\":1,"
+             "\"tokens\":[5' $id; yes ,5 | head -n 40000 | tr -d '\\n'; echo ']}'; done "
+             ">in.jsonl") == 0);
+    CHECK(open_terminal(&t, 80, "long", "always"));
+    const char *line = wait_for_lines(&t, 1);
+    CHECK_MSG(strstr(line, "0 of 2 items done, 2 running, 0 waiting") ||
+                  strstr(line, "0/2 done 2 run 0 wait"),
+              "%s", line);
+    end_terminal(&t);
+    CHECK(sh("mv all in.jsonl") == 0);
+}
+
 /* A run that ends by itself. */
 static void test_end(void)
 {
@@ -208,6 +229,7 @@ int main(void)
     test_width(&seen, 132);
     end_terminal(&seen);
     check_messages(last_rows(&seen));
+    test_long_prompt();
     test_end();
     sh("rm -rf %s", folder);
     return check_done();

@@ -2,8 +2,8 @@
  * reference (quant/codes.c) for each type, on random blocks and shapes; codes of x likewise. All
  * bits of a block are random, so scales are infinite or NaN now and then; or all codes are the
  * largest or the least, as those of x then are, so sums are as large as they can be. x has zeros,
- * infinities, NaN, numbers of every size. Weights end at a page that must not be touched. The
- * reference itself is compared with a product in double precision.
+ * infinities, NaN, numbers of every size. Weights begin or end at a page that must not be touched.
+ * The reference itself is compared with a product in double precision.
  *
  * The product with f32 x: the bits of the product with the same weights in f32. */
 #include "model/cpu/linear/linear.h"
@@ -30,16 +30,15 @@ static void *checked_alloc(size_t bytes)
     return p;
 }
 
-/* `bytes` of memory before a forbidden page. */
-static uint8_t *open_guarded(struct problem *p, size_t bytes)
+/* `bytes` of memory between two forbidden pages, beside the second one or the first one. */
+static uint8_t *open_guarded(struct problem *p, size_t bytes, bool first)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    p->map_bytes = (bytes + page - 1) / page * page + page;
-    p->map = mmap(NULL, p->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p->map == MAP_FAILED)
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page;
+    p->map_bytes = inner + 2 * page;
+    p->map = mmap(NULL, p->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p->map == MAP_FAILED || mprotect(p->map + page, inner, PROT_READ | PROT_WRITE) != 0)
         exit(CHECK_SKIP);
-    mprotect(p->map + p->map_bytes - page, page, PROT_NONE);
-    return (uint8_t *)p->map + p->map_bytes - page - bytes;
+    return (uint8_t *)p->map + page + (first ? 0 : inner - bytes);
 }
 
 /* A row has numbers of one size, or all zeros; now and then some that are not finite, or any bits
@@ -113,7 +112,7 @@ static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
     for (size_t r = 0; r < a->m; r++)
         draw_row(x + r * a->x_stride, a->k, rng);
     const size_t bytes = a->n * spw_row_bytes(t, a->k);
-    uint8_t *w = open_guarded(p, bytes);
+    uint8_t *w = open_guarded(p, bytes, check_random(rng) % 2);
     draw_weights(w, bytes, t, rng);
     a->x = x;
     a->w = w;

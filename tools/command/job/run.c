@@ -35,6 +35,7 @@ struct run {
     struct spw_batch *batch;
     struct asked *asked; /* owned, [capacity]; of requests that have not ended */
     size_t n_asked, capacity;
+    bool counts_itself; /* the source counts the items that run */
     /* Of the progress: tokens generated, answers that have ended and their tokens. */
     uint64_t n_tokens, n_ended, n_ended_tokens;
     struct job_report report;
@@ -190,24 +191,44 @@ static void count_asked(const struct run *r, const struct asked *a, struct job_c
     }
 }
 
-static void show_progress(const struct run *r)
+/* Items that have a request with a place in the batch. The requests of an item are neighbours in
+ * the list, except for one: when a request ends, the last request of the list takes its place. */
+static uint64_t count_running(const struct run *r)
+{
+    const struct job_item *before = NULL;
+    uint64_t n = 0;
+    for (size_t i = 0; i < r->n_asked; i++) {
+        const struct asked *a = &r->asked[i];
+        if (a->item == before || !spw_batch_runs(r->batch, a->id))
+            continue;
+        before = a->item;
+        n++;
+    }
+    return n;
+}
+
+static void show_progress(struct run *r)
 {
     struct job_counts counts = {.n_answer_tokens = r->n_tokens};
     r->source->count(r->source->context, &counts);
-    const bool is_counted = counts.n_running > 0;
-    /* The requests of an item are neighbours in the list, except for one: when a request ends, the
-     * last request of the list takes its place. */
-    const struct job_item *before = NULL;
-    for (size_t i = 0; i < r->n_asked; i++) {
-        const struct asked *a = &r->asked[i];
-        count_asked(r, a, &counts);
-        counts.n_running += !is_counted && a->item != before && a->n_tokens;
-        before = a->item;
-    }
+    r->counts_itself = counts.n_running > 0;
+    for (size_t i = 0; i < r->n_asked; i++)
+        count_asked(r, &r->asked[i], &counts);
+    if (!r->counts_itself)
+        counts.n_running = count_running(r);
     if (counts.n_total)
         counts.n_waiting =
             spw_sub_u64(counts.n_total, counts.n_done + counts.n_failed + counts.n_running);
     job_progress_update(&counts);
+}
+
+/* The first step of requests may be long, and they have no tokens until it ends. */
+static void on_progress(void *context, const struct spw_progress *p)
+{
+    const struct run *r = context;
+    if (!r->counts_itself)
+        job_progress_running(count_running(r));
+    job_progress_callback()(NULL, p);
 }
 
 /* ---- the next item ---- */
@@ -406,7 +427,8 @@ static int plan(struct run *r, uint64_t context, struct spw_error *err)
         sessions = spw_min_u64(sessions, r->is->n_items);
     for (;; sessions /= 2) {
         r->options = cli_engine_options(o, context, (uint32_t)sessions);
-        r->options.on_progress = job_progress_callback();
+        r->options.on_progress = job_progress_callback() ? on_progress : NULL;
+        r->options.progress_context = r;
         spw_error_clear(err);
         int rc = cli_fit_sessions(&r->options, o, err);
         if (rc != -ENOMEM || sessions == 1)

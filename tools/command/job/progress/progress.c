@@ -260,6 +260,14 @@ cli_progress_function *job_progress_callback(void)
     return job.on_terminal || job.in_log ? step : NULL;
 }
 
+void job_progress_running(uint64_t n_running)
+{
+    struct job_counts *c = &job.counts;
+    if (c->n_total)
+        c->n_waiting = spw_sub_u64(c->n_running + c->n_waiting, n_running);
+    c->n_running = n_running;
+}
+
 void job_progress_engine(struct spw_engine *engine, struct cli_events *events,
                          const struct cli_limits *limits)
 {

@@ -88,9 +88,10 @@ static void count_words(char *text, const struct job_view *v)
     add(text, PART_BYTES, "%llu ", (unsigned long long)c->n_done);
     if (c->n_total)
         add(text, PART_BYTES, "of %llu ", (unsigned long long)c->n_total);
-    add(text, PART_BYTES, "%s done, %llu running, %llu waiting, %llu failed", v->noun,
-        (unsigned long long)c->n_running, (unsigned long long)c->n_waiting,
-        (unsigned long long)c->n_failed);
+    const bool is_one = c->n_total ? c->n_total == 1 : c->n_done == 1;
+    add(text, PART_BYTES, "%.*s done, %llu running, %llu waiting, %llu failed",
+        (int)strlen(v->noun) - is_one, v->noun, (unsigned long long)c->n_running,
+        (unsigned long long)c->n_waiting, (unsigned long long)c->n_failed);
 }
 
 static void counts(char *text, const struct job_view *v, int form)
