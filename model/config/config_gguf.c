@@ -565,7 +565,7 @@ double spw_config_gguf_query_scalar(const struct spw_model_config *out,
 }
 
 static int read_all(struct spw_model_config *out, const struct spw_config_gguf *facts,
-                    json_t *unasked, struct spw_error *err)
+                    json_t *unasked, const json_t *renamed, struct spw_error *err)
 {
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
@@ -576,6 +576,7 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
                                                .object = facts->keys,
                                                .err = err,
                                                .unasked = unasked,
+                                               .renamed = renamed,
                                                .names = names + (own_full ? 0 : OWN_FULL_NAMES)},
                                        .family = &family,
                                        .model_type = facts->architecture->model_type,
@@ -621,14 +622,15 @@ int spw_config_from_gguf(struct spw_model_config *out, const struct spw_config_g
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
     const struct spw_keys keys = {
         .file = facts->file, .prefix = prefix, .object = facts->keys, .err = err};
-    json_t *unasked = NULL;
+    json_t *unasked = NULL, *renamed = json_object();
     *out = (struct spw_model_config){0};
-    int rc = spw_config_gguf_ollama(out, facts, &keys);
+    int rc = spw_config_gguf_ollama(out, facts, &keys, renamed);
     if (!rc && !(unasked = json_copy(facts->keys)))
         rc = spw_fail(err, -ENOMEM, "%s: out of memory", facts->file);
     if (!rc)
-        rc = read_all(out, facts, unasked, err);
+        rc = read_all(out, facts, unasked, renamed, err);
     json_decref(unasked);
+    json_decref(renamed);
     if (rc) {
         spw_config_free(out);
         spw_json_tidy(err);

@@ -20,15 +20,21 @@ static const struct {
     {"qwen3vlmoe", "norm_top_k_prob", "expert_weights_norm"},
 };
 
-static int put(const struct spw_config_gguf *facts, const struct spw_keys *keys, const char *key,
-               json_t *value)
+static int set(json_t *object, const struct spw_keys *keys, const char *key, json_t *value)
 {
-    return json_object_set_new(facts->keys, key, value)
+    return json_object_set_new(object, key, value)
                ? spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file)
                : 0;
 }
 
-static int rename_keys(const struct spw_config_gguf *facts, const struct spw_keys *keys)
+static int put(const struct spw_config_gguf *facts, const struct spw_keys *keys, const char *key,
+               json_t *value)
+{
+    return set(facts->keys, keys, key, value);
+}
+
+static int rename_keys(const struct spw_config_gguf *facts, const struct spw_keys *keys,
+                       json_t *renamed)
 {
     const bool scaled = spw_keys_has(keys, "rope.scaling.type");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -42,6 +48,7 @@ static int rename_keys(const struct spw_config_gguf *facts, const struct spw_key
             return spw_keys_refuse(keys, names[i].own, expected);
         }
         SPW_TRY(put(facts, keys, names[i].usual, json_incref(value)));
+        SPW_TRY(set(renamed, keys, names[i].usual, json_string(names[i].own)));
         json_object_del(facts->keys, names[i].own);
     }
     return 0;
@@ -91,7 +98,7 @@ static int complete_gemma3(struct spw_model_config *out, const struct spw_config
 }
 
 int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config_gguf *facts,
-                           const struct spw_keys *keys)
+                           const struct spw_keys *keys, json_t *renamed)
 {
     const struct spw_gguf_architecture *a = facts->architecture;
     if (spw_keys_has(keys, "rope.scaling_beta") && !spw_keys_has(keys, "rope.scaling.type") &&
@@ -102,7 +109,7 @@ int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config
     const bool own_gemma3 = is_own_gemma3(facts, keys); /* by names that change now */
     if (own_gemma3)
         drop_made_cap(out, facts);
-    SPW_TRY(rename_keys(facts, keys));
+    SPW_TRY(rename_keys(facts, keys, renamed));
     if (own_gemma3)
         SPW_TRY(complete_gemma3(out, facts, keys));
     if (a->scaling && spw_keys_has(keys, "rope.scaling.factor") &&

@@ -114,8 +114,10 @@ bool spw_keys_is_null(const struct spw_keys *keys, const char *key)
 int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *expected)
 {
     char found[64];
+    const char *name = spw_keys_name(keys, key);
+    const char *own = json_string_value(json_object_get(keys->renamed, name));
     return spw_fail(keys->err, -EINVAL, "%s: %s%s: found %s, expected %s", keys->file, keys->prefix,
-                    spw_keys_name(keys, key),
+                    own ? own : name,
                     spw_json_describe(spw_keys_value(keys, key), found, sizeof found), expected);
 }
 

@@ -19,6 +19,8 @@ struct spw_keys {
     const char *prefix;   /* where the object lies in the file: "", "text_config.", ... */
     const json_t *object; /* borrowed; NULL reads as an empty object */
     struct spw_error *err;
+    const json_t
+        *renamed; /* borrowed: the file's own names of keys that were renamed; NULL: none */
     const struct spw_key_name *names; /* up to a key NULL; NULL: names are those of the calls */
     json_t *unasked; /* borrowed: a copy of the object, which loses each key that a reader asks for.
                         NULL: nobody wants to know which keys no reader asks for */

@@ -59,9 +59,10 @@ int spw_config_gguf_layers(const struct spw_config_gguf *facts, const struct spw
                            const struct spw_keys *keys);
 
 /* config_gguf_ollama.c: renames the keys that Ollama's converter writes, as llama.cpp calls them,
- * and adds what Ollama's converter leaves out. */
+ * and adds what Ollama's converter leaves out. `renamed`, an object, gets the file's own name of
+ * each renamed key, for messages. */
 int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config_gguf *facts,
-                           const struct spw_keys *keys);
+                           const struct spw_keys *keys, json_t *renamed);
 
 /* Notes a fact that no file stores. `rule` is a constant. */
 void spw_config_rule(struct spw_model_config *out, const char *rule);

@@ -28,10 +28,13 @@ static int check_options(const struct spw_model *m, const struct spw_backend *b,
     uint64_t longest = o->past_positions ? SPW_CONFIG_MOST_POSITIONS : m->config.reach;
     uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
     if (o->context > longest)
-        return spw_fail(err, -EINVAL, "context of %llu tokens: %s %llu positions",
+        return spw_fail(err, -EINVAL, "context of %llu tokens: %s %llu positions%s",
                         (unsigned long long)o->context,
                         o->past_positions ? "no model may have more than" : "the model knows",
-                        (unsigned long long)longest);
+                        (unsigned long long)longest,
+                        o->past_positions
+                            ? ""
+                            : "; options.past_positions allows more, but answers may get worse");
     if (o->sessions > MOST_SESSIONS)
         return spw_fail(err, -EINVAL, "sessions: found %u, expected at most %d", o->sessions,
                         MOST_SESSIONS);

@@ -409,7 +409,7 @@ static void test_refusals(void)
         {"chat m --messages q.json --stop ''", "--stop: found an empty text"},
         {"chat m --messages q.json --report no/such", "--report: no/such"},
         {"chat m --messages q.json --prompt x", "--prompt is no option of 'chat'"},
-        {"chat none --messages q.json", "give the prompt as text to 'spillway generate'"},
+        {"chat none --messages q.json", "put one there, or give the prompt as text\n"},
         {"chat wrong --messages q.json", "wrong/chat_template.jinja"},
         {"chat raises --messages q.json", "only one role"},
         {"chat missing", "missing: found no such file or folder"},

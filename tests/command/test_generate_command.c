@@ -515,6 +515,8 @@ static void test_long_context(void)
     CHECK_MSG(strstr(err, "1100 tokens is longer than the 1024 positions that the model was made"),
               "%s", err);
     CHECK(sh("\"$S\" plan m --context 1100 --no-probe") == 2);
+    CHECK_MSG(strstr(err, "context of 1100 tokens: the model knows 1024 positions; --allow-long"),
+              "%s", err);
     CHECK(sh("\"$S\" plan m --context 1100 --no-probe --allow-long-context") == 0);
 }
 

@@ -90,13 +90,13 @@ static void say_pool(const struct spw_engine *e)
                  (unsigned long long)(p->full_sessions * p->context));
 }
 
-/* Names the device if the user did not, and prints the engine's note about it. */
+/* Names the device if the user did not, and prints the engine's note. */
 static void say_device(const struct cli_options *o, const struct spw_engine *e)
 {
     const char *note = spw_engine_note(e);
     if (o->device.kind == SPW_BACKEND_AUTO || !cli_given(o, "device"))
-        cli_note("on %s%s%s", spw_engine_backend(e), *note ? ": " : "", note);
-    else if (*note)
+        cli_note("on %s", spw_engine_backend(e));
+    if (*note)
         cli_note("%s", note);
 }
 

@@ -28,6 +28,18 @@ static int find_source(const struct cli_options *o, const char **source)
     return cli_one_of(o, sources, false, source);
 }
 
+/* An engine would refuse it, too, but `quantize` opens one only when its file is written. */
+static int check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context)
+{
+    uint64_t known = m->config.reach;
+    if (context <= known || o->allow_long_context)
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "context of %llu tokens: the model knows %llu positions; "
+                    "--allow-long-context allows more, but answers may get worse",
+                    (unsigned long long)context, (unsigned long long)known);
+}
+
 static int check_tokens(const struct cli_options *o, const struct cli_model *m, const char *source,
                         const struct cli_score *s)
 {
@@ -45,7 +57,7 @@ static int check_tokens(const struct cli_options *o, const struct cli_model *m, 
                         "--context: found %llu, expected at least %zu, the tokens of "
                         "the text",
                         (unsigned long long)o->context, s->n_tokens);
-    return cli_check_context(o, m, o->context ? o->context : s->n_tokens);
+    return check_context(o, m, o->context ? o->context : s->n_tokens);
 }
 
 int cli_score_read(const struct cli_options *o, struct cli_score *s)

@@ -828,6 +828,8 @@ static void test_wrong(void)
            "llama.rope.scale_linear: found 2, expected nothing, or 1");
     refuse("llama", "{'attention.max_alibi_bias': 8}",
            "llama.attention.max_alibi_bias: found 8, expected nothing, or 0");
+    refuse("gemma3", "{'rope.local.freq_base': 'x'}",
+           "gemma3.rope.local.freq_base: found \"x\", expected a number"); /* of Ollama */
     refuse("mistral3", "{'attention.temperature_length': 64}",
            "mistral3.attention.temperature_length: found 64, expected nothing, or 0");
     static const char *const without_windows[] = {"llama",   "qwen2",      "qwen3",   "glm4",

@@ -363,11 +363,6 @@ static int open_messages(struct chat *c)
 static int find_context(struct chat *c, uint64_t *context)
 {
     uint64_t known = c->o->allow_long_context ? SPW_CONFIG_MOST_POSITIONS : c->model.config.reach;
-    if (c->o->context) {
-        int refused = cli_check_context(c->o, &c->model, c->o->context);
-        if (refused)
-            return refused;
-    }
     *context = c->o->context ? c->o->context : spw_min_u64(known, DEFAULT_CONTEXT);
     if (c->interactive)
         return 0;

@@ -60,11 +60,7 @@ int cli_prompt_open(struct cli_prompt **out, const struct cli_options *o,
         return cli_fail(CLI_FAILED, "out of memory");
     p->model = model;
     int rc = model->source->ops->chat_template(model->source, NULL, &p->template, &err);
-    int code = 0;
-    if (rc == -ENOENT)
-        code = cli_fail(CLI_REFUSED, "%s to 'spillway generate'", err.text);
-    else if (rc < 0)
-        code = cli_fail_error(rc, &err, true);
+    int code = rc < 0 ? cli_fail_error(rc, &err, true) : 0;
     if (code == 0 && spw_reasoning_find(&p->form, p->template, model->tokenizer) < 0)
         code = cli_fail(CLI_FAILED, "out of memory");
     if (code == 0)

@@ -303,17 +303,6 @@ uint64_t cli_longest_context(const struct cli_options *o, const struct cli_model
     return o->context ? o->context : o->allow_long_context ? UINT64_MAX / 4 : m->config.reach;
 }
 
-int cli_check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context)
-{
-    uint64_t known = m->config.reach;
-    if (context <= known || o->allow_long_context)
-        return 0;
-    return cli_fail(CLI_REFUSED,
-                    "context of %llu tokens: the model knows %llu positions; "
-                    "--allow-long-context allows more, but answers may get worse",
-                    (unsigned long long)context, (unsigned long long)known);
-}
-
 /* If the user gave no --max-new-tokens, a long prompt makes the number of new tokens smaller. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
@@ -328,7 +317,7 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
                         "%llu new ones",
                         (unsigned long long)o->context, (unsigned long long)in->longest,
                         item->n_tokens, (unsigned long long)item->max_new_tokens);
-    return cli_check_context(o, m, o->context ? o->context : in->longest);
+    return 0;
 }
 
 int cli_inputs_read(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m,

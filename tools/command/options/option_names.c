@@ -19,6 +19,7 @@ static const struct {
     {"host_bytes", "--host-memory"},
     {"kv", "--kv-dtype"},
     {"on_oom", "--on-oom"},
+    {"past_positions", "--allow-long-context"},
     {"precision", "--kv-dtype"},
     {"prefill_chunk", "--prefill-chunk"},
     {"prefix_cache_bytes", "--prefix-cache-size"},
