@@ -30,6 +30,17 @@ static void write_file(const char *name, const char *text)
         fclose(file);
 }
 
+/* Removes the files that the input saves to: /save replaces no other conversation. */
+static void remove_saves(const char *input)
+{
+    char path[256];
+    for (const char *at = input; (at = strstr(at, "/save "));) {
+        at += strlen("/save ");
+        snprintf(path, sizeof path, "%s/%.*s", folder, (int)strcspn(at, "\r\n"), at);
+        remove(path);
+    }
+}
+
 /* Runs a chat with the model m; `input` is its stdin. */
 __attribute__((format(printf, 2, 3))) static int chat(const char *input, const char *format, ...)
 {
@@ -39,6 +50,7 @@ __attribute__((format(printf, 2, 3))) static int chat(const char *input, const c
     vsnprintf(options, sizeof options, format, args);
     va_end(args);
     write_file("input", input);
+    remove_saves(input);
     return sh("\"$S\" chat m --device cpu %s <input", options);
 }
 
@@ -323,6 +335,21 @@ static void test_commands(void)
     json_decref(b);
     json_decref(r);
 
+    /* /save replaces a file of the conversation, also after /undo, and no other. */
+    CHECK(sh("cp a.json own.json; echo text >book; : >void") == 0);
+    write_file("input", "One\nTwo\n/save own.json\nMore\n/save own.json\n/undo\n/undo\n"
+                        "/save own.json\n/save void\nOther\n/save a.json\n/save book\n");
+    CHECK(sh("\"$S\" chat m --device cpu %s <input", options) == 2);
+    CHECK_MSG(strstr(err, "saved 2 messages to void") &&
+                  strstr(err, "a.json: found another conversation; give another name") &&
+                  strstr(err, "book: found a file that is no conversation; give another"),
+              "%s", err);
+    CHECK(sh("test \"$(cat book)\" = text && cmp own.json void") == 0);
+    json_t *own = load("own.json"), *again = load("a.json");
+    CHECK(json_array_size(own) == 2 && json_equal(again, a));
+    json_decref(own);
+    json_decref(again);
+
     /* /save and /load: another process continues like this one. */
     CHECK(chat("One\nTwo\nThree\n/save c.json\n", "%s", options) == 0);
     CHECK(chat("/load a.json\nThree\n/save d.json\n", "%s", options) == 0);
@@ -475,6 +502,7 @@ static size_t wait_for(int fd, char *into, size_t room, size_t bytes, const char
 
 static void send_text(int fd, const char *text)
 {
+    remove_saves(text);
     CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text));
 }
 

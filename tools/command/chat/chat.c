@@ -445,6 +445,7 @@ int cli_chat(const struct cli_options *o)
     cli_prompt_close(c.prompt);
     cli_model_close(&c.model);
     json_decref(c.messages);
+    json_decref(c.kept);
     json_decref(c.turns);
     spw_free(c.reply);
     return code;

@@ -19,6 +19,7 @@ struct chat {
     struct cli_events events;
     struct spw_session *session;
     json_t *messages; /* owned */
+    json_t *kept;     /* owned: the messages that /save wrote or /load read last; NULL: none */
     json_t *turns;    /* owned: for --report */
     uint64_t max_new; /* tokens of an answer */
     uint64_t n_again; /* how often /regen answered the last question again; added to the seed */

@@ -12,12 +12,24 @@ struct chat_command {
 
 static int run_help(struct chat *c, const char *argument);
 
+/* A file has these messages now. If memory is short, /save will refuse the file. */
+static void keep(struct chat *c)
+{
+    json_decref(c->kept);
+    c->kept = json_copy(c->messages);
+}
+
 static int save(struct chat *c, const char *path)
 {
     int code = cli_output_check(c->o, "/save", path);
     if (!code)
+        code = cli_history_check_file(c->messages, c->kept, path);
+    if (!code)
         code = cli_history_write(c->messages, path);
-    return code ? code : cli_note("saved %zu messages to %s", json_array_size(c->messages), path);
+    if (code)
+        return code;
+    keep(c);
+    return cli_note("saved %zu messages to %s", json_array_size(c->messages), path);
 }
 
 static int load(struct chat *c, const char *path)
@@ -29,6 +41,7 @@ static int load(struct chat *c, const char *path)
     json_decref(c->messages);
     c->messages = messages;
     c->n_again = 0;
+    keep(c);
     return cli_note("%zu messages from %s", json_array_size(messages), path);
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <utf8proc.h>
 
 static const char *role_of(const json_t *messages, size_t i)
@@ -84,6 +85,37 @@ int cli_history_read(json_t **messages, const char *path)
 int cli_history_write(json_t *messages, const char *path)
 {
     return cli_write_json(path, json_incref(messages));
+}
+
+static bool begins_with(const json_t *messages, const json_t *first)
+{
+    bool same = json_array_size(first) <= json_array_size(messages);
+    for (size_t i = 0; same && i < json_array_size(first); i++)
+        same = json_equal(json_array_get(messages, i), json_array_get(first, i));
+    return same;
+}
+
+int cli_history_check_file(const json_t *messages, const json_t *kept, const char *path)
+{
+    char *text;
+    size_t bytes;
+    json_t *old = NULL;
+    if (access(path, F_OK) != 0)
+        return 0;
+    int code = cli_read_file(path, &text, &bytes);
+    if (code)
+        return code;
+    int rc = bytes ? spw_json_parse(&old, text, bytes, 0, NULL) : 0;
+    spw_free(text);
+    const bool is_list = !bytes || json_is_array(old);
+    const bool is_own = begins_with(messages, old) || (kept && json_equal(kept, old));
+    json_decref(old);
+    if (rc == -ENOMEM)
+        return cli_fail(CLI_FAILED, "%s: no memory for its JSON", path);
+    if (is_list && is_own)
+        return 0;
+    return cli_fail(CLI_REFUSED, "/save: %s: found %s; give another name, or remove it", path,
+                    is_list ? "another conversation" : "a file that is no conversation");
 }
 
 const char *cli_history_last_role(const json_t *messages)

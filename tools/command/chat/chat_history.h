@@ -11,6 +11,9 @@
  * an object with a role, and names the message. */
 int cli_history_read(json_t **messages, const char *path);
 int cli_history_write(json_t *messages, const char *path);
+/* Refuses to replace a file, unless it is empty, or has messages that these begin with, or has
+ * those of `kept` (NULL: none). */
+int cli_history_check_file(const json_t *messages, const json_t *kept, const char *path);
 
 /* the role of the last message, such as "user"; "" for an empty conversation */
 const char *cli_history_last_role(const json_t *messages);
