@@ -121,12 +121,11 @@ int spw_session_save_to(struct spw_session *s, const char *path, struct spw_erro
         return 0;
     spw_session_release_file(s);
     s->file = spw_alloc_zero(1, sizeof *s->file);
-    char *name = s->file ? spw_strdup(path) : NULL;
-    int rc = -ENOMEM;
-    if (name) {
-        *s->file = (struct spw_save_file){.path = name, .fd = -1};
-        rc = lock_file(s->file, err);
+    if (s->file) {
+        s->file->fd = -1;
+        s->file->path = spw_strdup(path);
     }
+    int rc = s->file && s->file->path ? lock_file(s->file, err) : -ENOMEM;
     if (rc) {
         spw_session_release_file(s);
         return spw_fail(err, rc, "%s: %s", path, strerror(-rc));

@@ -215,7 +215,7 @@ int cli_saved_open(struct cli_saved *s, struct cli_options *o)
         return 0;
     int rc = spw_saved_open(&s->file, o->resume, &err);
     if (rc)
-        return cli_fail_error(rc, &err, true);
+        return cli_fail_error(rc, &err, rc != -ENOMEM);
     const struct spw_saved_info *info = spw_saved_info(s->file);
     if (info->foreign) {
         cli_fail(0, "%s: %s", o->resume, info->foreign);
@@ -388,7 +388,7 @@ static int check_before(const struct spw_engine *e, const struct cli_options *o,
     if (rc == -EBADMSG)
         return cli_fail(0, "--save: %s; the file is replaced", err.text);
     if (rc)
-        return cli_fail_error(rc, &err, true);
+        return cli_fail_error(rc, &err, rc != -ENOMEM);
     int64_t n = spw_saved_check(there, e, &why) ? -1 : count_same(there, o, in);
     spw_saved_close(there);
     if (n == -ENOMEM)
@@ -417,7 +417,7 @@ int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,
     struct spw_error err = {0};
     int rc = spw_session_save_to(session, o->save, &err);
     if (rc)
-        return cli_fail(CLI_REFUSED, "--save: %s", err.text);
+        return cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "--save: %s", err.text);
     return is_resumed(o) ? 0 : check_before(e, o, in);
 }
 
