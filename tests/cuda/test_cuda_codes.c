@@ -371,7 +371,7 @@ int main(void)
         if (spw_simt_set)
             spw_simt_set(&(struct spw_simt_options){
                 .seed = check_random(&seed), .capability = capabilities[check_range(&seed, 0, 2)]});
-        for (int round = 0; round < 3; round++)
+        for (int round = 0; round < cuda_draws(3); round++)
             check_codes(type, check_range(&seed, 1, 8), check_range(&seed, 1, 70), 5, &seed);
         /* As many groups as pass through a ring of k_codes_stream several times. */
         check_codes(type, check_range(&seed, 1, 8), check_range(&seed, 1, 17), 90, &seed);

@@ -504,7 +504,7 @@ int main(void)
     if (spw_simt_set)
         spw_simt_set(&(struct spw_simt_options){.seed = check_random(&seed)});
     for (size_t i = 0; i < N_COMBINATIONS; i++) {
-        for (int round = 0; round < 3; round++)
+        for (int round = 0; round < cuda_draws(3); round++)
             check_values(i, check_range(&seed, 1, 70), check_range(&seed, 1, 80),
                          check_range(&seed, 1, 300), &seed);
         check_values(i, check_range(&seed, 1, 8), check_range(&seed, 1, 20),

@@ -10,8 +10,6 @@
 #include "tests/cuda/cuda_memory.h"
 #include "tests/unit/kernels/rope_append_steps.h"
 
-enum { DRAWS = 100 };
-
 static uint64_t rng;
 static size_t n_bf16, n_bf16_same;
 
@@ -532,13 +530,14 @@ int main(void)
     if (!cuda_there())
         return CHECK_SKIP;
     rng = check_seed();
-    for (int i = 0; i < DRAWS; i++)
+    const int draws = cuda_draws(100);
+    for (int i = 0; i < draws; i++)
         test_norm();
     check_same("norm");
-    for (int i = 0; i < DRAWS; i++)
+    for (int i = 0; i < draws; i++)
         test_rope_append(i == 0);
     check_same("rope_append");
-    for (int i = 0; i < DRAWS; i++) {
+    for (int i = 0; i < draws; i++) {
         test_norm_residual();
         test_softcap();
         test_each();

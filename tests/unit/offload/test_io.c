@@ -223,7 +223,7 @@ static void test_random(struct world *w, uint64_t *random)
     if (!world_open(w, 12 * MIB, random))
         return;
     static struct task tasks[N_JOBS];
-    for (int round = 0; round < 12; round++) {
+    for (int round = RUN_UNDER_TSAN && !check_full() ? 8 : 0; round < 12; round++) {
         struct spw_io_span span = {w->memory, w->bytes};
         struct spw_io_options o = {.queue_depth = (unsigned)check_range(random, 0, 20),
                                    .threads = (unsigned)check_range(random, 0, 3),
@@ -505,6 +505,7 @@ static const struct {
 
 #define N_SPOILED 4
 #define PIECE (192 * KIB)
+#define NTH_STEP (RUN_UNDER_TSAN && !check_full() ? 3 : 1) /* most of its time fills memory */
 
 /* Requests are of 64 KiB: two records a request, two requests a record, records and requests that
  * do not coincide, no records. */
@@ -603,7 +604,7 @@ static void test_faults(struct world *w, uint64_t *random)
     struct outcome out[2];
     struct spw_io_usage u;
     for (int kind = 0; kind < N_FAULTS; kind++)
-        for (unsigned nth = 0;; nth++) {
+        for (unsigned nth = 0;; nth += NTH_STEP) {
             struct plan p = {.kind = (enum fault_kind)kind, .nth = nth};
             unsigned reorder = (unsigned)check_range(random, 0, 3);
             if (!run_spoiled(w, &p, reorder, out, &u, random)) {
@@ -630,7 +631,7 @@ static void test_lasting_faults(struct world *w, uint64_t *random)
     struct outcome out[2];
     struct spw_io_usage u;
     for (size_t k = 0; k < sizeof lasting / sizeof lasting[0]; k++)
-        for (unsigned nth = 0;; nth++) {
+        for (unsigned nth = 0;; nth += NTH_STEP) {
             struct plan p = {.kind = lasting[k].kind, .nth = nth, .forever = true};
             /* With O_DIRECT half a block counts as nothing, again and again. */
             if (p.kind == FAULT_HALF && w->direct)
