@@ -59,6 +59,7 @@ struct spw_family {
     const struct spw_tensor_name *names;
     const char *activation_key; /* NULL: hidden_act */
     const char *activation;     /* NULL: silu; see spw_family_activation */
+    bool tanh_gelu;             /* "gelu" means gelu_pytorch_tanh */
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
     bool qk_norm_last;                                 /* unless use_qk_norm is false */
@@ -67,15 +68,16 @@ struct spw_family {
     const char *qk_norm_key, *parallel_key; /* switch qk_norm and parallel on; NULL: no key does */
     const char *attention_bias_key, *mlp_bias_key; /* NULL: attention_bias, mlp_bias */
     enum spw_rope_rounding rope_rounding;
-    bool paired_qk;       /* channels 2 i and 2 i + 1 of a head rotate together */
-    bool extra_logits;    /* as in struct spw_model_config */
-    bool cut_gate;        /* SPW_ACT_CUT_QUICK, whatever the activation key says */
-    bool predicts_next;   /* layers after the last one predict further tokens: not read */
-    bool multiplied;      /* attention_multiplier, embedding_multiplier, residual_multiplier and
-                             logits_scaling apply; each is 1 when absent */
-    bool limits_qkv;      /* clip_qkv applies */
-    bool skips_full;      /* layers that see all positions are not rotated */
-    bool tunes_unrotated; /* queries of layers without rope grow by attn_scale and floor_scale */
+    bool paired_qk;         /* channels 2 i and 2 i + 1 of a head rotate together */
+    bool extra_logits;      /* as in struct spw_model_config */
+    bool cut_gate;          /* SPW_ACT_CUT_QUICK, whatever the activation key says */
+    bool predicts_next;     /* layers after the last one predict further tokens: not read */
+    bool multiplied;        /* attention_multiplier, embedding_multiplier, residual_multiplier and
+                               logits_scaling apply; each is 1 when absent */
+    bool limits_qkv;        /* clip_qkv applies */
+    bool skips_full;        /* layers that see all positions are not rotated, */
+    bool skips_in_windowed; /* in models with windows; in others they are */
+    bool tunes_unrotated;   /* queries of layers without rope grow by attn_scale and floor_scale */
     bool skips_rope;  /* in layers where no_rope_layers is 0, or every no_rope_layer_interval-th */
     bool shares_kv;   /* num_kv_shared_layers: the last layers read the KV of earlier ones;
                          use_double_wide_mlp: their mlp is wider */
@@ -85,9 +87,10 @@ struct spw_family {
     bool plain_scores;         /* scores are not scaled */
     bool caps_wrapped;         /* final_logit_softcapping also applies in a multimodal model */
     bool last_full;            /* the last layer is full, whatever layer_types says */
-    bool scaled; /* embeddings times sqrt(hidden), scores times query_pre_attn_scalar^-0.5, and
-                    final_logit_softcapping applies */
-    bool tied;   /* the default of tie_word_embeddings; the members below are defaults, too */
+    bool scaled_rows;          /* embeddings times sqrt(hidden) */
+    bool scaled;               /* the same, scores times query_pre_attn_scalar^-0.5, and
+                                  final_logit_softcapping applies */
+    bool tied; /* the default of tie_word_embeddings; the members below are defaults, too */
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
     uint32_t full_head_dim;       /* with own_full_kv */

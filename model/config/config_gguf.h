@@ -50,10 +50,10 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
 /* "llama, qwen2 or ..." */
 #define SPW_GGUF_ARCHITECTURES                                                                     \
-    "llama, mistral3, command-r, cohere2, chatglm, glm4, glm4moe, gpt-oss, gptoss, granite, "      \
-    "granitemoe, olmo, olmo2, olmo3, olmoe, phi2, phi3, qwen2, qwen2moe, qwen2vl, qwen25vl, "      \
-    "qwen3, qwen3moe, qwen3vl, qwen3vlmoe, smollm3, stablelm, starcoder2, gemma2, gemma3, gemma4 " \
-    "or llama4"
+    "llama, mistral3, command-r, cohere2, chatglm, ernie4_5, exaone4, glm4, glm4moe, gpt-oss, "    \
+    "gptoss, granite, granitemoe, olmo, olmo2, olmo3, olmoe, phi2, phi3, qwen2, qwen2moe, "        \
+    "qwen2vl, qwen25vl, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, seed_oss, smollm3, stablelm, "       \
+    "starcoder2, gemma, gemma2, gemma3, gemma4 or llama4"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

@@ -144,6 +144,8 @@ static int check(const struct writer *w)
         return refuse(w, "norms of q and k with biases", "a model without them");
     if (!w->family->multiplied && differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
+    if (w->family->skips_in_windowed && !c->window && !c->rotates[0])
+        return refuse(w, "layers without rope and no windows", "windows, or sliding_window null");
     for (uint32_t i = 0; i < c->n_layers; i++)
         if (w->family->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
             return refuse(w, "no_rope_layers", "that every 4th layer does not rotate");
@@ -270,8 +272,8 @@ static bool stores_window(const struct writer *w)
     return w->a->joined || w->family->window_rule == SPW_WINDOW_PATTERN;
 }
 
-/* Programs assume that every 6th layer of gemma3 is full, every 4th one of cohere2, every 2nd one
- * of gemma2: a key says so only where it is not. */
+/* Programs assume that every 6th layer of gemma3 is full, every 4th one of cohere2 and exaone4,
+ * every 2nd one of gemma2: a key says so only where it is not. */
 static int add_window(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;

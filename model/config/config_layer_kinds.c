@@ -110,7 +110,7 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
         if (windowed)
             out->window = window;
         if (source->family->skips_full)
-            out->rotates[i] = windowed;
+            out->rotates[i] = windowed || (source->family->skips_in_windowed && !slides);
     }
     if (!out->window || slides)
         return 0;

@@ -65,9 +65,10 @@ static int unwrap(struct spw_config_source *source, const char **name)
 int spw_config_read_family(struct spw_config_source *source)
 {
     const char *expected =
-        "llama, mistral, ministral, ministral3, mixtral, cohere, cohere2, granite, granitemoe, "
-        "glm, glm4, glm4_moe, gpt_oss, olmo, olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, "
-        "qwen3, qwen3_moe, smollm3, stablelm, starcoder2, gemma2, gemma3_text, gemma4_text or "
+        "llama, mistral, ministral, ministral3, mixtral, cohere, cohere2, ernie4_5, exaone4, "
+        "granite, granitemoe, glm, glm4, glm4_moe, gpt_oss, olmo, olmo2, olmo3, olmoe, phi, phi3, "
+        "qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3, stablelm, starcoder2, gemma, "
+        "gemma2, gemma3_text, gemma4_text or "
         "llama4_text, or a model with one of them inside: gemma3, gemma4, llama4, mistral3, "
         "aya_vision, cohere2_vision, internvl, idefics3, smolvlm, llava, llava_next, "
         "llava_onevision or vipllava";

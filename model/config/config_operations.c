@@ -76,6 +76,8 @@ static int read_activation(struct spw_model_config *out, const struct spw_config
         return read_cut_gate(out, &source->text);
     SPW_TRY(spw_keys_string(&source->text, key, &name));
     out->act = spw_config_activation(name);
+    if (family->tanh_gelu && out->act == SPW_ACT_GELU_ERF)
+        out->act = SPW_ACT_GELU_TANH;
     if (out->act != SPW_ACT_COUNT)
         return 0;
     return spw_keys_refuse(&source->text, key,
@@ -124,6 +126,8 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     out->embedding_scale = out->residual_scale = 1;
     out->attention_scale = (float)(1 / sqrt(out->kv[0].head_dim));
     SPW_TRY(read_limits(out, source));
+    if (source->family->scaled_rows || source->family->scaled)
+        out->embedding_scale = (float)sqrt(out->hidden);
     if (source->family->multiplied)
         return read_multipliers(out, keys);
     if (!source->family->scaled)
@@ -138,7 +142,6 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
         SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention_softcap));
     if (source->wrapper && !source->family->caps_wrapped)
         softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
-    out->embedding_scale = (float)sqrt(out->hidden);
     out->attention_scale = source->family->plain_scores ? 1 : (float)(1 / sqrt(scalar));
     out->logit_softcap = (float)softcap;
     out->attention_softcap = (float)attention_softcap;

@@ -57,6 +57,8 @@ GEMMA3 = BASE | dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM
                      num_key_value_heads=1, query_pre_attn_scalar=16, sliding_window=16,
                      attn_logit_softcapping=None, final_logit_softcapping=None,
                      tie_word_embeddings=True, torch_dtype="float32")
+GEMMA = BASE | dict(model_type="gemma", architectures=["GemmaForCausalLM"], hidden_act="gelu", head_dim=16, rms_norm_eps=1e-6,
+                    num_hidden_layers=2, tie_word_embeddings=True, rope_theta=10000.0, pad_token_id=0, torch_dtype="float32")
 GEMMA2 = without(GEMMA3, "attn_logit_softcapping", "final_logit_softcapping") | dict(
     model_type="gemma2", architectures=["Gemma2ForCausalLM"], num_hidden_layers=3)
 PHI3 = BASE | dict(model_type="phi3", architectures=["Phi3ForCausalLM"], hidden_act="silu", rope_theta=10000.0,
@@ -67,6 +69,11 @@ SMOLLM3 = LLAMA | dict(model_type="smollm3", architectures=["SmolLM3ForCausalLM"
                        use_sliding_window=False, pad_token_id=0)
 OLMO2 = BASE | dict(model_type="olmo2", architectures=["Olmo2ForCausalLM"], hidden_act="silu", rope_theta=50000.0,
                     num_hidden_layers=2, pad_token_id=0, torch_dtype="float32")
+SEED_OSS = LLAMA | dict(model_type="seed_oss", architectures=["SeedOssForCausalLM"], attention_bias=True, head_dim=16,
+                        num_hidden_layers=2, pad_token_id=0)
+ERNIE4_5 = LLAMA | dict(model_type="ernie4_5", architectures=["Ernie4_5ForCausalLM"], use_bias=False, head_dim=16,
+                        num_hidden_layers=2, tie_word_embeddings=True, pad_token_id=0)
+EXAONE4 = OLMO2 | dict(model_type="exaone4", architectures=["Exaone4ForCausalLM"], num_hidden_layers=5, sliding_window=20)
 OLMOE = OLMO2 | dict(model_type="olmoe", architectures=["OlmoeForCausalLM"], num_experts=6, num_experts_per_tok=2,
                      intermediate_size=20)
 MIXTRAL = MISTRAL | dict(model_type="mixtral", architectures=["MixtralForCausalLM"],
@@ -190,6 +197,18 @@ CASES = {
                                        rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=32),
                                        max_position_embeddings=128, torch_dtype="bfloat16"),
                         90, "bf16", dict(bf16=True)),
+    "gemma_plain": (GEMMA | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "gemma_defaults": (without(GEMMA, "hidden_act", "rope_theta", "rms_norm_eps") | dict(attention_bias=True, num_key_value_heads=4),
+                       40, "f32", {}),
+    "seed_oss_plain": (SEED_OSS, 140, "bf16", {}),
+    "seed_oss_no_bias": (without(SEED_OSS, "attention_bias") | dict(attention_bias=False, mlp_bias=True), 40, "f32", {}),
+    "ernie4_5_plain": (ERNIE4_5 | dict(torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
+    "ernie4_5_bias": (without(ERNIE4_5, "rope_theta") | dict(use_bias=True, tie_word_embeddings=False), 40, "f32", {}),
+    "exaone4_pattern": (EXAONE4 | dict(torch_dtype="bfloat16", rope_scaling=LLAMA3_ROPE), 150, "bf16", dict(bf16=True)),
+    "exaone4_listed": (EXAONE4 | dict(num_hidden_layers=3, sliding_window_pattern="LG", layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"]), 60, "f32", {}),
+    "exaone4_full": (EXAONE4 | dict(num_hidden_layers=2, sliding_window=None, sliding_window_pattern=None,
+                                    layer_types=["full_attention"] * 2), 140, "bf16", {}),
     "olmo2_plain": (OLMO2 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "olmo2_bias": (OLMO2 | dict(attention_bias=True, num_key_value_heads=None), 40, "bf16", {}),
     "olmoe_plain": (OLMOE, 60, "bf16", dict(hub=True)),

@@ -31,7 +31,8 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "gpt_oss": "gpt-oss", "granite": "granite", "granitemoe": "granitemoe", "olmo2": "olmo2", "olmo3": "olmo2",
                  "olmoe": "olmoe", "smollm3": "smollm3", "glm": "chatglm", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
-                 "llama4_text": "llama4", "gemma4_text": "gemma4"}
+                 "llama4_text": "llama4", "gemma4_text": "gemma4", "gemma": "gemma", "seed_oss": "seed_oss", "ernie4_5": "ernie4_5",
+                 "exaone4": "exaone4"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo")  # rows of q and k
 GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
@@ -39,8 +40,9 @@ EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "l
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",
          "olmoe_plain", "smollm3_plain", "glm_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
          "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain",
-         "llama4_defaults", *GEMMA4]
-QUANTIZED = [*GEMMA4, "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
+         "gemma_plain", "gemma_defaults", "seed_oss_plain", "seed_oss_no_bias", "ernie4_5_plain", "ernie4_5_bias", "exaone4_pattern",
+         "exaone4_full", "llama4_defaults", *GEMMA4]
+QUANTIZED = [*GEMMA4, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "exaone4_pattern", "exaone4_full", "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
              "gemma2_plain", "phi3_partial", "phi3_long_short", "phi3_long_long", "granite_plain", "olmo2_plain", "olmo3_listed",
              "olmo3_pattern", "glm_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
@@ -141,7 +143,7 @@ def write_keys(writer, config, architecture, head_dim):
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if architecture == "gemma4":
         scaling = full_rope(config)
-    writer.add_rope_freq_base(scaling.get("rope_theta") or config.get("rope_theta", 1e6 if architecture == "gemma3" else 1e4))
+    writer.add_rope_freq_base(scaling.get("rope_theta") or config.get("rope_theta", {"gemma3": 1e6, "ernie4_5": 5e5}.get(architecture, 1e4)))
     if architecture == "gemma2":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_attn_logit_softcapping(config.get("attn_logit_softcapping", 50.0))
@@ -192,6 +194,9 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in kinds[:config["num_hidden_layers"]]])
         writer.add_rope_freq_base_swa(500000.0)  # rope_theta outside of rope_parameters is that of full layers only
+    if architecture == "exaone4" and config["sliding_window"]:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(config["num_hidden_layers"])])
     if architecture == "stablelm":
         writer.add_parallel_residual(config.get("use_parallel_residual", False))
     if architecture == "mistral3":
@@ -284,7 +289,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
             x = permute(x, heads)
         if architecture in PERMUTED and ".k_proj." in name:
             x = permute(x, config.get("num_key_value_heads") or heads)
-        if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        if architecture in ("gemma", "gemma2", "gemma3") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         if architecture == "gemma4":
             name = re.sub(r"(layer_scalar|_proj)$", r"\1.weight", name)

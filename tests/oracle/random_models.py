@@ -114,6 +114,10 @@ FAMILIES = {
     "olmoe": dict(bias=["attention_bias"], experts=("num_experts", "intermediate_size"), head_dim=False),
     "granite": dict(bias=["attention_bias", "mlp_bias"], head_dim=False),
     "granitemoe": dict(bias=["attention_bias"], experts=("num_local_experts", "intermediate_size"), head_dim=False),
+    "gemma": dict(bias=["attention_bias"]),
+    "seed_oss": dict(bias=["attention_bias", "mlp_bias"]),
+    "ernie4_5": dict(bias=["use_bias"]),
+    "exaone4": dict(window="all", listed=True),
     "glm": dict(bias=["attention_bias"], partial=True),
     "glm4": dict(bias=["attention_bias"], partial=True),
     "glm4_moe": dict(bias=["attention_bias", "use_qk_norm", "norm_topk_prob"], partial=True,
@@ -212,6 +216,10 @@ def draw_extra(draw, family, config):
     if family.startswith("granite"):
         config |= dict(attention_multiplier=draw.choice([0.1, 0.3]), embedding_multiplier=draw.choice([1.0, 5.0]),
                        residual_multiplier=draw.choice([0.3, 1.0]), logits_scaling=draw.choice([0.5, 3.0]))
+    if family == "exaone4" and not config["sliding_window"]:
+        config["layer_types"] = ["full_attention"] * n  # transformers needs the list then
+    elif family == "exaone4":
+        config["sliding_window_pattern"] = draw.choice([2, 3, 4])
     if family == "glm4_moe":
         config |= dict(n_shared_experts=draw.choice([1, 2, 3]), first_k_dense_replace=draw.randint(0, n), n_group=1,
                        topk_group=1, routed_scaling_factor=draw.choice([1.0, 1.7]))

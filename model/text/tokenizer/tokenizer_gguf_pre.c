@@ -50,6 +50,7 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "gpt-2", .splits = {GPT2}},
     {.name = "phi-2", .splits = {GPT2}},
     {.name = "mellum", .splits = {GPT2}},
+    {.name = "exaone4", .splits = {GPT2}},
     {.name = "olmo", .splits = {GPT2}, .nfc = true},
     {.name = "default", .splits = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };

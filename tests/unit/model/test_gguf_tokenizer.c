@@ -541,7 +541,7 @@ static void test_pres(void)
         {"deepseek-v3", "3 2 2 3 1 1 2 1"},
         {"seed-coder", "3 2 2 1 1 1 1 1 2 1"},
         {"smollm starcoder refact minerva-7b command-r", "3 2 2 1 1 1 1 1 2 1"},
-        {"gpt-2 phi-2 mellum olmo", "3 2 2 4 1 2 1"},
+        {"gpt-2 phi-2 mellum exaone4 olmo", "3 2 2 4 1 2 1"},
         {"default", "3 1 1 2 3 1 1 2 1"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
