@@ -31,6 +31,24 @@ static const struct spw_tensor_name llama4_names[] = {
     {NULL, NULL},
 };
 
+/* clang-format off */
+#define QWEN2_VL(its_name)                                                                         \
+    {.name = its_name,                                                                             \
+     .norm = SPW_NORM_LLAMA,                                                                       \
+     .qkv_bias = SPW_FAMILY_ALWAYS,                                                                \
+     .n_heads = 64,                                                                                \
+     .n_kv_heads = 8,                                                                              \
+     .vocab = 152064,                                                                              \
+     .max_positions = 32768,                                                                       \
+     .rms_eps = 1e-5,                                                                              \
+     .window_rule = SPW_WINDOW_OPT_IN,                                                             \
+     .window = 4096,                                                                               \
+     .max_window_layers = 80,                                                                      \
+     .bos = 151643,                                                                                \
+     .eos = 151645,                                                                                \
+     .rope = {.theta = 1e6, .sections = true}}
+/* clang-format on */
+
 static const struct spw_family families[] = {
     {.name = "llama",
      .norm = SPW_NORM_LLAMA,
@@ -103,6 +121,45 @@ static const struct spw_family families[] = {
      .bos = -1,
      .eos = -1,
      .rope = {.theta = 1e4}},
+    QWEN2_VL("qwen2_vl_text"),
+    QWEN2_VL("qwen2_5_vl_text"),
+    {.name = "qwen3_vl_text",
+     .norm = SPW_NORM_LLAMA,
+     .qkv_bias = SPW_FAMILY_BY_KEY,
+     .o_bias = SPW_FAMILY_BY_KEY,
+     .qk_norm = true,
+     .n_heads = 32,
+     .n_kv_heads = 32,
+     .head_dim = 128,
+     .vocab = 151936,
+     .max_positions = 128000,
+     .bos = -1,
+     .eos = -1,
+     .rope = {.theta = 5e5, .sections = true}},
+    {.name = "qwen3_vl_moe_text",
+     .norm = SPW_NORM_LLAMA,
+     .qkv_bias = SPW_FAMILY_BY_KEY,
+     .o_bias = SPW_FAMILY_BY_KEY,
+     .qk_norm = true,
+     .n_heads = 16,
+     .n_kv_heads = 16,
+     .vocab = 151936,
+     .max_positions = 128000,
+     .bos = -1,
+     .eos = -1,
+     .rope = {.theta = 5e5, .sections = true},
+     .experts = {.count_key = "num_experts",
+                 .other_count_key = "num_local_experts",
+                 .width_key = "moe_intermediate_size",
+                 .count = 60,
+                 .kept = 4,
+                 .width = 1408,
+                 .step_key = "decoder_sparse_step",
+                 .dense_list_key = "mlp_only_layers",
+                 .transposed = true,
+                 .halves = true,
+                 .score = SPW_ROUTE_SOFTMAX,
+                 .renormalizes = SPW_FAMILY_ALWAYS}},
     {.name = "mixtral",
      .norm = SPW_NORM_LLAMA,
      .n_kv_heads = 8,

@@ -137,9 +137,16 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
 
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type)
 {
-    const bool mistral = !strcmp(model_type, "mistral") || !strcmp(model_type, "ministral");
+    /* A text is the same to both. */
+    static const char *const same[][2] = {
+        {"mistral", "llama"},       {"ministral", "llama"},
+        {"qwen2_vl_text", "qwen2"}, {"qwen2_5_vl_text", "qwen2"},
+        {"qwen3_vl_text", "qwen3"}, {"qwen3_vl_moe_text", "qwen3_moe"}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (!strcmp(model_type, same[i][0]))
+            model_type = same[i][1];
     for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++)
-        if (!strcmp(mistral ? "llama" : model_type, architectures[i].model_type))
+        if (!strcmp(model_type, architectures[i].model_type))
             return &architectures[i];
     return NULL;
 }

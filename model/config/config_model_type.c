@@ -12,20 +12,25 @@ static const struct {
     const char *text;     /* the model_type of the text model, if the file does not say it */
     const char *expected; /* all that it may be */
     bool tied;            /* the default of tie_word_embeddings */
+    bool flat; /* without text_config, the keys of the text model are beside the others */
 } wrappers[] = {
-    {"gemma3", "gemma3_text", "gemma3_text", true},
-    {"gemma4", "gemma4_text", "gemma4_text", true},
-    {"llama4", "llama4_text", "llama4_text", false},
-    {"mistral3", "mistral", "mistral, ministral or ministral3", true},
-    {"aya_vision", "cohere2", "cohere or cohere2", true},
-    {"cohere2_vision", "cohere2", "cohere2", true},
-    {"internvl", "qwen2", "llama, qwen2 or qwen3", true},
-    {"idefics3", "llama", "llama or mistral", false},
-    {"smolvlm", "llama", "llama", false},
-    {"llava", "llama", "llama, mistral or qwen2", false},
-    {"llava_next", "llama", "llama, mistral or qwen2", false},
-    {"llava_onevision", "qwen2", "qwen2", false},
-    {"vipllava", "llama", "llama", false},
+    {"gemma3", "gemma3_text", "gemma3_text", true, false},
+    {"gemma4", "gemma4_text", "gemma4_text", true, false},
+    {"llama4", "llama4_text", "llama4_text", false, false},
+    {"mistral3", "mistral", "mistral, ministral or ministral3", true, false},
+    {"aya_vision", "cohere2", "cohere or cohere2", true, false},
+    {"cohere2_vision", "cohere2", "cohere2", true, false},
+    {"internvl", "qwen2", "llama, qwen2 or qwen3", true, false},
+    {"idefics3", "llama", "llama or mistral", false, false},
+    {"smolvlm", "llama", "llama", false, false},
+    {"llava", "llama", "llama, mistral or qwen2", false, false},
+    {"llava_next", "llama", "llama, mistral or qwen2", false, false},
+    {"llava_onevision", "qwen2", "qwen2", false, false},
+    {"vipllava", "llama", "llama", false, false},
+    {"qwen2_vl", "qwen2_vl_text", "qwen2_vl_text", false, true},
+    {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_text", false, true},
+    {"qwen3_vl", "qwen3_vl_text", "qwen3_vl_text", false, false},
+    {"qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_text", false, false},
 };
 
 static bool is_listed(const char *name, const char *list)
@@ -49,13 +54,15 @@ static int unwrap(struct spw_config_source *source, const char **name)
     char expected[64];
     snprintf(expected, sizeof expected, "an object, for model_type \"%s\"", *name);
     SPW_TRY(spw_keys_object(&source->top, "text_config", &text));
-    if (!text)
+    if (!text && !wrappers[i].flat)
         return spw_keys_refuse(&source->top, "text_config", expected);
     source->wrapper = wrappers[i].name;
     source->wrapper_tied = wrappers[i].tied;
+    *name = wrappers[i].text;
+    if (!text)
+        return 0;
     source->text.object = text;
     source->text.prefix = "text_config.";
-    *name = wrappers[i].text;
     SPW_TRY(spw_keys_string(&source->text, "model_type", name));
     return is_listed(*name, wrappers[i].expected)
                ? 0
@@ -71,7 +78,7 @@ int spw_config_read_family(struct spw_config_source *source)
         "gemma2, gemma3_text, gemma4_text or "
         "llama4_text, or a model with one of them inside: gemma3, gemma4, llama4, mistral3, "
         "aya_vision, cohere2_vision, internvl, idefics3, smolvlm, llava, llava_next, "
-        "llava_onevision or vipllava";
+        "llava_onevision, vipllava, qwen2_vl, qwen2_5_vl, qwen3_vl or qwen3_vl_moe";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
     source->text = source->top;

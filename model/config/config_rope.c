@@ -43,13 +43,16 @@ static int read_only_long(const struct spw_keys *dict, const char *key, const ch
                : spw_keys_refuse(dict, key, "default or longrope, in this family");
 }
 
-static int read_kind(const struct spw_keys *dict, bool only_long, enum spw_rope_kind *kind)
+static int read_kind(const struct spw_keys *dict, const struct spw_rope_facts *facts,
+                     enum spw_rope_kind *kind)
 {
     const char *key = spw_keys_has(dict, "rope_type") ? "rope_type" : "type";
     const char *name = "default";
     SPW_TRY(spw_keys_string(dict, key, &name));
-    if (only_long)
+    if (facts->only_long && !dict->names)
         return read_only_long(dict, key, name, kind);
+    if (facts->sections && !strcmp(name, "mrope"))
+        name = "default";
     for (size_t i = 0; i < sizeof rope_types / sizeof rope_types[0]; i++) {
         if (!strcmp(name, rope_types[i].name)) {
             *kind = rope_types[i].kind;
@@ -205,7 +208,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
                                      .high_freq_factor = 1,
                                      .rotary_dim = head_dim,
                                      .attention_factor = 1};
-    SPW_TRY(read_kind(dict, facts->only_long && !dict->names, &rope->kind));
+    SPW_TRY(read_kind(dict, facts, &rope->kind));
     SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
     SPW_TRY(read_original_length(rope, dict, top, nested, config->max_positions));
     double partial = facts->partial > 0 ? facts->partial : 1;

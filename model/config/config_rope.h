@@ -12,6 +12,8 @@ struct spw_rope_facts {
     double partial;      /* the default of partial_rotary_factor; 0: the key does not apply */
     bool grows;          /* llama_4_scaling_beta is required: queries grow with their position */
     bool only_long;      /* no scaling but longrope, in config.json also by its older names */
+    bool sections;       /* "mrope" is no scaling: positions of images have several numbers, those
+                            of a text have one */
     bool whole_ramp;     /* YaRN's truncate is false, which GGUF files do not store */
     double local_theta;  /* sliding layers, where they have their own table */
     const char *scaling; /* rope_scaling if the file has no rope keys; NULL: none */

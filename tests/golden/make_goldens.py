@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from transformers.utils import logging
 
@@ -134,7 +134,8 @@ LLAMA4 = BASE | dict(model_type="llama4_text", architectures=["Llama4ForCausalLM
                      num_experts_per_tok=1, attention_chunk_size=16, floor_scale=8, attn_scale=0.3, pad_token_id=0,
                      rope_theta=500000.0, torch_dtype="float32")
 WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "llama4": "Llama4ForConditionalGeneration",
-            "mistral3": "Mistral3ForConditionalGeneration",
+            "mistral3": "Mistral3ForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+            "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
             "smolvlm": "SmolVLMForConditionalGeneration"}
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
@@ -340,6 +341,11 @@ CASES = {
         interleave_moe_layer_step=2, num_experts_per_tok=2, num_hidden_layers=5), 60, "bf16", {}),
     "llama4_wrapped": (LLAMA4 | dict(num_hidden_layers=2, attention_chunk_size=None), 40, "bf16", dict(wrap="llama4")),
     "smolvlm_wrapped": (LLAMA | dict(num_hidden_layers=2), 40, "bf16", dict(wrap="smolvlm")),
+    "qwen2_5_vl_flat": (QWEN2 | dict(num_hidden_layers=2), 40, "bf16", dict(wrap="qwen2_5_vl")),
+    "qwen3_vl_wrapped": (without(QWEN3, "use_sliding_window", "sliding_window", "max_window_layers") | dict(num_hidden_layers=2),
+                         40, "bf16", dict(wrap="qwen3_vl")),
+    "qwen3_vl_moe_wrapped": (without(QWEN3_MOE, "use_sliding_window", "sliding_window", "max_window_layers"), 40, "bf16",
+                             dict(wrap="qwen3_vl_moe")),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap="gemma3")),
 }
@@ -416,6 +422,32 @@ def save_as_on_hub(folder, config, weights):
     model.load_state_dict(weights, strict=False)  # a tied head is missing
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+QWEN_VISION = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16, out_hidden_size=32, patch_size=14,
+                   num_position_embeddings=16, deepstack_visual_indexes=[], fullatt_block_indexes=[0])
+
+
+def wrap_qwen(folder, kind, text, weights):
+    """Positions of images have three numbers, those of a text have one: the text model is Qwen2, Qwen3 or Qwen3-MoE."""
+    sections = dict(mrope_section=[2, 1, 1] if "head_dim" not in text else [4, 2, 2])
+    whole = dict(model_type=kind, architectures=[WRAPPERS[kind]], vision_config=QWEN_VISION, torch_dtype="float32")
+    if kind == "qwen2_5_vl":  # the keys of the text model are beside the others
+        save_weights(folder, weights, 1)
+        write_json(folder / "config.json", text | whole | dict(rope_scaling=dict(type="mrope", **sections)))
+        return
+    for key in [key for key in weights if "experts." in key]:  # [expert][column of x][row]
+        weights[key] = weights[key].transpose(1, 2).contiguous()
+    save_weights(folder, {key.replace("model.", "model.language_model.", 1): value for key, value in weights.items()}, 1)
+    text = text | dict(model_type=kind + "_text", rope_scaling=dict(rope_type="default", mrope_interleaved=True, **sections))
+    write_json(folder / "config.json", whole | dict(text_config=text))
+
+
+def check_wrapped(folder, ids, logits):
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    difference = float((forward(model, ids) - logits).abs().max())
+    print(f"{folder.name}: the whole model differs by {difference:.2g}")
+    assert difference < 1e-5 * float(logits.abs().max())
 
 
 def write_json(path, value):
@@ -505,7 +537,10 @@ def make_case(name):
         save_weights(folder, kept | packed, 1)
         write_json(folder / "config.json", config_json | dict(quantization_config=dict(
             quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])))
-    if more.get("wrap"):  # as the multimodal checkpoints store their decoder
+    if more.get("wrap", "").startswith("qwen"):
+        wrap_qwen(folder, more["wrap"], config_json, weights)
+        check_wrapped(folder, ids, logits)
+    elif more.get("wrap"):  # as the multimodal checkpoints store their decoder
         names = {key: "language_model." + key for key in weights}
         if more["wrap"] == "smolvlm":
             names = {key: key.replace("model.", "model.text_model.", 1) if key.startswith("model.") else key for key in weights}

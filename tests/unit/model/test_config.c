@@ -253,6 +253,14 @@ static void test_other_families(void)
            "rope_parameters.llama_4_scaling_beta: found nothing, expected a number");
     refuse(llama, "{'rope_parameters': {'llama_4_scaling_beta': 0.5}}",
            "rope_parameters.llama_4_scaling_beta: found 0.5, expected nothing, or 0");
+    c = accept("{'model_type': 'qwen2_5_vl', 'text_config': {'model_type': 'qwen2_5_vl_text', "
+               "'hidden_size': 64, 'intermediate_size': 96, 'num_hidden_layers': 2, "
+               "'num_attention_heads': 4, 'num_key_value_heads': 2, 'rope_scaling': {'type': "
+               "'mrope', 'mrope_section': [4, 2, 2]}}}",
+               "{}", NULL);
+    CHECK(!strcmp(c.wrapper, "qwen2_5_vl") && c.qkv_bias && c.rope[0].kind == SPW_ROPE_DEFAULT);
+    refuse(llama, "{'rope_scaling': {'type': 'mrope'}}",
+           "rope_scaling.type: found 'mrope', expected default, linear");
     refuse(llama, "{'model_type': 'mistral3', 'text_config': {'model_type': 'llama'}}",
            "text_config.model_type: found 'llama', expected mistral, ministral or ministral3");
     refuse(llama, "{'model_type': 'llava', 'text_config': {'model_type': 'gemma'}}",
