@@ -159,8 +159,7 @@ bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t
     return false;
 }
 
-/* The budget that was given. Both texts are rounded up: if they are the same, it is in bytes. */
-static const char *given_text(char text[32], uint64_t bytes, const char *least)
+const char *spw_budgets_given_text(char text[32], uint64_t bytes, const char *least)
 {
     if (!strcmp(spw_bytes_text(text, bytes), least))
         snprintf(text, 32, "%llu bytes", (unsigned long long)bytes);
@@ -175,8 +174,8 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
     unsigned long long context = in->context;
     const char *device_least = spw_bytes_text(texts[2], i->smallest_device_bytes);
     const char *host_least = spw_bytes_text(texts[3], i->smallest_host_bytes);
-    const char *device = given_text(texts[0], in->device_bytes, device_least);
-    const char *host = given_text(texts[1], in->host_bytes, host_least);
+    const char *device = spw_budgets_given_text(texts[0], in->device_bytes, device_least);
+    const char *host = spw_budgets_given_text(texts[1], in->host_bytes, host_least);
     if (!alone[SPW_BUDGET_HOST])
         return spw_fail(err, -ENOMEM,
                         "device memory: %s given, a context of %llu tokens needs at least %s; "

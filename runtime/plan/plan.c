@@ -349,7 +349,8 @@ static uint64_t ring_cost(const struct spw_plan *p, const struct spw_plan_input 
 /* No ring may cost the prompt a pass. */
 static uint32_t passes_of(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    return (uint32_t)spw_div_up(spw_plan_most_rows(in), p->pass_rows);
+    uint64_t passes = spw_div_up(spw_plan_most_rows(in), p->pass_rows);
+    return (uint32_t)spw_min_u64(passes, UINT32_MAX);
 }
 
 /* A larger slot saves transfers, hides more, and takes tiles and experts that could have stayed:
@@ -410,10 +411,12 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
     spw_plan_describe(out, in);
     if (!in->disk_write_limit || out->info.disk_write_bytes <= in->disk_write_limit)
         return 0;
+    char texts[2][32];
+    const char *written = spw_bytes_text(texts[0], out->info.disk_write_bytes);
     return spw_fail(err, -EDQUOT,
-                    "disk write limit: %llu bytes given, a context of %llu tokens writes up to "
-                    "%llu; raise options.disk_write_limit, options.device_bytes or "
-                    "options.host_bytes, or lower options.context",
-                    (unsigned long long)in->disk_write_limit, (unsigned long long)in->context,
-                    (unsigned long long)out->info.disk_write_bytes);
+                    "disk write limit: %s given, a context of %llu tokens writes up to %s; raise "
+                    "options.disk_write_limit, options.device_bytes or options.host_bytes, or "
+                    "lower options.context",
+                    spw_budgets_given_text(texts[1], in->disk_write_limit, written),
+                    (unsigned long long)in->context, written);
 }

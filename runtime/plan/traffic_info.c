@@ -156,10 +156,12 @@ static int count_experts(struct spw_plan *p, const struct spw_weights *w, const 
 int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const double *expert_counts)
 {
     struct spw_plan_info *i = &p->info;
+    struct spw_plan alone = *p; /* the steps are those of one session */
     struct spw_traffic_run *r;
     struct spw_traffic prompt, before, after;
     SPW_TRY(count_experts(p, w, expert_counts));
-    SPW_TRY(spw_traffic_run_open(&r, p, w, false, NULL, NULL));
+    alone.info.sessions = 1;
+    SPW_TRY(spw_traffic_run_open(&r, &alone, w, false, NULL, NULL));
     spw_traffic_step(r, &(struct spw_step_span){0, 0, i->context, 1}, 1);
     spw_traffic_run_moved(r, NULL, &prompt);
     memcpy(i->prefill_moved_bytes, prompt.bytes, sizeof prompt.bytes);

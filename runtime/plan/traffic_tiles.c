@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define NO_TILE UINT32_MAX
+
 struct tile {
     uint32_t refs, device_refs; /* refs: also the link of the free list */
     bool host, disk;            /* where its copy below is */
@@ -14,6 +16,7 @@ struct layer {
     uint32_t first, begin, end, disk_end;
     uint32_t retained, retained_end;
     uint32_t *ids; /* [max_tiles] */
+    bool shares;   /* since it was empty, another session has had tiles of it */
 };
 
 struct spw_tiles {
@@ -22,7 +25,8 @@ struct spw_tiles {
     struct tile *tiles;         /* [n_sessions * n_rows * max_tiles]: more cannot be retained */
     uint32_t *ids;              /* the same */
     struct layer *layers;       /* [n_sessions][n_rows] */
-    uint32_t free_tile;
+    uint32_t n_used;            /* tiles before it were used; memory of the others is not touched */
+    uint32_t free_tile;         /* the latest of them that is free again; NO_TILE: none */
 };
 
 static struct layer *layer_of(const struct spw_tiles *t, uint32_t session, uint32_t row)
@@ -56,6 +60,7 @@ int spw_tiles_open(struct spw_tiles **out, const struct spw_tiles_options *o)
         return -ENOMEM;
     }
     t->o = *o;
+    t->free_tile = NO_TILE;
     t->rows = spw_alloc_zero(o->n_rows, sizeof *t->rows);
     t->tiles = spw_alloc_zero((size_t)n, sizeof *t->tiles);
     t->ids = spw_alloc_zero((size_t)n, sizeof *t->ids);
@@ -65,8 +70,6 @@ int spw_tiles_open(struct spw_tiles **out, const struct spw_tiles_options *o)
         return -ENOMEM;
     }
     memcpy(t->rows, o->rows, o->n_rows * sizeof *t->rows);
-    for (uint32_t i = 0; i < n; i++)
-        t->tiles[i].refs = i + 1;
     start_layers(t);
     *out = t;
     return 0;
@@ -123,7 +126,10 @@ bool spw_tiles_is_shared(const struct spw_tiles *t, uint32_t session, uint32_t r
 static uint32_t new_tile(struct spw_tiles *t, bool on_device)
 {
     uint32_t id = t->free_tile;
-    t->free_tile = t->tiles[id].refs;
+    if (id == NO_TILE)
+        id = t->n_used++;
+    else
+        t->free_tile = t->tiles[id].refs;
     t->tiles[id] = (struct tile){.refs = 1, .device_refs = on_device, .disk = !on_device};
     return id;
 }
@@ -171,11 +177,11 @@ void spw_tiles_clear(struct spw_tiles *t, uint32_t session)
 void spw_tiles_fork(struct spw_tiles *t, uint32_t to, uint32_t from)
 {
     for (uint32_t r = 0; r < t->o.n_rows; r++) {
-        const struct layer *f = layer_of(t, from, r);
-        struct layer *l = layer_of(t, to, r);
+        struct layer *f = layer_of(t, from, r), *l = layer_of(t, to, r);
         uint32_t *ids = l->ids;
         assert(l->first == l->end);
-        *l = (struct layer){f->first, f->begin, f->end, f->disk_end, 0, 0, ids};
+        f->shares = true;
+        *l = (struct layer){f->first, f->begin, f->end, f->disk_end, 0, 0, ids, true};
         for (uint32_t i = f->first; i < f->end; i++) {
             struct tile *x = tile_of(t, f, i);
             ids[i] = f->ids[i];
@@ -216,26 +222,37 @@ static void write_down(const struct spw_tiles *t, struct tile *x, bool deep, uin
     x->disk = deep;
 }
 
-void spw_tiles_spill(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t begin,
-                     uint32_t disk_end, struct spw_tiles_moved *m)
+/* Tiles [from, to) of a spill to these waterlines. */
+static void spill_tiles(const struct spw_tiles *t, const struct layer *l, uint64_t times,
+                        uint32_t from, uint32_t to, uint32_t begin, uint32_t disk_end,
+                        struct spw_tiles_moved *m)
 {
-    struct layer *l = layer_of(t, session, row);
-    uint64_t times = t->rows[row].times;
-    begin = spw_max_u32(begin, l->begin);
-    disk_end = t->o.disk ? spw_max_u32(spw_min_u32(disk_end, l->end), l->disk_end) : l->disk_end;
-    uint32_t from = spw_max_u32(l->first, spw_min_u32(l->begin, l->disk_end));
-    for (uint32_t i = from; i < spw_max_u32(begin, disk_end); i++) {
+    for (uint32_t i = from; i < to; i++) {
         struct tile *x = tile_of(t, l, i);
         bool leaves = i >= l->begin && i < begin, deep = i < disk_end;
         if (leaves && !x->host && !x->disk) {
             write_down(t, x, deep, times, m);
-        } else if (deep && x->host && (i >= l->disk_end || i >= l->begin)) {
+        } else if (deep && x->host) {
             m->to_disk += times;
             x->host = false;
             x->disk = true;
         }
         x->device_refs -= leaves;
     }
+}
+
+/* Two ranges: lower tiles that go on to the disk, and tiles that lie on the device. Most spills
+ * have few of both: tiles between them are not visited. */
+void spw_tiles_spill(struct spw_tiles *t, uint32_t session, uint32_t row, uint32_t begin,
+                     uint32_t disk_end, struct spw_tiles_moved *m)
+{
+    struct layer *l = layer_of(t, session, row);
+    const uint64_t times = t->rows[row].times;
+    begin = spw_max_u32(begin, l->begin);
+    disk_end = t->o.disk ? spw_max_u32(spw_min_u32(disk_end, l->end), l->disk_end) : l->disk_end;
+    spill_tiles(t, l, times, spw_max_u32(l->first, l->disk_end), spw_min_u32(l->begin, disk_end),
+                begin, disk_end, m);
+    spill_tiles(t, l, times, l->begin, spw_max_u32(begin, disk_end), begin, disk_end, m);
     l->begin = begin;
     l->disk_end = disk_end;
 }
@@ -276,9 +293,11 @@ void spw_tiles_stream(const struct spw_tiles *t, uint32_t session, uint32_t row,
                       uint32_t end, struct spw_tiles_moved *m)
 {
     const struct layer *l = layer_of(t, session, row);
-    uint64_t times = t->rows[row].times;
-    if (!t->o.disk) {
-        m->from_host += end > first ? (end - first) * times : 0;
+    const uint64_t times = t->rows[row].times;
+    if (first < end && !(t->o.disk && l->shares)) { /* the waterline says where all copies lie */
+        const uint32_t on_host = spw_max_u32(first, spw_min_u32(end, l->disk_end));
+        m->from_disk += (on_host - first) * times;
+        m->from_host += (end - on_host) * times;
         return;
     }
     for (uint32_t i = first; i < end; i++)
