@@ -46,7 +46,7 @@ full_release='test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|repla
 # a list names it. ctest accepts nine pairs of parentheses at most.
 full_debug="$full_release|jinja_differential|tokenizer_property"
 full_debug+='|test_(batch|bench|cache|generate|plan|prefix|quantize|quantized|save)_command'
-full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|on_oom|ops_probe|summarize|summarize_kills)'
+full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|memory_limit|on_oom|ops_probe|summarize|summarize_kills)'
 full_debug+='|test_cuda_(engine|gguf|goldens|ops_chosen|quantized_weights)'
 full_debug+='|test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
 full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|hidden|job_progress|lines|ops_chosen'
