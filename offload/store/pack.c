@@ -76,8 +76,8 @@ int spw_pack_read_heads(int fd, const char *path, const uint8_t *fingerprint,
                          XXH3_64bits(&h[i], offsetof(struct spw_pack_head, sum)) == h[i].sum;
     if (!out->intact[0] && !out->intact[1])
         return spw_fail(err, -EBADMSG,
-                        "%s: found no saved session and no pack (no intact commit record); the "
-                        "file is damaged, or is not a file of spillway",
+                        "%s: found no saved session and no file of a prefix cache; the file is "
+                        "damaged, or is not a file of spillway",
                         path);
     out->newest = !out->intact[0] || (out->intact[1] && h[1].sequence > h[0].sequence);
     h += out->newest;

@@ -66,6 +66,7 @@ uint64_t spw_engine_leave_margin(uint64_t available)
 static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
                        const struct spw_options *o, struct spw_error *err)
 {
+    char given[32], left[32];
     uint64_t card = e->lane.ops->available(e->lane.device);
     uint64_t system = spw_engine_system_bytes(e, o) / 10;
     if (card == UINT64_MAX) {
@@ -82,10 +83,10 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
     if (in->device_bytes <= card)
         return 0;
     return spw_fail(err, -ENOMEM,
-                    "device memory: %llu bytes given, but %s has only %llu free; lower "
+                    "device memory: %s given, but %s has only %s free; lower "
                     "options.device_bytes, or end what uses the GPU",
-                    (unsigned long long)in->device_bytes, e->backend.name,
-                    (unsigned long long)card);
+                    spw_bytes_text(given, in->device_bytes), e->backend.name,
+                    spw_bytes_text(left, card));
 }
 
 uint64_t spw_engine_limit(uint64_t given)
@@ -121,6 +122,7 @@ static uint32_t disk_cost(const struct spw_options *o)
 static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e,
                            const struct spw_options *o, struct spw_error *err)
 {
+    char given[32], left[32];
     uint64_t free_bytes;
     /* Twice the bytes in flight: as many bytes have arrived, and wait for the computation or are
      * used by it. */
@@ -141,9 +143,10 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
         return 0;
     }
     return spw_fail(err, -ENOSPC,
-                    "disk memory: %llu bytes given, but %.500s has only %llu free; lower "
+                    "disk memory: %s given, but %.500s has only %s free; lower "
                     "options.disk_bytes, or name another options.disk_dir",
-                    (unsigned long long)o->disk_bytes, o->disk_dir, (unsigned long long)free_bytes);
+                    spw_bytes_text(given, o->disk_bytes), o->disk_dir,
+                    spw_bytes_text(left, free_bytes));
 }
 
 /* The number of rows of a prompt that take about a minute, at any position of the context. A pass

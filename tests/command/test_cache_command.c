@@ -83,7 +83,7 @@ static void test_verify(void)
     CHECK(strstr(out, ", 1 damaged"));
     CHECK(sh("\"$S\" cache verify c --json") == 1 && strstr(out, "does not have its checksum"));
     corrupt(20);
-    CHECK(sh("\"$S\" cache ls c") == 0 && strstr(out, "no intact commit record"));
+    CHECK(sh("\"$S\" cache ls c") == 0 && strstr(out, "no file of a prefix cache"));
 }
 
 static void test_prune(void)

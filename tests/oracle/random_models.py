@@ -74,7 +74,8 @@ def draw_yarn(draw):
 
 
 def draw_gemma_rope(draw):
-    full = draw.choice([{}, dict(rope_type="linear", factor=8.0)])
+    full = draw.choice([{}, dict(rope_type="linear", factor=8.0),
+                        dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=draw.choice([32, 64]))])
     if draw.random() < 0.4:
         return dict(rope_theta=1000000, rope_local_base_freq=10000.0) | (
             dict(rope_scaling=full) if full else {})

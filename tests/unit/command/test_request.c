@@ -360,6 +360,8 @@ static const struct refused refused[] = {
     {CHAT, "\"chat_template_kwargs\": {\"tools\": 1}", "messages", VALUE, "found 'tools'"},
     {OPENAI, "\"model\": 5", "model", VALUE, "model: found 5, expected a text"},
     {SHORT, "\"max_token\": 5", "max_token", "unknown_parameter", "found the unknown key"},
+    {SHORT, "\"max_tokens\": 5", "max_tokens", "unknown_parameter",
+     "\"max_tokens\"; did you mean \"max_new_tokens\"?"},
     {SHORT, "\"temperatur\": 5", "temperatur", "unknown_parameter",
      "\"temperatur\"; did you mean \"temperature\"?"},
     {SHORT, "\"stream\": true", "stream", "unknown_parameter", "found the unknown key \"stream\""},

@@ -126,7 +126,7 @@ int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e
     *ids = NULL;
     spw_error_clear(err);
     if (e->bytes == 0)
-        return spw_fail(err, -EINVAL, "found an empty text, expected at least a character");
+        return spw_fail(err, -EINVAL, "found an empty text, expected at least one character");
     SPW_TRY(spw_tokenizer_encode_spans(t, e, ids, n, err));
     if (*n > 0)
         return 0;

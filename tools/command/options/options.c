@@ -43,11 +43,11 @@ static bool parse_number(const char *text, double *out)
     return *end == 0 && isfinite(*out);
 }
 
-/* "64MiB", "2GiB", "1.5G", plain bytes. K, M, G, T and KiB ... are powers of 1024, KB ... of 1000.
- */
+/* "64MiB", "2GiB", "1.5G", plain bytes. K, M, G, T, P, E and KiB ... are powers of 1024, KB ... of
+ * 1000. */
 static bool parse_size(const char *text, uint64_t *out)
 {
-    static const char prefixes[] = "KMGT";
+    static const char prefixes[] = "KMGTPE";
     size_t digits = strspn(text, "0123456789.");
     const char *unit = text + digits;
     double base = 1024, scale = 1;
@@ -260,13 +260,25 @@ static size_t distance(const char *a, const char *b)
     return d[n][m];
 }
 
+static size_t common_start(const char *a, const char *b)
+{
+    size_t n = 0;
+    while (a[n] && a[n] == b[n])
+        n++;
+    return n;
+}
+
+/* Of equally near ones the name that begins as the word does: max_tokens is max_new_tokens, not
+ * tokens. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n)
 {
     const char *nearest = NULL;
     size_t best = 1 + strlen(word) / 3; /* a longer word may have more typing errors */
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, names[i]);
-        if (d <= best && (!nearest || d < best)) {
+        if (d > best)
+            continue;
+        if (!nearest || d < best || common_start(word, names[i]) > common_start(word, nearest)) {
             nearest = names[i];
             best = d;
         }
