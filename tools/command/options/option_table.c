@@ -114,7 +114,7 @@ const struct cli_row cli_rows[] = {
     {"focus", CLI_TEXT, CLI_SUMMARIZE, "Generation", "TEXT",
      "what the summaries pay special attention to", FIELD(focus)},
     {"max-new-tokens", CLI_COUNT, PROMPTED | CLI_CHAT | JOBS, "Generation", "N",
-     "the largest number of new tokens; with --resume this includes the tokens of the saved run "
+     "the largest number of new tokens; generate --resume counts the tokens of the saved run, too "
      "(128; chat: 4096, or what fits into the context; summarize: 3 for each word of --length)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
@@ -185,9 +185,8 @@ const struct cli_row cli_rows[] = {
      "allow a context longer than the model was made for (max_position_embeddings)",
      FIELD(allow_long_context)},
     {"sessions", CLI_COUNT, PROMPTED | JOBS, "Memory", "N",
-     "how many prompts of --prompts run at the same time (4; batch: as many as there is memory "
-     "for, "
-     "at most 64)",
+     "how many prompts run at the same time: those of generate --prompts (4), or items of a job "
+     "(as many as there is memory for, at most 64)",
      FIELD(sessions), RANGE(1, 4096)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
      "precision of the KV cache. int8, int4 and int8:int4 (keys:values) apply to old tokens only "
