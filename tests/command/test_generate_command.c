@@ -204,7 +204,7 @@ static void test_disk_plan(void)
         CHECK_MSG(strstr(err, says) || strstr(err, " or --disk-memory "), "%s", err);
         snprintf(says, sizeof says, "--disk-write-limit %lld", writes - 1);
         CHECK(sh(line, command, device, host, disk, says) == 2 && !n_out);
-        snprintf(says, sizeof says, " writes up to %lld;", writes);
+        snprintf(says, sizeof says, " writes up to %s;", spw_bytes_text(least, (uint64_t)writes));
         CHECK_MSG(strstr(err, says), "%s", err);
     }
 }
