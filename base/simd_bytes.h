@@ -60,7 +60,8 @@ SIMD_FN f32v simd_from_i32(i32v x)
     return __builtin_convertvector(x, f32v); /* to nearest */
 }
 
-/* A column lies in each lane. Column l is at p + l / 4 * fours + l % 4 * stride. Then
+/* A column lies in each lane. Column l is at p + l / 4 * fours + l % 4 * stride; stride is at
+ * least 16. Then
  * - simd_load_columns(to, p, stride, fours): lane l of to[i] gets bytes [4 i, 4 i + 4) of column l,
  *   of which 16 are read;
  * - simd_load_words(p, stride, fours) is to[0] of that;
@@ -73,12 +74,16 @@ SIMD_FN f32v simd_from_i32(i32v x)
  * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
  * - simd_load_f16s(p, stride, fours): the f16 at the beginning of each column, as f32. */
 
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 
 SIMD_FN __m128i simd_load_sixteen(const uint8_t *p)
 {
     return _mm_loadu_si128((const void *)p);
 }
+
+#endif
+
+#if defined(__AVX512F__)
 
 /* Sixteen bytes at p, p + stride, ... A masked broadcast needs no unit for shuffles. */
 SIMD_FN u32v simd_load_four(const uint8_t *p, size_t stride)
@@ -163,10 +168,12 @@ SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 
 #elif defined(__AVX2__)
 
+/* Sixteen bytes at p and at p + fours. A blend may run on more units than an insertion does. It
+ * reads the bytes before p + fours too, which belong to other columns. */
 SIMD_FN __m256i simd_load_two(const uint8_t *p, size_t fours)
 {
-    __m256i x = _mm256_castsi128_si256(_mm_loadu_si128((const void *)p));
-    return _mm256_inserti128_si256(x, _mm_loadu_si128((const void *)(p + fours)), 1);
+    const __m256i high = _mm256_loadu_si256((const void *)(p + fours - 16));
+    return _mm256_blend_epi32(_mm256_castsi128_si256(simd_load_sixteen(p)), high, 0xf0);
 }
 
 SIMD_FN void simd_load_columns(u32v to[4], const uint8_t *p, size_t stride, size_t fours)
@@ -201,14 +208,19 @@ SIMD_FN f32v simd_f16_of(u32v h)
     return _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64(both, 0xd8)));
 }
 
+/* Word l comes from a load that begins l words before column l. */
 SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
 {
-    const __m256i a = simd_load_two(p, fours), b = simd_load_two(p + stride, fours);
-    const __m256i c = simd_load_two(p + 2 * stride, fours),
-                  d = simd_load_two(p + 3 * stride, fours);
-    const __m256i ab = _mm256_unpacklo_epi16(a, b), cd = _mm256_unpacklo_epi16(c, d);
-    const __m256i four = _mm256_permute4x64_epi64(_mm256_unpacklo_epi32(ab, cd), 0xd8);
-    return _mm256_cvtph_ps(_mm256_castsi256_si128(four));
+    const uint8_t *four = p + fours - 8;
+    __m128i words = simd_load_sixteen(p);
+    words = _mm_blend_epi16(words, simd_load_sixteen(p + stride - 2), 1 << 1);
+    words = _mm_blend_epi16(words, simd_load_sixteen(p + 2 * stride - 4), 1 << 2);
+    words = _mm_blend_epi16(words, simd_load_sixteen(p + 3 * stride - 6), 1 << 3);
+    words = _mm_blend_epi16(words, simd_load_sixteen(four), 1 << 4);
+    words = _mm_blend_epi16(words, simd_load_sixteen(four + stride - 2), 1 << 5);
+    words = _mm_blend_epi16(words, simd_load_sixteen(four + 2 * stride - 4), 1 << 6);
+    words = _mm_blend_epi16(words, simd_load_sixteen(four + 3 * stride - 6), 1 << 7);
+    return _mm256_cvtph_ps(words);
 }
 
 #if SIMD_VNNI

@@ -21,14 +21,16 @@
 #include "model/cpu/linear/columns.h"
 #include "model/cpu/linear/linear.h"
 
+#include <stdatomic.h>
+
 enum {
     FEW_ROWS = SPW_LINEAR_FEW_ROWS, /* of x */
     FEW_SUMS = 4,                   /* rows of x whose sums registers hold */
     PAIRS = 4,                      /* of rows of W */
     CODES = 8,                      /* registers of codes of a pair that are multiplied at once */
     PAGE = 4096,
-    LINE = 64,  /* bytes */
-    NEXT = 256, /* bytes from a group to what is fetched then: one or two groups */
+    LINE = 64,   /* bytes */
+    AHEAD = 512, /* bytes from a group to what is fetched meanwhile */
 };
 
 /* Codes of a group of a row of x. Each sixteen of them lie here twice, as an instruction takes them
@@ -165,15 +167,13 @@ SIMD_FN void fetch_group(enum spw_dtype t, const struct packed *p)
             __builtin_prefetch(p->at + l / 4 * p->fours + l % 4 * p->stride + i, 0, 3);
 }
 
-/* Rows of large blocks are multiplied one pair after another. Each pair also asks for a later group
- * of its rows. */
-SIMD_FN void fetch_next(enum spw_dtype t, const uint8_t *p, size_t fours)
+/* The prefetchers stop at the end of a page. So each part of the work on a group also asks for a
+ * later group of one row or of two, which starts at p + AHEAD. */
+SIMD_FN void fetch_row(enum spw_dtype t, const uint8_t *p)
 {
 #pragma GCC unroll 8
-    for (size_t i = NEXT; i < NEXT + group_bytes(t); i += LINE) {
-        __builtin_prefetch(p + i, 0, 3);
-        __builtin_prefetch(p + fours + i, 0, 3);
-    }
+    for (size_t i = 0; i < group_bytes(t); i += LINE)
+        __builtin_prefetch(p + AHEAD + i, 0, 3);
 }
 
 /* ---- products ---- */
@@ -271,8 +271,10 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
     for (unsigned b = 0; b < p->blocks; b++) {
         f32v d, m;
         i32v sums[FEW_ROWS];
-        unpack_small_scale(t, p, b, &d, &m);
+        fetch_row(t, p->at + b % 4 * p->stride + b / 4 * p->fours);
         multiply_block(t, rows, p, b, x, sums);
+        atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
+        unpack_small_scale(t, p, b, &d, &m);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             if (!has_minima(t) && code_offset(t))
@@ -319,7 +321,8 @@ SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
     i32v sums[FEW_ROWS][PAIRS];
     for (size_t i = 0; i < PAIRS; i++) {
-        fetch_next(t, w->p.at + i * w->p.stride, w->p.fours);
+        fetch_row(t, w->p.at + i * w->p.stride);
+        fetch_row(t, w->p.at + i * w->p.stride + w->p.fours);
         if (__builtin_constant_p(rows)) /* sums are in registers */
             multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, i, x, sums);
         else
