@@ -62,6 +62,9 @@ if(BUILD_TESTING)
   if(SPW_PORTABLE_KERNELS) # a quarter of their compiler's time; tools/test.sh --full has it
     list(APPEND SPW_EMULATED_OPTIONS -O1 -fno-sanitize=undefined)
   endif()
+  if(SPW_SANITIZE_THREAD) # its tests run the streams, and hardly any kernel
+    list(APPEND SPW_EMULATED_OPTIONS -O0)
+  endif()
   set(SPW_EMULATED_SOURCES tests/cuda/simt_emulator.cc tests/cuda/simt_runtime.cc
     tests/cuda/simt_streams.cc)
   foreach(source ${SPW_CUDA_SOURCES})

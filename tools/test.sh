@@ -28,7 +28,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 all_stages=(check release debug tsan fuzz cuda)
 folders=(base quant offload prefetch model runtime tools tests)
-jobs=4 build_jobs=2 # most tests wait: for drives, clocks, processes, other threads
+jobs=5 build_jobs=2 # most tests wait: for drives, clocks, processes, other threads
 full=          # --full: "yes"
 all_kernels=() # of cmake, with --full: sanitizers see the kernels of all instruction sets
 fuzz_seconds=4 # of each target; 15 in a full run
@@ -47,7 +47,7 @@ full_release='test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|repla
 full_debug="$full_release|jinja_differential|tokenizer_property"
 full_debug+='|test_(batch|bench|cache|generate|plan|prefix|quantize|quantized|save)_command'
 full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|memory_limit|on_oom|ops_probe|summarize|summarize_kills)'
-full_debug+='|test_cuda_(engine|gguf|goldens|ops_chosen|quantized_weights)'
+full_debug+='|test_cuda_(card|engine|gguf|goldens|ops_chosen|quantized_weights)'
 full_debug+='|test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
 full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|hidden|job_progress|lines|ops_chosen'
 full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
