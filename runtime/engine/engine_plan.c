@@ -85,8 +85,8 @@ static int set_budgets(struct spw_plan_input *in, const struct spw_engine *e,
     return spw_fail(err, -ENOMEM,
                     "device memory: %s given, but %s has only %s free; lower "
                     "options.device_bytes, or end what uses the GPU",
-                    spw_bytes_text(given, in->device_bytes), e->backend.name,
-                    spw_bytes_text(left, card));
+                    spw_budgets_given_text(given, in->device_bytes, spw_bytes_text(left, card)),
+                    e->backend.name, left);
 }
 
 uint64_t spw_engine_limit(uint64_t given)
@@ -145,8 +145,8 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
     return spw_fail(err, -ENOSPC,
                     "disk memory: %s given, but %.500s has only %s free; lower "
                     "options.disk_bytes, or name another options.disk_dir",
-                    spw_bytes_text(given, o->disk_bytes), o->disk_dir,
-                    spw_bytes_text(left, free_bytes));
+                    spw_budgets_given_text(given, o->disk_bytes, spw_bytes_text(left, free_bytes)),
+                    o->disk_dir, left);
 }
 
 /* The number of rows of a prompt that take about a minute, at any position of the context. A pass
