@@ -350,6 +350,11 @@ static void test_commands(void)
     json_decref(own);
     json_decref(again);
 
+    CHECK(sh("echo '[{\"role\":\"user\",\"content\":\"One\"}]' >one.json") == 0);
+    CHECK(chat("/load one.json\n/stats\n/save one2.json\n", "%s", options) == 0);
+    CHECK(strstr(err, "1 message from one.json") && strstr(err, "conversation   1 message;") &&
+          strstr(err, "saved 1 message to one2.json"));
+
     /* /save and /load: another process continues like this one. */
     CHECK(chat("One\nTwo\nThree\n/save c.json\n", "%s", options) == 0);
     CHECK(chat("/load a.json\nThree\n/save d.json\n", "%s", options) == 0);

@@ -29,7 +29,8 @@ static int save(struct chat *c, const char *path)
     if (code)
         return code;
     keep(c);
-    return cli_note("saved %zu messages to %s", json_array_size(c->messages), path);
+    const size_t n = json_array_size(c->messages);
+    return cli_note("saved %zu message%s to %s", n, cli_plural(n), path);
 }
 
 static int load(struct chat *c, const char *path)
@@ -42,7 +43,8 @@ static int load(struct chat *c, const char *path)
     c->messages = messages;
     c->n_again = 0;
     keep(c);
-    return cli_note("%zu messages from %s", json_array_size(messages), path);
+    const size_t n = json_array_size(messages);
+    return cli_note("%zu message%s from %s", n, cli_plural(n), path);
 }
 
 static int undo(struct chat *c, const char *argument)
@@ -108,9 +110,10 @@ static int stats(struct chat *c, const char *argument)
     (void)argument;
     struct spw_stats s;
     char a[32], b[32], d[32];
+    const size_t n = json_array_size(c->messages);
     spw_engine_stats(c->engine, &s);
-    fprintf(stderr, "%-14s %zu messages; %zu of %llu tokens held, on %s\n", "conversation",
-            json_array_size(c->messages), spw_session_n_tokens(c->session),
+    fprintf(stderr, "%-14s %zu message%s; %zu of %llu tokens held, on %s\n", "conversation", n,
+            cli_plural(n), spw_session_n_tokens(c->session),
             (unsigned long long)spw_engine_plan(c->engine)->context, spw_engine_backend(c->engine));
     if (c->n_turns > 0) {
         show_turns("last turn", &c->last);
