@@ -56,7 +56,10 @@ struct spw_machine {
     /* Matrix peak: CPU, register-resident, all threads; GPU, cuBLASLt on 8192 x 8192 (0: the
      * library was not found, and `note` says so). */
     double bf16_flops, f32_flops;
-    double int8_flops;   /* of the products of quantized weights; 0 on a GPU: not measured */
+    double int8_flops; /* of the products of quantized weights; 0 on a GPU: not measured */
+    /* Attention of many rows over exact KV in bf16, with all that it computes; 0 on a GPU: not
+     * measured */
+    double attention_flops;
     int64_t measured_at; /* seconds since 1970 */
     char note[320];
 };
@@ -203,10 +206,16 @@ struct spw_prediction {
 /* One decode step at the full context. Pure. `d`: NULL without a disk. */
 void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d);
-/* A prompt of the full context that takes `flops` multiplications and additions. A lower bound: no
- * kernel reaches the matrix peak. */
-void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
-                        const struct spw_machine *m, const struct spw_drive *d);
+/* Multiplications and additions of a prompt: products with weights, and attention (4 for each
+ * channel of a head and pair of a query and a key). */
+struct spw_prompt_work {
+    double product_flops, attention_flops;
+};
+/* A prompt of the full context with this work. A lower bound: no product reaches the matrix peak.
+ */
+void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p,
+                        const struct spw_prompt_work *work, const struct spw_machine *m,
+                        const struct spw_drive *d);
 /* "computation", "host link", "disk" */
 const char *spw_bound_name(enum spw_bound bound);
 

@@ -316,6 +316,32 @@ static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_preci
     return 0;
 }
 
+/* A chunk of a prompt over the split before it and over itself. */
+enum { PROMPT_ROWS = 32, PROMPT_CONTEXT = SPW_SPLIT_TILES * SPW_TILE_TOKENS };
+
+static int time_prompt(struct spw_machine *out, struct bench *b)
+{
+    const uint64_t heads = KV_HEADS * GROUP, rows = PROMPT_ROWS;
+    const uint64_t before = PROMPT_CONTEXT - rows, pairs = rows * before + rows * (rows + 1) / 2;
+    const uint64_t q_bytes = rows * heads * KV_DIM * sizeof(uint16_t);
+    const uint64_t state_bytes = rows * heads * (KV_DIM + 2) * sizeof(float);
+    double seconds;
+    lay_out_attention(b, &(struct spw_attention_shape){.n_heads = KV_HEADS * GROUP,
+                                                       .n_kv_heads = KV_HEADS,
+                                                       .head_dim = KV_DIM,
+                                                       .dtype = SPW_DTYPE_BF16,
+                                                       .context = PROMPT_CONTEXT});
+    struct spw_attention_args *a = &b->attention;
+    a->rows = rows;
+    a->position = before;
+    a->state = (float *)(b->memory + spw_align_up(q_bytes, 4096));
+    a->split_states = NULL;
+    b->tiles = (uint8_t *)a->state + spw_align_up(state_bytes, 4096);
+    SPW_TRY(time_work(b, attend, 2, &seconds));
+    out->attention_flops = 4.0 * (double)(pairs * heads * KV_DIM) / seconds;
+    return 0;
+}
+
 static int time_kernels(struct spw_machine *out, struct bench *b)
 {
     const uint64_t products = spw_machine_products_bytes(b->backend, &b->lane);
@@ -324,7 +350,7 @@ static int time_kernels(struct spw_machine *out, struct bench *b)
     SPW_TRY(spw_machine_probe_rows(out, b->backend, &b->lane, b->memory));
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
         SPW_TRY(time_form(out, b, (enum spw_kv_precision)form));
-    return 0;
+    return b->backend->probe ? 0 : time_prompt(out, b); /* too little work for a GPU */
 }
 
 int spw_machine_probe_kernels(struct spw_machine *out, const struct spw_backend *backend,

@@ -72,6 +72,7 @@ static const struct spw_record_field machine_fields[] = {
      .max = 1e18}, /* 0: no cuBLASLt */
     {SPW_RECORD(spw_machine, f32_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
     {SPW_RECORD(spw_machine, int8_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
+    {SPW_RECORD(spw_machine, attention_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
     {SPW_RECORD(spw_machine, measured_at), DATE},
     {SPW_RECORD(spw_machine, note), .kind = SPW_RECORD_TEXT},
 };

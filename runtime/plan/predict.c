@@ -38,6 +38,8 @@
  * else. The requests of a layer are a burst: the first takes as long as a request alone, and each
  * byte adds its time.
  *
+ * A prompt: products at the matrix peak, and attention as fast as it was measured for many rows.
+ *
  * While a layer's weights are used, nobody takes slots from the ring. When the ring is full, the
  * drive stands still until the layer's attention comes.
  *
@@ -313,12 +315,25 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
 
 /* ---- a prompt ---- */
 
-/* Products need few bytes a second: a copy only takes a core from them. */
-void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p, double flops,
-                        const struct spw_machine *m, const struct spw_drive *d)
+/* Products at their peak. Attention does not multiply int8 numbers. How fast it is was measured in
+ * bf16 only. Without cuBLASLt there is no peak. */
+static double multiply_seconds(const struct spw_prompt_work *work, const struct spw_plan_info *p,
+                               const struct spw_machine *m)
 {
-    double peak = spw_machine_peak(m, p->compute, p->int8_activations);
-    double multiply = peak > 0 ? flops / peak : 0;                     /* no cuBLASLt, no peak */
+    const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
+    double attention = spw_machine_peak(m, p->compute, false);
+    if (p->compute != SPW_DTYPE_F32 && m->attention_flops > 0)
+        attention = m->attention_flops;
+    return (peak > 0 ? work->product_flops / peak : 0) +
+           (attention > 0 ? work->attention_flops / attention : 0);
+}
+
+/* Products need few bytes a second: a copy only takes a core from them. */
+void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p,
+                        const struct spw_prompt_work *work, const struct spw_machine *m,
+                        const struct spw_drive *d)
+{
+    double multiply = multiply_seconds(work, p, m);
     double read = (double)p->weights_bytes / m->read_bytes_per_second; /* at least once */
     double cores = fmax(m->cores, 1), threads = fmax(fmin(m->threads, cores), 1);
     const uint64_t *moved = p->prefill_moved_bytes;

@@ -40,15 +40,15 @@ static double visible_pairs(uint64_t n, struct spw_window window)
     return (double)(n / window.tokens) * (w * (w + 1) / 2) + rest * (rest + 1) / 2;
 }
 
-double cli_prefill_flops(const struct spw_model_config *c, uint64_t n)
+struct spw_prompt_work cli_prompt_work(const struct spw_model_config *c, uint64_t n)
 {
-    double flops = 2 * (double)layer_parameters(c) * (double)n;
-    flops += 2 * (double)c->hidden * c->vocab;
+    struct spw_prompt_work work = {.product_flops = 2 * (double)layer_parameters(c) * (double)n +
+                                                    2 * (double)c->hidden * c->vocab};
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct spw_window window = spw_layer_window(c->layer_kinds[i], c->window);
-        flops += 4.0 * (double)spw_config_q_width(c, i) * visible_pairs(n, window);
+        work.attention_flops += 4.0 * (double)spw_config_q_width(c, i) * visible_pairs(n, window);
     }
-    return flops;
+    return work;
 }
 
 static json_t *attention_json(const struct spw_machine *m)
@@ -100,6 +100,7 @@ json_t *cli_machine_json(const struct spw_machine *m)
         CLI_FIELD(m, bf16_flops),
         CLI_FIELD(m, f32_flops),
         CLI_FIELD(m, int8_flops),
+        CLI_FIELD(m, attention_flops),
         CLI_FIELD(m, measured_at),
     };
     return CLI_OBJECT(fields);

@@ -8,7 +8,7 @@
 /* Multiplications and additions of a prompt of `n` tokens: two for each token and weight of the
  * layers; the head once, because only the last token needs logits; and attention, whose scores and
  * sums take 4 * heads * head_dim for each pair of a query and a key that it sees. */
-double cli_prefill_flops(const struct spw_model_config *config, uint64_t n);
+struct spw_prompt_work cli_prompt_work(const struct spw_model_config *config, uint64_t n);
 /* NULL when out of memory. */
 json_t *cli_machine_json(const struct spw_machine *machine);
 json_t *cli_drive_json(const struct spw_drive *drive);

@@ -201,8 +201,8 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     }
     const struct spw_drive *drive = cli_limits_drive(&out->limits);
     spw_predict_step(&out->step, p, &out->limits.machine, drive);
-    spw_predict_prompt(&out->prompt, p, cli_prefill_flops(config, p->context), &out->limits.machine,
-                       drive);
+    const struct spw_prompt_work work = cli_prompt_work(config, p->context);
+    spw_predict_prompt(&out->prompt, p, &work, &out->limits.machine, drive);
     return true;
 }
 

@@ -63,9 +63,12 @@ static const char *quantized_speeds(char *text, size_t bytes, const struct spw_m
 static void print_machine(const struct limits *l)
 {
     const struct spw_machine *m = &l->machine;
-    char date[32], text[256], int8[48] = "";
+    char date[32], text[256], int8[48] = "", attention[48] = "";
     if (m->int8_flops > 0)
         snprintf(int8, sizeof int8, ", int8 %.1f GFLOP/s", m->int8_flops * 1e-9);
+    if (m->attention_flops > 0)
+        snprintf(attention, sizeof attention, "; attention of a prompt %.1f GFLOP/s",
+                 m->attention_flops * 1e-9);
     printf("\nmachine     %s, %s, %u threads on %u cores\n", m->cpu, m->isa, m->threads, m->cores);
     if (*m->gpu)
         printf("gpu         %s\n", m->gpu);
@@ -73,7 +76,7 @@ static void print_machine(const struct limits *l)
            "%s%s%s"
            "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n%s"
            "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
-           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s\n"
+           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s%s\n"
            "measured    %s\n"
            "\nstored in   %s\n",
            m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
@@ -83,7 +86,7 @@ static void print_machine(const struct limits *l)
            m->f32_products[SPW_DTYPE_F32].bytes_per_second * 1e-9,
            quantized_speeds(text, sizeof text, m), m->handover_seconds * 1e3,
            m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9, m->f32_flops * 1e-9, int8,
-           cli_format_date(date, m->measured_at),
+           attention, cli_format_date(date, m->measured_at),
            l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");
 }
 

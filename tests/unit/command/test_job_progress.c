@@ -100,8 +100,8 @@ static void test_full_context(void)
     spw_predict_step(&p, &plan, &limits.machine, &limits.drive);
     CHECK(near(job_step_seconds(&forecast, 1, plan.context), p.seconds));
     CHECK(p.bound == SPW_BOUND_DISK);
-    spw_predict_prompt(&p, &plan, cli_prefill_flops(&config, plan.context), &limits.machine,
-                       &limits.drive);
+    const struct spw_prompt_work work = cli_prompt_work(&config, plan.context);
+    spw_predict_prompt(&p, &plan, &work, &limits.machine, &limits.drive);
     CHECK(near(job_prompt_token_seconds(&forecast, 1, plan.context) * (double)plan.context,
                p.seconds));
 }
@@ -126,7 +126,7 @@ static void test_many_requests(uint64_t seed)
     CHECK(step > link && step < 2 * link);
     /* The matrix peak limits steps of many requests. */
     CHECK(job_step_seconds(&forecast, 64, 10000) >=
-          64 * cli_prefill_flops(&config, 1) / limits.machine.bf16_flops);
+          64 * cli_prompt_work(&config, 1).product_flops / limits.machine.bf16_flops);
 }
 
 /* ---- the number of sessions ---- */

@@ -76,6 +76,7 @@ static struct spw_machine made_up_machine(uint32_t threads)
         .bf16_flops = 1e12,
         .f32_flops = 5e11,
         .int8_flops = 2e12,
+        .attention_flops = 3e11,
         .measured_at = 1000};
 }
 

@@ -24,7 +24,8 @@ static const struct spw_machine cpu = {
     .f32_products = {[SPW_DTYPE_BF16] = {40e9, 40e9, 0}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3}},
     .bf16_flops = 1e12,
     .f32_flops = 5e11,
-    .int8_flops = 2e12};
+    .int8_flops = 2e12,
+    .attention_flops = 2.5e11};
 static const struct spw_machine gpu = {.gpu = "card",
                                        .threads = 8,
                                        .cores = 8,
@@ -287,25 +288,35 @@ static void test_gpu(void)
 
 static void test_prompt(void)
 {
+    const struct spw_prompt_work many = {4e11, 0}, few = {1, 0}, huge = {1e30, 1e30};
+    const struct spw_prompt_work attends = {4e11, 1e11};
     struct spw_prediction got;
     struct spw_plan_info p = plan(0, 0, 0, 0, 1e8);
     p.compute = SPW_DTYPE_BF16;
     p.weights_bytes = p.decode_weights_bytes = (uint64_t)1e9;
-    spw_predict_prompt(&got, &p, 4e11, &cpu, &drive); /* 0.4 s x 2 + 0.01 of I/O on two cores */
+    spw_predict_prompt(&got, &p, &many, &cpu, &drive); /* 0.4 s x 2 + 0.01 of I/O on two cores */
     CHECK(near(got.seconds, 0.405) && got.bound == SPW_BOUND_COMPUTE);
     p.int8_activations = true;
-    spw_predict_prompt(&got, &p, 4e11, &cpu, NULL);
+    spw_predict_prompt(&got, &p, &many, &cpu, NULL);
     CHECK(near(got.seconds, 0.2));
     struct spw_machine unknown = cpu;
     unknown.int8_flops = 0; /* that of bf16 counts */
-    spw_predict_prompt(&got, &p, 4e11, &unknown, NULL);
+    spw_predict_prompt(&got, &p, &many, &unknown, NULL);
     CHECK(near(got.seconds, 0.4));
     p.compute = SPW_DTYPE_F32;
-    spw_predict_prompt(&got, &p, 4e11, &cpu, NULL);
+    spw_predict_prompt(&got, &p, &many, &cpu, NULL);
     CHECK(near(got.seconds, 0.8));
-    spw_predict_prompt(&got, &p, 1, &cpu, NULL); /* few tokens: the weights are read once */
+    spw_predict_prompt(&got, &p, &attends, &cpu, NULL); /* attention in f32: at the peak */
+    CHECK(near(got.seconds, 1.0));
+    p.compute = SPW_DTYPE_BF16;
+    spw_predict_prompt(&got, &p, &attends, &cpu, NULL); /* 0.2 s of products, 0.4 of attention */
+    CHECK(near(got.seconds, 0.6));
+    unknown.attention_flops = 0;
+    spw_predict_prompt(&got, &p, &attends, &unknown, NULL); /* both at the peak of bf16 */
+    CHECK(near(got.seconds, 0.5));
+    spw_predict_prompt(&got, &p, &few, &cpu, NULL); /* few tokens: the weights are read once */
     CHECK(near(got.seconds, 0.02));
-    spw_predict_prompt(&got, &p, 1e30, &gpu, &drive); /* no known peak: the bytes alone */
+    spw_predict_prompt(&got, &p, &huge, &gpu, &drive); /* no known peak: the bytes alone */
     CHECK(near(got.seconds, 0.1) && got.bound == SPW_BOUND_DISK);
 }
 

@@ -214,10 +214,11 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     double peak = (spw_machine_peak(&before, c->plan.compute, c->plan.int8_activations) +
                    spw_machine_peak(&b->machine, c->plan.compute, c->plan.int8_activations)) /
                   2;
+    const struct spw_prompt_work work = cli_prompt_work(&b->model.config, c->context);
     c->samples[PREFILL_SECONDS][repeat] = seconds;
     c->samples[MATRIX_LIMIT][repeat] = peak;
     c->samples[PREFILL_FRACTION][repeat] = /* without cuBLASLt there is no peak */
-        peak > 0 ? cli_prefill_flops(&b->model.config, c->context) / seconds / peak : 0;
+        peak > 0 ? (work.product_flops + work.attention_flops) / seconds / peak : 0;
     if (rc == 0)
         rc = decode(b, c, e, s, repeat, err);
     if (rc == 0)

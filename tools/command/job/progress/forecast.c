@@ -80,7 +80,7 @@ double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_hel
     double peak = spw_machine_peak(m, p.compute, p.int8_activations);
     share_frames(&p, f->plan, (double)n, (double)n_held / (double)p.context);
     spw_predict_step(&step, &p, m, cli_limits_drive(f->limits));
-    double products = peak > 0 ? (double)n * cli_prefill_flops(f->config, 1) / peak : 0;
+    double products = peak > 0 ? (double)n * cli_prompt_work(f->config, 1).product_flops / peak : 0;
     return fmax(step.seconds, products);
 }
 
@@ -126,7 +126,9 @@ double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64
     moved[SPW_MOVED_DISK_TO_HOST] =
         from_files + scaled(moved[SPW_MOVED_DISK_TO_HOST] - from_files, disk);
     moved[SPW_MOVED_HOST_TO_DISK] = scaled(moved[SPW_MOVED_HOST_TO_DISK], disk);
-    double flops = (double)n * cli_prefill_flops(f->config, n_tokens);
-    spw_predict_prompt(&prompt, &p, flops, &f->limits->machine, cli_limits_drive(f->limits));
+    struct spw_prompt_work work = cli_prompt_work(f->config, n_tokens);
+    work.product_flops *= (double)n;
+    work.attention_flops *= (double)n;
+    spw_predict_prompt(&prompt, &p, &work, &f->limits->machine, cli_limits_drive(f->limits));
     return prompt.seconds / ((double)n * (double)n_tokens);
 }
