@@ -30,6 +30,7 @@
 
 typedef int8_t i8v __attribute__((vector_size(SIMD_LANES)));
 typedef uint8_t u8v __attribute__((vector_size(4 * SIMD_LANES)));
+typedef int8_t s8v __attribute__((vector_size(4 * SIMD_LANES)));
 typedef int16_t i16v __attribute__((vector_size(4 * SIMD_LANES)));
 
 SIMD_FN u32v simd_set1_u32(uint32_t x)
@@ -55,6 +56,12 @@ SIMD_FN u32v simd_in_order(u32v x)
     return x;
 }
 
+/* A byte becomes 0xff if it is negative, else 0. */
+SIMD_FN u32v simd_negative_bytes(u32v x)
+{
+    return (u32v)((s8v)x < 0);
+}
+
 SIMD_FN f32v simd_from_i32(i32v x)
 {
     return __builtin_convertvector(x, f32v); /* to nearest */
@@ -66,9 +73,9 @@ SIMD_FN f32v simd_from_i32(i32v x)
  *   of which 16 are read;
  * - simd_load_words(p, stride, fours) is to[0] of that;
  * - simd_dot(sum, w, x): sum + the four products of bytes; x in -127 .. 127;
- * - simd_pairs(w, x): two sums of two products of bytes, as int16; w in 0 .. 127, x in -127 .. 127;
- *   where SIMD_PAIRS, like
- * - simd_signed_pairs(w, x): the same, w in -128 .. 127;
+ * - simd_pairs(w, x): two sums of two products of bytes, as int16, which must fit; w in 0 .. 128, x
+ *   in -128 .. 127; where SIMD_PAIRS, like
+ * - simd_signed_pairs(w, x): the same, w in -128 .. 127, x in -127 .. 127;
  * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
  * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
  * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
@@ -302,7 +309,8 @@ SIMD_FN i16v simd_signed_pairs(u32v w, u32v x)
 
 SIMD_FN i16v simd_pairs(u32v w, u32v x)
 {
-    return simd_signed_pairs(w, x);
+    return (i16v)(w & 0x00ff00ffu) * ((i16v)x << 8 >> 8) +
+           (i16v)(w >> 8 & 0x00ff00ffu) * ((i16v)x >> 8);
 }
 
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)

@@ -16,7 +16,16 @@ enum { FOURS = SPW_CODES_GROUP / 4 };
 struct columns {
     u32v codes[FOURS]; /* weights 4 i .. 4 i + 3 as bytes, plus panel_offset(type) */
     struct scales scales;
+    /* With has_signs(type), codes are magnitudes. */
+    u32v signs[FOURS];            /* 0xff for a negative code, else 0 */
+    i32v negatives[SMALL_BLOCKS]; /* sums of the magnitudes of negative codes, see add_signs */
 };
+
+/* Whether codes of a panel are magnitudes and signs. */
+SIMD_FN bool has_signs(enum spw_dtype t)
+{
+    return SIMD_PAIRS && largest_code(t) > 127;
+}
 
 /* Tables of IQ4 and MXFP4, plus code_offset. */
 #define AT(x) (int8_t)((x) + SIMD_DOT_OFFSET)
@@ -189,6 +198,36 @@ SIMD_FN void scale_q3_k(struct columns *to)
     }
 }
 
+/* ---- codes with signs ---- */
+
+#if SIMD_PAIRS
+
+/* Codes become magnitudes. A tile multiplies the magnitude of w with x ^ sign, which is x or
+ * -x - 1, and so lacks the magnitudes of all negative codes: of each small block, or of the large
+ * block, times the scales of its parts. The units of products and sums need not do an exclusive or,
+ * but they do vpsignb (measured, SPEED.md). Two products of 128 and -128 are the largest sum, and
+ * fit 16 bits. */
+static void add_signs(enum spw_dtype t, size_t blocks, struct columns *to)
+{
+    const u32v minus_ones = simd_set1_u32(0xffffffffu);
+    i32v whole = {0};
+    for (size_t j = 0; j < blocks; j++) {
+        i16v sums = {0};
+        for (size_t i = 8 * j; i < 8 * j + 8; i++) {
+            to->signs[i] = simd_negative_bytes(to->codes[i]);
+            to->codes[i] = (u32v)((u8v)(to->codes[i] ^ to->signs[i]) - (u8v)to->signs[i]);
+            sums += simd_pairs(to->codes[i], to->signs[i]);
+        }
+        to->negatives[j] = simd_dot_pairs((i32v){0}, (u32v)sums, minus_ones);
+        if (!is_small(t))
+            whole += to->scales.parts[j] * to->negatives[j];
+    }
+    if (!is_small(t))
+        to->negatives[0] = whole;
+}
+
+#endif
+
 /* ---- any type ---- */
 
 static void unpack_columns(enum spw_dtype t, const struct packed *p, struct columns *to)
@@ -243,8 +282,12 @@ static void unpack_columns(enum spw_dtype t, const struct packed *p, struct colu
     default:
         break;
     }
-    if (SIMD_PAIRS && !is_small(t))
+#if SIMD_PAIRS
+    if (has_signs(t))
+        add_signs(t, is_small(t) ? p->blocks : SMALL_BLOCKS, to);
+    if (!is_small(t))
         pair_scales(t, &to->scales);
+#endif
 }
 
 #endif

@@ -105,11 +105,36 @@ SIMD_FN size_t pairs_in_16_bits(enum spw_dtype type)
     return n;
 }
 
+/* As add_products, of magnitudes and signs. gcc keeps all sums in registers where a product is
+ * added at once. */
+SIMD_FN void add_magnitudes(int rows, const struct tile *t, size_t first, const size_t fours,
+                            const u32v scale[VECTORS], integers sums)
+{
+#pragma GCC unroll 8
+    for (size_t i = first; i < first + fours; i++) {
+        const u32v w[VECTORS] = {simd_in_order(t->w[0].codes[i]), simd_in_order(t->w[1].codes[i])};
+        EACH_ROW
+        {
+            const u32v x = simd_set1_bytes(row_of(t, r)->codes + 4 * i);
+#pragma GCC unroll 2
+            for (int c = 0; c < VECTORS; c++) {
+                const i16v pairs = simd_pairs(w[c], x ^ t->w[c].signs[i]);
+                const i32v sum = simd_dot_pairs(sums[r][c], (u32v)pairs, scale[c]);
+                sums[r][c] = (i32v)simd_in_order((u32v)sum);
+            }
+        }
+    }
+}
+
 /* Adds the products of the numbers of `fours` lanes of bytes. `scale`: their factor, as a pair. */
 SIMD_FN void add_products(int rows, enum spw_dtype type, const struct tile *t, size_t first,
                           const size_t fours, const u32v scale[VECTORS], integers sums)
 {
     const size_t most = pairs_in_16_bits(type), n = most < fours ? most : fours;
+    if (has_signs(type)) {
+        add_magnitudes(rows, t, first, fours, scale, sums);
+        return;
+    }
 #pragma GCC unroll 8
     for (size_t i = first; i < first + fours; i += n) {
         i16v pairs[TILE_ROWS][VECTORS];
@@ -121,8 +146,7 @@ SIMD_FN void add_products(int rows, enum spw_dtype type, const struct tile *t, s
                 const u32v x = simd_set1_bytes(row_of(t, r)->codes + 4 * (i + j));
 #pragma GCC unroll 2
                 for (int c = 0; c < VECTORS; c++) {
-                    const i16v p =
-                        largest_code(type) > 127 ? simd_signed_pairs(w[c], x) : simd_pairs(w[c], x);
+                    const i16v p = simd_pairs(w[c], x);
                     pairs[r][c] = (i16v)simd_in_order((u32v)(j ? pairs[r][c] + p : p));
                 }
             }
@@ -194,7 +218,7 @@ SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
         }
     for (size_t b = 0; b < t->blocks; b++) {
         integers sums;
-        EACH_SUM sums[r][c] = (i32v){0};
+        EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b] : (i32v){0};
 #if SIMD_PAIRS
         const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
         add_products(rows, type, t, 8 * b, 8, factor, sums);
@@ -237,7 +261,8 @@ SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, inte
 SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
 {
     const size_t parts = SPW_CODES_GROUP / part_of(type), fours = FOURS / parts;
-    integers total = {0};
+    integers total;
+    EACH_SUM total[r][c] = has_signs(type) ? t->w[c].negatives[0] : (i32v){0};
     for (size_t j = 0; j < parts; j++) {
         const u32v scale[VECTORS] = {(u32v)t->w[0].scales.parts[j], (u32v)t->w[1].scales.parts[j]};
         add_products(rows, type, t, fours * j, fours, scale, total);
