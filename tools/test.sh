@@ -60,7 +60,7 @@ never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|op
 never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan|weight_sums)'
 never_tsan+='|test_(blocks|cache_policy|chat_history|convert|cut|divergence|documents|errors|expert_profile|expert_replay'
 never_tsan+='|expert_residency|fallback|gguf_config|gguf_header|gguf_tokenizer|hidden|instructions|isas|job_terminal|json|lines'
-never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reasoning|record|request|schedule|split|summarize_plan'
+never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reasoning|record|request|saved_run|schedule|split|summarize_plan'
 never_tsan+='|summarize_kills|topology|topology_info|types|waterline)|openai_records|gguf_models' # the threads of test_summarize
 # An engine has threads of the device, of copies, of I/O and of kernels. test_engine and test_batch start all of these.
 # They also interrupt steps, save and fork sessions. The tests of this list start the same threads.
