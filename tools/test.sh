@@ -28,11 +28,11 @@ cd "$(dirname "$0")/.." || exit 1
 
 all_stages=(check release debug tsan fuzz cuda)
 folders=(base quant offload prefetch model runtime tools tests)
-jobs=5 build_jobs=2 # most tests wait: for drives, clocks, processes, other threads
+jobs=4 build_jobs=2 # most tests wait: for drives, clocks, processes, other threads
 full=          # --full: "yes"
 all_kernels=() # of cmake, with --full: sanitizers see the kernels of all instruction sets
 fuzz_seconds=4 # of each target; 15 in a full run
-test_seconds=400 # limit of one test, several times what a quiet machine takes; 1800 in a full run
+test_seconds=600 # limit of one test, several times what a quiet machine takes; 1800 in a full run
 slowest=20
 format_version=14 # of clang-format: versions differ in what they want
 
