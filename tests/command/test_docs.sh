@@ -13,7 +13,8 @@
 #     <!-- example: output varies -->    only the exit status is compared
 #     <!-- example: not run: WHY -->     the test counts the block as skipped
 # A line "..." stands for any number of lines, and "..." within a line for any text. The line "spillway: on
-# DEVICE" and the note about a GPU that is not used may differ. An exit status that is not 0 fails the test unless the next command is `echo $?`.
+# DEVICE" and the note about a GPU that is not used may differ. An exit status that is not 0 fails the test
+# unless the next command is `echo $?`.
 #
 # The commands of a page run in one shell, in a folder of their own that has the repository's models/,
 # tools/ and tests/, with a cache of their own. GPUs are hidden and two processors are used: a plan depends
