@@ -339,7 +339,8 @@ static int shared_expert(const struct spw_forward *f, const struct spw_layer_sma
     SPW_TRY(gated_linear(f, m, SPW_SMALL_NONE, x, rows));
     const struct spw_operand *down = &m->of[SPW_MATRIX_DOWN];
     if (!f->weights->config->experts.shared_gate)
-        return linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, h, h, rows);
+        return linear_added(f, down, SPW_SMALL_NONE, SPW_SMALL_NONE, SPW_SMALL_NONE, f->b.gated, h,
+                            rows);
     SPW_TRY(linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
     SPW_TRY(shared_gate(f, v, x, rows));
     return combine(f, h, h, f->b.x, f->b.gates, NULL, 1, false, rows);

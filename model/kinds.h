@@ -23,6 +23,7 @@ enum spw_activation {
     /* Of gpt-oss: the gate is cut to at most SPW_GATE_LIMIT, then as GELU_QUICK; up is cut to
      * [-SPW_GATE_LIMIT, SPW_GATE_LIMIT], and 1 is added. */
     SPW_ACT_CUT_QUICK,
+    SPW_ACT_RELU_SQUARED,
     SPW_ACT_COUNT,
 };
 

@@ -36,7 +36,7 @@ struct entry {
     /* The matrix of a role of each expert, rows of one after those of the other. SPW_NO_BLOCK: no
      * experts. */
     uint32_t first_block, role; /* of more than one role if the rows are more than its own */
-    uint32_t step, first;       /* every step-th number of `from`, beginning with this one */
+    uint64_t step, first;       /* every step-th number of `from`, beginning with this one */
     bool plus_one;
 };
 
@@ -64,19 +64,44 @@ static int out_of_memory(const struct job *j)
 
 /* ---- which tensors, and their types ---- */
 
+/* Replaces a part of the name of a tensor. There is room for it. */
+static void replace(char *name, const char *part, const char *by)
+{
+    char *at = strstr(name, part);
+    if (!at)
+        return;
+    memmove(at + strlen(by), at + strlen(part), strlen(at + strlen(part)) + 1);
+    memcpy(at, by, strlen(by));
+}
+
+/* Whether the name is that of a matrix of a dense mlp. */
+static bool is_of_mlp(const char *name)
+{
+    return strstr(name, ".mlp.gate_proj.") || strstr(name, ".mlp.up_proj.") ||
+           strstr(name, ".mlp.down_proj.");
+}
+
 /* The name that the decoder's tensor has in a folder of a text model, where no prefix is that of a
- * wrapper, and the name in the file. The weights were checked, so each name is either one of the
- * decoder or of another part. */
+ * wrapper, and the name in the file; of a tensor with gate and up that of gate. The weights were
+ * checked, so each name is either one of the decoder or of another part. */
 static bool find_names(const struct job *j, const char *name, char out[SPW_GGUF_MOST_HF_NAME],
                        char gguf[SPW_GGUF_MOST_NAME + 1])
 {
-    char usual[SPW_MOST_TENSOR_NAME];
+    const struct spw_model_config *c = &j->config;
+    char usual[SPW_MOST_TENSOR_NAME], its[2 * SPW_GGUF_MOST_HF_NAME];
+    unsigned layer = 0;
     size_t i = 0;
     while (i < SPW_TENSOR_PREFIXES &&
            !spw_tensor_usual_name(j->config.names, &spw_tensor_prefixes[i], name, usual))
         i++;
     snprintf(out, SPW_GGUF_MOST_HF_NAME, "%.120s", usual);
-    return i < SPW_TENSOR_PREFIXES && spw_gguf_name(j->architecture, out, gguf);
+    snprintf(its, sizeof its, "%s", out);
+    if (!j->architecture->joined)
+        replace(its, ".mlp.gate_up_proj.", ".mlp.gate_proj.");
+    if (sscanf(out, "model.layers.%5u.", &layer) == 1 && layer < c->n_layers &&
+        c->has_experts[layer] && !c->experts.beside && is_of_mlp(its))
+        replace(its, ".mlp.", ".mlp.shared_expert.");
+    return i < SPW_TENSOR_PREFIXES && spw_gguf_name(j->architecture, its, gguf);
 }
 
 /* Why a tensor gets F32; NULL: it does not. */
@@ -154,8 +179,9 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     SPW_TRY(check_dtype(j, t));
     if (strstr(name, "embed_tokens_per_layer.")) /* its other rows are of no token */
         e->rows = e->shape[0] = c->vocab;
-    if (strstr(e->name, ".ffn_gate_inp_shexp.")) { /* one row is a vector there */
-        e->n_dims = 1;
+    if (t->n_dims == 2 && t->shape[0] == 1 &&
+        (strstr(e->name, ".ffn_gate_inp_shexp.") || strstr(e->name, ".exp_probs_b."))) {
+        e->n_dims = 1; /* one row is a vector there */
         e->shape[0] = t->shape[1];
     }
     const bool interleave = j->architecture->interleaved_qk && !c->interleaved_qk;
@@ -165,16 +191,19 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
         e->n_heads = c->kv[SPW_LAYER_FULL].n_heads;
     e->plus_one = c->norm_plus_one && strstr(name, "norm.");
     const bool alternates = strstr(name, ".gate_up_proj_bias");
+    const bool halves = !j->architecture->joined && strstr(name, ".mlp.gate_up_proj.weight");
     if (alternates) {
         e->step = 2;
         e->cols = e->shape[1] = t->shape[1] / 2;
+    } else if (halves) {
+        e->rows = e->shape[0] = t->shape[0] / 2;
     }
     choose_type(j, e);
     keep_entry(j, e);
-    if (!alternates)
+    if (!alternates && !halves)
         return 0;
-    e->first = 1;
-    memcpy(strstr(e->name, "gate_exps"), "up_exps.bias", sizeof "up_exps.bias");
+    e->first = alternates ? 1 : e->rows * e->cols;
+    replace(e->name, "ffn_gate", "ffn_up");
     keep_entry(j, e);
     return 0;
 }
@@ -378,7 +407,7 @@ static void read_rows(const struct job *j, const struct entry *e, uint64_t from,
             spw_type_read(e->from->dtype, e->from->data, (from * cols + i) * e->step + e->first, 1,
                           j->numbers + i);
     else if (!e->n_heads)
-        spw_type_read(e->from->dtype, e->from->data, from * cols, n * cols, j->numbers);
+        spw_type_read(e->from->dtype, e->from->data, e->first + from * cols, n * cols, j->numbers);
     else
         for (uint64_t r = 0; r < n; r++)
             spw_type_read(e->from->dtype, e->from->data, row_of(j, e, from + r) * cols, cols,
@@ -494,7 +523,7 @@ static int write_file(struct job *j)
 static int open_model(struct job *j)
 {
     SPW_TRY(j->source.ops->config(&j->source, &j->config, j->err));
-    j->architecture = spw_gguf_architecture_of(j->config.model_type);
+    j->architecture = spw_gguf_architecture_of(&j->config);
     if (!j->architecture)
         return spw_fail(j->err, -ENOTSUP,
                         "%s: config.json: found the model type %s, expected one that GGUF has an "

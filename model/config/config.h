@@ -93,11 +93,12 @@ struct spw_model_config {
     bool qkv_bias;
     bool o_bias;
     bool mlp_bias;
-    bool head_bias;       /* logits have biases */
-    bool qk_norm;         /* a norm on q and k, after projection, before rope: over head_dim, */
-    bool qk_norm_whole;   /* or over all heads together */
-    bool qk_norm_by_head; /* each head has weights of its own */
-    bool qk_norm_bias;    /* these norms have biases */
+    bool head_bias;          /* logits have biases */
+    bool qk_norm;            /* a norm on q and k, after projection, before rope: over head_dim, */
+    bool qk_norm_whole;      /* or over all heads together */
+    bool qk_norm_by_head;    /* each head has weights of its own */
+    bool qk_norm_bias;       /* these norms have biases */
+    bool qk_norm_after_rope; /* these norms, over head_dim, are after rope */
     bool qk_norm_last;   /* a norm over head_dim without weights, after rope, in layers with rope */
     bool v_norm;         /* a norm without weights on v, over head_dim */
     bool interleaved_qk; /* rows of q and k come in another order: channels i and i + head_dim / 2

@@ -17,6 +17,12 @@ static int read_size(const struct spw_keys *keys, const char *key, uint32_t low,
     return spw_keys_u32(keys, key, low, high, out);
 }
 
+/* The name that the file has for a key. */
+static const char *either(const struct spw_keys *keys, const char *key, const char *other)
+{
+    return other && !spw_keys_has(keys, key) && spw_keys_has(keys, other) ? other : key;
+}
+
 static bool is_listed(const json_t *list, uint32_t layer)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -37,23 +43,30 @@ static int read_list(const struct spw_keys *keys, const char *key, const json_t 
     return right ? 0 : spw_keys_refuse(keys, key, "a list of numbers of layers, from 0");
 }
 
-/* All layers but the first ones, each step-th of them, and none that a list has as dense; or all
- * that another list has. */
+/* All layers but the first ones and the last ones, each step-th of them, and none that a list has
+ * as dense; or all that another list has. */
 static int choose_layers(struct spw_model_config *out, const struct spw_keys *keys,
                          const struct spw_expert_facts *facts)
 {
     uint32_t step = 1, first = facts->first_layer;
-    const json_t *dense, *list;
+    const json_t *dense, *list, *last = NULL;
+    uint32_t end = out->n_layers;
     SPW_TRY(read_list(keys, facts->dense_list_key, &dense));
     SPW_TRY(read_list(keys, facts->list_key, &list));
     if (facts->step_key)
         SPW_TRY(spw_keys_u32(keys, facts->step_key, 1, out->n_layers, &step));
     if (facts->first_layer_key)
         SPW_TRY(spw_keys_u32(keys, facts->first_layer_key, 0, out->n_layers, &first));
+    if (facts->last_layer_key)
+        last = spw_keys_value(keys, facts->last_layer_key);
+    if (last && json_integer_value(last) != -1) {
+        SPW_TRY(spw_keys_u32(keys, facts->last_layer_key, 0, out->n_layers, &end));
+        end++;
+    }
     for (uint32_t i = 0; i < out->n_layers; i++)
-        out->has_experts[i] = json_is_array(list)
-                                  ? is_listed(list, i)
-                                  : i >= first && (i + 1) % step == 0 && !is_listed(dense, i);
+        out->has_experts[i] = json_is_array(list) ? is_listed(list, i)
+                                                  : i >= first && i < end && (i + 1) % step == 0 &&
+                                                        !is_listed(dense, i);
     return 0;
 }
 
@@ -61,7 +74,12 @@ static int choose_layers(struct spw_model_config *out, const struct spw_keys *ke
 static int read_shared(struct spw_experts_config *e, const struct spw_keys *keys,
                        const struct spw_expert_facts *facts)
 {
-    uint32_t n = 1;
+    const char *key = facts->shared_width_key;
+    uint32_t n = facts->shared_count ? facts->shared_count : 1;
+    if (facts->shared_by_key)
+        return spw_keys_u32(keys, key, 0, MAX_WIDTH, &e->shared_intermediate);
+    if (key)
+        return read_size(keys, key, 1, MAX_WIDTH, facts->shared_width, &e->shared_intermediate);
     if (!facts->shared_count_key)
         return 0;
     SPW_TRY(spw_keys_u32(keys, facts->shared_count_key, 0, 64, &n));
@@ -90,27 +108,27 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     const struct spw_keys *keys = &source->text;
     const struct spw_expert_facts *facts = &source->family->experts;
     struct spw_experts_config *e = &out->experts;
-    double scale = 1;
+    double scale = 1, least_sum = 0;
     bool enabled = facts->count_key && !facts->enable_key;
     if (facts->enable_key)
         SPW_TRY(spw_keys_bool(keys, facts->enable_key, &enabled));
     if (!enabled)
         return 0;
-    const char *count_key = facts->count_key;
-    if (facts->other_count_key && !spw_keys_has(keys, count_key) &&
-        spw_keys_has(keys, facts->other_count_key))
-        count_key = facts->other_count_key;
+    const char *count_key = either(keys, facts->count_key, facts->other_count_key);
     const char *kept_key = facts->kept_key ? facts->kept_key : "num_experts_per_tok";
-    SPW_TRY(read_size(keys, count_key, 1, MOST_EXPERTS, facts->count, &e->n));
+    kept_key = either(keys, kept_key, facts->other_kept_key);
+    SPW_TRY(
+        read_size(keys, count_key, facts->shared_alone ? 0 : 1, MOST_EXPERTS, facts->count, &e->n));
+    if (!e->n)
+        return read_size(keys, facts->shared_width_key, 1, MAX_WIDTH, facts->shared_width,
+                         &out->intermediate);
     SPW_TRY(read_size(keys, kept_key, 1, e->n, facts->kept, &e->n_kept));
     e->intermediate = out->intermediate;
     if (facts->width_key)
         SPW_TRY(read_size(keys, facts->width_key, 1, MAX_WIDTH, facts->width, &e->intermediate));
-    if (facts->shared_width_key)
-        SPW_TRY(read_size(keys, facts->shared_width_key, 1, MAX_WIDTH, facts->shared_width,
-                          &e->shared_intermediate));
     SPW_TRY(read_shared(e, keys, facts));
     SPW_TRY(refuse_groups(keys));
+    SPW_TRY(spw_keys_number(keys, "moe_norm_min", 0, 1e-9, &least_sum)); /* sums are larger */
     e->beside = facts->beside;
     e->shared_gate = facts->shared_gate;
     e->biases = facts->biases;

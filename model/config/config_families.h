@@ -19,6 +19,7 @@ enum spw_window_rule {
     SPW_WINDOW_ALL,    /* every layer slides, unless sliding_window is null; transformers ignores
                           a list, unless the family is `listed` */
     SPW_WINDOW_OPT_IN, /* use_sliding_window, from layer max_window_layers on */
+    SPW_WINDOW_LATE,   /* from layer max_window_layers on, unless sliding_window is null */
     SPW_WINDOW_OPT_IN_ALL,  /* use_sliding_window */
     SPW_WINDOW_OPT_IN_EVEN, /* use_sliding_window, even layers before max_window_layers */
     SPW_WINDOW_UNROTATED,   /* use_sliding_window, layers without rope */
@@ -34,14 +35,19 @@ struct spw_expert_facts {
     const char *width_key;        /* of an expert; NULL: as wide as a dense mlp */
     const char *shared_width_key; /* NULL: no expert is shared, unless */
     const char *shared_count_key; /* so many are, which are one of their widths together */
+    bool shared_by_key;           /* without shared_width_key no expert is shared */
+    bool shared_alone;            /* in a model without experts the shared one is the mlp */
     const char *kept_key;         /* of a row; NULL: num_experts_per_tok */
+    const char *other_kept_key;   /* as other_count_key */
     const char *enable_key;       /* true: there are experts; NULL: there always are */
     const char *first_layer_key;  /* layers before this one are dense; NULL: none is */
+    const char *last_layer_key;   /* and layers after this one, unless it is -1; NULL: none is */
     const char *step_key;         /* each so many layers one has experts; NULL: each one */
     const char *dense_list_key;   /* a list of layers that have none; NULL: no list */
     const char *list_key;         /* a list of those that have some, whatever the step is */
     const char *scale_key;        /* a factor of all weights; NULL: 1 */
     uint32_t count, kept, width, shared_width, first_layer;
+    uint32_t shared_count; /* 0: 1 */
     /* as in struct spw_experts_config */
     bool beside, shared_gate, biases, choice_bias, transposed, halves, weighted_inputs;
     enum spw_route_score score;
@@ -50,6 +56,7 @@ struct spw_expert_facts {
 
 struct spw_family {
     const char *name;
+    const char *also;      /* another model_type of the same facts; NULL: none */
     const char *listed_as; /* the family of a config with layer_types, outside of wrappers; NULL:
                               the same */
     enum spw_norm_kind norm;
@@ -63,6 +70,7 @@ struct spw_family {
     enum spw_family_rule qkv_bias, o_bias, mlp_bias;
     bool qk_norm, qk_norm_whole, sandwich, late_norms; /* as in struct spw_model_config */
     bool qk_norm_last;                                 /* unless use_qk_norm is false */
+    bool qk_norm_after_rope;                           /* as in struct spw_model_config */
     const char *width_key;                             /* of a dense mlp; NULL: intermediate_size */
     uint32_t width;                                    /* its default; 0: required */
     const char *qk_norm_key, *parallel_key; /* switch qk_norm and parallel on; NULL: no key does */
@@ -71,7 +79,8 @@ struct spw_family {
     bool paired_qk;         /* channels 2 i and 2 i + 1 of a head rotate together */
     bool extra_logits;      /* as in struct spw_model_config */
     bool cut_gate;          /* SPW_ACT_CUT_QUICK, whatever the activation key says */
-    bool predicts_next;     /* layers after the last one predict further tokens: not read */
+    bool predicts_next;     /* layers after the last one, or mtp_*, predict further tokens: not
+                               read */
     bool multiplied;        /* attention_multiplier, embedding_multiplier, residual_multiplier and
                                logits_scaling apply; each is 1 when absent */
     bool limits_qkv;        /* clip_qkv applies */
@@ -88,8 +97,10 @@ struct spw_family {
     bool caps_wrapped;         /* final_logit_softcapping also applies in a multimodal model */
     bool last_full;            /* the last layer is full, whatever layer_types says */
     bool scaled_rows;          /* embeddings times sqrt(hidden) */
-    bool scaled;               /* the same, scores times query_pre_attn_scalar^-0.5, and
+    bool scaled_scores;        /* scores times query_pre_attn_scalar^-0.5, and
                                   final_logit_softcapping applies */
+    bool hybrid;               /* layer_types is required, and must say attention for each layer;
+                                  position_embedding_type switches rope on */
     bool tied; /* the default of tie_word_embeddings; the members below are defaults, too */
     uint32_t n_heads, n_kv_heads; /* 0: required; 0: as many as n_heads */
     uint32_t head_dim, vocab;     /* 0: hidden / n_heads; 0: required */
@@ -122,7 +133,7 @@ static inline bool spw_family_asks(enum spw_family_rule rule)
     return rule == SPW_FAMILY_BY_KEY || rule == SPW_FAMILY_UNLESS;
 }
 
-/* By its model_type; NULL: there is none. */
+/* By a model_type; NULL: there is none. */
 const struct spw_family *spw_family_find(const char *name);
 
 #endif

@@ -49,8 +49,13 @@ static const struct spw_gguf_architecture architectures[] = {
      .experts = true,
      .scaling = "yarn",
      .other_pre = "gpt-4o"},
-    {.name = "granite", .model_type = "granite", .interleaved_qk = true},
-    {.name = "granitemoe", .model_type = "granitemoe", .interleaved_qk = true, .experts = true},
+    {.name = "arcee", .model_type = "arcee", .interleaved_qk = true},
+    {.name = "granite", .model_type = "granite", .interleaved_qk = true, .mamba_keys = true},
+    {.name = "granitemoe",
+     .model_type = "granitemoe",
+     .interleaved_qk = true,
+     .experts = true,
+     .mamba_keys = true},
     {.name = "mistral3", .model_type = "ministral3", .interleaved_qk = true, .other_pre = "tekken"},
     {.name = "command-r", .model_type = "cohere", .interleaved_qk = true, .no_head = true},
     {.name = "cohere2", .model_type = "cohere2", .interleaved_qk = true, .no_head = true},
@@ -90,6 +95,24 @@ static const struct spw_gguf_architecture architectures[] = {
      .sections = true},
     {.name = "seed_oss", .model_type = "seed_oss", .post_attention_norm = true},
     {.name = "ernie4_5", .model_type = "ernie4_5", .interleaved_qk = true},
+    {.name = "ernie4_5-moe",
+     .model_type = "ernie4_5_moe",
+     .interleaved_qk = true,
+     .experts = true,
+     .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "hunyuan-dense", .model_type = "hunyuan_v1_dense"},
+    {.name = "dots1",
+     .model_type = "dots1",
+     .window_rule = NO_WINDOW_STORED,
+     .experts = true,
+     .scores = 2,
+     .renormalizes = SPW_FAMILY_BY_KEY},
+    {.name = "minimax-m2",
+     .model_type = "minimax_m2",
+     .end = "[e~[",
+     .experts = true,
+     .scores = 2,
+     .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "exaone4", .model_type = "exaone4", .late_norms = true, .no_window = true},
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
     {.name = "gemma", .model_type = "gemma"},
@@ -135,13 +158,18 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
     return found;
 }
 
-const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type)
+const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_model_config *c)
 {
     /* A text is the same to both. */
-    static const char *const same[][2] = {
-        {"mistral", "llama"},       {"ministral", "llama"},
-        {"qwen2_vl_text", "qwen2"}, {"qwen2_5_vl_text", "qwen2"},
-        {"qwen3_vl_text", "qwen3"}, {"qwen3_vl_moe_text", "qwen3_moe"}};
+    const char *const same[][2] = {{"mistral", "llama"},
+                                   {"ministral", "llama"},
+                                   {"qwen2_vl_text", "qwen2"},
+                                   {"qwen2_5_vl_text", "qwen2"},
+                                   {"qwen3_vl_text", "qwen3"},
+                                   {"qwen3_vl_moe_text", "qwen3_moe"},
+                                   {"granitemoeshared", "granitemoe"},
+                                   {"granitemoehybrid", c->experts.n ? "granitemoe" : "granite"}};
+    const char *model_type = c->model_type;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (!strcmp(model_type, same[i][0]))
             model_type = same[i][1];
@@ -184,7 +212,13 @@ static const struct spw_key_name names[] = {
     {"moe_intermediate_size", "expert_feed_forward_length"},
     {"interleave_moe_layer_step", "interleave_moe_layer_step"},
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+    {"shared_intermediate_size", "expert_shared_feed_forward_length"},
     {"n_routed_experts", "expert_count"},
+    {"moe_num_experts", "expert_count"},
+    {"moe_k", "expert_used_count"},
+    {"moe_num_shared_experts", "expert_shared_count"},
+    {"moe_layer_start_index", "leading_dense_block_count"},
+    {"moe_layer_interval", "interleave_moe_layer_step"},
     {"n_shared_experts", "expert_shared_count"},
     {"n_group", "expert_group_count"},
     {"first_k_dense_replace", "leading_dense_block_count"},
@@ -194,6 +228,7 @@ static const struct spw_key_name names[] = {
     {"clip_qkv", "attention.clamp_kqv"},
     {"attention_chunk_size", "attention.chunk_size"},
     {"rope_theta", "rope.freq_base"},
+    {"has_rope", "rope.scaling.finetuned"}, /* what Granite's files mean by it */
     {"rotary_dim", "rope.dimension_count"},
     {"rope_local_base_freq", "rope.freq_base_swa"},
     {"rope_type", "rope.scaling.type"},
@@ -287,6 +322,12 @@ static bool is_of_other_part(const char *key)
     return false;
 }
 
+/* Keys of layers that the model does not have. */
+static bool is_of_other_layer(const char *key)
+{
+    return !strncmp(key, "ssm.", 4) || !strcmp(key, "expert_shared_feed_forward_length");
+}
+
 /* Keys of experts: expert_weights_scale is the factor of a family that has one. */
 static int check_experts(const struct spw_keys *keys, const struct spw_config_gguf *facts)
 {
@@ -371,7 +412,8 @@ static int check_all_unasked(const struct spw_keys *keys, const struct spw_gguf_
     {
         (void)value;
         if (!IS_LISTED(key, harmless) && (has_windows || !IS_LISTED(key, of_windows)) &&
-            (!a->sections || !IS_LISTED(key, of_sections)) && !is_of_other_part(key))
+            (!a->sections || !IS_LISTED(key, of_sections)) && !is_of_other_part(key) &&
+            !(a->mamba_keys && is_of_other_layer(key)))
             SPW_TRY(check_unasked(&own, key));
     }
     return 0;
@@ -391,7 +433,8 @@ static int check_same(const struct spw_keys *keys, const char *key, uint32_t exp
 
 /* Later formats may have more than this program reads. So sizes that it does not ask for must be
  * those that it assumes. */
-static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys)
+static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys,
+                       const struct spw_gguf_architecture *a)
 {
     static const char *const channels = "channels of a head";
     const struct spw_rope_config *rope = out->rope;
@@ -399,8 +442,10 @@ static int check_sizes(const struct spw_model_config *out, const struct spw_keys
     SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim, channels));
     SPW_TRY(check_same(keys, "attention.head_dim", out->kv[SPW_LAYER_FULL].head_dim, channels));
     SPW_TRY(check_same(keys, "rope.dimension_count", rope[SPW_LAYER_FULL].rotary_dim, channels));
-    SPW_TRY(check_same(keys, "expert_shared_feed_forward_length", out->experts.shared_intermediate,
-                       "width of the mlp that every token has beside its experts"));
+    if (out->experts.n || !a->mamba_keys)
+        SPW_TRY(check_same(keys, "expert_shared_feed_forward_length",
+                           out->experts.shared_intermediate,
+                           "width of the mlp that every token has beside its experts"));
     if (!out->window) /* no layer has these sizes */
         return 0;
     SPW_TRY(check_same(keys, "attention.key_length_swa", sliding, channels));
@@ -413,18 +458,13 @@ static int check_sizes(const struct spw_model_config *out, const struct spw_keys
 static int check_choices(const struct spw_model_config *out, const struct spw_keys *keys,
                          const struct spw_family *family)
 {
-    bool parallel = family->parallel, rotates = true;
+    bool parallel = family->parallel;
     double theta = out->rope[SPW_LAYER_FULL].theta;
     if (!family->parallel_key)
         SPW_TRY(spw_keys_bool(keys, "use_parallel_residual", &parallel));
     if (!family->parallel_key && parallel != family->parallel)
         return spw_keys_refuse(keys, "use_parallel_residual",
                                family->parallel ? "nothing, or true" : "nothing, or false");
-    if (family->multiplied)
-        SPW_TRY(spw_keys_bool(keys, "rope.scaling.finetuned", &rotates));
-    if (!rotates)
-        return spw_keys_refuse(keys, "rope.scaling.finetuned",
-                               "nothing, or true: a model with rope");
     if (!out->window || family->rope.by_layer_kind)
         return 0;
     SPW_TRY(spw_keys_number(keys, "rope.freq_base_swa", 0, 1e15, &theta));
@@ -474,8 +514,10 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.rope.local_theta = facts->architecture->local_theta;
     f.vocab = facts->vocab;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
+    f.experts.shared_count = 0;
+    const enum spw_family_rule rule = facts->architecture->renormalizes;
     if (spw_family_asks(f.experts.renormalizes))
-        f.experts.renormalizes = facts->architecture->renormalizes == SPW_FAMILY_NEVER
+        f.experts.renormalizes = rule == SPW_FAMILY_NEVER || rule == SPW_FAMILY_BY_KEY
                                      ? SPW_FAMILY_BY_KEY
                                      : SPW_FAMILY_UNLESS;
     const json_t *window = json_object_get(facts->keys, "attention.sliding_window");
@@ -617,7 +659,7 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
     SPW_TRY(check_experts(&own, facts));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
-    SPW_TRY(check_sizes(out, &own));
+    SPW_TRY(check_sizes(out, &own, facts->architecture));
     SPW_TRY(check_choices(out, &own, &family));
     SPW_TRY(check_all_unasked(&own, facts->architecture, out->window));
     note_rules(out, facts, &family);

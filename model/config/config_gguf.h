@@ -35,6 +35,8 @@ struct spw_gguf_architecture {
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
     uint32_t wide_scale_layers;
+    bool mamba_keys; /* files may have keys of layers that the model does not have: ssm.*, and the
+                        width of shared experts */
     const char *end; /* a token that ends an answer beside the usual ones; NULL: none */
     /* The rest is of files that Ollama has made. */
     const char *scaling;   /* rope.scaling.type of a file that has a factor only */
@@ -46,14 +48,15 @@ struct spw_gguf_architecture {
  * models. NULL: not supported. */
 const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name, bool experts,
                                                                bool windows);
-/* The architecture that a folder's model_type has in GGUF; NULL: none. */
-const struct spw_gguf_architecture *spw_gguf_architecture_of(const char *model_type);
+/* The architecture that the model of a folder has in GGUF; NULL: none. */
+const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_model_config *c);
 /* "llama, qwen2 or ..." */
 #define SPW_GGUF_ARCHITECTURES                                                                     \
-    "llama, mistral3, command-r, cohere2, chatglm, ernie4_5, exaone4, glm4, glm4moe, gpt-oss, "    \
-    "gptoss, granite, granitemoe, olmo, olmo2, olmo3, olmoe, phi2, phi3, qwen2, qwen2moe, "        \
-    "qwen2vl, qwen25vl, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, seed_oss, smollm3, stablelm, "       \
-    "starcoder2, gemma, gemma2, gemma3, gemma4 or llama4"
+    "llama, mistral3, arcee, command-r, cohere2, chatglm, dots1, ernie4_5, ernie4_5-moe, "         \
+    "exaone4, glm4, glm4moe, gpt-oss, gptoss, granite, granitemoe, hunyuan-dense, "                \
+    "minimax-m2, olmo, olmo2, olmo3, olmoe, phi2, phi3, qwen2, qwen2moe, qwen2vl, qwen25vl, "      \
+    "qwen3, qwen3moe, qwen3vl, qwen3vlmoe, seed_oss, smollm3, stablelm, starcoder2, gemma, "       \
+    "gemma2, gemma3, gemma4 or llama4"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

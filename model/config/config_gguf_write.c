@@ -204,10 +204,12 @@ static void add_experts(const struct writer *w)
         add_u32(w, "expert_gating_func", w->a->scores);
     if (facts->shared_count_key)
         add_u32(w, "expert_shared_count", e->shared_intermediate / e->intermediate);
-    else if (e->shared_intermediate)
+    if (e->shared_intermediate)
         add_u32(w, "expert_shared_feed_forward_length", e->shared_intermediate);
     if (facts->first_layer_key)
         add_u32(w, "leading_dense_block_count", leading_layers(w->c));
+    if (facts->first_layer_key && facts->step_key) /* other programs require it */
+        add_u32(w, "interleave_moe_layer_step", 1);
     if (facts->scale_key)
         add_f32(w, "expert_weights_scale", (double)e->route.scale / (double)w->c->residual_scale);
     if (spw_family_asks(w->a->renormalizes))
@@ -336,6 +338,8 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         add_f32(w, "embedding_scale", (double)c->embedding_scale);
         add_f32(w, "residual_scale", (double)c->residual_scale);
         add_f32(w, "logit_scale", (double)c->logit_divisor);
+        if (!c->rotates[0])
+            spw_gguf_add_bool(w->to, full_key(w, "rope.scaling.finetuned").text, false);
     }
     if (c->logit_softcap > 0)
         add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);

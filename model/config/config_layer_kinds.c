@@ -46,6 +46,30 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
     return 0;
 }
 
+/* Of a family that also has Mamba layers: these are refused, and layers of a file that does not say
+ * their kind are such ones. */
+static int check_hybrid(const struct spw_model_config *c, const struct spw_keys *keys)
+{
+    const char *key = spw_keys_has(keys, "layer_types") ? "layer_types" : "layers_block_type";
+    const json_t *list = spw_keys_value(keys, key);
+    char text[64];
+    if (!json_is_array(list) || json_array_size(list) != c->n_layers) {
+        snprintf(text, sizeof text, "\"attention\" for each of %u layers", c->n_layers);
+        return spw_keys_refuse(keys, key, text);
+    }
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *name = json_is_string(item) ? json_string_value(item) : "";
+        if (strcmp(name, "attention") != 0 && strcmp(name, "full_attention") != 0)
+            return spw_fail(keys->err, -EINVAL,
+                            "%s: %s%s[%u]: found %s, expected \"attention\": this program does not "
+                            "compute Mamba layers",
+                            keys->file, keys->prefix, key, i,
+                            spw_json_describe(item, text, sizeof text));
+    }
+    return 0;
+}
+
 /* Derives the layer kinds by the family's rule if the file does not list them. `slides`: sliding
  * windows are switched on. */
 static int derive_layer_kinds(struct spw_model_config *out, const struct spw_config_source *source,
@@ -55,7 +79,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     uint32_t first = source->family->max_window_layers;
     uint32_t pattern = source->family->window_pattern;
     enum spw_window_rule rule = source->family->window_rule;
-    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN)
+    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_LATE)
         SPW_TRY(spw_keys_u32(keys, "max_window_layers", 0, UINT32_MAX, &first));
     const bool asks = rule == SPW_WINDOW_PATTERN && source->gguf;
     const json_t *list = asks ? spw_keys_value(keys, "sliding_window_pattern") : NULL;
@@ -69,6 +93,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
             listed ? json_is_true(json_array_get(list, i))
                    : (rule == SPW_WINDOW_ALL && slides) ||
                          (rule == SPW_WINDOW_OPT_IN && slides && i >= first) ||
+                         (rule == SPW_WINDOW_LATE && slides && i >= first) ||
                          (rule == SPW_WINDOW_OPT_IN_ALL && slides) ||
                          (rule == SPW_WINDOW_UNROTATED && slides && !out->rotates[i]) ||
                          (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
@@ -86,7 +111,10 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     enum spw_window_rule rule = source->family->window_rule;
     uint32_t window = source->family->window;
     const char *key = window_key(rule);
-    bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_PATTERN || rule == SPW_WINDOW_CHUNKS;
+    bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_LATE || rule == SPW_WINDOW_PATTERN ||
+                  rule == SPW_WINDOW_CHUNKS;
+    if (source->family->hybrid) /* all layers are full */
+        return check_hybrid(out, keys);
     if (rule != SPW_WINDOW_NEVER)
         SPW_TRY(spw_keys_u32(keys, key, 1, (uint32_t)MAX_POSITIONS, &window));
     if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
@@ -121,17 +149,33 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     return spw_keys_refuse(keys, "use_sliding_window", "true: layer_types has sliding layers");
 }
 
+/* Whether a model has rope. */
+static int read_rope_switch(const struct spw_config_source *source, bool *rotates)
+{
+    const char *type = NULL;
+    *rotates = true;
+    if (source->gguf && source->family->multiplied)
+        return spw_keys_bool(&source->text, "has_rope", rotates);
+    if (!source->family->hybrid)
+        return 0;
+    SPW_TRY(spw_keys_string(&source->text, "position_embedding_type", &type));
+    *rotates = type && !strcmp(type, "rope");
+    return 0;
+}
+
 /* Which layers rotate q and k. */
 static int read_rotates(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
     const json_t *list = spw_keys_value(keys, "no_rope_layers");
     uint32_t interval = 4;
+    bool rotates;
     char expected[64];
+    SPW_TRY(read_rope_switch(source, &rotates));
     if (source->family->skips_rope)
         SPW_TRY(spw_keys_u32(keys, "no_rope_layer_interval", 1, MAX_LAYERS, &interval));
     for (uint32_t i = 0; i < out->n_layers; i++)
-        out->rotates[i] = !source->family->skips_rope || (i + 1) % interval;
+        out->rotates[i] = rotates && (!source->family->skips_rope || (i + 1) % interval);
     bool empty = json_is_array(list) && !json_array_size(list); /* as in released files of llama4 */
     if (!source->family->skips_rope || !list || json_is_null(list) || empty)
         return 0;

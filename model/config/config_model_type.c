@@ -72,13 +72,14 @@ static int unwrap(struct spw_config_source *source, const char **name)
 int spw_config_read_family(struct spw_config_source *source)
 {
     const char *expected =
-        "llama, mistral, ministral, ministral3, mixtral, cohere, cohere2, ernie4_5, exaone4, "
-        "granite, granitemoe, glm, glm4, glm4_moe, gpt_oss, olmo, olmo2, olmo3, olmoe, phi, phi3, "
-        "qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3, stablelm, starcoder2, gemma, "
-        "gemma2, gemma3_text, gemma4_text or "
-        "llama4_text, or a model with one of them inside: gemma3, gemma4, llama4, mistral3, "
-        "aya_vision, cohere2_vision, internvl, idefics3, smolvlm, llava, llava_next, "
-        "llava_onevision, vipllava, qwen2_vl, qwen2_5_vl, qwen3_vl or qwen3_vl_moe";
+        "llama, mistral, ministral, ministral3, mixtral, arcee, cohere, cohere2, dots1, "
+        "ernie4_5, ernie4_5_moe, exaone4, granite, granitemoe, granitemoeshared, "
+        "granitemoehybrid, glm, glm4, glm4_moe, gpt_oss, hunyuan_v1_dense, minimax_m2, olmo, "
+        "olmo2, olmo3, olmoe, phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3, "
+        "stablelm, starcoder2, gemma, gemma2, gemma3_text, gemma4_text or llama4_text, or a "
+        "model with one of them inside: gemma3, gemma4, llama4, mistral3, aya_vision, "
+        "cohere2_vision, internvl, idefics3, smolvlm, llava, llava_next, llava_onevision, "
+        "vipllava, qwen2_vl, qwen2_5_vl, qwen3_vl or qwen3_vl_moe";
     const char *name = NULL;
     SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
     source->text = source->top;
@@ -133,7 +134,7 @@ static const struct {
 
 static unsigned users(const struct spw_family *f)
 {
-    return (f->scaled ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
+    return (f->scaled_scores ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
            (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
            (f->cut_gate ? CUT_GATE : 0u) | (f->limits_qkv ? LIMITS_QKV : 0u) |
            (f->logit_scale > 0 ? SCALES_LOGITS : 0u) |

@@ -9,13 +9,10 @@ static const struct {
     const char *name;
     enum spw_activation act;
 } activations[] = {
-    {"silu", SPW_ACT_SILU},
-    {"swish", SPW_ACT_SILU},
-    {"gelu", SPW_ACT_GELU_ERF},
-    {"gelu_pytorch_tanh", SPW_ACT_GELU_TANH},
-    {"gelu_new", SPW_ACT_GELU_TANH},
-    {"relu", SPW_ACT_RELU},
-    {"quick_gelu", SPW_ACT_GELU_QUICK},
+    {"silu", SPW_ACT_SILU},          {"swish", SPW_ACT_SILU},
+    {"gelu", SPW_ACT_GELU_ERF},      {"gelu_pytorch_tanh", SPW_ACT_GELU_TANH},
+    {"gelu_new", SPW_ACT_GELU_TANH}, {"relu", SPW_ACT_RELU},
+    {"relu2", SPW_ACT_RELU_SQUARED}, {"quick_gelu", SPW_ACT_GELU_QUICK},
 };
 
 static int read_rule(const struct spw_keys *keys, const char *key, enum spw_family_rule rule,
@@ -81,7 +78,7 @@ static int read_activation(struct spw_model_config *out, const struct spw_config
     if (out->act != SPW_ACT_COUNT)
         return 0;
     return spw_keys_refuse(&source->text, key,
-                           "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or relu");
+                           "silu, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or relu2");
 }
 
 /* null: none. */
@@ -126,11 +123,11 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     out->embedding_scale = out->residual_scale = 1;
     out->attention_scale = (float)(1 / sqrt(out->kv[0].head_dim));
     SPW_TRY(read_limits(out, source));
-    if (source->family->scaled_rows || source->family->scaled)
+    if (source->family->scaled_rows)
         out->embedding_scale = (float)sqrt(out->hidden);
     if (source->family->multiplied)
         return read_multipliers(out, keys);
-    if (!source->family->scaled)
+    if (!source->family->scaled_scores)
         return 0;
     double scalar = 256, softcap = source->family->logit_softcap;
     double attention_softcap = source->family->attention_softcap;
@@ -164,6 +161,7 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     if (family->parallel_key)
         SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
     out->rope_rounding = family->rope_rounding;
+    out->qk_norm_after_rope = family->qk_norm_after_rope;
     out->qk_norm_last = family->qk_norm_last;
     if (family->qk_norm_last)
         SPW_TRY(spw_keys_bool(keys, "use_qk_norm", &out->qk_norm_last));

@@ -197,6 +197,20 @@ static int read_proportional(struct spw_rope_config *rope, const struct spw_keys
     return spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor);
 }
 
+/* NTK-aware scaling with a fixed factor, which stretches theta. */
+static int read_alpha(struct spw_rope_config *rope, const struct spw_keys *dict, uint32_t head_dim)
+{
+    double alpha = 0;
+    SPW_TRY(spw_keys_number(dict, "alpha", 0, MAX_FACTOR, &alpha));
+    if (alpha <= 0)
+        return 0;
+    if (head_dim < 4)
+        return spw_keys_refuse(dict, "alpha", "nothing, in a model with head_dim 2");
+    rope->kind = SPW_ROPE_DEFAULT;
+    rope->theta *= pow(alpha, (double)head_dim / (head_dim - 2));
+    return 0;
+}
+
 /* Reads one table. `dict` may be empty; `theta` is the default. */
 static int read_table(struct spw_rope_config *rope, struct spw_model_config *config,
                       const struct spw_keys *dict, const struct spw_keys *top, bool nested,
@@ -211,7 +225,12 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     SPW_TRY(read_kind(dict, facts, &rope->kind));
     SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
     SPW_TRY(read_original_length(rope, dict, top, nested, config->max_positions));
-    double partial = facts->partial > 0 ? facts->partial : 1;
+    if (facts->alpha && rope->kind == SPW_ROPE_DYNAMIC)
+        SPW_TRY(read_alpha(rope, dict, head_dim));
+    double partial = facts->partial > 0 ? facts->partial : 1, dim = partial * head_dim;
+    if (facts->by_dim && !top->names)
+        SPW_TRY(spw_keys_number(top, "rotary_dim", 2, head_dim, &dim));
+    partial = dim / head_dim;
     SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;

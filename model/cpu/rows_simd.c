@@ -459,6 +459,9 @@ SIMD_FN struct vec activation(struct vec x, enum spw_activation act)
         return gelu_quick(x);
     case SPW_ACT_CUT_QUICK:
         return gelu_quick(at_most_limit(x));
+    case SPW_ACT_RELU_SQUARED:
+        x = relu(x);
+        return vec_mul(x, x);
     case SPW_ACT_RELU:
     case SPW_ACT_COUNT:
         break;
@@ -502,6 +505,7 @@ static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first
         CASE(SPW_ACT_GELU_ERF);
         CASE(SPW_ACT_GELU_QUICK);
         CASE(SPW_ACT_RELU);
+        CASE(SPW_ACT_RELU_SQUARED);
         CASE(SPW_ACT_CUT_QUICK);
 #undef CASE
     case SPW_ACT_COUNT:

@@ -16,8 +16,10 @@ __device__ __forceinline__ float activation(float x, enum spw_activation act)
         x = limit;
     if (act == SPW_ACT_GELU_QUICK || act == SPW_ACT_CUT_QUICK)
         return x / (1.0f + expf(-1.702f * x));
-    if (act == SPW_ACT_RELU)
-        return x < 0 ? 0.0f : x;               /* NaN stays NaN */
+    if (act == SPW_ACT_RELU || act == SPW_ACT_RELU_SQUARED) { /* NaN stays NaN */
+        x = x < 0 ? 0.0f : x;
+        return act == SPW_ACT_RELU ? x : x * x;
+    }
     float inner = x + 0.044715f * (x * x * x); /* sqrt(2/pi) (x + 0.044715 x^3) */
     return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
 }

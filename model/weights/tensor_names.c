@@ -16,7 +16,7 @@ const struct spw_tensor_prefix spw_tensor_prefixes[SPW_TENSOR_PREFIXES] = {
 static const char *after(const char *name, const char *part)
 {
     const size_t n = strlen(part);
-    return !strncmp(name, part, n) && name[n] == '.' ? name + n : NULL;
+    return !strncmp(name, part, n) && (name[n] == '.' || !name[n]) ? name + n : NULL;
 }
 
 void spw_tensor_own_name(const struct spw_tensor_name *names, const char *usual,

@@ -32,7 +32,7 @@ static const char *const routers[] = {"mlp.gate.weight",
                                       "block_sparse_moe.router.layer.weight",
                                       "router.proj.weight"};
 /* With the dot, to which the name of a matrix is added. */
-static const char *const shared[] = {"mlp.shared_expert.", "mlp.shared_experts."};
+static const char *const shared[] = {"mlp.shared_expert.", "mlp.shared_experts.", "mlp."};
 
 enum { N_FORMS = sizeof forms / sizeof *forms };
 
@@ -154,7 +154,7 @@ const char *spw_find_shared_prefix(const struct spw_finder *f, uint32_t layer)
 {
     char name[NAME_BYTES];
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
-        snprintf(name, sizeof name, "%sup_proj.weight", shared[i]);
+        snprintf(name, sizeof name, "%sdown_proj.weight", shared[i]);
         if (spw_find_by_layer(f, layer, name))
             return shared[i];
     }

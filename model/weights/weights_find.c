@@ -223,6 +223,8 @@ static bool must_be_read(const struct spw_finder *f, const struct spw_model_conf
     const char *prefix = f->prefix->decoder;
     if (strncmp(name, prefix, strlen(prefix)) != 0 || strstr(name, "rotary_emb."))
         return false;
+    if (c->n_more_layers && !strncmp(name + strlen(prefix), "mtp_", 4))
+        return false;
     unsigned layer;
     int end = 0;
     if (sscanf(name + strlen(prefix), "layers.%5u.%n", &layer, &end) != 1)

@@ -39,6 +39,16 @@ static int small_vector(struct spw_weights *w, const struct spw_finder *f, uint3
     return small_tensor(w, t, at);
 }
 
+/* A vector, or a matrix of one row, as some folders have it. */
+static int small_row(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
+                     const char *name, uint64_t n, uint64_t *at)
+{
+    const struct spw_tensor *t = spw_find_by_layer(f, layer, name);
+    const bool matrix = t && t->n_dims == 2;
+    SPW_TRY(spw_find_in_layer(f, layer, name, matrix ? 1 : n, matrix ? n : 0, &t));
+    return small_tensor(w, t, at);
+}
+
 /* Weights of a norm. In some files they are stored less 1. */
 static void restore_norm(const struct spw_weights *w, uint64_t at, uint64_t n)
 {
@@ -192,8 +202,8 @@ static int small_router_biases(struct spw_weights *w, const struct spw_finder *f
     const struct spw_model_config *c = w->config;
     char name[96];
     if (c->experts.choice_bias)
-        SPW_TRY(small_vector(w, f, layer, "mlp.gate.e_score_correction_bias", c->experts.n,
-                             &s->choice_bias));
+        SPW_TRY(small_row(w, f, layer, "mlp.gate.e_score_correction_bias", c->experts.n,
+                          &s->choice_bias));
     if (!c->experts.biases)
         return 0;
     const char *router = spw_find_router_name(f, layer);
@@ -214,14 +224,9 @@ static int small_experts(struct spw_weights *w, const struct spw_finder *f, uint
         spw_find_in_layer(f, layer, spw_find_router_name(f, layer), c->experts.n, c->hidden, &t));
     SPW_TRY(small_tensor(w, t, &s->router));
     SPW_TRY(small_router_biases(w, f, layer, s));
-    if (!c->experts.shared_gate)
-        return 0;
-    /* a matrix of one row in folders, a vector in GGUF files */
-    const char *gate = "mlp.shared_expert_gate.weight";
-    t = spw_find_by_layer(f, layer, gate);
-    bool vector = t && t->n_dims == 1;
-    SPW_TRY(spw_find_in_layer(f, layer, gate, vector ? c->hidden : 1, vector ? 0 : c->hidden, &t));
-    return small_tensor(w, t, &s->shared_gate);
+    return c->experts.shared_gate
+               ? small_row(w, f, layer, "mlp.shared_expert_gate.weight", c->hidden, &s->shared_gate)
+               : 0;
 }
 
 /* Experts with a dense mlp beside them. What the router reads is multiplied by hidden^-0.5, too. */

@@ -141,7 +141,7 @@ static int append(const struct spw_attend *a, const struct spw_attend_part *s)
         .k_norm = norm_last         ? small + a->weights->bare_norm
                   : norms && stores ? small + at->k_norm
                                     : NULL,
-        .norm_last = norm_last,
+        .norm_last = norm_last || c->qk_norm_after_rope,
         .q_norm_bias = norms && c->qk_norm_bias ? small + at->q_norm + after : NULL,
         .k_norm_bias = norms && stores && c->qk_norm_bias ? small + at->k_norm + after : NULL,
         .norm_by_head = c->qk_norm_by_head,

@@ -22,13 +22,29 @@ static const char *const goldens[] = {
     "ministral3_grows",   "qwen3_moe_plain",     "qwen2_moe_shared",
     "olmoe_plain",        "gemma4_global_heads", "gemma4_shared",
     "olmo3_pattern",      "glm_plain",           "phi3_long_short",
-    "phi3_long_long"};
+    "phi3_long_long",     "hunyuan_plain",       "arcee_plain",
+};
 
-/* Experts in every form that folders have. */
-static const char *const with_experts[] = {"mixtral_all_kept", "mixtral_joined", "qwen2_moe_shared",
-                                           "qwen3_moe_plain",  "olmoe_clip",     "granitemoe_plain",
-                                           "glm4_moe_plain",   "glm4_moe_norms", "gpt_oss_plain",
-                                           "gpt_oss_mxfp4",    "gemma4_moe",     "gemma4_moe_all"};
+/* Experts in every form that folders have; and mlps under the names of shared ones. */
+static const char *const with_experts[] = {
+    "mixtral_all_kept",
+    "mixtral_joined",
+    "qwen2_moe_shared",
+    "qwen3_moe_plain",
+    "olmoe_clip",
+    "granitemoe_plain",
+    "glm4_moe_plain",
+    "glm4_moe_norms",
+    "gpt_oss_plain",
+    "gpt_oss_mxfp4",
+    "gemma4_moe",
+    "gemma4_moe_all",
+    "granitemoeshared_plain",
+    "granitemoehybrid_plain",
+    "ernie4_5_moe_plain",
+    "minimax_m2_plain",
+    "dots1_plain",
+};
 
 static void in_folder(char path[128], const char *name)
 {
@@ -122,7 +138,7 @@ static void check_same_config(const char *model, const char *file)
                   a.layer_scales == b.layer_scales &&
                   fabs(x->attention_factor - y->attention_factor) <= 1e-6,
               "%s", model);
-    CHECK_MSG(x->theta == y->theta && x->rotary_dim == y->rotary_dim &&
+    CHECK_MSG((float)x->theta == (float)y->theta && x->rotary_dim == y->rotary_dim &&
                   (x->kind == SPW_ROPE_LLAMA3 || x->kind == SPW_ROPE_PROPORTIONAL
                        ? y->kind == SPW_ROPE_FACTORS
                    : x->kind == SPW_ROPE_LONG
@@ -134,7 +150,7 @@ static void check_same_config(const char *model, const char *file)
         CHECK(a.window && !b.window);
     else
         CHECK_MSG(a.window == b.window && !memcmp(a.layer_kinds, b.layer_kinds, a.n_layers) &&
-                      a.rope[1].theta == b.rope[1].theta,
+                      (float)a.rope[1].theta == (float)b.rope[1].theta,
                   "%s", model);
     spw_config_free(&a);
     spw_config_free(&b);
@@ -173,33 +189,43 @@ static void read_row(const struct spw_weights *w, const struct spw_matrix *m, ui
     spw_type_read(m->type, packed, 0, m->k, to);
 }
 
-/* The experts of the file: those of the folder in the type of the file, MXFP4 as they were. */
-static void check_experts(const struct spw_weights *folder_of, const struct spw_weights *file,
-                          enum spw_dtype type)
+/* A matrix of the file: that of the folder in the type of the file, MXFP4 as it was. */
+static void check_matrix(const struct spw_weights *folder_of, const struct spw_matrix *a,
+                         const struct spw_weights *file, const struct spw_matrix *m,
+                         enum spw_dtype type)
 {
-    const bool parts = folder_of->n_expert_blocks &&
-                       folder_of->matrices[folder_of->n_matrices - 1].form == SPW_FORM_PARTS;
-    CHECK(folder_of->n_expert_blocks && folder_of->n_expert_blocks == file->n_expert_blocks);
-    for (uint32_t b = file->n_blocks; b < file->n_blocks + file->n_expert_blocks; b++)
-        for (uint32_t i = 0; i < SPW_EXPERT_MATRICES; i++) {
-            const struct spw_matrix *a = &folder_of->matrices[folder_of->blocks[b].first + i],
-                                    *m = &file->matrices[file->blocks[b].first + i];
-            const bool whole = a->k % 32 == 0;
-            CHECK(a->n == m->n && a->k == m->k && a->layer == m->layer);
-            CHECK(m->tensor->dtype == (parts ? SPW_DTYPE_MXFP4 : whole ? type : a->type));
-            for (uint64_t r = 0; r < m->n; r++) {
-                float x[256], y[256];
-                uint8_t blocks[1024];
-                read_row(folder_of, a, r, x);
-                read_row(file, m, r, y);
-                if (whole && !parts) {
-                    spw_type_write(type, x, m->k, blocks);
-                    spw_type_read(type, blocks, 0, m->k, x);
-                }
-                CHECK_MSG(!memcmp(x, y, m->k * sizeof *x), "%s %u %u %d: %g %g", m->tensor->name, b,
-                          i, (int)r, (double)x[0], (double)y[0]);
-            }
+    const bool parts = a->form == SPW_FORM_PARTS, whole = a->k % 32 == 0;
+    CHECK(a->n == m->n && a->k == m->k && a->layer == m->layer && a->role == m->role);
+    CHECK(m->tensor->dtype == (parts ? SPW_DTYPE_MXFP4 : whole ? type : a->type));
+    for (uint64_t r = 0; r < m->n; r++) {
+        float x[256], y[256];
+        uint8_t blocks[1024];
+        read_row(folder_of, a, r, x);
+        read_row(file, m, r, y);
+        if (whole && !parts) {
+            spw_type_write(type, x, m->k, blocks);
+            spw_type_read(type, blocks, 0, m->k, x);
         }
+        CHECK_MSG(!memcmp(x, y, m->k * sizeof *x), "%s %d: %g %g", m->tensor->name, (int)r,
+                  (double)x[0], (double)y[0]);
+    }
+}
+
+/* Those of mlps, shared experts and experts. Matrices of attention may have another order of rows.
+ */
+static void check_matrices(const struct spw_weights *folder_of, const struct spw_weights *file,
+                           enum spw_dtype type)
+{
+    CHECK(folder_of->n_blocks == file->n_blocks &&
+          folder_of->n_expert_blocks == file->n_expert_blocks);
+    for (uint32_t b = 0; b < file->n_blocks + file->n_expert_blocks; b++) {
+        const struct spw_weight_block *x = &folder_of->blocks[b], *y = &file->blocks[b];
+        CHECK(x->n == y->n && x->layer == y->layer);
+        for (uint32_t i = 0; i < x->n && x->layer != SPW_NO_LAYER; i++)
+            if (folder_of->matrices[x->first + i].role >= SPW_MATRIX_GATE)
+                check_matrix(folder_of, &folder_of->matrices[x->first + i], file,
+                             &file->matrices[y->first + i], type);
+    }
 }
 
 /* Experts, routers, biases and the choice itself. */
@@ -226,7 +252,7 @@ static void test_experts(const char *name, enum spw_dtype type)
               "%s", name);
     CHECK_MSG(!spw_weights_open(&w[0], &a, t[0], SPW_DTYPE_F32, &e), "%s", e.text);
     CHECK_MSG(!spw_weights_open(&w[1], &b, t[1], SPW_DTYPE_F32, &e), "%s", e.text);
-    check_experts(w[0], w[1], type);
+    check_matrices(w[0], w[1], type);
     for (int i = 0; i < 2; i++)
         CHECK(!spw_weights_prepare(w[i], &e));
     /* the file may have factors of rope before the frequencies, which are the same */

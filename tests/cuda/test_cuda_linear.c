@@ -259,8 +259,8 @@ static float activation(float x, enum spw_activation act)
         x = x > 7 ? 7 : x;
     if (act == SPW_ACT_GELU_QUICK || act == SPW_ACT_CUT_QUICK)
         return x / (1.0f + expf(-1.702f * x));
-    if (act == SPW_ACT_RELU)
-        return x < 0 ? 0.0f : x;
+    if (act == SPW_ACT_RELU || act == SPW_ACT_RELU_SQUARED)
+        return x < 0 ? 0.0f : act == SPW_ACT_RELU ? x : x * x;
     float inner = x + 0.044715f * (x * x * x);
     return 0.5f * x * (1.0f + tanhf(0.797884561f * inner));
 }
@@ -275,8 +275,8 @@ static double exact_activation(double x, enum spw_activation act)
         x = x > 7 ? 7 : x;
     if (act == SPW_ACT_GELU_QUICK || act == SPW_ACT_CUT_QUICK)
         return x / (1 + exp(-1.702 * x));
-    if (act == SPW_ACT_RELU)
-        return x < 0 ? 0 : x;
+    if (act == SPW_ACT_RELU || act == SPW_ACT_RELU_SQUARED)
+        return x < 0 ? 0 : act == SPW_ACT_RELU ? x : x * x;
     return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 

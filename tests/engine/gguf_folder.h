@@ -31,9 +31,16 @@ struct gguf_folder {
 static inline const char *gguf_architecture(const struct spw_model_config *c)
 {
     static const char *const other[][2] = {
-        {"mistral", "llama"},      {"mixtral", "llama"}, {"ministral3", "mistral3"},
-        {"cohere", "command-r"},   {"phi", "phi2"},      {"llama4_text", "llama4"},
-        {"gemma4_text", "gemma4"}, {"olmo3", "olmo2"},   {"glm", "chatglm"},
+        {"mistral", "llama"},
+        {"mixtral", "llama"},
+        {"ministral3", "mistral3"},
+        {"cohere", "command-r"},
+        {"phi", "phi2"},
+        {"llama4_text", "llama4"},
+        {"gemma4_text", "gemma4"},
+        {"olmo3", "olmo2"},
+        {"glm", "chatglm"},
+        {"hunyuan_v1_dense", "hunyuan-dense"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (!strcmp(c->model_type, other[i][0]))
@@ -75,6 +82,8 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"self_attn.o_proj", "attn_output"},
                                            {"self_attn.q_norm", "attn_q_norm"},
                                            {"self_attn.k_norm", "attn_k_norm"},
+                                           {"self_attn.query_layernorm", "attn_q_norm"},
+                                           {"self_attn.key_layernorm", "attn_k_norm"},
                                            {"pre_feedforward_layernorm", "ffn_norm"},
                                            {"post_feedforward_layernorm", "post_ffw_norm"},
                                            {"mlp.gate_proj", "ffn_gate"},
@@ -327,7 +336,7 @@ static inline uint32_t gguf_heads(const struct gguf_folder *f, const struct spw_
 {
     bool q = strstr(t->name, ".q_proj."), k = strstr(t->name, ".k_proj.");
     bool ordered = !strcmp(f->architecture, "llama") || !strcmp(f->architecture, "mistral3") ||
-                   !strcmp(f->architecture, "olmo");
+                   !strcmp(f->architecture, "olmo") || !strcmp(f->architecture, "arcee");
     return !ordered ? 0 : q ? f->config.n_heads : k ? f->config.kv[SPW_LAYER_FULL].n_heads : 0;
 }
 

@@ -89,6 +89,12 @@ GRANITE = LLAMA | dict(model_type="granite", architectures=["GraniteForCausalLM"
                        attention_multiplier=0.2, embedding_multiplier=6.0, residual_multiplier=0.4, logits_scaling=3.0)
 GRANITEMOE = GRANITE | dict(model_type="granitemoe", architectures=["GraniteMoeForCausalLM"], num_local_experts=5,
                             num_experts_per_tok=2, intermediate_size=24, logits_scaling=0.5)
+GRANITEMOESHARED = GRANITEMOE | dict(model_type="granitemoeshared", architectures=["GraniteMoeSharedForCausalLM"],
+                                     shared_intermediate_size=20)
+GRANITE_HYBRID = GRANITE | dict(model_type="granitemoehybrid", architectures=["GraniteMoeHybridForCausalLM"], num_local_experts=0,
+                                num_experts_per_tok=0, intermediate_size=24, shared_intermediate_size=40, mamba_n_heads=4,
+                                layer_types=["attention"] * 2, position_embedding_type="rope")
+ARCEE = LLAMA | dict(model_type="arcee", architectures=["ArceeForCausalLM"], hidden_act="relu2", num_hidden_layers=2)
 GLM = BASE | dict(model_type="glm", architectures=["GlmForCausalLM"], hidden_act="silu", head_dim=16, pad_token_id=0,
                   rope_theta=10000.0, num_hidden_layers=2, rms_norm_eps=1.5625e-7, torch_dtype="float32")
 GLM4 = GLM | dict(model_type="glm4", architectures=["Glm4ForCausalLM"])
@@ -96,6 +102,18 @@ GLM4_MOE = GLM | dict(model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"
                       num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=20, first_k_dense_replace=1,
                       routed_scaling_factor=1.5, n_group=1, topk_group=1, norm_topk_prob=True, use_qk_norm=False,
                       num_hidden_layers=3, rms_norm_eps=1e-5)
+HUNYUAN = LLAMA | dict(model_type="hunyuan_v1_dense", architectures=["HunYuanDenseV1ForCausalLM"], head_dim=16, num_hidden_layers=2,
+                       pad_token_id=0, rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0,
+                                                         mscale=1.0, mscale_all_dim=1.0))
+ERNIE4_5_MOE = without(ERNIE4_5, "use_bias", "rope_theta") | dict(
+    model_type="ernie4_5_moe", architectures=["Ernie4_5_MoeForCausalLM"], moe_num_experts=6, moe_k=2,
+    moe_num_shared_experts=2, moe_intermediate_size=20, moe_layer_start_index=1, moe_layer_interval=1)
+DOTS1 = LLAMA | dict(model_type="dots1", architectures=["Dots1ForCausalLM"], n_routed_experts=6, num_experts_per_tok=2,
+                     n_shared_experts=1, moe_intermediate_size=20, first_k_dense_replace=1, routed_scaling_factor=1.5,
+                     n_group=1, topk_group=1, norm_topk_prob=True, sliding_window=None, num_hidden_layers=2)
+MINIMAX_M2 = without(LLAMA, "rope_theta") | dict(
+    model_type="minimax_m2", architectures=["MiniMaxM2ForCausalLM"], num_local_experts=6, num_experts_per_tok=2,
+    intermediate_size=20, head_dim=16, rotary_dim=8, num_hidden_layers=2)
 GPT_OSS = BASE | dict(model_type="gpt_oss", architectures=["GptOssForCausalLM"], hidden_act="silu", head_dim=16,
                       intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, sliding_window=24,
                       num_hidden_layers=4, rope_theta=150000, attention_bias=True, swiglu_limit=7.0,
@@ -251,12 +269,35 @@ CASES = {
     "granite_neutral": (without(GRANITE, "attention_multiplier", "residual_multiplier", "embedding_multiplier")
                         | dict(tie_word_embeddings=True), 40, "bf16", {}),
     "granitemoe_plain": (GRANITEMOE, 50, "bf16", dict(hub=True)),
+    "granitemoeshared_plain": (GRANITEMOESHARED, 50, "bf16", dict(hub=True)),
+    "granitemoehybrid_plain": (GRANITE_HYBRID | dict(tie_word_embeddings=True, torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
+    "granitemoehybrid_experts": (GRANITE_HYBRID | dict(num_local_experts=5, num_experts_per_tok=2, attention_bias=True,
+                                                       position_embedding_type=None), 50, "bf16", dict(hub=True)),
+    "arcee_plain": (ARCEE | dict(torch_dtype="bfloat16", rope_scaling=dict(
+        rope_type="yarn", factor=20.0, original_max_position_embeddings=32, mscale=1.0, beta_fast=32.0, beta_slow=1.0)),
+                    140, "bf16", dict(bf16=True)),
+    "arcee_bias": (without(ARCEE, "hidden_act") | dict(attention_bias=True, mlp_bias=True, head_dim=16, tie_word_embeddings=True),
+                   40, "f32", {}),
     "glm_plain": (GLM, 60, "bf16", {}),
     "glm4_plain": (GLM4 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "glm4_no_bias": (GLM4 | dict(attention_bias=False, partial_rotary_factor=1.0), 40, "bf16", {}),
     "glm4_moe_plain": (GLM4_MOE, 60, "bf16", dict(hub=True)),
     "glm4_moe_norms": (GLM4_MOE | dict(use_qk_norm=True, attention_bias=True, n_shared_experts=2,
                                        norm_topk_prob=False, first_k_dense_replace=0), 40, "bf16", dict(hub=True)),
+    "hunyuan_plain": (HUNYUAN | dict(tie_word_embeddings=True, torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
+    "hunyuan_bias": (without(HUNYUAN, "rope_scaling") | dict(attention_bias=True, num_key_value_heads=None, head_dim=8,
+                                                             rope_scaling=dict(type="dynamic", factor=2.0),
+                                                             max_position_embeddings=32), 60, "f32", {}),
+    "ernie4_5_moe_plain": (ERNIE4_5_MOE, 60, "bf16", dict(hub=True)),
+    "ernie4_5_moe_some_layers": (ERNIE4_5_MOE | dict(num_hidden_layers=5, moe_layer_interval=2, moe_layer_start_index=0,
+                                                     moe_layer_end_index=2, moe_num_shared_experts=1, tie_word_embeddings=False),
+                                 40, "bf16", dict(hub=True)),
+    "dots1_plain": (DOTS1, 60, "bf16", dict(hub=True)),
+    "dots1_window": (DOTS1 | dict(num_hidden_layers=3, sliding_window=20, max_window_layers=1, first_k_dense_replace=0, head_dim=16,
+                                  n_shared_experts=2, norm_topk_prob=False, attention_bias=True), 60, "bf16", dict(hub=True)),
+    "minimax_m2_plain": (MINIMAX_M2, 60, "bf16", dict(hub=True)),
+    "minimax_m2_whole": (without(MINIMAX_M2, "rotary_dim") | dict(rope_theta=10000.0, tie_word_embeddings=True), 40, "bf16",
+                         dict(hub=True)),
     "gpt_oss_plain": (GPT_OSS, 150, "bf16", {}),
     "gpt_oss_no_bias": (without(GPT_OSS, "rope_scaling", "swiglu_limit") | dict(
         attention_bias=False, num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"]),

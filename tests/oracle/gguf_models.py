@@ -32,20 +32,24 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "olmoe": "olmoe", "smollm3": "smollm3", "glm": "chatglm", "glm4": "glm4", "glm4_moe": "glm4moe", "cohere": "command-r", "cohere2": "cohere2",
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
                  "llama4_text": "llama4", "gemma4_text": "gemma4", "gemma": "gemma", "seed_oss": "seed_oss", "ernie4_5": "ernie4_5",
-                 "exaone4": "exaone4"}
-PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo")  # rows of q and k
+                 "exaone4": "exaone4", "arcee": "arcee", "hunyuan_v1_dense": "hunyuan-dense", "ernie4_5_moe": "ernie4_5-moe",
+                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite"}
+PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo", "arcee")  # rows of q and k
 GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
+NEW = ["granitemoeshared_plain", "granitemoehybrid_plain", "granitemoehybrid_experts", "arcee_plain", "arcee_bias", "hunyuan_plain",
+       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",
          "olmoe_plain", "smollm3_plain", "glm_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
          "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain",
          "gemma_plain", "gemma_defaults", "seed_oss_plain", "seed_oss_no_bias", "ernie4_5_plain", "ernie4_5_bias", "exaone4_pattern",
-         "exaone4_full", "llama4_defaults", *GEMMA4]
-QUANTIZED = [*GEMMA4, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "exaone4_pattern", "exaone4_full", "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
+         "exaone4_full", "llama4_defaults", *GEMMA4, *NEW]
+QUANTIZED = [*GEMMA4, *NEW, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "exaone4_pattern", "exaone4_full", "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
              "gemma2_plain", "phi3_partial", "phi3_long_short", "phi3_long_long", "granite_plain", "olmo2_plain", "olmo3_listed",
              "olmo3_pattern", "glm_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
+THETAS = {"gemma3": 1e6, "ernie4_5": 5e5, "ernie4_5-moe": 5e5, "minimax-m2": 5e6}
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
@@ -130,7 +134,10 @@ def write_keys(writer, config, architecture, head_dim):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
+    width = config["intermediate_size"]
+    if config.get("num_local_experts") == 0:
+        width = config["shared_intermediate_size"]
+    writer.add_feed_forward_length(config.get("intermediate_size_mlp", width))
     writer.add_head_count(heads)
     writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
     writer.add_key_length(head_dim)
@@ -143,7 +150,8 @@ def write_keys(writer, config, architecture, head_dim):
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if architecture == "gemma4":
         scaling = full_rope(config)
-    writer.add_rope_freq_base(scaling.get("rope_theta") or config.get("rope_theta", {"gemma3": 1e6, "ernie4_5": 5e5}.get(architecture, 1e4)))
+    theta = scaling.get("rope_theta") or config.get("rope_theta", THETAS.get(architecture, 1e4))
+    writer.add_rope_freq_base(theta * (scaling.get("alpha") or 1) ** (head_dim / (head_dim - 2)))
     if architecture == "gemma2":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_attn_logit_softcapping(config.get("attn_logit_softcapping", 50.0))
@@ -152,7 +160,8 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
     glm = architecture.startswith(("glm4", "chatglm"))
-    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm else 1)))
+    part = config.get("rotary_dim", head_dim) / head_dim
+    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm else part)))
     if architecture == "gemma4":
         write_gemma4_keys(writer, config)
     if architecture == "gpt-oss":
@@ -169,15 +178,35 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    if architecture in ("dots1", "minimax-m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if architecture == "dots1":
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    if architecture == "minimax-m2":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if architecture == "ernie4_5-moe":
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        writer.add_expert_shared_feed_forward_length(config["moe_num_shared_experts"] * config["moe_intermediate_size"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+    if "mamba_n_heads" in config:  # the converter writes these keys in models without such layers, too
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_state_size(128)
+        writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+    if "shared_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
     if architecture == "llama4":
         writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if architecture == "phi3":
         writer.add_sliding_window(config.get("sliding_window") or 0)
-    experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts")
+    experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts") or config.get("moe_num_experts")
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config.get("moe_k") or config["top_k_experts"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
@@ -236,6 +265,12 @@ def stacked(tensors, path):
             yield name[:name.rindex("gate_up")] + "up_proj." + end, x[:, 1::2]
         elif re.search(r"experts\.down_proj(_bias)?$", name) and ("gpt_oss" in path or "llama4" in path):
             yield (name.replace("_bias", ".bias"), x) if name.endswith("bias") else (name + ".weight", x.swapaxes(1, 2))
+        elif "shared_mlp" in name:
+            prefix = name.split("shared_mlp")[0] + ("mlp." if "experts" not in path and "shared_plain" not in path else "mlp.shared_expert.")
+            if name.endswith("output_linear.weight"):
+                yield prefix + "down_proj.weight", x
+            else:
+                yield from zip((prefix + "gate_proj.weight", prefix + "up_proj.weight"), np.split(x, 2))
         elif name.endswith("input_linear.weight"):
             half = x.shape[1] // 2
             yield name.replace("block_sparse_moe.input_linear", "mlp.experts.gate_proj"), x[:, :half]
@@ -267,6 +302,8 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
     """dtype: of matrices. dequantized: they are stored in F32 after a round trip through dtype."""
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[config["model_type"]]
+    if architecture == "granite" and config.get("num_local_experts"):
+        architecture = "granitemoe"
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     writer = gguf.GGUFWriter(path, architecture)
@@ -298,7 +335,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
             its = re.sub(r"model.layers.(\d+).router.(per_expert_)?scale",
                          lambda m: f"blk.{m[1]}.ffn_{'down_exps' if m[2] else 'gate_inp'}.scale", name)
         if not its:  # the package knows the experts of a few architectures only
-            layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp|feed_forward)\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
+            layer, role, end = re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp|feed_forward|block_sparse_moe)\.experts\.(gate|up|down)_proj\.(weight|bias)", name).groups()
             its = f"blk.{layer}.ffn_{role}_exps.{end}"
         small = x.ndim < 2 or "norm" in name or "ffn_gate_inp" in its or its.endswith(".bias")  # stays in F32
         if not small and x.shape[-1] % 32 == 0 and dtype != "F32":

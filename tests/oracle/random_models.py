@@ -119,6 +119,14 @@ FAMILIES = {
     "seed_oss": dict(bias=["attention_bias", "mlp_bias"]),
     "ernie4_5": dict(bias=["use_bias"]),
     "exaone4": dict(window="all", listed=True),
+    "granitemoeshared": dict(bias=["attention_bias"], experts=("num_local_experts", "intermediate_size"), head_dim=False),
+    "granitemoehybrid": dict(bias=["attention_bias"], experts=("num_local_experts", "intermediate_size"), head_dim=False),
+    "arcee": dict(bias=["attention_bias", "mlp_bias"]),
+    "hunyuan_v1_dense": dict(bias=["attention_bias"]),
+    "ernie4_5_moe": dict(experts=("moe_num_experts", "moe_intermediate_size"), hub=True),
+    "dots1": dict(window="all", listed=True, bias=["attention_bias", "norm_topk_prob"],
+                  experts=("n_routed_experts", "moe_intermediate_size")),
+    "minimax_m2": dict(experts=("num_local_experts", "intermediate_size"), hub=True),
     "glm": dict(bias=["attention_bias"], partial=True),
     "glm4": dict(bias=["attention_bias"], partial=True),
     "glm4_moe": dict(bias=["attention_bias", "use_qk_norm", "norm_topk_prob"], partial=True,
@@ -221,6 +229,28 @@ def draw_extra(draw, family, config):
         config["layer_types"] = ["full_attention"] * n  # transformers needs the list then
     elif family == "exaone4":
         config["sliding_window_pattern"] = draw.choice([2, 3, 4])
+    if family in ("granitemoeshared", "granitemoehybrid"):
+        config["shared_intermediate_size"] = draw.randint(10, 40)
+    if family == "granitemoehybrid":
+        config |= dict(layer_types=["attention"] * n, position_embedding_type=draw.choice(["rope", None]),
+                       mamba_n_heads=config["num_attention_heads"])
+        if draw.random() < 0.5:
+            config |= dict(num_local_experts=0, num_experts_per_tok=0)
+    if family == "arcee":
+        config["hidden_act"] = draw.choice(["relu2", "relu2", "silu"])
+    if family == "hunyuan_v1_dense" and draw.random() < 0.5:
+        config.pop("rope_parameters", None)
+        config["rope_scaling"] = dict(type="dynamic", alpha=draw.choice([50.0, 1000.0]), factor=1.0)
+    if family == "ernie4_5_moe":
+        config["moe_k"] = config.pop("num_experts_per_tok")
+        config |= dict(moe_num_shared_experts=draw.choice([1, 2]), moe_layer_interval=draw.choice([1, 1, 2]),
+                       moe_layer_start_index=draw.randint(0, n - 1), moe_layer_end_index=draw.choice([-1, n - 1, n - 2]))
+    if family == "minimax_m2" and draw.random() < 0.5:
+        config.pop("rope_parameters", None)
+        config["rotary_dim"] = draw.choice([4, config["head_dim"]])
+    if family == "dots1":
+        config |= dict(n_shared_experts=draw.choice([1, 2]), first_k_dense_replace=draw.randint(0, n), n_group=1, topk_group=1,
+                       routed_scaling_factor=draw.choice([1.0, 1.7]), max_window_layers=draw.randint(0, n))
     if family == "glm4_moe":
         config |= dict(n_shared_experts=draw.choice([1, 2, 3]), first_k_dense_replace=draw.randint(0, n), n_group=1,
                        topk_group=1, routed_scaling_factor=draw.choice([1.0, 1.7]))
@@ -302,6 +332,8 @@ def draw_config(draw, family):
         draw_longrope(draw, config)
     draw_extra(draw, family, config)
     leave_out(draw, config)
+    if family == "dots1":
+        config.setdefault("n_shared_experts", 1)  # transformers needs it
     if facts.get("window") == "use" and not config.get("use_sliding_window"):
         config.pop("layer_types", None)  # transformers refuses a list with windows then
     return config
@@ -427,7 +459,7 @@ def make_model(draw, folder):
         config | dict(tie_word_embeddings=False))))
     generator = torch.Generator().manual_seed(draw.getrandbits(60))
     weights = random_weights(transformers.AutoModelForCausalLM.from_config(plain), plain, generator, usual_norms=True)
-    if "experts" in FAMILIES[family] and draw.random() < 0.7:
+    if FAMILIES[family].get("hub") or ("experts" in FAMILIES[family] and draw.random() < 0.7):
         weights = names_on_hub(plain, weights)
     weights["model.embed_tokens.weight"] *= 0.4  # tied: or every token would only predict itself
     head = draw_head(draw, weights, config)

@@ -350,7 +350,7 @@ int spw_tokenizer_write_gguf(struct spw_gguf_writer *to, const struct spw_tokeni
                              struct spw_gguf_notes *notes, struct spw_error *err)
 {
     struct writer w = {.w = to, .t = t, .config = config, .name = name, .notes = notes, .err = err};
-    w.architecture = spw_gguf_architecture_of(config->model_type);
+    w.architecture = spw_gguf_architecture_of(config);
     w.merged = w.architecture && w.architecture->merged_tokens;
     int rc = t ? read_kind(&w) : 0;
     if (!rc && t) {

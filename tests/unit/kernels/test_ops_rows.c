@@ -160,8 +160,8 @@ static double activation(double x, enum spw_activation act)
         x = x > 7 ? 7 : x;
     if (act == SPW_ACT_GELU_QUICK || act == SPW_ACT_CUT_QUICK)
         return x / (1 + exp(-1.702 * x));
-    if (act == SPW_ACT_RELU)
-        return x < 0 ? 0 : x;
+    if (act == SPW_ACT_RELU || act == SPW_ACT_RELU_SQUARED)
+        return x < 0 ? 0 : act == SPW_ACT_RELU ? x : x * x;
     return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
 }
 

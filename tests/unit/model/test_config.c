@@ -373,7 +373,7 @@ static void test_bad_sizes(void)
 {
     refuse(llama, "{'model_type': 'mamba'}",
            "config.json: model_type: found 'mamba', expected llama, mistral, ministral, "
-           "ministral3, mixtral, cohere");
+           "ministral3, mixtral, arcee, cohere");
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_limit': 5}",
            "swiglu_limit: found 5, expected 7");
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_alpha': 1}",
@@ -411,7 +411,7 @@ static void test_bad_sizes(void)
     refuse(llama, "{'hidden_size': 24}", "hidden_size: found 24, expected 8");
     refuse(llama, "{'max_position_embeddings': 0}", "max_position_embeddings: found 0");
     refuse(llama, "{'rms_norm_eps': -1e-6}", "rms_norm_eps: found -9.9999999999999995e-07");
-    refuse(llama, "{'hidden_act': 'relu2'}", "hidden_act: found 'relu2', expected silu, gelu");
+    refuse(llama, "{'hidden_act': 'mish'}", "hidden_act: found 'mish', expected silu, gelu");
     refuse(llama, "{'attention_bias': 1}", "attention_bias: found 1, expected true or false");
     refuse(llama, "{'tie_word_embeddings': 'yes'}", "tie_word_embeddings: found 'yes'");
     refuse(llama, "{'torch_dtype': 'int8'}", "torch_dtype: found 'int8', expected float64");
@@ -592,6 +592,73 @@ static void test_longrope(void)
     }
     refuse(llama, "{'model_type': 'phi3', 'rope_scaling': {'rope_type': 'linear', 'factor': 2}}",
            "rope_scaling.rope_type: found 'linear', expected default or longrope, in this family");
+}
+
+/* Granite 4: layers with attention only. */
+#define ATTENTION                                                                                  \
+    "'layer_types': ['attention', 'attention', 'attention', 'full_attention', 'attention', "       \
+    "'attention']"
+static void test_hybrid(void)
+{
+    struct spw_model_config c = accept(llama,
+                                       "{'model_type': 'granitemoehybrid', " ATTENTION
+                                       ", 'num_local_experts': 0, 'num_experts_per_tok': 0, "
+                                       "'shared_intermediate_size': 80, "
+                                       "'position_embedding_type': 'rope'}",
+                                       NULL);
+    CHECK(kinds_are(&c, "FFFFFF") && c.rotates[5] && !c.experts.n && c.intermediate == 80);
+    c = accept(llama,
+               "{'model_type': 'granitemoehybrid', 'layers_block_type': ['attention', 'attention', "
+               "'attention', 'attention', 'attention', 'attention']}",
+               NULL);
+    CHECK(!c.rotates[0] && c.experts.n == 8 && c.experts.intermediate == 96 &&
+          c.experts.shared_intermediate == 1024);
+    c = accept(llama, "{'model_type': 'granitemoeshared'}", NULL);
+    CHECK(c.rotates[0] && c.experts.n == 8 && !c.experts.shared_intermediate);
+    refuse(llama, "{'model_type': 'granitemoehybrid'}",
+           "layers_block_type: found nothing, expected 'attention' for each of 6 layers");
+    refuse(llama,
+           "{'model_type': 'granitemoehybrid', 'layer_types': ['attention', 'mamba', 'mamba', "
+           "'mamba', 'mamba', 'attention']}",
+           "layer_types[1]: found 'mamba', expected 'attention': this program does not compute "
+           "Mamba layers");
+    refuse(llama, "{'model_type': 'mixtral', 'num_local_experts': 0}",
+           "num_local_experts: found 0, expected an integer from 1");
+}
+
+/* Theta is stretched, or the factor is that of the length. */
+static void test_alpha(void)
+{
+    struct spw_model_config c = accept(llama,
+                                       "{'model_type': 'hunyuan_v1_dense', 'rope_scaling': "
+                                       "{'type': 'dynamic', 'alpha': 1000.0, 'factor': 1.0}}",
+                                       NULL);
+    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT && c.qk_norm && c.qk_norm_after_rope);
+    CHECK(fabs(c.rope[0].theta / (1e4 * pow(1000, 8.0 / 6)) - 1) < 1e-12);
+    c = accept(llama,
+               "{'model_type': 'hunyuan_v1_dense', 'rope_scaling': {'type': 'dynamic', 'alpha': "
+               "null, 'factor': 2.0}}",
+               NULL);
+    CHECK(c.rope[0].kind == SPW_ROPE_DYNAMIC && c.rope[0].theta == 1e4);
+    c = accept(llama, "{'model_type': 'minimax_m2', 'head_dim': 16, 'rotary_dim': 8}", NULL);
+    CHECK(c.rope[0].rotary_dim == 8);
+    refuse(llama, "{'model_type': 'minimax_m2', 'head_dim': 16, 'rotary_dim': 32}",
+           "rotary_dim: found 32, expected a number from 2 to 16");
+}
+
+/* Layers from the first one with experts to the last one. */
+static void test_last_layer(void)
+{
+    struct spw_model_config c = accept(
+        llama, "{'model_type': 'ernie4_5_moe', 'num_experts_per_tok': 3, 'moe_layer_end_index': 3}",
+        NULL);
+    CHECK(!c.has_experts[0] && c.has_experts[1] && c.has_experts[3] && !c.has_experts[4]);
+    CHECK(c.experts.n_kept == 3 && c.experts.shared_intermediate == 2 * 1536);
+    c = accept(llama, "{'model_type': 'ernie4_5_moe', 'moe_layer_end_index': -1}", NULL);
+    CHECK(spw_expert_layers(&c) == 5);
+    refuse(llama, "{'model_type': 'ernie4_5_moe', 'moe_norm_min': 0.1}", "moe_norm_min: found 0.1");
+    refuse(llama, "{'model_type': 'dots1', 'num_key_value_heads': 8}",
+           "n_routed_experts: found nothing");
 }
 
 static void test_chunks(void)
@@ -852,6 +919,9 @@ int main(void)
     test_windows();
     test_other_families();
     test_longrope();
+    test_hybrid();
+    test_alpha();
+    test_last_layer();
     test_chunks();
     test_gemma4();
     test_expert_counts();

@@ -500,8 +500,15 @@ static const struct {
     {"glm4moe", PARTIAL ", " MIXTURE, ""},
     {"gpt-oss", MIXTURE ", " WINDOW, "expert_weights_norm "},
     {"gptoss", MIXTURE ", " WINDOW, "expert_weights_norm "},
-    {"granite", "'logit_scale': 0.25, 'attention.scale': 0.5", EXPERTS},
-    {"granitemoe", "'logit_scale': 0.25, 'attention.scale': 0.5, " MIXTURE, "expert_weights_norm "},
+    {"granite", "'logit_scale': 0.25, 'attention.scale': 0.5",
+     EXPERTS "ssm.conv_kernel expert_shared_feed_forward_length "},
+    {"granitemoe", "'logit_scale': 0.25, 'attention.scale': 0.5, " MIXTURE,
+     "expert_weights_norm ssm.conv_kernel "},
+    {"arcee", "", EXPERTS},
+    {"hunyuan-dense", "", EXPERTS},
+    {"ernie4_5-moe", MIXTURE, ""},
+    {"dots1", MIXTURE, ""},
+    {"minimax-m2", MIXTURE, ""},
     {"olmo", "", EXPERTS},
     {"olmo2", "", EXPERTS},
     {"olmo2", WINDOW, EXPERTS},
@@ -599,6 +606,20 @@ static void test_published(void)
                                          "'leading_dense_block_count': 1, "
                                          "'rope.dimension_sections': [0, 0, 0, 0]}"));
     CHECK(c.experts.n && !c.has_experts[0] && c.has_experts[1] && c.experts.route.renormalizes);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("granite", "{'logit_scale': 10, 'attention.scale': 0.015625, "
+                                         "'expert_count': 0, 'expert_used_count': 0, "
+                                         "'expert_shared_feed_forward_length': 96, "
+                                         "'ssm.conv_kernel': 4, 'ssm.state_size': 128, "
+                                         "'rope.scaling.finetuned': false}"));
+    CHECK(!c.experts.n && !c.rotates[0]);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("ernie4_5-moe", "{" MIXTURE ", 'leading_dense_block_count': 1, "
+                                              "'interleave_moe_layer_step': 1, "
+                                              "'expert_shared_count': 2, "
+                                              "'expert_shared_feed_forward_length': 64}"));
+    CHECK(!c.has_experts[0] && c.has_experts[1] && c.experts.shared_intermediate == 64 &&
+          c.experts.choice_bias && c.experts.route.score == SPW_ROUTE_SOFTMAX);
     spw_config_free(&c);
 }
 
