@@ -43,10 +43,10 @@ const char *spw_kv_precision_name(enum spw_kv_precision precision)
 
 const char *spw_bytes_text(char buffer[32], uint64_t bytes)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;
     uint64_t one = 1;
-    for (; unit < 4 && bytes / one >= 1024; unit++)
+    for (; unit < 5 && bytes / one >= 1024; unit++)
         one *= 1024;
     uint64_t hundredths = bytes % one ? spw_div_up(bytes % one * 100, one) : 0;
     uint64_t whole = bytes / one + hundredths / 100;

@@ -167,6 +167,10 @@ void spw_options_init(struct spw_options *o);
 
 /* ---- the engine ---- */
 
+/* -EINVAL: the model does not know as many positions as options.context; the text says what to do.
+ * Opening an engine checks it, too. */
+int spw_check_context(const struct spw_model_config *config, const struct spw_options *o,
+                      struct spw_error *err);
 /* Plans, then takes memory and threads and loads weights. The folder stays mapped: a step fails
  * with -EIO, and keeps nothing, if a file of the folder has changed. -ENOENT: no such folder or
  * file; -EINVAL: options or model; -ENOMEM: the budgets are too small (err->budgets has smallest
@@ -181,8 +185,9 @@ const struct spw_plan_info *spw_engine_plan(const struct spw_engine *e);
 const char *spw_engine_backend(const struct spw_engine *e);
 /* The I/O engine and the reason for it: "io_uring, 16 in flight, ..."; "" without a disk. */
 const char *spw_engine_io(const struct spw_engine *e);
-/* What the user should know about the opened engine: why AUTO took the CPU, that host memory could
- * not be pinned, that the model asks for a cache that it does not get. "" if nothing. */
+/* What the user should know about the opened engine, a line for each note: why AUTO took the CPU
+ * where there is a GPU, that host memory could not be pinned, that the model asks for a cache that
+ * it does not get. "" if nothing. */
 const char *spw_engine_note(const struct spw_engine *e);
 /* A part of a sentence: the likely cause of results that are not numbers (NaN), and what may
  * help. */

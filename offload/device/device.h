@@ -129,7 +129,8 @@ extern const struct spw_device_ops spw_device_cpu;
 /* Only in builds with CUDA, real or emulated. */
 extern const struct spw_device_ops spw_device_cuda;
 /* Whether GPU `index` can be used. Fills `name` with its name and capability, such as "NVIDIA
- * H200, sm_90". Allocates nothing on it. -ENODEV with text that says what to do. */
+ * H200, sm_90". Allocates nothing on it. -ENODEV, or -ENOTSUP without a driver, with text that says
+ * what to do. */
 int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error *err);
 
 /* The CPU device only: queues a kernel and copies its `args` (at most 512 bytes). The workers of

@@ -522,7 +522,7 @@ int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error 
     cudaDeviceProp p;
     (void)cudaRuntimeGetVersion(&runtime);
     if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
-        return spw_fail(err, -ENODEV,
+        return spw_fail(err, -ENOTSUP,
                         "device cuda: no NVIDIA driver is loaded on this machine; install one, or "
                         "use options.backend cpu");
     if (driver / 1000 < runtime / 1000)

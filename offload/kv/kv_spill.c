@@ -37,6 +37,13 @@ static bool moves_to_disk(const struct spw_kv_table *l, const struct spill *s,
     return (i >= l->disk_end || i >= l->begin) && i < s->disk_end && t->host;
 }
 
+/* The tile i, or the next one that the spill must visit: tiles of the host that do not go to disk
+ * stay where they are. */
+static uint32_t visit(const struct spw_kv_table *l, const struct spill *s, uint32_t i)
+{
+    return i < s->disk_end ? i : spw_max_u32(i, l->begin);
+}
+
 /* Writes the lower copy of a tile that has none. */
 static int copy_to_lower_tier(struct spw_kv *kv, const struct spw_kv_table *l,
                               const struct spill *s, uint32_t i)
@@ -56,7 +63,7 @@ static int copy_to_lower_tier(struct spw_kv *kv, const struct spw_kv_table *l,
 
 static int spill(struct spw_kv *kv, struct spw_kv_table *l, const struct spill *s)
 {
-    for (uint32_t i = s->from; i < s->to; i++) {
+    for (uint32_t i = visit(l, s, s->from); i < s->to; i = visit(l, s, i + 1)) {
         struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         const struct spw_kv_tile *before = spw_kv_tile_before(kv, l, i);
         if (needs_lower_copy(l, s, t, i))
@@ -120,7 +127,7 @@ void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t b
     const struct spw_kv_table *l = &seq->tables[layer];
     struct spill s = make_spill(kv, l, begin, disk_end);
     *to_host = *to_disk = 0;
-    for (uint32_t i = s.from; i < s.to; i++) {
+    for (uint32_t i = visit(l, &s, s.from); i < s.to; i = visit(l, &s, i + 1)) {
         const struct spw_kv_tile *t = &kv->tiles[l->ids[i]];
         bool deep = i < s.disk_end;
         if (needs_lower_copy(l, &s, t, i)) {

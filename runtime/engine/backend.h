@@ -44,7 +44,7 @@ int spw_backend_check(const struct spw_backend *b, struct spw_error *err);
 /* The best instruction set of this processor. */
 void spw_backend_cpu(struct spw_backend *out);
 /* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: this build
- * has no CUDA. */
+ * has no CUDA, or the machine no driver. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
 
 #endif

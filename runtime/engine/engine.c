@@ -63,11 +63,11 @@ void spw_model_close(struct spw_model *m)
 
 /* ---- the device ---- */
 
-/* Adds to the note, which is one line. */
+/* Adds a line to the notes. */
 void spw_engine_add_note(struct spw_engine *e, const char *format, ...)
 {
     size_t n = strlen(e->note);
-    n += (size_t)snprintf(e->note + n, sizeof e->note - n, "%s", n ? "; " : "");
+    n += (size_t)snprintf(e->note + n, sizeof e->note - n, "%s", n ? "\n" : "");
     if (n >= sizeof e->note)
         return;
     va_list args;
@@ -119,7 +119,7 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
             rc = open_device(e, o, device_bytes, host_bytes, must ? err : &why);
         if (!rc || must)
             return rc;
-        if (rc != -ENOTSUP) /* a build without CUDA needs no note */
+        if (rc != -ENOTSUP) /* without CUDA or a driver there is nothing to say */
             spw_engine_add_note(e, "%.400s", why.text);
     }
     spw_backend_cpu(&e->backend);

@@ -22,19 +22,24 @@ static uint32_t most_chunk(const struct spw_model_config *c)
     return (SPW_APPEND_TILES / spw_config_most_slices(c) - 1) * SPW_TILE_TOKENS;
 }
 
+int spw_check_context(const struct spw_model_config *config, const struct spw_options *o,
+                      struct spw_error *err)
+{
+    const uint64_t longest = o->past_positions ? SPW_CONFIG_MOST_POSITIONS : config->reach;
+    if (o->context <= longest)
+        return 0;
+    return spw_fail(
+        err, -EINVAL, "context of %llu tokens: %s %llu positions%s", (unsigned long long)o->context,
+        o->past_positions ? "no model may have more than" : "the model knows",
+        (unsigned long long)longest,
+        o->past_positions ? "" : "; options.past_positions allows more, but answers may get worse");
+}
+
 static int check_options(const struct spw_model *m, const struct spw_backend *b,
                          const struct spw_options *o, struct spw_error *err)
 {
-    uint64_t longest = o->past_positions ? SPW_CONFIG_MOST_POSITIONS : m->config.reach;
     uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
-    if (o->context > longest)
-        return spw_fail(err, -EINVAL, "context of %llu tokens: %s %llu positions%s",
-                        (unsigned long long)o->context,
-                        o->past_positions ? "no model may have more than" : "the model knows",
-                        (unsigned long long)longest,
-                        o->past_positions
-                            ? ""
-                            : "; options.past_positions allows more, but answers may get worse");
+    SPW_TRY(spw_check_context(&m->config, o, err));
     if (o->sessions > MOST_SESSIONS)
         return spw_fail(err, -EINVAL, "sessions: found %u, expected at most %d", o->sessions,
                         MOST_SESSIONS);

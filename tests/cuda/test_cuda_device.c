@@ -170,24 +170,26 @@ static void test_index(void)
 
 /* ---- machines that will not do ---- */
 
-static void refused(struct spw_simt_options o, const char *why)
+static void refused(struct spw_simt_options o, int code, const char *why)
 {
     struct spw_error err = {0};
     struct spw_device *d;
     spw_simt_set(&o);
-    CHECK(ops->open(&d, &(struct spw_device_options){.index = 0}, &err) == -ENODEV && !d);
+    CHECK(ops->open(&d, &(struct spw_device_options){.index = 0}, &err) == code && !d);
     CHECK_MSG(strstr(err.text, why) && strstr(err.text, "options.backend c"), "%s", err.text);
     spw_simt_set(NULL);
 }
 
 static void test_refusals(void)
 {
-    refused((struct spw_simt_options){.driver = -1}, "no NVIDIA driver");
-    refused((struct spw_simt_options){.driver = 12040}, "knows CUDA up to 12.4");
-    refused((struct spw_simt_options){.n_devices = -1}, "finds no GPU");
-    refused((struct spw_simt_options){.capability = 61}, "compute capability 6.1");
-    refused((struct spw_simt_options){.capability = 86, .code = 209}, "has no code for sm_86");
-    refused((struct spw_simt_options){.capability = 120, .code = 222}, "ARCHITECTURES=120");
+    refused((struct spw_simt_options){.driver = -1}, -ENOTSUP, "no NVIDIA driver");
+    refused((struct spw_simt_options){.driver = 12040}, -ENODEV, "knows CUDA up to 12.4");
+    refused((struct spw_simt_options){.n_devices = -1}, -ENODEV, "finds no GPU");
+    refused((struct spw_simt_options){.capability = 61}, -ENODEV, "compute capability 6.1");
+    refused((struct spw_simt_options){.capability = 86, .code = 209}, -ENODEV,
+            "has no code for sm_86");
+    refused((struct spw_simt_options){.capability = 120, .code = 222}, -ENODEV,
+            "ARCHITECTURES=120");
 }
 
 /* ---- what fails later ---- */

@@ -177,6 +177,37 @@ static void run_tables(bool past, uint64_t *seed)
     CHECK(!system(command));
 }
 
+/* A context of 2^24 tokens for each of 4,096 sessions, with all memory and with little of it: the
+ * plan takes a time that does not grow with the square of the context. */
+static void check_time_of_absurd_plans(void)
+{
+    struct spw_model model;
+    struct spw_error err = {0};
+    struct spw_plan p;
+    const struct spw_options o = {.threads = 1};
+    const uint64_t all = (uint64_t)1 << 48;
+    const uint64_t host[] = {all, (uint64_t)1 << 32}, disk[] = {0, all};
+    CHECK(spw_model_open(&model, "models/records", &o, &err) == 0);
+    for (int i = 0; i < 3; i++) { /* on the device; on the host, too; on disk, too */
+        struct spw_plan_input in = {.weights = model.weights,
+                                    .compute = model.compute,
+                                    .kv = model.cache.kv,
+                                    .context = (uint64_t)1 << 24,
+                                    .sessions = i == 2 ? 1 : 4096,
+                                    .attention_tiles = 32,
+                                    .device_bytes = i ? (uint64_t)1 << 30 : all,
+                                    .host_bytes = host[i == 2],
+                                    .disk_bytes = disk[i == 2]};
+        const clock_t begin = clock();
+        CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model.weights, NULL) == 0);
+        const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        CHECK_MSG(seconds < 10, "absurd plan %d took %.1f s", i, seconds);
+        CHECK(i != 1 || p.n_host_frames > 1000000);
+        CHECK(i != 2 || (p.n_host_frames > 1000 && p.n_disk_frames > 1000));
+    }
+    spw_model_close(&model);
+}
+
 int main(int argc, char **argv)
 {
     const int all = RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 40 : 150;
@@ -193,6 +224,7 @@ int main(int argc, char **argv)
     }
     for (int k = 0; k < draws / 2; k++)
         run_tables(k % 2, &seed);
+    check_time_of_absurd_plans();
     printf("%d engines with tiles on disk, %d of them with some on the host too; %d with quantized "
            "ones below the device; %d generations that read from disk, %d requests that "
            "shared tokens\n",

@@ -103,6 +103,15 @@ int cli_note(const char *format, ...)
     return 0;
 }
 
+void cli_notes(const char *lines)
+{
+    while (*lines) {
+        const size_t n = strcspn(lines, "\n");
+        cli_note("%.*s", (int)n, lines);
+        lines += n + (lines[n] == '\n');
+    }
+}
+
 const char *cli_plural(uint64_t n)
 {
     return n == 1 ? "" : "s";

@@ -11,6 +11,7 @@ __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format,
 /* Prints a note in the same form, unless --quiet was given; returns 0. Errors use cli_fail, and so
  * do warnings that the answer may change. */
 __attribute__((format(printf, 1, 2))) int cli_note(const char *format, ...);
+void cli_notes(const char *lines); /* each line is a note */
 void cli_set_quiet(bool quiet);
 /* "" for 1, else "s": for "%zu pack%s". */
 const char *cli_plural(uint64_t n);

@@ -90,14 +90,12 @@ static void say_pool(const struct spw_engine *e)
                  (unsigned long long)(p->full_sessions * p->context));
 }
 
-/* Names the device if the user did not, and prints the engine's note. */
+/* Names the device if the user did not, and prints the engine's notes. */
 static void say_device(const struct cli_options *o, const struct spw_engine *e)
 {
-    const char *note = spw_engine_note(e);
     if (o->device.kind == SPW_BACKEND_AUTO || !cli_given(o, "device"))
         cli_note("on %s", spw_engine_backend(e));
-    if (*note)
-        cli_note("%s", note);
+    cli_notes(spw_engine_note(e));
 }
 
 int cli_engine_open(struct spw_engine **out, struct cli_events *events, const struct cli_options *o,

@@ -108,11 +108,10 @@ static void print_table(const struct cli_options *o, const struct spw_plan_info 
                (unsigned long long)p->residual_tokens);
     printf("\n");
     printf("context     %llu tokens, %u session%s, %u tokens a chunk\n",
-           (unsigned long long)p->context, p->sessions, p->sessions == 1 ? "" : "s",
-           p->prefill_chunk);
+           (unsigned long long)p->context, p->sessions, cli_plural(p->sessions), p->prefill_chunk);
     if (p->full_sessions < p->sessions)
         printf("            memory for %u session%s of this length, or more that are shorter\n",
-               p->full_sessions, p->full_sessions == 1 ? "" : "s");
+               p->full_sessions, cli_plural(p->full_sessions));
     printf("\n");
     printf("%-12s%14s%14s%14s\n", "", "budget", "planned", "smallest");
     show_tier("device", p->device_budget_bytes, p->device.total, p->smallest_device_bytes);

@@ -31,13 +31,10 @@ static int find_source(const struct cli_options *o, const char **source)
 /* An engine would refuse it, too, but `quantize` opens one only when its file is written. */
 static int check_context(const struct cli_options *o, const struct cli_model *m, uint64_t context)
 {
-    uint64_t known = m->config.reach;
-    if (context <= known || o->allow_long_context)
-        return 0;
-    return cli_fail(CLI_REFUSED,
-                    "context of %llu tokens: the model knows %llu positions; "
-                    "--allow-long-context allows more, but answers may get worse",
-                    (unsigned long long)context, (unsigned long long)known);
+    const struct spw_options wanted = {.context = context, .past_positions = o->allow_long_context};
+    struct spw_error err = {0};
+    const int rc = spw_check_context(&m->config, &wanted, &err);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
 static int check_tokens(const struct cli_options *o, const struct cli_model *m, const char *source,

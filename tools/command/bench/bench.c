@@ -243,8 +243,7 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     rc = bench_open(&r, b->o->operand, &options, &err);
     if (rc == 0) { /* a note such as memory that could not be pinned explains the numbers */
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
-        if (*spw_engine_note(r.engine))
-            cli_note("%s", spw_engine_note(r.engine));
+        cli_notes(spw_engine_note(r.engine));
         rc = run_steps(b, c, r.engine, r.session, opened, repeat, &err);
     }
     bench_close(&r);

@@ -238,11 +238,6 @@ static int ask_exit(struct converter *c)
     return 0;
 }
 
-static const char *plural(double n)
-{
-    return n == 1 ? "" : "s";
-}
-
 /* Waits until the process has ended and its streams are read. */
 static int follow(struct converter *c)
 {
@@ -252,8 +247,8 @@ static int follow(struct converter *c)
         if (cli_interrupted())
             return spw_fail(c->err, -ECANCELED, "%s: interrupted", c->name);
         if (spw_now_seconds() > end)
-            return spw_fail(c->err, -ETIMEDOUT, "%s: did not end within %g second%s", c->name,
-                            c->limits.seconds, plural(c->limits.seconds));
+            return spw_fail(c->err, -ETIMEDOUT, "%s: did not end within %g s", c->name,
+                            c->limits.seconds);
         poll(fds, 2, c->out < 0 && c->errors < 0 ? LAST_TICK_MS : TICK_MS);
         SPW_TRY(ask_exit(c)); /* first, so that all that it wrote is read now */
         SPW_TRY(read_streams(c));
@@ -283,8 +278,8 @@ static int check_exit(const struct converter *c)
         return spw_fail(c->err, -EIO, "%s: failed with status %d%s%s", c->name, status, colon,
                         c->first_line);
     if (status == SIGXCPU)
-        return spw_fail(c->err, -ETIMEDOUT, "%s: took more than %g second%s of processor time",
-                        c->name, c->limits.seconds, plural(c->limits.seconds));
+        return spw_fail(c->err, -ETIMEDOUT, "%s: took more than %g s of processor time", c->name,
+                        c->limits.seconds);
     return spw_fail(c->err, -EIO, "%s: ended by signal %d (%s)%s%s", c->name, status,
                     strsignal(status), colon, c->first_line);
 }
