@@ -142,7 +142,7 @@ static void test_refusals(void)
         {"generate m --prompt x --device-memory 1.5.5G", "--device-memory: found '1.5.5G'"},
         {"generate m --prompt x --device-memory 18446744073709551615", "a size below 8 EiB"},
         {"generate m --prompt x --device-memory 8EiB", "a size below 8 EiB"},
-        {"generate m --prompt x --disk . --disk-memory 7PiB", "disk memory: 7168.00TiB given"},
+        {"generate m --prompt x --disk . --disk-memory 7PiB", "disk memory: 7.00PiB given"},
         {"generate m --prompt x --device-memory 1000", "device memory: 1000B given"},
         {"generate m --prompt x --device-memory 0", "device memory: 0B given"},
         {"generate m --prompt x --disk-memory 1GiB", "no disk; name a directory with --disk"},
