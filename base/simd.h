@@ -32,7 +32,8 @@
 #define SIMD_NAME_1(name, isa) SIMD_NAME_2(name, isa)
 #define SIMD_NAME_2(name, isa) name##_##isa
 
-#if defined(__AVX512F__)
+/* SIMD_HALF: AVX-512 with registers of 256 bits. */
+#if defined(__AVX512F__) && !defined(SIMD_HALF)
 #define SIMD_LANES 16
 #elif defined(__AVX2__)
 #define SIMD_LANES 8
@@ -70,7 +71,7 @@ enum { SIMD_PART_BYTES = 64 };
  * a call would make gcc keep the sums of the surrounding loop in memory. */
 SIMD_FN const char *simd_copy_part(char to[SIMD_PART_BYTES], const void *from, size_t n)
 {
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
     __mmask64 mask = n < SIMD_PART_BYTES ? (1ull << n) - 1 : ~0ull;
     _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(mask, from));
 #else
@@ -92,7 +93,7 @@ SIMD_FN u32v simd_iota(void)
 /* Lane l becomes x[l ^ h]; h is a power of two below SIMD_LANES. */
 SIMD_FN f32v simd_swap(f32v x, int h)
 {
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
     if (h == 8)
         return __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
     if (h == 4)
@@ -122,7 +123,7 @@ SIMD_FN i32v simd_magnitude(f32v x)
 
 SIMD_FN i32v simd_max_i32(i32v a, i32v b)
 {
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
     return (i32v)_mm512_max_epi32((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return (i32v)_mm256_max_epi32((__m256i)a, (__m256i)b);
@@ -146,7 +147,7 @@ SIMD_FN i32v simd_max_i32(i32v a, i32v b)
  * simd_load_f16, simd_store_f16  f16, widened exactly and rounded once, halves to even
  * simd_load_pairs_f16      SIMD_LANES pairs (even, odd) of f16 */
 
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
 
 typedef __mmask16 simd_mask;
 
@@ -437,7 +438,7 @@ SIMD_FOLD(simd_sum_i32, int32_t, i32v, SIMD_ADD)
 SIMD_FOLD(simd_highest_i32, int32_t, i32v, simd_max_i32)
 
 /* The sums over the lanes of a, b, c and d. */
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
 
 SIMD_FN void simd_sums(f32v a, f32v b, f32v c, f32v d, float out[4])
 {
@@ -528,7 +529,7 @@ SIMD_FN void simd_store_bf16_flushed(void *p, f32v x)
 #define SIMD_DOT_BF16 0
 #endif
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && SIMD_LANES == 16
 /* sum + the four products of the bytes in a lane: of u without a sign, of s with one. */
 SIMD_FN i32v simd_dot_bytes(i32v sum, u32v u, i32v s)
 {

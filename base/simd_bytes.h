@@ -22,7 +22,7 @@
 #endif
 
 /* Whether sums of two products of bytes are added in 16 bits, as far as these hold them. */
-#if SIMD_VNNI || defined(__AVX512F__)
+#if SIMD_VNNI || SIMD_LANES == 16
 #define SIMD_PAIRS 0
 #else
 #define SIMD_PAIRS 1
@@ -90,7 +90,7 @@ SIMD_FN __m128i simd_load_sixteen(const uint8_t *p)
 
 #endif
 
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
 
 /* Sixteen bytes at p, p + stride, ... A masked broadcast needs no unit for shuffles. */
 SIMD_FN u32v simd_load_four(const uint8_t *p, size_t stride)
@@ -232,15 +232,26 @@ SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
 
 #if SIMD_VNNI
 
+#if defined(__AVX512VNNI__)
+#define DPBUSD _mm256_dpbusd_epi32
+#define DPWSSD _mm256_dpwssd_epi32
+#else
+#define DPBUSD _mm256_dpbusd_avx_epi32
+#define DPWSSD _mm256_dpwssd_avx_epi32
+#endif
+
 SIMD_FN i32v simd_dot(i32v sum, u32v w, u32v x)
 {
-    return (i32v)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)w, (__m256i)x);
+    return (i32v)DPBUSD((__m256i)sum, (__m256i)w, (__m256i)x);
 }
 
 SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 {
-    return (i32v)_mm256_dpwssd_avx_epi32((__m256i)sum, (__m256i)a, (__m256i)b);
+    return (i32v)DPWSSD((__m256i)sum, (__m256i)a, (__m256i)b);
 }
+
+#undef DPBUSD
+#undef DPWSSD
 
 #else
 

@@ -4,7 +4,7 @@
 
 #include "base/simd_bytes.h"
 
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
 #define SIMD_FOURS 4
 
 /* ---- fours ---- */

@@ -9,6 +9,8 @@ set(SPW_FLAGS_avx2 ${avx2})
 set(SPW_FLAGS_avx2vnni ${avx2} -mavxvnni)
 set(SPW_FLAGS_avx512 ${avx512} -mprefer-vector-width=512)
 set(SPW_FLAGS_avx512vnni ${SPW_FLAGS_avx512} -mavx512vnni)
+# For units of 256 bits: registers of 256 bits.
+set(SPW_FLAGS_avx512half ${avx512} -mavx512vnni -DSIMD_HALF)
 set(SPW_FLAGS_avx512bf16 ${SPW_FLAGS_avx512vnni} -mavx512bf16)
 set(SPW_FLAGS_amx ${avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 
@@ -19,16 +21,18 @@ set(cpuinfo_avx2vnni avx_vnni)
 set(cpuinfo_avx512 avx512dq)
 set(cpuinfo_avx512vnni avx512_vnni)
 set(cpuinfo_avx512bf16 avx512_bf16)
+set(cpuinfo_avx512half avx512_bf16)
 set(cpuinfo_amx amx_bf16)
 if(SPW_UNTESTED_KERNELS_QUICKLY AND EXISTS /proc/cpuinfo)
   file(STRINGS /proc/cpuinfo cpuinfo REGEX "^flags" LIMIT_COUNT 1)
-  foreach(isa avx2 avx2vnni avx512 avx512vnni avx512bf16 amx)
+  foreach(isa avx2 avx2vnni avx512 avx512vnni avx512bf16 avx512half amx)
     if(NOT cpuinfo MATCHES " ${cpuinfo_${isa}}( |$)")
       list(APPEND SPW_FLAGS_${isa} -O1)
     endif()
   endforeach()
 endif()
 
+set(isas_linear_half_simd "")
 # Under a sanitizer the portable kernels do all the work. The compiler must vectorize their loops, or tests
 # of whole models take minutes. UndefinedBehaviorSanitizer prevents that, AddressSanitizer and
 # ThreadSanitizer do not. UndefinedBehaviorSanitizer checks these files in tools/test.sh --full.
@@ -43,6 +47,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(isas portable avx2 avx512 avx512bf16)
   # VNNI makes products of codes faster, and bf16 does nothing for them.
   set(isas_linear_codes_simd portable avx2 avx2vnni avx512 avx512vnni)
+  set(isas_linear_half_simd avx512half)
   set(isas_probe_simd portable avx2 avx2vnni avx512 avx512vnni avx512bf16)
 else()
   set(isas portable)

@@ -38,6 +38,7 @@ SPW_DECLARE_CODES_KERNELS(avx2);
 SPW_DECLARE_CODES_KERNELS(avx2vnni);
 SPW_DECLARE_CODES_KERNELS(avx512);
 SPW_DECLARE_CODES_KERNELS(avx512vnni);
+extern const struct spw_kernel spw_linear_codes_kernel_avx512half;
 
 #undef SPW_DECLARE_CPU_KERNELS
 #undef SPW_DECLARE_CODES_KERNELS

@@ -17,6 +17,8 @@ enum {
     XCR0_AVX512 = 0xe6, /* + masks, zmm */
     XCR0_AMX = 0x60000, /* tile configuration, tile data */
     XFEATURE_TILE_DATA = 18,
+    UNITS_256 = 1 << 2, /* FP256 and FP512 of AMD's leaf */
+    UNITS_512 = 1 << 3,
     CPUID7_EDX_AMX = 1 << 24 | 1 << 22, /* AMX-TILE, AMX-BF16: clang 14 has no names for them */
     ARCH_REQUEST_PERMISSION = 0x1023,   /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h> */
 };
@@ -43,6 +45,7 @@ static struct spw_cpuid read_cpuid(void)
     c.saved = saved_registers();
     if (__get_cpuid_count(7, 0, &eax, &c.leaf7_ebx, &c.leaf7_ecx, &c.leaf7_edx) && eax >= 1)
         __get_cpuid_count(7, 1, &c.leaf7_1_eax, &ebx, &ecx, &edx);
+    __get_cpuid(0x8000001au, &c.leaf8_1a_eax, &ebx, &ecx, &edx);
     return c;
 }
 
@@ -70,6 +73,8 @@ unsigned spw_isas_of(const struct spw_cpuid *c)
     if (!all(c->leaf7_1_eax, bit_AVX512BF16))
         return isas;
     isas |= 1u << SPW_ISA_AVX512BF16;
+    if ((c->leaf8_1a_eax & (UNITS_256 | UNITS_512)) == UNITS_256)
+        isas |= 1u << SPW_ISA_AVX512HALF;
     if (all(c->saved, XCR0_AMX) && all(c->leaf7_edx, CPUID7_EDX_AMX))
         isas |= 1u << SPW_ISA_AMX;
     return isas;
@@ -102,7 +107,7 @@ enum spw_isa spw_isa_best(void)
 const char *spw_isa_name(enum spw_isa isa)
 {
     static const char *const names[SPW_ISA_COUNT] = {
-        "portable", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "amx"};
+        "portable", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "avx512half", "amx"};
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
@@ -131,6 +136,7 @@ static const struct spw_cpu_kernels tables[] = {
     ROW(AVX512, avx512, avx512, avx512),
     ROW(AVX512VNNI, avx512, avx512vnni, avx512),
     ROW(AVX512BF16, avx512bf16, avx512vnni, avx512bf16),
+    ROW(AVX512HALF, avx512bf16, avx512half, avx512bf16),
     ROW(AMX, avx512bf16, avx512vnni, amx),
 #endif
 };

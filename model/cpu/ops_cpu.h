@@ -21,6 +21,7 @@ enum spw_isa {
     SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
     SPW_ISA_AVX512VNNI, /* + vpdpbusd, for products of quantized weights */
     SPW_ISA_AVX512BF16, /* + vdpbf16ps; vpdpbusd for attention, too */
+    SPW_ISA_AVX512HALF, /* the same, for units of 256 bits: few rows with quantized weights */
     SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16, for many rows and for one row */
     SPW_ISA_COUNT,
 };
@@ -46,11 +47,12 @@ bool spw_isa_runs(enum spw_isa isa);
 /* The best set of those. */
 enum spw_isa spw_isa_best(void);
 
-/* What CPUID and XCR0 say: registers of leaves 1, 7 and 7.1, and the registers that the operating
- * system saves. */
+/* What CPUID and XCR0 say: registers of leaves 1, 7, 7.1 and 0x8000001a, and the registers that the
+ * operating system saves. */
 struct spw_cpuid {
     uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx, leaf7_edx, leaf7_1_eax;
     uint64_t saved;
+    uint32_t leaf8_1a_eax; /* AMD alone: the width of the vector units */
 };
 /* The sets of such a processor: bit i for set i. Builds with SPW_X86_KERNELS have it. */
 unsigned spw_isas_of(const struct spw_cpuid *c);

@@ -230,7 +230,7 @@ static void add_signs(enum spw_dtype t, size_t blocks, struct columns *to)
 
 /* ---- any type ---- */
 
-static void unpack_columns(enum spw_dtype t, const struct packed *p, struct columns *to)
+SIMD_APART void unpack_columns(enum spw_dtype t, const struct packed *p, struct columns *to)
 {
     unpack_scales(t, p, &to->scales);
     switch (t) {

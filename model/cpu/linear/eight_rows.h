@@ -74,7 +74,7 @@ static size_t rows_at_once(enum spw_dtype t, size_t m)
     return is_small(t) && m > FEW_SUMS ? (m + 1) / 2 : m;
 }
 
-static size_t few_workspace(size_t k)
+SIMD_FN size_t few_workspace(size_t k)
 {
     return FEW_ROWS * (SPW_LINEAR_FEW_COLS * sizeof(float) +
                        spw_codes_groups(k) * sizeof(struct few_twice)) +

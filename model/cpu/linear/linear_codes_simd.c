@@ -21,7 +21,7 @@
 #include "model/cpu/linear/eight_rows.h"
 #endif
 
-#if defined(__AVX512F__)
+#if SIMD_LANES == 16
 #define TILE_ROWS 6 /* x 2 vectors of columns: 12 integer sums and 12 of f32 */
 #else
 #define TILE_ROWS 3

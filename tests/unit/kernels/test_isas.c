@@ -26,29 +26,36 @@ struct processor {
 #define AVX512_VNNI BIT(11)
 #define AVX_VNNI BIT(4)
 #define AVX512_BF16 BIT(5)
+#define UNITS_256 BIT(2)
+#define UNITS_512 BIT(3)
 #define AMX (BIT(22) | BIT(24)) /* BF16, TILE */
 
 static const struct processor processors[] = {
     {"none of all", {0}, 0},
-    {"Sandy Bridge", {BIT(27) | BIT(28), 0, 0, 0, 0, SAVES_YMM}, 0},
-    {"Haswell", {AVX, AVX2, 0, 0, 0, SAVES_YMM}, SET(AVX2)},
-    {"Haswell, ymm not saved", {AVX, AVX2, 0, 0, 0, 0x3}, 0},
-    {"Alder Lake", {AVX, AVX2, 0, 0, AVX_VNNI, SAVES_YMM}, SET(AVX2) | SET(AVX2VNNI)},
-    {"Knights Landing", {AVX, AVX2 | BIT(16), 0, 0, 0, SAVES_ZMM}, SET(AVX2)},
-    {"Skylake-SP", {AVX, AVX512, 0, 0, 0, SAVES_ZMM}, SET(AVX2) | SET(AVX512)},
+    {"Sandy Bridge", {BIT(27) | BIT(28), 0, 0, 0, 0, SAVES_YMM, 0}, 0},
+    {"Haswell", {AVX, AVX2, 0, 0, 0, SAVES_YMM, 0}, SET(AVX2)},
+    {"Haswell, ymm not saved", {AVX, AVX2, 0, 0, 0, 0x3, 0}, 0},
+    {"Alder Lake", {AVX, AVX2, 0, 0, AVX_VNNI, SAVES_YMM, 0}, SET(AVX2) | SET(AVX2VNNI)},
+    {"Knights Landing", {AVX, AVX2 | BIT(16), 0, 0, 0, SAVES_ZMM, 0}, SET(AVX2)},
+    {"Skylake-SP", {AVX, AVX512, 0, 0, 0, SAVES_ZMM, 0}, SET(AVX2) | SET(AVX512)},
     {"Ice Lake",
-     {AVX, AVX512, AVX512_VNNI, 0, 0, SAVES_ZMM},
+     {AVX, AVX512, AVX512_VNNI, 0, 0, SAVES_ZMM, 0},
      SET(AVX2) | SET(AVX512) | SET(AVX512VNNI)},
-    {"Ice Lake, zmm not saved", {AVX, AVX512, AVX512_VNNI, 0, 0, SAVES_YMM}, SET(AVX2)},
+    {"Ice Lake, zmm not saved", {AVX, AVX512, AVX512_VNNI, 0, 0, SAVES_YMM, 0}, SET(AVX2)},
     {"Zen 4",
-     {AVX, AVX512, AVX512_VNNI, 0, AVX512_BF16, SAVES_ZMM},
-     SET(AVX2) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16)},
-    {"bf16 without VNNI", {AVX, AVX512, 0, 0, AVX512_BF16, SAVES_ZMM}, SET(AVX2) | SET(AVX512)},
+     {AVX, AVX512, AVX512_VNNI, 0, AVX512_BF16, SAVES_ZMM, BIT(1) | UNITS_256},
+     SET(AVX2) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) | SET(AVX512HALF)},
+    {"Zen 5",
+     {AVX, AVX512, AVX512_VNNI, 0, AVX_VNNI | AVX512_BF16, SAVES_ZMM,
+      BIT(1) | UNITS_256 | UNITS_512},
+     SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16)},
+    {"Zen 3", {AVX, AVX2, 0, 0, 0, SAVES_YMM, BIT(1) | UNITS_256}, SET(AVX2)},
+    {"bf16 without VNNI", {AVX, AVX512, 0, 0, AVX512_BF16, SAVES_ZMM, 0}, SET(AVX2) | SET(AVX512)},
     {"Sapphire Rapids, tiles not saved",
-     {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_ZMM},
+     {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_ZMM, 0},
      SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16)},
     {"Sapphire Rapids",
-     {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_TILES},
+     {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_TILES, 0},
      SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) | SET(AMX)},
 };
 
