@@ -113,6 +113,7 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     const char *key = window_key(rule);
     bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_LATE || rule == SPW_WINDOW_PATTERN ||
                   rule == SPW_WINDOW_CHUNKS;
+    out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->hybrid;
     if (source->family->hybrid) /* all layers are full */
         return check_hybrid(out, keys);
     if (rule != SPW_WINDOW_NEVER)
@@ -122,7 +123,6 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
     if (spw_keys_is_null(keys, key) || !window)
         slides = false;
-    out->kinds_listed = spw_keys_has(keys, "layer_types");
     if (out->kinds_listed)
         SPW_TRY(read_layer_types(out, keys, rule));
     else

@@ -149,8 +149,9 @@ int spw_config_refuse_foreign(const struct spw_config_source *source)
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         const json_t *value =
             foreign[i].user & family ? NULL : spw_keys_value(&source->text, foreign[i].key);
-        if (!value || json_is_null(value) ||
-            (json_is_number(value) && json_number_value(value) == foreign[i].neutral))
+        const double number = json_is_number(value) ? json_number_value(value) : (double)NAN;
+        const bool dense = foreign[i].user == HAS_EXPERTS && number == 1; /* one that all take */
+        if (!value || json_is_null(value) || number == foreign[i].neutral || dense)
             continue;
         char expected[64];
         snprintf(expected, sizeof expected, "nothing: %s models have no such key",

@@ -281,6 +281,24 @@ static void print_types(const struct facts *f)
     printf("; %.4g bits a weight\n", bits_per_weight(f));
 }
 
+static void print_positions(const struct spw_model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += c->rotates[i];
+    printf("positions   %llu", (unsigned long long)c->max_positions);
+    if (n)
+        printf(", rope %s, theta %g", rope_name(c->rope[SPW_LAYER_FULL].kind),
+               c->rope[SPW_LAYER_FULL].theta);
+    if (!n)
+        printf(", no rope");
+    else if (n < c->n_layers)
+        printf(", in %u of %u layers", n, c->n_layers);
+    if (c->reach > c->max_positions)
+        printf(", reaches %llu", (unsigned long long)c->reach);
+    putchar('\n');
+}
+
 static void print_facts(const struct cli_options *o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
@@ -306,11 +324,7 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     }
     printf("vocabulary  %u%s\n", c->vocab,
            c->tied_embeddings ? ", embeddings are the head too" : "");
-    printf("positions   %llu, rope %s, theta %g", (unsigned long long)c->max_positions,
-           rope_name(c->rope[SPW_LAYER_FULL].kind), c->rope[SPW_LAYER_FULL].theta);
-    if (c->reach > c->max_positions)
-        printf(", reaches %llu", (unsigned long long)c->reach);
-    putchar('\n');
+    print_positions(c);
     printf("weights     %s in %zu tensors, %s million parameters\n",
            cli_format_bytes(bytes, spw_tensors_total_bytes(f->tensors)),
            spw_tensors_count(f->tensors),
