@@ -189,7 +189,7 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
         e->n_heads = c->n_heads;
     if (interleave && strstr(name, ".k_proj."))
         e->n_heads = c->kv[SPW_LAYER_FULL].n_heads;
-    e->plus_one = c->norm_plus_one && strstr(name, "norm.");
+    e->plus_one = c->norm_plus_one && strstr(name, "norm.weight");
     const bool alternates = strstr(name, ".gate_up_proj_bias");
     const bool halves = !j->architecture->joined && strstr(name, ".mlp.gate_up_proj.weight");
     if (alternates) {

@@ -5,7 +5,8 @@
 
 enum { MOST_EXPERTS = 4096 };
 
-/* A key whose name is a fact of the family; 0 as the default: the key is required. */
+/* A key whose name is a fact of the family; 0 as the default: the key is required. Some files list
+ * the number of each layer. */
 static int read_size(const struct spw_keys *keys, const char *key, uint32_t low, uint32_t high,
                      uint32_t otherwise, uint32_t *out)
 {
@@ -14,7 +15,15 @@ static int read_size(const struct spw_keys *keys, const char *key, uint32_t low,
     *out = otherwise;
     if (!otherwise && !spw_keys_has(keys, key))
         return spw_keys_refuse(keys, key, expected);
-    return spw_keys_u32(keys, key, low, high, out);
+    const json_t *list = spw_keys_value(keys, key), *first = json_array_get(list, 0);
+    if (!json_is_array(list))
+        return spw_keys_u32(keys, key, low, high, out);
+    bool same = json_is_integer(first) && json_integer_value(first) >= (json_int_t)low &&
+                json_integer_value(first) <= (json_int_t)high;
+    for (size_t i = 1; i < json_array_size(list); i++)
+        same = same && json_equal(json_array_get(list, i), first);
+    *out = (uint32_t)json_integer_value(first);
+    return same ? 0 : spw_keys_refuse(keys, key, "the same number for all layers");
 }
 
 /* The name that the file has for a key. */

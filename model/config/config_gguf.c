@@ -101,6 +101,11 @@ static const struct spw_gguf_architecture architectures[] = {
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "hunyuan-dense", .model_type = "hunyuan_v1_dense"},
+    {.name = "hunyuan-moe",
+     .model_type = "hunyuan_v1_moe",
+     .experts = true,
+     .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "nemotron", .model_type = "nemotron"},
     {.name = "dots1",
      .model_type = "dots1",
      .window_rule = NO_WINDOW_STORED,
@@ -168,6 +173,7 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_mo
                                    {"qwen3_vl_text", "qwen3"},
                                    {"qwen3_vl_moe_text", "qwen3_moe"},
                                    {"granitemoeshared", "granitemoe"},
+                                   {"solar_open", "glm4_moe"},
                                    {"granitemoehybrid", c->experts.n ? "granitemoe" : "granite"}};
     const char *model_type = c->model_type;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
@@ -195,6 +201,7 @@ static const struct spw_key_name names[] = {
     {"rms_norm_eps", "attention.layer_norm_rms_epsilon"},
     {"layer_norm_eps", "attention.layer_norm_epsilon"},
     {"norm_epsilon", "attention.layer_norm_epsilon"},
+    {"norm_eps", "attention.layer_norm_epsilon"},
     {"use_parallel_residual", "use_parallel_residual"},
     {"sliding_window", "attention.sliding_window"},
     {"sliding_window_pattern", "attention.sliding_window_pattern"},
@@ -216,6 +223,7 @@ static const struct spw_key_name names[] = {
     {"n_routed_experts", "expert_count"},
     {"moe_num_experts", "expert_count"},
     {"moe_k", "expert_used_count"},
+    {"moe_topk", "expert_used_count"},
     {"moe_num_shared_experts", "expert_shared_count"},
     {"moe_layer_start_index", "leading_dense_block_count"},
     {"moe_layer_interval", "interleave_moe_layer_step"},

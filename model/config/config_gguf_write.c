@@ -206,7 +206,7 @@ static void add_experts(const struct writer *w)
         add_u32(w, "expert_shared_count", e->shared_intermediate / e->intermediate);
     if (e->shared_intermediate)
         add_u32(w, "expert_shared_feed_forward_length", e->shared_intermediate);
-    if (facts->first_layer_key)
+    if (spw_family_find(w->a->model_type)->experts.first_layer_key)
         add_u32(w, "leading_dense_block_count", leading_layers(w->c));
     if (facts->first_layer_key && facts->step_key) /* other programs require it */
         add_u32(w, "interleave_moe_layer_step", 1);

@@ -73,6 +73,7 @@ static const struct {
     {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
     {"ffn_gate_inp.weight", "mlp.router.weight"},
     {"ffn_gate_inp.bias", "mlp.router.bias"},
+    {"ffn_gate_inp.weight", "mlp.gate.wg.weight"},
     {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"},
     {"ffn_gate_inp.weight", "block_sparse_moe.router.weight"},
     {"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight"},
@@ -84,6 +85,9 @@ static const struct {
     {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
+    {"ffn_gate_shexp.weight", "mlp.shared_mlp.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_mlp.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_mlp.down_proj.weight"},
     {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias"}, /* alternates with that of up */
     {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
 };

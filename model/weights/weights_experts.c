@@ -26,13 +26,15 @@ static const struct form {
 };
 
 static const char *const routers[] = {"mlp.gate.weight",
+                                      "mlp.gate.wg.weight",
                                       "mlp.router.weight",
                                       "block_sparse_moe.gate.weight",
                                       "block_sparse_moe.router.weight",
                                       "block_sparse_moe.router.layer.weight",
                                       "router.proj.weight"};
 /* With the dot, to which the name of a matrix is added. */
-static const char *const shared[] = {"mlp.shared_expert.", "mlp.shared_experts.", "mlp."};
+static const char *const shared[] = {"mlp.shared_expert.", "mlp.shared_experts.", "mlp.shared_mlp.",
+                                     "mlp."};
 
 enum { N_FORMS = sizeof forms / sizeof *forms };
 

@@ -23,6 +23,7 @@ static const char *const goldens[] = {
     "olmoe_plain",        "gemma4_global_heads", "gemma4_shared",
     "olmo3_pattern",      "glm_plain",           "phi3_long_short",
     "phi3_long_long",     "hunyuan_plain",       "arcee_plain",
+    "nemotron_bias",
 };
 
 /* Experts in every form that folders have; and mlps under the names of shared ones. */
@@ -44,6 +45,7 @@ static const char *const with_experts[] = {
     "ernie4_5_moe_plain",
     "minimax_m2_plain",
     "dots1_plain",
+    "hunyuan_moe_plain",
 };
 
 static void in_folder(char path[128], const char *name)

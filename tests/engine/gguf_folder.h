@@ -356,7 +356,7 @@ static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_
         memcpy(ordered + r * cols, x + from * cols, cols * sizeof *x);
     }
     free(x);
-    for (size_t i = 0; f->config.norm_plus_one && strstr(t->name, "norm") && i < *n; i++)
+    for (size_t i = 0; f->config.norm_plus_one && strstr(t->name, "norm.weight") && i < *n; i++)
         ordered[i] = ordered[i] + 1.0f;
     return ordered;
 }

@@ -105,6 +105,14 @@ GLM4_MOE = GLM | dict(model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"
 HUNYUAN = LLAMA | dict(model_type="hunyuan_v1_dense", architectures=["HunYuanDenseV1ForCausalLM"], head_dim=16, num_hidden_layers=2,
                        pad_token_id=0, rope_scaling=dict(type="dynamic", alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0,
                                                          mscale=1.0, mscale_all_dim=1.0))
+HUNYUAN_MOE = HUNYUAN | dict(model_type="hunyuan_v1_moe", architectures=["HunYuanMoEV1ForCausalLM"], num_experts=6, moe_topk=[2, 2],
+                             intermediate_size=20)
+NEMOTRON = without(BASE, "rms_norm_eps") | dict(model_type="nemotron", architectures=["NemotronForCausalLM"], hidden_act="relu2", norm_eps=1e-5,
+                          rope_theta=10000.0, num_hidden_layers=2, torch_dtype="float32")
+SOLAR_OPEN = without(LLAMA, "intermediate_size", "rope_theta") | dict(
+    model_type="solar_open", architectures=["SolarOpenForCausalLM"], n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
+    moe_intermediate_size=20, head_dim=16, routed_scaling_factor=1.5, n_group=1, topk_group=1, norm_topk_prob=True,
+    num_hidden_layers=2)
 ERNIE4_5_MOE = without(ERNIE4_5, "use_bias", "rope_theta") | dict(
     model_type="ernie4_5_moe", architectures=["Ernie4_5_MoeForCausalLM"], moe_num_experts=6, moe_k=2,
     moe_num_shared_experts=2, moe_intermediate_size=20, moe_layer_start_index=1, moe_layer_interval=1)
@@ -288,6 +296,11 @@ CASES = {
     "hunyuan_bias": (without(HUNYUAN, "rope_scaling") | dict(attention_bias=True, num_key_value_heads=None, head_dim=8,
                                                              rope_scaling=dict(type="dynamic", factor=2.0),
                                                              max_position_embeddings=32), 60, "f32", {}),
+    "hunyuan_moe_plain": (HUNYUAN_MOE, 60, "bf16", dict(hub=True)),
+    "nemotron_plain": (NEMOTRON, 140, "bf16", {}),
+    "nemotron_bias": (without(NEMOTRON, "hidden_act") | dict(attention_bias=True, mlp_bias=True, head_dim=16, partial_rotary_factor=0.25),
+                      40, "f32", {}),
+    "solar_open_plain": (SOLAR_OPEN, 60, "bf16", dict(hub=True)),
     "ernie4_5_moe_plain": (ERNIE4_5_MOE, 60, "bf16", dict(hub=True)),
     "ernie4_5_moe_some_layers": (ERNIE4_5_MOE | dict(num_hidden_layers=5, moe_layer_interval=2, moe_layer_start_index=0,
                                                      moe_layer_end_index=2, moe_num_shared_experts=1, tie_word_embeddings=False),

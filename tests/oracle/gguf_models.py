@@ -33,11 +33,12 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
                  "llama4_text": "llama4", "gemma4_text": "gemma4", "gemma": "gemma", "seed_oss": "seed_oss", "ernie4_5": "ernie4_5",
                  "exaone4": "exaone4", "arcee": "arcee", "hunyuan_v1_dense": "hunyuan-dense", "ernie4_5_moe": "ernie4_5-moe",
-                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite"}
+                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite", "nemotron": "nemotron",
+                 "hunyuan_v1_moe": "hunyuan-moe", "solar_open": "glm4moe"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo", "arcee")  # rows of q and k
 GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
 NEW = ["granitemoeshared_plain", "granitemoehybrid_plain", "granitemoehybrid_experts", "arcee_plain", "arcee_bias", "hunyuan_plain",
-       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain"]
+       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain", "hunyuan_moe_plain", "nemotron_plain", "nemotron_bias", "solar_open_plain"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",
@@ -49,7 +50,7 @@ QUANTIZED = [*GEMMA4, *NEW, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "
              "gemma2_plain", "phi3_partial", "phi3_long_short", "phi3_long_long", "granite_plain", "olmo2_plain", "olmo3_listed",
              "olmo3_pattern", "glm_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
-THETAS = {"gemma3": 1e6, "ernie4_5": 5e5, "ernie4_5-moe": 5e5, "minimax-m2": 5e6}
+THETAS = {"gemma3_text": 1e6, "ernie4_5": 5e5, "ernie4_5_moe": 5e5, "minimax_m2": 5e6, "solar_open": 1e6}
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
@@ -134,7 +135,7 @@ def write_keys(writer, config, architecture, head_dim):
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    width = config["intermediate_size"]
+    width = config.get("intermediate_size", 1280)
     if config.get("num_local_experts") == 0:
         width = config["shared_intermediate_size"]
     writer.add_feed_forward_length(config.get("intermediate_size_mlp", width))
@@ -142,7 +143,7 @@ def write_keys(writer, config, architecture, head_dim):
     writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    eps = config.get("layer_norm_eps", config.get("norm_epsilon", 1e-5 if architecture == "olmo" else None))
+    eps = config.get("layer_norm_eps", config.get("norm_epsilon", config.get("norm_eps", 1e-5 if architecture == "olmo" else None)))
     if eps:
         writer.add_layer_norm_eps(eps)
     else:
@@ -150,7 +151,7 @@ def write_keys(writer, config, architecture, head_dim):
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if architecture == "gemma4":
         scaling = full_rope(config)
-    theta = scaling.get("rope_theta") or config.get("rope_theta", THETAS.get(architecture, 1e4))
+    theta = scaling.get("rope_theta") or config.get("rope_theta", THETAS.get(config["model_type"], 1e4))
     writer.add_rope_freq_base(theta * (scaling.get("alpha") or 1) ** (head_dim / (head_dim - 2)))
     if architecture == "gemma2":
         writer.add_sliding_window(config["sliding_window"])
@@ -159,9 +160,9 @@ def write_keys(writer, config, architecture, head_dim):
     if architecture == "gemma3":
         writer.add_sliding_window(config["sliding_window"])
         writer.add_uint32("gemma3.attention.sliding_window_pattern", config["sliding_window_pattern"])
-    glm = architecture.startswith(("glm4", "chatglm"))
+    glm = config["model_type"].startswith("glm")
     part = config.get("rotary_dim", head_dim) / head_dim
-    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm else part)))
+    writer.add_rope_dimension_count(int(head_dim * config.get("partial_rotary_factor", 0.5 if glm or architecture == "nemotron" else part)))
     if architecture == "gemma4":
         write_gemma4_keys(writer, config)
     if architecture == "gpt-oss":
@@ -177,7 +178,7 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_shared_count(config["n_shared_experts"])
-        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_leading_dense_block_count(config.get("first_k_dense_replace", 0))
     if architecture in ("dots1", "minimax-m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if architecture == "dots1":
@@ -187,6 +188,10 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
     if architecture == "minimax-m2":
         writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if architecture == "hunyuan-moe":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_shared_count(1)
     if architecture == "ernie4_5-moe":
         writer.add_expert_shared_count(config["moe_num_shared_experts"])
         writer.add_expert_shared_feed_forward_length(config["moe_num_shared_experts"] * config["moe_intermediate_size"])
@@ -206,7 +211,7 @@ def write_keys(writer, config, architecture, head_dim):
     experts = config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts") or config.get("moe_num_experts")
     if experts:
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.get("num_experts_per_tok") or config.get("moe_k") or config["top_k_experts"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config.get("moe_k") or config.get("moe_topk", [0])[0] or config["top_k_experts"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
@@ -265,7 +270,7 @@ def stacked(tensors, path):
             yield name[:name.rindex("gate_up")] + "up_proj." + end, x[:, 1::2]
         elif re.search(r"experts\.down_proj(_bias)?$", name) and ("gpt_oss" in path or "llama4" in path):
             yield (name.replace("_bias", ".bias"), x) if name.endswith("bias") else (name + ".weight", x.swapaxes(1, 2))
-        elif "shared_mlp" in name:
+        elif re.search(r"shared_mlp\.(input|output)_linear", name):
             prefix = name.split("shared_mlp")[0] + ("mlp." if "experts" not in path and "shared_plain" not in path else "mlp.shared_expert.")
             if name.endswith("output_linear.weight"):
                 yield prefix + "down_proj.weight", x
@@ -326,7 +331,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
             x = permute(x, heads)
         if architecture in PERMUTED and ".k_proj." in name:
             x = permute(x, config.get("num_key_value_heads") or heads)
-        if architecture in ("gemma", "gemma2", "gemma3") and name.endswith("norm.weight"):
+        if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         if architecture == "gemma4":
             name = re.sub(r"(layer_scalar|_proj)$", r"\1.weight", name)

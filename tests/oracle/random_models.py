@@ -127,6 +127,9 @@ FAMILIES = {
     "dots1": dict(window="all", listed=True, bias=["attention_bias", "norm_topk_prob"],
                   experts=("n_routed_experts", "moe_intermediate_size")),
     "minimax_m2": dict(experts=("num_local_experts", "intermediate_size"), hub=True),
+    "hunyuan_v1_moe": dict(bias=["attention_bias"], experts=("num_experts", "intermediate_size"), hub=True),
+    "nemotron": dict(eps="norm_eps", bias=["attention_bias", "mlp_bias"], partial=True),
+    "solar_open": dict(bias=["attention_bias", "norm_topk_prob"], experts=("n_routed_experts", "moe_intermediate_size")),
     "glm": dict(bias=["attention_bias"], partial=True),
     "glm4": dict(bias=["attention_bias"], partial=True),
     "glm4_moe": dict(bias=["attention_bias", "use_qk_norm", "norm_topk_prob"], partial=True,
@@ -236,11 +239,16 @@ def draw_extra(draw, family, config):
                        mamba_n_heads=config["num_attention_heads"])
         if draw.random() < 0.5:
             config |= dict(num_local_experts=0, num_experts_per_tok=0)
-    if family == "arcee":
+    if family in ("arcee", "nemotron"):
         config["hidden_act"] = draw.choice(["relu2", "relu2", "silu"])
     if family == "hunyuan_v1_dense" and draw.random() < 0.5:
         config.pop("rope_parameters", None)
         config["rope_scaling"] = dict(type="dynamic", alpha=draw.choice([50.0, 1000.0]), factor=1.0)
+    if family == "hunyuan_v1_moe":
+        config["moe_topk"] = draw.choice([config["num_experts_per_tok"], [config["num_experts_per_tok"]] * n])
+        del config["num_experts_per_tok"]
+    if family == "solar_open":
+        config |= dict(n_shared_experts=draw.choice([1, 2]), n_group=1, topk_group=1, routed_scaling_factor=draw.choice([1.0, 1.7]))
     if family == "ernie4_5_moe":
         config["moe_k"] = config.pop("num_experts_per_tok")
         config |= dict(moe_num_shared_experts=draw.choice([1, 2]), moe_layer_interval=draw.choice([1, 1, 2]),

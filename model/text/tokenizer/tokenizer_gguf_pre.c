@@ -48,6 +48,8 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "refact", .splits = {"\\p{N}", GPT2}}, /* of Granite 3 */
     {.name = "minerva-7b", .splits = {"\\p{N}", GPT2}},
     {.name = "command-r", .splits = {"\\p{N}", GPT2}, .nfc = true},
+    {.name = "hunyuan", .splits = {QWEN2}},
+    {.name = "solar-open", .splits = {QWEN2}},
     {.name = "stablelm2", .splits = {QWEN2}, .nfc = true},
     {.name = "gpt-2", .splits = {GPT2}},
     {.name = "phi-2", .splits = {GPT2}},

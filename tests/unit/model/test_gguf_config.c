@@ -506,6 +506,8 @@ static const struct {
      "expert_weights_norm ssm.conv_kernel "},
     {"arcee", "", EXPERTS},
     {"hunyuan-dense", "", EXPERTS},
+    {"hunyuan-moe", MIXTURE, ""},
+    {"nemotron", PARTIAL, EXPERTS},
     {"ernie4_5-moe", MIXTURE, ""},
     {"dots1", MIXTURE, ""},
     {"minimax-m2", MIXTURE, ""},

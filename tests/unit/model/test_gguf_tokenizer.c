@@ -535,7 +535,7 @@ static void test_pres(void)
     } kinds[] = {
         {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe glm4",
          "3 2 2 3 1 1 2 1"},
-        {"qwen2 deepseek-r1-qwen stablelm2", "3 2 2 1 1 1 1 1 2 1"},
+        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open", "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-4o llama4 minimax-m2", "5 2 3 1 1 2 1"},
         {"tekken", "3 2 2 1 1 1 1 1 2 1"},
         {"deepseek-v3 hunyuan-dense", "3 2 2 3 1 1 2 1"},
