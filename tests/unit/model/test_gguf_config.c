@@ -625,6 +625,21 @@ static void test_published(void)
     spw_config_free(&c);
 }
 
+/* Rope of Hunyuan: the base says all. */
+static void test_published_hunyuan(void)
+{
+    struct spw_model_config c = accept_facts(
+        facts_of("hunyuan-moe", "{" MIXTURE ", 'expert_shared_count': 1, "
+                                "'expert_shared_feed_forward_length': 96, "
+                                "'feed_forward_length': 96, 'expert_feed_forward_length': 96, "
+                                "'rope.freq_base': 11158840, 'rope.scaling.type': 'none', "
+                                "'rope.scaling.factor': 1, "
+                                "'rope.scaling.original_context_length': 262144}"));
+    CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT && c.rope[0].theta == 11158840 && c.qk_norm &&
+          c.qk_norm_after_rope && c.experts.shared_intermediate == 96);
+    spw_config_free(&c);
+}
+
 /* A file of any architecture may have any key: it changes the model, or is refused, or is known to
  * change nothing. */
 static void test_all_keys(void)
@@ -896,6 +911,7 @@ int main(void)
     test_glm();
     test_rules();
     test_published();
+    test_published_hunyuan();
     test_all_keys();
     test_ollama();
     test_required();
