@@ -105,6 +105,7 @@ static const struct spw_gguf_architecture architectures[] = {
      .model_type = "hunyuan_v1_moe",
      .experts = true,
      .renormalizes = SPW_FAMILY_ALWAYS},
+    {.name = "jais2", .model_type = "jais2"},
     {.name = "nemotron", .model_type = "nemotron"},
     {.name = "dots1",
      .model_type = "dots1",
@@ -168,6 +169,8 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_mo
     /* A text is the same to both. */
     const char *const same[][2] = {{"mistral", "llama"},
                                    {"ministral", "llama"},
+                                   {"internlm3", "llama"},
+                                   {"iquestcoder", "llama"},
                                    {"qwen2_vl_text", "qwen2"},
                                    {"qwen2_5_vl_text", "qwen2"},
                                    {"qwen3_vl_text", "qwen3"},

@@ -109,6 +109,10 @@ HUNYUAN_MOE = HUNYUAN | dict(model_type="hunyuan_v1_moe", architectures=["HunYua
                              intermediate_size=20)
 NEMOTRON = without(BASE, "rms_norm_eps") | dict(model_type="nemotron", architectures=["NemotronForCausalLM"], hidden_act="relu2", norm_eps=1e-5,
                           rope_theta=10000.0, num_hidden_layers=2, torch_dtype="float32")
+INTERNLM3 = LLAMA | dict(model_type="internlm3", architectures=["InternLM3ForCausalLM"], head_dim=16, num_hidden_layers=2)
+IQUESTCODER = INTERNLM3 | dict(model_type="iquestcoder", architectures=["IQuestCoderForCausalLM"])
+JAIS2 = without(BASE, "rms_norm_eps") | dict(model_type="jais2", architectures=["Jais2ForCausalLM"], hidden_act="relu2",
+                                             layer_norm_eps=1e-5, rope_theta=500000.0, num_hidden_layers=2, torch_dtype="float32")
 SOLAR_OPEN = without(LLAMA, "intermediate_size", "rope_theta") | dict(
     model_type="solar_open", architectures=["SolarOpenForCausalLM"], n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
     moe_intermediate_size=20, head_dim=16, routed_scaling_factor=1.5, n_group=1, topk_group=1, norm_topk_prob=True,
@@ -300,6 +304,9 @@ CASES = {
     "nemotron_plain": (NEMOTRON, 140, "bf16", {}),
     "nemotron_bias": (without(NEMOTRON, "hidden_act") | dict(attention_bias=True, mlp_bias=True, head_dim=16, partial_rotary_factor=0.25),
                       40, "f32", {}),
+    "internlm3_plain": (INTERNLM3 | dict(rope_scaling=dict(rope_type="dynamic", factor=6.0), max_position_embeddings=64), 90, "bf16", {}),
+    "iquestcoder_plain": (IQUESTCODER | dict(attention_bias=True), 40, "bf16", {}),
+    "jais2_plain": (JAIS2 | dict(torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
     "solar_open_plain": (SOLAR_OPEN, 60, "bf16", dict(hub=True)),
     "ernie4_5_moe_plain": (ERNIE4_5_MOE, 60, "bf16", dict(hub=True)),
     "ernie4_5_moe_some_layers": (ERNIE4_5_MOE | dict(num_hidden_layers=5, moe_layer_interval=2, moe_layer_start_index=0,

@@ -33,12 +33,12 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
                  "llama4_text": "llama4", "gemma4_text": "gemma4", "gemma": "gemma", "seed_oss": "seed_oss", "ernie4_5": "ernie4_5",
                  "exaone4": "exaone4", "arcee": "arcee", "hunyuan_v1_dense": "hunyuan-dense", "ernie4_5_moe": "ernie4_5-moe",
-                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite", "nemotron": "nemotron",
+                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite", "nemotron": "nemotron", "jais2": "jais2", "iquestcoder": "llama",
                  "hunyuan_v1_moe": "hunyuan-moe", "solar_open": "glm4moe"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo", "arcee")  # rows of q and k
 GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
 NEW = ["granitemoeshared_plain", "granitemoehybrid_plain", "granitemoehybrid_experts", "arcee_plain", "arcee_bias", "hunyuan_plain",
-       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain", "hunyuan_moe_plain", "nemotron_plain", "nemotron_bias", "solar_open_plain"]
+       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain", "hunyuan_moe_plain", "nemotron_plain", "jais2_plain", "iquestcoder_plain", "nemotron_bias", "solar_open_plain"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",

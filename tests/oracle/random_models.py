@@ -129,6 +129,9 @@ FAMILIES = {
     "minimax_m2": dict(experts=("num_local_experts", "intermediate_size"), hub=True),
     "hunyuan_v1_moe": dict(bias=["attention_bias"], experts=("num_experts", "intermediate_size"), hub=True),
     "nemotron": dict(eps="norm_eps", bias=["attention_bias", "mlp_bias"], partial=True),
+    "internlm3": dict(bias=["attention_bias"]),
+    "iquestcoder": dict(bias=["attention_bias", "mlp_bias"]),
+    "jais2": dict(eps="layer_norm_eps", bias=["attention_bias", "mlp_bias"]),
     "solar_open": dict(bias=["attention_bias", "norm_topk_prob"], experts=("n_routed_experts", "moe_intermediate_size")),
     "glm": dict(bias=["attention_bias"], partial=True),
     "glm4": dict(bias=["attention_bias"], partial=True),
@@ -239,7 +242,7 @@ def draw_extra(draw, family, config):
                        mamba_n_heads=config["num_attention_heads"])
         if draw.random() < 0.5:
             config |= dict(num_local_experts=0, num_experts_per_tok=0)
-    if family in ("arcee", "nemotron"):
+    if family in ("arcee", "nemotron", "jais2"):
         config["hidden_act"] = draw.choice(["relu2", "relu2", "silu"])
     if family == "hunyuan_v1_dense" and draw.random() < 0.5:
         config.pop("rope_parameters", None)
@@ -340,6 +343,8 @@ def draw_config(draw, family):
         draw_longrope(draw, config)
     draw_extra(draw, family, config)
     leave_out(draw, config)
+    if family == "internlm3":  # transformers wants both to be the same
+        config["mlp_bias"] = config.get("attention_bias", False)
     if family == "dots1":
         config.setdefault("n_shared_experts", 1)  # transformers needs it
     if facts.get("window") == "use" and not config.get("use_sliding_window"):

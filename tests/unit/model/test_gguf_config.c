@@ -507,6 +507,7 @@ static const struct {
     {"arcee", "", EXPERTS},
     {"hunyuan-dense", "", EXPERTS},
     {"hunyuan-moe", MIXTURE, ""},
+    {"jais2", "", EXPERTS},
     {"nemotron", PARTIAL, EXPERTS},
     {"ernie4_5-moe", MIXTURE, ""},
     {"dots1", MIXTURE, ""},
