@@ -147,7 +147,7 @@ double cli_now_seconds(void)
 
 const char *cli_format_number(char *buffer, double x)
 {
-    snprintf(buffer, 32, x < 1000 ? "%.4g" : "%.0f", x);
+    snprintf(buffer, 32, x >= 1000 ? "%.0f" : x > 0 && x < 1e-4 ? "%.7f" : "%.4g", x);
     return buffer;
 }
 

@@ -37,7 +37,7 @@ void cli_interrupt_clear(void);
 int cli_write(const char *text, size_t bytes);
 
 double cli_now_seconds(void);
-/* Four digits, or all digits before the point; `buffer` has at least 32 bytes. */
+/* Four digits, all digits before the point, or seven behind it; `buffer` has at least 32 bytes. */
 const char *cli_format_number(char *buffer, double x);
 /* "3.20 MiB", rounded up; `buffer` has at least 32 bytes. */
 const char *cli_format_bytes(char *buffer, uint64_t bytes);

@@ -168,6 +168,14 @@ static json_t *experts_json(const struct facts *f)
     return CLI_OBJECT(fields);
 }
 
+static uint32_t rope_layers(const struct spw_model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        n += c->rotates[i];
+    return n;
+}
+
 static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
@@ -190,6 +198,7 @@ static void add_config(json_t **o, const struct facts *f)
         CLI_FIELD(c, max_positions),
         {"longest_context", CLI_JSON(c->reach)},
         CLI_FIELD(c, tied_embeddings),
+        {"n_rope_layers", CLI_JSON(rope_layers(c))},
         {"rope", CLI_JSON(rope_name(c->rope[SPW_LAYER_FULL].kind))},
         {"rope_theta", CLI_JSON(c->rope[SPW_LAYER_FULL].theta)},
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
@@ -283,9 +292,7 @@ static void print_types(const struct facts *f)
 
 static void print_positions(const struct spw_model_config *c)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        n += c->rotates[i];
+    const uint32_t n = rope_layers(c);
     printf("positions   %llu", (unsigned long long)c->max_positions);
     if (n)
         printf(", rope %s, theta %g", rope_name(c->rope[SPW_LAYER_FULL].kind),
