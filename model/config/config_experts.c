@@ -2,6 +2,7 @@
 #include "model/config/config_parts.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { MOST_EXPERTS = 4096 };
 
@@ -52,6 +53,20 @@ static int read_list(const struct spw_keys *keys, const char *key, const json_t 
     return right ? 0 : spw_keys_refuse(keys, key, "a list of numbers of layers, from 0");
 }
 
+/* A list of what each layer has. */
+static int read_kinds(struct spw_model_config *out, const struct spw_keys *keys, const json_t *list)
+{
+    bool right = json_array_size(list) == out->n_layers;
+    for (uint32_t i = 0; i < out->n_layers && right; i++) {
+        const char *kind = json_string_value(json_array_get(list, i));
+        out->has_experts[i] = kind && !strcmp(kind, "sparse");
+        right = kind && (out->has_experts[i] || !strcmp(kind, "dense"));
+    }
+    return right
+               ? 0
+               : spw_keys_refuse(keys, "mlp_layer_types", "\"sparse\" or \"dense\" for each layer");
+}
+
 /* All layers but the first ones and the last ones, each step-th of them, and none that a list has
  * as dense; or all that another list has. */
 static int choose_layers(struct spw_model_config *out, const struct spw_keys *keys,
@@ -60,6 +75,8 @@ static int choose_layers(struct spw_model_config *out, const struct spw_keys *ke
     uint32_t step = 1, first = facts->first_layer;
     const json_t *dense, *list, *last = NULL;
     uint32_t end = out->n_layers;
+    if (facts->kinds_list && spw_keys_has(keys, "mlp_layer_types"))
+        return read_kinds(out, keys, spw_keys_value(keys, "mlp_layer_types"));
     SPW_TRY(read_list(keys, facts->dense_list_key, &dense));
     SPW_TRY(read_list(keys, facts->list_key, &list));
     if (facts->step_key)
@@ -117,7 +134,7 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     const struct spw_keys *keys = &source->text;
     const struct spw_expert_facts *facts = &source->family->experts;
     struct spw_experts_config *e = &out->experts;
-    double scale = 1, least_sum = 0;
+    double scale = facts->scale > 0 ? facts->scale : 1, least_sum = 0;
     bool enabled = facts->count_key && !facts->enable_key;
     if (facts->enable_key)
         SPW_TRY(spw_keys_bool(keys, facts->enable_key, &enabled));

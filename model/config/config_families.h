@@ -45,7 +45,9 @@ struct spw_expert_facts {
     const char *step_key;         /* each so many layers one has experts; NULL: each one */
     const char *dense_list_key;   /* a list of layers that have none; NULL: no list */
     const char *list_key;         /* a list of those that have some, whatever the step is */
+    bool kinds_list;              /* mlp_layer_types says "sparse" or "dense" for each layer */
     const char *scale_key;        /* a factor of all weights; NULL: 1 */
+    double scale;                 /* its default; 0: 1 */
     uint32_t count, kept, width, shared_width, first_layer;
     uint32_t shared_count; /* 0: 1 */
     /* as in struct spw_experts_config */

@@ -120,6 +120,18 @@ static const struct spw_gguf_architecture architectures[] = {
      .scores = 2,
      .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "exaone4", .model_type = "exaone4", .late_norms = true, .no_window = true},
+    {.name = "exaone-moe",
+     .model_type = "exaone_moe",
+     .experts = true,
+     .no_window = true,
+     .scores = 2,
+     .renormalizes = SPW_FAMILY_BY_KEY},
+    {.name = "mellum",
+     .model_type = "mellum",
+     .experts = true,
+     .no_window = true,
+     .window_pattern = 4,
+     .renormalizes = SPW_FAMILY_ALWAYS},
     {.name = "smollm3", .model_type = "smollm3", .interleaved_qk = true},
     {.name = "gemma", .model_type = "gemma"},
     {.name = "gemma2",
@@ -228,6 +240,7 @@ static const struct spw_key_name names[] = {
     {"moe_k", "expert_used_count"},
     {"moe_topk", "expert_used_count"},
     {"moe_num_shared_experts", "expert_shared_count"},
+    {"num_shared_experts", "expert_shared_count"},
     {"moe_layer_start_index", "leading_dense_block_count"},
     {"moe_layer_interval", "interleave_moe_layer_step"},
     {"n_shared_experts", "expert_shared_count"},
@@ -524,8 +537,11 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     f.rope.theta = 1e4;
     f.rope.local_theta = facts->architecture->local_theta;
     f.vocab = facts->vocab;
+    if (facts->architecture->window_pattern)
+        f.window_pattern = facts->architecture->window_pattern;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
     f.experts.shared_count = 0;
+    f.experts.scale = 0;
     const enum spw_family_rule rule = facts->architecture->renormalizes;
     if (spw_family_asks(f.experts.renormalizes))
         f.experts.renormalizes = rule == SPW_FAMILY_NEVER || rule == SPW_FAMILY_BY_KEY

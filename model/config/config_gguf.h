@@ -19,6 +19,7 @@ struct spw_gguf_architecture {
     bool no_window, usual_window; /* without the key sliding_window no layer has a window, or those
                                      of all models have one of the same size. Both false: the key
                                      is required */
+    uint32_t window_pattern;      /* every so many layers is full; 0: as in the family */
     double local_theta;           /* rope.freq_base_swa, if no key says it; 0: rope.freq_base */
     bool post_attention_norm;     /* a layer's second norm is called so, not ffn_norm */
     bool joined_experts;          /* one tensor for gate and up of all experts of a layer */
@@ -53,10 +54,11 @@ const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_mo
 /* "llama, qwen2 or ..." */
 #define SPW_GGUF_ARCHITECTURES                                                                     \
     "llama, mistral3, arcee, command-r, cohere2, chatglm, dots1, ernie4_5, ernie4_5-moe, "         \
-    "exaone4, glm4, glm4moe, gpt-oss, gptoss, granite, granitemoe, hunyuan-dense, "                \
-    "hunyuan-moe, jais2, minimax-m2, nemotron, olmo, olmo2, olmo3, olmoe, phi2, phi3, qwen2, "     \
-    "qwen2moe, qwen2vl, qwen25vl, qwen3, qwen3moe, qwen3vl, qwen3vlmoe, seed_oss, smollm3, "       \
-    "stablelm, starcoder2, gemma, gemma2, gemma3, gemma4 or llama4"
+    "exaone4, exaone-moe, glm4, glm4moe, gpt-oss, gptoss, granite, granitemoe, "                   \
+    "hunyuan-dense, hunyuan-moe, jais2, mellum, minimax-m2, nemotron, olmo, olmo2, olmo3, "        \
+    "olmoe, phi2, phi3, qwen2, qwen2moe, qwen2vl, qwen25vl, qwen3, qwen3moe, qwen3vl, "            \
+    "qwen3vlmoe, seed_oss, smollm3, stablelm, starcoder2, gemma, gemma2, gemma3, gemma4 or "       \
+    "llama4"
 
 struct spw_config_gguf {
     const char *file; /* for messages */

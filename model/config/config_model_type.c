@@ -73,10 +73,10 @@ int spw_config_read_family(struct spw_config_source *source)
 {
     const char *expected =
         "llama, mistral, ministral, ministral3, mixtral, arcee, cohere, cohere2, dots1, "
-        "ernie4_5, ernie4_5_moe, exaone4, granite, granitemoe, granitemoeshared, "
+        "ernie4_5, ernie4_5_moe, exaone4, exaone_moe, granite, granitemoe, granitemoeshared, "
         "granitemoehybrid, glm, glm4, glm4_moe, gpt_oss, hunyuan_v1_dense, hunyuan_v1_moe, "
-        "internlm3, iquestcoder, jais2, minimax_m2, nemotron, olmo, olmo2, olmo3, olmoe, phi, "
-        "phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3, solar_open, stablelm, "
+        "internlm3, iquestcoder, jais2, mellum, minimax_m2, nemotron, olmo, olmo2, olmo3, olmoe, "
+        "phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3, solar_open, stablelm, "
         "starcoder2, gemma, gemma2, gemma3_text, gemma4_text or llama4_text, or a model with one "
         "of them inside: gemma3, gemma4, llama4, mistral3, aya_vision, cohere2_vision, internvl, "
         "idefics3, smolvlm, llava, llava_next, llava_onevision, vipllava, qwen2_vl, qwen2_5_vl, "

@@ -113,6 +113,13 @@ INTERNLM3 = LLAMA | dict(model_type="internlm3", architectures=["InternLM3ForCau
 IQUESTCODER = INTERNLM3 | dict(model_type="iquestcoder", architectures=["IQuestCoderForCausalLM"])
 JAIS2 = without(BASE, "rms_norm_eps") | dict(model_type="jais2", architectures=["Jais2ForCausalLM"], hidden_act="relu2",
                                              layer_norm_eps=1e-5, rope_theta=500000.0, num_hidden_layers=2, torch_dtype="float32")
+EXAONE_MOE = EXAONE4 | dict(model_type="exaone_moe", architectures=["ExaoneMoeForCausalLM"], num_experts=6, num_experts_per_tok=2,
+                            num_shared_experts=1, moe_intermediate_size=20, first_k_dense_replace=1, n_group=1, topk_group=1)
+MELLUM = without(LLAMA, "rope_theta") | dict(
+    model_type="mellum", architectures=["MellumForCausalLM"], num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+    head_dim=16, sliding_window=20, num_hidden_layers=4, layer_types=["full_attention"] + ["sliding_attention"] * 3,
+    rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0, original_max_position_embeddings=32),
+                         sliding_attention=dict(rope_type="default", rope_theta=500000.0)))
 SOLAR_OPEN = without(LLAMA, "intermediate_size", "rope_theta") | dict(
     model_type="solar_open", architectures=["SolarOpenForCausalLM"], n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
     moe_intermediate_size=20, head_dim=16, routed_scaling_factor=1.5, n_group=1, topk_group=1, norm_topk_prob=True,
@@ -307,6 +314,13 @@ CASES = {
     "internlm3_plain": (INTERNLM3 | dict(rope_scaling=dict(rope_type="dynamic", factor=6.0), max_position_embeddings=64), 90, "bf16", {}),
     "iquestcoder_plain": (IQUESTCODER | dict(attention_bias=True), 40, "bf16", {}),
     "jais2_plain": (JAIS2 | dict(torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
+    "exaone_moe_pattern": (EXAONE_MOE | dict(routed_scaling_factor=1.5), 60, "bf16", dict(hub=True)),
+    "exaone_moe_listed": (EXAONE_MOE | dict(num_hidden_layers=3, mlp_layer_types=["sparse", "dense", "sparse"], norm_topk_prob=False,
+                                            layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+                          40, "bf16", dict(hub=True)),
+    "mellum_plain": (MELLUM, 60, "bf16", dict(hub=True)),
+    "mellum_full": (without(MELLUM, "rope_parameters", "layer_types") | dict(
+        num_hidden_layers=2, mlp_layer_types=["dense", "sparse"], attention_bias=True, norm_topk_prob=False), 40, "bf16", dict(hub=True)),
     "solar_open_plain": (SOLAR_OPEN, 60, "bf16", dict(hub=True)),
     "ernie4_5_moe_plain": (ERNIE4_5_MOE, 60, "bf16", dict(hub=True)),
     "ernie4_5_moe_some_layers": (ERNIE4_5_MOE | dict(num_hidden_layers=5, moe_layer_interval=2, moe_layer_start_index=0,

@@ -33,12 +33,12 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
                  "ministral3": "mistral3", "olmo": "olmo", "phi": "phi2", "stablelm": "stablelm", "starcoder2": "starcoder2",
                  "llama4_text": "llama4", "gemma4_text": "gemma4", "gemma": "gemma", "seed_oss": "seed_oss", "ernie4_5": "ernie4_5",
                  "exaone4": "exaone4", "arcee": "arcee", "hunyuan_v1_dense": "hunyuan-dense", "ernie4_5_moe": "ernie4_5-moe",
-                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite", "nemotron": "nemotron", "jais2": "jais2", "iquestcoder": "llama",
+                 "dots1": "dots1", "minimax_m2": "minimax-m2", "granitemoeshared": "granitemoe", "granitemoehybrid": "granite", "nemotron": "nemotron", "exaone_moe": "exaone-moe", "mellum": "mellum", "jais2": "jais2", "iquestcoder": "llama",
                  "hunyuan_v1_moe": "hunyuan-moe", "solar_open": "glm4moe"}
 PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3", "olmo", "arcee")  # rows of q and k
 GEMMA4 = ["gemma4_plain", "gemma4_global_heads", "gemma4_inputs", "gemma4_shared", "gemma4_shared_only", "gemma4_moe", "gemma4_moe_all"]
 NEW = ["granitemoeshared_plain", "granitemoehybrid_plain", "granitemoehybrid_experts", "arcee_plain", "arcee_bias", "hunyuan_plain",
-       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain", "hunyuan_moe_plain", "nemotron_plain", "jais2_plain", "iquestcoder_plain", "nemotron_bias", "solar_open_plain"]
+       "ernie4_5_moe_plain", "dots1_plain", "minimax_m2_plain", "hunyuan_moe_plain", "nemotron_plain", "jais2_plain", "exaone_moe_pattern", "mellum_plain", "iquestcoder_plain", "nemotron_bias", "solar_open_plain"]
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",
@@ -51,6 +51,7 @@ QUANTIZED = [*GEMMA4, *NEW, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "
              "olmo3_pattern", "glm_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
 THETAS = {"gemma3_text": 1e6, "ernie4_5": 5e5, "ernie4_5_moe": 5e5, "minimax_m2": 5e6, "solar_open": 1e6}
+LIKE = {"mellum": "qwen3moe"}  # architectures that the package does not know, and one with the same tensors
 TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"]
 
 
@@ -151,6 +152,8 @@ def write_keys(writer, config, architecture, head_dim):
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if architecture == "gemma4":
         scaling = full_rope(config)
+    if architecture == "mellum":
+        scaling = scaling["full_attention"]
     theta = scaling.get("rope_theta") or config.get("rope_theta", THETAS.get(config["model_type"], 1e4))
     writer.add_rope_freq_base(theta * (scaling.get("alpha") or 1) ** (head_dim / (head_dim - 2)))
     if architecture == "gemma2":
@@ -179,7 +182,7 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config.get("first_k_dense_replace", 0))
-    if architecture in ("dots1", "minimax-m2"):
+    if architecture in ("dots1", "minimax-m2", "exaone-moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if architecture == "dots1":
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
@@ -188,6 +191,16 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
     if architecture == "minimax-m2":
         writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if architecture == "exaone-moe":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(config["num_hidden_layers"])])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(True)
+        writer.add_expert_shared_count(config["num_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    if architecture == "mellum":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     if architecture == "hunyuan-moe":
         writer.add_expert_feed_forward_length(config["intermediate_size"])
         writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
@@ -315,7 +328,7 @@ def convert(folder, path, dtype, dequantized=False, quantize=gguf.quantize, join
     if architecture == "gemma4":
         head_dim = config["global_head_dim"]
     kind = write_keys(writer, config, architecture, head_dim)
-    names = gguf.get_tensor_name_map({n: a for a, n in gguf.MODEL_ARCH_NAMES.items()}[architecture],
+    names = gguf.get_tensor_name_map({n: a for a, n in gguf.MODEL_ARCH_NAMES.items()}[LIKE.get(architecture, architecture)],
                                      config["num_hidden_layers"])
     if kind == "llama3":
         writer.add_tensor("rope_freqs.weight", rope_factors(config, head_dim))

@@ -129,6 +129,10 @@ FAMILIES = {
     "minimax_m2": dict(experts=("num_local_experts", "intermediate_size"), hub=True),
     "hunyuan_v1_moe": dict(bias=["attention_bias"], experts=("num_experts", "intermediate_size"), hub=True),
     "nemotron": dict(eps="norm_eps", bias=["attention_bias", "mlp_bias"], partial=True),
+    "exaone_moe": dict(window="always", listed=True, bias=["norm_topk_prob"], hub=True,
+                       experts=("num_experts", "moe_intermediate_size")),
+    "mellum": dict(window="all", listed=True, bias=["attention_bias", "norm_topk_prob"],
+                   experts=("num_experts", "moe_intermediate_size")),
     "internlm3": dict(bias=["attention_bias"]),
     "iquestcoder": dict(bias=["attention_bias", "mlp_bias"]),
     "jais2": dict(eps="layer_norm_eps", bias=["attention_bias", "mlp_bias"]),
@@ -250,6 +254,19 @@ def draw_extra(draw, family, config):
     if family == "hunyuan_v1_moe":
         config["moe_topk"] = draw.choice([config["num_experts_per_tok"], [config["num_experts_per_tok"]] * n])
         del config["num_experts_per_tok"]
+    if family in ("exaone_moe", "mellum") and draw.random() < 0.5:
+        config["mlp_layer_types"] = [draw.choice(["dense", "sparse"]) for _ in range(n)]
+    if family == "exaone_moe":
+        config |= dict(num_shared_experts=draw.choice([1, 2]), first_k_dense_replace=draw.randint(0, n), n_group=1, topk_group=1,
+                       routed_scaling_factor=draw.choice([1.0, 1.7]), sliding_window_pattern=draw.choice([2, 3, 4]))
+    if family == "mellum":
+        for key in ("rope_theta", "rope_scaling", "rope_parameters"):
+            config.pop(key, None)
+        if not config["sliding_window"]:
+            config.pop("layer_types", None)
+        config |= draw.choice([{}, dict(rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", factor=4.0, rope_theta=500000.0, original_max_position_embeddings=64),
+            sliding_attention=dict(rope_type="default", rope_theta=20000.0)))])
     if family == "solar_open":
         config |= dict(n_shared_experts=draw.choice([1, 2]), n_group=1, topk_group=1, routed_scaling_factor=draw.choice([1.0, 1.7]))
     if family == "ernie4_5_moe":

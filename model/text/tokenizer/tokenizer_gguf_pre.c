@@ -46,6 +46,7 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "smollm", .splits = {"\\p{N}", GPT2}},
     {.name = "starcoder", .splits = {"\\p{N}", GPT2}},
     {.name = "refact", .splits = {"\\p{N}", GPT2}}, /* of Granite 3 */
+    {.name = "mellum2", .splits = {"\\p{N}", GPT2}},
     {.name = "minerva-7b", .splits = {"\\p{N}", GPT2}},
     {.name = "command-r", .splits = {"\\p{N}", GPT2}, .nfc = true},
     {.name = "hunyuan", .splits = {QWEN2}},

@@ -656,6 +656,15 @@ static void test_last_layer(void)
     CHECK(c.experts.n_kept == 3 && c.experts.shared_intermediate == 2 * 1536);
     c = accept(llama, "{'model_type': 'ernie4_5_moe', 'moe_layer_end_index': -1}", NULL);
     CHECK(spw_expert_layers(&c) == 5);
+    c = accept(llama,
+               "{'model_type': 'mellum', 'num_key_value_heads': 8, 'mlp_layer_types': ['sparse', "
+               "'dense', 'dense', 'sparse', 'dense', 'dense']}",
+               NULL);
+    CHECK(spw_expert_layers(&c) == 2 && c.has_experts[3] && kinds_are(&c, "FFFFFF"));
+    refuse(llama,
+           "{'model_type': 'mellum', 'num_key_value_heads': 8, 'mlp_layer_types': ['sparse', "
+           "'other', 'dense', 'sparse', 'dense', 'dense']}",
+           "mlp_layer_types: found a list of 6, expected 'sparse' or 'dense' for each layer");
     refuse(llama, "{'model_type': 'ernie4_5_moe', 'moe_norm_min': 0.1}", "moe_norm_min: found 0.1");
     refuse(llama, "{'model_type': 'dots1', 'num_key_value_heads': 8}",
            "n_routed_experts: found nothing");

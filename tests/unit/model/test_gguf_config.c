@@ -508,6 +508,8 @@ static const struct {
     {"hunyuan-dense", "", EXPERTS},
     {"hunyuan-moe", MIXTURE, ""},
     {"jais2", "", EXPERTS},
+    {"exaone-moe", MIXTURE ", " WINDOW, ""},
+    {"mellum", MIXTURE ", " WINDOW, ""},
     {"nemotron", PARTIAL, EXPERTS},
     {"ernie4_5-moe", MIXTURE, ""},
     {"dots1", MIXTURE, ""},
