@@ -40,9 +40,10 @@ static bool is_text(const struct spw_gguf_string *token, const char *text)
 /* Tokens at which a model ends its message. Files often name one of them only. */
 static bool ends_a_message(const struct spw_gguf_string *token)
 {
-    static const char *const texts[] = {
-        "<|eot_id|>",      "<|im_end|>",      "<end_of_turn>", "<|endoftext|>",   "<|eom_id|>",
-        "<|end_of_text|>", "<|end_of_turn|>", "<|return|>",    "<|end_of_role|>", "<turn|>"};
+    static const char *const texts[] = {"<|eot_id|>",      "<|im_end|>", "<end_of_turn>",
+                                        "<|endoftext|>",   "<|eom_id|>", "<|end_of_text|>",
+                                        "<|end_of_turn|>", "<|return|>", "<|end_of_role|>",
+                                        "<turn|>",         "<|flush|>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (is_text(token, texts[i]))
             return true;
@@ -64,8 +65,8 @@ static int add_id(json_t *list, json_int_t id)
 }
 
 /* The tokens that end a message by their text. Only control tokens count: a document may contain
- * the text of others. In models with channels (gpt-oss) <|end|> ends the message of a channel, for
- * example the reasoning, and the answer comes after it. */
+ * the text of others. In models whose answers have several messages (gpt-oss, Solar Open) <|end|>
+ * ends one of them, for example the reasoning, and the answer comes after it. */
 static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architecture *a,
                        json_t *list, bool *found)
 {
@@ -78,8 +79,8 @@ static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architect
     const uint8_t *at = tokens->at, *end = at + tokens->bytes;
     struct spw_gguf_string token;
     size_t before = json_array_size(list);
-    bool has_channels = false;
-    json_int_t channel_end = -1, call = -1;
+    bool has_parts = false;
+    json_int_t part_end = -1, call = -1;
     for (uint64_t id = 0; id < types->n && spw_gguf_next_string(&at, end, &token); id++) {
         if (a->end && is_text(&token, a->end))
             SPW_TRY(add_id(list, (json_int_t)id));
@@ -87,11 +88,12 @@ static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architect
             continue;
         if (ends_a_message(&token))
             SPW_TRY(add_id(list, (json_int_t)id));
-        has_channels = has_channels || is_text(&token, "<|return|>");
-        channel_end = is_text(&token, "<|end|>") ? (json_int_t)id : channel_end;
-        call = is_text(&token, "<|call|>") ? (json_int_t)id : call;
+        has_parts = has_parts || is_text(&token, "<|return|>") || is_text(&token, "<|flush|>");
+        part_end = is_text(&token, "<|end|>") ? (json_int_t)id : part_end;
+        if (is_text(&token, "<|call|>") || is_text(&token, "<|calls|>"))
+            call = (json_int_t)id;
     }
-    const json_int_t last = has_channels ? call : channel_end;
+    const json_int_t last = has_parts ? call : part_end;
     if (last >= 0)
         SPW_TRY(add_id(list, last));
     *found = json_array_size(list) > before;

@@ -246,7 +246,7 @@ static void add_ends(struct spw_gguf_writer *w, void *context)
         spw_gguf_add(w, "tokenizer.ggml.eos_token_ids", SPW_GGUF_I32, true, c->more, n_more);
 }
 
-/* <|end|> ends the answer, unless <|return|> does: then it ends the message of a channel. */
+/* <|end|> ends the answer, unless <|return|> or <|flush|> does: then it ends a part of it. */
 static void test_ends(void)
 {
     static const struct ends cases[] = {
@@ -257,6 +257,11 @@ static void test_ends(void)
          {2, 3, 0},
          3},
         {"llama_plain", {"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {0}, {2}, 1},
+        {"llama_plain",
+         {"<|calls|>", "<|end|>", "</s>", "<|flush|>", "b", "c"},
+         {0},
+         {2, 3, 0},
+         3},
         /* Ollama's files have lists. */
         {"llama_plain", {"a", "b", "</s>", "c", "d", "e"}, {3, 2, 4}, {2, 3, 4}, 3},
         {"llama_plain", {"a", "b", "</s>", "c", "<end_of_turn>", "e"}, {5}, {2, 5, 4}, 3},

@@ -20,6 +20,14 @@
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
     "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|"        \
     "\\s+(?!\\S)|\\s+"
+#define SPACES(n) "\\s{" n "}(?!\\S)|"
+#define JAIS2                                                                                      \
+    LETTERS "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" SPACES("512")              \
+        SPACES("256") SPACES("128") SPACES("64") SPACES("32") SPACES("16") SPACES("8") SPACES("4") \
+            SPACES("1,2") "\\s{1}"
+#define EXAONE_MOE                                                                                 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|"    \
+    "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 #define SEED_CODER LETTERS "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define HAN_AND_KANA                                                                               \
     "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+"
@@ -56,6 +64,8 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "phi-2", .splits = {GPT2}},
     {.name = "mellum", .splits = {GPT2}},
     {.name = "exaone4", .splits = {GPT2}},
+    {.name = "exaone-moe", .splits = {EXAONE_MOE}},
+    {.name = "jais-2", .splits = {JAIS2}},
     {.name = "olmo", .splits = {GPT2}, .nfc = true},
     {.name = "default", .splits = {"[\\p{P}$+<=>^~|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
 };

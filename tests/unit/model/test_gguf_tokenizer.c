@@ -533,9 +533,9 @@ static void test_pres(void)
     static const struct {
         const char *names, *pieces; /* of "don't A1234  b\n", as lengths; "": not checked */
     } kinds[] = {
-        {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe glm4",
+        {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe glm4 jais-2",
          "3 2 2 3 1 1 2 1"},
-        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open", "3 2 2 1 1 1 1 1 2 1"},
+        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open exaone-moe", "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-4o llama4 minimax-m2", "5 2 3 1 1 2 1"},
         {"tekken", "3 2 2 1 1 1 1 1 2 1"},
         {"deepseek-v3 hunyuan-dense", "3 2 2 3 1 1 2 1"},
