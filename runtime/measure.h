@@ -84,6 +84,7 @@ int spw_machine_topology(struct spw_topology_info *out, const struct spw_options
 
 /* The drive behind a directory, as the disk tier uses it: records of request_bytes with checksums,
  * O_DIRECT where it is allowed. */
+enum { SPW_DRIVE_FEW = 3, SPW_DRIVE_MANY = 12 };
 struct spw_drive {
     char device[192];    /* model and serial number; without them its number, name and size */
     char filesystem[32]; /* "ext4" */
@@ -98,7 +99,10 @@ struct spw_drive {
     /* The same for small requests: rings may have slots smaller than request_bytes. */
     uint64_t small_request_bytes;
     double small_read_bytes_per_second, small_latency_seconds, small_cpu_seconds_per_byte;
-    int64_t measured_at; /* seconds since 1970 */
+    /* Of bursts: so many requests at once, after which the drive has nothing to do for a while.
+     * A layer reads its missed experts like this. */
+    double few_seconds, many_seconds; /* SPW_DRIVE_FEW and SPW_DRIVE_MANY requests */
+    int64_t measured_at;              /* seconds since 1970 */
     /* Not part of the profile: */
     uint64_t written_bytes; /* by this measuring; 0: the numbers are from the profile */
     char note[320];         /* for the user, for example that a profile is damaged; or "" */
@@ -187,6 +191,10 @@ void spw_drive_bench_close(struct spw_drive_bench *b);
 /* A read pass needs a write pass before it. */
 int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
                          struct spw_drive_pass *out, struct spw_error *err);
+/* Reads n slots at once, at most n_slots; a write pass came before. *seconds: until all are read.
+ */
+int spw_drive_bench_burst(struct spw_drive_bench *b, uint32_t n, double *seconds,
+                          struct spw_error *err);
 const char *spw_drive_bench_engine(const struct spw_drive_bench *b);
 /* "O_DIRECT, 4096-byte blocks, ext4"; `fd`: for others that read the same file. */
 const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool *direct);

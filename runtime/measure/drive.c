@@ -5,8 +5,9 @@
  * about 0.1 s each. One request alone gives the latency. The others show how many requests are
  * enough. With that number it reads once more, for longer; this bandwidth counts. Then it reads
  * requests of 64 KiB, one alone and as many as before. That shows the cost of a request beside
- * its bytes, which matters for rings of small slots. Tiles have 64 KiB and checksums, so the
- * processor time is that of a real run.
+ * its bytes, which matters for rings of small slots. Bursts of a few and of many requests, with a
+ * pause before each, show how long a layer waits for experts. Tiles have 64 KiB and checksums, so
+ * the processor time is that of a real run.
  *
  * If the filesystem refuses O_DIRECT, the numbers are those of the page cache in front of the
  * drive. The disk tier uses the page cache there, too, as long as the cache holds the data. */
@@ -28,10 +29,12 @@ enum {
     MAX_DEPTH = 64,
     MIN_DEPTH = 8,
     WRITE_DEPTH = 16,
+    BURSTS = 16,
     BESIDE_RECORDS = 16, /* memory of the process beside its slots, in records */
 };
 static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,
-                    READ_SECONDS = 0.25, SMALL_SECONDS = 0.06;
+                    READ_SECONDS = 0.25, SMALL_SECONDS = 0.06, PAUSE_SECONDS = 0.001,
+                    BURST_SECONDS = 0.12;
 /* A slow drive gets no more requests at once than it can serve in this time. */
 static const double FLIGHT_SECONDS = 0.25;
 static const double ENOUGH = 0.95; /* of the best bandwidth */
@@ -144,6 +147,25 @@ static int measure_small_reads(struct spw_drive *out, struct spw_drive_bench *b,
     return 0;
 }
 
+/* The mean time of a burst. Between two bursts a layer computes, so this thread does not sleep.
+ * Measures twice and takes the better result, as above. */
+static int measure_burst(double *seconds, struct spw_drive_bench *b, uint32_t n,
+                         struct spw_error *err)
+{
+    *seconds = INFINITY;
+    for (int round = 0; round < 2; round++) {
+        double all = 0, one;
+        int bursts = 0;
+        for (; bursts < BURSTS && all < BURST_SECONDS; bursts++, all += one) {
+            for (double end = spw_now_seconds() + PAUSE_SECONDS; spw_now_seconds() < end;)
+                ;
+            SPW_TRY(spw_drive_bench_burst(b, n, &one, err));
+        }
+        *seconds = fmin(*seconds, all / bursts);
+    }
+    return 0;
+}
+
 static int measure(struct spw_drive *out, struct spw_drive_bench *b, struct spw_error *err)
 {
     struct spw_drive_pass_options write = {
@@ -155,6 +177,8 @@ static int measure(struct spw_drive *out, struct spw_drive_bench *b, struct spw_
     SPW_TRY(rc);
     SPW_TRY(measure_reads(out, b, err));
     SPW_TRY(measure_small_reads(out, b, err));
+    SPW_TRY(measure_burst(&out->few_seconds, b, SPW_DRIVE_FEW, err));
+    SPW_TRY(measure_burst(&out->many_seconds, b, SPW_DRIVE_MANY, err));
     spw_drive_bench_file(b, &fd, &out->direct);
     snprintf(out->engine, sizeof out->engine, "%s", spw_drive_bench_engine(b));
     out->request_bytes = RECORD_BYTES;

@@ -20,6 +20,7 @@ struct spw_drive_bench {
     uint64_t slot_bytes;
     struct spw_disk_job *jobs;    /* [n_slots] */
     uint32_t n_frames, n_written; /* of the file; a frame is a tile */
+    uint64_t n_in_bursts;         /* slots that bursts have read */
 };
 
 /* Numbers that no drive or filesystem can compress. */
@@ -149,6 +150,12 @@ static int pass(struct spw_drive_bench *b, const struct round *r, double seconds
     return rc;
 }
 
+static int fail_pass(const struct spw_drive_bench *b, bool write, int rc, struct spw_error *err)
+{
+    return spw_fail(err, rc, "%s: %s: %s", b->o.directory, write ? "writing" : "reading",
+                    strerror(-rc));
+}
+
 int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
                          struct spw_drive_pass *out, struct spw_error *err)
 {
@@ -168,9 +175,25 @@ int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_
         b->n_written = (uint32_t)n * r.tiles;
     spw_io_usage(b->io, &after);
     out->cpu_seconds = after.cpu_seconds - before.cpu_seconds;
-    return rc ? spw_fail(err, rc, "%s: %s: %s", b->o.directory, p->write ? "writing" : "reading",
-                         strerror(-rc))
-              : 0;
+    return rc ? fail_pass(b, p->write, rc, err) : 0;
+}
+
+int spw_drive_bench_burst(struct spw_drive_bench *b, uint32_t n, double *seconds,
+                          struct spw_error *err)
+{
+    const struct round r = {
+        .slots = b->o.n_slots, .tiles = b->o.slot_tiles, .of = b->n_written / b->o.slot_tiles};
+    const uint64_t first = b->n_in_bursts;
+    const double start = spw_now_seconds();
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++)
+        submit(b, &r, b->n_in_bursts++);
+    for (uint32_t i = 0; i < n; i++) {
+        int done = spw_io_wait(b->io, &b->jobs[(first + i) % r.slots].io);
+        rc = rc ? rc : done;
+    }
+    *seconds = spw_now_seconds() - start;
+    return rc ? fail_pass(b, false, rc, err) : 0;
 }
 
 const char *spw_drive_bench_engine(const struct spw_drive_bench *b)

@@ -29,6 +29,8 @@ static const struct spw_record_field drive_fields[] = {
     {SPW_RECORD(spw_drive, small_latency_seconds), LATENCY},
     {SPW_RECORD(spw_drive, small_cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0,
      .max = 1},
+    {SPW_RECORD(spw_drive, few_seconds), LATENCY},
+    {SPW_RECORD(spw_drive, many_seconds), LATENCY},
     {SPW_RECORD(spw_drive, measured_at), DATE},
 };
 #define PRODUCT(of)                                                                                \

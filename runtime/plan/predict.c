@@ -34,9 +34,10 @@
  *
  * Where experts move, each layer's choice goes to the host and back: a handover, too. Then the
  * layer asks for the experts that it misses; their requests and their arrival wake threads once
- * more. Beside these reads only those of its experts compute that lie on the device, and nothing
- * else. The requests of a layer are a burst: the first takes as long as a request alone, and each
- * byte adds its time.
+ * more. Beside these reads only those of its experts compute that lie on the device or have come
+ * already, and nothing else. The requests of a layer are a burst, which a drive serves slower than
+ * requests that follow each other without a pause. Two measured bursts say what a burst costs
+ * beside its bytes.
  *
  * A prompt: products at the matrix peak, and attention as fast as it was measured for many rows.
  *
@@ -241,30 +242,42 @@ static void predict(struct spw_prediction *out, const struct work *w, const stru
 
 /* ---- missed experts ---- */
 
+/* A straight line through the measured times of a small and of a large burst. */
+static double burst_seconds(const struct spw_drive *d, double bytes)
+{
+    const double few = SPW_DRIVE_FEW * (double)d->request_bytes;
+    const double many = SPW_DRIVE_MANY * (double)d->request_bytes;
+    const double rest = fmax(d->many_seconds - d->few_seconds, 0) * (bytes - few) / (many - few);
+    return fmax(d->few_seconds + rest, d->small_latency_seconds);
+}
+
 /* Each expert of a row is missed with the same chance, so the number of missed ones in a layer is
- * binomial. A layer waits for their reads as long as its other experts do not compute. */
+ * binomial. They arrive one after the other, and each computes when it is there. A layer waits as
+ * long as none of its experts computes. */
 static struct missed_experts missed_experts(const struct spw_plan_info *p,
                                             const struct spw_machine *m, const struct spw_drive *d)
 {
     const double disk = d ? (double)p->decode_expert_disk_bytes : 0;
     const double host = (double)p->decode_expert_host_bytes;
     const double layers = p->n_expert_layers, kept = p->n_experts_kept;
-    struct missed_experts e = {.link_seconds = host / m->copy_bytes_per_second,
-                               .disk_seconds = disk > 0 ? disk / d->read_bytes_per_second : 0};
+    struct missed_experts e = {.link_seconds = host / m->copy_bytes_per_second};
     if (p->n_experts_resident < p->n_experts)
         e.handover_seconds = layers * m->handover_seconds;
     if (disk + host <= 0)
         return e;
     const double missed = fmin(1, (disk + host) / (double)p->decode_expert_bytes);
-    const double read = (e.link_seconds + e.disk_seconds) / (missed * layers * kept);
+    const double all = missed * layers * kept; /* in a token */
     const double compute = products_seconds(p, m, true) / (layers * kept);
-    double first = 0, ways = kept; /* first: what the requests of a layer take beside their bytes */
-    if (disk > 0)
-        first = fmax(0, d->latency_seconds - (double)d->request_bytes / d->read_bytes_per_second);
+    double ways = kept, first = 0; /* first: until an expert is there that is missed alone */
     for (double n = 1; n <= kept; n++) {
-        const double chance = ways * pow(missed, n) * pow(1 - missed, kept - n);
-        e.alone_seconds += layers * chance * fmax(0, first + n * read - (kept - n) * compute);
-        e.handover_seconds += layers * chance * m->handover_seconds;
+        const double often = layers * ways * pow(missed, n) * pow(1 - missed, kept - n);
+        const double burst = disk > 0 ? burst_seconds(d, n * disk / all) : 0;
+        const double last = burst + n * e.link_seconds / all;
+        first = n > 1 ? first : last;
+        const double done = fmax(first + n * compute, last + compute);
+        e.alone_seconds += often * fmax(0, done - kept * compute);
+        e.disk_seconds += often * burst;
+        e.handover_seconds += often * m->handover_seconds;
         ways *= (kept - n) / (n + 1);
     }
     return e;

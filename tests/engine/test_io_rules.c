@@ -158,6 +158,33 @@ static void check_in_flight(void)
     }
 }
 
+/* Twice bandwidth x latency, at least 4, no more than the drive wants. */
+static void check_for_experts(void)
+{
+    static const struct {
+        uint32_t depth;
+        double latency;
+        bool weights;
+        unsigned expected;
+    } cases[] = {{16, 1e-4, false, 4},
+                 {16, 1e-3, false, 6}, /* 3 MiB */
+                 {16, 1, false, 16},
+                 {2, 1e-4, false, 2},
+                 {16, 1e-4, true, 16}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct spw_drive d = {.queue_depth = cases[i].depth,
+                                    .request_bytes = MIB,
+                                    .read_bytes_per_second = 3072.0 * MIB,
+                                    .latency_seconds = cases[i].latency};
+        const struct spw_plan p = {.n_disk_experts = 9,
+                                   .n_weight_slots = 2,
+                                   .weight_slot_bytes = 2 * MIB,
+                                   .info.weights_disk_bytes = cases[i].weights};
+        CHECK_MSG(spw_in_flight(&p, &d) == cases[i].expected, "case %zu: %u in flight, expected %u",
+                  i, spw_in_flight(&p, &d), cases[i].expected);
+    }
+}
+
 /* ---- what a ring of io_uring does ---- */
 
 /* Reads of a pipe that is empty stay in the kernel. NULL: io_uring is refused here. */
@@ -485,6 +512,7 @@ int main(void)
         check_slabs(&seed);
     }
     check_in_flight();
+    check_for_experts();
     check_depth(1);
     check_depth(5);
     check_sums_last();

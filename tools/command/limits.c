@@ -124,6 +124,8 @@ json_t *cli_drive_json(const struct spw_drive *d)
         CLI_FIELD(d, small_read_bytes_per_second),
         CLI_FIELD(d, small_latency_seconds),
         {"small_cpu_seconds_per_gib", CLI_JSON(d->small_cpu_seconds_per_byte * gib)},
+        CLI_FIELD(d, few_seconds),
+        CLI_FIELD(d, many_seconds),
         CLI_FIELD(d, measured_at),
         CLI_FIELD(d, written_bytes),
     };

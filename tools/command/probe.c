@@ -24,11 +24,12 @@ static int print_json(const struct limits *l)
 static void print_drive(const struct limits *l)
 {
     const struct spw_drive *d = &l->drive;
-    char bytes[32], small[32], date[32];
+    char bytes[32], small[32], burst[32], date[32];
     printf("directory   %s\n"
            "drive       %s, %s, %s\n"
            "reads       %.2f GB/s with %u requests of %s in flight, one alone takes %.2f ms\n"
            "            %.2f GB/s with requests of %s, one alone takes %.2f ms\n"
+           "            %d requests of %s after a pause take %.2f ms, %d %.2f ms\n"
            "writes      %.2f GB/s\n"
            "I/O         %s; %.3f core-seconds a GiB\n"
            "measured    %s",
@@ -37,8 +38,10 @@ static void print_drive(const struct limits *l)
            d->read_bytes_per_second * 1e-9, d->queue_depth,
            cli_format_bytes(bytes, d->request_bytes), d->latency_seconds * 1e3,
            d->small_read_bytes_per_second * 1e-9, cli_format_bytes(small, d->small_request_bytes),
-           d->small_latency_seconds * 1e3, d->write_bytes_per_second * 1e-9, d->engine,
-           d->cpu_seconds_per_byte * (double)(1 << 30), cli_format_date(date, d->measured_at));
+           d->small_latency_seconds * 1e3, SPW_DRIVE_FEW, cli_format_bytes(burst, d->request_bytes),
+           d->few_seconds * 1e3, SPW_DRIVE_MANY, d->many_seconds * 1e3,
+           d->write_bytes_per_second * 1e-9, d->engine, d->cpu_seconds_per_byte * (double)(1 << 30),
+           cli_format_date(date, d->measured_at));
     if (d->written_bytes)
         printf(", %s written for it", cli_format_bytes(bytes, d->written_bytes));
     putchar('\n');

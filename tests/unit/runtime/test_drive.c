@@ -50,6 +50,8 @@ static struct spw_drive made_up(const char *device, int64_t date)
                           .small_read_bytes_per_second = 7e8,
                           .small_latency_seconds = 9e-5,
                           .small_cpu_seconds_per_byte = 4.5e-10,
+                          .few_seconds = 1.5e-3,
+                          .many_seconds = 4.5e-3,
                           .measured_at = date};
     snprintf(d.device, sizeof d.device, "%s", device);
     return d;
@@ -93,6 +95,7 @@ static bool same(const struct spw_drive *a, const struct spw_drive *b)
            a->small_read_bytes_per_second == b->small_read_bytes_per_second &&
            a->small_latency_seconds == b->small_latency_seconds &&
            a->small_cpu_seconds_per_byte == b->small_cpu_seconds_per_byte &&
+           a->few_seconds == b->few_seconds && a->many_seconds == b->many_seconds &&
            a->measured_at == b->measured_at;
 }
 
@@ -190,6 +193,10 @@ static void test_ranges(void)
     d.latency_seconds = 1e9;
     write_out_of_range(&d);
     CHECK(read_back("bad.json", &err) == -EINVAL && strstr(err.text, "latency_seconds"));
+    d = good;
+    d.many_seconds = 0;
+    write_out_of_range(&d);
+    CHECK(read_back("bad.json", &err) == -EINVAL && strstr(err.text, "many_seconds"));
     d = good;
     d.request_bytes = (uint64_t)1 << 40;
     write_out_of_range(&d);
@@ -309,6 +316,8 @@ static void check_plausible(const struct spw_drive *d)
     CHECK(d->small_request_bytes == 64 << 10 && d->small_cpu_seconds_per_byte > 0);
     CHECK(isfinite(d->small_read_bytes_per_second) && d->small_read_bytes_per_second > 1e5);
     CHECK(d->small_latency_seconds > 0 && d->small_latency_seconds < 10);
+    CHECK(d->few_seconds > 0 && d->few_seconds < 10);
+    CHECK(d->many_seconds > 0 && d->many_seconds < 10);
     CHECK(*d->device && *d->filesystem && *d->engine && d->measured_at > 0);
 }
 

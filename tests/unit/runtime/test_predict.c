@@ -34,8 +34,12 @@ static const struct spw_machine gpu = {.gpu = "card",
                                        .read_beside_bytes_per_second = 500e9,
                                        .copy_beside_bytes_per_second = 25e9,
                                        .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0}};
-static const struct spw_drive drive = {
-    .read_bytes_per_second = 2e9, .write_bytes_per_second = 1e9, .cpu_seconds_per_byte = 1e-10};
+static const struct spw_drive drive = {.request_bytes = 1000000,
+                                       .read_bytes_per_second = 2e9,
+                                       .write_bytes_per_second = 1e9,
+                                       .cpu_seconds_per_byte = 1e-10,
+                                       .few_seconds = 3 / 2e3, /* only their bytes take time */
+                                       .many_seconds = 12 / 2e3};
 
 /* read: bytes that computation reads; up, down: over the link; from, to: the disk */
 static struct spw_plan_info plan(double read, double up, double down, double from, double to)
@@ -242,7 +246,8 @@ static void test_rows(void)
 
 /* 500 MB of weights in 10 ms, and 500 MB of experts in 10 ms: 50 layers use 2 experts of 5 MB each,
  * 0.1 ms. A token misses 200 MB from the drive: each expert with a chance of 0.4, in 2.5 ms. So in
- * 0.16 of the layers both are missed, 5 ms, and in 0.48 one, 2.5 - 0.1 ms. */
+ * 0.16 of the layers both are missed, 5 ms, beside which the first one computes, and in 0.48 one,
+ * 2.5 ms, beside which the other computes. */
 static void test_experts(void)
 {
     struct spw_plan_info p = plan(1e9, 0, 0, 0, 0);
@@ -253,26 +258,39 @@ static void test_experts(void)
     p.n_experts_kept = 2;
     check(&p, &cpu, &drive, 0.02, SPW_BOUND_COMPUTE);
     p.decode_expert_disk_bytes = (uint64_t)2e8;
-    const double alone = 50 * (0.16 * 0.005 + 0.48 * 0.0024);
+    const double alone = 50 * (0.16 * 0.0049 + 0.48 * 0.0024);
     check(&p, &cpu, &drive, 0.02 + alone, SPW_BOUND_DISK);
     check(&p, &cpu, NULL, 0.02, SPW_BOUND_COMPUTE); /* the drive is not known */
-    /* A request alone takes 1 ms longer than its bytes: once a layer that misses. */
+    /* A burst takes 1 ms longer than its bytes: once a layer that misses. */
     struct spw_drive slow = drive;
-    slow.request_bytes = 2000000;
-    slow.latency_seconds = 0.002;
+    slow.few_seconds += 0.001;
+    slow.many_seconds += 0.001;
     check(&p, &cpu, &slow, 0.02 + alone + 50 * 0.64 * 0.001, SPW_BOUND_DISK);
+    /* Bursts are served at half of the rate that requests in a row reach. */
+    slow.few_seconds = drive.few_seconds * 2;
+    slow.many_seconds = drive.many_seconds * 2;
+    check(&p, &cpu, &slow, 0.02 + alone + 50 * (0.16 * 0.005 + 0.48 * 0.0025), SPW_BOUND_DISK);
+    slow.many_seconds = slow.few_seconds; /* and never less than a small request takes */
+    slow.few_seconds = slow.many_seconds = 1e-6;
+    slow.small_latency_seconds = 0.003;
+    check(&p, &cpu, &slow, 0.02 + 50 * (0.16 * 0.003 + 0.48 * 0.0029), SPW_BOUND_DISK);
     /* Each layer's choice goes to the host, and 0.64 of the layers wait for the drive. */
     struct spw_machine m = cpu;
     m.handover_seconds = 1e-4;
     p.n_experts = 400;
     p.n_experts_resident = 200;
     check(&p, &m, &drive, 0.02 + alone + 0.005 * 1.64, SPW_BOUND_DISK);
-    /* 300 MB from the host, too: all are missed, 200 MB in 100 ms and 300 MB in 30. */
+    /* 300 MB from the host, too: all are missed, 200 MB in 100 ms and 300 MB in 30. One
+     * of two experts computes meanwhile, 0.1 ms in each layer. */
     p.decode_expert_host_bytes = (uint64_t)3e8;
-    check(&p, &cpu, &drive, 0.02 + 0.13, SPW_BOUND_DISK);
+    check(&p, &cpu, &drive, 0.02 + 0.13 - 0.005, SPW_BOUND_DISK);
     p.decode_expert_disk_bytes = 0;
     p.decode_expert_host_bytes = (uint64_t)5e8;
-    check(&p, &cpu, &drive, 0.02 + 0.05, SPW_BOUND_LINK);
+    check(&p, &cpu, &drive, 0.02 + 0.05 - 0.005, SPW_BOUND_LINK);
+    /* Copies of 0.05 ms: computation waits only for the first of a layer. */
+    m = cpu;
+    m.copy_bytes_per_second = m.copy_beside_bytes_per_second = 100e9;
+    check(&p, &m, &drive, 0.02 + 50 * 0.00005, SPW_BOUND_COMPUTE);
 }
 
 static void test_gpu(void)
