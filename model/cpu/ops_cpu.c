@@ -107,7 +107,7 @@ enum spw_isa spw_isa_best(void)
 const char *spw_isa_name(enum spw_isa isa)
 {
     static const char *const names[SPW_ISA_COUNT] = {
-        "portable", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "avx512half", "amx"};
+        "portable", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "avx512bf16", "amx"};
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 

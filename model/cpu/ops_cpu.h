@@ -41,6 +41,8 @@ struct spw_cpu_kernels {
     size_t (*linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
 };
 
+/* The prefix cache and saved sessions know a backend by this name, so AVX512HALF, which gives the
+ * bits of AVX512BF16, has the name of AVX512BF16. */
 const char *spw_isa_name(enum spw_isa isa);
 /* Whether this processor and this build run it (AMX also needs the permission of the kernel). */
 bool spw_isa_runs(enum spw_isa isa);

@@ -3,6 +3,8 @@
 #include "model/cpu/ops_cpu.h"
 #include "tests/check.h"
 
+#include <string.h>
+
 #if defined(SPW_X86_KERNELS)
 
 #define BIT(n) ((uint32_t)1 << (n))
@@ -80,6 +82,7 @@ int main(void)
 {
     const enum spw_isa best = spw_isa_best();
     check_processors();
+    CHECK(!strcmp(spw_isa_name(SPW_ISA_AVX512HALF), spw_isa_name(SPW_ISA_AVX512BF16)));
     CHECK(spw_isa_runs(SPW_ISA_PORTABLE) && spw_isa_runs(best) && !spw_isa_runs(SPW_ISA_COUNT));
     for (int isa = 0; isa < SPW_ISA_COUNT; isa++) {
         const struct spw_cpu_kernels *k = spw_cpu_kernels_get((enum spw_isa)isa);
