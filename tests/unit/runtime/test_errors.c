@@ -67,6 +67,8 @@ OPENS(session_resume, struct spw_session, spw_session_resume(&out, engine, saved
 CALL(session_keep, spw_session_publish(session, err)) /* no cache: 0 */
 OPENS(sampler_open, struct spw_sampler, spw_sampler_open(&out, 0, err))
 CALL(sampling_check, spw_sampling_check(&(struct spw_sampling){.temperature = -1}, err))
+CALL(check_context, spw_check_context(&(struct spw_model_config){.reach = 8},
+                                      &(struct spw_options){.context = 9}, err))
 
 static int batch_open(struct spw_error *err)
 {
@@ -254,6 +256,7 @@ static const struct {
     {"spw_session_publish", session_keep},
     {"spw_sampler_open", sampler_open},
     {"spw_sampling_check", sampling_check},
+    {"spw_check_context", check_context},
     {"spw_batch_open", batch_open},
     {"spw_batch_submit", batch_submit},
     {"spw_batch_step", batch_step},
