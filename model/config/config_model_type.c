@@ -36,7 +36,7 @@ static const struct {
 static bool is_listed(const char *name, const char *list)
 {
     const size_t n = strlen(name);
-    for (const char *at = list; (at = strstr(at, name)); at += n)
+    for (const char *at = list; n && (at = strstr(at, name)); at += n)
         if ((at == list || at[-1] == ' ') && (!at[n] || at[n] == ',' || at[n] == ' '))
             return true;
     return false;

@@ -26,6 +26,7 @@ int spw_check_context(const struct spw_model_config *config, const struct spw_op
                       struct spw_error *err)
 {
     const uint64_t longest = o->past_positions ? SPW_CONFIG_MOST_POSITIONS : config->reach;
+    spw_error_clear(err);
     if (o->context <= longest)
         return 0;
     return spw_fail(

@@ -265,6 +265,8 @@ static void test_other_families(void)
            "text_config.model_type: found 'llama', expected mistral, ministral or ministral3");
     refuse(llama, "{'model_type': 'llava', 'text_config': {'model_type': 'gemma'}}",
            "text_config.model_type: found 'gemma', expected llama, mistral or qwen2");
+    refuse(llama, "{'model_type': 'llava', 'text_config': {'model_type': ''}}",
+           "text_config.model_type: found '', expected llama, mistral or qwen2");
 }
 
 static bool asks(const struct spw_model_config *c, const char *word, bool by_generation)
