@@ -186,6 +186,9 @@ int spw_drive_bench_burst(struct spw_drive_bench *b, uint32_t n, double *seconds
     const uint64_t first = b->n_in_bursts;
     const double start = spw_now_seconds();
     int rc = 0;
+    spw_error_clear(err);
+    if (!r.of || n > r.slots)
+        return fail_pass(b, false, -EINVAL, err);
     for (uint32_t i = 0; i < n; i++)
         submit(b, &r, b->n_in_bursts++);
     for (uint32_t i = 0; i < n; i++) {
