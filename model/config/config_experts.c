@@ -113,10 +113,12 @@ static int read_shared(struct spw_experts_config *e, const struct spw_keys *keys
     return 0;
 }
 
-/* Some models choose groups of experts first. */
+/* Some models choose groups of experts first. Hunyuan's files have false where there are none. */
 static int refuse_groups(const struct spw_keys *keys)
 {
     uint32_t n = 1;
+    if (json_is_false(spw_keys_value(keys, "n_group")))
+        return 0;
     SPW_TRY(spw_keys_u32(keys, "n_group", 0, MOST_EXPERTS, &n));
     return n > 1 ? spw_keys_refuse(keys, "n_group", "1: a choice among all experts") : 0;
 }

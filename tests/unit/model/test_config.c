@@ -667,6 +667,13 @@ static void test_last_layer(void)
            "{'model_type': 'mellum', 'num_key_value_heads': 8, 'mlp_layer_types': ['sparse', "
            "'other', 'dense', 'sparse', 'dense', 'dense']}",
            "mlp_layer_types: found a list of 6, expected 'sparse' or 'dense' for each layer");
+    c = accept(llama,
+               "{'model_type': 'hunyuan_v1_moe', 'num_experts': 64, 'moe_topk': [8, 8, 8, 8, 8, "
+               "8], 'n_group': false, 'topk_group': false, 'routed_scaling_factor': false}",
+               NULL);
+    CHECK(c.experts.n_kept == 8);
+    refuse(llama, "{'model_type': 'hunyuan_v1_moe', 'num_experts': 64, 'n_group': 8}",
+           "n_group: found 8, expected 1");
     refuse(llama, "{'model_type': 'ernie4_5_moe', 'moe_norm_min': 0.1}", "moe_norm_min: found 0.1");
     refuse(llama, "{'model_type': 'dots1', 'num_key_value_heads': 8}",
            "n_routed_experts: found nothing");
