@@ -109,6 +109,7 @@ static const struct spw_gguf_architecture architectures[] = {
     {.name = "nemotron", .model_type = "nemotron"},
     {.name = "dots1",
      .model_type = "dots1",
+     .end = "<|endofresponse|>",
      .window_rule = NO_WINDOW_STORED,
      .experts = true,
      .scores = 2,

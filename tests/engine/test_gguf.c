@@ -257,11 +257,7 @@ static void test_ends(void)
          {2, 3, 0},
          3},
         {"llama_plain", {"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {0}, {2}, 1},
-        {"llama_plain",
-         {"<|calls|>", "<|end|>", "</s>", "<|flush|>", "b", "c"},
-         {0},
-         {2, 3, 0},
-         3},
+        {"llama_plain", {"<|calls|>", "<|end|>", "</s>", "<|flush|>", "b", "c"}, {0}, {2, 3, 0}, 3},
         /* Ollama's files have lists. */
         {"llama_plain", {"a", "b", "</s>", "c", "d", "e"}, {3, 2, 4}, {2, 3, 4}, 3},
         {"llama_plain", {"a", "b", "</s>", "c", "<end_of_turn>", "e"}, {5}, {2, 5, 4}, 3},
