@@ -13,11 +13,13 @@
 
 static const struct {
     const char *open, *close;
+    const char *bare; /* as in struct spw_reasoning_form */
 } pairs[] = {
-    {"<think>", "</think>"},
-    {"[THINK]", "[/THINK]"},
-    {"<|START_THINKING|>", "<|END_THINKING|>"},
-    {"<|channel>thought\n", "<channel|>"},
+    {"<think>", "</think>", NULL},
+    {"[THINK]", "[/THINK]", NULL},
+    {"<|START_THINKING|>", "<|END_THINKING|>", NULL},
+    {"<|channel>thought\n", "<channel|>", NULL},
+    {"<|think|>", "<|end|><|begin|>assistant<|content|>", "<|content|>"}, /* Solar Open */
 };
 
 static const char start_mark[] = "<|start|>", channel_mark[] = "<|channel|>",
@@ -62,12 +64,13 @@ int spw_reasoning_find(struct spw_reasoning_form *out, const struct spw_chat_tem
     if (is_token(tokenizer, channel_mark) && is_token(tokenizer, message_mark))
         return find_channels(out, tokenizer);
     for (size_t i = 0; i < N_PAIRS; i++) {
-        const char *open = pairs[i].open, *close = pairs[i].close;
+        const char *open = pairs[i].open, *close = pairs[i].close, *bare = pairs[i].bare;
         if (!(t && spw_chat_template_has(t, close)) &&
-            !(is_token(tokenizer, open) && is_token(tokenizer, close)))
+            !(is_token(tokenizer, open) && is_token(tokenizer, bare ? bare : close)))
             continue;
         out->open = open;
         out->close = close;
+        out->bare = bare;
         SPW_TRY(add_specials(out, tokenizer, open));
         return add_specials(out, tokenizer, close);
     }
@@ -236,12 +239,13 @@ static int read_start(struct out *o, char c)
     s->held[s->n_held++] = c;
     while (n_space < s->n_held && is_space(s->held[n_space]))
         n_space++;
-    enum fit fit = fit_one(s, n_space, s->form.open);
-    if (fit == WHOLE_MARK) {
-        s->state = SPW_SPLIT_REASONING;
+    const enum fit open = fit_one(s, n_space, s->form.open);
+    const enum fit bare = s->form.bare ? fit_one(s, n_space, s->form.bare) : NO_MARK;
+    if (open == WHOLE_MARK || bare == WHOLE_MARK) {
+        s->state = open == WHOLE_MARK ? SPW_SPLIT_REASONING : SPW_SPLIT_ANSWER;
         s->after_mark = true;
         s->n_held = 0;
-    } else if (fit == NO_MARK || s->n_held == sizeof s->held) {
+    } else if ((open == NO_MARK && bare == NO_MARK) || s->n_held == sizeof s->held) {
         s->state = SPW_SPLIT_ANSWER;
         return give_held(o);
     }

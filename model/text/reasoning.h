@@ -3,6 +3,8 @@
  * A model that reasons marks the reasoning in its text. A form has the marks. Two sorts are known:
  *
  *   pair      <think> REASONING </think> ANSWER        (only where the text begins)
+ *             <|think|> REASONING <|end|><|begin|>assistant<|content|> ANSWER, or
+ *             <|content|> ANSWER                       (Solar Open)
  *   channels  <|channel|>analysis<|message|> REASONING <|end|>
  *             <|start|>assistant<|channel|>final<|message|> ANSWER <|return|>     (gpt-oss)
  *
@@ -22,6 +24,7 @@ extern "C" {
 
 struct spw_reasoning_form {
     const char *open, *close; /* static texts: the pair; both NULL: there is none */
+    const char *bare;         /* what begins an answer without reasoning; NULL: nothing does */
     bool has_channels;
     /* The special tokens of the marks. The text of an answer must have them, although it has no
      * other special tokens (spw_request.shown). */

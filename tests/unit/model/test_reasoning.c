@@ -11,6 +11,9 @@
 static const struct spw_reasoning_form none,
     think = {.open = "<think>", .close = "</think>"},
     gemma = {.open = "<|channel>thought\n", .close = "<channel|>"},
+    solar = {.open = "<|think|>",
+             .close = "<|end|><|begin|>assistant<|content|>",
+             .bare = "<|content|>"},
     channels = {.has_channels = true};
 
 struct row {
@@ -39,6 +42,11 @@ static const struct row rows[] = {
     {&gemma, "", "<|channel>thought\na\n<channel|>b", "b", "a"},
     {&gemma, "<|channel>thought\n<channel|>", "b", "b", ""},
     {&gemma, "<|channel>thought\n", "a<channel|>b", "b", "a"},
+    {&solar, "", "<|think|>a<|end|><|begin|>assistant<|content|>b<|end|>", "b<|end|>", "a"},
+    {&solar, "", "<|content|>b<|think|>", "b<|think|>", ""},
+    {&solar, "", "<|tool_calls|>b", "<|tool_calls|>b", ""},
+    {&solar, "", "<|think|>a<|end|><|begin|>assistant<|tool", "",
+     "a<|end|><|begin|>assistant<|tool"},
     {&channels, "<|start|>assistant",
      "<|channel|>analysis<|message|>a\n<|end|><|start|>assistant<|channel|>final<|message|>b\n",
      "b\n", "a"},
@@ -254,6 +262,10 @@ static void test_forms(void)
     CHECK(is_pair(&f, "[THINK]") && f.n_specials == 2);
     f = form_of("x <channel|>", "<|channel>,<channel|>", true);
     CHECK(is_pair(&f, "<|channel>thought\n") && f.n_specials == 2);
+    f = form_of("x", "<|think|>,<|content|>,<|begin|>,<|end|>", true);
+    CHECK(is_pair(&f, "<|think|>") && f.n_specials == 4 && !strcmp(f.bare, "<|content|>"));
+    f = form_of("x", "<|think|>,<|begin|>,<|end|>", true);
+    CHECK(is_pair(&f, NULL));
     f = form_of("x", "<|start|>,<|end|>,<|message|>,<|channel|>,<|return|>,<|call|>", true);
     CHECK(f.has_channels && f.n_specials == 6 && spw_reasoning_has_marks(&f));
 }
