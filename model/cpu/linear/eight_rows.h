@@ -29,8 +29,9 @@ enum {
     PAIRS = 4,                      /* of rows of W */
     CODES = 8,                      /* registers of codes of a pair that are multiplied at once */
     PAGE = 4096,
-    LINE = 64,   /* bytes */
-    AHEAD = 512, /* bytes from a group to what is fetched meanwhile */
+    LINE = 64,      /* bytes */
+    AHEAD = 512,    /* bytes from a group to what is fetched meanwhile */
+    DISTANCE = 256, /* bytes: enough from stream to stream in a page */
 };
 
 /* Codes of a group of a row of x. Each sixteen of them lie here twice, as an instruction takes them
@@ -357,13 +358,14 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight 
 
 /* ---- rows of W ---- */
 
-/* Adds group g of rows first, first + step, ... of W to a. `n` of the eight exist. */
-SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first, size_t step,
-                            size_t n, size_t g, f32v *a)
+/* Adds group g of rows first, first + step, ... of W to a. `n` of the eight exist. Where `rows` is
+ * a constant, a is in registers. */
+SIMD_FN void multiply_group(enum spw_dtype t, const int rows, const struct few *f, size_t first,
+                            size_t step, size_t n, size_t g, f32v *a)
 {
-    const size_t begin = g * group_bytes(t), m = f->rows;
+    const size_t begin = g * group_bytes(t);
     const size_t bytes = (size_t)spw_min_u64(f->row_bytes - begin, group_bytes(t));
-    const struct few_x x = {f->codes + g, f->groups, f->twice + g * m};
+    const struct few_x x = {f->codes + g, f->groups, f->twice + g * (size_t)rows};
     struct eight w;
     w.p = (struct packed){(const uint8_t *)f->a->w + first * f->row_bytes + begin,
                           step * f->row_bytes, 4 * step * f->row_bytes, bytes / block_bytes(t)};
@@ -374,41 +376,36 @@ SIMD_FN void multiply_group(enum spw_dtype t, const struct few *f, size_t first,
         unpack_scales(t, &w.p, &w.scales);
         pair_scales(t, &w.scales);
     }
-    switch (m) {
-#define CASE(rows)                                                                                 \
-    case rows:                                                                                     \
-        multiply_rows(t, rows, &w, &x, a);                                                         \
-        break
-        CASE(1);
-        CASE(2);
-        CASE(3);
-        CASE(4);
-#undef CASE
-    default:
-        if (!is_small(t))
-            multiply_rows(t, (int)m, &w, &x, a);
-    }
+    multiply_rows(t, rows, &w, &x, a);
 }
 
 /* y of these rows: at y[at], y[at + step], ... */
-SIMD_FN void run_eight(enum spw_dtype t, const struct few *f, size_t first, size_t step, size_t n,
-                       size_t at)
+SIMD_FN void run_eight(enum spw_dtype t, const int rows, const struct few *f, size_t first,
+                       size_t step, size_t n, size_t at)
 {
     f32v y[FEW_ROWS], a[FEW_ROWS];
-    for (size_t r = 0; r < f->rows; r++)
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
         y[r] = simd_set1(0);
     for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
         const size_t end = spw_codes_partition(f->groups, partition + 1);
-        for (size_t r = 0; r < f->rows; r++)
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
             a[r] = simd_set1(0);
         for (size_t g = spw_codes_partition(f->groups, partition); g < end; g++)
-            multiply_group(t, f, first, step, n, g, a);
-        for (size_t r = 0; r < f->rows; r++)
+            multiply_group(t, rows, f, first, step, n, g, a);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
             y[r] += a[r];
     }
-    for (size_t r = 0; r < f->rows; r++)
+    float lanes[SIMD_LANES];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        simd_store(lanes, y[r]);
         for (size_t l = 0; l < n; l++)
-            f->y[r * SPW_LINEAR_FEW_COLS + at + l * step] = y[r][l] == y[r][l] ? y[r][l] : NAN;
+            f->y[(size_t)r * SPW_LINEAR_FEW_COLS + at + l * step] =
+                lanes[l] == lanes[l] ? lanes[l] : NAN;
+    }
 }
 
 SIMD_FN void run_sets(enum spw_dtype t, const struct few *f, size_t first, size_t step, size_t n,
@@ -419,7 +416,20 @@ SIMD_FN void run_sets(enum spw_dtype t, const struct few *f, size_t first, size_
         set.codes = f->codes + row * f->groups;
         set.rows = (size_t)spw_min_u64(f->rows, f->a->m - row);
         set.y = f->y + row * SPW_LINEAR_FEW_COLS;
-        run_eight(t, &set, first, step, n, at);
+        switch (set.rows) {
+#define CASE(rows)                                                                                 \
+    case rows:                                                                                     \
+        run_eight(t, rows, &set, first, step, n, at);                                              \
+        break
+            CASE(1);
+            CASE(2);
+            CASE(3);
+            CASE(4);
+#undef CASE
+        default:
+            if (!is_small(t))
+                run_eight(t, (int)set.rows, &set, first, step, n, at);
+        }
     }
 }
 
@@ -435,15 +445,18 @@ static size_t distance_of_streams(size_t stride)
     return least;
 }
 
-/* Rows of W from one stream to the next, for n rows: n / 8, or up to a quarter less where the
- * streams then lie farther apart in a page. */
+/* Rows of W from one stream to the next, for n rows: the most, n / 8, or up to a quarter less, so
+ * that the streams are DISTANCE apart in a page. The rest of the rows needs eight new streams. */
 static size_t best_step(size_t n, size_t row_bytes)
 {
     const size_t most = n / SIMD_LANES;
     size_t best = most;
-    for (size_t step = most; step > most - most / 4; step--)
+    for (size_t step = most; step > most - most / 4; step--) {
+        if (distance_of_streams(best * row_bytes) >= DISTANCE)
+            break;
         if (distance_of_streams(step * row_bytes) > distance_of_streams(best * row_bytes))
             best = step;
+    }
     return best;
 }
 
