@@ -66,8 +66,6 @@ static double query_scale(const struct writer *w)
 static int check_rope(const struct writer *w)
 {
     const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
-    if (r->kind == SPW_ROPE_DYNAMIC)
-        return refuse(w, "rope of type dynamic", "default, linear, llama3, yarn or longrope");
     if (r->kind == SPW_ROPE_YARN && r->truncate == w->family->rope.whole_ramp)
         return refuse(w, r->truncate ? "yarn with truncate true" : "yarn with truncate false",
                       "yarn without this key");
@@ -117,10 +115,16 @@ static int check_experts(const struct writer *w)
         return check_chunks(w);
     const struct spw_expert_facts *facts = &w->family->experts;
     const uint32_t leading = facts->first_layer_key ? leading_layers(c) : 0;
+    const char *keys = facts->kinds_list       ? "mlp_layer_types"
+                       : facts->last_layer_key ? facts->last_layer_key
+                                               : "mlp_only_layers, decoder_sparse_step";
+    char found[80];
+    snprintf(found, sizeof found, "layers without experts (%s)", keys);
     for (uint32_t i = leading; i < c->n_layers; i++)
         if (!c->has_experts[i])
-            return refuse(w, "layers without experts (mlp_only_layers, decoder_sparse_step)",
-                          "experts in all layers");
+            return refuse(w, found,
+                          facts->first_layer_key ? "experts in all layers behind the first ones"
+                                                 : "experts in all layers");
     if (!spw_family_asks(w->a->renormalizes) &&
         c->experts.route.renormalizes == (w->a->renormalizes == SPW_FAMILY_NEVER) &&
         spw_family_asks(facts->renormalizes))
@@ -311,6 +315,9 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
                              "the file every layer sees all positions, so answers differ behind "
                              "the window");
+    if (c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_DYNAMIC)
+        spw_gguf_note(notes, "GGUF files do not store rope of type dynamic: with the file the "
+                             "model knows max_position_embeddings tokens and no more");
     spw_gguf_add_string(to, "general.architecture", a->name);
     add_u32(w, "block_count", c->n_layers);
     add_u32(w, "context_length", c->max_positions);

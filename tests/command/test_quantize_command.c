@@ -391,10 +391,10 @@ static void test_refused(void)
     fails(2, "pre_tokenizer: found patterns, which a GGUF file cannot store, expected those of",
           "sed -i 's/\"use_regex\":true/\"use_regex\":false/' odd/tokenizer.json\n"
           "$S quantize odd w/q.gguf --type q8_0");
-    fails(2, "found rope of type dynamic",
-          "sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2.0}, "
-          "&/; s/\"rope_scaling\": null,//' bad/config.json\n"
-          "$S quantize bad w/q.gguf --type q8_0");
+    CHECK(sh("sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": "
+             "2.0}, &/; s/\"rope_scaling\": null,//' bad/config.json\n"
+             "$S quantize bad w/q.gguf --type q8_0 && $S inspect w/q.gguf && rm w/q.gguf") == 0 &&
+          strstr(err, "do not store rope of type dynamic") && strstr(out, "rope default"));
     setenv("GOLDEN", getenv("PWD"), 1);
     fails(2, "found layers without experts (mlp_only_layers, decoder_sparse_step), which",
           "$S quantize $GOLDEN/tests/golden/qwen2_moe_some_layers w/q.gguf --type q8_0");
