@@ -33,16 +33,17 @@ struct spw_expert_facts {
     const char *count_key;        /* NULL: the family has no experts */
     const char *other_count_key;  /* a name that transformers takes and writes, too; NULL: none */
     const char *width_key;        /* of an expert; NULL: as wide as a dense mlp */
-    const char *shared_width_key; /* NULL: no expert is shared, unless */
-    const char *shared_count_key; /* so many are, which are one of their widths together */
+    const char *shared_width_key; /* of an expert that every row has; NULL: see the next key */
+    const char *shared_count_key; /* such experts, which are one mlp of all their widths; NULL: no
+                                     expert is shared */
     bool shared_by_key;           /* without shared_width_key no expert is shared */
     bool shared_alone;            /* in a model without experts the shared one is the mlp */
     const char *kept_key;         /* of a row; NULL: num_experts_per_tok */
     const char *other_kept_key;   /* as other_count_key */
     const char *enable_key;       /* true: there are experts; NULL: there always are */
     const char *first_layer_key;  /* layers before this one are dense; NULL: none is */
-    const char *last_layer_key;   /* and layers after this one, unless it is -1; NULL: none is */
-    const char *step_key;         /* each so many layers one has experts; NULL: each one */
+    const char *last_layer_key;   /* layers after this one are dense; -1, or NULL: none is */
+    const char *step_key;         /* every step-th layer has experts; NULL: every one */
     const char *dense_list_key;   /* a list of layers that have none; NULL: no list */
     const char *list_key;         /* a list of those that have some, whatever the step is */
     bool kinds_list;              /* mlp_layer_types says "sparse" or "dense" for each layer */
