@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds the program and runs the tests. A fresh Debian 12 needs nothing else.
 #
-#     tools/test.sh                  all stages, as CI runs them: 15 to 20 minutes on two cores
+#     tools/test.sh                  all stages, as CI runs them: 10 to 20 minutes on two cores
 #     tools/test.sh --full           all stages with all tests and all draws: about an hour
 #     tools/test.sh --quick          the stages check and release
 #     tools/test.sh [--full] STAGE...    some of the stages
