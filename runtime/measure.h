@@ -99,10 +99,10 @@ struct spw_drive {
     /* The same for small requests: rings may have slots smaller than request_bytes. */
     uint64_t small_request_bytes;
     double small_read_bytes_per_second, small_latency_seconds, small_cpu_seconds_per_byte;
-    /* Of bursts: so many requests at once, after which the drive has nothing to do for a while.
-     * A layer reads its missed experts like this. */
-    double few_seconds, many_seconds; /* SPW_DRIVE_FEW and SPW_DRIVE_MANY requests */
-    int64_t measured_at;              /* seconds since 1970 */
+    /* The time of a burst: SPW_DRIVE_FEW, or SPW_DRIVE_MANY, requests at once after a pause. A
+     * layer reads its missed experts in such bursts. */
+    double few_seconds, many_seconds;
+    int64_t measured_at; /* seconds since 1970 */
     /* Not part of the profile: */
     uint64_t written_bytes; /* by this measuring; 0: the numbers are from the profile */
     char note[320];         /* for the user, for example that a profile is damaged; or "" */
@@ -191,8 +191,8 @@ void spw_drive_bench_close(struct spw_drive_bench *b);
 /* A read pass needs a write pass before it. */
 int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
                          struct spw_drive_pass *out, struct spw_error *err);
-/* Reads n slots at once, at most n_slots; a write pass came before. *seconds: until all are read.
- */
+/* Reads n slots at once, and sets *seconds to the time until all are read. -EINVAL: n is more than
+ * n_slots, or no write pass came before. */
 int spw_drive_bench_burst(struct spw_drive_bench *b, uint32_t n, double *seconds,
                           struct spw_error *err);
 const char *spw_drive_bench_engine(const struct spw_drive_bench *b);

@@ -19,7 +19,7 @@ struct spw_gguf_architecture {
     bool no_window, usual_window; /* without the key sliding_window no layer has a window, or those
                                      of all models have one of the same size. Both false: the key
                                      is required */
-    uint32_t window_pattern;      /* every so many layers is full; 0: as in the family */
+    uint32_t window_pattern;      /* every window_pattern-th layer is full; 0: as in the family */
     double local_theta;           /* rope.freq_base_swa, if no key says it; 0: rope.freq_base */
     bool post_attention_norm;     /* a layer's second norm is called so, not ffn_norm */
     bool joined_experts;          /* one tensor for gate and up of all experts of a layer */
