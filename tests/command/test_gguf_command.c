@@ -18,6 +18,20 @@ static void add_tokenizer(struct spw_gguf_writer *w, void *root)
                         "{% for m in messages %}{{ m.content }}\n{% endfor %}");
 }
 
+/* A bos, as `context` says: added to a text or, as in Qwen, not. */
+static void add_bos(struct spw_gguf_writer *w, void *context)
+{
+    json_t *root = json_load_file("models/records/tokenizer.json", 0, NULL);
+    gguf_tokenizer_keys(w, root,
+                        &(struct gguf_tokenizer){.model = "gpt2",
+                                                 .pre = "qwen2",
+                                                 .prefix = true,
+                                                 .bos = "<|endoftext|>",
+                                                 .add_bos = *(bool *)context});
+    spw_gguf_add_bool(w, "tokenizer.ggml.add_eos_token", *(bool *)context);
+    json_decref(root);
+}
+
 static void write_models(void)
 {
     char path[512];
@@ -30,6 +44,12 @@ static void write_models(void)
     snprintf(path, sizeof path, "%s/m-00001-of-00003.gguf", folder);
     gguf_from_folder("models/records", path, &three);
     json_decref(root);
+    for (int i = 0; i < 2; i++) {
+        bool add = i;
+        const struct gguf_way way = {.more_keys = add_bos, .context = &add};
+        snprintf(path, sizeof path, "%s/bos%d.gguf", folder, i);
+        gguf_from_folder("models/records", path, &way);
+    }
 }
 
 /* The same command on the folder and on the files; the output has no name of the model. */
@@ -102,6 +122,14 @@ static void test_inspect(void)
               "%s", out);
     CHECK(!sh("$S inspect m.gguf --json --tensors") && strstr(out, "\"bits_per_weight\": 16.") &&
           strstr(out, "\"by_rule\": [") && strstr(out, "blk.0.attn_q_norm.weight"));
+    CHECK(!sh("$S inspect bos0.gguf"));
+    CHECK_MSG(strstr(out, "\na text      begins with no special token\n"), "%s", out);
+    CHECK(!sh("$S tokenize bos0.gguf --text The") && !strcmp(out, "456\n"));
+    CHECK(!sh("$S inspect bos1.gguf"));
+    CHECK_MSG(strstr(out, "\na text      begins with 0 (<|endoftext|>) and ends with 0 "
+                          "(<|endoftext|>)\nan answer   ends with 0 (<|endoftext|>)\n"),
+              "%s", out);
+    CHECK(!sh("$S tokenize bos1.gguf --text The") && !strcmp(out, "0 456 0\n"));
 }
 
 static void test_refused(void)

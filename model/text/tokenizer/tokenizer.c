@@ -148,6 +148,18 @@ bool spw_tokenizer_is_special(const struct spw_tokenizer *t, int32_t id)
     return e && e->flags & SPW_TOK_SPECIAL;
 }
 
+const int32_t *spw_tokenizer_prefix(const struct spw_tokenizer *t, size_t *n)
+{
+    *n = t->prefix.n;
+    return t->prefix.at;
+}
+
+const int32_t *spw_tokenizer_suffix(const struct spw_tokenizer *t, size_t *n)
+{
+    *n = t->suffix.n;
+    return t->suffix.at;
+}
+
 /* ---- encoding ---- */
 
 struct encoder {

@@ -34,6 +34,10 @@ int spw_tokenizer_id(const struct spw_tokenizer *t, const char *token);
 /* NULL when no token has this id. Lives as long as the tokenizer. */
 const char *spw_tokenizer_token(const struct spw_tokenizer *t, int32_t id);
 bool spw_tokenizer_is_special(const struct spw_tokenizer *t, int32_t id);
+/* [*n] tokens that spw_tokenizer_encode with `add_special` puts in front of a text, or behind it.
+ * They live as long as the tokenizer. */
+const int32_t *spw_tokenizer_prefix(const struct spw_tokenizer *t, size_t *n);
+const int32_t *spw_tokenizer_suffix(const struct spw_tokenizer *t, size_t *n);
 
 /* `add_special` applies the post-processor's template (bos and the like); special tokens written
  * inside the text are recognized in any case. Invalid UTF-8 gives -EILSEQ and the byte offset.

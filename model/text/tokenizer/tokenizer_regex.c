@@ -24,8 +24,9 @@
  * fractions count too (measured over all of Unicode against 6.9). */
 #define WORD_LATIN1 "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
-/* Far above what a split pattern needs on any text, and a bound on what a hostile one costs. */
-#define MATCH_LIMIT 1000000u
+/* A split pattern may step back through a long run of white space once, a step a byte. This limit
+ * is above that, and it bounds what a hostile pattern costs. */
+#define MATCH_LIMIT(bytes) (1000000u + (uint32_t)(bytes)) /* a text has less than 2 GiB */
 #define HEAP_LIMIT_KIB (64u * 1024)
 #define PATTERN_MAX_BYTES (64u * 1024)
 #define JIT_STACK_BYTES (1024u * 1024)
@@ -388,7 +389,6 @@ static int matcher_prepare(struct spw_tok_matcher *m)
     if (!m->stack)
         return -ENOMEM;
     pcre2_jit_stack_assign(m->context, NULL, m->stack);
-    pcre2_set_match_limit(m->context, MATCH_LIMIT);
     pcre2_set_heap_limit(m->context, HEAP_LIMIT_KIB);
     return 0;
 }
@@ -458,8 +458,10 @@ int spw_tok_find(const struct spw_tok_pattern *p, struct spw_tok_matcher *m, con
     m->spans.n = 0;
     if (!bytes)
         return 0;
-    if (p->code)
+    if (p->code) {
         SPW_TRY(matcher_prepare(m));
+        pcre2_set_match_limit(m->context, MATCH_LIMIT(bytes));
+    }
     while (from <= bytes) {
         int found = search(p, m, text, bytes, from, &start, &end);
         SPW_TRY(found);

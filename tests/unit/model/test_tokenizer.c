@@ -773,6 +773,28 @@ static void test_match_limit(void)
     spw_tokenizer_close(t);
 }
 
+/* Patterns of models step back through a whole run of white space. No run is too long for them. */
+static void test_long_run(void)
+{
+    enum { SPACES = 3000000 };
+    struct spw_tokenizer *t = parse(SIMPLE(
+        SPLIT("{\"Regex\":\"\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"}", "Removed", "false")));
+    char *text = malloc(SPACES + 2);
+    int32_t *ids = NULL;
+    size_t n = 0;
+    struct spw_error err = {0};
+    CHECK(text);
+    memset(text, ' ', SPACES);
+    memcpy(text + SPACES, "a", 2);
+    /* Both parts of the run are removed. */
+    CHECK_MSG(!spw_tokenizer_encode(t, text, SPACES + 1, false, &ids, &n, &err) && n == 1, "%s %zu",
+              err.text ? err.text : "", n);
+    spw_free(ids);
+    free(text);
+    spw_error_clear(&err);
+    spw_tokenizer_close(t);
+}
+
 /* ---- allocation failures ---- */
 
 static const char rich[] = SIMPLE(
@@ -944,6 +966,7 @@ int main(int argc, char **argv)
     test_refusals();
     test_invalid_text();
     test_match_limit();
+    test_long_run();
     test_allocation_failures();
     test_threads();
     test_vectors("gpt2", true);

@@ -148,8 +148,13 @@ static json_t *rules_json(const struct spw_model_config *c)
 
 static json_t *tokenizer_json(const struct spw_tokenizer *t)
 {
+    size_t n_prefix, n_suffix;
+    const int32_t *prefix = spw_tokenizer_prefix(t, &n_prefix);
+    const int32_t *suffix = spw_tokenizer_suffix(t, &n_suffix);
     const struct cli_field fields[] = {
         {"vocab", CLI_JSON(spw_tokenizer_vocab_size(t))},
+        {"prefix", cli_report_tokens(prefix, n_prefix)},
+        {"suffix", cli_report_tokens(suffix, n_suffix)},
         {"memory_bytes", CLI_JSON(spw_tokenizer_bytes(t))},
     };
     return CLI_OBJECT(fields);
@@ -232,35 +237,47 @@ static int print_json(const struct cli_options *o, const struct facts *f)
 
 /* ---- text ---- */
 
-static void print_token(const struct facts *f, int32_t id)
+static void print_tokens(const struct facts *f, const int32_t *ids, size_t n)
 {
-    const char *token = f->tokenizer ? spw_tokenizer_token(f->tokenizer, id) : NULL;
-    printf(" %d", (int)id);
-    if (token)
-        printf(" (%s)", token);
+    for (size_t i = 0; i < n; i++) {
+        const char *token = f->tokenizer ? spw_tokenizer_token(f->tokenizer, ids[i]) : NULL;
+        printf(" %d", (int)ids[i]);
+        if (token)
+            printf(" (%s)", token);
+    }
 }
 
 static void print_tokenizer(const struct facts *f)
 {
-    const struct spw_model_config *c = &f->config;
-    if (f->tokenizer)
-        printf("tokenizer   %u tokens\n", spw_tokenizer_vocab_size(f->tokenizer));
-    else
-        printf("tokenizer   none\n");
-    if (c->bos >= 0) {
-        printf("begins with");
-        print_token(f, c->bos);
-        putchar('\n');
+    size_t n_prefix, n_suffix;
+    if (!f->tokenizer) {
+        puts("tokenizer   none");
+        return;
     }
-    printf("ends with  ");
-    for (uint32_t i = 0; i < c->n_eos; i++)
-        print_token(f, c->eos[i]);
-    puts(c->n_eos ? "" : " nothing");
+    const int32_t *prefix = spw_tokenizer_prefix(f->tokenizer, &n_prefix);
+    const int32_t *suffix = spw_tokenizer_suffix(f->tokenizer, &n_suffix);
+    printf("tokenizer   %u tokens\n", spw_tokenizer_vocab_size(f->tokenizer));
+    printf("a text      begins with");
+    print_tokens(f, prefix, n_prefix);
+    if (!n_prefix)
+        printf(" no special token");
+    if (n_suffix) {
+        printf(" and ends with");
+        print_tokens(f, suffix, n_suffix);
+    }
+    putchar('\n');
+}
+
+static void print_ends(const struct facts *f)
+{
+    const struct spw_model_config *c = &f->config;
+    printf("an answer   ends with");
+    print_tokens(f, c->eos, c->n_eos);
+    puts(c->n_eos ? "" : " no special token");
     if (!c->n_suppressed)
         return;
-    printf("never says ");
-    for (uint32_t i = 0; i < c->n_suppressed; i++)
-        print_token(f, c->suppressed[i]);
+    printf("            never has");
+    print_tokens(f, c->suppressed, c->n_suppressed);
     putchar('\n');
 }
 
@@ -343,6 +360,7 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     putchar('\n');
     cli_cache_print(&f->cache, &f->config);
     print_tokenizer(f);
+    print_ends(f);
     if (c->wrapper)
         printf("left out    what %s models have for images: only their text model runs\n",
                c->wrapper);
