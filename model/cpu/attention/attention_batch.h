@@ -162,6 +162,13 @@ SIMD_FN void fetch_lines(struct batch *b, uint32_t n)
     }
 }
 
+/* While a loop reads its step-th `lines` lines: three of four steps fetch as many. */
+SIMD_FN void fetch_lines_of(struct batch *b, size_t step, const uint32_t lines)
+{
+    if (step % 4 < FETCH_OF_FOUR)
+        fetch_lines(b, lines);
+}
+
 /* A line is fetched once, for all groups of a batch. */
 SIMD_FN bool fetches(const struct batch *b, uint32_t item)
 {

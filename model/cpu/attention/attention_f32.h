@@ -1,19 +1,28 @@
 /* The two inner products of attention in f32 arithmetic. Every type of K and V is widened exactly.
  * Each sum is one chain of multiply-adds: a score over channels, an output over positions.
  *
- * Items, blocks and vectors run side by side, as many as the registers hold: 4 x 4 sums of one
- * register with AVX-512, 4 sums of two registers with AVX2, one sum of four registers in plain C.
- * Their number does not show in a result. */
+ * Items, blocks and vectors run side by side, as many as the registers hold and enough to hide the
+ * latency of a multiply-add: with AVX-512 four sums of one register for each item; with AVX2 four
+ * sums of two registers, of one, two or four items; one sum of four registers in plain C. Their
+ * number does not show in a result. */
 #include "model/cpu/attention/attention_batch.h"
 
-#if defined(__AVX512F__)
-enum { F32_ITEMS = 4, F32_BLOCKS = 4, F32_VECTORS = 4 };
-#elif defined(__AVX2__)
-enum { F32_ITEMS = 4, F32_BLOCKS = 1, F32_VECTORS = 1 };
+#if defined(__AVX2__)
+enum { F32_ITEMS = 4, STRIP_VECTORS = 4 };
 #else
-enum { F32_ITEMS = 1, F32_BLOCKS = 1, F32_VECTORS = 1 };
+enum { F32_ITEMS = 1, STRIP_VECTORS = 1 };
 #endif
-enum { STRIP_VECTORS = F32_VECTORS };
+
+/* The blocks of a score, or the vectors of a strip, that run side by side for so many items. */
+SIMD_FN uint32_t side_by_side(uint32_t items)
+{
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return STRIP_VECTORS / items;
+#else
+    (void)items;
+    return STRIP_VECTORS;
+#endif
+}
 
 static void load_query(const struct batch *b, uint32_t item, size_t from)
 {
@@ -48,52 +57,64 @@ SIMD_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec 
     }
 }
 
+/* Sums of a few items, each of a few blocks or vectors. Not unrolled, gcc 12 keeps them in memory.
+ */
+#define EACH(i, n) _Pragma("GCC unroll 4") for (uint32_t i = 0; i < (n); i++)
+
 SIMD_FN void score_blocks(struct batch *b, uint32_t item, const char *k, float *scores,
-                          const uint32_t items, enum spw_dtype t)
+                          const uint32_t items, const uint32_t blocks, enum spw_dtype t)
 {
     size_t step = VEC_LANES * 2 * spw_dtype_bytes(t); /* two channels of a block */
     size_t head_dim = b->a->head_dim;
     const float *q = (const float *)b->q + item * head_dim;
     const bool ahead = fetches(b, item);
-    struct vec acc[GROUP_ITEMS][F32_BLOCKS], even[F32_BLOCKS], odd[F32_BLOCKS];
-    for (uint32_t i = 0; i < items; i++)
-        for (uint32_t j = 0; j < F32_BLOCKS; j++)
-            acc[i][j] = vec_set1(0.0f);
+    struct vec acc[GROUP_ITEMS][SCORE_BLOCKS], even, odd;
+    EACH(i, items)
+    EACH(j, blocks) acc[i][j] = vec_set1(0.0f);
     for (size_t c = 0; c < head_dim; c += 2) {
-        for (uint32_t j = 0; j < F32_BLOCKS; j++)
-            load_two(k + (c + j * head_dim) / 2 * step, VEC_LANES, &even[j], &odd[j], t);
         if (ahead)
-            fetch_lines(b, (uint32_t)(F32_BLOCKS * step / FETCH_LINE));
-        for (uint32_t i = 0; i < items; i++) {
-            struct vec x = vec_set1(q[i * head_dim + c]), y = vec_set1(q[i * head_dim + c + 1]);
-            for (uint32_t j = 0; j < F32_BLOCKS; j++)
-                acc[i][j] = vec_fma(y, odd[j], vec_fma(x, even[j], acc[i][j]));
+            fetch_lines_of(b, c / 2, (uint32_t)(blocks * step / FETCH_LINE));
+        EACH(j, blocks)
+        {
+            load_two(k + (c + j * head_dim) / 2 * step, VEC_LANES, &even, &odd, t);
+            EACH(i, items)
+            {
+                struct vec x = vec_set1(q[i * head_dim + c]), y = vec_set1(q[i * head_dim + c + 1]);
+                acc[i][j] = vec_fma(y, odd, vec_fma(x, even, acc[i][j]));
+            }
         }
     }
     struct vec factor = vec_set1(b->a->scale);
-    for (uint32_t i = 0; i < items; i++)
-        for (uint32_t j = 0; j < F32_BLOCKS; j++)
-            vec_store(scores + (size_t)i * SPW_SPLIT_TOKENS + (size_t)j * SPW_TILE_BLOCK,
-                      vec_mul(acc[i][j], factor));
+    EACH(i, items)
+    EACH(j, blocks)
+    vec_store(scores + (size_t)i * SPW_SPLIT_TOKENS + (size_t)j * SPW_TILE_BLOCK,
+              vec_mul(acc[i][j], factor));
 }
 
 SIMD_FN void score_items(struct batch *b, uint32_t item, size_t at, const char *k,
                          const uint32_t items, enum spw_dtype t)
 {
     size_t d = b->a->head_dim, block_bytes = SPW_TILE_BLOCK * d * spw_dtype_bytes(t);
-    for (size_t j = 0; j < SCORE_BLOCKS; j += F32_BLOCKS)
+    for (size_t j = 0; j < SCORE_BLOCKS; j += side_by_side(items))
         score_blocks(b, item, k + j * block_bytes,
                      b->scores + (size_t)item * SPW_SPLIT_TOKENS + at + j * SPW_TILE_BLOCK, items,
-                     t);
+                     side_by_side(items), t);
 }
 
 SIMD_FN void score_group_as(struct batch *b, uint32_t item, uint32_t items, size_t at,
                             const char *k, enum spw_dtype t)
 {
-    for (; items >= F32_ITEMS; items -= F32_ITEMS, item += F32_ITEMS)
-        score_items(b, item, at, k, F32_ITEMS, t);
-    for (; items; items--, item++)
-        score_items(b, item, at, k, 1, t);
+    for (uint32_t n; items; items -= n, item += n) {
+        n = lesser(items, F32_ITEMS);
+        if (n == 4)
+            score_items(b, item, at, k, 4, t);
+        else if (n == 3)
+            score_items(b, item, at, k, 3, t);
+        else if (n == 2)
+            score_items(b, item, at, k, 2, t);
+        else
+            score_items(b, item, at, k, 1, t);
+    }
 }
 
 /* Scores of `items` items for the 64 positions from `at` on, whose K lies at k. */
@@ -124,34 +145,33 @@ SIMD_FN void load_values(const char *v, size_t head_dim, uint32_t j, size_t chan
     load_two((const char *)staged, VEC_LANES, even, odd, t);
 }
 
-SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, const uint32_t items,
-                       const uint32_t vectors, enum spw_dtype t)
+SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, size_t channel,
+                       const uint32_t items, const uint32_t vectors, enum spw_dtype t)
 {
-    size_t d = b->a->head_dim, n = vectors > 1 ? VEC_LANES : d - s->channel;
+    size_t d = b->a->head_dim, n = vectors * VEC_LANES > d - channel ? d - channel : VEC_LANES;
     const float *p =
         b->scores + (size_t)item * SPW_SPLIT_TOKENS + (size_t)s->tile * SPW_TILE_TOKENS;
-    float *out = b->out + item * b->out_stride + s->channel;
-    struct vec acc[GROUP_ITEMS][F32_VECTORS], even, odd;
+    float *out = b->out + item * b->out_stride + channel;
+    struct vec acc[GROUP_ITEMS][STRIP_VECTORS], even, odd;
     const bool ahead = fetches(b, item);
-    for (uint32_t i = 0; i < items; i++)
-        for (uint32_t c = 0; c < vectors; c++)
-            acc[i][c] = vec_load(out + i * b->out_stride + (size_t)c * VEC_LANES);
-    for (uint32_t j = s->lo; j < s->hi; j += 2)
-#pragma GCC unroll 4 /* or the sums stay in memory */
-        for (uint32_t c = 0; c < vectors; c++) {
-            load_values(s->v, d, j, s->channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
-            if (ahead)
-                fetch_lines(b, t == SPW_DTYPE_F32 ? 2 : 1);
-#pragma GCC unroll 4
-            for (uint32_t i = 0; i < items; i++) {
+    EACH(i, items)
+    EACH(c, vectors) acc[i][c] = vec_load(out + i * b->out_stride + (size_t)c * VEC_LANES);
+    for (uint32_t j = s->lo; j < s->hi; j += 2) {
+        if (ahead)
+            fetch_lines_of(b, j / 2, vectors * (t == SPW_DTYPE_F32 ? 2 : 1));
+        EACH(c, vectors)
+        {
+            load_values(s->v, d, j, channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
+            EACH(i, items)
+            {
                 const float *w = p + (size_t)i * SPW_SPLIT_TOKENS + j;
                 acc[i][c] = vec_fma(vec_set1(w[0]), even, acc[i][c]);
                 acc[i][c] = vec_fma(vec_set1(w[1]), odd, acc[i][c]);
             }
         }
-    for (uint32_t i = 0; i < items; i++)
-        for (uint32_t c = 0; c < vectors; c++)
-            vec_store(out + i * b->out_stride + (size_t)c * VEC_LANES, acc[i][c]);
+    }
+    EACH(i, items)
+    EACH(c, vectors) vec_store(out + i * b->out_stride + (size_t)c * VEC_LANES, acc[i][c]);
 }
 
 /* One position of a pair. Its neighbour may be anything, also NaN: it enters no product. */
@@ -170,24 +190,35 @@ SIMD_FN void value_one(const struct batch *b, uint32_t item, const struct strip 
     }
 }
 
+SIMD_FN void value_items(struct batch *b, uint32_t item, const struct strip *s,
+                         const uint32_t items, enum spw_dtype t)
+{
+    const uint32_t vectors = side_by_side(items);
+    size_t channel = s->channel, end = channel + (size_t)s->n_vectors * VEC_LANES;
+    for (; channel + (size_t)vectors * VEC_LANES <= end; channel += (size_t)vectors * VEC_LANES)
+        value_run(b, item, s, channel, items, vectors, t);
+    if (vectors > 1 && channel < end)
+        value_run(b, item, s, channel, items, 1, t);
+}
+
 SIMD_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, const struct strip *s,
                             enum spw_dtype t)
 {
-    bool wide = F32_VECTORS > 1 && s->n_vectors == F32_VECTORS;
     if (s->hi - s->lo == 1) {
         value_one(b, item, s, t);
         return;
     }
-    for (; items >= F32_ITEMS; items -= F32_ITEMS, item += F32_ITEMS)
-        if (wide)
-            value_run(b, item, s, F32_ITEMS, F32_VECTORS, t);
+    for (uint32_t n; items; items -= n, item += n) {
+        n = lesser(items, F32_ITEMS);
+        if (n == 4)
+            value_items(b, item, s, 4, t);
+        else if (n == 3)
+            value_items(b, item, s, 3, t);
+        else if (n == 2)
+            value_items(b, item, s, 2, t);
         else
-            value_run(b, item, s, F32_ITEMS, 1, t);
-    for (; items; items--, item++)
-        if (wide)
-            value_run(b, item, s, 1, F32_VECTORS, t);
-        else
-            value_run(b, item, s, 1, 1, t);
+            value_items(b, item, s, 1, t);
+    }
 }
 
 /* Adds the strip's weighted values to `items` items, position by position. */
