@@ -191,6 +191,17 @@ static void count_asked(const struct run *r, const struct asked *a, struct job_c
     }
 }
 
+/* The item that is not submitted yet. */
+static void count_next(const struct run *r, const struct job_item *x, struct job_counts *to)
+{
+    const uint64_t n = x->n_choices;
+    for (size_t i = 0; i < x->n_prompts; i++) {
+        to->n_prompts_left += n;
+        to->n_prompt_tokens_left += n * x->prompts[i].n;
+        to->n_answer_tokens_left += n * mean_answer(r, x->max_new_tokens);
+    }
+}
+
 /* Items that have a request with a place in the batch. The requests of an item are neighbours in
  * the list, except for one: when a request ends, the last request of the list takes its place. */
 static uint64_t count_running(const struct run *r)
@@ -214,6 +225,8 @@ static void show_progress(struct run *r)
     r->counts_itself = counts.n_running > 0;
     for (size_t i = 0; i < r->n_asked; i++)
         count_asked(r, &r->asked[i], &counts);
+    if (r->next)
+        count_next(r, r->next, &counts);
     if (!r->counts_itself)
         counts.n_running = count_running(r);
     if (counts.n_total)
