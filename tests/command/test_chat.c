@@ -147,6 +147,9 @@ static void test_first_answer(void)
     CHECK(strcmp(out, text) == 0);
     CHECK(chat("/system Be.\n/system\nHello\n", "%s", options) == 0);
     CHECK(strcmp(out, text) != 0);
+    CHECK(sh("\"$S\" chat m --device cpu --prompt Hello --system Be. %s", options) == 0);
+    strcat(out, "\n");
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
     write_file("t.json", "[{\"name\":\"clock\"}]");
     write_file("d.json", "[{\"text\":\"Bergen\"}]");
     CHECK(sh("\"$S\" generate m --device cpu --prompt '<u>Hello<t>clock<d>Bergen<a>' %s",
@@ -160,6 +163,32 @@ static void test_first_answer(void)
 /* Each of ten turns computes only its new tokens: the last token (the template writes the one that
  * ends a turn), the question, and the template's text around it. At this temperature some tokens
  * are half characters, so replies do not encode into their own tokens. */
+/* One question, and one about the text of a file, which has its line breaks at the end only without
+ * a question. */
+static void test_question(void)
+{
+    static char text[1 << 16];
+    const char *options = "--device cpu --max-new-tokens 60 --temperature 1 --seed 3";
+    write_file("book", "It was\nnight.\n\n");
+    CHECK(sh("\"$S\" generate m --prompt \"$(printf '<u>It was\\nnight.\\n\\nWhen?<a>')\" %s",
+             options) == 0);
+    memcpy(text, out, strlen(out) + 1);
+    CHECK(sh("\"$S\" chat m --prompt-file book --prompt When? %s", options) == 0);
+    CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    CHECK(sh("\"$S\" chat m --prompt-file - --prompt When? %s <book", options) == 0);
+    CHECK(strcmp(out, text) == 0);
+    CHECK(sh("\"$S\" generate m --prompt \"$(printf '<u>It was\\nnight.\\n\\n<a>')\" %s",
+             options) == 0);
+    memcpy(text, out, strlen(out) + 1);
+    CHECK(sh("\"$S\" chat m --prompt-file book %s", options) == 0);
+    CHECK(strcmp(out, text) == 0);
+    CHECK(sh("\"$S\" chat m --prompt-file book --prompt When? --context 20 %s", options) == 2 &&
+          strstr(err, "book: found"));
+    CHECK(sh("\"$S\" chat m --prompt-file missing %s", options) == 2 && strstr(err, "missing"));
+    write_file("bad", "It was \xff night");
+    CHECK(sh("\"$S\" chat m --prompt-file bad %s", options) == 2 && strstr(err, "UTF-8"));
+}
+
 static void test_ten_turns(void)
 {
     char input[256] = "", line[32];
@@ -440,7 +469,8 @@ static void test_refusals(void)
         {"chat m --messages q.json --documents b2", "b2: found no JSON list"},
         {"chat m --messages q.json --stop ''", "--stop: found an empty text"},
         {"chat m --messages q.json --report no/such", "--report: no/such"},
-        {"chat m --messages q.json --prompt x", "--prompt is no option of 'chat'"},
+        {"chat m --messages q.json --prompt x", "found both --messages and --prompt"},
+        {"chat m --messages q.json --prompt-file x", "found both --messages and --prompt-file"},
         {"chat none --messages q.json",
          "none: found no chat template, expected one (chat_template.jinja or "},
         {"chat wrong --messages q.json", "wrong/chat_template.jinja"},
@@ -718,6 +748,7 @@ int main(void)
     make_models();
     command_limits();
     test_first_answer();
+    test_question();
     test_ten_turns();
     test_prefix_cache();
     test_stop();

@@ -30,10 +30,11 @@ const struct cli_command cli_commands[] = {
      cli_generate},
     {"chat", CLI_CHAT, "MODEL", "a conversation in the terminal, or one answer for a script",
      "Talks with MODEL through its own chat template. A turn computes only its new\n"
-     "tokens. Ctrl-C ends the answer, /help lists the commands. With --messages the\n"
-     "command writes one answer to stdout and ends.",
+     "tokens. Ctrl-C ends the answer, /help lists the commands. With --prompt,\n"
+     "--prompt-file or --messages the command writes one answer to stdout and ends.",
      "spillway chat MODEL --system 'You answer in one sentence.'\n"
      "spillway chat MODEL --context 100000 --device-memory 8GiB --disk /mnt/scratch\n"
+     "spillway chat MODEL --prompt-file report.txt --prompt 'Who wrote this report?'\n"
      "spillway chat MODEL --messages conversation.json > answer.txt",
      cli_chat},
     {"batch", CLI_BATCH, "MODEL|OUTPUT...",

@@ -1,6 +1,6 @@
-/* `spillway chat`: a conversation, or one answer to the messages of a file. Each turn gives the
- * tokens of the whole conversation to one session, which computes only the tokens that it does not
- * hold. */
+/* `spillway chat`: a conversation, or one answer to a question or the messages of a file. Each turn
+ * gives the tokens of the whole conversation to one session, which computes only the tokens that it
+ * does not hold. */
 #include "tools/command/chat/chat.h"
 #include "tools/command/chat/chat_terminal.h"
 #include "tools/command/engine.h"
@@ -79,6 +79,12 @@ static void end_text(struct chat *c)
         c->write_error = cli_write("\n", 1);
 }
 
+/* The name of a single question in messages. */
+static const char *question_name(const struct cli_options *o)
+{
+    return o->messages ? o->messages : o->prompt_file ? o->prompt_file : "--prompt";
+}
+
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 {
     const char *what = context >= c->model.config.reach
@@ -87,7 +93,7 @@ static int refuse_length(const struct chat *c, size_t n, uint64_t context)
     if (!c->interactive)
         return cli_fail(CLI_REFUSED,
                         "%s: found %zu tokens, expected at most the context of %llu, %s",
-                        c->o->messages, n, (unsigned long long)context, what);
+                        question_name(c->o), n, (unsigned long long)context, what);
     return cli_fail(CLI_REFUSED,
                     "the context of %llu tokens is full: this turn needs %zu. /undo removes the "
                     "last turn; %s (/save, start again, /load)",
@@ -335,9 +341,40 @@ static int converse(struct chat *c)
 
 /* ---- opening and closing ---- */
 
+/* The message is the text of --prompt-file, a blank line, and the text of --prompt. */
+static int add_question(struct chat *c)
+{
+    const char *question = c->o->prompt ? c->o->prompt : "";
+    const size_t n = strlen(question);
+    char *text = NULL;
+    size_t bytes = 0;
+    int code = c->o->prompt_file ? cli_read_file(c->o->prompt_file, &text, &bytes) : 0;
+    if (code)
+        return code;
+    while (c->o->prompt && bytes > 0 && text[bytes - 1] == '\n')
+        bytes--;
+    const char *between = c->o->prompt && bytes > 0 ? "\n\n" : "";
+    char *message = spw_realloc(text, bytes + strlen(between) + n + 1);
+    if (!message) {
+        spw_free(text);
+        return cli_fail(CLI_FAILED, "out of memory");
+    }
+    sprintf(message + bytes, "%s%s", between, question);
+    code = cli_history_add(c->messages, "user", message, bytes + strlen(between) + n);
+    spw_free(message);
+    return code;
+}
+
 static int open_messages(struct chat *c)
 {
+    static const char *const asks[][3] = {{"messages", "prompt"}, {"messages", "prompt-file"}};
     const struct cli_options *o = c->o;
+    const char *given;
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        int code = cli_one_of(o, asks[i], true, &given);
+        if (code)
+            return code;
+    }
     if (o->messages) {
         int code = cli_history_read(&c->messages, o->messages);
         if (code)
@@ -354,6 +391,10 @@ static int open_messages(struct chat *c)
                             o->messages);
     } else if (!(c->messages = json_array())) {
         return cli_fail(CLI_FAILED, "out of memory");
+    } else if (!c->interactive) {
+        int code = add_question(c);
+        if (code)
+            return code;
     }
     return o->system ? cli_history_set_system(c->messages, o->system) : 0;
 }
@@ -429,7 +470,7 @@ int cli_chat(const struct cli_options *o)
 {
     struct chat c = {
         .o = o,
-        .interactive = !o->messages,
+        .interactive = !o->messages && !o->prompt && !o->prompt_file,
         .max_new = cli_given(o, "max-new-tokens") ? o->max_new_tokens : DEFAULT_NEW_TOKENS,
     };
     int code = open_chat(&c);

@@ -42,9 +42,13 @@ static const struct cli_choice quantized_types[] = {
 #define RANGE(low, high) .min = (low), .max = (high)
 
 const struct cli_row cli_rows[] = {
-    {"prompt", CLI_TEXT, PROMPTED, "Input", "TEXT", "the text to continue", FIELD(prompt)},
-    {"prompt-file", CLI_FILE_IN, PROMPTED | CLI_BENCH, "Input", "FILE",
-     "a file with the text to continue; - means stdin", FIELD(prompt_file)},
+    {"prompt", CLI_TEXT, PROMPTED | CLI_CHAT, "Input", "TEXT",
+     "the text to continue; chat: a question. The command prints one answer and ends",
+     FIELD(prompt)},
+    {"prompt-file", CLI_FILE_IN, PROMPTED | CLI_BENCH | CLI_CHAT, "Input", "FILE",
+     "a file with the text to continue; - means stdin. chat: a text that stands before the "
+     "question of --prompt, or is the question",
+     FIELD(prompt_file)},
     {"prompts", CLI_FILE_IN, PROMPTED, "Input", "FILE.jsonl",
      "many prompts, one JSON object a line, such as {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}, "
      "with options of its own: see the lines of jobs. An answer is one line of output, printed "

@@ -350,8 +350,8 @@ static int set_operand(struct cli_options *o, const char *word)
         return add_text(&o->paths, word);
     if (o->operand)
         return cli_fail(CLI_REFUSED,
-                        "found '%s' after '%s', expected one %s; text with spaces "
-                        "must be quoted",
+                        "found '%s' after '%s', expected one %s and options; a text "
+                        "belongs to an option, and one with spaces must be quoted",
                         word, o->operand, o->command->operand);
     o->operand = word;
     return 0;
