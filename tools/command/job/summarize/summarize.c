@@ -93,8 +93,13 @@ static int commit_document(struct job_summarize *s, struct job_work *w)
         json_decref(line);
         return code;
     }
+    const json_t *finish = json_object_get(line, "finish");
+    const bool is_cut = finish && strcmp(json_string_value(finish), "length") == 0;
     code = job_store_commit(s->store, &x, line);
     job_item_free(&x);
+    if (!code && is_cut)
+        cli_note("%s: the summary was cut off; a larger --max-new-tokens allows more",
+                 w->document->id);
     return code;
 }
 

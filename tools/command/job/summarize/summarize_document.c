@@ -97,8 +97,9 @@ static void say_choice(const struct job_summarize *s, const struct job_work *w)
                  w->is_whole ? "whole" : "map-reduce", w->why, time_text(whole, w->whole_seconds),
                  time_text(parts, w->map_reduce_seconds));
     else if (s->o->strategy == JOB_AUTO)
-        cli_note("%s: %s: %s; the limits of this machine are not known, so there is no prediction",
-                 w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
+        cli_note(
+            "%s: %s: %s; there is no prediction before the limits of this machine are measured",
+            w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
 }
 
 static int choose(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
