@@ -359,8 +359,8 @@ static void test_suppressed(void)
     CHECK(json_equal(json_object_get(j, "suppressed"), list));
     json_decref(list);
     json_decref(j);
-    CHECK(sh("\"$S\" inspect never") == 0 && strstr(out, "never says  7 ("));
-    CHECK(sh("\"$S\" inspect m") == 0 && !strstr(out, "never says"));
+    CHECK(sh("\"$S\" inspect never") == 0 && strstr(out, "never has 7 ("));
+    CHECK(sh("\"$S\" inspect m") == 0 && !strstr(out, "never has"));
 }
 
 /* The cache that inspect shows is the cache of a run, and options win over the model's files. */
