@@ -29,9 +29,11 @@ static void read_blocks(enum spw_dtype t, const uint8_t *from, size_t n, float *
     struct spw_quantized_block b;
     for (; n; n -= type.elements, from += type.bytes, out += type.elements) {
         spw_block_unpack(t, from, &b);
-        for (size_t i = 0; i < type.elements; i++) {
-            const size_t part = i / SPW_BLOCK_PART;
-            out[i] = b.d * b.scales[part] * b.codes[i] + b.m * b.minima[part];
+        for (size_t part = 0; part < type.elements / SPW_BLOCK_PART; part++) {
+            const float scale = b.d * b.scales[part], offset = b.m * b.minima[part];
+            const int8_t *codes = b.codes + part * SPW_BLOCK_PART;
+            for (size_t i = 0; i < SPW_BLOCK_PART; i++)
+                out[part * SPW_BLOCK_PART + i] = scale * codes[i] + offset;
         }
     }
 }
