@@ -24,7 +24,8 @@ static inline size_t read_file(const char *name, char *text, size_t bytes)
     return n;
 }
 
-/* Whether SPW_COMMAND names a program, which $S is from now on. */
+/* Whether SPW_COMMAND names a program. From now on $S is this program and $REPOSITORY this folder.
+ */
 static inline bool command_is_there(void)
 {
     const char *command = getenv("SPW_COMMAND");
@@ -33,6 +34,9 @@ static inline bool command_is_there(void)
         return false;
     }
     setenv("S", command, 1);
+    char *repository = realpath(".", NULL); /* $PWD is that of the caller's shell */
+    setenv("REPOSITORY", repository ? repository : "", 1);
+    free(repository);
     return true;
 }
 

@@ -47,9 +47,9 @@ static void test_check(void)
 /* Old KV of the layer that sees every key is quantized; layers with chunks stay exact. */
 static void test_chunks(void)
 {
-    setenv("GOLDEN", getenv("PWD"), 1);
-    CHECK(sh("\"$S\" check-kv $GOLDEN/tests/golden/llama4_plain --compute f32 --json --quiet") ==
-          0);
+    CHECK(
+        sh("\"$S\" check-kv $REPOSITORY/tests/golden/llama4_plain --compute f32 --json --quiet") ==
+        0);
     json_t *j = json_loads(out, 0, NULL);
     const double of_exact =
         json_number_value(json_object_get(format(j, 2), "bytes_per_token")) /

@@ -164,9 +164,8 @@ static void test_golden(const char *name, enum spw_dtype type)
     snprintf(model, sizeof model, "tests/golden/%s", name);
     in_folder(file, "q.gguf");
     in_folder(plain, "plain.gguf");
-    CHECK_MSG(
-        sh("$S quantize %s/%s q.gguf --type %s", getenv("PWD"), model, spw_dtype_name(type)) == 0,
-        "%s: %s", name, err);
+    CHECK_MSG(sh("$S quantize $REPOSITORY/%s q.gguf --type %s", model, spw_dtype_name(type)) == 0,
+              "%s: %s", name, err);
     CHECK(gguf_from_folder(model, plain, &(struct gguf_way){.matrices = SPW_DTYPE_F32}));
     struct spw_tensors *a = open_tensors(file), *b = open_tensors(plain);
     CHECK(a && b && spw_tensors_count(a) == spw_tensors_count(b));
@@ -239,9 +238,8 @@ static void test_experts(const char *name, enum spw_dtype type)
     struct spw_error e = {0};
     snprintf(model, sizeof model, "tests/golden/%s", name);
     in_folder(file, "e.gguf");
-    CHECK_MSG(
-        sh("$S quantize %s/%s e.gguf --type %s", getenv("PWD"), model, spw_dtype_name(type)) == 0,
-        "%s: %s", name, err);
+    CHECK_MSG(sh("$S quantize $REPOSITORY/%s e.gguf --type %s", model, spw_dtype_name(type)) == 0,
+              "%s: %s", name, err);
     struct spw_tensors *t[2] = {open_tensors(model), open_tensors(file)};
     CHECK(!source_config(&a, model, &e) && !source_config(&b, file, &e));
     CHECK_MSG(!memcmp(a.has_experts, b.has_experts, a.n_layers), "%s", name);
@@ -395,14 +393,13 @@ static void test_refused(void)
              "2.0}, &/; s/\"rope_scaling\": null,//' bad/config.json\n"
              "$S quantize bad w/q.gguf --type q8_0 && $S inspect w/q.gguf && rm w/q.gguf") == 0 &&
           strstr(err, "do not store rope of type dynamic") && strstr(out, "rope default"));
-    setenv("GOLDEN", getenv("PWD"), 1);
     fails(2, "found layers without experts (mlp_only_layers, decoder_sparse_step), which",
-          "$S quantize $GOLDEN/tests/golden/qwen2_moe_some_layers w/q.gguf --type q8_0");
+          "$S quantize $REPOSITORY/tests/golden/qwen2_moe_some_layers w/q.gguf --type q8_0");
     fails(2,
           "found attention_chunk_size, attn_scale, floor_scale, use_qk_norm, layer_types or moe_",
-          "$S quantize $GOLDEN/tests/golden/llama4_plain w/q.gguf --type q8_0");
+          "$S quantize $REPOSITORY/tests/golden/llama4_plain w/q.gguf --type q8_0");
     fails(2, "found norm_topk_prob true, which GGUF files of architecture olmoe do not store",
-          "$S quantize $GOLDEN/tests/golden/olmoe_norm w/q.gguf --type q8_0");
+          "$S quantize $REPOSITORY/tests/golden/olmoe_norm w/q.gguf --type q8_0");
     fails(2, "found one token, expected at least two",
           "printf a >one; $S quantize m w/q.gguf --type q8_0 --text-file one");
     fails(2, "none: No such file or directory",
@@ -486,7 +483,7 @@ int main(void)
         test_golden(goldens[i], i % 2 ? SPW_DTYPE_Q4_0 : SPW_DTYPE_Q8_0);
     for (size_t i = 0; i < sizeof with_experts / sizeof *with_experts; i++)
         test_experts(with_experts[i], i % 2 ? SPW_DTYPE_Q4_0 : SPW_DTYPE_Q8_0);
-    CHECK(sh("cp -r %s/models/records records", getenv("PWD")) == 0);
+    CHECK(sh("cp -r $REPOSITORY/models/records records") == 0);
     test_tokens("m");
     test_tokens("records");
     test_output();
