@@ -130,6 +130,10 @@ static void test_inspect(void)
                           "(<|endoftext|>)\nan answer   ends with 0 (<|endoftext|>)\n"),
               "%s", out);
     CHECK(!sh("$S tokenize bos1.gguf --text The") && !strcmp(out, "0 456 0\n"));
+    /* Codes for a terminal in a token. */
+    CHECK(!sh("sed 's/<|endoftext|>/<\\x1b[31mtexts\\n>/' bos1.gguf >codes.gguf && $S inspect "
+              "codes.gguf"));
+    CHECK_MSG(strstr(out, "\nan answer   ends with 0 (<?[31mtexts?>)\n"), "%s", out);
 }
 
 static void test_refused(void)

@@ -237,13 +237,26 @@ static int print_json(const struct cli_options *o, const struct facts *f)
 
 /* ---- text ---- */
 
+/* A text of the model's files, which may have codes that a terminal obeys. */
+static void print_name(const char *name, size_t width)
+{
+    size_t n = 0;
+    for (; name[n]; n++)
+        putchar((unsigned char)name[n] < ' ' || name[n] == 0x7f ? '?' : name[n]);
+    while (n++ < width)
+        putchar(' ');
+}
+
 static void print_tokens(const struct facts *f, const int32_t *ids, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const char *token = f->tokenizer ? spw_tokenizer_token(f->tokenizer, ids[i]) : NULL;
         printf(" %d", (int)ids[i]);
-        if (token)
-            printf(" (%s)", token);
+        if (token) {
+            printf(" (");
+            print_name(token, 0);
+            putchar(')');
+        }
     }
 }
 
@@ -292,8 +305,8 @@ static void print_tensors(const struct facts *f)
             snprintf(shape + n, sizeof shape - n, "%s%llu", d ? ", " : "",
                      (unsigned long long)t->shape[d]);
         }
-        printf("%-52s %-5s [%s] %s\n", t->own_name, t->dtype_name, shape,
-               cli_format_bytes(bytes, t->bytes));
+        print_name(t->own_name, 52);
+        printf(" %-5s [%s] %s\n", t->dtype_name, shape, cli_format_bytes(bytes, t->bytes));
     }
 }
 
