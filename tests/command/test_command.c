@@ -307,6 +307,8 @@ static void test_tools(void)
     json_decref(j);
     CHECK(sh("echo '[64, 0]' | \"$S\" tokenize m --decode --token-ids -") == 0);
     CHECK(strcmp(out, "a!") == 0);
+    CHECK(sh("echo 96 | \"$S\" tokenize m --decode --token-ids -") == 2 &&
+          strstr(err, "token 1: found id 96, which is no token"));
     CHECK(sh("\"$S\" inspect m --json --tensors") == 0);
     j = parse(out);
     CHECK(number(j, "n_layers") == 3 && number(j, "vocab") == 96 && number(j, "n_kv_heads") == 2);

@@ -57,10 +57,11 @@ static int check_known(const struct cli_options *o, const struct spw_tokenizer *
 {
     for (size_t i = 0; i < n; i++)
         if (!spw_tokenizer_token(t, ids[i]))
-            return cli_fail(CLI_REFUSED,
-                            "%s: token %zu: found id %d, expected an id of the tokenizer, all of "
-                            "which are below %u",
-                            o->token_ids, i + 1, ids[i], spw_tokenizer_vocab_size(t));
+            return cli_fail(
+                CLI_REFUSED,
+                "%s: token %zu: found id %d, which is no token of the tokenizer; all of "
+                "its ids are below %u",
+                o->token_ids, i + 1, ids[i], spw_tokenizer_vocab_size(t));
     return 0;
 }
 

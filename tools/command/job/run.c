@@ -63,13 +63,17 @@ static int refuse_length(struct run *r, struct job_item *x)
 {
     struct job_refusal why;
     const uint64_t n = job_item_tokens(x), most = spw_min_u64(r->limit, r->most);
+    const bool fits_no_budget = r->most < r->limit;
     job_refuse(&why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
                "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
                "%llu%s%s",
                (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
                (unsigned long long)x->max_new_tokens, (unsigned long long)most,
-               r->most < r->limit ? ": " : ", as many as the model was made for",
-               r->most < r->limit ? r->why.text : "");
+               fits_no_budget      ? ": "
+               : r->is->o->context ? ", the --context"
+                                   : ", as many as the model was made for "
+                                     "(--allow-long-context allows more)",
+               fits_no_budget ? r->why.text : "");
     return refuse(r, x, &why);
 }
 
