@@ -199,22 +199,26 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
 static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan_input *in,
                             const bool alone[SPW_BUDGETS], struct spw_error *err)
 {
+    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
                                          i->smallest_disk_bytes};
     bool any = alone[SPW_BUDGET_DEVICE] || alone[SPW_BUDGET_HOST] || alone[SPW_BUDGET_DISK];
     char would[256] = "", texts[SPW_BUDGETS][32], text[32];
     for (int tier = 0; tier < SPW_BUDGETS; tier++) {
         size_t n = strlen(would);
-        if (alone[tier] || !any)
-            snprintf(would + n, sizeof would - n, "%s%s %s", n ? any ? " or " : " with " : "",
-                     spw_budget_names[tier].option, spw_bytes_text(text, least[tier]));
+        spw_bytes_text(texts[tier], given[tier]);
+        if (!alone[tier] && any)
+            continue;
+        snprintf(would + n, sizeof would - n, "%s%s %s", n ? any ? " or " : " with " : "",
+                 spw_budget_names[tier].option, spw_bytes_text(text, least[tier]));
+        if (given[tier] < least[tier])
+            spw_budgets_given_text(texts[tier], given[tier], text);
     }
-    return spw_fail(
-        err, -ENOMEM,
-        "device memory of %s, host memory of %s and disk memory of %s do "
-        "not hold a context of %llu tokens; %s would do, or a lower options.context",
-        spw_bytes_text(texts[0], in->device_bytes), spw_bytes_text(texts[1], in->host_bytes),
-        spw_bytes_text(texts[2], in->disk_bytes), (unsigned long long)in->context, would);
+    return spw_fail(err, -ENOMEM,
+                    "device memory of %s, host memory of %s and disk memory of %s do "
+                    "not hold a context of %llu tokens; %s would do, or a lower options.context",
+                    texts[SPW_BUDGET_DEVICE], texts[SPW_BUDGET_HOST], texts[SPW_BUDGET_DISK],
+                    (unsigned long long)in->context, would);
 }
 
 /* The same as numbers. The first error stays, as in spw_fail. */

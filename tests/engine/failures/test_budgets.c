@@ -292,6 +292,15 @@ static void refuse(struct run *s)
     CHECK(spw_engine_set_budgets(e, least - 1, 0, 0, &err) == -ENOMEM);
     CHECK_MSG(strstr(err.text, " bytes given"), "%s", err.text); /* "2.63MiB" would be both */
     spw_error_clear(&err);
+    /* The same with three tiers. */
+    struct spw_options disk = s->o;
+    struct spw_plan_info info = {0};
+    disk.disk_dir = s->dir;
+    CHECK_MSG(!spw_plan_query_on(&info, &s->backend, s->dir, &disk, &err), "%s", err.text);
+    disk.device_bytes = info.smallest_device_bytes - 1;
+    CHECK(spw_plan_query_on(&info, &s->backend, s->dir, &disk, &err) == -ENOMEM);
+    CHECK_MSG(strstr(err.text, " bytes, host memory of "), "%s", err.text);
+    spw_error_clear(&err);
     /* An option that cannot be meant: no disk was ever named. */
     CHECK(spw_engine_set_budgets(e, 0, 0, 4096, &err) == -EINVAL &&
           strstr(err.text, "options.disk_dir"));
