@@ -162,7 +162,8 @@ SIMD_FN void fetch_lines(struct batch *b, uint32_t n)
     }
 }
 
-/* While a loop reads its step-th `lines` lines: three of four steps fetch as many. */
+/* A loop that reads `lines` lines a step calls this at each step. Three of four steps fetch as many
+ * lines. */
 SIMD_FN void fetch_lines_of(struct batch *b, size_t step, const uint32_t lines)
 {
     if (step % 4 < FETCH_OF_FOUR)

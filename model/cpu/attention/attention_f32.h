@@ -57,8 +57,7 @@ SIMD_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec 
     }
 }
 
-/* Sums of a few items, each of a few blocks or vectors. Not unrolled, gcc 12 keeps them in memory.
- */
+/* A loop over items, blocks or vectors. If it is not unrolled, gcc 12 keeps the sums in memory. */
 #define EACH(i, n) _Pragma("GCC unroll 4") for (uint32_t i = 0; i < (n); i++)
 
 SIMD_FN void score_blocks(struct batch *b, uint32_t item, const char *k, float *scores,
