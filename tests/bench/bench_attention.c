@@ -6,20 +6,15 @@
  * Bytes of KV a second, from memory, and their share of the fastest way to read, for head sizes and
  * numbers of query heads a KV head. Reads are measured before and after each turn: virtual machines
  * change their speed within seconds. Medians of rounds in which the shapes take turns. */
-#include "model/cpu/probe/probe.h"
 #include "quant/tile.h"
 #include "runtime/engine/backend.h"
+#include "tests/bench/bench.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum {
     KV_HEADS = 8,
     BYTES = 64 << 20, /* of KV */
-    ROUNDS = 9,
     MOST_GROUP = 8,
     MOST_DIM = 256,
 };
@@ -39,24 +34,6 @@ struct bench {
     double seconds[N_DIMS][N_GROUPS][ROUNDS];
     double reads[ROUNDS][N_DIMS]; /* bytes a second, around the turn of the head size */
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 4095) / 4096 * 4096);
-    if (!p) {
-        fprintf(stderr, "bench_attention: no memory for %zu bytes\n", bytes);
-        exit(1);
-    }
-    memset(p, 0, bytes);
-    return p;
-}
 
 static void check(int result)
 {
@@ -83,26 +60,6 @@ static double run(struct bench *b, uint32_t dim, uint32_t group)
     check(b->backend.ops->attention(a, b->stream));
     check(b->backend.device_ops->stream_sync(b->device, b->stream));
     return (now() - start) / (double)(a->n_tiles * tile);
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *of)
-{
-    double sorted[ROUNDS];
-    memcpy(sorted, of, sizeof sorted);
-    qsort(sorted, ROUNDS, sizeof *sorted, compare);
-    return sorted[ROUNDS / 2];
-}
-
-static double read_rate(const struct bench *b)
-{
-    struct spw_read_pattern best;
-    return spw_probe_read_bandwidth((unsigned)b->threads, &best);
 }
 
 static void open_bench(struct bench *b)
@@ -168,12 +125,12 @@ int main(int argc, char **argv)
             b.kv_dtype = t;
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(&b);
+        double before = read_rate(b.threads);
         for (int d = 0; d < N_DIMS; d++) {
             double seconds[N_GROUPS];
             for (int g = 0; g < N_GROUPS; g++)
                 seconds[g] = run(&b, dims[d], groups[g]);
-            const double after = read_rate(&b);
+            const double after = read_rate(b.threads);
             for (int g = 0; g < N_GROUPS && r >= 0; g++)
                 b.seconds[d][g][r] = seconds[g];
             if (r >= 0)

@@ -7,21 +7,15 @@
  * limits are measured before and after each turn: virtual machines change their speed within
  * seconds. Medians of rounds in which the types take turns. The matrix has 2,048 columns, as those
  * of Llama-3.2-1B. */
-#include "model/cpu/probe/probe.h"
 #include "quant/codes.h"
 #include "runtime/engine/backend.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include "tests/bench/bench.h"
 
 enum {
     K = 2048,
     BYTES = 256 << 20, /* of weights, for few rows */
     MANY_COLS = 2048,
     MOST_ROWS = 2048,
-    ROUNDS = 9,
     N_TYPES = 14,
 };
 static const size_t few[] = {1, 2, 4, 8}, many[] = {512, 2048};
@@ -38,24 +32,6 @@ struct bench {
     double reads[N_TYPES][ROUNDS]; /* bytes a second, around the turn of the type */
     double peaks[N_TYPES][ROUNDS]; /* integer products likewise, operations a second */
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *room(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 4095) / 4096 * 4096);
-    if (!p) {
-        fprintf(stderr, "bench_products: no memory for %zu bytes\n", bytes);
-        exit(1);
-    }
-    memset(p, 0, bytes);
-    return p;
-}
 
 static size_t rows_of(int i)
 {
@@ -93,20 +69,6 @@ static double run(struct bench *b, enum spw_dtype t, int i)
     return now() - start;
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *of)
-{
-    double sorted[ROUNDS];
-    memcpy(sorted, of, sizeof sorted);
-    qsort(sorted, ROUNDS, sizeof *sorted, compare);
-    return sorted[ROUNDS / 2];
-}
-
 /* The median of the shares of the limit of the same turn. `n`: bytes or operations. */
 static double share_of(const struct bench *b, size_t t, int i, double n, const double *limits)
 {
@@ -114,12 +76,6 @@ static double share_of(const struct bench *b, size_t t, int i, double n, const d
     for (int r = 0; r < ROUNDS; r++)
         shares[r] = n / b->seconds[t][i][r] / limits[r];
     return median(shares);
-}
-
-static double read_rate(const struct bench *b)
-{
-    struct spw_read_pattern best;
-    return spw_probe_read_bandwidth((unsigned)b->threads, &best);
 }
 
 static double peak_rate(const struct bench *b)
@@ -196,12 +152,12 @@ int main(int argc, char **argv)
     }
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(&b), peak = peak_rate(&b);
+        double before = read_rate(b.threads), peak = peak_rate(&b);
         for (size_t t = 0; t < n_types; t++) {
             double seconds[N_ROWS];
             for (int i = 0; i < N_ROWS; i++)
                 seconds[i] = run(&b, types[t], i);
-            const double after = read_rate(&b), peak_after = peak_rate(&b);
+            const double after = read_rate(b.threads), peak_after = peak_rate(&b);
             for (int i = 0; i < N_ROWS && r >= 0; i++)
                 b.seconds[t][i][r] = seconds[i];
             if (r >= 0) {
