@@ -1,21 +1,22 @@
 /* The fast product of a row of x with a row of quantized weights: x becomes int8 codes, and every
  * backend and instruction set gives the same bits, for one row of x as for many.
  *
- * A row of x is cut into groups of 256 numbers; the last one may be shorter. For a group
+ * A row of x is cut into groups of 256 numbers, and a group into two halves; the last ones may be
+ * shorter or empty. For a half
  *
  *     s = fl(largest |x| / 127),  code = nearest-even(fl(x / s)), limited to [-127, 127]
  *
- * If s is 0, the codes are 0. If a number of the group is not finite, s is NaN and the codes are 0.
+ * If s is 0, the codes are 0. If a number of the half is not finite, s is NaN and the codes are 0.
  *
  * The product is the following expression, in f32. Every operation rounds once, fma is fused. Row w
- * has blocks of 32 or of 256 numbers (blocks.h): eight or one in a group.
+ * has blocks of 32 or of 256 numbers (blocks.h): four or half a one in a half.
  *
  *     y = 0
  *     for partition 0, 1, 2, 3:                 of all groups, in order: [n i / 4, n (i + 1) / 4)
  *         a = 0
- *         for each group of the partition:
+ *         for each half of each group of the partition:
  *             t = 0
- *             for each block of the group:
+ *             for each block, or for the half of a block of 256:
  *                 S = sum over parts j:  scales[j] * (sum over i in j: codes_w[i] * codes_x[i])
  *                 M = sum over parts j:  minima[j] * (sum over i in j: codes_x[i])
  *                 t = fma(d, f32(S), t)
@@ -26,10 +27,10 @@
  * S and M are exact integers below 2^31, so their sums may be taken in any order; f32() rounds to
  * nearest. A y that is NaN is stored as 0x7fc00000.
  *
- * Why this order: a partition lets a GPU divide one row of w among threads; a group of 256 needs
- * one product with s, and lets the scales of a block of 256 multiply as integers. Groups of 32 took
- * 9 % longer. They have the same loss with Q8_0 and Q4_0, and save 0.1 % of it at most with other
- * types (SPEED.md, "Quantized weights"). */
+ * Why this order: a partition lets a GPU divide one row of w among threads; 128 numbers need one
+ * product with s, and the scales of a block of 256 multiply as integers. A scale for 256 numbers
+ * costs published models up to four times as much of their loss, a scale for 32 numbers costs 9 %
+ * of the time (SPEED.md, "What int8 activations cost"). */
 #ifndef SPW_QUANT_CODES_H
 #define SPW_QUANT_CODES_H
 
@@ -39,15 +40,20 @@
 extern "C" {
 #endif
 
-enum { SPW_CODES_GROUP = 256, SPW_CODES_PARTITIONS = 4 };
+enum {
+    SPW_CODES_GROUP = 256,
+    SPW_CODES_HALVES = 2,
+    SPW_CODES_HALF = SPW_CODES_GROUP / SPW_CODES_HALVES, /* numbers that share a scale */
+    SPW_CODES_PARTITIONS = 4,
+};
 
 /* A group of a row of x. Codes after the end of the row are 0. */
 struct spw_codes {
     int8_t codes[SPW_CODES_GROUP];
     int16_t sums[16];  /* of 16 codes each */
     int16_t sums32[8]; /* of 32 codes each */
-    float scale;
-    float unused[3]; /* a multiple of 64 bytes */
+    float scales[SPW_CODES_HALVES];
+    float unused[2]; /* a multiple of 64 bytes */
 };
 
 SPW_INLINE size_t spw_codes_groups(size_t k)

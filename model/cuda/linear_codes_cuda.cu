@@ -7,7 +7,11 @@
 #include "model/cuda/linear_codes_cuda.cuh"
 #include "model/cuda/linear_cuda.h"
 
-enum { LANE_NUMBERS = SPW_CODES_GROUP / WARP, ENCODE_WARPS = 4 };
+enum {
+    LANE_NUMBERS = SPW_CODES_GROUP / WARP,
+    HALF_LANES = WARP / SPW_CODES_HALVES,
+    ENCODE_WARPS = 4,
+};
 
 struct encode {
     const uint16_t *x;
@@ -32,18 +36,17 @@ static __device__ __forceinline__ void load_numbers(float out[LANE_NUMBERS], con
     }
 }
 
-/* The scale of the group that the lanes hold together. */
+/* The scale of the half that the sixteen lanes hold together. As integers, magnitudes have the same
+ * order, and those of NaN and infinity are the largest. */
 static __device__ __forceinline__ float scale_of(const float x[LANE_NUMBERS])
 {
-    float largest = 0.0f;
-    bool finite = true;
-    for (int i = 0; i < LANE_NUMBERS; i++) {
-        finite = finite && (__float_as_uint(x[i]) & 0x7f800000u) != 0x7f800000u;
-        largest = fmaxf(largest, fabsf(x[i]));
-    }
-    for (int i = 16; i; i /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, i));
-    return __all_sync(0xffffffffu, finite) ? largest / 127.0f : __uint_as_float(0x7fc00000u);
+    uint32_t largest = 0;
+    for (int i = 0; i < LANE_NUMBERS; i++)
+        largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+    for (int i = HALF_LANES / 2; i; i /= 2)
+        largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, i));
+    return __uint_as_float(
+        largest < 0x7f800000u ? __float_as_uint(__uint_as_float(largest) / 127.0f) : 0x7fc00000u);
 }
 
 /* grid: the groups of all rows, ENCODE_WARPS a CTA. */
@@ -75,8 +78,10 @@ static __global__ void __launch_bounds__(ENCODE_WARPS *WARP) k_codes_encode(stru
         out->sums[lane / 2] = (int16_t)sum16;
     if (lane % 4 == 0)
         out->sums32[lane / 4] = (int16_t)sum32;
-    if (lane < 4)
-        (&out->scale)[lane] = lane ? 0.0f : scale;
+    if (lane % HALF_LANES == 0) {
+        out->scales[lane / HALF_LANES] = scale;
+        out->unused[lane / HALF_LANES] = 0.0f;
+    }
 }
 
 static int launch_encode(const struct spw_linear_args *a, spw_stream s)

@@ -178,26 +178,27 @@ static __device__ __forceinline__ const struct spw_codes *x_group(const struct x
 
 /* sum = fma(s, t, sum) */
 template <int tiles>
-static __device__ __forceinline__ void add_group(const struct x_rows &x, const float t[tiles][4],
-                                                 float sum[tiles][4])
+static __device__ __forceinline__ void add_half(const struct x_rows &x, int h,
+                                                const float t[tiles][4], float sum[tiles][4])
 {
 #pragma unroll
     for (int j = 0; j < tiles; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            sum[j][e] = fmaf(x_group(x, j, e % 2)->scale, t[j][e], sum[j][e]);
+            sum[j][e] = fmaf(x_group(x, j, e % 2)->scales[h], t[j][e], sum[j][e]);
 }
 
-/* Blocks of 32. Element e of a tile: row e / 2 of w, row e % 2 of x.y. */
+/* t of blocks [first, end), of 32 numbers. Element e of a tile: row e / 2 of w, row e % 2 of x.y.
+ */
 template <enum spw_dtype type, int tiles>
-static __device__ __forceinline__ void
-multiply_small(const uint8_t *const w[2], const struct x_rows &x, int blocks, float sum[tiles][4])
+static __device__ __forceinline__ void multiply_small(const uint8_t *const w[2],
+                                                      const struct x_rows &x, int first, int end,
+                                                      float t[tiles][4])
 {
     enum { magic = 0x4b400000, unrolled = tiles == 1 ? 4 : 1 };
     const int lane_t = (int)(threadIdx.x % 4);
-    float t[tiles][4] = {};
 #pragma unroll(unrolled)
-    for (int b = 0; b < blocks; b++) {
+    for (int b = first; b < end; b++) {
         float d[2], m[2];
         uint32_t codes[2][2];
         for (int i = 0; i < 2; i++) {
@@ -221,7 +222,6 @@ multiply_small(const uint8_t *const w[2], const struct x_rows &x, int blocks, fl
             }
         }
     }
-    add_group<tiles>(x, t, sum);
 }
 
 /* Adds a part of 32 numbers to S; `scales`: of the part's one or two scales, of rows g, g + 8. */
@@ -257,11 +257,12 @@ static __device__ __forceinline__ void add_part(uint32_t codes[2][2], const int 
     }
 }
 
-/* t = fma(m, M, t). Lane t has minima 4t .. 4t + 3 and the sums of the same numbers. Where there
- * are 8 minima, lanes 2 and 3 have zeros. */
+/* t = fma(m, M, t) of a half. Lane t has minima 4t .. 4t + 3 of the block and the sums of the same
+ * numbers: one lane of each four has those of the half, or two lanes of 16 minima. The others have
+ * zeros. */
 template <enum spw_dtype type, int tiles>
 static __device__ __forceinline__ void add_minima(const uint8_t *const w[2], const float m[2],
-                                                  const struct x_rows &x, float t[tiles][4])
+                                                  const struct x_rows &x, int h, float t[tiles][4])
 {
     const bool of_16 = packed_type<type>::parts_of_16;
     const int lane_t = (int)(threadIdx.x % 4), mine = of_16 ? lane_t : lane_t % 2;
@@ -269,7 +270,7 @@ static __device__ __forceinline__ void add_minima(const uint8_t *const w[2], con
         of_16 ? offsetof(struct spw_codes, sums) : offsetof(struct spw_codes, sums32);
     uint32_t left[2];
     for (int i = 0; i < 2; i++)
-        left[i] = mine == lane_t ? unpack_minima<type>(w[i], mine) : 0;
+        left[i] = (of_16 ? lane_t / 2 : lane_t) == h ? unpack_minima<type>(w[i], mine) : 0;
 #pragma unroll
     for (int j = 0; j < tiles; j++) {
         const uint2 sums = *(const uint2 *)(x.b + j * x.tile + sums_at + 8 * mine);
@@ -284,45 +285,41 @@ static __device__ __forceinline__ void add_minima(const uint8_t *const w[2], con
     }
 }
 
-/* One block of 256. */
+/* t of half h of a block of 256. */
 template <enum spw_dtype type, int tiles>
-static __device__ __forceinline__ void multiply_large(const uint8_t *const w[2],
-                                                      const struct x_rows &x, float sum[tiles][4])
+static __device__ __forceinline__ void
+multiply_large(const uint8_t *const w[2], const struct x_rows &x, int h, float t[tiles][4])
 {
-    enum { unrolled = tiles == 1 ? 2 : 1, per_part = packed_type<type>::parts_of_16 ? 2 : 1 };
+    enum { per_part = packed_type<type>::parts_of_16 ? 2 : 1 };
     const int lane_t = (int)(threadIdx.x % 4);
     int total[tiles][4] = {};
-    float d[2], m[2], t[tiles][4];
-#pragma unroll(unrolled)
-    for (int four = 0; four < 2; four++) {
-        uint32_t words[2][per_part];
-        for (int i = 0; i < 2; i++)
-            for (int h = 0; h < per_part; h++)
-                words[i][h] = unpack_scales<type>(w[i], per_part * four + h);
-#pragma unroll
-        for (int part = 0; part < 4; part++) {
-            uint32_t codes[2][2];
-            int scales[2][2];
-            for (int i = 0; i < 2; i++) {
-                unpack_codes<type>(w[i], 4 * four + part, lane_t, codes[i]);
-                for (int h = 0; h < per_part; h++) {
-                    const int nth = per_part * part + h;
-                    scales[i][h] = byte_of(words[i][nth / 4], nth % 4);
-                }
-            }
-            add_part<type, tiles>(codes, scales, x, 4 * four + part, total);
-        }
-    }
-    for (int i = 0; i < 2; i++)
+    float d[2], m[2];
+    uint32_t words[2][per_part];
+    for (int i = 0; i < 2; i++) {
         unpack_factors<type>(w[i], &d[i], &m[i]);
+        for (int s = 0; s < per_part; s++)
+            words[i][s] = unpack_scales<type>(w[i], per_part * h + s);
+    }
+#pragma unroll
+    for (int part = 0; part < 4; part++) {
+        uint32_t codes[2][2];
+        int scales[2][2];
+        for (int i = 0; i < 2; i++) {
+            unpack_codes<type>(w[i], 4 * h + part, lane_t, codes[i]);
+            for (int s = 0; s < per_part; s++) {
+                const int nth = per_part * part + s;
+                scales[i][s] = byte_of(words[i][nth / 4], nth % 4);
+            }
+        }
+        add_part<type, tiles>(codes, scales, x, 4 * h + part, total);
+    }
 #pragma unroll
     for (int j = 0; j < tiles; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             t[j][e] = fmaf(d[e / 2], (float)total[j][e], 0.0f);
     if constexpr (packed_type<type>::has_minima)
-        add_minima<type, tiles>(w, m, x, t);
-    add_group<tiles>(x, t, sum);
+        add_minima<type, tiles>(w, m, x, h, t);
 }
 
 /* left: bytes of a row from this group on. */
@@ -330,10 +327,17 @@ template <enum spw_dtype type, int tiles>
 static __device__ __forceinline__ void multiply_group(const uint8_t *const w[2], int left,
                                                       const struct x_rows &x, float sum[tiles][4])
 {
-    if constexpr (packed_type<type>::large)
-        multiply_large<type, tiles>(w, x, sum);
-    else
-        multiply_small<type, tiles>(w, x, min(left / packed_type<type>::bytes, 8), sum);
+    enum { unrolled = tiles == 1 && packed_type<type>::large ? 2 : 1 };
+#pragma unroll(unrolled)
+    for (int h = 0; h < SPW_CODES_HALVES; h++) {
+        float t[tiles][4] = {};
+        if constexpr (packed_type<type>::large)
+            multiply_large<type, tiles>(w, x, h, t);
+        else
+            multiply_small<type, tiles>(w, x, 4 * h,
+                                        min(left / packed_type<type>::bytes, 4 * h + 4), t);
+        add_half<tiles>(x, h, t, sum);
+    }
 }
 
 /* ---- outputs ---- */

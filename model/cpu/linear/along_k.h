@@ -41,7 +41,7 @@ struct few_x {
     u32v codes[QUAD][SPW_CODES_GROUP / sizeof(u32v)]; /* of a group, as operands */
     uint32_t pairs[SPW_BLOCK_PARTS / 2][QUAD];        /* sums of the codes of two parts, as int16 */
     float sums[SMALL_BLOCKS][QUAD];
-    float scale[QUAD];
+    float scales[QUAD][SPW_CODES_HALVES];
 };
 
 /* What the end of four rows of W needs, of a quad. */
@@ -370,12 +370,13 @@ SIMD_FN f32v from_cells(bool across, f32v x, size_t g)
     return across ? simd_one_four(x, g) : simd_lane_of_four(x, g);
 }
 
-/* The products of a number of each part with the sums of codes of x. `pairs`: as scales.minima. */
-SIMD_FN i32v dot_with_pairs(const u32v *pairs, const struct few_x *x, bool across, int parts)
+/* As dot_with_sums. */
+SIMD_FN i32v dot_with_pairs(const u32v *pairs, const struct few_x *x, bool across, int parts,
+                            int half)
 {
     i32v total = {0};
-#pragma GCC unroll 8
-    for (int j = 0; j < parts / 2; j++)
+#pragma GCC unroll 4
+    for (int j = half * parts / 4; j < (half + 1) * parts / 4; j++)
         total = simd_dot_pairs(total, pairs[j], in_cells(across, x->pairs[j]));
     return total;
 }
@@ -436,13 +437,13 @@ SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across
 }
 
 /* t of quant/codes.h. */
-SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factors *w,
+SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factors *w, int half,
                           const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
     const i32v zero = {0}, offset = zero - code_offset(t);
     f32v sum = {0};
-#pragma GCC unroll 8
-    for (size_t b = 0; b < SMALL_BLOCKS; b++) {
+#pragma GCC unroll 4
+    for (int b = half * SMALL_BLOCKS / 2; b < (half + 1) * SMALL_BLOCKS / 2; b++) {
         if (code_offset(t)) /* what it has added */
             sums[b] = simd_dot_pairs(sums[b], b % 2 ? both(zero, offset) : both(offset, zero),
                                      in_cells(across, x->pairs[b / 2]));
@@ -453,20 +454,21 @@ SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factor
     return sum;
 }
 
-SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors *w,
+SIMD_FN f32v large_block(enum spw_dtype t, bool across, const struct few_factors *w, int half,
                          const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
     u32v total = {0}; /* cells of no group have any sums, whose products may not fit int32 */
     if (code_offset(t))
-        total = (u32v)dot_with_pairs(w->offsets, x, across, parts);
-#pragma GCC unroll 16
-    for (int j = 0; j < parts; j++)
+        total = (u32v)dot_with_pairs(w->offsets, x, across, parts, half);
+#pragma GCC unroll 8
+    for (int j = half * parts / 2; j < (half + 1) * parts / 2; j++)
         total += (u32v)w->of.parts[j] * (u32v)sums[j];
     f32v sum = simd_fused(w->of.d[0], simd_from_i32((i32v)total), simd_set1(0));
-    if (has_minima(t))
-        sum = simd_fused(w->of.m[0], simd_from_i32(dot_with_pairs(w->of.minima, x, across, parts)),
-                         sum);
+    if (has_minima(t)) {
+        const i32v minima = dot_with_pairs(w->of.minima, x, across, parts, half);
+        sum = simd_fused(w->of.m[0], simd_from_i32(minima), sum);
+    }
     return sum;
 }
 
@@ -483,13 +485,16 @@ static unsigned ends_of_partitions(const struct few *f, size_t q)
 }
 
 /* a and y of quant/codes.h: of a row of W in the lanes of its cells. */
-SIMD_FN void add_quad(bool across, const float *scales, size_t n, unsigned ends, f32v t, f32v *a,
-                      f32v *y)
+SIMD_FN void add_quad(bool across, const struct few_x *x, size_t n, unsigned ends,
+                      const f32v t[SPW_CODES_HALVES], f32v *a, f32v *y)
 {
     f32v partition = *a, sum = *y;
 #pragma GCC unroll 4
     for (size_t g = 0; g < QUAD && g < n; g++) {
-        partition = simd_fused(simd_set1(scales[g]), from_cells(across, t, g), partition);
+#pragma GCC unroll 2
+        for (int half = 0; half < SPW_CODES_HALVES; half++)
+            partition = simd_fused(simd_set1(x->scales[g][half]), from_cells(across, t[half], g),
+                                   partition);
         if (ends >> g & 1) {
             sum += partition;
             partition = (f32v){0};
@@ -513,13 +518,16 @@ SIMD_FN void store_rows(const struct few *f, bool across, size_t row, size_t col
 }
 
 /* Quad q of the four rows with row r of x. */
-SIMD_FN f32v end_quad(enum spw_dtype t, const struct few *f, bool across, size_t q, size_t r,
-                      const struct few_factors *w)
+SIMD_FN void end_quad(enum spw_dtype t, const struct few *f, bool across, size_t q, size_t r,
+                      const struct few_factors *w, f32v to[SPW_CODES_HALVES])
 {
     const struct few_x *x = f->x + r * f->quads + q;
     i32v sums[SPW_BLOCK_PARTS];
     sums_of_parts(t, f->sums + (r * f->quads + q) * sums_of_quad(t), sums);
-    return is_small(t) ? small_blocks(t, across, w, x, sums) : large_block(t, across, w, x, sums);
+#pragma GCC unroll 2
+    for (int half = 0; half < SPW_CODES_HALVES; half++)
+        to[half] = is_small(t) ? small_blocks(t, across, w, half, x, sums)
+                               : large_block(t, across, w, half, x, sums);
 }
 
 /* Returns what is asked for now. */
@@ -540,9 +548,11 @@ SIMD_FN const uint8_t *end_rows(enum spw_dtype t, const struct few *f, size_t m,
             factors_of_small(t, f, q, &w);
         else
             factors_of_large(t, f, across, q, col, &w);
-        for (size_t r = 0; r < m; r++)
-            add_quad(across, f->x[r * f->quads + q].scale, n, ends,
-                     end_quad(t, f, across, q, r, &w), a + r, y + r);
+        for (size_t r = 0; r < m; r++) {
+            f32v halves[SPW_CODES_HALVES];
+            end_quad(t, f, across, q, r, &w, halves);
+            add_quad(across, f->x + r * f->quads + q, n, ends, halves, a + r, y + r);
+        }
     }
     for (size_t r = 0; r < m; r++)
         store_rows(f, across, r, col, y[r]);
@@ -605,7 +615,7 @@ static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s
         memcpy(&to->pairs[j][s], sums + 2 * j, sizeof to->pairs[j][s]);
     for (size_t b = 0; b < SMALL_BLOCKS; b++)
         to->sums[b][s] = from->sums32[b];
-    to->scale[s] = from->scale;
+    memcpy(to->scales[s], from->scales, sizeof from->scales);
 }
 
 static void order_x(const struct few *f)

@@ -17,8 +17,9 @@ struct columns {
     u32v codes[FOURS]; /* weights 4 i .. 4 i + 3 as bytes, plus panel_offset(type) */
     struct scales scales;
     /* With has_signs(type), codes are magnitudes. */
-    u32v signs[FOURS];            /* 0xff for a negative code, else 0 */
-    i32v negatives[SMALL_BLOCKS]; /* sums of the magnitudes of negative codes, see add_signs */
+    u32v signs[FOURS]; /* 0xff for a negative code, else 0 */
+    /* Sums of the magnitudes of negative codes, see add_signs: of blocks, or of halves. */
+    i32v negatives[SMALL_BLOCKS];
 };
 
 /* Whether codes of a panel are magnitudes and signs. */
@@ -203,14 +204,14 @@ SIMD_FN void scale_q3_k(struct columns *to)
 #if SIMD_PAIRS
 
 /* Codes become magnitudes. A tile multiplies the magnitude of w with x ^ sign, which is x or
- * -x - 1, and so lacks the magnitudes of all negative codes: of each small block, or of the large
- * block, times the scales of its parts. The units of products and sums need not do an exclusive or,
- * but they do vpsignb (measured, SPEED.md). Two products of 128 and -128 are the largest sum, and
- * fit 16 bits. */
+ * -x - 1, and so lacks the magnitudes of all negative codes: of each small block, or of each half
+ * of a large block, times the scales of its parts. The units of products and sums need not do an
+ * exclusive or, but they do vpsignb (measured, SPEED.md). Two products of 128 and -128 are the
+ * largest sum, and fit 16 bits. */
 static void add_signs(enum spw_dtype t, size_t blocks, struct columns *to)
 {
     const u32v minus_ones = simd_set1_u32(0xffffffffu);
-    i32v whole = {0};
+    i32v halves[SPW_CODES_HALVES] = {0};
     for (size_t j = 0; j < blocks; j++) {
         i16v sums = {0};
         for (size_t i = 8 * j; i < 8 * j + 8; i++) {
@@ -220,10 +221,10 @@ static void add_signs(enum spw_dtype t, size_t blocks, struct columns *to)
         }
         to->negatives[j] = simd_dot_pairs((i32v){0}, (u32v)sums, minus_ones);
         if (!is_small(t))
-            whole += to->scales.parts[j] * to->negatives[j];
+            halves[j / (SMALL_BLOCKS / 2)] += to->scales.parts[j] * to->negatives[j];
     }
     if (!is_small(t))
-        to->negatives[0] = whole;
+        memcpy(to->negatives, halves, sizeof halves);
 }
 
 #endif

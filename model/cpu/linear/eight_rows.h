@@ -9,7 +9,7 @@
  *   for each eight rows of W, for each group of 256 numbers
  *     unpack the scales, with a row in each lane
  *     for each r < 4, for each part: unpack its codes, multiply them          rows r and r + 4
- *     add what the lanes of a half have: a row of W in each lane; then t and a of quant/codes.h
+ *     add what the lanes of each four have: a row of W in each lane; then t and a of quant/codes.h
  *
  * Bytes are not transposed, and codes of W are not stored. Scales of large blocks multiply the sums
  * of two products, so a large block has one sum for each row. For large blocks the codes of x are
@@ -258,44 +258,60 @@ SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packe
         to[r] = simd_sums_of_fours(sums[r], 8 * largest_code(t) * 127);
 }
 
-/* t of quant/codes.h. */
+/* a = fma(s, t, a) of quant/codes.h. */
+SIMD_FN void add_half_of_few(const int rows, const struct few_x *x, unsigned half,
+                             const f32v t[FEW_ROWS], f32v a[FEW_ROWS])
+{
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        a[r] = simd_fused(simd_set1(codes_of_row(x, r)->scales[half]), t[r], a[r]);
+}
+
 SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packed *p,
-                            const struct few_x *x, f32v to[FEW_ROWS])
+                            const struct few_x *x, f32v a[FEW_ROWS])
 {
     union of_blocks of_x[FEW_ROWS];
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++)
         if (has_minima(t) || code_offset(t))
             sums_of_blocks(t, codes_of_row(x, r), &of_x[r]);
-        to[r] = simd_set1(0);
-    }
-    for (unsigned b = 0; b < p->blocks; b++) {
-        f32v d, m;
-        i32v sums[FEW_ROWS];
-        fetch_row(t, p->at + b % 4 * p->stride + b / 4 * p->fours);
-        multiply_block(t, rows, p, b, x, sums);
-        atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
-        unpack_small_scale(t, p, b, &d, &m);
+    for (unsigned half = 0, b = 0; half < SPW_CODES_HALVES; half++) {
+        const unsigned end = (unsigned)spw_min_u64(b + SMALL_BLOCKS / 2, p->blocks);
+        f32v to[FEW_ROWS];
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            if (!has_minima(t) && code_offset(t))
-                sums[r] += of_x[r].integers[b];
-            to[r] = simd_fused(d, simd_from_i32(sums[r]), to[r]);
-            if (has_minima(t))
-                to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
+        for (int r = 0; r < rows; r++)
+            to[r] = simd_set1(0);
+        for (; b < end; b++) {
+            f32v d, m;
+            i32v sums[FEW_ROWS];
+            fetch_row(t, p->at + b % 4 * p->stride + half * p->fours);
+            multiply_block(t, rows, p, b, x, sums);
+            atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
+            unpack_small_scale(t, p, b, &d, &m);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                if (!has_minima(t) && code_offset(t))
+                    sums[r] += of_x[r].integers[b];
+                to[r] = simd_fused(d, simd_from_i32(sums[r]), to[r]);
+                if (has_minima(t))
+                    to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
+            }
         }
+        add_half_of_few(rows, x, half, to, a);
     }
 }
 
-/* Rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after another. */
+/* Half of rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after
+ * another. */
 SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_once,
-                           const struct eight *w, size_t i, const struct few_x *x,
+                           const struct eight *w, unsigned half, size_t i, const struct few_x *x,
                            i32v sums[FEW_ROWS][PAIRS])
 {
     const uint8_t *p = w->p.at + i * w->p.stride;
     const unsigned n = part_of(t) == 32 ? 2 : 1; /* registers of a part */
-#pragma GCC unroll 16
-    for (unsigned first = 0; first < SPW_CODES_GROUP / 16; first += at_once) {
+    const unsigned begin = half * SPW_CODES_HALF / 16, end = begin + SPW_CODES_HALF / 16;
+#pragma GCC unroll 8
+    for (unsigned first = begin; first < end; first += at_once) {
         u32v codes[CODES], scale[CODES];
 #pragma GCC unroll 8
         for (unsigned c = 0; c < at_once; c++) {
@@ -306,7 +322,7 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            i32v sum = first ? sums[r][i] : (i32v){0};
+            i32v sum = first > begin ? sums[r][i] : (i32v){0};
 #pragma GCC unroll 8
             for (unsigned c = 0; c < at_once; c += n)
                 sum = add_part(t, sum, codes + c, x->twice[r].codes + (first + c) * sizeof *codes,
@@ -316,44 +332,43 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
     }
 }
 
-SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight *w,
-                            const struct few_x *x, f32v to[FEW_ROWS])
+SIMD_FN void multiply_half(enum spw_dtype t, const int rows, const struct eight *w, unsigned half,
+                           const struct few_x *x, f32v a[FEW_ROWS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
     i32v sums[FEW_ROWS][PAIRS];
+    f32v to[FEW_ROWS];
     for (size_t i = 0; i < PAIRS; i++) {
-        fetch_row(t, w->p.at + i * w->p.stride);
-        fetch_row(t, w->p.at + i * w->p.stride + w->p.fours);
+        fetch_row(t, w->p.at + i * w->p.stride + half * w->p.fours);
         if (__builtin_constant_p(rows)) /* sums are in registers */
-            multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, i, x, sums);
+            multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, half, i, x, sums);
         else
-            multiply_pair(t, rows, CODES, w, i, x, sums);
+            multiply_pair(t, rows, CODES, w, half, i, x, sums);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
         i32v sum = simd_sums_of_fours(sums[r], INT32_MAX / 4), more = {0};
         if (has_minima(t) || code_offset(t))
-            more = dot_with_sums(w->scales.minima, codes_of_row(x, r), parts);
+            more = dot_with_sums(w->scales.minima, codes_of_row(x, r), parts, (int)half);
         if (!has_minima(t))
             sum += more;
         to[r] = simd_fused(w->scales.d[0], simd_from_i32(sum), simd_set1(0));
         if (has_minima(t))
             to[r] = simd_fused(w->scales.m[0], simd_from_i32(more), to[r]);
     }
+    add_half_of_few(rows, x, half, to, a);
 }
 
-/* a of quant/codes.h. */
 SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight *w,
                            const struct few_x *x, f32v a[FEW_ROWS])
 {
-    f32v sums[FEW_ROWS];
-    if (is_small(t))
-        multiply_small(t, rows, &w->p, x, sums);
-    else
-        multiply_large(t, rows, w, x, sums);
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
-        a[r] = simd_fused(simd_set1(codes_of_row(x, r)->scale), sums[r], a[r]);
+    if (is_small(t)) {
+        multiply_small(t, rows, &w->p, x, a);
+        return;
+    }
+#pragma GCC unroll 2
+    for (unsigned half = 0; half < SPW_CODES_HALVES; half++)
+        multiply_half(t, rows, w, half, x, a);
 }
 
 /* ---- rows of W ---- */

@@ -8,6 +8,7 @@
 enum {
     ROWS = 4, /* of a task: a few microseconds */
     REGISTERS = SPW_CODES_GROUP / SIMD_LANES,
+    HALF = REGISTERS / SPW_CODES_HALVES,
 };
 
 static size_t n_tasks(const void *args)
@@ -69,28 +70,34 @@ SIMD_FN void store_codes(const i32v *x, struct spw_codes *c)
 
 #endif
 
-/* x: 256 bf16. */
-SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
+/* x: a half. */
+SIMD_FN float scale_of(const uint16_t *x)
 {
     i32v most = {0};
-    for (size_t i = 0; i < REGISTERS; i++)
+#pragma GCC unroll 8
+    for (size_t i = 0; i < HALF; i++)
         most = simd_max_i32(most, simd_magnitude(simd_load_bf16(x + i * SIMD_LANES)));
     const int32_t bits = simd_highest_i32(most);
     float largest;
     memcpy(&largest, &bits, sizeof largest);
-    c->scale = largest / 127;
+    return bits >= 0x7f800000 ? NAN : largest / 127;
+}
+
+/* x: 256 bf16. */
+SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
+{
+    i32v codes[REGISTERS] = {0};
     memset(c->unused, 0, sizeof c->unused);
-    if (bits >= 0x7f800000 || c->scale == 0) {
-        const float scale = bits >= 0x7f800000 ? NAN : 0;
-        *c = (struct spw_codes){.scale = scale};
-        return;
-    }
-    i32v codes[REGISTERS];
-#pragma GCC unroll 16
-    for (size_t i = 0; i < REGISTERS; i++) {
-        f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(c->scale));
-        code = simd_min(simd_max(code, simd_set1(-127)), simd_set1(127));
-        codes[i] = __builtin_convertvector(code, i32v);
+    for (size_t h = 0; h < SPW_CODES_HALVES; h++) {
+        const float scale = c->scales[h] = scale_of(x + h * SPW_CODES_HALF);
+        if (!(scale > 0)) /* also of NaN */
+            continue;
+#pragma GCC unroll 8
+        for (size_t i = h * HALF; i < (h + 1) * HALF; i++) {
+            f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(scale));
+            code = simd_min(simd_max(code, simd_set1(-127)), simd_set1(127));
+            codes[i] = __builtin_convertvector(code, i32v);
+        }
     }
     store_codes(codes, c);
 }

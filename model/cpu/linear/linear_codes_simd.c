@@ -7,7 +7,7 @@
  *   for each panel of columns
  *     for each partition, for each of its groups
  *       unpack [256][columns]: codes, scales          once for all rows
- *       for each tile of rows: a += s * (d * S + m * M)
+ *       for each tile of rows, for each half: a += s * (d * S + m * M)
  *     store y
  *
  * Weights are read once, each column in the order of memory, and prefetched a few groups ahead. One
@@ -180,23 +180,23 @@ SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const si
 
 #endif
 
-/* a = fma(s, t, a); after the last group of a partition y = y + a. */
-SIMD_FN void add_group(int rows, const struct tile *t, numbers group)
+/* a = fma(s, t, a); after the last half of a partition y = y + a. */
+SIMD_FN void add_half(int rows, const struct tile *t, int half, numbers sums)
 {
-    if (t->first)
-        EACH_SUM group[r][c] =
-            simd_fused(simd_set1(row_of(t, r)->scale), group[r][c], simd_set1(0));
+    if (t->first && half == 0)
+        EACH_SUM sums[r][c] =
+            simd_fused(simd_set1(row_of(t, r)->scales[half]), sums[r][c], simd_set1(0));
     else
-        EACH_SUM group[r][c] = simd_fused(simd_set1(row_of(t, r)->scale), group[r][c],
-                                          simd_load(t->sums + r * COLS + c * SIMD_LANES));
-    if (t->last)
+        EACH_SUM sums[r][c] = simd_fused(simd_set1(row_of(t, r)->scales[half]), sums[r][c],
+                                         simd_load(t->sums + r * COLS + c * SIMD_LANES));
+    if (t->last && half + 1 == SPW_CODES_HALVES)
         EACH_SUM
         {
             float *y = t->y + r * COLS + c * SIMD_LANES;
-            simd_store(y, (t->begins ? simd_set1(0) : simd_load(y)) + group[r][c]);
+            simd_store(y, (t->begins ? simd_set1(0) : simd_load(y)) + sums[r][c]);
         }
     else
-        EACH_SUM simd_store(t->sums + r * COLS + c * SIMD_LANES, group[r][c]);
+        EACH_SUM simd_store(t->sums + r * COLS + c * SIMD_LANES, sums[r][c]);
 }
 
 /* Blocks of 32: a product with d for each. */
@@ -205,7 +205,7 @@ SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
     const bool minima = has_minima(type), offset = !minima && code_offset(type) != 0;
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
     float of_x[TILE_ROWS][SMALL_BLOCKS];
-    numbers group = {0};
+    size_t b = 0;
     if (offset)
         corrections(rows, SMALL_BLOCKS, t, correction);
     if (minima)
@@ -216,43 +216,48 @@ SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
             const eight_f32 exact = __builtin_convertvector(sums, eight_f32);
             memcpy(of_x[r], &exact, sizeof exact);
         }
-    for (size_t b = 0; b < t->blocks; b++) {
-        integers sums;
-        EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b] : (i32v){0};
+    for (int half = 0; half < SPW_CODES_HALVES; half++) {
+        const size_t end = (size_t)spw_min_u64(b + SMALL_BLOCKS / 2, t->blocks);
+        numbers all = {0};
+        for (; b < end; b++) {
+            integers sums;
+            EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b] : (i32v){0};
 #if SIMD_PAIRS
-        const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
-        add_products(rows, type, t, 8 * b, 8, factor, sums);
+            const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
+            add_products(rows, type, t, 8 * b, 8, factor, sums);
 #else
-        add_products(rows, t, 8 * b, 8, sums);
+            add_products(rows, t, 8 * b, 8, sums);
 #endif
-        if (offset)
-            EACH_SUM sums[r][c] += correction[r][b];
-        EACH_SUM group[r][c] =
-            simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), group[r][c]);
-        if (minima)
-            EACH_SUM group[r][c] =
-                simd_fused(t->w[c].scales.m[b], simd_set1(of_x[r][b]), group[r][c]);
+            if (offset)
+                EACH_SUM sums[r][c] += correction[r][b];
+            EACH_SUM all[r][c] =
+                simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), all[r][c]);
+            if (minima)
+                EACH_SUM all[r][c] =
+                    simd_fused(t->w[c].scales.m[b], simd_set1(of_x[r][b]), all[r][c]);
+        }
+        add_half(rows, t, half, all);
     }
-    add_group(rows, t, group);
 }
 
-/* d and m of a block of 256. */
-SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, integers total)
+/* d and m of half a block of 256. */
+SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, int half,
+                       integers total)
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(type);
-    numbers group;
+    numbers all;
     EACH_SUM
     {
         const struct scales *s = &t->w[c].scales;
         if (SIMD_PAIRS && !has_minima(type) && code_offset(type) != 0)
-            total[r][c] += dot_with_sums(s->minima, row_of(t, r), parts);
-        group[r][c] = simd_fused(s->d[0], simd_from_i32(total[r][c]), simd_set1(0));
+            total[r][c] += dot_with_sums(s->minima, row_of(t, r), parts, half);
+        all[r][c] = simd_fused(s->d[0], simd_from_i32(total[r][c]), simd_set1(0));
         if (has_minima(type)) {
-            const i32v m = dot_with_sums(s->minima, row_of(t, r), parts);
-            group[r][c] = simd_fused(s->m[0], simd_from_i32(m), group[r][c]);
+            const i32v m = dot_with_sums(s->minima, row_of(t, r), parts, half);
+            all[r][c] = simd_fused(s->m[0], simd_from_i32(m), all[r][c]);
         }
     }
-    add_group(rows, t, group);
+    add_half(rows, t, half, all);
 }
 
 #if SIMD_PAIRS
@@ -261,13 +266,17 @@ SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, inte
 SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
 {
     const size_t parts = SPW_CODES_GROUP / part_of(type), fours = FOURS / parts;
-    integers total;
-    EACH_SUM total[r][c] = has_signs(type) ? t->w[c].negatives[0] : (i32v){0};
-    for (size_t j = 0; j < parts; j++) {
-        const u32v scale[VECTORS] = {(u32v)t->w[0].scales.parts[j], (u32v)t->w[1].scales.parts[j]};
-        add_products(rows, type, t, fours * j, fours, scale, total);
+    size_t j = 0;
+    for (int half = 0; half < SPW_CODES_HALVES; half++) {
+        integers total;
+        EACH_SUM total[r][c] = has_signs(type) ? t->w[c].negatives[half] : (i32v){0};
+        for (const size_t end = j + parts / 2; j < end; j++) {
+            const u32v scale[VECTORS] = {(u32v)t->w[0].scales.parts[j],
+                                         (u32v)t->w[1].scales.parts[j]};
+            add_products(rows, type, t, fours * j, fours, scale, total);
+        }
+        add_large(rows, type, t, half, total);
     }
-    add_large(rows, type, t, total);
 }
 
 #else
@@ -277,36 +286,41 @@ SIMD_FN void tile_parts(int rows, enum spw_dtype type, const struct tile *t)
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(type);
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
-    integers total = {0};
+    int j = 0;
     if (!has_minima(type))
         corrections(rows, parts, t, correction);
-    for (int j = 0; j < parts; j++) {
-        integers sums;
-        EACH_SUM sums[r][c] = (i32v){0};
-        add_products(rows, t, (size_t)(FOURS / parts * j), (size_t)(FOURS / parts), sums);
-        if (!has_minima(type))
-            EACH_SUM sums[r][c] += correction[r][j];
-        EACH_SUM total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
+    for (int half = 0; half < SPW_CODES_HALVES; half++) {
+        integers total = {0};
+        for (const int end = j + parts / 2; j < end; j++) {
+            integers sums;
+            EACH_SUM sums[r][c] = (i32v){0};
+            add_products(rows, t, (size_t)(FOURS / parts * j), (size_t)(FOURS / parts), sums);
+            if (!has_minima(type))
+                EACH_SUM sums[r][c] += correction[r][j];
+            EACH_SUM total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
+        }
+        add_large(rows, type, t, half, total);
     }
-    add_large(rows, type, t, total);
 }
 
 /* One block of 256 whose codes have been multiplied by the scales of their parts. */
 SIMD_FN void tile_whole(int rows, enum spw_dtype type, const struct tile *t)
 {
-    integers total = {0};
-    for (size_t i = 0; i < FOURS; i += 8)
-        add_products(rows, t, i, 8, total);
-    if (!has_minima(type))
-        EACH_ROW
-        {
-            eight s;
-            load_sums(row_of(t, r)->sums32, &s);
-            const int32_t sum = s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
-            for (int c = 0; c < VECTORS; c++)
-                total[r][c] -= t->offset * sum;
-        }
-    add_large(rows, type, t, total);
+    size_t i = 0;
+    for (int half = 0; half < SPW_CODES_HALVES; half++) {
+        integers total = {0};
+        for (const size_t end = i + FOURS / 2; i < end; i += 8)
+            add_products(rows, t, i, 8, total);
+        if (!has_minima(type))
+            EACH_ROW
+            {
+                const int16_t *s = row_of(t, r)->sums32 + half * SMALL_BLOCKS / 2;
+                const int32_t sum = s[0] + s[1] + s[2] + s[3];
+                for (int c = 0; c < VECTORS; c++)
+                    total[r][c] -= t->offset * sum;
+            }
+        add_large(rows, type, t, half, total);
+    }
 }
 
 SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)

@@ -265,7 +265,8 @@ static void check_reference(enum spw_dtype t, uint64_t *rng)
     for (size_t g = 0; g < K / SPW_CODES_GROUP; g++)
         spw_codes_encode(x + g * SPW_CODES_GROUP, SPW_CODES_GROUP, &codes[g]);
     for (size_t i = 0; i < K; i++) {
-        const double step = (double)codes[i / SPW_CODES_GROUP].scale;
+        const double step =
+            (double)codes[i / SPW_CODES_GROUP].scales[i / SPW_CODES_HALF % SPW_CODES_HALVES];
         sum += (double)numbers[i] * (double)x[i];
         bound += fabs((double)numbers[i]) * step * 0.5000001;
         magnitude += fabs((double)numbers[i]) * (fabs((double)x[i]) + step);
