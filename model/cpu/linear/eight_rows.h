@@ -270,34 +270,34 @@ SIMD_FN void add_half_of_few(const int rows, const struct few_x *x, unsigned hal
 SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packed *p,
                             const struct few_x *x, f32v a[FEW_ROWS])
 {
+    const unsigned blocks = (unsigned)p->blocks, of_half = SMALL_BLOCKS / SPW_CODES_HALVES;
     union of_blocks of_x[FEW_ROWS];
+    f32v to[FEW_ROWS] = {0};
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
         if (has_minima(t) || code_offset(t))
             sums_of_blocks(t, codes_of_row(x, r), &of_x[r]);
-    for (unsigned half = 0, b = 0; half < SPW_CODES_HALVES; half++) {
-        const unsigned end = (unsigned)spw_min_u64(b + SMALL_BLOCKS / 2, p->blocks);
-        f32v to[FEW_ROWS];
+    for (unsigned b = 0; b < blocks; b++) {
+        f32v d, m;
+        i32v sums[FEW_ROWS];
+        fetch_row(t, p->at + b % 4 * p->stride + b / 4 * p->fours);
+        multiply_block(t, rows, p, b, x, sums);
+        atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
+        unpack_small_scale(t, p, b, &d, &m);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            if (!has_minima(t) && code_offset(t))
+                sums[r] += of_x[r].integers[b];
+            to[r] = simd_fused(d, simd_from_i32(sums[r]), to[r]);
+            if (has_minima(t))
+                to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
+        }
+        if (b % of_half + 1 < of_half && b + 1 < blocks)
+            continue;
+        add_half_of_few(rows, x, b / of_half, to, a);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             to[r] = simd_set1(0);
-        for (; b < end; b++) {
-            f32v d, m;
-            i32v sums[FEW_ROWS];
-            fetch_row(t, p->at + b % 4 * p->stride + half * p->fours);
-            multiply_block(t, rows, p, b, x, sums);
-            atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
-            unpack_small_scale(t, p, b, &d, &m);
-#pragma GCC unroll 4
-            for (int r = 0; r < rows; r++) {
-                if (!has_minima(t) && code_offset(t))
-                    sums[r] += of_x[r].integers[b];
-                to[r] = simd_fused(d, simd_from_i32(sums[r]), to[r]);
-                if (has_minima(t))
-                    to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
-            }
-        }
-        add_half_of_few(rows, x, half, to, a);
     }
 }
 
@@ -332,43 +332,46 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
     }
 }
 
-SIMD_FN void multiply_half(enum spw_dtype t, const int rows, const struct eight *w, unsigned half,
-                           const struct few_x *x, f32v a[FEW_ROWS])
+SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight *w,
+                            const struct few_x *x, f32v a[FEW_ROWS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
-    i32v sums[FEW_ROWS][PAIRS];
-    f32v to[FEW_ROWS];
+    i32v sums[SPW_CODES_HALVES][FEW_ROWS][PAIRS];
     for (size_t i = 0; i < PAIRS; i++) {
-        fetch_row(t, w->p.at + i * w->p.stride + half * w->p.fours);
-        if (__builtin_constant_p(rows)) /* sums are in registers */
-            multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, half, i, x, sums);
-        else
-            multiply_pair(t, rows, CODES, w, half, i, x, sums);
+        fetch_row(t, w->p.at + i * w->p.stride);
+        fetch_row(t, w->p.at + i * w->p.stride + w->p.fours);
+#pragma GCC unroll 2
+        for (unsigned half = 0; half < SPW_CODES_HALVES; half++)
+            if (__builtin_constant_p(rows)) /* sums are in registers */
+                multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, half, i, x, sums[half]);
+            else
+                multiply_pair(t, rows, CODES, w, half, i, x, sums[half]);
     }
+#pragma GCC unroll 2
+    for (unsigned half = 0; half < SPW_CODES_HALVES; half++) {
+        f32v to[FEW_ROWS];
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        i32v sum = simd_sums_of_fours(sums[r], INT32_MAX / 4), more = {0};
-        if (has_minima(t) || code_offset(t))
-            more = dot_with_sums(w->scales.minima, codes_of_row(x, r), parts, (int)half);
-        if (!has_minima(t))
-            sum += more;
-        to[r] = simd_fused(w->scales.d[0], simd_from_i32(sum), simd_set1(0));
-        if (has_minima(t))
-            to[r] = simd_fused(w->scales.m[0], simd_from_i32(more), to[r]);
+        for (int r = 0; r < rows; r++) {
+            i32v sum = simd_sums_of_fours(sums[half][r], INT32_MAX / 4), more = {0};
+            if (has_minima(t) || code_offset(t))
+                more = dot_with_sums(w->scales.minima, codes_of_row(x, r), parts, (int)half);
+            if (!has_minima(t))
+                sum += more;
+            to[r] = simd_fused(w->scales.d[0], simd_from_i32(sum), simd_set1(0));
+            if (has_minima(t))
+                to[r] = simd_fused(w->scales.m[0], simd_from_i32(more), to[r]);
+        }
+        add_half_of_few(rows, x, half, to, a);
     }
-    add_half_of_few(rows, x, half, to, a);
 }
 
 SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight *w,
                            const struct few_x *x, f32v a[FEW_ROWS])
 {
-    if (is_small(t)) {
+    if (is_small(t))
         multiply_small(t, rows, &w->p, x, a);
-        return;
-    }
-#pragma GCC unroll 2
-    for (unsigned half = 0; half < SPW_CODES_HALVES; half++)
-        multiply_half(t, rows, w, half, x, a);
+    else
+        multiply_large(t, rows, w, x, a);
 }
 
 /* ---- rows of W ---- */
@@ -486,6 +489,14 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f, size_t col, size_t 
     }
 }
 
+#define DEFINE(t)                                                                                  \
+    SIMD_APART void run_##t(const struct few *f, size_t col, size_t n)                             \
+    {                                                                                              \
+        run_type(SPW_DTYPE_##t, f, col, n);                                                        \
+    }
+FEW_TYPES(DEFINE)
+#undef DEFINE
+
 static void write_twice(const struct few *f)
 {
     for (size_t r = 0; r < f->rows; r++)
@@ -512,7 +523,7 @@ static void run_few(const struct spw_linear_args *a, struct spw_linear_part part
     switch (a->w_dtype) {
 #define CASE(t)                                                                                    \
     case SPW_DTYPE_##t:                                                                            \
-        run_type(SPW_DTYPE_##t, &f, part.col, n);                                                  \
+        run_##t(&f, part.col, n);                                                                  \
         break;
         FEW_TYPES(CASE)
 #undef CASE

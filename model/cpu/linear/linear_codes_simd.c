@@ -111,7 +111,8 @@ SIMD_FN void add_magnitudes(int rows, const struct tile *t, size_t first, const 
                             const u32v scale[VECTORS], integers sums)
 {
 #pragma GCC unroll 8
-    for (size_t i = first; i < first + fours; i++) {
+    for (size_t j = 0; j < fours; j++) {
+        const size_t i = first + j;
         const u32v w[VECTORS] = {simd_in_order(t->w[0].codes[i]), simd_in_order(t->w[1].codes[i])};
         EACH_ROW
         {
@@ -136,14 +137,15 @@ SIMD_FN void add_products(int rows, enum spw_dtype type, const struct tile *t, s
         return;
     }
 #pragma GCC unroll 8
-    for (size_t i = first; i < first + fours; i += n) {
+    for (size_t begin = 0; begin < fours; begin += n) {
         i16v pairs[TILE_ROWS][VECTORS];
 #pragma GCC unroll 8
         for (size_t j = 0; j < n; j++) {
-            const u32v w[VECTORS] = {t->w[0].codes[i + j], t->w[1].codes[i + j]};
+            const size_t i = first + begin + j;
+            const u32v w[VECTORS] = {t->w[0].codes[i], t->w[1].codes[i]};
             EACH_ROW
             {
-                const u32v x = simd_set1_bytes(row_of(t, r)->codes + 4 * (i + j));
+                const u32v x = simd_set1_bytes(row_of(t, r)->codes + 4 * i);
 #pragma GCC unroll 2
                 for (int c = 0; c < VECTORS; c++) {
                     const i16v p = simd_pairs(w[c], x);
@@ -166,7 +168,8 @@ SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const si
                           integers sums)
 {
 #pragma GCC unroll 8
-    for (size_t i = first; i < first + fours; i++) {
+    for (size_t j = 0; j < fours; j++) {
+        const size_t i = first + j;
         const u32v w[VECTORS] = {t->w[0].codes[i], t->w[1].codes[i]};
         EACH_ROW
         {
@@ -267,6 +270,7 @@ SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
 {
     const size_t parts = SPW_CODES_GROUP / part_of(type), fours = FOURS / parts;
     size_t j = 0;
+#pragma GCC unroll 2
     for (int half = 0; half < SPW_CODES_HALVES; half++) {
         integers total;
         EACH_SUM total[r][c] = has_signs(type) ? t->w[c].negatives[half] : (i32v){0};
@@ -289,6 +293,7 @@ SIMD_FN void tile_parts(int rows, enum spw_dtype type, const struct tile *t)
     int j = 0;
     if (!has_minima(type))
         corrections(rows, parts, t, correction);
+#pragma GCC unroll 2
     for (int half = 0; half < SPW_CODES_HALVES; half++) {
         integers total = {0};
         for (const int end = j + parts / 2; j < end; j++) {
@@ -307,6 +312,7 @@ SIMD_FN void tile_parts(int rows, enum spw_dtype type, const struct tile *t)
 SIMD_FN void tile_whole(int rows, enum spw_dtype type, const struct tile *t)
 {
     size_t i = 0;
+#pragma GCC unroll 2
     for (int half = 0; half < SPW_CODES_HALVES; half++) {
         integers total = {0};
         for (const size_t end = i + FOURS / 2; i < end; i += 8)

@@ -275,10 +275,11 @@ SIMD_FN void unpack_scales(enum spw_dtype t, const struct packed *p, struct scal
  * `pairs`: as scales.minima. */
 SIMD_FN i32v dot_with_sums(const u32v *pairs, const struct spw_codes *x, int parts, int half)
 {
-    const int16_t *sums = parts == 8 ? x->sums32 : x->sums;
+    const int16_t *sums = (parts == 8 ? x->sums32 : x->sums) + half * (parts / 2);
     i32v total = {0};
+    pairs += half * (parts / 4);
 #pragma GCC unroll 4
-    for (int j = half * parts / 4; j < (half + 1) * parts / 4; j++)
+    for (int j = 0; j < parts / 4; j++)
         total = simd_dot_pairs(total, pairs[j], simd_set1_bytes(sums + 2 * j));
     return total;
 }
