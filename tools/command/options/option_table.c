@@ -227,7 +227,7 @@ const struct cli_row cli_rows[] = {
      FIELD(threads), RANGE(1, 1024)},
     {"compute", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Machine", "TYPE",
      "type of the computation: f32 is the reference, bf16 is faster. With quantized weights bf16 "
-     "takes int8 activations in groups of 256 (auto: bf16 for a model with bf16 or quantized "
+     "takes int8 activations in groups of 128 (auto: bf16 for a model with bf16 or quantized "
      "weights, else f32)",
      FIELD(compute), .choices = compute_types},
     {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_PROBE | CLI_CHECK_KV, "Machine", "HOW",
