@@ -9,7 +9,7 @@
  * If s is 0, the codes are 0. If a number of the half is not finite, s is NaN and the codes are 0.
  *
  * The product is the following expression, in f32. Every operation rounds once, fma is fused. Row w
- * has blocks of 32 or of 256 numbers (blocks.h): four or half a one in a half.
+ * has blocks of 32 or of 256 numbers (blocks.h): a half has four of them, or half of one.
  *
  *     y = 0
  *     for partition 0, 1, 2, 3:                 of all groups, in order: [n i / 4, n (i + 1) / 4)

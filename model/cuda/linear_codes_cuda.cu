@@ -45,8 +45,7 @@ static __device__ __forceinline__ float scale_of(const float x[LANE_NUMBERS])
         largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
     for (int i = HALF_LANES / 2; i; i /= 2)
         largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, i));
-    return __uint_as_float(
-        largest < 0x7f800000u ? __float_as_uint(__uint_as_float(largest) / 127.0f) : 0x7fc00000u);
+    return largest < 0x7f800000u ? __uint_as_float(largest) / 127.0f : __uint_as_float(0x7fc00000u);
 }
 
 /* grid: the groups of all rows, ENCODE_WARPS a CTA. */
