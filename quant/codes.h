@@ -29,7 +29,7 @@
  *
  * Why this order: a partition lets a GPU divide one row of w among threads; 128 numbers need one
  * product with s, and the scales of a block of 256 multiply as integers. A scale for 256 numbers
- * costs published models up to four times as much of their loss, a scale for 32 numbers costs 9 %
+ * costs published models about twice as much of their loss, a scale for 32 numbers costs 9 %
  * of the time (SPEED.md, "What int8 activations cost"). */
 #ifndef SPW_QUANT_CODES_H
 #define SPW_QUANT_CODES_H
