@@ -125,8 +125,9 @@ struct spw_expert_bytes {
 /* Plans, and predicts the bytes that spw_stats will count on each link, as integers, for this run:
  * an engine with these options, one batch, all requests submitted before the first step, and
  * max_new_tokens tokens in every answer. It assumes that the prefix cache has n_found tokens of
- * each prompt and nothing else of these sequences. Missed experts are not in `moved`, but in
- * `experts` (NULL: not asked for). -E2BIG: a request is longer than the context. */
+ * each prompt, with a checkpoint at their end, and nothing else of these sequences. Missed experts
+ * are not in `moved`, but in `experts` (NULL: not asked for). -E2BIG: a request is longer than the
+ * context. */
 int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
                    const char *model_dir, const struct spw_options *o,
                    const struct spw_plan_request *requests, size_t n, struct spw_error *err);

@@ -146,8 +146,8 @@ static uint32_t equal_tiles(const struct spw_pack_info *info, const int32_t *tok
     return n;
 }
 
-/* How many tiles of this pack match the tokens from `tile` on. 0 also if the pack does not continue
- * the chain there. */
+/* How many tiles of this pack match `tokens`, which follow `tile` tiles. 0 also if the pack does
+ * not continue the chain there. */
 static uint32_t tiles_from(const struct spw_pack *pack, uint32_t tile, struct spw_chain_hash before,
                            const int32_t *tokens, uint64_t n_tiles)
 {
@@ -155,7 +155,7 @@ static uint32_t tiles_from(const struct spw_pack *pack, uint32_t tile, struct sp
     if (info->first_token != (uint64_t)tile * SPW_TILE_TOKENS ||
         !spw_chain_equal(info->parent, before))
         return 0;
-    return equal_tiles(info, tokens + (size_t)tile * SPW_TILE_TOKENS, n_tiles - tile);
+    return equal_tiles(info, tokens, n_tiles);
 }
 
 /* The pack has the right name but other content: it was made up, or is of another chain. */
@@ -178,7 +178,7 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
         SPW_TRY(get_pack(s, spw_chain_id(spw_chain_next(hash, next)), &pack));
         if (!pack)
             return 0;
-        uint32_t n = tiles_from(pack, m->n_tiles, hash, tokens, n_tiles);
+        uint32_t n = tiles_from(pack, m->n_tiles, hash, next, n_tiles - m->n_tiles);
         if (!n)
             return reject_pack(s, pack);
         hash = spw_pack_info(pack)->hashes[n - 1];
@@ -188,34 +188,38 @@ static int walk(struct spw_store *s, const int32_t *tokens, uint64_t n_tiles,
     return 0;
 }
 
-/* The pack that only makes a checkpoint after tile `last`; `hash` is the chain hash of this tile.
+/* The pack that makes a checkpoint after tile t of the part's pack: this pack, or a separate one.
  */
-static int find_checkpoint(struct spw_store *s, const int32_t *tokens, uint32_t last,
-                           struct spw_chain_hash hash, struct spw_chain_hash before,
+static int find_checkpoint(struct spw_store *s, const struct spw_store_part *part, uint32_t t,
                            struct spw_pack **out)
 {
-    SPW_TRY(get_pack(s, spw_store_checkpoint_id(hash), out));
+    const struct spw_pack_info *info = spw_pack_info(part->pack);
+    if (info->checkpoint && (t + 1) * UINT64_C(128) == info->n_tokens) {
+        *out = reuse_pack(s, spw_chain_id(info->hashes[0]));
+        return 0;
+    }
+    SPW_TRY(get_pack(s, spw_store_checkpoint_id(info->hashes[t]), out));
     struct spw_pack *pack = *out;
-    if (!pack || tiles_from(pack, last, before, tokens, (uint64_t)last + 1) == 1)
+    if (!pack || tiles_from(pack, part->first_tile + t, t ? info->hashes[t - 1] : info->parent,
+                            info->tokens + (size_t)t * SPW_TILE_TOKENS, 1) == 1)
         return 0;
     *out = NULL;
     return reject_pack(s, pack);
 }
 
-/* Finds the last checkpoint within the match: at the end of a part, or in a separate pack. */
-static int walk_checkpoints(struct spw_store *s, const int32_t *tokens, struct spw_store_match *m)
+/* Finds the last checkpoint within the match, and one that is one tile after it. */
+static int walk_checkpoints(struct spw_store *s, struct spw_store_match *m)
 {
+    if (!m->n_parts)
+        return 0;
+    const struct spw_store_part *last = &m->parts[m->n_parts - 1];
+    if (last->n_tiles < spw_pack_info(last->pack)->n_tokens / SPW_TILE_TOKENS)
+        SPW_TRY(find_checkpoint(s, last, last->n_tiles, &m->next_checkpoint));
     for (uint32_t i = m->n_parts; i-- > 0;) {
         const struct spw_store_part *part = &m->parts[i];
-        const struct spw_pack_info *info = spw_pack_info(part->pack);
         for (uint32_t t = part->n_tiles; t-- > 0;) {
             m->checkpoint_tiles = part->first_tile + t + 1;
-            if (info->checkpoint && (t + 1) * UINT64_C(128) == info->n_tokens) {
-                m->checkpoint = reuse_pack(s, spw_chain_id(info->hashes[0]));
-                return 0;
-            }
-            SPW_TRY(find_checkpoint(s, tokens, part->first_tile + t, info->hashes[t],
-                                    t ? info->hashes[t - 1] : info->parent, &m->checkpoint));
+            SPW_TRY(find_checkpoint(s, part, t, &m->checkpoint));
             if (m->checkpoint)
                 return 0;
         }
@@ -240,11 +244,13 @@ int spw_store_match(struct spw_store *s, const int32_t *tokens, uint64_t n,
     if (!rc)
         rc = walk(s, tokens, spw_min_u64(n / SPW_TILE_TOKENS, UINT32_MAX), out);
     if (!rc)
-        rc = walk_checkpoints(s, tokens, out);
+        rc = walk_checkpoints(s, out);
     for (uint32_t i = 0; !rc && i < out->n_parts; i++)
         touch(out->parts[i].pack);
     if (!rc && out->checkpoint)
         touch(out->checkpoint);
+    if (!rc && out->next_checkpoint)
+        touch(out->next_checkpoint);
     if (rc)
         spw_store_release(s, out);
     return rc == -ENOMEM ? rc : 0;
@@ -256,6 +262,8 @@ void spw_store_release(struct spw_store *s, struct spw_store_match *m)
         put_pack(s, m->parts[i].pack);
     if (m->checkpoint)
         put_pack(s, m->checkpoint);
+    if (m->next_checkpoint)
+        put_pack(s, m->next_checkpoint);
     *m = (struct spw_store_match){0};
 }
 

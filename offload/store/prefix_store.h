@@ -40,6 +40,9 @@ struct spw_store_match {
      * after checkpoint_tiles tiles. It need not be one of the parts. NULL: there is none. */
     struct spw_pack *checkpoint;
     uint32_t checkpoint_tiles;
+    /* The pack of a checkpoint one tile after these tiles, where other tokens may lead. NULL: the
+     * pack of the last part has none there. */
+    struct spw_pack *next_checkpoint;
 };
 
 struct spw_store_stats {

@@ -165,12 +165,28 @@ static uint64_t usable(const struct spw_engine *e, const struct spw_store_match 
 
 bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
 {
-    uint64_t whole = n - n % SPW_TILE_TOKENS;
+    uint64_t whole = (n - 1) - (n - 1) % SPW_TILE_TOKENS;
     bool moves = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         moves |= spw_waterline_first_visible(&kinds[k], n) >
                  spw_waterline_first_visible(&kinds[k], whole);
     return moves;
+}
+
+/* The longest match in the store. A checkpoint one tile after it will do if it has all exact tiles
+ * that a session needs at the end of the match. */
+static int search(struct spw_engine *e, const int32_t *tokens, uint64_t n,
+                  struct spw_store_match *m)
+{
+    SPW_TRY(spw_store_match(e->prefix->store, tokens, n, m));
+    struct spw_pack *next = m->next_checkpoint;
+    if (next && m->checkpoint_tiles < m->n_tiles &&
+        spw_snapshot_continues(e, next, (uint64_t)m->n_tiles * SPW_TILE_TOKENS)) {
+        m->next_checkpoint = m->checkpoint;
+        m->checkpoint = next;
+        m->checkpoint_tiles = m->n_tiles;
+    }
+    return 0;
 }
 
 /* The match of the span. A sync asks up to twice, the store searches once. NULL: no memory. */
@@ -181,7 +197,7 @@ static struct spw_prefix_found *find_match(struct spw_session *s, const struct s
         return s->found;
     spw_prefix_release_match(s);
     struct spw_prefix_found *f = spw_alloc(sizeof *f);
-    if (!f || spw_store_match(s->engine->prefix->store, span->tokens, max, &f->match)) {
+    if (!f || search(s->engine, span->tokens, max, &f->match)) {
         spw_free(f);
         return NULL;
     }
@@ -435,7 +451,7 @@ bool spw_prefix_distrust(struct spw_session *s)
     struct spw_store_match m;
     if (!s->n_attached)
         return false;
-    if (p && p->store && !spw_store_match(p->store, s->tokens, s->n_tokens, &m)) {
+    if (p && p->store && !search(s->engine, s->tokens, s->n_tokens, &m)) {
         for (uint32_t i = 0; i < m.n_parts; i++)
             distrust(p, m.parts[i].pack);
         if (m.checkpoint)
@@ -460,7 +476,7 @@ static bool find_new(struct spw_session *s, struct spw_snapshot_range *range,
         return false;
     if (range->checkpoint && !spw_kv_can_truncate(s->seq.kv, e->plan.residency, range->to))
         return false; /* a window that is no multiple of a tile has dropped tiles */
-    if (spw_store_match(e->prefix->store, s->tokens, range->to, found))
+    if (search(s->engine, s->tokens, range->to, found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
     bool all =

@@ -42,8 +42,9 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
  * of its tokens as computed (see spw_recover_step). */
 bool spw_prefix_distrust(struct spw_session *s);
 
-/* A window may be no multiple of a tile. Whether a session with n tokens has then dropped tiles
- * that a checkpoint at its last complete tile would need. */
+/* Whether a session with n tokens has dropped tiles of windows without which the same n tokens, of
+ * which the last one must be computed, cannot begin at their last tile border. Then n is a tile
+ * border, or a window is no multiple of a tile. */
 bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
 /* The position at which the session should compute and publish a checkpoint before the rest of the
  * span: where the span leaves the tokens that others have computed; or its last tile, if no

@@ -266,11 +266,14 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t slice, uint6
 }
 
 /* A reader of a pack. The piece holds bytes [offset, offset + bytes) of the file: adjacent records
- * of kinds up to `last`, of any layers, come with one read. */
+ * of kinds up to `last`, of any layers, come with one read. Unless the pack goes on after the
+ * tokens that are read: then each section has tiles that nobody needs, and comes with reads of its
+ * own. */
 struct reader {
     struct spw_session *s;
     const struct spw_pack *pack;
     enum spw_snapshot_kind last;
+    bool is_whole; /* the pack does not go on */
     uint64_t offset, bytes;
     uint64_t used, fetched; /* bytes of tiles taken over; bytes read from the file */
 };
@@ -284,8 +287,9 @@ static int fetch(struct reader *f, const struct spw_pack_section *x, uint32_t ti
     if (offset < f->offset || offset >= f->offset + f->bytes) {
         f->offset = offset;
         f->bytes = 0;
-        uint64_t bytes =
-            spw_pack_run_bytes(f->pack, x, tile, f->last, f->s->engine->plan.piece_bytes);
+        uint64_t bytes = *n * x->record_bytes;
+        if (f->is_whole)
+            bytes = spw_pack_run_bytes(f->pack, x, tile, f->last, f->s->engine->plan.piece_bytes);
         SPW_TRY(spw_pack_fetch(f->pack, offset, bytes, piece_of(f->s), err));
         f->bytes = bytes;
         f->fetched += bytes;
@@ -320,7 +324,7 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t sli
 }
 
 /* The first exact tile that the pack has. A session that was cut back before it was saved may have
- * fewer of them than the rule says. */
+ * fewer of them than the rule says, and so may a checkpoint after these n tokens. */
 static uint32_t first_in_pack(const struct spw_session *s, const struct spw_pack *p, uint32_t slice,
                               struct spw_snapshot_tiles t, uint64_t n)
 {
@@ -352,7 +356,9 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
                       enum spw_snapshot_kind last, uint64_t n, uint64_t *read_bytes,
                       struct spw_error *err)
 {
-    struct reader f = {.s = s, .pack = p, .last = last};
+    const struct spw_pack_info *info = spw_pack_info(p);
+    struct reader f = {
+        .s = s, .pack = p, .last = last, .is_whole = info->first_token + info->n_tokens == n};
     int rc = 0;
     for (enum spw_snapshot_kind kind = first; kind <= last; kind++)
         for (uint32_t i = 0; i < s->engine->model.config.n_slices && !rc; i++)
@@ -362,6 +368,19 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
     if (rc)
         spw_executor_stop_predicting(s->engine->executor);
     return rc;
+}
+
+bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p, uint64_t n)
+{
+    bool has_all = true;
+    for (uint32_t i = 0; i < e->model.config.n_slices; i++) {
+        const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[i]];
+        uint32_t first = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_first_visible(r, n);
+        uint32_t kind = r->quantizes ? SPW_SNAPSHOT_RECENT : SPW_SNAPSHOT_WINDOW;
+        if ((r->quantizes || r->window.tokens) && first < n / SPW_TILE_TOKENS)
+            has_all &= spw_pack_find(p, kind, i, first) != NULL;
+    }
+    return has_all;
 }
 
 int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,

@@ -84,6 +84,9 @@ int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sec
  * After a failure the caches are empty. -EBADMSG: the pack is damaged, or lacks a section. */
 int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                       struct spw_error *err);
+/* Whether a session can begin at n tokens, a multiple of 128, with the exact tiles of this
+ * checkpoint, which may lie after them. */
+bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p, uint64_t n);
 /* Reads only the exact tiles of a checkpoint: SINK, RECENT and WINDOW. *read_bytes: of these tiles.
  * -EBADMSG as above. */
 int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,

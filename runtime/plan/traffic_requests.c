@@ -103,7 +103,7 @@ static void keep(struct requests *q, uint32_t slot)
     uint32_t n_rows;
     spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
     if (!q->plan->attaches || !to || s->rope_table != SPW_ROPE_SHARED ||
-        spw_prefix_window_passed(q->plan->residency, s->held))
+        (to < s->held && spw_prefix_window_passed(q->plan->residency, s->held)))
         return;
     if (s->stored == to && (!checkpoint || s->checkpoint == to))
         return;

@@ -93,6 +93,8 @@ static int add(struct spw_store *s, const int32_t *tokens, uint32_t first, uint3
     return spw_store_commit(w, NULL, NULL);
 }
 
+static bool has_next; /* the latest match has a checkpoint one tile after it */
+
 /* Tiles of the longest match; *checkpoint: of the last checkpoint. Everything that is matched must
  * be right.
  */
@@ -116,6 +118,14 @@ static uint32_t match(struct spw_store *s, const int32_t *tokens, uint32_t n_til
         CHECK(spw_pack_find(m.checkpoint, RECENT, 0, m.checkpoint_tiles - 1) &&
               pack_is_right(m.checkpoint, tokens));
     }
+    if (m.next_checkpoint) { /* it belongs to a chain that has the same tiles before */
+        const struct spw_pack_info *info = spw_pack_info(m.next_checkpoint);
+        CHECK(info->first_token + info->n_tokens == (n + 1) * UINT64_C(128));
+        CHECK(spw_pack_find(m.next_checkpoint, RECENT, 0, n));
+        CHECK(memcmp(info->tokens, tokens + info->first_token,
+                     spw_sub_u64(n * UINT64_C(128), info->first_token) * 4) == 0);
+    }
+    has_next = m.next_checkpoint != NULL;
     if (checkpoint)
         *checkpoint = m.checkpoint_tiles;
     spw_store_release(s, &m);
@@ -149,9 +159,13 @@ static void test_match(void)
 
     CHECK(add(other, a, 10, 20, true) == 0);
     CHECK(match(s, a, 50, &checkpoint) == 20 && checkpoint == 20);
-    CHECK(match(s, a, 19, &checkpoint) == 19 && !checkpoint);
+    CHECK(!has_next && match(s, a, 19, &checkpoint) == 19 && !checkpoint && has_next);
+    CHECK(match(s, a, 18, NULL) == 18 && !has_next);
     CHECK(add(s, b, 7, 9, true) == 0); /* a branch inside a pack */
     CHECK(match(other, b, 50, &checkpoint) == 9 && checkpoint == 9);
+    make_chain(c, b, 8, 4); /* other tokens in the tile before the checkpoint */
+    CHECK(match(other, c, 50, &checkpoint) == 8 && !checkpoint && has_next);
+    make_chain(c, NULL, 0, 3);
     CHECK(match(other, a, 50, &checkpoint) == 20 && checkpoint == 20);
 
     /* checkpoints of their own, where a pack has none */
@@ -161,6 +175,7 @@ static void test_match(void)
     CHECK(match(other, a, 12, &checkpoint) == 12 && checkpoint == 5);
     CHECK(match(other, b, 6, &checkpoint) == 6 && checkpoint == 5);
     CHECK(match(other, b, 4, &checkpoint) == 4 && !checkpoint);
+    CHECK(has_next); /* after tile 5, in a pack of its own */
 
     struct spw_error err = {0};
     struct spw_store_writer *w;
