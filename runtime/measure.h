@@ -13,7 +13,10 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- the machine's own limits, measured now (three seconds, on a GPU one or two) ---- */
+/* ---- the machine's own limits, measured now (three seconds, on a GPU one or two) ----
+ *
+ * Each rate is that of the fastest of several rounds: what the machine can do. A handover is a
+ * median. */
 
 /* A profile is a file with measured numbers. */
 enum spw_probe_mode {
@@ -236,7 +239,7 @@ struct spw_attention_shape {
 };
 struct spw_attention_speed {
     uint64_t kv_bytes; /* bytes that a step reads */
-    double seconds;    /* of a step; the median of several steps */
+    double seconds;    /* of a step; the fastest of several batches of steps */
 };
 int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
                           const struct spw_options *o, struct spw_error *err);

@@ -1,7 +1,7 @@
 /* The limits of a device with its own memory, and the time of single kernels: see measure.h.
  *
- * The host times batches of queued work that take tens of milliseconds, so that the cost of a
- * launch does not show. The median of five batches counts. */
+ * Batches of queued work take tens of milliseconds, so that the cost of a launch does not show. The
+ * fastest batch counts: it shows what the machine can do, whatever disturbed the others. */
 #include "runtime/measure/machine.h"
 
 #include <math.h>
@@ -31,20 +31,40 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of one `work`, measured in batches of n. The first batch warms up and does not count. */
+static void write_time(void *argument)
+{
+    *(double *)argument = spw_now_seconds();
+}
+
+int spw_machine_stamp(const struct spw_lane *lane, double *at)
+{
+    return spw_lane_host_call(lane, write_time, at, lane->compute);
+}
+
+static int queue_batch(struct bench *b, int (*work)(struct bench *), int n, double *at)
+{
+    SPW_TRY(work(b)); /* warms up */
+    SPW_TRY(spw_machine_stamp(&b->lane, &at[0]));
+    for (int i = 0; i < n; i++)
+        SPW_TRY(work(b));
+    return spw_machine_stamp(&b->lane, &at[1]);
+}
+
+/* Seconds of one `work` of a batch of n. */
+static int time_batch(double *fastest, struct bench *b, int (*work)(struct bench *), int n)
+{
+    double at[2] = {0};
+    int rc = queue_batch(b, work, n, at);
+    int synced = spw_lane_stream_sync(&b->lane, b->lane.compute); /* writes the stamps */
+    *fastest = fmin(*fastest, (at[1] - at[0]) / n);
+    return rc ? rc : synced;
+}
+
 static int time_work(struct bench *b, int (*work)(struct bench *), int n, double *seconds)
 {
-    double rounds[ROUNDS];
-    for (int r = -1; r < ROUNDS; r++) {
-        double start = spw_now_seconds();
-        for (int i = 0; i < n; i++)
-            SPW_TRY(work(b));
-        SPW_TRY(spw_lane_stream_sync(&b->lane, b->lane.compute));
-        if (r >= 0)
-            rounds[r] = (spw_now_seconds() - start) / n;
-    }
-    qsort(rounds, ROUNDS, sizeof *rounds, compare);
-    *seconds = rounds[ROUNDS / 2];
+    *seconds = INFINITY;
+    for (int r = 0; r < ROUNDS; r++)
+        SPW_TRY(time_batch(seconds, b, work, n));
     return 0;
 }
 
@@ -291,15 +311,22 @@ static int write_tiles(struct bench *b)
     return 0;
 }
 
-/* With one KV head per query head, or one KV head for GROUP query heads: the bytes are the same,
- * the computation is not. The data comes from a cache if one is large enough, because the time
- * of memory is measured elsewhere. */
-static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_precision form)
+/* Seconds of the fastest rounds. */
+struct spw_machine_kernels {
+    struct bench bench;
+    struct spw_machine_rows *rows; /* owned */
+    /* By form, with one KV head per query head, or one KV head for GROUP query heads. */
+    double forms[SPW_KV_PRECISIONS][2], prompt;
+    uint64_t form_bytes[SPW_KV_PRECISIONS];
+};
+
+/* The bytes are the same with and without a group, the computation is not. The data comes from a
+ * cache if one is large enough, because the time of memory is measured elsewhere. */
+static int time_form(struct spw_machine_kernels *k, enum spw_kv_precision form)
 {
     static const uint32_t k_bits[] = {0, 8, 8, 4}, v_bits[] = {0, 8, 4, 4};
-    double seconds[2], products = (double)KV_CONTEXT * KV_HEADS * KV_DIM;
     for (uint32_t shared = 0; shared < 2; shared++) {
-        lay_out_attention(b,
+        lay_out_attention(&k->bench,
                           &(struct spw_attention_shape){.n_heads = KV_HEADS * (shared ? GROUP : 1),
                                                         .n_kv_heads = KV_HEADS,
                                                         .head_dim = KV_DIM,
@@ -307,25 +334,31 @@ static int time_form(struct spw_machine *out, struct bench *b, enum spw_kv_preci
                                                         .k_bits = k_bits[form],
                                                         .v_bits = v_bits[form],
                                                         .context = KV_CONTEXT});
-        SPW_TRY(write_tiles(b));
-        SPW_TRY(time_work(b, attend, 2, &seconds[shared]));
+        SPW_TRY(write_tiles(&k->bench));
+        SPW_TRY(time_batch(&k->forms[form][shared], &k->bench, attend, 1));
     }
-    double more = fmax(0, (seconds[1] - seconds[0]) / (GROUP - 1));
-    out->attention[form].product_seconds = more / products;
-    out->attention[form].byte_seconds = fmax(0, seconds[0] - more) / (double)kv_bytes(b);
+    k->form_bytes[form] = kv_bytes(&k->bench);
     return 0;
+}
+
+static void take_form(struct spw_machine *out, const struct spw_machine_kernels *k,
+                      enum spw_kv_precision form)
+{
+    const double *seconds = k->forms[form], products = (double)KV_CONTEXT * KV_HEADS * KV_DIM;
+    const double more = fmax(0, (seconds[1] - seconds[0]) / (GROUP - 1));
+    out->attention[form].product_seconds = more / products;
+    out->attention[form].byte_seconds = fmax(0, seconds[0] - more) / (double)k->form_bytes[form];
 }
 
 /* A chunk of a prompt over the split before it and over itself. */
 enum { PROMPT_ROWS = 32, PROMPT_CONTEXT = SPW_SPLIT_TILES * SPW_TILE_TOKENS };
 
-static int time_prompt(struct spw_machine *out, struct bench *b)
+static int time_prompt(struct spw_machine_kernels *k)
 {
+    struct bench *b = &k->bench;
     const uint64_t heads = KV_HEADS * GROUP, rows = PROMPT_ROWS;
-    const uint64_t before = PROMPT_CONTEXT - rows, pairs = rows * before + rows * (rows + 1) / 2;
     const uint64_t q_bytes = rows * heads * KV_DIM * sizeof(uint16_t);
     const uint64_t state_bytes = rows * heads * (KV_DIM + 2) * sizeof(float);
-    double seconds;
     lay_out_attention(b, &(struct spw_attention_shape){.n_heads = KV_HEADS * GROUP,
                                                        .n_kv_heads = KV_HEADS,
                                                        .head_dim = KV_DIM,
@@ -333,35 +366,57 @@ static int time_prompt(struct spw_machine *out, struct bench *b)
                                                        .context = PROMPT_CONTEXT});
     struct spw_attention_args *a = &b->attention;
     a->rows = rows;
-    a->position = before;
+    a->position = PROMPT_CONTEXT - rows;
     a->state = (float *)(b->memory + spw_align_up(q_bytes, 4096));
     a->split_states = NULL;
     b->tiles = (uint8_t *)a->state + spw_align_up(state_bytes, 4096);
-    SPW_TRY(time_work(b, attend, 2, &seconds));
-    out->attention_flops = 4.0 * (double)(pairs * heads * KV_DIM) / seconds;
-    return 0;
+    return time_batch(&k->prompt, b, attend, 1);
 }
 
-static int time_kernels(struct spw_machine *out, struct bench *b)
+static void take_prompt(struct spw_machine *out, const struct spw_machine_kernels *k)
 {
-    const uint64_t products = spw_machine_products_bytes(b->backend, &b->lane);
-    SPW_TRY(take(b, spw_max_u64(KERNEL_BYTES, products)));
-    SPW_TRY(spw_machine_probe_products(out, b->backend, &b->lane, b->memory));
-    SPW_TRY(spw_machine_probe_rows(out, b->backend, &b->lane, b->memory));
+    const uint64_t heads = KV_HEADS * GROUP, rows = PROMPT_ROWS, before = PROMPT_CONTEXT - rows;
+    const uint64_t pairs = rows * before + rows * (rows + 1) / 2;
+    out->attention_flops = 4.0 * (double)(pairs * heads * KV_DIM) / k->prompt;
+}
+
+int spw_machine_kernels_open(struct spw_machine_kernels **out, const struct spw_backend *backend,
+                             const struct spw_lane *lane)
+{
+    struct spw_machine_kernels *k = *out = spw_alloc_zero(1, sizeof *k);
+    if (!k)
+        return -ENOMEM;
+    k->bench = (struct bench){.backend = backend, .lane = *lane};
+    k->prompt = INFINITY;
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
-        SPW_TRY(time_form(out, b, (enum spw_kv_precision)form));
-    return b->backend->probe ? 0 : time_prompt(out, b); /* too little work for a GPU */
+        k->forms[form][0] = k->forms[form][1] = INFINITY;
+    SPW_TRY(take(&k->bench, spw_max_u64(KERNEL_BYTES, spw_machine_rows_bytes(backend, lane))));
+    return spw_machine_rows_open(&k->rows, backend, &k->bench.lane, k->bench.memory);
 }
 
-int spw_machine_probe_kernels(struct spw_machine *out, const struct spw_backend *backend,
-                              const struct spw_lane *lane, struct spw_error *err)
+int spw_machine_kernels_round(struct spw_machine_kernels *k)
 {
-    struct bench b = {.backend = backend, .lane = *lane};
-    int rc = time_kernels(out, &b);
-    give(&b);
-    return rc ? spw_fail(err, rc, "%s: its kernels could not be measured: %s", backend->name,
-                         strerror(-rc))
-              : 0;
+    SPW_TRY(spw_machine_rows_round(k->rows));
+    for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
+        SPW_TRY(time_form(k, (enum spw_kv_precision)form));
+    return time_prompt(k);
+}
+
+void spw_machine_kernels_take(const struct spw_machine_kernels *k, struct spw_machine *out)
+{
+    spw_machine_rows_take(k->rows, out);
+    for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
+        take_form(out, k, (enum spw_kv_precision)form);
+    take_prompt(out, k);
+}
+
+void spw_machine_kernels_close(struct spw_machine_kernels *k)
+{
+    if (!k)
+        return;
+    spw_machine_rows_close(k->rows);
+    give(&k->bench);
+    spw_free(k);
 }
 
 /* ---- from thread to thread ---- */

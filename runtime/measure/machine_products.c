@@ -1,33 +1,33 @@
 /* The time of products of one row with each type of weights, and of other operations on a row: see
- * measure.h.
+ * measure.h and machine.h.
  *
  * One product of all the weights gives the bytes a second, with long and with short rows of
  * weights. Small products, which have short rows, take longer with what lies between them in a
  * layer: that is the time of a product beside its bytes. All weights come from memory, whatever the
- * caches hold, because a step uses each weight once. Memory may change its speed from second to
- * second, so the types take turns, and the fastest rounds of small and large products are compared.
- */
+ * caches hold, because a step uses each weight once. Other weights are multiplied just before, as
+ * in a step: that wakes the workers. Memory may change its speed from second to second, so the
+ * types take turns, and the fastest round of each counts. */
 #include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
-    ROUNDS = 5,
+    CHOICES = 3,
     K = SPW_LONG_ROW, /* the most */
     SMALL =
         256, /* columns and rows of small products: many of them, because each is a difference */
     WEIGHTS_BYTES = 16 << 20,
     LEAST_BYTES = 256 << 10,
+    WARM_BYTES = WEIGHTS_BYTES / 4, /* of other weights, behind those that are measured */
     WEIGHTS_ROOM = 64,
 };
 /* In device memory: a row of x, a gated row, codes, a row of y, workspace. */
 enum { GATED_AT = 16 << 10, CODES_AT = 32 << 10, ROWS_AT = 64 << 10, WORK_AT = 1 << 20 };
 
 /* Kernels that are slower than memory multiply fewer weights in the same time. */
-static const double LARGE_SECONDS = 1e-3;
+static const double LARGE_SECONDS = 0.5e-3;
 
 static const enum spw_dtype row_types[] = {SPW_DTYPE_F32, SPW_DTYPE_BF16};
 enum { ROW_TYPES = sizeof row_types / sizeof *row_types };
@@ -40,7 +40,7 @@ struct products {
     const uint8_t *weights; /* [bytes] */
     uint64_t bytes;
     enum spw_dtype x, type;
-    double large[ROUNDS], short_rows[ROUNDS], small[ROUNDS]; /* seconds */
+    double large, short_rows, small; /* seconds of the fastest round */
 };
 
 /* Whether kernels multiply rows of type x by weights of the type. */
@@ -50,7 +50,7 @@ static bool multiplies(enum spw_dtype x, enum spw_dtype type)
            (x == SPW_DTYPE_F32 || x == type || spw_type_is_quantized(type));
 }
 
-uint64_t spw_machine_products_bytes(const struct spw_backend *b, const struct spw_lane *lane)
+uint64_t spw_machine_rows_bytes(const struct spw_backend *b, const struct spw_lane *lane)
 {
     uint64_t most = 0;
     for (int x = 0; x < ROW_TYPES; x++)
@@ -132,89 +132,47 @@ static int multiply_small(const struct products *p)
     return 0;
 }
 
-static int time_run(double *seconds, const struct products *p, int (*run)(const struct products *))
+/* Multiplies a quarter as many other weights first. */
+static int queue_run(const struct products *p, int (*run)(const struct products *), double *at)
 {
-    spw_probe_evict(p->weights, p->bytes);
-    double start = spw_now_seconds();
+    struct products warm = *p;
+    warm.weights += WEIGHTS_BYTES;
+    warm.bytes = p->bytes / 4;
+    SPW_TRY(multiply_large(&warm));
+    SPW_TRY(spw_machine_stamp(p->lane, &at[0]));
     SPW_TRY(run(p));
-    SPW_TRY(spw_lane_stream_sync(p->lane, p->lane->compute));
-    *seconds = spw_now_seconds() - start;
-    return 0;
+    return spw_machine_stamp(p->lane, &at[1]);
 }
 
-static int compare(const void *a, const void *b)
+static int time_run(double *fastest, const struct products *p, int (*run)(const struct products *))
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    double at[2] = {0};
+    spw_probe_evict(p->weights, p->bytes);
+    int rc = queue_run(p, run, at);
+    int synced = spw_lane_stream_sync(p->lane, p->lane->compute); /* writes the stamps */
+    *fastest = fmin(*fastest, at[1] - at[0]);
+    return rc ? rc : synced;
 }
 
-static void take_speed(struct spw_product_speed *out, struct products *p)
+static void take_speed(struct spw_product_speed *out, const struct products *p)
 {
     const uint64_t n = 3 * small_layers(p);
     const double share = (double)(n * small_bytes(p)) / (double)p->bytes;
-    qsort(p->large, ROUNDS, sizeof *p->large, compare);
-    qsort(p->short_rows, ROUNDS, sizeof *p->short_rows, compare);
-    qsort(p->small, ROUNDS, sizeof *p->small, compare);
-    out->bytes_per_second = (double)p->bytes / p->large[ROUNDS / 2];
-    out->short_bytes_per_second = (double)p->bytes / p->short_rows[ROUNDS / 2];
-    out->product_seconds = n ? fmax(0, p->small[0] - share * p->short_rows[0]) / (double)n : 0;
+    out->bytes_per_second = (double)p->bytes / p->large;
+    out->short_bytes_per_second = (double)p->bytes / p->short_rows;
+    out->product_seconds = n ? fmax(0, p->small - share * p->short_rows) / (double)n : 0;
 }
 
-/* Warms up, and takes as many bytes as need LARGE_SECONDS. */
+/* As many bytes as need LARGE_SECONDS. A slow moment must not make them few. */
 static int choose_bytes(struct products *p)
 {
-    double seconds;
+    double seconds = INFINITY;
     p->bytes = LEAST_BYTES;
-    SPW_TRY(time_run(&seconds, p, multiply_large));
-    while (seconds < LARGE_SECONDS && p->bytes < WEIGHTS_BYTES) {
-        p->bytes *= 2;
+    for (int r = 0; r < CHOICES; r++)
         SPW_TRY(time_run(&seconds, p, multiply_large));
-    }
+    const uint64_t n = (uint64_t)(LARGE_SECONDS / seconds);
+    p->bytes = spw_max_u64(1, spw_min_u64(n, WEIGHTS_BYTES / LEAST_BYTES)) * LEAST_BYTES;
     return 0;
-}
-
-static int time_types(struct spw_machine *out, struct products *p, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        SPW_TRY(choose_bytes(&p[i]));
-    for (int r = 0; r < ROUNDS; r++)
-        for (unsigned i = 0; i < n; i++) {
-            SPW_TRY(time_run(&p[i].large[r], &p[i], multiply_large));
-            SPW_TRY(time_run(&p[i].short_rows[r], &p[i], multiply_short_rows));
-            SPW_TRY(time_run(&p[i].small[r], &p[i], multiply_small));
-        }
-    for (unsigned i = 0; i < n; i++)
-        take_speed(&(p[i].x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p[i].type],
-                   &p[i]);
-    return 0;
-}
-
-/* Resident weights are computed from a mapped file: small pages, and matrices at multiples of 8
- * bytes. So they are measured like that, unless their type needs more. */
-int spw_machine_probe_products(struct spw_machine *out, const struct spw_backend *b,
-                               const struct spw_lane *lane, uint8_t *memory)
-{
-    struct products p[ROW_TYPES * SPW_WEIGHT_TYPES];
-    unsigned n = 0;
-    uint8_t *weights = spw_alloc(WEIGHTS_BYTES + WEIGHTS_ROOM);
-    if (!weights)
-        return -ENOMEM;
-    memcpy(weights, memory, WEIGHTS_BYTES);
-    memcpy(weights + WEIGHTS_BYTES, memory, WEIGHTS_ROOM);
-    for (int x = 0; x < ROW_TYPES; x++)
-        for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
-            if (multiplies(row_types[x], t))
-                p[n++] =
-                    (struct products){.backend = b,
-                                      .lane = lane,
-                                      .memory = memory,
-                                      .weights = weights + spw_max_u32(8, spw_type_of(t).align),
-                                      .x = row_types[x],
-                                      .type = t};
-        }
-    int rc = time_types(out, p, n);
-    spw_free(weights);
-    return rc;
 }
 
 /* ---- other operations on a row ---- */
@@ -264,30 +222,95 @@ static int run_row(const struct row *r, const struct spw_backend *b, const struc
     return b->ops->rope_append(&rope, lane->compute);
 }
 
-/* Of one operation: the fastest of several batches, because two sizes are compared. */
-static int time_row(double *seconds, const struct row *r, const struct spw_backend *b,
+static int queue_rows(const struct row *r, const struct spw_backend *b, const struct spw_lane *lane,
+                      uint8_t *memory, double *at)
+{
+    SPW_TRY(run_row(r, b, lane, memory)); /* warms up */
+    SPW_TRY(spw_machine_stamp(lane, &at[0]));
+    for (int i = 0; i < ROW_LAYERS; i++)
+        SPW_TRY(run_row(r, b, lane, memory));
+    return spw_machine_stamp(lane, &at[1]);
+}
+
+/* Of one operation. */
+static int time_row(double *fastest, const struct row *r, const struct spw_backend *b,
                     const struct spw_lane *lane, uint8_t *memory)
 {
-    *seconds = INFINITY;
-    for (int round = -1; round < ROUNDS; round++) { /* the first one warms up */
-        const double start = spw_now_seconds();
-        for (int i = 0; i < ROW_LAYERS; i++)
-            SPW_TRY(run_row(r, b, lane, memory));
-        SPW_TRY(spw_lane_stream_sync(lane, lane->compute));
-        if (round >= 0)
-            *seconds = fmin(*seconds, (spw_now_seconds() - start) / (2 * ROW_LAYERS));
-    }
+    double at[2] = {0};
+    int rc = queue_rows(r, b, lane, memory, at);
+    int synced = spw_lane_stream_sync(lane, lane->compute);
+    *fastest = fmin(*fastest, (at[1] - at[0]) / (2 * ROW_LAYERS));
+    return rc ? rc : synced;
+}
+
+/* ---- all of them ---- */
+
+static const struct row small_row = {1, 1, 64}, large_row = {32, 4, 128};
+
+struct spw_machine_rows {
+    struct products products[ROW_TYPES * SPW_WEIGHT_TYPES]; /* [n] */
+    unsigned n;
+    uint8_t *weights; /* owned */
+    double small_row, large_row;
+};
+
+/* Resident weights are computed from a mapped file: small pages, and matrices at multiples of 8
+ * bytes. So they are measured like that, unless their type needs more. */
+static int add_products(struct spw_machine_rows *r, const struct products *of)
+{
+    struct products *p = &r->products[r->n++];
+    *p = *of;
+    p->weights = r->weights + spw_max_u32(8, spw_type_of(p->type).align);
+    p->large = p->short_rows = p->small = INFINITY;
+    return choose_bytes(p);
+}
+
+int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backend *b,
+                          const struct spw_lane *lane, uint8_t *memory)
+{
+    struct spw_machine_rows *r = *out = spw_alloc_zero(1, sizeof *r);
+    uint8_t *weights = r ? spw_alloc(WEIGHTS_BYTES + WARM_BYTES + WEIGHTS_ROOM) : NULL;
+    if (!weights)
+        return -ENOMEM;
+    memcpy(weights, memory, WEIGHTS_BYTES + WARM_BYTES + WEIGHTS_ROOM);
+    r->weights = weights;
+    r->small_row = r->large_row = INFINITY;
+    for (int x = 0; x < ROW_TYPES; x++)
+        for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
+            if (multiplies(row_types[x], t))
+                SPW_TRY(add_products(r, &(struct products){.backend = b,
+                                                           .lane = lane,
+                                                           .memory = memory,
+                                                           .x = row_types[x],
+                                                           .type = t}));
     return 0;
 }
 
-int spw_machine_probe_rows(struct spw_machine *out, const struct spw_backend *b,
-                           const struct spw_lane *lane, uint8_t *memory)
+int spw_machine_rows_round(struct spw_machine_rows *r)
 {
-    const struct row small = {1, 1, 64}, large = {32, 4, 128};
-    double least, most;
-    SPW_TRY(time_row(&least, &small, b, lane, memory));
-    SPW_TRY(time_row(&most, &large, b, lane, memory));
-    out->row_number_seconds = fmax(0, most - least) / (numbers_of(&large) - numbers_of(&small));
-    out->row_operation_seconds = fmax(0, least - numbers_of(&small) * out->row_number_seconds);
-    return 0;
+    const struct products *any = r->products;
+    for (struct products *p = r->products; p < r->products + r->n; p++) {
+        SPW_TRY(time_run(&p->large, p, multiply_large));
+        SPW_TRY(time_run(&p->short_rows, p, multiply_short_rows));
+        SPW_TRY(time_run(&p->small, p, multiply_small));
+    }
+    SPW_TRY(time_row(&r->small_row, &small_row, any->backend, any->lane, any->memory));
+    return time_row(&r->large_row, &large_row, any->backend, any->lane, any->memory);
+}
+
+void spw_machine_rows_take(const struct spw_machine_rows *r, struct spw_machine *out)
+{
+    for (const struct products *p = r->products; p < r->products + r->n; p++)
+        take_speed(&(p->x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p->type], p);
+    out->row_number_seconds =
+        fmax(0, r->large_row - r->small_row) / (numbers_of(&large_row) - numbers_of(&small_row));
+    out->row_operation_seconds =
+        fmax(0, r->small_row - numbers_of(&small_row) * out->row_number_seconds);
+}
+
+void spw_machine_rows_close(struct spw_machine_rows *r)
+{
+    if (r)
+        spw_free(r->weights);
+    spw_free(r);
 }

@@ -2,10 +2,10 @@
 #include "model/cpu/probe/probe.h"
 #include "model/cpu/probe/probe_loops.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #if defined(__x86_64__)
@@ -15,7 +15,7 @@
 
 enum {
     MAX_THREADS = 256,
-    ROUNDS = 5,
+    ROUNDS = 6,
     PATTERNS = 16,
     PATTERN_ROUNDS = 3, /* sixteen patterns take most of the measuring */
     HUGE_PAGE = 2 << 20,
@@ -23,7 +23,7 @@ enum {
 };
 /* Several times any L3 of a desktop. */
 static const size_t ARRAY_BYTES = (size_t)256 << 20;
-static const double ROUND_SECONDS = 0.02, PATTERN_SECONDS = 0.01;
+static const double ROUND_SECONDS = 0.01, PEAK_SECONDS = 0.003;
 
 struct probe;
 
@@ -96,30 +96,23 @@ static double round_rate(const struct probe *p, struct probe_thread *threads)
     return end > begin ? done / (end - begin) : 0;
 }
 
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* A first round, which is not counted, warms up and gives the number of repetitions. */
-static double median_rate(struct probe *p)
+static double best_rate(struct probe *p, double round_seconds)
 {
     struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
-    double rates[ROUNDS] = {0};
+    double best = 0;
     bool ok = threads != NULL;
     p->repeat = 1;
     for (int round = -1; ok && round < ROUNDS; round++) {
         double rate = round_rate(p, threads);
         ok = rate > 0;
         if (round >= 0)
-            rates[round] = rate;
+            best = fmax(best, rate);
         else if (ok)
-            p->repeat = 1 + (uint64_t)(ROUND_SECONDS * rate / (threads[0].done * p->n_threads));
+            p->repeat = 1 + (uint64_t)(round_seconds * rate / (threads[0].done * p->n_threads));
     }
     spw_free(threads);
-    qsort(rates, ROUNDS, sizeof rates[0], compare);
-    return ok ? rates[ROUNDS / 2] : 0;
+    return ok ? best : 0;
 }
 
 /* A part of the array for each thread, touched once. The caller frees; NULL: none. */
@@ -274,25 +267,26 @@ static double pattern_rate(struct probe pages[2], struct probe_thread *threads, 
     return round_rate(p, threads);
 }
 
-/* rates[pattern][round]. Each round runs all patterns: the machine may change its speed meanwhile.
- * A short run before the first round gives the number of repetitions. A pattern that is far slower
- * than another one in the first round is out. */
-static bool pattern_rates(struct probe pages[2], double rates[PATTERNS][PATTERN_ROUNDS])
+/* rates[pattern]: of its best round. Each round runs all patterns: the machine may change its speed
+ * meanwhile. A short run before the first round gives the number of repetitions. A pattern that is
+ * slower than another one in the first round is out. */
+static bool pattern_rates(struct probe pages[2], double rates[PATTERNS])
 {
-    static const double slow = 0.75;
+    static const double slow = 0.9;
     struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
     double rate = threads ? pattern_rate(pages, threads, 0) : 0, most = 0;
     bool ok = rate > 0;
     if (ok)
         pages[0].repeat = pages[1].repeat = spw_max_u64(
-            1, (uint64_t)(PATTERN_SECONDS * rate / (threads[0].done * pages[0].n_threads)));
+            1, (uint64_t)(ROUND_SECONDS * rate / (threads[0].done * pages[0].n_threads)));
     for (int round = 0; ok && round < PATTERN_ROUNDS; round++)
         for (unsigned i = 0; ok && i < PATTERNS; i++) {
-            const bool out = round > 0 && rates[i][0] < slow * most;
-            rates[i][round] = out ? rates[i][0] : pattern_rate(pages, threads, i);
-            ok = rates[i][round] > 0;
-            if (round == 0 && rates[i][0] > most)
-                most = rates[i][0];
+            if (round > 0 && rates[i] < slow * most)
+                continue;
+            rate = pattern_rate(pages, threads, i);
+            ok = rate > 0;
+            rates[i] = fmax(rates[i], rate);
+            most = fmax(most, rate);
         }
     spw_free(threads);
     return ok;
@@ -302,7 +296,7 @@ double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
 {
     struct probe pages[2];
     char *blocks[2];
-    double rates[PATTERNS][PATTERN_ROUNDS], most = 0;
+    double rates[PATTERNS] = {0}, most = 0;
     for (int i = 0; i < 2; i++) {
         pages[i] = (struct probe){.run = run_read, .loops = reading_loops(), .repeat = 1};
         blocks[i] = take_array(&pages[i], threads, i != 0);
@@ -310,10 +304,9 @@ double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
     bool ok = blocks[0] && blocks[1] && pattern_rates(pages, rates);
     *best = pattern_at(0);
     for (unsigned i = 0; ok && i < PATTERNS; i++) {
-        qsort(rates[i], PATTERN_ROUNDS, sizeof rates[i][0], compare);
-        if (rates[i][PATTERN_ROUNDS / 2] <= most)
+        if (rates[i] <= most)
             continue;
-        most = rates[i][PATTERN_ROUNDS / 2];
+        most = rates[i];
         *best = pattern_at(i);
     }
     spw_free(blocks[0]);
@@ -326,25 +319,26 @@ static double thread_rate(const struct probe_thread *t)
     return t->done / (t->end_seconds - t->begin_seconds);
 }
 
-/* The first round warms up. */
-static bool beside_medians(const struct probe *p, double *read, double *copied)
+/* The round with the largest product of both rates: a round in which one thread was stopped shows
+ * the other one too fast. The first round warms up. */
+static bool best_beside(const struct probe *p, double *read, double *copied)
 {
     struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
-    double reads[ROUNDS] = {0}, copies[ROUNDS] = {0};
     bool ok = threads != NULL;
+    *read = *copied = 0;
     for (int round = -1; ok && round < ROUNDS; round++) {
         ok = run_round(p, threads);
         if (!ok || round < 0)
             continue;
-        copies[round] = thread_rate(&threads[0]);
+        double reads = 0, copies = thread_rate(&threads[0]);
         for (unsigned i = 1; i < p->n_threads; i++)
-            reads[round] += thread_rate(&threads[i]);
+            reads += thread_rate(&threads[i]);
+        if (reads * copies <= *read * *copied)
+            continue;
+        *read = reads;
+        *copied = copies;
     }
     spw_free(threads);
-    qsort(reads, ROUNDS, sizeof reads[0], compare);
-    qsort(copies, ROUNDS, sizeof copies[0], compare);
-    *read = reads[ROUNDS / 2];
-    *copied = copies[ROUNDS / 2];
     return ok;
 }
 
@@ -352,7 +346,7 @@ bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied)
 {
     struct probe p = {.run = run_beside, .loops = reading_loops()};
     char *block = readers ? take_array(&p, readers + 1, true) : NULL;
-    bool ok = block && beside_medians(&p, read, copied);
+    bool ok = block && best_beside(&p, read, copied);
     spw_free(block);
     return ok;
 }
@@ -361,7 +355,7 @@ double spw_probe_copy_bandwidth(unsigned threads)
 {
     struct probe p = {.run = run_copy};
     char *block = take_array(&p, threads, true);
-    double rate = block ? median_rate(&p) : 0;
+    double rate = block ? best_rate(&p, ROUND_SECONDS) : 0;
     spw_free(block);
     return rate;
 }
@@ -380,5 +374,5 @@ double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned thread
                       : t == SPW_DTYPE_BF16 ? loops->bf16
                                             : loops->int8;
     }
-    return p.flops ? median_rate(&p) : 0;
+    return p.flops ? best_rate(&p, PEAK_SECONDS) : 0;
 }

@@ -1,9 +1,9 @@
 /* What this machine can do, to put a measured speed beside: memory and arithmetic limits.
  *
- * Each call starts `threads` threads, runs five rounds of about 0.02 s (three rounds of 0.01 s for
- * each pattern of reading) and returns the median round. It returns 0 if it could not measure (no
- * memory, no thread, an instruction set or type that does not run here). Nothing else should run
- * meanwhile. */
+ * Each call starts `threads` threads, runs six rounds of about 0.01 s (0.003 s for a matrix peak;
+ * three rounds for each pattern of reading) and returns the best round, because others on the
+ * machine only make a round slower. It returns 0 if it could not measure (no memory, no thread, an
+ * instruction set or type that does not run here). Nothing else should run meanwhile. */
 #ifndef SPW_MODEL_CPU_PROBE_PROBE_H
 #define SPW_MODEL_CPU_PROBE_PROBE_H
 
@@ -17,8 +17,8 @@ struct spw_read_pattern {
 };
 
 /* Bytes per second read from memory: threads walk their parts of an array beyond the caches, in
- * every pattern, one round of each in turn. The pattern with the highest median counts, and is
- * stored in *best. */
+ * every pattern, one round of each in turn. The fastest pattern counts, and is stored in
+ * *best. */
 double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best);
 /* Bytes per second copied from memory to memory with memcpy, counted once. */
 double spw_probe_copy_bandwidth(unsigned threads);
