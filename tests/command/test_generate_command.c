@@ -523,6 +523,26 @@ static void test_long_context(void)
     CHECK(sh("\"$S\" plan m --context 1100 --no-probe --allow-long-context") == 0);
 }
 
+/* A text that is too long for the model: `summarize` would read it. */
+static void test_long_text(void)
+{
+    static const char *const commands[] = {"generate m --prompt-file book.txt",
+                                           "plan m --prompt-file book.txt --no-probe"};
+    static const char advice[] = "the model knows only 1024; 'spillway summarize' reads a text of "
+                                 "any length";
+    CHECK(sh("seq 2000 >book.txt") == 0);
+    for (size_t i = 0; i < 2; i++) {
+        CHECK(sh("\"$S\" %s", commands[i]) == 2);
+        CHECK_MSG(strstr(err, "spillway: book.txt: found ") && strstr(err, advice) &&
+                      strstr(err, "the model knows 1024 positions; --allow-long"),
+                  "%s", err);
+    }
+    CHECK(sh("\"$S\" plan m --prompt-file book.txt --no-probe --allow-long-context") == 0);
+    CHECK_MSG(!strstr(err, "summarize"), "%s", err);
+    CHECK(sh("\"$S\" generate m --prompt \"$(cat book.txt)\"") == 2);
+    CHECK_MSG(!strstr(err, "summarize"), "%s", err);
+}
+
 /* Logits that are not numbers: the advice is not what the run did already. */
 static void test_not_numbers(void)
 {
@@ -776,6 +796,7 @@ int main(void)
     test_batch_interrupted_line();
     test_batch_ids();
     test_long_context();
+    test_long_text();
     test_not_numbers();
     test_unnamed_ids();
     test_broken_pipe();

@@ -90,6 +90,7 @@ static int refuse_length(const struct chat *c, size_t n, uint64_t context)
     const char *what = context >= c->model.config.reach
                            ? "which is all this model knows (--allow-long-context allows more)"
                            : "a larger --context would do";
+    cli_say_summarize(c->o, &c->model, n);
     if (!c->interactive)
         return cli_fail(CLI_REFUSED,
                         "%s: found %zu tokens, expected at most the context of %llu, %s",

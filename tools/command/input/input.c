@@ -303,6 +303,15 @@ uint64_t cli_longest_context(const struct cli_options *o, const struct cli_model
     return o->context ? o->context : o->allow_long_context ? UINT64_MAX / 4 : m->config.reach;
 }
 
+void cli_say_summarize(const struct cli_options *o, const struct cli_model *m, size_t n_tokens)
+{
+    if (o->prompt_file && !o->allow_long_context && n_tokens > m->config.reach)
+        cli_fail(0,
+                 "%s: found %zu tokens, the model knows only %llu; 'spillway summarize' reads a "
+                 "text of any length, in parts",
+                 cli_input_name(o->prompt_file), n_tokens, (unsigned long long)m->config.reach);
+}
+
 /* If the user gave no --max-new-tokens, a long prompt makes the number of new tokens smaller. */
 static int fit(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
@@ -311,6 +320,7 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
     if (!cli_given(o, "max-new-tokens") && item->n_tokens < limit)
         item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
     in->longest = needed_by(item);
+    cli_say_summarize(o, m, item->n_tokens);
     if (in->longest > limit && o->context)
         return cli_fail(CLI_REFUSED,
                         "--context: found %llu, expected at least %llu: %zu prompt tokens and "

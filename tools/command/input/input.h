@@ -66,6 +66,9 @@ int cli_check_ids(const char *source, const int32_t *ids, size_t n, uint32_t voc
 /* The most tokens that a prompt and its answer may have together: --context, else what the model
  * was made for. */
 uint64_t cli_longest_context(const struct cli_options *o, const struct cli_model *m);
+/* If a text of --prompt-file with so many tokens is longer than what the model knows: says that
+ * `summarize` reads it. The caller refuses the text. */
+void cli_say_summarize(const struct cli_options *o, const struct cli_model *m, size_t n_tokens);
 /* Prints a note if the tokenizer has no text for some of these tokens. */
 void cli_say_unnamed(const struct cli_model *m, const int32_t *tokens, size_t n);
 /* Finds which option of `names` (NULL at the end) was given. Refuses two of them, and, unless
