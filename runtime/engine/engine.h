@@ -47,6 +47,7 @@ struct spw_session {
     uint64_t n_tokens, reused;
     float *logits;                  /* [vocab], host arena, borrowed */
     uint64_t from_store;            /* of the reused ones: from the prefix cache */
+    bool made_checkpoint;           /* a step of the running spw_sync has made one */
     uint64_t n_attached;            /* of n_tokens: from the prefix cache, by any sync */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
     bool is_last_step;              /* no token follows the next step: nothing is fetched ahead */

@@ -381,13 +381,16 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     step->span_index[step->n] = (uint32_t)i;
     step->sessions[step->n] = s;
     if (!s->is_aside) {
-        uint64_t n_reused;
+        uint64_t n_reused, from_store = s->from_store;
         int rc = reuse(e, s, span, &n_reused);
         if (rc) {
             step->n++; /* this session, too, is empty then */
             return reset(e, rc, err);
         }
-        s->reused = n_reused;
+        if (s->made_checkpoint) /* what this call has computed is not reused */
+            s->from_store = spw_min_u64(from_store, n_reused);
+        s->reused = s->made_checkpoint ? spw_min_u64(s->reused, n_reused) : n_reused;
+        s->made_checkpoint = false;
         if (n_reused == span->n_tokens) {
             if (span->n_logits && d->on_logits && s->delivered < span->n_tokens)
                 d->on_logits(d->context, i, span->n_tokens - 1, s->logits);
@@ -423,6 +426,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     SPW_TRY(add_span(e, 0, &d, err));
     SPW_TRY(run_step(e, SPW_ROPE_SHARED, &d, err));
     spw_session_publish(span.session, NULL); /* if it cannot, nothing is lost */
+    span.session->made_checkpoint = true;
     return 0;
 }
 

@@ -217,6 +217,7 @@ static void test_whole(struct subject *s)
             CHECK_MSG(spw_sync(r.e, &span, 1, NULL, NULL, &err) == 0, "%s", err.text);
             uint64_t all = (n - 1) - (n - 1) % SPW_TILE_TOKENS;
             CHECK(spw_session_from_store(r.sessions[0]) == (i ? all : 0));
+            CHECK(spw_session_reused(r.sessions[0]) == (i ? all : 0));
             CHECK(!i || run_same(spw_session_logits(r.sessions[0]), logits, s->vocab));
             memcpy(logits, spw_session_logits(r.sessions[0]), s->vocab * sizeof *logits);
             keep(&r, 0);
