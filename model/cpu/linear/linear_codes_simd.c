@@ -30,7 +30,6 @@
 enum {
     VECTORS = 2,
     COLS = VECTORS * SIMD_LANES, /* of a panel */
-    LARGE = SPW_CODES_GROUP,     /* weights of a large block */
 };
 
 struct work {
