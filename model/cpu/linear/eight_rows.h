@@ -258,13 +258,15 @@ SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packe
         to[r] = simd_sums_of_fours(sums[r], 8 * largest_code(t) * 127);
 }
 
-/* a = fma(s, t, a) of quant/codes.h. */
-SIMD_FN void add_half_of_few(const int rows, const struct few_x *x, unsigned half,
-                             const f32v t[FEW_ROWS], f32v a[FEW_ROWS])
+/* a = fma(s, t, a) of quant/codes.h; then t = 0. */
+SIMD_FN void add_half_of_few(const int rows, const struct few_x *x, unsigned half, f32v t[FEW_ROWS],
+                             f32v a[FEW_ROWS])
 {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows; r++) {
         a[r] = simd_fused(simd_set1(codes_of_row(x, r)->scales[half]), t[r], a[r]);
+        t[r] = simd_set1(0);
+    }
 }
 
 SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packed *p,
@@ -280,6 +282,8 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
     for (unsigned b = 0; b < blocks; b++) {
         f32v d, m;
         i32v sums[FEW_ROWS];
+        if (b == of_half)
+            add_half_of_few(rows, x, 0, to, a);
         fetch_row(t, p->at + b % 4 * p->stride + b / 4 * p->fours);
         multiply_block(t, rows, p, b, x, sums);
         atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
@@ -292,13 +296,8 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
             if (has_minima(t))
                 to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
         }
-        if (b % of_half + 1 < of_half && b + 1 < blocks)
-            continue;
-        add_half_of_few(rows, x, b / of_half, to, a);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++)
-            to[r] = simd_set1(0);
     }
+    add_half_of_few(rows, x, blocks > of_half, to, a);
 }
 
 /* Half of rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after
