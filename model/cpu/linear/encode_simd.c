@@ -86,12 +86,14 @@ SIMD_FN float scale_of(const uint16_t *x)
 /* x: 256 bf16. */
 SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
 {
-    i32v codes[REGISTERS] = {0};
+    i32v codes[REGISTERS];
     memset(c->unused, 0, sizeof c->unused);
     for (size_t h = 0; h < SPW_CODES_HALVES; h++) {
         const float scale = c->scales[h] = scale_of(x + h * SPW_CODES_HALF);
-        if (!(scale > 0)) /* also of NaN */
+        if (!(scale > 0)) { /* also of NaN */
+            memset(codes + h * HALF, 0, HALF * sizeof *codes);
             continue;
+        }
 #pragma GCC unroll 8
         for (size_t i = h * HALF; i < (h + 1) * HALF; i++) {
             f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(scale));
