@@ -15,8 +15,9 @@ extern "C" {
 
 /* ---- the machine's own limits, measured now (three seconds, on a GPU one or two) ----
  *
- * Each rate is that of the fastest of several rounds: what the machine can do. A handover is a
- * median. */
+ * Each figure is measured in several rounds. The median round is typical: it tells how long work
+ * probably takes. The fastest round is the best that the machine can do: no work should be faster.
+ */
 
 /* A profile is a file with measured numbers. */
 enum spw_probe_mode {
@@ -67,15 +68,21 @@ struct spw_machine {
     char note[320];
 };
 
+/* The same machine by the median rounds, and by the fastest. */
+struct spw_machine_range {
+    struct spw_machine typical, best;
+};
+
 /* The matrix peak for these computations. Where that of int8 is not known: that of bf16. */
 double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, bool int8_activations);
 
 /* Measures the device that `o` names (backend, device_index, threads). */
-int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err);
+int spw_machine_probe(struct spw_machine_range *out, const struct spw_options *o,
+                      struct spw_error *err);
 /* The same with a profile (NULL: none), which stores the numbers. A profile that cannot be used is
- * no failure: out->note says so. */
-int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
-                       enum spw_probe_mode mode, struct spw_error *err);
+ * no failure: out->typical.note says so. */
+int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *o,
+                       const char *profile, enum spw_probe_mode mode, struct spw_error *err);
 
 /* The processors, memory, drives and GPUs of this machine, which of them this process may use, and
  * where the threads of a run with these options (backend, device_index, threads, disk_dir) would
@@ -202,7 +209,9 @@ const char *spw_drive_bench_engine(const struct spw_drive_bench *b);
 /* "O_DIRECT, 4096-byte blocks, ext4"; `fd`: for others that read the same file. */
 const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool *direct);
 
-/* ---- the least time that a plan takes on this machine, from bytes and measured limits ---- */
+/* ---- the time that a plan takes on this machine, from bytes and measured limits ----
+ *
+ * With the typical figures of the machine: an estimate. With its best figures: the least time. */
 
 enum spw_bound { SPW_BOUND_COMPUTE, SPW_BOUND_LINK, SPW_BOUND_DISK };
 

@@ -136,8 +136,8 @@ struct spw_options {
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together */
     uint32_t prefetch_slots;  /* buffers of the KV ring on the device */
     uint32_t prefetch_splits; /* of 512 positions, in one of these buffers */
-    /* Measured limits of this machine, and of the drive behind disk_dir; borrowed until the engine
-     * is open. NULL: typical numbers. They never change a result. */
+    /* Measured limits of this machine, the typical ones, and of the drive behind disk_dir; borrowed
+     * until the engine is open. NULL: those of a small machine. They never change a result. */
     const struct spw_machine *machine;
     const struct spw_drive *drive;
 

@@ -5,7 +5,6 @@
 #include "runtime/engine/memory.h"
 #include "runtime/measure/profile.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -47,54 +46,71 @@ static int count_cores(uint32_t *out, struct spw_error *err)
     return 0;
 }
 
-static bool probe_reads(struct spw_machine *out)
+/* Seconds a byte, seconds a FLOP. */
+struct limits {
+    struct spw_rounds read, copy, read_beside, copy_beside, bf16, f32, int8;
+    uint32_t threads, cores;
+    struct spw_read_pattern pattern; /* the fastest */
+};
+
+static bool probe_reads(struct limits *l)
 {
-    struct spw_read_pattern best;
-    out->read_bytes_per_second = spw_probe_read_bandwidth(out->threads, &best);
-    snprintf(out->read_pattern, sizeof out->read_pattern, "%u stream%s a thread, %s pages%s",
-             best.streams, best.streams == 1 ? "" : "s", best.huge_pages ? "huge" : "small",
-             best.fetch ? ", with prefetches" : "");
-    return out->read_bytes_per_second > 0;
+    return spw_probe_read(&l->read, l->threads, &l->pattern);
 }
 
 /* A copy stream is one thread. It takes a core; the worker team does not use that core
  * (device_cpu_team.c). */
-static bool probe_copies(struct spw_machine *out)
+static bool probe_copies(struct limits *l)
 {
-    uint32_t left = out->cores > 1 ? out->cores - 1 : 1;
-    out->copy_bytes_per_second = spw_probe_copy_bandwidth(1);
-    return out->copy_bytes_per_second > 0 &&
-           spw_probe_read_beside_copy(out->threads < left ? out->threads : left,
-                                      &out->read_beside_bytes_per_second,
-                                      &out->copy_beside_bytes_per_second);
+    const uint32_t left = l->cores > 1 ? l->cores - 1 : 1;
+    return spw_probe_copy(&l->copy, 1) &&
+           spw_probe_read_beside_copy(&l->read_beside, &l->copy_beside,
+                                      l->threads < left ? l->threads : left);
 }
 
-static bool probe_peaks(struct spw_machine *out)
+static bool probe_peaks(struct limits *l)
 {
     const enum spw_isa isa = spw_isa_best();
-    const uint32_t n = out->threads;
-    out->bf16_flops = fmax(out->bf16_flops, spw_probe_matrix_peak(isa, SPW_DTYPE_BF16, n));
-    out->f32_flops = fmax(out->f32_flops, spw_probe_matrix_peak(isa, SPW_DTYPE_F32, n));
-    out->int8_flops = fmax(out->int8_flops, spw_probe_matrix_peak(isa, SPW_DTYPE_Q8_0, n));
-    return out->bf16_flops > 0 && out->f32_flops > 0 && out->int8_flops > 0;
+    return spw_probe_matrix_peak(&l->bf16, isa, SPW_DTYPE_BF16, l->threads) &&
+           spw_probe_matrix_peak(&l->f32, isa, SPW_DTYPE_F32, l->threads) &&
+           spw_probe_matrix_peak(&l->int8, isa, SPW_DTYPE_Q8_0, l->threads);
+}
+
+static void take(struct spw_machine *out, const struct limits *l,
+                 const struct spw_machine_kernels *k, enum spw_round which)
+{
+    const struct spw_read_pattern *best = &l->pattern;
+    out->read_bytes_per_second = 1 / spw_rounds_take(&l->read, which);
+    out->copy_bytes_per_second = 1 / spw_rounds_take(&l->copy, which);
+    out->read_beside_bytes_per_second = 1 / spw_rounds_take(&l->read_beside, which);
+    out->copy_beside_bytes_per_second = 1 / spw_rounds_take(&l->copy_beside, which);
+    out->bf16_flops = 1 / spw_rounds_take(&l->bf16, which);
+    out->f32_flops = 1 / spw_rounds_take(&l->f32, which);
+    out->int8_flops = 1 / spw_rounds_take(&l->int8, which);
+    snprintf(out->read_pattern, sizeof out->read_pattern, "%u stream%s a thread, %s pages%s",
+             best->streams, best->streams == 1 ? "" : "s", best->huge_pages ? "huge" : "small",
+             best->fetch ? ", with prefetches" : "");
+    spw_machine_kernels_take(k, out, which);
 }
 
 /* Rounds of the kernels between the other measurements: a virtual machine may be slow for a second.
  */
-static int probe_in_turn(struct spw_machine *out, struct spw_machine_kernels *k)
+static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kernels *k)
 {
-    static bool (*const turns[])(struct spw_machine *) = {probe_peaks, probe_reads, probe_copies,
-                                                          probe_peaks};
+    static bool (*const turns[])(struct limits *) = {probe_peaks, probe_reads, probe_copies,
+                                                     probe_peaks};
+    struct limits l = {.threads = out->typical.threads, .cores = out->typical.cores};
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
-        if (!turns[i](out))
+        if (!turns[i](&l))
             return -ENOMEM;
         SPW_TRY(spw_machine_kernels_round(k));
     }
-    spw_machine_kernels_take(k, out);
+    take(&out->typical, &l, k, SPW_ROUND_TYPICAL);
+    take(&out->best, &l, k, SPW_ROUND_BEST);
     return 0;
 }
 
-static int probe_cpu(struct spw_machine *out, const struct spw_backend *b,
+static int probe_cpu(struct spw_machine_range *out, const struct spw_backend *b,
                      const struct spw_lane *lane, struct spw_error *err)
 {
     struct spw_machine_kernels *k;
@@ -127,20 +143,20 @@ static int identify(struct spw_machine *out, const struct spw_options *o,
     return 0;
 }
 
-static int measure(struct spw_machine *out, const struct spw_backend *b,
+static int measure(struct spw_machine_range *out, const struct spw_backend *b,
                    const struct spw_lane *lane, struct spw_error *err)
 {
     enum { MEASURE_BYTES = 704 << 20 }; /* on 2 threads it takes at most 627 MiB */
     SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
     SPW_TRY(b->probe ? spw_machine_probe_device(out, b, lane, err) : probe_cpu(out, b, lane, err));
     SPW_TRY(spw_machine_probe_handover(out, b, lane, err));
-    out->measured_at = (int64_t)time(NULL);
+    out->typical.measured_at = out->best.measured_at = (int64_t)time(NULL);
     return 0;
 }
 
 /* ---- the profile ---- */
 
-static int measure_and_store(struct spw_machine *out, const struct spw_backend *b,
+static int measure_and_store(struct spw_machine_range *out, const struct spw_backend *b,
                              const struct spw_lane *lane, struct spw_profile *p, const char *path,
                              struct spw_error *err)
 {
@@ -148,12 +164,12 @@ static int measure_and_store(struct spw_machine *out, const struct spw_backend *
     SPW_TRY(measure(out, b, lane, err));
     spw_profile_put_machine(p, out);
     if (spw_profile_write(p, path, &why) < 0)
-        snprintf(out->note, sizeof out->note, "%.200s, so the machine will be measured again",
-                 why.text);
+        snprintf(out->typical.note, sizeof out->typical.note,
+                 "%.200s, so the machine will be measured again", why.text);
     return 0;
 }
 
-static int find_or_measure(struct spw_machine *out, const struct spw_backend *b,
+static int find_or_measure(struct spw_machine_range *out, const struct spw_backend *b,
                            const struct spw_lane *lane, const char *path, enum spw_probe_mode mode,
                            struct spw_error *err)
 {
@@ -163,30 +179,28 @@ static int find_or_measure(struct spw_machine *out, const struct spw_backend *b,
         return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
     int rc = spw_profile_read(p, path, &why);
     bool unusable = rc < 0 && rc != -ENOENT;
-    const struct spw_machine *known =
-        mode == SPW_PROBE_AGAIN ? NULL : spw_profile_find_machine(p, out);
     rc = 0;
-    if (known)
-        *out = *known;
-    else if (mode == SPW_PROBE_NEVER)
-        rc = spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
-    else
-        rc = measure_and_store(out, b, lane, p, path, err);
-    if (unusable && !*out->note)
-        snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
-                 why.text);
+    if (mode == SPW_PROBE_AGAIN || !spw_profile_find_machine(p, out))
+        rc = mode == SPW_PROBE_NEVER
+                 ? spw_fail(err, -ENODATA,
+                            "this machine has not been measured; run 'spillway probe'")
+                 : measure_and_store(out, b, lane, p, path, err);
+    if (unusable && !*out->typical.note)
+        snprintf(out->typical.note, sizeof out->typical.note,
+                 "%.200s, so the machine was measured again", why.text);
     spw_free(p);
     return rc;
 }
 
-int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
-                       enum spw_probe_mode mode, struct spw_error *err)
+int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *o,
+                       const char *profile, enum spw_probe_mode mode, struct spw_error *err)
 {
     spw_error_clear(err);
     struct spw_backend b;
     struct spw_lane lane;
     SPW_TRY(spw_engine_choose_device(&b, &lane, o, UINT64_MAX, UINT64_MAX, err));
-    int rc = identify(out, o, &b, &lane, err);
+    int rc = identify(&out->typical, o, &b, &lane, err);
+    out->best = out->typical;
     if (!rc)
         rc = profile ? find_or_measure(out, &b, &lane, profile, mode, err)
                      : measure(out, &b, &lane, err);
@@ -201,7 +215,8 @@ double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, boo
     return int8_activations && m->int8_flops > 0 ? m->int8_flops : m->bf16_flops;
 }
 
-int spw_machine_probe(struct spw_machine *out, const struct spw_options *o, struct spw_error *err)
+int spw_machine_probe(struct spw_machine_range *out, const struct spw_options *o,
+                      struct spw_error *err)
 {
     return spw_machine_recall(out, o, NULL, SPW_PROBE_AGAIN, err);
 }

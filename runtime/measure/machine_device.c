@@ -1,12 +1,10 @@
 /* The limits of a device with its own memory, and the time of single kernels: see measure.h.
  *
- * Batches of queued work take tens of milliseconds, so that the cost of a launch does not show. The
- * fastest batch counts: it shows what the machine can do, whatever disturbed the others. */
+ * Batches of queued work take tens of milliseconds, so that the cost of a launch does not show. */
 #include "runtime/measure/machine.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -25,63 +23,63 @@ struct bench {
     uint64_t context, tile_bytes;
 };
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void write_time(void *argument)
 {
     *(double *)argument = spw_now_seconds();
 }
 
-int spw_machine_stamp(const struct spw_lane *lane, double *at)
+/* Writes the time at which the compute stream has done all that was queued before. */
+static int queue_stamp(const struct spw_lane *lane, double *at)
 {
     return spw_lane_host_call(lane, write_time, at, lane->compute);
 }
 
-static int queue_batch(struct bench *b, int (*work)(struct bench *), int n, double *at)
+static int queue_runs(const struct spw_lane *lane, int (*run)(void *of), void *of, int n,
+                      double at[2])
 {
-    SPW_TRY(work(b)); /* warms up */
-    SPW_TRY(spw_machine_stamp(&b->lane, &at[0]));
+    SPW_TRY(queue_stamp(lane, &at[0]));
     for (int i = 0; i < n; i++)
-        SPW_TRY(work(b));
-    return spw_machine_stamp(&b->lane, &at[1]);
+        SPW_TRY(run(of));
+    return queue_stamp(lane, &at[1]);
 }
 
-/* Seconds of one `work` of a batch of n. */
-static int time_batch(double *fastest, struct bench *b, int (*work)(struct bench *), int n)
+int spw_machine_time(struct spw_rounds *out, const struct spw_lane *lane, int (*warm)(void *of),
+                     int (*run)(void *of), void *of, int n)
 {
     double at[2] = {0};
-    int rc = queue_batch(b, work, n, at);
-    int synced = spw_lane_stream_sync(&b->lane, b->lane.compute); /* writes the stamps */
-    *fastest = fmin(*fastest, (at[1] - at[0]) / n);
+    int rc = warm(of);
+    if (!rc)
+        rc = queue_runs(lane, run, of, n, at);
+    int synced = spw_lane_stream_sync(lane, lane->compute); /* writes the stamps */
+    spw_rounds_add(out, (at[1] - at[0]) / n);
     return rc ? rc : synced;
 }
 
-static int time_work(struct bench *b, int (*work)(struct bench *), int n, double *seconds)
+/* Batches of n. */
+static int time_work(struct spw_rounds *out, struct bench *b, int (*work)(void *), int n)
 {
-    *seconds = INFINITY;
     for (int r = 0; r < ROUNDS; r++)
-        SPW_TRY(time_batch(seconds, b, work, n));
+        SPW_TRY(spw_machine_time(out, &b->lane, work, work, b, n));
     return 0;
 }
 
-static int copy_up(struct bench *b)
+static int copy_up(void *bench)
 {
+    struct bench *b = bench;
     return spw_lane_copy(&b->lane, b->memory, b->host, COPY_BYTES, SPW_LINK_HOST_TO_DEVICE,
                          b->lane.compute);
 }
 
-static int read_all(struct bench *b)
+static int read_all(void *bench)
 {
+    struct bench *b = bench;
     return b->backend->probe->read(b->memory, b->bytes - 4096, b->memory + b->bytes - 4096,
                                    b->lane.compute);
 }
 
-static int multiply(struct bench *b)
+static int multiply(void *bench)
 {
+    struct bench *b = bench;
     return b->backend->probe->matrix_run(b->matrix, b->memory, b->lane.compute);
 }
 
@@ -118,57 +116,68 @@ static void give(struct bench *b)
     b->host = b->memory = NULL;
 }
 
-static int probe_bandwidths(struct spw_machine *out, struct bench *b)
+/* The device reads its own memory. */
+static void take_bandwidths(struct spw_machine *out, double copy_seconds, double read_seconds)
 {
-    double seconds;
-    SPW_TRY(
-        take(b, spw_min_u64(READ_BYTES, b->lane.ops->available(b->lane.device) / 2 / 4096 * 4096)));
-    SPW_TRY(time_work(b, copy_up, COPIES, &seconds));
-    out->copy_bytes_per_second = (double)COPY_BYTES / seconds;
-    SPW_TRY(time_work(b, read_all, READS, &seconds));
-    out->read_bytes_per_second = (double)(b->bytes - 4096) / seconds;
-    out->read_beside_bytes_per_second =
-        out->read_bytes_per_second; /* the device reads its own memory */
-    out->copy_beside_bytes_per_second = out->copy_bytes_per_second;
-    const double rate = out->read_bytes_per_second;
-    const struct spw_product_speed speed = {rate, rate, 0};
+    const double copy = 1 / copy_seconds, read = 1 / read_seconds;
+    const struct spw_product_speed speed = {read, read, 0};
+    out->copy_bytes_per_second = out->copy_beside_bytes_per_second = copy;
+    out->read_bytes_per_second = out->read_beside_bytes_per_second = read;
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
         out->bf16_products[t] = out->f32_products[t] = speed;
+}
+
+static int probe_bandwidths(struct spw_machine_range *out, struct bench *b)
+{
+    struct spw_rounds copies = {0}, reads = {0};
+    const double copied = (double)COPY_BYTES;
+    SPW_TRY(
+        take(b, spw_min_u64(READ_BYTES, b->lane.ops->available(b->lane.device) / 2 / 4096 * 4096)));
+    SPW_TRY(time_work(&copies, b, copy_up, COPIES));
+    SPW_TRY(time_work(&reads, b, read_all, READS));
+    const double read = (double)(b->bytes - 4096);
+    take_bandwidths(&out->typical, spw_rounds_take(&copies, SPW_ROUND_TYPICAL) / copied,
+                    spw_rounds_take(&reads, SPW_ROUND_TYPICAL) / read);
+    take_bandwidths(&out->best, spw_rounds_take(&copies, SPW_ROUND_BEST) / copied,
+                    spw_rounds_take(&reads, SPW_ROUND_BEST) / read);
     return 0;
 }
 
 /* Without the library there is no result; the note says why. */
-static int probe_matrix(struct spw_machine *out, struct bench *b, enum spw_dtype dtype,
-                        double *flops)
+static int probe_matrix(struct spw_machine_range *out, struct bench *b, enum spw_dtype dtype,
+                        double *typical, double *best)
 {
+    static const double flop = 2.0 * MATRIX * MATRIX * MATRIX;
+    struct spw_rounds rounds = {0};
     struct spw_error why = {0};
     int rc = b->backend->probe->matrix_open(&b->matrix, dtype, MATRIX, &why);
     if (rc == -ENODEV) {
-        snprintf(out->note, sizeof out->note, "no matrix peak: %.120s", why.text);
+        snprintf(out->typical.note, sizeof out->typical.note, "no matrix peak: %.120s", why.text);
         return 0;
     }
     SPW_TRY(rc);
-    double seconds;
     rc = take(b, spw_align_up(b->backend->probe->matrix_bytes(b->matrix), 4096));
     if (!rc)
-        rc = time_work(b, multiply, PRODUCTS, &seconds);
-    if (!rc)
-        *flops = 2.0 * MATRIX * MATRIX * MATRIX / seconds;
+        rc = time_work(&rounds, b, multiply, PRODUCTS);
+    if (!rc) {
+        *typical = flop / spw_rounds_take(&rounds, SPW_ROUND_TYPICAL);
+        *best = flop / spw_rounds_take(&rounds, SPW_ROUND_BEST);
+    }
     give(b);
     b->backend->probe->matrix_close(b->matrix);
     return rc;
 }
 
-int spw_machine_probe_device(struct spw_machine *out, const struct spw_backend *backend,
+int spw_machine_probe_device(struct spw_machine_range *out, const struct spw_backend *backend,
                              const struct spw_lane *lane, struct spw_error *err)
 {
     struct bench b = {.backend = backend, .lane = *lane};
     int rc = probe_bandwidths(out, &b);
     give(&b);
     if (!rc)
-        rc = probe_matrix(out, &b, SPW_DTYPE_BF16, &out->bf16_flops);
+        rc = probe_matrix(out, &b, SPW_DTYPE_BF16, &out->typical.bf16_flops, &out->best.bf16_flops);
     if (!rc)
-        rc = probe_matrix(out, &b, SPW_DTYPE_F32, &out->f32_flops);
+        rc = probe_matrix(out, &b, SPW_DTYPE_F32, &out->typical.f32_flops, &out->best.f32_flops);
     return rc ? spw_fail(err, rc, "%s: its limits could not be measured: %s", backend->name,
                          strerror(-rc))
               : 0;
@@ -195,8 +204,9 @@ static uint64_t tile_bytes_of(const struct spw_attention_shape *s)
                                        : spw_qtile_bytes(s->n_kv_heads, s->head_dim, format);
 }
 
-static int attend(struct bench *b)
+static int attend(void *bench)
 {
+    struct bench *b = bench;
     struct spw_attention_args *a = &b->attention;
     uint64_t tiles = spw_div_up(b->context, SPW_TILE_TOKENS);
     uint32_t most = b->backend->ops->attention_tiles;
@@ -267,7 +277,10 @@ static int time_attention(struct spw_attention_speed *out, struct bench *b,
     SPW_TRY(take(b, attention_layout(b, s).end));
     lay_out_attention(b, s);
     out->kv_bytes = kv_bytes(b);
-    return time_work(b, attend, STEPS, &out->seconds);
+    struct spw_rounds rounds = {0};
+    SPW_TRY(time_work(&rounds, b, attend, STEPS));
+    out->seconds = spw_rounds_take(&rounds, SPW_ROUND_BEST);
+    return 0;
 }
 
 int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
@@ -311,12 +324,11 @@ static int write_tiles(struct bench *b)
     return 0;
 }
 
-/* Seconds of the fastest rounds. */
 struct spw_machine_kernels {
     struct bench bench;
     struct spw_machine_rows *rows; /* owned */
     /* By form, with one KV head per query head, or one KV head for GROUP query heads. */
-    double forms[SPW_KV_PRECISIONS][2], prompt;
+    struct spw_rounds forms[SPW_KV_PRECISIONS][2], prompt;
     uint64_t form_bytes[SPW_KV_PRECISIONS];
 };
 
@@ -335,19 +347,21 @@ static int time_form(struct spw_machine_kernels *k, enum spw_kv_precision form)
                                                         .v_bits = v_bits[form],
                                                         .context = KV_CONTEXT});
         SPW_TRY(write_tiles(&k->bench));
-        SPW_TRY(time_batch(&k->forms[form][shared], &k->bench, attend, 1));
+        SPW_TRY(spw_machine_time(&k->forms[form][shared], &k->bench.lane, attend, attend, &k->bench,
+                                 1));
     }
     k->form_bytes[form] = kv_bytes(&k->bench);
     return 0;
 }
 
 static void take_form(struct spw_machine *out, const struct spw_machine_kernels *k,
-                      enum spw_kv_precision form)
+                      enum spw_kv_precision form, enum spw_round which)
 {
-    const double *seconds = k->forms[form], products = (double)KV_CONTEXT * KV_HEADS * KV_DIM;
-    const double more = fmax(0, (seconds[1] - seconds[0]) / (GROUP - 1));
-    out->attention[form].product_seconds = more / products;
-    out->attention[form].byte_seconds = fmax(0, seconds[0] - more) / (double)k->form_bytes[form];
+    const double one = spw_rounds_take(&k->forms[form][0], which);
+    const double group = spw_rounds_take(&k->forms[form][1], which);
+    const double more = fmax(0, (group - one) / (GROUP - 1));
+    out->attention[form].product_seconds = more / ((double)KV_CONTEXT * KV_HEADS * KV_DIM);
+    out->attention[form].byte_seconds = fmax(0, one - more) / (double)k->form_bytes[form];
 }
 
 /* A chunk of a prompt over the split before it and over itself. */
@@ -370,14 +384,16 @@ static int time_prompt(struct spw_machine_kernels *k)
     a->state = (float *)(b->memory + spw_align_up(q_bytes, 4096));
     a->split_states = NULL;
     b->tiles = (uint8_t *)a->state + spw_align_up(state_bytes, 4096);
-    return time_batch(&k->prompt, b, attend, 1);
+    return spw_machine_time(&k->prompt, &b->lane, attend, attend, b, 1);
 }
 
-static void take_prompt(struct spw_machine *out, const struct spw_machine_kernels *k)
+static void take_prompt(struct spw_machine *out, const struct spw_machine_kernels *k,
+                        enum spw_round which)
 {
     const uint64_t heads = KV_HEADS * GROUP, rows = PROMPT_ROWS, before = PROMPT_CONTEXT - rows;
     const uint64_t pairs = rows * before + rows * (rows + 1) / 2;
-    out->attention_flops = 4.0 * (double)(pairs * heads * KV_DIM) / k->prompt;
+    out->attention_flops =
+        4.0 * (double)(pairs * heads * KV_DIM) / spw_rounds_take(&k->prompt, which);
 }
 
 int spw_machine_kernels_open(struct spw_machine_kernels **out, const struct spw_backend *backend,
@@ -387,9 +403,6 @@ int spw_machine_kernels_open(struct spw_machine_kernels **out, const struct spw_
     if (!k)
         return -ENOMEM;
     k->bench = (struct bench){.backend = backend, .lane = *lane};
-    k->prompt = INFINITY;
-    for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
-        k->forms[form][0] = k->forms[form][1] = INFINITY;
     SPW_TRY(take(&k->bench, spw_max_u64(KERNEL_BYTES, spw_machine_rows_bytes(backend, lane))));
     return spw_machine_rows_open(&k->rows, backend, &k->bench.lane, k->bench.memory);
 }
@@ -402,12 +415,13 @@ int spw_machine_kernels_round(struct spw_machine_kernels *k)
     return time_prompt(k);
 }
 
-void spw_machine_kernels_take(const struct spw_machine_kernels *k, struct spw_machine *out)
+void spw_machine_kernels_take(const struct spw_machine_kernels *k, struct spw_machine *out,
+                              enum spw_round which)
 {
-    spw_machine_rows_take(k->rows, out);
+    spw_machine_rows_take(k->rows, out, which);
     for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
-        take_form(out, k, (enum spw_kv_precision)form);
-    take_prompt(out, k);
+        take_form(out, k, (enum spw_kv_precision)form, which);
+    take_prompt(out, k, which);
 }
 
 void spw_machine_kernels_close(struct spw_machine_kernels *k)
@@ -460,19 +474,17 @@ static double process_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int time_laps(struct spw_machine *out, struct bench *b, struct relay *r)
+/* The time until the next request, and the time on the cores of all threads. */
+static int time_laps(struct spw_rounds *handover, struct spw_rounds *cores, struct bench *b,
+                     struct relay *r)
 {
-    double each[LAPS], begin;
     SPW_TRY(run_lap(b, r)); /* warms up */
-    double cores = process_seconds();
     for (int i = 0; i < LAPS; i++) {
-        begin = spw_now_seconds();
+        const double begin = spw_now_seconds(), used = process_seconds();
         SPW_TRY(run_lap(b, r));
-        each[i] = r->asked - begin;
+        spw_rounds_add(handover, r->asked - begin);
+        spw_rounds_add(cores, process_seconds() - used);
     }
-    out->handover_core_seconds = (process_seconds() - cores) / LAPS;
-    qsort(each, LAPS, sizeof *each, compare);
-    out->handover_seconds = each[LAPS / 2];
     return 0;
 }
 
@@ -502,16 +514,27 @@ static void close_relay(struct bench *b, struct relay *r)
     give(b);
 }
 
-int spw_machine_probe_handover(struct spw_machine *out, const struct spw_backend *backend,
+static void take_handover(struct spw_machine *out, const struct spw_rounds *handover,
+                          const struct spw_rounds *cores, enum spw_round which)
+{
+    out->handover_seconds = spw_rounds_take(handover, which);
+    out->handover_core_seconds = spw_rounds_take(cores, which);
+}
+
+int spw_machine_probe_handover(struct spw_machine_range *out, const struct spw_backend *backend,
                                const struct spw_lane *lane, struct spw_error *err)
 {
     struct bench b = {.backend = backend, .lane = *lane};
     struct relay r = {0};
+    struct spw_rounds handover = {0}, cores = {0};
     int rc = open_relay(&b, &r);
     if (!rc)
-        rc = time_laps(out, &b, &r);
+        rc = time_laps(&handover, &cores, &b, &r);
     close_relay(&b, &r);
-    return rc ? spw_fail(err, rc, "%s: its streams could not be measured: %s", backend->name,
-                         strerror(-rc))
-              : 0;
+    if (rc)
+        return spw_fail(err, rc, "%s: its streams could not be measured: %s", backend->name,
+                        strerror(-rc));
+    take_handover(&out->typical, &handover, &cores, SPW_ROUND_TYPICAL);
+    take_handover(&out->best, &handover, &cores, SPW_ROUND_BEST);
+    return 0;
 }

@@ -40,7 +40,7 @@ struct products {
     const uint8_t *weights; /* [bytes] */
     uint64_t bytes;
     enum spw_dtype x, type;
-    double large, short_rows, small; /* seconds of the fastest round */
+    struct spw_rounds large, short_rows, small;
 };
 
 /* Whether kernels multiply rows of type x by weights of the type. */
@@ -83,14 +83,14 @@ static int multiply_all(const struct products *p, uint64_t k)
     return p->backend->ops->linear(&a, p->lane->compute);
 }
 
-static int multiply_large(const struct products *p)
+static int multiply_large(void *products)
 {
-    return multiply_all(p, SPW_LONG_ROW);
+    return multiply_all(products, SPW_LONG_ROW);
 }
 
-static int multiply_short_rows(const struct products *p)
+static int multiply_short_rows(void *products)
 {
-    return multiply_all(p, SPW_SHORT_ROW);
+    return multiply_all(products, SPW_SHORT_ROW);
 }
 
 static uint64_t small_bytes(const struct products *p)
@@ -105,8 +105,9 @@ static uint64_t small_layers(const struct products *p)
 }
 
 /* All weights as many small layers. */
-static int multiply_small(const struct products *p)
+static int multiply_small(void *products)
 {
+    const struct products *p = products;
     struct spw_linear_args down = linear_args(p, SMALL, SMALL);
     down.x = p->memory + GATED_AT;
     for (uint64_t i = 0; i < small_layers(p); i++) {
@@ -132,45 +133,41 @@ static int multiply_small(const struct products *p)
     return 0;
 }
 
-/* Multiplies a quarter as many other weights first. */
-static int queue_run(const struct products *p, int (*run)(const struct products *), double *at)
+/* A quarter as many weights, behind those that are measured. */
+static int multiply_others(void *products)
 {
-    struct products warm = *p;
-    warm.weights += WEIGHTS_BYTES;
-    warm.bytes = p->bytes / 4;
-    SPW_TRY(multiply_large(&warm));
-    SPW_TRY(spw_machine_stamp(p->lane, &at[0]));
-    SPW_TRY(run(p));
-    return spw_machine_stamp(p->lane, &at[1]);
+    struct products others = *(const struct products *)products;
+    others.weights += WEIGHTS_BYTES;
+    others.bytes /= 4;
+    return multiply_large(&others);
 }
 
-static int time_run(double *fastest, const struct products *p, int (*run)(const struct products *))
+static int time_products(struct spw_rounds *out, struct products *p, int (*run)(void *))
 {
-    double at[2] = {0};
     spw_probe_evict(p->weights, p->bytes);
-    int rc = queue_run(p, run, at);
-    int synced = spw_lane_stream_sync(p->lane, p->lane->compute); /* writes the stamps */
-    *fastest = fmin(*fastest, at[1] - at[0]);
-    return rc ? rc : synced;
+    return spw_machine_time(out, p->lane, multiply_others, run, p, 1);
 }
 
-static void take_speed(struct spw_product_speed *out, const struct products *p)
+static void take_speed(struct spw_product_speed *out, const struct products *p,
+                       enum spw_round which)
 {
     const uint64_t n = 3 * small_layers(p);
     const double share = (double)(n * small_bytes(p)) / (double)p->bytes;
-    out->bytes_per_second = (double)p->bytes / p->large;
-    out->short_bytes_per_second = (double)p->bytes / p->short_rows;
-    out->product_seconds = n ? fmax(0, p->small - share * p->short_rows) / (double)n : 0;
+    const double short_rows = spw_rounds_take(&p->short_rows, which);
+    out->bytes_per_second = (double)p->bytes / spw_rounds_take(&p->large, which);
+    out->short_bytes_per_second = (double)p->bytes / short_rows;
+    out->product_seconds =
+        n ? fmax(0, spw_rounds_take(&p->small, which) - share * short_rows) / (double)n : 0;
 }
 
 /* As many bytes as need LARGE_SECONDS. A slow moment must not make them few. */
 static int choose_bytes(struct products *p)
 {
-    double seconds = INFINITY;
+    struct spw_rounds choices = {0};
     p->bytes = LEAST_BYTES;
     for (int r = 0; r < CHOICES; r++)
-        SPW_TRY(time_run(&seconds, p, multiply_large));
-    const uint64_t n = (uint64_t)(LARGE_SECONDS / seconds);
+        SPW_TRY(time_products(&choices, p, multiply_large));
+    const uint64_t n = (uint64_t)(LARGE_SECONDS / spw_rounds_take(&choices, SPW_ROUND_BEST));
     p->bytes = spw_max_u64(1, spw_min_u64(n, WEIGHTS_BYTES / LEAST_BYTES)) * LEAST_BYTES;
     return 0;
 }
@@ -184,6 +181,10 @@ enum { FREQUENCIES_AT = 32 << 10, TILE_AT = 64 << 10 };
 
 struct row {
     uint32_t n_heads, n_kv_heads, head_dim;
+    const struct spw_backend *backend;
+    const struct spw_lane *lane;
+    uint8_t *memory;
+    struct spw_rounds rounds; /* of two operations */
 };
 
 static uint32_t numbers_of(const struct row *r)
@@ -192,20 +193,21 @@ static uint32_t numbers_of(const struct row *r)
 }
 
 /* A norm and a rotation of all numbers. */
-static int run_row(const struct row *r, const struct spw_backend *b, const struct spw_lane *lane,
-                   uint8_t *memory)
+static int run_row(void *row)
 {
+    const struct row *r = row;
     const uint32_t n = numbers_of(r);
-    const struct spw_norm_args norm = {.x = memory,
-                                       .y = memory,
+    const struct spw_norm_args norm = {.x = r->memory,
+                                       .y = r->memory,
                                        .rows = 1,
                                        .cols = n,
                                        .x_stride = n,
                                        .y_stride = n,
                                        .eps = 1e-6f,
                                        .dtype = SPW_DTYPE_BF16};
-    const struct spw_rope_append_args rope = {.qkv = memory,
-                                              .inv_freq = (const float *)(memory + FREQUENCIES_AT),
+    const struct spw_rope_append_args rope = {.qkv = r->memory,
+                                              .inv_freq =
+                                                  (const float *)(r->memory + FREQUENCIES_AT),
                                               .rows = 1,
                                               .stride = n,
                                               .position = SPW_TILE_TOKENS - 1,
@@ -217,41 +219,29 @@ static int run_row(const struct row *r, const struct spw_backend *b, const struc
                                               .eps = 1e-6f,
                                               .dtype = SPW_DTYPE_BF16,
                                               .kv_dtype = SPW_DTYPE_BF16,
-                                              .tiles = {memory + TILE_AT}};
-    SPW_TRY(b->ops->norm(&norm, lane->compute));
-    return b->ops->rope_append(&rope, lane->compute);
+                                              .tiles = {r->memory + TILE_AT}};
+    SPW_TRY(r->backend->ops->norm(&norm, r->lane->compute));
+    return r->backend->ops->rope_append(&rope, r->lane->compute);
 }
 
-static int queue_rows(const struct row *r, const struct spw_backend *b, const struct spw_lane *lane,
-                      uint8_t *memory, double *at)
+static int time_row(struct row *r)
 {
-    SPW_TRY(run_row(r, b, lane, memory)); /* warms up */
-    SPW_TRY(spw_machine_stamp(lane, &at[0]));
-    for (int i = 0; i < ROW_LAYERS; i++)
-        SPW_TRY(run_row(r, b, lane, memory));
-    return spw_machine_stamp(lane, &at[1]);
+    return spw_machine_time(&r->rounds, r->lane, run_row, run_row, r, ROW_LAYERS);
 }
 
-/* Of one operation. */
-static int time_row(double *fastest, const struct row *r, const struct spw_backend *b,
-                    const struct spw_lane *lane, uint8_t *memory)
+/* Seconds of one operation. */
+static double row_seconds(const struct row *r, enum spw_round which)
 {
-    double at[2] = {0};
-    int rc = queue_rows(r, b, lane, memory, at);
-    int synced = spw_lane_stream_sync(lane, lane->compute);
-    *fastest = fmin(*fastest, (at[1] - at[0]) / (2 * ROW_LAYERS));
-    return rc ? rc : synced;
+    return spw_rounds_take(&r->rounds, which) / 2;
 }
 
 /* ---- all of them ---- */
-
-static const struct row small_row = {1, 1, 64}, large_row = {32, 4, 128};
 
 struct spw_machine_rows {
     struct products products[ROW_TYPES * SPW_WEIGHT_TYPES]; /* [n] */
     unsigned n;
     uint8_t *weights; /* owned */
-    double small_row, large_row;
+    struct row small_row, large_row;
 };
 
 /* Resident weights are computed from a mapped file: small pages, and matrices at multiples of 8
@@ -261,7 +251,6 @@ static int add_products(struct spw_machine_rows *r, const struct products *of)
     struct products *p = &r->products[r->n++];
     *p = *of;
     p->weights = r->weights + spw_max_u32(8, spw_type_of(p->type).align);
-    p->large = p->short_rows = p->small = INFINITY;
     return choose_bytes(p);
 }
 
@@ -274,7 +263,10 @@ int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backen
         return -ENOMEM;
     memcpy(weights, memory, WEIGHTS_BYTES + WARM_BYTES + WEIGHTS_ROOM);
     r->weights = weights;
-    r->small_row = r->large_row = INFINITY;
+    const struct row small = {1, 1, 64, .backend = b, .lane = lane, .memory = memory};
+    const struct row large = {32, 4, 128, .backend = b, .lane = lane, .memory = memory};
+    r->small_row = small;
+    r->large_row = large;
     for (int x = 0; x < ROW_TYPES; x++)
         for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
             if (multiplies(row_types[x], t))
@@ -288,24 +280,26 @@ int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backen
 
 int spw_machine_rows_round(struct spw_machine_rows *r)
 {
-    const struct products *any = r->products;
     for (struct products *p = r->products; p < r->products + r->n; p++) {
-        SPW_TRY(time_run(&p->large, p, multiply_large));
-        SPW_TRY(time_run(&p->short_rows, p, multiply_short_rows));
-        SPW_TRY(time_run(&p->small, p, multiply_small));
+        SPW_TRY(time_products(&p->large, p, multiply_large));
+        SPW_TRY(time_products(&p->short_rows, p, multiply_short_rows));
+        SPW_TRY(time_products(&p->small, p, multiply_small));
     }
-    SPW_TRY(time_row(&r->small_row, &small_row, any->backend, any->lane, any->memory));
-    return time_row(&r->large_row, &large_row, any->backend, any->lane, any->memory);
+    SPW_TRY(time_row(&r->small_row));
+    return time_row(&r->large_row);
 }
 
-void spw_machine_rows_take(const struct spw_machine_rows *r, struct spw_machine *out)
+void spw_machine_rows_take(const struct spw_machine_rows *r, struct spw_machine *out,
+                           enum spw_round which)
 {
+    const uint32_t small = numbers_of(&r->small_row), large = numbers_of(&r->large_row);
+    const double seconds = row_seconds(&r->small_row, which);
     for (const struct products *p = r->products; p < r->products + r->n; p++)
-        take_speed(&(p->x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p->type], p);
+        take_speed(&(p->x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p->type], p,
+                   which);
     out->row_number_seconds =
-        fmax(0, r->large_row - r->small_row) / (numbers_of(&large_row) - numbers_of(&small_row));
-    out->row_operation_seconds =
-        fmax(0, r->small_row - numbers_of(&small_row) * out->row_number_seconds);
+        fmax(0, row_seconds(&r->large_row, which) - seconds) / (large - small);
+    out->row_operation_seconds = fmax(0, seconds - small * out->row_number_seconds);
 }
 
 void spw_machine_rows_close(struct spw_machine_rows *r)

@@ -84,34 +84,42 @@ enum {
 };
 
 /* The description of the file; the lists are those of `p`. */
+enum { DRIVES, TYPICAL, BEST, LISTS };
 struct profile_file {
-    struct spw_record_list lists[2];
+    struct spw_record_list lists[LISTS];
     struct spw_record_file file;
 };
 
+static struct spw_record_list machines_of(const char *name, struct spw_machine *entries,
+                                          unsigned *n)
+{
+    return (struct spw_record_list){.name = name,
+                                    .fields = machine_fields,
+                                    .n_fields = MACHINE_FIELDS,
+                                    .entries = entries,
+                                    .entry_bytes = sizeof *entries,
+                                    .n = n,
+                                    .max = SPW_PROFILE_MACHINES,
+                                    .date = offsetof(struct spw_machine, measured_at)};
+}
+
 static const struct spw_record_file *file_of(struct profile_file *f, struct spw_profile *p)
 {
-    f->lists[0] = (struct spw_record_list){.name = "drives",
-                                           .fields = drive_fields,
-                                           .n_fields = DRIVE_FIELDS,
-                                           .entries = p->drives,
-                                           .entry_bytes = sizeof *p->drives,
-                                           .n = &p->n_drives,
-                                           .max = SPW_PROFILE_DRIVES,
-                                           .date = offsetof(struct spw_drive, measured_at)};
-    f->lists[1] = (struct spw_record_list){.name = "machines",
-                                           .fields = machine_fields,
-                                           .n_fields = MACHINE_FIELDS,
-                                           .entries = p->machines,
-                                           .entry_bytes = sizeof *p->machines,
-                                           .n = &p->n_machines,
-                                           .max = SPW_PROFILE_MACHINES,
-                                           .date = offsetof(struct spw_machine, measured_at)};
+    f->lists[DRIVES] = (struct spw_record_list){.name = "drives",
+                                                .fields = drive_fields,
+                                                .n_fields = DRIVE_FIELDS,
+                                                .entries = p->drives,
+                                                .entry_bytes = sizeof *p->drives,
+                                                .n = &p->n_drives,
+                                                .max = SPW_PROFILE_DRIVES,
+                                                .date = offsetof(struct spw_drive, measured_at)};
+    f->lists[TYPICAL] = machines_of("machines_typical", p->typical, &p->n_typical);
+    f->lists[BEST] = machines_of("machines_at_best", p->best, &p->n_best);
     f->file = (struct spw_record_file){.what = "profile",
                                        .key = "spillway_profile",
                                        .version = SPW_PROFILE_VERSION,
                                        .lists = f->lists,
-                                       .n_lists = 2};
+                                       .n_lists = LISTS};
     return &f->file;
 }
 
@@ -141,30 +149,41 @@ const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
     return NULL;
 }
 
-const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
-                                                   const struct spw_machine *key)
+static const struct spw_machine *find(const struct spw_machine *list, unsigned n,
+                                      const struct spw_machine *key)
 {
-    for (unsigned i = 0; i < p->n_machines; i++) {
-        const struct spw_machine *m = &p->machines[i];
+    for (const struct spw_machine *m = list; m < list + n; m++)
         if (strcmp(m->cpu, key->cpu) == 0 && strcmp(m->isa, key->isa) == 0 &&
             strcmp(m->gpu, key->gpu) == 0 && m->threads == key->threads && m->cores == key->cores)
             return m;
-    }
     return NULL;
+}
+
+bool spw_profile_find_machine(const struct spw_profile *p, struct spw_machine_range *m)
+{
+    const struct spw_machine *typical = find(p->typical, p->n_typical, &m->typical);
+    const struct spw_machine *best = find(p->best, p->n_best, &m->typical);
+    if (!typical || !best)
+        return false;
+    *m = (struct spw_machine_range){*typical, *best};
+    return true;
 }
 
 void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive)
 {
     struct profile_file f;
     struct spw_drive *to =
-        spw_record_place(&file_of(&f, p)->lists[0], spw_profile_find_drive(p, drive));
+        spw_record_place(&file_of(&f, p)->lists[DRIVES], spw_profile_find_drive(p, drive));
     *to = *drive;
 }
 
-void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *machine)
+void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine_range *m)
 {
     struct profile_file f;
-    struct spw_machine *to =
-        spw_record_place(&file_of(&f, p)->lists[1], spw_profile_find_machine(p, machine));
-    *to = *machine;
+    const struct spw_record_list *lists = file_of(&f, p)->lists;
+    struct spw_machine *typical =
+        spw_record_place(&lists[TYPICAL], find(p->typical, p->n_typical, &m->typical));
+    struct spw_machine *best = spw_record_place(&lists[BEST], find(p->best, p->n_best, &m->best));
+    *typical = m->typical;
+    *best = m->best;
 }

@@ -7,14 +7,14 @@
 
 #include "runtime/measure.h"
 
-#define SPW_PROFILE_VERSION 10 /* a file of another version is not used */
+#define SPW_PROFILE_VERSION 11 /* a file of another version is not used */
 
 enum { SPW_PROFILE_DRIVES = 16, SPW_PROFILE_MACHINES = 16 };
 
 struct spw_profile {
     struct spw_drive drives[SPW_PROFILE_DRIVES];
-    struct spw_machine machines[SPW_PROFILE_MACHINES];
-    unsigned n_drives, n_machines;
+    struct spw_machine typical[SPW_PROFILE_MACHINES], best[SPW_PROFILE_MACHINES];
+    unsigned n_drives, n_typical, n_best;
 };
 
 /* Reads the profile. It is empty after a failure: -ENOENT: no file; -EINVAL: the file cannot be
@@ -23,14 +23,14 @@ int spw_profile_read(struct spw_profile *out, const char *path, struct spw_error
 /* Creates missing folders (mode 0700). */
 int spw_profile_write(const struct spw_profile *p, const char *path, struct spw_error *err);
 
-/* The entry with the same drive, filesystem and kind of I/O; with the same processor,
- * instruction set, GPU and threads. NULL: none. */
+/* The entry with the same drive, filesystem and kind of I/O. NULL: none. */
 const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
                                                const struct spw_drive *key);
-const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
-                                                   const struct spw_machine *key);
+/* Fills *m with the entries that have the same processor, instruction set, GPU, threads and cores
+ * as m->typical. False: there are none. */
+bool spw_profile_find_machine(const struct spw_profile *p, struct spw_machine_range *m);
 /* Replaces the entry with the same key; if there is none and no room, the oldest. */
 void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive);
-void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *machine);
+void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine_range *m);
 
 #endif

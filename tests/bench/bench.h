@@ -48,7 +48,9 @@ static inline double median(const double of[ROUNDS])
 static inline double read_rate(int threads)
 {
     struct spw_read_pattern best;
-    return spw_probe_read_bandwidth((unsigned)threads, &best);
+    struct spw_rounds rounds = {0};
+    spw_probe_read(&rounds, (unsigned)threads, &best);
+    return 1 / spw_rounds_take(&rounds, SPW_ROUND_BEST);
 }
 
 #endif

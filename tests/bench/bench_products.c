@@ -78,9 +78,11 @@ static double share_of(const struct bench *b, size_t t, int i, double n, const d
     return median(shares);
 }
 
-static double peak_rate(const struct bench *b)
+static double peak_rate(const struct bench *b, enum spw_dtype t)
 {
-    return spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_Q8_0, (unsigned)b->threads);
+    struct spw_rounds rounds = {0};
+    spw_probe_matrix_peak(&rounds, spw_isa_best(), t, (unsigned)b->threads);
+    return 1 / spw_rounds_take(&rounds, SPW_ROUND_BEST);
 }
 
 static void open_bench(struct bench *b)
@@ -112,8 +114,7 @@ static void print(const struct bench *b, const enum spw_dtype *types, size_t n_t
 {
     double plain[N_ROWS];
     printf("%s, %d threads: integer products %.0f Gop/s, bf16 %.0f Gop/s\n\n", b->backend.name,
-           b->threads, median(b->peaks[0]) * 1e-9,
-           spw_probe_matrix_peak(spw_isa_best(), SPW_DTYPE_BF16, (unsigned)b->threads) * 1e-9);
+           b->threads, median(b->peaks[0]) * 1e-9, peak_rate(b, SPW_DTYPE_BF16) * 1e-9);
     printf("| type | reads, GB/s | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | of "
            "peak | / bf16 | 2,048 | of peak | / bf16 "
            "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
@@ -152,12 +153,12 @@ int main(int argc, char **argv)
     }
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(b.threads), peak = peak_rate(&b);
+        double before = read_rate(b.threads), peak = peak_rate(&b, SPW_DTYPE_Q8_0);
         for (size_t t = 0; t < n_types; t++) {
             double seconds[N_ROWS];
             for (int i = 0; i < N_ROWS; i++)
                 seconds[i] = run(&b, types[t], i);
-            const double after = read_rate(b.threads), peak_after = peak_rate(&b);
+            const double after = read_rate(b.threads), peak_after = peak_rate(&b, SPW_DTYPE_Q8_0);
             for (int i = 0; i < N_ROWS && r >= 0; i++)
                 b.seconds[t][i][r] = seconds[i];
             if (r >= 0) {

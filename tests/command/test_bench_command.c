@@ -30,19 +30,30 @@ static void test_probe(void)
     CHECK(sh("mkdir spillway && cp d.json spillway/drives.json") == 0); /* for the others */
 }
 
-/* A plan with known limits predicts the time of a token, and the limit that decides it. */
+static double real(const json_t *j, const char *object, const char *key)
+{
+    return json_real_value(json_object_get(json_object_get(j, object), key));
+}
+
+/* A plan with known limits has the expected and the shortest time of a token and of a prompt, and
+ * the limit that decides it. */
 static void test_plan_rates(void)
 {
     CHECK(sh("\"$S\" plan m --context 1000 --device-memory 1MiB") == 0 && strstr(out, "smallest") &&
-          strstr(out, "at most"));
+          strstr(out, "\nexpected ") && strstr(out, "\nat most "));
     CHECK(sh("\"$S\" plan m --context 1000 --json") == 0);
     json_t *j = parse(out);
-    const json_t *step = json_object_get(j, "predicted_step");
-    double rate = json_real_value(
-        json_object_get(json_object_get(j, "predicted_tokens_per_second"), "decode"));
-    double seconds = json_real_value(json_object_get(step, "seconds"));
-    CHECK(seconds > 0 && fabs(rate * seconds - 1) < 1e-9);
-    CHECK(json_is_string(json_object_get(step, "bottleneck")));
+    double seconds = real(j, "predicted_step", "seconds");
+    double least = real(j, "shortest_step", "seconds");
+    CHECK(seconds >= least && least > 0);
+    CHECK(fabs(real(j, "predicted_tokens_per_second", "decode") * seconds - 1) < 1e-9);
+    CHECK(fabs(real(j, "highest_tokens_per_second", "decode") * least - 1) < 1e-9);
+    seconds = real(j, "predicted_prompt", "seconds");
+    least = real(j, "shortest_prompt", "seconds");
+    CHECK(seconds >= least && least > 0);
+    CHECK(fabs(real(j, "predicted_tokens_per_second", "prefill") * seconds / 1000 - 1) < 1e-9);
+    CHECK(fabs(real(j, "highest_tokens_per_second", "prefill") * least / 1000 - 1) < 1e-9);
+    CHECK(json_is_string(json_object_get(json_object_get(j, "predicted_step"), "bottleneck")));
     json_decref(j);
 }
 

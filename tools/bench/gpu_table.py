@@ -66,11 +66,11 @@ def tests(table, out):
 
 
 def bench(table, name, data):
-    machine = data["machine"]
+    machine, best = data["machine"], data["machine"]["best"]
     table.say(f"{name}: {data['backend']}, {data['compute']}, medians of {data['repeat']}")
-    table.say(f"  measured in this run: device reads {machine['read_bytes_per_second'] / 1e9:.0f} GB/s, pinned copies "
-              f"{machine['copy_bytes_per_second'] / 1e9:.1f} GB/s, cuBLASLt bf16 "
-              + (f"{machine['bf16_flops'] / 1e12:.0f} TFLOP/s" if machine["bf16_flops"]
+    table.say(f"  measured in this run: device reads {best['read_bytes_per_second'] / 1e9:.0f} GB/s, pinned copies "
+              f"{best['copy_bytes_per_second'] / 1e9:.1f} GB/s, cuBLASLt bf16 "
+              + (f"{best['bf16_flops'] / 1e12:.0f} TFLOP/s" if best["bf16_flops"]
                  else machine.get("note", "not measured")))
     bases = {}
     for case in data["cases"]:

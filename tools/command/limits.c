@@ -76,17 +76,10 @@ static json_t *products_json(const struct spw_product_speed *of)
     return o;
 }
 
-json_t *cli_machine_json(const struct spw_machine *m)
+static json_t *speeds_json(const struct spw_machine *m)
 {
     const struct cli_field fields[] = {
-        CLI_FIELD(m, cpu),
-        {"gpu", CLI_OR_NULL(*m->gpu, CLI_JSON(m->gpu))},
-        {*m->note ? "note" : NULL, CLI_JSON(m->note)},
-        CLI_FIELD(m, isa),
-        CLI_FIELD(m, threads),
-        CLI_FIELD(m, cores),
         CLI_FIELD(m, read_bytes_per_second),
-        {*m->read_pattern ? "read_pattern" : NULL, CLI_JSON(m->read_pattern)},
         CLI_FIELD(m, copy_bytes_per_second),
         CLI_FIELD(m, read_beside_bytes_per_second),
         CLI_FIELD(m, copy_beside_bytes_per_second),
@@ -101,6 +94,23 @@ json_t *cli_machine_json(const struct spw_machine *m)
         CLI_FIELD(m, f32_flops),
         CLI_FIELD(m, int8_flops),
         CLI_FIELD(m, attention_flops),
+    };
+    return CLI_OBJECT(fields);
+}
+
+json_t *cli_machine_json(const struct spw_machine_range *machine)
+{
+    const struct spw_machine *m = &machine->typical;
+    const struct cli_field fields[] = {
+        CLI_FIELD(m, cpu),
+        {"gpu", CLI_OR_NULL(*m->gpu, CLI_JSON(m->gpu))},
+        {*m->note ? "note" : NULL, CLI_JSON(m->note)},
+        CLI_FIELD(m, isa),
+        CLI_FIELD(m, threads),
+        CLI_FIELD(m, cores),
+        {*m->read_pattern ? "read_pattern" : NULL, CLI_JSON(m->read_pattern)},
+        {"typical", speeds_json(m)},
+        {"best", speeds_json(&machine->best)},
         CLI_FIELD(m, measured_at),
     };
     return CLI_OBJECT(fields);
@@ -181,8 +191,8 @@ int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct
     return spw_drive_probe(out, o, err);
 }
 
-int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
-                        enum spw_probe_mode mode, struct spw_error *err)
+int cli_measure_machine(struct spw_machine_range *out, const struct spw_options *o,
+                        const char *profile, enum spw_probe_mode mode, struct spw_error *err)
 {
     int rc = mode == SPW_PROBE_AGAIN ? -ENODATA
                                      : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
@@ -228,13 +238,13 @@ static void read_machine(struct cli_limits *out, const struct cli_options *o,
     char path[CLI_PATH_BYTES];
     out->has_machine = cli_measure_machine(&out->machine, options, cli_profile_path(o, path), mode,
                                            &out->why) == 0;
-    options->machine = out->has_machine ? &out->machine : NULL;
+    options->machine = out->has_machine ? &out->machine.typical : NULL;
 }
 
 static void say_notes(const struct cli_limits *l)
 {
-    if (*l->drive.note || *l->machine.note)
-        cli_fail(0, "%s", *l->drive.note ? l->drive.note : l->machine.note);
+    if (*l->drive.note || *l->machine.typical.note)
+        cli_fail(0, "%s", *l->drive.note ? l->drive.note : l->machine.typical.note);
 }
 
 void cli_limits_read(struct cli_limits *out, const struct cli_options *o,

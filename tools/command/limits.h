@@ -10,7 +10,7 @@
  * sums take 4 * heads * head_dim for each pair of a query and a key that it sees. */
 struct spw_prompt_work cli_prompt_work(const struct spw_model_config *config, uint64_t n);
 /* NULL when out of memory. */
-json_t *cli_machine_json(const struct spw_machine *machine);
+json_t *cli_machine_json(const struct spw_machine_range *machine);
 json_t *cli_drive_json(const struct spw_drive *drive);
 /* The path of the profile: --drive-profile, else drives.json in $XDG_CACHE_HOME/spillway or
  * ~/.cache/spillway. NULL without any of them. `buffer` has CLI_PATH_BYTES. */
@@ -25,7 +25,7 @@ const char *cli_expert_profile_path(const struct cli_options *o, char *buffer);
 /* The numbers that plans and predictions use: the limits of the machine and, with a disk, those of
  * the drive. They come from the profile, or are measured and stored there. */
 struct cli_limits {
-    struct spw_machine machine;
+    struct spw_machine_range machine;
     struct spw_drive drive;
     bool has_machine, has_drive;
     struct spw_error why; /* which limits are missing and how to get them; "" if none */
@@ -33,8 +33,8 @@ struct cli_limits {
 /* spw_drive_probe and spw_machine_recall. If the drive or the machine must be measured, a note on
  * stderr says so before. */
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err);
-int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
-                        enum spw_probe_mode mode, struct spw_error *err);
+int cli_measure_machine(struct spw_machine_range *out, const struct spw_options *o,
+                        const char *profile, enum spw_probe_mode mode, struct spw_error *err);
 /* Reads the limits and puts them into the options, which then borrow from `out`. Prints notes about
  * the profile on stderr, but not `why`. */
 void cli_limits_read(struct cli_limits *out, const struct cli_options *o,

@@ -10,24 +10,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The predicted times of a plan, and the limits that they follow from. */
+/* The times of a plan, and the limits that they follow from. */
 struct prediction {
     struct cli_limits limits;
-    struct spw_prediction step, prompt;
+    struct times {
+        struct spw_prediction step, prompt;
+    } expected, shortest; /* from the typical figures of the machine; from the best */
 };
+
+static json_t *speeds_json(const struct times *t, uint64_t context)
+{
+    const struct cli_field speeds[] = {
+        {"prefill", CLI_JSON((double)context / t->prompt.seconds)},
+        {"decode", CLI_JSON(1 / t->step.seconds)},
+    };
+    return CLI_OBJECT(speeds);
+}
 
 static void add_prediction(json_t **j, const struct prediction *p, uint64_t context)
 {
-    const struct cli_field speeds[] = {
-        {"prefill", CLI_JSON((double)context / p->prompt.seconds)},
-        {"decode", CLI_JSON(1 / p->step.seconds)},
-    };
     const struct cli_field fields[] = {
         {"machine", cli_machine_json(&p->limits.machine)},
         {p->limits.has_drive ? "drive" : NULL, cli_drive_json(&p->limits.drive)},
-        {"predicted_step", cli_prediction_json(&p->step)},
-        {"predicted_prompt", cli_prediction_json(&p->prompt)},
-        {"predicted_tokens_per_second", CLI_OBJECT(speeds)},
+        {"predicted_step", cli_prediction_json(&p->expected.step)},
+        {"predicted_prompt", cli_prediction_json(&p->expected.prompt)},
+        {"predicted_tokens_per_second", speeds_json(&p->expected, context)},
+        {"shortest_step", cli_prediction_json(&p->shortest.step)},
+        {"shortest_prompt", cli_prediction_json(&p->shortest.prompt)},
+        {"highest_tokens_per_second", speeds_json(&p->shortest, context)},
     };
     CLI_ADD(j, fields);
 }
@@ -169,16 +179,24 @@ static void show_prediction(const char *name, const struct spw_prediction *p)
            cli_format_number(disk, p->disk_seconds));
 }
 
+static void show_speeds(const char *name, const struct times *t, uint64_t context)
+{
+    char reading[32], answering[32];
+    printf("%-12s%s tokens/s of prompt, %s tokens/s after it\n", name,
+           cli_format_number(reading, (double)context / t->prompt.seconds),
+           cli_format_number(answering, 1 / t->step.seconds));
+}
+
 static void print_prediction(const struct prediction *p, uint64_t context)
 {
-    const struct spw_machine *m = &p->limits.machine;
+    const struct spw_machine *m = &p->limits.machine.typical;
     const struct spw_drive *d = &p->limits.drive;
-    char date[32], reading[32], answering[32];
-    printf("\nat most     %s tokens/s of prompt, %s tokens/s after it\n",
-           cli_format_number(reading, (double)context / p->prompt.seconds),
-           cli_format_number(answering, 1 / p->step.seconds));
-    show_prediction("prompt", &p->prompt);
-    show_prediction("each token", &p->step);
+    char date[32];
+    putchar('\n');
+    show_speeds("expected", &p->expected, context);
+    show_prediction("prompt", &p->expected.prompt);
+    show_prediction("each token", &p->expected.step);
+    show_speeds("at most", &p->shortest, context);
     printf("measured    %s: %s, %u threads: reads %.3g GB/s, copies %.3g GB/s\n",
            cli_format_date(date, m->measured_at), *m->gpu ? m->gpu : m->cpu, m->threads,
            m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9);
@@ -186,6 +204,14 @@ static void print_prediction(const struct prediction *p, uint64_t context)
         printf("            %s: %s: reads %.3g GB/s, writes %.3g GB/s\n",
                cli_format_date(date, d->measured_at), d->device, d->read_bytes_per_second * 1e-9,
                d->write_bytes_per_second * 1e-9);
+}
+
+static void find_times(struct times *out, const struct spw_plan_info *p,
+                       const struct spw_prompt_work *work, const struct spw_machine *m,
+                       const struct spw_drive *d)
+{
+    spw_predict_step(&out->step, p, m, d);
+    spw_predict_prompt(&out->prompt, p, work, m, d);
 }
 
 /* A plan without measured limits has no predicted times, and is complete otherwise. */
@@ -198,10 +224,10 @@ static bool predict(struct prediction *out, const struct cli_options *o,
         cli_note("%s; no times are predicted", out->limits.why.text);
         return false;
     }
-    const struct spw_drive *drive = cli_limits_drive(&out->limits);
-    spw_predict_step(&out->step, p, &out->limits.machine, drive);
     const struct spw_prompt_work work = cli_prompt_work(config, p->context);
-    spw_predict_prompt(&out->prompt, p, &work, &out->limits.machine, drive);
+    const struct cli_limits *l = &out->limits;
+    find_times(&out->expected, p, &work, &l->machine.typical, cli_limits_drive(l));
+    find_times(&out->shortest, p, &work, &l->machine.best, cli_limits_drive(l));
     return true;
 }
 

@@ -7,7 +7,7 @@
 struct limits {
     const char *directory, *profile;
     struct spw_drive drive;
-    struct spw_machine machine;
+    struct spw_machine_range machine;
 };
 
 static int print_json(const struct limits *l)
@@ -63,33 +63,42 @@ static const char *quantized_speeds(char *text, size_t bytes, const struct spw_m
     return text;
 }
 
-static void print_machine(const struct limits *l)
+static void print_speeds(const char *title, const struct spw_machine *m)
 {
-    const struct spw_machine *m = &l->machine;
-    char date[32], text[256], int8[48] = "", attention[48] = "";
+    char text[256], int8[48] = "", attention[48] = "";
     if (m->int8_flops > 0)
         snprintf(int8, sizeof int8, ", int8 %.1f GFLOP/s", m->int8_flops * 1e-9);
     if (m->attention_flops > 0)
         snprintf(attention, sizeof attention, "; attention of a prompt %.1f GFLOP/s",
                  m->attention_flops * 1e-9);
-    printf("\nmachine     %s, %s, %u threads on %u cores\n", m->cpu, m->isa, m->threads, m->cores);
-    if (*m->gpu)
-        printf("gpu         %s\n", m->gpu);
-    printf("memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
-           "%s%s%s"
+    printf("\n%s\n"
+           "memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
            "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n%s"
            "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
-           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s%s\n"
-           "measured    %s\n"
-           "\nstored in   %s\n",
-           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
+           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s%s\n",
+           title, m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
            m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
-           *m->read_pattern ? "            reads are fastest with " : "", m->read_pattern,
-           *m->read_pattern ? "\n" : "", m->bf16_products[SPW_DTYPE_BF16].bytes_per_second * 1e-9,
+           m->bf16_products[SPW_DTYPE_BF16].bytes_per_second * 1e-9,
            m->f32_products[SPW_DTYPE_F32].bytes_per_second * 1e-9,
            quantized_speeds(text, sizeof text, m), m->handover_seconds * 1e3,
            m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9, m->f32_flops * 1e-9, int8,
-           attention, cli_format_date(date, m->measured_at),
+           attention);
+}
+
+static void print_machine(const struct limits *l)
+{
+    const struct spw_machine *m = &l->machine.typical;
+    char date[32];
+    printf("\nmachine     %s, %s, %u threads on %u cores\n", m->cpu, m->isa, m->threads, m->cores);
+    if (*m->gpu)
+        printf("gpu         %s\n", m->gpu);
+    if (*m->read_pattern)
+        printf("            reads are fastest with %s\n", m->read_pattern);
+    printf("measured    %s\n", cli_format_date(date, m->measured_at));
+    print_speeds("typical: the median of several rounds, from which plans expect a time", m);
+    print_speeds("at best: the fastest round, from which plans know the highest speed",
+                 &l->machine.best);
+    printf("\nstored in   %s\n",
            l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");
 }
 
@@ -110,8 +119,8 @@ int cli_probe(const struct cli_options *o)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
     if (*l.drive.note)
         cli_fail(0, "%s", l.drive.note);
-    else if (*l.machine.note)
-        cli_fail(0, "%s", l.machine.note);
+    else if (*l.machine.typical.note)
+        cli_fail(0, "%s", l.machine.typical.note);
     if (o->json)
         return print_json(&l);
     print_drive(&l);

@@ -97,22 +97,21 @@ static double round_rate(const struct probe *p, struct probe_thread *threads)
 }
 
 /* A first round, which is not counted, warms up and gives the number of repetitions. */
-static double best_rate(struct probe *p, double round_seconds)
+static bool run_rounds(struct spw_rounds *out, struct probe *p, double round_seconds)
 {
     struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
-    double best = 0;
     bool ok = threads != NULL;
     p->repeat = 1;
     for (int round = -1; ok && round < ROUNDS; round++) {
         double rate = round_rate(p, threads);
         ok = rate > 0;
-        if (round >= 0)
-            best = fmax(best, rate);
+        if (ok && round >= 0)
+            spw_rounds_add(out, 1 / rate);
         else if (ok)
             p->repeat = 1 + (uint64_t)(round_seconds * rate / (threads[0].done * p->n_threads));
     }
     spw_free(threads);
-    return ok ? best : 0;
+    return ok;
 }
 
 /* A part of the array for each thread, touched once. The caller frees; NULL: none. */
@@ -267,51 +266,52 @@ static double pattern_rate(struct probe pages[2], struct probe_thread *threads, 
     return round_rate(p, threads);
 }
 
-/* rates[pattern]: of its best round. Each round runs all patterns: the machine may change its speed
- * meanwhile. A short run before the first round gives the number of repetitions. A pattern that is
- * slower than another one in the first round is out. */
-static bool pattern_rates(struct probe pages[2], double rates[PATTERNS])
+/* Adds the rounds of each pattern to rounds[pattern]. Each round runs all patterns: the machine may
+ * change its speed meanwhile. A short run before the first round gives the number of repetitions. A
+ * pattern that is slower than another one in the first round is out. */
+static bool run_patterns(struct spw_rounds rounds[PATTERNS], struct probe pages[2])
 {
     static const double slow = 0.9;
     struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
-    double rate = threads ? pattern_rate(pages, threads, 0) : 0, most = 0;
+    double rate = threads ? pattern_rate(pages, threads, 0) : 0, least = INFINITY;
     bool ok = rate > 0;
     if (ok)
         pages[0].repeat = pages[1].repeat = spw_max_u64(
             1, (uint64_t)(ROUND_SECONDS * rate / (threads[0].done * pages[0].n_threads)));
     for (int round = 0; ok && round < PATTERN_ROUNDS; round++)
         for (unsigned i = 0; ok && i < PATTERNS; i++) {
-            if (round > 0 && rates[i] < slow * most)
+            if (round > 0 && slow * spw_rounds_take(&rounds[i], SPW_ROUND_BEST) > least)
                 continue;
             rate = pattern_rate(pages, threads, i);
             ok = rate > 0;
-            rates[i] = fmax(rates[i], rate);
-            most = fmax(most, rate);
+            if (ok)
+                spw_rounds_add(&rounds[i], 1 / rate);
+            least = fmin(least, spw_rounds_take(&rounds[i], SPW_ROUND_BEST));
         }
     spw_free(threads);
     return ok;
 }
 
-double spw_probe_read_bandwidth(unsigned threads, struct spw_read_pattern *best)
+bool spw_probe_read(struct spw_rounds *out, unsigned threads, struct spw_read_pattern *best)
 {
     struct probe pages[2];
     char *blocks[2];
-    double rates[PATTERNS] = {0}, most = 0;
+    struct spw_rounds rounds[PATTERNS] = {0};
     for (int i = 0; i < 2; i++) {
         pages[i] = (struct probe){.run = run_read, .loops = reading_loops(), .repeat = 1};
         blocks[i] = take_array(&pages[i], threads, i != 0);
     }
-    bool ok = blocks[0] && blocks[1] && pattern_rates(pages, rates);
-    *best = pattern_at(0);
-    for (unsigned i = 0; ok && i < PATTERNS; i++) {
-        if (rates[i] <= most)
-            continue;
-        most = rates[i];
-        *best = pattern_at(i);
-    }
+    bool ok = blocks[0] && blocks[1] && run_patterns(rounds, pages);
+    unsigned fastest = 0;
+    for (unsigned i = 1; ok && i < PATTERNS; i++)
+        if (spw_rounds_take(&rounds[i], SPW_ROUND_BEST) <
+            spw_rounds_take(&rounds[fastest], SPW_ROUND_BEST))
+            fastest = i;
+    *best = pattern_at(fastest);
+    *out = rounds[fastest];
     spw_free(blocks[0]);
     spw_free(blocks[1]);
-    return most;
+    return ok;
 }
 
 static double thread_rate(const struct probe_thread *t)
@@ -319,53 +319,52 @@ static double thread_rate(const struct probe_thread *t)
     return t->done / (t->end_seconds - t->begin_seconds);
 }
 
-/* The round with the largest product of both rates: a round in which one thread was stopped shows
- * the other one too fast. The first round warms up. */
-static bool best_beside(const struct probe *p, double *read, double *copied)
+/* The first round warms up. */
+static bool run_beside_rounds(struct spw_rounds *read, struct spw_rounds *copied,
+                              const struct probe *p)
 {
     struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
     bool ok = threads != NULL;
-    *read = *copied = 0;
     for (int round = -1; ok && round < ROUNDS; round++) {
+        double reads = 0;
         ok = run_round(p, threads);
         if (!ok || round < 0)
             continue;
-        double reads = 0, copies = thread_rate(&threads[0]);
         for (unsigned i = 1; i < p->n_threads; i++)
             reads += thread_rate(&threads[i]);
-        if (reads * copies <= *read * *copied)
-            continue;
-        *read = reads;
-        *copied = copies;
+        spw_rounds_add(read, 1 / reads);
+        spw_rounds_add(copied, 1 / thread_rate(&threads[0]));
     }
     spw_free(threads);
     return ok;
 }
 
-bool spw_probe_read_beside_copy(unsigned readers, double *read, double *copied)
+bool spw_probe_read_beside_copy(struct spw_rounds *read, struct spw_rounds *copied,
+                                unsigned readers)
 {
     struct probe p = {.run = run_beside, .loops = reading_loops()};
     char *block = readers ? take_array(&p, readers + 1, true) : NULL;
-    bool ok = block && best_beside(&p, read, copied);
+    bool ok = block && run_beside_rounds(read, copied, &p);
     spw_free(block);
     return ok;
 }
 
-double spw_probe_copy_bandwidth(unsigned threads)
+bool spw_probe_copy(struct spw_rounds *out, unsigned threads)
 {
     struct probe p = {.run = run_copy};
     char *block = take_array(&p, threads, true);
-    double rate = block ? best_rate(&p, ROUND_SECONDS) : 0;
+    bool ok = block && run_rounds(out, &p, ROUND_SECONDS);
     spw_free(block);
-    return rate;
+    return ok;
 }
 
 /* A set without a loop of its own for a type has that of the set below. */
-double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned threads)
+bool spw_probe_matrix_peak(struct spw_rounds *out, enum spw_isa isa, enum spw_dtype t,
+                           unsigned threads)
 {
     if (threads == 0 || threads > MAX_THREADS || !spw_isa_runs(isa) ||
         (t != SPW_DTYPE_F32 && t != SPW_DTYPE_BF16 && t != SPW_DTYPE_Q8_0))
-        return 0;
+        return false;
     struct probe p = {.run = run_flops, .n_threads = threads};
     for (int i = (int)isa; i >= 0 && !p.flops; i--) {
         const struct spw_probe_loops *loops = loops_of((enum spw_isa)i);
@@ -374,5 +373,5 @@ double spw_probe_matrix_peak(enum spw_isa isa, enum spw_dtype t, unsigned thread
                       : t == SPW_DTYPE_BF16 ? loops->bf16
                                             : loops->int8;
     }
-    return p.flops ? best_rate(&p, PEAK_SECONDS) : 0;
+    return p.flops && run_rounds(out, &p, PEAK_SECONDS);
 }

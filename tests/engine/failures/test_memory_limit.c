@@ -301,7 +301,7 @@ static void check_measuring(void)
 {
     struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 2};
     struct spw_drive_options d = {.directory = dir, .mode = SPW_PROBE_AGAIN};
-    struct spw_machine machine;
+    struct spw_machine_range machine;
     struct spw_drive drive;
     struct spw_error err;
     set_limit((uint64_t)40 << 20, (uint64_t)1 << 20);

@@ -37,17 +37,17 @@ static const struct spw_model_config config = {.n_layers = 4,
                                                .layer_kinds = full_layers};
 
 static const struct cli_limits limits = {
-    .machine = {.threads = 8,
-                .cores = 8,
-                .read_bytes_per_second = 100e9,
-                .copy_bytes_per_second = 20e9,
-                .read_beside_bytes_per_second = 80e9,
-                .copy_beside_bytes_per_second = 15e9,
-                .bf16_products[SPW_DTYPE_BF16] = {90e9, 90e9, 0},
-                .f32_products[SPW_DTYPE_F32] = {90e9, 90e9, 0},
-                .attention[SPW_KV_EXACT] = {1e-11, 1e-12},
-                .bf16_flops = 2e12,
-                .f32_flops = 1e12},
+    .machine.typical = {.threads = 8,
+                        .cores = 8,
+                        .read_bytes_per_second = 100e9,
+                        .copy_bytes_per_second = 20e9,
+                        .read_beside_bytes_per_second = 80e9,
+                        .copy_beside_bytes_per_second = 15e9,
+                        .bf16_products[SPW_DTYPE_BF16] = {90e9, 90e9, 0},
+                        .f32_products[SPW_DTYPE_F32] = {90e9, 90e9, 0},
+                        .attention[SPW_KV_EXACT] = {1e-11, 1e-12},
+                        .bf16_flops = 2e12,
+                        .f32_flops = 1e12},
     .drive = {.read_bytes_per_second = 3e9,
               .write_bytes_per_second = 1e9,
               .request_bytes = 1 << 20,
@@ -97,11 +97,11 @@ static bool near(double a, double b)
 static void test_full_context(void)
 {
     struct spw_prediction p;
-    spw_predict_step(&p, &plan, &limits.machine, &limits.drive);
+    spw_predict_step(&p, &plan, &limits.machine.typical, &limits.drive);
     CHECK(near(job_step_seconds(&forecast, 1, plan.context), p.seconds));
     CHECK(p.bound == SPW_BOUND_DISK);
     const struct spw_prompt_work work = cli_prompt_work(&config, plan.context);
-    spw_predict_prompt(&p, &plan, &work, &limits.machine, &limits.drive);
+    spw_predict_prompt(&p, &plan, &work, &limits.machine.typical, &limits.drive);
     CHECK(near(job_prompt_token_seconds(&forecast, 1, plan.context) * (double)plan.context,
                p.seconds));
 }
@@ -121,12 +121,12 @@ static void test_many_requests(uint64_t seed)
         CHECK(token <= job_prompt_token_seconds(&forecast, 1, 1));
     }
     /* 10,000 tokens lie on the device: only 1 GB of weights crosses the link. */
-    double link = 1e9 / limits.machine.copy_bytes_per_second;
+    double link = 1e9 / limits.machine.typical.copy_bytes_per_second;
     double step = job_step_seconds(&forecast, 1, 10000);
     CHECK(step > link && step < 2 * link);
     /* The matrix peak limits steps of many requests. */
     CHECK(job_step_seconds(&forecast, 64, 10000) >=
-          64 * cli_prompt_work(&config, 1).product_flops / limits.machine.bf16_flops);
+          64 * cli_prompt_work(&config, 1).product_flops / limits.machine.typical.bf16_flops);
 }
 
 /* ---- the number of sessions ---- */

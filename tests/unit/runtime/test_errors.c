@@ -104,9 +104,9 @@ static int batch_submit(struct spw_error *err)
     return rc;
 }
 
-CALL(machine_probe, spw_machine_probe(&(struct spw_machine){0}, &no_gpu, err))
+CALL(machine_probe, spw_machine_probe(&(struct spw_machine_range){0}, &no_gpu, err))
 CALL(machine_recall,
-     spw_machine_recall(&(struct spw_machine){0}, &no_gpu, NULL, SPW_PROBE_NEVER, err))
+     spw_machine_recall(&(struct spw_machine_range){0}, &no_gpu, NULL, SPW_PROBE_NEVER, err))
 CALL(machine_topology, spw_machine_topology(&(struct spw_topology_info){0}, &no_gpu, err))
 CALL(machine_attention, spw_machine_attention(&(struct spw_attention_speed){0},
                                               &(struct spw_attention_shape){

@@ -13,13 +13,13 @@
  * the two probes around a measurement; if the probes differ much, both are shown.
  *
  * Decode is compared with the bytes of weights and KV that a token reads, at the measured read
- * bandwidth, and with the prediction of spw_predict_step for the same limits (of a drive, those at
- * the start). Prefill is compared with its multiplications at the measured matrix peak. The cost of
- * offloading is the time of a token above the least possible time. The least possible time is the
- * time under the first budget of the list, or the time of the copies alone at the measured copy
- * bandwidth, if that is longer. A GPU is probed only once, because a run leaves no memory to probe
- * with, and because its limits do not drift. On a GPU the attention of a token is also measured
- * alone. */
+ * bandwidth, and with the prediction of spw_predict_step for the typical figures of the same probes
+ * (of a drive, those at the start). Limits are the best figures. Prefill is compared with its
+ * multiplications at the measured matrix peak. The cost of offloading is the time of a token above
+ * the least possible time. The least possible time is the time under the first budget of the list,
+ * or the time of the copies alone at the measured copy bandwidth, if that is longer. A GPU is
+ * probed only once, because a run leaves no memory to probe with, and because its limits do not
+ * drift. On a GPU the attention of a token is also measured alone. */
 #include "tools/command/engine.h"
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
@@ -40,7 +40,7 @@ static struct spw_options case_options(const struct bench *b, const struct bench
         options.device_bytes = c->budget;
     options.on_progress = cli_progress_callback();
     options.drive = cli_limits_drive(&b->limits);
-    options.machine = b->limits.has_machine ? &b->limits.machine : NULL;
+    options.machine = b->limits.has_machine ? &b->limits.machine.typical : NULL;
     return options;
 }
 
@@ -85,11 +85,11 @@ static double larger_over_smaller(double a, double b)
 }
 
 /* Probes the machine again, into b->machine. `before` gets the earlier numbers. */
-static int probe_again(struct bench *b, struct spw_machine *before, struct spw_error *err)
+static int probe_again(struct bench *b, struct spw_machine_range *before, struct spw_error *err)
 {
     struct spw_options options = cli_engine_options(b->o, 0, 1);
     *before = b->machine;
-    return *b->machine.gpu ? 0 : spw_machine_probe(&b->machine, &options, err);
+    return *b->machine.typical.gpu ? 0 : spw_machine_probe(&b->machine, &options, err);
 }
 
 static void take_mean(double *a, double b)
@@ -140,25 +140,25 @@ static double predict(const struct bench *b, const struct bench_case *c,
 
 /* Compares the decoding of a run with the limits before and after it. */
 static void set_beside_limits(const struct bench *b, struct bench_case *c,
-                              const struct spw_machine *before, size_t repeat)
+                              const struct spw_machine_range *before, size_t repeat)
 {
-    const struct spw_machine *after = &b->machine;
-    struct spw_machine m = mean_limits(before, after);
+    const struct spw_machine *was = &before->best, *is = &b->machine.best;
+    const struct spw_machine m = mean_limits(was, is);
+    const struct spw_machine typical = mean_limits(&before->typical, &b->machine.typical);
     double measured = c->samples[DECODE_SECONDS][repeat];
     c->samples[READ_LIMIT][repeat] = m.read_bytes_per_second;
     c->samples[COPY_LIMIT][repeat] = m.copy_bytes_per_second;
     c->samples[DECODE_FRACTION][repeat] =
         (double)c->plan.decode_read_bytes / measured / m.read_bytes_per_second;
-    c->samples[PREDICTED][repeat] = predict(b, c, &m);
+    c->samples[PREDICTED][repeat] = predict(b, c, &typical);
     c->samples[PREDICTION][repeat] = c->samples[PREDICTED][repeat] / measured;
-    double drift =
-        fmax(larger_over_smaller(before->read_bytes_per_second, after->read_bytes_per_second),
-             larger_over_smaller(before->copy_bytes_per_second, after->copy_bytes_per_second));
+    double drift = fmax(larger_over_smaller(was->read_bytes_per_second, is->read_bytes_per_second),
+                        larger_over_smaller(was->copy_bytes_per_second, is->copy_bytes_per_second));
     if (drift <= c->drift)
         return;
     c->drift = drift;
     c->before = *before;
-    c->after = *after;
+    c->after = b->machine;
 }
 
 /* Decodes the most likely tokens, as a greedy generation would; choosing a token is part of the
@@ -207,12 +207,12 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     /* With another first token the session reuses nothing of the short prompt. */
     int32_t first = b->tokens[0];
     b->tokens[0] = first ? first - 1 : 1;
-    struct spw_machine before;
+    struct spw_machine_range before;
     int rc = bench_sync(e, s, b->tokens, c->context, &seconds, err);
     if (rc == 0)
         rc = probe_again(b, &before, err);
-    double peak = (spw_machine_peak(&before, c->plan.compute, c->plan.int8_activations) +
-                   spw_machine_peak(&b->machine, c->plan.compute, c->plan.int8_activations)) /
+    double peak = (spw_machine_peak(&before.best, c->plan.compute, c->plan.int8_activations) +
+                   spw_machine_peak(&b->machine.best, c->plan.compute, c->plan.int8_activations)) /
                   2;
     const struct spw_prompt_work work = cli_prompt_work(&b->model.config, c->context);
     c->samples[PREFILL_SECONDS][repeat] = seconds;
@@ -235,7 +235,7 @@ static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
     struct bench_run r;
     struct spw_error err = {0};
     uint64_t bytes;
-    int rc = cli_read_weights(b->o->operand, b->machine.threads,
+    int rc = cli_read_weights(b->o->operand, b->machine.typical.threads,
                               &c->samples[WEIGHTS_SECONDS][repeat], &bytes);
     if (rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
@@ -282,7 +282,7 @@ static int time_attention(struct bench *b)
     b->attention = spw_alloc_zero(b->n_cases * BENCH_FORMS, sizeof *b->attention);
     if (!b->attention)
         return cli_fail(CLI_FAILED, "out of memory");
-    for (size_t i = 0; i < b->n_cases && *b->machine.gpu; i += bench_n_budgets(b))
+    for (size_t i = 0; i < b->n_cases && *b->machine.typical.gpu; i += bench_n_budgets(b))
         for (size_t form = 0; form < BENCH_FORMS; form++) {
             struct spw_attention_shape shape = {.n_heads = c->n_heads,
                                                 .n_kv_heads = c->kv[SPW_LAYER_FULL].n_heads,
@@ -420,7 +420,7 @@ static int sweep(struct bench *b)
         return code;
     double seconds;
     uint64_t bytes; /* once before the first run, to warm the page cache */
-    rc = cli_read_weights(b->o->operand, b->machine.threads, &seconds, &bytes);
+    rc = cli_read_weights(b->o->operand, b->machine.typical.threads, &seconds, &bytes);
     if (rc < 0)
         return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
     cli_catch_termination(); /* after an interruption, print what was measured */

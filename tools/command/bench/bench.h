@@ -34,7 +34,7 @@ struct bench_case {
     uint64_t device_peak_bytes, host_peak_bytes;
     uint64_t moved_bytes; /* of a decoded token, both directions */
     uint64_t card_bytes;  /* GPU: memory of the card that is in use at the end, by the driver */
-    struct spw_machine before, after; /* the probes of the run in which they differ most */
+    struct spw_machine_range before, after; /* the probes of the run in which they differ most */
     double drift; /* larger / smaller, the larger of the ratios for reads and for copies */
 };
 
@@ -44,8 +44,8 @@ enum { BENCH_EXACT, BENCH_INT8, BENCH_INT4, BENCH_FORMS };
 struct bench {
     const struct cli_options *o;
     struct cli_model model;
-    struct spw_machine machine; /* the latest probe */
-    struct cli_limits limits;   /* the limits for plans with a disk */
+    struct spw_machine_range machine; /* the latest probe */
+    struct cli_limits limits;         /* the limits for plans with a disk */
     char backend[80];
     int32_t *tokens;          /* owned: for the longest prompt and the decoded tokens */
     struct bench_case *cases; /* owned */

@@ -245,7 +245,7 @@ static struct spw_options resident_options(const struct io_bench *b)
  * the device if that is lower. Both run at the same time. */
 static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_rate)
 {
-    const struct spw_machine *m = &b->limits.machine;
+    const struct spw_machine *m = &b->limits.machine.best;
     double rate =
         *m->gpu && m->copy_bytes_per_second < fio_rate ? m->copy_bytes_per_second : fio_rate;
     return (double)bytes / rate;
@@ -261,11 +261,11 @@ static int predict(struct io_bench *b, struct spw_error *err)
                                   .io = b->options.io,
                                   .write_limit_bytes = b->file_bytes};
     struct spw_drive drive;
-    struct spw_machine machine = b->limits.machine; /* a copy: plans keep the first numbers */
+    struct spw_machine_range machine = b->limits.machine; /* a copy: plans keep the first numbers */
     SPW_TRY(spw_drive_probe(&drive, &o, err));
-    if (!*machine.gpu)
+    if (!*machine.typical.gpu)
         SPW_TRY(spw_machine_probe(&machine, &b->options, err));
-    spw_predict_step(&b->predicted, &b->plan, &machine, &drive);
+    spw_predict_step(&b->predicted, &b->plan, &machine.typical, &drive);
     return 0;
 }
 
@@ -325,7 +325,7 @@ static int bound_host(struct io_bench *b, struct spw_error *err)
     SPW_TRY(query(b, b->plan.smallest_device_bytes + (uint64_t)((1 - ON_DISK) * kv), err));
     b->options.host_bytes = b->plan.smallest_host_bytes + b->plan.weights_bytes +
                             b->plan.host.hidden + b->plan.host.staging +
-                            (*b->limits.machine.gpu ? 4 * RING_BYTES : 0);
+                            (*b->limits.machine.typical.gpu ? 4 * RING_BYTES : 0);
     return 0;
 }
 

@@ -35,6 +35,7 @@ static void print_table(const struct io_bench *b)
 {
     const struct spw_plan_info *p = &b->plan;
     const struct spw_drive *d = &b->limits.drive;
+    const struct spw_machine *m = &b->limits.machine.typical;
     char a[32], c[32], f[32], slot[32];
     printf("machine   %s, %u threads\n"
            "drive     %s, %s: %s; %s\n"
@@ -42,9 +43,8 @@ static void print_table(const struct io_bench *b)
            "KV        %s on the device; %s, the oldest %.1f %% of the tokens, on disk\n"
            "runs      medians of %zu pairs, a file of %s, slots of %s, %u of them, %llu tokens "
            "decoded in each\n",
-           *b->limits.machine.gpu ? b->limits.machine.gpu : b->limits.machine.cpu,
-           b->limits.machine.threads, d->device, d->filesystem, b->file, b->engine, b->o->operand,
-           (unsigned long long)b->context, spw_dtype_name(p->kv),
+           *m->gpu ? m->gpu : m->cpu, m->threads, d->device, d->filesystem, b->file, b->engine,
+           b->o->operand, (unsigned long long)b->context, spw_dtype_name(p->kv),
            cli_format_bytes(a, p->device.kv_resident), cli_format_bytes(c, p->disk.kv),
            100 * (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens, b->n_pairs,
            cli_format_bytes(f, b->file_bytes), cli_format_bytes(slot, b->slot_bytes), b->n_slots,

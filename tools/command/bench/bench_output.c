@@ -23,7 +23,7 @@ static double attention_fraction(const struct bench *b, size_t first, int form)
     const struct spw_attention_speed *a = &b->attention[first * BENCH_FORMS + (size_t)form];
     if (!(a->seconds > 0))
         return 0;
-    return (double)a->kv_bytes / a->seconds / b->machine.read_bytes_per_second;
+    return (double)a->kv_bytes / a->seconds / b->machine.best.read_bytes_per_second;
 }
 
 static struct row make_row(const struct bench *b, size_t i)
@@ -56,13 +56,14 @@ static void print_drift(const struct bench_case *c)
         printf(
             "%9s the machine changed around decode: reads %.1f -> %.1f GB/s, copies %.1f -> %.1f "
             "GB/s\n",
-            "", c->before.read_bytes_per_second * 1e-9, c->after.read_bytes_per_second * 1e-9,
-            c->before.copy_bytes_per_second * 1e-9, c->after.copy_bytes_per_second * 1e-9);
+            "", c->before.best.read_bytes_per_second * 1e-9,
+            c->after.best.read_bytes_per_second * 1e-9, c->before.best.copy_bytes_per_second * 1e-9,
+            c->after.best.copy_bytes_per_second * 1e-9);
 }
 
 static void print_table(const struct bench *b)
 {
-    const struct spw_machine *m = &b->machine;
+    const struct spw_machine *m = &b->machine.best;
     const struct spw_plan_info *p = &b->cases[0].plan;
     char text[32], int8[48] = "";
     if (m->int8_flops > 0)
@@ -81,8 +82,8 @@ static void print_table(const struct bench *b)
         printf("          reads: the best of 16 patterns, the last time %s\n", m->read_pattern);
     if (*m->gpu)
         printf("gpu       %s\n", m->gpu);
-    if (*m->note)
-        printf("          %s\n", m->note);
+    if (*b->machine.typical.note)
+        printf("          %s\n", b->machine.typical.note);
     printf("\n%9s %11s %11s %9s %7s %9s %7s %9s %8s %11s %9s %7s\n", "context", "budget", "peak",
            "prefill/s", "of peak", "decode/s", "of read", "predicted", "offload", "moved/token",
            "1st token", "/ read");
@@ -142,7 +143,7 @@ static const char *kv_name(const struct spw_plan_info *p)
 
 static void write_csv(const struct bench *b, FILE *to)
 {
-    const struct spw_machine *m = &b->machine;
+    const struct spw_machine *m = &b->machine.best;
     fputs("cpu,isa,threads,read_bytes_per_second,copy_bytes_per_second,matrix_flops,limits_drift,"
           "model,compute,kv_dtype,context,device_budget_bytes,device_peak_bytes,host_peak_bytes,"
           "layers_resident,prefill_seconds,prefill_tokens_per_second,prefill_fraction_of_peak,"
@@ -253,7 +254,7 @@ void bench_print(const struct bench *b)
         return;
     }
     print_table(b);
-    if (*b->machine.gpu)
+    if (*b->machine.best.gpu)
         print_gpu_table(b);
 }
 

@@ -11,7 +11,7 @@ static void add_seconds(json_t **report, const struct run *r, const struct spw_b
     struct spw_prediction step = {.seconds = NAN};
     double measured = times->decode_seconds / (double)times->n_decode_steps; /* NAN without steps */
     if (cli_limits_suffice(&r->limits, spw_engine_plan(r->engine)))
-        spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine,
+        spw_predict_step(&step, spw_engine_plan(r->engine), &r->limits.machine.typical,
                          cli_limits_drive(&r->limits));
     const struct cli_field fields[] = {
         CLI_FIELD(times, prefill_seconds),

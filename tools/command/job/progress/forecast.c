@@ -13,7 +13,7 @@
  *     weights                  as in the plan
  *     logits, tiles downward   the plan's bytes * n
  *
- * The result is a lower bound, as the two functions are. */
+ * The result is an estimate, from the typical figures of the machine. */
 #include "tools/command/job/progress/forecast.h"
 #include "runtime/plan_query.h"
 
@@ -74,7 +74,7 @@ static void share_frames(struct spw_plan_info *out, const struct spw_plan_info *
 
 double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_held)
 {
-    const struct spw_machine *m = &f->limits->machine;
+    const struct spw_machine *m = &f->limits->machine.typical;
     struct spw_plan_info p = *f->plan;
     struct spw_prediction step;
     double peak = spw_machine_peak(m, p.compute, p.int8_activations);
@@ -129,6 +129,7 @@ double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64
     struct spw_prompt_work work = cli_prompt_work(f->config, n_tokens);
     work.product_flops *= (double)n;
     work.attention_flops *= (double)n;
-    spw_predict_prompt(&prompt, &p, &work, &f->limits->machine, cli_limits_drive(f->limits));
+    spw_predict_prompt(&prompt, &p, &work, &f->limits->machine.typical,
+                       cli_limits_drive(f->limits));
     return prompt.seconds / ((double)n * (double)n_tokens);
 }

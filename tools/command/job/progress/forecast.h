@@ -1,5 +1,5 @@
-/* The least time that the work of a job takes, from the plan and the measured limits: decode steps
- * of several requests, and prompts that are shorter than the context. Pure. */
+/* The time that the work of a job probably takes, from the plan and the measured limits: decode
+ * steps of several requests, and prompts that are shorter than the context. Pure. */
 #ifndef SPW_TOOLS_COMMAND_JOB_PROGRESS_FORECAST_H
 #define SPW_TOOLS_COMMAND_JOB_PROGRESS_FORECAST_H
 

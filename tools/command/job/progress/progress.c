@@ -90,7 +90,7 @@ static void add_speeds(struct job_view *v, const struct sample *from, const stru
     const struct cli_limits *l = job.forecast.limits;
     double seconds = to->seconds - from->seconds;
     bool has_machine = l && l->has_machine, has_drive = l && l->has_drive;
-    double copies = has_machine ? l->machine.copy_bytes_per_second : NAN;
+    double copies = has_machine ? l->machine.best.copy_bytes_per_second : NAN;
     double limits[SPW_MOVED_COUNT] = {
         [SPW_MOVED_HOST_TO_DEVICE] = copies,
         [SPW_MOVED_DEVICE_TO_HOST] = copies,

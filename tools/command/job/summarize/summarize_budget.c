@@ -1,4 +1,4 @@
-/* What fits a model and the budgets, and how long it takes at least: from plans. */
+/* What fits a model and the budgets, and how long it probably takes: from plans. */
 #include "tools/command/job/summarize/summarize_parts.h"
 
 #include <math.h>
@@ -69,9 +69,9 @@ static double seconds_of(struct job_summarize *s, uint64_t n_prompt, uint64_t n_
     struct spw_plan_info info;
     if (plan(s, n_prompt + n_new, &info, NULL) < 0 || !cli_limits_suffice(limits, &info))
         return NAN;
-    spw_predict_step(&step, &info, &limits->machine, cli_limits_drive(limits));
+    spw_predict_step(&step, &info, &limits->machine.typical, cli_limits_drive(limits));
     const struct spw_prompt_work work = cli_prompt_work(&s->model.config, n_prompt);
-    spw_predict_prompt(&prompt, &info, &work, &limits->machine, cli_limits_drive(limits));
+    spw_predict_prompt(&prompt, &info, &work, &limits->machine.typical, cli_limits_drive(limits));
     return prompt.seconds + (double)n_new * step.seconds;
 }
 
