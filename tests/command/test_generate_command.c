@@ -607,6 +607,29 @@ static void test_broken_pipe(void)
     CHECK_MSG(strstr(err, "stdin: Bad file descriptor"), "%s", err);
 }
 
+/* A file that cannot be written costs neither the saved run nor the report. */
+static void test_bad_outputs(void)
+{
+    /* The name of the logits becomes a folder after the names were checked. */
+    CHECK(
+        sh("rm -f late.spw x.json; mkfifo late.ids; "
+           "{ exec 3>late.ids; mkdir late.npy; echo 1 2 3 >&3; } & \"$S\" generate m --token-ids "
+           "late.ids --max-new-tokens 3 --dump-logits late.npy --save late.spw --report x.json") ==
+        1);
+    CHECK_MSG(strstr(err, "late.npy: found a directory"), "%s", err);
+    CHECK(sh("rm late.spw x.json") == 0);
+    CHECK(sh("ulimit -f 8; \"$S\" generate m --token-ids t --ids --ignore-eos --max-new-tokens 40 "
+             "--dump-logits full.npy --report x.json") == 1);
+    const char *message = strstr(err, "full.npy: File too large");
+    CHECK_MSG(message && !strstr(message + 1, "full.npy"), "once: %s", err);
+    CHECK(sh("rm x.json") == 0);
+    /* A saved run that cannot be written costs no report. */
+    CHECK(sh("ulimit -f 8; \"$S\" generate m --token-ids t --ids --ignore-eos --max-new-tokens 40 "
+             "--save full.spw --report x.json") == 1);
+    CHECK_MSG(strstr(err, "full.spw: "), "%s", err);
+    CHECK(sh("rm x.json") == 0);
+}
+
 /* A progress line says that some of the 30,000 items are done. */
 static bool counts_answers(const char *lines)
 {
@@ -800,6 +823,7 @@ int main(void)
     test_not_numbers();
     test_unnamed_ids();
     test_broken_pipe();
+    test_bad_outputs();
     test_interrupt();
     if (data)
         test_stories(data);

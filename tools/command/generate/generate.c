@@ -46,12 +46,10 @@ static int on_token(struct run *r, int32_t token, const float *logits)
         r->any_id = true;
         SPW_TRY(print(r, id, (size_t)n));
     }
-    if (r->npy && !r->bad_file) {
+    if (r->npy) {
         int rc = cli_npy_append(r->npy, logits);
-        if (rc < 0) {
-            r->bad_file = r->o->dump_logits;
-            return rc;
-        }
+        r->npy_failed = rc;
+        SPW_TRY(rc);
     }
     if (cli_interrupted())
         return -ECANCELED;
@@ -231,8 +229,8 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
         return CLI_FAILED;
     if (r->write_error)
         return cli_fail(CLI_FAILED, "stdout: %s", strerror(-r->write_error));
-    if (r->bad_file)
-        return cli_fail(CLI_FAILED, "%s: %s", r->bad_file, strerror(-rc));
+    if (r->npy_failed) /* cli_npy_close has reported it */
+        return CLI_FAILED;
     return cli_fail_error(rc, err, false);
 }
 
@@ -240,7 +238,7 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
 static int report_unfinished(struct run *r, const struct spw_batch_times *times, int code)
 {
     const size_t n = r->result.n_tokens;
-    if (n == 0 || code == CLI_REFUSED || r->write_error || r->bad_file)
+    if (n == 0 || code == CLI_REFUSED || r->write_error)
         return code;
     if (r->o->report && run_write_report(r, times) == 0)
         cli_fail(0, "the run failed; %s has the %zu tokens that it had generated", r->o->report, n);
@@ -283,7 +281,8 @@ static int finish(struct run *r, const struct spw_batch_times *times)
         cli_say_unnamed(&r->model, r->result.tokens, r->result.n_tokens);
     say_end(r);
     int code = r->o->save ? save_run(r) : 0;
-    return code == 0 && r->o->report ? run_write_report(r, times) : code;
+    int report_code = r->o->report ? run_write_report(r, times) : 0;
+    return code ? code : report_code;
 }
 
 /* No step follows. */
@@ -314,8 +313,9 @@ static int generate(struct run *r)
         code = explain(r, rc, &err);
         save_ended(r);
         code = report_unfinished(r, &times, code);
-    } else if (!code) {
-        code = finish(r, &times);
+    } else {
+        int finish_code = finish(r, &times);
+        code = code ? code : finish_code;
     }
     spw_batch_close(r->batch);
     spw_result_free(&r->result);

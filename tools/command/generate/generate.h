@@ -25,7 +25,7 @@ struct run {
     bool any_id;                           /* one was printed */
     uint64_t n_expected;                   /* the most new tokens of all inputs */
     int write_error;                       /* -errno of a failed write to stdout */
-    const char *bad_file;                  /* a file that could not be written */
+    bool npy_failed;                       /* a row of --dump-logits could not be written */
     struct cli_limits limits;
 };
 

@@ -11,6 +11,7 @@ struct cli_npy {
     FILE *file;                /* of it */
     uint64_t n_rows;
     uint32_t n_columns;
+    int failed; /* -errno of a row that could not be written */
 };
 
 static void write_header(struct cli_npy *n)
@@ -50,7 +51,7 @@ int cli_npy_open(struct cli_npy **out, const char *path, uint32_t n_columns)
 int cli_npy_append(struct cli_npy *n, const float *row)
 {
     if (fwrite(row, sizeof *row, n->n_columns, n->file) != n->n_columns)
-        return errno ? -errno : -EIO;
+        return n->failed = errno ? -errno : -EIO;
     n->n_rows++;
     return 0;
 }
@@ -61,6 +62,8 @@ int cli_npy_close(struct cli_npy *n)
         return 0;
     if (!ferror(n->file) && fseek(n->file, 0, SEEK_SET) == 0)
         write_header(n);
+    if (n->failed)
+        errno = -n->failed; /* for the message of the commit */
     int code = cli_output_commit(n->output);
     spw_free(n);
     return code;
