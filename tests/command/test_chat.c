@@ -432,6 +432,13 @@ static void test_texts(void)
     CHECK(json_array_size(s) == 4 && strcmp(content(s, 0), "a\nb") == 0);
     CHECK(strcmp(content(s, 2), "/c\n\nd") == 0);
     json_decref(s);
+    /* Lines of Windows, lines of blanks, blanks behind the name of a file. */
+    CHECK(chat("a\\\r\nb\r\n\"\"\"\r\n/c\r\n\"\"\"\r\n \t\n\r\n/save w.json \r\n/quit\r\n",
+               "--max-new-tokens 5") == 0);
+    s = load("w.json");
+    CHECK(json_array_size(s) == 4 && strcmp(content(s, 0), "a\nb") == 0);
+    CHECK(strcmp(content(s, 2), "/c") == 0);
+    json_decref(s);
 }
 
 static void test_full_context(void)

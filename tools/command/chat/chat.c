@@ -88,12 +88,12 @@ static const char *question_name(const struct cli_options *o)
 static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 {
     const char *what = context >= c->model.config.reach
-                           ? "which is all this model knows (--allow-long-context allows more)"
+                           ? "--allow-long-context allows more than this model was made for"
                            : "a larger --context would do";
     cli_say_summarize(c->o, &c->model, n);
     if (!c->interactive)
         return cli_fail(CLI_REFUSED,
-                        "%s: found %zu tokens, expected at most the context of %llu, %s",
+                        "%s: found %zu tokens, expected at most the context of %llu; %s",
                         question_name(c->o), n, (unsigned long long)context, what);
     return cli_fail(CLI_REFUSED,
                     "the context of %llu tokens is full: this turn needs %zu. /undo removes the "
@@ -324,7 +324,7 @@ static int converse(struct chat *c)
         fputs("/help lists the commands, /quit ends.\n", stderr);
     while (!c->quit && !c->write_error &&
            (rc = cli_terminal_read(terminal, &text, &bytes, &verbatim)) > 0) {
-        if (bytes == 0)
+        if (strspn(text, " \t\n") == bytes)
             continue;
         cli_terminal_echo(terminal, false);
         code = text[0] == '/' && !verbatim ? cli_chat_command(c, text) : ask(c, text, bytes);

@@ -37,6 +37,6 @@ struct chat {
  * after a failure the conversation is unchanged. */
 int cli_chat_answer(struct chat *c);
 /* Runs a line that begins with /. 0 or an exit code. */
-int cli_chat_command(struct chat *c, const char *line);
+int cli_chat_command(struct chat *c, char *line);
 
 #endif

@@ -176,9 +176,11 @@ static int refuse(const char *name)
                     name);
 }
 
-int cli_chat_command(struct chat *c, const char *line)
+int cli_chat_command(struct chat *c, char *line)
 {
     char name[64];
+    for (size_t n = strlen(line); strchr(" \t\n", line[n - 1]); n--)
+        line[n - 1] = 0; /* no name of a file ends in a blank */
     size_t bytes = strcspn(line, " \t\n");
     snprintf(name, sizeof name, "%.*s", (int)spw_min_u64(bytes, sizeof name - 1), line);
     const char *argument = line + bytes + strspn(line + bytes, " \t\n");

@@ -152,6 +152,8 @@ static int read_plain(struct cli_terminal *t)
         rc = append(t, &byte, 1);
     }
     signal(SIGINT, handler);
+    if (c == '\n' && t->n_text > 0 && t->text[t->n_text - 1] == '\r') /* a line of Windows */
+        t->text[--t->n_text] = 0;
     if (rc == 0 && ferror(stdin))
         rc = -EIO;
     return rc < 0 ? rc : any;
