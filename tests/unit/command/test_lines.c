@@ -106,6 +106,21 @@ static void test_random_lines(uint64_t *seed)
     free(text);
 }
 
+/* The byte order mark of a file: blanks in the first line, bytes of any other line. */
+static void test_byte_order_mark(void)
+{
+    static const char text[] = "\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n";
+    int ends[2];
+    struct job_lines l = {.wait_ms = -1};
+    struct job_line line;
+    CHECK(pipe(ends) == 0 && write(ends[1], text, sizeof text - 1) == sizeof text - 1);
+    close(ends[1]);
+    l.fd = ends[0];
+    CHECK(job_lines_next(&l, &line) == 1 && strcmp(line.text, "   {}") == 0 && line.bytes == 5);
+    CHECK(job_lines_next(&l, &line) == 1 && strcmp(line.text, "\xef\xbb\xbf{}") == 0);
+    job_lines_close(&l);
+}
+
 /* A pipe whose writer pauses, within a line too: a call ends, and a later call continues. */
 static void test_pauses(void)
 {
@@ -256,6 +271,7 @@ int main(int argc, char **argv)
     struct check_draws d = check_draws_of(argc, argv, 100);
     while (check_another(&d))
         test_random_lines(&seed);
+    test_byte_order_mark();
     test_pauses();
     test_too_long_line();
     test_failures();

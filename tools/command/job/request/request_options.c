@@ -48,9 +48,10 @@ const char *job_found(const json_t *value, char text[64])
         return "an empty list";
     if (json_is_integer(value))
         snprintf(text, 64, "%lld", (long long)json_integer_value(value));
-    else if (json_is_real(value))
-        snprintf(text, 64, "%.15g", json_real_value(value));
-    else if (json_is_string(value) && json_string_length(value) < 40)
+    else if (json_is_real(value)) {
+        snprintf(text, 60, "%.15g", json_real_value(value));
+        strcat(text, strpbrk(text, ".e") ? "" : ".0"); /* 3.0 is no whole number */
+    } else if (json_is_string(value) && json_string_length(value) < 40)
         snprintf(text, 64, "\"%s\"", json_string_value(value));
     else
         return kinds[json_typeof(value)];

@@ -120,6 +120,8 @@ int job_lines_next(struct job_lines *l, struct job_line *out)
                              .has_newline = has_newline,
                              .is_too_long = bytes > JOB_MAX_LINE_BYTES || l->n_skipped > 0};
     out->text[bytes] = '\0';
+    if (l->number == 1 && strncmp(out->text, "\xef\xbb\xbf", 3) == 0)
+        memset(out->text, ' ', 3);
     l->start += bytes + has_newline;
     l->offset += bytes + has_newline + l->n_skipped;
     l->n_searched = 0;

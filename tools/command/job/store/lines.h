@@ -8,7 +8,9 @@
 #define JOB_MAX_LINE_BYTES (UINT64_C(64) << 20)
 
 struct job_line {
-    char *text; /* without its newline, ends in a NUL; valid until the next call */
+    /* Without its newline, ends in a NUL; valid until the next call. The byte order mark that
+     * programs of Windows write before the first line becomes blanks. */
+    char *text;
     size_t bytes;
     uint64_t number;  /* from 1 */
     uint64_t offset;  /* of its first byte in the file */
