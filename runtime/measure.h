@@ -41,11 +41,13 @@ struct spw_machine {
     /* The speed of the kernels for one token; on a GPU they are as fast as memory. Products of one
      * row, as bf16 and as f32, with weights from memory, by the type of the weights: each takes
      * product_seconds, and the time of its bytes on all threads, with long and with short rows of
-     * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. Attention,
-     * by the precision of KV: the time of one byte, and of one product of a query's channel and a
-     * key's. */
+     * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. Each further
+     * row of a product takes the time of its multiplications and additions; row_flops is 0 on a
+     * GPU, and among the best figures: there the matrix peak is the limit. Attention, by the
+     * precision of KV: the time of one byte, and of one product of a query's channel and a key's.
+     */
     struct spw_product_speed {
-        double bytes_per_second, short_bytes_per_second, product_seconds;
+        double bytes_per_second, short_bytes_per_second, product_seconds, row_flops;
     } bf16_products[SPW_WEIGHT_TYPES], f32_products[SPW_WEIGHT_TYPES];
     /* Other operations on a row, such as norms and rotations: the time of an operation, and the
      * time of each number that it reads. */
@@ -226,13 +228,12 @@ struct spw_prediction {
 /* One decode step at the full context. Pure. `d`: NULL without a disk. */
 void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
                       const struct spw_machine *m, const struct spw_drive *d);
-/* Multiplications and additions of a prompt: products with weights, and attention (4 for each
- * channel of a head and pair of a query and a key). */
+/* A prompt: its tokens, and its multiplications and additions: products with weights, and attention
+ * (4 for each channel of a head and pair of a query and a key). */
 struct spw_prompt_work {
-    double product_flops, attention_flops;
+    double product_flops, attention_flops, tokens;
 };
-/* A prompt of the full context with this work. A lower bound: no product reaches the matrix peak.
- */
+/* A prompt of the full context with this work. */
 void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *p,
                         const struct spw_prompt_work *work, const struct spw_machine *m,
                         const struct spw_drive *d);

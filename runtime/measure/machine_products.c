@@ -3,10 +3,11 @@
  *
  * One product of all the weights gives the bytes a second, with long and with short rows of
  * weights. Small products, which have short rows, take longer with what lies between them in a
- * layer: that is the time of a product beside its bytes. All weights come from memory, whatever the
- * caches hold, because a step uses each weight once. Other weights are multiplied just before, as
- * in a step: that wakes the workers. Memory may change its speed from second to second, so the
- * types take turns, and the fastest round of each counts. */
+ * layer: that is the time of a product beside its bytes. A product of many rows takes as long as
+ * one row, and the time of the multiplications of the others. All weights come from memory,
+ * whatever the caches hold, because a step uses each weight once. Other weights are multiplied just
+ * before, as in a step: that wakes the workers. Memory may change its speed from second to second,
+ * so the types take turns, and the fastest round of each counts. */
 #include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
@@ -23,8 +24,10 @@ enum {
     WARM_BYTES = WEIGHTS_BYTES / 4, /* of other weights, behind those that are measured */
     WEIGHTS_ROOM = 64,
 };
-/* In device memory: a row of x, a gated row, codes, a row of y, workspace. */
-enum { GATED_AT = 16 << 10, CODES_AT = 32 << 10, ROWS_AT = 64 << 10, WORK_AT = 1 << 20 };
+/* A product of many rows. */
+enum { MANY = 128, MANY_COLUMNS = 1024 };
+/* In device memory: rows of x, a gated row, codes, rows of y, workspace. */
+enum { GATED_AT = 1 << 20, CODES_AT = 5 << 18, ROWS_AT = 2 << 20, WORK_AT = 3 << 20 };
 
 /* Kernels that are slower than memory multiply fewer weights in the same time. */
 static const double LARGE_SECONDS = 0.5e-3;
@@ -40,7 +43,7 @@ struct products {
     const uint8_t *weights; /* [bytes] */
     uint64_t bytes;
     enum spw_dtype x, type;
-    struct spw_rounds large, short_rows, small;
+    struct spw_rounds large, short_rows, small, many;
 };
 
 /* Whether kernels multiply rows of type x by weights of the type. */
@@ -91,6 +94,19 @@ static int multiply_large(void *products)
 static int multiply_short_rows(void *products)
 {
     return multiply_all(products, SPW_SHORT_ROW);
+}
+
+static uint64_t many_bytes(const struct products *p)
+{
+    return MANY_COLUMNS * spw_row_bytes(p->type, K);
+}
+
+static int multiply_many(void *products)
+{
+    const struct products *p = products;
+    struct spw_linear_args a = linear_args(p, MANY_COLUMNS, K);
+    a.m = MANY;
+    return p->backend->ops->linear(&a, p->lane->compute);
 }
 
 static uint64_t small_bytes(const struct products *p)
@@ -148,6 +164,17 @@ static int time_products(struct spw_rounds *out, struct products *p, int (*run)(
     return spw_machine_time(out, p->lane, multiply_others, run, p, 1);
 }
 
+/* No product is faster than the matrix peak, which is the limit among the best figures. */
+static double row_flops(const struct products *p, enum spw_round which)
+{
+    const double first =
+        (double)many_bytes(p) / (double)p->bytes * spw_rounds_take(&p->large, which);
+    const double others = spw_rounds_take(&p->many, which) - first;
+    if (which == SPW_ROUND_BEST || others <= 0)
+        return 0;
+    return 2.0 * (MANY - 1) * MANY_COLUMNS * K / others;
+}
+
 static void take_speed(struct spw_product_speed *out, const struct products *p,
                        enum spw_round which)
 {
@@ -158,6 +185,7 @@ static void take_speed(struct spw_product_speed *out, const struct products *p,
     out->short_bytes_per_second = (double)p->bytes / short_rows;
     out->product_seconds =
         n ? fmax(0, spw_rounds_take(&p->small, which) - share * short_rows) / (double)n : 0;
+    out->row_flops = row_flops(p, which);
 }
 
 /* As many bytes as need LARGE_SECONDS. A slow moment must not make them few. */
@@ -284,6 +312,7 @@ int spw_machine_rows_round(struct spw_machine_rows *r)
         SPW_TRY(time_products(&p->large, p, multiply_large));
         SPW_TRY(time_products(&p->short_rows, p, multiply_short_rows));
         SPW_TRY(time_products(&p->small, p, multiply_small));
+        SPW_TRY(time_products(&p->many, p, multiply_many));
     }
     SPW_TRY(time_row(&r->small_row));
     return time_row(&r->large_row);

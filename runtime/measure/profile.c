@@ -39,7 +39,8 @@ static const struct spw_record_field drive_fields[] = {
         {SPW_RECORD(spw_machine, of.short_bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,    \
          .max = 1e15},                                                                             \
         {SPW_RECORD(spw_machine, of.product_seconds), .kind = SPW_RECORD_REAL, .min = 0,           \
-         .max = 1},
+         .max = 1},                                                                                \
+        {SPW_RECORD(spw_machine, of.row_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
 #define PRODUCTS(type, name, elements, bytes, align, multiplies)                                   \
     PRODUCT(bf16_products[SPW_DTYPE_##type]) PRODUCT(f32_products[SPW_DTYPE_##type])
 #define ATTENTION(form)                                                                            \

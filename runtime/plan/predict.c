@@ -39,7 +39,10 @@
  * requests that follow each other without a pause. Two measured bursts say what a burst costs
  * beside its bytes.
  *
- * A prompt: products at the matrix peak, and attention as fast as it was measured for many rows.
+ * A prompt: each pass of the model computes one of its rows as a decode step does, and the other
+ * rows take the measured time of their multiplications, and of the numbers of their norms and
+ * rotations. Attention is as fast as it was measured for many rows. Where products of many rows
+ * were not measured, they are as fast as the matrix peak: that is a lower bound.
  *
  * While a layer's weights are used, nobody takes slots from the ring. When the ring is full, the
  * drive stands still until the layer's attention comes.
@@ -47,6 +50,7 @@
  * Nothing here is fitted to runs. Where kernels do not reach the machine's limit, prediction and
  * measurement differ. */
 #include "runtime/measure.h"
+#include "quant/types.h"
 #include "runtime/plan_query.h"
 
 #include <math.h>
@@ -75,15 +79,21 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
     return fmax(own, bytes / m->read_bytes_per_second);
 }
 
-/* The products of a row with weights, those of experts or all others. Weights in f32 are multiplied
- * as f32, whatever the row is. */
+/* Weights in f32 are multiplied as f32, whatever the row is. */
+static const struct spw_product_speed *speed_of(const struct spw_plan_info *p,
+                                                const struct spw_machine *m, int type)
+{
+    const bool as_f32 = p->compute == SPW_DTYPE_F32 || type == SPW_DTYPE_F32;
+    return as_f32 ? &m->f32_products[type] : &m->bf16_products[type];
+}
+
+/* The products of a row with weights, those of experts or all others. */
 static double products_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                                bool of_experts)
 {
     double seconds = 0;
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
-        const bool as_f32 = p->compute == SPW_DTYPE_F32 || t == SPW_DTYPE_F32;
-        const struct spw_product_speed *speed = as_f32 ? &m->f32_products[t] : &m->bf16_products[t];
+        const struct spw_product_speed *speed = speed_of(p, m, t);
         const struct spw_decode_products *of = &p->decode_products_of[t];
         const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
         const uint64_t shorts = of_experts ? of->experts.short_bytes : of->dense.short_bytes;
@@ -328,17 +338,59 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
 
 /* ---- a prompt ---- */
 
-/* Products at their peak. Attention does not multiply int8 numbers. How fast it is was measured in
- * bf16 only. Without cuBLASLt there is no peak. */
-static double multiply_seconds(const struct spw_prompt_work *work, const struct spw_plan_info *p,
-                               const struct spw_machine *m)
+/* Attention does not multiply int8 numbers. How fast it is was measured in bf16 only. */
+static double prompt_attention_seconds(const struct spw_prompt_work *work,
+                                       const struct spw_plan_info *p, const struct spw_machine *m)
+{
+    double flops = spw_machine_peak(m, p->compute, false);
+    if (p->compute != SPW_DTYPE_F32 && m->attention_flops > 0)
+        flops = m->attention_flops;
+    return flops > 0 ? work->attention_flops / flops : 0;
+}
+
+/* The mean time of a multiplication or an addition in rows after the first of a product. 0: it was
+ * not measured for all types of weights. */
+static double flop_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
+{
+    double seconds = 0, flops = 0;
+    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
+        const struct spw_decode_products *of = &p->decode_products_of[t];
+        const struct spw_type type = spw_type_of(t);
+        const double own = 2.0 * (double)(of->dense.bytes + of->experts.bytes) * type.elements /
+                           fmax(type.bytes, 1);
+        if (own > 0 && speed_of(p, m, t)->row_flops <= 0)
+            return 0;
+        flops += own;
+        seconds += own > 0 ? own / speed_of(p, m, t)->row_flops : 0;
+    }
+    return flops > 0 ? seconds / flops : 0;
+}
+
+/* The experts that a pass of n rows uses, as a multiple of those of one row, if each is chosen
+ * equally often. */
+static double experts_of_pass(const struct spw_plan_info *p, double n)
+{
+    if (!p->n_expert_layers)
+        return 0;
+    const double all = (double)p->n_experts / p->n_expert_layers, kept = p->n_experts_kept;
+    return all / kept * (1 - pow(1 - kept / all, n));
+}
+
+/* Without cuBLASLt there is no peak. */
+static double prompt_products_seconds(const struct spw_prompt_work *work,
+                                      const struct spw_plan_info *p, const struct spw_machine *m)
 {
     const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
-    double attention = spw_machine_peak(m, p->compute, false);
-    if (p->compute != SPW_DTYPE_F32 && m->attention_flops > 0)
-        attention = m->attention_flops;
-    return (peak > 0 ? work->product_flops / peak : 0) +
-           (attention > 0 ? work->attention_flops / attention : 0);
+    const double flop = flop_seconds(p, m), chunk = fmax(p->prefill_chunk, 1);
+    if (!flop) /* the weights are read at least once */
+        return fmax(peak > 0 ? work->product_flops / peak : 0,
+                    (double)p->weights_bytes / m->read_bytes_per_second);
+    const double passes = ceil(work->tokens / chunk), threads = fmax(fmin(m->threads, m->cores), 1);
+    const double experts = experts_of_pass(p, fmin(work->tokens, chunk));
+    const double pass = products_seconds(p, m, false) + experts * products_seconds(p, m, true);
+    const double others = 1 - passes / fmax(work->tokens, passes);
+    return passes * pass + others * work->product_flops * flop +
+           work->tokens * (double)p->decode_row_numbers * m->row_number_seconds / threads;
 }
 
 /* Products need few bytes a second: a copy only takes a core from them. */
@@ -346,11 +398,10 @@ void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *
                         const struct spw_prompt_work *work, const struct spw_machine *m,
                         const struct spw_drive *d)
 {
-    double multiply = multiply_seconds(work, p, m);
-    double read = (double)p->weights_bytes / m->read_bytes_per_second; /* at least once */
+    const double products = prompt_products_seconds(work, p, m);
     double cores = fmax(m->cores, 1), threads = fmax(fmin(m->threads, cores), 1);
     const uint64_t *moved = p->prefill_moved_bytes;
-    struct work w = {.compute_seconds = fmax(multiply, read),
+    struct work w = {.compute_seconds = products + prompt_attention_seconds(work, p, m),
                      .compute_beside = threads / fmax(fmin(threads, cores - 1), 0.5),
                      .copy_beside = cores > 1 ? 1 : 2,
                      .link_seconds = link_seconds(moved, m)};

@@ -42,7 +42,8 @@ static double visible_pairs(uint64_t n, struct spw_window window)
 
 struct spw_prompt_work cli_prompt_work(const struct spw_model_config *c, uint64_t n)
 {
-    struct spw_prompt_work work = {.product_flops = 2 * (double)layer_parameters(c) * (double)n +
+    struct spw_prompt_work work = {.tokens = (double)n,
+                                   .product_flops = 2 * (double)layer_parameters(c) * (double)n +
                                                     2 * (double)c->hidden * c->vocab};
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct spw_window window = spw_layer_window(c->layer_kinds[i], c->window);
@@ -68,9 +69,9 @@ static json_t *products_json(const struct spw_product_speed *of)
     for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
         if (of[t].bytes_per_second <= 0)
             continue;
-        const struct cli_field fields[] = {CLI_FIELD(&of[t], bytes_per_second),
-                                           CLI_FIELD(&of[t], short_bytes_per_second),
-                                           CLI_FIELD(&of[t], product_seconds)};
+        const struct cli_field fields[] = {
+            CLI_FIELD(&of[t], bytes_per_second), CLI_FIELD(&of[t], short_bytes_per_second),
+            CLI_FIELD(&of[t], product_seconds), CLI_FIELD(&of[t], row_flops)};
         cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
     }
     return o;

@@ -5,7 +5,7 @@
 
 #include "tools/command/common.h"
 
-/* Multiplications and additions of a prompt of `n` tokens: two for each token and weight of the
+/* The multiplications and additions of a prompt of `n` tokens: two for each token and weight of the
  * layers; the head once, because only the last token needs logits; and attention, whose scores and
  * sums take 4 * heads * head_dim for each pair of a query and a key that it sees. */
 struct spw_prompt_work cli_prompt_work(const struct spw_model_config *config, uint64_t n);

@@ -20,8 +20,9 @@ static const struct spw_machine cpu = {
     .copy_bytes_per_second = 10e9,
     .read_beside_bytes_per_second = 25e9, /* one thread's */
     .copy_beside_bytes_per_second = 10e9,
-    .bf16_products = {[SPW_DTYPE_BF16] = {50e9, 50e9, 0}, [SPW_DTYPE_Q4_K] = {40e9, 10e9, 1e-3}},
-    .f32_products = {[SPW_DTYPE_BF16] = {40e9, 40e9, 0}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3}},
+    .bf16_products =
+        {[SPW_DTYPE_BF16] = {50e9, 50e9, 0, 0}, [SPW_DTYPE_Q4_K] = {40e9, 10e9, 1e-3, 0}},
+    .f32_products = {[SPW_DTYPE_BF16] = {40e9, 40e9, 0, 0}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3, 0}},
     .bf16_flops = 1e12,
     .f32_flops = 5e11,
     .int8_flops = 2e12,
@@ -33,7 +34,7 @@ static const struct spw_machine gpu = {.gpu = "card",
                                        .copy_bytes_per_second = 25e9,
                                        .read_beside_bytes_per_second = 500e9,
                                        .copy_beside_bytes_per_second = 25e9,
-                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0}};
+                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0, 0}};
 static const struct spw_drive drive = {.request_bytes = 1000000,
                                        .read_bytes_per_second = 2e9,
                                        .write_bytes_per_second = 1e9,
@@ -306,8 +307,8 @@ static void test_gpu(void)
 
 static void test_prompt(void)
 {
-    const struct spw_prompt_work many = {4e11, 0}, few = {1, 0}, huge = {1e30, 1e30};
-    const struct spw_prompt_work attends = {4e11, 1e11};
+    const struct spw_prompt_work many = {4e11, 0, 1}, few = {1, 0, 1}, huge = {1e30, 1e30, 1};
+    const struct spw_prompt_work attends = {4e11, 1e11, 1};
     struct spw_prediction got;
     struct spw_plan_info p = plan(0, 0, 0, 0, 1e8);
     p.compute = SPW_DTYPE_BF16;
@@ -338,6 +339,44 @@ static void test_prompt(void)
     CHECK(near(got.seconds, 0.1) && got.bound == SPW_BOUND_DISK);
 }
 
+/* 250 tokens in passes of 100, and products of many rows were measured. */
+static void test_prompt_rows(void)
+{
+    const struct spw_prompt_work work = {4e11, 1e11, 250}, few = {4e9, 0, 3};
+    struct spw_machine m = cpu;
+    struct spw_prediction got;
+    struct spw_plan_info p = plan(0, 0, 0, 0, 0);
+    p.prefill_chunk = 100;
+    p.weights_bytes = p.decode_weights_bytes = (uint64_t)4e8;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
+    p.int8_activations = true;
+    spw_predict_prompt(&got, &p, &work, &m, NULL);
+    CHECK(near(got.seconds, 0.2 + 0.4)); /* not measured: the peak */
+    m.bf16_products[SPW_DTYPE_Q4_K].row_flops = 1e12;
+    const double passes = 3 * (0.01 + 0.03), attention = 0.4;
+    spw_predict_prompt(&got, &p, &work, &m, NULL);
+    CHECK(near(got.seconds, passes + 247 / 250.0 * 0.4 + attention));
+    /* The same multiplications again with weights of another type, which are half as fast. */
+    p.decode_products_of[SPW_DTYPE_BF16].dense.bytes = (uint64_t)4e8 / 144 * 512;
+    m.bf16_products[SPW_DTYPE_BF16] = (struct spw_product_speed){INFINITY, INFINITY, 0, 5e11};
+    spw_predict_prompt(&got, &p, &work, &m, NULL);
+    CHECK(fabs(got.seconds - passes - 247 / 250.0 * 0.6 - attention) < 1e-6);
+    m.bf16_products[SPW_DTYPE_BF16].row_flops = 1e12;
+    p.decode_row_numbers = 1000000; /* shared by two threads */
+    m.row_number_seconds = 1e-9;
+    spw_predict_prompt(&got, &p, &work, &m, NULL);
+    CHECK(near(got.seconds, passes + 247 / 250.0 * 0.4 + attention + 0.125));
+    /* Three rows choose 2 of 8 experts each: 8 * (1 - 0.75^3) experts are read. */
+    p = plan(0, 0, 0, 0, 0);
+    p.prefill_chunk = 100;
+    p.n_experts = 16;
+    p.n_expert_layers = p.n_experts_kept = 2;
+    p.decode_products_of[SPW_DTYPE_Q4_K].experts.bytes = (uint64_t)4e8;
+    spw_predict_prompt(&got, &p, &few, &m, NULL);
+    CHECK(near(got.seconds, 4 * (1 - 0.75 * 0.75 * 0.75) * 0.01 + 2 / 3.0 * 4e-3));
+}
+
 int main(void)
 {
     test_cpu();
@@ -350,6 +389,7 @@ int main(void)
     test_experts();
     test_gpu();
     test_prompt();
+    test_prompt_rows();
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_COMPUTE), "computation"));
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_LINK), "host link"));
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_DISK), "disk"));

@@ -102,6 +102,7 @@ static void take_mean_speed(struct spw_product_speed *a, const struct spw_produc
     take_mean(&a->bytes_per_second, b->bytes_per_second);
     take_mean(&a->short_bytes_per_second, b->short_bytes_per_second);
     take_mean(&a->product_seconds, b->product_seconds);
+    take_mean(&a->row_flops, b->row_flops);
 }
 
 /* The means of two probes. */

@@ -129,6 +129,7 @@ double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64
     struct spw_prompt_work work = cli_prompt_work(f->config, n_tokens);
     work.product_flops *= (double)n;
     work.attention_flops *= (double)n;
+    work.tokens *= (double)n;
     spw_predict_prompt(&prompt, &p, &work, &f->limits->machine.typical,
                        cli_limits_drive(f->limits));
     return prompt.seconds / ((double)n * (double)n_tokens);
