@@ -386,8 +386,8 @@ const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t 
 static int record_failed(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
                          int rc, struct spw_error *err)
 {
-    return spw_fail(err, rc, "%s: the record of layer %u, tile %u, kind %u: %s", p->path, s->layer,
-                    s->first_tile + i, s->kind,
+    return spw_fail(err, rc, "%s: the record of layer %u, tile %u, kind %u%s%s", p->path, s->layer,
+                    s->first_tile + i, s->kind, rc == -EBADMSG ? " " : ": ",
                     rc == -EBADMSG ? "does not have its checksum" : strerror(-rc));
 }
 

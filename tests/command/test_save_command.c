@@ -367,6 +367,36 @@ static void test_two_processes(void)
               code, err);
 }
 
+static void change_byte(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+b");
+    CHECK(file && fseek(file, at, SEEK_SET) == 0);
+    if (!file)
+        return;
+    int byte = fgetc(file);
+    fseek(file, at, SEEK_SET);
+    fputc(byte ^ 0x5a, file);
+    fclose(file);
+}
+
+/* Damaged KV is computed again from the tokens, and the file can be written again. */
+static void test_damaged_kv(void)
+{
+    char path[128];
+    struct stat st = {0};
+    snprintf(path, sizeof path, "%s/f", folder);
+    CHECK(sh("cp -p good f") == 0 && stat(path, &st) == 0);
+    change_byte(path, st.st_size / 2);
+    CHECK(sh("\"$S\" generate m --resume f --save f --max-new-tokens 400 --report b.json " RUN
+             " >second") == 0);
+    CHECK_MSG(strstr(err, "does not have its checksum; the KV of this run is computed again"), "%s",
+              err);
+    read_file("second", second, sizeof second);
+    CHECK(is_whole() && same("a.json", "b.json", "logits_hash"));
+    CHECK(sh("\"$S\" generate m --resume f --max-new-tokens 401 " RUN) == 0);
+    CHECK_MSG(!strstr(err, "checksum"), "%s", err);
+}
+
 /* A byte is changed at many places, then the run is saved to the file again, then resumed. */
 static void test_damaged(int times)
 {
@@ -381,16 +411,10 @@ static void test_damaged(int times)
            "--ignore-eos " RUN " >first && cp -p f good") == 0);
     read_file("whole", whole, sizeof whole);
     for (int i = 0; i < times; i++) {
-        FILE *file = sh("cp -p good f") == 0 ? fopen(path, "r+b") : NULL;
-        CHECK(file && fseek(file, 0, SEEK_END) == 0);
-        if (!file)
-            return;
-        long at = (long)check_range(&seed, 0, (uint64_t)ftell(file) - 1);
-        fseek(file, at, SEEK_SET);
-        int byte = fgetc(file);
-        fseek(file, at, SEEK_SET);
-        fputc(byte ^ 0x5a, file);
-        fclose(file);
+        struct stat st = {0};
+        CHECK(sh("cp -p good f") == 0 && stat(path, &st) == 0);
+        long at = (long)check_range(&seed, 0, (uint64_t)st.st_size - 1);
+        change_byte(path, at);
         CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 300 --save f "
                      "--ignore-eos " RUN " >first") == 0,
                   "byte %ld: %s", at, err);
@@ -401,6 +425,8 @@ static void test_damaged(int times)
         read_file("second", second, sizeof second);
         CHECK_MSG(is_whole() && same("a.json", "b.json", "logits_hash"), "byte %ld", at);
     }
+    read_file("first", first, sizeof first);
+    test_damaged_kv();
 }
 
 /* The answer is printed; a save that failed is an error that says what to do. */

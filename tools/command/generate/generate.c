@@ -163,7 +163,10 @@ static int open_session(struct run *r)
     int rc = 0;
     if (r->saved.file)
         rc = spw_session_resume(&r->session, r->engine, r->saved.file, &err);
-    else if (r->o->save)
+    const bool is_damaged = rc == -EBADMSG; /* the KV; the tokens were checked before */
+    if (is_damaged)
+        cli_fail(0, "%s; the KV of this run is computed again from its tokens", err.text);
+    if (is_damaged || (r->o->save && !r->saved.file))
         rc = spw_session_open(&r->session, r->engine, &err);
     if (rc)
         return cli_fail_error(rc, &err, true);
