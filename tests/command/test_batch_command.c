@@ -301,7 +301,8 @@ static void test_ids(void)
     CHECK(sh("cat ids ids.jsonl >/dev/null; printf '\\n{\"id\":\"1\",\"tokens\":[3]," SHORT
              "}\\n' >>ids.jsonl") == 0);
     CHECK(batch("ids.jsonl", "ids", "") == 1);
-    CHECK(sh("grep -q duplicate_custom_id ids.errors && test $(wc -l <ids.errors) = 1") == 0);
+    CHECK(sh("grep -q '\"param\":\"id\",\"code\":\"duplicate_custom_id\"' ids.errors && "
+             "test $(wc -l <ids.errors) = 1") == 0);
 }
 
 static void test_odd_inputs(void)

@@ -146,7 +146,7 @@ static int compare_input(struct batch *b)
     struct job_line line;
     struct job_item x;
     struct job_refusal why;
-    int rc, code = 0;
+    int rc = 0, code = 0;
     begin_pass(b);
     while (!code && !cli_interrupted() && (rc = read_item(b, &x, &why, &line)) == 1) {
         enum job_standing standing;
@@ -195,7 +195,7 @@ static int refuse_duplicate(struct batch *b, struct job_item *x)
 {
     struct job_refusal why;
     char *id = spw_json_dump(x->id, JSON_ENCODE_ANY);
-    job_refuse(&why, 0, "duplicate_custom_id", "custom_id",
+    job_refuse(&why, 0, "duplicate_custom_id", x->form == JOB_SHORT ? "id" : "custom_id",
                "found the id %.200s a second time; every line needs its own", id ? id : "");
     spw_free(id);
     json_decref(x->id); /* the line of errors has the number of the line */

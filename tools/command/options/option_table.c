@@ -202,7 +202,7 @@ const struct cli_row cli_rows[] = {
     {"on-oom", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT, "Memory", "FALLBACKS",
      "the allowed fallbacks when memory does not suffice. spill: move KV to host memory and "
      "disk. quantize: store old KV as int8 or int4, if --kv-dtype is auto and the model passes "
-     "its check. fail: none (spill,quantize)",
+     "its check. fail: none (spill,quantize; batch and summarize: spill)",
      FIELD(on_oom), .choices = fallbacks},
     {"kv-gate", CLI_CHOICE, RUNS | CLI_PLAN, "Memory", "SWITCH",
      "on: --on-oom quantizes only if the model passes check-kv; if the result is not known, the "
