@@ -39,6 +39,8 @@
  * requests that follow each other without a pause. Two measured bursts say what a burst costs
  * beside its bytes.
  *
+ * A token begins when the host has seen the logits of the token before it: one more handover.
+ *
  * A prompt: each pass of the model computes one of its rows as a decode step does, and the other
  * rows take the measured time of their multiplications, and of the numbers of their norms and
  * rotations. Attention is as fast as it was measured for many rows. Where products of many rows
@@ -334,6 +336,7 @@ void spw_predict_step(struct spw_prediction *out, const struct spw_plan_info *p,
     if (d)
         add_disk(&w, p, m, d);
     predict(out, &w, m);
+    out->seconds += m->handover_seconds; /* of the logits to the host, and back */
 }
 
 /* ---- a prompt ---- */

@@ -55,9 +55,11 @@ static struct spw_plan_info plan(double read, double up, double down, double fro
     return p;
 }
 
+/* `seconds`: without the handover of the logits. */
 static void check(const struct spw_plan_info *p, const struct spw_machine *m,
                   const struct spw_drive *d, double seconds, enum spw_bound bound)
 {
+    seconds += m->handover_seconds;
     struct spw_prediction got;
     spw_predict_step(&got, p, m, d);
     CHECK_MSG(near(got.seconds, seconds) && got.bound == bound, "%g s by %s, expected %g by %s",
