@@ -17,7 +17,7 @@ extern "C" {
  *
  * Each figure is measured in several rounds. The median round is typical: it tells how long work
  * probably takes. The fastest round is the best that the machine can do: no work should be faster.
- */
+ * Among the best figures, kernels are as fast as memory and the matrix peak, which limit them. */
 
 /* A profile is a file with measured numbers. */
 enum spw_probe_mode {
@@ -42,8 +42,8 @@ struct spw_machine {
      * row, as bf16 and as f32, with weights from memory, by the type of the weights: each takes
      * product_seconds, and the time of its bytes on all threads, with long and with short rows of
      * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. Each further
-     * row of a product takes the time of its multiplications and additions; row_flops is 0 on a
-     * GPU, and among the best figures: there the matrix peak is the limit. Attention, by the
+     * row of a product takes the time of its multiplications and additions; row_flops is 0 where
+     * the matrix peak is the limit: on a GPU, and among the best figures. Attention, by the
      * precision of KV: the time of one byte, and of one product of a query's channel and a key's.
      */
     struct spw_product_speed {

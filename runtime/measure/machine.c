@@ -5,6 +5,7 @@
 #include "runtime/engine/memory.h"
 #include "runtime/measure/profile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -93,6 +94,23 @@ static void take(struct spw_machine *out, const struct limits *l,
     spw_machine_kernels_take(k, out, which);
 }
 
+/* No kernel is faster than memory and the matrix peak. Of memory, all that was measured counts: a
+ * round of a kernel is shorter than a round of reading, and finds shorter moments without load. */
+static void bound_kernels(struct spw_machine *best)
+{
+    double rate = best->read_bytes_per_second;
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+        rate = fmax(rate, best->bf16_products[t].bytes_per_second);
+        rate = fmax(rate, best->f32_products[t].bytes_per_second);
+    }
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
+        best->bf16_products[t] = best->f32_products[t] =
+            (struct spw_product_speed){.bytes_per_second = rate, .short_bytes_per_second = rate};
+    best->read_bytes_per_second = rate;
+    best->row_operation_seconds = best->row_number_seconds = best->attention_flops = 0;
+    memset(best->attention, 0, sizeof best->attention);
+}
+
 /* Rounds of the kernels between the other measurements: a virtual machine may be slow for a second.
  */
 static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kernels *k)
@@ -107,6 +125,7 @@ static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kerne
     }
     take(&out->typical, &l, k, SPW_ROUND_TYPICAL);
     take(&out->best, &l, k, SPW_ROUND_BEST);
+    bound_kernels(&out->best);
     return 0;
 }
 

@@ -164,15 +164,12 @@ static int time_products(struct spw_rounds *out, struct products *p, int (*run)(
     return spw_machine_time(out, p->lane, multiply_others, run, p, 1);
 }
 
-/* No product is faster than the matrix peak, which is the limit among the best figures. */
 static double row_flops(const struct products *p, enum spw_round which)
 {
     const double first =
         (double)many_bytes(p) / (double)p->bytes * spw_rounds_take(&p->large, which);
     const double others = spw_rounds_take(&p->many, which) - first;
-    if (which == SPW_ROUND_BEST || others <= 0)
-        return 0;
-    return 2.0 * (MANY - 1) * MANY_COLUMNS * K / others;
+    return others > 0 ? 2.0 * (MANY - 1) * MANY_COLUMNS * K / others : 0;
 }
 
 static void take_speed(struct spw_product_speed *out, const struct products *p,

@@ -65,24 +65,29 @@ static const char *quantized_speeds(char *text, size_t bytes, const struct spw_m
 
 static void print_speeds(const char *title, const struct spw_machine *m)
 {
-    char text[256], int8[48] = "", attention[48] = "";
+    char int8[48] = "";
     if (m->int8_flops > 0)
         snprintf(int8, sizeof int8, ", int8 %.1f GFLOP/s", m->int8_flops * 1e-9);
-    if (m->attention_flops > 0)
-        snprintf(attention, sizeof attention, "; attention of a prompt %.1f GFLOP/s",
-                 m->attention_flops * 1e-9);
     printf("\n%s\n"
            "memory      reads %.2f GB/s, copies %.2f GB/s; beside each other %.2f and %.2f GB/s\n"
-           "kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n%s"
            "threads     hand over a slot in %.3f ms, %.3f core-ms\n"
-           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s%s\n",
+           "products    bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s%s\n",
            title, m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9,
            m->read_beside_bytes_per_second * 1e-9, m->copy_beside_bytes_per_second * 1e-9,
+           m->handover_seconds * 1e3, m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9,
+           m->f32_flops * 1e-9, int8);
+}
+
+/* Only the typical figures have kernels of their own. */
+static void print_kernels(const struct spw_machine *m)
+{
+    char text[256];
+    printf("kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n%s",
            m->bf16_products[SPW_DTYPE_BF16].bytes_per_second * 1e-9,
            m->f32_products[SPW_DTYPE_F32].bytes_per_second * 1e-9,
-           quantized_speeds(text, sizeof text, m), m->handover_seconds * 1e3,
-           m->handover_core_seconds * 1e3, m->bf16_flops * 1e-9, m->f32_flops * 1e-9, int8,
-           attention);
+           quantized_speeds(text, sizeof text, m));
+    if (m->attention_flops > 0)
+        printf("            attention of a prompt at %.1f GFLOP/s\n", m->attention_flops * 1e-9);
 }
 
 static void print_machine(const struct limits *l)
@@ -96,6 +101,7 @@ static void print_machine(const struct limits *l)
         printf("            reads are fastest with %s\n", m->read_pattern);
     printf("measured    %s\n", cli_format_date(date, m->measured_at));
     print_speeds("typical: the median of several rounds, from which plans expect a time", m);
+    print_kernels(m);
     print_speeds("at best: the fastest round, from which plans know the highest speed",
                  &l->machine.best);
     printf("\nstored in   %s\n",
