@@ -223,15 +223,15 @@ SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
         numbers all = {0};
         for (; b < end; b++) {
             integers sums;
-            EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b] : (i32v){0};
+            EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b]
+                                  : offset        ? correction[r][b] + (i32v){0}
+                                                  : (i32v){0};
 #if SIMD_PAIRS
             const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
             add_products(rows, type, t, 8 * b, 8, factor, sums);
 #else
             add_products(rows, t, 8 * b, 8, sums);
 #endif
-            if (offset)
-                EACH_SUM sums[r][c] += correction[r][b];
             EACH_SUM all[r][c] =
                 simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), all[r][c]);
             if (minima)
@@ -243,17 +243,14 @@ SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
 }
 
 /* d and m of half a block of 256. */
-SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, int half,
-                       integers total)
+SIMD_FN void add_large(int rows, enum spw_dtype type, const struct tile *t, int half, numbers total)
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(type);
     numbers all;
     EACH_SUM
     {
         const struct scales *s = &t->w[c].scales;
-        if (SIMD_PAIRS && !has_minima(type) && code_offset(type) != 0)
-            total[r][c] += dot_with_sums(s->minima, row_of(t, r), parts, half);
-        all[r][c] = simd_fused(s->d[0], simd_from_i32(total[r][c]), simd_set1(0));
+        all[r][c] = simd_fused(s->d[0], total[r][c], simd_set1(0));
         if (has_minima(type)) {
             const i32v m = dot_with_sums(s->minima, row_of(t, r), parts, half);
             all[r][c] = simd_fused(s->m[0], simd_from_i32(m), all[r][c]);
@@ -278,13 +275,27 @@ SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
                                          (u32v)t->w[1].scales.parts[j]};
             add_products(rows, type, t, fours * j, fours, scale, total);
         }
-        add_large(rows, type, t, half, total);
+        numbers all;
+        EACH_SUM
+        {
+            if (!has_minima(type) && code_offset(type) != 0)
+                total[r][c] += dot_with_sums(t->w[c].scales.minima, row_of(t, r), (int)parts, half);
+            all[r][c] = simd_from_i32(total[r][c]);
+        }
+        add_large(rows, type, t, half, all);
     }
 }
 
 #else
 
-/* One block of 256: the scales of its parts multiply integers. */
+/* Whether sums of products and scales of half a block stay below 2^24, so that f32 holds them. */
+SIMD_FN bool fits_f32(enum spw_dtype type)
+{
+    return type == SPW_DTYPE_Q4_K; /* 128 x 15 x 127 x 63 */
+}
+
+/* One block of 256: the scales of its parts multiply the sums of products. In f32 that takes an
+ * instruction less than in integers on Intel's processors, whose 32-bit products are two. */
 SIMD_FN void tile_parts(int rows, enum spw_dtype type, const struct tile *t)
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(type);
@@ -295,15 +306,24 @@ SIMD_FN void tile_parts(int rows, enum spw_dtype type, const struct tile *t)
 #pragma GCC unroll 2
     for (int half = 0; half < SPW_CODES_HALVES; half++) {
         integers total = {0};
+        numbers all = {0};
         for (const int end = j + parts / 2; j < end; j++) {
             integers sums;
-            EACH_SUM sums[r][c] = (i32v){0};
+            EACH_SUM sums[r][c] = has_minima(type) ? (i32v){0} : correction[r][j] + (i32v){0};
             add_products(rows, t, (size_t)(FOURS / parts * j), (size_t)(FOURS / parts), sums);
-            if (!has_minima(type))
-                EACH_SUM sums[r][c] += correction[r][j];
-            EACH_SUM total[r][c] += t->w[c].scales.parts[j] * sums[r][c];
+            EACH_SUM
+            {
+                const i32v scale = t->w[c].scales.parts[j];
+                if (fits_f32(type))
+                    all[r][c] =
+                        simd_fused(simd_from_i32(scale), simd_from_i32(sums[r][c]), all[r][c]);
+                else
+                    total[r][c] += scale * sums[r][c];
+            }
         }
-        add_large(rows, type, t, half, total);
+        if (!fits_f32(type))
+            EACH_SUM all[r][c] = simd_from_i32(total[r][c]);
+        add_large(rows, type, t, half, all);
     }
 }
 
@@ -324,7 +344,9 @@ SIMD_FN void tile_whole(int rows, enum spw_dtype type, const struct tile *t)
                 for (int c = 0; c < VECTORS; c++)
                     total[r][c] -= t->offset * sum;
             }
-        add_large(rows, type, t, half, total);
+        numbers all;
+        EACH_SUM all[r][c] = simd_from_i32(total[r][c]);
+        add_large(rows, type, t, half, all);
     }
 }
 
@@ -348,13 +370,11 @@ static enum spw_dtype form_of(enum spw_dtype t)
     return t == SPW_DTYPE_IQ4_NL ? SPW_DTYPE_Q8_0 : t == SPW_DTYPE_MXFP4 ? SPW_DTYPE_Q5_0 : t;
 }
 #else
-#define FORMS(F) F(Q4_0) F(Q4_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q6_K) F(IQ4_XS)
+#define FORMS(F) F(Q4_0) F(Q4_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_XS)
 
 static enum spw_dtype form_of(enum spw_dtype t)
 {
-    if (is_small(t))
-        return has_minima(t) ? SPW_DTYPE_Q4_1 : SPW_DTYPE_Q4_0;
-    return t == SPW_DTYPE_Q5_K ? SPW_DTYPE_Q4_K : t;
+    return !is_small(t) ? t : has_minima(t) ? SPW_DTYPE_Q4_1 : SPW_DTYPE_Q4_0;
 }
 #endif
 
@@ -409,13 +429,14 @@ static void tile_run(enum spw_dtype form, size_t rows, const struct tile *t)
 
 /* ---- panels ---- */
 
-/* Fetches a share of the next panel, in the order of memory: the hardware prefetchers follow one
- * long stream, and not the many columns of a panel. */
-SIMD_FN void fetch_ahead(const struct work *w, const uint8_t *at, size_t share, size_t bytes)
+/* Fetches [from, to) of the next panel, in the order of memory: the hardware prefetchers follow one
+ * long stream, and not the many columns of a panel. Each tile fetches a few lines, because a core
+ * waits while more lines than it has buffers are on their way. */
+SIMD_FN void fetch_ahead(const struct work *w, size_t col, size_t from, size_t to)
 {
+    const uint8_t *next = (const uint8_t *)w->a->w + (col + COLS) * w->row_bytes;
     const uint8_t *end = (const uint8_t *)w->a->w + w->a->n * w->row_bytes;
-    const uint8_t *next = at + COLS * w->row_bytes + share * bytes;
-    for (size_t i = 0; i < bytes && next + i < end; i += 64)
+    for (size_t i = (size_t)spw_align_up(from, 64); i < to && next + i < end; i += 64)
         __builtin_prefetch(next + i, 0, 2);
 }
 
@@ -427,8 +448,6 @@ static void unpack_panel(const struct work *w, size_t col, size_t group)
     const size_t n = (size_t)spw_min_u64(a->k - first, SPW_CODES_GROUP);
     const size_t bytes = (size_t)spw_row_bytes(a->w_dtype, n);
     for (size_t v = 0; v < VECTORS; v++, col += SIMD_LANES) {
-        fetch_ahead(w, (const uint8_t *)a->w + (col - v * SIMD_LANES) * w->row_bytes,
-                    group * VECTORS + v, SIMD_LANES * bytes);
         struct packed p = {
             .stride = w->row_bytes, .fours = 4 * w->row_bytes, .blocks = n / type.elements};
         const size_t from = col < a->n ? col : a->n - 1;
@@ -446,7 +465,7 @@ static size_t next_rows(size_t left)
 }
 
 /* All rows of the task, one group of a panel. */
-static void multiply_panel(const struct work *w, size_t group, size_t begin, size_t end)
+static void multiply_panel(const struct work *w, size_t col, size_t group, size_t begin, size_t end)
 {
     const struct spw_linear_args *a = w->a;
     const size_t n = (size_t)spw_min_u64(a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
@@ -461,9 +480,13 @@ static void multiply_panel(const struct work *w, size_t group, size_t begin, siz
                      .begins = begin == 0,
                      .blocks = n / SMALL,
                      .offset = panel_offset(a->w_dtype)};
-    size_t rows;
+    const size_t all = w->part.row_end - w->part.row;
+    const size_t step = (size_t)spw_div_up(COLS * w->row_bytes, w->groups * all);
+    size_t rows, ahead = group * all * step;
     for (size_t row = w->part.row; row < w->part.row_end; row += rows) {
         rows = next_rows(w->part.row_end - row);
+        fetch_ahead(w, col, ahead, ahead + rows * step);
+        ahead += rows * step;
         tile_run(form, rows, &t);
         t.x += rows * t.groups;
         t.sums += rows * COLS;
@@ -489,7 +512,7 @@ static void run_panel(const struct work *w, size_t col)
         const size_t end = spw_codes_partition(w->groups, partition + 1);
         for (size_t g = begin; g < end; g++) {
             unpack_panel(w, col, g);
-            multiply_panel(w, g, begin, end);
+            multiply_panel(w, col, g, begin, end);
         }
     }
     store_panel(w, col);
