@@ -75,6 +75,8 @@ unsigned spw_isas_of(const struct spw_cpuid *c)
     isas |= 1u << SPW_ISA_AVX512BF16;
     if ((c->leaf8_1a_eax & (UNITS_256 | UNITS_512)) == UNITS_256)
         isas |= 1u << SPW_ISA_AVX512HALF;
+    if (!(c->leaf8_1a_eax & (UNITS_256 | UNITS_512)))
+        isas |= 1u << SPW_ISA_AVX512INTEL;
     if (all(c->saved, XCR0_AMX) && all(c->leaf7_edx, CPUID7_EDX_AMX))
         isas |= 1u << SPW_ISA_AMX;
     return isas;
@@ -106,8 +108,9 @@ enum spw_isa spw_isa_best(void)
 
 const char *spw_isa_name(enum spw_isa isa)
 {
-    static const char *const names[SPW_ISA_COUNT] = {
-        "portable", "avx2", "avx2vnni", "avx512", "avx512vnni", "avx512bf16", "avx512bf16", "amx"};
+    static const char *const names[SPW_ISA_COUNT] = {"portable",   "avx2",       "avx2vnni",
+                                                     "avx512",     "avx512vnni", "avx512bf16",
+                                                     "avx512bf16", "avx512bf16", "amx"};
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
@@ -134,9 +137,10 @@ static const struct spw_cpu_kernels tables[] = {
     ROW(AVX2, avx2, avx2, avx2),
     ROW(AVX2VNNI, avx2, avx2vnni, avx2),
     ROW(AVX512, avx512, avx512, avx512),
-    ROW(AVX512VNNI, avx512, avx512vnni, avx512),
+    ROW(AVX512VNNI, avx512, avx512intel, avx512), /* Intel alone has VNNI without bf16 */
     ROW(AVX512BF16, avx512bf16, avx512vnni, avx512bf16),
     ROW(AVX512HALF, avx512bf16, avx512half, avx512bf16),
+    ROW(AVX512INTEL, avx512bf16, avx512intel, avx512bf16),
     ROW(AMX, avx512bf16, avx512vnni, amx),
 #endif
 };

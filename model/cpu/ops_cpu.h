@@ -15,14 +15,15 @@
 
 /* A better set comes later. A processor may lack a set and have later ones. */
 enum spw_isa {
-    SPW_ISA_PORTABLE,   /* plain C */
-    SPW_ISA_AVX2,       /* AVX2 + FMA + F16C */
-    SPW_ISA_AVX2VNNI,   /* + AVX-VNNI: vpdpbusd, for products of quantized weights */
-    SPW_ISA_AVX512,     /* AVX-512 F/BW/VL/DQ */
-    SPW_ISA_AVX512VNNI, /* + vpdpbusd, for products of quantized weights */
-    SPW_ISA_AVX512BF16, /* + vdpbf16ps; vpdpbusd for attention, too */
-    SPW_ISA_AVX512HALF, /* the same, for units of 256 bits: few rows with quantized weights */
-    SPW_ISA_AMX,        /* + AMX-TILE, AMX-BF16, for many rows and for one row */
+    SPW_ISA_PORTABLE,    /* plain C */
+    SPW_ISA_AVX2,        /* AVX2 + FMA + F16C */
+    SPW_ISA_AVX2VNNI,    /* + AVX-VNNI: vpdpbusd, for products of quantized weights */
+    SPW_ISA_AVX512,      /* AVX-512 F/BW/VL/DQ */
+    SPW_ISA_AVX512VNNI,  /* + vpdpbusd, for products of quantized weights */
+    SPW_ISA_AVX512BF16,  /* + vdpbf16ps; vpdpbusd for attention, too */
+    SPW_ISA_AVX512HALF,  /* the same, for units of 256 bits: few rows with quantized weights */
+    SPW_ISA_AVX512INTEL, /* the same, for Intel's units: one to three such rows */
+    SPW_ISA_AMX,         /* + AMX-TILE, AMX-BF16, for many rows and for one row */
     SPW_ISA_COUNT,
 };
 
@@ -41,8 +42,8 @@ struct spw_cpu_kernels {
     size_t (*linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
 };
 
-/* The prefix cache and saved sessions know a backend by this name, so AVX512HALF, which gives the
- * bits of AVX512BF16, has the name of AVX512BF16. */
+/* The prefix cache and saved sessions know a backend by this name, so AVX512HALF and AVX512INTEL,
+ * which give the bits of AVX512BF16, have the name of AVX512BF16. */
 const char *spw_isa_name(enum spw_isa isa);
 /* Whether this processor and this build run it (AMX also needs the permission of the kernel). */
 bool spw_isa_runs(enum spw_isa isa);

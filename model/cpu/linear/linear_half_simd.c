@@ -1,24 +1,63 @@
-/* The fast product of quantized weights for AVX-512 whose units have 256 bits (Zen 4): one to eight
- * rows of x with registers of 256 bits, more rows as with units of 512 bits. From memory, one row
- * is 1.2 to 1.4 times as fast as with lanes along k (SPEED.md). */
+/* The fast product of quantized weights for AVX-512 with registers of 256 bits for a few rows of x:
+ * eight rows of W side by side (eight_rows.h). More rows as in linear_codes_simd.c. From memory,
+ * one row is 1.2 to 1.4 times as fast as with lanes along k (SPEED.md).
+ *
+ * Two kernels: for units of 256 bits (Zen 4), where that is faster for up to eight rows, and for
+ * Intel's processors, whose units of 512 bits compute more rows faster along k. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/columns.h"
 #include "model/cpu/linear/eight_rows.h"
 #include "model/cpu/linear/linear.h"
 
-static void run(const void *args, size_t task, unsigned worker)
+static void run_side_by_side(const struct spw_linear_args *a, size_t task, unsigned worker)
 {
-    const struct spw_linear_args *a = args;
     const size_t bytes = spw_linear_codes_workspace_avx512vnni(a->k);
     assert(few_workspace(a->k) <= bytes);
+    run_few(a, spw_linear_part(a, task), (uint8_t *)a->workspace + worker * bytes);
+}
+
+/* ---- units of 256 bits ---- */
+
+static void run_half(const void *args, size_t task, unsigned worker)
+{
+    const struct spw_linear_args *a = args;
     if (a->m <= few_rows(a->w_dtype))
-        run_few(a, spw_linear_part(a, task), (uint8_t *)a->workspace + worker * bytes);
+        run_side_by_side(a, task, worker);
     else
         spw_linear_codes_kernel_avx512vnni.run(a, task, worker);
 }
 
-const struct spw_kernel SIMD_NAME(spw_linear_codes_kernel) = {
+const struct spw_kernel spw_linear_codes_kernel_avx512half = {
     .name = "linear_codes",
     .n_tasks = spw_linear_tasks,
-    .run = run,
+    .run = run_half,
+};
+
+/* ---- Intel ---- */
+
+/* Measured on Emerald Rapids (SPEED.md). Codes of two and three bits are computed more slowly than
+ * they are read. */
+static bool is_side_by_side(const struct spw_linear_args *a)
+{
+    return a->m <= 3 && largest_code(a->w_dtype) > 7;
+}
+
+static size_t intel_tasks(const void *args)
+{
+    return is_side_by_side(args) ? spw_linear_tasks(args)
+                                 : spw_linear_codes_kernel_avx512vnni.n_tasks(args);
+}
+
+static void run_intel(const void *args, size_t task, unsigned worker)
+{
+    if (is_side_by_side(args))
+        run_side_by_side(args, task, worker);
+    else
+        spw_linear_codes_kernel_avx512vnni.run(args, task, worker);
+}
+
+const struct spw_kernel spw_linear_codes_kernel_avx512intel = {
+    .name = "linear_codes",
+    .n_tasks = intel_tasks,
+    .run = run_intel,
 };

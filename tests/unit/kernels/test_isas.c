@@ -55,10 +55,12 @@ static const struct processor processors[] = {
     {"bf16 without VNNI", {AVX, AVX512, 0, 0, AVX512_BF16, SAVES_ZMM, 0}, SET(AVX2) | SET(AVX512)},
     {"Sapphire Rapids, tiles not saved",
      {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_ZMM, 0},
-     SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16)},
+     SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) |
+         SET(AVX512INTEL)},
     {"Sapphire Rapids",
      {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_TILES, 0},
-     SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) | SET(AMX)},
+     SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) |
+         SET(AVX512INTEL) | SET(AMX)},
 };
 
 static void check_processors(void)
@@ -83,6 +85,7 @@ int main(void)
     const enum spw_isa best = spw_isa_best();
     check_processors();
     CHECK(!strcmp(spw_isa_name(SPW_ISA_AVX512HALF), spw_isa_name(SPW_ISA_AVX512BF16)));
+    CHECK(!strcmp(spw_isa_name(SPW_ISA_AVX512INTEL), spw_isa_name(SPW_ISA_AVX512BF16)));
     CHECK(spw_isa_runs(SPW_ISA_PORTABLE) && spw_isa_runs(best) && !spw_isa_runs(SPW_ISA_COUNT));
     for (int isa = 0; isa < SPW_ISA_COUNT; isa++) {
         const struct spw_cpu_kernels *k = spw_cpu_kernels_get((enum spw_isa)isa);
