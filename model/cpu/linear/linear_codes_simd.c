@@ -1,20 +1,12 @@
-/* The fast product of quantized weights: quant/codes.h has the expression.
+/* The fast product of quantized weights: quant/codes.h has the expression. Columns of y lie in
+ * lanes; panels.h has the order of the work. For a group of a panel:
  *
- * Columns of y lie in lanes. A task walks its columns in panels of 2 x SIMD_LANES, and k in groups
- * of 256: it unpacks one group of the panel into the L1 cache, multiplies all rows of x by it, and
- * keeps the sums of the partition and of y in the workspace:
+ *   for each tile of rows, for each half: a += s * (d * S + m * M)
  *
- *   for each panel of columns
- *     for each partition, for each of its groups
- *       unpack [256][columns]: codes, scales          once for all rows
- *       for each tile of rows, for each half: a += s * (d * S + m * M)
- *     store y
- *
- * Weights are read once, each column in the order of memory, and prefetched a few groups ahead. One
- * to eight rows of x, for which reading memory takes most of the time: along_k.h, eight_rows.h. */
+ * One to eight rows of x, for which reading memory takes most of the time: along_k.h, eight_rows.h.
+ */
 #include "model/cpu/kernels.h"
-#include "model/cpu/linear/columns.h"
-#include "model/cpu/linear/linear.h"
+#include "model/cpu/linear/panels.h"
 #if SIMD_LANES == 16
 #include "model/cpu/linear/along_k.h"
 #elif SIMD_LANES == 8
@@ -26,21 +18,6 @@
 #else
 #define TILE_ROWS 3
 #endif
-
-enum {
-    VECTORS = 2,
-    COLS = VECTORS * SIMD_LANES, /* of a panel */
-};
-
-struct work {
-    const struct spw_linear_args *a;
-    struct spw_linear_part part;
-    const struct spw_codes *x; /* [m][groups] */
-    size_t groups, row_bytes;
-    struct columns *panel; /* [VECTORS] */
-    float *sums, *y;       /* [rows][COLS]: of a partition, of all partitions */
-    uint8_t *edge;         /* room for a group of the last columns */
-};
 
 /* One group of a few rows. */
 struct tile {
@@ -65,18 +42,6 @@ typedef f32v numbers[TILE_ROWS][VECTORS];
 SIMD_FN const struct spw_codes *row_of(const struct tile *t, int r)
 {
     return t->x + (size_t)r * t->groups;
-}
-
-typedef int16_t short_eight __attribute__((vector_size(16)));
-typedef int32_t eight __attribute__((vector_size(32)));
-typedef float eight_f32 __attribute__((vector_size(32)));
-
-/* Eight sums of codes of x. Compilers make worse code of a loop. */
-SIMD_FN void load_sums(const int16_t *sums, eight *to)
-{
-    short_eight s;
-    memcpy(&s, sums, sizeof s);
-    *to = __builtin_convertvector(s, eight);
 }
 
 /* What the offset of the codes in w adds to the sum of each part, with the other sign. */
@@ -211,13 +176,7 @@ SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
     if (offset)
         corrections(rows, SMALL_BLOCKS, t, correction);
     if (minima)
-        EACH_ROW
-        {
-            eight sums;
-            load_sums(row_of(t, r)->sums32, &sums);
-            const eight_f32 exact = __builtin_convertvector(sums, eight_f32);
-            memcpy(of_x[r], &exact, sizeof exact);
-        }
+        EACH_ROW exact_sums32(row_of(t, r), of_x[r]);
     for (int half = 0; half < SPW_CODES_HALVES; half++) {
         const size_t end = (size_t)spw_min_u64(b + SMALL_BLOCKS / 2, t->blocks);
         numbers all = {0};
@@ -427,36 +386,7 @@ static void tile_run(enum spw_dtype form, size_t rows, const struct tile *t)
     }
 }
 
-/* ---- panels ---- */
-
-/* Fetches [from, to) of the next panel, in the order of memory: the hardware prefetchers follow one
- * long stream, and not the many columns of a panel. Each tile fetches a few lines, because a core
- * waits while more lines than it has buffers are on their way. */
-SIMD_FN void fetch_ahead(const struct work *w, size_t col, size_t from, size_t to)
-{
-    const uint8_t *next = (const uint8_t *)w->a->w + (col + COLS) * w->row_bytes;
-    const uint8_t *end = (const uint8_t *)w->a->w + w->a->n * w->row_bytes;
-    for (size_t i = (size_t)spw_align_up(from, 64); i < to && next + i < end; i += 64)
-        __builtin_prefetch(next + i, 0, 2);
-}
-
-static void unpack_panel(const struct work *w, size_t col, size_t group)
-{
-    const struct spw_linear_args *a = w->a;
-    const struct spw_type type = spw_type_of(a->w_dtype);
-    const size_t first = group * SPW_CODES_GROUP;
-    const size_t n = (size_t)spw_min_u64(a->k - first, SPW_CODES_GROUP);
-    const size_t bytes = (size_t)spw_row_bytes(a->w_dtype, n);
-    for (size_t v = 0; v < VECTORS; v++, col += SIMD_LANES) {
-        struct packed p = {
-            .stride = w->row_bytes, .fours = 4 * w->row_bytes, .blocks = n / type.elements};
-        const size_t from = col < a->n ? col : a->n - 1;
-        p.at = (const uint8_t *)a->w + from * p.stride + spw_row_bytes(a->w_dtype, first);
-        if (from + SIMD_LANES > a->n)
-            copy_edge(&p, a->n - from, bytes, w->edge);
-        unpack_columns(a->w_dtype, &p, &w->panel[v]);
-    }
-}
+/* ---- tasks ---- */
 
 /* Rows of the next tile: the last two divide the rest evenly. */
 static size_t next_rows(size_t left)
@@ -468,7 +398,6 @@ static size_t next_rows(size_t left)
 static void multiply_panel(const struct work *w, size_t col, size_t group, size_t begin, size_t end)
 {
     const struct spw_linear_args *a = w->a;
-    const size_t n = (size_t)spw_min_u64(a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
     const enum spw_dtype form = form_of(a->w_dtype);
     struct tile t = {.x = w->x + w->part.row * w->groups + group,
                      .groups = w->groups,
@@ -478,11 +407,10 @@ static void multiply_panel(const struct work *w, size_t col, size_t group, size_
                      .first = group == begin,
                      .last = group + 1 == end,
                      .begins = begin == 0,
-                     .blocks = n / SMALL,
+                     .blocks = numbers_of(w, group) / SMALL,
                      .offset = panel_offset(a->w_dtype)};
-    const size_t all = w->part.row_end - w->part.row;
-    const size_t step = (size_t)spw_div_up(COLS * w->row_bytes, w->groups * all);
-    size_t rows, ahead = group * all * step;
+    const size_t step = bytes_ahead(w);
+    size_t rows, ahead = group * (w->part.row_end - w->part.row) * step;
     for (size_t row = w->part.row; row < w->part.row_end; row += rows) {
         rows = next_rows(w->part.row_end - row);
         fetch_ahead(w, col, ahead, ahead + rows * step);
@@ -494,44 +422,14 @@ static void multiply_panel(const struct work *w, size_t col, size_t group, size_
     }
 }
 
-static void store_panel(const struct work *w, size_t col)
-{
-    const size_t n = (size_t)spw_min_u64(w->part.col_end - col, COLS);
-    for (size_t row = w->part.row; row < w->part.row_end; row++) {
-        float *y = w->y + (row - w->part.row) * COLS;
-        for (size_t i = 0; i < COLS; i++)
-            y[i] = y[i] == y[i] ? y[i] : NAN;
-        spw_linear_store(w->a, row, col, y, n);
-    }
-}
-
-static void run_panel(const struct work *w, size_t col)
-{
-    for (size_t partition = 0; partition < SPW_CODES_PARTITIONS; partition++) {
-        const size_t begin = spw_codes_partition(w->groups, partition);
-        const size_t end = spw_codes_partition(w->groups, partition + 1);
-        for (size_t g = begin; g < end; g++) {
-            unpack_panel(w, col, g);
-            multiply_panel(w, col, g, begin, end);
-        }
-    }
-    store_panel(w, col);
-}
-
-/* ---- tasks ---- */
-
-enum { EDGE_BYTES = SIMD_LANES * 34 * SMALL_BLOCKS };
-
 size_t SIMD_NAME(spw_linear_codes_workspace)(size_t k)
 {
-    size_t bytes = VECTORS * sizeof(struct columns) +
-                   2 * SPW_LINEAR_ROW_BLOCK * COLS * sizeof(float) + EDGE_BYTES;
 #if defined(SIMD_FOURS)
-    bytes = (size_t)spw_max_u64(bytes, few_workspace(k));
+    return (size_t)spw_align_up(spw_max_u64(PANELS_BYTES, few_workspace(k)), 64);
 #else
     (void)k;
+    return PANELS_BYTES;
 #endif
-    return (size_t)spw_align_up(bytes, 64);
 }
 
 static void run(const void *args, size_t task, unsigned worker)
@@ -544,19 +442,7 @@ static void run(const void *args, size_t task, unsigned worker)
         return;
     }
 #endif
-    struct work w = {
-        .a = a,
-        .part = spw_linear_part(a, task),
-        .x = a->codes,
-        .groups = spw_codes_groups(a->k),
-        .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
-        .panel = (struct columns *)(void *)space,
-    };
-    w.sums = (float *)(void *)(w.panel + VECTORS);
-    w.y = w.sums + SPW_LINEAR_ROW_BLOCK * COLS;
-    w.edge = (uint8_t *)(w.y + SPW_LINEAR_ROW_BLOCK * COLS);
-    for (size_t col = w.part.col; col < w.part.col_end; col += COLS)
-        run_panel(&w, col);
+    run_panels(a, task, space, multiply_panel);
 }
 
 const struct spw_kernel SIMD_NAME(spw_linear_codes_kernel) = {
