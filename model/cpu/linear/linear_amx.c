@@ -15,15 +15,14 @@
  *
  * Tested on an emulation of the instructions (tests/) and on processors that have them. SPEED.md,
  * "AMX", compares its speed with their peak. */
+#include "model/cpu/amx.h"
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/linear.h"
 
-#include <immintrin.h>
-
 enum {
-    TILE = 16,              /* rows of W, and of x, in a tile */
-    STEP = 32,              /* channels of a tile */
-    ROW_BYTES = 64,         /* of a tile */
+    TILE = AMX_TILE, /* rows of W, and of x, in a tile */
+    STEP = 32,       /* channels of a tile */
+    ROW_BYTES = AMX_TILE_BYTES,
     GROUP = 2 * TILE,       /* rows of W, and of x, in registers at once */
     PACKED_BYTES = 1 << 20, /* of packed x: half an L2 of these processors */
     MAX_ROWS = 128,
@@ -76,23 +75,10 @@ static size_t n_tasks(const void *args)
     return (size_t)(spw_div_up(a->m, layout_of(a->k).rows) * spw_div_up(a->n, cols_per_task(a)));
 }
 
-/* What ldtilecfg reads. */
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-/* gcc 12 does not tell its optimiser that the tile intrinsics read and write memory. */
-static inline void memory_barrier(void)
-{
-    __asm__ volatile("" : : : "memory");
-}
-
 /* Tiles 0-3 are C (W tile * 2 + x tile), 4-5 W, 6-7 x. */
 static void configure(size_t w_rows, size_t x_rows)
 {
-    struct tile_config config = {.palette = 1};
+    struct amx_config config = {.palette = 1};
     for (size_t i = 0; i < 2; i++) {
         size_t w = w_rows > i * TILE ? spw_min_u64(w_rows - i * TILE, TILE) : 0;
         size_t x = x_rows > i * TILE ? spw_min_u64(x_rows - i * TILE, TILE) : 0;
@@ -106,8 +92,7 @@ static void configure(size_t w_rows, size_t x_rows)
             config.row_bytes[2 * i + j] = w ? (uint16_t)(other_x * 4) : 0;
         }
     }
-    __asm__ volatile("" : : "r"(&config) : "memory"); /* for gcc 12, as above */
-    _tile_loadconfig(&config);
+    amx_configure(&config);
 }
 
 /* to[col][row] = from[row][col] for 4-byte elements, four by four where there are four. */
@@ -182,7 +167,7 @@ static inline __attribute__((always_inline)) void group_run(const struct group *
                                                             bool two_w, bool two_x)
 {
     const size_t c_bytes = GROUP * sizeof(float);
-    memory_barrier();
+    amx_memory_barrier();
     _tile_zero(0);
     if (two_x)
         _tile_zero(1);
@@ -206,7 +191,7 @@ static inline __attribute__((always_inline)) void group_run(const struct group *
         _tile_stored(2, c + TILE * GROUP, c_bytes);
     if (two_w && two_x)
         _tile_stored(3, c + TILE * GROUP + TILE, c_bytes);
-    memory_barrier();
+    amx_memory_barrier();
 }
 
 static void group_variant(const struct group *g, float *c, size_t w_rows, size_t x_rows)
