@@ -12,7 +12,7 @@ set(SPW_FLAGS_avx512vnni ${SPW_FLAGS_avx512} -mavx512vnni)
 # For units of 256 bits: registers of 256 bits.
 set(SPW_FLAGS_avx512half ${avx512} -mavx512vnni -DSIMD_HALF)
 set(SPW_FLAGS_avx512bf16 ${SPW_FLAGS_avx512vnni} -mavx512bf16)
-set(SPW_FLAGS_amx ${avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
+set(SPW_FLAGS_amx ${SPW_FLAGS_avx512bf16} -mamx-tile -mamx-bf16 -mamx-int8)
 
 # What /proc/cpuinfo calls the newest part of each set. No test can run the kernels of a set that this processor
 # does not have. CI still compiles them, with less optimization, in half of the time.
@@ -45,6 +45,7 @@ if(SPW_PORTABLE_KERNELS)
   set(more_linear_codes_simd -fno-sanitize=address)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(isas portable avx2 avx512 avx512bf16)
+  set(SPW_FLAGS_amx_emulated ${SPW_FLAGS_avx512vnni})
   # VNNI makes products of codes faster, and bf16 does nothing for them.
   set(isas_linear_codes_simd portable avx2 avx2vnni avx512 avx512vnni)
   set(isas_linear_half_simd avx512half)

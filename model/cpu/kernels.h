@@ -40,6 +40,7 @@ SPW_DECLARE_CODES_KERNELS(avx512);
 SPW_DECLARE_CODES_KERNELS(avx512vnni);
 extern const struct spw_kernel spw_linear_codes_kernel_avx512half;
 extern const struct spw_kernel spw_linear_codes_kernel_avx512intel;
+extern const struct spw_kernel spw_linear_codes_kernel_amx;
 
 #undef SPW_DECLARE_CPU_KERNELS
 #undef SPW_DECLARE_CODES_KERNELS

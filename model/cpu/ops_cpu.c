@@ -19,8 +19,9 @@ enum {
     XFEATURE_TILE_DATA = 18,
     UNITS_256 = 1 << 2, /* FP256 and FP512 of AMD's leaf */
     UNITS_512 = 1 << 3,
-    CPUID7_EDX_AMX = 1 << 24 | 1 << 22, /* AMX-TILE, AMX-BF16: clang 14 has no names for them */
-    ARCH_REQUEST_PERMISSION = 0x1023,   /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h> */
+    /* AMX-INT8, AMX-TILE, AMX-BF16: clang 14 has no names for them. */
+    CPUID7_EDX_AMX = 1 << 25 | 1 << 24 | 1 << 22,
+    ARCH_REQUEST_PERMISSION = 0x1023, /* ARCH_REQ_XCOMP_PERM of <asm/prctl.h> */
 };
 
 static uint64_t saved_registers(void)
@@ -141,7 +142,7 @@ static const struct spw_cpu_kernels tables[] = {
     ROW(AVX512BF16, avx512bf16, avx512vnni, avx512bf16),
     ROW(AVX512HALF, avx512bf16, avx512half, avx512bf16),
     ROW(AVX512INTEL, avx512bf16, avx512intel, avx512bf16),
-    ROW(AMX, avx512bf16, avx512vnni, amx),
+    ROW(AMX, avx512bf16, amx, amx),
 #endif
 };
 

@@ -36,5 +36,6 @@ static void fill_tiles(void)
         return (double)rounds * 4 * AMX_TILE * AMX_TILE * (depth)*2;                               \
     }
 DEFINE(bf16, _tile_dpbf16ps, 32)
+DEFINE(int8, _tile_dpbssd, 64)
 
-const struct spw_probe_loops spw_probe_loops_amx = {.bf16 = bf16};
+const struct spw_probe_loops spw_probe_loops_amx = {.bf16 = bf16, .int8 = int8};

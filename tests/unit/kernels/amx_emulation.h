@@ -3,7 +3,10 @@
  * of the intrinsics. An operation that the processor would refuse (#UD, #GP) ends the program.
  *
  * tdpbf16ps: for each element of C the even and the odd channels are summed separately, in order,
- * with subnormal inputs and results taken as zero, and both sums are added to C. */
+ * with subnormal inputs and results taken as zero, and both sums are added to C.
+ *
+ * tdpbssd, tdpbsud: for each element of C the products of bytes of A, which have a sign, and bytes
+ * of B, which have a sign or none, are added to C in 32 bits and wrap around. */
 #ifndef SPW_TESTS_UNIT_KERNELS_AMX_EMULATION_H
 #define SPW_TESTS_UNIT_KERNELS_AMX_EMULATION_H
 
@@ -20,12 +23,16 @@
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
+#undef _tile_dpbsud
 #define _tile_loadconfig amx_loadconfig
 #define _tile_release amx_release
 #define _tile_zero amx_zero
 #define _tile_loadd(tile, base, stride) amx_loadd(tile, base, stride)
 #define _tile_stored(tile, base, stride) amx_stored(tile, base, stride)
 #define _tile_dpbf16ps(c, a, b) amx_dpbf16ps(c, a, b)
+#define _tile_dpbssd(c, a, b) amx_dpb(c, a, b, 0x80)
+#define _tile_dpbsud(c, a, b) amx_dpb(c, a, b, 0)
 
 enum { AMX_TILES = 8, AMX_ROWS = 16, AMX_ROW_BYTES = 64 };
 
@@ -116,13 +123,19 @@ static inline float amx_bf16(const unsigned char *p)
     return amx_flush(f);
 }
 
-static inline void amx_dpbf16ps(int c, int a, int b)
+static inline void amx_require_product(const struct amx_tile *tc, const struct amx_tile *ta,
+                                       const struct amx_tile *tb)
 {
-    struct amx_tile *tc = amx_tile_at(c), *ta = amx_tile_at(a), *tb = amx_tile_at(b);
     amx_require(tc != ta && tc != tb && ta != tb, "the same tile twice");
     amx_require(tc->rows == ta->rows && tc->row_bytes == tb->row_bytes &&
                     ta->row_bytes == tb->rows * 4 && tc->row_bytes % 4 == 0,
                 "tiles that do not fit");
+}
+
+static inline void amx_dpbf16ps(int c, int a, int b)
+{
+    struct amx_tile *tc = amx_tile_at(c), *ta = amx_tile_at(a), *tb = amx_tile_at(b);
+    amx_require_product(tc, ta, tb);
     for (unsigned m = 0; m < tc->rows; m++)
         for (unsigned n = 0; n < tc->row_bytes / 4; n++) {
             float sums[2] = {0, 0}, old;
@@ -133,6 +146,27 @@ static inline void amx_dpbf16ps(int c, int a, int b)
             memcpy(&old, tc->data[m] + 4 * n, sizeof old);
             old = amx_flush(amx_flush(old) + amx_flush(sums[0] + sums[1]));
             memcpy(tc->data[m] + 4 * n, &old, sizeof old);
+        }
+}
+
+/* A byte whose bit `sign` is a sign; 0: it has none. */
+static inline int amx_byte(unsigned char byte, unsigned char sign)
+{
+    return (byte ^ sign) - sign;
+}
+
+static inline void amx_dpb(int c, int a, int b, unsigned char b_sign)
+{
+    struct amx_tile *tc = amx_tile_at(c), *ta = amx_tile_at(a), *tb = amx_tile_at(b);
+    amx_require_product(tc, ta, tb);
+    for (unsigned m = 0; m < tc->rows; m++)
+        for (unsigned n = 0; n < tc->row_bytes / 4; n++) {
+            uint32_t sum;
+            memcpy(&sum, tc->data[m] + 4 * n, sizeof sum);
+            for (unsigned k = 0; k < tb->rows * 4; k++)
+                sum += (uint32_t)(amx_byte(ta->data[m][k], 0x80) *
+                                  amx_byte(tb->data[k / 4][4 * n + k % 4], b_sign));
+            memcpy(tc->data[m] + 4 * n, &sum, sizeof sum);
         }
 }
 

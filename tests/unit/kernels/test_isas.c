@@ -30,7 +30,7 @@ struct processor {
 #define AVX512_BF16 BIT(5)
 #define UNITS_256 BIT(2)
 #define UNITS_512 BIT(3)
-#define AMX (BIT(22) | BIT(24)) /* BF16, TILE */
+#define AMX (BIT(22) | BIT(24) | BIT(25)) /* BF16, TILE, INT8 */
 
 static const struct processor processors[] = {
     {"none of all", {0}, 0},
@@ -55,6 +55,10 @@ static const struct processor processors[] = {
     {"bf16 without VNNI", {AVX, AVX512, 0, 0, AVX512_BF16, SAVES_ZMM, 0}, SET(AVX2) | SET(AVX512)},
     {"Sapphire Rapids, tiles not saved",
      {AVX, AVX512, AVX512_VNNI, AMX, AVX_VNNI | AVX512_BF16, SAVES_ZMM, 0},
+     SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) |
+         SET(AVX512INTEL)},
+    {"AMX without int8",
+     {AVX, AVX512, AVX512_VNNI, AMX & ~BIT(25), AVX_VNNI | AVX512_BF16, SAVES_TILES, 0},
      SET(AVX2) | SET(AVX2VNNI) | SET(AVX512) | SET(AVX512VNNI) | SET(AVX512BF16) |
          SET(AVX512INTEL)},
     {"Sapphire Rapids",

@@ -2,8 +2,9 @@
  * reference (quant/codes.c) for each type, on random blocks and shapes; codes of x likewise. All
  * bits of a block are random, so scales are infinite or NaN now and then; or all codes are the
  * largest or the least, as those of x then are, so sums are as large as they can be. x has zeros,
- * infinities, NaN, numbers of every size. Weights begin or end at a page that must not be touched.
- * The reference itself is compared with a product in double precision.
+ * infinities, NaN, numbers of every size. Weights begin or end at a page that must not be touched,
+ * codes of x end there. The reference itself is compared with a product in double precision. Where
+ * there is AVX-512 VNNI, the AMX kernel also runs on an emulation of its tiles.
  *
  * The product with f32 x: the bits of the product with the same weights in f32. */
 #include "model/cpu/linear/linear.h"
@@ -12,13 +13,21 @@
 
 #include <sys/mman.h>
 
+#if defined(SPW_X86_KERNELS)
+extern const struct spw_kernel emulated_codes_kernel, emulated_tiles_kernel; /* emulated_codes.c */
+#endif
+
 enum { WORKERS = 3 };
+
+struct guarded {
+    char *map;
+    size_t bytes;
+};
 
 struct problem {
     struct spw_linear_args a;
     struct spw_codes *expected; /* [m][groups] */
-    char *map;
-    size_t map_bytes;
+    struct guarded w, codes;
 };
 
 static void *checked_alloc(size_t bytes)
@@ -31,14 +40,14 @@ static void *checked_alloc(size_t bytes)
 }
 
 /* `bytes` of memory between two forbidden pages, beside the second one or the first one. */
-static uint8_t *open_guarded(struct problem *p, size_t bytes, bool first)
+static void *open_guarded(struct guarded *g, size_t bytes, bool first)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), inner = (bytes + page - 1) / page * page;
-    p->map_bytes = inner + 2 * page;
-    p->map = mmap(NULL, p->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p->map == MAP_FAILED || mprotect(p->map + page, inner, PROT_READ | PROT_WRITE) != 0)
+    g->bytes = inner + 2 * page;
+    g->map = mmap(NULL, g->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g->map == MAP_FAILED || mprotect(g->map + page, inner, PROT_READ | PROT_WRITE) != 0)
         exit(CHECK_SKIP);
-    return (uint8_t *)p->map + page + (first ? 0 : inner - bytes);
+    return g->map + page + (first ? 0 : inner - bytes);
 }
 
 /* A row has numbers of one size, or all zeros; now and then some that are not finite, or any bits
@@ -91,12 +100,14 @@ static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
     const struct spw_type type = spw_type_of(t);
     const bool many = check_range(rng, 0, 15) == 0; /* rows: more than one task's */
     const bool one = check_range(rng, 0, 7) == 0;   /* row, with columns of several tasks */
+    const bool tiles = check_range(rng, 0, 7) == 0; /* of AMX, several */
     const size_t groups =
         type.elements == SPW_CODES_GROUP ? check_range(rng, 1, 9) : check_range(rng, 1, 40);
     *a = (struct spw_linear_args){
-        .m = one    ? 1
-             : many ? check_range(rng, 380, 400)
-                    : check_range(rng, 1, 14),
+        .m = one     ? 1
+             : many  ? check_range(rng, 380, 400)
+             : tiles ? check_range(rng, 15, 50)
+                     : check_range(rng, 1, 14),
         .n = check_range(rng, 1,
                          one    ? 600
                          : many ? 3
@@ -112,13 +123,14 @@ static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
     for (size_t r = 0; r < a->m; r++)
         draw_row(x + r * a->x_stride, a->k, rng);
     const size_t bytes = a->n * spw_row_bytes(t, a->k);
-    uint8_t *w = open_guarded(p, bytes, check_random(rng) % 2);
+    uint8_t *w = open_guarded(&p->w, bytes, check_random(rng) % 2);
     draw_weights(w, bytes, t, rng);
     a->x = x;
     a->w = w;
     a->y = checked_alloc(a->m * a->y_stride * sizeof(float));
-    a->codes = checked_alloc(a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes));
-    p->expected = checked_alloc(a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes));
+    const size_t codes_bytes = a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes);
+    a->codes = open_guarded(&p->codes, codes_bytes, false);
+    p->expected = checked_alloc(codes_bytes);
     if (check_random(rng) % 2) {
         float *bias = checked_alloc(a->n * sizeof *bias);
         for (size_t i = 0; i < a->n; i++)
@@ -129,11 +141,11 @@ static void open_problem(struct problem *p, enum spw_dtype t, uint64_t *rng)
 
 static void close_problem(struct problem *p)
 {
-    munmap(p->map, p->map_bytes);
+    munmap(p->w.map, p->w.bytes);
+    munmap(p->codes.map, p->codes.bytes);
     free((void *)(uintptr_t)p->a.x);
     free((void *)(uintptr_t)p->a.bias);
     free(p->a.y);
-    free(p->a.codes);
     free(p->expected);
 }
 
@@ -163,27 +175,42 @@ static void *expected_y(const struct problem *p)
     return a.y;
 }
 
+/* The bits of the expected y; the canary between its rows stays. */
+static void check_y(const struct problem *p, const struct spw_kernel *linear_codes,
+                    const char *name, const void *expected)
+{
+    const struct spw_linear_args *a = &p->a;
+    const size_t y_bytes = a->m * a->y_stride * sizeof(float);
+    memset(a->y, 0x5a, y_bytes);
+    each_run(linear_codes, a, EACH_BACKWARD);
+    CHECK_MSG(!memcmp(a->y, expected, y_bytes), "%s: %s, m %zu n %zu k %zu", name,
+              spw_dtype_name(a->w_dtype), a->m, a->n, a->k);
+}
+
 static void check_tables(struct problem *p)
 {
     struct spw_linear_args *a = &p->a;
     const size_t codes_bytes = a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes);
-    const size_t y_bytes = a->m * a->y_stride * sizeof(float);
     for (size_t r = 0; r < a->m; r++)
         encode_row((const uint16_t *)a->x + r * a->x_stride, a->k,
                    p->expected + r * spw_codes_groups(a->k));
     void *expected = expected_y(p);
     EACH_TABLE(table)
     {
-        a->workspace =
-            checked_alloc(WORKERS * table->linear_workspace(a->k, a->x_dtype, a->w_dtype));
+        const size_t bytes = WORKERS * table->linear_workspace(a->k, a->x_dtype, a->w_dtype);
+        a->workspace = checked_alloc(bytes);
+        memset(a->workspace, 0xff, bytes); /* NaN */
         memset(a->codes, 0x5a, codes_bytes);
-        memset(a->y, 0x5a, y_bytes);
         each_run(table->encode, a, EACH_FORWARD);
         CHECK_MSG(!memcmp(a->codes, p->expected, codes_bytes), "%s: codes, k %zu",
                   spw_isa_name(table->isa), a->k);
-        each_run(table->linear_codes, a, EACH_BACKWARD);
-        CHECK_MSG(!memcmp(a->y, expected, y_bytes), "%s: %s, m %zu n %zu k %zu",
-                  spw_isa_name(table->isa), spw_dtype_name(a->w_dtype), a->m, a->n, a->k);
+        check_y(p, table->linear_codes, spw_isa_name(table->isa), expected);
+#if defined(SPW_X86_KERNELS)
+        if (table->isa == SPW_ISA_AVX512VNNI) {
+            check_y(p, &emulated_codes_kernel, "emulated amx", expected);
+            check_y(p, &emulated_tiles_kernel, "emulated amx, any rows", expected);
+        }
+#endif
         free(a->workspace);
     }
     free(expected);
