@@ -9,20 +9,36 @@
 
 /* ---- the same job ---- */
 
+/* Says what differs. Digests say nothing to a person. */
+static int refuse_identity(const struct job_store *s, const char *name, const json_t *value,
+                           const json_t *now)
+{
+    static const char *const digests[][2] = {{"the model", "another model"},
+                                             {"the tokenizer", "another tokenizer"},
+                                             {"the instructions", "other instructions"}};
+    char was[128], is[128], begun[320];
+    if (json_is_null(value))
+        snprintf(begun, sizeof begun, "without %s, found %s", name, job_value_text(is, now));
+    else
+        snprintf(begun, sizeof begun, "with %s %s, found %s", name, job_value_text(was, value),
+                 json_is_null(now) ? "none" : job_value_text(is, now));
+    for (size_t i = 0; i < sizeof digests / sizeof *digests; i++)
+        if (!strcmp(name, digests[i][0]))
+            snprintf(begun, sizeof begun, "with %s", digests[i][1]);
+    return cli_fail(CLI_REFUSED,
+                    "%s: this job was begun %s; give what it was begun with, or another output",
+                    s->logs[JOB_OUTPUT].path, begun);
+}
+
 static int check_identity(const struct job_store *s, const json_t *now)
 {
     const char *name;
     json_t *value;
-    char was[128], is[128];
     json_object_foreach(s->identity, name, value)
     {
         const json_t *other = json_object_get(now, name);
         if (!json_equal(value, other))
-            return cli_fail(CLI_REFUSED,
-                            "%s: this job was begun with %s %s, found %s; give what it was begun "
-                            "with, or another output",
-                            s->logs[JOB_OUTPUT].path, name, job_value_text(was, value),
-                            job_value_text(is, other));
+            return refuse_identity(s, name, value, other);
     }
     return 0;
 }
