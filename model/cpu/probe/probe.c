@@ -96,19 +96,41 @@ static double round_rate(const struct probe *p, struct probe_thread *threads)
     return end > begin ? done / (end - begin) : 0;
 }
 
-/* A first round, which is not counted, warms up and gives the number of repetitions. */
+static double thread_rate(const struct probe_thread *t)
+{
+    return t->done / (t->end_seconds - t->begin_seconds);
+}
+
+/* Threads that share nothing: each has its own time, because one of them may start late. 0: no
+ * threads. */
+static double sum_of_rates(const struct probe *p, struct probe_thread *threads)
+{
+    double rate = 0;
+    if (!run_round(p, threads))
+        return 0;
+    for (unsigned i = 0; i < p->n_threads; i++)
+        rate += thread_rate(&threads[i]);
+    return rate;
+}
+
+/* A first round, which is not counted, warms up. The fastest round so far gives the number of
+ * repetitions: after a slow moment alone they would be too few, and their time that of threads. */
 static bool run_rounds(struct spw_rounds *out, struct probe *p, double round_seconds)
 {
     struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
+    double fastest = 0;
     bool ok = threads != NULL;
     p->repeat = 1;
     for (int round = -1; ok && round < ROUNDS; round++) {
-        double rate = round_rate(p, threads);
+        const double rate = sum_of_rates(p, threads);
         ok = rate > 0;
-        if (ok && round >= 0)
+        if (!ok)
+            break;
+        if (round >= 0)
             spw_rounds_add(out, 1 / rate);
-        else if (ok)
-            p->repeat = 1 + (uint64_t)(round_seconds * rate / (threads[0].done * p->n_threads));
+        fastest = fmax(fastest, rate);
+        const double one = threads[0].done * p->n_threads / (double)p->repeat;
+        p->repeat = 1 + (uint64_t)(round_seconds * fastest / one);
     }
     spw_free(threads);
     return ok;
@@ -313,11 +335,6 @@ bool spw_probe_read(struct spw_rounds *out, unsigned threads, struct spw_read_pa
     spw_free(blocks[0]);
     spw_free(blocks[1]);
     return ok;
-}
-
-static double thread_rate(const struct probe_thread *t)
-{
-    return t->done / (t->end_seconds - t->begin_seconds);
 }
 
 /* The first round warms up. */
