@@ -1,5 +1,5 @@
 /* The fast product of quantized weights on AMX: quant/codes.h has the expression, panels.h the
- * order of the work. Intel's AVX-512 kernel takes fewer than 64 rows of x.
+ * order of the work. Intel's AVX-512 kernel takes fewer than 96 rows of x.
  *
  * tdpbssd multiplies A[16][64] with B[16 fours][16][4]. A is x, 16 rows of codes as they lie in
  * memory. B is a vector of columns of the panel, as unpack_columns makes it:
@@ -24,22 +24,22 @@
  * numbers; products of tiles take 16 cycles each. The gain: one after the other, and side by side.
  *
  *     type                          AVX-512 VNNI   without products   products   gain
- *     Q8_0 Q4_0 Q5_0 IQ4_NL MXFP4   470            240                64         1.5 .. 2.0
- *     Q4_1 Q5_1                     465            300                64         1.3 .. 1.5
- *     Q2_K                          420            168                32         2.1 .. 2.5
- *     Q3_K                          411            156                32         2.2 .. 2.6
- *     Q4_K Q5_K                     490            215                64         1.8 .. 2.3
- *     IQ4_XS                        510            200                64         1.9 .. 2.5
- *     Q6_K                          645            205                64         2.4 .. 3.1
+ *     Q8_0 Q4_0 Q5_0 IQ4_NL MXFP4   440            240                64         1.45 .. 1.85
+ *     Q4_1 Q5_1                     455            295                64         1.25 .. 1.55
+ *     Q2_K                          415            165                32         2.1 .. 2.5
+ *     Q3_K                          405            150                32         2.2 .. 2.7
+ *     Q4_K Q5_K                     460            207                64         1.7 .. 2.2
+ *     IQ4_XS                        455            194                64         1.75 .. 2.35
+ *     Q6_K                          555            196                64         2.1 .. 2.8
  *
- * With 64 rows 1.15 .. 2.0; with 48 rows 1.0 .. 1.9, because unpacking takes as long for few rows
- * as for many. */
+ * With 96 rows 1.07 .. 1.25 (Q4_1, Q5_1) and 1.2 .. 2.2 (others). With fewer the gain ends, because
+ * unpacking takes as long for few rows as for many. */
 #include "model/cpu/amx.h"
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/panels.h"
 
 enum {
-    MANY_ROWS = 64, /* of x */
+    MANY_ROWS = 96, /* of x */
     HALF_FOURS = FOURS / SPW_CODES_HALVES,
     HALF_BLOCKS = SMALL_BLOCKS / SPW_CODES_HALVES,
 };
