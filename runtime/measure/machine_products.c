@@ -24,13 +24,14 @@ enum {
     WARM_BYTES = WEIGHTS_BYTES / 4, /* of other weights, behind those that are measured */
     WEIGHTS_ROOM = 64,
 };
-/* A product of many rows. */
+/* A product of many rows, at most. */
 enum { MANY = 128, MANY_COLUMNS = 1024 };
 /* In device memory: rows of x, a gated row, codes, rows of y, workspace. */
 enum { GATED_AT = 1 << 20, CODES_AT = 5 << 18, ROWS_AT = 2 << 20, WORK_AT = 3 << 20 };
 
 /* Kernels that are slower than memory multiply fewer weights in the same time. */
 static const double LARGE_SECONDS = 0.5e-3;
+static const double MANY_SECONDS = 32e-3; /* and fewer rows */
 
 static const enum spw_dtype row_types[] = {SPW_DTYPE_F32, SPW_DTYPE_BF16};
 enum { ROW_TYPES = sizeof row_types / sizeof *row_types };
@@ -41,7 +42,7 @@ struct products {
     const struct spw_lane *lane;
     uint8_t *memory;
     const uint8_t *weights; /* [bytes] */
-    uint64_t bytes;
+    uint64_t bytes, many_rows;
     enum spw_dtype x, type;
     struct spw_rounds large, short_rows, small, many;
 };
@@ -96,16 +97,16 @@ static int multiply_short_rows(void *products)
     return multiply_all(products, SPW_SHORT_ROW);
 }
 
-static uint64_t many_bytes(const struct products *p)
+static uint64_t many_columns(const struct products *p)
 {
-    return MANY_COLUMNS * spw_row_bytes(p->type, K);
+    return spw_min_u64(MANY_COLUMNS, p->bytes / spw_row_bytes(p->type, K));
 }
 
 static int multiply_many(void *products)
 {
     const struct products *p = products;
-    struct spw_linear_args a = linear_args(p, MANY_COLUMNS, K);
-    a.m = MANY;
+    struct spw_linear_args a = linear_args(p, many_columns(p), K);
+    a.m = p->many_rows;
     return p->backend->ops->linear(&a, p->lane->compute);
 }
 
@@ -166,10 +167,11 @@ static int time_products(struct spw_rounds *out, struct products *p, int (*run)(
 
 static double row_flops(const struct products *p, enum spw_round which)
 {
-    const double first =
-        (double)many_bytes(p) / (double)p->bytes * spw_rounds_take(&p->large, which);
-    const double others = spw_rounds_take(&p->many, which) - first;
-    return others > 0 ? 2.0 * (MANY - 1) * MANY_COLUMNS * K / others : 0;
+    const double columns = (double)many_columns(p);
+    const double share = columns * (double)spw_row_bytes(p->type, K) / (double)p->bytes;
+    const double others =
+        spw_rounds_take(&p->many, which) - share * spw_rounds_take(&p->large, which);
+    return others > 0 ? 2.0 * (double)(p->many_rows - 1) * columns * K / others : 0;
 }
 
 static void take_speed(struct spw_product_speed *out, const struct products *p,
@@ -185,15 +187,18 @@ static void take_speed(struct spw_product_speed *out, const struct products *p,
     out->row_flops = row_flops(p, which);
 }
 
-/* As many bytes as need LARGE_SECONDS. A slow moment must not make them few. */
+/* As many bytes as need LARGE_SECONDS, and as many rows as need MANY_SECONDS at most. A slow moment
+ * must not make them few. */
 static int choose_bytes(struct products *p)
 {
     struct spw_rounds choices = {0};
     p->bytes = LEAST_BYTES;
     for (int r = 0; r < CHOICES; r++)
         SPW_TRY(time_products(&choices, p, multiply_large));
-    const uint64_t n = (uint64_t)(LARGE_SECONDS / spw_rounds_take(&choices, SPW_ROUND_BEST));
+    const double seconds = spw_rounds_take(&choices, SPW_ROUND_BEST);
+    const uint64_t n = (uint64_t)(LARGE_SECONDS / seconds);
     p->bytes = spw_max_u64(1, spw_min_u64(n, WEIGHTS_BYTES / LEAST_BYTES)) * LEAST_BYTES;
+    p->many_rows = spw_max_u64(2, spw_min_u64(MANY, (uint64_t)(MANY_SECONDS / seconds)));
     return 0;
 }
 
