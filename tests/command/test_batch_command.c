@@ -118,6 +118,7 @@ static void test_outputs_of_others(void)
     check_refused(batch("in.jsonl", "o", "--errors in.jsonl"), "is the file of --input");
     check_refused(batch("in.jsonl", "o", "--errors ./o"), "found ./o for both");
     check_refused(batch("in.jsonl", "o", "--errors o.state"), "are one file, expected two");
+    check_refused(batch("in.jsonl", "o", "--report ./o.state"), "is a file of the job");
     remove_job("o");
     check_refused(batch("in.jsonl", "link", ""), "link: ");
     CHECK(sh("rm -f o.state; ln -s from.state o.state") == 0);

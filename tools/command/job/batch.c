@@ -330,6 +330,7 @@ static int open_store(struct batch *b)
                                               .identity = identity,
                                               .input = strcmp(b->o->input, "-") != 0 ? b->o->input
                                                                                      : NULL,
+                                              .report = b->o->report,
                                               .retry_failed = b->o->retry_failed};
     code = job_store_open(&b->store, &options);
     json_decref(identity);

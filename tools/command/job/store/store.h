@@ -23,7 +23,8 @@ struct job_store_options {
     /* Borrowed: what every run of the job has in common. {"option": value}: a refusal names the
      * first one that differs. */
     const json_t *identity;
-    const char *input; /* borrowed: where the items come from; NULL: nobody can read it again */
+    const char *input;  /* borrowed: where the items come from; NULL: nobody can read it again */
+    const char *report; /* borrowed: what the run writes, no file of the job; or NULL */
     bool has_parts;
     bool retry_failed; /* items that had no answer are new */
 };

@@ -74,9 +74,10 @@ int job_store_open_locked(struct job_log *l, const char *path)
 }
 
 /* Two names may mean one file. */
-static int check_apart(const struct job_store *s)
+static int check_apart(const struct job_store *s, const char *report)
 {
-    struct stat st[JOB_N_LOGS];
+    struct stat st[JOB_N_LOGS], written;
+    const bool has_report = report && stat(report, &written) == 0;
     for (size_t i = 0; i < s->n_open; i++) {
         const struct job_log *l = s->in_order[i];
         if (fstat(l->fd, &st[i]))
@@ -85,6 +86,9 @@ static int check_apart(const struct job_store *s)
             if (st[i].st_dev == st[k].st_dev && st[i].st_ino == st[k].st_ino)
                 return cli_fail(CLI_REFUSED, "%s and %s are one file, expected two",
                                 s->in_order[k]->path, l->path);
+        if (has_report && st[i].st_dev == written.st_dev && st[i].st_ino == written.st_ino)
+            return cli_fail(CLI_REFUSED, "--report %s is a file of the job; give another name",
+                            report);
     }
     return 0;
 }
@@ -108,7 +112,7 @@ static int open_logs(struct job_store *s, const struct job_store_options *o)
     for (int i = 0; i < JOB_N_LOGS; i++)
         if (s->logs[i].fd >= 0)
             s->in_order[s->n_open++] = &s->logs[i];
-    return code ? code : check_apart(s);
+    return code ? code : check_apart(s, o->report);
 }
 
 /* A file beside the state that has something; NULL: none. */

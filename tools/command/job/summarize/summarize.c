@@ -438,6 +438,7 @@ static int open_store(struct job_summarize *s)
 {
     struct job_store_options options = {.output = s->output,
                                         .errors = s->o->errors,
+                                        .report = s->o->report,
                                         .has_parts = true,
                                         .retry_failed = s->o->retry_failed};
     json_t *now;
