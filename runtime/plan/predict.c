@@ -83,7 +83,7 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
 
 /* Weights in f32 are multiplied as f32, whatever the row is. */
 static const struct spw_product_speed *speed_of(const struct spw_plan_info *p,
-                                                const struct spw_machine *m, int type)
+                                                const struct spw_machine *m, enum spw_dtype type)
 {
     const bool as_f32 = p->compute == SPW_DTYPE_F32 || type == SPW_DTYPE_F32;
     return as_f32 ? &m->f32_products[type] : &m->bf16_products[type];
@@ -94,7 +94,7 @@ static double products_seconds(const struct spw_plan_info *p, const struct spw_m
                                bool of_experts)
 {
     double seconds = 0;
-    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
         const struct spw_product_speed *speed = speed_of(p, m, t);
         const struct spw_decode_products *of = &p->decode_products_of[t];
         const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
@@ -385,7 +385,7 @@ static double prompt_products_seconds(const struct spw_prompt_work *work,
 {
     const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
     const double flop = flop_seconds(p, m), chunk = fmax(p->prefill_chunk, 1);
-    if (!flop) /* the weights are read at least once */
+    if (flop <= 0) /* the weights are read at least once */
         return fmax(peak > 0 ? work->product_flops / peak : 0,
                     (double)p->weights_bytes / m->read_bytes_per_second);
     const double passes = ceil(work->tokens / chunk), threads = fmax(fmin(m->threads, m->cores), 1);
