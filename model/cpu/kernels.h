@@ -47,6 +47,9 @@ extern const struct spw_kernel spw_linear_codes_kernel_amx;
 
 #define spw_linear_codes_workspace_avx512bf16 spw_linear_codes_workspace_avx512vnni
 
+extern const struct spw_kernel spw_linear_kernel_avx512intel;
+#define spw_linear_workspace_avx512intel spw_linear_workspace_avx512bf16
+
 extern const struct spw_kernel spw_linear_kernel_amx;
 
 size_t spw_linear_workspace_amx(size_t k, enum spw_dtype x, enum spw_dtype w);

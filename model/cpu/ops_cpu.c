@@ -141,7 +141,7 @@ static const struct spw_cpu_kernels tables[] = {
     ROW(AVX512VNNI, avx512, avx512intel, avx512), /* Intel alone has VNNI without bf16 */
     ROW(AVX512BF16, avx512bf16, avx512vnni, avx512bf16),
     ROW(AVX512HALF, avx512bf16, avx512half, avx512bf16),
-    ROW(AVX512INTEL, avx512bf16, avx512intel, avx512bf16),
+    ROW(AVX512INTEL, avx512bf16, avx512intel, avx512intel),
     ROW(AMX, avx512bf16, amx, amx),
 #endif
 };
