@@ -9,11 +9,14 @@
 #include "model/cpu/linear/eight_rows.h"
 #include "model/cpu/linear/linear.h"
 
-static void run_side_by_side(const struct spw_linear_args *a, size_t task, unsigned worker)
+static void run_as(const struct spw_linear_args *a, bool side_by_side, size_t task, unsigned worker)
 {
     const size_t bytes = spw_linear_codes_workspace_avx512vnni(a->k);
     assert(few_workspace(a->k) <= bytes);
-    run_few(a, spw_linear_part(a, task), (uint8_t *)a->workspace + worker * bytes);
+    if (side_by_side)
+        run_few(a, spw_linear_part(a, task), (uint8_t *)a->workspace + worker * bytes);
+    else
+        spw_linear_codes_kernel_avx512vnni.run(a, task, worker);
 }
 
 /* ---- units of 256 bits ---- */
@@ -21,10 +24,7 @@ static void run_side_by_side(const struct spw_linear_args *a, size_t task, unsig
 static void run_half(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-    if (a->m <= few_rows(a->w_dtype))
-        run_side_by_side(a, task, worker);
-    else
-        spw_linear_codes_kernel_avx512vnni.run(a, task, worker);
+    run_as(a, a->m <= few_rows(a->w_dtype), task, worker);
 }
 
 const struct spw_kernel spw_linear_codes_kernel_avx512half = {
@@ -50,10 +50,7 @@ static size_t intel_tasks(const void *args)
 
 static void run_intel(const void *args, size_t task, unsigned worker)
 {
-    if (is_side_by_side(args))
-        run_side_by_side(args, task, worker);
-    else
-        spw_linear_codes_kernel_avx512vnni.run(args, task, worker);
+    run_as(args, is_side_by_side(args), task, worker);
 }
 
 const struct spw_kernel spw_linear_codes_kernel_avx512intel = {
