@@ -273,7 +273,7 @@ static void test_refusals(void)
 #endif
 }
 
-/* A refused plan also prints JSON, with the smallest budgets. */
+/* A refused plan also prints JSON, with the smallest budgets if budgets are the reason. */
 static void test_refused_plan(void)
 {
     CHECK(sh("\"$S\" plan m --context 1000 --device cpu --device-memory 1000 --json") == 2);
@@ -293,6 +293,21 @@ static void test_refused_plan(void)
     j = parse(out);
     CHECK(json_is_null(json_object_get(j, "smallest_bytes")));
     json_decref(j);
+    /* Budgets are not asked; `generate` refuses the same input with the same text. */
+    static const char *const refused[] = {"m --token-ids t --context 2", "m --token-ids none",
+                                          "m --prompts none", "m --resume none", "none"};
+    CHECK(sh("echo 1 5 7 >t") == 0);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        CHECK(sh("\"$S\" plan --device cpu --json %s", refused[i]) == 2);
+        j = parse(out);
+        error = json_string_value(json_object_get(j, "error"));
+        CHECK_MSG(error && strstr(err, error), "%s: %s", refused[i], err);
+        CHECK(json_is_null(json_object_get(j, "smallest_bytes")));
+        CHECK(sh("\"$S\" generate --device cpu %s%s", refused[i],
+                 strchr(refused[i], ' ') ? "" : " --token-ids t") == 2);
+        CHECK_MSG(error && strstr(err, error), "%s: %s", refused[i], err);
+        json_decref(j);
+    }
 }
 
 /* ---- the other commands ---- */

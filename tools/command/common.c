@@ -60,12 +60,13 @@ void cli_interrupt_clear(void)
     cli_catch_interrupt();
 }
 
+enum { LINE_BYTES = 2048 };
+
 /* A message is one line, also when it quotes a text of the user that has line breaks. It names
- * options as the user types them. */
-static void print_line(const char *format, va_list args)
+ * options as the user types them. `line` gets the message. */
+static void print_line(char line[LINE_BYTES], const char *format, va_list args)
 {
-    char line[2048];
-    vsnprintf(line, sizeof line, format, args);
+    vsnprintf(line, LINE_BYTES, format, args);
     cli_name_options(line);
     for (char *c = line; *c; c++) {
         if (*c == '\n' || *c == '\t')
@@ -77,13 +78,20 @@ static void print_line(const char *format, va_list args)
     fprintf(stderr, "spillway: %s\n", line);
 }
 
+static char last_failure[LINE_BYTES];
+
 int cli_fail(int code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    print_line(format, args);
+    print_line(last_failure, format, args);
     va_end(args);
     return code;
+}
+
+const char *cli_last_failure(void)
+{
+    return last_failure;
 }
 
 static bool quiet; /* --quiet */
@@ -95,10 +103,11 @@ void cli_set_quiet(bool wanted)
 
 int cli_note(const char *format, ...)
 {
+    char line[LINE_BYTES];
     va_list args;
     va_start(args, format);
     if (!quiet)
-        print_line(format, args);
+        print_line(line, format, args);
     va_end(args);
     return 0;
 }

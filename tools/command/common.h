@@ -8,6 +8,7 @@
 
 /* Prints "spillway: ..." as one line on stderr, after clearing a progress line; returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
+const char *cli_last_failure(void); /* the text of the last call of cli_fail */
 /* Prints a note in the same form, unless --quiet was given; returns 0. Errors use cli_fail, and so
  * do warnings that the answer may change. */
 __attribute__((format(printf, 1, 2))) int cli_note(const char *format, ...);

@@ -254,15 +254,10 @@ static int make_requests(struct moved *m, const struct cli_options *o,
     return 0;
 }
 
-/* Reports a refused plan: the reason, and the smallest budgets, which are null if budgets are not
- * the reason. */
-static int refuse(const struct cli_options *o, const struct spw_plan_info *plan, int rc,
-                  struct spw_error *err)
+/* Prints the JSON of a refused plan: the reason, and the smallest budgets, which are null if
+ * budgets are not the reason. */
+static int print_refusal(const struct cli_options *o, const struct spw_plan_info *plan)
 {
-    int code = cli_fail_error(rc, err, true);
-    cli_name_options(err->text);
-    if (!o->json)
-        return code;
     json_t *smallest = cli_report_tiers(plan->smallest_device_bytes, plan->smallest_host_bytes,
                                         plan->smallest_disk_bytes);
     if (!plan->smallest_device_bytes) {
@@ -271,11 +266,11 @@ static int refuse(const struct cli_options *o, const struct spw_plan_info *plan,
     }
     const struct cli_field fields[] = {
         {"model", CLI_JSON(o->operand)},
-        {"error", CLI_JSON(err->text[0] ? err->text : strerror(-rc))},
+        {"error", CLI_JSON(cli_last_failure())},
         {"smallest_bytes", smallest},
     };
     int failed = cli_print_json(CLI_OBJECT(fields));
-    return failed ? failed : code;
+    return failed ? failed : CLI_REFUSED;
 }
 
 /* The bytes of the run, with those of missed experts if a trace says which these are. */
@@ -318,33 +313,35 @@ static void show_run(const struct spw_plan_info *p, const struct moved *run)
     }
 }
 
-static int make_plan(const struct cli_options *o, struct spw_options *options,
-                     const struct spw_model_config *config, struct moved *run)
+static int make_plan(struct spw_plan_info *plan, const struct cli_options *o,
+                     struct spw_options *options, const struct spw_model_config *config,
+                     struct moved *run)
 {
     struct prediction prediction;
-    struct spw_plan_info plan;
     struct spw_error err = {0};
     cli_limits_read_for(&prediction.limits, o, options);
     if (o->prompts) /* a refusal is the next call's as well */
         cli_fit_sessions(options, o, &err);
     spw_error_clear(&err);
-    int rc = spw_plan_query(&plan, o->operand, options, &err);
+    int rc = spw_plan_query(plan, o->operand, options, &err);
     if (rc >= 0)
         rc = find_moved(run, o, options, &err);
     if (rc < 0)
-        return refuse(o, &plan, rc, &err);
-    cli_say_plan_fallback(&plan);
-    bool predicted = predict(&prediction, o, &plan, config);
+        return cli_fail_error(rc, &err, true);
+    cli_say_plan_fallback(plan);
+    bool predicted = predict(&prediction, o, plan, config);
     if (o->json)
-        return print_json(o, &plan, predicted ? &prediction : NULL, run);
-    print_table(o, &plan);
-    show_run(&plan, run);
+        return print_json(o, plan, predicted ? &prediction : NULL, run);
+    print_table(o, plan);
+    show_run(plan, run);
     if (predicted)
-        print_prediction(&prediction, plan.context);
+        print_prediction(&prediction, plan->context);
     return 0;
 }
 
-static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
+/* A refused plan has its smallest budgets only, or nothing. */
+static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
+                    const struct cli_saved *saved)
 {
     struct cli_model m;
     struct cli_inputs inputs = {0};
@@ -377,7 +374,7 @@ static int plan_run(const struct cli_options *o, const struct cli_saved *saved)
             cli_engine_options(o, o->context ? o->context : inputs.longest, sessions);
         options.saves = o->resume;
         options.expert_counts = counts;
-        code = make_plan(o, &options, &m.config, &run);
+        code = make_plan(plan, o, &options, &m.config, &run);
     }
     spw_expert_counts_free(counts);
     spw_expert_trace_free(run.trace);
@@ -391,12 +388,13 @@ int cli_plan(const struct cli_options *given)
 {
     struct cli_options o = *given; /* a copy: a saved run brings its own options */
     struct cli_saved saved;
+    struct spw_plan_info plan = {0};
     int code = cli_saved_check(&o);
     if (!code)
         code = cli_saved_open(&saved, &o);
-    if (code)
-        return code;
-    code = plan_run(&o, &saved);
-    cli_saved_close(&saved);
-    return code;
+    if (!code) {
+        code = plan_run(&plan, &o, &saved);
+        cli_saved_close(&saved);
+    }
+    return code == CLI_REFUSED && o.json ? print_refusal(&o, &plan) : code;
 }
