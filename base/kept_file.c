@@ -104,8 +104,19 @@ static bool begins_as(int fd, const char *begin, size_t bytes)
 {
     char found[64];
     assert(bytes <= sizeof found);
-    ssize_t n = pread(fd, found, bytes, 0);
-    return n == 0 || (n == (ssize_t)bytes && memcmp(found, begin, bytes) == 0);
+    return pread(fd, found, bytes, 0) == (ssize_t)bytes && memcmp(found, begin, bytes) == 0;
+}
+
+/* Whether the file has no byte but 0: what a power cut may leave of a new file. */
+static bool is_blank(int fd)
+{
+    static const char zeros[4096];
+    char piece[sizeof zeros];
+    ssize_t n;
+    off_t at = 0;
+    while ((n = pread(fd, piece, sizeof piece, at)) > 0 && !memcmp(piece, zeros, (size_t)n))
+        at += n;
+    return n == 0;
 }
 
 /* Refuses to replace a file of another kind, a file of another user, and a link. */
@@ -120,8 +131,11 @@ static int check_replaceable(const char *path, const char *begin, size_t begin_b
     if ((fd < 0 && !is_link) || (is_link ? lstat(path, &st) : fstat(fd, &st)))
         return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
     int rc = spw_check_replaceable(&st, path, err);
-    if (!rc && !begins_as(fd, begin, begin_bytes))
-        rc = spw_fail(err, -EINVAL, "%s: found another kind of file, which is not replaced", path);
+    if (!rc && !begins_as(fd, begin, begin_bytes) && !is_blank(fd))
+        rc = spw_fail(err, -EINVAL,
+                      "%s: found another kind of file, which is not replaced (remove it, or give "
+                      "another name)",
+                      path);
     if (fd >= 0)
         close(fd);
     return rc;

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #define MAGIC ((uint64_t)0x31736d7573777073) /* "spwsums1"; another layout has another one */
+#define BEGIN_BYTES 7                        /* of it, the same for all layouts */
 #define MOST_BYTES ((size_t)64 << 20)        /* sums of 8 TiB */
 
 enum { MODEL_HEAD = SPW_SUMS_KEY_BYTES + sizeof(uint64_t) };
@@ -203,7 +204,7 @@ int spw_block_sums_write(struct spw_block_sums *s, const char *path, struct spw_
     char *data = spw_alloc(most + (size_t)(end - others));
     int rc = -ENOMEM;
     if (data)
-        rc = spw_kept_file_write(path, (const char *)&magic, sizeof magic, data,
+        rc = spw_kept_file_write(path, (const char *)&magic, BEGIN_BYTES, data,
                                  fill(s, data, others, end), err);
     if (!rc)
         s->n_kept = n_known(s);

@@ -214,26 +214,26 @@ static void add_note(struct spw_drive *d, const char *text, const char *what)
     snprintf(d->note + n, sizeof d->note - n, "%s%.200s%s", n ? "; " : "", text, what);
 }
 
-/* Reads the profile. A profile that cannot be used gives a note. -ENOMEM. */
-static int open_profile(struct spw_profile **out, const char *path, struct spw_drive *d,
+/* Reads the profile. `why`: why a profile that is there cannot be used, else "". -ENOMEM. */
+static int open_profile(struct spw_profile **out, const char *path, struct spw_error *why,
                         struct spw_error *err)
 {
-    struct spw_error why = {0};
     *out = spw_alloc_zero(1, sizeof **out);
     if (!*out)
         return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
-    int rc = spw_profile_read(*out, path, &why);
-    if (rc == -ENOENT || rc == 0)
-        return 0;
-    add_note(d, why.text, ", so the drive was measured again");
+    if (spw_profile_read(*out, path, why) == -ENOENT)
+        spw_error_clear(why);
     return 0;
 }
 
+/* `unusable`: why the profile cannot be used, or "". */
 static int measure_and_store(struct spw_drive *out, const struct spw_drive_options *o,
-                             struct spw_profile *p, struct spw_error *err)
+                             struct spw_profile *p, const char *unusable, struct spw_error *err)
 {
     struct spw_error why = {0};
     SPW_TRY(spw_drive_measure(out, o, err));
+    if (*unusable)
+        add_note(out, unusable, ", so the drive was measured again");
     if (!p)
         return 0;
     spw_profile_put_drive(p, out);
@@ -246,10 +246,11 @@ int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, st
 {
     spw_error_clear(err);
     struct spw_profile *p = NULL;
+    struct spw_error unusable = {0};
     *out = (struct spw_drive){.io = o->io};
     SPW_TRY(spw_drive_identify(out, o->directory, err));
     if (o->profile)
-        SPW_TRY(open_profile(&p, o->profile, out, err));
+        SPW_TRY(open_profile(&p, o->profile, &unusable, err));
     const struct spw_drive *known =
         p && o->mode != SPW_PROBE_AGAIN ? spw_profile_find_drive(p, out) : NULL;
     int rc = 0;
@@ -260,7 +261,7 @@ int spw_drive_probe(struct spw_drive *out, const struct spw_drive_options *o, st
                       "%s: its drive has not been measured; run 'spillway probe %s' once",
                       o->directory, o->directory);
     else
-        rc = measure_and_store(out, o, p, err);
+        rc = measure_and_store(out, o, p, unusable.text, err);
     spw_free(p);
     return rc;
 }

@@ -197,14 +197,14 @@ static int find_or_measure(struct spw_machine_range *out, const struct spw_backe
     if (!p)
         return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
     int rc = spw_profile_read(p, path, &why);
-    bool unusable = rc < 0 && rc != -ENOENT;
+    const bool unusable = rc < 0 && rc != -ENOENT;
     rc = 0;
     if (mode == SPW_PROBE_AGAIN || !spw_profile_find_machine(p, out))
         rc = mode == SPW_PROBE_NEVER
                  ? spw_fail(err, -ENODATA,
                             "this machine has not been measured; run 'spillway probe'")
                  : measure_and_store(out, b, lane, p, path, err);
-    if (unusable && !*out->typical.note)
+    if (!rc && unusable && !*out->typical.note)
         snprintf(out->typical.note, sizeof out->typical.note,
                  "%.200s, so the machine was measured again", why.text);
     spw_free(p);

@@ -308,6 +308,7 @@ static void test_file(void)
         CHECK(truncate(sums_file, cut) == 0);
         CHECK(n_known_at_open(&w) == 0);
     }
+    flip_byte(sums_file, 7); /* the number of another layout */
     open_engine(&w);
     CHECK_MSG(strstr(spw_engine_note(w.e), "taken anew"), "%s", spw_engine_note(w.e));
     must_run(&w, 20);

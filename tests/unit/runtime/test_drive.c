@@ -345,12 +345,22 @@ static void test_probe(const char *directory, bool whole)
     CHECK_MSG(strstr(second.note, "found another kind of file, which is not replaced"), "%s",
               second.note);
     CHECK(sh("test \"$(cat probe/other.json)\" = nonsense") == 0);
-    CHECK(sh("sed -i 's/checksum/checksun/' probe/p.json") == 0);
-    CHECK(probe(&second, directory, profile, false, &err) == 0 && second.written_bytes > 0);
-    CHECK_MSG(strstr(second.note, "p.json") && strstr(second.note, "measured again"), "%s",
-              second.note);
-    CHECK(probe(&second, directory, profile, false, &err) == 0 && second.written_bytes == 0 &&
-          !*second.note);
+    /* The last one is what a power cut leaves. */
+    static const char *const damage[] = {
+        "sed -i 's/checksum/checksun/' probe/p.json",
+        "sed -i 's/_profile\": [0-9]*/_profile\": 1/' probe/p.json",
+        "head -c 5000 /dev/zero >probe/p.json"};
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        struct spw_drive_options never = {
+            .directory = directory, .profile = profile, .mode = SPW_PROBE_NEVER};
+        CHECK(sh("%s", damage[i]) == 0);
+        CHECK(spw_drive_probe(&second, &never, &err) == -ENODATA && !*second.note);
+        CHECK(probe(&second, directory, profile, false, &err) == 0 && second.written_bytes > 0);
+        CHECK_MSG(strstr(second.note, "p.json") && strstr(second.note, "was measured again"), "%s",
+                  second.note);
+        CHECK(probe(&second, directory, profile, false, &err) == 0 && second.written_bytes == 0 &&
+              !*second.note);
+    }
     CHECK(spw_alloc_outstanding() == 0);
 }
 
