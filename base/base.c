@@ -80,6 +80,11 @@ int spw_check_replaceable(const struct stat *st, const char *name, struct spw_er
     return 0;
 }
 
+bool spw_is_same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
 void spw_alloc_fail_nth(int64_t n)
 {
     atomic_store(&fail_countdown, n);

@@ -32,6 +32,7 @@ struct stat;
  * of this user. -EINVAL: not a regular file; -EPERM: it belongs to another user. The text begins
  * with `name`. */
 int spw_check_replaceable(const struct stat *st, const char *name, struct spw_error *err);
+bool spw_is_same_file(const struct stat *a, const struct stat *b);
 
 /* Seconds of a clock that never goes back. */
 double spw_now_seconds(void);

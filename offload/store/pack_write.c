@@ -429,7 +429,7 @@ static int open_locked(struct spw_pack_writer *w, struct stat *st, struct spw_er
     bool missing = lstat(w->path, &named) != 0;
     if (missing && errno == ENOENT)
         return spw_fail(err, -ENOENT, "%s: was just removed", w->path);
-    if (missing || fstat(w->fd, st) || named.st_ino != st->st_ino || named.st_dev != st->st_dev)
+    if (missing || fstat(w->fd, st) || !spw_is_same_file(&named, st))
         return spw_fail(err, -EBUSY, "%s: was just replaced by another process", w->path);
     return 0;
 }

@@ -16,8 +16,7 @@ static bool is_named(const struct spw_save_file *f, bool *gone)
 {
     struct stat st, named;
     *gone = lstat(f->path, &named) != 0 && errno == ENOENT;
-    return !*gone && !fstat(f->fd, &st) && !lstat(f->path, &named) && named.st_ino == st.st_ino &&
-           named.st_dev == st.st_dev;
+    return !*gone && !fstat(f->fd, &st) && !lstat(f->path, &named) && spw_is_same_file(&st, &named);
 }
 
 bool spw_save_file_is_empty(const struct spw_save_file *f)

@@ -408,7 +408,7 @@ static bool is_resumed(const struct cli_options *o)
 {
     struct stat save, resume;
     return o->resume && stat(o->save, &save) == 0 && stat(o->resume, &resume) == 0 &&
-           save.st_dev == resume.st_dev && save.st_ino == resume.st_ino;
+           spw_is_same_file(&save, &resume);
 }
 
 int cli_saved_hold(struct spw_session *session, const struct spw_engine *e,

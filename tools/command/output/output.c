@@ -35,19 +35,14 @@ static bool stat_folder(const char *path, struct stat *st)
     return stat(folder_of(path, folder), st) == 0;
 }
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
 /* Whether both names mean one file, existing or not. */
 static bool is_same_place(const char *a, const char *b)
 {
     struct stat x, y;
     if (lstat(a, &x) == 0 && lstat(b, &y) == 0)
-        return is_same(&x, &y);
+        return spw_is_same_file(&x, &y);
     return strcmp(last_part(a), last_part(b)) == 0 && stat_folder(a, &x) && stat_folder(b, &y) &&
-           is_same(&x, &y);
+           spw_is_same_file(&x, &y);
 }
 
 /* The path that the user gave for an option of this kind; NULL: none. */
@@ -78,13 +73,13 @@ static int check_inputs(const struct cli_options *o, const char *what, const cha
     for (const struct cli_row *row = cli_rows; row->name; row++) {
         const char *name = file_of(o, row, CLI_FILE_IN);
         bool resumes = strcmp(row->name, "resume") == 0 && strcmp(what, "--save") == 0;
-        if (name && !resumes && stat(name, &input) == 0 && is_same(st, &input))
+        if (name && !resumes && stat(name, &input) == 0 && spw_is_same_file(st, &input))
             return cli_fail(CLI_REFUSED, "%s: %s: is the file of --%s; give another name", what,
                             path, row->name);
     }
     bool has_model = o->operand && strstr(o->command->operand, "MODEL");
     if (has_model && stat(o->operand, &input) == 0 && stat_folder(path, &folder) &&
-        (is_same(st, &input) || is_same(&folder, &input)))
+        (spw_is_same_file(st, &input) || spw_is_same_file(&folder, &input)))
         return cli_fail(CLI_REFUSED, "%s: %s: is a file of the model; give another name", what,
                         path);
     return 0;

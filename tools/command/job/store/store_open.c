@@ -62,8 +62,8 @@ int job_store_open_locked(struct job_log *l, const char *path)
     bool is_locked = flock(l->fd, LOCK_EX | LOCK_NB) == 0;
     int why = errno;
     /* Another process may have replaced the file while this one opened it. */
-    bool is_named = fstat(l->fd, &is) == 0 && stat(path, &named) == 0 &&
-                    is.st_dev == named.st_dev && is.st_ino == named.st_ino;
+    bool is_named =
+        fstat(l->fd, &is) == 0 && stat(path, &named) == 0 && spw_is_same_file(&is, &named);
     if (is_locked && is_named)
         return 0;
     l->is_new = false; /* it is the other process's by now */
@@ -83,10 +83,10 @@ static int check_apart(const struct job_store *s, const char *report)
         if (fstat(l->fd, &st[i]))
             return cli_fail(CLI_FAILED, "%s: %s", l->path, strerror(errno));
         for (size_t k = 0; k < i; k++)
-            if (st[i].st_dev == st[k].st_dev && st[i].st_ino == st[k].st_ino)
+            if (spw_is_same_file(&st[i], &st[k]))
                 return cli_fail(CLI_REFUSED, "%s and %s are one file, expected two",
                                 s->in_order[k]->path, l->path);
-        if (has_report && st[i].st_dev == written.st_dev && st[i].st_ino == written.st_ino)
+        if (has_report && spw_is_same_file(&st[i], &written))
             return cli_fail(CLI_REFUSED, "--report %s is a file of the job; give another name",
                             report);
     }

@@ -27,8 +27,7 @@ static bool is_excepted(const struct listing *l, const struct stat *st)
 {
     struct stat other;
     for (size_t i = 0; i < l->n_except; i++)
-        if (stat(l->except[i], &other) == 0 && other.st_dev == st->st_dev &&
-            other.st_ino == st->st_ino)
+        if (stat(l->except[i], &other) == 0 && spw_is_same_file(&other, st))
             return true;
     return false;
 }
