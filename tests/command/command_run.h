@@ -30,7 +30,7 @@ static inline bool command_is_there(void)
 {
     const char *command = getenv("SPW_COMMAND");
     if (!command || !*command || access(command, X_OK) != 0) {
-        fprintf(stderr, "SPW_COMMAND names no command: skipped\n");
+        fprintf(stderr, "SPW_COMMAND names no command (build/release/spillway): skipped\n");
         return false;
     }
     setenv("S", command, 1);
@@ -57,12 +57,13 @@ __attribute__((format(printf, 1, 2))) static inline int sh(const char *format, .
 }
 
 /* Runs of the command use the limits of machine and drive that the test measure_limits has stored,
- * if it ran; new measurements do not go to the user's files. */
+ * if it ran; by hand, without SPW_LIMITS, they are measured now. Nothing goes to the user's files.
+ */
 static inline void command_limits(void)
 {
     setenv("XDG_CACHE_HOME", folder, 1);
-    if (getenv("SPW_LIMITS"))
-        sh("mkdir spillway && cp \"$SPW_LIMITS\" spillway/drives.json");
+    sh(getenv("SPW_LIMITS") ? "mkdir spillway && cp \"$SPW_LIMITS\" spillway/drives.json"
+                            : "\"$S\" probe --device cpu; \"$S\" probe --device cpu --threads 1");
 }
 
 #endif
