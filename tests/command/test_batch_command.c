@@ -509,6 +509,9 @@ static void test_shards(void)
     CHECK(check_results("sum", whole, 1) == ITEMS);
     CHECK(sh("\"$S\" batch --status s0 s1 s2") == 1);
     CHECK_MSG(strstr(out, "all: 6 done, 1 failed, 0 missing"), "%s", out);
+    CHECK(sh("ln -s s0 alias && ln -s s0.state alias.state") == 0);
+    check_refused(sh("\"$S\" batch --status s0 s1 s0"), "s0 and s0 are one file, expected two");
+    check_refused(sh("\"$S\" batch --status s1 s0 alias"), "s0 and alias are one file");
     CHECK(sh("\"$S\" batch --status s0 s2") == 1);
     CHECK_MSG(strstr(out, "1 of 3 shards have no output here"), "%s", out);
     CHECK(sh("sed -i '$d' s1; \"$S\" batch --status s0 s1 s2") == 1);

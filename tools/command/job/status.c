@@ -8,11 +8,13 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct part {
     const char *output;
     struct job_store *store;
     struct job_shard shard;
+    struct stat file;
     uint64_t n_done, n_failed, n_missing;
 };
 
@@ -55,10 +57,24 @@ static int count_missing(struct part *p)
                        : cli_fail(CLI_FAILED, "%s: %s", job_store_input(p->store), strerror(-rc));
 }
 
+/* Two names may mean one file. */
+static int check_apart(const struct status *s, struct part *p)
+{
+    if (stat(p->output, &p->file))
+        return cli_fail(CLI_FAILED, "%s: %s", p->output, strerror(errno));
+    for (const struct part *other = s->parts; other < p; other++)
+        if (spw_is_same_file(&other->file, &p->file))
+            return cli_fail(CLI_REFUSED, "%s and %s are one file, expected two", other->output,
+                            p->output);
+    return 0;
+}
+
 static int open_part(struct status *s, struct part *p, const char *output)
 {
     p->output = output;
     int code = job_store_look(&p->store, output);
+    if (!code)
+        code = check_apart(s, p);
     if (code)
         return code;
     const json_t *shard = json_object_get(job_store_identity(p->store), "--shard");
