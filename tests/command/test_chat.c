@@ -518,6 +518,20 @@ static void test_refusals(void)
 
 /* ---- interruption, and a terminal ---- */
 
+/* The report of an answer that could not be written has its tokens. */
+static void test_full_stdout(void)
+{
+    if (access("/dev/full", W_OK))
+        return;
+    CHECK(sh("\"$S\" chat m --device cpu --prompt Hello --max-new-tokens 5 --report full.json "
+             ">/dev/full") == 1);
+    CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
+    json_t *report = load("full.json");
+    const json_t *turn = json_array_get(json_object_get(report, "turns"), 0);
+    CHECK(json_integer_value(json_object_get(turn, "n_generated")) > 0);
+    json_decref(report);
+}
+
 static void run_child(const char *const *arguments)
 {
     if (chdir(folder) == 0)
@@ -764,6 +778,7 @@ int main(void)
     test_texts();
     test_full_context();
     test_refusals();
+    test_full_stdout();
     test_interrupt();
     test_interrupted_prompt();
     test_terminal();

@@ -573,10 +573,20 @@ static void test_unnamed_ids(void)
 
 /* ---- runs that are ended from outside ---- */
 
+/* A run whose stdout fails writes its report. */
+static void check_reported(const char *name, const char *count)
+{
+    json_t *report = parse_file(name);
+    CHECK(number(report, count) > 0);
+    json_decref(report);
+    CHECK(sh("rm %s", name) == 0);
+}
+
 static void test_broken_pipe(void)
 {
-    const char *const arguments[] = {"spillway", "generate", "m",   "--token-ids", "t",
-                                     "--ids",    "--device", "cpu", NULL};
+    const char *const arguments[] = {"spillway", "generate",  "m",        "--token-ids",
+                                     "t",        "--ids",     "--device", "cpu",
+                                     "--report", "pipe.json", NULL};
     int ends[2], status;
     CHECK(pipe(ends) == 0);
     close(ends[0]); /* nobody reads */
@@ -585,7 +595,19 @@ static void test_broken_pipe(void)
     close(ends[1]);
     read_file("err", err, sizeof err);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1 && !*err, "%x: %s", status, err);
+    check_reported("pipe.json", "n_generated");
     if (access("/dev/full", W_OK) == 0) {
+        static const char *const lines[][2] = {
+            {"generate m --token-ids t --ids", "n_generated"},
+            {"generate m --prompts lines.jsonl --max-new-tokens 3", "n_prompt"},
+            {"score m --text hello --json", "n_prompt"},
+        };
+        CHECK(sh("echo '{\"prompt\": \"a\"}' >lines.jsonl") == 0);
+        for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+            CHECK_MSG(sh("\"$S\" %s --report full.json >/dev/full", lines[i][0]) == 1, "%s", err);
+            CHECK_MSG(strstr(err, "stdout: No space left"), "%s: %s", lines[i][0], err);
+            check_reported("full.json", lines[i][1]);
+        }
         CHECK(sh("\"$S\" generate m --token-ids t --ids >/dev/full") == 1);
         CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
         CHECK(sh("\"$S\" inspect m >/dev/full") == 1);

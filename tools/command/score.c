@@ -182,10 +182,11 @@ int cli_score(const struct cli_options *o)
     int code = cli_score_read(o, &s);
     if (code == 0)
         code = cli_score_run(o, &s);
-    if (code == 0)
-        code = print_score(o, &s);
-    if (code == 0 && o->report)
-        code = write_report(o, &s);
+    if (code == 0) {
+        int printed = print_score(o, &s);
+        code = o->report ? write_report(o, &s) : 0;
+        code = printed ? printed : code;
+    }
     cli_score_close(&s);
     spw_free(s.tokens);
     return code;

@@ -279,10 +279,13 @@ int cli_chat_answer(struct chat *c)
     cli_progress_end();
     bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
     end_text(c);
-    if (rc < 0 && !interrupted)
+    const bool failed = rc < 0 && !interrupted;
+    if (failed)
         code = explain(c, rc, &err);
-    else
-        code = record(c, n, &result, &times);
+    if (!failed || c->write_error) { /* nobody reads the answer, but the report has it */
+        int recorded = record(c, n, &result, &times);
+        code = code ? code : recorded;
+    }
     if (rc == -ECANCELED)
         say_loss(c, held);
     if (code == 0 && rc == 0 && result.finish == SPW_FINISH_LENGTH)

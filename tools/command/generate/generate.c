@@ -237,13 +237,13 @@ static int explain(const struct run *r, int rc, const struct spw_error *err)
     return cli_fail_error(rc, err, false);
 }
 
-/* The library failed, or the run was interrupted. The text so far is on stdout. */
+/* The library or a write failed, or the run was interrupted. The text so far is on stdout. */
 static int report_unfinished(struct run *r, const struct spw_batch_times *times, int code)
 {
     const size_t n = r->result.n_tokens;
-    if (n == 0 || code == CLI_REFUSED || r->write_error)
+    if (n == 0 || code == CLI_REFUSED)
         return code;
-    if (r->o->report && run_write_report(r, times) == 0)
+    if (r->o->report && run_write_report(r, times) == 0 && r->write_error != -EPIPE)
         cli_fail(0, "the run failed; %s has the %zu tokens that it had generated", r->o->report, n);
     return code;
 }
