@@ -166,7 +166,42 @@ const char *spw_budgets_given_text(char text[32], uint64_t bytes, const char *le
     return text;
 }
 
-/* Says which budget would do: one of them, or either. */
+/* Says which budgets would do: any of those that do alone, or all that are too small together. */
+static int refuse_all(const struct spw_plan_info *i, const struct spw_plan_input *in,
+                      const bool alone[SPW_BUDGETS], struct spw_error *err)
+{
+    const int n_tiers = in->disk_bytes ? SPW_BUDGETS : SPW_BUDGET_DISK;
+    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
+                                         i->smallest_disk_bytes};
+    bool any = alone[SPW_BUDGET_DEVICE] || alone[SPW_BUDGET_HOST] || alone[SPW_BUDGET_DISK];
+    char have[256] = "", would[256] = "", given_text[32], text[32];
+    for (int tier = 0; tier < n_tiers; tier++) {
+        const struct spw_budget_name *name = &spw_budget_names[tier];
+        size_t n = strlen(have), m = strlen(would);
+        spw_bytes_text(given_text, given[tier]);
+        spw_bytes_text(text, least[tier]);
+        if (any ? alone[tier] : given[tier] < least[tier])
+            snprintf(would + m, sizeof would - m, "%s%s %s",
+                     !m    ? ""
+                     : any ? " or "
+                           : " together with ",
+                     name->option, text);
+        if (given[tier] < least[tier])
+            spw_budgets_given_text(given_text, given[tier], text);
+        snprintf(have + n, sizeof have - n, "%s%s of %s",
+                 !n                    ? ""
+                 : tier == n_tiers - 1 ? " and "
+                                       : ", ",
+                 name->memory, given_text);
+    }
+    return spw_fail(err, -ENOMEM,
+                    "%s do not hold a context of %llu tokens; %s would do, or a lower "
+                    "options.context",
+                    have, (unsigned long long)in->context, would);
+}
+
+/* Without a disk, in fewer words where one budget is too small, or either may be raised. */
 static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in,
                   const bool alone[SPW_BUDGETS], struct spw_error *err)
 {
@@ -176,6 +211,8 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
     const char *host_least = spw_bytes_text(texts[3], i->smallest_host_bytes);
     const char *device = spw_budgets_given_text(texts[0], in->device_bytes, device_least);
     const char *host = spw_budgets_given_text(texts[1], in->host_bytes, host_least);
+    if (in->disk_bytes || (!alone[SPW_BUDGET_DEVICE] && !alone[SPW_BUDGET_HOST]))
+        return refuse_all(i, in, alone, err);
     if (!alone[SPW_BUDGET_HOST])
         return spw_fail(err, -ENOMEM,
                         "device memory: %s given, a context of %llu tokens needs at least %s; "
@@ -193,32 +230,6 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
                     "memory); raise options.host_bytes or options.device_bytes, or lower "
                     "options.context",
                     host, context, host_least, device_least);
-}
-
-/* The same of three. */
-static int refuse_with_disk(const struct spw_plan_info *i, const struct spw_plan_input *in,
-                            const bool alone[SPW_BUDGETS], struct spw_error *err)
-{
-    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
-    const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
-                                         i->smallest_disk_bytes};
-    bool any = alone[SPW_BUDGET_DEVICE] || alone[SPW_BUDGET_HOST] || alone[SPW_BUDGET_DISK];
-    char would[256] = "", texts[SPW_BUDGETS][32], text[32];
-    for (int tier = 0; tier < SPW_BUDGETS; tier++) {
-        size_t n = strlen(would);
-        spw_bytes_text(texts[tier], given[tier]);
-        if (!alone[tier] && any)
-            continue;
-        snprintf(would + n, sizeof would - n, "%s%s %s", n ? any ? " or " : " with " : "",
-                 spw_budget_names[tier].option, spw_bytes_text(text, least[tier]));
-        if (given[tier] < least[tier])
-            spw_budgets_given_text(texts[tier], given[tier], text);
-    }
-    return spw_fail(err, -ENOMEM,
-                    "device memory of %s, host memory of %s and disk memory of %s do "
-                    "not hold a context of %llu tokens; %s would do, or a lower options.context",
-                    texts[SPW_BUDGET_DEVICE], texts[SPW_BUDGET_HOST], texts[SPW_BUDGET_DISK],
-                    (unsigned long long)in->context, would);
 }
 
 /* The same as numbers. The first error stays, as in spw_fail. */
@@ -247,5 +258,5 @@ int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *
                         "ask for a smaller options.context",
                         (unsigned long long)in->context, in->sessions);
     fill_refusal(info, in, alone, err);
-    return in->disk_bytes ? refuse_with_disk(info, in, alone, err) : refuse(info, in, alone, err);
+    return refuse(info, in, alone, err);
 }

@@ -15,6 +15,7 @@ static struct {
     int pools, pools_on_disk; /* more sessions than full_sessions; */
     int blocks_from_disk, blocks_bounced, both_kinds, shorter;
     uint64_t candidates;
+    int together; /* refusals that raise several budgets together */
 } n_of;
 
 struct region {
@@ -526,6 +527,50 @@ static void check_smallest(const struct spw_plan_input *in, int tier)
     CHECK(smallest_of(&p.info, tier) == bytes);
 }
 
+/* A plan with these budgets of the refusal: the ones that it names, and the given ones. */
+static int make_with(const struct spw_plan_input *in, const struct spw_error *refused, int tiers)
+{
+    struct spw_plan_input with = *in;
+    struct spw_plan p;
+    for (int tier = 0; tier < SPW_BUDGETS; tier++)
+        if (tiers & 1 << tier)
+            *budget_of(&with, tier) = refused->budgets[tier].smallest_bytes;
+    return spw_plan_make(&p, &with, NULL);
+}
+
+/* Several budgets are too small at once. A refusal names those that do, one of them alone or all
+ * that are too small together, and with them there is a plan. */
+static void check_advice(const struct spw_plan_input *in, uint64_t *seed)
+{
+    struct spw_plan_input with = *in;
+    struct spw_error err = {0};
+    struct spw_plan p;
+    char number[32];
+    int any = 0, lacking = 0;
+    for (int tier = 0; tier < SPW_BUDGETS; tier++) {
+        uint64_t *bytes = budget_of(&with, tier);
+        *bytes =
+            *bytes && check_random(seed) % 4 ? check_range(seed, tier == DISK, *bytes) : *bytes;
+    }
+    if (!spw_plan_make(&p, &with, &err))
+        return;
+    CHECK(err.refuses_budgets);
+    for (int tier = 0; tier < SPW_BUDGETS; tier++) {
+        any |= err.budgets[tier].alone << tier;
+        lacking |= (err.budgets[tier].given_bytes < err.budgets[tier].smallest_bytes) << tier;
+    }
+    n_of.together += !any;
+    for (int tier = 0; tier < SPW_BUDGETS; tier++) {
+        if (!((any ? any : lacking) & 1 << tier))
+            continue;
+        spw_bytes_text(number, err.budgets[tier].smallest_bytes);
+        CHECK_MSG(strstr(err.text, number) && strstr(err.text, spw_budget_names[tier].option),
+                  "%s does not name %s of %s", err.text, spw_budget_names[tier].option, number);
+        CHECK_MSG(make_with(&with, &err, any ? 1 << tier : lacking) == 0, "no plan with what %s",
+                  err.text);
+    }
+}
+
 /* The smallest one, or more, up to about what the whole cache takes, or on the host the weights. */
 static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
 {
@@ -708,6 +753,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
             draw_budget(&in, tier, seed);
     }
     CHECK_MSG(spw_plan_make(&p, &in, &err) == 0, "%s", err.text);
+    check_advice(&in, seed);
     check_kept_rows(&in, seed);
     check_cheapest(&in, seed);
     check_layout(&p, &in);
@@ -967,7 +1013,7 @@ int main(int argc, char **argv)
         CHECK(n_of.retains > 2 && n_of.no_retains > 10);
         CHECK(n_of.both_kinds && n_of.blocks_bounced &&
               n_of.blocks_bounced < n_of.blocks_from_disk);
-        CHECK(n_of.pools > draws / 10 && n_of.pools_on_disk > 2);
+        CHECK(n_of.pools > draws / 10 && n_of.pools_on_disk > 2 && n_of.together > 2);
         CHECK(n_of.disk > draws / 10 && n_of.three > draws / 60);
     }
     return check_done();
