@@ -70,7 +70,9 @@ struct spw_plan_info {
     uint64_t weights_disk_bytes;      /* that one decode step reads from the files */
     uint64_t kv_bytes_per_token;      /* all full-attention layers */
     struct spw_waterlines waterlines; /* of one session that holds `context` tokens */
-    /* One decode step of one session at the full context. */
+    /* One decode step of one session at the full context. Who writes the numbers of a step of more
+     * sessions here sets decode_rows, too: a plan has 0, which means one. */
+    uint32_t decode_rows;
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
     uint64_t decode_read_bytes;   /* weights and KV that computation reads */
     uint64_t decode_old_kv_bytes; /* of these, quantized KV */

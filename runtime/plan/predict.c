@@ -89,7 +89,7 @@ static const struct spw_product_speed *speed_of(const struct spw_plan_info *p,
     return as_f32 ? &m->f32_products[type] : &m->bf16_products[type];
 }
 
-/* The products of a row with weights, those of experts or all others. */
+/* The products of one row with weights, those of experts or all others. */
 static double products_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                                bool of_experts)
 {
@@ -109,9 +109,49 @@ static double products_seconds(const struct spw_plan_info *p, const struct spw_m
     return seconds;
 }
 
+/* The multiplications and additions of a row, and their time in a row after the first of a product:
+ * infinite if that was not measured for all types of weights. */
+struct row_products {
+    double flops, seconds;
+};
+
+static struct row_products further_row(const struct spw_plan_info *p, const struct spw_machine *m)
+{
+    struct row_products row = {0};
+    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
+        const struct spw_decode_products *of = &p->decode_products_of[t];
+        const struct spw_type type = spw_type_of(t);
+        const double own = 2.0 * (double)(of->dense.bytes + of->experts.bytes) * type.elements /
+                           fmax(type.bytes, 1);
+        row.flops += own;
+        row.seconds += own > 0 ? own / speed_of(p, m, t)->row_flops : 0;
+    }
+    return row;
+}
+
+/* The experts that n rows use, as a multiple of those of one row, if each is chosen equally often.
+ */
+static double experts_of_rows(const struct spw_plan_info *p, double n)
+{
+    if (!p->n_expert_layers)
+        return 0;
+    const double all = (double)p->n_experts / p->n_expert_layers, kept = p->n_experts_kept;
+    return all / kept * (1 - pow(1 - kept / all, n));
+}
+
+/* The weights are read once for all rows of a step. */
 static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
 {
-    return products_seconds(p, m, false) + products_seconds(p, m, true);
+    const double n = fmax(p->decode_rows, 1);
+    const double dense = products_seconds(p, m, false), experts = products_seconds(p, m, true);
+    if (n == 1)
+        return dense + experts;
+    const double first = dense + experts_of_rows(p, n) * experts;
+    const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
+    const struct row_products row = further_row(p, m);
+    if (isfinite(row.seconds))
+        return first + (n - 1) * row.seconds;
+    return peak > 0 ? fmax(first, n * row.flops / peak) : first;
 }
 
 static double row_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
@@ -351,48 +391,21 @@ static double prompt_attention_seconds(const struct spw_prompt_work *work,
     return flops > 0 ? work->attention_flops / flops : 0;
 }
 
-/* The mean time of a multiplication or an addition in rows after the first of a product. 0: it was
- * not measured for all types of weights. */
-static double flop_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
-{
-    double seconds = 0, flops = 0;
-    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
-        const struct spw_decode_products *of = &p->decode_products_of[t];
-        const struct spw_type type = spw_type_of(t);
-        const double own = 2.0 * (double)(of->dense.bytes + of->experts.bytes) * type.elements /
-                           fmax(type.bytes, 1);
-        if (own > 0 && speed_of(p, m, t)->row_flops <= 0)
-            return 0;
-        flops += own;
-        seconds += own > 0 ? own / speed_of(p, m, t)->row_flops : 0;
-    }
-    return flops > 0 ? seconds / flops : 0;
-}
-
-/* The experts that a pass of n rows uses, as a multiple of those of one row, if each is chosen
- * equally often. */
-static double experts_of_pass(const struct spw_plan_info *p, double n)
-{
-    if (!p->n_expert_layers)
-        return 0;
-    const double all = (double)p->n_experts / p->n_expert_layers, kept = p->n_experts_kept;
-    return all / kept * (1 - pow(1 - kept / all, n));
-}
-
 /* Without cuBLASLt there is no peak. */
 static double prompt_products_seconds(const struct spw_prompt_work *work,
                                       const struct spw_plan_info *p, const struct spw_machine *m)
 {
     const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
-    const double flop = flop_seconds(p, m), chunk = fmax(p->prefill_chunk, 1);
-    if (flop <= 0) /* the weights are read at least once */
+    const double chunk = fmax(p->prefill_chunk, 1);
+    const struct row_products row = further_row(p, m);
+    if (row.flops <= 0 || !isfinite(row.seconds)) /* the weights are read at least once */
         return fmax(peak > 0 ? work->product_flops / peak : 0,
                     (double)p->weights_bytes / m->read_bytes_per_second);
     const double passes = ceil(work->tokens / chunk), threads = fmax(fmin(m->threads, m->cores), 1);
-    const double experts = experts_of_pass(p, fmin(work->tokens, chunk));
+    const double experts = experts_of_rows(p, fmin(work->tokens, chunk));
     const double pass = products_seconds(p, m, false) + experts * products_seconds(p, m, true);
     const double others = 1 - passes / fmax(work->tokens, passes);
-    return passes * pass + others * work->product_flops * flop +
+    return passes * pass + others * work->product_flops * row.seconds / row.flops +
            work->tokens * (double)p->decode_row_numbers * m->row_number_seconds / threads;
 }
 

@@ -379,6 +379,32 @@ static void test_prompt_rows(void)
     CHECK(near(got.seconds, 4 * (1 - 0.75 * 0.75 * 0.75) * 0.01 + 2 / 3.0 * 4e-3));
 }
 
+/* A step of three rows: 40 ms for the first one, and the multiplications of the others. */
+static void test_step_rows(void)
+{
+    struct spw_machine m = cpu;
+    struct spw_plan_info p = plan(4e8, 0, 0, 0, 0);
+    p.decode_weights_bytes = (uint64_t)4e8;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8; /* of 4e8 / 144 * 256 */
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
+    p.int8_activations = true;
+    const double flops = 2.0 * 4e8 / 144 * 256;
+    p.decode_rows = 1;
+    check(&p, &m, NULL, 0.01 + 0.03, SPW_BOUND_COMPUTE);
+    p.decode_rows = 3; /* not measured: the peak, which the first row alone does not reach */
+    check(&p, &m, NULL, 0.01 + 0.03, SPW_BOUND_COMPUTE);
+    m.int8_flops = 2e10;
+    check(&p, &m, NULL, 3 * flops / 2e10, SPW_BOUND_COMPUTE);
+    m.bf16_products[SPW_DTYPE_Q4_K].row_flops = 1e10;
+    check(&p, &m, NULL, 0.01 + 0.03 + 2 * flops / 1e10, SPW_BOUND_COMPUTE);
+    /* Experts, 2 of 8 for a row, as in the pass of a prompt. */
+    p.n_experts = p.n_experts_resident = 16;
+    p.n_expert_layers = p.n_experts_kept = 2;
+    p.decode_products_of[SPW_DTYPE_Q4_K].experts = p.decode_products_of[SPW_DTYPE_Q4_K].dense;
+    check(&p, &m, NULL, (1 + 4 * (1 - 0.75 * 0.75 * 0.75)) * 0.04 + 4 * flops / 1e10,
+          SPW_BOUND_COMPUTE);
+}
+
 int main(void)
 {
     test_cpu();
@@ -392,6 +418,7 @@ int main(void)
     test_gpu();
     test_prompt();
     test_prompt_rows();
+    test_step_rows();
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_COMPUTE), "computation"));
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_LINK), "host link"));
     CHECK(!strcmp(spw_bound_name(SPW_BOUND_DISK), "disk"));

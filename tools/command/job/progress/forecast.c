@@ -10,7 +10,7 @@
  *     KV that is read          the plan's KV * T / context
  *     KV that streams          KV that is read, less the frames of the device
  *     KV from the disk         the same, less the frames of the host
- *     weights                  as in the plan
+ *     weights                  as in the plan, multiplied with n rows
  *     logits, tiles downward   the plan's bytes * n
  *
  * The result is an estimate, from the typical figures of the machine. */
@@ -64,6 +64,7 @@ static void share_frames(struct spw_plan_info *out, const struct spw_plan_info *
         p->decode_moved_bytes[SPW_MOVED_DISK_TO_HOST] - kv_from_disk(p) + from_disk;
     moved[SPW_MOVED_DEVICE_TO_HOST] = scaled(p->decode_moved_bytes[SPW_MOVED_DEVICE_TO_HOST], n);
     moved[SPW_MOVED_HOST_TO_DISK] = scaled(p->decode_moved_bytes[SPW_MOVED_HOST_TO_DISK], n);
+    out->decode_rows = (uint32_t)n;
     out->decode_read_bytes = p->decode_read_bytes - kv_bytes(p) + kv;
     out->decode_old_kv_bytes = scaled(p->decode_old_kv_bytes, contexts);
     out->decode_row_numbers = scaled(p->decode_row_numbers, n);
@@ -74,14 +75,11 @@ static void share_frames(struct spw_plan_info *out, const struct spw_plan_info *
 
 double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_held)
 {
-    const struct spw_machine *m = &f->limits->machine.typical;
     struct spw_plan_info p = *f->plan;
     struct spw_prediction step;
-    double peak = spw_machine_peak(m, p.compute, p.int8_activations);
     share_frames(&p, f->plan, (double)n, (double)n_held / (double)p.context);
-    spw_predict_step(&step, &p, m, cli_limits_drive(f->limits));
-    double products = peak > 0 ? (double)n * cli_prompt_work(f->config, 1).product_flops / peak : 0;
-    return fmax(step.seconds, products);
+    spw_predict_step(&step, &p, &f->limits->machine.typical, cli_limits_drive(f->limits));
+    return step.seconds;
 }
 
 uint64_t job_running(const struct spw_plan_info *plan, uint64_t n_held)
