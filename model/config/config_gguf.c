@@ -290,6 +290,7 @@ static const struct {
     {"expert_count", 0},
     {"expert_group_count", 0},
     {"expert_shared_count", 0},
+    {"expert_shared_feed_forward_length", 0},
     {"expert_used_count", 0},
     {"interleave_moe_layer_step", 0},
     {"leading_dense_block_count", 0},
@@ -458,8 +459,7 @@ static int check_same(const struct spw_keys *keys, const char *key, uint32_t exp
 
 /* Later formats may have more than this program reads. So sizes that it does not ask for must be
  * those that it assumes. */
-static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys,
-                       const struct spw_gguf_architecture *a)
+static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys)
 {
     static const char *const channels = "channels of a head";
     const struct spw_rope_config *rope = out->rope;
@@ -467,7 +467,7 @@ static int check_sizes(const struct spw_model_config *out, const struct spw_keys
     SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim, channels));
     SPW_TRY(check_same(keys, "attention.head_dim", out->kv[SPW_LAYER_FULL].head_dim, channels));
     SPW_TRY(check_same(keys, "rope.dimension_count", rope[SPW_LAYER_FULL].rotary_dim, channels));
-    if (out->experts.n || !a->mamba_keys)
+    if (out->experts.n)
         SPW_TRY(check_same(keys, "expert_shared_feed_forward_length",
                            out->experts.shared_intermediate,
                            "width of the mlp that every token has beside its experts"));
@@ -687,7 +687,7 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
     SPW_TRY(check_experts(&own, facts));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
-    SPW_TRY(check_sizes(out, &own, facts->architecture));
+    SPW_TRY(check_sizes(out, &own));
     SPW_TRY(check_choices(out, &own, &family));
     SPW_TRY(check_all_unasked(&own, facts->architecture, out->window));
     note_rules(out, facts, &family);
