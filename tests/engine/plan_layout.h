@@ -1,0 +1,306 @@
+/* What a plan says of itself against what its parts add up to: regions apart and within the
+ * budgets, blocks of weights, frames, what is read from the files, the products of a step. */
+#ifndef SPW_TESTS_ENGINE_PLAN_LAYOUT_H
+#define SPW_TESTS_ENGINE_PLAN_LAYOUT_H
+
+#include "tests/engine/plan_life.h"
+
+enum { PAGE = 4096 };
+
+/* Plans of each sort, so that none is missing from the draws. */
+static struct {
+    int disk, three; /* with a disk; with copies on the host too */
+    int retains, no_retains, quantized_below, snapshot_rows;
+    int pools, pools_on_disk; /* more sessions than full_sessions; */
+    int blocks_from_disk, blocks_bounced, both_kinds, shorter;
+    uint64_t candidates;
+    int together; /* refusals that raise several budgets together */
+} n_of;
+
+struct region {
+    uint64_t at, bytes;
+};
+
+static void check_apart(const struct region *r, size_t n, uint64_t end)
+{
+    for (size_t i = 0; i < n; i++) {
+        CHECK(r[i].at % PAGE == 0);
+        CHECK(r[i].at + r[i].bytes <= (i + 1 < n ? r[i + 1].at : end));
+    }
+}
+
+/* Bytes of blocks by where they lie. */
+struct block_bytes {
+    uint64_t copied, mapped, packed, kept, most_slot, most_bounce;
+    uint32_t n_streamed, n_from_disk, n_bounce, n_others; /* others: streamed, could be from disk */
+};
+
+/* Every block has its place on the device, or is streamed; one that is converted has a packed copy
+ * besides, another that is streamed comes from the host, pinned or mapped, or from its file. */
+static void count_block(const struct spw_plan *p, const struct spw_plan_input *in, uint32_t u,
+                        struct block_bytes *sum)
+{
+    const struct spw_weights *w = in->weights;
+    uint64_t bytes = spw_align_up(w->blocks[u].bytes, PAGE);
+    bool resident = spw_plan_block_resident(p, w, u), as_stored = true, aligned = true;
+    const struct spw_weight_block *b = &w->blocks[u];
+    enum spw_dtype type = w->matrices[b->first].type;
+    for (uint32_t i = b->first; i < b->first + b->n; i++)
+        aligned = aligned && (uintptr_t)w->pieces[i].from % spw_dtype_bytes(type) == 0;
+    for (size_t i = 0; i < spw_tensors_count(w->tensors); i++) { /* tiny models have one type */
+        const struct spw_tensor *t = spw_tensors_at(w->tensors, i);
+        as_stored = as_stored && (t->n_dims != 2 || t->dtype == type);
+    }
+    if (resident && in->reads_host_memory && as_stored && aligned)
+        sum->mapped += bytes;
+    else if (resident)
+        sum->copied += bytes;
+    bool from_disk = spw_plan_block_from_disk(p, w, u), direct = in->reads_host_memory && aligned;
+    CHECK(!from_disk || (as_stored && !resident));
+    if (u >= w->n_blocks && p->n_expert_frames) { /* frames take the place of slots */
+        CHECK(!resident && bytes <= w->expert_frame_bytes);
+        CHECK(!from_disk || direct || p->n_expert_bounce);
+        sum->packed += !as_stored || (!from_disk && !in->reads_host_memory) ? bytes : 0;
+        sum->kept += as_stored && !from_disk && in->reads_host_memory ? bytes : 0;
+        return;
+    }
+    sum->n_streamed += !resident;
+    sum->n_from_disk += from_disk;
+    sum->n_bounce += from_disk && !direct;
+    sum->n_others += !resident && as_stored && !from_disk;
+    uint64_t slot = from_disk && direct ? w->blocks[u].read_bytes : bytes;
+    if (!resident)
+        sum->most_slot = spw_max_u64(sum->most_slot, slot);
+    if (from_disk && !direct)
+        sum->most_bounce = spw_max_u64(sum->most_bounce, w->blocks[u].read_bytes);
+    if (!as_stored || (!resident && !from_disk && !in->reads_host_memory))
+        sum->packed += bytes;
+    else if (!resident && !from_disk)
+        sum->kept += bytes;
+}
+
+/* Blocks that come from disk are spread over the others, and only the drive's link counts them. */
+static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *in,
+                         const struct block_bytes *sum)
+{
+    const struct spw_weights *w = in->weights;
+    uint64_t read = 0;
+    uint32_t gap = 0, n_layers = 0;
+    CHECK(p->page_cache_bytes == sum->kept && sum->n_from_disk <= p->n_disk_blocks);
+    CHECK(!p->n_weight_slots || sum->most_slot <= p->weight_slot_bytes);
+    CHECK((p->n_weight_bounce > 0) == (sum->n_bounce > 0) &&
+          sum->most_bounce <= p->weight_bounce_bytes);
+    for (uint32_t u = 0; u < w->n_blocks; u++) {
+        bool from_disk = spw_plan_block_from_disk(p, w, u);
+        read += from_disk ? w->blocks[u].read_bytes : 0;
+        n_layers += from_disk && u < w->config->n_layers;
+        gap = from_disk ? 0 : gap + !spw_plan_block_resident(p, w, u);
+        CHECK(!sum->n_from_disk || gap <= spw_div_up(sum->n_streamed, p->n_disk_blocks));
+    }
+    CHECK(p->info.weights_disk_bytes == read && p->info.n_layers_from_disk == n_layers);
+    n_of.blocks_from_disk += sum->n_from_disk > 0;
+    n_of.blocks_bounced += sum->n_bounce > 0;
+    n_of.both_kinds += sum->n_from_disk && sum->n_others;
+}
+
+static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_model_config *c = in->weights->config;
+    const struct spw_plan_device *d = &p->device;
+    const struct spw_plan_host *h = &p->host;
+    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
+    struct block_bytes sum = {0};
+    uint64_t q = 0, qkv = 0, wide = c->layer_inputs;
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        q = spw_max_u64(q, spw_config_q_width(c, l));
+        qkv = spw_max_u64(qkv, spw_config_qkv_width(c, l));
+        wide = spw_max_u64(wide, spw_config_mlp_width(c, l));
+    }
+    uint64_t state = (q + 2 * c->n_heads) * 4,
+             own = c->layer_inputs ? p->pass_rows + p->rows_beside : 0;
+    uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
+    uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
+    const struct spw_experts_config *x = &c->experts;
+    uint64_t expert_rows = x->n ? p->pass_rows + p->rows_beside : 0,
+             choices = expert_rows * x->n_kept;
+    uint64_t mlp_width =
+        spw_max_u64(wide, x->n ? spw_max_u64(x->intermediate, x->shared_intermediate) : 0);
+    for (uint32_t u = 0; u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
+        count_block(p, in, u, &sum);
+    uint64_t weight_slots = p->n_weight_slots * p->weight_slot_bytes;
+    uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    struct region first[] = {
+        {d->small, in->weights->n_small * 4},
+        {d->workspace, in->workspace_bytes},
+        {d->hidden, rows * p->hidden_row_bytes},
+        {d->x, m * c->hidden * e},
+        {d->codes, (m > p->logits_rows ? m : p->logits_rows) * in->codes_row_bytes},
+        {d->qkv, m * qkv * e},
+        {d->attention, m * q * e},
+        {d->state, m * state},
+        {d->split_states, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
+        {d->embedding, own * p->hidden_row_bytes},
+        {d->inputs, own * p->inputs_row_bytes},
+        {d->experts.x, expert_rows * p->hidden_row_bytes},
+        {d->experts.y, choices * p->hidden_row_bytes},
+        {d->experts.dense, x->beside ? expert_rows * p->hidden_row_bytes : 0},
+        {d->experts.choices, choices * 8},
+        {d->experts.places, choices * 4},
+        {d->experts.index, choices * 4},
+        {d->experts.addresses,
+         p->finds_experts ? in->weights->n_expert_blocks * 3 * sizeof(void *) : 0},
+        {d->experts.scores, x->n ? m * (x->n + 2) * 4 : 0},
+        {d->rows, p->logits_rows * p->hidden_row_bytes},
+        {d->logits, logits},
+        {d->flags, 4},
+        {d->weights, sum.copied},
+        {d->weight_slots, weight_slots},
+        {d->expert_frames, p->n_expert_frames * in->weights->expert_frame_bytes},
+        {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
+        {d->exact_frames, p->n_exact_frames * p->exact_tile_bytes},
+        {d->kv_slots, kv_slots},
+    };
+    struct region mlp[] = {{d->x, m * c->hidden * e},
+                           {d->codes, m * in->codes_row_bytes},
+                           {d->gate_up, in->gated_scratch ? m * 2 * mlp_width * e : 0},
+                           {d->gated, m * mlp_width * e},
+                           {d->embedding, 0},
+                           {d->rows, 0}};
+    const struct spw_expert_shape shape = spw_plan_expert_shape(in->weights);
+    struct region host[] = {
+        {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
+        {h->staging, 2 * m * (p->hidden_row_bytes + p->inputs_row_bytes)},
+        {h->logits, logits},
+        {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
+        {h->flags, 4},
+        {h->experts.choices, choices * 8},
+        {h->experts.places, choices * 4},
+        {h->experts.index, choices * 4},
+        {h->expert_tables, p->n_expert_frames ? 2 * spw_expert_residency_bytes(&shape) : 0},
+        {h->packed, sum.packed},
+        {h->weight_bounce, p->n_weight_bounce * p->weight_bounce_bytes},
+        {h->expert_bounce, p->n_expert_bounce * in->weights->expert_frame_bytes},
+        {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
+        {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
+    };
+    check_apart(first, sizeof first / sizeof *first, d->end);
+    check_apart(mlp, sizeof mlp / sizeof *mlp, d->weights);
+    check_apart(host, sizeof host / sizeof *host, h->end);
+    CHECK(p->mapped_bytes == sum.mapped);
+    CHECK(d->end + sum.mapped <= in->device_bytes && h->end + sum.kept <= in->host_bytes);
+    check_blocks(p, in, &sum);
+    CHECK(p->info.host.total == h->end + p->page_cache_bytes);
+    CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
+          p->slot_tiles <= in->attention_tiles);
+    CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        CHECK(in->weights->blocks[u].bytes <= p->weight_slot_bytes || !p->n_weight_slots);
+    CHECK(p->finds_experts ==
+          (x->n && !p->n_expert_frames && m >= x->n_kept && in->weights->experts_alike));
+    const struct spw_plan_info *i = &p->info;
+    CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
+              i->device.kv_slots + i->device.hidden + i->device.activations ==
+          i->device.total);
+    CHECK(i->host.kv + i->host.hidden + i->host.staging + i->host.disk_staging + i->host.weights ==
+          i->host.total);
+    CHECK(p->n_device_frames * p->tile_bytes + p->n_exact_frames * p->exact_tile_bytes <=
+          i->device.kv_resident);
+    CHECK(p->tile_bytes % PAGE == 0 && p->exact_tile_bytes % PAGE == 0);
+    CHECK(p->tile_bytes <= p->exact_tile_bytes && (p->n_exact_frames > 0) == in->quantizes);
+}
+
+/* What lies between host and disk is there where it is needed, and nowhere else. */
+static void check_disk(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    bool bounces = (p->n_disk_frames || in->attaches) && !in->reads_host_memory;
+    CHECK(p->info.disk.total == (uint64_t)p->n_disk_frames * p->tile_bytes);
+    CHECK(p->info.disk.total <= in->disk_bytes && p->info.disk_budget_bytes == in->disk_bytes);
+    CHECK(p->disk_to_device == ((in->disk_bytes || in->attaches) && in->reads_host_memory));
+    CHECK(p->attaches == in->attaches);
+    CHECK((p->n_transit >= 1) == bounces && p->n_transit <= p->n_host_frames);
+    CHECK((bounces && p->n_kv_slots) == (p->n_bounce > 0) && p->n_bounce <= p->n_kv_slots);
+    CHECK(!p->n_disk_frames || p->n_kv_slots);
+    CHECK(!p->n_disk_frames || (p->disk_run && p->disk_run <= p->n_disk_frames));
+    CHECK(!p->n_disk_frames == !p->info.disk_write_bytes);
+    bool lower = false;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        lower |= p->residency[k].host < UINT32_MAX;
+    CHECK(lower == (p->n_disk_frames > 0));
+}
+
+/* Where sessions share a pool, the frames suffice for any of their lengths. */
+static void check_frames(const struct spw_plan *p, const struct spw_plan_input *in, uint64_t *seed)
+{
+    int n = p->info.full_sessions < in->sessions ? 4 : 1;
+    while (n--)
+        n_of.quantized_below += check_life(p, in, seed) > 0;
+}
+
+/* What passes that end with one row of logits read of the model's files. */
+static uint64_t read_of_files(const struct spw_plan *p, const struct spw_weights *w,
+                              uint64_t n_passes)
+{
+    uint64_t bytes = 0;
+    for (uint32_t u = 0; u < w->n_blocks; u++)
+        if (spw_plan_block_from_disk(p, w, u))
+            bytes += w->blocks[u].read_bytes * (u < w->config->n_layers ? n_passes : 1);
+    return bytes;
+}
+
+/* A prompt of the whole context: what the plan says of the disk, counted tile by tile. */
+static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct life f;
+    struct spw_cut cut;
+    uint64_t *prompt = p->info.prefill_moved_bytes, *step = p->info.decode_moved_bytes;
+    uint64_t before = in->context - 1;
+    CHECK(spw_traffic_info(p, in->weights, NULL) == 0);
+    CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
+    start_life(&f, p, in, 1);
+    run_step(&f, &cut, &in->context);
+    CHECK(prompt[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
+    CHECK(prompt[SPW_MOVED_DISK_TO_HOST] ==
+          f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
+    start_life(&f, p, in, 1);
+    run_step(&f, &cut, &before);
+    f.n_written_to_disk = f.n_read_from_disk = f.n_passes = 0;
+    run_step(&f, &cut, &in->context);
+    CHECK(step[SPW_MOVED_HOST_TO_DISK] == f.n_written_to_disk * p->tile_bytes);
+    CHECK(step[SPW_MOVED_DISK_TO_HOST] ==
+          f.n_read_from_disk * p->tile_bytes + read_of_files(p, in->weights, f.n_passes));
+    CHECK(f.n_passes == 1 && read_of_files(p, in->weights, 1) == p->info.weights_disk_bytes);
+    spw_cut_free(&cut);
+}
+
+/* What a token computes: the bytes of its blocks without gaps, and routers in f32. All rows of
+ * weights are short in these models. */
+static void check_products(const struct spw_plan *p, const struct spw_weights *w)
+{
+    const struct spw_experts_config *x = &w->config->experts;
+    uint64_t dense = 0, experts = 0, routers = 0;
+    for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
+        *(u < w->n_blocks ? &dense : &experts) += w->blocks[u].matrix_bytes;
+    for (uint32_t l = 0; l < w->config->n_layers; l++)
+        routers += w->config->has_experts[l] ? 4ull * x->n * w->config->hidden : 0;
+    uint64_t of_dense = 0, of_experts = 0;
+    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
+        const struct spw_decode_products *of = &p->info.decode_products_of[t];
+        of_dense += of->dense.bytes;
+        of_experts += of->experts.bytes;
+        CHECK(of->dense.short_bytes == of->dense.bytes && !of->dense.n == !of->dense.bytes);
+        CHECK(of->experts.short_bytes == of->experts.bytes && !of->experts.n == !of->experts.bytes);
+    }
+    CHECK(of_dense == dense + routers);
+    CHECK(of_experts == (x->n ? experts * x->n_kept / x->n : 0));
+    CHECK(p->info.decode_row_operations >= 3ull * w->config->n_layers + 1);
+}
+
+static void check_short_bytes(void)
+{
+    CHECK(spw_traffic_short_bytes(1000, 256) == 1000 && spw_traffic_short_bytes(1000, 768) == 1000);
+    CHECK(spw_traffic_short_bytes(1000, 2048) == 0 && spw_traffic_short_bytes(1000, 8192) == 0);
+    const uint64_t between = spw_traffic_short_bytes(1000, 1024); /* (2 - 1) / (8 / 3 - 1) */
+    CHECK(between == 599 || between == 600);
+}
+
+#endif
