@@ -74,8 +74,8 @@ SIMD_FN f32v simd_from_i32(i32v x)
  * - simd_load_words(p, stride, fours) is to[0] of that;
  * - simd_dot(sum, w, x): sum + the four products of bytes; x in -127 .. 127;
  * - simd_pairs(w, x): two sums of two products of bytes, as int16, which must fit; w in 0 .. 128, x
- *   in -128 .. 127; where SIMD_PAIRS, like
- * - simd_signed_pairs(w, x): the same, w in -128 .. 127, x in -127 .. 127;
+ *   in -128 .. 127; not with registers of 512 bits;
+ * - simd_signed_pairs(w, x): the same, w in -128 .. 127, x in -127 .. 127; where SIMD_PAIRS;
  * - simd_dot_pairs(sum, a, b): sum + the two products of int16;
  * - simd_lookup(table, index): each byte of index, 0 .. 15, becomes that byte of the table;
  * - simd_f16_of(h): the f16 in the low half of each lane, as f32;
@@ -230,6 +230,11 @@ SIMD_FN f32v simd_load_f16s(const uint8_t *p, size_t stride, size_t fours)
     return _mm256_cvtph_ps(words);
 }
 
+SIMD_FN i16v simd_pairs(u32v w, u32v x)
+{
+    return (i16v)_mm256_maddubs_epi16((__m256i)w, (__m256i)x);
+}
+
 #if SIMD_VNNI
 
 #if defined(__AVX512VNNI__)
@@ -254,11 +259,6 @@ SIMD_FN i32v simd_dot_pairs(i32v sum, u32v a, u32v b)
 #undef DPWSSD
 
 #else
-
-SIMD_FN i16v simd_pairs(u32v w, u32v x)
-{
-    return (i16v)_mm256_maddubs_epi16((__m256i)w, (__m256i)x);
-}
 
 /* The signs of w go to x: the sum of two products fits 16 bits. */
 SIMD_FN i16v simd_signed_pairs(u32v w, u32v x)

@@ -154,6 +154,27 @@ SIMD_FN f32v simd_lane_of_four(f32v x, size_t l)
     return _mm256_permutevar_ps(x, _mm256_set1_epi32((int)l));
 }
 
+/* The signed bytes of each four as int16: the first eight in to[0], the others in to[1]. */
+SIMD_FN void simd_widen_fours(u32v x, u32v to[2])
+{
+    const __m256i zero = _mm256_setzero_si256();
+    to[0] = (u32v)_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, (__m256i)x), 8);
+    to[1] = (u32v)_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, (__m256i)x), 8);
+}
+
+/* Word i of each four, in all words of the four. */
+SIMD_FN u32v simd_word_of_four(u32v x, size_t i)
+{
+    return (u32v)_mm256_shuffle_epi8((__m256i)x, _mm256_set1_epi16((int16_t)(0x100 + 0x202 * i)));
+}
+
+/* Signed bytes 2 i and 2 i + 1 of each lane, as int16. */
+SIMD_FN u32v simd_widen_two(u32v x, size_t i)
+{
+    const u32v from = 0x01800080u + 0x02000200u * (uint32_t)i + 0x04000400u * (simd_iota() & 3u);
+    return (u32v)_mm256_srai_epi16(_mm256_shuffle_epi8((__m256i)x, (__m256i)from), 8);
+}
+
 SIMD_FN u32v simd_load_four(const uint8_t *p, size_t stride)
 {
     return (u32v)simd_load_two(p, stride);

@@ -49,10 +49,13 @@ struct few {
     uint8_t *edge;           /* room for a group of the last rows of W */
 };
 
-/* A group of eight rows of W. */
+/* A group of eight rows of W. Scales and minima are those of a large block. */
 struct eight {
     struct packed p;
-    struct scales scales; /* of large blocks */
+    f32v d, m;
+    u32v scales[SPW_BLOCK_PARTS / 4][2]; /* int16, of four parts: rows 0, 1, 4 and 5, the others */
+    i32v parts[SPW_BLOCK_PARTS];         /* in place of these, where sums do not fit 16 bits */
+    u32v pairs[SPW_BLOCK_PARTS / 2];     /* int16, of two parts: minima, or scales */
 };
 
 /* A group of a few rows of x. */
@@ -185,43 +188,42 @@ SIMD_FN u32v codes_of_x(enum spw_dtype t, const int8_t *x, size_t i)
     return is_small(t) ? simd_same_four(x + 16 * i) : (u32v)simd_load(x + i * sizeof(u32v));
 }
 
-#if SIMD_PAIRS
+/* Whether 16 bits hold sums of two products. The scale of a part then multiplies them and adds
+ * them by one instruction or by two. */
+SIMD_FN bool has_pairs(enum spw_dtype t)
+{
+    return SIMD_PAIRS || (!is_small(t) && largest_code(t) <= 127);
+}
 
 SIMD_FN i16v pairs_with(enum spw_dtype t, u32v w, u32v x)
 {
+#if SIMD_PAIRS
     return largest_code(t) > 127 ? simd_signed_pairs(w, x) : simd_pairs(w, x);
-}
-
-/* sum + the products of a part times `scale`, which is a pair of int16. */
-SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t *x, u32v scale)
-{
-    i16v pairs = pairs_with(t, w[0], codes_of_x(t, x, 0));
-    if (part_of(t) == 32) {
-        const i16v more = pairs_with(t, w[1], codes_of_x(t, x, 1));
-        if (4 * largest_code(t) * 127 <= INT16_MAX)
-            pairs += more;
-        else
-            sum = simd_dot_pairs(sum, (u32v)more, scale);
-    }
-    return simd_dot_pairs(sum, (u32v)pairs, scale);
-}
-
-static const uint32_t scale_of_one = 0x10001u;
-
 #else
+    (void)t;
+    return simd_pairs(w, x);
+#endif
+}
 
-/* sum + the products of a part times `scale`. */
+/* sum + the products of a part times `scale`: an int32, or an int16 twice. Small blocks: times
+ * one. */
 SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t *x, u32v scale)
 {
+    if (has_pairs(t)) {
+        i16v pairs = pairs_with(t, w[0], codes_of_x(t, x, 0));
+        if (part_of(t) == 32) {
+            const i16v more = pairs_with(t, w[1], codes_of_x(t, x, 1));
+            if (4 * largest_code(t) * 127 <= INT16_MAX)
+                pairs += more;
+            else
+                sum = simd_dot_pairs(sum, (u32v)more, scale);
+        }
+        return simd_dot_pairs(sum, (u32v)pairs, scale);
+    }
     i32v part = simd_dot((i32v){0}, w[0], codes_of_x(t, x, 0));
-    if (part_of(t) == 32)
-        part = simd_dot(part, w[1], codes_of_x(t, x, 1));
+    part = simd_dot(part, w[1], codes_of_x(t, x, 1));
     return sum + (is_small(t) ? part : (i32v)scale * part);
 }
-
-static const uint32_t scale_of_one = 1;
-
-#endif
 
 /* Each block of a row of x has the sum of its codes. With minima this sum is used as f32. Without
  * minima it takes the offset of the codes of W out of the integer sum of products. */
@@ -251,7 +253,7 @@ SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packe
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             sums[r][i] = add_part(t, (i32v){0}, w, codes_of_row(x, r)->codes + SMALL * b,
-                                  simd_set1_u32(scale_of_one));
+                                  simd_set1_u32(0x10001u));
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -301,7 +303,7 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
 }
 
 /* Half of rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after
- * another. */
+ * another. Where `rows` is a constant, sums are in registers. */
 SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_once,
                            const struct eight *w, unsigned half, size_t i, const struct few_x *x,
                            i32v sums[FEW_ROWS][PAIRS])
@@ -314,10 +316,12 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
         u32v codes[CODES], scale[CODES];
 #pragma GCC unroll 8
         for (unsigned c = 0; c < at_once; c++) {
-            const unsigned j = (first + c) / n;
+            const unsigned j = (first + c) / n; /* the part */
             codes[c] =
                 n == 1 ? codes_of_16(t, p, w->p.fours, j) : codes_of_32(t, p, w->p.fours, j, c % 2);
-            scale[c] = (u32v)simd_lane_of_four((f32v)w->scales.parts[j], i);
+            scale[c] = has_pairs(t)
+                           ? simd_word_of_four(w->scales[j / 4][i / 2], 4 * (i % 2) + j % 4)
+                           : (u32v)simd_lane_of_four((f32v)w->parts[j], i);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
@@ -331,21 +335,31 @@ SIMD_FN void multiply_pair(enum spw_dtype t, const int rows, const unsigned at_o
     }
 }
 
+/* Rows i and i + 4 of W with each row of x. */
+SIMD_FN void multiply_both(enum spw_dtype t, const int rows, const unsigned at_once,
+                           const struct eight *w, size_t i, const struct few_x *x,
+                           i32v sums[SPW_CODES_HALVES][FEW_ROWS][PAIRS])
+{
+    fetch_row(t, w->p.at + i * w->p.stride);
+    fetch_row(t, w->p.at + i * w->p.stride + w->p.fours);
+#pragma GCC unroll 2
+    for (unsigned half = 0; half < SPW_CODES_HALVES; half++)
+        multiply_pair(t, rows, at_once, w, half, i, x, sums[half]);
+}
+
 SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight *w,
                             const struct few_x *x, f32v a[FEW_ROWS])
 {
     const int parts = SPW_CODES_GROUP / (int)part_of(t);
     i32v sums[SPW_CODES_HALVES][FEW_ROWS][PAIRS];
-    for (size_t i = 0; i < PAIRS; i++) {
-        fetch_row(t, w->p.at + i * w->p.stride);
-        fetch_row(t, w->p.at + i * w->p.stride + w->p.fours);
-#pragma GCC unroll 2
-        for (unsigned half = 0; half < SPW_CODES_HALVES; half++)
-            if (__builtin_constant_p(rows)) /* sums are in registers */
-                multiply_pair(t, rows, part_of(t) == 32 ? 2 : 1, w, half, i, x, sums[half]);
-            else
-                multiply_pair(t, rows, CODES, w, half, i, x, sums[half]);
-    }
+    const unsigned at_once = !__builtin_constant_p(rows) ? CODES : part_of(t) == 32 ? 2 : 1;
+    if (__builtin_constant_p(rows) && rows == 1) { /* more rows would take 100 KB of code */
+#pragma GCC unroll 4
+        for (size_t i = 0; i < PAIRS; i++)
+            multiply_both(t, rows, at_once, w, i, x, sums);
+    } else
+        for (size_t i = 0; i < PAIRS; i++)
+            multiply_both(t, rows, at_once, w, i, x, sums);
 #pragma GCC unroll 2
     for (unsigned half = 0; half < SPW_CODES_HALVES; half++) {
         f32v to[FEW_ROWS];
@@ -353,12 +367,12 @@ SIMD_FN void multiply_large(enum spw_dtype t, const int rows, const struct eight
         for (int r = 0; r < rows; r++) {
             i32v sum = simd_sums_of_fours(sums[half][r], INT32_MAX / 4), more = {0};
             if (has_minima(t) || code_offset(t))
-                more = dot_with_sums(w->scales.minima, codes_of_row(x, r), parts, (int)half);
+                more = dot_with_sums(w->pairs, codes_of_row(x, r), parts, (int)half);
             if (!has_minima(t))
-                sum += more;
-            to[r] = simd_fused(w->scales.d[0], simd_from_i32(sum), simd_set1(0));
+                sum -= code_offset(t) * more;
+            to[r] = simd_fused(w->d, simd_from_i32(sum), simd_set1(0));
             if (has_minima(t))
-                to[r] = simd_fused(w->scales.m[0], simd_from_i32(more), to[r]);
+                to[r] = simd_fused(w->m, simd_from_i32(more), to[r]);
         }
         add_half_of_few(rows, x, half, to, a);
     }
@@ -375,6 +389,19 @@ SIMD_FN void multiply_rows(enum spw_dtype t, const int rows, const struct eight 
 
 /* ---- rows of W ---- */
 
+SIMD_FN void unpack_eight(enum spw_dtype t, struct eight *w)
+{
+    const size_t parts = SPW_CODES_GROUP / part_of(t);
+    struct scale_bytes bytes;
+    unpack_scale_bytes(t, &w->p, &w->d, &w->m, &bytes);
+    for (size_t j = 0; j < parts / 4; j++)
+        simd_widen_fours(bytes.scales[j], w->scales[j]);
+    for (size_t j = 0; j < parts; j++)
+        w->parts[j] = byte_of(bytes.scales[j / 4], j % 4);
+    for (size_t j = 0; j < parts / 2; j++)
+        w->pairs[j] = simd_widen_two((has_minima(t) ? bytes.minima : bytes.scales)[j / 2], j % 2);
+}
+
 /* Adds group g of rows first, first + step, ... of W to a. `n` of the eight exist. Where `rows` is
  * a constant, a is in registers. */
 SIMD_FN void multiply_group(enum spw_dtype t, const int rows, const struct few *f, size_t first,
@@ -389,10 +416,8 @@ SIMD_FN void multiply_group(enum spw_dtype t, const int rows, const struct few *
     if (n < SIMD_LANES)
         copy_edge(&w.p, n, bytes, f->edge);
     fetch_group(t, &w.p);
-    if (!is_small(t)) {
-        unpack_scales(t, &w.p, &w.scales);
-        pair_scales(t, &w.scales);
-    }
+    if (!is_small(t))
+        unpack_eight(t, &w);
     multiply_rows(t, rows, &w, &x, a);
 }
 

@@ -164,84 +164,124 @@ SIMD_FN void unpack_small_scales(enum spw_dtype t, const struct packed *p, struc
 
 /* ---- blocks of 256 ---- */
 
-/* Byte i of each lane as a number. */
-SIMD_FN i32v byte_of(u32v x, size_t i)
-{
-    return (i32v)(x >> 8 * i & 0xffu);
-}
-
-/* Bytes 2 i and 2 i + 1 as a pair of int16. */
-SIMD_FN u32v pair_of(u32v x, size_t i)
-{
-    x = x >> 16 * i;
-    return (x & 0xffu) | (x & 0xff00u) << 8;
-}
+/* Scales and minima as signed bytes: those of parts 4 j .. 4 j + 3 in each lane. */
+struct scale_bytes {
+    u32v scales[SPW_BLOCK_PARTS / 4], minima[SPW_BLOCK_PARTS / 4];
+};
 
 /* d, m and twelve bytes with eight scales and minima of six bits. */
-SIMD_FN void unpack_six_bits(const struct packed *p, struct scales *to)
+SIMD_FN void unpack_six_bits(const struct packed *p, f32v *d, f32v *m, struct scale_bytes *to)
 {
-    u32v head[4], scales[2], minima[2];
+    u32v head[4];
     simd_load_columns(head, p->at, p->stride, p->fours);
-    to->d[0] = simd_f16_of(head[0] & 0xffffu);
-    to->m[0] = -simd_f16_of(head[0] >> 16);
-    scales[0] = head[1] & 0x3f3f3f3fu;
-    minima[0] = head[2] & 0x3f3f3f3fu;
-    scales[1] = low_nibbles(head[3]) | (head[1] >> 2 & 0x30303030u);
-    minima[1] = high_nibbles(head[3]) | (head[2] >> 2 & 0x30303030u);
-    for (size_t j = 0; j < 8; j++)
-        to->parts[j] = byte_of(scales[j / 4], j % 4);
-    for (size_t j = 0; j < 4; j++)
-        to->minima[j] = pair_of(minima[j / 2], j % 2);
+    *d = simd_f16_of(head[0] & 0xffffu);
+    *m = -simd_f16_of(head[0] >> 16);
+    to->scales[0] = head[1] & 0x3f3f3f3fu;
+    to->minima[0] = head[2] & 0x3f3f3f3fu;
+    to->scales[1] = low_nibbles(head[3]) | (head[1] >> 2 & 0x30303030u);
+    to->minima[1] = high_nibbles(head[3]) | (head[2] >> 2 & 0x30303030u);
 }
 
-SIMD_FN void unpack_q2_k_scales(const struct packed *p, struct scales *to)
+SIMD_FN void unpack_q2_k_scales(const struct packed *p, f32v *d, f32v *m, struct scale_bytes *to)
 {
     u32v s[4], tail[4];
     simd_load_columns(s, p->at, p->stride, p->fours);
     simd_load_columns(tail, p->at + 68, p->stride, p->fours); /* the last sixteen bytes */
-    to->d[0] = simd_f16_of(tail[3] & 0xffffu);
-    to->m[0] = -simd_f16_of(tail[3] >> 16);
-    for (size_t j = 0; j < 16; j++)
-        to->parts[j] = byte_of(low_nibbles(s[j / 4]), j % 4);
-    for (size_t j = 0; j < 8; j++)
-        to->minima[j] = pair_of(high_nibbles(s[j / 2]), j % 2);
+    *d = simd_f16_of(tail[3] & 0xffffu);
+    *m = -simd_f16_of(tail[3] >> 16);
+    for (size_t j = 0; j < 4; j++) {
+        to->scales[j] = low_nibbles(s[j]);
+        to->minima[j] = high_nibbles(s[j]);
+    }
 }
 
-SIMD_FN void unpack_q3_k_scales(const struct packed *p, struct scales *to)
+SIMD_FN void unpack_q3_k_scales(const struct packed *p, f32v *d, struct scale_bytes *to)
 {
     u32v tail[4], s[3];
     simd_load_columns(tail, p->at + 94, p->stride,
                       p->fours); /* the last sixteen bytes: s is at 96 */
     for (size_t i = 0; i < 3; i++)
         s[i] = tail[i] >> 16 | tail[i + 1] << 16;
-    to->d[0] = simd_f16_of(tail[3] >> 16);
+    *d = simd_f16_of(tail[3] >> 16);
     for (size_t j = 0; j < 4; j++) {
-        u32v low = low_nibbles(s[j % 2] >> (j < 2 ? 0 : 4));
-        u32v scales = low | (s[2] >> 2 * j & 0x03030303u) << 4;
-        for (size_t i = 0; i < 4; i++)
-            to->parts[4 * j + i] = byte_of(scales, i) - 32;
+        const u32v low = low_nibbles(s[j % 2] >> (j < 2 ? 0 : 4));
+        const u32v scales = low | (s[2] >> 2 * j & 0x03030303u) << 4;
+        to->scales[j] = (u32v)((s8v)scales - 32);
     }
 }
 
-SIMD_FN void unpack_q6_k_scales(const struct packed *p, struct scales *to)
+SIMD_FN void unpack_q6_k_scales(const struct packed *p, f32v *d, struct scale_bytes *to)
 {
-    u32v s[4], tail[4];
-    simd_load_columns(s, p->at + 192, p->stride, p->fours);
+    u32v tail[4];
+    simd_load_columns(to->scales, p->at + 192, p->stride, p->fours);
     simd_load_columns(tail, p->at + 194, p->stride, p->fours); /* the last sixteen bytes */
-    to->d[0] = simd_f16_of(tail[3] >> 16);
-    for (size_t j = 0; j < 16; j++)
-        to->parts[j] = (i32v)(s[j / 4] << (24 - 8 * (j % 4))) >> 24;
+    *d = simd_f16_of(tail[3] >> 16);
 }
 
-SIMD_FN void unpack_iq4_xs_scales(const struct packed *p, struct scales *to)
+/* Four bits of the second word and two of the first one for each part. */
+SIMD_FN void unpack_iq4_xs_scales(const struct packed *p, f32v *d, struct scale_bytes *to)
 {
     u32v head[4];
     simd_load_columns(head, p->at, p->stride, p->fours);
-    to->d[0] = simd_f16_of(head[0] & 0xffffu);
-    for (size_t j = 0; j < 8; j++) {
-        u32v scale = (head[1] >> 4 * j & 15u) | (head[0] >> (16 + 2 * j) & 3u) << 4;
-        to->parts[j] = (i32v)scale - 32;
+    *d = simd_f16_of(head[0] & 0xffffu);
+    for (size_t j = 0; j < 2; j++) {
+        u32v low = head[1] >> 16 * j & 0xffffu, high = head[0] >> (16 + 8 * j) & 0xffu;
+        low = (low | low << 8) & 0x00ff00ffu;
+        low = (low | low << 4) & 0x0f0f0f0fu;
+        high = (high | high << 12) & 0x000f000fu;
+        high = (high | high << 6) & 0x03030303u;
+        to->scales[j] = (u32v)((s8v)(low | high << 4) - 32);
     }
+}
+
+SIMD_FN void unpack_scale_bytes(enum spw_dtype t, const struct packed *p, f32v *d, f32v *m,
+                                struct scale_bytes *to)
+{
+    switch (t) {
+    case SPW_DTYPE_Q4_K:
+    case SPW_DTYPE_Q5_K:
+        unpack_six_bits(p, d, m, to);
+        break;
+    case SPW_DTYPE_Q2_K:
+        unpack_q2_k_scales(p, d, m, to);
+        break;
+    case SPW_DTYPE_Q3_K:
+        unpack_q3_k_scales(p, d, to);
+        break;
+    case SPW_DTYPE_Q6_K:
+        unpack_q6_k_scales(p, d, to);
+        break;
+    case SPW_DTYPE_IQ4_XS:
+        unpack_iq4_xs_scales(p, d, to);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Byte i of each lane as a number. */
+SIMD_FN i32v byte_of(u32v x, size_t i)
+{
+    return (i32v)(x << (24 - 8 * i)) >> 24;
+}
+
+/* Bytes 2 i and 2 i + 1, which have no sign, as a pair of int16. */
+SIMD_FN u32v pair_of(u32v x, size_t i)
+{
+    x = x >> 16 * i;
+    return (x & 0xffu) | (x & 0xff00u) << 8;
+}
+
+/* t is a constant. */
+SIMD_FN void unpack_large_scales(const enum spw_dtype t, const struct packed *p, struct scales *to)
+{
+    const size_t parts = SPW_CODES_GROUP / part_of(t);
+    struct scale_bytes bytes;
+    unpack_scale_bytes(t, p, to->d, to->m, &bytes);
+    for (size_t j = 0; j < parts; j++)
+        to->parts[j] = byte_of(bytes.scales[j / 4], j % 4);
+    for (size_t j = 0; j < parts / 2 && has_minima(t); j++)
+        to->minima[j] = pair_of(bytes.minima[j / 2], j % 2);
 }
 
 /* ---- any type ---- */
@@ -249,22 +289,17 @@ SIMD_FN void unpack_iq4_xs_scales(const struct packed *p, struct scales *to)
 SIMD_FN void unpack_scales(enum spw_dtype t, const struct packed *p, struct scales *to)
 {
     switch (t) {
-    case SPW_DTYPE_Q4_K:
-    case SPW_DTYPE_Q5_K:
-        unpack_six_bits(p, to);
+#define CASE(large)                                                                                \
+    case SPW_DTYPE_##large:                                                                        \
+        unpack_large_scales(SPW_DTYPE_##large, p, to);                                             \
         break;
-    case SPW_DTYPE_Q2_K:
-        unpack_q2_k_scales(p, to);
-        break;
-    case SPW_DTYPE_Q3_K:
-        unpack_q3_k_scales(p, to);
-        break;
-    case SPW_DTYPE_Q6_K:
-        unpack_q6_k_scales(p, to);
-        break;
-    case SPW_DTYPE_IQ4_XS:
-        unpack_iq4_xs_scales(p, to);
-        break;
+        CASE(Q2_K)
+        CASE(Q3_K)
+        CASE(Q4_K)
+        CASE(Q5_K)
+        CASE(Q6_K)
+        CASE(IQ4_XS)
+#undef CASE
     default:
         unpack_small_scales(t, p, to);
         break;
