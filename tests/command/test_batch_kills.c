@@ -83,6 +83,15 @@ static json_t *last_state(void)
 
 static const struct job long_job = {.before = "batch m --input long.jsonl --output", .after = RUN};
 
+static size_t count_kept(void)
+{
+    json_t *line = last_state();
+    size_t n = json_array_size(
+        json_object_get(json_array_get(json_object_get(line, "answers"), 0), "tokens"));
+    json_decref(line);
+    return n;
+}
+
 /* Ends a job of one long answer with SIGTERM. The number of tokens that its state has. */
 static size_t terminate(double after)
 {
@@ -91,11 +100,7 @@ static size_t terminate(double after)
     usleep((useconds_t)(after * 1e6));
     check_kill(child, SIGTERM);
     end_of(child);
-    json_t *line = last_state();
-    size_t n = json_array_size(
-        json_object_get(json_array_get(json_object_get(line, "answers"), 0), "tokens"));
-    json_decref(line);
-    return n;
+    return count_kept();
 }
 
 /* The last kept token becomes another one: the answer has it only if the next run continues. */
@@ -120,6 +125,34 @@ static void check_continues(size_t n_kept)
     json_decref(answers);
 }
 
+/* A kill costs a part of a long answer only: its tokens go to the state once a second. 900 tokens
+ * took `took` seconds; this answer takes about three. */
+static void test_kill_under_way(double took)
+{
+    const struct job j = {.before = "batch m --allow-long-context --input longer.jsonl --output",
+                          .after = RUN};
+    const size_t n = (size_t)(3 * 900 / took);
+    char line[160];
+    snprintf(line, sizeof line,
+             "{\"id\":\"long\",\"tokens\":[5,6,7],\"max_new_tokens\":%zu,\"ignore_eos\":true}\n",
+             n);
+    write_text("longer.jsonl", line);
+    CHECK_MSG(batch("longer.jsonl", "u", "--allow-long-context") == 0, "%s", err);
+    remove_job("t");
+    pid_t child = start_job(&j, "t");
+    for (int i = 0; i < 2000 && sh("grep -q answers t.state") != 0; i++)
+        usleep(30000);
+    check_kill(child, SIGKILL);
+    end_of(child);
+    const size_t n_kept = count_kept();
+    CHECK_MSG(n_kept > 0 && n_kept < n, "%zu tokens of %zu", n_kept, n);
+    CHECK_MSG(batch("longer.jsonl", "t", "--allow-long-context --report r.json") == 0, "%s", err);
+    CHECK(sh("cmp t u") == 0);
+    json_t *report = parse_file("r.json");
+    CHECK(number(report, "n_generated") == (long long)(n - n_kept));
+    json_decref(report);
+}
+
 static void test_tokens_under_way(void)
 {
     write_text("long.jsonl", "{\"id\":\"long\",\"tokens\":[5,6,7],\"max_new_tokens\":900,"
@@ -127,6 +160,7 @@ static void test_tokens_under_way(void)
     double start = check_seconds();
     CHECK_MSG(batch("long.jsonl", "l", "") == 0, "%s", err);
     double took = check_seconds() - start;
+    test_kill_under_way(took);
     size_t n_kept = 0;
     /* The machine may be slower or faster now than when the job took so long. */
     for (int i = 0; i < 20 && (n_kept == 0 || n_kept == 900); i++) {
