@@ -67,8 +67,8 @@ static void test_torn_lines(int stride)
 static void test_damaged_state(void)
 {
     copy_job("d");
-    CHECK(sh("sed -i '1s/\"spillway_job\":1/\"spillway_job\":2/' d.state; cp d.state was") == 0);
-    check_refused(batch("in.jsonl", "d", ""), "found a state of version 2, expected 1");
+    CHECK(sh("sed -i '1s/\"spillway_job\":2/\"spillway_job\":3/' d.state; cp d.state was") == 0);
+    check_refused(batch("in.jsonl", "d", ""), "found a state of version 3, expected 2");
     CHECK(sh("cmp d.state was && cmp d from") == 0);
     copy_job("d");
     CHECK(sh("sed -i '3s/.*/{\"item\":7}/' d.state") == 0);

@@ -117,6 +117,7 @@ static void check_continues(size_t n_kept)
     json_decref(line);
     CHECK(sh("cp t.state kept && sed -i '$d' t.state && cat changed >>t.state && echo >>t.state") ==
           0);
+    correct_sums("t.state");
     CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);
     json_t *answers = results_of("t"), *answer = json_object_get(answers, "\"long\"");
     tokens = json_object_get(answer, "tokens");
@@ -179,6 +180,7 @@ static void test_tokens_under_way(void)
     json_decref(report);
     /* Tokens of another machine are not used. */
     CHECK(sh("sed -i 's/\"machine\":\"[^\"]*/&x/' t.state && rm t") == 0);
+    correct_sums("t.state");
     CHECK_MSG(batch("long.jsonl", "t", "") == 0, "%s", err);
     CHECK(sh("cmp t l") == 0);
 }

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <xxhash.h>
 
 const struct cli_command cli_commands[] = {{.name = NULL}};
 
@@ -298,15 +299,25 @@ static int run_job(const struct job *j)
     return job_store_close(s, code);
 }
 
-/* The same, without messages. */
-static int run_quietly(const struct job *j)
+/* Without messages. */
+static int mute(void)
 {
     int saved = dup(2), null = open("/dev/null", O_WRONLY);
     dup2(null, 2);
-    int code = run_job(j);
+    close(null);
+    return saved;
+}
+
+static void unmute(int saved)
+{
     dup2(saved, 2);
     close(saved);
-    close(null);
+}
+
+static int run_quietly(const struct job *j)
+{
+    int saved = mute(), code = run_job(j);
+    unmute(saved);
     return code;
 }
 
@@ -571,16 +582,22 @@ static void test_torn_files(void)
 
 /* ---- parts ---- */
 
-static struct job_store *open_parts(void)
+static int try_parts(struct job_store **s)
 {
-    struct job_store *s = NULL;
     char path[128];
     snprintf(path, sizeof path, "%s", path_of("parts", OUTPUT));
     json_t *identity = json_pack("{s:i}", "the model", 1);
     const struct job_store_options options = {
         .output = path, .identity = identity, .has_parts = true};
-    CHECK(job_store_open(&s, &options) == 0 && job_store_begin(s) == 0);
+    int code = job_store_open(s, &options);
     json_decref(identity);
+    return code;
+}
+
+static struct job_store *open_parts(void)
+{
+    struct job_store *s = NULL;
+    CHECK(try_parts(&s) == 0 && job_store_begin(s) == 0);
     return s;
 }
 
@@ -616,8 +633,18 @@ static void add_text(const char *path, const char *line)
     CHECK(f && fputs(line, f) >= 0 && fclose(f) == 0);
 }
 
-/* Of two lines of one id the later one counts, also for a line with another digest, and a line that
- * is not whole counts as none. */
+/* A line of the parts, without its last brace. */
+static void add_sealed(const char *text)
+{
+    char sum[32];
+    add_text(path_of("parts", PARTS), text);
+    snprintf(sum, sizeof sum, ",\"sum\":\"%016llx\"}\n",
+             (unsigned long long)XXH3_64bits(text, strlen(text)));
+    add_text(path_of("parts", PARTS), sum);
+}
+
+/* Of two lines of one id the later one counts, also for a line with another digest or without one.
+ * A line that is not whole, or does not have its sum, counts as none. */
 static void test_parts(void)
 {
     struct job_store *s = open_parts();
@@ -640,6 +667,10 @@ static void test_parts(void)
     close_parts(s);
     add_text(path_of("parts", PARTS), "{\"id\":[1,0],\"part\":50}\n");
     s = open_parts();
+    CHECK(find_part(s, 2) == 30);
+    close_parts(s);
+    add_sealed("{\"id\":[1,0],\"part\":50");
+    s = open_parts();
     CHECK(find_part(s, 0) == 0 && find_part(s, 1) == 0 && find_part(s, 2) == 0);
     close_parts(s);
     remove_job("parts");
@@ -652,10 +683,9 @@ static void test_part_of_others(void)
     const double reals[] = {0.1, 1e-7, 100.0, 1e300, -0.0, 0.1234567890123456};
     const size_t n_reals = sizeof reals / sizeof *reals;
     close_parts(open_parts());
-    add_text(
-        path_of("parts", PARTS),
+    add_sealed(
         "{\"id\":[1,0],\"part\":60,\"digest\":\"0000000000000001\",\"text\":\"more than 16 bytes\","
-        "\"reals\":[0.1,1e-7,1.0e2,1e300,-0.0,0.1234567890123456]}\n");
+        "\"reals\":[0.1,1e-7,1.0e2,1e300,-0.0,0.1234567890123456]");
     struct job_store *s = open_parts();
     bool has_failed = true;
     for (int n = 0; has_failed; n++) {
@@ -678,6 +708,59 @@ static void test_part_of_others(void)
     }
     close_parts(s);
     remove_job("parts");
+}
+
+static void flip_bit(const char *path, uint64_t bit)
+{
+    char byte;
+    int fd = open(path, O_RDWR);
+    CHECK(pread(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+    byte = (char)(byte ^ 1 << bit % 8);
+    CHECK(pwrite(fd, &byte, 1, (off_t)(bit / 8)) == 1);
+    close(fd);
+}
+
+/* A bit of the parts or of the state has flipped. A part that is found is as it was written, and so
+ * are the tokens that were kept; a state of which a line has changed is refused. */
+static void test_flipped_bits(void)
+{
+    struct job_store *s = open_parts();
+    struct job_item x = part_of(1, 0, false);
+    int32_t tokens[] = {123456, 7};
+    struct job_choice choice = {.result = {.tokens = tokens, .n_tokens = 2, .logits_hash = 99}};
+    x.choices = &choice;
+    x.n_prompts = x.n_choices = 1;
+    x.digest = 5;
+    commit_part(s, 1, 10);
+    CHECK(job_store_keep_answers(s, &x, "machine") == 0);
+    close_parts(s);
+    for (int i = 0; i < N_FILES; i++)
+        copy(path_of("parts", i), path_of("old", i), UINT64_MAX);
+    for (int file = STATE; file <= PARTS; file++)
+        for (uint64_t bit = 0; bit < 8 * size_of(path_of("old", file)); bit++) {
+            for (int i = 0; i < N_FILES; i++)
+                copy(path_of("old", i), path_of("parts", i), UINT64_MAX);
+            flip_bit(path_of("parts", file), bit);
+            int saved = mute(), code = try_parts(&s);
+            unmute(saved);
+            if (code == 0) {
+                struct job_kept kept;
+                int part = find_part(s, 1);
+                CHECK_MSG(part == 10 || (part == 0 && file == PARTS), "bit %d of %s: part %d",
+                          (int)bit, ends[file], part);
+                CHECK(job_store_answer(s, &x, 0, "machine", &kept) == 0);
+                CHECK_MSG(!kept.n_tokens || (kept.n_tokens == 2 && kept.hash == 99 &&
+                                             !memcmp(kept.tokens, tokens, sizeof tokens)),
+                          "bit %d of %s: other tokens", (int)bit, ends[file]);
+                spw_free(kept.tokens);
+                job_store_close(s, 0);
+            } else {
+                CHECK(file == STATE);
+            }
+        }
+    json_decref(x.id);
+    remove_job("parts");
+    remove_job("old");
 }
 
 /* The line of an item without an id is found by its number, whatever its text is. */
@@ -735,6 +818,7 @@ int main(int argc, char **argv)
     test_torn_files();
     test_parts();
     test_part_of_others();
+    test_flipped_bits();
     test_nul_in_text();
     test_failing_sync();
     snprintf(command, sizeof command, "rm -r %s", folder);

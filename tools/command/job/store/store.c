@@ -71,18 +71,30 @@ struct job_totals job_store_totals(const struct job_store *s)
 
 /* ---- files that are written anew ---- */
 
-/* False: out of memory. */
-static bool put(const json_t *value, FILE *file)
+/* Takes the reference. False: out of memory. */
+static bool put(json_t *value, FILE *file)
 {
-    char *text = spw_json_dump(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    fputs(text ? text : "", file);
+    char *text = value ? job_line_seal(value) : NULL;
+    if (text)
+        fprintf(file, "%s\n", text);
+    json_decref(value);
     spw_free(text);
     return text;
 }
 
+static json_t *state_line(struct job_key key, uint64_t digest)
+{
+    char name[JOB_KEY_BYTES], hex[17];
+    snprintf(hex, sizeof hex, "%016" PRIx64, digest);
+    const struct cli_field fields[] = {
+        {"item", CLI_JSON(job_key_text(name, key))},
+        {"digest", CLI_JSON((const char *)hex)},
+    };
+    return CLI_OBJECT(fields);
+}
+
 static int begin_state(struct job_store *s, FILE *file)
 {
-    char key[JOB_KEY_BYTES];
     json_t *answers;
     const char *name;
     const struct cli_field fields[] = {
@@ -93,21 +105,13 @@ static int begin_state(struct job_store *s, FILE *file)
         {s->is_counted ? "items" : NULL, CLI_JSON(s->n_expected)},
         {"identity", json_incref(s->identity)},
     };
-    json_t *first = CLI_OBJECT(fields);
-    bool is_whole = put(first, file);
-    json_decref(first);
+    bool is_whole = put(CLI_OBJECT(fields), file);
     for (size_t i = 0; i < s->table.n_places; i++) {
         const struct job_entry *e = &s->table.entries[i];
         if (e->has_digest && e->ended != JOB_NOT_ENDED)
-            fprintf(file, "\n{\"item\":\"%s\",\"digest\":\"%016" PRIx64 "\"}",
-                    job_key_text(key, e->key), e->digest);
+            is_whole &= put(state_line(e->key, e->digest), file);
     }
-    json_object_foreach(s->answers, name, answers)
-    {
-        fputc('\n', file);
-        is_whole &= put(answers, file);
-    }
-    fputc('\n', file);
+    json_object_foreach(s->answers, name, answers) is_whole &= put(json_incref(answers), file);
     return is_whole ? 0 : cli_fail(CLI_FAILED, "%s: out of memory", s->logs[JOB_STATE].path);
 }
 
@@ -261,7 +265,10 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
 /* Takes the reference of `line`. */
 static int append(struct job_store *s, int log, json_t *line)
 {
-    char *text = line ? spw_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
+    const bool is_sealed = log == JOB_STATE || log == JOB_PARTS;
+    char *text = !line       ? NULL
+                 : is_sealed ? job_line_seal(line)
+                             : spw_json_dump(line, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(line);
     if (!text)
         return job_store_no_memory(s);
@@ -275,17 +282,6 @@ static int append(struct job_store *s, int log, json_t *line)
                          "continues there",
                          s->logs[log].path, strerror(-rc))
               : 0;
-}
-
-static json_t *state_line(struct job_key key, uint64_t digest)
-{
-    char name[JOB_KEY_BYTES], hex[17];
-    snprintf(hex, sizeof hex, "%016" PRIx64, digest);
-    const struct cli_field fields[] = {
-        {"item", CLI_JSON(job_key_text(name, key))},
-        {"digest", CLI_JSON((const char *)hex)},
-    };
-    return CLI_OBJECT(fields);
 }
 
 static int commit(struct job_store *s, const struct job_item *x, json_t *line, enum job_ended ended)
@@ -360,9 +356,11 @@ int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
     if (!text)
         return job_store_no_memory(s);
     const off_t at = (off_t)(e->part_end - e->part_bytes);
+    const size_t bytes = e->part_bytes - 1; /* without the newline */
     int rc = -EINVAL;
-    if (pread(s->logs[JOB_PARTS].fd, text, e->part_bytes, at) == (ssize_t)e->part_bytes)
-        rc = spw_json_parse(line, text, e->part_bytes, JSON_ALLOW_NUL, NULL);
+    if (pread(s->logs[JOB_PARTS].fd, text, bytes, at) == (ssize_t)bytes &&
+        job_line_has_sum(text, bytes))
+        rc = spw_json_parse(line, text, bytes, JSON_ALLOW_NUL, NULL);
     spw_free(text);
     if (rc == -ENOMEM)
         return job_store_no_memory(s);
@@ -370,6 +368,7 @@ int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
         return cli_fail(CLI_FAILED,
                         "%s: a part cannot be read back: another program has changed the file",
                         s->logs[JOB_PARTS].path);
+    json_object_del(*line, "sum");
     digest = json_string_value(json_object_get(*line, "digest"));
     if (!digest || strtoull(digest, NULL, 16) != x->digest) {
         json_decref(*line);

@@ -6,6 +6,9 @@
  *   OUTPUT.state   first what every run of the job has in common; then the digests of items, and
  *                  tokens of answers that were under way when the job was ended
  *
+ * The lines of the state and of the parts, from which a run continues, have sums: a damaged state
+ * is refused, and a damaged line of the parts counts as none.
+ *
  * The lines of OUTPUT and of the errors say which items have ended. The digest of an item is in the
  * state before its line is written. One process at a time: OUTPUT is locked while the store is
  * open. Functions return 0, or an exit code after one line on stderr. One thread. */

@@ -10,7 +10,7 @@
 
 /* In the order in which they are synced. */
 enum { JOB_STATE, JOB_PARTS, JOB_OUTPUT, JOB_ERRORS, JOB_N_LOGS };
-enum { JOB_STATE_VERSION = 1, JOB_KEY_BYTES = 33 };
+enum { JOB_STATE_VERSION = 2, JOB_KEY_BYTES = 33 };
 
 struct job_store {
     struct job_log logs[JOB_N_LOGS]; /* JOB_PARTS is open if the job has parts */
@@ -45,6 +45,12 @@ int job_key_of_line(const struct job_store *s, const char *path, const struct jo
                     struct job_key *out);
 
 /* ---- lines ---- */
+
+/* A line of the state or of the parts, owned by the caller: the last key of the object is the sum
+ * of the text before it. NULL: out of memory. */
+char *job_line_seal(const json_t *value);
+/* Whether the line of such a file, without its newline, is as it was written. */
+bool job_line_has_sum(const char *text, size_t bytes);
 
 /* Calls `take` for each complete line of a file. */
 int job_store_read(struct job_store *s, const char *path,

@@ -53,6 +53,37 @@ int job_store_no_memory(const struct job_store *s)
     return cli_fail(CLI_FAILED, "%s: out of memory", s->logs[JOB_OUTPUT].path);
 }
 
+/* ---- sums ---- */
+
+#define SUM_KEY ",\"sum\":\""
+enum { SUM_BYTES = sizeof SUM_KEY - 1 + 16 + 2 }; /* with "} */
+
+static void print_sum(char out[SUM_BYTES + 1], const char *text, size_t bytes)
+{
+    snprintf(out, SUM_BYTES + 1, SUM_KEY "%016" PRIx64 "\"}", (uint64_t)XXH3_64bits(text, bytes));
+}
+
+char *job_line_seal(const json_t *value)
+{
+    char *text = spw_json_dump(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    const size_t bytes = text ? strlen(text) - 1 : 0; /* without } */
+    char *sealed = text ? spw_realloc(text, bytes + SUM_BYTES + 1) : NULL;
+    if (sealed)
+        print_sum(sealed + bytes, sealed, bytes);
+    else
+        spw_free(text);
+    return sealed;
+}
+
+bool job_line_has_sum(const char *text, size_t bytes)
+{
+    char sum[SUM_BYTES + 1];
+    if (bytes < SUM_BYTES)
+        return false;
+    print_sum(sum, text, bytes - SUM_BYTES);
+    return memcmp(text + bytes - SUM_BYTES, sum, SUM_BYTES) == 0;
+}
+
 /* ---- reading what earlier runs have written ---- */
 
 /* Calls `take` for each line of a file. */
@@ -152,10 +183,14 @@ int job_store_take_error(struct job_store *s, const char *path, const struct job
     return take_ended(s, path, line, JOB_HAS_ERROR);
 }
 
+/* A damaged line is no part: the part is computed again. */
 int job_store_take_part(struct job_store *s, const char *path, const struct job_line *line)
 {
     char name[JOB_KEY_BYTES];
     struct job_key key;
+    if (!job_line_has_sum(line->text, line->bytes))
+        return cli_fail(0, "%s: line %" PRIu64 " is damaged; its part is computed again", path,
+                        line->number);
     int code = job_key_of_line(s, path, line, &key);
     if (code)
         return code;
@@ -175,15 +210,34 @@ static bool copy_text(char **out, const json_t *value)
     return *out || !json_is_string(value);
 }
 
-/* The first line: see begin_state. */
-static int take_common(struct job_store *s, const char *path, const struct job_line *line)
+/* A state of another version may have no sums. */
+static int check_version(const struct job_store *s, const char *path, const struct job_line *line)
 {
     json_t *parsed;
     int code = load_line(s, path, line, &parsed);
     if (code)
         return code;
-    const json_t *version = json_object_get(parsed, "spillway_job");
-    const int64_t found = json_integer_value(version);
+    const int64_t found = json_integer_value(json_object_get(parsed, "spillway_job"));
+    json_decref(parsed);
+    if (found > 0 && found != JOB_STATE_VERSION)
+        return cli_fail(CLI_REFUSED,
+                        "%s: found a state of version %" PRId64 ", expected %d; use the version of "
+                        "spillway that wrote it, or give another output",
+                        path, found, JOB_STATE_VERSION);
+    return found ? 0 : refuse_line(path, line);
+}
+
+/* The first line: see begin_state. */
+static int take_common(struct job_store *s, const char *path, const struct job_line *line)
+{
+    json_t *parsed;
+    int code = check_version(s, path, line);
+    if (!code && !job_line_has_sum(line->text, line->bytes))
+        code = refuse_line(path, line);
+    if (!code)
+        code = load_line(s, path, line, &parsed);
+    if (code)
+        return code;
     s->started = (time_t)json_integer_value(json_object_get(parsed, "started"));
     s->identity = json_incref(json_object_get(parsed, "identity"));
     s->is_counted = json_object_get(parsed, "items");
@@ -193,12 +247,7 @@ static int take_common(struct job_store *s, const char *path, const struct job_l
     json_decref(parsed);
     if (!has_all)
         return job_store_no_memory(s);
-    if (found > 0 && found != JOB_STATE_VERSION)
-        return cli_fail(CLI_REFUSED,
-                        "%s: found a state of version %" PRId64 ", expected %d; use the version of "
-                        "spillway that wrote it, or give another output",
-                        path, found, JOB_STATE_VERSION);
-    return found && json_is_object(s->identity) ? 0 : refuse_line(path, line);
+    return json_is_object(s->identity) ? 0 : refuse_line(path, line);
 }
 
 int job_store_take_state(struct job_store *s, const char *path, const struct job_line *line)
@@ -207,9 +256,11 @@ int job_store_take_state(struct job_store *s, const char *path, const struct job
         return take_common(s, path, line);
     json_t *parsed;
     struct job_key key;
-    int code = load_line(s, path, line, &parsed);
+    int code = job_line_has_sum(line->text, line->bytes) ? load_line(s, path, line, &parsed)
+                                                         : refuse_line(path, line);
     if (code)
         return code;
+    json_object_del(parsed, "sum");
     const char *digest = json_string_value(json_object_get(parsed, "digest"));
     const char *name = json_string_value(json_object_get(parsed, "item"));
     code = job_key_parse(name, &key) && digest ? 0 : refuse_line(path, line);
