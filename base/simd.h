@@ -520,6 +520,29 @@ SIMD_FN f32v simd_dot_bf16(f32v sum, u32v x, u32v y)
     return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)y);
 }
 
+/* From here on this thread's floating-point operations take subnormal numbers as 0 and give 0 for
+ * them, as simd_dot_bf16 always does. Returns the mode for simd_restore_mode. A compiler may move
+ * operations over both functions, but neither calls nor simd_pinned. */
+SIMD_FN unsigned simd_flush_subnormals(void)
+{
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | _MM_FLUSH_ZERO_ON | _MM_DENORMALS_ZERO_ON);
+    return mode;
+}
+
+SIMD_FN void simd_restore_mode(unsigned mode)
+{
+    _mm_setcsr(mode);
+}
+
+/* x. What x is computed from is computed before, what is computed from the result is computed
+ * after. */
+SIMD_FN f32v simd_pinned(f32v x)
+{
+    __asm__ volatile("" : "+v"(x));
+    return x;
+}
+
 /* Rounded to bf16, halves to even; subnormal numbers become 0. */
 SIMD_FN void simd_store_bf16_flushed(void *p, f32v x)
 {

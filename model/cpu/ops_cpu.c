@@ -115,14 +115,15 @@ const char *spw_isa_name(enum spw_isa isa)
     return (unsigned)isa < SPW_ISA_COUNT ? names[isa] : "unknown";
 }
 
-/* A row: the instruction set, the set of its kernels except two, the set of its linear_codes, the
- * set of its linear. */
-#define ROW(its_isa, set, codes_set, linear_set)                                                   \
+/* A row: the instruction set, the set of its kernels except three, the sets of its attention, of
+ * its linear_codes and of its linear. */
+#define ROW(its_isa, set, attention_set, codes_set, linear_set)                                    \
     {                                                                                              \
         .isa = SPW_ISA_##its_isa, .norm = &spw_norm_kernel_##set,                                  \
         .rope_append = &spw_rope_append_kernel_##set,                                              \
-        .kv_quantize = &spw_codec_encode_kernel_##set, .attention = &spw_attention_kernel_##set,   \
-        .attention_splits = &spw_attention_splits_kernel_##set,                                    \
+        .kv_quantize = &spw_codec_encode_kernel_##set,                                             \
+        .attention = &spw_attention_kernel_##attention_set,                                        \
+        .attention_splits = &spw_attention_splits_kernel_##attention_set,                          \
         .attention_merge = &spw_attention_merge_kernel_##set, .gated = &spw_gated_kernel_##set,    \
         .softcap = &spw_softcap_kernel_##set, .each = &spw_each_kernel_##set,                      \
         .route_scores = &spw_route_scores_kernel_##set, .route = &spw_route_kernel_##set,          \
@@ -133,16 +134,16 @@ const char *spw_isa_name(enum spw_isa isa)
     }
 
 static const struct spw_cpu_kernels tables[] = {
-    ROW(PORTABLE, portable, portable, portable),
+    ROW(PORTABLE, portable, portable, portable, portable),
 #if defined(SPW_X86_KERNELS)
-    ROW(AVX2, avx2, avx2, avx2),
-    ROW(AVX2VNNI, avx2, avx2vnni, avx2),
-    ROW(AVX512, avx512, avx512, avx512),
-    ROW(AVX512VNNI, avx512, avx512intel, avx512), /* Intel alone has VNNI without bf16 */
-    ROW(AVX512BF16, avx512bf16, avx512vnni, avx512bf16),
-    ROW(AVX512HALF, avx512bf16, avx512half, avx512bf16),
-    ROW(AVX512INTEL, avx512bf16, avx512intel, avx512intel),
-    ROW(AMX, avx512bf16, amx, amx),
+    ROW(AVX2, avx2, avx2, avx2, avx2),
+    ROW(AVX2VNNI, avx2, avx2, avx2vnni, avx2),
+    ROW(AVX512, avx512, avx512, avx512, avx512),
+    ROW(AVX512VNNI, avx512, avx512, avx512intel, avx512), /* Intel alone has VNNI without bf16 */
+    ROW(AVX512BF16, avx512bf16, avx512bf16, avx512vnni, avx512bf16),
+    ROW(AVX512HALF, avx512bf16, avx512bf16, avx512half, avx512bf16),
+    ROW(AVX512INTEL, avx512bf16, avx512intel, avx512intel, avx512intel),
+    ROW(AMX, avx512bf16, avx512intel, amx, amx),
 #endif
 };
 

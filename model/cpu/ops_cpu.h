@@ -22,7 +22,7 @@ enum spw_isa {
     SPW_ISA_AVX512VNNI,  /* + vpdpbusd, for products of quantized weights */
     SPW_ISA_AVX512BF16,  /* + vdpbf16ps; vpdpbusd for attention, too */
     SPW_ISA_AVX512HALF,  /* the same, for units of 256 bits: few rows with quantized weights */
-    SPW_ISA_AVX512INTEL, /* the same, for Intel's units: one to three rows */
+    SPW_ISA_AVX512INTEL, /* the same, for Intel: few rows with quantized weights, bf16 as f32 */
     SPW_ISA_AMX,         /* + AMX-TILE; AMX-BF16 for any rows, AMX-INT8 for many */
     SPW_ISA_COUNT,
 };

@@ -24,6 +24,32 @@ SIMD_FN uint32_t side_by_side(uint32_t items)
 #endif
 }
 
+/* A loop over items, blocks or vectors. If it is not unrolled, gcc 12 keeps the sums in memory. */
+#define EACH(i, n) _Pragma("GCC unroll 4") for (uint32_t i = 0; i < (n); i++)
+
+/* The sums of the products between enter and leave, as a dot product of bf16 adds them. */
+#if AS_DOT_BF16
+#define ENTER_PRODUCTS(rows, n)                                                                    \
+    const unsigned mode = simd_flush_subnormals();                                                 \
+    PIN(rows, n)
+#define LEAVE_PRODUCTS(rows, n)                                                                    \
+    PIN(rows, n)                                                                                   \
+    simd_restore_mode(mode);                                                                       \
+    PIN(rows, n)
+#define PIN(rows, n) EACH(i, rows) EACH(j, n) acc[i][j].v[0] = simd_pinned(acc[i][j].v[0]);
+#else
+#define ENTER_PRODUCTS(rows, n)
+#define LEAVE_PRODUCTS(rows, n)
+#endif
+
+/* sum + x[0] * even + x[1] * odd */
+SIMD_FN struct vec add_pair(struct vec sum, const float x[2], struct vec even, struct vec odd)
+{
+    const struct vec x_even = vec_set1(x[0]), x_odd = vec_set1(x[1]);
+    return AS_DOT_BF16 ? vec_fma(x_even, even, vec_fma(x_odd, odd, sum))
+                       : vec_fma(x_odd, odd, vec_fma(x_even, even, sum));
+}
+
 static void load_query(const struct batch *b, uint32_t item, size_t from)
 {
     const struct spw_attention_args *a = b->a;
@@ -37,6 +63,11 @@ static void load_query(const struct batch *b, uint32_t item, size_t from)
 /* p stays f32, in the place of the scores. */
 SIMD_FN void store_weights(float *scores, uint32_t block, struct vec p)
 {
+#if AS_DOT_BF16
+    uint16_t rounded[SIMD_LANES];
+    simd_store_bf16_flushed(rounded, p.v[0]);
+    p = vec_load_bf16(rounded);
+#endif
     vec_store(scores + (size_t)block * SPW_TILE_BLOCK, p);
 }
 
@@ -57,9 +88,6 @@ SIMD_FN void load_two(const char *p, size_t apart, struct vec *even, struct vec 
     }
 }
 
-/* A loop over items, blocks or vectors. If it is not unrolled, gcc 12 keeps the sums in memory. */
-#define EACH(i, n) _Pragma("GCC unroll 4") for (uint32_t i = 0; i < (n); i++)
-
 SIMD_FN void score_blocks(struct batch *b, uint32_t item, const char *k, float *scores,
                           const uint32_t items, const uint32_t blocks, enum spw_dtype t)
 {
@@ -70,6 +98,7 @@ SIMD_FN void score_blocks(struct batch *b, uint32_t item, const char *k, float *
     struct vec acc[GROUP_ITEMS][SCORE_BLOCKS], even, odd;
     EACH(i, items)
     EACH(j, blocks) acc[i][j] = vec_set1(0.0f);
+    ENTER_PRODUCTS(items, blocks)
     for (size_t c = 0; c < head_dim; c += 2) {
         if (ahead)
             fetch_lines_of(b, c / 2, (uint32_t)(blocks * step / FETCH_LINE));
@@ -77,12 +106,10 @@ SIMD_FN void score_blocks(struct batch *b, uint32_t item, const char *k, float *
         {
             load_two(k + (c + j * head_dim) / 2 * step, VEC_LANES, &even, &odd, t);
             EACH(i, items)
-            {
-                struct vec x = vec_set1(q[i * head_dim + c]), y = vec_set1(q[i * head_dim + c + 1]);
-                acc[i][j] = vec_fma(y, odd, vec_fma(x, even, acc[i][j]));
-            }
+            acc[i][j] = add_pair(acc[i][j], q + i * head_dim + c, even, odd);
         }
     }
+    LEAVE_PRODUCTS(items, blocks)
     struct vec factor = vec_set1(b->a->scale);
     EACH(i, items)
     EACH(j, blocks)
@@ -119,12 +146,12 @@ SIMD_FN void score_group_as(struct batch *b, uint32_t item, uint32_t items, size
 /* Scores of `items` items for the 64 positions from `at` on, whose K lies at k. */
 static void scores_group(struct batch *b, uint32_t item, uint32_t items, size_t at, const char *k)
 {
-    if (b->a->kv_dtype == SPW_DTYPE_F32)
-        score_group_as(b, item, items, at, k, SPW_DTYPE_F32);
+    if (AS_DOT_BF16 || b->a->kv_dtype == SPW_DTYPE_BF16)
+        score_group_as(b, item, items, at, k, SPW_DTYPE_BF16);
     else if (b->a->kv_dtype == SPW_DTYPE_F16)
         score_group_as(b, item, items, at, k, SPW_DTYPE_F16);
     else
-        score_group_as(b, item, items, at, k, SPW_DTYPE_BF16);
+        score_group_as(b, item, items, at, k, SPW_DTYPE_F32);
 }
 
 /* The V vector of 16 (or the last n) channels at positions j and j + 1; j is even. */
@@ -155,6 +182,7 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, si
     const bool ahead = fetches(b, item);
     EACH(i, items)
     EACH(c, vectors) acc[i][c] = vec_load(out + i * b->out_stride + (size_t)c * VEC_LANES);
+    ENTER_PRODUCTS(items, vectors)
     for (uint32_t j = s->lo; j < s->hi; j += 2) {
         if (ahead)
             fetch_lines_of(b, j / 2, vectors * (t == SPW_DTYPE_F32 ? 2 : 1));
@@ -162,13 +190,10 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, si
         {
             load_values(s->v, d, j, channel + (size_t)c * VEC_LANES, n, &even, &odd, t);
             EACH(i, items)
-            {
-                const float *w = p + (size_t)i * SPW_SPLIT_TOKENS + j;
-                acc[i][c] = vec_fma(vec_set1(w[0]), even, acc[i][c]);
-                acc[i][c] = vec_fma(vec_set1(w[1]), odd, acc[i][c]);
-            }
+            acc[i][c] = add_pair(acc[i][c], p + (size_t)i * SPW_SPLIT_TOKENS + j, even, odd);
         }
     }
+    LEAVE_PRODUCTS(items, vectors)
     EACH(i, items)
     EACH(c, vectors) vec_store(out + i * b->out_stride + (size_t)c * VEC_LANES, acc[i][c]);
 }
@@ -177,15 +202,22 @@ SIMD_FN void value_run(struct batch *b, uint32_t item, const struct strip *s, si
 SIMD_FN void value_one(const struct batch *b, uint32_t item, const struct strip *s,
                        enum spw_dtype t)
 {
-    size_t d = b->a->head_dim;
-    struct vec even, odd,
-        p = vec_set1(
-            b->scores[(size_t)item * SPW_SPLIT_TOKENS + (size_t)s->tile * SPW_TILE_TOKENS + s->lo]);
+    const size_t d = b->a->head_dim;
+    const float *p = b->scores + (size_t)item * SPW_SPLIT_TOKENS +
+                     (size_t)s->tile * SPW_TILE_TOKENS + (s->lo & ~1u);
     for (size_t c = 0; c < s->n_vectors; c++) {
-        size_t channel = s->channel + c * VEC_LANES;
+        const size_t channel = s->channel + c * VEC_LANES;
         float *out = b->out + item * b->out_stride + channel;
+        struct vec acc[1][1] = {{vec_load(out)}}, even, odd;
         load_values(s->v, d, s->lo & ~1u, channel, d - channel, &even, &odd, t);
-        vec_store(out, vec_fma(p, s->lo % 2 ? odd : even, vec_load(out)));
+        ENTER_PRODUCTS(1, 1)
+        if (AS_DOT_BF16) /* which multiplies the neighbour's p by zero */
+            acc[0][0] = add_pair(acc[0][0], p, s->lo % 2 ? vec_set1(0) : even,
+                                 s->lo % 2 ? odd : vec_set1(0));
+        else
+            acc[0][0] = vec_fma(vec_set1(p[s->lo % 2]), s->lo % 2 ? odd : even, acc[0][0]);
+        LEAVE_PRODUCTS(1, 1)
+        vec_store(out, acc[0][0]);
     }
 }
 
@@ -223,10 +255,10 @@ SIMD_FN void value_group_as(struct batch *b, uint32_t item, uint32_t items, cons
 /* Adds the strip's weighted values to `items` items, position by position. */
 static void values_group(struct batch *b, uint32_t item, uint32_t items, const struct strip *s)
 {
-    if (b->a->kv_dtype == SPW_DTYPE_F32)
-        value_group_as(b, item, items, s, SPW_DTYPE_F32);
+    if (AS_DOT_BF16 || b->a->kv_dtype == SPW_DTYPE_BF16)
+        value_group_as(b, item, items, s, SPW_DTYPE_BF16);
     else if (b->a->kv_dtype == SPW_DTYPE_F16)
         value_group_as(b, item, items, s, SPW_DTYPE_F16);
     else
-        value_group_as(b, item, items, s, SPW_DTYPE_BF16);
+        value_group_as(b, item, items, s, SPW_DTYPE_F32);
 }

@@ -1,7 +1,11 @@
 /* Attention: the arithmetic that the instruction set allows, then what is common to all. */
 #include "base/simd.h"
 
-#if SIMD_DOT_BF16
+#ifndef AS_DOT_BF16
+#define AS_DOT_BF16 0
+#endif
+
+#if SIMD_DOT_BF16 && !AS_DOT_BF16
 #include "model/cpu/attention/attention_bf16.h"
 #else
 #include "model/cpu/attention/attention_f32.h"

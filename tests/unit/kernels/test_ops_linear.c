@@ -63,8 +63,9 @@ static float uniform(uint64_t *seed)
     return (float)((double)(check_random(seed) >> 11) * 0x1p-52 - 1.0);
 }
 
-/* Random 16-bit patterns make random numbers: exponents near zero, now and then a subnormal f16. */
-static void put_random(void *p, size_t i, enum spw_dtype t, uint64_t *seed)
+/* Random 16-bit patterns make random numbers: exponents near zero, now and then a subnormal f16.
+ * `tiny`: products of two bf16 are subnormal numbers or a little larger. */
+static void put_random(void *p, size_t i, enum spw_dtype t, bool tiny, uint64_t *seed)
 {
     uint64_t r = check_random(seed);
     uint16_t h;
@@ -76,7 +77,7 @@ static void put_random(void *p, size_t i, enum spw_dtype t, uint64_t *seed)
     if (t == SPW_DTYPE_F16)
         h = (uint16_t)((r & 0x83ff) | (r >> 16 & 15) << 10);
     else
-        h = (uint16_t)((r & 0x807f) | (120 + (r >> 16 & 7)) << 7);
+        h = (uint16_t)((r & 0x807f) | ((tiny ? 58 : 120) + (r >> 16 & 7)) << 7);
     memcpy((char *)p + i * 2, &h, 2);
 }
 
@@ -84,6 +85,7 @@ struct problem {
     struct spw_linear_args a;
     struct guarded x, w, y, bias;
     void *workspace;
+    bool tiny;
 };
 
 static void problem_open(struct problem *p, const struct subject *s, uint64_t *seed)
@@ -97,11 +99,11 @@ static void problem_open(struct problem *p, const struct subject *s, uint64_t *s
     memset(p->x.data, 0xff, p->x.bytes);
     for (size_t r = 0; r < a->m; r++)
         for (size_t i = 0; i < a->k; i++)
-            put_random(p->x.data, r * a->x_stride + i, a->x_dtype, seed);
+            put_random(p->x.data, r * a->x_stride + i, a->x_dtype, p->tiny, seed);
     for (size_t i = 0; i < a->n * a->k; i++)
-        put_random(p->w.data, i, a->w_dtype, seed);
+        put_random(p->w.data, i, a->w_dtype, p->tiny, seed);
     for (size_t i = 0; i < a->n; i++)
-        put_random(p->bias.data, i, SPW_DTYPE_F32, seed);
+        put_random(p->bias.data, i, SPW_DTYPE_F32, false, seed);
     memset(p->y.data, CANARY, p->y.bytes);
     a->x = p->x.data;
     a->w = p->w.data;
@@ -243,7 +245,7 @@ static void check_residual(const struct subject *s, const struct problem *p, boo
     struct guarded residual = guarded_open(elements * bytes), y = guarded_open(elements * bytes);
     char *want = malloc(elements * bytes);
     for (size_t i = 0; i < elements; i++)
-        put_random(residual.data, i, a.y_dtype, seed);
+        put_random(residual.data, i, a.y_dtype, false, seed);
     memset(y.data, CANARY, y.bytes);
     memcpy(want, in_place ? residual.data : y.data, y.bytes);
     for (size_t r = 0; r < a.m; r++)
@@ -262,7 +264,7 @@ static void check_residual(const struct subject *s, const struct problem *p, boo
 
 static void check_problem(const struct subject *s, struct spw_linear_args a, uint64_t *seed)
 {
-    struct problem p = {.a = a};
+    struct problem p = {.a = a, .tiny = check_random(seed) % 2 == 0};
     problem_open(&p, s, seed);
     run_shuffled(s, &p.a, seed);
     check_values(s, &p);
