@@ -7,12 +7,15 @@
 #include "tests/engine/tiny_model.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
 
 #define TEMPLATE                                                                                   \
     "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% if m.role == 'assistant' %}#"       \
@@ -150,6 +153,9 @@ static void test_first_answer(void)
     CHECK(sh("\"$S\" chat m --device cpu --prompt Hello --system Be. %s", options) == 0);
     strcat(out, "\n");
     CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    /* The end token comes first. */
+    CHECK(chat("Hello\n", "%s --logit-bias 2=100", options) == 0);
+    CHECK_MSG(strstr(err, "the model has given an empty answer") && !strcmp(out, ""), "%s", err);
     write_file("t.json", "[{\"name\":\"clock\"}]");
     write_file("d.json", "[{\"text\":\"Bergen\"}]");
     CHECK(sh("\"$S\" generate m --device cpu --prompt '<u>Hello<t>clock<d>Bergen<a>' %s",
@@ -762,6 +768,81 @@ static void test_terminal(void)
     json_decref(p);
 }
 
+/* Starts a chat on a terminal of 80 columns, after the first prompt. False: there are no terminals
+ * here. */
+static bool start_on_terminal(const char *const *arguments, int *fd, pid_t *pid)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = 80};
+    *pid = forkpty(fd, NULL, NULL, &size);
+    if (*pid == 0)
+        run_child(arguments);
+    if (*pid < 0)
+        return false;
+    CHECK(wait_for(*fd, out, sizeof out, 0, "> ") > 0);
+    CHECK(drop_line(*fd));
+    return true;
+}
+
+/* A line is shown in the width that the window has while it is typed; Ctrl-D ends the last line. */
+static void test_window(void)
+{
+    static const char *const arguments[] = {"spillway", "chat", "m", "--device", "cpu", NULL};
+    static const char text[] = "0123456789012345678901234567890123456789";
+    const struct winsize narrow = {.ws_row = 24, .ws_col = 30};
+    int fd, status;
+    pid_t pid;
+    if (!start_on_terminal(arguments, &fd, &pid))
+        return;
+    usleep(50000);
+    send_text(fd, text);
+    CHECK(wait_for(fd, out, sizeof out, 0, "6789012345678901234567890123456789") > 0);
+    CHECK(ioctl(fd, TIOCSWINSZ, &narrow) == 0);
+    send_text(fd, "x");
+    CHECK(wait_for(fd, out, sizeof out, 0, "x") > 0);
+    CHECK_MSG(strstr(out, "> 0123456789012345678901234567") && !strstr(out, "67890123456789x"),
+              "not in two lines: %s", out);
+    send_text(fd, "\025\004"); /* Ctrl-U removes the text */
+    wait_for(fd, out, sizeof out, 0, "^D\r\n");
+    CHECK_MSG(strstr(out, "^D\r\n"), "%s", out);
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(fd);
+}
+
+/* A signal that kills leaves the terminal as it was: at the prompt, and in an answer. */
+static void test_killed_on_terminal(void)
+{
+    static const char *const arguments[] = {"spillway",  "chat",  "slow",
+                                            "--device",  "cpu",   "--ignore-eos",
+                                            "--context", "90000", "--max-new-tokens",
+                                            "80000",     NULL};
+    static const int ends[] = {SIGTERM, SIGTERM, SIGINT};
+    const tcflag_t all = ECHO | ICANON | ISIG;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        int fd, status;
+        pid_t pid;
+        struct termios is;
+        if (!start_on_terminal(arguments, &fd, &pid))
+            return;
+        int slave = open(ptsname(fd), O_RDWR | O_NOCTTY); /* the terminal stays */
+        usleep(50000);
+        if (i > 0) {
+            send_text(fd, "Hello\r");
+            CHECK(wait_for(fd, out, 1000, 900, NULL) >= 900);
+        }
+        CHECK(tcgetattr(slave, &is) == 0 && (is.c_lflag & all) != all);
+        check_kill(pid, ends[i]);
+        usleep(1000);
+        check_kill(pid, ends[i]); /* the second SIGINT kills, unless the step has ended before */
+        usleep(100000);
+        check_kill(pid, SIGTERM);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status));
+        CHECK_MSG(tcgetattr(slave, &is) == 0 && (is.c_lflag & all) == all, "case %d: flags %x",
+                  (int)i, (unsigned)is.c_lflag);
+        close(slave);
+        close(fd);
+    }
+}
+
 int main(void)
 {
     if (!command_is_there())
@@ -782,6 +863,8 @@ int main(void)
     test_interrupt();
     test_interrupted_prompt();
     test_terminal();
+    test_window();
+    test_killed_on_terminal();
     sh("rm -r %s", folder);
     return check_done();
 }

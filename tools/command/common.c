@@ -11,11 +11,19 @@
 
 struct spw_interrupt cli_interrupt;
 static volatile sig_atomic_t interrupted; /* 0, or the signal */
+static void (*before_kill)(int);          /* or NULL */
 
 static void on_interrupt(int signal_number)
 {
     interrupted = signal_number;
     spw_interrupt_raise(&cli_interrupt);
+    if (before_kill && signal_number == SIGINT)
+        signal(SIGINT, before_kill);
+}
+
+void cli_before_kill(void (*restore)(int signal_number))
+{
+    before_kill = restore;
 }
 
 /* SA_RESETHAND: a second signal ends the process as usual. */

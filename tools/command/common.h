@@ -24,7 +24,10 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable);
 /* From now on SIGINT ends the running step, and loops that ask cli_interrupted; a second SIGINT
  * kills the process. Without this call the first SIGINT kills. */
 void cli_catch_interrupt(void);
-/* The same for SIGTERM and SIGHUP, for a command that must save its run before it ends. */
+/* A second SIGINT calls this function, which is safe in a handler, before it kills. */
+void cli_before_kill(void (*restore)(int signal_number));
+/* The same as cli_catch_interrupt for SIGTERM and SIGHUP, for a command that must save its run
+ * before it ends. */
 void cli_catch_termination(void);
 /* From now on a write fails with EPIPE instead of SIGPIPE, and with EFBIG instead of SIGXFSZ (a
  * limit on the size of files). */

@@ -170,7 +170,9 @@ static int add_answer(struct chat *c, const char *text)
         spw_reasoning_split(&parts, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt), text,
                             c->n_reply);
         code = cli_history_add_answer(c->messages, &parts);
-        if (code == 0 && parts.n_reasoning && !parts.n_answer)
+        if (code == 0 && !parts.n_answer && !parts.n_reasoning)
+            cli_note("the model has given an empty answer");
+        else if (code == 0 && !parts.n_answer)
             cli_note("the model has reasoned and given no answer%s",
                      c->o->show_reasoning ? "" : "; --show-reasoning shows the reasoning");
     } else {
@@ -335,6 +337,8 @@ static int converse(struct chat *c)
         if (first == 0)
             first = code;
     }
+    if (rc == 0 && cli_terminal_edits(terminal))
+        fputc('\n', stderr); /* behind the ^D */
     if (rc < 0)
         code = cli_fail(CLI_FAILED, "stdin: %s", strerror(-rc));
     else

@@ -6,6 +6,7 @@
 #include <locale.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 #include <wchar.h>
@@ -15,11 +16,37 @@ enum { HISTORY_LINES = 1000 };
 struct cli_terminal {
     EditLine *edit; /* owned; NULL: plain lines */
     History *history;
-    bool dropped;    /* Ctrl-C was pressed on the line */
-    bool continuing; /* the prompt of a continued line */
-    char *text;      /* owned */
+    bool dropped;     /* Ctrl-C was pressed on the line */
+    bool continuing;  /* the prompt of a continued line */
+    unsigned columns; /* of the window, as the editor knows it; 0: not known */
+    char *text;       /* owned */
     size_t n_text, capacity;
 };
+
+/* ---- the terminal's settings ---- */
+
+static struct termios at_start;
+
+/* A signal kills the program: the shell gets a terminal that shows what is typed. */
+static void restore_and_die(int signal_number)
+{
+    tcsetattr(STDIN_FILENO, TCSANOW, &at_start);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void restore_at_death(void)
+{
+    static const int deadly[] = {SIGTERM, SIGQUIT};
+    if (tcgetattr(STDIN_FILENO, &at_start))
+        return;
+    for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++)
+        if (signal(deadly[i], restore_and_die) == SIG_IGN)
+            signal(deadly[i], SIG_IGN);
+    cli_before_kill(restore_and_die);
+}
+
+/* ---- edited lines ---- */
 
 static char *prompt(EditLine *e)
 {
@@ -40,6 +67,51 @@ static unsigned char drop_line(EditLine *e, wint_t key)
     return CC_NEWLINE;
 }
 
+/* The window may have another width than when the prompt was shown. */
+static void follow_window(EditLine *e, struct cli_terminal *t)
+{
+    struct winsize is;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &is) || is.ws_col == t->columns)
+        return;
+    const bool changed = t->columns;
+    t->columns = is.ws_col;
+    if (!changed)
+        return;
+    fputs("\r\033[J", stderr); /* the editor draws the line again from here */
+    el_resize(e);
+    el_set(e, EL_REFRESH);
+}
+
+/* Reads a character; bytes that are none are left out. As libedit does it, which however asks for
+ * the size of the window only before a line. */
+static int read_character(EditLine *e, wchar_t *out)
+{
+    void *data = NULL;
+    mbstate_t state = {0};
+    size_t used;
+    do {
+        char byte;
+        ssize_t n;
+        do
+            n = read(STDIN_FILENO, &byte, 1);
+        while (n < 0 && errno == EINTR);
+        if (n <= 0)
+            return (int)n;
+        const bool is_first = mbsinit(&state);
+        used = mbrtowc(out, &byte, 1, &state);
+        if (used == (size_t)-1) {
+            memset(&state, 0, sizeof state);
+            if (!is_first) /* this byte may begin the next character */
+                used = mbrtowc(out, &byte, 1, &state);
+        }
+        if (used == (size_t)-1)
+            memset(&state, 0, sizeof state);
+    } while (used > 1);
+    el_get(e, EL_CLIENTDATA, &data);
+    follow_window(e, data);
+    return 1;
+}
+
 static int open_editor(struct cli_terminal *t)
 {
     HistEvent event;
@@ -53,6 +125,7 @@ static int open_editor(struct cli_terminal *t)
     history(t->history, &event, H_SETSIZE, HISTORY_LINES);
     el_set(t->edit, EL_CLIENTDATA, t);
     el_set(t->edit, EL_PROMPT, prompt);
+    el_wset(t->edit, EL_GETCFN, read_character);
     el_set(t->edit, EL_EDITOR, "emacs");
     el_set(t->edit, EL_HIST, history, t->history);
     el_source(t->edit, NULL); /* ~/.editrc */
@@ -60,6 +133,7 @@ static int open_editor(struct cli_terminal *t)
     el_wset(t->edit, EL_ADDFN, L"spillway-drop-line", L"drops the line", drop_line);
     el_set(t->edit, EL_BIND, "^C", "spillway-drop-line", NULL);
     el_set(t->edit, EL_SETTY, "-d", "-isig", NULL);
+    restore_at_death();
     return 0;
 }
 
@@ -123,6 +197,8 @@ static int read_edited(struct cli_terminal *t)
     HistEvent event;
     int n = 0;
     t->dropped = false;
+    t->columns = 0;
+    follow_window(t->edit, t);
     /* Between the prompt and the first key Ctrl-C is still a signal. It discards the line. */
     void (*handler)(int) = signal(SIGINT, SIG_IGN);
     const char *line = el_gets(t->edit, &n);
