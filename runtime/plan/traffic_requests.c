@@ -3,7 +3,8 @@
  *   request    [tokens found | prompt computed now | new tokens but the last ]
  *   step       every live slot: its prompt in the first, then one token each
  *
- * The last token of an answer is only picked, so that a request of n new tokens takes n steps. */
+ * The last token of an answer is only picked, so that a request of n new tokens takes n steps.
+ * Between two borders of tiles all steps move the same bytes: one of them is counted for all. */
 #include "runtime/batch/shared_prompt.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/persist/prefix.h"
@@ -28,6 +29,8 @@ struct requests {
     struct spw_share *shares;    /* [sessions], most_tokens: of what runs in a slot */
     uint64_t *held;              /* [sessions], as slots */
     bool shares_are_old;
+    uint32_t n_plain; /* steps since a request began or ended */
+    struct spw_expert_forecast *experts;
     struct spw_step_span *spans; /* [n_slots] */
     struct spw_prompt *prompts;  /* [n_slots] */
     struct spw_prompt *ended;    /* [n_slots], of the slots */
@@ -186,6 +189,7 @@ static void set_most(struct requests *q, uint32_t slot, uint64_t most_tokens)
 {
     q->shares[slot].most_tokens = most_tokens;
     q->shares_are_old = true;
+    q->n_plain = 0;
 }
 
 /* The slot has no session any more. */
@@ -335,6 +339,7 @@ static void end(struct requests *q, uint32_t slot)
         s->ended = (struct spw_prompt){
             .tokens = r->prompt, .n_tokens = r->n_prompt, .n_held = s->held, .is_open = true};
     s->request = NULL;
+    q->n_plain = 0;
 }
 
 static void end_step(struct requests *q, uint32_t slot)
@@ -439,8 +444,61 @@ static void open_sessions(struct requests *q)
     }
 }
 
+/* ---- steps that are alike ---- */
+
+/* Whether the lengths [from, to] lie inside one tile, their windows begin in one tile, and they
+ * have the same rope. */
+static bool are_alike(const struct requests *q, uint64_t from, uint64_t to)
+{
+    bool same = from % SPW_TILE_TOKENS && from / SPW_TILE_TOKENS == to / SPW_TILE_TOKENS &&
+                rope_table(q, from) == SPW_ROPE_SHARED && rope_table(q, to) == SPW_ROPE_SHARED;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        same &= spw_waterline_first_visible(&q->plan->residency[k], from) ==
+                spw_waterline_first_visible(&q->plan->residency[k], to);
+    return same;
+}
+
+/* How many of the next steps move the same bytes as the last one. Before the last one, another one
+ * has moved what the border of a tile moves. */
+static uint64_t count_alike(const struct requests *q)
+{
+    uint64_t n = q->n_plain < 3 ? 0 : SPW_TILE_TOKENS;
+    for (uint32_t i = 0; i < q->n_slots && n; i++) {
+        const struct slot *s = &q->slots[i];
+        if (!s->request)
+            continue;
+        n = spw_min_u64(n, SPW_TILE_TOKENS - 1 - s->held % SPW_TILE_TOKENS);
+        n = spw_min_u64(n, s->request->max_new_tokens - s->n_steps - 1); /* the last step ends it */
+        while (n && !are_alike(q, s->held - 2, s->held + n))
+            n /= 2;
+    }
+    return n;
+}
+
+/* `before`: the bytes before the last step. */
+static void repeat_step(struct requests *q, const struct spw_traffic *before)
+{
+    const uint64_t n = count_alike(q);
+    uint64_t rows = 0;
+    struct spw_traffic now;
+    spw_traffic_run_moved(q->run, NULL, &now);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        spw_traffic_add(q->run, (enum spw_moved)i, n * (now.bytes[i] - before->bytes[i]));
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        struct slot *s = &q->slots[i];
+        if (!s->request)
+            continue;
+        s->held += n;
+        s->n_steps += n;
+        rows++;
+    }
+    for (uint64_t i = 0; i < n && q->experts; i++)
+        spw_expert_forecast_pass(q->experts, rows);
+}
+
 static void run(struct requests *q, const struct spw_plan_request *requests, size_t n)
 {
+    struct spw_traffic before;
     size_t started = 0;
     for (;;) {
         bool any = false;
@@ -457,10 +515,13 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
         for (uint32_t i = 0; i < q->n_slots; i++)
             if (q->slots[i].request && !q->slots[i].begun)
                 begin(q, i);
+        spw_traffic_run_moved(q->run, NULL, &before);
         step_all(q);
+        q->n_plain++;
         for (uint32_t i = 0; i < q->n_slots; i++)
             if (q->slots[i].request)
                 end_step(q, i);
+        repeat_step(q, &before);
     }
 }
 
@@ -471,7 +532,8 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     struct requests q = {.plan = p,
                          .weights = w,
                          .n_slots = (uint32_t)spw_min_u64(n, p->info.sessions),
-                         .rope_table = SPW_ROPE_SHARED};
+                         .rope_table = SPW_ROPE_SHARED,
+                         .experts = experts};
     q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
     q.prompts = spw_alloc_zero(q.n_slots, sizeof *q.prompts);

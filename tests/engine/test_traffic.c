@@ -178,12 +178,17 @@ static void run_tables(bool past, uint64_t *seed)
 }
 
 /* A context of 2^24 tokens for each of 4,096 sessions, with all memory and with little of it: the
- * plan takes a time that does not grow with the square of the context. */
+ * plan takes a time that does not grow with the square of the context. And the steps of answers as
+ * long are not counted one by one. */
 static void check_time_of_absurd_plans(void)
 {
     struct spw_model model;
     struct spw_error err = {0};
     struct spw_plan p;
+    struct spw_traffic moved;
+    struct spw_plan_request answers[4];
+    for (int i = 0; i < 4; i++)
+        answers[i] = (struct spw_plan_request){.n_prompt = 100, .max_new_tokens = (1 << 24) - 100};
     const struct spw_options o = {.threads = 1};
     const uint64_t all = (uint64_t)1 << 48;
     const uint64_t host[] = {all, (uint64_t)1 << 32}, disk[] = {0, all};
@@ -200,6 +205,7 @@ static void check_time_of_absurd_plans(void)
                                     .disk_bytes = disk[i == 2]};
         const clock_t begin = clock();
         CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model.weights, NULL) == 0);
+        CHECK(spw_traffic_requests(&moved, &p, model.weights, answers, i ? 1 : 4, NULL) == 0);
         const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         CHECK_MSG(seconds < 10, "absurd plan %d took %.1f s", i, seconds);
         CHECK(i != 1 || p.n_host_frames > 1000000);
