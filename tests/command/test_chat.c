@@ -808,6 +808,31 @@ static void test_window(void)
     close(fd);
 }
 
+/* On a terminal a message begins a line, also in the middle of an answer: here the prefix cache
+ * cannot be written. */
+static void test_message_in_answer(void)
+{
+    static char command[1024];
+    int fd, status;
+    size_t n = (size_t)snprintf(command, sizeof command,
+                                "cd %s && ulimit -f 8 && exec \"$S\" generate m --device cpu "
+                                "--ignore-eos --max-new-tokens 9 --prefix-cache full --prompt ",
+                                folder);
+    memset(command + n, 'a', 300);
+    pid_t pid = forkpty(&fd, NULL, NULL, NULL);
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(98);
+    }
+    if (pid < 0)
+        return;
+    wait_for(fd, out, sizeof out, 0, "cut off");
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    const char *message = strstr(out, "spillway: full/");
+    CHECK_MSG(message && message[-1] == '\n', "%s", out);
+    close(fd);
+}
+
 /* A signal that kills leaves the terminal as it was: at the prompt, and in an answer. */
 static void test_killed_on_terminal(void)
 {
@@ -864,6 +889,7 @@ int main(void)
     test_interrupted_prompt();
     test_terminal();
     test_window();
+    test_message_in_answer();
     test_killed_on_terminal();
     sh("rm -r %s", folder);
     return check_done();

@@ -70,6 +70,8 @@ void cli_interrupt_clear(void)
 
 enum { LINE_BYTES = 2048 };
 
+static bool in_line; /* the text on stdout does not end with a line break */
+
 /* A message is one line, also when it quotes a text of the user that has line breaks. It names
  * options as the user types them. `line` gets the message. */
 static void print_line(char line[LINE_BYTES], const char *format, va_list args)
@@ -83,6 +85,9 @@ static void print_line(char line[LINE_BYTES], const char *format, va_list args)
             *c = '?';
     }
     cli_progress_clear();
+    if (in_line && isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1)
+        fputc('\n', stderr);
+    in_line = false;
     fprintf(stderr, "spillway: %s\n", line);
 }
 
@@ -150,6 +155,8 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
 
 int cli_write(const char *text, size_t bytes)
 {
+    if (bytes)
+        in_line = text[bytes - 1] != '\n';
     if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
         return 0;
     return errno ? -errno : -EIO;
