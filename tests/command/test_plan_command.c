@@ -197,7 +197,8 @@ static void write_lines(const struct tiny_model *m, int n_lines, uint64_t *seed)
         fprintf(f, "{\"tokens\": [%llu", (unsigned long long)below(seed, m->vocab));
         while (--n)
             fprintf(f, ", %llu", (unsigned long long)below(seed, m->vocab));
-        fprintf(f, "], \"max_new_tokens\": %llu}\n", (unsigned long long)below(seed, 60));
+        fprintf(f, "], \"max_new_tokens\": %llu, \"n\": %d, \"temperature\": 1}\n",
+                (unsigned long long)below(seed, 60), below(seed, 3) ? 1 : 3);
     }
     fclose(f);
 }
@@ -209,7 +210,7 @@ static void run_together(const struct tiny_model *m, uint64_t *seed)
     write_lines(m, 4, seed);
     snprintf(options, sizeof options,
              "--device cpu --threads 2 --prompts lines.jsonl --sessions %d",
-             (int)check_range(seed, 1, 3));
+             (int)check_range(seed, 1, 8));
     draw_options(options, sizeof options, seed);
     json_t *j = plan(options);
     int code = sh("\"$S\" generate m --ignore-eos --report r.json %s", options);

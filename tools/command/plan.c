@@ -361,7 +361,7 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
         code = job_read_prompts(&inputs, o, &m);
     uint32_t sessions = 1;
     if (o->prompts)
-        sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n);
+        sessions = (uint32_t)spw_min_u64(o->sessions, inputs.n_lines); /* as the job */
     else if (cli_given(o, "sessions"))
         sessions = (uint32_t)o->sessions;
     if (code == 0)

@@ -30,6 +30,7 @@ struct cli_input {
 struct cli_inputs {
     struct cli_input *items; /* owned */
     size_t n;
+    size_t n_lines;   /* of --prompts, each with one input or more */
     uint64_t longest; /* largest prompt + max_new_tokens: the context that the inputs need */
 };
 

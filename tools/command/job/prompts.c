@@ -40,6 +40,7 @@ static int add_item(struct cli_inputs *in, struct job_item *x, uint64_t limit,
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
         if (add_input(in, &x->prompts[i / x->n_choices], x->max_new_tokens))
             return job_refuse_memory(why);
+    in->n_lines++;
     return 0;
 }
 
