@@ -125,10 +125,26 @@ configure() {
     quietly "build/log/$1.log" cmake --preset "$1" "${build_options[@]}"
 }
 
+# show_count LOG: on a terminal, the last "[12/345]" of a build's output, again each second.
+show_count() {
+    local count
+    [ -t 1 ] || return 0
+    while kill -0 $$ 2>/dev/null && sleep 1; do # until the script ends, also by Ctrl-C
+        count=$(grep -o '^\[[0-9/]*\]' "$1" | tail -n 1) || continue
+        printf '\r       %s compiled ' "$count"
+    done
+}
+
 # compile PRESET [TARGET...]: call configure before
 compile() {
-    quietly "build/log/$1.log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" \
-        ${2:+--target "${@:2}"}
+    local log=build/log/$1.log code=0 counter
+    show_count "$log" &
+    counter=$!
+    quietly "$log" cmake --build --preset "$1" -j "${build_jobs:-$(nproc)}" ${2:+--target "${@:2}"} || code=$?
+    kill "$counter" 2>/dev/null || true
+    wait "$counter" 2>/dev/null || true
+    [ ! -t 1 ] || printf '\r%30s\r' ''
+    return "$code"
 }
 
 # build PRESET [TARGET...]
