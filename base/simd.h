@@ -535,8 +535,8 @@ SIMD_FN void simd_restore_mode(unsigned mode)
     _mm_setcsr(mode);
 }
 
-/* x. What x is computed from is computed before, what is computed from the result is computed
- * after. */
+/* Returns x. The compiler computes x before this place, and everything that uses the result after
+ * it. */
 SIMD_FN f32v simd_pinned(f32v x)
 {
     __asm__ volatile("" : "+v"(x));

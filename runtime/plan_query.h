@@ -70,8 +70,8 @@ struct spw_plan_info {
     uint64_t weights_disk_bytes;      /* that one decode step reads from the files */
     uint64_t kv_bytes_per_token;      /* all full-attention layers */
     struct spw_waterlines waterlines; /* of one session that holds `context` tokens */
-    /* One decode step of one session at the full context. Who writes the numbers of a step of more
-     * sessions here sets decode_rows, too: a plan has 0, which means one. */
+    /* One decode step of one session at the full context. A plan has 0 in decode_rows, which means
+     * 1. A caller that changes the numbers below to a step of several sessions sets it, too. */
     uint32_t decode_rows;
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
     uint64_t decode_read_bytes;   /* weights and KV that computation reads */

@@ -49,7 +49,7 @@ extern const struct spw_kernel spw_linear_codes_kernel_amx;
 
 extern const struct spw_kernel spw_attention_kernel_avx512intel;
 extern const struct spw_kernel spw_attention_splits_kernel_avx512intel;
-extern const struct spw_kernel spw_attention_merge_kernel_avx512intel; /* of no table */
+extern const struct spw_kernel spw_attention_merge_kernel_avx512intel;
 extern const struct spw_kernel spw_linear_kernel_avx512intel;
 #define spw_linear_workspace_avx512intel spw_linear_workspace_avx512bf16
 

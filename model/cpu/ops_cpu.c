@@ -124,11 +124,12 @@ const char *spw_isa_name(enum spw_isa isa)
         .kv_quantize = &spw_codec_encode_kernel_##set,                                             \
         .attention = &spw_attention_kernel_##attention_set,                                        \
         .attention_splits = &spw_attention_splits_kernel_##attention_set,                          \
-        .attention_merge = &spw_attention_merge_kernel_##set, .gated = &spw_gated_kernel_##set,    \
-        .softcap = &spw_softcap_kernel_##set, .each = &spw_each_kernel_##set,                      \
-        .route_scores = &spw_route_scores_kernel_##set, .route = &spw_route_kernel_##set,          \
-        .gather = &spw_gather_kernel_##set, .combine = &spw_combine_kernel_##set,                  \
-        .encode = &spw_encode_kernel_##set, .linear_codes = &spw_linear_codes_kernel_##codes_set,  \
+        .attention_merge = &spw_attention_merge_kernel_##attention_set,                            \
+        .gated = &spw_gated_kernel_##set, .softcap = &spw_softcap_kernel_##set,                    \
+        .each = &spw_each_kernel_##set, .route_scores = &spw_route_scores_kernel_##set,            \
+        .route = &spw_route_kernel_##set, .gather = &spw_gather_kernel_##set,                      \
+        .combine = &spw_combine_kernel_##set, .encode = &spw_encode_kernel_##set,                  \
+        .linear_codes = &spw_linear_codes_kernel_##codes_set,                                      \
         .linear = &spw_linear_kernel_##linear_set,                                                 \
         .linear_workspace = spw_linear_workspace_##linear_set,                                     \
     }

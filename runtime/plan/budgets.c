@@ -166,7 +166,8 @@ const char *spw_budgets_given_text(char text[32], uint64_t bytes, const char *le
     return text;
 }
 
-/* Says which budgets would do: any of those that do alone, or all that are too small together. */
+/* Names the budgets to raise: each budget that is enough alone, or else all budgets that are too
+ * small. */
 static int refuse_all(const struct spw_plan_info *i, const struct spw_plan_input *in,
                       const bool alone[SPW_BUDGETS], struct spw_error *err)
 {

@@ -102,6 +102,13 @@ static inline struct spw_linear_part spw_linear_part(const struct spw_linear_arg
                                     (size_t)spw_min_u64(col + cols, a->n)};
 }
 
+/* Rows of the next tile. The last two tiles divide the rest evenly: too few rows would not hide the
+ * latency of the sums. */
+static inline size_t spw_linear_next_rows(size_t left, size_t tile)
+{
+    return left <= tile ? left : left < 2 * tile ? (left + 1) / 2 : tile;
+}
+
 /* Before a loop whose iterations are independent. */
 #ifdef __clang__
 #define INDEPENDENT

@@ -388,12 +388,6 @@ static void tile_run(enum spw_dtype form, size_t rows, const struct tile *t)
 
 /* ---- tasks ---- */
 
-/* Rows of the next tile: the last two divide the rest evenly. */
-static size_t next_rows(size_t left)
-{
-    return left <= TILE_ROWS ? left : left < 2 * TILE_ROWS ? (left + 1) / 2 : TILE_ROWS;
-}
-
 /* All rows of the task, one group of a panel. */
 static void multiply_panel(const struct work *w, size_t col, size_t group, size_t begin, size_t end)
 {
@@ -412,7 +406,7 @@ static void multiply_panel(const struct work *w, size_t col, size_t group, size_
     const size_t step = bytes_ahead(w);
     size_t rows, ahead = group * (w->part.row_end - w->part.row) * step;
     for (size_t row = w->part.row; row < w->part.row_end; row += rows) {
-        rows = next_rows(w->part.row_end - row);
+        rows = spw_linear_next_rows(w->part.row_end - row, TILE_ROWS);
         fetch_ahead(w, col, ahead, ahead + rows * step);
         ahead += rows * step;
         tile_run(form, rows, &t);

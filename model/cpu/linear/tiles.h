@@ -321,13 +321,6 @@ static void store_tile(const struct tiled *t, size_t panel, size_t row, size_t r
     }
 }
 
-/* Rows of the next tile. The last two tiles divide the rest evenly: too few rows would not hide the
- * latency of the chains. */
-static size_t next_rows(size_t left)
-{
-    return left <= TILE_ROWS ? left : left < 2 * TILE_ROWS ? (left + 1) / 2 : TILE_ROWS;
-}
-
 static size_t next_cols(size_t left)
 {
     return left < TILE_COLS ? 1 : TILE_COLS;
@@ -361,7 +354,7 @@ static void run_panel(const struct tiled *t, size_t panel, size_t panel_end)
             widen_column(t, (const char *)a->w + col * (size_t)spw_row_bytes(a->w_dtype, a->k),
                          t->w + (col - panel) * wide_stride(a->k));
     for (size_t row = t->part.row; row < t->part.row_end; row += rows) {
-        rows = next_rows(t->part.row_end - row);
+        rows = spw_linear_next_rows(t->part.row_end - row, TILE_ROWS);
         k = 0;
         do {
             if (t->wide_x)

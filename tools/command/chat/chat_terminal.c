@@ -82,8 +82,8 @@ static void follow_window(EditLine *e, struct cli_terminal *t)
     el_set(e, EL_REFRESH);
 }
 
-/* Reads a character; bytes that are none are left out. As libedit does it, which however asks for
- * the size of the window only before a line. */
+/* Reads a character and skips bytes that are not part of one. The function of libedit does the
+ * same, but asks for the size of the window only before a line. */
 static int read_character(EditLine *e, wchar_t *out)
 {
     void *data = NULL;

@@ -211,33 +211,29 @@ static bool copy_text(char **out, const json_t *value)
 }
 
 /* A state of another version may have no sums. */
-static int check_version(const struct job_store *s, const char *path, const struct job_line *line)
+static int check_first(const char *path, const struct job_line *line, const json_t *parsed)
 {
-    json_t *parsed;
-    int code = load_line(s, path, line, &parsed);
-    if (code)
-        return code;
     const int64_t found = json_integer_value(json_object_get(parsed, "spillway_job"));
-    json_decref(parsed);
     if (found > 0 && found != JOB_STATE_VERSION)
         return cli_fail(CLI_REFUSED,
                         "%s: found a state of version %" PRId64 ", expected %d; use the version of "
                         "spillway that wrote it, or give another output",
                         path, found, JOB_STATE_VERSION);
-    return found ? 0 : refuse_line(path, line);
+    return found && job_line_has_sum(line->text, line->bytes) ? 0 : refuse_line(path, line);
 }
 
 /* The first line: see begin_state. */
 static int take_common(struct job_store *s, const char *path, const struct job_line *line)
 {
     json_t *parsed;
-    int code = check_version(s, path, line);
-    if (!code && !job_line_has_sum(line->text, line->bytes))
-        code = refuse_line(path, line);
-    if (!code)
-        code = load_line(s, path, line, &parsed);
+    int code = load_line(s, path, line, &parsed);
     if (code)
         return code;
+    code = check_first(path, line, parsed);
+    if (code) {
+        json_decref(parsed);
+        return code;
+    }
     s->started = (time_t)json_integer_value(json_object_get(parsed, "started"));
     s->identity = json_incref(json_object_get(parsed, "identity"));
     s->is_counted = json_object_get(parsed, "items");
