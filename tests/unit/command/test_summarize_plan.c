@@ -70,9 +70,11 @@ static void check_estimates(void)
     struct job_level levels[JOB_MOST_LEVELS];
     struct job_window w;
     CHECK(job_estimate_tokens(8000, 0, 0) == 2000);
-    CHECK(job_estimate_tokens(9000, 3000, 1000) == 3000);
-    CHECK(job_estimate_tokens(UINT64_C(1) << 60, UINT64_C(1) << 50, UINT64_C(1) << 49) ==
-          UINT64_C(1) << 59);
+    CHECK(job_estimate_tokens(8000, 3 * 16384, 16384 + 4096) == 3000);
+    /* The first document has 70 bytes, and 174 tokens with its instruction. */
+    CHECK(job_estimate_tokens(16384 + 70, 70, 174) == 4096 + 174);
+    CHECK(job_estimate_tokens(UINT64_C(1) << 60, UINT64_C(1) << 50, UINT64_C(1) << 48) ==
+          UINT64_C(1) << 58);
     CHECK(job_window_plan(&w, 8192, 0, 0, 750) == 0 && w.part == 7426 && w.part_answer == 750);
     static const struct job_level whole = {1, 100000, 750}, one = {1, 500, 750},
                                   parts[] = {{14, 7143, 750}, {2, 5264, 750}, {1, 1504, 750}},

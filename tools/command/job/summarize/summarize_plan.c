@@ -35,10 +35,9 @@ size_t job_merge_first(size_t n, size_t n_merges, size_t i)
 
 uint64_t job_estimate_tokens(uint64_t bytes, uint64_t read_bytes, uint64_t read_tokens)
 {
-    enum { BYTES_OF_TOKEN = 4 };
-    if (!read_bytes)
-        return bytes / BYTES_OF_TOKEN;
-    return (uint64_t)((double)bytes * (double)read_tokens / (double)read_bytes);
+    enum { BYTES_OF_TOKEN = 4, ASSUMED = 1 << 14 };
+    const double tokens = (double)read_tokens + ASSUMED / BYTES_OF_TOKEN;
+    return (uint64_t)((double)bytes * tokens / ((double)read_bytes + ASSUMED));
 }
 
 size_t job_merge_levels(struct job_level *levels, const struct job_window *w, uint64_t n,

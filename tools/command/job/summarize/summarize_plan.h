@@ -22,8 +22,9 @@ size_t job_merge_count(const struct job_window *w, size_t n, size_t longest);
 /* The first summary of merge i of n_merges; that of merge n_merges is n. */
 size_t job_merge_first(size_t n, size_t n_merges, size_t i);
 
-/* Tokens of a text of so many bytes: by the bytes per token of the texts that were read so far, or
- * four bytes a token before any was read. An estimate. */
+/* Tokens of a text of so many bytes: by the bytes per token of the texts that were read so far, and
+ * of 16 KiB with four bytes a token. A first text of a few words has more tokens of the instruction
+ * than of its own. An estimate. */
 uint64_t job_estimate_tokens(uint64_t bytes, uint64_t read_bytes, uint64_t read_tokens);
 
 /* Requests of one level of a map-reduce, each with about so many tokens. */
