@@ -57,8 +57,7 @@ static const char *count(char buffer[NUMBER_BYTES], uint64_t n)
     return buffer;
 }
 
-/* "45 s", "12 min", "2 h 05 min", "3 d 04 h"; is_short: "45s", "12m", "2h05m", "3d04h". */
-static const char *duration(char buffer[NUMBER_BYTES], double seconds, bool is_short)
+const char *job_duration(char buffer[JOB_DURATION_BYTES], double seconds, bool is_short)
 {
     static const char *const formats[][2] = {
         {"%.0f s", "%.0fs"},
@@ -69,14 +68,15 @@ static const char *duration(char buffer[NUMBER_BYTES], double seconds, bool is_s
     seconds = fmin(seconds, 8.64e10); /* a million days */
     double minutes = round(seconds / 60), hours = round(seconds / 3600);
     if (seconds < 99.5)
-        snprintf(buffer, NUMBER_BYTES, formats[0][is_short], fmax(round(seconds), 0));
+        snprintf(buffer, JOB_DURATION_BYTES, formats[0][is_short], fmax(round(seconds), 0));
     else if (minutes < 60)
-        snprintf(buffer, NUMBER_BYTES, formats[1][is_short], minutes);
+        snprintf(buffer, JOB_DURATION_BYTES, formats[1][is_short], minutes);
     else if (minutes < 48 * 60)
-        snprintf(buffer, NUMBER_BYTES, formats[2][is_short], floor(minutes / 60),
+        snprintf(buffer, JOB_DURATION_BYTES, formats[2][is_short], floor(minutes / 60),
                  fmod(minutes, 60));
     else
-        snprintf(buffer, NUMBER_BYTES, formats[3][is_short], floor(hours / 24), fmod(hours, 24));
+        snprintf(buffer, JOB_DURATION_BYTES, formats[3][is_short], floor(hours / 24),
+                 fmod(hours, 24));
     return buffer;
 }
 
@@ -168,10 +168,10 @@ static void links(char *text, const struct job_view *v, int form)
 
 static void left(char *text, const struct job_view *v, int form)
 {
-    char time[NUMBER_BYTES];
+    char time[JOB_DURATION_BYTES];
     if (isnan(v->left_seconds) || form == 2)
         return;
-    duration(time, v->left_seconds, form);
+    job_duration(time, v->left_seconds, form);
     if (form == 0)
         add(text, PART_BYTES, "%s left by the %s", time,
             isnan(v->slowdown) ? "plan" : "speed so far");
@@ -239,14 +239,14 @@ static void add_links(char *text, const struct job_view *v)
 
 static void add_left(char *text, const struct job_view *v)
 {
-    char time[NUMBER_BYTES], times[NUMBER_BYTES];
+    char time[JOB_DURATION_BYTES], times[NUMBER_BYTES];
     if (!isnan(v->took_seconds)) {
-        add(text, JOB_LOG_BYTES, "; in %s", duration(time, v->took_seconds, false));
+        add(text, JOB_LOG_BYTES, "; in %s", job_duration(time, v->took_seconds, false));
         return;
     }
     if (isnan(v->left_seconds))
         return;
-    add(text, JOB_LOG_BYTES, "; %s left", duration(time, v->left_seconds, false));
+    add(text, JOB_LOG_BYTES, "; %s left", job_duration(time, v->left_seconds, false));
     if (isnan(v->slowdown))
         add(text, JOB_LOG_BYTES, " by the plan");
     else

@@ -31,6 +31,9 @@ struct job_view {
     double took_seconds; /* of the whole job, once it has ended; NAN before */
 };
 
+/* "45 s", "12 min", "2 h 05 min", "3 d 04 h"; is_short: "45s", "12m", "2h05m", "3d04h". */
+enum { JOB_DURATION_BYTES = 32 };
+const char *job_duration(char buffer[JOB_DURATION_BYTES], double seconds, bool is_short);
 /* Numbers and words become shorter, and parts are left out, until the line fits into `columns`
  * columns (at least 20). The buffer has at least columns + 1 bytes. */
 void job_progress_line(char *buffer, int columns, const struct job_view *view);

@@ -1,4 +1,5 @@
 /* One document of summarize: its strategy, its parts and merges, their prompts. */
+#include "tools/command/job/progress/progress_text.h"
 #include "tools/command/job/summarize/split.h"
 #include "tools/command/job/summarize/summarize_parts.h"
 
@@ -82,16 +83,18 @@ static int refuse_call(struct job_refusal *why, int rc, struct spw_error *err)
                : job_refuse(why, 500, NULL, NULL, "%s", err->text[0] ? err->text : strerror(-rc));
 }
 
-/* "12 s" */
-static const char *time_text(char buffer[32], double seconds)
+/* "0.784 s", "46 min" */
+static const char *time_text(char buffer[JOB_DURATION_BYTES], double seconds)
 {
-    snprintf(buffer, 32, isnan(seconds) ? "not possible" : "%.3g s", seconds);
+    if (seconds >= 99.5)
+        return job_duration(buffer, seconds, false);
+    snprintf(buffer, JOB_DURATION_BYTES, isnan(seconds) ? "not possible" : "%.3g s", seconds);
     return buffer;
 }
 
 static void say_choice(const struct job_summarize *s, const struct job_work *w)
 {
-    char whole[32], parts[32];
+    char whole[JOB_DURATION_BYTES], parts[JOB_DURATION_BYTES];
     if (!isnan(w->whole_seconds) || !isnan(w->map_reduce_seconds))
         cli_note("%s: %s: %s; predicted alone: whole %s, map-reduce %s", w->document->id,
                  w->is_whole ? "whole" : "map-reduce", w->why, time_text(whole, w->whole_seconds),
