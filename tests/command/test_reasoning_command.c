@@ -131,32 +131,53 @@ static void test_turns(const char *model, const struct parts *p)
     CHECK_MSG(!strcmp(out, both), "'%s' is not '%s'", out, both);
 }
 
-/* On a terminal the reasoning is dim. */
-static void test_terminal(const struct parts *p)
+/* Runs a command of the shell on a terminal. What the terminal got, or NULL: there are none here.
+ */
+static const char *on_terminal(const char *command, int *status)
 {
     static char shown[1 << 14];
-    char both[sizeof *p + 32], *to = shown;
-    int fd, status;
+    char *to = shown;
+    int fd;
     pid_t pid = forkpty(&fd, NULL, NULL, NULL);
     if (pid == 0) {
         if (chdir(folder) == 0)
-            execl("/bin/sh", "sh", "-c",
-                  "stty -onlcr; exec \"$S\" chat plain --device cpu --progress never --messages "
-                  "q.json --show-reasoning " DRAW,
-                  (char *)NULL);
+            execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
     }
     if (pid < 0) { /* /dev/pts is not mounted */
         CHECK_MSG(errno == ENOENT || errno == ENODEV, "%s", strerror(errno));
-        return;
+        return NULL;
     }
     ssize_t n;
     while ((n = read(fd, to, (size_t)(shown + sizeof shown - 1 - to))) > 0)
         to += n;
+    *to = 0;
     close(fd);
-    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(waitpid(pid, status, 0) == pid);
+    return shown;
+}
+
+/* On a terminal the reasoning is dim. Where it is not shown, a line says that the model reasons. */
+static void test_terminal(const struct parts *p)
+{
+    char both[sizeof *p + 32];
+    int status = 0;
+    const char *shown =
+        on_terminal("stty -onlcr; exec \"$S\" chat plain --device cpu --progress never --messages "
+                    "q.json --show-reasoning " DRAW,
+                    &status);
+    if (!shown)
+        return;
     snprintf(both, sizeof both, "\033[2m%s\033[0m\n\n%s\n", p->reasoning, p->answer);
-    CHECK_MSG(strstr(shown, both), "'%s' is not in '%s'", both, shown);
+    CHECK_MSG(status == 0 && strstr(shown, both), "'%s' is not in '%s'", both, shown);
+    shown = on_terminal("stty -onlcr; timeout --foreground -s INT 3 \"$S\" chat plain --device cpu "
+                        "--messages q.json --ignore-eos --max-new-tokens 90000 --logit-bias "
+                        "97=-100 --context 99000",
+                        &status);
+    const char *line = strstr(shown, "\r\033[Kreasoning, ");
+    CHECK_MSG(line && strstr(line, " of at most 90000 new tokens  "), "'%s'", shown);
+    const char *last = strrchr(shown, '\r'); /* the line is removed */
+    CHECK_MSG(last && !strncmp(last, "\r\033[Kspillway: ", 13), "'%s'", shown);
 }
 
 /* An answer that is cut off inside its reasoning. */

@@ -223,7 +223,8 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
         return on_text(c, e->text, e->text_bytes);
     if (e->kind == SPW_EVENT_END)
         return e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
-    cli_progress_token(c->max_new);
+    cli_progress_token(c->max_new,
+                       !c->o->show_reasoning && c->splitter.state == SPW_SPLIT_REASONING);
     return cli_interrupted() ? -ECANCELED : 0;
 }
 

@@ -39,7 +39,7 @@ static void on_pass(void *context)
 
 static int on_token(struct run *r, int32_t token, const float *logits)
 {
-    cli_progress_token(r->n_expected);
+    cli_progress_token(r->n_expected, false);
     if (r->ids) {
         char id[16];
         int n = snprintf(id, sizeof id, "%s%d", r->any_id ? " " : "", (int)token);

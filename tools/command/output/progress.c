@@ -113,12 +113,12 @@ cli_progress_function *cli_progress_callback(void)
     return line.enabled ? step : NULL;
 }
 
-void cli_progress_token(uint64_t n_expected)
+void cli_progress_token(uint64_t n_expected, bool is_hidden)
 {
     double now = cli_now_seconds();
     if (line.n_generated++ == 0)
         line.decode_seconds = now;
-    if (line.text_on_terminal) {
+    if (line.text_on_terminal && !is_hidden) {
         cli_progress_clear();
         return;
     }
@@ -127,7 +127,7 @@ void cli_progress_token(uint64_t n_expected)
         return;
     double rate = (double)(line.n_generated - 1) / elapsed;
     char what[64];
-    snprintf(what, sizeof what, "%llu of at most %llu new tokens",
+    snprintf(what, sizeof what, "%s%llu of at most %llu new tokens", is_hidden ? "reasoning, " : "",
              (unsigned long long)line.n_generated, (unsigned long long)n_expected);
     draw(what, rate, (double)spw_sub_u64(n_expected, line.n_generated) / rate);
 }

@@ -14,8 +14,9 @@ void cli_progress_engine(struct spw_engine *engine, struct cli_events *events);
 /* For spw_options.on_progress; NULL if no line is wanted: then the engine need not wait for it. */
 typedef void cli_progress_function(void *context, const struct spw_progress *p);
 cli_progress_function *cli_progress_callback(void);
-/* Counts a generated token; at most `n_expected` will come. */
-void cli_progress_token(uint64_t n_expected);
+/* Counts a generated token; at most `n_expected` will come. `is_hidden`: it is reasoning that is
+ * not shown, so the line is drawn also where the text goes to the terminal. */
+void cli_progress_token(uint64_t n_expected, bool is_hidden);
 /* For a line of another kind: whether it is time to draw; the columns that the line may use; draws
  * the text, cut to these columns. */
 bool cli_progress_due(void);
