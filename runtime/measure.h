@@ -73,6 +73,7 @@ struct spw_machine {
 /* The same machine by the median rounds, and by the fastest. */
 struct spw_machine_range {
     struct spw_machine typical, best;
+    char unstored[320]; /* why the profile could not be written; or "" */
 };
 
 /* The matrix peak for these computations. Where that of int8 is not known: that of bf16. */
@@ -82,7 +83,7 @@ double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, boo
 int spw_machine_probe(struct spw_machine_range *out, const struct spw_options *o,
                       struct spw_error *err);
 /* The same with a profile (NULL: none), which stores the numbers. A profile that cannot be used is
- * no failure: out->typical.note says so. */
+ * no failure: out->typical.note says so. Nor is a profile that cannot be written. */
 int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *o,
                        const char *profile, enum spw_probe_mode mode, struct spw_error *err);
 
@@ -117,7 +118,8 @@ struct spw_drive {
     int64_t measured_at; /* seconds since 1970 */
     /* Not part of the profile: */
     uint64_t written_bytes; /* by this measuring; 0: the numbers are from the profile */
-    char note[320];         /* for the user, for example that a profile is damaged; or "" */
+    char note[320];         /* that the profile could not be used; or "" */
+    char unstored[320];     /* why the profile could not be written; or "" */
 };
 
 struct spw_drive_options {
@@ -153,7 +155,8 @@ struct spw_gate_result {
         same_sure; /* the share of positions with the same likeliest token; of n_sure */
     uint64_t bytes_per_token, exact_bytes_per_token; /* of KV, full-attention layers */
     int64_t measured_at;                             /* seconds since 1970 */
-    char note[320]; /* why the format does not pass; or that the profile could not be written */
+    char note[320];                                  /* why the format does not pass; or "" */
+    char unstored[320]; /* why the profile could not be written; or "" */
 };
 
 struct spw_gate_options {

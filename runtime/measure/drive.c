@@ -208,12 +208,6 @@ int spw_drive_measure(struct spw_drive *out, const struct spw_drive_options *o,
 
 /* ---- the profile ---- */
 
-static void add_note(struct spw_drive *d, const char *text, const char *what)
-{
-    size_t n = strlen(d->note);
-    snprintf(d->note + n, sizeof d->note - n, "%s%.200s%s", n ? "; " : "", text, what);
-}
-
 /* Reads the profile. `why`: why a profile that is there cannot be used, else "". -ENOMEM. */
 static int open_profile(struct spw_profile **out, const char *path, struct spw_error *why,
                         struct spw_error *err)
@@ -233,12 +227,13 @@ static int measure_and_store(struct spw_drive *out, const struct spw_drive_optio
     struct spw_error why = {0};
     SPW_TRY(spw_drive_measure(out, o, err));
     if (*unusable)
-        add_note(out, unusable, ", so the drive was measured again");
+        snprintf(out->note, sizeof out->note, "%.200s, so the drive was measured again", unusable);
     if (!p)
         return 0;
     spw_profile_put_drive(p, out);
     if (spw_profile_write(p, o->profile, &why) < 0)
-        add_note(out, why.text, ", so the drive will be measured again");
+        snprintf(out->unstored, sizeof out->unstored, "%.200s, so the drive will be measured again",
+                 why.text);
     return 0;
 }
 

@@ -157,10 +157,11 @@ static int check(struct spw_gate_result *results, size_t n, const char *model_di
     if (n_unknown && g->profile)
         store(results, n, r, &key, g->profile, &why);
     for (size_t i = 0; i < n; i++) {
-        results[i].note[0] = 0;
-        results[i].passes = spw_gate_judge(&results[i]);
-        if (results[i].passes && *why.text)
-            snprintf(results[i].note, sizeof results[i].note, "%.160s, so it will be checked again",
+        struct spw_gate_result *to = &results[i];
+        to->note[0] = to->unstored[0] = 0;
+        to->passes = spw_gate_judge(to);
+        if (!to->known && *why.text)
+            snprintf(to->unstored, sizeof to->unstored, "%.200s, so it will be checked again",
                      why.text);
     }
     return 0;

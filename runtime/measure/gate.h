@@ -29,7 +29,7 @@ struct spw_gate_key {
 
 struct spw_gate_record {
     struct spw_gate_key key;
-    struct spw_gate_result result; /* the file does not have `passes` and `note` */
+    struct spw_gate_result result; /* the file does not have `passes`, `note`, `unstored` */
 };
 
 struct spw_gate_records {
@@ -48,7 +48,7 @@ void spw_gate_records_put(struct spw_gate_records *r, const struct spw_gate_reco
 
 /* Runs the calibration tokens through an exact cache and through quantized ones. The caller sets
  * `precision` of each result. Fills all other fields of results[n] but `passes`, `known`,
- * `measured_at` and `note`. */
+ * `measured_at`, `note` and `unstored`. */
 int spw_gate_measure(struct spw_gate_result *results, size_t n, const char *model_dir,
                      const struct spw_options *o, struct spw_error *err);
 

@@ -183,7 +183,7 @@ static int measure_and_store(struct spw_machine_range *out, const struct spw_bac
     SPW_TRY(measure(out, b, lane, err));
     spw_profile_put_machine(p, out);
     if (spw_profile_write(p, path, &why) < 0)
-        snprintf(out->typical.note, sizeof out->typical.note,
+        snprintf(out->unstored, sizeof out->unstored,
                  "%.200s, so the machine will be measured again", why.text);
     return 0;
 }
@@ -220,6 +220,7 @@ int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *
     SPW_TRY(spw_engine_choose_device(&b, &lane, o, UINT64_MAX, UINT64_MAX, err));
     int rc = identify(&out->typical, o, &b, &lane, err);
     out->best = out->typical;
+    out->unstored[0] = 0;
     if (!rc)
         rc = profile ? find_or_measure(out, &b, &lane, profile, mode, err)
                      : measure(out, &b, &lane, err);

@@ -166,7 +166,7 @@ bool spw_profile_find_machine(const struct spw_profile *p, struct spw_machine_ra
     const struct spw_machine *best = find(p->best, p->n_best, &m->typical);
     if (!typical || !best)
         return false;
-    *m = (struct spw_machine_range){*typical, *best};
+    *m = (struct spw_machine_range){.typical = *typical, .best = *best};
     return true;
 }
 

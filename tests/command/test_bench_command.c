@@ -28,6 +28,10 @@ static void test_probe(void)
     CHECK_MSG(strstr(err, "d.json: ") && strstr(err, "so the drive was measured again"), "%s", err);
     CHECK(sh("\"$S\" probe --drive-profile d.json") == 0 && !*err);
     CHECK(sh("mkdir spillway && cp d.json spillway/drives.json") == 0); /* for the others */
+    CHECK(sh("echo text >text; \"$S\" probe --drive-profile text") == 0);
+    CHECK_MSG(strstr(err, "text: found another kind of file") &&
+                  strstr(out, "\nstored in   nothing: "),
+              "%s%s", err, out);
 }
 
 static double real(const json_t *j, const char *object, const char *key)

@@ -42,6 +42,18 @@ static void test_check(void)
               "%s", out);
     CHECK(sh("\"$S\" check-kv m --compute f32 --kv-dtype int4 --redo") == 0);
     CHECK(strstr(out, "int4") && !strstr(out, "int8") && !strstr(out, "known"));
+    /* Another file keeps its name: nothing is stored, whether the format passes or not. */
+    CHECK(
+        sh("echo text >text; \"$S\" check-kv m --compute f32 --kv-dtype int4 --kv-profile text") ==
+        0);
+    CHECK_MSG(strstr(err, "text: found another kind of file") && strstr(out, "  REFUSED: ") &&
+                  strstr(out, "\nstored in  nothing: "),
+              "%s%s", err, out);
+    CHECK(sh("\"$S\" check-kv m --compute f32 --kv-dtype int8 --kv-profile text --json") == 0);
+    j = json_loads(out, 0, NULL);
+    CHECK(json_is_true(json_object_get(format(j, 0), "passes")));
+    CHECK_MSG(json_is_null(json_object_get(j, "profile")), "%s", out);
+    json_decref(j);
 }
 
 /* Old KV of the layer that sees every key is quantized; layers with chunks stay exact. */

@@ -15,6 +15,15 @@ struct checks {
     size_t n;
 };
 
+/* Why the profile does not have every result; or "". */
+static const char *unstored(const struct checks *c)
+{
+    const char *why = "";
+    for (size_t i = 0; i < c->n && !*why; i++)
+        why = c->results[i].unstored;
+    return why;
+}
+
 static json_t *result_json(const struct spw_gate_result *r)
 {
     const struct cli_field fields[] = {
@@ -43,7 +52,7 @@ static json_t *checks_json(const struct checks *c)
         cli_json_append(&list, result_json(&c->results[i]));
     const struct cli_field fields[] = {
         {"model", CLI_JSON(c->o->operand)},
-        CLI_FIELD(c, profile),
+        {"profile", CLI_OR_NULL(c->profile && !*unstored(c), CLI_JSON(c->profile))},
         {"formats", list},
     };
     return CLI_OBJECT(fields);
@@ -62,7 +71,7 @@ static void print_table(const struct checks *c)
                spw_kv_precision_name(r->precision), (unsigned long long)r->bytes_per_token,
                100 * part, r->kl_median, r->kl_p999, 100 * r->same_top, 100 * r->same_sure,
                r->passes ? "passes" : "REFUSED");
-        printf(*r->note && !r->passes ? ": %s\n" : "\n", r->note);
+        printf(*r->note ? ": %s\n" : "\n", r->note);
         n_sharpened = spw_max_u64(n_sharpened, r->n_sharpened);
     }
     const struct spw_gate_result *first = &c->results[0];
@@ -74,7 +83,9 @@ static void print_table(const struct checks *c)
                (unsigned long long)n_sharpened);
     printf("measured   %s%s\n", cli_format_date(date, first->measured_at),
            first->known ? ", known; --redo measures again" : "");
-    printf("stored in  %s\n", c->profile ? c->profile : "nothing: no --kv-profile and no HOME");
+    printf("stored in  %s\n", !c->profile    ? "nothing: no --kv-profile and no HOME"
+                              : *unstored(c) ? "nothing: the profile could not be written"
+                                             : c->profile);
 }
 
 /* Chooses all formats, or the format of --kv-dtype. */
@@ -116,11 +127,8 @@ int cli_check_kv(const struct cli_options *o)
     int rc = measure(&c, &options, &gate, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
-    for (size_t i = 0; i < c.n; i++)
-        if (c.results[i].passes && *c.results[i].note) {
-            cli_fail(0, "%s", c.results[i].note);
-            break;
-        }
+    if (*unstored(&c))
+        cli_fail(0, "%s", unstored(&c));
     int code = o->report ? cli_write_json(o->report, checks_json(&c)) : 0;
     if (code)
         return code;
@@ -176,8 +184,10 @@ static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
     else if (!r.passes)
         cli_fail(0, "%s KV is not used: this model does not pass its check: %s", name, r.note);
     else if (!r.known)
-        cli_note("%s KV: this model passes its check: median KL %.2g in %llu positions%s%s", name,
-                 r.kl_median, (unsigned long long)r.n_positions, *r.note ? "; " : "", r.note);
+        cli_note("%s KV: this model passes its check: median KL %.2g in %llu positions", name,
+                 r.kl_median, (unsigned long long)r.n_positions);
+    if (rc == 0 && *r.unstored)
+        cli_note("%s", r.unstored);
     return rc == 0 && r.passes;
 }
 

@@ -242,10 +242,13 @@ static void read_machine(struct cli_limits *out, const struct cli_options *o,
     options->machine = out->has_machine ? &out->machine.typical : NULL;
 }
 
-static void say_notes(const struct cli_limits *l)
+/* Drive and machine are in one profile, so what is wrong with it is said of one of them. */
+void cli_say_profile(const struct spw_drive *d, const struct spw_machine_range *m)
 {
-    if (*l->drive.note || *l->machine.typical.note)
-        cli_fail(0, "%s", *l->drive.note ? l->drive.note : l->machine.typical.note);
+    if (*d->note || *m->typical.note)
+        cli_fail(0, "%s", *d->note ? d->note : m->typical.note);
+    if (*d->unstored || *m->unstored)
+        cli_fail(0, "%s", *d->unstored ? d->unstored : m->unstored);
 }
 
 void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
@@ -256,7 +259,7 @@ void cli_limits_read(struct cli_limits *out, const struct cli_options *o,
         read_drive(out, o, options->disk_dir, options, mode);
     if (!options->disk_dir || out->has_drive) /* the run will be refused: measure nothing */
         read_machine(out, o, options, mode);
-    say_notes(out);
+    cli_say_profile(&out->drive, &out->machine);
 }
 
 static bool reads_disk(const struct spw_plan_info *plan)
@@ -279,7 +282,7 @@ void cli_limits_read_for(struct cli_limits *out, const struct cli_options *o,
     else if (reads_disk(&plan))
         read_model_drive(out, o, options);
     read_machine(out, o, options, mode);
-    say_notes(out);
+    cli_say_profile(&out->drive, &out->machine);
 }
 
 bool cli_limits_suffice(const struct cli_limits *l, const struct spw_plan_info *plan)

@@ -35,6 +35,8 @@ struct cli_limits {
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err);
 int cli_measure_machine(struct spw_machine_range *out, const struct spw_options *o,
                         const char *profile, enum spw_probe_mode mode, struct spw_error *err);
+/* Prints on stderr whether the profile could not be used or not be written. */
+void cli_say_profile(const struct spw_drive *drive, const struct spw_machine_range *machine);
 /* Reads the limits and puts them into the options, which then borrow from `out`. Prints notes about
  * the profile on stderr, but not `why`. */
 void cli_limits_read(struct cli_limits *out, const struct cli_options *o,

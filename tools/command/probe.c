@@ -10,11 +10,16 @@ struct limits {
     struct spw_machine_range machine;
 };
 
+static bool is_stored(const struct limits *l)
+{
+    return l->profile && !*l->drive.unstored && !*l->machine.unstored;
+}
+
 static int print_json(const struct limits *l)
 {
     const struct cli_field fields[] = {
         CLI_FIELD(l, directory),
-        CLI_FIELD(l, profile),
+        {"profile", CLI_OR_NULL(is_stored(l), CLI_JSON(l->profile))},
         {"drive", cli_drive_json(&l->drive)},
         {"machine", cli_machine_json(&l->machine)},
     };
@@ -104,8 +109,9 @@ static void print_machine(const struct limits *l)
     print_kernels(m);
     print_speeds("at best: the fastest round, from which plans know the highest speed",
                  &l->machine.best);
-    printf("\nstored in   %s\n",
-           l->profile ? l->profile : "nothing: there is no --drive-profile and no HOME");
+    printf("\nstored in   %s\n", is_stored(l) ? l->profile
+                                 : l->profile ? "nothing: the profile could not be written"
+                                              : "nothing: there is no --drive-profile and no HOME");
 }
 
 int cli_probe(const struct cli_options *o)
@@ -123,10 +129,7 @@ int cli_probe(const struct cli_options *o)
         rc = cli_measure_machine(&l.machine, &options, l.profile, mode, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
-    if (*l.drive.note)
-        cli_fail(0, "%s", l.drive.note);
-    else if (*l.machine.typical.note)
-        cli_fail(0, "%s", l.machine.typical.note);
+    cli_say_profile(&l.drive, &l.machine);
     if (o->json)
         return print_json(&l);
     print_drive(&l);

@@ -119,7 +119,7 @@ static void test_round_trip(void)
     memset(&in, 0, sizeof in);
     spw_profile_put_drive(&in, &a);
     for (uint32_t i = 1; i <= SPW_PROFILE_MACHINES; i++) {
-        struct spw_machine_range m = {made_up_machine(i), made_up_machine(i)};
+        struct spw_machine_range m = {.typical = made_up_machine(i), .best = made_up_machine(i)};
         m.best.read_bytes_per_second *= 2;
         spw_profile_put_machine(&in, &m);
     }
@@ -342,8 +342,8 @@ static void test_probe(const char *directory, bool whole)
     CHECK(probe(&second, directory, profile, true, &err) == 0 && second.written_bytes > 0);
     CHECK(sh("echo nonsense >probe/other.json") == 0);
     CHECK(probe(&second, directory, in_folder("probe/other.json"), false, &err) == 0);
-    CHECK_MSG(strstr(second.note, "found another kind of file, which is not replaced"), "%s",
-              second.note);
+    CHECK_MSG(strstr(second.unstored, "found another kind of file, which is not replaced"), "%s",
+              second.unstored);
     CHECK(sh("test \"$(cat probe/other.json)\" = nonsense") == 0);
     /* The last one is what a power cut leaves. */
     static const char *const damage[] = {
@@ -379,7 +379,7 @@ static void test_refusals(void)
     CHECK(spw_drive_probe(&d, &o, &err) == -ENODATA && strstr(err.text, "spillway probe"));
     /* A profile that cannot be written gives a note; the measured values are used. */
     CHECK(probe(&d, folder, in_folder("file/p.json"), false, &err) == 0 && d.written_bytes > 0);
-    CHECK_MSG(strstr(d.note, "cannot be written"), "%s", d.note);
+    CHECK_MSG(strstr(d.unstored, "cannot be written"), "%s", d.unstored);
     if (geteuid() != 0) { /* root may write everywhere */
         CHECK(sh("mkdir locked && chmod 555 locked") == 0);
         CHECK(probe(&d, in_folder("locked"), NULL, false, &err) == -EACCES);
@@ -401,7 +401,7 @@ static void test_no_memory(void)
         int rc = probe(&d, folder, in_folder("probe/p.json"), false, &err);
         spw_alloc_fail_nth(-1);
         CHECK(spw_alloc_outstanding() == 0);
-        if (rc == 0 && !*d.note)
+        if (rc == 0 && !*d.note && !*d.unstored)
             return;
         CHECK_MSG(rc == 0 || (rc == -ENOMEM && *err.text), "allocation %d: %d", n, rc);
     }
