@@ -98,13 +98,20 @@ static int replace(const char *path, char *temporary, const void *data, size_t b
     return rc;
 }
 
-/* Whether the file begins like a file of this kind. Damage after that does not matter: the file
- * is replaced. */
-static bool begins_as(int fd, const char *begin, size_t bytes)
+/* Whether the file has this text at `at`. */
+static bool has_at(int fd, const char *text, off_t at)
 {
     char found[64];
-    assert(bytes <= sizeof found);
-    return pread(fd, found, bytes, 0) == (ssize_t)bytes && memcmp(found, begin, bytes) == 0;
+    const size_t bytes = strlen(text);
+    assert(bytes < sizeof found);
+    return pread(fd, found, bytes, at) == (ssize_t)bytes && memcmp(found, text, bytes) == 0;
+}
+
+/* Whether the file begins or ends like a file of this kind. Damage elsewhere does not matter: the
+ * file is replaced. */
+static bool is_of_kind(int fd, const struct spw_kept_kind *k, off_t file_bytes)
+{
+    return has_at(fd, k->begin, 0) || has_at(fd, k->end, file_bytes - (off_t)strlen(k->end));
 }
 
 /* Whether the file has no byte but 0: what a power cut may leave of a new file. */
@@ -120,7 +127,7 @@ static bool is_blank(int fd)
 }
 
 /* Refuses to replace a file of another kind, a file of another user, and a link. */
-static int check_replaceable(const char *path, const char *begin, size_t begin_bytes,
+static int check_replaceable(const char *path, const struct spw_kept_kind *kind,
                              struct spw_error *err)
 {
     struct stat st;
@@ -131,7 +138,7 @@ static int check_replaceable(const char *path, const char *begin, size_t begin_b
     if ((fd < 0 && !is_link) || (is_link ? lstat(path, &st) : fstat(fd, &st)))
         return spw_fail(err, -errno, "%s: cannot be written: %s", path, strerror(errno));
     int rc = spw_check_replaceable(&st, path, err);
-    if (!rc && !begins_as(fd, begin, begin_bytes) && !is_blank(fd))
+    if (!rc && !is_of_kind(fd, kind, st.st_size) && !is_blank(fd))
         rc = spw_fail(err, -EINVAL,
                       "%s: found another kind of file, which is not replaced (remove it, or give "
                       "another name)",
@@ -141,10 +148,10 @@ static int check_replaceable(const char *path, const char *begin, size_t begin_b
     return rc;
 }
 
-int spw_kept_file_write(const char *path, const char *begin, size_t begin_bytes, const void *data,
+int spw_kept_file_write(const char *path, const struct spw_kept_kind *kind, const void *data,
                         size_t bytes, struct spw_error *err)
 {
-    SPW_TRY(check_replaceable(path, begin, begin_bytes, err));
+    SPW_TRY(check_replaceable(path, kind, err));
     const size_t name_bytes = strlen(path) + sizeof ".XXXXXX";
     char *temporary = spw_alloc(name_bytes);
     int rc = -ENOMEM;

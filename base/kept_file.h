@@ -10,10 +10,14 @@
  * regular file of at most `most` bytes; -ENOMEM; or an error of the system. */
 int spw_kept_file_read(const char *path, size_t most, char **data, size_t *bytes,
                        struct spw_error *err);
-/* Creates missing folders (mode 0700). `begin`: how all files of this kind begin. -EINVAL: the name
- * belongs to a file of another kind, a file of another user, or a link. -ENOMEM, or an error of the
- * system. */
-int spw_kept_file_write(const char *path, const char *begin, size_t begin_bytes, const void *data,
+/* How all files of a kind begin and end, at most 63 bytes each. A damaged file of the kind may have
+ * lost one of them. */
+struct spw_kept_kind {
+    const char *begin, *end;
+};
+/* Creates missing folders (mode 0700). -EINVAL: the name belongs to a file of another kind, a file
+ * of another user, or a link. -ENOMEM, or an error of the system. */
+int spw_kept_file_write(const char *path, const struct spw_kept_kind *kind, const void *data,
                         size_t bytes, struct spw_error *err);
 
 #endif

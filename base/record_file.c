@@ -1,7 +1,7 @@
 /* Files of records: see record_file.h.
  *
  *     {"<key>": <version>, "checksum": "<XXH3-64 of measured, compact, keys sorted>",
- *      "measured": {"<list>": [{...}, ...], ...}}
+ *      "measured": {"<list>": [{...}, ...], ...}, "end": "<key>"}
  */
 #include "base/record_file.h"
 
@@ -218,6 +218,7 @@ static json_t *write_root(const struct spw_record_file *f)
     failed |= json_object_set_new(root, f->key, json_integer(f->version));
     failed |= json_object_set_new(root, "checksum", failed ? NULL : json_string(sum));
     failed |= json_object_set_new(root, "measured", measured);
+    failed |= json_object_set_new(root, "end", json_string(f->key));
     if (!failed)
         return root;
     json_decref(root);
@@ -226,8 +227,9 @@ static json_t *write_root(const struct spw_record_file *f)
 
 int spw_record_file_write(const struct spw_record_file *f, const char *path, struct spw_error *err)
 {
-    char begin[64];
-    const int n = snprintf(begin, sizeof begin, "{\n  \"%s\":", f->key);
+    char begin[64], tail[64];
+    snprintf(begin, sizeof begin, "{\n  \"%s\":", f->key);
+    snprintf(tail, sizeof tail, "\n  \"end\": \"%s\"\n}\n", f->key);
     json_t *root = write_root(f);
     char *text = spw_json_dump(root, JSON_INDENT(2) | JSON_PRESERVE_ORDER);
     json_decref(root);
@@ -235,7 +237,7 @@ int spw_record_file_write(const struct spw_record_file *f, const char *path, str
         return spw_fail(err, -ENOMEM, "%s: cannot be written: no memory", path);
     const size_t end = strlen(text);
     text[end] = '\n'; /* in place of the NUL */
-    int rc = spw_kept_file_write(path, begin, (size_t)n, text, end + 1, err);
+    int rc = spw_kept_file_write(path, &(struct spw_kept_kind){begin, tail}, text, end + 1, err);
     spw_free(text);
     return rc;
 }

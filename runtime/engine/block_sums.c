@@ -1,6 +1,6 @@
 /* The sums of blocks, and the file that keeps them: see block_sums.h.
  *
- *     magic | model | model | ... | XXH3-64 of all before
+ *     magic | model | model | ... | XXH3-64 of all before | end
  *     model: key[16] | n | sums[n]      the model that was used last comes first
  *
  * Numbers are those of this machine: on another one the magic number differs. */
@@ -12,11 +12,16 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MAGIC ((uint64_t)0x31736d7573777073) /* "spwsums1"; another layout has another one */
-#define BEGIN_BYTES 7                        /* of it, the same for all layouts */
+#define MAGIC ((uint64_t)0x32736d7573777073) /* "spwsums2"; another layout has another one */
 #define MOST_BYTES ((size_t)64 << 20)        /* sums of 8 TiB */
 
-enum { MODEL_HEAD = SPW_SUMS_KEY_BYTES + sizeof(uint64_t) };
+static const struct spw_kept_kind kind = {.begin = "spwsums", .end = "end of spwsums"};
+
+enum {
+    MODEL_HEAD = SPW_SUMS_KEY_BYTES + sizeof(uint64_t),
+    END_BYTES = sizeof "end of spwsums" - 1,
+    TAIL_BYTES = sizeof(uint64_t) + END_BYTES,
+};
 
 /* ---- the table ---- */
 
@@ -116,14 +121,15 @@ static int check(const char *data, size_t bytes, const char **from, const char *
                  const char *path, struct spw_error *err)
 {
     uint64_t magic = 0, sum = 0;
-    if (bytes >= sizeof magic + sizeof sum) {
+    if (bytes >= sizeof magic + TAIL_BYTES) {
         memcpy(&magic, data, sizeof magic);
-        memcpy(&sum, data + bytes - sizeof sum, sizeof sum);
+        memcpy(&sum, data + bytes - TAIL_BYTES, sizeof sum);
     }
-    if (magic != MAGIC || sum != XXH3_64bits(data, bytes - sizeof sum))
+    if (magic != MAGIC || sum != XXH3_64bits(data, bytes - TAIL_BYTES) ||
+        memcmp(data + bytes - END_BYTES, kind.end, END_BYTES) != 0)
         return spw_fail(err, -EINVAL,
                         "%s: found no list of checksums of spillway, or a damaged one", path);
-    const char *first = data + sizeof magic, *last = data + bytes - sizeof sum;
+    const char *first = data + sizeof magic, *last = data + bytes - TAIL_BYTES;
     for (const char *at = first; at < last; at += model_bytes(at, last))
         if (!model_bytes(at, last))
             return spw_fail(err, -EINVAL, "%s: a list of checksums is longer than the file", path);
@@ -185,27 +191,26 @@ static size_t fill(const struct spw_block_sums *s, char *to, const char *others,
     at = put(at, s->sums, s->n * sizeof *s->sums);
     for (size_t n; others < end; others += n) {
         n = model_bytes(others, end);
-        if (!is_own(s, others) && (size_t)(at - to) + n + sizeof(uint64_t) <= MOST_BYTES)
+        if (!is_own(s, others) && (size_t)(at - to) + n + TAIL_BYTES <= MOST_BYTES)
             at = put(at, others, n);
     }
     const uint64_t sum = XXH3_64bits(to, (size_t)(at - to));
-    return (size_t)(put(at, &sum, sizeof sum) - to);
+    at = put(at, &sum, sizeof sum);
+    return (size_t)(put(at, kind.end, END_BYTES) - to);
 }
 
 int spw_block_sums_write(struct spw_block_sums *s, const char *path, struct spw_error *err)
 {
-    const uint64_t magic = MAGIC;
     const char *others = NULL, *end = NULL;
     char *old = NULL;
     if (n_known(s) == s->n_kept || s->n > MOST_BYTES / sizeof *s->sums / 2)
         return 0;
     load(&old, &others, &end, path, NULL); /* a file that cannot be read is replaced */
-    const size_t most = 2 * sizeof magic + MODEL_HEAD + s->n * sizeof *s->sums;
+    const size_t most = sizeof MAGIC + MODEL_HEAD + s->n * sizeof *s->sums + TAIL_BYTES;
     char *data = spw_alloc(most + (size_t)(end - others));
     int rc = -ENOMEM;
     if (data)
-        rc = spw_kept_file_write(path, (const char *)&magic, BEGIN_BYTES, data,
-                                 fill(s, data, others, end), err);
+        rc = spw_kept_file_write(path, &kind, data, fill(s, data, others, end), err);
     if (!rc)
         s->n_kept = n_known(s);
     spw_free(data);

@@ -253,10 +253,10 @@ static void flip_byte(const char *file, off_t at)
  * right. */
 static void lengthen_list(const char *file)
 {
-    enum { MOST = 1 << 16, AT_LENGTH = 8 + 16 };
+    enum { MOST = 1 << 16, AT_LENGTH = 8 + 16, END = sizeof "end of spwsums" - 1 };
     static uint8_t bytes[MOST];
     int fd = open(file, O_RDWR);
-    const ssize_t n = read(fd, bytes, MOST);
+    const ssize_t n = read(fd, bytes, MOST) - END;
     CHECK(fd >= 0 && n > AT_LENGTH + 16 && n < MOST);
     bytes[AT_LENGTH + 2] = 1;
     const uint64_t sum = XXH3_64bits(bytes, (size_t)n - sizeof sum);
@@ -303,6 +303,11 @@ static void test_file(void)
     must_run(&w, 20);
     close_engine(&w);
     CHECK(n_known_at_open(&w) == n); /* another file has taken its place, too */
+    flip_byte(sums_file, 0);
+    open_engine(&w);
+    must_run(&w, 20);
+    close_engine(&w);
+    CHECK(n_known_at_open(&w) == n); /* of a damaged beginning, too */
     CHECK(stat(sums_file, &st) == 0);
     for (off_t cut = st.st_size - 1; cut > 8; cut = cut * 2 / 3) {
         CHECK(truncate(sums_file, cut) == 0);

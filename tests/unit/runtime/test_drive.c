@@ -349,7 +349,7 @@ static void test_probe(const char *directory, bool whole)
     static const char *const damage[] = {
         "sed -i 's/checksum/checksun/' probe/p.json",
         "sed -i 's/_profile\": [0-9]*/_profile\": 1/' probe/p.json",
-        "head -c 5000 /dev/zero >probe/p.json"};
+        "printf Damage | dd of=probe/p.json conv=notrunc", "head -c 5000 /dev/zero >probe/p.json"};
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         struct spw_drive_options never = {
             .directory = directory, .profile = profile, .mode = SPW_PROBE_NEVER};
