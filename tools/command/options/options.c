@@ -268,15 +268,25 @@ static size_t common_start(const char *a, const char *b)
     return n;
 }
 
+/* Whether the word is the name with letters left out: temp, ctx, max-tokens for max-new-tokens. */
+static bool abbreviates(const char *word, const char *name)
+{
+    const bool is_long = strlen(word) > 2 && *word == *name;
+    for (; *name; name++)
+        word += *word == *name;
+    return is_long && !*word;
+}
+
 /* Of equally near ones the name that begins as the word does: max_tokens is max_new_tokens, not
  * tokens. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n)
 {
     const char *nearest = NULL;
-    size_t best = 1 + strlen(word) / 3; /* a longer word may have more typing errors */
+    size_t most = 1 + strlen(word) / 4; /* a longer word may have more typing errors */
+    size_t best = SIZE_MAX;
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, names[i]);
-        if (d > best)
+        if (d > best || (d > most && !abbreviates(word, names[i])))
             continue;
         if (!nearest || d < best || common_start(word, names[i]) > common_start(word, nearest)) {
             nearest = names[i];
