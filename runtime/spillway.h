@@ -81,7 +81,8 @@ struct spw_options {
     /* Compute threads; 0: every core that this process may use. With two kinds of cores only the
      * fast ones; with eight cores or more, one core is left to I/O. */
     uint32_t threads;
-    enum spw_dtype compute; /* AUTO: bf16 for a bf16 model, else f32 */
+    /* F32 or BF16; AUTO: bf16 for a model with bf16 or quantized weights, else f32 */
+    enum spw_dtype compute;
 
     /* ---- memory: hard budgets in bytes; 0: what is available now, less a margin ---- */
     uint64_t device_bytes, host_bytes;

@@ -7,12 +7,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- options that contradict each other ---- */
+/* ---- options that do not exist, or contradict each other ---- */
 
-static int check_options(const struct spw_options *o, struct spw_error *err)
+static int check_choices(const struct spw_options *o, struct spw_error *err)
 {
-    bool room = o->disk_bytes && o->disk_bytes != SPW_NONE;
-    bool writes = o->disk_write_limit && o->disk_write_limit != SPW_NONE;
+    if (o->backend > SPW_BACKEND_CUDA)
+        return spw_fail(err, -EINVAL, "backend %d: expected auto, cpu or cuda", (int)o->backend);
+    if (o->compute && o->compute != SPW_DTYPE_F32 && o->compute != SPW_DTYPE_BF16)
+        return spw_fail(err, -EINVAL, "compute type %d: expected auto, f32 or bf16",
+                        (int)o->compute);
+    if (o->io > SPW_IO_THREADS)
+        return spw_fail(err, -EINVAL, "io %d: expected auto, uring or threads", (int)o->io);
     if (o->kv > SPW_DTYPE_BF16)
         return spw_fail(err, -EINVAL, "kv type %d: expected auto, f32, f16 or bf16", (int)o->kv);
     if (o->precision > SPW_KV_INT4)
@@ -21,7 +26,15 @@ static int check_options(const struct spw_options *o, struct spw_error *err)
     if (o->on_oom > SPW_ON_OOM_FAIL)
         return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
                         o->on_oom);
+    return 0;
+}
+
+static int check_options(const struct spw_options *o, struct spw_error *err)
+{
+    bool room = o->disk_bytes && o->disk_bytes != SPW_NONE;
+    bool writes = o->disk_write_limit && o->disk_write_limit != SPW_NONE;
     char text[32];
+    SPW_TRY(check_choices(o, err));
     bool files = o->prefix_cache_dir || o->saves; /* their writes also count against the limit */
     if (!o->disk_dir && (room || (writes && !files)))
         return spw_fail(err, -EINVAL,

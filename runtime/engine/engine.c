@@ -40,11 +40,8 @@ int spw_model_open(struct spw_model *m, const char *path, const struct spw_optio
         rc = m->source->ops->tensors(m->source, &m->tensors, err);
     if (!rc) {
         m->compute = spw_compute_type(m->tensors, o);
-        if (m->compute == SPW_DTYPE_F16)
-            rc = spw_fail(err, -EINVAL, "compute: found f16, expected auto, f32 or bf16");
-    }
-    if (!rc)
         rc = spw_cache_policy_make(&m->cache, &m->config, m->compute, o, err);
+    }
     if (!rc)
         rc = spw_weights_open(&m->weights, &m->config, m->tensors, m->compute, err);
     if (rc)

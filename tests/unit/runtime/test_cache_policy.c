@@ -177,6 +177,14 @@ static void test_contradictions(void)
          "disk memory: 77B",
          "options.disk_write_limit allows no writes"},
         {{.kv = (enum spw_dtype)9}, "kv type 9", "f16 or bf16"},
+        {{.backend = (enum spw_backend_kind)3}, "backend 3", "cpu or cuda"},
+        {{.compute = SPW_DTYPE_F16}, "compute type 2", "f32 or bf16"},
+        {{.compute = SPW_DTYPE_F64}, "compute type 4", "f32 or bf16"},
+        {{.compute = SPW_DTYPE_Q8_0}, "compute type 7", "f32 or bf16"},
+        {{.compute = (enum spw_dtype)77}, "compute type 77", "f32 or bf16"},
+        {{.io = (enum spw_io_kind)3}, "io 3", "uring or threads"},
+        {{.precision = (enum spw_kv_precision)4}, "kv precision 4", "int8:int4 or int4"},
+        {{.on_oom = 5}, "on oom 5", "both of them, or fail"},
     };
     struct spw_model_config c = model(full, "");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
