@@ -431,6 +431,29 @@ static void test_batch_order(void)
     CHECK_MSG(strstr(out, "{\"line\":4,\"text\"") && strstr(out, "\"line\":1}"), "%s", out);
 }
 
+/* The budgets that a refusal names are enough for all lines: those of the whole run, where no line
+ * can be answered, and those of the longest line. */
+static void test_batch_named_budgets(void)
+{
+    static const char *const given[] = {"--device-memory 64K --host-memory 0",
+                                        "--device-memory 8MiB --host-memory 0",
+                                        "--device-memory 64K", "--device-memory 300K"};
+    CHECK(sh("for n in 4 600 300; do echo '{\"prompt\": \"a\", \"max_new_tokens\": '$n'}'; "
+             "done >n.jsonl") == 0);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        CHECK_MSG(sh("run=\"$S generate m --device cpu --prompts n.jsonl %s\"; $run 2>e >o; "
+                     "code=$?; cat e; named=$(grep 'of 601 tokens\\|at most 600 of' e | sed -E "
+                     "'s/.*; (--.*) would do.*/\\1/; s/ together with / /; "
+                     "s/.*at least ([^;]*); raise (--[a-z-]*).*/\\2 \\1/'); echo \"$named\"; "
+                     "[ $code = %d ] && $run $named",
+                     given[i], i < 3 ? 2 : 1) == 0,
+                  "%s: %s%s", given[i], out, err);
+        CHECK_MSG(strstr(out, "\"line\":1,\"text\"") && strstr(out, "\"line\":2,\"text\"") &&
+                      strstr(out, "\"line\":3,\"text\""),
+                  "%s: %s%s", given[i], out, err);
+    }
+}
+
 /* Ctrl-C: complete lines are printed, and then unfinished ones. */
 static void test_batch_interrupted(void)
 {
@@ -837,6 +860,7 @@ int main(void)
     test_batch();
     test_choices();
     test_batch_order();
+    test_batch_named_budgets();
     test_batch_interrupted();
     test_batch_interrupted_line();
     test_batch_ids();

@@ -56,10 +56,11 @@ uint64_t job_item_tokens(const struct job_item *x)
 
 int job_item_shorten(struct job_item *x, uint64_t limit)
 {
-    uint64_t n = job_item_tokens(x);
-    if (x->max_is_default && n > limit)
-        x->max_new_tokens -= spw_min_u64(n - limit, spw_sub_u64(x->max_new_tokens, 1));
-    return job_item_tokens(x) > limit ? -E2BIG : 0;
+    const uint64_t too_many = spw_sub_u64(job_item_tokens(x), limit);
+    if (too_many && (!x->max_is_default || too_many >= x->max_new_tokens))
+        return -E2BIG;
+    x->max_new_tokens -= too_many;
+    return 0;
 }
 
 /* Bytes that are no UTF-8 become '?': a message may quote a broken line, and it may be cut. */

@@ -25,9 +25,7 @@ struct run {
     struct job_item *next;
     bool has_ended; /* the source had no item */
     uint64_t limit; /* the longest item that the model allows */
-    /* Longer items do not fit the budgets; UINT64_MAX: not known. `why`: the plan's refusal. */
-    uint64_t most;
-    struct spw_error why;
+    uint64_t most;  /* longer items do not fit the budgets; UINT64_MAX: not known */
 
     struct spw_options options;
     struct cli_limits limits;
@@ -58,25 +56,6 @@ static int refuse(struct run *r, struct job_item *x, const struct job_refusal *w
     int code = r->source->refused(r->source->context, x, why);
     free_item(x);
     return code;
-}
-
-/* An item that no engine can be made for. */
-static int refuse_length(struct run *r, struct job_item *x)
-{
-    struct job_refusal why;
-    const uint64_t n = job_item_tokens(x), most = spw_min_u64(r->limit, r->most);
-    const bool fits_no_budget = r->most < r->limit;
-    job_refuse(&why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
-               "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
-               "%llu%s%s",
-               (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
-               (unsigned long long)x->max_new_tokens, (unsigned long long)most,
-               fits_no_budget      ? ": "
-               : r->is->o->context ? ", the --context"
-                                   : ", as many as the model was made for "
-                                     "(--allow-long-context allows more)",
-               fits_no_budget ? r->why.text : "");
-    return refuse(r, x, &why);
 }
 
 /* ---- requests ---- */
@@ -294,6 +273,49 @@ static int keep_some(struct run *r)
     return 0;
 }
 
+/* ---- plans ---- */
+
+/* Plans for items of `context` tokens, with as many sessions as there is memory for. */
+static int plan(struct run *r, uint64_t context, struct spw_options *out, struct spw_error *err)
+{
+    enum { SESSIONS = 64 };
+    const struct cli_options *o = r->is->o;
+    uint64_t sessions = o->sessions ? o->sessions : SESSIONS;
+    if (r->is->n_items)
+        sessions = spw_min_u64(sessions, r->is->n_items);
+    for (;; sessions /= 2) {
+        *out = cli_engine_options(o, context, (uint32_t)sessions);
+        out->on_progress = job_progress_callback() ? on_progress : NULL;
+        out->progress_context = r;
+        spw_error_clear(err);
+        int rc = cli_fit_sessions(out, o, err);
+        if (rc != -ENOMEM || sessions == 1)
+            return rc;
+    }
+}
+
+/* An item that no engine can be made for. Names the budgets that it needs. */
+static int refuse_length(struct run *r, struct job_item *x)
+{
+    struct job_refusal why;
+    struct spw_options ignored;
+    struct spw_error err = {0};
+    const uint64_t n = job_item_tokens(x), most = spw_min_u64(r->limit, r->most);
+    const bool fits_no_budget = n <= r->limit && plan(r, n, &ignored, &err) == -ENOMEM;
+    cli_name_options(err.text);
+    job_refuse(&why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
+               "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
+               "%llu%s%s",
+               (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
+               (unsigned long long)x->max_new_tokens, (unsigned long long)most,
+               fits_no_budget      ? ": "
+               : r->is->o->context ? ", the --context"
+                                   : ", as many as the model was made for "
+                                     "(--allow-long-context allows more)",
+               fits_no_budget ? err.text : "");
+    return refuse(r, x, &why);
+}
+
 /* ---- the next item ---- */
 
 /* Takes an item from the source. False: there is none now. */
@@ -462,25 +484,6 @@ static void close_engine(struct run *r)
     r->engine = NULL;
 }
 
-/* Plans for items of `context` tokens, with as many sessions as there is memory for. */
-static int plan(struct run *r, uint64_t context, struct spw_error *err)
-{
-    enum { SESSIONS = 64 };
-    const struct cli_options *o = r->is->o;
-    uint64_t sessions = o->sessions ? o->sessions : SESSIONS;
-    if (r->is->n_items)
-        sessions = spw_min_u64(sessions, r->is->n_items);
-    for (;; sessions /= 2) {
-        r->options = cli_engine_options(o, context, (uint32_t)sessions);
-        r->options.on_progress = job_progress_callback() ? on_progress : NULL;
-        r->options.progress_context = r;
-        spw_error_clear(err);
-        int rc = cli_fit_sessions(&r->options, o, err);
-        if (rc != -ENOMEM || sessions == 1)
-            return rc;
-    }
-}
-
 /* Reads the limits of the machine and the drive where something needs them. Takes fewer sessions
  * if they are faster. */
 static void use_limits(struct run *r)
@@ -496,22 +499,34 @@ static void use_limits(struct run *r)
 }
 
 /* Finds the longest context that fits the budgets: `most`. */
-static int find_most(struct run *r, uint64_t too_long)
+static void find_most(struct run *r, uint64_t too_long)
 {
     uint64_t fits = 0, fails = too_long;
-    struct spw_error err;
+    struct spw_options ignored;
     while (fails - fits > 1) {
         uint64_t middle = fits + (fails - fits) / 2;
-        int rc = plan(r, middle, &err);
-        if (rc && rc != -ENOMEM)
-            return rc;
-        *(rc ? &fails : &fits) = middle;
-        if (rc)
-            r->why = err;
+        *(plan(r, middle, &ignored, NULL) ? &fails : &fits) = middle;
     }
-    cli_name_options(r->why.text);
     r->most = fits;
-    return 0;
+}
+
+/* The budgets are too small for the next item. If they are too small for any item, the refusal
+ * names budgets for all that are expected. */
+static int refuse_next(struct run *r)
+{
+    struct job_item *x = r->next;
+    const uint64_t least = job_item_tokens(x);
+    struct spw_options ignored;
+    struct spw_error err;
+    find_most(r, least);
+    if (!r->most) {
+        int rc = plan(r, spw_min_u64(spw_max_u64(least, r->is->longest), r->limit), &ignored, &err);
+        return cli_fail_error(rc ? rc : -ENOMEM, &err, true);
+    }
+    if (!job_item_shorten(x, r->most))
+        return 0; /* another engine */
+    r->next = NULL;
+    return refuse_length(r, x);
 }
 
 /* Opens an engine for the next item, and for twice the length of the last ones if there is memory:
@@ -523,20 +538,11 @@ static int open_engine(struct run *r, uint64_t last)
     struct spw_error err = {0};
     if (r->is->o->context)
         context = r->is->o->context;
-    int rc = plan(r, spw_min_u64(context, spw_min_u64(r->limit, r->most)), &err);
+    int rc = plan(r, spw_min_u64(context, spw_min_u64(r->limit, r->most)), &r->options, &err);
     if (rc == -ENOMEM && context > least)
-        rc = plan(r, least, &err);
-    if (rc == -ENOMEM) {
-        r->why = err;
-        rc = find_most(r, least);
-        if (rc || !r->most)
-            return cli_fail_error(rc ? rc : -ENOMEM, rc ? &err : &r->why, true);
-        struct job_item *x = r->next;
-        if (!job_item_shorten(x, r->most))
-            return 0; /* another engine */
-        r->next = NULL;
-        return refuse_length(r, x);
-    }
+        rc = plan(r, least, &r->options, &err);
+    if (rc == -ENOMEM)
+        return refuse_next(r);
     if (rc)
         return cli_fail_error(rc, &err, true);
     use_limits(r);
