@@ -718,7 +718,7 @@ static void test_terminal(void)
                                             "--device",  "cpu",   "--ignore-eos",
                                             "--context", "90000", "--max-new-tokens",
                                             "80000",     NULL};
-    static const char *const lines[] = {"Hexx\177\177llo\r", "\033[A\r", "a\\\rb\xc3\xa9\r"};
+    static const char *const lines[] = {"Hexx\177\177llo\r", "\033[A\r", "a\\\r\tb\xc3\xa9\r"};
     int fd, status;
     setenv("TERM", "xterm", 1);
     setenv("HOME", folder, 1); /* nobody's .editrc */
@@ -763,7 +763,7 @@ static void test_terminal(void)
     CHECK(json_array_size(p) == 6);
     CHECK_MSG(strcmp(content(p, 0), "Hello") == 0, "'%s'", content(p, 0));
     CHECK_MSG(strcmp(content(p, 2), "Hello") == 0, "'%s'", content(p, 2));
-    CHECK_MSG(strcmp(content(p, 4), "a\nb\xc3\xa9") == 0, "'%s'", content(p, 4));
+    CHECK_MSG(strcmp(content(p, 4), "a\n\tb\xc3\xa9") == 0, "'%s'", content(p, 4));
     CHECK(strlen(content(p, 1)) > 0 && strlen(content(p, 3)) > 0 && strlen(content(p, 5)) > 0);
     json_decref(p);
 }
