@@ -153,6 +153,8 @@ static void test_first_answer(void)
     CHECK(sh("\"$S\" chat m --device cpu --prompt Hello --system Be. %s", options) == 0);
     strcat(out, "\n");
     CHECK_MSG(strcmp(out, text) == 0, "'%s' is not '%s'", out, text);
+    CHECK(sh("\"$S\" chat m --device cpu --prompt Hello --ignore-eos --max-new-tokens 5") == 0);
+    CHECK_MSG(strstr(err, "the answer ends here: --max-new-tokens 5\n"), "%s", err);
     /* The end token comes first. */
     CHECK(chat("Hello\n", "%s --logit-bias 2=100", options) == 0);
     CHECK_MSG(strstr(err, "the model has given an empty answer") && !strcmp(out, ""), "%s", err);

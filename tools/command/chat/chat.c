@@ -107,7 +107,7 @@ static void say_length(const struct chat *c, const struct spw_request *request)
         cli_note("the answer ends here: the context of %llu tokens is full%s",
                  (unsigned long long)spw_engine_plan(c->engine)->context,
                  c->interactive ? "; /undo removes the last turn" : "");
-    else if (c->interactive)
+    else
         cli_note("the answer ends here: --max-new-tokens %llu", (unsigned long long)c->max_new);
 }
 
