@@ -88,9 +88,9 @@ const struct spw_kernel SIMD_NAME(spw_linear_kernel) = {
 
 #if SIMD_DOT_BF16
 
-/* Intel's processors read one or two rows of bf16 at 70 to 76 % of the reads without fetches, at 74
- * to 86 % with them. More rows are 1.5 times as fast without dot products of bf16 (Emerald Rapids,
- * SPEED.md). */
+/* Intel's processors read one or two rows of bf16 at 69 to 76 % of the reads without fetches, at 81
+ * to 86 % with them. More rows than SPW_LINEAR_THIN_ROWS are 1.5 times as fast without dot products
+ * of bf16 (Emerald Rapids, SPEED.md). */
 static void run_intel(const void *args, size_t task, unsigned worker)
 {
     run_as(args, task, worker, true);
