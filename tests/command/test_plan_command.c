@@ -149,6 +149,10 @@ static void run_routed(const struct tiny_model *m, uint64_t *seed)
              least + (long long)below(seed, 3) * 4096,
              below(seed, 2) ? " --host-memory 32MiB" : "");
     generate(more);
+    /* A run that is refused leaves the old trace. */
+    CHECK(sh("cp trace kept && \"$S\" generate m %s --device-memory 1KiB --expert-trace trace",
+             options) == 2);
+    CHECK(sh("cmp trace kept && test -z \"$(ls .trace* 2>&-)\"") == 0);
     j = plan(more);
     bool moves = at(j, "n_experts_resident") < at(j, "n_experts");
     CHECK(!moves || sh("test -s spillway/experts.json") == 0); /* for the next run */

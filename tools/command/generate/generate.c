@@ -181,7 +181,10 @@ static int open_trace(struct run *r, struct spw_options *options)
         return 0;
     if (!r->model.config.experts.n)
         return cli_fail(CLI_REFUSED, "--expert-trace: %s has no experts", r->o->operand);
-    int rc = spw_expert_trace_create(&r->trace, path, &err);
+    int code = cli_output_open(&r->trace_file, path);
+    if (code)
+        return code;
+    int rc = spw_expert_trace_create(&r->trace, cli_output_name(r->trace_file), &err);
     options->expert_trace = r->trace;
     return rc ? cli_fail_error(rc, &err, false) : 0;
 }
@@ -291,10 +294,16 @@ static int finish(struct run *r, const struct spw_batch_times *times)
 /* No step follows. */
 static int close_trace(struct run *r)
 {
-    struct spw_error err = {0};
-    int rc = spw_expert_trace_close(r->trace, &err);
+    struct cli_output *file = r->trace_file;
+    int rc = spw_expert_trace_close(r->trace, NULL);
     r->trace = NULL;
-    return rc ? cli_fail_error(rc, &err, false) : 0;
+    r->trace_file = NULL;
+    if (!file)
+        return 0;
+    if (!rc)
+        return cli_output_commit(file);
+    cli_output_cancel(file);
+    return cli_fail(CLI_FAILED, "%s: %s", r->o->expert_trace, strerror(-rc));
 }
 
 static int generate(struct run *r)
@@ -393,6 +402,8 @@ int cli_generate(const struct cli_options *given)
     cli_npy_close(r.npy);
     spw_session_close(r.session);
     spw_expert_trace_close(r.trace, NULL);
+    if (r.trace_file)
+        cli_output_cancel(r.trace_file);
     cli_experts_close(r.engine, o);
     cli_events_free(&r.events);
     cli_inputs_free(&r.inputs);

@@ -21,6 +21,7 @@ struct run {
     uint64_t saved_bytes, n_saves;
     struct cli_npy *npy;
     struct spw_expert_trace_writer *trace; /* owned, until the last step */
+    struct cli_output *trace_file;         /* owned, as the trace */
     bool ids;                              /* print token ids instead of text */
     bool any_id;                           /* one was printed */
     uint64_t n_expected;                   /* the most new tokens of all inputs */

@@ -223,6 +223,11 @@ FILE *cli_output_file(const struct cli_output *out)
     return out->file;
 }
 
+const char *cli_output_name(const struct cli_output *out)
+{
+    return out->unfinished;
+}
+
 /* Gives the file its name. Checks the old file of that name again, because hours may have passed
  * since the first check. */
 static int take_name(const struct cli_output *out)

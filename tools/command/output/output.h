@@ -1,4 +1,4 @@
-/* Files that the command writes: --report, --dump-logits, --csv, /save.
+/* Files that the command writes: --report, --dump-logits, --expert-trace, --csv, /save.
  *
  * An output is written to a temporary file in the same folder, mode 0600, and gets its own name
  * when it is complete. Until then, and after a failure, an old file of that name stays unchanged.
@@ -21,6 +21,8 @@ int cli_output_open(struct cli_output **out, const char *path);
 int cli_output_open_locked(struct cli_output **out, const char *path);
 /* The caller may write to the stream and seek in it. */
 FILE *cli_output_file(const struct cli_output *out);
+/* The name until the commit, for a function that opens the file itself. */
+const char *cli_output_name(const struct cli_output *out);
 /* Gives the file its name. Frees `out` also after a failure. */
 int cli_output_commit(struct cli_output *out);
 /* Removes what was written, and frees `out`. */
