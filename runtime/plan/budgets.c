@@ -261,3 +261,24 @@ int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *
     fill_refusal(info, in, alone, err);
     return refuse(info, in, alone, err);
 }
+
+int spw_budgets_refuse_writes(struct spw_plan_info *info, const struct spw_plan_input *in,
+                              struct spw_error *err)
+{
+    bool alone[SPW_BUDGETS];
+    char texts[4][32], memory[128] = "";
+    find_smallest(info, in, alone);
+    const uint64_t least[] = {info->smallest_device_bytes, info->smallest_host_bytes};
+    for (int tier = 0; tier < SPW_BUDGET_DISK; tier++) {
+        size_t n = strlen(memory);
+        if (alone[tier])
+            snprintf(memory + n, sizeof memory - n, "%s to %s, ", spw_budget_names[tier].option,
+                     spw_bytes_text(texts[tier], least[tier]));
+    }
+    const char *written = spw_bytes_text(texts[2], info->disk_write_bytes);
+    return spw_fail(err, -EDQUOT,
+                    "disk write limit: %s given, a context of %llu tokens writes up to %s; raise "
+                    "options.disk_write_limit to that, %sor lower options.context",
+                    spw_budgets_given_text(texts[3], in->disk_write_limit, written),
+                    (unsigned long long)in->context, written, memory);
+}

@@ -21,6 +21,10 @@ bool spw_budgets_split(const struct spw_plan_input *in, uint64_t bytes, uint64_t
  * info->smallest_*_bytes. */
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
                        struct spw_error *err);
+/* -EDQUOT: the plan of `info` writes more than the limit, and so does every other one that fits.
+ * Names the budgets with which one does not; fills in info->smallest_*_bytes. */
+int spw_budgets_refuse_writes(struct spw_plan_info *info, const struct spw_plan_input *in,
+                              struct spw_error *err);
 /* The text of a budget that was given, and that is smaller than the one of the text `least`. Texts
  * are rounded up: if both are the same, this one is in bytes. */
 const char *spw_budgets_given_text(char text[32], uint64_t bytes, const char *least);

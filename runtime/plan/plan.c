@@ -399,24 +399,25 @@ static void deepen_ring(struct spw_plan *p, struct spw_candidate *c,
 
 /* ---- the plan ---- */
 
+/* No candidate fits, or all that fit write too much. */
+static int refuse(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
+{
+    struct spw_plan_input without = *in;
+    without.disk_write_limit = 0;
+    if (in->disk_write_limit && !spw_plan_make(out, &without, NULL))
+        return spw_budgets_refuse_writes(&out->info, in, err);
+    return spw_budgets_refuse(&out->info, in, err);
+}
+
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)
 {
     struct spw_candidate c;
     *out = (struct spw_plan){0};
     if (!spw_budgets_work(in))
-        return spw_budgets_refuse(&out->info, in, err);
+        return refuse(out, in, err);
     spw_plan_search(out, &c, in);
     widen_slots(out, &c, in);
     deepen_ring(out, &c, in);
     spw_plan_describe(out, in);
-    if (!in->disk_write_limit || out->info.disk_write_bytes <= in->disk_write_limit)
-        return 0;
-    char texts[2][32];
-    const char *written = spw_bytes_text(texts[0], out->info.disk_write_bytes);
-    return spw_fail(err, -EDQUOT,
-                    "disk write limit: %s given, a context of %llu tokens writes up to %s; raise "
-                    "options.disk_write_limit, options.device_bytes or options.host_bytes, or "
-                    "lower options.context",
-                    spw_budgets_given_text(texts[1], in->disk_write_limit, written),
-                    (unsigned long long)in->context, written);
+    return 0;
 }

@@ -310,6 +310,26 @@ static bool lay_out_bounce(struct spw_plan *p, const struct spw_plan_input *in)
     return fits;
 }
 
+/* Each copy goes to disk once. A sequence that grows token by token writes the most: each of its
+ * tiles is written before it leaves a sliding window. */
+static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    struct spw_lower b;
+    uint64_t tiles;
+    if (spw_plan_pools(in)) { /* the other tiers may hold nothing of them: see lower_tiers.h */
+        tiles = spw_plan_n_full(p) + (in->quantizes ? 0 : spw_plan_n_windowed(p));
+        tiles *= p->n_disk_frames ? p->max_tiles : 0;
+        return spw_plan_full_sessions(in) * tiles * p->tile_bytes;
+    }
+    spw_lower_count(&b, p, in);
+    tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
+    const struct spw_residency *window = &p->residency[spw_plan_window_kind(p)];
+    if (spw_plan_tiles_on_disk(p, &b, spw_plan_window_kind(p)))
+        tiles += spw_plan_n_windowed(p) *
+                 spw_waterline_disk_end(window, spw_waterline_begin(window, in->context));
+    return in->sessions * tiles * p->tile_bytes;
+}
+
 bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
                             const struct spw_candidate *c)
 {
@@ -333,30 +353,11 @@ bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
     if (p->hidden_on_host)
         p->pass_rows += spw_min_u64(free_host_bytes(p, in) / p->hidden_row_bytes,
                                     spw_plan_most_rows(in) - p->pass_rows);
-    return spw_plan_lay_out_rest(p, in);
+    return spw_plan_lay_out_rest(p, in) &&
+           (!in->disk_write_limit || disk_write_bytes(p, in) <= in->disk_write_limit);
 }
 
 /* ---- the account ---- */
-
-/* Each copy goes to disk once. A sequence that grows token by token writes the most: each of its
- * tiles is written before it leaves a sliding window. */
-static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
-{
-    struct spw_lower b;
-    uint64_t tiles;
-    if (spw_plan_pools(in)) { /* the other tiers may hold nothing of them: see lower_tiers.h */
-        tiles = spw_plan_n_full(p) + (in->quantizes ? 0 : spw_plan_n_windowed(p));
-        tiles *= p->n_disk_frames ? p->max_tiles : 0;
-        return spw_plan_full_sessions(in) * tiles * p->tile_bytes;
-    }
-    spw_lower_count(&b, p, in);
-    tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
-    const struct spw_residency *window = &p->residency[spw_plan_window_kind(p)];
-    if (spw_plan_tiles_on_disk(p, &b, spw_plan_window_kind(p)))
-        tiles += spw_plan_n_windowed(p) *
-                 spw_waterline_disk_end(window, spw_waterline_begin(window, in->context));
-    return in->sessions * tiles * p->tile_bytes;
-}
 
 void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
 {

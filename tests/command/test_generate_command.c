@@ -168,6 +168,23 @@ static long long smallest_to_disk(char *host, size_t size)
     return device;
 }
 
+/* The host memory that the last refusal named leaves less to write. A page less does not. */
+static void check_named_host(const char *line, const char *command, long long device,
+                             const char *host, long long disk, long long writes)
+{
+    char more[160], number[16] = "", unit[8] = "";
+    const char *at = strstr(err, ", --host-memory to ");
+    CHECK_MSG(at && sscanf(at, ", --host-memory to %15[0-9.]%7[KM]iB,", number, unit) == 2, "%s",
+              err);
+    const double bytes = atof(number) * (*unit == 'M' ? 1 << 20 : 1 << 10);
+    for (int pages = 0; pages < 4; pages += 3) { /* texts are rounded up */
+        snprintf(more, sizeof more, "--disk-write-limit %lld --host-memory %.0f", writes - 1,
+                 bytes - pages * 4096);
+        CHECK_MSG(sh(line, command, device, host, disk, more) == (pages ? 2 : 0), "%s: %s", more,
+                  err);
+    }
+}
+
 /* At the smallest device and host memory the cache is on disk. A page less is refused with the
  * number that works, and so is a byte less of writes. */
 static void test_disk_plan(void)
@@ -206,6 +223,7 @@ static void test_disk_plan(void)
         CHECK(sh(line, command, device, host, disk, says) == 2 && !n_out);
         snprintf(says, sizeof says, " writes up to %s;", spw_bytes_text(least, (uint64_t)writes));
         CHECK_MSG(strstr(err, says), "%s", err);
+        check_named_host(line, command, device, host, disk, writes);
     }
 }
 

@@ -11,7 +11,8 @@ enum { PAGE = 4096 };
 static struct {
     int disk, three; /* with a disk; with copies on the host too */
     int retains, no_retains, quantized_below, snapshot_rows;
-    int pools, pools_on_disk; /* more sessions than full_sessions; */
+    int pools, pools_on_disk;     /* more sessions than full_sessions; */
+    int limited, limited_refused; /* by the bytes that they may write */
     int blocks_from_disk, blocks_bounced, both_kinds, shorter;
     uint64_t candidates;
     int together; /* refusals that raise several budgets together */

@@ -114,27 +114,48 @@ static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
     *budget_of(in, tier) = spw_max_u64(smallest_of(&info, tier), tier == DISK ? PAGE : 0) + more;
 }
 
-/* A limit below what the plan may write is refused with both numbers. */
+/* The refusal has both numbers, and budgets with which a plan writes less. */
+static void check_write_refusal(const struct spw_plan *p, const struct spw_plan_input *in,
+                                const struct spw_plan *refused, const char *says)
+{
+    char texts[2][32], text[96];
+    const char *written = spw_bytes_text(texts[0], p->info.disk_write_bytes);
+    const char *given = spw_bytes_text(texts[1], in->disk_write_limit);
+    if (!strcmp(given, written)) /* both are rounded up */
+        snprintf(texts[1], 32, "%llu bytes", (unsigned long long)in->disk_write_limit);
+    snprintf(text, sizeof text, "disk write limit: %s given,", given);
+    CHECK_MSG(strstr(says, text), "%s, not %s", says, text);
+    snprintf(text, sizeof text, " writes up to %s;", written);
+    CHECK_MSG(strstr(says, text), "%s, not %s", says, text);
+    CHECK_MSG(strstr(says, "options.host_bytes to "), "%s", says);
+    for (int tier = DEVICE; tier <= HOST; tier++) {
+        struct spw_plan_input more = *in;
+        struct spw_plan limited;
+        if (!strstr(says, tier == DEVICE ? "device_bytes to " : "host_bytes to "))
+            continue;
+        *budget_of(&more, tier) = smallest_of(&refused->info, tier);
+        CHECK_MSG(spw_plan_make(&limited, &more, NULL) == 0, "%s", says);
+    }
+}
+
+/* Under a limit that is less than what the plan may write, another plan writes less, or none. */
 static void check_write_limit(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    struct spw_plan_input with = *in;
-    struct spw_error err = {0};
-    struct spw_plan limited;
-    char texts[2][32], text[96];
-    if (!p->info.disk_write_bytes)
-        return;
-    with.disk_write_limit = p->info.disk_write_bytes;
-    CHECK(spw_plan_make(&limited, &with, &err) == 0);
-    with.disk_write_limit--;
-    CHECK(spw_plan_make(&limited, &with, &err) == -EDQUOT);
-    const char *written = spw_bytes_text(texts[0], p->info.disk_write_bytes);
-    const char *given = spw_bytes_text(texts[1], with.disk_write_limit);
-    if (!strcmp(given, written)) /* both are rounded up */
-        snprintf(texts[1], 32, "%llu bytes", (unsigned long long)with.disk_write_limit);
-    snprintf(text, sizeof text, "disk write limit: %s given,", given);
-    CHECK_MSG(strstr(err.text, text), "%s, not %s", err.text, text);
-    snprintf(text, sizeof text, " writes up to %s;", written);
-    CHECK_MSG(strstr(err.text, text), "%s, not %s", err.text, text);
+    const uint64_t most = p->info.disk_write_bytes, limits[] = {most, most - 1, most / 2};
+    for (int i = 0; most && i < 3; i++) {
+        struct spw_plan_input with = *in;
+        struct spw_error err = {0};
+        struct spw_plan limited;
+        with.disk_write_limit = limits[i];
+        const int rc = spw_plan_make(&limited, &with, &err);
+        CHECK_MSG(rc == 0 || (i && rc == -EDQUOT), "%d: %s", rc, err.text);
+        if (rc)
+            check_write_refusal(p, &with, &limited, err.text);
+        else
+            CHECK(limited.info.disk_write_bytes <= limits[i]);
+        n_of.limited += i && !rc;
+        n_of.limited_refused += rc != 0;
+    }
 }
 
 /* More memory of any kind never turns a plan that works into one that does not, and more
@@ -527,10 +548,10 @@ int main(int argc, char **argv)
            "weights from disk, %d beside others, %d by way of the host; %d that retain tiles, %d "
            "that do not; %d "
            "of few rows beside streamed weights, %d with shorter passes; %d of a pool, %d of these "
-           "with a disk\n",
+           "with a disk; %d that write less under a limit, %d refused for it\n",
            draws, (unsigned long long)n_of.candidates, n_of.disk, n_of.three, n_of.blocks_from_disk,
            n_of.both_kinds, n_of.blocks_bounced, n_of.retains, n_of.no_retains, n_of.snapshot_rows,
-           n_of.shorter, n_of.pools, n_of.pools_on_disk);
+           n_of.shorter, n_of.pools, n_of.pools_on_disk, n_of.limited, n_of.limited_refused);
     if (draws >= 300) {
         CHECK(n_of.quantized_below > 20 && n_of.snapshot_rows > 5 && n_of.shorter > 5);
         CHECK(n_of.retains > 2 && n_of.no_retains > 10);
@@ -538,6 +559,7 @@ int main(int argc, char **argv)
               n_of.blocks_bounced < n_of.blocks_from_disk);
         CHECK(n_of.pools > draws / 10 && n_of.pools_on_disk > 2 && n_of.together > 2);
         CHECK(n_of.disk > draws / 10 && n_of.three > draws / 60);
+        CHECK(n_of.limited > 2 && n_of.limited_refused > 10);
     }
     return check_done();
 }

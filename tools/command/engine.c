@@ -67,9 +67,9 @@ int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
     exact.gate = NULL;
     options->full_sessions = 0;
     int rc = plan_for(&exact, o, 0, err);
-    if (rc != -ENOMEM || options->sessions == 1)
-        return rc == -ENOMEM ? plan_for(options, o, 0, err) : rc;
-    if (plan_for(&exact, o, 1, err) == -ENOMEM)
+    if (!cli_is_too_small(rc) || options->sessions == 1)
+        return cli_is_too_small(rc) ? plan_for(options, o, 0, err) : rc;
+    if (cli_is_too_small(plan_for(&exact, o, 1, err)))
         return plan_for(options, o, 1, err);
     while (none - most > 1) {
         uint32_t middle = most + (none - most) / 2;

@@ -8,6 +8,11 @@
 /* Engine options from the command line, for `context` tokens. They borrow from `o`. */
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions);
+/* Whether a plan was refused for its budgets, or for the limit of what it writes to disk. */
+static inline bool cli_is_too_small(int rc)
+{
+    return rc == -ENOMEM || rc == -EDQUOT;
+}
 /* Sets options->full_sessions: where budgets do not hold as many contexts as there are sessions,
  * the most that they do hold. Old KV with less precision is no way out as long as one context fits.
  * 0, or the refusal of spw_plan_query. */

@@ -289,7 +289,7 @@ static int plan(struct run *r, uint64_t context, struct spw_options *out, struct
         out->progress_context = r;
         spw_error_clear(err);
         int rc = cli_fit_sessions(out, o, err);
-        if (rc != -ENOMEM || sessions == 1)
+        if (!cli_is_too_small(rc) || sessions == 1)
             return rc;
     }
 }
@@ -301,7 +301,7 @@ static int refuse_length(struct run *r, struct job_item *x)
     struct spw_options ignored;
     struct spw_error err = {0};
     const uint64_t n = job_item_tokens(x), most = spw_min_u64(r->limit, r->most);
-    const bool fits_no_budget = n <= r->limit && plan(r, n, &ignored, &err) == -ENOMEM;
+    const bool fits_no_budget = n <= r->limit && cli_is_too_small(plan(r, n, &ignored, &err));
     cli_name_options(err.text);
     job_refuse(&why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
                "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
@@ -539,9 +539,9 @@ static int open_engine(struct run *r, uint64_t last)
     if (r->is->o->context)
         context = r->is->o->context;
     int rc = plan(r, spw_min_u64(context, spw_min_u64(r->limit, r->most)), &r->options, &err);
-    if (rc == -ENOMEM && context > least)
+    if (cli_is_too_small(rc) && context > least)
         rc = plan(r, least, &r->options, &err);
-    if (rc == -ENOMEM)
+    if (cli_is_too_small(rc))
         return refuse_next(r);
     if (rc)
         return cli_fail_error(rc, &err, true);

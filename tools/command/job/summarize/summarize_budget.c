@@ -25,7 +25,7 @@ int job_budget_fits(struct job_summarize *s, uint64_t tokens, struct spw_error *
     if (tokens <= b->fits)
         return 1;
     int rc = plan(s, tokens, &info, err);
-    if (rc < 0 && rc != -ENOMEM)
+    if (rc < 0 && !cli_is_too_small(rc))
         return rc;
     *(rc < 0 ? &b->fails : &b->fits) = tokens;
     return rc >= 0;
