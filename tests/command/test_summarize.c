@@ -434,6 +434,20 @@ static void test_refusals(void)
     CHECK(sh("$S summarize m docs --output x.jsonl --instructions ins --max-new-tokens 1000") == 1);
     read_file("x.jsonl.errors", out, sizeof out);
     CHECK(strstr(out, "leave no room"));
+    /* Budgets that hold nothing refuse the run. If they hold a little, documents that need parts
+     * get errors. */
+    CHECK(sh("$S summarize m docs --output tiny.jsonl --device-memory 1KiB " OPTIONS) == 2);
+    CHECK_MSG(strstr(err, "device memory: 1.00KiB given, a context of 512 tokens"), "%s", err);
+    CHECK(sh("$S plan m --prompt-tokens 511 --max-new-tokens 1 --no-probe --json") == 0);
+    json_t *plan = json_loads(out, 0, NULL);
+    const long long least = number(json_object_get(plan, "smallest_bytes"), "device");
+    json_decref(plan);
+    CHECK(sh("$S summarize m docs --output tiny.jsonl --device-memory %lld " OPTIONS, least - 1) ==
+          1);
+    read_file("tiny.jsonl.errors", out, sizeof out);
+    CHECK_MSG(strstr(out, "\"id\":\"long.md\"") && strstr(out, "raise --device-memory") &&
+                  strstr(out, "a context of 512 tokens needs") && !strstr(out, "leave no room"),
+              "%s", out);
 }
 
 /* Two shards are the job. */

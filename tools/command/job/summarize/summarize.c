@@ -463,6 +463,8 @@ static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
         fits = job_budget_fits(s, run->longest, &err);
     if (fits >= 0 && (s->o->strategy == JOB_MAP_REDUCE || !fits)) {
         rc = job_budget_window(s, &err);
+        if (rc == -E2BIG && job_budget_fits(s, 1, NULL) > 0)
+            rc = 0; /* a document that needs parts gets the error */
         run->longest = s->window;
     }
     if (s->o->strategy == JOB_ALL_AT_ONCE)

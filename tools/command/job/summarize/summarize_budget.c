@@ -44,6 +44,12 @@ int job_budget_window(struct job_summarize *s, struct spw_error *err)
     }
     if (fits < 0)
         return fits;
+    if (!fits) { /* the text of the refusal */
+        struct spw_plan_info info;
+        const int rc = plan(s, window, &info, err);
+        if (rc < 0)
+            return rc == -ENOMEM ? -E2BIG : rc;
+    }
     s->window = window;
     return 0;
 }

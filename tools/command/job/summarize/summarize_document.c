@@ -195,6 +195,10 @@ static int begin_parts(struct job_summarize *s, struct job_work *w, struct job_r
 {
     struct spw_error err = {0};
     int rc = job_budget_window(s, &err);
+    if (rc == -E2BIG) {
+        cli_name_options(err.text);
+        return job_refuse(why, 400, "context_length_exceeded", NULL, "%s", err.text);
+    }
     if (rc)
         return refuse_call(why, rc, &err);
     SPW_TRY(plan_window(s, w, why));

@@ -101,7 +101,7 @@ static inline bool job_work_has_ended(const struct job_work *w)
 
 /* Whether one request of `tokens` fits the model and the budgets. 1, 0, -errno. */
 int job_budget_fits(struct job_summarize *s, uint64_t tokens, struct spw_error *err);
-/* Finds `window`. */
+/* Finds `window`. -E2BIG: the budgets hold none. */
 int job_budget_window(struct job_summarize *s, struct spw_error *err);
 /* The window of a document whose instructions are not encoded. False: none is known. */
 bool job_budget_typical_window(const struct job_summarize *s, struct job_window *out);
