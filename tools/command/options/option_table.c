@@ -43,11 +43,11 @@ static const struct cli_choice quantized_types[] = {
 
 const struct cli_row cli_rows[] = {
     {"prompt", CLI_TEXT, PROMPTED | CLI_CHAT, "Input", "TEXT",
-     "the text to continue; chat: a question. The command prints one answer and ends",
+     "the text to continue; chat: a question, to which the command prints one answer, and ends",
      FIELD(prompt)},
     {"prompt-file", CLI_FILE_IN, PROMPTED | CLI_BENCH | CLI_CHAT, "Input", "FILE",
      "a file with the text to continue; - means stdin. chat: a text that stands before the "
-     "question of --prompt, or is the question",
+     "question of --prompt, or is the question. bench: a text of which prompts are taken",
      FIELD(prompt_file)},
     {"prompts", CLI_FILE_IN, PROMPTED, "Input", "FILE.jsonl",
      "many prompts, one JSON object a line, such as {\"prompt\": TEXT} or {\"tokens\": [ID, ...]}, "
@@ -148,7 +148,7 @@ const struct cli_row cli_rows[] = {
      "add X, from -100 to 100, to the logit of the token ID; may be given many times",
      FIELD(logit_bias), RANGE(-100, 100)},
     {"seed", CLI_COUNT, ANSWERS | CLI_BENCH, "Generation", "N",
-     "the same seed gives the same text (0)", FIELD(seed)},
+     "the same seed gives the same text, in bench the same random prompts (0)", FIELD(seed)},
     {"n", CLI_COUNT, PROMPTED | CLI_BATCH, "Generation", "N",
      "N answers to each prompt, with different draws; generate takes it with --prompts only (1)",
      FIELD(n), RANGE(1, 128)},
@@ -326,7 +326,7 @@ const struct cli_row cli_rows[] = {
      FIELD(save_every), RANGE(1, 1e9)},
     {"logprobs", CLI_COUNT, CLI_GENERATE | CLI_BATCH, "Output", "N",
      "give the log-probability of each new token, and the N most likely tokens at its place: in "
-     "the lines of --prompts and in --report",
+     "the lines of --prompts and of a job, and in --report",
      FIELD(top_logprobs), RANGE(0, 20)},
     {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
      "write the measurements of the run: times, memory, bytes moved", FIELD(report)},
@@ -338,8 +338,8 @@ const struct cli_row cli_rows[] = {
      "and plan compare what rules miss",
      FIELD(expert_trace)},
     {"progress", CLI_CHOICE, RUNS | CLI_QUANTIZE, "Output", "WHEN",
-     "auto shows a progress line when stderr is a terminal; batch writes a line a minute elsewhere "
-     "(auto)",
+     "auto shows a progress line when stderr is a terminal; batch and summarize write a line a "
+     "minute elsewhere (auto)",
      FIELD(progress), .choices = progress_modes},
     {"quiet", CLI_FLAG, RUNS | CLI_QUANTIZE | CLI_PLAN | CLI_CHECK_KV, "Output", NULL,
      "no progress line and no notes; stderr has errors and warnings only", FIELD(quiet)},
