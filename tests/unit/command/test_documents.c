@@ -85,7 +85,9 @@ static void names(void)
        "t/l.jsonl t/l.jsonl.state t/sub/l.ndjson.parts t/l.jsonl.errors "
        "t/.l.jsonl.state.unfinished");
     sh("ln -s ../b.md t/sub/link.txt; ln -s sub t/linked; ln -s nowhere t/broken; touch u/x.txt");
+    sh("ln -s nowhere t/.hidden-link; ln -s nowhere t/k.jsonl");
     CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t");
+    CHECK(list.n_broken == 1 && strcmp(list.broken, "t/broken") == 0);
     CHECK(list.items[1].kind == JOB_DOCUMENT_PDF && list.items[2].kind == JOB_DOCUMENT_TEXT);
     CHECK(list.items[3].kind == JOB_DOCUMENT_PANDOC && strcmp(list.items[3].format, "html") == 0);
     CHECK(strcmp(list.items[5].path, "t/sub/x.txt") == 0);

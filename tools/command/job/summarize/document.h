@@ -33,6 +33,8 @@ struct job_document {
 struct job_documents {
     struct job_document *items; /* owned, [n] */
     size_t n, capacity;
+    size_t n_broken; /* links in folders that lead nowhere; they are left out */
+    char *broken;    /* owned; the first of them, or NULL */
 };
 
 /* Lists the documents of the operands, in their order: files; folders with all that is below them,

@@ -96,6 +96,21 @@ static bool is_of_job(const char *name)
     return false;
 }
 
+/* What a job leaves out in folders: hidden files, and files of jobs. */
+static bool is_left_out(const FTSENT *entry)
+{
+    return entry->fts_name[0] == '.' || job_document_is_jsonl(entry->fts_path) ||
+           is_of_job(entry->fts_name);
+}
+
+static int add_broken(struct listing *l, const char *path)
+{
+    l->out->n_broken++;
+    if (!l->out->broken)
+        l->out->broken = spw_strdup(path);
+    return l->out->broken ? 0 : fail(l, path, -ENOMEM);
+}
+
 /* Links to files are documents, links to folders are not followed. */
 static int take_entry(struct listing *l, FTS *tree, FTSENT *entry, size_t base)
 {
@@ -115,13 +130,12 @@ static int take_entry(struct listing *l, FTS *tree, FTSENT *entry, size_t base)
         break;
     case FTS_SL:
         if (stat(entry->fts_path, &st) != 0)
-            return 0;
+            return is_left_out(entry) ? 0 : add_broken(l, entry->fts_path);
         break;
     default:
         return 0;
     }
-    if (!S_ISREG(st.st_mode) || entry->fts_name[0] == '.' ||
-        job_document_is_jsonl(entry->fts_path) || is_of_job(entry->fts_name) || is_excepted(l, &st))
+    if (!S_ISREG(st.st_mode) || is_left_out(entry) || is_excepted(l, &st))
         return 0;
     return add_file(l, entry->fts_path, entry->fts_path + base, &st);
 }
@@ -442,5 +456,6 @@ void job_documents_free(struct job_documents *x)
     for (size_t i = 0; i < x->n; i++)
         free_document(&x->items[i]);
     spw_free(x->items);
+    spw_free(x->broken);
     *x = (struct job_documents){0};
 }

@@ -415,7 +415,15 @@ static int list_documents(struct job_summarize *s)
     if (o->out_dir)
         except[n++] = o->out_dir;
     int rc = job_documents_open(&s->documents, o->paths.items, o->paths.n, except, n, &err);
-    return rc ? cli_fail_error(rc, &err, true) : 0;
+    if (rc)
+        return cli_fail_error(rc, &err, true);
+    const struct job_documents *d = &s->documents;
+    if (d->n_broken == 1)
+        cli_fail(0, "%s: this link leads nowhere, so it is left out", d->broken);
+    else if (d->n_broken)
+        cli_fail(0, "%s and %zu more link%s lead nowhere, so they are left out", d->broken,
+                 d->n_broken - 1, cli_plural(d->n_broken - 1));
+    return 0;
 }
 
 /* What every run of the job has in common: also the texts of the instructions. */
