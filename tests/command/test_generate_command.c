@@ -449,8 +449,8 @@ static void test_batch_order(void)
     CHECK_MSG(strstr(out, "{\"line\":4,\"text\"") && strstr(out, "\"line\":1}"), "%s", out);
 }
 
-/* The budgets that a refusal names are enough for all lines: those of the whole run, where no line
- * can be answered, and those of the longest line. */
+/* The budgets that a refusal names are enough for all lines, and for their plan: those of the whole
+ * run, where no line can be answered, and those of the longest line. */
 static void test_batch_named_budgets(void)
 {
     static const char *const given[] = {"--device-memory 64K --host-memory 0",
@@ -463,7 +463,7 @@ static void test_batch_named_budgets(void)
                      "code=$?; cat e; named=$(grep 'of 601 tokens\\|at most 600 of' e | sed -E "
                      "'s/.*; (--.*) would do.*/\\1/; s/ together with / /; "
                      "s/.*at least ([^;]*); raise (--[a-z-]*).*/\\2 \\1/'); echo \"$named\"; "
-                     "[ $code = %d ] && $run $named",
+                     "[ $code = %d ] && \"$S\" plan ${run#*generate } $named && $run $named",
                      given[i], i < 3 ? 2 : 1) == 0,
                   "%s: %s%s", given[i], out, err);
         CHECK_MSG(strstr(out, "\"line\":1,\"text\"") && strstr(out, "\"line\":2,\"text\"") &&

@@ -59,8 +59,9 @@ static int plan_for(struct spw_options *options, const struct cli_options *o,
     return spw_plan_query(&plan, o->operand, options, err);
 }
 
-int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
-                     struct spw_error *err)
+/* As cli_fit_sessions, with as many sessions as the options have. */
+static int fit_contexts(struct spw_options *options, const struct cli_options *o,
+                        struct spw_error *err)
 {
     struct spw_options exact = *options;
     uint32_t most = 1, none = options->sessions;
@@ -78,6 +79,16 @@ int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
     spw_error_clear(err);
     options->full_sessions = most;
     return 0;
+}
+
+int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
+                     struct spw_error *err)
+{
+    for (;; options->sessions /= 2) {
+        int rc = fit_contexts(options, o, err);
+        if (!cli_is_too_small(rc) || options->sessions <= 1)
+            return rc;
+    }
 }
 
 /* Says that prompts may wait for memory. */

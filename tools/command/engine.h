@@ -15,7 +15,8 @@ static inline bool cli_is_too_small(int rc)
 }
 /* Sets options->full_sessions: where budgets do not hold as many contexts as there are sessions,
  * the most that they do hold. Old KV with less precision is no way out as long as one context fits.
- * 0, or the refusal of spw_plan_query. */
+ * Takes fewer sessions where the budgets do not even hold what each of them needs. 0, or the
+ * refusal of spw_plan_query. */
 int cli_fit_sessions(struct spw_options *options, const struct cli_options *o,
                      struct spw_error *err);
 struct spw_sampling cli_sampling(const struct cli_options *o);

@@ -283,15 +283,10 @@ static int plan(struct run *r, uint64_t context, struct spw_options *out, struct
     uint64_t sessions = o->sessions ? o->sessions : SESSIONS;
     if (r->is->n_items)
         sessions = spw_min_u64(sessions, r->is->n_items);
-    for (;; sessions /= 2) {
-        *out = cli_engine_options(o, context, (uint32_t)sessions);
-        out->on_progress = job_progress_callback() ? on_progress : NULL;
-        out->progress_context = r;
-        spw_error_clear(err);
-        int rc = cli_fit_sessions(out, o, err);
-        if (!cli_is_too_small(rc) || sessions == 1)
-            return rc;
-    }
+    *out = cli_engine_options(o, context, (uint32_t)sessions);
+    out->on_progress = job_progress_callback() ? on_progress : NULL;
+    out->progress_context = r;
+    return cli_fit_sessions(out, o, err);
 }
 
 /* An item that no engine can be made for. Names the budgets that it needs. */
