@@ -129,7 +129,7 @@ static int open_editor(struct cli_terminal *t)
     el_set(t->edit, EL_EDITOR, "emacs");
     el_set(t->edit, EL_HIST, history, t->history);
     el_set(t->edit, EL_BIND, "^I", "ed-insert", NULL); /* tabs of a pasted text stay */
-    el_source(t->edit, NULL); /* ~/.editrc */
+    el_source(t->edit, NULL);                          /* ~/.editrc */
     /* el_wset, because el_set leaks copies of both texts. */
     el_wset(t->edit, EL_ADDFN, L"spillway-drop-line", L"drops the line", drop_line);
     el_set(t->edit, EL_BIND, "^C", "spillway-drop-line", NULL);
