@@ -15,11 +15,13 @@
 #define MAGIC ((uint64_t)0x32736d7573777073) /* "spwsums2"; another layout has another one */
 #define MOST_BYTES ((size_t)64 << 20)        /* sums of 8 TiB */
 
-static const struct spw_kept_kind kind = {.begin = "spwsums", .end = "end of spwsums"};
+#define END "end of spwsums"
+
+static const struct spw_kept_kind kind = {.begin = "spwsums", .end = END};
 
 enum {
     MODEL_HEAD = SPW_SUMS_KEY_BYTES + sizeof(uint64_t),
-    END_BYTES = sizeof "end of spwsums" - 1,
+    END_BYTES = sizeof END - 1,
     TAIL_BYTES = sizeof(uint64_t) + END_BYTES,
 };
 

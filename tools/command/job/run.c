@@ -494,15 +494,19 @@ static void use_limits(struct run *r)
 }
 
 /* Finds the longest context that fits the budgets: `most`. */
-static void find_most(struct run *r, uint64_t too_long)
+static int find_most(struct run *r, uint64_t too_long, struct spw_error *err)
 {
     uint64_t fits = 0, fails = too_long;
     struct spw_options ignored;
     while (fails - fits > 1) {
         uint64_t middle = fits + (fails - fits) / 2;
-        *(plan(r, middle, &ignored, NULL) ? &fails : &fits) = middle;
+        int rc = plan(r, middle, &ignored, err);
+        if (rc && !cli_is_too_small(rc))
+            return rc;
+        *(rc ? &fails : &fits) = middle;
     }
     r->most = fits;
+    return 0;
 }
 
 /* The budgets are too small for the next item. If they are too small for any item, the refusal
@@ -512,12 +516,12 @@ static int refuse_next(struct run *r)
     struct job_item *x = r->next;
     const uint64_t least = job_item_tokens(x);
     struct spw_options ignored;
-    struct spw_error err;
-    find_most(r, least);
-    if (!r->most) {
-        int rc = plan(r, spw_min_u64(spw_max_u64(least, r->is->longest), r->limit), &ignored, &err);
-        return cli_fail_error(rc ? rc : -ENOMEM, &err, true);
-    }
+    struct spw_error err = {0};
+    int rc = find_most(r, least, &err);
+    if (!rc && !r->most)
+        rc = plan(r, spw_min_u64(spw_max_u64(least, r->is->longest), r->limit), &ignored, &err);
+    if (rc)
+        return cli_fail_error(rc, &err, true);
     if (!job_item_shorten(x, r->most))
         return 0; /* another engine */
     r->next = NULL;

@@ -48,7 +48,7 @@ int job_budget_window(struct job_summarize *s, struct spw_error *err)
         struct spw_plan_info info;
         const int rc = plan(s, window, &info, err);
         if (rc < 0)
-            return rc == -ENOMEM ? -E2BIG : rc;
+            return cli_is_too_small(rc) ? -E2BIG : rc;
     }
     s->window = window;
     return 0;
