@@ -26,8 +26,8 @@ struct requests {
     const struct spw_weights *weights;
     struct spw_traffic_run *run; /* owned, as what follows */
     struct slot *slots;          /* [n_slots] */
-    struct spw_share *shares;    /* [sessions], most_tokens: of what runs in a slot */
-    uint64_t *held;              /* [sessions], as slots */
+    struct spw_share *shares;    /* [n_slots], most_tokens: of what runs in a slot */
+    uint64_t *held;              /* [n_slots], as slots */
     bool shares_are_old;
     uint32_t n_plain; /* steps since a request began or ended */
     struct spw_expert_forecast *experts;
@@ -157,7 +157,7 @@ static void share(struct requests *q)
         return;
     for (uint32_t i = 0; i < q->n_slots; i++)
         q->held[i] = q->slots[i].request ? q->slots[i].held : q->slots[i].ended.n_held;
-    spw_share_frames(q->plan, q->shares, q->plan->info.sessions);
+    spw_share_frames(q->plan, q->shares, q->n_slots);
     bool moves = spw_traffic_share(q->run, q->shares, q->held);
     for (uint32_t i = 0; i < q->n_slots && moves; i++)
         if (q->held[i]) {
@@ -538,10 +538,12 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
     q.prompts = spw_alloc_zero(q.n_slots, sizeof *q.prompts);
     q.ended = spw_alloc_zero(q.n_slots, sizeof *q.ended);
-    q.shares = spw_alloc_zero(p->info.sessions, sizeof *q.shares);
-    q.held = spw_alloc_zero(p->info.sessions, sizeof *q.held);
+    q.shares = spw_alloc_zero(q.n_slots, sizeof *q.shares);
+    q.held = spw_alloc_zero(q.n_slots, sizeof *q.held);
+    struct spw_plan of_slots = *p; /* other sessions stay empty, and get no tables */
+    of_slots.info.sessions = q.n_slots;
     int rc = q.slots && q.spans && q.prompts && q.ended && q.shares && q.held
-                 ? spw_traffic_run_open(&q.run, p, w, false, NULL, NULL)
+                 ? spw_traffic_run_open(&q.run, &of_slots, w, false, NULL, NULL)
                  : -ENOMEM;
     if (!rc) {
         spw_traffic_forecast(q.run, experts);
