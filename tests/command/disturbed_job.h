@@ -117,6 +117,16 @@ static inline pid_t start_beside(const struct job *j, const char *output, const 
 
 /* ---- a full disk ---- */
 
+/* A finished job has nothing to write, also if a file could not get a single byte. */
+static inline void check_finished(const struct job *j, const char *output)
+{
+    char status[32];
+    snprintf(status, sizeof status, "status %d\n", j->code);
+    sh("(ulimit -f 0; \"$S\" %s %s %s; echo \"status $?\") 2>&1 | cat", j->before, output,
+       j->after);
+    CHECK_MSG(strstr(out, status) && !strstr(out, "File too large"), "%s", out);
+}
+
 /* No file gets longer than a limit, which grows until the whole job fits. */
 static inline void check_short_files(const struct job *j)
 {
@@ -133,6 +143,7 @@ static inline void check_short_files(const struct job *j)
         n_failed++;
     }
     CHECK_MSG(n_failed > 3, "%d", n_failed);
+    check_finished(j, "f");
     /* They have texts: a file and its state, or the files of a folder. */
     CHECK(sh("test $(find f f.state -type f -perm 600 | wc -l) -ge 2") == 0);
     CHECK(sh("test -z \"$(find f f.state -type f ! -perm 600)\"") == 0);

@@ -28,6 +28,7 @@ int job_store_close(struct job_store *s, int code)
     job_table_free(&s->table);
     json_decref(s->answers);
     json_decref(s->identity);
+    json_decref(s->head);
     spw_free(s);
     return code;
 }
@@ -93,10 +94,8 @@ static json_t *state_line(struct job_key key, uint64_t digest)
     return CLI_OBJECT(fields);
 }
 
-static int begin_state(struct job_store *s, FILE *file)
+static json_t *state_head(const struct job_store *s)
 {
-    json_t *answers;
-    const char *name;
     const struct cli_field fields[] = {
         {"spillway_job", CLI_JSON((int64_t)JOB_STATE_VERSION)},
         {"started", CLI_JSON((int64_t)s->started)},
@@ -105,7 +104,14 @@ static int begin_state(struct job_store *s, FILE *file)
         {s->is_counted ? "items" : NULL, CLI_JSON(s->n_expected)},
         {"identity", json_incref(s->identity)},
     };
-    bool is_whole = put(CLI_OBJECT(fields), file);
+    return CLI_OBJECT(fields);
+}
+
+static int begin_state(struct job_store *s, FILE *file)
+{
+    json_t *answers;
+    const char *name;
+    bool is_whole = put(state_head(s), file);
     for (size_t i = 0; i < s->table.n_places; i++) {
         const struct job_entry *e = &s->table.entries[i];
         if (e->has_digest && e->ended != JOB_NOT_ENDED)
@@ -184,14 +190,25 @@ static int sync_folders(const struct job_store *s)
     return code;
 }
 
+/* Whether a pass has found that all items have ended, and the state says what it would say again:
+ * such a job also ends on a full drive. */
+static bool has_nothing_to_write(const struct job_store *s)
+{
+    json_t *head = s->pass && !s->has_new && !s->forgets ? state_head(s) : NULL;
+    const bool is_same = head && json_equal(head, s->head);
+    json_decref(head);
+    return is_same;
+}
+
 /* The errors first: until they are gone, the state has the digests of their lines, which say that
  * these lines were corrected. */
 int job_store_begin(struct job_store *s)
 {
+    const bool writes = !has_nothing_to_write(s);
     int code =
         s->forgets ? write_anew(s, &s->logs[JOB_ERRORS], begin_errors, job_store_open_locked) : 0;
     s->forgets = false;
-    if (!code)
+    if (!code && writes)
         code = write_anew(s, &s->logs[JOB_STATE], begin_state, job_store_open_log);
     if (!code)
         code = sync_folders(s);
@@ -199,6 +216,8 @@ int job_store_begin(struct job_store *s)
         return code;
     int rc = job_syncer_start(&s->syncer, s->in_order, s->n_open);
     s->syncs = !rc;
+    if (s->syncs)
+        job_syncer_note(&s->syncer); /* lines of a run that was killed */
     return rc ? cli_fail(CLI_FAILED, "a thread was refused: %s", strerror(-rc)) : 0;
 }
 
@@ -243,6 +262,8 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
             return job_store_no_memory(s);
         if (e->ended == JOB_HAS_ERROR)
             *out = JOB_FAILED;
+        else
+            s->has_new = true;
         e->pass = s->pass;
         return 0;
     }
@@ -259,6 +280,7 @@ int job_store_meet(struct job_store *s, const struct job_item *x, enum job_stand
     e->digest = x->digest;
     e->has_digest = true;
     *out = e->ended == JOB_HAS_ANSWER ? JOB_DONE : e->ended == JOB_HAS_ERROR ? JOB_FAILED : JOB_NEW;
+    s->has_new |= *out == JOB_NEW;
     return 0;
 }
 

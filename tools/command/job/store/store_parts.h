@@ -21,12 +21,14 @@ struct job_store {
     struct job_table table;
     json_t *answers; /* owned: answers under way, by the text of the item's key */
     json_t *identity;
+    json_t *head; /* owned: the first line of the state, as it was read; NULL: there was none */
     char *input;  /* owned; NULL: not known */
     char *errors; /* owned: the file of errors that the job was begun with; NULL: OUTPUT.errors */
     bool is_counted;     /* n_expected is known */
     uint64_t n_expected; /* items */
     time_t started;
     uint32_t pass;
+    bool has_new; /* a pass has met an item that has not ended */
     struct job_totals totals;
     bool has_lines; /* this run has written a line of an item */
     bool forgets;   /* errors of items that are new again are still in their file */

@@ -222,7 +222,7 @@ static int check_first(const char *path, const struct job_line *line, const json
     return found && job_line_has_sum(line->text, line->bytes) ? 0 : refuse_line(path, line);
 }
 
-/* The first line: see begin_state. */
+/* The first line: see state_head. */
 static int take_common(struct job_store *s, const char *path, const struct job_line *line)
 {
     json_t *parsed;
@@ -240,7 +240,8 @@ static int take_common(struct job_store *s, const char *path, const struct job_l
     s->n_expected = (uint64_t)json_integer_value(json_object_get(parsed, "items"));
     bool has_all = copy_text(&s->input, json_object_get(parsed, "input"));
     has_all &= copy_text(&s->errors, json_object_get(parsed, "errors"));
-    json_decref(parsed);
+    json_object_del(parsed, "sum");
+    s->head = parsed;
     if (!has_all)
         return job_store_no_memory(s);
     return json_is_object(s->identity) ? 0 : refuse_line(path, line);
