@@ -134,14 +134,28 @@ static void lines(void)
                             "{\"id\": \"one\", \"text\": \"again\"}\n"
                             "{\"id\": \"../\\n\\\"\", \"file\": \"/nowhere/a.pdf\"}\n"
                             "[{\"id\": \"a\", \"text\": \"x\"}]\n"
+                            "{\"text\": \"x\"}\n"
+                            "{\"id\": \"none\"}\n"
+                            "{\"id\": \"number\", \"text\": 4}\n"
+                            "{\"id\": \"list\", \"file\": []}\n"
                             "{\"id\": \"last\", \"text\": \"end\"}");
     CHECK_IDS("one\ntwo\nl.jsonl:4\nl.jsonl:5\nl.jsonl:6\nl.jsonl:7\none (line 8)\n../\n\"\n"
-              "l.jsonl:10\nlast\n",
+              "l.jsonl:10\nl.jsonl:11\nl.jsonl:12\nl.jsonl:13\nl.jsonl:14\nlast\n",
               "w/l.jsonl");
     static const char *const refused[] = {
-        NULL,         NULL,        "w/l.jsonl: line 4: found 'not', expected '{' or '['",
-        "no \"id\"",  "no \"id\"", "either \"text\"",
-        "the id one", NULL,        "no JSON object",
+        NULL,
+        NULL,
+        "w/l.jsonl: line 4: found 'not', expected '{' or '['",
+        "line 5: id: found 3, expected a text that is not empty",
+        "line 6: id: found \"\", expected a text that is not empty",
+        "line 7: found \"text\" and \"file\", expected either \"text\" or \"file\"",
+        "the id one",
+        NULL,
+        "no JSON object",
+        "line 11: id: found nothing, expected a text that is not empty",
+        "line 12: found no text, expected either \"text\" or \"file\"",
+        "line 13: text: found 4, expected a text",
+        "line 14: file: found an empty list, expected a text",
         NULL};
     for (size_t i = 0; i < list.n; i++)
         CHECK_MSG(!list.items[i].refused == !refused[i] &&
@@ -294,11 +308,11 @@ static void texts_of_lines(void)
     CHECK(text_at(0, NULL) == 0 && is_text("first\n\xc3\xa9"));
     CHECK(text_at(1, NULL) == 0 && is_text("text of a file\n"));
     CHECK(text_at(2, NULL) == -EINVAL && strstr(err.text, "found 'not'"));
-    CHECK(text_at(9, NULL) == 0 && is_text("end"));
+    CHECK(text_at(list.n - 1, NULL) == 0 && is_text("end"));
     sh("sed -i s/first/FIRST/ w/l.jsonl");
     CHECK(text_at(0, NULL) == -EAGAIN && strstr(err.text, "one has changed"));
     sh("echo >w/l.jsonl");
-    CHECK(text_at(9, NULL) == -EAGAIN);
+    CHECK(text_at(list.n - 1, NULL) == -EAGAIN);
 }
 
 static void digests(void)

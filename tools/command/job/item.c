@@ -1,6 +1,7 @@
 /* See item.h. */
 #include "tools/command/job/item.h"
 
+#include <string.h>
 #include <utf8proc.h>
 
 void job_item_free(struct job_item *x)
@@ -97,4 +98,33 @@ int job_refuse_memory(struct job_refusal *why)
 {
     job_refuse(why, 500, NULL, NULL, "out of memory");
     return -ENOMEM;
+}
+
+const char *job_found(const json_t *value, char text[64])
+{
+    static const char *const kinds[] = {
+        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list", [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",      [JSON_NULL] = "null",    [JSON_STRING] = "a text"};
+    if (!value)
+        return "nothing";
+    if (json_is_array(value) && !json_array_size(value))
+        return "an empty list";
+    if (json_is_integer(value))
+        snprintf(text, 64, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value)) {
+        snprintf(text, 60, "%.15g", json_real_value(value));
+        strcat(text, strpbrk(text, ".e") ? "" : ".0"); /* 3.0 is no whole number */
+    } else if (json_is_string(value) && json_string_length(value) < 40)
+        snprintf(text, 64, "\"%s\"", json_string_value(value));
+    else
+        return kinds[json_typeof(value)];
+    return text;
+}
+
+int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
+                     const char *expected)
+{
+    char text[64];
+    return job_refuse(why, 400, "invalid_value", key, "%s: found %s, expected %s", key,
+                      job_found(value, text), expected);
 }

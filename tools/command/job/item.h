@@ -80,6 +80,11 @@ struct job_refusal {
 __attribute__((format(printf, 5, 6))) int job_refuse(struct job_refusal *why, int status,
                                                      const char *code, const char *param,
                                                      const char *format, ...);
+/* "KEY: found VALUE, expected EXPECTED" */
+int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
+                     const char *expected);
 int job_refuse_memory(struct job_refusal *why); /* returns -ENOMEM */
+/* "a list", "\"text\"", "-3": for messages. */
+const char *job_found(const json_t *value, char text[64]);
 
 #endif

@@ -13,12 +13,7 @@ int job_read_options(struct job_item *x, const struct job_reader *r, struct job_
 int job_read_chat(struct job_item *x, struct job_reader *r, struct job_prompt *out,
                   struct job_refusal *why);
 
-/* "a list", "\"text\"", "-3": for messages. */
-const char *job_found(const json_t *value, char text[64]);
 int job_refuse_json(struct job_refusal *why, int rc, const json_error_t *e);
-/* "KEY: found VALUE, expected EXPECTED" */
-int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
-                     const char *expected);
 /* "KEY: found VALUE, but REASON": spillway cannot do it. */
 int job_refuse_support(struct job_refusal *why, const char *key, const json_t *value,
                        const char *reason);

@@ -1,5 +1,6 @@
 /* The documents that operands name: see document.h. */
 #include "tools/command/job/summarize/document.h"
+#include "tools/command/job/item.h"
 #include "tools/command/job/store/lines.h"
 #include "tools/command/output/json.h"
 
@@ -179,30 +180,34 @@ static int name_file(struct listing *l, struct job_document *d, const char *json
     return 0;
 }
 
-/* NULL: the line is a document. */
-static const char *check_line(const struct job_line *line, const json_t *object,
-                              const json_error_t *syntax)
+/* 0: the line is a document. */
+static int check_line(const struct job_line *line, const json_t *object, const json_error_t *syntax,
+                      struct job_refusal *why)
 {
     const json_t *id = json_object_get(object, "id"), *text = json_object_get(object, "text"),
-                 *file = json_object_get(object, "file");
+                 *file = json_object_get(object, "file"), *named = text ? text : file;
+    const char *key = text ? "text" : "file";
     if (line->is_too_long)
-        return "the line is longer than 64 MiB; put the text into a file";
+        return job_refuse(why, 0, NULL, NULL,
+                          "the line is longer than 64 MiB; put the text into a file");
     if (!object)
-        return syntax->text;
+        return job_refuse(why, 0, NULL, NULL, "%s", syntax->text);
     if (!json_is_object(object))
-        return "found no JSON object, expected {\"id\": ..., \"text\": ...} or {\"id\": ..., "
-               "\"file\": ...}";
+        return job_refuse(why, 0, NULL, NULL,
+                          "found no JSON object, expected {\"id\": ..., \"text\": ...} or "
+                          "{\"id\": ..., \"file\": ...}");
     if (!json_is_string(id) || json_string_length(id) == 0)
-        return "found no \"id\", expected a string";
-    if (!text == !file || !json_is_string(text ? text : file))
-        return "expected either \"text\" or \"file\", a string";
-    return NULL;
+        return job_refuse_value(why, "id", id, "a text that is not empty");
+    if (!text == !file)
+        return job_refuse(why, 0, NULL, NULL, "found %s, expected either \"text\" or \"file\"",
+                          text ? "\"text\" and \"file\"" : "no text");
+    return json_is_string(named) ? 0 : job_refuse_value(why, key, named, "a text");
 }
 
 static int refuse(struct listing *l, struct job_document *d, const char *jsonl, uint64_t number,
                   const char *why)
 {
-    char id[600], text[700];
+    char id[600], text[900];
     const char *slash = strrchr(jsonl, '/');
     snprintf(id, sizeof id, "%.500s:%llu", slash ? slash + 1 : jsonl, (unsigned long long)number);
     snprintf(text, sizeof text, "%.300s: line %llu: %s", jsonl, (unsigned long long)number, why);
@@ -218,7 +223,8 @@ static int add_line(struct listing *l, const char *path, const struct job_line *
     json_t *object;
     if (spw_json_parse(&object, line->text, line->bytes, 0, &syntax) == -ENOMEM)
         return fail(l, path, -ENOMEM);
-    const char *why = check_line(line, object, &syntax);
+    struct job_refusal why;
+    const bool is_refused = check_line(line, object, &syntax, &why) != 0;
     const char *file = json_string_value(json_object_get(object, "file"));
     struct job_document *d = add(l);
     int rc = d ? 0 : fail(l, path, -ENOMEM);
@@ -231,8 +237,8 @@ static int add_line(struct listing *l, const char *path, const struct job_line *
         d->path = spw_strdup(path);
         rc = d->path ? 0 : fail(l, path, -ENOMEM);
     }
-    if (!rc && why) {
-        rc = refuse(l, d, path, line->number, why);
+    if (!rc && is_refused) {
+        rc = refuse(l, d, path, line->number, why.message);
     } else if (!rc) {
         d->id = spw_strdup(json_string_value(json_object_get(object, "id")));
         rc = !d->id ? fail(l, path, -ENOMEM) : file ? name_file(l, d, path, file) : 0;
