@@ -17,12 +17,12 @@ enum { SPW_SAVED_STATE_BYTES = (16 << 20) - 4096 };
  * again if nothing is saved. -EBUSY: another process or session has reserved the path; -EPERM: the
  * file belongs to another user; -EINVAL: the file is no saved session, or is a link. */
 int spw_session_save_to(struct spw_session *s, const char *path, struct spw_error *err);
-/* Call it after spw_session_save_to: writes everything that the session holds to `path`, mode 0600,
- * and `state`, the caller's own bytes. If the process dies, the file is the old one or the new one.
- * A file of the same tokens grows: only new tiles are written, and, in a session's first save,
- * tiles that were damaged. A file of other tokens is replaced, and so is a file that others may
- * read or write. written_bytes may be NULL. -EDQUOT: the disk write limit; -ENOSPC, -EIO. The
- * session does not change. */
+/* Reserves `path` as spw_session_save_to does, if the session has not reserved it. Then writes
+ * everything that the session holds to `path`, mode 0600, and `state`, the caller's own bytes. If
+ * the process dies, the file is the old one or the new one. A file of the same tokens grows: only
+ * new tiles are written, and, in a session's first save, tiles that were damaged. A file of other
+ * tokens is replaced, and so is a file that others may read or write. written_bytes may be NULL.
+ * -EDQUOT: the disk write limit; -ENOSPC, -EIO. The session does not change. */
 int spw_session_save(struct spw_session *s, const char *path, const void *state, size_t state_bytes,
                      uint64_t *written_bytes, struct spw_error *err);
 

@@ -78,20 +78,37 @@ static int open_file(struct spw_save_file *f)
     return f->fd < 0 ? -errno : 0;
 }
 
-static int check_file(const struct spw_save_file *f, struct spw_error *err)
+/* Whether another session of the engine has reserved the file. */
+static bool another_has(const struct spw_session *s, const struct stat *file)
 {
+    const struct spw_engine *e = s->engine;
+    struct stat st;
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
+        const struct spw_save_file *f = e->sessions[i] ? e->sessions[i]->file : NULL;
+        if (f && f != s->file && fstat(f->fd, &st) == 0 && spw_is_same_file(&st, file))
+            return true;
+    }
+    return false;
+}
+
+static int check_file(const struct spw_session *s, struct spw_error *err)
+{
+    const struct spw_save_file *f = s->file;
     struct stat st;
     if (fstat(f->fd, &st))
         return spw_fail(err, -errno, "%s: %s", f->path, strerror(errno));
     SPW_TRY(spw_check_replaceable(&st, f->path, err));
-    if (flock(f->fd, LOCK_EX | LOCK_NB))
-        return spw_fail(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
-                        "%s: another process saves to this file; give another name", f->path);
-    return 0;
+    if (flock(f->fd, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    if (errno != EWOULDBLOCK)
+        return spw_fail(err, -errno, "%s: %s", f->path, strerror(errno));
+    return spw_fail(err, -EBUSY, "%s: another %s saves to this file; give another name", f->path,
+                    another_has(s, &st) ? "session of this engine" : "process or engine");
 }
 
-static int lock_file(struct spw_save_file *f, struct spw_error *err)
+static int lock_file(struct spw_session *s, struct spw_error *err)
 {
+    struct spw_save_file *f = s->file;
     for (int i = 0; i < LOCK_TRIES; i++) {
         bool gone;
         int rc = open_file(f);
@@ -102,7 +119,7 @@ static int lock_file(struct spw_save_file *f, struct spw_error *err)
             SPW_TRY(spw_check_replaceable(&st, f->path, err));
         if (rc)
             return spw_fail(err, rc, "%s: %s", f->path, strerror(-rc));
-        rc = check_file(f, err);
+        rc = check_file(s, err);
         if (!rc && is_named(f, &gone))
             return check_kind(f, err);
         close(f->fd); /* refused, or another file got the name before the lock */
@@ -124,7 +141,7 @@ int spw_session_save_to(struct spw_session *s, const char *path, struct spw_erro
         s->file->fd = -1;
         s->file->path = spw_strdup(path);
     }
-    int rc = s->file && s->file->path ? lock_file(s->file, err) : -ENOMEM;
+    int rc = s->file && s->file->path ? lock_file(s, err) : -ENOMEM;
     if (rc) {
         spw_session_release_file(s);
         return spw_fail(err, rc, "%s: %s", path, strerror(-rc));

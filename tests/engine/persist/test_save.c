@@ -272,6 +272,8 @@ static void check_repair(const struct tiny_model *m, enum spw_kv_precision preci
     world_close(&w);
 }
 
+static const char *const held_by_session = "another session of this engine saves to this file";
+
 /* Two sessions, one file: the second is refused until the first is closed, whatever the first has
  * replaced meanwhile. */
 static void check_held(uint64_t *seed)
@@ -288,7 +290,13 @@ static void check_held(uint64_t *seed)
         run_to(s[i], e, w.s.ids[0], w.n[0]);
     }
     CHECK_MSG(!spw_session_save_to(s[0], w.file, &err), "%s", err.text);
-    CHECK(spw_session_save_to(s[1], w.file, &err) == -EBUSY && strstr(err.text, "another process"));
+    CHECK(spw_session_save_to(s[1], w.file, &err) == -EBUSY && strstr(err.text, held_by_session));
+    struct spw_engine *other = run_open(w.s.dir, &o);
+    struct spw_session *third = run_session(other);
+    CHECK(spw_session_save_to(third, w.file, &err) == -EBUSY &&
+          strstr(err.text, "another process or engine saves to this file"));
+    spw_session_close(third);
+    spw_engine_close(other);
     for (int i = 0; i < 3; i++) { /* made, grown, removed and made again */
         spw_error_clear(&err);
         CHECK_MSG(!spw_session_save(s[0], w.file, "state", 5, NULL, &err), "%s", err.text);
@@ -300,6 +308,9 @@ static void check_held(uint64_t *seed)
     spw_session_close(s[0]);
     spw_error_clear(&err);
     CHECK_MSG(!spw_session_save(s[1], w.file, "state", 5, NULL, &err), "%s", err.text);
+    s[0] = run_session(e); /* a save reserves the file, too */
+    CHECK(spw_session_save_to(s[0], w.file, &err) == -EBUSY && strstr(err.text, held_by_session));
+    spw_session_close(s[0]);
     spw_session_close(s[1]);
     unlink(w.file);
     s[0] = run_session(e); /* nothing is saved: nothing stays */
