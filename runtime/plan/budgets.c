@@ -166,6 +166,9 @@ const char *spw_budgets_given_text(char text[32], uint64_t bytes, const char *le
     return text;
 }
 
+/* The command puts in its place what the user can do: see cli_name_context. */
+#define LESS_CONTEXT ", or ask for a smaller options.context"
+
 /* Names the budgets to raise: each budget that is enough alone, or else all budgets that are too
  * small. */
 static int refuse_all(const struct spw_plan_info *i, const struct spw_plan_input *in,
@@ -197,9 +200,8 @@ static int refuse_all(const struct spw_plan_info *i, const struct spw_plan_input
                  name->memory, given_text);
     }
     return spw_fail(err, -ENOMEM,
-                    "%s do not hold a context of %llu tokens; %s would do, or a lower "
-                    "options.context",
-                    have, (unsigned long long)in->context, would);
+                    "%s do not hold a context of %llu tokens; %s would do" LESS_CONTEXT, have,
+                    (unsigned long long)in->context, would);
 }
 
 /* Without a disk, in fewer words where one budget is too small, or either may be raised. */
@@ -217,19 +219,18 @@ static int refuse(const struct spw_plan_info *i, const struct spw_plan_input *in
     if (!alone[SPW_BUDGET_HOST])
         return spw_fail(err, -ENOMEM,
                         "device memory: %s given, a context of %llu tokens needs at least %s; "
-                        "raise options.device_bytes, or lower options.context or "
-                        "options.prefill_chunk",
+                        "raise options.device_bytes" LESS_CONTEXT
+                        ", or lower options.prefill_chunk",
                         device, context, device_least);
     if (!alone[SPW_BUDGET_DEVICE])
         return spw_fail(err, -ENOMEM,
                         "host memory: %s given, a context of %llu tokens needs at least %s; "
-                        "raise options.host_bytes, or lower options.context",
+                        "raise options.host_bytes" LESS_CONTEXT,
                         host, context, host_least);
     return spw_fail(err, -ENOMEM,
                     "host memory: %s given, a context of %llu tokens needs at least %s "
                     "beside this device memory (or device memory of at least %s beside this host "
-                    "memory); raise options.host_bytes or options.device_bytes, or lower "
-                    "options.context",
+                    "memory); raise options.host_bytes or options.device_bytes" LESS_CONTEXT,
                     host, context, host_least, device_least);
 }
 
@@ -272,13 +273,13 @@ int spw_budgets_refuse_writes(struct spw_plan_info *info, const struct spw_plan_
     for (int tier = 0; tier < SPW_BUDGET_DISK; tier++) {
         size_t n = strlen(memory);
         if (alone[tier])
-            snprintf(memory + n, sizeof memory - n, "%s to %s, ", spw_budget_names[tier].option,
+            snprintf(memory + n, sizeof memory - n, ", %s to %s", spw_budget_names[tier].option,
                      spw_bytes_text(texts[tier], least[tier]));
     }
     const char *written = spw_bytes_text(texts[2], info->disk_write_bytes);
     return spw_fail(err, -EDQUOT,
                     "disk write limit: %s given, a context of %llu tokens writes up to %s; raise "
-                    "options.disk_write_limit to that, %sor lower options.context",
+                    "options.disk_write_limit to that%s" LESS_CONTEXT,
                     spw_budgets_given_text(texts[3], in->disk_write_limit, written),
                     (unsigned long long)in->context, written, memory);
 }

@@ -284,7 +284,7 @@ static void test_refused_plan(void)
     json_t *j = parse(out);
     const char *error = json_string_value(json_object_get(j, "error"));
     CHECK(error && strstr(error, "device memory: 1000B given") &&
-          strstr(error, "raise --device-memory, or lower --context or --prefill-chunk") &&
+          strstr(error, "raise --device-memory, or lower --context, or lower --prefill-chunk") &&
           strstr(err, error));
     long long least = number(j, "smallest_bytes.device");
     json_decref(j);

@@ -406,9 +406,9 @@ static void test_batch_order(void)
               out);
     /* Too long for --context, for the model, and for memory. */
     static const char *const limits[] = {"--context 100", "", "--on-oom fail --device-memory %lld"};
-    static const char *const says[] = {"expected at most 100, the --context\"",
-                                       "made for (--allow-long-context allows more)\"",
-                                       "raise --device-memory, or lower --context"};
+    static const char *const says[] = {
+        "expected at most 100, the --context\"", "made for (--allow-long-context allows more)\"",
+        "raise --device-memory, or shorten the prompt or the answer"};
     long long least = 0;
     for (int i = 0; i < 3; i++) {
         char options[128];

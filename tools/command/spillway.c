@@ -225,6 +225,7 @@ static int run(int argc, char **argv)
     if (options.quiet)
         options.progress = CLI_PROGRESS_NEVER;
     cli_set_quiet(options.quiet);
+    cli_name_context(&options);
     if (code == 0)
         code = cli_outputs_check(&options);
     if (code == 0)

@@ -4,6 +4,7 @@
 #include "tools/command/options/options.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <string.h>
 
 static const struct {
@@ -36,9 +37,53 @@ static const char *option_of(const char *member, size_t n)
     return NULL;
 }
 
+/* NULL: the command has chosen the smallest context that it can use. */
+static const char *smaller_context = "lower --context";
+
+/* Where no context is given, it is as long as the text and its answer. Items of a job are refused
+ * for their own length, so a smaller --context would only refuse them, too. */
+void cli_name_context(const struct cli_options *o)
+{
+    const unsigned is = o->command->bit;
+    const bool is_job = is & (CLI_BATCH | CLI_SUMMARIZE) || (is & CLI_GENERATE && o->prompts);
+    if (is & CLI_CHAT || (o->context && !is_job))
+        smaller_context = "lower --context";
+    else if (is & (CLI_GENERATE | CLI_PLAN | CLI_BATCH))
+        smaller_context = "shorten the prompt or the answer";
+    else
+        smaller_context = is & CLI_SCORE   ? "shorten the text"
+                          : is & CLI_BENCH ? "lower --contexts"
+                                           : NULL;
+}
+
+/* Replaces `n` bytes at `at` by a text that is no longer. */
+static char *replace(char *at, size_t n, const char *text)
+{
+    const size_t bytes = strlen(text);
+    assert(bytes <= n);
+    memcpy(at, text, bytes);
+    memmove(at + bytes, at + n, strlen(at + n) + 1);
+    return at + bytes;
+}
+
+static void name_smaller_context(char *text)
+{
+    static const char ask[] = "ask for a smaller options.context";
+    static const char *const separators[] = {", or ", "; "};
+    char *at = strstr(text, ask), *begin = at;
+    for (size_t i = 0; at && !smaller_context && i < sizeof separators / sizeof *separators; i++) {
+        const size_t n = strlen(separators[i]);
+        if (at - text >= (ptrdiff_t)n && !memcmp(at - n, separators[i], n))
+            begin = at - n;
+    }
+    if (at)
+        replace(begin, (size_t)(at - begin) + strlen(ask), smaller_context ? smaller_context : "");
+}
+
 void cli_name_options(char *text)
 {
     static const char prefix[] = "options.", letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    name_smaller_context(text);
     for (char *at = text; (at = strstr(at, prefix));) {
         char *member = at + strlen(prefix), *rest = member + strspn(member, letters);
         const char *option = option_of(member, (size_t)(rest - member));
@@ -47,10 +92,6 @@ void cli_name_options(char *text)
             at = member;
             continue;
         }
-        size_t n = strlen(option);
-        assert(n <= (size_t)(rest - at));
-        memcpy(at, option, n);
-        memmove(at + n, rest, strlen(rest) + 1);
-        at += n;
+        at = replace(at, (size_t)(rest - at), option);
     }
 }

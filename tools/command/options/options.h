@@ -160,8 +160,12 @@ void cli_options_free(struct cli_options *o);
 bool cli_given(const struct cli_options *o, const char *name);
 
 /* The library names a setting as the member of struct spw_options: "options.device_bytes". Puts the
- * command's option in the place of each such name: "--device-memory". The text never grows. */
+ * command's option in the place of each such name: "--device-memory". The text never grows. Where
+ * it says "ask for a smaller options.context", it gets what cli_name_context has found. */
 void cli_name_options(char *text);
+/* Finds what makes the context of this command smaller. The command line is the same for the whole
+ * process. */
+void cli_name_context(const struct cli_options *o);
 
 /* The name that is most similar to `word`; NULL when no name differs by only one or two typing
  * errors. */
