@@ -105,8 +105,8 @@ static int gguf_text(const struct spw_source *s, enum spw_source_part part, char
     int rc = 0;
     if (part == SPW_SOURCE_CONFIG)
         rc = (*text = spw_alloc_zero(1, 1)) ? 0 : -ENOMEM;
-    else if (!spw_gguf_find(&f.gguf, "tokenizer.ggml.model"))
-        rc = spw_fail(err, -ENOENT, "%s: found no key tokenizer.ggml.model", s->path);
+    else if (!spw_tokenizer_gguf_is_there(&f.gguf))
+        rc = spw_fail(err, -ENOENT, "%s: found no tokenizer (key tokenizer.ggml.model)", s->path);
     else
         rc = tokenizer_text(&f.gguf, text, bytes);
     if (rc == -ENOMEM)

@@ -287,6 +287,22 @@ static void test_tokens(const char *model)
     }
 }
 
+/* Other programs want a file without a tokenizer to say so. */
+static void test_no_tokenizer(void)
+{
+    char ids[256];
+    CHECK(sh("cp -r m bare && rm bare/tokenizer.json && $S quantize bare q.gguf --type q8_0") == 0);
+    CHECK_MSG(strstr(err, "the folder has no tokenizer, so the file has none"), "%s", err);
+    CHECK(sh("grep -aqF no_vocab q.gguf && $S inspect q.gguf") == 0 &&
+          strstr(out, "tokenizer   none\n"));
+    CHECK(sh("echo 5 9 14 >ids; $S generate q.gguf --token-ids ids --max-new-tokens 4") == 0);
+    CHECK_MSG(strstr(err, "found no tokenizer"), "%s", err);
+    snprintf(ids, sizeof ids, "%.200s", out);
+    CHECK(sh("$S quantize m q.gguf --type q8_0 >/dev/null && $S generate q.gguf --token-ids ids "
+             "--ids --max-new-tokens 4") == 0);
+    CHECK_MSG(*ids && !strcmp(out, ids), "'%s', not '%s'", ids, out);
+}
+
 /* ---- what the command prints ---- */
 
 static void test_output(void)
@@ -486,6 +502,7 @@ int main(void)
     CHECK(sh("cp -r $REPOSITORY/models/records records") == 0);
     test_tokens("m");
     test_tokens("records");
+    test_no_tokenizer();
     test_output();
     test_loss();
     test_refused();

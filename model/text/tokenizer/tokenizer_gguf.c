@@ -455,11 +455,26 @@ static int fill(struct spw_tokenizer *t, const char *name, const void *from, str
     return rc == -EFBIG ? spw_fail(err, rc, "%s: found more than 2 GiB of token text", name) : rc;
 }
 
+bool spw_tokenizer_gguf_is_there(const struct spw_gguf *g)
+{
+    static const char *const none[] = {"no_vocab", "none"};
+    const struct spw_gguf_value *v = spw_gguf_find(g, "tokenizer.ggml.model");
+    const uint8_t *at = v ? v->at : NULL;
+    struct spw_gguf_string kind;
+    if (!v || v->array || v->type != SPW_GGUF_STRING ||
+        !spw_gguf_next_string(&at, at + v->bytes, &kind))
+        return v != NULL; /* the reader of the key says what is wrong */
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (kind.bytes == strlen(none[i]) && !memcmp(kind.at, none[i], kind.bytes))
+            return false;
+    return true;
+}
+
 int spw_tokenizer_parse_gguf(struct spw_tokenizer **out, const struct spw_gguf *g, const char *name,
                              struct spw_error *err)
 {
     *out = NULL;
-    if (!spw_gguf_find(g, "tokenizer.ggml.model"))
-        return spw_fail(err, -ENOENT, "%s: found no tokenizer (no key tokenizer.ggml.model)", name);
+    if (!spw_tokenizer_gguf_is_there(g))
+        return spw_fail(err, -ENOENT, "%s: found no tokenizer (key tokenizer.ggml.model)", name);
     return spw_tok_open(out, name, g, fill, err);
 }

@@ -353,6 +353,8 @@ int spw_tokenizer_write_gguf(struct spw_gguf_writer *to, const struct spw_tokeni
     w.architecture = spw_gguf_architecture_of(config);
     w.merged = w.architecture && w.architecture->merged_tokens;
     int rc = t ? read_kind(&w) : 0;
+    if (!t)
+        spw_gguf_add_string(to, "tokenizer.ggml.model", "no_vocab");
     if (!rc && t) {
         spw_gguf_add_string(to, "tokenizer.ggml.model",
                             has_scores(&w) ? "llama"

@@ -384,6 +384,9 @@ static void test_wrong(void)
 {
     static const struct keys all[] = {
         {.model = "bert", .bos = -1, .refused = "model: found \"bert\", expected llama, gpt2 or"},
+        {.model = "no_vocab", .bos = -1, .refused = "found no tokenizer"},
+        {.model = "none", .bos = -1, .refused = "found no tokenizer"},
+        {.model = "no_vocabulary", .bos = -1, .refused = "model: found \"no_vocabulary\", exp"},
         {.model = "gpt2",
          .pre = "new",
          .bos = -1,
@@ -450,8 +453,9 @@ static void test_wrong(void)
         struct spw_error err = {0};
         CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", &err));
         int rc = spw_tokenizer_parse_gguf(&t, &g, "f.gguf", &err);
-        CHECK_MSG((rc == -EINVAL || rc == -ENOTSUP) && !t && strstr(err.text, all[i].refused) &&
-                      !strncmp(err.text, "f.gguf: ", 8),
+        const bool none = strstr(all[i].refused, "no tokenizer");
+        CHECK_MSG((none ? rc == -ENOENT : rc == -EINVAL || rc == -ENOTSUP) && !t &&
+                      strstr(err.text, all[i].refused) && !strncmp(err.text, "f.gguf: ", 8),
                   "%zu: %d '%s'", i, rc, err.text);
         spw_tokenizer_close(t);
         spw_gguf_free(&g);
