@@ -67,8 +67,7 @@ static int add_id(json_t *list, json_int_t id)
 /* The tokens that end a message by their text. Only control tokens count: a document may contain
  * the text of others. In models whose answers have several messages (gpt-oss, Solar Open) <|end|>
  * ends one of them, for example the reasoning, and the answer comes after it. */
-static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architecture *a,
-                       json_t *list, bool *found)
+static int add_by_text(struct spw_config_gguf *facts, const struct spw_gguf *g, json_t *list)
 {
     enum { CONTROL = 3 };
     const struct spw_gguf_value *tokens = spw_gguf_find(g, "tokenizer.ggml.tokens");
@@ -81,8 +80,9 @@ static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architect
     size_t before = json_array_size(list);
     bool has_parts = false;
     json_int_t part_end = -1, call = -1;
-    for (uint64_t id = 0; id < types->n && spw_gguf_next_string(&at, end, &token); id++) {
-        if (a->end && is_text(&token, a->end))
+    const uint64_t n = spw_min_u64(types->n, facts->vocab); /* later ones have no logit */
+    for (uint64_t id = 0; id < n && spw_gguf_next_string(&at, end, &token); id++) {
+        if (facts->architecture->end && is_text(&token, facts->architecture->end))
             SPW_TRY(add_id(list, (json_int_t)id));
         if (spw_gguf_number(types, id) != CONTROL)
             continue;
@@ -96,37 +96,46 @@ static int add_by_text(const struct spw_gguf *g, const struct spw_gguf_architect
     const json_int_t last = has_parts ? call : part_end;
     if (last >= 0)
         SPW_TRY(add_id(list, last));
-    *found = json_array_size(list) > before;
+    facts->more_eos = json_array_size(list) > before;
     return 0;
 }
 
-/* eos_token_id becomes a list, if there is more than one. */
-static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g)
+/* Adds the id of a key, or the ids of a list. */
+static int add_by_key(const struct spw_config_gguf *facts, const char *key, json_t *list,
+                      struct spw_error *err)
 {
-    static const char *const keys[] = {"eos_token_id", "eot_token_id", "eom_token_id"};
-    const json_t *more = json_object_get(facts->tokenizer, "eos_token_ids"); /* in Ollama's files */
+    const struct spw_keys keys = {
+        .file = facts->file, .prefix = "tokenizer.ggml.", .object = facts->tokenizer, .err = err};
+    const json_t *value = json_object_get(facts->tokenizer, key);
+    const size_t n = json_is_array(value) ? json_array_size(value) : value != NULL;
+    char expected[64];
+    snprintf(expected, sizeof expected, "ids below %u, the rows of token_embd.weight",
+             facts->vocab);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= facts->vocab)
+            return spw_keys_refuse(&keys, key, expected);
+        SPW_TRY(add_id(list, json_integer_value(id)));
+    }
+    return 0;
+}
+
+/* eos_token_id becomes a list, if there is more than one. Ollama's files have eos_token_ids. */
+static int read_ends(struct spw_config_gguf *facts, const struct spw_gguf *g, struct spw_error *err)
+{
+    static const char *const keys[] = {"eos_token_id", "eot_token_id", "eom_token_id",
+                                       "eos_token_ids"};
     json_t *list = json_array();
     int rc = list ? 0 : -ENOMEM;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++) {
-        const json_t *id = json_object_get(facts->tokenizer, keys[i]);
-        if (id && !json_is_integer(id)) { /* the reader of eos_token_id says what is wrong */
-            json_decref(list);
-            return 0;
-        }
-        if (id)
-            rc = add_id(list, json_integer_value(id));
-    }
-    for (size_t i = 0; i < json_array_size(more) && !rc; i++)
-        if (json_is_integer(json_array_get(more, i)))
-            rc = add_id(list, json_integer_value(json_array_get(more, i)));
-    if (!rc && json_is_integer(more)) /* spw_gguf_object makes one number of equal ones */
-        rc = add_id(list, json_integer_value(more));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !rc; i++)
+        rc = add_by_key(facts, keys[i], list, err);
     if (!rc)
-        rc = add_by_text(g, facts->architecture, list, &facts->more_eos);
+        rc = add_by_text(facts, g, list);
     if (!rc && json_array_size(list))
         return json_object_set_new(facts->tokenizer, "eos_token_id", list) ? -ENOMEM : 0;
     json_decref(list);
-    return rc ? -ENOMEM : 0;
+    return rc;
 }
 
 static bool has(const struct spw_tensors *t, const char *name)
@@ -165,7 +174,8 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     SPW_TRY(spw_gguf_open_tensors(&t, path, err));
     const struct spw_tensor *embedding = spw_tensors_find(t, "model.embed_tokens.weight");
     int rc = 0;
-    if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > UINT32_MAX)
+    if (!embedding || embedding->n_dims != 2 || !embedding->shape[0] ||
+        embedding->shape[0] > UINT32_MAX)
         rc = spw_fail(err, -EINVAL,
                       "%s: tensor token_embd.weight: found %s, expected a matrix with a row for "
                       "each token",
@@ -202,9 +212,10 @@ static int read_facts(struct spw_config_gguf *facts, const struct spw_gguf *g, c
     SPW_TRY(spw_gguf_read_architecture(g, path, &facts->architecture, err));
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
     if (spw_gguf_object(g, prefix, &facts->keys) ||
-        spw_gguf_object(g, "tokenizer.ggml.", &facts->tokenizer) || read_ends(facts, g))
+        spw_gguf_object(g, "tokenizer.ggml.", &facts->tokenizer))
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
-    return 0;
+    const int rc = read_ends(facts, g, err);
+    return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory", path) : rc;
 }
 
 int spw_gguf_read_config(struct spw_model_config *out, const struct spw_gguf_file *f,

@@ -435,7 +435,7 @@ static int render(const struct spw_chat_template *t, const struct spw_chat_reque
     const struct spw_jinja *jinja = t->with_tools && q->tools_json ? t->with_tools : t->plain;
     SPW_TRY(make_vars(t, q, vars, err));
     if (!jinja)
-        return spw_fail(err, -ENOENT, "the folder's only chat template is for requests with tools");
+        return spw_fail(err, -ENOENT, "the model's only chat template is for requests with tools");
     if (q->continue_final_message && q->add_generation_prompt)
         return spw_fail(err, -EINVAL,
                         "add_generation_prompt and continue_final_message: found "

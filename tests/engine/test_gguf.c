@@ -285,6 +285,48 @@ static void test_ends(void)
     }
 }
 
+/* Ids that the model cannot choose, by the key that has them. Only texts of such tokens end
+ * nothing.
+ */
+static void add_beyond(struct spw_gguf_writer *w, void *context)
+{
+    const int32_t ids[] = {3, 96};
+    struct spw_gguf_string tokens[98];
+    int32_t types[98];
+    for (int i = 0; i < 98; i++) {
+        tokens[i] = i == 97 ? (struct spw_gguf_string){"<|im_end|>", 10}
+                            : (struct spw_gguf_string){"abc", 3};
+        types[i] = i == 97 ? 3 : 1;
+    }
+    spw_gguf_add_strings(w, "tokenizer.ggml.tokens", tokens, 98);
+    spw_gguf_add(w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, types, 98);
+    const bool list = context && strstr(context, "ids");
+    if (context)
+        spw_gguf_add(w, context, SPW_GGUF_I32, list, list ? ids : ids + 1, list ? 2 : 1);
+}
+
+static void test_ends_beyond(void)
+{
+    static const char *const keys[] = {NULL, "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id",
+                                       "tokenizer.ggml.eos_token_ids"};
+    char path[64], text[128];
+    snprintf(path, sizeof path, "%s/beyond.gguf", dir);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        struct spw_model_config c = {0};
+        struct spw_error err = {0};
+        gguf_from_folder(
+            "tests/golden/llama_plain", path,
+            &(struct gguf_way){.more_keys = add_beyond, .context = (void *)(uintptr_t)keys[i]});
+        int rc = source_config(&c, path, &err);
+        snprintf(text, sizeof text, "%s: %s: found %s, expected ids below 96, the rows of ", path,
+                 keys[i] ? keys[i] : "", i == 3 ? "a list of 2" : "96");
+        CHECK_MSG(keys[i] ? rc == -EINVAL && strstr(err.text, text) : !rc && c.n_eos == 1,
+                  "%d '%s', not '%s'", rc, err.text, text);
+        spw_config_free(&c);
+    }
+}
+
 /* Each allocation of each part fails in turn. */
 static void test_failed_allocations(void)
 {
@@ -373,6 +415,7 @@ static void test_rest(void)
     test_split();
     test_text();
     test_ends();
+    test_ends_beyond();
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");

@@ -346,7 +346,7 @@ static int add_special(const struct loader *l, const char *flag, bool otherwise,
         return 0;
     if (!spw_keys_has(&l->keys, key))
         return otherwise ? 0 : spw_keys_refuse(&l->keys, key, "the id of a token");
-    SPW_TRY(spw_keys_u32(&l->keys, key, 0, SPW_TOK_MAX_ID, &id));
+    SPW_TRY(spw_keys_u32(&l->keys, key, 0, (uint32_t)l->tokens->n - 1, &id));
     return spw_tok_ids_add(ids, (int32_t)id);
 }
 

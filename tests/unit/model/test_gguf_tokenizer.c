@@ -444,7 +444,7 @@ static void test_wrong(void)
          .tokens = {"a", "b"},
          .n_scores = 2,
          .bos = 7,
-         .refused = "post_processor: found the special token id 7"},
+         .refused = "bos_token_id: found 7, expected an integer from 0 to 1"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct file f = write_wrong(&all[i]);
