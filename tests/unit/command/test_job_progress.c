@@ -303,7 +303,9 @@ static void test_log(void)
     /* At first the plan alone speaks. Both kinds of steps were measured after a minute. Then 2
      * tokens take 10 seconds: at 60 s 148 tokens of answers are left, and 200 of prompts. */
     CHECK_MSG(lines_with("13 min left by the speed so far (") == 1, "%s", text);
-    CHECK_MSG(lines_with("2 running, 2 waiting, 0 failed; 3.") == 1, "%s", text);
+    CHECK_MSG(lines_with("2 running, 2 waiting, 0 failed; 198 of 398 tokens of prompts read; 3.") ==
+                  1,
+              "%s", text);
 }
 
 /* A short job writes nothing into a log. Nothing is predicted without limits, and --progress never
@@ -348,6 +350,14 @@ static void test_long_step(void)
     /* A third of 16 tokens in 61 s. What the first chunk took is known after a minute. */
     CHECK_MSG(lines_with(" left by the speed so far") == (int)n_chunks - 2, "%s", text);
     CHECK_MSG(lines_with("; 0.09 tokens/s of prompts") >= (int)n_chunks / 2, "%s", text);
+    /* Two of four prompts are in the step; each chunk is another number of tokens. */
+    double before_n = -1, n;
+    for (const char *at = text; (at = strstr(at, " failed; ")); before_n = n) {
+        at += strlen(" failed; ");
+        CHECK_MSG(sscanf(at, "%lf of 400 tokens of prompts read", &n) == 1 && n > before_n &&
+                      n <= 2 * N_PROMPT,
+                  "%.60s", at);
+    }
 }
 
 /* On a terminal of `columns`: the line never wraps, a message gets a line of its own, and nothing

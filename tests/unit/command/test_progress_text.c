@@ -67,6 +67,30 @@ static void test_usual(void)
                 "of the plan)"));
 }
 
+/* What moves while a long prompt is computed. */
+static void test_long_prompt(void)
+{
+    struct job_view v = usual;
+    v.n_read = 12345;
+    v.n_to_read = 345678;
+    CHECK_LINE(&v, 79,
+               "37/100 4 run 59 wait  read 3.6%  812+35 t/s  link 82% disk 92%  left 2h05m");
+    CHECK_LINE(&v, 50, "37/100 4 run 59 wait  read 3.6%  left 2h05m");
+    CHECK_LINE(&v, 20, "37/100  left 2h05m");
+    v.counts = (struct job_counts){.n_total = 1, .n_running = 1};
+    v.links[SPW_MOVED_HOST_TO_DEVICE].rate = v.links[SPW_MOVED_DEVICE_TO_HOST].rate = NAN;
+    v.links[SPW_MOVED_DISK_TO_HOST].rate = v.links[SPW_MOVED_HOST_TO_DISK].rate = NAN;
+    v.n_read = 9999.4;
+    v.n_to_read = 1234567;
+    CHECK_LINE(&v, 79, "0/1 done 1 run 0 wait  read 9999/1.23M  in 812 out 35 t/s  left 2h05m");
+    CHECK(sentence_is(&v, "2024-11-23 07:07:35 UTC: 0 of 1 document done, 1 running, 0 waiting, 0 "
+                          "failed; 9999 of 1.23M tokens of prompts read; 812 tokens/s of prompts, "
+                          "35.1 of answers; 2 h 05 min left by the speed so far (1.30 times the "
+                          "time of the plan)"));
+    v.n_read = v.n_to_read; /* only answers are left */
+    CHECK(!strstr(line(&v, 79), "read"));
+}
+
 /* What is not known, or not used, is left out. */
 static void test_unknown(void)
 {
@@ -137,6 +161,8 @@ static void test_no_wrap(uint64_t seed)
             v.links[k].rate = draw(&seed);
             v.links[k].limit = 1 + draw(&seed);
         }
+        v.n_read = draw(&seed);
+        v.n_to_read = draw(&seed);
         v.prompt_rate = draw(&seed);
         v.answer_rate = draw(&seed);
         v.left_seconds = draw(&seed);
@@ -153,6 +179,7 @@ static void test_no_wrap(uint64_t seed)
 int main(void)
 {
     test_usual();
+    test_long_prompt();
     test_unknown();
     test_durations();
     test_no_wrap(check_seed());

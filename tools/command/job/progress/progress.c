@@ -62,11 +62,16 @@ static void read_moved(uint64_t moved[SPW_MOVED_COUNT])
         moved[i] = job.moved_before[i] + stats.moved_bytes[i];
 }
 
+/* Tokens of prompts so far: each step computes the last token of every answer, and these. */
+static double prompt_read(void)
+{
+    return fmax(job.n_computed + job.n_in_step - (double)job.counts.n_answer_tokens, 0);
+}
+
 static struct sample take_sample(double now)
 {
-    struct sample s = {.seconds = now, .n_answer = (double)job.counts.n_answer_tokens};
-    /* Each step computes the last token of every answer, and tokens of prompts. */
-    s.n_prompt = fmax(job.n_computed + job.n_in_step - s.n_answer, 0);
+    struct sample s = {
+        .seconds = now, .n_prompt = prompt_read(), .n_answer = (double)job.counts.n_answer_tokens};
     read_moved(s.moved);
     return s;
 }
@@ -118,6 +123,19 @@ struct work {
     uint64_t n_requests, n_held;
 };
 
+/* Tokens of prompts that the running step has computed since the last update. */
+static double prompt_in_step(void)
+{
+    double n_new = job.n_computed - job.n_updated + job.n_in_step;
+    return fmax(n_new - (double)job.counts.n_requests, 0);
+}
+
+/* Tokens of prompts that are not computed yet. */
+static double prompt_left(void)
+{
+    return fmax((double)job.counts.n_prompt_tokens_left - prompt_in_step(), 0);
+}
+
 static struct work work_of(const struct job_counts *c)
 {
     const struct spw_plan_info *p = job.forecast.plan;
@@ -155,14 +173,12 @@ static void add_left(struct job_view *v, double now)
         return;
     struct work w = work_of(c);
     struct pace prompts = job.prompts;
-    double n_new = job.n_computed - job.n_updated + job.n_in_step; /* in the running step */
-    double in_step = fmax(n_new - (double)c->n_requests, 0);
+    double in_step = prompt_in_step();
     if (in_step > 0 && job.prompt_token_seconds > 0) {
         prompts.seconds += now - job.updated_seconds;
         prompts.predicted += in_step * job.prompt_token_seconds;
     }
-    double n_prompt = fmax((double)c->n_prompt_tokens_left - in_step, 0);
-    double prompt = n_prompt * job.prompt_token_seconds;
+    double prompt = prompt_left() * job.prompt_token_seconds;
     double answer = (double)c->n_answer_tokens_left * answer_token_seconds(&w);
     v->left_seconds = prompt + answer;
     if (v->left_seconds <= 0 || prompts.seconds + job.answers.seconds < KNOWN_SECONDS)
@@ -171,6 +187,15 @@ static void add_left(struct job_view *v, double now)
         prompt * slowdown(&prompts, &job.answers) + answer * slowdown(&job.answers, &prompts);
     v->slowdown = left / v->left_seconds;
     v->left_seconds = left;
+}
+
+static void add_read(struct job_view *v)
+{
+    v->n_read = v->n_to_read = NAN;
+    if (!job.counts.n_total)
+        return;
+    v->n_read = prompt_read();
+    v->n_to_read = v->n_read + prompt_left();
 }
 
 /* Takes the time since the last update as that of a step, which has computed n tokens, n_answer of
@@ -202,6 +227,7 @@ static void show_line(double now)
         keep_sample(now);
     struct job_view v = {.noun = job.noun, .counts = job.counts, .took_seconds = NAN};
     add_speeds(&v, &job.samples[0], &job.samples[job.n_samples - 1]);
+    add_read(&v);
     add_left(&v, now);
     int columns = cli_progress_columns();
     job_progress_line(line, columns < 20 ? 20 : columns < 500 ? columns : 500, &v);
@@ -213,6 +239,7 @@ static void write_sentence(double now, bool ended)
     char sentence[JOB_LOG_BYTES];
     keep_sample(now);
     struct job_view v = {.noun = job.noun, .counts = job.counts, .took_seconds = NAN};
+    add_read(&v);
     add_speeds(&v, ended ? &job.first : &job.samples[0], &job.samples[job.n_samples - 1]);
     if (ended)
         v.took_seconds = now - job.first.seconds;

@@ -1,4 +1,4 @@
-/* See progress_text.h. The terminal's line has four parts. Each part has several forms, from words
+/* See progress_text.h. The terminal's line has five parts. Each part has several forms, from words
  * to nothing; the line begins with the longest forms. */
 #include "tools/command/job/progress/progress_text.h"
 #include "base/base.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum part { COUNTS, RATES, LINKS, LEFT, N_PARTS };
+enum part { COUNTS, READ, RATES, LINKS, LEFT, N_PARTS };
 
 /* Bytes of a part, and of a number: 20 digits of a count, or a rounded number. */
 enum { PART_BYTES = 256, NUMBER_BYTES = 32 };
@@ -46,6 +46,23 @@ static const char *three_digits(char buffer[NUMBER_BYTES], double x)
 {
     int digits = x >= 99.95 || x == 0 ? 0 : x >= 9.995 ? 1 : 2;
     snprintf(buffer, NUMBER_BYTES, "%.*f", digits, fmin(x, 1e18));
+    return buffer;
+}
+
+/* "9999", "12.3k", "1.23M": moves also where a token takes a second. */
+static const char *tokens(char buffer[NUMBER_BYTES], double x)
+{
+    static const char units[] = {0, 'k', 'M', 'G'};
+    size_t i = 0;
+    if (x < 9999.5) {
+        snprintf(buffer, NUMBER_BYTES, "%.0f", x);
+        return buffer;
+    }
+    for (; x >= 999.5 && i + 1 < sizeof units; i++)
+        x /= 1000;
+    three_digits(buffer, x);
+    buffer[strlen(buffer) + 1] = 0;
+    buffer[strlen(buffer)] = units[i];
     return buffer;
 }
 
@@ -113,6 +130,24 @@ static void counts(char *text, const struct job_view *v, int form)
     add(text, PART_BYTES, " %s wait", count(n, c->n_waiting));
     if (c->n_failed)
         add(text, PART_BYTES, " %s fail", count(n, c->n_failed));
+}
+
+/* A prompt may take hours, in which no item ends. */
+static bool reads(const struct job_view *v)
+{
+    return v->n_read < v->n_to_read;
+}
+
+static void tokens_read(char *text, const struct job_view *v, int form)
+{
+    char done[NUMBER_BYTES], all[NUMBER_BYTES];
+    if (form == 3 || !reads(v))
+        return;
+    if (form == 2)
+        add(text, PART_BYTES, "read %.1f%%", 100 * v->n_read / v->n_to_read);
+    else
+        add(text, PART_BYTES, form ? "read %s/%s" : "%s of %s tokens of prompts read",
+            tokens(done, v->n_read), tokens(all, v->n_to_read));
 }
 
 static void rates(char *text, const struct job_view *v, int form)
@@ -184,7 +219,7 @@ static void left(char *text, const struct job_view *v, int form)
 static void write_part(char *text, const struct job_view *v, enum part part, int form)
 {
     static void (*const parts[N_PARTS])(char *, const struct job_view *, int) = {
-        [COUNTS] = counts, [RATES] = rates, [LINKS] = links, [LEFT] = left};
+        [COUNTS] = counts, [READ] = tokens_read, [RATES] = rates, [LINKS] = links, [LEFT] = left};
     *text = 0;
     parts[part](text, v, form);
 }
@@ -192,8 +227,8 @@ static void write_part(char *text, const struct job_view *v, enum part part, int
 void job_progress_line(char *buffer, int columns, const struct job_view *v)
 {
     /* Which part takes its next form. */
-    static const enum part shorter[] = {LINKS, COUNTS, LEFT,  RATES,  RATES, COUNTS,
-                                        LINKS, LINKS,  RATES, COUNTS, LEFT};
+    static const enum part shorter[] = {LINKS, READ, COUNTS, LEFT,  RATES, RATES,  COUNTS,
+                                        LINKS, READ, LINKS,  RATES, READ,  COUNTS, LEFT};
     const size_t size = (size_t)columns + 1;
     int forms[N_PARTS] = {0};
     char text[N_PARTS][PART_BYTES];
@@ -263,6 +298,10 @@ void job_progress_sentence(char buffer[JOB_LOG_BYTES], int64_t now, const struct
     if (gmtime_r(&t, &utc))
         buffer[strftime(buffer, JOB_LOG_BYTES, "%Y-%m-%d %H:%M:%S UTC: ", &utc)] = 0;
     count_words(buffer + strlen(buffer), v);
+    if (reads(v)) {
+        add(buffer, JOB_LOG_BYTES, "; ");
+        tokens_read(buffer + strlen(buffer), v, 0);
+    }
     if (!isnan(v->prompt_rate) && !isnan(v->answer_rate)) {
         add(buffer, JOB_LOG_BYTES, "; %s tokens/s of prompts", three_digits(rate, v->prompt_rate));
         add(buffer, JOB_LOG_BYTES, ", %s of answers", three_digits(rate, v->answer_rate));

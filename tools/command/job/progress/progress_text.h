@@ -24,6 +24,8 @@ struct job_link {
 struct job_view {
     const char *noun; /* "documents" */
     struct job_counts counts;
+    /* Tokens of prompts: computed by this process; with those that are left. */
+    double n_read, n_to_read;
     double prompt_rate, answer_rate; /* tokens a second */
     struct job_link links[SPW_MOVED_COUNT];
     double left_seconds;
