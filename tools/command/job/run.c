@@ -1,10 +1,8 @@
 /* See run.h. */
 #include "tools/command/job/run.h"
 
+#include "tools/command/job/engine.h"
 #include "tools/command/job/progress/progress.h"
-#include "tools/command/job/report.h"
-#include "tools/command/job/sessions.h"
-#include "tools/command/experts.h"
 
 #include <string.h>
 
@@ -24,14 +22,8 @@ struct run {
     /* An item that has come, and does not run yet: the engine is too small for it. */
     struct job_item *next;
     bool has_ended; /* the source had no item */
-    uint64_t limit; /* the longest item that the model allows */
-    uint64_t most;  /* longer items do not fit the budgets; UINT64_MAX: not known */
 
-    struct spw_options options;
-    struct cli_limits limits;
-    struct cli_events events;
-    struct spw_engine *engine;
-    struct spw_batch *batch;
+    struct job_engine e;
     struct asked *asked; /* owned, [capacity]; of requests that have not ended */
     size_t n_asked, capacity;
     bool counts_itself; /* the source counts the items that run */
@@ -63,7 +55,7 @@ static int refuse(struct run *r, struct job_item *x, const struct job_refusal *w
 static int submit_choice(struct run *r, struct job_item *x, size_t choice, struct spw_error *err)
 {
     const size_t prompt = choice / x->n_choices, k = choice % x->n_choices;
-    const char *machine = spw_engine_backend(r->engine);
+    const char *machine = spw_engine_backend(r->e.engine);
     struct job_kept kept;
     r->code = r->source->kept(r->source->context, x, choice, machine, &kept);
     if (r->code)
@@ -90,7 +82,7 @@ static int submit_choice(struct run *r, struct job_item *x, size_t choice, struc
     struct asked *a = &r->asked[r->n_asked];
     *a = (struct asked){
         .item = x, .choice = choice, .n_given = kept.n_tokens, .n_kept = kept.n_tokens};
-    int rc = spw_batch_submit(r->batch, &request, &a->id, err);
+    int rc = spw_batch_submit(r->e.batch, &request, &a->id, err);
     spw_free(kept.tokens);
     r->n_asked += !rc;
     return rc;
@@ -106,8 +98,8 @@ static void cancel(struct run *r, const struct job_item *x)
             r->asked[n++] = r->asked[i];
             continue;
         }
-        spw_batch_cancel(r->batch, r->asked[i].id);
-        spw_batch_take(r->batch, r->asked[i].id, &ignored);
+        spw_batch_cancel(r->e.batch, r->asked[i].id);
+        spw_batch_take(r->e.batch, r->asked[i].id, &ignored);
         spw_result_free(&ignored);
     }
     r->n_asked = n;
@@ -119,11 +111,11 @@ static void note_moved(const struct run *r, struct job_item *x, bool before)
     struct spw_stats stats;
     if (!r->is->measures_items)
         return;
-    spw_engine_stats(r->engine, &stats);
+    spw_engine_stats(r->e.engine, &stats);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         x->moved_bytes[i] =
             before ? stats.moved_bytes[i] : stats.moved_bytes[i] - x->moved_bytes[i];
-    x->fallbacks = before ? NULL : r->events.fallbacks;
+    x->fallbacks = before ? NULL : r->e.events.fallbacks;
 }
 
 static int submit(struct run *r, struct job_item *x, struct spw_error *err)
@@ -196,7 +188,7 @@ static uint64_t count_running(const struct run *r)
     uint64_t n = 0;
     for (size_t i = 0; i < r->n_asked; i++) {
         const struct asked *a = &r->asked[i];
-        if (a->item == before || !spw_batch_runs(r->batch, a->id))
+        if (a->item == before || !spw_batch_runs(r->e.batch, a->id))
             continue;
         before = a->item;
         n++;
@@ -238,7 +230,7 @@ static int keep(struct run *r, struct job_item *x)
     const size_t n = x->n_prompts * x->n_choices;
     size_t n_tokens = 0;
     for (size_t i = 0; i < r->n_asked; i++) {
-        const struct spw_result *result = spw_batch_result(r->batch, r->asked[i].id);
+        const struct spw_result *result = spw_batch_result(r->e.batch, r->asked[i].id);
         if (r->asked[i].item != x || !result)
             continue;
         x->choices[r->asked[i].choice].result = *result; /* borrowed */
@@ -246,7 +238,8 @@ static int keep(struct run *r, struct job_item *x)
     }
     for (size_t i = 0; i < n; i++)
         n_tokens += x->choices[i].result.n_tokens;
-    int code = n_tokens ? r->source->keep(r->source->context, x, spw_engine_backend(r->engine)) : 0;
+    int code =
+        n_tokens ? r->source->keep(r->source->context, x, spw_engine_backend(r->e.engine)) : 0;
     for (size_t i = 0; i < n; i++)
         if (!x->choices[i].has_ended)
             x->choices[i].result = (struct spw_result){0};
@@ -273,45 +266,27 @@ static int keep_some(struct run *r)
     return 0;
 }
 
-/* ---- plans ---- */
+/* ---- the next item ---- */
 
-/* Plans for items of `context` tokens, with as many sessions as there is memory for. */
-static int plan(struct run *r, uint64_t context, struct spw_options *out, struct spw_error *err)
-{
-    enum { SESSIONS = 64 };
-    const struct cli_options *o = r->is->o;
-    uint64_t sessions = o->sessions ? o->sessions : SESSIONS;
-    if (r->is->n_items)
-        sessions = spw_min_u64(sessions, r->is->n_items);
-    *out = cli_engine_options(o, context, (uint32_t)sessions);
-    out->on_progress = job_progress_callback() ? on_progress : NULL;
-    out->progress_context = r;
-    return cli_fit_sessions(out, o, err);
-}
-
-/* An item that no engine can be made for. Names the budgets that it needs. */
 static int refuse_length(struct run *r, struct job_item *x)
 {
     struct job_refusal why;
-    struct spw_options ignored;
-    struct spw_error err = {0};
-    const uint64_t n = job_item_tokens(x), most = spw_min_u64(r->limit, r->most);
-    const bool fits_no_budget = n <= r->limit && cli_is_too_small(plan(r, n, &ignored, &err));
-    cli_name_options(err.text);
-    job_refuse(&why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
-               "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
-               "%llu%s%s",
-               (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
-               (unsigned long long)x->max_new_tokens, (unsigned long long)most,
-               fits_no_budget      ? ": "
-               : r->is->o->context ? ", the --context"
-                                   : ", as many as the model was made for "
-                                     "(--allow-long-context allows more)",
-               fits_no_budget ? err.text : "");
+    job_engine_refuse(&r->e, x, &why);
     return refuse(r, x, &why);
 }
 
-/* ---- the next item ---- */
+/* The budgets are too small for the next item. */
+static int refuse_next(struct run *r)
+{
+    struct job_item *x = r->next;
+    int code = job_engine_find_most(&r->e, job_item_tokens(x));
+    if (code)
+        return code;
+    if (!job_item_shorten(x, r->e.most))
+        return 0; /* another engine */
+    r->next = NULL;
+    return refuse_length(r, x);
+}
 
 /* Takes an item from the source. False: there is none now. */
 static bool take_next(struct run *r, bool *is_late)
@@ -323,7 +298,7 @@ static bool take_next(struct run *r, bool *is_late)
     r->has_ended = !r->code && !x && !*is_late && !cli_interrupted();
     if (r->code || !x)
         return false;
-    if (job_item_shorten(x, spw_min_u64(r->limit, r->most)))
+    if (job_item_shorten(x, job_engine_longest(&r->e)))
         r->code = refuse_length(r, x);
     else
         r->next = x;
@@ -350,7 +325,7 @@ static int fetch(struct run *r, struct spw_error *err)
 static int submit_some(void *context, struct spw_error *err)
 {
     struct run *r = context;
-    const struct spw_plan_info *plan = spw_engine_plan(r->engine);
+    const struct spw_plan_info *plan = spw_engine_plan(r->e.engine);
     show_progress(r);
     r->code = keep_some(r);
     if (r->code)
@@ -421,7 +396,7 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     char failure[sizeof err->text];
     snprintf(failure, sizeof failure, "%s", e->text_bytes ? e->text : "");
     cli_name_options(failure);
-    spw_batch_take(r->batch, e->request, &c->result);
+    spw_batch_take(r->e.batch, e->request, &c->result);
     c->has_ended = true;
     if (job_item_split(x, r->asked[i].choice, r->is->model->tokenizer))
         return spw_fail(err, -ENOMEM, "out of memory");
@@ -452,7 +427,7 @@ static int keep_all(struct run *r)
             code = keep(r, r->asked[i].item);
     }
     for (size_t i = 0; i < r->n_asked && cli_now_seconds() - start < PUBLISH_SECONDS; i++)
-        spw_batch_publish(r->batch, r->asked[i].id);
+        spw_batch_publish(r->e.batch, r->asked[i].id);
     return code;
 }
 
@@ -465,101 +440,15 @@ static void free_all(struct run *r)
     }
 }
 
-/* ---- engines ---- */
-
-static void close_engine(struct run *r)
-{
-    if (r->batch)
-        job_report_engine(&r->report, r->is->o, r->engine, r->batch, &r->events);
-    spw_batch_close(r->batch);
-    job_progress_engine(NULL, NULL, NULL);
-    cli_experts_close(r->engine, r->is->o);
-    cli_events_free(&r->events);
-    r->batch = NULL;
-    r->engine = NULL;
-}
-
-/* Reads the limits of the machine and the drive where something needs them. Takes fewer sessions
- * if they are faster. */
-static void use_limits(struct run *r)
-{
-    const struct cli_options *o = r->is->o;
-    const uint64_t held = r->is->typical ? r->is->typical : job_item_tokens(r->next);
-    const struct job_sessions s = {o, &r->is->model->config, &r->limits, held};
-    bool chooses = !o->sessions && job_sessions_matter(&r->options, &s);
-    if (r->options.disk_dir || o->report || job_progress_callback() || chooses)
-        cli_limits_read_for(&r->limits, o, &r->options);
-    if (chooses)
-        job_choose_sessions(&r->options, &s);
-}
-
-/* Finds the longest context that fits the budgets: `most`. */
-static int find_most(struct run *r, uint64_t too_long, struct spw_error *err)
-{
-    uint64_t fits = 0, fails = too_long;
-    struct spw_options ignored;
-    while (fails - fits > 1) {
-        uint64_t middle = fits + (fails - fits) / 2;
-        int rc = plan(r, middle, &ignored, err);
-        if (rc && !cli_is_too_small(rc))
-            return rc;
-        *(rc ? &fails : &fits) = middle;
-    }
-    r->most = fits;
-    return 0;
-}
-
-/* The budgets are too small for the next item. If they are too small for any item, the refusal
- * names budgets for all that are expected. */
-static int refuse_next(struct run *r)
-{
-    struct job_item *x = r->next;
-    const uint64_t least = job_item_tokens(x);
-    struct spw_options ignored;
-    struct spw_error err = {0};
-    int rc = find_most(r, least, &err);
-    if (!rc && !r->most)
-        rc = plan(r, spw_min_u64(spw_max_u64(least, r->is->longest), r->limit), &ignored, &err);
-    if (rc)
-        return cli_fail_error(rc, &err, true);
-    if (!job_item_shorten(x, r->most))
-        return 0; /* another engine */
-    r->next = NULL;
-    return refuse_length(r, x);
-}
-
-/* Opens an engine for the next item, and for twice the length of the last ones if there is memory:
- * a job whose items grow needs few engines. */
-static int open_engine(struct run *r, uint64_t last)
-{
-    const uint64_t least = job_item_tokens(r->next);
-    uint64_t context = spw_max_u64(least, spw_max_u64(r->is->longest, 2 * last));
-    struct spw_error err = {0};
-    if (r->is->o->context)
-        context = r->is->o->context;
-    int rc = plan(r, spw_min_u64(context, spw_min_u64(r->limit, r->most)), &r->options, &err);
-    if (cli_is_too_small(rc) && context > least)
-        rc = plan(r, least, &r->options, &err);
-    if (cli_is_too_small(rc))
-        return refuse_next(r);
-    if (rc)
-        return cli_fail_error(rc, &err, true);
-    use_limits(r);
-    int code = cli_engine_open(&r->engine, &r->events, r->is->o, &r->options, &r->limits);
-    if (code)
-        return code;
-    job_progress_engine(r->engine, &r->events, &r->limits);
-    rc = spw_batch_open(&r->batch, r->engine, r->is->model->tokenizer, &err);
-    return rc ? cli_fail_error(rc, &err, false) : 0;
-}
+/* ---- the loop ---- */
 
 /* Answers items until none is left that this engine is long enough for. */
 static int run_engine(struct run *r)
 {
     struct spw_error err = {0};
-    const struct cli_batch b = {.engine = r->engine,
-                                .batch = r->batch,
-                                .events = &r->events,
+    const struct cli_batch b = {.engine = r->e.engine,
+                                .batch = r->e.batch,
+                                .events = &r->e.events,
                                 .submit = submit_some,
                                 .on_event = on_event,
                                 .context = r};
@@ -581,20 +470,27 @@ void job_set_defaults(struct cli_options *o)
 
 int job_run(const struct job_run_options *options, const struct job_source *source)
 {
-    struct run r = {.is = options, .source = source, .most = UINT64_MAX};
+    struct run r = {.is = options, .source = source};
     struct spw_error err = {0};
-    r.limit = cli_longest_context(options->o, options->model);
+    r.e = (struct job_engine){.is = options,
+                              .on_progress = on_progress,
+                              .progress_context = &r,
+                              .limit = cli_longest_context(options->o, options->model),
+                              .most = UINT64_MAX};
     uint64_t last = 0;
     int code = 0;
     while (!code && !fetch(&r, &err) && r.next && !cli_interrupted()) {
-        code = open_engine(&r, last);
-        if (!code && r.engine) {
-            last = spw_engine_plan(r.engine)->context;
+        bool fits;
+        code = job_engine_open(&r.e, job_item_tokens(r.next), last, &fits);
+        if (!code && !fits) {
+            code = refuse_next(&r);
+        } else if (!code) {
+            last = spw_engine_plan(r.e.engine)->context;
             code = run_engine(&r);
         }
         if (code || !r.next)
             job_progress_end();
-        close_engine(&r);
+        job_engine_close(&r.e, &r.report);
     }
     code = r.code ? r.code : code;
     if (!code && cli_interrupted() && !r.has_ended)

@@ -1,0 +1,122 @@
+/* See engine.h. */
+#include "tools/command/job/engine.h"
+
+#include "tools/command/experts.h"
+#include "tools/command/job/progress/progress.h"
+#include "tools/command/job/sessions.h"
+
+uint64_t job_engine_longest(const struct job_engine *e)
+{
+    return spw_min_u64(e->limit, e->most);
+}
+
+/* Plans for items of `context` tokens, with as many sessions as there is memory for. */
+static int plan(const struct job_engine *e, uint64_t context, struct spw_options *out,
+                struct spw_error *err)
+{
+    enum { SESSIONS = 64 };
+    const struct cli_options *o = e->is->o;
+    uint64_t sessions = o->sessions ? o->sessions : SESSIONS;
+    if (e->is->n_items)
+        sessions = spw_min_u64(sessions, e->is->n_items);
+    *out = cli_engine_options(o, context, (uint32_t)sessions);
+    out->on_progress = job_progress_callback() ? e->on_progress : NULL;
+    out->progress_context = e->progress_context;
+    return cli_fit_sessions(out, o, err);
+}
+
+/* ---- what fits no engine ---- */
+
+void job_engine_refuse(const struct job_engine *e, const struct job_item *x,
+                       struct job_refusal *why)
+{
+    struct spw_options ignored;
+    struct spw_error err = {0};
+    const uint64_t n = job_item_tokens(x), most = job_engine_longest(e);
+    const bool fits_no_budget = n <= e->limit && cli_is_too_small(plan(e, n, &ignored, &err));
+    cli_name_options(err.text);
+    job_refuse(why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
+               "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
+               "%llu%s%s",
+               (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
+               (unsigned long long)x->max_new_tokens, (unsigned long long)most,
+               fits_no_budget      ? ": "
+               : e->is->o->context ? ", the --context"
+                                   : ", as many as the model was made for "
+                                     "(--allow-long-context allows more)",
+               fits_no_budget ? err.text : "");
+}
+
+static int find_most(struct job_engine *e, uint64_t too_long, struct spw_error *err)
+{
+    uint64_t fits = 0, fails = too_long;
+    struct spw_options ignored;
+    while (fails - fits > 1) {
+        uint64_t middle = fits + (fails - fits) / 2;
+        int rc = plan(e, middle, &ignored, err);
+        if (rc && !cli_is_too_small(rc))
+            return rc;
+        *(rc ? &fails : &fits) = middle;
+    }
+    e->most = fits;
+    return 0;
+}
+
+int job_engine_find_most(struct job_engine *e, uint64_t too_long)
+{
+    struct spw_options ignored;
+    struct spw_error err = {0};
+    int rc = find_most(e, too_long, &err);
+    if (!rc && !e->most)
+        rc = plan(e, spw_min_u64(spw_max_u64(too_long, e->is->longest), e->limit), &ignored, &err);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
+}
+
+/* ---- open, close ---- */
+
+/* Reads the limits of the machine and the drive where something needs them. Takes fewer sessions
+ * if they are faster. */
+static void use_limits(struct job_engine *e, uint64_t n_held)
+{
+    const struct cli_options *o = e->is->o;
+    const struct job_sessions s = {o, &e->is->model->config, &e->limits, n_held};
+    bool chooses = !o->sessions && job_sessions_matter(&e->options, &s);
+    if (e->options.disk_dir || o->report || job_progress_callback() || chooses)
+        cli_limits_read_for(&e->limits, o, &e->options);
+    if (chooses)
+        job_choose_sessions(&e->options, &s);
+}
+
+int job_engine_open(struct job_engine *e, uint64_t least, uint64_t last, bool *fits)
+{
+    const struct job_run_options *is = e->is;
+    uint64_t context = spw_max_u64(least, spw_max_u64(is->longest, 2 * last));
+    struct spw_error err = {0};
+    if (is->o->context)
+        context = is->o->context;
+    int rc = plan(e, spw_min_u64(context, job_engine_longest(e)), &e->options, &err);
+    if (cli_is_too_small(rc) && context > least)
+        rc = plan(e, least, &e->options, &err);
+    *fits = !cli_is_too_small(rc);
+    if (rc)
+        return *fits ? cli_fail_error(rc, &err, true) : 0;
+    use_limits(e, is->typical ? is->typical : least);
+    int code = cli_engine_open(&e->engine, &e->events, is->o, &e->options, &e->limits);
+    if (code)
+        return code;
+    job_progress_engine(e->engine, &e->events, &e->limits);
+    rc = spw_batch_open(&e->batch, e->engine, is->model->tokenizer, &err);
+    return rc ? cli_fail_error(rc, &err, false) : 0;
+}
+
+void job_engine_close(struct job_engine *e, struct job_report *report)
+{
+    if (e->batch)
+        job_report_engine(report, e->is->o, e->engine, e->batch, &e->events);
+    spw_batch_close(e->batch);
+    job_progress_engine(NULL, NULL, NULL);
+    cli_experts_close(e->engine, e->is->o);
+    cli_events_free(&e->events);
+    e->batch = NULL;
+    e->engine = NULL;
+}
