@@ -4,6 +4,7 @@
 #define SPW_MODEL_KINDS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum { SPW_MOST_HEAD_DIM = 1024, SPW_GATE_LIMIT = 7 };
 
@@ -36,13 +37,17 @@ enum spw_route_score {
     SPW_ROUTE_COUNT,
 };
 
+enum { SPW_MOST_EXPERT_GROUPS = 32 };
+
 /* The experts of a row: those with the highest scores. The lower number wins between equal scores.
- * An expert's weight is its score, divided by the sum of the kept scores if `renormalizes`, times
- * `scale`. */
+ * With groups (of n_experts / n_groups experts that follow each other) they are chosen from the
+ * n_groups_kept groups with the highest sums of their two highest scores. An expert's weight is its
+ * score, divided by the sum of the kept scores if `renormalizes`, times `scale`. */
 struct spw_route {
     enum spw_route_score score;
     bool renormalizes;
     float scale;
+    uint32_t n_groups, n_groups_kept; /* n_groups 0: no groups */
 };
 
 /* What rope rounds to the type of activations, as transformers does it in the family. Its results

@@ -114,13 +114,30 @@ static int read_shared(struct spw_experts_config *e, const struct spw_keys *keys
 }
 
 /* Some models choose groups of experts first. Hunyuan's files have false where there are none. */
-static int refuse_groups(const struct spw_keys *keys)
+static int read_groups(struct spw_experts_config *e, const struct spw_keys *keys, bool may_have)
 {
-    uint32_t n = 1;
+    uint32_t n = 1, n_kept = 1;
+    char expected[96];
     if (json_is_false(spw_keys_value(keys, "n_group")))
         return 0;
     SPW_TRY(spw_keys_u32(keys, "n_group", 0, MOST_EXPERTS, &n));
-    return n > 1 ? spw_keys_refuse(keys, "n_group", "1: a choice among all experts") : 0;
+    if (n > 1 && !may_have)
+        return spw_keys_refuse(keys, "n_group", "1: a choice among all experts");
+    if (may_have && (n > 1 || !keys->names)) /* GGUF files may have 0 where there are none */
+        SPW_TRY(spw_keys_u32(keys, "topk_group", 1, n > 1 ? n : 1, &n_kept));
+    if (n <= 1)
+        return 0;
+    snprintf(expected, sizeof expected,
+             "at most %d, which divides the %u experts into groups of at least 2",
+             SPW_MOST_EXPERT_GROUPS, e->n);
+    if (n > SPW_MOST_EXPERT_GROUPS || e->n % n || e->n / n < 2)
+        return spw_keys_refuse(keys, "n_group", expected);
+    snprintf(expected, sizeof expected, "groups that have the %u experts of a token", e->n_kept);
+    if (e->n_kept > n_kept * (e->n / n))
+        return spw_keys_refuse(keys, "topk_group", expected);
+    e->route.n_groups = n;
+    e->route.n_groups_kept = n_kept;
+    return 0;
 }
 
 uint32_t spw_expert_layers(const struct spw_model_config *config)
@@ -155,7 +172,6 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     if (facts->width_key)
         SPW_TRY(read_size(keys, facts->width_key, 1, MAX_WIDTH, facts->width, &e->intermediate));
     SPW_TRY(read_shared(e, keys, facts));
-    SPW_TRY(refuse_groups(keys));
     SPW_TRY(spw_keys_number(keys, "moe_norm_min", 0, 1e-9, &least_sum)); /* sums are larger */
     e->beside = facts->beside;
     e->shared_gate = facts->shared_gate;
@@ -172,5 +188,6 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     if (facts->scale_key)
         SPW_TRY(spw_keys_number(keys, facts->scale_key, -1e6, 1e6, &scale));
     e->route.scale = (float)scale * out->residual_scale;
+    SPW_TRY(read_groups(e, keys, facts->groups));
     return choose_layers(out, keys, facts);
 }

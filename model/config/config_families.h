@@ -51,6 +51,7 @@ struct spw_expert_facts {
     double scale;                 /* its default; 0: 1 */
     uint32_t count, kept, width, shared_width, first_layer;
     uint32_t shared_count; /* 0: 1 */
+    bool groups;           /* n_group and topk_group: see struct spw_route */
     /* as in struct spw_experts_config */
     bool beside, shared_gate, biases, choice_bias, transposed, halves, weighted_inputs;
     enum spw_route_score score;

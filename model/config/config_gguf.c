@@ -52,6 +52,7 @@ static const struct spw_key_name names[] = {
     {"moe_layer_interval", "interleave_moe_layer_step"},
     {"n_shared_experts", "expert_shared_count"},
     {"n_group", "expert_group_count"},
+    {"topk_group", "expert_group_used_count"},
     {"first_k_dense_replace", "leading_dense_block_count"},
     {"routed_scaling_factor", "expert_weights_scale"},
     {"norm_topk_prob", "expert_weights_norm"},
@@ -118,7 +119,7 @@ static const char *const harmless[] = {
     "attention.layer_norm_epsilon", /* of a norm that the architecture does not have */
     "attention.layer_norm_rms_epsilon",
     "expert_feed_forward_length",
-    "expert_group_used_count", /* of groups, which are refused */
+    "expert_group_used_count", /* where there are no groups */
     "image_token_index",
     "max_position_embeddings", /* context_length says it, too */
     "pooling_type",

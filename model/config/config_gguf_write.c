@@ -216,6 +216,10 @@ static void add_experts(const struct writer *w)
         add_u32(w, "interleave_moe_layer_step", 1);
     if (facts->scale_key)
         add_f32(w, "expert_weights_scale", (double)e->route.scale / (double)w->c->residual_scale);
+    if (e->route.n_groups)
+        add_u32(w, "expert_group_count", e->route.n_groups);
+    if (e->route.n_groups)
+        add_u32(w, "expert_group_used_count", e->route.n_groups_kept);
     if (spw_family_asks(w->a->renormalizes))
         spw_gguf_add_bool(w->to, full_key(w, "expert_weights_norm").text, e->route.renormalizes);
 }

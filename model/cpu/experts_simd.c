@@ -177,18 +177,45 @@ static void sort_by_number(struct spw_choice *out, uint32_t n)
     }
 }
 
+/* The groups that experts are chosen from, a bit for each. */
+static uint32_t kept_groups(const struct spw_route_args *a, const float *scores)
+{
+    struct spw_choice groups[SPW_MOST_EXPERT_GROUPS];
+    const uint32_t n = a->route.n_groups, size = a->n_experts / n;
+    uint32_t kept = 0;
+    for (uint32_t g = 0; g < n; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+            const float its = rank(a, scores, e);
+            second = its > first ? first : its > second ? its : second;
+            first = its > first ? its : first;
+        }
+        insert(groups, g, g, first + second);
+    }
+    for (uint32_t i = 0; i < a->route.n_groups_kept; i++)
+        kept |= 1u << groups[i].expert;
+    return kept;
+}
+
 /* Chooses the experts with the highest ranks, the first of equal ones; puts them in the order of
  * numbers. While experts are chosen, their weights are their ranks. Most experts take one
  * comparison, with the lowest rank so far. A rank that is NaN must not leave a choice without an
  * expert: the first experts are taken whatever their ranks are. */
 static void choose(const struct spw_route_args *a, const float *scores, struct spw_choice *out)
 {
-    for (uint32_t e = 0; e < a->n_experts; e++) {
-        const float its = rank(a, scores, e);
-        if (e < a->n_kept)
-            insert(out, e, e, its);
-        else if (its > out[a->n_kept - 1].weight)
-            insert(out, a->n_kept - 1, e, its);
+    const uint32_t size = a->route.n_groups ? a->n_experts / a->route.n_groups : a->n_experts;
+    const uint32_t groups = a->route.n_groups ? kept_groups(a, scores) : 1;
+    uint32_t n = 0;
+    for (uint32_t first = 0; first < a->n_experts; first += size) {
+        if (!(groups >> first / size & 1))
+            continue;
+        for (uint32_t e = first; e < first + size; e++) {
+            const float its = rank(a, scores, e);
+            if (n < a->n_kept)
+                insert(out, n++, e, its);
+            else if (its > out[n - 1].weight)
+                insert(out, n - 1, e, its);
+        }
     }
     sort_by_number(out, a->n_kept);
     for (uint32_t i = 0; i < a->n_kept; i++)

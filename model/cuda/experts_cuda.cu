@@ -103,15 +103,50 @@ __device__ __forceinline__ bool before(const struct spw_route_args &a, uint32_t 
     return rank_x > rank_y || (!(rank_y > rank_x) && x < y);
 }
 
-/* The expert with the highest rank of those that are not chosen; the same in all lanes. */
-__device__ __forceinline__ uint32_t best_of(const struct spw_route_args &a, const float *scores,
-                                            const struct spw_choice *out, uint32_t n, unsigned lane)
+__device__ __forceinline__ uint32_t group_size(const struct spw_route_args &a)
 {
+    return a.route.n_groups ? a.n_experts / a.route.n_groups : a.n_experts;
+}
+
+/* The groups that experts are chosen from, a bit for each; the same in all lanes. Lane g has group
+ * g. */
+__device__ __forceinline__ uint32_t kept_groups(const struct spw_route_args &a, const float *scores,
+                                                unsigned lane)
+{
+    const uint32_t n = a.route.n_groups, size = group_size(a);
+    float first = -INFINITY, second = -INFINITY;
+    uint32_t n_before = 0, kept;
+    if (!n)
+        return 1;
+    for (uint32_t e = lane * size; lane < n && e < (lane + 1) * size; e++) {
+        const float its = rank(a, scores, e);
+        second = its > first ? first : fmaxf(second, its);
+        first = fmaxf(first, its);
+    }
+    const float sum = fmaxf(first + second, -INFINITY); /* a number, whatever the ranks are */
+    for (uint32_t g = 0; g < n; g++) {
+        const float other = __shfl_sync(0xffffffffu, sum, (int)g);
+        n_before += other > sum || (other == sum && g < lane);
+    }
+    kept = lane < n && n_before < a.route.n_groups_kept ? 1u << lane : 0;
+#pragma unroll
+    for (int apart = LANES / 2; apart; apart /= 2)
+        kept |= __shfl_xor_sync(0xffffffffu, kept, apart);
+    return kept;
+}
+
+/* The expert with the highest rank of those that are not chosen, in the groups; the same in all
+ * lanes. */
+__device__ __forceinline__ uint32_t best_of(const struct spw_route_args &a, const float *scores,
+                                            uint32_t groups, const struct spw_choice *out,
+                                            uint32_t n, unsigned lane)
+{
+    const uint32_t size = group_size(a);
     uint32_t best = a.n_experts;
     float its = 0.0f;
     for (uint32_t e = lane; e < a.n_experts; e += LANES) {
         float r = rank(a, scores, e);
-        if (!is_chosen(out, n, e) && before(a, e, r, best, its)) {
+        if (groups >> e / size & 1 && !is_chosen(out, n, e) && before(a, e, r, best, its)) {
             best = e;
             its = r;
         }
@@ -177,8 +212,9 @@ __global__ void __launch_bounds__(THREADS) k_route(const struct spw_route_args a
         return;
     score(a, scores, lane);
     __syncwarp();
+    const uint32_t groups = kept_groups(a, scores, lane);
     for (uint32_t n = 0; n < a.n_kept; n++) {
-        uint32_t best = best_of(a, scores, out, n, lane), at = n;
+        uint32_t best = best_of(a, scores, groups, out, n, lane), at = n;
         __syncwarp(); /* all lanes have read the choices */
         for (; !lane && at && out[at - 1].expert > best; at--)
             out[at] = out[at - 1];
@@ -192,7 +228,8 @@ __global__ void __launch_bounds__(THREADS) k_route(const struct spw_route_args a
 
 int spw_route_cuda(const struct spw_route_args *a, spw_stream s)
 {
-    if (!known(a->dtype) || a->rows > INT32_MAX || a->n_kept > a->n_experts)
+    if (!known(a->dtype) || a->rows > INT32_MAX || a->n_kept > a->n_experts ||
+        a->route.n_groups > SPW_MOST_EXPERT_GROUPS)
         return -EINVAL;
     if (!a->rows)
         return 0;

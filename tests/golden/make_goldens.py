@@ -301,6 +301,8 @@ CASES = {
     "glm4_plain": (GLM4 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "glm4_no_bias": (GLM4 | dict(attention_bias=False, partial_rotary_factor=1.0), 40, "bf16", {}),
     "glm4_moe_plain": (GLM4_MOE, 60, "bf16", dict(hub=True)),
+    "glm4_moe_groups": (GLM4_MOE | dict(n_routed_experts=12, n_group=4, topk_group=2, num_experts_per_tok=3),
+                        90, "bf16", {}),
     "glm4_moe_norms": (GLM4_MOE | dict(use_qk_norm=True, attention_bias=True, n_shared_experts=2,
                                        norm_topk_prob=False, first_k_dense_replace=0), 40, "bf16", dict(hub=True)),
     "hunyuan_plain": (HUNYUAN | dict(tie_word_embeddings=True, torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),

@@ -42,11 +42,11 @@ NEW = ["granitemoeshared_plain", "granitemoehybrid_plain", "granitemoehybrid_exp
 EXACT = ["llama_plain", "llama_biases", "llama_mqa_head_dim", "llama_linear", "llama_llama3_old_keys", "mistral_null_window",
          "qwen2_bias", "qwen2_yarn", "qwen3_qk_norm", "gemma3_window_140", "gemma2_plain", "phi3_window", "phi3_partial", "phi3_long_short", "phi3_long_long", "mixtral_joined",
          "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granite_plain", "granitemoe_plain", "olmo2_plain", "olmo3_listed", "olmo3_pattern",
-         "olmoe_plain", "smollm3_plain", "glm_plain", "glm4_plain", "glm4_moe_plain", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
+         "olmoe_plain", "smollm3_plain", "glm_plain", "glm4_plain", "glm4_moe_plain", "glm4_moe_groups", "cohere_plain", "cohere_norms", "cohere2_listed", "ministral3_grows",
          "olmo_plain", "olmo_clip", "phi_plain", "phi_plain joined", "stablelm_plain", "stablelm_norms", "starcoder2_plain",
          "gemma_plain", "gemma_defaults", "seed_oss_plain", "seed_oss_no_bias", "ernie4_5_plain", "ernie4_5_bias", "exaone4_pattern",
          "exaone4_full", "llama4_defaults", *GEMMA4, *NEW]
-QUANTIZED = [*GEMMA4, *NEW, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "exaone4_pattern", "exaone4_full", "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain",
+QUANTIZED = [*GEMMA4, *NEW, "gemma_plain", "seed_oss_plain", "ernie4_5_plain", "exaone4_pattern", "exaone4_full", "llama4_defaults", "mixtral_joined", "qwen2_moe_shared", "qwen3_moe_plain", "gpt_oss_plain", "granitemoe_plain", "olmoe_plain", "glm4_moe_plain", "glm4_moe_groups",
              "gemma2_plain", "phi3_partial", "phi3_long_short", "phi3_long_long", "granite_plain", "olmo2_plain", "olmo3_listed",
              "olmo3_pattern", "glm_plain", "smollm3_plain", "glm4_plain", "cohere_plain",
              "cohere2_listed", "ministral3_grows", "olmo_clip", "phi_plain", "stablelm_plain", "starcoder2_plain"]
@@ -182,6 +182,8 @@ def write_keys(writer, config, architecture, head_dim):
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config.get("first_k_dense_replace", 0))
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
     if architecture in ("dots1", "minimax-m2", "exaone-moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if architecture == "dots1":

@@ -306,6 +306,14 @@ def draw_extra(draw, family, config):
         config |= draw.choice([{}, draw_rope(draw)])
 
 
+def draw_groups(draw, config):
+    """Of experts, which are chosen first."""
+    count = "num_experts" if "num_experts" in config else "n_routed_experts"
+    size, n = draw.choice([2, 3, 5]), draw.choice([2, 3, 4])
+    kept = draw.randint(1, n)
+    config |= {count: size * n, "n_group": n, "topk_group": kept, "num_experts_per_tok": draw.randint(1, min(3, kept * size))}
+
+
 def draw_longrope(draw, config):
     """Of phi3, whose rope has no other kinds."""
     for key in ("rope_scaling", "rope_parameters"):
@@ -360,6 +368,8 @@ def draw_config(draw, family):
         draw_longrope(draw, config)
     draw_extra(draw, family, config)
     leave_out(draw, config)
+    if "n_group" in config and draw.random() < 0.5:
+        draw_groups(draw, config)
     if family == "internlm3":  # transformers wants both to be the same
         config["mlp_bias"] = config.get("attention_bias", False)
     if family == "dots1":

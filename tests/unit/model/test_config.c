@@ -381,8 +381,18 @@ static void test_bad_sizes(void)
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_alpha': 1}",
            "swiglu_alpha: found 1, expected 1.702");
     refuse(llama, "{'swiglu_limit': 7}", "swiglu_limit: found 7, expected nothing: llama models");
-    refuse(llama, "{'model_type': 'glm4_moe', 'n_group': 2}",
-           "n_group: found 2, expected 1: a choice among all experts");
+    refuse(llama, "{'model_type': 'glm4_moe', 'n_group': 48}",
+           "n_group: found 48, expected at most 32, which divides the 128 experts into groups of "
+           "at least 2");
+    refuse(llama, "{'model_type': 'glm4_moe', 'n_group': 3}", "n_group: found 3, expected at most");
+    refuse(llama, "{'model_type': 'glm4_moe', 'n_routed_experts': 8, 'n_group': 8}",
+           "n_group: found 8, expected at most");
+    refuse(llama, "{'model_type': 'glm4_moe', 'n_group': 4, 'topk_group': 5}",
+           "topk_group: found 5, expected an integer from 1 to 4");
+    refuse(llama, "{'model_type': 'glm4_moe', 'topk_group': 0}",
+           "topk_group: found 0, expected an integer from 1 to 1");
+    refuse(llama, "{'model_type': 'glm4_moe', 'n_group': 32, 'topk_group': 1}",
+           "topk_group: found 1, expected groups that have the 8 experts of a token");
     refuse(llama, "{'quantization_config': {'quant_method': 'mxfp4'}}",
            "quantization_config.quant_method: found 'mxfp4', expected fp8");
     refuse(llama, "{'model_type': null}", "model_type: found null");

@@ -611,6 +611,11 @@ static void test_published(void)
                                          "'leading_dense_block_count': 1, "
                                          "'rope.dimension_sections': [0, 0, 0, 0]}"));
     CHECK(c.experts.n && !c.has_experts[0] && c.has_experts[1] && c.experts.route.renormalizes);
+    CHECK(!c.experts.route.n_groups);
+    spw_config_free(&c);
+    c = accept_facts(facts_of("glm4moe", "{" PARTIAL ", " MIXTURE ", 'expert_group_count': 4, "
+                                         "'expert_group_used_count': 2}"));
+    CHECK(c.experts.route.n_groups == 4 && c.experts.route.n_groups_kept == 2);
     spw_config_free(&c);
     c = accept_facts(facts_of("granite", "{'logit_scale': 10, 'attention.scale': 0.015625, "
                                          "'expert_count': 0, 'expert_used_count': 0, "
