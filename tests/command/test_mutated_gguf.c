@@ -1,16 +1,18 @@
-/* GGUF files with random damage in the header or in the data. The library refuses each with one
+/* GGUF files with random damage in the header or in the data, one of them with blocks of many
+ * quantized types. The library refuses each with one
  * line of text or gives an answer, and leaks nothing. Most useful under sanitizers:
  *
  *   test_mutated_gguf [COUNT]      2,500 files, 10,000 in a full run; SPW_SEED repeats a run */
 #include "tests/command/mutated.h"
 #include "tests/engine/gguf_folder.h"
+#include "tests/engine/tiny_model.h"
 #include "tests/gguf_tokenizer.h"
 
 static const char *const goldens[] = {
     "llama_plain",      "llama_biases",    "qwen2_yarn",
     "qwen3_qk_norm",    "gemma3_new_keys", "llama_llama3_old_keys",
     "qwen2_moe_shared", "qwen3_moe_plain", "gemma4_moe_all"};
-enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
+enum { N_GOLDENS = sizeof goldens / sizeof *goldens, N_FILES = N_GOLDENS + 1 };
 
 /* A tokenizer and a template. Ids of these tiny models stay below 96. */
 static void add_text(struct spw_gguf_writer *w, void *context)
@@ -98,22 +100,48 @@ static void use_parts(const char *path, struct spw_tokenizer **t)
     spw_source_close(s);
 }
 
+/* Each matrix has a type of its own; all of them fit its rows. */
+static void write_quantized(const char *dir, const char *path, uint64_t *seed)
+{
+    char folder[64];
+    snprintf(folder, sizeof folder, "%s/folder", dir);
+    tiny_model_write(&(struct tiny_model){.family = "llama",
+                                          .layers = 2,
+                                          .hidden = 256,
+                                          .intermediate = 256,
+                                          .heads = 4,
+                                          .kv_heads = 2,
+                                          .head_dim = 64,
+                                          .vocab = 96,
+                                          .positions = 512,
+                                          .untied = true,
+                                          .seed = 5},
+                     folder);
+    gguf_from_folder(folder, path,
+                     &(struct gguf_way){.more_keys = add_text, .seed = check_random(seed) | 1});
+    tiny_model_remove(folder);
+}
+
 int main(int argc, char **argv)
 {
     unsigned long n = argc > 1 ? strtoul(argv[1], NULL, 10) : (unsigned long)check_amount(10000);
     unsigned long n_answers = 0;
     uint64_t seed = check_seed();
     char dir[] = "/tmp/spw_mutated_XXXXXX", path[64];
-    struct bytes b = {.at = malloc(MOST_BYTES)}, whole[N_GOLDENS];
-    size_t headers[N_GOLDENS];
+    struct bytes b = {.at = malloc(MOST_BYTES)}, whole[N_FILES];
+    size_t headers[N_FILES];
     if (!b.at || !mkdtemp(dir))
         return 1;
     snprintf(path, sizeof path, "%s/m.gguf", dir);
-    for (int i = 0; i < N_GOLDENS; i++) {
+    for (int i = 0; i < N_FILES; i++) {
         char folder[64];
         struct spw_gguf g;
-        snprintf(folder, sizeof folder, "tests/golden/%s", goldens[i]);
-        gguf_from_folder(folder, path, &(struct gguf_way){.more_keys = add_text});
+        if (i < N_GOLDENS) {
+            snprintf(folder, sizeof folder, "tests/golden/%s", goldens[i]);
+            gguf_from_folder(folder, path, &(struct gguf_way){.more_keys = add_text});
+        } else {
+            write_quantized(dir, path, &seed);
+        }
         whole[i].at = malloc(MOST_BYTES);
         CHECK(read_bytes(&whole[i], path));
         CHECK(!spw_gguf_parse(&g, whole[i].at, whole[i].n, path, NULL));
@@ -122,7 +150,7 @@ int main(int argc, char **argv)
     }
     for (unsigned long i = 0; i < n; i++) {
         struct spw_tokenizer *t = NULL;
-        uint64_t which = check_random(&seed) % N_GOLDENS;
+        uint64_t which = check_random(&seed) % N_FILES;
         alarm(SECONDS);
         b.n = whole[which].n;
         memcpy(b.at, whole[which].at, b.n);
@@ -139,7 +167,7 @@ int main(int argc, char **argv)
     CHECK(n < 100 || (n_answers > n / 50 && n_answers < n));
     unlink(path);
     rmdir(dir);
-    for (int i = 0; i < N_GOLDENS; i++)
+    for (int i = 0; i < N_FILES; i++)
         free(whole[i].at);
     free(b.at);
     return check_done();
