@@ -183,6 +183,16 @@ static int check_experts(const struct spw_keys *keys, const struct spw_config_gg
     return scale != 1 ? spw_keys_refuse(keys, "expert_weights_scale", "nothing, or 1") : 0;
 }
 
+static bool is_neutral(const json_t *value, double x)
+{
+    bool same = json_is_boolean(value) ? json_is_true(value) == (x != 0)
+                                       : json_is_number(value) && json_number_value(value) == x;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (!is_neutral(json_array_get(value, i), x))
+            return false;
+    return same || json_is_array(value);
+}
+
 /* A window in a file of an architecture that stores none: the file does not say which layers have
  * it, or is of another family. */
 static int check_window(const struct spw_keys *keys, const struct spw_gguf_architecture *a,
@@ -192,19 +202,9 @@ static int check_window(const struct spw_keys *keys, const struct spw_gguf_archi
     const json_t *value = spw_keys_value(keys, key);
     if (a->chunk && value && json_number_value(value) != a->chunk)
         return spw_keys_refuse(keys, key, "nothing: models without chunks are read from folders");
-    return family->window_rule == SPW_WINDOW_NEVER && value && json_number_value(value) != 0
+    return family->window_rule == SPW_WINDOW_NEVER && value && !is_neutral(value, 0)
                ? spw_keys_refuse(keys, key, "nothing: such models are read from folders only")
                : 0;
-}
-
-static bool is_neutral(const json_t *value, double x)
-{
-    bool same = json_is_boolean(value) ? json_is_true(value) == (x != 0)
-                                       : json_is_number(value) && json_number_value(value) == x;
-    for (size_t i = 0; i < json_array_size(value); i++)
-        if (!is_neutral(json_array_get(value, i), x))
-            return false;
-    return same || json_is_array(value);
 }
 
 static bool is_listed(const char *key, const char *const *list, size_t n)
@@ -480,6 +480,8 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     const bool none = !strcmp(type, "none"), empty = !*type;
     if (none || (empty && json_number_value(factor) == 0))
         spw_keys_value(&own, "rope.scaling.factor"); /* it means nothing then */
+    if (!strcmp(type, "yarn") && !factor) /* transformers would take another one than others do */
+        return spw_keys_refuse(&own, "rope.scaling.factor", "a number: the key has no default");
     if (none || empty || (!strcmp(type, "longrope") && facts->long_factors))
         json_object_del(facts->keys, "rope.scaling.type");
     if (facts->architecture->chunk)

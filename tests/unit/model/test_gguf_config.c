@@ -109,6 +109,8 @@ static void test_scaling(void)
     CHECK(c.rope[0].kind == SPW_ROPE_LINEAR && c.rope[1].kind == SPW_ROPE_LINEAR &&
           c.reach == 1024);
     spw_config_free(&c);
+    refuse("qwen2", "{'rope.scaling.type': 'yarn', 'rope.scaling.original_context_length': 128}",
+           "qwen2.rope.scaling.factor: found nothing, expected a number");
     c = accept_facts(facts_of("llama", "{'rope.scaling.type': 'none'}"));
     CHECK(c.rope[0].kind == SPW_ROPE_DEFAULT);
     spw_config_free(&c);
@@ -252,6 +254,19 @@ static void test_gemma3(void)
     c = accept_facts(facts_of("gemma3", "{}")); /* no window: every layer is full */
     CHECK(c.window == 0 && c.layer_kinds[0] == SPW_LAYER_FULL);
     spw_config_free(&c);
+}
+
+/* A window that is no number is not taken for none. */
+static void test_windows(void)
+{
+    refuse("olmo2", "{'attention.sliding_window': [16, 16, 16, 0]}",
+           "olmo2.attention.sliding_window: found a list of 4, expected nothing");
+    refuse("gemma3", "{'attention.sliding_window': [16, 16, 16, 0]}",
+           "gemma3.attention.sliding_window: found a list of 4, expected nothing");
+    refuse("exaone4", "{'attention.sliding_window': '16'}",
+           "exaone4.attention.sliding_window: found \"16\", expected nothing");
+    refuse("qwen3", "{'attention.sliding_window': true}",
+           "qwen3.attention.sliding_window: found true, expected nothing");
 }
 
 static void test_layer_norms(void)
@@ -914,6 +929,7 @@ int main(void)
     test_gemma3();
     test_gemma4();
     test_gemma4_refused();
+    test_windows();
     test_layer_norms();
     test_olmo();
     test_glm();
