@@ -84,8 +84,9 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
     const bool asks = rule == SPW_WINDOW_PATTERN && source->gguf;
     const json_t *list = asks ? spw_keys_value(keys, "sliding_window_pattern") : NULL;
     const bool listed = json_is_array(list);
-    if (listed && json_array_size(list) < out->n_layers)
-        return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
+    for (uint32_t i = 0; listed && i < out->n_layers; i++)
+        if (!json_is_boolean(json_array_get(list, i)))
+            return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
     if ((source->family->window_pattern_key || asks) && !listed)
         SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {

@@ -203,6 +203,24 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     return rc;
 }
 
+/* A list of numbers means truth values in this key; spw_gguf_object makes one number of equal ones,
+ * which means something else here. */
+static int read_pattern(struct spw_config_gguf *facts, const struct spw_gguf *g, const char *prefix)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%sattention.sliding_window_pattern", prefix);
+    const struct spw_gguf_value *v = spw_gguf_find(g, key);
+    if (!v || !v->array || v->type == SPW_GGUF_STRING || v->n > SPW_GGUF_MOST_ELEMENTS)
+        return 0;
+    json_t *list = json_array();
+    for (uint64_t i = 0; list && i < v->n; i++)
+        if (json_array_append_new(list, json_boolean(spw_gguf_number(v, i) != 0))) {
+            json_decref(list);
+            return -ENOMEM;
+        }
+    return json_object_set_new(facts->keys, key + strlen(prefix), list) ? -ENOMEM : 0;
+}
+
 static int read_facts(struct spw_config_gguf *facts, const struct spw_gguf *g, const char *path,
                       struct spw_error *err)
 {
@@ -212,7 +230,7 @@ static int read_facts(struct spw_config_gguf *facts, const struct spw_gguf *g, c
     SPW_TRY(spw_gguf_read_architecture(g, path, &facts->architecture, err));
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
     if (spw_gguf_object(g, prefix, &facts->keys) ||
-        spw_gguf_object(g, "tokenizer.ggml.", &facts->tokenizer))
+        spw_gguf_object(g, "tokenizer.ggml.", &facts->tokenizer) || read_pattern(facts, g, prefix))
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     const int rc = read_ends(facts, g, err);
     return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory", path) : rc;

@@ -285,6 +285,40 @@ static void test_ends(void)
     }
 }
 
+/* The list of layers with windows as numbers, in the place of truth values; then all of them are 1.
+ */
+static void test_pattern(void)
+{
+    static const char name[] = "gemma3.attention.sliding_window_pattern";
+    static char bytes[1 << 12];
+    uint8_t kinds[4] = {0};
+    char path[64];
+    snprintf(path, sizeof path, "%s/pattern.gguf", dir);
+    gguf_from_folder("tests/golden/gemma3_window_140", path, &(struct gguf_way){0});
+    for (int step = 0; step < 3; step++) {
+        struct spw_model_config c = {0};
+        struct spw_error err = {0};
+        FILE *f = fopen(path, "r+b");
+        CHECK(f && fread(bytes, 1, sizeof bytes, f) == sizeof bytes);
+        char *at = memmem(bytes, sizeof bytes, name, sizeof name - 1);
+        CHECK(at && at[sizeof name - 1] == SPW_GGUF_ARRAY);
+        at += sizeof name - 1 + 4;
+        CHECK(at[0] == (step < 2 ? SPW_GGUF_BOOL : SPW_GGUF_U8) && at[4] == 4);
+        if (step > 0)
+            at[0] = SPW_GGUF_U8;
+        if (step > 1)
+            memset(at + 12, 1, 4);
+        CHECK(!fseek(f, 0, SEEK_SET) && fwrite(bytes, 1, sizeof bytes, f) == sizeof bytes);
+        CHECK(!fclose(f));
+        CHECK_MSG(!source_config(&c, path, &err) && c.n_layers == 4, "%s", err.text);
+        for (uint32_t i = 0; i < 4; i++) {
+            kinds[i] = step == 0 ? c.layer_kinds[i] : step == 1 ? kinds[i] : SPW_LAYER_SLIDING;
+            CHECK_MSG(c.layer_kinds[i] == kinds[i], "%d: layer %u", step, i);
+        }
+        spw_config_free(&c);
+    }
+}
+
 /* Ids that the model cannot choose, by the key that has them. Only texts of such tokens end
  * nothing.
  */
@@ -416,6 +450,7 @@ static void test_rest(void)
     test_text();
     test_ends();
     test_ends_beyond();
+    test_pattern();
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");

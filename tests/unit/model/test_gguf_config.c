@@ -256,9 +256,13 @@ static void test_gemma3(void)
     spw_config_free(&c);
 }
 
-/* A window that is no number is not taken for none. */
+/* A window that is no number is not taken for none, nor are other things for false. */
 static void test_windows(void)
 {
+    refuse("gemma3",
+           "{'attention.sliding_window': 16, 'attention.sliding_window_pattern': "
+           "[true, 1, true, false]}",
+           "gemma3.attention.sliding_window_pattern: found a list of 4, expected a truth value");
     refuse("olmo2", "{'attention.sliding_window': [16, 16, 16, 0]}",
            "olmo2.attention.sliding_window: found a list of 4, expected nothing");
     refuse("gemma3", "{'attention.sliding_window': [16, 16, 16, 0]}",
