@@ -348,7 +348,7 @@ static int read_version(struct reader *r)
         return spw_fail(
             r->err, -EINVAL,
             "%s: found a file that is not GGUF, expected a GGUF file or a Hugging Face model "
-            "folder",
+            "folder, not a file in it",
             r->path);
     r->at += 4;
     SPW_TRY(read_number(r, 4, "the version", &version));

@@ -13,6 +13,20 @@ static bool is_above_0(const struct spw_gguf *g, const char *name, const char *e
     return n && !n->array && n->type != SPW_GGUF_STRING && spw_gguf_number(n, 0) > 0;
 }
 
+/* Why a file is refused that people give in place of the model beside it. */
+static const char only_a_part[] =
+    "a language model; this file is used beside one: it has the part for images or sound, an "
+    "adapter, or statistics";
+
+static int refuse_part(const struct spw_keys *keys)
+{
+    const char *type = NULL;
+    SPW_TRY(spw_keys_string(keys, "type", &type));
+    return type && (!strcmp(type, "adapter") || !strcmp(type, "imatrix"))
+               ? spw_keys_refuse(keys, "type", only_a_part)
+               : 0;
+}
+
 int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
                                const struct spw_gguf_architecture **out, struct spw_error *err)
 {
@@ -21,13 +35,16 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
     if (spw_gguf_object(g, "general.", &object))
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     struct spw_keys keys = {.file = path, .prefix = "general.", .object = object, .err = err};
-    int rc = spw_keys_string(&keys, "architecture", &name);
+    int rc = refuse_part(&keys);
+    if (!rc)
+        rc = spw_keys_string(&keys, "architecture", &name);
     *out = rc || !name
                ? NULL
                : spw_gguf_architecture_find(name, is_above_0(g, name, "expert_count"),
                                             is_above_0(g, name, "attention.sliding_window"));
     if (!rc && !*out)
-        rc = spw_keys_refuse(&keys, "architecture", SPW_GGUF_ARCHITECTURES);
+        rc = spw_keys_refuse(&keys, "architecture",
+                             name && !strcmp(name, "clip") ? only_a_part : SPW_GGUF_ARCHITECTURES);
     json_decref(object);
     return rc;
 }

@@ -83,11 +83,11 @@ static int open_anonymous(const char *directory, int direct)
 
 static int refused(const char *directory, int rc, struct spw_error *err)
 {
-    const char *what = strerror(-rc), *remedy = "name another directory with options.disk_dir";
+    const char *what = strerror(-rc), *remedy = "name another directory";
     if (rc == -ENOENT)
-        what = "does not exist", remedy = "create it, or name another one with options.disk_dir";
+        what = "does not exist", remedy = "create it, or name another one";
     else if (rc == -ENOTDIR)
-        what = "is not a directory", remedy = "name a directory with options.disk_dir";
+        what = "is not a directory", remedy = "name a directory";
     else if (rc == -EACCES || rc == -EPERM)
         what = "is not writable for this user";
     else if (rc == -EROFS)
@@ -113,7 +113,7 @@ static int no_room(const char *directory, int rc, uint64_t bytes, uint64_t avail
 {
     return spw_fail(err, rc,
                     "disk: %s: %.1f MiB are wanted, %.1f MiB are free; lower options.disk_bytes, "
-                    "or name another directory with options.disk_dir",
+                    "or name another directory",
                     directory, (double)bytes / (1 << 20), (double)available / (1 << 20));
 }
 
@@ -138,9 +138,7 @@ static int take_room(const struct spw_disk *d, const char *directory, uint64_t b
     if (rc == -ENOSPC || rc == -EDQUOT)
         return no_room(directory, rc, bytes, available, err);
     if (rc)
-        return spw_fail(err, rc,
-                        "disk: %s: a file of %.1f MiB: %s; name another directory with "
-                        "options.disk_dir",
+        return spw_fail(err, rc, "disk: %s: a file of %.1f MiB: %s; name another directory",
                         directory, (double)bytes / (1 << 20), strerror(-rc));
     return 0;
 }

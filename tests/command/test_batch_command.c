@@ -125,6 +125,8 @@ static void test_outputs_of_others(void)
     check_refused(batch("in.jsonl", "o", ""), "o.state: is a symbolic link");
     remove_job("o");
     check_refused(batch("in.jsonl", "m", ""), "--output: m: ");
+    check_refused(batch("m", "none", ""), "m: Is a directory");
+    CHECK(sh("! test -e none") == 0);
     check_refused(batch("in.jsonl", "m/config.json", ""), "is a file of the model");
     check_refused(batch("in.jsonl", "nowhere/o", ""), "nowhere/o: No such file or directory");
     CHECK(sh("mkfifo pipe") == 0);
@@ -440,6 +442,8 @@ static void test_slow_pipe(void)
     CHECK(waitpid(child, &status, 0) == child);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM, "status %x", status);
     close(fd);
+    CHECK(sh("grep -q '2 answered, 0 without an answer; the same command continues' err.pipe") ==
+          0);
     CHECK(check_results("p", NULL, 0) == 2);
 }
 

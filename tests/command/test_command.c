@@ -110,7 +110,9 @@ static void test_refusals(void)
          "missing: found no such file or folder, expected a Hugging"},
         {"generate . --prompt x", ".: found no config.json there, expected a Hugging Face model"},
         {"generate '' --prompt x", "generate: found an empty MODEL; usage: "},
-        {"generate m/config.json --prompt x", "m/config.json: found a file that is not GGUF"},
+        {"generate m/config.json --prompt x", "m/config.json: found a file that is not GGUF, "
+                                              "expected a GGUF file or a Hugging Face model "
+                                              "folder, not a file in it"},
         {"generate lfs1 --prompt x", "lfs1/model.safetensors: found a git-lfs pointer, expected"},
         {"generate lfs2 --prompt x", "lfs2/tokenizer.json: found a git-lfs pointer, expected"},
         {"plan lfs3 --context 9", "lfs3/config.json: found a git-lfs pointer, expected"},

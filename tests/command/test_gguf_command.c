@@ -136,6 +136,18 @@ static void test_inspect(void)
     CHECK_MSG(strstr(out, "\nan answer   ends with 0 (<?[31mtexts?>)\n"), "%s", out);
 }
 
+/* A file with one key, whose value is a text. */
+static void write_key(const char *name, const char *key, const char *text)
+{
+    char path[128];
+    struct spw_gguf_writer w = {0};
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    spw_gguf_add_string(&w, key, text);
+    CHECK(f && !spw_gguf_write_header(&w, f) && !fclose(f));
+    spw_gguf_writer_free(&w);
+}
+
 static void test_refused(void)
 {
     CHECK(sh("$S inspect m-00002-of-00003.gguf") == 2);
@@ -147,6 +159,16 @@ static void test_refused(void)
     CHECK_MSG(strstr(err, "none.gguf: found no such file, expected a GGUF file"), "%s", err);
     CHECK(sh("echo '{\"a\": \"more than twenty-four bytes\"}' >x; $S inspect x") == 2);
     CHECK_MSG(strstr(err, "x: found a file that is not GGUF, expected a GGUF file or"), "%s", err);
+    write_key("mmproj.gguf", "general.architecture", "clip");
+    CHECK(sh("$S inspect mmproj.gguf") == 2);
+    CHECK_MSG(strstr(err, "mmproj.gguf: general.architecture: found \"clip\", expected a language "
+                          "model; this file is used beside one"),
+              "%s", err);
+    write_key("adapter.gguf", "general.type", "adapter");
+    CHECK(sh("$S inspect adapter.gguf") == 2);
+    CHECK_MSG(strstr(err, "adapter.gguf: general.type: found \"adapter\", expected a language "
+                          "model; "),
+              "%s", err);
 }
 
 int main(void)

@@ -833,7 +833,7 @@ static void test_folders(void)
     CHECK(source_config(&config, "tests/unit/model/test_config.c", &err) == -EINVAL);
     CHECK(!strcmp(err.text,
                   "tests/unit/model/test_config.c: found a file that is not GGUF, expected a GGUF "
-                  "file or a Hugging Face model folder"));
+                  "file or a Hugging Face model folder, not a file in it"));
     char folder[] = "/tmp/spw_config_XXXXXX", path[64];
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/config.json", folder);

@@ -356,8 +356,9 @@ static void say_totals(const struct batch *b)
     const struct job_totals t = totals_of(b);
     const char *errors = b->store && t.n_failed ? job_store_errors_path(b->store) : NULL;
     if (b->store || t.n_failed)
-        cli_note("%" PRIu64 " answered, %" PRIu64 " without an answer%s%s", t.n_done, t.n_failed,
-                 errors ? ", see " : "", errors ? errors : "");
+        cli_note("%" PRIu64 " answered, %" PRIu64 " without an answer%s%s%s", t.n_done, t.n_failed,
+                 errors ? ", see " : "", errors ? errors : "",
+                 b->store && cli_interrupted() ? "; the same command continues" : "");
 }
 
 static int answer_lines(struct batch *b)

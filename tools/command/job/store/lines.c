@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { LEAST_READ = 1 << 16 };
@@ -12,9 +13,13 @@ enum { LEAST_READ = 1 << 16 };
 int job_lines_open(struct job_lines *l, const char *path)
 {
     *l = (struct job_lines){.fd = STDIN_FILENO, .wait_ms = -1};
+    struct stat s;
     if (strcmp(path, "-") != 0)
         l->fd = open(path, O_RDONLY | O_CLOEXEC);
-    return l->fd < 0 ? -errno : 0;
+    const int rc = l->fd < 0 || fstat(l->fd, &s) ? -errno : S_ISDIR(s.st_mode) ? -EISDIR : 0;
+    if (rc)
+        job_lines_close(l);
+    return rc;
 }
 
 void job_lines_close(struct job_lines *l)

@@ -501,8 +501,9 @@ static int summarize(struct job_summarize *s)
     job_store_begin_pass(s->store);
     code = job_run(&run, &source);
     const struct job_totals t = job_store_totals(s->store);
-    cli_note("%" PRIu64 " summarized, %" PRIu64 " without a summary%s%s", t.n_done, t.n_failed,
-             t.n_failed ? ", see " : "", t.n_failed ? job_store_errors_path(s->store) : "");
+    cli_note("%" PRIu64 " summarized, %" PRIu64 " without a summary%s%s%s", t.n_done, t.n_failed,
+             t.n_failed ? ", see " : "", t.n_failed ? job_store_errors_path(s->store) : "",
+             cli_interrupted() ? "; the same command continues" : "");
     return code || !t.n_failed ? code : CLI_FAILED;
 }
 
