@@ -76,11 +76,31 @@ static void test_completion(void)
 
 /* ---- refusals ---- */
 
-static void test_refusals(void)
+struct refused {
+    const char *line, *says;
+};
+
+static void check_refused(const struct refused *cases, size_t n)
 {
-    static const struct {
-        const char *line, *says;
-    } cases[] = {
+    for (size_t i = 0; i < n; i++) {
+        int code = sh("\"$S\" %s", cases[i].line);
+        /* One line; notes come first if the drive and the machine had to be measured. */
+        const char *text = err, *end = strchr(text, '\n');
+        for (; end && strncmp(text, "spillway: measuring ", 20) == 0; end = strchr(text, '\n'))
+            text = end + 1;
+        CHECK_MSG(code == 2 && n_out == 0, "%s: exit %d, %zu bytes on stdout", cases[i].line, code,
+                  n_out);
+        CHECK_MSG(strncmp(text, "spillway: ", 10) == 0 && end && !end[1] &&
+                      strstr(text, cases[i].says),
+                  "%s: %s", cases[i].line, err);
+    }
+}
+
+#define CHECK_REFUSED(cases) check_refused(cases, sizeof(cases) / sizeof *(cases))
+
+static void test_wrong_command_lines(void)
+{
+    static const struct refused cases[] = {
         {"bogus", "unknown command 'bogus'"},
         {"genrate m", "did you mean 'generate'"},
         {"generate", "found no MODEL"},
@@ -96,6 +116,16 @@ static void test_refusals(void)
         {"generate m --tensors --prompt x", "--tensors is no option of 'generate'"},
         {"generate m --prompt", "--prompt: found no value, expected TEXT"},
         {"generate m --ignore-eos=yes --prompt x", "--ignore-eos: found the value 'yes'"},
+        {"generate m --prompt-tokens 9", "--prompt-tokens is no option of 'generate'"},
+        {"generate m --prompt --seed 2", "--prompt: found the option --seed, expected TEXT"},
+        {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
+    };
+    CHECK_REFUSED(cases);
+}
+
+static void test_wrong_prompts(void)
+{
+    static const struct refused cases[] = {
         {"generate m --prompt ''", "found an empty text"},
         {"generate m --prompt x --stop ''", "--stop: found an empty text"},
         {"generate m --prompt x --stop \"$(printf 'a\\377b')\"", "--stop: "},
@@ -106,6 +136,21 @@ static void test_refusals(void)
         {"generate m --prompt-file /dev/null", "/dev/null: found an empty text"},
         {"generate m --prompt-file - </dev/null", "stdin: found an empty text"},
         {"generate m --token-ids - <&-", "stdin: Bad file descriptor"},
+        {"generate m --prompt x --stop ''", "--stop: found an empty text"},
+        {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
+        {"generate m --token-ids bad1", "bad1: byte 4: found 'x', expected token ids"},
+        {"generate m --token-ids bad2", "bad2: token 2: found id 96, expected 0 to 95"},
+        {"generate m --token-ids bad3", "bad3: byte 2: found '-1'"},
+        {"generate m --token-ids /dev/null", "/dev/null: found no token ids"},
+        {"generate m --ids --stop x --prompt x", "found both --ids and --stop"},
+        {"plan m --prompt x --prompt-tokens 9", "found both --prompt and --prompt-tokens"},
+    };
+    CHECK_REFUSED(cases);
+}
+
+static void test_wrong_models(void)
+{
+    static const struct refused cases[] = {
         {"generate missing --prompt x",
          "missing: found no such file or folder, expected a Hugging"},
         {"generate . --prompt x", ".: found no config.json there, expected a Hugging Face model"},
@@ -116,6 +161,31 @@ static void test_refusals(void)
         {"generate lfs1 --prompt x", "lfs1/model.safetensors: found a git-lfs pointer, expected"},
         {"generate lfs2 --prompt x", "lfs2/tokenizer.json: found a git-lfs pointer, expected"},
         {"plan lfs3 --context 9", "lfs3/config.json: found a git-lfs pointer, expected"},
+        {"generate yarn --prompt x --context 2049", "the model knows 2048 positions"},
+        {"generate fewer --prompt x",
+         "tensor model.layers.2.input_layernorm.weight: found it, but the config (model_type "
+         "llama, 2 layers) does not call for it"},
+        {"plan unbiased --context 9", "tensor model.layers.0.mlp.down_proj.bias: found it, but"},
+    };
+    CHECK(sh("cp -r m fewer && sed -i 's/_layers\": 3/_layers\": 2/' fewer/config.json") == 0);
+    CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
+             "lfs2/tokenizer.json lfs3/config.json; do printf 'version "
+             "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 9\\n' >$f; done") == 0);
+    CHECK(
+        sh("cp -r m yarn && sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"yarn\", "
+           "\"factor\": 2}, &/' yarn/config.json && \"$S\" plan yarn --context 2048 --no-probe") ==
+        0);
+    char *golden = realpath("tests/golden/llama_biases", NULL);
+    CHECK(sh("cp -r %s unbiased && chmod -R u+w unbiased && "
+             "sed -i 's/\"mlp_bias\": true/\"mlp_bias\": false/' unbiased/config.json",
+             golden) == 0);
+    free(golden);
+    CHECK_REFUSED(cases);
+}
+
+static void test_wrong_values(void)
+{
+    static const struct refused cases[] = {
         {"generate m --prompt x --max-new-tokens -1", "--max-new-tokens: found '-1'"},
         {"generate m --prompt x --max-new-tokens 1e3", "--max-new-tokens: found '1e3'"},
         {"generate m --prompt x --max-new-tokens 99999999999999999999", "--max-new-tokens: found"},
@@ -142,6 +212,19 @@ static void test_refusals(void)
         {"generate m --prompts l9 --logprobs 21", "--logprobs: found '21', expected"},
         {"generate m --prompt x --n 2", "--n needs --prompts"},
         {"generate m --prompts l9 --n 0", "--n: found '0', expected a whole number from 1"},
+        {"generate m --prompt x --threads 0", "--threads: found '0'"},
+        {"generate m --prompt x --context 100 --max-new-tokens 100", "expected at least 101"},
+        {"generate m --prompt x --context 99999", "1024"},
+        {"generate m --prompt x --sessions 2", "--sessions needs --prompts"},
+        {"generate m --prompt x --progress loud", "--progress: found 'loud'"},
+        {"plan m --context 0", "--context: found '0'"},
+    };
+    CHECK_REFUSED(cases);
+}
+
+static void test_wrong_memory(void)
+{
+    static const struct refused cases[] = {
         {"generate m --prompt x --device-memory 12Q", "--device-memory: found '12Q'"},
         {"generate m --prompt x --device-memory -1", "--device-memory: found '-1'"},
         {"generate m --prompt x --device-memory 9999999TiB", "--device-memory: found '9999999TiB'"},
@@ -170,13 +253,14 @@ static void test_refusals(void)
         {"generate m --prompt x --device tpu", "--device: found 'tpu', expected auto, cpu or cuda"},
         {"generate m --prompt x --device cuda:", "--device: found 'cuda:', expected the number"},
         {"generate m --prompt x --device cuda:9999", "device cuda"},
-        {"generate m --prompt x --threads 0", "--threads: found '0'"},
-        {"generate m --prompt x --context 100 --max-new-tokens 100", "expected at least 101"},
-        {"generate m --prompt x --context 99999", "1024"},
-        {"generate yarn --prompt x --context 2049", "the model knows 2048 positions"},
-        {"generate m --prompt x --sessions 2", "--sessions needs --prompts"},
-        {"generate m --prompt x --stop ''", "--stop: found an empty text"},
-        {"generate m --prompt x --stop \"$(printf '\\303')\"", "--stop: text: found byte 0xc3"},
+        {"plan m --context 1000 --device-memory 1000", "device memory: 1000B given"},
+    };
+    CHECK_REFUSED(cases);
+}
+
+static void test_wrong_outputs(void)
+{
+    static const struct refused cases[] = {
         {"generate m --prompt x --report no/such/r.json", "--report: no/such/r.json"},
         {"generate m --prompt x --dump-logits no/such/l.npy", "--dump-logits: no/such/l.npy"},
         {"generate m --prompt x --report -", "--report: found -, expected a file"},
@@ -187,24 +271,18 @@ static void test_refusals(void)
         {"generate m --prompt x --report a --dump-logits a",
          "--report and --dump-logits: found a for both, expected two files"},
         {"generate m --prompt x --save a --report a", "--save and --report: found a for both"},
-        {"generate fewer --prompt x",
-         "tensor model.layers.2.input_layernorm.weight: found it, but the config (model_type "
-         "llama, 2 layers) does not call for it"},
-        {"plan unbiased --context 9", "tensor model.layers.0.mlp.down_proj.bias: found it, but"},
         {"generate m --prompt x --report $(printf '%0300d' 7)", "File name too long"},
-        {"generate m --prompt x --progress loud", "--progress: found 'loud'"},
-        {"generate m --token-ids bad1", "bad1: byte 4: found 'x', expected token ids"},
-        {"generate m --token-ids bad2", "bad2: token 2: found id 96, expected 0 to 95"},
-        {"generate m --token-ids bad3", "bad3: byte 2: found '-1'"},
-        {"generate m --token-ids /dev/null", "/dev/null: found no token ids"},
         {"generate m --prompts l9 --dump-logits l.npy", "found both --prompts and --dump-logits"},
-        {"generate m --ids --stop x --prompt x", "found both --ids and --stop"},
+    };
+    CHECK_REFUSED(cases);
+}
+
+/* score, tokenize, inspect. */
+static void test_wrong_texts(void)
+{
+    static const struct refused cases[] = {
         {"score m", "expected --text, --text-file or --token-ids"},
         {"score m --text x", "found one token"},
-        {"plan m --context 0", "--context: found '0'"},
-        {"plan m --context 1000 --device-memory 1000", "device memory: 1000B given"},
-        {"plan m --prompt x --prompt-tokens 9", "found both --prompt and --prompt-tokens"},
-        {"generate m --prompt-tokens 9", "--prompt-tokens is no option of 'generate'"},
         {"tokenize m --text x --decode", "--decode: found --text, expected --token-ids"},
         {"tokenize m --token-ids bad2", "--token-ids: found without --decode"},
         {"tokenize m --token-ids bad2 --decode", "bad2: token 2: found id 96"},
@@ -212,11 +290,18 @@ static void test_refusals(void)
         {"inspect missing", "missing: found no such file or folder"},
         {"inspect", "found neither MODEL nor --topology"},
         {"inspect m --topology", "--topology: found with m"},
-        {"generate m --prompt --seed 2", "--prompt: found the option --seed, expected TEXT"},
         {"inspect --topology --tensors", "--topology: found with --tensors"},
         {"inspect --topology --kv-dtype f16", "--topology: found with --kv-dtype"},
         {"inspect m --threads 2", "--threads: found without --topology"},
         {"inspect --topology --threads 2000 --device cpu", "--threads: found '2000'"},
+    };
+    CHECK_REFUSED(cases);
+}
+
+/* bench, probe, cache. */
+static void test_wrong_measurements(void)
+{
+    static const struct refused cases[] = {
         {"bench m --contexts 1,,2", "--contexts: found ''"},
         {"bench m --random-tokens --prompt-file x", "found both --random-tokens and --prompt-file"},
         {"bench m --budgets 1MiB --device-memory 1MiB", "found both --budgets and --device-memory"},
@@ -243,35 +328,22 @@ static void test_refusals(void)
         {"cache prune m", "cache prune: found no --size"},
         {"cache ls m --size 1", "--size: found with ls"},
         {"cache ls m m", "found 'm' after 'm'"},
-        {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
     };
+    CHECK_REFUSED(cases);
+}
+
+static void test_refusals(void)
+{
     CHECK(sh("echo '1 2 x' >bad1; echo 1,96 >bad2; echo '1 -1' >bad3\n"
              "echo '{\"prompt\":\"a\"}' >l9") == 0);
-    CHECK(sh("cp -r m fewer && sed -i 's/_layers\": 3/_layers\": 2/' fewer/config.json") == 0);
-    CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
-             "lfs2/tokenizer.json lfs3/config.json; do printf 'version "
-             "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 9\\n' >$f; done") == 0);
-    CHECK(
-        sh("cp -r m yarn && sed -i 's/\"rope_theta\"/\"rope_scaling\": {\"type\": \"yarn\", "
-           "\"factor\": 2}, &/' yarn/config.json && \"$S\" plan yarn --context 2048 --no-probe") ==
-        0);
-    char *golden = realpath("tests/golden/llama_biases", NULL);
-    CHECK(sh("cp -r %s unbiased && chmod -R u+w unbiased && "
-             "sed -i 's/\"mlp_bias\": true/\"mlp_bias\": false/' unbiased/config.json",
-             golden) == 0);
-    free(golden);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int code = sh("\"$S\" %s", cases[i].line);
-        /* One line; notes come first if the drive and the machine had to be measured. */
-        const char *text = err, *end = strchr(text, '\n');
-        for (; end && strncmp(text, "spillway: measuring ", 20) == 0; end = strchr(text, '\n'))
-            text = end + 1;
-        CHECK_MSG(code == 2 && n_out == 0, "%s: exit %d, %zu bytes on stdout", cases[i].line, code,
-                  n_out);
-        CHECK_MSG(strncmp(text, "spillway: ", 10) == 0 && end && !end[1] &&
-                      strstr(text, cases[i].says),
-                  "%s: %s", cases[i].line, err);
-    }
+    test_wrong_command_lines();
+    test_wrong_prompts();
+    test_wrong_models();
+    test_wrong_values();
+    test_wrong_memory();
+    test_wrong_outputs();
+    test_wrong_texts();
+    test_wrong_measurements();
     CHECK(sh("ls *.json *.npy 2>/dev/null") != 0 && !n_out);        /* nothing half-written */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* a second becomes many */
     CHECK(sh("ulimit -v 6000000; \"$S\" tokenize m --text-file /dev/zero") == 2);
