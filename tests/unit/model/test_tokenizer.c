@@ -615,15 +615,26 @@ static void expect_refusal(const char *json, size_t bytes, int code, const char 
         spw_tokenizer_close(t);
 }
 
-static void test_refusals(void)
-{
-    static const struct {
-        const char *json;
-        int code;
-        const char *part;
-    } cases[] = {
 #define BPE(vocab, merges)                                                                         \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]}}"
+
+struct refused {
+    const char *json;
+    int code;
+    const char *part;
+};
+
+static void expect_refusals(const struct refused *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        expect_refusal(cases[i].json, strlen(cases[i].json), cases[i].code, cases[i].part);
+}
+
+#define EXPECT_REFUSALS(cases) expect_refusals(cases, sizeof(cases) / sizeof *(cases))
+
+static void refuse_bad_json(void)
+{
+    static const struct refused cases[] = {
         {"", -EINVAL, "empty"},
         {" ", -EINVAL, "line 1"},
         {"{\"model\":{},\"model\":{}}", -EINVAL, "twice"},
@@ -638,6 +649,15 @@ static void test_refusals(void)
         {BPE("\"a\n\":0", ""), -EINVAL, "not JSON"},
         {BPE("\"a\":true", ""), -EINVAL, "found true"},
         {BPE("\"a\":0", "\"a a\",,"), -EINVAL, "merges"},
+        {BPE("\"a\":99999999999999999999", ""), -EINVAL, "not JSON"},
+    };
+    EXPECT_REFUSALS(cases);
+    expect_refusal("{\"model\":\xff}", 11, -EINVAL, "line 1");
+}
+
+static void refuse_vocabularies(void)
+{
+    static const struct refused cases[] = {
         {"[]", -EINVAL, "found a list, expected an object"},
         {"{}", -EINVAL, "model: found nothing"},
         {"{\"model\":3}", -EINVAL, "model: found 3"},
@@ -651,7 +671,6 @@ static void test_refusals(void)
         {BPE("\"a\":1.5", ""), -EINVAL, "found 1.5"},
         {BPE("\"a\":\"1\"", ""), -EINVAL, "found \"1\""},
         {BPE("\"a\":4194304", ""), -EINVAL, "found 4194304"},
-        {BPE("\"a\":99999999999999999999", ""), -EINVAL, "not JSON"},
         {BPE("\"a\":99999999999", ""), -EINVAL, "found 99999999999"},
         {BPE("\"a\":0", "\"a b\""), -EINVAL, "merges[0]: found the token \"b\""},
         {BPE("\"a\":0,\"b\":1", "\"a b\""), -EINVAL, "found the token \"ab\""},
@@ -664,6 +683,13 @@ static void test_refusals(void)
         {"{\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\",\"vocab\":{},\"merges\":[]"
          "}}",
          -ENOTSUP, "end_of_word_suffix"},
+    };
+    EXPECT_REFUSALS(cases);
+}
+
+static void refuse_added_tokens(void)
+{
+    static const struct refused cases[] = {
         {SIMPLE("\"added_tokens\":{},"), -EINVAL, "added_tokens: found an object"},
         {SIMPLE("\"added_tokens\":[3],"), -EINVAL, "added_tokens[0]: found 3"},
         {SIMPLE("\"added_tokens\":[{\"id\":20}],"), -EINVAL, "added_tokens[0].content"},
@@ -676,6 +702,14 @@ static void test_refusals(void)
          "added_tokens[1]"},
         {SIMPLE("\"added_tokens\":[" ADDED(20, "x", ",\"lstrip\":1") "],"), -EINVAL,
          "added_tokens[0].lstrip: found 1"},
+    };
+    EXPECT_REFUSALS(cases);
+}
+
+/* Normalizers and pre-tokenizers. */
+static void refuse_rules(void)
+{
+    static const struct refused cases[] = {
         {SIMPLE(NORM("{\"type\":\"BertNormalizer\"}")), -ENOTSUP,
          "normalizer.type: found \"BertNormalizer\", expected Sequence, NFC"},
         {SIMPLE(NORM("7")), -EINVAL, "normalizer: found 7"},
@@ -699,6 +733,14 @@ static void test_refusals(void)
         {SIMPLE(PRE("{\"type\":\"Metaspace\",\"replacement\":\"__\"}")), -EINVAL, "replacement"},
         {SIMPLE(PRE("{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"x\"}")),
          -EINVAL, "prepend_scheme: found \"x\""},
+    };
+    EXPECT_REFUSALS(cases);
+}
+
+/* And decoders. */
+static void refuse_post_processors(void)
+{
+    static const struct refused cases[] = {
         {SIMPLE("\"post_processor\":{\"type\":\"BertProcessing\"},"), -ENOTSUP, "post_processor"},
         {SIMPLE("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
                 "{\"id\":\"<s>\"}},{\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{}},"),
@@ -713,11 +755,12 @@ static void test_refusals(void)
         {SIMPLE("\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0},"),
          -EINVAL, "decoder.start: found -1"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        expect_refusal(cases[i].json, strlen(cases[i].json), cases[i].code, cases[i].part);
-    expect_refusal("{\"model\":\xff}", 11, -EINVAL, "line 1");
+    EXPECT_REFUSALS(cases);
+}
 
-    /* Nesting: a Sequence in a Sequence, too often. */
+/* A Sequence in a Sequence, too often. */
+static void refuse_nesting(void)
+{
     char json[4096] = "{\"normalizer\":";
     for (int i = 0; i < 20; i++)
         strcat(json, "{\"type\":\"Sequence\",\"normalizers\":[");
@@ -726,13 +769,27 @@ static void test_refusals(void)
         strcat(json, "]}");
     strcat(json, "," MODEL "}}");
     expect_refusal(json, strlen(json), -ENOTSUP, "8 deep");
+}
 
+static void refuse_files(void)
+{
     struct spw_tokenizer *t = NULL;
     struct spw_error err = {0};
     CHECK(spw_tokenizer_open(&t, "no/such/tokenizer.json", &err) == -ENOENT);
     CHECK(strstr(err.text, "no/such/tokenizer.json: "));
     spw_error_clear(&err);
     CHECK(spw_tokenizer_open(&t, "/", &err) == -EINVAL);
+}
+
+static void test_refusals(void)
+{
+    refuse_bad_json();
+    refuse_vocabularies();
+    refuse_added_tokens();
+    refuse_rules();
+    refuse_post_processors();
+    refuse_nesting();
+    refuse_files();
 }
 
 static void test_invalid_text(void)
