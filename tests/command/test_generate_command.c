@@ -9,22 +9,13 @@
 #include <math.h>
 #include <xxhash.h>
 
-static void test_report(void)
+static void check_report(json_t *r)
 {
     static const char *const keys[] = {
         "model",      "backend",         "n_prompt",        "n_generated",
         "tokens",     "logits_hash",     "prefill_seconds", "decode_seconds",
         "peak_bytes", "budget_bytes",    "moved_bytes",     "unhidden_wait_seconds",
         "waterlines", "fallback_events", "finish",          "unhidden_wait_seconds_by_layer"};
-    static char text[1 << 16];
-    CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
-             "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
-             "--dump-logits l.npy --device cpu") == 0);
-    CHECK_MSG(strstr(err, "the answer was cut off after 300 new tokens"), "%s", err);
-    memcpy(text, out, n_out + 1);
-    CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 1") == 0);
-    CHECK_MSG(strncmp(err, "spillway: on c", 14) == 0, "auto says which: %s", err);
-    json_t *r = parse_file("r.json");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         CHECK_MSG(json_object_get(r, keys[i]), "%s", keys[i]);
     CHECK(number(r, "n_prompt") == 19 && number(r, "n_generated") == 300);
@@ -43,11 +34,12 @@ static void test_report(void)
     size_t layer;
     json_array_foreach(waits, layer, wait) waited += json_real_value(wait);
     CHECK(json_array_size(waits) > 0 && waited <= all * (1 + 1e-9));
+}
 
-    /* The dump has the hashed logits: [300, 96] float32 after a header of 128 bytes. */
-    static char npy[300 * 96 * 4 + 200];
+/* The dump has the hashed logits: [300, 96] float32 after a header of 128 bytes. */
+static void check_dump(json_t *r, const char *npy, size_t n)
+{
     char hash[32];
-    size_t n = read_file("l.npy", npy, sizeof npy);
     CHECK(n == 128 + 300 * 96 * 4 && memcmp(npy, "\x93NUMPY\x01\x00\x76\x00", 10) == 0);
     CHECK(strstr(npy + 10, "'descr': '<f4', 'fortran_order': False, 'shape': (300, 96)"));
     CHECK(npy[127] == '\n');
@@ -56,8 +48,11 @@ static void test_report(void)
         chain = XXH3_64bits_withSeed(row, 96 * 4, chain);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)chain);
     CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
+}
 
-    /* The streamed text is the text of all tokens minus the prompt. */
+/* The streamed text is the text of all tokens minus the prompt. Leaves the tokens in `ids`. */
+static void check_streamed(json_t *r, const char *text)
+{
     size_t i;
     json_t *id;
     char path[256];
@@ -70,8 +65,13 @@ static void test_report(void)
     fclose(file);
     CHECK(sh("\"$S\" tokenize m --decode --token-ids ids") == 0);
     CHECK(strncmp(out, "TheStartOfSomething", 19) == 0 && strcmp(out + 19, text) == 0);
+}
 
-    /* The dumped logits and `score` agree on the tokens. */
+/* The dumped logits and `score` agree on the tokens. */
+static void check_score(json_t *r, const char *npy)
+{
+    size_t i;
+    json_t *id;
     double sum = 0, whole, prompt;
     json_array_foreach(json_object_get(r, "tokens"), i, id)
     {
@@ -95,6 +95,23 @@ static void test_report(void)
     prompt = json_real_value(json_object_get(j, "log_likelihood"));
     json_decref(j);
     CHECK_MSG(fabs(whole - prompt - sum) < 1e-6 * fabs(sum), "%f - %f, not %f", whole, prompt, sum);
+}
+
+static void test_report(void)
+{
+    static char text[1 << 16], npy[300 * 96 * 4 + 200];
+    CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
+             "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
+             "--dump-logits l.npy --device cpu") == 0);
+    CHECK_MSG(strstr(err, "the answer was cut off after 300 new tokens"), "%s", err);
+    memcpy(text, out, n_out + 1);
+    CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 1") == 0);
+    CHECK_MSG(strncmp(err, "spillway: on c", 14) == 0, "auto says which: %s", err);
+    json_t *r = parse_file("r.json");
+    check_report(r);
+    check_dump(r, npy, read_file("l.npy", npy, sizeof npy));
+    check_streamed(r, text);
+    check_score(r, npy);
     json_decref(r);
 }
 
