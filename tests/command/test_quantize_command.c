@@ -431,6 +431,17 @@ static void test_refused(void)
           "(ulimit -f 8; $S quantize m w/q.gguf --type q8_0 >/dev/null)");
 }
 
+/* The signal comes while the command waits for somebody who reads its output. */
+static void test_terminated(void)
+{
+    fails(143, "interrupted",
+          "mkfifo f; exec 3<>f; dd if=/dev/zero of=f bs=4096 oflag=nonblock 2>/dev/null\n"
+          "$S quantize $REPOSITORY/tests/golden/gemma3_new_keys w/q.gguf --type q8_0 >f 3>&- & "
+          "p=$!\n"
+          "until [ -n \"$(ls -A w)\" ]; do sleep 0.01; done; kill -TERM $p\n"
+          "cat f >/dev/null 3>&- & exec 3>&-; wait $p");
+}
+
 /* An old file stays as it is. */
 static void test_old_file(void)
 {
@@ -506,6 +517,7 @@ int main(void)
     test_output();
     test_loss();
     test_refused();
+    test_terminated();
     test_old_file();
     test_infinite();
     test_library();

@@ -27,7 +27,7 @@ void cli_catch_interrupt(void);
 /* A second SIGINT calls this function, which is safe in a handler, before it kills. */
 void cli_before_kill(void (*restore)(int signal_number));
 /* The same as cli_catch_interrupt for SIGTERM and SIGHUP, for a command that must save its run
- * before it ends. */
+ * or remove a large file before it ends. */
 void cli_catch_termination(void);
 /* From now on a write fails with EPIPE instead of SIGPIPE, and with EFBIG instead of SIGXFSZ (a
  * limit on the size of files). */

@@ -168,6 +168,7 @@ int cli_quantize(const struct cli_options *o)
                         o->operand);
     if (!o->type)
         return cli_fail(CLI_REFUSED, "quantize: found no --type, expected q8_0 or q4_0");
+    cli_catch_termination(); /* a half file has gigabytes */
     int code = cli_output_check(o, "quantize", o->paths.items[0]);
     if (!code && o->text_file)
         code = cli_score_read(o, &j.score);
