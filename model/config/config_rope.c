@@ -86,6 +86,8 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
         rope->factor = max_positions / (double)rope->original_max_positions; /* less than 1, too */
     SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
     SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
+    if (spw_keys_is_null(dict, "truncate")) /* in transformers not the default, but false */
+        rope->truncate = false;
     SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
     double scale = 0, scale_all = 0;
     if (dict->names) /* most GGUF files have the other one only */
@@ -231,6 +233,8 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (facts->by_dim && !top->names)
         SPW_TRY(spw_keys_number(top, "rotary_dim", 2, head_dim, &dim));
     partial = dim / head_dim;
+    if (!facts->by_dim && spw_keys_is_null(top, "partial_rotary_factor"))
+        partial = 1; /* in transformers not the default of the family */
     SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;

@@ -210,6 +210,8 @@ static void test_other_families(void)
     CHECK(c.norm == SPW_NORM_MEAN && c.norm_bias && c.parallel && c.plain_mlp && c.head_bias);
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.act == SPW_ACT_GELU_TANH && !c.qk_norm);
     CHECK(c.rms_eps == 1e-4f && c.rope[0].rotary_dim == 4 && c.names);
+    c = accept(llama, "{'model_type': 'phi', 'partial_rotary_factor': null}", NULL);
+    CHECK(c.rope[0].rotary_dim == 8);
     c = accept(llama, "{'model_type': 'starcoder2', 'use_bias': false, 'attention_bias': true}",
                NULL);
     CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.plain_mlp && !c.parallel && c.window == 0);
@@ -335,6 +337,8 @@ static void test_rope_keys(void)
                "{'rope_scaling': {'type': 'yarn', 'original_max_position_embeddings': 1024}}",
                NULL);
     CHECK(c.rope[0].factor == 0.5 && c.rope[0].attention_factor == 1 && c.reach == 512);
+    c = accept(llama, "{'rope_scaling': {'type': 'yarn', 'factor': 4, 'truncate': null}}", NULL);
+    CHECK(!c.rope[0].truncate);
     c = accept(llama, "{'rope_scaling': {}, 'rope_parameters': {'rope_theta': 5.0}}", NULL);
     CHECK(c.rope[0].theta == 5); /* an empty dict says nothing */
 
