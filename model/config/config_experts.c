@@ -80,7 +80,7 @@ static int choose_layers(struct spw_model_config *out, const struct spw_keys *ke
     SPW_TRY(read_list(keys, facts->dense_list_key, &dense));
     SPW_TRY(read_list(keys, facts->list_key, &list));
     if (facts->step_key)
-        SPW_TRY(spw_keys_u32(keys, facts->step_key, 1, out->n_layers, &step));
+        SPW_TRY(spw_keys_u32(keys, facts->step_key, 1, MAX_LAYERS, &step));
     if (facts->first_layer_key)
         SPW_TRY(spw_keys_u32(keys, facts->first_layer_key, 0, out->n_layers, &first));
     if (facts->last_layer_key)
@@ -162,8 +162,10 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     const char *count_key = either(keys, facts->count_key, facts->other_count_key);
     const char *kept_key = facts->kept_key ? facts->kept_key : "num_experts_per_tok";
     kept_key = either(keys, kept_key, facts->other_kept_key);
-    SPW_TRY(
-        read_size(keys, count_key, facts->shared_alone ? 0 : 1, MOST_EXPERTS, facts->count, &e->n));
+    const bool may_have_none = facts->shared_alone || facts->dense_list_key;
+    SPW_TRY(read_size(keys, count_key, may_have_none ? 0 : 1, MOST_EXPERTS, facts->count, &e->n));
+    if (!e->n && !facts->shared_alone)
+        return 0; /* all layers are dense */
     if (!e->n)
         return read_size(keys, facts->shared_width_key, 1, MAX_WIDTH, facts->shared_width,
                          &out->intermediate);

@@ -538,6 +538,10 @@ static void test_expert_counts(void)
                                        "'num_experts': 6, 'num_experts_per_tok': 2}",
                                        NULL);
     CHECK(c.experts.n == 6);
+    c = accept(llama, "{'model_type': 'qwen3_moe', 'num_experts': 0}", NULL);
+    CHECK(!c.experts.n && !spw_expert_layers(&c));
+    c = accept(llama, "{'model_type': 'qwen3_moe', 'decoder_sparse_step': 100}", NULL);
+    CHECK(!spw_expert_layers(&c)); /* no number of a layer is so large */
 }
 
 /* Shapes of KV by layer kind, layers that read the KV of others, numbers of each layer. */
