@@ -324,6 +324,20 @@ static void test_refusals(void)
     refuse("--resume f", "f: ");
 }
 
+/* In a model whose layers all have windows a precision of old KV changes nothing. */
+static void test_windows_alone(void)
+{
+    CHECK(sh("rm -rf f n; cp -r m n; sed -i 's/\"llama\"/\"mistral\"/' n/config.json") == 0);
+    CHECK(sh("\"$S\" generate n --prompt ab --max-new-tokens 2 --ignore-eos --kv-dtype int8 --save "
+             "f " RUN) == 0);
+    CHECK_MSG(sh("\"$S\" generate n --resume f --max-new-tokens 4 --kv-dtype int8 " RUN) == 0, "%s",
+              err);
+    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 2 --ignore-eos --save "
+             "f " RUN) == 0);
+    refuse("--resume f --kv-dtype int8",
+           "f: was saved with KV of bf16, old KV exact; this run has bf16, int8");
+}
+
 /* A file of another run is refused and does not change; this run's own file is written again. */
 static void test_other_runs(void)
 {
@@ -456,6 +470,7 @@ int main(int argc, char **argv)
     test_interrupted_prompt();
     test_killed_prompt();
     test_refusals();
+    test_windows_alone();
     test_other_runs();
     test_two_processes();
     test_damaged(argc > 1 ? atoi(argv[1]) : 6);

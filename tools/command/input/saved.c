@@ -174,7 +174,9 @@ static int take_types(const struct cli_saved *s, struct cli_options *o)
     if (o->compute != SPW_DTYPE_AUTO && o->compute != (int)i->compute)
         return refuse_type(o, "compute", spw_dtype_name(i->compute),
                            spw_dtype_name((enum spw_dtype)o->compute));
-    if (o->kv_dtype != SPW_DTYPE_AUTO && o->kv_dtype != kv)
+    /* a precision changes nothing in a model of windows alone, which is saved as exact */
+    const bool may_be_exact = exact && o->kv_dtype >= CLI_KV_PRECISION;
+    if (o->kv_dtype != SPW_DTYPE_AUTO && o->kv_dtype != kv && !may_be_exact)
         return refuse_type(o, "kv-dtype", kv_name(kv), kv_name(o->kv_dtype));
     if (!exact && cli_given(o, "residual-window") &&
         spw_align_up(o->residual_window, 128) != i->residual_tokens)
@@ -182,7 +184,8 @@ static int take_types(const struct cli_saved *s, struct cli_options *o)
                         o->resume, (unsigned long long)i->residual_tokens,
                         (unsigned long long)o->residual_window);
     o->compute = (int)i->compute;
-    o->kv_dtype = kv;
+    if (!may_be_exact)
+        o->kv_dtype = kv;
     if (!exact)
         o->residual_window = window;
     if (o->device.kind == SPW_BACKEND_AUTO && strncmp(i->backend, "cpu", 3) == 0)
