@@ -48,12 +48,14 @@ static int read_quantization(struct spw_model_config *out, const struct spw_keys
     struct spw_keys keys = {
         .file = top->file, .prefix = "quantization_config.", .object = object, .err = top->err};
     SPW_TRY(spw_keys_string(&keys, "quant_method", &method));
-    if (method && !strcmp(method, "mxfp4") && family->experts.transposed)
+    const bool has_mxfp4 = family->experts.transposed;
+    if (method && !strcmp(method, "mxfp4") && has_mxfp4)
         return 0; /* the names of the tensors tell which ones */
     if (!method || strcmp(method, "fp8") != 0)
         return spw_keys_refuse(&keys, "quant_method",
-                               "fp8, or no quantization_config: weights in float64, float32, "
-                               "float16 or bfloat16");
+                               has_mxfp4 ? "mxfp4, fp8, or no quantization_config"
+                                         : "fp8, or no quantization_config: weights in float64, "
+                                           "float32, float16 or bfloat16");
     out->fp8_scaled = true;
     if (spw_keys_is_null(&keys, "weight_block_size"))
         return 0;

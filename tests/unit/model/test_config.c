@@ -435,6 +435,8 @@ static void test_bad_sizes(void)
            "quantization_config.quant_method: found nothing, expected fp8, or no quantization");
     refuse(llama, "{'quantization_config': {'quant_method': 'gptq'}}",
            "quantization_config.quant_method: found 'gptq', expected fp8");
+    refuse(llama, "{'model_type': 'gpt_oss', 'quantization_config': {'quant_method': 'gptq'}}",
+           "quantization_config.quant_method: found 'gptq', expected mxfp4, fp8, or no");
     refuse(llama, "{'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128]}}",
            "quantization_config.weight_block_size: found a list of 1, expected a list of two");
     refuse(gemma3, "{'use_bidirectional_attention': true}",
