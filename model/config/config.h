@@ -60,7 +60,9 @@ struct spw_tensor_name {
 /* Keys and values of a layer. Its KV heads are divided into slices, and a tile (quant/tile.h) has
  * the heads of one slice. Slices of all kinds have about the same bytes, so frames of one size fit
  * them all. One slice is the rule; a kind whose tokens take more bytes than those of another kind
- * has several. */
+ * has several. What a kind has less than the widest one stays unused in its frames, and moves with
+ * them. Attention is called for each slice, with the heads of q that read it: heads do not depend
+ * on each other, so slices change no bit. */
 struct spw_kv_shape {
     uint32_t n_heads;  /* divides the number of heads of q */
     uint32_t head_dim; /* even; heads of q have it, too */
