@@ -429,7 +429,8 @@ static void test_tools(void)
     CHECK(sh("mv tokenizer.json m") == 0);
 }
 
-/* Of a model for text and images: what is left out is said once, and inspect says it, too. */
+/* Of a model for text and images: what is left out is said once, also by a job whose items become
+ * longer, and inspect says it, too. */
 static void test_wrapper(void)
 {
     const char *left_out = "only the text model of this mistral3 model runs: its parts for images";
@@ -437,6 +438,14 @@ static void test_wrapper(void)
              "\"$S\" generate $m --token-ids ids --max-new-tokens 2") == 0);
     CHECK_MSG(strstr(out, "left out    what mistral3 models have for images"), "%s", out);
     const char *said = strstr(err, left_out);
+    CHECK_MSG(said && !strstr(said + 1, left_out), "%s", err);
+    CHECK(sh("for n in 2 20 200; do t=$(seq -s, $n | sed 's/[0-9]*/5/g'); "
+             "echo '{\"id\": \"'$n'\", \"tokens\": ['$t']}'; done | \"$S\" batch "
+             "$OLDPWD/tests/golden/mistral3_wrapped --input - --output lines.jsonl "
+             "--max-new-tokens 2") == 0);
+    said = strstr(err, "on cpu");
+    CHECK_MSG(said && strstr(said + 1, "on cpu"), "%s", err); /* several engines */
+    said = strstr(err, left_out);
     CHECK_MSG(said && !strstr(said + 1, left_out), "%s", err);
     CHECK(sh("\"$S\" inspect --json $OLDPWD/tests/golden/mistral3_wrapped") == 0 &&
           strstr(out, "\"wrapper\": \"mistral3\""));

@@ -109,6 +109,16 @@ static void say_device(const struct cli_options *o, const struct spw_engine *e)
     cli_notes(spw_engine_note(e));
 }
 
+/* Once in a process: a job opens another engine when a longer item comes. */
+static void say_wrapper(const char *wrapper)
+{
+    static bool said;
+    if (wrapper && !said)
+        cli_note("only the text model of this %s model runs: its parts for images are left out",
+                 wrapper);
+    said = said || wrapper;
+}
+
 int cli_engine_open(struct spw_engine **out, struct cli_events *events, const struct cli_options *o,
                     const struct spw_options *options, const struct cli_limits *limits)
 {
@@ -124,9 +134,7 @@ int cli_engine_open(struct spw_engine **out, struct cli_events *events, const st
     if (*limits->why.text)
         cli_note("%s", limits->why.text);
     say_device(o, *out);
-    if (spw_engine_config(*out)->wrapper)
-        cli_note("only the text model of this %s model runs: its parts for images are left out",
-                 spw_engine_config(*out)->wrapper);
+    say_wrapper(spw_engine_config(*out)->wrapper);
     say_pool(*out);
     cli_check_kv_warn(o, options);
     return 0;
