@@ -104,100 +104,111 @@ static void check_blocks(const struct spw_plan *p, const struct spw_plan_input *
     n_of.both_kinds += sum->n_from_disk && sum->n_others;
 }
 
-static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
+/* What the sizes of regions are made of. */
+struct sizes {
+    uint64_t e, m; /* bytes of an element; rows of a chunk */
+    uint64_t q, qkv, mlp_width;
+    uint64_t state, logits; /* bytes */
+    uint64_t rows, own, expert_rows, choices;
+};
+
+static struct sizes sizes_of(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
-    const struct spw_plan_device *d = &p->device;
-    const struct spw_plan_host *h = &p->host;
-    uint64_t e = spw_dtype_bytes(in->compute), m = p->chunk;
-    struct block_bytes sum = {0};
-    uint64_t q = 0, qkv = 0, wide = c->layer_inputs;
+    const struct spw_experts_config *x = &c->experts;
+    struct sizes z = {.e = spw_dtype_bytes(in->compute), .m = p->chunk};
+    uint64_t wide = c->layer_inputs;
     for (uint32_t l = 0; l < c->n_layers; l++) {
-        q = spw_max_u64(q, spw_config_q_width(c, l));
-        qkv = spw_max_u64(qkv, spw_config_qkv_width(c, l));
+        z.q = spw_max_u64(z.q, spw_config_q_width(c, l));
+        z.qkv = spw_max_u64(z.qkv, spw_config_qkv_width(c, l));
         wide = spw_max_u64(wide, spw_config_mlp_width(c, l));
     }
-    uint64_t state = (q + 2 * c->n_heads) * 4,
-             own = c->layer_inputs ? p->pass_rows + p->rows_beside : 0;
-    uint64_t logits = (uint64_t)p->logits_rows * c->vocab * 4;
-    uint64_t rows = p->hidden_on_host ? 2 * m : p->pass_rows;
-    const struct spw_experts_config *x = &c->experts;
-    uint64_t expert_rows = x->n ? p->pass_rows + p->rows_beside : 0,
-             choices = expert_rows * x->n_kept;
-    uint64_t mlp_width =
+    z.state = (z.q + 2 * c->n_heads) * 4;
+    z.own = c->layer_inputs ? p->pass_rows + p->rows_beside : 0;
+    z.logits = (uint64_t)p->logits_rows * c->vocab * 4;
+    z.rows = p->hidden_on_host ? 2 * z.m : p->pass_rows;
+    z.expert_rows = x->n ? p->pass_rows + p->rows_beside : 0;
+    z.choices = z.expert_rows * x->n_kept;
+    z.mlp_width =
         spw_max_u64(wide, x->n ? spw_max_u64(x->intermediate, x->shared_intermediate) : 0);
-    for (uint32_t u = 0; u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
-        count_block(p, in, u, &sum);
-    uint64_t weight_slots = p->n_weight_slots * p->weight_slot_bytes;
-    uint64_t kv_slots = (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes;
+    return z;
+}
+
+static void check_device_regions(const struct spw_plan *p, const struct spw_plan_input *in,
+                                 const struct sizes *z, const struct block_bytes *sum)
+{
+    const struct spw_model_config *c = in->weights->config;
+    const struct spw_experts_config *x = &c->experts;
+    const struct spw_plan_device *d = &p->device;
     struct region first[] = {
         {d->small, in->weights->n_small * 4},
         {d->workspace, in->workspace_bytes},
-        {d->hidden, rows * p->hidden_row_bytes},
-        {d->x, m * c->hidden * e},
-        {d->codes, (m > p->logits_rows ? m : p->logits_rows) * in->codes_row_bytes},
-        {d->qkv, m * qkv * e},
-        {d->attention, m * q * e},
-        {d->state, m * state},
-        {d->split_states, (in->attention_tiles < 256 ? in->attention_tiles : 256) * state},
-        {d->embedding, own * p->hidden_row_bytes},
-        {d->inputs, own * p->inputs_row_bytes},
-        {d->experts.x, expert_rows * p->hidden_row_bytes},
-        {d->experts.y, choices * p->hidden_row_bytes},
-        {d->experts.dense, x->beside ? expert_rows * p->hidden_row_bytes : 0},
-        {d->experts.choices, choices * 8},
-        {d->experts.places, choices * 4},
-        {d->experts.index, choices * 4},
+        {d->hidden, z->rows * p->hidden_row_bytes},
+        {d->x, z->m * c->hidden * z->e},
+        {d->codes, (z->m > p->logits_rows ? z->m : p->logits_rows) * in->codes_row_bytes},
+        {d->qkv, z->m * z->qkv * z->e},
+        {d->attention, z->m * z->q * z->e},
+        {d->state, z->m * z->state},
+        {d->split_states, (in->attention_tiles < 256 ? in->attention_tiles : 256) * z->state},
+        {d->embedding, z->own * p->hidden_row_bytes},
+        {d->inputs, z->own * p->inputs_row_bytes},
+        {d->experts.x, z->expert_rows * p->hidden_row_bytes},
+        {d->experts.y, z->choices * p->hidden_row_bytes},
+        {d->experts.dense, x->beside ? z->expert_rows * p->hidden_row_bytes : 0},
+        {d->experts.choices, z->choices * 8},
+        {d->experts.places, z->choices * 4},
+        {d->experts.index, z->choices * 4},
         {d->experts.addresses,
          p->finds_experts ? in->weights->n_expert_blocks * 3 * sizeof(void *) : 0},
-        {d->experts.scores, x->n ? m * (x->n + 2) * 4 : 0},
+        {d->experts.scores, x->n ? z->m * (x->n + 2) * 4 : 0},
         {d->rows, p->logits_rows * p->hidden_row_bytes},
-        {d->logits, logits},
+        {d->logits, z->logits},
         {d->flags, 4},
-        {d->weights, sum.copied},
-        {d->weight_slots, weight_slots},
+        {d->weights, sum->copied},
+        {d->weight_slots, p->n_weight_slots * p->weight_slot_bytes},
         {d->expert_frames, p->n_expert_frames * in->weights->expert_frame_bytes},
         {d->kv_frames, (uint64_t)p->n_device_frames * p->tile_bytes},
         {d->exact_frames, p->n_exact_frames * p->exact_tile_bytes},
-        {d->kv_slots, kv_slots},
+        {d->kv_slots, (uint64_t)p->n_kv_slots * p->slot_tiles * p->tile_bytes},
     };
-    struct region mlp[] = {{d->x, m * c->hidden * e},
-                           {d->codes, m * in->codes_row_bytes},
-                           {d->gate_up, in->gated_scratch ? m * 2 * mlp_width * e : 0},
-                           {d->gated, m * mlp_width * e},
+    struct region mlp[] = {{d->x, z->m * c->hidden * z->e},
+                           {d->codes, z->m * in->codes_row_bytes},
+                           {d->gate_up, in->gated_scratch ? z->m * 2 * z->mlp_width * z->e : 0},
+                           {d->gated, z->m * z->mlp_width * z->e},
                            {d->embedding, 0},
                            {d->rows, 0}};
+    check_apart(first, sizeof first / sizeof *first, d->end);
+    check_apart(mlp, sizeof mlp / sizeof *mlp, d->weights);
+}
+
+static void check_host_regions(const struct spw_plan *p, const struct spw_plan_input *in,
+                               const struct sizes *z, const struct block_bytes *sum)
+{
+    const struct spw_model_config *c = in->weights->config;
+    const struct spw_plan_host *h = &p->host;
     const struct spw_expert_shape shape = spw_plan_expert_shape(in->weights);
     struct region host[] = {
         {h->hidden, p->hidden_on_host ? p->pass_rows * p->hidden_row_bytes : 0},
-        {h->staging, 2 * m * (p->hidden_row_bytes + p->inputs_row_bytes)},
-        {h->logits, logits},
+        {h->staging, 2 * z->m * (p->hidden_row_bytes + p->inputs_row_bytes)},
+        {h->logits, z->logits},
         {h->session_logits, (uint64_t)in->sessions * c->vocab * 4},
         {h->flags, 4},
-        {h->experts.choices, choices * 8},
-        {h->experts.places, choices * 4},
-        {h->experts.index, choices * 4},
+        {h->experts.choices, z->choices * 8},
+        {h->experts.places, z->choices * 4},
+        {h->experts.index, z->choices * 4},
         {h->expert_tables, p->n_expert_frames ? 2 * spw_expert_residency_bytes(&shape) : 0},
-        {h->packed, sum.packed},
+        {h->packed, sum->packed},
         {h->weight_bounce, p->n_weight_bounce * p->weight_bounce_bytes},
         {h->expert_bounce, p->n_expert_bounce * in->weights->expert_frame_bytes},
         {h->kv_frames, (uint64_t)p->n_host_frames * p->tile_bytes},
         {h->bounce, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes},
     };
-    check_apart(first, sizeof first / sizeof *first, d->end);
-    check_apart(mlp, sizeof mlp / sizeof *mlp, d->weights);
     check_apart(host, sizeof host / sizeof *host, h->end);
-    CHECK(p->mapped_bytes == sum.mapped);
-    CHECK(d->end + sum.mapped <= in->device_bytes && h->end + sum.kept <= in->host_bytes);
-    check_blocks(p, in, &sum);
-    CHECK(p->info.host.total == h->end + p->page_cache_bytes);
-    CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
-          p->slot_tiles <= in->attention_tiles);
-    CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
-    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
-        CHECK(in->weights->blocks[u].bytes <= p->weight_slot_bytes || !p->n_weight_slots);
-    CHECK(p->finds_experts ==
-          (x->n && !p->n_expert_frames && m >= x->n_kept && in->weights->experts_alike));
+}
+
+/* The bytes that the plan shows. */
+static void check_shown(const struct spw_plan *p, const struct spw_plan_input *in)
+{
     const struct spw_plan_info *i = &p->info;
     CHECK(i->device.weights_resident + i->device.weights_slots + i->device.kv_resident +
               i->device.kv_slots + i->device.hidden + i->device.activations ==
@@ -208,6 +219,30 @@ static void check_layout(const struct spw_plan *p, const struct spw_plan_input *
           i->device.kv_resident);
     CHECK(p->tile_bytes % PAGE == 0 && p->exact_tile_bytes % PAGE == 0);
     CHECK(p->tile_bytes <= p->exact_tile_bytes && (p->n_exact_frames > 0) == in->quantizes);
+}
+
+static void check_layout(const struct spw_plan *p, const struct spw_plan_input *in)
+{
+    const struct spw_experts_config *x = &in->weights->config->experts;
+    const struct sizes z = sizes_of(p, in);
+    struct block_bytes sum = {0};
+    for (uint32_t u = 0; u < in->weights->n_blocks + in->weights->n_expert_blocks; u++)
+        count_block(p, in, u, &sum);
+    check_device_regions(p, in, &z, &sum);
+    check_host_regions(p, in, &z, &sum);
+    CHECK(p->mapped_bytes == sum.mapped);
+    CHECK(p->device.end + sum.mapped <= in->device_bytes &&
+          p->host.end + sum.kept <= in->host_bytes);
+    check_blocks(p, in, &sum);
+    CHECK(p->info.host.total == p->host.end + p->page_cache_bytes);
+    CHECK(p->slot_tiles && p->slot_tiles % SPW_SPLIT_TILES == 0 &&
+          p->slot_tiles <= in->attention_tiles);
+    CHECK(!in->prefetch_splits || p->slot_tiles == in->prefetch_splits * SPW_SPLIT_TILES);
+    for (uint32_t u = 0; u < in->weights->n_blocks; u++)
+        CHECK(in->weights->blocks[u].bytes <= p->weight_slot_bytes || !p->n_weight_slots);
+    CHECK(p->finds_experts ==
+          (x->n && !p->n_expert_frames && z.m >= x->n_kept && in->weights->experts_alike));
+    check_shown(p, in);
 }
 
 /* What lies between host and disk is there where it is needed, and nowhere else. */

@@ -380,6 +380,23 @@ static struct file write_wrong(const struct keys *k)
     return f;
 }
 
+static void check_wrong(const struct keys *k)
+{
+    struct file f = write_wrong(k);
+    struct spw_gguf g;
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", &err));
+    int rc = spw_tokenizer_parse_gguf(&t, &g, "f.gguf", &err);
+    const bool none = strstr(k->refused, "no tokenizer");
+    CHECK_MSG((none ? rc == -ENOENT : rc == -EINVAL || rc == -ENOTSUP) && !t &&
+                  strstr(err.text, k->refused) && !strncmp(err.text, "f.gguf: ", 8),
+              "%s: %d '%s'", k->refused, rc, err.text);
+    spw_tokenizer_close(t);
+    spw_gguf_free(&g);
+    free(f.at);
+}
+
 static void test_wrong(void)
 {
     static const struct keys all[] = {
@@ -446,21 +463,8 @@ static void test_wrong(void)
          .bos = 7,
          .refused = "bos_token_id: found 7, expected an integer from 0 to 1"},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        struct file f = write_wrong(&all[i]);
-        struct spw_gguf g;
-        struct spw_tokenizer *t = NULL;
-        struct spw_error err = {0};
-        CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", &err));
-        int rc = spw_tokenizer_parse_gguf(&t, &g, "f.gguf", &err);
-        const bool none = strstr(all[i].refused, "no tokenizer");
-        CHECK_MSG((none ? rc == -ENOENT : rc == -EINVAL || rc == -ENOTSUP) && !t &&
-                      strstr(err.text, all[i].refused) && !strncmp(err.text, "f.gguf: ", 8),
-                  "%zu: %d '%s'", i, rc, err.text);
-        spw_tokenizer_close(t);
-        spw_gguf_free(&g);
-        free(f.at);
-    }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check_wrong(&all[i]);
 }
 
 /* A byte-level tokenizer whose merges join whatever is in one piece of this text. `more`: a token,
