@@ -835,6 +835,26 @@ static void test_message_in_answer(void)
     close(fd);
 }
 
+/* One Ctrl-D ends a text that is typed. */
+static void test_typed_text(void)
+{
+    static const char *const arguments[] = {
+        "spillway", "generate",      "m", "--device", "cpu", "--ignore-eos", "--max-new-tokens",
+        "3",        "--prompt-file", "-", NULL};
+    int fd, status;
+    pid_t pid = forkpty(&fd, NULL, NULL, NULL);
+    if (pid == 0)
+        run_child(arguments);
+    if (pid < 0)
+        return;
+    send_text(fd, "Hello\n\004");
+    wait_for(fd, out, sizeof out, 0, "cut off after 3 new tokens");
+    CHECK_MSG(strstr(out, "cut off after 3 new tokens"), "%s", out);
+    check_kill(pid, SIGTERM); /* if it still waits for text */
+    CHECK(waitpid(pid, &status, 0) == pid);
+    close(fd);
+}
+
 /* A signal that kills leaves the terminal as it was: at the prompt, and in an answer. */
 static void test_killed_on_terminal(void)
 {
@@ -892,6 +912,7 @@ int main(void)
     test_terminal();
     test_window();
     test_message_in_answer();
+    test_typed_text();
     test_killed_on_terminal();
     sh("rm -r %s", folder);
     return check_done();

@@ -27,7 +27,7 @@ int cli_read_file(const char *path, char **data, size_t *bytes)
     int code = 0;
     size_t capacity = 0, n = 1;
     char *text = NULL;
-    while (n > 0) {
+    while (n > 0 && !feof(file)) { /* on a terminal one Ctrl-D ends the text */
         if (*bytes + 1 >= capacity) {
             capacity = capacity ? 2 * capacity : 1 << 16;
             char *grown = spw_realloc(text, capacity);
