@@ -83,6 +83,8 @@ lacks() {
 n=0
 for command in $("$spillway" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p'); do
     grep -q "^ *spillway $command " "$text" || lacks "$command" "$page"
+    sed -n '/SYNOPSIS/,/DESCRIPTION/s/^ *spillway \([a-z-]*\) .*/\1/p' "$text" | grep -qx "$command" ||
+        lacks "a line of the synopsis for $command" "$page"
     sed -n "/^ *$command)/,/;;/p" "$zsh" >"$place/rows"
     for option in $("$spillway" "$command" --help | sed -n 's/^  --\([a-z-]*\).*/\1/p'); do
         n=$((n + 1)) what="--$option of $command"

@@ -36,8 +36,11 @@ static void put_lines(FILE *to, const char *lines)
     fputs("\n.fi\n.RE\n", to);
 }
 
+/* A line of its own. */
 static void put_usage(FILE *to, const struct cli_command *c)
 {
+    if (c != cli_commands)
+        fputs(".br\n", to);
     put_in(to, "B", "spillway");
     fputc(' ', to);
     put_in(to, "B", c->name);
@@ -125,6 +128,8 @@ static const char rest[] =
     "The results of \\fBcheck\\-kv\\fR (\\fB\\-\\-kv\\-profile\\fR).\n"
     ".TP\n\\(ti/.cache/spillway/weight\\-checksums\n"
     "Checksums of weights (\\fB\\-\\-weight\\-checksums\\fR).\n"
+    ".TP\n\\(ti/.cache/spillway/experts.json\n"
+    "How often each expert was chosen (\\fB\\-\\-expert\\-profile\\fR).\n"
     ".SH ENVIRONMENT\n"
     ".TP\nXDG_CACHE_HOME\n"
     "The directory that replaces \\(ti/.cache, if it is absolute.\n";

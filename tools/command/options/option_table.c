@@ -335,7 +335,7 @@ const struct cli_row cli_rows[] = {
      FIELD(dump_logits)},
     {"expert-trace", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
      "write which experts each layer chooses, where experts do not all fit on the device; --report "
-     "and plan compare what rules miss",
+     "and plan then say how many experts other rules would have missed",
      FIELD(expert_trace)},
     {"progress", CLI_CHOICE, RUNS | CLI_QUANTIZE, "Output", "WHEN",
      "auto shows a progress line when stderr is a terminal; batch and summarize write a line a "
