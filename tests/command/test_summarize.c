@@ -429,6 +429,8 @@ static void test_refusals(void)
     CHECK(sh("$S summarize m --output x.jsonl") == 2 && strstr(err, "no PATH"));
     CHECK(sh("$S summarize m docs") == 2 && strstr(err, "--out-dir"));
     CHECK(sh("$S summarize m docs --output x.jsonl --out-dir y") == 2);
+    CHECK(sh("cd docs && $S summarize ../m . --out-dir ../docs/") == 2);
+    CHECK_MSG(strstr(err, "--out-dir: ../docs/: is a folder of documents"), "%s", err);
     CHECK(sh("$S summarize m docs --output x.jsonl --length big") == 2 && strstr(err, "--length"));
     CHECK(sh("$S summarize m none --output x.jsonl") == 2 && strstr(err, "none"));
     CHECK(sh("$S summarize m docs --output x.jsonl --instructions none") == 2);

@@ -396,6 +396,21 @@ static int open_output(struct job_summarize *s)
                : cli_fail(CLI_REFUSED, "%.100s...: %s", s->output, strerror(ENAMETOOLONG));
 }
 
+/* A continued run would take the summaries in a folder of documents for documents. */
+static int check_out_dir(const struct cli_options *o)
+{
+    struct stat out, folder;
+    if (!o->out_dir || stat(o->out_dir, &out))
+        return 0;
+    for (size_t i = 0; i < o->paths.n; i++)
+        if (!stat(o->paths.items[i], &folder) && spw_is_same_file(&folder, &out))
+            return cli_fail(CLI_REFUSED,
+                            "--out-dir: %s: is a folder of documents, and its summaries would "
+                            "become documents; give another folder, also one inside it",
+                            o->out_dir);
+    return 0;
+}
+
 /* The files of the job may lie in a folder with documents. */
 static int list_documents(struct job_summarize *s)
 {
@@ -518,6 +533,8 @@ int cli_summarize(const struct cli_options *given)
         code = check_options(&s);
     if (!code)
         code = open_output(&s);
+    if (!code)
+        code = check_out_dir(&o);
     if (!code)
         code = list_documents(&s);
     job_progress_open((enum cli_progress_mode)o.progress, "documents");
