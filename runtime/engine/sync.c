@@ -345,11 +345,9 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
 static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_span *span,
                  uint64_t *n_reused)
 {
-    int rc = 0;
     *n_reused = reusable(s, span);
     s->from_store = 0;
-    if (rope_table(&e->model.config, span->n_tokens) == SPW_ROPE_SHARED)
-        rc = spw_prefix_attach(s, span, n_reused);
+    int rc = spw_prefix_attach(s, span, n_reused);
     if (!rc && *n_reused != s->n_tokens)
         rc = spw_recover_cut_back(s, n_reused);
     if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
@@ -416,15 +414,17 @@ static void expect_others(struct spw_running_step *step, size_t n)
 static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
                            struct spw_error *err)
 {
+    const uint64_t table = rope_table(&e->model.config, whole->n_tokens);
     struct spw_span span = *whole;
     struct delivery d = {.engine = e, .spans = &span};
     span.n_tokens = spw_prefix_branch(span.session, whole);
     span.n_logits = 0;
-    if (!span.n_tokens || whole->session->is_aside)
+    if (!span.n_tokens || whole->session->is_aside ||
+        rope_table(&e->model.config, span.n_tokens) != table)
         return 0;
     e->step.n = 0;
     SPW_TRY(add_span(e, 0, &d, err));
-    SPW_TRY(run_step(e, SPW_ROPE_SHARED, &d, err));
+    SPW_TRY(run_step(e, table, &d, err));
     spw_session_publish(span.session, NULL); /* if it cannot, nothing is lost */
     span.session->made_checkpoint = true;
     return 0;
@@ -448,8 +448,7 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
 {
     const struct spw_model_config *c = &e->model.config;
     for (size_t i = 0; i < n_spans && e->prefix; i++)
-        if (rope_table(c, d->spans[i].n_tokens) == SPW_ROPE_SHARED)
-            SPW_TRY(make_checkpoint(e, &d->spans[i], err));
+        SPW_TRY(make_checkpoint(e, &d->spans[i], err));
     SPW_TRY(sync_table(e, SPW_ROPE_SHARED, n_spans, o, d, err));
     for (size_t i = 0; i < n_spans; i++) { /* then each other table */
         uint64_t table = rope_table(c, d->spans[i].n_tokens);

@@ -30,9 +30,18 @@ enum {
 
 #define DEFAULT_BYTES ((uint64_t)16 << 30)
 
-struct spw_prefix {
+/* Sequences whose keys were rotated by one table. The fingerprint has the number of the table, so
+ * several stores can share a directory, as those of several processes do. */
+struct keys {
+    uint64_t rope_table;                             /* 0: the model has no such table */
     struct spw_store *store;                         /* owned */
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES]; /* of the open store */
+};
+
+enum { N_TABLES = 2 }; /* longrope has two */
+
+struct spw_prefix {
+    struct keys keys[N_TABLES];
     struct spw_prefix_stats stats;
     int last_refusal; /* the error of the last publish that failed */
 };
@@ -46,13 +55,14 @@ struct attachment {
 
 /* The match of the span of the running sync, over at most `max` of its tokens. */
 struct spw_prefix_found {
+    const struct keys *keys;
     uint64_t max;
     struct spw_store_match match;
 };
 
 /* One match in use. */
 struct use {
-    struct spw_prefix *prefix;
+    const struct keys *keys;
     struct spw_store_match match;
     uint32_t refs;  /* attachments with tiles in use, and one while the match is attached */
     uint64_t bytes; /* attached and read */
@@ -73,16 +83,15 @@ static void note(void *engine, const char *text)
     spw_engine_report_note(engine, text);
 }
 
-static int open_store(struct spw_engine *e, struct spw_error *err)
+static int open_store(struct spw_engine *e, struct keys *k, struct spw_error *err)
 {
     const struct spw_options *o = &e->options;
-    struct spw_prefix *p = e->prefix;
     uint64_t min = min_cache_bytes(&e->plan);
     struct spw_store_options s = {.directory = o->prefix_cache_dir,
                                   .limit_bytes =
                                       spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
                                   .trusts_others = o->prefix_cache_trusts_others,
-                                  .fingerprint = p->fingerprint,
+                                  .fingerprint = k->fingerprint,
                                   .on_damage = note,
                                   .context = e};
     if (s.limit_bytes < min)
@@ -91,8 +100,23 @@ static int open_store(struct spw_engine *e, struct spw_error *err)
                         "one tile of %d tokens",
                         (unsigned long long)s.limit_bytes, (unsigned long long)min,
                         SPW_TILE_TOKENS);
-    spw_snapshot_fingerprint(p->fingerprint, e);
-    return spw_store_open(&p->store, &s, err);
+    spw_snapshot_fingerprint(k->fingerprint, e, k->rope_table);
+    return spw_store_open(&k->store, &s, err);
+}
+
+/* The store of sequences with this number of tokens; NULL: there is none. */
+static const struct keys *keys_of(const struct spw_engine *e, uint64_t rope_table)
+{
+    for (int i = 0; i < N_TABLES && e->prefix; i++)
+        if (e->prefix->keys[i].store && e->prefix->keys[i].rope_table == rope_table)
+            return &e->prefix->keys[i];
+    return NULL;
+}
+
+static uint64_t table_of(const struct spw_engine *e, uint64_t n_tokens)
+{
+    const struct spw_model_config *c = &e->model.config;
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
 }
 
 int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
@@ -103,27 +127,39 @@ int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
     struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
-    return open_store(e, err);
+    const struct spw_rope_config *rope = &e->model.config.rope[SPW_LAYER_FULL];
+    p->keys[0].rope_table = SPW_ROPE_SHARED;
+    if (rope->kind == SPW_ROPE_LONG)
+        p->keys[1].rope_table = table_of(e, UINT64_MAX);
+    for (int i = 0; i < N_TABLES; i++)
+        if (p->keys[i].rope_table)
+            SPW_TRY(open_store(e, &p->keys[i], err));
+    return 0;
 }
 
 int spw_prefix_reopen(struct spw_engine *e, struct spw_error *err)
 {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
-    if (!e->prefix)
-        return 0;
-    spw_snapshot_fingerprint(fingerprint, e);
-    if (e->prefix->store && !memcmp(fingerprint, e->prefix->fingerprint, sizeof fingerprint))
-        return 0;
-    spw_store_close(e->prefix->store);
-    e->prefix->store = NULL;
-    return open_store(e, err);
+    for (int i = 0; i < N_TABLES && e->prefix; i++) {
+        struct keys *k = &e->prefix->keys[i];
+        if (!k->rope_table)
+            continue;
+        spw_snapshot_fingerprint(fingerprint, e, k->rope_table);
+        if (k->store && !memcmp(fingerprint, k->fingerprint, sizeof fingerprint))
+            continue;
+        spw_store_close(k->store);
+        k->store = NULL;
+        SPW_TRY(open_store(e, k, err));
+    }
+    return 0;
 }
 
 void spw_prefix_close(struct spw_engine *e)
 {
     if (!e->prefix)
         return;
-    spw_store_close(e->prefix->store);
+    for (int i = 0; i < N_TABLES; i++)
+        spw_store_close(e->prefix->keys[i].store);
     spw_free(e->prefix);
     e->prefix = NULL;
 }
@@ -175,10 +211,10 @@ bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS],
 
 /* The longest match in the store. A checkpoint one tile after it will do if it has all exact tiles
  * that a session needs at the end of the match. */
-static int search(struct spw_engine *e, const int32_t *tokens, uint64_t n,
+static int search(struct spw_engine *e, const struct keys *k, const int32_t *tokens, uint64_t n,
                   struct spw_store_match *m)
 {
-    SPW_TRY(spw_store_match(e->prefix->store, tokens, n, m));
+    SPW_TRY(spw_store_match(k->store, tokens, n, m));
     struct spw_pack *next = m->next_checkpoint;
     if (next && m->checkpoint_tiles < m->n_tiles &&
         spw_snapshot_continues(e, next, (uint64_t)m->n_tiles * SPW_TILE_TOKENS)) {
@@ -190,17 +226,19 @@ static int search(struct spw_engine *e, const int32_t *tokens, uint64_t n,
 }
 
 /* The match of the span. A sync asks up to twice, the store searches once. NULL: no memory. */
-static struct spw_prefix_found *find_match(struct spw_session *s, const struct spw_span *span)
+static struct spw_prefix_found *find_match(struct spw_session *s, const struct keys *k,
+                                           const struct spw_span *span)
 {
     uint64_t max = max_tokens(span);
-    if (s->found && s->found->max == max)
+    if (s->found && s->found->max == max && s->found->keys == k)
         return s->found;
     spw_prefix_release_match(s);
     struct spw_prefix_found *f = spw_alloc(sizeof *f);
-    if (!f || search(s->engine, span->tokens, max, &f->match)) {
+    if (!f || search(s->engine, k, span->tokens, max, &f->match)) {
         spw_free(f);
         return NULL;
     }
+    f->keys = k;
     f->max = max;
     return s->found = f;
 }
@@ -208,19 +246,28 @@ static struct spw_prefix_found *find_match(struct spw_session *s, const struct s
 void spw_prefix_release_match(struct spw_session *s)
 {
     if (s->found)
-        spw_store_release(s->engine->prefix->store, &s->found->match);
+        spw_store_release(s->found->keys->store, &s->found->match);
     spw_free(s->found);
     s->found = NULL;
+}
+
+/* The keys for the span. NULL: there are none, or a session that passes the border between two
+ * tables computes all its tokens again: a plan cannot know what it would find there. */
+static const struct keys *keys_for(const struct spw_session *s, const struct spw_span *span)
+{
+    const uint64_t table = table_of(s->engine, span->n_tokens);
+    const bool passes = s->n_tokens && s->rope_table != table && table != SPW_ROPE_SHARED;
+    return passes ? NULL : keys_of(s->engine, table);
 }
 
 uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
     uint64_t max = max_tokens(span);
-    if (!e->prefix || !spw_snapshot_needs_checkpoint(&e->plan) ||
-        max < spw_prefix_min_branch(s->n_tokens))
+    const struct keys *k = keys_for(s, span);
+    if (!k || !spw_snapshot_needs_checkpoint(&e->plan) || max < spw_prefix_min_branch(s->n_tokens))
         return 0;
-    const struct spw_prefix_found *f = find_match(s, span);
+    const struct spw_prefix_found *f = find_match(s, k, span);
     if (!f)
         return 0;
     const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS, found = usable(e, &f->match);
@@ -238,7 +285,7 @@ static void put_use(struct use *u)
 {
     if (--u->refs)
         return;
-    spw_store_release(u->prefix->store, &u->match);
+    spw_store_release(u->keys->store, &u->match);
     spw_free(u->attachments);
     spw_free(u);
 }
@@ -254,7 +301,7 @@ static int report_damage(struct use *u, struct spw_pack *pack, uint32_t layer, u
     spw_fail(&text, -EBADMSG,
              "prefix cache: %.500s: layer %u, tile %u is damaged; the file is removed",
              spw_pack_path(pack), layer, tile);
-    spw_store_remove_damaged(u->prefix->store, pack, text.text);
+    spw_store_remove_damaged(u->keys->store, pack, text.text);
     return -EBADMSG;
 }
 
@@ -360,7 +407,7 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
 /* ---- beginning with a match ---- */
 
 /* Takes over the match. */
-static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
+static struct use *new_use(struct spw_engine *e, const struct keys *k, struct spw_store_match *m)
 {
     struct use *u = spw_alloc_zero(1, sizeof *u);
     uint32_t max = e->model.config.n_slices * (m->n_parts + 1);
@@ -369,11 +416,8 @@ static struct use *new_use(struct spw_engine *e, struct spw_store_match *m)
         spw_free(u);
         return NULL;
     }
-    *u = (struct use){.prefix = e->prefix,
-                      .match = *m,
-                      .refs = 1,
-                      .attachments = attachments,
-                      .max_attachments = max};
+    *u = (struct use){
+        .keys = k, .match = *m, .refs = 1, .attachments = attachments, .max_attachments = max};
     *m = (struct spw_store_match){0};
     return u;
 }
@@ -387,7 +431,7 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
     SPW_TRY(spw_recover_cut_back(s, &nothing));
     int rc = attach_layers(u, s, n, &err);
     if (rc && rc != -ENOMEM && *err.text) { /* the checkpoint's file is damaged */
-        spw_store_remove_damaged(e->prefix->store, u->match.checkpoint, err.text);
+        spw_store_remove_damaged(u->keys->store, u->match.checkpoint, err.text);
         rc = -EBADMSG;
     }
     if (rc) {
@@ -399,7 +443,7 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
     memcpy(s->tokens, tokens, n * sizeof *tokens);
     s->n_tokens = n;
     s->cached = true;
-    s->rope_table = SPW_ROPE_SHARED;
+    s->rope_table = u->keys->rope_table;
     s->n_attached = n;
     return 0;
 }
@@ -418,11 +462,12 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
 {
     struct spw_engine *e = s->engine;
     s->from_store = 0;
-    if (!e->prefix || !spw_prefix_is_useful(*n_reused, max_tokens(span)))
+    const struct keys *k = keys_for(s, span);
+    if (!k || !spw_prefix_is_useful(*n_reused, max_tokens(span)))
         return 0;
-    struct spw_prefix_found *f = find_match(s, span);
+    struct spw_prefix_found *f = find_match(s, k, span);
     uint64_t n = f ? usable(e, &f->match) : 0;
-    struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(e, &f->match) : NULL;
+    struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(e, k, &f->match) : NULL;
     spw_prefix_release_match(s);
     if (!u)
         return 0; /* the tokens are computed */
@@ -434,7 +479,7 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
     return rc == -EIO ? rc : 0; /* after damage or without memory for tables, tokens are computed */
 }
 
-static void distrust(struct spw_prefix *p, struct spw_pack *pack)
+static void distrust(const struct keys *k, struct spw_pack *pack)
 {
     struct spw_error text = {0};
     spw_fail(
@@ -442,21 +487,21 @@ static void distrust(struct spw_prefix *p, struct spw_pack *pack)
         "prefix cache: %.500s: logits computed with this file are not numbers (NaN); the file is "
         "removed, and its tokens are computed",
         spw_pack_path(pack));
-    spw_store_remove_damaged(p->store, pack, text.text);
+    spw_store_remove_damaged(k->store, pack, text.text);
 }
 
 bool spw_prefix_distrust(struct spw_session *s)
 {
-    struct spw_prefix *p = s->engine->prefix;
+    const struct keys *k = keys_of(s->engine, s->rope_table);
     struct spw_store_match m;
     if (!s->n_attached)
         return false;
-    if (p && p->store && !search(s->engine, s->tokens, s->n_tokens, &m)) {
+    if (k && !search(s->engine, k, s->tokens, s->n_tokens, &m)) {
         for (uint32_t i = 0; i < m.n_parts; i++)
-            distrust(p, m.parts[i].pack);
+            distrust(k, m.parts[i].pack);
         if (m.checkpoint)
-            distrust(p, m.checkpoint);
-        spw_store_release(p->store, &m);
+            distrust(k, m.checkpoint);
+        spw_store_release(k->store, &m);
     }
     s->n_attached = s->n_tokens = s->from_store = s->reused = 0;
     return true;
@@ -466,24 +511,24 @@ bool spw_prefix_distrust(struct spw_session *s)
 
 /* Finds which of the session's complete tiles the store lacks. False: it has all of them, or they
  * cannot be published. */
-static bool find_new(struct spw_session *s, struct spw_snapshot_range *range,
+static bool find_new(struct spw_session *s, const struct keys *k, struct spw_snapshot_range *range,
                      struct spw_store_match *found)
 {
     const struct spw_engine *e = s->engine;
     *range = (struct spw_snapshot_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
                                          .checkpoint = spw_snapshot_needs_checkpoint(&e->plan)};
-    if (!range->to || s->rope_table != SPW_ROPE_SHARED)
+    if (!range->to)
         return false;
     if (range->checkpoint && !spw_kv_can_truncate(s->seq.kv, e->plan.residency, range->to))
         return false; /* a window that is no multiple of a tile has dropped tiles */
-    if (search(s->engine, s->tokens, range->to, found))
+    if (search(s->engine, k, s->tokens, range->to, found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
     bool all =
         range->from == range->to &&
         (!range->checkpoint || (uint64_t)found->checkpoint_tiles * SPW_TILE_TOKENS == range->to);
     if (all)
-        spw_store_release(e->prefix->store, found);
+        spw_store_release(k->store, found);
     return !all;
 }
 
@@ -495,14 +540,14 @@ static uint64_t bytes_of(const struct spw_pack_section *sections, uint32_t n)
     return bytes;
 }
 
-static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
-                      struct spw_error *err)
+static int write_pack(struct spw_session *s, const struct keys *k,
+                      const struct spw_store_addition *a, struct spw_error *err)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_store_writer *w;
     uint64_t bytes = spw_store_write_bytes(a), written;
     SPW_TRY(spw_snapshot_check_limit(s->engine, bytes, "prefix cache", err));
-    SPW_TRY(spw_store_begin(&w, p->store, a, err));
+    SPW_TRY(spw_store_begin(&w, k->store, a, err));
     int rc = spw_snapshot_write(s, a->sections, a->n_sections, spw_store_writer_pack(w));
     if (rc) {
         written = spw_pack_written_bytes(spw_store_writer_pack(w));
@@ -516,8 +561,9 @@ static int write_pack(struct spw_session *s, const struct spw_store_addition *a,
     return rc;
 }
 
-static int publish_range(struct spw_session *s, const struct spw_snapshot_range *range,
-                         struct spw_store_match *found, struct spw_error *err)
+static int publish_range(struct spw_session *s, const struct keys *k,
+                         const struct spw_snapshot_range *range, struct spw_store_match *found,
+                         struct spw_error *err)
 {
     struct spw_prefix *p = s->engine->prefix;
     struct spw_pack_section *sections =
@@ -531,7 +577,7 @@ static int publish_range(struct spw_session *s, const struct spw_snapshot_range 
                                    .sections = sections,
                                    .n_sections = spw_snapshot_sections(s, range, sections),
                                    .found = found};
-    int rc = write_pack(s, &a, err);
+    int rc = write_pack(s, k, &a, err);
     if (!rc) {
         p->stats.n_published += range->to - range->from;
         p->stats.published_bytes += bytes_of(sections, a.n_sections);
@@ -547,11 +593,12 @@ int spw_session_publish(struct spw_session *s, struct spw_error *err)
     struct spw_snapshot_range range;
     struct spw_store_match found;
     struct spw_error why = {0};
-    if (!e->prefix || !s->cached || s->mixed || s->is_aside || !find_new(s, &range, &found))
+    const struct keys *k = keys_of(e, s->rope_table);
+    if (!k || !s->cached || s->mixed || s->is_aside || !find_new(s, k, &range, &found))
         return 0;
-    int rc = publish_range(s, &range, &found, &why);
-    spw_store_release(e->prefix->store, &found); /* empty if the writer took it over */
-    if (!rc || rc == -EEXIST)                    /* another process has stored it meanwhile */
+    int rc = publish_range(s, k, &range, &found, &why);
+    spw_store_release(k->store, &found); /* empty if the writer took it over */
+    if (!rc || rc == -EEXIST)            /* another process has stored it meanwhile */
         return 0;
     if (rc != e->prefix->last_refusal) /* once, not after each answer */
         spw_engine_report_note(e, why.text);

@@ -291,7 +291,7 @@ static int save_once(struct spw_session *s, const char *path, const void *state,
                      uint64_t *written, struct spw_error *err)
 {
     struct save v = {.s = s, .path = path};
-    spw_snapshot_fingerprint(v.fingerprint, s->engine);
+    spw_snapshot_fingerprint(v.fingerprint, s->engine, SPW_ROPE_SHARED);
     int rc = plan_save(&v);
     if (!rc)
         rc = write_file(&v, state, state_bytes, written, err);
@@ -477,7 +477,7 @@ int spw_saved_check(const struct spw_saved *v, const struct spw_engine *e, struc
     const char *path = spw_pack_path(v->pack);
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     char backend[SPW_SNAPSHOT_BACKEND_BYTES];
-    spw_snapshot_fingerprint(fingerprint, e);
+    spw_snapshot_fingerprint(fingerprint, e, SPW_ROPE_SHARED);
     if (memcmp(fingerprint, spw_pack_info(v->pack)->fingerprint, sizeof fingerprint) == 0)
         return 0;
     SPW_TRY(check_model(v, e->model_fingerprint, err));

@@ -29,8 +29,10 @@ void spw_snapshot_backend(char out[SPW_SNAPSHOT_BACKEND_BYTES], const struct spw
         snprintf(out, SPW_SNAPSHOT_BACKEND_BYTES, "%s", name);
 }
 
-void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e)
+void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e,
+                              uint64_t rope_table)
 {
+    const uint64_t keys = 2 * (rope_table - SPW_ROPE_SHARED); /* rotated by another table */
     const struct spw_plan *p = &e->plan;
     struct identity id;
     memset(&id, 0, sizeof id);
@@ -43,7 +45,7 @@ void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const str
     spw_snapshot_backend(id.backend, e);
     for (uint64_t seed = 0; seed < 2; seed++) {
         XXH128_canonical_t half;
-        XXH128_canonicalFromHash(&half, XXH3_128bits_withSeed(&id, sizeof id, seed));
+        XXH128_canonicalFromHash(&half, XXH3_128bits_withSeed(&id, sizeof id, keys + seed));
         memcpy(out + seed * sizeof half, &half, sizeof half);
     }
 }

@@ -33,7 +33,8 @@ enum { SPW_SNAPSHOT_BACKEND_BYTES = sizeof((struct spw_backend){0}).name };
 void spw_snapshot_backend(char out[SPW_SNAPSHOT_BACKEND_BYTES], const struct spw_engine *e);
 /* A hash of everything that the bits of KV depend on: the model, the types that it is computed
  * with, the precision of KV, and the backend. */
-void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e);
+void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e,
+                              uint64_t rope_table);
 
 struct spw_snapshot_range {
     uint64_t from,

@@ -38,7 +38,29 @@ struct requests {
     uint64_t rope_table; /* of the tables on the device */
 };
 
+/* ---- rope ---- */
+
+static uint64_t rope_table(const struct requests *q, uint64_t n_tokens)
+{
+    const struct spw_model_config *c = q->weights->config;
+    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+}
+
+static void upload_rope(struct requests *q, uint64_t table)
+{
+    uint64_t values = q->weights->n_small - q->weights->inv_freq[0];
+    if (q->rope_table != table)
+        spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, values * sizeof(float));
+    q->rope_table = table;
+}
+
 /* ---- the prefix cache ---- */
+
+static bool may_be_kept(const struct requests *q, const struct slot *s)
+{
+    return q->plan->attaches &&
+           spw_rope_is_shared(&q->weights->config->rope[SPW_LAYER_FULL], s->rope_table);
+}
 
 /* The slot attaches the old tiles of its first n tokens, and reads the exact tiles beside them at
  * once. */
@@ -105,7 +127,7 @@ static void keep(struct requests *q, uint32_t slot)
     struct kept k = {0};
     uint32_t n_rows;
     spw_tiles_rows(spw_traffic_tiles(q->run), &n_rows);
-    if (!q->plan->attaches || !to || s->rope_table != SPW_ROPE_SHARED ||
+    if (!may_be_kept(q, s) || !to ||
         (to < s->held && spw_prefix_window_passed(q->plan->residency, s->held)))
         return;
     if (s->stored == to && (!checkpoint || s->checkpoint == to))
@@ -208,12 +230,6 @@ static void close_ended(struct requests *q, uint32_t slot)
 
 /* ---- steps ---- */
 
-static uint64_t rope_table(const struct requests *q, uint64_t n_tokens)
-{
-    const struct spw_model_config *c = q->weights->config;
-    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
-}
-
 static uint64_t wanted(const struct slot *s)
 {
     return s->request->n_prompt + s->n_steps;
@@ -241,10 +257,11 @@ static void make_checkpoint(struct requests *q, uint32_t slot)
     uint64_t n = s->request->n_prompt, to = most_found(n);
     uint64_t found = s->request->n_found;
     if (to < spw_prefix_min_branch(s->held) || to < spw_prefix_min_branch(found) ||
-        !spw_prefix_window_passed(q->plan->residency, n))
+        !spw_prefix_window_passed(q->plan->residency, n) || rope_table(q, to) != s->rope_table)
         return;
     if (found)
         begin_with(q, slot, found);
+    upload_rope(q, s->rope_table);
     compute(q, &(struct spw_step_span){slot, s->held, to, 0}, 1);
     keep(q, slot);
 }
@@ -274,7 +291,7 @@ static void begin(struct requests *q, uint32_t slot)
     const struct spw_plan_request *request = s->request;
     uint64_t found = spw_min_u64(request->n_found, most_found(request->n_prompt));
     s->begun = true;
-    if (request->n_resumed || !q->plan->attaches || s->rope_table != SPW_ROPE_SHARED)
+    if (request->n_resumed || !may_be_kept(q, s))
         return;
     s->stored = s->checkpoint = found - found % SPW_TILE_TOKENS;
     make_checkpoint(q, slot);
@@ -292,7 +309,7 @@ static void step(struct requests *q, uint64_t table)
             continue;
         if (s->held && s->rope_table != table) { /* keys of another table */
             spw_traffic_cut_back(q->run, i, 0);
-            s->held = 0;
+            s->held = s->stored = s->checkpoint = 0;
         }
         s->rope_table = table;
         q->spans[n++] =
@@ -301,11 +318,7 @@ static void step(struct requests *q, uint64_t table)
     }
     if (!n)
         return;
-    if (q->rope_table != table) {
-        uint64_t values = q->weights->n_small - q->weights->inv_freq[0];
-        spw_traffic_add(q->run, SPW_MOVED_HOST_TO_DEVICE, values * sizeof(float));
-        q->rope_table = table;
-    }
+    upload_rope(q, table);
     compute(q, q->spans, n);
 }
 

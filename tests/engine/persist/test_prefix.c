@@ -285,6 +285,46 @@ static uint64_t moved(struct spw_engine *e, enum spw_moved link)
     return s.moved_bytes[link];
 }
 
+/* Longrope has two tables, by the length of a sequence. Keys of one are found by sequences of that
+ * table only, and a session that passes the border computes all its tokens again. */
+static void test_tables(enum spw_kv_precision precision, uint64_t *seed)
+{
+    enum { BORDER = 3 * SPW_TILE_TOKENS + 40 };
+    struct tiny_model m = tiny_models[0];
+    const struct spw_options o = {.precision = precision,
+                                  .residual_window = precision ? SPW_TILE_TOKENS : 0};
+    char more[256];
+    struct subject s;
+    struct run r;
+    snprintf(
+        more, sizeof more,
+        ",\"original_max_position_embeddings\":%d,\"rope_scaling\":{\"rope_type\":"
+        "\"longrope\",\"short_factor\":[1,1,1.5,2,2,2.5,3,3],\"long_factor\":[2,2,3,5,6,7,8,9]}",
+        BORDER);
+    m.more = more;
+    subject_open(&s, &m, "prefix_tables", TOKENS, &o);
+    struct draw d = {.s = &s, .limit = 64 * MIB, .backend = run_backend(true)};
+    snprintf(d.cache, sizeof d.cache, "%.120s_cache", s.dir);
+    open_run(&r, &d, seed);
+    CHECK(go_to(&r, 0, 0, BORDER + 1, 1) == 0); /* long: three tiles */
+    keep(&r, 0);
+    CHECK(go_to(&r, 1, 0, BORDER, 1) == 0); /* none of them is for a short one, */
+    keep(&r, 1);
+    CHECK(go_to(&r, 1, 0, BORDER + 1, 1) == 0); /* and none for one that passes the border */
+    CHECK(spw_session_reused(r.sessions[1]) == 0);
+    go_to(&r, 1, 0, BORDER + 2, 1);
+    CHECK(spw_session_reused(r.sessions[1]) == BORDER + 1);
+    close_run(&r);
+    open_run(&r, &d, seed);
+    const uint64_t whole = BORDER - BORDER % SPW_TILE_TOKENS;
+    CHECK(go_to(&r, 0, 0, BORDER + 9, 1) == whole);
+    CHECK(go_to(&r, 1, 0, BORDER, 1) == whole);
+    CHECK(go_to(&r, 1, 1, 2 * SPW_TILE_TOKENS, 1) == 0);
+    close_run(&r);
+    pack_remove_folder(d.cache);
+    subject_close(&s);
+}
+
 /* What was found is read as often as it must be, and no more: the whole of it once where there is
  * room for it. */
 static void test_reads(struct subject *s, uint64_t *seed)
@@ -554,7 +594,7 @@ static void test_incomplete(struct subject *s)
     struct run r;
     snprintf(d.cache, sizeof d.cache, "%.120s_cache", s->dir);
     open_run(&r, &d, &seed);
-    spw_snapshot_fingerprint(fingerprint, r.e);
+    spw_snapshot_fingerprint(fingerprint, r.e, SPW_ROPE_SHARED);
     CHECK(spw_store_open(&store, &o, NULL) == 0);
     CHECK(spw_store_begin(&w, store, &a, NULL) == 0 && spw_store_commit(w, NULL, NULL) == 0);
     spw_store_close(store);
@@ -726,6 +766,8 @@ static void test_one_by_one(struct subject *subjects, uint64_t *seed)
             test_whole(&subjects[i]);
     }
     test_border(seed);
+    test_tables(SPW_KV_EXACT, seed);
+    test_tables(SPW_KV_INT8, seed);
     CHECK(found_quantized && found_sliding && branched && began_before);
     for (int i = 0; i < 20 && !read_once; i++) /* budgets are drawn, and so is what is computed */
         test_reads(&subjects[0], seed);

@@ -100,7 +100,7 @@ static void world_open(struct world *w, const struct tiny_model *m, enum spw_kv_
         oracle_rows(&w->s, w->ids[q], TOKENS, TOKENS);
     }
     struct spw_engine *e = run_open(w->s.dir, &w->s.o);
-    spw_snapshot_fingerprint(w->fingerprint, e);
+    spw_snapshot_fingerprint(w->fingerprint, e, SPW_ROPE_SHARED);
     spw_engine_close(e);
 }
 
