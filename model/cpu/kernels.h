@@ -26,6 +26,9 @@
 
 #define SPW_DECLARE_CODES_KERNELS(isa)                                                             \
     extern const struct spw_kernel spw_linear_codes_kernel_##isa;                                  \
+    /* A task of it by panels (panels.h), which the kernel uses for many rows of x. */             \
+    void spw_linear_codes_panels_##isa(const struct spw_linear_args *a, size_t task,               \
+                                       unsigned worker);                                           \
     /* The same with and without VNNI. */                                                          \
     size_t spw_linear_codes_workspace_##isa(size_t k)
 

@@ -10,7 +10,7 @@
 
 #include "model/cpu/linear/scales.h"
 
-enum { FOURS = SPW_CODES_GROUP / 4 };
+enum { FOURS = SPW_CODES_GROUP / 4, LINE = 64 /* bytes */ };
 
 /* A group of 256 weights of SIMD_LANES columns. */
 struct columns {
@@ -21,6 +21,27 @@ struct columns {
     /* Sums of the magnitudes of negative codes, see add_signs: of blocks, or of halves. */
     i32v negatives[SMALL_BLOCKS];
 };
+
+/* What is read later and is fetched while columns are unpacked: unpacking has UNPACK_PARTS parts,
+ * and each of them fetches `part` bytes of [at, end), the first one from at + from on. */
+struct fetched {
+    const uint8_t *at, *end;
+    size_t from, part;
+};
+
+enum { UNPACK_PARTS = 8 };
+
+/* Fetches the lines that begin in [at + from, at + to). */
+SIMD_FN void fetch_lines(const uint8_t *at, const uint8_t *end, size_t from, size_t to)
+{
+    for (size_t i = (size_t)spw_align_up(from, LINE); i < to && at + i < end; i += LINE)
+        __builtin_prefetch(at + i, 0, 2);
+}
+
+SIMD_FN void fetch_part(const struct fetched *f, size_t i)
+{
+    fetch_lines(f->at, f->end, f->from + i * f->part, f->from + (i + 1) * f->part);
+}
 
 /* Whether codes of a panel are magnitudes and signs. */
 SIMD_FN bool has_signs(enum spw_dtype t)
@@ -38,9 +59,10 @@ static const int8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 
 
 /* ---- blocks of 32 ---- */
 
-SIMD_FN void unpack_q8_0(const struct packed *p, struct columns *to)
+SIMD_FN void unpack_q8_0(const struct packed *p, const struct fetched *f, struct columns *to)
 {
     for (size_t b = 0; b < p->blocks; b++) {
+        fetch_part(f, b);
         simd_load_columns(to->codes + 8 * b, p->at + 34 * b + 2, p->stride, p->fours);
         simd_load_columns(to->codes + 8 * b + 4, p->at + 34 * b + 18, p->stride, p->fours);
         if (SIMD_DOT_OFFSET)
@@ -51,10 +73,11 @@ SIMD_FN void unpack_q8_0(const struct packed *p, struct columns *to)
 
 /* Sixteen bytes at `at` of each block: the low nibbles are 16 codes, the high nibbles the next 16.
  */
-SIMD_FN void unpack_nibbles(const struct packed *p, size_t bytes, size_t at, const int8_t *table,
-                            struct columns *to)
+SIMD_FN void unpack_nibbles(const struct packed *p, const struct fetched *f, size_t bytes,
+                            size_t at, const int8_t *table, struct columns *to)
 {
     for (size_t b = 0; b < p->blocks; b++) {
+        fetch_part(f, b);
         u32v q[4];
         simd_load_columns(q, p->at + bytes * b + at, p->stride, p->fours);
         for (size_t i = 0; i < 4; i++) {
@@ -78,9 +101,11 @@ SIMD_FN void unpack_fifth_bits(const struct packed *p, size_t bytes, size_t at, 
 /* ---- blocks of 256 ---- */
 
 /* Each 32 bytes at `at`: low nibbles are 32 codes, high nibbles the next 32. */
-SIMD_FN void unpack_wide_nibbles(const struct packed *p, size_t at, struct columns *to)
+SIMD_FN void unpack_wide_nibbles(const struct packed *p, const struct fetched *f, size_t at,
+                                 struct columns *to)
 {
     for (size_t i = 0; i < 8; i++) {
+        fetch_part(f, i);
         u32v q[4];
         u32v *low = to->codes + i / 2 * 16 + i % 2 * 4;
         simd_load_columns(q, p->at + at + 16 * i, p->stride, p->fours);
@@ -91,12 +116,13 @@ SIMD_FN void unpack_wide_nibbles(const struct packed *p, size_t at, struct colum
     }
 }
 
-SIMD_FN void unpack_q5_k(const struct packed *p, struct columns *to)
+SIMD_FN void unpack_q5_k(const struct packed *p, const struct fetched *f, struct columns *to)
 {
     u32v h[8];
     simd_load_columns(h, p->at + 16, p->stride, p->fours);
     simd_load_columns(h + 4, p->at + 32, p->stride, p->fours);
     for (size_t i = 0; i < 8; i++) {
+        fetch_part(f, i);
         u32v q[4];
         u32v *low = to->codes + i / 2 * 16 + i % 2 * 4;
         const size_t bit = i / 2 * 2; /* of the low nibbles */
@@ -110,9 +136,12 @@ SIMD_FN void unpack_q5_k(const struct packed *p, struct columns *to)
 }
 
 /* 64 bytes at `at`: each 32 have two bits of 128 codes. */
-SIMD_FN void unpack_two_bits(const struct packed *p, size_t at, struct columns *to)
+SIMD_FN void unpack_two_bits(const struct packed *p, const struct fetched *f, size_t at,
+                             struct columns *to)
 {
     for (size_t i = 0; i < 4; i++) {
+        fetch_part(f, 2 * i);
+        fetch_part(f, 2 * i + 1);
         u32v q[4];
         u32v *first = to->codes + i / 2 * 32 + i % 2 * 4;
         simd_load_columns(q, p->at + at + 16 * i, p->stride, p->fours);
@@ -122,10 +151,10 @@ SIMD_FN void unpack_two_bits(const struct packed *p, size_t at, struct columns *
     }
 }
 
-SIMD_FN void unpack_q3_k(const struct packed *p, struct columns *to)
+SIMD_FN void unpack_q3_k(const struct packed *p, const struct fetched *f, struct columns *to)
 {
     u32v h[8];
-    unpack_two_bits(p, 32, to);
+    unpack_two_bits(p, f, 32, to);
     simd_load_columns(h, p->at, p->stride, p->fours);
     simd_load_columns(h + 4, p->at + 16, p->stride, p->fours);
     for (size_t j = 0; j < 8; j++)
@@ -133,13 +162,14 @@ SIMD_FN void unpack_q3_k(const struct packed *p, struct columns *to)
             to->codes[8 * j + i] |= (h[i] >> j & 0x01010101u) << 2;
 }
 
-SIMD_FN void unpack_q6_k(const struct packed *p, struct columns *to)
+SIMD_FN void unpack_q6_k(const struct packed *p, const struct fetched *f, struct columns *to)
 {
     for (size_t half = 0; half < 2; half++) {
         u32v h[8], q[4];
         simd_load_columns(h, p->at + 128 + 32 * half, p->stride, p->fours);
         simd_load_columns(h + 4, p->at + 144 + 32 * half, p->stride, p->fours);
         for (size_t i = 0; i < 4; i++) { /* 16 of the 64 bytes with low bits */
+            fetch_part(f, 4 * half + i);
             u32v *low = to->codes + 32 * half + 4 * i;
             simd_load_columns(q, p->at + 64 * half + 16 * i, p->stride, p->fours);
             for (size_t j = 0; j < 4; j++) {
@@ -151,9 +181,10 @@ SIMD_FN void unpack_q6_k(const struct packed *p, struct columns *to)
     }
 }
 
-SIMD_FN void unpack_iq4_xs(const struct packed *p, struct columns *to)
+SIMD_FN void unpack_iq4_xs(const struct packed *p, const struct fetched *f, struct columns *to)
 {
     for (size_t j = 0; j < 8; j++) {
+        fetch_part(f, j);
         u32v q[4];
         simd_load_columns(q, p->at + 8 + 16 * j, p->stride, p->fours);
         for (size_t i = 0; i < 4; i++) {
@@ -231,54 +262,55 @@ static void add_signs(enum spw_dtype t, size_t blocks, struct columns *to)
 
 /* ---- any type ---- */
 
-SIMD_APART void unpack_columns(enum spw_dtype t, const struct packed *p, struct columns *to)
+SIMD_APART void unpack_columns(enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                               struct columns *to)
 {
     unpack_scales(t, p, &to->scales);
     switch (t) {
     case SPW_DTYPE_Q8_0:
-        unpack_q8_0(p, to);
+        unpack_q8_0(p, f, to);
         break;
     case SPW_DTYPE_Q4_0:
-        unpack_nibbles(p, 18, 2, NULL, to);
+        unpack_nibbles(p, f, 18, 2, NULL, to);
         break;
     case SPW_DTYPE_Q4_1:
-        unpack_nibbles(p, 20, 4, NULL, to);
+        unpack_nibbles(p, f, 20, 4, NULL, to);
         break;
     case SPW_DTYPE_Q5_0:
-        unpack_nibbles(p, 22, 6, NULL, to);
+        unpack_nibbles(p, f, 22, 6, NULL, to);
         unpack_fifth_bits(p, 22, 2, to);
         break;
     case SPW_DTYPE_Q5_1:
-        unpack_nibbles(p, 24, 8, NULL, to);
+        unpack_nibbles(p, f, 24, 8, NULL, to);
         unpack_fifth_bits(p, 24, 4, to);
         break;
     case SPW_DTYPE_IQ4_NL:
-        unpack_nibbles(p, 18, 2, iq4_values, to);
+        unpack_nibbles(p, f, 18, 2, iq4_values, to);
         break;
     case SPW_DTYPE_MXFP4:
-        unpack_nibbles(p, 17, 1, mxfp4_values, to);
+        unpack_nibbles(p, f, 17, 1, mxfp4_values, to);
         break;
     case SPW_DTYPE_Q4_K:
-        unpack_wide_nibbles(p, 16, to);
+        unpack_wide_nibbles(p, f, 16, to);
         break;
     case SPW_DTYPE_Q5_K:
-        unpack_q5_k(p, to);
+        unpack_q5_k(p, f, to);
         break;
     case SPW_DTYPE_Q2_K:
-        unpack_two_bits(p, 16, to);
+        unpack_two_bits(p, f, 16, to);
         if (is_scaled(t))
             scale_q2_k(to);
         break;
     case SPW_DTYPE_Q3_K:
-        unpack_q3_k(p, to);
+        unpack_q3_k(p, f, to);
         if (is_scaled(t))
             scale_q3_k(to);
         break;
     case SPW_DTYPE_Q6_K:
-        unpack_q6_k(p, to);
+        unpack_q6_k(p, f, to);
         break;
     case SPW_DTYPE_IQ4_XS:
-        unpack_iq4_xs(p, to);
+        unpack_iq4_xs(p, f, to);
         break;
     default:
         break;

@@ -29,7 +29,6 @@ enum {
     PAIRS = 4,                      /* of rows of W */
     CODES = 8,                      /* registers of codes of a pair that are multiplied at once */
     PAGE = 4096,
-    LINE = 64,      /* bytes */
     AHEAD = 512,    /* bytes from a group to what is fetched meanwhile */
     DISTANCE = 256, /* bytes: enough from stream to stream in a page */
 };

@@ -393,7 +393,7 @@ static void multiply_group(const struct work *w, size_t col, size_t group, size_
                               .begins = begin == 0,
                               .work = w,
                               .col = col,
-                              .ahead = group * n * step,
+                              .ahead = fetched_by_rows(w, group),
                               .bytes_ahead = step};
     for (size_t v = 0; v < VECTORS; v++)
         prepare(t, numbers_of(w, group) / SMALL, &w->panel[v], high[v]);

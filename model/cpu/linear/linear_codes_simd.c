@@ -404,7 +404,7 @@ static void multiply_panel(const struct work *w, size_t col, size_t group, size_
                      .blocks = numbers_of(w, group) / SMALL,
                      .offset = panel_offset(a->w_dtype)};
     const size_t step = bytes_ahead(w);
-    size_t rows, ahead = group * (w->part.row_end - w->part.row) * step;
+    size_t rows, ahead = fetched_by_rows(w, group);
     for (size_t row = w->part.row; row < w->part.row_end; row += rows) {
         rows = spw_linear_next_rows(w->part.row_end - row, TILE_ROWS);
         fetch_ahead(w, col, ahead, ahead + rows * step);
@@ -426,17 +426,27 @@ size_t SIMD_NAME(spw_linear_codes_workspace)(size_t k)
 #endif
 }
 
+static uint8_t *space_of(const struct spw_linear_args *a, unsigned worker)
+{
+    return (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)(a->k);
+}
+
+void SIMD_NAME(spw_linear_codes_panels)(const struct spw_linear_args *a, size_t task,
+                                        unsigned worker)
+{
+    run_panels(a, task, space_of(a, worker), multiply_panel);
+}
+
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
-    uint8_t *space = (uint8_t *)a->workspace + worker * SIMD_NAME(spw_linear_codes_workspace)(a->k);
 #if defined(SIMD_FOURS)
     if (a->m <= few_rows(a->w_dtype)) {
-        run_few(a, spw_linear_part(a, task), space);
+        run_few(a, spw_linear_part(a, task), space_of(a, worker));
         return;
     }
 #endif
-    run_panels(a, task, space, multiply_panel);
+    SIMD_NAME(spw_linear_codes_panels)(a, task, worker);
 }
 
 const struct spw_kernel SIMD_NAME(spw_linear_codes_kernel) = {

@@ -3,7 +3,7 @@
  * one row is 1.2 to 1.4 times as fast as with lanes along k (SPEED.md).
  *
  * Two kernels: for units of 256 bits (Zen 4), where that is faster for up to eight rows, and for
- * Intel's processors, whose units of 512 bits compute more rows faster along k. */
+ * Intel's processors, whose units of 512 bits compute more rows faster in panels. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/linear/columns.h"
 #include "model/cpu/linear/eight_rows.h"
@@ -35,11 +35,14 @@ const struct spw_kernel spw_linear_codes_kernel_avx512half = {
 
 /* ---- Intel ---- */
 
-/* Measured on Emerald Rapids (SPEED.md). Codes of two and three bits are computed more slowly than
- * they are read. */
+/* Rows of x up to which these kernels are faster than panels (measured on Emerald Rapids,
+ * SPEED.md). */
+enum { INTEL_ROWS = 3 };
+
+/* Codes of two and three bits are computed more slowly than they are read. */
 static bool is_side_by_side(const struct spw_linear_args *a)
 {
-    return a->m <= 3 && largest_code(a->w_dtype) > 7;
+    return a->m <= INTEL_ROWS && largest_code(a->w_dtype) > 7;
 }
 
 static size_t intel_tasks(const void *args)
@@ -50,7 +53,11 @@ static size_t intel_tasks(const void *args)
 
 static void run_intel(const void *args, size_t task, unsigned worker)
 {
-    run_as(args, is_side_by_side(args), task, worker);
+    const struct spw_linear_args *a = args;
+    if (a->m > INTEL_ROWS)
+        spw_linear_codes_panels_avx512vnni(a, task, worker);
+    else
+        run_as(a, is_side_by_side(a), task, worker);
 }
 
 const struct spw_kernel spw_linear_codes_kernel_avx512intel = {

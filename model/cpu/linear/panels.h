@@ -66,22 +66,38 @@ SIMD_FN size_t numbers_of(const struct work *w, size_t group)
     return (size_t)spw_min_u64(w->a->k - group * SPW_CODES_GROUP, SPW_CODES_GROUP);
 }
 
-/* Fetches [from, to) of the next panel, in the order of memory: the hardware prefetchers follow one
- * long stream, and not the many columns of a panel. Each tile fetches a few lines, because a core
- * waits while more lines than it has buffers are on their way. */
-SIMD_FN void fetch_ahead(const struct work *w, size_t col, size_t from, size_t to)
-{
-    const uint8_t *next = (const uint8_t *)w->a->w + (col + COLS) * w->row_bytes;
-    const uint8_t *end = (const uint8_t *)w->a->w + w->a->n * w->row_bytes;
-    for (size_t i = (size_t)spw_align_up(from, 64); i < to && next + i < end; i += 64)
-        __builtin_prefetch(next + i, 0, 2);
-}
+/* The next panel is fetched in the order of memory: the hardware prefetchers follow one long
+ * stream, and not the many columns of a panel. Each step of the work on a group fetches a few
+ * lines, because a core waits while more lines than it has buffers are on their way. Unpacking
+ * takes about as long as so many rows of x (measured). */
+enum { UNPACK_ROWS = 8 };
 
-/* Bytes of the next panel that each row of x fetches with each group. */
+/* Bytes that are fetched for each row of x with each group. */
 SIMD_FN size_t bytes_ahead(const struct work *w)
 {
-    const size_t rows = w->part.row_end - w->part.row;
+    const size_t rows = UNPACK_ROWS + w->part.row_end - w->part.row;
     return (size_t)spw_div_up(COLS * w->row_bytes, w->groups * rows);
+}
+
+/* Where the rows of x begin with this. Unpacking the group has fetched what is before. */
+SIMD_FN size_t fetched_by_rows(const struct work *w, size_t group)
+{
+    const size_t rows = UNPACK_ROWS + w->part.row_end - w->part.row;
+    return (group * rows + UNPACK_ROWS) * bytes_ahead(w);
+}
+
+SIMD_FN struct fetched next_panel(const struct work *w, size_t col)
+{
+    const uint8_t *first = w->a->w;
+    return (struct fetched){.at = first + (col + COLS) * w->row_bytes,
+                            .end = first + w->a->n * w->row_bytes};
+}
+
+/* Bytes [from, to) of the next panel. */
+SIMD_FN void fetch_ahead(const struct work *w, size_t col, size_t from, size_t to)
+{
+    const struct fetched f = next_panel(w, col);
+    fetch_lines(f.at, f.end, from, to);
 }
 
 static void unpack_panel(const struct work *w, size_t col, size_t group)
@@ -90,6 +106,9 @@ static void unpack_panel(const struct work *w, size_t col, size_t group)
     const struct spw_type type = spw_type_of(a->w_dtype);
     const size_t first = group * SPW_CODES_GROUP, n = numbers_of(w, group);
     const size_t bytes = (size_t)spw_row_bytes(a->w_dtype, n);
+    struct fetched f = next_panel(w, col);
+    f.from = fetched_by_rows(w, group) - UNPACK_ROWS * bytes_ahead(w);
+    f.part = UNPACK_ROWS * bytes_ahead(w) / (VECTORS * UNPACK_PARTS);
     for (size_t v = 0; v < VECTORS; v++, col += SIMD_LANES) {
         struct packed p = {
             .stride = w->row_bytes, .fours = 4 * w->row_bytes, .blocks = n / type.elements};
@@ -97,7 +116,8 @@ static void unpack_panel(const struct work *w, size_t col, size_t group)
         p.at = (const uint8_t *)a->w + from * p.stride + spw_row_bytes(a->w_dtype, first);
         if (from + SIMD_LANES > a->n)
             copy_edge(&p, a->n - from, bytes, w->edge);
-        unpack_columns(a->w_dtype, &p, &w->panel[v]);
+        unpack_columns(a->w_dtype, &p, &f, &w->panel[v]);
+        f.from += UNPACK_PARTS * f.part;
     }
 }
 
