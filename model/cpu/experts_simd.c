@@ -190,7 +190,8 @@ static uint32_t kept_groups(const struct spw_route_args *a, const float *scores)
             second = its > first ? first : its > second ? its : second;
             first = its > first ? its : first;
         }
-        insert(groups, g, g, first + second);
+        const float sum = first + second;
+        insert(groups, g, g, sum == sum ? sum : -INFINITY); /* NaN would stop later groups */
     }
     for (uint32_t i = 0; i < a->route.n_groups_kept; i++)
         kept |= 1u << groups[i].expert;

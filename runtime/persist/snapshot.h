@@ -32,7 +32,8 @@ static inline uint32_t spw_snapshot_max_sections(const struct spw_engine *e)
 enum { SPW_SNAPSHOT_BACKEND_BYTES = sizeof((struct spw_backend){0}).name };
 void spw_snapshot_backend(char out[SPW_SNAPSHOT_BACKEND_BYTES], const struct spw_engine *e);
 /* A hash of everything that the bits of KV depend on: the model, the types that it is computed
- * with, the precision of KV, and the backend. */
+ * with, the precision of KV, the backend, and the rope table that rotated the keys
+ * (spw_rope_table). A saved session stores its own table, and has SPW_ROPE_SHARED here. */
 void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const struct spw_engine *e,
                               uint64_t rope_table);
 

@@ -70,6 +70,29 @@ static void test_extremes(const struct spw_cpu_kernels *table)
     }
 }
 
+/* The first of three groups has infinities of both signs, whose sum is NaN: no other group is worse
+ * for that. */
+static void test_infinite_group(const struct spw_cpu_kernels *table)
+{
+    float x[1] = {1}, w[6][1] = {{0}}, scores[6];
+    const float bias[6] = {INFINITY, -INFINITY, 0, 0, 1, 1};
+    struct spw_choice choices[2];
+    struct spw_route_args a = {
+        .x = x,
+        .w = w[0],
+        .choice_bias = bias,
+        .scores = scores,
+        .choices = choices,
+        .rows = 1,
+        .cols = 1,
+        .n_experts = 6,
+        .n_kept = 2,
+        .route = {.score = SPW_ROUTE_SIGMOID, .scale = 1, .n_groups = 3, .n_groups_kept = 1},
+        .dtype = SPW_DTYPE_F32};
+    run_route(table, &a);
+    CHECK(choices[0].expert == 4 && choices[1].expert == 5);
+}
+
 /* ---- gather, combine ---- */
 
 static void test_gather(const struct spw_cpu_kernels *table)
@@ -201,6 +224,7 @@ int main(void)
             test_combine(table);
         }
         test_extremes(table);
+        test_infinite_group(table);
     }
     return check_done();
 }
