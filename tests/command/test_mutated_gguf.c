@@ -106,7 +106,7 @@ static void write_quantized(const char *dir, const char *path, uint64_t *seed)
     char folder[64];
     snprintf(folder, sizeof folder, "%s/folder", dir);
     tiny_model_write(&(struct tiny_model){.family = "llama",
-                                          .layers = 2,
+                                          .layers = 1,
                                           .hidden = 256,
                                           .intermediate = 256,
                                           .heads = 4,

@@ -44,7 +44,7 @@ static void check_refused(const struct spw_disk_options *o, int expected, const 
     int rc = spw_disk_open(&d, o, &err);
     CHECK_MSG(rc == expected && !d, "%s: %d", o->directory, rc);
     CHECK_MSG(strstr(err.text, o->directory) && strstr(err.text, says) &&
-                  strstr(err.text, "options.disk_dir"),
+                  strstr(err.text, "name a"),
               "%s", err.text);
     CHECK(!strchr(err.text, '\n'));
     spw_disk_close(d);

@@ -196,7 +196,9 @@ static void test_failures(void)
     struct job_line line;
     CHECK(job_lines_open(&l, "/nowhere/lines") == -ENOENT);
     job_lines_close(&l);
-    CHECK(job_lines_open(&l, folder) == 0 && job_lines_next(&l, &line) == -EISDIR);
+    CHECK(job_lines_open(&l, folder) == -EISDIR);
+    job_lines_close(&l);
+    CHECK(job_lines_open(&l, "/proc/self/mem") == 0 && job_lines_next(&l, &line) == -EIO);
     job_lines_close(&l);
     CHECK(job_lines_open(&l, "/proc/self/exe") == 0);
     spw_alloc_fail_nth(0);

@@ -532,9 +532,9 @@ int cli_summarize(const struct cli_options *given)
     if (!code)
         code = check_options(&s);
     if (!code)
-        code = open_output(&s);
-    if (!code)
         code = check_out_dir(&o);
+    if (!code)
+        code = open_output(&s);
     if (!code)
         code = list_documents(&s);
     job_progress_open((enum cli_progress_mode)o.progress, "documents");
