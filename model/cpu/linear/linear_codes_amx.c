@@ -378,7 +378,7 @@ FORMS(DEFINE)
 static void multiply_group(const struct work *w, size_t col, size_t group, size_t begin, size_t end)
 {
     const enum spw_dtype t = w->a->w_dtype;
-    const size_t n = w->part.row_end - w->part.row, step = bytes_ahead(w);
+    const size_t n = w->part.row_end - w->part.row, step = ROW_PARTS * w->ahead;
     u32v high[VECTORS][FOURS];
     const struct rows rows = {.x = w->x + w->part.row * w->groups + group,
                               .groups = w->groups,

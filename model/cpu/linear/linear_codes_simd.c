@@ -403,7 +403,7 @@ static void multiply_panel(const struct work *w, size_t col, size_t group, size_
                      .begins = begin == 0,
                      .blocks = numbers_of(w, group) / SMALL,
                      .offset = panel_offset(a->w_dtype)};
-    const size_t step = bytes_ahead(w);
+    const size_t step = ROW_PARTS * w->ahead;
     size_t rows, ahead = fetched_by_rows(w, group);
     for (size_t row = w->part.row; row < w->part.row_end; row += rows) {
         rows = spw_linear_next_rows(w->part.row_end - row, TILE_ROWS);

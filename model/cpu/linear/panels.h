@@ -30,6 +30,7 @@ struct work {
     struct spw_linear_part part;
     const struct spw_codes *x; /* [m][groups] */
     size_t groups, row_bytes;
+    size_t ahead;          /* bytes of the next panel that a part of the work on a group fetches */
     struct columns *panel; /* [VECTORS] */
     float *sums, *y;       /* [rows][COLS]: of a partition, of all partitions */
     uint8_t *edge;         /* room for a group of the last columns */
@@ -67,23 +68,21 @@ SIMD_FN size_t numbers_of(const struct work *w, size_t group)
 }
 
 /* The next panel is fetched in the order of memory: the hardware prefetchers follow one long
- * stream, and not the many columns of a panel. Each step of the work on a group fetches a few
- * lines, because a core waits while more lines than it has buffers are on their way. Unpacking
- * takes about as long as so many rows of x (measured). */
-enum { UNPACK_ROWS = 8 };
+ * stream, and not the many columns of a panel. Each part of the work on a group fetches a few
+ * lines, because a core waits while more lines than it has buffers are on their way. A row of x
+ * takes about as long as two parts of unpacking (measured). */
+enum { PANEL_PARTS = VECTORS * UNPACK_PARTS, ROW_PARTS = 2 };
 
-/* Bytes that are fetched for each row of x with each group. */
-SIMD_FN size_t bytes_ahead(const struct work *w)
+SIMD_FN size_t parts_of_group(const struct work *w)
 {
-    const size_t rows = UNPACK_ROWS + w->part.row_end - w->part.row;
-    return (size_t)spw_div_up(COLS * w->row_bytes, w->groups * rows);
+    return PANEL_PARTS + ROW_PARTS * (w->part.row_end - w->part.row);
 }
 
-/* Where the rows of x begin with this. Unpacking the group has fetched what is before. */
+/* Where the rows of x begin to fetch, with this group. Unpacking the group has fetched what is
+ * before. */
 SIMD_FN size_t fetched_by_rows(const struct work *w, size_t group)
 {
-    const size_t rows = UNPACK_ROWS + w->part.row_end - w->part.row;
-    return (group * rows + UNPACK_ROWS) * bytes_ahead(w);
+    return (group * parts_of_group(w) + PANEL_PARTS) * w->ahead;
 }
 
 SIMD_FN struct fetched next_panel(const struct work *w, size_t col)
@@ -107,8 +106,8 @@ static void unpack_panel(const struct work *w, size_t col, size_t group)
     const size_t first = group * SPW_CODES_GROUP, n = numbers_of(w, group);
     const size_t bytes = (size_t)spw_row_bytes(a->w_dtype, n);
     struct fetched f = next_panel(w, col);
-    f.from = fetched_by_rows(w, group) - UNPACK_ROWS * bytes_ahead(w);
-    f.part = UNPACK_ROWS * bytes_ahead(w) / (VECTORS * UNPACK_PARTS);
+    f.from = group * parts_of_group(w) * w->ahead;
+    f.part = w->ahead;
     for (size_t v = 0; v < VECTORS; v++, col += SIMD_LANES) {
         struct packed p = {
             .stride = w->row_bytes, .fours = 4 * w->row_bytes, .blocks = n / type.elements};
@@ -156,6 +155,7 @@ SIMD_FN void run_panels(const struct spw_linear_args *a, size_t task, uint8_t *s
         .row_bytes = (size_t)spw_row_bytes(a->w_dtype, a->k),
         .panel = (struct columns *)(void *)space,
     };
+    w.ahead = (size_t)spw_div_up(COLS * w.row_bytes, w.groups * parts_of_group(&w));
     w.sums = (float *)(void *)(w.panel + VECTORS);
     w.y = w.sums + SPW_LINEAR_ROW_BLOCK * COLS;
     w.edge = (uint8_t *)(w.y + SPW_LINEAR_ROW_BLOCK * COLS);
