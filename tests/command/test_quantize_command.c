@@ -164,7 +164,8 @@ static void test_golden(const char *name, enum spw_dtype type)
     snprintf(model, sizeof model, "tests/golden/%s", name);
     in_folder(file, "q.gguf");
     in_folder(plain, "plain.gguf");
-    CHECK_MSG(sh("$S quantize $REPOSITORY/%s q.gguf --type %s", model, spw_dtype_name(type)) == 0,
+    CHECK_MSG(sh("rm -f q.gguf; $S quantize $REPOSITORY/%s q.gguf --type %s", model,
+                 spw_dtype_name(type)) == 0,
               "%s: %s", name, err);
     CHECK(gguf_from_folder(model, plain, &(struct gguf_way){.matrices = SPW_DTYPE_F32}));
     struct spw_tensors *a = open_tensors(file), *b = open_tensors(plain);
@@ -238,7 +239,8 @@ static void test_experts(const char *name, enum spw_dtype type)
     struct spw_error e = {0};
     snprintf(model, sizeof model, "tests/golden/%s", name);
     in_folder(file, "e.gguf");
-    CHECK_MSG(sh("$S quantize $REPOSITORY/%s e.gguf --type %s", model, spw_dtype_name(type)) == 0,
+    CHECK_MSG(sh("rm -f e.gguf; $S quantize $REPOSITORY/%s e.gguf --type %s", model,
+                 spw_dtype_name(type)) == 0,
               "%s: %s", name, err);
     struct spw_tensors *t[2] = {open_tensors(model), open_tensors(file)};
     CHECK(!source_config(&a, model, &e) && !source_config(&b, file, &e));
@@ -278,7 +280,7 @@ static void test_tokens(const char *model)
 {
     static const char *const texts[] = {"Hello there, 1234 times!\\n", "  two  spaces", "a\\tb"};
     char tokens[1 << 12];
-    CHECK_MSG(sh("$S quantize %s t.gguf --type q8_0", model) == 0, "%s", err);
+    CHECK_MSG(sh("rm -f t.gguf; $S quantize %s t.gguf --type q8_0", model) == 0, "%s", err);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         sh("printf '%s' >text; $S tokenize %s --text-file text", texts[i], model);
         snprintf(tokens, sizeof tokens, "%.4000s", out);
@@ -291,14 +293,16 @@ static void test_tokens(const char *model)
 static void test_no_tokenizer(void)
 {
     char ids[256];
-    CHECK(sh("cp -r m bare && rm bare/tokenizer.json && $S quantize bare q.gguf --type q8_0") == 0);
+    CHECK(sh("cp -r m bare && rm bare/tokenizer.json q.gguf && $S quantize bare q.gguf --type "
+             "q8_0") == 0);
     CHECK_MSG(strstr(err, "the folder has no tokenizer, so the file has none"), "%s", err);
     CHECK(sh("grep -aqF no_vocab q.gguf && $S inspect q.gguf") == 0 &&
           strstr(out, "tokenizer   none\n"));
     CHECK(sh("echo 5 9 14 >ids; $S generate q.gguf --token-ids ids --max-new-tokens 4") == 0);
     CHECK_MSG(strstr(err, "found no tokenizer"), "%s", err);
     snprintf(ids, sizeof ids, "%.200s", out);
-    CHECK(sh("$S quantize m q.gguf --type q8_0 >/dev/null && $S generate q.gguf --token-ids ids "
+    CHECK(sh("rm q.gguf; $S quantize m q.gguf --type q8_0 >/dev/null && $S generate q.gguf "
+             "--token-ids ids "
              "--ids --max-new-tokens 4") == 0);
     CHECK_MSG(*ids && !strcmp(out, ids), "'%s', not '%s'", ids, out);
 }
@@ -307,12 +311,12 @@ static void test_no_tokenizer(void)
 
 static void test_output(void)
 {
-    CHECK(sh("$S quantize m q.gguf --type q4_0") == 0 && !*err);
+    CHECK(sh("rm q.gguf; $S quantize m q.gguf --type q4_0") == 0 && !*err);
     CHECK(strstr(out, "tensor ") && strstr(out, "blk.0.ffn_down.weight") &&
           strstr(out, "a vector\n") && strstr(out, " bits a weight\n"));
     CHECK(sh("$S inspect q.gguf") == 0 && strstr(out, "Q4_0 in "));
     CHECK(sh("$S generate q.gguf --prompt abc --max-new-tokens 4") == 0);
-    CHECK(sh("$S quantize m q.gguf --type q8_0 --json") == 0);
+    CHECK(sh("rm q.gguf; $S quantize m q.gguf --type q8_0 --json") == 0);
     json_t *j = json_loads(out, 0, NULL);
     const json_t *tensors = json_object_get(j, "tensors"), *t;
     json_int_t bytes = 0;
@@ -358,13 +362,15 @@ static void test_loss(void)
     CHECK(!strcmp(json_string_value(json_object_get(loss, "text_file")), "text"));
     snprintf(line, sizeof line, "%.6f nats/token of m, %.6f of loss.gguf: %+.2f %%\n", before,
              after, percent);
-    CHECK(sh("$S quantize m loss.gguf --type q4_0 --text-file text") == 0 && strstr(out, line));
+    CHECK(sh("rm loss.gguf; $S quantize m loss.gguf --type q4_0 --text-file text") == 0 &&
+          strstr(out, line));
     snprintf(line, sizeof line, "loss on %lld tokens (", number(loss, "n_tokens"));
     CHECK_MSG(strstr(out, line), "%s", out);
     const char *note = strstr(err, "on cpu");
     CHECK_MSG(note && !strstr(note + 1, "on cpu"), "%s", err); /* once */
     json_decref(j);
-    CHECK(sh("$S quantize m loss.gguf --type q4_0 --json") == 0 && !strstr(out, "loss\":"));
+    CHECK(sh("rm loss.gguf; $S quantize m loss.gguf --type q4_0 --json") == 0 &&
+          !strstr(out, "loss\":"));
 }
 
 /* ---- failures ---- */
@@ -442,11 +448,13 @@ static void test_terminated(void)
           "cat f >/dev/null 3>&- & exec 3>&-; wait $p");
 }
 
-/* An old file stays as it is. */
+/* An old file stays as it is, unless it is empty. */
 static void test_old_file(void)
 {
-    CHECK(sh("echo old >w/q.gguf; (ulimit -f 8; $S quantize m w/q.gguf --type q8_0)") == 1);
+    CHECK(sh("echo old >w/q.gguf; $S quantize m w/q.gguf --type q8_0") == 2);
+    CHECK(strstr(err, "w/q.gguf: found a file of 4 B; give another name, or remove it"));
     CHECK(sh("cat w/q.gguf") == 0 && !strcmp(out, "old\n"));
+    CHECK(sh(": >w/q.gguf; (ulimit -f 8; $S quantize m w/q.gguf --type q8_0)") == 1);
     check_left("q.gguf");
     CHECK(sh("$S quantize m w/q.gguf --type q8_0; $S inspect w/q.gguf") == 0);
 }

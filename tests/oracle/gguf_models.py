@@ -403,9 +403,9 @@ def main():
             failed += worst > 1e-5 or not same
             if name in QUANTIZED:  # the command's own file against one of the package
                 convert(folder, model, "Q8_0", False)
+                other.unlink(missing_ok=True)
                 subprocess.run([spillway, "quantize", folder, other, "--type", "q8_0"], check=True, stdout=subprocess.DEVNULL)
                 a, b = (run(spillway, m, golden["ids"], 8, scratch)[0] for m in (model, other))
-                other.unlink()
                 print(f"{name:24} quantize: {'same bits' if a.tobytes() == b.tobytes() else 'differs'}")
                 failed += a.tobytes() != b.tobytes()
             if name not in ("llama_plain", "gemma3_window_140"):

@@ -9,6 +9,7 @@ of q and k and the norms of Gemma that its users apply. Exit status: 0 all are e
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -91,6 +92,7 @@ def main():
                 subprocess.run([command, "quantize", folder, path, "--type", type_name.lower()],
                                check=True, stdout=subprocess.DEVNULL)
                 check(folder, type_name, path)
+                os.remove(path)
 
 
 main()

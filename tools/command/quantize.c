@@ -5,6 +5,7 @@
 #include "tools/command/score.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 struct job {
     const struct cli_options *o;
@@ -157,6 +158,18 @@ static int write_output(struct job *j, struct cli_output *out)
     return cli_fail_error(rc, &err, rc == -ENOENT || rc == -ENOTDIR);
 }
 
+/* A model is not replaced, as a report is: it may be the only copy. */
+static int check_new(const char *path)
+{
+    struct stat st;
+    char bytes[32];
+    if (lstat(path, &st) != 0 || st.st_size == 0)
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "quantize: %s: found a file of %s; give another name, or remove it", path,
+                    cli_format_bytes(bytes, (uint64_t)st.st_size));
+}
+
 int cli_quantize(const struct cli_options *o)
 {
     struct cli_output *out;
@@ -170,6 +183,8 @@ int cli_quantize(const struct cli_options *o)
         return cli_fail(CLI_REFUSED, "quantize: found no --type, expected q8_0 or q4_0");
     cli_catch_termination(); /* a half file has gigabytes */
     int code = cli_output_check(o, "quantize", o->paths.items[0]);
+    if (!code)
+        code = check_new(o->paths.items[0]);
     if (!code && o->text_file)
         code = cli_score_read(o, &j.score);
     if (!code && o->text_file)

@@ -124,8 +124,8 @@ const struct cli_command cli_commands[] = {
      "Writes the model in folder MODEL (F32, F16 or BF16) to the GGUF file OUT.gguf, with\n"
      "matrices of --type, its tokenizer and its chat template. Shows the type, the bytes\n"
      "and the error of each tensor. With --text-file it also shows the loss of MODEL and\n"
-     "of OUT.gguf on a text, as `spillway score` reports it. An old OUT.gguf stays\n"
-     "unchanged until the new file is complete, and is then replaced.",
+     "of OUT.gguf on a text, as `spillway score` reports it. It does not replace an old\n"
+     "OUT.gguf: remove that first.",
      "spillway quantize MODEL model-q8_0.gguf --type q8_0 --text-file chapter.txt\n"
      "spillway quantize MODEL model-q4_0.gguf --type q4_0 --json > errors.json",
      cli_quantize},
