@@ -5,6 +5,7 @@
 #include "model/source/file.h"
 #include "model/source/safetensors.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,6 +26,32 @@ static int read_file(const struct spw_source *s, const char *name, uint64_t most
     return *path ? spw_file_read(*path, most, text, bytes, err) : out_of_memory(s, err);
 }
 
+/* Refuses a folder without config.json. Hugging Face's cache has each revision of a model in a
+ * folder of FOLDER/snapshots: the text names that folder, or `snapshots` if there are several. */
+static void refuse_folder(const struct spw_source *s, struct spw_error *err)
+{
+    char *snapshots = spw_file_join(s->path, "snapshots"), *revision = NULL;
+    DIR *names = snapshots ? opendir(snapshots) : NULL;
+    size_t n = 0;
+    for (struct dirent *entry; names && (entry = readdir(names));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        spw_free(revision);
+        revision = spw_file_join(snapshots, entry->d_name);
+        n++;
+    }
+    const char *advice = n > 1 ? "; give one of the folders in " : "; give the folder ";
+    const char *folder = n > 1 ? snapshots : revision;
+    spw_fail(err, -ENOENT,
+             "%s: found no %s, expected a Hugging Face model folder or a GGUF file%s%s", s->path,
+             access(s->path, F_OK) ? "such file or folder" : "config.json there",
+             folder ? advice : "", folder ? folder : "");
+    if (names)
+        closedir(names);
+    spw_free(revision);
+    spw_free(snapshots);
+}
+
 static int folder_config(const struct spw_source *s, struct spw_model_config *out,
                          struct spw_error *err)
 {
@@ -35,8 +62,7 @@ static int folder_config(const struct spw_source *s, struct spw_model_config *ou
     int rc = read_file(s, "config.json", MOST_CONFIG_BYTES, &config_path, &config,
                        &text.config_bytes, err);
     if (rc == -ENOENT)
-        spw_fail(err, rc, "%s: found no %s, expected a Hugging Face model folder or a GGUF file",
-                 s->path, access(s->path, F_OK) ? "such file or folder" : "config.json there");
+        refuse_folder(s, err);
     if (rc == -ENOTDIR)
         spw_fail(err, rc, "%s: found a file, expected a Hugging Face model folder", s->path);
     if (!rc) {

@@ -154,6 +154,8 @@ static void test_wrong_models(void)
         {"generate missing --prompt x",
          "missing: found no such file or folder, expected a Hugging"},
         {"generate . --prompt x", ".: found no config.json there, expected a Hugging Face model"},
+        {"generate cached --prompt x", "a GGUF file; give the folder cached/snapshots/1f2e"},
+        {"generate cached2 --prompt x", "; give one of the folders in cached2/snapshots"},
         {"generate '' --prompt x", "generate: found an empty MODEL; usage: "},
         {"generate m/config.json --prompt x", "m/config.json: found a file that is not GGUF, "
                                               "expected a GGUF file or a Hugging Face model "
@@ -167,6 +169,8 @@ static void test_wrong_models(void)
          "llama, 2 layers) does not call for it"},
         {"plan unbiased --context 9", "tensor model.layers.0.mlp.down_proj.bias: found it, but"},
     };
+    CHECK(sh("mkdir -p cached/refs cached/snapshots/1f2e cached2/snapshots/1 "
+             "cached2/snapshots/2") == 0);
     CHECK(sh("cp -r m fewer && sed -i 's/_layers\": 3/_layers\": 2/' fewer/config.json") == 0);
     CHECK(sh("for i in 1 2 3; do cp -r m lfs$i; done; for f in lfs1/model.safetensors "
              "lfs2/tokenizer.json lfs3/config.json; do printf 'version "
