@@ -118,6 +118,9 @@ static void test_wrong_command_lines(void)
         {"generate m --ignore-eos=yes --prompt x", "--ignore-eos: found the value 'yes'"},
         {"generate m --prompt-tokens 9", "--prompt-tokens is no option of 'generate'"},
         {"generate m --prompt --seed 2", "--prompt: found the option --seed, expected TEXT"},
+        {"generate m --prompt x --prompt y", "--prompt: found it twice, expected one TEXT"},
+        {"generate m --token-ids=a --token-ids b",
+         "--token-ids: found it twice, expected one FILE"},
         {"completion tcsh", "found 'tcsh', expected bash, zsh or fish"},
     };
     CHECK_REFUSED(cases);

@@ -323,7 +323,9 @@ static const struct cli_row *find_row(const struct cli_command *command, const c
     return NULL;
 }
 
-/* Parses argv[*i], "--name" or "--name=value". Without "=" the next word is the value. */
+/* Parses argv[*i], "--name" or "--name=value". Without "=" the next word is the value. A setting
+ * that is given again replaces the earlier one, as scripts expect that add options to a default; an
+ * input would be lost without a word. */
 static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
 {
     char name[64];
@@ -345,7 +347,10 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
                             "this text",
                             name, value, row->argument, name, value);
     }
-    o->given[row - cli_rows] = true;
+    bool *given = &o->given[row - cli_rows];
+    if (*given && row->kind != CLI_FLAG && strcmp(row->group, "Input") == 0)
+        return cli_fail(CLI_REFUSED, "--%s: found it twice, expected one %s", name, row->argument);
+    *given = true;
     return set_value(o, row, value);
 }
 
