@@ -407,6 +407,10 @@ static void test_tools(void)
     json_decref(j);
     CHECK(sh("echo '[64, 0]' | \"$S\" tokenize m --decode --token-ids -") == 0);
     CHECK(strcmp(out, "a!") == 0);
+    CHECK(sh("printf '\\357\\273\\277a!' | \"$S\" tokenize m --text-file -") == 0 &&
+          strcmp(out, "64 0\n") == 0); /* a byte order mark */
+    CHECK(sh("printf '\\357\\273\\277[64, 0]' | \"$S\" tokenize m --decode --token-ids -") == 0 &&
+          strcmp(out, "a!") == 0);
     CHECK(sh("echo 96 | \"$S\" tokenize m --decode --token-ids -") == 2 &&
           strstr(err, "token 1: found id 96, which is no token"));
     CHECK(sh("\"$S\" inspect m --json --tensors") == 0);

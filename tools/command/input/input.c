@@ -54,6 +54,10 @@ int cli_read_file(const char *path, char **data, size_t *bytes)
     }
     text[*bytes] = 0;
     *data = text;
+    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) {
+        *bytes -= 3;
+        memmove(text, text + 3, *bytes + 1);
+    }
     return 0;
 }
 

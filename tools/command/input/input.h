@@ -46,7 +46,8 @@ void cli_inputs_free(struct cli_inputs *in);
 
 /* The name of an input in messages: "-" is stdin. */
 const char *cli_input_name(const char *path);
-/* Reads a whole file; "-" reads stdin. *data is NUL-terminated and allocated with spw_alloc. */
+/* Reads a whole file; "-" reads stdin. Leaves out a byte order mark of UTF-8. *data is
+ * NUL-terminated and allocated with spw_alloc. */
 int cli_read_file(const char *path, char **data, size_t *bytes);
 int cli_read_ids(const char *path, int32_t **ids, size_t *n);
 /* Encodes a text; refuses an empty text. 0, or -errno with a reason that names no source. */
