@@ -79,7 +79,8 @@ struct spw_machine_range {
 /* The matrix peak for these computations. Where that of int8 is not known: that of bf16. */
 double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, bool int8_activations);
 
-/* Measures the device that `o` names (backend, device_index, threads). */
+/* Measures the device that `o` names (backend, device_index, threads). -ECANCELED: o->interrupt was
+ * raised, and stays raised for the next step; a GPU is always measured to the end. */
 int spw_machine_probe(struct spw_machine_range *out, const struct spw_options *o,
                       struct spw_error *err);
 /* The same with a profile (NULL: none), which stores the numbers. A profile that cannot be used is

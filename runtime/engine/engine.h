@@ -207,6 +207,7 @@ void spw_engine_report_fallback(struct spw_engine *e, const struct spw_fallback 
 void spw_engine_report_lost_tile(struct spw_engine *e, const struct spw_lost_tile *lost);
 void spw_engine_report_reuse(struct spw_engine *e, const struct spw_reuse *reuse);
 void spw_engine_report_note(struct spw_engine *e, const char *text);
+bool spw_interrupt_is_raised(const struct spw_interrupt *i); /* NULL: no */
 /* Whether the running step must end: the caller has raised options.interrupt, or a memory limit was
  * lowered. */
 bool spw_engine_is_interrupted(void *engine);

@@ -82,12 +82,16 @@ bool spw_interrupt_clear(struct spw_interrupt *i)
     return i && __atomic_exchange_n(&i->raised, 0, __ATOMIC_SEQ_CST);
 }
 
+bool spw_interrupt_is_raised(const struct spw_interrupt *i)
+{
+    return i && __atomic_load_n(&i->raised, __ATOMIC_SEQ_CST);
+}
+
 /* The step looks, and only spw_sync clears, once the step has ended with -ECANCELED: a step that
  * fails in another way leaves the interrupt to the next step. */
 bool spw_engine_is_interrupted(void *engine)
 {
     struct spw_engine *e = engine;
-    const struct spw_interrupt *i = e->options.interrupt;
-    return (i && __atomic_load_n(&i->raised, __ATOMIC_SEQ_CST)) ||
-           (e->look && e->look(e->look_context)) || spw_engine_memory_is_short(e);
+    return spw_interrupt_is_raised(e->options.interrupt) || (e->look && e->look(e->look_context)) ||
+           spw_engine_memory_is_short(e);
 }

@@ -47,6 +47,13 @@ static int count_cores(uint32_t *out, struct spw_error *err)
     return 0;
 }
 
+/* The device that is measured, and what the caller asked for. */
+struct subject {
+    const struct spw_options *o;
+    struct spw_backend b;
+    struct spw_lane lane;
+};
+
 /* Seconds a byte, seconds a FLOP. */
 struct limits {
     struct spw_rounds read, copy, read_beside, copy_beside, bf16, f32, int8;
@@ -113,7 +120,8 @@ static void bound_kernels(struct spw_machine *best)
 
 /* Rounds of the kernels between the other measurements: a virtual machine may be slow for a second.
  */
-static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kernels *k)
+static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kernels *k,
+                         const struct spw_interrupt *interrupt)
 {
     static bool (*const turns[])(struct limits *) = {probe_peaks, probe_reads, probe_copies,
                                                      probe_peaks};
@@ -122,6 +130,8 @@ static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kerne
         if (!turns[i](&l))
             return -ENOMEM;
         SPW_TRY(spw_machine_kernels_round(k));
+        if (spw_interrupt_is_raised(interrupt))
+            return -ECANCELED;
     }
     take(&out->typical, &l, k, SPW_ROUND_TYPICAL);
     take(&out->best, &l, k, SPW_ROUND_BEST);
@@ -129,26 +139,28 @@ static int probe_in_turn(struct spw_machine_range *out, struct spw_machine_kerne
     return 0;
 }
 
-static int probe_cpu(struct spw_machine_range *out, const struct spw_backend *b,
-                     const struct spw_lane *lane, struct spw_error *err)
+static int probe_cpu(struct spw_machine_range *out, const struct subject *s, struct spw_error *err)
 {
     struct spw_machine_kernels *k;
-    int rc = spw_machine_kernels_open(&k, b, lane);
+    int rc = spw_machine_kernels_open(&k, &s->b, &s->lane);
     if (!rc)
-        rc = probe_in_turn(out, k);
+        rc = probe_in_turn(out, k, s->o->interrupt);
     spw_machine_kernels_close(k);
+    if (rc == -ECANCELED)
+        return spw_fail(err, rc, "interrupted: this machine was not measured");
     if (rc == -ENOMEM)
         return spw_fail(err, rc, "no memory or threads to measure the machine with");
-    return rc ? spw_fail(err, rc, "%s: its kernels could not be measured: %s", b->name,
+    return rc ? spw_fail(err, rc, "%s: its kernels could not be measured: %s", s->b.name,
                          strerror(-rc))
               : 0;
 }
 
 /* Fills the fields that identify a machine in the profile. */
-static int identify(struct spw_machine *out, const struct spw_options *o,
-                    const struct spw_backend *b, const struct spw_lane *lane, struct spw_error *err)
+static int identify(struct spw_machine *out, const struct subject *s, struct spw_error *err)
 {
-    *out = (struct spw_machine){.threads = o->threads};
+    const struct spw_backend *b = &s->b;
+    const struct spw_lane *lane = &s->lane;
+    *out = (struct spw_machine){.threads = s->o->threads};
     read_cpu_name(out->cpu, sizeof out->cpu);
     SPW_TRY(count_cores(&out->cores, err));
     if (!out->threads) /* the number that the device chose, for example its fast cores */
@@ -162,25 +174,24 @@ static int identify(struct spw_machine *out, const struct spw_options *o,
     return 0;
 }
 
-static int measure(struct spw_machine_range *out, const struct spw_backend *b,
-                   const struct spw_lane *lane, struct spw_error *err)
+static int measure(struct spw_machine_range *out, const struct subject *s, struct spw_error *err)
 {
     enum { MEASURE_BYTES = 704 << 20 }; /* on 2 threads it takes at most 627 MiB */
     SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
-    SPW_TRY(b->probe ? spw_machine_probe_device(out, b, lane, err) : probe_cpu(out, b, lane, err));
-    SPW_TRY(spw_machine_probe_handover(out, b, lane, err));
+    SPW_TRY(s->b.probe ? spw_machine_probe_device(out, &s->b, &s->lane, err)
+                       : probe_cpu(out, s, err));
+    SPW_TRY(spw_machine_probe_handover(out, &s->b, &s->lane, err));
     out->typical.measured_at = out->best.measured_at = (int64_t)time(NULL);
     return 0;
 }
 
 /* ---- the profile ---- */
 
-static int measure_and_store(struct spw_machine_range *out, const struct spw_backend *b,
-                             const struct spw_lane *lane, struct spw_profile *p, const char *path,
-                             struct spw_error *err)
+static int measure_and_store(struct spw_machine_range *out, const struct subject *s,
+                             struct spw_profile *p, const char *path, struct spw_error *err)
 {
     struct spw_error why = {0};
-    SPW_TRY(measure(out, b, lane, err));
+    SPW_TRY(measure(out, s, err));
     spw_profile_put_machine(p, out);
     if (spw_profile_write(p, path, &why) < 0)
         snprintf(out->unstored, sizeof out->unstored,
@@ -188,9 +199,8 @@ static int measure_and_store(struct spw_machine_range *out, const struct spw_bac
     return 0;
 }
 
-static int find_or_measure(struct spw_machine_range *out, const struct spw_backend *b,
-                           const struct spw_lane *lane, const char *path, enum spw_probe_mode mode,
-                           struct spw_error *err)
+static int find_or_measure(struct spw_machine_range *out, const struct subject *s, const char *path,
+                           enum spw_probe_mode mode, struct spw_error *err)
 {
     struct spw_error why = {0};
     struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
@@ -203,7 +213,7 @@ static int find_or_measure(struct spw_machine_range *out, const struct spw_backe
         rc = mode == SPW_PROBE_NEVER
                  ? spw_fail(err, -ENODATA,
                             "this machine has not been measured; run 'spillway probe'")
-                 : measure_and_store(out, b, lane, p, path, err);
+                 : measure_and_store(out, s, p, path, err);
     if (!rc && unusable && !*out->typical.note)
         snprintf(out->typical.note, sizeof out->typical.note,
                  "%.200s, so the machine was measured again", why.text);
@@ -215,16 +225,14 @@ int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *
                        const char *profile, enum spw_probe_mode mode, struct spw_error *err)
 {
     spw_error_clear(err);
-    struct spw_backend b;
-    struct spw_lane lane;
-    SPW_TRY(spw_engine_choose_device(&b, &lane, o, UINT64_MAX, UINT64_MAX, err));
-    int rc = identify(&out->typical, o, &b, &lane, err);
+    struct subject s = {.o = o};
+    SPW_TRY(spw_engine_choose_device(&s.b, &s.lane, o, UINT64_MAX, UINT64_MAX, err));
+    int rc = identify(&out->typical, &s, err);
     out->best = out->typical;
     out->unstored[0] = 0;
     if (!rc)
-        rc = profile ? find_or_measure(out, &b, &lane, profile, mode, err)
-                     : measure(out, &b, &lane, err);
-    lane.ops->close(lane.device);
+        rc = profile ? find_or_measure(out, &s, profile, mode, err) : measure(out, &s, err);
+    s.lane.ops->close(s.lane.device);
     return rc;
 }
 

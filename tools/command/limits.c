@@ -334,6 +334,8 @@ static void *read_part(void *argument)
         ssize_t n = pread(r->fd, piece, spw_min_u64(PIECE_BYTES, r->end - at), (off_t)at);
         if (n <= 0)
             r->rc = n < 0 ? -errno : -EIO;
+        else if (cli_interrupted())
+            r->rc = -ECANCELED;
         else
             at += (uint64_t)n;
     }

@@ -55,7 +55,8 @@ json_t *cli_prediction_json(const struct spw_prediction *prediction);
 /* "2026-11-21 04:05 UTC" */
 const char *cli_format_date(char buffer[32], int64_t seconds);
 /* Reads every byte of the model's weight files once with read calls, on `threads` threads, and
- * measures the time: the limit of the page cache. 0 or -errno. */
+ * measures the time: the limit of the page cache. 0 or -errno; -ECANCELED after an
+ * interrupt. */
 int cli_read_weights(const char *model, uint32_t threads, double *seconds, uint64_t *bytes);
 
 #endif

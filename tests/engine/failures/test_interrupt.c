@@ -1,6 +1,7 @@
 /* Steps that the caller ends, after each chunk of each layer in turn: what the sessions hold then
  * is whole, and whatever they do next gives the bits of a run that nobody ended; bytes that moved
  * are those that were predicted. test_engine ends steps at random, among all else. */
+#include "runtime/measure.h"
 #include "tests/batch_run.h"
 #include "tests/engine/oracle.h"
 
@@ -160,6 +161,19 @@ static void test_generate(struct subject *s, uint64_t *seed)
 }
 
 /* Each model as it is, and with old KV in less precision. */
+/* The measuring of the processor ends, and the interrupt stays for the next step. */
+static void test_measuring(void)
+{
+    struct spw_interrupt raised = {0};
+    const struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 1, .interrupt = &raised};
+    struct spw_machine_range machine;
+    struct spw_error err;
+    spw_interrupt_raise(&raised);
+    int rc = spw_machine_probe(&machine, &o, &err);
+    CHECK_MSG(rc == -ECANCELED && strstr(err.text, "interrupted"), "%d: %s", rc, err.text);
+    CHECK(spw_interrupt_clear(&raised));
+}
+
 int main(void)
 {
     static struct subject s;
@@ -182,6 +196,7 @@ int main(void)
     fprintf(stderr,
             "%llu steps ended; sessions: %llu as before, %llu with passes that were through\n",
             (unsigned long long)n_ended, (unsigned long long)n_back, (unsigned long long)n_further);
+    test_measuring();
     CHECK(n_ended && (TEST_GPU || (n_back && n_further)));
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

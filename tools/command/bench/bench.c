@@ -230,18 +230,26 @@ static int run_steps(struct bench *b, struct bench_case *c, struct spw_engine *e
     return rc;
 }
 
+static int read_weights(const struct bench *b, double *seconds)
+{
+    struct spw_error err = {0};
+    uint64_t bytes;
+    int rc = cli_read_weights(b->o->operand, b->machine.typical.threads, seconds, &bytes);
+    if (rc && rc != -ECANCELED)
+        spw_fail(&err, rc, "%s: %s", b->o->operand, strerror(-rc));
+    return rc ? cli_fail_error(rc, &err, false) : 0;
+}
+
 static int run_case(struct bench *b, struct bench_case *c, size_t repeat)
 {
     struct spw_options options = case_options(b, c, c->context + b->o->decode_tokens + 1);
     struct bench_run r;
     struct spw_error err = {0};
-    uint64_t bytes;
-    int rc = cli_read_weights(b->o->operand, b->machine.typical.threads,
-                              &c->samples[WEIGHTS_SECONDS][repeat], &bytes);
-    if (rc < 0)
-        return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
+    int code = read_weights(b, &c->samples[WEIGHTS_SECONDS][repeat]);
+    if (code)
+        return code;
     double opened = cli_now_seconds();
-    rc = bench_open(&r, b->o->operand, &options, &err);
+    int rc = bench_open(&r, b->o->operand, &options, &err);
     if (rc == 0) { /* a note such as memory that could not be pinned explains the numbers */
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
         cli_notes(spw_engine_note(r.engine));
@@ -419,11 +427,10 @@ static int sweep(struct bench *b)
     code = time_attention(b);
     if (code)
         return code;
-    double seconds;
-    uint64_t bytes; /* once before the first run, to warm the page cache */
-    rc = cli_read_weights(b->o->operand, b->machine.typical.threads, &seconds, &bytes);
-    if (rc < 0)
-        return cli_fail(CLI_FAILED, "%s: %s", b->o->operand, strerror(-rc));
+    double seconds; /* once before the first run, to warm the page cache */
+    code = read_weights(b, &seconds);
+    if (code)
+        return code;
     cli_catch_termination(); /* after an interruption, print what was measured */
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
     for (size_t repeat = 0; repeat < b->o->repeat && code == 0; repeat++)

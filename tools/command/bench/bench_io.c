@@ -379,7 +379,7 @@ static int prepare(struct io_bench *b, struct spw_error *err)
     SPW_TRY(choose_file(b, err));
     cli_limits_read(&b->limits, b->o, &b->options, SPW_PROBE_UNKNOWN);
     if (!b->limits.has_drive || !b->limits.has_machine)
-        return spw_fail(err, -EINVAL, "%s", b->limits.why.text);
+        return spw_fail(err, cli_interrupted() ? -ECANCELED : -EINVAL, "%s", b->limits.why.text);
     SPW_TRY(bound_host(b, err));
     SPW_TRY(find_budget(b, err));
     if (b->plan.waterlines.disk_end == 0)
