@@ -160,7 +160,6 @@ static void test_generate(struct subject *s, uint64_t *seed)
     close_run(&r);
 }
 
-/* Each model as it is, and with old KV in less precision. */
 /* The measuring of the processor ends, and the interrupt stays for the next step. */
 static void test_measuring(void)
 {
@@ -174,6 +173,7 @@ static void test_measuring(void)
     CHECK(spw_interrupt_clear(&raised));
 }
 
+/* Each model as it is, and with old KV in less precision. */
 int main(void)
 {
     static struct subject s;
