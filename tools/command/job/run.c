@@ -28,8 +28,9 @@ struct run {
     size_t n_asked, capacity;
     bool counts_itself; /* the source counts the items that run */
     double keep_at;     /* when answers under way are kept again */
-    /* Of the progress: tokens generated, answers that have ended and their tokens. */
-    uint64_t n_tokens, n_ended, n_ended_tokens;
+    /* Of the progress: tokens generated, answers that have some of them, answers that have ended
+     * and their tokens. */
+    uint64_t n_tokens, n_begun, n_ended, n_ended_tokens;
     struct job_report report;
     int code; /* the exit code that ends the run */
 };
@@ -198,7 +199,7 @@ static uint64_t count_running(const struct run *r)
 
 static void show_progress(struct run *r)
 {
-    struct job_counts counts = {.n_answer_tokens = r->n_tokens};
+    struct job_counts counts = {.n_answer_tokens = r->n_tokens, .n_begun = r->n_begun};
     r->source->count(r->source->context, &counts);
     r->counts_itself = counts.n_running > 0;
     for (size_t i = 0; i < r->n_asked; i++)
@@ -389,7 +390,7 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
         return add_text(c, e->text, e->text_bytes) ? spw_fail(err, -ENOMEM, "out of memory") : 0;
     if (e->kind == SPW_EVENT_TOKEN) {
         r->n_tokens++;
-        r->asked[i].n_tokens++;
+        r->n_begun += r->asked[i].n_tokens++ == 0;
     }
     if (e->kind != SPW_EVENT_END)
         return 0;

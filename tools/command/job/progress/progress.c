@@ -62,10 +62,19 @@ static void read_moved(uint64_t moved[SPW_MOVED_COUNT])
         moved[i] = job.moved_before[i] + stats.moved_bytes[i];
 }
 
-/* Tokens of prompts so far: each step computes the last token of every answer, and these. */
+/* Tokens of prompts that the running step has computed since the last update: each step computes
+ * the last token of every answer, and these. */
+static double prompt_in_step(void)
+{
+    double n_new = job.n_computed - job.n_updated + job.n_in_step;
+    return fmax(n_new - (double)job.counts.n_requests, 0);
+}
+
+/* Tokens of prompts so far. A prompt gives the first token of its answer. */
 static double prompt_read(void)
 {
-    return fmax(job.n_computed + job.n_in_step - (double)job.counts.n_answer_tokens, 0);
+    double n_of_answers = (double)job.counts.n_answer_tokens - (double)job.counts.n_begun;
+    return fmax(job.n_updated - n_of_answers, 0) + prompt_in_step();
 }
 
 static struct sample take_sample(double now)
@@ -122,13 +131,6 @@ struct work {
     uint64_t n_together, n_prompt; /* prompts, and the mean length of one */
     uint64_t n_requests, n_held;
 };
-
-/* Tokens of prompts that the running step has computed since the last update. */
-static double prompt_in_step(void)
-{
-    double n_new = job.n_computed - job.n_updated + job.n_in_step;
-    return fmax(n_new - (double)job.counts.n_requests, 0);
-}
 
 /* Tokens of prompts that are not computed yet. */
 static double prompt_left(void)
