@@ -61,6 +61,7 @@ enum spw_expert_rule {
 
 struct spw_expert_replay {
     uint32_t n_experts, n_frames; /* of all layers; that have room on the device */
+    uint64_t n_computed;          /* tokens, those of prompts included */
     uint64_t n_tokens;            /* passes of one row: tokens that were generated one by one */
     uint64_t used, token_used;    /* experts that visits used; of these, for such tokens */
     struct {

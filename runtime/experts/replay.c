@@ -47,18 +47,19 @@ static uint32_t take_visit(const struct replay *r, uint64_t visit)
     return n;
 }
 
-static bool is_token(const struct replay *r, uint32_t n)
+/* The rows of a visit: each has chosen n_kept experts. */
+static uint64_t count_rows(const struct replay *r, uint32_t n)
 {
-    uint64_t rows = 0;
+    uint64_t chosen = 0;
     for (uint32_t i = 0; i < n; i++)
-        rows += r->v[i].n_rows;
-    return rows == r->t->shape.n_kept;
+        chosen += r->v[i].n_rows;
+    return chosen / r->t->shape.n_kept;
 }
 
 static void count(const struct replay *r, struct spw_expert_replay *out, enum spw_expert_rule rule,
                   uint32_t n)
 {
-    const bool token = is_token(r, n);
+    const bool token = count_rows(r, n) == 1;
     for (uint32_t i = 0; i < n; i++) {
         if (!r->v[i].missed)
             continue;
@@ -194,7 +195,9 @@ static void count_used(const struct replay *r, struct spw_expert_replay *out)
     uint64_t n_token_visits = 0;
     for (uint64_t i = 0; i < r->t->n_visits; i++) {
         const uint32_t n = take_visit(r, i);
-        const bool token = is_token(r, n);
+        const uint64_t rows = count_rows(r, n);
+        const bool token = rows == 1;
+        out->n_computed += r->v[0].expert < r->t->shape.n_experts ? rows : 0;
         out->used += n;
         out->token_used += token ? n : 0;
         n_token_visits += token;

@@ -157,6 +157,7 @@ static void run_routed(const struct tiny_model *m, uint64_t *seed)
     bool moves = at(j, "n_experts_resident") < at(j, "n_experts");
     CHECK(!moves || sh("test -s spillway/experts.json") == 0); /* for the next run */
     CHECK(!json_object_get(j, "run_experts"));
+    CHECK_MSG(!strstr(err, "the trace has"), "%s", err);
     compare(j, more);
     snprintf(path, sizeof path, "%s/r.json", folder);
     json_t *report = json_load_file(path, 0, NULL);
@@ -167,6 +168,10 @@ static void run_routed(const struct tiny_model *m, uint64_t *seed)
           best <= at(j, "expert_trace.rules.lru.missed") && (best > 0) == moves);
     n_routed += moves;
     json_decref(j);
+    json_decref(plan(strcat(more, " --max-new-tokens 70")));
+    CHECK_MSG(!moves || (strstr(err, "trace: the trace has ") &&
+                         strstr(err, " tokens, and the run computes ")),
+              "%s", err);
 }
 
 /* One prompt; the plan knows its length only. */

@@ -273,6 +273,22 @@ static int print_refusal(const struct cli_options *o, const struct spw_plan_info
     return failed ? failed : CLI_REFUSED;
 }
 
+/* Says that the trace is of another run, or of one that ended early. With a saved run or a prefix
+ * cache the tokens that are computed are not known here. */
+static void check_trace(const struct moved *run, const struct cli_options *o)
+{
+    const struct spw_plan_request *q = run->requests;
+    if (run->n != 1 || q->n_resumed || q->n_found ||
+        run->routing.n_frames == run->routing.n_experts)
+        return;
+    const uint64_t n = q->n_prompt + spw_max_u64(q->max_new_tokens, 1) - 1;
+    if (n != run->routing.n_computed)
+        cli_note("%s: the trace has %llu tokens, and the run computes %llu: the bytes of the run "
+                 "have the missed experts of the trace only",
+                 o->expert_trace, (unsigned long long)run->routing.n_computed,
+                 (unsigned long long)n);
+}
+
 /* The bytes of the run, with those of missed experts if a trace says which these are. */
 static int find_moved(struct moved *run, const struct cli_options *o,
                       const struct spw_options *options, struct spw_error *err)
@@ -285,6 +301,7 @@ static int find_moved(struct moved *run, const struct cli_options *o,
     SPW_TRY(spw_plan_replay(&run->routing, o->operand, options, run->trace, err));
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         run->bytes[i] += run->routing.moved[i];
+    check_trace(run, o);
     return 0;
 }
 
