@@ -67,6 +67,17 @@ static bool ends_a_message(const struct spw_gguf_string *token)
     return false;
 }
 
+bool spw_gguf_is_control(const struct spw_gguf_string *token, double type)
+{
+    enum { CONTROL = 3 };
+    static const char *const texts[] = {"<start_of_turn>", "<|im_start|>", "<|end|>", "<|call|>",
+                                        "<|calls|>"};
+    bool found = type == CONTROL || ends_a_message(token);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        found = found || is_text(token, texts[i]);
+    return found;
+}
+
 static bool listed(const json_t *list, json_int_t id)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -81,28 +92,23 @@ static int add_id(json_t *list, json_int_t id)
     return full || listed(list, id) ? 0 : json_array_append_new(list, json_integer(id));
 }
 
-/* The tokens that end a message by their text. Only control tokens count: a document may contain
- * the text of others. In models whose answers have several messages (gpt-oss, Solar Open) <|end|>
- * ends one of them, for example the reasoning, and the answer comes after it. */
+/* The tokens that end a message by their text. In models whose answers have several messages
+ * (gpt-oss, Solar Open) <|end|> ends one of them, for example the reasoning, and the answer comes
+ * after it. */
 static int add_by_text(struct spw_config_gguf *facts, const struct spw_gguf *g, json_t *list)
 {
-    enum { CONTROL = 3 };
     const struct spw_gguf_value *tokens = spw_gguf_find(g, "tokenizer.ggml.tokens");
-    const struct spw_gguf_value *types = spw_gguf_find(g, "tokenizer.ggml.token_type");
-    if (!tokens || !tokens->array || tokens->type != SPW_GGUF_STRING || !types || !types->array ||
-        types->type == SPW_GGUF_STRING)
+    if (!tokens || !tokens->array || tokens->type != SPW_GGUF_STRING)
         return 0;
     const uint8_t *at = tokens->at, *end = at + tokens->bytes;
     struct spw_gguf_string token;
     size_t before = json_array_size(list);
     bool has_parts = false;
     json_int_t part_end = -1, call = -1;
-    const uint64_t n = spw_min_u64(types->n, facts->vocab); /* later ones have no logit */
+    const uint64_t n = spw_min_u64(tokens->n, facts->vocab); /* later ones have no logit */
     for (uint64_t id = 0; id < n && spw_gguf_next_string(&at, end, &token); id++) {
         if (facts->architecture->end && is_text(&token, facts->architecture->end))
             SPW_TRY(add_id(list, (json_int_t)id));
-        if (spw_gguf_number(types, id) != CONTROL)
-            continue;
         if (ends_a_message(&token))
             SPW_TRY(add_id(list, (json_int_t)id));
         has_parts = has_parts || is_text(&token, "<|return|>") || is_text(&token, "<|flush|>");

@@ -19,6 +19,10 @@ bool spw_gguf_is_other_part(const char *name);
 /* The inverse: the name of a tensor in a GGUF file. */
 bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
                    char out[SPW_GGUF_MOST_NAME + 1]);
+/* Whether a token is a special one. Published files give another type to some tokens around a
+ * message (normal, for example <start_of_turn> in Google's quantized Gemma 3): these are known by
+ * their text. */
+bool spw_gguf_is_control(const struct spw_gguf_string *token, double type);
 /* The tensors of a model, by their Hugging Face names. `path`: the file, or the first of several.
  */
 int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err);

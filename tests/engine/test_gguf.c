@@ -250,12 +250,10 @@ static void add_ends(struct spw_gguf_writer *w, void *context)
 static void test_ends(void)
 {
     static const struct ends cases[] = {
-        {"llama_plain", {"a", "<|end|>", "</s>", "b", "<|call|>", "<|im_end|>"}, {0}, {2, 1}, 2},
-        {"llama_plain",
-         {"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "<|im_end|>"},
-         {0},
-         {2, 3, 0},
-         3},
+        {"llama_plain", {"a", "<|end|>", "</s>", "b", "<|call|>", "</s> "}, {0}, {2, 1}, 2},
+        /* Published files give such tokens other types. */
+        {"llama_plain", {"a", "b", "</s>", "c", "d", "<end_of_turn>"}, {0}, {2, 5}, 2},
+        {"llama_plain", {"<|call|>", "<|end|>", "</s>", "<|return|>", "b", "c"}, {0}, {2, 3, 0}, 3},
         {"llama_plain", {"a", "<|end|>", "<|return|>", "<|start|>", "b", "c"}, {0}, {2}, 1},
         {"llama_plain", {"<|calls|>", "<|end|>", "</s>", "<|flush|>", "b", "c"}, {0}, {2, 3, 0}, 3},
         /* Ollama's files have lists. */

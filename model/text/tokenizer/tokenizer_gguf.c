@@ -114,9 +114,11 @@ static int walk_tokens(const struct loader *l, void *arg,
         struct token t = {.id = (int32_t)i, .text = s.at, .bytes = s.bytes, .type = NORMAL};
         if (type >= NORMAL && type <= BYTE)
             t.type = (enum token_type)type;
+        if (spw_gguf_is_control(&s, type))
+            t.type = CONTROL;
         t.added = t.type == UNKNOWN || t.type == CONTROL || t.type == USER_DEFINED;
-        /* A merge may give a user-defined token. Pieces of SentencePiece never merge into one. */
-        t.in_model = !t.added || (t.type == USER_DEFINED && l->kind != LLAMA);
+        /* A merge may give an added token. Pieces of SentencePiece never merge into one. */
+        t.in_model = !t.added || l->kind != LLAMA;
         if (t.bytes && !is_padding(&t))
             SPW_TRY(each(l, &t, arg));
     }

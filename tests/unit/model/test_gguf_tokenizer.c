@@ -633,6 +633,48 @@ static void test_gemma4_kind(void)
     free(f.at);
 }
 
+/* Tokens around a message are special, whatever type a file gives them. A merge may give a special
+ * token of a tokenizer with merges: the file has both. */
+static void test_types_by_text(void)
+{
+    static const struct keys pieces = {
+        .model = "llama",
+        .tokens = {"<", "/", "s", ">", "<end_of_turn>", "<start_of_turn>", "</s>"},
+        .types = {1, 1, 1, 1, 1, 4, 1},
+        .n_types = 7,
+        .n_scores = 7,
+        .bos = -1};
+    static const struct keys merges = {.model = "gemma4",
+                                       .tokens = {"<", "|im_end|>", "<|im_end|>", "a", "b", "ab"},
+                                       .merges = {"< |im_end|>", "a b"},
+                                       .types = {1, 1, 5, 1, 1, 3},
+                                       .n_types = 6,
+                                       .bos = -1};
+    static const struct {
+        const struct keys *keys;
+        const char *text;
+        int32_t id;
+        bool special;
+    } cases[] = {{&pieces, "<start_of_turn>", 5, true},
+                 {&pieces, "<end_of_turn>", 4, true},
+                 {&pieces, "</s>", 6, false},
+                 {&merges, "<|im_end|>", 2, true},
+                 {&merges, "ab", 5, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct file f = write_wrong(cases[i].keys);
+        struct spw_tokenizer *t = open_keys(&f);
+        const char *text = cases[i].text;
+        int32_t *ids = NULL;
+        size_t n = 0;
+        CHECK(t && !spw_tokenizer_encode(t, text, strlen(text), false, &ids, &n, NULL));
+        CHECK_MSG((n == 1 && ids[0] == cases[i].id) == cases[i].special,
+                  "%s: %zu ids, the first %d", text, n, n ? ids[0] : -1);
+        spw_free(ids);
+        spw_tokenizer_close(t);
+        free(f.at);
+    }
+}
+
 /* Merges by score: the best pair first, of equal ones the leftmost; control tokens never. */
 static void test_scores(void)
 {
@@ -701,6 +743,7 @@ int main(void)
     test_sentencepiece();
     test_no_scores();
     test_wrong();
+    test_types_by_text();
     test_scores();
     test_pres();
     test_usual_pres();
