@@ -550,10 +550,12 @@ static void check_disk_bytes(struct world *w, const char *what, bool idle)
 {
     uint64_t ahead = ahead_of(w).disk_to_host, expected = w->needed_disk_bytes + ahead;
     struct spw_io_usage u;
-    time_t from = time(NULL);
-    do
+    spw_io_usage(w->io, &u);
+    /* for 20 seconds at least in which the process is not stopped */
+    for (int i = 0; u.read_bytes < expected && !idle && i < 1000000; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         spw_io_usage(w->io, &u);
-    while (u.read_bytes < expected && !idle && time(NULL) < from + 20);
+    }
     CHECK_MSG(u.read_bytes == expected, "%s: %llu read, %llu needed, %llu ahead", what,
               (unsigned long long)u.read_bytes, (unsigned long long)w->needed_disk_bytes,
               (unsigned long long)ahead);
