@@ -438,7 +438,11 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
     if (out->v_is_k[SPW_LAYER_FULL])
         spw_config_rule(out, "values are keys in layers that have no tensor for values");
     const char *tokenizer = json_string_value(json_object_get(facts->tokenizer, "model"));
-    if (facts->architecture->greedy_tokens && tokenizer && !strcmp(tokenizer, "llama"))
+    const bool pieces = tokenizer && !strcmp(tokenizer, "llama");
+    if (facts->architecture->plain_start && pieces &&
+        !json_object_get(facts->tokenizer, "add_space_prefix"))
+        spw_config_rule(out, "a text has no space in front of it, as in all models");
+    if (facts->architecture->greedy_tokens && pieces)
         spw_config_rule(out, "added tokens take the white space behind them, but for <unk>, <s> "
                              "and <|endoftext|>");
     if (facts->more_eos)

@@ -25,6 +25,7 @@ struct spw_gguf_architecture {
     bool joined_experts;          /* one tensor for gate and up of all experts of a layer */
     bool merged_tokens;           /* tokenizers with U+2581 have merges, not scores */
     bool greedy_tokens;           /* added tokens of such tokenizers take white space behind them */
+    bool plain_start;             /* no space stands before a text, if no key says it */
     bool glm_norms;               /* four norms a layer, with the names that GLM-4 gives them */
     bool late_norms;              /* two norms a layer, after its halves */
     bool no_head;                 /* the embedding is always the head, too */

@@ -355,7 +355,9 @@ static int add_special(const struct loader *l, const char *flag, bool otherwise,
 static int load_steps(struct loader *l)
 {
     struct spw_tokenizer *t = l->build.t;
-    bool prefix = l->kind == LLAMA, bos = l->kind != GPT2 || l->pre->bos;
+    bool prefix = l->kind == LLAMA && !(l->architecture && l->architecture->plain_start);
+    const bool bos = l->kind != GPT2 || l->pre->bos;
+    /* Ollama's converter does not write this key. */
     SPW_TRY(spw_keys_bool(&l->keys, "add_space_prefix", &prefix));
     SPW_TRY(add_special(l, "add_bos_token", bos, "bos_token_id", &t->prefix));
     SPW_TRY(add_special(l, "add_eos_token", false, "eos_token_id", &t->suffix));

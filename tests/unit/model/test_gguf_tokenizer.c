@@ -336,7 +336,7 @@ static void test_vectors(const char *data, const char *name, const struct gguf_t
 enum { MOST_TOKENS = 8 };
 
 struct keys {
-    const char *model, *pre, *tokens[MOST_TOKENS], *merges[4];
+    const char *model, *pre, *architecture, *tokens[MOST_TOKENS], *merges[4];
     int32_t types[MOST_TOKENS];
     float scores[MOST_TOKENS];
     size_t n_types, n_scores;
@@ -363,6 +363,8 @@ static struct file write_wrong(const struct keys *k)
     spw_gguf_add_string(&w, "tokenizer.ggml.model", k->model);
     if (k->pre)
         spw_gguf_add_string(&w, "tokenizer.ggml.pre", k->pre);
+    if (k->architecture)
+        spw_gguf_add_string(&w, "general.architecture", k->architecture);
     if (!k->no_tokens)
         add_list(&w, "tokenizer.ggml.tokens", k->tokens, MOST_TOKENS);
     if (k->merges[0])
@@ -633,6 +635,28 @@ static void test_gemma4_kind(void)
     free(f.at);
 }
 
+/* Ollama's converter does not say whether a text begins with a space: Gemma's do not. */
+static void test_first_space(void)
+{
+    static const char *const architectures[] = {"gemma", "gemma2", "gemma3", "llama", "phi3"};
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        const struct keys k = {.model = "llama",
+                               .architecture = architectures[i],
+                               .tokens = {"a", "\u2581", "\u2581a"},
+                               .n_scores = 3,
+                               .bos = -1};
+        struct file f = write_wrong(&k);
+        struct spw_tokenizer *t = open_keys(&f);
+        int32_t *ids = NULL;
+        size_t n = 0;
+        CHECK(t && !spw_tokenizer_encode(t, "a", 1, false, &ids, &n, NULL));
+        CHECK_MSG(n == 1 && ids[0] == (i < 3 ? 0 : 2), "%s: %zu ids", architectures[i], n);
+        spw_free(ids);
+        spw_tokenizer_close(t);
+        free(f.at);
+    }
+}
+
 /* Tokens around a message are special, whatever type a file gives them. A merge may give a special
  * token of a tokenizer with merges: the file has both. */
 static void test_types_by_text(void)
@@ -743,6 +767,7 @@ int main(void)
     test_sentencepiece();
     test_no_scores();
     test_wrong();
+    test_first_space();
     test_types_by_text();
     test_scores();
     test_pres();
