@@ -187,6 +187,59 @@ static void test_shared_instruction(uint64_t *random, int n)
     check_some_alone(random, n);
 }
 
+/* What all engines of a job wrote to the disk. *n: the engines that wrote something. */
+static long long written_to_disk(const json_t *report, int *n)
+{
+    const char *const path = "moved_bytes.host_to_disk.counted";
+    long long all = number(report, path);
+    const json_t *earlier;
+    size_t i;
+    *n = all > 0;
+    json_array_foreach(json_object_get(report, "earlier_engines"), i, earlier)
+    {
+        all += number(earlier, path);
+        *n += number(earlier, path) > 0;
+    }
+    return all;
+}
+
+/* From a pipe each longer item gets an engine of its own. They write to the disk what the limit
+ * allows them together. */
+static void test_write_limit(uint64_t *random)
+{
+    static const size_t each[] = {200, 2000, 6000};
+    int n;
+    FILE *file = open_items("i.jsonl");
+    for (int i = 1; i <= 3; i++)
+        add_item(file, random, i, each[i - 1], 8, NULL, 0);
+    fclose(file);
+    remove_job("o");
+    CHECK(sh("\"$S\" plan t --device cpu --no-probe --quiet --context 6008 --disk . --host-memory "
+             "64KiB --device-memory 1 --json") == 2);
+    json_t *j = parse(out);
+    const long long device = number(j, "smallest_bytes.device");
+    json_decref(j);
+    CHECK_MSG(sh("cat i.jsonl | \"$S\" batch t --input - --output o --disk . --device-memory %lld "
+                 "--host-memory 64KiB --sessions 1 --report r.json " RUN,
+                 device) == 0,
+              "%s", err);
+    json_t *report = parse_file("r.json");
+    const long long limit = written_to_disk(report, &n) * 3 / 4; /* enough for each engine */
+    CHECK_MSG(n >= 2, "%d engines wrote to the disk", n);
+    json_decref(report);
+    remove_job("o");
+    CHECK(sh("cat i.jsonl | \"$S\" batch t --input - --output o --disk . --device-memory %lld "
+             "--host-memory 64KiB --sessions 1 --report r.json --disk-write-limit %lld " RUN,
+             device, limit) == 1);
+    report = parse_file("r.json");
+    CHECK(written_to_disk(report, &n) <= limit && n >= 1 && number(report, "items_done") == 2);
+    json_decref(report);
+    CHECK(sh("grep -c 'disk write limit: .*; beside that, earlier items have written ' o.errors") ==
+              0 &&
+          atoi(out) == 1);
+    remove_job("o");
+}
+
 int main(int argc, char **argv)
 {
     if (!command_is_there())
@@ -212,6 +265,7 @@ int main(int argc, char **argv)
                       argc > 1 ? (int)spw_min_u64((uint64_t)atoi(argv[1]), MOST_ITEMS) : 80);
     test_order(&random);
     test_shared_instruction(&random, 40);
+    test_write_limit(&random);
     sh("rm -rf %s", folder);
     return check_done();
 }

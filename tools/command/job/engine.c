@@ -5,9 +5,19 @@
 #include "tools/command/job/progress/progress.h"
 #include "tools/command/job/sessions.h"
 
+#include <string.h>
+
 uint64_t job_engine_longest(const struct job_engine *e)
 {
     return spw_min_u64(e->limit, e->most);
+}
+
+/* The write limit is that of the job: an engine may write what the engines before it have left. */
+static void limit_writes(const struct job_engine *e, struct spw_options *out)
+{
+    if (out->disk_write_limit && out->disk_write_limit != SPW_NONE)
+        out->disk_write_limit =
+            spw_max_u64(spw_sub_u64(out->disk_write_limit, e->written_bytes), 1);
 }
 
 /* Plans for items of `context` tokens, with as many sessions as there is memory for. */
@@ -20,9 +30,18 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
     if (e->is->n_items)
         sessions = spw_min_u64(sessions, e->is->n_items);
     *out = cli_engine_options(o, context, (uint32_t)sessions);
+    limit_writes(e, out);
     out->on_progress = job_progress_callback() ? e->on_progress : NULL;
     out->progress_context = e->progress_context;
-    return cli_fit_sessions(out, o, err);
+    const int rc = cli_fit_sessions(out, o, err);
+    if (rc == -EDQUOT && e->written_bytes) {
+        const size_t n = strlen(err->text);
+        char written[32];
+        snprintf(err->text + n, sizeof err->text - n,
+                 "; beside that, earlier items have written %s",
+                 spw_bytes_text(written, e->written_bytes));
+    }
+    return rc;
 }
 
 /* ---- what fits no engine ---- */
@@ -111,6 +130,10 @@ int job_engine_open(struct job_engine *e, uint64_t least, uint64_t last, bool *f
 
 void job_engine_close(struct job_engine *e, struct job_report *report)
 {
+    struct spw_stats stats = {0};
+    if (e->engine)
+        spw_engine_stats(e->engine, &stats);
+    e->written_bytes += stats.moved_bytes[SPW_MOVED_HOST_TO_DISK];
     if (e->batch)
         job_report_engine(report, e->is->o, e->engine, e->batch, &e->events);
     spw_batch_close(e->batch);

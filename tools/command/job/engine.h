@@ -14,6 +14,7 @@ struct job_engine {
     uint64_t limit; /* the longest item that the model allows */
     uint64_t most;  /* longer items do not fit the budgets; UINT64_MAX: not known */
 
+    uint64_t written_bytes;    /* to the drive, by engines that were closed */
     struct spw_engine *engine; /* owned, as what follows; NULL: none is open */
     struct spw_batch *batch;
     struct cli_events events;
