@@ -94,7 +94,7 @@ int spw_config_read_family(struct spw_config_source *source)
     return source->family ? 0 : spw_keys_refuse(&source->text, "model_type", expected);
 }
 
-/* Keys of other families that multiply or cap a value. Some of these families share names and
+/* Keys of other families that change what a layer computes. Some of these families share names and
  * tensors with the supported ones, so nothing else in the folder would show that the operation is
  * missing. transformers ignores these keys in a supported family, so only neutral values are
  * accepted. */
@@ -108,6 +108,7 @@ enum user {
     LIMITS_QKV = 32,
     SCALES_LOGITS = 64,
     CHUNKED = 128,
+    OWN_FULL_KV = 256,
 };
 
 static const struct {
@@ -122,6 +123,7 @@ static const struct {
     {"attention_multiplier", NAN, MULTIPLIED},
     {"no_rope_layers", NAN, SKIPS_ROPE},
     {"attention_chunk_size", NAN, CHUNKED},
+    {"per_layer_config", NAN, OWN_FULL_KV},
     {"num_experts", 0, HAS_EXPERTS},
     {"num_local_experts", 0, HAS_EXPERTS},
     {"n_routed_experts", 0, HAS_EXPERTS},
@@ -139,7 +141,8 @@ static unsigned users(const struct spw_family *f)
            (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
            (f->cut_gate ? CUT_GATE : 0u) | (f->limits_qkv ? LIMITS_QKV : 0u) |
            (f->logit_scale > 0 ? SCALES_LOGITS : 0u) |
-           (f->window_rule == SPW_WINDOW_CHUNKS ? CHUNKED : 0u);
+           (f->window_rule == SPW_WINDOW_CHUNKS ? CHUNKED : 0u) |
+           (f->own_full_kv ? OWN_FULL_KV : 0u);
 }
 
 int spw_config_refuse_foreign(const struct spw_config_source *source)

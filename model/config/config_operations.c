@@ -145,6 +145,27 @@ static int read_scales(struct spw_model_config *out, const struct spw_config_sou
     return 0;
 }
 
+/* Refuses embedding models. `images`: the family has a value that concerns images only. */
+static int check_direction(const struct spw_keys *keys, bool images)
+{
+    const char *key = "use_bidirectional_attention";
+    const json_t *value = spw_keys_value(keys, key), *causal = spw_keys_value(keys, "is_causal");
+    bool bidirectional = false;
+    if (images && json_is_string(value))
+        bidirectional = strcmp(json_string_value(value), "vision") != 0;
+    else
+        SPW_TRY(spw_keys_bool(keys, key, &bidirectional));
+    if (bidirectional)
+        return spw_keys_refuse(keys, key,
+                               "false: this is an embedding model, in which every token sees the "
+                               "tokens after it too, so that it cannot generate text");
+    if (causal && !json_is_true(causal)) /* transformers takes null for false here */
+        return spw_keys_refuse(keys, "is_causal",
+                               "true: in this model every token sees the tokens after it too, so "
+                               "that it cannot generate text");
+    return 0;
+}
+
 int spw_config_read_operations(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
@@ -179,16 +200,7 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     out->interleaved_qk =
         source->gguf ? source->gguf->architecture->interleaved_qk : family->paired_qk;
     SPW_TRY(read_biases(out, source));
-    bool bidirectional = false;
-    const json_t *direction = spw_keys_value(keys, "use_bidirectional_attention");
-    if (family->own_full_kv && json_is_string(direction)) /* "vision": of images only */
-        bidirectional = strcmp(json_string_value(direction), "vision") != 0;
-    else
-        SPW_TRY(spw_keys_bool(keys, "use_bidirectional_attention", &bidirectional));
-    if (bidirectional)
-        return spw_keys_refuse(keys, "use_bidirectional_attention",
-                               "false: this is an embedding model, in which every token sees the "
-                               "tokens after it too, so that it cannot generate text");
+    SPW_TRY(check_direction(keys, family->own_full_kv));
     SPW_TRY(read_activation(out, source));
     return read_scales(out, source);
 }

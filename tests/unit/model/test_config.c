@@ -441,6 +441,9 @@ static void test_bad_sizes(void)
            "quantization_config.weight_block_size: found a list of 1, expected a list of two");
     refuse(gemma3, "{'use_bidirectional_attention': true}",
            "use_bidirectional_attention: found true");
+    accept(llama, "{'is_causal': true}", NULL);
+    refuse(llama, "{'is_causal': false}", "is_causal: found false, expected true");
+    refuse(gemma3, "{'is_causal': null}", "is_causal: found null, expected true");
     refuse(gemma3, "{'query_pre_attn_scalar': 0}", "query_pre_attn_scalar: found 0");
     refuse(llama, "{'hidden_act': 'a\\nb'}", "hidden_act: found 'a?b'");
 }
@@ -497,7 +500,8 @@ static void test_foreign_keys(void)
                 {"num_local_experts", "8"},
                 {"n_routed_experts", "64"},
                 {"logits_soft_cap", "30.0"},
-                {"clip_qkv", "8.0"}};
+                {"clip_qkv", "8.0"},
+                {"per_layer_config", "{'0': {'rms_norm_eps': 0.1}}"}};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         char patch[96], message[96];
         snprintf(patch, sizeof patch, "{'%s': %s}", keys[i].key, keys[i].value);
