@@ -114,6 +114,8 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     const char *key = window_key(rule);
     bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_LATE || rule == SPW_WINDOW_PATTERN ||
                   rule == SPW_WINDOW_CHUNKS;
+    const bool ignored = (rule == SPW_WINDOW_ALL && !source->family->listed) ||
+                         rule == SPW_WINDOW_OPT_IN_ALL; /* the list means nothing */
     out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->hybrid;
     if (source->family->hybrid) /* all layers are full */
         return check_hybrid(out, keys);
@@ -132,7 +134,7 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
         out->layer_kinds[out->n_layers - 1] = SPW_LAYER_FULL;
     for (uint32_t i = 0; i < out->n_layers; i++) {
         const bool windowed = spw_layer_kinds[out->layer_kinds[i]].windowed;
-        if (rule == SPW_WINDOW_ALL && !source->family->listed && windowed != slides)
+        if (ignored && windowed != slides)
             return spw_keys_refuse(keys, "layer_types",
                                    "nothing, or layers as sliding_window makes them: transformers "
                                    "ignores the list here");

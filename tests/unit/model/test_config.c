@@ -190,6 +190,8 @@ static void test_windows(void)
     refuse(llama, patch, "layer_types: found a list of 6, expected only full_attention: llama");
     snprintf(patch, sizeof patch, "{'model_type': 'mixtral', 'sliding_window': 9, %s}", types);
     refuse(mistral, patch, "layer_types: found a list of 6, expected nothing, or layers as slid");
+    snprintf(patch, sizeof patch, "{'model_type': 'qwen3_moe', %s}", types);
+    refuse(qwen3, patch, "layer_types: found a list of 6, expected nothing, or layers as slid");
     c = accept(mistral, "{'layer_types': null}", NULL);
     CHECK(kinds_are(&c, "SSSSSS"));
     snprintf(patch, sizeof patch, "{%s}", types);
