@@ -142,7 +142,7 @@ static const struct spw_family dense[] = {
      .window_rule = SPW_WINDOW_ALL,
      .bos = 1,
      .eos = 32000,
-     .rope = {.theta = 1e4, .partial = 1, .only_long = true}},
+     .rope = {.theta = 1e4, .partial = 1, .only_long = true, .original = 4096}},
     {.name = "phi",
      .norm = SPW_NORM_MEAN,
      .norm_bias = true,

@@ -116,22 +116,14 @@ static const struct {
     double neutral; /* NAN: no number is neutral */
     enum user user; /* families that know the key, by this name or another one */
 } foreign[] = {
-    {"logit_scale", 1, SCALES_LOGITS},
-    {"logits_scaling", 1, MULTIPLIED},
-    {"residual_multiplier", 1, MULTIPLIED},
-    {"embedding_multiplier", 1, MULTIPLIED},
-    {"attention_multiplier", NAN, MULTIPLIED},
-    {"no_rope_layers", NAN, SKIPS_ROPE},
-    {"attention_chunk_size", NAN, CHUNKED},
-    {"per_layer_config", NAN, OWN_FULL_KV},
-    {"num_experts", 0, HAS_EXPERTS},
-    {"num_local_experts", 0, HAS_EXPERTS},
-    {"n_routed_experts", 0, HAS_EXPERTS},
-    {"clip_qkv", NAN, LIMITS_QKV},
-    {"logits_soft_cap", NAN, NOBODY},
-    {"swiglu_limit", NAN, CUT_GATE},
-    {"final_logit_softcapping", NAN, SCALED},
-    {"attn_logit_softcapping", NAN, SCALED},
+    {"logit_scale", 1, SCALES_LOGITS},         {"logits_scaling", 1, MULTIPLIED},
+    {"residual_multiplier", 1, MULTIPLIED},    {"embedding_multiplier", 1, MULTIPLIED},
+    {"attention_multiplier", NAN, MULTIPLIED}, {"no_rope_layers", NAN, SKIPS_ROPE},
+    {"attention_chunk_size", NAN, CHUNKED},    {"per_layer_config", NAN, OWN_FULL_KV},
+    {"num_experts", 0, HAS_EXPERTS},           {"num_local_experts", 0, HAS_EXPERTS},
+    {"n_routed_experts", 0, HAS_EXPERTS},      {"clip_qkv", NAN, LIMITS_QKV},
+    {"logits_soft_cap", NAN, NOBODY},          {"swiglu_limit", NAN, CUT_GATE},
+    {"final_logit_softcapping", NAN, SCALED},  {"attn_logit_softcapping", NAN, SCALED},
     {"query_pre_attn_scalar", NAN, SCALED},
 };
 

@@ -6,7 +6,7 @@
  *         Gemma-3: {"full_attention": {...}, "sliding_attention": {...}}; flat keys are ignored
  *
  * A value inside the dict wins over a value at the top level, which wins over the family's default.
- * A non-empty rope_scaling replaces rope_parameters (in Gemma-3 it is merged over the
+ * A non-empty rope_scaling replaces rope_parameters (in Gemma-3 and OLMo-3 it is merged over the
  * full_attention part), because transformers does so with files that have both. */
 #include "model/config/config_rope.h"
 
@@ -76,19 +76,24 @@ static double yarn_magnitude(double factor, double scale)
 }
 
 static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
-                     const struct spw_keys *top, const struct spw_rope_facts *facts,
+                     const struct spw_keys *top, bool nested, const struct spw_rope_facts *facts,
                      double max_positions)
 {
     rope->beta_fast = 32;
     rope->beta_slow = 1;
     rope->truncate = !(top->names && facts->whole_ramp);
-    if (!spw_keys_has(dict, "factor"))
+    if (spw_keys_is_null(dict, "factor"))
         rope->factor = max_positions / (double)rope->original_max_positions; /* less than 1, too */
+    else
+        SPW_TRY(require(dict, "factor", "a number, or null, for yarn"));
     SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
     SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
     if (spw_keys_is_null(dict, "truncate")) /* in transformers not the default, but false */
         rope->truncate = false;
     SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
+    if (nested && !top->names && !rope->truncate)
+        return spw_keys_refuse(dict, "truncate",
+                               "true: transformers ignores the key of one kind of layers");
     double scale = 0, scale_all = 0;
     if (dict->names) /* most GGUF files have the other one only */
         scale = 1;
@@ -162,11 +167,17 @@ static int read_llama3(struct spw_rope_config *rope, const struct spw_keys *dict
 }
 
 static int read_original_length(struct spw_rope_config *rope, const struct spw_keys *dict,
-                                const struct spw_keys *top, bool nested, uint64_t max_positions)
+                                const struct spw_keys *top, bool nested,
+                                const struct spw_rope_facts *facts, uint64_t max_positions)
 {
     const char *key = "original_max_position_embeddings";
     rope->original_max_positions = max_positions;
+    if (facts->both_kinds && !top->names &&
+        (rope->kind == SPW_ROPE_YARN || rope->kind == SPW_ROPE_LLAMA3))
+        SPW_TRY(require(dict, key, "a number"));
     SPW_TRY(spw_keys_u64(dict, key, 1, MAX_POSITIONS, &rope->original_max_positions));
+    if (facts->original && !top->names)
+        rope->original_max_positions = facts->original;
     if (!nested) /* the top level wins over a flat dict, as in Phi-3's files */
         SPW_TRY(spw_keys_u64(top, key, 1, MAX_POSITIONS, &rope->original_max_positions));
     return 0;
@@ -226,7 +237,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
                                      .attention_factor = 1};
     SPW_TRY(read_kind(dict, facts, &rope->kind));
     SPW_TRY(spw_keys_number(dict, "rope_theta", 1e-3, MAX_THETA, &rope->theta));
-    SPW_TRY(read_original_length(rope, dict, top, nested, config->max_positions));
+    SPW_TRY(read_original_length(rope, dict, top, nested, facts, config->max_positions));
     if (facts->alpha && rope->kind == SPW_ROPE_DYNAMIC)
         SPW_TRY(read_alpha(rope, dict, head_dim));
     double partial = facts->partial > 0 ? facts->partial : 1, dim = partial * head_dim;
@@ -262,7 +273,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (rope->kind == SPW_ROPE_LONG)
         return read_longrope(rope, config, dict);
     if (rope->kind == SPW_ROPE_YARN)
-        return read_yarn(rope, dict, top, facts, (double)config->max_positions);
+        return read_yarn(rope, dict, top, nested, facts, (double)config->max_positions);
     return 0;
 }
 
@@ -289,14 +300,14 @@ static struct spw_keys below(const struct spw_keys *keys, const char *prefix, co
 /* Refuses a dict per layer kind where a flat dict is expected: the program must not read half of
  * it. In the other direction transformers ignores the flat keys, but it fails if rope_scaling must
  * be merged into full_attention. */
-static int check_nesting(const struct spw_keys *keys, const json_t *dict, bool by_layer_kind,
-                         bool scaled)
+static int check_nesting(const struct spw_keys *keys, const char *key, const json_t *dict,
+                         bool by_layer_kind, bool scaled)
 {
     bool nested =
         json_object_get(dict, "full_attention") || json_object_get(dict, "sliding_attention");
     if (!json_object_size(dict) || nested == by_layer_kind || (by_layer_kind && !scaled))
         return 0;
-    return spw_keys_refuse(keys, "rope_parameters",
+    return spw_keys_refuse(keys, key,
                            by_layer_kind ? "an object full_attention, which rope_scaling changes"
                                          : "one flat set of rope keys for all layers");
 }
@@ -308,6 +319,33 @@ static void same_for_all(struct spw_model_config *config)
         config->rope[k] = config->rope[SPW_LAYER_FULL];
 }
 
+/* rope_scaling with the keys of full_attention that it does not have, as transformers merges them.
+ * NULL: out of memory. */
+static json_t *merge(const json_t *scaling, const json_t *full)
+{
+    json_t *out = json_copy((json_t *)scaling);
+    if (out && full && json_object_update_missing(out, (json_t *)full)) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
+}
+
+static int check_by_layer_kind(const struct spw_keys *group, const struct spw_keys *full,
+                               const struct spw_keys *sliding, const struct spw_rope_facts *facts)
+{
+    bool truncate = !spw_keys_is_null(group, "truncate");
+    SPW_TRY(spw_keys_bool(group, "truncate", &truncate));
+    if (!truncate)
+        return spw_keys_refuse(group, "truncate", "nothing, or true");
+    if (!facts->both_kinds || !group->object)
+        return 0;
+    SPW_TRY(require(group, "full_attention", "an object"));
+    SPW_TRY(require(group, "sliding_attention", "an object"));
+    SPW_TRY(require(full, "rope_theta", "a number"));
+    return require(sliding, "rope_theta", "a number");
+}
+
 static int read_by_layer_kind(struct spw_model_config *config, const struct spw_keys *keys,
                               const struct spw_rope_facts *facts, const json_t *parameters,
                               const json_t *scaling, const char *prefix)
@@ -317,21 +355,30 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
     SPW_TRY(spw_keys_object(&group, "full_attention", &full));
     SPW_TRY(spw_keys_object(&group, "sliding_attention", &sliding));
     double theta = facts->theta, local_theta = facts->local_theta;
-    SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
-    SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &local_theta));
-
+    if (!facts->both_kinds) {
+        SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
+        SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &local_theta));
+    }
     char full_prefix[96], sliding_prefix[96];
     snprintf(full_prefix, sizeof full_prefix, "%sfull_attention.", prefix);
     snprintf(sliding_prefix, sizeof sliding_prefix, "%ssliding_attention.", prefix);
     struct spw_keys full_keys = below(keys, full_prefix, full);
     struct spw_keys sliding_keys = below(keys, sliding_prefix, sliding);
-    if (scaling) {
-        SPW_TRY(spw_keys_number(&full_keys, "rope_theta", 1e-3, MAX_THETA, &theta));
-        full_keys.object = scaling;
-        full_keys.prefix = "rope_scaling.";
-    }
-    SPW_TRY(read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta,
-                       config->kv[SPW_LAYER_FULL].head_dim));
+    SPW_TRY(check_by_layer_kind(&group, &full_keys, &sliding_keys, facts));
+    json_t *merged = scaling ? merge(scaling, full) : NULL;
+    if (scaling && !merged)
+        return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
+    if (scaling)
+        full_keys = below(keys, "rope_scaling.", merged);
+    int rc = 0;
+    if (scaling && !parameters && !spw_keys_has(&full_keys, "rope_type") &&
+        spw_keys_has(&full_keys, "type"))
+        rc = spw_keys_refuse(&full_keys, "type", "the name rope_type: transformers ignores type");
+    if (!rc)
+        rc = read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta,
+                        config->kv[SPW_LAYER_FULL].head_dim);
+    json_decref(merged);
+    SPW_TRY(rc);
     same_for_all(config);
     return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true, facts,
                       local_theta, config->kv[SPW_LAYER_SLIDING].head_dim);
@@ -385,13 +432,21 @@ static int read_rope(struct spw_model_config *config, const struct spw_keys *key
     SPW_TRY(spw_keys_object(keys, "rope_parameters", &parameters));
     if (scaling && !json_object_size(scaling))
         scaling = NULL;
+    const bool renamed = scaling && facts->both_kinds;
+    if (renamed) {
+        parameters = scaling;
+        scaling = NULL;
+    }
     if (!scaling && !parameters)
         scaling = otherwise;
     if (parameters && (!scaling || facts->by_layer_kind))
-        SPW_TRY(check_nesting(keys, parameters, facts->by_layer_kind, scaling));
+        SPW_TRY(check_nesting(keys, "rope_parameters", parameters, facts->by_layer_kind, scaling));
+    if (scaling && !facts->by_layer_kind)
+        SPW_TRY(check_nesting(keys, "rope_scaling", scaling, false, true));
     config->reach = config->max_positions; /* in such families max_positions includes the scaling */
     if (facts->by_layer_kind)
-        return read_by_layer_kind(config, keys, facts, parameters, scaling, "rope_parameters.");
+        return read_by_layer_kind(config, keys, facts, parameters, scaling,
+                                  renamed ? "rope_scaling." : "rope_parameters.");
 
     double theta = facts->theta;
     SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));

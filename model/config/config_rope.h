@@ -8,6 +8,10 @@
 /* The defaults of a family. */
 struct spw_rope_facts {
     bool by_layer_kind;  /* one table per layer kind (Gemma-3) */
+    bool both_kinds;     /* such keys are complete, or absent; rope_scaling is another name of
+                            rope_parameters, and rope_theta beside it means nothing (Gemma-4) */
+    uint32_t original;   /* of original_max_position_embeddings, which is read beside the other
+                            keys only; 0: it may be among them, or is max_position_embeddings */
     double theta;        /* full layers, or all of them */
     double partial;      /* the default of partial_rotary_factor; 0: the key does not apply */
     bool grows;          /* llama_4_scaling_beta is required: queries grow with their position */

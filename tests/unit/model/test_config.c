@@ -336,7 +336,8 @@ static void test_rope_keys(void)
     c = accept(llama, "{'rope_scaling': {'type': 'yarn', 'factor': null}}", NULL);
     CHECK(c.rope[0].original_max_positions == 512 && c.rope[0].factor == 1);
     c = accept(llama,
-               "{'rope_scaling': {'type': 'yarn', 'original_max_position_embeddings': 1024}}",
+               "{'rope_scaling': {'type': 'yarn', 'factor': null, "
+               "'original_max_position_embeddings': 1024}}",
                NULL);
     CHECK(c.rope[0].factor == 0.5 && c.rope[0].attention_factor == 1 && c.reach == 512);
     c = accept(llama, "{'rope_scaling': {'type': 'yarn', 'factor': 4, 'truncate': null}}", NULL);
@@ -354,6 +355,8 @@ static void test_rope_keys(void)
     refuse(llama, "{'rope_scaling': {'type': 'linear'}}", "rope_scaling.factor: found nothing");
     refuse(llama, "{'rope_scaling': {'type': 'linear', 'factor': 0.5}}",
            "rope_scaling.factor: found 0.5, expected a number from 1");
+    refuse(llama, "{'rope_scaling': {'type': 'yarn'}}",
+           "rope_scaling.factor: found nothing, expected a number, or null, for yarn");
     refuse(llama, "{'rope_scaling': {'type': 'llama3', 'factor': 8}}",
            "rope_scaling.low_freq_factor: found nothing");
     refuse(llama,
@@ -367,6 +370,8 @@ static void test_rope_keys(void)
     refuse(llama, "{'partial_rotary_factor': 0.5}", "partial_rotary_factor: found 0.5, expected 1");
     refuse(llama, "{'rope_parameters': {'full_attention': {'rope_theta': 1e4}}}",
            "rope_parameters: found an object, expected one flat set");
+    refuse(qwen3, "{'rope_scaling': {'full_attention': {'rope_type': 'linear', 'factor': 2}}}",
+           "rope_scaling: found an object, expected one flat set");
     refuse(
         gemma3,
         "{'rope_parameters': {'rope_theta': 1e4}, 'rope_scaling': {'type': 'linear','factor': 8}}",
@@ -604,6 +609,45 @@ static void test_gemma4(void)
     refuse(gemma4, "{'enable_moe_block': true}", "num_experts: found nothing");
 }
 
+/* Rope by layer kind has two generations of keys in Gemma-3, and one in Gemma-4. */
+static void test_nested_rope(void)
+{
+    const char *types = "'type': 'linear', 'factor': 8";
+    char patch[512];
+    snprintf(patch, sizeof patch, "{'rope_scaling': {%s}}", types);
+    refuse(gemma3, patch, "rope_scaling.type: found 'linear', expected the name rope_type");
+    snprintf(patch, sizeof patch, "{'rope_scaling': {'rope_type': 'linear', %s}}", types);
+    CHECK(accept(gemma3, patch, NULL).rope[SPW_LAYER_FULL].factor == 8);
+    struct spw_model_config c = accept(
+        gemma3,
+        "{'rope_scaling': {'factor': 2}, 'rope_parameters': {'full_attention': {'rope_type': "
+        "'linear', 'factor': 8, 'rope_theta': 77}}}",
+        NULL);
+    CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_LINEAR && c.rope[SPW_LAYER_FULL].factor == 2);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 77);
+    refuse(gemma3,
+           "{'rope_parameters': {'full_attention': {'rope_type': 'yarn', 'factor': 2, 'truncate': "
+           "false}}}",
+           "rope_parameters.full_attention.truncate: found false, expected true");
+    refuse(gemma3, "{'rope_parameters': {'full_attention': {}, 'truncate': false}}",
+           "rope_parameters.truncate: found false, expected nothing");
+
+    const char *both = "{'full_attention': {'rope_type': 'linear', 'factor': 2, 'rope_theta': 5e5},"
+                       "'sliding_attention': {'rope_theta': 7e4}}";
+    snprintf(patch, sizeof patch, "{'rope_theta': 1, 'rope_scaling': %s}", both);
+    c = accept(gemma4, patch, NULL);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 5e5 && c.rope[SPW_LAYER_FULL].factor == 2);
+    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 7e4);
+    c = accept(gemma4, "{'rope_theta': 1, 'rope_local_base_freq': 2}", NULL);
+    CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
+    refuse(gemma4, "{'rope_scaling': {'rope_type': 'linear', 'factor': 2}}",
+           "rope_scaling.full_attention: found nothing, expected an object");
+    refuse(gemma4, "{'rope_parameters': {'full_attention': {'rope_theta': 1}}}",
+           "rope_parameters.sliding_attention: found nothing, expected an object");
+    refuse(gemma4, "{'rope_parameters': {'full_attention': {}, 'sliding_attention': {}}}",
+           "rope_parameters.full_attention.rope_theta: found nothing, expected a number");
+}
+
 /* Older files have other names for it. */
 static void test_longrope(void)
 {
@@ -618,6 +662,13 @@ static void test_longrope(void)
         CHECK(c.rope[0].kind == SPW_ROPE_LONG && c.rope[0].long_factors[3] == 5 &&
               c.rope[0].original_max_positions == 128);
     }
+    struct spw_model_config c =
+        accept(llama, /* as transformers: the default wins over a number in the object */
+               "{'model_type': 'phi3', 'rope_scaling': {'type': 'longrope', "
+               "'original_max_position_embeddings': 128, 'short_factor': [1, 1, 2, 2], "
+               "'long_factor': [2, 3, 4, 5]}}",
+               NULL);
+    CHECK(c.rope[0].original_max_positions == 4096);
     refuse(llama, "{'model_type': 'phi3', 'rope_scaling': {'rope_type': 'linear', 'factor': 2}}",
            "rope_scaling.rope_type: found 'linear', expected default or longrope, in this family");
 }
@@ -964,6 +1015,7 @@ int main(void)
     test_gemma3();
     test_windows();
     test_other_families();
+    test_nested_rope();
     test_longrope();
     test_hybrid();
     test_alpha();
