@@ -80,7 +80,8 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
     SPW_TRY(spw_keys_u64(keys, "max_position_embeddings", 1, MAX_POSITIONS, &out->max_positions));
     double eps = source->family->rms_eps > 0 ? source->family->rms_eps : 1e-6;
     const char *eps_key = source->family->eps_key;
-    SPW_TRY(spw_keys_number(keys, eps_key ? eps_key : "rms_norm_eps", 0, 1, &eps));
+    if (source->gguf || !source->family->norm_bare) /* transformers has no key for it there */
+        SPW_TRY(spw_keys_number(keys, eps_key ? eps_key : "rms_norm_eps", 0, 1, &eps));
     out->rms_eps = (float)eps;
     SPW_TRY(read_heads(out, source, &out->kv[0]));
     for (int k = 1; k < SPW_LAYER_KINDS; k++)

@@ -553,7 +553,7 @@ static const struct spw_family dense[] = {
      .window_pattern_key = true,
      .bos = 2,
      .eos = 1,
-     .rope = {.by_layer_kind = true, .theta = 1e6, .local_theta = 1e4}},
+     .rope = {.by_layer_kind = true, .theta = 1e6, .local_theta = 1e4, .local_key = true}},
 };
 
 static const struct spw_family *find_in(const struct spw_family *rows, size_t n, const char *name)

@@ -355,10 +355,10 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
     SPW_TRY(spw_keys_object(&group, "full_attention", &full));
     SPW_TRY(spw_keys_object(&group, "sliding_attention", &sliding));
     double theta = facts->theta, local_theta = facts->local_theta;
-    if (!facts->both_kinds) {
+    if (!facts->both_kinds)
         SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
+    if (facts->local_key)
         SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &local_theta));
-    }
     char full_prefix[96], sliding_prefix[96];
     snprintf(full_prefix, sizeof full_prefix, "%sfull_attention.", prefix);
     snprintf(sliding_prefix, sizeof sliding_prefix, "%ssliding_attention.", prefix);

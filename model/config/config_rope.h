@@ -22,6 +22,7 @@ struct spw_rope_facts {
     bool by_dim;         /* the default of partial_rotary_factor is rotary_dim / head_dim */
     bool whole_ramp;     /* YaRN's truncate is false, which GGUF files do not store */
     double local_theta;  /* sliding layers, where they have their own table */
+    bool local_key;      /* rope_local_base_freq applies to them */
     const char *scaling; /* rope_scaling if the file has no rope keys; NULL: none */
 };
 

@@ -102,7 +102,10 @@ static void refuse(const char *base, const char *patch, const char *message)
 
 static void test_defaults(void)
 {
-    struct spw_model_config c = accept(llama, "{}", NULL);
+    struct spw_model_config c =
+        accept(llama, "{'model_type': 'olmo', 'layer_norm_eps': 0.5}", NULL);
+    CHECK(c.rms_eps == 1e-5f); /* no key of this family */
+    c = accept(llama, "{}", NULL);
     CHECK(!strcmp(c.model_type, "llama") && c.n_layers == 6 && c.hidden == 64);
     CHECK(c.intermediate == 96 && c.n_heads == 8 && c.kv[0].n_heads == 8 && c.kv[0].head_dim == 8);
     CHECK(c.vocab == 100 && c.max_positions == 512 && c.rms_eps == 1e-6f);
@@ -625,6 +628,8 @@ static void test_nested_rope(void)
         NULL);
     CHECK(c.rope[SPW_LAYER_FULL].kind == SPW_ROPE_LINEAR && c.rope[SPW_LAYER_FULL].factor == 2);
     CHECK(c.rope[SPW_LAYER_FULL].theta == 77);
+    c = accept(llama, "{'model_type': 'olmo3', 'rope_local_base_freq': 7}", NULL);
+    CHECK(c.rope[SPW_LAYER_SLIDING].theta == 5e5); /* a key of Gemma-3 */
     refuse(gemma3,
            "{'rope_parameters': {'full_attention': {'rope_type': 'yarn', 'factor': 2, 'truncate': "
            "false}}}",
