@@ -2,8 +2,8 @@
  * found and what was expected. Inside model/ only.
  *
  * A reader borrows everything. A key that is absent or null leaves *out as it is and returns 0: the
- * caller sets the default before the call. spw_keys_has tells whether the key is present. Errors:
- * -EINVAL, -ENOMEM. */
+ * caller sets the default before the call. With `nulls` a null is refused where it has no meaning.
+ * spw_keys_has tells whether the key is present. Errors: -EINVAL, -ENOMEM. */
 #ifndef SPW_MODEL_CONFIG_CONFIG_JSON_H
 #define SPW_MODEL_CONFIG_CONFIG_JSON_H
 
@@ -22,6 +22,7 @@ struct spw_keys {
     const json_t
         *renamed; /* borrowed: the file's own names of keys that were renamed; NULL: none */
     const struct spw_key_name *names; /* up to a key NULL; NULL: names are those of the calls */
+    const char *const *nulls;         /* the keys that may be null, up to NULL; NULL: all may */
     json_t *unasked; /* borrowed: a copy of the object, which loses each key that a reader asks for.
                         NULL: nobody wants to know which keys no reader asks for */
 };

@@ -69,6 +69,39 @@ static int unwrap(struct spw_config_source *source, const char **name)
                : spw_keys_refuse(&source->text, "model_type", wrappers[i].expected);
 }
 
+/* null means something to transformers in these keys: nothing, or the default. In others it fails
+ * there, and older versions took it for false. */
+static const char *const nulls[] = {"num_key_value_heads",
+                                    "num_global_key_value_heads",
+                                    "head_dim",
+                                    "sliding_window",
+                                    "sliding_window_pattern",
+                                    "attention_chunk_size",
+                                    "clip_qkv",
+                                    "final_logit_softcapping",
+                                    "attn_logit_softcapping",
+                                    "position_embedding_type",
+                                    "cache_implementation",
+                                    "use_bidirectional_attention",
+                                    "use_qk_norm",
+                                    "use_bias",
+                                    "n_group",
+                                    "dtype",
+                                    "torch_dtype",
+                                    "model_type",
+                                    "factor",
+                                    "attention_factor",
+                                    "beta_fast",
+                                    "beta_slow",
+                                    "mscale",
+                                    "mscale_all_dim",
+                                    "truncate",
+                                    "alpha",
+                                    "llama_4_scaling_beta",
+                                    "partial_rotary_factor",
+                                    "original_max_position_embeddings",
+                                    NULL};
+
 int spw_config_read_family(struct spw_config_source *source)
 {
     const char *expected =
@@ -86,6 +119,7 @@ int spw_config_read_family(struct spw_config_source *source)
     source->text = source->top;
     if (name)
         SPW_TRY(unwrap(source, &name));
+    source->text.nulls = nulls;
     source->model_type = name;
     source->family = name ? spw_family_find(name) : NULL;
     if (source->family && source->family->listed_as && !source->wrapper &&

@@ -183,7 +183,7 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
         SPW_TRY(spw_keys_bool(keys, family->parallel_key, &out->parallel));
     out->rope_rounding = family->rope_rounding;
     out->qk_norm_after_rope = family->qk_norm_after_rope;
-    out->qk_norm_last = family->qk_norm_last;
+    out->qk_norm_last = family->qk_norm_last && !spw_keys_is_null(keys, "use_qk_norm");
     if (family->qk_norm_last)
         SPW_TRY(spw_keys_bool(keys, "use_qk_norm", &out->qk_norm_last));
     else if (family->qk_norm_key && source->gguf)

@@ -46,7 +46,7 @@ static int read_only_long(const struct spw_keys *dict, const char *key, const ch
 static int read_kind(const struct spw_keys *dict, const struct spw_rope_facts *facts,
                      enum spw_rope_kind *kind)
 {
-    const char *key = spw_keys_has(dict, "rope_type") ? "rope_type" : "type";
+    const char *key = spw_keys_value(dict, "rope_type") ? "rope_type" : "type";
     const char *name = "default";
     SPW_TRY(spw_keys_string(dict, key, &name));
     if (facts->only_long && !dict->names)
@@ -172,8 +172,11 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
 {
     const char *key = "original_max_position_embeddings";
     rope->original_max_positions = max_positions;
-    if (facts->both_kinds && !top->names &&
-        (rope->kind == SPW_ROPE_YARN || rope->kind == SPW_ROPE_LLAMA3))
+    const bool scaled =
+        rope->kind == SPW_ROPE_YARN || rope->kind == SPW_ROPE_LLAMA3 || rope->kind == SPW_ROPE_LONG;
+    if (scaled && (spw_keys_is_null(dict, key) || spw_keys_is_null(top, key)))
+        return spw_keys_refuse(spw_keys_is_null(dict, key) ? dict : top, key, "a number");
+    if (scaled && facts->both_kinds && !top->names)
         SPW_TRY(require(dict, key, "a number"));
     SPW_TRY(spw_keys_u64(dict, key, 1, MAX_POSITIONS, &rope->original_max_positions));
     if (facts->original && !top->names)
@@ -247,6 +250,8 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (!facts->by_dim && spw_keys_is_null(top, "partial_rotary_factor"))
         partial = 1; /* in transformers not the default of the family */
     SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
+    if (spw_keys_is_null(dict, "partial_rotary_factor"))
+        return spw_keys_refuse(dict, "partial_rotary_factor", "a number");
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;
     if (rope->kind == SPW_ROPE_PROPORTIONAL)
@@ -293,8 +298,11 @@ static uint64_t reach(const struct spw_rope_config *rope, uint64_t max_positions
 
 static struct spw_keys below(const struct spw_keys *keys, const char *prefix, const json_t *object)
 {
-    return (struct spw_keys){
-        .file = keys->file, .prefix = prefix, .object = object, .err = keys->err};
+    return (struct spw_keys){.file = keys->file,
+                             .prefix = prefix,
+                             .object = object,
+                             .err = keys->err,
+                             .nulls = keys->nulls};
 }
 
 /* Refuses a dict per layer kind where a flat dict is expected: the program must not read half of
@@ -355,9 +363,9 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
     SPW_TRY(spw_keys_object(&group, "full_attention", &full));
     SPW_TRY(spw_keys_object(&group, "sliding_attention", &sliding));
     double theta = facts->theta, local_theta = facts->local_theta;
-    if (!facts->both_kinds)
+    if (!facts->both_kinds && !json_object_get(full, "rope_theta"))
         SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
-    if (facts->local_key)
+    if (facts->local_key && !json_object_get(sliding, "rope_theta"))
         SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &local_theta));
     char full_prefix[96], sliding_prefix[96];
     snprintf(full_prefix, sizeof full_prefix, "%sfull_attention.", prefix);
@@ -449,9 +457,10 @@ static int read_rope(struct spw_model_config *config, const struct spw_keys *key
                                   renamed ? "rope_scaling." : "rope_parameters.");
 
     double theta = facts->theta;
-    SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
     struct spw_keys dict =
         below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
+    if (!spw_keys_has(&dict, "rope_theta"))
+        SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
     SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, facts, theta,
                        config->kv[0].head_dim));
     same_for_all(config);

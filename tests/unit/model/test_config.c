@@ -527,6 +527,35 @@ static void test_foreign_keys(void)
            "attention_chunk_size: found 32, expected nothing: llama models have no such key");
 }
 
+/* null: nothing, where transformers takes it; else it is refused. */
+static void test_nulls(void)
+{
+    static const char *const refused[] = {"hidden_act",     "rms_norm_eps",
+                                          "attention_bias", "tie_word_embeddings",
+                                          "rope_theta",     "max_position_embeddings"};
+    char patch[160], message[96];
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(patch, sizeof patch, "{'%s': null}", refused[i]);
+        snprintf(message, sizeof message, "config.json: %s: found null, expected ", refused[i]);
+        refuse(llama, patch, message);
+    }
+    accept(llama, "{'head_dim': null, 'num_key_value_heads': null, 'rope_scaling': null}", NULL);
+    accept(llama, "{'rope_theta': null, 'rope_parameters': {'rope_theta': 1e4}}", NULL);
+    accept(llama, "{'max_window_layers': null, 'norm_topk_prob': null}", NULL); /* of others */
+    refuse(llama, "{'rope_parameters': {'rope_type': null}}",
+           "rope_parameters.rope_type: found null, expected a string");
+    refuse(llama, "{'rope_parameters': {'rope_theta': null}}",
+           "rope_parameters.rope_theta: found null, expected a number");
+    refuse(llama, "{'rope_parameters': {'partial_rotary_factor': null}}",
+           "rope_parameters.partial_rotary_factor: found null, expected a number");
+    refuse(llama,
+           "{'rope_parameters': {'rope_type': 'yarn', 'factor': 2, "
+           "'original_max_position_embeddings': null}}",
+           "rope_parameters.original_max_position_embeddings: found null, expected a number");
+    CHECK(!accept(llama4, "{'use_qk_norm': null}", NULL).qk_norm_last);
+    CHECK(accept(llama4, "{}", NULL).qk_norm_last);
+}
+
 /* The number of experts has two names in some families. */
 static void test_expert_counts(void)
 {
@@ -1020,6 +1049,7 @@ int main(void)
     test_gemma3();
     test_windows();
     test_other_families();
+    test_nulls();
     test_nested_rope();
     test_longrope();
     test_hybrid();
