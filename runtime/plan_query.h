@@ -124,15 +124,28 @@ struct spw_expert_bytes {
     bool from_counts; /* else all experts are taken to be chosen equally often */
 };
 
+/* The steps of a planned run. `step` gets tokens [from, to) of each session that takes part in a
+ * step; `times`: that many steps follow each other, and each session gets one token more in each of
+ * them. */
+struct spw_plan_span {
+    uint64_t from, to;
+    bool is_prompt; /* else an answer gets its next token */
+};
+struct spw_plan_steps {
+    void (*step)(void *context, const struct spw_plan_span *spans, size_t n, uint64_t times);
+    void *context;
+};
+
 /* Plans, and predicts the bytes that spw_stats will count on each link, as integers, for this run:
  * an engine with these options, one batch, all requests submitted before the first step, and
  * max_new_tokens tokens in every answer. It assumes that the prefix cache has n_found tokens of
  * each prompt, with a checkpoint at their end, and nothing else of these sequences. Missed experts
- * are not in `moved`, but in `experts` (NULL: not asked for). -E2BIG: a request is longer than the
- * context. */
+ * are not in `moved`, but in `experts`. -E2BIG: a request is longer than the context. `experts` and
+ * `steps` may be NULL: nobody asks. */
 int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                   const char *model_dir, const struct spw_options *o,
-                   const struct spw_plan_request *requests, size_t n, struct spw_error *err);
+                   const struct spw_plan_steps *steps, const char *model_dir,
+                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
+                   struct spw_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

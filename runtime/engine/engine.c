@@ -290,11 +290,12 @@ static int check_requests(const struct spw_plan_info *plan, const struct spw_pla
 }
 
 static int forecast(struct spw_traffic *moved, struct spw_expert_bytes *experts,
-                    const struct spw_engine *e, const struct spw_plan_request *requests, size_t n)
+                    const struct spw_plan_steps *steps, const struct spw_engine *e,
+                    const struct spw_plan_request *requests, size_t n)
 {
     struct spw_expert_forecast f;
     SPW_TRY(spw_expert_forecast_open(&f, &e->plan, e->model.weights, e->expert_counts));
-    int rc = spw_traffic_requests(moved, &e->plan, e->model.weights, requests, n, &f);
+    int rc = spw_traffic_requests(moved, &e->plan, e->model.weights, requests, n, &f, steps);
     if (!rc && experts)
         spw_expert_forecast_bytes(&f, experts);
     spw_expert_forecast_close(&f);
@@ -302,9 +303,9 @@ static int forecast(struct spw_traffic *moved, struct spw_expert_bytes *experts,
 }
 
 int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                      const struct spw_backend *backend, const char *model_dir,
-                      const struct spw_options *o, const struct spw_plan_request *requests,
-                      size_t n, struct spw_error *err)
+                      const struct spw_plan_steps *steps, const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o,
+                      const struct spw_plan_request *requests, size_t n, struct spw_error *err)
 {
     spw_error_clear(err);
     struct spw_engine *e;
@@ -314,17 +315,18 @@ int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *
     if (!rc)
         rc = check_requests(&e->plan.info, requests, n, err);
     if (!rc)
-        rc = forecast(&all, experts, e, requests, n);
+        rc = forecast(&all, experts, steps, e, requests, n);
     memcpy(moved, all.bytes, sizeof all.bytes);
     spw_engine_close(e);
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
 int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                   const char *model_dir, const struct spw_options *o,
-                   const struct spw_plan_request *requests, size_t n, struct spw_error *err)
+                   const struct spw_plan_steps *steps, const char *model_dir,
+                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
+                   struct spw_error *err)
 {
-    return spw_plan_moved_on(moved, experts, NULL, model_dir, o, requests, n, err);
+    return spw_plan_moved_on(moved, experts, steps, NULL, model_dir, o, requests, n, err);
 }
 
 /* ---- the engine ---- */

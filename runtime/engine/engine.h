@@ -170,9 +170,9 @@ int spw_engine_choose_device(struct spw_backend *out, struct spw_lane *lane,
 int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
 int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                      const struct spw_backend *backend, const char *model_dir,
-                      const struct spw_options *o, const struct spw_plan_request *requests,
-                      size_t n, struct spw_error *err);
+                      const struct spw_plan_steps *steps, const struct spw_backend *backend,
+                      const char *model_dir, const struct spw_options *o,
+                      const struct spw_plan_request *requests, size_t n, struct spw_error *err);
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
 

@@ -110,10 +110,11 @@ void spw_traffic_run_moved(struct spw_traffic_run *r, const struct spw_schedule_
                            struct spw_traffic *out);
 
 /* Bytes of a whole run: opening an engine, and one batch with these requests. `experts` gets its
- * passes; NULL: nobody asks. */
+ * passes, and `steps` its steps; NULL: nobody asks. */
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          const struct spw_weights *w, const struct spw_plan_request *requests,
-                         size_t n, struct spw_expert_forecast *experts);
+                         size_t n, struct spw_expert_forecast *experts,
+                         const struct spw_plan_steps *steps);
 
 /* Fills in the bytes of plan.info: a prompt of `context` tokens, and one decode step at the end of
  * the context. */

@@ -31,9 +31,11 @@ struct requests {
     bool shares_are_old;
     uint32_t n_plain; /* steps since a request began or ended */
     struct spw_expert_forecast *experts;
-    struct spw_step_span *spans; /* [n_slots] */
-    struct spw_prompt *prompts;  /* [n_slots] */
-    struct spw_prompt *ended;    /* [n_slots], of the slots */
+    const struct spw_plan_steps *steps; /* borrowed, or NULL */
+    struct spw_plan_span *told;         /* [n_slots], for `steps` */
+    struct spw_step_span *spans;        /* [n_slots] */
+    struct spw_prompt *prompts;         /* [n_slots] */
+    struct spw_prompt *ended;           /* [n_slots], of the slots */
     uint32_t n_slots;
     uint64_t rope_table; /* of the tables on the device */
 };
@@ -235,9 +237,20 @@ static uint64_t wanted(const struct slot *s)
     return s->request->n_prompt + s->n_steps;
 }
 
+static void tell(const struct requests *q, uint32_t n, uint64_t times)
+{
+    if (q->steps && n)
+        q->steps->step(q->steps->context, q->told, n, times);
+}
+
 /* Between two passes the prefix cache gets what is through. */
 static void compute(struct requests *q, const struct spw_step_span *spans, uint32_t n)
 {
+    for (uint32_t i = 0; i < n; i++)
+        q->told[i] =
+            (struct spw_plan_span){spans[i].from, spans[i].to,
+                                   spans[i].to <= q->slots[spans[i].session].request->n_prompt};
+    tell(q, n, 1);
     spw_traffic_begin(q->run, spans, n);
     while (spw_traffic_next(q->run, NULL)) {
         bool more = false;
@@ -492,7 +505,7 @@ static uint64_t count_alike(const struct requests *q)
 static void repeat_step(struct requests *q, const struct spw_traffic *before)
 {
     const uint64_t n = count_alike(q);
-    uint64_t rows = 0;
+    uint32_t rows = 0;
     struct spw_traffic now;
     spw_traffic_run_moved(q->run, NULL, &now);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
@@ -501,10 +514,12 @@ static void repeat_step(struct requests *q, const struct spw_traffic *before)
         struct slot *s = &q->slots[i];
         if (!s->request)
             continue;
+        q->told[rows++] = (struct spw_plan_span){s->held, s->held + 1, false};
         s->held += n;
         s->n_steps += n;
-        rows++;
     }
+    if (n)
+        tell(q, rows, n);
     for (uint64_t i = 0; i < n && q->experts; i++)
         spw_expert_forecast_pass(q->experts, rows);
 }
@@ -540,22 +555,25 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
 
 int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
                          const struct spw_weights *w, const struct spw_plan_request *requests,
-                         size_t n, struct spw_expert_forecast *experts)
+                         size_t n, struct spw_expert_forecast *experts,
+                         const struct spw_plan_steps *steps)
 {
     struct requests q = {.plan = p,
                          .weights = w,
                          .n_slots = (uint32_t)spw_min_u64(n, p->info.sessions),
                          .rope_table = SPW_ROPE_SHARED,
-                         .experts = experts};
+                         .experts = experts,
+                         .steps = steps};
     q.slots = spw_alloc_zero(q.n_slots, sizeof *q.slots);
     q.spans = spw_alloc_zero(q.n_slots, sizeof *q.spans);
+    q.told = spw_alloc_zero(q.n_slots, sizeof *q.told);
     q.prompts = spw_alloc_zero(q.n_slots, sizeof *q.prompts);
     q.ended = spw_alloc_zero(q.n_slots, sizeof *q.ended);
     q.shares = spw_alloc_zero(q.n_slots, sizeof *q.shares);
     q.held = spw_alloc_zero(q.n_slots, sizeof *q.held);
     struct spw_plan of_slots = *p; /* other sessions stay empty, and get no tables */
     of_slots.info.sessions = q.n_slots;
-    int rc = q.slots && q.spans && q.prompts && q.ended && q.shares && q.held
+    int rc = q.slots && q.spans && q.told && q.prompts && q.ended && q.shares && q.held
                  ? spw_traffic_run_open(&q.run, &of_slots, w, false, NULL, NULL)
                  : -ENOMEM;
     if (!rc) {
@@ -567,6 +585,7 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
     spw_traffic_run_close(q.run);
     spw_free(q.slots);
     spw_free(q.spans);
+    spw_free(q.told);
     spw_free(q.prompts);
     spw_free(q.ended);
     spw_free(q.shares);

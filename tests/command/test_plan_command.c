@@ -110,6 +110,8 @@ static void compare(const json_t *plan, const char *what)
                 : at(run, link) == at(bytes, "counted"),
         "%s: %s: planned %lld, counted %lld", what, link, at(run, link), at(bytes, "counted"));
     CHECK(json_equal(json_object_get(plan, "peak_bytes"), json_object_get(report, "peak_bytes")));
+    if (json_object_get(report, "n_decode_steps"))
+        CHECK(at(plan, "predicted_run.n_decode_steps") == at(report, "n_decode_steps"));
     n_down += at(run, "device_to_host") > 100000;
     n_to_disk += at(run, "host_to_disk") > 0;
     n_from_disk += at(run, "disk_to_host") > 0;

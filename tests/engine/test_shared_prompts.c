@@ -179,7 +179,7 @@ static void check_job(struct job *j, enum placement where, uint32_t n, bool once
     struct spw_error err = {0};
     uint64_t moved[SPW_MOVED_COUNT];
     place(j, where);
-    CHECK_MSG(!spw_plan_moved_on(moved, NULL, &b, j->dir, &j->o, j->lengths, n, &err), "%s",
+    CHECK_MSG(!spw_plan_moved_on(moved, NULL, NULL, &b, j->dir, &j->o, j->lengths, n, &err), "%s",
               err.text);
     struct spw_engine *e = run_open(j->dir, &j->o);
     uint64_t n_reused = run_job(j, e, n), n_computed = once ? 1 : spw_div_up(n, SESSIONS);

@@ -486,7 +486,7 @@ static void check_batch(uint64_t seed, uint32_t number, bool disturbed, uint32_t
     make_place(&p, number, &seed);
     draw_requests(&r, p.vocab, &seed);
     run_alone(dir, o, &r, alone);
-    CHECK(!spw_plan_moved_on(moved, NULL, &b, dir, o, r.lengths, REQUESTS, &err));
+    CHECK(!spw_plan_moved_on(moved, NULL, NULL, &b, dir, o, r.lengths, REQUESTS, &err));
     struct spw_engine *e = run_open(dir, o);
     struct disturbance d = {.place = &p, .seed = &seed, .least_device_bytes = o->device_bytes};
     *n_many += run_together(e, &r, canceled, disturbed ? &d : NULL, results) > o->full_sessions;
@@ -630,7 +630,7 @@ static void check_whole_prompt(void)
         lengths[i] = (struct spw_plan_request){.prompt = ids, .n_prompt = n, .max_new_tokens = 3};
         requests[i].ignore_eos = true;
     }
-    CHECK(!spw_plan_moved_on(moved, NULL, &b, dir, &o, lengths, 2, &err));
+    CHECK(!spw_plan_moved_on(moved, NULL, NULL, &b, dir, &o, lengths, 2, &err));
     struct spw_engine *e = run_open(dir, &o);
     CHECK_MSG(!batch_run(e, NULL, requests, 2, results, NULL, &err), "%s", err.text);
     struct spw_stats s;

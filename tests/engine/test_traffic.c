@@ -103,6 +103,13 @@ static void run_draw(const char *dir, uint32_t vocab, uint64_t *seed)
 
 enum { MOST_REQUESTS = 12 };
 
+static void count_tokens(void *context, const struct spw_plan_span *spans, size_t n, uint64_t times)
+{
+    uint64_t *n_tokens = context;
+    for (size_t i = 0; i < n; i++)
+        *n_tokens += times * (spans[i].to - spans[i].from);
+}
+
 /* As spillway.h says it: requests of random lengths, more of them than sessions. Or all have the
  * same lengths, and end and start together. */
 static void run_generation(const char *dir, uint32_t vocab, uint64_t most_prompt, uint64_t *seed)
@@ -116,7 +123,7 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t most_prompt
     struct spw_result results[MOST_REQUESTS];
     size_t n = (size_t)check_range(seed, 1, MOST_REQUESTS);
     bool waves = check_random(seed) % 2;
-    uint64_t moved[SPW_MOVED_COUNT];
+    uint64_t moved[SPW_MOVED_COUNT], n_told = 0, n_computed = 0;
     struct spw_error err = {0};
     for (size_t i = 0; i < n; i++) {
         lengths[i] = (struct spw_plan_request){.n_prompt = check_range(seed, 1, most_prompt),
@@ -139,7 +146,9 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t most_prompt
         o.context = spw_max_u64(o.context, lengths[i].n_prompt + lengths[i].max_new_tokens);
     }
     draw_budgets(&o, &b, dir, o.disk_dir && check_random(seed) % 2 ? FROM_DISK : ANYTHING, seed);
-    CHECK_MSG(spw_plan_moved_on(moved, NULL, &b, dir, &o, lengths, n, &err) == 0, "%s", err.text);
+    const struct spw_plan_steps steps = {count_tokens, &n_told};
+    CHECK_MSG(!spw_plan_moved_on(moved, NULL, &steps, &b, dir, &o, lengths, n, &err), "%s",
+              err.text);
     struct spw_engine *e = run_open_on(&b, dir, &o);
     CHECK_MSG(batch_run(e, NULL, requests, n, results, NULL, &err) == 0, "%s", err.text);
     struct spw_stats s;
@@ -154,6 +163,17 @@ static void run_generation(const char *dir, uint32_t vocab, uint64_t most_prompt
                   (unsigned long long)lengths[0].max_new_tokens, (unsigned long long)o.context,
                   (unsigned long long)o.device_bytes, (unsigned long long)o.host_bytes,
                   (unsigned long long)o.disk_bytes, o.prefill_chunk);
+    for (size_t i = 0; i < n; i++)
+        n_computed += lengths[i].n_prompt + spw_sub_u64(lengths[i].max_new_tokens, 1);
+    for (size_t i = 0; i < n; i++)
+        n_computed -= results[i].n_reused;
+    /* With another rope table all tokens are computed again. */
+    const struct spw_model_config *c = spw_engine_config(e);
+    const bool again =
+        spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, o.context) != SPW_ROPE_SHARED;
+    CHECK_MSG(n_told == n_computed || (again && n_told > n_computed),
+              "steps of %llu tokens were planned, %llu were computed", (unsigned long long)n_told,
+              (unsigned long long)n_computed);
     n_with_old += o.precision && results[0].waterlines.host_end > 0;
     for (size_t i = 0; i < n; i++)
         n_shared += results[i].n_reused > 0;
@@ -205,7 +225,7 @@ static void check_time_of_absurd_plans(void)
                                     .disk_bytes = disk[i == 2]};
         const clock_t begin = clock();
         CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model.weights, NULL) == 0);
-        CHECK(spw_traffic_requests(&moved, &p, model.weights, answers, i ? 1 : 4, NULL) == 0);
+        CHECK(spw_traffic_requests(&moved, &p, model.weights, answers, i ? 1 : 4, NULL, NULL) == 0);
         const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         CHECK_MSG(seconds < 10, "absurd plan %d took %.1f s", i, seconds);
         CHECK(i != 1 || p.n_host_frames > 1000000);

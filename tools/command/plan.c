@@ -3,6 +3,7 @@
 #include "tools/command/input/input.h"
 #include "tools/command/engine.h"
 #include "tools/command/experts.h"
+#include "tools/command/job/progress/forecast.h"
 #include "tools/command/job/prompts.h"
 #include "tools/command/output/report.h"
 #include "tools/command/input/saved.h"
@@ -50,7 +51,34 @@ struct moved {
     struct spw_expert_bytes experts;  /* beside them, where no trace is given */
     struct spw_expert_trace *trace;   /* owned; NULL: none is given */
     struct spw_expert_replay routing; /* of the trace */
+    struct job_times times;           /* expected; all 0 without measured limits */
 };
+
+static uint64_t n_new_tokens(const struct moved *run)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < run->n; i++)
+        n += run->requests[i].max_new_tokens;
+    return n;
+}
+
+static json_t *run_times_json(const struct moved *run)
+{
+    const struct job_times *t = &run->times;
+    const double seconds = t->prefill_seconds + t->decode_seconds;
+    const double step = t->fullest_seconds / (double)t->n_fullest_steps; /* NAN: no such step */
+    const struct cli_field fields[] = {
+        CLI_FIELD(t, prefill_seconds),
+        CLI_FIELD(t, decode_seconds),
+        CLI_FIELD(t, n_decode_steps),
+        {"seconds", CLI_JSON(seconds)},
+        {"tokens_per_second", CLI_JSON((double)n_new_tokens(run) / seconds)},
+        CLI_FIELD(t, most_sessions),
+        {"step_seconds", CLI_JSON(step)},
+        {"step_tokens_per_second", CLI_JSON((double)t->most_sessions / step)},
+    };
+    return CLI_OBJECT(fields);
+}
 
 static int print_json(const struct cli_options *o, const struct spw_plan_info *plan,
                       const struct prediction *p, const struct moved *run)
@@ -63,6 +91,8 @@ static int print_json(const struct cli_options *o, const struct spw_plan_info *p
         cli_json_add(&j, "expert_trace", cli_experts_replay_json(&run->routing));
     if (p)
         add_prediction(&j, p, plan->context);
+    if (p && run->n)
+        cli_json_add(&j, "predicted_run", run_times_json(run));
     return cli_print_json(j);
 }
 
@@ -206,6 +236,24 @@ static void print_prediction(const struct prediction *p, uint64_t context)
                d->write_bytes_per_second * 1e-9);
 }
 
+static void print_run_times(const struct moved *run)
+{
+    const struct job_times *t = &run->times;
+    const double seconds = t->prefill_seconds + t->decode_seconds;
+    char all[32], prompts[32], others[32], rate[32];
+    printf("the run     %s s, %s tokens/s: steps with prompts %s s, %llu other step%s %s s\n",
+           cli_format_number(all, seconds),
+           cli_format_number(rate, (double)n_new_tokens(run) / seconds),
+           cli_format_number(prompts, t->prefill_seconds), (unsigned long long)t->n_decode_steps,
+           cli_plural(t->n_decode_steps), cli_format_number(others, t->decode_seconds));
+    if (t->most_sessions > 1) {
+        const double step = t->fullest_seconds / (double)t->n_fullest_steps;
+        printf("            at most %llu sessions together: %s s a step, %s tokens/s\n",
+               (unsigned long long)t->most_sessions, cli_format_number(all, step),
+               cli_format_number(rate, (double)t->most_sessions / step));
+    }
+}
+
 static void find_times(struct times *out, const struct spw_plan_info *p,
                        const struct spw_prompt_work *work, const struct spw_machine *m,
                        const struct spw_drive *d)
@@ -289,13 +337,29 @@ static void check_trace(const struct moved *run, const struct cli_options *o)
                  (unsigned long long)n);
 }
 
-/* The bytes of the run, with those of missed experts if a trace says which these are. */
-static int find_moved(struct moved *run, const struct cli_options *o,
+struct timing {
+    struct job_times *times;
+    struct job_forecast forecast;
+};
+
+static void add_steps(void *context, const struct spw_plan_span *spans, size_t n, uint64_t times)
+{
+    const struct timing *t = context;
+    job_add_steps(t->times, &t->forecast, spans, n, times);
+}
+
+/* The bytes of the run, with those of missed experts if a trace says which these are; its times if
+ * `f` is not NULL. */
+static int find_moved(struct moved *run, const struct job_forecast *f, const struct cli_options *o,
                       const struct spw_options *options, struct spw_error *err)
 {
+    struct timing timing = {.times = &run->times};
+    const struct spw_plan_steps steps = {add_steps, &timing};
+    if (f)
+        timing.forecast = *f;
     if (run->n)
-        SPW_TRY(spw_plan_moved(run->bytes, &run->experts, o->operand, options, run->requests,
-                               run->n, err));
+        SPW_TRY(spw_plan_moved(run->bytes, &run->experts, f ? &steps : NULL, o->operand, options,
+                               run->requests, run->n, err));
     if (!run->trace)
         return 0;
     SPW_TRY(spw_plan_replay(&run->routing, o->operand, options, run->trace, err));
@@ -341,18 +405,21 @@ static int make_plan(struct spw_plan_info *plan, const struct cli_options *o,
     cli_limits_read_for(&prediction.limits, o, options);
     spw_error_clear(&err);
     int rc = spw_plan_query(plan, o->operand, options, &err);
+    bool predicted = rc >= 0 && predict(&prediction, o, plan, config);
+    const struct job_forecast forecast = {plan, config, &prediction.limits};
     if (rc >= 0)
-        rc = find_moved(run, o, options, &err);
+        rc = find_moved(run, predicted ? &forecast : NULL, o, options, &err);
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
     cli_say_plan_fallback(plan);
-    bool predicted = predict(&prediction, o, plan, config);
     if (o->json)
         return print_json(o, plan, predicted ? &prediction : NULL, run);
     print_table(o, plan);
     show_run(plan, run);
     if (predicted)
         print_prediction(&prediction, plan->context);
+    if (predicted && run->n)
+        print_run_times(run);
     return 0;
 }
 
@@ -363,8 +430,8 @@ static int plan_run(struct spw_plan_info *plan, const struct cli_options *o,
     struct cli_model m;
     struct cli_inputs inputs = {0};
     struct moved run = {0};
-    bool with_text = o->prompt || o->prompt_file || o->prompts;
-    int code = cli_model_open(&m, o->operand, with_text);
+    int code = o->prompts ? job_model_open(&m, o->operand)
+                          : cli_model_open(&m, o->operand, o->prompt || o->prompt_file);
     if (code)
         return code;
     struct spw_error err = {0};

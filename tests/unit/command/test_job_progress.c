@@ -135,6 +135,34 @@ static void test_many_requests(uint64_t seed)
     CHECK(near(job_step_seconds(&slower, 1, 10000), step));
 }
 
+/* Two prompts of 500 tokens, one of which ends first; a third one joins the other's answer. */
+static void test_run(void)
+{
+    const struct spw_plan_span prompts[] = {{0, 500, true}, {0, 500, true}};
+    const struct spw_plan_span two[] = {{500, 501, false}, {500, 501, false}};
+    const struct spw_plan_span mixed[] = {{0, 500, true}, {511, 512, false}};
+    const struct spw_plan_span rest[] = {{300, 500, true}};
+    struct job_times t = {0};
+    job_add_steps(&t, &forecast, prompts, 2, 1);
+    double prefill = 1000 * job_prompt_token_seconds(&forecast, 2, 500);
+    CHECK(near(t.prefill_seconds, prefill) && t.decode_seconds == 0 && !t.most_sessions);
+    job_add_steps(&t, &forecast, &two[1], 1, 1);
+    job_add_steps(&t, &forecast, two, 2, 11); /* 501 to 511 tokens each */
+    const double pair = job_step_seconds(&forecast, 2, 2 * 506);
+    const double one = job_step_seconds(&forecast, 1, 501);
+    CHECK(near(t.decode_seconds, 11 * pair + one) && t.n_decode_steps == 12);
+    CHECK(t.most_sessions == 2 && t.n_fullest_steps == 11 && near(t.fullest_seconds, 11 * pair));
+    job_add_steps(&t, &forecast, mixed, 2, 1);
+    prefill += 500 * job_prompt_token_seconds(&forecast, 1, 500);
+    const double nothing = job_step_seconds(&forecast, 1, 0);
+    CHECK(near(t.prefill_seconds, prefill + job_step_seconds(&forecast, 1, 512) - nothing));
+    CHECK(t.n_decode_steps == 12);
+    /* The end of a prompt: no more than the whole prompt. */
+    struct job_times end = {0};
+    job_add_steps(&end, &forecast, rest, 1, 1);
+    CHECK(end.prefill_seconds > 0 && end.prefill_seconds < prefill);
+}
+
 /* ---- the number of sessions ---- */
 
 static double rate(uint32_t sessions, uint64_t resident_weights, uint64_t n_held)
@@ -396,6 +424,7 @@ int main(void)
 {
     uint64_t seed = check_seed();
     test_full_context();
+    test_run();
     test_sessions();
     test_many_requests(seed);
     snprintf(folder, sizeof folder, "/tmp/spw_progress_%ld", (long)getpid());

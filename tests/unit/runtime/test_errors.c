@@ -52,7 +52,7 @@ static const struct spw_options no_gpu = {.backend = SPW_BACKEND_CUDA, .device_i
 
 CALL(plan_query, spw_plan_query(&(struct spw_plan_info){0}, "missing", &cpu, err))
 CALL(plan_moved,
-     spw_plan_moved((uint64_t[SPW_MOVED_COUNT]){0}, NULL, "missing", &cpu, NULL, 0, err))
+     spw_plan_moved((uint64_t[SPW_MOVED_COUNT]){0}, NULL, NULL, "missing", &cpu, NULL, 0, err))
 OPENS(engine_open, struct spw_engine, spw_engine_open(&out, "missing", &cpu, err))
 CALL(engine_set_budgets, spw_engine_set_budgets(engine, 0, 0, 4096, err))
 OPENS(session_open, struct spw_session, spw_session_open(&out, engine, err))

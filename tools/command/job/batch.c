@@ -3,6 +3,7 @@
 #include "tools/command/job/identity.h"
 #include "tools/command/job/store/lines.h"
 #include "tools/command/job/progress/progress.h"
+#include "tools/command/job/prompts.h"
 #include "tools/command/job/request/record.h"
 #include "tools/command/job/request/request.h"
 #include "tools/command/job/run.h"
@@ -307,18 +308,6 @@ static int open_input(struct batch *b)
     return 0;
 }
 
-static int open_model(struct batch *b)
-{
-    struct spw_error err = {0};
-    int code = cli_model_open(&b->model, b->o->operand, false);
-    if (code)
-        return code;
-    int rc = b->model.source->ops->tokenizer(b->model.source, &b->model.tokenizer, &err);
-    if (rc == -ENOENT)
-        return cli_note("%s, so lines need \"tokens\", and answers are token ids", err.text);
-    return rc ? cli_fail_error(rc, &err, true) : 0;
-}
-
 static int open_store(struct batch *b)
 {
     json_t *identity;
@@ -389,7 +378,7 @@ static int answer_lines(struct batch *b)
 static int run_batch(const struct cli_options *o)
 {
     struct batch b = {.o = o, .lines.fd = -1};
-    int code = open_model(&b);
+    int code = job_model_open(&b.model, b.o->operand);
     if (!code)
         code = check_options(&b);
     if (!code)

@@ -60,6 +60,20 @@ static int read_line(struct cli_inputs *in, struct job_reader *reader, const str
     return rc == -ENOMEM ? CLI_FAILED : 0;
 }
 
+int job_model_open(struct cli_model *m, const char *path)
+{
+    struct spw_error err = {0};
+    int code = cli_model_open(m, path, false);
+    if (code)
+        return code;
+    int rc = m->source->ops->tokenizer(m->source, &m->tokenizer, &err);
+    if (rc == -ENOENT)
+        return cli_note("%s, so lines need \"tokens\", and answers are token ids", err.text);
+    if (rc)
+        cli_model_close(m);
+    return rc ? cli_fail_error(rc, &err, true) : 0;
+}
+
 int job_read_prompts(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
     char folder[4096];

@@ -106,11 +106,13 @@ static double share_outside(const struct spw_plan_info *p, double contexts, uint
     return in_plan ? fmin(outside / (double)in_plan, 1) : 0;
 }
 
-double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens)
+/* Seconds of a step that computes this part of prompts. They hold `n_held` tokens then. */
+static double prompt_seconds(const struct job_forecast *f, const struct spw_prompt_work *work,
+                             double n_held)
 {
     struct spw_plan_info p = *f->plan;
     struct spw_prediction prompt;
-    double contexts = (double)n * (double)n_tokens / (double)p.context;
+    double contexts = n_held / (double)p.context;
     uint64_t *moved = p.prefill_moved_bytes;
     /* Weights come once, for all prompts of the step. */
     uint64_t weights = spw_min_u64(weights_over_link(&p), moved[SPW_MOVED_HOST_TO_DEVICE]);
@@ -124,11 +126,71 @@ double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64
     moved[SPW_MOVED_DISK_TO_HOST] =
         from_files + scaled(moved[SPW_MOVED_DISK_TO_HOST] - from_files, disk);
     moved[SPW_MOVED_HOST_TO_DISK] = scaled(moved[SPW_MOVED_HOST_TO_DISK], disk);
+    spw_predict_prompt(&prompt, &p, work, &f->limits->machine.typical, cli_limits_drive(f->limits));
+    return prompt.seconds;
+}
+
+double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens)
+{
     struct spw_prompt_work work = cli_prompt_work(f->config, n_tokens);
     work.product_flops *= (double)n;
     work.attention_flops *= (double)n;
     work.tokens *= (double)n;
-    spw_predict_prompt(&prompt, &p, &work, &f->limits->machine.typical,
-                       cli_limits_drive(f->limits));
-    return prompt.seconds / ((double)n * (double)n_tokens);
+    return prompt_seconds(f, &work, work.tokens) / work.tokens;
+}
+
+/* ---- a run ---- */
+
+/* The tokens of a prompt that were computed before count in both terms. */
+static void add_prompt(struct spw_prompt_work *work, const struct spw_model_config *c,
+                       const struct spw_plan_span *span)
+{
+    const struct spw_prompt_work all = cli_prompt_work(c, span->to);
+    const struct spw_prompt_work before = cli_prompt_work(c, span->from);
+    work->tokens += all.tokens - before.tokens;
+    work->product_flops += all.product_flops - (span->from ? before.product_flops : 0);
+    work->attention_flops += all.attention_flops - before.attention_flops;
+}
+
+static void count_step(struct job_times *out, size_t n, double seconds, uint64_t times)
+{
+    out->n_decode_steps += times;
+    if (n > out->most_sessions) {
+        out->most_sessions = n;
+        out->fullest_seconds = 0;
+        out->n_fullest_steps = 0;
+    }
+    if (n < out->most_sessions)
+        return;
+    out->fullest_seconds += seconds;
+    out->n_fullest_steps += times;
+}
+
+/* Answers in a step with prompts take the time that they add to a step of one of them. Where
+ * positions get other rotations, an answer computes all its tokens again, as a prompt. */
+void job_add_steps(struct job_times *out, const struct job_forecast *f,
+                   const struct spw_plan_span *spans, size_t n, uint64_t times)
+{
+    struct spw_prompt_work work = {0};
+    uint64_t n_answers = 0, n_held = 0, n_in_prompts = 0;
+    bool has_prompt = false;
+    for (size_t i = 0; i < n; i++) {
+        has_prompt |= spans[i].is_prompt;
+        if (spans[i].is_prompt || spans[i].to - spans[i].from > 1) {
+            add_prompt(&work, f->config, &spans[i]);
+            n_in_prompts += spans[i].to;
+        } else {
+            n_held += spans[i].to;
+            n_answers++;
+        }
+    }
+    n_held += n_answers * (times - 1) / 2; /* the mean of all steps */
+    double seconds = n_answers ? job_step_seconds(f, n_answers, n_held) : 0;
+    if (n_answers && work.tokens > 0)
+        seconds -= job_step_seconds(f, 1, 0);
+    if (work.tokens > 0)
+        seconds += prompt_seconds(f, &work, (double)n_in_prompts);
+    *(has_prompt ? &out->prefill_seconds : &out->decode_seconds) += (double)times * seconds;
+    if (!has_prompt)
+        count_step(out, n, (double)times * seconds, times);
 }

@@ -18,6 +18,18 @@ double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_hel
 uint64_t job_running(const struct spw_plan_info *plan, uint64_t n_held);
 /* Tokens a second of all sessions that run. */
 double job_rate(const struct job_forecast *f, uint64_t n_held);
+/* The expected times of a run, in the same parts as its report. */
+struct job_times {
+    double prefill_seconds; /* of steps with a prompt */
+    double decode_seconds;  /* of the other steps */
+    uint64_t n_decode_steps;
+    /* Of the other steps, those with the most sessions. */
+    uint64_t most_sessions, n_fullest_steps;
+    double fullest_seconds; /* of all of them */
+};
+/* Adds steps of a planned run, as struct spw_plan_steps gives them. */
+void job_add_steps(struct job_times *out, const struct job_forecast *f,
+                   const struct spw_plan_span *spans, size_t n, uint64_t times);
 /* Seconds of each token of a prompt, if n prompts of n_tokens are computed together. */
 double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens);
 
