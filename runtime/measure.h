@@ -13,7 +13,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- the machine's own limits, measured now (three seconds, on a GPU one or two) ----
+/* ---- the machine's own limits, measured now (five seconds, on a GPU one or two) ----
  *
  * Each figure is measured in several rounds. The median round is typical: it tells how long work
  * probably takes. The fastest round is the best that the machine can do: no work should be faster.
@@ -26,6 +26,9 @@ enum spw_probe_mode {
     SPW_PROBE_NEVER,   /* never measure: -ENODATA for what the profile does not have */
 };
 
+/* Several rows, of which products are measured. */
+enum { SPW_ROW_COUNTS = 3 };
+static const uint32_t spw_row_counts[SPW_ROW_COUNTS] = {4, 8, 128};
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: those that this process may use, for any `threads` */
@@ -41,20 +44,22 @@ struct spw_machine {
     /* The speed of the kernels for one token; on a GPU they are as fast as memory. Products of one
      * row, as bf16 and as f32, with weights from memory, by the type of the weights: each takes
      * product_seconds, and the time of its bytes on all threads, with long and with short rows of
-     * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. Each further
-     * row of a product takes the time of its multiplications and additions; row_flops is 0 where
-     * the matrix peak is the limit: on a GPU, and among the best figures. Attention, by the
-     * precision of KV: the time of one byte, and of one product of a query's channel and a key's.
-     */
+     * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. The same
+     * with spw_row_counts rows; 0 where the matrix peak is the limit: on a GPU, and among the best
+     * figures. Attention, by the precision of KV: the time of one byte, and of one product of a
+     * query's channel and a key's. */
     struct spw_product_speed {
-        double bytes_per_second, short_bytes_per_second, product_seconds, row_flops;
+        double bytes_per_second, short_bytes_per_second, product_seconds;
+        struct spw_rows_speed {
+            double byte_seconds, short_byte_seconds, product_seconds;
+        } rows[SPW_ROW_COUNTS];
     } bf16_products[SPW_WEIGHT_TYPES], f32_products[SPW_WEIGHT_TYPES];
-    /* Other operations on a row, such as norms and rotations: the time of an operation, and the
-     * time of each number that it reads. */
-    double row_operation_seconds, row_number_seconds;
     struct {
         double byte_seconds, product_seconds;
     } attention[SPW_KV_PRECISIONS];
+    /* Other operations on a row, such as norms and rotations: the time of an operation, and the
+     * time of each number that it reads. */
+    double row_operation_seconds, row_number_seconds;
     /* The cost of a slot of a ring beside the drive and the computation: the time from the arrival
      * of its bytes until the drive gets the next request, through threads that sleep; and the time
      * that all threads together take from the cores for this. */

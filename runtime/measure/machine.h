@@ -27,7 +27,7 @@ uint64_t spw_machine_rows_bytes(const struct spw_backend *b, const struct spw_la
 int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backend *b,
                           const struct spw_lane *lane, uint8_t *memory);
 int spw_machine_rows_round(struct spw_machine_rows *r);
-void spw_machine_rows_take(const struct spw_machine_rows *r, struct spw_machine *out,
+void spw_machine_rows_take(struct spw_machine_rows *r, struct spw_machine *out,
                            enum spw_round which);
 void spw_machine_rows_close(struct spw_machine_rows *r);
 /* Queues on the compute stream: warm(of), and then n times run(of), which is timed. Waits for it,

@@ -1,13 +1,13 @@
-/* The time of products of one row with each type of weights, and of other operations on a row: see
- * measure.h and machine.h.
+/* The time of products of one row and of several rows with each type of weights, and of other
+ * operations on a row: see measure.h and machine.h.
  *
  * One product of all the weights gives the bytes a second, with long and with short rows of
  * weights. Small products, which have short rows, take longer with what lies between them in a
- * layer: that is the time of a product beside its bytes. A product of many rows takes as long as
- * one row, and the time of the multiplications of the others. All weights come from memory,
- * whatever the caches hold, because a step uses each weight once. Other weights are multiplied just
- * before, as in a step: that wakes the workers. Memory may change its speed from second to second,
- * so the types take turns, and the fastest round of each counts. */
+ * layer: that is the time of a product beside its bytes. With many rows a part of the weights does.
+ * All weights come from memory, whatever the caches hold, because a step uses each weight once.
+ * Other weights are multiplied just before, as in a step: that wakes the workers. Memory may change
+ * its speed from second to second, so the types take turns, and the fastest round of each counts.
+ */
 #include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
@@ -24,14 +24,14 @@ enum {
     WARM_BYTES = WEIGHTS_BYTES / 4, /* of other weights, behind those that are measured */
     WEIGHTS_ROOM = 64,
 };
-/* A product of many rows, at most. */
-enum { MANY = 128, MANY_COLUMNS = 1024 };
+/* Weights of several rows, at least. */
+enum { MOST = SPW_ROW_COUNTS - 1, MANY_WEIGHTS = 1024 * SPW_LONG_ROW };
 /* In device memory: rows of x, a gated row, codes, rows of y, workspace. */
-enum { GATED_AT = 1 << 20, CODES_AT = 5 << 18, ROWS_AT = 2 << 20, WORK_AT = 3 << 20 };
+enum { GATED_AT = 1 << 20, CODES_AT = 5 << 18, ROWS_AT = 2 << 20, WORK_AT = 5 << 20 };
 
 /* Kernels that are slower than memory multiply fewer weights in the same time. */
 static const double LARGE_SECONDS = 0.5e-3;
-static const double MANY_SECONDS = 32e-3; /* and fewer rows */
+static const double MANY_SECONDS = 8e-3; /* and fewer than the most rows */
 
 static const enum spw_dtype row_types[] = {SPW_DTYPE_F32, SPW_DTYPE_BF16};
 enum { ROW_TYPES = sizeof row_types / sizeof *row_types };
@@ -42,9 +42,12 @@ struct products {
     const struct spw_lane *lane;
     uint8_t *memory;
     const uint8_t *weights; /* [bytes] */
-    uint64_t bytes, many_rows;
+    uint64_t bytes, rows;   /* that are multiplied */
+    uint64_t all_bytes, many_rows;
     enum spw_dtype x, type;
-    struct spw_rounds large, short_rows, small, many;
+    struct times {
+        struct spw_rounds large, short_rows, small;
+    } one, several[SPW_ROW_COUNTS];
 };
 
 /* Whether kernels multiply rows of type x by weights of the type. */
@@ -69,7 +72,7 @@ static struct spw_linear_args linear_args(const struct products *p, uint64_t n, 
     return (struct spw_linear_args){.x = p->memory,
                                     .w = p->weights,
                                     .y = p->memory + ROWS_AT,
-                                    .m = 1,
+                                    .m = p->rows,
                                     .n = n,
                                     .k = k,
                                     .x_stride = k,
@@ -97,19 +100,6 @@ static int multiply_short_rows(void *products)
     return multiply_all(products, SPW_SHORT_ROW);
 }
 
-static uint64_t many_columns(const struct products *p)
-{
-    return spw_min_u64(MANY_COLUMNS, p->bytes / spw_row_bytes(p->type, K));
-}
-
-static int multiply_many(void *products)
-{
-    const struct products *p = products;
-    struct spw_linear_args a = linear_args(p, many_columns(p), K);
-    a.m = p->many_rows;
-    return p->backend->ops->linear(&a, p->lane->compute);
-}
-
 static uint64_t small_bytes(const struct products *p)
 {
     return SMALL * spw_row_bytes(p->type, SMALL);
@@ -134,7 +124,7 @@ static int multiply_small(void *products)
                                                 .w_up = w + small_bytes(p),
                                                 .y = p->memory + GATED_AT,
                                                 .scratch = p->memory + ROWS_AT,
-                                                .m = 1,
+                                                .m = p->rows,
                                                 .n = SMALL,
                                                 .k = SMALL,
                                                 .x_stride = SMALL,
@@ -155,7 +145,8 @@ static int multiply_others(void *products)
 {
     struct products others = *(const struct products *)products;
     others.weights += WEIGHTS_BYTES;
-    others.bytes /= 4;
+    others.bytes = others.all_bytes / 4;
+    others.rows = 1;
     return multiply_large(&others);
 }
 
@@ -165,26 +156,59 @@ static int time_products(struct spw_rounds *out, struct products *p, int (*run)(
     return spw_machine_time(out, p->lane, multiply_others, run, p, 1);
 }
 
-static double row_flops(const struct products *p, enum spw_round which)
+/* Several rows take longer: fewer weights do. */
+static uint64_t bytes_of(const struct products *p, int count)
 {
-    const double columns = (double)many_columns(p);
-    const double share = columns * (double)spw_row_bytes(p->type, K) / (double)p->bytes;
-    const double others =
-        spw_rounds_take(&p->many, which) - share * spw_rounds_take(&p->large, which);
-    return others > 0 ? 2.0 * (double)(p->many_rows - 1) * columns * K / others : 0;
+    const uint64_t many = spw_min_u64(p->all_bytes, spw_row_bytes(p->type, MANY_WEIGHTS));
+    return count == MOST ? many : spw_max_u64(many, p->all_bytes / 4);
 }
 
-static void take_speed(struct spw_product_speed *out, const struct products *p,
-                       enum spw_round which)
+static int time_rows(struct times *out, struct products *p, uint64_t rows, uint64_t bytes)
+{
+    p->rows = rows;
+    p->bytes = bytes;
+    SPW_TRY(time_products(&out->large, p, multiply_large));
+    SPW_TRY(time_products(&out->short_rows, p, multiply_short_rows));
+    return time_products(&out->small, p, multiply_small);
+}
+
+/* p->bytes: those of the times. */
+static struct spw_rows_speed speed_of(const struct products *p, const struct times *of,
+                                      enum spw_round which)
 {
     const uint64_t n = 3 * small_layers(p);
-    const double share = (double)(n * small_bytes(p)) / (double)p->bytes;
-    const double short_rows = spw_rounds_take(&p->short_rows, which);
-    out->bytes_per_second = (double)p->bytes / spw_rounds_take(&p->large, which);
-    out->short_bytes_per_second = (double)p->bytes / short_rows;
-    out->product_seconds =
-        n ? fmax(0, spw_rounds_take(&p->small, which) - share * short_rows) / (double)n : 0;
-    out->row_flops = row_flops(p, which);
+    const double bytes = (double)p->bytes, short_rows = spw_rounds_take(&of->short_rows, which);
+    const double rest =
+        spw_rounds_take(&of->small, which) - (double)(n * small_bytes(p)) / bytes * short_rows;
+    return (struct spw_rows_speed){.byte_seconds = spw_rounds_take(&of->large, which) / bytes,
+                                   .short_byte_seconds = short_rows / bytes,
+                                   .product_seconds = n ? fmax(0, rest) / (double)n : 0};
+}
+
+/* Fewer than the most rows were measured where kernels are slow: a straight line leads to them. */
+static double most_seconds(double before, double measured, uint64_t n)
+{
+    const double from = spw_row_counts[MOST - 1];
+    return before + fmax(0, measured - before) * (spw_row_counts[MOST] - from) / ((double)n - from);
+}
+
+static void take_speed(struct spw_product_speed *out, struct products *p, enum spw_round which)
+{
+    p->bytes = p->all_bytes;
+    const struct spw_rows_speed one = speed_of(p, &p->one, which);
+    *out = (struct spw_product_speed){.bytes_per_second = 1 / one.byte_seconds,
+                                      .short_bytes_per_second = 1 / one.short_byte_seconds,
+                                      .product_seconds = one.product_seconds};
+    for (int i = 0; i < SPW_ROW_COUNTS; i++) {
+        p->bytes = bytes_of(p, i);
+        out->rows[i] = speed_of(p, &p->several[i], which);
+    }
+    struct spw_rows_speed *most = &out->rows[MOST];
+    most->byte_seconds = most_seconds(most[-1].byte_seconds, most->byte_seconds, p->many_rows);
+    most->short_byte_seconds =
+        most_seconds(most[-1].short_byte_seconds, most->short_byte_seconds, p->many_rows);
+    most->product_seconds =
+        most_seconds(most[-1].product_seconds, most->product_seconds, p->many_rows);
 }
 
 /* As many bytes as need LARGE_SECONDS, and as many rows as need MANY_SECONDS at most. A slow moment
@@ -192,13 +216,16 @@ static void take_speed(struct spw_product_speed *out, const struct products *p,
 static int choose_bytes(struct products *p)
 {
     struct spw_rounds choices = {0};
-    p->bytes = LEAST_BYTES;
+    p->bytes = p->all_bytes = LEAST_BYTES;
+    p->rows = 1;
     for (int r = 0; r < CHOICES; r++)
         SPW_TRY(time_products(&choices, p, multiply_large));
     const double seconds = spw_rounds_take(&choices, SPW_ROUND_BEST);
     const uint64_t n = (uint64_t)(LARGE_SECONDS / seconds);
-    p->bytes = spw_max_u64(1, spw_min_u64(n, WEIGHTS_BYTES / LEAST_BYTES)) * LEAST_BYTES;
-    p->many_rows = spw_max_u64(2, spw_min_u64(MANY, (uint64_t)(MANY_SECONDS / seconds)));
+    p->all_bytes = spw_max_u64(1, spw_min_u64(n, WEIGHTS_BYTES / LEAST_BYTES)) * LEAST_BYTES;
+    p->many_rows =
+        spw_max_u64(2 * spw_row_counts[MOST - 1],
+                    spw_min_u64(spw_row_counts[MOST], (uint64_t)(MANY_SECONDS / seconds)));
     return 0;
 }
 
@@ -311,21 +338,21 @@ int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backen
 int spw_machine_rows_round(struct spw_machine_rows *r)
 {
     for (struct products *p = r->products; p < r->products + r->n; p++) {
-        SPW_TRY(time_products(&p->large, p, multiply_large));
-        SPW_TRY(time_products(&p->short_rows, p, multiply_short_rows));
-        SPW_TRY(time_products(&p->small, p, multiply_small));
-        SPW_TRY(time_products(&p->many, p, multiply_many));
+        SPW_TRY(time_rows(&p->one, p, 1, p->all_bytes));
+        for (int i = 0; i < MOST; i++)
+            SPW_TRY(time_rows(&p->several[i], p, spw_row_counts[i], bytes_of(p, i)));
+        SPW_TRY(time_rows(&p->several[MOST], p, p->many_rows, bytes_of(p, MOST)));
     }
     SPW_TRY(time_row(&r->small_row));
     return time_row(&r->large_row);
 }
 
-void spw_machine_rows_take(const struct spw_machine_rows *r, struct spw_machine *out,
+void spw_machine_rows_take(struct spw_machine_rows *r, struct spw_machine *out,
                            enum spw_round which)
 {
     const uint32_t small = numbers_of(&r->small_row), large = numbers_of(&r->large_row);
     const double seconds = row_seconds(&r->small_row, which);
-    for (const struct products *p = r->products; p < r->products + r->n; p++)
+    for (struct products *p = r->products; p < r->products + r->n; p++)
         take_speed(&(p->x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p->type], p,
                    which);
     out->row_number_seconds =

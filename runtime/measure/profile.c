@@ -33,6 +33,11 @@ static const struct spw_record_field drive_fields[] = {
     {SPW_RECORD(spw_drive, many_seconds), LATENCY},
     {SPW_RECORD(spw_drive, measured_at), DATE},
 };
+#define SECONDS .kind = SPW_RECORD_REAL, .min = 0, .max = 1
+#define ROWS(of)                                                                                   \
+    {SPW_RECORD(spw_machine, of.byte_seconds), SECONDS},                                           \
+        {SPW_RECORD(spw_machine, of.short_byte_seconds), SECONDS},                                 \
+        {SPW_RECORD(spw_machine, of.product_seconds), SECONDS},
 #define PRODUCT(of)                                                                                \
     {SPW_RECORD(spw_machine, of.bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,              \
      .max = 1e15},                                                                                 \
@@ -40,7 +45,7 @@ static const struct spw_record_field drive_fields[] = {
          .max = 1e15},                                                                             \
         {SPW_RECORD(spw_machine, of.product_seconds), .kind = SPW_RECORD_REAL, .min = 0,           \
          .max = 1},                                                                                \
-        {SPW_RECORD(spw_machine, of.row_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
+        ROWS(of.rows[0]) ROWS(of.rows[1]) ROWS(of.rows[2])
 #define PRODUCTS(type, name, elements, bytes, align, multiplies)                                   \
     PRODUCT(bf16_products[SPW_DTYPE_##type]) PRODUCT(f32_products[SPW_DTYPE_##type])
 #define ATTENTION(form)                                                                            \

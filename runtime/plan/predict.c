@@ -41,10 +41,11 @@
  *
  * A token begins when the host has seen the logits of the token before it: one more handover.
  *
- * A prompt: each pass of the model computes one of its rows as a decode step does, and the other
- * rows take the measured time of their multiplications, and of the numbers of their norms and
- * rotations. Attention is as fast as it was measured for many rows. Where products of many rows
- * were not measured, they are as fast as the matrix peak: that is a lower bound.
+ * Several rows: products were measured with some numbers of rows. Between and beyond these their
+ * time is a straight line. Where they were not measured, they are as fast as the matrix peak:
+ * that is a lower bound. Each row takes the time of the numbers of its norms and rotations.
+ *
+ * A prompt: passes of many rows. Attention is as fast as it was measured for many rows.
  *
  * While a layer's weights are used, nobody takes slots from the ring. When the ring is full, the
  * drive stands still until the layer's attention comes.
@@ -89,44 +90,68 @@ static const struct spw_product_speed *speed_of(const struct spw_plan_info *p,
     return as_f32 ? &m->f32_products[type] : &m->bf16_products[type];
 }
 
-/* The products of one row with weights, those of experts or all others. */
+/* With weights of one type, those of experts or all others. */
+static double type_seconds(const struct spw_plan_info *p, enum spw_dtype t, bool of_experts,
+                           const struct spw_rows_speed *speed)
+{
+    const struct spw_decode_products *of = &p->decode_products_of[t];
+    const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
+    const uint64_t shorts = of_experts ? of->experts.short_bytes : of->dense.short_bytes;
+    const uint64_t n = of_experts ? of->experts.n : of->dense.n;
+    double seconds = (double)n * speed->product_seconds;
+    if (bytes > shorts)
+        seconds += (double)(bytes - shorts) * speed->byte_seconds;
+    if (shorts)
+        seconds += (double)shorts * speed->short_byte_seconds;
+    return seconds;
+}
+
+/* The products of one row. */
 static double products_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                                bool of_experts)
 {
     double seconds = 0;
     for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
         const struct spw_product_speed *speed = speed_of(p, m, t);
-        const struct spw_decode_products *of = &p->decode_products_of[t];
-        const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
-        const uint64_t shorts = of_experts ? of->experts.short_bytes : of->dense.short_bytes;
-        const uint64_t n = of_experts ? of->experts.n : of->dense.n;
-        if (bytes > shorts)
-            seconds += (double)(bytes - shorts) / speed->bytes_per_second;
-        if (shorts)
-            seconds += (double)shorts / speed->short_bytes_per_second;
-        seconds += (double)n * speed->product_seconds;
+        const struct spw_rows_speed one = {
+            1 / speed->bytes_per_second, 1 / speed->short_bytes_per_second, speed->product_seconds};
+        seconds += type_seconds(p, t, of_experts, &one);
     }
     return seconds;
 }
 
-/* The multiplications and additions of a row, and their time in a row after the first of a product:
- * infinite if that was not measured for all types of weights. */
-struct row_products {
-    double flops, seconds;
-};
-
-static struct row_products further_row(const struct spw_plan_info *p, const struct spw_machine *m)
+/* The products of n rows: a straight line between the next measured counts. */
+static double rows_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
+                           bool of_experts, double n)
 {
-    struct row_products row = {0};
+    double to = products_seconds(p, m, of_experts), from = to;
+    double rows = 1, before = 1;
+    for (int i = 0; i < SPW_ROW_COUNTS && (rows < n || i == 0); i++) {
+        double seconds = 0;
+        for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
+            seconds += type_seconds(p, t, of_experts, &speed_of(p, m, t)->rows[i]);
+        from = to;
+        before = rows;
+        to = fmax(seconds, from);
+        rows = spw_row_counts[i];
+    }
+    return from + (to - from) * (n - before) / (rows - before);
+}
+
+/* The multiplications and additions of a row. *measured: products of several rows were, with all
+ * types of weights. */
+static double row_flops(const struct spw_plan_info *p, const struct spw_machine *m, bool *measured)
+{
+    double flops = 0;
+    *measured = true;
     for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
         const struct spw_decode_products *of = &p->decode_products_of[t];
         const struct spw_type type = spw_type_of(t);
-        const double own = 2.0 * (double)(of->dense.bytes + of->experts.bytes) * type.elements /
-                           fmax(type.bytes, 1);
-        row.flops += own;
-        row.seconds += own > 0 ? own / speed_of(p, m, t)->row_flops : 0;
+        const double bytes = (double)(of->dense.bytes + of->experts.bytes);
+        flops += 2.0 * bytes * type.elements / fmax(type.bytes, 1);
+        *measured &= bytes <= 0 || speed_of(p, m, t)->rows[0].byte_seconds > 0;
     }
-    return row;
+    return flops;
 }
 
 /* The experts that n rows use, as a multiple of those of one row, if each is chosen equally often.
@@ -139,19 +164,27 @@ static double experts_of_rows(const struct spw_plan_info *p, double n)
     return all / kept * (1 - pow(1 - kept / all, n));
 }
 
-/* The weights are read once for all rows of a step. */
+/* The products of a pass of n rows. An expert has the rows that choose it. */
+static double pass_seconds(const struct spw_plan_info *p, const struct spw_machine *m, double n)
+{
+    const double experts = experts_of_rows(p, n);
+    const double dense = rows_seconds(p, m, false, n);
+    return experts > 0 ? dense + experts * rows_seconds(p, m, true, n / experts) : dense;
+}
+
+/* Each weight is read once for all rows of a step. */
 static double weights_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
 {
-    const double n = fmax(p->decode_rows, 1);
-    const double dense = products_seconds(p, m, false), experts = products_seconds(p, m, true);
+    bool measured;
+    const double n = fmax(p->decode_rows, 1), flops = row_flops(p, m, &measured);
     if (n == 1)
-        return dense + experts;
-    const double first = dense + experts_of_rows(p, n) * experts;
+        return products_seconds(p, m, false) + products_seconds(p, m, true);
+    if (measured)
+        return pass_seconds(p, m, n);
     const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
-    const struct row_products row = further_row(p, m);
-    if (isfinite(row.seconds))
-        return first + (n - 1) * row.seconds;
-    return peak > 0 ? fmax(first, n * row.flops / peak) : first;
+    const double first =
+        products_seconds(p, m, false) + experts_of_rows(p, n) * products_seconds(p, m, true);
+    return peak > 0 ? fmax(first, n * flops / peak) : first;
 }
 
 static double row_seconds(const struct spw_plan_info *p, const struct spw_machine *m)
@@ -395,17 +428,20 @@ static double prompt_attention_seconds(const struct spw_prompt_work *work,
 static double prompt_products_seconds(const struct spw_prompt_work *work,
                                       const struct spw_plan_info *p, const struct spw_machine *m)
 {
+    bool measured;
     const double peak = spw_machine_peak(m, p->compute, p->int8_activations);
-    const double chunk = fmax(p->prefill_chunk, 1);
-    const struct row_products row = further_row(p, m);
-    if (row.flops <= 0 || !isfinite(row.seconds)) /* the weights are read at least once */
+    const double flops = row_flops(p, m, &measured);
+    if (flops <= 0 || !measured) /* the weights are read at least once */
         return fmax(peak > 0 ? work->product_flops / peak : 0,
                     (double)p->weights_bytes / m->read_bytes_per_second);
-    const double passes = ceil(work->tokens / chunk), threads = fmax(fmin(m->threads, m->cores), 1);
-    const double experts = experts_of_rows(p, fmin(work->tokens, chunk));
-    const double pass = products_seconds(p, m, false) + experts * products_seconds(p, m, true);
-    const double others = 1 - passes / fmax(work->tokens, passes);
-    return passes * pass + others * work->product_flops * row.seconds / row.flops +
+    const double passes = ceil(work->tokens / fmax(p->prefill_chunk, 1));
+    const double rows = fmax(work->tokens / passes, 1);
+    const double threads = fmax(fmin(m->threads, m->cores), 1);
+    const double experts = experts_of_rows(p, rows);
+    const double first = products_seconds(p, m, false) + experts * products_seconds(p, m, true);
+    /* Only the last token needs logits. */
+    const double others = work->product_flops / (work->tokens * flops);
+    return passes * (first + fmax(pass_seconds(p, m, rows) - first, 0) * others) +
            work->tokens * (double)p->decode_row_numbers * m->row_number_seconds / threads;
 }
 

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -63,15 +64,31 @@ static json_t *attention_json(const struct spw_machine *m)
     return o;
 }
 
+/* By the number of rows. */
+static json_t *rows_json(const struct spw_rows_speed *of)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < SPW_ROW_COUNTS; i++) {
+        char count[16];
+        const struct cli_field fields[] = {CLI_FIELD(&of[i], byte_seconds),
+                                           CLI_FIELD(&of[i], short_byte_seconds),
+                                           CLI_FIELD(&of[i], product_seconds)};
+        snprintf(count, sizeof count, "%u", spw_row_counts[i]);
+        cli_json_add(&o, count, CLI_OBJECT(fields));
+    }
+    return o;
+}
+
 static json_t *products_json(const struct spw_product_speed *of)
 {
     json_t *o = json_object();
     for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
         if (of[t].bytes_per_second <= 0)
             continue;
-        const struct cli_field fields[] = {
-            CLI_FIELD(&of[t], bytes_per_second), CLI_FIELD(&of[t], short_bytes_per_second),
-            CLI_FIELD(&of[t], product_seconds), CLI_FIELD(&of[t], row_flops)};
+        const struct cli_field fields[] = {CLI_FIELD(&of[t], bytes_per_second),
+                                           CLI_FIELD(&of[t], short_bytes_per_second),
+                                           CLI_FIELD(&of[t], product_seconds),
+                                           {"rows", rows_json(of[t].rows)}};
         cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
     }
     return o;
@@ -199,7 +216,7 @@ int cli_measure_machine(struct spw_machine_range *out, const struct spw_options 
                                      : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
     if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
         return rc;
-    cli_note("measuring this machine's memory and kernels for about three seconds");
+    cli_note("measuring this machine's memory and kernels for about five seconds");
     return spw_machine_recall(out, o, profile, mode, err);
 }
 

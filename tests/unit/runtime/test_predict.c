@@ -21,8 +21,9 @@ static const struct spw_machine cpu = {
     .read_beside_bytes_per_second = 25e9, /* one thread's */
     .copy_beside_bytes_per_second = 10e9,
     .bf16_products =
-        {[SPW_DTYPE_BF16] = {50e9, 50e9, 0, 0}, [SPW_DTYPE_Q4_K] = {40e9, 10e9, 1e-3, 0}},
-    .f32_products = {[SPW_DTYPE_BF16] = {40e9, 40e9, 0, 0}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3, 0}},
+        {[SPW_DTYPE_BF16] = {50e9, 50e9, 0, {{0}}}, [SPW_DTYPE_Q4_K] = {40e9, 10e9, 1e-3, {{0}}}},
+    .f32_products =
+        {[SPW_DTYPE_BF16] = {40e9, 40e9, 0, {{0}}}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3, {{0}}}},
     .bf16_flops = 1e12,
     .f32_flops = 5e11,
     .int8_flops = 2e12,
@@ -34,7 +35,7 @@ static const struct spw_machine gpu = {.gpu = "card",
                                        .copy_bytes_per_second = 25e9,
                                        .read_beside_bytes_per_second = 500e9,
                                        .copy_beside_bytes_per_second = 25e9,
-                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0, 0}};
+                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0, {{0}}}};
 static const struct spw_drive drive = {.request_bytes = 1000000,
                                        .read_bytes_per_second = 2e9,
                                        .write_bytes_per_second = 1e9,
@@ -341,68 +342,101 @@ static void test_prompt(void)
     CHECK(near(got.seconds, 0.1) && got.bound == SPW_BOUND_DISK);
 }
 
-/* 250 tokens in passes of 100, and products of many rows were measured. */
+/* 400 MB of Q4_K in 30 products: 40 ms for one row, 80 for 4, 122 for 8, 470 for 128. */
+static const double rows_4 = 0.08, rows_8 = 0.122, rows_128 = 0.47;
+
+static struct spw_plan_info plan_of_rows(struct spw_machine *m)
+{
+    const struct spw_rows_speed rows[] = {
+        {5e-11, 1, 2e-3}, {8e-11, 1, 3e-3}, {8e-10, 1, 5e-3}}; /* no row of weights is short */
+    struct spw_plan_info p = plan(4e8, 0, 0, 0, 0);
+    p.weights_bytes = p.decode_weights_bytes = (uint64_t)4e8;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
+    p.int8_activations = true;
+    memcpy(m->bf16_products[SPW_DTYPE_Q4_K].rows, rows, sizeof rows);
+    return p;
+}
+
+/* 250 tokens in passes of 100: three of 83 1/3 rows. */
 static void test_prompt_rows(void)
 {
     const struct spw_prompt_work work = {4e11, 1e11, 250}, few = {4e9, 0, 3};
     struct spw_machine m = cpu;
     struct spw_prediction got;
-    struct spw_plan_info p = plan(0, 0, 0, 0, 0);
+    struct spw_plan_info p = plan_of_rows(&m);
     p.prefill_chunk = 100;
-    p.weights_bytes = p.decode_weights_bytes = (uint64_t)4e8;
-    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8;
-    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
-    p.int8_activations = true;
-    spw_predict_prompt(&got, &p, &work, &m, NULL);
+    spw_predict_prompt(&got, &p, &work, &cpu, NULL);
     CHECK(near(got.seconds, 0.2 + 0.4)); /* not measured: the peak */
-    m.bf16_products[SPW_DTYPE_Q4_K].row_flops = 1e12;
-    const double passes = 3 * (0.01 + 0.03), attention = 0.4;
+    const double flops = 2.0 * 4e8 / 144 * 256, share = 4e11 / (250 * flops), attention = 0.4;
+    const double others = rows_8 + (rows_128 - rows_8) * (250 / 3.0 - 8) / 120 - 0.04;
     spw_predict_prompt(&got, &p, &work, &m, NULL);
-    CHECK(near(got.seconds, passes + 247 / 250.0 * 0.4 + attention));
-    /* The same multiplications again with weights of another type, which are half as fast. */
-    p.decode_products_of[SPW_DTYPE_BF16].dense.bytes = (uint64_t)4e8 / 144 * 512;
-    m.bf16_products[SPW_DTYPE_BF16] = (struct spw_product_speed){INFINITY, INFINITY, 0, 5e11};
+    CHECK(near(got.seconds, 3 * (0.04 + others * share) + attention));
+    /* The same multiplications again with weights of another type: 0.1 s with several rows. */
+    const uint64_t bytes = (uint64_t)4e8 / 144 * 512;
+    struct spw_product_speed *bf16 = &m.bf16_products[SPW_DTYPE_BF16];
+    p.decode_products_of[SPW_DTYPE_BF16].dense.bytes = bytes;
+    *bf16 = (struct spw_product_speed){.bytes_per_second = INFINITY,
+                                       .short_bytes_per_second = INFINITY};
     spw_predict_prompt(&got, &p, &work, &m, NULL);
-    CHECK(fabs(got.seconds - passes - 247 / 250.0 * 0.6 - attention) < 1e-6);
-    m.bf16_products[SPW_DTYPE_BF16].row_flops = 1e12;
+    CHECK(near(got.seconds, 0.2 + 0.4)); /* one type was not measured */
+    for (int i = 0; i < SPW_ROW_COUNTS; i++)
+        bf16->rows[i] = (struct spw_rows_speed){0.1 / (double)bytes, 1, 0};
+    spw_predict_prompt(&got, &p, &work, &m, NULL);
+    const double both = 3 * (0.04 + (others + 0.1) * share / 2) + attention;
+    CHECK(fabs(got.seconds - both) < 1e-6);
     p.decode_row_numbers = 1000000; /* shared by two threads */
     m.row_number_seconds = 1e-9;
     spw_predict_prompt(&got, &p, &work, &m, NULL);
-    CHECK(near(got.seconds, passes + 247 / 250.0 * 0.4 + attention + 0.125));
-    /* Three rows choose 2 of 8 experts each: 8 * (1 - 0.75^3) experts are read. */
+    CHECK(fabs(got.seconds - both - 0.125) < 1e-6);
+    /* Three rows choose 2 of 8 experts each: 8 * (1 - 0.75^3) experts are read, 2 at 10 ms. They
+     * have 6 rows together: 20 ms for 2 with four rows each. */
     p = plan(0, 0, 0, 0, 0);
     p.prefill_chunk = 100;
     p.n_experts = 16;
     p.n_expert_layers = p.n_experts_kept = 2;
     p.decode_products_of[SPW_DTYPE_Q4_K].experts.bytes = (uint64_t)4e8;
+    const double experts = 4 * (1 - 0.75 * 0.75 * 0.75), rows = 3 / experts;
     spw_predict_prompt(&got, &p, &few, &m, NULL);
-    CHECK(near(got.seconds, 4 * (1 - 0.75 * 0.75 * 0.75) * 0.01 + 2 / 3.0 * 4e-3));
+    CHECK(near(got.seconds, experts * (0.01 + 0.01 * (rows - 1) / 3 * 4e9 / (3 * flops))));
 }
 
-/* A step of three rows: 40 ms for the first one, and the multiplications of the others. */
 static void test_step_rows(void)
 {
     struct spw_machine m = cpu;
-    struct spw_plan_info p = plan(4e8, 0, 0, 0, 0);
-    p.decode_weights_bytes = (uint64_t)4e8;
-    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8; /* of 4e8 / 144 * 256 */
-    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
-    p.int8_activations = true;
+    struct spw_plan_info p = plan_of_rows(&m);
     const double flops = 2.0 * 4e8 / 144 * 256;
     p.decode_rows = 1;
     check(&p, &m, NULL, 0.01 + 0.03, SPW_BOUND_COMPUTE);
     p.decode_rows = 3; /* not measured: the peak, which the first row alone does not reach */
-    check(&p, &m, NULL, 0.01 + 0.03, SPW_BOUND_COMPUTE);
-    m.int8_flops = 2e10;
-    check(&p, &m, NULL, 3 * flops / 2e10, SPW_BOUND_COMPUTE);
-    m.bf16_products[SPW_DTYPE_Q4_K].row_flops = 1e10;
-    check(&p, &m, NULL, 0.01 + 0.03 + 2 * flops / 1e10, SPW_BOUND_COMPUTE);
-    /* Experts, 2 of 8 for a row, as in the pass of a prompt. */
+    struct spw_machine unknown = cpu;
+    check(&p, &unknown, NULL, 0.01 + 0.03, SPW_BOUND_COMPUTE);
+    unknown.int8_flops = 2e10;
+    check(&p, &unknown, NULL, 3 * flops / 2e10, SPW_BOUND_COMPUTE);
+    /* Measured: straight lines between the counts, and beyond them. */
+    check(&p, &m, NULL, 0.04 + (rows_4 - 0.04) * 2 / 3, SPW_BOUND_COMPUTE);
+    p.decode_rows = 4;
+    check(&p, &m, NULL, rows_4, SPW_BOUND_COMPUTE);
+    p.decode_rows = 6;
+    check(&p, &m, NULL, (rows_4 + rows_8) / 2, SPW_BOUND_COMPUTE);
+    p.decode_rows = 128;
+    check(&p, &m, NULL, rows_128, SPW_BOUND_COMPUTE);
+    p.decode_rows = 188;
+    check(&p, &m, NULL, rows_128 + (rows_128 - rows_8) / 2, SPW_BOUND_COMPUTE);
+    /* More rows never take less time, whatever was measured. */
+    m.bf16_products[SPW_DTYPE_Q4_K].rows[0] = (struct spw_rows_speed){1e-12, 1, 0};
+    p.decode_rows = 4;
+    check(&p, &m, NULL, 0.04, SPW_BOUND_COMPUTE);
+    /* Experts, 2 of 8 for a row, as in the pass of a prompt; nothing else. */
+    p = plan_of_rows(&m);
     p.n_experts = p.n_experts_resident = 16;
     p.n_expert_layers = p.n_experts_kept = 2;
     p.decode_products_of[SPW_DTYPE_Q4_K].experts = p.decode_products_of[SPW_DTYPE_Q4_K].dense;
-    check(&p, &m, NULL, (1 + 4 * (1 - 0.75 * 0.75 * 0.75)) * 0.04 + 4 * flops / 1e10,
-          SPW_BOUND_COMPUTE);
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = 0;
+    p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 0;
+    p.decode_rows = 3;
+    const double experts = 4 * (1 - 0.75 * 0.75 * 0.75), rows = 3 / experts;
+    check(&p, &m, NULL, experts * (0.04 + (rows_4 - 0.04) * (rows - 1) / 3), SPW_BOUND_COMPUTE);
 }
 
 int main(void)

@@ -97,12 +97,20 @@ static void take_mean(double *a, double b)
     *a = (*a + b) / 2;
 }
 
+static void take_mean_rows(struct spw_rows_speed *a, const struct spw_rows_speed *b)
+{
+    take_mean(&a->byte_seconds, b->byte_seconds);
+    take_mean(&a->short_byte_seconds, b->short_byte_seconds);
+    take_mean(&a->product_seconds, b->product_seconds);
+}
+
 static void take_mean_speed(struct spw_product_speed *a, const struct spw_product_speed *b)
 {
     take_mean(&a->bytes_per_second, b->bytes_per_second);
     take_mean(&a->short_bytes_per_second, b->short_bytes_per_second);
     take_mean(&a->product_seconds, b->product_seconds);
-    take_mean(&a->row_flops, b->row_flops);
+    for (int i = 0; i < SPW_ROW_COUNTS; i++)
+        take_mean_rows(&a->rows[i], &b->rows[i]);
 }
 
 /* The means of two probes. */
