@@ -167,14 +167,19 @@ static int small_biases(struct spw_weights *w, const struct spw_finder *f, uint3
     return 0;
 }
 
-/* Numbers [first], [first + step], ... of each row of t, to rows of `stride` numbers at `at`. */
+/* Numbers [first], [first + step], ... of each row of t, to rows of `stride` numbers at `at`. A row
+ * of a quantized type is read as a whole; such a tensor has a step of 1. */
 static void read_rows(struct spw_weights *w, const struct spw_tensor *t, uint64_t first,
                       uint64_t step, uint64_t at, uint64_t stride)
 {
-    const uint64_t rows = t->shape[0], cols = t->shape[1];
-    for (uint64_t row = 0; row < rows; row++)
-        for (uint64_t i = first, to = at + row * stride; i < cols; i += step)
-            spw_type_read(t->dtype, t->data, row * cols + i, 1, w->small + to++);
+    const uint64_t rows = t->shape[0], cols = t->shape[1], bytes = spw_row_bytes(t->dtype, cols);
+    for (uint64_t row = 0; row < rows; row++, at += stride) {
+        const uint8_t *from = (const uint8_t *)t->data + row * bytes;
+        if (step == 1)
+            spw_type_read(t->dtype, from, 0, (size_t)cols, w->small + at);
+        for (uint64_t i = first, to = at; step > 1 && i < cols; i += step)
+            spw_type_read(t->dtype, from, i, 1, w->small + to++);
+    }
 }
 
 static int small_expert_biases(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,

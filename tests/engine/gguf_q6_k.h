@@ -53,10 +53,11 @@ static inline enum spw_dtype gguf_new_type(const struct spw_tensor *t)
 }
 
 /* The entry of a tensor in the header. */
-static inline void gguf_write_entry(const struct spw_tensor *t, uint64_t offset, FILE *out)
+static inline void gguf_write_entry(const struct spw_tensor *t, enum spw_dtype type,
+                                    uint64_t offset, FILE *out)
 {
     const uint64_t bytes = strlen(t->name);
-    const uint32_t id = spw_gguf_tensor_type_of(gguf_new_type(t))->id;
+    const uint32_t id = spw_gguf_tensor_type_of(type)->id;
     fwrite(&bytes, sizeof bytes, 1, out);
     fwrite(t->name, 1, bytes, out);
     fwrite(&t->n_dims, sizeof t->n_dims, 1, out);
@@ -99,7 +100,7 @@ static inline void gguf_to_q6_k(const char *from, const char *to)
     CHECK(fwrite(base, 1, header, out) == header);
     uint64_t offset = 0;
     for (size_t i = 0; i < n; i++) {
-        gguf_write_entry(&t[i], offset, out);
+        gguf_write_entry(&t[i], gguf_new_type(&t[i]), offset, out);
         offset = spw_align_up(offset + spw_row_bytes(gguf_new_type(&t[i]), gguf_elements(&t[i])),
                               SPW_GGUF_ALIGNMENT);
     }

@@ -4,6 +4,7 @@
 #include "model/quantize.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/gguf_folder.h"
+#include "tests/engine/gguf_q6_k.h"
 
 #include <sys/stat.h>
 
@@ -416,6 +417,63 @@ static void test_failed_quantize(const char *folder)
     fclose(o.to);
 }
 
+/* Writes a file again, with blocks in the biases of experts, or the numbers of these blocks. */
+static void write_biases(const char *from, const char *to, bool blocks)
+{
+    const enum spw_dtype type = blocks ? SPW_DTYPE_Q8_0 : SPW_DTYPE_F32;
+    struct spw_gguf_file f = {0};
+    struct spw_error err = {0};
+    CHECK_MSG(!spw_gguf_open(&f, from, &err), "%s", err.text);
+    struct spw_tensor *t = f.gguf.tensors.tensors;
+    const size_t n = f.gguf.tensors.n;
+    const uint8_t *base = f.map.base;
+    uint64_t offset = 0, seed = 1;
+    qsort(t, n, sizeof *t, gguf_by_offset);
+    const uint8_t *entries = memmem(base, f.gguf.header_bytes, t->name, strlen(t->name));
+    FILE *out = fopen(to, "wb");
+    fwrite(base, 1, (size_t)(entries - base) - sizeof(uint64_t), out);
+    for (size_t i = 0; i < n; i++) {
+        const bool bias = strstr(t[i].name, "down_exps.bias");
+        gguf_write_entry(&t[i], bias ? type : t[i].dtype, offset, out);
+        offset += bias ? spw_row_bytes(type, gguf_elements(&t[i])) : t[i].bytes;
+        offset = spw_align_up(offset, SPW_GGUF_ALIGNMENT);
+    }
+    CHECK(!spw_gguf_write_padding(out, (size_t)ftell(out)));
+    for (size_t i = 0; i < n; i++) {
+        const size_t numbers = gguf_elements(&t[i]);
+        uint8_t bytes[1 << 12];
+        float x[1 << 10];
+        if (strstr(t[i].name, "down_exps.bias")) {
+            gguf_draw_blocks(bytes, SPW_DTYPE_Q8_0, numbers, gguf_cols(&t[i]), &seed);
+            spw_type_read(SPW_DTYPE_Q8_0, bytes, 0, numbers, x);
+            t[i].bytes = spw_row_bytes(type, numbers);
+            fwrite(blocks ? (const void *)bytes : x, 1, t[i].bytes, out);
+        } else {
+            fwrite(base + f.gguf.header_bytes + t[i].offset, 1, t[i].bytes, out);
+        }
+        CHECK(!spw_gguf_write_padding(out, t[i].bytes));
+    }
+    CHECK(!fclose(out) && !spw_gguf_close(&f, from, 0, &err));
+}
+
+/* Biases of experts in a type with blocks. */
+static void test_biases(void)
+{
+    struct golden g = golden_open("tests/golden/gpt_oss_plain");
+    char from[64], numbers[64], blocks[64];
+    struct spw_error err = {0};
+    snprintf(from, sizeof from, "%s/oss.gguf", dir);
+    snprintf(numbers, sizeof numbers, "%s/numbers.gguf", dir);
+    snprintf(blocks, sizeof blocks, "%s/blocks.gguf", dir);
+    const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen(from, "wb")};
+    CHECK_MSG(!spw_quantize("tests/golden/gpt_oss_plain", &o, &err), "%s", err.text);
+    fclose(o.to);
+    write_biases(from, numbers, false);
+    write_biases(from, blocks, true);
+    compare_models(numbers, blocks, &g, SPW_DTYPE_F32);
+    golden_close(&g);
+}
+
 static void remove_files(void)
 {
     char command[128];
@@ -449,6 +507,7 @@ static void test_rest(void)
     test_ends();
     test_ends_beyond();
     test_pattern();
+    test_biases();
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");

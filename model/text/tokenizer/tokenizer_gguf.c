@@ -103,6 +103,14 @@ static bool is_padding(const struct token *t)
     return n + 1 == t->bytes && n >= sizeof start && t->text[n] == ']';
 }
 
+/* "<0x0A>". Some files give such a token another type, or have no types. */
+static bool is_byte(const struct spw_gguf_string *token)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    return token->bytes == 6 && !memcmp(token->at, "<0x", 3) && token->at[5] == '>' &&
+           memchr(digits, token->at[3], 16) && memchr(digits, token->at[4], 16);
+}
+
 /* Calls `each` for every token. */
 static int walk_tokens(const struct loader *l, void *arg,
                        int (*each)(const struct loader *l, const struct token *t, void *arg))
@@ -116,6 +124,8 @@ static int walk_tokens(const struct loader *l, void *arg,
             t.type = (enum token_type)type;
         if (spw_gguf_is_control(&s, type))
             t.type = CONTROL;
+        else if (l->kind != GPT2 && is_byte(&s))
+            t.type = BYTE;
         t.added = t.type == UNKNOWN || t.type == CONTROL || t.type == USER_DEFINED;
         /* A merge may give an added token. Pieces of SentencePiece never merge into one. */
         t.in_model = !t.added || l->kind != LLAMA;
@@ -347,7 +357,8 @@ static int add_special(const struct loader *l, const char *flag, bool otherwise,
     if (!add)
         return 0;
     if (!spw_keys_has(&l->keys, key))
-        return otherwise ? 0 : spw_keys_refuse(&l->keys, key, "the id of a token");
+        return spw_keys_has(&l->keys, flag) ? spw_keys_refuse(&l->keys, key, "the id of a token")
+                                            : 0;
     SPW_TRY(spw_keys_u32(&l->keys, key, 0, (uint32_t)l->tokens->n - 1, &id));
     return spw_tok_ids_add(ids, (int32_t)id);
 }

@@ -341,7 +341,7 @@ struct keys {
     float scores[MOST_TOKENS];
     size_t n_types, n_scores;
     bool no_tokens;
-    int bos;             /* -1: no key */
+    int bos;             /* -1: no key; -2: no id, but a key that asks for it */
     const char *refused; /* a part of the text */
 };
 
@@ -373,10 +373,10 @@ static struct file write_wrong(const struct keys *k)
         spw_gguf_add(&w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, k->types, k->n_types);
     if (k->n_scores)
         spw_gguf_add(&w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, k->scores, k->n_scores);
-    if (k->bos >= 0) {
+    if (k->bos >= 0)
         spw_gguf_add_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)k->bos);
+    if (k->bos != -1)
         spw_gguf_add_bool(&w, "tokenizer.ggml.add_bos_token", true);
-    }
     CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
     spw_gguf_writer_free(&w);
     return f;
@@ -422,6 +422,11 @@ static void test_wrong(void)
          .tokens = {"a"},
          .bos = -1,
          .refused = "scores: found nothing, expected a list"},
+        {.model = "llama",
+         .tokens = {"a"},
+         .n_scores = 1,
+         .bos = -2,
+         .refused = "bos_token_id: found nothing, expected the id of a token"},
         {.model = "llama",
          .tokens = {"a", "b"},
          .n_scores = 1,
@@ -657,16 +662,16 @@ static void test_first_space(void)
     }
 }
 
-/* Tokens around a message are special, whatever type a file gives them. A merge may give a special
- * token of a tokenizer with merges: the file has both. */
+/* Tokens around a message are special, and those of bytes stand for them, whatever type a file
+ * gives them. A merge may give a special token of a tokenizer with merges: the file has both. */
 static void test_types_by_text(void)
 {
     static const struct keys pieces = {
         .model = "llama",
-        .tokens = {"<", "/", "s", ">", "<end_of_turn>", "<start_of_turn>", "</s>"},
-        .types = {1, 1, 1, 1, 1, 4, 1},
-        .n_types = 7,
-        .n_scores = 7,
+        .tokens = {"<", "/", "s", ">", "<end_of_turn>", "<start_of_turn>", "</s>", "<0x0A>"},
+        .types = {1, 1, 1, 1, 1, 4, 1, 1},
+        .n_types = 8,
+        .n_scores = 8,
         .bos = -1};
     static const struct keys merges = {.model = "gemma4",
                                        .tokens = {"<", "|im_end|>", "<|im_end|>", "a", "b", "ab"},
@@ -679,11 +684,9 @@ static void test_types_by_text(void)
         const char *text;
         int32_t id;
         bool special;
-    } cases[] = {{&pieces, "<start_of_turn>", 5, true},
-                 {&pieces, "<end_of_turn>", 4, true},
-                 {&pieces, "</s>", 6, false},
-                 {&merges, "<|im_end|>", 2, true},
-                 {&merges, "ab", 5, true}};
+    } cases[] = {{&pieces, "<start_of_turn>", 5, true}, {&pieces, "<end_of_turn>", 4, true},
+                 {&pieces, "</s>", 6, false},           {&pieces, "\n", 7, true},
+                 {&merges, "<|im_end|>", 2, true},      {&merges, "ab", 5, true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct file f = write_wrong(cases[i].keys);
         struct spw_tokenizer *t = open_keys(&f);
