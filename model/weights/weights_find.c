@@ -60,8 +60,9 @@ static int find_any(const struct spw_finder *f, const char *name, const struct s
     *out = spw_tensors_find(f->tensors, name);
     if (!*out) {
         spw_tensors_own_name(f->tensors, name, own);
-        return spw_fail(f->err, -EINVAL, "model weights: no tensor %s, which the config calls for",
-                        own);
+        return spw_fail(f->err, -EINVAL, "%s%s: found no tensor %s, which the config calls for",
+                        spw_tensors_path(f->tensors, 0),
+                        spw_tensors_n_files(f->tensors) > 1 ? " and the files beside it" : "", own);
     }
     if (f->found)
         f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
