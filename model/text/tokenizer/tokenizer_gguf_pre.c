@@ -32,6 +32,10 @@
 #define HAN_AND_KANA                                                                               \
     "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+"
 
+/* U+4E00 to U+9FA5, U+0800 to U+4E00, U+AC00 to U+D7FF */
+#define HAN_AND_OTHERS                                                                             \
+    "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+"
+
 static const struct spw_tok_gguf_pre pres[] = {
     {.name = "llama-bpe", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "llama3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
@@ -49,6 +53,8 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "minimax-m2", .splits = {GPT4O}},
     {.name = "tekken", .splits = {TEKKEN}, .ignore_merges = true, .bos = true},
     {.name = "deepseek-v3", .splits = {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3}},
+    {.name = "deepseek-coder",
+     .splits = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN_AND_OTHERS, "\\p{N}"}},
     {.name = "hunyuan-dense", .splits = {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3}},
     {.name = "seed-coder", .splits = {SEED_CODER}},
     {.name = "smollm", .splits = {"\\p{N}", GPT2}},

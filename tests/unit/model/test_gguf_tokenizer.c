@@ -554,6 +554,7 @@ static void test_pres(void)
         {"gpt-4o llama4 minimax-m2", "5 2 3 1 1 2 1"},
         {"tekken", "3 2 2 1 1 1 1 1 2 1"},
         {"deepseek-v3 hunyuan-dense", "3 2 2 3 1 1 2 1"},
+        {"deepseek-coder", "3 1 1 2 1 1 1 1 1 2 1"},
         {"seed-coder", "3 2 2 1 1 1 1 1 2 1"},
         {"smollm starcoder refact mellum2 minerva-7b command-r", "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-2 phi-2 mellum exaone4 olmo", "3 2 2 4 1 2 1"},
