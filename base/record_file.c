@@ -13,7 +13,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MAX_BYTES ((size_t)1 << 20) /* far more than the largest file */
+#define MAX_BYTES ((size_t)1 << 22) /* far more than the largest file */
 
 /* ---- fields ---- */
 
