@@ -66,7 +66,7 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
         SPW_TRY(spw_keys_u32(keys, "num_nextn_predict_layers", 0, out->n_layers - 1, &n_more));
         out->n_layers -= n_more;
     }
-    out->n_more_layers = source->family->predicts_next ? MAX_LAYERS : 0;
+    out->n_more_layers = !source->family->predicts_next ? 0 : source->gguf ? n_more : MAX_LAYERS;
     SPW_TRY(require_u32(keys, "hidden_size", MAX_HIDDEN, &out->hidden));
     out->intermediate = source->family->width;
     SPW_TRY(require_u32(keys,

@@ -231,7 +231,7 @@ static bool must_be_read(const struct spw_finder *f, const struct spw_model_conf
     if (sscanf(name + strlen(prefix), "layers.%5u.%n", &layer, &end) != 1)
         return true;
     if (layer >= c->n_layers)
-        return !c->n_more_layers;
+        return layer - c->n_layers >= c->n_more_layers;
     return spw_config_stores_kv(c, layer) || !is_unused_kv(name + strlen(prefix) + end);
 }
 

@@ -474,6 +474,37 @@ static void test_biases(void)
     golden_close(&g);
 }
 
+/* A layer that block_count does not count, in a family whose folders have layers that are not read.
+ */
+static void test_more_layers(void)
+{
+    static const char name[] = "glm4moe.block_count";
+    static char bytes[1 << 12];
+    char path[64];
+    struct spw_model_config c = {0};
+    struct spw_tensors *tensors = NULL;
+    struct spw_weights *w = NULL;
+    struct spw_source *s = NULL;
+    struct spw_error err = {0};
+    snprintf(path, sizeof path, "%s/more.gguf", dir);
+    const struct spw_quantize_options o = {.type = SPW_DTYPE_Q8_0, .to = fopen(path, "w+b")};
+    CHECK_MSG(!spw_quantize("tests/golden/glm4_moe_plain", &o, &err), "%s", err.text);
+    CHECK(!fseek(o.to, 0, SEEK_SET) && fread(bytes, 1, sizeof bytes, o.to) == sizeof bytes);
+    char *at = memmem(bytes, sizeof bytes, name, sizeof name - 1);
+    CHECK(at && at[sizeof name - 1] == SPW_GGUF_U32 && at[sizeof name - 1 + 4] > 1);
+    at[sizeof name - 1 + 4]--;
+    CHECK(!fseek(o.to, 0, SEEK_SET) && fwrite(bytes, 1, sizeof bytes, o.to) == sizeof bytes);
+    CHECK(!fclose(o.to) && !spw_source_open(&s, path, &err) && !s->ops->config(s, &c, &err) &&
+          !s->ops->tensors(s, &tensors, &err));
+    CHECK_MSG(spw_weights_open(&w, &c, tensors, SPW_DTYPE_F32, &err) == -EINVAL &&
+                  strstr(err.text, "found it, but the config"),
+              "'%s'", err.text);
+    spw_weights_close(w);
+    spw_tensors_close(tensors);
+    spw_config_free(&c);
+    spw_source_close(s);
+}
+
 static void remove_files(void)
 {
     char command[128];
@@ -508,6 +539,7 @@ static void test_rest(void)
     test_ends_beyond();
     test_pattern();
     test_biases();
+    test_more_layers();
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");
