@@ -27,10 +27,19 @@ static int read_size(const struct spw_keys *keys, const char *key, uint32_t low,
     return same ? 0 : spw_keys_refuse(keys, key, "the same number for all layers");
 }
 
-/* The name that the file has for a key. */
-static const char *either(const struct spw_keys *keys, const char *key, const char *other)
+/* A size that has two names, where `other` is not NULL. Versions of transformers differ in which
+ * one wins. */
+static int read_either(const struct spw_keys *keys, const char *key, const char *other,
+                       uint32_t low, uint32_t high, uint32_t otherwise, uint32_t *out)
 {
-    return other && !spw_keys_has(keys, key) && spw_keys_has(keys, other) ? other : key;
+    uint32_t same;
+    char expected[96];
+    if (!other || !spw_keys_has(keys, other))
+        return read_size(keys, key, low, high, otherwise, out);
+    SPW_TRY(read_size(keys, other, low, high, otherwise, &same));
+    SPW_TRY(read_size(keys, key, low, high, same, out));
+    snprintf(expected, sizeof expected, "nothing, or the number of %s, %u", key, *out);
+    return *out == same ? 0 : spw_keys_refuse(keys, other, expected);
 }
 
 static bool is_listed(const json_t *list, uint32_t layer)
@@ -159,17 +168,16 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
         SPW_TRY(spw_keys_bool(keys, facts->enable_key, &enabled));
     if (!enabled)
         return 0;
-    const char *count_key = either(keys, facts->count_key, facts->other_count_key);
     const char *kept_key = facts->kept_key ? facts->kept_key : "num_experts_per_tok";
-    kept_key = either(keys, kept_key, facts->other_kept_key);
     const bool may_have_none = facts->shared_alone || facts->dense_list_key;
-    SPW_TRY(read_size(keys, count_key, may_have_none ? 0 : 1, MOST_EXPERTS, facts->count, &e->n));
+    SPW_TRY(read_either(keys, facts->count_key, facts->other_count_key, may_have_none ? 0 : 1,
+                        MOST_EXPERTS, facts->count, &e->n));
     if (!e->n && !facts->shared_alone)
         return 0; /* all layers are dense */
     if (!e->n)
         return read_size(keys, facts->shared_width_key, 1, MAX_WIDTH, facts->shared_width,
                          &out->intermediate);
-    SPW_TRY(read_size(keys, kept_key, 1, e->n, facts->kept, &e->n_kept));
+    SPW_TRY(read_either(keys, kept_key, facts->other_kept_key, 1, e->n, facts->kept, &e->n_kept));
     e->intermediate = out->intermediate;
     if (facts->width_key)
         SPW_TRY(read_size(keys, facts->width_key, 1, MAX_WIDTH, facts->width, &e->intermediate));

@@ -578,11 +578,17 @@ static void test_expert_counts(void)
         struct spw_model_config c = accept(llama, patch, NULL);
         CHECK_MSG(c.experts.n == cases[i].found, "%s: %u", patch, c.experts.n);
     }
+    refuse(llama,
+           "{'model_type': 'qwen3_moe', 'num_local_experts': 4, 'num_experts': 6, "
+           "'num_experts_per_tok': 2}",
+           "num_local_experts: found 4, expected nothing, or the number of num_experts, 6");
+    refuse(llama, "{'model_type': 'ernie4_5_moe', 'moe_k': 2, 'num_experts_per_tok': 1}",
+           "num_experts_per_tok: found 1, expected nothing, or the number of moe_k, 2");
     struct spw_model_config c = accept(llama,
-                                       "{'model_type': 'qwen3_moe', 'num_local_experts': 4, "
-                                       "'num_experts': 6, 'num_experts_per_tok': 2}",
+                                       "{'model_type': 'hunyuan_v1_moe', 'num_experts': 8, "
+                                       "'moe_topk': [2, 2], 'num_experts_per_tok': 2}",
                                        NULL);
-    CHECK(c.experts.n == 6);
+    CHECK(c.experts.n_kept == 2);
     c = accept(llama, "{'model_type': 'qwen3_moe', 'num_experts': 0}", NULL);
     CHECK(!c.experts.n && !spw_expert_layers(&c));
     c = accept(llama, "{'model_type': 'qwen3_moe', 'decoder_sparse_step': 100}", NULL);
