@@ -530,9 +530,8 @@ static void test_foreign_keys(void)
 /* null: nothing, where transformers takes it; else it is refused. */
 static void test_nulls(void)
 {
-    static const char *const refused[] = {"hidden_act",     "rms_norm_eps",
-                                          "attention_bias", "tie_word_embeddings",
-                                          "rope_theta",     "max_position_embeddings"};
+    static const char *const refused[] = {"hidden_act", "rms_norm_eps", "attention_bias",
+                                          "mlp_bias",   "rope_theta",   "max_position_embeddings"};
     char patch[160], message[96];
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(patch, sizeof patch, "{'%s': null}", refused[i]);
@@ -542,6 +541,7 @@ static void test_nulls(void)
     accept(llama, "{'head_dim': null, 'num_key_value_heads': null, 'rope_scaling': null}", NULL);
     accept(llama, "{'rope_theta': null, 'rope_parameters': {'rope_theta': 1e4}}", NULL);
     accept(llama, "{'max_window_layers': null, 'norm_topk_prob': null}", NULL); /* of others */
+    accept(llama, "{'model_type': 'minimax_m2', 'head_dim': 16, 'rotary_dim': null}", NULL);
     refuse(llama, "{'rope_parameters': {'rope_type': null}}",
            "rope_parameters.rope_type: found null, expected a string");
     refuse(llama, "{'rope_parameters': {'rope_theta': null}}",
