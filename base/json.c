@@ -225,6 +225,8 @@ static int read_number(struct parser *p, json_t **out)
         return real(p, digits, out);
     errno = 0;
     const long long value = strtoll(digits, NULL, 10);
+    if (errno == ERANGE && p->flags & SPW_JSON_LARGE_REAL)
+        return real(p, digits, out);
     if (errno == ERANGE)
         return fail(p, "found an integer of more than 64 bits, expected a smaller one");
     *out = json_integer(value);

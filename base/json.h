@@ -11,9 +11,14 @@
 
 #include <jansson.h>
 
-/* Parses a text. `flags` are jansson's: JSON_REJECT_DUPLICATES, JSON_DISABLE_EOF_CHECK,
- * JSON_DECODE_ANY, JSON_ALLOW_NUL. 0: *out is a value of the caller. -EINVAL: `why` (may be NULL)
- * has line, column and text, "found ..., expected ...". -ENOMEM. *out is NULL after a failure. */
+/* A flag of spw_json_parse: an integer of more than 64 bits is a real number. Without this flag
+ * such an integer is refused. */
+#define SPW_JSON_LARGE_REAL ((size_t)1 << 16)
+
+/* Parses a text. `flags`: SPW_JSON_LARGE_REAL, and jansson's JSON_REJECT_DUPLICATES,
+ * JSON_DISABLE_EOF_CHECK, JSON_DECODE_ANY, JSON_ALLOW_NUL. 0: *out is a value of the caller.
+ * -EINVAL: `why` (may be NULL) has line, column and text, "found ..., expected ...". -ENOMEM. *out
+ * is NULL after a failure. */
 int spw_json_parse(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *why);
 
 /* The text of a value, owned by the caller (spw_free). NULL: `value` is NULL or memory is short. */

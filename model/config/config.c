@@ -227,10 +227,10 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
         text->generation_name ? text->generation_name : "generation_config.json";
     json_t *config = NULL, *generation = NULL;
     *out = (struct spw_model_config){0};
-    int rc = spw_json_load(text->config, text->config_bytes, config_name, &config, err);
+    int rc = spw_json_load(text->config, text->config_bytes, config_name, 0, &config, err);
     if (!rc && text->generation)
-        rc = spw_json_load(text->generation, text->generation_bytes, generation_name, &generation,
-                           err);
+        rc = spw_json_load(text->generation, text->generation_bytes, generation_name, 0,
+                           &generation, err);
     if (!rc) {
         struct spw_config_source source = {
             .top = {.file = config_name, .prefix = "", .object = config, .err = err}};

@@ -17,13 +17,13 @@ int spw_json_refuse_pointer(const void *text, size_t bytes, const char *file, st
                     file);
 }
 
-int spw_json_load(const char *text, size_t bytes, const char *file, json_t **out,
+int spw_json_load(const char *text, size_t bytes, const char *file, size_t flags, json_t **out,
                   struct spw_error *err)
 {
     json_error_t error;
     SPW_TRY(spw_json_refuse_pointer(text, bytes, file, err));
     json_t *root;
-    int rc = spw_json_parse(&root, text, bytes, JSON_REJECT_DUPLICATES, &error);
+    int rc = spw_json_parse(&root, text, bytes, JSON_REJECT_DUPLICATES | flags, &error);
     if (rc == -ENOMEM)
         return spw_fail(err, rc, "%s: out of memory while reading its JSON", file);
     if (rc)

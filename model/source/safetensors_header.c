@@ -222,7 +222,7 @@ int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *heade
     spw_error_clear(err);
     json_t *root = NULL;
     *out = (struct spw_tensor_table){0};
-    int rc = spw_json_load(header, header_bytes, file, &root, err);
+    int rc = spw_json_load(header, header_bytes, file, 0, &root, err);
     if (!rc)
         rc = read_tensors(out, root, data_bytes, file, err);
     json_decref(root);
@@ -291,7 +291,7 @@ int spw_safetensors_parse_index(struct spw_shard_index *out, const char *text, s
     spw_error_clear(err);
     json_t *root = NULL;
     *out = (struct spw_shard_index){0};
-    int rc = spw_json_load(text, bytes, file, &root, err);
+    int rc = spw_json_load(text, bytes, file, 0, &root, err);
     json_t *map = json_object_get(root, "weight_map");
     if (!rc && (!json_is_object(map) || !json_object_size(map))) {
         char found[64];

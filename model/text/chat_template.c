@@ -28,7 +28,7 @@ static int join_path(char *out, size_t room, const char *dir, const char *file,
                : 0;
 }
 
-/* *out NULL when there is no such file. */
+/* *out NULL when there is no such file. Many models have a model_max_length of 10^30. */
 static int read_json(const char *dir, const char *file, json_t **out, struct spw_error *err)
 {
     char path[4096], *text;
@@ -38,7 +38,7 @@ static int read_json(const char *dir, const char *file, json_t **out, struct spw
     int rc = spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err);
     if (rc)
         return rc == -ENOENT ? 0 : rc;
-    rc = spw_json_load(text, bytes, path, out, err);
+    rc = spw_json_load(text, bytes, path, SPW_JSON_LARGE_REAL, out, err);
     spw_free(text);
     return rc;
 }

@@ -163,6 +163,18 @@ static void check_messages(void)
     check_where("[]\n\n\x01", 3, 1, "found byte 0x01, expected the end of the text");
 }
 
+static void check_large_integers(void)
+{
+    static const char text[] = "[1000000000000000019884624838656, -9223372036854775809, 7]";
+    json_t *value = NULL;
+    CHECK(spw_json_parse(&value, text, sizeof text - 1, 0, NULL) == -EINVAL);
+    CHECK(spw_json_parse(&value, text, sizeof text - 1, SPW_JSON_LARGE_REAL, NULL) == 0);
+    CHECK(json_real_value(json_array_get(value, 0)) == 1e30);
+    CHECK(json_real_value(json_array_get(value, 1)) == -9223372036854775808.0);
+    CHECK(json_integer_value(json_array_get(value, 2)) == 7);
+    json_decref(value);
+}
+
 /* jansson skips a NUL byte behind a number or a word. */
 static void check_nul_bytes(void)
 {
@@ -244,6 +256,7 @@ int main(int argc, char **argv)
         check_changed(&seed);
     CHECK(n_table > 60 && n_good > n_table + draws.done / 20 && n_good < draws.done / 2);
     check_messages();
+    check_large_integers();
     check_nul_bytes();
     check_depth();
     check_short_memory();

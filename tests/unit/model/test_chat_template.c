@@ -220,7 +220,8 @@ static void test_where_templates_lie(void)
     put("chat_template.json", "{\"chat_template\": \"processor {{ messages[0].content }}\"}");
     EXPECT(NULL, q, "processor hi");
     put("tokenizer_config.json",
-        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": "
+        "{\"model_max_length\": 1000000000000000019884624838656, "
+        "\"bos_token\": \"<s>\", \"eos_token\": {\"content\": "
         "\"</s>\"}, \"pad_token\": null, \"chat_template\": "
         "\"{{ bos_token }}config{{ eos_token }}{{ pad_token is defined }}\"}");
     EXPECT(NULL, q, "<s>config</s>False");
