@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_FILE_BYTES (64u << 20) /* tokenizer_config.json may list many added tokens */
 #define TAG "CONTINUE_FINAL_MESSAGE_TAG "
@@ -100,7 +101,15 @@ static const json_t *named_template(const json_t *templates, const char *name)
     return NULL;
 }
 
-/* The template called `name`: of a file of its own, or of tokenizer_config.json. */
+static bool has_file(const char *dir, const char *file)
+{
+    char path[4096];
+    return !join_path(path, sizeof path, dir, file, NULL) && !access(path, F_OK);
+}
+
+/* The template called `name`: of a file of its own, or of tokenizer_config.json. As in
+ * transformers, the templates of a model lie in one place: with chat_template.jinja those of
+ * tokenizer_config.json do not count. */
 static int find_text(struct found *out, const char *dir, const char *name, const json_t *config,
                      struct spw_error *err)
 {
@@ -113,11 +122,13 @@ static int find_text(struct found *out, const char *dir, const char *name, const
     int rc = read_template(out, dir, is_default ? "chat_template.jinja" : file, err);
     if (rc != -ENOENT)
         return rc;
-    SPW_TRY(copy_template(out, named_template(json_object_get(config, "chat_template"), name),
-                          "tokenizer_config.json: chat_template", dir, err));
-    if (out->text)
+    if (has_file(dir, "chat_template.jinja"))
         return 0;
-    json_t *processor;
+    json_t *processor, *own = json_object_get(config, "chat_template");
+    SPW_TRY(copy_template(out, named_template(own, name), "tokenizer_config.json: chat_template",
+                          dir, err));
+    if (json_is_string(own) || json_is_array(own) || json_is_object(own))
+        return 0;
     SPW_TRY(read_json(dir, "chat_template.json", &processor, err));
     rc = copy_template(out, named_template(json_object_get(processor, "chat_template"), name),
                        "chat_template.json", dir, err);
@@ -149,14 +160,18 @@ int spw_chat_template_text(const char *model_dir, const char *name, char **text,
     return rc;
 }
 
-/* bos_token and the like: a text, or an object that holds one. */
-static int read_tokens(json_t *config, json_t **out)
+/* bos_token and the like: a text, or an object that holds one. As in transformers,
+ * special_tokens_map.json has the last word beside a config of older versions, which has no
+ * added_tokens_decoder. */
+static int read_tokens(json_t *config, const json_t *map, json_t **out)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                         "pad_token", "cls_token", "mask_token"};
     *out = json_object();
     for (size_t i = 0; *out && i < sizeof names / sizeof *names; i++) {
-        json_t *token = json_object_get(config, names[i]);
+        json_t *token = json_object_get(map, names[i]);
+        if (!token)
+            token = json_object_get(config, names[i]);
         if (json_is_object(token))
             token = json_object_get(token, "content");
         if (json_is_string(token) && json_object_set(*out, names[i], token))
@@ -168,8 +183,13 @@ static int read_tokens(json_t *config, json_t **out)
 static int open_from(struct spw_chat_template *t, const char *dir, const char *name, json_t *config,
                      struct spw_error *err)
 {
-    if (read_tokens(config, &t->tokens))
-        return spw_fail(err, -ENOMEM, "%s: out of memory", dir);
+    json_t *map = NULL;
+    if (!json_object_get(config, "added_tokens_decoder"))
+        SPW_TRY(read_json(dir, "special_tokens_map.json", &map, err));
+    int rc = read_tokens(config, map, &t->tokens);
+    json_decref(map);
+    if (rc)
+        return spw_fail(err, rc, "%s: out of memory", dir);
     SPW_TRY(find_template(&t->plain, dir, name ? name : "default", config, err));
     if (!name)
         SPW_TRY(find_template(&t->with_tools, dir, "tool_use", config, err));

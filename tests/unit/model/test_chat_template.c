@@ -259,6 +259,15 @@ static void test_named_templates(void)
     EXPECT(NULL, q, "tools f");
     EXPECT("tool_use", q, "tools f");
     EXPECT("default", q, "plain [{'type': 'function', 'function': {'name': 'f'}}]");
+    put("chat_template.json", "{\"chat_template\": {\"default\": \"other\", \"rag\": \"rag\"}}");
+    EXPECT(NULL, q, "tools f");
+    EXPECT("rag", q,
+           ": found no chat template called rag (chat_template.jinja, or chat_template in "
+           "tokenizer_config.json); put one there, or give the prompt as text");
+    put("chat_template.jinja", "file"); /* and for tools, too */
+    EXPECT(NULL, q, "file");
+    drop("chat_template.jinja");
+    drop("chat_template.json");
     EXPECT("bad", q, "/tokenizer_config.json: chat_template: line 2: found }}, expected a value");
     put("tokenizer_config.json", "{\"chat_template\": [}");
     EXPECT(NULL, q, "/tokenizer_config.json: line 1, column 20: found '}', expected a value");
@@ -267,6 +276,30 @@ static void test_named_templates(void)
            ": found no chat template (chat_template.jinja, or chat_template in "
            "tokenizer_config.json); put one there, or give the prompt as text");
     drop("tokenizer_config.json");
+}
+
+/* Where tokenizer_config.json is of an older version, or missing. */
+static void test_special_tokens_map(void)
+{
+    struct spw_chat_request q = request(HI);
+    put("chat_template.jinja", "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}");
+    put("special_tokens_map.json",
+        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}");
+    EXPECT(NULL, q, "<s>|</s>|");
+    put("tokenizer_config.json", "{\"bos_token\": \"<b>\", \"pad_token\": \"<p>\"}");
+    EXPECT(NULL, q, "<s>|</s>|<p>");
+    put("special_tokens_map.json", "{\"bos_token\": null}");
+    EXPECT(NULL, q, "||<p>");
+    put("tokenizer_config.json", "{\"bos_token\": \"<b>\", \"added_tokens_decoder\": {}}");
+    EXPECT(NULL, q, "<b>||");
+    put("special_tokens_map.json", "{");
+    EXPECT(NULL, q, "<b>||");
+    drop("tokenizer_config.json");
+    EXPECT(NULL, q,
+           "/special_tokens_map.json: line 1, column 2: found the end of the text, expected a "
+           "key in quotes");
+    drop("special_tokens_map.json");
+    drop("chat_template.jinja");
 }
 
 static void test_requests(void)
@@ -395,6 +428,7 @@ static void test_folders(void)
     CHECK(mkdtemp(folder) != NULL);
     test_where_templates_lie();
     test_named_templates();
+    test_special_tokens_map();
     test_requests();
     test_continued_parts();
     test_reasoning();
