@@ -88,7 +88,7 @@ static void draw_run(struct order_run *r, int number, uint64_t *seed)
     r->backend = run_backend(number / 6 % 2);
     o->sessions = N_SESSIONS;
     o->threads = (uint32_t)check_range(seed, 1, 3);
-    o->io = check_random(seed) % 2 ? SPW_IO_URING : SPW_IO_THREADS;
+    o->io = number / 2 % 2 ? SPW_IO_URING : SPW_IO_THREADS; /* reads overtake on threads only */
     o->prefill_chunk = (uint32_t)(check_random(seed) % 3 * 16);
     o->device_bytes = o->host_bytes = 0;
     struct spw_plan_info all = run_plan_on(&r->backend, r->s->dir, o);
