@@ -119,11 +119,13 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->hybrid;
     if (source->family->hybrid) /* all layers are full */
         return check_hybrid(out, keys);
-    if (rule != SPW_WINDOW_NEVER)
-        SPW_TRY(spw_keys_u32(keys, key, 1, (uint32_t)MAX_POSITIONS, &window));
-    if (rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
-        rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_UNROTATED)
+    const bool opt_in = rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
+                        rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_UNROTATED;
+    bool any = false;
+    if (opt_in)
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
+    if (rule != SPW_WINDOW_NEVER) /* 0 only where windows are off */
+        SPW_TRY(spw_keys_u32(keys, key, slides ? 1 : 0, (uint32_t)MAX_POSITIONS, &window));
     if (spw_keys_is_null(keys, key) || !window)
         slides = false;
     if (out->kinds_listed)
@@ -138,14 +140,15 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
             return spw_keys_refuse(keys, "layer_types",
                                    "nothing, or layers as sliding_window makes them: transformers "
                                    "ignores the list here");
+        any = any || windowed;
         if (windowed)
             out->window = window;
         if (source->family->skips_full)
             out->rotates[i] = windowed || (source->family->skips_in_windowed && !slides);
     }
-    if (!out->window || slides)
+    if (!any || slides)
         return 0;
-    if (spw_keys_is_null(keys, key))
+    if (!opt_in || spw_keys_is_null(keys, key))
         return spw_keys_refuse(keys, key,
                                rule == SPW_WINDOW_CHUNKS ? "a number: some layers are chunked"
                                                          : "a number: some layers are sliding");

@@ -176,6 +176,10 @@ static void test_windows(void)
     CHECK(kinds_are(&c, "FFFFSS") && c.window == 32);
     c = accept(qwen2, "{'use_sliding_window': true, 'sliding_window': null}", NULL);
     CHECK(kinds_are(&c, "FFFFFF") && c.window == 0);
+    c = accept(qwen2, "{'use_sliding_window': false, 'sliding_window': 0}", NULL);
+    CHECK(kinds_are(&c, "FFFFFF") && c.window == 0);
+    refuse(qwen2, "{'use_sliding_window': true, 'sliding_window': 0}",
+           "sliding_window: found 0, expected an integer from 1");
     const char *types = "'layer_types': ['sliding_attention', 'full_attention', "
                         "'full_attention','full_attention', 'full_attention', 'sliding_attention']";
     char patch[320];
@@ -198,6 +202,8 @@ static void test_windows(void)
     c = accept(mistral, "{'layer_types': null}", NULL);
     CHECK(kinds_are(&c, "SSSSSS"));
     snprintf(patch, sizeof patch, "{%s}", types);
+    refuse(qwen2, patch, "use_sliding_window: found nothing, expected true");
+    snprintf(patch, sizeof patch, "{'sliding_window': 0, %s}", types);
     refuse(qwen2, patch, "use_sliding_window: found nothing, expected true");
     refuse(qwen2, "{'layer_types': ['full_attention']}", "layer_types: found a list of 1");
     refuse(gemma3, "{'sliding_window': null}", "sliding_window: found null");
