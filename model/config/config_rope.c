@@ -254,6 +254,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
         return spw_keys_refuse(dict, "partial_rotary_factor", "a number");
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;
+    SPW_TRY(read_growth(config, rope, dict, facts->grows));
     if (rope->kind == SPW_ROPE_PROPORTIONAL)
         return read_proportional(rope, dict, partial, head_dim);
     if (partial != 1 && facts->partial <= 0)
@@ -265,7 +266,6 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (!rope->rotary_dim || rope->rotary_dim > head_dim || rope->rotary_dim % 2)
         return spw_keys_refuse(place, top->names ? "rotary_dim" : "partial_rotary_factor",
                                "a part of head_dim that is an even number of channels");
-    SPW_TRY(read_growth(config, rope, dict, facts->grows));
     if (rope->kind == SPW_ROPE_DEFAULT)
         return 0;
     if (rope->kind != SPW_ROPE_YARN && rope->kind != SPW_ROPE_LONG)
