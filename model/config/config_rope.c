@@ -166,6 +166,18 @@ static int read_llama3(struct spw_rope_config *rope, const struct spw_keys *dict
     return 0;
 }
 
+/* transformers takes 64.0 for 64 here, and does not for keys of its config classes. */
+static int read_length(const struct spw_keys *dict, const char *key, uint64_t *out)
+{
+    const json_t *value = dict->names ? NULL : spw_keys_value(dict, key);
+    const double number = json_number_value(value);
+    if (!json_is_real(value) || !(number >= 1 && number <= (double)MAX_POSITIONS) ||
+        number != floor(number))
+        return spw_keys_u64(dict, key, 1, MAX_POSITIONS, out);
+    *out = (uint64_t)number;
+    return 0;
+}
+
 static int read_original_length(struct spw_rope_config *rope, const struct spw_keys *dict,
                                 const struct spw_keys *top, bool nested,
                                 const struct spw_rope_facts *facts, uint64_t max_positions)
@@ -178,7 +190,7 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
         return spw_keys_refuse(spw_keys_is_null(dict, key) ? dict : top, key, "a number");
     if (scaled && facts->both_kinds && !top->names)
         SPW_TRY(require(dict, key, "a number"));
-    SPW_TRY(spw_keys_u64(dict, key, 1, MAX_POSITIONS, &rope->original_max_positions));
+    SPW_TRY(read_length(dict, key, &rope->original_max_positions));
     if (facts->original && !top->names)
         rope->original_max_positions = facts->original;
     if (!nested) /* the top level wins over a flat dict, as in Phi-3's files */
