@@ -379,9 +379,10 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
         SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
     if (facts->local_key && !json_object_get(sliding, "rope_theta"))
         SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &local_theta));
-    char full_prefix[96], sliding_prefix[96];
+    char full_prefix[96], sliding_prefix[96], scaling_prefix[96];
     snprintf(full_prefix, sizeof full_prefix, "%sfull_attention.", prefix);
     snprintf(sliding_prefix, sizeof sliding_prefix, "%ssliding_attention.", prefix);
+    snprintf(scaling_prefix, sizeof scaling_prefix, "%srope_scaling.", keys->prefix);
     struct spw_keys full_keys = below(keys, full_prefix, full);
     struct spw_keys sliding_keys = below(keys, sliding_prefix, sliding);
     SPW_TRY(check_by_layer_kind(&group, &full_keys, &sliding_keys, facts));
@@ -389,7 +390,7 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
     if (scaling && !merged)
         return spw_fail(keys->err, -ENOMEM, "%s: out of memory", keys->file);
     if (scaling)
-        full_keys = below(keys, "rope_scaling.", merged);
+        full_keys = below(keys, scaling_prefix, merged);
     int rc = 0;
     if (scaling && !parameters && !spw_keys_has(&full_keys, "rope_type") &&
         spw_keys_has(&full_keys, "type"))
@@ -464,13 +465,15 @@ static int read_rope(struct spw_model_config *config, const struct spw_keys *key
     if (scaling && !facts->by_layer_kind)
         SPW_TRY(check_nesting(keys, "rope_scaling", scaling, false, true));
     config->reach = config->max_positions; /* in such families max_positions includes the scaling */
+    char prefix[64];
+    const bool of_scaling = renamed || (scaling && !facts->by_layer_kind);
+    snprintf(prefix, sizeof prefix, "%s%s", keys->prefix,
+             of_scaling ? "rope_scaling." : "rope_parameters.");
     if (facts->by_layer_kind)
-        return read_by_layer_kind(config, keys, facts, parameters, scaling,
-                                  renamed ? "rope_scaling." : "rope_parameters.");
+        return read_by_layer_kind(config, keys, facts, parameters, scaling, prefix);
 
     double theta = facts->theta;
-    struct spw_keys dict =
-        below(keys, scaling ? "rope_scaling." : "rope_parameters.", scaling ? scaling : parameters);
+    struct spw_keys dict = below(keys, prefix, scaling ? scaling : parameters);
     if (!spw_keys_has(&dict, "rope_theta"))
         SPW_TRY(spw_keys_number(keys, "rope_theta", 1e-3, MAX_THETA, &theta));
     SPW_TRY(read_table(&config->rope[0], config, &dict, keys, false, facts, theta,

@@ -264,6 +264,18 @@ static void test_other_families(void)
     refuse(llama, "{'model_type': 'cohere', 'logit_scale': 0}", "logit_scale: found 0, expected a");
     refuse(llama, "{'model_type': 'ministral3', 'rope_parameters': {'rope_theta': 5.0}}",
            "rope_parameters.llama_4_scaling_beta: found nothing, expected a number");
+    c = accept(llama,
+               "{'model_type': 'ministral3', 'rope_parameters': {'rope_type': 'proportional', "
+               "'llama_4_scaling_beta': 0.5, 'original_max_position_embeddings': 64.0}}",
+               NULL);
+    CHECK(c.query_growth.beta == 0.5f && c.query_growth.base == 64);
+    refuse(llama, "{'rope_parameters': {'original_max_position_embeddings': 64.5}}",
+           "rope_parameters.original_max_position_embeddings: found 64.5, expected an integer");
+    refuse(llama,
+           "{'model_type': 'smolvlm', 'text_config': {'hidden_size': 64, 'vocab_size': 100, "
+           "'intermediate_size': 96, 'num_hidden_layers': 2, 'num_attention_heads': 8, "
+           "'rope_scaling': {'factor': 2, 'type': 'x'}}}",
+           "text_config.rope_scaling.type: found 'x', expected default, linear");
     refuse(llama, "{'rope_parameters': {'llama_4_scaling_beta': 0.5}}",
            "rope_parameters.llama_4_scaling_beta: found 0.5, expected nothing, or 0");
     c = accept("{'model_type': 'qwen2_5_vl', 'text_config': {'model_type': 'qwen2_5_vl_text', "
