@@ -445,7 +445,7 @@ static void test_terminated(void)
           "$S quantize $REPOSITORY/tests/golden/gemma3_new_keys w/q.gguf --type q8_0 >f 3>&- & "
           "p=$!\n"
           "until [ -n \"$(ls -A w)\" ]; do sleep 0.01; done; kill -TERM $p\n"
-          "cat f >/dev/null 3>&- & exec 3>&-; wait $p");
+          "exec 4<f 3>&-; cat <&4 >/dev/null & exec 4<&-; wait $p");
 }
 
 /* An old file stays as it is, unless it is empty. */
