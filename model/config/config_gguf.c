@@ -177,9 +177,10 @@ static int check_experts(const struct spw_keys *keys, const struct spw_config_gg
     SPW_TRY(spw_keys_bool(keys, "expert_weights_norm", &sums));
     if (!sums && e->renormalizes == SPW_FAMILY_ALWAYS)
         return spw_keys_refuse(keys, "expert_weights_norm", "nothing, or true");
-    if (e->scale_key)
-        return 0;
     SPW_TRY(spw_keys_number(keys, "expert_weights_scale", -1e6, 1e6, &scale));
+    if (e->scale_key) /* 0 is no factor in llama.cpp, and leaves no experts here */
+        return scale == 0 ? spw_keys_refuse(keys, "expert_weights_scale", "nothing, or a factor")
+                          : 0;
     return scale != 1 ? spw_keys_refuse(keys, "expert_weights_scale", "nothing, or 1") : 0;
 }
 
