@@ -31,9 +31,8 @@ struct spw_keys {
  * -EINVAL. Else 0. */
 int spw_json_refuse_pointer(const void *text, size_t bytes, const char *file,
                             struct spw_error *err);
-/* Parses one whole text whose top is an object. `flags`: 0, or SPW_JSON_LARGE_REAL. *out is owned:
- * json_decref.
- */
+/* Parses one whole text whose top is an object. `flags`: 0, or SPW_JSON_LARGE_REAL. *out is
+ * owned: json_decref. */
 int spw_json_load(const char *text, size_t bytes, const char *file, size_t flags, json_t **out,
                   struct spw_error *err);
 /* Describes a value for a message: "\"silu\"", "-3", "an array". Returns `buffer`. */

@@ -13,14 +13,11 @@ import copy
 import dataclasses
 import inspect
 import json
-import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -143,13 +140,7 @@ def check_family(program, family, draw, place, all_keys):
 def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    seed = int(os.environ.get("SPW_SEED") or random.getrandbits(40))
-    print(f"SPW_SEED={seed}", flush=True)
-    draw = random.Random(seed)
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    draw = random_models.begin()
     families = sys.argv[2:] or [draw.choice(list(FAMILIES))]
     all_keys = {key for family in FAMILIES for key in keys_of(family)}
     bad = 0

@@ -540,17 +540,22 @@ def run_batch(program, folders):
     return errors, done.returncode
 
 
-def main():
-    if len(sys.argv) not in (2, 3):
-        sys.exit(__doc__)
-    count = int(sys.argv[2]) if len(sys.argv) == 3 else 8
+def begin():
+    """What draws, by SPW_SEED, which is printed. transformers says nothing more."""
     seed = int(os.environ.get("SPW_SEED") or random.getrandbits(40))
     print(f"SPW_SEED={seed}", flush=True)
-    draw = random.Random(seed)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    return random.Random(seed)
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    count = int(sys.argv[2]) if len(sys.argv) == 3 else 8
+    draw = begin()
     place = Path(tempfile.mkdtemp(prefix="spw_random_models_"))
     seen, worst, n_further, bad, made = Counter(), 0.0, 0, [], 0
     while made < count:

@@ -621,6 +621,19 @@ static void test_padding(void)
     free(f.at);
 }
 
+/* The ids of a text, owned by the caller. */
+static int32_t *encode_with(const struct keys *k, const char *text, size_t *n)
+{
+    struct file f = write_wrong(k);
+    struct spw_tokenizer *t = open_keys(&f);
+    int32_t *ids = NULL;
+    *n = 0;
+    CHECK(t && !spw_tokenizer_encode(t, text, strlen(text), false, &ids, n, NULL));
+    spw_tokenizer_close(t);
+    free(f.at);
+    return ids;
+}
+
 /* Ollama calls the kind of Gemma 4's tokenizer "llama". */
 static void test_gemma4_kind(void)
 {
@@ -630,15 +643,10 @@ static void test_gemma4_kind(void)
                                     .merges = {"a b"},
                                     .n_scores = 4,
                                     .bos = -1};
-    struct file f = write_wrong(&all);
-    struct spw_tokenizer *t = open_keys(&f);
-    int32_t *ids = NULL;
-    size_t n = 0;
-    CHECK(t && !spw_tokenizer_encode(t, "ab a", 4, false, &ids, &n, NULL));
+    size_t n;
+    int32_t *ids = encode_with(&all, "ab a", &n);
     CHECK(n == 3 && ids[0] == 2 && ids[1] == 3 && ids[2] == 0); /* no space in front */
     spw_free(ids);
-    spw_tokenizer_close(t);
-    free(f.at);
 }
 
 /* Ollama's converter does not say whether a text begins with a space: Gemma's do not. */
@@ -651,15 +659,10 @@ static void test_first_space(void)
                                .tokens = {"a", "\u2581", "\u2581a"},
                                .n_scores = 3,
                                .bos = -1};
-        struct file f = write_wrong(&k);
-        struct spw_tokenizer *t = open_keys(&f);
-        int32_t *ids = NULL;
-        size_t n = 0;
-        CHECK(t && !spw_tokenizer_encode(t, "a", 1, false, &ids, &n, NULL));
+        size_t n;
+        int32_t *ids = encode_with(&k, "a", &n);
         CHECK_MSG(n == 1 && ids[0] == (i < 3 ? 0 : 2), "%s: %zu ids", architectures[i], n);
         spw_free(ids);
-        spw_tokenizer_close(t);
-        free(f.at);
     }
 }
 
