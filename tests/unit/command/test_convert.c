@@ -133,7 +133,7 @@ static void limits(void)
     struct job_limits few = {.seconds = 1}; /* the script has written both files by then */
     script("sleep 100 & echo $! >child; echo $$ >self; wait");
     CHECK(convert_with(&few, NULL) == -ETIMEDOUT && strstr(err.text, "within 1 s"));
-    CHECK(seconds < 3 && has_ended("self") && has_ended("child"));
+    CHECK(seconds < 30 && has_ended("self") && has_ended("child"));
 
     script("echo $$ >self; exec yes");
     CHECK(convert_with(&(struct job_limits){.bytes = 1 << 20}, NULL) == -EFBIG);
@@ -141,7 +141,7 @@ static void limits(void)
     CHECK(has_ended("self"));
 
     CHECK(convert("sleep 100 & echo $! >child; echo text") == 0 && wrote("text\n"));
-    CHECK(seconds < 3 && has_ended("child"));
+    CHECK(seconds < 30 && has_ended("child"));
 
     script("exec tail /dev/zero");
     CHECK(convert_with(&(struct job_limits){.memory_bytes = 64 << 20}, NULL) == -EIO);
