@@ -38,7 +38,7 @@ static int read_heads(struct spw_model_config *out, const struct spw_config_sour
     SPW_TRY(require_u32(keys, "num_attention_heads", MAX_HEADS, &out->n_heads));
     bool inherit = !source->family->n_kv_heads || spw_keys_is_null(keys, "num_key_value_heads");
     kv->n_heads = inherit ? out->n_heads : source->family->n_kv_heads;
-    SPW_TRY(spw_keys_u32(keys, "num_key_value_heads", 1, MAX_HEADS, &kv->n_heads));
+    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_key_value_heads", 1, MAX_HEADS, &kv->n_heads));
     SPW_TRY(check_heads(keys, "num_key_value_heads", out->n_heads, kv->n_heads));
     bool derived = !source->family->head_dim || spw_keys_is_null(keys, "head_dim");
     if (derived && !spw_keys_has(keys, "head_dim")) {
@@ -53,7 +53,7 @@ static int read_heads(struct spw_model_config *out, const struct spw_config_sour
         return 0;
     }
     kv->head_dim = source->family->head_dim;
-    SPW_TRY(spw_keys_u32(keys, "head_dim", 2, SPW_MOST_HEAD_DIM, &kv->head_dim));
+    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "head_dim", 2, SPW_MOST_HEAD_DIM, &kv->head_dim));
     return kv->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
 }
 
@@ -179,7 +179,7 @@ static int read_cache(struct spw_model_config *out, const struct spw_config_sour
             asked = NULL;
         else if (spw_keys_has(places[i], key))
             out->cache_by_generation = i == 2;
-        SPW_TRY(spw_keys_string(places[i], key, &asked));
+        SPW_TRY(SPW_OR_NULL(spw_keys_string, places[i], key, &asked));
     }
     snprintf(out->cache_implementation, sizeof out->cache_implementation, "%s", asked ? asked : "");
     for (char *p = out->cache_implementation; *p; p++)

@@ -129,7 +129,7 @@ static int read_groups(struct spw_experts_config *e, const struct spw_keys *keys
     char expected[96];
     if (json_is_false(spw_keys_value(keys, "n_group")))
         return 0;
-    SPW_TRY(spw_keys_u32(keys, "n_group", 0, MOST_EXPERTS, &n));
+    SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "n_group", 0, MOST_EXPERTS, &n));
     if (n > 1 && !may_have)
         return spw_keys_refuse(keys, "n_group", "1: a choice among all experts");
     if (may_have && (n > 1 || !keys->names)) /* GGUF files may have 0 where there are none */

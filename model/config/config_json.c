@@ -101,16 +101,6 @@ static const json_t *get(const struct spw_keys *keys, const char *key)
     return value && !json_is_null(value) ? value : NULL;
 }
 
-/* The value for a typed reader, which refuses a null that is not allowed: no type is null's. */
-static const json_t *to_read(const struct spw_keys *keys, const char *key)
-{
-    const json_t *value = spw_keys_value(keys, key);
-    const char *const *allowed = keys->nulls;
-    while (allowed && *allowed && strcmp(*allowed, key) != 0)
-        allowed++;
-    return json_is_null(value) && (!allowed || *allowed) ? NULL : value;
-}
-
 bool spw_keys_has(const struct spw_keys *keys, const char *key)
 {
     return get(keys, key) != NULL;
@@ -134,7 +124,7 @@ int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *ex
 int spw_keys_u64(const struct spw_keys *keys, const char *key, uint64_t low, uint64_t high,
                  uint64_t *out)
 {
-    const json_t *value = to_read(keys, key);
+    const json_t *value = spw_keys_value(keys, key);
     if (!value)
         return 0;
     json_int_t number = json_integer_value(value);
@@ -160,7 +150,7 @@ int spw_keys_u32(const struct spw_keys *keys, const char *key, uint32_t low, uin
 int spw_keys_number(const struct spw_keys *keys, const char *key, double low, double high,
                     double *out)
 {
-    const json_t *value = to_read(keys, key);
+    const json_t *value = spw_keys_value(keys, key);
     if (!value)
         return 0;
     double number = json_number_value(value);
@@ -175,7 +165,7 @@ int spw_keys_number(const struct spw_keys *keys, const char *key, double low, do
 
 int spw_keys_bool(const struct spw_keys *keys, const char *key, bool *out)
 {
-    const json_t *value = to_read(keys, key);
+    const json_t *value = spw_keys_value(keys, key);
     if (!value)
         return 0;
     if (!json_is_boolean(value))
@@ -186,7 +176,7 @@ int spw_keys_bool(const struct spw_keys *keys, const char *key, bool *out)
 
 int spw_keys_string(const struct spw_keys *keys, const char *key, const char **out)
 {
-    const json_t *value = to_read(keys, key);
+    const json_t *value = spw_keys_value(keys, key);
     if (!value)
         return 0;
     if (!json_is_string(value))

@@ -1,9 +1,10 @@
 /* Typed reading of the keys of one JSON object, with messages that name the file, the key, what was
  * found and what was expected. Inside model/ only.
  *
- * A reader borrows everything. A key that is absent or null leaves *out as it is and returns 0: the
- * caller sets the default before the call. With `nulls` a null is refused where it has no meaning.
- * spw_keys_has tells whether the key is present. Errors: -EINVAL, -ENOMEM. */
+ * A reader borrows everything. A key that is absent leaves *out as it is and returns 0: the caller
+ * sets the default before the call. So does null through SPW_OR_NULL and to spw_keys_object; else
+ * null is refused, as any value of a wrong type. spw_keys_has tells whether the key is present.
+ * Errors: -EINVAL, -ENOMEM. */
 #ifndef SPW_MODEL_CONFIG_CONFIG_JSON_H
 #define SPW_MODEL_CONFIG_CONFIG_JSON_H
 
@@ -22,7 +23,6 @@ struct spw_keys {
     const json_t
         *renamed; /* borrowed: the file's own names of keys that were renamed; NULL: none */
     const struct spw_key_name *names; /* up to a key NULL; NULL: names are those of the calls */
-    const char *const *nulls;         /* the keys that may be null, up to NULL; NULL: all may */
     json_t *unasked; /* borrowed: a copy of the object, which loses each key that a reader asks for.
                         NULL: nobody wants to know which keys no reader asks for */
 };
@@ -51,6 +51,10 @@ bool spw_keys_has(const struct spw_keys *keys, const char *key);
 bool spw_keys_is_null(const struct spw_keys *keys, const char *key);
 /* Every complaint about a key has this form: "file: prefixkey: found X, expected Y". */
 int spw_keys_refuse(const struct spw_keys *keys, const char *key, const char *expected);
+
+/* Reads a key that may be null: SPW_OR_NULL(spw_keys_bool, keys, "truncate", &out). */
+#define SPW_OR_NULL(reader, keys, key, ...)                                                        \
+    (spw_keys_is_null(keys, key) ? 0 : reader(keys, key, __VA_ARGS__))
 
 int spw_keys_u64(const struct spw_keys *keys, const char *key, uint64_t low, uint64_t high,
                  uint64_t *out);

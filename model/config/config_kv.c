@@ -77,8 +77,9 @@ static int read_listed(struct spw_model_config *out, const struct spw_keys *keys
         SPW_TRY(spw_keys_object(&group, number, &item));
         its.object = item;
         its.prefix = prefix;
-        SPW_TRY(spw_keys_u32(&its, "head_dim", 2, SPW_MOST_HEAD_DIM, &kv.head_dim));
-        SPW_TRY(spw_keys_u32(&its, "num_key_value_heads", 1, out->n_heads, &kv.n_heads));
+        SPW_TRY(SPW_OR_NULL(spw_keys_u32, &its, "head_dim", 2, SPW_MOST_HEAD_DIM, &kv.head_dim));
+        SPW_TRY(
+            SPW_OR_NULL(spw_keys_u32, &its, "num_key_value_heads", 1, out->n_heads, &kv.n_heads));
         if (json_object_size(item) >
             (size_t)spw_keys_has(&its, "head_dim") + spw_keys_has(&its, "num_key_value_heads"))
             return spw_keys_refuse(&group, number, "head_dim and num_key_value_heads only");
@@ -102,7 +103,8 @@ static int read_full_shape(struct spw_model_config *out, const struct spw_config
     full->head_dim = source->family->full_head_dim;
     SPW_TRY(spw_keys_u32(keys, "global_head_dim", 2, SPW_MOST_HEAD_DIM, &full->head_dim));
     if (out->v_is_k[SPW_LAYER_FULL] || source->gguf)
-        SPW_TRY(spw_keys_u32(keys, "num_global_key_value_heads", 1, out->n_heads, &full->n_heads));
+        SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_global_key_value_heads", 1, out->n_heads,
+                            &full->n_heads));
     return 0;
 }
 

@@ -88,7 +88,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
         if (!json_is_boolean(json_array_get(list, i)))
             return spw_keys_refuse(keys, "sliding_window_pattern", "a truth value for each layer");
     if ((source->family->window_pattern_key || asks) && !listed)
-        SPW_TRY(spw_keys_u32(keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
+        SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "sliding_window_pattern", 1, MAX_LAYERS, &pattern));
     for (uint32_t i = 0; i < out->n_layers; i++) {
         bool sliding =
             listed ? json_is_true(json_array_get(list, i))
@@ -125,7 +125,8 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     if (opt_in)
         SPW_TRY(spw_keys_bool(keys, "use_sliding_window", &slides));
     if (rule != SPW_WINDOW_NEVER) /* 0 only where windows are off */
-        SPW_TRY(spw_keys_u32(keys, key, slides ? 1 : 0, (uint32_t)MAX_POSITIONS, &window));
+        SPW_TRY(
+            SPW_OR_NULL(spw_keys_u32, keys, key, slides ? 1 : 0, (uint32_t)MAX_POSITIONS, &window));
     if (spw_keys_is_null(keys, key) || !window)
         slides = false;
     if (out->kinds_listed)
@@ -164,7 +165,7 @@ static int read_rope_switch(const struct spw_config_source *source, bool *rotate
         return spw_keys_bool(&source->text, "has_rope", rotates);
     if (!source->family->hybrid)
         return 0;
-    SPW_TRY(spw_keys_string(&source->text, "position_embedding_type", &type));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &source->text, "position_embedding_type", &type));
     *rotates = type && !strcmp(type, "rope");
     return 0;
 }

@@ -63,46 +63,11 @@ static int unwrap(struct spw_config_source *source, const char **name)
         return 0;
     source->text.object = text;
     source->text.prefix = "text_config.";
-    SPW_TRY(spw_keys_string(&source->text, "model_type", name));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &source->text, "model_type", name));
     return is_listed(*name, wrappers[i].expected)
                ? 0
                : spw_keys_refuse(&source->text, "model_type", wrappers[i].expected);
 }
-
-/* null means something to transformers in these keys: nothing, or the default. In others it fails
- * there, and older versions took it for false. */
-static const char *const nulls[] = {"num_key_value_heads",
-                                    "num_global_key_value_heads",
-                                    "head_dim",
-                                    "sliding_window",
-                                    "sliding_window_pattern",
-                                    "attention_chunk_size",
-                                    "clip_qkv",
-                                    "final_logit_softcapping",
-                                    "attn_logit_softcapping",
-                                    "position_embedding_type",
-                                    "cache_implementation",
-                                    "use_bidirectional_attention",
-                                    "tie_word_embeddings",
-                                    "rotary_dim",
-                                    "use_qk_norm",
-                                    "use_bias",
-                                    "n_group",
-                                    "dtype",
-                                    "torch_dtype",
-                                    "model_type",
-                                    "factor",
-                                    "attention_factor",
-                                    "beta_fast",
-                                    "beta_slow",
-                                    "mscale",
-                                    "mscale_all_dim",
-                                    "truncate",
-                                    "alpha",
-                                    "llama_4_scaling_beta",
-                                    "partial_rotary_factor",
-                                    "original_max_position_embeddings",
-                                    NULL};
 
 int spw_config_read_family(struct spw_config_source *source)
 {
@@ -117,11 +82,10 @@ int spw_config_read_family(struct spw_config_source *source)
         "idefics3, smolvlm, llava, llava_next, llava_onevision, vipllava, qwen2_vl, qwen2_5_vl, "
         "qwen3_vl or qwen3_vl_moe";
     const char *name = NULL;
-    SPW_TRY(spw_keys_string(&source->top, "model_type", &name));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &source->top, "model_type", &name));
     source->text = source->top;
     if (name)
         SPW_TRY(unwrap(source, &name));
-    source->text.nulls = nulls;
     source->model_type = name;
     source->family = name ? spw_family_find(name) : NULL;
     if (source->family && source->family->listed_as && !source->wrapper &&

@@ -15,11 +15,18 @@ static const struct {
     {"relu2", SPW_ACT_RELU_SQUARED}, {"quick_gelu", SPW_ACT_GELU_QUICK},
 };
 
+/* A key whose name is a fact of the family. Two of these keys may be null. */
+static int read_switch(const struct spw_keys *keys, const char *key, bool *out)
+{
+    const bool or_null = !strcmp(key, "use_bias") || !strcmp(key, "use_qk_norm");
+    return or_null && spw_keys_is_null(keys, key) ? 0 : spw_keys_bool(keys, key, out);
+}
+
 static int read_rule(const struct spw_keys *keys, const char *key, enum spw_family_rule rule,
                      bool *out)
 {
     *out = rule == SPW_FAMILY_ALWAYS || rule == SPW_FAMILY_UNLESS;
-    return spw_family_asks(rule) ? spw_keys_bool(keys, key, out) : 0;
+    return spw_family_asks(rule) ? read_switch(keys, key, out) : 0;
 }
 
 static int read_biases(struct spw_model_config *out, const struct spw_config_source *source)
@@ -86,7 +93,7 @@ static int read_softcap(const struct spw_keys *keys, const char *key, double *ca
 {
     if (spw_keys_is_null(keys, key))
         *cap = 0;
-    return spw_keys_number(keys, key, 1e-3, 1e6, cap);
+    return SPW_OR_NULL(spw_keys_number, keys, key, 1e-3, 1e6, cap);
 }
 
 static int read_multipliers(struct spw_model_config *out, const struct spw_keys *keys)
@@ -107,7 +114,7 @@ static int read_limits(struct spw_model_config *out, const struct spw_config_sou
 {
     double limit = 0, scale = source->family->logit_scale;
     if (source->family->limits_qkv)
-        SPW_TRY(spw_keys_number(&source->text, "clip_qkv", 1e-6, 1e6, &limit));
+        SPW_TRY(SPW_OR_NULL(spw_keys_number, &source->text, "clip_qkv", 1e-6, 1e6, &limit));
     if (scale > 0)
         SPW_TRY(spw_keys_number(&source->text, "logit_scale", 1e-6, 1e6, &scale));
     if (source->wrapper)
@@ -154,7 +161,7 @@ static int check_direction(const struct spw_keys *keys, bool images)
     if (images && json_is_string(value))
         bidirectional = strcmp(json_string_value(value), "vision") != 0;
     else
-        SPW_TRY(spw_keys_bool(keys, key, &bidirectional));
+        SPW_TRY(SPW_OR_NULL(spw_keys_bool, keys, key, &bidirectional));
     if (bidirectional)
         return spw_keys_refuse(keys, key,
                                "false: this is an embedding model, in which every token sees the "
@@ -185,11 +192,11 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     out->qk_norm_after_rope = family->qk_norm_after_rope;
     out->qk_norm_last = family->qk_norm_last && !spw_keys_is_null(keys, "use_qk_norm");
     if (family->qk_norm_last)
-        SPW_TRY(spw_keys_bool(keys, "use_qk_norm", &out->qk_norm_last));
+        SPW_TRY(read_switch(keys, "use_qk_norm", &out->qk_norm_last));
     else if (family->qk_norm_key && source->gguf)
         out->qk_norm = source->gguf->qk_norm;
     else if (family->qk_norm_key)
-        SPW_TRY(spw_keys_bool(keys, family->qk_norm_key, &out->qk_norm));
+        SPW_TRY(read_switch(keys, family->qk_norm_key, &out->qk_norm));
     out->v_norm = family->v_norm;
     out->layer_scales = family->layer_scales;
     out->extra_logits = family->extra_logits;

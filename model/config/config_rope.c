@@ -86,11 +86,11 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
         rope->factor = max_positions / (double)rope->original_max_positions; /* less than 1, too */
     else
         SPW_TRY(require(dict, "factor", "a number, or null, for yarn"));
-    SPW_TRY(spw_keys_number(dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
-    SPW_TRY(spw_keys_number(dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, "beta_fast", 1e-6, 1e9, &rope->beta_fast));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, "beta_slow", 1e-6, 1e9, &rope->beta_slow));
     if (spw_keys_is_null(dict, "truncate")) /* in transformers not the default, but false */
         rope->truncate = false;
-    SPW_TRY(spw_keys_bool(dict, "truncate", &rope->truncate));
+    SPW_TRY(SPW_OR_NULL(spw_keys_bool, dict, "truncate", &rope->truncate));
     if (nested && !top->names && !rope->truncate)
         return spw_keys_refuse(dict, "truncate",
                                "true: transformers ignores the key of one kind of layers");
@@ -98,8 +98,8 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     if (dict->names) /* most GGUF files have the other one only */
         scale = 1;
     if (!dict->names || facts->grows) {
-        SPW_TRY(spw_keys_number(dict, "mscale", 0, 1e3, &scale));
-        SPW_TRY(spw_keys_number(dict, "mscale_all_dim", 0, 1e3, &scale_all));
+        SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, "mscale", 0, 1e3, &scale));
+        SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, "mscale_all_dim", 0, 1e3, &scale_all));
     }
     rope->attention_factor = yarn_magnitude(rope->factor, 1);
     if (scale > 0 && scale_all > 0)
@@ -108,7 +108,8 @@ static int read_yarn(struct spw_rope_config *rope, const struct spw_keys *dict,
     if (rope->theta <= 1) /* a formula divides by its logarithm */
         return spw_keys_refuse(spw_keys_has(dict, "rope_theta") ? dict : top, "rope_theta",
                                "more than 1, for yarn");
-    return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
+    return SPW_OR_NULL(spw_keys_number, dict, "attention_factor", 1e-6, 1e6,
+                       &rope->attention_factor);
 }
 
 /* The factor of cos and sin (LongRoPE, Ding et al. 2024, in the form of Phi-3). */
@@ -152,7 +153,8 @@ static int read_longrope(struct spw_rope_config *rope, struct spw_model_config *
     if (!spw_keys_has(dict, "factor"))
         rope->factor = (double)config->max_positions / original;
     rope->attention_factor = long_magnitude(rope->factor, original);
-    return spw_keys_number(dict, "attention_factor", 1e-6, 1e6, &rope->attention_factor);
+    return SPW_OR_NULL(spw_keys_number, dict, "attention_factor", 1e-6, 1e6,
+                       &rope->attention_factor);
 }
 
 static int read_llama3(struct spw_rope_config *rope, const struct spw_keys *dict)
@@ -173,7 +175,7 @@ static int read_length(const struct spw_keys *dict, const char *key, uint64_t *o
     const double number = json_number_value(value);
     if (!json_is_real(value) || !(number >= 1 && number <= (double)MAX_POSITIONS) ||
         number != floor(number))
-        return spw_keys_u64(dict, key, 1, MAX_POSITIONS, out);
+        return SPW_OR_NULL(spw_keys_u64, dict, key, 1, MAX_POSITIONS, out);
     *out = (uint64_t)number;
     return 0;
 }
@@ -194,7 +196,8 @@ static int read_original_length(struct spw_rope_config *rope, const struct spw_k
     if (facts->original && !top->names)
         rope->original_max_positions = facts->original;
     if (!nested) /* the top level wins over a flat dict, as in Phi-3's files */
-        SPW_TRY(spw_keys_u64(top, key, 1, MAX_POSITIONS, &rope->original_max_positions));
+        SPW_TRY(
+            SPW_OR_NULL(spw_keys_u64, top, key, 1, MAX_POSITIONS, &rope->original_max_positions));
     return 0;
 }
 
@@ -206,7 +209,7 @@ static int read_growth(struct spw_model_config *config, const struct spw_rope_co
     double beta = 0;
     if (grows && !dict->names)
         SPW_TRY(require(dict, key, "a number"));
-    SPW_TRY(spw_keys_number(dict, key, 0, MAX_FACTOR, &beta));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, key, 0, MAX_FACTOR, &beta));
     if (beta != 0 && !grows)
         return spw_keys_refuse(dict, key, "nothing, or 0: this family has no such key");
     if (beta != 0)
@@ -222,14 +225,14 @@ static int read_proportional(struct spw_rope_config *rope, const struct spw_keys
     if (partial > 1)
         return spw_keys_refuse(dict, "partial_rotary_factor", "at most 1");
     rope->n_turned = (uint32_t)(partial * head_dim / 2); /* cut, as in transformers */
-    return spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor);
+    return SPW_OR_NULL(spw_keys_number, dict, "factor", 1, MAX_FACTOR, &rope->factor);
 }
 
 /* NTK-aware scaling with a fixed factor, which stretches theta. */
 static int read_alpha(struct spw_rope_config *rope, const struct spw_keys *dict, uint32_t head_dim)
 {
     double alpha = 0;
-    SPW_TRY(spw_keys_number(dict, "alpha", 0, MAX_FACTOR, &alpha));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, "alpha", 0, MAX_FACTOR, &alpha));
     if (alpha <= 0)
         return 0;
     if (head_dim < 4)
@@ -257,13 +260,11 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
         SPW_TRY(read_alpha(rope, dict, head_dim));
     double partial = facts->partial > 0 ? facts->partial : 1, dim = partial * head_dim;
     if (facts->by_dim && !top->names)
-        SPW_TRY(spw_keys_number(top, "rotary_dim", 2, head_dim, &dim));
+        SPW_TRY(SPW_OR_NULL(spw_keys_number, top, "rotary_dim", 2, head_dim, &dim));
     partial = dim / head_dim;
     if (!facts->by_dim && spw_keys_is_null(top, "partial_rotary_factor"))
         partial = 1; /* in transformers not the default of the family */
-    SPW_TRY(spw_keys_number(top, "partial_rotary_factor", 0, 1e3, &partial));
-    if (spw_keys_is_null(dict, "partial_rotary_factor"))
-        return spw_keys_refuse(dict, "partial_rotary_factor", "a number");
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;
     SPW_TRY(read_growth(config, rope, dict, facts->grows));
@@ -282,7 +283,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
         return 0;
     if (rope->kind != SPW_ROPE_YARN && rope->kind != SPW_ROPE_LONG)
         SPW_TRY(require(dict, "factor", "a number of at least 1"));
-    SPW_TRY(spw_keys_number(dict, "factor", 1, MAX_FACTOR, &rope->factor));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, dict, "factor", 1, MAX_FACTOR, &rope->factor));
     if (rope->kind == SPW_ROPE_DYNAMIC && head_dim < 4)
         return spw_keys_refuse(top, "head_dim", "at least 4, for dynamic rope");
     if (rope->kind == SPW_ROPE_LLAMA3)
@@ -310,11 +311,8 @@ static uint64_t reach(const struct spw_rope_config *rope, uint64_t max_positions
 
 static struct spw_keys below(const struct spw_keys *keys, const char *prefix, const json_t *object)
 {
-    return (struct spw_keys){.file = keys->file,
-                             .prefix = prefix,
-                             .object = object,
-                             .err = keys->err,
-                             .nulls = keys->nulls};
+    return (struct spw_keys){
+        .file = keys->file, .prefix = prefix, .object = object, .err = keys->err};
 }
 
 /* Refuses a dict per layer kind where a flat dict is expected: the program must not read half of
@@ -355,7 +353,7 @@ static int check_by_layer_kind(const struct spw_keys *group, const struct spw_ke
                                const struct spw_keys *sliding, const struct spw_rope_facts *facts)
 {
     bool truncate = !spw_keys_is_null(group, "truncate");
-    SPW_TRY(spw_keys_bool(group, "truncate", &truncate));
+    SPW_TRY(SPW_OR_NULL(spw_keys_bool, group, "truncate", &truncate));
     if (!truncate)
         return spw_keys_refuse(group, "truncate", "nothing, or true");
     if (!facts->both_kinds || !group->object)

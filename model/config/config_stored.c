@@ -19,7 +19,7 @@ static int read_dtype(struct spw_model_config *out, const struct spw_config_sour
     for (size_t i = 0; i < 4; i++) {
         const struct spw_keys *keys = places[i / 2];
         const char *key = i % 2 ? "torch_dtype" : "dtype", *name = NULL;
-        SPW_TRY(spw_keys_string(keys, key, &name));
+        SPW_TRY(SPW_OR_NULL(spw_keys_string, keys, key, &name));
         if (!name)
             continue;
         if (!strncmp(name, "torch.", 6))
@@ -47,7 +47,7 @@ static int read_quantization(struct spw_model_config *out, const struct spw_keys
         return 0;
     struct spw_keys keys = {
         .file = top->file, .prefix = "quantization_config.", .object = object, .err = top->err};
-    SPW_TRY(spw_keys_string(&keys, "quant_method", &method));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &keys, "quant_method", &method));
     const bool has_mxfp4 = family->experts.transposed;
     if (method && !strcmp(method, "mxfp4") && has_mxfp4)
         return 0; /* the names of the tensors tell which ones */
@@ -76,8 +76,8 @@ static int read_tied(struct spw_model_config *out, const struct spw_config_sourc
     const char *key = "tie_word_embeddings";
     bool tied = source->gguf ? !source->gguf->head : source->family->tied;
     bool whole = source->wrapper_tied;
-    SPW_TRY(spw_keys_bool(&source->text, key, &tied));
-    SPW_TRY(spw_keys_bool(&source->top, key, &whole));
+    SPW_TRY(SPW_OR_NULL(spw_keys_bool, &source->text, key, &tied));
+    SPW_TRY(SPW_OR_NULL(spw_keys_bool, &source->top, key, &whole));
     out->tied_embeddings = source->wrapper ? whole || (tied && !source->wrapper_tied) : tied;
     return 0;
 }

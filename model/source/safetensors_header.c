@@ -45,7 +45,7 @@ struct entry {
 static int read_dtype(const struct entry *entry, uint64_t *bits)
 {
     const char *name = NULL;
-    SPW_TRY(spw_keys_string(&entry->keys, "dtype", &name));
+    SPW_TRY(SPW_OR_NULL(spw_keys_string, &entry->keys, "dtype", &name));
     for (size_t i = 0; name && i < sizeof dtypes / sizeof dtypes[0]; i++) {
         if (!strcmp(name, dtypes[i].name)) {
             entry->tensor->dtype = dtypes[i].dtype;
