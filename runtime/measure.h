@@ -26,9 +26,9 @@ enum spw_probe_mode {
     SPW_PROBE_NEVER,   /* never measure: -ENODATA for what the profile does not have */
 };
 
-/* Several rows, of which products are measured. */
-enum { SPW_ROW_COUNTS = 3 };
-static const uint32_t spw_row_counts[SPW_ROW_COUNTS] = {4, 8, 128};
+/* The numbers of rows with which products are measured. */
+enum { SPW_ROW_COUNTS = 4 };
+static const uint32_t spw_row_counts[SPW_ROW_COUNTS] = {1, 4, 8, 128};
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: those that this process may use, for any `threads` */
@@ -41,19 +41,17 @@ struct spw_machine {
     /* CPU: reading and copying at the same time, one thread copying and the others reading. GPU:
      * the same numbers as alone. */
     double read_beside_bytes_per_second, copy_beside_bytes_per_second;
-    /* The speed of the kernels for one token; on a GPU they are as fast as memory. Products of one
-     * row, as bf16 and as f32, with weights from memory, by the type of the weights: each takes
-     * product_seconds, and the time of its bytes on all threads, with long and with short rows of
-     * weights (SPW_LONG_ROW, SPW_SHORT_ROW). 0: kernels do not multiply with the type. The same
-     * with spw_row_counts rows; 0 where the matrix peak is the limit: on a GPU, and among the best
-     * figures. Attention, by the precision of KV: the time of one byte, and of one product of a
-     * query's channel and a key's. */
+    /* Products of spw_row_counts rows, as bf16 and as f32, with weights from memory, by the type of
+     * the weights: each takes product_seconds, and the time of its bytes of weights on all threads,
+     * with long and with short rows of weights (SPW_LONG_ROW, SPW_SHORT_ROW). On a GPU, and among
+     * the best figures, one row takes the time of reading its weights, and several rows have 0: the
+     * matrix peak is their limit. A type that the kernels do not multiply has 0. */
     struct spw_product_speed {
-        double bytes_per_second, short_bytes_per_second, product_seconds;
-        struct spw_rows_speed {
-            double byte_seconds, short_byte_seconds, product_seconds;
-        } rows[SPW_ROW_COUNTS];
-    } bf16_products[SPW_WEIGHT_TYPES], f32_products[SPW_WEIGHT_TYPES];
+        double byte_seconds, short_byte_seconds, product_seconds;
+    } bf16_products[SPW_WEIGHT_TYPES][SPW_ROW_COUNTS],
+        f32_products[SPW_WEIGHT_TYPES][SPW_ROW_COUNTS];
+    /* Attention of one row, by the precision of KV: the time of one byte, and of one product of a
+     * query's channel and a key's. */
     struct {
         double byte_seconds, product_seconds;
     } attention[SPW_KV_PRECISIONS];

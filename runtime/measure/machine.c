@@ -101,19 +101,27 @@ static void take(struct spw_machine *out, const struct limits *l,
     spw_machine_kernels_take(k, out, which);
 }
 
+/* `seconds`: 0 where nothing was measured. */
+static double faster(double than, double seconds)
+{
+    return seconds > 0 ? fmin(than, seconds) : than;
+}
+
 /* No kernel is faster than memory and the matrix peak. Of memory, all that was measured counts: a
  * round of a kernel is shorter than a round of reading, and finds shorter moments without load. */
 static void bound_kernels(struct spw_machine *best)
 {
-    double rate = best->read_bytes_per_second;
+    double seconds = 1 / best->read_bytes_per_second;
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
-        rate = fmax(rate, best->bf16_products[t].bytes_per_second);
-        rate = fmax(rate, best->f32_products[t].bytes_per_second);
+        seconds = faster(seconds, best->bf16_products[t][0].byte_seconds);
+        seconds = faster(seconds, best->f32_products[t][0].byte_seconds);
     }
+    memset(best->bf16_products, 0, sizeof best->bf16_products);
+    memset(best->f32_products, 0, sizeof best->f32_products);
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
-        best->bf16_products[t] = best->f32_products[t] =
-            (struct spw_product_speed){.bytes_per_second = rate, .short_bytes_per_second = rate};
-    best->read_bytes_per_second = rate;
+        best->bf16_products[t][0] = best->f32_products[t][0] =
+            (struct spw_product_speed){.byte_seconds = seconds, .short_byte_seconds = seconds};
+    best->read_bytes_per_second = 1 / seconds;
     best->row_operation_seconds = best->row_number_seconds = best->attention_flops = 0;
     memset(best->attention, 0, sizeof best->attention);
 }

@@ -128,12 +128,12 @@ static void give(struct bench *b)
 static void take_bandwidths(struct spw_machine *out, double copy_seconds, double read_seconds)
 {
     const double copy = 1 / copy_seconds, read = 1 / read_seconds;
-    const struct spw_product_speed speed = {.bytes_per_second = read,
-                                            .short_bytes_per_second = read};
+    const struct spw_product_speed speed = {.byte_seconds = read_seconds,
+                                            .short_byte_seconds = read_seconds};
     out->copy_bytes_per_second = out->copy_beside_bytes_per_second = copy;
     out->read_bytes_per_second = out->read_beside_bytes_per_second = read;
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
-        out->bf16_products[t] = out->f32_products[t] = speed;
+        out->bf16_products[t][0] = out->f32_products[t][0] = speed;
 }
 
 static int probe_bandwidths(struct spw_machine_range *out, struct bench *b)

@@ -47,7 +47,7 @@ struct products {
     enum spw_dtype x, type;
     struct times {
         struct spw_rounds large, short_rows, small;
-    } one, several[SPW_ROW_COUNTS];
+    } times[SPW_ROW_COUNTS];
 };
 
 /* Whether kernels multiply rows of type x by weights of the type. */
@@ -106,9 +106,9 @@ static uint64_t small_bytes(const struct products *p)
 }
 
 /* Gate, up and down of a layer. */
-static uint64_t small_layers(const struct products *p)
+static uint64_t small_layers(const struct products *p, uint64_t bytes)
 {
-    return p->bytes / (3 * small_bytes(p));
+    return bytes / (3 * small_bytes(p));
 }
 
 /* All weights as many small layers. */
@@ -117,7 +117,7 @@ static int multiply_small(void *products)
     const struct products *p = products;
     struct spw_linear_args down = linear_args(p, SMALL, SMALL);
     down.x = p->memory + GATED_AT;
-    for (uint64_t i = 0; i < small_layers(p); i++) {
+    for (uint64_t i = 0; i < small_layers(p, p->bytes); i++) {
         const uint8_t *w = p->weights + 3 * i * small_bytes(p);
         const struct spw_gated_linear_args a = {.x = p->memory,
                                                 .w_gate = w,
@@ -160,29 +160,30 @@ static int time_products(struct spw_rounds *out, struct products *p, int (*run)(
 static uint64_t bytes_of(const struct products *p, int count)
 {
     const uint64_t many = spw_min_u64(p->all_bytes, spw_row_bytes(p->type, MANY_WEIGHTS));
-    return count == MOST ? many : spw_max_u64(many, p->all_bytes / 4);
+    return count == 0 ? p->all_bytes : count == MOST ? many : spw_max_u64(many, p->all_bytes / 4);
 }
 
-static int time_rows(struct times *out, struct products *p, uint64_t rows, uint64_t bytes)
+static int time_rows(struct products *p, int count)
 {
-    p->rows = rows;
-    p->bytes = bytes;
+    struct times *out = &p->times[count];
+    p->rows = count == MOST ? p->many_rows : spw_row_counts[count];
+    p->bytes = bytes_of(p, count);
     SPW_TRY(time_products(&out->large, p, multiply_large));
     SPW_TRY(time_products(&out->short_rows, p, multiply_short_rows));
     return time_products(&out->small, p, multiply_small);
 }
 
-/* p->bytes: those of the times. */
-static struct spw_rows_speed speed_of(const struct products *p, const struct times *of,
-                                      enum spw_round which)
+static struct spw_product_speed speed_of(const struct products *p, int count, enum spw_round which)
 {
-    const uint64_t n = 3 * small_layers(p);
-    const double bytes = (double)p->bytes, short_rows = spw_rounds_take(&of->short_rows, which);
+    const struct times *of = &p->times[count];
+    const uint64_t n = 3 * small_layers(p, bytes_of(p, count));
+    const double bytes = (double)bytes_of(p, count);
+    const double short_rows = spw_rounds_take(&of->short_rows, which);
     const double rest =
         spw_rounds_take(&of->small, which) - (double)(n * small_bytes(p)) / bytes * short_rows;
-    return (struct spw_rows_speed){.byte_seconds = spw_rounds_take(&of->large, which) / bytes,
-                                   .short_byte_seconds = short_rows / bytes,
-                                   .product_seconds = n ? fmax(0, rest) / (double)n : 0};
+    return (struct spw_product_speed){.byte_seconds = spw_rounds_take(&of->large, which) / bytes,
+                                      .short_byte_seconds = short_rows / bytes,
+                                      .product_seconds = n ? fmax(0, rest) / (double)n : 0};
 }
 
 /* Fewer than the most rows were measured where kernels are slow: a straight line leads to them. */
@@ -192,18 +193,12 @@ static double most_seconds(double before, double measured, uint64_t n)
     return before + fmax(0, measured - before) * (spw_row_counts[MOST] - from) / ((double)n - from);
 }
 
-static void take_speed(struct spw_product_speed *out, struct products *p, enum spw_round which)
+static void take_speeds(struct spw_product_speed out[SPW_ROW_COUNTS], const struct products *p,
+                        enum spw_round which)
 {
-    p->bytes = p->all_bytes;
-    const struct spw_rows_speed one = speed_of(p, &p->one, which);
-    *out = (struct spw_product_speed){.bytes_per_second = 1 / one.byte_seconds,
-                                      .short_bytes_per_second = 1 / one.short_byte_seconds,
-                                      .product_seconds = one.product_seconds};
-    for (int i = 0; i < SPW_ROW_COUNTS; i++) {
-        p->bytes = bytes_of(p, i);
-        out->rows[i] = speed_of(p, &p->several[i], which);
-    }
-    struct spw_rows_speed *most = &out->rows[MOST];
+    for (int i = 0; i < SPW_ROW_COUNTS; i++)
+        out[i] = speed_of(p, i, which);
+    struct spw_product_speed *most = &out[MOST];
     most->byte_seconds = most_seconds(most[-1].byte_seconds, most->byte_seconds, p->many_rows);
     most->short_byte_seconds =
         most_seconds(most[-1].short_byte_seconds, most->short_byte_seconds, p->many_rows);
@@ -338,10 +333,8 @@ int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backen
 int spw_machine_rows_round(struct spw_machine_rows *r)
 {
     for (struct products *p = r->products; p < r->products + r->n; p++) {
-        SPW_TRY(time_rows(&p->one, p, 1, p->all_bytes));
-        for (int i = 0; i < MOST; i++)
-            SPW_TRY(time_rows(&p->several[i], p, spw_row_counts[i], bytes_of(p, i)));
-        SPW_TRY(time_rows(&p->several[MOST], p, p->many_rows, bytes_of(p, MOST)));
+        for (int i = 0; i < SPW_ROW_COUNTS; i++)
+            SPW_TRY(time_rows(p, i));
     }
     SPW_TRY(time_row(&r->small_row));
     return time_row(&r->large_row);
@@ -352,9 +345,9 @@ void spw_machine_rows_take(struct spw_machine_rows *r, struct spw_machine *out,
 {
     const uint32_t small = numbers_of(&r->small_row), large = numbers_of(&r->large_row);
     const double seconds = row_seconds(&r->small_row, which);
-    for (struct products *p = r->products; p < r->products + r->n; p++)
-        take_speed(&(p->x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p->type], p,
-                   which);
+    for (const struct products *p = r->products; p < r->products + r->n; p++)
+        take_speeds((p->x == SPW_DTYPE_F32 ? out->f32_products : out->bf16_products)[p->type], p,
+                    which);
     out->row_number_seconds =
         fmax(0, row_seconds(&r->large_row, which) - seconds) / (large - small);
     out->row_operation_seconds = fmax(0, seconds - small * out->row_number_seconds);

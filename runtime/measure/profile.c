@@ -38,22 +38,13 @@ static const struct spw_record_field drive_fields[] = {
     {SPW_RECORD(spw_machine, of.byte_seconds), SECONDS},                                           \
         {SPW_RECORD(spw_machine, of.short_byte_seconds), SECONDS},                                 \
         {SPW_RECORD(spw_machine, of.product_seconds), SECONDS},
-#define PRODUCT(of)                                                                                \
-    {SPW_RECORD(spw_machine, of.bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,              \
-     .max = 1e15},                                                                                 \
-        {SPW_RECORD(spw_machine, of.short_bytes_per_second), .kind = SPW_RECORD_REAL, .min = 0,    \
-         .max = 1e15},                                                                             \
-        {SPW_RECORD(spw_machine, of.product_seconds), .kind = SPW_RECORD_REAL, .min = 0,           \
-         .max = 1},                                                                                \
-        ROWS(of.rows[0]) ROWS(of.rows[1]) ROWS(of.rows[2])
+#define PRODUCT(of) ROWS(of[0]) ROWS(of[1]) ROWS(of[2]) ROWS(of[3])
 #define PRODUCTS(type, name, elements, bytes, align, multiplies)                                   \
     PRODUCT(bf16_products[SPW_DTYPE_##type]) PRODUCT(f32_products[SPW_DTYPE_##type])
 #define ATTENTION(form)                                                                            \
-    {SPW_RECORD(spw_machine, attention[form].byte_seconds), .kind = SPW_RECORD_REAL, .min = 0,     \
-     .max = 1},                                                                                    \
+    {SPW_RECORD(spw_machine, attention[form].byte_seconds), SECONDS},                              \
     {                                                                                              \
-        SPW_RECORD(spw_machine, attention[form].product_seconds), .kind = SPW_RECORD_REAL,         \
-                                                                  .min = 0, .max = 1               \
+        SPW_RECORD(spw_machine, attention[form].product_seconds), SECONDS                          \
     }
 
 static const struct spw_record_field machine_fields[] = {
@@ -67,9 +58,8 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
     {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},
-    SPW_TYPES(PRODUCTS){SPW_RECORD(spw_machine, row_operation_seconds), .kind = SPW_RECORD_REAL,
-                        .min = 0, .max = 1},
-    {SPW_RECORD(spw_machine, row_number_seconds), .kind = SPW_RECORD_REAL, .min = 0, .max = 1},
+    SPW_TYPES(PRODUCTS){SPW_RECORD(spw_machine, row_operation_seconds), SECONDS},
+    {SPW_RECORD(spw_machine, row_number_seconds), SECONDS},
     ATTENTION(0),
     ATTENTION(1),
     ATTENTION(2),

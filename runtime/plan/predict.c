@@ -82,17 +82,17 @@ static double attention_seconds(const struct spw_machine *m, enum spw_kv_precisi
     return fmax(own, bytes / m->read_bytes_per_second);
 }
 
-/* Weights in f32 are multiplied as f32, whatever the row is. */
-static const struct spw_product_speed *speed_of(const struct spw_plan_info *p,
-                                                const struct spw_machine *m, enum spw_dtype type)
+/* By the index of the number of rows. Weights in f32 are multiplied as f32, whatever the row is. */
+static const struct spw_product_speed *speeds_of(const struct spw_plan_info *p,
+                                                 const struct spw_machine *m, enum spw_dtype type)
 {
     const bool as_f32 = p->compute == SPW_DTYPE_F32 || type == SPW_DTYPE_F32;
-    return as_f32 ? &m->f32_products[type] : &m->bf16_products[type];
+    return as_f32 ? m->f32_products[type] : m->bf16_products[type];
 }
 
 /* With weights of one type, those of experts or all others. */
 static double type_seconds(const struct spw_plan_info *p, enum spw_dtype t, bool of_experts,
-                           const struct spw_rows_speed *speed)
+                           const struct spw_product_speed *speed)
 {
     const struct spw_decode_products *of = &p->decode_products_of[t];
     const uint64_t bytes = of_experts ? of->experts.bytes : of->dense.bytes;
@@ -106,36 +106,35 @@ static double type_seconds(const struct spw_plan_info *p, enum spw_dtype t, bool
     return seconds;
 }
 
+/* The products of spw_row_counts[count] rows. */
+static double count_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
+                            bool of_experts, int count)
+{
+    double seconds = 0;
+    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
+        seconds += type_seconds(p, t, of_experts, &speeds_of(p, m, t)[count]);
+    return seconds;
+}
+
 /* The products of one row. */
 static double products_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                                bool of_experts)
 {
-    double seconds = 0;
-    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
-        const struct spw_product_speed *speed = speed_of(p, m, t);
-        const struct spw_rows_speed one = {
-            1 / speed->bytes_per_second, 1 / speed->short_bytes_per_second, speed->product_seconds};
-        seconds += type_seconds(p, t, of_experts, &one);
-    }
-    return seconds;
+    return count_seconds(p, m, of_experts, 0);
 }
 
 /* The products of n rows: a straight line between the next measured counts. */
 static double rows_seconds(const struct spw_plan_info *p, const struct spw_machine *m,
                            bool of_experts, double n)
 {
-    double to = products_seconds(p, m, of_experts), from = to;
-    double rows = 1, before = 1;
-    for (int i = 0; i < SPW_ROW_COUNTS && (rows < n || i == 0); i++) {
-        double seconds = 0;
-        for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
-            seconds += type_seconds(p, t, of_experts, &speed_of(p, m, t)->rows[i]);
+    double from, to = products_seconds(p, m, of_experts);
+    int i = 0;
+    do {
         from = to;
-        before = rows;
-        to = fmax(seconds, from);
-        rows = spw_row_counts[i];
-    }
-    return from + (to - from) * (n - before) / (rows - before);
+        to = fmax(from, count_seconds(p, m, of_experts, ++i));
+    } while (i < SPW_ROW_COUNTS - 1 && spw_row_counts[i] < n);
+    const double before = spw_row_counts[i - 1];
+    return from + (to - from) * (n - before) / (spw_row_counts[i] - before);
 }
 
 /* The multiplications and additions of a row. *measured: products of several rows were, with all
@@ -149,7 +148,7 @@ static double row_flops(const struct spw_plan_info *p, const struct spw_machine 
         const struct spw_type type = spw_type_of(t);
         const double bytes = (double)(of->dense.bytes + of->experts.bytes);
         flops += 2.0 * bytes * type.elements / fmax(type.bytes, 1);
-        *measured &= bytes <= 0 || speed_of(p, m, t)->rows[0].byte_seconds > 0;
+        *measured &= bytes <= 0 || speeds_of(p, m, t)[1].byte_seconds > 0;
     }
     return flops;
 }

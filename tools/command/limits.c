@@ -65,7 +65,7 @@ static json_t *attention_json(const struct spw_machine *m)
 }
 
 /* By the number of rows. */
-static json_t *rows_json(const struct spw_rows_speed *of)
+static json_t *rows_json(const struct spw_product_speed of[SPW_ROW_COUNTS])
 {
     json_t *o = json_object();
     for (int i = 0; i < SPW_ROW_COUNTS; i++) {
@@ -79,18 +79,12 @@ static json_t *rows_json(const struct spw_rows_speed *of)
     return o;
 }
 
-static json_t *products_json(const struct spw_product_speed *of)
+static json_t *products_json(const struct spw_product_speed of[][SPW_ROW_COUNTS])
 {
     json_t *o = json_object();
-    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++) {
-        if (of[t].bytes_per_second <= 0)
-            continue;
-        const struct cli_field fields[] = {CLI_FIELD(&of[t], bytes_per_second),
-                                           CLI_FIELD(&of[t], short_bytes_per_second),
-                                           CLI_FIELD(&of[t], product_seconds),
-                                           {"rows", rows_json(of[t].rows)}};
-        cli_json_add(&o, spw_dtype_name(t), CLI_OBJECT(fields));
-    }
+    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
+        if (of[t][0].byte_seconds > 0)
+            cli_json_add(&o, spw_dtype_name(t), rows_json(of[t]));
     return o;
 }
 

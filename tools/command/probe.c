@@ -62,7 +62,7 @@ static const char *quantized_speeds(char *text, size_t bytes, const struct spw_m
                                  !used                 ? "            "
                                  : t == SPW_DTYPE_Q4_K ? ",\n            "
                                                        : ", ",
-                                 spw_dtype_name(t), m->bf16_products[t].bytes_per_second * 1e-9);
+                                 spw_dtype_name(t), 1e-9 / m->bf16_products[t][0].byte_seconds);
     if (used && used < bytes)
         snprintf(text + used, bytes - used, " GB/s\n");
     return text;
@@ -88,8 +88,8 @@ static void print_kernels(const struct spw_machine *m)
 {
     char text[256];
     printf("kernels     one row through bf16 weights at %.2f GB/s, f32 at %.2f GB/s\n%s",
-           m->bf16_products[SPW_DTYPE_BF16].bytes_per_second * 1e-9,
-           m->f32_products[SPW_DTYPE_F32].bytes_per_second * 1e-9,
+           1e-9 / m->bf16_products[SPW_DTYPE_BF16][0].byte_seconds,
+           1e-9 / m->f32_products[SPW_DTYPE_F32][0].byte_seconds,
            quantized_speeds(text, sizeof text, m));
     if (m->attention_flops > 0)
         printf("            attention of a prompt at %.1f GFLOP/s\n", m->attention_flops * 1e-9);

@@ -43,8 +43,8 @@ static const struct cli_limits limits = {
                         .copy_bytes_per_second = 20e9,
                         .read_beside_bytes_per_second = 80e9,
                         .copy_beside_bytes_per_second = 15e9,
-                        .bf16_products[SPW_DTYPE_BF16] = {90e9, 90e9, 0, {{0}}},
-                        .f32_products[SPW_DTYPE_F32] = {90e9, 90e9, 0, {{0}}},
+                        .bf16_products[SPW_DTYPE_BF16][0] = {1 / 90e9, 1 / 90e9, 0},
+                        .f32_products[SPW_DTYPE_F32][0] = {1 / 90e9, 1 / 90e9, 0},
                         .attention[SPW_KV_EXACT] = {1e-11, 1e-12},
                         .bf16_flops = 2e12,
                         .f32_flops = 1e12},
@@ -131,7 +131,7 @@ static void test_many_requests(uint64_t seed)
     struct cli_limits measured = limits;
     const struct job_forecast slower = {&plan, &config, &measured};
     for (int i = 0; i < SPW_ROW_COUNTS; i++)
-        measured.machine.typical.bf16_products[SPW_DTYPE_BF16].rows[i].byte_seconds =
+        measured.machine.typical.bf16_products[SPW_DTYPE_BF16][i].byte_seconds =
             1 / 90e9 + (spw_row_counts[i] - 1) / 1e11;
     CHECK(job_step_seconds(&slower, 64, 10000) >= 63 * flops / 1e11);
     CHECK(near(job_step_seconds(&slower, 1, 10000), step));

@@ -20,22 +20,23 @@ static const struct spw_machine cpu = {
     .copy_bytes_per_second = 10e9,
     .read_beside_bytes_per_second = 25e9, /* one thread's */
     .copy_beside_bytes_per_second = 10e9,
-    .bf16_products =
-        {[SPW_DTYPE_BF16] = {50e9, 50e9, 0, {{0}}}, [SPW_DTYPE_Q4_K] = {40e9, 10e9, 1e-3, {{0}}}},
+    .bf16_products = {[SPW_DTYPE_BF16] = {{1 / 50e9, 1 / 50e9, 0}},
+                      [SPW_DTYPE_Q4_K] = {{1 / 40e9, 1e-10, 1e-3}}},
     .f32_products =
-        {[SPW_DTYPE_BF16] = {40e9, 40e9, 0, {{0}}}, [SPW_DTYPE_F32] = {20e9, 5e9, 2e-3, {{0}}}},
+        {[SPW_DTYPE_BF16] = {{1 / 40e9, 1 / 40e9, 0}}, [SPW_DTYPE_F32] = {{1 / 20e9, 2e-10, 2e-3}}},
     .bf16_flops = 1e12,
     .f32_flops = 5e11,
     .int8_flops = 2e12,
     .attention_flops = 2.5e11};
-static const struct spw_machine gpu = {.gpu = "card",
-                                       .threads = 8,
-                                       .cores = 8,
-                                       .read_bytes_per_second = 500e9,
-                                       .copy_bytes_per_second = 25e9,
-                                       .read_beside_bytes_per_second = 500e9,
-                                       .copy_beside_bytes_per_second = 25e9,
-                                       .bf16_products[SPW_DTYPE_BF16] = {500e9, 500e9, 0, {{0}}}};
+static const struct spw_machine gpu = {
+    .gpu = "card",
+    .threads = 8,
+    .cores = 8,
+    .read_bytes_per_second = 500e9,
+    .copy_bytes_per_second = 25e9,
+    .read_beside_bytes_per_second = 500e9,
+    .copy_beside_bytes_per_second = 25e9,
+    .bf16_products[SPW_DTYPE_BF16][0] = {1 / 500e9, 1 / 500e9, 0}};
 static const struct spw_drive drive = {.request_bytes = 1000000,
                                        .read_bytes_per_second = 2e9,
                                        .write_bytes_per_second = 1e9,
@@ -123,7 +124,7 @@ static void test_kernels(void)
     p.decode_products = (uint64_t)1e9;
     p.decode_old_products = (uint64_t)2e9;
     check(&p, &m, NULL, 5.5 / 50, SPW_BOUND_COMPUTE); /* kernels keep up with memory */
-    m.bf16_products[SPW_DTYPE_BF16].bytes_per_second = 20e9;
+    m.bf16_products[SPW_DTYPE_BF16][0].byte_seconds = 1 / 20e9;
     check(&p, &m, NULL, 4.0 / 20 + 1.5 / 50, SPW_BOUND_COMPUTE);
     m.attention[SPW_KV_EXACT].byte_seconds = 1e-11; /* 0.01 s, memory takes 0.02 */
     m.attention[SPW_KV_INT4].byte_seconds = 1e-10;  /* 0.05 + 0.06 s, memory takes 0.01 */
@@ -347,14 +348,14 @@ static const double rows_4 = 0.08, rows_8 = 0.122, rows_128 = 0.47;
 
 static struct spw_plan_info plan_of_rows(struct spw_machine *m)
 {
-    const struct spw_rows_speed rows[] = {
+    const struct spw_product_speed rows[] = {
         {5e-11, 1, 2e-3}, {8e-11, 1, 3e-3}, {8e-10, 1, 5e-3}}; /* no row of weights is short */
     struct spw_plan_info p = plan(4e8, 0, 0, 0, 0);
     p.weights_bytes = p.decode_weights_bytes = (uint64_t)4e8;
     p.decode_products_of[SPW_DTYPE_Q4_K].dense.bytes = (uint64_t)4e8;
     p.decode_products_of[SPW_DTYPE_Q4_K].dense.n = 30;
     p.int8_activations = true;
-    memcpy(m->bf16_products[SPW_DTYPE_Q4_K].rows, rows, sizeof rows);
+    memcpy(&m->bf16_products[SPW_DTYPE_Q4_K][1], rows, sizeof rows);
     return p;
 }
 
@@ -374,14 +375,13 @@ static void test_prompt_rows(void)
     CHECK(near(got.seconds, 3 * (0.04 + others * share) + attention));
     /* The same multiplications again with weights of another type: 0.1 s with several rows. */
     const uint64_t bytes = (uint64_t)4e8 / 144 * 512;
-    struct spw_product_speed *bf16 = &m.bf16_products[SPW_DTYPE_BF16];
+    struct spw_product_speed *bf16 = m.bf16_products[SPW_DTYPE_BF16];
     p.decode_products_of[SPW_DTYPE_BF16].dense.bytes = bytes;
-    *bf16 = (struct spw_product_speed){.bytes_per_second = INFINITY,
-                                       .short_bytes_per_second = INFINITY};
+    bf16[0] = (struct spw_product_speed){0};
     spw_predict_prompt(&got, &p, &work, &m, NULL);
     CHECK(near(got.seconds, 0.2 + 0.4)); /* one type was not measured */
-    for (int i = 0; i < SPW_ROW_COUNTS; i++)
-        bf16->rows[i] = (struct spw_rows_speed){0.1 / (double)bytes, 1, 0};
+    for (int i = 1; i < SPW_ROW_COUNTS; i++)
+        bf16[i] = (struct spw_product_speed){0.1 / (double)bytes, 1, 0};
     spw_predict_prompt(&got, &p, &work, &m, NULL);
     const double both = 3 * (0.04 + (others + 0.1) * share / 2) + attention;
     CHECK(fabs(got.seconds - both) < 1e-6);
@@ -424,7 +424,7 @@ static void test_step_rows(void)
     p.decode_rows = 188;
     check(&p, &m, NULL, rows_128 + (rows_128 - rows_8) / 2, SPW_BOUND_COMPUTE);
     /* More rows never take less time, whatever was measured. */
-    m.bf16_products[SPW_DTYPE_Q4_K].rows[0] = (struct spw_rows_speed){1e-12, 1, 0};
+    m.bf16_products[SPW_DTYPE_Q4_K][1] = (struct spw_product_speed){1e-12, 1, 0};
     p.decode_rows = 4;
     check(&p, &m, NULL, 0.04, SPW_BOUND_COMPUTE);
     /* Experts, 2 of 8 for a row, as in the pass of a prompt; nothing else. */

@@ -97,20 +97,14 @@ static void take_mean(double *a, double b)
     *a = (*a + b) / 2;
 }
 
-static void take_mean_rows(struct spw_rows_speed *a, const struct spw_rows_speed *b)
+static void take_mean_speeds(struct spw_product_speed a[SPW_ROW_COUNTS],
+                             const struct spw_product_speed b[SPW_ROW_COUNTS])
 {
-    take_mean(&a->byte_seconds, b->byte_seconds);
-    take_mean(&a->short_byte_seconds, b->short_byte_seconds);
-    take_mean(&a->product_seconds, b->product_seconds);
-}
-
-static void take_mean_speed(struct spw_product_speed *a, const struct spw_product_speed *b)
-{
-    take_mean(&a->bytes_per_second, b->bytes_per_second);
-    take_mean(&a->short_bytes_per_second, b->short_bytes_per_second);
-    take_mean(&a->product_seconds, b->product_seconds);
-    for (int i = 0; i < SPW_ROW_COUNTS; i++)
-        take_mean_rows(&a->rows[i], &b->rows[i]);
+    for (int i = 0; i < SPW_ROW_COUNTS; i++) {
+        take_mean(&a[i].byte_seconds, b[i].byte_seconds);
+        take_mean(&a[i].short_byte_seconds, b[i].short_byte_seconds);
+        take_mean(&a[i].product_seconds, b[i].product_seconds);
+    }
 }
 
 /* The means of two probes. */
@@ -122,8 +116,8 @@ static struct spw_machine mean_limits(const struct spw_machine *a, const struct 
     take_mean(&m.read_beside_bytes_per_second, b->read_beside_bytes_per_second);
     take_mean(&m.copy_beside_bytes_per_second, b->copy_beside_bytes_per_second);
     for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
-        take_mean_speed(&m.bf16_products[t], &b->bf16_products[t]);
-        take_mean_speed(&m.f32_products[t], &b->f32_products[t]);
+        take_mean_speeds(m.bf16_products[t], b->bf16_products[t]);
+        take_mean_speeds(m.f32_products[t], b->f32_products[t]);
     }
     take_mean(&m.row_operation_seconds, b->row_operation_seconds);
     take_mean(&m.row_number_seconds, b->row_number_seconds);
