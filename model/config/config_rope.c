@@ -262,8 +262,8 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (facts->by_dim && !top->names)
         SPW_TRY(SPW_OR_NULL(spw_keys_number, top, "rotary_dim", 2, head_dim, &dim));
     partial = dim / head_dim;
-    if (!facts->by_dim && spw_keys_is_null(top, "partial_rotary_factor"))
-        partial = 1; /* in transformers not the default of the family */
+    if (spw_keys_is_null(top, "partial_rotary_factor"))
+        partial = 1; /* in transformers not the default of the family, nor rotary_dim */
     SPW_TRY(SPW_OR_NULL(spw_keys_number, top, "partial_rotary_factor", 0, 1e3, &partial));
     SPW_TRY(spw_keys_number(dict, "partial_rotary_factor", 0, 1e3, &partial));
     const struct spw_keys *place = spw_keys_has(dict, "partial_rotary_factor") ? dict : top;

@@ -167,6 +167,11 @@ static void test_alpha(void)
     CHECK(c.rope[0].kind == SPW_ROPE_DYNAMIC && c.rope[0].theta == 1e4);
     c = accept(llama, "{'model_type': 'minimax_m2', 'head_dim': 16, 'rotary_dim': 8}", NULL);
     CHECK(c.rope[0].rotary_dim == 8);
+    c = accept(llama,
+               "{'model_type': 'minimax_m2', 'head_dim': 16, 'rotary_dim': 8, "
+               "'partial_rotary_factor': null}",
+               NULL);
+    CHECK(c.rope[0].rotary_dim == 16);
     refuse(llama, "{'model_type': 'minimax_m2', 'head_dim': 16, 'rotary_dim': 32}",
            "rotary_dim: found 32, expected a number from 2 to 16");
 }
