@@ -2,6 +2,7 @@
  * whether the output matrix is one of its own. */
 #include "model/config/config_parts.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* torch_dtype (old) and dtype (new), beside the decoder's keys or at the top of the file. */
@@ -36,19 +37,21 @@ static int read_dtype(struct spw_model_config *out, const struct spw_config_sour
 }
 
 /* FP8 weights have one factor for each block, or one for each matrix. Reading multiplies the
- * weights by their factors. */
-static int read_quantization(struct spw_model_config *out, const struct spw_keys *top,
-                             const struct spw_family *family)
+ * weights by their factors. The key of a wrapper wins over that of its text model. */
+static int read_quantization(struct spw_model_config *out, const struct spw_config_source *source)
 {
+    const char *name = "quantization_config", *method = NULL;
+    const struct spw_keys *place = spw_keys_has(&source->top, name) ? &source->top : &source->text;
     const json_t *object = NULL;
-    const char *method = NULL;
-    SPW_TRY(spw_keys_object(top, "quantization_config", &object));
+    char prefix[64];
+    SPW_TRY(spw_keys_object(place, name, &object));
     if (!object)
         return 0;
+    snprintf(prefix, sizeof prefix, "%s%s.", place->prefix, name);
     struct spw_keys keys = {
-        .file = top->file, .prefix = "quantization_config.", .object = object, .err = top->err};
+        .file = place->file, .prefix = prefix, .object = object, .err = place->err};
     SPW_TRY(SPW_OR_NULL(spw_keys_string, &keys, "quant_method", &method));
-    const bool has_mxfp4 = family->experts.transposed;
+    const bool has_mxfp4 = source->family->experts.transposed;
     if (method && !strcmp(method, "mxfp4") && has_mxfp4)
         return 0; /* the names of the tensors tell which ones */
     if (!method || strcmp(method, "fp8") != 0)
@@ -85,6 +88,6 @@ static int read_tied(struct spw_model_config *out, const struct spw_config_sourc
 int spw_config_read_stored(struct spw_model_config *out, const struct spw_config_source *source)
 {
     SPW_TRY(read_tied(out, source));
-    SPW_TRY(read_quantization(out, &source->top, source->family));
+    SPW_TRY(read_quantization(out, source));
     return read_dtype(out, source);
 }

@@ -140,6 +140,16 @@ static void test_facts(void)
     c = accept(llama, "{'quantization_config': {'quant_method': 'fp8', 'weight_block_size': null}}",
                NULL);
     CHECK(c.fp8_scaled && !c.fp8_block[0] && !c.fp8_block[1]);
+    const char *qwen = "{'model_type': 'qwen3_vl', 'text_config': {'model_type': 'qwen3_vl_text', "
+                       "'hidden_size': 64, 'intermediate_size': 96, 'num_hidden_layers': 2, "
+                       "'num_attention_heads': 4, 'num_key_value_heads': 2, 'vocab_size': 100, "
+                       "'quantization_config': {'quant_method': '%s'}}}";
+    char text[512];
+    snprintf(text, sizeof text, qwen, "fp8");
+    CHECK(accept(text, "{}", NULL).fp8_scaled && accept(text, "{}", NULL).fp8_block[1] == 128);
+    snprintf(text, sizeof text, qwen, "bitnet");
+    refuse(text, "{}", "config.json: text_config.quantization_config.quant_method: found 'bitnet'");
+    CHECK(accept(text, "{'quantization_config': {'quant_method': 'fp8'}}", NULL).fp8_scaled);
     /* transformers ignores flat keys if each layer kind has its own */
     c = accept(gemma3, "{'rope_parameters': {'rope_theta': 77, 'rope_type': 'default'}}", NULL);
     CHECK(c.rope[SPW_LAYER_FULL].theta == 1e6 && c.rope[SPW_LAYER_SLIDING].theta == 1e4);
