@@ -446,6 +446,8 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
     if (facts->architecture->greedy_tokens && pieces)
         spw_config_rule(out, "added tokens take the white space behind them, but for <unk>, <s> "
                              "and <|endoftext|>");
+    if (facts->default_tokens)
+        spw_config_rule(out, "bos and eos: tokens 1 and 2 where no key names them");
     if (facts->more_eos)
         spw_config_rule(out, "tokens that end an answer, besides eos_token_id: by their text");
 }

@@ -2,6 +2,7 @@
  * gguf_chat.h. */
 #include "model/source/gguf_chat.h"
 
+#include "model/source/gguf_model.h"
 #include "model/text/chat_template_parts.h"
 
 #include <stdio.h>
@@ -27,19 +28,16 @@ static struct spw_gguf_string find_template(const struct spw_gguf *g, const char
     return find_text(g, key);
 }
 
-/* Adds the text of the token whose id a key has. */
-static int add_token(const struct spw_gguf *g, json_t *tokens, const char *name, const char *key)
+/* Adds the text of a token. */
+static int add_token(const struct spw_gguf *g, json_t *tokens, const char *name, const json_t *id)
 {
-    const struct spw_gguf_value *id = spw_gguf_find(g, key);
     const struct spw_gguf_value *all = spw_gguf_find(g, "tokenizer.ggml.tokens");
-    if (!id || id->array || id->type == SPW_GGUF_STRING || !all || !all->array ||
-        all->type != SPW_GGUF_STRING)
+    if (!json_is_integer(id) || !all || !all->array || all->type != SPW_GGUF_STRING)
         return 0;
-    double wanted = spw_gguf_number(id, 0);
     const uint8_t *at = all->at, *end = at + all->bytes;
     struct spw_gguf_string s;
     for (uint64_t i = 0; i < all->n && spw_gguf_next_string(&at, end, &s); i++) {
-        if ((double)i != wanted)
+        if ((json_int_t)i != json_integer_value(id))
             continue;
         json_t *text = json_stringn(s.at, s.bytes); /* NULL: it is not UTF-8 */
         return text ? json_object_set_new(tokens, name, text) : 0;
@@ -50,17 +48,20 @@ static int add_token(const struct spw_gguf *g, json_t *tokens, const char *name,
 static json_t *read_tokens(const struct spw_gguf *g)
 {
     static const char *const names[][2] = {
-        {"bos_token", "tokenizer.ggml.bos_token_id"},
-        {"eos_token", "tokenizer.ggml.eos_token_id"},
-        {"unk_token", "tokenizer.ggml.unknown_token_id"},
-        {"sep_token", "tokenizer.ggml.seperator_token_id"}, /* as the format spells it */
-        {"pad_token", "tokenizer.ggml.padding_token_id"}};
-    json_t *tokens = json_object();
-    for (size_t i = 0; tokens && i < sizeof names / sizeof *names; i++)
-        if (add_token(g, tokens, names[i][0], names[i][1])) {
-            json_decref(tokens);
-            return NULL;
-        }
+        {"bos_token", "bos_token_id"},
+        {"eos_token", "eos_token_id"},
+        {"unk_token", "unknown_token_id"},
+        {"sep_token", "seperator_token_id"}, /* as the format spells it */
+        {"pad_token", "padding_token_id"}};
+    json_t *keys, *tokens = json_object();
+    int rc = spw_gguf_tokenizer_keys(g, &keys, NULL);
+    for (size_t i = 0; tokens && !rc && i < sizeof names / sizeof *names; i++)
+        rc = add_token(g, tokens, names[i][0], json_object_get(keys, names[i][1]));
+    json_decref(keys);
+    if (rc) {
+        json_decref(tokens);
+        return NULL;
+    }
     return tokens;
 }
 

@@ -78,6 +78,39 @@ bool spw_gguf_is_control(const struct spw_gguf_string *token, double type)
     return found;
 }
 
+static bool has_text(const json_t *keys, const char *key, const char *text)
+{
+    const char *its = json_string_value(json_object_get(keys, key));
+    return its && !strcmp(its, text);
+}
+
+/* The first files did not have these keys, and llama.cpp takes the same ids there. Its default for
+ * "gpt2" is that of one model (Falcon): in others, token 11 is a comma. */
+int spw_gguf_tokenizer_keys(const struct spw_gguf *g, json_t **out, bool *by_default)
+{
+    static const struct {
+        const char *key;
+        json_int_t id;
+    } ids[] = {{"bos_token_id", 1}, {"eos_token_id", 2}};
+    const struct spw_gguf_value *tokens = spw_gguf_find(g, "tokenizer.ggml.tokens");
+    const uint64_t n_tokens = tokens && tokens->array ? tokens->n : 0;
+    bool found = false;
+    int rc = spw_gguf_object(g, "tokenizer.ggml.", out);
+    const bool pieces = has_text(*out, "model", "llama") && !has_text(*out, "pre", "gemma4");
+    for (size_t i = 0; i < sizeof ids / sizeof *ids && pieces && !rc; i++)
+        if (!json_object_get(*out, ids[i].key) && (uint64_t)ids[i].id < n_tokens) {
+            rc = json_object_set_new(*out, ids[i].key, json_integer(ids[i].id)) ? -ENOMEM : 0;
+            found = true;
+        }
+    if (rc) {
+        json_decref(*out);
+        *out = NULL;
+    } else if (by_default) {
+        *by_default = found;
+    }
+    return rc;
+}
+
 static bool listed(const json_t *list, json_int_t id)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -253,7 +286,8 @@ static int read_facts(struct spw_config_gguf *facts, const struct spw_gguf *g, c
     SPW_TRY(spw_gguf_read_architecture(g, path, &facts->architecture, err));
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
     if (spw_gguf_object(g, prefix, &facts->keys) ||
-        spw_gguf_object(g, "tokenizer.ggml.", &facts->tokenizer) || read_pattern(facts, g, prefix))
+        spw_gguf_tokenizer_keys(g, &facts->tokenizer, &facts->default_tokens) ||
+        read_pattern(facts, g, prefix))
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     const int rc = read_ends(facts, g, err);
     return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory", path) : rc;

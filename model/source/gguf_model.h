@@ -23,6 +23,9 @@ bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
  * message (normal, for example <start_of_turn> in Google's quantized Gemma 3): these are known by
  * their text. */
 bool spw_gguf_is_control(const struct spw_gguf_string *token, double type);
+/* The keys "tokenizer.ggml.*" as spw_gguf_object gives them. A tokenizer of SentencePiece gets the
+ * bos and the eos that such models have where no key names them: *by_default (may be NULL). */
+int spw_gguf_tokenizer_keys(const struct spw_gguf *g, json_t **out, bool *by_default);
 /* The tensors of a model, by their Hugging Face names. `path`: the file, or the first of several.
  */
 int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err);

@@ -53,7 +53,7 @@ static void use_config(const struct spw_gguf *g)
     char prefix[64];
     snprintf(prefix, sizeof prefix, "%s.", facts.architecture->name);
     expect(!spw_gguf_object(g, prefix, &facts.keys));
-    expect(!spw_gguf_object(g, "tokenizer.ggml.", &facts.tokenizer));
+    expect(!spw_gguf_tokenizer_keys(g, &facts.tokenizer, &facts.default_tokens));
     int rc = spw_config_from_gguf(&config, &facts, &err);
     expect_line(rc, &err);
     if (!rc)

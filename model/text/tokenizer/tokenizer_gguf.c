@@ -461,7 +461,7 @@ static int fill(struct spw_tokenizer *t, const char *name, const void *from, str
     t->regex_memory = spw_tok_regex_memory();
     if (!t->regex_memory ||
         spw_gguf_read_architecture(l.g, name, &l.architecture, NULL) == -ENOMEM ||
-        spw_gguf_object(l.g, "tokenizer.ggml.", &object))
+        spw_gguf_tokenizer_keys(l.g, &object, NULL))
         return -ENOMEM;
     l.keys =
         (struct spw_keys){.file = name, .prefix = "tokenizer.ggml.", .object = object, .err = err};

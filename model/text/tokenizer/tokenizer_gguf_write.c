@@ -323,6 +323,9 @@ static void add_ends(const struct writer *w)
     for (uint32_t i = 0; i < w->config->n_eos && n < 3; i++)
         if (w->config->eos[i] != behind)
             spw_gguf_add_u32(w->w, keys[n++], (uint32_t)w->config->eos[i]);
+    if (!n && w->t && has_scores(w))
+        spw_gguf_note(w->notes, "no token ends an answer of the folder: readers of the file take "
+                                "token 2, as files of SentencePiece models have it");
 }
 
 static void add_special(const struct writer *w)

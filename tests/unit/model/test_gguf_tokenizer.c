@@ -2,6 +2,8 @@
  * texts, and real ones on the vectors of ../shared/data where that is there. Then keys that are
  * wrong, and failed allocations. */
 #include "model/text/tokenizer/tokenizer_gguf.h"
+
+#include "model/source/gguf_model.h"
 #include "tests/gguf_tokenizer.h"
 #include "tests/json_text.h"
 
@@ -125,7 +127,7 @@ static void close_pair(struct pair *p)
 static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t,
                                             const struct gguf_tokenizer *as)
 {
-    struct spw_model_config config = {.bos = -1};
+    struct spw_model_config config = {.bos = -1, .n_eos = 1};
     struct spw_gguf_writer w = {0};
     if (!strcmp(as->model, "gemma4"))
         strcpy(config.model_type, "gemma4_text");
@@ -666,6 +668,73 @@ static void test_first_space(void)
     }
 }
 
+/* bos and eos that no key names: those of SentencePiece, if the file has such tokens. */
+static void test_default_ids(void)
+{
+    static const struct {
+        struct keys keys;
+        int bos, eos; /* -1: none */
+    } cases[] = {
+        {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = -1}, 1, 2},
+        {{.model = "llama", .tokens = {"a", "b"}, .n_scores = 2, .bos = -2}, 1, -1},
+        {{.model = "llama", .tokens = {"a"}, .n_scores = 1, .bos = -1}, -1, -1},
+        {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = 0}, 0, 2},
+        {{.model = "llama",
+          .pre = "gemma4",
+          .tokens = {"a", "b", "ab"},
+          .merges = {"a b"},
+          .bos = -1},
+         -1,
+         -1},
+        {{.model = "gpt2",
+          .pre = "llama-bpe",
+          .tokens = {"a", "b", "ab"},
+          .merges = {"a b"},
+          .bos = -1},
+         -1,
+         -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct file f = write_wrong(&cases[i].keys);
+        struct spw_gguf g;
+        struct spw_tokenizer *t = NULL;
+        json_t *keys;
+        size_t n;
+        bool by_default;
+        CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", NULL));
+        CHECK(!spw_gguf_tokenizer_keys(&g, &keys, &by_default));
+        const json_t *eos = json_object_get(keys, "eos_token_id");
+        CHECK_MSG((eos ? json_integer_value(eos) : -1) == cases[i].eos, "%zu", i);
+        CHECK_MSG(by_default == (cases[i].eos >= 0 || cases[i].bos == 1), "%zu", i);
+        CHECK(!spw_tokenizer_parse_gguf(&t, &g, "f.gguf", NULL));
+        const int32_t *bos = spw_tokenizer_prefix(t, &n);
+        CHECK_MSG((n ? bos[0] : -1) == cases[i].bos, "%zu", i);
+        spw_tokenizer_close(t);
+        json_decref(keys);
+        spw_gguf_free(&g);
+        free(f.at);
+    }
+}
+
+/* A file cannot say that no token ends an answer. */
+static void test_no_end(void)
+{
+    const struct spw_model_config config = {.bos = -1};
+    struct spw_gguf_writer w = {0};
+    struct spw_gguf_notes notes = {0};
+    struct spw_error err = {0};
+    struct spw_tokenizer *t;
+    json_t *root = sentencepiece(true);
+    char *text = json_dumps(root, 0);
+    CHECK(!spw_tokenizer_parse(&t, text, strlen(text), "tokenizer", &err));
+    CHECK(!spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err));
+    CHECK(notes.n == 1 && strstr(notes.at[0], "no token ends an answer"));
+    free(text);
+    json_decref(root);
+    spw_tokenizer_close(t);
+    spw_gguf_writer_free(&w);
+}
+
 /* Tokens around a message are special, and those of bytes stand for them, whatever type a file
  * gives them. A merge may give a special token of a tokenizer with merges: the file has both. */
 static void test_types_by_text(void)
@@ -781,6 +850,8 @@ int main(void)
     test_usual_pres();
     test_padding();
     test_gemma4_kind();
+    test_default_ids();
+    test_no_end();
     test_failed_allocations();
     if (data) {
         test_vectors(data, "gpt2", &(struct gguf_tokenizer){.model = "gpt2", .pre = "gpt-2"});
