@@ -347,18 +347,20 @@ static int split_bytes(const struct loader *l)
     return 0;
 }
 
-/* The token that goes in front of a text, or behind it. */
+/* The token that goes in front of a text, or behind it. Gemma 4 needs its bos: files of its first
+ * days say false, and llama.cpp does not read the key either. */
 static int add_special(const struct loader *l, const char *flag, bool otherwise, const char *key,
                        struct spw_tok_ids *ids)
 {
     uint32_t id = UINT32_MAX;
     bool add = otherwise;
     SPW_TRY(spw_keys_bool(&l->keys, flag, &add));
-    if (!add)
-        return 0;
     if (!spw_keys_has(&l->keys, key))
-        return spw_keys_has(&l->keys, flag) ? spw_keys_refuse(&l->keys, key, "the id of a token")
-                                            : 0;
+        return add && spw_keys_has(&l->keys, flag)
+                   ? spw_keys_refuse(&l->keys, key, "the id of a token")
+                   : 0;
+    if (!add && !(otherwise && l->kind == GEMMA4))
+        return 0;
     SPW_TRY(spw_keys_u32(&l->keys, key, 0, (uint32_t)l->tokens->n - 1, &id));
     return spw_tok_ids_add(ids, (int32_t)id);
 }

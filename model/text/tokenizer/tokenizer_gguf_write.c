@@ -159,6 +159,9 @@ static int read_kind(struct writer *w)
     const bool bytes = t->n_pres && t->pres[t->n_pres - 1].kind == SPW_TOK_PRE_BYTES;
     SPW_TRY(bytes ? read_byte_level(w) : read_sentencepiece(w));
     note_flags(w);
+    if (w->marks && w->merged && !t->prefix.n && w->config->bos >= 0)
+        spw_gguf_note(w->notes, "readers of the file put the bos token in front of a text, the "
+                                "tokenizer of the folder does not");
     return w->merged && w->prefix ? refuse(w, "normalizer", "a space in front of a text", "none")
                                   : 0;
 }

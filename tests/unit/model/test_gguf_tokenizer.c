@@ -342,9 +342,9 @@ struct keys {
     int32_t types[MOST_TOKENS];
     float scores[MOST_TOKENS];
     size_t n_types, n_scores;
-    bool no_tokens;
-    int bos;             /* -1: no key; -2: no id, but a key that asks for it */
-    const char *refused; /* a part of the text */
+    bool no_tokens, no_bos; /* no_bos: a key that forbids it */
+    int bos;                /* -1: no key; -2: no id, but a key that asks for it */
+    const char *refused;    /* a part of the text */
 };
 
 static void add_list(struct spw_gguf_writer *w, const char *key, const char *const *list,
@@ -378,7 +378,7 @@ static struct file write_wrong(const struct keys *k)
     if (k->bos >= 0)
         spw_gguf_add_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)k->bos);
     if (k->bos != -1)
-        spw_gguf_add_bool(&w, "tokenizer.ggml.add_bos_token", true);
+        spw_gguf_add_bool(&w, "tokenizer.ggml.add_bos_token", !k->no_bos);
     CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
     spw_gguf_writer_free(&w);
     return f;
@@ -679,6 +679,23 @@ static void test_default_ids(void)
         {{.model = "llama", .tokens = {"a", "b"}, .n_scores = 2, .bos = -2}, 1, -1},
         {{.model = "llama", .tokens = {"a"}, .n_scores = 1, .bos = -1}, -1, -1},
         {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = 0}, 0, 2},
+        {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = 0, .no_bos = true},
+         -1,
+         2},
+        {{.model = "gemma4",
+          .tokens = {"a", "b", "ab"},
+          .merges = {"a b"},
+          .bos = 0,
+          .no_bos = true},
+         0,
+         -1},
+        {{.model = "gemma4",
+          .tokens = {"a", "b", "ab"},
+          .merges = {"a b"},
+          .bos = -2,
+          .no_bos = true},
+         -1,
+         -1},
         {{.model = "llama",
           .pre = "gemma4",
           .tokens = {"a", "b", "ab"},
@@ -716,23 +733,29 @@ static void test_default_ids(void)
     }
 }
 
-/* A file cannot say that no token ends an answer. */
-static void test_no_end(void)
+/* A file cannot say that no token ends an answer, and one of Gemma 4 not that none begins a text.
+ */
+static void test_notes(void)
 {
-    const struct spw_model_config config = {.bos = -1};
-    struct spw_gguf_writer w = {0};
-    struct spw_gguf_notes notes = {0};
-    struct spw_error err = {0};
-    struct spw_tokenizer *t;
-    json_t *root = sentencepiece(true);
-    char *text = json_dumps(root, 0);
-    CHECK(!spw_tokenizer_parse(&t, text, strlen(text), "tokenizer", &err));
-    CHECK(!spw_tokenizer_write_gguf(&w, t, &config, "tokenizer", &notes, &err));
-    CHECK(notes.n == 1 && strstr(notes.at[0], "no token ends an answer"));
-    free(text);
-    json_decref(root);
-    spw_tokenizer_close(t);
-    spw_gguf_writer_free(&w);
+    static const struct spw_model_config configs[] = {{.bos = -1},
+                                                      {.bos = 1, .model_type = "gemma4_text"}};
+    static const char *const texts[] = {"no token ends an answer",
+                                        "the bos token in front of a text"};
+    for (int i = 0; i < 2; i++) {
+        struct spw_gguf_writer w = {0};
+        struct spw_gguf_notes notes = {0};
+        struct spw_error err = {0};
+        struct spw_tokenizer *t;
+        json_t *root = sentencepiece(i == 0);
+        char *text = json_dumps(root, 0);
+        CHECK(!spw_tokenizer_parse(&t, text, strlen(text), "tokenizer", &err));
+        CHECK(!spw_tokenizer_write_gguf(&w, t, &configs[i], "tokenizer", &notes, &err));
+        CHECK(notes.n == 1 && strstr(notes.at[0], texts[i]));
+        free(text);
+        json_decref(root);
+        spw_tokenizer_close(t);
+        spw_gguf_writer_free(&w);
+    }
 }
 
 /* Tokens around a message are special, and those of bytes stand for them, whatever type a file
@@ -851,7 +874,7 @@ int main(void)
     test_padding();
     test_gemma4_kind();
     test_default_ids();
-    test_no_end();
+    test_notes();
     test_failed_allocations();
     if (data) {
         test_vectors(data, "gpt2", &(struct gguf_tokenizer){.model = "gpt2", .pre = "gpt-2"});
