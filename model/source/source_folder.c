@@ -92,14 +92,11 @@ static int folder_tensors(const struct spw_source *s, struct spw_tensors **out,
 static int folder_tokenizer(const struct spw_source *s, struct spw_tokenizer **out,
                             struct spw_error *err)
 {
-    *out = NULL;
-    char *path = spw_file_join(s->path, "tokenizer.json");
-    int rc = path ? spw_tokenizer_open(out, path, err) : out_of_memory(s, err);
+    int rc = spw_tokenizer_open_folder(out, s->path, err);
     if (rc == -ENOENT) {
         spw_error_clear(err);
-        spw_fail(err, rc, "%s: no such file", path);
+        spw_fail(err, rc, "%s/tokenizer.json: no such file", s->path);
     }
-    spw_free(path);
     return rc;
 }
 

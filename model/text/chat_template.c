@@ -5,12 +5,13 @@
 #include "model/source/file.h"
 #include "model/text/chat_template_parts.h"
 #include "model/text/jinja/jinja_impl.h"
+#include "model/text/special_tokens.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_FILE_BYTES (64u << 20) /* tokenizer_config.json may list many added tokens */
+#define MAX_FILE_BYTES (64u << 20)
 #define TAG "CONTINUE_FINAL_MESSAGE_TAG "
 
 struct spw_chat_template {
@@ -27,21 +28,6 @@ static int join_path(char *out, size_t room, const char *dir, const char *file,
     return n < 0 || (size_t)n >= room
                ? spw_fail(err, -ENAMETOOLONG, "%s/%s: the path is too long", dir, file)
                : 0;
-}
-
-/* *out NULL when there is no such file. Many models have a model_max_length of 10^30. */
-static int read_json(const char *dir, const char *file, json_t **out, struct spw_error *err)
-{
-    char path[4096], *text;
-    size_t bytes;
-    *out = NULL;
-    SPW_TRY(join_path(path, sizeof path, dir, file, err));
-    int rc = spw_file_read(path, MAX_FILE_BYTES, &text, &bytes, err);
-    if (rc)
-        return rc == -ENOENT ? 0 : rc;
-    rc = spw_json_load(text, bytes, path, SPW_JSON_LARGE_REAL, out, err);
-    spw_free(text);
-    return rc;
 }
 
 /* ---- opening ---- */
@@ -129,7 +115,7 @@ static int find_text(struct found *out, const char *dir, const char *name, const
                           dir, err));
     if (json_is_string(own) || json_is_array(own) || json_is_object(own))
         return 0;
-    SPW_TRY(read_json(dir, "chat_template.json", &processor, err));
+    SPW_TRY(spw_special_tokens_file(&processor, dir, "chat_template.json", err));
     rc = copy_template(out, named_template(json_object_get(processor, "chat_template"), name),
                        "chat_template.json", dir, err);
     json_decref(processor);
@@ -153,43 +139,37 @@ int spw_chat_template_text(const char *model_dir, const char *name, char **text,
 {
     json_t *config;
     struct found found = {0};
-    SPW_TRY(read_json(model_dir, "tokenizer_config.json", &config, err));
+    SPW_TRY(spw_special_tokens_file(&config, model_dir, "tokenizer_config.json", err));
     int rc = find_text(&found, model_dir, name, config, err);
     json_decref(config);
     *text = found.text;
     return rc;
 }
 
-/* bos_token and the like: a text, or an object that holds one. As in transformers,
- * special_tokens_map.json has the last word beside a config of older versions, which has no
- * added_tokens_decoder. */
-static int read_tokens(json_t *config, const json_t *map, json_t **out)
+/* bos_token and the like, as texts. */
+static int read_tokens(const char *dir, json_t *config, json_t **out, struct spw_error *err)
 {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
+    struct spw_special_tokens special;
+    const char *name;
+    json_t *token;
+    int rc = spw_special_tokens_read(&special, dir, config, err);
     *out = json_object();
-    for (size_t i = 0; *out && i < sizeof names / sizeof *names; i++) {
-        json_t *token = json_object_get(map, names[i]);
-        if (!token)
-            token = json_object_get(config, names[i]);
-        if (json_is_object(token))
-            token = json_object_get(token, "content");
-        if (json_is_string(token) && json_object_set(*out, names[i], token))
-            return -ENOMEM;
+    if (!rc && !*out)
+        rc = spw_fail(err, -ENOMEM, "%s: out of memory", dir);
+    json_object_foreach(special.named, name, token)
+    {
+        if (!rc && !json_is_null(token) &&
+            json_object_set(*out, name, json_object_get(token, "content")))
+            rc = spw_fail(err, -ENOMEM, "%s: out of memory", dir);
     }
-    return *out ? 0 : -ENOMEM;
+    spw_special_tokens_free(&special);
+    return rc;
 }
 
 static int open_from(struct spw_chat_template *t, const char *dir, const char *name, json_t *config,
                      struct spw_error *err)
 {
-    json_t *map = NULL;
-    if (!json_object_get(config, "added_tokens_decoder"))
-        SPW_TRY(read_json(dir, "special_tokens_map.json", &map, err));
-    int rc = read_tokens(config, map, &t->tokens);
-    json_decref(map);
-    if (rc)
-        return spw_fail(err, rc, "%s: out of memory", dir);
+    SPW_TRY(read_tokens(dir, config, &t->tokens, err));
     SPW_TRY(find_template(&t->plain, dir, name ? name : "default", config, err));
     if (!name)
         SPW_TRY(find_template(&t->with_tools, dir, "tool_use", config, err));
@@ -207,7 +187,7 @@ int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir
     spw_error_clear(err);
     json_t *config;
     *out = NULL;
-    SPW_TRY(read_json(model_dir, "tokenizer_config.json", &config, err));
+    SPW_TRY(spw_special_tokens_file(&config, model_dir, "tokenizer_config.json", err));
     struct spw_chat_template *t = spw_alloc_zero(1, sizeof *t);
     int rc = t ? open_from(t, model_dir, name, config, err)
                : spw_fail(err, -ENOMEM, "%s: out of memory", model_dir);

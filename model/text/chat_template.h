@@ -3,10 +3,11 @@
  * The template is `chat_template.jinja`, else `chat_template` of tokenizer_config.json (a text, or
  * a list of named ones), else that of chat_template.json; named ones also lie in
  * additional_chat_templates/NAME.jinja. bos_token and the like are those of tokenizer_config.json,
- * or of special_tokens_map.json (see read_tokens). An opened template owns all it needs and never
- * changes, so any number of threads may use one. Errors: -ENOENT the folder has no such template;
- * -EINVAL a template or an input that is wrong; -E2BIG a limit (model/text/jinja/jinja.h). Texts
- * name file, line, reason. What is returned through `**` belongs to the caller (spw_free). */
+ * or of special_tokens_map.json (see special_tokens.h). An opened template owns all it needs and
+ * never changes, so any number of threads may use one. Errors: -ENOENT the folder has no such
+ * template; -EINVAL a template or an input that is wrong; -E2BIG a limit
+ * (model/text/jinja/jinja.h). Texts name file, line, reason. What is returned through `**` belongs
+ * to the caller (spw_free). */
 #ifndef SPW_MODEL_TEXT_CHAT_TEMPLATE_H
 #define SPW_MODEL_TEXT_CHAT_TEMPLATE_H
 

@@ -1,6 +1,6 @@
-/* Model folders with random damage: config.json, generation_config.json, tokenizer.json, the chat
- * template, the header and the data of the weights. The library refuses each with one line of text
- * or gives an answer, and leaks nothing. Most useful under sanitizers:
+/* Model folders with random damage: config.json, generation_config.json, tokenizer.json and the
+ * files beside it, the chat template, the header and the data of the weights. The library refuses
+ * each with one line of text or gives an answer, and leaks nothing. Most useful under sanitizers:
  *
  *   test_mutated_folders [COUNT]      150 folders; SPW_SEED repeats a run */
 #include "tests/command/mutated.h"
@@ -176,12 +176,10 @@ static void damage_weights(struct bytes *b, uint64_t *seed)
 static int use_tokenizer(const char *dir, struct spw_tokenizer **t)
 {
     static const char text[] = "The h\xc3\xa9llo of 1234 <s>worlds\n\n  </s>";
-    char path[200];
     struct spw_error err = {0};
     int32_t *ids = NULL;
     size_t n;
-    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    int rc = spw_tokenizer_open(t, path, &err);
+    int rc = spw_tokenizer_open_folder(t, dir, &err);
     check_refusal(rc, &err, "tokenizer");
     if (rc)
         return rc;
@@ -225,6 +223,34 @@ static void copy(struct bytes *b, const char *path, const char *dir, const char 
     write_bytes(b, dir, name);
 }
 
+/* Files that name more tokens, some of them damaged. */
+static void write_special_tokens(struct bytes *b, const char *dir, uint64_t *seed)
+{
+    static const char *const files[][2] = {
+        {"tokenizer_config.json",
+         "{\"bos_token\": \"<s>\", \"eos_token\": {\"__type\": \"AddedToken\", \"content\": "
+         "\"<e>\"},"
+         " \"image_token\": \"<i>\", \"extra_special_tokens\": [\"a\", \"<x>\"]}"},
+        {"tokenizer_config.json",
+         "{\"additional_special_tokens\": [\"<x>\"], \"extra_special_tokens\": {\"y_token\": "
+         "\"<y>\"},"
+         " \"added_tokens_decoder\": {\"3\": {\"content\": \"<s>\", \"lstrip\": true, \"special\":"
+         " true}, \"99\": {\"content\": \"<z>\", \"normalized\": true}}}"},
+        {"special_tokens_map.json",
+         "{\"pad_token\": {\"content\": \"<p>\", \"rstrip\": true}, \"bos_token\": null,"
+         " \"extra_special_tokens\": [\"<x>\"]}"},
+        {"added_tokens.json", "{\"<z>\": 99, \"a\": 1, \"<p>\": 100}"}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (check_random(seed) % 2)
+            continue;
+        b->n = strlen(files[i][1]);
+        memcpy(b->at, files[i][1], b->n);
+        if (check_random(seed) % 3 == 0)
+            damage(b, 0, b->n, seed);
+        write_bytes(b, dir, files[i][0]);
+    }
+}
+
 /* One file of the folder is damaged, sometimes more. */
 static void write_folder(struct bytes *b, const char *dir, uint64_t *seed)
 {
@@ -243,6 +269,8 @@ static void write_folder(struct bytes *b, const char *dir, uint64_t *seed)
     copy(b, path, dir, "tokenizer.json", harm >> 3 & 1, seed);
     snprintf(path, sizeof path, "tests/fuzz/seeds/template/%s", PICK(templates, seed));
     copy(b, path, dir, "chat_template.jinja", harm >> 4 & 1, seed);
+    if (check_random(seed) % 4 == 0)
+        write_special_tokens(b, dir, seed);
 }
 
 static void remove_folder(const char *dir)

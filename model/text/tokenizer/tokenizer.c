@@ -4,6 +4,7 @@
  *        -> pre-tokenizers -> model, piece by piece -> post-processor */
 #include "model/config/config_json.h"
 #include "model/source/file.h"
+#include "model/text/special_tokens.h"
 #include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <string.h>
@@ -33,32 +34,61 @@ int spw_tok_open(struct spw_tokenizer **out, const char *name, const void *from,
 struct text {
     const char *json;
     size_t bytes;
+    const struct spw_special_tokens *special;
 };
 
 static int fill_from_json(struct spw_tokenizer *t, const char *name, const void *from,
                           struct spw_error *err)
 {
     const struct text *text = from;
-    return spw_tok_load(t, text->json, text->bytes, name, err);
+    return spw_tok_load(t, text->json, text->bytes, text->special, name, err);
 }
 
 int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
                         const char *name, struct spw_error *err)
 {
-    return spw_tok_open(out, name, &(struct text){json, bytes}, fill_from_json, err);
+    return spw_tok_open(out, name, &(struct text){json, bytes, NULL}, fill_from_json, err);
+}
+
+static int open_file(struct spw_tokenizer **out, const char *path,
+                     const struct spw_special_tokens *special, struct spw_error *err)
+{
+    char *json;
+    size_t bytes;
+    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+    if (rc)
+        return spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc));
+    rc = spw_tok_open(out, path, &(struct text){json, bytes, special}, fill_from_json, err);
+    spw_free(json);
+    return rc;
 }
 
 int spw_tokenizer_open(struct spw_tokenizer **out, const char *path, struct spw_error *err)
 {
     spw_error_clear(err);
     *out = NULL;
-    char *json;
-    size_t bytes;
-    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+    return open_file(out, path, NULL, err);
+}
+
+int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder, struct spw_error *err)
+{
+    spw_error_clear(err);
+    *out = NULL;
+    json_t *config;
+    struct spw_special_tokens special = {0};
+    char *path = spw_file_join(folder, "tokenizer.json");
+    int rc = path ? spw_special_tokens_file(&config, folder, "tokenizer_config.json", err)
+                  : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    if (!rc) {
+        rc = spw_special_tokens_read(&special, folder, config, err);
+        json_decref(config);
+    }
+    if (!rc)
+        rc = open_file(out, path, &special, err);
     if (rc)
-        return spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc));
-    rc = spw_tokenizer_parse(out, json, bytes, path, err);
-    spw_free(json);
+        spw_json_tidy(err);
+    spw_special_tokens_free(&special);
+    spw_free(path);
     return rc;
 }
 

@@ -7,6 +7,7 @@
  * tokenizer_build.c  the tables, from either
  * tokenizer_vocab.c  strings, ids, merges, the trie of added tokens
  * tokenizer_scan.c   the large parts of tokenizer.json, without a tree
+ * tokenizer_added.c  added tokens that other files of the folder name
  * tokenizer_pipeline.c  normalizer, pre_tokenizer, post_processor, decoder -> the structs
  * tokenizer_regex.c  patterns: Oniguruma's dialect on PCRE2, literal search
  * tokenizer_norm.c   normalizers: text -> text
@@ -358,7 +359,9 @@ int spw_tok_open(struct spw_tokenizer **out, const char *name, const void *from,
                  int (*fill)(struct spw_tokenizer *t, const char *name, const void *from,
                              struct spw_error *err),
                  struct spw_error *err);
-int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
-                 struct spw_error *err);
+/* `special` (special_tokens.h): of the folder; NULL: none. */
+struct spw_special_tokens;
+int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes,
+                 const struct spw_special_tokens *special, const char *name, struct spw_error *err);
 
 #endif

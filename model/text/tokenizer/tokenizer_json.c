@@ -80,6 +80,7 @@ int spw_tok_get_id(const struct spw_tok_loader *l, const json_t *value, const ch
 struct census {
     size_t n_vocab, blob_bytes;
     int32_t max_id;
+    json_t *fresh; /* borrowed: added tokens that have no id yet, by their content; NULL: none */
 };
 
 static int count_token(struct census *c, size_t bytes, int32_t id)
@@ -163,28 +164,50 @@ static int count_vocab(const struct spw_tok_loader *l, const char *token, size_t
                        void *arg)
 {
     struct census *c = arg;
+    json_t *fresh = json_object_getn(c->fresh, token, bytes);
     (void)l;
-    (void)token;
     c->n_vocab++;
+    if (fresh && json_object_set_new(fresh, "id", json_integer(id)))
+        return -ENOMEM;
     return count_token(c, bytes, id);
+}
+
+static const char *added_path(const struct spw_tok_loader *l, size_t i, char path[48])
+{
+    if (i >= l->n_own)
+        return "a token of another file";
+    snprintf(path, 48, "added_tokens[%zu]", i);
+    return path;
+}
+
+/* The id after those of the vocabulary and of the added tokens before this one, which end at `last`
+ * (-1: there are none). */
+static int give_id(json_t *token, size_t n_vocab, int32_t last)
+{
+    bool after_added = last >= 0 && (!n_vocab || (size_t)last >= n_vocab);
+    json_int_t id = after_added ? last + 1 : (json_int_t)n_vocab;
+    return json_object_set_new(token, "id", json_integer(id)) ? -ENOMEM : 0;
 }
 
 static int take_census(const struct spw_tok_loader *l, json_t *added, struct census *c)
 {
     json_t *value;
     size_t i;
-    int32_t id = 0;
+    int32_t id = 0, last = -1;
     SPW_TRY(walk_vocab(l, c, count_vocab));
     json_array_foreach(added, i, value)
     {
         const char *content = NULL;
-        char path[48];
-        snprintf(path, sizeof path, "added_tokens[%zu]", i);
+        char own[48];
+        const char *path = added_path(l, i, own);
         if (!json_is_object(value))
             return spw_tok_bad(l, -EINVAL, path, "", value, "an object");
+        if (i >= l->n_own && !json_object_get(value, "id"))
+            SPW_TRY(give_id(value, c->n_vocab, last));
         SPW_TRY(spw_tok_get_string(l, value, path, "content", &content));
         SPW_TRY(spw_tok_get_id(l, json_object_get(value, "id"), path, "id", &id));
         SPW_TRY(count_token(c, strlen(content), id));
+        last = id > last ? id : last;
     }
     return 0;
 }
@@ -359,15 +382,14 @@ static int load_added(const struct spw_tok_loader *l, json_t *added)
     json_array_foreach(added, i, value)
     {
         char path[48];
-        snprintf(path, sizeof path, "added_tokens[%zu]", i);
-        SPW_TRY(add_token(l, value, path));
+        SPW_TRY(add_token(l, value, added_path(l, i, path)));
     }
     return 0;
 }
 
 /* ---- the file ---- */
 
-static int load_root(const struct spw_tok_loader *l, const json_t *root)
+static int load_root(struct spw_tok_loader *l, json_t *root)
 {
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
     json_t *added = json_object_get(root, "added_tokens");
@@ -385,7 +407,13 @@ static int load_root(const struct spw_tok_loader *l, const json_t *root)
         return spw_tok_bad(l, -EINVAL, "model", "vocab", vocab, "an object");
     if (added && !json_is_null(added) && !json_is_array(added))
         return spw_tok_bad(l, -EINVAL, "", "added_tokens", added, "a list");
-    SPW_TRY(take_census(l, added, &census));
+    l->n_own = json_array_size(added);
+    int rc = l->special ? spw_tok_merge_added(l->special, root, &census.fresh) : 0;
+    added = json_object_get(root, "added_tokens");
+    if (!rc)
+        rc = take_census(l, added, &census);
+    json_decref(census.fresh);
+    SPW_TRY(rc);
     sizes = (struct spw_tok_sizes){.n_ids = (uint32_t)(census.max_id + 1),
                                    .n_vocab = census.n_vocab,
                                    .n_added = json_array_size(added),
@@ -420,12 +448,13 @@ static int load_text(struct spw_tok_loader *l, size_t bytes, struct spw_tok_scan
     return rc;
 }
 
-int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes, const char *name,
-                 struct spw_error *err)
+int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes,
+                 const struct spw_special_tokens *special, const char *name, struct spw_error *err)
 {
     struct spw_tok_loader l = {.build = {t, name, err, "model.vocab", "model.merges"},
                                .t = t,
                                .json = json,
+                               .special = special,
                                .name = name,
                                .err = err};
     struct spw_tok_scan s = {.p = json, .end = json + bytes};

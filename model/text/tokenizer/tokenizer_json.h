@@ -1,8 +1,8 @@
-/* What the two files that read tokenizer.json share. Not for other modules. */
+/* What the files that read tokenizer.json share. Not for other modules. */
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_JSON_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_JSON_H
 
-#include "base/json.h"
+#include "model/text/special_tokens.h"
 #include "model/text/tokenizer/tokenizer_build.h"
 
 /* A value inside the file's text. at == NULL: absent, or of another type. */
@@ -16,6 +16,8 @@ struct spw_tok_loader {
     struct spw_tokenizer *t;
     const char *json; /* the whole text, borrowed */
     struct spw_tok_cut vocab, merges;
+    const struct spw_special_tokens *special; /* borrowed; NULL: there is no folder */
+    size_t n_own;     /* added tokens of the file itself; the others follow */
     const char *name; /* the file, for error texts */
     struct spw_error *err;
 };
@@ -50,6 +52,10 @@ int spw_tok_scan_find(struct spw_tok_scan *s, struct spw_tok_cut *vocab,
 /* Appends the text with the two emptied. */
 int spw_tok_scan_rest(const char *json, size_t bytes, const struct spw_tok_cut *vocab,
                       const struct spw_tok_cut *merges, struct spw_tok_buf *out);
+
+/* Adds the tokens of `special` to added_tokens of the root. *fresh is owned by the caller, also
+ * after a failure: those that have no id yet, by their content; NULL: none. -ENOMEM. */
+int spw_tok_merge_added(const struct spw_special_tokens *special, json_t *root, json_t **fresh);
 
 /* normalizer, pre_tokenizer, post_processor, decoder */
 int spw_tok_load_pipeline(const struct spw_tok_loader *l, const json_t *root);

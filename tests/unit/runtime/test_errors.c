@@ -201,6 +201,7 @@ OPENS_FROM(folder_chat_template, struct spw_chat_template,
            s->ops->chat_template(s, NULL, &out, err))
 OPENS_FROM(folder_text, char, s->ops->text(s, SPW_SOURCE_TOKENIZER, &out, &(size_t){0}, err))
 OPENS(tokenizer_open, struct spw_tokenizer, spw_tokenizer_open(&out, "missing", err))
+OPENS(tokenizer_open_folder, struct spw_tokenizer, spw_tokenizer_open_folder(&out, "missing", err))
 OPENS(tokenizer_parse, struct spw_tokenizer, spw_tokenizer_parse(&out, "{", 1, "a file", err))
 CALL(tokenizer_encode_spans,
      spw_tokenizer_encode_spans(tokenizer, &(struct spw_encoding){.text = "\xff", .bytes = 1},
@@ -282,6 +283,7 @@ static const struct {
     {"spw_tensors_check", safetensors_check},
     {"spw_fingerprint_take", fingerprint_take},
     {"spw_tokenizer_open", tokenizer_open},
+    {"spw_tokenizer_open_folder", tokenizer_open_folder},
     {"spw_tokenizer_parse", tokenizer_parse},
     {"spw_tokenizer_encode", tokenizer_encode},
     {"spw_tokenizer_encode_spans", tokenizer_encode_spans},

@@ -1,0 +1,30 @@
+/* The tokens that the other files of a Hugging Face folder name, beside those of tokenizer.json:
+ * tokenizer_config.json and, if that is of an older version (no added_tokens_decoder) or missing,
+ * special_tokens_map.json and added_tokens.json. The rules are those of transformers 5.
+ *
+ * A token is an object: content, lstrip, rstrip, single_word and special, and normalized if the
+ * file says it. Errors: -EINVAL with file, key, what was found and what was expected; -ENOMEM. */
+#ifndef SPW_MODEL_TEXT_SPECIAL_TOKENS_H
+#define SPW_MODEL_TEXT_SPECIAL_TOKENS_H
+
+#include "base/json.h"
+
+struct spw_special_tokens {
+    json_t *named;  /* owned: bos_token and the like -> a token, or null; in order */
+    json_t *listed; /* owned: tokens of added_tokens_decoder or added_tokens.json, by their ids */
+    json_t *extra;  /* owned: special tokens without a name */
+    bool has_pad;   /* a file has the key pad_token */
+    bool old;       /* tokenizer_config.json is of an older version, or missing */
+};
+
+/* Parses FOLDER/NAME, whose top is an object. *out (json_decref) is NULL if there is no such file.
+ */
+int spw_special_tokens_file(json_t **out, const char *folder, const char *name,
+                            struct spw_error *err);
+/* `config`: the folder's tokenizer_config.json, or NULL. spw_special_tokens_free frees *out, also
+ * after a failure. */
+int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder, json_t *config,
+                            struct spw_error *err);
+void spw_special_tokens_free(struct spw_special_tokens *tokens);
+
+#endif

@@ -1,0 +1,254 @@
+/* Tokens that the other files of a folder add to those of tokenizer.json, or change. What is
+ * expected are the ids and texts of transformers 5.24 (PreTrainedTokenizerFast). A file of a folder
+ * is written here with ' in place of ". */
+#include "tests/json_text.h"
+#include "tests/tokenizer_json.h"
+
+#include <unistd.h>
+
+static char folder[100];
+
+/* NULL: no such file. */
+static void put(const char *name, const char *text)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    FILE *f = text ? fopen(path, "w") : NULL;
+    CHECK(!text || (f && fputs(json_quoted(text), f) >= 0 && !fclose(f)));
+}
+
+/* `padding`: the value of the key. */
+static void put_tokenizer(const char *padding)
+{
+    char text[2000];
+    snprintf(
+        text, sizeof text,
+        "{'version': '1.0', 'padding': %s, 'added_tokens': ["
+        "{'id': 9, 'content': '<s>', 'single_word': false, 'lstrip': false, 'rstrip': false,"
+        " 'normalized': false, 'special': true},"
+        "{'id': 11, 'content': '<t>', 'single_word': false, 'lstrip': false, 'rstrip': false,"
+        " 'normalized': false, 'special': false}], 'decoder': {'type': 'Fuse'},"
+        "'model': {'type': 'BPE', 'unk_token': '?', 'vocab': {'?': 0, 'a': 1, 'b': 2, 'c': 3,"
+        " ' ': 4, '<': 5, 'n': 6, '>': 7, 'ab': 8, '<s>': 9, '1': 10}, 'merges': [['a', 'b']]}}",
+        padding);
+    put("tokenizer.json", text);
+}
+
+static int open_folder(struct spw_tokenizer **t, struct spw_error *err)
+{
+    return spw_tokenizer_open_folder(t, folder, err);
+}
+
+/* The ids of one text, and their text without special tokens. */
+static int use(char ids_text[4096], char back[1024])
+{
+    static const char text[] = "a <n> 1 <s> <t> ab<n>c";
+    struct spw_tokenizer *t;
+    struct spw_error err = {0};
+    int32_t *ids = NULL;
+    size_t n = 0, bytes;
+    char *decoded = NULL;
+    int rc = open_folder(&t, &err);
+    snprintf(back, 1024, "%s", err.text);
+    if (rc)
+        return rc;
+    rc = spw_tokenizer_encode(t, text, sizeof text - 1, false, &ids, &n, &err);
+    for (size_t i = 0, at = 0; i < n; i++)
+        at += (size_t)snprintf(ids_text + at, 4096 - at, i ? " %d" : "%d", ids[i]);
+    if (!rc)
+        rc = spw_tokenizer_decode(t, ids, n, true, &decoded, &bytes);
+    if (!rc)
+        snprintf(back, 1024, "%s", decoded);
+    spw_free(decoded);
+    spw_free(ids);
+    spw_tokenizer_close(t);
+    return rc;
+}
+
+static void test_tokens(void)
+{
+    static const struct {
+        const char *config, *map, *ids, *pad, *tokens, *text;
+    } cases[] = {
+        {"{}", NULL, NULL, NULL, "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n> 1  <t> ab<n>c"},
+        {"{'bos_token': '<n>'}", NULL, NULL, NULL, "1 4 12 4 10 4 9 4 11 4 8 12 3",
+         "a  1  <t> abc"},
+        {"{'bos_token': {'__type': 'AddedToken', 'content': '<n>', 'lstrip': true, 'normalized': "
+         "false}}",
+         NULL, NULL, NULL, "1 12 4 10 4 9 4 11 4 8 12 3", "a 1  <t> abc"},
+        {"{'eos_token': '1', 'pad_token': null}", NULL, NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n>   <t> ab<n>c"},
+        {"{'eos_token': '<t>'}", NULL, NULL, NULL, "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3",
+         "a <n> 1   ab<n>c"},
+        {"{'eos_token': '<t>', 'added_tokens_decoder': {}}", NULL, NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n> 1  <t> ab<n>c"},
+        {"{'x_token': '<n>', 'y_token': {'content': '1'}, 'add_bos_token': true}", NULL, NULL, NULL,
+         "1 4 12 4 10 4 9 4 11 4 8 12 3", "a  1  <t> abc"},
+        {"{'y_token': {'__type': 'AddedToken', 'content': '1', 'rstrip': true}}", NULL, NULL, NULL,
+         "1 4 5 6 7 4 10 9 4 11 4 8 5 6 7 3", "a <n>  <t> ab<n>c"},
+        {"{'additional_special_tokens': ['<n>', '1']}", NULL, NULL, NULL,
+         "1 4 12 4 10 4 9 4 11 4 8 12 3", "a    <t> abc"},
+        {"{'additional_special_tokens': ['<n>'], 'extra_special_tokens': ['1']}", NULL, NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n>   <t> ab<n>c"},
+        {"{'additional_special_tokens': ['<n>'], 'extra_special_tokens': {'x': '1'}}", NULL, NULL,
+         NULL, "1 4 12 4 10 4 9 4 11 4 8 12 3", "a    <t> abc"},
+        {"{'extra_special_tokens': [{'__type': 'AddedToken', 'content': '<n>', 'single_word': "
+         "true}]}",
+         NULL, NULL, NULL, "1 4 12 4 10 4 9 4 11 4 8 5 6 7 3", "a <n> 1  <t> ab<n>c"},
+        {"{'model_specific_special_tokens': {'x': '<n>'}}", NULL, NULL, NULL,
+         "1 4 12 4 10 4 9 4 11 4 8 12 3", "a  1  <t> abc"},
+        {"{'model_specific_special_tokens': {'x': '<n>'}, 'y_token': '1'}", NULL, NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n>   <t> ab<n>c"},
+        {"{'added_tokens_decoder': {'9': {'content': '<s>', 'lstrip': true, 'special': true}, "
+         "'11': {'content': '<t>', 'rstrip': true}}}",
+         NULL, NULL, NULL, "1 4 5 6 7 4 10 9 4 11 8 5 6 7 3", "a <n> 1 <t>ab<n>c"},
+        {"{'added_tokens_decoder': {'9': {'content': '<s>', 'special': false}, '30': {'content': "
+         "'<n>', 'special': true}, '2': {'content': 'b', 'special': true}}}",
+         NULL, NULL, NULL, "1 4 12 4 10 4 9 4 11 4 1 2 12 3", "a  1  <t> ac"},
+        {"{'added_tokens_decoder': {'13': {'content': '1 ', 'normalized': false}, '12': "
+         "{'content': '<n>', 'normalized': false}}, 'bos_token': '<n>'}",
+         NULL, NULL, NULL, "1 4 12 4 13 9 4 11 4 8 12 3", "a  1  <t> abc"},
+        {"{'added_tokens_decoder': {}, 'bos_token': '<n>'}", "{'eos_token': '1'}", "{'c': 3}", NULL,
+         "1 4 12 4 10 4 9 4 11 4 8 12 3", "a  1  <t> abc"},
+        {"{'bos_token': '<n>', 'eos_token': '1'}",
+         "{'bos_token': {'content': 'c', 'lstrip': true}, 'x_token': 'a'}", NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 1 2 5 6 7 3", " <n>   <t> b<n>"},
+        {"{'bos_token': '<n>'}", "{'bos_token': null}", NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n> 1  <t> ab<n>c"},
+        {"{'additional_special_tokens': ['<n>']}", "{'additional_special_tokens': ['1']}", NULL,
+         NULL, "1 4 12 4 10 4 9 4 11 4 8 12 3", "a  1  <t> abc"},
+        {"{}", "{'additional_special_tokens': ['1']}", NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n>   <t> ab<n>c"},
+        {"{'extra_special_tokens': ['<n>']}", "{'extra_special_tokens': ['1']}", NULL, NULL,
+         "1 4 12 4 10 4 9 4 11 4 8 12 3", "a    <t> abc"},
+        {"{'extra_special_tokens': ['<n>']}", "{'extra_special_tokens': {'x': '1'}}", NULL, NULL,
+         "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3", "a <n>   <t> ab<n>c"},
+        {NULL, "{'pad_token': '<n>'}", NULL, NULL, "1 4 12 4 10 4 9 4 11 4 8 12 3",
+         "a  1  <t> abc"},
+        {"{'pad_token': '1'}", NULL, "{'<n>': 20, '1': 10, 'c': 3}", NULL,
+         "1 4 12 4 10 4 9 4 11 4 8 12 3", "a <n>   <t> ab<n>c"},
+        {"{}", NULL, NULL, "<n>", "1 4 12 4 10 4 9 4 11 4 8 12 3", "a  1  <t> abc"},
+        {"{'pad_token': null}", NULL, NULL, "<n>", "1 4 5 6 7 4 10 4 9 4 11 4 8 5 6 7 3",
+         "a <n> 1  <t> ab<n>c"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char tokens[4096] = "", text[1024], padding[100] = "null";
+        if (cases[i].pad)
+            snprintf(padding, sizeof padding, "{'pad_token': '%s'}", cases[i].pad);
+        put_tokenizer(padding);
+        put("tokenizer_config.json", cases[i].config);
+        put("special_tokens_map.json", cases[i].map);
+        put("added_tokens.json", cases[i].ids);
+        CHECK(!use(tokens, text));
+        CHECK_MSG(!strcmp(tokens, cases[i].tokens) && !strcmp(text, cases[i].text),
+                  "case %zu: %s \"%s\"", i, tokens, text);
+    }
+}
+
+static void test_refusals(void)
+{
+    static const struct {
+        const char *name, *text, *part;
+    } cases[] = {
+        {"tokenizer_config.json", "[]", "/tokenizer_config.json: found a list"},
+        {"tokenizer_config.json", "{", "/tokenizer_config.json: line 1"},
+        {"tokenizer_config.json", "{'added_tokens_decoder': null}",
+         "/tokenizer_config.json: added_tokens_decoder: found null, expected an object"},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'x': {'content': 'y'}}}",
+         "added_tokens_decoder: found \"x\": an object, expected a token id"},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'-1': {'content': 'y'}}}", "\"-1\""},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'4194304': {'content': 'y'}}}",
+         "\"4194304\""},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'99999999999999999999': {}}}",
+         "\"99999999999999999999\""},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'5': 'y'}}", "found \"5\": \"y\""},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'5': {}}}",
+         "added_tokens_decoder.5.content: found nothing, expected a string"},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'5': {'content': 3}}}",
+         "added_tokens_decoder.5.content: found 3"},
+        {"tokenizer_config.json", "{'added_tokens_decoder': {'5': {'content': 'y', 'lstrip': 1}}}",
+         "added_tokens_decoder.5.lstrip: found 1, expected true or false"},
+        {"tokenizer_config.json", "{'bos_token': {'content': 'y', 'special': 'yes'}}",
+         "/tokenizer_config.json: bos_token.special: found \"yes\""},
+        {"special_tokens_map.json", "{'bos_token': {'lstrip': true}}",
+         "/special_tokens_map.json: bos_token.content: found nothing"},
+        {"tokenizer_config.json", "{'extra_special_tokens': ['y', {'content': []}]}",
+         "/tokenizer_config.json: special tokens[1].content: found a list"},
+        {"added_tokens.json", "{'y': 4194304}", "/added_tokens.json: y: found 4194304"},
+        {"added_tokens.json", "{'y': '5'}", "/added_tokens.json: y: found \"5\""},
+        {"added_tokens.json", "{'y\\nz': -1}", "/added_tokens.json: y?z: found -1"},
+    };
+    put_tokenizer("null");
+    put("tokenizer_config.json", NULL);
+    put("special_tokens_map.json", NULL);
+    put("added_tokens.json", NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_tokenizer *t;
+        struct spw_error err = {0};
+        put(cases[i].name, cases[i].text);
+        CHECK(open_folder(&t, &err) == -EINVAL && !t);
+        CHECK_MSG(strstr(err.text, cases[i].part) && !strchr(err.text, '\n'), "case %zu: %s", i,
+                  err.text);
+        put(cases[i].name, NULL);
+    }
+}
+
+/* The vocabulary has a hole, so the next id is that of another token. */
+static void test_taken_id(void)
+{
+    struct spw_tokenizer *t;
+    struct spw_error err = {0};
+    put("tokenizer.json", "{'model': {'type': 'BPE', 'vocab': {'a': 0, 'b': 2}, 'merges': []}}");
+    put("tokenizer_config.json", "{'bos_token': '<n>'}");
+    CHECK(open_folder(&t, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "/tokenizer.json: a token of another file: found id 2 for \"<n>\""),
+              "%s", err.text);
+    put("tokenizer.json", "{'model': {'type': 'BPE', 'vocab': {'a': 0, 'b': 1}, 'merges': []},"
+                          " 'added_tokens': [{'id': 4194303, 'content': 'x'}]}");
+    CHECK(open_folder(&t, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "a token of another file.id: found 4194304"), "%s", err.text);
+}
+
+static void test_allocations(void)
+{
+    char good[4096] = "", tokens[4096] = "", good_text[1024], text[1024];
+    int64_t before = spw_alloc_outstanding(), n = 0;
+    int rc;
+    put_tokenizer("{'pad_token': '1'}");
+    put("tokenizer_config.json", "{'bos_token': '<n>', 'x_token': {'__type': 'AddedToken',"
+                                 " 'content': 'c'}, 'extra_special_tokens': ['b']}");
+    put("special_tokens_map.json", "{'eos_token': '<n>', 'extra_special_tokens': {'x': '>'}}");
+    put("added_tokens.json", "{'<': 5, '<n>n': 14}");
+    CHECK(!use(good, good_text));
+    json_set_alloc_funcs(json_alloc, json_free);
+    for (int successes = 0; successes < 20 && n < 10000; n++) {
+        spw_alloc_fail_nth(n);
+        rc = use(tokens, text);
+        spw_alloc_fail_nth(-1);
+        CHECK_MSG(!rc || rc == -ENOMEM, "allocation %lld: %d %s", (long long)n, rc, text);
+        CHECK_MSG(rc || (!strcmp(tokens, good) && !strcmp(text, good_text)), "allocation %lld",
+                  (long long)n);
+        CHECK_MSG(spw_alloc_outstanding() == before, "allocation %lld leaks", (long long)n);
+        successes = rc ? 0 : successes + 1;
+    }
+    json_set_alloc_funcs(malloc, free);
+    CHECK(n > 100 && n < 10000 && !json_outstanding);
+}
+
+int main(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/spw_tokens_XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
+    CHECK(mkdtemp(folder) != NULL);
+    test_tokens();
+    test_refusals();
+    test_taken_id();
+    test_allocations();
+    put("tokenizer.json", NULL);
+    put("tokenizer_config.json", NULL);
+    put("special_tokens_map.json", NULL);
+    put("added_tokens.json", NULL);
+    CHECK(!rmdir(folder));
+    return check_done();
+}
