@@ -36,12 +36,22 @@
 #define HAN_AND_OTHERS                                                                             \
     "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+"
 
+/* The letters with a case that the tokenizer of DeepSeek LLM lists. */
+#define CASED                                                                                      \
+    "[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ"    \
+    "Ⴀ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅ"         \
+    "ὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴ"           \
+    "ῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻ"       \
+    "Ȿ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚ"          \
+    "ａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]"
+
 static const struct spw_tok_gguf_pre pres[] = {
     {.name = "llama-bpe", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "llama3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "llama-v3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "falcon3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "pixtral", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "midm-2.0", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "smaug-bpe", .splits = {LLAMA3}},
     {.name = "dbrx", .splits = {LLAMA3}},
     {.name = "chatglm-bpe", .splits = {LLAMA3}},
@@ -51,10 +61,18 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "gpt-4o", .splits = {GPT4O}},
     {.name = "llama4", .splits = {GPT4O}},
     {.name = "minimax-m2", .splits = {GPT4O}},
+    /* llama.cpp counts groups of digits without looking at what stands beside them. */
+    {.name = "tiny_aya", .splits = {"\\d{1,3}(?=(?:\\d{3})*\\b)", GPT4O}},
+    {.name = "minicpm5",
+     .splits = {"\\p{N}{1,3}", LETTERS "\\p{N}+" OTHERS},
+     .ignore_merges = true},
     {.name = "tekken", .splits = {TEKKEN}, .ignore_merges = true, .bos = true},
     {.name = "deepseek-v3", .splits = {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3}},
     {.name = "deepseek-coder",
      .splits = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", HAN_AND_OTHERS, "\\p{N}"}},
+    {.name = "deepseek-llm",
+     .splits = {"[\r\n]", "\\s?" CASED "+", "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$",
+                HAN_AND_OTHERS, "\\p{N}+"}},
     {.name = "hunyuan-dense", .splits = {"\\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3}},
     {.name = "seed-coder", .splits = {SEED_CODER}},
     {.name = "smollm", .splits = {"\\p{N}", GPT2}},
@@ -65,10 +83,14 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "command-r", .splits = {"\\p{N}", GPT2}, .nfc = true},
     {.name = "hunyuan", .splits = {QWEN2}},
     {.name = "solar-open", .splits = {QWEN2}},
+    {.name = "kormo", .splits = {QWEN2}},
+    {.name = "megrez", .splits = {QWEN2}},
     {.name = "stablelm2", .splits = {QWEN2}, .nfc = true},
     {.name = "gpt-2", .splits = {GPT2}},
     {.name = "phi-2", .splits = {GPT2}},
     {.name = "mellum", .splits = {GPT2}},
+    {.name = "trillion", .splits = {GPT2}},
+    {.name = "a.x-4.0", .splits = {GPT2}},
     {.name = "exaone4", .splits = {GPT2}},
     {.name = "exaone-moe", .splits = {EXAONE_MOE}},
     {.name = "jais-2", .splits = {JAIS2}},

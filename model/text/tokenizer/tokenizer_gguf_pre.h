@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-enum { SPW_TOK_GGUF_SPLITS = 5 };
+enum { SPW_TOK_GGUF_SPLITS = 6 };
 
 struct spw_tok_gguf_pre {
     const char *name;

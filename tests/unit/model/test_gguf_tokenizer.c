@@ -550,16 +550,20 @@ static void test_pres(void)
     static const struct {
         const char *names, *pieces; /* of "don't A1234  b\n", as lengths; "": not checked */
     } kinds[] = {
-        {"llama-bpe llama3 llama-v3 falcon3 pixtral smaug-bpe dbrx chatglm-bpe glm4 jais-2",
+        {"llama-bpe llama3 llama-v3 falcon3 pixtral midm-2.0 smaug-bpe dbrx chatglm-bpe glm4 "
+         "jais-2 minicpm5",
          "3 2 2 3 1 1 2 1"},
-        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open exaone-moe", "3 2 2 1 1 1 1 1 2 1"},
+        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open kormo megrez exaone-moe",
+         "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-4o llama4 minimax-m2", "5 2 3 1 1 2 1"},
+        {"tiny_aya", "5 2 1 3 1 2 1"},
         {"tekken", "3 2 2 1 1 1 1 1 2 1"},
         {"deepseek-v3 hunyuan-dense", "3 2 2 3 1 1 2 1"},
+        {"deepseek-llm", "3 1 1 2 4 1 2 1"},
         {"deepseek-coder", "3 1 1 2 1 1 1 1 1 2 1"},
         {"seed-coder", "3 2 2 1 1 1 1 1 2 1"},
         {"smollm starcoder refact mellum2 minerva-7b command-r", "3 2 2 1 1 1 1 1 2 1"},
-        {"gpt-2 phi-2 mellum exaone4 olmo", "3 2 2 4 1 2 1"},
+        {"gpt-2 phi-2 mellum trillion a.x-4.0 exaone4 olmo", "3 2 2 4 1 2 1"},
         {"default", "3 1 1 2 3 1 1 2 1"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
