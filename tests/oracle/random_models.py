@@ -406,7 +406,7 @@ WRAPPERS = {  # text models, the vision part, and keys
         mm_tokens_per_image=4, boi_token_index=3, eoi_token_index=4, image_token_index=5)),
     "mistral3": (["mistral", "ministral3"], "pixtral", dict(image_token_index=5)),
     "aya_vision": (["cohere", "cohere2"], "siglip_vision_model", dict(image_token_index=5)),
-    "cohere2_vision": (["cohere2"], "siglip_vision_model", dict(image_token_id=5)),
+    "cohere2_vision": (["cohere2"], "siglip_vision_model", dict(image_token_id=5, alignment_intermediate_size=16)),
     "internvl": (["llama", "qwen2", "qwen3"], "internvl_vision", dict(image_token_id=5)),
     "idefics3": (["llama"], None, dict(image_token_id=5)),
     "smolvlm": (["llama"], None, dict(image_token_id=5)),
