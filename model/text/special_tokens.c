@@ -317,6 +317,27 @@ static int read_listed(const struct reader *r, const json_t *tokens,
     return rc;
 }
 
+/* ---- keys that change how a text becomes tokens ---- */
+
+/* With split_special_tokens a chat would have the pieces of <|im_end|> and the like. */
+static int read_keys(const struct reader *r)
+{
+    static const char *const classes[] = {"GPT2Tokenizer", "Qwen2Tokenizer", "LlamaTokenizer"};
+    struct spw_keys keys = {
+        .file = r->config.path, .prefix = "", .object = r->config.root, .err = r->err};
+    const char *name = json_string_value(json_object_get(r->config.root, "tokenizer_class"));
+    bool split = false;
+    SPW_TRY(spw_keys_bool(&keys, "split_special_tokens", &split));
+    if (split)
+        return spw_keys_refuse(&keys, "split_special_tokens", "false");
+    for (int i = 0; i < 3 && name && spw_keys_has(&keys, "add_prefix_space"); i++) {
+        size_t n = strlen(classes[i]);
+        if (!strncmp(name, classes[i], n) && (!name[n] || !strcmp(name + n, "Fast")))
+            r->out->prefix_of = i < 2 ? SPW_PREFIX_OF_BYTES : SPW_PREFIX_OF_METASPACE;
+    }
+    return r->out->prefix_of ? spw_keys_bool(&keys, "add_prefix_space", &r->out->prefix_space) : 0;
+}
+
 static int read_all(const struct reader *r)
 {
     const json_t *decoder = json_object_get(r->config.root, "added_tokens_decoder");
@@ -324,6 +345,7 @@ static int read_all(const struct reader *r)
     if (decoder && !json_is_object(decoder))
         return spw_fail(r->err, -EINVAL, "%s: added_tokens_decoder: found %s, expected an object",
                         r->config.path, spw_json_describe(decoder, found, sizeof found));
+    SPW_TRY(read_keys(r));
     SPW_TRY(read_special(r));
     return decoder ? read_listed(r, decoder, decoder_token)
                    : read_listed(r, r->ids.root, file_token);

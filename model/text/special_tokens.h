@@ -15,6 +15,9 @@ struct spw_special_tokens {
     json_t *extra;  /* owned: special tokens without a name */
     bool has_pad;   /* a file has the key pad_token */
     bool old;       /* tokenizer_config.json is of an older version, or missing */
+    /* add_prefix_space, if the tokenizer_class of transformers gives it to a step of that kind */
+    enum { SPW_PREFIX_UNSAID, SPW_PREFIX_OF_BYTES, SPW_PREFIX_OF_METASPACE } prefix_of;
+    bool prefix_space;
 };
 
 /* Parses FOLDER/NAME, whose top is an object. *out (json_decref) is NULL if there is no such file.

@@ -389,6 +389,27 @@ static int load_added(const struct spw_tok_loader *l, json_t *added)
 
 /* ---- the file ---- */
 
+/* tokenizer_config.json may say it, too. Versions of transformers differ in which file counts. */
+static int check_prefix_space(const struct spw_tok_loader *l)
+{
+    bool found = false, prefix = false;
+    for (size_t i = 0; l->special && i < l->t->n_pres; i++) {
+        const struct spw_tok_pre *pre = &l->t->pres[i];
+        bool bytes = l->special->prefix_of == SPW_PREFIX_OF_BYTES;
+        bool metaspace =
+            l->special->prefix_of == SPW_PREFIX_OF_METASPACE && pre->kind == SPW_TOK_PRE_METASPACE;
+        found = found || metaspace || (bytes && pre->kind == SPW_TOK_PRE_BYTES);
+        prefix = prefix || (bytes && pre->kind == SPW_TOK_PRE_PREFIX_SPACE) ||
+                 (metaspace && pre->scheme != SPW_TOK_SCHEME_NEVER);
+    }
+    if (!found || prefix == l->special->prefix_space)
+        return 0;
+    return spw_fail(l->err, -EINVAL,
+                    "%s: pre_tokenizer: found %s in front of a text, expected what "
+                    "add_prefix_space of tokenizer_config.json says: %s",
+                    l->name, prefix ? "a space" : "no space", prefix ? "none" : "a space");
+}
+
 static int load_root(struct spw_tok_loader *l, json_t *root)
 {
     json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
@@ -421,6 +442,7 @@ static int load_root(struct spw_tok_loader *l, json_t *root)
     SPW_TRY(spw_tok_build_tables(&l->build, &sizes));
     SPW_TRY(load_model(l, model));
     SPW_TRY(spw_tok_load_pipeline(l, root));
+    SPW_TRY(check_prefix_space(l));
     SPW_TRY(load_added(l, added));
     return spw_tok_build_finish(&l->build);
 }

@@ -171,6 +171,12 @@ static void test_refusals(void)
          "added_tokens_decoder.5.lstrip: found 1, expected true or false"},
         {"tokenizer_config.json", "{'bos_token': {'content': 'y', 'special': 'yes'}}",
          "/tokenizer_config.json: bos_token.special: found \"yes\""},
+        {"tokenizer_config.json", "{'split_special_tokens': true}",
+         "/tokenizer_config.json: split_special_tokens: found true, expected false"},
+        {"tokenizer_config.json", "{'split_special_tokens': 'no'}",
+         "/tokenizer_config.json: split_special_tokens: found \"no\""},
+        {"tokenizer_config.json", "{'tokenizer_class': 'GPT2Tokenizer', 'add_prefix_space': 1}",
+         "/tokenizer_config.json: add_prefix_space: found 1, expected true or false"},
         {"special_tokens_map.json", "{'bos_token': {'lstrip': true}}",
          "/special_tokens_map.json: bos_token.content: found nothing"},
         {"tokenizer_config.json", "{'extra_special_tokens': ['y', {'content': []}]}",
@@ -191,6 +197,50 @@ static void test_refusals(void)
         CHECK_MSG(strstr(err.text, cases[i].part) && !strchr(err.text, '\n'), "case %zu: %s", i,
                   err.text);
         put(cases[i].name, NULL);
+    }
+}
+
+/* Two files say whether a space stands in front of a text. */
+static void test_prefix_space(void)
+{
+    static const struct {
+        const char *class, *key, *step, *refusal;
+    } cases[] = {
+        {"GPT2Tokenizer", "true", "'ByteLevel', 'add_prefix_space': true", NULL},
+        {"GPT2Tokenizer", "true", "'ByteLevel', 'add_prefix_space': false",
+         "found no space in front of a text, expected what add_prefix_space of "
+         "tokenizer_config.json says: a space"},
+        {"Qwen2TokenizerFast", "false", "'ByteLevel'",
+         "found a space in front of a text, expected what add_prefix_space of "
+         "tokenizer_config.json says: none"},
+        {"Qwen2Tokenizer", "null", "'ByteLevel'", NULL},
+        {"Qwen2TokenizerSlow", "false", "'ByteLevel'", NULL},
+        {"PreTrainedTokenizerFast", "false", "'ByteLevel'", NULL},
+        {"LlamaTokenizer", "false", "'ByteLevel'", NULL},
+        {"LlamaTokenizer", "false", "'Metaspace', 'replacement': '_', 'prepend_scheme': 'never'",
+         NULL},
+        {"LlamaTokenizer", "true", "'Metaspace', 'replacement': '_', 'prepend_scheme': 'first'",
+         NULL},
+        {"LlamaTokenizer", "false", "'Metaspace', 'replacement': '_', 'prepend_scheme': 'first'",
+         "found a space"},
+        {"GPT2Tokenizer", "false", "'Metaspace', 'replacement': '_'", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct spw_tokenizer *t;
+        struct spw_error err = {0};
+        char text[400];
+        snprintf(text, sizeof text, "{'tokenizer_class': '%s', 'add_prefix_space': %s}",
+                 cases[i].class, cases[i].key);
+        put("tokenizer_config.json", text);
+        snprintf(text, sizeof text,
+                 "{'pre_tokenizer': {'type': %s},"
+                 " 'model': {'type': 'BPE', 'vocab': {'a': 0}, 'merges': []}}",
+                 cases[i].step);
+        put("tokenizer.json", text);
+        int rc = open_folder(&t, &err);
+        CHECK_MSG(cases[i].refusal ? rc == -EINVAL && strstr(err.text, cases[i].refusal) : !rc,
+                  "case %zu: %s", i, err.text);
+        spw_tokenizer_close(t);
     }
 }
 
@@ -244,6 +294,7 @@ int main(void)
     test_tokens();
     test_refusals();
     test_taken_id();
+    test_prefix_space();
     test_allocations();
     put("tokenizer.json", NULL);
     put("tokenizer_config.json", NULL);
