@@ -135,13 +135,17 @@ static int read_factors(const struct spw_keys *dict, const char *key, uint32_t n
 }
 
 static int read_longrope(struct spw_rope_config *rope, struct spw_model_config *config,
-                         const struct spw_keys *dict)
+                         const struct spw_keys *dict, const struct spw_keys *top)
 {
+    const char *key = "original_max_position_embeddings";
     const uint32_t n = rope->rotary_dim / 2;
     const double original = (double)rope->original_max_positions;
     if (dict->names) /* a GGUF file has tensors for it, or is not complete */
         return spw_keys_refuse(dict, "rope_type",
                                "a tensor rope_factors_long.weight beside this type");
+    if (original < 2) /* a formula divides by its logarithm */
+        return spw_keys_refuse(spw_keys_has(top, key) ? top : dict, key,
+                               "more than 1, for longrope");
     if (!config->rope_factors)
         config->rope_factors = spw_alloc_zero(2 * (size_t)n, sizeof *config->rope_factors);
     if (!config->rope_factors)
@@ -289,7 +293,7 @@ static int read_table(struct spw_rope_config *rope, struct spw_model_config *con
     if (rope->kind == SPW_ROPE_LLAMA3)
         return read_llama3(rope, dict);
     if (rope->kind == SPW_ROPE_LONG)
-        return read_longrope(rope, config, dict);
+        return read_longrope(rope, config, dict, top);
     if (rope->kind == SPW_ROPE_YARN)
         return read_yarn(rope, dict, top, nested, facts, (double)config->max_positions);
     return 0;

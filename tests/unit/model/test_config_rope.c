@@ -147,6 +147,11 @@ static void test_longrope(void)
                "'long_factor': [2, 3, 4, 5]}}",
                NULL);
     CHECK(c.rope[0].original_max_positions == 4096);
+    refuse(
+        llama,
+        "{'model_type': 'phi3', 'original_max_position_embeddings': 1, 'rope_scaling': {'type': "
+        "'longrope', 'short_factor': [1, 1, 2, 2], 'long_factor': [2, 3, 4, 5]}}",
+        "config.json: original_max_position_embeddings: found 1, expected more than 1, for long");
     refuse(llama, "{'model_type': 'phi3', 'rope_scaling': {'rope_type': 'linear', 'factor': 2}}",
            "rope_scaling.rope_type: found 'linear', expected default or longrope, in this family");
 }
