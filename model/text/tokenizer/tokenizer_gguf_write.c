@@ -286,9 +286,23 @@ static int fill_columns(const struct writer *w, struct columns *c, uint32_t n)
     return has_scores(w) ? read_scores(w, c->scores, c->n_merges) : 0;
 }
 
+/* A file has as many tokens as the embedding has rows. Of the tokens behind these rows, those of
+ * the model are kept, because merges need them. */
+static uint32_t count_tokens(const struct writer *w)
+{
+    const struct spw_tok_entry *e = w->t->entries;
+    uint32_t n = w->t->n_entries;
+    while (n > w->config->vocab && !(e[n - 1].flags & SPW_TOK_IN_MODEL))
+        n--;
+    if (n < w->t->n_entries)
+        spw_gguf_note(w->notes, "some added tokens have no row in the embedding: the file does not "
+                                "have them");
+    return spw_max_u32(w->config->vocab, n);
+}
+
 static int add_tokens(const struct writer *w)
 {
-    const uint32_t n = spw_max_u32(w->config->vocab, w->t->n_entries);
+    const uint32_t n = count_tokens(w);
     struct columns c = {.texts = spw_alloc(n * sizeof *c.texts),
                         .types = spw_alloc(n * sizeof *c.types),
                         .scores = spw_alloc(n * sizeof *c.scores),

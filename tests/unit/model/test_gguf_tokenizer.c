@@ -127,7 +127,7 @@ static void close_pair(struct pair *p)
 static struct spw_tokenizer *write_and_open(const struct spw_tokenizer *t,
                                             const struct gguf_tokenizer *as)
 {
-    struct spw_model_config config = {.bos = -1, .n_eos = 1};
+    struct spw_model_config config = {.vocab = spw_tokenizer_vocab_size(t), .bos = -1, .n_eos = 1};
     struct spw_gguf_writer w = {0};
     if (!strcmp(as->model, "gemma4"))
         strcpy(config.model_type, "gemma4_text");
@@ -738,23 +738,37 @@ static void test_default_ids(void)
 }
 
 /* A file cannot say that no token ends an answer, and one of Gemma 4 not that none begins a text.
- */
+ * It has no token without a row of the embedding. */
 static void test_notes(void)
 {
-    static const struct spw_model_config configs[] = {{.bos = -1},
-                                                      {.bos = 1, .model_type = "gemma4_text"}};
+    static const struct spw_model_config configs[] = {{.vocab = 1, .bos = -1},
+                                                      {.bos = 1, .model_type = "gemma4_text"},
+                                                      {.vocab = 1, .bos = -1, .n_eos = 1}};
     static const char *const texts[] = {"no token ends an answer",
-                                        "the bos token in front of a text"};
-    for (int i = 0; i < 2; i++) {
+                                        "the bos token in front of a text",
+                                        "some added tokens have no row in the embedding"};
+    for (int i = 0; i < 3; i++) {
         struct spw_gguf_writer w = {0};
         struct spw_gguf_notes notes = {0};
         struct spw_error err = {0};
         struct spw_tokenizer *t;
-        json_t *root = sentencepiece(i == 0);
+        json_t *root = sentencepiece(i != 1);
+        json_int_t n =
+            (json_int_t)json_object_size(json_object_get(json_object_get(root, "model"), "vocab"));
+        if (i == 2)
+            json_array_append_new(json_object_get(root, "added_tokens"),
+                                  json_pack("{s:I, s:s}", "id", n, "content", "[PAD]"));
         char *text = json_dumps(root, 0);
         CHECK(!spw_tokenizer_parse(&t, text, strlen(text), "tokenizer", &err));
         CHECK(!spw_tokenizer_write_gguf(&w, t, &configs[i], "tokenizer", &notes, &err));
         CHECK(notes.n == 1 && strstr(notes.at[0], texts[i]));
+        struct file f = {0};
+        FILE *out = open_memstream(&f.at, &f.n);
+        CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
+        struct spw_tokenizer *again = open_keys(&f);
+        CHECK(again && spw_tokenizer_vocab_size(again) == n);
+        spw_tokenizer_close(again);
+        free(f.at);
         free(text);
         json_decref(root);
         spw_tokenizer_close(t);
