@@ -148,7 +148,7 @@ class TextPart:
 
 
 def draw_inside(draw, family):
-    """A config.json with the keys of its text model one level down."""
+    """A config.json with the keys of its text model one level down, or beside the others."""
     texts, keys = WRAPPERS[family]
     text = random_models.draw_config(draw, draw.choice(texts))
     if text["model_type"] == "mistral":
@@ -161,6 +161,8 @@ def draw_inside(draw, family):
         text |= dict(model_type=family + "_text", rope_scaling=dict(
             type="default", mrope_section=[pairs - 2 * (pairs // 3), pairs // 3, pairs // 3]))
     tied = draw.choice([{}, dict(tie_word_embeddings=True), dict(tie_word_embeddings=False)])
+    if family in ("qwen2_vl", "qwen2_5_vl") and draw.random() < 0.5:  # as in released files
+        return text | copy.deepcopy(keys) | dict(model_type=family) | tied
     return copy.deepcopy(keys) | dict(model_type=family, text_config=text) | tied
 
 
