@@ -127,16 +127,24 @@ static inline void check_finished(const struct job *j, const char *output)
     CHECK_MSG(strstr(out, status) && !strstr(out, "File too large"), "%s", out);
 }
 
-/* No file gets longer than a limit, which grows until the whole job fits. */
+/* No file gets longer than so many blocks of 512 bytes. Returns whether one was too short: then the
+ * job has ended, and said so once. */
+static inline bool run_short_files(const struct job *j, const char *output, int blocks)
+{
+    int code = sh("ulimit -f %d; \"$S\" %s %s %s", blocks, j->before, output, j->after);
+    const char *is_full = strstr(err, "File too large");
+    CHECK_MSG(code == (is_full ? 1 : j->code), "%d blocks: status %d: %s", blocks, code, err);
+    CHECK_MSG(!is_full || !strstr(is_full + 1, "File too large"), "said twice: %s", err);
+    return is_full;
+}
+
+/* The limit grows until the whole job fits. */
 static inline void check_short_files(const struct job *j)
 {
     int n_failed = 0;
-    for (int blocks = 1;; blocks += 1 + blocks / 4) { /* of 512 bytes */
+    for (int blocks = 1;; blocks += 1 + blocks / 4) {
         remove_job("f");
-        int code = sh("ulimit -f %d; \"$S\" %s f %s", blocks, j->before, j->after);
-        const char *is_full = strstr(err, "File too large");
-        CHECK_MSG(code == (is_full ? 1 : j->code), "%d blocks: status %d: %s", blocks, code, err);
-        CHECK_MSG(!is_full || !strstr(is_full + 1, "File too large"), "said twice: %s", err);
+        const bool is_full = run_short_files(j, "f", blocks);
         check_end(j, "f");
         if (!is_full)
             break;

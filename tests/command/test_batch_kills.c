@@ -152,6 +152,11 @@ static void test_kill_under_way(double took)
     json_t *report = parse_file("r.json");
     CHECK(number(report, "n_generated") == (long long)(n - n_kept));
     json_decref(report);
+    /* A state that holds its first line and no tokens ends the job. */
+    CHECK(sh("head -n 1 u.state | wc -c") == 0);
+    const int blocks = atoi(out) / 512 + 1;
+    remove_job("t");
+    CHECK(run_short_files(&j, "t", blocks));
 }
 
 static void test_tokens_under_way(void)

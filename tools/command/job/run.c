@@ -258,7 +258,9 @@ static int keep_some(struct run *r)
         const struct asked *a = &r->asked[i];
         if (a->n_given + a->n_tokens <= a->n_kept + a->n_kept / PART)
             continue;
-        SPW_TRY(keep(r, a->item));
+        int code = keep(r, a->item);
+        if (code)
+            return code;
         for (size_t k = 0; k < r->n_asked; k++)
             if (r->asked[k].item == a->item)
                 r->asked[k].n_kept = r->asked[k].n_given + r->asked[k].n_tokens;
