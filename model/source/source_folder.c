@@ -106,6 +106,26 @@ static int folder_chat_template(const struct spw_source *s, const char *name,
     return spw_chat_template_open(out, s->path, name, err);
 }
 
+/* A file that is missing adds nothing. */
+static int append_file(const struct spw_source *s, const char *name, char **text, size_t *bytes,
+                       struct spw_error *err)
+{
+    char *path, *more;
+    size_t n;
+    int rc = read_file(s, name, SPW_TOKENIZER_MOST_BYTES, &path, &more, &n, err);
+    spw_free(path);
+    if (rc)
+        return rc == -ENOENT ? 0 : rc;
+    char *both = spw_realloc(*text, *bytes + n + 1);
+    if (both) {
+        memcpy(both + *bytes, more, n + 1);
+        *text = both;
+        *bytes += n;
+    }
+    spw_free(more);
+    return both ? 0 : out_of_memory(s, err);
+}
+
 static int folder_text(const struct spw_source *s, enum spw_source_part part, char **text,
                        size_t *bytes, struct spw_error *err)
 {
@@ -118,6 +138,14 @@ static int folder_text(const struct spw_source *s, enum spw_source_part part, ch
     if (rc == -ENOENT || rc == -ENOTDIR)
         spw_fail(err, rc, "%s: no such file", path);
     spw_free(path);
+    static const char *const others[] = {"tokenizer_config.json", "special_tokens_map.json",
+                                         "added_tokens.json"};
+    for (int i = 0; i < 3 && !rc && !config; i++)
+        rc = append_file(s, others[i], text, bytes, err);
+    if (rc) {
+        spw_free(*text);
+        *text = NULL;
+    }
     return rc;
 }
 

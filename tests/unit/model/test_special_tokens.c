@@ -1,6 +1,7 @@
 /* Tokens that the other files of a folder add to those of tokenizer.json, or change. What is
  * expected are the ids and texts of transformers 5.24 (PreTrainedTokenizerFast). A file of a folder
  * is written here with ' in place of ". */
+#include "model/source/source.h"
 #include "tests/json_text.h"
 #include "tests/tokenizer_json.h"
 
@@ -260,6 +261,39 @@ static void test_taken_id(void)
     CHECK_MSG(strstr(err.text, "a token of another file.id: found 4194304"), "%s", err.text);
 }
 
+/* What a job or a stored measurement knows its tokenizer by: each of the files counts. */
+static void test_text(void)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "special_tokens_map.json", "added_tokens.json"};
+    struct spw_source *s;
+    struct spw_error err = {0};
+    char *text, expected[100] = "";
+    size_t bytes;
+    CHECK(!spw_source_open(&s, folder, &err));
+    for (int i = 0; i < 4; i++)
+        put(names[i], NULL);
+    for (int i = 0; i < 4; i++) {
+        CHECK(s->ops->text(s, SPW_SOURCE_TOKENIZER, &text, &bytes, &err) == (i ? 0 : -ENOENT));
+        CHECK(i ? bytes == strlen(expected) && !strcmp(text, expected) : !text);
+        spw_free(text);
+        put(names[i], names[i]);
+        strcat(expected, names[i]);
+    }
+    int rc = -ENOMEM;
+    for (int64_t n = 0; rc == -ENOMEM; n++) {
+        spw_alloc_fail_nth(n);
+        rc = s->ops->text(s, SPW_SOURCE_TOKENIZER, &text, &bytes, &err);
+        spw_alloc_fail_nth(-1);
+        CHECK(rc ? rc == -ENOMEM && !text && strstr(err.text, "out of memory")
+                 : !strcmp(text, expected));
+        spw_free(text);
+    }
+    spw_source_close(s);
+    for (int i = 0; i < 4; i++)
+        put(names[i], NULL);
+}
+
 static void test_allocations(void)
 {
     char good[4096] = "", tokens[4096] = "", good_text[1024], text[1024];
@@ -295,6 +329,7 @@ int main(void)
     test_refusals();
     test_taken_id();
     test_prefix_space();
+    test_text();
     test_allocations();
     put("tokenizer.json", NULL);
     put("tokenizer_config.json", NULL);
