@@ -59,6 +59,9 @@ static int unwrap(struct spw_config_source *source, const char **name)
     source->wrapper = wrappers[i].name;
     source->wrapper_tied = wrappers[i].tied;
     *name = wrappers[i].text;
+    if (!text && spw_keys_has(&source->top, "original_max_position_embeddings"))
+        return spw_keys_refuse(&source->top, "original_max_position_embeddings",
+                               "this key inside rope_scaling: transformers ignores it here");
     if (!text)
         return 0;
     source->text.object = text;

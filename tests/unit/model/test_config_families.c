@@ -164,6 +164,8 @@ static void test_other_families(void)
                "'mrope', 'mrope_section': [4, 2, 2]}}}",
                "{}", NULL);
     CHECK(!strcmp(c.wrapper, "qwen2_5_vl") && c.qkv_bias && c.rope[0].kind == SPW_ROPE_DEFAULT);
+    refuse(llama, "{'model_type': 'qwen2_vl', 'original_max_position_embeddings': 64}",
+           "original_max_position_embeddings: found 64, expected this key inside rope_scaling");
     refuse(llama, "{'rope_scaling': {'type': 'mrope'}}",
            "rope_scaling.type: found 'mrope', expected default, linear");
     refuse(llama, "{'model_type': 'mistral3', 'text_config': {'model_type': 'llama'}}",
