@@ -22,7 +22,7 @@ struct spw_source;
 
 /* The raw text of parts, for callers that compare models. */
 enum spw_source_part {
-    SPW_SOURCE_CONFIG, /* 0 bytes in a format whose headers (spw_tensors_extent) contain it */
+    SPW_SOURCE_CONFIG,    /* 0 bytes in a format whose headers (spw_tensors_extent) contain it */
     SPW_SOURCE_TOKENIZER, /* tokenizer.json and the files that name more of its tokens */
 };
 
