@@ -227,7 +227,8 @@ static void check_time_of_absurd_plans(void)
         CHECK(spw_plan_make(&p, &in, &err) == 0 && spw_traffic_info(&p, model.weights, NULL) == 0);
         CHECK(spw_traffic_requests(&moved, &p, model.weights, answers, i ? 1 : 4, NULL, NULL) == 0);
         const double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
-        CHECK_MSG(seconds < 10, "absurd plan %d took %.1f s", i, seconds);
+        /* of one CPU; ThreadSanitizer makes 0.6 s about 12 */
+        CHECK_MSG(seconds < (RUN_UNDER_TSAN ? 40 : 10), "absurd plan %d took %.1f s", i, seconds);
         CHECK(i != 1 || p.n_host_frames > 1000000);
         CHECK(i != 2 || (p.n_host_frames > 1000 && p.n_disk_frames > 1000));
     }
