@@ -3,13 +3,13 @@
 
 #include "model/config/config_json.h"
 #include "model/source/file.h"
+#include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_FILE_BYTES (64u << 20) /* tokenizer_config.json may list many added tokens */
-#define MAX_ID 4194303
 
 static const char *const standard[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                        "pad_token", "cls_token", "mask_token"};
@@ -252,7 +252,7 @@ static int decoder_token(const struct reader *r, const char *key, const json_t *
     char where[72], found[64], *end;
     snprintf(where, sizeof where, "added_tokens_decoder.%.40s.", key);
     out->id = strtoul(key, &end, 10);
-    if (*key < '0' || *key > '9' || *end || out->id > MAX_ID || !json_is_object(value))
+    if (*key < '0' || *key > '9' || *end || out->id > SPW_TOK_MAX_ID || !json_is_object(value))
         return spw_fail(r->err, -EINVAL,
                         "%s: added_tokens_decoder: found \"%.40s\": %s, expected a token id from 0 "
                         "to 4194303 and an object",
@@ -283,7 +283,7 @@ static int file_token(const struct reader *r, const char *key, const json_t *val
 {
     bool special = is_special_text(r, key);
     out->id = (unsigned long)json_integer_value(value);
-    if (!json_is_integer(value) || json_integer_value(value) < 0 || out->id > MAX_ID) {
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || out->id > SPW_TOK_MAX_ID) {
         char found[64];
         return spw_fail(r->err, -EINVAL,
                         "%s: %.40s: found %s, expected a token id from 0 to 4194303", r->ids.path,
