@@ -1,5 +1,6 @@
 /* A request's tokens, text and result: see answer.h. */
 #include "runtime/batch/answer.h"
+#include "runtime/step/logits_row.h"
 
 #include <math.h>
 #include <string.h>
@@ -230,10 +231,8 @@ struct softmax {
 
 static struct softmax softmax_of(const float *logits, uint32_t vocab)
 {
-    float top = logits[0];
+    float top = spw_row_top(logits, vocab);
     double sum = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        top = fmaxf(top, logits[i]);
     for (uint32_t i = 0; i < vocab; i++)
         sum += exp((double)logits[i] - (double)top);
     return (struct softmax){(double)top, log(sum)};
@@ -264,27 +263,32 @@ static void find_top(struct spw_token_logprob *top, uint32_t n, const float *log
 }
 
 /* Sets entry k of `list` and of `top` [n_top_logprobs each] for a token, from the logits before the
- * token. list NULL: does nothing. */
-static void score(const struct spw_answer *a, double *list, struct spw_token_logprob *top, size_t k,
-                  int32_t token, const float *logits)
+ * token. list NULL: does nothing. -EDOM: the logits have no log softmax, because of a NaN or an
+ * infinity. */
+static int score(const struct spw_answer *a, double *list, struct spw_token_logprob *top, size_t k,
+                 int32_t token, const float *logits)
 {
     const uint32_t n_top = a->result.n_top_logprobs;
     if (!list)
-        return;
+        return 0;
     const struct softmax s = softmax_of(logits, a->config->vocab);
+    if (!isfinite(s.top))
+        return -EDOM;
     list[k] = log_probability(&s, logits[token]);
     if (top)
         find_top(top + k * n_top, n_top, logits, a->config->vocab, &s);
+    return 0;
 }
 
-void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits)
+int spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits)
 {
     const size_t next = position + 1, n_prompt = a->request.n_prompt;
     const struct spw_result *r = &a->result;
     if (next < n_prompt)
-        score(a, r->prompt_logprobs, r->prompt_top_logprobs, next, a->tokens[next], logits);
-    else if (next < n_prompt + a->request.n_given)
-        score(a, r->logprobs, r->top_logprobs, next - n_prompt, a->tokens[next], logits);
+        return score(a, r->prompt_logprobs, r->prompt_top_logprobs, next, a->tokens[next], logits);
+    if (next < n_prompt + a->request.n_given)
+        return score(a, r->logprobs, r->top_logprobs, next - n_prompt, a->tokens[next], logits);
+    return 0;
 }
 
 /* ---- tokens ---- */
@@ -303,7 +307,8 @@ int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
 {
     a->result.logits_hash =
         XXH3_64bits_withSeed(logits, a->config->vocab * sizeof *logits, a->result.logits_hash);
-    score(a, a->result.logprobs, a->result.top_logprobs, a->result.n_tokens, token, logits);
+    SPW_TRY(
+        score(a, a->result.logprobs, a->result.top_logprobs, a->result.n_tokens, token, logits));
     return append(a, token);
 }
 

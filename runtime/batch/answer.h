@@ -39,7 +39,8 @@ void spw_answer_close(struct spw_answer *a);
 
 /* How the answer ended; SPW_FINISH_NONE: it needs another step. */
 enum spw_finish spw_answer_finish(const struct spw_answer *a);
-/* The next token, picked from logits [vocab]. -ENOMEM: text could not be kept. */
+/* The next token, picked from logits [vocab]. -ENOMEM: no memory for its text; -EDOM: its
+ * log-probability is not a number. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even
  * now: result.finish says so then. Not if a later batch continues the answer. */
@@ -50,7 +51,7 @@ static inline bool spw_answer_is_scored(const struct spw_answer *a)
     return a->request.prompt_logprobs || (a->request.logprobs && a->request.n_given);
 }
 /* The log-probability of the prompt's token, or the given token, after `position`, given logits
- * [vocab] there. */
-void spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits);
+ * [vocab] there. -EDOM: it is not a number. */
+int spw_answer_score(struct spw_answer *a, uint64_t position, const float *logits);
 
 #endif

@@ -14,6 +14,7 @@ struct spw_batch_entry {
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
     bool runs;                   /* or has run: it no longer waits */
     bool knows_reuse;            /* the result has n_reused */
+    int score_rc;                /* why a log-probability of its step is missing; 0 */
     struct spw_batch_entry *next_unread; /* in the queue of those with events */
     bool is_unread;                      /* it is in this queue */
     /* Events that nobody has read yet: */

@@ -2,7 +2,6 @@
 #include "runtime/batch/batch_parts.h"
 #include "runtime/persist/snapshot.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- one request ---- */
@@ -33,8 +32,8 @@ static int pick(struct spw_batch *b, struct spw_batch_entry *x)
     const float *logits = spw_session_logits(x->session); /* [vocab] */
     int32_t token = spw_sampler_pick(b->sampler, &a->request.sampling, logits, a->tokens,
                                      a->request.n_prompt, a->n_tokens);
-    if (isnan(logits[token])) /* then no logit is a number, and there is no next token */
-        return -EDOM;
+    if (token < 0)
+        return token;
     x->logits = logits;
     spw_batch_note_events(b, x);
     return spw_answer_push(a, token, logits);
@@ -46,6 +45,10 @@ static void advance(struct spw_batch *b, struct spw_batch_entry *x)
     struct spw_answer *a = &x->answer;
     bool first = a->result.n_tokens == a->request.n_given;
     enum spw_finish finish = a->request.max_new_tokens ? spw_answer_finish(a) : SPW_FINISH_LENGTH;
+    if (x->score_rc) {
+        spw_batch_fail(b, x, x->score_rc);
+        return;
+    }
     if (finish != SPW_FINISH_NONE) { /* only the prompt was to be computed */
         end_well(b, x, finish);
         return;
@@ -120,7 +123,9 @@ static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
 static void score(void *context, size_t span, size_t position, const float *logits)
 {
     const struct spw_batch *b = context;
-    spw_answer_score(&b->stepping[span]->answer, position, logits);
+    struct spw_batch_entry *x = b->stepping[span];
+    int rc = spw_answer_score(&x->answer, position, logits);
+    x->score_rc = x->score_rc ? x->score_rc : rc;
 }
 
 /* Tokens of the prompt that its first step did not compute. If the caller interrupts this step, the

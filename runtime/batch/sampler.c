@@ -27,8 +27,8 @@
  *
  * Selection is C. Hoare's "find", with weights in the place of counts: O(items) on average. Passes
  * over the row go several values at a time; a token costs as many of them as its filters need
- * (SPEED.md, "The sampler"). NaN counts as -inf; -inf is never drawn unless there is nothing else
- * (then id 0).
+ * (SPEED.md, "The sampler"). A row with a NaN is refused; -inf is never drawn unless there is
+ * nothing else (then id 0).
  */
 #include "runtime/step/logits_row.h"
 #include "base/philox.h"
@@ -47,7 +47,7 @@ struct spw_sampler {
     uint32_t vocab, n;    /* n: vocab in whole lanes */
     uint64_t *seen;       /* owned, a bit a token, all 0 between calls */
     uint32_t *counts;     /* owned, [vocab]: times a token was generated; all 0 between calls */
-    float *logits;        /* owned, [n]: biased, penalized, NaN removed */
+    float *logits;        /* owned, [n]: biased, penalized */
     double *weights;      /* owned, [n] */
     struct item *items;   /* owned, [vocab] in id order */
     struct item *scratch; /* owned, [vocab]: permuted by selection */
@@ -432,6 +432,9 @@ int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, co
                          const int32_t *tokens, size_t n_prompt, size_t n_tokens)
 {
     const float *row = logits;
+    float top = spw_row_top(logits, s->vocab);
+    if (isnan(top))
+        return -EDOM;
     if (p->temperature != 0 || changes_logits(p)) {
         spw_row_fill(s->logits, logits, s->vocab);
         row = s->logits;
@@ -441,7 +444,8 @@ int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, co
         apply_repetition(s, p->repetition_penalty, tokens, n_tokens);
     if (has_counts(p))
         apply_counts(s, p, tokens + n_prompt, n_tokens - n_prompt);
-    float top = spw_row_top(row, s->vocab);
+    if (changes_logits(p))
+        top = spw_row_top(row, s->vocab);
     if (top == -INFINITY)
         return 0;
     if (p->temperature == 0)

@@ -48,28 +48,36 @@ static inline double sum_of(const f64v sums[LANES / DOUBLES])
 void spw_row_fill(float *row, const float *logits, size_t n_tokens)
 {
     size_t n = spw_align_up(n_tokens, LANES);
-    for (size_t i = 0; i < n_tokens; i++)
-        row[i] = isnan(logits[i]) ? -INFINITY : logits[i];
+    memcpy(row, logits, n_tokens * sizeof *row);
     for (size_t i = n_tokens; i < n; i++)
         row[i] = -INFINITY;
 }
 
-/* NaN is larger than nothing. */
+/* NaN is larger than nothing, so `odd` has it. */
 float spw_row_top(const float *logits, size_t n)
 {
     f32v most[LANES / FLOATS];
+    i32v odd = {0};
     float top = -INFINITY;
+    bool has_nan = false;
     size_t i = 0;
     for (size_t k = 0; k < LANES / FLOATS; k++)
         most[k] = simd_set1(-INFINITY);
     for (; i + LANES <= n; i += LANES)
-        for (size_t k = 0; k < LANES / FLOATS; k++)
-            most[k] = simd_max(simd_load(logits + i + k * FLOATS), most[k]);
-    for (; i < n; i++)
+        for (size_t k = 0; k < LANES / FLOATS; k++) {
+            f32v x = simd_load(logits + i + k * FLOATS);
+            most[k] = simd_max(x, most[k]);
+            odd |= x != x;
+        }
+    for (; i < n; i++) {
         top = logits[i] > top ? logits[i] : top;
+        has_nan |= isnan(logits[i]);
+    }
     for (int k = 0; k < LANES; k++)
         top = most[k / FLOATS][k % FLOATS] > top ? most[k / FLOATS][k % FLOATS] : top;
-    return top;
+    for (int l = 0; l < FLOATS; l++)
+        has_nan |= odd[l] != 0;
+    return has_nan ? NAN : top;
 }
 
 /* Of LANES values: whether one is at least `least`. */

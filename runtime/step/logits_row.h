@@ -8,12 +8,13 @@
 
 enum { SPW_ROW_LANES = 16 };
 
-/* The largest of n logits as they come from a model, NaN aside; minus infinity where none is. */
+/* The largest of n logits as they come from a model; NaN if one of them is NaN; minus infinity if n
+ * is 0. */
 float spw_row_top(const float *logits, size_t n);
 /* The first of them from `from` on that is at least `floor`; n where none is. */
 size_t spw_row_find(const float *logits, size_t from, size_t n, float floor);
 
-/* Copies n_tokens logits into a row, NaN as minus infinity. */
+/* Copies n_tokens logits into a row. */
 void spw_row_fill(float *row, const float *logits, size_t n_tokens);
 /* How many are at least `floor`. */
 size_t spw_row_count(const float *row, size_t n, float floor);

@@ -625,6 +625,18 @@ static void test_not_numbers(void)
     CHECK_MSG(strstr(err, "not numbers (NaN): the weights are damaged, or too large"), "%s", err);
 }
 
+/* One NaN, in the head's row of a token that is never chosen. */
+static void test_one_nan(void)
+{
+    CHECK(sh("cp -r m one; h=$(od -An -tu8 -N8 one/model.safetensors)\n"
+             "printf '\\300\\177' | dd of=one/model.safetensors bs=1 seek=$((h + 8 + 95 * 64)) "
+             "conv=notrunc 2>/dev/null") == 0);
+    CHECK(sh("\"$S\" generate one --token-ids t --ids") == 1);
+    CHECK_MSG(strstr(err, "not numbers (NaN)"), "%s", err);
+    CHECK(sh("\"$S\" score one --token-ids t") == 1);
+    CHECK_MSG(strstr(err, "not numbers (NaN)"), "%s", err);
+}
+
 /* Ids without a text in the tokenizer. */
 static void test_unnamed_ids(void)
 {
@@ -913,6 +925,7 @@ int main(void)
     test_long_context();
     test_long_text();
     test_not_numbers();
+    test_one_nan();
     test_unnamed_ids();
     test_broken_pipe();
     test_bad_outputs();

@@ -346,38 +346,57 @@ static void test_refusals(void)
     spw_engine_close(e);
 }
 
-/* Damaged weights give logits that are not numbers: the request ends, and no token is chosen. */
-static void test_not_numbers(void)
+/* A copy of the model with NaN at this number of a tensor. */
+static void copy_damaged(const char *folder, const char *tensor, uint64_t at)
 {
     static const uint16_t nan_bf16 = 0x7fc0;
-    char folder[64], command[512];
-    struct spw_error err = {0};
+    char command[512];
     struct spw_tensors *file = NULL;
-    struct spw_result r[2];
-    int32_t ids[] = {5, 17, 40};
-    snprintf(folder, sizeof folder, "/tmp/spw_generate_%d", (int)getpid());
     snprintf(command, sizeof command, "cp -r %s %s && chmod -R u+w %s", MODEL, folder, folder);
-    CHECK(system(command) == 0 && spw_safetensors_open(&file, folder, &err) == 0);
-    const struct spw_tensor *norm = spw_tensors_find(file, "model.norm.weight");
-    FILE *weights = fopen(norm->file, "r+b");
-    CHECK(norm->dtype == SPW_DTYPE_BF16 && !fseek(weights, (long)norm->file_offset, SEEK_SET));
+    CHECK(system(command) == 0 && spw_safetensors_open(&file, folder, NULL) == 0);
+    const struct spw_tensor *t = spw_tensors_find(file, tensor);
+    FILE *weights = fopen(t->file, "r+b");
+    CHECK(t->dtype == SPW_DTYPE_BF16 &&
+          !fseek(weights, (long)(t->file_offset + at * sizeof nan_bf16), SEEK_SET));
     CHECK(fwrite(&nan_bf16, 2, 1, weights) == 1);
     fclose(weights);
     spw_tensors_close(file);
-    struct spw_engine *e = open_engine(folder, 2);
-    struct spw_request request = {.prompt = ids, .n_prompt = 3, .max_new_tokens = 5};
-    struct spw_request none = request, both[2];
-    none.max_new_tokens = 0; /* no token is picked */
-    both[0] = none;
-    both[1] = request;
-    CHECK(batch_run(e, NULL, both, 2, r, NULL, &err) == 0 && strstr(err.text, "NaN"));
-    CHECK(r[0].finish == SPW_FINISH_LENGTH); /* the other request does not end */
-    CHECK(r[1].n_tokens == 0 && r[1].finish == SPW_FINISH_FAILED);
-    spw_result_free(&r[0]);
-    spw_result_free(&r[1]);
-    spw_engine_close(e);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    CHECK(system(command) == 0);
+}
+
+/* Damaged weights give logits of which all, or one that no token needs, are NaN: the request ends,
+ * and no token is chosen. Others do not end. */
+static void test_not_numbers(void)
+{
+    static const struct {
+        const char *tensor;
+        uint64_t at;
+    } damages[] = {{"model.norm.weight", 0}, {"lm_head.weight", 95 * 32 + 3}};
+    int32_t ids[] = {5, 17, 40};
+    const struct spw_request one = {.prompt = ids, .n_prompt = 3, .max_new_tokens = 5};
+    enum { N = 6 };
+    struct spw_request r[N] = {one, one, one, one, one, one};
+    r[0].max_new_tokens = r[1].max_new_tokens = 0; /* no token is picked */
+    r[1].prompt_logprobs = r[2].logprobs = true;
+    r[3].sampling.temperature = 1;
+    r[4].sampling.repetition_penalty = 2;
+    for (size_t k = 0; k < sizeof damages / sizeof *damages; k++) {
+        char folder[64], command[128];
+        struct spw_error err = {0};
+        struct spw_result results[N];
+        snprintf(folder, sizeof folder, "/tmp/spw_generate_%d", (int)getpid());
+        copy_damaged(folder, damages[k].tensor, damages[k].at);
+        struct spw_engine *e = open_engine(folder, 2);
+        CHECK(batch_run(e, NULL, r, N, results, NULL, &err) == 0 && strstr(err.text, "NaN"));
+        for (int i = 0; i < N; i++) {
+            CHECK(results[i].n_tokens == 0);
+            CHECK_MSG(results[i].finish == (i ? SPW_FINISH_FAILED : SPW_FINISH_LENGTH),
+                      "%s, request %d: %d", damages[k].tensor, i, results[i].finish);
+            spw_result_free(&results[i]);
+        }
+        spw_engine_close(e);
+        snprintf(command, sizeof command, "rm -r %s", folder);
+        CHECK(system(command) == 0);
+    }
 }
 
 /* The caller ends the run; nothing stays open, and the engine still works. */
