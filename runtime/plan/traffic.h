@@ -120,8 +120,4 @@ int spw_traffic_requests(struct spw_traffic *out, const struct spw_plan *p,
  * the context. */
 int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const double *expert_counts);
 
-/* The part of `bytes` that a plan counts as short rows, for a matrix with rows of k numbers. The
- * plan takes the time of a byte as linear in 1 / k from SPW_SHORT_ROW to SPW_LONG_ROW. */
-uint64_t spw_traffic_short_bytes(uint64_t bytes, uint64_t k);
-
 #endif

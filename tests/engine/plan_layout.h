@@ -3,6 +3,7 @@
 #ifndef SPW_TESTS_ENGINE_PLAN_LAYOUT_H
 #define SPW_TESTS_ENGINE_PLAN_LAYOUT_H
 
+#include "runtime/plan/plan_work.h"
 #include "tests/engine/plan_life.h"
 
 enum { PAGE = 4096 };
@@ -333,9 +334,9 @@ static void check_products(const struct spw_plan *p, const struct spw_weights *w
 
 static void check_short_bytes(void)
 {
-    CHECK(spw_traffic_short_bytes(1000, 256) == 1000 && spw_traffic_short_bytes(1000, 768) == 1000);
-    CHECK(spw_traffic_short_bytes(1000, 2048) == 0 && spw_traffic_short_bytes(1000, 8192) == 0);
-    const uint64_t between = spw_traffic_short_bytes(1000, 1024); /* (2 - 1) / (8 / 3 - 1) */
+    CHECK(spw_plan_short_bytes(1000, 256) == 1000 && spw_plan_short_bytes(1000, 768) == 1000);
+    CHECK(spw_plan_short_bytes(1000, 2048) == 0 && spw_plan_short_bytes(1000, 8192) == 0);
+    const uint64_t between = spw_plan_short_bytes(1000, 1024); /* (2 - 1) / (8 / 3 - 1) */
     CHECK(between == 599 || between == 600);
 }
 
