@@ -10,7 +10,7 @@ struct spw_stream_range {
     uint32_t first, end;
 };
 
-/* What one part of a chunk (runtime/step/cut.h) reads from lower tiers. */
+/* What one part of a chunk (runtime/rules/cut.h) reads from lower tiers. */
 struct spw_part_reads {
     struct spw_kv_seq *seq;
     struct spw_stream_range ranges[SPW_LAYER_KINDS]; /* by layer kind */

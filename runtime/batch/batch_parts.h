@@ -4,7 +4,7 @@
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
 #include "runtime/batch/answer.h"
-#include "runtime/batch/shared_prompt.h"
+#include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
 #include "runtime/sampler.h"
 

@@ -11,7 +11,7 @@
  *                       or the caller has interrupted: sessions keep the passes that are through
  *   -EAGAIN             the step is set aside
  *   anything else       sessions hold what they held before, or nothing after a device's failure */
-#include "runtime/batch/shared_prompt.h"
+#include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/recover.h"
 #include "runtime/persist/prefix.h"
 

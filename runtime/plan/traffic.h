@@ -10,7 +10,7 @@
 #include "prefetch/schedule.h"
 #include "runtime/plan/expert_forecast.h"
 #include "runtime/plan/shares.h"
-#include "runtime/step/cut.h"
+#include "runtime/rules/cut.h"
 
 struct spw_traffic {
     uint64_t bytes[SPW_MOVED_COUNT];

@@ -5,7 +5,7 @@
  *
  * The last token of an answer is only picked, so that a request of n new tokens takes n steps.
  * Between two borders of tiles all steps move the same bytes: one of them is counted for all. */
-#include "runtime/batch/shared_prompt.h"
+#include "runtime/rules/shared_prompt.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/persist/prefix.h"
 #include "runtime/plan/traffic_tiles.h"

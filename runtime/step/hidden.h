@@ -9,7 +9,7 @@
 
 #include "model/weights/weights.h"
 #include "offload/device/lane.h"
-#include "runtime/step/cut.h"
+#include "runtime/rules/cut.h"
 
 struct spw_hidden {
     const struct spw_lane *lane;

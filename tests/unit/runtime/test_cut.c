@@ -1,7 +1,7 @@
 /* The cut of a step: every token lies in exactly one part, in order, within the limits; a span
  * that fits into one chunk is not cut; the arrays are large enough for any spans; the wanted rows
  * are the last ones of each span. */
-#include "runtime/step/cut.h"
+#include "runtime/rules/cut.h"
 #include "tests/check.h"
 
 #include <string.h>

@@ -7,8 +7,8 @@
  * The donor's session computes the shared tokens first. The taker's session is forked from it
  * there: both hold the same tiles by reference, and who writes into the last one copies it first.
  * If the donor has ended, the taker may get its session, cut back to the shared tokens. */
-#ifndef SPW_RUNTIME_BATCH_SHARED_PROMPT_H
-#define SPW_RUNTIME_BATCH_SHARED_PROMPT_H
+#ifndef SPW_RUNTIME_RULES_SHARED_PROMPT_H
+#define SPW_RUNTIME_RULES_SHARED_PROMPT_H
 
 #include "runtime/plan/plan.h"
 

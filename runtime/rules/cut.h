@@ -10,8 +10,8 @@
  *   parts   |0000000000|0000000000|1111|222222|2222222222|     the span of each row
  *
  * A span that fits into one chunk is not cut: it starts a new chunk if the open one is too full. */
-#ifndef SPW_RUNTIME_STEP_CUT_H
-#define SPW_RUNTIME_STEP_CUT_H
+#ifndef SPW_RUNTIME_RULES_CUT_H
+#define SPW_RUNTIME_RULES_CUT_H
 
 #include "offload/kv/waterline.h"
 

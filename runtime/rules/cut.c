@@ -1,5 +1,5 @@
 /* Passes, chunks and rows: see cut.h. */
-#include "runtime/step/cut.h"
+#include "runtime/rules/cut.h"
 
 #include <assert.h>
 

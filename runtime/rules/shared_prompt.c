@@ -1,5 +1,5 @@
 /* Prompts that begin alike: see shared_prompt.h. */
-#include "runtime/batch/shared_prompt.h"
+#include "runtime/rules/shared_prompt.h"
 
 #include "runtime/persist/snapshot.h"
 
