@@ -5,7 +5,7 @@
 
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
-#include "tools/command/job/request/request.h"
+#include "tools/command/request/reader.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -14,7 +14,7 @@ const struct cli_command cli_commands[] = {{.name = NULL}};
 
 static char folder[64];
 static struct cli_options options;
-static struct job_reader reader;
+static struct request_reader reader;
 
 static inline int open_template(const struct spw_source *s, const char *name,
                                 struct spw_chat_template **out, struct spw_error *err)
@@ -47,8 +47,8 @@ static const char template[] =
 
 static inline void use_template(const char *text)
 {
-    job_reader_close(&reader);
-    reader.no_template = (struct job_refusal){0};
+    request_reader_close(&reader);
+    reader.no_template = (struct request_refusal){0};
     reader.takes_effort = 0;
     write_file("chat_template.jinja", text, strlen(text));
 }
@@ -83,7 +83,7 @@ static inline void job_world_open(void)
     CHECK(spw_tokenizer_parse(&model.tokenizer, json, byte_tokenizer_json(json), "bytes", NULL) ==
           0);
     no_options();
-    reader = (struct job_reader){
+    reader = (struct request_reader){
         .o = &options, .model = &model, .folder = folder, .started = 1000000000};
     use_template(template);
 }
@@ -91,7 +91,7 @@ static inline void job_world_open(void)
 static inline void job_world_close(void)
 {
     char command[128];
-    job_reader_close(&reader);
+    request_reader_close(&reader);
     spw_tokenizer_close(model.tokenizer);
     cli_options_free(&options);
     CHECK(spw_alloc_outstanding() == 0);

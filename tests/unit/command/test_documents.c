@@ -195,7 +195,7 @@ static void damaged_lines(struct check_draws *d, uint64_t *seed)
         for (size_t i = 0; i < list.n; i++) {
             char *got;
             size_t bytes;
-            struct job_digest digest;
+            struct cli_digest digest;
             rc = job_document_text(&list.items[i], NULL, &got, &bytes, &digest, NULL);
             CHECK((rc == 0 || rc == -ENODATA) == !list.items[i].refused);
             CHECK((rc == 0) == (got != NULL));
@@ -212,7 +212,7 @@ static void damaged_lines(struct check_draws *d, uint64_t *seed)
 
 static char *text;
 static size_t n_text;
-static struct job_digest digest;
+static struct cli_digest digest;
 
 /* The text of the i-th document of the list. */
 static int text_at(size_t i, const struct job_limits *limits)
@@ -317,7 +317,7 @@ static void texts_of_lines(void)
 
 static void digests(void)
 {
-    struct job_digest known, now;
+    struct cli_digest known, now;
     struct stat st;
     write_text("bytes", "some text");
     CHECK(text_of("bytes") == 0 && stat("bytes", &st) == 0);

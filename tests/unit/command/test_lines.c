@@ -244,7 +244,7 @@ static void test_shard_items(uint64_t *seed)
     const uint64_t n = check_range(seed, 1, 9);
     uint64_t sizes[9] = {0};
     for (uint64_t i = 1; i <= ITEMS; i++) {
-        struct job_item x = {.id = random_id(seed), .number = i};
+        struct request x = {.id = random_id(seed), .number = i};
         uint64_t n_in = 0;
         for (uint64_t k = 0; k < n; k++) {
             const struct job_shard s = {k, n};

@@ -2,7 +2,7 @@
  *
  *   test_record --print   prints such lines: for tests/oracle/openai_records.py */
 #include "tests/job_world.h"
-#include "tools/command/job/request/record.h"
+#include "tools/command/request/record.h"
 
 static const double logprobs[] = {-0.25, -1.5, -20000};
 static const struct spw_token_logprob top[] = {{'a' - '!', -0.25}, {'b' - '!', -2}, {94, -1.25},
@@ -18,9 +18,9 @@ static const struct spw_token_logprob prompt_top[] = {{0, 0},
                                                       {'b' - '!', -0.5},
                                                       {'a' - '!', -1}};
 
-static struct job_names names(void)
+static struct request_names names(void)
 {
-    return (struct job_names){
+    return (struct request_names){
         .model = "folder", .created = 1700000000, .tokenizer = model.tokenizer};
 }
 
@@ -32,11 +32,11 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* The answer "ab" + é: tokens a, c and the two halves of é, or as many of them as `n`. */
-static void answer(struct job_item *x, size_t i, const char *text, size_t n, enum spw_finish finish)
+static void answer(struct request *x, size_t i, const char *text, size_t n, enum spw_finish finish)
 {
     static const int32_t tokens[] = {'a' - '!', 94, 95};
     static const double prompt[] = {0, -0.5, -0.75, -1, -2, -3, -4, -5};
-    struct job_choice *c = &x->choices[i];
+    struct request_choice *c = &x->choices[i];
     c->has_ended = true;
     c->n_text = strlen(text);
     copy(&c->text, text, c->n_text + 1);
@@ -55,13 +55,13 @@ static void answer(struct job_item *x, size_t i, const char *text, size_t n, enu
 }
 
 /* The item of a line; the caller fills the answers. */
-static struct job_item item(const char *line)
+static struct request item(const char *line)
 {
-    struct job_item x;
-    struct job_refusal why;
-    int rc = job_item_parse(&x, &reader, line, strlen(line), 7, &why);
+    struct request x;
+    struct request_refusal why;
+    int rc = request_parse(&x, &reader, line, strlen(line), 7, &why);
     if (!rc)
-        rc = job_item_encode(&x, &reader, &why);
+        rc = request_encode(&x, &reader, &why);
     CHECK_MSG(rc == 0, "%s: %s", line, why.message);
     return x;
 }
@@ -74,7 +74,7 @@ static struct job_item item(const char *line)
 
 /* Compares one line with JSON, in the order of its keys; frees both. Names are as long as a hash,
  * and stand for '#' in `expected`. */
-static void expect(json_t *line, struct job_item *x, const char *expected)
+static void expect(json_t *line, struct request *x, const char *expected)
 {
     char *text = json_dumps(line, JSON_COMPACT), *at;
     static const char *const named[] = {"batch_req_", "\"req_", "cmpl-"};
@@ -88,18 +88,18 @@ static void expect(json_t *line, struct job_item *x, const char *expected)
     CHECK_MSG(text && !strcmp(text, expected), "\n%s\n%s", text, expected);
     free(text);
     json_decref(line);
-    job_item_free(x);
+    request_free(x);
 }
 
-static json_t *record(const struct job_item *x)
+static json_t *record(const struct request *x)
 {
-    const struct job_names n = names();
-    return job_record(x, &n);
+    const struct request_names n = names();
+    return request_record(x, &n);
 }
 
 static void check_short(void)
 {
-    struct job_item x = item("{\"id\": [1], \"prompt\": \"abc\"}");
+    struct request x = item("{\"id\": [1], \"prompt\": \"abc\"}");
     answer(&x, 0, "a", 1, SPW_FINISH_EOS);
     expect(record(&x), &x,
            "{\"id\":[1],\"text\":\"a\",\"n_prompt\":3,\"n_generated\":1,\"finish\":\"eos\","
@@ -118,7 +118,7 @@ static void check_short(void)
 
 static void check_chat(void)
 {
-    struct job_item x = item(CHAT(""));
+    struct request x = item(CHAT(""));
     answer(&x, 0, "a\xc3\xa9", 3, SPW_FINISH_LENGTH);
     expect(
         record(&x), &x,
@@ -135,7 +135,7 @@ static void check_chat(void)
 
 static void check_chat_logprobs(void)
 {
-    struct job_item x = item(CHAT(", \"logprobs\": true, \"top_logprobs\": 2"));
+    struct request x = item(CHAT(", \"logprobs\": true, \"top_logprobs\": 2"));
     answer(&x, 0, "a\xc3\xa9", 3, SPW_FINISH_EOS);
     json_t *line = record(&x);
     json_t *choice = json_array_get(
@@ -154,7 +154,7 @@ static void check_chat_logprobs(void)
 
 static void check_completion(void)
 {
-    struct job_item x =
+    struct request x =
         item(COMPLETION("\"prompt\": [\"abc\", [66, 67]], \"n\": 2, \"echo\": true"));
     for (size_t i = 0; i < 4; i++)
         answer(&x, i, i ? "!" : "", i, i % 2 ? SPW_FINISH_STOP : SPW_FINISH_LENGTH);
@@ -173,7 +173,7 @@ static void check_completion(void)
         "\"error\":null}");
 }
 
-static void expect_logprobs(struct job_item *x, const char *expected)
+static void expect_logprobs(struct request *x, const char *expected)
 {
     json_t *line = record(x);
     json_t *choice = json_array_get(
@@ -184,7 +184,7 @@ static void expect_logprobs(struct job_item *x, const char *expected)
 
 static void check_completion_logprobs(void)
 {
-    struct job_item x = item(COMPLETION("\"prompt\": \"ab\", \"logprobs\": 2"));
+    struct request x = item(COMPLETION("\"prompt\": \"ab\", \"logprobs\": 2"));
     answer(&x, 0, "a\xc3\xa9", 3, SPW_FINISH_LENGTH);
     expect_logprobs(&x,
                     "{\"tokens\":[\"a\",\"bytes:\\\\xc3\",\"bytes:\\\\xa9\"],"
@@ -207,56 +207,56 @@ static void check_completion_logprobs(void)
     /* without a tokenizer */
     x = item(COMPLETION("\"prompt\": [64], \"logprobs\": 0"));
     answer(&x, 0, "", 1, SPW_FINISH_LENGTH);
-    struct job_names n = names();
+    struct request_names n = names();
     n.tokenizer = NULL;
-    json_t *line = job_record(&x, &n);
+    json_t *line = request_record(&x, &n);
     char *text = json_dumps(line, JSON_COMPACT);
     CHECK(strstr(text, "\"tokens\":[\"token_id:64\"]") && strstr(text, "\"text\":\"\""));
     free(text);
     json_decref(line);
-    job_item_free(&x);
+    request_free(&x);
 }
 
 /* ---- errors ---- */
 
-static struct job_item refused(const char *line, struct job_refusal *why)
+static struct request refused(const char *line, struct request_refusal *why)
 {
-    struct job_item x;
-    int rc = job_item_parse(&x, &reader, line, strlen(line), 7, why);
+    struct request x;
+    int rc = request_parse(&x, &reader, line, strlen(line), 7, why);
     if (!rc)
-        rc = job_item_encode(&x, &reader, why);
+        rc = request_encode(&x, &reader, why);
     CHECK(rc == -EINVAL);
     return x;
 }
 
 static void check_errors(void)
 {
-    struct job_refusal why;
-    struct job_item x = refused(CHAT(", \"n\": 0"), &why);
+    struct request_refusal why;
+    struct request x = refused(CHAT(", \"n\": 0"), &why);
     expect(
-        job_record_error(&x, &why), &x,
+        request_record_error(&x, &why), &x,
         "{\"id\":\"batch_req_#\",\"custom_id\":\"q\\n\",\"response\":{\"status_code\":400,"
         "\"request_id\":\"req_#\",\"body\":{\"error\":{\"message\":\"n: found 0, expected a whole "
         "number from 1 to 128\",\"type\":\"invalid_request_error\",\"param\":\"n\",\"code\":"
         "\"invalid_value\"}}},\"error\":null,\"line\":7}");
     x = refused("{\"custom_id\": \"a\", \"url\": \"x\"}", &why);
-    expect(job_record_error(&x, &why), &x,
+    expect(request_record_error(&x, &why), &x,
            "{\"id\":\"batch_req_#\",\"custom_id\":\"a\",\"response\":null,\"error\":{\"message\":"
            "\"url: found \\\"x\\\", expected \\\"/v1/chat/completions\\\" or "
            "\\\"/v1/completions\\\"\",\"code\":\"invalid_url\"},\"line\":7}");
     x = refused("{\"url\": \"x\"}", &why);
-    expect(job_record_error(&x, &why), &x,
+    expect(request_record_error(&x, &why), &x,
            "{\"id\":\"batch_req_#\",\"custom_id\":null,\"response\":null,\"error\":{\"message\":"
            "\"custom_id: found nothing, expected a text\",\"code\":\"missing_required_parameter\"},"
            "\"line\":7}");
     x = refused("{\"id\": 3}", &why);
-    job_refuse(&why, 500, NULL, NULL, "%s", "a\xff");
-    expect(job_record_error(&x, &why), &x,
+    request_refuse(&why, 500, NULL, NULL, "%s", "a\xff");
+    expect(request_record_error(&x, &why), &x,
            "{\"id\":3,\"error\":{\"message\":\"a?\",\"type\":\"server_error\",\"param\":null,"
            "\"code\":null},\"line\":7}");
     x = refused("{", &why);
-    job_refuse(&why, 0, "invalid_json_line", NULL, "bad");
-    expect(job_record_error(&x, &why), &x,
+    request_refuse(&why, 0, "invalid_json_line", NULL, "bad");
+    expect(request_record_error(&x, &why), &x,
            "{\"error\":{\"message\":\"bad\",\"type\":\"invalid_request_error\",\"param\":null,"
            "\"code\":\"invalid_json_line\"},\"line\":7}");
 }
@@ -273,14 +273,14 @@ static void check_names(void)
                  {"{\"custom_id\": 2}", 7}};
     char *ids[4];
     for (size_t i = 0; i < 4; i++) {
-        struct job_item x;
-        struct job_refusal why;
-        CHECK(job_item_parse(&x, &reader, cases[i].line, strlen(cases[i].line), cases[i].number,
-                             &why) == -EINVAL);
-        json_t *record = job_record_error(&x, &why);
+        struct request x;
+        struct request_refusal why;
+        CHECK(request_parse(&x, &reader, cases[i].line, strlen(cases[i].line), cases[i].number,
+                            &why) == -EINVAL);
+        json_t *record = request_record_error(&x, &why);
         ids[i] = strdup(json_string_value(json_object_get(record, "id")));
         json_decref(record);
-        job_item_free(&x);
+        request_free(&x);
     }
     CHECK(!strcmp(ids[0], ids[1]) && strcmp(ids[0], ids[2]) && strcmp(ids[0], ids[3]));
     for (size_t i = 0; i < 4; i++)
@@ -302,29 +302,29 @@ static void print_lines(void)
         COMPLETION("\"prompt\": \"ab\", \"logprobs\": 2"),
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        struct job_item x = item(lines[i]);
+        struct request x = item(lines[i]);
         for (size_t k = 0; k < x.n_prompts * x.n_choices; k++)
             answer(&x, k, "a\xc3\xa9", 3, k ? SPW_FINISH_EOS : SPW_FINISH_LENGTH);
         json_t *line = record(&x);
         json_dumpf(line, stdout, JSON_COMPACT);
         puts("");
         json_decref(line);
-        job_item_free(&x);
+        request_free(&x);
     }
-    struct job_refusal why;
-    struct job_item x = refused(CHAT(", \"n\": 0"), &why);
-    json_t *line = job_record_error(&x, &why);
+    struct request_refusal why;
+    struct request x = refused(CHAT(", \"n\": 0"), &why);
+    json_t *line = request_record_error(&x, &why);
     json_dumpf(line, stdout, JSON_COMPACT);
     puts("");
     json_decref(line);
-    job_item_free(&x);
+    request_free(&x);
 }
 
 /* ---- memory ---- */
 
 static void check_failures(void)
 {
-    struct job_item x = item(COMPLETION("\"prompt\": \"ab\", \"logprobs\": 2"));
+    struct request x = item(COMPLETION("\"prompt\": \"ab\", \"logprobs\": 2"));
     answer(&x, 0, "a\xc3\xa9", 3, SPW_FINISH_LENGTH);
     int64_t before = spw_alloc_outstanding();
     json_t *line = NULL;
@@ -337,7 +337,7 @@ static void check_failures(void)
     }
     CHECK(n > 10);
     json_decref(line);
-    job_item_free(&x);
+    request_free(&x);
 }
 
 int main(int argc, char **argv)

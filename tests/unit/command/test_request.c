@@ -7,29 +7,29 @@
 
 /* ---- reading ---- */
 
-static int parse(struct job_item *x, const char *line, size_t bytes, struct job_refusal *why)
+static int parse(struct request *x, const char *line, size_t bytes, struct request_refusal *why)
 {
     memset(why, 0, sizeof *why);
-    int rc = job_item_parse(x, &reader, line, bytes, 7, why);
+    int rc = request_parse(x, &reader, line, bytes, 7, why);
     CHECK(!rc == !why->message[0] && x->number == 7);
     return rc;
 }
 
-static int read_line(struct job_item *x, const char *line, struct job_refusal *why)
+static int read_line(struct request *x, const char *line, struct request_refusal *why)
 {
     int rc = parse(x, line, strlen(line), why);
     if (!rc)
-        rc = job_item_encode(x, &reader, why);
+        rc = request_encode(x, &reader, why);
     CHECK(!rc == !why->message[0]);
     return rc;
 }
 
 /* The line of a body, or the short line with these keys. */
-static const char *line_of(enum job_form form, const char *keys)
+static const char *line_of(enum request_form form, const char *keys)
 {
     static char line[1024];
-    const char *url = form == JOB_CHAT ? "chat/completions" : "completions";
-    if (form == JOB_SHORT)
+    const char *url = form == REQUEST_CHAT ? "chat/completions" : "completions";
+    if (form == REQUEST_SHORT)
         snprintf(line, sizeof line, "{\"id\": 1, %s}", keys);
     else
         snprintf(line, sizeof line,
@@ -44,7 +44,7 @@ static const char *line_of(enum job_form form, const char *keys)
 struct parsed {
     const char *line;
     const char *id; /* as JSON; NULL: none */
-    enum job_form form;
+    enum request_form form;
     int status; /* -1: the line is right */
     const char *code, *message;
 };
@@ -52,69 +52,73 @@ struct parsed {
 #define CHAT_URL "\"url\": \"/v1/chat/completions\""
 
 static const struct parsed lines[] = {
-    {"{\"prompt\": \"x\"}", NULL, JOB_SHORT, -1, NULL, NULL},
-    {"{\"id\": null, \"tokens\": [1]}", NULL, JOB_SHORT, -1, NULL, NULL},
-    {"{\"id\": 7, \"messages\": []}", "7", JOB_SHORT, -1, NULL, NULL},
-    {"{\"id\": [1, {\"a\": 2}], \"prompt\": \"x\"}", "[1,{\"a\":2}]", JOB_SHORT, -1, NULL, NULL},
-    {"{\"id\": \"a\\n\\\"\\u0000\", \"prompt\": \"x\"}", "\"a\\n\\\"\\u0000\"", JOB_SHORT, -1, NULL,
+    {"{\"prompt\": \"x\"}", NULL, REQUEST_SHORT, -1, NULL, NULL},
+    {"{\"id\": null, \"tokens\": [1]}", NULL, REQUEST_SHORT, -1, NULL, NULL},
+    {"{\"id\": 7, \"messages\": []}", "7", REQUEST_SHORT, -1, NULL, NULL},
+    {"{\"id\": [1, {\"a\": 2}], \"prompt\": \"x\"}", "[1,{\"a\":2}]", REQUEST_SHORT, -1, NULL,
      NULL},
-    {"{\"custom_id\": \"a\\\"\\n\", " CHAT_URL ", \"body\": {}}", "\"a\\\"\\n\"", JOB_CHAT, -1,
+    {"{\"id\": \"a\\n\\\"\\u0000\", \"prompt\": \"x\"}", "\"a\\n\\\"\\u0000\"", REQUEST_SHORT, -1,
      NULL, NULL},
-    {"{\"custom_id\": \"\", \"url\": \"/v1/completions\", \"body\": {}}", "\"\"", JOB_COMPLETION,
-     -1, NULL, NULL},
+    {"{\"custom_id\": \"a\\\"\\n\", " CHAT_URL ", \"body\": {}}", "\"a\\\"\\n\"", REQUEST_CHAT, -1,
+     NULL, NULL},
+    {"{\"custom_id\": \"\", \"url\": \"/v1/completions\", \"body\": {}}", "\"\"",
+     REQUEST_COMPLETION, -1, NULL, NULL},
     /* short lines */
-    {"{\"id\": 1}", "1", JOB_SHORT, 400, "missing_required_parameter", "found no prompt, expected"},
-    {"{\"id\": 1, \"prompt\": \"x\", \"tokens\": [1]}", "1", JOB_SHORT, 400, "invalid_value",
+    {"{\"id\": 1}", "1", REQUEST_SHORT, 400, "missing_required_parameter",
+     "found no prompt, expected"},
+    {"{\"id\": 1, \"prompt\": \"x\", \"tokens\": [1]}", "1", REQUEST_SHORT, 400, "invalid_value",
      "found both \"prompt\" and \"tokens\""},
     /* lines of a batch file */
-    {"{\"custom_id\": 5, " CHAT_URL ", \"body\": {}}", "5", JOB_CHAT, 0, "invalid_value",
+    {"{\"custom_id\": 5, " CHAT_URL ", \"body\": {}}", "5", REQUEST_CHAT, 0, "invalid_value",
      "custom_id: found 5, expected a text"},
-    {"{" CHAT_URL ", \"body\": {}}", NULL, JOB_CHAT, 0, "missing_required_parameter",
+    {"{" CHAT_URL ", \"body\": {}}", NULL, REQUEST_CHAT, 0, "missing_required_parameter",
      "custom_id: found nothing, expected a text"},
-    {"{\"custom_id\": \"a\", \"body\": {}}", "\"a\"", JOB_CHAT, 0, "missing_required_parameter",
+    {"{\"custom_id\": \"a\", \"body\": {}}", "\"a\"", REQUEST_CHAT, 0, "missing_required_parameter",
      "url: found nothing, expected \"/v1/chat/completions\" or \"/v1/completions\""},
-    {"{\"custom_id\": \"a\", \"url\": \"/v1/embeddings\", \"body\": {}}", "\"a\"", JOB_CHAT, 0,
+    {"{\"custom_id\": \"a\", \"url\": \"/v1/embeddings\", \"body\": {}}", "\"a\"", REQUEST_CHAT, 0,
      "invalid_url", "url: found \"/v1/embeddings\""},
-    {"{\"custom_id\": \"a\", \"method\": \"GET\", " CHAT_URL ", \"body\": {}}", "\"a\"", JOB_CHAT,
-     0, "invalid_method", "method: found \"GET\", expected \"POST\""},
-    {"{\"custom_id\": \"a\", " CHAT_URL "}", "\"a\"", JOB_CHAT, 0, "missing_required_parameter",
+    {"{\"custom_id\": \"a\", \"method\": \"GET\", " CHAT_URL ", \"body\": {}}", "\"a\"",
+     REQUEST_CHAT, 0, "invalid_method", "method: found \"GET\", expected \"POST\""},
+    {"{\"custom_id\": \"a\", " CHAT_URL "}", "\"a\"", REQUEST_CHAT, 0, "missing_required_parameter",
      "body: found nothing, expected an object"},
-    {"{\"custom_id\": \"a\", " CHAT_URL ", \"body\": \"x\"}", "\"a\"", JOB_CHAT, 0, "invalid_value",
-     "body: found \"x\", expected an object"},
+    {"{\"custom_id\": \"a\", " CHAT_URL ", \"body\": \"x\"}", "\"a\"", REQUEST_CHAT, 0,
+     "invalid_value", "body: found \"x\", expected an object"},
     /* odd but right */
-    {" {\t\"prompt\" :\r\"\\\\\\\"}\" , \"\\u0069d\":\"\\\\\"}\r\n", "\"\\\\\"", JOB_SHORT, -1,
+    {" {\t\"prompt\" :\r\"\\\\\\\"}\" , \"\\u0069d\":\"\\\\\"}\r\n", "\"\\\\\"", REQUEST_SHORT, -1,
      NULL, NULL},
-    {"{\"x\": {\"id\": [\"]}\"]}, \"id\": {}, \"tokens\": []}", "{}", JOB_SHORT, -1, NULL, NULL},
+    {"{\"x\": {\"id\": [\"]}\"]}, \"id\": {}, \"tokens\": []}", "{}", REQUEST_SHORT, -1, NULL,
+     NULL},
     /* what is no JSON */
-    {"{\"id\":, \"prompt\": \"x\"}", NULL, JOB_SHORT, 0, "invalid_json_line",
+    {"{\"id\":, \"prompt\": \"x\"}", NULL, REQUEST_SHORT, 0, "invalid_json_line",
      "found ',', expected a value"},
-    {"{\"id\": 3, \"prompt\": \"x\",}", "3", JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"{\"id\": 3, \"prompt\": [}", "3", JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"{id: 3}", NULL, JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"", NULL, JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"null", NULL, JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"[1]", NULL, JOB_SHORT, 0, "invalid_json_line", "found a list, expected an object"},
-    {"{\"id\": \"a\", \"prompt\": \"x\"", "\"a\"", JOB_SHORT, 0, "invalid_json_line",
+    {"{\"id\": 3, \"prompt\": \"x\",}", "3", REQUEST_SHORT, 0, "invalid_json_line",
      "no JSON: found"},
-    {" { \"custom_id\" : \"a\" , oops", "\"a\"", JOB_CHAT, 0, "invalid_json_line",
+    {"{\"id\": 3, \"prompt\": [}", "3", REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"{id: 3}", NULL, REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"", NULL, REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"null", NULL, REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"[1]", NULL, REQUEST_SHORT, 0, "invalid_json_line", "found a list, expected an object"},
+    {"{\"id\": \"a\", \"prompt\": \"x\"", "\"a\"", REQUEST_SHORT, 0, "invalid_json_line",
      "no JSON: found"},
-    {"{\"id\": 12", NULL, JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"{\"id\": 12,", "12", JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"{\"id\"", NULL, JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"{\"id\": \"cut", NULL, JOB_SHORT, 0, "invalid_json_line", "no JSON: found"},
-    {"{\"prompt\": \"x\", \"id\": 3} {\"id\": 4}", "3", JOB_SHORT, 0, "invalid_json_line",
+    {" { \"custom_id\" : \"a\" , oops", "\"a\"", REQUEST_CHAT, 0, "invalid_json_line",
+     "no JSON: found"},
+    {"{\"id\": 12", NULL, REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"{\"id\": 12,", "12", REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"{\"id\"", NULL, REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"{\"id\": \"cut", NULL, REQUEST_SHORT, 0, "invalid_json_line", "no JSON: found"},
+    {"{\"prompt\": \"x\", \"id\": 3} {\"id\": 4}", "3", REQUEST_SHORT, 0, "invalid_json_line",
      "expected the end of the text"},
-    {"{\"id\": 3, \"prompt\": \"x\", \"prompt\": \"y\"}", "3", JOB_SHORT, 0, "invalid_json_line",
-     "found the key \"prompt\" twice"},
-    {"{\"id\": 3, \"prompt\": \"\xff\"}", "3", JOB_SHORT, 0, "invalid_json_line",
+    {"{\"id\": 3, \"prompt\": \"x\", \"prompt\": \"y\"}", "3", REQUEST_SHORT, 0,
+     "invalid_json_line", "found the key \"prompt\" twice"},
+    {"{\"id\": 3, \"prompt\": \"\xff\"}", "3", REQUEST_SHORT, 0, "invalid_json_line",
      "found byte 0xff, expected UTF-8"},
-    {"{\"id\": 3, \"tokens\": [99999999999999999999]}", "3", JOB_SHORT, 0, "invalid_json_line",
+    {"{\"id\": 3, \"tokens\": [99999999999999999999]}", "3", REQUEST_SHORT, 0, "invalid_json_line",
      "found an integer of more than 64 bits"},
-    {"{\"id\": 3, \"tokens\": [1e999]}", "3", JOB_SHORT, 0, "invalid_json_line",
+    {"{\"id\": 3, \"tokens\": [1e999]}", "3", REQUEST_SHORT, 0, "invalid_json_line",
      "beyond the range of a double"},
 };
 
-static void check_id(const struct job_item *x, const char *expected, const char *line)
+static void check_id(const struct request *x, const char *expected, const char *line)
 {
     char *id = x->id ? json_dumps(x->id, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     CHECK_MSG(!id == !expected && (!id || !strcmp(id, expected)), "%s: %s", line, id);
@@ -125,11 +129,11 @@ static void check_lines(void)
 {
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         const struct parsed *p = &lines[i];
-        struct job_item x;
-        struct job_refusal why;
+        struct request x;
+        struct request_refusal why;
         int rc = parse(&x, p->line, strlen(p->line), &why);
         if (!rc && p->status >= 0) /* only phase 2 parses the values */
-            rc = job_item_encode(&x, &reader, &why);
+            rc = request_encode(&x, &reader, &why);
         CHECK_MSG(!rc == (p->status < 0), "%s: %s", p->line, why.message);
         CHECK_MSG(x.form == p->form, "%s", p->line);
         check_id(&x, p->id, p->line);
@@ -139,7 +143,7 @@ static void check_lines(void)
             CHECK_MSG(strstr(why.message, p->message), "%s: %s", p->line, why.message);
             CHECK(!strcmp(why.type, "invalid_request_error"));
         }
-        job_item_free(&x);
+        request_free(&x);
     }
 }
 
@@ -170,60 +174,68 @@ static void check_bombs(void)
         {"{\"id\": 5, oops [", "{},", "1]}", 300000, "5"},
     };
     for (size_t i = 0; i < sizeof bombs / sizeof *bombs; i++) {
-        struct job_item x;
-        struct job_refusal why;
+        struct request x;
+        struct request_refusal why;
         char *line = repeat(bombs[i].begin, bombs[i].n, bombs[i].middle, bombs[i].end);
         CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && why.status == 0);
         CHECK_MSG(strstr(why.message, "expected at most 4194304 and 262144"), "%s", why.message);
         check_id(&x, bombs[i].id, bombs[i].begin);
-        job_item_free(&x);
+        request_free(&x);
         free(line);
     }
 }
 
 static void check_large(void)
 {
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     char *line = repeat("{\"prompt\": \"x\", \"id\": \"", 10000, "i", "\"}");
     CHECK(parse(&x, line, strlen(line), &why) == 0 && json_string_length(x.id) == 10000);
-    job_item_free(&x);
+    request_free(&x);
     free(line);
     line = repeat("{\"id\": 5, \"prompt\": \"x\", \"deep\": ", 100000, "[", "");
     CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && why.status == 0);
     CHECK(strstr(why.message, "nested more than 2048 deep"));
     check_id(&x, "5", "deep");
-    job_item_free(&x);
+    request_free(&x);
     free(line);
     line = repeat("{\"id\": 5, \"prompt\": [", 3000, "[", "");
     char *deep = repeat(line, 3001, "]", "}");
     CHECK(read_line(&x, deep, &why) == -EINVAL && why.status == 0);
     CHECK(strstr(why.message, "nested more than 2048 deep"));
-    job_item_free(&x);
+    request_free(&x);
+    free(deep);
+    free(line);
+    line = repeat("{\"prompt\": \"x\", \"id\": ", 2000, "[", "");
+    deep = repeat(line, 2000, "]", "}");
+    CHECK(parse(&x, deep, strlen(deep), &why) == -EINVAL && !x.id);
+    CHECK_MSG(strstr(why.message, "id: found lists or objects nested more than 16 deep"), "%s",
+              why.message);
+    request_free(&x);
     free(deep);
     free(line);
     /* the first part of a long line */
     line = repeat("{\"custom_id\": \"long\", \"body\": {\"prompt\": \"", 1000000, "x", "");
-    CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && x.form == JOB_CHAT);
+    CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && x.form == REQUEST_CHAT);
     check_id(&x, "\"long\"", "long");
-    job_item_free(&x);
+    request_free(&x);
     free(line);
     const char nul[] = "{\"id\": 6, \"prompt\": \"a\0b\"}";
     CHECK(parse(&x, nul, sizeof nul - 1, &why) == 0);
-    CHECK(job_item_encode(&x, &reader, &why) == -EINVAL && why.status == 0);
+    CHECK(request_encode(&x, &reader, &why) == -EINVAL && why.status == 0);
     check_id(&x, "6", "nul");
-    job_item_free(&x);
+    request_free(&x);
 }
 
 /* ---- digests ---- */
 
 static uint64_t digest_of(const char *line)
 {
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     CHECK(parse(&x, line, strlen(line), &why) == 0);
     uint64_t digest = x.digest;
-    job_item_free(&x);
+    request_free(&x);
     return digest;
 }
 
@@ -258,36 +270,36 @@ static void check_files(void)
     };
     static const char *const good[] = {"text.txt", "./text.txt", "sub/../text.txt"};
     char line[256];
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(line, sizeof line, "{\"id\": 1, \"file\": %s}", refused[i].name);
         CHECK(parse(&x, line, strlen(line), &why) == -EINVAL && why.status == 400);
         CHECK_MSG(strstr(why.message, refused[i].message), "%s", why.message);
         CHECK(!strcmp(why.param, "file"));
         check_id(&x, "1", line);
-        job_item_free(&x);
+        request_free(&x);
     }
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         snprintf(line, sizeof line, "{\"file\": \"%s\"}", good[i]);
         CHECK(read_line(&x, line, &why) == 0 && x.n_prompts == 1 && x.prompts[0].n == 3);
         CHECK(x.prompts[0].tokens[0] == 'a' - '!' && !x.file);
-        job_item_free(&x);
+        request_free(&x);
     }
     snprintf(line, sizeof line, "{\"file\": \"%s/text.txt\"}", folder);
     CHECK(read_line(&x, line, &why) == 0);
-    job_item_free(&x);
+    request_free(&x);
     CHECK(read_line(&x, "{\"file\": \"empty.txt\"}", &why) == -EINVAL);
     CHECK(strstr(why.message, "file: found an empty text"));
-    job_item_free(&x);
+    request_free(&x);
     CHECK(read_line(&x, "{\"file\": \"latin.txt\"}", &why) == -EINVAL);
     CHECK_MSG(strstr(why.message, "UTF-8"), "%s", why.message);
-    job_item_free(&x);
+    request_free(&x);
 }
 
 /* ---- keys that are refused ---- */
 
-enum { SHORT = 1 << JOB_SHORT, CHAT = 1 << JOB_CHAT, COMPLETION = 1 << JOB_COMPLETION };
+enum { SHORT = 1 << REQUEST_SHORT, CHAT = 1 << REQUEST_CHAT, COMPLETION = 1 << REQUEST_COMPLETION };
 enum { OPENAI = CHAT | COMPLETION, ALL = SHORT | OPENAI };
 
 struct refused {
@@ -307,6 +319,11 @@ static const struct refused refused[] = {
     {ALL, "\"min_p\": -0.5", "min_p", VALUE, "found -0.5, expected a number from 0 to 1"},
     {ALL, "\"repetition_penalty\": []", "repetition_penalty", VALUE,
      "found an empty list, expected"},
+    {ALL, "\"repetition_penalty\": 0", "repetition_penalty", VALUE,
+     "found 0, expected a number from 0.001 to 1000"},
+    {ALL, "\"repetition_penalty\": 1e-40", "repetition_penalty", VALUE, "from 0.001 to 1000"},
+    {ALL, "\"logit_bias\": {\"5\": 1, \"05\": 2}", "logit_bias", VALUE,
+     "the key \"05\", expected a token id"},
     {ALL, "\"top_k\": 1.5", "top_k", VALUE, "found 1.5, expected a whole number"},
     {ALL, "\"top_k\": 2e1", "top_k", VALUE, "found 20.0, expected a whole number"},
     {SHORT, "\"top_k\": -1", "top_k", VALUE, "found -1, expected a whole number from 0"},
@@ -368,31 +385,31 @@ static const struct refused refused[] = {
     {SHORT, "\"stream\": true", "stream", "unknown_parameter", "found the unknown key \"stream\""},
 };
 
-static const char *const prompts[] = {[JOB_SHORT] = "\"prompt\": \"ab\"",
-                                      [JOB_CHAT] = "\"messages\": [{\"role\": \"user\", "
-                                                   "\"content\": \"ab\"}]",
-                                      [JOB_COMPLETION] = "\"prompt\": \"ab\""};
+static const char *const prompts[] = {[REQUEST_SHORT] = "\"prompt\": \"ab\"",
+                                      [REQUEST_CHAT] = "\"messages\": [{\"role\": \"user\", "
+                                                       "\"content\": \"ab\"}]",
+                                      [REQUEST_COMPLETION] = "\"prompt\": \"ab\""};
 
 static void check_refused_line(const char *line, const struct refused *r)
 {
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     int rc = read_line(&x, line, &why);
     CHECK_MSG(rc == -EINVAL && why.status == 400, "%s: %s", line, why.message);
     CHECK_MSG(!strcmp(why.param, r->param), "%s: %s", line, why.param);
     CHECK_MSG(why.code && !strcmp(why.code, r->code), "%s: %s", line, why.code);
     CHECK_MSG(strstr(why.message, r->message), "%s: %s", line, why.message);
-    job_item_free(&x);
+    request_free(&x);
 }
 
 static void check_refused(void)
 {
     char keys[512];
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++)
+        for (int form = REQUEST_SHORT; form <= REQUEST_COMPLETION; form++)
             if (refused[i].forms & 1u << form) {
                 snprintf(keys, sizeof keys, "%s, %s", prompts[form], refused[i].keys);
-                check_refused_line(line_of((enum job_form)form, keys), &refused[i]);
+                check_refused_line(line_of((enum request_form)form, keys), &refused[i]);
             }
 }
 
@@ -448,9 +465,9 @@ static void check_bad_prompts(void)
     struct refused many = {COMPLETION, NULL, "prompt", VALUE,
                            "found 2049 prompts, expected at most"};
     for (size_t i = 0; i < sizeof bad_prompts / sizeof *bad_prompts; i++)
-        for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++)
+        for (int form = REQUEST_SHORT; form <= REQUEST_COMPLETION; form++)
             if (bad_prompts[i].forms & 1u << form)
-                check_refused_line(line_of((enum job_form)form, bad_prompts[i].keys),
+                check_refused_line(line_of((enum request_form)form, bad_prompts[i].keys),
                                    &bad_prompts[i]);
     char *line =
         repeat("{\"custom_id\": \"a\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": "
@@ -462,17 +479,17 @@ static void check_bad_prompts(void)
 
 /* ---- what a line means ---- */
 
-static struct job_item good(const char *line)
+static struct request good(const char *line)
 {
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     CHECK_MSG(read_line(&x, line, &why) == 0, "%s: %s", line, why.message);
     CHECK(x.choices && x.n_prompts);
     return x;
 }
 
 /* The text of a prompt, with the tokenizer of bytes. */
-static bool is_text(const struct job_prompt *p, const char *text)
+static bool is_text(const struct request_prompt *p, const char *text)
 {
     for (size_t i = 0; i < p->n; i++)
         if (!text[i] || p->tokens[i] != text[i] - '!')
@@ -482,28 +499,28 @@ static bool is_text(const struct job_prompt *p, const char *text)
 
 static void check_defaults(void)
 {
-    struct job_item x = good("{\"prompt\": \"ab\"}");
+    struct request x = good("{\"prompt\": \"ab\"}");
     CHECK(x.max_new_tokens == 128 && x.max_is_default && x.n_choices == 1 && x.n_prompts == 1);
     CHECK(x.sampling.temperature == 0 && x.sampling.seed == 0 && x.sampling.top_p == 1);
     CHECK(!x.ignore_eos && !x.logprobs && !x.echo && x.stop.n == 0);
     CHECK(is_text(&x.prompts[0], "ab"));
-    job_item_free(&x);
+    request_free(&x);
 
-    x = good(line_of(JOB_CHAT, prompts[JOB_CHAT]));
+    x = good(line_of(REQUEST_CHAT, prompts[REQUEST_CHAT]));
     CHECK(x.max_new_tokens == 4096 && x.max_is_default && x.sampling.temperature == 1);
     CHECK(x.sampling.seed != 0 && x.sampling.seed < UINT64_C(1) << 53);
     CHECK(is_text(&x.prompts[0], "<user>ab2001"));
     uint64_t seed = x.sampling.seed;
-    job_item_free(&x);
+    request_free(&x);
 
-    x = good(line_of(JOB_COMPLETION, prompts[JOB_COMPLETION]));
+    x = good(line_of(REQUEST_COMPLETION, prompts[REQUEST_COMPLETION]));
     CHECK(x.max_new_tokens == 16 && x.max_is_default && x.sampling.temperature == 1);
     CHECK(x.sampling.seed == seed); /* of the same id */
-    job_item_free(&x);
+    request_free(&x);
 
     x = good("{\"custom_id\": \"b\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"a\"}}");
     CHECK(x.sampling.seed != seed);
-    job_item_free(&x);
+    request_free(&x);
 }
 
 static void check_command_line(void)
@@ -513,33 +530,33 @@ static void check_command_line(void)
                     "--n",    "2",    "--logprobs",    "4",   "--ignore-eos", "--max-new-tokens",
                     "7"};
     use_options(19, argv);
-    for (int form = JOB_SHORT; form <= JOB_COMPLETION; form++) {
-        struct job_item x = good(line_of((enum job_form)form, prompts[form]));
+    for (int form = REQUEST_SHORT; form <= REQUEST_COMPLETION; form++) {
+        struct request x = good(line_of((enum request_form)form, prompts[form]));
         CHECK(x.sampling.temperature == 0.5f && x.sampling.seed == 9 && x.ignore_eos);
         CHECK(x.max_new_tokens == 7 && !x.max_is_default);
         CHECK(x.stop.n == 2 && !strcmp(x.stop.items[1], "yy"));
         CHECK(x.n_choices == 2 && x.logprobs && x.n_top_logprobs == 4);
         CHECK(x.sampling.n_logit_bias == 1 && x.sampling.logit_bias[0].bias == -5);
-        job_item_free(&x);
+        request_free(&x);
     }
-    struct job_item x =
+    struct request x =
         good("{\"prompt\": \"a\", \"temperature\": 2, \"seed\": 3, \"stop\": \"z\", "
              "\"max_new_tokens\": 0, \"ignore_eos\": false, \"logit_bias\": {}, \"logprobs\": 0}");
     CHECK(x.sampling.temperature == 2 && x.sampling.seed == 3 && !x.ignore_eos);
     CHECK(x.max_new_tokens == 0 && !x.max_is_default && x.sampling.n_logit_bias == 0);
     CHECK(x.stop.n == 1 && !strcmp(x.stop.items[0], "z") && x.logprobs && !x.n_top_logprobs);
-    job_item_free(&x);
-    x = good(line_of(JOB_CHAT, "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
-                               "\"logprobs\": false"));
+    request_free(&x);
+    x = good(line_of(REQUEST_CHAT, "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
+                                   "\"logprobs\": false"));
     CHECK(!x.logprobs && !x.n_top_logprobs);
-    job_item_free(&x);
+    request_free(&x);
     no_options();
 }
 
 static void check_openai_keys(void)
 {
-    struct job_item x = good(line_of(
-        JOB_CHAT,
+    struct request x = good(line_of(
+        REQUEST_CHAT,
         "\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": "
         "\"a\"}]}, {\"role\": \"assistant\", \"content\": \"b\", \"tool_calls\": [{\"id\": \"c\", "
         "\"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": "
@@ -554,26 +571,27 @@ static void check_openai_keys(void)
     CHECK(x.max_new_tokens == 6 && !x.max_is_default && x.n_choices == 2 && x.logprobs);
     CHECK(x.n_top_logprobs == 3 && x.sampling.top_p == FLT_MIN && x.sampling.top_k == 0);
     CHECK(x.sampling.seed == UINT64_MAX && x.stop.n == 2 && x.sampling.temperature == 1);
-    job_item_free(&x);
+    request_free(&x);
 
-    x = good(line_of(JOB_CHAT,
+    x = good(line_of(REQUEST_CHAT,
                      "\"messages\": [{\"role\": \"user\", \"content\": null}], \"tools\": "
                      "[{\"function\": {\"name\": \"f\"}}], \"tool_choice\": \"none\""));
     CHECK(is_text(&x.prompts[0], "<user>None2001"));
-    job_item_free(&x);
+    request_free(&x);
 }
 
 static void check_completions(void)
 {
-    struct job_item x = good(line_of(JOB_COMPLETION, "\"prompt\": [\"a\", [1, 2]], \"n\": 2, "
-                                                     "\"best_of\": 2, \"echo\": true, \"suffix\": "
-                                                     "\"\", \"logprobs\": 0, \"max_tokens\": 0"));
+    struct request x =
+        good(line_of(REQUEST_COMPLETION, "\"prompt\": [\"a\", [1, 2]], \"n\": 2, "
+                                         "\"best_of\": 2, \"echo\": true, \"suffix\": "
+                                         "\"\", \"logprobs\": 0, \"max_tokens\": 0"));
     CHECK(x.n_prompts == 2 && x.n_choices == 2 && x.echo && x.logprobs && !x.n_top_logprobs);
     CHECK(is_text(&x.prompts[0], "a") && is_text(&x.prompts[1], "\"#") && x.max_new_tokens == 0);
-    job_item_free(&x);
-    x = good(line_of(JOB_COMPLETION, "\"prompt\": [1, 2, 3]"));
+    request_free(&x);
+    x = good(line_of(REQUEST_COMPLETION, "\"prompt\": [1, 2, 3]"));
     CHECK(x.n_prompts == 1 && is_text(&x.prompts[0], "\"#$"));
-    job_item_free(&x);
+    request_free(&x);
     x = good("{\"tokens\": [0, 95], \"logprobs\": 2, \"n\": 3, \"presence_penalty\": -2, "
              "\"frequency_penalty\": 1.5, \"logit_bias\": {\"5\": -100, \"95\": 0.5}}");
     CHECK(x.sampling.presence_penalty == -2 && x.sampling.frequency_penalty == 1.5f);
@@ -581,10 +599,10 @@ static void check_completions(void)
     CHECK(x.sampling.logit_bias[0].bias == -100 && x.sampling.logit_bias[1].bias == 0.5f);
     CHECK(x.prompts[0].n == 2 && x.prompts[0].tokens[1] == 95 && x.logprobs);
     CHECK(x.n_top_logprobs == 2 && x.n_choices == 3);
-    job_item_free(&x);
+    request_free(&x);
     x = good("{\"messages\": [{\"role\": \"ipython\", \"content\": \"a\"}]}");
     CHECK(is_text(&x.prompts[0], "<ipython>a2001"));
-    job_item_free(&x);
+    request_free(&x);
 }
 
 /* ---- templates and tokenizers ---- */
@@ -592,25 +610,25 @@ static void check_completions(void)
 static void check_templates(void)
 {
     const char *line =
-        line_of(JOB_CHAT, "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
-                          "\"reasoning_effort\": \"high\"");
+        line_of(REQUEST_CHAT, "\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
+                              "\"reasoning_effort\": \"high\"");
     use_template("{{ reasoning_effort }}{{ messages[0].content }}");
-    struct job_item x = good(line);
+    struct request x = good(line);
     CHECK(is_text(&x.prompts[0], "higha"));
-    job_item_free(&x);
+    request_free(&x);
     use_template("{{ messages[0].content | replace('\n', '|') }}");
-    x = good(line_of(JOB_CHAT,
+    x = good(line_of(REQUEST_CHAT,
                      "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
                      "\"text\": \"a\"}, {\"type\": \"text\", \"text\": \"b\"}]}]"));
     CHECK(is_text(&x.prompts[0], "a|b"));
-    job_item_free(&x);
+    request_free(&x);
     char path[128];
     snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
     use_template("");
     unlink(path);
     const struct refused none = {CHAT, NULL, "messages", VALUE, "found no chat template"};
     for (int i = 0; i < 2; i++)
-        check_refused_line(line_of(JOB_CHAT, prompts[JOB_CHAT]), &none);
+        check_refused_line(line_of(REQUEST_CHAT, prompts[REQUEST_CHAT]), &none);
     use_template(template);
 
     const struct refused text = {SHORT, NULL, "prompt", SUPPORT, "the model has no tokenizer"};
@@ -620,7 +638,7 @@ static void check_templates(void)
     check_refused_line("{\"prompt\": \"a\"}", &text);
     check_refused_line("{\"tokens\": [1], \"stop\": \"a\"}", &stop);
     x = good("{\"tokens\": [1]}");
-    job_item_free(&x);
+    request_free(&x);
     reader.model = &model;
 }
 
@@ -632,10 +650,10 @@ static int count_special(const char *text, size_t begin, size_t end)
     const struct spw_text_span span = {begin, end};
     const struct spw_encoding e = {
         .text = text, .bytes = strlen(text), .plain = &span, .n_plain = begin < end};
-    struct job_prompt p = {0};
-    struct job_refusal why = {0};
+    struct request_prompt p = {0};
+    struct request_refusal why = {0};
     json_t *extra = json_pack("{s:b}", "enable_thinking", 0);
-    int rc = job_encode_message(&reader, &e, extra, &p, &why), n = 0;
+    int rc = request_encode_message(&reader, &e, extra, &p, &why), n = 0;
     for (size_t i = 0; i < p.n; i++)
         n += spw_tokenizer_is_special(reader.model->tokenizer, p.tokens[i]);
     CHECK(!rc || why.message[0]);
@@ -701,17 +719,17 @@ static void check_real_templates(void)
 /* A message is UTF-8, wherever a long text is cut. */
 static void check_messages(void)
 {
-    struct job_refusal why;
+    struct request_refusal why;
     for (size_t n = 500; n < 530; n++) {
         char *text = repeat("", n, "x", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82");
-        job_refuse(&why, 400, NULL, text, "%s", text);
+        request_refuse(&why, 400, NULL, text, "%s", text);
         json_t *message = json_string(why.message), *param = json_string(why.param);
         CHECK(message && param);
         json_decref(message);
         json_decref(param);
         free(text);
     }
-    CHECK(job_refuse(&why, 500, "c", NULL, "m") == -EIO && !strcmp(why.type, "server_error"));
+    CHECK(request_refuse(&why, 500, "c", NULL, "m") == -EIO && !strcmp(why.type, "server_error"));
 }
 
 /* ---- memory ---- */
@@ -721,23 +739,23 @@ static void check_failures(void)
     char line[1024];
     snprintf(
         line, sizeof line, "%s",
-        line_of(JOB_CHAT,
+        line_of(REQUEST_CHAT,
                 "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
                 "\"text\", \"text\": \"a\"}]}], \"stop\": [\"a\"], \"logit_bias\": {\"1\": 1}"));
     const char *const each[] = {line, "{\"file\": \"text.txt\", \"n\": 2}"};
     for (size_t i = 0; i < 2; i++) {
         int rc = -1, n = 0;
         for (; rc; n++) {
-            struct job_item x;
-            struct job_refusal why;
+            struct request x;
+            struct request_refusal why;
             int64_t before = spw_alloc_outstanding();
             use_template(template);
             spw_alloc_fail_nth(n);
             rc = read_line(&x, each[i], &why);
             spw_alloc_fail_nth(-1);
             CHECK_MSG(!rc || (rc == -ENOMEM && why.status == 500), "%d: %s", rc, why.message);
-            job_item_free(&x);
-            job_reader_close(&reader);
+            request_free(&x);
+            request_reader_close(&reader);
             CHECK(n == 0 || spw_alloc_outstanding() <= before);
         }
         CHECK(n > 4);
@@ -764,21 +782,21 @@ static void check_short_json(void)
         bool has_failed = true;
         int n = 0;
         for (; has_failed; n++) {
-            struct job_item x;
-            struct job_refusal why;
+            struct request x;
+            struct request_refusal why;
             json_fails_after = phase == 1 ? n : -1;
             int rc = parse(&x, line, strlen(line), &why);
             CHECK(x.id ? !strcmp(json_string_value(x.id), id) : rc == -ENOMEM);
             if (phase == 2) {
                 json_fails_after = n;
-                rc = job_item_encode(&x, &reader, &why);
+                rc = request_encode(&x, &reader, &why);
                 CHECK(rc || (x.stop.n == 1 && !strcmp(x.stop.items[0], stop)));
             }
             has_failed = json_fails_after < 0;
             json_fails_after = -1;
             CHECK_MSG(rc == (has_failed ? -ENOMEM : 0), "phase %d, allocation %d: %s", phase, n,
                       why.message);
-            job_item_free(&x);
+            request_free(&x);
         }
         CHECK(n > 4);
     }

@@ -184,20 +184,20 @@ static void *allocate(size_t bytes)
 }
 
 /* Items 3, 6 and 9 have no answer, unless the input was corrected. Two have no id. */
-static struct job_item item_of(int number, bool is_corrected)
+static struct request item_of(int number, bool is_corrected)
 {
     bool failed = number % 3 == 0;
     is_of_test = true;
     json_t *id = number % 4 == 1 ? NULL : json_sprintf("id \"%d\"\n", number);
     is_of_test = false;
-    return (struct job_item){
+    return (struct request){
         .number = (uint64_t)number,
         .digest = (uint64_t)number * 1000003 + (failed && is_corrected),
         .id = id,
     };
 }
 
-static json_t *line_of(const struct job_item *x, const char *key, int value)
+static json_t *line_of(const struct request *x, const char *key, int value)
 {
     is_of_test = true;
     json_t *line = x->id ? json_pack("{s:O, s:i}", "id", x->id, key, value)
@@ -214,9 +214,9 @@ struct job {
 };
 
 /* A part of an item. Of an item that was corrected, the first part has the digest of before. */
-static struct job_item part_of(int number, int index, bool is_corrected)
+static struct request part_of(int number, int index, bool is_corrected)
 {
-    struct job_item x = item_of(number, is_corrected && index > 0);
+    struct request x = item_of(number, is_corrected && index > 0);
     is_of_test = true;
     json_decref(x.id);
     x.id = json_pack("[i, i]", number, index);
@@ -228,7 +228,7 @@ static struct job_item part_of(int number, int index, bool is_corrected)
 /* Parts that an earlier run has committed are not committed again. */
 static int answer_part(struct job_store *s, const struct job *j, int number, int index)
 {
-    struct job_item x = part_of(number, index, j->is_corrected);
+    struct request x = part_of(number, index, j->is_corrected);
     json_t *line;
     int code = job_store_part(s, &x, &line);
     if (!code && line) {
@@ -242,10 +242,10 @@ static int answer_part(struct job_store *s, const struct job *j, int number, int
     return code;
 }
 
-static int answer(struct job_store *s, const struct job *j, struct job_item *x, int number)
+static int answer(struct job_store *s, const struct job *j, struct request *x, int number)
 {
     int32_t tokens[] = {number, j->run};
-    struct job_choice choice = {.result = {.tokens = tokens, .n_tokens = 2, .logits_hash = 7}};
+    struct request_choice choice = {.result = {.tokens = tokens, .n_tokens = 2, .logits_hash = 7}};
     x->n_prompts = x->n_choices = 1;
     x->choices = &choice;
     struct job_kept kept = {0};
@@ -269,7 +269,7 @@ static int pass(struct job_store *s, const struct job *j, bool answers)
     int code = 0;
     job_store_begin_pass(s);
     for (int i = 1; i <= ITEMS && !code; i++) {
-        struct job_item x = item_of(i, j->is_corrected);
+        struct request x = item_of(i, j->is_corrected);
         enum job_standing standing;
         code = job_store_meet(s, &x, &standing);
         if (!code && answers && standing == JOB_NEW)
@@ -608,7 +608,7 @@ static void close_parts(struct job_store *s)
 
 static void commit_part(struct job_store *s, uint64_t digest, int value)
 {
-    struct job_item x = part_of(1, 0, false);
+    struct request x = part_of(1, 0, false);
     x.digest = digest;
     CHECK(job_store_commit_part(s, &x, line_of(&x, "part", value)) == 0);
     json_decref(x.id);
@@ -617,7 +617,7 @@ static void commit_part(struct job_store *s, uint64_t digest, int value)
 /* 0: there is none with this digest. */
 static int find_part(struct job_store *s, uint64_t digest)
 {
-    struct job_item x = part_of(1, 0, false);
+    struct request x = part_of(1, 0, false);
     json_t *line;
     x.digest = digest;
     CHECK(job_store_part(s, &x, &line) == 0);
@@ -689,7 +689,7 @@ static void test_part_of_others(void)
     struct job_store *s = open_parts();
     bool has_failed = true;
     for (int n = 0; has_failed; n++) {
-        struct job_item x = part_of(1, 0, false);
+        struct request x = part_of(1, 0, false);
         json_t *line;
         x.digest = 1;
         json_set_alloc_funcs(allocate, free);
@@ -725,9 +725,9 @@ static void flip_bit(const char *path, uint64_t bit)
 static void test_flipped_bits(void)
 {
     struct job_store *s = open_parts();
-    struct job_item x = part_of(1, 0, false);
+    struct request x = part_of(1, 0, false);
     int32_t tokens[] = {123456, 7};
-    struct job_choice choice = {.result = {.tokens = tokens, .n_tokens = 2, .logits_hash = 99}};
+    struct request_choice choice = {.result = {.tokens = tokens, .n_tokens = 2, .logits_hash = 99}};
     x.choices = &choice;
     x.n_prompts = x.n_choices = 1;
     x.digest = 5;
@@ -767,7 +767,7 @@ static void test_flipped_bits(void)
 static void test_nul_in_text(void)
 {
     struct job_store *s = open_parts();
-    const struct job_item x = {.number = 1, .digest = 5};
+    const struct request x = {.number = 1, .digest = 5};
     enum job_standing standing = JOB_NEW;
     json_t *line = json_pack("{s:i, s:s%}", "line", 1, "text", "a\0b", (size_t)3);
     CHECK(job_store_commit(s, &x, line) == 0);

@@ -4,8 +4,8 @@
 #include "tools/command/job/store/lines.h"
 #include "tools/command/job/progress/progress.h"
 #include "tools/command/job/prompts.h"
-#include "tools/command/job/request/record.h"
-#include "tools/command/job/request/request.h"
+#include "tools/command/request/record.h"
+#include "tools/command/request/reader.h"
 #include "tools/command/job/run.h"
 #include "tools/command/job/shard.h"
 #include "tools/command/job/status.h"
@@ -23,13 +23,13 @@ enum { N_LONG_LINES = 8 };
 struct batch {
     const struct cli_options *o;
     struct cli_model model;
-    struct job_reader reader;
+    struct request_reader reader;
     char folder[4096]; /* of the input */
     struct job_lines lines;
     struct job_shard shard;
     struct job_store *store;  /* NULL: lines go to stdout */
     struct job_totals totals; /* without a store */
-    struct job_names names;
+    struct request_names names;
     /* What the first pass over a file has found. */
     struct long_line longest[N_LONG_LINES]; /* the longest first */
     uint64_t n_new, n_seen, new_bytes;
@@ -46,7 +46,7 @@ static int fail_input(const struct batch *b, int rc)
 
 /* Reads the next line that belongs to this process. 1: *x is an item; *why says if it cannot be
  * answered (message). 0: no more lines. */
-static int read_item(struct batch *b, struct job_item *x, struct job_refusal *why,
+static int read_item(struct batch *b, struct request *x, struct request_refusal *why,
                      struct job_line *line)
 {
     int rc;
@@ -54,16 +54,16 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
         if (job_line_is_blank(line))
             continue;
         why->message[0] = '\0';
-        int parsed = job_item_parse(x, &b->reader, line->text, line->bytes, line->number, why);
+        int parsed = request_parse(x, &b->reader, line->text, line->bytes, line->number, why);
         if (line->is_too_long)
-            job_refuse(why, 0, "invalid_line", NULL,
-                       "found a line of more than %" PRIu64
-                       " MiB; put the text into a file, and give its name as \"file\"",
-                       JOB_MAX_LINE_BYTES >> 20);
+            request_refuse(why, 0, "invalid_line", NULL,
+                           "found a line of more than %" PRIu64
+                           " MiB; put the text into a file, and give its name as \"file\"",
+                           JOB_MAX_LINE_BYTES >> 20);
         rc = parsed == -ENOMEM && !x->id ? parsed : job_shard_has(&b->shard, x);
         if (rc > 0)
             return 1;
-        job_item_free(x);
+        request_free(x);
         if (rc)
             return rc;
     }
@@ -72,7 +72,7 @@ static int read_item(struct batch *b, struct job_item *x, struct job_refusal *wh
 
 /* ---- what has ended ---- */
 
-static int meet(struct batch *b, const struct job_item *x, enum job_standing *out)
+static int meet(struct batch *b, const struct request *x, enum job_standing *out)
 {
     *out = JOB_NEW;
     return b->store ? job_store_meet(b->store, x, out) : 0;
@@ -106,10 +106,10 @@ static int print(json_t *line)
     return rc ? CLI_FAILED : 0;
 }
 
-static int refused(void *context, struct job_item *x, const struct job_refusal *why)
+static int refused(void *context, struct request *x, const struct request_refusal *why)
 {
     struct batch *b = context;
-    json_t *line = job_record_error(x, why);
+    json_t *line = request_record_error(x, why);
     if (b->store)
         return job_store_commit_error(b->store, x, line);
     b->totals.n_failed++;
@@ -117,10 +117,10 @@ static int refused(void *context, struct job_item *x, const struct job_refusal *
     return print(line);
 }
 
-static int answered(void *context, struct job_item *x)
+static int answered(void *context, struct request *x)
 {
     struct batch *b = context;
-    json_t *line = job_record(x, &b->names);
+    json_t *line = request_record(x, &b->names);
     if (b->store)
         return job_store_commit(b->store, x, line);
     b->totals.n_done++;
@@ -129,7 +129,7 @@ static int answered(void *context, struct job_item *x)
 
 /* ---- the first pass ---- */
 
-static void note_length(struct batch *b, const struct job_line *line, const struct job_item *x)
+static void note_length(struct batch *b, const struct job_line *line, const struct request *x)
 {
     struct long_line now = {line->offset, line->number, line->bytes + x->file_bytes};
     for (size_t i = 0; i < N_LONG_LINES; i++)
@@ -145,8 +145,8 @@ static void note_length(struct batch *b, const struct job_line *line, const stru
 static int compare_input(struct batch *b)
 {
     struct job_line line;
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     int rc = 0, code = 0;
     begin_pass(b);
     while (!code && !cli_interrupted() && (rc = read_item(b, &x, &why, &line)) == 1) {
@@ -158,7 +158,7 @@ static int compare_input(struct batch *b)
             b->new_bytes += line.bytes + x.file_bytes;
             note_length(b, &line, &x);
         }
-        job_item_free(&x);
+        request_free(&x);
     }
     if (code || rc < 0)
         return code ? code : fail_input(b, rc);
@@ -173,16 +173,16 @@ static int measure_lengths(struct batch *b, struct job_run_options *run)
     *tokens = 0;
     for (size_t i = 0; i < N_LONG_LINES && b->longest[i].bytes; i++) {
         struct job_line line;
-        struct job_item x;
-        struct job_refusal why;
+        struct request x;
+        struct request_refusal why;
         int rc = job_lines_seek(&b->lines, b->longest[i].offset, b->longest[i].number);
         if (!rc)
             rc = read_item(b, &x, &why, &line);
         if (rc != 1)
             return rc < 0 ? fail_input(b, rc) : 0;
-        if (!job_item_encode(&x, &b->reader, &why))
-            *tokens = spw_max_u64(*tokens, job_item_tokens(&x));
-        job_item_free(&x);
+        if (!request_encode(&x, &b->reader, &why))
+            *tokens = spw_max_u64(*tokens, request_tokens(&x));
+        request_free(&x);
     }
     if (b->n_new)
         run->typical = (uint64_t)((double)*tokens * (double)b->new_bytes / (double)b->n_new /
@@ -192,12 +192,12 @@ static int measure_lengths(struct batch *b, struct job_run_options *run)
 
 /* ---- the source of items ---- */
 
-static int refuse_duplicate(struct batch *b, struct job_item *x)
+static int refuse_duplicate(struct batch *b, struct request *x)
 {
-    struct job_refusal why;
+    struct request_refusal why;
     char *id = spw_json_dump(x->id, JSON_ENCODE_ANY);
-    job_refuse(&why, 0, "duplicate_custom_id", x->form == JOB_SHORT ? "id" : "custom_id",
-               "found the id %.200s a second time; every line needs its own", id ? id : "");
+    request_refuse(&why, 0, "duplicate_custom_id", x->form == REQUEST_SHORT ? "id" : "custom_id",
+                   "found the id %.200s a second time; every line needs its own", id ? id : "");
     spw_free(id);
     json_decref(x->id); /* the line of errors has the number of the line */
     x->id = NULL;
@@ -205,7 +205,7 @@ static int refuse_duplicate(struct batch *b, struct job_item *x)
 }
 
 /* Answers nothing that has ended already. *is_item: it has to be answered now. */
-static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *why, bool *is_item)
+static int sort_item(struct batch *b, struct request *x, struct request_refusal *why, bool *is_item)
 {
     enum job_standing standing;
     *is_item = false;
@@ -215,7 +215,7 @@ static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *wh
     if (standing == JOB_DUPLICATE)
         return refuse_duplicate(b, x);
     b->given_bytes += x->text_bytes + x->file_bytes;
-    if (why->message[0] || job_item_encode(x, &b->reader, why))
+    if (why->message[0] || request_encode(x, &b->reader, why))
         return refused(b, x, why);
     *is_item = true;
     b->n_given++;
@@ -225,21 +225,21 @@ static int sort_item(struct batch *b, struct job_item *x, struct job_refusal *wh
     return 0;
 }
 
-static int next(void *context, int wait_ms, struct job_item **out, bool *is_late)
+static int next(void *context, int wait_ms, struct request **out, bool *is_late)
 {
     struct batch *b = context;
     struct job_line line;
-    struct job_refusal why;
+    struct request_refusal why;
     int rc = 1, code = 0;
     bool is_item = false;
-    struct job_item *x = *out = spw_alloc_zero(1, sizeof *x);
+    struct request *x = *out = spw_alloc_zero(1, sizeof *x);
     if (!x)
         return cli_fail(CLI_FAILED, "out of memory");
     b->lines.wait_ms = wait_ms;
     while (!code && !is_item && !cli_interrupted() && (rc = read_item(b, x, &why, &line)) == 1) {
         code = sort_item(b, x, &why, &is_item);
         if (!is_item)
-            job_item_free(x);
+            request_free(x);
     }
     if (is_item)
         return 0;
@@ -268,14 +268,14 @@ static void count(void *context, struct job_counts *out)
     out->n_answer_tokens_left = (uint64_t)(left * (double)b->given_answers);
 }
 
-static int keep(void *context, struct job_item *x, const char *machine)
+static int keep(void *context, struct request *x, const char *machine)
 {
     struct batch *b = context;
     return b->store ? job_store_keep_answers(b->store, x, machine)
-                    : print(job_record(x, &b->names));
+                    : print(request_record(x, &b->names));
 }
 
-static int kept(void *context, const struct job_item *x, size_t choice, const char *machine,
+static int kept(void *context, const struct request *x, size_t choice, const char *machine,
                 struct job_kept *out)
 {
     struct batch *b = context;
@@ -304,7 +304,7 @@ static int open_input(struct batch *b)
     if (rc)
         return cli_fail(CLI_REFUSED, "%s: %s", b->o->input, strerror(-rc));
     job_lines_folder(b->folder, b->o->input);
-    b->reader = (struct job_reader){.o = b->o, .model = &b->model, .folder = b->folder};
+    b->reader = (struct request_reader){.o = b->o, .model = &b->model, .folder = b->folder};
     return 0;
 }
 
@@ -389,7 +389,7 @@ static int run_batch(const struct cli_options *o)
     if (!code)
         code = answer_lines(&b);
     code = job_store_close(b.store, code);
-    job_reader_close(&b.reader);
+    request_reader_close(&b.reader);
     if (b.lines.fd >= 0)
         job_lines_close(&b.lines);
     cli_model_close(&b.model);

@@ -46,24 +46,25 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
 
 /* ---- what fits no engine ---- */
 
-void job_engine_refuse(const struct job_engine *e, const struct job_item *x,
-                       struct job_refusal *why)
+void job_engine_refuse(const struct job_engine *e, const struct request *x,
+                       struct request_refusal *why)
 {
     struct spw_options ignored;
     struct spw_error err = {0};
-    const uint64_t n = job_item_tokens(x), most = job_engine_longest(e);
+    const uint64_t n = request_tokens(x), most = job_engine_longest(e);
     const bool fits_no_budget = n <= e->limit && cli_is_too_small(plan(e, n, &ignored, &err));
     cli_name_options(err.text);
-    job_refuse(why, 400, "context_length_exceeded", x->form == JOB_CHAT ? "messages" : NULL,
-               "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
-               "%llu%s%s",
-               (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
-               (unsigned long long)x->max_new_tokens, (unsigned long long)most,
-               fits_no_budget      ? ": "
-               : e->is->o->context ? ", the --context"
-                                   : ", as many as the model was made for "
-                                     "(--allow-long-context allows more)",
-               fits_no_budget ? err.text : "");
+    request_refuse(
+        why, 400, "context_length_exceeded", x->form == REQUEST_CHAT ? "messages" : NULL,
+        "found %llu token%s of the prompt and at most %llu of the answer, expected at most "
+        "%llu%s%s",
+        (unsigned long long)(n - x->max_new_tokens), cli_plural(n - x->max_new_tokens),
+        (unsigned long long)x->max_new_tokens, (unsigned long long)most,
+        fits_no_budget      ? ": "
+        : e->is->o->context ? ", the --context"
+                            : ", as many as the model was made for "
+                              "(--allow-long-context allows more)",
+        fits_no_budget ? err.text : "");
 }
 
 static int find_most(struct job_engine *e, uint64_t too_long, struct spw_error *err)

@@ -33,8 +33,8 @@ void job_engine_close(struct job_engine *e, struct job_report *report);
  * If none does, names budgets for all items that are expected. 0 or an exit code. */
 int job_engine_find_most(struct job_engine *e, uint64_t too_long);
 /* An item that no engine can be made for. Names the budgets that it needs. */
-void job_engine_refuse(const struct job_engine *e, const struct job_item *x,
-                       struct job_refusal *why);
+void job_engine_refuse(const struct job_engine *e, const struct request *x,
+                       struct request_refusal *why);
 /* Items have at most so many tokens. */
 uint64_t job_engine_longest(const struct job_engine *e);
 

@@ -2,12 +2,12 @@
 #include "tools/command/job/prompts.h"
 
 #include "tools/command/job/store/lines.h"
-#include "tools/command/job/request/request.h"
+#include "tools/command/request/reader.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-static int add_input(struct cli_inputs *in, const struct job_prompt *prompt,
+static int add_input(struct cli_inputs *in, const struct request_prompt *prompt,
                      uint64_t max_new_tokens)
 {
     /* The capacity is a power of two; the list grows when it is full. */
@@ -29,32 +29,33 @@ static int add_input(struct cli_inputs *in, const struct job_prompt *prompt,
     return 0;
 }
 
-static int add_item(struct cli_inputs *in, struct job_item *x, uint64_t limit,
-                    struct job_refusal *why)
+static int add_item(struct cli_inputs *in, struct request *x, uint64_t limit,
+                    struct request_refusal *why)
 {
-    if (job_item_shorten(x, limit))
-        return job_refuse(why, 400, "context_length_exceeded", NULL,
-                          "found %" PRIu64 " tokens of the prompt and the answer, expected at most "
-                          "%" PRIu64,
-                          job_item_tokens(x), limit);
+    if (request_shorten(x, limit))
+        return request_refuse(why, 400, "context_length_exceeded", NULL,
+                              "found %" PRIu64
+                              " tokens of the prompt and the answer, expected at most "
+                              "%" PRIu64,
+                              request_tokens(x), limit);
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
         if (add_input(in, &x->prompts[i / x->n_choices], x->max_new_tokens))
-            return job_refuse_memory(why);
+            return request_refuse_memory(why);
     in->n_lines++;
     return 0;
 }
 
-static int read_line(struct cli_inputs *in, struct job_reader *reader, const struct job_line *line,
-                     uint64_t limit)
+static int read_line(struct cli_inputs *in, struct request_reader *reader,
+                     const struct job_line *line, uint64_t limit)
 {
-    struct job_item x;
-    struct job_refusal why;
-    int rc = job_item_parse(&x, reader, line->text, line->bytes, line->number, &why);
+    struct request x;
+    struct request_refusal why;
+    int rc = request_parse(&x, reader, line->text, line->bytes, line->number, &why);
     if (!rc)
-        rc = job_item_encode(&x, reader, &why);
+        rc = request_encode(&x, reader, &why);
     if (!rc)
         rc = add_item(in, &x, limit, &why);
-    job_item_free(&x);
+    request_free(&x);
     if (rc)
         cli_fail(0, "%s: line %" PRIu64 ": %s", reader->o->prompts, line->number, why.message);
     return rc == -ENOMEM ? CLI_FAILED : 0;
@@ -77,7 +78,7 @@ int job_model_open(struct cli_model *m, const char *path)
 int job_read_prompts(struct cli_inputs *in, const struct cli_options *o, const struct cli_model *m)
 {
     char folder[4096];
-    struct job_reader reader = {.o = o, .model = m, .folder = folder, .started = time(NULL)};
+    struct request_reader reader = {.o = o, .model = m, .folder = folder, .started = time(NULL)};
     struct job_lines lines;
     struct job_line line;
     const uint64_t limit = cli_longest_context(o, m);
@@ -89,7 +90,7 @@ int job_read_prompts(struct cli_inputs *in, const struct cli_options *o, const s
             code = read_line(in, &reader, &line, limit);
     }
     job_lines_close(&lines);
-    job_reader_close(&reader);
+    request_reader_close(&reader);
     if (rc)
         code = cli_fail(CLI_REFUSED, "%s: %s", o->prompts, strerror(-rc));
     if (!code && !in->n)

@@ -3,8 +3,7 @@
 
 #include "tools/command/output/output.h"
 
-void job_report_choice(struct job_report *r, const struct job_item *x, size_t choice,
-                       size_t n_given)
+void job_report_choice(struct job_report *r, const struct request *x, size_t choice, size_t n_given)
 {
     const struct spw_result *result = &x->choices[choice].result;
     r->n_generated += spw_sub_u64(result->n_tokens, n_given);

@@ -3,7 +3,7 @@
 #define SPW_TOOLS_COMMAND_JOB_REPORT_H
 
 #include "tools/command/events.h"
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 #include "tools/command/job/progress/progress_text.h"
 #include "tools/command/output/report.h"
 
@@ -14,7 +14,7 @@ struct job_report {
     struct spw_batch_times times; /* of all engines */
 };
 /* A request of the item has ended. */
-void job_report_choice(struct job_report *r, const struct job_item *x, size_t choice,
+void job_report_choice(struct job_report *r, const struct request *x, size_t choice,
                        size_t n_given);
 /* Call it before an engine is closed. */
 void job_report_engine(struct job_report *r, const struct cli_options *o, struct spw_engine *e,

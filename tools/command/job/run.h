@@ -7,7 +7,7 @@
 #define SPW_TOOLS_COMMAND_JOB_RUN_H
 
 #include "tools/command/engine.h"
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 #include "tools/command/job/progress/progress_text.h"
 #include "tools/command/job/store/store.h"
 
@@ -16,14 +16,14 @@ struct job_source {
     /* *out: the next item, which is allocated with spw_alloc and encoded. NULL: none, as long as no
      * other item ends; with *is_late the input may give one later. The call may wait for input,
      * `wait_ms` at most. */
-    int (*next)(void *context, int wait_ms, struct job_item **out, bool *is_late);
+    int (*next)(void *context, int wait_ms, struct request **out, bool *is_late);
     /* The item has ended: every choice has its result. The item is freed afterwards. */
-    int (*answered)(void *context, struct job_item *x);
-    int (*refused)(void *context, struct job_item *x, const struct job_refusal *why);
+    int (*answered)(void *context, struct request *x);
+    int (*refused)(void *context, struct request *x, const struct request_refusal *why);
     /* The run ends before the item: choices have the tokens so far. */
-    int (*keep)(void *context, struct job_item *x, const char *machine);
+    int (*keep)(void *context, struct request *x, const char *machine);
     /* What keep has kept of a choice in an earlier run. */
-    int (*kept)(void *context, const struct job_item *x, size_t choice, const char *machine,
+    int (*kept)(void *context, const struct request *x, size_t choice, const char *machine,
                 struct job_kept *out);
     /* n_total, n_done, n_failed, n_running if that is not the number of items that run, and the
      * estimates of items that were not handed out yet. */

@@ -23,7 +23,7 @@ int job_shard_check(const struct cli_options *o, struct job_shard *out)
     return cli_fail(CLI_REFUSED, "--shard: found '%s', expected I/N, from 0/N to N-1/N", o->shard);
 }
 
-int job_shard_has(const struct job_shard *s, const struct job_item *x)
+int job_shard_has(const struct job_shard *s, const struct request *x)
 {
     char number[24];
     if (!s->n)

@@ -2,7 +2,7 @@
 #ifndef SPW_TOOLS_COMMAND_JOB_SHARD_H
 #define SPW_TOOLS_COMMAND_JOB_SHARD_H
 
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 
 struct job_shard {
     uint64_t index, n; /* n 0: the whole job */
@@ -14,6 +14,6 @@ bool job_shard_parse(const char *text, struct job_shard *out);
 int job_shard_check(const struct cli_options *o, struct job_shard *out);
 /* A function of the item's id alone (of the number of its line, if it has none), so that all
  * processes agree. 1: the item is one of them; 0: it is not; -ENOMEM. */
-int job_shard_has(const struct job_shard *s, const struct job_item *x);
+int job_shard_has(const struct job_shard *s, const struct request *x);
 
 #endif

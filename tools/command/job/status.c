@@ -2,7 +2,7 @@
 #include "tools/command/job/status.h"
 
 #include "tools/command/job/store/lines.h"
-#include "tools/command/job/request/request.h"
+#include "tools/command/request/reader.h"
 #include "tools/command/job/shard.h"
 #include "tools/command/job/store/store.h"
 
@@ -29,11 +29,11 @@ struct status {
 static int count_missing(struct part *p)
 {
     char folder[4096];
-    const struct job_reader reader = {.folder = folder};
+    const struct request_reader reader = {.folder = folder};
     struct job_lines lines;
     struct job_line line;
-    struct job_item x;
-    struct job_refusal why;
+    struct request x;
+    struct request_refusal why;
     enum job_standing standing;
     int rc = job_lines_open(&lines, job_store_input(p->store)), code = 0;
     job_lines_folder(folder, job_store_input(p->store));
@@ -43,14 +43,14 @@ static int count_missing(struct part *p)
         if (job_line_is_blank(&line))
             continue;
         why.message[0] = '\0';
-        int parsed = job_item_parse(&x, &reader, line.text, line.bytes, line.number, &why);
+        int parsed = request_parse(&x, &reader, line.text, line.bytes, line.number, &why);
         rc = parsed == -ENOMEM && !x.id ? parsed : job_shard_has(&p->shard, &x);
         if (rc > 0) {
             rc = 0;
             code = job_store_meet(p->store, &x, &standing);
             p->n_missing += !code && (standing == JOB_NEW || standing == JOB_DUPLICATE);
         }
-        job_item_free(&x);
+        request_free(&x);
     }
     job_lines_close(&lines);
     return code || !rc ? code

@@ -228,7 +228,7 @@ void job_store_begin_pass(struct job_store *s)
     s->pass++;
 }
 
-static int refuse_changed(const struct job_store *s, const struct job_item *x)
+static int refuse_changed(const struct job_store *s, const struct request *x)
 {
     char id[128], line[96] = "its document";
     if (x->number)
@@ -248,7 +248,7 @@ static void forget_line(struct job_store *s, uint64_t number)
         job_store_forget_error(s, e);
 }
 
-int job_store_meet(struct job_store *s, const struct job_item *x, enum job_standing *out)
+int job_store_meet(struct job_store *s, const struct request *x, enum job_standing *out)
 {
     struct job_key key;
     int code = job_key_of(x, &key);
@@ -306,7 +306,7 @@ static int append(struct job_store *s, int log, json_t *line)
               : 0;
 }
 
-static int commit(struct job_store *s, const struct job_item *x, json_t *line, enum job_ended ended)
+static int commit(struct job_store *s, const struct request *x, json_t *line, enum job_ended ended)
 {
     char name[JOB_KEY_BYTES];
     struct job_key key;
@@ -329,19 +329,19 @@ static int commit(struct job_store *s, const struct job_item *x, json_t *line, e
     return 0;
 }
 
-int job_store_commit(struct job_store *s, const struct job_item *x, json_t *line)
+int job_store_commit(struct job_store *s, const struct request *x, json_t *line)
 {
     return commit(s, x, line, JOB_HAS_ANSWER);
 }
 
-int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t *line)
+int job_store_commit_error(struct job_store *s, const struct request *x, json_t *line)
 {
     return commit(s, x, line, JOB_HAS_ERROR);
 }
 
 /* ---- parts ---- */
 
-int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t *line)
+int job_store_commit_part(struct job_store *s, const struct request *x, json_t *line)
 {
     char name[JOB_KEY_BYTES], hex[17];
     struct job_key key;
@@ -363,7 +363,7 @@ int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t 
     return 0;
 }
 
-int job_store_part(struct job_store *s, const struct job_item *x, json_t **line)
+int job_store_part(struct job_store *s, const struct request *x, json_t **line)
 {
     struct job_key key;
     const char *digest = NULL;
@@ -415,7 +415,7 @@ static json_t *answer_json(const struct spw_result *r)
     return CLI_OBJECT(fields);
 }
 
-int job_store_keep_answers(struct job_store *s, const struct job_item *x, const char *machine)
+int job_store_keep_answers(struct job_store *s, const struct request *x, const char *machine)
 {
     char name[JOB_KEY_BYTES];
     struct job_key key;
@@ -432,7 +432,7 @@ int job_store_keep_answers(struct job_store *s, const struct job_item *x, const 
     return append(s, JOB_STATE, line);
 }
 
-int job_store_answer(struct job_store *s, const struct job_item *x, size_t choice,
+int job_store_answer(struct job_store *s, const struct request *x, size_t choice,
                      const char *machine, struct job_kept *out)
 {
     char name[JOB_KEY_BYTES];

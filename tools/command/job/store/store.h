@@ -15,7 +15,7 @@
 #ifndef SPW_TOOLS_COMMAND_JOB_STORE_STORE_H
 #define SPW_TOOLS_COMMAND_JOB_STORE_STORE_H
 
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 
 #include <time.h>
 
@@ -59,23 +59,23 @@ enum job_standing {
 void job_store_begin_pass(struct job_store *s);
 /* What the files say of the item. Refuses an item that is done and has another digest now. A failed
  * item that has another digest is new. */
-int job_store_meet(struct job_store *s, const struct job_item *x, enum job_standing *out);
+int job_store_meet(struct job_store *s, const struct request *x, enum job_standing *out);
 /* Removes the errors of items that are new again. Call this before the first commit. */
 int job_store_begin(struct job_store *s);
 
 /* Writes the line of an item, and takes its reference; NULL means out of memory. */
-int job_store_commit(struct job_store *s, const struct job_item *x, json_t *line);
-int job_store_commit_error(struct job_store *s, const struct job_item *x, json_t *line);
+int job_store_commit(struct job_store *s, const struct request *x, json_t *line);
+int job_store_commit_error(struct job_store *s, const struct request *x, json_t *line);
 
 /* A part of an answer: a later run takes its line, and does not compute the part again. Its id is
  * no answer's id. Of two lines of one id the later one counts. */
-int job_store_commit_part(struct job_store *s, const struct job_item *x, json_t *line);
+int job_store_commit_part(struct job_store *s, const struct request *x, json_t *line);
 /* *line: the line of the part, owned by the caller; NULL: there is none with this digest. */
-int job_store_part(struct job_store *s, const struct job_item *x, json_t **line);
+int job_store_part(struct job_store *s, const struct request *x, json_t **line);
 
 /* Answers of an item that are under way, so that a later run continues them. `machine`: the
  * backend; others may give other bits. */
-int job_store_keep_answers(struct job_store *s, const struct job_item *x, const char *machine);
+int job_store_keep_answers(struct job_store *s, const struct request *x, const char *machine);
 /* What an earlier run has kept of answer `choice`: tokens, and the hash of their logits. Tokens of
  * another machine are left out. */
 struct job_kept {
@@ -83,7 +83,7 @@ struct job_kept {
     size_t n_tokens;
     uint64_t hash;
 };
-int job_store_answer(struct job_store *s, const struct job_item *x, size_t choice,
+int job_store_answer(struct job_store *s, const struct request *x, size_t choice,
                      const char *machine, struct job_kept *out);
 
 /* Writes the names of the files in the folder of `path` to the drive. */

@@ -39,7 +39,7 @@ int job_store_no_memory(const struct job_store *s);
 /* ---- keys ---- */
 
 struct job_key job_key_of_number(uint64_t number);
-int job_key_of(const struct job_item *x, struct job_key *out);
+int job_key_of(const struct request *x, struct job_key *out);
 const char *job_key_text(char buffer[JOB_KEY_BYTES], struct job_key key);
 bool job_key_parse(const char *text, struct job_key *out);
 /* The item that a line of results or of errors belongs to. */

@@ -2,7 +2,7 @@
 #include "tools/command/job/store/store_parts.h"
 
 #include "tools/command/job/store/lines.h"
-#include "tools/command/job/request/request.h"
+#include "tools/command/request/reader.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ struct job_key job_key_of_number(uint64_t number)
     return key_of_text(text);
 }
 
-int job_key_of(const struct job_item *x, struct job_key *out)
+int job_key_of(const struct request *x, struct job_key *out)
 {
     char *text =
         x->id ? spw_json_dump(x->id, JSON_ENCODE_ANY | JSON_COMPACT | JSON_SORT_KEYS) : NULL;
@@ -138,17 +138,17 @@ static int key_of_numbered(const struct job_store *s, const char *path, const st
 int job_key_of_line(const struct job_store *s, const char *path, const struct job_line *line,
                     struct job_key *out)
 {
-    const struct job_reader reader = {.folder = "."};
-    struct job_refusal why;
-    struct job_item x;
-    int rc = job_item_parse(&x, &reader, line->text, line->bytes, line->number, &why), code;
+    const struct request_reader reader = {.folder = "."};
+    struct request_refusal why;
+    struct request x;
+    int rc = request_parse(&x, &reader, line->text, line->bytes, line->number, &why), code;
     if (x.id)
         code = job_key_of(&x, out);
     else if (rc == -ENOMEM)
         code = job_store_no_memory(s);
     else
         code = key_of_numbered(s, path, line, out);
-    job_item_free(&x);
+    request_free(&x);
     return code;
 }
 

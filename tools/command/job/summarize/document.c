@@ -68,20 +68,20 @@ static int convert(const struct job_document *d, const struct job_limits *limits
                         d->path, pdf ? "pdftotext" : "pandoc", pdf ? "poppler-utils" : "pandoc");
     if (rc)
         return spw_fail(why, rc, "%s: %s", d->path, reason.text);
-    rc = job_repair_text(text, bytes);
+    rc = cli_repair_text(text, bytes);
     return rc ? spw_fail(why, rc, "%s: no memory for its text", d->path) : 0;
 }
 
 static int read_by_program(const struct job_document *d, const struct job_limits *limits,
-                           char **text, size_t *bytes, struct job_digest *digest,
+                           char **text, size_t *bytes, struct cli_digest *digest,
                            struct spw_error *why)
 {
-    struct job_digest after;
+    struct cli_digest after;
     if (strlen(d->path) > 4000)
         return spw_fail(why, -ENAMETOOLONG, "%.200s...: %s", d->path, strerror(ENAMETOOLONG));
-    SPW_TRY(job_digest_file(d->path, digest, why));
+    SPW_TRY(cli_digest_file(d->path, digest, why));
     SPW_TRY(convert(d, limits, d->kind != JOB_DOCUMENT_PANDOC, text, bytes, why));
-    SPW_TRY(job_stat_file(d->path, &after, why));
+    SPW_TRY(cli_stat_file(d->path, &after, why));
     if (after.bytes == digest->bytes && after.mtime_ns == digest->mtime_ns)
         return 0;
     return spw_fail(why, -EAGAIN, "%s: the file changed while it was read", d->path);
@@ -91,12 +91,12 @@ static int read_by_program(const struct job_document *d, const struct job_limits
 
 /* A PDF need not have the extension. */
 static int read_text_file(const struct job_document *d, const struct job_limits *limits,
-                          char **text, size_t *bytes, struct job_digest *digest,
+                          char **text, size_t *bytes, struct cli_digest *digest,
                           struct spw_error *why)
 {
-    SPW_TRY(job_read_file(d->path, limits->bytes, text, bytes, digest, why));
+    SPW_TRY(cli_text_read(d->path, limits->bytes, text, bytes, digest, why));
     if (*bytes < 5 || memcmp(*text, "%PDF-", 5) != 0)
-        return job_decode_text(d->path, text, bytes, why);
+        return cli_decode_text(d->path, text, bytes, why);
     spw_free(*text);
     *text = NULL;
     return read_by_program(d, limits, text, bytes, digest, why);
@@ -133,7 +133,7 @@ static int copy_text(const struct job_document *d, const char *line, char **text
 }
 
 static int read_text_of_line(const struct job_document *d, char **text, size_t *bytes,
-                             struct job_digest *digest, struct spw_error *why)
+                             struct cli_digest *digest, struct spw_error *why)
 {
     char *line = spw_alloc(d->digest.bytes);
     if (!line)
@@ -149,7 +149,7 @@ static int read_text_of_line(const struct job_document *d, char **text, size_t *
 /* ---- all ---- */
 
 static int read_document(const struct job_document *d, const struct job_limits *limits, char **text,
-                         size_t *bytes, struct job_digest *digest, struct spw_error *why)
+                         size_t *bytes, struct cli_digest *digest, struct spw_error *why)
 {
     if (d->refused)
         return spw_fail(why, -EINVAL, "%s", d->refused);
@@ -161,14 +161,14 @@ static int read_document(const struct job_document *d, const struct job_limits *
 }
 
 int job_document_text(const struct job_document *d, const struct job_limits *limits, char **text,
-                      size_t *bytes, struct job_digest *digest, struct spw_error *why)
+                      size_t *bytes, struct cli_digest *digest, struct spw_error *why)
 {
     struct job_limits all = job_limits_or_defaults(limits);
     *text = NULL;
     *bytes = 0;
-    *digest = (struct job_digest){0};
+    *digest = (struct cli_digest){0};
     int rc = read_document(d, &all, text, bytes, digest, why);
-    if (!rc && job_text_is_blank(*text, *bytes))
+    if (!rc && cli_text_is_blank(*text, *bytes))
         rc = spw_fail(why, -ENODATA, "%s: found no text%s", d->path,
                       d->kind == JOB_DOCUMENT_PDF
                           ? "; scanned pages need text recognition first, for example ocrmypdf"
@@ -181,17 +181,17 @@ int job_document_text(const struct job_document *d, const struct job_limits *lim
     return rc;
 }
 
-int job_document_digest(const struct job_document *d, const struct job_digest *known,
-                        struct job_digest *out, struct spw_error *err)
+int job_document_digest(const struct job_document *d, const struct cli_digest *known,
+                        struct cli_digest *out, struct spw_error *err)
 {
     *out = d->digest;
     if (d->refused)
         return spw_fail(err, -EINVAL, "%s", d->refused);
     if (d->kind == JOB_DOCUMENT_LINE)
         return 0;
-    SPW_TRY(job_stat_file(d->path, out, err));
+    SPW_TRY(cli_stat_file(d->path, out, err));
     if (!known || known->bytes != out->bytes || known->mtime_ns != out->mtime_ns)
-        return job_digest_file(d->path, out, err);
+        return cli_digest_file(d->path, out, err);
     *out = *known;
     return 0;
 }

@@ -6,7 +6,7 @@
 #define SPW_TOOLS_COMMAND_JOB_SUMMARIZE_DOCUMENT_H
 
 #include "tools/command/job/summarize/convert.h"
-#include "tools/command/job/summarize/text.h"
+#include "tools/command/input/text.h"
 
 enum job_document_kind {
     JOB_DOCUMENT_TEXT,
@@ -21,7 +21,7 @@ struct job_document {
     enum job_document_kind kind;
     const char *format;       /* PANDOC: the name of pandoc's reader */
     uint64_t offset;          /* LINE: of its first byte in the file */
-    struct job_digest digest; /* LINE: its bytes are those of the line */
+    struct cli_digest digest; /* LINE: its bytes are those of the line */
     char *refused;            /* owned; why the document has no text; NULL: it may have one */
 
     /* For job_documents_open: */
@@ -55,12 +55,12 @@ void job_documents_free(struct job_documents *x);
  * NULL. `digest` gets the digest of the file. -ENODATA: there is no text in it; -ENOENT: no file,
  * or the program that reads it is not installed; -EAGAIN: the file has changed; -ECANCELED. */
 int job_document_text(const struct job_document *d, const struct job_limits *limits, char **text,
-                      size_t *bytes, struct job_digest *digest, struct spw_error *why);
+                      size_t *bytes, struct cli_digest *digest, struct spw_error *why);
 
 /* The digest of a document without its text. If size and time are those of `known`, takes its hash
  * and reads nothing. `known` may be NULL. */
-int job_document_digest(const struct job_document *d, const struct job_digest *known,
-                        struct job_digest *out, struct spw_error *err);
+int job_document_digest(const struct job_document *d, const struct cli_digest *known,
+                        struct cli_digest *out, struct spw_error *err);
 
 /* ---- for document_list.c ---- */
 

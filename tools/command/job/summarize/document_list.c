@@ -1,6 +1,6 @@
 /* The documents that operands name: see document.h. */
 #include "tools/command/job/summarize/document.h"
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 #include "tools/command/job/store/lines.h"
 #include "tools/command/output/json.h"
 
@@ -40,7 +40,7 @@ static char *copy(const char *text)
 {
     size_t bytes = strlen(text);
     char *out = spw_strdup(text);
-    if (out && job_repair_text(&out, &bytes) != 0) {
+    if (out && cli_repair_text(&out, &bytes) != 0) {
         spw_free(out);
         out = NULL;
     }
@@ -176,32 +176,32 @@ static int name_file(struct listing *l, struct job_document *d, const char *json
     spw_free(d->path);
     d->path = path;
     d->kind = job_document_kind(path, &d->format);
-    d->digest = (struct job_digest){0};
+    d->digest = (struct cli_digest){0};
     return 0;
 }
 
 /* 0: the line is a document. */
 static int check_line(const struct job_line *line, const json_t *object, const json_error_t *syntax,
-                      struct job_refusal *why)
+                      struct request_refusal *why)
 {
     const json_t *id = json_object_get(object, "id"), *text = json_object_get(object, "text"),
                  *file = json_object_get(object, "file"), *named = text ? text : file;
     const char *key = text ? "text" : "file";
     if (line->is_too_long)
-        return job_refuse(why, 0, NULL, NULL,
-                          "the line is longer than 64 MiB; put the text into a file");
+        return request_refuse(why, 0, NULL, NULL,
+                              "the line is longer than 64 MiB; put the text into a file");
     if (!object)
-        return job_refuse(why, 0, NULL, NULL, "%s", syntax->text);
+        return request_refuse(why, 0, NULL, NULL, "%s", syntax->text);
     if (!json_is_object(object))
-        return job_refuse(why, 0, NULL, NULL,
-                          "found no JSON object, expected {\"id\": ..., \"text\": ...} or "
-                          "{\"id\": ..., \"file\": ...}");
+        return request_refuse(why, 0, NULL, NULL,
+                              "found no JSON object, expected {\"id\": ..., \"text\": ...} or "
+                              "{\"id\": ..., \"file\": ...}");
     if (!json_is_string(id) || json_string_length(id) == 0)
-        return job_refuse_value(why, "id", id, "a text that is not empty");
+        return request_refuse_value(why, "id", id, "a text that is not empty");
     if (!text == !file)
-        return job_refuse(why, 0, NULL, NULL, "found %s, expected either \"text\" or \"file\"",
-                          text ? "\"text\" and \"file\"" : "no text");
-    return json_is_string(named) ? 0 : job_refuse_value(why, key, named, "a text");
+        return request_refuse(why, 0, NULL, NULL, "found %s, expected either \"text\" or \"file\"",
+                              text ? "\"text\" and \"file\"" : "no text");
+    return json_is_string(named) ? 0 : request_refuse_value(why, key, named, "a text");
 }
 
 static int refuse(struct listing *l, struct job_document *d, const char *jsonl, uint64_t number,
@@ -223,7 +223,7 @@ static int add_line(struct listing *l, const char *path, const struct job_line *
     json_t *object;
     if (spw_json_parse(&object, line->text, line->bytes, 0, &syntax) == -ENOMEM)
         return fail(l, path, -ENOMEM);
-    struct job_refusal why;
+    struct request_refusal why;
     const bool is_refused = check_line(line, object, &syntax, &why) != 0;
     const char *file = json_string_value(json_object_get(object, "file"));
     struct job_document *d = add(l);
@@ -233,7 +233,7 @@ static int add_line(struct listing *l, const char *path, const struct job_line *
         d->named = true;
         d->offset = line->offset;
         d->line = line->number;
-        d->digest = (struct job_digest){XXH3_64bits(line->text, line->bytes), line->bytes, 0};
+        d->digest = (struct cli_digest){XXH3_64bits(line->text, line->bytes), line->bytes, 0};
         d->path = spw_strdup(path);
         rc = d->path ? 0 : fail(l, path, -ENOMEM);
     }
@@ -255,7 +255,7 @@ static int add_lines(struct listing *l, const char *path)
     if (rc)
         return fail(l, path, rc);
     while ((rc = job_lines_next(&lines, &line)) > 0)
-        if (!job_text_is_blank(line.text, line.bytes) && (rc = add_line(l, path, &line)) < 0)
+        if (!cli_text_is_blank(line.text, line.bytes) && (rc = add_line(l, path, &line)) < 0)
             break;
     job_lines_close(&lines);
     return rc ? fail(l, path, rc) : 0;

@@ -1,7 +1,7 @@
 /* Instructions of summarize: see instructions.h. */
 #include "tools/command/job/summarize/instructions.h"
 #include "tools/command/job/instructions_texts.h"
-#include "tools/command/job/summarize/text.h"
+#include "tools/command/input/text.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -141,9 +141,9 @@ static int read_text(const char *folder, enum job_task task, bool plain, char **
     name_of(task, plain, name);
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return spw_fail(err, -ENAMETOOLONG, "%s: the name is too long", folder);
-    int rc = job_read_file(path, MOST_BYTES, text, &bytes, NULL, &why);
+    int rc = cli_text_read(path, MOST_BYTES, text, &bytes, NULL, &why);
     if (!rc)
-        rc = job_decode_text(path, text, &bytes, &why);
+        rc = cli_decode_text(path, text, &bytes, &why);
     if (!rc)
         rc = check_text(path, *text, task, &why);
     return rc && rc != -ENOENT ? spw_fail(err, rc, "%s", why.text) : rc;

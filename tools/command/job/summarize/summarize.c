@@ -14,29 +14,29 @@
 
 /* ---- documents ---- */
 
-/* The document as an item, for the store. job_item_free frees it. */
-static int item_of(const struct job_document *d, uint64_t digest, struct job_item *x)
+/* The document as an item, for the store. request_free frees it. */
+static int item_of(const struct job_document *d, uint64_t digest, struct request *x)
 {
-    *x = (struct job_item){.form = JOB_SHORT, .digest = digest, .id = json_string(d->id)};
+    *x = (struct request){.form = REQUEST_SHORT, .digest = digest, .id = json_string(d->id)};
     return x->id ? 0 : cli_fail(CLI_FAILED, "out of memory");
 }
 
 /* A file that cannot be read has the digest 0 here, and an error line later. */
 static uint64_t digest_of(const struct job_document *d)
 {
-    struct job_digest digest;
+    struct cli_digest digest;
     return job_document_digest(d, NULL, &digest, NULL) ? 0 : digest.hash;
 }
 
 static int meet(struct job_summarize *s, const struct job_document *d, uint64_t digest,
                 enum job_standing *out, bool *is_ours)
 {
-    struct job_item x;
+    struct request x;
     int code = item_of(d, digest, &x);
     *is_ours = !code && job_shard_has(&s->shard, &x);
     if (*is_ours)
         code = job_store_meet(s->store, &x, out);
-    job_item_free(&x);
+    request_free(&x);
     return code;
 }
 
@@ -53,7 +53,7 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
         struct job_document *d = &s->documents.items[i];
         enum job_standing standing;
         bool is_ours;
-        struct job_digest digest;
+        struct cli_digest digest;
         bool is_read = !job_document_digest(d, NULL, &digest, NULL);
         code = meet(s, d, is_read ? digest.hash : 0, &standing, &is_ours);
         if (code || !is_ours)
@@ -70,13 +70,14 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
     return code;
 }
 
-static int commit_error(struct job_summarize *s, struct job_work *w, const struct job_refusal *why)
+static int commit_error(struct job_summarize *s, struct job_work *w,
+                        const struct request_refusal *why)
 {
-    struct job_item x;
+    struct request x;
     int code = item_of(w->document, w->digest, &x);
     if (!code)
-        code = job_store_commit_error(s->store, &x, job_record_error(&x, why));
-    job_item_free(&x);
+        code = job_store_commit_error(s->store, &x, request_record_error(&x, why));
+    request_free(&x);
     w->has_failed = true;
     return code;
 }
@@ -84,7 +85,7 @@ static int commit_error(struct job_summarize *s, struct job_work *w, const struc
 /* The text file is on the drive before the line says that the document is done. */
 static int commit_document(struct job_summarize *s, struct job_work *w)
 {
-    struct job_item x;
+    struct request x;
     json_t *line = job_work_line(s, w);
     int code = line && s->o->out_dir ? job_work_write(s, w, line) : 0;
     if (!code)
@@ -96,7 +97,7 @@ static int commit_document(struct job_summarize *s, struct job_work *w)
     const json_t *finish = json_object_get(line, "finish");
     const bool is_cut = finish && strcmp(json_string_value(finish), "length") == 0;
     code = job_store_commit(s->store, &x, line);
-    job_item_free(&x);
+    request_free(&x);
     if (!code && is_cut)
         cli_note("%s: the summary was cut off; a larger --max-new-tokens allows more",
                  w->document->id);
@@ -120,7 +121,7 @@ static void sweep(struct job_summarize *s)
 /* Takes the reference of `record`. */
 static int record(struct job_summarize *s, struct job_work *w, size_t node, json_t *line)
 {
-    struct job_refusal why;
+    struct request_refusal why;
     if (!line)
         return cli_fail(CLI_FAILED, "out of memory");
     int rc = job_work_record(s, w, node, line, &why);
@@ -133,7 +134,7 @@ static int record(struct job_summarize *s, struct job_work *w, size_t node, json
 
 static int begin_document(struct job_summarize *s, const struct job_document *d)
 {
-    struct job_refusal why;
+    struct request_refusal why;
     struct job_work *w = spw_alloc_zero(1, sizeof *w);
     if (!w)
         return cli_fail(CLI_FAILED, "out of memory");
@@ -180,7 +181,7 @@ static int next_document(struct job_summarize *s, bool *any)
  * or done. Takes those that an earlier run has computed from the store. */
 static int next_item(struct job_summarize *s, struct job_work *w, struct job_summary **out)
 {
-    struct job_refusal why;
+    struct request_refusal why;
     *out = NULL;
     while (!w->has_failed && w->n_given < w->n_nodes) {
         json_t *line;
@@ -194,7 +195,7 @@ static int next_item(struct job_summarize *s, struct job_work *w, struct job_sum
         }
         if (!code)
             code = record(s, w, x->node, line);
-        job_item_free(&x->item);
+        request_free(&x->item);
         spw_free(x);
         *out = NULL;
         if (code)
@@ -204,7 +205,7 @@ static int next_item(struct job_summarize *s, struct job_work *w, struct job_sum
 }
 
 /* Files never make it wait. */
-static int next(void *context, int wait_ms, struct job_item **out, bool *is_late)
+static int next(void *context, int wait_ms, struct request **out, bool *is_late)
 {
     (void)wait_ms;
     (void)is_late;
@@ -223,7 +224,7 @@ static int next(void *context, int wait_ms, struct job_item **out, bool *is_late
     return code;
 }
 
-static int refused(void *context, struct job_item *item, const struct job_refusal *why)
+static int refused(void *context, struct request *item, const struct request_refusal *why)
 {
     struct job_summarize *s = context;
     struct job_work *w = ((struct job_summary *)item)->work;
@@ -234,17 +235,18 @@ static int refused(void *context, struct job_item *item, const struct job_refusa
 }
 
 /* Reasoning is no summary. An answer of reasoning alone ends the document with an error. */
-static int answered(void *context, struct job_item *item)
+static int answered(void *context, struct request *item)
 {
     struct job_summarize *s = context;
     struct job_summary *x = (struct job_summary *)item;
-    const struct job_choice *c = &item->choices[0];
+    const struct request_choice *c = &item->choices[0];
     if (c->n_reasoning && !c->n_text) {
-        struct job_refusal why;
-        job_refuse(&why, 500, NULL, "max_new_tokens",
-                   "found reasoning in all %zu tokens of an answer, expected a summary after it: "
-                   "a larger --max-new-tokens has room for both",
-                   c->result.n_tokens);
+        struct request_refusal why;
+        request_refuse(
+            &why, 500, NULL, "max_new_tokens",
+            "found reasoning in all %zu tokens of an answer, expected a summary after it: "
+            "a larger --max-new-tokens has room for both",
+            c->result.n_tokens);
         return refused(context, item, &why);
     }
     json_t *line = job_summary_record(s, x);
@@ -258,13 +260,13 @@ static int answered(void *context, struct job_item *item)
     return code;
 }
 
-static int keep(void *context, struct job_item *x, const char *machine)
+static int keep(void *context, struct request *x, const char *machine)
 {
     struct job_summarize *s = context;
     return job_store_keep_answers(s->store, x, machine);
 }
 
-static int kept(void *context, const struct job_item *x, size_t choice, const char *machine,
+static int kept(void *context, const struct request *x, size_t choice, const char *machine,
                 struct job_kept *out)
 {
     struct job_summarize *s = context;
@@ -350,12 +352,12 @@ static int open_model(struct job_summarize *s)
         return code;
     s->reader.o = o;
     s->reader.model = &s->model;
-    int rc = job_reader_open_template(&s->reader, &err);
+    int rc = request_reader_open_template(&s->reader, &err);
     if (rc && rc != -ENOENT)
         return cli_fail_error(rc, &err, true);
     s->has_template = !rc;
     s->limit = cli_longest_context(o, &s->model);
-    s->names = (struct job_names){.model = o->operand, .tokenizer = s->model.tokenizer};
+    s->names = (struct request_names){.model = o->operand, .tokenizer = s->model.tokenizer};
     s->budget.fails = UINT64_MAX;
     return 0;
 }
@@ -551,7 +553,7 @@ int cli_summarize(const struct cli_options *given)
         job_work_free(w);
     }
     spw_free(s.new_bytes);
-    job_reader_close(&s.reader);
+    request_reader_close(&s.reader);
     job_documents_free(&s.documents);
     job_instructions_free(&s.instructions);
     cli_model_close(&s.model);

@@ -31,7 +31,7 @@ static void trim(const char **text, size_t *bytes)
 /* The text of the document has no special tokens, whatever is written there. A model that can think
  * before it answers is asked for the answer alone. */
 static int encode_filled(struct job_summarize *s, const struct job_filled *filled,
-                         struct job_prompt *out, struct job_refusal *why)
+                         struct request_prompt *out, struct request_refusal *why)
 {
     const struct spw_encoding e = {.text = filled->text,
                                    .bytes = filled->bytes,
@@ -39,15 +39,16 @@ static int encode_filled(struct job_summarize *s, const struct job_filled *fille
                                    .plain = filled->plain,
                                    .n_plain = filled->n_plain};
     if (!s->has_template)
-        return job_encode(&s->reader, "text", &e, out, why);
+        return request_encode_prompt(&s->reader, "text", &e, out, why);
     json_t *extra = json_pack("{s:b}", "enable_thinking", 0);
-    int rc = extra ? job_encode_message(&s->reader, &e, extra, out, why) : job_refuse_memory(why);
+    int rc = extra ? request_encode_message(&s->reader, &e, extra, out, why)
+                   : request_refuse_memory(why);
     json_decref(extra);
     return rc;
 }
 
 static int encode(struct job_summarize *s, enum job_task task, const struct job_work *w,
-                  struct job_values values, struct job_prompt *out, struct job_refusal *why)
+                  struct job_values values, struct request_prompt *out, struct request_refusal *why)
 {
     struct job_filled filled;
     values.length = s->words;
@@ -56,7 +57,7 @@ static int encode(struct job_summarize *s, enum job_task task, const struct job_
     values.title = w->document->id;
     trim(&values.text, &values.text_bytes);
     if (job_instructions_fill(&s->instructions, task, &values, &filled))
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     int rc = encode_filled(s, &filled, out, why);
     job_filled_free(&filled);
     return rc;
@@ -64,7 +65,7 @@ static int encode(struct job_summarize *s, enum job_task task, const struct job_
 
 /* ---- the strategy ---- */
 
-static int encode_whole(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int encode_whole(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     const struct job_values values = {
         .part = 1, .n_parts = 1, .text = w->text, .text_bytes = w->bytes};
@@ -75,12 +76,12 @@ static int encode_whole(struct job_summarize *s, struct job_work *w, struct job_
     return 0;
 }
 
-static int refuse_call(struct job_refusal *why, int rc, struct spw_error *err)
+static int refuse_call(struct request_refusal *why, int rc, struct spw_error *err)
 {
     cli_name_options(err->text);
-    return rc == -ENOMEM
-               ? job_refuse_memory(why)
-               : job_refuse(why, 500, NULL, NULL, "%s", err->text[0] ? err->text : strerror(-rc));
+    return rc == -ENOMEM ? request_refuse_memory(why)
+                         : request_refuse(why, 500, NULL, NULL, "%s",
+                                          err->text[0] ? err->text : strerror(-rc));
 }
 
 /* "0.784 s", "46 min" */
@@ -105,7 +106,7 @@ static void say_choice(const struct job_summarize *s, const struct job_work *w)
             w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
 }
 
-static int choose(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int choose(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     struct spw_error err = {0};
     SPW_TRY(encode_whole(s, w, why));
@@ -128,12 +129,12 @@ static int choose(struct job_summarize *s, struct job_work *w, struct job_refusa
 
 /* ---- nodes ---- */
 
-static int add_nodes(struct job_work *w, size_t n, struct job_refusal *why)
+static int add_nodes(struct job_work *w, size_t n, struct request_refusal *why)
 {
     const size_t level = w->n_nodes ? w->nodes[w->n_nodes - 1].level + 1 : 0;
     struct job_node *grown = spw_realloc(w->nodes, (w->n_nodes + n) * sizeof *grown);
     if (!grown)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     for (size_t i = 0; i < n; i++)
         grown[w->n_nodes + i] = (struct job_node){.level = level, .index = i};
     w->nodes = grown;
@@ -143,12 +144,12 @@ static int add_nodes(struct job_work *w, size_t n, struct job_refusal *why)
     return 0;
 }
 
-static int plan_window(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int plan_window(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     static const enum job_task tasks[2] = {JOB_PART, JOB_MERGE};
     size_t n[2];
     for (int i = 0; i < 2; i++) {
-        struct job_prompt empty = {0};
+        struct request_prompt empty = {0};
         const struct job_values values = {.part = 1000, .n_parts = 1000, .text = ""};
         SPW_TRY(encode(s, tasks[i], w, values, &empty, why));
         n[i] = empty.n;
@@ -156,14 +157,15 @@ static int plan_window(struct job_summarize *s, struct job_work *w, struct job_r
     }
     if (!job_window_plan(&w->window, s->window, n[0], n[1], s->answer))
         return 0;
-    return job_refuse(why, 400, "context_length_exceeded", NULL,
-                      "the instructions (%zu and %zu tokens) and an answer of %llu leave no room "
-                      "for a part in %llu tokens; give shorter ones with --instructions, or a "
-                      "smaller --length or --max-new-tokens",
-                      n[0], n[1], (unsigned long long)s->answer, (unsigned long long)s->window);
+    return request_refuse(
+        why, 400, "context_length_exceeded", NULL,
+        "the instructions (%zu and %zu tokens) and an answer of %llu leave no room "
+        "for a part in %llu tokens; give shorter ones with --instructions, or a "
+        "smaller --length or --max-new-tokens",
+        n[0], n[1], (unsigned long long)s->answer, (unsigned long long)s->window);
 }
 
-static int cut(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int cut(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     struct spw_error err = {0};
     struct job_part *parts;
@@ -182,7 +184,7 @@ static int cut(struct job_summarize *s, struct job_work *w, struct job_refusal *
     return rc;
 }
 
-static int begin_whole(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int begin_whole(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     SPW_TRY(encode_whole(s, w, why));
     SPW_TRY(add_nodes(w, 1, why));
@@ -191,13 +193,13 @@ static int begin_whole(struct job_summarize *s, struct job_work *w, struct job_r
     return 0;
 }
 
-static int begin_parts(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int begin_parts(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     struct spw_error err = {0};
     int rc = job_budget_window(s, &err);
     if (rc == -E2BIG) {
         cli_name_options(err.text);
-        return job_refuse(why, 400, "context_length_exceeded", NULL, "%s", err.text);
+        return request_refuse(why, 400, "context_length_exceeded", NULL, "%s", err.text);
     }
     if (rc)
         return refuse_call(why, rc, &err);
@@ -207,20 +209,20 @@ static int begin_parts(struct job_summarize *s, struct job_work *w, struct job_r
         w->n_tokens += w->nodes[i].n_tokens;
     if (w->n_nodes > 1) {
         spw_free(w->whole.tokens);
-        w->whole = (struct job_prompt){0};
+        w->whole = (struct request_prompt){0};
     }
     return 0;
 }
 
-int job_work_begin(struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+int job_work_begin(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     struct spw_error err = {0};
-    struct job_digest digest;
+    struct cli_digest digest;
     w->whole_seconds = w->map_reduce_seconds = NAN;
     int rc = job_document_text(w->document, NULL, &w->text, &w->bytes, &digest, &err);
     if (rc)
-        return rc == -ENOMEM ? job_refuse_memory(why)
-                             : job_refuse(why, 400, "invalid_file", NULL, "%s", err.text);
+        return rc == -ENOMEM ? request_refuse_memory(why)
+                             : request_refuse(why, 400, "invalid_file", NULL, "%s", err.text);
     w->digest = digest.hash;
     w->is_whole = s->o->strategy == JOB_ALL_AT_ONCE;
     snprintf(w->why, sizeof w->why, "as given with --strategy");
@@ -244,7 +246,7 @@ void job_node_text(const struct job_node *node, const char **text, size_t *bytes
 
 /* With the blank line that follows it in a merge. */
 static int count_summary(const struct job_summarize *s, const struct job_node *node, size_t *n,
-                         struct job_refusal *why)
+                         struct request_refusal *why)
 {
     struct spw_error err = {0};
     const char *text;
@@ -255,7 +257,8 @@ static int count_summary(const struct job_summarize *s, const struct job_node *n
     return rc ? refuse_call(why, rc, &err) : 0;
 }
 
-static int begin_level(const struct job_summarize *s, struct job_work *w, struct job_refusal *why)
+static int begin_level(const struct job_summarize *s, struct job_work *w,
+                       struct request_refusal *why)
 {
     const size_t below = w->level_begin, n = w->n_nodes - below;
     size_t longest = 1, tokens;
@@ -274,7 +277,7 @@ static int begin_level(const struct job_summarize *s, struct job_work *w, struct
 }
 
 int job_work_record(const struct job_summarize *s, struct job_work *w, size_t node, json_t *record,
-                    struct job_refusal *why)
+                    struct request_refusal *why)
 {
     w->nodes[node].record = record;
     w->n_left--;
@@ -306,14 +309,14 @@ static int join(const struct job_work *w, const struct job_node *node, char **ou
 /* ---- items ---- */
 
 static int encode_node(struct job_summarize *s, struct job_work *w, const struct job_node *node,
-                       struct job_prompt *out, struct job_refusal *why)
+                       struct request_prompt *out, struct request_refusal *why)
 {
     struct job_values values = {0};
     if (node->level) {
         char *text;
         values.n_parts = node->end - node->begin;
         if (join(w, node, &text, &values.text_bytes))
-            return job_refuse_memory(why);
+            return request_refuse_memory(why);
         values.text = text;
         int rc = encode(s, JOB_MERGE, w, values, out, why);
         spw_free(text);
@@ -322,7 +325,7 @@ static int encode_node(struct job_summarize *s, struct job_work *w, const struct
     if (w->n_nodes == 1) {
         SPW_TRY(encode_whole(s, w, why));
         *out = w->whole;
-        w->whole = (struct job_prompt){0};
+        w->whole = (struct request_prompt){0};
         return 0;
     }
     values.part = node->index + 1;
@@ -333,11 +336,11 @@ static int encode_node(struct job_summarize *s, struct job_work *w, const struct
 }
 
 static int fill_item(struct job_summarize *s, struct job_work *w, struct job_summary *x,
-                     struct job_refusal *why)
+                     struct request_refusal *why)
 {
     const struct job_node *node = &w->nodes[x->node];
     const struct cli_options *o = s->o;
-    struct job_item *item = &x->item;
+    struct request *item = &x->item;
     const bool is_last = w->n_nodes - w->level_begin == 1;
     item->id =
         json_pack("[s, I, I]", w->document->id, (json_int_t)node->level, (json_int_t)node->index);
@@ -345,7 +348,7 @@ static int fill_item(struct job_summarize *s, struct job_work *w, struct job_sum
     item->choices = spw_alloc_zero(1, sizeof *item->choices);
     item->stop.items = spw_alloc_zero(o->stop.n + 1, sizeof *item->stop.items);
     if (!item->id || !item->prompts || !item->choices || !item->stop.items)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     item->n_prompts = item->n_choices = 1;
     item->max_new_tokens = is_last ? s->answer : w->window.part_answer;
     item->sampling = cli_sampling(o);
@@ -354,17 +357,17 @@ static int fill_item(struct job_summarize *s, struct job_work *w, struct job_sum
         item->stop.items[i] = o->stop.items[i];
     item->ignore_eos = o->ignore_eos;
     SPW_TRY(encode_node(s, w, node, &item->prompts[0], why));
-    const struct job_prompt *p = &item->prompts[0];
+    const struct request_prompt *p = &item->prompts[0];
     item->digest = XXH3_64bits_withSeed(p->tokens, p->n * sizeof *p->tokens, item->max_new_tokens);
     return 0;
 }
 
 int job_work_item(struct job_summarize *s, struct job_work *w, struct job_summary **out,
-                  struct job_refusal *why)
+                  struct request_refusal *why)
 {
     struct job_summary *x = *out = spw_alloc_zero(1, sizeof *x);
     if (!x)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     *x = (struct job_summary){.work = w, .node = w->n_given, .began = cli_now_seconds()};
     int rc = fill_item(s, w, x, why);
     w->n_given++;
@@ -373,7 +376,7 @@ int job_work_item(struct job_summarize *s, struct job_work *w, struct job_summar
         w->text = NULL;
     }
     if (rc) {
-        job_item_free(&x->item);
+        request_free(&x->item);
         spw_free(x);
         *out = NULL;
     }

@@ -6,8 +6,8 @@
 
 #include "tools/command/job/summarize/document.h"
 #include "tools/command/job/summarize/instructions.h"
-#include "tools/command/job/request/record.h"
-#include "tools/command/job/request/request.h"
+#include "tools/command/request/record.h"
+#include "tools/command/request/reader.h"
 #include "tools/command/job/run.h"
 #include "tools/command/job/shard.h"
 #include "tools/command/job/summarize/summarize_plan.h"
@@ -34,8 +34,8 @@ struct job_work {
     uint64_t digest;
     char *text; /* owned; NULL once all parts were handed out */
     size_t bytes;
-    uint64_t n_tokens;       /* of the whole document: with the instruction, if they were encoded */
-    struct job_prompt whole; /* owned; the whole document as one prompt, if it is wanted */
+    uint64_t n_tokens; /* of the whole document: with the instruction, if they were encoded */
+    struct request_prompt whole; /* owned; the whole document as one prompt, if it is wanted */
     bool is_whole;
     char why[256];
     double whole_seconds, map_reduce_seconds; /* predicted; NAN: not known */
@@ -49,7 +49,7 @@ struct job_work {
 
 /* An item of the run. The loop of the job knows only the beginning. */
 struct job_summary {
-    struct job_item item;
+    struct request item;
     struct job_work *work;
     size_t node;
     double began;
@@ -58,13 +58,13 @@ struct job_summary {
 struct job_summarize {
     const struct cli_options *o;
     struct cli_model model;
-    struct job_reader reader;
+    struct request_reader reader;
     bool has_template;
     struct job_instructions instructions;
     struct job_documents documents;
     struct job_shard shard;
     struct job_store *store;
-    struct job_names names;
+    struct request_names names;
     char output[4096];
     bool made_folder;              /* of --out-dir */
     uint64_t words, answer, limit; /* limit: of the model */
@@ -82,14 +82,14 @@ struct job_summarize {
 
 /* ---- summarize_document.c: 0, or -errno with a refusal of this document ---- */
 
-int job_work_begin(struct job_summarize *s, struct job_work *w, struct job_refusal *why);
+int job_work_begin(struct job_summarize *s, struct job_work *w, struct request_refusal *why);
 void job_work_free(struct job_work *w);
 /* Makes the item of the next node that has none, with its prompt. */
 int job_work_item(struct job_summarize *s, struct job_work *w, struct job_summary **out,
-                  struct job_refusal *why);
+                  struct request_refusal *why);
 /* A node has its record; takes the reference. Begins the next level after the last node of one. */
 int job_work_record(const struct job_summarize *s, struct job_work *w, size_t node, json_t *record,
-                    struct job_refusal *why);
+                    struct request_refusal *why);
 /* The summary of a node that has its record, without blanks around it; borrowed. */
 void job_node_text(const struct job_node *node, const char **text, size_t *bytes);
 static inline bool job_work_has_ended(const struct job_work *w)

@@ -11,7 +11,7 @@ json_t *job_summary_record(const struct job_summarize *s, const struct job_summa
     const struct job_node *node = &x->work->nodes[x->node];
     const bool is_part = node->level == 0;
     const size_t level_below = is_part ? 0 : x->work->nodes[node->begin].index;
-    json_t *record = job_record(&x->item, &s->names);
+    json_t *record = request_record(&x->item, &s->names);
     const struct cli_field fields[] = {
         {"level", CLI_JSON(node->level)},
         {"index", CLI_JSON(node->index)},

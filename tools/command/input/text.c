@@ -1,5 +1,5 @@
 /* Bytes of files as text: see text.h. */
-#include "tools/command/job/summarize/text.h"
+#include "tools/command/input/text.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -80,8 +80,8 @@ static int read_opened(int fd, const char *path, const struct stat *st, uint64_t
     return check_same(fd, path, st, err);
 }
 
-int job_read_file(const char *path, uint64_t most_bytes, char **data, size_t *bytes,
-                  struct job_digest *digest, struct spw_error *err)
+int cli_text_read(const char *path, uint64_t most_bytes, char **data, size_t *bytes,
+                  struct cli_digest *digest, struct spw_error *err)
 {
     int fd;
     struct stat st;
@@ -97,13 +97,13 @@ int job_read_file(const char *path, uint64_t most_bytes, char **data, size_t *by
         *data = NULL;
         *bytes = 0;
     } else if (digest) {
-        *digest = (struct job_digest){XXH3_64bits(*data, *bytes), *bytes, mtime_of(&st)};
+        *digest = (struct cli_digest){XXH3_64bits(*data, *bytes), *bytes, mtime_of(&st)};
     }
     return rc;
 }
 
 static int digest_opened(int fd, const char *path, XXH3_state_t *state, char *buffer, size_t room,
-                         struct job_digest *out, struct spw_error *err)
+                         struct cli_digest *out, struct spw_error *err)
 {
     size_t n;
     XXH3_64bits_reset(state);
@@ -117,12 +117,12 @@ static int digest_opened(int fd, const char *path, XXH3_state_t *state, char *bu
     return 0;
 }
 
-int job_digest_file(const char *path, struct job_digest *digest, struct spw_error *err)
+int cli_digest_file(const char *path, struct cli_digest *digest, struct spw_error *err)
 {
     enum { ROOM = 1 << 16 };
     int fd;
     struct stat st;
-    *digest = (struct job_digest){0};
+    *digest = (struct cli_digest){0};
     int rc = open_file(path, &fd, &st, err);
     char *buffer = spw_alloc(ROOM);
     XXH3_state_t *state = XXH3_createState();
@@ -140,7 +140,7 @@ int job_digest_file(const char *path, struct job_digest *digest, struct spw_erro
     return rc;
 }
 
-int job_stat_file(const char *path, struct job_digest *digest, struct spw_error *err)
+int cli_stat_file(const char *path, struct cli_digest *digest, struct spw_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0)
@@ -216,7 +216,7 @@ static int decode_utf16(const char *path, char **data, size_t *bytes, struct spw
     return 0;
 }
 
-int job_decode_text(const char *path, char **data, size_t *bytes, struct spw_error *err)
+int cli_decode_text(const char *path, char **data, size_t *bytes, struct spw_error *err)
 {
     if (*bytes >= 2 && (memcmp(*data, "\xff\xfe", 2) == 0 || memcmp(*data, "\xfe\xff", 2) == 0))
         return decode_utf16(path, data, bytes, err);
@@ -228,7 +228,7 @@ int job_decode_text(const char *path, char **data, size_t *bytes, struct spw_err
     return 0;
 }
 
-int job_repair_text(char **data, size_t *bytes)
+int cli_repair_text(char **data, size_t *bytes)
 {
     static const char replacement[] = "\xef\xbf\xbd";
     if (check_utf8("", *data, *bytes, NULL) == 0)
@@ -253,7 +253,7 @@ int job_repair_text(char **data, size_t *bytes)
     return 0;
 }
 
-bool job_text_is_blank(const char *data, size_t bytes)
+bool cli_text_is_blank(const char *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         if ((unsigned char)data[i] > ' ' && data[i] != 0x7f)

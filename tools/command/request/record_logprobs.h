@@ -1,13 +1,13 @@
 /* Log-probabilities of an answer in OpenAI's two forms, for record.c. Tokens have texts and bytes:
  * a token may be half a character. */
-#ifndef SPW_TOOLS_COMMAND_JOB_REQUEST_RECORD_LOGPROBS_H
-#define SPW_TOOLS_COMMAND_JOB_REQUEST_RECORD_LOGPROBS_H
+#ifndef SPW_TOOLS_COMMAND_REQUEST_RECORD_LOGPROBS_H
+#define SPW_TOOLS_COMMAND_REQUEST_RECORD_LOGPROBS_H
 
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 
 /* An answer of /v1/completions. */
-struct job_completion {
-    const struct job_prompt *prompt;
+struct request_completion {
+    const struct request_prompt *prompt;
     const struct spw_result *result;
     const struct spw_result *of_prompt; /* with `echo`: the result with prompt_logprobs, or none */
     const json_t *echo;                 /* the text of the prompt, if the answer has it; NULL */
@@ -16,9 +16,9 @@ struct job_completion {
 
 /* "logprobs" of a choice: {"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...],
  * "refusal": null} */
-json_t *job_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t);
+json_t *request_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t);
 /* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}: text_offset counts the characters of
  * the text before each token. */
-json_t *job_completion_logprobs(const struct job_completion *c);
+json_t *request_completion_logprobs(const struct request_completion *c);
 
 #endif

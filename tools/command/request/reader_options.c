@@ -1,6 +1,6 @@
-/* See request_parts.h. The keys are those of OpenAI's bodies with a few of vLLM's, and those of
+/* See reader_parts.h. The keys are those of OpenAI's bodies with a few of vLLM's, and those of
  * short lines. A key is done, or ignored, or refused by name. */
-#include "tools/command/job/request/request_parts.h"
+#include "tools/command/request/reader_parts.h"
 
 #include "tools/command/engine.h"
 
@@ -10,9 +10,9 @@
 #include <xxhash.h>
 
 enum {
-    SHORT = 1 << JOB_SHORT,
-    CHAT = 1 << JOB_CHAT,
-    COMPLETION = 1 << JOB_COMPLETION,
+    SHORT = 1 << REQUEST_SHORT,
+    CHAT = 1 << REQUEST_CHAT,
+    COMPLETION = 1 << REQUEST_COMPLETION,
     OPENAI = CHAT | COMPLETION,
     ALL = SHORT | OPENAI,
 };
@@ -24,77 +24,72 @@ struct key {
     const char *name;
     unsigned forms;
     /* NULL: another part of the program reads the key, or nobody does. */
-    int (*read)(struct job_item *x, const struct key *key, const json_t *value,
-                struct job_refusal *why);
+    int (*read)(struct request *x, const struct key *key, const json_t *value,
+                struct request_refusal *why);
     double min, max;
-    size_t at; /* of the field in struct job_item */
+    size_t at; /* of the field in struct request */
 };
-
-const json_t *job_item_body(const struct job_item *x)
-{
-    return x->form == JOB_SHORT ? x->line : json_object_get(x->line, "body");
-}
 
 /* ---- values ---- */
 
-int job_refuse_support(struct job_refusal *why, const char *key, const json_t *value,
-                       const char *reason)
+int request_refuse_support(struct request_refusal *why, const char *key, const json_t *value,
+                           const char *reason)
 {
     char text[64];
-    return job_refuse(why, 400, "unsupported_value", key, "%s: found %s, but %s", key,
-                      job_found(value, text), reason);
+    return request_refuse(why, 400, "unsupported_value", key, "%s: found %s, but %s", key,
+                          request_found(value, text), reason);
 }
 
-static void *field(struct job_item *x, const struct key *key)
+static void *field(struct request *x, const struct key *key)
 {
     return (char *)x + key->at;
 }
 
 static int check_range(const struct key *key, const json_t *value, bool is_right_type,
-                       const char *what, struct job_refusal *why)
+                       const char *what, struct request_refusal *why)
 {
     char expected[96];
     double x = json_number_value(value);
     if (is_right_type && x >= key->min && x <= key->max)
         return 0;
     snprintf(expected, sizeof expected, "%s from %.10g to %.10g", what, key->min, key->max);
-    return job_refuse_value(why, key->name, value, expected);
+    return request_refuse_value(why, key->name, value, expected);
 }
 
-static int check_count(const struct key *key, const json_t *value, struct job_refusal *why)
+static int check_count(const struct key *key, const json_t *value, struct request_refusal *why)
 {
     return check_range(key, value, json_is_integer(value), "a whole number", why);
 }
 
-static int read_number(struct job_item *x, const struct key *key, const json_t *value,
-                       struct job_refusal *why)
+static int read_number(struct request *x, const struct key *key, const json_t *value,
+                       struct request_refusal *why)
 {
     SPW_TRY(check_range(key, value, json_is_number(value), "a number", why));
     *(float *)field(x, key) = (float)json_number_value(value);
     return 0;
 }
 
-static int read_count(struct job_item *x, const struct key *key, const json_t *value,
-                      struct job_refusal *why)
+static int read_count(struct request *x, const struct key *key, const json_t *value,
+                      struct request_refusal *why)
 {
     SPW_TRY(check_count(key, value, why));
     *(uint32_t *)field(x, key) = (uint32_t)json_integer_value(value);
     return 0;
 }
 
-static int read_bool(struct job_item *x, const struct key *key, const json_t *value,
-                     struct job_refusal *why)
+static int read_bool(struct request *x, const struct key *key, const json_t *value,
+                     struct request_refusal *why)
 {
     if (!json_is_boolean(value))
-        return job_refuse_value(why, key->name, value, "true or false");
+        return request_refuse_value(why, key->name, value, "true or false");
     *(bool *)field(x, key) = json_is_true(value);
     return 0;
 }
 
 /* ---- keys with a meaning of their own ---- */
 
-static int read_max_tokens(struct job_item *x, const struct key *key, const json_t *value,
-                           struct job_refusal *why)
+static int read_max_tokens(struct request *x, const struct key *key, const json_t *value,
+                           struct request_refusal *why)
 {
     SPW_TRY(check_count(key, value, why));
     x->max_new_tokens = (uint64_t)json_integer_value(value);
@@ -102,28 +97,28 @@ static int read_max_tokens(struct job_item *x, const struct key *key, const json
     return 0;
 }
 
-static int read_model(struct job_item *x, const struct key *key, const json_t *value,
-                      struct job_refusal *why)
+static int read_model(struct request *x, const struct key *key, const json_t *value,
+                      struct request_refusal *why)
 {
     (void)x; /* record.h copies the name */
-    return json_is_string(value) ? 0 : job_refuse_value(why, key->name, value, "a text");
+    return json_is_string(value) ? 0 : request_refuse_value(why, key->name, value, "a text");
 }
 
 /* A seed of OpenAI's may be negative. */
-static int read_seed(struct job_item *x, const struct key *key, const json_t *value,
-                     struct job_refusal *why)
+static int read_seed(struct request *x, const struct key *key, const json_t *value,
+                     struct request_refusal *why)
 {
-    if (!json_is_integer(value) || (x->form == JOB_SHORT && json_integer_value(value) < 0))
-        return job_refuse_value(why, key->name, value,
-                                x->form == JOB_SHORT ? "a whole number of at least 0"
-                                                     : "a whole number");
+    if (!json_is_integer(value) || (x->form == REQUEST_SHORT && json_integer_value(value) < 0))
+        return request_refuse_value(why, key->name, value,
+                                    x->form == REQUEST_SHORT ? "a whole number of at least 0"
+                                                             : "a whole number");
     x->sampling.seed = (uint64_t)json_integer_value(value);
     return 0;
 }
 
 /* vLLM's -1 means off, as 0 does. */
-static int read_top_k(struct job_item *x, const struct key *key, const json_t *value,
-                      struct job_refusal *why)
+static int read_top_k(struct request *x, const struct key *key, const json_t *value,
+                      struct request_refusal *why)
 {
     SPW_TRY(check_count(key, value, why));
     json_int_t k = json_integer_value(value);
@@ -132,60 +127,61 @@ static int read_top_k(struct job_item *x, const struct key *key, const json_t *v
 }
 
 /* To the sampler 0 means off. In an OpenAI body it leaves the most likely token alone. */
-static int read_top_p(struct job_item *x, const struct key *key, const json_t *value,
-                      struct job_refusal *why)
+static int read_top_p(struct request *x, const struct key *key, const json_t *value,
+                      struct request_refusal *why)
 {
     SPW_TRY(read_number(x, key, value, why));
-    if (x->form != JOB_SHORT && x->sampling.top_p == 0)
+    if (x->form != REQUEST_SHORT && x->sampling.top_p == 0)
         x->sampling.top_p = FLT_MIN;
     return 0;
 }
 
-static int read_stop(struct job_item *x, const struct key *key, const json_t *value,
-                     struct job_refusal *why)
+static int read_stop(struct request *x, const struct key *key, const json_t *value,
+                     struct request_refusal *why)
 {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     const char **items = spw_alloc_zero(n ? n : 1, sizeof *items);
     if (!items)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     spw_free(x->stop.items);
     x->stop = (struct cli_strings){.items = items};
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
         if (!json_is_string(item))
-            return job_refuse_value(why, key->name, item, "a text or a list of texts");
+            return request_refuse_value(why, key->name, item, "a text or a list of texts");
         items[x->stop.n++] = json_string_value(item);
         if (json_string_length(item) == 0 ||
             strlen(json_string_value(item)) != json_string_length(item))
-            return job_refuse_value(why, key->name, item,
-                                    "a text that is not empty and has no NUL character");
+            return request_refuse_value(why, key->name, item,
+                                        "a text that is not empty and has no NUL character");
     }
     return 0;
 }
 
 /* {"ID": BIAS, ...} */
-static int read_logit_bias(struct job_item *x, const struct key *key, const json_t *value,
-                           struct job_refusal *why)
+static int read_logit_bias(struct request *x, const struct key *key, const json_t *value,
+                           struct request_refusal *why)
 {
     static const char expected[] = "an object of token ids with numbers from -100 to 100";
     const char *name;
     const json_t *bias;
     if (!json_is_object(value))
-        return job_refuse_value(why, key->name, value, expected);
+        return request_refuse_value(why, key->name, value, expected);
     x->logit_bias = spw_alloc_zero(json_object_size(value) + 1, sizeof *x->logit_bias);
     if (!x->logit_bias)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     x->sampling.logit_bias = x->logit_bias;
     x->sampling.n_logit_bias = 0;
     json_object_foreach((json_t *)value, name, bias)
     {
-        size_t digits = strspn(name, "0123456789");
-        double b = json_number_value(bias);
-        if (digits == 0 || digits > 9 || name[digits])
-            return job_refuse(why, 400, "invalid_value", key->name,
-                              "logit_bias: found the key \"%.40s\", expected a token id", name);
+        const size_t digits = strspn(name, "0123456789");
+        const double b = json_number_value(bias);
+        /* "05" would be a second bias of token 5. */
+        if (digits == 0 || digits > 9 || name[digits] || (*name == '0' && digits > 1))
+            return request_refuse(why, 400, "invalid_value", key->name,
+                                  "logit_bias: found the key \"%.40s\", expected a token id", name);
         if (!json_is_number(bias) || !(b >= -100 && b <= 100))
-            return job_refuse_value(why, key->name, bias, expected);
+            return request_refuse_value(why, key->name, bias, expected);
         x->logit_bias[x->sampling.n_logit_bias++] =
             (struct spw_logit_bias){.token = atoi(name), .bias = (float)b};
     }
@@ -193,15 +189,15 @@ static int read_logit_bias(struct job_item *x, const struct key *key, const json
 }
 
 /* A chat says whether, and top_logprobs how many. Other lines give the number of alternatives. */
-static int read_chat_logprobs(struct job_item *x, const struct key *key, const json_t *value,
-                              struct job_refusal *why)
+static int read_chat_logprobs(struct request *x, const struct key *key, const json_t *value,
+                              struct request_refusal *why)
 {
     x->n_top_logprobs = 0;
     return read_bool(x, key, value, why);
 }
 
-static int read_logprobs(struct job_item *x, const struct key *key, const json_t *value,
-                         struct job_refusal *why)
+static int read_logprobs(struct request *x, const struct key *key, const json_t *value,
+                         struct request_refusal *why)
 {
     SPW_TRY(check_count(key, value, why));
     x->logprobs = true;
@@ -209,96 +205,98 @@ static int read_logprobs(struct job_item *x, const struct key *key, const json_t
     return 0;
 }
 
-static int read_top_logprobs(struct job_item *x, const struct key *key, const json_t *value,
-                             struct job_refusal *why)
+static int read_top_logprobs(struct request *x, const struct key *key, const json_t *value,
+                             struct request_refusal *why)
 {
     SPW_TRY(read_count(x, key, value, why));
     if (x->logprobs || x->n_top_logprobs == 0)
         return 0;
-    return job_refuse(why, 400, "invalid_value", key->name,
-                      "top_logprobs: found %u without \"logprobs\": true, expected both",
-                      x->n_top_logprobs);
+    return request_refuse(why, 400, "invalid_value", key->name,
+                          "top_logprobs: found %u without \"logprobs\": true, expected both",
+                          x->n_top_logprobs);
 }
 
 /* ---- keys that are refused ---- */
 
-static int refuse_stream(struct job_item *x, const struct key *key, const json_t *value,
-                         struct job_refusal *why)
+static int refuse_stream(struct request *x, const struct key *key, const json_t *value,
+                         struct request_refusal *why)
 {
     (void)x;
     if (json_is_false(value))
         return 0;
-    return job_refuse_support(why, key->name, value,
-                              "a job writes whole answers: leave the key out");
+    return request_refuse_support(why, key->name, value,
+                                  "a job writes whole answers: leave the key out");
 }
 
-static int read_best_of(struct job_item *x, const struct key *key, const json_t *value,
-                        struct job_refusal *why)
+static int read_best_of(struct request *x, const struct key *key, const json_t *value,
+                        struct request_refusal *why)
 {
     SPW_TRY(check_count(key, value, why));
     if (json_integer_value(value) == x->n_choices)
         return 0;
-    return job_refuse_support(why, key->name, value,
-                              "spillway gives all answers that it makes: ask for more with \"n\"");
+    return request_refuse_support(
+        why, key->name, value, "spillway gives all answers that it makes: ask for more with \"n\"");
 }
 
-static int refuse_suffix(struct job_item *x, const struct key *key, const json_t *value,
-                         struct job_refusal *why)
+static int refuse_suffix(struct request *x, const struct key *key, const json_t *value,
+                         struct request_refusal *why)
 {
     (void)x;
     if (json_is_string(value) && json_string_length(value) == 0)
         return 0;
-    return job_refuse_support(why, key->name, value,
-                              "spillway continues texts and does not fill gaps: leave the key out");
+    return request_refuse_support(
+        why, key->name, value,
+        "spillway continues texts and does not fill gaps: leave the key out");
 }
 
-static int read_response_format(struct job_item *x, const struct key *key, const json_t *value,
-                                struct job_refusal *why)
+static int read_response_format(struct request *x, const struct key *key, const json_t *value,
+                                struct request_refusal *why)
 {
     (void)x;
     const json_t *type = json_object_get(value, "type");
     if (!json_is_string(type))
-        return job_refuse_value(why, key->name, value, "an object with a \"type\"");
+        return request_refuse_value(why, key->name, value, "an object with a \"type\"");
     if (strcmp(json_string_value(type), "text") == 0)
         return 0;
-    return job_refuse_support(why, "response_format.type", type,
-                              "spillway cannot force a format: ask for it in the prompt, with the "
-                              "type \"text\"");
+    return request_refuse_support(
+        why, "response_format.type", type,
+        "spillway cannot force a format: ask for it in the prompt, with the "
+        "type \"text\"");
 }
 
-static int read_min_tokens(struct job_item *x, const struct key *key, const json_t *value,
-                           struct job_refusal *why)
+static int read_min_tokens(struct request *x, const struct key *key, const json_t *value,
+                           struct request_refusal *why)
 {
     (void)x;
     SPW_TRY(check_count(key, value, why));
     if (json_integer_value(value) == 0)
         return 0;
-    return job_refuse_support(
+    return request_refuse_support(
         why, key->name, value,
         "spillway has no least number of tokens: \"ignore_eos\" makes an answer "
         "as long as \"max_tokens\"");
 }
 
-static int read_tool_choice(struct job_item *x, const struct key *key, const json_t *value,
-                            struct job_refusal *why)
+static int read_tool_choice(struct request *x, const struct key *key, const json_t *value,
+                            struct request_refusal *why)
 {
     (void)x;
     const char *name = json_string_value(value);
     if (name && (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0))
         return 0;
     if (json_is_object(value) || (name && strcmp(name, "required") == 0))
-        return job_refuse_support(why, key->name, value,
-                                  "spillway cannot force a call: expected \"auto\" or \"none\"");
-    return job_refuse_value(why, key->name, value, "\"auto\" or \"none\"");
+        return request_refuse_support(
+            why, key->name, value, "spillway cannot force a call: expected \"auto\" or \"none\"");
+    return request_refuse_value(why, key->name, value, "\"auto\" or \"none\"");
 }
 
 /* ---- the table ---- */
 
-#define AT(member) offsetof(struct job_item, member)
+#define AT(member) offsetof(struct request, member)
 
 /* In the order in which keys are read: a later key may need an earlier one. */
 static const struct key keys[] = {
-    /* read by request.c, request_chat.c, request_encode.c */
+    /* read by reader.c, reader_chat.c, reader_encode.c */
     {"id", SHORT, NULL, 0, 0, 0},
     {"model", OPENAI, read_model, 0, 0, 0},
     {"prompt", SHORT | COMPLETION, NULL, 0, 0, 0},
@@ -323,7 +321,7 @@ static const struct key keys[] = {
     {"top_k", OPENAI, read_top_k, -1, UINT32_MAX, 0},
     {"top_p", ALL, read_top_p, 0, 1, AT(sampling.top_p)},
     {"min_p", ALL, read_number, 0, 1, AT(sampling.min_p)},
-    {"repetition_penalty", ALL, read_number, 0, 1000, AT(sampling.repetition_penalty)},
+    {"repetition_penalty", ALL, read_number, 0.001, 1000, AT(sampling.repetition_penalty)},
     {"presence_penalty", ALL, read_number, -2, 2, AT(sampling.presence_penalty)},
     {"frequency_penalty", ALL, read_number, -2, 2, AT(sampling.frequency_penalty)},
     {"logit_bias", ALL, read_logit_bias, 0, 0, 0},
@@ -343,7 +341,7 @@ enum { N_KEYS = sizeof keys / sizeof *keys };
 
 /* A typing error in an option would change answers: a short line refuses keys that it does not
  * know. Clients send OpenAI bodies with keys of many servers. */
-static int check_known(const struct job_item *x, struct job_refusal *why)
+static int check_known(const struct request *x, struct request_refusal *why)
 {
     const char *names[N_KEYS], *name;
     const json_t *value;
@@ -358,7 +356,7 @@ static int check_known(const struct job_item *x, struct job_refusal *why)
             i++;
         const char *nearest = i < n ? NULL : cli_nearest(name, names, n);
         if (i == n)
-            return job_refuse(
+            return request_refuse(
                 why, 400, "unknown_parameter", name, "found the unknown key \"%.80s\"%s%s%s", name,
                 nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
     }
@@ -374,18 +372,19 @@ static uint64_t seed_of(const json_t *id)
     return XXH3_64bits(json_string_value(id), json_string_length(id)) >> 11;
 }
 
-static int copy_stops(struct job_item *x, const struct cli_strings *stop, struct job_refusal *why)
+static int copy_stops(struct request *x, const struct cli_strings *stop,
+                      struct request_refusal *why)
 {
     x->stop.items = spw_alloc_zero(stop->n + 1, sizeof *x->stop.items);
     if (!x->stop.items)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     if (stop->n > 0)
         memcpy(x->stop.items, stop->items, stop->n * sizeof *x->stop.items);
     x->stop.n = stop->n;
     return 0;
 }
 
-static int set_defaults(struct job_item *x, const struct cli_options *o, struct job_refusal *why)
+static int set_defaults(struct request *x, const struct cli_options *o, struct request_refusal *why)
 {
     x->sampling = cli_sampling(o);
     x->max_new_tokens = o->max_new_tokens;
@@ -394,41 +393,42 @@ static int set_defaults(struct job_item *x, const struct cli_options *o, struct 
     x->logprobs = cli_given(o, "logprobs");
     x->n_top_logprobs = (uint32_t)o->top_logprobs;
     x->ignore_eos = o->ignore_eos;
-    if (x->form != JOB_SHORT) {
+    if (x->form != REQUEST_SHORT) {
         if (!cli_given(o, "temperature"))
             x->sampling.temperature = 1;
         if (!cli_given(o, "seed"))
             x->sampling.seed = seed_of(x->id);
         if (x->max_is_default)
-            x->max_new_tokens = x->form == JOB_CHAT ? CHAT_TOKENS : COMPLETION_TOKENS;
+            x->max_new_tokens = x->form == REQUEST_CHAT ? CHAT_TOKENS : COMPLETION_TOKENS;
     }
     return copy_stops(x, &o->stop, why);
 }
 
 /* What a key alone does not show. */
-static int check_together(const struct job_item *x, const struct job_reader *r,
-                          struct job_refusal *why)
+static int check_together(const struct request *x, const struct request_reader *r,
+                          struct request_refusal *why)
 {
     if (x->stop.n > 0 && !r->model->tokenizer)
-        return job_refuse(why, 400, "unsupported_value", "stop",
-                          "stop: the model has no tokenizer, and its answers have no text");
+        return request_refuse(why, 400, "unsupported_value", "stop",
+                              "stop: the model has no tokenizer, and its answers have no text");
     for (size_t i = 0; i < x->sampling.n_logit_bias; i++)
         if ((uint32_t)x->sampling.logit_bias[i].token >= r->model->config.vocab)
-            return job_refuse(why, 400, "invalid_value", "logit_bias",
-                              "logit_bias: found token id %d, expected 0 to %u",
-                              (int)x->sampling.logit_bias[i].token, r->model->config.vocab - 1);
+            return request_refuse(why, 400, "invalid_value", "logit_bias",
+                                  "logit_bias: found token id %d, expected 0 to %u",
+                                  (int)x->sampling.logit_bias[i].token, r->model->config.vocab - 1);
     return 0;
 }
 
-int job_read_options(struct job_item *x, const struct job_reader *r, struct job_refusal *why)
+int request_read_options(struct request *x, const struct request_reader *r,
+                         struct request_refusal *why)
 {
-    const json_t *body = job_item_body(x);
+    const json_t *body = x->body;
     SPW_TRY(set_defaults(x, r->o, why));
-    if (x->form == JOB_SHORT)
+    if (x->form == REQUEST_SHORT)
         SPW_TRY(check_known(x, why));
     for (size_t i = 0; i < N_KEYS; i++) {
         const json_t *value = json_object_get(body, keys[i].name);
-        bool absent = !value || (x->form != JOB_SHORT && json_is_null(value));
+        bool absent = !value || (x->form != REQUEST_SHORT && json_is_null(value));
         if (keys[i].read && keys[i].forms & 1u << x->form && !absent)
             SPW_TRY(keys[i].read(x, &keys[i], value, why));
     }

@@ -1,18 +1,18 @@
 /* Conversations: messages, tools and other variables for the model's chat template. */
-#include "tools/command/job/request/request_parts.h"
+#include "tools/command/request/reader_parts.h"
 
 #include "tools/command/chat/chat_prompt.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void job_reader_close(struct job_reader *r)
+void request_reader_close(struct request_reader *r)
 {
     spw_chat_template_close(r->template);
     r->template = NULL;
 }
 
-int job_reader_open_template(struct job_reader *r, struct spw_error *err)
+int request_reader_open_template(struct request_reader *r, struct spw_error *err)
 {
     const struct spw_source *s = r->model->source;
     if (r->template)
@@ -22,27 +22,27 @@ int job_reader_open_template(struct job_reader *r, struct spw_error *err)
         r->model->tokenizer ? spw_reasoning_find(&r->form, r->template, r->model->tokenizer) : 0;
     if (!rc)
         return 0;
-    job_reader_close(r);
+    request_reader_close(r);
     return spw_fail(err, rc, "marks of reasoning: %s", strerror(-rc));
 }
 
 /* A model without a template has the same refusal for every line. */
-static int open_template(struct job_reader *r, struct job_refusal *why)
+static int open_template(struct request_reader *r, struct request_refusal *why)
 {
     struct spw_error err = {0};
     if (!r->no_template.message[0]) {
-        int rc = job_reader_open_template(r, &err);
+        int rc = request_reader_open_template(r, &err);
         if (rc == 0 || rc == -ENOMEM)
-            return rc ? job_refuse_memory(why) : 0;
-        job_refuse_call(&r->no_template, rc, "messages", &err);
+            return rc ? request_refuse_memory(why) : 0;
+        request_refuse_call(&r->no_template, rc, "messages", &err);
     }
     *why = r->no_template;
     return -EINVAL;
 }
 
 /* The answers of a prompt whose text the template has made. */
-static void note_reasoning(const struct job_reader *r, const char *text, size_t bytes,
-                           struct job_prompt *out)
+static void note_reasoning(const struct request_reader *r, const char *text, size_t bytes,
+                           struct request_prompt *out)
 {
     out->form = r->form;
     out->is_open = spw_reasoning_is_open(&r->form, text, bytes);
@@ -57,7 +57,7 @@ static bool dump(const json_t *value, char **text)
     return *text || !value;
 }
 
-static int render(const struct job_reader *r, const json_t *messages, const json_t *tools,
+static int render(const struct request_reader *r, const json_t *messages, const json_t *tools,
                   const json_t *extra, char **text, size_t *bytes, struct spw_error *err)
 {
     char *tools_text = NULL, *extra_text = NULL;
@@ -76,8 +76,9 @@ static int render(const struct job_reader *r, const json_t *messages, const json
     return rc;
 }
 
-int job_encode_chat(struct job_reader *r, const json_t *messages, const json_t *tools,
-                    const json_t *extra, struct job_prompt *out, struct job_refusal *why)
+int request_encode_chat(struct request_reader *r, const json_t *messages, const json_t *tools,
+                        const json_t *extra, struct request_prompt *out,
+                        struct request_refusal *why)
 {
     struct spw_error err = {0};
     char *text;
@@ -85,9 +86,9 @@ int job_encode_chat(struct job_reader *r, const json_t *messages, const json_t *
     SPW_TRY(open_template(r, why));
     int rc = render(r, messages, tools, extra, &text, &bytes, &err);
     if (rc)
-        return job_refuse_call(why, rc, "messages", &err);
+        return request_refuse_call(why, rc, "messages", &err);
     const struct spw_encoding e = {.text = text, .bytes = bytes};
-    rc = job_encode(r, "messages", &e, out, why);
+    rc = request_encode_prompt(r, "messages", &e, out, why);
     note_reasoning(r, text, bytes, out);
     spw_free(text);
     return rc;
@@ -142,7 +143,7 @@ static int match(const char *form, const struct spw_encoding *content, size_t be
 }
 
 /* Whether a span has a special token. 0, 1, -errno. */
-static int has_special(const struct job_reader *r, const struct spw_encoding *content)
+static int has_special(const struct request_reader *r, const struct spw_encoding *content)
 {
     int rc = 0;
     for (size_t i = 0; i < content->n_plain && !rc; i++) {
@@ -175,9 +176,9 @@ static int find_spans(const char *form, const struct spw_encoding *content,
     return rc ? rc : match(form, content, begin, end, text, spans);
 }
 
-static int encode_rendered(const struct job_reader *r, const char *form,
+static int encode_rendered(const struct request_reader *r, const char *form,
                            const struct spw_encoding *content, struct spw_encoding *text,
-                           struct job_prompt *out, struct job_refusal *why)
+                           struct request_prompt *out, struct request_refusal *why)
 {
     struct spw_text_span *spans = NULL;
     int rc = find_spans(form, content, text, &spans);
@@ -186,19 +187,21 @@ static int encode_rendered(const struct job_reader *r, const char *form,
         rc = has_special(r, content) ? -EINVAL : 1;
     }
     if (rc == 1)
-        rc = job_encode(r, "text", text, out, why);
+        rc = request_encode_prompt(r, "text", text, out, why);
     else if (rc == -ENOMEM)
-        job_refuse_memory(why);
+        request_refuse_memory(why);
     else
-        job_refuse(why, 400, "invalid_value", "text",
-                   "found a special token of the model in the text, and the chat template changes "
-                   "the text, so that the token cannot be found there");
+        request_refuse(
+            why, 400, "invalid_value", "text",
+            "found a special token of the model in the text, and the chat template changes "
+            "the text, so that the token cannot be found there");
     spw_free(spans);
     return rc;
 }
 
-static int render_message(const struct job_reader *r, const char *text, size_t text_bytes,
-                          const json_t *extra, char **out, size_t *bytes, struct job_refusal *why)
+static int render_message(const struct request_reader *r, const char *text, size_t text_bytes,
+                          const json_t *extra, char **out, size_t *bytes,
+                          struct request_refusal *why)
 {
     struct spw_error err = {0};
     json_t *content = json_stringn(text, text_bytes);
@@ -206,11 +209,12 @@ static int render_message(const struct job_reader *r, const char *text, size_t t
         content ? json_pack("[{s:s, s:o}]", "role", "user", "content", content) : NULL;
     int rc = messages ? render(r, messages, NULL, extra, out, bytes, &err) : -ENOMEM;
     json_decref(messages);
-    return rc ? job_refuse_call(why, rc, "text", &err) : 0;
+    return rc ? request_refuse_call(why, rc, "text", &err) : 0;
 }
 
-int job_encode_message(struct job_reader *r, const struct spw_encoding *e, const json_t *extra,
-                       struct job_prompt *out, struct job_refusal *why)
+int request_encode_message(struct request_reader *r, const struct spw_encoding *e,
+                           const json_t *extra, struct request_prompt *out,
+                           struct request_refusal *why)
 {
     struct spw_encoding text = {0};
     char *rendered, *form;
@@ -229,7 +233,7 @@ int job_encode_message(struct job_reader *r, const struct spw_encoding *e, const
 }
 
 /* The template's text of a small conversation; NULL: the template fails. */
-static char *render_effort(const struct job_reader *r, const char *effort)
+static char *render_effort(const struct request_reader *r, const char *effort)
 {
     char *text = NULL;
     size_t bytes;
@@ -243,7 +247,7 @@ static char *render_effort(const struct job_reader *r, const char *effort)
 }
 
 /* Whether a prompt depends on reasoning_effort. */
-static bool takes_effort(struct job_reader *r)
+static bool takes_effort(struct request_reader *r)
 {
     if (!r->takes_effort) {
         char *low = render_effort(r, "low"), *high = render_effort(r, "high");
@@ -257,15 +261,15 @@ static bool takes_effort(struct job_reader *r)
 /* ---- messages ---- */
 
 /* Refuses `value`, which is `rest` of message i. */
-static int refuse_message(struct job_refusal *why, size_t i, const char *rest, const json_t *value,
-                          const char *expected)
+static int refuse_message(struct request_refusal *why, size_t i, const char *rest,
+                          const json_t *value, const char *expected)
 {
     char key[96];
     snprintf(key, sizeof key, "messages[%zu]%s", i, rest);
-    return job_refuse_value(why, key, value, expected);
+    return request_refuse_value(why, key, value, expected);
 }
 
-static int check_part(size_t i, size_t k, const json_t *part, struct job_refusal *why)
+static int check_part(size_t i, size_t k, const json_t *part, struct request_refusal *why)
 {
     char rest[48], key[96];
     const json_t *type = json_object_get(part, "type");
@@ -274,7 +278,8 @@ static int check_part(size_t i, size_t k, const json_t *part, struct job_refusal
     if (!json_is_string(type))
         return refuse_message(why, i, rest, type, "\"text\"");
     if (strcmp(json_string_value(type), "text") != 0)
-        return job_refuse_support(why, key, type, "spillway reads texts only: expected \"text\"");
+        return request_refuse_support(why, key, type,
+                                      "spillway reads texts only: expected \"text\"");
     snprintf(rest, sizeof rest, ".content[%zu].text", k);
     const json_t *text = json_object_get(part, "text");
     return json_is_string(text) ? 0 : refuse_message(why, i, rest, text, "a text");
@@ -299,7 +304,7 @@ static json_t *join_parts(const json_t *parts)
     return joined;
 }
 
-static int tidy_content(json_t *message, size_t i, struct job_refusal *why)
+static int tidy_content(json_t *message, size_t i, struct request_refusal *why)
 {
     const json_t *content = json_object_get(message, "content");
     if (json_is_string(content) || json_is_null(content) ||
@@ -309,12 +314,12 @@ static int tidy_content(json_t *message, size_t i, struct job_refusal *why)
         return refuse_message(why, i, ".content", content, "a text or a list of parts");
     for (size_t k = 0; k < json_array_size(content); k++)
         SPW_TRY(check_part(i, k, json_array_get(content, k), why));
-    return json_object_set_new(message, "content", join_parts(content)) ? job_refuse_memory(why)
+    return json_object_set_new(message, "content", join_parts(content)) ? request_refuse_memory(why)
                                                                         : 0;
 }
 
 /* Clients send the arguments of a call as a text with JSON. Templates print an object. */
-static int tidy_calls(json_t *message, size_t i, struct job_refusal *why)
+static int tidy_calls(json_t *message, size_t i, struct request_refusal *why)
 {
     json_t *calls = json_object_get(message, "tool_calls");
     if (calls && !json_is_null(calls) && !json_is_array(calls))
@@ -326,22 +331,22 @@ static int tidy_calls(json_t *message, size_t i, struct job_refusal *why)
         if (json_is_string(text) &&
             spw_json_parse(&arguments, json_string_value(text), json_string_length(text),
                            JSON_ALLOW_NUL, NULL) == -ENOMEM)
-            return job_refuse_memory(why);
+            return request_refuse_memory(why);
         if (!json_is_object(arguments))
             json_decref(arguments);
         else if (json_object_set_new(function, "arguments", arguments))
-            return job_refuse_memory(why);
+            return request_refuse_memory(why);
     }
     return 0;
 }
 
 /* A conversation of a short line may have roles that only its template knows. */
-static int check_role(const struct job_item *x, size_t i, const json_t *role,
-                      struct job_refusal *why)
+static int check_role(const struct request *x, size_t i, const json_t *role,
+                      struct request_refusal *why)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     const char *name = json_string_value(role);
-    bool is_known = name && x->form == JOB_SHORT;
+    bool is_known = name && x->form == REQUEST_SHORT;
     for (size_t k = 0; k < sizeof roles / sizeof *roles && name; k++)
         is_known = is_known || strcmp(name, roles[k]) == 0;
     return is_known ? 0
@@ -350,10 +355,11 @@ static int check_role(const struct job_item *x, size_t i, const json_t *role,
                                      "\"tool\"");
 }
 
-static int tidy_messages(const struct job_item *x, const json_t *messages, struct job_refusal *why)
+static int tidy_messages(const struct request *x, const json_t *messages,
+                         struct request_refusal *why)
 {
     if (json_array_size(messages) == 0)
-        return job_refuse_value(why, "messages", messages, "a list of at least one message");
+        return request_refuse_value(why, "messages", messages, "a list of at least one message");
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         if (!json_is_object(message))
@@ -368,7 +374,7 @@ static int tidy_messages(const struct job_item *x, const json_t *messages, struc
 /* ---- other variables ---- */
 
 /* *tools becomes NULL if there are none, or none may be called. */
-static int find_tools(const json_t *body, const json_t **tools, struct job_refusal *why)
+static int find_tools(const json_t *body, const json_t **tools, struct request_refusal *why)
 {
     const char *choice = json_string_value(json_object_get(body, "tool_choice"));
     const json_t *list = json_object_get(body, "tools");
@@ -376,14 +382,14 @@ static int find_tools(const json_t *body, const json_t **tools, struct job_refus
     if (!list || json_is_null(list))
         return 0;
     if (!json_is_array(list))
-        return job_refuse_value(why, "tools", list, "a list of tools");
+        return request_refuse_value(why, "tools", list, "a list of tools");
     for (size_t i = 0; i < json_array_size(list); i++) {
         char key[64];
         const json_t *tool = json_array_get(list, i);
         snprintf(key, sizeof key, "tools[%zu].function.name", i);
         if (!json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
-            return job_refuse_value(why, key, tool,
-                                    "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+            return request_refuse_value(why, key, tool,
+                                        "{\"type\": \"function\", \"function\": {\"name\": ...}}");
     }
     if (json_array_size(list) > 0 && !(choice && strcmp(choice, "none") == 0))
         *tools = list;
@@ -391,40 +397,41 @@ static int find_tools(const json_t *body, const json_t **tools, struct job_refus
 }
 
 /* *extra is owned by the caller; NULL: none. */
-static int find_extra(struct job_reader *r, const json_t *body, json_t **extra,
-                      struct job_refusal *why)
+static int find_extra(struct request_reader *r, const json_t *body, json_t **extra,
+                      struct request_refusal *why)
 {
     json_t *given = json_object_get(body, "chat_template_kwargs");
     json_t *effort = json_object_get(body, "reasoning_effort");
     *extra = NULL;
     if (given && !json_is_null(given) && !json_is_object(given))
-        return job_refuse_value(why, "chat_template_kwargs", given, "an object of variables");
+        return request_refuse_value(why, "chat_template_kwargs", given, "an object of variables");
     if (effort && !json_is_null(effort)) {
         SPW_TRY(open_template(r, why));
         if (!json_is_string(effort))
-            return job_refuse_value(why, "reasoning_effort", effort, "a text");
+            return request_refuse_value(why, "reasoning_effort", effort, "a text");
         if (!takes_effort(r))
-            return job_refuse_support(why, "reasoning_effort", effort,
-                                      "the chat template of this model does not use it: leave the "
-                                      "key out");
+            return request_refuse_support(
+                why, "reasoning_effort", effort,
+                "the chat template of this model does not use it: leave the "
+                "key out");
     }
     *extra = json_is_object(given) ? json_copy(given) : json_object();
     if (*extra && (!json_is_string(effort) || !json_object_set(*extra, "reasoning_effort", effort)))
         return 0;
     json_decref(*extra);
-    return job_refuse_memory(why);
+    return request_refuse_memory(why);
 }
 
-int job_read_chat(struct job_item *x, struct job_reader *r, struct job_prompt *out,
-                  struct job_refusal *why)
+int request_read_chat(struct request *x, struct request_reader *r, struct request_prompt *out,
+                      struct request_refusal *why)
 {
-    const json_t *body = job_item_body(x), *tools;
+    const json_t *body = x->body, *tools;
     const json_t *messages = json_object_get(body, "messages");
     json_t *extra;
     SPW_TRY(tidy_messages(x, messages, why));
     SPW_TRY(find_tools(body, &tools, why));
     SPW_TRY(find_extra(r, body, &extra, why));
-    int rc = job_encode_chat(r, messages, tools, extra, out, why);
+    int rc = request_encode_chat(r, messages, tools, extra, out, why);
     json_decref(extra);
     return rc;
 }

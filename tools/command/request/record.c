@@ -1,9 +1,9 @@
 /* See record.h. The forms are OpenAI's: a line of a batch's output, with the body that
  * /v1/chat/completions or /v1/completions would have answered. "spillway" in a body has facts of
  * our own, which clients ignore. */
-#include "tools/command/job/request/record.h"
+#include "tools/command/request/record.h"
 
-#include "tools/command/job/request/record_logprobs.h"
+#include "tools/command/request/record_logprobs.h"
 #include "tools/command/output/report.h"
 
 #include <string.h>
@@ -12,20 +12,15 @@
 /* ---- names ---- */
 
 /* "PREFIX0123456789abcdef" */
-static json_t *name_of(const struct job_item *x, const char *prefix)
+static json_t *name_of(const struct request *x, const char *prefix)
 {
     const uint64_t key[] = {x->digest, x->number};
     return json_sprintf("%s%016llx", prefix, (unsigned long long)XXH3_64bits(key, sizeof key));
 }
 
-static const json_t *body_of(const struct job_item *x)
+static json_t *model_name(const struct request *x, const struct request_names *names)
 {
-    return json_object_get(x->line, "body");
-}
-
-static json_t *model_name(const struct job_item *x, const struct job_names *names)
-{
-    json_t *model = json_object_get(body_of(x), "model");
+    json_t *model = json_object_get(x->body, "model");
     return json_is_string(model) ? json_incref(model) : CLI_JSON(names->model);
 }
 
@@ -36,21 +31,22 @@ static json_t *finish_reason(const struct spw_result *r)
     return json_string(r->finish == SPW_FINISH_LENGTH ? "length" : "stop");
 }
 
-static json_t *choice_text(const struct job_choice *c)
+static json_t *choice_text(const struct request_choice *c)
 {
     return json_stringn(c->text ? c->text : "", c->n_text);
 }
 
-static json_t *reasoning_text(const struct job_choice *c)
+static json_t *reasoning_text(const struct request_choice *c)
 {
     return json_stringn(c->n_reasoning ? c->reasoning : "", c->n_reasoning);
 }
 
 /* The prompt as the request has it; the text of its tokens, if the request has only these. */
-static json_t *prompt_text(const struct job_item *x, size_t prompt, const struct job_names *names)
+static json_t *prompt_text(const struct request *x, size_t prompt,
+                           const struct request_names *names)
 {
-    json_t *text = json_object_get(body_of(x), "prompt");
-    const struct job_prompt *p = &x->prompts[prompt];
+    json_t *text = json_object_get(x->body, "prompt");
+    const struct request_prompt *p = &x->prompts[prompt];
     if (json_is_array(text) && !json_is_integer(json_array_get(text, 0)))
         text = json_array_get(text, prompt);
     if (json_is_string(text))
@@ -84,9 +80,9 @@ static json_t *join(json_t *a, json_t *b)
     return both;
 }
 
-static json_t *chat_choice(const struct job_item *x, size_t i, const struct job_names *names)
+static json_t *chat_choice(const struct request *x, size_t i, const struct request_names *names)
 {
-    const struct job_choice *c = &x->choices[i];
+    const struct request_choice *c = &x->choices[i];
     const struct cli_field message[] = {
         {"role", json_string("assistant")},
         {c->n_reasoning ? "reasoning_content" : NULL, reasoning_text(c)},
@@ -96,24 +92,25 @@ static json_t *chat_choice(const struct job_item *x, size_t i, const struct job_
     const struct cli_field fields[] = {
         {"index", CLI_JSON(i)},
         {"message", CLI_OBJECT(message)},
-        {"logprobs", CLI_OR_NULL(x->logprobs, job_chat_logprobs(&c->result, names->tokenizer))},
+        {"logprobs", CLI_OR_NULL(x->logprobs, request_chat_logprobs(&c->result, names->tokenizer))},
         {"finish_reason", finish_reason(&c->result)},
     };
     return CLI_OBJECT(fields);
 }
 
-static json_t *completion_choice(const struct job_item *x, size_t i, const struct job_names *names)
+static json_t *completion_choice(const struct request *x, size_t i,
+                                 const struct request_names *names)
 {
-    const struct job_choice *c = &x->choices[i];
+    const struct request_choice *c = &x->choices[i];
     const size_t prompt = i / x->n_choices;
     const struct spw_result *first = &x->choices[prompt * x->n_choices].result;
     json_t *before = x->echo ? prompt_text(x, prompt, names) : NULL;
-    const struct job_completion answer = {.prompt = &x->prompts[prompt],
-                                          .result = &c->result,
-                                          .of_prompt = first,
-                                          .echo = before,
-                                          .tokenizer = names->tokenizer};
-    json_t *logprobs = CLI_OR_NULL(x->logprobs, job_completion_logprobs(&answer));
+    const struct request_completion answer = {.prompt = &x->prompts[prompt],
+                                              .result = &c->result,
+                                              .of_prompt = first,
+                                              .echo = before,
+                                              .tokenizer = names->tokenizer};
+    json_t *logprobs = CLI_OR_NULL(x->logprobs, request_completion_logprobs(&answer));
     const struct cli_field fields[] = {
         {"index", CLI_JSON(i)},
         {"text", x->echo ? join(before, choice_text(c)) : choice_text(c)},
@@ -125,13 +122,13 @@ static json_t *completion_choice(const struct job_item *x, size_t i, const struc
 
 /* A prompt counts once, however many answers it has. Answers that are computed beside each other
  * share the prompt: the least that one of them reused was there before all of them. */
-static json_t *usage(const struct job_item *x)
+static json_t *usage(const struct request *x)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_new = 0, n_reasoning = 0;
     for (size_t p = 0; p < x->n_prompts; p++) {
         uint64_t cached = x->prompts[p].n;
         for (size_t k = 0; k < x->n_choices; k++) {
-            const struct job_choice *c = &x->choices[p * x->n_choices + k];
+            const struct request_choice *c = &x->choices[p * x->n_choices + k];
             cached = spw_min_u64(cached, c->result.n_reused);
             n_new += c->result.n_tokens;
             n_reasoning += c->n_reasoning_tokens;
@@ -141,7 +138,7 @@ static json_t *usage(const struct job_item *x)
     }
     const struct cli_field details[] = {{"cached_tokens", CLI_JSON(n_cached)}};
     const struct cli_field new_details[] = {{"reasoning_tokens", CLI_JSON(n_reasoning)}};
-    const char *name = x->form == JOB_CHAT ? "completion_tokens_details" : NULL;
+    const char *name = x->form == REQUEST_CHAT ? "completion_tokens_details" : NULL;
     const struct cli_field fields[] = {
         {"prompt_tokens", CLI_JSON(n_prompt)},
         {"completion_tokens", CLI_JSON(n_new)},
@@ -153,7 +150,7 @@ static json_t *usage(const struct job_item *x)
 }
 
 /* Whoever has these can repeat the answer, and see that the answer is the same. */
-static json_t *own_facts(const struct job_item *x)
+static json_t *own_facts(const struct request *x)
 {
     json_t *hashes = json_array();
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
@@ -166,9 +163,9 @@ static json_t *own_facts(const struct job_item *x)
     return CLI_OBJECT(fields);
 }
 
-static json_t *answer_body(const struct job_item *x, const struct job_names *names)
+static json_t *answer_body(const struct request *x, const struct request_names *names)
 {
-    const bool chat = x->form == JOB_CHAT;
+    const bool chat = x->form == REQUEST_CHAT;
     json_t *choices = json_array();
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
         cli_json_append(&choices, (chat ? chat_choice : completion_choice)(x, i, names));
@@ -187,13 +184,13 @@ static json_t *answer_body(const struct job_item *x, const struct job_names *nam
 
 /* ---- lines ---- */
 
-static json_t *id_or_null(const struct job_item *x)
+static json_t *id_or_null(const struct request *x)
 {
     return CLI_OR_NULL(x->id, json_incref(x->id));
 }
 
 /* Takes the references. `response`: the body that has this status; null for status 0. */
-static json_t *openai_line(const struct job_item *x, int status, json_t *response, json_t *error)
+static json_t *openai_line(const struct request *x, int status, json_t *response, json_t *error)
 {
     if (status) {
         const struct cli_field fields[] = {
@@ -212,10 +209,10 @@ static json_t *openai_line(const struct job_item *x, int status, json_t *respons
     return CLI_OBJECT(fields);
 }
 
-static void add_short(json_t **to, const struct job_item *x, size_t i,
-                      const struct job_names *names)
+static void add_short(json_t **to, const struct request *x, size_t i,
+                      const struct request_names *names)
 {
-    const struct job_choice *c = &x->choices[i];
+    const struct request_choice *c = &x->choices[i];
     cli_json_add(to, "text", CLI_OR_NULL(names->tokenizer, choice_text(c)));
     if (c->n_reasoning)
         cli_json_add(to, "reasoning", reasoning_text(c));
@@ -226,7 +223,7 @@ static void add_short(json_t **to, const struct job_item *x, size_t i,
     json_object_del(*to, "waterlines");
 }
 
-static json_t *short_line(const struct job_item *x, const struct job_names *names)
+static json_t *short_line(const struct request *x, const struct request_names *names)
 {
     const struct cli_field fields[] = {
         {x->id ? "id" : NULL, id_or_null(x)},
@@ -248,15 +245,15 @@ static json_t *short_line(const struct job_item *x, const struct job_names *name
     return line;
 }
 
-json_t *job_record(const struct job_item *x, const struct job_names *names)
+json_t *request_record(const struct request *x, const struct request_names *names)
 {
-    return x->form == JOB_SHORT ? short_line(x, names)
-                                : openai_line(x, 200, answer_body(x, names), json_null());
+    return x->form == REQUEST_SHORT ? short_line(x, names)
+                                    : openai_line(x, 200, answer_body(x, names), json_null());
 }
 
-json_t *job_record_error(const struct job_item *x, const struct job_refusal *why)
+json_t *request_record_error(const struct request *x, const struct request_refusal *why)
 {
-    const bool is_short = x->form == JOB_SHORT, executed = why->status != 0;
+    const bool is_short = x->form == REQUEST_SHORT, executed = why->status != 0;
     const char *param = why->param[0] ? why->param : NULL;
     const struct cli_field error[] = {
         {"message", CLI_JSON((const char *)why->message)},

@@ -1,10 +1,10 @@
 /* See item.h. */
-#include "tools/command/job/item.h"
+#include "tools/command/request/request.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-void job_item_free(struct job_item *x)
+void request_free(struct request *x)
 {
     for (size_t i = 0; x->choices && i < x->n_prompts * x->n_choices; i++) {
         spw_free(x->choices[i].text);
@@ -21,13 +21,13 @@ void job_item_free(struct job_item *x)
     spw_free(x->file);
     json_decref(x->line);
     json_decref(x->id);
-    *x = (struct job_item){0};
+    *x = (struct request){0};
 }
 
-int job_item_split(struct job_item *x, size_t choice, const struct spw_tokenizer *t)
+int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t)
 {
-    struct job_choice *c = &x->choices[choice];
-    const struct job_prompt *p = &x->prompts[choice / x->n_choices];
+    struct request_choice *c = &x->choices[choice];
+    const struct request_prompt *p = &x->prompts[choice / x->n_choices];
     if (!c->text || !spw_reasoning_has_marks(&p->form))
         return 0;
     struct spw_reasoning_parts parts = {.answer = spw_alloc(c->n_text + 1),
@@ -47,7 +47,7 @@ int job_item_split(struct job_item *x, size_t choice, const struct spw_tokenizer
                                c->result.n_tokens);
 }
 
-uint64_t job_item_tokens(const struct job_item *x)
+uint64_t request_tokens(const struct request *x)
 {
     uint64_t longest = 0;
     for (size_t i = 0; i < x->n_prompts; i++)
@@ -55,9 +55,9 @@ uint64_t job_item_tokens(const struct job_item *x)
     return longest + x->max_new_tokens;
 }
 
-int job_item_shorten(struct job_item *x, uint64_t limit)
+int request_shorten(struct request *x, uint64_t limit)
 {
-    const uint64_t too_many = spw_sub_u64(job_item_tokens(x), limit);
+    const uint64_t too_many = spw_sub_u64(request_tokens(x), limit);
     if (too_many && (!x->max_is_default || too_many >= x->max_new_tokens))
         return -E2BIG;
     x->max_new_tokens -= too_many;
@@ -76,11 +76,11 @@ static void make_text(char *text)
     }
 }
 
-int job_refuse(struct job_refusal *why, int status, const char *code, const char *param,
-               const char *format, ...)
+int request_refuse(struct request_refusal *why, int status, const char *code, const char *param,
+                   const char *format, ...)
 {
     va_list args;
-    *why = (struct job_refusal){
+    *why = (struct request_refusal){
         .status = status,
         .type = status >= 500 ? "server_error" : "invalid_request_error",
         .code = code,
@@ -94,13 +94,13 @@ int job_refuse(struct job_refusal *why, int status, const char *code, const char
     return status >= 500 ? -EIO : -EINVAL;
 }
 
-int job_refuse_memory(struct job_refusal *why)
+int request_refuse_memory(struct request_refusal *why)
 {
-    job_refuse(why, 500, NULL, NULL, "out of memory");
+    request_refuse(why, 500, NULL, NULL, "out of memory");
     return -ENOMEM;
 }
 
-const char *job_found(const json_t *value, char text[64])
+const char *request_found(const json_t *value, char text[64])
 {
     static const char *const kinds[] = {
         [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list", [JSON_TRUE] = "true",
@@ -121,10 +121,10 @@ const char *job_found(const json_t *value, char text[64])
     return text;
 }
 
-int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
-                     const char *expected)
+int request_refuse_value(struct request_refusal *why, const char *key, const json_t *value,
+                         const char *expected)
 {
     char text[64];
-    return job_refuse(why, 400, "invalid_value", key, "%s: found %s, expected %s", key,
-                      job_found(value, text), expected);
+    return request_refuse(why, 400, "invalid_value", key, "%s: found %s, expected %s", key,
+                          request_found(value, text), expected);
 }

@@ -1,11 +1,11 @@
-/* Phase 1, what a line is: see request.h.
+/* Phase 1, what a line is: see reader.h.
  *
  * A job that is resumed reads every line of its input again, and parsing takes most of that time.
  * So phase 1 only looks for the keys of the line itself, and passes over their values. It may take
  * a line for JSON that is none; phase 2 says so. Measured on an AMD EPYC in November 2026,
  * CPU time: 100,000 lines of 600 bytes 0.12 s (jansson 0.82 s), 2,000 of 54 kB 0.01 s (1.3 s). */
-#include "tools/command/job/request/request_parts.h"
-#include "tools/command/job/summarize/text.h"
+#include "tools/command/request/reader_parts.h"
+#include "tools/command/input/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +28,8 @@ struct outline {
 /* A line of 64 MiB could become 5 GB of JSON values. These limits are far above a prompt of a
  * million token ids, and below 1 GB. */
 enum { MOST_COMMAS = 1 << 22, MOST_BRACKETS = 1 << 18 };
+/* An id is written again and again: to the answer, to the state, into messages. */
+enum { MOST_ID_DEPTH = 16 };
 
 /* ---- the outline ---- */
 
@@ -129,29 +131,30 @@ static bool read_outline(struct outline *o, const char *line, size_t bytes)
 
 /* ---- the file of a line ---- */
 
-static int read_file(struct job_item *x, const char *path, struct job_refusal *why)
+static int read_file(struct request *x, const char *path, struct request_refusal *why)
 {
     struct spw_error err = {0};
-    int rc = job_read_file(path, JOB_MAX_FILE_BYTES, &x->file, &x->file_bytes, NULL, &err);
+    int rc = cli_text_read(path, REQUEST_MAX_FILE_BYTES, &x->file, &x->file_bytes, NULL, &err);
     if (rc)
-        return rc == -ENOMEM ? job_refuse_memory(why)
-                             : job_refuse(why, 400, "invalid_file", "file", "file: %s", err.text);
+        return rc == -ENOMEM
+                   ? request_refuse_memory(why)
+                   : request_refuse(why, 400, "invalid_file", "file", "file: %s", err.text);
     x->digest = XXH3_64bits_withSeed(x->file, x->file_bytes, x->digest);
     return 0;
 }
 
-static int find_file(struct job_item *x, const struct job_reader *r, const json_t *name,
-                     struct job_refusal *why)
+static int find_file(struct request *x, const struct request_reader *r, const json_t *name,
+                     struct request_refusal *why)
 {
     const char *text = json_string_value(name);
     size_t bytes = json_string_length(name);
     if (!text || bytes == 0 || strlen(text) != bytes)
-        return job_refuse_value(why, "file", name, "the name of a file");
+        return request_refuse_value(why, "file", name, "the name of a file");
     const char *folder = text[0] == '/' || !r->folder ? "" : r->folder;
     size_t room = strlen(folder) + bytes + 2;
     char *path = spw_alloc(room);
     if (!path)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     snprintf(path, room, "%s%s%s", folder, *folder ? "/" : "", text);
     int rc = read_file(x, path, why);
     spw_free(path);
@@ -160,12 +163,12 @@ static int find_file(struct job_item *x, const struct job_reader *r, const json_
 
 /* ---- the line ---- */
 
-static int refuse_key(struct job_refusal *why, struct outline *o, enum name name, const char *code,
-                      const char *expected)
+static int refuse_key(struct request_refusal *why, struct outline *o, enum name name,
+                      const char *code, const char *expected)
 {
     const struct part *value = &o->values[name];
     json_t *found = value_of(o, value);
-    job_refuse_value(why, names[name], found, expected);
+    request_refuse_value(why, names[name], found, expected);
     why->status = 0;
     why->code = value->at ? code : "missing_required_parameter";
     json_decref(found);
@@ -185,6 +188,20 @@ static json_t *find_id(struct outline *o, enum name name)
     return json_is_null(id) ? NULL : id; /* null has no count of references */
 }
 
+/* Whether lists and objects are nested deeper than `most`. The parser allows 2048. */
+static bool is_deep(json_t *value, int most)
+{
+    const char *name;
+    json_t *item;
+    size_t i;
+    if (!json_is_array(value) && !json_is_object(value))
+        return false;
+    bool any = most == 0;
+    json_array_foreach(value, i, item) any = any || is_deep(item, most - 1);
+    json_object_foreach(value, name, item) any = any || is_deep(item, most - 1);
+    return any;
+}
+
 static bool is_word(struct outline *o, enum name name, const char *word)
 {
     json_t *text = value_of(o, &o->values[name]);
@@ -193,7 +210,7 @@ static bool is_word(struct outline *o, enum name name, const char *word)
     return same;
 }
 
-static int parse_openai(struct job_item *x, struct outline *o, struct job_refusal *why)
+static int parse_openai(struct request *x, struct outline *o, struct request_refusal *why)
 {
     const struct part *v = o->values;
     if (!json_is_string(x->id))
@@ -201,7 +218,7 @@ static int parse_openai(struct job_item *x, struct outline *o, struct job_refusa
     if (v[METHOD].at && !is_word(o, METHOD, "POST"))
         return refuse_key(why, o, METHOD, "invalid_method", "\"POST\"");
     if (is_word(o, URL, "/v1/completions"))
-        x->form = JOB_COMPLETION;
+        x->form = REQUEST_COMPLETION;
     else if (!is_word(o, URL, "/v1/chat/completions"))
         return refuse_key(why, o, URL, "invalid_url",
                           "\"/v1/chat/completions\" or \"/v1/completions\"");
@@ -210,23 +227,23 @@ static int parse_openai(struct job_item *x, struct outline *o, struct job_refusa
     return refuse_key(why, o, BODY, "invalid_value", "an object with the request");
 }
 
-static int parse_short(struct job_item *x, const struct job_reader *r, struct outline *o,
-                       struct job_refusal *why)
+static int parse_short(struct request *x, const struct request_reader *r, struct outline *o,
+                       struct request_refusal *why)
 {
     const char *found = NULL;
     for (int i = PROMPT; i <= THE_FILE; i++) {
         if (!o->values[i].at)
             continue;
         if (found)
-            return job_refuse(why, 400, "invalid_value", names[i],
-                              "found both \"%s\" and \"%s\", expected one of them", found,
-                              names[i]);
+            return request_refuse(why, 400, "invalid_value", names[i],
+                                  "found both \"%s\" and \"%s\", expected one of them", found,
+                                  names[i]);
         found = names[i];
     }
     if (!found)
-        return job_refuse(why, 400, "missing_required_parameter", "prompt",
-                          "found no prompt, expected \"prompt\", \"messages\", \"tokens\" or "
-                          "\"file\"");
+        return request_refuse(why, 400, "missing_required_parameter", "prompt",
+                              "found no prompt, expected \"prompt\", \"messages\", \"tokens\" or "
+                              "\"file\"");
     if (!o->values[THE_FILE].at)
         return 0;
     json_t *file = value_of(o, &o->values[THE_FILE]);
@@ -235,58 +252,65 @@ static int parse_short(struct job_item *x, const struct job_reader *r, struct ou
     return rc;
 }
 
-int job_refuse_json(struct job_refusal *why, int rc, const json_error_t *e)
+int request_refuse_json(struct request_refusal *why, int rc, const json_error_t *e)
 {
     if (rc == -ENOMEM)
-        return job_refuse_memory(why);
-    return job_refuse(why, 0, "invalid_json_line", NULL, "byte %d: no JSON: %s", e->position,
-                      e->text);
+        return request_refuse_memory(why);
+    return request_refuse(why, 0, "invalid_json_line", NULL, "byte %d: no JSON: %s", e->position,
+                          e->text);
 }
 
 /* Refuses a line that is no object, and a line that would take too much memory. */
 static int check_line(struct outline *o, const char *line, size_t bytes, bool is_object,
-                      struct job_refusal *why)
+                      struct request_refusal *why)
 {
     json_error_t e;
     json_t *found;
     if (!is_object) /* the outline ends at the fault */
         skip_value(o, line, line + bytes);
     if (is_too_large(o))
-        return job_refuse(why, 0, "invalid_json_line", NULL,
-                          "found %zu commas and %zu lists and objects, expected at most %d and %d: "
-                          "give a long prompt as a text",
-                          o->n_commas, o->n_brackets, MOST_COMMAS, MOST_BRACKETS);
+        return request_refuse(
+            why, 0, "invalid_json_line", NULL,
+            "found %zu commas and %zu lists and objects, expected at most %d and %d: "
+            "give a long prompt as a text",
+            o->n_commas, o->n_brackets, MOST_COMMAS, MOST_BRACKETS);
     if (is_object)
         return 0;
     int rc = spw_json_parse(&found, line, bytes, JSON_ALLOW_NUL, &e);
     json_decref(found);
-    return rc ? job_refuse_json(why, rc, &e)
-              : job_refuse(why, 0, "invalid_json_line", NULL,
-                           "found a list, expected an object with a request");
+    return rc ? request_refuse_json(why, rc, &e)
+              : request_refuse(why, 0, "invalid_json_line", NULL,
+                               "found a list, expected an object with a request");
 }
 
-int job_item_parse(struct job_item *x, const struct job_reader *r, const char *line, size_t bytes,
-                   uint64_t number, struct job_refusal *why)
+int request_parse(struct request *x, const struct request_reader *r, const char *line, size_t bytes,
+                  uint64_t number, struct request_refusal *why)
 {
     struct outline o;
     bool is_object = read_outline(&o, line, bytes);
     bool is_openai = o.values[CUSTOM_ID].at || o.values[URL].at || o.values[BODY].at;
-    *x = (struct job_item){.form = is_openai ? JOB_CHAT : JOB_SHORT,
-                           .number = number,
-                           .digest = XXH3_64bits(line, bytes),
-                           .id = find_id(&o, is_openai ? CUSTOM_ID : ID)};
+    *x = (struct request){.form = is_openai ? REQUEST_CHAT : REQUEST_SHORT,
+                          .number = number,
+                          .digest = XXH3_64bits(line, bytes),
+                          .id = find_id(&o, is_openai ? CUSTOM_ID : ID)};
     if (o.is_short_of_memory) { /* the id may be there */
         json_decref(x->id);
         x->id = NULL;
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     }
     SPW_TRY(check_line(&o, line, bytes, is_object, why));
+    if (is_deep(x->id, MOST_ID_DEPTH)) {
+        json_decref(x->id); /* the line of errors has the number of the line */
+        x->id = NULL;
+        return request_refuse(why, 400, "invalid_value", is_openai ? "custom_id" : "id",
+                              "id: found lists or objects nested more than %d deep", MOST_ID_DEPTH);
+    }
     int rc = is_openai ? parse_openai(x, &o, why) : parse_short(x, r, &o, why);
     if (rc || o.is_short_of_memory)
-        return o.is_short_of_memory ? job_refuse_memory(why) : rc;
+        return o.is_short_of_memory ? request_refuse_memory(why) : rc;
     x->text = spw_alloc(bytes + 1);
     if (!x->text)
-        return job_refuse_memory(why);
+        return request_refuse_memory(why);
     memcpy(x->text, line, bytes);
     x->text_bytes = bytes;
     return 0;

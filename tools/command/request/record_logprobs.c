@@ -1,5 +1,5 @@
 /* See record_logprobs.h. */
-#include "tools/command/job/request/record_logprobs.h"
+#include "tools/command/request/record_logprobs.h"
 
 #include <string.h>
 
@@ -71,7 +71,7 @@ static json_t *chat_token(const struct spw_tokenizer *t, int32_t id, double logp
     return CLI_OBJECT(fields);
 }
 
-json_t *job_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t)
+json_t *request_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t)
 {
     json_t *content = json_array();
     for (size_t i = 0; i < r->n_tokens; i++) {
@@ -117,7 +117,7 @@ static bool pass_token(struct tokens_list *l, int32_t id)
     return true;
 }
 
-static void add_token(struct tokens_list *l, const struct job_completion *c, int32_t id,
+static void add_token(struct tokens_list *l, const struct request_completion *c, int32_t id,
                       json_t *logprob, json_t *top)
 {
     cli_json_append(&l->names, token_name(c->tokenizer, id, "bytes:", NULL));
@@ -138,7 +138,7 @@ static void add_top(json_t **object, const struct spw_tokenizer *t, int32_t id, 
 }
 
 /* The `n` most likely tokens, and the token that is there. */
-static json_t *top_of(const struct job_completion *c, const struct spw_token_logprob *top,
+static json_t *top_of(const struct request_completion *c, const struct spw_token_logprob *top,
                       uint32_t n, int32_t id, double logprob)
 {
     json_t *object = json_object();
@@ -149,7 +149,7 @@ static json_t *top_of(const struct job_completion *c, const struct spw_token_log
 }
 
 /* The tokens of the prompt, and where its text ends. */
-static void add_prompt(struct tokens_list *l, const struct job_completion *c)
+static void add_prompt(struct tokens_list *l, const struct request_completion *c)
 {
     const struct spw_result *r = c->of_prompt;
     const uint32_t n = r->n_top_logprobs;
@@ -163,7 +163,7 @@ static void add_prompt(struct tokens_list *l, const struct job_completion *c)
     l->n_characters = count_characters(json_string_value(c->echo), json_string_length(c->echo));
 }
 
-json_t *job_completion_logprobs(const struct job_completion *c)
+json_t *request_completion_logprobs(const struct request_completion *c)
 {
     const struct spw_result *r = c->result;
     struct tokens_list l = {json_array(), json_array(), json_array(), json_array(), NULL, 0};

@@ -1,18 +1,18 @@
-/* One item of a job: prompts, how they are to be answered, and what became of them. An item comes
- * from a line of input (request.h) or from another source. run.h answers it, record.h writes it. */
-#ifndef SPW_TOOLS_COMMAND_JOB_ITEM_H
-#define SPW_TOOLS_COMMAND_JOB_ITEM_H
+/* One request: prompts, how they are to be answered, and what became of them. It comes from a line
+ * of JSON (reader.h) or from another source. record.h writes its answer. */
+#ifndef SPW_TOOLS_COMMAND_REQUEST_REQUEST_H
+#define SPW_TOOLS_COMMAND_REQUEST_REQUEST_H
 
 #include "model/text/reasoning.h"
 #include "tools/command/input/input.h"
 
-enum job_form {
-    JOB_SHORT,      /* {"id", "prompt" | "messages" | "tokens" | "file", options} */
-    JOB_CHAT,       /* a line of an OpenAI batch file for /v1/chat/completions */
-    JOB_COMPLETION, /* the same for /v1/completions */
+enum request_form {
+    REQUEST_SHORT,      /* {"id", "prompt" | "messages" | "tokens" | "file", options} */
+    REQUEST_CHAT,       /* a line of an OpenAI batch file for /v1/chat/completions */
+    REQUEST_COMPLETION, /* the same for /v1/completions */
 };
 
-struct job_prompt {
+struct request_prompt {
     int32_t *tokens; /* owned */
     size_t n;
     struct spw_reasoning_form form; /* how an answer marks reasoning; zero: it has none */
@@ -20,7 +20,7 @@ struct job_prompt {
 };
 
 /* One answer of an item. */
-struct job_choice {
+struct request_choice {
     /* Owned; without stop strings and special tokens; NULL: no text. When the answer has ended,
      * `text` is without the reasoning. */
     char *text, *reasoning;
@@ -30,9 +30,10 @@ struct job_choice {
     bool has_ended;
 };
 
-struct job_item {
-    enum job_form form;
+struct request {
+    enum request_form form;
     json_t *line;    /* owned: the parsed line; NULL: not encoded, or there is none */
+    json_t *body;    /* borrowed from `line`: the object with the keys of the request */
     json_t *id;      /* owned; NULL: none */
     uint64_t number; /* of the line in its input, from 1; 0: the item is no line */
     uint64_t digest; /* XXH3-64 of the line, and of the file that it names */
@@ -40,7 +41,7 @@ struct job_item {
     char *text, *file;
     size_t text_bytes, file_bytes;
 
-    struct job_prompt *prompts; /* owned, [n_prompts] */
+    struct request_prompt *prompts; /* owned, [n_prompts] */
     size_t n_prompts;
     uint32_t n_choices; /* answers of each prompt */
     uint64_t max_new_tokens;
@@ -52,24 +53,25 @@ struct job_item {
     bool echo; /* with logprobs: choice 0 of each prompt needs prompt_logprobs */
     uint32_t n_top_logprobs;
 
-    struct job_choice *choices; /* owned, [n_prompts * n_choices], index prompt * n_choices + k */
+    struct request_choice
+        *choices; /* owned, [n_prompts * n_choices], index prompt * n_choices + k */
     size_t n_ended;
     /* What the engine did while the item ran, also for items beside it: bytes moved, and all its
      * fallbacks until then (borrowed; NULL: none). */
     uint64_t moved_bytes[SPW_MOVED_COUNT];
     const json_t *fallbacks;
 };
-void job_item_free(struct job_item *x);
+void request_free(struct request *x);
 /* Moves the reasoning of a choice that has ended out of its text. 0 or -ENOMEM. */
-int job_item_split(struct job_item *x, size_t choice, const struct spw_tokenizer *t);
+int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t);
 /* Tokens of its longest prompt and answer. */
-uint64_t job_item_tokens(const struct job_item *x);
+uint64_t request_tokens(const struct request *x);
 /* Makes the answers as much shorter as `limit` tokens demand, if nobody has given their length.
  * -E2BIG: the item is still longer. */
-int job_item_shorten(struct job_item *x, uint64_t limit);
+int request_shorten(struct request *x, uint64_t limit);
 
 /* Why an item has no answer: OpenAI's error object, and the HTTP status that belongs to it. */
-struct job_refusal {
+struct request_refusal {
     int status;       /* 400 and above; 0: the line is no request, nothing was executed */
     const char *type; /* "invalid_request_error", "server_error" */
     const char *code; /* "context_length_exceeded"; NULL: none */
@@ -77,14 +79,14 @@ struct job_refusal {
     char message[512];
 };
 /* Fills *why. Returns -EINVAL, for a status of 500 and above -EIO. */
-__attribute__((format(printf, 5, 6))) int job_refuse(struct job_refusal *why, int status,
-                                                     const char *code, const char *param,
-                                                     const char *format, ...);
+__attribute__((format(printf, 5, 6))) int request_refuse(struct request_refusal *why, int status,
+                                                         const char *code, const char *param,
+                                                         const char *format, ...);
 /* "KEY: found VALUE, expected EXPECTED" */
-int job_refuse_value(struct job_refusal *why, const char *key, const json_t *value,
-                     const char *expected);
-int job_refuse_memory(struct job_refusal *why); /* returns -ENOMEM */
+int request_refuse_value(struct request_refusal *why, const char *key, const json_t *value,
+                         const char *expected);
+int request_refuse_memory(struct request_refusal *why); /* returns -ENOMEM */
 /* "a list", "\"text\"", "-3": for messages. */
-const char *job_found(const json_t *value, char text[64]);
+const char *request_found(const json_t *value, char text[64]);
 
 #endif

@@ -1,12 +1,12 @@
 /* Bytes of files as text. All functions return 0 or -errno, with a text that begins with the path.
  */
-#ifndef SPW_TOOLS_COMMAND_JOB_SUMMARIZE_TEXT_H
-#define SPW_TOOLS_COMMAND_JOB_SUMMARIZE_TEXT_H
+#ifndef SPW_TOOLS_COMMAND_INPUT_TEXT_H
+#define SPW_TOOLS_COMMAND_INPUT_TEXT_H
 
 #include "base/base.h"
 
 /* Says whether a file is the same as before: by size and time of modification, or by its bytes. */
-struct job_digest {
+struct cli_digest {
     uint64_t hash; /* XXH3-64 of the bytes */
     uint64_t bytes;
     int64_t mtime_ns;
@@ -15,21 +15,21 @@ struct job_digest {
 /* Reads a regular file of at most `most_bytes`. *data is owned by the caller (spw_free) and ends in
  * a NUL. `digest` may be NULL. -EFBIG: too long; -EAGAIN: it changed meanwhile; -EINVAL: not a
  * regular file. */
-int job_read_file(const char *path, uint64_t most_bytes, char **data, size_t *bytes,
-                  struct job_digest *digest, struct spw_error *err);
+int cli_text_read(const char *path, uint64_t most_bytes, char **data, size_t *bytes,
+                  struct cli_digest *digest, struct spw_error *err);
 /* The digest alone; reads the file in pieces. */
-int job_digest_file(const char *path, struct job_digest *digest, struct spw_error *err);
+int cli_digest_file(const char *path, struct cli_digest *digest, struct spw_error *err);
 /* Size and time of modification; leaves the hash as it is. */
-int job_stat_file(const char *path, struct job_digest *digest, struct spw_error *err);
+int cli_stat_file(const char *path, struct cli_digest *digest, struct spw_error *err);
 
 /* Makes UTF-8 without a byte order mark of the bytes of a file: UTF-8, or UTF-16 with a byte order
  * mark. Replaces *data, which is owned as above, where the text is UTF-16. -EILSEQ: it is not such
  * a text; the error names the byte. */
-int job_decode_text(const char *path, char **data, size_t *bytes, struct spw_error *err);
+int cli_decode_text(const char *path, char **data, size_t *bytes, struct spw_error *err);
 /* Makes UTF-8 of the output of a program: bytes that form no character and NULs become U+FFFD.
  * Replaces *data where there are any. */
-int job_repair_text(char **data, size_t *bytes);
+int cli_repair_text(char **data, size_t *bytes);
 /* Whether a reader sees nothing of it. */
-bool job_text_is_blank(const char *data, size_t bytes);
+bool cli_text_is_blank(const char *data, size_t bytes);
 
 #endif

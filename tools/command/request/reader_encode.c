@@ -1,0 +1,164 @@
+/* Phase 2, the tokens of prompts: see reader.h. */
+#include "tools/command/request/reader_parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of one line, which has n answers to each: a limit of memory. */
+enum { MOST_PROMPTS = 2048 };
+
+int request_refuse_call(struct request_refusal *why, int rc, const char *key,
+                        const struct spw_error *err)
+{
+    if (rc == -ENOMEM)
+        return request_refuse_memory(why);
+    return request_refuse(why, 400, "invalid_value", key, "%s: %s", key,
+                          err->text[0] ? err->text : strerror(-rc));
+}
+
+static int check_ids(const struct request_reader *r, const char *param,
+                     const struct request_prompt *p, struct request_refusal *why)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (p->tokens[i] < 0 || (uint32_t)p->tokens[i] >= r->model->config.vocab)
+            return request_refuse(why, 400, "invalid_value", param,
+                                  "%s: token %zu: found id %d, expected 0 to %u", param, i + 1,
+                                  (int)p->tokens[i], r->model->config.vocab - 1);
+    return 0;
+}
+
+int request_encode_prompt(const struct request_reader *r, const char *param,
+                          const struct spw_encoding *e, struct request_prompt *out,
+                          struct request_refusal *why)
+{
+    struct spw_error err = {0};
+    if (!r->model->tokenizer)
+        return request_refuse(why, 400, "unsupported_value", param,
+                              "%s: the model has no tokenizer; give a prompt of token ids", param);
+    int rc = cli_encode_spans(r->model->tokenizer, e, &out->tokens, &out->n, &err);
+    return rc ? request_refuse_call(why, rc, param, &err) : check_ids(r, param, out, why);
+}
+
+int request_encode_text(const struct request_reader *r, const char *param, const char *text,
+                        size_t bytes, struct request_prompt *out, struct request_refusal *why)
+{
+    const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = true};
+    return request_encode_prompt(r, param, &e, out, why);
+}
+
+static int read_ids(const struct request_reader *r, const char *param, const json_t *list,
+                    struct request_prompt *out, struct request_refusal *why)
+{
+    size_t n = json_array_size(list);
+    if (n == 0)
+        return request_refuse_value(why, param, list, "a list of at least one token id");
+    out->tokens = spw_alloc_zero(n, sizeof *out->tokens);
+    if (!out->tokens)
+        return request_refuse_memory(why);
+    out->n = n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (value < 0 || value > INT32_MAX)
+            return request_refuse_value(why, param, id, "a token id");
+        out->tokens[i] = (int32_t)value;
+    }
+    return check_ids(r, param, out, why);
+}
+
+/* A text or a list of token ids. */
+static int read_prompt(const struct request_reader *r, const char *param, const json_t *value,
+                       struct request_prompt *out, struct request_refusal *why)
+{
+    if (json_is_array(value))
+        return read_ids(r, param, value, out, why);
+    if (!json_is_string(value))
+        return request_refuse_value(why, param, value, "a text or a list of token ids");
+    return request_encode_text(r, param, json_string_value(value), json_string_length(value), out,
+                               why);
+}
+
+static int add_prompts(struct request *x, size_t n, struct request_refusal *why)
+{
+    x->prompts = spw_alloc_zero(n, sizeof *x->prompts);
+    if (!x->prompts)
+        return request_refuse_memory(why);
+    x->n_prompts = n;
+    return 0;
+}
+
+/* str | [int] | [str] | [[int]] */
+static int read_completion(struct request *x, const struct request_reader *r,
+                           struct request_refusal *why)
+{
+    const json_t *prompt = json_object_get(x->body, "prompt");
+    size_t n = json_array_size(prompt);
+    if (n == 0 || json_is_integer(json_array_get(prompt, 0))) {
+        SPW_TRY(add_prompts(x, 1, why));
+        return read_prompt(r, "prompt", prompt, &x->prompts[0], why);
+    }
+    if (n > MOST_PROMPTS)
+        return request_refuse(why, 400, "invalid_value", "prompt",
+                              "prompt: found %zu prompts, expected at most %d in a line", n,
+                              MOST_PROMPTS);
+    SPW_TRY(add_prompts(x, n, why));
+    for (size_t i = 0; i < n; i++) {
+        char param[32];
+        snprintf(param, sizeof param, "prompt[%zu]", i);
+        SPW_TRY(read_prompt(r, param, json_array_get(prompt, i), &x->prompts[i], why));
+    }
+    return 0;
+}
+
+static int read_short(struct request *x, struct request_reader *r, struct request_refusal *why)
+{
+    const json_t *prompt = json_object_get(x->body, "prompt");
+    SPW_TRY(add_prompts(x, 1, why));
+    if (prompt && !json_is_string(prompt))
+        return request_refuse_value(why, "prompt", prompt, "a text");
+    if (prompt)
+        return read_prompt(r, "prompt", prompt, &x->prompts[0], why);
+    if (json_object_get(x->body, "messages"))
+        return request_read_chat(x, r, &x->prompts[0], why);
+    if (!x->file)
+        return read_ids(r, "tokens", json_object_get(x->body, "tokens"), &x->prompts[0], why);
+    int rc = request_encode_text(r, "file", x->file, x->file_bytes, &x->prompts[0], why);
+    spw_free(x->file);
+    x->file = NULL;
+    return rc;
+}
+
+static int read_prompts(struct request *x, struct request_reader *r, struct request_refusal *why)
+{
+    if (x->form == REQUEST_SHORT)
+        return read_short(x, r, why);
+    if (x->form == REQUEST_COMPLETION)
+        return read_completion(x, r, why);
+    SPW_TRY(add_prompts(x, 1, why));
+    return request_read_chat(x, r, &x->prompts[0], why);
+}
+
+static int parse_line(struct request *x, struct request_refusal *why)
+{
+    json_error_t e;
+    int rc = spw_json_parse(&x->line, x->text, x->text_bytes,
+                            JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
+    spw_free(x->text);
+    x->text = NULL;
+    x->body = x->form == REQUEST_SHORT ? x->line : json_object_get(x->line, "body");
+    return rc ? request_refuse_json(why, rc, &e) : 0;
+}
+
+int request_encode(struct request *x, struct request_reader *r, struct request_refusal *why)
+{
+    SPW_TRY(parse_line(x, why));
+    return request_encode_body(x, r, why);
+}
+
+int request_encode_body(struct request *x, struct request_reader *r, struct request_refusal *why)
+{
+    SPW_TRY(request_read_options(x, r, why));
+    SPW_TRY(read_prompts(x, r, why));
+    x->choices = spw_alloc_zero(x->n_prompts * x->n_choices, sizeof *x->choices);
+    return x->choices ? 0 : request_refuse_memory(why);
+}
