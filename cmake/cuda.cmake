@@ -1,12 +1,23 @@
 # The CUDA side of `spillway`, where the toolkit is found, and `spillway_emulated`: the same library
 # with every .cu file compiled by the host compiler against tests/cuda/simt_emulator.h.
 
+# AUTO takes minutes of nvcc only where something can run the code: for the one GPU that is here. ON compiles for all of
+# SPILLWAY_CUDA_ARCHITECTURES, for other machines.
 set(SPW_HAVE_CUDA OFF)
-if(NOT SPILLWAY_CUDA STREQUAL OFF)
+set(left_out "SPILLWAY_CUDA=${SPILLWAY_CUDA}")
+set(architectures ${SPILLWAY_CUDA_ARCHITECTURES})
+if(SPILLWAY_CUDA STREQUAL AUTO)
+  set(architectures native)
+  execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
+  set(left_out "found a GPU, but no CUDA compiler: put nvcc on the PATH")
+endif()
+if(no_gpu)
+  set(left_out "found no GPU; docs/install.md says how to build for other machines")
+elseif(NOT SPILLWAY_CUDA STREQUAL OFF)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_ARCHITECTURES ${SPILLWAY_CUDA_ARCHITECTURES})
+    set(CMAKE_CUDA_ARCHITECTURES ${architectures})
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(SPW_HAVE_CUDA ON)
@@ -20,7 +31,7 @@ endif()
 # on them without what spw_cuda_code_overlaps() (quant/cuda.cuh) takes for granted.
 set(newest 0)
 set(newest_ptx 0)
-foreach(architecture ${SPILLWAY_CUDA_ARCHITECTURES})
+foreach(architecture ${architectures})
   string(REGEX MATCH "^[0-9]+" number "${architecture}")
   if(number AND number GREATER newest)
     set(newest ${number})
@@ -35,20 +46,20 @@ if(SPW_HAVE_CUDA AND newest_ptx GREATER 0 AND newest_ptx LESS newest)
 endif()
 
 if(SPW_HAVE_CUDA)
-  message(STATUS "CUDA ${CUDAToolkit_VERSION}: the CUDA backend is built")
+  message(STATUS "CUDA: built by CUDA ${CUDAToolkit_VERSION} for ${architectures}")
   target_sources(spillway PRIVATE ${SPW_CUDA_SOURCES})
   target_compile_definitions(spillway PRIVATE SPW_CUDA $<$<BOOL:${SPILLWAY_CUDA_LATE}>:SPW_CUDA_LATE>)
   # -fmad=false: sums and products are fused only where fmaf says so, in every kernel alike. The code
   # of five architectures with its lines is a fifth of the size when it is compressed.
   function(spw_compile_cuda target)
-    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${SPILLWAY_CUDA_ARCHITECTURES}")
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}")
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++17;-fmad=false;\
 -lineinfo;-Xfatbin=-compress-all;-Xcompiler=-Wall,-Wextra,-Wshadow,-Werror,-fvisibility=hidden>")
   endfunction()
   spw_compile_cuda(spillway)
   target_link_libraries(spillway PUBLIC CUDA::cudart_static)
 else()
-  message(STATUS "CUDA: no toolkit found, the CUDA backend is left out (SPILLWAY_CUDA=${SPILLWAY_CUDA})")
+  message(STATUS "CUDA: left out, ${left_out}")
 endif()
 
 if(BUILD_TESTING)

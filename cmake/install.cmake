@@ -12,6 +12,7 @@ target_link_options(spillway_shared PRIVATE -Wl,-Bsymbolic)
 set_target_properties(spillway_shared PROPERTIES OUTPUT_NAME spillway LINKER_LANGUAGE C
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 
+set(installed spillway_command spillway spillway_shared)
 install(TARGETS spillway spillway_shared ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY tools/command/job/summarize/instructions DESTINATION ${CMAKE_INSTALL_DATADIR}/spillway)
@@ -49,8 +50,11 @@ if(NOT SPW_SANITIZE_ADDRESS AND NOT SPW_SANITIZE_THREAD AND NOT SPW_COVERAGE AND
     COMMAND spillway_command completion fish > ${pages}/spillway.fish
     DEPENDS spillway_command VERBATIM)
   add_custom_target(spillway_pages ALL DEPENDS ${pages}/spillway.1)
+  list(APPEND installed spillway_pages)
   install(FILES ${pages}/spillway.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   install(FILES ${pages}/spillway DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   install(FILES ${pages}/_spillway DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
   install(FILES ${pages}/spillway.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
+# What `cmake --install` copies, without the tests: tools/demo.sh builds this.
+add_custom_target(installed DEPENDS ${installed})

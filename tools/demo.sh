@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds the program, and demonstrates its purpose: it answers a question about
 # a document whose KV cache is far larger than the device memory that the run may use.
+# The program has GPU code if this machine has a GPU, for that GPU.
 #
 #     tools/demo.sh [--tokens N] [--seed N]
 #
@@ -35,7 +36,7 @@ spillway=build/release/spillway
 work=build/demo
 
 install_packages "$building_needs$script_needs"
-build release spillway_command
+build release installed # all that `cmake --install build/release` copies
 mkdir -p $work
 
 say "making a document of $tokens tokens with tools/make_records.py, seed $seed"

@@ -185,6 +185,7 @@ build_release() {
     nvidia-smi -L >/dev/null 2>&1 || build_options+=("-DSPW_GPU_TESTS=OFF")
     [ -z "$full" ] || build_options=(-U SPILLWAY_CUDA_ARCHITECTURES -U CMAKE_CUDA_FLAGS -U SPW_GPU_TESTS
         -DSPW_UNTESTED_KERNELS_QUICKLY=OFF)
+    ! command -v "${CUDACXX:-nvcc}" >/dev/null || build_options+=("-DSPILLWAY_CUDA=ON") # also without a GPU
     configure_and_build ci
 }
 

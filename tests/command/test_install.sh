@@ -1,16 +1,37 @@
 #!/usr/bin/env bash
 # test_install.sh BUILD CC CXX: what `cmake --install` puts down is complete. A program in C and one in C++
 # can be built with it, in a tree that was moved, and they answer as the command does. The manual page and
-# the completions have every option of every command.
+# the completions have every option of every command. Installs what tools/demo.sh builds.
 set -eu -o pipefail
-build=$1 cc=$2 cxx=$3
+build=$(realpath "$1") cc=$2 cxx=$3
 source=tests/command/library_user.c model=tests/golden/llama_700
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-DESTDIR=$place/first cmake --install "$build" --prefix /usr >/dev/null
+# Installs from a folder that has only what tools/demo.sh builds there, and the configuration.
+target=$(sed -n 's/^build release \([a-z_]*\).*/\1/p' tools/demo.sh)
+ninja -C "$build" -t commands "$target" >"$place/commands"
+mkdir -p "$place/demo/pages"
+for file in $(grep -oE "\"$build/[^\"\$]*\"" "$build/cmake_install.cmake" | tr -d '"'); do
+    name=${file#"$build"/}
+    if [ "$name" = spillway.pc ] || grep -qE "[ /]${name//./\\.}( |\$)" "$place/commands"; then
+        cp -P "$file" "$place/demo/$name"
+    fi
+done
+sed "s|$build|$place/demo|g" "$build/cmake_install.cmake" >"$place/demo/cmake_install.cmake"
+cmake --install "$place/demo" --prefix "$place/third" >/dev/null
+xargs -d '\n' rm <"$place/demo/install_manifest.txt" # as docs/install.md uninstalls it
+[ -z "$(find "$place/third" -type f)" ] || { echo "not uninstalled:" && find "$place/third" -type f && exit 1; }
+DESTDIR=$place/first cmake --install "$place/demo" --prefix /usr >/dev/null
+
+# Without a GPU the build spends no time on GPU code, even where there is nvcc, and says so.
+mkdir "$place/bin"
+printf '#!/bin/sh\nexit 9\n' >"$place/bin/nvidia-smi"
+cp "$place/bin/nvidia-smi" "$place/bin/nvcc" && chmod +x "$place"/bin/*
+PATH=$place/bin:$PATH CUDACXX=$place/bin/nvcc CC=$cc cmake -S . -B "$place/auto" -G Ninja -DBUILD_TESTING=OFF >"$place/says"
+grep -q -e '^-- CUDA: left out, found no GPU;' "$place/says" || { cat "$place/says" && exit 1; }
 mv "$place/first/usr" "$place/second"
-pc=$(dirname "$(find "$place" -name spillway.pc)")
+pc=$(dirname "$(find "$place/second" -name spillway.pc)")
 read -ra shared <<<"$(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs spillway)"
 static=("${shared[@]/#-lspillway/-l:libspillway.a}")
 warnings=(-Wall -Wextra -Wpedantic -Werror)

@@ -118,11 +118,11 @@ quietly() {
 
 build_options=() # of cmake, beside the preset
 
-# configure PRESET: in build/PRESET
+# configure PRESET: in build/PRESET. Says whether GPU code is built, and for which GPU.
 configure() {
     rm -f "build/log/$1.log"
     say "$1: building in build/$1"
-    quietly "build/log/$1.log" cmake --preset "$1" "${build_options[@]}"
+    quietly "build/log/$1.log" cmake --preset "$1" "${build_options[@]}" && grep '^-- CUDA: ' "build/log/$1.log"
 }
 
 # show_count LOG: on a terminal, the last "[12/345]" of a build's output, again each second.
