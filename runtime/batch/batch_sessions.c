@@ -1,6 +1,5 @@
 /* Requests of a batch that start, and their sessions: see batch.c and shared_prompt.h. */
 #include "runtime/batch/batch_parts.h"
-#include "runtime/persist/snapshot.h"
 
 /* ---- requests that start ---- */
 
@@ -132,7 +131,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
         p->n_held = spw_min_u64(x->answer.n_tokens, s->n_tokens);
     if (s && s == x->answer.request.session) { /* which may hold other tokens */
         p->n_held = spw_common_prefix(p->tokens, s->tokens, p->n_held);
-        if (p->n_held < s->n_tokens && spw_snapshot_needs_checkpoint(&b->engine->plan))
+        if (p->n_held < s->n_tokens && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
             p->n_held =
                 0; /* its first step cuts it back; before that nobody can be forked from it */
     }
@@ -182,7 +181,8 @@ static void take_over_sessions(struct spw_batch *b)
         describe_prompt(b, i);
         b->ended_prompts[i] = ended ? describe_ended(ended) : (struct spw_prompt){.is_alone = true};
     }
-    spw_take_over_prompts(&b->engine->plan, b->prompts, b->ended_prompts, b->max_running);
+    spw_take_over_prompts(spw_plan_sharing(&b->engine->plan), b->prompts, b->ended_prompts,
+                          b->max_running);
     for (uint32_t i = 0; i < b->max_running; i++)
         if (b->running[i] && !b->running[i]->session && b->prompts[i].is_open)
             take_over(b, i, b->prompts[i].n_held);
@@ -202,7 +202,8 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
         b->stepping[(*n)++] = x;
         b->spans[i] = (struct spw_span){.session = x->session, .tokens = x->answer.tokens};
     }
-    b->spans[i].n_tokens = spw_shared_span_end(&b->engine->plan, b->spans[i].n_tokens, shared);
+    b->spans[i].n_tokens =
+        spw_shared_span_end(spw_plan_sharing(&b->engine->plan), b->spans[i].n_tokens, shared);
     b->spans[i].n_logits =
         b->spans[i].n_tokens == x->answer.n_tokens && x->answer.request.max_new_tokens > 0;
     x->session->is_last_step = true; /* nothing is fetched for a next token; see make_spans */
@@ -214,8 +215,8 @@ static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
 {
     struct spw_batch_entry *x = b->running[place];
     uint32_t donor = 0;
-    uint64_t shared =
-        spw_shared_prompt(&b->engine->plan, b->prompts, b->max_running, place, &donor);
+    uint64_t shared = spw_shared_prompt(spw_plan_sharing(&b->engine->plan), b->prompts,
+                                        b->max_running, place, &donor);
     if (shared && (!b->prompts[donor].is_open || b->prompts[donor].n_held < shared)) {
         if (b->prompts[donor].is_open)
             add_shared_span(b, donor, shared, n);

@@ -1,6 +1,5 @@
 /* Steps of a batch: what each request computes, and its next token. See batch.c. */
 #include "runtime/batch/batch_parts.h"
-#include "runtime/persist/snapshot.h"
 
 #include <string.h>
 
@@ -61,7 +60,7 @@ static void advance(struct spw_batch *b, struct spw_batch_entry *x)
     finish = spw_answer_finish(a);
     if (finish != SPW_FINISH_NONE)
         end_well(b, x, finish);
-    else if (first && spw_snapshot_needs_checkpoint(&b->engine->plan))
+    else if (first && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
         spw_session_publish(x->session, NULL); /* it still ends where others will go on */
 }
 

@@ -1,7 +1,6 @@
 /* Makes the engine's plan from the options and the machine. If no plan works with exact KV, it
  * tries lower precisions of old KV. See engine.h. */
 #include "runtime/engine/engine.h"
-#include "runtime/persist/snapshot.h"
 #include "runtime/engine/memory.h"
 #include "quant/codes.h"
 
@@ -365,6 +364,6 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
     if (!rc)
         rc = spw_traffic_info(&e->plan, e->model.weights, e->expert_counts);
     if (!rc && e->options.prefix_cache_dir)
-        e->plan.info.prefix_write_bytes = spw_snapshot_publish_bytes(e, e->plan.info.context);
+        e->plan.info.prefix_write_bytes = spw_plan_publish_bytes(&e->plan, e->plan.info.context);
     return rc;
 }

@@ -23,11 +23,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    WORTH_SHARE = 8,   /* new tokens must be at least 1 / 8 of those that the session holds */
-    BRANCH_TILES = 16, /* fewer tiles are computed again: an extra step reads all weights */
-};
-
 #define DEFAULT_BYTES ((uint64_t)16 << 30)
 
 /* Sequences whose keys were rotated by one table. The fingerprint has the number of the table, so
@@ -171,16 +166,6 @@ void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out)
 
 /* ---- decisions ---- */
 
-bool spw_prefix_is_useful(uint64_t held, uint64_t found)
-{
-    return found >= held + SPW_TILE_TOKENS && (found - held) * WORTH_SHARE > held;
-}
-
-uint64_t spw_prefix_min_branch(uint64_t after)
-{
-    return after + BRANCH_TILES * SPW_TILE_TOKENS;
-}
-
 /* The tokens of the span that may come from files. Tokens whose logits are asked for, at least one,
  * must be computed. */
 static uint64_t max_tokens(const struct spw_span *span)
@@ -193,20 +178,10 @@ static uint64_t max_tokens(const struct spw_span *span)
 static uint64_t usable(const struct spw_engine *e, const struct spw_store_match *m)
 {
     uint64_t all = (uint64_t)m->n_tiles * SPW_TILE_TOKENS;
-    if (!spw_snapshot_needs_checkpoint(&e->plan))
+    if (!spw_plan_sharing(&e->plan).needs_checkpoint)
         return all;
     return spw_max_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS,
                        spw_waterline_border(e->plan.residency, all));
-}
-
-bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
-{
-    uint64_t whole = (n - 1) - (n - 1) % SPW_TILE_TOKENS;
-    bool moves = false;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        moves |= spw_waterline_first_visible(&kinds[k], n) >
-                 spw_waterline_first_visible(&kinds[k], whole);
-    return moves;
 }
 
 /* The longest match in the store. A checkpoint one tile after it will do if it has all exact tiles
@@ -265,13 +240,14 @@ uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
     struct spw_engine *e = s->engine;
     uint64_t max = max_tokens(span);
     const struct keys *k = keys_for(s, span);
-    if (!k || !spw_snapshot_needs_checkpoint(&e->plan) || max < spw_prefix_min_branch(s->n_tokens))
+    if (!k || !spw_plan_sharing(&e->plan).needs_checkpoint ||
+        max < spw_prefix_min_branch(s->n_tokens))
         return 0;
     const struct spw_prefix_found *f = find_match(s, k, span);
     if (!f)
         return 0;
     const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS, found = usable(e, &f->match);
-    if (all >= found + BRANCH_TILES * SPW_TILE_TOKENS)
+    if (all >= spw_prefix_min_branch(found))
         return all;
     if (spw_prefix_window_passed(e->plan.residency, span->n_tokens) &&
         max >= spw_prefix_min_branch(found))
@@ -516,7 +492,7 @@ static bool find_new(struct spw_session *s, const struct keys *k, struct spw_sna
 {
     const struct spw_engine *e = s->engine;
     *range = (struct spw_snapshot_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
-                                         .checkpoint = spw_snapshot_needs_checkpoint(&e->plan)};
+                                         .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
     if (!range->to)
         return false;
     if (range->checkpoint && !spw_kv_can_truncate(s->seq.kv, e->plan.residency, range->to))

@@ -11,14 +11,6 @@
 
 #include "runtime/engine/engine.h"
 
-/* Whether it pays to replace the `held` tokens of a session by the `found` tokens of files. Reading
- * the KV of a token costs a small part of computing it. Pure. */
-bool spw_prefix_is_useful(uint64_t held, uint64_t found);
-
-/* The least position at which a checkpoint is worth a step of its own, if the last checkpoint is at
- * `after`. Pure. */
-uint64_t spw_prefix_min_branch(uint64_t after);
-
 /* Opens the store of options.prefix_cache_dir and sets e->prefix. Does nothing without this option.
  * Call it after the plan is made and before memory is allocated. -EINVAL: the cache is too small
  * for one tile; or an error of the directory. */
@@ -42,10 +34,6 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
  * of its tokens as computed (see spw_recover_step). */
 bool spw_prefix_distrust(struct spw_session *s);
 
-/* Whether a session with n tokens has dropped tiles of windows without which the same n tokens, of
- * which the last one must be computed, cannot begin at their last tile border. Then n is a tile
- * border, or a window is no multiple of a tile. */
-bool spw_prefix_window_passed(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
 /* The position at which the session should compute and publish a checkpoint before the rest of the
  * span: where the span leaves the tokens that others have computed; or its last tile, if no
  * checkpoint is possible after the whole span. It must be new and far enough from the last

@@ -52,52 +52,15 @@ void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const str
 
 /* ---- which tiles ---- */
 
-bool spw_snapshot_needs_checkpoint(const struct spw_plan *p)
-{
-    bool needs = false;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        needs |= p->residency[k].quantizes || (p->n_slices[k] && p->residency[k].window.tokens);
-    return needs;
-}
-
-struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
-                                             enum spw_snapshot_kind kind, uint64_t from,
-                                             uint64_t to)
-{
-    uint32_t whole = (uint32_t)(to / SPW_TILE_TOKENS);
-    const struct spw_snapshot_tiles none = {0, 0};
-    switch (kind) {
-    case SPW_SNAPSHOT_OLD:
-        if (r->window.tokens)
-            return none;
-        return (struct spw_snapshot_tiles){spw_waterline_end(r, from),
-                                           spw_waterline_end(r, (uint64_t)whole * SPW_TILE_TOKENS)};
-    case SPW_SNAPSHOT_SINK:
-        return r->quantizes && whole ? (struct spw_snapshot_tiles){0, 1} : none;
-    case SPW_SNAPSHOT_RECENT:
-        return r->quantizes ? (struct spw_snapshot_tiles){spw_waterline_first_exact(r, to), whole}
-                            : none;
-    case SPW_SNAPSHOT_WINDOW:
-        return r->window.tokens
-                   ? (struct spw_snapshot_tiles){spw_waterline_first_visible(r, to), whole}
-                   : none;
-    case SPW_SNAPSHOT_TAIL:
-        return (struct spw_snapshot_tiles){whole, spw_waterline_tiles(to)};
-    case SPW_SNAPSHOT_LOGITS:
-        break;
-    }
-    return none;
-}
-
 /* The tiles of a section. A session that was cut back may hold fewer exact tiles than the rule
- * says. `s` NULL: by the rule alone. */
-static struct spw_snapshot_tiles tiles_of(const struct spw_engine *e, const struct spw_session *s,
-                                          enum spw_snapshot_kind kind, uint32_t slice,
-                                          uint64_t from, uint64_t to)
+ * says. */
+static struct spw_snapshot_tiles tiles_of(const struct spw_session *s, enum spw_snapshot_kind kind,
+                                          uint32_t slice, uint64_t from, uint64_t to)
 {
+    const struct spw_engine *e = s->engine;
     const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[slice]];
     struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
-    if (s && kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
+    if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
         t.first = spw_max_u32(t.first, spw_kv_exact_first(s->seq.kv, slice));
     return t;
 }
@@ -124,55 +87,30 @@ static uint64_t logits_bytes(const struct spw_session *s)
     return s->engine->model.config.vocab * sizeof *s->logits;
 }
 
-/* The next section of the range from number *at on, by kind and layer. False: there are no more. */
-static bool next_section(const struct spw_engine *e, const struct spw_session *s,
-                         const struct spw_snapshot_range *range, uint32_t *at,
-                         struct spw_pack_section *out)
-{
-    const uint32_t n_slices = e->model.config.n_slices;
-    uint32_t last = range->tail         ? SPW_SNAPSHOT_TAIL
-                    : range->checkpoint ? SPW_SNAPSHOT_WINDOW
-                                        : SPW_SNAPSHOT_OLD;
-    while (*at < last * n_slices) {
-        uint32_t kind = SPW_SNAPSHOT_OLD + *at / n_slices, slice = (*at)++ % n_slices;
-        struct spw_snapshot_tiles t = tiles_of(e, s, kind, slice, range->from, range->to);
-        if (t.first >= t.end)
-            continue;
-        *out = (struct spw_pack_section){.kind = kind,
-                                         .layer = slice,
-                                         .first_tile = t.first,
-                                         .n_tiles = t.end - t.first,
-                                         .record_bytes = record_bytes(e, kind)};
-        return true;
-    }
-    return false;
-}
-
 uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_snapshot_range *range,
                                struct spw_pack_section *out)
 {
-    uint32_t n = 0, at = 0;
-    while (next_section(s->engine, s, range, &at, &out[n]))
-        n++;
+    const uint32_t n_slices = s->engine->model.config.n_slices;
+    const uint32_t last = range->tail         ? SPW_SNAPSHOT_TAIL
+                          : range->checkpoint ? SPW_SNAPSHOT_WINDOW
+                                              : SPW_SNAPSHOT_OLD;
+    uint32_t n = 0;
+    for (uint32_t kind = SPW_SNAPSHOT_OLD; kind <= last; kind++)
+        for (uint32_t slice = 0; slice < n_slices; slice++) {
+            struct spw_snapshot_tiles t = tiles_of(s, kind, slice, range->from, range->to);
+            if (t.first < t.end)
+                out[n++] = (struct spw_pack_section){.kind = kind,
+                                                     .layer = slice,
+                                                     .first_tile = t.first,
+                                                     .n_tiles = t.end - t.first,
+                                                     .record_bytes = record_bytes(s->engine, kind)};
+        }
     if (range->tail && s->has_logits)
         out[n++] = (struct spw_pack_section){.kind = SPW_SNAPSHOT_LOGITS,
                                              .n_tiles = 1,
                                              .record_bytes =
                                                  spw_align_up(logits_bytes(s), SPW_PACK_ALIGN)};
     return n;
-}
-
-uint64_t spw_snapshot_publish_bytes(const struct spw_engine *e, uint64_t n)
-{
-    struct spw_snapshot_range range = {.to = n - n % SPW_TILE_TOKENS,
-                                       .checkpoint = spw_snapshot_needs_checkpoint(&e->plan)};
-    struct spw_pack_section x;
-    uint64_t n_sections = 0, n_records = 0, bytes = 0;
-    for (uint32_t at = 0; next_section(e, NULL, &range, &at, &x); n_sections++) {
-        n_records += x.n_tiles;
-        bytes += x.n_tiles * x.record_bytes;
-    }
-    return range.to ? bytes + spw_pack_overhead_bytes(range.to, n_sections, n_records, 0) : 0;
 }
 
 /* ---- the write limit ---- */
@@ -339,7 +277,7 @@ static uint32_t first_in_pack(const struct spw_session *s, const struct spw_pack
 static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t slice, uint64_t n,
                       struct spw_error *err)
 {
-    struct spw_snapshot_tiles t = tiles_of(f->s->engine, f->s, kind, slice, 0, n);
+    struct spw_snapshot_tiles t = tiles_of(f->s, kind, slice, 0, n);
     if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
         t.first = first_in_pack(f->s, f->pack, slice, t, n);
     spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, slice, t.first,

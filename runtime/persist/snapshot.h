@@ -10,17 +10,7 @@
 
 #include "offload/store/pack.h"
 #include "runtime/engine/engine.h"
-
-/* Kinds of sections. The layer of a section is a slice (spw_model_config.slice_layers). Tiles of
- * all kinds except TAIL are complete and never change. */
-enum spw_snapshot_kind {
-    SPW_SNAPSHOT_OLD = 1, /* layers without a window: tiles that move between tiers */
-    SPW_SNAPSHOT_SINK,    /* where old tiles are quantized: tile 0, exact */
-    SPW_SNAPSHOT_RECENT,  /* where old tiles are quantized: the exact tiles near the end */
-    SPW_SNAPSHOT_WINDOW,  /* layers with a window: the tiles in the window */
-    SPW_SNAPSHOT_TAIL,    /* every layer: the last tile, which is not complete */
-    SPW_SNAPSHOT_LOGITS,  /* layer 0, one record: f32 logits after the last token */
-};
+#include "runtime/rules/snapshot_tiles.h"
 
 /* The most sections that spw_snapshot_sections returns. */
 static inline uint32_t spw_snapshot_max_sections(const struct spw_engine *e)
@@ -45,23 +35,6 @@ struct spw_snapshot_range {
     bool checkpoint;
     bool tail; /* also the last tile and the logits; `to` is the length of the session */
 };
-
-/* Whether a session under this plan can begin only at a checkpoint. */
-bool spw_snapshot_needs_checkpoint(const struct spw_plan *p);
-
-/* Tiles [first, end); empty if first >= end. */
-struct spw_snapshot_tiles {
-    uint32_t first, end;
-};
-
-/* The tiles that a section of this kind has of a layer with this residency, if the old tiles before
- * token `from` are stored already and the snapshot ends at token `to`. Pure. */
-struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
-                                             enum spw_snapshot_kind kind, uint64_t from,
-                                             uint64_t to);
-
-/* The bytes that publishing a session of n tokens in an empty prefix cache writes. Pure. */
-uint64_t spw_snapshot_publish_bytes(const struct spw_engine *e, uint64_t n);
 
 /* -EDQUOT: writing `bytes` to files would leave less of the disk's write limit than spills of the
  * plan may need. The text begins with `what`. */

@@ -25,8 +25,10 @@
  * No smallest budget grows by a wide KV ring, because the narrowest ring is always tried. */
 #include "runtime/plan/plan.h"
 
+#include "offload/store/pack.h"
 #include "runtime/plan/budgets.h"
 #include "runtime/plan/plan_parts.h"
+#include "runtime/rules/snapshot_tiles.h"
 
 #include <assert.h>
 
@@ -407,6 +409,33 @@ static int refuse(struct spw_plan *out, const struct spw_plan_input *in, struct 
     if (in->disk_write_limit && !spw_plan_make(out, &without, NULL))
         return spw_budgets_refuse_writes(&out->info, in, err);
     return spw_budgets_refuse(&out->info, in, err);
+}
+
+struct spw_sharing spw_plan_sharing(const struct spw_plan *p)
+{
+    struct spw_sharing s = {.chunk = p->chunk};
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        s.needs_checkpoint |=
+            p->residency[k].quantizes || (p->n_slices[k] && p->residency[k].window.tokens);
+    return s;
+}
+
+uint64_t spw_plan_publish_bytes(const struct spw_plan *p, uint64_t n)
+{
+    const uint64_t to = n - n % SPW_TILE_TOKENS;
+    const enum spw_snapshot_kind last =
+        spw_plan_sharing(p).needs_checkpoint ? SPW_SNAPSHOT_WINDOW : SPW_SNAPSHOT_OLD;
+    uint64_t n_sections = 0, n_records = 0, bytes = 0;
+    for (enum spw_snapshot_kind kind = SPW_SNAPSHOT_OLD; kind <= last; kind++)
+        for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+            struct spw_snapshot_tiles t = spw_snapshot_tiles(&p->residency[k], kind, 0, to);
+            uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
+            n_sections += tiles ? p->n_slices[k] : 0;
+            n_records += tiles * p->n_slices[k];
+            bytes += tiles * p->n_slices[k] *
+                     (kind == SPW_SNAPSHOT_OLD ? p->tile_bytes : p->exact_tile_bytes);
+        }
+    return to ? bytes + spw_pack_overhead_bytes(to, n_sections, n_records, 0) : 0;
 }
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err)

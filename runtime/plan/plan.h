@@ -10,6 +10,7 @@
 #include "offload/kv/waterline.h"
 #include "prefetch/expert_residency.h"
 #include "runtime/plan_query.h"
+#include "runtime/rules/shared_prompt.h"
 
 struct spw_plan_input {
     const struct spw_weights *weights;
@@ -184,6 +185,12 @@ static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
 {
     return p->n_slices[spw_plan_window_kind(p)];
 }
+
+/* How sessions may begin with tokens of other sessions. They can begin only at a checkpoint where
+ * old tiles are quantized, or where tiles that a window has left behind are gone. */
+struct spw_sharing spw_plan_sharing(const struct spw_plan *p);
+/* The bytes that publishing a session of n tokens in an empty prefix cache writes. */
+uint64_t spw_plan_publish_bytes(const struct spw_plan *p, uint64_t n);
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
 /* Divides KV anew inside the arenas of `from`, for other budgets or another precision. Everything

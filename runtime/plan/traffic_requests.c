@@ -5,10 +5,10 @@
  *
  * The last token of an answer is only picked, so that a request of n new tokens takes n steps.
  * Between two borders of tiles all steps move the same bytes: one of them is counted for all. */
-#include "runtime/rules/shared_prompt.h"
-#include "runtime/persist/snapshot.h"
-#include "runtime/persist/prefix.h"
+#include "offload/store/pack.h"
+#include "runtime/plan/traffic.h"
 #include "runtime/plan/traffic_tiles.h"
+#include "runtime/rules/snapshot_tiles.h"
 
 struct slot {
     const struct spw_plan_request *request; /* NULL: the slot is free */
@@ -124,7 +124,7 @@ static void keep_section(struct requests *q, uint32_t slot, uint32_t row,
 static void keep(struct requests *q, uint32_t slot)
 {
     struct slot *s = &q->slots[slot];
-    bool checkpoint = spw_snapshot_needs_checkpoint(q->plan);
+    bool checkpoint = spw_plan_sharing(q->plan).needs_checkpoint;
     uint64_t to = s->held - s->held % SPW_TILE_TOKENS;
     struct kept k = {0};
     uint32_t n_rows;
@@ -374,7 +374,7 @@ static void end_step(struct requests *q, uint32_t slot)
     s->n_steps++;
     if (s->n_steps >= s->request->max_new_tokens) {
         end(q, slot);
-    } else if (s->n_steps == 1 && spw_snapshot_needs_checkpoint(q->plan)) {
+    } else if (s->n_steps == 1 && spw_plan_sharing(q->plan).needs_checkpoint) {
         keep(q, slot);
     }
 }
@@ -402,7 +402,7 @@ static void take_over_sessions(struct requests *q)
         describe_prompt(q, i);
         q->ended[i] = q->slots[i].ended;
     }
-    spw_take_over_prompts(q->plan, q->prompts, q->ended, q->n_slots);
+    spw_take_over_prompts(spw_plan_sharing(q->plan), q->prompts, q->ended, q->n_slots);
     for (uint32_t i = 0; i < q->n_slots; i++) {
         struct slot *s = &q->slots[i];
         if (!s->request || s->is_open || !q->prompts[i].is_open)
@@ -425,7 +425,7 @@ static void add_shared_span(struct requests *q, uint32_t donor, uint64_t shared,
         i++;
     if (i == *n)
         q->spans[(*n)++] = (struct spw_step_span){donor, q->slots[donor].held, 0, 0};
-    q->spans[i].to = spw_shared_span_end(q->plan, q->spans[i].to, shared);
+    q->spans[i].to = spw_shared_span_end(spw_plan_sharing(q->plan), q->spans[i].to, shared);
     q->spans[i].n_logits = q->spans[i].to == q->slots[donor].request->n_prompt &&
                            q->slots[donor].request->max_new_tokens > 0;
 }
@@ -435,7 +435,8 @@ static bool open_session(struct requests *q, uint32_t slot, uint32_t *n)
     struct slot *s = &q->slots[slot];
     const struct spw_plan_request *r = s->request;
     uint32_t donor = 0;
-    uint64_t shared = spw_shared_prompt(q->plan, q->prompts, q->n_slots, slot, &donor);
+    uint64_t shared =
+        spw_shared_prompt(spw_plan_sharing(q->plan), q->prompts, q->n_slots, slot, &donor);
     if (shared && (!q->prompts[donor].is_open || q->prompts[donor].n_held < shared)) {
         if (q->prompts[donor].is_open)
             add_shared_span(q, donor, shared, n);

@@ -1,7 +1,7 @@
 /* Prompts that begin alike: see shared_prompt.h. */
 #include "runtime/rules/shared_prompt.h"
 
-#include "runtime/persist/snapshot.h"
+#include "quant/residual.h"
 
 #include <string.h>
 
@@ -17,30 +17,30 @@ uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n)
 }
 
 /* Tokens that `taker` can begin with if its session is made from that of `donor`. */
-static uint64_t can_share(const struct spw_plan *p, const struct spw_prompt *donor,
+static uint64_t can_share(struct spw_sharing by, const struct spw_prompt *donor,
                           const struct spw_prompt *taker)
 {
     if (donor->is_alone || taker->is_alone || !donor->tokens || !taker->tokens)
         return 0;
     uint64_t n = spw_common_prefix(donor->tokens, taker->tokens,
                                    spw_min_u64(donor->n_tokens, taker->n_tokens - 1));
-    if (donor->n_held > n && spw_snapshot_needs_checkpoint(p))
+    if (donor->n_held > n && by.needs_checkpoint)
         return 0; /* a window has moved on, or tiles were quantized: it cannot be cut back */
-    if (n > donor->n_held && n - donor->n_held < p->chunk)
+    if (n > donor->n_held && n - donor->n_held < by.chunk)
         n = donor->n_held; /* the rest is not worth a step of the donor */
     return n < SPW_TILE_TOKENS ? 0 : n;
 }
 
 /* The most that prompt `taker` can share with another one, as spw_shared_prompt. Of the prompts
  * without a session, those before `end` count. */
-static uint64_t most_shared(const struct spw_plan *p, const struct spw_prompt *prompts, uint32_t n,
+static uint64_t most_shared(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
                             uint32_t taker, uint32_t end, uint32_t *donor)
 {
     uint64_t most = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (i == taker || (!prompts[i].is_open && i >= end))
             continue;
-        uint64_t shared = can_share(p, &prompts[i], &prompts[taker]);
+        uint64_t shared = can_share(by, &prompts[i], &prompts[taker]);
         if (shared > most) {
             most = shared;
             *donor = i;
@@ -51,10 +51,10 @@ static uint64_t most_shared(const struct spw_plan *p, const struct spw_prompt *p
     return most;
 }
 
-uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *prompts, uint32_t n,
+uint64_t spw_shared_prompt(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
                            uint32_t taker, uint32_t *donor)
 {
-    return most_shared(p, prompts, n, taker, taker, donor);
+    return most_shared(by, prompts, n, taker, taker, donor);
 }
 
 /* The prompt without a session whose n_held, which it would keep, is the highest; n: none has any.
@@ -68,22 +68,22 @@ static uint32_t next_taker(const struct spw_prompt *prompts, uint32_t n)
     return best;
 }
 
-void spw_take_over_prompts(const struct spw_plan *p, struct spw_prompt *prompts,
+void spw_take_over_prompts(struct spw_sharing by, struct spw_prompt *prompts,
                            const struct spw_prompt *ended, uint32_t n)
 {
     uint32_t i, donor;
     for (i = 0; i < n; i++)
         if (!prompts[i].is_open)
-            prompts[i].n_held = can_share(p, &ended[i], &prompts[i]);
+            prompts[i].n_held = can_share(by, &ended[i], &prompts[i]);
     while ((i = next_taker(prompts, n)) < n) { /* who keeps most comes first: others fork from it */
-        prompts[i].is_open = most_shared(p, prompts, n, i, 0, &donor) <= prompts[i].n_held;
+        prompts[i].is_open = most_shared(by, prompts, n, i, 0, &donor) <= prompts[i].n_held;
         if (!prompts[i].is_open)
             prompts[i].n_held = 0;
     }
 }
 
-uint64_t spw_shared_span_end(const struct spw_plan *p, uint64_t before, uint64_t shared)
+uint64_t spw_shared_span_end(struct spw_sharing by, uint64_t before, uint64_t shared)
 {
-    bool least = before && spw_snapshot_needs_checkpoint(p);
+    bool least = before && by.needs_checkpoint;
     return least ? spw_min_u64(before, shared) : spw_max_u64(before, shared);
 }

@@ -10,7 +10,13 @@
 #ifndef SPW_RUNTIME_RULES_SHARED_PROMPT_H
 #define SPW_RUNTIME_RULES_SHARED_PROMPT_H
 
-#include "runtime/plan/plan.h"
+#include "base/base.h"
+
+/* What a plan allows: see spw_plan_sharing. */
+struct spw_sharing {
+    bool needs_checkpoint; /* a session cannot be cut back: it begins at a checkpoint */
+    uint32_t chunk;        /* fewer tokens are not worth a step of the donor */
+};
 
 struct spw_prompt {
     const int32_t *tokens; /* [n_tokens]; NULL: nobody knows them, and nothing is shared */
@@ -31,19 +37,19 @@ uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
  * Fewer tokens than a tile are not shared. A donor that has not computed all of them yet needs a
  * step for the others, which takes about as long as a chunk: if they are fewer, the taker begins
  * with those that the donor holds. */
-uint64_t spw_shared_prompt(const struct spw_plan *p, const struct spw_prompt *prompts, uint32_t n,
+uint64_t spw_shared_prompt(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
                            uint32_t taker, uint32_t *donor);
 
 /* Lets prompts without a session take over the session of the request that ran in their place
  * before: ended[i] describes what this session holds of that request's prompt. Where prompt i takes
  * it over, prompts[i] is open then, and n_held says how many of its tokens the session keeps. It
  * does not if there is nothing to share, or if it can share more with an open session. */
-void spw_take_over_prompts(const struct spw_plan *p, struct spw_prompt *prompts,
+void spw_take_over_prompts(struct spw_sharing by, struct spw_prompt *prompts,
                            const struct spw_prompt *ended, uint32_t n);
 
 /* How far a donor computes for its takers: those before need `before` tokens (0: there are none),
  * and this one needs `shared`. The result is the most of them. Where a session cannot be cut back,
  * it is the least, and the takers that share more follow. */
-uint64_t spw_shared_span_end(const struct spw_plan *p, uint64_t before, uint64_t shared);
+uint64_t spw_shared_span_end(struct spw_sharing by, uint64_t before, uint64_t shared);
 
 #endif

@@ -144,7 +144,7 @@ static void test_counts(struct subject *s)
             expected = spw_min_u64(expected, n - n % SPW_TILE_TOKENS);
             /* one checkpoint is there, at the end: it also has the exact tiles of one tile before
              */
-            if (spw_snapshot_needs_checkpoint(&s->plan) && expected < 5 * SPW_TILE_TOKENS)
+            if (spw_plan_sharing(&s->plan).needs_checkpoint && expected < 5 * SPW_TILE_TOKENS)
                 expected = 0;
             CHECK_MSG(n_found == expected, "%s: %llu tokens: found %llu, expected %llu", s->dir,
                       (unsigned long long)to, (unsigned long long)n_found,
@@ -189,7 +189,7 @@ static void test_branch(struct subject *s, uint64_t more)
     }
     CHECK(at[0] == 0 && at[2] == text);
     bool before = more < 2 * SPW_TILE_TOKENS && !spw_plan_n_windowed(&s->plan);
-    CHECK(at[1] == (spw_snapshot_needs_checkpoint(&s->plan) && !before ? 0 : text));
+    CHECK(at[1] == (spw_plan_sharing(&s->plan).needs_checkpoint && !before ? 0 : text));
     branched += at[2] > at[1];
     pack_remove_folder(d.cache);
     free(ids);
@@ -391,7 +391,7 @@ static void test_write_limit(struct subject *s)
     for (uint64_t less = 0; less < 2; less++) {
         d.write_limit = SPW_NONE;
         open_run(&r, &d, &seed);
-        uint64_t bytes = spw_snapshot_publish_bytes(r.e, n);
+        uint64_t bytes = spw_plan_publish_bytes(&r.e->plan, n);
         refuse_to_keep(&r, n, 0);
         close_run(&r);
         d.write_limit = bytes - less;
@@ -466,7 +466,7 @@ static void test_turns(struct subject *s)
         keep(&r, 0);
     }
     spw_engine_prefix(r.e, &p);
-    CHECK(spw_snapshot_needs_checkpoint(&s->plan) ||
+    CHECK(spw_plan_sharing(&s->plan).needs_checkpoint ||
           p.n_published == n - n % SPW_TILE_TOKENS); /* each once */
     close_run(&r);
     open_run(&r, &d, &seed);
