@@ -199,7 +199,7 @@ def one(program, row, table, profile):
                 f.write(" ".join(map(str, prompt)))
             text = ["--token-ids", ids]
         common_options = ["--device", "cpu", "--threads", "2", "--ignore-eos", "--max-new-tokens", str(row["new"]), "--on-oom", "spill",
-                          "--allow-long-context", *text, *options]
+                          "--allow-long-context", *text, *options, "--expert-profile", os.path.join(scratch, "experts.json")]
         result = {}
         for attempt in range(2 if row.get("cache") else 1):
             report, dump = os.path.join(scratch, "report.json"), os.path.join(scratch, "logits.npy")
