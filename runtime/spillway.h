@@ -321,6 +321,11 @@ struct spw_request {
     const int32_t *prompt;
     size_t n_prompt, max_new_tokens;
     struct spw_sampling sampling;
+    /* Answers to the prompt; 0: 1. Each is a request of its own: they have the numbers from that of
+     * the first one on, and sample k, from 0 on, draws from sampling.stream + k. The prompt is
+     * computed once for all that start together. Samples have no session of the caller's and no
+     * given tokens, and only the first one has prompt_logprobs. */
+    uint32_t n_samples;
     /* Tokens that an earlier batch, which was ended early, has generated for this request: this
      * batch continues after them. max_new_tokens counts them, and the result has them. The earlier
      * batch has reported the first n_text_given bytes of the text; this batch reports the rest.
@@ -421,8 +426,8 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                    const struct spw_tokenizer *tokenizer, struct spw_error *err);
 /* Ends running requests without an event. NULL is fine. */
 void spw_batch_close(struct spw_batch *b);
-/* Copies the request; *id gets its number, from 1 on. -EINVAL, -E2BIG: it could never run, and
- * `err` says why; -ENOMEM. Nothing has changed then. */
+/* Copies the request; *id gets its number, from 1 on; with n_samples, the first one's. -EINVAL,
+ * -E2BIG: it could never run, and `err` says why; -ENOMEM. Nothing has changed then. */
 int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
                      struct spw_error *err);
 /* Ends a request with the tokens that it has. Events that were not read stay, and its END follows
@@ -438,6 +443,21 @@ int spw_batch_publish(struct spw_batch *b, uint64_t id);
  * a token, all still run, and the caller may try the step again (-ECANCELED), or close the batch
  * (-EIO). */
 int spw_batch_step(struct spw_batch *b, struct spw_error *err);
+/* No request runs, and none waits: a step would do nothing. */
+bool spw_batch_is_idle(struct spw_batch *b);
+/* Wakes the thread that steps the batch. Any thread and any signal handler may call this while the
+ * batch is open. No other call for a batch is thread-safe: a thread that has a request puts it
+ * where the batch's thread finds it, and wakes that thread. The batch's thread repeats:
+ *
+ *   spw_batch_wait, no time unless the batch is idle -> submit and cancel what others have put down
+ *   -> spw_batch_step -> spw_batch_event until there is none */
+void spw_batch_wake(struct spw_batch *b);
+/* Waits until the batch is woken, at most this time; negative: any time. True: it was woken since
+ * the last call that has returned true. A signal may end the wait early. */
+bool spw_batch_wait(struct spw_batch *b, int milliseconds);
+/* For a thread that also waits for other things: a file descriptor that poll() finds readable when
+ * the batch was woken, until spw_batch_wait has returned true. It belongs to the batch. */
+int spw_batch_wake_fd(const struct spw_batch *b);
 /* How long prompts may hold up requests that already have a token. A step then computes the next
  * token of these requests, and takes prompts through at most `chunks` chunks (a chunk in one
  * layer counts 1). No result

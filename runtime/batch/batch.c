@@ -26,7 +26,10 @@
  * nobody has read yet when another plan takes their memory. */
 #include "runtime/batch/batch_parts.h"
 
+#include <poll.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 /* ---- open, close ---- */
 
@@ -47,15 +50,20 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .first_id = 1,
                             .first_waiting = 1,
                             .end_unread = &b->unread,
+                            .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                             .ended = spw_alloc_zero(n, sizeof *b->ended),
                             .running = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .stepping = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
                             .spans = spw_alloc_zero(n, sizeof *b->spans),
+                            .deciding = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
+                            .members = spw_alloc_zero(n, sizeof *b->members),
                             .prompts = spw_alloc_zero(n, sizeof *b->prompts),
                             .ended_prompts = spw_alloc_zero(n, sizeof *b->prompts)};
-    int rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
-    if (!rc &&
-        (!b->ended || !b->running || !b->stepping || !b->spans || !b->prompts || !b->ended_prompts))
+    int rc = b->wake_fd < 0 ? spw_fail(err, -errno, "a batch's eventfd: %s", strerror(errno)) : 0;
+    if (!rc)
+        rc = spw_sampler_open(&b->sampler, spw_engine_config(e)->vocab, err);
+    if (!rc && (!b->ended || !b->running || !b->stepping || !b->spans || !b->deciding ||
+                !b->members || !b->prompts || !b->ended_prompts))
         rc = spw_fail(err, -ENOMEM, "no memory for a batch of %u sessions", n);
     if (rc) {
         spw_batch_close(b);
@@ -73,6 +81,8 @@ static void free_entry(struct spw_batch_entry *x)
     if (x->session != x->answer.request.session)
         spw_session_close(x->session);
     spw_answer_close(&x->answer);
+    if (x->group && !--x->group->n_users)
+        spw_free(x->group);
     spw_free(x->kept_logits);
     spw_free(x);
 }
@@ -87,15 +97,47 @@ void spw_batch_close(struct spw_batch *b)
         spw_session_close(b->ended[i].session);
     if (b->engine->batch == b)
         b->engine->batch = NULL;
+    if (b->wake_fd >= 0)
+        close(b->wake_fd);
     spw_sampler_close(b->sampler);
     spw_free(b->entries);
     spw_free(b->ended);
     spw_free(b->running);
     spw_free(b->stepping);
     spw_free(b->spans);
+    spw_free(b->deciding);
+    spw_free(b->members);
     spw_free(b->prompts);
     spw_free(b->ended_prompts);
     spw_free(b);
+}
+
+/* ---- the thread that steps the batch ---- */
+
+bool spw_batch_is_idle(struct spw_batch *b)
+{
+    return !spw_batch_any_runs(b) && !spw_batch_any_waits(b);
+}
+
+void spw_batch_wake(struct spw_batch *b)
+{
+    const int before = errno; /* of the code that a signal has interrupted */
+    ssize_t ignored = write(b->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+    (void)ignored; /* a full counter is readable, too */
+    errno = before;
+}
+
+bool spw_batch_wait(struct spw_batch *b, int milliseconds)
+{
+    struct pollfd p = {.fd = b->wake_fd, .events = POLLIN};
+    uint64_t n;
+    poll(&p, 1, milliseconds);
+    return read(b->wake_fd, &n, sizeof n) == sizeof n;
+}
+
+int spw_batch_wake_fd(const struct spw_batch *b)
+{
+    return b->wake_fd;
 }
 
 /* ---- submit ---- */
@@ -154,6 +196,11 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
     SPW_TRY(check_ids(b, "answer", r->given, r->n_given, err));
     if ((r->text || r->n_stop) && !b->tokenizer)
         return spw_fail(err, -EINVAL, "request %llu: text and stop strings need a tokenizer", i);
+    if (r->n_samples > 1 && (r->session || r->n_given))
+        return spw_fail(err, -EINVAL,
+                        "request %llu: several samples have no session and no tokens "
+                        "generated before",
+                        i);
     if (r->session && r->session->engine != b->engine)
         return spw_fail(err, -EINVAL, "request %llu: its session is not one of this engine", i);
     for (uint64_t id = b->first_id; id < i && r->session; id++) {
@@ -194,11 +241,10 @@ static int grow_entries(struct spw_batch *b)
     return 0;
 }
 
-int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
+/* One request of the group, which the caller has checked. */
+static int add_entry(struct spw_batch *b, struct spw_group *g, const struct spw_request *request,
                      struct spw_error *err)
 {
-    spw_error_clear(err);
-    SPW_TRY(check_request(b, request, err));
     struct spw_batch_entry *x = spw_alloc_zero(1, sizeof *x);
     if (!x || grow_entries(b)) {
         spw_free(x);
@@ -210,10 +256,42 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
         spw_free(x);
         return rc;
     }
+    x->group = g;
+    g->n_users++;
     b->n_own_waiting += request->session != NULL;
-    *id = x->id = ++b->n_submitted;
+    x->id = ++b->n_submitted;
     b->entries[x->id - b->first_id] = x;
     return 0;
+}
+
+int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uint64_t *id,
+                     struct spw_error *err)
+{
+    spw_error_clear(err);
+    SPW_TRY(check_request(b, request, err));
+    const uint64_t before = b->n_submitted;
+    struct spw_request r = *request;
+    struct spw_group *g = spw_alloc_zero(1, sizeof *g);
+    if (!g)
+        return spw_fail(err, -ENOMEM, "no memory for a request");
+    *g = (struct spw_group){.decide = spw_group_sample,
+                            .first = before + 1,
+                            .n = spw_max_u32(request->n_samples, 1),
+                            .n_users = 1};
+    int rc = 0;
+    for (uint32_t k = 0; k < g->n && !rc; k++) {
+        rc = add_entry(b, g, &r, err);
+        r.sampling.stream++;
+        r.prompt_logprobs = false;
+    }
+    for (; rc && b->n_submitted > before; b->n_submitted--) {
+        free_entry(spw_batch_find(b, b->n_submitted));
+        b->entries[b->n_submitted - b->first_id] = NULL;
+    }
+    if (!--g->n_users)
+        spw_free(g);
+    *id = before + 1;
+    return rc;
 }
 
 /* ---- events ---- */

@@ -3,16 +3,17 @@
 #ifndef SPW_RUNTIME_BATCH_BATCH_PARTS_H
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
-#include "runtime/batch/answer.h"
+#include "runtime/batch/group.h"
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
-#include "runtime/sampler.h"
 
 struct spw_batch_entry {
     uint64_t id;
     struct spw_answer answer;
+    struct spw_group *group;     /* decides how it goes on; its users share it */
     struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
     bool runs;                   /* or has run: it no longer waits */
+    bool has_row;                /* the step has computed its next row of logits */
     bool knows_reuse;            /* the result has n_reused */
     int score_rc;                /* why a log-probability of its step is missing; 0 */
     struct spw_batch_entry *next_unread; /* in the queue of those with events */
@@ -48,6 +49,8 @@ struct spw_batch {
     struct spw_batch_entry **running;  /* owned, [max_running]; NULL: free */
     struct spw_batch_entry **stepping; /* owned, [max_running]: the request of each span */
     struct spw_span *spans;            /* owned, [max_running]: the step's */
+    struct spw_batch_entry **deciding; /* owned, [max_running]: of a group that decides; */
+    struct spw_group_member *members;  /* owned, [max_running]: the same */
     struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
     struct spw_prompt *ended_prompts;  /* owned, [max_running]: of `ended`, by place */
     uint32_t max_running;
@@ -55,6 +58,7 @@ struct spw_batch {
     uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
     int late_rc;            /* of a step of prompts beside others; 0: none has failed */
     struct spw_error late;
+    int wake_fd;                 /* owned: an eventfd, above 0 when the batch was woken */
     struct spw_sampler *sampler; /* owned */
     struct spw_batch_times times;
 };
@@ -82,6 +86,27 @@ static inline uint64_t spw_batch_most_tokens(const struct spw_request *r)
 static inline uint64_t spw_batch_first_tokens(const struct spw_request *r)
 {
     return spw_min_u64(r->n_prompt + r->n_given, spw_batch_most_tokens(r));
+}
+
+/* The request's next step computes its prompt. */
+static inline bool spw_batch_is_first(const struct spw_batch_entry *x)
+{
+    return x->answer.result.n_tokens == x->answer.request.n_given;
+}
+
+/* The request of the same group whose session computes the prompt of both. NULL: there is none; the
+ * request needs a session of its own. */
+static inline const struct spw_batch_entry *spw_batch_parent(const struct spw_batch *b,
+                                                             const struct spw_batch_entry *x)
+{
+    if (x->session || !spw_batch_is_first(x))
+        return NULL;
+    for (uint64_t id = x->group->first; id < x->id; id++) {
+        const struct spw_batch_entry *y = spw_batch_find(b, id);
+        if (y && y->runs && y->answer.result.finish == SPW_FINISH_NONE && spw_batch_is_first(y))
+            return y;
+    }
+    return NULL;
 }
 
 static inline bool spw_batch_any_runs(const struct spw_batch *b)

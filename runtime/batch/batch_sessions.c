@@ -121,7 +121,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
     const struct spw_session *s = x ? x->session : NULL;
     struct spw_prompt *p = &b->prompts[place];
     *p = (struct spw_prompt){.is_alone = true};
-    if (!x)
+    if (!x || spw_batch_parent(b, x))
         return;
     *p = (struct spw_prompt){.tokens = x->answer.tokens,
                              .n_tokens = spw_batch_first_tokens(&x->answer.request),
@@ -231,19 +231,26 @@ static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
     return true;
 }
 
+/* The running request in this place needs a session for the next step. */
+static bool needs_session(const struct spw_batch *b, uint32_t place)
+{
+    const struct spw_batch_entry *x = b->running[place];
+    return x && !x->session && !spw_batch_parent(b, x);
+}
+
 /* Gives each running request a session. Tokens that requests share are computed once. */
 static int open_sessions(struct spw_batch *b, struct spw_error *err)
 {
     bool more = false;
     for (uint32_t i = 0; i < b->max_running; i++)
-        more |= b->running[i] && !b->running[i]->session;
+        more |= needs_session(b, i);
     while (more) {
         uint32_t n = 0;
         more = false;
         for (uint32_t i = 0; i < b->max_running; i++)
             describe_prompt(b, i);
         for (uint32_t i = 0; i < b->max_running; i++) {
-            if (!b->running[i] || b->running[i]->session)
+            if (!needs_session(b, i))
                 continue;
             more |= !open_session(b, i, &n);
             describe_prompt(b, i);

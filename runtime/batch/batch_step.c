@@ -24,56 +24,104 @@ static void end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fi
     spw_session_publish(session, NULL);
 }
 
-/* Picks the next token from the step's logits. */
-static int pick(struct spw_batch *b, struct spw_batch_entry *x)
+/* Ends a request that needs no token: only its prompt was to be computed, or it cannot be scored.
+ * False: it goes on. */
+static bool ends_without_token(struct spw_batch *b, struct spw_batch_entry *x)
 {
     struct spw_answer *a = &x->answer;
-    const float *logits = spw_session_logits(x->session); /* [vocab] */
-    int32_t token = spw_sampler_pick(b->sampler, &a->request.sampling, logits, a->tokens,
-                                     a->request.n_prompt, a->n_tokens);
-    if (token < 0)
-        return token;
-    x->logits = logits;
-    spw_batch_note_events(b, x);
-    return spw_answer_push(a, token, logits);
+    enum spw_finish finish = a->request.max_new_tokens ? spw_answer_finish(a) : SPW_FINISH_LENGTH;
+    if (x->score_rc)
+        spw_batch_fail(b, x, x->score_rc);
+    else if (finish != SPW_FINISH_NONE)
+        end_well(b, x, finish);
+    return x->score_rc || finish != SPW_FINISH_NONE;
 }
 
-/* After a step: the next token, and whether the request goes on. */
-static void advance(struct spw_batch *b, struct spw_batch_entry *x)
+/* Tokens of the prompt that its first step did not compute. If the caller interrupts this step, the
+ * next step begins where the first one ended: those tokens were computed, not reused. */
+static void note_reuse(struct spw_batch_entry *x)
 {
-    struct spw_answer *a = &x->answer;
-    bool first = a->result.n_tokens == a->request.n_given;
-    enum spw_finish finish = a->request.max_new_tokens ? spw_answer_finish(a) : SPW_FINISH_LENGTH;
-    if (x->score_rc) {
-        spw_batch_fail(b, x, x->score_rc);
+    if (x->knows_reuse)
         return;
-    }
-    if (finish != SPW_FINISH_NONE) { /* only the prompt was to be computed */
-        end_well(b, x, finish);
-        return;
-    }
-    int rc = pick(b, x);
+    x->knows_reuse = true;
+    x->answer.result.n_reused = spw_session_reused(x->session);
+    x->answer.result.n_from_store = spw_session_from_store(x->session);
+}
+
+/* Gives the request a session that goes on as the parent's does. */
+static int become_child(struct spw_batch_entry *x, const struct spw_batch_entry *parent,
+                        uint64_t n_stay)
+{
+    SPW_TRY(spw_session_fork_for(&x->session, parent->session, n_stay,
+                                 spw_batch_most_tokens(&x->answer.request), &x->why));
+    note_reuse(x);
+    return 0;
+}
+
+/* The request's next token, picked from the logits of its session. */
+static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
+{
+    const float *logits = spw_session_logits(x->session); /* [vocab] */
+    x->logits = logits;
+    spw_batch_note_events(b, x);
+    return spw_answer_push(&x->answer, token, logits);
+}
+
+/* Carries out what was decided: the next token, or -errno, and whether the request goes on. */
+static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
+{
+    const bool first = spw_batch_is_first(x);
+    int rc = token < 0 ? token : push(b, x, token);
     if (rc) {
         spw_batch_fail(b, x, rc);
         return;
     }
-    finish = spw_answer_finish(a);
+    enum spw_finish finish = spw_answer_finish(&x->answer);
     if (finish != SPW_FINISH_NONE)
         end_well(b, x, finish);
     else if (first && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
         spw_session_publish(x->session, NULL); /* it still ends where others will go on */
 }
 
+/* Finds the requests of the group that a step has given a row of logits, and those that have waited
+ * for that row. */
+static uint32_t gather(struct spw_batch *b, const struct spw_group *g)
+{
+    uint32_t n = 0;
+    for (uint64_t id = g->first; id < g->first + g->n; id++) {
+        struct spw_batch_entry *x = spw_batch_find(b, id);
+        const struct spw_batch_entry *parent = x && x->runs ? spw_batch_parent(b, x) : NULL;
+        if (!x || !(x->has_row || (parent && parent->has_row)))
+            continue;
+        b->deciding[n] = x;
+        b->members[n++] = (struct spw_group_member){
+            .answer = &x->answer, .logits = x->has_row ? spw_session_logits(x->session) : NULL};
+    }
+    for (uint32_t i = 0; i < n; i++)
+        b->deciding[i]->has_row = false;
+    return n;
+}
+
+/* The group decides how its requests go on. */
+static void decide(struct spw_batch *b, const struct spw_group *g)
+{
+    const uint32_t n = gather(b, g);
+    g->decide(b->sampler, b->members, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_group_member *m = &b->members[i];
+        if (m->token >= 0 && m->parent != i) {
+            int rc = become_child(b->deciding[i], b->deciding[m->parent], m->n_stay);
+            m->token = rc ? rc : m->token;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        advance(b, b->deciding[i], b->members[i].token);
+}
+
 /* ---- steps ---- */
 
 /* Which requests get a step. */
 enum part { ALL, PROMPTS, DECODING };
-
-/* The request's next step computes its prompt. */
-static bool is_first(const struct spw_batch_entry *x)
-{
-    return x->answer.result.n_tokens == x->answer.request.n_given;
-}
 
 /* The request's next step computes one token; or nothing, because another request that begins with
  * the same prompt has waited for it. */
@@ -84,7 +132,7 @@ static bool decodes(const struct spw_batch_entry *x)
     bool is_ready = s && s != r->session && !spw_answer_is_scored(&x->answer) && s->cached &&
                     s->n_tokens == spw_batch_first_tokens(r) &&
                     (s->has_logits || !r->max_new_tokens);
-    return !is_first(x) || is_ready;
+    return !spw_batch_is_first(x) || is_ready;
 }
 
 /* Rows of logits of the first step: those that score a token, and the row of the next token. */
@@ -102,10 +150,10 @@ static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
     *prefill = false;
     for (uint32_t i = 0; i < b->max_running; i++) {
         struct spw_batch_entry *x = b->running[i];
-        if (!x || (part != ALL && decodes(x) != (part == DECODING)))
+        if (!x || !x->session || (part != ALL && decodes(x) != (part == DECODING)))
             continue;
         const struct spw_answer *a = &x->answer;
-        bool first = is_first(x);
+        bool first = spw_batch_is_first(x);
         size_t n_tokens = first ? spw_batch_first_tokens(&a->request) : a->n_tokens;
         x->session->is_last_step = a->result.n_tokens + 1 >= a->request.max_new_tokens;
         b->stepping[n] = x;
@@ -127,17 +175,6 @@ static void score(void *context, size_t span, size_t position, const float *logi
     x->score_rc = x->score_rc ? x->score_rc : rc;
 }
 
-/* Tokens of the prompt that its first step did not compute. If the caller interrupts this step, the
- * next step begins where the first one ended: those tokens were computed, not reused. */
-static void note_reuse(struct spw_batch_entry *x)
-{
-    if (x->knows_reuse)
-        return;
-    x->knows_reuse = true;
-    x->answer.result.n_reused = spw_session_reused(x->session);
-    x->answer.result.n_from_store = spw_session_from_store(x->session);
-}
-
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
     double start = spw_now_seconds();
@@ -157,7 +194,10 @@ static int step_part(struct spw_batch *b, enum part part, struct spw_error *err)
     uint32_t n = make_spans(b, part, &prefill);
     int rc = n ? spw_batch_compute(b, n, prefill, err) : 0;
     for (uint32_t i = 0; i < n && !rc; i++)
-        advance(b, b->stepping[i]);
+        b->stepping[i]->has_row = !ends_without_token(b, b->stepping[i]);
+    for (uint32_t i = 0; i < n && !rc; i++)
+        if (b->stepping[i]->has_row)
+            decide(b, b->stepping[i]->group);
     return rc;
 }
 
@@ -207,7 +247,7 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
             *err = why;
         return rc;
     }
-    return spw_batch_any_runs(b) || spw_batch_any_waits(b);
+    return !spw_batch_is_idle(b);
 }
 
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks)

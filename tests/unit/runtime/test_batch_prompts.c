@@ -2,6 +2,8 @@
  * requests that have ended. */
 #include "tests/unit/runtime/batch_requests.h"
 
+#include <pthread.h>
+
 /* A common beginning of prompts is computed once, for requests that come at any time, and the
  * answers have the same bits as alone. In a model with windows a session can be forked only at the
  * end of its window. */
@@ -277,6 +279,89 @@ static void test_short_beginning(void)
     spw_engine_close(e);
 }
 
+/* ---- samples of one prompt ---- */
+
+/* Each sample is what a request with its stream gives. The first session computes the prompt, and
+ * those that start with it have all of it; a canceled first sample leaves that to the next one. */
+static void test_samples(const char *folder, bool cancels, uint32_t chunks, uint64_t seed)
+{
+    enum { N = 6, SESSIONS = 4, PROMPT = 300 };
+    static int32_t ids[PROMPT];
+    struct spw_engine *e = open_engine(folder, SESSIONS);
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    struct spw_result r, alone;
+    uint64_t id, other;
+    for (int i = 0; i < PROMPT; i++)
+        ids[i] = (int32_t)(check_random(&seed) % VOCAB);
+    struct spw_request request = {.prompt = ids,
+                                  .n_prompt = PROMPT,
+                                  .max_new_tokens = 8,
+                                  .ignore_eos = true,
+                                  .logprobs = true,
+                                  .sampling = {.temperature = 2, .seed = seed, .stream = 5},
+                                  .n_samples = N};
+    struct spw_request beside = {.prompt = ids + 7, .n_prompt = 20, .max_new_tokens = 30};
+    CHECK(!spw_batch_open(&b, e, NULL, &err));
+    spw_batch_set_prompt_chunks(b, chunks);
+    CHECK(!spw_batch_submit(b, &beside, &other, &err) && spw_batch_step(b, &err) == 1);
+    CHECK_MSG(!spw_batch_submit(b, &request, &id, &err) && id == 2, "%s", err.text);
+    CHECK(!cancels || !spw_batch_cancel(b, id));
+    while (spw_batch_step(b, &err) > 0)
+        ;
+    CHECK_MSG(!*err.text && spw_batch_is_idle(b), "%s", err.text);
+    struct spw_stats stats;
+    spw_engine_stats(e, &stats);
+    CHECK(!memcmp(stats.moved_bytes, stats.predicted_bytes, sizeof stats.moved_bytes));
+    request.n_samples = 1;
+    for (uint64_t k = 0; k < N; k++, request.sampling.stream++) {
+        CHECK(!spw_batch_take(b, id + k, &r));
+        CHECK(r.finish == (cancels && !k ? SPW_FINISH_CANCELED : SPW_FINISH_LENGTH));
+        struct spw_engine *single = open_engine(folder, 1);
+        CHECK(!batch_run(single, NULL, &request, 1, &alone, NULL, &err));
+        spw_engine_close(single);
+        const bool child = k > cancels && k < SESSIONS - 1u + cancels;
+        CHECK((cancels && !k) || same(&r, &alone));
+        CHECK_MSG(!child || r.n_reused == PROMPT, "sample %d: %zu reused", (int)k, r.n_reused);
+        spw_result_free(&r);
+        spw_result_free(&alone);
+    }
+    request.n_samples = 2;
+    request.given = ids;
+    request.n_given = 1;
+    CHECK(spw_batch_submit(b, &request, &id, &err) == -EINVAL);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
+/* ---- threads ---- */
+
+static void *wake(void *b)
+{
+    spw_batch_wake(b);
+    return NULL;
+}
+
+static void test_wake(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_batch *b;
+    uint64_t id;
+    pthread_t other;
+    CHECK(!spw_batch_open(&b, e, NULL, NULL) && spw_batch_is_idle(b));
+    CHECK(!spw_batch_wait(b, 0) && spw_batch_wake_fd(b) >= 0);
+    CHECK(!pthread_create(&other, NULL, wake, b));
+    CHECK(spw_batch_wait(b, -1) && !spw_batch_wait(b, 0));
+    pthread_join(other, NULL);
+    struct spw_request request = {.prompt = (int32_t[]){4}, .n_prompt = 1, .max_new_tokens = 2};
+    CHECK(!spw_batch_submit(b, &request, &id, NULL) && !spw_batch_is_idle(b));
+    CHECK(!spw_batch_cancel(b, id) && spw_batch_is_idle(b));
+    spw_batch_wake(b); /* steps do not take it away */
+    CHECK(spw_batch_step(b, NULL) == 0 && spw_batch_wait(b, 0));
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
@@ -289,6 +374,10 @@ int main(void)
     test_canceled_donor();
     test_answer_is_not_shared();
     test_short_beginning();
+    for (int i = 0; i < 4; i++)
+        test_samples(i % 2 ? "tests/golden/mistral_window_200" : MODEL, i >= 2, i == 1 ? 2 : 0,
+                     seed + (uint64_t)i);
+    test_wake();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }
