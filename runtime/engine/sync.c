@@ -237,42 +237,9 @@ static void set_starts(struct spw_engine *e)
         e->step.items[i].span.from = n_cached(e->step.sessions[i]);
 }
 
-/* Runs it again from where sessions were cut back to, as long as tiles are lost, and once more if
- * the prefix cache was at fault. The parts of a step that is set aside have their tries together.
- */
-static int run_and_recover(struct spw_engine *e, struct delivery *d)
-{
-    for (uint32_t i = e->step.sessions[0]->is_aside ? e->aside_tries : 0;; i++) {
-        spw_engine_continue_aside(e);
-        e->step.runs = true;
-        int rc =
-            spw_executor_step(e->executor, e->step.items, e->step.n, d->most_chunks, deliver, d);
-        e->step.runs = false;
-        bool again = rc == -EDOM ? distrust(e) : rc == -EBADMSG && i < SPW_RECOVER_TRIES;
-        if (rc == -EAGAIN)
-            e->aside_tries = i;
-        if (!again)
-            return rc;
-        SPW_TRY(recover(e));
-        set_starts(e);
-    }
-}
-
 static bool disk_is_full(int rc)
 {
     return rc == -ENOSPC || rc == -EDQUOT;
-}
-
-/* Runs the step. If the disk is full, continues under a plan with less disk, as long as there is
- * one. No logits are handed over twice. */
-static int run_with_fallback(struct spw_engine *e, struct delivery *d)
-{
-    for (;;) {
-        int rc = run_and_recover(e, d);
-        if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
-            return rc;
-        set_starts(e);
-    }
 }
 
 /* Drops what a step computed if somebody wrote to the weights, or cut them short, meanwhile. */
@@ -281,6 +248,42 @@ static int check_weights(struct spw_engine *e, struct spw_error *err)
     if (!spw_tensors_check(e->model.tensors, err))
         return 0;
     return recover(e) ? reset(e, -EIO, err) : -EIO;
+}
+
+/* The rows of the table at the head of this file, for what a run of the executor has returned.
+ * n_tries: how often the step ran again since its plan was made. 1: the step runs again; else what
+ * it returns. No logits are handed over twice. */
+static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_error *err)
+{
+    bool again = false;
+    if (rc == -EDOM ? distrust(e) : rc == -EBADMSG && *n_tries < SPW_RECOVER_TRIES) {
+        ++*n_tries;
+        rc = recover(e);
+        again = !rc;
+    }
+    if (disk_is_full(rc) && !spw_engine_shrink_disk(e, rc, NULL)) {
+        *n_tries = 0;
+        again = true;
+    }
+    if (!again && rc == -EAGAIN) {
+        e->aside_tries = *n_tries; /* the parts of a step that is set aside have them together */
+        hold_passed(e);
+        spw_engine_set_aside(e);
+        return rc;
+    }
+    if (!again) {
+        SPW_TRY(check_weights(e, err));
+        if (rc != -ECANCELED)
+            return rc ? give_up(e, rc, err) : 0;
+        if (!e->limit_watch.memory_short)
+            return end_early(e, err);
+        if (end_early(e, NULL) != -ECANCELED)
+            return spw_fail(err, -EIO, "the step failed on the device; " EMPTY);
+        SPW_TRY(spw_engine_apply_limit(e, err));
+        *n_tries = 0;
+    }
+    set_starts(e);
+    return 1;
 }
 
 /* ---- one step ---- */
@@ -301,27 +304,6 @@ static int upload_rope(struct spw_engine *e, struct spw_error *err)
     return rc ? give_up(e, rc, err) : 0;
 }
 
-/* A memory limit was lowered, and the step ended early: continues under a lower budget, as often as
- * that happens. An interrupt of the caller returns -ECANCELED. */
-static int run_within_limits(struct spw_engine *e, struct delivery *d, struct spw_error *err)
-{
-    int rc;
-    while ((rc = run_with_fallback(e, d)) == -ECANCELED && e->limit_watch.memory_short) {
-        SPW_TRY(check_weights(e, err));
-        if (end_early(e, NULL) != -ECANCELED)
-            return spw_fail(err, -EIO, "the step failed on the device; " EMPTY);
-        SPW_TRY(spw_engine_apply_limit(e, err));
-        set_starts(e);
-    }
-    if (rc == -EAGAIN) {
-        hold_passed(e);
-        spw_engine_set_aside(e);
-        return rc;
-    }
-    SPW_TRY(check_weights(e, err));
-    return rc == -ECANCELED ? end_early(e, err) : rc ? give_up(e, rc, err) : 0;
-}
-
 /* Computes the spans that were added to the step, whose rope table has this number. */
 static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, struct spw_error *err)
 {
@@ -330,7 +312,16 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
         return 0;
     step->rope_table = table;
     SPW_TRY(upload_rope(e, err));
-    SPW_TRY(run_within_limits(e, d, err));
+    uint32_t n_tries = step->sessions[0]->is_aside ? e->aside_tries : 0;
+    int rc;
+    do {
+        spw_engine_continue_aside(e);
+        step->runs = true;
+        rc = spw_executor_step(e->executor, step->items, step->n, d->most_chunks, deliver, d);
+        step->runs = false;
+        rc = react(e, rc, &n_tries, err);
+    } while (rc > 0);
+    SPW_TRY(rc);
     for (uint32_t i = 0; i < step->n; i++) {
         set_tokens(e, i, step->items[i].span.to);
         step->sessions[i]->has_logits = step->items[i].span.n_logits > 0;
