@@ -388,7 +388,7 @@ static size_t strip_end(const char *text, size_t n)
         size_t at = n - 1, step;
         while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
             at--;
-        if (!spw_jj_is_space(spw_jj_decode(text + at, text + n, &step)))
+        if (!spw_jinja_is_space(spw_jinja_decode(text + at, text + n, &step)))
             break;
         n = at;
     }
@@ -398,7 +398,7 @@ static size_t strip_end(const char *text, size_t n)
 static size_t strip_start(const char *text, size_t n)
 {
     size_t at = 0, step;
-    while (at < n && spw_jj_is_space(spw_jj_decode(text + at, text + n, &step)))
+    while (at < n && spw_jinja_is_space(spw_jinja_decode(text + at, text + n, &step)))
         at += step;
     return at;
 }

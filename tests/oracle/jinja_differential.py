@@ -73,8 +73,12 @@ OPERATOR_TESTS = {"==", "!=", "<", ">", "<=", ">="}  # only select and the like 
 METHODS = {
     "capitalize": [""], "endswith": ["S"], "find": ["S"], "join": ["E"], "lower": [""], "lstrip": ["", "S"], "replace": ["S, S", "S, S, 1"], "rfind": ["S"],
     "rsplit": ["none, 1", "S, 1"], "rstrip": ["", "S"], "split": ["", "S", "S, 1"], "splitlines": [""], "startswith": ["S", "(S, S)"], "strip": ["", "S"],
-    "title": [""], "upper": [""], "items": [""], "keys": [""], "values": [""], "get": ["S", "S, E"],
+    "title": [""], "upper": [""], "items": [""], "keys": [""], "values": [""], "get": ["S", "S, E"], "format": ["E", "E, E", "a=E, b=E"],
 }
+# What jinja2 gives a type of its own, and ours a list.
+LISTS = {"items", "keys", "values"}
+FIELDS = ["", "", "", "0", "1", "a", "b", "c"]
+SPECS = ["", "", ":", ":>5", ":<4", ":^6", ":*^7", ":é>3", ":3", ":03", ":.2", ":.2f", ":08.3f", ":d", ":04d", ":s", ":x", ":,", "!r", "!s", ".a", "[0]"]
 ITEMS = [".content", ".role", ".k", ".a", ".x", ".missing", ".append(1)", "[I]", "[S]", "[I:]", "[:I]", "[I:I]", "[::-1]", "[::2]", "[I:I:-1]", "[1:-1]",
          ".0", "[-1]"]
 
@@ -82,10 +86,11 @@ ITEMS = [".content", ".role", ".k", ".a", ".x", ".missing", ".append(1)", "[I]",
 def check_names():
     """The names above are those of the interpreter's table."""
     found = {}
-    for name, rows in re.findall(r"callable (\w+)\[\] = \{\n(.*?)\n\};", open("model/text/jinja/jinja_names.c").read(), re.S):
-        found[name] = set(re.findall(r'^    \{"(.*?)",', rows, re.M))
-    expected = {"filters": set(FILTERS), "tests": set(TESTS) | OPERATOR_TESTS, "methods": set(METHODS)}
-    found["methods"] = found["of_string"] | found["of_dict"]
+    for file in ["of_text", "of_items", "tests"]:
+        for kinds, name in re.findall(r'^    \{([\w | ]+), "(.*?)",', open(f"model/text/jinja/jinja_{file}.c").read(), re.M):
+            for kind in kinds.replace("BOTH", "F | M").replace("D", "M").split(" | "):
+                found.setdefault(kind, set()).add(name)
+    expected = {"F": set(FILTERS), "T": set(TESTS) | OPERATOR_TESTS, "M": set(METHODS)}
     for kind, names in expected.items():
         if names != found[kind]:
             sys.exit(f"{kind}: the table and this test differ in {sorted(names ^ found[kind])}")
@@ -162,7 +167,11 @@ class Maker:
         if self.rng.random() < 0.3:
             return self.form(self.pick(*ITEMS), depth)
         name = self.pick(*METHODS)
-        return f".{name}({self.form(self.pick(*METHODS[name]), depth)})"
+        return f".{name}({self.form(self.pick(*METHODS[name]), depth)})" + (" | list" if name in LISTS else "")
+
+    def template_of_format(self):
+        parts = [self.pick("", "x", "é ", "{{", "}}", "{%s%s}" % (self.pick(*FIELDS), self.pick(*SPECS)), "{}") for _ in range(4)]
+        return repr("".join(parts) + self.pick("", "", "", "{", "}"))
 
     def filter(self, depth):
         return self.form(self.pick(*FILTERS[self.pick(*FILTERS)]), depth)
@@ -185,12 +194,14 @@ class Maker:
             lambda: f"({text()})[{self.pick('1:', ':2', '-2:', '::2', '::-1', '1:-1', '-1:0:-1', '5:')}]",
             lambda: f"({text()} + {text()})", lambda: f"({text()} ~ {self.some_number(depth)} ~ {self.some_items(depth)})",
             lambda: f"{self.some_items(depth)} | join({s()})", lambda: f"{self.some_items(depth)} | {self.pick('string', 'tojson', 'tojson(indent=2)')}",
+            lambda: f"{self.template_of_format()}.format({self.pick('', 'a=')}{self.expression(depth)}, b={self.expression(depth)})",
+            lambda: f"'{{}}{{:5}}{{:>6}}'.format({text()}, {self.some_number(depth)}, {text()})",
             lambda: f"({text()} if {self.some_truth(depth)} else {text()})", lambda: f"{self.pick('d', 'o', 'rows', 'messages')} | tojson",
             lambda: f"({text()} | default({text()}, true))")()
 
     def some_items(self, depth):
         if depth <= 0 or self.rng.random() < 0.2:
-            return self.pick("l", "w", "none_list", "rows", "messages", "[1, 'a', none]", "('x', 'y')", "mixed", "range(4)", "d.values()")
+            return self.pick("l", "w", "none_list", "rows", "messages", "[1, 'a', none]", "('x', 'y')", "mixed", "range(4) | list", "d.values() | list")
         depth -= 1
         items, s = lambda: self.some_items(depth), self.string
         return self.pick(
@@ -265,7 +276,7 @@ class Maker:
         if kind < 0.97 and self.macros:
             return f"{self.rng.choice(self.macros)}({self.pick(self.call_args(depth), f'*({e(depth)})')})"
         if kind < 0.98:
-            return f"range({self.integer()})"
+            return f"range({self.integer()}) | list"
         return self.pick("(%s, %s)" % (e(depth), e(depth)), "dict(a=%s)" % e(depth), "-%s" % self.operand(depth), "not %s" % e(depth),
                          "strftime_now('%d %B %Y')")
 

@@ -5,209 +5,188 @@
 
 enum { BLOCK_BYTES = 16 << 10, ALIGNMENT = 8 };
 
-static struct spw_jj_block *new_block(struct spw_jj_arena *a, struct spw_jj_block **list,
-                                      size_t bytes)
+/* ---- failures ---- */
+
+int spw_jinja_try(struct run *r, void (*body)(struct run *r, void *arg), void *arg)
 {
-    size_t room = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+    if (!setjmp(r->failed))
+        body(r, arg);
+    return r->rc;
+}
+
+/* A message quotes templates and their input, which hold anything: one line it must be, and not end
+ * in the middle of a character. */
+static void write_error(struct run *r, const char *format, va_list args)
+{
+    char *text = r->err->text;
+    size_t room = sizeof r->err->text;
+    int head = snprintf(text, room, "%s: line %u: ", r->name, r->line);
+    if (head >= 0 && (size_t)head < room)
+        vsnprintf(text + head, room - (size_t)head, format, args);
+    size_t n = strlen(text);
+    if (n == room - 1)
+        text[spw_jinja_before(text, text + n) - text] = 0;
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = *c == '\n' ? ' ' : '?';
+}
+
+void spw_jinja_stop(struct run *r, int rc, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (r->err)
+        write_error(r, format, args);
+    va_end(args);
+    r->rc = rc;
+    longjmp(r->failed, 1);
+}
+
+void spw_jinja_refuse(struct run *r, const char *doing, struct value v)
+{
+    spw_jinja_fail(r, "found %s a %s, which spillway does not do", doing, spw_jinja_type_name(v));
+}
+
+void spw_jinja_charge(struct run *r, size_t work)
+{
+    if (work > INT64_MAX || (r->work_left -= (int64_t)spw_min_u64(work, INT64_MAX / 2)) < 0)
+        spw_jinja_stop(r, -E2BIG, "the template takes too many steps");
+}
+
+void spw_jinja_enter(struct run *r)
+{
+    spw_jinja_charge(r, 1);
+    if (++r->depth > SPW_JINJA_MAX_DEPTH)
+        spw_jinja_stop(r, -E2BIG, "more than %d levels of calls, blocks or values",
+                       SPW_JINJA_MAX_DEPTH);
+}
+
+/* ---- the arena ---- */
+
+/* A block for `bytes`, with `room` where the limit lets it. */
+static struct block *new_block(struct run *r, struct block **list, size_t bytes, size_t room)
+{
+    struct arena *a = &r->arena;
+    room = room > BLOCK_BYTES ? room : BLOCK_BYTES;
     if (room > a->limit - a->taken)
         room = bytes;
-    if (room > a->limit - a->taken) {
-        a->full = true;
-        return NULL;
-    }
-    struct spw_jj_block *b = spw_alloc(sizeof *b + room);
+    if (room > a->limit - a->taken)
+        spw_jinja_stop(r, -E2BIG, "the template takes more than %zu bytes of memory", a->limit);
+    struct block *b = spw_alloc(sizeof *b + room);
     if (!b)
-        return NULL;
+        spw_jinja_stop(r, -ENOMEM, "out of memory");
     a->taken += room;
-    *b = (struct spw_jj_block){.next = *list, .room = room};
+    *b = (struct block){.next = *list, .room = room};
     *list = b;
     return b;
 }
 
-void *spw_jj_take(struct spw_jj_arena *a, size_t bytes)
+void *spw_jinja_take(struct run *r, size_t bytes)
 {
-    struct spw_jj_block *b = a->objects;
-    if (bytes > SIZE_MAX / 2)
-        return NULL;
-    bytes = (size_t)spw_align_up(bytes, ALIGNMENT);
-    if ((!b || bytes > b->room - b->used) && !(b = new_block(a, &a->objects, bytes)))
-        return NULL;
+    struct block *b = r->arena.objects;
+    bytes = (size_t)spw_align_up(spw_min_u64(bytes, SIZE_MAX / 4), ALIGNMENT);
+    if (!b || bytes > b->room - b->used)
+        b = new_block(r, &r->arena.objects, bytes, bytes);
     void *p = b->at + b->used;
     b->used += bytes;
     return memset(p, 0, bytes);
 }
 
-char *spw_jj_take_text(struct spw_jj_arena *a, size_t bytes)
+char *spw_jinja_take_text(struct run *r, size_t bytes)
 {
-    struct spw_jj_block *b = a->text;
+    struct block *b = r->arena.text;
     /* a long text gets a block with room to grow into, as far as the limit lets it */
-    if (!b || bytes > b->room - b->used) {
-        size_t room = bytes < BLOCK_BYTES ? bytes : bytes + bytes / 2;
-        if (bytes > SIZE_MAX / 4)
-            return NULL;
-        if (room > a->limit - a->taken)
-            room = bytes;
-        if (!(b = new_block(a, &a->text, room)))
-            return NULL;
-    }
+    if (!b || bytes > b->room - b->used)
+        b = new_block(r, &r->arena.text, bytes, bytes + (bytes < BLOCK_BYTES ? 0 : bytes / 2));
     char *p = b->at + b->used;
     b->used += bytes;
     return p;
 }
 
-bool spw_jj_extend_text(struct spw_jj_arena *a, const char *end, size_t more)
+void *spw_jinja_grow(struct run *r, void *at, size_t n, size_t *room, size_t size)
 {
-    struct spw_jj_block *b = a->text;
+    if (n < *room)
+        return at;
+    *room = *room ? *room * 2 : 4;
+    void *grown = spw_jinja_take(r, *room * size);
+    if (n)
+        memcpy(grown, at, n * size);
+    return grown;
+}
+
+bool spw_jinja_extend_text(struct run *r, const char *end, size_t more)
+{
+    struct block *b = r->arena.text;
     if (!b || b->at + b->used != end || more > b->room - b->used)
         return false;
     b->used += more;
     return true;
 }
 
-static void free_blocks(struct spw_jj_block *b)
+static void free_blocks(struct block *b)
 {
     while (b) {
-        struct spw_jj_block *next = b->next;
+        struct block *next = b->next;
         spw_free(b);
         b = next;
     }
 }
 
-void spw_jj_arena_free(struct spw_jj_arena *a)
+void spw_jinja_arena_free(struct arena *a)
 {
     free_blocks(a->objects);
     free_blocks(a->text);
-    *a = (struct spw_jj_arena){0};
+    *a = (struct arena){0};
 }
 
-size_t spw_jj_chars(const char *at, size_t bytes)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < bytes; i++)
-        n += (at[i] & 0xc0) != 0x80;
-    return n;
-}
+/* ---- output ---- */
 
-/* A message quotes templates and their input, which hold anything: one line it must be, and not end
- * in the middle of a character. */
-static int refuse(struct spw_error *err, int code, const char *name, uint32_t line,
-                  const char *reason)
+/* Room for `times` times `bytes` more, and a NUL; the place where they go. */
+static char *reserve(struct run *r, size_t bytes, uint64_t times)
 {
-    if (!err || err->text[0])
-        return code;
-    snprintf(err->text, sizeof err->text, "%s: line %u: %s", name, line, reason);
-    size_t n = strlen(err->text);
-    if (n == sizeof err->text - 1) {
-        while (n > 0 && (err->text[n - 1] & 0xc0) == 0x80)
-            n--;
-        err->text[n - (n > 0)] = 0;
-    }
-    for (char *c = err->text; *c; c++)
-        if ((unsigned char)*c < ' ' || *c == 127)
-            *c = *c == '\n' ? ' ' : '?';
-    return code;
-}
-
-int spw_jj_fail(struct spw_jj_run *r, const char *format, ...)
-{
-    char reason[sizeof r->err->text];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(reason, sizeof reason, format, args);
-    va_end(args);
-    return refuse(r->err, -EINVAL, r->name, r->line, reason);
-}
-
-int spw_jj_refuse(struct spw_jj_run *r, const char *doing, struct spw_jj_value v)
-{
-    return spw_jj_fail(r, "found %s a %s, which spillway does not do", doing, spw_jj_type_name(v));
-}
-
-int spw_jj_syntax(const struct spw_jj_source *s, uint32_t line, const char *format, ...)
-{
-    char reason[sizeof s->err->text];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(reason, sizeof reason, format, args);
-    va_end(args);
-    return refuse(s->err, -EINVAL, s->name, line, reason);
-}
-
-int spw_jj_no_memory(struct spw_jj_run *r)
-{
-    char reason[96];
-    if (!r->arena.full)
-        return refuse(r->err, -ENOMEM, r->name, r->line, "out of memory");
-    snprintf(reason, sizeof reason, "the template takes more than %zu bytes of memory",
-             r->arena.limit);
-    return refuse(r->err, -E2BIG, r->name, r->line, reason);
-}
-
-int spw_jj_charge(struct spw_jj_run *r, size_t work)
-{
-    if (work > INT64_MAX || (r->work_left -= (int64_t)spw_min_u64(work, INT64_MAX / 2)) < 0)
-        return refuse(r->err, -E2BIG, r->name, r->line, "the template takes too many steps");
-    return 0;
-}
-
-int spw_jj_enter(struct spw_jj_run *r)
-{
-    char reason[96];
-    SPW_TRY(spw_jj_charge(r, 1));
-    if (++r->depth <= SPW_JINJA_MAX_DEPTH)
-        return 0;
-    snprintf(reason, sizeof reason, "more than %d levels of calls, blocks or values",
-             SPW_JINJA_MAX_DEPTH);
-    return refuse(r->err, -E2BIG, r->name, r->line, reason);
-}
-
-/* Room for `times` times `bytes` more, and a NUL. */
-static int reserve(struct spw_jj_run *r, size_t bytes, uint64_t times)
-{
-    struct spw_jj_buffer *b = &r->out;
-    if (bytes && times > (r->out_limit - b->bytes) / bytes) {
-        char reason[96];
-        snprintf(reason, sizeof reason, "the template prints more than %zu bytes", r->out_limit);
-        return refuse(r->err, -E2BIG, r->name, r->line, reason);
-    }
-    size_t needed = b->bytes + bytes * times;
-    if (needed >= b->room) {
+    if (bytes && times > (r->out_limit - r->out_bytes) / bytes)
+        spw_jinja_stop(r, -E2BIG, "the template prints more than %zu bytes", r->out_limit);
+    size_t needed = r->out_bytes + bytes * times;
+    if (needed >= r->out_room) {
         size_t room = needed * 2 + 256;
-        char *grown = spw_realloc(b->at, room);
+        char *grown = spw_realloc(r->out, room);
         if (!grown)
-            return refuse(r->err, -ENOMEM, r->name, r->line, "out of memory");
-        b->at = grown;
-        b->room = room;
+            spw_jinja_stop(r, -ENOMEM, "out of memory");
+        r->out = grown;
+        r->out_room = room;
     }
-    return spw_jj_charge(r, bytes * times / 32);
+    spw_jinja_charge(r, bytes * times / 32);
+    char *to = r->out + r->out_bytes;
+    r->out_bytes = needed;
+    return to;
 }
 
-int spw_jj_print(struct spw_jj_run *r, const char *at, size_t bytes)
+void spw_jinja_print(struct run *r, const char *at, size_t bytes)
 {
-    SPW_TRY(reserve(r, bytes, 1));
+    char *to = reserve(r, bytes, 1);
     if (bytes)
-        memcpy(r->out.at + r->out.bytes, at, bytes);
-    r->out.bytes += bytes;
-    return 0;
+        memcpy(to, at, bytes);
 }
 
-int spw_jj_print_times(struct spw_jj_run *r, const char *at, size_t bytes, int64_t times)
+void spw_jinja_print_text(struct run *r, const char *text)
+{
+    spw_jinja_print(r, text, strlen(text));
+}
+
+void spw_jinja_print_times(struct run *r, const char *at, size_t bytes, int64_t times)
 {
     if (times <= 0 || !bytes)
-        return 0;
-    SPW_TRY(reserve(r, bytes, (uint64_t)times));
-    char *to = r->out.at + r->out.bytes;
+        return;
+    char *to = reserve(r, bytes, (uint64_t)times);
     size_t all = bytes * (size_t)times, done = bytes;
     memcpy(to, at, bytes);
     for (; done < all; done *= 2)
         memcpy(to + done, to, done * 2 <= all ? done : all - done);
-    r->out.bytes += all;
-    return 0;
 }
 
-int spw_jj_captured(struct spw_jj_run *r, size_t start, struct spw_jj_value *out)
+struct value spw_jinja_captured(struct run *r, size_t start)
 {
-    size_t bytes = r->out.bytes - start;
-    r->out.bytes = start;
-    return spw_jj_copy(r, bytes ? r->out.at + start : "", bytes, out);
+    size_t bytes = r->out_bytes - start;
+    r->out_bytes = start;
+    return spw_jinja_copy(r, bytes ? r->out + start : "", bytes);
 }

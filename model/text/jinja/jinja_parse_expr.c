@@ -1,552 +1,483 @@
 /* Expressions of a Jinja template, one function a level of binding: see jinja_impl.h. */
 #include "model/text/jinja/jinja_impl.h"
 
-static int parse_or(struct spw_jj_parser *p, struct spw_jj_node **out);
-static int parse_unary(struct spw_jj_parser *p, bool with_filter, struct spw_jj_node **out);
+static struct node *parse_or(struct parser *p);
+static struct node *parse_primary(struct parser *p, bool with_namespace);
 
-/* A node over what *out holds. */
-static int wrap(struct spw_jj_parser *p, enum spw_jj_kind kind, uint32_t line,
-                struct spw_jj_node **out)
+/* A node over another. */
+static struct node *wrap(struct parser *p, enum kind kind, uint32_t line, struct node *a)
 {
-    struct spw_jj_node *n;
-    SPW_TRY(spw_jj_new_node(p, kind, line, &n));
-    n->a = *out;
-    *out = n;
-    return 0;
+    struct node *n = spw_jinja_new_node(p, kind, line);
+    n->a = a;
+    return n;
 }
 
 /* Chains grow to the left, one node inside the other: each counts as a level. */
-static int chain(struct spw_jj_parser *p, uint32_t *n)
+static void chain(struct parser *p, uint32_t *n)
 {
-    if (++*n <= SPW_JINJA_MAX_PARSE_DEPTH)
-        return 0;
-    return spw_jj_syntax(&p->source, spw_jj_now(p)->line,
+    if (++*n > SPW_JINJA_MAX_PARSE_DEPTH)
+        spw_jinja_syntax(p, spw_jinja_now(p)->line,
                          "found a chain of more than %d operators, expected parentheses",
                          SPW_JINJA_MAX_PARSE_DEPTH);
 }
 
-int spw_jj_parse_expression(struct spw_jj_parser *p, struct spw_jj_node **out)
+struct node *spw_jinja_parse_expression(struct parser *p)
 {
-    uint32_t n_ifs = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(spw_jj_deeper(p));
-    SPW_TRY(parse_or(p, out));
-    while (spw_jj_skip_name(p, "if")) {
-        struct spw_jj_node *n;
-        SPW_TRY(chain(p, &n_ifs));
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_CONDITION, line, &n));
-        n->b = *out;
-        *out = n;
-        SPW_TRY(parse_or(p, &n->a));
-        if (spw_jj_skip_name(p, "else"))
-            SPW_TRY(spw_jj_parse_expression(p, &n->c));
+    uint32_t n_ifs = 0, line = spw_jinja_now(p)->line;
+    spw_jinja_deeper(p);
+    struct node *out = parse_or(p);
+    while (spw_jinja_skip_name(p, "if")) {
+        chain(p, &n_ifs);
+        struct node *n = spw_jinja_new_node(p, SPW_JINJA_N_CONDITION, line);
+        n->b = out;
+        n->a = parse_or(p);
+        if (spw_jinja_skip_name(p, "else"))
+            n->c = spw_jinja_parse_expression(p);
+        out = n;
     }
-    p->depth--;
+    p->run->depth--;
+    return out;
+}
+
+/* ---- operators between values ---- */
+
+/* Passes over one of the operators, and returns its token; 0: it is none of them. */
+static int skip_operator(struct parser *p, const int *types)
+{
+    for (; *types; types++)
+        if (spw_jinja_skip(p, *types))
+            return *types;
     return 0;
 }
 
-static int parse_not(struct spw_jj_parser *p, struct spw_jj_node **out);
-
-static int parse_and(struct spw_jj_parser *p, struct spw_jj_node **out)
+/* Operators that bind to the left, between what `below` parses: `word`, or one of `types`. */
+static struct node *parse_left(struct parser *p, enum kind kind, const char *word, const int *types,
+                               struct node *(*below)(struct parser *))
 {
-    uint32_t n = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(parse_not(p, out));
-    while (spw_jj_skip_name(p, "and")) {
-        SPW_TRY(chain(p, &n));
-        SPW_TRY(wrap(p, SPW_JJ_AND, line, out));
-        SPW_TRY(parse_not(p, &(*out)->b));
+    uint32_t n = 0, line = spw_jinja_now(p)->line;
+    struct node *out = below(p);
+    int op;
+    while ((op = word ? spw_jinja_skip_name(p, word) : skip_operator(p, types))) {
+        chain(p, &n);
+        out = wrap(p, kind, line, out);
+        out->op = op;
+        out->b = below(p);
     }
-    return 0;
+    return out;
 }
 
-static int parse_or(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_unary(struct parser *p, bool with_filter);
+
+static struct node *parse_factor(struct parser *p)
 {
-    uint32_t n = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(parse_and(p, out));
-    while (spw_jj_skip_name(p, "or")) {
-        SPW_TRY(chain(p, &n));
-        SPW_TRY(wrap(p, SPW_JJ_OR, line, out));
-        SPW_TRY(parse_and(p, &(*out)->b));
-    }
-    return 0;
+    return parse_unary(p, true);
 }
 
-/* ---- operators ---- */
-
-static int parse_product(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_product(struct parser *p)
 {
-    uint32_t n = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(parse_unary(p, true, out));
-    for (;;) {
-        int op = spw_jj_now(p)->type;
-        if (op != '*' && op != '/' && op != '%' && op != SPW_JJ_T_FLOORDIV)
-            return 0;
-        p->at++;
-        SPW_TRY(chain(p, &n));
-        SPW_TRY(wrap(p, SPW_JJ_BINARY, line, out));
-        (*out)->op = op;
-        SPW_TRY(parse_unary(p, true, &(*out)->b));
-    }
+    static const int types[] = {'*', '/', '%', SPW_JINJA_T_FLOORDIV, 0};
+    return parse_left(p, SPW_JINJA_N_BINARY, NULL, types, parse_factor);
 }
 
-static int parse_concat(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_concat(struct parser *p)
 {
-    uint32_t line = spw_jj_now(p)->line;
-    SPW_TRY(parse_product(p, out));
-    if (spw_jj_now(p)->type != '~')
-        return 0;
-    struct spw_jj_node *n;
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_CONCAT, line, &n));
-    n->list = *out;
-    struct spw_jj_node **last = &n->list->next;
-    *out = n;
-    while (spw_jj_skip(p, '~')) {
-        SPW_TRY(parse_product(p, last));
-        last = &(*last)->next;
-    }
-    return 0;
+    uint32_t line = spw_jinja_now(p)->line;
+    struct node *first = parse_product(p), **last = &first->next;
+    if (spw_jinja_now(p)->type != '~')
+        return first;
+    for (; spw_jinja_skip(p, '~'); last = &(*last)->next)
+        *last = parse_product(p);
+    struct node *n = spw_jinja_new_node(p, SPW_JINJA_N_CONCAT, line);
+    n->list = first;
+    return n;
 }
 
-static int parse_sum(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_sum(struct parser *p)
 {
-    uint32_t n = 0, line = spw_jj_now(p)->line;
-    SPW_TRY(parse_concat(p, out));
-    for (;;) {
-        int op = spw_jj_now(p)->type;
-        if (op != '+' && op != '-')
-            return 0;
-        p->at++;
-        SPW_TRY(chain(p, &n));
-        SPW_TRY(wrap(p, SPW_JJ_BINARY, line, out));
-        (*out)->op = op;
-        SPW_TRY(parse_concat(p, &(*out)->b));
-    }
+    static const int types[] = {'+', '-', 0};
+    return parse_left(p, SPW_JINJA_N_BINARY, NULL, types, parse_concat);
 }
 
 /* 'i' in, 'n' not in, a token, 0. */
-static int comparison(struct spw_jj_parser *p)
+static int comparison(struct parser *p)
 {
-    int type = spw_jj_now(p)->type;
-    if (type == SPW_JJ_T_EQ || type == SPW_JJ_T_NE || type == SPW_JJ_T_LE || type == SPW_JJ_T_GE ||
-        type == '<' || type == '>') {
-        p->at++;
-        return type;
-    }
-    if (spw_jj_skip_name(p, "in"))
+    static const int types[] = {
+        SPW_JINJA_T_EQ, SPW_JINJA_T_NE, SPW_JINJA_T_LE, SPW_JINJA_T_GE, '<', '>', 0};
+    if (spw_jinja_skip_name(p, "in"))
         return 'i';
-    if (!spw_jj_skip_name(p, "not"))
-        return 0;
-    if (spw_jj_skip_name(p, "in"))
+    if (!spw_jinja_skip_name(p, "not"))
+        return skip_operator(p, types);
+    if (spw_jinja_skip_name(p, "in"))
         return 'n';
     p->at--;
     return 0;
 }
 
-static int parse_compare(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_compare(struct parser *p)
 {
-    uint32_t line = spw_jj_now(p)->line;
-    SPW_TRY(parse_sum(p, out));
+    uint32_t line = spw_jinja_now(p)->line;
+    struct node *first = parse_sum(p);
     int op = comparison(p);
     if (!op)
-        return 0;
-    SPW_TRY(wrap(p, SPW_JJ_COMPARE, line, out));
-    struct spw_jj_node **last = &(*out)->list;
+        return first;
+    struct node *n = wrap(p, SPW_JINJA_N_COMPARE, line, first), **last = &n->list;
     for (; op; op = comparison(p)) {
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_COMPARE, line, last));
+        *last = wrap(p, SPW_JINJA_N_COMPARE, line, parse_sum(p));
         (*last)->op = op;
-        SPW_TRY(parse_sum(p, &(*last)->a));
         last = &(*last)->next;
     }
-    return 0;
+    return n;
 }
 
-static int parse_not(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_not(struct parser *p)
 {
-    uint32_t line = spw_jj_now(p)->line;
-    if (!spw_jj_skip_name(p, "not"))
-        return parse_compare(p, out);
-    SPW_TRY(spw_jj_deeper(p));
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_NOT, line, out));
-    SPW_TRY(parse_not(p, &(*out)->a));
-    p->depth--;
-    return 0;
+    uint32_t line = spw_jinja_now(p)->line;
+    if (!spw_jinja_skip_name(p, "not"))
+        return parse_compare(p);
+    spw_jinja_deeper(p);
+    struct node *n = wrap(p, SPW_JINJA_N_NOT, line, parse_not(p));
+    p->run->depth--;
+    return n;
+}
+
+static struct node *parse_and(struct parser *p)
+{
+    return parse_left(p, SPW_JINJA_N_AND, "and", NULL, parse_not);
+}
+
+static struct node *parse_or(struct parser *p)
+{
+    return parse_left(p, SPW_JINJA_N_OR, "or", NULL, parse_and);
 }
 
 /* ---- operators after a value ---- */
 
-/* *last: all that follow must have a name. */
-static int parse_arg(struct spw_jj_parser *p, struct spw_jj_node **out, bool *last)
+/* *named: all that follow must have a name. */
+static struct node *parse_arg(struct parser *p, bool *named)
 {
-    const struct spw_jj_token *t = spw_jj_now(p);
-    bool star = t->type == '*', named = t->type == SPW_JJ_T_NAME && t[1].type == '=';
-    if (*last && !named)
-        return spw_jj_syntax(&p->source, t->line, "found an argument that must have a name");
-    *last = star || named;
-    if (*last)
-        SPW_TRY(spw_jj_new_node(p, star ? SPW_JJ_STAR : SPW_JJ_KEYWORD, t->line, out));
-    if (named)
-        SPW_TRY(spw_jj_parse_name(p, &(*out)->name));
-    p->at += *last;
-    return spw_jj_parse_expression(p, *last ? &(*out)->a : out);
+    const struct token *t = spw_jinja_now(p);
+    bool star = t->type == '*', keyword = t->type == SPW_JINJA_T_NAME && t[1].type == '=';
+    if (*named && !keyword)
+        spw_jinja_syntax(p, t->line, "found an argument that must have a name");
+    *named = star || keyword;
+    if (!*named)
+        return spw_jinja_parse_expression(p);
+    struct node *n = spw_jinja_new_node(p, star ? SPW_JINJA_N_STAR : SPW_JINJA_N_KEYWORD, t->line);
+    if (keyword)
+        n->name = spw_jinja_parse_name(p);
+    p->at++;
+    n->a = spw_jinja_parse_expression(p);
+    return n;
 }
 
-static int parse_args(struct spw_jj_parser *p, struct spw_jj_node *call)
+/* Whether another item follows in a list that ends in `end`, after the comma between. */
+static bool another(struct parser *p, int end, const struct node *before)
 {
-    struct spw_jj_node **last = &call->list;
+    if (before && spw_jinja_now(p)->type != end)
+        spw_jinja_expect(p, ',');
+    return !spw_jinja_skip(p, end);
+}
+
+static void parse_args(struct parser *p, struct node *call)
+{
+    struct node **last = &call->list;
     unsigned count = 0;
-    bool needs_name = false;
-    SPW_TRY(spw_jj_expect(p, '('));
-    while (spw_jj_now(p)->type != ')') {
-        if (call->list) {
-            SPW_TRY(spw_jj_expect(p, ','));
-            if (spw_jj_now(p)->type == ')')
-                break;
-        }
+    bool named = false;
+    spw_jinja_expect(p, '(');
+    for (; another(p, ')', call->list); last = &(*last)->next) {
         if (count++ == SPW_JINJA_MAX_ARGS)
-            return spw_jj_syntax(&p->source, call->line, "found more than %d arguments",
-                                 SPW_JINJA_MAX_ARGS);
-        SPW_TRY(parse_arg(p, last, &needs_name));
-        for (struct spw_jj_node *n = call->list; n != *last; n = n->next)
-            if (n->kind == SPW_JJ_KEYWORD && (*last)->kind == SPW_JJ_KEYWORD &&
+            spw_jinja_syntax(p, call->line, "found more than %d arguments", SPW_JINJA_MAX_ARGS);
+        *last = parse_arg(p, &named);
+        for (struct node *n = call->list; n != *last; n = n->next)
+            if (n->kind == SPW_JINJA_N_KEYWORD && (*last)->kind == SPW_JINJA_N_KEYWORD &&
                 n->name == (*last)->name)
-                return spw_jj_syntax(&p->source, n->line, "found the argument '%.*s' twice",
-                                     (int)spw_min_u64(n->name->bytes, 64), n->name->at);
-        last = &(*last)->next;
+                spw_jinja_syntax(p, n->line, "found the argument '%.*s' twice",
+                                 (int)spw_min_u64(n->name->bytes, 64), n->name->at);
     }
-    return spw_jj_expect(p, ')');
 }
 
-static int parse_call(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_call(struct parser *p, struct node *f)
 {
-    SPW_TRY(wrap(p, SPW_JJ_CALL, spw_jj_now(p)->line, out));
-    return parse_args(p, *out);
+    struct node *n = wrap(p, SPW_JINJA_N_CALL, spw_jinja_now(p)->line, f);
+    parse_args(p, n);
+    return n;
 }
 
 /* What stands between brackets: an expression or a slice. */
-static int parse_subscript(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_subscript(struct parser *p)
 {
-    uint32_t line = spw_jj_now(p)->line;
-    struct spw_jj_node *parts[3] = {NULL};
-    int n = 0;
-    if (spw_jj_now(p)->type != ':') {
-        SPW_TRY(spw_jj_parse_expression(p, &parts[0]));
-        if (spw_jj_now(p)->type != ':') {
-            *out = parts[0];
-            return 0;
-        }
+    struct node *parts[3] = {NULL};
+    uint32_t line = spw_jinja_now(p)->line;
+    if (spw_jinja_now(p)->type != ':') {
+        parts[0] = spw_jinja_parse_expression(p);
+        if (spw_jinja_now(p)->type != ':')
+            return parts[0];
     }
-    while (n < 2 && spw_jj_skip(p, ':')) {
-        int type = spw_jj_now(p)->type;
-        n++;
-        if (type != ':' && type != ']')
-            SPW_TRY(spw_jj_parse_expression(p, &parts[n]));
-    }
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_SLICE, line, out));
-    (*out)->a = parts[0];
-    (*out)->b = parts[1];
-    (*out)->c = parts[2];
-    return 0;
+    for (int n = 1; n < 3 && spw_jinja_skip(p, ':'); n++)
+        if (spw_jinja_now(p)->type != ':' && spw_jinja_now(p)->type != ']')
+            parts[n] = spw_jinja_parse_expression(p);
+    struct node *n = wrap(p, SPW_JINJA_N_SLICE, line, parts[0]);
+    n->b = parts[1];
+    n->c = parts[2];
+    return n;
 }
 
-static int parse_brackets(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_brackets(struct parser *p, struct node *of)
 {
-    uint32_t line = spw_jj_now(p)->line;
+    struct node *n = wrap(p, SPW_JINJA_N_ITEM, spw_jinja_now(p)->line, of);
     p->at++;
-    SPW_TRY(wrap(p, SPW_JJ_GET_ITEM, line, out));
-    if (spw_jj_now(p)->type == ']') /* jinja2's empty tuple, which is in nothing */
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, line, &(*out)->b));
+    if (spw_jinja_now(p)->type == ']') /* jinja2's empty tuple, which is in nothing */
+        n->b = spw_jinja_new_node(p, SPW_JINJA_N_TUPLE, n->line);
     else
-        SPW_TRY(parse_subscript(p, &(*out)->b));
-    return spw_jj_expect(p, ']');
+        n->b = parse_subscript(p);
+    spw_jinja_expect(p, ']');
+    return n;
 }
 
-static int parse_dot(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_dot(struct parser *p, struct node *of)
 {
-    uint32_t line = spw_jj_now(p)->line;
+    struct node *n = wrap(p, SPW_JINJA_N_ATTR, spw_jinja_now(p)->line, of);
+    const struct token *t = spw_jinja_now(p) + 1;
     p->at++;
-    const struct spw_jj_token *t = spw_jj_now(p);
-    if (t->type == SPW_JJ_T_NAME) {
-        SPW_TRY(wrap(p, SPW_JJ_GET_ATTR, line, out));
-        return spw_jj_parse_name(p, &(*out)->name);
+    if (t->type == SPW_JINJA_T_NAME) {
+        n->name = spw_jinja_parse_name(p);
+        return n;
     }
-    if (t->type != SPW_JJ_T_INTEGER)
-        return spw_jj_unexpected(p, "a name or a number");
-    SPW_TRY(wrap(p, SPW_JJ_GET_ITEM, line, out));
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_CONST, line, &(*out)->b));
-    (*out)->b->value = spw_jj_int(t->integer);
+    if (t->type != SPW_JINJA_T_INTEGER)
+        spw_jinja_unexpected(p, "a name or a number");
+    n->kind = SPW_JINJA_N_ITEM;
+    n->b = spw_jinja_new_node(p, SPW_JINJA_N_CONST, n->line);
+    n->b->value = t->number;
     p->at++;
-    return 0;
+    return n;
 }
 
-static int parse_postfix(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_postfix(struct parser *p, struct node *n)
 {
-    for (uint32_t n = 0;;) {
-        int type = spw_jj_now(p)->type;
+    for (uint32_t count = 0;;) {
+        int type = spw_jinja_now(p)->type;
         if (type != '.' && type != '[' && type != '(')
-            return 0;
-        SPW_TRY(chain(p, &n));
-        if (type == '.')
-            SPW_TRY(parse_dot(p, out));
-        else if (type == '[')
-            SPW_TRY(parse_brackets(p, out));
-        else
-            SPW_TRY(parse_call(p, out));
+            return n;
+        chain(p, &count);
+        n = type == '.' ? parse_dot(p, n) : type == '[' ? parse_brackets(p, n) : parse_call(p, n);
     }
 }
 
-/* The name of a filter or test, after which arguments may follow. */
-static int parse_call_name(struct spw_jj_parser *p, enum spw_jj_kind kind, struct spw_jj_node **out)
+struct node *spw_jinja_parse_filters(struct parser *p, struct node *on, bool inline_first)
 {
-    SPW_TRY(wrap(p, kind, spw_jj_now(p)->line, out));
-    return spw_jj_parse_name(p, &(*out)->name);
-}
-
-int spw_jj_parse_filters(struct spw_jj_parser *p, struct spw_jj_node *on, bool inline_first,
-                         struct spw_jj_node **out)
-{
-    uint32_t n = 0;
-    *out = on;
-    while (inline_first || spw_jj_skip(p, '|')) {
-        inline_first = false;
-        SPW_TRY(chain(p, &n));
-        SPW_TRY(parse_call_name(p, SPW_JJ_FILTER, out));
-        if (spw_jj_now(p)->type == '(')
-            SPW_TRY(parse_args(p, *out));
+    for (uint32_t count = 0; inline_first || spw_jinja_skip(p, '|'); inline_first = false) {
+        chain(p, &count);
+        on = wrap(p, SPW_JINJA_N_FILTER, spw_jinja_now(p)->line, on);
+        on->name = spw_jinja_parse_name(p);
+        if (spw_jinja_now(p)->type == '(')
+            parse_args(p, on);
     }
-    return 0;
+    return on;
 }
 
-static int parse_primary(struct spw_jj_parser *p, bool with_namespace, struct spw_jj_node **out);
-
-static int parse_test(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_test(struct parser *p, struct node *on)
 {
-    uint32_t line = spw_jj_now(p)->line;
+    uint32_t line = spw_jinja_now(p)->line;
     p->at++;
-    bool negated = spw_jj_skip_name(p, "not");
-    SPW_TRY(parse_call_name(p, SPW_JJ_TEST, out));
-    int type = spw_jj_now(p)->type;
+    bool negated = spw_jinja_skip_name(p, "not");
+    struct node *n = wrap(p, SPW_JINJA_N_TEST, spw_jinja_now(p)->line, on);
+    n->name = spw_jinja_parse_name(p);
+    int type = spw_jinja_now(p)->type;
+    if (spw_jinja_at_name(p, "is"))
+        spw_jinja_unexpected(p, "one test: `is` cannot be chained");
     if (type == '(') {
-        SPW_TRY(parse_args(p, *out));
-    } else if (type == SPW_JJ_T_NAME || type == SPW_JJ_T_STRING || type == SPW_JJ_T_INTEGER ||
-               type == SPW_JJ_T_FLOAT || type == '[' || type == '{') {
-        if (spw_jj_at_name(p, "is"))
-            return spw_jj_unexpected(p, "one test: `is` cannot be chained");
-        if (!spw_jj_at_name(p, "else") && !spw_jj_at_name(p, "or") && !spw_jj_at_name(p, "and")) {
-            SPW_TRY(parse_primary(p, false, &(*out)->list));
-            SPW_TRY(parse_postfix(p, &(*out)->list));
-        }
+        parse_args(p, n);
+    } else if ((type == SPW_JINJA_T_NAME && !spw_jinja_at_name(p, "else") &&
+                !spw_jinja_at_name(p, "or") && !spw_jinja_at_name(p, "and")) ||
+               type == SPW_JINJA_T_STRING || type == SPW_JINJA_T_INTEGER ||
+               type == SPW_JINJA_T_FLOAT || type == '[' || type == '{') {
+        n->list = parse_postfix(p, parse_primary(p, false));
     }
-    return negated ? wrap(p, SPW_JJ_NOT, line, out) : 0;
+    return negated ? wrap(p, SPW_JINJA_N_NOT, line, n) : n;
 }
 
-static int parse_filters_and_tests(struct spw_jj_parser *p, struct spw_jj_node **out)
+static struct node *parse_filters_and_tests(struct parser *p, struct node *n)
 {
-    for (uint32_t n = 0;;) {
-        SPW_TRY(chain(p, &n));
-        if (spw_jj_now(p)->type == '|')
-            SPW_TRY(spw_jj_parse_filters(p, *out, false, out));
-        else if (spw_jj_at_name(p, "is"))
-            SPW_TRY(parse_test(p, out));
-        else if (spw_jj_now(p)->type == '(')
-            SPW_TRY(parse_call(p, out));
+    for (uint32_t count = 0;;) {
+        chain(p, &count);
+        if (spw_jinja_now(p)->type == '|')
+            n = spw_jinja_parse_filters(p, n, false);
+        else if (spw_jinja_at_name(p, "is"))
+            n = parse_test(p, n);
+        else if (spw_jinja_now(p)->type == '(')
+            n = parse_call(p, n);
         else
-            return 0;
+            return n;
     }
 }
 
-static int parse_unary(struct spw_jj_parser *p, bool with_filter, struct spw_jj_node **out)
+static struct node *parse_unary(struct parser *p, bool with_filter)
 {
-    const struct spw_jj_token *t = spw_jj_now(p);
-    SPW_TRY(spw_jj_deeper(p));
-    if (t->type == '-' || t->type == '+') {
-        p->at++;
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_UNARY, t->line, out));
-        (*out)->op = t->type;
-        SPW_TRY(parse_unary(p, false, &(*out)->a));
+    const struct token *t = spw_jinja_now(p);
+    struct node *n;
+    spw_jinja_deeper(p);
+    if (spw_jinja_skip(p, '-') || spw_jinja_skip(p, '+')) {
+        n = wrap(p, SPW_JINJA_N_UNARY, t->line, parse_unary(p, false));
+        n->op = t->type;
     } else {
-        SPW_TRY(parse_primary(p, false, out));
+        n = parse_primary(p, false);
     }
-    SPW_TRY(parse_postfix(p, out));
+    n = parse_postfix(p, n);
     if (with_filter)
-        SPW_TRY(parse_filters_and_tests(p, out));
-    p->depth--;
-    return 0;
+        n = parse_filters_and_tests(p, n);
+    p->run->depth--;
+    return n;
 }
 
 /* ---- values ---- */
 
-static int parse_strings(struct spw_jj_parser *p, struct spw_jj_node *n)
+/* Strings side by side are one. */
+static struct value parse_strings(struct parser *p)
 {
-    const struct spw_jj_token *first = spw_jj_now(p), *t = first;
-    struct spw_jj_string *s = spw_jj_take(p->source.arena, sizeof *s);
-    size_t bytes = 0;
-    for (; t->type == SPW_JJ_T_STRING; t++)
+    const struct token *first = spw_jinja_now(p);
+    size_t bytes = 0, at = 0;
+    for (const struct token *t = first; t->type == SPW_JINJA_T_STRING; t++)
         bytes += t->bytes;
-    char *text = spw_jj_take_text(p->source.arena, bytes + 1);
-    if (!s || !text)
-        return spw_fail(p->source.err, -ENOMEM, "%s: out of memory", p->source.name);
-    s->at = text;
-    for (t = first; t->type == SPW_JJ_T_STRING; t++) {
-        memcpy(text + s->bytes, t->at, t->bytes);
-        s->bytes += t->bytes;
-        p->at++;
+    char *text = spw_jinja_take_text(p->run, bytes + 1);
+    for (const struct token *t = first; t->type == SPW_JINJA_T_STRING; t++, p->at++) {
+        memcpy(text + at, t->at, t->bytes);
+        at += t->bytes;
     }
-    s->chars = spw_jj_chars(text, bytes);
-    n->value = spw_jj_constant(s);
-    return 0;
+    return spw_jinja_borrow(p->run, text, bytes);
 }
 
-static int parse_list(struct spw_jj_parser *p, struct spw_jj_node *n)
+static void parse_list(struct parser *p, struct node *n)
 {
-    struct spw_jj_node **last = &n->list;
-    n->kind = SPW_JJ_MAKE_LIST;
+    n->kind = SPW_JINJA_N_LIST;
     p->at++;
-    while (spw_jj_now(p)->type != ']') {
-        if (n->list) {
-            SPW_TRY(spw_jj_expect(p, ','));
-            if (spw_jj_now(p)->type == ']')
-                break;
-        }
-        SPW_TRY(spw_jj_parse_expression(p, last));
-        last = &(*last)->next;
-    }
-    return spw_jj_expect(p, ']');
+    for (struct node **last = &n->list; another(p, ']', n->list); last = &(*last)->next)
+        *last = spw_jinja_parse_expression(p);
 }
 
-static int parse_dict(struct spw_jj_parser *p, struct spw_jj_node *n)
+static void parse_dict(struct parser *p, struct node *n)
 {
-    struct spw_jj_node **last = &n->list;
-    n->kind = SPW_JJ_MAKE_DICT;
+    struct node **last = &n->list;
+    n->kind = SPW_JINJA_N_DICT;
     p->at++;
-    while (spw_jj_now(p)->type != '}') {
-        if (n->list) {
-            SPW_TRY(spw_jj_expect(p, ','));
-            if (spw_jj_now(p)->type == '}')
-                break;
+    for (; another(p, '}', n->list); last = &(*last)->next->next) {
+        *last = spw_jinja_parse_expression(p);
+        spw_jinja_expect(p, ':');
+        (*last)->next = spw_jinja_parse_expression(p);
+    }
+}
+
+static void parse_word(struct parser *p, bool with_namespace, struct node *n)
+{
+    static const struct {
+        const char *word;
+        struct value value;
+    } constants[] = {
+        {"true", {.type = SPW_JINJA_BOOL, .u.boolean = true}},
+        {"True", {.type = SPW_JINJA_BOOL, .u.boolean = true}},
+        {"false", {.type = SPW_JINJA_BOOL}},
+        {"False", {.type = SPW_JINJA_BOOL}},
+        {"none", {.type = SPW_JINJA_NONE}},
+        {"None", {.type = SPW_JINJA_NONE}},
+    };
+    n->name = spw_jinja_parse_name(p);
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (spw_jinja_is_text(n->name, constants[i].word)) {
+            n->value = constants[i].value;
+            return;
         }
-        SPW_TRY(spw_jj_parse_expression(p, last));
-        SPW_TRY(spw_jj_expect(p, ':'));
-        SPW_TRY(spw_jj_parse_expression(p, &(*last)->next));
-        last = &(*last)->next->next;
+    n->kind = SPW_JINJA_N_NAME;
+    if (with_namespace && spw_jinja_skip(p, '.')) {
+        n->kind = SPW_JINJA_N_NAMESPACE_REF;
+        n->a = spw_jinja_new_node(p, SPW_JINJA_N_NAME, n->line);
+        n->a->name = spw_jinja_parse_name(p);
+        return;
     }
-    return spw_jj_expect(p, '}');
+    p->reads_caller |= n->name == p->template->caller;
 }
 
-static int parse_word(struct spw_jj_parser *p, bool with_namespace, struct spw_jj_node *n)
+static struct node *parse_primary(struct parser *p, bool with_namespace)
 {
-    SPW_TRY(spw_jj_parse_name(p, &n->name));
-    struct spw_jj_value word = spw_jj_constant(n->name);
-    bool yes = spw_jj_is_text(word, "true") || spw_jj_is_text(word, "True");
-    if (yes || spw_jj_is_text(word, "false") || spw_jj_is_text(word, "False")) {
-        n->value = spw_jj_bool(yes);
-        return 0;
+    const struct token *t = spw_jinja_now(p);
+    if (spw_jinja_skip(p, '(')) {
+        if (spw_jinja_skip(p, ')'))
+            return spw_jinja_new_node(p, SPW_JINJA_N_TUPLE, t->line);
+        struct node *inner = spw_jinja_parse_tuple(p, false);
+        spw_jinja_expect(p, ')');
+        return inner;
     }
-    if (spw_jj_is_text(word, "none") || spw_jj_is_text(word, "None")) {
-        n->value = spw_jj_none();
-        return 0;
-    }
-    n->kind = SPW_JJ_NAME;
-    if (with_namespace && spw_jj_skip(p, '.')) {
-        n->kind = SPW_JJ_NAMESPACE_REF;
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_NAME, n->line, &n->a));
-        return spw_jj_parse_name(p, &n->a->name);
-    }
-    p->reads_caller |= spw_jj_is_text(word, "caller");
-    return 0;
+    struct node *n = spw_jinja_new_node(p, SPW_JINJA_N_CONST, t->line);
+    if (t->type == SPW_JINJA_T_NAME)
+        parse_word(p, with_namespace, n);
+    else if (t->type == SPW_JINJA_T_STRING)
+        n->value = parse_strings(p);
+    else if (spw_jinja_skip(p, SPW_JINJA_T_INTEGER) || spw_jinja_skip(p, SPW_JINJA_T_FLOAT))
+        n->value = t->number;
+    else if (t->type == '[')
+        parse_list(p, n);
+    else if (t->type == '{')
+        parse_dict(p, n);
+    else
+        spw_jinja_unexpected(p, "a value");
+    return n;
 }
 
-static int parse_primary(struct spw_jj_parser *p, bool with_namespace, struct spw_jj_node **out)
+/* ---- tuples ---- */
+
+static bool at_tuple_end(const struct parser *p, const char *end)
 {
-    const struct spw_jj_token *t = spw_jj_now(p);
-    if (t->type == '(') {
-        p->at++;
-        if (spw_jj_skip(p, ')'))
-            return spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, t->line, out);
-        SPW_TRY(spw_jj_parse_tuple(p, false, out));
-        return spw_jj_expect(p, ')');
-    }
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_CONST, t->line, out));
-    switch (t->type) {
-    case SPW_JJ_T_NAME:
-        return parse_word(p, with_namespace, *out);
-    case SPW_JJ_T_STRING:
-        return parse_strings(p, *out);
-    case SPW_JJ_T_INTEGER:
-        (*out)->value = spw_jj_int(t->integer);
-        p->at++;
-        return 0;
-    case SPW_JJ_T_FLOAT:
-        (*out)->value = spw_jj_float(t->number);
-        p->at++;
-        return 0;
-    case '[':
-        return parse_list(p, *out);
-    case '{':
-        return parse_dict(p, *out);
-    default:
-        return spw_jj_unexpected(p, "a value");
-    }
+    int type = spw_jinja_now(p)->type;
+    return type == SPW_JINJA_T_VARIABLE_END || type == SPW_JINJA_T_BLOCK_END || type == ')' ||
+           (end && spw_jinja_at_name(p, end));
 }
 
-static bool at_tuple_end(const struct spw_jj_parser *p, const char *end)
+/* One item, or a tuple of several with commas between. */
+static struct node *parse_items(struct parser *p, const char *end, bool flag,
+                                struct node *(*item)(struct parser *, bool))
 {
-    int type = spw_jj_now(p)->type;
-    return type == SPW_JJ_T_VARIABLE_END || type == SPW_JJ_T_BLOCK_END || type == ')' ||
-           (end && spw_jj_at_name(p, end));
-}
-
-int spw_jj_parse_tuple(struct spw_jj_parser *p, bool plain, struct spw_jj_node **out)
-{
-    uint32_t line = spw_jj_now(p)->line;
-    struct spw_jj_node *first = NULL, **last = &first, *n;
-    bool comma = false;
-    do {
-        if (comma && at_tuple_end(p, NULL))
-            break;
-        SPW_TRY(spw_jj_deeper(p));
-        SPW_TRY(plain ? parse_or(p, last) : spw_jj_parse_expression(p, last));
-        p->depth--;
-        last = &(*last)->next;
-    } while (spw_jj_skip(p, ',') && (comma = true));
-    *out = first;
-    if (!comma)
-        return 0;
-    SPW_TRY(spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, line, &n));
-    n->list = first;
-    *out = n;
-    return 0;
-}
-
-/* Only what can be assigned to: jinja2 has the same set, and no nested constants either. */
-static int check_target(struct spw_jj_parser *p, const struct spw_jj_node *n)
-{
-    if (n->kind == SPW_JJ_NAMESPACE_REF || n->kind == SPW_JJ_NAME)
-        return 0;
-    if (n->kind != SPW_JJ_MAKE_TUPLE && n->kind != SPW_JJ_MAKE_LIST)
-        return spw_jj_syntax(&p->source, n->line, "found a value, expected a name to assign to");
-    for (const struct spw_jj_node *item = n->list; item; item = item->next)
-        SPW_TRY(check_target(p, item));
-    return 0;
-}
-
-int spw_jj_parse_target(struct spw_jj_parser *p, bool with_namespace, const char *end,
-                        struct spw_jj_node **out)
-{
-    uint32_t line = spw_jj_now(p)->line;
-    struct spw_jj_node *first = NULL, **last = &first, *n;
-    bool reads_caller = p->reads_caller;
+    uint32_t line = spw_jinja_now(p)->line;
+    struct node *first = NULL, **last = &first;
     bool comma = false;
     do {
         if (comma && at_tuple_end(p, end))
             break;
-        SPW_TRY(parse_primary(p, with_namespace, last));
+        spw_jinja_deeper(p);
+        *last = item(p, flag);
+        p->run->depth--;
         last = &(*last)->next;
-    } while (spw_jj_skip(p, ',') && (comma = true));
-    *out = first;
-    if (comma) {
-        SPW_TRY(spw_jj_new_node(p, SPW_JJ_MAKE_TUPLE, line, &n));
-        n->list = first;
-        *out = n;
-    }
+    } while (spw_jinja_skip(p, ',') && (comma = true));
+    if (!comma)
+        return first;
+    struct node *n = spw_jinja_new_node(p, SPW_JINJA_N_TUPLE, line);
+    n->list = first;
+    return n;
+}
+
+static struct node *parse_tuple_item(struct parser *p, bool plain)
+{
+    return plain ? parse_or(p) : spw_jinja_parse_expression(p);
+}
+
+struct node *spw_jinja_parse_tuple(struct parser *p, bool plain)
+{
+    return parse_items(p, NULL, plain, parse_tuple_item);
+}
+
+/* Only what can be assigned to: jinja2 has the same set, and no nested constants either. */
+static void check_target(struct parser *p, const struct node *n)
+{
+    if (n->kind == SPW_JINJA_N_NAMESPACE_REF || n->kind == SPW_JINJA_N_NAME)
+        return;
+    if (n->kind != SPW_JINJA_N_TUPLE && n->kind != SPW_JINJA_N_LIST)
+        spw_jinja_syntax(p, n->line, "found a value, expected a name to assign to");
+    for (const struct node *item = n->list; item; item = item->next)
+        check_target(p, item);
+}
+
+struct node *spw_jinja_parse_target(struct parser *p, bool with_namespace, const char *end)
+{
+    bool reads_caller = p->reads_caller;
+    struct node *n = parse_items(p, end, with_namespace, parse_primary);
     p->reads_caller = reads_caller; /* written, not read */
-    return check_target(p, *out);
+    check_target(p, n);
+    return n;
 }

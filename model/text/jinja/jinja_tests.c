@@ -1,199 +1,156 @@
 /* The tests after `is`, and the functions every template has: see jinja_impl.h. */
 #include "model/text/jinja/jinja_impl.h"
 
-#define CALLABLE(name)                                                                             \
-    int spw_jj_##name(struct spw_jj_run *r, struct spw_jj_value self,                              \
-                      const struct spw_jj_value *a, struct spw_jj_value *out)
+#include <time.h>
+
+#define NATIVE(name)                                                                               \
+    static struct value name(struct run *r, struct value self, const struct value *a)
 
 /* ---- tests ---- */
 
-static bool is_integer(struct spw_jj_value v)
-{
-    return v.type == SPW_JJ_INT;
-}
-
 /* A test that needs no argument and cannot fail. */
 #define KIND(name, condition)                                                                      \
-    CALLABLE(t_##name)                                                                             \
+    NATIVE(name)                                                                                   \
     {                                                                                              \
         (void)r;                                                                                   \
         (void)a;                                                                                   \
-        *out = spw_jj_bool(condition);                                                             \
-        return 0;                                                                                  \
+        return bool_value(condition);                                                              \
     }
 
-KIND(defined, self.type != SPW_JJ_UNDEFINED)
-KIND(undefined, self.type == SPW_JJ_UNDEFINED)
-KIND(none, self.type == SPW_JJ_NONE)
-KIND(boolean, self.type == SPW_JJ_BOOL)
-KIND(false, self.type == SPW_JJ_BOOL && !self.u.boolean)
-KIND(true, self.type == SPW_JJ_BOOL && self.u.boolean)
-KIND(integer, is_integer(self))
-KIND(float, self.type == SPW_JJ_FLOAT)
-KIND(number, is_integer(self) || self.type == SPW_JJ_FLOAT || self.type == SPW_JJ_BOOL)
-KIND(string, self.type == SPW_JJ_STRING)
-KIND(mapping, self.type == SPW_JJ_DICT)
-KIND(callable, self.type == SPW_JJ_MACRO || self.type == SPW_JJ_FUNCTION ||
-                   self.type == SPW_JJ_METHOD || self.type == SPW_JJ_LOOP ||
-                   self.type == SPW_JJ_UNDEFINED)
-KIND(iterable,
-     self.type == SPW_JJ_STRING || self.type == SPW_JJ_LIST || self.type == SPW_JJ_TUPLE ||
-         self.type == SPW_JJ_DICT || self.type == SPW_JJ_RANGE || self.type == SPW_JJ_VIEW ||
-         self.type == SPW_JJ_ITERATOR || self.type == SPW_JJ_LOOP || self.type == SPW_JJ_UNDEFINED)
+KIND(is_defined, self.type != SPW_JINJA_UNDEFINED)
+KIND(is_undefined, self.type == SPW_JINJA_UNDEFINED)
+KIND(is_none, self.type == SPW_JINJA_NONE)
+KIND(is_boolean, self.type == SPW_JINJA_BOOL)
+KIND(is_false, self.type == SPW_JINJA_BOOL && !self.u.boolean)
+KIND(is_true, self.type == SPW_JINJA_BOOL && self.u.boolean)
+KIND(is_int, self.type == SPW_JINJA_INT)
+KIND(is_float, self.type == SPW_JINJA_FLOAT)
+KIND(is_a_number, is_number(self))
+KIND(is_string, self.type == SPW_JINJA_STRING)
+KIND(is_mapping, self.type == SPW_JINJA_DICT)
+KIND(is_callable, self.type == SPW_JINJA_MACRO || self.type == SPW_JINJA_METHOD ||
+                      self.type == SPW_JINJA_LOOP || self.type == SPW_JINJA_UNDEFINED)
 /* has a length and items by number or key, in Python's loose sense */
-KIND(sequence, self.type == SPW_JJ_STRING || self.type == SPW_JJ_LIST ||
-                   self.type == SPW_JJ_TUPLE || self.type == SPW_JJ_DICT ||
-                   self.type == SPW_JJ_RANGE || self.type == SPW_JJ_UNDEFINED)
+KIND(is_sequence, spw_jinja_length(self) >= 0 && self.type != SPW_JINJA_GENERATOR)
+KIND(is_iterable, spw_jinja_length(self) >= 0 || self.type == SPW_JINJA_LOOP)
 
-/* self % divisor == rest */
-static int divides(struct spw_jj_run *r, struct spw_jj_value self, struct spw_jj_value divisor,
-                   int64_t rest, struct spw_jj_value *out)
+static struct value rest_is(struct run *r, struct value self, int64_t rest)
 {
-    struct spw_jj_value left;
-    bool same;
-    SPW_TRY(spw_jj_binary(r, '%', self, divisor, &left));
-    SPW_TRY(spw_jj_equal(r, left, spw_jj_int(rest), &same));
-    *out = spw_jj_bool(same);
-    return 0;
+    struct value left = spw_jinja_binary(r, '%', self, int_value(2));
+    return bool_value(spw_jinja_equal(r, left, int_value(rest)));
 }
 
-CALLABLE(t_odd)
+NATIVE(is_odd)
 {
     (void)a;
-    return divides(r, self, spw_jj_int(2), 1, out);
+    return rest_is(r, self, 1);
 }
 
-CALLABLE(t_even)
+NATIVE(is_even)
 {
     (void)a;
-    return divides(r, self, spw_jj_int(2), 0, out);
-}
-
-static int compares(struct spw_jj_run *r, int op, struct spw_jj_value self, struct spw_jj_value b,
-                    struct spw_jj_value *out)
-{
-    bool yes;
-    SPW_TRY(spw_jj_compare(r, op, self, b, &yes));
-    *out = spw_jj_bool(yes);
-    return 0;
+    return rest_is(r, self, 0);
 }
 
 #define COMPARISON(name, op)                                                                       \
-    CALLABLE(t_##name)                                                                             \
+    NATIVE(name)                                                                                   \
     {                                                                                              \
-        return compares(r, op, self, a[0], out);                                                   \
+        return bool_value(spw_jinja_compare(r, op, self, a[0]));                                   \
     }
 
-COMPARISON(eq, SPW_JJ_T_EQ)
-COMPARISON(ne, SPW_JJ_T_NE)
-COMPARISON(lt, '<')
-COMPARISON(gt, '>')
-COMPARISON(le, SPW_JJ_T_LE)
-COMPARISON(ge, SPW_JJ_T_GE)
-COMPARISON(in, 'i')
+COMPARISON(is_eq, SPW_JINJA_T_EQ)
+COMPARISON(is_ne, SPW_JINJA_T_NE)
+COMPARISON(is_lt, '<')
+COMPARISON(is_gt, '>')
+COMPARISON(is_le, SPW_JINJA_T_LE)
+COMPARISON(is_ge, SPW_JINJA_T_GE)
+COMPARISON(is_in, 'i')
 
 /* ---- functions ---- */
 
-CALLABLE(range_of)
+NATIVE(range_of)
 {
-    int64_t start = 0, stop, step = 1;
-    struct spw_jj_range *range = spw_jj_take(&r->arena, sizeof *range);
+    int64_t start = 0, stop = spw_jinja_want_int(r, a[0], "range()"), step = 1;
     (void)self;
-    if (!range)
-        return spw_jj_no_memory(r);
-    SPW_TRY(spw_jj_want_int(r, a[0], "range()", &stop));
-    if (a[1].type != SPW_JJ_MISSING) {
+    if (a[1].type != SPW_JINJA_MISSING) {
         start = stop;
-        SPW_TRY(spw_jj_want_int(r, a[1], "range()", &stop));
+        stop = spw_jinja_want_int(r, a[1], "range()");
     }
-    if (a[2].type != SPW_JJ_MISSING)
-        SPW_TRY(spw_jj_want_int(r, a[2], "range()", &step));
+    if (a[2].type != SPW_JINJA_MISSING)
+        step = spw_jinja_want_int(r, a[2], "range()");
     if (step == 0)
-        return spw_jj_fail(r, "range(): found a step of 0, expected another");
+        spw_jinja_fail(r, "range(): found a step of 0, expected another");
     uint64_t n = 0, width = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
     if (step > 0 && start < stop)
         n = ((uint64_t)stop - (uint64_t)start - 1) / width + 1;
     if (step < 0 && start > stop)
         n = ((uint64_t)start - (uint64_t)stop - 1) / width + 1;
     if (n > SPW_JINJA_MAX_RANGE)
-        return spw_jj_fail(r, "range(): found more than %d numbers", SPW_JINJA_MAX_RANGE);
-    *range = (struct spw_jj_range){start, stop, step, (int64_t)n};
-    *out = (struct spw_jj_value){.type = SPW_JJ_RANGE, .u.range = range};
-    return 0;
+        spw_jinja_fail(r, "range(): found more than %d numbers", SPW_JINJA_MAX_RANGE);
+    struct list *list = spw_jinja_new_list(r);
+    list->room = n;
+    list->at = spw_jinja_take(r, n * sizeof *list->at);
+    for (uint64_t i = 0; i < n; i++)
+        spw_jinja_append(r, list, int_value(start + (int64_t)i * step));
+    return list_value(SPW_JINJA_LIST, list);
+}
+
+static void fill_from(struct run *r, const char *what, struct value from, struct dict *to)
+{
+    const struct list *items = spw_jinja_items(r, from);
+    for (size_t i = 0; i < items->n; i++) {
+        if (from.type == SPW_JINJA_DICT) {
+            spw_jinja_dict_set(r, to, items->at[i], from.u.dict->at[i].value);
+            continue;
+        }
+        const struct list *pair = spw_jinja_items(r, items->at[i]);
+        if (pair->n != 2)
+            spw_jinja_fail(r, "%s(): found an item of %zu, expected pairs", what, pair->n);
+        spw_jinja_dict_set(r, to, pair->at[0], pair->at[1]);
+    }
 }
 
 /* From a dict or pairs, then the named. */
-static int fill(struct spw_jj_run *r, const char *what, const struct spw_jj_value *a,
-                struct spw_jj_dict *to)
+static struct value new_dict(struct run *r, const char *what, enum type type, const struct value *a)
 {
-    struct spw_jj_value from, pair, item;
-    struct spw_jj_iterator *it;
-    bool more;
-    if (a[0].u.list->n > 1)
-        return spw_jj_fail(r, "%s(): found %zu values, expected at most 1", what, a[0].u.list->n);
-    if (a[0].u.list->n) {
-        from = a[0].u.list->at[0];
-        SPW_TRY(spw_jj_iterate(r, from, &it));
-        for (;;) {
-            SPW_TRY(spw_jj_next(r, it, &item, &more));
-            if (!more)
-                break;
-            if (from.type == SPW_JJ_DICT) {
-                struct spw_jj_entry *entry;
-                SPW_TRY(spw_jj_dict_find(r, from.u.dict, item, &entry));
-                SPW_TRY(spw_jj_dict_set(r, to, item, entry->value));
-                continue;
-            }
-            SPW_TRY(spw_jj_to_list(r, item, SPW_JJ_TUPLE, &pair));
-            if (pair.u.list->n != 2)
-                return spw_jj_fail(r, "%s: found an item of %zu, expected pairs", what,
-                                   pair.u.list->n);
-            SPW_TRY(spw_jj_dict_set(r, to, pair.u.list->at[0], pair.u.list->at[1]));
-        }
-    }
-    for (size_t i = 0; i < a[1].u.dict->n; i++)
-        SPW_TRY(spw_jj_dict_set(r, to, a[1].u.dict->at[i].key, a[1].u.dict->at[i].value));
-    return 0;
+    const struct list *given = a[0].u.list;
+    struct dict *to = spw_jinja_new_dict(r);
+    if (given->n > 1)
+        spw_jinja_fail(r, "%s(): found %zu values, expected at most 1", what, given->n);
+    if (given->n)
+        fill_from(r, what, given->at[0], to);
+    fill_from(r, what, a[1], to);
+    return (struct value){.type = type, .u.dict = to};
 }
 
-CALLABLE(dict)
+NATIVE(dict)
 {
     (void)self;
-    SPW_TRY(spw_jj_new_dict(r, SPW_JJ_DICT, out));
-    return fill(r, "dict", a, out->u.dict);
+    return new_dict(r, "dict", SPW_JINJA_DICT, a);
 }
 
-CALLABLE(namespace)
+NATIVE(namespace)
 {
     (void)self;
-    SPW_TRY(spw_jj_new_dict(r, SPW_JJ_NAMESPACE, out));
-    return fill(r, "namespace", a, out->u.dict);
+    return new_dict(r, "namespace", SPW_JINJA_NAMESPACE, a);
 }
 
-CALLABLE(raise_exception)
+_Noreturn NATIVE(raise_exception)
 {
-    struct spw_jj_value text;
+    const struct string *text = spw_jinja_to_string(r, a[0]).u.string;
     (void)self;
-    (void)out;
-    SPW_TRY(spw_jj_to_string(r, a[0], &text));
-    return spw_jj_fail(r, "%.*s", (int)spw_min_u64(text.u.string->bytes, 900), text.u.string->at);
+    spw_jinja_fail(r, "%.*s", (int)spw_min_u64(text->bytes, 900), text->at);
 }
 
-CALLABLE(strftime_now)
+/* The format without what a time that has no zone prints nothing for. A space in front tells an
+ * empty result from one that does not fit. */
+static void plain_format(struct run *r, const struct string *format, char plain[256])
 {
-    const struct spw_jj_string *format;
-    char plain[256], text[1024];
     size_t n = 0;
-    (void)self;
-    SPW_TRY(spw_jj_want_string(r, a[0], "strftime_now()", &format));
-    if (!r->in->now)
-        return spw_jj_fail(r, "strftime_now() asks for the date, and the caller gave none");
-    /* A time without a zone: Python prints nothing for it. A space in front tells an empty result
-     * from one that does not fit. */
     plain[n++] = ' ';
     for (size_t i = 0; i < format->bytes; i++) {
-        if (n + 8 > sizeof plain || !format->at[i])
-            return spw_jj_fail(r, "strftime_now(): found a format that is too long or has a NUL");
+        if (n + 8 > 256 || !format->at[i])
+            spw_jinja_fail(r, "strftime_now(): found a format that is too long or has a NUL");
         bool percent = format->at[i] == '%' && i + 1 < format->bytes;
         char what = percent ? format->at[i + 1] : 0;
         i += percent;
@@ -207,9 +164,66 @@ CALLABLE(strftime_now)
         }
     }
     plain[n] = 0;
-    n = strftime(text, sizeof text, plain, r->in->now);
-    if (!n)
-        return spw_jj_fail(r, "strftime_now(): found a format that makes more than %zu bytes",
-                           sizeof text);
-    return spw_jj_copy(r, text + 1, n - 1, out);
 }
+
+NATIVE(strftime_now)
+{
+    const struct string *format = spw_jinja_want_string(r, a[0], "strftime_now()");
+    char plain[256], text[1024];
+    (void)self;
+    if (!r->in->now)
+        spw_jinja_fail(r, "strftime_now() asks for the date, and the caller gave none");
+    plain_format(r, format, plain);
+    size_t n = strftime(text, sizeof text, plain, r->in->now);
+    if (!n)
+        spw_jinja_fail(r, "strftime_now(): found a format that makes more than %zu bytes",
+                       sizeof text);
+    return spw_jinja_copy(r, text + 1, n - 1);
+}
+
+/* clang-format off */
+enum { T = SPW_JINJA_TEST, FUNCTION = SPW_JINJA_FUNCTION };
+
+const struct callable spw_jinja_tests[] = {
+    /* name, parameters                  what is asked; who uses it */
+    {T, "boolean", "", is_boolean},      /* true or false; Gemma 4, Kimi K3 */
+    {T, "callable", "", is_callable},
+    {T, "defined", "", is_defined},      /* nearly all */
+    {T, "even", "", is_even},
+    {T, "false", "", is_false},          /* Qwen3, Nemotron Nano */
+    {T, "float", "", is_float},
+    {T, "integer", "", is_int},
+    {T, "iterable", "", is_iterable},    /* can be walked; GLM, Qwen3-Coder */
+    {T, "mapping", "", is_mapping},      /* a dict; Gemma 4, GLM */
+    {T, "none", "", is_none},            /* Mistral, Kimi K2 */
+    {T, "number", "", is_a_number},        /* Kimi K3 */
+    {T, "odd", "", is_odd},
+    {T, "sequence", "", is_sequence},    /* has a length and items; Qwen3-Coder, Gemma 4 */
+    {T, "string", "", is_string},        /* nearly all */
+    {T, "true", "", is_true},            /* EXAONE 4, Qwen 3.6 */
+    {T, "undefined", "", is_undefined},  /* Mistral, Kimi K3 */
+    {T, "in", "seq", is_in},             /* Qwen3-Coder's first */
+    {T, "eq", "b", is_eq},
+    {T, "equalto", "b", is_eq},          /* Mistral, Functionary, Llama 3.1 */
+    {T, "==", "b", is_eq},
+    {T, "ne", "b", is_ne},
+    {T, "!=", "b", is_ne},
+    {T, "lt", "b", is_lt},
+    {T, "lessthan", "b", is_lt},
+    {T, "<", "b", is_lt},
+    {T, "gt", "b", is_gt},
+    {T, "greaterthan", "b", is_gt},
+    {T, ">", "b", is_gt},
+    {T, "le", "b", is_le},
+    {T, "<=", "b", is_le},
+    {T, "ge", "b", is_ge},
+    {T, ">=", "b", is_ge},
+    /* name, parameters                  what it gives; who uses it */
+    {FUNCTION, "dict", "*", dict},       /* transformers' own example */
+    {FUNCTION, "namespace", "*", namespace}, /* variables that loops change; nearly all */
+    {FUNCTION, "raise_exception", "message", raise_exception}, /* transformers'; Mistral, Gemma */
+    {FUNCTION, "range", "start,stop=,step=", range_of}, /* Gemma 4 */
+    {FUNCTION, "strftime_now", "format", strftime_now}, /* transformers'; gpt-oss, Apertus */
+    {0},
+};
+/* clang-format on */

@@ -4,7 +4,7 @@
 
 #include <utf8proc.h>
 
-uint32_t spw_jj_decode(const char *at, const char *end, size_t *bytes)
+uint32_t spw_jinja_decode(const char *at, const char *end, size_t *bytes)
 {
     utf8proc_int32_t c = 0xfffd;
     utf8proc_ssize_t n =
@@ -13,12 +13,28 @@ uint32_t spw_jj_decode(const char *at, const char *end, size_t *bytes)
     return n > 0 ? (uint32_t)c : 0xfffd;
 }
 
-size_t spw_jj_encode(uint32_t c, char out[4])
+size_t spw_jinja_encode(uint32_t c, char out[4])
 {
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
 }
 
-bool spw_jj_is_space(uint32_t c)
+size_t spw_jinja_chars(const char *at, size_t bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += (at[i] & 0xc0) != 0x80;
+    return n;
+}
+
+const char *spw_jinja_before(const char *start, const char *at)
+{
+    do
+        at--;
+    while (at > start && (*at & 0xc0) == 0x80);
+    return at;
+}
+
+bool spw_jinja_is_space(uint32_t c)
 {
     if (c < 128)
         return (c >= 9 && c <= 13) || (c >= 28 && c <= 32);
@@ -26,7 +42,7 @@ bool spw_jj_is_space(uint32_t c)
            c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-bool spw_jj_is_printable(uint32_t c)
+bool spw_jinja_is_printable(uint32_t c)
 {
     if (c < 128)
         return c >= 32 && c < 127;
@@ -93,10 +109,8 @@ static bool is_final_sigma(const char *start, const char *at, const char *end)
     size_t n;
     uint32_t c = 0;
     while (p > start) {
-        do
-            p--;
-        while (p > start && (*p & 0xc0) == 0x80);
-        c = spw_jj_decode(p, end, &n);
+        p = spw_jinja_before(start, p);
+        c = spw_jinja_decode(p, end, &n);
         if (!is_case_ignorable(c))
             break;
         c = 0;
@@ -104,82 +118,80 @@ static bool is_final_sigma(const char *start, const char *at, const char *end)
     if (!is_cased(c))
         return false;
     for (p = at + 2; p < end; p += n) {
-        c = spw_jj_decode(p, end, &n);
+        c = spw_jinja_decode(p, end, &n);
         if (!is_case_ignorable(c))
             return !is_cased(c);
     }
     return true;
 }
 
-static int print_upper(struct spw_jj_run *r, uint32_t c, bool title)
+static void print_char(struct run *r, utf8proc_int32_t c)
 {
     char text[4];
+    spw_jinja_print(r, text, spw_jinja_encode((uint32_t)c, text));
+}
+
+static void print_upper(struct run *r, uint32_t c, bool title)
+{
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         if (special[i].from == c) {
-            const char *to = title ? special[i].title : special[i].upper;
-            return spw_jj_print(r, to, strlen(to));
+            spw_jinja_print_text(r, title ? special[i].title : special[i].upper);
+            return;
         }
-    utf8proc_int32_t mapped =
-        title ? utf8proc_totitle((utf8proc_int32_t)c) : utf8proc_toupper((utf8proc_int32_t)c);
-    return spw_jj_print(r, text, spw_jj_encode((uint32_t)mapped, text));
+    print_char(r, title ? utf8proc_totitle((utf8proc_int32_t)c)
+                        : utf8proc_toupper((utf8proc_int32_t)c));
 }
 
-static int print_lower(struct spw_jj_run *r, const char *start, const char *at, const char *end,
-                       uint32_t c)
+static void print_lower(struct run *r, const char *start, const char *at, const char *end,
+                        uint32_t c)
 {
-    char text[4];
     if (c == 0x130)
-        return spw_jj_print(r, "i\xcc\x87", 3);
-    if (c == 0x3a3)
-        return spw_jj_print(r, is_final_sigma(start, at, end) ? "\xcf\x82" : "\xcf\x83", 2);
-    return spw_jj_print(r, text,
-                        spw_jj_encode((uint32_t)utf8proc_tolower((utf8proc_int32_t)c), text));
+        spw_jinja_print(r, "i\xcc\x87", 3);
+    else if (c == 0x3a3)
+        spw_jinja_print(r, is_final_sigma(start, at, end) ? "\xcf\x82" : "\xcf\x83", 2);
+    else
+        print_char(r, utf8proc_tolower((utf8proc_int32_t)c));
 }
 
-int spw_jj_print_case(struct spw_jj_run *r, const char *at, size_t bytes, enum spw_jj_case how)
+void spw_jinja_print_case(struct run *r, const char *at, size_t bytes, enum letters how)
 {
     const char *end = at + bytes;
     bool inside = false; /* a word: after a cased letter, or after the first character */
+    bool title = how == SPW_JINJA_CAPITALIZE || how == SPW_JINJA_TITLE;
     size_t n;
-    SPW_TRY(spw_jj_charge(r, bytes / 4));
+    spw_jinja_charge(r, bytes / 4);
     for (const char *p = at; p < end; p += n) {
-        uint32_t c = spw_jj_decode(p, end, &n);
-        bool upper = how == SPW_JJ_UPPER;
-        if (how == SPW_JJ_CAPITALIZE || how == SPW_JJ_TITLE)
-            upper = !inside;
-        if (upper)
-            SPW_TRY(print_upper(r, c, how == SPW_JJ_CAPITALIZE || how == SPW_JJ_TITLE));
+        uint32_t c = spw_jinja_decode(p, end, &n);
+        if (how == SPW_JINJA_UPPER || (title && !inside))
+            print_upper(r, c, title);
         else
-            SPW_TRY(print_lower(r, at, p, end, c));
-        inside = how == SPW_JJ_CAPITALIZE || is_cased(c);
+            print_lower(r, at, p, end, c);
+        inside = how == SPW_JINJA_CAPITALIZE || is_cased(c);
     }
-    return 0;
 }
 
-static bool strips(uint32_t c, const struct spw_jj_string *chars)
+static bool strips(uint32_t c, const struct string *chars)
 {
     if (!chars)
-        return spw_jj_is_space(c);
+        return spw_jinja_is_space(c);
     const char *end = chars->at + chars->bytes;
     size_t n;
     for (const char *p = chars->at; p < end; p += n)
-        if (spw_jj_decode(p, end, &n) == c)
+        if (spw_jinja_decode(p, end, &n) == c)
             return true;
     return false;
 }
 
-void spw_jj_strip(const char **at, size_t *bytes, const struct spw_jj_string *chars, bool left,
-                  bool right)
+void spw_jinja_strip(const char **at, size_t *bytes, const struct string *chars, bool left,
+                     bool right)
 {
     const char *start = *at, *end = *at + *bytes;
     size_t n;
-    while (left && start < end && strips(spw_jj_decode(start, end, &n), chars))
+    while (left && start < end && strips(spw_jinja_decode(start, end, &n), chars))
         start += n;
     while (right && start < end) {
-        const char *last = end - 1;
-        while (last > start && (*last & 0xc0) == 0x80)
-            last--;
-        if (!strips(spw_jj_decode(last, end, &n), chars))
+        const char *last = spw_jinja_before(start, end);
+        if (!strips(spw_jinja_decode(last, end, &n), chars))
             break;
         end = last;
     }
@@ -187,7 +199,7 @@ void spw_jj_strip(const char **at, size_t *bytes, const struct spw_jj_string *ch
     *bytes = (size_t)(end - start);
 }
 
-size_t spw_jj_byte_of(const struct spw_jj_string *s, size_t index)
+size_t spw_jinja_byte_of(const struct string *s, size_t index)
 {
     if (s->chars == s->bytes || index == 0)
         return index;
