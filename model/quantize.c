@@ -188,7 +188,7 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
     if (interleave && strstr(name, ".q_proj."))
         e->n_heads = c->n_heads;
     if (interleave && strstr(name, ".k_proj."))
-        e->n_heads = c->kv[SPW_LAYER_FULL].n_heads;
+        e->n_heads = c->kv[c->full_kind].n_heads;
     e->plus_one = c->norm_plus_one && strstr(name, "norm.weight");
     const bool alternates = strstr(name, ".gate_up_proj_bias");
     const bool halves = !j->architecture->joined && strstr(name, ".mlp.gate_up_proj.weight");
@@ -266,7 +266,7 @@ static void name_embedding(struct job *j)
 static int list_entries(struct job *j)
 {
     const size_t n = spw_tensors_count(j->tensors);
-    const uint32_t n_pairs = j->config.rope[SPW_LAYER_FULL].rotary_dim / 2;
+    const uint32_t n_pairs = j->config.rope[j->config.full_kind].rotary_dim / 2;
     const uint32_t n_layers = j->config.n_layers, more = SPW_EXPERT_MATRICES + 1; /* of a layer */
     j->entries = spw_alloc((n + 2 + more * n_layers) * sizeof *j->entries);
     if (!j->entries)
@@ -374,7 +374,7 @@ static int write_error(void)
  * each other there. */
 static uint64_t row_of(const struct job *j, const struct entry *e, uint64_t r)
 {
-    const uint64_t width = j->config.kv[SPW_LAYER_FULL].head_dim, in_head = r % width;
+    const uint64_t width = j->config.kv[j->config.full_kind].head_dim, in_head = r % width;
     return e->n_heads ? r - in_head + in_head % 2 * (width / 2) + in_head / 2 : r;
 }
 
@@ -466,7 +466,7 @@ static int take_buffers(struct job *j)
     uint64_t most = BLOCK_NUMBERS;
     for (size_t i = 0; i < j->n_entries; i++)
         most = spw_max_u64(most, j->entries[i].cols);
-    most = spw_max_u64(most, j->config.rope[SPW_LAYER_FULL].rotary_dim);
+    most = spw_max_u64(most, j->config.rope[j->config.full_kind].rotary_dim);
     j->numbers = spw_alloc(most * sizeof *j->numbers);
     j->stored = spw_alloc(most * sizeof *j->stored);
     j->packed = spw_alloc(most * sizeof(float));

@@ -1,7 +1,8 @@
 /* Layer kinds: what a layer stores of the past, one row of a table for each kind.
  *
- * The cache and the executor use the row, or the numbers that the plan made of it (struct
- * spw_residency, offload/kv/waterline.h). Code that moves tiles must not name a kind. */
+ * Only the code that reads and writes names of kinds may name one. All other code asks a row, or
+ * the numbers that the plan made of it (struct spw_residency, offload/kv/waterline.h). A row says
+ * how a layer stores the past; offload/kv/layer_store.h has the operations for each way. */
 #ifndef SPW_QUANT_LAYER_KIND_H
 #define SPW_QUANT_LAYER_KIND_H
 
@@ -29,23 +30,32 @@ SPW_INLINE uint64_t spw_window_first(struct spw_window w, uint64_t position)
     return w.step > 1 ? spw_div_up(oldest, w.step) * w.step : oldest;
 }
 
+/* How a layer stores the past. */
+enum spw_layer_store {
+    SPW_STORE_TILES, /* keys and values of positions, in tiles (quant/tile.h) */
+    SPW_LAYER_STORES,
+};
+
 struct spw_layer_kind_row {
     const char *name;
     const char *type; /* in "layer_types" of config.json */
     const char *sees; /* for people */
-    bool windowed;    /* keys that no later query sees are dropped */
-    bool steps;       /* the window moves by its own size */
-    bool quantizes;   /* old tiles may be stored in a quantized format */
+    enum spw_layer_store store;
+    /* What a query sees in a model whose windows have this size. Keys that no later query sees are
+     * dropped. A layer whose queries see every key may store old tiles in a quantized format. */
+    struct spw_window (*window)(uint32_t tokens);
 };
 
 extern const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS];
 
-/* The window of a layer of this kind, of a model whose windows have this size. */
 static inline struct spw_window spw_layer_window(enum spw_layer_kind kind, uint32_t tokens)
 {
-    const struct spw_layer_kind_row *row = &spw_layer_kinds[kind];
-    struct spw_window window = {row->windowed ? tokens : 0, row->steps ? tokens : 1};
-    return window;
+    return spw_layer_kinds[kind].window(tokens);
+}
+
+static inline bool spw_layer_has_window(enum spw_layer_kind kind)
+{
+    return spw_layer_window(kind, 1).tokens;
 }
 
 #endif

@@ -127,6 +127,9 @@ struct spw_model_config {
     float embedding_scale; /* 1: none. Unrounded: round it to the compute dtype before use */
     enum spw_dtype dtype;  /* what the file says the weights are; AUTO when it says nothing */
     uint8_t *layer_kinds;  /* owned: n_layers of enum spw_layer_kind */
+    /* The kind of the layers that see every key, and the kind of those with a window: a model has
+     * one of each at most. */
+    enum spw_layer_kind full_kind, window_kind;
     /* Layers from n_kv_layers on store no keys and values: each reads those of an earlier layer of
      * its kind. kv_layers: owned, [n_layers], the layer whose keys and values a layer reads. */
     uint32_t n_kv_layers, *kv_layers;

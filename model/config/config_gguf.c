@@ -271,10 +271,10 @@ static int check_sizes(const struct spw_model_config *out, const struct spw_keys
 {
     static const char *const channels = "channels of a head";
     const struct spw_rope_config *rope = out->rope;
-    const uint32_t sliding = out->kv[SPW_LAYER_SLIDING].head_dim;
-    SPW_TRY(check_same(keys, "attention.value_length", out->kv[SPW_LAYER_FULL].head_dim, channels));
-    SPW_TRY(check_same(keys, "attention.head_dim", out->kv[SPW_LAYER_FULL].head_dim, channels));
-    SPW_TRY(check_same(keys, "rope.dimension_count", rope[SPW_LAYER_FULL].rotary_dim, channels));
+    const uint32_t sliding = out->kv[out->window_kind].head_dim;
+    SPW_TRY(check_same(keys, "attention.value_length", out->kv[out->full_kind].head_dim, channels));
+    SPW_TRY(check_same(keys, "attention.head_dim", out->kv[out->full_kind].head_dim, channels));
+    SPW_TRY(check_same(keys, "rope.dimension_count", rope[out->full_kind].rotary_dim, channels));
     if (out->experts.n)
         SPW_TRY(check_same(keys, "expert_shared_feed_forward_length",
                            out->experts.shared_intermediate,
@@ -283,7 +283,7 @@ static int check_sizes(const struct spw_model_config *out, const struct spw_keys
         return 0;
     SPW_TRY(check_same(keys, "attention.key_length_swa", sliding, channels));
     SPW_TRY(check_same(keys, "attention.value_length_swa", sliding, channels));
-    return check_same(keys, "rope.dimension_count_swa", rope[SPW_LAYER_SLIDING].rotary_dim,
+    return check_same(keys, "rope.dimension_count_swa", rope[out->window_kind].rotary_dim,
                       channels);
 }
 
@@ -292,7 +292,7 @@ static int check_choices(const struct spw_model_config *out, const struct spw_ke
                          const struct spw_family *family)
 {
     bool parallel = family->parallel;
-    double theta = out->rope[SPW_LAYER_FULL].theta;
+    double theta = out->rope[out->full_kind].theta;
     if (!family->parallel_key)
         SPW_TRY(spw_keys_bool(keys, "use_parallel_residual", &parallel));
     if (!family->parallel_key && parallel != family->parallel)
@@ -301,7 +301,7 @@ static int check_choices(const struct spw_model_config *out, const struct spw_ke
     if (!out->window || family->rope.by_layer_kind)
         return 0;
     SPW_TRY(spw_keys_number(keys, "rope.freq_base_swa", 0, 1e15, &theta));
-    return theta != out->rope[SPW_LAYER_FULL].theta
+    return theta != out->rope[out->full_kind].theta
                ? spw_keys_refuse(keys, "rope.freq_base_swa", "nothing, or the same as freq_base")
                : 0;
 }
@@ -430,13 +430,13 @@ static void note_rules(struct spw_model_config *out, const struct spw_config_ggu
         spw_config_rule(out, "rope frequencies: divided by the numbers of "
                              "rope_factors_short.weight, or of rope_factors_long.weight in "
                              "sequences longer than rope.scaling.original_context_length");
-    if (family->rope.whole_ramp && out->rope[SPW_LAYER_FULL].kind == SPW_ROPE_YARN)
+    if (family->rope.whole_ramp && out->rope[out->full_kind].kind == SPW_ROPE_YARN)
         spw_config_rule(out, "rope of YaRN: the ramp does not end at whole pairs of channels");
     if (family->skips_rope)
         spw_config_rule(out, "every 4th layer has no rope");
     if (family->own_full_kv)
         spw_config_rule(out, "scores are not scaled");
-    if (out->v_is_k[SPW_LAYER_FULL])
+    if (out->v_is_k[out->full_kind])
         spw_config_rule(out, "values are keys in layers that have no tensor for values");
     const char *tokenizer = json_string_value(json_object_get(facts->tokenizer, "model"));
     const bool pieces = tokenizer && !strcmp(tokenizer, "llama");
@@ -456,7 +456,7 @@ double spw_config_gguf_query_scalar(const struct spw_model_config *out,
                                     const struct spw_gguf_architecture *a)
 {
     return out->n_layers == a->wide_scale_layers ? (double)out->hidden / out->n_heads
-                                                 : (double)out->kv[SPW_LAYER_FULL].head_dim;
+                                                 : (double)out->kv[out->full_kind].head_dim;
 }
 
 static int read_all(struct spw_model_config *out, const struct spw_config_gguf *facts,

@@ -59,13 +59,13 @@ static double query_scale(const struct writer *w)
     if (w->family->plain_scores)
         return 1;
     return pow(w->a->wide_scale_layers ? spw_config_gguf_query_scalar(w->c, w->a)
-                                       : (double)w->c->kv[SPW_LAYER_FULL].head_dim,
+                                       : (double)w->c->kv[w->c->full_kind].head_dim,
                -0.5);
 }
 
 static int check_rope(const struct writer *w)
 {
-    const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
+    const struct spw_rope_config *r = &w->c->rope[w->c->full_kind];
     if (r->kind == SPW_ROPE_YARN && r->truncate == w->family->rope.whole_ramp)
         return refuse(w, r->truncate ? "yarn with truncate true" : "yarn with truncate false",
                       "yarn without this key");
@@ -73,9 +73,9 @@ static int check_rope(const struct writer *w)
         return refuse(w, "rope of another type in layers without a window",
                       "default or proportional");
     if (w->family->rope.by_layer_kind && w->c->window &&
-        w->c->rope[SPW_LAYER_SLIDING].kind != SPW_ROPE_DEFAULT)
+        w->c->rope[w->c->window_kind].kind != SPW_ROPE_DEFAULT)
         return refuse(w, "scaled rope in layers with a window", "scaled rope in the others only");
-    if (r->rotary_dim != w->c->kv[SPW_LAYER_FULL].head_dim && w->family->rope.partial <= 0)
+    if (r->rotary_dim != w->c->kv[w->c->full_kind].head_dim && w->family->rope.partial <= 0)
         return refuse(w, "rope of a part of the channels", "rope of all channels");
     return 0;
 }
@@ -100,7 +100,7 @@ static int check_chunks(const struct writer *w)
                  c->qk_norm_last == (c->experts.n != w->a->bare_experts);
     for (uint32_t i = 0; i < c->n_layers; i++)
         usual &= c->has_experts[i] == ((i + 1) % step == 0) &&
-                 (c->layer_kinds[i] == SPW_LAYER_CHUNKED) == c->rotates[i];
+                 (c->layer_kinds[i] == c->window_kind) == c->rotates[i];
     return usual ? 0
                  : refuse(w,
                           "attention_chunk_size, attn_scale, floor_scale, use_qk_norm, layer_types "
@@ -160,8 +160,8 @@ static int check(const struct writer *w)
 
 static void add_rope(const struct writer *w)
 {
-    const struct spw_rope_config *r = &w->c->rope[SPW_LAYER_FULL];
-    const double local = w->c->rope[SPW_LAYER_SLIDING].theta;
+    const struct spw_rope_config *r = &w->c->rope[w->c->full_kind];
+    const double local = w->c->rope[w->c->window_kind].theta;
     const double usual_local = w->a->local_theta > 0 ? w->a->local_theta : r->theta;
     add_f32(w, "rope.freq_base", r->theta);
     add_u32(w, "rope.dimension_count", r->rotary_dim);
@@ -169,7 +169,7 @@ static void add_rope(const struct writer *w)
     if (w->family->rope.by_layer_kind && w->c->window && (own || differs(local, usual_local)))
         add_f32(w, "rope.freq_base_swa", local);
     if (own)
-        add_u32(w, "rope.dimension_count_swa", w->c->rope[SPW_LAYER_SLIDING].rotary_dim);
+        add_u32(w, "rope.dimension_count_swa", w->c->rope[w->c->window_kind].rotary_dim);
     if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN && r->kind != SPW_ROPE_LONG)
         return;
     spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text,
@@ -263,11 +263,11 @@ static int add_kv(const struct writer *w)
     const struct spw_model_config *c = w->c;
     SPW_TRY(add_by_layer(w, "feed_forward_length", mlp_width));
     SPW_TRY(add_by_layer(w, "attention.head_count_kv", kv_heads));
-    add_u32(w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
-    add_u32(w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
+    add_u32(w, "attention.key_length", c->kv[c->full_kind].head_dim);
+    add_u32(w, "attention.value_length", c->kv[c->full_kind].head_dim);
     if (w->family->own_full_kv) {
-        add_u32(w, "attention.key_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
-        add_u32(w, "attention.value_length_swa", c->kv[SPW_LAYER_SLIDING].head_dim);
+        add_u32(w, "attention.key_length_swa", c->kv[c->window_kind].head_dim);
+        add_u32(w, "attention.value_length_swa", c->kv[c->window_kind].head_dim);
     }
     if (w->family->shares_kv)
         add_u32(w, "attention.shared_kv_layers", c->n_layers - c->n_kv_layers);
@@ -298,7 +298,7 @@ static int add_window(const struct writer *w)
     if (!slides)
         return -ENOMEM;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        slides[i] = c->layer_kinds[i] == SPW_LAYER_SLIDING;
+        slides[i] = c->layer_kinds[i] == c->window_kind;
         usual = usual && slides[i] == ((i + 1) % pattern != 0);
     }
     if (!usual || w->family->own_full_kv)
@@ -319,7 +319,7 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         spw_gguf_note(notes, "GGUF files of this architecture do not store a sliding window: with "
                              "the file every layer sees all positions, so answers differ behind "
                              "the window");
-    if (c->rope[SPW_LAYER_FULL].kind == SPW_ROPE_DYNAMIC)
+    if (c->rope[c->full_kind].kind == SPW_ROPE_DYNAMIC)
         spw_gguf_note(notes, "GGUF files do not store rope of type dynamic: with the file the "
                              "model knows max_position_embeddings tokens and no more");
     spw_gguf_add_string(to, "general.architecture", a->name);
@@ -356,7 +356,7 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);
     if (a->joined && c->window)
         for (uint32_t i = 0; i < c->n_layers; i++)
-            if (c->layer_kinds[i] != SPW_LAYER_SLIDING)
+            if (c->layer_kinds[i] != c->window_kind)
                 return refuse(w, "layers with and without a window",
                               "a window in all layers or none");
     if (c->attention_softcap > 0)
@@ -369,7 +369,7 @@ const char *spw_config_rope_tensor(const struct spw_model_config *c, uint32_t i)
 {
     static const char *const of_longrope[] = {"rope_factors_long.weight",
                                               "rope_factors_short.weight"};
-    const enum spw_rope_kind kind = c->rope[SPW_LAYER_FULL].kind;
+    const enum spw_rope_kind kind = c->rope[c->full_kind].kind;
     if (kind == SPW_ROPE_LONG)
         return i < 2 ? of_longrope[i] : NULL;
     return i == 0 && (kind == SPW_ROPE_LLAMA3 || spw_family_find(c->model_type)->own_full_kv)
@@ -400,7 +400,7 @@ static float llama3_factor(const struct spw_rope_config *r, uint32_t pair)
 
 void spw_config_rope_factors(const struct spw_model_config *c, const char *tensor, float *out)
 {
-    const struct spw_rope_config *r = &c->rope[SPW_LAYER_FULL];
+    const struct spw_rope_config *r = &c->rope[c->full_kind];
     const float *factors =
         !strcmp(tensor, "rope_factors_long.weight") ? r->long_factors : r->short_factors;
     for (uint32_t i = 0; i < r->rotary_dim / 2; i++)

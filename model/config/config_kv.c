@@ -62,7 +62,7 @@ static int read_readers(struct spw_model_config *out, const struct spw_config_so
 static int read_listed(struct spw_model_config *out, const struct spw_keys *keys,
                        const json_t *list)
 {
-    const struct spw_kv_shape plain = out->kv[SPW_LAYER_SLIDING];
+    const struct spw_kv_shape plain = out->kv[out->window_kind];
     bool known[SPW_LAYER_KINDS] = {false};
     for (uint32_t l = 0; l < out->n_layers; l++) {
         struct spw_kv_shape kv = plain, *all = &out->kv[out->layer_kinds[l]];
@@ -95,14 +95,14 @@ static int read_listed(struct spw_model_config *out, const struct spw_keys *keys
 static int read_full_shape(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    struct spw_kv_shape *full = &out->kv[SPW_LAYER_FULL];
+    struct spw_kv_shape *full = &out->kv[out->full_kind];
     const json_t *list = NULL;
     SPW_TRY(spw_keys_object(keys, "per_layer_config", &list));
     if (list)
         return read_listed(out, keys, list);
     full->head_dim = source->family->full_head_dim;
     SPW_TRY(spw_keys_u32(keys, "global_head_dim", 2, SPW_MOST_HEAD_DIM, &full->head_dim));
-    if (out->v_is_k[SPW_LAYER_FULL] || source->gguf)
+    if (out->v_is_k[out->full_kind] || source->gguf)
         SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, "num_global_key_value_heads", 1, out->n_heads,
                             &full->n_heads));
     return 0;
@@ -110,7 +110,7 @@ static int read_full_shape(struct spw_model_config *out, const struct spw_config
 
 static int check_shape(const struct spw_model_config *out, const struct spw_keys *keys)
 {
-    const struct spw_kv_shape *full = &out->kv[SPW_LAYER_FULL];
+    const struct spw_kv_shape *full = &out->kv[out->full_kind];
     char expected[80];
     snprintf(expected, sizeof expected, "a divisor of %s, %u",
              spw_keys_name(keys, "num_attention_heads"), out->n_heads);
@@ -130,7 +130,7 @@ static void forget_unused(struct spw_model_config *out)
         used[out->layer_kinds[l]] = true;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         if (!used[k])
-            out->kv[k] = out->kv[k == SPW_LAYER_FULL ? out->layer_kinds[0] : SPW_LAYER_FULL];
+            out->kv[k] = out->kv[used[out->full_kind] ? out->full_kind : out->layer_kinds[0]];
 }
 
 /* ---- slices ---- */
@@ -200,7 +200,7 @@ int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_sou
     if (source->family->shares_kv)
         SPW_TRY(spw_keys_bool(keys, "use_double_wide_mlp", &out->wide_readers));
     if (source->family->own_full_kv) {
-        SPW_TRY(spw_keys_bool(keys, "attention_k_eq_v", &out->v_is_k[SPW_LAYER_FULL]));
+        SPW_TRY(spw_keys_bool(keys, "attention_k_eq_v", &out->v_is_k[out->full_kind]));
         SPW_TRY(read_full_shape(out, source));
         SPW_TRY(check_shape(out, keys));
         forget_unused(out);

@@ -5,12 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The kind of layers that are not full. */
-static enum spw_layer_kind window_kind(enum spw_window_rule rule)
-{
-    return rule == SPW_WINDOW_CHUNKS ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
-}
-
 static const char *window_key(enum spw_window_rule rule)
 {
     return rule == SPW_WINDOW_CHUNKS ? "attention_chunk_size" : "sliding_window";
@@ -19,8 +13,8 @@ static const char *window_key(enum spw_window_rule rule)
 static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys,
                             enum spw_window_rule rule)
 {
-    const struct spw_layer_kind_row *full = &spw_layer_kinds[SPW_LAYER_FULL];
-    const struct spw_layer_kind_row *other = &spw_layer_kinds[window_kind(rule)];
+    const struct spw_layer_kind_row *full = &spw_layer_kinds[out->full_kind];
+    const struct spw_layer_kind_row *other = &spw_layer_kinds[out->window_kind];
     const json_t *list = json_object_get(keys->object, "layer_types");
     char text[96];
     if (!json_is_array(list) || json_array_size(list) != out->n_layers) {
@@ -41,7 +35,7 @@ static int read_layer_types(struct spw_model_config *out, const struct spw_keys 
                      out->model_type);
             return spw_keys_refuse(keys, "layer_types", text);
         }
-        out->layer_kinds[i] = (uint8_t)(is_full ? SPW_LAYER_FULL : window_kind(rule));
+        out->layer_kinds[i] = (uint8_t)(is_full ? out->full_kind : out->window_kind);
     }
     return 0;
 }
@@ -100,7 +94,7 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
                          (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
                          (rule == SPW_WINDOW_CHUNKS && slides && out->rotates[i]) ||
                          (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
-        out->layer_kinds[i] = (uint8_t)(sliding ? window_kind(rule) : SPW_LAYER_FULL);
+        out->layer_kinds[i] = (uint8_t)(sliding ? out->window_kind : out->full_kind);
     }
     return 0;
 }
@@ -116,6 +110,8 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
                   rule == SPW_WINDOW_CHUNKS;
     const bool ignored = (rule == SPW_WINDOW_ALL && !source->family->listed) ||
                          rule == SPW_WINDOW_OPT_IN_ALL; /* the list means nothing */
+    out->full_kind = SPW_LAYER_FULL;
+    out->window_kind = rule == SPW_WINDOW_CHUNKS ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
     out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->hybrid;
     if (source->family->hybrid) /* all layers are full */
         return check_hybrid(out, keys);
@@ -134,9 +130,9 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     else
         SPW_TRY(derive_layer_kinds(out, source, slides));
     if (source->family->last_full)
-        out->layer_kinds[out->n_layers - 1] = SPW_LAYER_FULL;
+        out->layer_kinds[out->n_layers - 1] = (uint8_t)out->full_kind;
     for (uint32_t i = 0; i < out->n_layers; i++) {
-        const bool windowed = spw_layer_kinds[out->layer_kinds[i]].windowed;
+        const bool windowed = out->layer_kinds[i] == out->window_kind;
         if (ignored && windowed != slides)
             return spw_keys_refuse(keys, "layer_types",
                                    "nothing, or layers as sliding_window makes them: transformers "

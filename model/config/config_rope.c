@@ -338,7 +338,7 @@ static int check_nesting(const struct spw_keys *keys, const char *key, const jso
 static void same_for_all(struct spw_model_config *config)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        config->rope[k] = config->rope[SPW_LAYER_FULL];
+        config->rope[k] = config->rope[config->full_kind];
 }
 
 /* rope_scaling with the keys of full_attention that it does not have, as transformers merges them.
@@ -398,23 +398,23 @@ static int read_by_layer_kind(struct spw_model_config *config, const struct spw_
         spw_keys_has(&full_keys, "type"))
         rc = spw_keys_refuse(&full_keys, "type", "the name rope_type: transformers ignores type");
     if (!rc)
-        rc = read_table(&config->rope[SPW_LAYER_FULL], config, &full_keys, keys, true, facts, theta,
-                        config->kv[SPW_LAYER_FULL].head_dim);
+        rc = read_table(&config->rope[config->full_kind], config, &full_keys, keys, true, facts,
+                        theta, config->kv[config->full_kind].head_dim);
     json_decref(merged);
     SPW_TRY(rc);
     same_for_all(config);
-    return read_table(&config->rope[SPW_LAYER_SLIDING], config, &sliding_keys, keys, true, facts,
-                      local_theta, config->kv[SPW_LAYER_SLIDING].head_dim);
+    return read_table(&config->rope[config->window_kind], config, &sliding_keys, keys, true, facts,
+                      local_theta, config->kv[config->window_kind].head_dim);
 }
 
 /* GGUF has one set of keys. Scaling is that of full layers. */
 static int read_flat(struct spw_model_config *config, const struct spw_keys *keys,
                      const struct spw_rope_facts *facts)
 {
-    struct spw_rope_config *full = &config->rope[SPW_LAYER_FULL];
-    struct spw_rope_config *sliding = &config->rope[SPW_LAYER_SLIDING];
+    struct spw_rope_config *full = &config->rope[config->full_kind];
+    struct spw_rope_config *sliding = &config->rope[config->window_kind];
     SPW_TRY(read_table(full, config, keys, keys, true, facts, facts->theta,
-                       config->kv[SPW_LAYER_FULL].head_dim));
+                       config->kv[config->full_kind].head_dim));
     config->reach =
         facts->by_layer_kind ? config->max_positions : reach(full, config->max_positions);
     same_for_all(config);
@@ -424,7 +424,7 @@ static int read_flat(struct spw_model_config *config, const struct spw_keys *key
     double theta = facts->local_theta > 0 ? facts->local_theta : full->theta;
     SPW_TRY(spw_keys_number(keys, "rope_local_base_freq", 1e-3, MAX_THETA, &theta));
     return read_table(sliding, config, &none, &none, true, facts, theta,
-                      config->kv[SPW_LAYER_SLIDING].head_dim);
+                      config->kv[config->window_kind].head_dim);
 }
 
 int spw_config_add_rope_factors(struct spw_model_config *config, const struct spw_keys *keys,
@@ -436,7 +436,7 @@ int spw_config_add_rope_factors(struct spw_model_config *config, const struct sp
     if (kind == SPW_ROPE_LONG)
         SPW_TRY(spw_keys_number(&own, "rope.scaling.attn_factor", 1e-6, 1e6, &attention));
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        if (facts->by_layer_kind && k == SPW_LAYER_SLIDING)
+        if (facts->by_layer_kind && k == (int)config->window_kind)
             continue;
         if (config->rope[k].kind != SPW_ROPE_DEFAULT)
             return spw_keys_refuse(keys, "rope_type",

@@ -151,7 +151,8 @@ static inline struct spw_kv_table *spw_kv_table(const struct spw_kv_seq *seq, ui
  * quantized. */
 static inline uint32_t spw_kv_n_sinks(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return spw_kv_quantizes(seq->kv) && spw_layer_kinds[seq->kv->o.kinds[layer]].quantizes;
+    return spw_kv_quantizes(seq->kv) &&
+           !spw_layer_has_window((enum spw_layer_kind)seq->kv->o.kinds[layer]);
 }
 
 /* The first tile of a table of the form that moves between the tiers. The sink is never

@@ -109,7 +109,7 @@ static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
     const struct spw_model_config *c = spw_engine_config(b->engine);
     const struct spw_session *s = x->session;
-    uint64_t table = spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions,
+    uint64_t table = spw_rope_table(&c->rope[c->full_kind], c->max_positions,
                                     x->answer.request.n_prompt + x->answer.request.n_given);
     bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
     return b->engine->prefix || wants_all || table != SPW_ROPE_SHARED || (s && is_of_its_own(s));

@@ -113,6 +113,15 @@ static const struct {
     {"quantized", QUANTIZED},
 };
 
+/* The number of layers that see every key. */
+static uint32_t n_full(const struct spw_cache_policy *p)
+{
+    uint32_t n = 0;
+    for (int kind = 0; kind < SPW_LAYER_KINDS; kind++)
+        n += p->layers[kind].window ? 0 : p->layers[kind].n_layers;
+    return n;
+}
+
 /* "quantized" names no number of bits. int8 is chosen: it is closest to the exact answer. */
 static void explain_quantized(struct spw_cache_policy *out, const struct spw_options *o)
 {
@@ -123,9 +132,8 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
                  o->precision ? spw_kv_precision_name(o->precision) : spw_dtype_name(o->kv));
     else
         snprintf(out->files_why + n, sizeof out->files_why - n, "%s",
-                 out->layers[SPW_LAYER_FULL].n_layers
-                     ? "done, as int8; options.kv bf16, f16 or f32 keeps all KV exact"
-                     : "not done: no layer sees every key, and a window is kept exact");
+                 n_full(out) ? "done, as int8; options.kv bf16, f16 or f32 keeps all KV exact"
+                             : "not done: no layer sees every key, and a window is kept exact");
     out->tell_files = !o->kv && !o->precision;
 }
 
@@ -133,7 +141,7 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
  * answers; a layer with a window needs no other keys. */
 static const char *explain(const struct spw_cache_policy *p, enum meaning meaning)
 {
-    bool full = p->layers[SPW_LAYER_FULL].n_layers, slides = false;
+    bool full = n_full(p), slides = false;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         slides |= p->layers[k].window > 0;
     switch (meaning) {
@@ -184,7 +192,7 @@ static void count_layers(struct spw_cache_policy *out, const struct spw_model_co
     for (uint32_t i = 0; i < c->n_layers; i++)
         out->layers[c->layer_kinds[i]].n_layers++;
     for (int kind = 0; kind < SPW_LAYER_KINDS; kind++) {
-        out->layers[kind].window = spw_layer_kinds[kind].windowed ? c->window : 0;
+        out->layers[kind].window = spw_layer_window((enum spw_layer_kind)kind, c->window).tokens;
         const char *sees = spw_layer_kinds[kind].sees;
         if (c->kinds_listed)
             snprintf(out->layers[kind].why, sizeof out->layers[kind].why,
@@ -217,14 +225,14 @@ static void decide_precision(struct spw_cache_policy *out, const struct spw_mode
         out->precision = SPW_KV_INT8;
         why = "the model's files ask for a quantized cache";
     }
-    if (out->precision && !out->layers[SPW_LAYER_FULL].n_layers) {
+    if (out->precision && !n_full(out)) {
         out->precision = SPW_KV_EXACT;
         why = "no layer sees every key, and a window is kept exact";
     }
     snprintf(out->precision_why, sizeof out->precision_why, "%s", why);
     /* A precision that the options or the files name never changes. */
     out->may_quantize = on_oom(o) & SPW_ON_OOM_QUANTIZE && !o->kv && !o->precision &&
-                        !out->precision && out->layers[SPW_LAYER_FULL].n_layers;
+                        !out->precision && n_full(out);
 }
 
 int spw_cache_policy_make(struct spw_cache_policy *out, const struct spw_model_config *config,

@@ -245,7 +245,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
  * read quantized tiles. */
 static uint64_t lossy_from(const struct spw_engine *e)
 {
-    uint64_t until = spw_residual_until(1, e->plan.residency[SPW_LAYER_FULL].residual_tiles);
+    uint64_t until = spw_residual_until(1, e->plan.residency[e->plan.full_kind].residual_tiles);
     uint64_t first = until * SPW_TILE_TOKENS, least = UINT64_MAX;
     for (uint32_t i = 0; e->sessions && i < e->plan.info.sessions; i++) {
         const struct spw_session *s = e->sessions[i];

@@ -95,7 +95,7 @@ static int quantize(void *context, const void *from, void *to)
 {
     const struct replan *r = context;
     const struct spw_engine *e = r->e;
-    const struct spw_kv_shape *full = &e->model.config.kv[SPW_LAYER_FULL];
+    const struct spw_kv_shape *full = &e->model.config.kv[e->model.config.full_kind];
     return e->backend.ops->kv_quantize(
         &(struct spw_codec_args){
             .tile = from,
@@ -137,7 +137,7 @@ static int load_exact(const struct spw_engine *e, const struct spw_kv_division *
 static int divide(struct replan *r)
 {
     struct spw_engine *e = r->e;
-    const struct spw_residency *to = &e->plan.residency[SPW_LAYER_FULL];
+    const struct spw_residency *to = &e->plan.residency[e->plan.full_kind];
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         const struct spw_session *s = e->sessions[i];
         uint64_t n = s && s->cached ? s->n_tokens : 0;

@@ -54,7 +54,7 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
 
 static uint64_t rope_table(const struct spw_model_config *c, uint64_t n_tokens)
 {
-    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+    return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n_tokens);
 }
 
 /* Tokens of the span that the session need not compute again. */

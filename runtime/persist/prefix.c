@@ -111,7 +111,7 @@ static const struct keys *keys_of(const struct spw_engine *e, uint64_t rope_tabl
 static uint64_t table_of(const struct spw_engine *e, uint64_t n_tokens)
 {
     const struct spw_model_config *c = &e->model.config;
-    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+    return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n_tokens);
 }
 
 int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
@@ -122,7 +122,7 @@ int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
     struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
-    const struct spw_rope_config *rope = &e->model.config.rope[SPW_LAYER_FULL];
+    const struct spw_rope_config *rope = &e->model.config.rope[e->model.config.full_kind];
     p->keys[0].rope_table = SPW_ROPE_SHARED;
     if (rope->kind == SPW_ROPE_LONG)
         p->keys[1].rope_table = table_of(e, UINT64_MAX);

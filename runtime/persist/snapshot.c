@@ -41,7 +41,7 @@ void spw_snapshot_fingerprint(uint8_t out[SPW_PACK_FINGERPRINT_BYTES], const str
     id.compute = (uint32_t)p->info.compute;
     id.kv = (uint32_t)p->info.kv;
     id.precision = (uint32_t)p->info.precision;
-    id.residual_tiles = p->quantizes ? p->residency[SPW_LAYER_FULL].residual_tiles : 0;
+    id.residual_tiles = p->quantizes ? p->residency[p->full_kind].residual_tiles : 0;
     spw_snapshot_backend(id.backend, e);
     for (uint64_t seed = 0; seed < 2; seed++) {
         XXH128_canonical_t half;

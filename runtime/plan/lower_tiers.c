@@ -14,8 +14,8 @@ void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
                   const struct spw_residency kinds[SPW_LAYER_KINDS], uint32_t full_tiles,
                   uint32_t window_tiles, bool chunked, bool shares_tiles)
 {
-    const struct spw_residency *full = &kinds[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &kinds[spw_plan_window_kind(p)];
+    const struct spw_residency *full = &kinds[p->full_kind];
+    const struct spw_residency *slides = &kinds[p->window_kind];
     *b = (struct spw_lower){0};
     if (spw_plan_n_windowed(p) && !slides->fixed) {
         b->sliding = (uint32_t)spw_sub_u64(window_tiles, slides->resident);
@@ -35,8 +35,8 @@ void spw_lower_count(struct spw_lower *b, const struct spw_plan *p, const struct
 {
     uint32_t window = 0;
     if (spw_plan_n_windowed(p))
-        window = spw_min_u32(
-            spw_waterline_window_tiles(p->residency[spw_plan_window_kind(p)].window), p->max_tiles);
+        window = spw_min_u32(spw_waterline_window_tiles(p->residency[p->window_kind].window),
+                             p->max_tiles);
     spw_lower_of(b, p, p->residency, p->full_tiles, window, in->context > p->chunk,
                  in->sessions > 1);
 }
@@ -90,19 +90,17 @@ uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
     return (uint32_t)spw_sub_u64(b->sliding, sliding);
 }
 
-void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_lower *b,
-                        uint32_t n)
+void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
+                        const struct spw_lower *b, uint32_t n)
 {
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        if (spw_layer_kinds[k].windowed)
-            kinds[k].host = n < b->sliding ? n : UINT32_MAX;
-    kinds[SPW_LAYER_FULL].host = n == b->all ? UINT32_MAX : n < b->sliding ? 0 : n - b->sliding;
+    kinds[p->window_kind].host = n < b->sliding ? n : UINT32_MAX;
+    kinds[p->full_kind].host = n == b->all ? UINT32_MAX : n < b->sliding ? 0 : n - b->sliding;
 }
 
 static void place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
                   uint32_t n)
 {
-    spw_lower_set_host(p->residency, b, n);
+    spw_lower_set_host(p->residency, p, b, n);
     p->n_host_frames = (uint32_t)host_frames(b, p, in, n) + p->n_transit;
     uint64_t disk = disk_frames(b, p, in, n);
     p->n_disk_frames = disk ? (uint32_t)spw_min_u64(disk + SPARE_DISK_FRAMES, disk_room(p, in)) : 0;

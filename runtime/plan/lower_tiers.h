@@ -33,8 +33,8 @@ void spw_lower_count(struct spw_lower *b, const struct spw_plan *p,
 uint64_t spw_lower_host_frames(const struct spw_lower *b, const struct spw_plan *p, uint32_t n);
 uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint64_t frames);
 /* The first n ranks lie on the host. */
-void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_lower *b,
-                        uint32_t n);
+void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
+                        const struct spw_lower *b, uint32_t n);
 /* The least n with which the disk has room for the other ranks. */
 uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
                          const struct spw_plan_input *in);

@@ -139,9 +139,8 @@ static uint64_t kv_step_cost(const struct spw_plan *p, const struct spw_plan_inp
 uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t weights = spw_plan_weights_cost(p, in);
-    uint64_t tiles =
-        loaded_tiles(p, in, SPW_LAYER_FULL, p->full_tiles) +
-        loaded_tiles(p, in, spw_plan_window_kind(p), spw_plan_kv_need(p, in).window_tiles);
+    uint64_t tiles = loaded_tiles(p, in, p->full_kind, p->full_tiles) +
+                     loaded_tiles(p, in, p->window_kind, spw_plan_kv_need(p, in).window_tiles);
     uint64_t passes = passes_of_prompts(p, in) * spw_plan_pass_cost(p, in);
     uint64_t prompt = passes + tiles * p->tile_bytes;
     return weights + kv_step_cost(p, in) + prompt / ANSWER;

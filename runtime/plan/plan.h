@@ -91,6 +91,7 @@ struct spw_plan {
     struct spw_plan_info info;
     /* Of each session, if info.full_sessions are open and as long as the context: see shares.h. */
     struct spw_residency residency[SPW_LAYER_KINDS];
+    enum spw_layer_kind full_kind, window_kind; /* as in struct spw_model_config */
     /* Of each layer kind, counted over its layers: slices that the cache stores; slices that layers
      * read, also of other layers; and the slices of one layer. */
     uint32_t n_slices[SPW_LAYER_KINDS], n_readers[SPW_LAYER_KINDS], layer_slices[SPW_LAYER_KINDS];
@@ -171,19 +172,12 @@ static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t row
 /* Slices of layers that see every key; below, of those with a window. */
 static inline uint64_t spw_plan_n_full(const struct spw_plan *p)
 {
-    return p->n_slices[SPW_LAYER_FULL];
-}
-
-/* The kind of the layers with a window. A model has one such kind at most
- * (model/config/config_layer_kinds.c). */
-static inline enum spw_layer_kind spw_plan_window_kind(const struct spw_plan *p)
-{
-    return p->n_slices[SPW_LAYER_CHUNKED] ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
+    return p->n_slices[p->full_kind];
 }
 
 static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
 {
-    return p->n_slices[spw_plan_window_kind(p)];
+    return p->n_slices[p->window_kind];
 }
 
 /* How sessions may begin with tokens of other sessions. They can begin only at a checkpoint where

@@ -7,8 +7,7 @@ static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_inp
 {
     if (!spw_plan_n_windowed(p))
         return 0;
-    const struct spw_window window =
-        spw_layer_window(spw_plan_window_kind(p), in->weights->config->window);
+    const struct spw_window window = spw_layer_window(p->window_kind, in->weights->config->window);
     return (uint32_t)spw_min_u64(spw_waterline_window_tiles(window), p->max_tiles);
 }
 
@@ -116,17 +115,17 @@ static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
 {
     p->quantizes = in->quantizes;
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        const struct spw_layer_kind_row *kind = &spw_layer_kinds[k];
+        const bool windowed = spw_layer_has_window((enum spw_layer_kind)k);
         p->residency[k] = (struct spw_residency){
             .window = spw_layer_window((enum spw_layer_kind)k,
                                        p->n_slices[k] ? in->weights->config->window : 0),
             .host = UINT32_MAX,
-            .quantizes = in->quantizes && kind->quantizes,
+            .quantizes = in->quantizes && !windowed,
             .residual_tiles = in->residual_tiles,
-            .fixed = in->quantizes && !kind->quantizes,
+            .fixed = in->quantizes && windowed,
             .held = p->holds_tiles,
         };
-        if (kind->windowed)
+        if (windowed)
             keep_all(&p->residency[k], need->window_tiles);
     }
 }
@@ -140,7 +139,7 @@ static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
     p->new_frames = (uint32_t)need->extra;
     p->retains = p->may_retain;
     if (frames >= need->all) {
-        keep_all(&p->residency[SPW_LAYER_FULL], p->max_tiles);
+        keep_all(&p->residency[p->full_kind], p->max_tiles);
         return;
     }
     const struct spw_session_tiles t = spw_session_tiles(p, in->context);
@@ -167,9 +166,9 @@ bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, u
 static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
                            uint64_t *full, uint64_t *sliding)
 {
-    *full = spw_sub_u64(p->full_tiles, p->residency[SPW_LAYER_FULL].resident);
-    *sliding = spw_sub_u64(spw_plan_kv_need(p, in).window_tiles,
-                           p->residency[spw_plan_window_kind(p)].resident);
+    *full = spw_sub_u64(p->full_tiles, p->residency[p->full_kind].resident);
+    *sliding =
+        spw_sub_u64(spw_plan_kv_need(p, in).window_tiles, p->residency[p->window_kind].resident);
 }
 
 static uint64_t disk_cost(const struct spw_plan_input *in)
@@ -182,8 +181,7 @@ uint32_t spw_plan_tiles_on_disk(const struct spw_plan *p, const struct spw_lower
 {
     const struct spw_residency *r = &p->residency[kind];
     uint32_t start = spw_waterline_first_tiered(r);
-    return spw_waterline_disk_end(r, start + (kind == SPW_LAYER_FULL ? b->full : b->sliding)) -
-           start;
+    return spw_waterline_disk_end(r, start + (kind == p->full_kind ? b->full : b->sliding)) - start;
 }
 
 /* What the first n tiles cost of a layer that loads `tiles`. Tiles on disk come first. */
@@ -203,11 +201,10 @@ uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input 
     uint64_t full, sliding;
     streamed_tiles(p, in, &full, &sliding);
     const uint32_t *n = p->n_readers;
-    const enum spw_layer_kind windowed = spw_plan_window_kind(p);
-    uint64_t tiles = n[SPW_LAYER_FULL] * cost_of_first(p, in, SPW_LAYER_FULL, full, full) +
-                     n[windowed] * cost_of_first(p, in, windowed, sliding, sliding);
-    uint64_t transfers = n[SPW_LAYER_FULL] * spw_div_up(full, p->slot_tiles) +
-                         n[windowed] * spw_div_up(sliding, p->slot_tiles);
+    uint64_t tiles = n[p->full_kind] * cost_of_first(p, in, p->full_kind, full, full) +
+                     n[p->window_kind] * cost_of_first(p, in, p->window_kind, sliding, sliding);
+    uint64_t transfers = n[p->full_kind] * spw_div_up(full, p->slot_tiles) +
+                         n[p->window_kind] * spw_div_up(sliding, p->slot_tiles);
     return spw_plan_full_sessions(in) *
            (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
 }
@@ -258,9 +255,8 @@ uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_pla
         return 0;
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
     streamed_tiles(p, in, &full, &sliding);
-    full = cost_of_first(p, in, SPW_LAYER_FULL, spw_plan_full_sessions(in) * full, ring);
-    const enum spw_layer_kind windowed = spw_plan_window_kind(p);
-    sliding = cost_of_first(p, in, windowed, spw_plan_full_sessions(in) * sliding, ring);
-    return p->n_readers[SPW_LAYER_FULL] * spw_min_u64(full * p->tile_bytes, time) +
-           p->n_readers[windowed] * spw_min_u64(sliding * p->tile_bytes, time);
+    full = cost_of_first(p, in, p->full_kind, spw_plan_full_sessions(in) * full, ring);
+    sliding = cost_of_first(p, in, p->window_kind, spw_plan_full_sessions(in) * sliding, ring);
+    return p->n_readers[p->full_kind] * spw_min_u64(full * p->tile_bytes, time) +
+           p->n_readers[p->window_kind] * spw_min_u64(sliding * p->tile_bytes, time);
 }

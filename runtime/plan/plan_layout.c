@@ -30,6 +30,8 @@ static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_inpu
 
 static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
 {
+    p->full_kind = c->full_kind;
+    p->window_kind = c->window_kind;
     for (uint32_t l = 0; l < c->n_layers; l++)
         p->n_readers[c->layer_kinds[l]] += spw_config_layer_slices(c, l);
     for (uint32_t i = 0; i < c->n_slices; i++)
@@ -37,7 +39,7 @@ static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         p->layer_slices[k] = c->kv[k].n_slices;
     p->n_growing = spw_config_n_growing(c, SPW_LAYER_KINDS);
-    p->n_full_growing = spw_config_n_growing(c, SPW_LAYER_FULL);
+    p->n_full_growing = spw_config_n_growing(c, p->full_kind);
     p->holds_tiles = c->n_kv_layers < c->n_layers;
 }
 
@@ -53,7 +55,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
                 spw_max_u64(p->exact_tile_bytes,
                             spw_plan_pages(spw_tile_bytes(spw_config_slice_heads(&c->kv[k]),
                                                           c->kv[k].head_dim, in->kv)));
-    const struct spw_kv_shape *full = &c->kv[SPW_LAYER_FULL];
+    const struct spw_kv_shape *full = &c->kv[c->full_kind];
     p->tile_bytes = p->format == SPW_QFORMAT_EXACT
                         ? p->exact_tile_bytes
                         : spw_plan_pages(spw_qtile_bytes(spw_config_slice_heads(full),
@@ -322,9 +324,9 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
         return spw_plan_full_sessions(in) * tiles * p->tile_bytes;
     }
     spw_lower_count(&b, p, in);
-    tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, SPW_LAYER_FULL);
-    const struct spw_residency *window = &p->residency[spw_plan_window_kind(p)];
-    if (spw_plan_tiles_on_disk(p, &b, spw_plan_window_kind(p)))
+    tiles = spw_plan_n_full(p) * spw_plan_tiles_on_disk(p, &b, p->full_kind);
+    const struct spw_residency *window = &p->residency[p->window_kind];
+    if (spw_plan_tiles_on_disk(p, &b, p->window_kind))
         tiles += spw_plan_n_windowed(p) *
                  spw_waterline_disk_end(window, spw_waterline_begin(window, in->context));
     return in->sessions * tiles * p->tile_bytes;
@@ -418,7 +420,7 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->decode_weights_bytes += i->decode_expert_bytes;
     i->kv_bytes_per_token = spw_plan_n_full(p) * p->tile_bytes / SPW_TILE_TOKENS;
     i->waterlines.n_tokens = in->context;
-    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
+    const struct spw_residency *full = &p->residency[p->full_kind];
     uint32_t begin = spw_waterline_begin(full, in->context);
     if (spw_plan_n_full(p) && begin > spw_waterline_first_tiered(full))
         i->waterlines.host_end = (uint64_t)begin * SPW_TILE_TOKENS;

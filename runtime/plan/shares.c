@@ -34,8 +34,8 @@ static uint64_t n_sliding(const struct spw_plan *p)
 
 struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t most_tokens)
 {
-    const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &p->residency[spw_plan_window_kind(p)];
+    const struct spw_residency *full = &p->residency[p->full_kind];
+    const struct spw_residency *slides = &p->residency[p->window_kind];
     uint32_t tiles = spw_waterline_tiles(most_tokens);
     struct spw_session_tiles t = {.full = spw_waterline_end(full, most_tokens) -
                                           spw_waterline_first_tiered(full)};
@@ -62,14 +62,14 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
 {
     uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p);
     uint64_t passing = p->n_full_growing; /* the other slices wait */
-    struct spw_residency *r = &kinds[SPW_LAYER_FULL];
+    struct spw_residency *r = &kinds[p->full_kind];
     frames -= p->retains ? sliding * t->retained : 0;
     uint64_t slide = sliding ? spw_min_u64((frames - full) / sliding, t->window) : 0;
     uint64_t left = frames - sliding * slide; /* of the full layers, at least one each */
     /* While windows are not whole, waiting layers keep one tile: see spw_lower_of. */
     bool whole = !sliding || slide == t->window;
     if (sliding)
-        keep_all(&kinds[spw_plan_window_kind(p)], slide);
+        keep_all(&kinds[p->window_kind], slide);
     keep_all(r, 1);
     if (!full)
         return;
@@ -120,7 +120,7 @@ static void share_host(const struct spw_plan *p, struct spw_share *shares, uint3
         if (!shares[i].most_tokens)
             continue;
         count_lower(&b, p, &shares[i]);
-        spw_lower_set_host(shares[i].residency, &b, spw_lower_most_ranks(&b, p, shares[i].part));
+        spw_lower_set_host(shares[i].residency, p, &b, spw_lower_most_ranks(&b, p, shares[i].part));
     }
 }
 

@@ -48,7 +48,7 @@ int spw_traffic_info(struct spw_plan *p, const struct spw_weights *w, const doub
     spw_traffic_run_moved(r, NULL, &prompt);
     memcpy(i->prefill_moved_bytes, prompt.bytes, sizeof prompt.bytes);
     uint32_t disk_end = spw_tiles_disk_end(spw_traffic_tiles(r), 0, 0);
-    if (spw_plan_n_full(p) && disk_end > spw_waterline_first_tiered(&p->residency[SPW_LAYER_FULL]))
+    if (spw_plan_n_full(p) && disk_end > spw_waterline_first_tiered(&p->residency[p->full_kind]))
         i->waterlines.disk_end =
             spw_min_u64((uint64_t)disk_end * SPW_TILE_TOKENS, i->waterlines.host_end);
     spw_traffic_close(r, 0);

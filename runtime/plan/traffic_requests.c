@@ -45,7 +45,7 @@ struct requests {
 static uint64_t rope_table(const struct requests *q, uint64_t n_tokens)
 {
     const struct spw_model_config *c = q->weights->config;
-    return spw_rope_table(&c->rope[SPW_LAYER_FULL], c->max_positions, n_tokens);
+    return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n_tokens);
 }
 
 static void upload_rope(struct requests *q, uint64_t table)
@@ -61,7 +61,8 @@ static void upload_rope(struct requests *q, uint64_t table)
 static bool may_be_kept(const struct requests *q, const struct slot *s)
 {
     return q->plan->attaches &&
-           spw_rope_is_shared(&q->weights->config->rope[SPW_LAYER_FULL], s->rope_table);
+           spw_rope_is_shared(&q->weights->config->rope[q->weights->config->full_kind],
+                              s->rope_table);
 }
 
 /* The slot attaches the old tiles of its first n tokens, and reads the exact tiles beside them at

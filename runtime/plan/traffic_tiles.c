@@ -390,7 +390,7 @@ void spw_tiles_count_below(const struct spw_tiles *t, uint64_t *on_host, uint64_
 
 static bool quantizes(const struct spw_tiles *t, uint32_t row)
 {
-    return spw_layer_kinds[t->rows[row].kind].quantizes;
+    return !spw_layer_has_window((enum spw_layer_kind)t->rows[row].kind);
 }
 
 static bool sink_is_below(const struct spw_tiles *t, const struct layer *l, uint32_t row)

@@ -26,8 +26,7 @@ static struct layer_cost layer_cost(const struct spw_plan *p, const struct spw_p
                                     bool slides)
 {
     struct layer_cost c = {0};
-    const struct spw_residency *r =
-        &p->residency[slides ? spw_plan_window_kind(p) : SPW_LAYER_FULL];
+    const struct spw_residency *r = &p->residency[slides ? p->window_kind : SPW_LAYER_FULL];
     uint64_t weights = 0, n = in->weights->config->n_layers;
     uint64_t ring = (uint64_t)p->n_kv_slots * p->slot_tiles;
     uint32_t tiles = p->full_tiles, stay = r->resident, copies;
@@ -61,7 +60,7 @@ static uint64_t link_cost(const struct spw_plan *p, const struct spw_plan_input 
     if (spw_plan_n_windowed(p))
         sliding = layer_cost(p, in, true);
     return spw_plan_weights_cost(p, in) + p->n_readers[SPW_LAYER_FULL] * (full.all - full.hidden) +
-           p->n_readers[spw_plan_window_kind(p)] * (sliding.all - sliding.hidden);
+           p->n_readers[p->window_kind] * (sliding.all - sliding.hidden);
 }
 
 /* No other size, given by hand, would cost less. All but the slots and the tiles stays as it is. */

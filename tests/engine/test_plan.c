@@ -179,8 +179,7 @@ static void check_more(const struct spw_plan *p, const struct spw_plan_input *in
             /* weights first: a block more on the host may cost the tiles some of it */
             CHECK(more.n_disk_blocks != last.n_disk_blocks ||
                   (more.residency[SPW_LAYER_FULL].host >= last.residency[SPW_LAYER_FULL].host &&
-                   more.residency[spw_plan_window_kind(&more)].host >=
-                       last.residency[spw_plan_window_kind(&last)].host));
+                   more.residency[more.window_kind].host >= last.residency[last.window_kind].host));
             last = more;
         }
     }
@@ -358,7 +357,7 @@ static void check_little_less(const struct spw_model *model, uint64_t *n_checked
     in.device_bytes = (uint64_t)1 << 32;
     CHECK(spw_plan_make(&all, &in, &err) == 0);
     uint64_t tile = all.tile_bytes, slots = 3 * SPW_SPLIT_TILES;
-    uint64_t window = spw_waterline_window_tiles(all.residency[spw_plan_window_kind(&all)].window),
+    uint64_t window = spw_waterline_window_tiles(all.residency[all.window_kind].window),
              extra = all.new_frames + 1;
     uint64_t passing = spw_plan_n_windowed(&all) * window +
                        all.layer_slices[SPW_LAYER_FULL] * all.max_tiles +

@@ -177,7 +177,7 @@ static void add_frames(const struct spw_plan *p, const struct spw_share *s, uint
                        bool *whole)
 {
     const struct spw_residency *full = &s->residency[SPW_LAYER_FULL];
-    const struct spw_residency *slides = &s->residency[spw_plan_window_kind(p)];
+    const struct spw_residency *slides = &s->residency[p->window_kind];
     uint64_t n_full = spw_plan_n_full(p), n_sliding = p->quantizes ? 0 : spw_plan_n_windowed(p);
     uint32_t f = s->tiles.full, w = n_sliding ? s->tiles.window : 0;
     uint64_t rests = n_full * spw_min_u32(full->resident, f), passes = 0;
@@ -206,8 +206,8 @@ static uint64_t exact_frames(const struct spw_plan *p, uint64_t most_tokens)
     uint32_t exact = spw_min_u32(spw_waterline_exact_tiles(full->residual_tiles), tiles);
     uint32_t window = 0;
     if (spw_plan_n_windowed(p))
-        window = spw_min_u32(
-            spw_waterline_window_tiles(p->residency[spw_plan_window_kind(p)].window), tiles);
+        window =
+            spw_min_u32(spw_waterline_window_tiles(p->residency[p->window_kind].window), tiles);
     return spw_plan_n_full(p) * exact + spw_plan_n_windowed(p) * window;
 }
 

@@ -259,7 +259,7 @@ static void test_border(uint64_t *seed)
  * the layers of a kind, by the waterlines. */
 static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n, uint64_t to)
 {
-    const enum spw_layer_kind kind = sliding ? spw_plan_window_kind(&e->plan) : SPW_LAYER_FULL;
+    const enum spw_layer_kind kind = sliding ? e->plan.window_kind : SPW_LAYER_FULL;
     const struct spw_residency *r = &e->plan.residency[kind];
     struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
     uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);

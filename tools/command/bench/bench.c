@@ -296,8 +296,8 @@ static int time_attention(struct bench *b)
     for (size_t i = 0; i < b->n_cases && *b->machine.typical.gpu; i += bench_n_budgets(b))
         for (size_t form = 0; form < BENCH_FORMS; form++) {
             struct spw_attention_shape shape = {.n_heads = c->n_heads,
-                                                .n_kv_heads = c->kv[SPW_LAYER_FULL].n_heads,
-                                                .head_dim = c->kv[SPW_LAYER_FULL].head_dim,
+                                                .n_kv_heads = c->kv[c->full_kind].n_heads,
+                                                .head_dim = c->kv[c->full_kind].head_dim,
                                                 .dtype = b->cases[i].plan.kv,
                                                 .k_bits = bits[form],
                                                 .v_bits = bits[form],

@@ -83,7 +83,7 @@ static int open_file(struct io_bench *b, struct spw_error *err)
 {
     const struct spw_model_config *c = &b->model.config;
     uint64_t tile =
-        2 * (uint64_t)TILE_TOKENS * c->kv[SPW_LAYER_FULL].n_heads * c->kv[SPW_LAYER_FULL].head_dim;
+        2 * (uint64_t)TILE_TOKENS * c->kv[c->full_kind].n_heads * c->kv[c->full_kind].head_dim;
     struct spw_drive_bench_options o = {.directory = b->options.disk_dir,
                                         .io = b->options.io,
                                         .queue_depth = b->limits.drive.queue_depth,

@@ -35,7 +35,7 @@ static void count(struct facts *f)
     }
     for (uint32_t i = 0; i < c->n_kv_layers; i++) {
         uint64_t token = 2 * spw_row_bytes(f->cache.kv, spw_config_kv_width(c, i));
-        if (spw_layer_kinds[c->layer_kinds[i]].windowed)
+        if (spw_layer_has_window((enum spw_layer_kind)c->layer_kinds[i]))
             f->kv_bytes_windows += token * c->window;
         else
             f->kv_bytes_per_token += token;
@@ -184,28 +184,33 @@ static uint32_t rope_layers(const struct spw_model_config *c)
 static void add_config(json_t **o, const struct facts *f)
 {
     const struct spw_model_config *c = &f->config;
-    const struct cli_field fields[] = {
+    const struct cli_field layers[] = {
         CLI_FIELD(c, model_type),
         {"wrapper", CLI_OR_NULL(c->wrapper, CLI_JSON(c->wrapper))},
         {"dtype", CLI_OR_NULL(c->dtype, CLI_JSON(spw_dtype_name(c->dtype)))},
         CLI_FIELD(c, n_layers),
-        {"n_full_layers", CLI_JSON(f->n_layers[SPW_LAYER_FULL])},
-        {"n_sliding_layers", CLI_JSON(f->n_layers[SPW_LAYER_SLIDING])},
-        {"n_chunked_layers", CLI_JSON(f->n_layers[SPW_LAYER_CHUNKED])},
+    };
+    CLI_ADD(o, layers);
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "n_%s_layers", spw_layer_kinds[k].name);
+        cli_json_add(o, name, CLI_JSON(f->n_layers[k]));
+    }
+    const struct cli_field fields[] = {
         CLI_FIELD(c, window),
         CLI_FIELD(c, hidden),
         CLI_FIELD(c, intermediate),
         {"experts", CLI_OR_NULL(c->experts.n, experts_json(f))},
         CLI_FIELD(c, n_heads),
-        {"n_kv_heads", CLI_JSON(c->kv[SPW_LAYER_FULL].n_heads)},
-        {"head_dim", CLI_JSON(c->kv[SPW_LAYER_FULL].head_dim)},
+        {"n_kv_heads", CLI_JSON(c->kv[c->full_kind].n_heads)},
+        {"head_dim", CLI_JSON(c->kv[c->full_kind].head_dim)},
         CLI_FIELD(c, vocab),
         CLI_FIELD(c, max_positions),
         {"longest_context", CLI_JSON(c->reach)},
         CLI_FIELD(c, tied_embeddings),
         {"n_rope_layers", CLI_JSON(rope_layers(c))},
-        {"rope", CLI_JSON(rope_name(c->rope[SPW_LAYER_FULL].kind))},
-        {"rope_theta", CLI_JSON(c->rope[SPW_LAYER_FULL].theta)},
+        {"rope", CLI_JSON(rope_name(c->rope[c->full_kind].kind))},
+        {"rope_theta", CLI_JSON(c->rope[c->full_kind].theta)},
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
         {"suppressed", cli_report_tokens(c->suppressed, c->n_suppressed)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
@@ -325,8 +330,8 @@ static void print_positions(const struct spw_model_config *c)
     const uint32_t n = rope_layers(c);
     printf("positions   %llu", (unsigned long long)c->max_positions);
     if (n)
-        printf(", rope %s, theta %g", rope_name(c->rope[SPW_LAYER_FULL].kind),
-               c->rope[SPW_LAYER_FULL].theta);
+        printf(", rope %s, theta %g", rope_name(c->rope[c->full_kind].kind),
+               c->rope[c->full_kind].theta);
     if (!n)
         printf(", no rope");
     else if (n < c->n_layers)
@@ -344,13 +349,12 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
            c->dtype ? spw_dtype_name(c->dtype) : ""); /* GGUF has a type for each tensor only */
     printf("layers      %u", c->n_layers);
     for (int k = 0; k < SPW_LAYER_KINDS && c->window; k++)
-        if (f->n_layers[k] || k == SPW_LAYER_FULL)
-            printf("%s%u %s", k == SPW_LAYER_FULL ? ": " : ", ", f->n_layers[k],
-                   spw_layer_kinds[k].name);
+        if (f->n_layers[k] || !k)
+            printf("%s%u %s", k ? ", " : ": ", f->n_layers[k], spw_layer_kinds[k].name);
     if (c->window)
         printf(" over %u tokens", c->window);
     printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
-           c->n_heads, c->kv[SPW_LAYER_FULL].head_dim, c->kv[SPW_LAYER_FULL].n_heads);
+           c->n_heads, c->kv[c->full_kind].head_dim, c->kv[c->full_kind].n_heads);
     if (c->experts.n) {
         const uint32_t n_layers = spw_expert_layers(c);
         printf("experts     %u in %u layer%s, mlp %u; a token uses %u", c->experts.n, n_layers,
