@@ -40,6 +40,14 @@ extern "C" {
     ROW(IQ4_XS, "iq4_xs", 256, 136, 8, true)                                                       \
     ROW(MXFP4, "mxfp4", 32, 17, 1, true)
 
+/* SPW_Q4_K_BYTES and SPW_Q4_K_ELEMENTS: constants of a type, for type_facts.h. */
+enum {
+#define SPW_TYPE_SIZES(id, name, elements, bytes, align, multiplies)                               \
+    SPW_##id##_ELEMENTS = elements, SPW_##id##_BYTES = bytes,
+    SPW_TYPES(SPW_TYPE_SIZES)
+#undef SPW_TYPE_SIZES
+};
+
 struct spw_type {
     const char *name; /* in options and reports */
     uint32_t elements, bytes, align;

@@ -230,7 +230,7 @@ static __device__ __forceinline__ void add_part(uint32_t codes[2][2], const int 
                                                 const struct x_rows &x, int part,
                                                 int total[tiles][4])
 {
-    if constexpr (type == SPW_DTYPE_Q2_K)
+    if constexpr (packed_type<type>::scales_codes)
         for (int i = 0; i < 4; i++)
             codes[i / 2][i % 2] *= (uint32_t)scales[i / 2][i % 2];
     const uint32_t left[4] = {codes[0][0], codes[1][0], codes[0][1], codes[1][1]};
@@ -238,7 +238,7 @@ static __device__ __forceinline__ void add_part(uint32_t codes[2][2], const int 
     for (int j = 0; j < tiles; j++) {
         uint32_t right[2];
         x_words(x, j, part, right);
-        if constexpr (type == SPW_DTYPE_Q2_K) {
+        if constexpr (packed_type<type>::scales_codes) {
             spw_mma_s8(total[j], left, right);
         } else if constexpr (packed_type<type>::parts_of_16) {
 #pragma unroll
@@ -564,6 +564,31 @@ template <enum spw_dtype type> static int launch_tile(const struct codes_product
 template <enum spw_dtype type> static int launch(const struct codes_product *p, spw_stream s)
 {
     return p->m <= 8 || p->choices.of ? launch_stream<type>(p, s) : launch_tile<type>(p, s);
+}
+
+/* Launches the kernels of a type that has large blocks, or none: kernels of types are compiled in
+ * two files. */
+template <enum spw_dtype type, bool large>
+static int launch_of(const struct codes_product *p, spw_stream s)
+{
+    if constexpr (packed_type<type>::large == large)
+        return launch<type>(p, s);
+    else
+        return -EINVAL;
+}
+
+template <bool large>
+static int launch_type(const struct codes_product *p, enum spw_dtype type, spw_stream s)
+{
+    switch (type) {
+#define SPW_CASE(id, ...)                                                                          \
+    case SPW_DTYPE_##id:                                                                           \
+        return launch_of<SPW_DTYPE_##id, large>(p, s);
+        SPW_QUANTIZED_TYPES(SPW_CASE)
+#undef SPW_CASE
+    default:
+        return -EINVAL;
+    }
 }
 
 #endif

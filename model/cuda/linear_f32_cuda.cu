@@ -146,23 +146,11 @@ static __device__ __forceinline__ void read_four(float out[4], const uint8_t *ro
 static __device__ void read_quantized(enum spw_dtype type, float out[4], const uint8_t *row, int k)
 {
     switch (type) {
-#define CASE(t)                                                                                    \
+#define CASE(t, ...)                                                                               \
     case SPW_DTYPE_##t:                                                                            \
         read_four<SPW_DTYPE_##t>(out, row, k);                                                     \
-        break
-        CASE(Q8_0);
-        CASE(Q4_0);
-        CASE(Q4_1);
-        CASE(Q5_0);
-        CASE(Q5_1);
-        CASE(Q2_K);
-        CASE(Q3_K);
-        CASE(Q4_K);
-        CASE(Q5_K);
-        CASE(Q6_K);
-        CASE(IQ4_NL);
-        CASE(IQ4_XS);
-        CASE(MXFP4);
+        break;
+        SPW_QUANTIZED_TYPES(CASE)
 #undef CASE
     default:
         break;

@@ -2,29 +2,26 @@
 #ifndef SPW_TESTS_ENGINE_GGUF_BLOCKS_H
 #define SPW_TESTS_ENGINE_GGUF_BLOCKS_H
 
-#include "quant/types.h"
+#include "quant/type_facts.h"
 #include "tests/check.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Where a block has its factors (f16), and how large its numbers are if d is 1 and all codes and
- * scales are random: their mean is moved to zero by m. */
+/* How large the numbers of a block are if d is 1 and all codes and scales are random: their mean is
+ * moved to zero by m. */
 struct gguf_block_kind {
     enum spw_dtype type;
-    int d, m;      /* offsets; m -1: none */
     double size;   /* about the standard deviation */
     double center; /* m = -center d, or center d if the minimum is subtracted */
 };
 
 static const struct gguf_block_kind gguf_block_kinds[] = {
-    {SPW_DTYPE_Q8_0, 0, -1, 74, 0},     {SPW_DTYPE_Q4_0, 0, -1, 4.6, 0},
-    {SPW_DTYPE_Q4_1, 0, 2, 4.6, -7.5},  {SPW_DTYPE_Q5_0, 0, -1, 9.2, 0},
-    {SPW_DTYPE_Q5_1, 0, 2, 9.2, -15.5}, {SPW_DTYPE_Q2_K, 80, 82, 12, 1.5},
-    {SPW_DTYPE_Q3_K, 108, -1, 42, 0},   {SPW_DTYPE_Q4_K, 0, 2, 220, 7.5},
-    {SPW_DTYPE_Q5_K, 0, 2, 440, 15.5},  {SPW_DTYPE_Q6_K, 208, -1, 1360, 0},
-    {SPW_DTYPE_IQ4_NL, 0, -1, 70, 0},   {SPW_DTYPE_IQ4_XS, 0, -1, 1300, 0},
-    {SPW_DTYPE_MXFP4, 0, -1, 3, 0},
+    {SPW_DTYPE_Q8_0, 74, 0},   {SPW_DTYPE_Q4_0, 4.6, 0},     {SPW_DTYPE_Q4_1, 4.6, -7.5},
+    {SPW_DTYPE_Q5_0, 9.2, 0},  {SPW_DTYPE_Q5_1, 9.2, -15.5}, {SPW_DTYPE_Q2_K, 12, 1.5},
+    {SPW_DTYPE_Q3_K, 42, 0},   {SPW_DTYPE_Q4_K, 220, 7.5},   {SPW_DTYPE_Q5_K, 440, 15.5},
+    {SPW_DTYPE_Q6_K, 1360, 0}, {SPW_DTYPE_IQ4_NL, 70, 0},    {SPW_DTYPE_IQ4_XS, 1300, 0},
+    {SPW_DTYPE_MXFP4, 3, 0},
 };
 enum { GGUF_BLOCK_KINDS = sizeof gguf_block_kinds / sizeof *gguf_block_kinds };
 
@@ -53,6 +50,7 @@ static inline void gguf_draw_blocks(uint8_t *out, enum spw_dtype t, size_t n, ui
                                     uint64_t *seed)
 {
     const struct spw_type type = spw_type_of(t);
+    const struct spw_type_facts facts = SPW_FACTS(t);
     const struct gguf_block_kind *kind = gguf_block_kinds;
     while (kind->type != t)
         kind++;
@@ -61,15 +59,15 @@ static inline void gguf_draw_blocks(uint8_t *out, enum spw_dtype t, size_t n, ui
         const double d = u / sqrt((double)cols) / kind->size;
         for (uint32_t b = 0; b < type.bytes; b++)
             out[b] = (uint8_t)check_random(seed);
-        if (t == SPW_DTYPE_MXFP4) {
+        if (facts.form == SPW_SCALE_POWER) {
             out[0] = (uint8_t)(127 + lrint(log2(d)));
             continue;
         }
         uint16_t half = gguf_cut_f16(d);
-        memcpy(out + kind->d, &half, 2);
+        memcpy(out + facts.d_at, &half, 2);
         half = (uint16_t)(gguf_cut_f16(d * fabs(kind->center)) | (kind->center < 0 ? 0x8000 : 0));
-        if (kind->m >= 0)
-            memcpy(out + kind->m, &half, 2);
+        if (facts.has_minima)
+            memcpy(out + facts.d_at + 2, &half, 2);
     }
 }
 

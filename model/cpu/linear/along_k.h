@@ -151,50 +151,25 @@ SIMD_FN void codes_of_32(enum spw_dtype t, const uint8_t *p, unsigned i, u32v w[
     const size_t stride = block_bytes(t);
     if (is_small(t))
         p += SIMD_FOURS * i * stride;
-    switch (t) {
-    case SPW_DTYPE_Q8_0:
-        w[0] = simd_load_four(p + 2, stride);
-        w[1] = simd_load_four(p + 18, stride);
+    const uint8_t *low = p + SPW_FACTS(t).low_at, *high = p + SPW_FACTS(t).high_at;
+    if (SPW_FACTS(t).low_bits == 8) {
+        w[0] = simd_load_four(low, stride);
+        w[1] = simd_load_four(low + 16, stride);
         for (int j = 0; SIMD_DOT_OFFSET && j < 2; j++)
             w[j] ^= 0x80808080u;
-        break;
-    case SPW_DTYPE_Q4_0:
-    case SPW_DTYPE_IQ4_NL:
-        both_nibbles(simd_load_four(p + 2, stride), w);
-        break;
-    case SPW_DTYPE_Q4_1:
-        both_nibbles(simd_load_four(p + 4, stride), w);
-        break;
-    case SPW_DTYPE_Q5_0:
-        both_nibbles(simd_load_four(p + 6, stride), w);
-        add_fifth_bits(p + 2, stride, w);
-        break;
-    case SPW_DTYPE_Q5_1:
-        both_nibbles(simd_load_four(p + 8, stride), w);
-        add_fifth_bits(p + 4, stride, w);
-        break;
-    case SPW_DTYPE_MXFP4:
-        both_nibbles(simd_load_four(p + 1, stride), w);
-        break;
-    case SPW_DTYPE_IQ4_XS:
-        both_nibbles((u32v)simd_load(p + 8 + sizeof(u32v) * i), w);
-        break;
-    case SPW_DTYPE_Q4_K:
-        wide_nibbles(p + 16 + sizeof(u32v) * i, w);
-        break;
-    case SPW_DTYPE_Q5_K:
-        wide_nibbles(p + 48 + sizeof(u32v) * i, w);
+    } else if (SPW_FACTS(t).run == 32)
+        wide_nibbles(low + sizeof(u32v) * i, w);
+    else if (is_small(t))
+        both_nibbles(simd_load_four(low, stride), w);
+    else
+        both_nibbles((u32v)simd_load(low + sizeof(u32v) * i), w);
+    if (has_high_bits(t, 1) && is_small(t))
+        add_fifth_bits(high, stride, w);
+    else if (has_high_bits(t, 1))
         for (int j = 0; j < 2; j++) /* the bit of the part becomes bit 4 */
-            w[j] |= bits_up(simd_same_four(p + 16 + 16 * j), SIMD_FOURS * i) & 0x10101010u;
-        break;
-    default:
-        break;
-    }
+            w[j] |= bits_up(simd_same_four(high + 16 * j), SIMD_FOURS * i) & 0x10101010u;
     for (int j = 0; j < 2; j++)
-        if (t == SPW_DTYPE_IQ4_NL || t == SPW_DTYPE_IQ4_XS)
-            w[j] = simd_lookup(iq4_values, w[j]);
-        else if (t == SPW_DTYPE_MXFP4)
-            w[j] = simd_lookup(mxfp4_values, w[j]);
+        w[j] = values_of(t, w[j]);
 }
 
 /* The same of 16 codes. */
@@ -202,20 +177,17 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, unsigned i)
 {
     const unsigned part = SIMD_FOURS * i / 2, half = part / 4, j = part % 4; /* parts of 32 */
     const u32v two = simd_each_four(0, 0, 2, 2);
+    const uint8_t *low = p + SPW_FACTS(t).low_at, *high = p + SPW_FACTS(t).high_at;
     u32v x;
-    switch (t) {
-    case SPW_DTYPE_Q6_K:
-        x = (u32v)simd_load(p + 64 * half + 32 * (j % 2));
+    if (SPW_FACTS(t).low_bits == 4) {
+        x = (u32v)simd_load(low + 64 * half + 32 * (j % 2));
         x = j / 2 ? high_nibbles(x) : low_nibbles(x);
-        return x | (simd_twice32(p + 128 + 32 * half) >> (two + 2 * j) & 0x03030303u) << 4;
-    case SPW_DTYPE_Q2_K:
-        return simd_twice32(p + 16 + 32 * half) >> (two + 2 * j) & 0x03030303u;
-    case SPW_DTYPE_Q3_K:
-        x = simd_twice32(p + 32 + 32 * half) >> (two + 2 * j) & 0x03030303u;
-        return x | (simd_twice32(p) >> (two / 2 + part) & 0x01010101u) << 2;
-    default:
-        return (u32v){0};
+        return x | (simd_twice32(high + 32 * half) >> (two + 2 * j) & 0x03030303u) << 4;
     }
+    x = simd_twice32(low + 32 * half) >> (two + 2 * j) & 0x03030303u;
+    if (has_high_bits(t, 1))
+        x |= (simd_twice32(high) >> (two / 2 + part) & 0x01010101u) << 2;
+    return x;
 }
 
 /* ---- products ---- */
@@ -399,7 +371,7 @@ SIMD_FN void factors_of_small(enum spw_dtype t, const struct few *f, size_t q,
                               struct few_factors *to)
 {
     u32v pairs[SMALL_BLOCKS / 2];
-    if (t != SPW_DTYPE_MXFP4) {
+    if (SPW_FACTS(t).form != SPW_SCALE_POWER) {
         f16_of_small(f->scales[q].d, to->of.d);
         if (has_minima(t))
             f16_of_small(f->scales[q].m, to->of.m);
@@ -583,7 +555,7 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f, end_fn *end, end_fn
         run_rows(t, f, f->a->m, true, end_across);
 }
 
-#define DEFINE(t)                                                                                  \
+#define DEFINE(t, ...)                                                                             \
     SIMD_APART const uint8_t *end_##t(const struct few *f, size_t col, const uint8_t *asked)       \
     {                                                                                              \
         return end_rows(SPW_DTYPE_##t, f, FEW_ALONG, false, col, asked);                           \
@@ -597,7 +569,7 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f, end_fn *end, end_fn
     {                                                                                              \
         run_type(SPW_DTYPE_##t, f, end_##t, end_across_##t);                                       \
     }
-FEW_TYPES(DEFINE)
+SPW_QUANTIZED_TYPES(DEFINE)
 #undef DEFINE
 
 /* ---- a task ---- */
@@ -651,11 +623,11 @@ static void run_few(const struct spw_linear_args *a, struct spw_linear_part part
     f.asked = first_asked(&f);
     order_x(&f);
     switch (a->w_dtype) {
-#define CASE(t)                                                                                    \
+#define CASE(t, ...)                                                                               \
     case SPW_DTYPE_##t:                                                                            \
         run_##t(&f);                                                                               \
         break;
-        FEW_TYPES(CASE)
+        SPW_QUANTIZED_TYPES(CASE)
 #undef CASE
     default:
         break;

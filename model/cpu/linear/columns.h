@@ -49,129 +49,135 @@ SIMD_FN bool has_signs(enum spw_dtype t)
     return SIMD_PAIRS && largest_code(t) > 127;
 }
 
-/* Tables of IQ4 and MXFP4, plus code_offset. */
-#define AT(x) (int8_t)((x) + SIMD_DOT_OFFSET)
-static const int8_t iq4_values[16] = {AT(-127), AT(-104), AT(-83), AT(-65), AT(-49), AT(-35),
-                                      AT(-22),  AT(-10),  AT(1),   AT(13),  AT(25),  AT(38),
-                                      AT(53),   AT(69),   AT(89),  AT(113)};
-#undef AT
-static const int8_t mxfp4_values[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+/* Values of four bits, plus code_offset. */
+#define IQ4(x) (int8_t)((x) + SIMD_DOT_OFFSET)
+#define E2M1(x) (x) + 12
+static const int8_t iq4_values[16] = {SPW_IQ4_VALUES(IQ4)};
+static const int8_t e2m1_values[16] = {SPW_E2M1_VALUES(E2M1)};
+#undef IQ4
+#undef E2M1
 
-/* ---- blocks of 32 ---- */
+/* Each byte of x is a value's four bits. */
+SIMD_FN u32v values_of(enum spw_dtype t, u32v x)
+{
+    if (SPW_FACTS(t).values == SPW_VALUES_PLAIN)
+        return x;
+    return simd_lookup(SPW_FACTS(t).values == SPW_VALUES_IQ4 ? iq4_values : e2m1_values, x);
+}
 
-SIMD_FN void unpack_q8_0(const struct packed *p, const struct fetched *f, struct columns *to)
+/* ---- codes: t is a constant ---- */
+
+/* Blocks of 32 bytes. */
+SIMD_FN void unpack_bytes(enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                          struct columns *to)
 {
     for (size_t b = 0; b < p->blocks; b++) {
+        const uint8_t *at = p->at + block_bytes(t) * b + SPW_FACTS(t).low_at;
         fetch_part(f, b);
-        simd_load_columns(to->codes + 8 * b, p->at + 34 * b + 2, p->stride, p->fours);
-        simd_load_columns(to->codes + 8 * b + 4, p->at + 34 * b + 18, p->stride, p->fours);
+        simd_load_columns(to->codes + 8 * b, at, p->stride, p->fours);
+        simd_load_columns(to->codes + 8 * b + 4, at + 16, p->stride, p->fours);
         if (SIMD_DOT_OFFSET)
             for (size_t i = 0; i < 8; i++)
                 to->codes[8 * b + i] ^= 0x80808080u;
     }
 }
 
-/* Sixteen bytes at `at` of each block: the low nibbles are 16 codes, the high nibbles the next 16.
- */
-SIMD_FN void unpack_nibbles(const struct packed *p, const struct fetched *f, size_t bytes,
-                            size_t at, const int8_t *table, struct columns *to)
+/* Sixteen bytes for each 32 numbers: the low nibbles are 16 codes, the high nibbles the next 16. */
+SIMD_FN void unpack_nibbles(enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                            struct columns *to)
 {
-    for (size_t b = 0; b < p->blocks; b++) {
+    const size_t blocks = is_small(t) ? p->blocks : SMALL_BLOCKS;
+    const size_t bytes = is_small(t) ? block_bytes(t) : 16;
+    for (size_t b = 0; b < blocks; b++) {
         fetch_part(f, b);
         u32v q[4];
-        simd_load_columns(q, p->at + bytes * b + at, p->stride, p->fours);
+        simd_load_columns(q, p->at + bytes * b + SPW_FACTS(t).low_at, p->stride, p->fours);
         for (size_t i = 0; i < 4; i++) {
-            u32v low = low_nibbles(q[i]), high = high_nibbles(q[i]);
-            to->codes[8 * b + i] = table ? simd_lookup(table, low) : low;
-            to->codes[8 * b + 4 + i] = table ? simd_lookup(table, high) : high;
+            to->codes[8 * b + i] = values_of(t, low_nibbles(q[i]));
+            to->codes[8 * b + 4 + i] = values_of(t, high_nibbles(q[i]));
         }
     }
 }
 
-/* Adds the fifth bits: bit i of the word at `at` belongs to number i. */
-SIMD_FN void unpack_fifth_bits(const struct packed *p, size_t bytes, size_t at, struct columns *to)
+/* Adds the fifth bits: bit i of a word belongs to number i. */
+SIMD_FN void unpack_fifth_bits(enum spw_dtype t, const struct packed *p, struct columns *to)
 {
     for (size_t b = 0; b < p->blocks; b++) {
-        u32v word = simd_load_words(p->at + b * bytes + at, p->stride, p->fours);
+        const uint8_t *at = p->at + b * block_bytes(t) + SPW_FACTS(t).high_at;
+        u32v word = simd_load_words(at, p->stride, p->fours);
         for (size_t i = 0; i < 8; i++) /* four bits become bit 4 of four bytes */
             to->codes[8 * b + i] |= ((word >> 4 * i & 15u) * 0x02040810u) & 0x10101010u;
     }
 }
 
-/* ---- blocks of 256 ---- */
-
-/* Each 32 bytes at `at`: low nibbles are 32 codes, high nibbles the next 32. */
-SIMD_FN void unpack_wide_nibbles(const struct packed *p, const struct fetched *f, size_t at,
-                                 struct columns *to)
+/* 32 bytes of high bits. */
+SIMD_FN void load_high(enum spw_dtype t, const struct packed *p, size_t run, u32v h[8])
 {
-    for (size_t i = 0; i < 8; i++) {
-        fetch_part(f, i);
-        u32v q[4];
-        u32v *low = to->codes + i / 2 * 16 + i % 2 * 4;
-        simd_load_columns(q, p->at + at + 16 * i, p->stride, p->fours);
-        for (size_t j = 0; j < 4; j++) {
-            low[j] = low_nibbles(q[j]);
-            low[j + 8] = high_nibbles(q[j]);
-        }
-    }
+    const uint8_t *at = p->at + SPW_FACTS(t).high_at + 32 * run;
+    simd_load_columns(h, at, p->stride, p->fours);
+    simd_load_columns(h + 4, at + 16, p->stride, p->fours);
 }
 
-SIMD_FN void unpack_q5_k(const struct packed *p, const struct fetched *f, struct columns *to)
+/* Each 32 bytes: low nibbles are 32 codes, high nibbles the next 32. */
+SIMD_FN void unpack_wide_nibbles(enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                                 struct columns *to)
 {
     u32v h[8];
-    simd_load_columns(h, p->at + 16, p->stride, p->fours);
-    simd_load_columns(h + 4, p->at + 32, p->stride, p->fours);
+    if (has_high_bits(t, 1))
+        load_high(t, p, 0, h);
     for (size_t i = 0; i < 8; i++) {
         fetch_part(f, i);
         u32v q[4];
         u32v *low = to->codes + i / 2 * 16 + i % 2 * 4;
         const size_t bit = i / 2 * 2; /* of the low nibbles */
-        simd_load_columns(q, p->at + 48 + 16 * i, p->stride, p->fours);
+        simd_load_columns(q, p->at + SPW_FACTS(t).low_at + 16 * i, p->stride, p->fours);
         for (size_t j = 0; j < 4; j++) {
-            u32v bits = h[i % 2 * 4 + j] >> bit;
-            low[j] = low_nibbles(q[j]) | (bits << 4 & 0x10101010u);
-            low[j + 8] = high_nibbles(q[j]) | (bits << 3 & 0x10101010u);
+            low[j] = low_nibbles(q[j]);
+            low[j + 8] = high_nibbles(q[j]);
+            if (has_high_bits(t, 1)) {
+                const u32v bits = h[i % 2 * 4 + j] >> bit;
+                low[j] |= bits << 4 & 0x10101010u;
+                low[j + 8] |= bits << 3 & 0x10101010u;
+            }
         }
     }
 }
 
-/* 64 bytes at `at`: each 32 have two bits of 128 codes. */
-SIMD_FN void unpack_two_bits(const struct packed *p, const struct fetched *f, size_t at,
+/* Each 32 bytes have two bits of 128 codes; a third bit may lie apart. */
+SIMD_FN void unpack_two_bits(enum spw_dtype t, const struct packed *p, const struct fetched *f,
                              struct columns *to)
 {
+    u32v h[8];
     for (size_t i = 0; i < 4; i++) {
         fetch_part(f, 2 * i);
         fetch_part(f, 2 * i + 1);
         u32v q[4];
         u32v *first = to->codes + i / 2 * 32 + i % 2 * 4;
-        simd_load_columns(q, p->at + at + 16 * i, p->stride, p->fours);
+        simd_load_columns(q, p->at + SPW_FACTS(t).low_at + 16 * i, p->stride, p->fours);
         for (size_t j = 0; j < 4; j++)
             for (size_t g = 0; g < 4; g++)
                 first[8 * g + j] = q[j] >> 2 * g & 0x03030303u;
     }
-}
-
-SIMD_FN void unpack_q3_k(const struct packed *p, const struct fetched *f, struct columns *to)
-{
-    u32v h[8];
-    unpack_two_bits(p, f, 32, to);
-    simd_load_columns(h, p->at, p->stride, p->fours);
-    simd_load_columns(h + 4, p->at + 16, p->stride, p->fours);
+    if (!has_high_bits(t, 1))
+        return;
+    load_high(t, p, 0, h);
     for (size_t j = 0; j < 8; j++)
         for (size_t i = 0; i < 8; i++)
             to->codes[8 * j + i] |= (h[i] >> j & 0x01010101u) << 2;
 }
 
-SIMD_FN void unpack_q6_k(const struct packed *p, const struct fetched *f, struct columns *to)
+/* Each 64 bytes have the low nibbles of 128 codes, each 32 bytes the two high bits. */
+SIMD_FN void unpack_six_bits(enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                             struct columns *to)
 {
     for (size_t half = 0; half < 2; half++) {
         u32v h[8], q[4];
-        simd_load_columns(h, p->at + 128 + 32 * half, p->stride, p->fours);
-        simd_load_columns(h + 4, p->at + 144 + 32 * half, p->stride, p->fours);
-        for (size_t i = 0; i < 4; i++) { /* 16 of the 64 bytes with low bits */
+        load_high(t, p, half, h);
+        for (size_t i = 0; i < 4; i++) { /* 16 of the 64 bytes */
             fetch_part(f, 4 * half + i);
             u32v *low = to->codes + 32 * half + 4 * i;
-            simd_load_columns(q, p->at + 64 * half + 16 * i, p->stride, p->fours);
+            const uint8_t *at = p->at + SPW_FACTS(t).low_at + 64 * half + 16 * i;
+            simd_load_columns(q, at, p->stride, p->fours);
             for (size_t j = 0; j < 4; j++) {
                 u32v bits = h[i % 2 * 4 + j] >> (i < 2 ? 0 : 2);
                 low[j] = low_nibbles(q[j]) | (bits << 4 & 0x30303030u);
@@ -181,17 +187,21 @@ SIMD_FN void unpack_q6_k(const struct packed *p, const struct fetched *f, struct
     }
 }
 
-SIMD_FN void unpack_iq4_xs(const struct packed *p, const struct fetched *f, struct columns *to)
+SIMD_FN void unpack_codes(const enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                          struct columns *to)
 {
-    for (size_t j = 0; j < 8; j++) {
-        fetch_part(f, j);
-        u32v q[4];
-        simd_load_columns(q, p->at + 8 + 16 * j, p->stride, p->fours);
-        for (size_t i = 0; i < 4; i++) {
-            to->codes[8 * j + i] = simd_lookup(iq4_values, low_nibbles(q[i]));
-            to->codes[8 * j + 4 + i] = simd_lookup(iq4_values, high_nibbles(q[i]));
-        }
-    }
+    if (SPW_FACTS(t).low_bits == 8)
+        unpack_bytes(t, p, f, to);
+    else if (SPW_FACTS(t).low_bits == 2)
+        unpack_two_bits(t, p, f, to);
+    else if (SPW_FACTS(t).run == 16)
+        unpack_nibbles(t, p, f, to);
+    else if (SPW_FACTS(t).run == 32)
+        unpack_wide_nibbles(t, p, f, to);
+    else
+        unpack_six_bits(t, p, f, to);
+    if (is_small(t) && has_high_bits(t, 1))
+        unpack_fifth_bits(t, p, to);
 }
 
 /* ---- codes times scales ---- */
@@ -200,17 +210,17 @@ SIMD_FN void unpack_iq4_xs(const struct packed *p, const struct fetched *f, stru
  * then has one sum for 256 weights and not sixteen. Sums in 16 bits are better of the codes. */
 SIMD_FN bool is_scaled(enum spw_dtype t)
 {
-    return !SIMD_PAIRS && (t == SPW_DTYPE_Q2_K || t == SPW_DTYPE_Q3_K);
+    return !SIMD_PAIRS && SPW_FACTS(t).low_bits == 2;
 }
 
-/* What is added to the codes of a panel. (code - 4) * scale of Q3_K lies in -124 .. 128. */
+/* What is added to the codes of a panel. (code - 4) * scale lies in -124 .. 128. */
 SIMD_FN int panel_offset(enum spw_dtype t)
 {
-    return t == SPW_DTYPE_Q3_K && is_scaled(t) ? SIMD_DOT_OFFSET - 1 : code_offset(t);
+    return is_scaled(t) && code_offset(t) ? SIMD_DOT_OFFSET - 1 : code_offset(t);
 }
 
 /* Codes in 0 .. 3, scales in 0 .. 15. */
-SIMD_FN void scale_q2_k(struct columns *to)
+SIMD_FN void scale_plain(struct columns *to)
 {
     for (size_t i = 0; i < FOURS; i++)
         to->codes[i] *= (u32v)to->scales.parts[i / 4];
@@ -218,9 +228,9 @@ SIMD_FN void scale_q2_k(struct columns *to)
 
 /* Codes c in 0 .. 7, scales s in -32 .. 31: (c - 4) s = c (s + 32) - 32 c - 4 s. Bytes have no
  * carry, so each of them is right modulo 256. */
-SIMD_FN void scale_q3_k(struct columns *to)
+SIMD_FN void scale_less_4(enum spw_dtype t, struct columns *to)
 {
-    const uint32_t offset = (uint32_t)panel_offset(SPW_DTYPE_Q3_K);
+    const uint32_t offset = (uint32_t)panel_offset(t);
     for (size_t i = 0; i < FOURS; i++) {
         const u32v s = (u32v)to->scales.parts[i / 4], c = to->codes[i];
         const u32v low = (c & 0x03030303u) * (s + 32u);
@@ -262,56 +272,27 @@ static void add_signs(enum spw_dtype t, size_t blocks, struct columns *to)
 
 /* ---- any type ---- */
 
+SIMD_FN void unpack_type(const enum spw_dtype t, const struct packed *p, const struct fetched *f,
+                         struct columns *to)
+{
+    unpack_scales(t, p, &to->scales);
+    unpack_codes(t, p, f, to);
+    if (is_scaled(t) && code_offset(t))
+        scale_less_4(t, to);
+    else if (is_scaled(t))
+        scale_plain(to);
+}
+
 SIMD_APART void unpack_columns(enum spw_dtype t, const struct packed *p, const struct fetched *f,
                                struct columns *to)
 {
-    unpack_scales(t, p, &to->scales);
     switch (t) {
-    case SPW_DTYPE_Q8_0:
-        unpack_q8_0(p, f, to);
+#define CASE(id, ...)                                                                              \
+    case SPW_DTYPE_##id:                                                                           \
+        unpack_type(SPW_DTYPE_##id, p, f, to);                                                     \
         break;
-    case SPW_DTYPE_Q4_0:
-        unpack_nibbles(p, f, 18, 2, NULL, to);
-        break;
-    case SPW_DTYPE_Q4_1:
-        unpack_nibbles(p, f, 20, 4, NULL, to);
-        break;
-    case SPW_DTYPE_Q5_0:
-        unpack_nibbles(p, f, 22, 6, NULL, to);
-        unpack_fifth_bits(p, 22, 2, to);
-        break;
-    case SPW_DTYPE_Q5_1:
-        unpack_nibbles(p, f, 24, 8, NULL, to);
-        unpack_fifth_bits(p, 24, 4, to);
-        break;
-    case SPW_DTYPE_IQ4_NL:
-        unpack_nibbles(p, f, 18, 2, iq4_values, to);
-        break;
-    case SPW_DTYPE_MXFP4:
-        unpack_nibbles(p, f, 17, 1, mxfp4_values, to);
-        break;
-    case SPW_DTYPE_Q4_K:
-        unpack_wide_nibbles(p, f, 16, to);
-        break;
-    case SPW_DTYPE_Q5_K:
-        unpack_q5_k(p, f, to);
-        break;
-    case SPW_DTYPE_Q2_K:
-        unpack_two_bits(p, f, 16, to);
-        if (is_scaled(t))
-            scale_q2_k(to);
-        break;
-    case SPW_DTYPE_Q3_K:
-        unpack_q3_k(p, f, to);
-        if (is_scaled(t))
-            scale_q3_k(to);
-        break;
-    case SPW_DTYPE_Q6_K:
-        unpack_q6_k(p, f, to);
-        break;
-    case SPW_DTYPE_IQ4_XS:
-        unpack_iq4_xs(p, f, to);
-        break;
+        SPW_QUANTIZED_TYPES(CASE)
+#undef CASE
     default:
         break;
     }

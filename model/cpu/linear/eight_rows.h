@@ -109,33 +109,19 @@ SIMD_FN u32v nibbles_at(const uint8_t *p, size_t fours, bool high)
 SIMD_FN u32v codes_of_32(enum spw_dtype t, const uint8_t *p, size_t fours, unsigned j, unsigned i)
 {
     const uint8_t *block = p + (is_small(t) ? j * block_bytes(t) : 0);
-    switch (t) {
-    case SPW_DTYPE_Q8_0:
-        return simd_load_four(block + 2 + 16 * i, fours) ^ (SIMD_DOT_OFFSET ? 0x80808080u : 0u);
-    case SPW_DTYPE_Q4_0:
-        return nibbles_at(block + 2, fours, i);
-    case SPW_DTYPE_Q4_1:
-        return nibbles_at(block + 4, fours, i);
-    case SPW_DTYPE_Q5_0:
-        return nibbles_at(block + 6, fours, i) |
-               simd_bytes_of_bits(simd_load_four(block + 2, fours), 2 * (int)i, 0x10);
-    case SPW_DTYPE_Q5_1:
-        return nibbles_at(block + 8, fours, i) |
-               simd_bytes_of_bits(simd_load_four(block + 4, fours), 2 * (int)i, 0x10);
-    case SPW_DTYPE_IQ4_NL:
-        return simd_lookup(iq4_values, nibbles_at(block + 2, fours, i));
-    case SPW_DTYPE_MXFP4:
-        return simd_lookup(mxfp4_values, nibbles_at(block + 1, fours, i));
-    case SPW_DTYPE_IQ4_XS:
-        return simd_lookup(iq4_values, nibbles_at(block + 8 + 16 * j, fours, i));
-    case SPW_DTYPE_Q4_K:
-        return nibbles_at(block + 16 + 32 * (j / 2) + 16 * i, fours, j % 2);
-    case SPW_DTYPE_Q5_K:
-        return nibbles_at(block + 48 + 32 * (j / 2) + 16 * i, fours, j % 2) |
-               move_bits(simd_load_four(block + 16 + 16 * i, fours), j, 4, 0x01010101u);
-    default:
-        return (u32v){0};
-    }
+    const uint8_t *low = block + SPW_FACTS(t).low_at, *high = block + SPW_FACTS(t).high_at;
+    if (SPW_FACTS(t).low_bits == 8)
+        return simd_load_four(low + 16 * i, fours) ^ (SIMD_DOT_OFFSET ? 0x80808080u : 0u);
+    if (SPW_FACTS(t).run == 16)
+        low += is_small(t) ? 0 : 16 * j;
+    else
+        low += 32 * (j / 2) + 16 * i;
+    const u32v x = nibbles_at(low, fours, SPW_FACTS(t).run == 16 ? i : j % 2);
+    if (has_high_bits(t, 1) && is_small(t))
+        return x | simd_bytes_of_bits(simd_load_four(high, fours), 2 * (int)i, 0x10);
+    if (has_high_bits(t, 1))
+        return x | move_bits(simd_load_four(high + 16 * i, fours), j, 4, 0x01010101u);
+    return values_of(t, x);
 }
 
 /* The same of part j, which has 16 codes. */
@@ -143,18 +129,14 @@ SIMD_FN u32v codes_of_16(enum spw_dtype t, const uint8_t *p, size_t fours, unsig
 {
     const unsigned half = j / 8, two = j % 8 / 2, i = j % 2;
     const unsigned at = 32 * half + 16 * i;
-    switch (t) {
-    case SPW_DTYPE_Q6_K:
-        return nibbles_at(p + 64 * half + 32 * (two % 2) + 16 * i, fours, two / 2) |
-               move_bits(simd_load_four(p + 128 + at, fours), 2 * two, 4, 0x03030303u);
-    case SPW_DTYPE_Q2_K:
-        return move_bits(simd_load_four(p + 16 + at, fours), 2 * two, 0, 0x03030303u);
-    case SPW_DTYPE_Q3_K:
-        return move_bits(simd_load_four(p + 32 + at, fours), 2 * two, 0, 0x03030303u) |
-               move_bits(simd_load_four(p + 16 * i, fours), 4 * half + two, 2, 0x01010101u);
-    default:
-        return (u32v){0};
-    }
+    const uint8_t *low = p + SPW_FACTS(t).low_at, *high = p + SPW_FACTS(t).high_at;
+    if (SPW_FACTS(t).low_bits == 4)
+        return nibbles_at(low + 64 * half + 32 * (two % 2) + 16 * i, fours, two / 2) |
+               move_bits(simd_load_four(high + at, fours), 2 * two, 4, 0x03030303u);
+    const u32v x = move_bits(simd_load_four(low + at, fours), 2 * two, 0, 0x03030303u);
+    if (!has_high_bits(t, 1))
+        return x;
+    return x | move_bits(simd_load_four(high + 16 * i, fours), 4 * half + two, 2, 0x01010101u);
 }
 
 /* ---- fetches ---- */
@@ -512,12 +494,12 @@ SIMD_FN void run_type(enum spw_dtype t, const struct few *f, size_t col, size_t 
     }
 }
 
-#define DEFINE(t)                                                                                  \
+#define DEFINE(t, ...)                                                                             \
     SIMD_APART void run_##t(const struct few *f, size_t col, size_t n)                             \
     {                                                                                              \
         run_type(SPW_DTYPE_##t, f, col, n);                                                        \
     }
-FEW_TYPES(DEFINE)
+SPW_QUANTIZED_TYPES(DEFINE)
 #undef DEFINE
 
 static void write_twice(const struct few *f)
@@ -544,11 +526,11 @@ static void run_few(const struct spw_linear_args *a, struct spw_linear_part part
     if (!is_small(a->w_dtype))
         write_twice(&f);
     switch (a->w_dtype) {
-#define CASE(t)                                                                                    \
+#define CASE(t, ...)                                                                               \
     case SPW_DTYPE_##t:                                                                            \
         run_##t(&f, part.col, n);                                                                  \
         break;
-        FEW_TYPES(CASE)
+        SPW_QUANTIZED_TYPES(CASE)
 #undef CASE
     default:
         break;

@@ -75,9 +75,9 @@ static void make_signed(enum spw_dtype t, size_t blocks, struct columns *w)
 }
 
 /* Products with the other sign fit int8: they are -128 .. 124. */
-static void negate_q3_k(struct columns *w)
+static void negate_scaled(enum spw_dtype t, struct columns *w)
 {
-    const u8v offset = (u8v)simd_set1_u32((uint32_t)panel_offset(SPW_DTYPE_Q3_K) * 0x01010101u);
+    const u8v offset = (u8v)simd_set1_u32((uint32_t)panel_offset(t) * 0x01010101u);
     for (size_t i = 0; i < FOURS; i++)
         w->codes[i] = (u32v)(offset - (u8v)w->codes[i]);
     w->scales.d[0] = -w->scales.d[0];
@@ -108,10 +108,10 @@ static void prepare(enum spw_dtype t, size_t blocks, struct columns *w, u32v hig
 {
     if (is_small(t))
         make_signed(t, blocks, w);
-    else if (t == SPW_DTYPE_Q3_K)
-        negate_q3_k(w);
     else if (!is_scaled(t))
         multiply_codes(t, w, high);
+    else if (code_offset(t))
+        negate_scaled(t, w);
 }
 
 /* ---- tiles ---- */

@@ -250,7 +250,8 @@ SIMD_FN void tile_large(int rows, enum spw_dtype type, const struct tile *t)
 /* Whether sums of products and scales of half a block stay below 2^24, so that f32 holds them. */
 SIMD_FN bool fits_f32(enum spw_dtype type)
 {
-    return type == SPW_DTYPE_Q4_K; /* 128 x 15 x 127 x 63 */
+    return SPW_FACTS(type).form == SPW_SCALES_6_6 &&
+           SPW_CODES_HALF * largest_code(type) * 127 * 63 < 1 << 24;
 }
 
 /* One block of 256: the scales of its parts multiply the sums of products. In f32 that takes an

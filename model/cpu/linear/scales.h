@@ -5,6 +5,7 @@
 
 #include "base/simd_bytes.h"
 #include "quant/codes.h"
+#include "quant/type_facts.h"
 
 enum { SMALL = 32, SMALL_BLOCKS = SPW_CODES_GROUP / SMALL };
 
@@ -33,50 +34,14 @@ SIMD_FN void copy_edge(struct packed *p, size_t n, size_t bytes, uint8_t *edge)
 
 /* ---- types ---- */
 
-#define FEW_TYPES(F)                                                                               \
-    F(Q8_0)                                                                                        \
-    F(Q4_0)                                                                                        \
-    F(Q4_1) F(Q5_0) F(Q5_1) F(Q2_K) F(Q3_K) F(Q4_K) F(Q5_K) F(Q6_K) F(IQ4_NL) F(IQ4_XS) F(MXFP4)
-
-/* What is added to the codes of quant/blocks.h. */
-SIMD_FN int code_offset(enum spw_dtype t)
-{
-    switch (t) {
-    case SPW_DTYPE_Q4_0:
-        return 8;
-    case SPW_DTYPE_Q5_0:
-        return 16;
-    case SPW_DTYPE_Q3_K:
-        return 4;
-    case SPW_DTYPE_Q6_K:
-        return 32;
-    case SPW_DTYPE_MXFP4:
-        return 12;
-    case SPW_DTYPE_Q8_0:
-    case SPW_DTYPE_IQ4_NL:
-    case SPW_DTYPE_IQ4_XS:
-        return SIMD_DOT_OFFSET;
-    default:
-        return 0;
-    }
-}
-
-/* Of a block. Compilers make a constant of it, but not of a member of spw_type_of(t). */
 SIMD_FN size_t block_bytes(enum spw_dtype t)
 {
-    switch (t) {
-#define CASE(id, name, elements, bytes, align, multiplies)                                         \
-    case SPW_DTYPE_##id:                                                                           \
-        return bytes;
-        SPW_TYPES(CASE)
-#undef CASE
-    }
-    return 0;
+    return (size_t)SPW_FACTS(t).bytes;
 }
 
 SIMD_FN bool is_small(enum spw_dtype t)
 {
-    return t <= SPW_DTYPE_Q5_1 || t == SPW_DTYPE_IQ4_NL || t == SPW_DTYPE_MXFP4;
+    return SPW_FACTS(t).elements == SMALL;
 }
 
 /* Of 256 weights. */
@@ -88,38 +53,34 @@ SIMD_FN size_t group_bytes(enum spw_dtype t)
 /* Weights that share a scale. */
 SIMD_FN size_t part_of(enum spw_dtype t)
 {
-    return t == SPW_DTYPE_Q2_K || t == SPW_DTYPE_Q3_K || t == SPW_DTYPE_Q6_K ? 16 : 32;
+    return (size_t)SPW_FACTS(t).part;
 }
 
 SIMD_FN bool has_minima(enum spw_dtype t)
 {
-    return t == SPW_DTYPE_Q4_1 || t == SPW_DTYPE_Q5_1 || t == SPW_DTYPE_Q2_K ||
-           t == SPW_DTYPE_Q4_K || t == SPW_DTYPE_Q5_K;
+    return SPW_FACTS(t).has_minima;
+}
+
+/* What is added to the codes of quant/blocks.h. Bytes with a sign may stay as they are. */
+SIMD_FN int code_offset(enum spw_dtype t)
+{
+    const int offset = SPW_FACTS(t).offset;
+    return offset == 128 ? SIMD_DOT_OFFSET : offset;
 }
 
 /* The largest code plus code_offset. 255: the code has a sign, unless code_offset is 128. */
 SIMD_FN int largest_code(enum spw_dtype t)
 {
-    switch (t) {
-    case SPW_DTYPE_Q2_K:
-        return 3;
-    case SPW_DTYPE_Q3_K:
-        return 7;
-    case SPW_DTYPE_Q4_0:
-    case SPW_DTYPE_Q4_1:
-    case SPW_DTYPE_Q4_K:
-        return 15;
-    case SPW_DTYPE_MXFP4:
+    const int bits = SPW_FACTS(t).low_bits + SPW_FACTS(t).high_bits;
+    if (SPW_FACTS(t).values == SPW_VALUES_E2M1)
         return 24;
-    case SPW_DTYPE_Q5_0:
-    case SPW_DTYPE_Q5_1:
-    case SPW_DTYPE_Q5_K:
-        return 31;
-    case SPW_DTYPE_Q6_K:
-        return 63;
-    default:
-        return 255;
-    }
+    return SPW_FACTS(t).offset == 128 ? 255 : (1 << bits) - 1;
+}
+
+/* Whether n bits of a code lie apart from the others. */
+SIMD_FN bool has_high_bits(enum spw_dtype t, int n)
+{
+    return SPW_FACTS(t).high_bits == n;
 }
 
 SIMD_FN u32v low_nibbles(u32v x)
@@ -150,7 +111,7 @@ SIMD_FN void unpack_small_scale(enum spw_dtype t, const struct packed *p, size_t
         const u32v word = simd_load_words(at, p->stride, p->fours);
         *d = simd_f16_of(word);
         *m = simd_f16_of(word >> 16);
-    } else if (t == SPW_DTYPE_MXFP4)
+    } else if (SPW_FACTS(t).form == SPW_SCALE_POWER)
         *d = (f32v)power_of_two(simd_load_words(at, p->stride, p->fours) & 0xffu);
     else
         *d = simd_load_f16s(at, p->stride, p->fours);
@@ -170,7 +131,7 @@ struct scale_bytes {
 };
 
 /* d, m and twelve bytes with eight scales and minima of six bits. */
-SIMD_FN void unpack_six_bits(const struct packed *p, f32v *d, f32v *m, struct scale_bytes *to)
+SIMD_FN void unpack_scales_6_6(const struct packed *p, f32v *d, f32v *m, struct scale_bytes *to)
 {
     u32v head[4];
     simd_load_columns(head, p->at, p->stride, p->fours);
@@ -182,7 +143,7 @@ SIMD_FN void unpack_six_bits(const struct packed *p, f32v *d, f32v *m, struct sc
     to->minima[1] = high_nibbles(head[3]) | (head[2] >> 2 & 0x30303030u);
 }
 
-SIMD_FN void unpack_q2_k_scales(const struct packed *p, f32v *d, f32v *m, struct scale_bytes *to)
+SIMD_FN void unpack_scales_4(const struct packed *p, f32v *d, f32v *m, struct scale_bytes *to)
 {
     u32v s[4], tail[4];
     simd_load_columns(s, p->at, p->stride, p->fours);
@@ -195,7 +156,7 @@ SIMD_FN void unpack_q2_k_scales(const struct packed *p, f32v *d, f32v *m, struct
     }
 }
 
-SIMD_FN void unpack_q3_k_scales(const struct packed *p, f32v *d, struct scale_bytes *to)
+SIMD_FN void unpack_scales_6(const struct packed *p, f32v *d, struct scale_bytes *to)
 {
     u32v tail[4], s[3];
     simd_load_columns(tail, p->at + 94, p->stride,
@@ -210,7 +171,7 @@ SIMD_FN void unpack_q3_k_scales(const struct packed *p, f32v *d, struct scale_by
     }
 }
 
-SIMD_FN void unpack_q6_k_scales(const struct packed *p, f32v *d, struct scale_bytes *to)
+SIMD_FN void unpack_scales_8(const struct packed *p, f32v *d, struct scale_bytes *to)
 {
     u32v tail[4];
     simd_load_columns(to->scales, p->at + 192, p->stride, p->fours);
@@ -219,7 +180,7 @@ SIMD_FN void unpack_q6_k_scales(const struct packed *p, f32v *d, struct scale_by
 }
 
 /* Four bits of the second word and two of the first one for each part. */
-SIMD_FN void unpack_iq4_xs_scales(const struct packed *p, f32v *d, struct scale_bytes *to)
+SIMD_FN void unpack_scales_2_4(const struct packed *p, f32v *d, struct scale_bytes *to)
 {
     u32v head[4];
     simd_load_columns(head, p->at, p->stride, p->fours);
@@ -237,22 +198,21 @@ SIMD_FN void unpack_iq4_xs_scales(const struct packed *p, f32v *d, struct scale_
 SIMD_FN void unpack_scale_bytes(enum spw_dtype t, const struct packed *p, f32v *d, f32v *m,
                                 struct scale_bytes *to)
 {
-    switch (t) {
-    case SPW_DTYPE_Q4_K:
-    case SPW_DTYPE_Q5_K:
-        unpack_six_bits(p, d, m, to);
+    switch (SPW_FACTS(t).form) {
+    case SPW_SCALES_6_6:
+        unpack_scales_6_6(p, d, m, to);
         break;
-    case SPW_DTYPE_Q2_K:
-        unpack_q2_k_scales(p, d, m, to);
+    case SPW_SCALES_4:
+        unpack_scales_4(p, d, m, to);
         break;
-    case SPW_DTYPE_Q3_K:
-        unpack_q3_k_scales(p, d, to);
+    case SPW_SCALES_6:
+        unpack_scales_6(p, d, to);
         break;
-    case SPW_DTYPE_Q6_K:
-        unpack_q6_k_scales(p, d, to);
+    case SPW_SCALES_8:
+        unpack_scales_8(p, d, to);
         break;
-    case SPW_DTYPE_IQ4_XS:
-        unpack_iq4_xs_scales(p, d, to);
+    case SPW_SCALES_2_4:
+        unpack_scales_2_4(p, d, to);
         break;
     default:
         break;
@@ -286,24 +246,13 @@ SIMD_FN void unpack_large_scales(const enum spw_dtype t, const struct packed *p,
 
 /* ---- any type ---- */
 
-SIMD_FN void unpack_scales(enum spw_dtype t, const struct packed *p, struct scales *to)
+/* t is a constant. */
+SIMD_FN void unpack_scales(const enum spw_dtype t, const struct packed *p, struct scales *to)
 {
-    switch (t) {
-#define CASE(large)                                                                                \
-    case SPW_DTYPE_##large:                                                                        \
-        unpack_large_scales(SPW_DTYPE_##large, p, to);                                             \
-        break;
-        CASE(Q2_K)
-        CASE(Q3_K)
-        CASE(Q4_K)
-        CASE(Q5_K)
-        CASE(Q6_K)
-        CASE(IQ4_XS)
-#undef CASE
-    default:
+    if (is_small(t))
         unpack_small_scales(t, p, to);
-        break;
-    }
+    else
+        unpack_large_scales(t, p, to);
 }
 
 /* The products of a number of each part of a half with the sums of codes of x. `parts`: of a group.

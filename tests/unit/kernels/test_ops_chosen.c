@@ -86,11 +86,7 @@ static struct memory numbers_of(enum spw_dtype type, size_t n)
 
 static enum spw_dtype draw_type(enum spw_dtype x)
 {
-    static const enum spw_dtype types[] = {
-        SPW_DTYPE_Q8_0,   SPW_DTYPE_Q4_0,   SPW_DTYPE_Q4_1, SPW_DTYPE_Q5_0, SPW_DTYPE_Q5_1,
-        SPW_DTYPE_Q2_K,   SPW_DTYPE_Q3_K,   SPW_DTYPE_Q4_K, SPW_DTYPE_Q5_K, SPW_DTYPE_Q6_K,
-        SPW_DTYPE_IQ4_NL, SPW_DTYPE_IQ4_XS, SPW_DTYPE_MXFP4};
-    return draw(0, 3) ? types[draw(0, sizeof types / sizeof *types - 1)] : x;
+    return draw(0, 3) ? (enum spw_dtype)draw(SPW_DTYPE_Q8_0, SPW_DTYPE_MXFP4) : x;
 }
 
 /* The matrices of some experts: bytes at random, which are blocks of any quantized type. */

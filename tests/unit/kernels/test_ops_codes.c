@@ -9,6 +9,7 @@
  * The product with f32 x: the bits of the product with the same weights in f32. */
 #include "model/cpu/linear/linear.h"
 #include "quant/codes.h"
+#include "quant/type_facts.h"
 #include "tests/unit/kernels/ops_cpu_each.h"
 
 #include <sys/mman.h>
@@ -71,16 +72,11 @@ static void draw_row(uint16_t *x, size_t k, uint64_t *rng)
 /* The f16 d, and m, of a block become 1; the exponent of MXFP4 likewise. */
 static void set_scales(enum spw_dtype t, uint8_t *block)
 {
-    const size_t at = t == SPW_DTYPE_Q2_K                          ? 80
-                      : t == SPW_DTYPE_Q3_K || t == SPW_DTYPE_Q6_K ? spw_type_of(t).bytes - 2
-                                                                   : 0;
-    const bool m = t == SPW_DTYPE_Q4_1 || t == SPW_DTYPE_Q5_1 || t == SPW_DTYPE_Q2_K ||
-                   t == SPW_DTYPE_Q4_K || t == SPW_DTYPE_Q5_K;
     static const uint8_t one[] = {0x00, 0x3c, 0x00, 0x3c};
-    if (t == SPW_DTYPE_MXFP4)
+    if (SPW_FACTS(t).form == SPW_SCALE_POWER)
         block[0] = 127;
     else
-        memcpy(block + at, one, m ? 4 : 2);
+        memcpy(block + SPW_FACTS(t).d_at, one, SPW_FACTS(t).has_minima ? 4 : 2);
 }
 
 /* Random bits; or all codes are the same, as a rule the largest or the least. */

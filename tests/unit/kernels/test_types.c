@@ -1,6 +1,6 @@
 /* The table of types: the bytes of numbers, and how they are read, against values written by
  * hand. */
-#include "quant/types.h"
+#include "quant/type_facts.h"
 #include "tests/check.h"
 
 #include <math.h>
@@ -38,6 +38,9 @@ int main(void)
         CHECK(spw_dtype_bytes(t) == kinds[i].bytes && spw_row_bytes(t, 7) == 7 * kinds[i].bytes);
         CHECK(spw_type_of(t).multiplies == (t < SPW_DTYPE_F64));
     }
+    for (int t = SPW_DTYPE_Q8_0; t <= SPW_DTYPE_MXFP4;
+         t++) /* the rows have the order of the enum */
+        CHECK((int)SPW_FACTS(t).type == t);
     CHECK(!strcmp(spw_dtype_name(SPW_DTYPE_AUTO), "auto") && !spw_row_bytes(SPW_DTYPE_AUTO, 7));
     return check_done();
 }
