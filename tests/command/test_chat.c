@@ -408,6 +408,50 @@ static void test_commands(void)
     CHECK(strstr(err, "/regen") && strstr(err, "Ctrl-C"));
 }
 
+/* /read: the text stands before the next question, also after an /undo of it, and where a system
+ * message comes between. */
+static void test_read(void)
+{
+    static const char *const expected[] = {"It was\nnight.\n\nWhen?", "It was\nnight.\n\nWhere?"};
+    write_file("book", "It was\nnight.\n\n");
+    CHECK(chat("/read book\n/read missing\nWhen?\nThen?\n/save a.json\n/system Be.\n/undo\n/undo\n"
+               "Where?\n/save b.json\n/undo\n/read\nWho?\n/save c.json\n",
+               "--max-new-tokens 3") == 2);
+    CHECK_MSG(strstr(err, "book: 11 tokens of a context of ") &&
+                  strstr(err, "missing: No such file"),
+              "%s", err);
+    json_t *a = load("a.json"), *b = load("b.json"), *c = load("c.json");
+    CHECK_MSG(!strcmp(content(a, 0), expected[0]) && !strcmp(content(a, 2), "Then?"), "%s",
+              content(a, 0));
+    CHECK_MSG(!strcmp(content(b, 1), expected[1]), "%s", content(b, 1));
+    CHECK_MSG(!strcmp(content(c, 1), "Who?"), "%s", content(c, 1));
+    json_decref(a);
+    json_decref(b);
+    json_decref(c);
+}
+
+/* /set changes later answers. /regen computes no answer that is known. */
+static void test_set(void)
+{
+    CHECK(chat("One\n/regen\n/set max-new-tokens 5\n/regen\n/set temperature 9\n/regen\n/set\n",
+               "--max-new-tokens 3 --ignore-eos --report r.json") == 0);
+    json_t *r = load("r.json");
+    CHECK(n_turns(r) == 3 && number(turn(r, 0), "n_generated") == 3);
+    CHECK(number(turn(r, 1), "n_generated") == 5 && number(turn(r, 2), "n_generated") == 5);
+    CHECK_MSG(strstr(err, "/regen: at temperature 0 the same question has the same answer") &&
+                  strstr(err, "max-new-tokens       5\n") &&
+                  strstr(err, "temperature          9\n"),
+              "%s", err);
+    json_decref(r);
+    CHECK(chat("/set temp 1\n/set temperature hot\n/set stop x\n/set top-p\n",
+               "--max-new-tokens 3") == 2);
+    CHECK_MSG(
+        strstr(err, "found the setting 'temp', expected one of max-new-tokens, temperature,") &&
+            strstr(err, "--temperature: found 'hot', expected a number") &&
+            strstr(err, "found the setting 'stop'") && strstr(err, "--top-p: found ''"),
+        "%s", err);
+}
+
 /* If windows move on during long answers, another answer computes its question again, another
  * question computes itself, and neither computes earlier tokens: with sliding windows, and with the
  * residual window. */
@@ -419,7 +463,7 @@ static void test_going_back(void)
     write_file("input", input);
     for (int i = 0; i < 2; i++) {
         int code = sh("\"$S\" chat slides --device cpu --ignore-eos --max-new-tokens 400 "
-                      "--report r.json %s <input",
+                      "--temperature 1 --report r.json %s <input",
                       kv[i]);
         CHECK_MSG(code == 0, "%d: %s", code, err);
         json_t *r = load("r.json");
@@ -514,6 +558,13 @@ static void test_refusals(void)
     CHECK(sh("printf 'a\\377b\\n' | \"$S\" chat m --device cpu") == 2);
     CHECK_MSG(strstr(err, "found byte 0xff at offset 1 of the text"), "%s", err);
     /* In a conversation each error is one line, and the conversation continues. */
+    CHECK(
+        sh("mkfifo fifo; echo '[{\"role\":\"user\",\"role\":\"user\",\"content\":\"\"}]' >twice") ==
+        0);
+    CHECK(sh("printf '/load fifo\n/read fifo\n/load twice\n' | timeout 20 \"$S\" chat m --device "
+             "cpu") == 2);
+    CHECK_MSG(strstr(err, "fifo: found no file") && strstr(err, "twice: line 1, column "), "%s",
+              err);
     CHECK(chat("/sve s\n/bogus\n/save\n/load b3\n/undo\n/regen\n/quit now\nOne\n/save s.json\n",
                "--max-new-tokens 4") == 2);
     CHECK(strstr(err, "did you mean /save?") && strstr(err, "unknown command /bogus"));
@@ -785,6 +836,82 @@ static bool start_on_terminal(const char *const *arguments, int *fd, pid_t *pid)
     return true;
 }
 
+/* Ends a chat on a terminal, after what it has said. */
+static void end_on_terminal(int fd, pid_t pid)
+{
+    int status;
+    send_text(fd, "/quit\r");
+    wait_for(fd, out, sizeof out, 0, "\033[?2004l");
+    CHECK_MSG(strstr(out, "\033[?2004l"), "%s", out);
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(fd);
+}
+
+static void type(int fd, const char *line)
+{
+    usleep(50000);
+    send_text(fd, line);
+    wait_for(fd, out, sizeof out, 0, "\n> ");
+    CHECK_MSG(strstr(out, "\n> "), "%s", out);
+}
+
+/* A pasted text of several lines is one message, and no command. Tab completes a command. The next
+ * conversation has the lines of this one. With a text file the conversation is about it. */
+static void test_editing(void)
+{
+    static const char *const first[] = {"spillway",         "chat", "m", "--device", "cpu",
+                                        "--max-new-tokens", "4",    NULL};
+    static const char *const second[] = {
+        "spillway", "chat",          "m",    "--device", "cpu", "--max-new-tokens",
+        "4",        "--prompt-file", "book", NULL};
+    int fd;
+    pid_t pid;
+    if (!start_on_terminal(first, &fd, &pid))
+        return;
+    type(fd, "\033[200~/one\r\ttwo\033[31m\r\033[201~three\r");
+    type(fd, "/sa\tpaste.json\r");
+    end_on_terminal(fd, pid);
+    json_t *p = load("paste.json");
+    CHECK(json_array_size(p) == 2);
+    CHECK_MSG(!strcmp(content(p, 0), "/one\n\ttwo31m\nthree"), "'%s'", content(p, 0));
+    json_decref(p);
+    write_file("book", "It was\nnight.\n");
+    CHECK(start_on_terminal(second, &fd, &pid));
+    type(fd, "\020\020\020\r"); /* Ctrl-P: /quit, /save, the pasted text */
+    type(fd, "/save book.json\r");
+    end_on_terminal(fd, pid);
+    p = load("book.json");
+    CHECK_MSG(!strcmp(content(p, 0), "It was\nnight.\n\n/one\n\ttwo31m\nthree"), "'%s'",
+              content(p, 0));
+    json_decref(p);
+}
+
+/* A terminal does not obey what a model writes; a pipe gets its bytes. */
+static void test_control_characters(void)
+{
+    static const char *const commands[] = {"chat", "generate"};
+    CHECK(sh("cp -r m escapes && sed -i 's/\"!\":0,/\"\xc4\x9b\":0,/' escapes/tokenizer.json") ==
+          0);
+    for (size_t i = 0; i < 2; i++) {
+        const char *const arguments[] = {"spillway", commands[i],    "escapes", "--device",
+                                         "cpu",      "--prompt",     "a",       "--max-new-tokens",
+                                         "3",        "--logit-bias", "0=100",   NULL};
+        int fd, status;
+        CHECK(sh("\"$S\" %s escapes --device cpu --prompt a --max-new-tokens 3 --logit-bias 0=100",
+                 commands[i]) == 0);
+        CHECK_MSG(!strcmp(out, "\033\033\033"), "%s", out);
+        pid_t pid = forkpty(&fd, NULL, NULL, NULL);
+        if (pid == 0)
+            run_child(arguments);
+        if (pid < 0)
+            return;
+        wait_for(fd, out, sizeof out, 0, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+        CHECK_MSG(strstr(out, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"), "%s", out);
+        CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        close(fd);
+    }
+}
+
 /* A line is shown in the width that the window has while it is typed; Ctrl-D ends the last line. */
 static void test_window(void)
 {
@@ -902,6 +1029,8 @@ int main(void)
     test_prefix_cache();
     test_stop();
     test_commands();
+    test_read();
+    test_set();
     test_going_back();
     test_texts();
     test_full_context();
@@ -910,6 +1039,8 @@ int main(void)
     test_interrupt();
     test_interrupted_prompt();
     test_terminal();
+    test_editing();
+    test_control_characters();
     test_window();
     test_message_in_answer();
     test_typed_text();

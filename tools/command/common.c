@@ -68,6 +68,42 @@ void cli_interrupt_clear(void)
     cli_catch_interrupt();
 }
 
+/* The bytes of the character at `text` if it is a control character of a terminal, or one that
+ * changes the direction of the text around it; else 0. */
+static size_t control_bytes(const char *text, size_t n)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (c[0] < ' ' || c[0] == 0x7f)
+        return c[0] != '\n' && c[0] != '\t';
+    if (n >= 2 && c[0] == 0xc2 && c[1] < 0xa0) /* U+0080 to U+009F */
+        return 2;
+    const bool turns = n >= 3 && c[0] == 0xe2 &&
+                       ((c[1] == 0x80 && c[2] >= 0xaa && c[2] <= 0xae) || /* U+202A to U+202E */
+                        (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9));  /* U+2066 to U+2069 */
+    return turns ? 3 : 0;
+}
+
+/* Writes `text` with U+FFFD in the place of each control character. */
+static bool write_shown(FILE *to, const char *text, size_t bytes)
+{
+    static const char instead[] = "\xef\xbf\xbd";
+    bool written = true;
+    while (bytes && written) {
+        size_t n = 0, control = 0;
+        while (n < bytes && !(control = control_bytes(text + n, bytes - n)))
+            n++;
+        written = fwrite(text, 1, n, to) == n && (!control || fputs(instead, to) >= 0);
+        text += n + control;
+        bytes -= n + control;
+    }
+    return written;
+}
+
+void cli_show(const char *text, size_t bytes)
+{
+    write_shown(stderr, text, bytes);
+}
+
 enum { LINE_BYTES = 2048 };
 
 static bool in_line; /* the text on stdout does not end with a line break */
@@ -81,8 +117,7 @@ static void print_line(char line[LINE_BYTES], const char *format, va_list args)
     for (char *c = line; *c; c++) {
         if (*c == '\n' || *c == '\t')
             *c = ' ';
-        else if ((unsigned char)*c < ' ' || *c == 0x7f)
-            *c = '?';
+        memset(c, '?', control_bytes(c, strnlen(c, 3)));
     }
     cli_progress_clear();
     if (in_line && isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1)
@@ -153,13 +188,42 @@ int cli_fail_error(int rc, const struct spw_error *err, bool refusable)
                : CLI_FAILED;
 }
 
+static int end_write(bool written)
+{
+    if (written && fflush(stdout) == 0)
+        return 0;
+    return errno ? -errno : -EIO;
+}
+
+int cli_write_as_is(const char *text, size_t bytes)
+{
+    return end_write(fwrite(text, 1, bytes, stdout) == bytes);
+}
+
 int cli_write(const char *text, size_t bytes)
 {
     if (bytes)
         in_line = text[bytes - 1] != '\n';
-    if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
-        return 0;
-    return errno ? -errno : -EIO;
+    if (isatty(STDOUT_FILENO) != 1)
+        return cli_write_as_is(text, bytes);
+    return end_write(write_shown(stdout, text, bytes));
+}
+
+int cli_text_add(struct cli_text *t, const char *text, size_t bytes)
+{
+    if (t->n + bytes >= t->capacity) {
+        size_t capacity = 2 * (t->n + bytes + 1);
+        char *grown = spw_realloc(t->text, capacity);
+        if (!grown)
+            return -ENOMEM;
+        t->text = grown;
+        t->capacity = capacity;
+    }
+    if (bytes)
+        memcpy(t->text + t->n, text, bytes);
+    t->n += bytes;
+    t->text[t->n] = 0;
+    return 0;
 }
 
 double cli_now_seconds(void)

@@ -37,8 +37,22 @@ extern struct spw_interrupt cli_interrupt; /* for spw_options: the same signal r
 /* The command has answered a SIGINT. The next SIGINT sets cli_interrupted again. */
 void cli_interrupt_clear(void);
 
-/* Writes to stdout and flushes. 0 or -errno; a caller does not report -EPIPE. */
+/* Writes text to stdout and flushes. On a terminal, characters that would change what it shows of
+ * other text (control characters but line breaks and tabs, changes of the direction) become U+FFFD.
+ * 0 or -errno; a caller does not report -EPIPE. */
 int cli_write(const char *text, size_t bytes);
+/* As cli_write, for sequences of our own: a terminal obeys them. */
+int cli_write_as_is(const char *text, size_t bytes);
+/* Like cli_write to stderr, whatever stderr is: for text of the user or of a file. */
+void cli_show(const char *text, size_t bytes);
+
+/* A text that grows; zero at first. Ends in a NUL that `n` leaves out, once something was added. */
+struct cli_text {
+    char *text; /* owned: spw_free */
+    size_t n, capacity;
+};
+/* 0 or -ENOMEM. */
+int cli_text_add(struct cli_text *t, const char *text, size_t bytes);
 
 double cli_now_seconds(void);
 /* Four digits, all digits before the point, or seven behind it; `buffer` has at least 32 bytes. */

@@ -184,6 +184,11 @@ const char *cli_weight_checksums_path(const struct cli_options *o)
     return cache_path(o->weight_checksums, "weight-checksums", buffer);
 }
 
+const char *cli_chat_history_path(char *buffer)
+{
+    return cache_path(NULL, "chat-history", buffer);
+}
+
 const char *cli_expert_profile_path(const struct cli_options *o, char *buffer)
 {
     return cache_path(o->expert_profile, "experts.json", buffer);

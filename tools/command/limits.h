@@ -22,6 +22,8 @@ const char *cli_kv_profile_path(const struct cli_options *o, char *buffer);
 const char *cli_weight_checksums_path(const struct cli_options *o);
 /* The same for --expert-profile and experts.json. */
 const char *cli_expert_profile_path(const struct cli_options *o, char *buffer);
+/* The lines that were typed in conversations: chat-history. */
+const char *cli_chat_history_path(char *buffer);
 /* The numbers that plans and predictions use: the limits of the machine and, with a disk, those of
  * the drive. They come from the profile, or are measured and stored there. */
 struct cli_limits {

@@ -17,38 +17,24 @@
 
 /* ---- one turn ---- */
 
-static int keep_reply(struct chat *c, const char *text, size_t bytes)
-{
-    if (c->n_reply + bytes > c->reply_capacity) {
-        size_t capacity = 2 * (c->n_reply + bytes);
-        char *grown = spw_realloc(c->reply, capacity);
-        if (!grown)
-            return -ENOMEM;
-        c->reply = grown;
-        c->reply_capacity = capacity;
-    }
-    memcpy(c->reply + c->n_reply, text, bytes);
-    c->n_reply += bytes;
-    return 0;
-}
-
-static int print(struct chat *c, const char *text, size_t bytes)
+/* `style`: a sequence for the terminal, before the text. */
+static int print(struct chat *c, const char *style, const char *text, size_t bytes)
 {
     cli_progress_clear();
-    return c->write_error = cli_write(text, bytes);
+    c->write_error = *style ? cli_write_as_is(style, strlen(style)) : 0;
+    if (!c->write_error)
+        c->write_error = cli_write(text, bytes);
+    return c->write_error;
 }
 
 /* Reasoning is dim on a terminal. A blank line divides it from the answer. */
 static int begin_part(struct chat *c, bool is_reasoning)
 {
-    static const char dim[] = "\033[2m", plain[] = "\033[0m";
     const bool styled = isatty(STDOUT_FILENO) == 1, was_reasoning = c->shown == CHAT_REASONING;
     c->shown = is_reasoning ? CHAT_REASONING : CHAT_ANSWER;
-    if (was_reasoning && styled)
-        SPW_TRY(print(c, plain, sizeof plain - 1));
     if (was_reasoning)
-        SPW_TRY(print(c, "\n\n", 2));
-    return is_reasoning && styled ? print(c, dim, sizeof dim - 1) : 0;
+        return print(c, styled ? "\033[0m" : "", "\n\n", 2);
+    return is_reasoning && styled ? print(c, "\033[2m", "", 0) : 0;
 }
 
 static int show(void *context, bool is_reasoning, const char *text, size_t bytes)
@@ -58,12 +44,12 @@ static int show(void *context, bool is_reasoning, const char *text, size_t bytes
         return 0;
     if (c->shown != (is_reasoning ? CHAT_REASONING : CHAT_ANSWER))
         SPW_TRY(begin_part(c, is_reasoning));
-    return print(c, text, bytes);
+    return print(c, "", text, bytes);
 }
 
 static int on_text(struct chat *c, const char *text, size_t bytes)
 {
-    SPW_TRY(keep_reply(c, text, bytes));
+    SPW_TRY(cli_text_add(&c->reply, text, bytes));
     return spw_splitter_push(&c->splitter, text, bytes, show, c);
 }
 
@@ -74,7 +60,7 @@ static void end_text(struct chat *c)
     if (!c->write_error)
         spw_splitter_finish(&c->splitter, show, c);
     if (c->shown == CHAT_REASONING && on_terminal && !c->write_error)
-        print(c, "\033[0m", 4);
+        print(c, "\033[0m", "", 0);
     if (c->shown != CHAT_NOTHING && !c->write_error && (c->interactive || on_terminal))
         c->write_error = cli_write("\n", 1);
 }
@@ -91,7 +77,7 @@ static int refuse_length(const struct chat *c, size_t n, uint64_t context)
                            ? "--allow-long-context allows more than this model was made for"
                            : "a larger --context would do";
     cli_say_summarize(c->o, &c->model, n);
-    if (!c->interactive)
+    if (!c->interactive || !c->engine)
         return cli_fail(CLI_REFUSED,
                         "%s: found %zu tokens, expected at most the context of %llu; %s",
                         question_name(c->o), n, (unsigned long long)context, what);
@@ -103,12 +89,13 @@ static int refuse_length(const struct chat *c, size_t n, uint64_t context)
 
 static void say_length(const struct chat *c, const struct spw_request *request)
 {
-    if (request->max_new_tokens < c->max_new)
+    if (request->max_new_tokens < c->o->max_new_tokens)
         cli_note("the answer ends here: the context of %llu tokens is full%s",
                  (unsigned long long)spw_engine_plan(c->engine)->context,
                  c->interactive ? "; /undo removes the last turn" : "");
     else
-        cli_note("the answer ends here: --max-new-tokens %llu", (unsigned long long)c->max_new);
+        cli_note("the answer ends here: --max-new-tokens %llu",
+                 (unsigned long long)c->o->max_new_tokens);
 }
 
 static int explain(const struct chat *c, int rc, const struct spw_error *err)
@@ -163,12 +150,12 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
 /* Adds the answer to the conversation, as its template expects it: reasoning apart. */
 static int add_answer(struct chat *c, const char *text)
 {
-    struct spw_reasoning_parts parts = {.answer = spw_alloc(c->n_reply + 1),
-                                        .reasoning = spw_alloc(c->n_reply + 1)};
+    struct spw_reasoning_parts parts = {.answer = spw_alloc(c->reply.n + 1),
+                                        .reasoning = spw_alloc(c->reply.n + 1)};
     int code = 0;
     if (parts.answer && parts.reasoning) {
         spw_reasoning_split(&parts, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt), text,
-                            c->n_reply);
+                            c->reply.n);
         code = cli_history_add_answer(c->messages, &parts);
         if (code == 0 && !parts.n_answer && !parts.n_reasoning)
             cli_note("the model has given an empty answer");
@@ -186,9 +173,9 @@ static int add_answer(struct chat *c, const char *text)
 static int record(struct chat *c, size_t n_prompt, const struct spw_result *r,
                   const struct spw_batch_times *times)
 {
-    const char *text = c->n_reply > 0 ? c->reply : "";
+    const char *text = c->reply.n > 0 ? c->reply.text : "";
     count_turn(c, n_prompt, r, times);
-    if (cli_prompt_keep(c->prompt, r, text, c->n_reply) < 0)
+    if (cli_prompt_keep(c->prompt, r, text, c->reply.n) < 0)
         return cli_fail(CLI_FAILED, "out of memory");
     if (c->o->report)
         report_turn(c, n_prompt, r);
@@ -211,7 +198,7 @@ static struct spw_request make_request(struct chat *c, const int32_t *tokens, si
     };
     /* the last token is chosen but not computed: it needs no room in the context */
     request.max_new_tokens =
-        (size_t)spw_min_u64(c->max_new, spw_engine_plan(c->engine)->context - n + 1);
+        (size_t)spw_min_u64(c->o->max_new_tokens, spw_engine_plan(c->engine)->context - n + 1);
     request.sampling.seed += c->n_again;
     return request;
 }
@@ -223,7 +210,7 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
         return on_text(c, e->text, e->text_bytes);
     if (e->kind == SPW_EVENT_END)
         return e->text_bytes ? spw_fail(err, -EIO, "%s", e->text) : 0;
-    cli_progress_token(c->max_new,
+    cli_progress_token(c->o->max_new_tokens,
                        !c->o->show_reasoning && c->splitter.state == SPW_SPLIT_REASONING);
     return cli_interrupted() ? -ECANCELED : 0;
 }
@@ -270,7 +257,8 @@ int cli_chat_answer(struct chat *c)
     if (n > context)
         return refuse_length(c, n, context);
     struct spw_request request = make_request(c, tokens, n);
-    c->n_reply = 0;
+    c->reply.n = 0;
+    c->is_known = false;
     c->shown = CHAT_NOTHING;
     spw_splitter_init(&c->splitter, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt));
     if (c->interactive) /* with --messages, a SIGINT from the time of loading still counts */
@@ -280,7 +268,7 @@ int cli_chat_answer(struct chat *c)
     size_t held = spw_session_n_tokens(c->session);
     int rc = generate(c, &request, &result, &times, &err);
     cli_progress_end();
-    bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->n_reply > 0;
+    bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->reply.n > 0;
     end_text(c);
     const bool failed = rc < 0 && !interrupted;
     if (failed)
@@ -291,7 +279,8 @@ int cli_chat_answer(struct chat *c)
     }
     if (rc == -ECANCELED)
         say_loss(c, held);
-    if (code == 0 && rc == 0 && result.finish == SPW_FINISH_LENGTH)
+    c->is_known = code == 0 && rc == 0;
+    if (c->is_known && result.finish == SPW_FINISH_LENGTH)
         say_length(c, &request);
     cli_say_unnamed(&c->model, result.tokens, result.n_tokens);
     spw_result_free(&result);
@@ -300,16 +289,59 @@ int cli_chat_answer(struct chat *c)
 
 /* ---- the conversation ---- */
 
+int cli_chat_read(struct chat *c, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    int code = *path ? cli_read_file(path, &text, &bytes) : 0;
+    if (code)
+        return code;
+    spw_free(c->document);
+    c->document = text;
+    c->document_bytes = bytes;
+    c->document_at = SIZE_MAX;
+    return 0;
+}
+
+void cli_chat_cut(struct chat *c, size_t n)
+{
+    cli_history_cut(c->messages, n);
+    if (c->document_at >= n)
+        c->document_at = SIZE_MAX;
+}
+
+/* The message is the document, if it has no place yet, a blank line, and the question. NULL: the
+ * document alone. */
+static int add_question(struct chat *c, const char *question, size_t bytes)
+{
+    struct cli_text message = {0};
+    const bool reads = c->document && c->document_at == SIZE_MAX;
+    size_t n = reads ? c->document_bytes : 0;
+    while (question && n > 0 && c->document[n - 1] == '\n')
+        n--;
+    int rc = cli_text_add(&message, c->document, n);
+    if (!rc && question && n > 0)
+        rc = cli_text_add(&message, "\n\n", 2);
+    if (!rc && question)
+        rc = cli_text_add(&message, question, bytes);
+    int code = rc ? cli_fail(CLI_FAILED, "out of memory")
+                  : cli_history_add(c->messages, "user", message.text, message.n);
+    spw_free(message.text);
+    if (code == 0 && reads)
+        c->document_at = json_array_size(c->messages) - 1;
+    return code;
+}
+
 static int ask(struct chat *c, const char *text, size_t bytes)
 {
     size_t before = json_array_size(c->messages);
     uint64_t n_again = c->n_again;
     c->n_again = 0;
-    int code = cli_history_add(c->messages, "user", text, bytes);
+    int code = add_question(c, text, bytes);
     if (code == 0)
         code = cli_chat_answer(c);
     if (code) {
-        cli_history_cut(c->messages, before);
+        cli_chat_cut(c, before);
         c->n_again = n_again;
     }
     return code;
@@ -323,7 +355,7 @@ static int converse(struct chat *c)
     char *text;
     size_t bytes;
     bool verbatim;
-    int first = 0, rc = 0, code = cli_terminal_open(&terminal);
+    int first = 0, rc = 0, code = cli_terminal_open(&terminal, cli_chat_words());
     if (code)
         return code;
     if (cli_terminal_edits(terminal))
@@ -349,30 +381,6 @@ static int converse(struct chat *c)
 }
 
 /* ---- opening and closing ---- */
-
-/* The message is the text of --prompt-file, a blank line, and the text of --prompt. */
-static int add_question(struct chat *c)
-{
-    const char *question = c->o->prompt ? c->o->prompt : "";
-    const size_t n = strlen(question);
-    char *text = NULL;
-    size_t bytes = 0;
-    int code = c->o->prompt_file ? cli_read_file(c->o->prompt_file, &text, &bytes) : 0;
-    if (code)
-        return code;
-    while (c->o->prompt && bytes > 0 && text[bytes - 1] == '\n')
-        bytes--;
-    const char *between = c->o->prompt && bytes > 0 ? "\n\n" : "";
-    char *message = spw_realloc(text, bytes + strlen(between) + n + 1);
-    if (!message) {
-        spw_free(text);
-        return cli_fail(CLI_FAILED, "out of memory");
-    }
-    sprintf(message + bytes, "%s%s", between, question);
-    code = cli_history_add(c->messages, "user", message, bytes + strlen(between) + n);
-    spw_free(message);
-    return code;
-}
 
 static int open_messages(struct chat *c)
 {
@@ -400,29 +408,37 @@ static int open_messages(struct chat *c)
                             o->messages);
     } else if (!(c->messages = json_array())) {
         return cli_fail(CLI_FAILED, "out of memory");
-    } else if (!c->interactive) {
-        int code = add_question(c);
+    } else {
+        int code = o->prompt_file ? cli_chat_read(c, o->prompt_file) : 0;
+        if (code == 0 && !c->interactive)
+            code = add_question(c, o->prompt, o->prompt ? strlen(o->prompt) : 0);
         if (code)
             return code;
     }
     return o->system ? cli_history_set_system(c->messages, o->system) : 0;
 }
 
-/* Computes the context of the session. Refuses lengths that can be known before the engine opens.
- */
+/* Computes the context of the session. Refuses lengths that can be known before the engine opens:
+ * those of a single question, or of a document before the first one. */
 static int find_context(struct chat *c, uint64_t *context)
 {
+    const size_t before = json_array_size(c->messages);
     uint64_t known = c->o->allow_long_context ? SPW_CONFIG_MOST_POSITIONS : c->model.config.reach;
     *context = c->o->context ? c->o->context : spw_min_u64(known, DEFAULT_CONTEXT);
-    if (c->interactive)
+    if (c->interactive && !c->document)
         return 0;
     const int32_t *tokens;
     size_t n;
-    int code = cli_prompt_render(c->prompt, c->messages, &tokens, &n);
+    int code = c->interactive ? add_question(c, NULL, 0) : 0;
+    if (code == 0)
+        code = cli_prompt_render(c->prompt, c->messages, &tokens, &n);
+    if (c->interactive)
+        cli_chat_cut(c, before);
     if (code)
         return code;
     if (!c->o->context)
-        *context = spw_min_u64(known, n + c->max_new);
+        *context =
+            spw_min_u64(known, n + (c->interactive ? DEFAULT_CONTEXT : c->o->max_new_tokens));
     return n > *context ? refuse_length(c, n, *context) : 0;
 }
 
@@ -475,13 +491,20 @@ static int open_chat(struct chat *c)
     return code ? code : open_engine(c);
 }
 
+/* On a terminal a text file is what the conversation is about; for a script it is the question. */
+static bool is_conversation(const struct cli_options *o)
+{
+    const bool can_ask = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+    return !o->messages && !o->prompt &&
+           (!o->prompt_file || (can_ask && strcmp(o->prompt_file, "-") != 0));
+}
+
 int cli_chat(const struct cli_options *o)
 {
     struct chat c = {
-        .o = o,
-        .interactive = !o->messages && !o->prompt && !o->prompt_file,
-        .max_new = cli_given(o, "max-new-tokens") ? o->max_new_tokens : DEFAULT_NEW_TOKENS,
-    };
+        .own = *o, .o = &c.own, .interactive = is_conversation(o), .document_at = SIZE_MAX};
+    if (!cli_given(o, "max-new-tokens"))
+        c.own.max_new_tokens = DEFAULT_NEW_TOKENS;
     int code = open_chat(&c);
     if (code == 0)
         code = c.interactive ? converse(&c) : cli_chat_answer(&c);
@@ -497,6 +520,7 @@ int cli_chat(const struct cli_options *o)
     json_decref(c.messages);
     json_decref(c.kept);
     json_decref(c.turns);
-    spw_free(c.reply);
+    spw_free(c.document);
+    spw_free(c.reply.text);
     return code;
 }

@@ -12,7 +12,8 @@ struct chat_turn {
 };
 
 struct chat {
-    const struct cli_options *o;
+    struct cli_options own;      /* those of the command line, as /set has changed them; borrows */
+    const struct cli_options *o; /* = &own */
     struct cli_model model;
     struct cli_prompt *prompt;
     struct spw_engine *engine;
@@ -21,11 +22,14 @@ struct chat {
     json_t *messages; /* owned */
     json_t *kept;     /* owned: the messages that /save wrote or /load read last; NULL: none */
     json_t *turns;    /* owned: for --report */
-    uint64_t max_new; /* tokens of an answer */
     uint64_t n_again; /* how often /regen answered the last question again; added to the seed */
-    char *reply;      /* owned: text of the running answer, with reasoning and its marks */
-    size_t n_reply, reply_capacity;
-    struct spw_splitter splitter;                             /* of the running answer */
+    bool is_known;    /* the last question has its whole answer, of the settings that are now */
+    /* Owned, NULL: none: a text that stands before a question; at which message: SIZE_MAX: the next
+     */
+    char *document;
+    size_t document_bytes, document_at;
+    struct cli_text reply;        /* of the running answer, with reasoning and its marks */
+    struct spw_splitter splitter; /* of the running answer */
     enum { CHAT_NOTHING, CHAT_REASONING, CHAT_ANSWER } shown; /* what stdout got last of it */
     int write_error; /* -errno of a failed write to stdout, which ends the conversation */
     struct chat_turn last, sum; /* the latest turn; the sum of all turns */
@@ -36,7 +40,15 @@ struct chat {
 /* Answers the conversation and adds the answer to it. 0, or an exit code after one line on stderr;
  * after a failure the conversation is unchanged. */
 int cli_chat_answer(struct chat *c);
+/* Reads a text that stands before the next question. 0 or an exit code. */
+int cli_chat_read(struct chat *c, const char *path);
+/* Removes messages at the end until `n` are left. A document that they had stands before the next
+ * question again. */
+void cli_chat_cut(struct chat *c, size_t n);
+
 /* Runs a line that begins with /. 0 or an exit code. */
 int cli_chat_command(struct chat *c, char *line);
+/* The names of these commands; NULL ends the list. */
+const char *const *cli_chat_words(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include "tools/command/output/output.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 struct chat_command {
     const char *name, *argument, *help;
@@ -33,12 +34,26 @@ static int save(struct chat *c, const char *path)
     return cli_note("saved %zu message%s to %s", n, cli_plural(n), path);
 }
 
+/* Refuses what a read could wait for: a pipe, a terminal. */
+static int check_file(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return cli_fail(CLI_REFUSED, "%s: found no file, expected one", path);
+    return 0;
+}
+
 static int load(struct chat *c, const char *path)
 {
     json_t *messages;
-    int code = cli_history_read(&messages, path);
+    int code = check_file(path);
+    if (!code)
+        code = cli_history_read(&messages, path);
     if (code)
         return code;
+    if (c->document_at != SIZE_MAX)
+        cli_chat_read(c, "");
+    c->is_known = false;
     json_decref(c->messages);
     c->messages = messages;
     c->n_again = 0;
@@ -47,14 +62,37 @@ static int load(struct chat *c, const char *path)
     return cli_note("%zu message%s from %s", n, cli_plural(n), path);
 }
 
+static int read_document(struct chat *c, const char *path)
+{
+    int32_t *tokens;
+    size_t n;
+    int code = check_file(path);
+    if (!code)
+        code = cli_chat_read(c, path);
+    if (code)
+        return code;
+    if (!*path)
+        return cli_note("no text stands before the next question now");
+    code = cli_encode(c->model.tokenizer, path, c->document, c->document_bytes, false, &tokens, &n);
+    if (code) {
+        cli_chat_read(c, "");
+        return code;
+    }
+    spw_free(tokens);
+    return cli_note(
+        "%s: %zu tokens of a context of %llu; the text stands before your next question", path, n,
+        (unsigned long long)spw_engine_plan(c->engine)->context);
+}
+
 static int undo(struct chat *c, const char *argument)
 {
     (void)argument;
     size_t n = cli_history_before_question(c->messages);
     if (n == SIZE_MAX)
         return cli_fail(CLI_REFUSED, "/undo: found no question, expected one to remove");
-    cli_history_cut(c->messages, n);
+    cli_chat_cut(c, n);
     c->n_again = 0;
+    c->is_known = false;
     return cli_note("the last question was removed; messages left: %zu", n);
 }
 
@@ -65,13 +103,13 @@ static int regen(struct chat *c, const char *argument)
     size_t n = cli_history_before_answer(c->messages);
     if (n == 0 || (n == 1 && cli_history_has_system(c->messages)))
         return cli_fail(CLI_REFUSED, "/regen: found no question, expected one to answer again");
+    if (c->is_known && c->o->temperature == 0)
+        return cli_note("/regen: at temperature 0 the same question has the same answer; "
+                        "'/set temperature 0.7' gives others");
     json_t *old = json_copy(c->messages);
     if (!old)
         return cli_fail(CLI_FAILED, "out of memory");
     bool again = n < json_array_size(old);
-    if (again && c->o->temperature == 0)
-        cli_note("/regen: at temperature 0 the same question has the same answer; start with "
-                 "--temperature 0.7 to get another answer");
     cli_history_cut(c->messages, n);
     c->n_again += again;
     int code = cli_chat_answer(c);
@@ -87,8 +125,26 @@ static int regen(struct chat *c, const char *argument)
 
 static int set_system(struct chat *c, const char *text)
 {
+    const size_t before = json_array_size(c->messages);
     int code = cli_history_set_system(c->messages, text);
+    if (c->document_at != SIZE_MAX)
+        c->document_at += json_array_size(c->messages) - before;
+    c->is_known = false;
     return code ? code : cli_note(*text ? "the system message is set" : "no system message now");
+}
+
+/* "NAME VALUE", or nothing: shows the settings. */
+static int set(struct chat *c, const char *argument)
+{
+    char name[64];
+    const size_t n = strcspn(argument, " \t");
+    if (!*argument) {
+        cli_show_settings(stderr, &c->own);
+        return 0;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)spw_min_u64(n, sizeof name - 1), argument);
+    c->is_known = false;
+    return cli_set(&c->own, name, argument + n + strspn(argument + n, " \t"));
 }
 
 static double rate(size_t n, double seconds)
@@ -135,14 +191,24 @@ static int quit(struct chat *c, const char *argument)
 static const struct chat_command rows[] = {
     {"/save", "FILE", "write the conversation as JSON messages", save},
     {"/load", "FILE", "continue the conversation of a file", load},
+    {"/read", "[FILE]", "a text to ask about: it stands before the next question", read_document},
     {"/undo", NULL, "remove the last question and its answer", undo},
     {"/regen", NULL, "answer the last question again, with the next seed", regen},
     {"/system", "[TEXT]", "set the system message, or remove it", set_system},
+    {"/set", "[NAME VALUE]", "set temperature, max-new-tokens and the like, or show them", set},
     {"/stats", NULL, "tokens reused and computed, speed, memory", stats},
     {"/help", NULL, "show this list", run_help},
     {"/quit", NULL, "end the conversation; Ctrl-D does this too", quit},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };
+
+const char *const *cli_chat_words(void)
+{
+    static const char *words[N_ROWS + 1];
+    for (size_t i = 0; i < N_ROWS; i++)
+        words[i] = rows[i].name;
+    return words;
+}
 
 static int run_help(struct chat *c, const char *argument)
 {
@@ -151,11 +217,10 @@ static int run_help(struct chat *c, const char *argument)
     for (size_t i = 0; i < N_ROWS; i++) {
         int n = fprintf(stderr, "%s%s%s", rows[i].name, rows[i].argument ? " " : "",
                         rows[i].argument ? rows[i].argument : "");
-        fprintf(stderr, "%*s%s\n", n < 16 ? 16 - n : 1, "", rows[i].help);
+        fprintf(stderr, "%*s%s\n", n < 20 ? 20 - n : 1, "", rows[i].help);
     }
-    fputs("A line that ends in \\ is continued by the next line; lines between two lines of \"\"\" "
-          "are "
-          "one text.\n"
+    fputs("A pasted text is one message. A line that ends in \\ is continued by the next line; "
+          "lines between two lines of \"\"\" are one text.\n"
           "Ctrl-C ends an answer after the running step. A second Ctrl-C during that step ends the "
           "program.\n",
           stderr);
@@ -164,10 +229,7 @@ static int run_help(struct chat *c, const char *argument)
 
 static int refuse(const char *name)
 {
-    const char *names[N_ROWS];
-    for (size_t i = 0; i < N_ROWS; i++)
-        names[i] = rows[i].name;
-    const char *nearest = cli_nearest(name, names, N_ROWS);
+    const char *nearest = cli_nearest(name, cli_chat_words(), N_ROWS);
     if (nearest)
         return cli_fail(CLI_REFUSED, "unknown command %s; did you mean %s?", name, nearest);
     return cli_fail(CLI_REFUSED,

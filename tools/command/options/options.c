@@ -410,6 +410,46 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
     return 0;
 }
 
+/* ---- settings that change later ---- */
+
+static bool is_setting(const struct cli_options *o, const struct cli_row *row)
+{
+    return row->commands & o->command->bit && strcmp(row->group, "Generation") == 0 &&
+           (row->kind == CLI_COUNT || row->kind == CLI_NUMBER);
+}
+
+int cli_set(struct cli_options *o, const char *name, const char *value)
+{
+    char names[512] = "";
+    for (const struct cli_row *row = cli_rows; row->name; row++) {
+        if (!is_setting(o, row))
+            continue;
+        const size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", row->name);
+        if (strcmp(row->name, name) != 0)
+            continue;
+        int code = set_value(o, row, value);
+        if (code == 0)
+            o->given[row - cli_rows] = true;
+        return code;
+    }
+    return cli_fail(CLI_REFUSED, "found the setting '%s', expected one of %s", name, names);
+}
+
+void cli_show_settings(FILE *to, const struct cli_options *o)
+{
+    for (const struct cli_row *row = cli_rows; row->name; row++) {
+        const void *field = (const char *)o + row->at;
+        if (!is_setting(o, row))
+            continue;
+        fprintf(to, "%-20s ", row->name);
+        if (row->kind == CLI_NUMBER)
+            fprintf(to, "%g\n", *(const double *)field);
+        else
+            fprintf(to, "%llu\n", (unsigned long long)*(const uint64_t *)field);
+    }
+}
+
 void cli_options_free(struct cli_options *o)
 {
     spw_free(o->stop.items);

@@ -158,6 +158,10 @@ enum {
 int cli_parse(struct cli_options *o, const struct cli_command *command, int argc, char **argv);
 void cli_options_free(struct cli_options *o);
 bool cli_given(const struct cli_options *o, const char *name);
+/* Sets a number of the command's generation, "temperature": 0, or an exit code after a line. */
+int cli_set(struct cli_options *o, const char *name, const char *value);
+/* Writes what cli_set can set, a line for each. */
+void cli_show_settings(FILE *to, const struct cli_options *o);
 
 /* The library names a setting as the member of struct spw_options: "options.device_bytes". Puts the
  * command's option in the place of each such name: "--device-memory". The text never grows. Where

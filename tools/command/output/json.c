@@ -88,7 +88,7 @@ static int fail_stdout(int rc)
 int cli_json_parse(json_t **out, const char *text, size_t bytes, const char *path)
 {
     json_error_t why;
-    int rc = spw_json_parse(out, text, bytes, 0, &why);
+    int rc = spw_json_parse(out, text, bytes, JSON_REJECT_DUPLICATES, &why);
     if (rc == -ENOMEM)
         return cli_fail(CLI_FAILED, "%s: no memory for its JSON", path);
     return rc ? cli_fail(CLI_REFUSED, "%s: line %d, column %d: %s", path, why.line, why.column,
