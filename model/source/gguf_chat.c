@@ -77,11 +77,23 @@ int spw_gguf_read_chat_template(struct spw_chat_template **out, const struct spw
                         "%s: found no chat template%s%s (key tokenizer.chat_template); give the "
                         "prompt as text",
                         path, name ? " called " : "", name ? name : "");
-    struct spw_chat_template_text text = {.file = path,
+    char own[4096];
+    snprintf(own, sizeof own, "%s: tokenizer.chat_template", path);
+    struct spw_chat_template_text text = {.name = own,
                                           .plain = plain.at,
                                           .plain_bytes = plain.bytes,
                                           .with_tools = tools.at,
                                           .with_tools_bytes = tools.bytes,
                                           .tokens = read_tokens(g)};
     return spw_chat_template_parse(out, &text, err);
+}
+
+int spw_gguf_read_chat_template_file(struct spw_chat_template **out, const struct spw_gguf *g,
+                                     const char *path, const char *file, struct spw_error *err)
+{
+    json_t *tokens = read_tokens(g);
+    *out = NULL;
+    if (!tokens)
+        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+    return spw_chat_template_read(out, file, tokens, err);
 }

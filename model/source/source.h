@@ -36,6 +36,9 @@ struct spw_source_ops {
     /* `name` as for spw_chat_template_open. -ENOENT: the model has none of that name. */
     int (*chat_template)(const struct spw_source *s, const char *name,
                          struct spw_chat_template **out, struct spw_error *err);
+    /* The template in `file` instead of the model's own. */
+    int (*chat_template_file)(const struct spw_source *s, const char *file,
+                              struct spw_chat_template **out, struct spw_error *err);
     /* *text is owned by the caller (spw_free). -ENOENT: the model has no such part. */
     int (*text)(const struct spw_source *s, enum spw_source_part part, char **text, size_t *bytes,
                 struct spw_error *err);

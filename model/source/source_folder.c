@@ -106,6 +106,12 @@ static int folder_chat_template(const struct spw_source *s, const char *name,
     return spw_chat_template_open(out, s->path, name, err);
 }
 
+static int folder_chat_template_file(const struct spw_source *s, const char *file,
+                                     struct spw_chat_template **out, struct spw_error *err)
+{
+    return spw_chat_template_open_file(out, s->path, file, err);
+}
+
 /* A file that is missing adds nothing. */
 static int append_file(const struct spw_source *s, const char *name, char **text, size_t *bytes,
                        struct spw_error *err)
@@ -154,5 +160,6 @@ const struct spw_source_ops spw_source_folder = {
     .tensors = folder_tensors,
     .tokenizer = folder_tokenizer,
     .chat_template = folder_chat_template,
+    .chat_template_file = folder_chat_template_file,
     .text = folder_text,
 };

@@ -17,6 +17,7 @@
 struct spw_chat_template {
     struct spw_jinja *plain, *with_tools; /* with_tools: "tool_use", or NULL */
     json_t *tokens;                       /* bos_token and the like, as texts */
+    char name[4096];
 };
 
 /* ---- files ---- */
@@ -122,14 +123,16 @@ static int find_text(struct found *out, const char *dir, const char *name, const
     return rc;
 }
 
-/* *out NULL when there is none. */
+/* *out NULL when there is none; else `file` gets its name. */
 static int find_template(struct spw_jinja **out, const char *dir, const char *name,
-                         const json_t *config, struct spw_error *err)
+                         const json_t *config, char file[300], struct spw_error *err)
 {
     struct found found;
     *out = NULL;
     SPW_TRY(find_text(&found, dir, name, config, err));
     int rc = found.text ? parse_from(out, found.text, found.bytes, dir, found.file, err) : 0;
+    if (found.text)
+        memcpy(file, found.file, sizeof found.file);
     spw_free(found.text);
     return rc;
 }
@@ -170,9 +173,9 @@ static int open_from(struct spw_chat_template *t, const char *dir, const char *n
                      struct spw_error *err)
 {
     SPW_TRY(read_tokens(dir, config, &t->tokens, err));
-    SPW_TRY(find_template(&t->plain, dir, name ? name : "default", config, err));
     if (!name)
-        SPW_TRY(find_template(&t->with_tools, dir, "tool_use", config, err));
+        SPW_TRY(find_template(&t->with_tools, dir, "tool_use", config, t->name, err));
+    SPW_TRY(find_template(&t->plain, dir, name ? name : "default", config, t->name, err));
     if (t->plain || t->with_tools)
         return 0;
     return spw_fail(err, -ENOENT,
@@ -202,25 +205,64 @@ int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir
 int spw_chat_template_parse(struct spw_chat_template **out,
                             const struct spw_chat_template_text *text, struct spw_error *err)
 {
-    char name[4096];
     *out = NULL;
     struct spw_chat_template *t = text->tokens ? spw_alloc_zero(1, sizeof *t) : NULL;
     if (!t) {
         json_decref(text->tokens);
-        return spw_fail(err, -ENOMEM, "%s: out of memory", text->file);
+        return spw_fail(err, -ENOMEM, "%s: out of memory", text->name);
     }
     t->tokens = text->tokens;
-    snprintf(name, sizeof name, "%s: tokenizer.chat_template", text->file);
+    snprintf(t->name, sizeof t->name, "%s", text->name);
     int rc = 0;
     if (text->plain)
-        rc = spw_jinja_parse(&t->plain, text->plain, text->plain_bytes, name, err);
+        rc = spw_jinja_parse(&t->plain, text->plain, text->plain_bytes, t->name, err);
     if (!rc && text->with_tools)
-        rc = spw_jinja_parse(&t->with_tools, text->with_tools, text->with_tools_bytes, name, err);
+        rc =
+            spw_jinja_parse(&t->with_tools, text->with_tools, text->with_tools_bytes, t->name, err);
     if (rc)
         spw_chat_template_close(t);
     else
         *out = t;
     return rc;
+}
+
+int spw_chat_template_read(struct spw_chat_template **out, const char *file, json_t *tokens,
+                           struct spw_error *err)
+{
+    struct spw_chat_template_text text = {.name = file, .tokens = tokens};
+    char *plain;
+    *out = NULL;
+    int rc = spw_file_read(file, MAX_FILE_BYTES, &plain, &text.plain_bytes, err);
+    if (rc) {
+        json_decref(tokens);
+        return rc == -ENOENT || rc == -ENOTDIR ? spw_fail(err, -EINVAL, "%s: no such file", file)
+                                               : rc;
+    }
+    text.plain = plain;
+    rc = spw_chat_template_parse(out, &text, err);
+    spw_free(plain);
+    return rc;
+}
+
+int spw_chat_template_open_file(struct spw_chat_template **out, const char *model_dir,
+                                const char *file, struct spw_error *err)
+{
+    json_t *config, *tokens;
+    spw_error_clear(err);
+    *out = NULL;
+    SPW_TRY(spw_special_tokens_file(&config, model_dir, "tokenizer_config.json", err));
+    int rc = read_tokens(model_dir, config, &tokens, err);
+    json_decref(config);
+    if (rc) {
+        json_decref(tokens);
+        return rc;
+    }
+    return spw_chat_template_read(out, file, tokens, err);
+}
+
+const char *spw_chat_template_name(const struct spw_chat_template *t)
+{
+    return t->name;
 }
 
 void spw_chat_template_close(struct spw_chat_template *t)

@@ -40,7 +40,12 @@ struct spw_chat_request {
 /* `name` NULL: the default one, or "tool_use" for a request with tools where there is one. */
 int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir, const char *name,
                            struct spw_error *err);
+/* The template in `file`, with the special tokens of the model. */
+int spw_chat_template_open_file(struct spw_chat_template **out, const char *model_dir,
+                                const char *file, struct spw_error *err);
 void spw_chat_template_close(struct spw_chat_template *t);
+/* Where it comes from: a file, or the key in one. Of the folder, where it is the folder's own. */
+const char *spw_chat_template_name(const struct spw_chat_template *t);
 
 /* Whether `words` stand in the text of the template, or of the one for tools. */
 bool spw_chat_template_has(const struct spw_chat_template *t, const char *words);

@@ -7,7 +7,7 @@
 #include <jansson.h>
 
 struct spw_chat_template_text {
-    const char *file;               /* for messages */
+    const char *name;               /* for messages */
     const char *plain, *with_tools; /* NULL: none */
     size_t plain_bytes, with_tools_bytes;
     json_t *tokens; /* bos_token and the like, as texts; the call takes the reference */
@@ -15,6 +15,9 @@ struct spw_chat_template_text {
 
 int spw_chat_template_parse(struct spw_chat_template **out,
                             const struct spw_chat_template_text *text, struct spw_error *err);
+/* The template in `file`; takes the reference to `tokens`. */
+int spw_chat_template_read(struct spw_chat_template **out, const char *file, json_t *tokens,
+                           struct spw_error *err);
 /* The text of a template of a folder, as chat_template.h finds it; owned by the caller (spw_free),
  * NULL if there is none. */
 int spw_chat_template_text(const char *model_dir, const char *name, char **text,

@@ -136,6 +136,46 @@ static void test_inspect(void)
     CHECK_MSG(strstr(out, "\nan answer   ends with 0 (<?[31mtexts?>)\n"), "%s", out);
 }
 
+/* A file without a chat template: the error and inspect say what would do. With a template of the
+ * user it answers as a file with this template. */
+static void test_template(void)
+{
+    CHECK(!sh("sed 's/tokenizer[.]chat_template/tokenizer.chat_tem_late/' m.gguf >no.gguf"));
+    CHECK(sh("printf 'hello\\n' | $S chat no.gguf " RUN) == 2);
+    CHECK_MSG(strstr(err, "no.gguf: found no chat template, expected one") &&
+                  strstr(err, "; --chat-template FILE.jinja gives one; 'spillway generate'"),
+              "%s", err);
+    CHECK(!sh("$S inspect no.gguf && $S inspect no.gguf --json"));
+    CHECK_MSG(strstr(out, "\na chat      no template: --chat-template FILE.jinja gives one\n") &&
+                  strstr(out, "\"chat_template\": null"),
+              "%s", out);
+    CHECK(!sh("$S inspect m.gguf"));
+    CHECK_MSG(strstr(out, "\na chat      m.gguf: tokenizer.chat_template\n"), "%s", out);
+    CHECK(!sh(
+        "echo '{{ bos_token }}{%% for m in messages %%}{{ m.content }}{%% endfor %%}:' >t.jinja; "
+        "echo '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}' >talk"));
+    for (int i = 0; i < 2; i++) {
+        const char *const model = i ? "m.gguf" : "no.gguf";
+        CHECK_MSG(!sh("$S chat %s --prompt hello --chat-template t.jinja --max-new-tokens 9 " RUN
+                      " && $S batch %s --input talk --output talk%d --chat-template t.jinja "
+                      "--max-new-tokens 9 " RUN " && cat talk%d",
+                      model, model, i, i),
+                  "%s", err);
+        if (!i)
+            memcpy(before, out, n_out + 1);
+        CHECK_MSG(!strcmp(out, before) && n_out > 100, "'%s', not '%s'", out, before);
+    }
+    CHECK(sh("$S batch no.gguf --input talk --output talk0 --max-new-tokens 9 " RUN) == 2);
+    CHECK_MSG(strstr(err, "this job was begun with the chat template"), "%s", err);
+    static const char *const wrong[] = {"chat no.gguf --prompt hello",
+                                        "batch no.gguf --input talk --output x",
+                                        "summarize no.gguf talk --output x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        CHECK(sh("$S %s --chat-template none.jinja " RUN, wrong[i]) == 2);
+        CHECK_MSG(strstr(err, "none.jinja: no such file\n"), "%s: %s", wrong[i], err);
+    }
+}
+
 /* A file with one key, whose value is a text. */
 static void write_key(const char *name, const char *key, const char *text)
 {
@@ -188,6 +228,7 @@ int main(void)
     test_job();
     test_kept();
     test_inspect();
+    test_template();
     test_refused();
     CHECK(!sh("rm -r \"$PWD\""));
     return check_done();

@@ -59,14 +59,11 @@ int cli_prompt_open(struct cli_prompt **out, const struct cli_options *o,
     if (!p)
         return cli_fail(CLI_FAILED, "out of memory");
     p->model = model;
-    int rc = model->source->ops->chat_template(model->source, NULL, &p->template, &err);
+    int rc = cli_chat_template_open(&p->template, o, model, &err);
     int code = 0;
-    if (rc == -ENOENT) /* in words of its own: a chat cannot take the prompt as text */
-        code = cli_fail(CLI_REFUSED,
-                        "%s: found no chat template, expected one (chat_template.jinja or "
-                        "tokenizer_config.json of a folder, tokenizer.chat_template of a GGUF "
-                        "file); 'spillway generate' continues a text without one",
-                        o->operand);
+    if (rc == -ENOENT)
+        code =
+            cli_fail(CLI_REFUSED, "%s; 'spillway generate' continues a text without one", err.text);
     else if (rc < 0)
         code = cli_fail_error(rc, &err, true);
     if (code == 0 && spw_reasoning_find(&p->form, p->template, model->tokenizer) < 0)

@@ -255,6 +255,23 @@ void cli_model_close(struct cli_model *m)
     *m = (struct cli_model){0};
 }
 
+int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
+                           const struct cli_model *m, struct spw_error *err)
+{
+    const struct spw_source_ops *ops = m->source->ops;
+    if (o->chat_template)
+        return ops->chat_template_file(m->source, o->chat_template, out, err);
+    int rc = ops->chat_template(m->source, NULL, out, err);
+    if (rc != -ENOENT)
+        return rc;
+    spw_error_clear(err);
+    return spw_fail(err, rc,
+                    "%s: found no chat template, expected one (chat_template.jinja or "
+                    "tokenizer_config.json of a folder, tokenizer.chat_template of a GGUF file); "
+                    "--chat-template FILE.jinja gives one",
+                    m->source->path);
+}
+
 /* ---- prompts ---- */
 
 struct cli_input cli_input_defaults(const struct cli_options *o)

@@ -15,6 +15,10 @@ struct cli_model {
 
 int cli_model_open(struct cli_model *m, const char *path, bool with_tokenizer);
 void cli_model_close(struct cli_model *m);
+/* Opens the template of --chat-template, else the model's own. 0, or -errno of the source; the text
+ * of -ENOENT says what would do. */
+int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
+                           const struct cli_model *m, struct spw_error *err);
 
 /* One prompt and the options of its generation. */
 struct cli_input {

@@ -14,6 +14,7 @@ struct facts {
     struct spw_model_config config;
     struct spw_tensors *tensors;
     struct spw_tokenizer *tokenizer; /* NULL if the model has none */
+    char template[4096]; /* where the chat template is, or why there is none; "": none */
     uint32_t n_layers[SPW_LAYER_KINDS];
     uint64_t n_parameters;
     struct spw_cache_policy cache;
@@ -231,6 +232,7 @@ static int print_json(const struct cli_options *o, const struct facts *f)
         CLI_FIELD(f, kv_bytes_windows),
         {"cache", cli_cache_json(&f->cache, &f->config)},
         {"tokenizer", CLI_OR_NULL(f->tokenizer, tokenizer_json(f->tokenizer))},
+        {"chat_template", CLI_OR_NULL(*f->template, CLI_JSON((const char *)f->template))},
         {o->tensors ? "tensors" : NULL, CLI_OR_NULL(o->tensors, tensors_json(f))},
     };
     json_t *j = json_object();
@@ -296,6 +298,13 @@ static void print_ends(const struct facts *f)
         return;
     printf("            never has");
     print_tokens(f, c->suppressed, c->n_suppressed);
+    putchar('\n');
+}
+
+static void print_template(const struct facts *f)
+{
+    printf("a chat      ");
+    print_name(*f->template ? f->template : "no template: --chat-template FILE.jinja gives one", 0);
     putchar('\n');
 }
 
@@ -378,6 +387,7 @@ static void print_facts(const struct cli_options *o, const struct facts *f)
     cli_cache_print(&f->cache, &f->config);
     print_tokenizer(f);
     print_ends(f);
+    print_template(f);
     if (c->wrapper)
         printf("left out    what %s models have for images: only their text model runs\n",
                c->wrapper);
@@ -400,6 +410,20 @@ static int open_parts(struct facts *f, const char *path)
     if (rc == 0)
         rc = f->source->ops->tokenizer(f->source, &f->tokenizer, &err);
     return rc < 0 && !(rc == -ENOENT && f->tensors) ? cli_fail_error(rc, &err, true) : 0;
+}
+
+/* A template that cannot be read is a fact, too. */
+static void find_template(struct facts *f)
+{
+    struct spw_error err = {0};
+    struct spw_chat_template *t;
+    int rc = f->source->ops->chat_template(f->source, NULL, &t, &err);
+    if (rc && rc != -ENOENT)
+        snprintf(f->template, sizeof f->template, "%s", err.text);
+    if (rc)
+        return;
+    snprintf(f->template, sizeof f->template, "%s", spw_chat_template_name(t));
+    spw_chat_template_close(t);
 }
 
 /* Decides the cache as a run with these options would. */
@@ -443,6 +467,7 @@ int cli_inspect(const struct cli_options *o)
         code = decide_cache(&f, o);
     if (code == 0) {
         count(&f);
+        find_template(&f);
         if (o->json)
             code = print_json(o, &f);
         else

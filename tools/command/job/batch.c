@@ -305,7 +305,9 @@ static int open_input(struct batch *b)
         return cli_fail(CLI_REFUSED, "%s: %s", b->o->input, strerror(-rc));
     job_lines_folder(b->folder, b->o->input);
     b->reader = (struct request_reader){.o = b->o, .model = &b->model, .folder = b->folder};
-    return 0;
+    struct spw_error err = {0};
+    rc = b->o->chat_template ? request_reader_open_template(&b->reader, &err) : 0;
+    return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
 static int open_store(struct batch *b)

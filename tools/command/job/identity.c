@@ -95,10 +95,26 @@ static int add_model(json_t **to, const struct cli_options *o, const struct cli_
     return 0;
 }
 
+static int add_template(json_t **to, const struct cli_options *o)
+{
+    char digest[17], *text = NULL;
+    size_t bytes = 0;
+    int code = o->chat_template ? cli_read_file(o->chat_template, &text, &bytes) : 0;
+    if (code)
+        return code;
+    snprintf(digest, sizeof digest, "%016" PRIx64, XXH3_64bits(text, bytes));
+    spw_free(text);
+    cli_json_add(to, "the chat template",
+                 CLI_OR_NULL(o->chat_template, CLI_JSON((const char *)digest)));
+    return 0;
+}
+
 int job_identity(json_t **out, const struct cli_options *o, const struct cli_model *model)
 {
     *out = json_object();
     int code = add_model(out, o, model);
+    if (!code)
+        code = add_template(out, o);
     for (const struct cli_row *row = cli_rows; row->name && !code; row++) {
         char name[64];
         snprintf(name, sizeof name, "--%s", row->name);

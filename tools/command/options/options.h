@@ -70,7 +70,7 @@ struct cli_options {
     /* input */
     const char *prompt, *prompt_file, *token_ids, *prompts;
     const char *text, *text_file;
-    const char *messages, *system, *tools, *documents;
+    const char *messages, *system, *tools, *documents, *chat_template;
     const char *input, *output, *errors, *shard; /* of a job */
     struct cli_strings paths;                    /* operands after the first one */
     const char *out_dir, *instructions, *length, *language, *focus;

@@ -14,10 +14,9 @@ void request_reader_close(struct request_reader *r)
 
 int request_reader_open_template(struct request_reader *r, struct spw_error *err)
 {
-    const struct spw_source *s = r->model->source;
     if (r->template)
         return 0;
-    SPW_TRY(s->ops->chat_template(s, NULL, &r->template, err));
+    SPW_TRY(cli_chat_template_open(&r->template, r->o, r->model, err));
     int rc =
         r->model->tokenizer ? spw_reasoning_find(&r->form, r->template, r->model->tokenizer) : 0;
     if (!rc)
