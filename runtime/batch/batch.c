@@ -31,6 +31,38 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* ---- what the engine asks of a batch ---- */
+
+static int copy_logits(struct spw_batch *b)
+{
+    uint64_t bytes = spw_engine_config(b->engine)->vocab * sizeof(float);
+    for (struct spw_batch_entry *x = b->unread; x; x = x->next_unread) {
+        if (!x->logits || x->logits == x->kept_logits)
+            continue;
+        if (!x->kept_logits)
+            x->kept_logits = spw_alloc(bytes);
+        if (!x->kept_logits)
+            return -ENOMEM;
+        memcpy(x->kept_logits, x->logits, bytes);
+        x->logits = x->kept_logits;
+    }
+    return 0;
+}
+
+void spw_batch_close_ended(struct spw_batch *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        if (b->ended[i].is_free)
+            spw_session_close(b->ended[i].session);
+        else
+            b->ended[n++] = b->ended[i];
+    b->n_ended = n;
+}
+
+static const struct spw_batch_hooks hooks = {.copy_logits = copy_logits,
+                                             .close_ended = spw_batch_close_ended};
+
 /* ---- open, close ---- */
 
 int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
@@ -70,6 +102,7 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
         return rc;
     }
     e->batch = b;
+    e->batch_hooks = &hooks;
     *out = b;
     return 0;
 }
@@ -335,22 +368,6 @@ void spw_batch_forget_events(struct spw_batch *b)
     }
 }
 
-int spw_batch_keep_logits(struct spw_batch *b)
-{
-    uint64_t bytes = b ? spw_engine_config(b->engine)->vocab * sizeof(float) : 0;
-    for (struct spw_batch_entry *x = b ? b->unread : NULL; x; x = x->next_unread) {
-        if (!x->logits || x->logits == x->kept_logits)
-            continue;
-        if (!x->kept_logits)
-            x->kept_logits = spw_alloc(bytes);
-        if (!x->kept_logits)
-            return -ENOMEM;
-        memcpy(x->kept_logits, x->logits, bytes);
-        x->logits = x->kept_logits;
-    }
-    return 0;
-}
-
 static bool next_event(struct spw_batch_entry *x, struct spw_event *out)
 {
     *out = (struct spw_event){.request = x->id};
@@ -457,18 +474,6 @@ const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id
 {
     const struct spw_batch_entry *x = spw_batch_find(b, id);
     return x ? &x->answer.result : NULL;
-}
-
-void spw_batch_close_ended(struct spw_batch *b)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; b && i < b->n_ended; i++)
-        if (b->ended[i].is_free)
-            spw_session_close(b->ended[i].session);
-        else
-            b->ended[n++] = b->ended[i];
-    if (b)
-        b->n_ended = n;
 }
 
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)

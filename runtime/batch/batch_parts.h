@@ -20,7 +20,7 @@ struct spw_batch_entry {
     bool is_unread;                      /* it is in this queue */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
-    float *kept_logits;   /* owned, [vocab] or NULL: for a copy, see spw_batch_keep_logits */
+    float *kept_logits;   /* owned, [vocab] or NULL: for a copy */
     bool has_end;         /* the request has ended; the answer has its text */
     struct spw_error why; /* of a failed one */
 };
@@ -119,6 +119,8 @@ static inline bool spw_batch_any_runs(const struct spw_batch *b)
 
 /* batch.c. The request has events from now on. */
 void spw_batch_note_events(struct spw_batch *b, struct spw_batch_entry *x);
+/* Closes the sessions of ended requests whose events nobody can read any more. */
+void spw_batch_close_ended(struct spw_batch *b);
 /* Events of earlier steps go. */
 void spw_batch_forget_events(struct spw_batch *b);
 /* The request is over. Text that was held back is final now, unless more was to come. */

@@ -3,9 +3,10 @@
  *   device -> model folder -> plan -> streams -> the memory of the plan: engine_memory.c
  *
  * The plan knows every byte before the first one is allocated. See spillway.h and engine.h. */
+#include "runtime/engine/engine.h"
+
 #include "runtime/experts/counts.h"
 #include "runtime/experts/trace.h"
-#include "runtime/persist/prefix.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -369,8 +370,9 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
 
-int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
-                       const char *model_dir, const struct spw_options *o, struct spw_error *err)
+int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *backend,
+                         const struct spw_persist_hooks *hooks, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err)
 {
     spw_error_clear(err);
     *out = NULL;
@@ -379,6 +381,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     struct spw_fallback fallback;
     SPW_TRY(begin(&e, backend, model_dir, o, spw_engine_limit(o->device_bytes),
                   spw_engine_limit(o->host_bytes), err));
+    e->persist = hooks;
     int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc)
         rc = spw_engine_make_plan(e, &in, &fallback, err);
@@ -395,7 +398,7 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     if (!rc && (o->saves || o->prefix_cache_dir))
         rc = spw_fingerprint_take(e->model_fingerprint, e->model.source, e->model.tensors, err);
     if (!rc)
-        rc = spw_prefix_open(e, err);
+        rc = e->persist->open(e, err);
     if (!rc)
         rc = open_streams(e, err);
     if (!rc)
@@ -412,12 +415,6 @@ int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backen
     return 0;
 }
 
-int spw_engine_open(struct spw_engine **out, const char *model_dir, const struct spw_options *o,
-                    struct spw_error *err)
-{
-    return spw_engine_open_on(out, NULL, model_dir, o, err);
-}
-
 void spw_engine_close(struct spw_engine *e)
 {
     if (!e)
@@ -427,7 +424,8 @@ void spw_engine_close(struct spw_engine *e)
         spw_block_sums_write(&e->block_sums, e->weight_checksums, NULL);
     spw_block_sums_close(&e->block_sums);
     spw_lane_close_streams(&e->lane);
-    spw_prefix_close(e);
+    if (e->persist)
+        e->persist->close(e);
     spw_free(e->blocks);
     spw_free(e->block_contexts);
     spw_free(e->block_reads);

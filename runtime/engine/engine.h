@@ -63,6 +63,43 @@ struct spw_session {
     struct spw_step_span aside_span; /* of that step */
 };
 
+/* What persist/ does in the life of an engine (persist/prefix.c). The engine's thread. */
+struct spw_persist_hooks {
+    /* After the plan, before memory is taken: opens the store of options.prefix_cache_dir and sets
+     * e->prefix. Does nothing without this option. -EINVAL: the cache is too small for one tile; or
+     * an error of the directory. */
+    int (*open)(struct spw_engine *e, struct spw_error *err);
+    /* A plan may have another precision of KV, which means other tiles. The disk tier is closed. */
+    int (*reopen)(struct spw_engine *e, struct spw_error *err);
+    void (*close)(struct spw_engine *e); /* after the disk tier, which uses the store's files */
+    /* The position at which the session should compute and publish a checkpoint before the rest of
+     * the span: where the span leaves the tokens that others have computed; or its last tile, if no
+     * checkpoint is possible after the whole span. It is new and far enough from the last
+     * checkpoint. 0: there is none. */
+    uint64_t (*branch)(struct spw_session *s, const struct spw_span *span);
+    /* If it pays, replaces the *n_reused tokens that the session would reuse by more tokens from
+     * files, and sets *n_reused to their number. Old tiles stay in the files; the next step loads
+     * those that belong on the device, each once, while it computes. Damage is reported, and costs
+     * only computation. Fails only if the device fails. */
+    int (*attach)(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused);
+    /* Logits of the session are NaN. False: the session has not begun with tiles of files. Else
+     * removes these files and those that extend them with its tokens, and the session counts none
+     * of its tokens as computed (see spw_recover_step). */
+    bool (*distrust)(struct spw_session *s);
+    void (*publish)(struct spw_session *s);  /* as spw_session_publish; a refusal is reported */
+    void (*end_sync)(struct spw_session *s); /* releases what `branch` and `attach` have found */
+    void (*close_session)(struct spw_session *s); /* releases the file that it is saved to */
+};
+
+/* What the open batch does for its engine (batch/batch.c). */
+struct spw_batch_hooks {
+    /* Before the memory of the sessions' logits goes: copies those that are in events which nobody
+     * has read yet. -ENOMEM. */
+    int (*copy_logits)(struct spw_batch *b);
+    /* Closes the sessions of ended requests whose events nobody can read any more. */
+    void (*close_ended)(struct spw_batch *b);
+};
+
 /* What engine_limit.c knows of the control groups' limits. */
 struct spw_limit_watch {
     uint64_t limit_bytes; /* the lowest limit so far; UINT64_MAX: there is none */
@@ -135,9 +172,11 @@ struct spw_engine {
     struct spw_executor *executor;
     struct spw_session **sessions; /* [plan.info.sessions], NULL: free */
     struct spw_running_step step;
-    struct spw_share *shares;   /* [sessions], of the frames */
-    bool shares_are_old;        /* a session has opened or closed since */
-    uint64_t *cut_to;           /* [sessions], scratch of recover.c */
+    struct spw_share *shares;                /* [sessions], of the frames */
+    bool shares_are_old;                     /* a session has opened or closed since */
+    uint64_t *cut_to;                        /* [sessions], scratch of recover.c */
+    const struct spw_persist_hooks *persist; /* NULL: an engine that has only a plan */
+    const struct spw_batch_hooks *batch_hooks;
     struct spw_batch *batch;    /* the open one, borrowed; NULL: none */
     struct spw_session **aside; /* [n_aside], of the step that was set aside; 0: none was */
     uint32_t n_aside;
@@ -175,6 +214,10 @@ int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *
                       const struct spw_plan_request *requests, size_t n, struct spw_error *err);
 int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
                        const char *model_dir, const struct spw_options *o, struct spw_error *err);
+/* The same, without what stands above the engine (runtime/open.c). `hooks` are borrowed. */
+int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *backend,
+                         const struct spw_persist_hooks *hooks, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err);
 
 /* Opens an engine that has a plan and no memory: only close, and what reads the plan, may follow.
  * The caller closes it also after a failure; then it may be NULL. */
@@ -319,14 +362,6 @@ void spw_engine_close_disk(struct spw_engine *e); /* no job may be in flight */
 /* sync.c: called when a pass of the running step has ended and another one follows: its sessions
  * hold what has passed all layers, and are published. */
 void spw_session_passed(void *engine);
-/* batch.c: before the memory of the sessions' logits goes: copies those that are in events which
- * nobody has read yet. NULL is fine. -ENOMEM. */
-int spw_batch_keep_logits(struct spw_batch *b);
-/* batch.c: closes the sessions of ended requests whose events nobody can read any more. NULL is
- * fine. */
-void spw_batch_close_ended(struct spw_batch *b);
-/* save_file.c: releases the file that the session is saved to, if there is one. */
-void spw_session_release_file(struct spw_session *s);
 /* weight_files.c: opens the model's files for blocks that are read from them. */
 int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be in flight */

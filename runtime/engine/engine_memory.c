@@ -3,9 +3,10 @@
  *     arenas -> disk -> weight blocks -> caches -> prefetch -> executor -> sessions' tables
  *
  * Device, streams, model and sessions stay when the plan changes. See engine.h. */
+#include "runtime/engine/engine.h"
+
 #include "runtime/engine/memory.h"
 #include "runtime/experts/trace.h"
-#include "runtime/persist/prefix.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -267,7 +268,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err)
 {
     *f = (struct spw_fallback_failure){.tier = SPW_FALLBACK_NO_TIER};
-    SPW_TRY(spw_prefix_reopen(e, err));
+    SPW_TRY(e->persist->reopen(e, err));
     if (!e->model.weights->small)
         SPW_TRY(spw_weights_prepare(e->model.weights, err));
     SPW_TRY(open_arenas(e, f, err));

@@ -41,8 +41,8 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
     spw_error_clear(err);
     *out = NULL;
     uint32_t slot;
-    if (find_slot(e, &slot) || !has_room(e, most_tokens))
-        spw_batch_close_ended(e->batch);
+    if (e->batch && (find_slot(e, &slot) || !has_room(e, most_tokens)))
+        e->batch_hooks->close_ended(e->batch);
     if (find_slot(e, &slot))
         return spw_fail(
             err, -ENOMEM,
@@ -133,7 +133,7 @@ void spw_session_close(struct spw_session *s)
     }
     s->engine->sessions[s->slot] = NULL;
     s->engine->shares_are_old = true;
-    spw_session_release_file(s);
+    s->engine->persist->close_session(s);
     spw_kv_seq_close(s->seq.kv);
     spw_free(s->tokens);
     spw_free(s);

@@ -13,7 +13,6 @@
  *   anything else       sessions hold what they held before, or nothing after a device's failure */
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/recover.h"
-#include "runtime/persist/prefix.h"
 
 #include <math.h>
 #include <string.h>
@@ -153,7 +152,7 @@ void spw_session_passed(void *engine)
         set_tokens(e, i, spw_executor_held_after_pass(e->executor, i));
         s->has_logits = false;
         if (e->step.publishes)
-            spw_session_publish(s, NULL); /* if it cannot, nothing is lost */
+            e->persist->publish(s);
     }
     if (e->options.on_pass)
         e->options.on_pass(e->options.pass_context);
@@ -220,7 +219,7 @@ static bool distrust(struct spw_engine *e)
 {
     bool any = false;
     for (uint32_t i = 0; i < e->step.n; i++)
-        any |= spw_prefix_distrust(e->step.sessions[i]);
+        any |= e->persist->distrust(e->step.sessions[i]);
     return any;
 }
 
@@ -338,7 +337,7 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
 {
     *n_reused = reusable(s, span);
     s->from_store = 0;
-    int rc = spw_prefix_attach(s, span, n_reused);
+    int rc = e->persist->attach(s, span, n_reused);
     if (!rc && *n_reused != s->n_tokens)
         rc = spw_recover_cut_back(s, n_reused);
     if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
@@ -408,7 +407,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     const uint64_t table = rope_table(&e->model.config, whole->n_tokens);
     struct spw_span span = *whole;
     struct delivery d = {.engine = e, .spans = &span};
-    span.n_tokens = spw_prefix_branch(span.session, whole);
+    span.n_tokens = e->persist->branch(span.session, whole);
     span.n_logits = 0;
     if (!span.n_tokens || whole->session->is_aside ||
         rope_table(&e->model.config, span.n_tokens) != table)
@@ -416,7 +415,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     e->step.n = 0;
     SPW_TRY(add_span(e, 0, &d, err));
     SPW_TRY(run_step(e, table, &d, err));
-    spw_session_publish(span.session, NULL); /* if it cannot, nothing is lost */
+    e->persist->publish(span.session);
     span.session->made_checkpoint = true;
     return 0;
 }
@@ -497,7 +496,7 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
     do { /* again for those that had their logits when another one needed another plan */
         rc = sync_all(e, n_spans, o, &d, err);
         for (size_t i = 0; i < n_spans; i++)
-            spw_prefix_release_match(spans[i].session);
+            e->persist->end_sync(spans[i].session);
     } while (!rc && lost_logits(spans, n_spans));
     if (rc == -ECANCELED)
         spw_interrupt_clear(e->options.interrupt);

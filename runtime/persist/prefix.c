@@ -16,6 +16,7 @@
 
 #include "offload/kv/kv_attach.h"
 #include "offload/store/prefix_store.h"
+#include "runtime/persist/save_file.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/engine/recover.h"
 
@@ -114,7 +115,7 @@ static uint64_t table_of(const struct spw_engine *e, uint64_t n_tokens)
     return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n_tokens);
 }
 
-int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
+static int open_prefix(struct spw_engine *e, struct spw_error *err)
 {
     const struct spw_options *o = &e->options;
     if (!o->prefix_cache_dir)
@@ -132,7 +133,7 @@ int spw_prefix_open(struct spw_engine *e, struct spw_error *err)
     return 0;
 }
 
-int spw_prefix_reopen(struct spw_engine *e, struct spw_error *err)
+static int reopen(struct spw_engine *e, struct spw_error *err)
 {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     for (int i = 0; i < N_TABLES && e->prefix; i++) {
@@ -149,7 +150,7 @@ int spw_prefix_reopen(struct spw_engine *e, struct spw_error *err)
     return 0;
 }
 
-void spw_prefix_close(struct spw_engine *e)
+static void close_prefix(struct spw_engine *e)
 {
     if (!e->prefix)
         return;
@@ -200,6 +201,14 @@ static int search(struct spw_engine *e, const struct keys *k, const int32_t *tok
     return 0;
 }
 
+static void release_match(struct spw_session *s)
+{
+    if (s->found)
+        spw_store_release(s->found->keys->store, &s->found->match);
+    spw_free(s->found);
+    s->found = NULL;
+}
+
 /* The match of the span. A sync asks up to twice, the store searches once. NULL: no memory. */
 static struct spw_prefix_found *find_match(struct spw_session *s, const struct keys *k,
                                            const struct spw_span *span)
@@ -207,7 +216,7 @@ static struct spw_prefix_found *find_match(struct spw_session *s, const struct k
     uint64_t max = max_tokens(span);
     if (s->found && s->found->max == max && s->found->keys == k)
         return s->found;
-    spw_prefix_release_match(s);
+    release_match(s);
     struct spw_prefix_found *f = spw_alloc(sizeof *f);
     if (!f || search(s->engine, k, span->tokens, max, &f->match)) {
         spw_free(f);
@@ -216,14 +225,6 @@ static struct spw_prefix_found *find_match(struct spw_session *s, const struct k
     f->keys = k;
     f->max = max;
     return s->found = f;
-}
-
-void spw_prefix_release_match(struct spw_session *s)
-{
-    if (s->found)
-        spw_store_release(s->found->keys->store, &s->found->match);
-    spw_free(s->found);
-    s->found = NULL;
 }
 
 /* The keys for the span. NULL: there are none, or a session that passes the border between two
@@ -235,7 +236,7 @@ static const struct keys *keys_for(const struct spw_session *s, const struct spw
     return passes ? NULL : keys_of(s->engine, table);
 }
 
-uint64_t spw_prefix_branch(struct spw_session *s, const struct spw_span *span)
+static uint64_t branch(struct spw_session *s, const struct spw_span *span)
 {
     struct spw_engine *e = s->engine;
     uint64_t max = max_tokens(span);
@@ -434,7 +435,7 @@ static void report_reuse(struct spw_session *s, const struct use *u, const struc
     spw_engine_report_reuse(s->engine, &reuse);
 }
 
-int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused)
+static int attach(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused)
 {
     struct spw_engine *e = s->engine;
     s->from_store = 0;
@@ -444,7 +445,7 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
     struct spw_prefix_found *f = find_match(s, k, span);
     uint64_t n = f ? usable(e, &f->match) : 0;
     struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(e, k, &f->match) : NULL;
-    spw_prefix_release_match(s);
+    release_match(s);
     if (!u)
         return 0; /* the tokens are computed */
     int rc = begin_with(u, s, span->tokens, n);
@@ -455,7 +456,7 @@ int spw_prefix_attach(struct spw_session *s, const struct spw_span *span, uint64
     return rc == -EIO ? rc : 0; /* after damage or without memory for tables, tokens are computed */
 }
 
-static void distrust(const struct keys *k, struct spw_pack *pack)
+static void remove_nan(const struct keys *k, struct spw_pack *pack)
 {
     struct spw_error text = {0};
     spw_fail(
@@ -466,7 +467,7 @@ static void distrust(const struct keys *k, struct spw_pack *pack)
     spw_store_remove_damaged(k->store, pack, text.text);
 }
 
-bool spw_prefix_distrust(struct spw_session *s)
+static bool distrust(struct spw_session *s)
 {
     const struct keys *k = keys_of(s->engine, s->rope_table);
     struct spw_store_match m;
@@ -474,9 +475,9 @@ bool spw_prefix_distrust(struct spw_session *s)
         return false;
     if (k && !search(s->engine, k, s->tokens, s->n_tokens, &m)) {
         for (uint32_t i = 0; i < m.n_parts; i++)
-            distrust(k, m.parts[i].pack);
+            remove_nan(k, m.parts[i].pack);
         if (m.checkpoint)
-            distrust(k, m.checkpoint);
+            remove_nan(k, m.checkpoint);
         spw_store_release(k->store, &m);
     }
     s->n_attached = s->n_tokens = s->from_store = s->reused = 0;
@@ -581,3 +582,21 @@ int spw_session_publish(struct spw_session *s, struct spw_error *err)
     e->prefix->last_refusal = rc;
     return spw_fail(err, rc, "%s", why.text);
 }
+
+/* If it cannot, nothing is lost. */
+static void publish(struct spw_session *s)
+{
+    spw_session_publish(s, NULL);
+}
+
+const struct spw_persist_hooks spw_prefix_hooks = {
+    .open = open_prefix,
+    .reopen = reopen,
+    .close = close_prefix,
+    .branch = branch,
+    .attach = attach,
+    .distrust = distrust,
+    .publish = publish,
+    .end_sync = release_match,
+    .close_session = spw_save_file_release,
+};

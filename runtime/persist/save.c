@@ -373,7 +373,7 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
     if (!rc)
         s->file->verified = true;
     else if (spw_save_file_is_empty(s->file))
-        spw_session_release_file(s);
+        spw_save_file_release(s);
     return rc;
 }
 

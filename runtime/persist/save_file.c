@@ -31,7 +31,7 @@ bool spw_save_file_is_private(const struct spw_save_file *f)
     return fstat(f->fd, &st) == 0 && !(st.st_mode & 077);
 }
 
-void spw_session_release_file(struct spw_session *s)
+void spw_save_file_release(struct spw_session *s)
 {
     struct spw_save_file *f = s->file;
     bool gone;
@@ -135,7 +135,7 @@ int spw_session_save_to(struct spw_session *s, const char *path, struct spw_erro
     bool gone;
     if (s->file && strcmp(s->file->path, path) == 0 && (is_named(s->file, &gone) || gone))
         return 0;
-    spw_session_release_file(s);
+    spw_save_file_release(s);
     s->file = spw_alloc_zero(1, sizeof *s->file);
     if (s->file) {
         s->file->fd = -1;
@@ -143,7 +143,7 @@ int spw_session_save_to(struct spw_session *s, const char *path, struct spw_erro
     }
     int rc = s->file && s->file->path ? lock_file(s, err) : -ENOMEM;
     if (rc) {
-        spw_session_release_file(s);
+        spw_save_file_release(s);
         return spw_fail(err, rc, "%s: %s", path, strerror(-rc));
     }
     return 0;

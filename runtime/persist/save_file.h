@@ -14,6 +14,8 @@ struct spw_save_file {
     bool verified; /* a save has checked all tiles that stay in it */
 };
 
+/* Closes and unlocks the file that the session is saved to, if there is one. */
+void spw_save_file_release(struct spw_session *s);
 bool spw_save_file_is_empty(const struct spw_save_file *f);
 /* Whether no other user may read or write it. */
 bool spw_save_file_is_private(const struct spw_save_file *f);
