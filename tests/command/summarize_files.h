@@ -38,6 +38,13 @@ static inline void use_blanks(void)
     write_text("m/tokenizer.json", json);
 }
 
+/* The lines of the parts in the state of an output, to the file `to`. */
+static inline void extract_parts(const char *output, const char *to)
+{
+    CHECK(sh("cat %s.state 2>/dev/null | grep '^.\\{17\\}part ' | cut -c75- >%s; true", output,
+             to) == 0);
+}
+
 #define OPTIONS "--instructions ins --length 20 --language Latin --max-new-tokens 60 --ignore-eos"
 
 /* The model `m`, instructions, four documents. Its context holds the first of them as a whole. */

@@ -99,8 +99,8 @@ static size_t check_answers(const char *model, const char *output)
 {
     static char prompt[1 << 16];
     char name[128];
-    snprintf(name, sizeof name, "%s.parts", output);
-    json_t *documents = lines_of(output), *parts = lines_of(name), *line, *part = NULL;
+    extract_parts(output, "parts");
+    json_t *documents = lines_of(output), *parts = lines_of("parts"), *line, *part = NULL;
     json_t *wanted = json_object();
     FILE *file;
     size_t i, k, n = 0;

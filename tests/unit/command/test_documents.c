@@ -82,7 +82,7 @@ static void names(void)
 {
     sh("mkdir -p t/sub/deep t/.hidden t/empty u && mkfifo t/pipe");
     sh("touch t/b.md t/a.pdf t/.secret t/sub/x.txt t/sub/deep/z.html t/.hidden/no.txt t/Z "
-       "t/l.jsonl t/l.jsonl.state t/sub/l.ndjson.parts t/l.jsonl.errors "
+       "t/l.jsonl t/l.jsonl.state t/sub/l.ndjson.state t/l.jsonl.errors "
        "t/.l.jsonl.state.unfinished");
     sh("ln -s ../b.md t/sub/link.txt; ln -s sub t/linked; ln -s nowhere t/broken; touch u/x.txt");
     sh("ln -s nowhere t/.hidden-link; ln -s nowhere t/k.jsonl");

@@ -111,7 +111,7 @@ static void test_byte_order_mark(void)
 {
     static const char text[] = "\xef\xbb\xbf{}\n\xef\xbb\xbf{}\n";
     int ends[2];
-    struct job_lines l = {.wait_ms = -1};
+    struct job_lines l = {.wait_ms = -1, .most = JOB_MAX_LINE_BYTES};
     struct job_line line;
     CHECK(pipe(ends) == 0 && write(ends[1], text, sizeof text - 1) == sizeof text - 1);
     close(ends[1]);

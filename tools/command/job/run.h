@@ -20,7 +20,8 @@ struct job_source {
     /* The item has ended: every choice has its result. The item is freed afterwards. */
     int (*answered)(void *context, struct request *x);
     int (*refused)(void *context, struct request *x, const struct request_refusal *why);
-    /* The run ends before the item: choices have the tokens so far. */
+    /* Once a second if there is an output, and when the run ends before the item: choices have the
+     * tokens so far. */
     int (*keep)(void *context, struct request *x, const char *machine);
     /* What keep has kept of a choice in an earlier run. */
     int (*kept)(void *context, const struct request *x, size_t choice, const char *machine,

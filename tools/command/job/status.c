@@ -23,6 +23,7 @@ struct status {
     struct part *parts; /* owned, [n_parts] */
     size_t n_parts;
     bool knows_missing; /* the input was read */
+    bool is_damaged;
 };
 
 /* The items of an output that its input has and its files do not. */
@@ -72,7 +73,7 @@ static int check_apart(const struct status *s, struct part *p)
 static int open_part(struct status *s, struct part *p, const char *output)
 {
     p->output = output;
-    int code = job_store_look(&p->store, output);
+    int code = job_store_look(&p->store, output, &s->is_damaged);
     if (!code)
         code = check_apart(s, p);
     if (code)
@@ -140,7 +141,7 @@ int job_status(const struct cli_options *o)
     if (n_absent)
         printf("%" PRIu64 " of %" PRIu64 " shards have no output here\n", n_absent,
                s.parts[0].shard.n);
-    if (!code && (all.n_failed || all.n_missing || n_absent || !s.knows_missing))
+    if (!code && (s.is_damaged || all.n_failed || all.n_missing || n_absent || !s.knows_missing))
         code = CLI_FAILED;
     for (size_t i = 0; i < s.n_parts; i++)
         job_store_close(s.parts[i].store, code);

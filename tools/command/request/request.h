@@ -26,6 +26,7 @@ struct request_choice {
     char *text, *reasoning;
     size_t n_text, n_reasoning, text_capacity;
     uint64_t n_reasoning_tokens; /* of the result's tokens */
+    size_t n_kept;               /* of the result's tokens, those that a store has */
     struct spw_result result;    /* owned */
     bool has_ended;
 };

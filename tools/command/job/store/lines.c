@@ -12,7 +12,7 @@ enum { LEAST_READ = 1 << 16 };
 
 int job_lines_open(struct job_lines *l, const char *path)
 {
-    *l = (struct job_lines){.fd = STDIN_FILENO, .wait_ms = -1};
+    *l = (struct job_lines){.fd = STDIN_FILENO, .wait_ms = -1, .most = JOB_MAX_LINE_BYTES};
     struct stat s;
     if (strcmp(path, "-") != 0)
         l->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -102,10 +102,10 @@ static int read_line(struct job_lines *l, size_t *bytes)
             return 0;
         }
         l->n_searched = have;
-        if (have > JOB_MAX_LINE_BYTES) { /* keeps the beginning */
-            l->n_skipped += have - JOB_MAX_LINE_BYTES;
-            l->end = l->start + JOB_MAX_LINE_BYTES;
-            l->n_searched = JOB_MAX_LINE_BYTES;
+        if (have > l->most) { /* keeps the beginning */
+            l->n_skipped += have - l->most;
+            l->end = l->start + l->most;
+            l->n_searched = l->most;
         }
         SPW_TRY(read_more(l));
     }
@@ -119,11 +119,11 @@ int job_lines_next(struct job_lines *l, struct job_line *out)
         return 0;
     bool has_newline = l->start + bytes < l->end;
     *out = (struct job_line){.text = l->buffer + l->start,
-                             .bytes = spw_min_u64(bytes, JOB_MAX_LINE_BYTES),
+                             .bytes = spw_min_u64(bytes, l->most),
                              .number = ++l->number,
                              .offset = l->offset,
                              .has_newline = has_newline,
-                             .is_too_long = bytes > JOB_MAX_LINE_BYTES || l->n_skipped > 0};
+                             .is_too_long = bytes > l->most || l->n_skipped > 0};
     out->text[bytes] = '\0';
     if (l->number == 1 && strncmp(out->text, "\xef\xbb\xbf", 3) == 0)
         memset(out->text, ' ', 3);

@@ -30,6 +30,7 @@ struct job_lines {
     /* How long a read may wait for a pipe; -1: without a limit. A pipe may give nothing for hours.
      */
     int wait_ms;
+    size_t most; /* bytes of a line; JOB_MAX_LINE_BYTES */
 };
 
 /* "-" reads stdin. 0 or -errno. */

@@ -1,16 +1,14 @@
 /* The files of a job, and what they say about each item.
  *
- *   OUTPUT         one line for each item that has an answer
- *   OUTPUT.errors  one line for each item that has none (--errors gives another name)
- *   OUTPUT.parts   in a job whose answers are made of parts: one line for each part
- *   OUTPUT.state   first what every run of the job has in common; then the digests of items, and
- *                  tokens of answers that were under way when the job was ended
+ *   OUTPUT.state   a log of all that has happened: what every run of the job has in common, the
+ *                  lines of answers and errors, parts of answers, tokens of answers under way
+ *   OUTPUT         the lines of the items that have an answer
+ *   OUTPUT.errors  the lines of the items that have none (--errors gives another name)
  *
- * The lines of the state and of the parts, from which a run continues, have sums: a damaged state
- * is refused, and a damaged line of the parts counts as none.
- *
- * The lines of OUTPUT and of the errors say which items have ended. The digest of an item is in the
- * state before its line is written. One process at a time: OUTPUT is locked while the store is
+ * The state is the truth. It only grows, and each of its lines has a sum. The other two follow from
+ * it: what they lack after a kill is written again. A line of any file that is not as it was
+ * written refuses the run by its number; --retry-failed takes such a line of the state for none,
+ * and writes the other two again. One process at a time: all three are locked while the store is
  * open. Functions return 0, or an exit code after one line on stderr. One thread. */
 #ifndef SPW_TOOLS_COMMAND_JOB_STORE_STORE_H
 #define SPW_TOOLS_COMMAND_JOB_STORE_STORE_H
@@ -28,16 +26,17 @@ struct job_store_options {
     const json_t *identity;
     const char *input;  /* borrowed: where the items come from; NULL: nobody can read it again */
     const char *report; /* borrowed: what the run writes, no file of the job; or NULL */
-    bool has_parts;
-    bool retry_failed; /* items that had no answer are new */
+    bool retry_failed;  /* items that had no answer are new */
 };
 int job_store_open(struct job_store **out, const struct job_store_options *o);
 /* Ends with everything on the drive. `code`: of the run; if the run has failed and has written no
  * line, the files that it made are removed. Returns the code, or that of a failure here. */
 int job_store_close(struct job_store *s, int code);
 
-/* Reads the files of a job that another process may be writing, for job_store_meet alone. */
-int job_store_look(struct job_store **out, const char *output);
+/* Reads the files of a job that another process may be writing, for job_store_meet alone. An item
+ * whose line is not in its file, or is damaged there, has not ended. Messages name damaged lines:
+ * *is_damaged. */
+int job_store_look(struct job_store **out, const char *output, bool *is_damaged);
 const char *job_store_errors_path(const struct job_store *s);
 /* How many items the job has, if it has no lines of input that can be counted. Call it before
  * job_store_begin. job_store_expected: false: not known. */
@@ -57,10 +56,10 @@ enum job_standing {
 };
 /* A pass over all items begins. */
 void job_store_begin_pass(struct job_store *s);
-/* What the files say of the item. Refuses an item that is done and has another digest now. A failed
- * item that has another digest is new. */
+/* What the state says of the item. Refuses an item that is done and has another digest now. A
+ * failed item that has another digest is new. */
 int job_store_meet(struct job_store *s, const struct request *x, enum job_standing *out);
-/* Removes the errors of items that are new again. Call this before the first commit. */
+/* Brings the files to what the state says. Call this before the first commit. */
 int job_store_begin(struct job_store *s);
 
 /* Writes the line of an item, and takes its reference; NULL means out of memory. */
@@ -73,9 +72,9 @@ int job_store_commit_part(struct job_store *s, const struct request *x, json_t *
 /* *line: the line of the part, owned by the caller; NULL: there is none with this digest. */
 int job_store_part(struct job_store *s, const struct request *x, json_t **line);
 
-/* Answers of an item that are under way, so that a later run continues them. `machine`: the
- * backend; others may give other bits. */
-int job_store_keep_answers(struct job_store *s, const struct request *x, const char *machine);
+/* Answers of an item that are under way, so that a later run continues them: the tokens that each
+ * choice has beyond its n_kept, which grows. `machine`: the backend; others may give other bits. */
+int job_store_keep_answers(struct job_store *s, struct request *x, const char *machine);
 /* What an earlier run has kept of answer `choice`: tokens, and the hash of their logits. Tokens of
  * another machine are left out. */
 struct job_kept {

@@ -1,9 +1,9 @@
-/* Opens the files of a job: see store.h. */
+/* Opens and closes the files of a job: see store.h. */
 #include "tools/command/job/store/store_parts.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,13 +27,15 @@ static int refuse_identity(const struct job_store *s, const char *name, const js
             snprintf(begun, sizeof begun, "with %s", digests[i][1]);
     return cli_fail(CLI_REFUSED,
                     "%s: this job was begun %s; give what it was begun with, or another output",
-                    s->logs[JOB_OUTPUT].path, begun);
+                    s->outs[JOB_OUTPUT].path, begun);
 }
 
 static int check_identity(const struct job_store *s, const json_t *now)
 {
     const char *name;
     json_t *value;
+    if (!s->table.n) /* nothing was computed */
+        return 0;
     json_object_foreach(s->identity, name, value)
     {
         const json_t *other = json_object_get(now, name);
@@ -43,165 +45,21 @@ static int check_identity(const struct job_store *s, const json_t *now)
     return 0;
 }
 
-/* ---- opening ---- */
+/* ---- names ---- */
 
-int job_store_open_log(struct job_log *l, const char *path)
-{
-    struct spw_error err = {0};
-    int rc = job_log_open(l, path, &err);
-    return rc ? cli_fail(CLI_REFUSED, "%s", err.text) : 0;
-}
+enum { NAME_BYTES = 4096 };
 
-/* Opens a file that only one process may write. */
-int job_store_open_locked(struct job_log *l, const char *path)
+static const char *beside(char name[NAME_BYTES], const char *output, const char *end)
 {
-    struct stat is, named;
-    int code = job_store_open_log(l, path);
-    if (code)
-        return code;
-    bool is_locked = flock(l->fd, LOCK_EX | LOCK_NB) == 0;
-    int why = errno;
-    /* Another process may have replaced the file while this one opened it. */
-    bool is_named =
-        fstat(l->fd, &is) == 0 && stat(path, &named) == 0 && spw_is_same_file(&is, &named);
-    if (is_locked && is_named)
-        return 0;
-    l->is_new = false; /* it is the other process's by now */
-    return cli_fail(CLI_REFUSED, "%s: %s", path,
-                    is_locked || why == EWOULDBLOCK
-                        ? "another process writes this file; wait until it has ended"
-                        : strerror(why));
-}
-
-/* Two names may mean one file. */
-static int check_apart(const struct job_store *s, const char *report)
-{
-    struct stat st[JOB_N_LOGS], written;
-    const bool has_report = report && stat(report, &written) == 0;
-    for (size_t i = 0; i < s->n_open; i++) {
-        const struct job_log *l = s->in_order[i];
-        if (fstat(l->fd, &st[i]))
-            return cli_fail(CLI_FAILED, "%s: %s", l->path, strerror(errno));
-        for (size_t k = 0; k < i; k++)
-            if (spw_is_same_file(&st[i], &st[k]))
-                return cli_fail(CLI_REFUSED, "%s and %s are one file, expected two",
-                                s->in_order[k]->path, l->path);
-        if (has_report && spw_is_same_file(&st[i], &written))
-            return cli_fail(CLI_REFUSED, "--report %s is a file of the job; give another name",
-                            report);
-    }
-    return 0;
-}
-
-static int open_logs(struct job_store *s, const struct job_store_options *o)
-{
-    char state[4096], parts[4096], errors[4096];
-    snprintf(state, sizeof state, "%.4000s.state", o->output);
-    snprintf(parts, sizeof parts, "%.4000s.parts", o->output);
-    snprintf(errors, sizeof errors, "%.4000s.errors", o->output);
-    int code = job_store_open_locked(&s->logs[JOB_OUTPUT], o->output);
-    if (!code)
-        code = job_store_open_log(&s->logs[JOB_STATE], state);
-    if (!code && o->has_parts)
-        code = job_store_open_log(&s->logs[JOB_PARTS], parts);
-    if (!code && o->errors && strcmp(o->errors, o->output) == 0)
-        code = cli_fail(CLI_REFUSED, "%s: found one file for answers and errors, expected two",
-                        o->output);
-    if (!code)
-        code = job_store_open_locked(&s->logs[JOB_ERRORS], o->errors ? o->errors : errors);
-    for (int i = 0; i < JOB_N_LOGS; i++)
-        if (s->logs[i].fd >= 0)
-            s->in_order[s->n_open++] = &s->logs[i];
-    return code ? code : check_apart(s, o->report);
-}
-
-/* A file beside the state that has something; NULL: none. */
-static const struct job_log *find_results(const struct job_store *s)
-{
-    for (size_t i = 1; i < s->n_open; i++)
-        if (s->in_order[i]->end)
-            return s->in_order[i];
-    return NULL;
-}
-
-/* Reads the state. Nothing has been changed yet: the files may be somebody else's. */
-static int read_state(struct job_store *s)
-{
-    const struct job_log *state = &s->logs[JOB_STATE], *results = find_results(s);
-    if (!state->end && results)
-        return cli_fail(CLI_REFUSED,
-                        "%s: found a file that no job has written (%s is empty); give another "
-                        "output",
-                        results->path, state->path);
-    int code = job_store_read(s, state->path, job_store_take_state);
-    if (!code && state->end && !s->identity)
-        code =
-            cli_fail(CLI_REFUSED, "%s: found a file that no job has written; give another output",
-                     state->path);
-    return code;
-}
-
-static int cut_torn_lines(struct job_store *s)
-{
-    for (size_t i = 0; i < s->n_open; i++) {
-        int rc = job_log_cut_torn_line(s->in_order[i]);
-        if (rc)
-            return cli_fail(CLI_FAILED, "%s: %s", s->in_order[i]->path, strerror(-rc));
-    }
-    return 0;
-}
-
-/* Keeps the whole name of a file of errors that is not OUTPUT.errors, which moves with OUTPUT. */
-static int find_errors(struct job_store *s)
-{
-    char *output = realpath(s->logs[JOB_OUTPUT].path, NULL);
-    char *whole = realpath(s->logs[JOB_ERRORS].path, NULL);
-    const size_t n = output ? strlen(output) : 0;
-    bool is_default =
-        whole && output && strncmp(whole, output, n) == 0 && strcmp(whole + n, ".errors") == 0;
-    char *errors = whole && !is_default ? spw_strdup(whole) : NULL;
-    bool has_failed = !output || !whole || (!is_default && !errors);
-    free(output);
-    free(whole);
-    if (has_failed)
-        return job_store_no_memory(s);
-    const char *is = errors ? errors : "OUTPUT.errors",
-               *was = s->errors ? s->errors : "OUTPUT.errors";
-    int code = 0;
-    if (s->identity && strcmp(is, was) != 0)
-        code =
-            cli_fail(CLI_REFUSED,
-                     "%s: this job writes its errors to %s, found %s; give the same --errors, or "
-                     "another output",
-                     s->logs[JOB_OUTPUT].path, was, is);
-    spw_free(s->errors);
-    s->errors = errors;
-    return code;
-}
-
-static int read_earlier(struct job_store *s, const struct job_store_options *o)
-{
-    int code = read_state(s);
-    if (!code)
-        code = find_errors(s);
-    if (!code)
-        code = cut_torn_lines(s);
-    if (!code)
-        code = job_store_read(s, s->logs[JOB_OUTPUT].path, job_store_take_answer);
-    if (!code)
-        code = job_store_read(s, s->logs[JOB_ERRORS].path, job_store_take_error);
-    if (!code && o->has_parts)
-        code = job_store_read(s, s->logs[JOB_PARTS].path, job_store_take_part);
-    if (!code && s->identity && (find_results(s) || json_object_size(s->answers)))
-        code = check_identity(s, o->identity);
-    return code;
+    snprintf(name, NAME_BYTES, "%.4000s%s", output, end);
+    return name;
 }
 
 /* A link keeps its name: files that lines name are in its folder. */
 static char *whole_name(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char folder[4096], whole[8192];
+    char folder[NAME_BYTES], whole[2 * NAME_BYTES];
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(name - path) : 1, slash ? path : ".");
     char *real = realpath(folder, NULL);
     if (!real)
@@ -211,30 +69,126 @@ static char *whole_name(const char *path)
     return spw_strdup(whole);
 }
 
+/* Keeps the whole name of a file of errors that is not OUTPUT.errors, which moves with OUTPUT. */
+static int find_errors(struct job_store *s)
+{
+    char name[NAME_BYTES];
+    struct stat usual, given;
+    beside(name, s->outs[JOB_OUTPUT].path, ".errors");
+    const bool is_usual = !stat(name, &usual) && !stat(s->outs[JOB_ERRORS].path, &given) &&
+                          spw_is_same_file(&usual, &given);
+    char *errors = is_usual ? NULL : whole_name(s->outs[JOB_ERRORS].path);
+    if (!errors && !is_usual)
+        return job_store_no_memory(s);
+    const char *is = errors ? errors : "OUTPUT.errors",
+               *was = s->errors ? s->errors : "OUTPUT.errors";
+    int code = 0;
+    if (s->identity && strcmp(is, was) != 0)
+        code =
+            cli_fail(CLI_REFUSED,
+                     "%s: this job writes its errors to %s, found %s; give the same --errors, or "
+                     "another output",
+                     s->outs[JOB_OUTPUT].path, was, is);
+    spw_free(s->errors);
+    s->errors = errors;
+    return code;
+}
+
+/* ---- opening ---- */
+
+static int open_log(struct job_log *l, const char *path)
+{
+    struct spw_error err = {0};
+    int rc = job_log_open(l, path, &err);
+    return rc ? cli_fail(CLI_REFUSED, "%s", err.text) : 0;
+}
+
+/* Two names may mean one file: then its lock was refused already, but not that of a report. */
+static int check_report(const struct job_store *s, const char *report)
+{
+    const struct job_log *logs[] = {&s->state, &s->outs[JOB_OUTPUT], &s->outs[JOB_ERRORS]};
+    struct stat st, written;
+    if (!report || stat(report, &written))
+        return 0;
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++)
+        if (!fstat(logs[i]->fd, &st) && spw_is_same_file(&st, &written))
+            return cli_fail(CLI_REFUSED, "--report %s is a file of the job; give another name",
+                            report);
+    return 0;
+}
+
+static int open_logs(struct job_store *s, const struct job_store_options *o)
+{
+    char state[NAME_BYTES], errors[NAME_BYTES];
+    const char *named = o->errors ? o->errors : beside(errors, o->output, ".errors");
+    beside(state, o->output, ".state");
+    if (strcmp(named, o->output) == 0 || strcmp(named, state) == 0)
+        return cli_fail(CLI_REFUSED, "%s: found %s for --errors; they are one file, expected two",
+                        o->output, named);
+    int code = open_log(&s->outs[JOB_OUTPUT], o->output);
+    if (!code)
+        code = open_log(&s->state, state);
+    if (!code)
+        code = open_log(&s->outs[JOB_ERRORS], named);
+    return code ? code : check_report(s, o->report);
+}
+
+/* Nothing has been changed yet: the files may be somebody else's. */
+static int read_earlier(struct job_store *s, const struct job_store_options *o)
+{
+    for (int i = 0; i < JOB_N_OUTS && !s->head; i++) {
+        const struct job_log *out = &s->outs[i];
+        struct stat st;
+        if (!fstat(s->state.fd, &st) && !st.st_size && out->end)
+            return cli_fail(CLI_REFUSED,
+                            "%s: found a file that no job has written (%s is empty); give another "
+                            "output",
+                            out->path, s->state.path);
+    }
+    int code = job_store_load(s);
+    if (!code && !s->head && (s->outs[JOB_OUTPUT].end || s->outs[JOB_ERRORS].end))
+        code =
+            cli_fail(CLI_REFUSED, "%s: found a file that no job has written; give another output",
+                     s->state.path);
+    if (!code)
+        code = find_errors(s);
+    return code ? code : check_identity(s, o->identity);
+}
+
+/* What this run knows better. */
+static int take_options(struct job_store *s, const struct job_store_options *o)
+{
+    json_decref(s->identity);
+    s->identity = json_deep_copy(o->identity);
+    s->started = s->started ? s->started : time(NULL);
+    spw_free(s->input);
+    s->input = o->input ? whole_name(o->input) : NULL;
+    for (size_t i = 0; i < s->table.n_places && o->retry_failed; i++)
+        job_store_retry(s, &s->table.entries[i]);
+    return s->identity && (s->input || !o->input) ? 0 : job_store_no_memory(s);
+}
+
+static struct job_store *new_store(const char *output)
+{
+    struct job_store *s = spw_alloc_zero(1, sizeof *s);
+    if (s)
+        s->state.fd = s->outs[JOB_OUTPUT].fd = s->outs[JOB_ERRORS].fd = -1;
+    else
+        cli_fail(CLI_FAILED, "%s: out of memory", output);
+    return s;
+}
+
 int job_store_open(struct job_store **out, const struct job_store_options *o)
 {
-    struct job_store *s = *out = spw_alloc_zero(1, sizeof *s);
+    struct job_store *s = *out = new_store(o->output);
     if (!s)
-        return cli_fail(CLI_FAILED, "%s: out of memory", o->output);
-    for (int i = 0; i < JOB_N_LOGS; i++)
-        s->logs[i].fd = -1;
-    s->answers = json_object();
+        return CLI_FAILED;
+    s->mends = o->retry_failed;
     int code = open_logs(s, o);
     if (!code)
-        code = s->answers ? read_earlier(s, o) : job_store_no_memory(s);
-    if (!code) {
-        json_decref(s->identity);
-        s->identity = json_deep_copy(o->identity);
-        s->started = s->started ? s->started : time(NULL);
-        spw_free(s->input);
-        s->input = NULL;
-        code = s->identity && (!o->input || (s->input = whole_name(o->input)))
-                   ? 0
-                   : job_store_no_memory(s);
-    }
-    for (size_t i = 0; i < s->table.n_places && o->retry_failed; i++)
-        if (s->table.entries[i].ended == JOB_HAS_ERROR)
-            job_store_forget_error(s, &s->table.entries[i]);
+        code = read_earlier(s, o);
+    if (!code)
+        code = take_options(s, o);
     if (code) {
         job_store_close(s, code);
         *out = NULL;
@@ -242,46 +196,87 @@ int job_store_open(struct job_store **out, const struct job_store_options *o)
     return code;
 }
 
-static int look_at_errors(struct job_store *s, const char *output)
+/* ---- looking ---- */
+
+/* A file that is not there has no lines. */
+static bool look_at(struct job_log *l, const char *path)
 {
-    char errors[4096];
-    snprintf(errors, sizeof errors, "%.4000s.errors", output);
-    s->logs[JOB_ERRORS].path = spw_strdup(s->errors ? s->errors : errors);
-    if (!s->logs[JOB_ERRORS].path)
-        return job_store_no_memory(s);
-    return access(s->logs[JOB_ERRORS].path, F_OK) == 0
-               ? job_store_read(s, s->logs[JOB_ERRORS].path, job_store_take_error)
-               : 0;
+    l->path = spw_strdup(path);
+    l->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return l->path;
 }
 
-int job_store_look(struct job_store **out, const char *output)
+static int look(struct job_store *s, const char *output)
 {
-    struct job_store *s = *out = spw_alloc_zero(1, sizeof *s);
-    char state[4096];
-    if (!s)
+    struct job_follow f;
+    char name[NAME_BYTES];
+    s->state.path = spw_strdup(beside(name, output, ".state"));
+    if (!s->state.path || !look_at(&s->outs[JOB_OUTPUT], output))
         return cli_fail(CLI_FAILED, "%s: out of memory", output);
-    for (int i = 0; i < JOB_N_LOGS; i++)
-        s->logs[i].fd = -1;
-    snprintf(state, sizeof state, "%.4000s.state", output);
-    s->answers = json_object();
-    s->logs[JOB_OUTPUT].path = spw_strdup(output);
-    int code = 0;
-    if (!s->answers || !s->logs[JOB_OUTPUT].path)
-        code = cli_fail(CLI_FAILED, "out of memory");
-    else if (access(state, F_OK))
-        code = cli_fail(CLI_REFUSED, "%s: found no %s beside it, expected the output of a job",
-                        output, state);
-    if (!code)
-        code = job_store_read(s, state, job_store_take_state);
-    if (!code)
-        code = job_store_read(s, output, job_store_take_answer);
-    if (!code)
-        code = look_at_errors(s, output);
-    if (!code && !s->identity)
-        code = cli_fail(CLI_REFUSED, "%s: found no job: %s is empty", output, state);
+    if (access(name, F_OK))
+        return cli_fail(CLI_REFUSED, "%s: found no %s beside it, expected the output of a job",
+                        output, name);
+    int code = job_store_load(s);
+    if (!code && !s->head)
+        code = cli_fail(CLI_REFUSED, "%s: found no job: %s is empty", output, name);
+    if (!code &&
+        !look_at(&s->outs[JOB_ERRORS], s->errors ? s->errors : beside(name, output, ".errors")))
+        code = job_store_no_memory(s);
+    return code ? code : job_store_compare(s, &f, false);
+}
+
+int job_store_look(struct job_store **out, const char *output, bool *is_damaged)
+{
+    struct job_store *s = *out = new_store(output);
+    if (!s)
+        return CLI_FAILED;
+    int code = look(s, output);
+    *is_damaged |= s->is_damaged;
     if (code) {
         job_store_close(s, code);
         *out = NULL;
     }
+    return code;
+}
+
+/* ---- closing ---- */
+
+/* Says why the thread has failed, unless a line of the state could not be written before. */
+static int end_writer(struct job_store *s, int code)
+{
+    const struct job_writer *w = &s->writer;
+    int rc = s->has_begun ? job_writer_end(&s->writer) : 0;
+    if (!rc || s->has_failed)
+        return code;
+    if (rc != -ESTALE)
+        return job_store_fail(w->path, rc);
+    const bool is_state = w->path == s->state.path;
+    return cli_fail(CLI_FAILED,
+                    "%s: another program has changed, replaced or removed this file while the job "
+                    "ran%s%s",
+                    w->path, is_state ? "" : "; the same command writes it again from ",
+                    is_state ? "" : s->state.path);
+}
+
+int job_store_close(struct job_store *s, int code)
+{
+    if (!s)
+        return code;
+    struct job_log *logs[] = {&s->state, &s->outs[JOB_OUTPUT], &s->outs[JOB_ERRORS]};
+    code = end_writer(s, code);
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+        /* The lock is held: nobody else has written the file. */
+        if (code && !s->has_lines && logs[i]->is_new)
+            unlink(logs[i]->path);
+        job_log_close(logs[i]);
+    }
+    for (size_t i = 0; i < s->table.n_places; i++)
+        job_under_way_free(&s->table.entries[i]);
+    spw_free(s->input);
+    spw_free(s->errors);
+    job_table_free(&s->table);
+    json_decref(s->identity);
+    json_decref(s->head);
+    spw_free(s);
     return code;
 }

@@ -1,75 +1,115 @@
-/* What the files of the store share: store_read.c, store_open.c, store.c. Functions that return an
- * int return 0, or an exit code after one line on stderr. */
+/* What the files of the store share: store.c (items), store_open.c (opening and closing),
+ * store_read.c (records of the state), store_follow.c (the files that follow from the state).
+ * Functions that return an int return 0, or an exit code after one line on stderr. */
 #ifndef SPW_TOOLS_COMMAND_JOB_STORE_STORE_PARTS_H
 #define SPW_TOOLS_COMMAND_JOB_STORE_STORE_PARTS_H
 
 #include "tools/command/job/store/lines.h"
-#include "tools/command/job/store/log.h"
 #include "tools/command/job/store/store.h"
 #include "tools/command/job/store/store_table.h"
+#include "tools/command/job/store/writer.h"
 
-/* In the order in which they are synced. */
-enum { JOB_STATE, JOB_PARTS, JOB_OUTPUT, JOB_ERRORS, JOB_N_LOGS };
-enum { JOB_STATE_VERSION = 2, JOB_KEY_BYTES = 33 };
+enum { JOB_STATE_VERSION = 3 };
 
 struct job_store {
-    struct job_log logs[JOB_N_LOGS]; /* JOB_PARTS is open if the job has parts */
-    struct job_log *in_order[JOB_N_LOGS];
-    size_t n_open;
-    struct job_syncer syncer;
-    bool syncs;
+    struct job_log state, outs[JOB_N_OUTS];
+    struct job_writer writer;
+    bool has_begun; /* the writer runs */
     struct job_table table;
-    json_t *answers; /* owned: answers under way, by the text of the item's key */
-    json_t *identity;
-    json_t *head; /* owned: the first line of the state, as it was read; NULL: there was none */
-    char *input;  /* owned; NULL: not known */
-    char *errors; /* owned: the file of errors that the job was begun with; NULL: OUTPUT.errors */
+    json_t *identity;    /* owned */
+    json_t *head;        /* owned: the latest one in the state; NULL: there is none */
+    char *input;         /* owned; NULL: not known */
+    char *errors;        /* owned: the file of errors, if it is not OUTPUT.errors */
     bool is_counted;     /* n_expected is known */
     uint64_t n_expected; /* items */
     time_t started;
     uint32_t pass;
-    bool has_new; /* a pass has met an item that has not ended */
     struct job_totals totals;
     bool has_lines; /* this run has written a line of an item */
-    bool forgets;   /* errors of items that are new again are still in their file */
+    bool mends;     /* --retry-failed: damaged lines are dropped */
+    bool is_damaged;
+    bool has_failed; /* the state could not be written */
 };
 
 int job_store_no_memory(const struct job_store *s);
+/* Fails with the text of an error number of a file. */
+int job_store_fail(const char *path, int rc);
 
-/* ---- keys ---- */
+/* ---- records of the state ----
+ *
+ * SUM KIND KEY DIGEST TEXT: the sum of all that follows it, six letters, the item, what it was made
+ * of. The text is the line that OUTPUT or the file of errors gets, or JSON of our own. */
+
+enum job_kind { JOB_HEAD, JOB_ANSWER, JOB_ERROR, JOB_PART, JOB_KEPT, JOB_RETRY, JOB_N_KINDS };
+enum { JOB_RECORD_HEAD = 74 }; /* bytes before the text */
+
+struct job_record {
+    enum job_kind kind;
+    struct job_key key;
+    uint64_t digest;
+    const char *text; /* borrowed */
+    size_t bytes;
+};
+/* False: the line is no record, or it is not as it was written. */
+bool job_record_parse(struct job_record *out, const char *line, size_t bytes);
+/* The first line of the state, as far as it was written before a kill. */
+bool job_record_begins(const char *line, size_t bytes);
+/* The line of a record with its newline, owned by the caller. NULL: out of memory. */
+char *job_record_line(const struct job_record *r, size_t *bytes);
+
+/* Reads the state from a line on. `take` gets each whole record; the last line may be torn: the
+ * state ends before it. */
+int job_store_read(struct job_store *s, uint64_t offset, uint64_t number,
+                   int (*take)(struct job_store *s, const struct job_line *line,
+                               const struct job_record *r, void *context),
+                   void *context);
+/* The first reading: fills the table. */
+int job_store_load(struct job_store *s);
+json_t *job_store_head(const struct job_store *s);
+
+/* ---- items ---- */
+
+struct job_under_way { /* of one digest, of one machine */
+    uint64_t digest;
+    char *machine;            /* owned */
+    struct job_kept *choices; /* owned, [n] */
+    size_t n;
+};
+void job_under_way_free(struct job_entry *e);
 
 struct job_key job_key_of_number(uint64_t number);
 int job_key_of(const struct request *x, struct job_key *out);
-const char *job_key_text(char buffer[JOB_KEY_BYTES], struct job_key key);
-bool job_key_parse(const char *text, struct job_key *out);
-/* The item that a line of results or of errors belongs to. */
-int job_key_of_line(const struct job_store *s, const char *path, const struct job_line *line,
-                    struct job_key *out);
-
-/* ---- lines ---- */
-
-/* A line of the state or of the parts, owned by the caller: the last key of the object is the sum
- * of the text before it. NULL: out of memory. */
-char *job_line_seal(const json_t *value);
-/* Whether the line of such a file, without its newline, is as it was written. */
-bool job_line_has_sum(const char *text, size_t bytes);
-
-/* Calls `take` for each complete line of a file. */
-int job_store_read(struct job_store *s, const char *path,
-                   int (*take)(struct job_store *s, const char *path, const struct job_line *line));
-int job_store_take_answer(struct job_store *s, const char *path, const struct job_line *line);
-int job_store_take_error(struct job_store *s, const char *path, const struct job_line *line);
-int job_store_take_part(struct job_store *s, const char *path, const struct job_line *line);
-int job_store_take_state(struct job_store *s, const char *path, const struct job_line *line);
-/* The item is new again. */
-void job_store_forget_error(struct job_store *s, struct job_entry *e);
+/* The item has ended so, or is new again; the totals follow. */
+void job_store_end(struct job_store *s, struct job_entry *e, enum job_ended ended);
+/* Before the first commit: an item that has an error is new again. `e` may be NULL. */
+void job_store_retry(struct job_store *s, struct job_entry *e);
 /* A value as a user would write it. */
 const char *job_value_text(char buffer[128], const json_t *value);
 
-/* ---- files ---- */
+/* ---- files that follow ---- */
 
-int job_store_open_log(struct job_log *l, const char *path);
-/* Only one process at a time has the file open. */
-int job_store_open_locked(struct job_log *l, const char *path);
+struct job_out {
+    struct job_log *log;
+    uint64_t size, at;     /* of the file; what was compared */
+    uint64_t line;         /* the last one that was compared */
+    uint64_t damaged;      /* the first line that is not one of the job; 0: none */
+    bool departs;          /* something differs from `good` on: */
+    uint64_t good;         /* bytes that stay */
+    uint64_t rest, number; /* the first record that the file lacks: its place in the state */
+};
+
+struct job_follow {
+    struct job_out outs[JOB_N_OUTS];
+    char *text; /* owned, [capacity]: of a file */
+    size_t capacity;
+    bool forgets; /* items whose line is not there */
+};
+
+/* Compares OUTPUT and the file of errors with the state. `mends`: a damaged line is refused, but
+ * for
+ * --retry-failed. Else the line is named, and an item whose line is not there has not ended. */
+int job_store_compare(struct job_store *s, struct job_follow *f, bool mends);
+/* Writes what the files lack. */
+int job_store_mend(struct job_store *s, struct job_follow *f);
 
 #endif

@@ -1,13 +1,63 @@
-/* The keys of items, and the lines that earlier runs have written: see store_parts.h. */
+/* The records of the state: see store_parts.h. */
 #include "tools/command/job/store/store_parts.h"
-
-#include "tools/command/job/store/lines.h"
-#include "tools/command/request/reader.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+
+/* ---- records ---- */
+
+static const char kinds[JOB_N_KINDS][7] = {
+    [JOB_HEAD] = "job   ", [JOB_ANSWER] = "answer", [JOB_ERROR] = "error ",
+    [JOB_PART] = "part  ", [JOB_KEPT] = "kept  ",   [JOB_RETRY] = "retry ",
+};
+enum { SUM_BYTES = 17 }; /* with the blank behind it */
+
+bool job_record_parse(struct job_record *out, const char *line, size_t bytes)
+{
+    char sum[SUM_BYTES + 1], kind[7];
+    if (bytes < JOB_RECORD_HEAD)
+        return false;
+    snprintf(sum, sizeof sum, "%016" PRIx64 " ",
+             (uint64_t)XXH3_64bits(line + SUM_BYTES, bytes - SUM_BYTES));
+    if (memcmp(line, sum, SUM_BYTES) != 0)
+        return false;
+    *out = (struct job_record){.text = line + JOB_RECORD_HEAD, .bytes = bytes - JOB_RECORD_HEAD};
+    if (sscanf(line + SUM_BYTES, "%6[a-z ] %16" SCNx64 "%16" SCNx64 " %16" SCNx64, kind,
+               &out->key.high, &out->key.low, &out->digest) != 4)
+        return false;
+    while (out->kind < JOB_N_KINDS && strcmp(kinds[out->kind], kind) != 0)
+        out->kind++;
+    return out->kind < JOB_N_KINDS;
+}
+
+bool job_record_begins(const char *line, size_t bytes)
+{
+    for (size_t i = 0; i < bytes && i < SUM_BYTES + 6; i++)
+        if (i < SUM_BYTES - 1 ? !strchr("0123456789abcdef", line[i]) || !line[i]
+                              : line[i] != (i < SUM_BYTES ? ' ' : kinds[JOB_HEAD][i - SUM_BYTES]))
+            return false;
+    return true;
+}
+
+char *job_record_line(const struct job_record *r, size_t *bytes)
+{
+    char sum[SUM_BYTES + 1];
+    *bytes = JOB_RECORD_HEAD + r->bytes + 1;
+    char *line = spw_alloc(*bytes);
+    if (!line)
+        return NULL;
+    snprintf(line + SUM_BYTES, *bytes - SUM_BYTES, "%s %016" PRIx64 "%016" PRIx64 " %016" PRIx64,
+             kinds[r->kind], r->key.high, r->key.low, r->digest);
+    line[JOB_RECORD_HEAD - 1] = ' ';
+    memcpy(line + JOB_RECORD_HEAD, r->text, r->bytes);
+    line[*bytes - 1] = '\n';
+    snprintf(sum, sizeof sum, "%016" PRIx64 " ",
+             (uint64_t)XXH3_64bits(line + SUM_BYTES, *bytes - SUM_BYTES - 1));
+    memcpy(line, sum, SUM_BYTES);
+    return line;
+}
 
 /* ---- keys ---- */
 
@@ -35,245 +85,199 @@ int job_key_of(const struct request *x, struct job_key *out)
     return 0;
 }
 
-const char *job_key_text(char buffer[JOB_KEY_BYTES], struct job_key key)
-{
-    snprintf(buffer, JOB_KEY_BYTES, "%016" PRIx64 "%016" PRIx64, key.high, key.low);
-    return buffer;
-}
+/* ---- reading ---- */
 
-bool job_key_parse(const char *text, struct job_key *out)
-{
-    int n = 0;
-    return text && sscanf(text, "%16" SCNx64 "%16" SCNx64 "%n", &out->high, &out->low, &n) == 2 &&
-           n == JOB_KEY_BYTES - 1;
-}
-
-int job_store_no_memory(const struct job_store *s)
-{
-    return cli_fail(CLI_FAILED, "%s: out of memory", s->logs[JOB_OUTPUT].path);
-}
-
-/* ---- sums ---- */
-
-#define SUM_KEY ",\"sum\":\""
-enum { SUM_BYTES = sizeof SUM_KEY - 1 + 16 + 2 }; /* with "} */
-
-static void print_sum(char out[SUM_BYTES + 1], const char *text, size_t bytes)
-{
-    snprintf(out, SUM_BYTES + 1, SUM_KEY "%016" PRIx64 "\"}", (uint64_t)XXH3_64bits(text, bytes));
-}
-
-char *job_line_seal(const json_t *value)
-{
-    char *text = spw_json_dump(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    const size_t bytes = text ? strlen(text) - 1 : 0; /* without } */
-    char *sealed = text ? spw_realloc(text, bytes + SUM_BYTES + 1) : NULL;
-    if (sealed)
-        print_sum(sealed + bytes, sealed, bytes);
-    else
-        spw_free(text);
-    return sealed;
-}
-
-bool job_line_has_sum(const char *text, size_t bytes)
-{
-    char sum[SUM_BYTES + 1];
-    if (bytes < SUM_BYTES)
-        return false;
-    print_sum(sum, text, bytes - SUM_BYTES);
-    return memcmp(text + bytes - SUM_BYTES, sum, SUM_BYTES) == 0;
-}
-
-/* ---- reading what earlier runs have written ---- */
-
-/* Calls `take` for each line of a file. */
-int job_store_read(struct job_store *s, const char *path,
-                   int (*take)(struct job_store *s, const char *path, const struct job_line *line))
+int job_store_read(struct job_store *s, uint64_t offset, uint64_t number,
+                   int (*take)(struct job_store *s, const struct job_line *line,
+                               const struct job_record *r, void *context),
+                   void *context)
 {
     struct job_lines lines;
     struct job_line line;
-    int rc = job_lines_open(&lines, path), code = 0;
+    int code = 0, rc = job_lines_open(&lines, s->state.path);
+    lines.most = SIZE_MAX;
+    if (!rc)
+        rc = job_lines_seek(&lines, offset, number);
     while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
+        struct job_record r;
+        const bool is_whole = line.has_newline && job_record_parse(&r, line.text, line.bytes);
         rc = 0;
-        if (line.has_newline) /* else another process is just writing it */
-            code = take(s, path, &line);
+        s->state.end = line.offset + (line.has_newline ? line.bytes + 1 : 0);
+        if (!job_line_is_blank(&line)) /* else it was damaged */
+            code = take(s, &line, is_whole ? &r : NULL, context);
     }
     job_lines_close(&lines);
-    return code || !rc ? code : cli_fail(CLI_FAILED, "%s: %s", path, strerror(-rc));
-}
-
-static int refuse_line(const char *path, const struct job_line *line)
-{
-    return cli_fail(CLI_REFUSED,
-                    "%s: line %" PRIu64 ": found something else than a line of this job; remove "
-                    "that line, or give another output",
-                    path, line->number);
-}
-
-/* Parses a line of a file of this job. */
-static int load_line(const struct job_store *s, const char *path, const struct job_line *line,
-                     json_t **out)
-{
-    int rc = spw_json_parse(out, line->text, line->bytes, JSON_ALLOW_NUL, NULL);
-    return rc == -ENOMEM ? job_store_no_memory(s) : rc ? refuse_line(path, line) : 0;
-}
-
-/* The key of a line without an id. */
-static int key_of_numbered(const struct job_store *s, const char *path, const struct job_line *line,
-                           struct job_key *out)
-{
-    json_t *parsed;
-    int code = load_line(s, path, line, &parsed);
-    if (code)
-        return code;
-    const json_t *number = json_object_get(parsed, "line"),
-                 *id = json_object_get(parsed, "custom_id");
-    id = id ? id : json_object_get(parsed, "id");
-    *out = job_key_of_number((uint64_t)json_integer_value(number));
-    code = json_is_integer(number) && (!id || json_is_null(id)) ? 0 : refuse_line(path, line);
-    json_decref(parsed);
-    return code;
-}
-
-int job_key_of_line(const struct job_store *s, const char *path, const struct job_line *line,
-                    struct job_key *out)
-{
-    const struct request_reader reader = {.folder = "."};
-    struct request_refusal why;
-    struct request x;
-    int rc = request_parse(&x, &reader, line->text, line->bytes, line->number, &why), code;
-    if (x.id)
-        code = job_key_of(&x, out);
-    else if (rc == -ENOMEM)
-        code = job_store_no_memory(s);
-    else
-        code = key_of_numbered(s, path, line, out);
-    request_free(&x);
-    return code;
-}
-
-/* A line of results or of errors: which item has ended. */
-static int take_ended(struct job_store *s, const char *path, const struct job_line *line,
-                      enum job_ended ended)
-{
-    struct job_key key;
-    int code = job_key_of_line(s, path, line, &key);
-    if (code)
-        return code;
-    struct job_entry *e = job_table_add(&s->table, key);
-    if (!e)
-        return job_store_no_memory(s);
-    if (e->ended == JOB_HAS_ANSWER || e->ended == ended)
-        return cli_fail(CLI_REFUSED,
-                        "%s: line %" PRIu64 ": found a second line of the same item; remove that "
-                        "line, or give another output",
-                        path, line->number);
-    e->ended = ended;
-    ++*(ended == JOB_HAS_ANSWER ? &s->totals.n_done : &s->totals.n_failed);
-    return 0;
-}
-
-int job_store_take_answer(struct job_store *s, const char *path, const struct job_line *line)
-{
-    return take_ended(s, path, line, JOB_HAS_ANSWER);
-}
-
-int job_store_take_error(struct job_store *s, const char *path, const struct job_line *line)
-{
-    return take_ended(s, path, line, JOB_HAS_ERROR);
-}
-
-/* A damaged line is no part: the part is computed again. */
-int job_store_take_part(struct job_store *s, const char *path, const struct job_line *line)
-{
-    char name[JOB_KEY_BYTES];
-    struct job_key key;
-    if (!job_line_has_sum(line->text, line->bytes))
-        return cli_fail(0, "%s: line %" PRIu64 " is damaged; its part is computed again", path,
-                        line->number);
-    int code = job_key_of_line(s, path, line, &key);
-    if (code)
-        return code;
-    struct job_entry *e = job_table_add(&s->table, key);
-    if (!e)
-        return job_store_no_memory(s);
-    e->part_end = line->offset + line->bytes + 1;
-    e->part_bytes = line->bytes + 1;
-    json_object_del(s->answers, job_key_text(name, key));
-    return 0;
+    return code || !rc ? code : job_store_fail(s->state.path, rc);
 }
 
 /* NULL for any other value. False: out of memory. */
 static bool copy_text(char **out, const json_t *value)
 {
+    spw_free(*out);
     *out = json_is_string(value) ? spw_strdup(json_string_value(value)) : NULL;
     return *out || !json_is_string(value);
 }
 
-/* A state of another version may have no sums. */
-static int check_first(const char *path, const struct job_line *line, const json_t *parsed)
+/* Takes the reference. */
+static int take_head(struct job_store *s, json_t *head)
 {
-    const int64_t found = json_integer_value(json_object_get(parsed, "spillway_job"));
-    if (found > 0 && found != JOB_STATE_VERSION)
+    const int64_t version = json_integer_value(json_object_get(head, "spillway_job"));
+    json_decref(s->head);
+    s->head = head;
+    if (version != JOB_STATE_VERSION)
         return cli_fail(CLI_REFUSED,
                         "%s: found a state of version %" PRId64 ", expected %d; use the version of "
                         "spillway that wrote it, or give another output",
-                        path, found, JOB_STATE_VERSION);
-    return found && job_line_has_sum(line->text, line->bytes) ? 0 : refuse_line(path, line);
+                        s->state.path, version, JOB_STATE_VERSION);
+    json_decref(s->identity);
+    s->identity = json_incref(json_object_get(head, "identity"));
+    s->started = (time_t)json_integer_value(json_object_get(head, "started"));
+    s->is_counted = json_object_get(head, "items");
+    s->n_expected = (uint64_t)json_integer_value(json_object_get(head, "items"));
+    bool has_all = copy_text(&s->input, json_object_get(head, "input"));
+    has_all &= copy_text(&s->errors, json_object_get(head, "errors"));
+    return has_all ? 0 : job_store_no_memory(s);
 }
 
-/* The first line: see state_head. */
-static int take_common(struct job_store *s, const char *path, const struct job_line *line)
+void job_under_way_free(struct job_entry *e)
 {
-    json_t *parsed;
-    int code = load_line(s, path, line, &parsed);
-    if (code)
-        return code;
-    code = check_first(path, line, parsed);
-    if (code) {
-        json_decref(parsed);
-        return code;
+    struct job_under_way *u = e->under_way;
+    for (size_t i = 0; u && i < u->n; i++)
+        spw_free(u->choices[i].tokens);
+    if (u) {
+        spw_free(u->machine);
+        spw_free(u->choices);
     }
-    s->started = (time_t)json_integer_value(json_object_get(parsed, "started"));
-    s->identity = json_incref(json_object_get(parsed, "identity"));
-    s->is_counted = json_object_get(parsed, "items");
-    s->n_expected = (uint64_t)json_integer_value(json_object_get(parsed, "items"));
-    bool has_all = copy_text(&s->input, json_object_get(parsed, "input"));
-    has_all &= copy_text(&s->errors, json_object_get(parsed, "errors"));
-    json_object_del(parsed, "sum");
-    s->head = parsed;
-    if (!has_all)
+    spw_free(u);
+    e->under_way = NULL;
+}
+
+void job_store_end(struct job_store *s, struct job_entry *e, enum job_ended ended)
+{
+    s->totals.n_done -= e->ended == JOB_HAS_ANSWER;
+    s->totals.n_done += ended == JOB_HAS_ANSWER;
+    s->totals.n_failed -= e->ended == JOB_HAS_ERROR;
+    s->totals.n_failed += ended == JOB_HAS_ERROR;
+    e->ended = ended;
+    job_under_way_free(e);
+}
+
+/* What was kept of another digest or on another machine does not count. NULL: out of memory. */
+static struct job_under_way *under_way_of(struct job_entry *e, uint64_t digest, const char *machine)
+{
+    struct job_under_way *u = e->under_way;
+    if (u && u->digest == digest && strcmp(u->machine, machine) == 0)
+        return u;
+    job_under_way_free(e);
+    u = e->under_way = spw_alloc_zero(1, sizeof *u);
+    if (!u)
+        return NULL;
+    u->digest = digest;
+    u->machine = spw_strdup(machine);
+    return u->machine ? u : NULL;
+}
+
+/* The tokens from `from` on. A gap, of a record that is lost, ends them there. */
+static bool add_kept(struct job_kept *k, size_t from, const json_t *tokens, uint64_t hash)
+{
+    const size_t n = json_array_size(tokens);
+    if (from > k->n_tokens)
+        return true;
+    int32_t *grown = spw_realloc(k->tokens, (from + n) * sizeof *grown);
+    if (!grown && from + n)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        grown[from + i] = (int32_t)json_integer_value(json_array_get(tokens, i));
+    *k = (struct job_kept){grown, from + n, hash};
+    return true;
+}
+
+static bool take_kept(struct job_entry *e, const struct job_record *r, const json_t *x)
+{
+    const char *machine = json_string_value(json_object_get(x, "machine"));
+    const char *hash = json_string_value(json_object_get(x, "logits_hash"));
+    const size_t choice = (size_t)json_integer_value(json_object_get(x, "choice"));
+    struct job_under_way *u = under_way_of(e, r->digest, machine ? machine : "");
+    if (u && choice >= u->n) {
+        struct job_kept *grown = spw_realloc(u->choices, (choice + 1) * sizeof *grown);
+        if (!grown)
+            return false;
+        memset(grown + u->n, 0, (choice + 1 - u->n) * sizeof *grown);
+        u->choices = grown;
+        u->n = choice + 1;
+    }
+    return u &&
+           add_kept(&u->choices[choice], (size_t)json_integer_value(json_object_get(x, "from")),
+                    json_object_get(x, "tokens"), hash ? strtoull(hash, NULL, 16) : 0);
+}
+
+/* A record whose text is JSON of our own. */
+static int take_json(struct job_store *s, struct job_entry *e, const struct job_record *r)
+{
+    json_t *x;
+    if (spw_json_parse(&x, r->text, r->bytes, 0, NULL))
+        return job_store_no_memory(s); /* the text has its sum */
+    if (r->kind == JOB_HEAD)
+        return take_head(s, x);
+    const bool is_kept = take_kept(e, r, x);
+    json_decref(x);
+    return is_kept ? 0 : job_store_no_memory(s);
+}
+
+/* The state is somebody else's, or of an older version. */
+static int refuse_first(const struct job_store *s, const struct job_line *line)
+{
+    static const char older[] = "{\"spillway_job\":";
+    if (strncmp(line->text, older, sizeof older - 1) == 0)
+        return cli_fail(CLI_REFUSED,
+                        "%s: an older version of spillway has begun this job (its state has the "
+                        "version %.1s, this program writes %d); continue with that version, or "
+                        "give another output",
+                        s->state.path, line->text + sizeof older - 1, JOB_STATE_VERSION);
+    return cli_fail(CLI_REFUSED, "%s: found a file that no job has written; give another output",
+                    s->state.path);
+}
+
+static int take_damaged(struct job_store *s, const struct job_line *line)
+{
+    s->is_damaged = true;
+    if (s->state.fd < 0 || s->mends)
+        return cli_fail(0, "%s: line %" PRIu64 " is damaged; what it had is lost", s->state.path,
+                        line->number);
+    return cli_fail(CLI_REFUSED,
+                    "%s: line %" PRIu64 " is damaged; with --retry-failed what it had is computed "
+                    "again",
+                    s->state.path, line->number);
+}
+
+static int take(struct job_store *s, const struct job_line *line, const struct job_record *r,
+                void *context)
+{
+    static const enum job_ended ends[JOB_N_KINDS] = {
+        [JOB_ANSWER] = JOB_HAS_ANSWER, [JOB_ERROR] = JOB_HAS_ERROR, [JOB_PART] = JOB_IS_PART};
+    (void)context;
+    if (line->number == 1 && (line->has_newline ? !r || r->kind != JOB_HEAD
+                                                : !job_record_begins(line->text, line->bytes)))
+        return refuse_first(s, line);
+    if (!line->has_newline) /* another process is just writing it, or a process died within it */
+        return 0;
+    if (!r)
+        return take_damaged(s, line);
+    struct job_entry *e = r->kind == JOB_HEAD ? NULL : job_table_add(&s->table, r->key);
+    if (r->kind != JOB_HEAD && !e)
         return job_store_no_memory(s);
-    return json_is_object(s->identity) ? 0 : refuse_line(path, line);
+    if (r->kind == JOB_HEAD || r->kind == JOB_KEPT)
+        return take_json(s, e, r);
+    job_store_end(s, e, ends[r->kind]);
+    e->digest = r->digest;
+    e->at = line->offset;
+    e->bytes = line->bytes;
+    return 0;
 }
 
-int job_store_take_state(struct job_store *s, const char *path, const struct job_line *line)
+int job_store_load(struct job_store *s)
 {
-    if (line->number == 1)
-        return take_common(s, path, line);
-    json_t *parsed;
-    struct job_key key;
-    int code = job_line_has_sum(line->text, line->bytes) ? load_line(s, path, line, &parsed)
-                                                         : refuse_line(path, line);
-    if (code)
-        return code;
-    json_object_del(parsed, "sum");
-    const char *digest = json_string_value(json_object_get(parsed, "digest"));
-    const char *name = json_string_value(json_object_get(parsed, "item"));
-    code = job_key_parse(name, &key) && digest ? 0 : refuse_line(path, line);
-    struct job_entry *e = code ? NULL : job_table_add(&s->table, key);
-    if (!code && !e)
-        code = job_store_no_memory(s);
-    if (!code) {
-        e->has_digest = true;
-        e->digest = strtoull(digest, NULL, 16);
-        if (!json_object_get(parsed, "answers"))
-            json_object_del(s->answers, name);
-        else if (json_object_set(s->answers, name, parsed))
-            code = job_store_no_memory(s);
-    }
-    json_decref(parsed);
-    return code;
+    return job_store_read(s, 0, 1, take, NULL);
 }
 
 /* An option's value as a user would write it. */
@@ -285,9 +289,12 @@ const char *job_value_text(char buffer[128], const json_t *value)
     return buffer;
 }
 
-void job_store_forget_error(struct job_store *s, struct job_entry *e)
+int job_store_no_memory(const struct job_store *s)
 {
-    e->ended = JOB_NOT_ENDED;
-    s->totals.n_failed--;
-    s->forgets = true;
+    return cli_fail(CLI_FAILED, "%s: out of memory", s->state.path);
+}
+
+int job_store_fail(const char *path, int rc)
+{
+    return cli_fail(CLI_FAILED, "%s: %s", path, strerror(-rc));
 }

@@ -11,15 +11,18 @@ struct job_key {
     uint64_t low, high;
 };
 
-enum job_ended { JOB_NOT_ENDED, JOB_HAS_ANSWER, JOB_HAS_ERROR };
+enum job_ended { JOB_NOT_ENDED, JOB_HAS_ANSWER, JOB_HAS_ERROR, JOB_IS_PART };
+
+struct job_under_way; /* store_parts.h */
 
 struct job_entry {
     struct job_key key; /* 0, 0: the place is empty */
-    uint64_t digest;
-    uint64_t part_end, part_bytes; /* the line of a part in its file; 0: there is none */
-    uint32_t pass;                 /* the last pass that has met it; 0: none */
+    uint64_t digest;    /* if it has ended, as what follows */
+    uint64_t at, bytes; /* its record in the state, without the newline */
+    uint32_t pass;      /* the last pass that has met it; 0: none */
     enum job_ended ended;
-    bool has_digest;
+    bool is_retried; /* its error does not count any more, which the state does not say yet */
+    struct job_under_way *under_way; /* owned by the store; NULL: nothing was kept */
 };
 
 struct job_table {

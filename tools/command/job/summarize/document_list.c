@@ -83,10 +83,10 @@ static int by_name(const FTSENT **a, const FTSENT **b)
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
-/* The state, the parts or the errors of a job whose output is a JSONL file. */
+/* The state or the errors of a job whose output is a JSONL file. */
 static bool is_of_job(const char *name)
 {
-    static const char *const ends[] = {".state", ".parts", ".errors"};
+    static const char *const ends[] = {".state", ".errors"};
     char output[256];
     const char *dot = strrchr(name, '.');
     for (size_t i = 0; dot && i < sizeof ends / sizeof *ends; i++)

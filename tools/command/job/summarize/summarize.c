@@ -416,13 +416,13 @@ static int check_out_dir(const struct cli_options *o)
 /* The files of the job may lie in a folder with documents. */
 static int list_documents(struct job_summarize *s)
 {
-    static const char *const extensions[] = {"state", "parts", "errors"};
+    static const char *const extensions[] = {"state", "errors"};
     const struct cli_options *o = s->o;
-    char paths[3][4112];
-    const char *except[6];
+    char paths[2][4112];
+    const char *except[5];
     size_t n = 0;
     struct spw_error err = {0};
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 2; i++) {
         snprintf(paths[i], sizeof paths[i], "%s.%s", s->output, extensions[i]);
         except[n++] = paths[i];
     }
@@ -464,7 +464,6 @@ static int open_store(struct job_summarize *s)
     struct job_store_options options = {.output = s->output,
                                         .errors = s->o->errors,
                                         .report = s->o->report,
-                                        .has_parts = true,
                                         .retry_failed = s->o->retry_failed};
     json_t *now;
     int code = identity(s, &now);

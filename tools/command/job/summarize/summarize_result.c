@@ -30,8 +30,7 @@ json_t *job_summary_record(const struct job_summarize *s, const struct job_summa
 /* What a part has in the line of its document. Its text stays in the file of parts. */
 static json_t *part_json(const struct job_node *node)
 {
-    static const char *const left_out[] = {"id",          "text",   "reasoning",
-                                           "n_reasoning", "tokens", "digest"};
+    static const char *const left_out[] = {"id", "text", "reasoning", "n_reasoning", "tokens"};
     json_t *part = json_copy(node->record);
     for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
         json_object_del(part, left_out[i]);
