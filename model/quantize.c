@@ -527,7 +527,7 @@ static int open_model(struct job *j)
     if (!j->architecture)
         return spw_fail(j->err, -ENOTSUP,
                         "%s: config.json: found the model type %s, expected one that GGUF has an "
-                        "architecture for: " SPW_GGUF_ARCHITECTURES,
+                        "architecture for (docs/models.md lists them)",
                         j->source.path, j->config.model_type);
     SPW_TRY(j->source.ops->tensors(&j->source, &j->tensors, j->err));
     return spw_weights_open(&j->weights, &j->config, j->tensors, SPW_DTYPE_F32, j->err);

@@ -45,6 +45,7 @@ struct spw_experts_config {
     bool choice_bias;     /* numbers that are added to scores, only for the choice */
     bool transposed;      /* a file's tensor for all experts has a column for each output; those of
                              gate and up alternate. The same for the biases */
+    bool either_order;    /* such a tensor may also have a row for each output: its shape tells */
     bool halves;          /* in these tensors those of up follow those of gate */
     bool weighted_inputs; /* an expert's weight multiplies its input, not its output */
     struct spw_route route;

@@ -188,6 +188,7 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     e->biases = facts->biases;
     e->choice_bias = facts->choice_bias;
     e->transposed = facts->transposed;
+    e->either_order = facts->either_order;
     e->halves = facts->halves;
     e->weighted_inputs = facts->weighted_inputs;
     e->route = (struct spw_route){.score = facts->score,

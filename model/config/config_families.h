@@ -53,7 +53,8 @@ struct spw_expert_facts {
     uint32_t shared_count; /* 0: 1 */
     bool groups;           /* n_group and topk_group: see struct spw_route */
     /* as in struct spw_experts_config */
-    bool beside, shared_gate, biases, choice_bias, transposed, halves, weighted_inputs;
+    bool beside, shared_gate, biases, choice_bias, transposed, either_order, halves,
+        weighted_inputs;
     enum spw_route_score score;
     enum spw_family_rule renormalizes; /* by key: norm_topk_prob */
 };
@@ -79,6 +80,9 @@ struct spw_family {
     uint32_t width;                                    /* its default; 0: required */
     const char *qk_norm_key, *parallel_key; /* switch qk_norm and parallel on; NULL: no key does */
     const char *attention_bias_key, *mlp_bias_key; /* NULL: attention_bias, mlp_bias */
+    bool bias_or_null, qk_norm_or_null; /* the keys of biases, and of qk_norm, may be null */
+    const char *false_key;              /* a switch that must be false: it adds biases that are not
+                                           supported; NULL: none */
     enum spw_rope_rounding rope_rounding;
     bool paired_qk;         /* channels 2 i and 2 i + 1 of a head rotate together */
     bool extra_logits;      /* as in struct spw_model_config */

@@ -349,7 +349,7 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     if (facts->architecture->window_pattern)
         f.window_pattern = facts->architecture->window_pattern;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
-    f.experts.shared_count = 0;
+    f.experts.shared_count = f.experts.first_layer = 0;
     f.experts.scale = 0;
     const enum spw_family_rule rule = facts->architecture->renormalizes;
     if (spw_family_asks(f.experts.renormalizes))

@@ -52,15 +52,6 @@ const struct spw_gguf_architecture *spw_gguf_architecture_find(const char *name,
                                                                bool windows);
 /* The architecture that the model of a folder has in GGUF; NULL: none. */
 const struct spw_gguf_architecture *spw_gguf_architecture_of(const struct spw_model_config *c);
-/* "llama, qwen2 or ..." */
-#define SPW_GGUF_ARCHITECTURES                                                                     \
-    "llama, mistral3, arcee, command-r, cohere2, chatglm, dots1, ernie4_5, ernie4_5-moe, "         \
-    "exaone4, exaone-moe, glm4, glm4moe, gpt-oss, gptoss, granite, granitemoe, "                   \
-    "hunyuan-dense, hunyuan-moe, jais2, mellum, minimax-m2, nemotron, olmo, olmo2, olmo3, "        \
-    "olmoe, phi2, phi3, qwen2, qwen2moe, qwen2vl, qwen25vl, qwen3, qwen3moe, qwen3vl, "            \
-    "qwen3vlmoe, seed_oss, smollm3, stablelm, starcoder2, gemma, gemma2, gemma3, gemma4 or "       \
-    "llama4"
-
 struct spw_config_gguf {
     const char *file; /* for messages */
     const struct spw_gguf_architecture *architecture;

@@ -74,16 +74,6 @@ static int unwrap(struct spw_config_source *source, const char **name)
 
 int spw_config_read_family(struct spw_config_source *source)
 {
-    const char *expected =
-        "llama, mistral, ministral, ministral3, mixtral, arcee, cohere, cohere2, dots1, "
-        "ernie4_5, ernie4_5_moe, exaone4, exaone_moe, granite, granitemoe, granitemoeshared, "
-        "granitemoehybrid, glm, glm4, glm4_moe, gpt_oss, hunyuan_v1_dense, hunyuan_v1_moe, "
-        "internlm3, iquestcoder, jais2, mellum, minimax_m2, nemotron, olmo, olmo2, olmo3, olmoe, "
-        "phi, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, seed_oss, smollm3, solar_open, stablelm, "
-        "starcoder2, gemma, gemma2, gemma3_text, gemma4_text or llama4_text, or a model with one "
-        "of them inside: gemma3, gemma4, llama4, mistral3, aya_vision, cohere2_vision, internvl, "
-        "idefics3, smolvlm, llava, llava_next, llava_onevision, vipllava, qwen2_vl, qwen2_5_vl, "
-        "qwen3_vl or qwen3_vl_moe";
     const char *name = NULL;
     SPW_TRY(SPW_OR_NULL(spw_keys_string, &source->top, "model_type", &name));
     source->text = source->top;
@@ -94,7 +84,9 @@ int spw_config_read_family(struct spw_config_source *source)
     if (source->family && source->family->listed_as && !source->wrapper &&
         spw_keys_has(&source->text, "layer_types")) /* so does transformers */
         source->family = spw_family_find(source->family->listed_as);
-    return source->family ? 0 : spw_keys_refuse(&source->text, "model_type", expected);
+    return source->family ? 0
+                          : spw_keys_refuse(&source->text, "model_type",
+                                            "a model type that docs/models.md lists");
 }
 
 /* Keys of other families that change what a layer computes. Some of these families share names and

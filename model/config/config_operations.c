@@ -15,31 +15,37 @@ static const struct {
     {"relu2", SPW_ACT_RELU_SQUARED}, {"quick_gelu", SPW_ACT_GELU_QUICK},
 };
 
-/* A key whose name is a fact of the family. Two of these keys may be null. */
-static int read_switch(const struct spw_keys *keys, const char *key, bool *out)
+/* A key whose name is a fact of the family. */
+static int read_switch(const struct spw_keys *keys, const char *key, bool or_null, bool *out)
 {
-    const bool or_null = !strcmp(key, "use_bias") || !strcmp(key, "use_qk_norm");
     return or_null && spw_keys_is_null(keys, key) ? 0 : spw_keys_bool(keys, key, out);
 }
 
-static int read_rule(const struct spw_keys *keys, const char *key, enum spw_family_rule rule,
-                     bool *out)
+static int read_rule(const struct spw_config_source *source, const char *key,
+                     enum spw_family_rule rule, bool *out)
 {
     *out = rule == SPW_FAMILY_ALWAYS || rule == SPW_FAMILY_UNLESS;
-    return spw_family_asks(rule) ? read_switch(keys, key, out) : 0;
+    return spw_family_asks(rule)
+               ? read_switch(&source->text, key, source->family->bias_or_null, out)
+               : 0;
 }
 
 static int read_biases(struct spw_model_config *out, const struct spw_config_source *source)
 {
-    const struct spw_keys *keys = &source->text;
     const struct spw_family *family = source->family;
     const struct spw_config_gguf *gguf = source->gguf;
     const char *attention =
         family->attention_bias_key ? family->attention_bias_key : "attention_bias";
     const char *mlp = family->mlp_bias_key ? family->mlp_bias_key : "mlp_bias";
-    SPW_TRY(read_rule(keys, attention, family->qkv_bias, &out->qkv_bias));
-    SPW_TRY(read_rule(keys, attention, family->o_bias, &out->o_bias));
-    SPW_TRY(read_rule(keys, mlp, family->mlp_bias, &out->mlp_bias));
+    bool others = false;
+    if (family->false_key)
+        SPW_TRY(SPW_OR_NULL(spw_keys_bool, &source->text, family->false_key, &others));
+    if (others)
+        return spw_keys_refuse(&source->text, family->false_key,
+                               "false: such biases are not supported");
+    SPW_TRY(read_rule(source, attention, family->qkv_bias, &out->qkv_bias));
+    SPW_TRY(read_rule(source, attention, family->o_bias, &out->o_bias));
+    SPW_TRY(read_rule(source, mlp, family->mlp_bias, &out->mlp_bias));
     if (gguf && spw_family_asks(family->qkv_bias))
         out->qkv_bias = gguf->qkv_bias;
     if (gguf && spw_family_asks(family->o_bias))
@@ -192,11 +198,11 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     out->qk_norm_after_rope = family->qk_norm_after_rope;
     out->qk_norm_last = family->qk_norm_last && !spw_keys_is_null(keys, "use_qk_norm");
     if (family->qk_norm_last)
-        SPW_TRY(read_switch(keys, "use_qk_norm", &out->qk_norm_last));
+        SPW_TRY(read_switch(keys, "use_qk_norm", family->qk_norm_or_null, &out->qk_norm_last));
     else if (family->qk_norm_key && source->gguf)
         out->qk_norm = source->gguf->qk_norm;
     else if (family->qk_norm_key)
-        SPW_TRY(read_switch(keys, family->qk_norm_key, &out->qk_norm));
+        SPW_TRY(read_switch(keys, family->qk_norm_key, family->qk_norm_or_null, &out->qk_norm));
     out->v_norm = family->v_norm;
     out->layer_scales = family->layer_scales;
     out->extra_logits = family->extra_logits;

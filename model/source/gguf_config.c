@@ -44,7 +44,9 @@ int spw_gguf_read_architecture(const struct spw_gguf *g, const char *path,
                                             is_above_0(g, name, "attention.sliding_window"));
     if (!rc && !*out)
         rc = spw_keys_refuse(&keys, "architecture",
-                             name && !strcmp(name, "clip") ? only_a_part : SPW_GGUF_ARCHITECTURES);
+                             name && !strcmp(name, "clip")
+                                 ? only_a_part
+                                 : "an architecture that docs/models.md lists");
     json_decref(object);
     return rc;
 }

@@ -49,6 +49,28 @@ static void name_of(const struct form *form, const char *name, uint32_t expert,
         snprintf(out, NAME_BYTES, "%s%s", form->prefix, name);
 }
 
+/* Whether the tensor of all experts has matrices of this shape. */
+static bool has_shape(const struct spw_finder *f, uint32_t layer, const char *prefix,
+                      const char *name, uint64_t rows, uint64_t cols)
+{
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const struct spw_tensor *t = spw_find_by_layer(f, layer, full);
+    return t && t->n_dims == 3 && t->shape[1] == rows && t->shape[2] == cols;
+}
+
+/* Whether a row is an output in the tensors of this form. In families that have either order the
+ * shapes tell, those of down where gate and up are square. */
+static bool has_rows(const struct spw_finder *f, const struct spw_model_config *c, uint32_t layer,
+                     const struct form *form)
+{
+    const uint64_t hidden = c->hidden, width = c->experts.intermediate;
+    if (!c->experts.either_order)
+        return !c->experts.transposed;
+    return 2 * width == hidden ? has_shape(f, layer, form->prefix, form->down, hidden, width)
+                               : has_shape(f, layer, form->prefix, form->gate, 2 * width, hidden);
+}
+
 /* The form of a layer: its first expert tells. If there is none, the error names what the first
  * form would have. */
 static const struct form *form_of(const struct spw_finder *f, const struct spw_model_config *c,
@@ -56,8 +78,8 @@ static const struct form *form_of(const struct spw_finder *f, const struct spw_m
 {
     char name[NAME_BYTES];
     for (size_t i = 0; i < N_FORMS; i++) {
-        if ((forms[i].how == COLUMNS && !c->experts.transposed) ||
-            (forms[i].how == JOINED && c->experts.transposed))
+        if ((forms[i].how == COLUMNS && has_rows(f, c, layer, &forms[i])) ||
+            (forms[i].how == JOINED && !has_rows(f, c, layer, &forms[i])))
             continue;
         name_of(&forms[i], forms[i].gate, 0, name);
         if (spw_find_by_layer(f, layer, name))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test_docs.sh SPILLWAY: runs the examples of README.md and docs/*.md, and compares what they print with
 # what the pages show. Also checks, in all pages, links and the options of commands; and that README.md names
-# the program's commands, docs/options.md its options, docs/measuring.md the fields of its reports, and
-# docs/library.md only functions of the public header; of the first three all, and no others.
+# the program's commands, docs/options.md its options, docs/measuring.md the fields of its reports, docs/models.md
+# the families, and docs/library.md only functions of the public header; of the first four all, and no others.
 #
 # An example is a block of ```console or ```sh. In a console block a line that begins with "$ " is a
 # command; a line that ends in "\" continues on the next line, and <<'END' takes the lines up to END. The
@@ -232,6 +232,12 @@ check_names() {
     sed -nE 's/^  "([a-z_]+)":.*/\1/p' "$work/report.json" | sort -u >"$work/real"
     sed -n '/^## The report/,$s/^\(| `[^|]*\).*/\1/p' docs/measuring.md | words '`[a-z_]+`' >"$work/shown"
     same_names docs/measuring.md
+
+    # of the text models inside others the page names the whole ones
+    sed -nE 's/.*\{?\.(name|also) = "([a-z0-9_-]+)".*/\2/p' model/config/config_families*.c model/config/config_gguf_architectures.c |
+        grep -v '_vl.*_text$' | sort -u >"$work/real"
+    words '`[a-z0-9_-]+`' <docs/models.md | tr -d '`' | sort -u | comm -12 - "$work/real" >"$work/shown"
+    same_names docs/models.md
 
     words '`spw_[a-z_]+' <docs/library.md >"$work/shown"
     cat runtime/*.h | words 'spw_[a-z_]+' | comm -12 - "$work/shown" >"$work/real"

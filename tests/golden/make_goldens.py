@@ -180,7 +180,7 @@ LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_fre
 
 
 
-# name: (config.json, tokens, stored type, more: shards=N, hub=True, mxfp4=True, bf16=True, generation={...}, wrap="gemma3")
+# name: (config.json, tokens, stored type, more: shards=N, hub=True, mxfp4=True, bf16=True, rows=True, like="CASE", generation={...}, wrap="gemma3")
 CASES = {
     "llama_plain": (LLAMA, 150, "f32",
                     dict(generation=dict(bos_token_id=1, eos_token_id=[2, 5, 7]))),
@@ -423,6 +423,8 @@ CASES = {
                          40, "bf16", dict(wrap="qwen3_vl")),
     "qwen3_vl_moe_wrapped": (without(QWEN3_MOE, "use_sliding_window", "sliding_window", "max_window_layers"), 40, "bf16",
                              dict(wrap="qwen3_vl_moe")),
+    "qwen3_vl_moe_rows": (without(QWEN3_MOE, "use_sliding_window", "sliding_window", "max_window_layers"), 40, "bf16",
+                          dict(wrap="qwen3_vl_moe", rows=True, like="qwen3_vl_moe_wrapped")),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap="gemma3")),
 }
@@ -505,7 +507,7 @@ QWEN_VISION = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16, o
                    num_position_embeddings=16, deepstack_visual_indexes=[], fullatt_block_indexes=[0])
 
 
-def wrap_qwen(folder, kind, text, weights):
+def wrap_qwen(folder, kind, text, weights, rows):
     """Positions of images have three numbers, those of a text have one: the text model is Qwen2, Qwen3 or Qwen3-MoE."""
     sections = dict(mrope_section=[2, 1, 1] if "head_dim" not in text else [4, 2, 2])
     whole = dict(model_type=kind, architectures=[WRAPPERS[kind]], vision_config=QWEN_VISION, torch_dtype="float32")
@@ -513,7 +515,7 @@ def wrap_qwen(folder, kind, text, weights):
         save_weights(folder, weights, 1)
         write_json(folder / "config.json", text | whole | dict(rope_scaling=dict(type="mrope", **sections)))
         return
-    for key in [key for key in weights if "experts." in key]:  # [expert][column of x][row]
+    for key in [key for key in weights if "experts." in key and not rows]:  # [expert][column of x][row], as released files
         weights[key] = weights[key].transpose(1, 2).contiguous()
     save_weights(folder, {key.replace("model.", "model.language_model.", 1): value for key, value in weights.items()}, 1)
     text = text | dict(model_type=kind + "_text", rope_scaling=dict(rope_type="default", mrope_interleaved=True, **sections))
@@ -580,7 +582,7 @@ def make_case(name):
     if "generation" in more:
         write_json(folder / "generation_config.json", more["generation"])
     config = AutoConfig.from_pretrained(folder)
-    generator = torch.Generator().manual_seed(seed_of(name))
+    generator = torch.Generator().manual_seed(seed_of(more.get("like", name)))
     weights = random_weights(AutoModelForCausalLM.from_config(config), config, generator)
     weights = {key: value.to(DTYPES[stored]) for key, value in weights.items()}
     packed = mxfp4_experts(weights, generator) if more.get("mxfp4") else {}
@@ -615,7 +617,7 @@ def make_case(name):
         write_json(folder / "config.json", config_json | dict(quantization_config=dict(
             quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])))
     if more.get("wrap", "").startswith("qwen"):
-        wrap_qwen(folder, more["wrap"], config_json, weights)
+        wrap_qwen(folder, more["wrap"], config_json, weights, more.get("rows"))
         check_wrapped(folder, ids, logits)
     elif more.get("wrap"):  # as the multimodal checkpoints store their decoder
         names = {key: "language_model." + key for key in weights}

@@ -185,8 +185,11 @@ static void test_last_layer(void)
     CHECK(c.experts.n_kept == 3 && c.experts.shared_intermediate == 2 * 1536);
     c = accept(llama, "{'model_type': 'ernie4_5_moe', 'moe_layer_end_index': -1}", NULL);
     CHECK(spw_expert_layers(&c) == 5 && !c.qkv_bias);
-    c = accept(llama, "{'model_type': 'ernie4_5_moe', 'use_bias': true}", NULL);
-    CHECK(c.qkv_bias && c.o_bias);
+    accept(llama, "{'model_type': 'ernie4_5_moe', 'use_bias': null}", NULL);
+    refuse(llama, "{'model_type': 'ernie4_5_moe', 'use_bias': true}",
+           "use_bias: found true, expected false: such biases are not supported");
+    refuse(llama, "{'model_type': 'seed_oss', 'attention_out_bias': true}",
+           "attention_out_bias: found true, expected false: such biases are not supported");
     c = accept(llama,
                "{'model_type': 'mellum', 'num_key_value_heads': 8, 'mlp_layer_types': ['sparse', "
                "'dense', 'dense', 'sparse', 'dense', 'dense']}",

@@ -632,6 +632,9 @@ static void test_published(void)
     CHECK(c.experts.n && !c.has_experts[0] && c.has_experts[1] && c.experts.route.renormalizes);
     CHECK(!c.experts.route.n_groups);
     spw_config_free(&c);
+    c = accept_facts(facts_of("glm4moe", "{" PARTIAL ", " MIXTURE "}"));
+    CHECK(c.has_experts[0]); /* without leading_dense_block_count, as in llama.cpp: Solar Open's */
+    spw_config_free(&c);
     refuse("glm4moe", "{" PARTIAL ", " MIXTURE ", 'expert_weights_scale': 0}",
            "glm4moe.expert_weights_scale: found 0, expected nothing, or a factor");
     c = accept_facts(facts_of("glm4moe", "{" PARTIAL ", " MIXTURE ", 'expert_group_count': 4, "
