@@ -4,6 +4,11 @@
 #     tools, tests -> runtime -> prefetch -> offload -> quant -> base
 #                        \-----> model ---------------> quant
 #
+# and inside runtime between its folders; no folder includes one beside it or above it, and no file includes itself over others:
+#
+#     dry -> batch, persist, measure -> engine -> step -> plan -> rules, experts
+#
+# A file of runtime/ itself that is no header stands above all of them; its headers are public, and include only each other.
 # base/ may be included everywhere, tools may include public headers and base/json.h only, tests may include anything, and no
 # header may include one of CUDA's. The same for words: the texts of the library name members of struct spw_options
 # ("options.context"), never options of the command ("--context"), and the command has a name for each such member.
@@ -35,6 +40,37 @@ may_include() {
     *:quant/* | *:base/*) return 0 ;;
     esac
     return 1
+}
+
+# height FOLDER: of a folder of runtime, its place in the order above
+height() {
+    case $1 in
+    rules | experts) echo 0 ;;
+    plan) echo 1 ;;
+    step) echo 2 ;;
+    engine) echo 3 ;;
+    batch | persist | measure) echo 4 ;;
+    dry) echo 5 ;;
+    *) echo "" ;;
+    esac
+}
+
+# may_include_inside FILE PATH: both are of runtime
+may_include_inside() {
+    local from=${1#runtime/} to=${2#runtime/} above below
+    [[ $to != */* ]] && return 0
+    [[ $from != */* ]] && { [[ $from == *.h ]] && return 1 || return 0; }
+    [ "${from%%/*}" = "${to%%/*}" ] && return 0
+    above=$(height "${from%%/*}") below=$(height "${to%%/*}")
+    [ -n "$above" ] && [ -n "$below" ] && [ "$above" -gt "$below" ]
+}
+
+# Prints a line for each circle of includes in runtime. A header, its .c and its _parts.h are one.
+check_circles() {
+    local file path
+    grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]+"runtime/' --include='*.[ch]' runtime 2>/dev/null |
+        sed -E 's/:[^"]*"/ /; s/".*//' | sed -E 's/(_parts|_run)?\.[ch]( |$)/\2/g' | awk '$1 != $2' |
+        tsort 2>&1 >/dev/null | sed -n 's/^tsort: //; /^runtime/s/$/: a circle of includes/p'
 }
 
 is_ours() {
@@ -96,13 +132,15 @@ check() {
             why="a header may not include one of CUDA's: $path"
         elif [[ $text == *\"* ]] || is_ours "$path" || [[ $path == *..* ]]; then
             may_include "${file%%/*}" "$path" || why="${file%%/*}/ may not include $path"
+            [[ -z $why && $file == runtime/* && $path == runtime/* ]] && ! may_include_inside "$file" "$path" &&
+                why="${file%/*}/ may not include $path"
         fi
         [ -z "$why" ] && continue
         bad=$((bad + 1))
         echo "$file:$line: $why"
     done < <(grep -rnE '^[[:space:]]*#[[:space:]]*include\>' --include='*.[ch]' --include='*.cu' --include='*.cuh' --include='*.cc' \
         "${folders[@]}" 2>/dev/null)
-    texts=$(check_texts; check_names)
+    texts=$(check_texts; check_names; check_circles)
     [ -n "$texts" ] && bad=$((bad + $(wc -l <<<"$texts"))) && echo "$texts"
     echo "$n includes, $bad includes and texts not allowed"
     # A check that looked at nothing has failed.
@@ -124,7 +162,7 @@ expect() {
 self_test() {
     local dir failed=0
     dir=$(mktemp -d)
-    mkdir "${folders[@]/#/$dir/}"
+    mkdir "${folders[@]/#/$dir/}" "$dir"/runtime/{rules,experts,plan,step,engine,batch,persist,measure,dry,new}
     mkdir -p "$dir/${option_names%/*}"
     echo '    {"context", "--context"},' >"$dir/$option_names"
     echo '    {"context", CLI_COUNT},' >"$dir/$option_table"
@@ -155,6 +193,20 @@ self_test() {
     expect 1 quant/a.c '#include "offload/device/device.h"'
     expect 1 runtime/a.c '#include "tools/command/common.h"'
     expect 1 runtime/a.c '#include "tests/check.h"'
+    expect 0 runtime/open.c '#include "runtime/persist/prefix.h"'
+    expect 0 runtime/batch/a.c '#include "runtime/spillway.h"'
+    expect 0 runtime/batch/a.c '#include "runtime/engine/engine.h"'
+    expect 0 runtime/dry/a.c '#include "runtime/batch/group.h"'
+    expect 0 runtime/plan/a.h '#include "runtime/rules/cut.h"'
+    expect 1 runtime/plan/a.h '#include "runtime/step/step.h"'
+    expect 1 runtime/engine/a.c '#include "runtime/batch/batch_parts.h"'
+    expect 1 runtime/engine/a.c '#include "runtime/persist/prefix.h"'
+    expect 1 runtime/rules/a.c '#include "runtime/plan/plan.h"'
+    expect 1 runtime/step/a.c '#include "runtime/engine/engine.h"'
+    expect 1 runtime/batch/a.c '#include "runtime/persist/prefix.h"'
+    expect 1 runtime/experts/a.c '#include "runtime/plan/plan.h"'
+    expect 1 runtime/a.h '#include "runtime/engine/engine.h"'
+    expect 1 runtime/new/a.c '#include "runtime/plan/plan.h"'
     expect 1 tools/a.c '#include "runtime/plan/plan.h"'
     expect 1 tools/a.c '#include "model/weights/weights.h"'
     expect 0 tools/a.c '#include "model/config/config.h"'
@@ -167,6 +219,10 @@ self_test() {
     expect 1 runtime/a.h '"%d: raise options.contexts", e->options.context'
     expect 0 runtime/a.c 'n--; f("-- of %s", e->options.device_bytes)'
     expect 0 tools/a.c 'return "raise --context";'
+    echo '#include "runtime/step/b.h"' >"$dir/runtime/step/a.h"
+    echo '#include "runtime/step/a.h"' >"$dir/runtime/step/b.c"
+    [[ $(check "$dir") == *"runtime/step/a: a circle of includes"* ]] || { failed=1 && echo "self-test: a circle passes"; }
+    rm "$dir"/runtime/step/*
     expect 1 "$option_names" '    {"contexts", "--context"},'
     expect 1 "$option_names" '    {"context", "--contexts"},'
     rm -r "$dir"

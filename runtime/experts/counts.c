@@ -2,12 +2,11 @@
 #include "runtime/experts/counts.h"
 
 #include "base/record_file.h"
-#include "runtime/engine/engine.h"
+#include "model/fingerprint.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { MOST_CODE = 255, CODES_PER_OCTAVE = 16 };
 
@@ -114,8 +113,8 @@ void spw_expert_profile_put(struct spw_expert_profile *p, const struct spw_exper
 
 /* ---- of a model ---- */
 
-static int name_model(char out[65], const struct spw_source *source,
-                      const struct spw_tensors *tensors, struct spw_error *err)
+int spw_expert_model_name(char out[65], const struct spw_source *source,
+                          const struct spw_tensors *tensors, struct spw_error *err)
 {
     uint8_t fingerprint[SPW_FINGERPRINT_BYTES];
     SPW_TRY(spw_fingerprint_take(fingerprint, source, tensors, err));
@@ -137,7 +136,7 @@ static const struct spw_expert_counts *find(const struct spw_expert_profile *p,
         if (!*model)
             *rc = source->ops->tensors(source, &tensors, err);
         if (!*rc && !*model)
-            *rc = name_model(model, source, tensors, err);
+            *rc = spw_expert_model_name(model, source, tensors, err);
         if (*rc && *rc != -ENOMEM)
             *rc = -ENODATA; /* of the model, not of the profile */
         if (!*rc && strcmp(p->models[i].model, model) == 0) {
@@ -191,47 +190,4 @@ int spw_expert_counts_read(struct spw_expert_counts **out, const char *model, co
 void spw_expert_counts_free(struct spw_expert_counts *c)
 {
     spw_free(c);
-}
-
-/* ---- of an engine ---- */
-
-/* The entry of the engine. False: no expert was chosen. */
-static bool describe(struct spw_expert_counts *c, struct spw_engine *e, uint8_t *codes)
-{
-    const uint32_t n = e->model.weights->n_expert_blocks;
-    c->n_experts = n;
-    c->largest = spw_expert_counts_encode(codes, spw_engine_expert_counts(e), n);
-    for (uint32_t i = 0; i < n; i++)
-        snprintf(&c->codes[2 * i], 3, "%02x", codes[i]);
-    c->measured_at = (int64_t)time(NULL);
-    return c->largest > 0;
-}
-
-static int add(struct spw_expert_profile *p, struct spw_expert_counts *c, struct spw_engine *e,
-               const char *profile, struct spw_error *err)
-{
-    SPW_TRY(name_model(c->model, e->model.source, e->model.tensors, err));
-    int rc = spw_expert_profile_read(p, profile, NULL);
-    if (rc == -ENOMEM)
-        return spw_fail(err, rc, "%s: no memory to read it", profile);
-    spw_expert_profile_put(p, c); /* a profile that cannot be used is empty */
-    return spw_expert_profile_write(p, profile, err);
-}
-
-int spw_expert_counts_write(struct spw_engine *e, const char *profile, struct spw_error *err)
-{
-    const uint32_t n = e->model.weights->n_expert_blocks;
-    spw_error_clear(err);
-    if (!n || n > SPW_MOST_COUNTED_EXPERTS || !e->plan.n_expert_frames)
-        return 0;
-    struct spw_expert_profile *p = spw_alloc(sizeof *p);
-    struct spw_expert_counts *c = spw_alloc_zero(1, sizeof *c);
-    uint8_t *codes = spw_alloc(n);
-    int rc = p && c && codes ? 0 : spw_fail(err, -ENOMEM, "%s: no memory to write it", profile);
-    if (!rc && describe(c, e, codes))
-        rc = add(p, c, e, profile, err);
-    spw_free(p);
-    spw_free(c);
-    spw_free(codes);
-    return rc;
 }

@@ -5,6 +5,7 @@
 #ifndef SPW_RUNTIME_EXPERTS_COUNTS_H
 #define SPW_RUNTIME_EXPERTS_COUNTS_H
 
+#include "model/source/source.h"
 #include "runtime/experts.h"
 
 enum { SPW_MOST_COUNTED_EXPERTS = 32768, SPW_EXPERT_PROFILE_MODELS = 7 };
@@ -23,6 +24,10 @@ double spw_expert_counts_encode(uint8_t *codes, const double *counts, uint32_t n
 void spw_expert_counts_decode(double *counts, double largest, const uint8_t *codes, uint32_t n);
 /* counts: [c->n_experts] */
 void spw_expert_counts_get(const struct spw_expert_counts *c, double *counts);
+
+/* The fingerprint of a model, as text. */
+int spw_expert_model_name(char out[65], const struct spw_source *source,
+                          const struct spw_tensors *tensors, struct spw_error *err);
 
 /* The file, without a model. The list is empty after a failure, as in record_file.h. */
 struct spw_expert_profile {

@@ -15,7 +15,6 @@
 #include "runtime/experts/replay.h"
 
 #include "prefetch/expert_residency.h"
-#include "runtime/engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -234,59 +233,5 @@ int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_tra
     spw_free(r.v);
     spw_free(r.next);
     spw_free(r.stays);
-    return rc;
-}
-
-/* ---- the bytes of a plan ---- */
-
-struct moved {
-    const struct spw_plan *plan;
-    const struct spw_weights *weights;
-    uint64_t *bytes; /* [SPW_MOVED_COUNT] */
-};
-
-static void add_missed(void *context, uint32_t expert)
-{
-    const struct moved *m = context;
-    spw_plan_add_missed(m->plan, m->weights, expert, m->bytes);
-}
-
-static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
-                       const struct spw_weights *w, const struct spw_expert_trace *t,
-                       struct spw_error *err)
-{
-    const struct spw_model_config *c = w->config;
-    if (t->shape.n_experts != c->experts.n || t->shape.n_layers != spw_expert_layers(c) ||
-        t->shape.n_kept != c->experts.n_kept)
-        return spw_fail(err, -EINVAL,
-                        "the trace has %u layers of %u experts, %u for each token; the model has "
-                        "%u of %u, and %u",
-                        t->shape.n_layers, t->shape.n_experts, t->shape.n_kept,
-                        spw_expert_layers(c), c->experts.n, c->experts.n_kept);
-    uint64_t moved[SPW_MOVED_COUNT] = {0}, *bytes = spw_alloc(w->n_expert_blocks * sizeof *bytes);
-    for (uint32_t e = 0; bytes && e < w->n_expert_blocks; e++)
-        bytes[e] = w->blocks[w->n_blocks + e].bytes;
-    struct moved m = {p, w, moved};
-    int rc = bytes ? spw_expert_replay(out, t, p->n_expert_frames, bytes, add_missed, &m) : -ENOMEM;
-    memcpy(out->moved, moved, sizeof moved);
-    spw_free(bytes);
-    return rc ? spw_fail(err, rc, "out of memory for the trace") : 0;
-}
-
-int spw_engine_replay(struct spw_expert_replay *out, const struct spw_engine *e,
-                      const struct spw_expert_trace *t, struct spw_error *err)
-{
-    spw_error_clear(err);
-    return replay_plan(out, &e->plan, e->model.weights, t, err);
-}
-
-int spw_plan_replay(struct spw_expert_replay *out, const char *model, const struct spw_options *o,
-                    const struct spw_expert_trace *t, struct spw_error *err)
-{
-    struct spw_engine *e;
-    int rc = spw_engine_plan_only(&e, model, o, err);
-    if (!rc)
-        rc = spw_engine_replay(out, e, t, err);
-    spw_engine_close(e);
     return rc;
 }

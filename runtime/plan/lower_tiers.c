@@ -1,4 +1,6 @@
 /* What host and disk hold of KV: see lower_tiers.h. */
+#include "runtime/plan/lower_tiers.h"
+
 #include "runtime/plan/plan_parts.h"
 
 enum {

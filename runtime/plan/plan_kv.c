@@ -1,5 +1,6 @@
 /* The KV cache as the plan sees it: how many frames tiles need, what sessions keep with those they
  * get, and what the rest costs. See plan_parts.h. */
+#include "runtime/plan/lower_tiers.h"
 #include "runtime/plan/plan_parts.h"
 #include "runtime/plan/shares.h"
 

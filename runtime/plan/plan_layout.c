@@ -1,4 +1,5 @@
 /* Where everything of a candidate lies, and what of each tier it takes: see plan_parts.h. */
+#include "runtime/plan/lower_tiers.h"
 #include "runtime/plan/plan_parts.h"
 
 enum {

@@ -2,14 +2,16 @@
  *
  *     candidate --spw_plan_lay_out--> plan --spw_plan_cost--> cost
  *
- * plan.c walks candidates and takes the cheapest one that fits. budgets.c walks them and takes the
- * one that needs the fewest bytes. plan_layout.c says where everything of a candidate lies,
- * plan_blocks.c where weight blocks lie, plan_kv.c what tiles need and cost, lower_tiers.c what
- * host and disk hold of them. */
+ * plan_search.c walks candidates and takes the cheapest one that fits. budgets.c walks them and
+ * takes the one that needs the fewest bytes. plan_layout.c says where everything of a candidate
+ * lies, plan_blocks.c where weight blocks lie, plan_kv.c what tiles need and cost, lower_tiers.c
+ * what host and disk hold of them. */
 #ifndef SPW_RUNTIME_PLAN_PLAN_PARTS_H
 #define SPW_RUNTIME_PLAN_PLAN_PARTS_H
 
-#include "runtime/plan/lower_tiers.h"
+#include "runtime/plan/plan.h"
+
+struct spw_lower; /* lower_tiers.h */
 
 enum {
     SPW_PLAN_MOST_FRAMES = INT32_MAX,
@@ -72,7 +74,7 @@ struct spw_candidate {
  * only where all numbers before it are equal. */
 enum spw_plan_cost_key {
     SPW_COST_NOT_RETAINED, /* 1: tiles are not retained, though they may */
-    SPW_COST_BYTES,        /* the time of a decode step, as bytes of the link: see plan.c */
+    SPW_COST_BYTES,        /* the time of a decode step, as bytes of the link: see plan_search.c */
     SPW_COST_ROWS,         /* that a pass lacks of the longest one */
     SPW_COST_ROWS_ON_HOST, /* 1: hidden states lie on the host */
     SPW_COST_KEYS,
@@ -82,7 +84,7 @@ struct spw_plan_cost {
     uint64_t key[SPW_COST_KEYS];
 };
 
-/* ---- plan.c ---- */
+/* ---- plan_search.c ---- */
 
 /* The candidate that needs least of every tier, but for the decisions that trade one tier for
  * another: chunk, kv_stays, n_resident, n_disk, copies_on_host. */

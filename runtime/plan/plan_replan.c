@@ -8,6 +8,7 @@
  *     out:    | work | weights | KV frames of Q <= T bytes | exact frames | KV slots |
  *
  * Tiles only go down: tiles on disk stay there, even if the host has room for them now. */
+#include "runtime/plan/lower_tiers.h"
 #include "runtime/plan/plan_parts.h"
 
 #include <assert.h>
