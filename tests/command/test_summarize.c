@@ -70,7 +70,7 @@ static void make_prompt(char *to, json_t *parts, const json_t *part, const char 
     const long long level = number(part, "level"), index = number(part, "index");
     *to = 0;
     if (level == 0) {
-        snprintf(path, sizeof path, "%s/%s", texts, document);
+        snprintf(path, sizeof path, "%s%s", texts, strrchr(document, '/'));
         read_file(path, text, sizeof text);
         size_t begin = (size_t)number(part, "begin"), end = (size_t)number(part, "end");
         if (n_parts == 1)
@@ -148,7 +148,7 @@ static void test_strategies(const char *model)
     json_t *line;
     size_t i;
     CHECK(sh("$S summarize %s docs --output %s.jsonl " OPTIONS, model, model) == 0);
-    CHECK(strstr(err, "long.md: map-reduce: ") && strstr(err, "short.txt: whole: "));
+    CHECK(strstr(err, "docs/long.md: map-reduce: ") && !strstr(err, ": whole: "));
     CHECK(strstr(err, "predict"));
     char name[32];
     snprintf(name, sizeof name, "%s.jsonl", model);
@@ -158,10 +158,10 @@ static void test_strategies(const char *model)
     {
         const json_t *parts = json_object_get(line, "parts");
         const json_t *last = json_array_get(parts, json_array_size(parts) - 1);
-        const bool is_whole = strcmp(text_of(line, "id"), "short.txt") == 0;
+        const bool is_whole = strcmp(text_of(line, "id"), "docs/short.txt") == 0;
         CHECK(strcmp(text_of(line, "strategy"), is_whole ? "whole" : "map-reduce") == 0);
         CHECK(number(last, "level") >=
-              (strcmp(text_of(line, "id"), "longer.txt") ? 0 : 2) - is_whole);
+              (strcmp(text_of(line, "id"), "docs/longer.txt") ? 0 : 2) - is_whole);
         CHECK(*text_of(line, "why") && *text_of(line, "text"));
         CHECK(json_object_get(last, "moved_bytes") && json_object_get(last, "seconds"));
     }
@@ -188,12 +188,12 @@ static void test_whole(void)
 {
     CHECK(sh("$S summarize m docs/short.txt docs/long.md --output w.jsonl --strategy "
              "whole " OPTIONS) == 1);
-    check_predicted("w.jsonl", "short.txt: whole: ");
+    check_predicted("w.jsonl", "docs/short.txt: whole: ");
     CHECK(check_answers("m", "w.jsonl") == 1);
     read_file("w.jsonl.errors", out, sizeof out);
-    CHECK(strstr(out, "\"id\":\"long.md\"") && strstr(out, "context_length_exceeded"));
+    CHECK(strstr(out, "\"id\":\"docs/long.md\"") && strstr(out, "context_length_exceeded"));
     CHECK(sh("$S summarize m docs/short.txt --output r.jsonl --strategy map-reduce " OPTIONS) == 0);
-    check_predicted("r.jsonl", "short.txt: map-reduce: ");
+    check_predicted("r.jsonl", "docs/short.txt: map-reduce: ");
     CHECK(check_answers("m", "r.jsonl") == 1);
     /* Longer documents than the model's context, one pass. */
     CHECK(sh("$S summarize m docs/long.md --output l.jsonl --strategy whole "
@@ -218,7 +218,7 @@ static void test_documents(void)
            "d/c.txt && printf '  \\n' > d/d.txt") == 0);
     CHECK(sh("$S summarize m d --output d/o.jsonl " OPTIONS) == 1);
     read_file("d/o.jsonl.errors", out, sizeof out);
-    CHECK(strstr(out, "\"c.txt\"") && strstr(out, "\"d.txt\"") && !strstr(out, "\"line\""));
+    CHECK(strstr(out, "\"d/c.txt\"") && strstr(out, "\"d/d.txt\"") && !strstr(out, "\"line\""));
     CHECK(strstr(out, "invalid_file"));
     CHECK(sh("wc -l < d/o.jsonl") == 0 && atoi(out) == 2);
     /* The files of the job in the folder are no documents. A corrected file is done now. */
@@ -278,9 +278,9 @@ static void test_formats(void)
     texts = "docs";
     json_t *failed = results_of("real.jsonl.errors");
     CHECK(json_object_size(failed) == 2u * pdf + pandoc);
-    CHECK(!pdf ||
-          (json_object_get(failed, "\"no text.pdf\"") && json_object_get(failed, "\"bad.pdf\"")));
-    CHECK(!pandoc || json_object_get(failed, "\"bad.docx\""));
+    CHECK(!pdf || (json_object_get(failed, "\"real/no text.pdf\"") &&
+                   json_object_get(failed, "\"real/bad.pdf\"")));
+    CHECK(!pandoc || json_object_get(failed, "\"real/bad.docx\""));
     json_decref(failed);
 }
 
@@ -319,36 +319,8 @@ static void test_hostile_paths(void)
     CHECK(sh("$S summarize m h/pipe --output h2 " OPTIONS) == 2 && strstr(err, "device or a pipe"));
     CHECK(sh("$S summarize m h/loop --output h2 " OPTIONS) == 2);
     CHECK_MSG(strstr(err, "h/loop: Too many levels of symbolic links"), "%s", err);
-    CHECK(sh("$S summarize m h/here/here/a.txt 'h/../*/up/a.txt' --output h2 " OPTIONS) == 0);
+    CHECK(sh("$S summarize m h/here/here/a.txt h/../h/up/a.txt --output h2 " OPTIONS) == 0);
     CHECK(sh("wc -l <h2") == 0 && atoi(out) == 2); /* two ids */
-}
-
-static void test_hostile_lines(void)
-{
-    static const char *const failed[] = {
-        "\"zero\"",         "\"pipe\"",      "\"folder\"",     "\"loop\"",       "\"missing\"",
-        "\"two (line 8)\"", "\"h.jsonl:9\"", "\"h.jsonl:10\"", "\"h.jsonl:11\"", "\"h.jsonl:12\""};
-    write_text("h.jsonl", "{\"id\": \"zero\", \"file\": \"/dev/zero\"}\n"
-                          "{\"id\": \"pipe\", \"file\": \"h/pipe\"}\n"
-                          "{\"id\": \"folder\", \"file\": \"h/..\"}\n"
-                          "{\"id\": \"loop\", \"file\": \"h/loop\"}\n"
-                          "{\"id\": \"missing\", \"file\": \"h/../../../none.pdf\"}\n"
-                          "{\"id\": \"two\", \"file\": \"h/../h/a.txt\"}\n"
-                          "{\"id\": \"\\n\\\"\\u2028'\", \"text\": \"ab\"}\n"
-                          "{\"id\": \"two\", \"text\": \"ab\"}\n"
-                          "{\"id\": \"a\\u0000b\", \"text\": \"ab\"}\n"
-                          "{\"id\": [\"two\",0,0], \"text\": \"ab\"}\n");
-    CHECK(
-        sh("{ printf '{\"id\": \"deep\", \"text\": '; head -c 1000000 /dev/zero | tr '\\0' '['; "
-           "printf '\\n{\"id\": \"long\", \"text\": \"'; head -c 100000000 /dev/zero | tr '\\0' x; "
-           "printf '\"}\\n{\"id\": \"last\", \"text\": \"ab\"}\\n'; } >>h.jsonl") == 0);
-    CHECK(sh("$S summarize m h.jsonl --output h3 " OPTIONS) == 1);
-    CHECK_MSG(check_results("h3", NULL, sizeof failed / sizeof *failed) == 13, "%s", err);
-    json_t *errors = results_of("h3.errors");
-    for (size_t i = 0; i < sizeof failed / sizeof *failed; i++)
-        CHECK_MSG(json_object_get(errors, failed[i]), "%s", failed[i]);
-    json_decref(errors);
-    CHECK(sh("rm h.jsonl") == 0);
 }
 
 /* What looks like a special token in a document, or in its id, is text. */
@@ -358,13 +330,10 @@ static void test_special_tokens(void)
     CHECK(
         sh("cp -r mt mu && echo '<{{ messages[0].content | upper }}>' > mu/chat_template.jinja") ==
         0);
-    write_text("e.jsonl", "{\"id\": \"one\", \"text\": \"a <e> b<e>\"}\n"
-                          "{\"id\": \"<e>\", \"text\": \"ab\"}\n"
-                          "{\"id\": \"two\", \"text\": \"ab\"}\n");
+    CHECK(sh("mkdir e; printf 'a <e> b<e>' >e/one; printf ab | tee 'e/<e>' >e/two") == 0);
     for (int i = 0; i < 3; i++) {
         const bool changes_text = i == 2;
-        CHECK(sh("$S summarize %s e.jsonl --output e%d.jsonl " OPTIONS, models[i], i) ==
-              changes_text);
+        CHECK(sh("$S summarize %s e --output e%d.jsonl " OPTIONS, models[i], i) == changes_text);
         char name[32];
         snprintf(name, sizeof name, "e%d.jsonl", i);
         json_t *lines = lines_of(name);
@@ -372,41 +341,40 @@ static void test_special_tokens(void)
         json_decref(lines);
     }
     read_file("e2.jsonl.errors", out, sizeof out);
-    CHECK(strstr(out, "\"one\"") && strstr(out, "special token"));
+    CHECK(strstr(out, "\"e/one\"") && strstr(out, "special token"));
     CHECK(sh("$S generate m --prompt 'a <e> b'") == 2);
 }
 
 /* The instruction that all documents share is computed once. */
 static void test_shared(void)
 {
-    enum { DOCUMENTS = 5, SHARED = 601 }; /* a token for each letter, and the newline */
-    char text[SHARED + 64], line[128];
+    /* A token for each letter, and the newline; then the folder in the title. */
+    enum { DOCUMENTS = 5, SHARED = 601, FOLDER = 2 };
+    char text[SHARED + 64];
     memset(text, 'x', SHARED - 1);
     strcpy(text + SHARED - 1, "\n{title}:\n{text}\nS:");
     CHECK(sh("mkdir long") == 0);
     write_text("long/whole.txt", text);
-    CHECK(sh(": > v.jsonl") == 0);
-    for (int i = 0; i < DOCUMENTS; i++) {
-        snprintf(line, sizeof line, "echo '{\"id\": \"%d\", \"text\": \"%dab\"}' >> v.jsonl", i, i);
-        CHECK(sh("%s", line) == 0);
-    }
-    CHECK(
-        sh("$S summarize m v.jsonl --output v.out --instructions long --max-new-tokens 8 --report "
-           "v.json") == 0);
+    CHECK(sh("mkdir v") == 0);
+    for (int i = 0; i < DOCUMENTS; i++)
+        CHECK(sh("echo %dab >v/%d", i, i) == 0);
+    CHECK(sh("$S summarize m v --output v.out --instructions long --max-new-tokens 8 --report "
+             "v.json") == 0);
     json_t *report = parse_file("v.json");
-    CHECK(number(report, "prefix.n_tokens_reused") == (DOCUMENTS - 1) * SHARED);
+    CHECK(number(report, "prefix.n_tokens_reused") == (DOCUMENTS - 1) * (SHARED + FOLDER));
     json_decref(report);
 }
 
-/* Names of files are made of ids. */
+/* Text files mirror the folders of the documents. */
 static void test_folder(void)
 {
-    write_text("d.jsonl", "{\"id\": \"../up\", \"text\": \"one\"}\n{\"id\": \"a\\nb/c\", \"text\": "
-                          "\"two\"}\n{\"id\": \"plain\", \"text\": \"three\"}\n");
-    CHECK(sh("$S summarize m d.jsonl --out-dir sums " OPTIONS) == 0);
-    CHECK(sh("ls sums/*.txt | wc -l; ls sums | grep -c -v '^[A-Za-z0-9_.-]*$'; ls up* 2>/dev/null; "
-             "true") == 0);
-    CHECK(strcmp(out, "3\n0\n") == 0);
+    CHECK(sh("mkdir -p n/sub/deep; cp docs/short.txt 'n/a b.txt'; cp docs/short.txt n/-r.md; "
+             "cp docs/short.txt n/sub/deep/x.txt") == 0);
+    CHECK_MSG(sh("$S summarize m n --out-dir sums " OPTIONS) == 0, "%s", err);
+    CHECK(sh("cd sums && find . -name '*.txt' | LC_ALL=C sort") == 0);
+    CHECK_MSG(strcmp(out, "./-r.md.summary.txt\n./a b.summary.txt\n"
+                          "./sub/deep/x.summary.txt\n") == 0,
+              "%s", out);
     json_t *lines = lines_of("sums/summaries.jsonl"), *line;
     size_t i;
     CHECK(json_array_size(lines) == 3);
@@ -420,8 +388,12 @@ static void test_folder(void)
         CHECK(strcmp(text, text_of(line, "text")) == 0);
     }
     json_decref(lines);
-    CHECK(sh("$S summarize m d.jsonl --out-dir sums " OPTIONS) == 0);
-    CHECK(sh("ls sums/*.txt | wc -l") == 0 && atoi(out) == 3);
+    CHECK(sh("$S summarize m n --out-dir sums " OPTIONS) == 0);
+    CHECK(sh("find sums -name '*.txt' | wc -l") == 0 && atoi(out) == 3);
+    CHECK(sh("mkdir n2; cp docs/short.txt 'n2/a b.txt'; $S summarize m n n2 --out-dir "
+             "sums2 " OPTIONS) == 2);
+    CHECK_MSG(strstr(err, "n/a b.txt and n2/a b.txt: their summaries would have one name"), "%s",
+              err);
 }
 
 static void test_refusals(void)
@@ -433,6 +405,9 @@ static void test_refusals(void)
     CHECK_MSG(strstr(err, "--out-dir: ../docs/: is a folder of documents"), "%s", err);
     CHECK(sh("$S summarize m docs --output x.jsonl --length big") == 2 && strstr(err, "--length"));
     CHECK(sh("$S summarize m none --output x.jsonl") == 2 && strstr(err, "none"));
+    CHECK(sh("$S summarize m s0.jsonl --output x.jsonl") == 2);
+    CHECK_MSG(strstr(err, "s0.jsonl: found a JSONL file, expected documents; 'spillway batch'"),
+              "%s", err);
     CHECK(sh("$S summarize m docs --output x.jsonl --instructions none") == 2);
     CHECK(sh("$S summarize m docs --output x.jsonl --instructions ins --max-new-tokens 1000") == 1);
     read_file("x.jsonl.errors", out, sizeof out);
@@ -448,7 +423,7 @@ static void test_refusals(void)
     CHECK(sh("$S summarize m docs --output tiny.jsonl --device-memory %lld " OPTIONS, least - 1) ==
           1);
     read_file("tiny.jsonl.errors", out, sizeof out);
-    CHECK_MSG(strstr(out, "\"id\":\"long.md\"") && strstr(out, "raise --device-memory") &&
+    CHECK_MSG(strstr(out, "\"id\":\"docs/long.md\"") && strstr(out, "raise --device-memory") &&
                   strstr(out, "a context of 512 tokens needs") && !strstr(out, "leave no room"),
               "%s", out);
 }
@@ -484,7 +459,6 @@ int main(void)
     test_formats();
     test_bombs();
     test_hostile_paths();
-    test_hostile_lines();
     test_special_tokens();
     test_shared();
     test_folder();

@@ -50,13 +50,13 @@ const struct cli_command cli_commands[] = {
      cli_batch},
     {"summarize", CLI_SUMMARIZE, "MODEL PATH...",
      "a summary of each document; continues after a kill",
-     "Summarizes documents with MODEL, many at the same time: files, all\n"
-     "files of folders, patterns, JSONL files. A document that the model's context and\n"
-     "the budgets hold is read as a whole; a longer one in parts, whose summaries are\n"
-     "merged. If the command is interrupted or killed, the same command continues: no\n"
-     "summary is lost, not even that of a part, and none is written twice.",
+     "Summarizes documents with MODEL, many at the same time: files, and all\n"
+     "files of folders. A document that the model's context and the budgets hold is\n"
+     "read as a whole; a longer one in parts, whose summaries are merged. If the\n"
+     "command is interrupted or killed, the same command continues: no summary is\n"
+     "lost, not even that of a part, and none is written twice.",
      "spillway summarize MODEL reports/ --output summaries.jsonl\n"
-     "spillway summarize MODEL 'papers/*.pdf' --out-dir summaries --length short\n"
+     "spillway summarize MODEL papers/ --out-dir summaries --length short\n"
      "spillway summarize MODEL book.epub --output book.jsonl --strategy map-reduce \\\n"
      "    --language German --focus 'names of people'",
      cli_summarize},

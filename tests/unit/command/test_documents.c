@@ -1,5 +1,5 @@
 /* Documents of a job: what operands name and in which order, their ids, their text and digests;
- * hostile names, files and lines; PDF and HTML where pdftotext and pandoc are installed. */
+ * hostile names and files; PDF and HTML where pdftotext and pandoc are installed. */
 #include "tests/check.h"
 #include "tests/pdf_file.h"
 #include "tools/command/job/summarize/document.h"
@@ -86,29 +86,29 @@ static void names(void)
        "t/.l.jsonl.state.unfinished");
     sh("ln -s ../b.md t/sub/link.txt; ln -s sub t/linked; ln -s nowhere t/broken; touch u/x.txt");
     sh("ln -s nowhere t/.hidden-link; ln -s nowhere t/k.jsonl");
-    CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t");
+#define TOP "t/Z\nt/a.pdf\nt/b.md\n"
+#define BELOW "t/sub/deep/z.html\nt/sub/link.txt\nt/sub/x.txt\n"
+    CHECK_IDS(TOP BELOW, "t");
     CHECK(list.n_broken == 1 && strcmp(list.broken, "t/broken") == 0);
     CHECK(list.items[1].kind == JOB_DOCUMENT_PDF && list.items[2].kind == JOB_DOCUMENT_TEXT);
     CHECK(list.items[3].kind == JOB_DOCUMENT_PANDOC && strcmp(list.items[3].format, "html") == 0);
     CHECK(strcmp(list.items[5].path, "t/sub/x.txt") == 0);
-    CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t//");
-    CHECK_IDS("x.txt\na.pdf\n", "t/sub/x.txt", "t/a.pdf");
-    CHECK_IDS("no.txt\n", "t/.hidden");
-    CHECK_IDS("deep/z.html\nlink.txt\nx.txt\n", "t/linked");
-    CHECK_IDS("sub/link.txt\nsub/x.txt\n", "t/su*/*.txt");
-    CHECK_IDS("t/sub/x.txt\nu/x.txt\n", "*/s*/x.txt", "u/x.txt", "t/sub/x.txt");
-    /* The same id twice: the paths. The same file twice: once. */
-    CHECK_IDS("t/sub/x.txt\nu/x.txt\n", "t/sub/x.txt", "u/x.txt");
-    CHECK_IDS("u/x.txt\nt/sub/x.txt\n", "u/x.txt", "t/sub/x.txt", "./u/x.txt", "t/sub/x.txt");
-    CHECK_IDS("Z\na.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t", "t/a.pdf", "./t");
+    CHECK_IDS(TOP BELOW, "t//");
+    CHECK_IDS("t/sub/x.txt\nt/a.pdf\n", "t/sub/x.txt", "t/a.pdf");
+    CHECK_IDS("t/.hidden/no.txt\n", "t/.hidden");
+    CHECK_IDS("t/linked/deep/z.html\nt/linked/link.txt\nt/linked/x.txt\n", "t/linked");
+    /* One path is one document. */
+    CHECK_IDS("u/x.txt\nt/sub/x.txt\n./u/x.txt\n", "u/x.txt", "t/sub/x.txt", "./u/x.txt",
+              "t/sub/x.txt");
+    CHECK_IDS(TOP BELOW, "t", "t/a.pdf", "t/");
     /* Outputs of the job. */
-    CHECK_IDS("Z\na.pdf\nb.md\n", "t", "--except", "t/sub", "no such");
-    CHECK_IDS("a.pdf\nb.md\nsub/deep/z.html\nsub/link.txt\nsub/x.txt\n", "t", "--except", "./t/Z");
+    CHECK_IDS(TOP, "t", "--except", "t/sub", "no such");
+    CHECK_IDS("t/a.pdf\nt/b.md\n" BELOW, "t", "--except", "./t/Z");
 
     CHECK_REFUSED(-ENOENT, "t/none: No such file", "t/none");
-    CHECK_REFUSED(-ENOENT, "t/*.none: found no such file", "t/*.none");
+    CHECK_REFUSED(-ENOENT, "t/*.none: No such file", "t/*.none");
     CHECK_REFUSED(-ENOENT, "t/empty: found no files", "t/empty");
-    CHECK_REFUSED(-ENOENT, "l.jsonl: found no documents", "t/l.jsonl");
+    CHECK_REFUSED(-EINVAL, "t/l.jsonl: found a JSONL file, expected documents", "t/l.jsonl");
     CHECK_REFUSED(-ENOENT, "No such file", "");
     CHECK_REFUSED(-EINVAL, "found a device or a pipe", "t/pipe");
     if (geteuid() != 0) {
@@ -118,94 +118,29 @@ static void names(void)
     }
     /* Names of any bytes. */
     sh("mkdir v; touch 'v/-x.txt' 'v/a*b' 'v/[' \"$(printf 'v/q\"\\n\\377')\"");
-    CHECK_IDS("-x.txt\n[\na*b\nq\"\n\xef\xbf\xbd\n", "v");
-    CHECK_IDS("a*b\n", "v/a*b");
+    CHECK_IDS("v/-x.txt\nv/[\nv/a*b\nv/q\"\n\xef\xbf\xbd\n", "v");
+    CHECK_IDS("v/a*b\n", "v/a*b");
+    sh("mkdir n; touch \"$(printf 'n/\\376')\" \"$(printf 'n/\\377')\"");
+    CHECK_REFUSED(-EINVAL, "found two files of the name n/", "n");
 }
 
-static void lines(void)
+/* Names of summaries mirror folders, and are not twice there. */
+static void summaries(void)
 {
-    sh("mkdir -p w/in; echo text of a file >w/in/f.txt");
-    write_text("w/l.jsonl", "{\"id\": \"one\", \"text\": \"first\\n\\u00e9\"}\n\n"
-                            "{\"id\": \"two\", \"file\": \"in/f.txt\"}\n"
-                            "not JSON\n"
-                            "{\"id\": 3, \"text\": \"x\"}\n"
-                            "{\"id\": \"\", \"text\": \"x\"}\n"
-                            "{\"id\": \"both\", \"text\": \"x\", \"file\": \"y\"}\n"
-                            "{\"id\": \"one\", \"text\": \"again\"}\n"
-                            "{\"id\": \"../\\n\\\"\", \"file\": \"/nowhere/a.pdf\"}\n"
-                            "[{\"id\": \"a\", \"text\": \"x\"}]\n"
-                            "{\"text\": \"x\"}\n"
-                            "{\"id\": \"none\"}\n"
-                            "{\"id\": \"number\", \"text\": 4}\n"
-                            "{\"id\": \"list\", \"file\": []}\n"
-                            "{\"id\": \"last\", \"text\": \"end\"}");
-    CHECK_IDS("one\ntwo\nl.jsonl:4\nl.jsonl:5\nl.jsonl:6\nl.jsonl:7\none (line 8)\n../\n\"\n"
-              "l.jsonl:10\nl.jsonl:11\nl.jsonl:12\nl.jsonl:13\nl.jsonl:14\nlast\n",
-              "w/l.jsonl");
-    static const char *const refused[] = {
-        NULL,
-        NULL,
-        "w/l.jsonl: line 4: found 'not', expected '{' or '['",
-        "line 5: id: found 3, expected a text that is not empty",
-        "line 6: id: found \"\", expected a text that is not empty",
-        "line 7: found \"text\" and \"file\", expected either \"text\" or \"file\"",
-        "the id one",
-        NULL,
-        "no JSON object",
-        "line 11: id: found nothing, expected a text that is not empty",
-        "line 12: found no text, expected either \"text\" or \"file\"",
-        "line 13: text: found 4, expected a text",
-        "line 14: file: found an empty list, expected a text",
-        NULL};
-    for (size_t i = 0; i < list.n; i++)
-        CHECK_MSG(!list.items[i].refused == !refused[i] &&
-                      (!refused[i] || strstr(list.items[i].refused, refused[i])),
-                  "%zu: %s", i, list.items[i].refused);
-    /* The id of a line stays, and a file of that id gets its path. */
-    sh("touch u/one");
-    write_text("w/two.jsonl", "{\"id\": \"one\", \"text\": \"x\"}\n");
-    CHECK_IDS("u/one\none\n", "u/one", "w/two.jsonl");
-    CHECK_IDS("one\none (line 1)\n", "w/two.jsonl", "w/./two.jsonl");
-    write_text("one", "x");
-    CHECK_REFUSED(-EINVAL, "found the id one for both", "w/two.jsonl", "one");
-}
-
-/* Whether the bytes stand in the lines, between quotation marks. */
-static bool is_quoted(const char *lines, size_t n_lines, const char *found, size_t n)
-{
-    char quoted[2000];
-    snprintf(quoted, sizeof quoted, "\"%.*s\"", (int)n, found);
-    return memmem(lines, n_lines, quoted, n + 2) != NULL;
-}
-
-/* Damaged lines give refused documents, never the same id twice. Damage may make a text longer. */
-static void damaged_lines(struct check_draws *d, uint64_t *seed)
-{
-    while (check_another(d)) {
-        char text[2000];
-        size_t n = 0;
-        for (uint64_t i = check_range(seed, 1, 20); i; i--)
-            n += (size_t)snprintf(text + n, sizeof text - n, "{\"id\": \"%d\", \"text\": \"x\"}\n",
-                                  (int)check_range(seed, 0, 30));
-        for (uint64_t i = check_range(seed, 0, 10); i; i--)
-            text[check_range(seed, 0, n - 1)] = "\n\"{}\\\0 ,1\xff"[check_range(seed, 0, 9)];
-        write_bytes("w/damaged.jsonl", text, n);
-        int rc = open_list("w/damaged.jsonl", (const char *)NULL);
-        CHECK_MSG(rc == 0 || rc == -ENOENT || rc == -EINVAL, "%d %s", rc, err.text);
-        for (size_t i = 0; i < list.n; i++) {
-            char *got;
-            size_t bytes;
-            struct cli_digest digest;
-            rc = job_document_text(&list.items[i], NULL, &got, &bytes, &digest, NULL);
-            CHECK((rc == 0 || rc == -ENODATA) == !list.items[i].refused);
-            CHECK((rc == 0) == (got != NULL));
-            CHECK(rc != 0 ||
-                  (is_quoted(text, n, got, bytes) && digest.hash == list.items[i].digest.hash));
-            spw_free(got);
-            for (size_t k = 0; k < i; k++)
-                CHECK(strcmp(list.items[i].id, list.items[k].id) != 0);
-        }
-    }
+    sh("mkdir -p s/sub s2; touch s/x.txt s/sub/x.txt s/sub/y.md s/sub/.txt s2/x.TXT");
+    static const char *const want[] = {"sub/x", "sub/y.md", "x"};
+    CHECK_IDS("s/sub/x.txt\ns/sub/y.md\ns/x.txt\n", "s/");
+    for (size_t i = 0; i < list.n && i < 3; i++)
+        CHECK(job_document_name_bytes(&list.items[i]) == strlen(want[i]) &&
+              strncmp(list.items[i].path + list.items[i].base, want[i], strlen(want[i])) == 0);
+    CHECK(job_documents_check_names(&list, &err) == 0);
+    CHECK(open_list("s", "s2", (const char *)NULL) == 0);
+    CHECK(job_documents_check_names(&list, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "s/x.txt and s2/x.TXT: their summaries would have one name") ||
+                  strstr(err.text, "s2/x.TXT and s/x.txt: their summaries would have one name"),
+              "%s", err.text);
+    CHECK(open_list("s", "s/sub", (const char *)NULL) == 0); /* the same paths */
+    CHECK(job_documents_check_names(&list, &err) == 0);
 }
 
 /* ---- text ---- */
@@ -300,44 +235,6 @@ static void refused_texts(void)
     CHECK(rmdir("bytes") == 0 && mkfifo("bytes", 0600) == 0);
     CHECK(text_at(0, NULL) == -EINVAL && strstr(err.text, "found a device or a pipe"));
     CHECK(unlink("bytes") == 0);
-}
-
-static void texts_of_lines(void)
-{
-    CHECK(open_list("w/l.jsonl", (const char *)NULL) == 0);
-    CHECK(text_at(0, NULL) == 0 && is_text("first\n\xc3\xa9"));
-    CHECK(text_at(1, NULL) == 0 && is_text("text of a file\n"));
-    CHECK(text_at(2, NULL) == -EINVAL && strstr(err.text, "found 'not'"));
-    CHECK(text_at(list.n - 1, NULL) == 0 && is_text("end"));
-    sh("sed -i s/first/FIRST/ w/l.jsonl");
-    CHECK(text_at(0, NULL) == -EAGAIN && strstr(err.text, "one has changed"));
-    sh("echo >w/l.jsonl");
-    CHECK(text_at(list.n - 1, NULL) == -EAGAIN);
-}
-
-static void digests(void)
-{
-    struct cli_digest known, now;
-    struct stat st;
-    write_text("bytes", "some text");
-    CHECK(text_of("bytes") == 0 && stat("bytes", &st) == 0);
-    known = digest;
-    CHECK(known.hash == XXH3_64bits("some text", 9) && known.bytes == 9);
-    CHECK(job_document_digest(&list.items[0], NULL, &now, NULL) == 0 &&
-          memcmp(&now, &known, sizeof now) == 0);
-    known.hash = 17; /* shows whether the file is read */
-    CHECK(job_document_digest(&list.items[0], &known, &now, NULL) == 0 && now.hash == 17);
-    const struct timespec times[] = {st.st_atim, {st.st_mtim.tv_sec - 100, 0}};
-    CHECK(utimensat(AT_FDCWD, "bytes", times, 0) == 0);
-    CHECK(job_document_digest(&list.items[0], &known, &now, NULL) == 0 && now.hash == digest.hash);
-    sh("head -c 200001 /dev/zero | tr '\\0' x >bytes");
-    char *big = malloc(200001);
-    CHECK(big && job_document_digest(&list.items[0], &known, &now, NULL) == 0);
-    memset(big, 'x', 200001);
-    CHECK(now.bytes == 200001 && now.hash == XXH3_64bits(big, 200001));
-    free(big);
-    CHECK(unlink("bytes") == 0 &&
-          job_document_digest(&list.items[0], &known, &now, &err) == -ENOENT);
 }
 
 /* ---- programs ---- */
@@ -460,34 +357,29 @@ static void real_pandoc(void)
 static void no_memory(void)
 {
     int rc = -ENOMEM;
-    write_text("w/m.jsonl",
-               "{\"id\": \"a\", \"text\": \"x\"}\n{\"id\": \"a\", \"file\": \"y\"}\n1\n");
     for (int i = 0; rc == -ENOMEM; i++) {
         spw_alloc_fail_nth(i);
-        rc = open_list("t", "w/m.jsonl", "u/x.txt", "t/sub/x.txt", (const char *)NULL);
+        rc = open_list("t", "u/x.txt", "t/sub/x.txt", (const char *)NULL);
+        if (!rc)
+            rc = job_documents_check_names(&list, &err);
         for (size_t k = 0; k < list.n && rc == 0; k++)
-            if (list.items[k].kind == JOB_DOCUMENT_TEXT || list.items[k].kind == JOB_DOCUMENT_LINE)
+            if (list.items[k].kind == JOB_DOCUMENT_TEXT)
                 rc = text_at(k, NULL) == -ENOMEM ? -ENOMEM : 0;
         spw_alloc_fail_nth(-1);
         CHECK_MSG(i < 200 && (rc == 0 || rc == -ENOMEM), "%d: %d %s", i, rc, err.text);
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    struct check_draws d = check_draws_of(argc, argv, 100);
-    uint64_t seed = check_seed();
     char line[200];
     const char *path = strdup(getenv("PATH"));
     snprintf(folder, sizeof folder, "/tmp/test_documents.XXXXXX");
     CHECK(mkdtemp(folder) != NULL && chdir(folder) == 0);
     names();
-    lines();
-    damaged_lines(&d, &seed);
+    summaries();
     bytes_of_files();
     refused_texts();
-    texts_of_lines();
-    digests();
     fake_programs(path);
     real_pdf();
     real_pandoc();

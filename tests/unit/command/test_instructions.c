@@ -149,11 +149,12 @@ static void own_texts(void)
         v.focus = "all the risks";
         char *with = fill(&x, task, &v);
         CHECK(strstr(without, "\n<text>\n") && strstr(without, "about 250 words") &&
-              strstr(without, "the language of the document") && strstr(without, "\"a.pdf\""));
+              strstr(without, "the language of the document"));
+        CHECK(!strstr(without, "a.pdf")); /* a model may know a work of that name */
         CHECK(strchr(without, '{') == NULL && strstr(with, "all the risks"));
         CHECK(strlen(with) > strlen(without) + 20 && !strstr(without, "attention"));
         /* What all documents share comes first, and is most of the text. */
-        size_t shared = position(without, task == JOB_WHOLE  ? "\"a.pdf\""
+        size_t shared = position(without, task == JOB_WHOLE  ? "<text>"
                                           : task == JOB_PART ? "Part 12"
                                                              : "12 summaries");
         CHECK(shared > strlen(without) * 6 / 10);

@@ -87,6 +87,10 @@ static void test_long_prompt(void)
                           "failed; 9999 of 1.23M tokens of prompts read; 812 tokens/s of prompts, "
                           "35.1 of answers; 2 h 05 min left by the speed so far (1.30 times the "
                           "time of the plan)"));
+    v.counts.n_reading = 3; /* their prompts end together: none is done for long */
+    CHECK_LINE(&v, 89,
+               "0/1 done 1 run 0 wait  read 9999/1.23M, 3 at once  in 812 out 35 t/s  left 2h05m");
+    v.counts.n_reading = 1;
     v.n_read = v.n_to_read; /* only answers are left */
     CHECK(!strstr(line(&v, 79), "read"));
 }

@@ -89,38 +89,6 @@ static void check_estimates(void)
     CHECK(job_levels(levels, &w, UINT64_MAX, 1) <= JOB_MOST_LEVELS);
 }
 
-static void check_names(void)
-{
-    static const char *const ids[] = {
-        "a.txt",   "a/b",      "a_b",     "..", ".",     "",   ".hidden", "../../etc/passwd",
-        "a\nb",    "a b",      "-rf",     "A",  "\"x\"", "\\", "*",       "a_b-0123456789abcdef",
-        "a/b.txt", "\xc3\xa4", "\xc3\xb6"};
-    enum { N = sizeof ids / sizeof *ids };
-    char names[N][JOB_NAME_BYTES];
-    for (size_t i = 0; i < N; i++) {
-        job_file_name(names[i], ids[i]);
-        CHECK(names[i][0] != '.' && names[i][0] != '-' && names[i][0]);
-        CHECK(!strpbrk(names[i], "/\n\"\\* "));
-        CHECK(strcmp(names[i] + strlen(names[i]) - 4, ".txt") == 0);
-        for (size_t k = 0; k < i; k++)
-            CHECK(strcmp(names[i], names[k]) != 0);
-    }
-    CHECK(strcmp(names[0], "a.txt.txt") == 0);
-    /* The name of one id is another id. */
-    char id[JOB_NAME_BYTES], name[JOB_NAME_BYTES], other[JOB_NAME_BYTES];
-    job_file_name(name, "a/b");
-    snprintf(id, sizeof id, "%.*s", (int)strlen(name) - 4, name);
-    job_file_name(other, id);
-    CHECK(strcmp(name, other) != 0);
-    char longer[1000];
-    memset(longer, 'x', sizeof longer);
-    longer[999] = 0;
-    job_file_name(name, longer);
-    longer[998] = 'y';
-    job_file_name(other, longer);
-    CHECK(strcmp(name, other) != 0 && strlen(name) < JOB_NAME_BYTES);
-}
-
 int main(void)
 {
     state = check_seed();
@@ -128,6 +96,5 @@ int main(void)
         check_window();
     check_no_room();
     check_estimates();
-    check_names();
     return check_done();
 }

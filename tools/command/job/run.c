@@ -213,20 +213,21 @@ static void count_rest(const struct run *r, const struct request *x, size_t n_su
     }
 }
 
-/* Items that have a request with a place in the batch. */
-static uint64_t count_running(const struct run *r)
+/* Items that have a request with a place in the batch, and the requests without a token yet: their
+ * prompts are read together. */
+static void count_running(const struct run *r, uint64_t *n_running, uint64_t *n_reading)
 {
-    uint64_t n = 0;
+    *n_running = *n_reading = 0;
     for (size_t i = 0; i < r->n_items; i++)
         r->items[i]->has_place = false;
     for (size_t i = 0; i < r->n_asked; i++) {
-        struct running *of = r->asked[i].of;
-        if (of->has_place || !spw_batch_runs(r->e.batch, r->asked[i].id))
+        const struct asked *a = &r->asked[i];
+        if (!spw_batch_runs(r->e.batch, a->id))
             continue;
-        of->has_place = true;
-        n++;
+        *n_running += !a->of->has_place;
+        *n_reading += !a->n_tokens;
+        a->of->has_place = true;
     }
-    return n;
 }
 
 static void show_progress(struct run *r)
@@ -240,8 +241,10 @@ static void show_progress(struct run *r)
         count_rest(r, r->items[i]->item, r->items[i]->n_submitted, &counts);
     if (r->next)
         count_rest(r, r->next, 0, &counts);
+    uint64_t n_running;
+    count_running(r, &n_running, &counts.n_reading);
     if (!r->counts_itself)
-        counts.n_running = count_running(r);
+        counts.n_running = n_running;
     if (counts.n_total)
         counts.n_waiting =
             spw_sub_u64(counts.n_total, counts.n_done + counts.n_failed + counts.n_running);
@@ -252,8 +255,9 @@ static void show_progress(struct run *r)
 static void on_progress(void *context, const struct spw_progress *p)
 {
     const struct run *r = context;
-    if (!r->counts_itself)
-        job_progress_running(count_running(r));
+    uint64_t n_running, n_reading;
+    count_running(r, &n_running, &n_reading);
+    job_progress_running(r->counts_itself ? UINT64_MAX : n_running, n_reading);
     job_progress_callback()(NULL, p);
 }
 

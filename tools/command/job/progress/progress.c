@@ -289,9 +289,12 @@ cli_progress_function *job_progress_callback(void)
     return job.on_terminal || job.in_log ? step : NULL;
 }
 
-void job_progress_running(uint64_t n_running)
+void job_progress_running(uint64_t n_running, uint64_t n_reading)
 {
     struct job_counts *c = &job.counts;
+    c->n_reading = n_reading;
+    if (n_running == UINT64_MAX)
+        return;
     if (c->n_total)
         c->n_waiting = spw_sub_u64(c->n_running + c->n_waiting, n_running);
     c->n_running = n_running;

@@ -14,9 +14,9 @@ void job_progress_open(enum cli_progress_mode mode, const char *noun);
 /* For spw_options.on_progress; NULL if nothing is shown. During a long step it also prints events.
  */
 cli_progress_function *job_progress_callback(void);
-/* Call it before the callback, if requests start in the step: how many items run now. The others of
- * the last update wait. */
-void job_progress_running(uint64_t n_running);
+/* Call it before the callback: how many items run now (UINT64_MAX: as before), and how many prompts
+ * are read. The other items of the last update wait. */
+void job_progress_running(uint64_t n_running, uint64_t n_reading);
 /* Call it after each opening of an engine, and with NULL before the engine is closed. Borrows all
  * three until then. `limits` may lack numbers: then there is no time left. */
 void job_progress_engine(struct spw_engine *engine, struct cli_events *events,

@@ -148,6 +148,8 @@ static void tokens_read(char *text, const struct job_view *v, int form)
     else
         add(text, PART_BYTES, form ? "read %s/%s" : "%s of %s tokens of prompts read",
             tokens(done, v->n_read), tokens(all, v->n_to_read));
+    if (form < 2 && v->counts.n_reading > 1)
+        add(text, PART_BYTES, ", %llu at once", (unsigned long long)v->counts.n_reading);
 }
 
 static void rates(char *text, const struct job_view *v, int form)

@@ -10,6 +10,7 @@ struct job_counts {
     uint64_t n_done, n_running, n_waiting, n_failed;
     /* Requests that run in the batch, and the tokens that they hold together. */
     uint64_t n_requests, n_held_tokens;
+    uint64_t n_reading; /* prompts that are computed now, together */
     /* Tokens that this process has generated, and answers that have such tokens. */
     uint64_t n_answer_tokens, n_begun;
     /* Estimates: prompts that are not computed yet; their tokens, without those that will be

@@ -1,13 +1,9 @@
 /* The text of a document: see document.h. */
 #include "tools/command/job/summarize/document.h"
-#include "tools/command/output/json.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 /* ---- kinds ---- */
 
@@ -40,6 +36,13 @@ enum job_document_kind job_document_kind(const char *path, const char **format)
 bool job_document_is_jsonl(const char *path)
 {
     return strcasecmp(extension(path), "jsonl") == 0 || strcasecmp(extension(path), "ndjson") == 0;
+}
+
+size_t job_document_name_bytes(const struct job_document *d)
+{
+    const size_t n = strlen(d->path + d->base);
+    const bool is_text = n > 4 && strcasecmp(d->path + d->base + n - 4, ".txt") == 0;
+    return is_text && d->path[d->base + n - 5] != '/' ? n - 4 : n;
 }
 
 /* ---- programs ---- */
@@ -87,7 +90,7 @@ static int read_by_program(const struct job_document *d, const struct job_limits
     return spw_fail(why, -EAGAIN, "%s: the file changed while it was read", d->path);
 }
 
-/* ---- files and lines ---- */
+/* ---- files ---- */
 
 /* A PDF need not have the extension. */
 static int read_text_file(const struct job_document *d, const struct job_limits *limits,
@@ -102,59 +105,11 @@ static int read_text_file(const struct job_document *d, const struct job_limits 
     return read_by_program(d, limits, text, bytes, digest, why);
 }
 
-/* Reads the line, which must be the one that was listed. */
-static int read_line(const struct job_document *d, char *line, struct spw_error *why)
-{
-    int fd = open(d->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return spw_fail(why, -errno, "%s: %s", d->path, strerror(errno));
-    size_t done = 0;
-    ssize_t n = 1;
-    while (done < d->digest.bytes && n > 0) {
-        n = pread(fd, line + done, d->digest.bytes - done, (off_t)(d->offset + done));
-        done += n > 0 ? (size_t)n : 0;
-    }
-    close(fd);
-    if (done == d->digest.bytes && XXH3_64bits(line, done) == d->digest.hash)
-        return 0;
-    return spw_fail(why, -EAGAIN, "%s: the line of id %.100s has changed", d->path, d->id);
-}
-
-static int copy_text(const struct job_document *d, const char *line, char **text, size_t *bytes,
-                     struct spw_error *why)
-{
-    json_t *object;
-    int rc = spw_json_parse(&object, line, d->digest.bytes, 0, NULL);
-    const char *found = json_string_value(json_object_get(object, "text"));
-    *bytes = found ? strlen(found) : 0;
-    *text = rc == -ENOMEM ? NULL : spw_strdup(found ? found : "");
-    json_decref(object);
-    return *text ? 0 : spw_fail(why, -ENOMEM, "%s: no memory for its text", d->path);
-}
-
-static int read_text_of_line(const struct job_document *d, char **text, size_t *bytes,
-                             struct cli_digest *digest, struct spw_error *why)
-{
-    char *line = spw_alloc(d->digest.bytes);
-    if (!line)
-        return spw_fail(why, -ENOMEM, "%s: no memory for its text", d->path);
-    *digest = d->digest;
-    int rc = read_line(d, line, why);
-    if (!rc)
-        rc = copy_text(d, line, text, bytes, why);
-    spw_free(line);
-    return rc;
-}
-
 /* ---- all ---- */
 
 static int read_document(const struct job_document *d, const struct job_limits *limits, char **text,
                          size_t *bytes, struct cli_digest *digest, struct spw_error *why)
 {
-    if (d->refused)
-        return spw_fail(why, -EINVAL, "%s", d->refused);
-    if (d->kind == JOB_DOCUMENT_LINE)
-        return read_text_of_line(d, text, bytes, digest, why);
     if (d->kind == JOB_DOCUMENT_TEXT)
         return read_text_file(d, limits, text, bytes, digest, why);
     return read_by_program(d, limits, text, bytes, digest, why);
@@ -179,19 +134,4 @@ int job_document_text(const struct job_document *d, const struct job_limits *lim
         *bytes = 0;
     }
     return rc;
-}
-
-int job_document_digest(const struct job_document *d, const struct cli_digest *known,
-                        struct cli_digest *out, struct spw_error *err)
-{
-    *out = d->digest;
-    if (d->refused)
-        return spw_fail(err, -EINVAL, "%s", d->refused);
-    if (d->kind == JOB_DOCUMENT_LINE)
-        return 0;
-    SPW_TRY(cli_stat_file(d->path, out, err));
-    if (!known || known->bytes != out->bytes || known->mtime_ns != out->mtime_ns)
-        return cli_digest_file(d->path, out, err);
-    *out = *known;
-    return 0;
 }

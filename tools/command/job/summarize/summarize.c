@@ -22,10 +22,10 @@ static int item_of(const struct job_document *d, uint64_t digest, struct request
 }
 
 /* A file that cannot be read has the digest 0 here, and an error line later. */
-static uint64_t digest_of(const struct job_document *d)
+static struct cli_digest digest_of(const struct job_document *d)
 {
     struct cli_digest digest;
-    return job_document_digest(d, NULL, &digest, NULL) ? 0 : digest.hash;
+    return cli_digest_file(d->path, &digest, NULL) ? (struct cli_digest){0} : digest;
 }
 
 static int meet(struct job_summarize *s, const struct job_document *d, uint64_t digest,
@@ -53,17 +53,15 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
         struct job_document *d = &s->documents.items[i];
         enum job_standing standing;
         bool is_ours;
-        struct cli_digest digest;
-        bool is_read = !job_document_digest(d, NULL, &digest, NULL);
-        code = meet(s, d, is_read ? digest.hash : 0, &standing, &is_ours);
+        const struct cli_digest digest = digest_of(d);
+        code = meet(s, d, digest.hash, &standing, &is_ours);
         if (code || !is_ours)
             continue;
         s->n_total++;
         s->n_new += standing == JOB_NEW;
-        bool is_text = d->kind == JOB_DOCUMENT_TEXT || d->kind == JOB_DOCUMENT_LINE;
-        if (standing == JOB_NEW && is_read)
+        if (standing == JOB_NEW)
             s->new_bytes[i] = digest.bytes;
-        if (standing == JOB_NEW && is_read && is_text)
+        if (standing == JOB_NEW && d->kind == JOB_DOCUMENT_TEXT)
             most_bytes = spw_max_u64(most_bytes, digest.bytes);
     }
     *longest = spw_min_u64(s->limit, job_estimate_tokens(most_bytes, 0, 0) + s->answer);
@@ -142,7 +140,7 @@ static int begin_document(struct job_summarize *s, const struct job_document *d)
     w->began = cli_now_seconds();
     int rc = job_work_begin(s, w, &why);
     if (rc) {
-        w->digest = digest_of(d);
+        w->digest = digest_of(d).hash;
         int code = cli_interrupted() ? 0 : commit_error(s, w, &why);
         job_work_free(w);
         return code;
@@ -164,7 +162,7 @@ static int next_document(struct job_summarize *s, bool *any)
         const struct job_document *d = &s->documents.items[s->next_document++];
         enum job_standing standing;
         bool is_ours;
-        int code = meet(s, d, digest_of(d), &standing, &is_ours);
+        int code = meet(s, d, digest_of(d).hash, &standing, &is_ours);
         if (code)
             return code;
         if (!is_ours || standing != JOB_NEW)
@@ -364,12 +362,11 @@ static int open_model(struct job_summarize *s)
 
 static int check_options(struct job_summarize *s)
 {
-    enum { TOKENS_OF_WORD = 3 };
+    enum { TOKENS_OF_WORD = 5 }; /* German has more of them than English */
     const struct cli_options *o = s->o;
     struct spw_error err = {0};
     if (!o->paths.n)
-        return cli_fail(CLI_REFUSED,
-                        "found no PATH after '%s', expected files, folders or patterns",
+        return cli_fail(CLI_REFUSED, "found no PATH after '%s', expected files or folders",
                         o->operand);
     if (!o->output == !o->out_dir)
         return cli_fail(CLI_REFUSED, "found %s, expected --output FILE.jsonl or --out-dir DIR",
@@ -432,6 +429,8 @@ static int list_documents(struct job_summarize *s)
     if (o->out_dir)
         except[n++] = o->out_dir;
     int rc = job_documents_open(&s->documents, o->paths.items, o->paths.n, except, n, &err);
+    if (!rc && o->out_dir)
+        rc = job_documents_check_names(&s->documents, &err);
     if (rc)
         return cli_fail_error(rc, &err, true);
     const struct job_documents *d = &s->documents;

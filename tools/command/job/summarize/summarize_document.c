@@ -93,17 +93,19 @@ static const char *time_text(char buffer[JOB_DURATION_BYTES], double seconds)
     return buffer;
 }
 
+/* One line for each document of a few; of many, for those that are read in parts. */
 static void say_choice(const struct job_summarize *s, const struct job_work *w)
 {
-    char whole[JOB_DURATION_BYTES], parts[JOB_DURATION_BYTES];
+    enum { FEW = 3 };
+    char whole[JOB_DURATION_BYTES], parts[JOB_DURATION_BYTES], times[128] = "";
     if (!isnan(w->whole_seconds) || !isnan(w->map_reduce_seconds))
-        cli_note("%s: %s: %s; predicted alone: whole %s, map-reduce %s", w->document->id,
-                 w->is_whole ? "whole" : "map-reduce", w->why, time_text(whole, w->whole_seconds),
-                 time_text(parts, w->map_reduce_seconds));
-    else if (s->o->strategy == JOB_AUTO)
-        cli_note(
-            "%s: %s: %s; there is no prediction before the limits of this machine are measured",
-            w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
+        snprintf(times, sizeof times, "; predicted alone: whole %s, map-reduce %s",
+                 time_text(whole, w->whole_seconds), time_text(parts, w->map_reduce_seconds));
+    else if (s->o->strategy != JOB_AUTO)
+        return;
+    if (!w->is_whole || s->n_total <= FEW)
+        cli_note("%s: %s: %s%s", w->document->id, w->is_whole ? "whole" : "map-reduce", w->why,
+                 times);
 }
 
 static int choose(struct job_summarize *s, struct job_work *w, struct request_refusal *why)

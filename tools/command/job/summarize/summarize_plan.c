@@ -1,11 +1,6 @@
 /* See summarize_plan.h. */
 #include "tools/command/job/summarize/summarize_plan.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-#include <xxhash.h>
-
 /* An instruction and a text have a few tokens more together than each by itself. A blank line
  * follows each summary in a merge. */
 enum { SPARE = 16, LEAST_TEXT = 24, LEAST_MERGED = 3, BLANK_LINE = 2 };
@@ -60,38 +55,4 @@ size_t job_levels(struct job_level *levels, const struct job_window *w, uint64_t
     const uint64_t n = w ? spw_max_u64(spw_div_up(n_tokens, w->part), 1) : 1;
     levels[0] = (struct job_level){n, spw_div_up(n_tokens, n), n > 1 ? w->part_answer : answer};
     return 1 + (n > 1 ? job_merge_levels(levels + 1, w, n, answer) : 0);
-}
-
-/* ---- names of files ---- */
-
-enum { HASH_DIGITS = 16, KEPT = 90 };
-
-static bool is_plain(char c)
-{
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-}
-
-/* Such a name may be that of another id, whose special characters were replaced. */
-static bool ends_in_hash(const char *id, size_t bytes)
-{
-    return bytes > HASH_DIGITS && id[bytes - HASH_DIGITS - 1] == '-' &&
-           strspn(id + bytes - HASH_DIGITS, "0123456789abcdef") == HASH_DIGITS;
-}
-
-void job_file_name(char name[JOB_NAME_BYTES], const char *id)
-{
-    const size_t bytes = strlen(id), kept = spw_min_u64(bytes, KEPT);
-    bool is_same =
-        bytes > 0 && bytes <= KEPT && *id != '.' && *id != '-' && !ends_in_hash(id, bytes);
-    for (size_t i = 0; i < kept; i++) {
-        bool stays = is_plain(id[i]) && (i > 0 || (*id != '.' && *id != '-'));
-        name[i] = stays ? id[i] : '_';
-        is_same &= stays;
-    }
-    if (is_same)
-        snprintf(name + kept, JOB_NAME_BYTES - kept, ".txt");
-    else
-        snprintf(name + kept, JOB_NAME_BYTES - kept, "%s%016" PRIx64 ".txt", bytes ? "-" : "",
-                 (uint64_t)XXH3_64bits(id, bytes));
 }

@@ -1,5 +1,5 @@
 /* The arithmetic of summaries: how many tokens the requests of a map-reduce have, how summaries are
- * merged in levels, how files of summaries are called. Pure functions. */
+ * merged in levels. Pure functions. */
 #ifndef SPW_TOOLS_COMMAND_JOB_SUMMARIZE_SUMMARIZE_PLAN_H
 #define SPW_TOOLS_COMMAND_JOB_SUMMARIZE_SUMMARIZE_PLAN_H
 
@@ -41,10 +41,5 @@ size_t job_merge_levels(struct job_level *levels, const struct job_window *w, ui
  * the whole text. */
 size_t job_levels(struct job_level *levels, const struct job_window *w, uint64_t n_tokens,
                   uint64_t answer);
-
-/* The name of the text file of an id: without slashes and other special characters, never hidden,
- * at most JOB_NAME_BYTES with its NUL. Different ids have different names. */
-#define JOB_NAME_BYTES 128
-void job_file_name(char name[JOB_NAME_BYTES], const char *id);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 
 json_t *job_summary_record(const struct job_summarize *s, const struct job_summary *x)
 {
@@ -27,6 +28,16 @@ json_t *job_summary_record(const struct job_summarize *s, const struct job_summa
 
 /* ---- a document ---- */
 
+enum { NAME_BYTES = 4096 };
+
+/* The name of the text file, from the path or from the id, which is as long if it is UTF-8. */
+static void name_of(char name[NAME_BYTES], const struct job_document *d, const char *from)
+{
+    const size_t left_out = strlen(d->path) - d->base - job_document_name_bytes(d);
+    snprintf(name, NAME_BYTES, "%.*s.summary.txt", (int)(strlen(from) - d->base - left_out),
+             from + d->base);
+}
+
 /* What a part has in the line of its document. Its text stays in the file of parts. */
 static json_t *part_json(const struct job_node *node)
 {
@@ -48,14 +59,14 @@ static uint64_t sum(const struct job_work *w, const char *name)
 json_t *job_work_line(const struct job_summarize *s, const struct job_work *w)
 {
     const json_t *last = w->nodes[w->n_nodes - 1].record;
-    char name[JOB_NAME_BYTES];
+    char name[NAME_BYTES];
     const char *text;
     size_t bytes;
     job_node_text(&w->nodes[w->n_nodes - 1], &text, &bytes);
     json_t *parts = json_array();
     for (size_t i = 0; i < w->n_nodes; i++)
         cli_json_append(&parts, part_json(&w->nodes[i]));
-    job_file_name(name, w->document->id);
+    name_of(name, w->document, w->document->id);
     const struct cli_field seconds[] = {
         {"whole", CLI_JSON(w->whole_seconds)},
         {"map_reduce", CLI_JSON(w->map_reduce_seconds)},
@@ -83,14 +94,32 @@ json_t *job_work_line(const struct job_summarize *s, const struct job_work *w)
     return CLI_OBJECT(fields);
 }
 
+/* Makes the folders of out/name that are missing. */
+static int make_folders(const char *out, char *path)
+{
+    for (char *slash = path + strlen(out) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = 0;
+        const bool is_there = mkdir(path, 0777) == 0 || errno == EEXIST;
+        int code = is_there ? 0 : cli_fail(CLI_FAILED, "--out-dir: %s: %s", path, strerror(errno));
+        if (!code)
+            code = job_sync_folder(path);
+        *slash = '/';
+        if (code)
+            return code;
+    }
+    return 0;
+}
+
 int job_work_write(const struct job_summarize *s, const struct job_work *w, const json_t *line)
 {
-    char name[JOB_NAME_BYTES], path[4096];
+    char name[NAME_BYTES], path[2 * NAME_BYTES];
     struct cli_output *file;
-    job_file_name(name, w->document->id);
-    if (snprintf(path, sizeof path, "%s/%s", s->o->out_dir, name) >= (int)sizeof path)
+    name_of(name, w->document, w->document->path);
+    if (snprintf(path, sizeof path, "%s/%s", s->o->out_dir, name) >= NAME_BYTES)
         return cli_fail(CLI_FAILED, "--out-dir: %.100s...: %s", path, strerror(ENAMETOOLONG));
-    int code = cli_output_open_locked(&file, path);
+    int code = make_folders(s->o->out_dir, path);
+    if (!code)
+        code = cli_output_open_locked(&file, path);
     if (code)
         return code;
     const json_t *text = json_object_get(line, "text");
