@@ -252,6 +252,7 @@ static int normalize_pieces(const struct spw_tokenizer *t, struct encoder *e)
     if (!t->n_norms)
         return 0;
     e->next.n = e->next.buf.n = 0;
+    e->next.buf.limit = spw_tok_normal_limit(e->x.buf.n);
     for (size_t i = 0; i < e->x.n; i++) {
         struct spw_tok_piece *p = &e->x.pieces[i];
         const char *text = e->x.buf.data + p->start;
@@ -263,6 +264,7 @@ static int normalize_pieces(const struct spw_tokenizer *t, struct encoder *e)
                                       &p->at_start));
         SPW_TRY(spw_tok_text_add(&e->next, start, e->next.buf.n, p->id, p->at_start));
     }
+    e->next.buf.limit = 0;
     text_swap(e);
     return 0;
 }
@@ -279,6 +281,7 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
     const bool add_special = is->add_special;
     const struct spw_encoding *plain = is->n_plain ? is : NULL;
     e->matcher.memory = t->regex_memory;
+    e->matcher.stopped = is->stopped;
     SPW_TRY(spw_tok_buf_append(&e->x.buf, is->text, is->bytes));
     SPW_TRY(spw_tok_text_add(&e->x, 0, is->bytes, -1, true));
     SPW_TRY(cut_added(t, &t->raw_trie, plain, e));
@@ -296,6 +299,7 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
         SPW_TRY(add_ids(&e->ids, &t->prefix));
     for (size_t i = 0; i < e->x.n; i++) {
         const struct spw_tok_piece *p = &e->x.pieces[i];
+        SPW_TRY(spw_tok_go_on(&e->matcher));
         if (p->id >= 0)
             SPW_TRY(spw_tok_ids_add(&e->ids, p->id));
         else
@@ -306,7 +310,7 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
 }
 
 /* The failures of the steps, which know no text to put them in. */
-static int explain(int rc, struct spw_error *err)
+static int explain(int rc, size_t bytes, struct spw_error *err)
 {
     switch (rc) {
     case -ENODATA:
@@ -320,6 +324,12 @@ static int explain(int rc, struct spw_error *err)
         return spw_fail(err, -EINVAL,
                         "text: found a special token of the tokenizer where only plain text may "
                         "be, and this tokenizer looks for it in normalized text");
+    case -E2BIG:
+        return spw_fail(err, -EINVAL,
+                        "text: the normalizer of the tokenizer makes more than %zu bytes of it",
+                        spw_tok_normal_limit(bytes));
+    case -ECANCELED:
+        return spw_fail(err, rc, "interrupted");
     case -EFBIG:
         return spw_fail(err, rc,
                         "text: found more than 2 GiB, after normalization; encode it in "
@@ -351,5 +361,5 @@ int spw_tokenizer_encode_spans(const struct spw_tokenizer *t, const struct spw_e
         e.ids.at = NULL;
     }
     encoder_free(&e);
-    return rc ? explain(rc, err) : 0;
+    return rc ? explain(rc, is->bytes, err) : 0;
 }

@@ -5,7 +5,8 @@
  * (spw_free). Its answers are those of the `tokenizers` package: the same added-token matching,
  * normalizers, pre-tokenizers, merges, post-processor and decoder. A kind it does not know is
  * refused while loading, by name (-ENOTSUP); a malformed file gives -EINVAL; both say file and key.
- * Limits: ids below 2^22, text and every intermediate form of it below 2 GiB. */
+ * Limits: ids below 2^22, text and every intermediate form of it below 2 GiB, a normal form by the
+ * length of the text (spw_tok_normal_limit). */
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -62,9 +63,10 @@ struct spw_encoding {
      */
     const struct spw_text_span *plain;
     size_t n_plain;
+    bool (*stopped)(void); /* asked now and then: the caller wants no more; NULL: never */
 };
 /* The same. Also -EINVAL: a span has a special token that the tokenizer looks for only after its
- * normalizer has changed the text. */
+ * normalizer has changed the text; -ECANCELED: `stopped`. */
 int spw_tokenizer_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e,
                                int32_t **ids, size_t *n_ids, struct spw_error *err);
 

@@ -80,16 +80,21 @@ int spw_tok_build_merge(const struct spw_tok_build *b, const char *joined, size_
 /* ---- added tokens ---- */
 
 /* The normal form is what a normalized token is searched as, and what it decodes from. */
-static int add_form(struct spw_tokenizer *t, struct spw_tok_added *a, const char *content,
-                    size_t bytes)
+static int add_form(const struct spw_tok_build *b, struct spw_tok_added *a, const char *content,
+                    size_t bytes, const char *path)
 {
+    struct spw_tokenizer *t = b->t;
     struct spw_tok_matcher m = {.memory = t->regex_memory};
-    struct spw_tok_buf form = {0};
+    struct spw_tok_buf form = {.limit = spw_tok_normal_limit(bytes)};
     bool at_start = true;
     int rc = spw_tok_normalize(t, &m, content, bytes, &form, &at_start);
     spw_tok_matcher_free(&m);
     if (rc || (form.n == bytes && !memcmp(form.data, content, bytes))) {
         spw_tok_buf_free(&form);
+        if (rc == -E2BIG)
+            return spw_fail(
+                b->err, -EINVAL, "%s: %s: the normalizer makes more than %zu bytes of \"%.*s\"",
+                b->name, path, spw_tok_normal_limit(bytes), (int)spw_min_u64(bytes, 40), content);
         return rc == -EOVERFLOW ? -EINVAL : rc;
     }
     if (!form.data && spw_tok_buf_reserve(&form, 1))
@@ -119,7 +124,7 @@ int spw_tok_build_added(const struct spw_tok_build *b, const struct spw_tok_adde
                 (uint32_t)t->n_added << SPW_TOK_ADDED_SHIFT;
     struct spw_tok_added *a = &t->added[t->n_added++];
     *a = *added;
-    return a->normalized ? add_form(t, a, content, bytes) : 0;
+    return a->normalized ? add_form(b, a, content, bytes, path) : 0;
 }
 
 /* The template is read before the added tokens are known. */

@@ -33,9 +33,10 @@
 struct spw_tok_buf {
     char *data; /* owned */
     size_t n, capacity;
+    size_t limit; /* of n; 0: SPW_TOK_MAX_BYTES */
 };
 
-int spw_tok_buf_reserve(struct spw_tok_buf *b, size_t more); /* -ENOMEM, -EFBIG */
+int spw_tok_buf_reserve(struct spw_tok_buf *b, size_t more); /* -ENOMEM, -EFBIG; -E2BIG: limit */
 int spw_tok_buf_append(struct spw_tok_buf *b, const char *data, size_t n);
 void spw_tok_buf_free(struct spw_tok_buf *b);
 
@@ -83,7 +84,14 @@ struct spw_tok_matcher {
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
     struct spw_tok_spans spans;
+    bool (*stopped)(void); /* as in struct spw_encoding */
 };
+
+/* -ECANCELED: the caller wants no more. */
+static inline int spw_tok_go_on(const struct spw_tok_matcher *m)
+{
+    return m->stopped && m->stopped() ? -ECANCELED : 0;
+}
 
 int spw_tok_pattern_literal(struct spw_tok_pattern *p, const char *text, size_t bytes);
 /* `where` is "file: key" for the error text. */
@@ -122,8 +130,14 @@ struct spw_tok_norm {
 
 struct spw_tokenizer;
 
+/* Replacements may double a text again and again. So a normal form, and what is made on the way to
+ * it, has at most so many bytes for `bytes` of text: what real texts need, many times. */
+static inline size_t spw_tok_normal_limit(size_t bytes)
+{
+    return spw_min_u64(16 * (uint64_t)bytes + (1u << 20), 4 * (uint64_t)bytes + (64u << 20));
+}
 /* Appends the normal form of text to out. *at_start becomes false when the beginning of the text
- * was cut away. */
+ * was cut away. -E2BIG: out->limit. */
 int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
                       size_t bytes, struct spw_tok_buf *out, bool *at_start);
 

@@ -6,6 +6,43 @@
 #include <string.h>
 #include <utf8proc.h>
 
+/* Puts the marks at chars[0 .. n) in the order of their combining classes, stable; `spare` has room
+ * for as many. Runs are short in real text, and one of a million marks takes no longer a mark. */
+static void order_marks(utf8proc_int32_t *chars, utf8proc_ssize_t n, utf8proc_int32_t *spare)
+{
+    size_t first[256 + 1] = {0};
+    for (utf8proc_ssize_t i = 0; i < n; i++)
+        first[utf8proc_get_property(chars[i])->combining_class + 1]++;
+    for (int k = 1; k <= 256; k++)
+        first[k] += first[k - 1];
+    for (utf8proc_ssize_t i = 0; i < n; i++)
+        spare[first[utf8proc_get_property(chars[i])->combining_class]++] = chars[i];
+    memcpy(chars, spare, (size_t)n * sizeof *chars);
+}
+
+/* Unicode's canonical ordering: marks between two characters that are none (class 0). utf8proc
+ * has its own, which takes quadratic time. */
+static int order_all(utf8proc_int32_t *chars, utf8proc_ssize_t n, struct spw_tok_buf *spare)
+{
+    for (utf8proc_ssize_t i = 0, end; i < n; i = end + 1) {
+        int last = 0;
+        bool sorted = true;
+        for (end = i; end < n; end++) {
+            int its = utf8proc_get_property(chars[end])->combining_class;
+            if (!its)
+                break;
+            sorted = sorted && its >= last;
+            last = its;
+        }
+        if (sorted)
+            continue;
+        spare->n = 0;
+        SPW_TRY(spw_tok_buf_reserve(spare, (size_t)(end - i) * sizeof *chars));
+        order_marks(chars + i, end - i, (utf8proc_int32_t *)(void *)spare->data);
+    }
+    return 0;
+}
+
 static utf8proc_option_t form_options(enum spw_tok_norm_kind kind)
 {
     switch (kind) {
@@ -20,34 +57,36 @@ static utf8proc_option_t form_options(enum spw_tok_norm_kind kind)
     }
 }
 
+struct form_work {
+    struct spw_tok_buf chars, spare; /* of utf8proc_int32_t */
+};
+
 /* One stretch through utf8proc, appended to out. */
 static int form_stretch(enum spw_tok_norm_kind kind, const char *text, size_t bytes,
-                        struct spw_tok_buf *work, struct spw_tok_buf *out)
+                        struct form_work *work, struct spw_tok_buf *out)
 {
+    enum { MOST_OF_ONE = 18 }; /* characters that one decomposes to; reencode adds a 0 */
     utf8proc_option_t options = form_options(kind);
-    const utf8proc_uint8_t *s = (const utf8proc_uint8_t *)text;
-    utf8proc_int32_t *chars;
-    utf8proc_ssize_t room, n;
-    work->n = 0;
-    SPW_TRY(spw_tok_buf_reserve(work, 64 + 2 * bytes));
-    for (;;) {
-        chars = (utf8proc_int32_t *)(void *)work->data;
-        room = (utf8proc_ssize_t)(work->capacity / sizeof *chars) - 1; /* reencode adds a 0 */
-        n = utf8proc_decompose(s, (utf8proc_ssize_t)bytes, chars, room, options);
-        if (n < 0)
-            return n == UTF8PROC_ERROR_NOMEM ? -ENOMEM : -EINVAL;
-        if (n <= room)
-            break;
-        SPW_TRY(spw_tok_buf_reserve(work, ((size_t)n + 1) * sizeof *chars));
+    utf8proc_int32_t cp = 0, *chars = NULL;
+    utf8proc_ssize_t n = 0, more;
+    work->chars.n = 0;
+    for (size_t i = 0; i < bytes; i += spw_tok_utf8_len(text + i)) {
+        work->chars.n = (size_t)n * sizeof *chars;
+        SPW_TRY(spw_tok_buf_reserve(&work->chars, (MOST_OF_ONE + 1) * sizeof *chars));
+        chars = (utf8proc_int32_t *)(void *)work->chars.data;
+        spw_tok_utf8(text + i, bytes - i, &cp);
+        more = utf8proc_decompose_char(cp, chars + n, MOST_OF_ONE, options, NULL);
+        if (more < 0 || more > MOST_OF_ONE)
+            return -EINVAL;
+        n += more;
     }
+    SPW_TRY(order_all(chars, n, &work->spare));
     n = utf8proc_reencode(chars, n, options);
-    if (n < 0)
-        return -EINVAL;
-    return spw_tok_buf_append(out, work->data, (size_t)n);
+    return n < 0 ? -EINVAL : spw_tok_buf_append(out, work->chars.data, (size_t)n);
 }
 
-static int unicode_form(enum spw_tok_norm_kind kind, const char *text, size_t bytes,
-                        struct spw_tok_buf *work, struct spw_tok_buf *out)
+static int unicode_form(enum spw_tok_norm_kind kind, struct spw_tok_matcher *m, const char *text,
+                        size_t bytes, struct form_work *work, struct spw_tok_buf *out)
 {
     /* Below the combining marks nothing changes under NFC; the others change Latin-1 letters too.
      */
@@ -65,6 +104,7 @@ static int unicode_form(enum spw_tok_norm_kind kind, const char *text, size_t by
         while (i < bytes && (unsigned char)text[i] > calm_lead)
             i += spw_tok_utf8_len(text + i);
         SPW_TRY(form_stretch(kind, text + last, i - last, work, out));
+        SPW_TRY(spw_tok_go_on(m));
         calm = i;
     }
     return spw_tok_buf_append(out, text + calm, bytes - calm);
@@ -133,14 +173,14 @@ static int strip(const struct spw_tok_norm *norm, const char *text, size_t bytes
 }
 
 static int apply(const struct spw_tok_norm *norm, struct spw_tok_matcher *m, const char *text,
-                 size_t bytes, struct spw_tok_buf *work, struct spw_tok_buf *out, bool *at_start)
+                 size_t bytes, struct form_work *work, struct spw_tok_buf *out, bool *at_start)
 {
     switch (norm->kind) {
     case SPW_TOK_NFC:
     case SPW_TOK_NFD:
     case SPW_TOK_NFKC:
     case SPW_TOK_NFKD:
-        return unicode_form(norm->kind, text, bytes, work, out);
+        return unicode_form(norm->kind, m, text, bytes, work, out);
     case SPW_TOK_PREPEND:
         if (bytes)
             SPW_TRY(spw_tok_buf_append(out, norm->content, norm->content_bytes));
@@ -158,7 +198,8 @@ static int apply(const struct spw_tok_norm *norm, struct spw_tok_matcher *m, con
 int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
                       size_t bytes, struct spw_tok_buf *out, bool *at_start)
 {
-    struct spw_tok_buf step[2] = {{0}, {0}}, work = {0};
+    struct spw_tok_buf step[2] = {{.limit = out->limit}, {.limit = out->limit}};
+    struct form_work work = {0};
     int rc = t->n_norms ? 0 : spw_tok_buf_append(out, text, bytes);
     for (size_t i = 0; !rc && i < t->n_norms; i++) {
         struct spw_tok_buf *to = i + 1 == t->n_norms ? out : &step[i & 1];
@@ -170,6 +211,7 @@ int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, 
     }
     spw_tok_buf_free(&step[0]);
     spw_tok_buf_free(&step[1]);
-    spw_tok_buf_free(&work);
+    spw_tok_buf_free(&work.chars);
+    spw_tok_buf_free(&work.spare);
     return rc;
 }

@@ -472,6 +472,7 @@ int spw_tok_find(const struct spw_tok_pattern *p, struct spw_tok_matcher *m, con
             continue;
         }
         from = last_end = end;
+        SPW_TRY(spw_tok_go_on(m));
         if (done != start)
             SPW_TRY(spw_tok_spans_add(&m->spans, done, start, false));
         SPW_TRY(spw_tok_spans_add(&m->spans, start, end, true));

@@ -7,6 +7,8 @@
 
 int spw_tok_buf_reserve(struct spw_tok_buf *b, size_t more)
 {
+    if (b->limit && (b->n > b->limit || more > b->limit - b->n))
+        return -E2BIG;
     if (more > SPW_TOK_MAX_BYTES - b->n)
         return -EFBIG;
     if (b->n + more <= b->capacity)

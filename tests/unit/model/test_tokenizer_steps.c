@@ -1,6 +1,10 @@
 /* Tokenizers out of hand-made files: the models, added tokens, plain spans, each kind of
  * normalizer, pre-tokenizer, post-processor and decoder. */
+#include "model/text/tokenizer/tokenizer_impl.h"
 #include "tests/tokenizer_json.h"
+
+#include <time.h>
+#include <utf8proc.h>
 
 static void expect_ids(const struct spw_tokenizer *t, const char *text, const char *ids)
 {
@@ -210,6 +214,97 @@ static void test_steps(void)
     }
 }
 
+/* Doublings: a text of one byte does not become gigabytes, and neither does an added token. */
+static void test_normal_limit(void)
+{
+    enum { DOUBLINGS = 60 };
+    static const char one[] =
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aa\"}";
+    char json[8192] = "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[";
+    for (int i = 0; i < DOUBLINGS; i++)
+        sprintf(json + strlen(json), "%s%s", i ? "," : "", one);
+    size_t head = strlen(json);
+    sprintf(json + head, "]}," MODEL "}}");
+    struct spw_tokenizer *t = parse(json);
+    struct spw_error err = {0};
+    int32_t *ids;
+    size_t n;
+    CHECK(spw_tokenizer_encode(t, "a", 1, false, &ids, &n, &err) == -EINVAL);
+    CHECK_MSG(!strcmp(err.text, "text: the normalizer of the tokenizer makes more than 1048592 "
+                                "bytes of it"),
+              "%s", err.text);
+    spw_tokenizer_close(t);
+    sprintf(json + head,
+            "]},\"added_tokens\":[" ADDED(20, "a!", ",\"normalized\":true") "]," MODEL "}}");
+    spw_error_clear(&err);
+    CHECK(spw_tokenizer_parse(&t, json, strlen(json), "test.json", &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "makes more than 1048608 bytes of \"a!\""), "%s", err.text);
+}
+
+static void expect_form(const char *text, size_t bytes, utf8proc_option_t options,
+                        enum spw_tok_norm_kind kind)
+{
+    struct spw_tokenizer t = {.n_norms = 1, .norms = {{.kind = kind}}};
+    struct spw_tok_matcher m = {0};
+    struct spw_tok_buf out = {0};
+    utf8proc_uint8_t *expected = NULL;
+    bool at_start = true;
+    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes,
+                                      &expected, options | UTF8PROC_STABLE);
+    CHECK(!spw_tok_normalize(&t, &m, text, bytes, &out, &at_start));
+    CHECK_MSG((size_t)n == out.n && !memcmp(out.data, expected, out.n), "%.*s", (int)bytes, text);
+    free(expected);
+    spw_tok_buf_free(&out);
+}
+
+/* Marks in any order: as utf8proc has them, and a run of any length takes its time once. */
+static void test_marks(void)
+{
+    static const char *const chars[] = {"a",        "\xcc\x81", "\xcc\x96",     "\xd6\xb0",
+                                        "\xcd\x85", "\xc3\xa1", "\xef\xb7\xba", "\xea\xb0\x81",
+                                        "\xcc\xa7", "1"};
+    static char text[4 * 200000 + 16];
+    uint64_t seed = check_seed();
+    for (int round = 0; round < 2000; round++) {
+        text[0] = 0;
+        for (uint64_t n = check_random(&seed) % 24; n; n--)
+            strcat(text, chars[check_random(&seed) % (sizeof chars / sizeof *chars)]);
+        expect_form(text, strlen(text), UTF8PROC_COMPOSE, SPW_TOK_NFC);
+        expect_form(text, strlen(text), UTF8PROC_DECOMPOSE, SPW_TOK_NFD);
+        expect_form(text, strlen(text), UTF8PROC_COMPOSE | UTF8PROC_COMPAT, SPW_TOK_NFKC);
+        expect_form(text, strlen(text), UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT, SPW_TOK_NFKD);
+    }
+    text[0] = 'a';
+    for (int i = 0; i < 200000; i++)
+        memcpy(text + 1 + 2 * i, i % 2 ? "\xcc\x96" : "\xcc\x81", 2);
+    struct spw_tokenizer *t = parse(SIMPLE(NORM("{\"type\":\"NFD\"}")));
+    struct spw_error err = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    clock_t begin = clock();
+    CHECK_MSG(!spw_tokenizer_encode(t, text, 1 + 400000, false, &ids, &n, &err), "%s", err.text);
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    CHECK_MSG(seconds < 20, "%.1f s", seconds); /* quadratic: 190 s */
+    spw_free(ids);
+    spw_tokenizer_close(t);
+}
+
+static bool stopped_now(void)
+{
+    return true;
+}
+
+static void test_stopped(void)
+{
+    struct spw_tokenizer *t = parse(SIMPLE(""));
+    const struct spw_encoding e = {.text = "abc", .bytes = 3, .stopped = stopped_now};
+    struct spw_error err = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    CHECK(spw_tokenizer_encode_spans(t, &e, &ids, &n, &err) == -ECANCELED && !ids);
+    spw_tokenizer_close(t);
+}
+
 static void test_template(void)
 {
     struct spw_tokenizer *t = parse(SIMPLE("\"added_tokens\":[" ADDED(20, "<s>", "") "," ADDED(
@@ -285,6 +380,9 @@ int main(void)
     test_plain_spans();
     test_steps();
     test_template();
+    test_normal_limit();
+    test_marks();
+    test_stopped();
     test_decoders();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

@@ -127,11 +127,13 @@ int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t byte
 int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e, int32_t **ids,
                      size_t *n, struct spw_error *err)
 {
+    struct spw_encoding heard = *e;
+    heard.stopped = cli_interrupted;
     *ids = NULL;
     spw_error_clear(err);
     if (e->bytes == 0)
         return spw_fail(err, -EINVAL, "found an empty text, expected at least one character");
-    SPW_TRY(spw_tokenizer_encode_spans(t, e, ids, n, err));
+    SPW_TRY(spw_tokenizer_encode_spans(t, &heard, ids, n, err));
     if (*n > 0)
         return 0;
     spw_free(*ids);
@@ -144,6 +146,8 @@ int cli_encode(const struct spw_tokenizer *t, const char *source, const char *te
 {
     struct spw_error err = {0};
     int rc = cli_encode_text(t, text, bytes, add_special, ids, n, &err);
+    if (rc == -ECANCELED)
+        return cli_fail_error(rc, &err, true);
     return rc ? cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "%s: %s", source,
                          err.text[0] ? err.text : strerror(-rc))
               : 0;

@@ -216,7 +216,7 @@ static int sort_item(struct batch *b, struct request *x, struct request_refusal 
         return refuse_duplicate(b, x);
     b->given_bytes += x->text_bytes + x->file_bytes;
     if (why->message[0] || request_encode(x, &b->reader, why))
-        return refused(b, x, why);
+        return cli_interrupted() ? 0 : refused(b, x, why); /* maybe only for the interrupt */
     *is_item = true;
     b->n_given++;
     for (size_t i = 0; i < x->n_prompts; i++)
