@@ -3,6 +3,7 @@
 #ifndef SPW_TESTS_TOKENIZER_JSON_H
 #define SPW_TESTS_TOKENIZER_JSON_H
 
+#include "model/source/file.h"
 #include "model/text/tokenizer/tokenizer.h"
 #include "tests/check.h"
 
@@ -30,6 +31,20 @@ static inline struct spw_tokenizer *parse(const char *json)
     int rc = spw_tokenizer_parse(&t, json, strlen(json), "test.json", &err);
     CHECK_MSG(!rc, "%s", err.text);
     return rc ? NULL : t;
+}
+
+/* A tokenizer.json without the other files of its folder. NULL: it cannot be read. */
+static inline struct spw_tokenizer *parse_file(const char *path)
+{
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    char *json;
+    size_t bytes;
+    if (spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, &err))
+        return NULL;
+    CHECK_MSG(!spw_tokenizer_parse(&t, json, bytes, path, &err), "%s", err.text);
+    spw_free(json);
+    return t;
 }
 
 /* ---- ids and texts ---- */

@@ -310,10 +310,12 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const struct spw_tensor *)a)->name, ((const struct spw_tensor *)b)->name);
 }
 
-static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64_t alignment)
+/* *end: of their data, up to the alignment. */
+static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64_t alignment,
+                        uint64_t *end)
 {
     struct spw_tensor_table *table = &g->tensors;
-    uint64_t next = 0;
+    *end = 0;
     char what[128];
     SPW_TRY(check_room(r, "tensors", n, LEAST_TENSOR_BYTES));
     table->tensors = spw_alloc_zero((size_t)n, sizeof *table->tensors);
@@ -322,7 +324,7 @@ static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64
         return spw_fail(r->err, -ENOMEM, "%s: out of memory", r->path);
     char *names = table->names;
     for (; table->n < n; table->n++)
-        SPW_TRY(read_tensor(r, &table->tensors[table->n], &names, alignment, &next));
+        SPW_TRY(read_tensor(r, &table->tensors[table->n], &names, alignment, end));
     qsort(table->tensors, table->n, sizeof *table->tensors, compare_names);
     for (size_t i = 1; i < table->n; i++) {
         struct spw_gguf_string name = {table->tensors[i].name, strlen(table->tensors[i].name)};
@@ -384,13 +386,13 @@ static int read_alignment(const struct spw_gguf *g, const struct reader *r, uint
 
 static int read_header(struct spw_gguf *g, struct reader *r, const uint8_t *base)
 {
-    uint64_t n_tensors = 0, n_values = 0, alignment, bytes = left(r);
+    uint64_t n_tensors = 0, n_values = 0, alignment, end, bytes = left(r);
     SPW_TRY(read_version(r));
     SPW_TRY(read_number(r, 8, "the number of tensors", &n_tensors));
     SPW_TRY(read_number(r, 8, "the number of keys", &n_values));
     SPW_TRY(read_values(g, r, n_values));
     SPW_TRY(read_alignment(g, r, &alignment));
-    SPW_TRY(read_tensors(g, r, n_tensors, alignment));
+    SPW_TRY(read_tensors(g, r, n_tensors, alignment, &end));
     g->header_bytes = spw_min_u64(spw_align_up((uint64_t)(r->at - base), alignment), bytes);
     for (size_t i = 0; i < g->tensors.n; i++) {
         const struct spw_tensor *t = &g->tensors.tensors[i];
@@ -400,6 +402,11 @@ static int read_header(struct spw_gguf *g, struct reader *r, const uint8_t *base
                             " of the data, expected at most %" PRIu64 "; the file is cut short",
                             r->path, t->name, t->offset + t->bytes, bytes - g->header_bytes);
     }
+    if (n_tensors && bytes - g->header_bytes > end) /* the data may lie elsewhere in it */
+        return spw_fail(r->err, -EINVAL,
+                        "%s: found %" PRIu64 " bytes of data, expected at most %" PRIu64
+                        ", the end of the last tensor; the file is damaged",
+                        r->path, bytes - g->header_bytes, end);
     return 0;
 }
 

@@ -94,6 +94,18 @@ static bool has_file(const char *dir, const char *file)
     return !join_path(path, sizeof path, dir, file, NULL) && !access(path, F_OK);
 }
 
+/* chat_template.json. *out (json_decref) is NULL if there is no such file. */
+static int read_processor(json_t **out, const char *dir, struct spw_error *err)
+{
+    struct found file;
+    *out = NULL;
+    int rc = read_template(&file, dir, "chat_template.json", err);
+    if (!rc)
+        rc = spw_json_load(file.text, file.bytes, file.file, SPW_JSON_LARGE_REAL, out, err);
+    spw_free(file.text);
+    return rc == -ENOENT ? 0 : rc;
+}
+
 /* The template called `name`: of a file of its own, or of tokenizer_config.json. As in
  * transformers, the templates of a model lie in one place: with chat_template.jinja those of
  * tokenizer_config.json do not count. */
@@ -116,7 +128,7 @@ static int find_text(struct found *out, const char *dir, const char *name, const
                           dir, err));
     if (json_is_string(own) || json_is_array(own) || json_is_object(own))
         return 0;
-    SPW_TRY(spw_special_tokens_file(&processor, dir, "chat_template.json", err));
+    SPW_TRY(read_processor(&processor, dir, err));
     rc = copy_template(out, named_template(json_object_get(processor, "chat_template"), name),
                        "chat_template.json", dir, err);
     json_decref(processor);
@@ -140,42 +152,36 @@ static int find_template(struct spw_jinja **out, const char *dir, const char *na
 int spw_chat_template_text(const char *model_dir, const char *name, char **text,
                            struct spw_error *err)
 {
-    json_t *config;
+    struct spw_special_tokens special;
     struct found found = {0};
-    SPW_TRY(spw_special_tokens_file(&config, model_dir, "tokenizer_config.json", err));
-    int rc = find_text(&found, model_dir, name, config, err);
-    json_decref(config);
+    int rc = spw_special_tokens_read(&special, model_dir, err);
+    if (!rc)
+        rc = find_text(&found, model_dir, name, special.config, err);
+    spw_special_tokens_free(&special);
     *text = found.text;
     return rc;
 }
 
 /* bos_token and the like, as texts. */
-static int read_tokens(const char *dir, json_t *config, json_t **out, struct spw_error *err)
+static int texts_of(const struct spw_special_tokens *special, const char *dir, json_t **out,
+                    struct spw_error *err)
 {
-    struct spw_special_tokens special;
     const char *name;
     json_t *token;
-    int rc = spw_special_tokens_read(&special, dir, config, err);
-    *out = json_object();
-    if (!rc && !*out)
-        rc = spw_fail(err, -ENOMEM, "%s: out of memory", dir);
-    json_object_foreach(special.named, name, token)
-    {
-        if (!rc && !json_is_null(token) &&
-            json_object_set(*out, name, json_object_get(token, "content")))
-            rc = spw_fail(err, -ENOMEM, "%s: out of memory", dir);
-    }
-    spw_special_tokens_free(&special);
-    return rc;
+    bool failed = !(*out = json_object());
+    json_object_foreach(special->named, name, token) failed =
+        failed ||
+        (!json_is_null(token) && json_object_set(*out, name, json_object_get(token, "content")));
+    return failed ? spw_fail(err, -ENOMEM, "%s: out of memory", dir) : 0;
 }
 
-static int open_from(struct spw_chat_template *t, const char *dir, const char *name, json_t *config,
-                     struct spw_error *err)
+static int open_from(struct spw_chat_template *t, const char *dir, const char *name,
+                     const struct spw_special_tokens *special, struct spw_error *err)
 {
-    SPW_TRY(read_tokens(dir, config, &t->tokens, err));
+    SPW_TRY(texts_of(special, dir, &t->tokens, err));
     if (!name)
-        SPW_TRY(find_template(&t->with_tools, dir, "tool_use", config, t->name, err));
-    SPW_TRY(find_template(&t->plain, dir, name ? name : "default", config, t->name, err));
+        SPW_TRY(find_template(&t->with_tools, dir, "tool_use", special->config, t->name, err));
+    SPW_TRY(find_template(&t->plain, dir, name ? name : "default", special->config, t->name, err));
     if (t->plain || t->with_tools)
         return 0;
     return spw_fail(err, -ENOENT,
@@ -188,17 +194,16 @@ int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir
                            struct spw_error *err)
 {
     spw_error_clear(err);
-    json_t *config;
-    *out = NULL;
-    SPW_TRY(spw_special_tokens_file(&config, model_dir, "tokenizer_config.json", err));
+    struct spw_special_tokens special;
     struct spw_chat_template *t = spw_alloc_zero(1, sizeof *t);
-    int rc = t ? open_from(t, model_dir, name, config, err)
+    int rc = spw_special_tokens_read(&special, model_dir, err);
+    if (!rc)
+        rc = t ? open_from(t, model_dir, name, &special, err)
                : spw_fail(err, -ENOMEM, "%s: out of memory", model_dir);
-    json_decref(config);
+    spw_special_tokens_free(&special);
+    *out = rc ? NULL : t;
     if (rc)
         spw_chat_template_close(t);
-    else
-        *out = t;
     return rc;
 }
 
@@ -247,12 +252,14 @@ int spw_chat_template_read(struct spw_chat_template **out, const char *file, jso
 int spw_chat_template_open_file(struct spw_chat_template **out, const char *model_dir,
                                 const char *file, struct spw_error *err)
 {
-    json_t *config, *tokens;
+    struct spw_special_tokens special;
+    json_t *tokens = NULL;
     spw_error_clear(err);
     *out = NULL;
-    SPW_TRY(spw_special_tokens_file(&config, model_dir, "tokenizer_config.json", err));
-    int rc = read_tokens(model_dir, config, &tokens, err);
-    json_decref(config);
+    int rc = spw_special_tokens_read(&special, model_dir, err);
+    if (!rc)
+        rc = texts_of(&special, model_dir, &tokens, err);
+    spw_special_tokens_free(&special);
     if (rc) {
         json_decref(tokens);
         return rc;

@@ -18,7 +18,7 @@ enum { N_STANDARD = sizeof standard / sizeof *standard };
 /* A file of the folder. */
 struct file {
     char *path;   /* owned */
-    json_t *root; /* owned, or the caller's; NULL: there is no such file */
+    json_t *root; /* owned; NULL: there is no such file */
 };
 
 /* Many models have a model_max_length of 10^30. */
@@ -31,16 +31,6 @@ static int read_file(struct file *f, struct spw_error *err)
         return rc == -ENOENT ? 0 : rc;
     rc = spw_json_load(text, bytes, f->path, SPW_JSON_LARGE_REAL, &f->root, err);
     spw_free(text);
-    return rc;
-}
-
-int spw_special_tokens_file(json_t **out, const char *folder, const char *name,
-                            struct spw_error *err)
-{
-    struct file f = {.path = spw_file_join(folder, name)};
-    int rc = f.path ? read_file(&f, err) : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    spw_free(f.path);
-    *out = f.root;
     return rc;
 }
 
@@ -351,21 +341,23 @@ static int read_all(const struct reader *r)
                    : read_listed(r, r->ids.root, file_token);
 }
 
-int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder, json_t *config,
+int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder,
                             struct spw_error *err)
 {
-    *out = (struct spw_special_tokens){.named = json_object(),
-                                       .listed = json_array(),
-                                       .extra = json_array(),
-                                       .old = !json_object_get(config, "added_tokens_decoder")};
+    *out = (struct spw_special_tokens){
+        .named = json_object(), .listed = json_array(), .extra = json_array()};
     struct reader r = {.out = out,
-                       .config = {spw_file_join(folder, "tokenizer_config.json"), config},
+                       .config = {spw_file_join(folder, "tokenizer_config.json"), NULL},
                        .map = {spw_file_join(folder, "special_tokens_map.json"), NULL},
                        .ids = {spw_file_join(folder, "added_tokens.json"), NULL},
                        .err = err};
     bool enough =
         out->named && out->listed && out->extra && r.config.path && r.map.path && r.ids.path;
     int rc = enough ? 0 : -ENOMEM;
+    if (!rc)
+        rc = read_file(&r.config, err);
+    out->config = r.config.root;
+    out->old = !json_object_get(out->config, "added_tokens_decoder");
     if (!rc && out->old)
         rc = read_file(&r.map, err);
     if (!rc && out->old)
@@ -382,6 +374,7 @@ int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder, 
 
 void spw_special_tokens_free(struct spw_special_tokens *tokens)
 {
+    json_decref(tokens->config);
     json_decref(tokens->named);
     json_decref(tokens->listed);
     json_decref(tokens->extra);

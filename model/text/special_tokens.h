@@ -10,6 +10,7 @@
 #include "base/json.h"
 
 struct spw_special_tokens {
+    json_t *config; /* owned: tokenizer_config.json; NULL: there is none */
     json_t *named;  /* owned: bos_token and the like -> a token, or null; in order */
     json_t *listed; /* owned: tokens of added_tokens_decoder or added_tokens.json, by their ids */
     json_t *extra;  /* owned: special tokens without a name */
@@ -20,13 +21,8 @@ struct spw_special_tokens {
     bool prefix_space;
 };
 
-/* Parses FOLDER/NAME, whose top is an object. *out (json_decref) is NULL if there is no such file.
- */
-int spw_special_tokens_file(json_t **out, const char *folder, const char *name,
-                            struct spw_error *err);
-/* `config`: the folder's tokenizer_config.json, or NULL. spw_special_tokens_free frees *out, also
- * after a failure. */
-int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder, json_t *config,
+/* spw_special_tokens_free frees *out, also after a failure. */
+int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder,
                             struct spw_error *err);
 void spw_special_tokens_free(struct spw_special_tokens *tokens);
 

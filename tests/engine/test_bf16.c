@@ -135,7 +135,7 @@ static void run_loss(const char *data)
         fprintf(stderr, "no stories260K here: the loss is not compared\n");
         return;
     }
-    CHECK_MSG(spw_tokenizer_open(&t, path, &err) == 0, "%s", err.text);
+    CHECK_MSG(spw_tokenizer_open_folder(&t, dir, &err) == 0, "%s", err.text);
     CHECK_MSG(t && spw_tokenizer_encode(t, text, bytes, true, &ids, &n, &err) == 0, "%s", err.text);
     CHECK(n >= WINDOW * N_WINDOWS);
     if (n >= WINDOW * N_WINDOWS) {

@@ -142,7 +142,7 @@ static void test_text(void)
     struct spw_tokenizer *t = NULL;
     char *text = NULL;
     size_t bytes = 0;
-    CHECK(spw_tokenizer_open(&t, "models/records/tokenizer.json", &err) == 0);
+    CHECK(spw_tokenizer_open_folder(&t, "models/records", &err) == 0);
     CHECK(spw_tokenizer_decode(t, ids, HALF, true, &text, &bytes) == 0);
     CHECK_MSG(text && strstr(text, "The mill at Harrow Ford"), "%s", text);
     spw_free(text);

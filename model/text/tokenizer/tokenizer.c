@@ -63,26 +63,14 @@ static int open_file(struct spw_tokenizer **out, const char *path,
     return rc;
 }
 
-int spw_tokenizer_open(struct spw_tokenizer **out, const char *path, struct spw_error *err)
-{
-    spw_error_clear(err);
-    *out = NULL;
-    return open_file(out, path, NULL, err);
-}
-
 int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder, struct spw_error *err)
 {
     spw_error_clear(err);
     *out = NULL;
-    json_t *config;
     struct spw_special_tokens special = {0};
     char *path = spw_file_join(folder, "tokenizer.json");
-    int rc = path ? spw_special_tokens_file(&config, folder, "tokenizer_config.json", err)
+    int rc = path ? spw_special_tokens_read(&special, folder, err)
                   : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    if (!rc) {
-        rc = spw_special_tokens_read(&special, folder, config, err);
-        json_decref(config);
-    }
     if (!rc)
         rc = open_file(out, path, &special, err);
     if (rc)

@@ -21,8 +21,6 @@ extern "C" {
 
 struct spw_tokenizer;
 
-int spw_tokenizer_open(struct spw_tokenizer **out, const char *tokenizer_json_path,
-                       struct spw_error *err);
 /* FOLDER/tokenizer.json, with the tokens that the folder's tokenizer_config.json,
  * special_tokens_map.json and added_tokens.json add or change, as in transformers. */
 int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder,

@@ -682,9 +682,9 @@ static void check_real_templates(void)
     glob_t found;
     char path[512];
     struct cli_model qwen = {.source = &source, .config.vocab = 1 << 20};
-    snprintf(path, sizeof path, "%s/tokenizers/qwen2.5/tokenizer.json",
+    snprintf(path, sizeof path, "%s/tokenizers/qwen2.5",
              getenv("SPW_DATA") ? getenv("SPW_DATA") : "");
-    if (spw_tokenizer_open(&qwen.tokenizer, path, NULL))
+    if (spw_tokenizer_open_folder(&qwen.tokenizer, path, NULL))
         return;
     reader.model = &qwen;
     snprintf(path, sizeof path, "%s/chat/templates/*.jinja", getenv("SPW_DATA"));

@@ -346,8 +346,8 @@ static void check_tokenizer(const char *name, const struct text *t, size_t most)
     char path[1000];
     struct spw_tokenizer *tokenizer;
     struct spw_error err = {0};
-    snprintf(path, sizeof path, "%s/tokenizers/%s/tokenizer.json", getenv("SPW_DATA"), name);
-    CHECK_MSG(spw_tokenizer_open(&tokenizer, path, &err) == 0, "%s", err.text);
+    snprintf(path, sizeof path, "%s/tokenizers/%s", getenv("SPW_DATA"), name);
+    CHECK_MSG(spw_tokenizer_open_folder(&tokenizer, path, &err) == 0, "%s", err.text);
     struct job_part *parts;
     size_t n, tokens, smallest = most, n_paragraphs = 0;
     double before = check_seconds();

@@ -281,7 +281,15 @@ static void test_alignment(void)
     CHECK_MSG(!parse(&g, &f, &err), "%s", err.text);
     CHECK(g.header_bytes == header && g.tensors.tensors[0].offset == 64 && f.n == header + 96);
     spw_gguf_free(&g);
-    f.n--;
+    pad(&f, 64);
+    CHECK(!parse(&g, &f, &err)); /* but may have it, */
+    spw_gguf_free(&g);
+    put(&f, one, 1); /* and no more */
+    CHECK(parse(&g, &f, &err) == -EINVAL);
+    CHECK_MSG(strstr(err.text, "f.gguf: found 129 bytes of data, expected at most 128"), "%s",
+              err.text);
+    spw_error_clear(&err);
+    f.n = header + 95;
     refuse(f, "tensor a: found its end at byte 96 of the data, expected at most 95");
 }
 

@@ -162,15 +162,12 @@ static void serve_decode(const struct spw_tokenizer *t, bool skip, char *list)
 
 static int serve(const char *file)
 {
-    struct spw_tokenizer *t = NULL;
-    struct spw_error err = {0};
+    struct spw_tokenizer *t = parse_file(file);
     char *line = NULL;
     size_t room = 0;
     ssize_t n;
-    if (spw_tokenizer_open(&t, file, &err)) {
-        fprintf(stderr, "%s\n", err.text);
+    if (!t)
         return 2;
-    }
     while ((n = getline(&line, &room, stdin)) > 0) {
         line[n - 1] = 0;
         if (n > 4 && line[0] == 'e')

@@ -200,7 +200,6 @@ OPENS_FROM(folder_tokenizer, struct spw_tokenizer, s->ops->tokenizer(s, &out, er
 OPENS_FROM(folder_chat_template, struct spw_chat_template,
            s->ops->chat_template(s, NULL, &out, err))
 OPENS_FROM(folder_text, char, s->ops->text(s, SPW_SOURCE_TOKENIZER, &out, &(size_t){0}, err))
-OPENS(tokenizer_open, struct spw_tokenizer, spw_tokenizer_open(&out, "missing", err))
 OPENS(tokenizer_open_folder, struct spw_tokenizer, spw_tokenizer_open_folder(&out, "missing", err))
 OPENS(tokenizer_parse, struct spw_tokenizer, spw_tokenizer_parse(&out, "{", 1, "a file", err))
 CALL(tokenizer_encode_spans,
@@ -282,7 +281,6 @@ static const struct {
     {"spw_config_parse", config_parse},
     {"spw_tensors_check", safetensors_check},
     {"spw_fingerprint_take", fingerprint_take},
-    {"spw_tokenizer_open", tokenizer_open},
     {"spw_tokenizer_open_folder", tokenizer_open_folder},
     {"spw_tokenizer_parse", tokenizer_parse},
     {"spw_tokenizer_encode", tokenizer_encode},
