@@ -112,13 +112,6 @@ struct change {
     bool down;                         /* a budget is lower, and no precision higher */
 };
 
-/* Compares two plans, except the input that they were made from. */
-static bool same_layout(const struct spw_plan *a, const struct spw_plan *b)
-{
-    size_t from = offsetof(struct spw_plan, residency);
-    return !memcmp((const char *)a + from, (const char *)b + from, sizeof *a - from);
-}
-
 /* Changes e->plan and its memory to those of `to`, in place if that is possible. If the new plan
  * does not work, returns to the plan of `from`. */
 static int change_plan(struct spw_engine *e, struct change *to, const struct change *from,
@@ -128,7 +121,7 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
     if (e->batch && e->batch_hooks->copy_logits(e->batch))
         return spw_fail(err, -ENOMEM, "no memory to keep the logits of a batch");
     spw_engine_drop_aside(e);
-    if (e->executor && !to->in_step && same_layout(&to->plan, &e->plan) &&
+    if (e->executor && !to->in_step && spw_plan_same_layout(&to->plan, &e->plan) &&
         !spw_engine_exceeds_budgets(e, &to->plan, &to->in)) {
         e->plan = to->plan;
         e->in = to->in;
@@ -199,7 +192,7 @@ static void tell_change(struct spw_engine *e, const struct change *from, const c
 {
     int tier = lowered_tier(&from->in, &e->in);
     bool up = e->plan.info.precision < from->plan.info.precision;
-    if ((tier == SPW_FALLBACK_NO_TIER && !up) || same_layout(&e->plan, &from->plan))
+    if ((tier == SPW_FALLBACK_NO_TIER && !up) || spw_plan_same_layout(&e->plan, &from->plan))
         return;
     if (tier == SPW_FALLBACK_NO_TIER)
         tier = SPW_BUDGET_DEVICE;

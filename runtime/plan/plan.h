@@ -192,6 +192,8 @@ int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct 
  * plan. */
 int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
                     const struct spw_plan_input *in, uint32_t n_on_disk);
+/* Whether two plans of one model take the same memory and divide it alike. */
+bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b);
 /* Fills in info->smallest_*_bytes, each beside the other budgets as given. If no amount would do
  * beside these, then beside the smallest other budgets that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);

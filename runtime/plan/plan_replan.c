@@ -12,6 +12,7 @@
 #include "runtime/plan/plan_parts.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* As many bytes in a slot as there were, in whole splits. */
 static uint32_t slot_tiles(const struct spw_plan *from, const struct spw_plan_input *in,
@@ -128,4 +129,40 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
     p.info.disk_budget_bytes = given->disk_bytes;
     *out = p;
     return 0;
+}
+
+/* ---- comparing ---- */
+
+static bool same_residency(const struct spw_residency *a, const struct spw_residency *b)
+{
+    return a->resident == b->resident && a->resident_pass == b->resident_pass &&
+           a->pass == b->pass && a->host == b->host && a->quantizes == b->quantizes &&
+           a->residual_tiles == b->residual_tiles && a->fixed == b->fixed && a->held == b->held;
+}
+
+/* Member by member, because the struct has padding; the offsets have none. What belongs to the
+ * model is the same. */
+bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b)
+{
+#define SAME(member) (a->member == b->member)
+    const bool rows = SAME(chunk) && SAME(pass_rows) && SAME(hidden_on_host) && SAME(logits_rows) &&
+                      SAME(parallel_splits) && SAME(rows_beside) && SAME(piece_bytes);
+    const bool tiles = SAME(quantizes) && SAME(format) && SAME(tile_bytes) &&
+                       SAME(exact_tile_bytes) && SAME(slot_tiles) && SAME(may_retain) &&
+                       SAME(retains) && SAME(new_frames) && SAME(n_exact_frames) &&
+                       SAME(n_device_frames) && SAME(n_host_frames) && SAME(n_disk_frames) &&
+                       SAME(n_kv_slots) && SAME(n_transit) && SAME(n_bounce) && SAME(attaches) &&
+                       SAME(disk_run) && SAME(disk_to_device);
+    const bool blocks = SAME(weight_slot_bytes) && SAME(weight_bounce_bytes) &&
+                        SAME(n_weight_slots) && SAME(n_weight_bounce) && SAME(n_resident_blocks) &&
+                        SAME(n_disk_blocks) && SAME(mapped_bytes) && SAME(packed_bytes) &&
+                        SAME(page_cache_bytes) && SAME(streamed_bytes) && SAME(disk_read_bytes);
+    const bool experts = SAME(n_expert_frames) && SAME(n_disk_experts) && SAME(n_expert_slots) &&
+                         SAME(n_expert_bounce) && SAME(finds_experts);
+#undef SAME
+    bool same = rows && tiles && blocks && experts;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        same &= same_residency(&a->residency[k], &b->residency[k]);
+    return same && !memcmp(&a->device, &b->device, sizeof a->device) &&
+           !memcmp(&a->host, &b->host, sizeof a->host);
 }

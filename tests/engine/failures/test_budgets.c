@@ -522,6 +522,23 @@ static void exceed_write_limit(struct run *s)
     spw_engine_close(e);
 }
 
+/* The same budgets again: everything stays where it is, whatever lies between the members of the
+ * plan. */
+static void same_again(struct run *s)
+{
+    struct spw_engine *e = run_open_on(&s->backend, s->dir, &s->o);
+    struct spw_session *session = run_session(e);
+    step(s, e, session, 0, "first");
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        uint8_t *r = (uint8_t *)&e->plan.residency[k];
+        memset(r + offsetof(struct spw_residency, quantizes) + 1, 0x5a, 3);
+    }
+    set(s, e, s->o.device_bytes, s->o.host_bytes, s->o.disk_bytes);
+    CHECK(spw_session_logits(session) != NULL);
+    spw_session_close(session);
+    spw_engine_close(e);
+}
+
 int main(int argc, char **argv)
 {
     static struct run s;
@@ -533,6 +550,7 @@ int main(int argc, char **argv)
         s.o.sessions = 2;
         shrink(&s);
         s.o.sessions = 0;
+        same_again(&s);
         if (QUANTIZES) {
             quantize(&s);
             if (i == 0)
