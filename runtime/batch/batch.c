@@ -70,7 +70,7 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
 {
     spw_error_clear(err);
     *out = NULL;
-    if (e->batch)
+    if (e->above.batch)
         return spw_fail(err, -EBUSY, "the engine has a batch already");
     struct spw_batch *b = spw_alloc_zero(1, sizeof *b);
     uint32_t n = spw_engine_plan(e)->sessions;
@@ -101,8 +101,8 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
         spw_batch_close(b);
         return rc;
     }
-    e->batch = b;
-    e->batch_hooks = &hooks;
+    e->above.batch = b;
+    e->above.batch_hooks = &hooks;
     *out = b;
     return 0;
 }
@@ -128,8 +128,8 @@ void spw_batch_close(struct spw_batch *b)
         free_entry(spw_batch_find(b, id));
     for (uint32_t i = 0; i < b->n_ended; i++)
         spw_session_close(b->ended[i].session);
-    if (b->engine->batch == b)
-        b->engine->batch = NULL;
+    if (b->engine->above.batch == b)
+        b->engine->above.batch = NULL;
     if (b->wake_fd >= 0)
         close(b->wake_fd);
     spw_sampler_close(b->sampler);

@@ -112,7 +112,8 @@ static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
     uint64_t table = spw_rope_table(&c->rope[c->full_kind], c->max_positions,
                                     x->answer.request.n_prompt + x->answer.request.n_given);
     bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
-    return b->engine->prefix || wants_all || table != SPW_ROPE_SHARED || (s && is_of_its_own(s));
+    return b->engine->above.prefix || wants_all || table != SPW_ROPE_SHARED ||
+           (s && is_of_its_own(s));
 }
 
 static void describe_prompt(struct spw_batch *b, uint32_t place)

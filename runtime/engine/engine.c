@@ -64,13 +64,13 @@ void spw_model_close(struct spw_model *m)
 /* Adds a line to the notes. */
 void spw_engine_add_note(struct spw_engine *e, const char *format, ...)
 {
-    size_t n = strlen(e->note);
-    n += (size_t)snprintf(e->note + n, sizeof e->note - n, "%s", n ? "\n" : "");
-    if (n >= sizeof e->note)
+    size_t n = strlen(e->texts.note);
+    n += (size_t)snprintf(e->texts.note + n, sizeof e->texts.note - n, "%s", n ? "\n" : "");
+    if (n >= sizeof e->texts.note)
         return;
     va_list args;
     va_start(args, format);
-    vsnprintf(e->note + n, sizeof e->note - n, format, args);
+    vsnprintf(e->texts.note + n, sizeof e->texts.note - n, format, args);
     va_end(args);
 }
 
@@ -142,21 +142,22 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
 {
     e->options = *o;
     if (o->disk_dir)
-        e->options.disk_dir = e->disk_dir = spw_strdup(o->disk_dir);
+        e->options.disk_dir = e->own.disk_dir = spw_strdup(o->disk_dir);
     if (o->prefix_cache_dir)
-        e->options.prefix_cache_dir = e->prefix_cache_dir = spw_strdup(o->prefix_cache_dir);
+        e->options.prefix_cache_dir = e->own.prefix_cache_dir = spw_strdup(o->prefix_cache_dir);
     if (o->machine) {
-        e->machine = *o->machine;
-        e->options.machine = &e->machine;
+        e->own.machine = *o->machine;
+        e->options.machine = &e->own.machine;
     }
     if (o->drive) {
-        e->drive = *o->drive;
-        e->options.drive = &e->drive;
+        e->own.drive = *o->drive;
+        e->options.drive = &e->own.drive;
     }
     if (o->weight_checksums)
-        e->options.weight_checksums = e->weight_checksums = spw_strdup(o->weight_checksums);
-    bool kept = (!o->disk_dir || e->disk_dir) && (!o->prefix_cache_dir || e->prefix_cache_dir) &&
-                (!o->weight_checksums || e->weight_checksums);
+        e->options.weight_checksums = e->own.weight_checksums = spw_strdup(o->weight_checksums);
+    bool kept = (!o->disk_dir || e->own.disk_dir) &&
+                (!o->prefix_cache_dir || e->own.prefix_cache_dir) &&
+                (!o->weight_checksums || e->own.weight_checksums);
     e->options.expert_counts = NULL; /* the engine's own array has them */
     return kept ? 0 : -ENOMEM;
 }
@@ -353,19 +354,20 @@ static int open_tables(struct spw_engine *e, struct spw_error *err)
     SPW_TRY(spw_weights_prepare(e->model.weights, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
-    e->shares = spw_alloc_zero(n, sizeof *e->shares);
+    e->sharing.shares = spw_alloc_zero(n, sizeof *e->sharing.shares);
     e->step.items = spw_alloc_zero(n, sizeof *e->step.items);
     e->step.span_index = spw_alloc_zero(n, sizeof *e->step.span_index);
     e->step.sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
-    e->cut_to = spw_alloc_zero(n, sizeof *e->cut_to);
-    e->aside = spw_alloc_zero(n, sizeof(struct spw_session *));
-    e->blocks = spw_alloc_zero(n_blocks, sizeof *e->blocks);
-    e->block_contexts = spw_alloc_zero(n_blocks, sizeof *e->block_contexts);
-    e->block_reads = spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->block_reads);
-    e->bounce_offsets = spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->bounce_offsets);
-    if (e->sessions && e->shares && e->step.items && e->step.span_index && e->step.sessions &&
-        e->cut_to && e->aside && e->blocks && e->block_contexts && e->block_reads &&
-        e->bounce_offsets)
+    e->sharing.n_tokens = spw_alloc_zero(n, sizeof *e->sharing.n_tokens);
+    e->aside.sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
+    e->blocks.list = spw_alloc_zero(n_blocks, sizeof *e->blocks.list);
+    e->blocks.contexts = spw_alloc_zero(n_blocks, sizeof *e->blocks.contexts);
+    e->reads.ranges = spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->reads.ranges);
+    e->reads.bounce_offsets =
+        spw_alloc_zero(e->model.weights->n_matrices, sizeof *e->reads.bounce_offsets);
+    if (e->sessions && e->sharing.shares && e->step.items && e->step.span_index &&
+        e->step.sessions && e->sharing.n_tokens && e->aside.sessions && e->blocks.list &&
+        e->blocks.contexts && e->reads.ranges && e->reads.bounce_offsets)
         return 0;
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
@@ -381,7 +383,7 @@ int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *back
     struct spw_fallback fallback;
     SPW_TRY(begin(&e, backend, model_dir, o, spw_engine_limit(o->device_bytes),
                   spw_engine_limit(o->host_bytes), err));
-    e->persist = hooks;
+    e->above.persist = hooks;
     int rc = spw_engine_plan_input(&in, e, o, err);
     if (!rc)
         rc = spw_engine_make_plan(e, &in, &fallback, err);
@@ -398,7 +400,7 @@ int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *back
     if (!rc && (o->saves || o->prefix_cache_dir))
         rc = spw_fingerprint_take(e->model_fingerprint, e->model.source, e->model.tensors, err);
     if (!rc)
-        rc = e->persist->open(e, err);
+        rc = e->above.persist->open(e, err);
     if (!rc)
         rc = open_streams(e, err);
     if (!rc)
@@ -420,30 +422,30 @@ void spw_engine_close(struct spw_engine *e)
     if (!e)
         return;
     spw_engine_give_memory(e);
-    if (e->weight_checksums && e->block_sums.sums) /* without them the next run takes its own */
-        spw_block_sums_write(&e->block_sums, e->weight_checksums, NULL);
-    spw_block_sums_close(&e->block_sums);
+    if (e->own.weight_checksums && e->reads.sums.sums) /* without them the next run takes its own */
+        spw_block_sums_write(&e->reads.sums, e->own.weight_checksums, NULL);
+    spw_block_sums_close(&e->reads.sums);
     spw_lane_close_streams(&e->lane);
-    if (e->persist)
-        e->persist->close(e);
-    spw_free(e->blocks);
-    spw_free(e->block_contexts);
-    spw_free(e->block_reads);
-    spw_free(e->bounce_offsets);
+    if (e->above.persist)
+        e->above.persist->close(e);
+    spw_free(e->blocks.list);
+    spw_free(e->blocks.contexts);
+    spw_free(e->reads.ranges);
+    spw_free(e->reads.bounce_offsets);
     spw_free(e->sessions);
-    spw_free(e->shares);
+    spw_free(e->sharing.shares);
     spw_free(e->step.items);
     spw_free(e->step.span_index);
     spw_free(e->step.sessions);
-    spw_free(e->cut_to);
-    spw_free(e->aside);
+    spw_free(e->sharing.n_tokens);
+    spw_free(e->aside.sessions);
     if (e->lane.device)
         e->lane.ops->close(e->lane.device);
     spw_model_close(&e->model);
     spw_free(e->expert_counts);
-    spw_free(e->disk_dir);
-    spw_free(e->prefix_cache_dir);
-    spw_free(e->weight_checksums);
+    spw_free(e->own.disk_dir);
+    spw_free(e->own.prefix_cache_dir);
+    spw_free(e->own.weight_checksums);
     spw_free(e);
 }
 
@@ -473,12 +475,12 @@ const char *spw_engine_nan_advice(const struct spw_engine *e)
 
 const char *spw_engine_io(const struct spw_engine *e)
 {
-    return e->io_text;
+    return e->texts.io;
 }
 
 const char *spw_engine_note(const struct spw_engine *e)
 {
-    return e->note;
+    return e->texts.note;
 }
 
 /* The wait in one range, or (SPW_RANGES) outside of all ranges. */

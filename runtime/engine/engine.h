@@ -26,16 +26,44 @@ int spw_model_open(struct spw_model *m, const char *path, const struct spw_optio
                    struct spw_error *err);
 void spw_model_close(struct spw_model *m);
 
+/* engine.c: copies of what the caller's options point to. */
+struct spw_own_options {
+    char *disk_dir, *prefix_cache_dir, *weight_checksums; /* owned; NULL: not given */
+    struct spw_machine machine;
+    struct spw_drive drive;
+};
+
+/* What spw_engine_note and spw_engine_io return. */
+struct spw_engine_texts {
+    char note[1024], io[256];
+};
+
 struct spw_block_context {
     const struct spw_weights *weights;
     uint32_t block;
     struct spw_piece packed; /* in the host arena, if it has one */
 };
 
+/* engine_memory.c: [spw_engine_n_blocks] of each, owned: all blocks of weights. */
+struct spw_engine_blocks {
+    struct spw_block *list;
+    struct spw_block_context *contexts;
+};
+
 /* One of the model's files, for blocks that are read from it; fd -1: no block is. */
 struct spw_weight_file {
     int fd;
     struct spw_io_file io;
+};
+
+/* weight_files.c: blocks that are read from the model's files. */
+struct spw_weight_reads {
+    struct spw_weight_file *files; /* owned, [n_files]; NULL: no block is read from files */
+    uint32_t n_files;
+    struct spw_block_sums sums; /* zeros, until a plan reads blocks from files */
+    /* Owned, [matrices]: of a block that comes from disk, from its first matrix on */
+    struct spw_block_read *ranges;
+    uint64_t *bounce_offsets;
 };
 
 struct spw_session {
@@ -59,15 +87,15 @@ struct spw_session {
     struct spw_save_file *file;      /* owned; the file that it is saved to, or NULL: save_file.h */
     uint64_t delivered;              /* of the running sync: logits before this were handed over */
     bool has_share;                  /* `residency` is set */
-    bool is_aside;                   /* one of engine.aside */
+    bool is_aside;                   /* of the step that was set aside */
     struct spw_step_span aside_span; /* of that step */
 };
 
 /* What persist/ does in the life of an engine (persist/prefix.c). The engine's thread. */
 struct spw_persist_hooks {
     /* After the plan, before memory is taken: opens the store of options.prefix_cache_dir and sets
-     * e->prefix. Does nothing without this option. -EINVAL: the cache is too small for one tile; or
-     * an error of the directory. */
+     * e->above.prefix. Does nothing without this option. -EINVAL: the cache is too small for one
+     * tile; or an error of the directory. */
     int (*open)(struct spw_engine *e, struct spw_error *err);
     /* A plan may have another precision of KV, which means other tiles. The disk tier is closed. */
     int (*reopen)(struct spw_engine *e, struct spw_error *err);
@@ -142,53 +170,65 @@ struct spw_running_step {
     bool runs;           /* the executor is in the step */
 };
 
+/* engine_shares.c: how the open sessions share the frames. Arrays are owned, [sessions]. */
+struct spw_engine_sharing {
+    struct spw_share *shares;
+    bool is_old;        /* a session has opened or closed since */
+    uint64_t *n_tokens; /* scratch: what the caches of each session hold, or are cut back to */
+};
+
+/* set_aside.c: the step that waits. */
+struct spw_aside {
+    struct spw_session **sessions; /* owned, [n] of [sessions]; n 0: no step waits */
+    uint32_t n;
+    uint32_t n_tries; /* how often this step ran again because tiles were lost */
+};
+
+/* What stands above the engine: persist/ and batch/ set their parts. */
+struct spw_above {
+    const struct spw_persist_hooks *persist; /* NULL: an engine that has only a plan */
+    struct spw_prefix *prefix;               /* NULL: no prefix cache */
+    const struct spw_batch_hooks *batch_hooks;
+    struct spw_batch *batch; /* the open one, borrowed; NULL: none */
+};
+
+/* For tests: called where options.interrupt is read. */
+struct spw_look {
+    bool (*is_time)(void *context);
+    void *context;
+};
+
 /* An engine has no memory (executor is NULL) only after memory was refused: engine_budgets.c. */
 struct spw_engine {
     struct spw_model model;
-    struct spw_options options; /* their pointers point to the members below */
-    char *disk_dir, *prefix_cache_dir, *weight_checksums;
-    struct spw_machine machine;
-    struct spw_drive drive;
+    struct spw_options options; /* their pointers point to `own` */
+    struct spw_own_options own;
     struct spw_plan plan;
     struct spw_plan_input in; /* of `plan` */
     struct spw_backend backend;
     struct spw_lane lane;
-    char note[1024];   /* see spw_engine_note */
-    char io_text[256]; /* see spw_engine_io */
+    struct spw_engine_texts texts;
+    /* engine_memory.c, engine_disk.c: what the plan determines. */
     struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;
-    struct spw_weight_file *weight_files; /* [n_weight_files]; NULL: no block is read from files */
-    uint32_t n_weight_files;
-    struct spw_block_sums block_sums;         /* zeros, until a plan reads blocks from files */
-    struct spw_block *blocks;                 /* [spw_engine_n_blocks], as all blocks of weights */
-    struct spw_block_context *block_contexts; /* the same */
-    /* [matrices]: of a block that comes from disk, from its first matrix on */
-    struct spw_block_read *block_reads;
-    uint64_t *bounce_offsets;
-    bool charged; /* plan.mapped_bytes and plan.page_cache_bytes */
     struct spw_kv *kv;
-    struct spw_prefix *prefix; /* NULL: no prefix cache */
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
+    bool charged; /* plan.mapped_bytes and plan.page_cache_bytes */
+    struct spw_engine_blocks blocks;
+    struct spw_weight_reads reads;
     struct spw_session **sessions; /* [plan.info.sessions], NULL: free */
     struct spw_running_step step;
-    struct spw_share *shares;                /* [sessions], of the frames */
-    bool shares_are_old;                     /* a session has opened or closed since */
-    uint64_t *cut_to;                        /* [sessions], scratch of recover.c */
-    const struct spw_persist_hooks *persist; /* NULL: an engine that has only a plan */
-    const struct spw_batch_hooks *batch_hooks;
-    struct spw_batch *batch;    /* the open one, borrowed; NULL: none */
-    struct spw_session **aside; /* [n_aside], of the step that was set aside; 0: none was */
-    uint32_t n_aside;
-    uint32_t aside_tries; /* how often this step ran again because tiles were lost */
+    struct spw_engine_sharing sharing;
+    struct spw_aside aside;
+    struct spw_above above;
     struct spw_event_queue events;
-    bool (*look)(void *context); /* for tests: called where options.interrupt is read */
-    void *look_context;
+    struct spw_look look;
     struct spw_past_counts past;
     struct spw_file_counts files;
+    struct spw_limit_watch limit_watch;
     uint64_t rope_table;                              /* on the device: spw_rope_table() */
     uint8_t model_fingerprint[SPW_FINGERPRINT_BYTES]; /* where options.saves was given */
-    struct spw_limit_watch limit_watch;
     double *expert_counts; /* [experts of all layers]: when the memory was opened */
 };
 

@@ -118,7 +118,7 @@ static int change_plan(struct spw_engine *e, struct change *to, const struct cha
                        struct spw_error *err)
 {
     const struct spw_lane *lane = &e->lane;
-    if (e->batch && e->batch_hooks->copy_logits(e->batch))
+    if (e->above.batch && e->above.batch_hooks->copy_logits(e->above.batch))
         return spw_fail(err, -ENOMEM, "no memory to keep the logits of a batch");
     spw_engine_drop_aside(e);
     if (e->executor && !to->in_step && spw_plan_same_layout(&to->plan, &e->plan) &&

@@ -37,7 +37,7 @@ static int open_io(struct spw_engine *e, struct spw_error *err)
                                 .place_context =
                                     (void *)(uintptr_t)e->lane.ops->placement(e->lane.device)};
     SPW_TRY(spw_io_open(&e->io, &io, err));
-    snprintf(e->io_text, sizeof e->io_text, "%s", spw_io_describe(e->io));
+    snprintf(e->texts.io, sizeof e->texts.io, "%s", spw_io_describe(e->io));
     return 0;
 }
 
@@ -51,8 +51,8 @@ static int open_tier(struct spw_engine *e, struct spw_error *err)
                                     .run = p->disk_run,
                                     .write_limit_bytes = e->in.disk_write_limit};
     SPW_TRY(spw_disk_open(&e->disk, &disk, err));
-    size_t used = strlen(e->io_text);
-    snprintf(e->io_text + used, sizeof e->io_text - used, "; %s", spw_disk_describe(e->disk));
+    size_t used = strlen(e->texts.io);
+    snprintf(e->texts.io + used, sizeof e->texts.io - used, "; %s", spw_disk_describe(e->disk));
     return 0;
 }
 
@@ -81,7 +81,7 @@ void spw_engine_close_disk(struct spw_engine *e)
     spw_engine_close_weight_files(e);
     e->disk = NULL;
     e->io = NULL;
-    e->io_text[0] = 0;
+    e->texts.io[0] = 0;
 }
 
 void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out)

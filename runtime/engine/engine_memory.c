@@ -54,7 +54,7 @@ static void note_pageable(struct spw_engine *e)
         "computation waits for each of them";
     struct spw_device_usage usage;
     e->lane.ops->usage(e->lane.device, &usage);
-    if (usage.host_pageable && !strstr(e->note, note))
+    if (usage.host_pageable && !strstr(e->texts.note, note))
         spw_engine_add_note(e, "%s", note);
 }
 
@@ -94,8 +94,8 @@ static void pack_block(void *context)
 static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
 {
     struct spw_weights *w = e->model.weights;
-    struct spw_block_context *c = &e->block_contexts[u];
-    struct spw_block *block = &e->blocks[u];
+    struct spw_block_context *c = &e->blocks.contexts[u];
+    struct spw_block *block = &e->blocks.list[u];
     *c = (struct spw_block_context){.weights = w, .block = u};
     *block = (struct spw_block){
         .layer = w->blocks[u].layer == SPW_NO_LAYER ? SPW_RANGES : w->blocks[u].layer,
@@ -129,9 +129,9 @@ static void describe_blocks(struct spw_engine *e)
     spw_weights_place_packed(e->model.weights); /* another plan may have placed them elsewhere */
     for (uint32_t u = 0; u < spw_engine_n_blocks(e); u++) {
         describe_block(e, u, &packed);
-        if (e->blocks[u].in_place || !spw_plan_block_resident(&e->plan, w, u))
+        if (e->blocks.list[u].in_place || !spw_plan_block_resident(&e->plan, w, u))
             continue;
-        e->blocks[u].resident = next;
+        e->blocks.list[u].resident = next;
         next += spw_align_up(w->blocks[u].bytes, 4096);
     }
 }
@@ -190,14 +190,14 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
         .n_kv_slots = p->n_kv_slots,
         .slot_tiles = p->slot_tiles,
         .n_weight_slots = p->n_weight_slots,
-        .blocks = e->blocks,
+        .blocks = e->blocks.list,
         .n_blocks = spw_engine_n_blocks(e),
         .first_expert = e->model.weights->n_blocks,
         .experts = expert_options(e),
         .disk = e->disk,
         .bounce_arena = e->lane.host_arena + p->host.bounce,
         .n_bounce = p->n_bounce,
-        .weights_io = e->weight_files ? e->io : NULL,
+        .weights_io = e->reads.files ? e->io : NULL,
         .weights_bounce_arena =
             p->n_weight_bounce ? e->lane.host_arena + p->host.weight_bounce : NULL,
         .weights_bounce_bytes = p->weight_bounce_bytes,
@@ -224,7 +224,7 @@ static int open_executor(struct spw_engine *e)
         .weights = e->model.weights,
         .prefetch = e->prefetch,
         .most_spans = e->plan.info.sessions,
-        .on_pass = e->options.on_pass || e->prefix ? spw_session_passed : NULL,
+        .on_pass = e->options.on_pass || e->above.prefix ? spw_session_passed : NULL,
         .pass_context = e,
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
@@ -268,7 +268,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err)
 {
     *f = (struct spw_fallback_failure){.tier = SPW_FALLBACK_NO_TIER};
-    SPW_TRY(e->persist->reopen(e, err));
+    SPW_TRY(e->above.persist->reopen(e, err));
     if (!e->model.weights->small)
         SPW_TRY(spw_weights_prepare(e->model.weights, err));
     SPW_TRY(open_arenas(e, f, err));
@@ -287,7 +287,7 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
     if (!rc) {
         spw_weights_forget_small(e->model.weights);
         spw_engine_compute_shares(e);
-        spw_traffic_share(spw_executor_account_of(e->executor), e->shares,
+        spw_traffic_share(spw_executor_account_of(e->executor), e->sharing.shares,
                           spw_engine_cached_tokens(e));
     }
     return rc ? spw_fail(err, rc, "the engine's tables: %s", strerror(-rc)) : 0;

@@ -253,7 +253,7 @@ static void report(const struct replan *r)
 {
     struct spw_engine *e = r->e;
     struct spw_traffic_run *account = spw_executor_account_of(e->executor);
-    spw_traffic_replan(account, &r->from, e->shares, spw_engine_cached_tokens(r->e),
+    spw_traffic_replan(account, &r->from, e->sharing.shares, spw_engine_cached_tokens(r->e),
                        r->n_renumbered);
 }
 
@@ -287,7 +287,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     struct replan r = {.e = e, .from = e->plan};
     struct spw_plan to;
     uint32_t n_on_disk = e->disk ? spw_disk_n_used(e->disk) : 0;
-    if (!e->executor || e->prefix || !n_cached(e))
+    if (!e->executor || e->above.prefix || !n_cached(e))
         return -ENODATA; /* the sessions find their tokens in the prefix cache again */
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
     if (spw_engine_exceeds_budgets(e, &to, in) && !can_trim(e))

@@ -16,26 +16,27 @@ bool spw_engine_compute_shares(struct spw_engine *e)
 {
     bool changed = false;
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        e->shares[i].most_tokens = e->sessions[i] ? e->sessions[i]->most_tokens : 0;
-    spw_share_frames(&e->plan, e->shares, e->plan.info.sessions);
+        e->sharing.shares[i].most_tokens = e->sessions[i] ? e->sessions[i]->most_tokens : 0;
+    spw_share_frames(&e->plan, e->sharing.shares, e->plan.info.sessions);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
         if (!s)
             continue;
-        changed |=
-            s->cached && s->n_tokens && spw_share_differs(s->residency, e->shares[i].residency);
-        memcpy(s->residency, e->shares[i].residency, sizeof s->residency);
+        changed |= s->cached && s->n_tokens &&
+                   spw_share_differs(s->residency, e->sharing.shares[i].residency);
+        memcpy(s->residency, e->sharing.shares[i].residency, sizeof s->residency);
         s->has_share = true;
     }
-    e->shares_are_old = false;
+    e->sharing.is_old = false;
     return changed;
 }
 
 const uint64_t *spw_engine_cached_tokens(struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        e->cut_to[i] = e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
-    return e->cut_to;
+        e->sharing.n_tokens[i] =
+            e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
+    return e->sharing.n_tokens;
 }
 
 /* Calls `move` for every session. */
@@ -74,7 +75,8 @@ static int take_frames(struct spw_session *s)
 
 static void report_shares(struct spw_engine *e)
 {
-    spw_traffic_share(spw_executor_account_of(e->executor), e->shares, spw_engine_cached_tokens(e));
+    spw_traffic_share(spw_executor_account_of(e->executor), e->sharing.shares,
+                      spw_engine_cached_tokens(e));
 }
 
 static int move_tiles(struct spw_engine *e)
@@ -114,7 +116,7 @@ static void empty_caches(struct spw_engine *e)
 
 void spw_engine_share(struct spw_engine *e)
 {
-    if (!e->shares_are_old)
+    if (!e->sharing.is_old)
         return;
     if (!spw_engine_compute_shares(e)) {
         report_shares(e);

@@ -92,6 +92,6 @@ bool spw_interrupt_is_raised(const struct spw_interrupt *i)
 bool spw_engine_is_interrupted(void *engine)
 {
     struct spw_engine *e = engine;
-    return spw_interrupt_is_raised(e->options.interrupt) || (e->look && e->look(e->look_context)) ||
-           spw_engine_memory_is_short(e);
+    return spw_interrupt_is_raised(e->options.interrupt) ||
+           (e->look.is_time && e->look.is_time(e->look.context)) || spw_engine_memory_is_short(e);
 }

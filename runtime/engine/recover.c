@@ -77,9 +77,9 @@ int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, 
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv); /* it belongs to the failed step */
     for (uint32_t i = 0; i < n; i++)  /* less than span.from, if an earlier try has failed */
-        e->cut_to[i] = sessions[i]->cached ? sessions[i]->n_tokens : 0;
-    lower_cuts(e, sessions, e->cut_to, n);
+        e->sharing.n_tokens[i] = sessions[i]->cached ? sessions[i]->n_tokens : 0;
+    lower_cuts(e, sessions, e->sharing.n_tokens, n);
     for (uint32_t i = 0; i < n; i++)
-        SPW_TRY(recover_session(sessions[i], &e->cut_to[i]));
+        SPW_TRY(recover_session(sessions[i], &e->sharing.n_tokens[i]));
     return 0;
 }

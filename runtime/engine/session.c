@@ -41,8 +41,8 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
     spw_error_clear(err);
     *out = NULL;
     uint32_t slot;
-    if (e->batch && (find_slot(e, &slot) || !has_room(e, most_tokens)))
-        e->batch_hooks->close_ended(e->batch);
+    if (e->above.batch && (find_slot(e, &slot) || !has_room(e, most_tokens)))
+        e->above.batch_hooks->close_ended(e->above.batch);
     if (find_slot(e, &slot))
         return spw_fail(
             err, -ENOMEM,
@@ -64,7 +64,7 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
         return spw_fail(err, -ENOMEM, "out of memory for a session's tables");
     }
     e->sessions[slot] = s;
-    e->shares_are_old = true;
+    e->sharing.is_old = true;
     *out = s;
     return 0;
 }
@@ -116,7 +116,7 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
     s->most_tokens = most_tokens;
     s->n_tokens = s->reused = n;
     s->n_attached = spw_min_u64(s->n_attached, n);
-    e->shares_are_old = true;
+    e->sharing.is_old = true;
     return 0;
 }
 
@@ -132,8 +132,8 @@ void spw_session_close(struct spw_session *s)
         spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
     }
     s->engine->sessions[s->slot] = NULL;
-    s->engine->shares_are_old = true;
-    s->engine->persist->close_session(s);
+    s->engine->sharing.is_old = true;
+    s->engine->above.persist->close_session(s);
     spw_kv_seq_close(s->seq.kv);
     spw_free(s->tokens);
     spw_free(s);

@@ -13,9 +13,9 @@
 /* No step waits any more: it goes on, or memory was given back. */
 static void forget(struct spw_engine *e)
 {
-    for (uint32_t i = 0; i < e->n_aside; i++)
-        e->aside[i]->is_aside = false;
-    e->n_aside = 0;
+    for (uint32_t i = 0; i < e->aside.n; i++)
+        e->aside.sessions[i]->is_aside = false;
+    e->aside.n = 0;
 }
 
 void spw_engine_set_aside(struct spw_engine *e)
@@ -29,9 +29,9 @@ void spw_engine_set_aside(struct spw_engine *e)
         s->has_logits = false;
         s->aside_span = x->span;
         s->is_aside = true;
-        e->aside[i] = s;
+        e->aside.sessions[i] = s;
     }
-    e->n_aside = e->step.n;
+    e->aside.n = e->step.n;
 }
 
 void spw_engine_continue_aside(struct spw_engine *e)
@@ -42,9 +42,9 @@ void spw_engine_continue_aside(struct spw_engine *e)
 
 bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_span *spans, size_t n)
 {
-    bool same = e->n_aside && n == e->n_aside;
+    bool same = e->aside.n && n == e->aside.n;
     for (size_t i = 0; i < n && same; i++) {
-        const struct spw_session *s = e->aside[i];
+        const struct spw_session *s = e->aside.sessions[i];
         uint64_t to = s->aside_span.to;
         same = spans[i].session == s && spans[i].n_tokens == to &&
                spans[i].n_logits == s->aside_span.n_logits &&
@@ -56,18 +56,18 @@ bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_spa
 /* Sessions that cannot be cut back are empty afterwards. */
 void spw_engine_drop_aside(struct spw_engine *e)
 {
-    uint32_t n = e->n_aside;
+    uint32_t n = e->aside.n;
     if (!n)
         return;
     forget(e);
     if (!e->executor)
         return; /* the caches are gone, and the sessions have their tokens */
     spw_executor_drop_aside(e->executor);
-    if (!spw_recover_step(e, e->aside, n))
+    if (!spw_recover_step(e, e->aside.sessions, n))
         return;
     spw_executor_stop_predicting(e->executor);
     for (uint32_t i = 0; i < n; i++) {
-        struct spw_session *s = e->aside[i];
+        struct spw_session *s = e->aside.sessions[i];
         s->n_tokens = s->n_attached = 0;
         s->has_logits = s->mixed = false;
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);

@@ -152,7 +152,7 @@ void spw_session_passed(void *engine)
         set_tokens(e, i, spw_executor_held_after_pass(e->executor, i));
         s->has_logits = false;
         if (e->step.publishes)
-            e->persist->publish(s);
+            e->above.persist->publish(s);
     }
     if (e->options.on_pass)
         e->options.on_pass(e->options.pass_context);
@@ -219,7 +219,7 @@ static bool distrust(struct spw_engine *e)
 {
     bool any = false;
     for (uint32_t i = 0; i < e->step.n; i++)
-        any |= e->persist->distrust(e->step.sessions[i]);
+        any |= e->above.persist->distrust(e->step.sessions[i]);
     return any;
 }
 
@@ -265,7 +265,7 @@ static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_err
         again = true;
     }
     if (!again && rc == -EAGAIN) {
-        e->aside_tries = *n_tries; /* the parts of a step that is set aside have them together */
+        e->aside.n_tries = *n_tries; /* the parts of a step that is set aside have them together */
         hold_passed(e);
         spw_engine_set_aside(e);
         return rc;
@@ -311,7 +311,7 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
         return 0;
     step->rope_table = table;
     SPW_TRY(upload_rope(e, err));
-    uint32_t n_tries = step->sessions[0]->is_aside ? e->aside_tries : 0;
+    uint32_t n_tries = step->sessions[0]->is_aside ? e->aside.n_tries : 0;
     int rc;
     do {
         spw_engine_continue_aside(e);
@@ -337,7 +337,7 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
 {
     *n_reused = reusable(s, span);
     s->from_store = 0;
-    int rc = e->persist->attach(s, span, n_reused);
+    int rc = e->above.persist->attach(s, span, n_reused);
     if (!rc && *n_reused != s->n_tokens)
         rc = spw_recover_cut_back(s, n_reused);
     if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
@@ -407,7 +407,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     const uint64_t table = rope_table(&e->model.config, whole->n_tokens);
     struct spw_span span = *whole;
     struct delivery d = {.engine = e, .spans = &span};
-    span.n_tokens = e->persist->branch(span.session, whole);
+    span.n_tokens = e->above.persist->branch(span.session, whole);
     span.n_logits = 0;
     if (!span.n_tokens || whole->session->is_aside ||
         rope_table(&e->model.config, span.n_tokens) != table)
@@ -415,7 +415,7 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     e->step.n = 0;
     SPW_TRY(add_span(e, 0, &d, err));
     SPW_TRY(run_step(e, table, &d, err));
-    e->persist->publish(span.session);
+    e->above.persist->publish(span.session);
     span.session->made_checkpoint = true;
     return 0;
 }
@@ -437,7 +437,7 @@ static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_
                     struct delivery *d, struct spw_error *err)
 {
     const struct spw_model_config *c = &e->model.config;
-    for (size_t i = 0; i < n_spans && e->prefix; i++)
+    for (size_t i = 0; i < n_spans && e->above.prefix; i++)
         SPW_TRY(make_checkpoint(e, &d->spans[i], err));
     SPW_TRY(sync_table(e, SPW_ROPE_SHARED, n_spans, o, d, err));
     for (size_t i = 0; i < n_spans; i++) { /* then each other table */
@@ -486,7 +486,7 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
     spw_kv_write_again(e->kv); /* their frames belong to other tiles, maybe of other sessions */
     if (disturbs_aside(e, spans, n_spans))
         spw_engine_drop_aside(e);
-    if (!e->n_aside)
+    if (!e->aside.n)
         spw_engine_share(e);
     e->step.publishes = o->publishes;
     for (size_t i = 0; i < n_spans; i++)
@@ -496,7 +496,7 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
     do { /* again for those that had their logits when another one needed another plan */
         rc = sync_all(e, n_spans, o, &d, err);
         for (size_t i = 0; i < n_spans; i++)
-            e->persist->end_sync(spans[i].session);
+            e->above.persist->end_sync(spans[i].session);
     } while (!rc && lost_logits(spans, n_spans));
     if (rc == -ECANCELED)
         spw_interrupt_clear(e->options.interrupt);

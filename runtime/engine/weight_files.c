@@ -31,7 +31,7 @@ static int open_buffered(struct spw_engine *e, struct spw_weight_file *f, const 
 
 static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err)
 {
-    struct spw_weight_file *f = &e->weight_files[index];
+    struct spw_weight_file *f = &e->reads.files[index];
     const char *path = spw_tensors_path(e->model.tensors, index);
     if (f->fd >= 0)
         return 0;
@@ -50,12 +50,12 @@ static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err
 static void describe(struct spw_engine *e)
 {
     uint32_t n = 0, n_direct = 0;
-    for (uint32_t i = 0; i < e->n_weight_files; i++) {
-        n += e->weight_files[i].fd >= 0;
-        n_direct += e->weight_files[i].fd >= 0 && e->weight_files[i].io.align > 1;
+    for (uint32_t i = 0; i < e->reads.n_files; i++) {
+        n += e->reads.files[i].fd >= 0;
+        n_direct += e->reads.files[i].fd >= 0 && e->reads.files[i].io.align > 1;
     }
-    size_t used = strlen(e->io_text);
-    snprintf(e->io_text + used, sizeof e->io_text - used, "; weights: %s",
+    size_t used = strlen(e->texts.io);
+    snprintf(e->texts.io + used, sizeof e->texts.io - used, "; weights: %s",
              n_direct == n ? "O_DIRECT"
              : n_direct    ? "O_DIRECT, some files buffered (refused there)"
                            : "buffered (O_DIRECT was refused)");
@@ -65,13 +65,13 @@ static void describe(struct spw_engine *e)
 static int open_sums(struct spw_engine *e, struct spw_error *err)
 {
     struct spw_error why = {0};
-    if (e->block_sums.sums)
+    if (e->reads.sums.sums)
         return 0;
-    if (spw_block_sums_open(&e->block_sums, e->model.weights))
+    if (spw_block_sums_open(&e->reads.sums, e->model.weights))
         return spw_fail(err, -ENOMEM, "out of memory for checksums of weights");
-    if (!e->weight_checksums)
+    if (!e->own.weight_checksums)
         return 0;
-    int rc = spw_block_sums_read(&e->block_sums, e->weight_checksums, &why);
+    int rc = spw_block_sums_read(&e->reads.sums, e->own.weight_checksums, &why);
     if (rc && rc != -ENOENT)
         spw_engine_add_note(e, "%s; checksums of weights are taken anew", why.text);
     return 0;
@@ -82,12 +82,12 @@ int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
     const struct spw_weights *w = e->model.weights;
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    e->n_weight_files = spw_tensors_n_files(e->model.tensors);
-    e->weight_files = spw_alloc_zero(e->n_weight_files, sizeof *e->weight_files);
-    if (!e->weight_files)
+    e->reads.n_files = spw_tensors_n_files(e->model.tensors);
+    e->reads.files = spw_alloc_zero(e->reads.n_files, sizeof *e->reads.files);
+    if (!e->reads.files)
         return spw_fail(err, -ENOMEM, "out of memory for the table of files");
-    for (uint32_t i = 0; i < e->n_weight_files; i++)
-        e->weight_files[i].fd = -1;
+    for (uint32_t i = 0; i < e->reads.n_files; i++)
+        e->reads.files[i].fd = -1;
     for (uint32_t u = 0; u < spw_engine_n_blocks(e); u++) {
         if (!spw_plan_block_from_disk(&e->plan, w, u))
             continue;
@@ -104,7 +104,7 @@ static bool find_matrices(const struct spw_engine *e, const struct spw_block_fai
                           const struct spw_tensor *ends[2])
 {
     const struct spw_weights *w = e->model.weights;
-    const struct spw_weight_block *b = &w->blocks[f->block - e->blocks];
+    const struct spw_weight_block *b = &w->blocks[f->block - e->blocks.list];
     ends[0] = ends[1] = NULL;
     for (uint32_t i = b->first; i < b->first + b->n; i++) {
         const struct spw_tensor *t = w->matrices[i].tensor;
@@ -137,7 +137,7 @@ int spw_engine_fail_read(const struct spw_engine *e, const struct spw_block_fail
 {
     static const char held[] = "the sessions hold what they held before the step";
     const char *path = spw_tensors_path(e->model.tensors, f->file);
-    const char *kept = e->weight_checksums ? e->weight_checksums : "";
+    const char *kept = e->own.weight_checksums ? e->own.weight_checksums : "";
     char tensors[256];
     name_tensors(e, f, tensors, sizeof tensors);
     if (f->rc == -EBADMSG)
@@ -153,25 +153,25 @@ int spw_engine_fail_read(const struct spw_engine *e, const struct spw_block_fail
 
 void spw_engine_close_weight_files(struct spw_engine *e)
 {
-    for (uint32_t i = 0; e->weight_files && i < e->n_weight_files; i++)
-        if (e->weight_files[i].fd >= 0)
-            close(e->weight_files[i].fd);
-    spw_free(e->weight_files);
-    e->weight_files = NULL;
+    for (uint32_t i = 0; e->reads.files && i < e->reads.n_files; i++)
+        if (e->reads.files[i].fd >= 0)
+            close(e->reads.files[i].fd);
+    spw_free(e->reads.files);
+    e->reads.files = NULL;
 }
 
 void spw_engine_read_block(struct spw_engine *e, uint32_t u)
 {
     struct spw_weights *w = e->model.weights;
-    struct spw_block *block = &e->blocks[u];
-    struct spw_block_read *reads = e->block_reads + w->blocks[u].first;
-    uint64_t *bounce_offsets = e->bounce_offsets + w->blocks[u].first;
+    struct spw_block *block = &e->blocks.list[u];
+    struct spw_block_read *reads = e->reads.ranges + w->blocks[u].first;
+    uint64_t *bounce_offsets = e->reads.bounce_offsets + w->blocks[u].first;
     struct spw_file_range ranges[SPW_FILE_PARTS];
     block->n_reads = spw_weights_ranges(w, u, ranges, bounce_offsets);
-    uint64_t *sums = e->block_sums.sums + e->block_sums.first[u];
+    uint64_t *sums = e->reads.sums.sums + e->reads.sums.first[u];
     for (uint32_t i = 0; i < block->n_reads; i++) {
         reads[i] = (struct spw_block_read){
-            .range = {.file = &e->weight_files[ranges[i].file].io,
+            .range = {.file = &e->reads.files[ranges[i].file].io,
                       .offset = ranges[i].offset,
                       .bytes = ranges[i].bytes,
                       .least_bytes = ranges[i].least_bytes,

@@ -103,9 +103,9 @@ static int open_store(struct spw_engine *e, struct keys *k, struct spw_error *er
 /* The store of sequences with this number of tokens; NULL: there is none. */
 static const struct keys *keys_of(const struct spw_engine *e, uint64_t rope_table)
 {
-    for (int i = 0; i < N_TABLES && e->prefix; i++)
-        if (e->prefix->keys[i].store && e->prefix->keys[i].rope_table == rope_table)
-            return &e->prefix->keys[i];
+    for (int i = 0; i < N_TABLES && e->above.prefix; i++)
+        if (e->above.prefix->keys[i].store && e->above.prefix->keys[i].rope_table == rope_table)
+            return &e->above.prefix->keys[i];
     return NULL;
 }
 
@@ -120,7 +120,7 @@ static int open_prefix(struct spw_engine *e, struct spw_error *err)
     const struct spw_options *o = &e->options;
     if (!o->prefix_cache_dir)
         return 0;
-    struct spw_prefix *p = e->prefix = spw_alloc_zero(1, sizeof *p);
+    struct spw_prefix *p = e->above.prefix = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
     const struct spw_rope_config *rope = &e->model.config.rope[e->model.config.full_kind];
@@ -136,8 +136,8 @@ static int open_prefix(struct spw_engine *e, struct spw_error *err)
 static int reopen(struct spw_engine *e, struct spw_error *err)
 {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
-    for (int i = 0; i < N_TABLES && e->prefix; i++) {
-        struct keys *k = &e->prefix->keys[i];
+    for (int i = 0; i < N_TABLES && e->above.prefix; i++) {
+        struct keys *k = &e->above.prefix->keys[i];
         if (!k->rope_table)
             continue;
         spw_snapshot_fingerprint(fingerprint, e, k->rope_table);
@@ -152,17 +152,17 @@ static int reopen(struct spw_engine *e, struct spw_error *err)
 
 static void close_prefix(struct spw_engine *e)
 {
-    if (!e->prefix)
+    if (!e->above.prefix)
         return;
     for (int i = 0; i < N_TABLES; i++)
-        spw_store_close(e->prefix->keys[i].store);
-    spw_free(e->prefix);
-    e->prefix = NULL;
+        spw_store_close(e->above.prefix->keys[i].store);
+    spw_free(e->above.prefix);
+    e->above.prefix = NULL;
 }
 
 void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out)
 {
-    *out = e->prefix ? e->prefix->stats : (struct spw_prefix_stats){0};
+    *out = e->above.prefix ? e->above.prefix->stats : (struct spw_prefix_stats){0};
 }
 
 /* ---- decisions ---- */
@@ -427,7 +427,7 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
 
 static void report_reuse(struct spw_session *s, const struct use *u, const struct spw_span *span)
 {
-    struct spw_prefix *p = s->engine->prefix;
+    struct spw_prefix *p = s->engine->above.prefix;
     struct spw_reuse reuse = {s->n_tokens, span->n_tokens, u->bytes};
     p->stats.n_reused += reuse.n_tokens;
     p->stats.reused_bytes += reuse.bytes;
@@ -520,7 +520,7 @@ static uint64_t bytes_of(const struct spw_pack_section *sections, uint32_t n)
 static int write_pack(struct spw_session *s, const struct keys *k,
                       const struct spw_store_addition *a, struct spw_error *err)
 {
-    struct spw_prefix *p = s->engine->prefix;
+    struct spw_prefix *p = s->engine->above.prefix;
     struct spw_store_writer *w;
     uint64_t bytes = spw_store_write_bytes(a), written;
     SPW_TRY(spw_snapshot_check_limit(s->engine, bytes, "prefix cache", err));
@@ -542,7 +542,7 @@ static int publish_range(struct spw_session *s, const struct keys *k,
                          const struct spw_snapshot_range *range, struct spw_store_match *found,
                          struct spw_error *err)
 {
-    struct spw_prefix *p = s->engine->prefix;
+    struct spw_prefix *p = s->engine->above.prefix;
     struct spw_pack_section *sections =
         spw_alloc(spw_snapshot_max_sections(s->engine) * sizeof *sections);
     if (!sections)
@@ -577,9 +577,9 @@ int spw_session_publish(struct spw_session *s, struct spw_error *err)
     spw_store_release(k->store, &found); /* empty if the writer took it over */
     if (!rc || rc == -EEXIST)            /* another process has stored it meanwhile */
         return 0;
-    if (rc != e->prefix->last_refusal) /* once, not after each answer */
+    if (rc != e->above.prefix->last_refusal) /* once, not after each answer */
         spw_engine_report_note(e, why.text);
-    e->prefix->last_refusal = rc;
+    e->above.prefix->last_refusal = rc;
     return spw_fail(err, rc, "%s", why.text);
 }
 

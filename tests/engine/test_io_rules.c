@@ -458,7 +458,7 @@ static void check_engine(const char *dir)
     struct spw_engine *e = run_open_on(&b, dir, &o);
     CHECK_MSG(e->plan.n_kv_slots == 6 && e->plan.n_disk_frames && !e->plan.n_disk_blocks,
               "%u slots", e->plan.n_kv_slots);
-    CHECK_MSG(strstr(e->io_text, "3 threads"), "%s", e->io_text); /* half of the ring */
+    CHECK_MSG(strstr(e->texts.io, "3 threads"), "%s", e->texts.io); /* half of the ring */
     spw_engine_close(e);
 }
 
@@ -482,8 +482,8 @@ static void check_order(const char *dir, uint64_t tiles_a_request, uint64_t seed
     o.device_bytes = info.smallest_device_bytes;
     struct spw_engine *e = run_open_on(&b, dir, &o);
     struct spw_session *s = run_session(e);
-    CHECK_MSG(e->plan.tile_bytes == TILE_BYTES && strstr(e->io_text, "1 threads"), "%llu bytes, %s",
-              (unsigned long long)e->plan.tile_bytes, e->io_text);
+    CHECK_MSG(e->plan.tile_bytes == TILE_BYTES && strstr(e->texts.io, "1 threads"),
+              "%llu bytes, %s", (unsigned long long)e->plan.tile_bytes, e->texts.io);
     for (int i = 0; i <= N_STEPS; i++) {
         run_to(s, e, ids, (size_t)(N_PROMPT + i));
         if (i)

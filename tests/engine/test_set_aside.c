@@ -81,10 +81,10 @@ static int sync_chunks(struct spw_engine *e, const struct spw_span *spans, size_
 static void go_on(struct life *x, bool waited)
 {
     struct spw_error err = {0};
-    bool was_aside = x->e->n_aside;
+    bool was_aside = x->e->aside.n;
     int rc = sync_chunks(x->e, x->waiting, x->n_waiting, draw(x, 1, 6), &err);
     CHECK_MSG(!rc || rc == -EAGAIN, "%s: %d: %s", x->dir, rc, err.text);
-    CHECK(rc == -EAGAIN ? x->e->n_aside == x->n_waiting : !x->e->n_aside);
+    CHECK(rc == -EAGAIN ? x->e->aside.n == x->n_waiting : !x->e->aside.n);
     n_continued += waited && was_aside;
     n_dropped += waited && !was_aside;
     n_paused += rc == -EAGAIN;
@@ -129,9 +129,9 @@ static void decode(struct life *x)
     }
     if (!n)
         return;
-    bool was_aside = x->e->n_aside;
+    bool was_aside = x->e->aside.n;
     CHECK_MSG(!spw_sync(x->e, spans, n, NULL, NULL, &err), "%s: %s", x->dir, err.text);
-    n_beside += was_aside && x->e->n_aside;
+    n_beside += was_aside && x->e->aside.n;
     for (uint32_t i = 0; i < SESSIONS; i++)
         if (check_random(&x->seed) % 12 == 0 && !waits(x, i))
             check_session(x, i);
@@ -247,7 +247,7 @@ static uint32_t run_batch(struct spw_engine *e, struct request *r, uint32_t chun
         more = spw_batch_step(b, &err);
         CHECK_MSG(more >= 0, "%s", err.text);
         read_events(b, r, spw_engine_config(e)->vocab);
-        n_waited += e->n_aside > 0;
+        n_waited += e->aside.n > 0;
     }
     spw_batch_close(b);
     return n_waited;
@@ -534,7 +534,7 @@ static void check_canceled(void)
     room_steps(b, 2);
     uint64_t waiting = room_submit(&x, b, 1, LENGTH, 3, s);
     room_steps(b, 2);
-    CHECK(x.e->n_aside == 1 && !spw_batch_cancel(b, waiting));
+    CHECK(x.e->aside.n == 1 && !spw_batch_cancel(b, waiting));
     uint64_t other = room_submit(&x, b, 1, 20, 1, NULL);
     room_steps(b, 10);
     CHECK(room_finish(b, other) == SPW_FINISH_LENGTH && room_finish(b, first) == SPW_FINISH_NONE);
@@ -558,12 +558,12 @@ static void check_other_plan(void)
     room_submit(&x, b, 1, LENGTH, 2, NULL);
     const uint64_t tight = x.o.device_bytes;
     for (uint32_t i = 0; i < 3; i++) { /* up, down, up */
-        while (!x.e->n_aside)
+        while (!x.e->aside.n)
             room_steps(b, 1);
         memcpy(logits, spw_session_logits(x.e->sessions[0]), bytes);
         x.o.device_bytes = tight + (i % 2 ? 0 : 1 << 20);
         CHECK(!spw_engine_set_budgets(x.e, x.o.device_bytes, x.o.host_bytes, 0, &err));
-        CHECK(!x.e->n_aside && spw_batch_event(b, &event) && event.kind == SPW_EVENT_TOKEN);
+        CHECK(!x.e->aside.n && spw_batch_event(b, &event) && event.kind == SPW_EVENT_TOKEN);
         CHECK(!memcmp(logits, event.logits, bytes) && !spw_batch_event(b, &event));
     }
     spw_batch_close(b);
@@ -582,10 +582,10 @@ static void check_reuse(void)
     uint64_t waiting = room_submit(&x, b, 1, LENGTH, 2, NULL);
     while (!x.n_passes)
         room_steps(b, 1);
-    CHECK(x.e->n_aside == 1);
+    CHECK(x.e->aside.n == 1);
     struct spw_session *s = run_session(x.e);
     run_to(s, x.e, x.ids[0], 10);
-    CHECK(!x.e->n_aside);
+    CHECK(!x.e->aside.n);
     while (room_finish(b, waiting) == SPW_FINISH_NONE)
         room_steps(b, 1);
     CHECK_MSG(!spw_batch_result(b, waiting)->n_reused, "%zu tokens reused",
@@ -609,9 +609,9 @@ static void check_fork(void)
     x.n_passes = 0;
     while (!x.n_passes)
         CHECK(sync_chunks(x.e, &span, 1, 2, &err) == -EAGAIN);
-    CHECK(x.e->n_aside == 1 && spw_session_n_tokens(s) > 100);
+    CHECK(x.e->aside.n == 1 && spw_session_n_tokens(s) > 100);
     CHECK_MSG(!spw_session_fork(&fork, s, &err), "%s", err.text);
-    CHECK(!x.e->n_aside && !spw_session_n_tokens(s) && !spw_session_n_tokens(fork));
+    CHECK(!x.e->aside.n && !spw_session_n_tokens(s) && !spw_session_n_tokens(fork));
     expected(&plain, x.ids[0], LENGTH, right);
     run_to(fork, x.e, x.ids[0], LENGTH);
     CHECK(run_same(spw_session_logits(fork), right, spw_engine_config(x.e)->vocab));
@@ -642,7 +642,7 @@ static void check_resume(void)
     CHECK_MSG(!spw_saved_open(&saved, x.file, &err), "%s", err.text);
     CHECK_MSG(!spw_session_resume(&again, x.e, saved, &err), "%s", err.text);
     spw_saved_close(saved);
-    CHECK(!x.e->n_aside);
+    CHECK(!x.e->aside.n);
     expected(&plain, x.ids[0], LENGTH, right);
     run_to(s, x.e, x.ids[0], LENGTH);
     CHECK(run_same(spw_session_logits(s), right, spw_engine_config(x.e)->vocab));

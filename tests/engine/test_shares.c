@@ -415,8 +415,8 @@ static void disturb(struct disturbance *d, struct spw_engine *e, struct spw_batc
                   "%s", err.text);
     }
     d->left = check_random(d->seed) % 4 ? -1 : (int64_t)check_range(d->seed, 0, 60);
-    e->look = interrupts;
-    e->look_context = d;
+    e->look.is_time = interrupts;
+    e->look.context = d;
 }
 
 /* All requests at once. Returns the most sessions that were open in a step.

@@ -275,8 +275,8 @@ static void check_cut_in_step(void)
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     run_ids(ids, 64, tied.vocab, 3);
     CHECK_MSG(!spw_engine_open(&e, dir, &o, &err), "%s", err.text);
-    e->look = cut_now;
-    e->look_context = &cut;
+    e->look.is_time = cut_now;
+    e->look.context = &cut;
     CHECK(!spw_session_open(&s, e, &err));
     struct spw_span span = {s, ids, 64, 1};
     CHECK(spw_sync(e, &span, 1, NULL, NULL, &err) == -EIO && cut.n > 2);

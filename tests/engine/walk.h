@@ -91,8 +91,8 @@ static void open_engine(struct walk *w)
 {
     draw_counts(w);
     w->e = run_open_on(&w->backend, w->s->dir, &w->o);
-    w->e->look = interrupted;
-    w->e->look_context = w;
+    w->e->look.is_time = interrupted;
+    w->e->look.context = w;
     for (uint32_t i = 0; i < w->n_sessions; i++)
         w->sessions[i] = run_session(w->e);
     /* Else shares change; or a call has a step for each rope table, and uploads of the tables. */

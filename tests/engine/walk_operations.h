@@ -112,7 +112,7 @@ static void set_aside(struct walk *w)
         memcpy(rows, w->n_rows, sizeof rows);
         must_step(w, beside, "beside a step that waits");
         memcpy(w->n_rows, rows, sizeof rows);
-        tried[BESIDE].n += w->e->n_aside > 0 && (beside[0] || beside[1] || beside[2]);
+        tried[BESIDE].n += w->e->aside.n > 0 && (beside[0] || beside[1] || beside[2]);
         for (uint32_t i = 0; i < w->n_sessions; i++)
             beside[i] += beside[i] && beside[i] < w->context;
     }
@@ -377,7 +377,7 @@ static void run_batch(struct walk *w)
         CHECK_MSG(rc >= 0 || (rc == -ECANCELED && (w->ended || was_ended)), "%s: %d: %s", w->what,
                   rc, err.text);
         was_ended = w->ended;
-        tried[SET_ASIDE].n += w->e->n_aside > 0;
+        tried[SET_ASIDE].n += w->e->aside.n > 0;
         if (!draw_one(w, 8))
             spw_batch_cancel(b, 1 + draw_one(w, n));
         read_events(w, b, answers);

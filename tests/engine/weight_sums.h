@@ -34,8 +34,8 @@ static inline struct weight_sums weight_sums_check(struct spw_engine *e, bool fi
     spw_engine_stats(e, &stats); /* waits for reads that are ahead */
     struct spw_file_range ranges[SPW_FILE_PARTS];
     uint64_t lands[SPW_FILE_PARTS];
-    for (uint32_t b = 0; e->block_sums.sums && b < w->n_blocks + w->n_expert_blocks; b++) {
-        uint64_t *sum = e->block_sums.sums + e->block_sums.first[b];
+    for (uint32_t b = 0; e->reads.sums.sums && b < w->n_blocks + w->n_expert_blocks; b++) {
+        uint64_t *sum = e->reads.sums.sums + e->reads.sums.first[b];
         uint32_t n = spw_weights_ranges(w, b, ranges, lands);
         for (uint32_t i = 0; i < n; i++)
             for (uint64_t at = 0; at < ranges[i].bytes; at += SPW_RING_RECORD_BYTES, sum++) {

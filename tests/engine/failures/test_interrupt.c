@@ -50,8 +50,8 @@ static void open_run(struct run *r, struct subject *s, bool tight)
         r->o.host_bytes = run_plan_on(&b, s->dir, &r->o).smallest_host_bytes + (32 << 10);
     }
     r->e = run_open(s->dir, &r->o);
-    r->e->look = interrupted;
-    r->e->look_context = r;
+    r->e->look.is_time = interrupted;
+    r->e->look.context = r;
     r->session = run_session(r->e);
     CHECK(tight || spw_engine_plan(r->e)->rolls_back);
 }

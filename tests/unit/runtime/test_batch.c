@@ -516,8 +516,8 @@ static void test_reuse_after_interrupt(void)
         plan.smallest_device_bytes; /* hidden states of few rows, so the prompt takes many passes */
     o.host_bytes = plan.smallest_host_bytes;
     CHECK(spw_engine_open(&e, MODEL, &o, NULL) == 0);
-    e->look = interrupt_later;
-    e->look_context = &left;
+    e->look.is_time = interrupt_later;
+    e->look.context = &left;
     for (int when = 1; when < 40; when += 2) {
         left = when;
         CHECK(spw_batch_open(&b, e, NULL, NULL) == 0);
