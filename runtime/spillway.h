@@ -24,6 +24,8 @@ extern "C" {
 #pragma GCC visibility push(default) /* what the shared library exports */
 
 #define SPW_VERSION "0.1.0"
+/* The version of the library that runs; SPW_VERSION is that of this header. */
+const char *spw_version(void);
 
 struct spw_engine;
 struct spw_session;
@@ -87,10 +89,11 @@ struct spw_options {
     /* ---- memory: hard budgets in bytes; 0: what is available now, less a margin ---- */
     uint64_t device_bytes, host_bytes;
     unsigned on_oom; /* SPW_ON_OOM_*; 0: SPILL | QUANTIZE */
-    /* Returns whether this model may store old KV with less precision (spw_gate_check measures it).
-     * The engine asks only if a plan needs that precision and would work with it, from within calls
+    /* Returns NULL if this model may store old KV with less precision (spw_gate_check measures it),
+     * else why not: the refusal of the plan quotes the text, which stays until the next call. The
+     * engine asks only if a plan needs that precision and would work with it, from within calls
      * that plan. The call may take long. NULL: no model may. */
-    bool (*gate)(void *context, enum spw_kv_precision precision);
+    const char *(*gate)(void *context, enum spw_kv_precision precision);
     void *gate_context;
 
     /* ---- disk ---- */

@@ -333,6 +333,11 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *exp
 
 /* ---- the engine ---- */
 
+const char *spw_version(void)
+{
+    return SPW_VERSION;
+}
+
 void spw_options_init(struct spw_options *o)
 {
     *o = (struct spw_options){0};

@@ -305,7 +305,7 @@ static void describe_precision(const struct spw_engine *e, const struct spw_plan
 /* The refusal names the budgets that exact KV needs. Adds the budgets that quantized KV needs. */
 static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
                      const struct spw_plan_info *refused, const struct spw_plan_input *in,
-                     bool fitted)
+                     const char *hindrance)
 {
     char text[32];
     const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
@@ -315,9 +315,8 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
     int tier = spw_fallback_lacking(refused, given, &needed);
     const uint64_t plain[SPW_BUDGETS] = {exact->smallest_device_bytes, exact->smallest_host_bytes,
                                          exact->smallest_disk_bytes};
-    if (fitted)
-        snprintf(err->text + n, sizeof err->text - n,
-                 " (old KV with less precision would fit, but this model did not pass its check)");
+    if (*hindrance)
+        snprintf(err->text + n, sizeof err->text - n, " (%s)", hindrance);
     else if (needed && needed < plain[tier]) /* else exact KV needs no more */
         snprintf(err->text + n, sizeof err->text - n,
                  " (with old KV as %s: %s %s, if this model passes its check)",
@@ -334,18 +333,21 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why,
     const struct spw_plan refused = e->plan;
     const struct spw_plan_input given = *in;
     struct spw_descent l = {.precision = in->precision, .quantize = true};
-    bool fitted = false;
+    char hindrance[512] = ""; /* of the most precise one that fits */
     while (spw_fallback_quantize(&l)) {
         set_precision(in, l.precision);
         if (spw_plan_make(&e->plan, in, NULL))
             continue;
-        fitted = true;
-        if (!e->options.gate(e->options.gate_context, l.precision))
+        const char *refuses = e->options.gate(e->options.gate_context, l.precision);
+        if (refuses && !*hindrance)
+            snprintf(hindrance, sizeof hindrance, "would fit with old KV as %s; %s",
+                     spw_kv_precision_name(l.precision), refuses);
+        if (refuses)
             continue;
         describe_precision(e, in, &refused.info, why, fallback);
         return 0;
     }
-    add_hint(err, &refused.info, &e->plan.info, in, fitted);
+    add_hint(err, &refused.info, &e->plan.info, in, hindrance);
     *in = given;
     e->plan = refused;
     return why;

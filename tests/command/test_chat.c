@@ -136,6 +136,8 @@ static void test_first_answer(void)
     static char text[1 << 16];
     const char *options = "--max-new-tokens 60 --temperature 1 --seed 3";
     CHECK(sh("\"$S\" generate m --device cpu --prompt '<s>Be.<u>Hello<a>' %s", options) == 0);
+    CHECK_MSG(strstr(err, "this model has a chat template, which 'generate' does not use"), "%s",
+              err);
     memcpy(text, out, strlen(out) + 1);
     CHECK(strlen(text) > 10);
     write_file("q.json", "[{\"role\":\"user\",\"content\":\"Hello\"}]");

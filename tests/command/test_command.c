@@ -26,6 +26,11 @@ static void test_help(void)
             CHECK_MSG(strlen(line) <= 88, "%s", line);
         CHECK(sh("\"$S\" help %s", commands[i]) == 0 && n_out > 0);
     }
+    /* The options of every day, and all; each with the text of this command only. */
+    CHECK(sh("\"$S\" chat --help | grep -c '^  --'") == 0 && !strcmp(out, "8\n"));
+    CHECK(sh("\"$S\" generate --help | grep -c '^  --'") == 0 && !strcmp(out, "8\n"));
+    CHECK(sh("\"$S\" chat --help all") == 0 && strstr(out, "--context N"));
+    CHECK_MSG(!strstr(out, "bench") && !strstr(out, "summarize"), "%s", out);
     CHECK(sh("\"$S\"") == 2 && !n_out && strstr(err, "Usage:"));
 }
 
@@ -64,7 +69,7 @@ static void test_completion(void)
              "COMP_CWORD=2; _spillway; echo ${#COMPREPLY[@]} \"${COMPREPLY[0]}\"'") == 0);
     CHECK_MSG(strcmp(out, "1 two words\n") == 0, "%s", out);
     for (int i = 0; i < N_COMMANDS; i++) {
-        CHECK(sh("\"$S\" %s --help | sed -n 's/^  \\(--[a-z-]*\\).*/\\1/p'", commands[i]) == 0);
+        CHECK(sh("\"$S\" %s --help all | sed -n 's/^  \\(--[a-z-]*\\).*/\\1/p'", commands[i]) == 0);
         memcpy(help, out, n_out + 1);
         CHECK(sh("bash -c '. ./bash.completion; COMP_WORDS=(spillway %s m --); COMP_CWORD=3; "
                  "_spillway; printf \"%%s\\n\" \"${COMPREPLY[@]}\" | grep -v help; true'",
@@ -112,7 +117,16 @@ static void test_wrong_command_lines(void)
         {"generate m --max-tokens 9", "did you mean --max-new-tokens?"},
         {"generate m --gpu-memory 1G", "unknown option --gpu-memory; see 'spillway generate"},
         {"generate m --qqqq x", "unknown option --qqqq"},
-        {"generate m -n 4 --prompt x", "options are written --name"},
+        {"generate m -n 4 --prompt x", "unknown option -n; did you mean --max-new-tokens?"},
+        {"generate -m x -p y", "the model has no option: spillway generate MODEL"},
+        {"chat m -c 9", "did you mean --context?"},
+        {"chat m -t 9", "did you mean --threads?"},
+        {"generate m -p 9", "did you mean --prompt?"},
+        {"inspect m -p 9", "unknown option -p; options are written --name"},
+        {"--verison", "did you mean '--version'?"},
+        {"version", "did you mean '--version'?"},
+        {"chat Qwen/Qwen2.5-0.5B", "'hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B' gets"},
+        {"\"$(printf 'bog\\342\\200\\256us')\"", "unknown command 'bog???us'"},
         {"generate m --tensors --prompt x", "--tensors is no option of 'generate'"},
         {"generate m --prompt", "--prompt: found no value, expected TEXT"},
         {"generate m --ignore-eos=yes --prompt x", "--ignore-eos: found the value 'yes'"},

@@ -221,12 +221,14 @@ check_names() {
     same_names README.md
 
     for command in "${commands[@]}"; do
-        spillway "$command" --help | sed -nE 's/^  (--[a-z-]+).*/\1/p' | sort >"$work/options_$command"
+        spillway "$command" --help all | sed -nE 's/^  (--[a-z-]+).*/\1/p' | sort >"$work/options_$command"
     done
     check_commands
     sort -u "$work"/options_* >"$work/real"
-    words '`--[a-z-]+' <docs/options.md >"$work/shown"
+    words '`--[a-z-]+' <docs/options.md | grep -vxE -e '--(help|options)' >"$work/shown"
     same_names docs/options.md
+    spillway --options | diff docs/options.md - >"$work/diff" ||
+        fail "docs/options.md: not what 'spillway --options' writes (< page, > program): $(<"$work/diff")"
 
     spillway generate models/records --prompt The --max-new-tokens 1 --report "$work/report.json" --quiet >/dev/null
     sed -nE 's/^  "([a-z_]+)":.*/\1/p' "$work/report.json" | sort -u >"$work/real"
@@ -240,7 +242,7 @@ check_names() {
     same_names docs/models.md
 
     words '`spw_[a-z_]+' <docs/library.md >"$work/shown"
-    cat runtime/*.h | words 'spw_[a-z_]+' | comm -12 - "$work/shown" >"$work/real"
+    cat runtime/*.h model/source/*.h model/text/*.h model/text/tokenizer/*.h | words 'spw_[a-z_]+' | comm -12 - "$work/shown" >"$work/real"
     same_names docs/library.md
 }
 

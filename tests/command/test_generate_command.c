@@ -586,6 +586,10 @@ static void test_long_context(void)
              "--allow-long-context") == 0);
     CHECK_MSG(strstr(err, "1100 tokens is longer than the 1024 positions that the model was made"),
               "%s", err);
+    CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 2000") == 2);
+    CHECK_MSG(strstr(err, "--max-new-tokens: found 2000, expected at most ") &&
+                  strstr(err, ": the model was made for 1024 tokens, and the prompt has "),
+              "%s", err);
     CHECK(sh("\"$S\" plan m --context 1100 --no-probe") == 2);
     CHECK_MSG(strstr(err, "context of 1100 tokens: the model knows 1024 positions; --allow-long"),
               "%s", err);
@@ -693,14 +697,14 @@ static void test_broken_pipe(void)
         CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
         CHECK(sh("\"$S\" inspect m >/dev/full") == 1);
         CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
-        CHECK(sh("\"$S\" generate --help >/dev/full") == 1); /* more than a buffer holds */
+        CHECK(sh("\"$S\" generate --help all >/dev/full") == 1); /* more than a buffer holds */
         CHECK_MSG(strstr(err, "stdout: "), "%s", err);
     }
     /* A limit on the size of files also makes a write fail. */
     CHECK(sh("ulimit -f 1; \"$S\" generate m --token-ids t --ids --max-new-tokens 9 --report "
              "x.json") == 1);
     CHECK_MSG(strstr(err, "x.json: File too large"), "%s", err);
-    CHECK(sh("{ sleep 0.2; \"$S\" generate --help; echo $? >code; } | true; cat code") == 0);
+    CHECK(sh("{ sleep 0.2; \"$S\" generate --help all; echo $? >code; } | true; cat code") == 0);
     CHECK_MSG(strcmp(out, "1\n") == 0 && !*err, "%s%s", out, err);
     /* If stdout is closed, no opened file may take its place. */
     CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3 --dump-logits c.npy >&-") ==

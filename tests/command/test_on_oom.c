@@ -12,13 +12,13 @@ struct gate {
     enum spw_kv_precision asked[8];
 };
 
-static bool passes(void *context, enum spw_kv_precision precision)
+static const char *passes(void *context, enum spw_kv_precision precision)
 {
     struct gate *g = context;
     if (g->n_asked < 8)
         g->asked[g->n_asked] = precision;
     g->n_asked++;
-    return !g->most || precision < g->most;
+    return !g->most || precision < g->most ? NULL : "it is too coarse";
 }
 
 /* The least host memory with which the smallest device memory holds the context at this
@@ -168,7 +168,7 @@ static void run_model(const struct tiny_model *m)
     check_hints(dir, &o);
     gate.most = SPW_KV_INT4;
     o.device_bytes += 4096;
-    check_refused(dir, &o, "did not pass its check");
+    check_refused(dir, &o, " (would fit with old KV as int4; it is too coarse)");
     o.gate = NULL;
     check_refused(dir, &o, "options.device_bytes");
     o.gate = passes;

@@ -156,16 +156,18 @@ void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *op
 /* ---- the gate ---- */
 
 /* A command that only plans runs no check: it assumes that the model passes, and says so. */
-static bool take_to_pass(const struct cli_options *o, enum spw_kv_precision precision)
+static void take_to_pass(const struct cli_options *o, enum spw_kv_precision precision)
 {
     cli_fail(0,
              "%s KV: this model was not checked yet; the plan assumes that it passes "
              "('spillway check-kv %s' checks it)",
              spw_kv_precision_name(precision), o->operand);
-    return true;
 }
 
-static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
+enum { WHY_BYTES = 320 };
+
+/* `why`: "" if the model passes. */
+static void ask(const struct cli_options *o, enum spw_kv_precision precision, char why[WHY_BYTES])
 {
     char path[CLI_PATH_BYTES];
     bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
@@ -175,33 +177,35 @@ static bool ask(const struct cli_options *o, enum spw_kv_precision precision)
                                     .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
     struct spw_gate_result r = {.precision = precision};
     struct spw_error err = {0};
-    const char *name = spw_kv_precision_name(precision);
     int rc = spw_gate_check(&r, 1, o->operand, &options, &gate, &err);
     if (rc == -ENODATA)
-        return take_to_pass(o, precision);
-    if (rc < 0)
-        cli_fail(0, "%s KV cannot be checked on this model, and is not used: %s", name, err.text);
+        take_to_pass(o, precision);
+    else if (rc == -ENOMEM) /* the check has two caches */
+        snprintf(why, WHY_BYTES,
+                 "this model is not checked yet: run 'spillway check-kv %.200s' once", o->operand);
+    else if (rc < 0)
+        snprintf(why, WHY_BYTES, "this model cannot be checked: %.280s", err.text);
     else if (!r.passes)
-        cli_fail(0, "%s KV is not used: this model does not pass its check: %s", name, r.note);
+        snprintf(why, WHY_BYTES, "this model does not pass its check: %.270s", r.note);
     else if (!r.known)
-        cli_note("%s KV: this model passes its check: median KL %.2g in %llu positions", name,
-                 r.kl_median, (unsigned long long)r.n_positions);
+        cli_note("%s KV: this model passes its check: median KL %.2g in %llu positions",
+                 spw_kv_precision_name(precision), r.kl_median, (unsigned long long)r.n_positions);
     if (rc == 0 && *r.unstored)
         cli_note("%s", r.unstored);
-    return rc == 0 && r.passes;
 }
 
 /* A run plans more than once. Each format is checked and reported once. */
-bool cli_check_kv_gate(void *context, enum spw_kv_precision precision)
+const char *cli_check_kv_gate(void *context, enum spw_kv_precision precision)
 {
     static struct {
-        bool asked, passes;
+        bool asked;
+        char why[WHY_BYTES];
     } formats[SPW_KV_INT4 + 1];
     const struct cli_options *o = context;
     if (!o->kv_gate)
-        return true;
+        return NULL;
     if (!formats[precision].asked)
-        formats[precision].passes = ask(o, precision);
+        ask(o, precision, formats[precision].why);
     formats[precision].asked = true;
-    return formats[precision].passes;
+    return *formats[precision].why ? formats[precision].why : NULL;
 }

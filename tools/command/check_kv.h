@@ -11,6 +11,6 @@ void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *op
 /* spw_options.gate of every subcommand; its context is cli_options. Runs a check whose result is
  * not known, except for subcommands that load no model, and reports the result on stderr. With
  * --kv-gate off every format passes. */
-bool cli_check_kv_gate(void *context, enum spw_kv_precision precision);
+const char *cli_check_kv_gate(void *context, enum spw_kv_precision precision);
 
 #endif

@@ -148,14 +148,29 @@ static const struct cli_command *find_command(const char *name)
 
 static int refuse_command(const char *name)
 {
-    const char *names[16];
-    size_t n = 0;
+    const char *names[20] = {"--help", "--version", "--man", "--options"};
+    size_t n = 4;
     for (const struct cli_command *c = cli_commands; c->name; c++)
         names[n++] = c->name;
     const char *nearest = cli_nearest(name, names, n);
     if (nearest)
         return cli_fail(CLI_REFUSED, "unknown command '%s'; did you mean '%s'?", name, nearest);
     return cli_fail(CLI_REFUSED, "unknown command '%s'; see 'spillway --help'", name);
+}
+
+/* Says how to get a model where MODEL is the name of one on the Hub: "OWNER/NAME". */
+static int check_model(const struct cli_options *o)
+{
+    const char *slash = o->operand ? strchr(o->operand, '/') : NULL;
+    if (!slash || strncmp(o->command->operand, "MODEL", 5) != 0 || o->status ||
+        access(o->operand, F_OK) == 0)
+        return 0;
+    if (slash == o->operand || !slash[1] || strchr(slash + 1, '/') || strchr(".~", *o->operand))
+        return 0;
+    return cli_fail(CLI_REFUSED,
+                    "%s: found no such file or folder; if it is a model of the Hugging Face Hub, "
+                    "'hf download %s --local-dir %s' gets it",
+                    o->operand, o->operand, slash + 1);
 }
 
 /* Whether stdout is a pipe without a reader. */
@@ -191,7 +206,7 @@ static int run(int argc, char **argv)
 {
     setenv("HWLOC_HIDE_ERRORS", "2", 0); /* no hwloc messages on a machine without /sys */
     if (argc < 2) {
-        cli_help_all(stderr);
+        cli_help_commands(stderr);
         return CLI_REFUSED;
     }
     const char *name = argv[1];
@@ -199,19 +214,23 @@ static int run(int argc, char **argv)
     if (strcmp(name, "help") == 0 && argc > 2 && !(help = find_command(argv[2])))
         return refuse_command(argv[2]);
     if (help) {
-        cli_help(stdout, help);
+        cli_help(stdout, help, argc > 3 && strcmp(argv[3], "all") == 0);
         return finish(CLI_DONE);
     }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        cli_help_all(stdout);
+        cli_help_commands(stdout);
         return finish(CLI_DONE);
     }
     if (strcmp(name, "--version") == 0) {
-        printf("spillway %s\n", SPW_VERSION);
+        printf("spillway %s\n", spw_version());
         return finish(CLI_DONE);
     }
     if (strcmp(name, "--man") == 0) {
         cli_man(stdout);
+        return finish(CLI_DONE);
+    }
+    if (strcmp(name, "--options") == 0) {
+        cli_options_page(stdout);
         return finish(CLI_DONE);
     }
     const struct cli_command *command = find_command(name);
@@ -226,6 +245,8 @@ static int run(int argc, char **argv)
         options.progress = CLI_PROGRESS_NEVER;
     cli_set_quiet(options.quiet);
     cli_name_context(&options);
+    if (code == 0)
+        code = check_model(&options);
     if (code == 0)
         code = cli_outputs_check(&options);
     if (code == 0)

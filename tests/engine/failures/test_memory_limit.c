@@ -240,10 +240,10 @@ static void check_too_little(const struct spw_options *o)
     spw_engine_close(e);
 }
 
-static bool every_precision(void *context, enum spw_kv_precision precision)
+static const char *every_precision(void *context, enum spw_kv_precision precision)
 {
     *(enum spw_kv_precision *)context = precision;
-    return true;
+    return NULL;
 }
 
 /* Without a disk KV must become smaller: the run goes on, and the fallback says so. */

@@ -361,6 +361,24 @@ static int open_model(struct run *r)
     return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
+/* A question without the marks of a chat template is not what a model for conversations was trained
+ * on. */
+static void say_template(const struct run *r)
+{
+    const struct cli_input *in = r->inputs.items;
+    struct spw_chat_template *t;
+    size_t n_prefix;
+    spw_tokenizer_prefix(r->model.tokenizer, &n_prefix);
+    for (size_t i = n_prefix; i < in->n_tokens; i++)
+        if (spw_tokenizer_is_special(r->model.tokenizer, in->tokens[i]))
+            return;
+    if (r->model.source->ops->chat_template(r->model.source, NULL, &t, NULL))
+        return;
+    spw_chat_template_close(t);
+    cli_note("this model has a chat template, which 'generate' does not use; 'spillway chat MODEL "
+             "--prompt TEXT' does");
+}
+
 static int read_inputs(struct run *r)
 {
     const struct spw_sampling sampling = cli_sampling(r->o);
@@ -369,8 +387,11 @@ static int read_inputs(struct run *r)
         code = cli_check_biases("--logit-bias", &sampling, r->model.config.vocab);
     if (code)
         return code;
-    return r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
+    code = r->saved.file ? cli_saved_input(&r->saved, &r->inputs, r->o, &r->model)
                          : cli_inputs_read(&r->inputs, r->o, &r->model, false);
+    if (code == 0 && r->o->prompt)
+        say_template(r);
+    return code;
 }
 
 int cli_generate(const struct cli_options *given)

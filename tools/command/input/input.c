@@ -346,6 +346,13 @@ static int fit(struct cli_inputs *in, const struct cli_options *o, const struct 
         item->max_new_tokens = spw_min_u64(item->max_new_tokens, limit - item->n_tokens);
     in->longest = needed_by(item);
     cli_say_summarize(o, m, item->n_tokens);
+    if (in->longest > limit && !o->context && item->n_tokens < limit)
+        return cli_fail(CLI_REFUSED,
+                        "--max-new-tokens: found %llu, expected at most %llu: the model was made "
+                        "for %llu tokens, and the prompt has %zu; --allow-long-context allows more",
+                        (unsigned long long)item->max_new_tokens,
+                        (unsigned long long)(limit - item->n_tokens), (unsigned long long)limit,
+                        item->n_tokens);
     if (in->longest > limit && o->context)
         return cli_fail(CLI_REFUSED,
                         "--context: found %llu, expected at least %llu: %zu prompt tokens and "

@@ -51,19 +51,34 @@ static void show_row(FILE *to, const struct cli_row *row)
     wrap(to, row->help, (size_t)n + 1 > COLUMN ? COLUMN : (size_t)n);
 }
 
-void cli_help(FILE *to, const struct cli_command *command)
+/* Whether help shows the option. With few options it shows all. */
+static bool is_shown(const struct cli_row *row, const struct cli_command *command, bool all)
+{
+    enum { FEW = 12 };
+    size_t n = 0;
+    for (const struct cli_row *r = cli_rows; r->name; r++)
+        n += (r->commands & command->bit) != 0;
+    return row->commands & command->bit && (all || n <= FEW || row->everyday & command->bit);
+}
+
+void cli_help(FILE *to, const struct cli_command *command, bool all)
 {
     fprintf(to, "Usage: spillway %s %s%s\n\n%s\n", command->name, command->operand,
             command->bit == CLI_COMPLETION ? "" : " [options]", command->description);
     const char *group = "";
+    size_t n_left = 0;
     for (const struct cli_row *row = cli_rows; row->name; row++) {
-        if (!(row->commands & command->bit))
+        if (!is_shown(row, command, all)) {
+            n_left += (row->commands & command->bit) != 0;
             continue;
+        }
         if (strcmp(group, row->group) != 0)
             fprintf(to, "\n%s:\n", row->group);
         group = row->group;
         show_row(to, row);
     }
+    if (n_left)
+        fprintf(to, "\n'spillway %s --help all' shows %zu more options.\n", command->name, n_left);
     if (command->bit &
         (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE | CLI_BATCH))
         fputs("\nSIZE is 64MiB, 2GiB, 1.5G or a number of bytes. Defaults are in parentheses.\n",
@@ -76,7 +91,7 @@ void cli_help(FILE *to, const struct cli_command *command)
     }
 }
 
-void cli_help_all(FILE *to)
+void cli_help_commands(FILE *to)
 {
     fputs("Usage: spillway COMMAND ...\n\n"
           "Text generation with models and contexts larger than the device's memory.\n\n"

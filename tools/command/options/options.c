@@ -354,6 +354,23 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
     return set_value(o, row, value);
 }
 
+/* What other programs call -p, -n and the like. */
+static int refuse_letter(const struct cli_command *command, const char *word)
+{
+    static const char *const meant[][2] = {{"p", "prompt"},         {"f", "prompt-file"},
+                                           {"n", "max-new-tokens"}, {"c", "context"},
+                                           {"t", "threads"},        {"o", "output"}};
+    if (strcmp(word, "-m") == 0 && strncmp(command->operand, "MODEL", 5) == 0)
+        return cli_fail(CLI_REFUSED,
+                        "unknown option -m; the model has no option: spillway %s MODEL [options]",
+                        command->name);
+    for (size_t i = 0; i < sizeof meant / sizeof *meant; i++)
+        if (strcmp(word + 1, meant[i][0]) == 0 && find_row(command, meant[i][1]))
+            return cli_fail(CLI_REFUSED, "unknown option %s; did you mean --%s?", word,
+                            meant[i][1]);
+    return cli_fail(CLI_REFUSED, "unknown option %s; options are written --name", word);
+}
+
 static int set_operand(struct cli_options *o, const char *word)
 {
     if (!o->verb && strchr(o->command->operand, '|') && strchr(o->command->operand, ' ')) {
@@ -393,10 +410,10 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
             only_operands = true;
             continue;
         } else if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-            cli_help(stdout, command);
+            cli_help(stdout, command, i + 1 < argc && strcmp(argv[i + 1], "all") == 0);
             return CLI_HELP_SHOWN;
         } else if (word[1] != '-') {
-            rc = cli_fail(CLI_REFUSED, "unknown option %s; options are written --name", word);
+            rc = refuse_letter(command, word);
         } else {
             rc = parse_option(o, argc, argv, &i);
         }

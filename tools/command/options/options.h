@@ -1,4 +1,5 @@
-/* The one table of options. Parsing, --help, the manual page and shell completions use it.
+/* The one table of options. Parsing, --help, the manual page, docs/options.md and shell completions
+ * use it.
  *
  * cli_parse fills `struct cli_options` from a command line. Strings are borrowed from argv, lists
  * are owned (cli_options_free). For a command line that it refuses, it prints one line on stderr,
@@ -36,7 +37,7 @@ enum cli_progress_mode {
 };
 
 #define CLI_MAX_COUNTS 64
-#define CLI_MAX_ROWS 128 /* of the table of options */
+#define CLI_MAX_ROWS 160 /* of the table of options */
 
 struct cli_counts {
     uint64_t items[CLI_MAX_COUNTS];
@@ -175,10 +176,13 @@ void cli_name_context(const struct cli_options *o);
  * errors. */
 const char *cli_nearest(const char *word, const char *const *names, size_t n);
 
-void cli_help(FILE *to, const struct cli_command *command);
-void cli_help_all(FILE *to);
+/* `all`: every option; else those of every day, if there are many. */
+void cli_help(FILE *to, const struct cli_command *command, bool all);
+void cli_help_commands(FILE *to);
 /* The manual page spillway(1). */
 void cli_man(FILE *to);
+/* docs/options.md. */
+void cli_options_page(FILE *to);
 /* 0, or CLI_REFUSED for an unknown shell. */
 int cli_completion(FILE *to, const char *shell);
 
@@ -215,6 +219,7 @@ struct cli_row {
     size_t at;                        /* of the field in struct cli_options */
     double min, max;                  /* counts and numbers; both 0: any */
     const struct cli_choice *choices; /* CLI_CHOICE, CLI_DEVICE */
+    unsigned everyday;                /* commands whose --help shows it without "all" */
 };
 
 extern const struct cli_row cli_rows[];
