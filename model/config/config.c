@@ -1,5 +1,5 @@
 /* Reads config.json and generation_config.json into one descriptor: see config.h. A family is a row
- * of config_families*.c; config_parts.h says what each of the files config_*.c reads. The keys of a
+ * of config_families.c; config_parts.h says what each of the files config_*.c reads. The keys of a
  * GGUF file are read here, too, under other names (config_gguf.c). */
 #include "model/config/config.h"
 

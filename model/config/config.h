@@ -1,6 +1,6 @@
 /* What a model is: one plain descriptor that all layers run from. spw_config_parse reads
  * config.json and generation_config.json of a Hugging Face folder into it. A family is a row of
- * facts in config_families.c, or with experts in config_families_experts.c.
+ * facts in config_families.c.
  *
  * spw_config_parse fills `out`, which owns its arrays until spw_config_free;
  * after a failure there is nothing to free. Every size has a limit, so no product of two sizes

@@ -141,11 +141,6 @@ static inline bool spw_family_asks(enum spw_family_rule rule)
     return rule == SPW_FAMILY_BY_KEY || rule == SPW_FAMILY_UNLESS;
 }
 
-/* Of config_families_experts.c, and what its rows share with those of config_families.c. */
-extern const struct spw_family spw_expert_families[];
-extern const size_t spw_n_expert_families;
-extern const struct spw_tensor_name spw_hunyuan_names[];
-
 /* By a model_type; NULL: there is none. */
 const struct spw_family *spw_family_find(const char *name);
 

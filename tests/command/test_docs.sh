@@ -236,7 +236,7 @@ check_names() {
     same_names docs/measuring.md
 
     # of the text models inside others the page names the whole ones
-    sed -nE 's/.*\{?\.(name|also) = "([a-z0-9_-]+)".*/\2/p' model/config/config_families*.c model/config/config_gguf_architectures.c |
+    sed -nE 's/.*\{?\.(name|also) = "([a-z0-9_-]+)".*/\2/p' model/config/config_families.c model/config/config_gguf_architectures.c |
         grep -v '_vl.*_text$' | sort -u >"$work/real"
     words '`[a-z0-9_-]+`' <docs/models.md | tr -d '`' | sort -u | comm -12 - "$work/real" >"$work/shown"
     same_names docs/models.md
