@@ -233,7 +233,9 @@ enum {
 struct callable {
     unsigned as;
     const char *name, *params;
-    spw_jinja_native *run;
+    spw_jinja_native *run; /* NULL: a test of the type, or a comparison */
+    unsigned types;        /* a bit for each enum type that it is true for */
+    int op;                /* with the argument; 0: none */
 };
 
 struct method {

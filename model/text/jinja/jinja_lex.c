@@ -2,6 +2,7 @@
  */
 #include "model/text/jinja/jinja_impl.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <utf8proc.h>
 
@@ -171,49 +172,36 @@ static int digit_value(char c)
     return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 99;
 }
 
-static void push_integer(struct lexer *x, const char *end)
-{
-    int64_t value = 0;
-    for (const char *p = x->at; p < end; p++)
-        if (__builtin_mul_overflow(value, 10, &value) ||
-            __builtin_add_overflow(value, *p - '0', &value))
-            spw_jinja_fail(x->run, "found an integer of more than 64 bits, expected a smaller one");
-    push(x, (struct token){.type = SPW_JINJA_T_INTEGER, .number = int_value(value)},
-         (size_t)(end - x->at));
-}
-
-static void push_float(struct lexer *x, const char *end)
-{
-    char text[64] = "";
-    size_t n = (size_t)(end - x->at);
-    if (n >= sizeof text)
-        spw_jinja_fail(x->run, "found a number of more than 63 digits");
-    memcpy(text, x->at, n);
-    push(x, (struct token){.type = SPW_JINJA_T_FLOAT, .number = float_value(strtod(text, NULL))},
-         n);
-}
-
+/* An integer, or a number with a fraction or a power; zero is all that begins with a 0. */
 static void lex_number(struct lexer *x)
 {
-    const char *p = x->at, *end = x->end, *digits = skip_digits(p, end), *fraction = digits;
+    const char *p = x->at, *end = x->end, *digits = skip_digits(p, end), *e = digits;
     bool after_dot = x->out->n && x->out->at[x->out->n - 1].type == '.' && p[-1] == '.';
     if (digits + 1 < end && *digits == '.' && is_digit(digits[1]))
-        fraction = skip_digits(digits + 1, end);
-    const char *e = fraction;
+        e = skip_digits(digits + 1, end);
     if (e < end && (*e == 'e' || *e == 'E')) {
         const char *power = e + 1;
         power += power < end && (*power == '+' || *power == '-');
         if (power < end && is_digit(*power))
             e = skip_digits(power, end);
     }
-    if (e > digits && !after_dot) {
-        push_float(x, e);
-        return;
-    }
-    if (*p == '0') /* no number begins with a zero but zero itself */
+    bool whole = e == digits || after_dot;
+    if (whole && *p == '0')
         for (digits = p + 1; digits < end && *digits == '0';)
             digits++;
-    push_integer(x, digits);
+    size_t n = (size_t)((whole ? digits : e) - p);
+    char text[64] = "";
+    if (n >= sizeof text)
+        spw_jinja_fail(x->run, "found a number of more than 63 digits");
+    memcpy(text, p, n);
+    errno = 0;
+    struct value number =
+        whole ? int_value(strtoll(text, NULL, 10)) : float_value(strtod(text, NULL));
+    if (whole && errno == ERANGE)
+        spw_jinja_fail(x->run, "found an integer of more than 64 bits, expected a smaller one");
+    push(x,
+         (struct token){.type = whole ? SPW_JINJA_T_INTEGER : SPW_JINJA_T_FLOAT, .number = number},
+         n);
 }
 
 /* The number of at most `most` digits of a base at *p; -1 when there are fewer than `least`. */

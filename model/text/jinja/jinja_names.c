@@ -132,6 +132,10 @@ static struct value call(struct run *r, const struct callable *c, struct value s
 {
     struct value a[SPW_JINJA_MAX_PARAMS] = {{.type = SPW_JINJA_MISSING}};
     bind(r, c, args, a);
+    if (c->op)
+        return bool_value(spw_jinja_compare(r, c->op, self, a[0]));
+    if (!c->run)
+        return bool_value(c->types >> self.type & 1);
     return c->as & SPW_JINJA_ON_TEXT ? call_on_text(r, c, self, a) : c->run(r, self, a);
 }
 

@@ -306,28 +306,28 @@ enum { F = SPW_JINJA_FILTER, D = SPW_JINJA_OF_DICT };
 
 const struct callable spw_jinja_of_items[] = {
     /* name, parameters               what it gives; who uses it */
-    {F, "count", "", length},
-    {F, "dictsort", "case_sensitive=,by=,reverse=", dictsort}, /* sorted pairs; Gemma 4, Kimi K3 */
-    {F, "first", "", first},          /* first item; Unsloth's Qwen3 */
-    {D, "get", "key,default=", get},  /* Kimi, GigaChat, Gemma 4 */
-    {F | D, "items", "", items},      /* pairs of a dict; Qwen3-Coder, Llama 3.1, GLM, Mistral */
-    {F, "join", "d=,attribute=", join}, /* one text of items; Llama 3, Apertus */
-    {D, "keys", "", keys},            /* Qwen3-Coder's first */
-    {F, "last", "", last},            /* last item; Qwen 3.6, Alpaca */
-    {F, "length", "", length},        /* how many; Qwen3, GLM, Mistral */
-    {F, "list", "", list},            /* a list of items; Mistral, Gemma 4 */
-    {F, "map", "*", map},             /* an attribute or a filter of each; DeepSeek R1 */
-    {F, "max", "case_sensitive=,attribute=", max},
-    {F, "min", "case_sensitive=,attribute=", min},
-    {F, "reject", "*", reject},       /* items that fail a test; Llama 3.1 */
-    {F, "rejectattr", "*", rejectattr}, /* the same by attribute; Mistral, Functionary */
-    {F, "reverse", "", reverse},      /* from last to first */
-    {F, "select", "*", select_items}, /* items that pass a test */
-    {F, "selectattr", "*", selectattr}, /* the same by attribute; Mistral, Apriel */
-    {F, "sort", "reverse=,case_sensitive=,attribute=", sort}, /* a sorted list; Ministral 3 */
-    {F, "sum", "attribute=,start=", sum},
-    {F, "unique", "case_sensitive=,attribute=", unique}, /* each once */
-    {D, "values", "", values},
+    {F, "count", "", .run = length},
+    {F, "dictsort", "case_sensitive=,by=,reverse=", .run = dictsort}, /* sorted pairs; Gemma 4 */
+    {F, "first", "", .run = first},                 /* first item; Unsloth's Qwen3 */
+    {D, "get", "key,default=", .run = get},         /* Kimi, GigaChat, Gemma 4 */
+    {F | D, "items", "", .run = items}, /* pairs of a dict; Qwen3-Coder, Llama 3.1, GLM, Mistral */
+    {F, "join", "d=,attribute=", .run = join},      /* one text of items; Llama 3, Apertus */
+    {D, "keys", "", .run = keys},                   /* Qwen3-Coder's first */
+    {F, "last", "", .run = last},                   /* last item; Qwen 3.6, Alpaca */
+    {F, "length", "", .run = length},               /* how many; Qwen3, GLM, Mistral */
+    {F, "list", "", .run = list},                   /* a list of items; Mistral, Gemma 4 */
+    {F, "map", "*", .run = map}, /* an attribute or a filter of each; DeepSeek R1 */
+    {F, "max", "case_sensitive=,attribute=", .run = max},
+    {F, "min", "case_sensitive=,attribute=", .run = min},
+    {F, "reject", "*", .run = reject},              /* items that fail a test; Llama 3.1 */
+    {F, "rejectattr", "*", .run = rejectattr}, /* the same by attribute; Mistral, Functionary */
+    {F, "reverse", "", .run = reverse},             /* from last to first */
+    {F, "select", "*", .run = select_items},        /* items that pass a test */
+    {F, "selectattr", "*", .run = selectattr},      /* the same by attribute; Mistral, Apriel */
+    {F, "sort", "reverse=,case_sensitive=,attribute=", .run = sort}, /* Ministral 3 */
+    {F, "sum", "attribute=,start=", .run = sum},
+    {F, "unique", "case_sensitive=,attribute=", .run = unique}, /* each once */
+    {D, "values", "", .run = values},
     {0},
 };
 /* clang-format on */

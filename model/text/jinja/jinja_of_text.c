@@ -452,35 +452,35 @@ enum {
 
 const struct callable spw_jinja_of_text[] = {
     /* name, parameters                       what it gives; who uses it */
-    {F, "abs", "", absolute},                 /* without its sign */
-    {BOTH, "capitalize", "", capitalize},     /* "Ab"; OpenChat, SOLAR, Idefics 3 */
-    {F, "d", "default_value=,boolean=", default_value},
-    {F, "default", "default_value=,boolean=", default_value}, /* for undefined; Gemma 4, LFM2.5 */
-    {M, "endswith", "suffix,start=,end=", endswith}, /* Qwen3, LFM2.5 */
-    {M, "find", "sub,start=,end=", find},     /* where it begins, or -1; Qwen 3.6 */
-    {F, "float", "default=", to_float},       /* text as a number */
-    {M, "format", "*", spw_jinja_format},     /* Python's '{} {name}' */
-    {F, "indent", "width=,first=,blank=", indent}, /* lines moved right */
-    {F, "int", "default=", to_int},           /* text as an integer; Jamba */
-    {M, "join", "iterable", join},            /* one text of items; Python's usual way */
-    {BOTH, "lower", "", lower},               /* "ab"; Command R7B */
-    {M, "lstrip", "chars=", lstrip},          /* Qwen3, GLM */
-    {M, "replace", "old,new,count=", replace}, /* text for text; Falcon, Nemotron Nano */
-    {F, "replace", "old,new,count=", replace_filter}, /* Kimi K3 */
-    {M, "rfind", "sub,start=,end=", rfind},   /* as find, from the end; Qwen 3.6 */
-    {M, "rsplit", "sep=,maxsplit=", rsplit},
-    {M, "rstrip", "chars=", rstrip},          /* Qwen3, GLM */
-    {F, "safe", "", safe},                    /* `+` escapes beside it; Functionary, Qwen3-Coder */
-    {M, "split", "sep=,maxsplit=", split},    /* DeepSeek, Qwen3, MiniMax */
-    {M, "splitlines", "keepends=", splitlines},
-    {M, "startswith", "prefix,start=,end=", startswith}, /* Qwen3, StepFun */
-    {F, "string", "", string},                /* as text; Kimi K2, LFM2.5 */
-    {M, "strip", "chars=", strip},            /* Cohere, GLM, MiniMax */
-    {M, "title", "", title},                  /* "Ab Cd"; Starling */
-    {F, "title", "", title_filter},           /* Jamba, Phi-2 */
-    {F, "tojson", "ensure_ascii=,indent=,separators=,sort_keys=", spw_jinja_tojson}, /* nearly all */
-    {F | SPW_JINJA_ON_TEXT, "trim", "chars=", strip}, /* Llama 3, Gemma */
-    {BOTH, "upper", "", upper},               /* "AB"; Gemma 4, Command A, LLaVA */
+    {F, "abs", "", .run = absolute},                /* without its sign */
+    {BOTH, "capitalize", "", .run = capitalize},    /* "Ab"; OpenChat, SOLAR, Idefics 3 */
+    {F, "d", "default_value=,boolean=", .run = default_value},
+    {F, "default", "default_value=,boolean=", .run = default_value}, /* for undefined; Gemma 4 */
+    {M, "endswith", "suffix,start=,end=", .run = endswith}, /* Qwen3, LFM2.5 */
+    {M, "find", "sub,start=,end=", .run = find},    /* where it begins, or -1; Qwen 3.6 */
+    {F, "float", "default=", .run = to_float},      /* text as a number */
+    {M, "format", "*", .run = spw_jinja_format},    /* Python's '{} {name}' */
+    {F, "indent", "width=,first=,blank=", .run = indent}, /* lines moved right */
+    {F, "int", "default=", .run = to_int},          /* text as an integer; Jamba */
+    {M, "join", "iterable", .run = join},           /* one text of items; Python's usual way */
+    {BOTH, "lower", "", .run = lower},              /* "ab"; Command R7B */
+    {M, "lstrip", "chars=", .run = lstrip},         /* Qwen3, GLM */
+    {M, "replace", "old,new,count=", .run = replace}, /* text for text; Falcon, Nemotron Nano */
+    {F, "replace", "old,new,count=", .run = replace_filter}, /* Kimi K3 */
+    {M, "rfind", "sub,start=,end=", .run = rfind},  /* as find, from the end; Qwen 3.6 */
+    {M, "rsplit", "sep=,maxsplit=", .run = rsplit},
+    {M, "rstrip", "chars=", .run = rstrip},         /* Qwen3, GLM */
+    {F, "safe", "", .run = safe}, /* `+` escapes beside it; Functionary, Qwen3-Coder */
+    {M, "split", "sep=,maxsplit=", .run = split},   /* DeepSeek, Qwen3, MiniMax */
+    {M, "splitlines", "keepends=", .run = splitlines},
+    {M, "startswith", "prefix,start=,end=", .run = startswith}, /* Qwen3, StepFun */
+    {F, "string", "", .run = string},               /* as text; Kimi K2, LFM2.5 */
+    {M, "strip", "chars=", .run = strip},           /* Cohere, GLM, MiniMax */
+    {M, "title", "", .run = title},                 /* "Ab Cd"; Starling */
+    {F, "title", "", .run = title_filter},          /* Jamba, Phi-2 */
+    {F, "tojson", "ensure_ascii=,indent=,separators=,sort_keys=", .run = spw_jinja_tojson},
+    {F | SPW_JINJA_ON_TEXT, "trim", "chars=", .run = strip}, /* Llama 3, Gemma */
+    {BOTH, "upper", "", .run = upper},              /* "AB"; Gemma 4, Command A, LLaVA */
     {0},
 };
 /* clang-format on */

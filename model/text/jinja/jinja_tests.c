@@ -8,32 +8,7 @@
 
 /* ---- tests ---- */
 
-/* A test that needs no argument and cannot fail. */
-#define KIND(name, condition)                                                                      \
-    NATIVE(name)                                                                                   \
-    {                                                                                              \
-        (void)r;                                                                                   \
-        (void)a;                                                                                   \
-        return bool_value(condition);                                                              \
-    }
-
-KIND(is_defined, self.type != SPW_JINJA_UNDEFINED)
-KIND(is_undefined, self.type == SPW_JINJA_UNDEFINED)
-KIND(is_none, self.type == SPW_JINJA_NONE)
-KIND(is_boolean, self.type == SPW_JINJA_BOOL)
-KIND(is_false, self.type == SPW_JINJA_BOOL && !self.u.boolean)
-KIND(is_true, self.type == SPW_JINJA_BOOL && self.u.boolean)
-KIND(is_int, self.type == SPW_JINJA_INT)
-KIND(is_float, self.type == SPW_JINJA_FLOAT)
-KIND(is_a_number, is_number(self))
-KIND(is_string, self.type == SPW_JINJA_STRING)
-KIND(is_mapping, self.type == SPW_JINJA_DICT)
-KIND(is_callable, self.type == SPW_JINJA_MACRO || self.type == SPW_JINJA_METHOD ||
-                      self.type == SPW_JINJA_LOOP || self.type == SPW_JINJA_UNDEFINED)
-/* has a length and items by number or key, in Python's loose sense */
-KIND(is_sequence, spw_jinja_length(self) >= 0 && self.type != SPW_JINJA_GENERATOR)
-KIND(is_iterable, spw_jinja_length(self) >= 0 || self.type == SPW_JINJA_LOOP)
-
+/* x % 2 == 1, or 0 */
 static struct value rest_is(struct run *r, struct value self, int64_t rest)
 {
     struct value left = spw_jinja_binary(r, '%', self, int_value(2));
@@ -52,19 +27,19 @@ NATIVE(is_even)
     return rest_is(r, self, 0);
 }
 
-#define COMPARISON(name, op)                                                                       \
-    NATIVE(name)                                                                                   \
-    {                                                                                              \
-        return bool_value(spw_jinja_compare(r, op, self, a[0]));                                   \
-    }
+NATIVE(is_true)
+{
+    (void)r;
+    (void)a;
+    return bool_value(self.type == SPW_JINJA_BOOL && self.u.boolean);
+}
 
-COMPARISON(is_eq, SPW_JINJA_T_EQ)
-COMPARISON(is_ne, SPW_JINJA_T_NE)
-COMPARISON(is_lt, '<')
-COMPARISON(is_gt, '>')
-COMPARISON(is_le, SPW_JINJA_T_LE)
-COMPARISON(is_ge, SPW_JINJA_T_GE)
-COMPARISON(is_in, 'i')
+NATIVE(is_false)
+{
+    (void)r;
+    (void)a;
+    return bool_value(self.type == SPW_JINJA_BOOL && !self.u.boolean);
+}
 
 /* ---- functions ---- */
 
@@ -184,46 +159,52 @@ NATIVE(strftime_now)
 /* clang-format off */
 enum { T = SPW_JINJA_TEST, FUNCTION = SPW_JINJA_FUNCTION };
 
+#define IS(type) (1u << SPW_JINJA_##type)
+#define NUMBER (IS(INT) | IS(FLOAT) | IS(BOOL))
+#define SEQUENCE (IS(STRING) | IS(LIST) | IS(TUPLE) | IS(DICT) | IS(UNDEFINED))
+#define CALLABLE (IS(MACRO) | IS(METHOD) | IS(LOOP) | IS(UNDEFINED))
+
 const struct callable spw_jinja_tests[] = {
-    /* name, parameters                  what is asked; who uses it */
-    {T, "boolean", "", is_boolean},      /* true or false; Gemma 4, Kimi K3 */
-    {T, "callable", "", is_callable},
-    {T, "defined", "", is_defined},      /* nearly all */
-    {T, "even", "", is_even},
-    {T, "false", "", is_false},          /* Qwen3, Nemotron Nano */
-    {T, "float", "", is_float},
-    {T, "integer", "", is_int},
-    {T, "iterable", "", is_iterable},    /* can be walked; GLM, Qwen3-Coder */
-    {T, "mapping", "", is_mapping},      /* a dict; Gemma 4, GLM */
-    {T, "none", "", is_none},            /* Mistral, Kimi K2 */
-    {T, "number", "", is_a_number},        /* Kimi K3 */
-    {T, "odd", "", is_odd},
-    {T, "sequence", "", is_sequence},    /* has a length and items; Qwen3-Coder, Gemma 4 */
-    {T, "string", "", is_string},        /* nearly all */
-    {T, "true", "", is_true},            /* EXAONE 4, Qwen 3.6 */
-    {T, "undefined", "", is_undefined},  /* Mistral, Kimi K3 */
-    {T, "in", "seq", is_in},             /* Qwen3-Coder's first */
-    {T, "eq", "b", is_eq},
-    {T, "equalto", "b", is_eq},          /* Mistral, Functionary, Llama 3.1 */
-    {T, "==", "b", is_eq},
-    {T, "ne", "b", is_ne},
-    {T, "!=", "b", is_ne},
-    {T, "lt", "b", is_lt},
-    {T, "lessthan", "b", is_lt},
-    {T, "<", "b", is_lt},
-    {T, "gt", "b", is_gt},
-    {T, "greaterthan", "b", is_gt},
-    {T, ">", "b", is_gt},
-    {T, "le", "b", is_le},
-    {T, "<=", "b", is_le},
-    {T, "ge", "b", is_ge},
-    {T, ">=", "b", is_ge},
-    /* name, parameters                  what it gives; who uses it */
-    {FUNCTION, "dict", "*", dict},       /* transformers' own example */
-    {FUNCTION, "namespace", "*", namespace}, /* variables that loops change; nearly all */
-    {FUNCTION, "raise_exception", "message", raise_exception}, /* transformers'; Mistral, Gemma */
-    {FUNCTION, "range", "start,stop=,step=", range_of}, /* Gemma 4 */
-    {FUNCTION, "strftime_now", "format", strftime_now}, /* transformers'; gpt-oss, Apertus */
+    /* of these types; who uses it */
+    {T, "boolean", "", .types = IS(BOOL)},          /* Gemma 4, Kimi K3 */
+    {T, "callable", "", .types = CALLABLE},
+    {T, "defined", "", .types = ~IS(UNDEFINED)},    /* nearly all */
+    {T, "float", "", .types = IS(FLOAT)},
+    {T, "integer", "", .types = IS(INT)},
+    {T, "iterable", "", .types = SEQUENCE | IS(GENERATOR) | IS(LOOP)}, /* GLM, Qwen3-Coder */
+    {T, "mapping", "", .types = IS(DICT)},          /* Gemma 4, GLM */
+    {T, "none", "", .types = IS(NONE)},             /* Mistral, Kimi K2 */
+    {T, "number", "", .types = NUMBER},             /* Kimi K3 */
+    {T, "sequence", "", .types = SEQUENCE},         /* Qwen3-Coder, Gemma 4 */
+    {T, "string", "", .types = IS(STRING)},         /* nearly all */
+    {T, "undefined", "", .types = IS(UNDEFINED)},   /* Mistral, Kimi K3 */
+    {T, "even", "", .run = is_even},
+    {T, "false", "", .run = is_false},              /* Qwen3, Nemotron Nano */
+    {T, "odd", "", .run = is_odd},
+    {T, "true", "", .run = is_true},                /* EXAONE 4, Qwen 3.6 */
+    /* compared with the argument */
+    {T, "in", "seq", .op = 'i'},                    /* Qwen3-Coder's first */
+    {T, "eq", "b", .op = SPW_JINJA_T_EQ},
+    {T, "equalto", "b", .op = SPW_JINJA_T_EQ},      /* Mistral, Functionary, Llama 3.1 */
+    {T, "==", "b", .op = SPW_JINJA_T_EQ},
+    {T, "ne", "b", .op = SPW_JINJA_T_NE},
+    {T, "!=", "b", .op = SPW_JINJA_T_NE},
+    {T, "lt", "b", .op = '<'},
+    {T, "lessthan", "b", .op = '<'},
+    {T, "<", "b", .op = '<'},
+    {T, "gt", "b", .op = '>'},
+    {T, "greaterthan", "b", .op = '>'},
+    {T, ">", "b", .op = '>'},
+    {T, "le", "b", .op = SPW_JINJA_T_LE},
+    {T, "<=", "b", .op = SPW_JINJA_T_LE},
+    {T, "ge", "b", .op = SPW_JINJA_T_GE},
+    {T, ">=", "b", .op = SPW_JINJA_T_GE},
+    /* what it gives; who uses it */
+    {FUNCTION, "dict", "*", .run = dict},           /* transformers' own example */
+    {FUNCTION, "namespace", "*", .run = namespace}, /* variables that loops change; nearly all */
+    {FUNCTION, "raise_exception", "message", .run = raise_exception}, /* transformers'; Gemma */
+    {FUNCTION, "range", "start,stop=,step=", .run = range_of}, /* Gemma 4 */
+    {FUNCTION, "strftime_now", "format", .run = strftime_now}, /* transformers'; gpt-oss, Apertus */
     {0},
 };
 /* clang-format on */

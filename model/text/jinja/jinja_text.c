@@ -10,11 +10,13 @@
 
 /* The shortest digits that read back as the same number; as Python, with an exponent from 1e16 on
  * and below 1e-4. */
-static void float_text(double d, char text[40])
+static void float_text(double d, bool json, char text[40])
 {
     char digits[40];
     if (!isfinite(d)) {
-        snprintf(text, 40, "%s", isnan(d) ? "nan" : d < 0 ? "-inf" : "inf");
+        const char *words[] = {json ? "NaN" : "nan", json ? "-Infinity" : "-inf",
+                               json ? "Infinity" : "inf"};
+        snprintf(text, 40, "%s", words[isnan(d) ? 0 : d < 0 ? 1 : 2]);
         return;
     }
     int precision = 0;
@@ -32,11 +34,11 @@ static void float_text(double d, char text[40])
     snprintf(text, 40, "%.*f", decimals > 1 ? decimals : 1, d);
 }
 
-static void print_float(struct run *r, double d)
+static void print_float(struct run *r, double d, bool json)
 {
     char text[40];
     spw_jinja_charge(r, 16);
-    float_text(d, text);
+    float_text(d, json, text);
     spw_jinja_print_text(r, text);
 }
 
@@ -47,7 +49,7 @@ static void print_int(struct run *r, int64_t i)
     spw_jinja_print_text(r, text);
 }
 
-/* ---- repr ---- */
+/* ---- strings ---- */
 
 static void print_repr_char(struct run *r, uint32_t c, const char *at, size_t n, char quote)
 {
@@ -79,95 +81,6 @@ static void print_string_repr(struct run *r, const struct string *s)
     spw_jinja_print_text(r, s->markup ? ")" : "");
 }
 
-static void print_list_repr(struct run *r, struct value v)
-{
-    bool list = v.type == SPW_JINJA_LIST;
-    spw_jinja_print_text(r, list ? "[" : "(");
-    for (size_t i = 0; i < v.u.list->n; i++) {
-        spw_jinja_print_text(r, i ? ", " : "");
-        spw_jinja_print_repr(r, v.u.list->at[i]);
-    }
-    spw_jinja_print_text(r, list ? "]" : v.u.list->n == 1 ? ",)" : ")");
-}
-
-static void print_dict_repr(struct run *r, const struct dict *d)
-{
-    spw_jinja_print_text(r, "{");
-    for (size_t i = 0; i < d->n; i++) {
-        spw_jinja_print_text(r, i ? ", " : "");
-        spw_jinja_print_repr(r, d->at[i].key);
-        spw_jinja_print_text(r, ": ");
-        spw_jinja_print_repr(r, d->at[i].value);
-    }
-    spw_jinja_print_text(r, "}");
-}
-
-void spw_jinja_print_repr(struct run *r, struct value v)
-{
-    spw_jinja_enter(r);
-    switch (v.type) {
-    case SPW_JINJA_UNDEFINED:
-        spw_jinja_print_text(r, "Undefined");
-        break;
-    case SPW_JINJA_MISSING:
-    case SPW_JINJA_NONE:
-        spw_jinja_print_text(r, "None");
-        break;
-    case SPW_JINJA_BOOL:
-        spw_jinja_print_text(r, v.u.boolean ? "True" : "False");
-        break;
-    case SPW_JINJA_INT:
-        print_int(r, v.u.integer);
-        break;
-    case SPW_JINJA_FLOAT:
-        print_float(r, v.u.number);
-        break;
-    case SPW_JINJA_STRING:
-        print_string_repr(r, v.u.string);
-        break;
-    case SPW_JINJA_LIST:
-    case SPW_JINJA_TUPLE:
-        print_list_repr(r, v);
-        break;
-    case SPW_JINJA_DICT:
-        print_dict_repr(r, v.u.dict);
-        break;
-    default: /* what Python prints of these is of no use: an address, or a type's name */
-        spw_jinja_fail(r,
-                       "found a %s where a text is made, expected a value (a `| list` "
-                       "missing, or a call's parentheses?)",
-                       spw_jinja_type_name(v));
-    }
-    r->depth--;
-}
-
-void spw_jinja_print_value(struct run *r, struct value v)
-{
-    if (v.type == SPW_JINJA_STRING)
-        spw_jinja_print(r, v.u.string->at, v.u.string->bytes);
-    else if (v.type != SPW_JINJA_UNDEFINED)
-        spw_jinja_print_repr(r, v);
-}
-
-struct value spw_jinja_to_string(struct run *r, struct value v)
-{
-    size_t start = r->out_bytes;
-    if (v.type == SPW_JINJA_STRING)
-        return v;
-    spw_jinja_print_value(r, v);
-    return spw_jinja_captured(r, start);
-}
-
-/* ---- JSON ---- */
-
-struct json {
-    bool ascii, sort;
-    struct value indent; /* a string, or MISSING */
-    struct value item_separator, key_separator;
-};
-
-static void print_json(struct run *r, struct value v, const struct json *o, uint32_t level);
-
 static void print_json_string(struct run *r, const struct string *s, bool ascii)
 {
     static const char short_from[] = "\"\\\n\r\t\f\b", short_to[] = "\"\\nrtfb";
@@ -195,7 +108,18 @@ static void print_json_string(struct run *r, const struct string *s, bool ascii)
     spw_jinja_print_text(r, "\"");
 }
 
-static void print_line(struct run *r, const struct json *o, uint32_t level)
+/* ---- repr and JSON ---- */
+
+/* How a value and what it holds are written: as Python's repr does, or as JSON. */
+struct style {
+    bool json, ascii, sort;
+    struct value indent; /* a string, or MISSING */
+    struct value item_separator, key_separator;
+};
+
+static void print(struct run *r, struct value v, const struct style *o, uint32_t level);
+
+static void print_line(struct run *r, const struct style *o, uint32_t level)
 {
     if (o->indent.type == SPW_JINJA_MISSING)
         return;
@@ -204,75 +128,121 @@ static void print_line(struct run *r, const struct json *o, uint32_t level)
         spw_jinja_print_value(r, o->indent);
 }
 
-static void print_json_key(struct run *r, struct value key, const struct json *o)
+static void print_key(struct run *r, struct value key, const struct style *o)
 {
-    bool quoted = key.type == SPW_JINJA_STRING;
-    if (!quoted && !is_number(key) && key.type != SPW_JINJA_NONE)
+    bool quoted = o->json && key.type != SPW_JINJA_STRING;
+    if (quoted && !is_number(key) && key.type != SPW_JINJA_NONE)
         spw_jinja_fail(r, "tojson: found a key that is a '%s'", spw_jinja_type_name(key));
-    spw_jinja_print_text(r, quoted ? "" : "\"");
-    print_json(r, key, o, 0);
-    spw_jinja_print_text(r, quoted ? "" : "\"");
+    spw_jinja_print_text(r, quoted ? "\"" : "");
+    print(r, key, o, 0);
+    spw_jinja_print_text(r, quoted ? "\"" : "");
+    spw_jinja_print_value(r, o->key_separator);
 }
 
-/* A list, or the pairs of a dict. */
-static void print_json_items(struct run *r, const struct list *l, bool pairs, const struct json *o,
-                             uint32_t level)
+/* Between marks; `pairs`: the items are those of a dict. */
+static void print_items(struct run *r, const struct list *l, bool pairs, const char marks[2],
+                        const struct style *o, uint32_t level)
 {
-    spw_jinja_print_text(r, pairs ? "{" : "[");
+    spw_jinja_print(r, marks, 1);
     for (size_t i = 0; i < l->n; i++) {
         struct value item = l->at[i];
         if (i)
             spw_jinja_print_value(r, o->item_separator);
         print_line(r, o, level + 1);
         if (pairs) {
-            print_json_key(r, item.u.list->at[0], o);
-            spw_jinja_print_value(r, o->key_separator);
+            print_key(r, item.u.list->at[0], o);
             item = item.u.list->at[1];
         }
-        print_json(r, item, o, level + 1);
+        print(r, item, o, level + 1);
     }
     if (l->n)
         print_line(r, o, level);
-    spw_jinja_print_text(r, pairs ? "}" : "]");
+    if (*marks == '(' && l->n == 1)
+        spw_jinja_print_text(r, ",");
+    spw_jinja_print(r, marks + 1, 1);
 }
 
-static void print_json_dict(struct run *r, struct value v, const struct json *o, uint32_t level)
+static void print_dict(struct run *r, struct value v, const struct style *o, uint32_t level)
 {
     struct list *pairs = spw_jinja_new_list(r);
     for (size_t i = 0; i < v.u.dict->n; i++)
         spw_jinja_append(r, pairs, spw_jinja_pair(r, &v.u.dict->at[i]));
     if (o->sort)
         spw_jinja_sort(r, pairs, spw_jinja_items(r, v), false);
-    print_json_items(r, pairs, true, o, level);
+    print_items(r, pairs, true, "{}", o, level);
 }
 
-static void print_json(struct run *r, struct value v, const struct json *o, uint32_t level)
+_Noreturn static void no_text(struct run *r, struct value v, const struct style *o)
+{
+    if (o->json)
+        spw_jinja_fail(r, "Object of type %s is not JSON serializable", spw_jinja_type_name(v));
+    /* what Python prints of these is of no use: an address, or a type's name */
+    spw_jinja_fail(r,
+                   "found a %s where a text is made, expected a value (a `| list` "
+                   "missing, or a call's parentheses?)",
+                   spw_jinja_type_name(v));
+}
+
+static void print(struct run *r, struct value v, const struct style *o, uint32_t level)
 {
     spw_jinja_enter(r);
     if (v.type == SPW_JINJA_NONE)
-        spw_jinja_print_text(r, "null");
-    else if (v.type == SPW_JINJA_BOOL)
+        spw_jinja_print_text(r, o->json ? "null" : "None");
+    else if (v.type == SPW_JINJA_UNDEFINED && !o->json)
+        spw_jinja_print_text(r, "Undefined");
+    else if (v.type == SPW_JINJA_BOOL && o->json)
         spw_jinja_print_text(r, v.u.boolean ? "true" : "false");
+    else if (v.type == SPW_JINJA_BOOL)
+        spw_jinja_print_text(r, v.u.boolean ? "True" : "False");
     else if (v.type == SPW_JINJA_INT)
         print_int(r, v.u.integer);
-    else if (v.type == SPW_JINJA_FLOAT && isfinite(v.u.number))
-        print_float(r, v.u.number);
     else if (v.type == SPW_JINJA_FLOAT)
-        spw_jinja_print_text(r, isnan(v.u.number) ? "NaN"
-                                : v.u.number < 0  ? "-Infinity"
-                                                  : "Infinity");
-    else if (v.type == SPW_JINJA_STRING)
+        print_float(r, v.u.number, o->json);
+    else if (v.type == SPW_JINJA_STRING && o->json)
         print_json_string(r, v.u.string, o->ascii);
+    else if (v.type == SPW_JINJA_STRING)
+        print_string_repr(r, v.u.string);
     else if (v.type == SPW_JINJA_LIST || v.type == SPW_JINJA_TUPLE)
-        print_json_items(r, v.u.list, false, o, level);
+        print_items(r, v.u.list, false, o->json || v.type == SPW_JINJA_LIST ? "[]" : "()", o,
+                    level);
     else if (v.type == SPW_JINJA_DICT)
-        print_json_dict(r, v, o, level);
+        print_dict(r, v, o, level);
     else
-        spw_jinja_fail(r, "Object of type %s is not JSON serializable", spw_jinja_type_name(v));
+        no_text(r, v, o);
     r->depth--;
 }
 
-static void separators(struct run *r, struct value v, struct json *o)
+static struct value text_value(struct run *r, const char *text)
+{
+    return spw_jinja_borrow(r, text, strlen(text));
+}
+
+void spw_jinja_print_repr(struct run *r, struct value v)
+{
+    print(r, v,
+          &(struct style){.item_separator = text_value(r, ", "),
+                          .key_separator = text_value(r, ": ")},
+          0);
+}
+
+void spw_jinja_print_value(struct run *r, struct value v)
+{
+    if (v.type == SPW_JINJA_STRING)
+        spw_jinja_print(r, v.u.string->at, v.u.string->bytes);
+    else if (v.type != SPW_JINJA_UNDEFINED)
+        spw_jinja_print_repr(r, v);
+}
+
+struct value spw_jinja_to_string(struct run *r, struct value v)
+{
+    size_t start = r->out_bytes;
+    if (v.type == SPW_JINJA_STRING)
+        return v;
+    spw_jinja_print_value(r, v);
+    return spw_jinja_captured(r, start);
+}
+
+static void separators(struct run *r, struct value v, struct style *o)
 {
     if (given(v)) {
         if (!is_list(v) || v.u.list->n != 2 || v.u.list->at[0].type != SPW_JINJA_STRING ||
@@ -282,14 +252,14 @@ static void separators(struct run *r, struct value v, struct json *o)
         o->key_separator = v.u.list->at[1];
         return;
     }
-    o->item_separator = spw_jinja_borrow(r, ", ", given(o->indent) ? 1 : 2);
-    o->key_separator = spw_jinja_borrow(r, ": ", 2);
+    o->item_separator = text_value(r, given(o->indent) ? "," : ", ");
+    o->key_separator = text_value(r, ": ");
 }
 
 /* The filter, as transformers has it. */
 struct value spw_jinja_tojson(struct run *r, struct value self, const struct value *a)
 {
-    struct json o = {.ascii = spw_jinja_truth(a[0]), .sort = spw_jinja_truth(a[3])};
+    struct style o = {.json = true, .ascii = spw_jinja_truth(a[0]), .sort = spw_jinja_truth(a[3])};
     size_t start = r->out_bytes;
     if (a[1].type == SPW_JINJA_STRING) {
         o.indent = a[1];
@@ -298,6 +268,6 @@ struct value spw_jinja_tojson(struct run *r, struct value self, const struct val
         o.indent = spw_jinja_captured(r, start);
     }
     separators(r, a[2], &o);
-    print_json(r, self, &o, 0);
+    print(r, self, &o, 0);
     return spw_jinja_captured(r, start);
 }
