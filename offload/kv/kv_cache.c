@@ -1,6 +1,7 @@
 /* Sequences and their tables: see kv_cache.h. Tiles, frames and the orders between streams are in
  * kv_tile.c, spills in kv_spill.c, loads in kv_load.c, writes to the disk in kv_writeback.c. */
 #include "offload/kv/kv_tile.h"
+#include "offload/kv/layer_store.h"
 
 #include <assert.h>
 
@@ -120,57 +121,18 @@ void spw_kv_forget(struct spw_kv_seq *seq, struct spw_kv_table *l, uint32_t from
     }
 }
 
-/* Frees the retained tiles that were dropped. */
-static void release_retained(struct spw_kv_seq *seq, uint32_t layer)
+void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n)
 {
-    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
-    spw_kv_forget(seq, l, spw_max_u32(l->retained, spw_kv_n_sinks(seq, layer)),
-                  spw_min_u32(l->first, l->retained_end));
-    l->retained = l->retained_end = 0;
-}
-
-void spw_kv_seq_close(struct spw_kv_seq *seq)
-{
-    if (!seq)
-        return;
-    for (uint32_t i = 0; i < 2 * seq->kv->o.n_layers; i++) {
-        assert(!seq->tables[i].load.seq);
-        spw_kv_forget(seq, &seq->tables[i], 0, seq->tables[i].end);
+    uint32_t end = spw_waterline_tiles(n);
+    assert(!l->load.seq);
+    l->n_tokens = spw_min_u64(l->n_tokens, n);
+    if (end < l->end) {
+        spw_kv_forget(seq, l, end, l->end);
+        l->end = end;
     }
-    if (seq->next)
-        seq->next->previous = seq->previous;
-    if (seq->previous)
-        seq->previous->next = seq->next;
-    else
-        seq->kv->seqs = seq->next;
-    spw_free(seq->ids);
-    spw_free(seq);
-}
-
-static void fork_table(struct spw_kv *kv, struct spw_kv_table *to, const struct spw_kv_table *from,
-                       uint32_t n_sinks)
-{
-    assert(to->end == to->first);
-    to->first = from->first;
-    to->begin = from->begin;
-    to->end = from->end;
-    to->disk_end = from->disk_end;
-    to->n_tokens = from->n_tokens;
-    for (uint32_t i = 0; i < from->end; i++) {
-        uint32_t id = from->ids[i];
-        if (id == SPW_KV_NO_TILE || (i < from->first && i >= n_sinks)) /* only retained */
-            continue;
-        to->ids[i] = id;
-        kv->tiles[id].refs++;
-        kv->tiles[id].device_refs += i >= from->begin || i < from->first;
-    }
-}
-
-void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
-{
-    uint32_t n_layers = from->kv->o.n_layers;
-    for (uint32_t i = 0; i < 2 * n_layers; i++)
-        fork_table(from->kv, &to->tables[i], &from->tables[i], spw_kv_n_sinks(from, i % n_layers));
+    l->first = spw_min_u32(l->first, l->end);
+    l->begin = spw_min_u32(l->begin, l->end);
+    l->disk_end = spw_min_u32(l->disk_end, (uint32_t)(n / SPW_TILE_TOKENS));
 }
 
 uint32_t spw_kv_first(const struct spw_kv_seq *seq, uint32_t layer)
@@ -226,43 +188,7 @@ void *spw_kv_exact_tile(const struct spw_kv_seq *seq, uint32_t layer, uint32_t t
     return t->device;
 }
 
-/* ---- growing ---- */
-
-/* Prepares the tail tile for a write: it must belong to this sequence alone, and have no lower
- * copy. */
-static int own_tail(struct spw_kv_seq *seq, struct spw_kv_table *l)
-{
-    struct spw_kv *kv = seq->kv;
-    uint32_t *id = &l->ids[l->end - 1];
-    struct spw_kv_tile *t = &kv->tiles[*id];
-    if (t->refs == 1) {
-        SPW_TRY(spw_kv_finish_tile(kv, t)); /* a write to the disk may be reading it */
-        spw_kv_put_lower_copy(kv, t);
-        return 0;
-    }
-    uint32_t copy;
-    SPW_TRY(spw_kv_new_tile(kv, SPW_KV_FORM_EXACT, NULL, &copy));
-    int rc = spw_lane_copy(kv->lane, kv->tiles[copy].device, t->device,
-                           spw_kv_tile_bytes(kv, SPW_KV_FORM_EXACT), SPW_LINK_DEVICE_TO_DEVICE,
-                           kv->lane->compute);
-    spw_kv_put_tile(kv, *id, true);
-    *id = copy;
-    return rc;
-}
-
-int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to)
-{
-    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
-    if (from % SPW_TILE_TOKENS && to > from)
-        SPW_TRY(own_tail(seq, l));
-    uint32_t end = spw_waterline_tiles(to);
-    if (end > seq->kv->o.max_tiles)
-        return -E2BIG;
-    l->n_tokens = to;
-    while (l->end < end)
-        SPW_TRY(spw_kv_add_tile(seq, l, SPW_KV_FORM_EXACT));
-    return 0;
-}
+/* ---- old tiles ---- */
 
 int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end)
 {
@@ -273,24 +199,6 @@ int spw_kv_quantize(struct spw_kv_seq *seq, uint32_t layer, uint32_t end)
         l->n_tokens = (uint64_t)l->end * SPW_TILE_TOKENS;
     }
     return 0;
-}
-
-/* ---- dropping ---- */
-
-void spw_kv_drop(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
-{
-    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
-    if (first > l->end)
-        first = l->end;
-    if (first <= l->first)
-        return;
-    if (l->begin > l->first)
-        release_retained(seq, layer);
-    uint32_t from = spw_max_u32(l->first, spw_kv_n_sinks(seq, layer));
-    spw_kv_forget(seq, l, spw_max_u32(from, spw_min_u32(l->retained_end, first)), first);
-    l->first = first;
-    if (l->begin < first)
-        l->begin = first;
 }
 
 uint32_t spw_kv_shared_end(const struct spw_kv_seq *a, const struct spw_kv_seq *b, uint32_t layer)
@@ -309,44 +217,53 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         spw_kv_drop_host_copy(seq->kv, &seq->kv->tiles[l->ids[i]]);
 }
 
-/* ---- retaining ---- */
+/* ---- what the way of each layer to store the past decides ---- */
+
+static const struct spw_layer_store_ops *store_of(const struct spw_kv_seq *seq, uint32_t layer)
+{
+    return spw_layer_stores[spw_layer_kinds[seq->kv->o.kinds[layer]].store];
+}
+
+void spw_kv_seq_close(struct spw_kv_seq *seq)
+{
+    if (!seq)
+        return;
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
+        store_of(seq, i)->release(seq, i);
+    if (seq->next)
+        seq->next->previous = seq->previous;
+    if (seq->previous)
+        seq->previous->next = seq->next;
+    else
+        seq->kv->seqs = seq->next;
+    spw_free(seq->ids);
+    spw_free(seq);
+}
+
+void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
+{
+    for (uint32_t i = 0; i < from->kv->o.n_layers; i++)
+        store_of(from, i)->share(to, from, i);
+}
+
+int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to)
+{
+    return store_of(seq, layer)->grow(seq, layer, from, to);
+}
 
 void spw_kv_retain(struct spw_kv_seq *seq, uint64_t n)
 {
     seq->retained_tokens = n;
-    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
-        struct spw_kv_table *l = spw_kv_table(seq, i, SPW_KV_FORM_EXACT);
-        release_retained(seq, i);
-        l->retained = l->first;
-        l->retained_end = l->end;
-    }
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
+        store_of(seq, i)->checkpoint(seq, i);
 }
-
-/* Gives the table its retained tiles back. The last of them may hold newer tokens. */
-static void roll_back(struct spw_kv_seq *seq, struct spw_kv_table *l)
-{
-    if (l->retained_end && l->first > l->retained) {
-        assert(l->begin == l->first);
-        spw_kv_forget(seq, l, spw_max_u32(l->first, l->retained_end), l->end);
-        l->end = l->retained_end;
-        l->first = l->begin = l->retained;
-    }
-    l->retained = l->retained_end = 0;
-}
-
-/* ---- cutting back ---- */
 
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n)
 {
-    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
-        const struct spw_kv_table *l = spw_kv_table(seq, i, SPW_KV_FORM_EXACT);
-        const struct spw_residency *r = &residency[seq->kv->o.kinds[i]];
-        uint32_t from = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_first_visible(r, n);
-        uint32_t end = spw_waterline_tiles(n);
-        if ((end <= l->retained_end ? l->retained : l->first) > from && from < end)
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
+        if (!store_of(seq, i)->reaches(seq, i, &residency[seq->kv->o.kinds[i]], n))
             return false;
-    }
     return true;
 }
 
@@ -355,49 +272,39 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
 {
     if (spw_kv_can_truncate(seq, residency, n))
         return n;
-    uint64_t retained = seq->retained_tokens, border = spw_waterline_border(residency, n);
+    uint64_t retained = seq->retained_tokens, border = spw_kv_border(residency, n);
     if (retained >= n || !spw_kv_can_truncate(seq, residency, retained))
         retained = 0;
     return spw_max_u64(retained, spw_kv_can_truncate(seq, residency, border) ? border : 0);
 }
 
-void spw_kv_cut_table(struct spw_kv_seq *seq, struct spw_kv_table *l, uint64_t n)
-{
-    uint32_t end = spw_waterline_tiles(n);
-    assert(!l->load.seq);
-    l->n_tokens = spw_min_u64(l->n_tokens, n);
-    if (end < l->end) {
-        spw_kv_forget(seq, l, end, l->end);
-        l->end = end;
-    }
-    l->first = spw_min_u32(l->first, l->end);
-    l->begin = spw_min_u32(l->begin, l->end);
-    l->disk_end = spw_min_u32(l->disk_end, (uint32_t)(n / SPW_TILE_TOKENS));
-}
-
-static void cut_exact(struct spw_kv_seq *seq, uint32_t layer, uint64_t n)
-{
-    struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
-    if (spw_waterline_tiles(n) <= l->retained_end)
-        roll_back(seq, l);
-    else
-        release_retained(seq, layer);
-    spw_kv_cut_table(seq, l, n);
-    if (l->end <= spw_kv_n_sinks(seq, layer))
-        l->first = l->begin = 0; /* the sink is the last tile again */
-}
-
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n)
 {
-    const struct spw_kv_options *o = &seq->kv->o;
-    for (uint32_t i = 0; i < o->n_layers; i++) {
-        const struct spw_residency *r = &residency[o->kinds[i]];
-        assert(r->quantizes == spw_kv_n_sinks(seq, i));
-        cut_exact(seq, i, n);
-        if (r->quantizes)
-            spw_kv_cut_table(seq, &seq->tables[i],
-                             (uint64_t)spw_waterline_end(r, n) * SPW_TILE_TOKENS);
-    }
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
+        store_of(seq, i)->cut(seq, i, &residency[seq->kv->o.kinds[i]], n);
+}
+
+uint64_t spw_kv_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
+{
+    uint64_t border = n - n % SPW_TILE_TOKENS;
+    for (int k = 0; k < SPW_LAYER_KINDS && border; k++)
+        if (!spw_layer_stores[kinds[k].store]->begins_at(&kinds[k], border)) {
+            border -= SPW_TILE_TOKENS;
+            k = -1; /* all kinds again */
+        }
+    return border;
+}
+
+int spw_kv_export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                          uint32_t begin, uint32_t end, void *memory)
+{
+    return store_of(seq, layer)->write_section(seq, layer, kind, begin, end, memory);
+}
+
+int spw_kv_import_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                          uint32_t first, uint64_t to, const void *memory)
+{
+    return store_of(seq, layer)->read_section(seq, layer, kind, first, to, memory);
 }
 
 /* ---- facts ---- */

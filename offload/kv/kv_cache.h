@@ -146,6 +146,10 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
                       uint64_t n);
 /* Cuts the sequence back to n tokens. No queued work may use the sequence. */
 void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
+/* The most tokens, at most n, with which a sequence can begin without a checkpoint: the next query
+ * begins a tile and, in every layer with a window, a chunk. 0: there are none, or a layer cannot
+ * begin without one. */
+uint64_t spw_kv_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
 
 /* Makes the stream kv_up wait until the tile's host copy is complete, unless it has waited already.
  * The host waits for a write of the tile to the disk. */

@@ -33,24 +33,14 @@ uint32_t spw_waterline_window_tiles(struct spw_window window)
     return (uint32_t)spw_div_up((uint64_t)inside + window.tokens - 1, SPW_TILE_TOKENS);
 }
 
-uint64_t spw_waterline_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)
-{
-    uint32_t tile = (uint32_t)(n / SPW_TILE_TOKENS) + 1;
-    bool empty = false;
-    while (!empty && --tile) {
-        empty = true;
-        for (int k = 0; k < SPW_LAYER_KINDS; k++)
-            empty &=
-                !kinds[k].quantizes &&
-                (!kinds[k].window.tokens ||
-                 spw_waterline_first_visible(&kinds[k], (uint64_t)tile * SPW_TILE_TOKENS) == tile);
-    }
-    return (uint64_t)tile * SPW_TILE_TOKENS;
-}
-
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position)
 {
     return spw_waterline_window_first(r->window, position);
+}
+
+uint32_t spw_waterline_first_read_exact(const struct spw_residency *r, uint64_t n_tokens)
+{
+    return r->quantizes ? spw_waterline_end(r, n_tokens) : spw_waterline_first_visible(r, n_tokens);
 }
 
 uint32_t spw_waterline_first_exact(const struct spw_residency *r, uint64_t n_tokens)

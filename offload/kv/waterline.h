@@ -34,6 +34,7 @@ enum { SPW_WATERLINE_SLACK = 1 };
 /* The tiles of one layer that a sequence may have in each tier. The plan sets one of these for each
  * layer kind. */
 struct spw_residency {
+    enum spw_layer_store store; /* of the kind */
     struct spw_window window;
     uint32_t resident;      /* on the device between steps; at least 1 */
     uint32_t resident_pass; /* while a prompt passes other layers; 1..resident */
@@ -68,13 +69,11 @@ uint32_t spw_waterline_old_end(const struct spw_residency kinds[SPW_LAYER_KINDS]
  * with this window has between steps. */
 uint32_t spw_waterline_window_first(struct spw_window window, uint64_t position);
 uint32_t spw_waterline_window_tiles(struct spw_window window);
-/* The most tokens, at most n, with which a sequence can begin though its windows hold no tile: the
- * next query begins a chunk, and a tile. 0: there are none, or quantized layers need exact tiles.
- */
-uint64_t spw_waterline_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n);
 /* The first tile that a query at `position` of a layer of this kind can see. */
 uint32_t spw_waterline_first_visible(const struct spw_residency *r, uint64_t position);
 
+/* The first tile that queries from position n on read exactly, beside a sink. */
+uint32_t spw_waterline_first_read_exact(const struct spw_residency *r, uint64_t n_tokens);
 /* For a length of n tokens: the first exact tile that stays, beside tile 0 of a layer that
  * quantizes; and the most exact tiles that a layer that quantizes has between steps. */
 uint32_t spw_waterline_first_exact(const struct spw_residency *r, uint64_t n_tokens);

@@ -182,7 +182,7 @@ static uint64_t usable(const struct spw_engine *e, const struct spw_store_match 
     if (!spw_plan_sharing(&e->plan).needs_checkpoint)
         return all;
     return spw_max_u64((uint64_t)m->checkpoint_tiles * SPW_TILE_TOKENS,
-                       spw_waterline_border(e->plan.residency, all));
+                       spw_kv_border(e->plan.residency, all));
 }
 
 /* The longest match in the store. A checkpoint one tile after it will do if it has all exact tiles
@@ -358,8 +358,8 @@ static int attach_window(struct use *u, struct spw_session *s, uint32_t slice, u
     if (first >= end) { /* the next tile still follows the last token */
         spw_traffic_import(spw_executor_account_of(s->engine->executor), s->slot, slice, end, end,
                            true);
-        return spw_kv_import(s->seq.kv, slice, SPW_KV_FORM_EXACT, end,
-                             (uint64_t)end * SPW_TILE_TOKENS, NULL);
+        return spw_kv_import_section(s->seq.kv, slice, SPW_SNAPSHOT_WINDOW, end,
+                                     (uint64_t)end * SPW_TILE_TOKENS, NULL);
     }
     while (first < end)
         SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, slice, &first, end));

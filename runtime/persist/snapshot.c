@@ -1,8 +1,6 @@
 /* Writes and reads the sections of a session: see snapshot.h. */
 #include "runtime/persist/snapshot.h"
 
-#include "offload/kv/kv_attach.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,15 +63,10 @@ static struct spw_snapshot_tiles tiles_of(const struct spw_session *s, enum spw_
     return t;
 }
 
-static enum spw_kv_form form_of(enum spw_snapshot_kind kind)
-{
-    return kind == SPW_SNAPSHOT_OLD ? SPW_KV_FORM_TIERED : SPW_KV_FORM_EXACT;
-}
-
 /* Whether tiles of this kind lie on the device only: exact ones beside quantized ones. */
 static bool stays_on_device(const struct spw_engine *e, enum spw_snapshot_kind kind)
 {
-    return e->plan.quantizes && form_of(kind) == SPW_KV_FORM_EXACT;
+    return e->plan.quantizes && kind != SPW_SNAPSHOT_OLD;
 }
 
 static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
@@ -156,7 +149,7 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
         spw_traffic_add(account, SPW_MOVED_DEVICE_TO_HOST, (end - first) * x->record_bytes);
     else
         spw_traffic_export(account, s->slot, x->layer, first, end);
-    return spw_kv_export(s->seq.kv, x->layer, form_of(x->kind), first, end, piece_of(s));
+    return spw_kv_export_section(s->seq.kv, x->layer, x->kind, first, end, piece_of(s));
 }
 
 int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
@@ -256,8 +249,9 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t sli
     n = spw_min_u32(n, piece_records(s, bytes));
     SPW_TRY(make_room(s, kind, slice, to, &n));
     SPW_TRY(fetch(f, x, *first, &n, &records, err));
-    SPW_TRY(spw_kv_import(s->seq.kv, slice, form_of(kind), *first,
-                          spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
+    SPW_TRY(spw_kv_import_section(s->seq.kv, slice, kind, *first,
+                                  spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS),
+                                  records));
     f->used += n * bytes;
     *first += n;
     return 0;
@@ -284,8 +278,8 @@ static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t sl
                        t.end, kind != SPW_SNAPSHOT_OLD);
     /* If no exact tile is needed, the next exact tile still follows the last token. */
     if ((kind == SPW_SNAPSHOT_RECENT || kind == SPW_SNAPSHOT_WINDOW) && t.end && t.first >= t.end)
-        return spw_kv_import(f->s->seq.kv, slice, SPW_KV_FORM_EXACT, t.end,
-                             (uint64_t)t.end * SPW_TILE_TOKENS, NULL);
+        return spw_kv_import_section(f->s->seq.kv, slice, kind, t.end,
+                                     (uint64_t)t.end * SPW_TILE_TOKENS, NULL);
     while (t.first < t.end)
         SPW_TRY(read_some(f, kind, slice, &t.first, t.end, n, err));
     return 0;
@@ -315,7 +309,7 @@ bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p
     bool has_all = true;
     for (uint32_t i = 0; i < e->model.config.n_slices; i++) {
         const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[i]];
-        uint32_t first = r->quantizes ? spw_waterline_end(r, n) : spw_waterline_first_visible(r, n);
+        uint32_t first = spw_waterline_first_read_exact(r, n);
         uint32_t kind = r->quantizes ? SPW_SNAPSHOT_RECENT : SPW_SNAPSHOT_WINDOW;
         if ((r->quantizes || r->window.tokens) && first < n / SPW_TILE_TOKENS)
             has_all &= spw_pack_find(p, kind, i, first) != NULL;

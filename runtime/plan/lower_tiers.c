@@ -17,10 +17,9 @@ void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
                   uint32_t window_tiles, bool chunked, bool shares_tiles)
 {
     const struct spw_residency *full = &kinds[p->full_kind];
-    const struct spw_residency *slides = &kinds[p->window_kind];
     *b = (struct spw_lower){0};
-    if (spw_plan_n_windowed(p) && !slides->fixed) {
-        b->sliding = (uint32_t)spw_sub_u64(window_tiles, slides->resident);
+    if (spw_plan_n_windowed(p)) {
+        b->sliding = (uint32_t)spw_sub_u64(window_tiles, kinds[p->window_kind].resident);
         b->shared_most = b->sliding;
         if (shares_tiles && b->sliding && b->shared_most < window_tiles - 1)
             b->shared_most = window_tiles - 1; /* all but the last tile, which is each session's */
@@ -35,10 +34,7 @@ void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
 
 void spw_lower_count(struct spw_lower *b, const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint32_t window = 0;
-    if (spw_plan_n_windowed(p))
-        window = spw_min_u32(spw_waterline_window_tiles(p->residency[p->window_kind].window),
-                             p->max_tiles);
+    uint32_t window = spw_plan_slice_need(p, p->window_kind, in->context).moving;
     spw_lower_of(b, p, p->residency, p->full_tiles, window, in->context > p->chunk,
                  in->sessions > 1);
 }

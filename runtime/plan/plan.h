@@ -7,7 +7,7 @@
 #define SPW_RUNTIME_PLAN_PLAN_H
 
 #include "model/weights/weights.h"
-#include "offload/kv/waterline.h"
+#include "offload/kv/layer_store.h"
 #include "prefetch/expert_residency.h"
 #include "runtime/plan_query.h"
 #include "runtime/rules/shared_prompt.h"
@@ -185,6 +185,9 @@ static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
 struct spw_sharing spw_plan_sharing(const struct spw_plan *p);
 /* The bytes that publishing a session of n tokens in an empty prefix cache writes. */
 uint64_t spw_plan_publish_bytes(const struct spw_plan *p, uint64_t n);
+
+/* What a slice of a layer of this kind needs for n tokens; zeros if no layer is of this kind. */
+struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, int kind, uint64_t n_tokens);
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
 /* Divides KV anew inside the arenas of `from`, for other budgets or another precision. Everything

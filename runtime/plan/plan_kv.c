@@ -4,36 +4,36 @@
 #include "runtime/plan/plan_parts.h"
 #include "runtime/plan/shares.h"
 
-static uint32_t window_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+void spw_plan_start_kinds(struct spw_plan *p, const struct spw_plan_input *in)
 {
-    if (!spw_plan_n_windowed(p))
-        return 0;
-    const struct spw_window window = spw_layer_window(p->window_kind, in->weights->config->window);
-    return (uint32_t)spw_min_u64(spw_waterline_window_tiles(window), p->max_tiles);
+    p->quantizes = in->quantizes;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        const bool windowed = spw_layer_has_window((enum spw_layer_kind)k);
+        p->residency[k] = (struct spw_residency){
+            .store = spw_layer_kinds[k].store,
+            .window = spw_layer_window((enum spw_layer_kind)k,
+                                       p->n_slices[k] ? in->weights->config->window : 0),
+            .quantizes = in->quantizes && !windowed,
+            .residual_tiles = in->residual_tiles,
+            .fixed = in->quantizes && windowed,
+            .held = p->holds_tiles,
+        };
+    }
 }
 
-static uint32_t exact_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
+struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, int kind, uint64_t n_tokens)
 {
-    return (uint32_t)spw_min_u64(spw_waterline_exact_tiles(in->residual_tiles), p->max_tiles);
-}
-
-/* Tiles of one slice that a pass may leave behind, and that a rollback needs: all tiles that the
- * pass begins with, but for a sink. */
-static uint32_t retained_of(const struct spw_plan *p, uint32_t tiles, uint32_t sink)
-{
-    return (uint32_t)spw_min_u64(tiles - sink, p->max_tiles - tiles);
-}
-
-static uint64_t retained_window(const struct spw_plan *p, const struct spw_plan_input *in)
-{
-    return spw_plan_n_windowed(p) ? retained_of(p, window_tiles(p, in), 0) : 0;
+    const struct spw_residency *r = &p->residency[kind];
+    if (!p->n_slices[kind])
+        return (struct spw_store_need){0};
+    return spw_layer_stores[r->store]->need(r, n_tokens);
 }
 
 uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t tiles = spw_plan_n_windowed(p) * retained_window(p, in);
-    if (in->quantizes)
-        tiles += spw_plan_n_full(p) * retained_of(p, exact_tiles(p, in), 1);
+    uint64_t tiles = 0;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        tiles += p->n_slices[k] * (uint64_t)spw_plan_slice_need(p, k, in->context).retained;
     return in->sessions * tiles * p->exact_tile_bytes;
 }
 
@@ -58,8 +58,9 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
 {
     if (!in->quantizes)
         return 0;
-    uint64_t all = spw_plan_n_full(p) * most_tiles(p, in, exact_tiles(p, in)) +
-                   spw_plan_n_windowed(p) * most_tiles(p, in, window_tiles(p, in));
+    uint64_t all = 0;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        all += p->n_slices[k] * most_tiles(p, in, spw_plan_slice_need(p, k, in->context).fixed);
     if (p->may_retain)
         all += spw_plan_retained_bytes(p, in) / p->exact_tile_bytes;
     return (uint32_t)spw_min_u64(all + new_tiles(p, in), SPW_PLAN_MOST_FRAMES);
@@ -81,22 +82,20 @@ static uint64_t most_full_tiles(const struct spw_plan *p, const struct spw_plan_
     return spw_plan_full_sessions(in) * each;
 }
 
-static uint64_t n_sliding(const struct spw_plan *p, const struct spw_plan_input *in)
-{
-    return in->quantizes ? 0 : spw_plan_n_windowed(p);
-}
-
 uint64_t spw_plan_all_tiles(const struct spw_plan *p, const struct spw_plan_input *in)
 {
+    uint32_t window = spw_plan_slice_need(p, p->window_kind, in->context).moving;
     return spw_plan_n_full(p) * most_full_tiles(p, in) +
-           n_sliding(p, in) * most_tiles(p, in, window_tiles(p, in));
+           spw_plan_n_windowed(p) * most_tiles(p, in, window);
 }
 
 struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t full = spw_plan_n_full(p), sliding = n_sliding(p, in);
-    uint64_t retained = p->may_retain ? retained_window(p, in) : 0;
-    struct spw_plan_need n = {.extra = new_tiles(p, in), .window_tiles = window_tiles(p, in)};
+    const struct spw_store_need window = spw_plan_slice_need(p, p->window_kind, in->context);
+    uint64_t full = spw_plan_n_full(p), sliding = in->quantizes ? 0 : spw_plan_n_windowed(p);
+    uint64_t retained = p->may_retain ? window.retained : 0;
+    struct spw_plan_need n = {.extra = new_tiles(p, in),
+                              .window_tiles = window.moving + window.fixed};
     uint64_t beside_windows = sliding ? n.extra : 0;
     uint64_t each = sliding * (n.window_tiles + retained) + full * p->full_tiles;
     n.whole = spw_plan_full_sessions(in) * each + beside_windows;
@@ -105,42 +104,30 @@ struct spw_plan_need spw_plan_kv_need(const struct spw_plan *p, const struct spw
     return n;
 }
 
-static void keep_all(struct spw_residency *r, uint32_t tiles)
+static void hold_all(struct spw_residency *r, uint32_t tiles)
 {
     r->resident = r->resident_pass = r->pass = tiles;
 }
 
-/* Before the division: full layers keep nothing, windows lie on the device whole. */
-static void start_residency(struct spw_plan *p, const struct spw_plan_input *in,
-                            const struct spw_plan_need *need)
+/* Before the division: full layers have nothing on the device, windows are there whole. */
+static void start_residency(struct spw_plan *p, const struct spw_plan_need *need)
 {
-    p->quantizes = in->quantizes;
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        const bool windowed = spw_layer_has_window((enum spw_layer_kind)k);
-        p->residency[k] = (struct spw_residency){
-            .window = spw_layer_window((enum spw_layer_kind)k,
-                                       p->n_slices[k] ? in->weights->config->window : 0),
-            .host = UINT32_MAX,
-            .quantizes = in->quantizes && !windowed,
-            .residual_tiles = in->residual_tiles,
-            .fixed = in->quantizes && windowed,
-            .held = p->holds_tiles,
-        };
-        if (windowed)
-            keep_all(&p->residency[k], need->window_tiles);
+        hold_all(&p->residency[k], p->residency[k].window.tokens ? need->window_tiles : 0);
+        p->residency[k].host = UINT32_MAX;
     }
 }
 
 static void divide_frames(struct spw_plan *p, const struct spw_plan_input *in,
                           const struct spw_plan_need *need, uint64_t frames)
 {
-    uint64_t sliding = n_sliding(p, in);
-    start_residency(p, in, need);
+    uint64_t sliding = in->quantizes ? 0 : spw_plan_n_windowed(p);
+    start_residency(p, need);
     p->n_device_frames = (uint32_t)frames;
     p->new_frames = (uint32_t)need->extra;
     p->retains = p->may_retain;
     if (frames >= need->all) {
-        keep_all(&p->residency[p->full_kind], p->max_tiles);
+        hold_all(&p->residency[p->full_kind], p->max_tiles);
         return;
     }
     const struct spw_session_tiles t = spw_session_tiles(p, in->context);

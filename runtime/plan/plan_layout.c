@@ -49,6 +49,7 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     const struct spw_model_config *c = in->weights->config;
     *p = (struct spw_plan){0};
     count_slices(p, c);
+    spw_plan_start_kinds(p, in);
     p->format = format_of(in);
     for (int k = 0; k < SPW_LAYER_KINDS; k++) /* one size for all */
         if (p->n_slices[k])

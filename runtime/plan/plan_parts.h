@@ -106,6 +106,9 @@ bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost 
 
 /* ---- plan_kv.c ---- */
 
+/* Sets the numbers of each layer kind that no candidate changes. p: its slices are counted. */
+void spw_plan_start_kinds(struct spw_plan *p, const struct spw_plan_input *in);
+
 /* Frames of tiles that move between tiers. */
 struct spw_plan_need {
     uint64_t extra;        /* for the tiles that one chunk adds to a layer; or, where tiles are

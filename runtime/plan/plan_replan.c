@@ -110,6 +110,8 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
     p.format = tiles.format;
     p.tile_bytes = tiles.tile_bytes;
     p.full_tiles = tiles.full_tiles;
+    p.quantizes = tiles.quantizes;
+    memcpy(p.residency, tiles.residency, sizeof p.residency);
     p.may_retain = from->retains && spw_plan_may_retain(&p, &in);
     struct spw_plan less = p;
     less.may_retain = false;

@@ -34,16 +34,12 @@ static uint64_t n_sliding(const struct spw_plan *p)
 
 struct spw_session_tiles spw_session_tiles(const struct spw_plan *p, uint64_t most_tokens)
 {
-    const struct spw_residency *full = &p->residency[p->full_kind];
-    const struct spw_residency *slides = &p->residency[p->window_kind];
-    uint32_t tiles = spw_waterline_tiles(most_tokens);
-    struct spw_session_tiles t = {.full = spw_waterline_end(full, most_tokens) -
-                                          spw_waterline_first_tiered(full)};
-    if (n_sliding(p)) {
-        t.window = spw_min_u32(spw_waterline_window_tiles(slides->window), tiles);
-        t.retained = spw_min_u32(t.window, tiles - t.window);
-    }
-    return t;
+    const struct spw_store_need window = spw_plan_slice_need(p, p->window_kind, most_tokens);
+    return (struct spw_session_tiles){
+        .full = spw_plan_slice_need(p, p->full_kind, most_tokens).moving,
+        .window = window.moving,
+        .retained = window.moving ? window.retained : 0,
+    };
 }
 
 uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_tiles *t)
@@ -52,7 +48,7 @@ uint64_t spw_session_frames(const struct spw_plan *p, const struct spw_session_t
     return n_sliding(p) * window + spw_plan_n_full(p) * t->full;
 }
 
-static void keep_all(struct spw_residency *r, uint64_t tiles)
+static void hold_all(struct spw_residency *r, uint64_t tiles)
 {
     r->resident = r->resident_pass = r->pass = (uint32_t)tiles;
 }
@@ -69,8 +65,8 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
     /* While windows are not whole, waiting layers keep one tile: see spw_lower_of. */
     bool whole = !sliding || slide == t->window;
     if (sliding)
-        keep_all(&kinds[p->window_kind], slide);
-    keep_all(r, 1);
+        hold_all(&kinds[p->window_kind], slide);
+    hold_all(r, 1);
     if (!full)
         return;
     r->resident = (uint32_t)spw_max_u64(spw_min_u64(left / full, t->full), 1);

@@ -3,29 +3,16 @@
 #ifndef SPW_RUNTIME_RULES_SNAPSHOT_TILES_H
 #define SPW_RUNTIME_RULES_SNAPSHOT_TILES_H
 
-#include "offload/kv/waterline.h"
-
-/* Kinds of sections. The layer of a section is a slice (spw_model_config.slice_layers). Tiles of
- * all kinds except TAIL are complete and never change. */
-enum spw_snapshot_kind {
-    SPW_SNAPSHOT_OLD = 1, /* layers without a window: tiles that move between tiers */
-    SPW_SNAPSHOT_SINK,    /* where old tiles are quantized: tile 0, exact */
-    SPW_SNAPSHOT_RECENT,  /* where old tiles are quantized: the exact tiles near the end */
-    SPW_SNAPSHOT_WINDOW,  /* layers with a window: the tiles in the window */
-    SPW_SNAPSHOT_TAIL,    /* every layer: the last tile, which is not complete */
-    SPW_SNAPSHOT_LOGITS,  /* layer 0, one record: f32 logits after the last token */
-};
-
-/* Tiles [first, end); empty if first >= end. */
-struct spw_snapshot_tiles {
-    uint32_t first, end;
-};
+#include "offload/kv/layer_store.h"
 
 /* The tiles that a section of this kind has of a layer with this residency, if the old tiles before
  * token `from` are stored already and the snapshot ends at token `to`. */
-struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
-                                             enum spw_snapshot_kind kind, uint64_t from,
-                                             uint64_t to);
+static inline struct spw_snapshot_tiles spw_snapshot_tiles(const struct spw_residency *r,
+                                                           enum spw_snapshot_kind kind,
+                                                           uint64_t from, uint64_t to)
+{
+    return spw_layer_stores[r->store]->snapshot(r, kind, from, to);
+}
 
 /* Whether it pays to replace the `held` tokens of a session by the `found` tokens of files. Reading
  * the KV of a token costs a small part of computing it. */

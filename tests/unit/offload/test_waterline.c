@@ -1,6 +1,6 @@
 /* Waterlines against their definitions: windows token by token, and whole lives of a sequence, step
  * by step, with the tiles of every layer counted one at a time. */
-#include "offload/kv/waterline.h"
+#include "offload/kv/layer_store.h"
 #include "tests/check.h"
 
 enum { MOST_TOKENS = 4000 };
@@ -161,18 +161,18 @@ static void check_border(uint64_t *seed)
     struct spw_residency kinds[SPW_LAYER_KINDS] = {0};
     struct spw_window *w = &kinds[SPW_LAYER_CHUNKED].window;
     uint64_t n = check_range(seed, 0, 3000), border = n - n % SPW_TILE_TOKENS;
-    CHECK(spw_waterline_border(kinds, n) == border); /* no layer has a window */
+    CHECK(spw_kv_border(kinds, n) == border); /* no layer has a window */
     w->tokens = (uint32_t)check_range(seed, 2, 700);
     if (check_random(seed) % 2)
         w->tokens = (uint32_t)spw_align_up(w->tokens, 64);
     w->step = 1;
-    CHECK(spw_waterline_border(kinds, n) == 0);
+    CHECK(spw_kv_border(kinds, n) == 0);
     w->step = w->tokens;
     while (border % w->tokens)
         border -= SPW_TILE_TOKENS;
-    CHECK(spw_waterline_border(kinds, n) == border);
+    CHECK(spw_kv_border(kinds, n) == border);
     kinds[SPW_LAYER_FULL].quantizes = true;
-    CHECK(spw_waterline_border(kinds, n) == 0);
+    CHECK(spw_kv_border(kinds, n) == 0);
 }
 
 int main(void)
