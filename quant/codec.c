@@ -19,11 +19,11 @@ struct half {
 };
 
 static struct half half_of(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                           uint32_t head_dim, uint32_t head, bool values)
+                           struct spw_tile_widths w, uint32_t head, bool values)
 {
     const unsigned char *from = qtile;
-    struct spw_qtile_head at = spw_qtile_locate(n_kv_heads, head_dim, head);
-    struct half h = {.head_dim = head_dim};
+    struct spw_qtile_head at = spw_qtile_locate(n_kv_heads, w, head);
+    struct half h = {.head_dim = values ? w.v : w.k};
     bool low = format == SPW_QFORMAT_INT8 || (format == SPW_QFORMAT_INT8_INT4 && !values);
     h.high = from + (values ? at.v_high : at.k_high);
     h.low = low ? from + (values ? at.v_low : at.k_low) : NULL;
@@ -60,12 +60,12 @@ static float grow(float x, float most)
 }
 
 void spw_codec_decode_rotated(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                              uint32_t head_dim, uint32_t head, bool values, float *out)
+                              struct spw_tile_widths widths, uint32_t head, bool values, float *out)
 {
-    struct half h = half_of(qtile, format, n_kv_heads, head_dim, head, values);
+    struct half h = half_of(qtile, format, n_kv_heads, widths, head, values);
     for (uint32_t j = 0; j < SPW_TILE_TOKENS; j++)
-        for (uint32_t c = 0; c < head_dim; c++)
-            out[(size_t)j * head_dim + c] = grow(decode_one(&h, j, c), FLT_MAX);
+        for (uint32_t c = 0; c < h.head_dim; c++)
+            out[(size_t)j * h.head_dim + c] = grow(decode_one(&h, j, c), FLT_MAX);
 }
 
 /* Halves to even; x is finite and not beyond the type's range. */
@@ -114,14 +114,14 @@ static void decode_half(const struct half *h, uint32_t block, enum spw_dtype t, 
 }
 
 void spw_codec_decode(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                      uint32_t head_dim, enum spw_dtype dtype, void *tile)
+                      struct spw_tile_widths widths, enum spw_dtype dtype, void *tile)
 {
-    size_t bytes = spw_tile_head_bytes(head_dim, dtype);
-    for (uint32_t head = 0; head < n_kv_heads; head++) {
-        struct half k = half_of(qtile, format, n_kv_heads, head_dim, head, false);
-        struct half v = half_of(qtile, format, n_kv_heads, head_dim, head, true);
-        decode_half(&k, spw_hadamard_k_block(head_dim), dtype, (char *)tile + head * bytes);
-        decode_half(&v, spw_hadamard_v_block(head_dim), dtype,
-                    (char *)tile + (n_kv_heads + head) * bytes);
+    for (uint32_t i = 0; i < 2 * n_kv_heads; i++) {
+        const bool values = i >= n_kv_heads;
+        const uint32_t head = i % n_kv_heads;
+        const struct half h = half_of(qtile, format, n_kv_heads, widths, head, values);
+        decode_half(&h, values ? spw_hadamard_v_block(widths.v) : spw_hadamard_k_block(widths.k),
+                    dtype,
+                    (char *)tile + spw_tile_head_at(n_kv_heads, widths, dtype, head, values));
     }
 }

@@ -16,7 +16,8 @@
 struct spw_codec_args {
     const void *tile; /* all 128 positions written; 4-byte aligned */
     void *qtile;      /* spw_qtile_bytes(...), 64-byte aligned */
-    uint32_t n_kv_heads, head_dim;
+    uint32_t n_kv_heads;
+    struct spw_tile_widths widths;
     enum spw_dtype dtype;
     enum spw_qformat format;
     /* A task writes 1 if its K or V holds a NaN or an infinity, else nothing. The bytes of that
@@ -24,7 +25,7 @@ struct spw_codec_args {
     uint32_t *not_finite;
 };
 
-/* A task is K or V of one head. */
+/* A task is K or V of one head; without V (widths.v 0) it is K of one head. */
 extern const struct spw_kernel spw_codec_encode_kernel_portable;
 extern const struct spw_kernel spw_codec_encode_kernel_avx2;
 extern const struct spw_kernel spw_codec_encode_kernel_avx512;
@@ -43,11 +44,12 @@ int spw_codec_encode_cuda(const struct spw_codec_args *a, spw_stream s);
 /* Decodes a quantized tile to an exact tile of type `dtype`; a number too large for the type
  * becomes its largest finite value. For tests and calibration: plain C, one thread. */
 void spw_codec_decode(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                      uint32_t head_dim, enum spw_dtype dtype, void *tile);
+                      struct spw_tile_widths widths, enum spw_dtype dtype, void *tile);
 
 /* The same without rotating back: f32 [128][channels] of one head's K or V. Attention on codes is
  * attention on these numbers. */
 void spw_codec_decode_rotated(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                              uint32_t head_dim, uint32_t head, bool values, float *out);
+                              struct spw_tile_widths widths, uint32_t head, bool values,
+                              float *out);
 
 #endif

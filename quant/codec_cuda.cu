@@ -48,7 +48,7 @@ __device__ __forceinline__ bool not_finite(float x)
  * position. */
 __device__ __forceinline__ bool sum_means(float *means, const void *k, const struct encode_job &job)
 {
-    const uint32_t d = job.a.head_dim, lane = threadIdx.x % SPW_TILE_BLOCK;
+    const uint32_t d = job.a.widths.k, lane = threadIdx.x % SPW_TILE_BLOCK;
     const float part = 0x1p-24f / SPW_TILE_TOKENS;
     bool bad = false;
     /* d is even, so both halves of a warp take part. */
@@ -72,7 +72,7 @@ __device__ __forceinline__ bool sum_means(float *means, const void *k, const str
 __device__ __forceinline__ void rotate_means(float *means, float *to, const struct encode_job &job)
 {
     const float most = FLT_MAX * 0x1p-24f;
-    const uint32_t d = job.a.head_dim, lane = threadIdx.x % 32;
+    const uint32_t d = job.a.widths.k, lane = threadIdx.x % 32;
     for (uint32_t c = lane; c < d; c += 32)
         means[c] *= job.mean_factor;
     spw_hadamard_stages(means, 1, 0, d, spw_hadamard_k_block(d));
@@ -87,7 +87,8 @@ __device__ __forceinline__ void rotate_means(float *means, float *to, const stru
 __device__ __forceinline__ bool load_rows(float *x, uint32_t stride, const void *from,
                                           const struct encode_job &job, bool values)
 {
-    const uint32_t d = job.a.head_dim, first = blockIdx.x * SPW_QTILE_OCTET;
+    const uint32_t d = values ? job.a.widths.v : job.a.widths.k,
+                   first = blockIdx.x * SPW_QTILE_OCTET;
     const enum spw_dtype t = job.a.dtype;
     bool bad = false;
     for (uint32_t i = threadIdx.x; i < SPW_QTILE_OCTET * d; i += THREADS) {
@@ -158,11 +159,12 @@ __global__ void __launch_bounds__(THREADS) k_codec_encode(SPW_PARAMETER struct e
     spw_grid_next();
     const struct spw_codec_args &a = job.a;
     const bool values = blockIdx.z != 0;
-    const uint32_t d = a.head_dim, stride = spw_qtile_k_channels(d), warp = threadIdx.x / 32;
-    const struct spw_qtile_head at = spw_qtile_locate(a.n_kv_heads, d, blockIdx.y);
+    const uint32_t d = values ? a.widths.v : a.widths.k, stride = spw_qtile_k_channels(d);
+    const uint32_t warp = threadIdx.x / 32;
+    const struct spw_qtile_head at = spw_qtile_locate(a.n_kv_heads, a.widths, blockIdx.y);
     unsigned char *to = (unsigned char *)a.qtile;
     const char *exact = (const char *)a.tile +
-                        (blockIdx.z * a.n_kv_heads + blockIdx.y) * spw_tile_head_bytes(d, a.dtype);
+                        spw_tile_head_at(a.n_kv_heads, a.widths, a.dtype, blockIdx.y, values);
     struct encode_rows r;
     r.x = shared;
     r.means = r.x + SPW_QTILE_OCTET * stride;
@@ -187,18 +189,18 @@ __global__ void __launch_bounds__(THREADS) k_codec_encode(SPW_PARAMETER struct e
 
 int spw_codec_encode_cuda(const struct spw_codec_args *a, spw_stream s)
 {
-    const uint32_t d = a->head_dim;
-    if (!d || d % 2 || d > MOST_CHANNELS || a->format >= SPW_QFORMAT_EXACT ||
+    const uint32_t k = a->widths.k, v = a->widths.v, most = k > v ? k : v;
+    if (!k || k % 2 || v % 2 || most > MOST_CHANNELS || a->format >= SPW_QFORMAT_EXACT ||
         (uintptr_t)a->tile % 4 || (uintptr_t)a->qtile % 64 || (uintptr_t)a->not_finite % 4)
         return -EINVAL;
     struct encode_job job = {};
     job.a = *a;
-    job.mean_factor = spw_hadamard_factor(spw_hadamard_k_block(d));
+    job.mean_factor = spw_hadamard_factor(spw_hadamard_k_block(k));
     job.factor[0] = job.mean_factor * 0x1p-24f;
-    job.factor[1] = spw_hadamard_factor(spw_hadamard_v_block(d)) * 0x1p-24f;
-    size_t stride = spw_qtile_k_channels(d);
+    job.factor[1] = v ? spw_hadamard_factor(spw_hadamard_v_block(v)) * 0x1p-24f : 0;
+    size_t stride = spw_qtile_k_channels(most);
     size_t bytes = stride * ((SPW_QTILE_OCTET + 1) * sizeof(float) + SPW_QTILE_OCTET);
-    dim3 grid(SPW_TILE_TOKENS / SPW_QTILE_OCTET, a->n_kv_heads, 2);
+    dim3 grid(SPW_TILE_TOKENS / SPW_QTILE_OCTET, a->n_kv_heads, v ? 2 : 1);
     SPW_LAUNCH(k_codec_encode, grid, THREADS, bytes, s, job);
     return spw_cuda_launched();
 }

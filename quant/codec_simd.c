@@ -303,22 +303,23 @@ SIMD_FN bool encode_values(const struct half *h, enum spw_dtype t)
 
 static size_t encode_tasks(const void *args)
 {
-    return 2 * (size_t)((const struct spw_codec_args *)args)->n_kv_heads;
+    const struct spw_codec_args *a = args;
+    return (a->widths.v ? 2 : 1) * (size_t)a->n_kv_heads;
 }
 
 static struct half half_of(const struct spw_codec_args *a, uint32_t head, bool values)
 {
-    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, a->head_dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, a->widths, head);
+    const uint32_t width = values ? a->widths.v : a->widths.k;
     unsigned char *to = a->qtile;
     bool low = a->format == SPW_QFORMAT_INT8 || (a->format == SPW_QFORMAT_INT8_INT4 && !values);
-    size_t exact =
-        ((values ? a->n_kv_heads : 0) + head) * spw_tile_head_bytes(a->head_dim, a->dtype);
-    struct half h = {.exact = (const char *)a->tile + exact, .head_dim = a->head_dim};
+    size_t exact = spw_tile_head_at(a->n_kv_heads, a->widths, a->dtype, head, values);
+    struct half h = {.exact = (const char *)a->tile + exact, .head_dim = width};
     h.means = (float *)(to + at.k_means);
     h.steps = (uint16_t *)(to + (values ? at.v_steps : at.k_steps));
     h.high = to + (values ? at.v_high : at.k_high);
     h.low = low ? to + (values ? at.v_low : at.k_low) : NULL;
-    h.block = values ? spw_hadamard_v_block(a->head_dim) : spw_hadamard_k_block(a->head_dim);
+    h.block = values ? spw_hadamard_v_block(width) : spw_hadamard_k_block(width);
     return h;
 }
 
@@ -333,9 +334,9 @@ static void encode_run(const void *args, size_t task, unsigned worker)
     bool values = task >= a->n_kv_heads, finite;
     struct half h = half_of(a, (uint32_t)(task % a->n_kv_heads), values);
     (void)worker;
-    assert(a->head_dim % 2 == 0 && a->head_dim <= MOST_CHANNELS && a->format < SPW_QFORMAT_EXACT);
+    assert(h.head_dim % 2 == 0 && h.head_dim <= MOST_CHANNELS && a->format < SPW_QFORMAT_EXACT);
     if (!values) /* the padding of the means is part of the tile's bytes */
-        memset(h.means, 0, spw_qtile_means_bytes(a->head_dim));
+        memset(h.means, 0, spw_qtile_means_bytes(a->widths.k));
     if (a->dtype == SPW_DTYPE_F32)
         finite = encode_half(&h, values, SPW_DTYPE_F32);
     else if (a->dtype == SPW_DTYPE_F16)

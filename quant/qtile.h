@@ -1,4 +1,6 @@
 /* The layout of one quantized tile: 128 positions of one layer, K and V, all KV heads of a slice.
+ * The channels of K and of V are those of its exact form (quant/tile.h); with v = 0 a tile has no
+ * piece of V.
  *
  *   | K meta | V meta | K high | V high | K low | V low |      each: head 0, head 1, ...
  *   '--------- int4 ------------------'       |       |
@@ -86,16 +88,16 @@ struct spw_qtile_head {
     size_t k_means, k_steps, v_steps, k_high, v_high, k_low, v_low;
 };
 
-SPW_INLINE struct spw_qtile_head spw_qtile_locate(uint32_t n_kv_heads, uint32_t head_dim,
+SPW_INLINE struct spw_qtile_head spw_qtile_locate(uint32_t n_kv_heads, struct spw_tile_widths w,
                                                   uint32_t head)
 {
-    size_t means = spw_qtile_means_bytes(head_dim), steps = spw_qtile_steps_bytes(head_dim);
-    size_t k = spw_qtile_k_plane_bytes(head_dim), v = spw_qtile_v_plane_bytes(head_dim);
-    size_t n = n_kv_heads, meta = n * (means + 2 * steps);
+    size_t means = spw_qtile_means_bytes(w.k), k_meta = means + spw_qtile_steps_bytes(w.k);
+    size_t k = spw_qtile_k_plane_bytes(w.k), v = spw_qtile_v_plane_bytes(w.v);
+    size_t n = n_kv_heads, meta = n * (k_meta + spw_qtile_steps_bytes(w.v));
     struct spw_qtile_head h;
-    h.k_means = head * (means + steps);
+    h.k_means = head * k_meta;
     h.k_steps = h.k_means + means;
-    h.v_steps = n * (means + steps) + head * steps;
+    h.v_steps = n * k_meta + head * spw_qtile_steps_bytes(w.v);
     h.k_high = meta + head * k;
     h.v_high = meta + n * k + head * v;
     h.k_low = meta + n * (k + v) + head * k;
@@ -103,10 +105,12 @@ SPW_INLINE struct spw_qtile_head spw_qtile_locate(uint32_t n_kv_heads, uint32_t 
     return h;
 }
 
-SPW_INLINE size_t spw_qtile_bytes(uint32_t n_kv_heads, uint32_t head_dim, enum spw_qformat format)
+SPW_INLINE size_t spw_qtile_bytes(uint32_t n_kv_heads, struct spw_tile_widths w,
+                                  enum spw_qformat format)
 {
-    size_t k = spw_qtile_k_plane_bytes(head_dim), v = spw_qtile_v_plane_bytes(head_dim);
-    size_t meta = spw_qtile_means_bytes(head_dim) + 2 * spw_qtile_steps_bytes(head_dim);
+    size_t k = spw_qtile_k_plane_bytes(w.k), v = spw_qtile_v_plane_bytes(w.v);
+    size_t meta =
+        spw_qtile_means_bytes(w.k) + spw_qtile_steps_bytes(w.k) + spw_qtile_steps_bytes(w.v);
     assert(format < SPW_QFORMAT_EXACT);
     size_t low = format == SPW_QFORMAT_INT4 ? 0 : format == SPW_QFORMAT_INT8_INT4 ? k : k + v;
     return n_kv_heads * (meta + k + v + low);

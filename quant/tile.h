@@ -5,15 +5,19 @@
  *
  *   tile   = | K head 0 | K head 1 | ... | V head 0 | V head 1 | ... |
  *
- *   K head = 8 blocks of 16 positions                 (lanes are positions: scores need no
- *            2-byte types: [8][head_dim/2][16][2]      horizontal sums, and a block is the B
- *            f32:          [8][head_dim][16]           operand of a matrix tile as it lies)
+ * A K head has k channels, a V head has v (struct spw_tile_widths); most models have k = v. With
+ * v = 0 a tile has no V: the values are a view of K, the first channels of each K head, as models
+ * with latent attention (MLA) have it.
  *
- *   V head = 2-byte types: [64][head_dim][2]          (lanes are channels; two positions lie side
- *            f32:          [128][head_dim]             by side for the paired dot product)
+ *   K head = 8 blocks of 16 positions                 (lanes are positions: scores need no
+ *            2-byte types: [8][k/2][16][2]             horizontal sums, and a block is the B
+ *            f32:          [8][k][16]                  operand of a matrix tile as it lies)
+ *
+ *   V head = 2-byte types: [64][v][2]                 (lanes are channels; two positions lie side
+ *            f32:          [128][v]                    by side for the paired dot product)
  *
  * Writing an even position of a 2-byte V tile also writes zeros at the odd position of its pair: a
- * pair that is half filled adds an exact zero. head_dim is even. */
+ * pair that is half filled adds an exact zero. Widths are even. */
 #ifndef SPW_QUANT_TILE_H
 #define SPW_QUANT_TILE_H
 
@@ -26,18 +30,38 @@ enum {
     SPW_SPLIT_TOKENS = SPW_TILE_TOKENS * SPW_SPLIT_TILES,
 };
 
-/* Bytes of the K (or the V) half of one head. */
-SPW_INLINE size_t spw_tile_head_bytes(uint32_t head_dim, enum spw_dtype t)
+/* The channels of a K head, and of a V head. */
+struct spw_tile_widths {
+    uint32_t k, v;
+};
+
+SPW_INLINE struct spw_tile_widths spw_tile_square(uint32_t head_dim)
 {
-    return (size_t)SPW_TILE_TOKENS * head_dim * spw_dtype_bytes(t);
+    struct spw_tile_widths w = {head_dim, head_dim};
+    return w;
 }
 
-SPW_INLINE size_t spw_tile_bytes(uint32_t n_kv_heads, uint32_t head_dim, enum spw_dtype t)
+/* Bytes of K, or of V, of one head, which has `width` channels. */
+SPW_INLINE size_t spw_tile_head_bytes(uint32_t width, enum spw_dtype t)
 {
-    return 2 * (size_t)n_kv_heads * spw_tile_head_bytes(head_dim, t);
+    return (size_t)SPW_TILE_TOKENS * width * spw_dtype_bytes(t);
 }
 
-/* Element index, inside one K head, of channel c of position j (0..127). */
+SPW_INLINE size_t spw_tile_bytes(uint32_t n_kv_heads, struct spw_tile_widths w, enum spw_dtype t)
+{
+    return n_kv_heads * (spw_tile_head_bytes(w.k, t) + spw_tile_head_bytes(w.v, t));
+}
+
+/* Where K, or V, of a head begins in a tile. */
+SPW_INLINE size_t spw_tile_head_at(uint32_t n_kv_heads, struct spw_tile_widths w, enum spw_dtype t,
+                                   uint32_t head, bool values)
+{
+    if (!values)
+        return head * spw_tile_head_bytes(w.k, t);
+    return n_kv_heads * spw_tile_head_bytes(w.k, t) + head * spw_tile_head_bytes(w.v, t);
+}
+
+/* Element index, inside one K head of `head_dim` channels, of channel c of position j (0..127). */
 SPW_INLINE size_t spw_tile_k_index(uint32_t head_dim, enum spw_dtype t, uint32_t j, uint32_t c)
 {
     size_t block = (size_t)(j / SPW_TILE_BLOCK) * SPW_TILE_BLOCK * head_dim;

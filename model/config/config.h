@@ -66,7 +66,9 @@ struct spw_tensor_name {
  * on each other, so slices change no bit. */
 struct spw_kv_shape {
     uint32_t n_heads;  /* divides the number of heads of q */
-    uint32_t head_dim; /* even; heads of q have it, too */
+    uint32_t head_dim; /* of K; even; heads of q have it, too */
+    uint32_t v_dim;    /* channels of a V head. Tiles take any (quant/tile.h); attention takes
+                          head_dim only, which all models have */
     uint32_t n_slices; /* divides n_heads; at most SPW_MOST_SLICES */
 };
 

@@ -149,6 +149,7 @@ static void divide_kinds(struct spw_model_config *out)
         least = spw_min_u64(least, spw_config_kv_width(out, l));
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         struct spw_kv_shape *kv = &out->kv[k];
+        kv->v_dim = kv->head_dim;
         kv->n_slices = 1;
         for (uint32_t n = 2; n <= SPW_MOST_SLICES; n++)
             if (kv->n_heads % n == 0 && width_of(kv) / n >= least)

@@ -20,7 +20,7 @@ struct attention_codes {
 __device__ __forceinline__ struct attention_codes attention_codes_of(const struct attention_call &a,
                                                                      int tile, uint32_t kv_head)
 {
-    struct spw_qtile_head at = spw_qtile_locate(a.n_kv_heads, a.head_dim, kv_head);
+    struct spw_qtile_head at = spw_qtile_locate(a.n_kv_heads, spw_tile_square(a.head_dim), kv_head);
     const unsigned char *p = (const unsigned char *)attention_tile(a, tile);
     struct attention_codes c;
     c.k_means = p + at.k_means;

@@ -101,7 +101,7 @@ static int quantize(void *context, const void *from, void *to)
             .tile = from,
             .qtile = to,
             .n_kv_heads = spw_config_slice_heads(full),
-            .head_dim = full->head_dim,
+            .widths = {full->head_dim, full->v_dim},
             .dtype = e->plan.info.kv,
             .format = e->plan.format,
             .not_finite = (uint32_t *)(void *)(e->lane.device_arena + e->plan.device.flags)},

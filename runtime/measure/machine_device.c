@@ -209,8 +209,9 @@ static enum spw_qformat format_of(const struct spw_attention_shape *s)
 static uint64_t tile_bytes_of(const struct spw_attention_shape *s)
 {
     enum spw_qformat format = format_of(s);
-    return format == SPW_QFORMAT_EXACT ? spw_tile_bytes(s->n_kv_heads, s->head_dim, s->dtype)
-                                       : spw_qtile_bytes(s->n_kv_heads, s->head_dim, format);
+    return format == SPW_QFORMAT_EXACT
+               ? spw_tile_bytes(s->n_kv_heads, spw_tile_square(s->head_dim), s->dtype)
+               : spw_qtile_bytes(s->n_kv_heads, spw_tile_square(s->head_dim), format);
 }
 
 static int attend(void *bench)
@@ -325,7 +326,7 @@ static int write_tiles(struct bench *b)
             &(struct spw_codec_args){.tile = b->host,
                                      .qtile = b->tiles + i * b->tile_bytes,
                                      .n_kv_heads = a->n_kv_heads,
-                                     .head_dim = a->head_dim,
+                                     .widths = spw_tile_square(a->head_dim),
                                      .dtype = a->kv_dtype,
                                      .format = a->qformat,
                                      .not_finite = (uint32_t *)a->split_states},

@@ -44,6 +44,16 @@ static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
     p->holds_tiles = c->n_kv_layers < c->n_layers;
 }
 
+/* Of a slice of this shape, in whole pages. */
+static uint64_t tile_bytes(const struct spw_kv_shape *kv, enum spw_dtype type,
+                           enum spw_qformat format)
+{
+    const uint32_t heads = spw_config_slice_heads(kv);
+    const struct spw_tile_widths w = {kv->head_dim, kv->v_dim};
+    return spw_plan_pages(format == SPW_QFORMAT_EXACT ? spw_tile_bytes(heads, w, type)
+                                                      : spw_qtile_bytes(heads, w, format));
+}
+
 void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
@@ -54,14 +64,10 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     for (int k = 0; k < SPW_LAYER_KINDS; k++) /* one size for all */
         if (p->n_slices[k])
             p->exact_tile_bytes =
-                spw_max_u64(p->exact_tile_bytes,
-                            spw_plan_pages(spw_tile_bytes(spw_config_slice_heads(&c->kv[k]),
-                                                          c->kv[k].head_dim, in->kv)));
-    const struct spw_kv_shape *full = &c->kv[c->full_kind];
+                spw_max_u64(p->exact_tile_bytes, tile_bytes(&c->kv[k], in->kv, SPW_QFORMAT_EXACT));
     p->tile_bytes = p->format == SPW_QFORMAT_EXACT
                         ? p->exact_tile_bytes
-                        : spw_plan_pages(spw_qtile_bytes(spw_config_slice_heads(full),
-                                                         full->head_dim, p->format));
+                        : tile_bytes(&c->kv[p->full_kind], in->kv, p->format);
     p->piece_bytes = in->has_snapshots ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->inputs_row_bytes = spw_row_bytes(in->compute, (uint64_t)c->n_layers * c->layer_inputs);

@@ -69,6 +69,7 @@ static struct spw_query make_query(const struct spw_attend *a, const struct spw_
     const struct spw_residency *r = &s->seq->residency[c->layer_kinds[s->layer]];
     const float *small = (const float *)(a->lane->device_arena + a->plan->device.small);
     const uint64_t extra_logits = a->weights->small_layers[s->layer].extra_logits;
+    assert(shape->v_dim == shape->head_dim); /* the kernels have one width */
     struct spw_query q = {
         .a = a,
         .s = s,
@@ -183,7 +184,7 @@ static int quantize_tile(const struct spw_query *q, uint32_t tile)
         &(struct spw_codec_args){.tile = from,
                                  .qtile = to,
                                  .n_kv_heads = q->args.n_kv_heads,
-                                 .head_dim = q->args.head_dim,
+                                 .widths = spw_tile_square(q->args.head_dim),
                                  .dtype = a->plan->info.kv,
                                  .format = a->plan->format,
                                  .not_finite =

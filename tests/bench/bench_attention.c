@@ -45,7 +45,7 @@ static void check(int result)
 
 static double run(struct bench *b, uint32_t dim, uint32_t group)
 {
-    const size_t tile = spw_tile_bytes(KV_HEADS, dim, b->kv_dtype);
+    const size_t tile = spw_tile_bytes(KV_HEADS, spw_tile_square(dim), b->kv_dtype);
     struct spw_attention_args *a = &b->a;
     a->n_tiles = (uint32_t)spw_min_u64(BYTES / tile, b->backend.ops->attention_tiles);
     a->head_dim = dim;

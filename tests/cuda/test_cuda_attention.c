@@ -49,7 +49,7 @@ static void append(struct problem *p, size_t from, size_t to,
 static int append_cuda(const struct spw_rope_append_args *a)
 {
     struct spw_rope_append_args call = *a;
-    size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
+    size_t bytes = spw_tile_bytes(a->n_kv_heads, spw_tile_square(a->head_dim), a->kv_dtype);
     size_t tiles = (size_t)spw_div_up(a->position % SPW_TILE_TOKENS + a->rows, SPW_TILE_TOKENS);
     call.qkv = cuda_copy_of(a->qkv, a->rows * a->stride * spw_dtype_bytes(a->dtype), 0);
     for (size_t t = 0; t < tiles; t++)
@@ -64,8 +64,8 @@ static int append_cuda(const struct spw_rope_append_args *a)
 static size_t tile_bytes(const struct spw_attention_args *a, uint32_t t)
 {
     bool quantized = t >= a->quantized_first && t < a->quantized_end;
-    return quantized ? spw_qtile_bytes(a->n_kv_heads, a->head_dim, a->qformat)
-                     : spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype);
+    return quantized ? spw_qtile_bytes(a->n_kv_heads, spw_tile_square(a->head_dim), a->qformat)
+                     : spw_tile_bytes(a->n_kv_heads, spw_tile_square(a->head_dim), a->kv_dtype);
 }
 
 static int attention_cuda(const struct spw_attention_args *a, bool split_states)
@@ -114,7 +114,7 @@ static int append_cpu(const struct spw_rope_append_args *a)
 static void fill_tiles(struct problem *p)
 {
     const struct spw_attention_args *a = &p->a;
-    size_t bytes = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype), to;
+    size_t bytes = spw_tile_bytes(a->n_kv_heads, spw_tile_square(a->head_dim), a->kv_dtype), to;
     char *ours[PROBLEM_TILES] = {0};
     for (size_t t = 0; t * SPW_TILE_TOKENS < p->n_tokens; t++)
         p->tiles[t] = poisoned(bytes);
@@ -277,7 +277,7 @@ static void test_longest(void)
 {
     /* 40 splits are more than a warp merges at a time, too */
     enum { D = 64, HEADS = 2, TILES = 7, MOST = RUN_UNDER_ASAN ? 160 : SPW_ATTENTION_TILES };
-    const size_t bytes = spw_tile_bytes(1, D, SPW_DTYPE_BF16);
+    const size_t bytes = spw_tile_bytes(1, spw_tile_square(D), SPW_DTYPE_BF16);
     float state[2][HEADS * (D + 2)];
     uint16_t q[HEADS * D], *tiles[TILES];
     struct spw_attention_args a = {.q = q,

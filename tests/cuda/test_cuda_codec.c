@@ -20,8 +20,8 @@ static size_t draw(size_t low, size_t high)
  */
 static unsigned char *encode(struct spw_codec_args a, bool cuda, uint32_t *not_finite)
 {
-    size_t exact = spw_tile_bytes(a.n_kv_heads, a.head_dim, a.dtype);
-    size_t bytes = spw_qtile_bytes(a.n_kv_heads, a.head_dim, a.format) + CANARY;
+    size_t exact = spw_tile_bytes(a.n_kv_heads, a.widths, a.dtype);
+    size_t bytes = spw_qtile_bytes(a.n_kv_heads, a.widths, a.format) + CANARY;
     unsigned char *qtile = aligned_alloc(64, spw_align_up(bytes, 64));
     memset(qtile, 0xa5, bytes);
     *not_finite = 0;
@@ -42,30 +42,33 @@ static unsigned char *encode(struct spw_codec_args a, bool cuda, uint32_t *not_f
 
 static void check_tile(const struct spw_codec_args *a, const char *what, bool finite)
 {
-    size_t bytes = spw_qtile_bytes(a->n_kv_heads, a->head_dim, a->format) + CANARY;
+    size_t bytes = spw_qtile_bytes(a->n_kv_heads, a->widths, a->format) + CANARY;
     uint32_t theirs, ours;
     unsigned char *expected = encode(*a, false, &theirs), *got = encode(*a, true, &ours);
     CHECK(theirs == !finite);
     CHECK_MSG(ours == theirs && (!finite || !memcmp(expected, got, bytes)),
-              "%s: %u heads of %u, %s, format %d: not finite %u, expected %u", what, a->n_kv_heads,
-              a->head_dim, spw_dtype_name(a->dtype), (int)a->format, ours, theirs);
+              "%s: %u heads of %u and %u, %s, format %d: not finite %u, expected %u", what,
+              a->n_kv_heads, a->widths.k, a->widths.v, spw_dtype_name(a->dtype), (int)a->format,
+              ours, theirs);
     free(expected);
     free(got);
 }
 
 static struct spw_codec_args tile_draw(uint32_t head_dim)
 {
-    struct spw_codec_args a = {.head_dim = head_dim};
+    struct spw_codec_args a = {.widths = spw_tile_square(head_dim)};
+    if (!draw(0, 2)) /* 0: the tile has no V */
+        a.widths.v = 2 * (uint32_t)draw(0, 64);
     a.n_kv_heads = head_dim > 256 ? 1 : (uint32_t)draw(1, 3);
     a.dtype = types[draw(0, 2)];
     a.format = (enum spw_qformat)draw(0, SPW_QFORMAT_EXACT - 1);
-    a.tile = malloc(spw_tile_bytes(a.n_kv_heads, a.head_dim, a.dtype));
+    a.tile = malloc(spw_tile_bytes(a.n_kv_heads, a.widths, a.dtype));
     return a;
 }
 
 static size_t elements(const struct spw_codec_args *a)
 {
-    return 2 * (size_t)SPW_TILE_TOKENS * a->n_kv_heads * a->head_dim;
+    return (size_t)SPW_TILE_TOKENS * a->n_kv_heads * (a->widths.k + a->widths.v);
 }
 
 /* Kinds of tiles: see `kinds`. */
@@ -127,12 +130,12 @@ static void check_not_finite(uint32_t head_dim)
 static void check_refused(void)
 {
     _Alignas(64) static char memory[128];
-    struct spw_codec_args a = {memory, memory, 1, 64, SPW_DTYPE_BF16, 0, (uint32_t *)memory};
+    struct spw_codec_args a = {memory, memory, 1, {64, 64}, SPW_DTYPE_BF16, 0, (uint32_t *)memory};
     a.format = SPW_QFORMAT_EXACT;
     CHECK(spw_codec_encode_cuda(&a, NULL) == -EINVAL);
-    a.format = SPW_QFORMAT_INT8, a.head_dim = 63;
+    a.format = SPW_QFORMAT_INT8, a.widths.k = 63;
     CHECK(spw_codec_encode_cuda(&a, NULL) == -EINVAL);
-    a.head_dim = 64, a.qtile = memory + 16;
+    a.widths.k = 64, a.qtile = memory + 16;
     CHECK(spw_codec_encode_cuda(&a, NULL) == -EINVAL);
 }
 

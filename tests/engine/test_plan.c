@@ -98,8 +98,8 @@ static void check_advice(const struct spw_plan_input *in, uint64_t *seed)
 static void draw_budget(struct spw_plan_input *in, int tier, uint64_t *seed)
 {
     const struct spw_model_config *c = in->weights->config;
-    uint64_t tile = spw_tile_bytes(c->kv[SPW_LAYER_FULL].n_heads, c->kv[SPW_LAYER_FULL].head_dim,
-                                   in->kv),
+    uint64_t tile = spw_tile_bytes(c->kv[SPW_LAYER_FULL].n_heads,
+                                   spw_tile_square(c->kv[SPW_LAYER_FULL].head_dim), in->kv),
              more = 0;
     uint64_t all = in->sessions * c->n_layers * (in->context / SPW_TILE_TOKENS + 1) * tile;
     struct spw_plan_info info;

@@ -589,7 +589,8 @@ static void check_shared_reads(void)
     for (uint32_t i = 0; i < SESSIONS; i++)
         spans[i] = (struct spw_span){s[i], ids, LONG + 1, 1};
     CHECK_MSG(!spw_sync(e, spans, SESSIONS, NULL, NULL, &err), "%s", err.text);
-    uint64_t before = brought_up(e), tile = spw_tile_bytes(2, 8, spw_engine_plan(e)->kv);
+    uint64_t before = brought_up(e),
+             tile = spw_tile_bytes(2, spw_tile_square(8), spw_engine_plan(e)->kv);
     for (uint32_t i = 0; i < SESSIONS; i++)
         spans[i].n_tokens++;
     CHECK_MSG(!spw_sync(e, spans, SESSIONS, NULL, NULL, &err), "%s", err.text);

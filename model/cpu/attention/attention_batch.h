@@ -102,7 +102,8 @@ static bool is_coded(const struct spw_attention_args *a, uint32_t tile)
 
 static struct codes codes_of(const struct spw_attention_args *a, uint32_t tile, uint32_t kv_head)
 {
-    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, a->head_dim, kv_head);
+    struct spw_qtile_head at =
+        spw_qtile_locate(a->n_kv_heads, spw_tile_square(a->head_dim), kv_head);
     const char *p = a->tiles[tile];
     struct codes t = {.k_means = p + at.k_means, .k_steps = p + at.k_steps};
     t.v_steps = p + at.v_steps, t.k_high = p + at.k_high, t.v_high = p + at.v_high;
@@ -119,7 +120,7 @@ static void find_runs(struct batch *b)
     uint32_t d = a->head_dim, head = b->kv_head;
     size_t exact = spw_tile_head_bytes(d, a->kv_dtype), steps = spw_qtile_steps_bytes(d);
     size_t k = spw_qtile_k_plane_bytes(d), v = spw_qtile_v_plane_bytes(d);
-    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, d, head);
+    struct spw_qtile_head at = spw_qtile_locate(a->n_kv_heads, spw_tile_square(d), head);
     memset(b->runs, 0, sizeof b->runs);
     if (b->streams) {
         b->runs[0][0][0] = (struct run){head * exact, exact};

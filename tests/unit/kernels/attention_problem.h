@@ -98,13 +98,14 @@ static inline void problem_quantize(struct problem *p, uint64_t t)
     const struct spw_attention_args *a = &p->a;
     uint32_t d = a->head_dim, not_finite = 0;
     size_t n = (size_t)SPW_TILE_TOKENS * d;
-    char *qtile = poisoned(spw_qtile_bytes(a->n_kv_heads, d, a->qformat));
-    float *stands_for = malloc(spw_tile_bytes(a->n_kv_heads, d, SPW_DTYPE_F32));
-    struct spw_codec_args args = {p->tiles[t], qtile,      a->n_kv_heads, d,
+    char *qtile = poisoned(spw_qtile_bytes(a->n_kv_heads, spw_tile_square(d), a->qformat));
+    float *stands_for = malloc(spw_tile_bytes(a->n_kv_heads, spw_tile_square(d), SPW_DTYPE_F32));
+    struct spw_codec_args args = {p->tiles[t], qtile,      a->n_kv_heads, spw_tile_square(d),
                                   a->kv_dtype, a->qformat, &not_finite};
     each_run(&spw_codec_encode_kernel_portable, &args, EACH_FORWARD);
     CHECK(!not_finite);
-    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, d, SPW_DTYPE_F32, stands_for);
+    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, spw_tile_square(d), SPW_DTYPE_F32,
+                     stands_for);
     for (size_t i = 0; i < n * a->n_kv_heads; i++) {
         uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
         uint32_t j = (uint32_t)(i / d / a->n_kv_heads);

@@ -24,7 +24,7 @@ static inline uint32_t steps_slices(const struct spw_rope_append_args *a)
 
 static inline size_t steps_tile_bytes(const struct spw_rope_append_args *a)
 {
-    return spw_tile_bytes(steps_slice_heads(a), a->head_dim, a->kv_dtype);
+    return spw_tile_bytes(steps_slice_heads(a), spw_tile_square(a->head_dim), a->kv_dtype);
 }
 
 static inline size_t steps_tiles_of_call(const struct spw_rope_append_args *a)

@@ -61,9 +61,10 @@ static struct sample *sample_new(uint32_t heads, uint32_t dim, enum spw_dtype dt
 {
     struct sample *s = calloc(1, sizeof *s);
     s->heads = heads, s->dim = dim, s->dtype = dtype;
-    s->tile = aligned_alloc(64, spw_align_up(spw_tile_bytes(heads, dim, dtype), 64));
+    s->tile =
+        aligned_alloc(64, spw_align_up(spw_tile_bytes(heads, spw_tile_square(dim), dtype), 64));
     for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
-        size_t bytes = spw_qtile_bytes(heads, dim, (enum spw_qformat)f);
+        size_t bytes = spw_qtile_bytes(heads, spw_tile_square(dim), (enum spw_qformat)f);
         s->qtile[f] = aligned_alloc(64, spw_align_up(bytes + CANARY, 64));
         memset(s->qtile[f], 0xa5, bytes + CANARY);
     }
@@ -122,7 +123,8 @@ static uint32_t run(const struct spw_kernel *kernel, const struct sample *s,
                     enum spw_qformat format, void *qtile, enum each_order order)
 {
     uint32_t not_finite = 0;
-    struct spw_codec_args a = {s->tile, qtile, s->heads, s->dim, s->dtype, format, &not_finite};
+    struct spw_codec_args a = {s->tile,  qtile,  s->heads,   {s->dim, s->dim},
+                               s->dtype, format, &not_finite};
     each_run(kernel, &a, order);
     return not_finite;
 }
@@ -139,7 +141,7 @@ static bool encode_all(struct sample *s)
     uint32_t bad = 0;
     for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
         enum spw_qformat format = (enum spw_qformat)f;
-        size_t bytes = spw_qtile_bytes(s->heads, s->dim, format);
+        size_t bytes = spw_qtile_bytes(s->heads, spw_tile_square(s->dim), format);
         unsigned char *other = aligned_alloc(64, spw_align_up(bytes + CANARY, 64));
         bad |= run(kernel_of(0), s, format, s->qtile[f], EACH_FORWARD);
         for (int isa = 0; kernel_of(isa); isa++) {
@@ -151,8 +153,9 @@ static bool encode_all(struct sample *s)
         for (int i = 0; i < CANARY; i++)
             CHECK(s->qtile[f][bytes + (size_t)i] == 0xa5);
         if (f) /* a smaller format is the beginning of a larger one */
-            CHECK(!memcmp(s->qtile[f], s->qtile[f - 1],
-                          spw_qtile_bytes(s->heads, s->dim, (enum spw_qformat)(f - 1))));
+            CHECK(!memcmp(
+                s->qtile[f], s->qtile[f - 1],
+                spw_qtile_bytes(s->heads, spw_tile_square(s->dim), (enum spw_qformat)(f - 1))));
         free(other);
     }
     return !bad;
@@ -168,21 +171,23 @@ static double bf16_at(const unsigned char *p)
 static double step_at(const struct sample *s, const unsigned char *q, int values, uint32_t head,
                       uint32_t j, uint32_t c)
 {
-    struct spw_qtile_head at = spw_qtile_locate(s->heads, s->dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(s->heads, spw_tile_square(s->dim), head);
     return bf16_at(q + (values ? at.v_steps : at.k_steps) + 2 * ((size_t)c / 64 * TOKENS + j));
 }
 
 static double mean_at(const struct sample *s, const unsigned char *q, uint32_t head, uint32_t c)
 {
     float mean;
-    memcpy(&mean, q + spw_qtile_locate(s->heads, s->dim, head).k_means + 4 * (size_t)c, 4);
+    memcpy(&mean,
+           q + spw_qtile_locate(s->heads, spw_tile_square(s->dim), head).k_means + 4 * (size_t)c,
+           4);
     return (double)mean;
 }
 
 static uint32_t nibble_at(const struct sample *s, const unsigned char *q, int values, uint32_t head,
                           uint32_t j, uint32_t c, bool low)
 {
-    struct spw_qtile_head at = spw_qtile_locate(s->heads, s->dim, head);
+    struct spw_qtile_head at = spw_qtile_locate(s->heads, spw_tile_square(s->dim), head);
     if (values)
         return q[(low ? at.v_low : at.v_high) + spw_qtile_v_index(s->dim, j, c)] >>
                    spw_qtile_v_shift(j) &
@@ -274,14 +279,15 @@ static void check_decoded(const struct sample *s, enum spw_qformat format)
     static double turned[TOKENS][MOST_DIM], x[MOST_DIM];
     static float rotated[TOKENS * MOST_DIM];
     const unsigned char *q = s->qtile[format];
-    char *tile = malloc(spw_tile_bytes(s->heads, s->dim, SPW_DTYPE_F32));
+    char *tile = malloc(spw_tile_bytes(s->heads, spw_tile_square(s->dim), SPW_DTYPE_F32));
     enum spw_dtype t = dtypes[check_random(&rng) % 3];
-    spw_codec_decode(q, format, s->heads, s->dim, t, tile);
+    spw_codec_decode(q, format, s->heads, spw_tile_square(s->dim), t, tile);
     double most = t == SPW_DTYPE_F16 ? 65504 : t == SPW_DTYPE_BF16 ? 0x1.fep127 : (double)FLT_MAX;
     for (int values = 0; values < 2; values++)
         for (uint32_t head = 0; head < s->heads; head++) {
             double slack = slack_of(s, values, head);
-            spw_codec_decode_rotated(q, format, s->heads, s->dim, head, values, rotated);
+            spw_codec_decode_rotated(q, format, s->heads, spw_tile_square(s->dim), head, values,
+                                     rotated);
             for (uint32_t j = 0; j < TOKENS; j++) {
                 bool fine = format == SPW_QFORMAT_INT8 || (format && !values);
                 for (uint32_t c = 0; c < s->dim; c++) {
@@ -382,10 +388,12 @@ static void check_largest_and_zero(void)
         }
     check_sample(s, squares, &n);
     for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
-        spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, 80, 0, false, rotated);
+        spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, spw_tile_square(80), 0, false,
+                                 rotated);
         for (uint32_t i = 0; i < TOKENS * 80; i++)
             CHECK(rotated[i] == 0);
-        spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, 80, 1, true, rotated);
+        spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, spw_tile_square(80), 1, true,
+                                 rotated);
         for (uint32_t i = 0; i < TOKENS * 80; i++)
             CHECK((rotated[i] == 0) == (i / 80 % 5 == 0));
     }
@@ -523,8 +531,9 @@ static void check_attention(void)
             for (uint32_t c = 0; c < s->dim; c++)
                 query[c] = (float)normal();
             CHECK(encode_all(s));
-            char *tile = malloc(spw_tile_bytes(1, s->dim, SPW_DTYPE_F32));
-            spw_codec_decode(s->qtile[f], (enum spw_qformat)f, 1, s->dim, SPW_DTYPE_F32, tile);
+            char *tile = malloc(spw_tile_bytes(1, spw_tile_square(s->dim), SPW_DTYPE_F32));
+            spw_codec_decode(s->qtile[f], (enum spw_qformat)f, 1, spw_tile_square(s->dim),
+                             SPW_DTYPE_F32, tile);
             attend_codes(s, (enum spw_qformat)f, query, scale, got);
             attend_decoded(s, tile, query, (double)scale, want, size);
             double error = 0, norm = 0;
@@ -543,24 +552,26 @@ static void check_sizes(void)
 {
     for (uint32_t heads = 1; heads <= 8; heads++)
         for (uint32_t dim = 2; dim <= 512; dim += 2) {
-            struct spw_qtile_head last = spw_qtile_locate(heads, dim, heads - 1);
-            struct spw_qtile_head first = spw_qtile_locate(heads, dim, 0);
+            struct spw_qtile_head last = spw_qtile_locate(heads, spw_tile_square(dim), heads - 1);
+            struct spw_qtile_head first = spw_qtile_locate(heads, spw_tile_square(dim), 0);
             size_t k = spw_qtile_k_plane_bytes(dim), v = spw_qtile_v_plane_bytes(dim);
             /* each piece ends where the next one starts */
             CHECK(first.k_means == 0 && first.v_steps == last.k_steps + spw_qtile_steps_bytes(dim));
             CHECK(first.k_high == last.v_steps + spw_qtile_steps_bytes(dim));
             CHECK(first.v_high == last.k_high + k && first.k_low == last.v_high + v);
-            CHECK(first.k_low == spw_qtile_bytes(heads, dim, SPW_QFORMAT_INT4));
-            CHECK(first.v_low == spw_qtile_bytes(heads, dim, SPW_QFORMAT_INT8_INT4));
-            CHECK(last.v_low + v == spw_qtile_bytes(heads, dim, SPW_QFORMAT_INT8));
+            CHECK(first.k_low == spw_qtile_bytes(heads, spw_tile_square(dim), SPW_QFORMAT_INT4));
+            CHECK(first.v_low ==
+                  spw_qtile_bytes(heads, spw_tile_square(dim), SPW_QFORMAT_INT8_INT4));
+            CHECK(last.v_low + v == spw_qtile_bytes(heads, spw_tile_square(dim), SPW_QFORMAT_INT8));
             CHECK(last.k_steps % 64 == 0 && last.v_steps % 64 == 0 && last.k_high % 64 == 0 &&
                   last.v_high % 64 == 0 && last.k_low % 64 == 0 && last.v_low % 64 == 0);
         }
     for (uint32_t dim = 64; dim <= 256; dim *= 2) {
-        double exact = (double)spw_tile_bytes(8, dim, SPW_DTYPE_BF16);
-        CHECK((double)spw_qtile_bytes(8, dim, SPW_QFORMAT_INT8) <= 0.54 * exact);
-        CHECK((double)spw_qtile_bytes(8, dim, SPW_QFORMAT_INT8_INT4) <= 0.42 * exact);
-        CHECK((double)spw_qtile_bytes(8, dim, SPW_QFORMAT_INT4) <= 0.29 * exact);
+        double exact = (double)spw_tile_bytes(8, spw_tile_square(dim), SPW_DTYPE_BF16);
+        CHECK((double)spw_qtile_bytes(8, spw_tile_square(dim), SPW_QFORMAT_INT8) <= 0.54 * exact);
+        CHECK((double)spw_qtile_bytes(8, spw_tile_square(dim), SPW_QFORMAT_INT8_INT4) <=
+              0.42 * exact);
+        CHECK((double)spw_qtile_bytes(8, spw_tile_square(dim), SPW_QFORMAT_INT4) <= 0.29 * exact);
     }
 }
 
@@ -585,6 +596,65 @@ static void check_window(void)
     CHECK(spw_residual_end(UINT64_MAX, UINT64_MAX) == 1);
 }
 
+/* ---- two widths ---- */
+
+/* The exact tile of one half of another one: its K, or its V, in the place of both. */
+static char *tile_of_half(const char *tile, uint32_t heads, struct spw_tile_widths w,
+                          enum spw_dtype t, bool values)
+{
+    const uint32_t width = values ? w.v : w.k;
+    const size_t bytes = spw_tile_head_bytes(width, t);
+    char *out = aligned_alloc(64, spw_align_up(2 * heads * bytes + 1, 64));
+    for (uint32_t i = 0; i < 2 * heads; i++)
+        memcpy(out + i * bytes, tile + spw_tile_head_at(heads, w, t, i % heads, values), bytes);
+    return out;
+}
+
+static unsigned char *encode_widths(const char *tile, uint32_t heads, struct spw_tile_widths w,
+                                    enum spw_dtype t, int isa, enum spw_qformat format)
+{
+    const size_t bytes = spw_qtile_bytes(heads, w, format);
+    uint32_t not_finite = 0;
+    unsigned char *q = aligned_alloc(64, spw_align_up(bytes + CANARY, 64));
+    memset(q, 0xa5, bytes + CANARY);
+    struct spw_codec_args a = {tile, q, heads, w, t, format, &not_finite};
+    each_run(kernel_of(isa), &a, EACH_BACKWARD);
+    CHECK(!not_finite && q[bytes] == 0xa5);
+    return q;
+}
+
+/* A tile whose K and V differ in width has the pieces of two tiles that have one width each. */
+static void check_widths(uint32_t heads, struct spw_tile_widths w, enum spw_dtype t)
+{
+    const size_t bytes = spw_tile_bytes(heads, w, t), size = spw_dtype_bytes(t);
+    char *tile = aligned_alloc(64, spw_align_up(bytes, 64));
+    CHECK(bytes == (size_t)TOKENS * heads * (w.k + w.v) * size);
+    CHECK(spw_tile_head_at(heads, w, t, heads, true) == bytes);
+    for (size_t i = 0; i < bytes / size; i++)
+        each_store(tile, i, t, normal());
+    char *half[2] = {tile_of_half(tile, heads, w, t, false), tile_of_half(tile, heads, w, t, true)};
+    for (int f = 0; f < SPW_QFORMAT_EXACT; f++)
+        for (int isa = 0; kernel_of(isa); isa++) {
+            const enum spw_qformat format = (enum spw_qformat)f;
+            unsigned char *q = encode_widths(tile, heads, w, t, isa, format);
+            for (int values = 0; values < (w.v ? 2 : 1); values++) {
+                const struct spw_tile_widths one = spw_tile_square(values ? w.v : w.k);
+                unsigned char *p = encode_widths(half[values], heads, one, t, isa, format);
+                float mine[TOKENS * MOST_DIM], its[TOKENS * MOST_DIM];
+                for (uint32_t head = 0; head < heads; head++) {
+                    spw_codec_decode_rotated(q, format, heads, w, head, values, mine);
+                    spw_codec_decode_rotated(p, format, heads, one, head, values, its);
+                    CHECK(!memcmp(mine, its, (size_t)TOKENS * one.k * sizeof *mine));
+                }
+                free(p);
+            }
+            free(q);
+        }
+    free(half[0]);
+    free(half[1]);
+    free(tile);
+}
+
 int main(void)
 {
     rng = check_seed();
@@ -596,5 +666,10 @@ int main(void)
     check_outlier();
     check_not_finite();
     check_attention();
+    for (int i = 0; i < 12; i++) { /* with and without V */
+        const struct spw_tile_widths w = {2 * (uint32_t)check_range(&rng, 1, 128),
+                                          i % 4 ? 2 * (uint32_t)check_range(&rng, 1, 128) : 0};
+        check_widths((uint32_t)check_range(&rng, 1, MOST_HEADS), w, dtypes[i % 3]);
+    }
     return check_done();
 }

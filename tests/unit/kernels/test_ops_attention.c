@@ -12,7 +12,7 @@ static void fill_tiles(struct problem *p)
     uint32_t d = a->head_dim;
     size_t head_bytes = spw_tile_head_bytes(d, a->kv_dtype);
     for (size_t t = 0; t * SPW_TILE_TOKENS < p->n_tokens; t++)
-        p->tiles[t] = poisoned(spw_tile_bytes(a->n_kv_heads, d, a->kv_dtype));
+        p->tiles[t] = poisoned(spw_tile_bytes(a->n_kv_heads, spw_tile_square(d), a->kv_dtype));
     for (size_t i = 0; i < p->n_tokens * a->n_kv_heads * d; i++) {
         uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
         size_t token = i / d / a->n_kv_heads;
@@ -118,7 +118,8 @@ static void shrink(void *p, size_t n, unsigned by)
 static void check_same_name(struct problem *p)
 {
     const struct spw_attention_args *a = &p->a;
-    const size_t half = spw_tile_bytes(a->n_kv_heads, a->head_dim, a->kv_dtype) / 2;
+    const size_t half =
+        spw_tile_bytes(a->n_kv_heads, spw_tile_square(a->head_dim), a->kv_dtype) / 2;
     const bool shrinks = a->dtype == SPW_DTYPE_BF16 && a->kv_dtype == SPW_DTYPE_BF16;
     for (int pass = 0; pass < 1 + shrinks; pass++) {
         for (size_t t = 0; pass && t * SPW_TILE_TOKENS < p->n_tokens; t++)
