@@ -73,42 +73,39 @@ uint32_t spw_waterline_disk_end(const struct spw_residency *r, uint32_t written)
     return spw_max_u32(less(written, r->host), spw_waterline_first_tiered(r));
 }
 
-uint32_t spw_waterline_begin_waiting(const struct spw_residency *r, const struct spw_pass_span *p)
+/* ---- a pass ---- */
+
+struct spw_span_tiles spw_waterline_span(const struct spw_residency *r,
+                                         const struct spw_pass_span *p)
 {
-    return keep_newest(r, p->from, p->chunked ? r->resident_pass : r->resident);
+    uint32_t wait = keep_newest(r, p->from, p->chunked ? r->resident_pass : r->resident);
+    uint32_t enter = p->chunked ? spw_min_u32(wait, keep_newest(r, p->to, r->pass)) : wait;
+    return (struct spw_span_tiles){wait, enter};
 }
 
-uint32_t spw_waterline_begin_entered(const struct spw_residency *r, const struct spw_pass_span *p)
+/* While chunks pass the layer, when it has n tokens. If tiles are held, the layer has those with
+ * which it was entered. */
+static uint32_t begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
+                              uint64_t n_tokens)
 {
-    uint32_t wait = spw_waterline_begin_waiting(r, p);
-    return p->chunked ? spw_min_u32(wait, keep_newest(r, p->to, r->pass)) : wait;
-}
-
-uint32_t spw_waterline_begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
-                                     uint64_t n_tokens)
-{
-    uint32_t enter = spw_waterline_begin_entered(r, p);
+    uint32_t enter = spw_waterline_span(r, p).enter;
     return p->chunked && !r->held ? spw_max_u32(enter, keep_newest(r, n_tokens, r->pass)) : enter;
 }
 
-uint32_t spw_waterline_begin_left(const struct spw_residency *r, const struct spw_pass_span *p)
+/* After the last chunk, before the step ends. */
+static uint32_t begin_left(const struct spw_residency *r, const struct spw_pass_span *p)
 {
     uint32_t keep = p->chunked ? r->resident_pass : r->resident;
-    return spw_max_u32(spw_waterline_begin_passing(r, p, p->to), keep_newest(r, p->to, keep));
+    return spw_max_u32(begin_passing(r, p, p->to), keep_newest(r, p->to, keep));
 }
 
-uint32_t spw_waterline_begin_after(const struct spw_residency *r, const struct spw_pass_span *p,
-                                   uint64_t to)
+struct spw_part_tiles spw_waterline_part(const struct spw_residency *r,
+                                         const struct spw_pass_span *p, uint64_t from, uint64_t to)
 {
-    return to < p->to ? spw_waterline_begin_passing(r, p, to) : spw_waterline_begin_left(r, p);
-}
-
-uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
-                                uint64_t from, uint32_t *first, uint32_t *end)
-{
-    *first = spw_max_u32(spw_waterline_first_tiered(r), spw_waterline_first_visible(r, from));
-    *end = spw_waterline_begin_passing(r, p, from);
-    /* After the chunk before, the layer began at *end; before the pass reached it, at `wait`. All
-     * tiles before the higher one have copies. */
-    return spw_waterline_disk_end(r, spw_max_u32(*end, spw_waterline_begin_waiting(r, p)));
+    return (struct spw_part_tiles){
+        .first = spw_max_u32(spw_waterline_first_tiered(r), spw_waterline_first_visible(r, from)),
+        .begin = begin_passing(r, p, from),
+        .drop = spw_waterline_first_exact(r, to),
+        .after = to < p->to ? begin_passing(r, p, to) : begin_left(r, p),
+    };
 }

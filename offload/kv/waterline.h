@@ -92,25 +92,25 @@ struct spw_pass_span {
     bool chunked; /* more than one chunk */
 };
 
-/* The first tile on the device of a layer that waits for the pass, and when the pass reaches the
- * layer: all chunks read the tiles that are loaded then. */
-uint32_t spw_waterline_begin_waiting(const struct spw_residency *r, const struct spw_pass_span *p);
-uint32_t spw_waterline_begin_entered(const struct spw_residency *r, const struct spw_pass_span *p);
-/* The first tile on the device while chunks pass the layer, when it has n tokens. If tiles are
- * held, this is the one with which the layer was entered. */
-uint32_t spw_waterline_begin_passing(const struct spw_residency *r, const struct spw_pass_span *p,
-                                     uint64_t n_tokens);
-/* The first tile on the device after its last chunk, before the step ends. */
-uint32_t spw_waterline_begin_left(const struct spw_residency *r, const struct spw_pass_span *p);
-/* After the chunk that ends at `to`: spw_waterline_begin_passing or spw_waterline_begin_left. */
-uint32_t spw_waterline_begin_after(const struct spw_residency *r, const struct spw_pass_span *p,
-                                   uint64_t to);
+/* The first tile on the device: while the layer waits for the pass, and when the pass reaches the
+ * layer, whose chunks all read the tiles that are loaded then. */
+struct spw_span_tiles {
+    uint32_t wait, enter;
+};
 
-/* Tiles [*first, *end) are read from lower tiers when new tokens from `from` on pass the layer in
- * one chunk. The result is the first of these tiles that is not on disk, by the waterlines of this
- * session alone. The caller takes the maximum with what was on disk before the pass, and with tiles
- * that another session shares. */
-uint32_t spw_waterline_streamed(const struct spw_residency *r, const struct spw_pass_span *p,
-                                uint64_t from, uint32_t *first, uint32_t *end);
+/* Where tiles lie while new tokens [from, to) of a span pass the layer in one chunk: queries see no
+ * tile before `first`; tiles [first, begin) are read from lower tiers, later ones are on the
+ * device. After the chunk exact tiles before `drop` are dropped, and tiles before `after` leave the
+ * device. If tiles are held, those of all chunks leave it after the last one. */
+struct spw_part_tiles {
+    uint32_t first, begin, drop, after;
+};
+
+/* A pass computes both once, before it begins (runtime/step/step.c). Whoever reads, moves or
+ * schedules tiles gets them from there. */
+struct spw_span_tiles spw_waterline_span(const struct spw_residency *r,
+                                         const struct spw_pass_span *p);
+struct spw_part_tiles spw_waterline_part(const struct spw_residency *r,
+                                         const struct spw_pass_span *p, uint64_t from, uint64_t to);
 
 #endif

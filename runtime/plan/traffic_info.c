@@ -13,15 +13,16 @@ static void count_slots(struct spw_plan *p)
     struct spw_pass_span span = {.from = i->context - 1, .to = i->context};
     i->decode_slots = i->decode_slot_bytes = 0;
     for (int k = 0; k < SPW_LAYER_KINDS && p->n_kv_slots; k++) {
-        uint32_t first, end, n_slices = p->n_readers[k];
+        uint32_t n_slices = p->n_readers[k];
         if (!n_slices)
             continue;
-        spw_waterline_streamed(&p->residency[k], &span, i->context - 1, &first, &end);
-        if (first >= end)
+        const struct spw_part_tiles t =
+            spw_waterline_part(&p->residency[k], &span, span.from, span.to);
+        if (t.first >= t.begin)
             continue;
         i->decode_slots +=
-            n_slices * (spw_div_up(end, p->slot_tiles) - (uint64_t)first / p->slot_tiles);
-        i->decode_slot_bytes += (uint64_t)n_slices * (end - first) * p->tile_bytes;
+            n_slices * (spw_div_up(t.begin, p->slot_tiles) - (uint64_t)t.first / p->slot_tiles);
+        i->decode_slot_bytes += (uint64_t)n_slices * (t.begin - t.first) * p->tile_bytes;
     }
 }
 

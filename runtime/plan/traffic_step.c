@@ -79,11 +79,11 @@ static void make_room(struct spw_traffic_run *r, const struct spw_step_span *spa
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < spw_traffic_n_rows(r); k++)
             if (!spw_traffic_is_fixed(r, k))
-                spw_traffic_spill(
-                    r, spans[i].session, k,
-                    spw_waterline_begin_waiting(spw_traffic_residency(r, spans[i].session, k),
-                                                &r->now->pass_spans[i]),
-                    m);
+                spw_traffic_spill(r, spans[i].session, k,
+                                  spw_waterline_span(spw_traffic_residency(r, spans[i].session, k),
+                                                     &r->now->pass_spans[i])
+                                      .wait,
+                                  m);
 }
 
 /* As spw_residency_enter. */
@@ -95,7 +95,7 @@ static void enter(struct spw_traffic_run *r, uint32_t row, const struct spw_step
         if (p->from < p->to)
             spw_tiles_load(
                 r->tiles, spans[i].session, row,
-                spw_waterline_begin_entered(spw_traffic_residency(r, spans[i].session, row), p), m);
+                spw_waterline_span(spw_traffic_residency(r, spans[i].session, row), p).enter, m);
     }
 }
 
@@ -113,8 +113,9 @@ static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct 
     struct spw_part_reads *g = &r->parts[k->first_part];
     struct spw_stream_range *range = &g[n].ranges[0];
     uint32_t session = spans[s[n].span].session;
-    spw_waterline_streamed(spw_traffic_residency(r, session, row), &r->now->pass_spans[s[n].span],
-                           s[n].from, &range->first, &range->end);
+    const struct spw_part_tiles tiles = spw_waterline_part(
+        spw_traffic_residency(r, session, row), &r->now->pass_spans[s[n].span], s[n].from, s[n].to);
+    *range = (struct spw_stream_range){tiles.first, tiles.begin};
     g[n].shared_end[0] = 0;
     for (uint32_t i = 0; i < n && range->first < range->end; i++) {
         uint32_t other = spans[s[i].span].session;
@@ -169,7 +170,8 @@ static void after_chunk(struct spw_traffic_run *r, uint32_t row, uint32_t sessio
     const struct spw_residency *at = spw_traffic_residency(r, session, row);
     spw_tiles_drop(r->tiles, session, row, spw_waterline_first_visible(at, s->to));
     spw_traffic_spill(r, session, row,
-                      spw_waterline_begin_after(at, &r->now->pass_spans[s->span], s->to), m);
+                      spw_waterline_part(at, &r->now->pass_spans[s->span], s->from, s->to).after,
+                      m);
 }
 
 /* One that was not through: some of its parts have got tiles, and transfers may have begun. The

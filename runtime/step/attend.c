@@ -346,7 +346,8 @@ int spw_attend_append(const struct spw_attend *a, uint32_t i, const struct spw_a
         *q = make_query(a, s, k);
         SPW_TRY(quantize(q));
         q->end = spw_waterline_tiles(s->to); /* of a layer that others read, there may be more */
-        spw_waterline_streamed(q->r, s->span, s->from, &q->first, &q->streamed_end);
+        q->first = s->tiles->first;
+        q->streamed_end = s->tiles->begin;
         q->from = q->first - q->first % SPW_SPLIT_TILES;
     }
     return 0;

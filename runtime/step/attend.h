@@ -27,7 +27,7 @@ struct spw_attend {
 /* Positions [from, to) of one sequence in one layer, whose rows start at `row` of the chunk. */
 struct spw_attend_part {
     const struct spw_sequence *seq;
-    const struct spw_pass_span *span; /* of the pass they are part of */
+    const struct spw_part_tiles *tiles; /* of the layer's kind */
     uint32_t layer;
     uint64_t from, to, row;
     /* Tiles before shared_end come with the transfers of part `lead` of the same chunk; 0: none.

@@ -116,14 +116,15 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
     const uint32_t kind = x->config->layer_kinds[layer];
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
         const struct spw_part_reads *g = &x->step->now->parts[chunk->first_part + i];
-        x->rows[i] = (struct spw_attend_part){.seq = x->step->items[parts[i].span].seq,
-                                              .span = &x->step->now->spans[parts[i].span],
-                                              .layer = layer,
-                                              .from = parts[i].from,
-                                              .to = parts[i].to,
-                                              .row = parts[i].row - chunk->row,
-                                              .lead = g->lead[kind] - chunk->first_part,
-                                              .shared_end = g->shared_end[kind]};
+        x->rows[i] = (struct spw_attend_part){
+            .seq = x->step->items[parts[i].span].seq,
+            .tiles = &x->step->now->part_tiles[chunk->first_part + i][kind],
+            .layer = layer,
+            .from = parts[i].from,
+            .to = parts[i].to,
+            .row = parts[i].row - chunk->row,
+            .lead = g->lead[kind] - chunk->first_part,
+            .shared_end = g->shared_end[kind]};
         x->step->reached.parts = i + 1;
         SPW_TRY(spw_attend_append(&x->attend, i, &x->rows[i]));
     }
@@ -132,12 +133,14 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
 
 static int enter_layer(struct spw_executor *x, uint32_t layer)
 {
-    const uint32_t first = x->config->first_slices[layer];
+    const struct spw_pass *pass = x->step->now;
+    const uint32_t first = x->config->first_slices[layer], kind = x->config->layer_kinds[layer];
     const uint32_t end = first + spw_config_layer_slices(x->config, layer);
     for (uint32_t i = 0; i < x->step->n_items && spw_config_stores_kv(x->config, layer); i++)
-        for (uint32_t slice = first; slice < end; slice++)
+        for (uint32_t slice = first; slice < end && pass->spans[i].from < pass->spans[i].to;
+             slice++)
             SPW_TRY(spw_residency_enter(&x->residency, x->step->items[i].seq,
-                                        &x->step->now->spans[i], slice));
+                                        &pass->span_tiles[i][kind], slice));
     return 0;
 }
 
@@ -154,8 +157,9 @@ static int place_old_tiles(struct spw_executor *x, uint32_t layer, uint32_t k)
     for (uint32_t i = placed.first; i < placed.end; i++) {
         const struct spw_part *part = &cut->parts[i];
         for (uint32_t slice = first; slice < end; slice++)
-            SPW_TRY(spw_residency_after_chunk(&x->residency, x->step->items[part->span].seq,
-                                              &x->step->now->spans[part->span], slice, part->to));
+            SPW_TRY(spw_residency_after_chunk(
+                &x->residency, x->step->items[part->span].seq,
+                &x->step->now->part_tiles[i][x->config->layer_kinds[layer]], slice));
     }
     return 0;
 }
@@ -355,14 +359,16 @@ static int begin_transfers(struct spw_executor *x)
 static int begin_pass(struct spw_executor *x)
 {
     const struct spw_hidden_source source = {embed, x};
+    const struct spw_pass *pass = x->step->now;
     for (uint32_t i = 0; i < x->step->n_items; i++)
-        SPW_TRY(
-            spw_residency_make_room(&x->residency, x->step->items[i].seq, &x->step->now->spans[i]));
+        SPW_TRY(spw_residency_make_room(&x->residency, x->step->items[i].seq, pass->span_tiles[i]));
     SPW_TRY(begin_transfers(x));
     for (uint32_t slice = 0; slice < x->config->n_slices; slice++)
         for (uint32_t i = 0; i < x->step->n_items; i++)
-            SPW_TRY(spw_residency_load_ahead(&x->residency, x->step->items[i].seq,
-                                             &x->step->now->spans[i], slice));
+            if (pass->spans[i].from < pass->spans[i].to)
+                SPW_TRY(spw_residency_load_ahead(
+                    &x->residency, x->step->items[i].seq,
+                    &pass->span_tiles[i][x->config->slice_kinds[slice]], slice));
     return spw_hidden_begin(&x->step->hidden, &x->step->now->cut, &source);
 }
 

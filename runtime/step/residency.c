@@ -35,42 +35,34 @@ static int first_failure(int rc, int another)
 }
 
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                            const struct spw_pass_span *span)
+                            const struct spw_span_tiles kinds[SPW_LAYER_KINDS])
 {
-    for (uint32_t i = 0; i < m->config->n_slices; i++) {
-        const struct spw_residency *r = residency_of(m, seq, i);
-        if (!r->fixed)
-            SPW_TRY(spill(m, seq, i, spw_waterline_begin_waiting(r, span)));
-    }
+    for (uint32_t i = 0; i < m->config->n_slices; i++)
+        if (!residency_of(m, seq, i)->fixed)
+            SPW_TRY(spill(m, seq, i, kinds[m->config->slice_kinds[i]].wait));
     return 0;
 }
 
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                             const struct spw_pass_span *span, uint32_t slice)
+                             const struct spw_span_tiles *tiles, uint32_t slice)
 {
-    const struct spw_residency *r = residency_of(m, seq, slice);
-    uint32_t begin = spw_waterline_begin_waiting(r, span);
     bool begun;
-    if (r->fixed || span->from == span->to || begin >= spw_kv_begin(seq->kv, slice))
+    if (residency_of(m, seq, slice)->fixed || tiles->wait >= spw_kv_begin(seq->kv, slice))
         return 0;
-    return spw_kv_load_ahead(seq->kv, slice, begin, &begun);
+    return spw_kv_load_ahead(seq->kv, slice, tiles->wait, &begun);
 }
 
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                        const struct spw_pass_span *span, uint32_t slice)
+                        const struct spw_span_tiles *tiles, uint32_t slice)
 {
-    const struct spw_residency *r = residency_of(m, seq, slice);
-    if (r->fixed || span->from == span->to)
-        return 0;
-    return load(m, seq, slice, spw_waterline_begin_entered(r, span));
+    return residency_of(m, seq, slice)->fixed ? 0 : load(m, seq, slice, tiles->enter);
 }
 
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                              const struct spw_pass_span *span, uint32_t slice, uint64_t to)
+                              const struct spw_part_tiles *tiles, uint32_t slice)
 {
-    const struct spw_residency *r = residency_of(m, seq, slice);
-    spw_kv_drop(seq->kv, slice, spw_waterline_first_exact(r, to)); /* 0: nothing, in a full layer */
-    return r->fixed ? 0 : spill(m, seq, slice, spw_waterline_begin_after(r, span, to));
+    spw_kv_drop(seq->kv, slice, tiles->drop); /* 0: nothing, in a full layer */
+    return residency_of(m, seq, slice)->fixed ? 0 : spill(m, seq, slice, tiles->after);
 }
 
 static int load_layers(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)

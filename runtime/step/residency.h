@@ -21,15 +21,16 @@ struct spw_residency_moves {
     bool failed; /* a load or a spill, since the caller cleared it */
 };
 
+/* The numbers of a span or of a part, of all kinds or of the slice's kind, are those of the pass
+ * (struct spw_pass). load_ahead and enter: the sequence has rows in the pass. */
 int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                            const struct spw_pass_span *span);
+                            const struct spw_span_tiles kinds[SPW_LAYER_KINDS]);
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                             const struct spw_pass_span *span, uint32_t slice);
+                             const struct spw_span_tiles *tiles, uint32_t slice);
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                        const struct spw_pass_span *span, uint32_t slice);
-/* A chunk with positions up to `to` of the span has passed the layer of the slice. */
+                        const struct spw_span_tiles *tiles, uint32_t slice);
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
-                              const struct spw_pass_span *span, uint32_t slice, uint64_t to);
+                              const struct spw_part_tiles *tiles, uint32_t slice);
 /* The sequence holds n tokens. After a failure in one slice the others have their places all the
  * same. -EBADMSG: tiles of any slice are lost. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);

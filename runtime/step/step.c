@@ -2,6 +2,7 @@
 #include "runtime/step/step.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* ---- open, close ---- */
 
@@ -11,6 +12,8 @@ static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw
     const uint32_t of_layers = weights->layer_blocks[s->config->n_layers];
     SPW_TRY(spw_cut_init(&pass->cut, s->plan->chunk, pass_rows, s->most_spans));
     pass->spans = spw_alloc_zero(s->most_spans, sizeof *pass->spans);
+    pass->span_tiles = spw_alloc_zero(s->most_spans, sizeof *pass->span_tiles);
+    pass->part_tiles = spw_alloc_zero(pass->cut.most_parts, sizeof *pass->part_tiles);
     pass->parts = spw_alloc_zero(pass->cut.most_parts, sizeof *pass->parts);
     pass->schedule = (struct spw_schedule){
         .n_layers = s->config->n_layers,
@@ -22,13 +25,15 @@ static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw
         .n_layer_blocks = of_layers,
         .n_head_blocks = weights->n_blocks - of_layers,
     };
-    return pass->spans && pass->parts ? 0 : -ENOMEM;
+    return pass->spans && pass->span_tiles && pass->part_tiles && pass->parts ? 0 : -ENOMEM;
 }
 
 static void close_pass(struct spw_pass *pass)
 {
     spw_cut_free(&pass->cut);
     spw_free(pass->spans);
+    spw_free(pass->span_tiles);
+    spw_free(pass->part_tiles);
     spw_free(pass->parts);
 }
 
@@ -108,31 +113,47 @@ static uint32_t shared_disk_end(const struct spw_step *s, uint32_t i, uint32_t k
     return disk_end;
 }
 
+/* Where the tiles of all spans and parts lie. */
+static void place_tiles(struct spw_step *s, struct spw_pass *pass)
+{
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        for (uint32_t i = 0; i < s->n_items; i++)
+            pass->span_tiles[i][k] =
+                spw_waterline_span(&s->items[i].seq->residency[k], &pass->spans[i]);
+        for (uint32_t n = 0; n < pass->cut.n_parts; n++) {
+            const struct spw_part *part = &pass->cut.parts[n];
+            pass->part_tiles[n][k] =
+                spw_waterline_part(&s->items[part->span].seq->residency[k],
+                                   &pass->spans[part->span], part->from, part->to);
+        }
+    }
+}
+
+/* A session has copies of the tiles of this kind up to `written`: raises disk_end_at_chunk. */
+static void raise_disk_end(struct spw_step *s, uint32_t span, int kind, uint32_t written)
+{
+    const struct spw_residency *r = &s->items[span].seq->residency[kind];
+    uint32_t *end = &s->disk_end_at_chunk[span][kind];
+    *end = spw_max_u32(*end, spw_waterline_disk_end(r, written));
+}
+
 /* disk_end_at_chunk when the first chunk begins. */
 static void start_disk_ends(struct spw_step *s, const struct spw_pass *pass)
 {
     for (uint32_t i = 0; i < s->n_items; i++)
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-            const struct spw_residency *at = &s->items[i].seq->residency[k];
-            uint32_t wait = spw_waterline_begin_waiting(at, &pass->spans[i]);
-            s->disk_end_at_chunk[i][k] =
-                spw_max_u32(s->disk_end[i][k], spw_waterline_disk_end(at, wait));
+            s->disk_end_at_chunk[i][k] = s->disk_end[i][k];
+            raise_disk_end(s, i, k, pass->span_tiles[i][k].wait);
         }
 }
 
 /* disk_end_at_chunk after chunk c. */
-static void raise_disk_ends(struct spw_step *s, const struct spw_pass *pass,
-                            const struct spw_chunk *c)
+static void raise_disk_ends(struct spw_step *s, const struct spw_pass *pass, uint32_t c)
 {
-    for (uint32_t i = 0; i < c->n_parts; i++) {
-        const struct spw_part *part = &pass->cut.parts[c->first_part + i];
-        for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-            const struct spw_residency *at = &s->items[part->span].seq->residency[k];
-            uint32_t after = spw_waterline_begin_after(at, &pass->spans[part->span], part->to);
-            uint32_t *disk_end_at_chunk = &s->disk_end_at_chunk[part->span][k];
-            *disk_end_at_chunk = spw_max_u32(*disk_end_at_chunk, spw_waterline_disk_end(at, after));
-        }
-    }
+    const struct spw_parts_placed placed = spw_cut_placed(&pass->cut, c, s->plan->holds_tiles);
+    for (uint32_t n = placed.first; n < placed.end; n++)
+        for (int k = 0; k < SPW_LAYER_KINDS; k++)
+            raise_disk_end(s, pass->cut.parts[n].span, k, pass->part_tiles[n][k].after);
 }
 
 /* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
@@ -163,9 +184,12 @@ static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t fi
     struct spw_part_reads *reads = &pass->parts[n];
     *reads = (struct spw_part_reads){.seq = seq->kv};
     for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++) {
-        uint32_t own =
-            spw_waterline_streamed(&seq->residency[k], &pass->spans[part->span], part->from,
-                                   &reads->ranges[k].first, &reads->ranges[k].end);
+        const struct spw_part_tiles *t = &pass->part_tiles[n][k];
+        /* After the chunk before, the layer began at t->begin; before the pass reached it, at
+         * `wait`. All tiles before the higher one have copies. */
+        uint32_t written = spw_max_u32(t->begin, pass->span_tiles[part->span][k].wait);
+        uint32_t own = spw_waterline_disk_end(&seq->residency[k], written);
+        reads->ranges[k] = (struct spw_stream_range){t->first, t->begin};
         own = spw_max_u32(own, s->disk_end[part->span][k]);
         reads->disk_end[k] = shared_disk_end(s, part->span, k, own);
         find_lead(s, pass, first, n, k);
@@ -185,6 +209,7 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
                           const struct spw_step_span *left)
 {
     spw_cut_describe(&pass->cut, left, s->n_items, pass->spans);
+    place_tiles(s, pass);
     start_disk_ends(s, pass);
     for (uint32_t c = 0; c < pass->cut.n_chunks; c++) {
         const struct spw_chunk *chunk = &pass->cut.chunks[c];
@@ -192,23 +217,11 @@ static void describe_pass(struct spw_step *s, struct spw_pass *pass,
             describe_part(s, pass, chunk->first_part, chunk->first_part + i);
         for (uint32_t i = 0; i < chunk->n_parts; i++)
             leave_shared_tiles(&pass->parts[chunk->first_part + i]);
-        if (!s->plan->holds_tiles)
-            raise_disk_ends(s, pass, chunk);
+        raise_disk_ends(s, pass, c);
     }
     pass->schedule.n_parts = pass->cut.n_parts;
     pass->schedule.first_kv = (struct spw_kv_cursor){0};
     pass->schedule.first_block = (struct spw_block_cursor){0};
-}
-
-/* disk_end after the pass. */
-static void raise_disk_end_of_pass(struct spw_step *s)
-{
-    for (uint32_t i = 0; i < s->n_items; i++)
-        for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-            const struct spw_residency *at = &s->items[i].seq->residency[k];
-            uint32_t leave = spw_waterline_begin_left(at, &s->now->spans[i]);
-            s->disk_end[i][k] = spw_max_u32(s->disk_end[i][k], spw_waterline_disk_end(at, leave));
-        }
 }
 
 /* The pass that will come if every session goes on by one token. None past the context, and none
@@ -260,7 +273,7 @@ bool spw_step_next_pass(struct spw_step *s, bool expects)
     if (!spw_cut_next(&s->now->cut, s->left, s->n_items))
         return false;
     describe_pass(s, s->now, s->left);
-    raise_disk_end_of_pass(s);
+    memcpy(s->disk_end, s->disk_end_at_chunk, s->n_items * sizeof *s->disk_end);
     s->next->schedule.n_parts = 0;
     if (expects && spw_step_is_last_pass(s))
         expect_decode(s);

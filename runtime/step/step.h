@@ -22,7 +22,10 @@ struct spw_executor_item {
 /* A pass as it was cut, and its list of transfers. Two of them: the running one and the next. */
 struct spw_pass {
     struct spw_cut cut;
-    struct spw_pass_span *spans;  /* [most_spans] */
+    struct spw_pass_span *spans; /* [most_spans] */
+    /* Where tiles lie, by layer kind: [most_spans], [cut.most_parts]. */
+    struct spw_span_tiles (*span_tiles)[SPW_LAYER_KINDS];
+    struct spw_part_tiles (*part_tiles)[SPW_LAYER_KINDS];
     struct spw_part_reads *parts; /* [cut.most_parts] */
     struct spw_schedule schedule;
 };

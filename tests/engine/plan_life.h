@@ -150,9 +150,7 @@ static void leave_slice(struct life *f, const struct spw_cut *cut, uint32_t from
             if (!r->held || s->to == p->to) /* held tiles stay until the last rows have passed */
                 raise_to(f, x, spw_waterline_begin(r, s->to));
         } else {
-            raise_to(f, x,
-                     s->to < p->to ? spw_waterline_begin_passing(r, p, s->to)
-                                   : spw_waterline_begin_left(r, p));
+            raise_to(f, x, spw_waterline_part(r, p, s->from, s->to).after);
         }
         count(f);
     }
@@ -199,7 +197,7 @@ static void enter_slice(struct life *f, const struct spw_pass_span *pass_spans, 
     for (uint32_t s = 0; s < f->sessions; s++)
         if (f->config->slice_kinds[l] == SPW_LAYER_FULL && pass_spans[s].chunked) {
             struct slice_state *x = &f->slices[s][l];
-            uint32_t enter = spw_waterline_begin_entered(x->kind, &pass_spans[s]);
+            uint32_t enter = spw_waterline_span(x->kind, &pass_spans[s]).enter;
             bring_up(f, x, enter, x->begin);
             x->begin = enter < x->begin ? enter : x->begin;
         }
@@ -214,7 +212,7 @@ static void run_pass(struct life *f, const struct spw_cut *cut, struct spw_pass_
         for (uint32_t l = 0; l < f->config->n_slices; l++)
             if (kinds[l] == SPW_LAYER_FULL && pass_spans[s].from < pass_spans[s].to)
                 raise_to(f, &f->slices[s][l],
-                         spw_waterline_begin_waiting(f->slices[s][l].kind, &pass_spans[s]));
+                         spw_waterline_span(f->slices[s][l].kind, &pass_spans[s]).wait);
     for (uint32_t l = 0; l < f->config->n_layers; l++) {
         for (uint32_t i = 0; i < f->config->n_slices; i++)
             if (f->config->slice_layers[i] == l)

@@ -263,17 +263,17 @@ static uint64_t tiles_read(const struct spw_engine *e, bool sliding, uint64_t n,
     const struct spw_residency *r = &e->plan.residency[kind];
     struct spw_pass_span p = {.from = n, .to = to, .chunked = to - n > e->plan.chunk};
     uint64_t end = sliding ? n / SPW_TILE_TOKENS : spw_waterline_end(r, n);
-    uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_begin_entered(r, &p);
+    uint64_t on_device = sliding ? spw_waterline_begin(r, n) : spw_waterline_span(r, &p).enter;
     uint64_t tiles = spw_sub_u64(end, on_device), streamed = 0;
     for (uint64_t at = n; at < to; at += e->plan.chunk) {
         uint64_t first =
             sliding ? spw_waterline_window_first(r->window, at) : spw_waterline_first_tiered(r);
         uint64_t below = sliding ? spw_waterline_begin(r, r->held ? n : at)
-                                 : spw_waterline_begin_passing(r, &p, at);
+                                 : spw_waterline_part(r, &p, at, to).begin;
         streamed += spw_sub_u64(spw_min_u64(below, end), first);
     }
     if (!sliding) /* what had to make room for layers that passed */
-        tiles += spw_sub_u64(spw_min_u64(spw_waterline_begin_left(r, &p), end),
+        tiles += spw_sub_u64(spw_min_u64(spw_waterline_part(r, &p, n, to).after, end),
                              spw_waterline_begin(r, to));
     return e->plan.n_slices[kind] * tiles + e->plan.n_readers[kind] * streamed;
 }

@@ -84,8 +84,8 @@ static void check_disk(uint64_t *seed)
 static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_span *p,
                            uint32_t chunk)
 {
-    uint32_t begin = spw_waterline_begin(r, p->from), wait = spw_waterline_begin_waiting(r, p),
-             enter = spw_waterline_begin_entered(r, p);
+    const struct spw_span_tiles at = spw_waterline_span(r, p);
+    uint32_t begin = spw_waterline_begin(r, p->from), wait = at.wait, enter = at.enter;
     CHECK(wait >= begin && enter <= wait); /* no tile is loaded only to be spilled again */
     CHECK(p->chunked || (wait == begin && enter == begin));
     uint32_t held = spw_waterline_tiles(p->from) - wait;
@@ -94,14 +94,13 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
     uint32_t most = p->chunked ? r->pass : r->resident;
     for (uint64_t n = p->from; n < p->to;) {
         uint64_t to = spw_min_u64(n + chunk, p->to);
-        CHECK(spw_waterline_begin_passing(r, p, n) == begin); /* a part at n streams [0, begin) */
+        const struct spw_part_tiles part = spw_waterline_part(r, p, n, to);
+        CHECK(part.begin == begin && !part.first && !part.drop); /* it streams [0, begin) */
         uint32_t old = spw_waterline_tiles(n) - begin;
         CHECK(old <= most || r->held);
         CHECK(!r->held || begin == enter);
-        uint32_t next =
-            to < p->to ? spw_waterline_begin_passing(r, p, to) : spw_waterline_begin_left(r, p);
-        CHECK(next >= begin && next <= spw_waterline_tiles(to));
-        begin = next;
+        CHECK(part.after >= begin && part.after <= spw_waterline_tiles(to));
+        begin = part.after;
         n = to;
     }
     CHECK(spw_waterline_tiles(p->to) - begin <= (p->chunked ? r->resident_pass : r->resident));
@@ -113,15 +112,14 @@ static uint32_t pass_layer(const struct spw_residency *r, const struct spw_pass_
 static void check_window_pass(const struct spw_residency *r, const struct spw_pass_span *p,
                               uint32_t chunk)
 {
-    CHECK(spw_waterline_begin_waiting(r, p) == spw_waterline_begin(r, p->from));
-    CHECK(spw_waterline_begin_entered(r, p) == spw_waterline_begin(r, p->from));
+    const struct spw_span_tiles at = spw_waterline_span(r, p);
+    CHECK(at.wait == spw_waterline_begin(r, p->from) && at.enter == at.wait);
     for (uint64_t n = p->from; n < p->to;) {
-        uint32_t first, end, disk = spw_waterline_streamed(r, p, n, &first, &end);
         uint64_t to = spw_min_u64(n + chunk, p->to);
-        CHECK(first == spw_waterline_window_first(r->window, n) &&
-              end == spw_waterline_begin(r, n));
-        CHECK(disk == spw_waterline_disk_end(r, end));
-        CHECK(spw_waterline_begin_after(r, p, to) == spw_waterline_begin(r, to));
+        const struct spw_part_tiles part = spw_waterline_part(r, p, n, to);
+        CHECK(part.first == spw_waterline_window_first(r->window, n));
+        CHECK(part.begin == spw_waterline_begin(r, n) && part.after == spw_waterline_begin(r, to));
+        CHECK(part.drop == spw_waterline_window_first(r->window, to));
         n = to;
     }
 }
