@@ -1,5 +1,6 @@
 /* Waterlines against their definitions: windows token by token, and whole lives of a sequence, step
- * by step, with the tiles of every layer counted one at a time. */
+ * by step, with the tiles of every layer counted one at a time. The operations of every layer kind
+ * against a model that looks at one key at a time. */
 #include "offload/kv/layer_store.h"
 #include "tests/check.h"
 
@@ -173,6 +174,97 @@ static void check_border(uint64_t *seed)
     CHECK(spw_kv_border(kinds, n) == 0);
 }
 
+/* ---- the operations of a layer kind ---- */
+
+static struct spw_residency draw_kind(uint64_t *seed, int kind, bool quantizes)
+{
+    const struct spw_layer_kind_row *row = &spw_layer_kinds[kind];
+    const bool windowed = spw_layer_has_window((enum spw_layer_kind)kind);
+    return (struct spw_residency){
+        .store = row->store,
+        .window = row->window(draw_window(seed, 700).tokens),
+        .quantizes = quantizes && !windowed,
+        .fixed = quantizes && windowed,
+        .residual_tiles = (uint32_t)check_range(seed, 0, 4),
+    };
+}
+
+/* Whether the query at position p reads a key of the tile, and in its exact form. */
+static bool reads(const struct spw_residency *r, uint64_t p, uint32_t tile, bool exact)
+{
+    const bool visible = r->window.tokens ? first_by_token(r->window, p) <= tile : true;
+    const uint64_t block = p / SPW_TILE_TOKENS;
+    const bool quantized = r->quantizes && tile > 0 && tile + r->residual_tiles < block;
+    return visible && quantized != exact;
+}
+
+/* Between steps a sequence of n tokens has the tiles that a later query reads, and one exact tile
+ * more; never more than it needs. */
+static void check_need(const struct spw_residency *r, uint64_t n)
+{
+    const struct spw_store_need need = spw_layer_stores[r->store]->need(r, n);
+    const uint32_t all = spw_waterline_tiles(n);
+    uint32_t n_read[2] = {0, 0};
+    for (uint32_t t = 0; t < all; t++)
+        for (int exact = 0; exact < 2; exact++)
+            n_read[exact] += reads(r, n, t, exact);
+    if (r->quantizes) {
+        CHECK(need.moving == n_read[0] && need.fixed >= n_read[1]);
+        CHECK(need.fixed <= r->residual_tiles + 2 + 1 + SPW_WATERLINE_SLACK && need.fixed <= all);
+        CHECK(!all || need.retained == spw_min_u32(need.fixed - 1, all - need.fixed));
+    } else if (r->window.tokens) {
+        const uint32_t tiles = r->fixed ? need.fixed : need.moving;
+        CHECK(need.moving + need.fixed == tiles && tiles >= n_read[1] && tiles <= all);
+        CHECK(tiles <= r->window.tokens / SPW_TILE_TOKENS + 2);
+        CHECK(need.retained == spw_min_u32(tiles, all - tiles));
+    } else {
+        CHECK(need.moving == all && n_read[1] == all && !need.fixed && !need.retained);
+    }
+}
+
+/* A session can begin with n tokens if old tiles, and those of a checkpoint, are all it reads. */
+static void check_sections(const struct spw_residency *r, uint64_t before, uint64_t n)
+{
+    const struct spw_layer_store_ops *ops = spw_layer_stores[r->store];
+    const struct spw_snapshot_tiles first = ops->snapshot(r, SPW_SNAPSHOT_OLD, 0, before);
+    const struct spw_snapshot_tiles old = ops->snapshot(r, SPW_SNAPSHOT_OLD, before, n);
+    const uint32_t whole = (uint32_t)(n / SPW_TILE_TOKENS);
+    bool needs_checkpoint = false;
+    CHECK(first.first >= first.end || old.first == first.end); /* each tile once */
+    for (uint32_t t = 0; t < spw_waterline_tiles(n); t++) {
+        bool in_old = (t >= first.first && t < first.end) || (t >= old.first && t < old.end);
+        bool in_exact = false;
+        for (enum spw_snapshot_kind k = SPW_SNAPSHOT_SINK; k <= SPW_SNAPSHOT_TAIL; k++) {
+            const struct spw_snapshot_tiles x = ops->snapshot(r, k, before, n);
+            CHECK(k != SPW_SNAPSHOT_TAIL || (x.first == whole && x.end == spw_waterline_tiles(n)));
+            in_exact |= t >= x.first && t < x.end;
+        }
+        if (!r->quantizes && !r->window.tokens)
+            in_exact |= in_old; /* old tiles are exact */
+        CHECK(!reads(r, n, t, true) || in_exact);
+        CHECK(!reads(r, n, t, false) || in_old);
+        needs_checkpoint |= t < whole && reads(r, n, t, true) && !in_old;
+        CHECK(!reads(r, n, t, true) || t >= spw_waterline_first_read_exact(r, n) ||
+              (r->quantizes && !t)); /* how far a cut back reaches */
+    }
+    if (n % SPW_TILE_TOKENS == 0 && n)
+        CHECK(ops->begins_at(r, n) == !needs_checkpoint);
+}
+
+static void check_kinds(uint64_t *seed)
+{
+    for (int kind = 0; kind < SPW_LAYER_KINDS; kind++)
+        for (int quantizes = 0; quantizes < 2; quantizes++) {
+            const struct spw_residency r = draw_kind(seed, kind, quantizes);
+            uint64_t before = check_range(seed, 0, 12) * SPW_TILE_TOKENS;
+            uint64_t n = before + check_range(seed, 0, 1500);
+            if (check_random(seed) % 3 == 0)
+                n -= n % SPW_TILE_TOKENS;
+            check_need(&r, n);
+            check_sections(&r, before, n);
+        }
+}
+
 int main(void)
 {
     uint64_t seed = check_seed();
@@ -181,6 +273,7 @@ int main(void)
     for (int i = 0; i < 300; i++) {
         check_window(&seed);
         check_border(&seed);
+        check_kinds(&seed);
     }
     for (int i = 0; i < 3000; i++)
         check_life(&seed);
