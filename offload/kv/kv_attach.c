@@ -8,6 +8,12 @@
 
 /* ---- tiles from files ---- */
 
+/* Which tiles a section has. */
+static enum spw_kv_form form_of(enum spw_snapshot_kind kind)
+{
+    return kind == SPW_SNAPSHOT_OLD ? SPW_KV_FORM_TIERED : SPW_KV_FORM_EXACT;
+}
+
 /* Makes `first` the next tile of the table. The table holds no tile, or only an attention sink. */
 static void begin_at(struct spw_kv_table *l, uint32_t first, uint32_t n_sinks)
 {
@@ -69,9 +75,10 @@ static int copy_in(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t fir
     return rc ? rc : last ? last : waited;
 }
 
-int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form, uint32_t first,
-                  uint64_t to, const void *memory)
+int spw_tiles_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                     uint32_t first, uint64_t to, const void *memory)
 {
+    const enum spw_kv_form form = form_of(kind);
     struct spw_kv *kv = seq->kv;
     struct spw_kv_table *l = spw_kv_table(seq, layer, form), before = *l;
     uint32_t end = spw_waterline_tiles(to);
@@ -170,9 +177,10 @@ static void copy_from_host(const struct outflow *o, uint32_t end)
     }
 }
 
-int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form, uint32_t begin,
-                  uint32_t end, void *memory)
+int spw_tiles_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                     uint32_t begin, uint32_t end, void *memory)
 {
+    const enum spw_kv_form form = form_of(kind);
     struct spw_kv *kv = seq->kv;
     const struct spw_kv_table *l = spw_kv_table(seq, layer, form);
     struct outflow o = {.reads = {.seq = seq, .layer = layer},

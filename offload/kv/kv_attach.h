@@ -7,7 +7,7 @@
 #ifndef SPW_OFFLOAD_KV_KV_ATTACH_H
 #define SPW_OFFLOAD_KV_KV_ATTACH_H
 
-#include "offload/kv/kv_cache.h"
+#include "offload/kv/layer_store.h"
 
 /* Adds complete tiles [first, first + n), in the attached frames [frame, frame + n), to a layer
  * that is empty or ends at `first` and is completely on the disk. Both waterlines move to its end.
@@ -16,17 +16,16 @@
 int spw_kv_attach(struct spw_kv_seq *seq, uint32_t layer, uint32_t first, uint32_t frame,
                   uint32_t n);
 
-/* Adds tiles [first, ...) up to token `to` on the device, in the given form, from host memory
- * [tiles][bytes of a tile in this form]. The layer has no tile of this form, ends at `first`, or
- * has only an exact sink. Waits until the memory may be used again. -ENOMEM, -E2BIG: nothing has
- * changed. */
-int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form, uint32_t first,
-                  uint64_t to, const void *memory);
+/* Adds the records of a section from `first` on, up to token `to`, on the device, from host memory
+ * [records][bytes of one]. Tiles: the layer has no tile of this form, ends at `first`, or has only
+ * an exact sink. Waits until the memory may be used again. -ENOMEM, -E2BIG: nothing has changed. */
+int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                  uint32_t first, uint64_t to, const void *memory);
 
-/* Copies tiles [begin, end) in the given form, from any tier, into host memory [end - begin][bytes
- * of a tile in this form], 4096-byte aligned. Changes nothing. Waits for kernels that write the
- * tiles. Tiles from the disk are checked. -EBADMSG: a tile is lost (spw_kv_take_loss). */
-int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_kv_form form, uint32_t begin,
-                  uint32_t end, void *memory);
+/* Copies records [begin, end) of a section, from any tier, into host memory [end - begin][bytes of
+ * one], 4096-byte aligned. Changes nothing. Waits for kernels that write them. Records from the
+ * disk are checked. -EBADMSG: a tile is lost (spw_kv_take_loss). */
+int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                  uint32_t begin, uint32_t end, void *memory);
 
 #endif

@@ -1,7 +1,6 @@
 /* Sequences and their tables: see kv_cache.h. Tiles, frames and the orders between streams are in
  * kv_tile.c, spills in kv_spill.c, loads in kv_load.c, writes to the disk in kv_writeback.c. */
 #include "offload/kv/kv_tile.h"
-#include "offload/kv/layer_store.h"
 
 #include <assert.h>
 
@@ -295,30 +294,24 @@ uint64_t spw_kv_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64
     return border;
 }
 
-int spw_kv_export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                          uint32_t begin, uint32_t end, void *memory)
+int spw_kv_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                  uint32_t begin, uint32_t end, void *memory)
 {
-    return store_of(seq, layer)->write_section(seq, layer, kind, begin, end, memory);
+    return store_of(seq, layer)->export_section(seq, layer, kind, begin, end, memory);
 }
 
-int spw_kv_import_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                          uint32_t first, uint64_t to, const void *memory)
+int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                  uint32_t first, uint64_t to, const void *memory)
 {
-    return store_of(seq, layer)->read_section(seq, layer, kind, first, to, memory);
+    return store_of(seq, layer)->import_section(seq, layer, kind, first, to, memory);
 }
 
 /* ---- facts ---- */
 
-bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end)
-{
-    if (seq->tables[layer].n_tokens < (uint64_t)end * SPW_TILE_TOKENS)
-        return false;
-    return !spw_kv_count_unwritten(seq, layer, begin, end);
-}
-
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end)
 {
-    if (!spw_kv_is_written(seq, layer, begin, end))
+    if (seq->tables[layer].n_tokens < (uint64_t)end * SPW_TILE_TOKENS ||
+        spw_kv_count_unwritten(seq, layer, begin, end))
         return false;
     spw_kv_poll_writebacks(seq->kv);
     for (uint32_t i = begin; i < end; i++)
@@ -333,15 +326,6 @@ uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, ui
     uint32_t n = 0;
     for (uint32_t i = begin; i < end; i++)
         n += spw_kv_is_unwritten(tiered_tile(seq, layer, i));
-    return n;
-}
-
-uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
-                             uint32_t end)
-{
-    uint32_t n = 0;
-    for (uint32_t i = begin; i < end; i++)
-        n += !tiered_tile(seq, layer, i)->device;
     return n;
 }
 

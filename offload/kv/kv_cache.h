@@ -44,10 +44,6 @@ struct spw_kv_options {
                             copied */
 };
 
-/* TIERED: the form that moves between the tiers. In a cache that does not quantize it is the exact
- * form. */
-enum spw_kv_form { SPW_KV_FORM_TIERED, SPW_KV_FORM_EXACT };
-
 struct spw_kv;
 struct spw_kv_seq; /* one sequence's tables */
 
@@ -155,19 +151,13 @@ uint64_t spw_kv_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64
  * The host waits for a write of the tile to the disk. */
 int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
 
-/* Whether tiles [begin, end) are complete and their lower copies exist or are being written. False
- * for a tile that a cut has reopened, even if it has an older copy. */
-bool spw_kv_is_written(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
-/* Whether these tiles can be read without a wait of the host: all are written, and no write to the
- * disk is in flight. */
+/* Whether tiles [begin, end) are complete and can be read without a wait of the host: all have
+ * lower copies, and no write to the disk is in flight. False for a tile that a cut has reopened,
+ * even if it has an older copy. */
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
-
-/* The number of tiles in [begin, end) without a lower copy; the number that are not on the
- * device. */
+/* The number of tiles in [begin, end) without a lower copy. */
 uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                                 uint32_t end);
-uint32_t spw_kv_count_absent(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
-                             uint32_t end);
 /* The number of tiles that spw_kv_spill with the same arguments would write to each tier. */
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);

@@ -201,7 +201,7 @@ int spw_kv_split_lower(struct spw_kv *kv, const struct spw_kv_shrink *r)
             struct spw_kv_seq *seq = r->divisions[i].seq;
             if (!sink_is_lower(seq, l))
                 continue;
-            SPW_TRY(spw_kv_export(seq, l, SPW_KV_FORM_TIERED, 0, 1, r->host_scratch));
+            SPW_TRY(spw_kv_export(seq, l, SPW_SNAPSHOT_OLD, 0, 1, r->host_scratch));
             SPW_TRY(spw_lane_copy(kv->lane, spw_kv_exact_tile(seq, l, 0), r->host_scratch,
                                   o->exact_tile_bytes, SPW_LINK_HOST_TO_DEVICE, kv->lane->compute));
             SPW_TRY(spw_lane_stream_sync(kv->lane, kv->lane->compute));

@@ -23,10 +23,14 @@
 #define SPW_OFFLOAD_KV_KV_TILE_H
 
 #include "offload/kv/gather.h"
-#include "offload/kv/kv_cache.h"
+#include "offload/kv/kv_attach.h"
 #include "offload/kv/tier.h"
 
 #define SPW_KV_NO_TILE UINT32_MAX
+
+/* TIERED: the form that moves between the tiers. In a cache that does not quantize it is the exact
+ * form. */
+enum spw_kv_form { SPW_KV_FORM_TIERED, SPW_KV_FORM_EXACT };
 
 /* The most jobs of the disk in flight: writes, and reads. */
 enum { SPW_KV_WRITEBACKS = 128, SPW_KV_READS = 32 };
@@ -255,6 +259,13 @@ static inline struct spw_kv_tile *spw_kv_tile_before(struct spw_kv *kv,
 
 /* Makes room for the ids of n more tiles in attached frames. Allocates; tiles may move. */
 int spw_kv_extend(struct spw_kv *kv, uint32_t n);
+
+/* ---- kv_attach.c ---- */
+
+int spw_tiles_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                     uint32_t first, uint64_t to, const void *memory);
+int spw_tiles_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                     uint32_t begin, uint32_t end, void *memory);
 
 /* ---- kv_load.c ---- */
 

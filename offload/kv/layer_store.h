@@ -58,19 +58,12 @@ struct spw_layer_store_ops {
     void (*cut)(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
                 uint64_t n_tokens);
     void (*release)(struct spw_kv_seq *seq, uint32_t layer); /* the sequence ends */
-    /* Records [begin, end) of a section to host memory; records from `first` on, up to token `to`,
-     * from host memory: see kv_attach.h. */
-    int (*write_section)(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                         uint32_t begin, uint32_t end, void *memory);
-    int (*read_section)(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                        uint32_t first, uint64_t to, const void *memory);
-};
-
-/* Both of a sequence, by the way in which the layer stores the past. */
-int spw_kv_export_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+    /* spw_kv_export and spw_kv_import of kv_attach.h. */
+    int (*export_section)(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t begin, uint32_t end, void *memory);
-int spw_kv_import_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+    int (*import_section)(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t first, uint64_t to, const void *memory);
+};
 
 extern const struct spw_layer_store_ops *const spw_layer_stores[SPW_LAYER_STORES];
 extern const struct spw_layer_store_ops spw_tile_store;

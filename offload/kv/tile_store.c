@@ -1,8 +1,6 @@
 /* Tiles as a way to store the past: see layer_store.h. The tables of a sequence are in kv_cache.c,
  * moves between the tiers in kv_spill.c and kv_load.c, tiles from and to memory in kv_attach.c. */
-#include "offload/kv/kv_attach.h"
 #include "offload/kv/kv_tile.h"
-#include "offload/kv/layer_store.h"
 
 #include <assert.h>
 
@@ -219,25 +217,6 @@ static void share(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t
         share_table(from->kv, &to->tables[i], &from->tables[i], spw_kv_n_sinks(from, layer));
 }
 
-/* ---- sections of a snapshot ---- */
-
-static enum spw_kv_form form_of(enum spw_snapshot_kind kind)
-{
-    return kind == SPW_SNAPSHOT_OLD ? SPW_KV_FORM_TIERED : SPW_KV_FORM_EXACT;
-}
-
-static int write_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                         uint32_t begin, uint32_t end, void *memory)
-{
-    return spw_kv_export(seq, layer, form_of(kind), begin, end, memory);
-}
-
-static int read_section(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                        uint32_t first, uint64_t to, const void *memory)
-{
-    return spw_kv_import(seq, layer, form_of(kind), first, to, memory);
-}
-
 const struct spw_layer_store_ops spw_tile_store = {
     .need = need,
     .begins_at = begins_at,
@@ -248,6 +227,6 @@ const struct spw_layer_store_ops spw_tile_store = {
     .reaches = reaches,
     .cut = cut,
     .release = release,
-    .write_section = write_section,
-    .read_section = read_section,
+    .export_section = spw_tiles_export,
+    .import_section = spw_tiles_import,
 };

@@ -358,8 +358,8 @@ static int attach_window(struct use *u, struct spw_session *s, uint32_t slice, u
     if (first >= end) { /* the next tile still follows the last token */
         spw_traffic_import(spw_executor_account_of(s->engine->executor), s->slot, slice, end, end,
                            true);
-        return spw_kv_import_section(s->seq.kv, slice, SPW_SNAPSHOT_WINDOW, end,
-                                     (uint64_t)end * SPW_TILE_TOKENS, NULL);
+        return spw_kv_import(s->seq.kv, slice, SPW_SNAPSHOT_WINDOW, end,
+                             (uint64_t)end * SPW_TILE_TOKENS, NULL);
     }
     while (first < end)
         SPW_TRY(attach_run(u, s, u->match.checkpoint, SPW_SNAPSHOT_WINDOW, slice, &first, end));

@@ -1,6 +1,8 @@
 /* Writes and reads the sections of a session: see snapshot.h. */
 #include "runtime/persist/snapshot.h"
 
+#include "offload/kv/kv_attach.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -149,7 +151,7 @@ static int export_piece(struct spw_session *s, const struct spw_pack_section *x,
         spw_traffic_add(account, SPW_MOVED_DEVICE_TO_HOST, (end - first) * x->record_bytes);
     else
         spw_traffic_export(account, s->slot, x->layer, first, end);
-    return spw_kv_export_section(s->seq.kv, x->layer, x->kind, first, end, piece_of(s));
+    return spw_kv_export(s->seq.kv, x->layer, x->kind, first, end, piece_of(s));
 }
 
 int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
@@ -249,9 +251,8 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t sli
     n = spw_min_u32(n, piece_records(s, bytes));
     SPW_TRY(make_room(s, kind, slice, to, &n));
     SPW_TRY(fetch(f, x, *first, &n, &records, err));
-    SPW_TRY(spw_kv_import_section(s->seq.kv, slice, kind, *first,
-                                  spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS),
-                                  records));
+    SPW_TRY(spw_kv_import(s->seq.kv, slice, kind, *first,
+                          spw_min_u64(to, (uint64_t)(*first + n) * SPW_TILE_TOKENS), records));
     f->used += n * bytes;
     *first += n;
     return 0;
@@ -278,8 +279,8 @@ static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t sl
                        t.end, kind != SPW_SNAPSHOT_OLD);
     /* If no exact tile is needed, the next exact tile still follows the last token. */
     if ((kind == SPW_SNAPSHOT_RECENT || kind == SPW_SNAPSHOT_WINDOW) && t.end && t.first >= t.end)
-        return spw_kv_import_section(f->s->seq.kv, slice, kind, t.end,
-                                     (uint64_t)t.end * SPW_TILE_TOKENS, NULL);
+        return spw_kv_import(f->s->seq.kv, slice, kind, t.end, (uint64_t)t.end * SPW_TILE_TOKENS,
+                             NULL);
     while (t.first < t.end)
         SPW_TRY(read_some(f, kind, slice, &t.first, t.end, n, err));
     return 0;

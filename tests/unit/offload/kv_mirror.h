@@ -382,7 +382,8 @@ static inline void mirror_check_lines(const struct mirror *x, const struct mirro
         CHECK(spw_kv_exact_end(m->seq, l) == mirror_end(m));
         CHECK(spw_kv_count_unwritten(m->seq, l, m->first[l], m->begin[l]) <=
               mirror_count_lost(m, l));
-        CHECK(spw_kv_count_absent(m->seq, l, m->begin[l], m->end[l]) == 0);
+        for (uint32_t t = m->begin[l]; t < m->end[l]; t++)
+            CHECK(spw_kv_device_tile(m->seq, l, t));
     }
 }
 
@@ -686,7 +687,8 @@ static inline void mirror_export(struct mirror *x, struct mirror_seq *m, uint32_
     if (check_random(&x->w.seed) % 2)
         spw_kv_finish_writes(x->w.kv);
     mirror_count(m, layer, form, begin, end, &from_device, &from_host, &from_disk);
-    int rc = spw_kv_export(m->seq, layer, form, begin, end, x->memory);
+    int rc = spw_kv_export(m->seq, layer, exact ? SPW_SNAPSHOT_TAIL : SPW_SNAPSHOT_OLD, begin, end,
+                           x->memory);
     CHECK(!rc || (x->w.o.drive.faulty && rc == -EBADMSG));
     if (rc)
         return;

@@ -243,7 +243,7 @@ static int import(struct world *w, struct mirror_seq *m, const struct file *f, b
         mirror_set_word(
             (uint32_t *)(void *)(x->memory + (i / SPW_TILE_TOKENS - first) * mirror_bytes(format)),
             format, i % SPW_TILE_TOKENS, f->word[layer][i]);
-    SPW_TRY(spw_kv_import(m->seq, layer, exact ? SPW_KV_FORM_EXACT : SPW_KV_FORM_TIERED, first, n,
+    SPW_TRY(spw_kv_import(m->seq, layer, exact ? SPW_SNAPSHOT_TAIL : SPW_SNAPSHOT_OLD, first, n,
                           x->memory));
     x->up += (end > first ? end - first : 0) * mirror_bytes(format);
     return 0;
@@ -624,9 +624,9 @@ static void check_imported_sink(void)
         CHECK(spw_kv_exact_first(m->seq, 0) == 4 && spw_kv_exact_end(m->seq, 0) == 7);
         CHECK(spw_kv_can_truncate(m->seq, x->residency, 6 * SPW_TILE_TOKENS));
         CHECK(!spw_kv_can_truncate(m->seq, x->residency, 5 * SPW_TILE_TOKENS));
-        CHECK(spw_kv_export(m->seq, 0, SPW_KV_FORM_EXACT, 0, 1, x->memory) == 0);
+        CHECK(spw_kv_export(m->seq, 0, SPW_SNAPSHOT_TAIL, 0, 1, x->memory) == 0);
         mirror_compare(x->memory, x->exact, f.word[0], SPW_TILE_TOKENS);
-        CHECK(spw_kv_export(m->seq, 0, SPW_KV_FORM_EXACT, 4, 7, x->memory) == 0);
+        CHECK(spw_kv_export(m->seq, 0, SPW_SNAPSHOT_TAIL, 4, 7, x->memory) == 0);
         for (uint32_t t = 4; t < 7; t++)
             mirror_compare(x->memory + (t - 4) * mirror_bytes(x->exact), x->exact,
                            &f.word[0][t * SPW_TILE_TOKENS], t < 6 ? SPW_TILE_TOKENS : 98);
@@ -652,7 +652,7 @@ static void check_refused(void)
     mirror_seq_open(x, m);
     uint32_t frame = attach_records(&w, &w.files[0], 0, KV_TILES);
     CHECK(spw_kv_attach(m->seq, 0, 1, frame, KV_TILES) == -E2BIG);
-    CHECK(spw_kv_import(m->seq, 0, SPW_KV_FORM_EXACT, 1, MIRROR_TOKENS + 1, records) == -E2BIG);
+    CHECK(spw_kv_import(m->seq, 0, SPW_SNAPSHOT_TAIL, 1, MIRROR_TOKENS + 1, records) == -E2BIG);
     spw_alloc_fail_nth(0);
     CHECK(spw_kv_attach(m->seq, 0, 0, frame, KV_TILES) == -ENOMEM);
     spw_alloc_fail_nth(-1);
@@ -660,11 +660,11 @@ static void check_refused(void)
     CHECK(w.n_pieces == 1 && spw_kv_attach(m->seq, 0, 0, frame, KV_TILES) == 0);
     for (int rc = 0; !rc; n += !rc) { /* until the device is full */
         CHECK(spw_kv_seq_open(&seqs[n], x->w.kv) == 0);
-        rc = spw_kv_import(seqs[n], 1, SPW_KV_FORM_EXACT, 0, MIRROR_TOKENS, records);
+        rc = spw_kv_import(seqs[n], 1, SPW_SNAPSHOT_TAIL, 0, MIRROR_TOKENS, records);
         CHECK(!rc || (rc == -ENOMEM && !spw_kv_end(seqs[n], 1)));
     }
     CHECK(n == DEVICE_FRAMES / KV_TILES);
-    CHECK(spw_kv_import(seqs[n], 1, SPW_KV_FORM_EXACT, 3, 5 * SPW_TILE_TOKENS + 1, records) == 0);
+    CHECK(spw_kv_import(seqs[n], 1, SPW_SNAPSHOT_TAIL, 3, 5 * SPW_TILE_TOKENS + 1, records) == 0);
     CHECK(spw_kv_first(seqs[n], 1) == 3 && spw_kv_end(seqs[n], 1) == 6);
     for (uint32_t i = 0; i <= n; i++)
         spw_kv_seq_close(seqs[i]);
@@ -691,7 +691,7 @@ static void check_shared_loss(bool direct)
     struct mirror_seq *other = mirror_fork(x, m);
     CHECK(spw_kv_load(m->seq, 0, 0) == -EBADMSG && w.n_damaged == 1 && w.n_pieces == 1);
     CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == m->seq && loss.tile == 0);
-    CHECK(spw_kv_export(other->seq, 0, SPW_KV_FORM_TIERED, 0, 1, x->memory) == -EBADMSG);
+    CHECK(spw_kv_export(other->seq, 0, SPW_SNAPSHOT_OLD, 0, 1, x->memory) == -EBADMSG);
     CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == other->seq);
     CHECK(!spw_kv_take_loss(x->w.kv, &loss) && w.n_damaged == 1);
     spw_kv_truncate(m->seq, x->residency, 0);
@@ -916,7 +916,7 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         rc = rc ? rc : spw_kv_spill(b->seq, 0, 4, 4);
         rc = rc ? rc : spw_kv_spill(m->seq, 0, 4, 4);
         rc = rc ? rc : spw_kv_load(b->seq, 0, first);
-        rc = rc ? rc : spw_kv_export(m->seq, 0, SPW_KV_FORM_TIERED, first, KV_TILES, x->memory);
+        rc = rc ? rc : spw_kv_export(m->seq, 0, SPW_SNAPSHOT_OLD, first, KV_TILES, x->memory);
         struct spw_kv_shrink r = mirror_shrink_of(x, 1);
         if (shrinks && !rc)
             rc = mirror_shrink(x, &r, true, &out);
