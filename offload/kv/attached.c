@@ -86,7 +86,7 @@ struct spw_attached *spw_attached_find(const struct spw_attached_set *s, uint32_
     return s->items[find_place(s, frame)];
 }
 
-static void let_go(struct spw_attached *p)
+static void release_piece(struct spw_attached *p)
 {
     if (p->given.released)
         p->given.released(p->given.context);
@@ -100,12 +100,12 @@ void spw_attached_put(struct spw_attached_set *s, uint32_t frame)
     if (--p->n_left)
         return;
     memmove(s->items + place, s->items + place + 1, (--s->n - place) * sizeof(void *));
-    let_go(p);
+    release_piece(p);
 }
 
 void spw_attached_free(struct spw_attached_set *s)
 {
     while (s->n)
-        let_go(s->items[--s->n]);
+        release_piece(s->items[--s->n]);
     spw_free(s->items);
 }

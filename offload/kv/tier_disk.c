@@ -280,7 +280,7 @@ void spw_disk_put(struct spw_disk *d, uint32_t frame)
         spw_tier_frames_put(&d->frames, frame);
 }
 
-static void tell_damage(const struct spw_attached *p, uint32_t frame)
+static void report_damage(const struct spw_attached *p, uint32_t frame)
 {
     if (p->given.damaged)
         p->given.damaged(p->given.context, frame - p->first);
@@ -289,7 +289,7 @@ static void tell_damage(const struct spw_attached *p, uint32_t frame)
 void spw_disk_retire(struct spw_disk *d, uint32_t frame)
 {
     if (spw_disk_is_attached(d, frame)) {
-        tell_damage(spw_attached_find(&d->attached, frame), frame);
+        report_damage(spw_attached_find(&d->attached, frame), frame);
         return;
     }
     assert(frame < d->frames.n_frames && d->n_retired < d->frames.n_frames);

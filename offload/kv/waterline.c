@@ -55,17 +55,17 @@ uint32_t spw_waterline_exact_tiles(uint32_t residual_tiles)
     return 1 + SPW_WATERLINE_SLACK + residual_tiles + 1; /* the sink; the tail */
 }
 
-/* The `begin` of a layer that has its newest `keep` tiles of n tokens on the device. */
-static uint32_t keep_newest(const struct spw_residency *r, uint64_t n_tokens, uint32_t keep)
+/* The `begin` of a layer of n tokens that has its newest `count` tiles on the device. */
+static uint32_t begin_of(const struct spw_residency *r, uint64_t n_tokens, uint32_t count)
 {
     uint32_t least =
         spw_max_u32(spw_waterline_first_tiered(r), spw_waterline_first_visible(r, n_tokens));
-    return spw_max_u32(less(spw_waterline_end(r, n_tokens), keep), least);
+    return spw_max_u32(less(spw_waterline_end(r, n_tokens), count), least);
 }
 
 uint32_t spw_waterline_begin(const struct spw_residency *r, uint64_t n_tokens)
 {
-    return keep_newest(r, n_tokens, r->resident);
+    return begin_of(r, n_tokens, r->resident);
 }
 
 uint32_t spw_waterline_disk_end(const struct spw_residency *r, uint32_t written)
@@ -78,8 +78,8 @@ uint32_t spw_waterline_disk_end(const struct spw_residency *r, uint32_t written)
 struct spw_span_tiles spw_waterline_span(const struct spw_residency *r,
                                          const struct spw_pass_span *p)
 {
-    uint32_t wait = keep_newest(r, p->from, p->chunked ? r->resident_pass : r->resident);
-    uint32_t enter = p->chunked ? spw_min_u32(wait, keep_newest(r, p->to, r->pass)) : wait;
+    uint32_t wait = begin_of(r, p->from, p->chunked ? r->resident_pass : r->resident);
+    uint32_t enter = p->chunked ? spw_min_u32(wait, begin_of(r, p->to, r->pass)) : wait;
     return (struct spw_span_tiles){wait, enter};
 }
 
@@ -89,14 +89,14 @@ static uint32_t begin_passing(const struct spw_residency *r, const struct spw_pa
                               uint64_t n_tokens)
 {
     uint32_t enter = spw_waterline_span(r, p).enter;
-    return p->chunked && !r->held ? spw_max_u32(enter, keep_newest(r, n_tokens, r->pass)) : enter;
+    return p->chunked && !r->held ? spw_max_u32(enter, begin_of(r, n_tokens, r->pass)) : enter;
 }
 
 /* After the last chunk, before the step ends. */
 static uint32_t begin_left(const struct spw_residency *r, const struct spw_pass_span *p)
 {
-    uint32_t keep = p->chunked ? r->resident_pass : r->resident;
-    return spw_max_u32(begin_passing(r, p, p->to), keep_newest(r, p->to, keep));
+    uint32_t count = p->chunked ? r->resident_pass : r->resident;
+    return spw_max_u32(begin_passing(r, p, p->to), begin_of(r, p->to, count));
 }
 
 struct spw_part_tiles spw_waterline_part(const struct spw_residency *r,

@@ -7,18 +7,16 @@
 void spw_plan_start_kinds(struct spw_plan *p, const struct spw_plan_input *in)
 {
     p->quantizes = in->quantizes;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        const bool windowed = spw_layer_has_window((enum spw_layer_kind)k);
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
         p->residency[k] = (struct spw_residency){
             .store = spw_layer_kinds[k].store,
             .window = spw_layer_window((enum spw_layer_kind)k,
                                        p->n_slices[k] ? in->weights->config->window : 0),
-            .quantizes = in->quantizes && !windowed,
+            .quantizes = in->quantizes && k == (int)p->full_kind,
             .residual_tiles = in->residual_tiles,
-            .fixed = in->quantizes && windowed,
+            .fixed = in->quantizes && k == (int)p->window_kind,
             .held = p->holds_tiles,
         };
-    }
 }
 
 struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, int kind, uint64_t n_tokens)

@@ -19,7 +19,8 @@
 
 enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */
 
-/* Of a part, the heads of one slice. */
+/* What attention computes of one part with one slice: the rows of the part, in the heads of q that
+ * read the KV heads of the slice. */
 struct spw_query {
     const struct spw_attend *a;
     const struct spw_attend_part *s;
