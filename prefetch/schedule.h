@@ -15,9 +15,10 @@ struct spw_part_reads {
     struct spw_kv_seq *seq;
     struct spw_stream_range ranges[SPW_LAYER_KINDS]; /* by layer kind */
     uint32_t disk_end[SPW_LAYER_KINDS]; /* tiles before this one are read from the disk */
-    /* Tiles before shared_end are also tiles of part `lead` of the same chunk, and come with its
-     * transfers; `ranges` has the rest. 0: no tile is shared. A lead has no lead. */
-    uint32_t lead[SPW_LAYER_KINDS], shared_end[SPW_LAYER_KINDS];
+    /* Tiles before shared_end are shared with part `shared_with` of the same chunk, and come with
+     * its transfers; `ranges` has the rest. 0: no tile is shared. That part shares with no other
+     * one. */
+    uint32_t shared_with[SPW_LAYER_KINDS], shared_end[SPW_LAYER_KINDS];
 };
 
 /* Two parts share tiles up to `both`, and read `a` and `b` from lower tiers: tiles before the

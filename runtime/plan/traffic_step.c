@@ -105,7 +105,7 @@ struct flow {
     uint64_t begun, landed; /* UINT64_MAX: all */
 };
 
-/* What part `n` of a chunk reads of lower tiles: as find_lead of step.c. */
+/* What part `n` of a chunk reads of lower tiles: as share_transfers of step.c. */
 static void describe_part(struct spw_traffic_run *r, uint32_t row, const struct spw_chunk *k,
                           const struct spw_step_span *spans, uint32_t n)
 {

@@ -290,9 +290,9 @@ static struct spw_query *query_of(const struct spw_attend *a, uint32_t i, uint32
 
 /* The splits that (partly) stream, as many in a piece as share a slot. Parts that share their tiles
  * read the slot too. */
-static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t lead, uint32_t k)
+static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t part, uint32_t k)
 {
-    const struct spw_query *q = query_of(a, lead, k);
+    const struct spw_query *q = query_of(a, part, k);
     uint32_t to, slot_tiles = a->plan->slot_tiles;
     for (uint32_t tile = spw_max_u32(q->first, q->s->shared_end); tile < q->streamed_end;
          tile = to) {
@@ -305,9 +305,9 @@ static int read_streamed(const struct spw_attend *a, uint32_t n, uint32_t lead, 
                                  .reader = q->s->layer};
         uint8_t *slot;
         SPW_TRY(spw_prefetch_wait_kv(a->prefetch, &t, &slot));
-        for (uint32_t i = lead; i < n; i++) {
+        for (uint32_t i = part; i < n; i++) {
             struct spw_query *reader = query_of(a, i, k);
-            if (i != lead && (reader->s->lead != lead || reader->s->shared_end < to))
+            if (i != part && (reader->s->shared_with != part || reader->s->shared_end < to))
                 continue;
             const struct piece p = {.from = reader->from,
                                     .to = spw_min_u32(to, reader->end),

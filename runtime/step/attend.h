@@ -30,9 +30,9 @@ struct spw_attend_part {
     const struct spw_part_tiles *tiles; /* of the layer's kind */
     uint32_t layer;
     uint64_t from, to, row;
-    /* Tiles before shared_end come with the transfers of part `lead` of the same chunk; 0: none.
+    /* Tiles before shared_end come with the transfers of part `shared_with` of the chunk; 0: none.
      */
-    uint32_t lead, shared_end;
+    uint32_t shared_with, shared_end;
 };
 
 /* The fields before `queries` are the caller's to set. most: parts of a chunk. */

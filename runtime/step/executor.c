@@ -123,7 +123,7 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
             .from = parts[i].from,
             .to = parts[i].to,
             .row = parts[i].row - chunk->row,
-            .lead = g->lead[kind] - chunk->first_part,
+            .shared_with = g->shared_with[kind] - chunk->first_part,
             .shared_end = g->shared_end[kind]};
         x->step->reached.parts = i + 1;
         SPW_TRY(spw_attend_append(&x->attend, i, &x->rows[i]));

@@ -157,8 +157,8 @@ static void raise_disk_ends(struct spw_step *s, const struct spw_pass *pass, uin
 }
 
 /* Finds the part of the same chunk, before part n, that reads most of the same tiles. */
-static void find_lead(const struct spw_step *s, struct spw_pass *pass, uint32_t first, uint32_t n,
-                      uint32_t kind)
+static void share_transfers(const struct spw_step *s, struct spw_pass *pass, uint32_t first,
+                            uint32_t n, uint32_t kind)
 {
     struct spw_part_reads *reads = &pass->parts[n];
     uint32_t slice = s->first_slice[kind];
@@ -172,7 +172,7 @@ static void find_lead(const struct spw_step *s, struct spw_pass *pass, uint32_t 
                                                      both, pass->schedule.slot_tiles);
         if (end > reads->shared_end[kind]) {
             reads->shared_end[kind] = end;
-            reads->lead[kind] = i;
+            reads->shared_with[kind] = i;
         }
     }
 }
@@ -192,11 +192,11 @@ static void describe_part(struct spw_step *s, struct spw_pass *pass, uint32_t fi
         reads->ranges[k] = (struct spw_stream_range){t->first, t->begin};
         own = spw_max_u32(own, s->disk_end[part->span][k]);
         reads->disk_end[k] = shared_disk_end(s, part->span, k, own);
-        find_lead(s, pass, first, n, k);
+        share_transfers(s, pass, first, n, k);
     }
 }
 
-/* Leaves out the tiles that come with the transfers of the lead. */
+/* Leaves out the tiles that come with the transfers of another part. */
 static void leave_shared_tiles(struct spw_part_reads *reads)
 {
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
