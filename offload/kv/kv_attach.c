@@ -75,8 +75,8 @@ static int copy_in(struct spw_kv *kv, const struct spw_kv_table *l, uint32_t fir
     return rc ? rc : last ? last : waited;
 }
 
-int spw_tiles_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                     uint32_t first, uint64_t to, const void *memory)
+int spw_tile_store_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                          uint32_t first, uint64_t to, const void *memory)
 {
     const enum spw_kv_form form = form_of(kind);
     struct spw_kv *kv = seq->kv;
@@ -177,8 +177,8 @@ static void copy_from_host(const struct outflow *o, uint32_t end)
     }
 }
 
-int spw_tiles_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                     uint32_t begin, uint32_t end, void *memory)
+int spw_tile_store_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                          uint32_t begin, uint32_t end, void *memory)
 {
     const enum spw_kv_form form = form_of(kind);
     struct spw_kv *kv = seq->kv;

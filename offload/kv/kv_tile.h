@@ -262,10 +262,10 @@ int spw_kv_extend(struct spw_kv *kv, uint32_t n);
 
 /* ---- kv_attach.c ---- */
 
-int spw_tiles_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                     uint32_t first, uint64_t to, const void *memory);
-int spw_tiles_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
-                     uint32_t begin, uint32_t end, void *memory);
+int spw_tile_store_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                          uint32_t first, uint64_t to, const void *memory);
+int spw_tile_store_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
+                          uint32_t begin, uint32_t end, void *memory);
 
 /* ---- kv_load.c ---- */
 

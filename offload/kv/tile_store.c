@@ -227,6 +227,6 @@ const struct spw_layer_store_ops spw_tile_store = {
     .reaches = reaches,
     .cut = cut,
     .release = release,
-    .export_section = spw_tiles_export,
-    .import_section = spw_tiles_import,
+    .export_section = spw_tile_store_export,
+    .import_section = spw_tile_store_import,
 };
