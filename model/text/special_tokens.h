@@ -1,6 +1,13 @@
 /* The tokens that the other files of a Hugging Face folder name, beside those of tokenizer.json:
  * tokenizer_config.json and, if that is of an older version (no added_tokens_decoder) or missing,
- * special_tokens_map.json and added_tokens.json. The rules are those of transformers 5.
+ * special_tokens_map.json and added_tokens.json. The rules are those that transformers 5 has for a
+ * PreTrainedTokenizerFast, whatever tokenizer_class says: for some classes it replaces parts of
+ * tokenizer.json, which is not done here.
+ *
+ * A new token has the id of its text in the vocabulary, or the next id; the ids in these files give
+ * only the order. split_special_tokens true is refused, and so is an add_prefix_space of a class
+ * that has one (GPT2Tokenizer, Qwen2Tokenizer, LlamaTokenizer) if tokenizer.json contradicts it.
+ * Other keys (add_bos_token, add_eos_token, legacy) do not change the tokens.
  *
  * A token is an object: content, lstrip, rstrip, single_word and special, and normalized if the
  * file says it. Errors: -EINVAL with file, key, what was found and what was expected; -ENOMEM. */

@@ -115,6 +115,13 @@ static void test_report(void)
              "--dump-logits l.npy --device cpu") == 0);
     CHECK_MSG(strstr(err, "the answer was cut off after 300 new tokens"), "%s", err);
     memcpy(text, out, n_out + 1);
+    /* A note begins a line, also where it shares a pipe or a file with the text. */
+    CHECK(sh("\"$S\" generate m --prompt x --device cpu --ignore-eos --max-new-tokens 3 2>&1") ==
+          0);
+    CHECK_MSG(strstr(out, "\nspillway: the answer was cut off after 3 "), "%s", out);
+    CHECK(sh("\"$S\" generate m --prompt x --device cpu --ignore-eos --max-new-tokens 3 | cat") ==
+          0);
+    CHECK(!strchr(out, '\n'));
     CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 1") == 0);
     CHECK_MSG(strncmp(err, "spillway: on c", 14) == 0, "auto says which: %s", err);
     json_t *r = parse_file("r.json");

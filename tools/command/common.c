@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -108,6 +109,14 @@ enum { LINE_BYTES = 2048 };
 
 static bool in_line; /* the text on stdout does not end with a line break */
 
+/* Whether stdout and stderr are one terminal, pipe or file: a message begins a line there. */
+static bool share_file(void)
+{
+    struct stat out, err;
+    return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+           spw_is_same_file(&out, &err);
+}
+
 /* A message is one line, also when it quotes a text of the user that has line breaks. It names
  * options as the user types them. `line` gets the message. */
 static void print_line(char line[LINE_BYTES], const char *format, va_list args)
@@ -120,7 +129,7 @@ static void print_line(char line[LINE_BYTES], const char *format, va_list args)
         memset(c, '?', control_bytes(c, strnlen(c, 3)));
     }
     cli_progress_clear();
-    if (in_line && isatty(STDOUT_FILENO) == 1 && isatty(STDERR_FILENO) == 1)
+    if (in_line && share_file())
         fputc('\n', stderr);
     in_line = false;
     fprintf(stderr, "spillway: %s\n", line);
