@@ -581,6 +581,38 @@ static void test_shards(void)
     check_refused(batch("in.jsonl", "s3", "--shard x"), "--shard: found 'x'");
 }
 
+/* Other processes take memory while the machine is measured: the line that has no room any more has
+ * an error, and the others are answered. */
+static void test_memory_taken(void)
+{
+    char line[1024];
+    if (sh("unshare -m true") != 0) {
+        fprintf(stderr, "no unshare: the test of memory that is taken is left out\n");
+        return;
+    }
+    write_text("meminfo", "MemAvailable: 0004000000 kB\n");
+    write_text("taken.jsonl",
+               "{\"id\":\"short\",\"tokens\":[5]," SHORT "}\n{\"id\":\"long\",\"tokens\":[5],"
+               "\"max_new_tokens\":300000,\"ignore_eos\":true}\n");
+    snprintf(line, sizeof line,
+             "cd %s && XDG_CACHE_HOME=$PWD/fresh exec unshare -m sh -c 'mount --bind meminfo "
+             "/proc/meminfo && exec \"$S\" batch m --device cpu --threads 1 --allow-long-context "
+             "--progress never --input taken.jsonl --output taken --report r.json' 2>taken.err",
+             folder);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+        _exit(98);
+    }
+    for (int i = 0; i < 2000 && sh("grep -q 'measuring this machine' taken.err") != 0; i++)
+        usleep(10000);
+    CHECK(sh("printf 'MemAvailable: %%010d kB' 3000 | dd of=meminfo conv=notrunc") == 0);
+    const int status = end_of(child);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%x", status);
+    CHECK(check_results("taken", NULL, 1) == 2);
+    CHECK(sh("grep -q '\"id\":\"long\".*host memory: .*\"line\":2' taken.errors") == 0);
+}
+
 /* A line of 64,000 answers does not hold up the lines after it, nor SIGTERM. */
 static void test_wide_line(void)
 {
@@ -646,6 +678,7 @@ int main(int argc, char **argv)
     test_shards();
     test_full_at_once();
     test_wide_line();
+    test_memory_taken();
     json_decref(whole);
     sh("rm -rf %s", folder);
     return check_done();

@@ -330,6 +330,19 @@ static void write_model(struct tiny_model *m)
     fclose(f);
 }
 
+/* The words say what is divided by what. */
+static void say_run(void)
+{
+    struct tiny_model m = tiny_models[0];
+    write_model(&m);
+    CHECK(sh("\"$S\" plan m --device cpu --prompt-tokens 20 --max-new-tokens 9") == 0);
+    const char *line = strstr(out, "\nthe run ");
+    line = line ? strstr(line + 1, "\nthe run ") : NULL; /* the first one has the bytes */
+    CHECK_MSG(line && strstr(line, " s for 9 new tokens, ") && strstr(line, " a second: steps"),
+              "%s", out);
+    CHECK(sh("rm -r m") == 0);
+}
+
 int main(int argc, char **argv)
 {
     int draws = argc > 1 ? atoi(argv[1]) : SANITIZED || !check_full() ? 1 : 2;
@@ -338,6 +351,7 @@ int main(int argc, char **argv)
     snprintf(folder, sizeof folder, "/tmp/spw_plan_command_%d", (int)getpid());
     CHECK(mkdir(folder, 0700) == 0);
     command_limits();
+    say_run();
     uint64_t seed = check_seed();
     for (int i = 0; i < N_TINY_MODELS; i++) {
         struct tiny_model m = tiny_models[i];

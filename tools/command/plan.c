@@ -241,14 +241,17 @@ static void print_run_times(const struct moved *run)
     const struct job_times *t = &run->times;
     const double seconds = t->prefill_seconds + t->decode_seconds;
     char all[32], prompts[32], others[32], rate[32];
-    printf("the run     %s s, %s tokens/s: steps with prompts %s s, %llu other step%s %s s\n",
-           cli_format_number(all, seconds),
-           cli_format_number(rate, (double)n_new_tokens(run) / seconds),
-           cli_format_number(prompts, t->prefill_seconds), (unsigned long long)t->n_decode_steps,
-           cli_plural(t->n_decode_steps), cli_format_number(others, t->decode_seconds));
+    printf(
+        "the run     %s s for %llu new token%s, %s a second: steps with prompts %s s, %llu other "
+        "step%s %s s\n",
+        cli_format_number(all, seconds), (unsigned long long)n_new_tokens(run),
+        cli_plural(n_new_tokens(run)), cli_format_number(rate, (double)n_new_tokens(run) / seconds),
+        cli_format_number(prompts, t->prefill_seconds), (unsigned long long)t->n_decode_steps,
+        cli_plural(t->n_decode_steps), cli_format_number(others, t->decode_seconds));
     if (t->most_sessions > 1) {
         const double step = t->fullest_seconds / (double)t->n_fullest_steps;
-        printf("            at most %llu sessions together: %s s a step, %s tokens/s\n",
+        printf("            at most %llu sessions together: %s s a step of as many tokens, %s a "
+               "second\n",
                (unsigned long long)t->most_sessions, cli_format_number(all, step),
                cli_format_number(rate, (double)t->most_sessions / step));
     }

@@ -5,6 +5,7 @@
 #include "tools/command/job/progress/progress.h"
 #include "tools/command/job/sessions.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 uint64_t job_engine_longest(const struct job_engine *e)
@@ -82,29 +83,53 @@ static int find_most(struct job_engine *e, uint64_t too_long, struct spw_error *
     return 0;
 }
 
-int job_engine_find_most(struct job_engine *e, uint64_t too_long)
+int job_engine_find_most(struct job_engine *e, const struct request *x)
 {
     struct spw_options ignored;
     struct spw_error err = {0};
+    const uint64_t too_long = request_tokens(x);
     int rc = find_most(e, too_long, &err);
     if (!rc && !e->most)
         rc = plan(e, spw_min_u64(spw_max_u64(too_long, e->is->longest), e->limit), &ignored, &err);
+    if (rc && x->number) {
+        const struct spw_error why = err;
+        snprintf(err.text, sizeof err.text, "line %" PRIu64 ": %.900s", x->number, why.text);
+    }
     return rc ? cli_fail_error(rc, &err, true) : 0;
 }
 
 /* ---- open, close ---- */
 
-/* Reads the limits of the machine and the drive where something needs them. Takes fewer sessions
- * if they are faster. */
-static void use_limits(struct job_engine *e, uint64_t n_held)
+/* Plans for `context` tokens, or for `least` if the budgets hold no more. */
+static int plan_best(struct job_engine *e, uint64_t least, uint64_t context, struct spw_error *err)
+{
+    const int rc = plan(e, context, &e->options, err);
+    if (!cli_is_too_small(rc) || context <= least)
+        return rc;
+    spw_error_clear(err);
+    return plan(e, least, &e->options, err);
+}
+
+/* Plans with the limits of the machine and the drive, where something needs them, and takes fewer
+ * sessions if these are faster. Measuring the limits takes time, in which other processes may take
+ * memory: what is free is read again after it. */
+static int plan_with_limits(struct job_engine *e, uint64_t least, uint64_t context,
+                            struct spw_error *err)
 {
     const struct cli_options *o = e->is->o;
-    const struct job_sessions s = {o, &e->is->model->config, &e->limits, n_held};
+    SPW_TRY(plan_best(e, least, context, err));
+    const struct job_sessions s = {o, &e->is->model->config, &e->limits,
+                                   e->is->typical ? e->is->typical : least};
     bool chooses = !o->sessions && job_sessions_matter(&e->options, &s);
-    if (e->options.disk_dir || o->report || job_progress_callback() || chooses)
+    if (e->options.disk_dir || o->report || job_progress_callback() || chooses) {
         cli_limits_read_for(&e->limits, o, &e->options);
+        SPW_TRY(plan_best(e, least, context, err));
+        e->options.machine = e->limits.has_machine ? &e->limits.machine.typical : NULL;
+        e->options.drive = cli_limits_drive(&e->limits);
+    }
     if (chooses)
         job_choose_sessions(&e->options, &s);
+    return 0;
 }
 
 int job_engine_open(struct job_engine *e, uint64_t least, uint64_t last, bool *fits)
@@ -114,13 +139,10 @@ int job_engine_open(struct job_engine *e, uint64_t least, uint64_t last, bool *f
     struct spw_error err = {0};
     if (is->o->context)
         context = is->o->context;
-    int rc = plan(e, spw_min_u64(context, job_engine_longest(e)), &e->options, &err);
-    if (cli_is_too_small(rc) && context > least)
-        rc = plan(e, least, &e->options, &err);
+    int rc = plan_with_limits(e, least, spw_min_u64(context, job_engine_longest(e)), &err);
     *fits = !cli_is_too_small(rc);
     if (rc)
         return *fits ? cli_fail_error(rc, &err, true) : 0;
-    use_limits(e, is->typical ? is->typical : least);
     int code = cli_engine_open(&e->engine, &e->events, is->o, &e->options, &e->limits);
     if (code)
         return code;

@@ -29,9 +29,9 @@ int job_engine_open(struct job_engine *e, uint64_t least, uint64_t last, bool *f
 /* Adds what it has measured to the report. Fine if none is open, or its batch is not. */
 void job_engine_close(struct job_engine *e, struct job_report *report);
 
-/* An item of `too_long` tokens does not fit the budgets. Finds the longest one that does: `most`.
- * If none does, names budgets for all items that are expected. 0 or an exit code. */
-int job_engine_find_most(struct job_engine *e, uint64_t too_long);
+/* An item does not fit the budgets. Finds the longest one that does: `most`. If none does, names
+ * its line, and budgets for all items that are expected. 0 or an exit code. */
+int job_engine_find_most(struct job_engine *e, const struct request *x);
 /* An item that no engine can be made for. Names the budgets that it needs. */
 void job_engine_refuse(const struct job_engine *e, const struct request *x,
                        struct request_refusal *why);

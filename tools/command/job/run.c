@@ -316,7 +316,7 @@ static int refuse_length(struct run *r, struct request *x)
 static int refuse_next(struct run *r)
 {
     struct request *x = r->next;
-    int code = job_engine_find_most(&r->e, request_tokens(x));
+    int code = job_engine_find_most(&r->e, x);
     if (code)
         return code;
     if (!request_shorten(x, r->e.most))
@@ -357,9 +357,9 @@ static int fetch(struct run *r, struct spw_error *err)
     return r->code ? spw_fail(err, -ECANCELED, "the job ends here") : 0;
 }
 
-/* Submits requests. As many wait as can run, so that each step is full: more would only take
- * memory. An item that has come goes before the further answers of the others, if half of the
- * places are left for it. */
+/* Submits requests in the order of the items. As many wait as can run, so that each step is full:
+ * more would only take memory. An item that has more answers than that lets others pass, which
+ * would wait for long. */
 static int submit_some(void *context, struct spw_error *err)
 {
     struct run *r = context;
@@ -370,7 +370,8 @@ static int submit_some(void *context, struct spw_error *err)
         return spw_fail(err, -ECANCELED, "the job ends here");
     while (r->n_asked < r->most && !cli_interrupted()) {
         struct running *waiting = find_waiting(r);
-        if (!waiting || (waiting->n_asked && r->n_items < plan->sessions)) {
+        const bool is_wide = waiting && n_choices(waiting->item) > r->most;
+        if (!waiting || (is_wide && waiting->n_asked && r->n_items < plan->sessions)) {
             SPW_TRY(fetch(r, err));
             if (r->next && request_tokens(r->next) <= plan->context) {
                 struct request *x = r->next;
