@@ -2,6 +2,8 @@
  * difference: jansson skips a NUL byte behind a number or a word. Here a NUL byte is an error. */
 #include "base/json.h"
 
+#include "base/grow.h"
+
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,15 +70,7 @@ static int peek(struct parser *p)
 /* Room for a text of so many bytes and a NUL after the keys. */
 static int reserve(struct parser *p, size_t bytes)
 {
-    const size_t needed = p->used + bytes + 1;
-    if (needed <= p->capacity)
-        return 0;
-    char *grown = spw_realloc(p->text, 2 * needed);
-    if (!grown)
-        return -ENOMEM;
-    p->text = grown;
-    p->capacity = 2 * needed;
-    return 0;
+    return spw_grow(&p->text, &p->capacity, p->used + bytes + 1, 1);
 }
 
 /* \u and four digits. */
@@ -366,15 +360,9 @@ struct dump {
 static int add(const char *text, size_t bytes, void *context)
 {
     struct dump *d = context;
-    if (d->n + bytes + 1 > d->capacity) {
-        size_t capacity = 2 * (d->n + bytes + 1);
-        char *grown = d->has_failed ? NULL : spw_realloc(d->text, capacity);
-        d->has_failed = !grown;
-        if (!grown)
-            return -1;
-        d->text = grown;
-        d->capacity = capacity;
-    }
+    d->has_failed = d->has_failed || spw_grow(&d->text, &d->capacity, d->n + bytes + 1, 1);
+    if (d->has_failed)
+        return -1;
     memcpy(d->text + d->n, text, bytes);
     d->n += bytes;
     d->text[d->n] = '\0';

@@ -1,6 +1,8 @@
 /* Writes GGUF: see gguf_write.h; gguf.h draws the format. */
 #include "model/source/gguf_write.h"
 
+#include "base/grow.h"
+
 #include <string.h>
 
 void spw_gguf_note(struct spw_gguf_notes *notes, const char *text)
@@ -13,16 +15,9 @@ static void put(struct spw_gguf_writer *w, struct spw_gguf_bytes *to, const void
 {
     if (w->rc || !n)
         return;
-    if (n > to->capacity - to->n) {
-        size_t capacity = 2 * to->capacity + n + 1024;
-        uint8_t *at = spw_realloc(to->at, capacity);
-        if (!at) {
-            w->rc = -ENOMEM;
-            return;
-        }
-        to->at = at;
-        to->capacity = capacity;
-    }
+    w->rc = spw_grow(&to->at, &to->capacity, to->n + n, 1);
+    if (w->rc)
+        return;
     memcpy(to->at + to->n, from, n);
     to->n += n;
 }

@@ -14,6 +14,7 @@
 #ifndef SPW_MODEL_TEXT_JINJA_JINJA_IMPL_H
 #define SPW_MODEL_TEXT_JINJA_JINJA_IMPL_H
 
+#include "base/grow.h"
 #include "model/text/jinja/jinja.h"
 
 #include <setjmp.h>

@@ -29,14 +29,8 @@ static void consume(struct lexer *x, size_t bytes)
 static void push(struct lexer *x, struct token token, size_t bytes)
 {
     struct tokens *t = x->out;
-    if (t->n == t->room) {
-        size_t room = t->room ? t->room * 2 : 256;
-        struct token *grown = spw_realloc(t->at, room * sizeof *grown);
-        if (!grown)
-            spw_jinja_stop(x->run, -ENOMEM, "out of memory");
-        t->at = grown;
-        t->room = room;
-    }
+    if (spw_grow(&t->at, &t->room, t->n + 1, sizeof *t->at))
+        spw_jinja_stop(x->run, -ENOMEM, "out of memory");
     token.line = x->run->line;
     t->at[t->n++] = token;
     consume(x, bytes);

@@ -141,20 +141,14 @@ void spw_jinja_arena_free(struct arena *a)
 
 /* ---- output ---- */
 
-/* Room for `times` times `bytes` more, and a NUL; the place where they go. */
+/* Room for `times` times `bytes` more; the place where they go. */
 static char *reserve(struct run *r, size_t bytes, uint64_t times)
 {
     if (bytes && times > (r->out_limit - r->out_bytes) / bytes)
         spw_jinja_stop(r, -E2BIG, "the template prints more than %zu bytes", r->out_limit);
     size_t needed = r->out_bytes + bytes * times;
-    if (needed >= r->out_room) {
-        size_t room = needed * 2 + 256;
-        char *grown = spw_realloc(r->out, room);
-        if (!grown)
-            spw_jinja_stop(r, -ENOMEM, "out of memory");
-        r->out = grown;
-        r->out_room = room;
-    }
+    if (spw_grow(&r->out, &r->out_room, needed, 1))
+        spw_jinja_stop(r, -ENOMEM, "out of memory");
     spw_jinja_charge(r, bytes * times / 32);
     char *to = r->out + r->out_bytes;
     r->out_bytes = needed;

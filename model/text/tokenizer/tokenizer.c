@@ -282,7 +282,7 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
     SPW_TRY(cut_added(t, &t->normalized_trie, plain, e));
     SPW_TRY(spw_tok_pre_apply(t, &e->matcher, &e->x));
 
-    SPW_TRY(spw_tok_ids_reserve(&e->ids, 16)); /* never NULL for the caller */
+    SPW_TRY(spw_grow(&e->ids.at, &e->ids.capacity, 1, sizeof *e->ids.at)); /* never NULL */
     if (add_special)
         SPW_TRY(add_ids(&e->ids, &t->prefix));
     for (size_t i = 0; i < e->x.n; i++) {

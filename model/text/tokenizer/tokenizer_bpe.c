@@ -9,22 +9,9 @@
 
 #include <string.h>
 
-int spw_tok_ids_reserve(struct spw_tok_ids *ids, size_t more)
-{
-    if (ids->n + more <= ids->capacity)
-        return 0;
-    size_t capacity = ids->capacity * 2 > ids->n + more ? ids->capacity * 2 : ids->n + more;
-    void *at = spw_realloc(ids->at, capacity * sizeof *ids->at);
-    if (!at)
-        return -ENOMEM;
-    ids->at = at;
-    ids->capacity = capacity;
-    return 0;
-}
-
 int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id)
 {
-    SPW_TRY(spw_tok_ids_reserve(ids, 1));
+    SPW_TRY(spw_grow(&ids->at, &ids->capacity, ids->n + 1, sizeof *ids->at));
     ids->at[ids->n++] = id;
     return 0;
 }
@@ -40,15 +27,7 @@ void spw_tok_bpe_work_free(struct spw_tok_bpe_work *w)
 
 static int heap_reserve(struct spw_tok_bpe_work *w, size_t n)
 {
-    if (n <= w->heap_capacity)
-        return 0;
-    size_t capacity = w->heap_capacity * 2 > n ? w->heap_capacity * 2 : n;
-    void *heap = spw_realloc(w->heap, capacity * sizeof *w->heap);
-    if (!heap)
-        return -ENOMEM;
-    w->heap = heap;
-    w->heap_capacity = capacity;
-    return 0;
+    return spw_grow(&w->heap, &w->heap_capacity, n, sizeof *w->heap);
 }
 
 static void sift_down(struct spw_tok_candidate *heap, size_t n, size_t i)
@@ -85,14 +64,7 @@ static struct spw_tok_candidate heap_pop(struct spw_tok_bpe_work *w)
 
 static int symbol_add(struct spw_tok_bpe_work *w, int32_t id, size_t start)
 {
-    if (w->n_symbols == w->symbol_capacity) {
-        size_t capacity = w->symbol_capacity ? w->symbol_capacity * 2 : 64;
-        void *symbols = spw_realloc(w->symbols, capacity * sizeof *w->symbols);
-        if (!symbols)
-            return -ENOMEM;
-        w->symbols = symbols;
-        w->symbol_capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&w->symbols, &w->symbol_capacity, w->n_symbols + 1, sizeof *w->symbols));
     int32_t at = (int32_t)w->n_symbols++;
     w->symbols[at] = (struct spw_tok_symbol){
         .id = id, .previous = at - 1, .next = at + 1, .start = (uint32_t)start};

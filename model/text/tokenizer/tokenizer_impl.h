@@ -18,6 +18,7 @@
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_IMPL_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_IMPL_H
 
+#include "base/grow.h"
 #include "model/text/tokenizer/tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -300,7 +301,6 @@ struct spw_tok_bpe_work {
     size_t bytes;
 };
 
-int spw_tok_ids_reserve(struct spw_tok_ids *ids, size_t more);
 int spw_tok_ids_add(struct spw_tok_ids *ids, int32_t id);
 /* Appends the ids of one piece. -ENODATA: an unknown character and no unk token. */
 int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w,

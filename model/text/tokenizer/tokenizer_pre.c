@@ -9,14 +9,7 @@ int spw_tok_text_add(struct spw_tok_text *x, size_t start, size_t end, int32_t i
 {
     if (start == end)
         return 0;
-    if (x->n == x->capacity) {
-        size_t capacity = x->capacity ? x->capacity * 2 : 16;
-        void *pieces = spw_realloc(x->pieces, capacity * sizeof *x->pieces);
-        if (!pieces)
-            return -ENOMEM;
-        x->pieces = pieces;
-        x->capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&x->pieces, &x->capacity, x->n + 1, sizeof *x->pieces));
     x->pieces[x->n++] = (struct spw_tok_piece){start, end, id, at_start};
     return 0;
 }

@@ -404,14 +404,7 @@ void spw_tok_matcher_free(struct spw_tok_matcher *m)
 
 int spw_tok_spans_add(struct spw_tok_spans *s, size_t start, size_t end, bool match)
 {
-    if (s->n == s->capacity) {
-        size_t capacity = s->capacity ? s->capacity * 2 : 64;
-        void *at = spw_realloc(s->at, capacity * sizeof *s->at);
-        if (!at)
-            return -ENOMEM;
-        s->at = at;
-        s->capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&s->at, &s->capacity, s->n + 1, sizeof *s->at));
     s->at[s->n++] = (struct spw_tok_span){start, end, match};
     return 0;
 }

@@ -11,16 +11,7 @@ int spw_tok_buf_reserve(struct spw_tok_buf *b, size_t more)
         return -E2BIG;
     if (more > SPW_TOK_MAX_BYTES - b->n)
         return -EFBIG;
-    if (b->n + more <= b->capacity)
-        return 0;
-    size_t capacity = b->capacity * 2 > b->n + more ? b->capacity * 2 : b->n + more;
-    capacity = capacity < 64 ? 64 : capacity;
-    char *data = spw_realloc(b->data, capacity);
-    if (!data)
-        return -ENOMEM;
-    b->data = data;
-    b->capacity = capacity;
-    return 0;
+    return spw_grow(&b->data, &b->capacity, b->n + more, 1);
 }
 
 int spw_tok_buf_append(struct spw_tok_buf *b, const char *data, size_t n)
@@ -235,18 +226,11 @@ struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t 
 
 static int node_new(struct spw_tok_trie *trie, uint8_t byte, int32_t *node)
 {
-    if (trie->n == trie->capacity) {
-        size_t capacity = trie->capacity ? trie->capacity * 2 : 64;
-        if (capacity > SPW_TOK_MAX_BYTES / 2)
-            return -EFBIG;
-        void *nodes = spw_realloc(trie->nodes, capacity * sizeof *trie->nodes);
-        if (!nodes)
-            return -ENOMEM;
-        trie->nodes = nodes;
-        trie->capacity = capacity;
-        if (!trie->n)
-            trie->nodes[trie->n++] = (struct spw_tok_node){.added = -1};
-    }
+    if (trie->n > SPW_TOK_MAX_BYTES / 4)
+        return -EFBIG;
+    SPW_TRY(spw_grow(&trie->nodes, &trie->capacity, trie->n + 2, sizeof *trie->nodes));
+    if (!trie->n)
+        trie->nodes[trie->n++] = (struct spw_tok_node){.added = -1};
     trie->nodes[trie->n] = (struct spw_tok_node){.added = -1, .byte = byte};
     *node = (int32_t)trie->n++;
     return 0;

@@ -1,0 +1,23 @@
+/* See grow.h. */
+#include "base/grow.h"
+
+#include "base/base.h"
+
+#include <string.h>
+
+enum { LEAST = 16 };
+
+int spw_grow(void *array, size_t *capacity, size_t n, size_t size)
+{
+    void *old;
+    if (n <= *capacity)
+        return 0;
+    const size_t wanted = spw_max_u64(spw_max_u64(n, LEAST), 2 * *capacity);
+    memcpy(&old, array, sizeof old); /* a pointer of any type */
+    void *grown = wanted > SIZE_MAX / 2 / size ? NULL : spw_realloc(old, wanted * size);
+    if (!grown)
+        return -ENOMEM;
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return 0;
+}
