@@ -130,15 +130,6 @@ static double prompt_seconds(const struct job_forecast *f, const struct spw_prom
     return prompt.seconds;
 }
 
-double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens)
-{
-    struct spw_prompt_work work = cli_prompt_work(f->config, n_tokens);
-    work.product_flops *= (double)n;
-    work.attention_flops *= (double)n;
-    work.tokens *= (double)n;
-    return prompt_seconds(f, &work, work.tokens) / work.tokens;
-}
-
 /* ---- a run ---- */
 
 /* The tokens of a prompt that were computed before count in both terms. */

@@ -30,7 +30,5 @@ struct job_times {
 /* Adds steps of a planned run, as struct spw_plan_steps gives them. */
 void job_add_steps(struct job_times *out, const struct job_forecast *f,
                    const struct spw_plan_span *spans, size_t n, uint64_t times);
-/* Seconds of each token of a prompt, if n prompts of n_tokens are computed together. */
-double job_prompt_token_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_tokens);
 
 #endif

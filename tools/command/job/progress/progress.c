@@ -3,13 +3,10 @@
  * Speeds are those of the last minute, from samples of the counters. A sample waits until the links
  * stand still (spw_engine_stats), so samples are rare.
  *
- * The time left is predicted from the plan (forecast.h). What steps have really taken corrects the
- * prediction: the time of steps with prompts corrects that of the prompts that are left, and the
- * time of the other steps that of the answers. While steps of one kind only were measured, their
- * correction is for both. In the first KNOWN_SECONDS the plan alone speaks. */
+ * The time left follows from the pace so far: the time of steps with prompts for the prompts that
+ * are left, and the time of the other steps for the answers. It is not known in the first
+ * KNOWN_SECONDS, and has no answers while none has a second token. */
 #include "tools/command/job/progress/progress.h"
-#include "runtime/plan_query.h"
-#include "tools/command/job/progress/forecast.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +26,7 @@ struct sample {
 };
 
 struct pace {
-    double seconds, predicted; /* of the steps so far */
+    double seconds, n_tokens; /* of the steps so far */
 };
 
 static struct {
@@ -38,14 +35,12 @@ static struct {
     struct job_counts counts;
     struct spw_engine *engine;
     struct cli_events *events;
-    struct job_forecast forecast;
-    bool has_forecast;
+    const struct cli_limits *limits;
     double n_computed; /* tokens in steps that have ended */
     double n_in_step;  /* tokens of the running step */
     double n_updated;  /* n_computed at the last update */
     double updated_seconds, written_seconds;
     struct pace prompts, answers;
-    double prompt_token_seconds; /* predicted; 0: not known yet */
     struct sample first, samples[N_SAMPLES];
     size_t n_samples;                       /* the oldest is the first */
     uint64_t moved_before[SPW_MOVED_COUNT]; /* by engines that were closed */
@@ -101,7 +96,7 @@ static void keep_sample(double now)
 /* Speeds between two samples. */
 static void add_speeds(struct job_view *v, const struct sample *from, const struct sample *to)
 {
-    const struct cli_limits *l = job.forecast.limits;
+    const struct cli_limits *l = job.limits;
     double seconds = to->seconds - from->seconds;
     bool has_machine = l && l->has_machine, has_drive = l && l->has_drive;
     double copies = has_machine ? l->machine.best.copy_bytes_per_second : NAN;
@@ -126,69 +121,30 @@ static void add_speeds(struct job_view *v, const struct sample *from, const stru
 
 /* ---- the time left ---- */
 
-/* The work that a prediction is for: the requests that run, or those that can begin together. */
-struct work {
-    uint64_t n_together, n_prompt; /* prompts, and the mean length of one */
-    uint64_t n_requests, n_held;
-};
-
 /* Tokens of prompts that are not computed yet. */
 static double prompt_left(void)
 {
     return fmax((double)job.counts.n_prompt_tokens_left - prompt_in_step(), 0);
 }
 
-static struct work work_of(const struct job_counts *c)
+static double seconds_for(const struct pace *p, double n_tokens)
 {
-    const struct spw_plan_info *p = job.forecast.plan;
-    uint64_t all = p->full_sessions * p->context;
-    struct work w = {.n_requests = c->n_requests, .n_held = c->n_held_tokens};
-    if (c->n_prompts_left) {
-        w.n_prompt = spw_min_u64(c->n_prompt_tokens_left / c->n_prompts_left, p->context);
-        w.n_prompt = spw_max_u64(w.n_prompt, 1);
-        w.n_together = spw_min_u64(spw_min_u64(p->sessions, c->n_prompts_left), all / w.n_prompt);
-    }
-    if (!w.n_requests) {
-        w.n_requests = spw_max_u64(w.n_together, 1);
-        w.n_held = w.n_together * w.n_prompt;
-    }
-    return w;
-}
-
-static double answer_token_seconds(const struct work *w)
-{
-    return job_step_seconds(&job.forecast, w->n_requests, w->n_held) / (double)w->n_requests;
-}
-
-/* Measured over predicted time, of the other pace if this one was not measured. */
-static double slowdown(const struct pace *p, const struct pace *other)
-{
-    const struct pace *known = p->predicted > 0 ? p : other;
-    return known->seconds / known->predicted;
+    return p->n_tokens > 0 ? n_tokens * p->seconds / p->n_tokens : 0;
 }
 
 static void add_left(struct job_view *v, double now)
 {
     const struct job_counts *c = &job.counts;
-    v->left_seconds = v->slowdown = NAN;
-    if (!job.has_forecast || !c->n_total)
-        return;
-    struct work w = work_of(c);
     struct pace prompts = job.prompts;
-    double in_step = prompt_in_step();
-    if (in_step > 0 && job.prompt_token_seconds > 0) {
+    const double in_step = prompt_in_step();
+    v->left_seconds = NAN;
+    if (in_step > 0) {
         prompts.seconds += now - job.updated_seconds;
-        prompts.predicted += in_step * job.prompt_token_seconds;
+        prompts.n_tokens += in_step;
     }
-    double prompt = prompt_left() * job.prompt_token_seconds;
-    double answer = (double)c->n_answer_tokens_left * answer_token_seconds(&w);
-    v->left_seconds = prompt + answer;
-    if (v->left_seconds <= 0 || prompts.seconds + job.answers.seconds < KNOWN_SECONDS)
-        return;
-    double left =
-        prompt * slowdown(&prompts, &job.answers) + answer * slowdown(&job.answers, &prompts);
-    v->slowdown = left / v->left_seconds;
-    v->left_seconds = left;
+    if (c->n_total && prompts.seconds + job.answers.seconds >= KNOWN_SECONDS)
+        v->left_seconds = seconds_for(&prompts, prompt_left()) +
+                          seconds_for(&job.answers, (double)c->n_answer_tokens_left);
 }
 
 static void add_read(struct job_view *v)
@@ -201,21 +157,14 @@ static void add_read(struct job_view *v)
 }
 
 /* Takes the time since the last update as that of a step, which has computed n tokens, n_answer of
- * them in answers. `before`: the counts before the step. */
-static void add_pace(const struct job_counts *before, double seconds, double n, double n_answer)
+ * them in answers. */
+static void add_pace(double seconds, double n, double n_answer)
 {
-    if (!job.has_forecast || n <= 0)
+    struct pace *p = n > n_answer ? &job.prompts : &job.answers;
+    if (n <= 0)
         return;
-    if (n > n_answer) {
-        if (job.prompt_token_seconds <= 0)
-            return;
-        job.prompts.seconds += seconds;
-        job.prompts.predicted += (n - n_answer) * job.prompt_token_seconds;
-        return;
-    }
-    struct work w = work_of(before);
-    job.answers.seconds += seconds;
-    job.answers.predicted += n_answer * answer_token_seconds(&w);
+    p->seconds += seconds;
+    p->n_tokens += n > n_answer ? n - n_answer : n_answer;
 }
 
 /* ---- showing ---- */
@@ -308,12 +257,7 @@ void job_progress_engine(struct spw_engine *engine, struct cli_events *events,
         read_moved(job.moved_before);
     job.engine = engine;
     job.events = events;
-    job.forecast = (struct job_forecast){.limits = limits};
-    job.has_forecast = engine && cli_limits_suffice(limits, spw_engine_plan(engine));
-    if (engine) {
-        job.forecast.plan = spw_engine_plan(engine);
-        job.forecast.config = spw_engine_config(engine);
-    }
+    job.limits = limits;
     job.n_in_step = 0;
     job.updated_seconds = now;
     if (engine && !job.n_samples) {
@@ -325,17 +269,12 @@ void job_progress_engine(struct spw_engine *engine, struct cli_events *events,
 void job_progress_update(const struct job_counts *counts)
 {
     const double now = cli_now_seconds();
-    add_pace(&job.counts, now - job.updated_seconds, job.n_computed - job.n_updated,
+    add_pace(now - job.updated_seconds, job.n_computed - job.n_updated,
              (double)counts->n_answer_tokens - (double)job.counts.n_answer_tokens);
     job.counts = *counts;
     job.n_updated = job.n_computed;
     job.n_in_step = 0; /* also after a step that failed */
     job.updated_seconds = now;
-    if (job.has_forecast && counts->n_prompts_left) {
-        struct work w = work_of(counts);
-        job.prompt_token_seconds =
-            job_prompt_token_seconds(&job.forecast, w.n_together, w.n_prompt);
-    }
     if (job.n_samples)
         show(now);
 }

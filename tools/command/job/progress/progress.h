@@ -18,7 +18,7 @@ cli_progress_function *job_progress_callback(void);
  * are read. The other items of the last update wait. */
 void job_progress_running(uint64_t n_running, uint64_t n_reading);
 /* Call it after each opening of an engine, and with NULL before the engine is closed. Borrows all
- * three until then. `limits` may lack numbers: then there is no time left. */
+ * three until then. `limits` may lack numbers: then no link has a limit. */
 void job_progress_engine(struct spw_engine *engine, struct cli_events *events,
                          const struct cli_limits *limits);
 /* Call it after the events of each step were read. Other calls, while no step runs, are fine. */

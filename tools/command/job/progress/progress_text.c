@@ -209,11 +209,7 @@ static void left(char *text, const struct job_view *v, int form)
     if (isnan(v->left_seconds) || form == 2)
         return;
     job_duration(time, v->left_seconds, form);
-    if (form == 0)
-        add(text, PART_BYTES, "%s left by the %s", time,
-            isnan(v->slowdown) ? "plan" : "speed so far");
-    else
-        add(text, PART_BYTES, "%s %s", isnan(v->slowdown) ? "plan" : "left", time);
+    add(text, PART_BYTES, form ? "left %s" : "%s left", time);
 }
 
 /* ---- the line ---- */
@@ -276,19 +272,13 @@ static void add_links(char *text, const struct job_view *v)
 
 static void add_left(char *text, const struct job_view *v)
 {
-    char time[JOB_DURATION_BYTES], times[NUMBER_BYTES];
+    char time[JOB_DURATION_BYTES];
     if (!isnan(v->took_seconds)) {
         add(text, JOB_LOG_BYTES, "; in %s", job_duration(time, v->took_seconds, false));
         return;
     }
-    if (isnan(v->left_seconds))
-        return;
-    add(text, JOB_LOG_BYTES, "; %s left", job_duration(time, v->left_seconds, false));
-    if (isnan(v->slowdown))
-        add(text, JOB_LOG_BYTES, " by the plan");
-    else
-        add(text, JOB_LOG_BYTES, " by the speed so far (%s times the time of the plan)",
-            three_digits(times, v->slowdown));
+    if (!isnan(v->left_seconds))
+        add(text, JOB_LOG_BYTES, "; %s left", job_duration(time, v->left_seconds, false));
 }
 
 void job_progress_sentence(char buffer[JOB_LOG_BYTES], int64_t now, const struct job_view *v)

@@ -31,7 +31,6 @@ struct job_view {
     double prompt_rate, answer_rate; /* tokens a second */
     struct job_link links[SPW_MOVED_COUNT];
     double left_seconds;
-    double slowdown;     /* measured over predicted time, in left_seconds; NAN: as predicted */
     double took_seconds; /* of the whole job, once it has ended; NAN before */
 };
 
