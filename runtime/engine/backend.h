@@ -43,6 +43,10 @@ int spw_backend_check(const struct spw_backend *b, struct spw_error *err);
 
 /* The best instruction set of this processor. */
 void spw_backend_cpu(struct spw_backend *out);
+/* These kernels (model/cpu/ops_cpu.h), which the caller keeps: tests compare all tables that the
+ * processor has. */
+struct spw_cpu_kernels;
+void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels *kernels);
 /* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: this build
  * has no CUDA, or the machine no driver. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);

@@ -214,9 +214,8 @@ static const struct spw_ops cpu_ops = {
     .gated_scratch = true,
 };
 
-void spw_backend_cpu(struct spw_backend *out)
+void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels *k)
 {
-    const struct spw_cpu_kernels *k = spw_cpu_kernels_get(spw_isa_best());
     *out = (struct spw_backend){
         .device_ops = &spw_device_cpu,
         .ops = &cpu_ops,
@@ -227,4 +226,9 @@ void spw_backend_cpu(struct spw_backend *out)
         .reads_host_memory = true,
     };
     snprintf(out->name, sizeof out->name, "cpu %s", spw_isa_name(k->isa));
+}
+
+void spw_backend_cpu(struct spw_backend *out)
+{
+    spw_backend_cpu_with(out, spw_cpu_kernels_get(spw_isa_best()));
 }
