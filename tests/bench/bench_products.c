@@ -3,10 +3,10 @@
  *     bench_products [THREADS [TYPE...]]          ninja -C build/release bench_products
  *
  * Few rows: bytes of weights a second, from memory, and the share of the fastest way to read. Many
- * rows: operations a second, the share of the peak of integer products, and the ratio to bf16. Both
- * limits are measured before and after each turn: virtual machines change their speed within
- * seconds. Medians of rounds in which the types take turns. The matrix has 2,048 columns, as those
- * of Llama-3.2-1B. */
+ * rows: operations a second, the share of the peak of such products (of bf16 for bf16, of integers
+ * for the others), and the ratio to bf16. Limits are measured before and after each turn: virtual
+ * machines change their speed within seconds. Medians of rounds in which the types take turns. The
+ * matrix has 2,048 columns, as those of Llama-3.2-1B. */
 #include "quant/codes.h"
 #include "runtime/engine/backend.h"
 #include "tests/bench/bench.h"
@@ -30,7 +30,7 @@ struct bench {
     uint8_t *w;
     double seconds[N_TYPES][N_ROWS][ROUNDS];
     double reads[N_TYPES][ROUNDS]; /* bytes a second, around the turn of the type */
-    double peaks[N_TYPES][ROUNDS]; /* integer products likewise, operations a second */
+    double peaks[N_TYPES][ROUNDS]; /* such products likewise, operations a second */
 };
 
 static size_t rows_of(int i)
@@ -78,10 +78,13 @@ static double share_of(const struct bench *b, size_t t, int i, double n, const d
     return median(shares);
 }
 
+/* Of products of bf16, or of the integers that all other types have. */
 static double peak_rate(const struct bench *b, enum spw_dtype t)
 {
     struct spw_rounds rounds = {0};
-    spw_probe_matrix_peak(&rounds, spw_isa_best(), t, (unsigned)b->threads);
+    spw_probe_matrix_peak(&rounds, spw_isa_best(),
+                          t == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_Q8_0,
+                          (unsigned)b->threads);
     return 1 / spw_rounds_take(&rounds, SPW_ROUND_BEST);
 }
 
@@ -116,7 +119,7 @@ static void print(const struct bench *b, const enum spw_dtype *types, size_t n_t
 {
     double plain[N_ROWS];
     printf("%s, %d threads: integer products %.0f Gop/s, bf16 %.0f Gop/s\n\n", b->backend.name,
-           b->threads, median(b->peaks[0]) * 1e-9, peak_rate(b, SPW_DTYPE_BF16) * 1e-9);
+           b->threads, peak_rate(b, SPW_DTYPE_Q8_0) * 1e-9, median(b->peaks[0]) * 1e-9);
     printf("| type | reads, GB/s | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | of "
            "peak | / bf16 | 2,048 | of peak | / bf16 "
            "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
@@ -155,12 +158,14 @@ int main(int argc, char **argv)
     }
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(b.threads), peak = peak_rate(&b, SPW_DTYPE_Q8_0);
+        double before = read_rate(b.threads), peak = 0;
         for (size_t t = 0; t < n_types; t++) {
             double seconds[N_ROWS];
+            if (t < 2) /* bf16, and the first type with integers */
+                peak = peak_rate(&b, types[t]);
             for (int i = 0; i < N_ROWS; i++)
                 seconds[i] = run(&b, types[t], i);
-            const double after = read_rate(b.threads), peak_after = peak_rate(&b, SPW_DTYPE_Q8_0);
+            const double after = read_rate(b.threads), peak_after = peak_rate(&b, types[t]);
             for (int i = 0; i < N_ROWS && r >= 0; i++)
                 b.seconds[t][i][r] = seconds[i];
             if (r >= 0) {

@@ -35,7 +35,8 @@ struct tile {
 typedef i32v integers[TILE_ROWS][VECTORS];
 typedef f32v numbers[TILE_ROWS][VECTORS];
 
-/* For each row r and vector c of a tile. Compilers must see constants, or sums are in memory. */
+/* Loops over the rows r, and the vectors of columns c, of a tile. They must be unrolled: a compiler
+ * keeps the sums in registers only where every index is a constant. */
 #define EACH_ROW _Pragma("GCC unroll 6") for (int r = 0; r < rows; r++)
 #define EACH_SUM EACH_ROW _Pragma("GCC unroll 2") for (int c = 0; c < VECTORS; c++)
 
@@ -44,7 +45,8 @@ SIMD_FN const struct spw_codes *row_of(const struct tile *t, int r)
     return t->x + (size_t)r * t->groups;
 }
 
-/* What the offset of the codes in w adds to the sum of each part, with the other sign. */
+/* The codes in w are t->offset too large. So the sum of products of a part is too large by offset
+ * times the sum of the codes of x. This is the negative of that: sums begin with it. */
 SIMD_FN void corrections(int rows, const int parts, const struct tile *t,
                          int32_t to[TILE_ROWS][SPW_BLOCK_PARTS])
 {
