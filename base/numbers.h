@@ -1,13 +1,33 @@
-/* Conversions between element types, exact to the bit and portable, for slow paths and for
- * tests; kernels have their own vector forms. bf16 rounds to nearest, ties to even; NaN stays
- * NaN. */
+/* Bytes of plain numbers, and conversions between their types, exact to the bit and portable, for
+ * slow paths and for tests; kernels have their own vector forms. bf16 rounds to nearest, ties to
+ * even; NaN stays NaN. */
 #ifndef SPW_BASE_NUMBERS_H
 #define SPW_BASE_NUMBERS_H
 
 #include "base/base.h"
+#include "base/dtype.h"
 
 #include <math.h>
 #include <string.h>
+
+/* Bytes of one number of a plain type; 0 for AUTO and quantized types. */
+SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
+{
+    switch (t) {
+    case SPW_DTYPE_F64:
+        return 8;
+    case SPW_DTYPE_F32:
+        return 4;
+    case SPW_DTYPE_F16:
+    case SPW_DTYPE_BF16:
+        return 2;
+    case SPW_DTYPE_F8_E4M3:
+    case SPW_DTYPE_F8_E5M2:
+        return 1;
+    default:
+        return 0;
+    }
+}
 
 static inline float spw_bf16_to_f32(uint16_t b)
 {

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/dtype.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>

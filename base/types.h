@@ -1,4 +1,4 @@
-/* Plain types that the public headers share: errors, types of numbers, precisions of the KV cache.
+/* Plain types that the public headers share: errors, precisions of the KV cache.
  *
  * Functions return 0 or -errno. Only slow calls give a text, through their last argument `struct
  * spw_error *`, which may be NULL. */
@@ -40,30 +40,6 @@ void spw_error_clear(struct spw_error *err);
 /* "40.00MiB", as options accept it. Rounded up: a budget given so is never too small. Returns
  * `buffer`. */
 const char *spw_bytes_text(char buffer[32], uint64_t bytes);
-
-/* Types of weights, activations and KV tiles: quant/types.h has the sizes. */
-enum spw_dtype {
-    SPW_DTYPE_AUTO = 0,
-    SPW_DTYPE_F32,
-    SPW_DTYPE_F16,
-    SPW_DTYPE_BF16,
-    SPW_DTYPE_F64, /* this type and the following ones are types of stored weights only */
-    SPW_DTYPE_F8_E4M3,
-    SPW_DTYPE_F8_E5M2,
-    SPW_DTYPE_Q8_0, /* this type and the following ones are quantized: blocks of codes and scales */
-    SPW_DTYPE_Q4_0,
-    SPW_DTYPE_Q4_1,
-    SPW_DTYPE_Q5_0,
-    SPW_DTYPE_Q5_1,
-    SPW_DTYPE_Q2_K,
-    SPW_DTYPE_Q3_K,
-    SPW_DTYPE_Q4_K,
-    SPW_DTYPE_Q5_K,
-    SPW_DTYPE_Q6_K,
-    SPW_DTYPE_IQ4_NL,
-    SPW_DTYPE_IQ4_XS,
-    SPW_DTYPE_MXFP4,
-};
 
 /* How old keys and values are stored: exact, or as codes of 8 bits, of 8 bits for keys and 4 for
  * values, or of 4 bits. */

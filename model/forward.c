@@ -1,6 +1,8 @@
 /* One layer, one line per operation: see forward.h. Families differ only in which lines apply. */
 #include "model/forward.h"
 
+#include "quant/types.h"
+
 /* A vector of `small`, or NULL. */
 static const float *vector(const struct spw_forward *f, uint64_t at)
 {

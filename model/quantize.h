@@ -7,7 +7,8 @@
 #ifndef SPW_MODEL_QUANTIZE_H
 #define SPW_MODEL_QUANTIZE_H
 
-#include "quant/types.h"
+#include "base/base.h"
+#include "base/dtype.h"
 
 #include <stdio.h>
 

@@ -21,7 +21,7 @@
 #ifndef SPW_QUANT_TILE_H
 #define SPW_QUANT_TILE_H
 
-#include "quant/types.h"
+#include "base/numbers.h"
 
 enum {
     SPW_TILE_TOKENS = 128,

@@ -2,12 +2,13 @@
  *
  * A row of a matrix is a row of blocks, each of `elements` numbers in `bytes` bytes. A block of a
  * plain type is one number; blocks.h has the blocks of quantized types. So bytes come from
- * spw_row_bytes(type, n). spw_dtype_bytes is for numbers that are addressed one by one, in kernels
- * and tiles: plain types only. */
+ * spw_row_bytes(type, n). spw_dtype_bytes of base/numbers.h is for numbers that are addressed one
+ * by one, in kernels and tiles: plain types only. */
 #ifndef SPW_QUANT_TYPES_H
 #define SPW_QUANT_TYPES_H
 
 #include "base/base.h"
+#include "base/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -82,13 +83,6 @@ SPW_INLINE uint64_t spw_row_bytes(enum spw_dtype t, uint64_t n)
 {
     const struct spw_type type = spw_type_of(t);
     return n / type.elements * type.bytes;
-}
-
-/* Of one number of a plain type; 0 for a quantized type. */
-SPW_INLINE size_t spw_dtype_bytes(enum spw_dtype t)
-{
-    const struct spw_type type = spw_type_of(t);
-    return type.elements == 1 ? type.bytes : 0;
 }
 
 const char *spw_dtype_name(enum spw_dtype t);

@@ -16,6 +16,7 @@
 #ifndef SPW_RUNTIME_SPILLWAY_H
 #define SPW_RUNTIME_SPILLWAY_H
 
+#include "base/dtype.h"
 #include "base/types.h"
 
 #ifdef __cplusplus

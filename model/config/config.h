@@ -12,8 +12,8 @@
 #include "model/kinds.h"
 #include "model/config/rope.h"
 #include "quant/layer_kind.h"
-#include "quant/types.h"
 #include "base/base.h"
+#include "base/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {

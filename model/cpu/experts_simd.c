@@ -4,6 +4,7 @@
  * it. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
+#include "quant/types.h"
 
 /* A task computes the logits of so many rows, which share the router's weights; so many experts
  * share a load of a row. The registers hold all sums. A single row takes more experts: each sum

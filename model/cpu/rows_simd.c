@@ -2,6 +2,7 @@
  *
  * Each output element depends on its own row only. A task is a run of rows, or a piece of a long
  * row, of about TASK_ELEMENTS elements. */
+#include "base/numbers.h"
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
 

@@ -7,8 +7,8 @@
 #ifndef SPW_MODEL_CPU_VEC_H
 #define SPW_MODEL_CPU_VEC_H
 
+#include "base/numbers.h"
 #include "base/simd.h"
-#include "quant/types.h"
 
 #ifndef VEC_LANES
 #define VEC_LANES 16

@@ -6,6 +6,7 @@
  * for x, 320 ceil(k / 256) m for the codes. */
 #include "model/cuda/linear_codes_cuda.cuh"
 #include "model/cuda/linear_cuda.h"
+#include "quant/types.h"
 
 enum {
     LANE_NUMBERS = SPW_CODES_GROUP / WARP,

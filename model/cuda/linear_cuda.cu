@@ -51,6 +51,7 @@
 #include "model/cuda/ops_cuda.h"
 
 #include "quant/cuda.cuh"
+#include "quant/types.h"
 
 enum {
     PIECE = 8, /* elements in 16 bytes */

@@ -18,6 +18,7 @@
 #include "model/cuda/linear_choices_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
 #include "model/cuda/linear_cuda.h"
+#include "quant/types.h"
 
 #include <type_traits>
 

@@ -5,6 +5,7 @@
  * is almost never true, which the compiler cannot know. */
 #include "model/cuda/probe_cuda.h"
 
+#include "base/numbers.h"
 #include "quant/cuda.cuh"
 #include "quant/types.h"
 

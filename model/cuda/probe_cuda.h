@@ -4,6 +4,7 @@
 #define SPW_MODEL_CUDA_PROBE_CUDA_H
 
 #include "base/base.h"
+#include "base/dtype.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,6 +2,7 @@
 #include "model/source/gguf_write.h"
 
 #include "base/grow.h"
+#include "quant/types.h"
 
 #include <string.h>
 

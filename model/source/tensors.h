@@ -8,7 +8,8 @@
 #ifndef SPW_MODEL_SOURCE_TENSORS_H
 #define SPW_MODEL_SOURCE_TENSORS_H
 
-#include "quant/types.h"
+#include "base/base.h"
+#include "base/dtype.h"
 
 #include <time.h>
 

@@ -2,6 +2,7 @@
  * with its matrices in the order of their roles. Then come the rows of the head, divided into
  * blocks. Then come the experts of all layers, a block for each. */
 #include "model/weights/weights_parts.h"
+#include "quant/types.h"
 
 #include <assert.h>
 #include <stdio.h>

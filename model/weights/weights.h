@@ -20,6 +20,7 @@
 #include "model/weights/file_ranges.h"
 #include "model/ops.h"
 #include "model/source/tensors.h"
+#include "base/dtype.h"
 
 enum spw_matrix_role {
     SPW_MATRIX_Q,

@@ -1,5 +1,7 @@
 /* Finds the tensors of a model in its files: see weights_parts.h. */
+#include "base/numbers.h"
 #include "model/weights/weights_parts.h"
+#include "quant/types.h"
 
 #include <stdio.h>
 #include <string.h>

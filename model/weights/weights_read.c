@@ -3,6 +3,7 @@
 #include "model/weights/weights_parts.h"
 
 #include "base/numbers.h"
+#include "quant/types.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 #include "model/weights/weights_parts.h"
 
 #include "model/config/config_rope.h"
+#include "quant/types.h"
 
 #include <math.h>
 #include <stdio.h>

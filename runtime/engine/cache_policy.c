@@ -2,6 +2,7 @@
  * are those of transformers' GenerationConfig. */
 #include "runtime/engine/cache_policy.h"
 
+#include "quant/types.h"
 #include "runtime/spillway.h"
 
 #include <stdio.h>

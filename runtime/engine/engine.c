@@ -5,6 +5,7 @@
  * The plan knows every byte before the first one is allocated. See spillway.h and engine.h. */
 #include "runtime/engine/engine.h"
 
+#include "quant/types.h"
 #include "runtime/experts/counts.h"
 #include "runtime/experts/trace.h"
 

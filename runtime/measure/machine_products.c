@@ -9,6 +9,7 @@
  * its speed from second to second, so the types take turns, and the fastest round of each counts.
  */
 #include "model/cpu/probe/probe.h"
+#include "quant/types.h"
 #include "runtime/measure/machine.h"
 
 #include <math.h>

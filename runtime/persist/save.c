@@ -9,6 +9,7 @@
  *
  * A session holds a lock on its file until it is closed. */
 #include "offload/store/owner.h"
+#include "quant/types.h"
 #include "runtime/persist/snapshot.h"
 #include "runtime/engine/recover.h"
 #include "runtime/persist/save_file.h"

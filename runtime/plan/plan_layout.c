@@ -1,5 +1,6 @@
 /* Where everything of a candidate lies, and what of each tier it takes: see plan_parts.h. */
 #include "runtime/plan/lower_tiers.h"
+#include "quant/types.h"
 #include "runtime/plan/plan_parts.h"
 
 enum {

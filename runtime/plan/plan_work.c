@@ -1,6 +1,8 @@
 /* What a decode step computes for a row: see plan_work.h. */
 #include "runtime/plan/plan_work.h"
 
+#include "quant/types.h"
+
 #include <math.h>
 #include <string.h>
 

@@ -15,6 +15,8 @@
  */
 #include "runtime/step/attend.h"
 
+#include "base/numbers.h"
+
 #include <assert.h>
 
 enum { SIDE_BY_SIDE = 4 }; /* fewer splits at a time are not worth a call */

@@ -7,6 +7,7 @@
  * numbers of query heads a KV head. Reads are measured before and after each turn: virtual machines
  * change their speed within seconds. Medians of rounds in which the shapes take turns. */
 #include "quant/tile.h"
+#include "quant/types.h"
 #include "runtime/engine/backend.h"
 #include "tests/bench/bench.h"
 

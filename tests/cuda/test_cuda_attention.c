@@ -4,7 +4,9 @@
  * split_states or without, many rows or one at a time. What no row may see is NaN in every tile. */
 #include "tests/unit/kernels/attention_problem.h"
 
+#include "base/numbers.h"
 #include "model/cuda/ops_cuda.h"
+#include "quant/types.h"
 #include "tests/cuda/cuda_memory.h"
 #include "tests/cuda/simt_control.h"
 

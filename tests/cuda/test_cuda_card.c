@@ -2,6 +2,7 @@
  * than was asked for or that somebody else fills meanwhile, memory that cannot be pinned, and the
  * answers of the CPU within what two orders of summation may differ by. */
 #define TEST_BACKEND SPW_BACKEND_CUDA
+#include "quant/types.h"
 #include "runtime/measure/machine.h"
 #include "tests/engine/engine_run.h"
 

@@ -1,6 +1,7 @@
 /* The CUDA encoder against the CPU's: the same bytes, for every type, format and head size, for
  * values of every size, and the same answer to what is not finite. */
 #include "quant/codec.h"
+#include "quant/types.h"
 #include "tests/cuda/cuda_memory.h"
 #include "tests/unit/kernels/ops_cpu_each.h"
 

@@ -1,6 +1,8 @@
 /* The operations around experts on the GPU: the router against its f64 reference, gather and
  * combine against the CPU; rows computed alone against rows computed together (memcmp). */
+#include "base/numbers.h"
 #include "model/cuda/ops_cuda.h"
+#include "quant/types.h"
 #include "tests/cuda/cuda_memory.h"
 #include "tests/unit/kernels/experts_problem.h"
 

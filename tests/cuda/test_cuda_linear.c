@@ -5,6 +5,7 @@
  *
  * Every buffer is an allocation of its exact size, so that on the emulated GPU AddressSanitizer
  * sees a step over any edge; what lies between the rows of x is NaN. */
+#include "base/numbers.h"
 #include "model/cpu/ops_cpu.h"
 #include "model/cuda/ops_cuda.h"
 #include "tests/cuda/cuda_memory.h"

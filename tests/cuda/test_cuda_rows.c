@@ -6,7 +6,9 @@
  * each is a few f32 ulp on either side, and where a tensor is rounded to bf16 one of its steps. */
 #include <math.h>
 
+#include "base/numbers.h"
 #include "model/cuda/ops_cuda.h"
+#include "quant/types.h"
 #include "tests/cuda/cuda_memory.h"
 #include "tests/unit/kernels/rope_append_steps.h"
 

@@ -5,6 +5,7 @@
 #define SPW_TESTS_ENGINE_GGUF_FOLDER_H
 
 #include "model/source/gguf_write.h"
+#include "quant/types.h"
 #include "tests/engine/model_run.h"
 #include "tests/source_config.h"
 #include "tests/engine/gguf_blocks.h"

@@ -3,6 +3,7 @@
 #define SPW_TESTS_ENGINE_GGUF_Q6_K_H
 
 #include "model/source/gguf.h"
+#include "quant/types.h"
 #include "tests/engine/gguf_folder.h"
 
 enum { GGUF_Q6_K_NUMBERS = 256, GGUF_Q6_K_BYTES = 210, GGUF_Q6_K_PARTS = 16 };

@@ -3,6 +3,7 @@
 #ifndef SPW_TESTS_ENGINE_PLAN_LAYOUT_H
 #define SPW_TESTS_ENGINE_PLAN_LAYOUT_H
 
+#include "base/numbers.h"
 #include "runtime/plan/plan_work.h"
 #include "tests/engine/plan_life.h"
 

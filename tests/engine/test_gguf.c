@@ -2,6 +2,7 @@
  * bundled one and stories260K, in F32, F16 and BF16, bit for bit, in one file and in several. Rope
  * of Llama 3 comes from rounded factors, so these logits are compared with the golden ones. */
 #include "model/quantize.h"
+#include "quant/types.h"
 #include "tests/engine/engine_run.h"
 #include "tests/engine/gguf_folder.h"
 #include "tests/engine/gguf_q6_k.h"

@@ -2,6 +2,7 @@
  * rounding; where the file can be computed from, the mapped matrices are the same bytes; advice
  * about pages changes no byte; embeddings are rows of the file; a block that is read from its
  * ranges of the file has its matrices where they are said to lie. */
+#include "base/numbers.h"
 #include "model/weights/tensor_names.h"
 #include "tests/engine/engine_run.h"
 

@@ -3,6 +3,7 @@
  * index. Accepted tensors lie inside the data, apart from each other, and are found sorted.
  *
  *   build/fuzz/fuzz_safetensors -max_total_time=60 tests/fuzz/seeds/safetensors */
+#include "base/numbers.h"
 #include "model/source/safetensors.h"
 
 #include <stdlib.h>

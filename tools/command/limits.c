@@ -1,5 +1,6 @@
 /* See limits.h. */
 #include "model/source/source.h"
+#include "quant/types.h"
 #include "tools/command/limits.h"
 
 #include <fcntl.h>

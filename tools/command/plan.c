@@ -1,5 +1,6 @@
 /* `spillway plan`: where data would lie and which bytes would move, from headers and options alone.
  */
+#include "quant/types.h"
 #include "tools/command/input/input.h"
 #include "tools/command/engine.h"
 #include "tools/command/experts.h"

@@ -1,4 +1,5 @@
 /* `spillway probe`: the limits of a drive and of the machine, from the profile or measured now. */
+#include "quant/types.h"
 #include "tools/command/engine.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* `spillway quantize`: a model folder as a quantized GGUF file, the error of each tensor, and with
  * --text-file the loss of the folder and of the file on a text. */
+#include "quant/types.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/score.h"

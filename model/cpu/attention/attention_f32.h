@@ -5,6 +5,7 @@
  * latency of a multiply-add: with AVX-512 four sums of one register for each item; with AVX2 four
  * sums of two registers, of one, two or four items; one sum of four registers in plain C. Their
  * number does not show in a result. */
+#include "base/numbers.h"
 #include "model/cpu/attention/attention_batch.h"
 
 #if defined(__AVX2__)

@@ -7,6 +7,7 @@
  * hold anything: its scores are computed and then masked. V outside the visible positions never
  * enters a product. */
 
+#include "base/numbers.h"
 #include "model/cpu/attention/attention_codes.h"
 
 /* ---- the scores of one split ---- */

@@ -12,6 +12,7 @@
 #include "base/simd.h"
 #include "base/simd_fours.h"
 #include "model/ops.h"
+#include "quant/types.h"
 
 enum {
     SPW_LINEAR_THIN_ROWS = 10,

@@ -10,6 +10,7 @@
 #include <malloc.h>
 
 #include "quant/codec.h"
+#include "quant/types.h"
 #include "tests/unit/kernels/attention_reference.h"
 
 enum { PROBLEM_TILES = 19, PROBLEM_DIM = 512, PROBLEM_HEADS = 70 };

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/numbers.h"
 #include "tests/unit/kernels/ops_cpu_each.h"
 
 /* Fills a buffer with n values of type t; freed by the caller. */

@@ -6,6 +6,7 @@
 #include "quant/codec.h"
 #include "quant/hadamard.h"
 #include "quant/residual.h"
+#include "quant/types.h"
 #include "tests/unit/kernels/ops_cpu_each.h"
 
 enum { TOKENS = SPW_TILE_TOKENS, MOST_DIM = 256, MOST_HEADS = 2, CANARY = 64 };

@@ -1,5 +1,7 @@
 /* The operations around experts of every CPU table against f64 references; rows computed alone
  * against rows computed together (memcmp); rows that are not finite. */
+#include "base/numbers.h"
+#include "quant/types.h"
 #include "tests/unit/kernels/experts_problem.h"
 
 enum { DRAWS = 60 };

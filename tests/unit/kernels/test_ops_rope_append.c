@@ -1,8 +1,10 @@
 /* rope_append of every CPU table against its separate steps: the table's norm, then rope and append
  * in plain C (memcmp); rows in calls of a few, tasks in either order and on several threads at a
  * time. Canaries follow the outputs. */
+#include "base/numbers.h"
 #include "offload/device/device_cpu_team.h"
 #include "offload/device/placement.h"
+#include "quant/types.h"
 #include "tests/unit/kernels/rope_append_steps.h"
 
 enum { CANARY = 64, DRAWS = 12, TILES = STEPS_TILES * STEPS_SLICES, THREADS = 3 };

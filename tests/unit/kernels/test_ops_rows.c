@@ -1,6 +1,7 @@
 /* The row operations of every CPU table (rope_append: test_ops_rope_append.c) against f64
  * references, with canaries after the outputs, odd sizes, both orders of tasks, and rows computed
  * alone against rows computed together (memcmp). */
+#include "base/numbers.h"
 #include "tests/unit/kernels/ops_cpu_each.h"
 
 enum { CANARY = 64, DRAWS = 12 };

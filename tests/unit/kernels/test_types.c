@@ -1,5 +1,6 @@
 /* The table of types: the bytes of numbers, and how they are read, against values written by
  * hand. */
+#include "base/numbers.h"
 #include "quant/type_facts.h"
 #include "tests/check.h"
 

@@ -3,6 +3,7 @@
  * nothing leaks. */
 #include "model/source/gguf_model.h"
 #include "model/source/gguf_write.h"
+#include "quant/types.h"
 #include "tests/check.h"
 #include "tests/source_config.h"
 

@@ -1,5 +1,6 @@
 /* Safetensors folders: correct ones are read back byte for byte, and every kind of damage has its
  * own message. Files are written into a fresh temporary folder. */
+#include "base/numbers.h"
 #include "model/source/safetensors.h"
 #include "tests/json_text.h"
 

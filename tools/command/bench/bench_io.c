@@ -14,6 +14,7 @@
  *                    two measured times are added
  *
  * The table shows the median, least and most of the pairs. */
+#include "quant/types.h"
 #include "tools/command/engine.h"
 #include "tools/command/bench/bench_io.h"
 #include "tools/command/bench/fio.h"
@@ -88,7 +89,7 @@ static int open_file(struct io_bench *b, struct spw_error *err)
                                         .io = b->options.io,
                                         .queue_depth = b->limits.drive.queue_depth,
                                         .tile_bytes =
-                                            spw_align_up(tile * spw_dtype_bytes(b->plan.kv), 4096),
+                                            spw_align_up(spw_row_bytes(b->plan.kv, tile), 4096),
                                         .slot_tiles = SPLIT_TILES * b->plan.prefetch_splits,
                                         .file_bytes = b->file_bytes};
     int fd;

@@ -1,4 +1,5 @@
 /* The output of `spillway bench --io`: see bench_io.h. */
+#include "quant/types.h"
 #include "tools/command/bench/bench_io.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/output.h"

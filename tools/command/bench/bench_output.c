@@ -1,4 +1,5 @@
 /* The output of `spillway bench`: see bench.h. */
+#include "quant/types.h"
 #include "tools/command/bench/bench.h"
 #include "tools/command/bench/bench_lines.h"
 #include "tools/command/output/output.h"

@@ -1,6 +1,8 @@
 /* Saved runs of `generate`: see saved.h. */
 #include "tools/command/input/saved.h"
 
+#include "quant/types.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

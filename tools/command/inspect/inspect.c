@@ -1,5 +1,6 @@
 /* `spillway inspect`: the facts of a model, from its headers. inspect_topology.c has the
  * other form, --topology. */
+#include "quant/types.h"
 #include "tools/command/input/input.h"
 #include "tools/command/inspect/inspect_cache.h"
 #include "tools/command/engine.h"

@@ -2,6 +2,8 @@
  * as one range. */
 #include "tools/command/inspect/inspect_cache.h"
 
+#include "quant/types.h"
+
 enum { MOST_TIERS = 3 };
 
 static size_t list_tiers(const struct spw_cache_policy *p, const char *out[MOST_TIERS])

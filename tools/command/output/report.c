@@ -1,6 +1,8 @@
 /* The contents of --report and `plan --json`: see report.h. */
 #include "tools/command/output/report.h"
 
+#include "quant/types.h"
+
 #include <stdlib.h>
 #include <string.h>
 
