@@ -1,5 +1,6 @@
 /* A request's tokens, text and result: see answer.h. */
 #include "runtime/batch/answer.h"
+#include "base/grow.h"
 #include "runtime/step/logits_row.h"
 
 #include <math.h>
@@ -18,14 +19,7 @@ static size_t character_bytes(const char *text, size_t bytes)
 
 static int keep_text(struct spw_answer *a, const char *text, size_t bytes)
 {
-    if (a->n_text + bytes > a->text_capacity) {
-        size_t capacity = 2 * (a->n_text + bytes);
-        char *grown = spw_realloc(a->text, capacity);
-        if (!grown)
-            return -ENOMEM;
-        a->text = grown;
-        a->text_capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&a->text, &a->text_capacity, a->n_text + bytes, 1));
     memcpy(a->text + a->n_text, text, bytes);
     a->n_text += bytes;
     return 0;

@@ -1,6 +1,7 @@
 /* Errors, signals and output of the command: see common.h. */
 #include "tools/command/common.h"
 
+#include "base/grow.h"
 #include "tools/command/output/progress.h"
 
 #include <signal.h>
@@ -220,14 +221,7 @@ int cli_write(const char *text, size_t bytes)
 
 int cli_text_add(struct cli_text *t, const char *text, size_t bytes)
 {
-    if (t->n + bytes >= t->capacity) {
-        size_t capacity = 2 * (t->n + bytes + 1);
-        char *grown = spw_realloc(t->text, capacity);
-        if (!grown)
-            return -ENOMEM;
-        t->text = grown;
-        t->capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&t->text, &t->capacity, t->n + bytes + 1, 1));
     if (bytes)
         memcpy(t->text + t->n, text, bytes);
     t->n += bytes;

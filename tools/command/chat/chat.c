@@ -261,8 +261,6 @@ int cli_chat_answer(struct chat *c)
     c->is_known = false;
     c->shown = CHAT_NOTHING;
     spw_splitter_init(&c->splitter, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt));
-    if (c->interactive) /* with --messages, a SIGINT from the time of loading still counts */
-        cli_interrupt_clear();
     cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
     cli_progress_engine(c->engine, &c->events);
     size_t held = spw_session_n_tokens(c->session);
@@ -364,6 +362,7 @@ static int converse(struct chat *c)
            (rc = cli_terminal_read(terminal, &text, &bytes, &verbatim)) > 0) {
         if (strspn(text, " \t\n") == bytes)
             continue;
+        cli_interrupt_clear(); /* that of the answer before; with --messages none is cleared */
         cli_terminal_echo(terminal, false);
         code = text[0] == '/' && !verbatim ? cli_chat_command(c, text) : ask(c, text, bytes);
         cli_terminal_echo(terminal, true);

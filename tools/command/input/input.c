@@ -1,6 +1,7 @@
 /* Files, texts and token ids: see input.h. */
 #include "tools/command/input/input.h"
 
+#include "base/grow.h"
 #include "tools/command/engine.h"
 
 #include <stdlib.h>
@@ -28,14 +29,9 @@ int cli_read_file(const char *path, char **data, size_t *bytes)
     size_t capacity = 0, n = 1;
     char *text = NULL;
     while (n > 0 && !feof(file)) { /* on a terminal one Ctrl-D ends the text */
-        if (*bytes + 1 >= capacity) {
-            capacity = capacity ? 2 * capacity : 1 << 16;
-            char *grown = spw_realloc(text, capacity);
-            if (!grown) {
-                code = cli_fail(CLI_FAILED, "%s: no memory for %zu bytes", path, capacity);
-                break;
-            }
-            text = grown;
+        if (spw_grow(&text, &capacity, *bytes + (1 << 12), 1)) {
+            code = cli_fail(CLI_FAILED, "%s: no memory for its text", path);
+            break;
         }
         n = fread(text + *bytes, 1, capacity - *bytes - 1, file);
         *bytes += n;

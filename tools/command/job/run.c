@@ -1,6 +1,7 @@
 /* See run.h. */
 #include "tools/command/job/run.h"
 
+#include "base/grow.h"
 #include "tools/command/job/engine.h"
 #include "tools/command/job/progress/progress.h"
 
@@ -391,14 +392,7 @@ static int submit_some(void *context, struct spw_error *err)
 
 static int add_text(struct request_choice *c, const char *text, size_t bytes)
 {
-    if (c->n_text + bytes + 1 > c->text_capacity) {
-        size_t capacity = 2 * (c->n_text + bytes + 1);
-        char *grown = spw_realloc(c->text, capacity);
-        if (!grown)
-            return -ENOMEM;
-        c->text = grown;
-        c->text_capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&c->text, &c->text_capacity, c->n_text + bytes + 1, 1));
     memcpy(c->text + c->n_text, text, bytes);
     c->n_text += bytes;
     c->text[c->n_text] = '\0';

@@ -1,6 +1,8 @@
 /* See lines.h. */
 #include "tools/command/job/store/lines.h"
 
+#include "base/grow.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -67,14 +69,8 @@ static int read_more(struct job_lines *l)
         l->end -= l->start;
         l->start = 0;
     }
-    if (l->capacity - l->end <= LEAST_READ) { /* one byte stays for a NUL */
-        size_t capacity = 2 * (l->capacity + LEAST_READ);
-        char *grown = spw_realloc(l->buffer, capacity);
-        if (!grown)
-            return -ENOMEM;
-        l->buffer = grown;
-        l->capacity = capacity;
-    }
+    /* one byte stays for a NUL */
+    SPW_TRY(spw_grow(&l->buffer, &l->capacity, l->end + LEAST_READ + 1, 1));
     SPW_TRY(wait_for_bytes(l));
     ssize_t n;
     do

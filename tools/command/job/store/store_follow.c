@@ -5,6 +5,8 @@
  * has such errors. Then the file is cut where it departs, and the rest is written behind. */
 #include "tools/command/job/store/store_parts.h"
 
+#include "base/grow.h"
+
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
@@ -14,13 +16,7 @@
 /* Reads at most n bytes of the file from `at` on. */
 static int read_text(struct job_follow *f, const struct job_out *o, size_t n, size_t *got)
 {
-    if (n > f->capacity) {
-        char *grown = spw_realloc(f->text, 2 * n);
-        if (!grown)
-            return -ENOMEM;
-        f->text = grown;
-        f->capacity = 2 * n;
-    }
+    SPW_TRY(spw_grow(&f->text, &f->capacity, n, 1));
     for (*got = 0; *got < n;) {
         ssize_t k = pread(o->log->fd, f->text + *got, n - *got, (off_t)(o->at + *got));
         if (k == 0 || (k < 0 && errno != EINTR))

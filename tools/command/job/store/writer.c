@@ -1,6 +1,8 @@
 /* See writer.h. */
 #include "tools/command/job/store/writer.h"
 
+#include "base/grow.h"
+
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -102,14 +104,7 @@ int job_writer_start(struct job_writer *w, struct job_log *state, struct job_log
 
 static int add_text(struct job_text *t, const char *text, size_t bytes)
 {
-    if (t->n + bytes > t->capacity) {
-        const size_t capacity = 2 * (t->n + bytes);
-        char *grown = spw_realloc(t->text, capacity);
-        if (!grown)
-            return -ENOMEM;
-        t->text = grown;
-        t->capacity = capacity;
-    }
+    SPW_TRY(spw_grow(&t->text, &t->capacity, t->n + bytes, 1));
     memcpy(t->text + t->n, text, bytes);
     t->n += bytes;
     return 0;

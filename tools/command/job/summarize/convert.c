@@ -6,6 +6,7 @@
  * counts only what can be written. */
 #include "tools/command/job/summarize/convert.h"
 
+#include "base/grow.h"
 #include "tools/command/common.h"
 
 #include <fcntl.h>
@@ -169,14 +170,8 @@ static int fail_memory(struct converter *c)
 /* Reads what is there: up to a few pages. 1: there may be more; 0: not now, or never. */
 static int read_out(struct converter *c)
 {
-    if (c->capacity - c->bytes < 1 << 16) {
-        size_t capacity = c->capacity ? 2 * c->capacity : 1 << 17;
-        char *grown = spw_realloc(c->data, capacity);
-        if (!grown)
-            return fail_memory(c);
-        c->data = grown;
-        c->capacity = capacity;
-    }
+    if (spw_grow(&c->data, &c->capacity, c->bytes + (1 << 16), 1))
+        return fail_memory(c);
     ssize_t n = read(c->out, c->data + c->bytes, c->capacity - c->bytes - 1);
     if (n == 0)
         close_end(&c->out);

@@ -1,6 +1,8 @@
 /* The documents that operands name: see document.h. */
 #include "tools/command/job/summarize/document.h"
 
+#include "base/grow.h"
+
 #include <fts.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,14 +35,8 @@ static bool is_excepted(const struct listing *l, const struct stat *st)
 static int add_file(struct listing *l, const char *path, size_t base)
 {
     struct job_documents *out = l->out;
-    if (out->n == out->capacity) {
-        size_t capacity = out->capacity ? 2 * out->capacity : 64;
-        struct job_document *grown = spw_realloc(out->items, capacity * sizeof *grown);
-        if (!grown)
-            return fail(l, path, -ENOMEM);
-        out->items = grown;
-        out->capacity = capacity;
-    }
+    if (spw_grow(&out->items, &out->capacity, out->n + 1, sizeof *out->items))
+        return fail(l, path, -ENOMEM);
     struct job_document *d = &out->items[out->n++];
     size_t bytes = strlen(path);
     *d = (struct job_document){.path = spw_strdup(path), .id = spw_strdup(path), .base = base};

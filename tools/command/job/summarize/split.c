@@ -7,6 +7,7 @@
  * tokenized about twice. */
 #include "tools/command/job/summarize/split.h"
 
+#include "base/grow.h"
 #include "model/text/tokenizer/tokenizer.h"
 
 #include <math.h>
@@ -58,20 +59,6 @@ static enum job_border border_at(const struct splitter *s, size_t at)
     return at == s->bytes ? JOB_BORDER_END : (enum job_border)s->borders[at];
 }
 
-/* Makes room for one more element. */
-static int reserve(void **list, size_t n, size_t *capacity, size_t size)
-{
-    if (n < *capacity)
-        return 0;
-    size_t wanted = *capacity ? 2 * *capacity : 64;
-    void *grown = spw_realloc(*list, wanted * size);
-    if (!grown)
-        return -ENOMEM;
-    *list = grown;
-    *capacity = wanted;
-    return 0;
-}
-
 /* ---- units ---- */
 
 /* The best border of (begin, begin + most_bytes], the farthest one of these; at least a code point
@@ -108,7 +95,7 @@ static int add_units(struct splitter *s, size_t begin, size_t end, size_t most_b
         size_t n, to = unit_end(s, begin, end, most_bytes);
         SPW_TRY(count_range(s, begin, to, &n));
         if (n <= s->most_tokens) {
-            SPW_TRY(reserve((void **)&s->units, s->n_units, &s->unit_capacity, sizeof *s->units));
+            SPW_TRY(spw_grow(&s->units, &s->unit_capacity, s->n_units + 1, sizeof *s->units));
             uint64_t before = s->n_units ? s->units[s->n_units - 1].tokens : 0;
             s->units[s->n_units++] = (struct unit){to, before + n};
         } else if (is_one_code_point(s, begin, to)) {
@@ -179,7 +166,7 @@ static int add_part(struct splitter *s, size_t *first)
         double fewer = 0.95 * (double)tokens * (double)s->most_tokens / (double)n;
         next = part_end(s, *first, next - 1, fewer < 1 ? 1 : (uint64_t)fewer);
     }
-    SPW_TRY(reserve((void **)&s->parts, s->n_parts, &s->part_capacity, sizeof *s->parts));
+    SPW_TRY(spw_grow(&s->parts, &s->part_capacity, s->n_parts + 1, sizeof *s->parts));
     size_t end = s->units[next - 1].end;
     s->parts[s->n_parts++] = (struct job_part){begin, end, n, border_at(s, end)};
     *first = next;
