@@ -319,8 +319,6 @@ static int open_store(struct batch *b)
     const struct job_store_options options = {.output = b->o->output,
                                               .errors = b->o->errors,
                                               .identity = identity,
-                                              .input = strcmp(b->o->input, "-") != 0 ? b->o->input
-                                                                                     : NULL,
                                               .report = b->o->report,
                                               .retry_failed = b->o->retry_failed};
     code = job_store_open(&b->store, &options);
@@ -339,6 +337,8 @@ static int look_ahead(struct batch *b, struct job_run_options *run)
         code = measure_lengths(b, run);
     rc = job_lines_seek(&b->lines, 0, 1);
     run->n_items = b->n_new;
+    if (b->store)
+        job_store_expect(b->store, b->n_seen);
     return code ? code : rc ? fail_input(b, rc) : 0;
 }
 

@@ -1,8 +1,6 @@
 /* See status.h. */
 #include "tools/command/job/status.h"
 
-#include "tools/command/job/store/lines.h"
-#include "tools/command/request/reader.h"
 #include "tools/command/job/shard.h"
 #include "tools/command/job/store/store.h"
 
@@ -22,41 +20,9 @@ struct status {
     const struct cli_options *o;
     struct part *parts; /* owned, [n_parts] */
     size_t n_parts;
-    bool knows_missing; /* the input was read */
+    bool knows_missing; /* the input was no pipe */
     bool is_damaged;
 };
-
-/* The items of an output that its input has and its files do not. */
-static int count_missing(struct part *p)
-{
-    char folder[4096];
-    const struct request_reader reader = {.folder = folder};
-    struct job_lines lines;
-    struct job_line line;
-    struct request x;
-    struct request_refusal why;
-    enum job_standing standing;
-    int rc = job_lines_open(&lines, job_store_input(p->store)), code = 0;
-    job_lines_folder(folder, job_store_input(p->store));
-    job_store_begin_pass(p->store);
-    while (!rc && !code && (rc = job_lines_next(&lines, &line)) == 1) {
-        rc = 0;
-        if (job_line_is_blank(&line))
-            continue;
-        why.message[0] = '\0';
-        int parsed = request_parse(&x, &reader, line.text, line.bytes, line.number, &why);
-        rc = parsed == -ENOMEM && !x.id ? parsed : job_shard_has(&p->shard, &x);
-        if (rc > 0) {
-            rc = 0;
-            code = job_store_meet(p->store, &x, &standing);
-            p->n_missing += !code && (standing == JOB_NEW || standing == JOB_DUPLICATE);
-        }
-        request_free(&x);
-    }
-    job_lines_close(&lines);
-    return code || !rc ? code
-                       : cli_fail(CLI_FAILED, "%s: %s", job_store_input(p->store), strerror(-rc));
-}
 
 /* Two names may mean one file. */
 static int check_apart(const struct status *s, struct part *p)
@@ -85,15 +51,9 @@ static int open_part(struct status *s, struct part *p, const char *output)
     p->n_done = totals.n_done;
     p->n_failed = totals.n_failed;
     uint64_t n;
-    if (job_store_expected(p->store, &n)) {
-        p->n_missing = spw_sub_u64(n, p->n_done + p->n_failed);
-        return 0;
-    }
-    if (!job_store_input(p->store)) {
-        s->knows_missing = false;
-        return 0;
-    }
-    return count_missing(p);
+    s->knows_missing &= job_store_expected(p->store, &n);
+    p->n_missing = spw_sub_u64(n, p->n_done + p->n_failed);
+    return 0;
 }
 
 /* Shards of one job of which no output was named. */

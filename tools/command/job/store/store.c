@@ -24,11 +24,6 @@ bool job_store_expected(const struct job_store *s, uint64_t *n_items)
     return s->is_counted;
 }
 
-const char *job_store_input(const struct job_store *s)
-{
-    return s->input;
-}
-
 const json_t *job_store_identity(const struct job_store *s)
 {
     return s->identity;
@@ -87,7 +82,6 @@ json_t *job_store_head(const struct job_store *s)
         {"spillway_job", CLI_JSON((int64_t)JOB_STATE_VERSION)},
         {"started", CLI_JSON((int64_t)s->started)},
         {"errors", CLI_JSON((const char *)s->errors)},
-        {"input", CLI_JSON((const char *)s->input)},
         {s->is_counted ? "items" : NULL, CLI_JSON(s->n_expected)},
         {"identity", json_incref(s->identity)},
     };

@@ -24,7 +24,6 @@ struct job_store_options {
     /* Borrowed: what every run of the job has in common. {"option": value}: a refusal names the
      * first one that differs. */
     const json_t *identity;
-    const char *input;  /* borrowed: where the items come from; NULL: nobody can read it again */
     const char *report; /* borrowed: what the run writes, no file of the job; or NULL */
     bool retry_failed;  /* items that had no answer are new */
 };
@@ -38,11 +37,10 @@ int job_store_close(struct job_store *s, int code);
  * *is_damaged. */
 int job_store_look(struct job_store **out, const char *output, bool *is_damaged);
 const char *job_store_errors_path(const struct job_store *s);
-/* How many items the job has, if it has no lines of input that can be counted. Call it before
- * job_store_begin. job_store_expected: false: not known. */
+/* How many items the job has, if they can be counted before it begins. job_store_expected: false:
+ * not known. */
 void job_store_expect(struct job_store *s, uint64_t n_items);
 bool job_store_expected(const struct job_store *s, uint64_t *n_items);
-const char *job_store_input(const struct job_store *s); /* NULL: not known */
 const json_t *job_store_identity(const struct job_store *s);
 
 /* The first start of the job. */

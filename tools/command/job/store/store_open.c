@@ -55,20 +55,6 @@ static const char *beside(char name[NAME_BYTES], const char *output, const char 
     return name;
 }
 
-/* A link keeps its name: files that lines name are in its folder. */
-static char *whole_name(const char *path)
-{
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    char folder[NAME_BYTES], whole[2 * NAME_BYTES];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(name - path) : 1, slash ? path : ".");
-    char *real = realpath(folder, NULL);
-    if (!real)
-        return NULL;
-    snprintf(whole, sizeof whole, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name);
-    free(real);
-    return spw_strdup(whole);
-}
-
 /* Keeps the whole name of a file of errors that is not OUTPUT.errors, which moves with OUTPUT. */
 static int find_errors(struct job_store *s)
 {
@@ -77,7 +63,9 @@ static int find_errors(struct job_store *s)
     beside(name, s->outs[JOB_OUTPUT].path, ".errors");
     const bool is_usual = !stat(name, &usual) && !stat(s->outs[JOB_ERRORS].path, &given) &&
                           spw_is_same_file(&usual, &given);
-    char *errors = is_usual ? NULL : whole_name(s->outs[JOB_ERRORS].path);
+    char *real = is_usual ? NULL : realpath(s->outs[JOB_ERRORS].path, NULL);
+    char *errors = real ? spw_strdup(real) : NULL;
+    free(real);
     if (!errors && !is_usual)
         return job_store_no_memory(s);
     const char *is = errors ? errors : "OUTPUT.errors",
@@ -161,11 +149,9 @@ static int take_options(struct job_store *s, const struct job_store_options *o)
     json_decref(s->identity);
     s->identity = json_deep_copy(o->identity);
     s->started = s->started ? s->started : time(NULL);
-    spw_free(s->input);
-    s->input = o->input ? whole_name(o->input) : NULL;
     for (size_t i = 0; i < s->table.n_places && o->retry_failed; i++)
         job_store_retry(s, &s->table.entries[i]);
-    return s->identity && (s->input || !o->input) ? 0 : job_store_no_memory(s);
+    return s->identity ? 0 : job_store_no_memory(s);
 }
 
 static struct job_store *new_store(const char *output)
@@ -272,7 +258,6 @@ int job_store_close(struct job_store *s, int code)
     }
     for (size_t i = 0; i < s->table.n_places; i++)
         job_under_way_free(&s->table.entries[i]);
-    spw_free(s->input);
     spw_free(s->errors);
     job_table_free(&s->table);
     json_decref(s->identity);

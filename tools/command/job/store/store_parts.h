@@ -18,7 +18,6 @@ struct job_store {
     struct job_table table;
     json_t *identity;    /* owned */
     json_t *head;        /* owned: the latest one in the state; NULL: there is none */
-    char *input;         /* owned; NULL: not known */
     char *errors;        /* owned: the file of errors, if it is not OUTPUT.errors */
     bool is_counted;     /* n_expected is known */
     uint64_t n_expected; /* items */

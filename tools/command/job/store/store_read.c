@@ -110,14 +110,6 @@ int job_store_read(struct job_store *s, uint64_t offset, uint64_t number,
     return code || !rc ? code : job_store_fail(s->state.path, rc);
 }
 
-/* NULL for any other value. False: out of memory. */
-static bool copy_text(char **out, const json_t *value)
-{
-    spw_free(*out);
-    *out = json_is_string(value) ? spw_strdup(json_string_value(value)) : NULL;
-    return *out || !json_is_string(value);
-}
-
 /* Takes the reference. */
 static int take_head(struct job_store *s, json_t *head)
 {
@@ -134,9 +126,10 @@ static int take_head(struct job_store *s, json_t *head)
     s->started = (time_t)json_integer_value(json_object_get(head, "started"));
     s->is_counted = json_object_get(head, "items");
     s->n_expected = (uint64_t)json_integer_value(json_object_get(head, "items"));
-    bool has_all = copy_text(&s->input, json_object_get(head, "input"));
-    has_all &= copy_text(&s->errors, json_object_get(head, "errors"));
-    return has_all ? 0 : job_store_no_memory(s);
+    const json_t *errors = json_object_get(head, "errors");
+    spw_free(s->errors);
+    s->errors = json_is_string(errors) ? spw_strdup(json_string_value(errors)) : NULL;
+    return s->errors || !json_is_string(errors) ? 0 : job_store_no_memory(s);
 }
 
 void job_under_way_free(struct job_entry *e)
