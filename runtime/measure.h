@@ -13,11 +13,11 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- the machine's own limits, measured now (five seconds, on a GPU one or two) ----
+/* ---- the machine's own limits, measured now (a second) ----
  *
  * Each figure is measured in several rounds. The median round is typical: it tells how long work
  * probably takes. The fastest round is the best that the machine can do: no work should be faster.
- * Among the best figures, kernels are as fast as memory and the matrix peak, which limit them. */
+ * At best, products of many rows are those of a CPU's registers. */
 
 /* A profile is a file with measured numbers. */
 enum spw_probe_mode {
@@ -26,49 +26,29 @@ enum spw_probe_mode {
     SPW_PROBE_NEVER,   /* never measure: -ENODATA for what the profile does not have */
 };
 
-/* The numbers of rows with which products are measured. */
-enum { SPW_ROW_COUNTS = 4 };
-static const uint32_t spw_row_counts[SPW_ROW_COUNTS] = {1, 4, 8, 128};
+/* What a product multiplies. */
+enum spw_product {
+    SPW_PRODUCT_F32,      /* rows and weights in f32 (or 16 bits, widened) */
+    SPW_PRODUCT_BF16,     /* both in bf16 */
+    SPW_PRODUCT_INT8,     /* int8 activations and quantized weights */
+    SPW_PRODUCT_UNPACKED, /* rows in f32 and quantized weights, which are taken apart */
+    SPW_PRODUCTS,
+};
+enum spw_product spw_product_of(enum spw_dtype compute, bool quantized, bool int8_activations);
+/* "f32", "bf16", "int8", "f32_quantized" */
+const char *spw_product_name(enum spw_product product);
+
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: those that this process may use, for any `threads` */
-    /* Reading the device's memory. CPU: with all threads, with the fastest of several patterns,
-     * whose name is read_pattern ("4 streams a thread, huge pages"). */
-    double read_bytes_per_second;
-    char read_pattern[64];
-    double copy_bytes_per_second; /* host to device, like a copy of a ring: GPU, 64 MiB pinned; CPU,
-                                     one stream */
-    /* CPU: reading and copying at the same time, one thread copying and the others reading. GPU:
-     * the same numbers as alone. */
-    double read_beside_bytes_per_second, copy_beside_bytes_per_second;
-    /* Products of spw_row_counts rows, as bf16 and as f32, with weights from memory, by the type of
-     * the weights: each takes product_seconds, and the time of its bytes of weights on all threads,
-     * with long and with short rows of weights (SPW_LONG_ROW, SPW_SHORT_ROW). On a GPU, and among
-     * the best figures, one row takes the time of reading its weights, and several rows have 0: the
-     * matrix peak is their limit. A type that the kernels do not multiply has 0. */
-    struct spw_product_speed {
-        double byte_seconds, short_byte_seconds, product_seconds;
-    } bf16_products[SPW_WEIGHT_TYPES][SPW_ROW_COUNTS],
-        f32_products[SPW_WEIGHT_TYPES][SPW_ROW_COUNTS];
-    /* Attention of one row, by the precision of KV: the time of one byte, and of one product of a
-     * query's channel and a key's. */
-    struct {
-        double byte_seconds, product_seconds;
-    } attention[SPW_KV_PRECISIONS];
-    /* Other operations on a row, such as norms and rotations: the time of an operation, and the
-     * time of each number that it reads. */
-    double row_operation_seconds, row_number_seconds;
-    /* The cost of a slot of a ring beside the drive and the computation: the time from the arrival
-     * of its bytes until the drive gets the next request, through threads that sleep; and the time
-     * that all threads together take from the cores for this. */
-    double handover_seconds, handover_core_seconds;
-    /* Matrix peak: CPU, register-resident, all threads; GPU, cuBLASLt on 8192 x 8192 (0: the
-     * library was not found, and `note` says so). */
-    double bf16_flops, f32_flops;
-    double int8_flops; /* of the products of quantized weights; 0 on a GPU: not measured */
-    /* Attention of many rows over exact KV in bf16, with all that it computes; 0 on a GPU: not
-     * measured */
-    double attention_flops;
+    double read_bytes_per_second;    /* the device reads its memory, a CPU with all threads */
+    double copy_bytes_per_second;    /* host to device, as a copy of a ring: 64 MiB */
+    /* Multiplications and additions a second in products with one row, whose weights come from
+     * memory, and with many rows. A GPU has only many_flops of f32 and bf16, from cuBLASLt on 8192
+     * x 8192; others are 0: not measured. (Without the library these are 0, too, and `note` says
+     * so.)
+     */
+    double few_flops[SPW_PRODUCTS], many_flops[SPW_PRODUCTS];
     int64_t measured_at; /* seconds since 1970 */
     char note[320];
 };
@@ -76,11 +56,14 @@ struct spw_machine {
 /* The same machine by the median rounds, and by the fastest. */
 struct spw_machine_range {
     struct spw_machine typical, best;
-    char unstored[320]; /* why the profile could not be written; or "" */
+    /* Best over typical of the speed that changed most while they were measured. Above 3 other
+     * programs run, and a profile does not get the numbers. 0: they are from the profile. */
+    double spread;
+    char unstored[320]; /* why the numbers were not stored; or "" */
 };
 
-/* The matrix peak for these computations. Where that of int8 is not known: that of bf16. */
-double spw_machine_peak(const struct spw_machine *m, enum spw_dtype compute, bool int8_activations);
+/* many_flops of this product; where it was not measured, that of the type without quantization. */
+double spw_machine_many_flops(const struct spw_machine *m, enum spw_product product);
 
 /* Measures the device that `o` names (backend, device_index, threads). -ECANCELED: o->interrupt was
  * raised, and stays raised for the next step; a GPU is always measured to the end. */
@@ -101,7 +84,6 @@ int spw_machine_topology(struct spw_topology_info *out, const struct spw_options
 
 /* The drive behind a directory, as the disk tier uses it: records of request_bytes with checksums,
  * O_DIRECT where it is allowed. */
-enum { SPW_DRIVE_FEW = 3, SPW_DRIVE_MANY = 12 };
 struct spw_drive {
     char device[192];    /* model and serial number; without them its number, name and size */
     char filesystem[32]; /* "ext4" */
@@ -112,13 +94,9 @@ struct spw_drive {
     uint32_t queue_depth; /* requests in flight: bandwidth times latency, from 8 to 64 */
     double read_bytes_per_second, write_bytes_per_second; /* with that many requests in flight */
     double latency_seconds;                               /* of a single request */
-    double cpu_seconds_per_byte; /* of the I/O threads, reading, checksums included */
     /* The same for small requests: rings may have slots smaller than request_bytes. */
     uint64_t small_request_bytes;
-    double small_read_bytes_per_second, small_latency_seconds, small_cpu_seconds_per_byte;
-    /* The time of a burst: SPW_DRIVE_FEW, or SPW_DRIVE_MANY, requests at once after a pause. A
-     * layer reads its missed experts in such bursts. */
-    double few_seconds, many_seconds;
+    double small_read_bytes_per_second;
     int64_t measured_at; /* seconds since 1970 */
     /* Not part of the profile: */
     uint64_t written_bytes; /* by this measuring; 0: the numbers are from the profile */
@@ -131,7 +109,7 @@ struct spw_drive_options {
     const char *profile; /* NULL: none */
     enum spw_probe_mode mode;
     enum spw_io_kind io;
-    uint64_t write_limit_bytes; /* the most bytes that measuring may write; 0: 256 MiB */
+    uint64_t write_limit_bytes; /* the most bytes that measuring may write; 0: 128 MiB */
 };
 
 /* The numbers of the profile, or new ones. Measuring takes about a second and writes to an
@@ -200,7 +178,7 @@ struct spw_drive_pass_options {
 
 struct spw_drive_pass {
     uint64_t bytes;
-    double seconds, cpu_seconds; /* cpu: of the I/O threads */
+    double seconds;
 };
 
 struct spw_drive_bench;
@@ -210,23 +188,20 @@ void spw_drive_bench_close(struct spw_drive_bench *b);
 /* A read pass needs a write pass before it. */
 int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
                          struct spw_drive_pass *out, struct spw_error *err);
-/* Reads n slots at once, and sets *seconds to the time until all are read. -EINVAL: n is more than
- * n_slots, or no write pass came before. */
-int spw_drive_bench_burst(struct spw_drive_bench *b, uint32_t n, double *seconds,
-                          struct spw_error *err);
 const char *spw_drive_bench_engine(const struct spw_drive_bench *b);
 /* "O_DIRECT, 4096-byte blocks, ext4"; `fd`: for others that read the same file. */
 const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool *direct);
 
 /* ---- the time that a plan takes on this machine, from bytes and measured limits ----
  *
- * With the typical figures of the machine: an estimate. With its best figures: the least time. */
+ * With the typical figures of the machine: an estimate, which may be wrong by 30 %, and by more for
+ * models whose tokens take less than some milliseconds. With its best figures: the least time. */
 
 enum spw_bound { SPW_BOUND_COMPUTE, SPW_BOUND_LINK, SPW_BOUND_DISK };
 
 struct spw_prediction {
-    /* The time of each alone; on the CPU, compute_seconds includes the time that copies and I/O
-     * take from its cores. */
+    /* The time of each alone; on the CPU, compute_seconds includes the time that copies take from
+     * its cores. */
     double compute_seconds, link_seconds, disk_seconds;
     double seconds;       /* the longest of them: they overlap */
     enum spw_bound bound; /* which of them is the longest */

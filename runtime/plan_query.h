@@ -13,12 +13,6 @@ extern "C" {
 
 struct spw_tensors; /* model/source/tensors.h */
 
-#define SPW_WEIGHT_TYPES (SPW_DTYPE_MXFP4 + 1) /* of arrays by the type of weights */
-
-/* Numbers in a row of weights. Products with short rows are slower: an expert's output matrix has
- * such rows. */
-enum { SPW_SHORT_ROW = 768, SPW_LONG_ROW = 2048 };
-
 /* The bytes of each tier for a full context. */
 struct spw_plan_info {
     uint64_t context;
@@ -45,19 +39,8 @@ struct spw_plan_info {
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t decode_expert_bytes;         /* of these, those of experts */
-    /* The products that a decode step computes for a row, by the type of the weights:
-     * - bytes: of the weights. Those of f32 include routers; no other number here does.
-     * - short_bytes: the part of bytes that is read at the speed of short rows. Weights whose rows
-     *   are between SPW_SHORT_ROW and SPW_LONG_ROW numbers long are partly short, partly long.
-     * - n: the number of products. Experts that are computed together are one product. */
-    struct spw_decode_products {
-        struct {
-            uint64_t bytes, short_bytes, n;
-        } dense, experts;
-    } decode_products_of[SPW_WEIGHT_TYPES];
-    /* Other operations, such as norms, rotations and sums of experts: how many there are, and how
-     * many elements of rows they read. */
-    uint64_t decode_row_operations, decode_row_numbers;
+    /* The numbers in the weights that a row is multiplied with; of these, in quantized ones. */
+    uint64_t decode_weights, decode_quantized_weights;
     /* Layers with experts, and how many of its experts such a layer uses for a row. */
     uint32_t n_expert_layers, n_experts_kept;
     /* Experts of all layers; those that the device has room for; and those that come from the
@@ -76,12 +59,11 @@ struct spw_plan_info {
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
     uint64_t decode_read_bytes;   /* weights and KV that computation reads */
     uint64_t decode_old_kv_bytes; /* of these, quantized KV */
-    /* Products of a channel of a query and a channel of a key, with exact KV and with old KV:
-     * head_dim * heads * keys for each layer. */
-    uint64_t decode_products, decode_old_products;
-    /* KV that is copied into slots of the ring, from the host or the disk, and the number of slots.
-     */
-    uint64_t decode_slot_bytes, decode_slots;
+    /* Products of a channel of a query and a channel of a key: head_dim * heads * keys for each
+     * layer. */
+    uint64_t decode_products;
+    uint64_t
+        decode_slot_bytes; /* KV that comes into slots of the ring, from the host or the disk */
     /* A prompt of `context` tokens in an empty session. */
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
     /* The most that all sessions write to disk as they grow to `context` tokens. */

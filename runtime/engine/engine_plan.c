@@ -159,9 +159,9 @@ static int set_disk_budget(struct spw_plan_input *in, const struct spw_engine *e
  * are those of a small machine. */
 static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_options *o)
 {
-    enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, KERNELS_SHARE = 4 };
+    enum { SECONDS = 60, WEIGHTS_SHARE = 20, LEAST = 512, MOST = 16384, SHARE = 2 };
     const struct spw_model_config *c = in->weights->config;
-    double bytes = 0, peak = in->reads_host_memory ? 2e11 : 1e13, read = 2e9, seconds = SECONDS;
+    double bytes = 0, speed = in->reads_host_memory ? 1e11 : 5e12, read = 2e9, seconds = SECONDS;
     double flops = 0;
     const struct spw_weights *w = in->weights;
     for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++) {
@@ -173,12 +173,13 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
     for (uint32_t l = 0; l < c->n_layers; l++) /* on average a row sees half of the context */
         flops += 2.0 * (double)spw_config_q_width(c, l) * (double)in->context;
     if (o->machine)
-        peak = spw_machine_peak(o->machine, in->compute, in->codes_row_bytes > 0);
+        speed = spw_machine_many_flops(o->machine,
+                                       spw_product_of(in->compute, in->codes_row_bytes > 0, true));
     if (o->drive)
         read = o->drive->read_bytes_per_second;
     if (bytes > (double)in->device_bytes)
         seconds = fmax(seconds, WEIGHTS_SHARE * bytes / read);
-    double rows = seconds * peak / KERNELS_SHARE / flops;
+    double rows = seconds * speed / SHARE / flops;
     return rows >= MOST ? MOST : rows <= LEAST ? LEAST : spw_align_up((uint64_t)rows, LEAST);
 }
 

@@ -1,13 +1,11 @@
 /* How fast a drive is, measured through the disk tier itself: see drive.h and measure.h.
  *
- * The measurement writes records of 1 MiB in order to an anonymous file, at most 256 MiB or for
- * 0.35 s. It reads them in order, again and again, with 1, 8, 16, ... 64 requests in flight, for
- * about 0.1 s each. One request alone gives the latency. The others show how many requests are
- * enough. With that number it reads once more, for longer; this bandwidth counts. Then it reads
- * requests of 64 KiB, one alone and as many as before. That shows the cost of a request beside
- * its bytes, which matters for rings of small slots. Bursts of a few and of many requests, with a
- * pause before each, show how long a layer waits for experts. Tiles have 64 KiB and checksums, so
- * the processor time is that of a real run.
+ * The measurement writes records of 1 MiB in order to an anonymous file, at most 128 MiB or for
+ * 0.25 s. It reads them in order, again and again, with 1, 8, 16, ... 64 requests in flight. One
+ * request alone gives the latency. The others show how many requests are enough. With that number
+ * it reads once more, for longer; this bandwidth counts. Then it reads requests of 64 KiB. That
+ * shows the cost of a request beside its bytes, which matters for rings of small slots. Tiles have
+ * 64 KiB and checksums, as in a run.
  *
  * If the filesystem refuses O_DIRECT, the numbers are those of the page cache in front of the
  * drive. The disk tier uses the page cache there, too, as long as the cache holds the data. */
@@ -24,17 +22,15 @@
 #define RECORD_BYTES ((uint64_t)1 << 20)
 #define SMALL_BYTES ((uint64_t)64 << 10)
 enum {
-    MAX_RECORDS = 256,
+    MAX_RECORDS = 128,
     MIN_RECORDS = 8,
     MAX_DEPTH = 64,
     MIN_DEPTH = 8,
     WRITE_DEPTH = 16,
-    BURSTS = 16,
     BESIDE_RECORDS = 16, /* memory of the process beside its slots, in records */
 };
-static const double WRITE_SECONDS = 0.35, ALONE_SECONDS = 0.12, DEPTH_SECONDS = 0.04,
-                    READ_SECONDS = 0.25, SMALL_SECONDS = 0.06, PAUSE_SECONDS = 0.001,
-                    BURST_SECONDS = 0.12;
+static const double WRITE_SECONDS = 0.25, ALONE_SECONDS = 0.06, DEPTH_SECONDS = 0.03,
+                    READ_SECONDS = 0.15, SMALL_SECONDS = 0.03;
 /* A slow drive gets no more requests at once than it can serve in this time. */
 static const double FLIGHT_SECONDS = 0.25;
 static const double ENOUGH = 0.95; /* of the best bandwidth */
@@ -119,49 +115,19 @@ static int measure_reads(struct spw_drive *out, struct spw_drive_bench *b, struc
     out->queue_depth = spw_drive_choose_depth(points, n, out->latency_seconds, RECORD_BYTES);
     SPW_TRY(read_at(b, RECORD_BYTES, out->queue_depth, READ_SECONDS, &pass, err));
     out->read_bytes_per_second = rate(&pass);
-    out->cpu_seconds_per_byte = pass.cpu_seconds / (double)pass.bytes;
     return 0;
 }
 
 /* Measures twice and takes the better result, as above. */
-static int read_small(struct spw_drive_bench *b, uint32_t depth, struct spw_drive_pass *out,
-                      struct spw_error *err)
-{
-    struct spw_drive_pass again;
-    SPW_TRY(read_at(b, SMALL_BYTES, depth, SMALL_SECONDS, out, err));
-    SPW_TRY(read_at(b, SMALL_BYTES, depth, SMALL_SECONDS, &again, err));
-    *out = rate(&again) > rate(out) ? again : *out;
-    return 0;
-}
-
 static int measure_small_reads(struct spw_drive *out, struct spw_drive_bench *b,
                                struct spw_error *err)
 {
     struct spw_drive_pass pass;
     out->small_request_bytes = SMALL_BYTES;
-    SPW_TRY(read_small(b, 1, &pass, err));
-    out->small_latency_seconds = (double)SMALL_BYTES / rate(&pass);
-    SPW_TRY(read_small(b, out->queue_depth, &pass, err));
-    out->small_read_bytes_per_second = rate(&pass);
-    out->small_cpu_seconds_per_byte = pass.cpu_seconds / (double)pass.bytes;
-    return 0;
-}
-
-/* The mean time of a burst. Between two bursts a layer computes, so this thread does not sleep.
- * Measures twice and takes the better result, as above. */
-static int measure_burst(double *seconds, struct spw_drive_bench *b, uint32_t n,
-                         struct spw_error *err)
-{
-    *seconds = INFINITY;
+    out->small_read_bytes_per_second = 0;
     for (int round = 0; round < 2; round++) {
-        double all = 0, one;
-        int bursts = 0;
-        for (; bursts < BURSTS && all < BURST_SECONDS; bursts++, all += one) {
-            for (double end = spw_now_seconds() + PAUSE_SECONDS; spw_now_seconds() < end;)
-                ;
-            SPW_TRY(spw_drive_bench_burst(b, n, &one, err));
-        }
-        *seconds = fmin(*seconds, all / bursts);
+        SPW_TRY(read_at(b, SMALL_BYTES, out->queue_depth, SMALL_SECONDS, &pass, err));
+        out->small_read_bytes_per_second = fmax(out->small_read_bytes_per_second, rate(&pass));
     }
     return 0;
 }
@@ -177,8 +143,6 @@ static int measure(struct spw_drive *out, struct spw_drive_bench *b, struct spw_
     SPW_TRY(rc);
     SPW_TRY(measure_reads(out, b, err));
     SPW_TRY(measure_small_reads(out, b, err));
-    SPW_TRY(measure_burst(&out->few_seconds, b, SPW_DRIVE_FEW, err));
-    SPW_TRY(measure_burst(&out->many_seconds, b, SPW_DRIVE_MANY, err));
     spw_drive_bench_file(b, &fd, &out->direct);
     snprintf(out->engine, sizeof out->engine, "%s", spw_drive_bench_engine(b));
     out->request_bytes = RECORD_BYTES;

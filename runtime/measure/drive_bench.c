@@ -20,7 +20,6 @@ struct spw_drive_bench {
     uint64_t slot_bytes;
     struct spw_disk_job *jobs;    /* [n_slots] */
     uint32_t n_frames, n_written; /* of the file; a frame is a tile */
-    uint64_t n_in_bursts;         /* slots that bursts have read */
 };
 
 /* Numbers that no drive or filesystem can compress. */
@@ -160,43 +159,18 @@ int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_
                          struct spw_drive_pass *out, struct spw_error *err)
 {
     spw_error_clear(err);
-    struct spw_io_usage before, after;
     struct round r = {.write = p->write,
                       .slots = p->slots ? p->slots : b->o.n_slots,
                       .tiles = p->slot_tiles ? p->slot_tiles : b->o.slot_tiles};
     uint64_t n;
     r.of = (p->write ? b->n_frames : b->n_written) / r.tiles;
-    spw_io_usage(b->io, &before);
     double start = spw_now_seconds();
     int rc = pass(b, &r, p->seconds, &n);
     *out = (struct spw_drive_pass){.bytes = n * r.tiles * b->o.tile_bytes,
                                    .seconds = spw_now_seconds() - start};
     if (p->write)
         b->n_written = (uint32_t)n * r.tiles;
-    spw_io_usage(b->io, &after);
-    out->cpu_seconds = after.cpu_seconds - before.cpu_seconds;
     return rc ? fail_pass(b, p->write, rc, err) : 0;
-}
-
-int spw_drive_bench_burst(struct spw_drive_bench *b, uint32_t n, double *seconds,
-                          struct spw_error *err)
-{
-    const struct round r = {
-        .slots = b->o.n_slots, .tiles = b->o.slot_tiles, .of = b->n_written / b->o.slot_tiles};
-    const uint64_t first = b->n_in_bursts;
-    const double start = spw_now_seconds();
-    int rc = 0;
-    spw_error_clear(err);
-    if (!r.of || n > r.slots)
-        return fail_pass(b, false, -EINVAL, err);
-    for (uint32_t i = 0; i < n; i++)
-        submit(b, &r, b->n_in_bursts++);
-    for (uint32_t i = 0; i < n; i++) {
-        int done = spw_io_wait(b->io, &b->jobs[(first + i) % r.slots].io);
-        rc = rc ? rc : done;
-    }
-    *seconds = spw_now_seconds() - start;
-    return rc ? fail_pass(b, false, rc, err) : 0;
 }
 
 const char *spw_drive_bench_engine(const struct spw_drive_bench *b)

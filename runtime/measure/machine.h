@@ -6,36 +6,32 @@
 #include "base/rounds.h"
 #include "runtime/engine/engine.h"
 
-/* Fills what backend->probe can measure. Allocates its memory, and frees it. */
-int spw_machine_probe_device(struct spw_machine_range *out, const struct spw_backend *b,
-                             const struct spw_lane *lane, struct spw_error *err);
-/* Measures the time of kernels, in rounds. There should be some time between rounds: a slow moment
- * of the machine may last longer than a round. A device with a probe of its own does not need this.
- * Calls return 0, -ENOMEM or an error of the device. Close also what a failed open has left in
- * *out. */
-struct spw_machine_kernels;
-int spw_machine_kernels_open(struct spw_machine_kernels **out, const struct spw_backend *b,
-                             const struct spw_lane *lane);
-int spw_machine_kernels_round(struct spw_machine_kernels *k);
-void spw_machine_kernels_take(const struct spw_machine_kernels *k, struct spw_machine *out,
-                              enum spw_round which);
-void spw_machine_kernels_close(struct spw_machine_kernels *k);
-/* The part of the kernels that computes one row: products with each type of weights, and other
- * operations. memory: [bytes] of the device, filled with numbers; the compute stream is open. */
-struct spw_machine_rows;
-uint64_t spw_machine_rows_bytes(const struct spw_backend *b, const struct spw_lane *lane);
-int spw_machine_rows_open(struct spw_machine_rows **out, const struct spw_backend *b,
-                          const struct spw_lane *lane, uint8_t *memory);
-int spw_machine_rows_round(struct spw_machine_rows *r);
-void spw_machine_rows_take(struct spw_machine_rows *r, struct spw_machine *out,
-                           enum spw_round which);
-void spw_machine_rows_close(struct spw_machine_rows *r);
+/* Fills the speeds of both machines of *out; `threads` and `cores` are set. Allocates its memory,
+ * and frees it. -ECANCELED: the interrupt was raised; a GPU is always measured to the end. */
+int spw_machine_measure(struct spw_machine_range *out, const struct spw_backend *b,
+                        const struct spw_lane *lane, const struct spw_interrupt *interrupt,
+                        struct spw_error *err);
 /* Queues on the compute stream: warm(of), and then n times run(of), which is timed. Waits for it,
  * and adds the seconds of one run. */
 int spw_machine_time(struct spw_rounds *out, const struct spw_lane *lane, int (*warm)(void *of),
                      int (*run)(void *of), void *of, int n);
-/* Measures a handover, on any device: see struct spw_machine. */
-int spw_machine_probe_handover(struct spw_machine_range *out, const struct spw_backend *b,
-                               const struct spw_lane *lane, struct spw_error *err);
+
+/* The products of a CPU. The caller sets the first three fields; memory:
+ * [spw_machine_products_bytes] of the device, filled with numbers; the compute stream is open. */
+struct spw_machine_products {
+    const struct spw_backend *backend;
+    const struct spw_lane *lane;
+    uint8_t *memory; /* rows of x, then at these offsets: rows of y, codes, workspace, weights */
+    uint64_t y_at, codes_at, work_at, weights_at;
+    uint64_t team, columns, rows; /* columns and rows: of the product that is timed */
+    enum spw_product product;
+    struct spw_rounds few[SPW_PRODUCTS], many[SPW_PRODUCTS]; /* of one product */
+};
+/* Before the memory is there. Sets the offsets. */
+uint64_t spw_machine_products_bytes(struct spw_machine_products *p);
+int spw_machine_products_round(struct spw_machine_products *p);
+/* Fills few_flops and many_flops. */
+void spw_machine_products_take(const struct spw_machine_products *p, struct spw_machine *out,
+                               enum spw_round which);
 
 #endif

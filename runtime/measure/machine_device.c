@@ -1,13 +1,13 @@
-/* The limits of a device with its own memory, and the time of single kernels: see measure.h.
+/* The speeds of a device, and of attention alone: see measure.h and machine.h.
  *
- * Batches of queued work take tens of milliseconds, so that the cost of a launch does not show. */
+ * On a GPU batches of queued work take tens of milliseconds, so that the cost of a launch does not
+ * show. On a CPU the measurements take turns: a virtual machine may be slow for a moment. */
 #include "model/cpu/probe/probe.h"
 #include "runtime/measure/machine.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum { ROUNDS = 5, COPIES = 24, READS = 8, PRODUCTS = 6, MATRIX = 8192 };
 #define COPY_BYTES ((uint64_t)64 << 20)
@@ -124,42 +124,62 @@ static void give(struct bench *b)
     b->host = b->memory = NULL;
 }
 
-/* The device reads its own memory. */
-static void take_bandwidths(struct spw_machine *out, double copy_seconds, double read_seconds)
+/* The two machines of a range. */
+static struct spw_machine *machine_of(struct spw_machine_range *out, enum spw_round which)
 {
-    const double copy = 1 / copy_seconds, read = 1 / read_seconds;
-    const struct spw_product_speed speed = {.byte_seconds = read_seconds,
-                                            .short_byte_seconds = read_seconds};
-    out->copy_bytes_per_second = out->copy_beside_bytes_per_second = copy;
-    out->read_bytes_per_second = out->read_beside_bytes_per_second = read;
-    for (int t = 0; t < SPW_WEIGHT_TYPES; t++)
-        out->bf16_products[t][0] = out->f32_products[t][0] = speed;
+    return which == SPW_ROUND_BEST ? &out->best : &out->typical;
 }
 
+static void take_bandwidths(struct spw_machine_range *out, const struct spw_rounds *copies,
+                            const struct spw_rounds *reads, double read_bytes)
+{
+    for (enum spw_round which = SPW_ROUND_TYPICAL; which <= SPW_ROUND_BEST; which++) {
+        struct spw_machine *m = machine_of(out, which);
+        m->copy_bytes_per_second = (double)COPY_BYTES / spw_rounds_take(copies, which);
+        m->read_bytes_per_second = read_bytes / spw_rounds_take(reads, which);
+    }
+}
+
+static double ratio(double best, double typical)
+{
+    return typical > 0 ? best / typical : 1;
+}
+
+static void take_spread(struct spw_machine_range *out)
+{
+    const struct spw_machine *best = &out->best, *typical = &out->typical;
+    out->spread = fmax(ratio(best->read_bytes_per_second, typical->read_bytes_per_second),
+                       ratio(best->copy_bytes_per_second, typical->copy_bytes_per_second));
+    for (int i = 0; i < SPW_PRODUCTS; i++)
+        out->spread = fmax(out->spread, fmax(ratio(best->few_flops[i], typical->few_flops[i]),
+                                             ratio(best->many_flops[i], typical->many_flops[i])));
+}
+
+/* ---- a GPU ---- */
+
+/* The device reads its own memory. */
 static int probe_bandwidths(struct spw_machine_range *out, struct bench *b)
 {
     struct spw_rounds copies = {0}, reads = {0};
-    const double copied = (double)COPY_BYTES;
-    SPW_TRY(
-        take(b, spw_min_u64(READ_BYTES, b->lane.ops->available(b->lane.device) / 2 / 4096 * 4096)));
-    SPW_TRY(time_work(&copies, b, copy_up, COPIES));
-    SPW_TRY(time_work(&reads, b, read_all, READS));
-    const double read = (double)(b->bytes - 4096);
-    take_bandwidths(&out->typical, spw_rounds_take(&copies, SPW_ROUND_TYPICAL) / copied,
-                    spw_rounds_take(&reads, SPW_ROUND_TYPICAL) / read);
-    take_bandwidths(&out->best, spw_rounds_take(&copies, SPW_ROUND_BEST) / copied,
-                    spw_rounds_take(&reads, SPW_ROUND_BEST) / read);
-    return 0;
+    const uint64_t half = b->lane.ops->available(b->lane.device) / 2;
+    int rc = take(b, spw_min_u64(READ_BYTES, half / 4096 * 4096));
+    if (!rc)
+        rc = time_work(&copies, b, copy_up, COPIES);
+    if (!rc)
+        rc = time_work(&reads, b, read_all, READS);
+    take_bandwidths(out, &copies, &reads, (double)(b->bytes - 4096));
+    give(b);
+    return rc;
 }
 
 /* Without the library there is no result; the note says why. */
-static int probe_matrix(struct spw_machine_range *out, struct bench *b, enum spw_dtype dtype,
-                        double *typical, double *best)
+static int probe_matrix(struct spw_machine_range *out, struct bench *b, enum spw_product product)
 {
     static const double flop = 2.0 * MATRIX * MATRIX * MATRIX;
     struct spw_rounds rounds = {0};
     struct spw_error why = {0};
-    int rc = b->backend->probe->matrix_open(&b->matrix, dtype, MATRIX, &why);
+    int rc = b->backend->probe->matrix_open(
+        &b->matrix, product == SPW_PRODUCT_F32 ? SPW_DTYPE_F32 : SPW_DTYPE_BF16, MATRIX, &why);
     if (rc == -ENODEV) {
         snprintf(out->typical.note, sizeof out->typical.note, "no matrix peak: %.120s", why.text);
         return 0;
@@ -168,26 +188,95 @@ static int probe_matrix(struct spw_machine_range *out, struct bench *b, enum spw
     rc = take(b, spw_align_up(b->backend->probe->matrix_bytes(b->matrix), 4096));
     if (!rc)
         rc = time_work(&rounds, b, multiply, PRODUCTS);
-    if (!rc) {
-        *typical = flop / spw_rounds_take(&rounds, SPW_ROUND_TYPICAL);
-        *best = flop / spw_rounds_take(&rounds, SPW_ROUND_BEST);
-    }
+    for (enum spw_round which = SPW_ROUND_TYPICAL; !rc && which <= SPW_ROUND_BEST; which++)
+        machine_of(out, which)->many_flops[product] = flop / spw_rounds_take(&rounds, which);
     give(b);
     b->backend->probe->matrix_close(b->matrix);
     return rc;
 }
 
-int spw_machine_probe_device(struct spw_machine_range *out, const struct spw_backend *backend,
-                             const struct spw_lane *lane, struct spw_error *err)
+static int probe_gpu(struct spw_machine_range *out, struct bench *b)
+{
+    SPW_TRY(probe_bandwidths(out, b));
+    SPW_TRY(probe_matrix(out, b, SPW_PRODUCT_BF16));
+    SPW_TRY(probe_matrix(out, b, SPW_PRODUCT_F32));
+    take_spread(out);
+    return 0;
+}
+
+/* ---- a CPU ---- */
+
+enum { TURNS = 5 };
+
+/* Multiply-adds in registers: no product is faster. */
+static void take_peaks(struct spw_machine *best, const struct spw_rounds peaks[SPW_PRODUCTS])
+{
+    for (int i = 0; i < SPW_PRODUCTS; i++)
+        best->many_flops[i] =
+            fmax(best->many_flops[i], 1 / spw_rounds_take(&peaks[i], SPW_ROUND_BEST));
+}
+
+/* Memory is at least as fast as the product that reads it. */
+static void take_cpu(struct spw_machine_range *out, const struct spw_machine_products *p)
+{
+    for (enum spw_round which = SPW_ROUND_TYPICAL; which <= SPW_ROUND_BEST; which++) {
+        struct spw_machine *m = machine_of(out, which);
+        spw_machine_products_take(p, m, which);
+        m->read_bytes_per_second =
+            fmax(m->read_bytes_per_second, m->few_flops[SPW_PRODUCT_BF16]); /* 2 bytes: 2 FLOP */
+    }
+}
+
+static int probe_cpu_in_turn(struct spw_machine_range *out, struct bench *b,
+                             struct spw_machine_products *p, const struct spw_interrupt *interrupt)
+{
+    static const enum spw_dtype peak_types[SPW_PRODUCTS] = {SPW_DTYPE_F32, SPW_DTYPE_BF16,
+                                                            SPW_DTYPE_Q8_0, SPW_DTYPE_F32};
+    struct spw_rounds copies = {0}, reads = {0}, peaks[SPW_PRODUCTS] = {0};
+    const uint32_t threads = out->typical.threads;
+    for (int turn = 0; turn < TURNS; turn++) {
+        SPW_TRY(spw_machine_time(&copies, &b->lane, copy_up, copy_up, b, 1));
+        if (turn == TURNS / 2 && !spw_probe_read(&reads, threads))
+            return -ENOMEM;
+        for (int i = 0; i < SPW_PRODUCTS && turn == 0; i++)
+            if (!spw_probe_matrix_peak(&peaks[i], spw_isa_best(), peak_types[i], threads))
+                return -ENOMEM;
+        SPW_TRY(fill(b)); /* kernels leave numbers there that are slow to compute with */
+        SPW_TRY(spw_machine_products_round(p));
+        if (spw_interrupt_is_raised(interrupt))
+            return -ECANCELED;
+    }
+    take_bandwidths(out, &copies, &reads, 1);
+    take_cpu(out, p);
+    take_spread(out);
+    take_peaks(&out->best, peaks);
+    return 0;
+}
+
+static int probe_cpu(struct spw_machine_range *out, struct bench *b,
+                     const struct spw_interrupt *interrupt)
+{
+    struct spw_machine_products p = {.backend = b->backend, .lane = &b->lane};
+    const uint64_t bytes = spw_machine_products_bytes(&p);
+    int rc = take(b, spw_max_u64(COPY_BYTES, spw_align_up(bytes, 4096)));
+    p.memory = b->memory;
+    if (!rc)
+        rc = probe_cpu_in_turn(out, b, &p, interrupt);
+    give(b);
+    return rc;
+}
+
+int spw_machine_measure(struct spw_machine_range *out, const struct spw_backend *backend,
+                        const struct spw_lane *lane, const struct spw_interrupt *interrupt,
+                        struct spw_error *err)
 {
     struct bench b = {.backend = backend, .lane = *lane};
-    int rc = probe_bandwidths(out, &b);
-    give(&b);
-    if (!rc)
-        rc = probe_matrix(out, &b, SPW_DTYPE_BF16, &out->typical.bf16_flops, &out->best.bf16_flops);
-    if (!rc)
-        rc = probe_matrix(out, &b, SPW_DTYPE_F32, &out->typical.f32_flops, &out->best.f32_flops);
-    return rc ? spw_fail(err, rc, "%s: its limits could not be measured: %s", backend->name,
+    int rc = backend->probe ? probe_gpu(out, &b) : probe_cpu(out, &b, interrupt);
+    if (rc == -ECANCELED)
+        return spw_fail(err, rc, "interrupted: this machine was not measured");
+    if (rc == -ENOMEM)
+        return spw_fail(err, rc, "%s: no memory or threads to measure it with", backend->name);
+    return rc ? spw_fail(err, rc, "%s: its speed could not be measured: %s", backend->name,
                          strerror(-rc))
               : 0;
 }
@@ -308,258 +397,4 @@ int spw_machine_attention(struct spw_attention_speed *out, const struct spw_atte
     return rc ? spw_fail(err, rc, "attention over %llu tokens: %s",
                          (unsigned long long)shape->context, strerror(-rc))
               : 0;
-}
-
-/* ---- what kernels take ---- */
-
-enum { KV_CONTEXT = 8192, KV_HEADS = 8, KV_DIM = 64, GROUP = 4 };
-enum { KERNEL_BYTES = 24 << 20 }; /* attention over this context needs them */
-
-/* Writes tiles with the codec, because kernels need valid scales and means. Exact tiles may have
- * any content. */
-static int write_tiles(struct bench *b)
-{
-    const struct spw_attention_args *a = &b->attention;
-    uint64_t n = a->qformat == SPW_QFORMAT_EXACT ? 0 : b->context / SPW_TILE_TOKENS;
-    for (uint64_t i = 0; i < n; i++)
-        SPW_TRY(b->backend->ops->kv_quantize(
-            &(struct spw_codec_args){.tile = b->host,
-                                     .qtile = b->tiles + i * b->tile_bytes,
-                                     .n_kv_heads = a->n_kv_heads,
-                                     .widths = spw_tile_square(a->head_dim),
-                                     .dtype = a->kv_dtype,
-                                     .format = a->qformat,
-                                     .not_finite = (uint32_t *)a->split_states},
-            b->lane.compute));
-    return 0;
-}
-
-struct spw_machine_kernels {
-    struct bench bench;
-    struct spw_machine_rows *rows; /* owned */
-    /* By form, with one KV head per query head, or one KV head for GROUP query heads. */
-    struct spw_rounds forms[SPW_KV_PRECISIONS][2], prompt;
-    uint64_t form_bytes[SPW_KV_PRECISIONS];
-};
-
-/* A quarter as many tokens, behind those that are measured. */
-static int attend_others(void *bench)
-{
-    struct bench others = *(struct bench *)bench;
-    others.tiles += spw_div_up(others.context, SPW_TILE_TOKENS) * others.tile_bytes;
-    others.context /= 4;
-    others.attention.position = others.context - 1;
-    return attend(&others);
-}
-
-/* The bytes are the same with and without a group, the computation is not. The data comes from
- * memory, as in a step, which uses each tile once. */
-static int time_form(struct spw_machine_kernels *k, enum spw_kv_precision form)
-{
-    static const uint32_t k_bits[] = {0, 8, 8, 4}, v_bits[] = {0, 8, 4, 4};
-    for (uint32_t shared = 0; shared < 2; shared++) {
-        SPW_TRY(fill(&k->bench));
-        lay_out_attention(&k->bench,
-                          &(struct spw_attention_shape){.n_heads = KV_HEADS * (shared ? GROUP : 1),
-                                                        .n_kv_heads = KV_HEADS,
-                                                        .head_dim = KV_DIM,
-                                                        .dtype = SPW_DTYPE_BF16,
-                                                        .k_bits = k_bits[form],
-                                                        .v_bits = v_bits[form],
-                                                        .context = KV_CONTEXT});
-        SPW_TRY(write_tiles(&k->bench));
-        SPW_TRY(spw_lane_stream_sync(&k->bench.lane, k->bench.lane.compute));
-        spw_probe_evict(k->bench.tiles, kv_bytes(&k->bench));
-        SPW_TRY(spw_machine_time(&k->forms[form][shared], &k->bench.lane, attend_others, attend,
-                                 &k->bench, 1));
-    }
-    k->form_bytes[form] = kv_bytes(&k->bench);
-    return 0;
-}
-
-static void take_form(struct spw_machine *out, const struct spw_machine_kernels *k,
-                      enum spw_kv_precision form, enum spw_round which)
-{
-    const double one = spw_rounds_take(&k->forms[form][0], which);
-    const double group = spw_rounds_take(&k->forms[form][1], which);
-    const double more = fmax(0, (group - one) / (GROUP - 1));
-    out->attention[form].product_seconds = more / ((double)KV_CONTEXT * KV_HEADS * KV_DIM);
-    out->attention[form].byte_seconds = fmax(0, one - more) / (double)k->form_bytes[form];
-}
-
-/* A chunk of a prompt over the split before it and over itself. */
-enum { PROMPT_ROWS = 32, PROMPT_CONTEXT = SPW_SPLIT_TILES * SPW_TILE_TOKENS };
-
-static int time_prompt(struct spw_machine_kernels *k)
-{
-    struct bench *b = &k->bench;
-    const uint64_t heads = KV_HEADS * GROUP, rows = PROMPT_ROWS;
-    const uint64_t q_bytes = rows * heads * KV_DIM * sizeof(uint16_t);
-    const uint64_t state_bytes = rows * heads * (KV_DIM + 2) * sizeof(float);
-    lay_out_attention(b, &(struct spw_attention_shape){.n_heads = KV_HEADS * GROUP,
-                                                       .n_kv_heads = KV_HEADS,
-                                                       .head_dim = KV_DIM,
-                                                       .dtype = SPW_DTYPE_BF16,
-                                                       .context = PROMPT_CONTEXT});
-    struct spw_attention_args *a = &b->attention;
-    a->rows = rows;
-    a->position = PROMPT_CONTEXT - rows;
-    a->state = (float *)(b->memory + spw_align_up(q_bytes, 4096));
-    a->split_states = NULL;
-    b->tiles = (uint8_t *)a->state + spw_align_up(state_bytes, 4096);
-    SPW_TRY(fill(b));
-    return spw_machine_time(&k->prompt, &b->lane, attend, attend, b, 1);
-}
-
-static void take_prompt(struct spw_machine *out, const struct spw_machine_kernels *k,
-                        enum spw_round which)
-{
-    const uint64_t heads = KV_HEADS * GROUP, rows = PROMPT_ROWS, before = PROMPT_CONTEXT - rows;
-    const uint64_t pairs = rows * before + rows * (rows + 1) / 2;
-    out->attention_flops =
-        4.0 * (double)(pairs * heads * KV_DIM) / spw_rounds_take(&k->prompt, which);
-}
-
-int spw_machine_kernels_open(struct spw_machine_kernels **out, const struct spw_backend *backend,
-                             const struct spw_lane *lane)
-{
-    struct spw_machine_kernels *k = *out = spw_alloc_zero(1, sizeof *k);
-    if (!k)
-        return -ENOMEM;
-    k->bench = (struct bench){.backend = backend, .lane = *lane};
-    SPW_TRY(take(&k->bench, spw_max_u64(KERNEL_BYTES, spw_machine_rows_bytes(backend, lane))));
-    return spw_machine_rows_open(&k->rows, backend, &k->bench.lane, k->bench.memory);
-}
-
-int spw_machine_kernels_round(struct spw_machine_kernels *k)
-{
-    SPW_TRY(fill(&k->bench));
-    SPW_TRY(spw_machine_rows_round(k->rows));
-    for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
-        SPW_TRY(time_form(k, (enum spw_kv_precision)form));
-    return time_prompt(k);
-}
-
-void spw_machine_kernels_take(const struct spw_machine_kernels *k, struct spw_machine *out,
-                              enum spw_round which)
-{
-    spw_machine_rows_take(k->rows, out, which);
-    for (int form = SPW_KV_EXACT; form < SPW_KV_PRECISIONS; form++)
-        take_form(out, k, (enum spw_kv_precision)form, which);
-    take_prompt(out, k, which);
-}
-
-void spw_machine_kernels_close(struct spw_machine_kernels *k)
-{
-    if (!k)
-        return;
-    spw_machine_rows_close(k->rows);
-    give(&k->bench);
-    spw_free(k);
-}
-
-/* ---- from thread to thread ---- */
-
-/* Longer than any thread spins before it sleeps. */
-enum { LAPS = 65, DRIVE_NS = 200000 };
-
-/* A ring of one slot, as in prefetch/ring.c; its drive only sleeps. */
-struct relay {
-    spw_event freed, landed, ready;
-    double asked; /* time of the request */
-};
-
-static void be_drive(void *argument)
-{
-    struct relay *r = argument;
-    r->asked = spw_now_seconds();
-    nanosleep(&(struct timespec){.tv_nsec = DRIVE_NS}, NULL);
-}
-
-/* Queues what the host queues when a slot has its data: the kernel, the release of the slot, and
- * the next request to the drive. Waits until the drive has answered. */
-static int run_lap(struct bench *b, struct relay *r)
-{
-    const struct spw_lane *l = &b->lane;
-    SPW_TRY(spw_lane_stream_wait(l, l->compute, r->ready));
-    SPW_TRY(attend(b));
-    SPW_TRY(spw_lane_event_record(l, r->freed, l->compute));
-    SPW_TRY(spw_lane_stream_wait(l, l->kv_up, r->freed));
-    SPW_TRY(spw_lane_stream_wait(l, l->disk, r->freed));
-    SPW_TRY(spw_lane_host_call(l, be_drive, r, l->disk));
-    SPW_TRY(spw_lane_event_record(l, r->landed, l->disk));
-    SPW_TRY(spw_lane_event_record(l, r->ready, l->kv_up));
-    return spw_lane_event_sync(l, r->landed);
-}
-
-static double process_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* The time until the next request, and the time on the cores of all threads. */
-static int time_laps(struct spw_rounds *handover, struct spw_rounds *cores, struct bench *b,
-                     struct relay *r)
-{
-    SPW_TRY(run_lap(b, r)); /* warms up */
-    for (int i = 0; i < LAPS; i++) {
-        const double begin = spw_now_seconds(), used = process_seconds();
-        SPW_TRY(run_lap(b, r));
-        spw_rounds_add(handover, r->asked - begin);
-        spw_rounds_add(cores, process_seconds() - used);
-    }
-    return 0;
-}
-
-static int open_relay(struct bench *b, struct relay *r)
-{
-    struct spw_lane *l = &b->lane;
-    struct spw_attention_shape shape = {.n_heads = GROUP,
-                                        .n_kv_heads = 1,
-                                        .head_dim = KV_DIM,
-                                        .dtype = SPW_DTYPE_BF16,
-                                        .context = SPW_SPLIT_TILES * SPW_TILE_TOKENS};
-    SPW_TRY(take(b, attention_layout(b, &shape).end));
-    lay_out_attention(b, &shape);
-    SPW_TRY(l->ops->stream_open(l->device, "link", &l->kv_up));
-    SPW_TRY(l->ops->stream_open(l->device, "disk", &l->disk));
-    SPW_TRY(spw_lane_event_open(l, &r->freed));
-    SPW_TRY(spw_lane_event_open(l, &r->landed));
-    return spw_lane_event_open(l, &r->ready);
-}
-
-static void close_relay(struct bench *b, struct relay *r)
-{
-    spw_lane_close_streams(&b->lane);
-    spw_lane_event_close(&b->lane, r->freed);
-    spw_lane_event_close(&b->lane, r->landed);
-    spw_lane_event_close(&b->lane, r->ready);
-    give(b);
-}
-
-static void take_handover(struct spw_machine *out, const struct spw_rounds *handover,
-                          const struct spw_rounds *cores, enum spw_round which)
-{
-    out->handover_seconds = spw_rounds_take(handover, which);
-    out->handover_core_seconds = spw_rounds_take(cores, which);
-}
-
-int spw_machine_probe_handover(struct spw_machine_range *out, const struct spw_backend *backend,
-                               const struct spw_lane *lane, struct spw_error *err)
-{
-    struct bench b = {.backend = backend, .lane = *lane};
-    struct relay r = {0};
-    struct spw_rounds handover = {0}, cores = {0};
-    int rc = open_relay(&b, &r);
-    if (!rc)
-        rc = time_laps(&handover, &cores, &b, &r);
-    close_relay(&b, &r);
-    if (rc)
-        return spw_fail(err, rc, "%s: its streams could not be measured: %s", backend->name,
-                        strerror(-rc));
-    take_handover(&out->typical, &handover, &cores, SPW_ROUND_TYPICAL);
-    take_handover(&out->best, &handover, &cores, SPW_ROUND_BEST);
-    return 0;
 }

@@ -2,7 +2,6 @@
 #include "runtime/measure/profile.h"
 
 #include "base/record_file.h"
-#include "quant/types.h"
 
 #include <string.h>
 
@@ -22,30 +21,18 @@ static const struct spw_record_field drive_fields[] = {
     {SPW_RECORD(spw_drive, read_bytes_per_second), RATE},
     {SPW_RECORD(spw_drive, write_bytes_per_second), RATE},
     {SPW_RECORD(spw_drive, latency_seconds), LATENCY},
-    {SPW_RECORD(spw_drive, cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0, .max = 1},
     {SPW_RECORD(spw_drive, small_request_bytes), .kind = SPW_RECORD_COUNT, .min = 4096,
      .max = 1 << 30},
     {SPW_RECORD(spw_drive, small_read_bytes_per_second), RATE},
-    {SPW_RECORD(spw_drive, small_latency_seconds), LATENCY},
-    {SPW_RECORD(spw_drive, small_cpu_seconds_per_byte), .kind = SPW_RECORD_REAL, .min = 0,
-     .max = 1},
-    {SPW_RECORD(spw_drive, few_seconds), LATENCY},
-    {SPW_RECORD(spw_drive, many_seconds), LATENCY},
     {SPW_RECORD(spw_drive, measured_at), DATE},
 };
-#define SECONDS .kind = SPW_RECORD_REAL, .min = 0, .max = 1
-#define ROWS(of)                                                                                   \
-    {SPW_RECORD(spw_machine, of.byte_seconds), SECONDS},                                           \
-        {SPW_RECORD(spw_machine, of.short_byte_seconds), SECONDS},                                 \
-        {SPW_RECORD(spw_machine, of.product_seconds), SECONDS},
-#define PRODUCT(of) ROWS(of[0]) ROWS(of[1]) ROWS(of[2]) ROWS(of[3])
-#define PRODUCTS(type, name, elements, bytes, align, multiplies)                                   \
-    PRODUCT(bf16_products[SPW_DTYPE_##type]) PRODUCT(f32_products[SPW_DTYPE_##type])
-#define ATTENTION(form)                                                                            \
-    {SPW_RECORD(spw_machine, attention[form].byte_seconds), SECONDS},                              \
+/* 0: not measured */
+#define FLOPS(product)                                                                             \
+    {SPW_RECORD(spw_machine, few_flops[SPW_PRODUCT_##product]), SPEED},                            \
     {                                                                                              \
-        SPW_RECORD(spw_machine, attention[form].product_seconds), SECONDS                          \
+        SPW_RECORD(spw_machine, many_flops[SPW_PRODUCT_##product]), SPEED                          \
     }
+#define SPEED .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18
 
 static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, cpu), .kind = SPW_RECORD_TEXT},
@@ -54,23 +41,11 @@ static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, threads), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
     {SPW_RECORD(spw_machine, cores), .kind = SPW_RECORD_COUNT, .min = 1, .max = 1 << 20},
     {SPW_RECORD(spw_machine, read_bytes_per_second), RATE},
-    {SPW_RECORD(spw_machine, read_pattern), .kind = SPW_RECORD_TEXT},
     {SPW_RECORD(spw_machine, copy_bytes_per_second), RATE},
-    {SPW_RECORD(spw_machine, read_beside_bytes_per_second), RATE},
-    {SPW_RECORD(spw_machine, copy_beside_bytes_per_second), RATE},
-    SPW_TYPES(PRODUCTS){SPW_RECORD(spw_machine, row_operation_seconds), SECONDS},
-    {SPW_RECORD(spw_machine, row_number_seconds), SECONDS},
-    ATTENTION(0),
-    ATTENTION(1),
-    ATTENTION(2),
-    ATTENTION(3),
-    {SPW_RECORD(spw_machine, handover_seconds), LATENCY},
-    {SPW_RECORD(spw_machine, handover_core_seconds), LATENCY},
-    {SPW_RECORD(spw_machine, bf16_flops), .kind = SPW_RECORD_REAL, .min = 0,
-     .max = 1e18}, /* 0: no cuBLASLt */
-    {SPW_RECORD(spw_machine, f32_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
-    {SPW_RECORD(spw_machine, int8_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
-    {SPW_RECORD(spw_machine, attention_flops), .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18},
+    FLOPS(F32),
+    FLOPS(BF16),
+    FLOPS(INT8),
+    FLOPS(UNPACKED),
     {SPW_RECORD(spw_machine, measured_at), DATE},
     {SPW_RECORD(spw_machine, note), .kind = SPW_RECORD_TEXT},
 };

@@ -6,12 +6,12 @@
 
 #include <string.h>
 
-/* Slots of the ring that a decode step at the full context fills, and what comes into them. */
+/* What comes into slots of the ring in a decode step at the full context. */
 static void count_slots(struct spw_plan *p)
 {
     struct spw_plan_info *i = &p->info;
     struct spw_pass_span span = {.from = i->context - 1, .to = i->context};
-    i->decode_slots = i->decode_slot_bytes = 0;
+    i->decode_slot_bytes = 0;
     for (int k = 0; k < SPW_LAYER_KINDS && p->n_kv_slots; k++) {
         uint32_t n_slices = p->n_readers[k];
         if (!n_slices)
@@ -20,8 +20,6 @@ static void count_slots(struct spw_plan *p)
             spw_waterline_part(&p->residency[k], &span, span.from, span.to);
         if (t.first >= t.begin)
             continue;
-        i->decode_slots +=
-            n_slices * (spw_div_up(t.begin, p->slot_tiles) - (uint64_t)t.first / p->slot_tiles);
         i->decode_slot_bytes += (uint64_t)n_slices * (t.begin - t.first) * p->tile_bytes;
     }
 }

@@ -44,12 +44,11 @@ static inline double median(const double of[ROUNDS])
     return sorted[ROUNDS / 2];
 }
 
-/* Bytes a second, in the fastest way to read. */
+/* Bytes a second. */
 static inline double read_rate(int threads)
 {
-    struct spw_read_pattern best;
     struct spw_rounds rounds = {0};
-    spw_probe_read(&rounds, (unsigned)threads, &best);
+    spw_probe_read(&rounds, (unsigned)threads);
     return 1 / spw_rounds_take(&rounds, SPW_ROUND_BEST);
 }
 

@@ -76,30 +76,6 @@ static void check_attention_speed(void)
     }
 }
 
-/* ---- what a slot of the ring costs from thread to thread ---- */
-
-static void check_handover(void)
-{
-    struct spw_options o = {.backend = SPW_BACKEND_CUDA};
-    struct spw_backend backend;
-    struct spw_lane lane;
-    struct spw_machine_range m = {0};
-    struct spw_error err = {0};
-    int rc = spw_engine_choose_device(&backend, &lane, &o, UINT64_MAX, UINT64_MAX, &err);
-    CHECK_MSG(rc == 0, "%s", err.text);
-    if (rc)
-        return;
-    CHECK_MSG(spw_machine_probe_handover(&m, &backend, &lane, &err) == 0, "%s", err.text);
-    const struct spw_machine *typical = &m.typical, *best = &m.best;
-    CHECK_MSG(best->handover_seconds > 0 && best->handover_core_seconds > 0, "%g %g",
-              best->handover_seconds, best->handover_core_seconds);
-    CHECK_MSG(typical->handover_seconds >= best->handover_seconds &&
-                  typical->handover_seconds < 1 &&
-                  typical->handover_core_seconds >= best->handover_core_seconds,
-              "%g %g", typical->handover_seconds, typical->handover_core_seconds);
-    lane.ops->close(lane.device);
-}
-
 /* ---- which device ---- */
 
 static void check_choice(const char *dir)
@@ -250,7 +226,6 @@ int main(void)
     check_against_cpu(dir, ids, SPW_DTYPE_F32, 1e-5);
     check_against_cpu(dir, ids, SPW_DTYPE_BF16, 2e-2);
     check_attention_speed();
-    check_handover();
     check_choice(dir);
 #ifdef SPW_SIMT_EMULATOR
     check_auto_falls_back(dir);

@@ -310,35 +310,22 @@ static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *
     spw_cut_free(&cut);
 }
 
-/* What a token computes: the bytes of its blocks without gaps, and routers in f32. All rows of
- * weights are short in these models. */
-static void check_products(const struct spw_plan *p, const struct spw_weights *w)
+/* The numbers in the weights of a token, from their bytes: these models have one type each. */
+static void check_work(const struct spw_plan *p, const struct spw_weights *w)
 {
     const struct spw_experts_config *x = &w->config->experts;
-    uint64_t dense = 0, experts = 0, routers = 0;
+    const struct spw_type type = spw_type_of(w->matrices[0].type);
+    uint64_t bytes[2] = {0, 0};
     for (uint32_t u = 0; u < w->n_blocks + w->n_expert_blocks; u++)
-        *(u < w->n_blocks ? &dense : &experts) += w->blocks[u].matrix_bytes;
-    for (uint32_t l = 0; l < w->config->n_layers; l++)
-        routers += w->config->has_experts[l] ? 4ull * x->n * w->config->hidden : 0;
-    uint64_t of_dense = 0, of_experts = 0;
-    for (int t = 0; t < SPW_WEIGHT_TYPES; t++) {
-        const struct spw_decode_products *of = &p->info.decode_products_of[t];
-        of_dense += of->dense.bytes;
-        of_experts += of->experts.bytes;
-        CHECK(of->dense.short_bytes == of->dense.bytes && !of->dense.n == !of->dense.bytes);
-        CHECK(of->experts.short_bytes == of->experts.bytes && !of->experts.n == !of->experts.bytes);
-    }
-    CHECK(of_dense == dense + routers);
-    CHECK(of_experts == (x->n ? experts * x->n_kept / x->n : 0));
-    CHECK(p->info.decode_row_operations >= 3ull * w->config->n_layers + 1);
-}
-
-static void check_short_bytes(void)
-{
-    CHECK(spw_plan_short_bytes(1000, 256) == 1000 && spw_plan_short_bytes(1000, 768) == 1000);
-    CHECK(spw_plan_short_bytes(1000, 2048) == 0 && spw_plan_short_bytes(1000, 8192) == 0);
-    const uint64_t between = spw_plan_short_bytes(1000, 1024); /* (2 - 1) / (8 / 3 - 1) */
-    CHECK(between == 599 || between == 600);
+        bytes[u >= w->n_blocks] += w->blocks[u].matrix_bytes;
+    if (x->n)
+        bytes[0] += bytes[1] * x->n_kept / x->n;
+    for (uint32_t i = 0; i < w->n_matrices; i++)
+        if (w->matrices[i].type != w->matrices[0].type)
+            return;
+    CHECK(p->info.decode_weights == bytes[0] / type.bytes * type.elements);
+    CHECK(p->info.decode_quantized_weights ==
+          (spw_type_is_quantized(w->matrices[0].type) ? p->info.decode_weights : 0));
 }
 
 #endif

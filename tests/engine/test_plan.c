@@ -303,7 +303,7 @@ static void run_draw(const struct spw_model *model, uint64_t *seed)
     check_disk(&p, &in);
     check_frames(&p, &in, seed);
     check_disk_account(&p, &in);
-    check_products(&p, in.weights);
+    check_work(&p, in.weights);
     check_slots(&p, &in);
     check_write_limit(&p, &in);
     check_more(&p, &in, seed);
@@ -542,7 +542,6 @@ int main(int argc, char **argv)
         run_draws(more, &seed);
     check_shapes(draws, &seed);
     check_large_blocks(&seed);
-    check_short_bytes();
     check_passes_of_experts();
     check_many_rows();
     printf("%d plans of %llu candidates; %d with a disk, %d with copies on the host too; %d with "

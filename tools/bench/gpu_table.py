@@ -70,10 +70,11 @@ def bench(table, name, data):
     table.say(f"{name}: {data['backend']}, {data['compute']}, medians of {data['repeat']}")
     table.say(f"  measured in this run: device reads {best['read_bytes_per_second'] / 1e9:.0f} GB/s, pinned copies "
               f"{best['copy_bytes_per_second'] / 1e9:.1f} GB/s, cuBLASLt bf16 "
-              + (f"{best['bf16_flops'] / 1e12:.0f} TFLOP/s" if best["bf16_flops"]
+              + (f"{best['many_row_flops']['bf16'] / 1e12:.0f} TFLOP/s" if best["many_row_flops"]["bf16"]
                  else machine.get("note", "not measured")))
     bases = {}
-    for case in data["cases"]:
+    for given in data["cases"]:
+        case = {k: v["median"] if isinstance(v, dict) else v for k, v in given.items()}
         base = bases.setdefault(case["context"], case)
         where = f"{case['context']} tokens, {gib(case['device_budget_bytes'])}"
         moved, decode = case["decode_moved_bytes"], case["decode_seconds_per_token"]

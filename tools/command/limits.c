@@ -1,33 +1,11 @@
 /* See limits.h. */
-#include "model/source/source.h"
-#include "quant/types.h"
 #include "tools/command/limits.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
-
-/* Number of weights that one token is multiplied with in the layers. */
-static uint64_t layer_parameters(const struct spw_model_config *c)
-{
-    const struct spw_experts_config *e = &c->experts;
-    const uint64_t wide = (uint64_t)e->intermediate * e->n_kept + e->shared_intermediate;
-    uint64_t width = 0; /* of rows of the hidden size */
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        width += spw_config_q_width(c, i) + spw_config_qkv_width(c, i) + 3 * c->layer_inputs;
-        const bool has_experts = e->n && c->has_experts[i];
-        if (!has_experts || e->beside)
-            width += (c->plain_mlp ? 2 : 3) * spw_config_mlp_width(c, i);
-        if (has_experts)
-            width += 3 * wide + e->n;
-    }
-    return c->hidden * width;
-}
 
 /* Number of pairs of a query and a key that the query sees, for `n` tokens. A query sees its own
  * key. */
@@ -42,11 +20,13 @@ static double visible_pairs(uint64_t n, struct spw_window window)
     return (double)(n / window.tokens) * (w * (w + 1) / 2) + rest * (rest + 1) / 2;
 }
 
-struct spw_prompt_work cli_prompt_work(const struct spw_model_config *c, uint64_t n)
+struct spw_prompt_work cli_prompt_work(const struct spw_plan_info *p,
+                                       const struct spw_model_config *c, uint64_t n)
 {
-    struct spw_prompt_work work = {.tokens = (double)n,
-                                   .product_flops = 2 * (double)layer_parameters(c) * (double)n +
-                                                    2 * (double)c->hidden * c->vocab};
+    const double head = (double)c->hidden * c->vocab;
+    struct spw_prompt_work work = {
+        .tokens = (double)n,
+        .product_flops = 2 * ((double)p->decode_weights - head) * (double)n + 2 * head};
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct spw_window window = spw_layer_window(c->layer_kinds[i], c->window);
         work.attention_flops += 4.0 * (double)spw_config_q_width(c, i) * visible_pairs(n, window);
@@ -54,38 +34,13 @@ struct spw_prompt_work cli_prompt_work(const struct spw_model_config *c, uint64_
     return work;
 }
 
-static json_t *attention_json(const struct spw_machine *m)
+/* null: not measured */
+static json_t *products_json(const double flops[SPW_PRODUCTS])
 {
     json_t *o = json_object();
-    for (int i = 0; i < SPW_KV_PRECISIONS; i++) {
-        const struct cli_field fields[] = {CLI_FIELD(&m->attention[i], byte_seconds),
-                                           CLI_FIELD(&m->attention[i], product_seconds)};
-        cli_json_add(&o, spw_kv_precision_name((enum spw_kv_precision)i), CLI_OBJECT(fields));
-    }
-    return o;
-}
-
-/* By the number of rows. */
-static json_t *rows_json(const struct spw_product_speed of[SPW_ROW_COUNTS])
-{
-    json_t *o = json_object();
-    for (int i = 0; i < SPW_ROW_COUNTS; i++) {
-        char count[16];
-        const struct cli_field fields[] = {CLI_FIELD(&of[i], byte_seconds),
-                                           CLI_FIELD(&of[i], short_byte_seconds),
-                                           CLI_FIELD(&of[i], product_seconds)};
-        snprintf(count, sizeof count, "%u", spw_row_counts[i]);
-        cli_json_add(&o, count, CLI_OBJECT(fields));
-    }
-    return o;
-}
-
-static json_t *products_json(const struct spw_product_speed of[][SPW_ROW_COUNTS])
-{
-    json_t *o = json_object();
-    for (enum spw_dtype t = SPW_DTYPE_F32; t < SPW_WEIGHT_TYPES; t++)
-        if (of[t][0].byte_seconds > 0)
-            cli_json_add(&o, spw_dtype_name(t), rows_json(of[t]));
+    for (int i = 0; i < SPW_PRODUCTS; i++)
+        cli_json_add(&o, spw_product_name((enum spw_product)i),
+                     CLI_OR_NULL(flops[i] > 0, CLI_JSON(flops[i])));
     return o;
 }
 
@@ -94,19 +49,8 @@ static json_t *speeds_json(const struct spw_machine *m)
     const struct cli_field fields[] = {
         CLI_FIELD(m, read_bytes_per_second),
         CLI_FIELD(m, copy_bytes_per_second),
-        CLI_FIELD(m, read_beside_bytes_per_second),
-        CLI_FIELD(m, copy_beside_bytes_per_second),
-        {"bf16_products", products_json(m->bf16_products)},
-        {"f32_products", products_json(m->f32_products)},
-        CLI_FIELD(m, row_operation_seconds),
-        CLI_FIELD(m, row_number_seconds),
-        {"attention", attention_json(m)},
-        CLI_FIELD(m, handover_seconds),
-        CLI_FIELD(m, handover_core_seconds),
-        CLI_FIELD(m, bf16_flops),
-        CLI_FIELD(m, f32_flops),
-        CLI_FIELD(m, int8_flops),
-        CLI_FIELD(m, attention_flops),
+        {"few_row_flops", products_json(m->few_flops)},
+        {"many_row_flops", products_json(m->many_flops)},
     };
     return CLI_OBJECT(fields);
 }
@@ -121,7 +65,6 @@ json_t *cli_machine_json(const struct spw_machine_range *machine)
         CLI_FIELD(m, isa),
         CLI_FIELD(m, threads),
         CLI_FIELD(m, cores),
-        {*m->read_pattern ? "read_pattern" : NULL, CLI_JSON(m->read_pattern)},
         {"typical", speeds_json(m)},
         {"best", speeds_json(&machine->best)},
         CLI_FIELD(m, measured_at),
@@ -131,7 +74,6 @@ json_t *cli_machine_json(const struct spw_machine_range *machine)
 
 json_t *cli_drive_json(const struct spw_drive *d)
 {
-    const double gib = 1 << 30;
     const struct cli_field fields[] = {
         CLI_FIELD(d, device),
         CLI_FIELD(d, filesystem),
@@ -142,13 +84,8 @@ json_t *cli_drive_json(const struct spw_drive *d)
         CLI_FIELD(d, read_bytes_per_second),
         CLI_FIELD(d, write_bytes_per_second),
         CLI_FIELD(d, latency_seconds),
-        {"cpu_seconds_per_gib", CLI_JSON(d->cpu_seconds_per_byte * gib)},
         CLI_FIELD(d, small_request_bytes),
         CLI_FIELD(d, small_read_bytes_per_second),
-        CLI_FIELD(d, small_latency_seconds),
-        {"small_cpu_seconds_per_gib", CLI_JSON(d->small_cpu_seconds_per_byte * gib)},
-        CLI_FIELD(d, few_seconds),
-        CLI_FIELD(d, many_seconds),
         CLI_FIELD(d, measured_at),
         CLI_FIELD(d, written_bytes),
     };
@@ -203,7 +140,7 @@ int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct
     o->mode = mode;
     if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
         return rc;
-    cli_note("measuring the drive behind %s for about two seconds; at most 256 MiB are written "
+    cli_note("measuring the drive behind %s for about a second; at most 128 MiB are written "
              "there, and removed",
              o->directory);
     return spw_drive_probe(out, o, err);
@@ -216,7 +153,7 @@ int cli_measure_machine(struct spw_machine_range *out, const struct spw_options 
                                      : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
     if (rc != -ENODATA || mode == SPW_PROBE_NEVER)
         return rc;
-    cli_note("measuring this machine's memory and kernels for about five seconds");
+    cli_note("measuring this machine's memory and kernels for about a second");
     return spw_machine_recall(out, o, profile, mode, err);
 }
 
@@ -326,87 +263,4 @@ const char *cli_format_date(char buffer[32], int64_t seconds)
     if (!gmtime_r(&t, &utc) || strftime(buffer, 32, "%Y-%m-%d %H:%M UTC", &utc) == 0)
         snprintf(buffer, 32, "unknown");
     return buffer;
-}
-
-/* ---- reading weight files ---- */
-
-#define PIECE_BYTES                                                                                \
-    (1u << 20) /* fits into a core's cache: the file is read from memory once, and memory is not   \
-                  written */
-
-/* One thread's part of one file. */
-struct reader {
-    pthread_t thread;
-    int fd;
-    uint64_t begin, end;
-    int rc;
-};
-
-static void *read_part(void *argument)
-{
-    struct reader *r = argument;
-    void *piece = spw_alloc(PIECE_BYTES);
-    r->rc = piece ? 0 : -ENOMEM;
-    for (uint64_t at = r->begin; at < r->end && r->rc == 0;) {
-        ssize_t n = pread(r->fd, piece, spw_min_u64(PIECE_BYTES, r->end - at), (off_t)at);
-        if (n <= 0)
-            r->rc = n < 0 ? -errno : -EIO;
-        else if (cli_interrupted())
-            r->rc = -ECANCELED;
-        else
-            at += (uint64_t)n;
-    }
-    spw_free(piece);
-    return NULL;
-}
-
-static int read_file(const char *path, uint32_t threads, uint64_t *bytes)
-{
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC |
-                            O_NONBLOCK); /* open must not wait for the writer of a FIFO */
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        int rc = fd < 0 ? -errno : -EINVAL;
-        if (fd >= 0)
-            close(fd);
-        return rc;
-    }
-    struct reader *readers = spw_alloc_zero(threads, sizeof *readers);
-    int rc = readers ? 0 : -ENOMEM;
-    uint32_t n_started = 0;
-    uint64_t size = (uint64_t)st.st_size, part = spw_div_up(size, threads);
-    for (; rc == 0 && n_started < threads; n_started++) {
-        struct reader *r = &readers[n_started];
-        r->fd = fd;
-        r->begin = spw_min_u64(size, n_started * part);
-        r->end = spw_min_u64(size, r->begin + part);
-        rc = -pthread_create(&r->thread, NULL, read_part, r);
-        if (rc < 0)
-            break;
-    }
-    for (uint32_t i = 0; i < n_started; i++) {
-        pthread_join(readers[i].thread, NULL);
-        rc = rc ? rc : readers[i].rc;
-    }
-    spw_free(readers);
-    close(fd);
-    *bytes += size;
-    return rc;
-}
-
-int cli_read_weights(const char *model, uint32_t threads, double *seconds, uint64_t *bytes)
-{
-    struct spw_source *source = NULL;
-    struct spw_tensors *weights = NULL;
-    int rc = spw_source_open(&source, model, NULL);
-    if (rc == 0)
-        rc = source->ops->tensors(source, &weights, NULL);
-    double start = cli_now_seconds();
-    *bytes = 0;
-    for (uint32_t i = 0; rc == 0 && i < spw_tensors_n_files(weights); i++)
-        rc = read_file(spw_tensors_path(weights, i), threads, bytes);
-    *seconds = cli_now_seconds() - start;
-    spw_tensors_close(weights);
-    spw_source_close(source);
-    return rc;
 }

@@ -1,14 +1,14 @@
-/* The work of a model and the limits of a machine: operations of a prompt, bytes of the weight
- * files; measured limits, also as JSON. */
+/* The operations of a prompt, and the limits of a machine, also as JSON. */
 #ifndef SPW_TOOLS_COMMAND_LIMITS_H
 #define SPW_TOOLS_COMMAND_LIMITS_H
 
 #include "tools/command/common.h"
 
-/* The multiplications and additions of a prompt of `n` tokens: two for each token and weight of the
- * layers; the head once, because only the last token needs logits; and attention, whose scores and
- * sums take 4 * heads * head_dim for each pair of a query and a key that it sees. */
-struct spw_prompt_work cli_prompt_work(const struct spw_model_config *config, uint64_t n);
+/* The multiplications and additions of a prompt of `n` tokens: two for each token and weight; the
+ * head once, because only the last token needs logits; and attention, whose scores and sums take 4
+ * * heads * head_dim for each pair of a query and a key that it sees. */
+struct spw_prompt_work cli_prompt_work(const struct spw_plan_info *plan,
+                                       const struct spw_model_config *config, uint64_t n);
 /* NULL when out of memory. */
 json_t *cli_machine_json(const struct spw_machine_range *machine);
 json_t *cli_drive_json(const struct spw_drive *drive);
@@ -56,9 +56,4 @@ static inline const struct spw_drive *cli_limits_drive(const struct cli_limits *
 json_t *cli_prediction_json(const struct spw_prediction *prediction);
 /* "2026-11-21 04:05 UTC" */
 const char *cli_format_date(char buffer[32], int64_t seconds);
-/* Reads every byte of the model's weight files once with read calls, on `threads` threads, and
- * measures the time: the limit of the page cache. 0 or -errno; -ECANCELED after an
- * interrupt. */
-int cli_read_weights(const char *model, uint32_t threads, double *seconds, uint64_t *bytes);
-
 #endif

@@ -276,7 +276,7 @@ static bool predict(struct prediction *out, const struct cli_options *o,
         cli_note("%s; no times are predicted", out->limits.why.text);
         return false;
     }
-    const struct spw_prompt_work work = cli_prompt_work(config, p->context);
+    const struct spw_prompt_work work = cli_prompt_work(p, config, p->context);
     const struct cli_limits *l = &out->limits;
     find_times(&out->expected, p, &work, &l->machine.typical, cli_limits_drive(l));
     find_times(&out->shortest, p, &work, &l->machine.best, cli_limits_drive(l));

@@ -13,17 +13,10 @@
 #include <immintrin.h>
 #endif
 
-enum {
-    MAX_THREADS = 256,
-    ROUNDS = 6,
-    PATTERNS = 16,
-    PATTERN_ROUNDS = 3, /* sixteen patterns take most of the measuring */
-    HUGE_PAGE = 2 << 20,
-    PIECE = 1 << 20,
-};
+enum { MAX_THREADS = 256, ROUNDS = 4, HUGE_PAGE = 2 << 20 };
 /* Several times any L3 of a desktop. */
 static const size_t ARRAY_BYTES = (size_t)256 << 20;
-static const double ROUND_SECONDS = 0.01, PEAK_SECONDS = 0.003;
+static const double READ_SECONDS = 0.01, PEAK_SECONDS = 0.003;
 
 struct probe;
 
@@ -38,7 +31,6 @@ struct probe {
     char *array;     /* [n_threads][part_bytes] */
     size_t part_bytes;
     unsigned n_threads;
-    struct spw_read_pattern pattern;
 };
 
 enum gate { GATE_SHUT, GATE_OPEN, GATE_ABANDONED };
@@ -85,32 +77,15 @@ static bool run_round(const struct probe *p, struct probe_thread *threads)
 /* Work per second from the first start to the last end; 0: no threads. */
 static double round_rate(const struct probe *p, struct probe_thread *threads)
 {
-    double done = 0, begin = 0, end = 0;
+    double done = 0, begin = INFINITY, end = 0;
     if (!run_round(p, threads))
         return 0;
     for (unsigned i = 0; i < p->n_threads; i++) {
         done += threads[i].done;
-        begin = i == 0 || threads[i].begin_seconds < begin ? threads[i].begin_seconds : begin;
-        end = threads[i].end_seconds > end ? threads[i].end_seconds : end;
+        begin = fmin(begin, threads[i].begin_seconds);
+        end = fmax(end, threads[i].end_seconds);
     }
     return end > begin ? done / (end - begin) : 0;
-}
-
-static double thread_rate(const struct probe_thread *t)
-{
-    return t->done / (t->end_seconds - t->begin_seconds);
-}
-
-/* Threads that share nothing: each has its own time, because one of them may start late. 0: no
- * threads. */
-static double sum_of_rates(const struct probe *p, struct probe_thread *threads)
-{
-    double rate = 0;
-    if (!run_round(p, threads))
-        return 0;
-    for (unsigned i = 0; i < p->n_threads; i++)
-        rate += thread_rate(&threads[i]);
-    return rate;
 }
 
 /* A first round, which is not counted, warms up. The fastest round so far gives the number of
@@ -122,7 +97,7 @@ static bool run_rounds(struct spw_rounds *out, struct probe *p, double round_sec
     bool ok = threads != NULL;
     p->repeat = 1;
     for (int round = -1; ok && round < ROUNDS; round++) {
-        const double rate = sum_of_rates(p, threads);
+        const double rate = round_rate(p, threads);
         ok = rate > 0;
         if (!ok)
             break;
@@ -136,61 +111,13 @@ static bool run_rounds(struct spw_rounds *out, struct probe *p, double round_sec
     return ok;
 }
 
-/* A part of the array for each thread, touched once. The caller frees; NULL: none. */
-static char *take_array(struct probe *p, unsigned threads, bool huge_pages)
-{
-    char *block = threads && threads <= MAX_THREADS ? spw_alloc(ARRAY_BYTES + HUGE_PAGE) : NULL;
-    if (!block)
-        return NULL;
-    p->array = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
-    madvise(p->array, ARRAY_BYTES, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-    memset(p->array, 1, ARRAY_BYTES);
-    p->n_threads = threads;
-    p->part_bytes = ARRAY_BYTES / threads / SPW_PROBE_READ_BYTES * SPW_PROBE_READ_BYTES;
-    return block;
-}
-
 static double run_read(const struct probe *p, unsigned thread)
 {
     uint64_t any = 0;
     for (uint64_t i = 0; i < p->repeat; i++)
-        any |= p->loops->read(p->array + thread * p->part_bytes, p->part_bytes, p->pattern.streams,
-                              p->pattern.fetch);
+        any |= p->loops->read(p->array + thread * p->part_bytes, p->part_bytes);
     spw_probe_keep(&any);
     return (double)p->repeat * (double)p->part_bytes;
-}
-
-/* The first half of a thread's part over the second, in pieces of the size of a transfer. */
-static double run_copy(const struct probe *p, unsigned thread)
-{
-    char *from = p->array + thread * p->part_bytes;
-    const size_t half = p->part_bytes / 2;
-    for (uint64_t i = 0; i < p->repeat; i++)
-        for (size_t at = 0; at < half; at += PIECE)
-            memcpy(from + half + at, from + at, (size_t)spw_min_u64(PIECE, half - at));
-    spw_probe_keep(from);
-    return (double)p->repeat * (double)half;
-}
-
-/* Thread 0 copies and the others read, all for the same time. */
-static double run_beside(const struct probe *p, unsigned thread)
-{
-    char *from = p->array + thread * p->part_bytes;
-    size_t bytes = p->part_bytes / (thread ? 1 : 2), at = 0;
-    double end = spw_now_seconds() + ROUND_SECONDS, done = 0;
-    uint64_t any = 0;
-    do {
-        size_t piece = (size_t)spw_min_u64(PIECE, bytes - at);
-        if (thread)
-            any |= p->loops->read(from + at, piece, 1, true);
-        else
-            memcpy(from + bytes + at, from + at, piece);
-        at = (at + piece) % bytes;
-        done += (double)piece;
-    } while (spw_now_seconds() < end);
-    spw_probe_keep(&any);
-    spw_probe_keep(from);
-    return done;
 }
 
 #if defined(__x86_64__)
@@ -274,104 +201,17 @@ static const struct spw_probe_loops *reading_loops(void)
     return loops_of((enum spw_isa)isa);
 }
 
-/* Pattern i: 1, 2, 4 and 8 streams, without and with prefetches, in small and then in huge pages.
- */
-static struct spw_read_pattern pattern_at(unsigned i)
+bool spw_probe_read(struct spw_rounds *out, unsigned threads)
 {
-    return (struct spw_read_pattern){
-        .streams = 1u << i % 4, .fetch = i / 4 % 2 != 0, .huge_pages = i / 8 != 0};
-}
-
-static double pattern_rate(struct probe pages[2], struct probe_thread *threads, unsigned i)
-{
-    struct probe *p = &pages[i / 8];
-    p->pattern = pattern_at(i);
-    return round_rate(p, threads);
-}
-
-/* Adds the rounds of each pattern to rounds[pattern]. Each round runs all patterns: the machine may
- * change its speed meanwhile. A short run before the first round gives the number of repetitions. A
- * pattern that is slower than another one in the first round is out. */
-static bool run_patterns(struct spw_rounds rounds[PATTERNS], struct probe pages[2])
-{
-    static const double slow = 0.9;
-    struct probe_thread *threads = spw_alloc_zero(pages[0].n_threads, sizeof *threads);
-    double rate = threads ? pattern_rate(pages, threads, 0) : 0, least = INFINITY;
-    bool ok = rate > 0;
-    if (ok)
-        pages[0].repeat = pages[1].repeat = spw_max_u64(
-            1, (uint64_t)(ROUND_SECONDS * rate / (threads[0].done * pages[0].n_threads)));
-    for (int round = 0; ok && round < PATTERN_ROUNDS; round++)
-        for (unsigned i = 0; ok && i < PATTERNS; i++) {
-            if (round > 0 && slow * spw_rounds_take(&rounds[i], SPW_ROUND_BEST) > least)
-                continue;
-            rate = pattern_rate(pages, threads, i);
-            ok = rate > 0;
-            if (ok)
-                spw_rounds_add(&rounds[i], 1 / rate);
-            least = fmin(least, spw_rounds_take(&rounds[i], SPW_ROUND_BEST));
-        }
-    spw_free(threads);
-    return ok;
-}
-
-bool spw_probe_read(struct spw_rounds *out, unsigned threads, struct spw_read_pattern *best)
-{
-    struct probe pages[2];
-    char *blocks[2];
-    struct spw_rounds rounds[PATTERNS] = {0};
-    for (int i = 0; i < 2; i++) {
-        pages[i] = (struct probe){.run = run_read, .loops = reading_loops(), .repeat = 1};
-        blocks[i] = take_array(&pages[i], threads, i != 0);
-    }
-    bool ok = blocks[0] && blocks[1] && run_patterns(rounds, pages);
-    unsigned fastest = 0;
-    for (unsigned i = 1; ok && i < PATTERNS; i++)
-        if (spw_rounds_take(&rounds[i], SPW_ROUND_BEST) <
-            spw_rounds_take(&rounds[fastest], SPW_ROUND_BEST))
-            fastest = i;
-    *best = pattern_at(fastest);
-    *out = rounds[fastest];
-    spw_free(blocks[0]);
-    spw_free(blocks[1]);
-    return ok;
-}
-
-/* The first round warms up. */
-static bool run_beside_rounds(struct spw_rounds *read, struct spw_rounds *copied,
-                              const struct probe *p)
-{
-    struct probe_thread *threads = spw_alloc_zero(p->n_threads, sizeof *threads);
-    bool ok = threads != NULL;
-    for (int round = -1; ok && round < ROUNDS; round++) {
-        double reads = 0;
-        ok = run_round(p, threads);
-        if (!ok || round < 0)
-            continue;
-        for (unsigned i = 1; i < p->n_threads; i++)
-            reads += thread_rate(&threads[i]);
-        spw_rounds_add(read, 1 / reads);
-        spw_rounds_add(copied, 1 / thread_rate(&threads[0]));
-    }
-    spw_free(threads);
-    return ok;
-}
-
-bool spw_probe_read_beside_copy(struct spw_rounds *read, struct spw_rounds *copied,
-                                unsigned readers)
-{
-    struct probe p = {.run = run_beside, .loops = reading_loops()};
-    char *block = readers ? take_array(&p, readers + 1, true) : NULL;
-    bool ok = block && run_beside_rounds(read, copied, &p);
-    spw_free(block);
-    return ok;
-}
-
-bool spw_probe_copy(struct spw_rounds *out, unsigned threads)
-{
-    struct probe p = {.run = run_copy};
-    char *block = take_array(&p, threads, true);
-    bool ok = block && run_rounds(out, &p, ROUND_SECONDS);
+    struct probe p = {.run = run_read, .loops = reading_loops(), .n_threads = threads};
+    char *block = threads && threads <= MAX_THREADS ? spw_alloc(ARRAY_BYTES + HUGE_PAGE) : NULL;
+    if (!block)
+        return false;
+    p.array = block + (HUGE_PAGE - (uintptr_t)block % HUGE_PAGE) % HUGE_PAGE;
+    p.part_bytes = ARRAY_BYTES / threads / SPW_PROBE_READ_BYTES * SPW_PROBE_READ_BYTES;
+    madvise(p.array, ARRAY_BYTES, MADV_HUGEPAGE);
+    memset(p.array, 1, ARRAY_BYTES);
+    const bool ok = run_rounds(out, &p, READ_SECONDS);
     spw_free(block);
     return ok;
 }

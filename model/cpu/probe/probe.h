@@ -1,31 +1,18 @@
 /* What this machine can do, to put a measured speed beside: memory and arithmetic limits.
  *
- * Each call starts `threads` threads and adds six rounds of about 0.01 s (0.003 s for a matrix
- * peak; three rounds for each pattern of reading) to the rounds that it gets: seconds a byte or a
- * FLOP. It returns false if it could not measure (no memory, no thread, an instruction set or type
- * that does not run here). Nothing else should run meanwhile. */
+ * Each call starts `threads` threads and adds four rounds of about 0.01 s (0.003 s for a matrix
+ * peak) to the rounds that it gets: seconds a byte or a FLOP. It returns false if it could not
+ * measure (no memory, no thread, an instruction set or type that does not run here). Nothing else
+ * should run meanwhile. */
 #ifndef SPW_MODEL_CPU_PROBE_PROBE_H
 #define SPW_MODEL_CPU_PROBE_PROBE_H
 
 #include "base/rounds.h"
 #include "model/cpu/ops_cpu.h"
 
-/* How a thread reads memory. */
-struct spw_read_pattern {
-    unsigned streams; /* 1, 2, 4 or 8 parts of its memory side by side */
-    bool fetch;       /* with software prefetches */
-    bool huge_pages;  /* 2 MiB asked for, or refused */
-};
-
-/* Reading memory: threads walk their parts of an array beyond the caches, in every pattern, one
- * round of each in turn. The pattern with the fastest round counts, and is stored in *best. */
-bool spw_probe_read(struct spw_rounds *out, unsigned threads, struct spw_read_pattern *best);
-/* Copying from memory to memory with memcpy; bytes are counted once. */
-bool spw_probe_copy(struct spw_rounds *out, unsigned threads);
-/* Both at once: one more thread copies while `readers` read, each its own part. All readers
- * together, and the copy. */
-bool spw_probe_read_beside_copy(struct spw_rounds *read, struct spw_rounds *copied,
-                                unsigned readers);
+/* Reading memory: each thread walks its part of an array beyond the caches, in huge pages where the
+ * system gives them. */
+bool spw_probe_read(struct spw_rounds *out, unsigned threads);
 /* Removes the bytes from all caches, where the instruction set can do that. */
 void spw_probe_evict(const void *memory, size_t bytes);
 /* The best multiply-add of `isa` on operands of type t (f32, bf16, or for codes of 8 bits Q8_0)

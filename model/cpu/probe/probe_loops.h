@@ -5,9 +5,8 @@
 #include "model/cpu/ops_cpu.h"
 
 struct spw_probe_loops {
-    /* Reads `bytes`, a multiple of SPW_PROBE_READ_BYTES, as 1, 2, 4 or 8 streams side by side, each
-     * a part of them; fetch: with software prefetches. The result depends on all bytes. */
-    uint64_t (*read)(const void *p, size_t bytes, unsigned streams, bool fetch);
+    /* Reads `bytes`, a multiple of SPW_PROBE_READ_BYTES. The result depends on all bytes. */
+    uint64_t (*read)(const void *p, size_t bytes);
     /* Multiplies and adds `rounds` times; returns the FLOP that took. NULL: not on this set. */
     double (*f32)(uint64_t rounds);
     double (*bf16)(uint64_t rounds);

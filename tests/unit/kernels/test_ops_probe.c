@@ -15,54 +15,35 @@ static void check_plausible(const char *what, const struct spw_rounds *r, double
 
 static void check_failed_allocations(void)
 {
-    struct spw_read_pattern best;
-    for (int64_t n = 0; n < 3; n++) {
-        struct spw_rounds read = {0}, copied = {0};
+    for (int64_t n = 0; n < 2; n++) {
+        struct spw_rounds read = {0};
         spw_alloc_fail_nth(n);
-        CHECK(!spw_probe_read(&read, 1, &best));
-        spw_alloc_fail_nth(n);
-        CHECK(n == 2 || !spw_probe_read_beside_copy(&read, &copied, 1));
+        CHECK(!spw_probe_read(&read, 1));
         spw_alloc_fail_nth(-1);
     }
 }
 
-/* Every pattern reads every byte: a byte that differs changes the result, at any place. */
-static void check_patterns(const struct spw_probe_loops *loops)
+/* A byte that differs changes the result, at any place. */
+static void check_loops(const struct spw_probe_loops *loops)
 {
     static char memory[2 * SPW_PROBE_READ_BYTES];
     uint64_t rng = check_seed();
-    for (unsigned streams = 1; streams <= 8; streams *= 2)
-        for (int fetch = 0; fetch < 2; fetch++) {
-            CHECK(loops->read(memory, sizeof memory, streams, fetch) == 0);
-            for (int i = 0; i < 64; i++) {
-                char *at = memory + check_random(&rng) % sizeof memory;
-                *at = 1;
-                CHECK(loops->read(memory, sizeof memory, streams, fetch) != 0);
-                *at = 0;
-            }
-        }
-}
-
-static void check_bandwidths(unsigned threads)
-{
-    struct spw_read_pattern best = {0};
-    struct spw_rounds read = {0}, copied = {0};
-    CHECK(spw_probe_read(&read, threads, &best) && spw_probe_copy(&copied, threads));
-    check_plausible("read", &read, 5e7, 1e15);
-    check_plausible("copy", &copied, 5e7, 1e15);
-    CHECK(best.streams == 1 || best.streams == 2 || best.streams == 4 || best.streams == 8);
+    CHECK(loops->read(memory, sizeof memory) == 0);
+    for (int i = 0; i < 64; i++) {
+        char *at = memory + check_random(&rng) % sizeof memory;
+        *at = 1;
+        CHECK(loops->read(memory, sizeof memory) != 0);
+        *at = 0;
+    }
 }
 
 int main(void)
 {
     const enum spw_isa best = spw_isa_best();
-    for (unsigned threads = 1; threads <= 2; threads++)
-        check_bandwidths(threads);
-    for (unsigned readers = 1; readers <= 2; readers++) {
-        struct spw_rounds read = {0}, copied = {0};
-        CHECK(spw_probe_read_beside_copy(&read, &copied, readers));
-        check_plausible("read beside a copy", &read, 5e7, 1e15);
-        check_plausible("copied beside reading", &copied, 2e7, 1e15);
+    for (unsigned threads = 1; threads <= 2; threads++) {
+        struct spw_rounds read = {0};
+        CHECK(spw_probe_read(&read, threads));
+        check_plausible("read", &read, 5e7, 1e15);
     }
     static const enum spw_dtype types[] = {SPW_DTYPE_F32, SPW_DTYPE_F16, SPW_DTYPE_BF16,
                                            SPW_DTYPE_Q8_0};
@@ -74,17 +55,16 @@ int main(void)
             if (ok)
                 check_plausible(spw_isa_name((enum spw_isa)isa), &peak, 1e7, 1e15);
         }
-    struct spw_read_pattern none;
     struct spw_rounds rounds = {0};
-    CHECK(!spw_probe_read(&rounds, 0, &none));
-    check_patterns(&spw_probe_loops_portable);
+    CHECK(!spw_probe_read(&rounds, 0));
+    check_loops(&spw_probe_loops_portable);
 #if defined(SPW_X86_KERNELS)
     if (spw_isa_runs(SPW_ISA_AVX2))
-        check_patterns(&spw_probe_loops_avx2);
+        check_loops(&spw_probe_loops_avx2);
     if (spw_isa_runs(SPW_ISA_AVX512))
-        check_patterns(&spw_probe_loops_avx512);
+        check_loops(&spw_probe_loops_avx512);
 #endif
-    CHECK(!spw_probe_copy(&rounds, 1u << 20));
+    CHECK(!spw_probe_read(&rounds, 1u << 20));
     CHECK(!spw_probe_matrix_peak(&rounds, best, SPW_DTYPE_F32, 0) && rounds.n == 0);
     check_failed_allocations();
     CHECK(spw_alloc_outstanding() == 0);

@@ -125,7 +125,6 @@ OPENS(drive_bench_open, struct spw_drive_bench,
                            err))
 CALL(drive_bench_pass, spw_drive_bench_pass(bench, &(struct spw_drive_pass_options){.write = true},
                                             &(struct spw_drive_pass){0}, err))
-CALL(drive_bench_burst, spw_drive_bench_burst(bench, 9, &(double){0}, err)) /* too many */
 OPENS(chat_template_open_file, struct spw_chat_template,
       spw_chat_template_open_file(&out, "missing", "missing.jinja", err))
 OPENS(chat_template_open, struct spw_chat_template,
@@ -271,7 +270,6 @@ static const struct {
     {"spw_gate_check", gate_check},
     {"spw_drive_bench_open", drive_bench_open},
     {"spw_drive_bench_pass", drive_bench_pass},
-    {"spw_drive_bench_burst", drive_bench_burst},
     {"spw_chat_template_open", chat_template_open},
     {"spw_chat_template_open_file", chat_template_open_file},
     {"spw_chat_template_render", chat_template_render},

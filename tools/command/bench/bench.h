@@ -1,67 +1,57 @@
-/* The measurements of `spillway bench`, and their output. */
+/* What the measurements of `spillway bench` share: an engine with one session, random tokens, and
+ * tables with a line for each measure. */
 #ifndef SPW_TOOLS_COMMAND_BENCH_BENCH_H
 #define SPW_TOOLS_COMMAND_BENCH_BENCH_H
 
 #include "tools/command/input/input.h"
 #include "tools/command/limits.h"
 
-enum measure {
-    PREFILL_SECONDS,
-    DECODE_SECONDS, /* a token */
-    FIRST_SECONDS,
-    WEIGHTS_SECONDS,
-    WAIT_SECONDS,     /* of a decoded token: waiting that computation did not hide */
-    PREFILL_FRACTION, /* fraction of the limits of that run */
-    DECODE_FRACTION,
-    READ_LIMIT, /* mean of the probes before and after decoding */
-    COPY_LIMIT,
-    PREDICTED,    /* predicted seconds of a decoded token, with these limits */
-    PREDICTION,   /* predicted / measured */
-    MATRIX_LIMIT, /* mean of the probes before and after the prompt, for the type of the computation
-                   */
-    MEASURES,
+/* ---- tables ---- */
+
+enum bench_unit {
+    BENCH_RATE,    /* bytes a second */
+    BENCH_TOKENS,  /* tokens a second */
+    BENCH_RATIO,   /* shown in percent */
+    BENCH_FACTOR,  /* shown as "1.10 x" */
+    BENCH_SECONDS, /* shown in milliseconds */
+    BENCH_CPU,     /* seconds, shown as they are */
 };
 
-/* If two probes differ by more than this factor, both are shown. */
-#define MUCH 1.1
-
-struct bench_case {
-    uint64_t context, budget;
-    struct spw_plan_info plan; /* the plan for `context` + half of the decoded tokens */
-    double *samples[MEASURES]; /* owned, [repeat] each; n_runs of them are filled, in any order */
-    size_t n_runs;             /* complete runs */
-    double median[MEASURES];
-    uint64_t device_peak_bytes, host_peak_bytes;
-    uint64_t moved_bytes; /* of a decoded token, both directions */
-    uint64_t card_bytes;  /* GPU: memory of the card that is in use at the end, by the driver */
-    struct spw_machine_range before, after; /* the probes of the run in which they differ most */
-    double drift; /* larger / smaller, the larger of the ratios for reads and for copies */
+/* `target`: 0 means none, a negative one means "at most -target". */
+struct bench_line {
+    const char *name, *what;
+    enum bench_unit unit;
+    double target;
 };
 
-/* The kinds of tiles that attention is measured on, alone. */
-enum { BENCH_EXACT, BENCH_INT8, BENCH_INT4, BENCH_FORMS };
-
-struct bench {
-    const struct cli_options *o;
-    struct cli_model model;
-    struct spw_machine_range machine; /* the latest probe */
-    struct cli_limits limits;         /* the limits for plans with a disk */
-    char backend[80];
-    int32_t *tokens;          /* owned: for the longest prompt and the decoded tokens */
-    struct bench_case *cases; /* owned */
-    size_t n_cases;
-    /* Owned, [n_cases][BENCH_FORMS]: attention alone, for the first case of a context; GPU only. */
-    struct spw_attention_speed *attention;
-    double *samples; /* owned: the samples of all cases */
+enum { BENCH_MOST_LINES = 24 };
+struct bench_table {
+    const struct bench_line *lines; /* borrowed: [n_lines] */
+    size_t n_lines, n_runs, most_runs;
+    double *samples[BENCH_MOST_LINES]; /* owned: [n_lines][most_runs], of which n_runs are complete;
+                                          NAN: not measured, as all are at first */
 };
 
-/* The number of cases of a context. They are adjacent, in the order of the budgets. */
-static inline size_t bench_n_budgets(const struct bench *b)
-{
-    return b->o->budgets.n ? b->o->budgets.n : 1;
-}
+int bench_table_open(struct bench_table *t, const struct bench_line *lines, size_t n_lines,
+                     size_t most_runs, struct spw_error *err);
+void bench_table_close(struct bench_table *t);
+/* To stdout: median, least and most of the runs, and the target. Lines that were not measured in
+ * any run and have no target are left out. */
+void bench_table_print(const struct bench_table *t);
+/* An object for each line: median, least, most (null: not measured), and at_least or at_most. */
+void bench_table_json(json_t **into, const struct bench_table *t);
+/* Lines of CSV, each with the texts before, which end in a comma or are empty. */
+void bench_table_csv(FILE *to, const char *before, const struct bench_table *t);
+bool bench_csv_alone(const struct cli_options *o); /* --csv - replaces the table */
 
-/* An engine with one session, for the measurements of one run. */
+/* What a measurement of pairs shows: a text with the conditions of the runs, the table, and an
+ * object with the conditions, which it takes. Writes also the files of --csv and --report. Returns
+ * an exit code. */
+int bench_show(const struct cli_options *o, void (*print_head)(const void *of), const void *of,
+               json_t *report, const struct bench_table *t);
+
+/* ---- runs ---- */
+
 struct bench_run {
     struct spw_engine *engine;
     struct spw_session *session;
@@ -71,22 +61,15 @@ struct bench_run {
 int bench_open(struct bench_run *r, const char *model, const struct spw_options *options,
                struct spw_error *err);
 void bench_close(struct bench_run *r);
-
+/* Brings the session to these tokens in one step and measures the time. -ECANCELED: interrupted. */
+int bench_sync(struct bench_run *r, const int32_t *tokens, size_t n, double *seconds,
+               struct spw_error *err);
 /* [n] random tokens; NULL when out of memory. The caller frees. */
 int32_t *bench_random_tokens(uint32_t vocab, uint64_t seed, size_t n);
-/* Brings a session to these tokens in one step and measures the time. -ECANCELED: interrupted. */
-int bench_sync(struct spw_engine *e, struct spw_session *s, const int32_t *tokens, size_t n,
-               double *seconds, struct spw_error *err);
-double bench_median(double *values, size_t n); /* sorts them */
 
 /* `spillway bench --io`: see bench_io.c. */
 int bench_io(const struct cli_options *o);
 /* `spillway bench --prefix`: see bench_prefix.c. */
 int bench_prefix(const struct cli_options *o);
-
-/* Prints the cases with a complete run to stdout, as a table or as CSV. */
-void bench_print(const struct bench *b);
-/* Writes the cases as CSV and JSON to the files of the options. Returns an exit code. */
-int bench_write(const struct bench *b);
 
 #endif

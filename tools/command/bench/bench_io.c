@@ -7,22 +7,16 @@
  *                    engine's ring, with checksums; fio writes a fresh file beside it and reads the
  *                    same file (through /proc)
  *   decode, prompt   the engine with 3/4 of the KV on disk, and with all KV on the device. The
- * bytes from disk of a token are compared with fio and with the path alone, before and after
- *   blocking reads   as in other programs: the bytes of a token are read layer by layer with pread
- *                    through the page cache. They are dropped from the page cache before, as if the
- *                    cache did not fit into memory. Computing and reading take turns there, so the
- *                    two measured times are added
+ *                    bytes from disk of a token are compared with fio and with the path alone,
+ *                    before and after
  *
  * The table shows the median, least and most of the pairs. */
-#include "quant/types.h"
+#include "tools/command/bench/bench.h"
 #include "tools/command/engine.h"
-#include "tools/command/bench/bench_io.h"
 #include "tools/command/bench/fio.h"
 #include "tools/command/output/progress.h"
 
-#include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -30,12 +24,73 @@
 
 #define FILE_BYTES ((uint64_t)1 << 30)
 #define FEWEST_BYTES ((uint64_t)16 << 20)
-#define RING_BYTES                                                                                 \
-    ((uint64_t)32                                                                                  \
-     << 20) /* twice the bytes that fio has in flight: one half of the ring receives data */
+/* Twice the bytes that fio has in flight: one half of the ring receives data. */
+#define RING_BYTES ((uint64_t)32 << 20)
 #define GIB ((double)(1 << 30))
 enum { PAIRS = 5, CONTEXT = 16384, TILE_TOKENS = 128, SPLIT_TILES = 4 };
 static const double ON_DISK = 0.75; /* fraction of the KV */
+
+/* Each has one sample a pair. A ratio of 1 is the limit. */
+enum io_measure {
+    IO_READ,       /* bytes a second: slots from the file, checksums compared */
+    IO_FIO_READ,   /* fio, the same file */
+    IO_READ_RATIO, /* of this pair */
+    IO_WRITE,      /* a fresh file, preallocated, checksums taken */
+    IO_FIO_WRITE,  /* fio, another fresh file, preallocated */
+    IO_WRITE_RATIO,
+    IO_READ_CPU, /* core-seconds a GiB, of the whole process */
+    IO_WRITE_CPU,
+    IO_STEP,       /* seconds a token, 3/4 of the KV on disk */
+    IO_STEP_ALONE, /* the same with all KV on the device */
+    IO_STEP_LINK,  /* the bytes from disk at the rate of fio, mean of before and after */
+    IO_STEP_RATIO, /* link / step */
+    IO_STEP_PATH,  /* bytes from disk a second of the step / of the path alone */
+    IO_STEP_WAIT,  /* waiting that computation did not hide */
+    IO_PREDICTED,  /* predicted with the limits of the profile / step */
+    IO_PROMPT,     /* seconds of the prompt, spilling */
+    IO_PROMPT_ALONE,
+    IO_PROMPT_RATIO, /* spilling / alone */
+    IO_MEASURES,
+};
+
+static const struct bench_line lines[IO_MEASURES] = {
+    [IO_READ] = {"read_bytes_per_second", "KV into slots, checksums compared", BENCH_RATE, 0},
+    [IO_FIO_READ] = {"fio_read_bytes_per_second", "fio, the same file", BENCH_RATE, 0},
+    [IO_READ_RATIO] = {"read_over_fio", "  of fio", BENCH_RATIO, 0.95},
+    [IO_WRITE] = {"write_bytes_per_second", "KV written to the drive, checksums taken", BENCH_RATE,
+                  0},
+    [IO_FIO_WRITE] = {"fio_write_bytes_per_second", "fio, a file beside it", BENCH_RATE, 0},
+    [IO_WRITE_RATIO] = {"write_over_fio", "  of fio", BENCH_RATIO, 0.90},
+    [IO_READ_CPU] = {"read_core_seconds_per_gib", "core-seconds a GiB, reading", BENCH_CPU, -0.15},
+    [IO_WRITE_CPU] = {"write_core_seconds_per_gib", "core-seconds a GiB, writing", BENCH_CPU,
+                      -0.15},
+    [IO_STEP] = {"step_seconds", "a token, KV on disk", BENCH_SECONDS, 0},
+    [IO_STEP_ALONE] = {"resident_step_seconds", "a token, KV on the device", BENCH_SECONDS, 0},
+    [IO_STEP_LINK] = {"link_seconds", "its bytes from disk, at fio's rate", BENCH_SECONDS, 0},
+    [IO_STEP_RATIO] = {"link_over_step", "  of the token", BENCH_RATIO, 0.90},
+    [IO_STEP_PATH] = {"step_over_path", "its bytes a second, of the path alone", BENCH_RATIO, 0.85},
+    [IO_STEP_WAIT] = {"unhidden_wait_seconds", "waiting not hidden, a token", BENCH_SECONDS, 0},
+    [IO_PREDICTED] = {"predicted_over_step", "predicted / measured token", BENCH_FACTOR, 0},
+    [IO_PROMPT] = {"prompt_seconds", "the prompt, spilling to disk", BENCH_SECONDS, 0},
+    [IO_PROMPT_ALONE] = {"resident_prompt_seconds", "the prompt, without", BENCH_SECONDS, 0},
+    [IO_PROMPT_RATIO] = {"prompt_over_resident", "  spilling / without", BENCH_FACTOR, -1.10},
+};
+
+struct io_bench {
+    const struct cli_options *o;
+    struct cli_model model;
+    struct spw_options options; /* with the disk */
+    struct spw_plan_info plan;  /* the plan of `options` */
+    struct cli_limits limits;
+    struct spw_prediction predicted;
+    int32_t *tokens;               /* owned: [context + decode_tokens + 1] */
+    struct spw_drive_bench *drive; /* owned: the file that is read */
+    char engine[128], file[128];   /* the I/O engine of the path alone */
+    uint64_t context, file_bytes, slot_bytes, fio_bytes, step_bytes; /* step: from disk, a token */
+    uint32_t n_slots;
+    struct bench_table table; /* owned */
+    char no_fio[320];         /* why there are no numbers of fio; "" if there are */
+};
 
 static double process_seconds(void)
 {
@@ -121,7 +176,7 @@ static int pass(struct io_bench *b, bool write, double *rate, double *cpu, struc
 
 static int path_pair(struct io_bench *b, size_t i, struct spw_error *err)
 {
-    double *const *s = b->samples;
+    double *const *s = b->table.samples;
     bool fio_first = i % 2;
     if (fio_first)
         s[IO_FIO_WRITE][i] = fio_write(b);
@@ -139,54 +194,6 @@ static int path_pair(struct io_bench *b, size_t i, struct spw_error *err)
     return 0;
 }
 
-/* ---- blocking reads ---- */
-
-/* Reads `bytes` from `at` on. At the end of the file it drops the file from the page cache: the
- * next pass must not read what this pass has cached. */
-static int read_layer(const struct io_bench *b, int fd, uint8_t *memory, uint64_t bytes,
-                      uint64_t *at)
-{
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t left = b->fio_bytes - *at;
-        if (left == 0) {
-            posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-            *at = 0;
-            continue;
-        }
-        ssize_t n = pread(fd, memory + done, spw_min_u64(bytes - done, left), (off_t)*at);
-        if (n <= 0)
-            return n < 0 ? -errno : -EIO;
-        done += (uint64_t)n;
-        *at += (uint64_t)n;
-    }
-    return 0;
-}
-
-static int read_blocking(struct io_bench *b, double *seconds, struct spw_error *err)
-{
-    char file[64];
-    int fd;
-    bool direct;
-    uint64_t at = 0, layer_bytes = b->step_bytes / b->plan.n_layers;
-    spw_drive_bench_file(b->drive, &fd, &direct);
-    snprintf(file, sizeof file, "/proc/self/fd/%d", fd);
-    uint8_t *memory = spw_alloc(layer_bytes);
-    fd = open(file, O_RDONLY | O_CLOEXEC); /* the same file without O_DIRECT */
-    int rc = fd < 0 ? -errno : memory ? 0 : -ENOMEM;
-    if (!rc)
-        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    if (!rc)
-        memset(memory, 1, layer_bytes); /* allocates its pages */
-    double start = cli_now_seconds();
-    for (uint32_t i = 0; i < b->plan.n_layers && !rc; i++)
-        rc = read_layer(b, fd, memory, layer_bytes, &at);
-    *seconds = cli_now_seconds() - start;
-    spw_free(memory);
-    if (fd >= 0)
-        close(fd);
-    return rc ? spw_fail(err, rc, "blocking reads: %s", strerror(-rc)) : 0;
-}
-
 /* ---- the engine ---- */
 
 struct timed {
@@ -196,20 +203,20 @@ struct timed {
 
 /* Runs a prompt in one step, then decodes tokens. The first token is not timed, because it finds
  * the ring empty. */
-static int run_session(struct io_bench *b, struct spw_engine *e, struct spw_session *s,
-                       struct timed *out, struct spw_error *err)
+static int run_session(struct io_bench *b, struct bench_run *r, struct timed *out,
+                       struct spw_error *err)
 {
     struct spw_stats before, after;
     size_t n = b->o->decode_tokens;
     double seconds;
-    SPW_TRY(bench_sync(e, s, b->tokens, b->context, &out->prompt, err));
+    SPW_TRY(bench_sync(r, b->tokens, b->context, &out->prompt, err));
     for (size_t i = 0; i <= n; i++) {
         if (i == 1)
-            spw_engine_stats(e, &before);
-        SPW_TRY(bench_sync(e, s, b->tokens, b->context + i + 1, &seconds, err));
+            spw_engine_stats(r->engine, &before);
+        SPW_TRY(bench_sync(r, b->tokens, b->context + i + 1, &seconds, err));
         out->step += i ? seconds / (double)n : 0;
     }
-    spw_engine_stats(e, &after);
+    spw_engine_stats(r->engine, &after);
     out->wait = (after.unhidden_wait_seconds - before.unhidden_wait_seconds) / (double)n;
     out->from_disk =
         (after.moved_bytes[SPW_MOVED_DISK_TO_HOST] - before.moved_bytes[SPW_MOVED_DISK_TO_HOST]) /
@@ -224,7 +231,7 @@ static int run_engine(struct io_bench *b, const struct spw_options *options, str
     *out = (struct timed){0};
     int rc = bench_open(&r, b->o->operand, options, err);
     if (!rc)
-        rc = run_session(b, r.engine, r.session, out, err);
+        rc = run_session(b, &r, out, err);
     bench_close(&r);
     return rc;
 }
@@ -252,30 +259,11 @@ static double link_seconds(const struct io_bench *b, uint64_t bytes, double fio_
     return (double)bytes / rate;
 }
 
-/* Predicts a token with limits that are measured for this pair, because a shared machine changes
- * its speed within minutes. A GPU is measured only once, because a run leaves no memory to measure
- * with. */
-static int predict(struct io_bench *b, struct spw_error *err)
-{
-    struct spw_drive_options o = {.directory = b->options.disk_dir,
-                                  .mode = SPW_PROBE_AGAIN,
-                                  .io = b->options.io,
-                                  .write_limit_bytes = b->file_bytes};
-    struct spw_drive drive;
-    struct spw_machine_range machine = b->limits.machine; /* a copy: plans keep the first numbers */
-    SPW_TRY(spw_drive_probe(&drive, &o, err));
-    if (!*machine.typical.gpu)
-        SPW_TRY(spw_machine_probe(&machine, &b->options, err));
-    spw_predict_step(&b->predicted, &b->plan, &machine.typical, &drive);
-    return 0;
-}
-
 static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
 {
-    double *const *s = b->samples;
+    double *const *s = b->table.samples;
     struct spw_options resident = resident_options(b);
     struct timed alone, disk;
-    SPW_TRY(predict(b, err));
     if (i % 2)
         SPW_TRY(run_engine(b, &resident, &alone, err));
     double fio_before = fio_read(b), path_before, path_after, cpu;
@@ -286,7 +274,6 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     if (i % 2 == 0)
         SPW_TRY(run_engine(b, &resident, &alone, err));
     b->step_bytes = disk.from_disk;
-    SPW_TRY(read_blocking(b, &s[IO_BLOCKING][i], err));
     s[IO_STEP][i] = disk.step;
     s[IO_STEP_ALONE][i] = alone.step;
     s[IO_STEP_LINK][i] = link_seconds(b, disk.from_disk, (fio_before + fio_after) / 2);
@@ -297,7 +284,6 @@ static int engine_pair(struct io_bench *b, size_t i, struct spw_error *err)
     s[IO_PROMPT][i] = disk.prompt;
     s[IO_PROMPT_ALONE][i] = alone.prompt;
     s[IO_PROMPT_RATIO][i] = disk.prompt / alone.prompt;
-    s[IO_FACTOR][i] = (alone.step + s[IO_BLOCKING][i]) / disk.step;
     return 0;
 }
 
@@ -372,7 +358,6 @@ static int choose_file(struct io_bench *b, struct spw_error *err)
 static int prepare(struct io_bench *b, struct spw_error *err)
 {
     b->context = b->o->contexts.n ? b->o->contexts.items[0] : CONTEXT;
-    b->n_pairs = cli_given(b->o, "repeat") ? b->o->repeat : PAIRS;
     b->options = cli_engine_options(b->o, b->context + b->o->decode_tokens + 1, 1);
     b->options.on_progress = cli_progress_callback();
     if (!b->options.disk_dir)
@@ -387,24 +372,70 @@ static int prepare(struct io_bench *b, struct spw_error *err)
         return spw_fail(err, -EINVAL,
                         "--io: with these budgets no KV lies on disk; lower --device-memory or "
                         "--host-memory, or raise --contexts");
+    spw_predict_step(&b->predicted, &b->plan, &b->limits.machine.typical, &b->limits.drive);
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed,
                                     b->context + b->o->decode_tokens + 1);
-    for (int m = 0; m < IO_MEASURES; m++) {
-        b->samples[m] = spw_alloc_zero(b->n_pairs, sizeof(double));
-        if (!b->samples[m] || !b->tokens)
-            return spw_fail(err, -ENOMEM, "out of memory");
-    }
-    return 0;
+    if (!b->tokens)
+        return spw_fail(err, -ENOMEM, "out of memory");
+    return bench_table_open(&b->table, lines, IO_MEASURES,
+                            cli_given(b->o, "repeat") ? b->o->repeat : PAIRS, err);
 }
 
 static int measure(struct io_bench *b, struct spw_error *err)
 {
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
-    for (size_t i = 0; i < b->n_pairs; i++) {
+    for (size_t i = 0; i < b->table.most_runs; i++) {
         SPW_TRY(path_pair(b, i, err));
         SPW_TRY(engine_pair(b, i, err));
+        b->table.n_runs++;
     }
     return 0;
+}
+
+/* ---- output ---- */
+
+static void print_head(const void *of)
+{
+    const struct io_bench *b = of;
+    const struct spw_plan_info *p = &b->plan;
+    const struct spw_drive *d = &b->limits.drive;
+    const struct spw_machine *m = &b->limits.machine.typical;
+    char a[32], c[32], f[32], slot[32];
+    printf("machine   %s, %u threads\n"
+           "drive     %s, %s: %s; %s\n"
+           "model     %s, %llu tokens of context, %s for KV\n"
+           "KV        %s on the device; %s, the oldest %.1f %% of the tokens, on disk\n"
+           "runs      medians of %zu pairs, a file of %s, slots of %s, %u of them, %llu tokens "
+           "decoded in each\n",
+           *m->gpu ? m->gpu : m->cpu, m->threads, d->device, d->filesystem, b->file, b->engine,
+           b->o->operand, (unsigned long long)b->context, spw_dtype_name(p->kv),
+           cli_format_bytes(a, p->device.kv_resident), cli_format_bytes(c, p->disk.kv),
+           100 * (double)p->waterlines.disk_end / (double)p->waterlines.n_tokens, b->table.n_runs,
+           cli_format_bytes(f, b->file_bytes), cli_format_bytes(slot, b->slot_bytes), b->n_slots,
+           (unsigned long long)b->o->decode_tokens);
+    if (*b->no_fio)
+        printf("fio       no comparison: %s\n", b->no_fio);
+    printf("predicted %.4g s a token, bound by %s; %s a token come from disk\n",
+           b->predicted.seconds, spw_bound_name(b->predicted.bound),
+           cli_format_bytes(a, b->step_bytes));
+}
+
+static json_t *head_json(const struct io_bench *b)
+{
+    const struct cli_field fields[] = {
+        {"model", CLI_JSON(b->o->operand)},
+        CLI_FIELD(b, context),
+        {"pairs", CLI_JSON(b->table.n_runs)},
+        CLI_FIELD(b, file_bytes),
+        {"step_bytes_from_disk", CLI_JSON(b->step_bytes)},
+        CLI_FIELD(b, file),
+        CLI_FIELD(b, engine),
+        {"fio", *b->no_fio ? CLI_JSON(b->no_fio) : json_true()},
+        {"machine", cli_machine_json(&b->limits.machine)},
+        {"drive", cli_drive_json(&b->limits.drive)},
+        {"predicted_step", cli_prediction_json(&b->predicted)},
+    };
+    return CLI_OBJECT(fields);
 }
 
 int bench_io(const struct cli_options *o)
@@ -421,10 +452,10 @@ int bench_io(const struct cli_options *o)
         rc = measure(&b, &err);
     cli_progress_end();
     if (!code)
-        code = rc ? cli_fail_error(rc, &err, false) : bench_io_print(&b);
+        code = rc ? cli_fail_error(rc, &err, false)
+                  : bench_show(o, print_head, &b, head_json(&b), &b.table);
     spw_drive_bench_close(b.drive);
-    for (int m = 0; m < IO_MEASURES; m++)
-        spw_free(b.samples[m]);
+    bench_table_close(&b.table);
     spw_free(b.tokens);
     cli_model_close(&b.model);
     return code;

@@ -11,10 +11,9 @@
  *
  * All files lie in a temporary directory inside that of --prefix-cache. The table shows the median,
  * least and most of the pairs. */
+#include "tools/command/bench/bench.h"
 #include "tools/command/engine.h"
-#include "tools/command/bench/bench_lines.h"
 #include "tools/command/bench/fio.h"
-#include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 
 #include <dirent.h>
@@ -49,10 +48,9 @@ struct prefix_bench {
     uint64_t pack_bytes, bytes; /* bytes of the file; bytes that were read from it */
     double computed_seconds;    /* time of the prompt with an empty cache */
     char backend[80], io[256];
-    int32_t *tokens;                  /* owned, [context + question] */
-    double *samples[PREFIX_MEASURES]; /* owned, [n_pairs] each; NAN: not measured */
-    size_t n_pairs;
-    char no_fio[320]; /* why there are no numbers of fio; "" if there are */
+    int32_t *tokens;          /* owned, [context + question] */
+    struct bench_table table; /* owned */
+    char no_fio[320];         /* why there are no numbers of fio; "" if there are */
 };
 
 /* ---- files ---- */
@@ -132,7 +130,7 @@ static int store_prompt(struct prefix_bench *b, struct spw_error *err)
     if (!rc) {
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
         snprintf(b->io, sizeof b->io, "%s", spw_engine_io(r.engine));
-        rc = bench_sync(r.engine, r.session, b->tokens, b->context, &b->computed_seconds, err);
+        rc = bench_sync(&r, b->tokens, b->context, &b->computed_seconds, err);
     }
     if (!rc)
         rc = spw_session_publish(r.session, err);
@@ -149,16 +147,16 @@ static int find_prompt(struct prefix_bench *b, size_t i, struct spw_error *err)
     each_file(b, drop_pages, NULL);
     int rc = bench_open(&r, b->o->operand, &b->options, err);
     if (!rc)
-        rc = bench_sync(r.engine, r.session, b->tokens, b->context + b->question,
-                        &b->samples[FIRST_TOKEN][i], err);
+        rc = bench_sync(&r, b->tokens, b->context + b->question, &b->table.samples[FIRST_TOKEN][i],
+                        err);
     if (!rc && spw_session_from_store(r.session) != b->context)
         rc = spw_fail(err, -EIO, "%s: found %zu of %llu tokens, expected all of them", b->directory,
                       spw_session_from_store(r.session), (unsigned long long)b->context);
     if (!rc) {
         spw_engine_stats(r.engine, &s);
         spw_engine_prefix(r.engine, &p);
-        b->samples[WAIT][i] = s.unhidden_wait_seconds;
-        b->samples[OPEN][i] = r.opened;
+        b->table.samples[WAIT][i] = s.unhidden_wait_seconds;
+        b->table.samples[OPEN][i] = r.opened;
         b->bytes = p.reused_bytes;
     }
     bench_close(&r);
@@ -175,7 +173,7 @@ static void read_by_fio(struct prefix_bench *b, size_t i)
         snprintf(b->no_fio, sizeof b->no_fio, "%.300s", why.text);
         rate = NAN;
     }
-    b->samples[FIO_RATE][i] = rate;
+    b->table.samples[FIO_RATE][i] = rate;
 }
 
 static int pair(struct prefix_bench *b, size_t i, struct spw_error *err)
@@ -185,15 +183,17 @@ static int pair(struct prefix_bench *b, size_t i, struct spw_error *err)
     SPW_TRY(find_prompt(b, i, err));
     if (i % 2 == 0)
         read_by_fio(b, i);
-    b->samples[FIO][i] = (double)b->bytes / b->samples[FIO_RATE][i];
-    b->samples[FIRST_OVER_FIO][i] = b->samples[FIRST_TOKEN][i] / b->samples[FIO][i];
+    b->table.samples[FIO][i] = (double)b->bytes / b->table.samples[FIO_RATE][i];
+    b->table.samples[FIRST_OVER_FIO][i] =
+        b->table.samples[FIRST_TOKEN][i] / b->table.samples[FIO][i];
     return 0;
 }
 
 /* ---- output ---- */
 
-static void print_table(const struct prefix_bench *b)
+static void print_head(const void *of)
 {
+    const struct prefix_bench *b = of;
     char kv[32], file[32];
     printf("machine   %s; %s\n"
            "model     %s, a prompt of %llu tokens in the cache (computed in %.2f s), then %llu "
@@ -202,13 +202,12 @@ static void print_table(const struct prefix_bench *b)
            "runs      medians of %zu pairs, the page cache empty of the file\n",
            b->backend, b->io, b->o->operand, (unsigned long long)b->context, b->computed_seconds,
            (unsigned long long)b->question, cli_format_bytes(kv, b->bytes),
-           cli_format_bytes(file, b->pack_bytes), b->n_pairs);
+           cli_format_bytes(file, b->pack_bytes), b->table.n_runs);
     if (*b->no_fio)
         printf("fio       no comparison: %s\n", b->no_fio);
-    bench_lines_print(lines, b->samples, PREFIX_MEASURES, b->n_pairs);
 }
 
-static int write_json(const struct prefix_bench *b)
+static json_t *head_json(const struct prefix_bench *b)
 {
     const struct cli_field fields[] = {
         {"model", CLI_JSON(b->o->operand)},
@@ -216,23 +215,13 @@ static int write_json(const struct prefix_bench *b)
         CLI_FIELD(b, io),
         CLI_FIELD(b, context),
         CLI_FIELD(b, question),
-        {"pairs", CLI_JSON(b->n_pairs)},
+        {"pairs", CLI_JSON(b->table.n_runs)},
         {"tile_bytes", CLI_JSON(b->bytes)},
         {"file_bytes", CLI_JSON(b->pack_bytes)},
         CLI_FIELD(b, computed_seconds),
         {"fio", *b->no_fio ? CLI_JSON(b->no_fio) : json_true()},
     };
-    json_t *o = CLI_OBJECT(fields);
-    bench_lines_add(&o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
-    return cli_write_json(b->o->report, o);
-}
-
-static int print(const struct prefix_bench *b)
-{
-    if (!bench_csv_alone(b->o))
-        print_table(b);
-    int code = bench_lines_csv(b->o, lines, b->samples, PREFIX_MEASURES, b->n_pairs);
-    return code || !b->o->report ? code : write_json(b);
+    return CLI_OBJECT(fields);
 }
 
 /* ---- the command ---- */
@@ -243,7 +232,6 @@ static int prepare(struct prefix_bench *b, struct spw_error *err)
     b->context = b->o->contexts.n ? b->o->contexts.items[0] : CONTEXT;
     b->context -= b->context % TILE_TOKENS;
     b->question = b->o->decode_tokens;
-    b->n_pairs = cli_given(b->o, "repeat") ? b->o->repeat : PAIRS;
     if (!b->context)
         return spw_fail(err, -EINVAL, "--contexts: found less than the %d tokens of a tile",
                         TILE_TOKENS);
@@ -252,20 +240,18 @@ static int prepare(struct prefix_bench *b, struct spw_error *err)
     SPW_TRY(make_directory(b, err));
     SPW_TRY(spw_plan_query(&plan, b->o->operand, &b->options, err));
     b->tokens = bench_random_tokens(b->model.config.vocab, b->o->seed, b->context + b->question);
-    for (int m = 0; m < PREFIX_MEASURES; m++) {
-        b->samples[m] = spw_alloc_zero(b->n_pairs, sizeof(double));
-        if (!b->samples[m] || !b->tokens)
-            return spw_fail(err, -ENOMEM, "out of memory");
-    }
-    return 0;
+    if (!b->tokens)
+        return spw_fail(err, -ENOMEM, "out of memory");
+    return bench_table_open(&b->table, lines, PREFIX_MEASURES,
+                            cli_given(b->o, "repeat") ? b->o->repeat : PAIRS, err);
 }
 
 static int measure(struct prefix_bench *b, struct spw_error *err)
 {
     cli_progress_start((enum cli_progress_mode)b->o->progress, false);
     SPW_TRY(store_prompt(b, err));
-    for (size_t i = 0; i < b->n_pairs; i++)
-        SPW_TRY(pair(b, i, err));
+    for (; b->table.n_runs < b->table.most_runs; b->table.n_runs++)
+        SPW_TRY(pair(b, b->table.n_runs, err));
     return 0;
 }
 
@@ -287,9 +273,8 @@ int bench_prefix(const struct cli_options *o)
         code = rc == -ECANCELED ? cli_fail(CLI_INTERRUPTED, "interrupted")
                                 : cli_fail_error(rc, &err, false);
     if (!code)
-        code = print(&b);
-    for (int m = 0; m < PREFIX_MEASURES; m++)
-        spw_free(b.samples[m]);
+        code = bench_show(o, print_head, &b, head_json(&b), &b.table);
+    bench_table_close(&b.table);
     spw_free(b.tokens);
     cli_model_close(&b.model);
     return code;

@@ -67,10 +67,7 @@ static void share_frames(struct spw_plan_info *out, const struct spw_plan_info *
     out->decode_rows = (uint32_t)n;
     out->decode_read_bytes = p->decode_read_bytes - kv_bytes(p) + kv;
     out->decode_old_kv_bytes = scaled(p->decode_old_kv_bytes, contexts);
-    out->decode_row_numbers = scaled(p->decode_row_numbers, n);
     out->decode_products = scaled(p->decode_products, contexts);
-    out->decode_old_products = scaled(p->decode_old_products, contexts);
-    /* decode_slot_bytes and decode_slots stay: they give the size of a slot's content. */
 }
 
 double job_step_seconds(const struct job_forecast *f, uint64_t n, uint64_t n_held)
@@ -133,11 +130,11 @@ static double prompt_seconds(const struct job_forecast *f, const struct spw_prom
 /* ---- a run ---- */
 
 /* The tokens of a prompt that were computed before count in both terms. */
-static void add_prompt(struct spw_prompt_work *work, const struct spw_model_config *c,
+static void add_prompt(struct spw_prompt_work *work, const struct job_forecast *f,
                        const struct spw_plan_span *span)
 {
-    const struct spw_prompt_work all = cli_prompt_work(c, span->to);
-    const struct spw_prompt_work before = cli_prompt_work(c, span->from);
+    const struct spw_prompt_work all = cli_prompt_work(f->plan, f->config, span->to);
+    const struct spw_prompt_work before = cli_prompt_work(f->plan, f->config, span->from);
     work->tokens += all.tokens - before.tokens;
     work->product_flops += all.product_flops - (span->from ? before.product_flops : 0);
     work->attention_flops += all.attention_flops - before.attention_flops;
@@ -168,7 +165,7 @@ void job_add_steps(struct job_times *out, const struct job_forecast *f,
     for (size_t i = 0; i < n; i++) {
         has_prompt |= spans[i].is_prompt;
         if (spans[i].is_prompt || spans[i].to - spans[i].from > 1) {
-            add_prompt(&work, f->config, &spans[i]);
+            add_prompt(&work, f, &spans[i]);
             n_in_prompts += spans[i].to;
         } else {
             n_held += spans[i].to;

@@ -76,7 +76,7 @@ static double seconds_of(struct job_summarize *s, uint64_t n_prompt, uint64_t n_
     if (plan(s, n_prompt + n_new, &info, NULL) < 0 || !cli_limits_suffice(limits, &info))
         return NAN;
     spw_predict_step(&step, &info, &limits->machine.typical, cli_limits_drive(limits));
-    const struct spw_prompt_work work = cli_prompt_work(&s->model.config, n_prompt);
+    const struct spw_prompt_work work = cli_prompt_work(&info, &s->model.config, n_prompt);
     spw_predict_prompt(&prompt, &info, &work, &limits->machine.typical, cli_limits_drive(limits));
     return prompt.seconds + (double)n_new * step.seconds;
 }
