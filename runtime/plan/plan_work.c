@@ -2,6 +2,7 @@
 #include "runtime/plan/plan_work.h"
 
 #include "quant/types.h"
+
 static void count_reads(struct spw_plan *p, const struct spw_weights *w)
 {
     const struct spw_model_config *c = w->config;

@@ -19,6 +19,7 @@
  * of offloading is the time of a token above the least possible time: the time under the first
  * budget of the list, or that of the copies alone, if that is longer. */
 #include "tools/command/bench/bench.h"
+#include "quant/types.h"
 #include "tools/command/bench/weights.h"
 #include "tools/command/engine.h"
 #include "tools/command/output/output.h"

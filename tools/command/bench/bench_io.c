@@ -12,6 +12,7 @@
  *
  * The table shows the median, least and most of the pairs. */
 #include "tools/command/bench/bench.h"
+#include "quant/types.h"
 #include "tools/command/engine.h"
 #include "tools/command/bench/fio.h"
 #include "tools/command/output/progress.h"
