@@ -1,5 +1,7 @@
-/* Sequences and their tables: see kv_cache.h. Tiles, frames and the orders between streams are in
- * kv_tile.c, spills in kv_spill.c, loads in kv_load.c, writes to the disk in kv_writeback.c. */
+/* Sequences and their tables: see kv_cache.h. How a layer grows, is shared and is cut back depends
+ * on the way in which it stores the past: tile_store.c. Tiles, frames and the orders between
+ * streams are in kv_tile.c, spills in kv_spill.c, loads in kv_load.c, writes to the disk in
+ * kv_writeback.c. */
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
@@ -216,7 +218,7 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first)
         spw_kv_drop_host_copy(seq->kv, &seq->kv->tiles[l->ids[i]]);
 }
 
-/* ---- what the way of each layer to store the past decides ---- */
+/* ---- what each layer does in its own way: layer_store.h ---- */
 
 static const struct spw_layer_store_ops *store_of(const struct spw_kv_seq *seq, uint32_t layer)
 {

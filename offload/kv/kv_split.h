@@ -1,11 +1,12 @@
 /* A cache begins to quantize while it holds tiles: tiles that stay exact get an exact form, in
  * frames among the frames of the cache. For kv_shrink.c only. The steps, in order:
  *
- *   begin      makes the exact tables, and moves tiles that are on the device to their exact
- * frames, by swapping frames; cuts the other tables to the tiles that become quantized (shrink) the
- * device frames of quantized tiles become smaller lower      loads attention sinks from the host or
- * the disk into their exact frames (shrink)   the frames of lower tiers become smaller end removes
- * the sinks from the other tables
+ *   begin   makes the exact tables; moves tiles that are on the device to their exact frames, by
+ *           swapping frames; cuts the other tables to the tiles that become quantized
+ *           (then kv_shrink.c makes the device frames of quantized tiles smaller)
+ *   lower   loads attention sinks from the host or the disk into their exact frames
+ *           (then kv_shrink.c makes the frames of lower tiers smaller)
+ *   end     removes the sinks from the other tables
  *
  * After a failure of any step the cache can only be closed. No work may be queued. */
 #ifndef SPW_OFFLOAD_KV_KV_SPLIT_H
