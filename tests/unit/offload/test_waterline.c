@@ -251,6 +251,17 @@ static void check_sections(const struct spw_residency *r, uint64_t before, uint6
         CHECK(ops->begins_at(r, n) == !needs_checkpoint);
 }
 
+/* A table has no gap: callers do not look. */
+static void check_tables(void)
+{
+    for (int i = 0; i < SPW_LAYER_STORES; i++) {
+        const struct spw_layer_store_ops *ops = spw_layer_stores[i];
+        void (*const *slot)(void) = (void (*const *)(void))(const void *)ops;
+        for (size_t k = 0; k < sizeof *ops / sizeof *slot; k++)
+            CHECK(slot[k]);
+    }
+}
+
 static void check_kinds(uint64_t *seed)
 {
     for (int kind = 0; kind < SPW_LAYER_KINDS; kind++)
@@ -268,6 +279,7 @@ static void check_kinds(uint64_t *seed)
 int main(void)
 {
     uint64_t seed = check_seed();
+    check_tables();
     for (uint64_t n = 0; n < 2000; n++)
         CHECK(spw_waterline_tiles(n) == (n + 127) / 128);
     for (int i = 0; i < 300; i++) {
