@@ -312,23 +312,16 @@ int spw_kv_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind
 
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end)
 {
-    if (seq->tables[layer].n_tokens < (uint64_t)end * SPW_TILE_TOKENS ||
-        spw_kv_count_unwritten(seq, layer, begin, end))
+    bool written = seq->tables[layer].n_tokens >= (uint64_t)end * SPW_TILE_TOKENS;
+    for (uint32_t i = begin; i < end && written; i++)
+        written = !spw_kv_is_unwritten(tiered_tile(seq, layer, i));
+    if (!written)
         return false;
     spw_kv_poll_writebacks(seq->kv);
     for (uint32_t i = begin; i < end; i++)
         if (tiered_tile(seq, layer, i)->writing)
             return false;
     return true;
-}
-
-uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
-                                uint32_t end)
-{
-    uint32_t n = 0;
-    for (uint32_t i = begin; i < end; i++)
-        n += spw_kv_is_unwritten(tiered_tile(seq, layer, i));
-    return n;
 }
 
 /* ---- losses ---- */

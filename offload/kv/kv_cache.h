@@ -113,11 +113,11 @@ void spw_kv_drop_copies(struct spw_kv_seq *seq, uint32_t layer, uint32_t first);
 /* Lowers `begin`: loads tiles [begin, ...) onto the device. Waits for reads of the disk. -EBADMSG:
  * a tile is lost; nothing else has changed. */
 int spw_kv_load(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
-/* Begins the same load and returns; the load continues beside the computation. *begun: whether the
- * load has begun. It does not if the layer has another load, if a tile is shared or is not on the
- * disk, or if there is no room. Until the load is finished the layer does not change, and only
- * finish_load and forget_loads may change it. */
-int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun);
+/* Begins the same load and returns; the load continues beside the computation. It does not begin if
+ * the layer has another load, if a tile is shared or is not on the disk, or if there is no room.
+ * Until the load is finished the layer does not change, and only finish_load and forget_loads may
+ * change it. */
+int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin);
 bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer);
 /* Waits until the layer's load is over, if there is one. Loads of other layers continue. Fails like
  * spw_kv_load. */
@@ -155,9 +155,6 @@ int spw_kv_wait_written(struct spw_kv_seq *seq, uint32_t layer, uint32_t tile);
  * lower copies, and no write to the disk is in flight. False for a tile that a cut has reopened,
  * even if it has an older copy. */
 bool spw_kv_is_readable(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, uint32_t end);
-/* The number of tiles in [begin, end) without a lower copy. */
-uint32_t spw_kv_count_unwritten(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
-                                uint32_t end);
 /* The number of tiles that spw_kv_spill with the same arguments would write to each tier. */
 void spw_kv_count_spill(const struct spw_kv_seq *seq, uint32_t layer, uint32_t begin,
                         uint32_t disk_end, uint64_t *to_host, uint64_t *to_disk);

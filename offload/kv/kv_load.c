@@ -283,10 +283,9 @@ static bool can_begin(const struct spw_kv *kv, const struct spw_kv_table *table,
     return true;
 }
 
-int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin, bool *begun)
+int spw_kv_load_ahead(struct spw_kv_seq *seq, uint32_t layer, uint32_t begin)
 {
-    *begun = can_begin(seq->kv, &seq->tables[layer], begin);
-    return *begun ? begin_load(seq, layer, begin) : 0;
+    return can_begin(seq->kv, &seq->tables[layer], begin) ? begin_load(seq, layer, begin) : 0;
 }
 
 bool spw_kv_is_loading(const struct spw_kv_seq *seq, uint32_t layer)

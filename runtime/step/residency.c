@@ -46,10 +46,9 @@ int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequ
 int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_sequence *seq,
                              const struct spw_span_tiles *tiles, uint32_t slice)
 {
-    bool begun;
     if (residency_of(m, seq, slice)->fixed || tiles->wait >= spw_kv_begin(seq->kv, slice))
         return 0;
-    return spw_kv_load_ahead(seq->kv, slice, tiles->wait, &begun);
+    return spw_kv_load_ahead(seq->kv, slice, tiles->wait);
 }
 
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,

@@ -380,8 +380,10 @@ static inline void mirror_check_lines(const struct mirror *x, const struct mirro
         CHECK(spw_kv_disk_end(m->seq, l) == m->disk_end[l]);
         CHECK(spw_kv_exact_first(m->seq, l) == mirror_exact_first(x, m, l));
         CHECK(spw_kv_exact_end(m->seq, l) == mirror_end(m));
-        CHECK(spw_kv_count_unwritten(m->seq, l, m->first[l], m->begin[l]) <=
-              mirror_count_lost(m, l));
+        uint32_t n_unwritten = 0;
+        for (uint32_t t = m->first[l]; t < m->begin[l]; t++)
+            n_unwritten += spw_kv_is_unwritten(&m->seq->kv->tiles[m->seq->tables[l].ids[t]]);
+        CHECK(n_unwritten <= mirror_count_lost(m, l));
         for (uint32_t t = m->begin[l]; t < m->end[l]; t++)
             CHECK(spw_kv_device_tile(m->seq, l, t));
     }
@@ -731,13 +733,12 @@ static inline void mirror_load_ahead(struct mirror *x, struct mirror_seq *m, uin
 {
     const struct kv_drive *d = &x->w.o.drive;
     uint64_t n = m->begin[layer] - begin;
-    bool begun = false, quiet = check_random(&x->w.seed) % 2;
+    bool quiet = check_random(&x->w.seed) % 2;
     if (!d->disk || !n || !mirror_has_room(x, false, (uint32_t)n))
         return;
     uint64_t before = mirror_bytes_read(x), bytes = mirror_bytes(x->tiered);
-    CHECK(spw_kv_load_ahead(m->seq, layer, begin, &begun) == 0);
-    CHECK(begun == spw_kv_is_loading(m->seq, layer));
-    if (!begun)
+    CHECK(spw_kv_load_ahead(m->seq, layer, begin) == 0);
+    if (!spw_kv_is_loading(m->seq, layer))
         return;
     x->n_begun++;
     x->n_reserved = (uint32_t)n;

@@ -893,7 +893,6 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
         struct spw_kv_shrunk out;
         uint32_t first = quantizes, end = 7, disk_end = drive->host ? 5 : end;
         uint64_t n_read = 0;
-        bool begun;
         world_open(&w, 4 + 4 * (uint64_t)n, 0, drive, quantizes, 2);
         mirror_seq_open(x, m);
         mirror_seq_open(x, b);
@@ -908,7 +907,7 @@ static void check_lost_device(const struct kv_drive *drive, bool quantizes, bool
             rc = spw_kv_quantize(m->seq, 0, KV_TILES);
         rc = rc ? rc : spw_kv_load(m->seq, 0, 3);
         rc = rc ? rc : spw_kv_spill(m->seq, 0, end, drive->disk || drive->attaches ? disk_end : 0);
-        rc = rc ? rc : spw_kv_load_ahead(m->seq, 0, 2, &begun);
+        rc = rc ? rc : spw_kv_load_ahead(m->seq, 0, 2);
         if (rc)
             spw_kv_forget_loads(m->seq, &n_read);
         rc = rc ? rc : spw_kv_load(m->seq, 0, first);
