@@ -7,20 +7,24 @@ static const struct spw_residency *residency_of(const struct spw_residency_moves
     return &seq->residency[m->config->slice_kinds[slice]];
 }
 
+/* Tiles before `begin` leave the device, unless they are fixed there. */
 static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t slice,
                  uint32_t begin)
 {
-    if (begin <= spw_kv_begin(seq->kv, slice))
+    const struct spw_residency *r = residency_of(m, seq, slice);
+    if (r->fixed || begin <= spw_kv_begin(seq->kv, slice))
         return 0; /* then disk_end has not risen either */
-    uint32_t disk_end = spw_waterline_disk_end(residency_of(m, seq, slice), begin);
-    int rc = spw_kv_spill(seq->kv, slice, begin, disk_end);
+    int rc = spw_kv_spill(seq->kv, slice, begin, spw_waterline_disk_end(r, begin));
     m->failed |= rc != 0;
     return rc;
 }
 
+/* Tiles from `begin` on come to the device. Fixed ones are there. */
 static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, uint32_t slice,
                 uint32_t begin)
 {
+    if (residency_of(m, seq, slice)->fixed)
+        return 0;
     int rc = spw_prefetch_wait_load(m->prefetch, seq->kv, slice, m->config->slice_layers[slice]);
     if (!rc && begin < spw_kv_begin(seq->kv, slice))
         rc = spw_kv_load(seq->kv, slice, begin);
@@ -38,8 +42,7 @@ int spw_residency_make_room(struct spw_residency_moves *m, const struct spw_sequ
                             const struct spw_span_tiles kinds[SPW_LAYER_KINDS])
 {
     for (uint32_t i = 0; i < m->config->n_slices; i++)
-        if (!residency_of(m, seq, i)->fixed)
-            SPW_TRY(spill(m, seq, i, kinds[m->config->slice_kinds[i]].wait));
+        SPW_TRY(spill(m, seq, i, kinds[m->config->slice_kinds[i]].wait));
     return 0;
 }
 
@@ -54,24 +57,21 @@ int spw_residency_load_ahead(struct spw_residency_moves *m, const struct spw_seq
 int spw_residency_enter(struct spw_residency_moves *m, const struct spw_sequence *seq,
                         const struct spw_span_tiles *tiles, uint32_t slice)
 {
-    return residency_of(m, seq, slice)->fixed ? 0 : load(m, seq, slice, tiles->enter);
+    return load(m, seq, slice, tiles->enter);
 }
 
 int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_sequence *seq,
                               const struct spw_part_tiles *tiles, uint32_t slice)
 {
     spw_kv_drop(seq->kv, slice, tiles->drop); /* 0: nothing, in a full layer */
-    return residency_of(m, seq, slice)->fixed ? 0 : spill(m, seq, slice, tiles->after);
+    return spill(m, seq, slice, tiles->after);
 }
 
 static int load_layers(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
     int rc = 0;
-    for (uint32_t i = 0; i < m->config->n_slices; i++) {
-        const struct spw_residency *r = residency_of(m, seq, i);
-        if (!r->fixed)
-            rc = first_failure(rc, load(m, seq, i, spw_waterline_begin(r, n)));
-    }
+    for (uint32_t i = 0; i < m->config->n_slices; i++)
+        rc = first_failure(rc, load(m, seq, i, spw_waterline_begin(residency_of(m, seq, i), n)));
     return rc;
 }
 
@@ -81,10 +81,8 @@ int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence
     /* A slice may have to give frames to others before they get theirs. */
     for (uint32_t i = 0; i < m->config->n_slices; i++) {
         const struct spw_residency *r = residency_of(m, seq, i);
-        if (r->fixed)
-            continue;
-        /* Retained tiles may reach back further than the window. */
-        spw_kv_drop(seq->kv, i, spw_waterline_first_visible(r, n));
+        if (!r->fixed) /* retained tiles may reach back further than the window */
+            spw_kv_drop(seq->kv, i, spw_waterline_first_visible(r, n));
         rc = first_failure(rc, spill(m, seq, i, spw_waterline_begin(r, n)));
     }
     int loaded = load_layers(m, seq, n);
@@ -103,9 +101,8 @@ int spw_residency_come_back(struct spw_residency_moves *m, const struct spw_sequ
                             uint64_t n)
 {
     for (uint32_t i = 0; i < m->config->n_slices; i++) {
-        const struct spw_residency *r = residency_of(m, seq, i);
-        uint32_t begin = spw_waterline_begin(r, n);
-        if (r->fixed || begin >= spw_kv_begin(seq->kv, i))
+        uint32_t begin = spw_waterline_begin(residency_of(m, seq, i), n);
+        if (begin >= spw_kv_begin(seq->kv, i))
             continue;
         int rc = load(m, seq, i, begin);
         if (rc && rc != -ENOMEM)
@@ -132,10 +129,7 @@ int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct sp
 
 int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n)
 {
-    for (uint32_t i = 0; i < m->config->n_slices; i++) {
-        const struct spw_residency *r = residency_of(m, seq, i);
-        if (!r->fixed)
-            SPW_TRY(spill(m, seq, i, spw_waterline_begin(r, n)));
-    }
+    for (uint32_t i = 0; i < m->config->n_slices; i++)
+        SPW_TRY(spill(m, seq, i, spw_waterline_begin(residency_of(m, seq, i), n)));
     return 0;
 }
