@@ -33,7 +33,7 @@
 
 /* ---- what the engine asks of a batch ---- */
 
-static int copy_logits(struct spw_batch *b)
+int spw_batch_copy_logits(struct spw_batch *b)
 {
     uint64_t bytes = spw_engine_config(b->engine)->vocab * sizeof(float);
     for (struct spw_batch_entry *x = b->unread; x; x = x->next_unread) {
@@ -60,8 +60,9 @@ void spw_batch_close_ended(struct spw_batch *b)
     b->n_ended = n;
 }
 
-static const struct spw_batch_hooks hooks = {.copy_logits = copy_logits,
-                                             .close_ended = spw_batch_close_ended};
+static const struct spw_batch_hooks hooks = {.copy_logits = spw_batch_copy_logits,
+                                             .close_ended = spw_batch_close_ended,
+                                             .make_room = spw_batch_make_room};
 
 /* ---- open, close ---- */
 
@@ -362,7 +363,8 @@ void spw_batch_forget_events(struct spw_batch *b)
     b->unread = NULL;
     b->end_unread = &b->unread;
     for (uint32_t i = 0; i < b->n_ended; i++) {
-        b->ended[i].is_free = true;
+        b->ended[i].is_free = b->ended[i].session->leaves = true;
+        b->engine->sharing.n_left++;
         if (b->ended[i].session->is_aside) /* it was canceled while its step waited */
             spw_engine_drop_aside(b->engine);
     }
@@ -486,7 +488,10 @@ int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
     b->entries[id - b->first_id] = NULL;
     unlink_events(b, x);
     for (uint32_t i = 0; i < b->n_ended; i++)
-        b->ended[i].is_free |= b->ended[i].request == id;
+        if (b->ended[i].request == id) {
+            b->ended[i].is_free = b->ended[i].session->leaves = true;
+            b->engine->sharing.n_left++;
+        }
     *out = x->answer.result;
     x->answer.result = (struct spw_result){0};
     free_entry(x);

@@ -54,9 +54,11 @@ struct spw_batch {
     struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
     struct spw_prompt *ended_prompts;  /* owned, [max_running]: of `ended`, by place */
     uint32_t max_running;
-    uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
-    uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
-    int late_rc;            /* of a step of prompts beside others; 0: none has failed */
+    uint32_t prompt_chunks;       /* see spw_batch_set_prompt_chunks */
+    uint32_t most_chunks;         /* of the steps that are being made; 0: any number */
+    uint64_t refused, refused_at; /* a request that had no room, at this engine.sharing.n_left */
+    uint32_t n_stale;             /* steps one after the other that have ended with -ESTALE */
+    int late_rc;                  /* of a step of prompts beside others; 0: none has failed */
     struct spw_error late;
     int wake_fd;                 /* owned: an eventfd, above 0 when the batch was woken */
     struct spw_sampler *sampler; /* owned */
@@ -121,6 +123,8 @@ static inline bool spw_batch_any_runs(const struct spw_batch *b)
 void spw_batch_note_events(struct spw_batch *b, struct spw_batch_entry *x);
 /* Closes the sessions of ended requests whose events nobody can read any more. */
 void spw_batch_close_ended(struct spw_batch *b);
+/* Copies logits that are in events which nobody has read yet. -ENOMEM. */
+int spw_batch_copy_logits(struct spw_batch *b);
 /* Events of earlier steps go. */
 void spw_batch_forget_events(struct spw_batch *b);
 /* The request is over. Text that was held back is final now, unless more was to come. */
@@ -131,6 +135,8 @@ void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
 /* Computes the first n spans of the batch. prefill: they have prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);
 
+/* As in struct spw_batch_hooks. */
+void spw_batch_make_room(struct spw_batch *b);
 /* batch_sessions.c. Whether a request waits. */
 bool spw_batch_any_waits(struct spw_batch *b);
 /* Starts requests that wait, as many as there are places, and opens their sessions. Sessions of

@@ -33,68 +33,6 @@ static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place
     b->running[place] = x;
 }
 
-/* What the batch's requests take when those that start have their sessions, and those that have
- * ended have none. */
-struct room {
-    uint64_t tiles; /* of all open sessions */
-    int64_t n_free; /* sessions that can still be opened */
-};
-
-static struct room count_room(const struct spw_batch *b)
-{
-    struct room r = {.tiles = spw_engine_open_tiles(b->engine)};
-    for (uint32_t i = 0; i < b->max_running; i++) {
-        const struct spw_batch_entry *x = b->running[i];
-        r.n_free += !b->engine->sessions[i];
-        if (!x || x->session)
-            continue;
-        r.n_free--;
-        r.tiles += most_tiles(x);
-    }
-    for (uint32_t i = 0; i < b->n_ended; i++)
-        if (b->ended[i].is_free) {
-            r.n_free++;
-            r.tiles -= spw_waterline_tiles(b->ended[i].session->most_tokens);
-        }
-    return r;
-}
-
-/* Whether the request starts now. The request waits if no session is free, or if its tiles have no
- * room, as long as a running request will give its session back. If none will, the request starts,
- * and open_session() fails with a reason. */
-static bool starts_now(const struct spw_batch *b, const struct spw_batch_entry *x)
-{
-    bool others_end = false;
-    const struct room r = count_room(b);
-    for (uint32_t i = 0; i < b->max_running; i++)
-        others_end |= b->running[i] && !b->running[i]->answer.request.session;
-    for (uint32_t i = 0; i < b->n_ended; i++)
-        others_end |= !b->ended[i].is_free; /* it is open until the next step */
-    return (r.n_free > 0 && spw_share_fits(&b->engine->plan, r.tiles + most_tiles(x))) ||
-           !others_end;
-}
-
-/* Where one request has to wait, only those that bring their session pass it. */
-static void start_waiting(struct spw_batch *b)
-{
-    bool others_wait = false;
-    uint32_t place = 0;
-    spw_batch_any_waits(b);
-    for (uint64_t id = b->first_waiting; id <= b->n_submitted; id++) {
-        struct spw_batch_entry *x = spw_batch_find(b, id);
-        while (place < b->max_running && b->running[place])
-            place++;
-        if (place == b->max_running || (others_wait && !b->n_own_waiting))
-            return;
-        if (!spw_batch_waits(x))
-            continue;
-        if (x->answer.request.session || (!others_wait && starts_now(b, x)))
-            start(b, x, place);
-        else
-            others_wait = true;
-    }
-}
-
 /* ---- what prompts share ---- */
 
 /* Whether nobody can begin with the session's tokens: each length has a rope table of its own, or
@@ -125,7 +63,8 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
     if (!x || spw_batch_parent(b, x))
         return;
     *p = (struct spw_prompt){.tokens = x->answer.tokens,
-                             .n_tokens = spw_batch_first_tokens(&x->answer.request),
+                             .n_tokens = spw_batch_first_tokens(&x->answer.request) +
+                                         (!s && !spw_batch_is_first(x)),
                              .is_open = s,
                              .is_alone = is_alone(b, x)};
     if (s && s->cached)
@@ -150,7 +89,7 @@ static struct spw_prompt describe_ended(const struct spw_ended_session *x)
                                .is_alone = is_of_its_own(s)};
 }
 
-/* ---- sessions of requests that have ended ---- */
+/* ---- room ---- */
 
 /* The session of the request that ended in this place; NULL: there is none. */
 static struct spw_ended_session *ended_at(const struct spw_batch *b, uint32_t place)
@@ -160,6 +99,126 @@ static struct spw_ended_session *ended_at(const struct spw_batch *b, uint32_t pl
             return &b->ended[i];
     return NULL;
 }
+
+/* Tiles of the running request's prompt that its session, which is not open yet, will share with
+ * another session of the batch, so that they count once. A session that it may take over has tiles
+ * of its own. */
+static uint64_t shared_tiles(struct spw_batch *b, uint32_t place)
+{
+    const struct spw_batch_entry *x = b->running[place];
+    const struct spw_sharing by = spw_plan_sharing(&b->engine->plan);
+    const struct spw_ended_session *ended = ended_at(b, place);
+    uint32_t donor = 0;
+    if (ended && ended->n_prompt)
+        return 0;
+    if (spw_batch_parent(b, x))
+        return by.needs_checkpoint ? 0 : x->answer.request.n_prompt / SPW_TILE_TOKENS;
+    uint64_t shared = spw_shared_tiles(by, b->prompts, b->max_running, place, &donor);
+    return shared && !b->running[donor]->answer.request.session ? shared : 0;
+}
+
+/* What the batch's requests take when those that start have their sessions, and those that have
+ * ended have none. */
+struct room {
+    uint64_t tiles; /* of all open sessions */
+    int64_t n_free; /* sessions that can still be opened */
+};
+
+static struct room count_room(struct spw_batch *b)
+{
+    struct room r = {.tiles = spw_engine_open_tiles(b->engine, true)};
+    for (uint32_t i = 0; i < b->max_running; i++)
+        describe_prompt(b, i);
+    for (uint32_t i = 0; i < b->max_running; i++) {
+        const struct spw_batch_entry *x = b->running[i];
+        r.n_free += !b->engine->sessions[i];
+        if (!x || x->session)
+            continue;
+        r.n_free--;
+        r.tiles += most_tiles(x) - shared_tiles(b, i);
+    }
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        r.n_free += b->ended[i].is_free;
+    return r;
+}
+
+static bool fit_together(struct spw_batch *b)
+{
+    const struct room r = count_room(b);
+    return r.n_free >= 0 && spw_share_fits(&b->engine->plan, r.tiles);
+}
+
+/* Whether there is room for a request in this free place, maybe if it takes over no session. One
+ * that was refused is asked again when another one has left: the steps up to then have fetched
+ * ahead what the next one needs. */
+static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
+{
+    if (b->refused == x->id && b->refused_at == b->engine->sharing.n_left)
+        return false;
+    struct spw_ended_session *ended = ended_at(b, place);
+    const uint64_t n_prompt = ended ? ended->n_prompt : 0;
+    b->running[place] = x;
+    bool has = fit_together(b);
+    if (!has && n_prompt) {
+        ended->n_prompt = 0;
+        has = fit_together(b);
+        ended->n_prompt = has ? 0 : n_prompt;
+    }
+    b->running[place] = NULL;
+    b->refused = has ? 0 : x->id;
+    b->refused_at = b->engine->sharing.n_left;
+    return has;
+}
+
+/* Whether the request starts now. The request waits if no session is free, or if its tiles have no
+ * room, as long as a running request will give its session back. If none will, the request starts,
+ * and open_session() fails with a reason. */
+static bool starts_now(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
+{
+    bool others_end = false;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        others_end |= b->running[i] && !b->running[i]->answer.request.session;
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        others_end |= !b->ended[i].is_free; /* it is open until the next step */
+    return has_room(b, x, place) || !others_end;
+}
+
+/* Where one request has to wait, only those that bring their session pass it. */
+static void start_waiting(struct spw_batch *b)
+{
+    bool others_wait = false;
+    uint32_t place = 0;
+    spw_batch_any_waits(b);
+    for (uint64_t id = b->first_waiting; id <= b->n_submitted; id++) {
+        struct spw_batch_entry *x = spw_batch_find(b, id);
+        while (place < b->max_running && b->running[place])
+            place++;
+        if (place == b->max_running || (others_wait && !b->n_own_waiting))
+            return;
+        if (!spw_batch_waits(x))
+            continue;
+        if (x->answer.request.session || (!others_wait && starts_now(b, x, place)))
+            start(b, x, place);
+        else
+            others_wait = true;
+    }
+}
+
+void spw_batch_make_room(struct spw_batch *b)
+{
+    spw_batch_close_ended(b);
+    for (uint32_t i = b->max_running; i-- > 0;) {
+        struct spw_batch_entry *x = b->running[i];
+        if (spw_share_fits(&b->engine->plan, count_room(b).tiles))
+            return;
+        if (!x || !x->session || !x->session->of_batch || spw_batch_copy_logits(b))
+            continue;
+        spw_session_close(x->session);
+        x->session = NULL;
+    }
+}
+
+/* ---- sessions of requests that have ended ---- */
 
 static void take_over(struct spw_batch *b, uint32_t place, uint64_t n)
 {
@@ -210,6 +269,15 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
     x->session->is_last_step = true; /* nothing is fetched for a next token; see make_spans */
 }
 
+/* Whether a session is open that the batch closes, now or when its request ends. */
+static bool any_session(const struct spw_batch *b)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < b->max_running; i++)
+        any |= b->running[i] && b->running[i]->session && b->running[i]->session->of_batch;
+    return any || b->n_ended;
+}
+
 /* Opens the session of a running request, if what it shares is there; else adds the span that
  * computes that. Returns whether a session was opened, or the request has failed. */
 static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
@@ -227,8 +295,12 @@ static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
     int rc = shared ? spw_session_fork_for(&x->session, b->running[donor]->session, shared, most,
                                            &x->why)
                     : spw_session_open_for(&x->session, b->engine, most, &x->why);
-    if (rc)
+    if (rc == -ENOMEM && any_session(b))
+        spw_error_clear(&x->why); /* it gets one when another request has ended */
+    else if (rc)
         spw_batch_fail(b, x, rc);
+    else
+        x->session->of_batch = true;
     return true;
 }
 

@@ -209,7 +209,8 @@ static bool any_decodes(const struct spw_batch *b)
     return false;
 }
 
-/* Requests that decode come first: what starts then has its step in the same call. */
+/* Requests that decode come first: what starts then has its step in the same call. -ESTALE: see
+ * spw_engine_sync. */
 static int step_parts(struct spw_batch *b, struct spw_error *err)
 {
     bool apart = b->prompt_chunks && any_decodes(b);
@@ -222,12 +223,24 @@ static int step_parts(struct spw_batch *b, struct spw_error *err)
     b->most_chunks = 0;
     if (rc == -EAGAIN)
         return 0;
-    if (rc && apart) { /* others have got a token: the next call reports the failure */
+    if (rc && rc != -ESTALE &&
+        apart) { /* others have got a token: the next call reports the failure */
         b->late_rc = rc;
         b->late = *err;
         return 0;
     }
     return rc;
+}
+
+/* Sessions have lost tiles that they shared: those that have no room get new ones in the next step,
+ * with the same tokens. */
+static int open_anew(struct spw_batch *b, struct spw_error *err)
+{
+    enum { MOST = 8 };
+    if (b->n_stale++ == MOST)
+        return spw_fail(err, -EIO, "tiles were lost again each time: the drive is failing");
+    spw_batch_make_room(b);
+    return 0;
 }
 
 int spw_batch_step(struct spw_batch *b, struct spw_error *err)
@@ -241,6 +254,10 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
         why = b->late;
     else
         rc = step_parts(b, &why);
+    if (rc == -ESTALE)
+        rc = open_anew(b, &why);
+    else
+        b->n_stale = 0;
     if (rc) {
         spw_fail(&why, rc, "the step failed: %s", strerror(-rc));
         if (err)

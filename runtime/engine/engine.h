@@ -84,10 +84,13 @@ struct spw_session {
     bool mixed;          /* some were computed before old KV lost precision, some after */
     uint64_t rope_table; /* of the keys: spw_rope_table() */
     uint32_t slot;       /* in engine.sessions */
-    struct spw_save_file *file;      /* owned; the file that it is saved to, or NULL: save_file.h */
-    uint64_t delivered;              /* of the running sync: logits before this were handed over */
-    bool has_share;                  /* `residency` is set */
-    bool is_aside;                   /* of the step that was set aside */
+    struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: save_file.h */
+    uint64_t delivered;         /* of the running sync: logits before this were handed over */
+    bool has_share;             /* `residency` is set */
+    bool of_batch; /* the batch has opened it: tiles that it shares with others of these count once
+                    */
+    bool leaves;   /* the batch closes it, or lets another request have it, before the next step */
+    bool is_aside; /* of the step that was set aside */
     struct spw_step_span aside_span; /* of that step */
 };
 
@@ -126,6 +129,9 @@ struct spw_batch_hooks {
     int (*copy_logits)(struct spw_batch *b);
     /* Closes the sessions of ended requests whose events nobody can read any more. */
     void (*close_ended)(struct spw_batch *b);
+    /* The batch's sessions share fewer tiles than before, and no step runs: closes as many of them
+     * as have no room. Their requests get new ones. */
+    void (*make_room)(struct spw_batch *b);
 };
 
 /* What engine_limit.c knows of the control groups' limits. */
@@ -173,7 +179,10 @@ struct spw_running_step {
 /* engine_shares.c: how the open sessions share the frames. Arrays are owned, [sessions]. */
 struct spw_engine_sharing {
     struct spw_share *shares;
-    bool is_old;        /* a session has opened or closed since */
+    uint64_t n_shared;  /* as in spw_share_frames, when they were computed */
+    bool over;          /* the sessions have lost so many of these that there is no room for all */
+    bool is_old;        /* a session has opened or closed since, or has lost shared tiles */
+    uint64_t n_left;    /* how often a session has closed, or a request has left its own */
     uint64_t *n_tokens; /* scratch: what the caches of each session hold, or are cut back to */
 };
 
@@ -350,8 +359,12 @@ bool spw_engine_exceeds_budgets(const struct spw_engine *e, const struct spw_pla
  * -EDQUOT: there is no such plan. */
 int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in);
 
-/* engine_shares.c. The most tiles of a layer that the open sessions may hold, all together. */
-uint64_t spw_engine_open_tiles(const struct spw_engine *e);
+/* engine_shares.c. The most tiles of a layer that the open sessions may hold, all together; without
+ * those that leave, if `stay`. */
+uint64_t spw_engine_open_tiles(const struct spw_engine *e, bool stay);
+/* In a step that has failed: whether its sessions share fewer tiles than their shares of the frames
+ * count on, or there is no room for all of them. */
+bool spw_engine_lost_shared(const struct spw_engine *e);
 /* Sets the shares of the sessions that are open; true: the numbers of one that
  * holds tiles have changed. */
 bool spw_engine_compute_shares(struct spw_engine *e);
@@ -364,7 +377,8 @@ void spw_engine_share(struct spw_engine *e);
 /* [sessions], the tokens whose KV the caches have; valid until the next call. */
 const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
 
-/* sync.c: spw_sync for the batch. */
+/* sync.c: spw_sync for the batch. -ESTALE: tiles that its sessions shared are lost. They hold what
+ * can be kept, and the call should be made again, after make_room. */
 struct spw_sync_options {
     uint64_t
         most_chunks; /* after so many chunks of a layer the step is set aside: -EAGAIN; 0: never */
@@ -387,7 +401,7 @@ void spw_engine_drop_aside(struct spw_engine *e);
 
 /* session.c: spw_session_open and spw_session_fork for a session of at most `most_tokens`. The
  * forked one holds the first n tokens: all of them, where a session can only continue at a
- * checkpoint. */
+ * checkpoint. Tiles that it shares with a session of the batch need no room. */
 int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
                          struct spw_error *err);
 int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,

@@ -4,12 +4,56 @@
 
 #include <string.h>
 
-uint64_t spw_engine_open_tiles(const struct spw_engine *e)
+/* Whole tiles of session i that a session before it has, too. */
+static uint32_t shared_tiles(const struct spw_engine *e, uint32_t i, bool stay)
+{
+    const struct spw_session *s = e->sessions[i];
+    uint32_t most = 0;
+    for (uint32_t j = 0; j < i; j++) {
+        const struct spw_session *other = e->sessions[j];
+        if (!other || !other->of_batch || (stay && other->leaves))
+            continue;
+        uint64_t whole = spw_min_u64(s->n_tokens, other->n_tokens) / SPW_TILE_TOKENS;
+        uint32_t both = spw_kv_shared_end(s->seq.kv, other->seq.kv, 0);
+        most = spw_max_u32(most, (uint32_t)spw_min_u64(both, whole));
+    }
+    return most;
+}
+
+/* Of the tiles of each session, those that were counted with another one: sessions that were forked
+ * from each other form a tree. With windows or quantized tiles, each session has frames of its own
+ * for exact tiles, and all its tiles count. */
+static uint64_t count_shared(const struct spw_engine *e, bool stay)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        n += e->sessions[i] ? spw_waterline_tiles(e->sessions[i]->most_tokens) : 0;
+    if (!e->executor || spw_plan_sharing(&e->plan).needs_checkpoint)
+        return 0;
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
+        const struct spw_session *s = e->sessions[i];
+        n += s && s->of_batch && !(stay && s->leaves) ? shared_tiles(e, i, stay) : 0;
+    }
     return n;
+}
+
+/* Of all sessions, as if none shared anything. */
+static uint64_t most_tiles(const struct spw_engine *e, bool stay)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
+        const struct spw_session *s = e->sessions[i];
+        n += s && !(stay && s->leaves) ? spw_waterline_tiles(s->most_tokens) : 0;
+    }
+    return n;
+}
+
+uint64_t spw_engine_open_tiles(const struct spw_engine *e, bool stay)
+{
+    return most_tiles(e, stay) - count_shared(e, stay);
+}
+
+bool spw_engine_lost_shared(const struct spw_engine *e)
+{
+    return e->sharing.over || (e->sharing.n_shared && count_shared(e, false) < e->sharing.n_shared);
 }
 
 bool spw_engine_compute_shares(struct spw_engine *e)
@@ -17,7 +61,9 @@ bool spw_engine_compute_shares(struct spw_engine *e)
     bool changed = false;
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
         e->sharing.shares[i].most_tokens = e->sessions[i] ? e->sessions[i]->most_tokens : 0;
-    spw_share_frames(&e->plan, e->sharing.shares, e->plan.info.sessions);
+    e->sharing.n_shared = count_shared(e, false);
+    e->sharing.over = !spw_share_fits(&e->plan, most_tiles(e, false) - e->sharing.n_shared);
+    spw_share_frames(&e->plan, e->sharing.shares, e->plan.info.sessions, e->sharing.n_shared);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
         if (!s)

@@ -34,6 +34,8 @@ static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions
                                        loss.layer, loss.tile))
                     spw_executor_stop_predicting(e->executor);
                 report(e, &loss, before - cut_to[i]);
+                if (e->sharing.n_shared)
+                    e->sharing.is_old = true;
                 any = true;
             }
     return any;

@@ -16,15 +16,16 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
     return spw_session_open_for(out, e, e->plan.info.context, err);
 }
 
-static bool has_room(const struct spw_engine *e, uint64_t most_tokens)
+static bool has_room(const struct spw_engine *e, uint64_t tiles)
 {
-    return spw_share_fits(&e->plan, spw_engine_open_tiles(e) + spw_waterline_tiles(most_tokens));
+    return spw_share_fits(&e->plan, spw_engine_open_tiles(e, false) + tiles);
 }
 
 /* Refuses a session whose tiles have no room beside those of the open ones. */
-static int check_room(const struct spw_engine *e, uint64_t most_tokens, struct spw_error *err)
+static int check_room(const struct spw_engine *e, uint64_t most_tokens, uint64_t tiles,
+                      struct spw_error *err)
 {
-    if (has_room(e, most_tokens))
+    if (has_room(e, tiles))
         return 0;
     return spw_fail(
         err, -ENOMEM,
@@ -32,16 +33,17 @@ static int check_room(const struct spw_engine *e, uint64_t most_tokens, struct s
         "and the open ones may hold %llu; close some, or open the engine with more full_sessions",
         (unsigned long long)most_tokens,
         (unsigned long long)spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
-        (unsigned long long)spw_engine_open_tiles(e) * SPW_TILE_TOKENS);
+        (unsigned long long)spw_engine_open_tiles(e, false) * SPW_TILE_TOKENS);
 }
 
-int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
-                         struct spw_error *err)
+/* A session of at most `most_tokens` tokens, which needs room for `tiles`. */
+static int open_session(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
+                        uint64_t tiles, struct spw_error *err)
 {
     spw_error_clear(err);
     *out = NULL;
     uint32_t slot;
-    if (e->above.batch && (find_slot(e, &slot) || !has_room(e, most_tokens)))
+    if (e->above.batch && (find_slot(e, &slot) || !has_room(e, tiles)))
         e->above.batch_hooks->close_ended(e->above.batch);
     if (find_slot(e, &slot))
         return spw_fail(
@@ -49,7 +51,7 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
             "%u sessions are open, as many as the engine was planned for; close one, or "
             "open the engine with more sessions",
             e->plan.info.sessions);
-    SPW_TRY(check_room(e, most_tokens, err));
+    SPW_TRY(check_room(e, most_tokens, tiles, err));
     SPW_TRY(spw_engine_need_memory(e, err));
     struct spw_session *s = spw_alloc_zero(1, sizeof *s);
     if (!s)
@@ -69,6 +71,12 @@ int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_
     return 0;
 }
 
+int spw_session_open_for(struct spw_session **out, struct spw_engine *e, uint64_t most_tokens,
+                         struct spw_error *err)
+{
+    return open_session(out, e, most_tokens, spw_waterline_tiles(most_tokens), err);
+}
+
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err)
 {
     return spw_session_fork_for(out, from, from->n_tokens, from->most_tokens, err);
@@ -81,8 +89,13 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     if (from->is_aside)
         spw_engine_drop_aside(from->engine);
     n = spw_min_u64(n, from->n_tokens); /* a dropped step has left fewer */
-    SPW_TRY(spw_session_open_for(out, from->engine, most_tokens, err));
+    bool once =
+        from->of_batch && from->cached && !spw_plan_sharing(&from->engine->plan).needs_checkpoint;
+    uint64_t shared = once ? n / SPW_TILE_TOKENS : 0;
+    SPW_TRY(open_session(out, from->engine, most_tokens,
+                         spw_sub_u64(spw_waterline_tiles(most_tokens), shared), err));
     struct spw_session *s = *out;
+    s->of_batch = from->of_batch;
     memcpy(s->residency, from->residency, sizeof s->residency);
     spw_kv_seq_fork(s->seq.kv, from->seq.kv);
     if (n < from->n_tokens)
@@ -116,6 +129,7 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
     s->most_tokens = most_tokens;
     s->n_tokens = s->reused = n;
     s->n_attached = spw_min_u64(s->n_attached, n);
+    s->leaves = false;
     e->sharing.is_old = true;
     return 0;
 }
@@ -132,6 +146,7 @@ void spw_session_close(struct spw_session *s)
         spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
     }
     s->engine->sessions[s->slot] = NULL;
+    s->engine->sharing.n_left += !s->leaves;
     s->engine->sharing.is_old = true;
     s->engine->above.persist->close_session(s);
     spw_kv_seq_close(s->seq.kv);

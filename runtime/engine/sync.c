@@ -10,7 +10,10 @@
  *   -ECANCELED          a memory limit was lowered: the step continues under lower budgets;
  *                       or the caller has interrupted: sessions keep the passes that are through
  *   -EAGAIN             the step is set aside
- *   anything else       sessions hold what they held before, or nothing after a device's failure */
+ *   anything else       sessions hold what they held before, or nothing after a device's failure
+ *
+ * A step does not run again if sessions of the batch have lost tiles that they shared: there may be
+ * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. */
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/recover.h"
 
@@ -129,6 +132,8 @@ static int reset(struct spw_engine *e, int rc, struct spw_error *err)
         s->has_logits = s->mixed = false;
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
     }
+    if (e->sharing.n_shared)
+        e->sharing.is_old = true;
     return spw_fail(err, rc, "the step failed on the device (%s); " EMPTY, strerror(-rc));
 }
 
@@ -282,7 +287,7 @@ static int react(struct spw_engine *e, int rc, uint32_t *n_tries, struct spw_err
         *n_tries = 0;
     }
     set_starts(e);
-    return 1;
+    return spw_engine_lost_shared(e) ? -ESTALE : 1;
 }
 
 /* ---- one step ---- */
@@ -345,7 +350,7 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
     set_starts(e);
     s->from_store = 0;
     *n_reused = n_cached(s);
-    return 0;
+    return spw_engine_lost_shared(e) ? -ESTALE : 0;
 }
 
 /* Whether the next token needs another rope table, and the whole sequence is computed again. */
@@ -371,6 +376,8 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     if (!s->is_aside) {
         uint64_t n_reused, from_store = s->from_store;
         int rc = reuse(e, s, span, &n_reused);
+        if (rc == -ESTALE)
+            return rc;
         if (rc) {
             step->n++; /* this session, too, is empty then */
             return reset(e, rc, err);
@@ -470,6 +477,21 @@ static bool lost_logits(const struct spw_span *spans, size_t n)
     return lost;
 }
 
+/* Shares the frames. If sessions of the batch have lost so many tiles that they shared that there
+ * is no room for all of them, some are closed; by the batch itself, if the step is one of the
+ * batch. */
+static int share(struct spw_engine *e, bool is_batch)
+{
+    spw_engine_share(e);
+    if (!e->sharing.over && !(e->sharing.n_shared && e->sharing.is_old))
+        return 0;
+    if (is_batch)
+        return -ESTALE;
+    e->above.batch_hooks->make_room(e->above.batch);
+    spw_engine_share(e);
+    return 0;
+}
+
 int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
                     const struct spw_sync_options *o,
                     void (*on_logits)(void *context, size_t span, size_t position,
@@ -487,7 +509,7 @@ int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n
     if (disturbs_aside(e, spans, n_spans))
         spw_engine_drop_aside(e);
     if (!e->aside.n)
-        spw_engine_share(e);
+        SPW_TRY(share(e, o->publishes));
     e->step.publishes = o->publishes;
     for (size_t i = 0; i < n_spans; i++)
         if (!spans[i].session->is_aside)

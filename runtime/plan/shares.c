@@ -80,15 +80,17 @@ void spw_session_divide(struct spw_residency kinds[SPW_LAYER_KINDS], const struc
 
 /* ---- all sessions ---- */
 
-/* Sessions that do not fit whole leave frames for the tiles that a chunk adds. */
-static void share_device(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
+/* Sessions that do not fit whole leave frames for the tiles that a chunk adds, and each gets frames
+ * for tiles that it shares. */
+static void share_device(const struct spw_plan *p, struct spw_share *shares, uint32_t n,
+                         uint64_t n_shared)
 {
-    uint64_t all = n_sliding(p) ? p->new_frames : 0;
+    uint64_t all = 0, beside = n_sliding(p) ? p->new_frames : 0;
     for (uint32_t i = 0; i < n; i++) {
         shares[i].want = shares[i].most_tokens ? spw_session_frames(p, &shares[i].tiles) : 0;
         all += shares[i].want;
     }
-    if (all <= p->n_device_frames)
+    if (all - n_shared * spw_plan_n_full(p) + beside <= p->n_device_frames)
         spw_share_fairly(shares, n, all);
     else
         spw_share_fairly(shares, n, p->n_device_frames - p->new_frames);
@@ -103,15 +105,21 @@ static void count_lower(struct spw_lower *b, const struct spw_plan *p, const str
                  p->info.sessions > 1);
 }
 
-/* The newest copies of each session. */
-static void share_host(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
+/* The newest copies of each session; or all, if the host has room for every tile that they share.
+ */
+static void share_host(const struct spw_plan *p, struct spw_share *shares, uint32_t n,
+                       uint64_t n_shared)
 {
     struct spw_lower b;
+    uint64_t all = 0, tiles = 0, room = p->n_host_frames - p->n_transit;
     for (uint32_t i = 0; i < n; i++) {
         count_lower(&b, p, &shares[i]);
         shares[i].want = shares[i].most_tokens ? spw_lower_host_frames(&b, p, b.all) : 0;
+        all += shares[i].want;
+        tiles += shares[i].most_tokens ? shares[i].tiles.full : 0;
     }
-    spw_share_fairly(shares, n, p->n_host_frames - p->n_transit);
+    const bool fit = n_shared && (tiles - n_shared) * spw_plan_n_full(p) <= room;
+    spw_share_fairly(shares, n, fit ? spw_max_u64(all, room) : room);
     for (uint32_t i = 0; i < n; i++) {
         if (!shares[i].most_tokens)
             continue;
@@ -130,13 +138,14 @@ bool spw_share_differs(const struct spw_residency a[SPW_LAYER_KINDS],
     return differs;
 }
 
-void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n)
+void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n,
+                      uint64_t n_shared)
 {
     for (uint32_t i = 0; i < n; i++) {
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
             shares[i].residency[k] = p->residency[k];
         shares[i].tiles = spw_session_tiles(p, shares[i].most_tokens);
     }
-    share_device(p, shares, n);
-    share_host(p, shares, n);
+    share_device(p, shares, n, n_shared);
+    share_host(p, shares, n, n_shared);
 }

@@ -5,8 +5,8 @@
  *   host frames     divided equally among the others
  *
  * A session that is short, or alone, leaves frames to the others. The open sessions may hold the
- * tiles of info.full_sessions contexts together (spw_share_fits), and the frames of every tier
- * suffice for any such set:
+ * tiles of info.full_sessions contexts together (spw_share_fits), where a tile that several
+ * sessions of a batch share counts once, and the frames of every tier suffice for any such set:
  *
  *   full_sessions = sessions   No session gets less than the plan counted for it (plan.residency),
  *                              where all sessions are open and as long as the context.
@@ -46,7 +46,7 @@ static inline uint64_t spw_share_most_tiles(const struct spw_plan *p)
     return p->info.full_sessions * (uint64_t)p->max_tiles;
 }
 /* Whether sessions may be open that together hold `tiles`: the sum of spw_waterline_tiles of the
- * most tokens of each. */
+ * most tokens of each, less the tiles that were counted more than once. */
 static inline bool spw_share_fits(const struct spw_plan *p, uint64_t tiles)
 {
     return tiles <= spw_share_most_tiles(p);
@@ -58,7 +58,10 @@ void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total);
 /* Whether tiles of a session have to move when it gets `b` in the place of `a`. */
 bool spw_share_differs(const struct spw_residency a[SPW_LAYER_KINDS],
                        const struct spw_residency b[SPW_LAYER_KINDS]);
-/* Sets the residency of all n. A session that is not open gets the plan's residency. */
-void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n);
+/* Sets the residency of all n. A session that is not open gets the plan's residency. n_shared: of
+ * the tiles of a slice of each session, those that were counted more than once; only full layers
+ * that quantize nothing share tiles like that (spw_plan_sharing). */
+void spw_share_frames(const struct spw_plan *p, struct spw_share *shares, uint32_t n,
+                      uint64_t n_shared);
 
 #endif

@@ -107,7 +107,7 @@ static int open_run(struct spw_traffic_run *r, bool by_layer, const double *expe
     r->expected = spw_alloc_zero(n, sizeof *r->expected);
     if (!r->shares || !r->ahead || !r->expected)
         return -ENOMEM;
-    spw_share_frames(p, r->shares, n);
+    spw_share_frames(p, r->shares, n, 0);
     SPW_TRY(open_tiles(r, by_layer));
     SPW_TRY(open_account(&r->accounts[0], p, spw_min_u64(p->pass_rows, n * p->info.context)));
     if (p->rows_beside)

@@ -29,6 +29,7 @@ struct requests {
     struct spw_share *shares;    /* [n_slots], most_tokens: of what runs in a slot */
     uint64_t *held;              /* [n_slots], as slots */
     bool shares_are_old;
+    bool refused;     /* no request has ended since one had no room */
     uint32_t n_plain; /* steps since a request began or ended */
     struct spw_expert_forecast *experts;
     const struct spw_plan_steps *steps; /* borrowed, or NULL */
@@ -175,6 +176,28 @@ static void resume(struct requests *q, uint32_t slot, const struct spw_plan_requ
 
 /* ---- shares of the frames ---- */
 
+/* As count_shared in engine_shares.c; without the sessions of ended requests, if `stay`. */
+static uint64_t count_shared(const struct requests *q, bool stay)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < q->n_slots && !spw_plan_sharing(q->plan).needs_checkpoint; i++) {
+        uint64_t most = 0;
+        for (uint32_t j = 0; j < i; j++) {
+            const struct slot *two[] = {&q->slots[i], &q->slots[j]};
+            uint64_t whole = spw_tiles_shared_end(spw_traffic_tiles(q->run), j, i, 0);
+            for (int k = 0; k < 2; k++) {
+                const struct slot *s = two[k];
+                bool counts = s->request ? s->is_open && !s->request->n_resumed : !stay;
+                uint64_t held = s->request ? s->held : s->ended.n_held;
+                whole = spw_min_u64(whole, counts ? held / SPW_TILE_TOKENS : 0);
+            }
+            most = spw_max_u64(most, whole);
+        }
+        sum += most;
+    }
+    return sum;
+}
+
 /* As spw_engine_share. */
 static void share(struct requests *q)
 {
@@ -182,7 +205,7 @@ static void share(struct requests *q)
         return;
     for (uint32_t i = 0; i < q->n_slots; i++)
         q->held[i] = q->slots[i].request ? q->slots[i].held : q->slots[i].ended.n_held;
-    spw_share_frames(q->plan, q->shares, q->n_slots);
+    spw_share_frames(q->plan, q->shares, q->n_slots, count_shared(q, false));
     bool moves = spw_traffic_share(q->run, q->shares, q->held);
     for (uint32_t i = 0; i < q->n_slots && moves; i++)
         if (q->held[i]) {
@@ -195,19 +218,6 @@ static void share(struct requests *q)
 static uint64_t most_tokens(const struct spw_plan_request *r)
 {
     return r->n_prompt + spw_sub_u64(r->max_new_tokens, 1);
-}
-
-/* Whether a waiting request fits beside those that run, as in batch_sessions.c. */
-static bool has_room(const struct requests *q, const struct spw_plan_request *request)
-{
-    uint64_t tiles = spw_waterline_tiles(most_tokens(request));
-    for (uint32_t i = 0; i < q->n_slots; i++) {
-        const struct slot *s = &q->slots[i];
-        if (s->request)
-            tiles += spw_waterline_tiles(s->is_open ? q->shares[i].most_tokens
-                                                    : most_tokens(s->request));
-    }
-    return spw_share_fits(q->plan, tiles);
 }
 
 static void set_most(struct requests *q, uint32_t slot, uint64_t most_tokens)
@@ -360,6 +370,7 @@ static void end(struct requests *q, uint32_t slot)
     struct slot *s = &q->slots[slot];
     const struct spw_plan_request *r = s->request;
     keep(q, slot);
+    q->refused = false;
     if (is_alone(q, s) || r->n_resumed || !r->prompt)
         close_session(q, slot);
     else
@@ -394,6 +405,47 @@ static void describe_prompt(struct requests *q, uint32_t slot)
                              .n_held = s->held,
                              .is_open = s->is_open,
                              .is_alone = is_alone(q, s)};
+}
+
+/* Tiles that the session of the slot will share, as in batch_sessions.c. */
+static uint64_t shared_tiles(const struct requests *q, uint32_t slot)
+{
+    uint32_t donor = 0;
+    if (q->slots[slot].ended.n_tokens)
+        return 0;
+    uint64_t shared =
+        spw_shared_tiles(spw_plan_sharing(q->plan), q->prompts, q->n_slots, slot, &donor);
+    return shared && !q->slots[donor].request->n_resumed ? shared : 0;
+}
+
+static bool fit_together(struct requests *q)
+{
+    uint64_t tiles = 0;
+    for (uint32_t i = 0; i < q->n_slots; i++) {
+        const struct slot *s = &q->slots[i];
+        if (s->request)
+            tiles += s->is_open ? spw_waterline_tiles(q->shares[i].most_tokens)
+                                : spw_waterline_tiles(most_tokens(s->request)) - shared_tiles(q, i);
+    }
+    return spw_share_fits(q->plan, tiles - count_shared(q, true));
+}
+
+/* Whether a waiting request fits into the slot beside those that run, as in batch_sessions.c. */
+static bool has_room(struct requests *q, uint32_t slot, const struct spw_plan_request *request)
+{
+    struct slot *s = &q->slots[slot], before = *s;
+    *s = (struct slot){
+        .request = request, .rope_table = rope_table(q, request->n_prompt), .ended = before.ended};
+    for (uint32_t i = 0; i < q->n_slots; i++)
+        describe_prompt(q, i);
+    bool has = fit_together(q);
+    if (!has && before.ended.n_tokens) {
+        s->ended.n_tokens = 0;
+        has = fit_together(q);
+        before.ended.n_tokens = has ? 0 : before.ended.n_tokens;
+    }
+    *s = before;
+    return has;
 }
 
 /* Requests that start take over sessions of those that have ended; the others are closed. */
@@ -531,12 +583,15 @@ static void run(struct requests *q, const struct spw_plan_request *requests, siz
     struct spw_traffic before;
     size_t started = 0;
     for (;;) {
-        bool any = false;
+        bool any = false, room = true;
         for (uint32_t i = 0; i < q->n_slots; i++) {
-            if (!q->slots[i].request && started < n && has_room(q, &requests[started]))
+            if (!q->slots[i].request && started < n)
+                room = room && !q->refused && has_room(q, i, &requests[started]);
+            if (!q->slots[i].request && started < n && room)
                 start(q, i, &requests[started++]);
             any |= q->slots[i].request || started < n;
         }
+        q->refused = !room;
         if (!any)
             return;
         take_over_sessions(q);

@@ -57,6 +57,15 @@ uint64_t spw_shared_prompt(struct spw_sharing by, const struct spw_prompt *promp
     return most_shared(by, prompts, n, taker, taker, donor);
 }
 
+uint64_t spw_shared_tiles(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
+                          uint32_t taker, uint32_t *donor)
+{
+    uint64_t shared = by.needs_checkpoint ? 0 : spw_shared_prompt(by, prompts, n, taker, donor);
+    if (shared && !(prompts[*donor].is_open && prompts[*donor].n_held >= shared))
+        shared = spw_sub_u64(shared, by.chunk - 1);
+    return shared / SPW_TILE_TOKENS;
+}
+
 /* The prompt without a session whose n_held, which it would keep, is the highest; n: none has any.
  */
 static uint32_t next_taker(const struct spw_prompt *prompts, uint32_t n)

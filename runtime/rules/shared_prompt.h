@@ -40,6 +40,12 @@ uint64_t spw_common_prefix(const int32_t *a, const int32_t *b, uint64_t n);
 uint64_t spw_shared_prompt(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
                            uint32_t taker, uint32_t *donor);
 
+/* Whole tiles that the taker will have in common with prompt *donor at least, before anything is
+ * computed: a donor that does not hold all of them may leave up to a chunk to the taker. 0 where
+ * sessions begin at checkpoints. */
+uint64_t spw_shared_tiles(struct spw_sharing by, const struct spw_prompt *prompts, uint32_t n,
+                          uint32_t taker, uint32_t *donor);
+
 /* Lets prompts without a session take over the session of the request that ran in their place
  * before: ended[i] describes what this session holds of that request's prompt. Where prompt i takes
  * it over, prompts[i] is open then, and n_held says how many of its tokens the session keeps. It

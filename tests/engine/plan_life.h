@@ -81,7 +81,7 @@ static void draw_shares(struct life *f, const struct spw_plan_input *in, uint64_
         f->shares[s].most_tokens = most;
         tiles -= spw_waterline_tiles(most);
     }
-    spw_share_frames(f->plan, f->shares, f->sessions);
+    spw_share_frames(f->plan, f->shares, f->sessions, 0);
     for (uint32_t s = 0; s < f->sessions; s++)
         for (uint32_t l = 0; l < f->config->n_slices; l++)
             f->slices[s][l].kind = &f->shares[s].residency[f->config->slice_kinds[l]];

@@ -234,7 +234,7 @@ static void check_sets(const struct spw_plan *p, uint64_t *seed)
             exact += p->quantizes ? exact_frames(p, most) : 0;
         }
         CHECK(tiles > 0);
-        spw_share_frames(p, s, n);
+        spw_share_frames(p, s, n, 0);
         for (uint32_t i = 0; i < n; i++)
             if (s[i].most_tokens)
                 add_frames(p, &s[i], sum, &whole);
@@ -352,18 +352,23 @@ struct requests {
 };
 
 /* Of very different lengths: a few are as long as the context. Some begin
- * alike. The answers have different lengths too, or all the same. */
+ * alike; or all are long, and begin alike. The answers have different lengths
+ * too, or all the same. */
 static void draw_requests(struct requests *r, uint32_t vocab, uint64_t *seed)
 {
     uint64_t same_new = check_random(seed) % 2 ? check_range(seed, 1, 4) : 0;
+    const bool alike = check_random(seed) % 2;
     for (uint32_t i = 0; i < REQUESTS; i++) {
-        uint64_t longest = check_random(seed) % 4 ? 150 : CONTEXT - MOST_NEW;
-        uint64_t n = check_range(seed, 1, longest), n_new = check_range(seed, 0, MOST_NEW);
+        uint64_t longest = alike || check_random(seed) % 4 == 0 ? CONTEXT - MOST_NEW : 150;
+        uint64_t n = check_range(seed, alike ? 600 : 1, longest);
+        uint64_t n_new = check_range(seed, 0, MOST_NEW);
         n_new = same_new ? same_new : n_new;
         run_ids(r->ids[i], n, vocab, check_random(seed));
-        if (i && check_random(seed) % 2)
+        if (i && (alike || check_random(seed) % 2))
             memcpy(r->ids[i], r->ids[i - 1],
                    spw_min_u64(n, r->list[i - 1].n_prompt) * sizeof r->ids[i][0]);
+        if (alike)
+            r->ids[i][n - 1 - i] ^= 1;
         r->list[i] = (struct spw_request){
             .prompt = r->ids[i], .n_prompt = n, .max_new_tokens = n_new, .ignore_eos = true};
         r->lengths[i] =
@@ -445,7 +450,7 @@ static uint32_t run_together(struct spw_engine *e, const struct requests *r, uin
         for (uint32_t i = 0; i < e->plan.info.sessions; i++)
             n += e->sessions[i] != NULL;
         most = n > most ? n : most;
-        CHECK(spw_share_fits(&e->plan, spw_engine_open_tiles(e)));
+        CHECK(spw_share_fits(&e->plan, spw_engine_open_tiles(e, false)));
         if (canceled < REQUESTS && spw_batch_result(b, canceled + 1)->finish == SPW_FINISH_NONE)
             CHECK(!spw_batch_cancel(b, canceled + 1));
         for (uint32_t i = 0; i < REQUESTS; i += 2) /* some go as soon as they can */

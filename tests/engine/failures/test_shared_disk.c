@@ -50,8 +50,8 @@ static void open_session(struct life *x, uint32_t i)
     x->most[i] = forks                       ? x->most[from]
                  : check_random(x->seed) % 2 ? TOKENS
                                              : check_range(x->seed, 1, TOKENS);
-    bool fits =
-        spw_share_fits(&x->e->plan, spw_engine_open_tiles(x->e) + spw_waterline_tiles(x->most[i]));
+    bool fits = spw_share_fits(&x->e->plan, spw_engine_open_tiles(x->e, false) +
+                                                spw_waterline_tiles(x->most[i]));
     int rc = forks ? spw_session_fork(&x->sessions[i], x->sessions[from], &err)
                    : spw_session_open_for(&x->sessions[i], x->e, x->most[i], &err);
     CHECK_MSG(!rc == fits, "%s: %s", x->what, err.text);

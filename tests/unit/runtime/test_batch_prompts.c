@@ -334,6 +334,36 @@ static void test_samples(const char *folder, bool cancels, uint32_t chunks, uint
     spw_engine_close(e);
 }
 
+/* Memory for 4 tiles of a slice: one sample takes 3, and each further one only the last of them. */
+static void test_samples_in_little_room(uint64_t seed)
+{
+    enum { N = 3, PROMPT = 300 };
+    static int32_t ids[PROMPT];
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = N,
+                            .full_sessions = 1,
+                            .threads = 1};
+    struct spw_engine *e;
+    struct spw_batch *b;
+    struct spw_error err = {0};
+    uint64_t id;
+    for (int i = 0; i < PROMPT; i++)
+        ids[i] = (int32_t)(check_random(&seed) % VOCAB);
+    const struct spw_request request = {
+        .prompt = ids, .n_prompt = PROMPT, .max_new_tokens = 8, .ignore_eos = true, .n_samples = N};
+    CHECK_MSG(!spw_engine_open(&e, MODEL, &o, &err), "%s", err.text);
+    CHECK(!spw_batch_open(&b, e, NULL, &err) && !spw_batch_submit(b, &request, &id, &err));
+    CHECK_MSG(spw_batch_step(b, &err) == 1, "%s", err.text);
+    CHECK(spw_batch_runs(b, 1) && spw_batch_runs(b, 2) && !spw_batch_runs(b, 3));
+    while (spw_batch_step(b, &err) > 0)
+        ;
+    for (uint64_t i = 1; i <= N; i++)
+        CHECK(spw_batch_result(b, i)->finish == SPW_FINISH_LENGTH);
+    spw_batch_close(b);
+    spw_engine_close(e);
+}
+
 /* ---- threads ---- */
 
 static void *wake(void *b)
@@ -377,6 +407,7 @@ int main(void)
     for (int i = 0; i < 4; i++)
         test_samples(i % 2 ? "tests/golden/mistral_window_200" : MODEL, i >= 2, i == 1 ? 2 : 0,
                      seed + (uint64_t)i);
+    test_samples_in_little_room(seed);
     test_wake();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
