@@ -86,7 +86,7 @@ static size_t control_bytes(const char *text, size_t n)
 }
 
 /* Writes `text` with U+FFFD in the place of each control character. */
-static bool write_shown(FILE *to, const char *text, size_t bytes)
+static bool write_shown(const char *text, size_t bytes)
 {
     static const char instead[] = "\xef\xbf\xbd";
     bool written = true;
@@ -94,16 +94,11 @@ static bool write_shown(FILE *to, const char *text, size_t bytes)
         size_t n = 0, control = 0;
         while (n < bytes && !(control = control_bytes(text + n, bytes - n)))
             n++;
-        written = fwrite(text, 1, n, to) == n && (!control || fputs(instead, to) >= 0);
+        written = fwrite(text, 1, n, stdout) == n && (!control || fputs(instead, stdout) >= 0);
         text += n + control;
         bytes -= n + control;
     }
     return written;
-}
-
-void cli_show(const char *text, size_t bytes)
-{
-    write_shown(stderr, text, bytes);
 }
 
 enum { LINE_BYTES = 2048 };
@@ -216,7 +211,7 @@ int cli_write(const char *text, size_t bytes)
         in_line = text[bytes - 1] != '\n';
     if (isatty(STDOUT_FILENO) != 1)
         return cli_write_as_is(text, bytes);
-    return end_write(write_shown(stdout, text, bytes));
+    return end_write(write_shown(text, bytes));
 }
 
 int cli_text_add(struct cli_text *t, const char *text, size_t bytes)

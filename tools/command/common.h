@@ -43,8 +43,6 @@ void cli_interrupt_clear(void);
 int cli_write(const char *text, size_t bytes);
 /* As cli_write, for sequences of our own: a terminal obeys them. */
 int cli_write_as_is(const char *text, size_t bytes);
-/* Like cli_write to stderr, whatever stderr is: for text of the user or of a file. */
-void cli_show(const char *text, size_t bytes);
 
 /* A text that grows; zero at first. Ends in a NUL that `n` leaves out, once something was added. */
 struct cli_text {

@@ -146,10 +146,26 @@ static const struct cli_command *find_command(const char *name)
     return NULL;
 }
 
+static void write_version(FILE *to)
+{
+    fprintf(to, "spillway %s\n", spw_version());
+}
+
+/* What the command prints without a subcommand. */
+static const struct {
+    const char *name;
+    void (*write)(FILE *to);
+} pages[] = {
+    {"--help", cli_help_commands}, {"help", cli_help_commands}, {"-h", cli_help_commands},
+    {"--version", write_version},  {"--man", cli_man},          {"--options", cli_options_page}};
+enum { N_PAGES = sizeof pages / sizeof *pages };
+
 static int refuse_command(const char *name)
 {
-    const char *names[20] = {"--help", "--version", "--man", "--options"};
-    size_t n = 4;
+    const char *names[24];
+    size_t n = 0;
+    for (size_t i = 0; i < N_PAGES; i++)
+        names[n++] = pages[i].name;
     for (const struct cli_command *c = cli_commands; c->name; c++)
         names[n++] = c->name;
     const char *nearest = cli_nearest(name, names, n);
@@ -217,21 +233,11 @@ static int run(int argc, char **argv)
         cli_help(stdout, help, argc > 3 && strcmp(argv[3], "all") == 0);
         return finish(CLI_DONE);
     }
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) {
-        cli_help_commands(stdout);
-        return finish(CLI_DONE);
-    }
-    if (strcmp(name, "--version") == 0) {
-        printf("spillway %s\n", spw_version());
-        return finish(CLI_DONE);
-    }
-    if (strcmp(name, "--man") == 0) {
-        cli_man(stdout);
-        return finish(CLI_DONE);
-    }
-    if (strcmp(name, "--options") == 0) {
-        cli_options_page(stdout);
-        return finish(CLI_DONE);
+    for (size_t i = 0; i < N_PAGES; i++) {
+        if (strcmp(pages[i].name, name) == 0) {
+            pages[i].write(stdout);
+            return finish(CLI_DONE);
+        }
     }
     const struct cli_command *command = find_command(name);
     if (!command)
