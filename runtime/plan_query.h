@@ -46,9 +46,10 @@ struct spw_plan_info {
     /* Experts of all layers; those that the device has room for; and those that come from the
      * files, not from the host, when they are needed there. */
     uint32_t n_experts, n_experts_resident, n_experts_from_disk;
-    /* Bytes of experts that a token is expected to miss, when those that stay have come: from the
-     * files, and from the host. With options.expert_counts by these counts; else as if all were
-     * chosen equally often, and real routing misses fewer. No other number has these bytes. */
+    /* Bytes of experts that a token is expected to miss, after the first tokens: from the files,
+     * and from the host. They follow from options.expert_counts; without counts, all experts are
+     * taken to be chosen equally often, and a real run misses fewer. No other number has these
+     * bytes. */
     uint64_t decode_expert_disk_bytes, decode_expert_host_bytes;
     uint64_t weights_disk_bytes;      /* that one decode step reads from the files */
     uint64_t kv_bytes_per_token;      /* all full-attention layers */

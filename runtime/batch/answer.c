@@ -17,7 +17,7 @@ static size_t character_bytes(const char *text, size_t bytes)
     return n;
 }
 
-static int keep_text(struct spw_answer *a, const char *text, size_t bytes)
+static int add_text(struct spw_answer *a, const char *text, size_t bytes)
 {
     SPW_TRY(spw_grow(&a->text, &a->text_capacity, a->n_text + bytes, 1));
     memcpy(a->text + a->n_text, text, bytes);
@@ -39,7 +39,7 @@ static int emit_text(void *context, const char *text, size_t bytes)
         text += n;
         bytes -= n;
     }
-    return bytes > 0 && a->request.text ? keep_text(a, text, bytes) : 0;
+    return bytes > 0 && a->request.text ? add_text(a, text, bytes) : 0;
 }
 
 /* Leaves out characters that belong to the prompt. Half a character at the end of the prompt was

@@ -27,7 +27,7 @@ struct spw_answer {
     size_t n_prompt_end, n_skipped;
     uint64_t n_text_left; /* of n_text_given: bytes that are still to be passed over */
     struct spw_stop *stop;
-    char *text; /* [n_text]: final, and not told yet */
+    char *text; /* [n_text]: final, and not reported yet */
     size_t n_text, text_capacity;
 };
 

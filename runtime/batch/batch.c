@@ -19,8 +19,12 @@
  * step of prompts is set aside after some chunks (runtime/engine/set_aside.c), and the others get a
  * token before it continues. No request starts while a step is set aside.
  *
- *   submit -> waiting -> running: session + answer -> spw_sync(all) -> sampler -> token
+ *   submit -> waiting -> running: session + answer -> spw_sync(all) -> group.c -> token
  *                                                     token -> answer.c -> events
+ *
+ * A request waits until its tiles have room, where tiles that it will share count once. If sessions
+ * lose what they share (tiles lost on disk, another plan), those that have no room are closed, and
+ * their requests get new ones: only time is lost.
  *
  * All memory of a request is taken when it is submitted, but that of its text, and of logits that
  * nobody has read yet when another plan takes their memory. */
@@ -411,7 +415,7 @@ bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 /* ---- requests by number ---- */
 
 /* The session stays open: events point to its logits, and others may begin with its tokens. */
-static void keep_session(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
+static void retire_session(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     const struct spw_answer *a = &x->answer;
     bool failed = a->result.finish == SPW_FINISH_FAILED;
@@ -443,7 +447,7 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
     if (x->session)
-        keep_session(b, x, place);
+        retire_session(b, x, place);
     x->has_end = true;
     spw_batch_note_events(b, x);
 }

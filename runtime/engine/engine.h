@@ -1,4 +1,11 @@
-/* The engine and its sessions, for the files of runtime/ that work on them. */
+/* An engine: a model, the plan of its memory, and its sessions. Programs use runtime/spillway.h;
+ * this header has the parts, for the folders of runtime/ that work on them.
+ *
+ *   model, options -> plan -> arenas, KV cache, rings, executor -> sessions
+ *
+ * The plan can change while the engine is open: what it determines is then opened anew or moved in
+ * place, and sessions keep their tokens. Each sub-struct names the file that owns it. The engine's
+ * thread. */
 #ifndef SPW_RUNTIME_ENGINE_ENGINE_H
 #define SPW_RUNTIME_ENGINE_ENGINE_H
 
