@@ -94,12 +94,14 @@ split() {
         END { if (block) problem("a block without its end"); exit bad }' "$1"
 }
 
-# plain HOW: of a text on stdin what is compared
+# plain HOW: of a text on stdin what is compared. What was measured on a busy machine is not stored, so each command
+# measures again, and says so.
 plain() {
+    local varies='/^spillway: (on |device cuda: |measuring this machine|while this machine was measured)/d'
     if [ "$1" = numbers ]; then
-        sed -E '/^spillway: (on|device cuda:) /d; s/[0-9]+([.,:+e-]+[0-9]+)*/#/g; s/ +/ /g'
+        sed -E "$varies"'; s/[0-9]+([.,:+e-]+[0-9]+)*/#/g; s/ +/ /g'
     else
-        sed -E '/^spillway: (on|device cuda:) /d'
+        sed -E "$varies"
     fi
 }
 
