@@ -95,6 +95,7 @@ enum spw_dtype spw_compute_type(const struct spw_tensors *weights, const struct 
  * spw_saved_info). prompt: [n_prompt]; NULL: the request shares no tokens with other requests. */
 struct spw_plan_request {
     uint64_t n_prompt, max_new_tokens, n_found, n_resumed;
+    uint64_t ends_at; /* the answer ends with so many tokens; 0: with max_new_tokens */
     bool resumed_logits;
     const int32_t *prompt;
 };
@@ -129,6 +130,14 @@ int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *exp
                    const struct spw_plan_steps *steps, const char *model_dir,
                    const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
                    struct spw_error *err);
+
+/* Predicts the bytes that spw_stats counts for an engine that is open, if one batch with these
+ * requests was all that it has done: tokens, lengths and finds as they were. -ENODATA: something
+ * happened that no plan can know: memory or a write was refused, a budget changed, tiles were lost,
+ * a session was saved, a step was interrupted or set aside. The routing of experts is that of the
+ * engine: which of them missed follows from the rule by which they stay. */
+int spw_engine_predict(uint64_t moved[SPW_MOVED_COUNT], const struct spw_engine *e,
+                       const struct spw_plan_request *requests, size_t n, struct spw_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

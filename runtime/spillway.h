@@ -220,13 +220,8 @@ struct spw_stats { /* since the engine opened */
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     uint64_t device_peak_bytes, host_peak_bytes, disk_peak_bytes;
     uint64_t moved_bytes[SPW_MOVED_COUNT]; /* counted where bytes are copied */
-    /* Predicted from the plan and the facts of the run (tokens that were computed, tiles that were
-     * lost), never from the counters. If these facts do not determine the bytes (after a failed
-     * write to disk, for example), has_prediction is false, and these are 0. */
-    uint64_t predicted_bytes[SPW_MOVED_COUNT];
-    bool has_prediction;
-    double unhidden_wait_seconds; /* computation waited for a transfer */
-    uint64_t card_bytes;          /* CUDA: what the driver took from the card */
+    double unhidden_wait_seconds;          /* computation waited for a transfer */
+    uint64_t card_bytes;                   /* CUDA: what the driver took from the card */
     uint64_t n_fallbacks, n_lost_tiles;
 };
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);

@@ -408,6 +408,15 @@ int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
     return 0;
 }
 
+int spw_weights_prepare_blank(struct spw_weights *w)
+{
+    spw_weights_forget_small(w);
+    w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
+    if (!w->rope)
+        w->rope = spw_alloc_zero(w->n_small - w->first_rope, sizeof *w->rope);
+    return w->small && w->rope ? 0 : -ENOMEM;
+}
+
 void spw_weights_forget_small(struct spw_weights *w)
 {
     spw_free(w->small);

@@ -161,6 +161,8 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
 void spw_weights_close(struct spw_weights *w);
 /* Reads the small array. The frequencies in it are the latest ones of spw_weights_rope. */
 int spw_weights_prepare(struct spw_weights *w, struct spw_error *err);
+/* Instead of prepare, where nobody reads the numbers: zeros. -ENOMEM. */
+int spw_weights_prepare_blank(struct spw_weights *w);
 /* Frees the small array. */
 void spw_weights_forget_small(struct spw_weights *w);
 
@@ -208,5 +210,8 @@ void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_
  * [n][n_layers * layer_inputs]. */
 void spw_weights_inputs(const struct spw_weights *w, const int32_t *tokens, size_t n,
                         enum spw_dtype compute, void *out);
+/* Both. */
+void spw_weights_embed_tokens(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                              enum spw_dtype compute, void *rows, void *inputs);
 
 #endif

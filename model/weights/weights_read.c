@@ -248,3 +248,11 @@ void spw_weights_inputs(const struct spw_weights *w, const int32_t *tokens, size
     for (size_t i = 0; n < MANY_ROWS && i < n; i++)
         release_around(m, (uint32_t)tokens[i] * row_bytes, (struct rows){0, m->n});
 }
+
+void spw_weights_embed_tokens(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                              enum spw_dtype compute, void *rows, void *inputs)
+{
+    spw_weights_embed(w, tokens, n, compute, rows);
+    if (w->config->layer_inputs)
+        spw_weights_inputs(w, tokens, n, compute, inputs);
+}

@@ -126,6 +126,14 @@ struct spw_device_ops {
 
 extern const struct spw_device_ops spw_device_cpu;
 
+/* A device that moves and computes nothing: copies are counted, device memory cannot be touched,
+ * and host memory reads as zeros. options.context: which device it stands for. */
+extern const struct spw_device_ops spw_device_count;
+struct spw_device_likeness {
+    unsigned workers; /* as the operations with these names */
+    uint64_t available;
+};
+
 /* Only in builds with CUDA, real or emulated. */
 extern const struct spw_device_ops spw_device_cuda;
 /* Whether GPU `index` can be used. Fills `name` with its name and capability, such as "NVIDIA

@@ -137,7 +137,7 @@ int spw_io_open(struct spw_io **out, const struct spw_io_options *o, struct spw_
     io->fault = o->fault;
     io->place = o->place;
     io->place_context = o->place_context;
-    rc = engine_choose(io, o, err);
+    rc = o->counts ? 0 : engine_choose(io, o, err);
     if (rc < 0)
         goto fail_lock;
     *out = io;
@@ -154,11 +154,18 @@ void spw_io_close(struct spw_io *io)
 {
     if (!io)
         return;
-    threads_stop(io);
-    parts_free(io);
-    io->engine->close(io);
+    if (!spw_io_counts(io)) {
+        threads_stop(io);
+        parts_free(io);
+        io->engine->close(io);
+    }
     pthread_mutex_destroy(&io->lock);
     spw_free(io);
+}
+
+bool spw_io_counts(const struct spw_io *io)
+{
+    return !io->engine;
 }
 
 const char *spw_io_describe(const struct spw_io *io)
@@ -169,10 +176,10 @@ const char *spw_io_describe(const struct spw_io *io)
 /* --- files --- */
 
 /* The alignment that direct I/O on this descriptor needs. 1: reads and writes are not direct,
- * whatever the flag says. */
+ * whatever the flag says. fd -1: where I/O only counts. */
 static int find_align(int fd, uint32_t *align)
 {
-    int flags = fcntl(fd, F_GETFL);
+    int flags = fd < 0 ? 0 : fcntl(fd, F_GETFL);
     if (flags < 0)
         return -errno;
     *align = 1;

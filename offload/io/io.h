@@ -54,6 +54,9 @@ struct spw_io_options {
     const struct spw_io_span *memory;
     unsigned n_memory;
     const struct spw_io_fault *fault; /* borrowed; NULL: none */
+    /* No thread is started, and no file is touched: a job is over when it is submitted, and its
+     * bytes are counted. Files have the descriptor -1. */
+    bool counts;
     /* Called once at the start of I/O thread i, to bind the thread to its cores. May be NULL. */
     void (*place)(void *context, unsigned i);
     void *place_context;
@@ -115,6 +118,8 @@ void spw_io_close(struct spw_io *io);
 /* Which engine was taken, and why: "io_uring, 16 in flight, registered memory" or "16 threads
  * (io_uring: Operation not permitted)". Owned by the engine. */
 const char *spw_io_describe(const struct spw_io *io);
+/* options.counts. */
+bool spw_io_counts(const struct spw_io *io);
 
 /* Registers an open descriptor, and finds out whether it has O_DIRECT and which alignment that
  * needs. At most 256 files (-ENFILE). Do not call it in the token loop. The caller closes the

@@ -57,8 +57,8 @@ struct spw_io_thread {
 };
 
 struct spw_io {
-    const struct spw_io_engine *engine;
-    void *engine_state; /* owned by the engine */
+    const struct spw_io_engine *engine; /* NULL: options.counts */
+    void *engine_state;                 /* owned by the engine */
     unsigned n_threads, started, queue_depth;
     uint64_t request_bytes;
     const struct spw_io_fault *fault; /* borrowed; may be NULL */

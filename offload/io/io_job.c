@@ -134,6 +134,9 @@ void spw_io_submit(struct spw_io *io, struct spw_io_job *job)
     if (io->closing) {
         job->rc = -ECANCELED;
         end_job(job);
+    } else if (spw_io_counts(io)) {
+        *(job->write ? &io->usage.written_bytes : &io->usage.read_bytes) += job->bytes;
+        end_job(job);
     } else {
         if (io->head)
             io->tail->next = job;

@@ -206,7 +206,7 @@ static int open_scratch(struct spw_disk *d, const struct spw_disk_options *o, st
 static int open_all(struct spw_disk *d, const struct spw_disk_options *o, struct spw_error *err)
 {
     snprintf(d->text, sizeof d->text, "no scratch file");
-    if (o->n_frames)
+    if (o->n_frames && !spw_io_counts(o->io))
         SPW_TRY(open_scratch(d, o, err));
     int rc = open_frames(d, o->n_frames, o->n_frames ? o->run : 1);
     if (rc)
@@ -223,6 +223,7 @@ int spw_disk_open(struct spw_disk **out, const struct spw_disk_options *o, struc
         return spw_fail(err, -ENOMEM, "out of memory for the disk tier");
     d->io = o->io;
     d->fd = -1;
+    d->file = (struct spw_io_file){.fd = -1, .index = SPW_IO_UNREGISTERED, .align = 1};
     d->tile_bytes = o->tile_bytes;
     d->write_limit_bytes = o->write_limit_bytes ? o->write_limit_bytes : UINT64_MAX;
     int rc = open_all(d, o, err);

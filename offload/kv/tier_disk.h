@@ -16,9 +16,10 @@
 #define SPW_DISK_NONE UINT32_MAX
 
 struct spw_disk_options {
-    const char *directory; /* of the scratch file; not used if n_frames is 0 */
-    struct spw_io *io;     /* borrowed */
-    uint64_t tile_bytes;   /* a multiple of 4096 */
+    const char
+        *directory;      /* of the scratch file; not used if n_frames is 0, or if io only counts */
+    struct spw_io *io;   /* borrowed */
+    uint64_t tile_bytes; /* a multiple of 4096 */
     uint32_t n_frames,
         run; /* 0: no scratch file. run: adjacent frames for one layer of one sequence */
     uint64_t write_limit_bytes; /* 0: none */

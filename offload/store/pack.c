@@ -337,6 +337,24 @@ void spw_pack_close(struct spw_pack *p)
     spw_free(p);
 }
 
+int spw_pack_open_memory(struct spw_pack **out, int fd, struct spw_error *err)
+{
+    *out = NULL;
+    struct spw_pack *p = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return spw_fail(err, -ENOMEM, "no memory for a pack");
+    p->fd = dup(fd);
+    p->path = spw_strdup("blank pack");
+    p->blank = true;
+    int rc = p->path ? open_newest(p, NULL, err) : -ENOMEM;
+    if (rc) {
+        spw_pack_close(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
 bool spw_pack_has_magic(int fd)
 {
     char magic[sizeof((struct spw_pack_head){0}.magic)];
@@ -355,6 +373,11 @@ const struct spw_pack_info *spw_pack_info(const struct spw_pack *p)
 int spw_pack_fd(const struct spw_pack *p)
 {
     return p->fd;
+}
+
+bool spw_pack_is_blank(const struct spw_pack *p)
+{
+    return p->blank;
 }
 
 const char *spw_pack_path(const struct spw_pack *p)
@@ -412,7 +435,7 @@ uint64_t spw_pack_run_bytes(const struct spw_pack *p, const struct spw_pack_sect
 int spw_pack_fetch(const struct spw_pack *p, uint64_t offset, uint64_t bytes, void *records,
                    struct spw_error *err)
 {
-    int rc = spw_pack_pread(p->fd, records, bytes, offset);
+    int rc = p->blank ? 0 : spw_pack_pread(p->fd, records, bytes, offset);
     rc = rc == -ENODATA ? -EBADMSG : rc;
     return rc ? spw_fail(err, rc, "%s: %llu bytes at %llu could not be read: %s", p->path,
                          (unsigned long long)bytes, (unsigned long long)offset,
@@ -425,7 +448,7 @@ int spw_pack_check_records(const struct spw_pack *p, const struct spw_pack_secti
                            struct spw_error *err)
 {
     uint32_t at = first_tile - s->first_tile;
-    for (uint32_t i = 0; i < n_tiles; i++)
+    for (uint32_t i = 0; i < n_tiles && !p->blank; i++)
         if (XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes) !=
             s->sums[at + i])
             return record_failed(p, s, at + i, -EBADMSG, err);

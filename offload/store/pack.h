@@ -104,6 +104,7 @@ const struct spw_pack_info *spw_pack_info(const struct spw_pack *p);
  * supports it. It stays readable when the file is removed or replaced. */
 int spw_pack_fd(const struct spw_pack *p);
 const char *spw_pack_path(const struct spw_pack *p);
+bool spw_pack_is_blank(const struct spw_pack *p); /* see spw_pack_create_blank */
 /* The section that contains this tile, or NULL. */
 const struct spw_pack_section *spw_pack_find(const struct spw_pack *p, uint32_t kind,
                                              uint32_t layer, uint32_t tile);
@@ -162,6 +163,14 @@ uint64_t spw_pack_overhead_bytes(uint64_t n_tokens, uint64_t n_sections, uint64_
  * contradicts itself. */
 int spw_pack_create(struct spw_pack_writer **out, const char *path, bool replace,
                     const struct spw_pack_spec *s, struct spw_error *err);
+/* Creates a blank pack, in memory: it has sections and tables, but its records have no bytes. They
+ * are counted as written and as read. */
+int spw_pack_create_blank(struct spw_pack_writer **out, const struct spw_pack_spec *s,
+                          struct spw_error *err);
+/* Completes a blank pack, whether its records were written or not, and opens it. Frees the writer
+ * in any case. */
+int spw_pack_open_blank(struct spw_pack **out, struct spw_pack_writer *w, const void *state,
+                        uint32_t state_bytes, uint64_t *written_bytes, struct spw_error *err);
 /* Writes a new commit into an existing file. -EBUSY: another process has locked the file; -ENOENT,
  * -EBADMSG, -ESTALE as in spw_pack_open, or the file lacks a section that the spec wants to keep:
  * the caller then creates a new file. */

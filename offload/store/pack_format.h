@@ -63,6 +63,7 @@ _Static_assert(sizeof(struct spw_pack_row) == 32, "no padding");
 struct spw_pack {
     int fd;     /* owned */
     char *path; /* owned */
+    bool blank; /* its records have no bytes */
     struct spw_pack_info info;
     struct spw_pack_head head;
     uint8_t *table;                    /* [head.table_bytes], owned */
@@ -99,6 +100,9 @@ int spw_pack_read_heads(int fd, const char *path, const uint8_t *fingerprint,
 /* Reads and checks the table of p->head; p->fd, path and head are set. spw_pack_unload frees it. */
 int spw_pack_load(struct spw_pack *p, uint64_t size, struct spw_error *err);
 void spw_pack_unload(struct spw_pack *p);
+
+/* Opens a blank pack from the descriptor of its memory, which stays the caller's. */
+int spw_pack_open_memory(struct spw_pack **out, int fd, struct spw_error *err);
 
 /* Sorts the sections and checks them: sizes, bounds, no tile twice, no overlap in the file, neither
  * with each other nor with the table. Returns NULL, or what is wrong. */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@ struct spw_pack_writer {
     char temporary[40]; /* create only; "" after the file has its final name */
     int *locked_fd;     /* borrowed from the spec */
     bool replace, sealed;
+    bool blank; /* `fd` is memory, and has no records */
     struct spw_pack_head head;
     uint32_t slot;                     /* which commit record will be written */
     struct spw_pack_section *sections; /* [n_sections], owned; those of the spec, with offsets */
@@ -348,21 +350,27 @@ static int open_temporary(struct spw_pack_writer *w)
     return -EEXIST;
 }
 
-/* `replace`: nobody else removes abandoned files from a user's directory. */
-static int create(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct spw_error *err)
+static int place_all(struct spw_pack_writer *w, const struct spw_pack_spec *s,
+                     struct spw_error *err)
 {
     struct map m;
     for (uint32_t i = 0; i < s->n_sections; i++)
         if (s->sections[i].offset)
             return spw_fail(err, -EINVAL, "%s: a new file has no old records", w->path);
-    SPW_TRY(open_directory(w, err));
-    if (w->replace)
-        remove_abandoned(w);
     if (map_init(&m, 1))
         return spw_fail(err, -ENOMEM, "%s: no memory to write it", w->path);
     place(w, s, &m);
     spw_free(m.items);
-    SPW_TRY(check_placed(w, err));
+    return check_placed(w, err);
+}
+
+/* `replace`: nobody else removes abandoned files from a user's directory. */
+static int create(struct spw_pack_writer *w, const struct spw_pack_spec *s, struct spw_error *err)
+{
+    SPW_TRY(open_directory(w, err));
+    if (w->replace)
+        remove_abandoned(w);
+    SPW_TRY(place_all(w, s, err));
     int rc = open_temporary(w);
     if (rc)
         return spw_fail(err, rc, "%s: cannot be written: %s", w->path, strerror(-rc));
@@ -488,6 +496,24 @@ int spw_pack_append(struct spw_pack_writer **out, const char *path, const struct
     return open_writer(out, path, false, false, s, err);
 }
 
+int spw_pack_create_blank(struct spw_pack_writer **out, const struct spw_pack_spec *s,
+                          struct spw_error *err)
+{
+    int rc = writer_alloc(out, "blank pack", s, err);
+    if (!rc) {
+        (*out)->blank = true;
+        (*out)->fd = memfd_create("spillway", MFD_CLOEXEC);
+        rc = (*out)->fd < 0 ? spw_fail(err, -errno, "no memory for a pack") : 0;
+    }
+    if (!rc)
+        rc = place_all(*out, s, err);
+    if (rc) {
+        spw_pack_abort(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
 /* ---- records and commit ---- */
 
 static int write_all(struct spw_pack_writer *w, const void *from, uint64_t bytes, uint64_t offset)
@@ -518,10 +544,14 @@ int spw_pack_write(struct spw_pack_writer *w, uint32_t section, uint32_t first_t
     for (uint32_t i = 0; i < n_tiles; i++)
         if (w->written[first + i])
             return -EINVAL;
-    SPW_TRY(write_all(w, records, n_tiles * s->record_bytes, s->offset + at * s->record_bytes));
+    if (w->blank)
+        w->written_bytes += n_tiles * s->record_bytes;
+    else
+        SPW_TRY(write_all(w, records, n_tiles * s->record_bytes, s->offset + at * s->record_bytes));
     for (uint32_t i = 0; i < n_tiles; i++) {
-        w->sums[first + i] =
-            XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes);
+        if (!w->blank)
+            w->sums[first + i] =
+                XXH3_64bits((const uint8_t *)records + i * s->record_bytes, s->record_bytes);
         w->written[first + i] = true;
     }
     w->n_left -= n_tiles;
@@ -604,6 +634,19 @@ int spw_pack_commit(struct spw_pack_writer *w, const void *state, uint32_t state
         rc = spw_pack_publish(w, err);
     if (written_bytes)
         *written_bytes = w->written_bytes;
+    spw_pack_abort(w);
+    return rc;
+}
+
+int spw_pack_open_blank(struct spw_pack **out, struct spw_pack_writer *w, const void *state,
+                        uint32_t state_bytes, uint64_t *written_bytes, struct spw_error *err)
+{
+    w->n_left = 0;
+    int rc = spw_pack_seal(w, state, state_bytes, err);
+    if (written_bytes)
+        *written_bytes = w->written_bytes;
+    if (!rc)
+        rc = spw_pack_open_memory(out, w->fd, err);
     spw_pack_abort(w);
     return rc;
 }

@@ -45,6 +45,7 @@ struct spw_store {
 struct spw_store_writer {
     struct spw_store *store;
     struct spw_pack_writer *pack;
+    struct spw_pack_id id;
     struct spw_store_match match; /* keeps the packs before it locked */
 };
 
@@ -229,8 +230,10 @@ static int walk_checkpoints(struct spw_store *s, struct spw_store_match *m)
 }
 
 /* Sets the time of last use. A match touches all packs of its chain. */
-static void touch(const struct spw_pack *pack)
+static void touch(const struct spw_store *s, const struct spw_pack *pack)
 {
+    if (!s->o.directory)
+        return;
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
     int rc = futimens(spw_pack_fd(pack), times);
     (void)rc; /* after a failure (another owner, read-only) the pack only seems older than it is */
@@ -240,17 +243,17 @@ int spw_store_match(struct spw_store *s, const int32_t *tokens, uint64_t n,
                     struct spw_store_match *out)
 {
     *out = (struct spw_store_match){0};
-    int rc = spw_store_directory_refresh(&s->d);
+    int rc = s->o.directory ? spw_store_directory_refresh(&s->d) : 0;
     if (!rc)
         rc = walk(s, tokens, spw_min_u64(n / SPW_TILE_TOKENS, UINT32_MAX), out);
     if (!rc)
         rc = walk_checkpoints(s, out);
     for (uint32_t i = 0; !rc && i < out->n_parts; i++)
-        touch(out->parts[i].pack);
+        touch(s, out->parts[i].pack);
     if (!rc && out->checkpoint)
-        touch(out->checkpoint);
+        touch(s, out->checkpoint);
     if (!rc && out->next_checkpoint)
-        touch(out->next_checkpoint);
+        touch(s, out->next_checkpoint);
     if (rc)
         spw_store_release(s, out);
     return rc == -ENOMEM ? rc : 0;
@@ -269,14 +272,9 @@ void spw_store_release(struct spw_store *s, struct spw_store_match *m)
 
 /* ---- open ---- */
 
-int spw_store_open(struct spw_store **out, const struct spw_store_options *o, struct spw_error *err)
+static int open_directory(struct spw_store *s, const struct spw_store_options *o,
+                          struct spw_error *err)
 {
-    *out = NULL;
-    struct spw_store *s = spw_alloc_zero(1, sizeof *s);
-    if (!s)
-        return spw_fail(err, -ENOMEM, "prefix cache: %s: no memory to open it", o->directory);
-    s->o = *o;
-    memcpy(s->fingerprint, o->fingerprint, sizeof s->fingerprint);
     int rc = spw_store_directory_open(&s->d, o->directory, true, err);
     s->d.trusts_others = o->trusts_others;
     if (!rc)
@@ -286,6 +284,19 @@ int spw_store_open(struct spw_store **out, const struct spw_store_options *o, st
         if (rc)
             spw_fail(err, rc, "prefix cache: %s: cannot be read: %s", o->directory, strerror(-rc));
     }
+    return rc;
+}
+
+int spw_store_open(struct spw_store **out, const struct spw_store_options *o, struct spw_error *err)
+{
+    *out = NULL;
+    struct spw_store *s = spw_alloc_zero(1, sizeof *s);
+    if (!s)
+        return spw_fail(err, -ENOMEM, "prefix cache: no memory to open it");
+    s->o = *o;
+    s->d.fd = -1;
+    memcpy(s->fingerprint, o->fingerprint, sizeof s->fingerprint);
+    int rc = o->directory ? open_directory(s, o, err) : 0;
     if (rc) {
         spw_store_close(s);
         return rc;
@@ -298,6 +309,8 @@ void spw_store_close(struct spw_store *s)
 {
     if (!s)
         return;
+    while (!s->o.directory && s->open)
+        put_pack(s, s->open->pack);
     spw_store_directory_close(&s->d);
     spw_free(s);
 }
@@ -405,7 +418,10 @@ static int begin(struct spw_store_writer *w, const struct spw_store_addition *a,
     char path[4096], name[SPW_STORE_NAME_BYTES];
     SPW_TRY(check_place(s, a, &w->match, err));
     struct spw_pack_spec spec = make_spec(a);
-    spw_store_directory_name(name, find_place(s, a, &w->match, &spec));
+    w->id = find_place(s, a, &w->match, &spec);
+    if (!s->o.directory)
+        return spw_pack_create_blank(&w->pack, &spec, err);
+    spw_store_directory_name(name, w->id);
     if ((size_t)snprintf(path, sizeof path, "%s/%s", s->d.path, name) >= sizeof path)
         return spw_fail(err, -ENAMETOOLONG, "prefix cache: %s: the name is too long", s->d.path);
     int lock = spw_store_directory_lock(&s->d);
@@ -452,13 +468,38 @@ static int publish(struct spw_store_writer *w, struct spw_error *err)
     return rc;
 }
 
-int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err)
+/* The store has the blank pack open until it is closed. */
+static int keep_blank(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err)
+{
+    struct spw_store *s = w->store;
+    struct open_pack *p = spw_alloc_zero(1, sizeof *p);
+    if (!p)
+        return spw_fail(err, -ENOMEM, "prefix cache: no memory to write");
+    int rc = spw_pack_open_blank(&p->pack, w->pack, NULL, 0, written_bytes, err);
+    w->pack = NULL;
+    if (rc) {
+        spw_free(p);
+        return rc;
+    }
+    p->id = w->id;
+    p->refs = 1;
+    p->next = s->open;
+    s->open = p;
+    return 0;
+}
+
+static int commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err)
 {
     int rc = spw_pack_seal(w->pack, NULL, 0, err);
     if (written_bytes)
         *written_bytes = spw_pack_written_bytes(w->pack);
-    if (!rc)
-        rc = publish(w, err);
+    return rc ? rc : publish(w, err);
+}
+
+int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err)
+{
+    int rc =
+        w->store->o.directory ? commit(w, written_bytes, err) : keep_blank(w, written_bytes, err);
     spw_store_abort(w);
     return rc;
 }

@@ -17,7 +17,8 @@ enum {
 };
 
 struct spw_store_options {
-    const char *directory; /* created, mode 0700, if it is missing; its parent must exist */
+    const char *directory; /* created, mode 0700, if it is missing; its parent must exist. NULL: the
+                              store has blank packs, in memory, until it is closed */
     uint64_t limit_bytes;  /* of all packs in it, unfinished ones included */
     bool trusts_others;    /* also uses files that other users own or may write */
     const uint8_t *fingerprint;
@@ -95,8 +96,9 @@ int spw_store_begin(struct spw_store_writer **out, struct spw_store *s,
                     const struct spw_store_addition *a, struct spw_error *err);
 /* The pack, for spw_pack_write. The store commits it. */
 struct spw_pack_writer *spw_store_writer_pack(struct spw_store_writer *w);
-/* Completes the pack and frees the writer. -EEXIST: another process has written the same tiles
- * meanwhile. *written_bytes (may be NULL): of the file, tables included. */
+/* Completes the pack and frees the writer. A blank pack need not have its records. -EEXIST: another
+ * process has written the same tiles meanwhile. *written_bytes (may be NULL): of the file, tables
+ * included. */
 int spw_store_commit(struct spw_store_writer *w, uint64_t *written_bytes, struct spw_error *err);
 void spw_store_abort(struct spw_store_writer *w); /* NULL is fine */
 

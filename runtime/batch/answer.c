@@ -299,6 +299,8 @@ enum spw_finish spw_answer_finish(const struct spw_answer *a)
 
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits)
 {
+    if (!logits)
+        return append(a, token);
     a->result.logits_hash =
         XXH3_64bits_withSeed(logits, a->config->vocab * sizeof *logits, a->result.logits_hash);
     SPW_TRY(

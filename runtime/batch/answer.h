@@ -39,8 +39,8 @@ void spw_answer_close(struct spw_answer *a);
 
 /* How the answer ended; SPW_FINISH_NONE: it needs another step. */
 enum spw_finish spw_answer_finish(const struct spw_answer *a);
-/* The next token, picked from logits [vocab]. -ENOMEM: no memory for its text; -EDOM: its
- * log-probability is not a number. */
+/* The next token, picked from logits [vocab]; NULL: nothing was computed. -ENOMEM: no memory for
+ * its text; -EDOM: its log-probability is not a number. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);
 /* No more tokens come: text that was held back becomes final, which may complete a stop string even
  * now: result.finish says so then. Not if a later batch continues the answer. */

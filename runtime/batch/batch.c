@@ -312,7 +312,7 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
     struct spw_group *g = spw_alloc_zero(1, sizeof *g);
     if (!g)
         return spw_fail(err, -ENOMEM, "no memory for a request");
-    *g = (struct spw_group){.decide = spw_group_sample,
+    *g = (struct spw_group){.decide = b->engine->backend.counts ? spw_group_any : spw_group_sample,
                             .first = before + 1,
                             .n = spw_max_u32(request->n_samples, 1),
                             .n_users = 1};

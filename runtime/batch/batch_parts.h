@@ -1,5 +1,6 @@
 /* What a batch consists of, for batch.c (requests and their events), batch_step.c (steps) and
- * batch_sessions.c (requests that start, and their sessions). Nobody else includes this file. */
+ * batch_sessions.c (requests that start, and their sessions), batch_repeat.c and dry/dry_run.c
+ * (batches that compute nothing). Nobody else includes this file. */
 #ifndef SPW_RUNTIME_BATCH_BATCH_PARTS_H
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
@@ -60,8 +61,10 @@ struct spw_batch {
     uint32_t n_stale;             /* steps one after the other that have ended with -ESTALE */
     int late_rc;                  /* of a step of prompts beside others; 0: none has failed */
     struct spw_error late;
-    int wake_fd;                 /* owned: an eventfd, above 0 when the batch was woken */
-    struct spw_sampler *sampler; /* owned */
+    int wake_fd;                      /* owned: an eventfd, above 0 when the batch was woken */
+    struct spw_sampler *sampler;      /* owned */
+    uint32_t n_alike, n_were_running; /* batch_repeat.c: steps since the latest that differed;
+                                         requests that ran after it */
     struct spw_batch_times times;
 };
 
@@ -130,7 +133,10 @@ void spw_batch_forget_events(struct spw_batch *b);
 /* The request is over. Text that was held back is final now, unless more was to come. */
 void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
 
-/* batch_step.c. rc, or x->why if it has a text: why the request fails. */
+/* batch_step.c. The request ends as it should, and the prefix cache keeps its tokens for later
+ * requests. The cache reports what it cannot keep; the request does not fail by that. */
+void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish);
+/* rc, or x->why if it has a text: why the request fails. */
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
 /* Computes the first n spans of the batch. prefill: they have prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);

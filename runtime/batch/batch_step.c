@@ -15,9 +15,7 @@ void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
     spw_batch_end(b, x, SPW_FINISH_FAILED);
 }
 
-/* The request ends as it should, and the prefix cache keeps its tokens for later requests. The
- * cache reports what it cannot keep; the request does not fail by that. */
-static void end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish)
+void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw_finish finish)
 {
     struct spw_session *session = x->session;
     spw_batch_end(b, x, finish);
@@ -33,7 +31,7 @@ static bool ends_without_token(struct spw_batch *b, struct spw_batch_entry *x)
     if (x->score_rc)
         spw_batch_fail(b, x, x->score_rc);
     else if (finish != SPW_FINISH_NONE)
-        end_well(b, x, finish);
+        spw_batch_end_well(b, x, finish);
     return x->score_rc || finish != SPW_FINISH_NONE;
 }
 
@@ -78,7 +76,7 @@ static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t toke
     }
     enum spw_finish finish = spw_answer_finish(&x->answer);
     if (finish != SPW_FINISH_NONE)
-        end_well(b, x, finish);
+        spw_batch_end_well(b, x, finish);
     else if (first && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
         spw_session_publish(x->session, NULL); /* it still ends where others will go on */
 }

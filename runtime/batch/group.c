@@ -23,3 +23,13 @@ void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, u
                                     a->request.n_prompt, a->n_tokens);
     }
 }
+
+void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint32_t n)
+{
+    (void)s;
+    for (uint32_t i = 0; i < n; i++) {
+        members[i].parent = i;
+        members[i].n_stay = members[i].answer->n_tokens;
+        members[i].token = 0;
+    }
+}

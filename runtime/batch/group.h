@@ -31,6 +31,8 @@ struct spw_group {
     uint32_t n_users; /* requests that the batch has not forgotten yet */
 };
 
+/* Any token follows: where nothing is computed (struct spw_backend.counts). */
+void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
 /* Each member picks its next token, with draws of its own. */
 void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
 

@@ -11,7 +11,8 @@ static bool ops_complete(const struct spw_ops *o)
 int spw_backend_check(const struct spw_backend *b, struct spw_error *err)
 {
     bool in_place = !b->reads_host_memory || (b->device_ops && b->device_ops->charge);
-    if (b->device_ops && b->ops && b->linear_workspace && in_place && ops_complete(b->ops))
+    if (b->device_ops && b->ops && b->linear_workspace && b->embed && in_place &&
+        ops_complete(b->ops))
         return 0;
     return spw_fail(err, -EINVAL,
                     "backend %s: an operation is missing from its table; build spillway again, or "

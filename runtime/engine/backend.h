@@ -3,11 +3,12 @@
 #define SPW_RUNTIME_ENGINE_BACKEND_H
 
 #include "model/ops.h"
-#include "offload/device/device.h"
+#include "offload/device/lane.h"
 #include "offload/io/io.h"
 
 /* The operations that measure a device's limits, if model/cpu/probe/probe.h does not: see
  * model/cuda/probe_cuda.h. */
+struct spw_weights;
 struct spw_probe_matrix;
 struct spw_probe_ops {
     int (*read)(const void *from, uint64_t bytes, void *sink, spw_stream s);
@@ -33,6 +34,12 @@ struct spw_backend {
     /* Kernels read host memory as fast as device memory: resident weights are used in the mapped
      * file. Otherwise they are copied, and streamed weights wait in the host arena. */
     bool reads_host_memory;
+    /* Writes rows of embeddings, and of the numbers that layers get beside them, to host memory:
+     * spw_weights_embed_tokens, or nothing. */
+    void (*embed)(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                  enum spw_dtype compute, void *rows, void *inputs);
+    /* Nothing is computed and no file is touched: bytes are counted, and logits are any numbers. */
+    bool counts;
     const struct spw_probe_ops *probe;   /* NULL: that of the CPU */
     const struct spw_io_fault *io_fault; /* lets a test change results of the disk; NULL: none */
 };
@@ -50,5 +57,14 @@ void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels 
 /* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: this build
  * has no CUDA, or the machine no driver. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
+
+/* A backend that counts what the backend `of` would move, with its device `lane`. */
+struct spw_counting_backend {
+    struct spw_backend backend; /* borrows the other members */
+    struct spw_ops ops;
+    struct spw_device_likeness like;
+};
+void spw_backend_count(struct spw_counting_backend *out, const struct spw_backend *of,
+                       const struct spw_lane *lane);
 
 #endif

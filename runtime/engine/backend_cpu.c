@@ -2,6 +2,7 @@
 #include "runtime/engine/backend.h"
 
 #include "model/cpu/ops_cpu.h"
+#include "model/weights/weights.h"
 #include "quant/codes.h"
 
 #include <stdio.h>
@@ -221,6 +222,7 @@ void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels 
         .ops = &cpu_ops,
         .context = k,
         .linear_workspace = k->linear_workspace,
+        .embed = spw_weights_embed_tokens,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
         .reads_per_link_byte = READS_PER_LINK_BYTE,
         .reads_host_memory = true,

@@ -5,6 +5,7 @@
 #ifdef SPW_CUDA
 #include "model/cuda/ops_cuda.h"
 #include "model/cuda/probe_cuda.h"
+#include "model/weights/weights.h"
 
 #include <stdio.h>
 
@@ -58,6 +59,7 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
         .probe = &cuda_probe,
         .index = index,
         .linear_workspace = no_workspace,
+        .embed = spw_weights_embed_tokens,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
         .reads_per_link_byte = READS_PER_LINK_BYTE,
     };

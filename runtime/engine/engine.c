@@ -54,6 +54,8 @@ int spw_model_open(struct spw_model *m, const char *path, const struct spw_optio
 void spw_model_close(struct spw_model *m)
 {
     spw_weights_close(m->weights);
+    if (m->is_borrowed)
+        return;
     spw_tensors_close(m->tensors);
     spw_config_free(&m->config);
     spw_source_close(m->source);
@@ -231,17 +233,18 @@ static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
         return rc;
     }
     rc = spw_engine_make_plan(*out, in, &fallback, err);
+    (*out)->in = *in;
     if (!rc && fallback.failed)
         spw_engine_note_fallback(*out, &fallback);
     return rc;
 }
 
-int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
-                         const struct spw_options *o, struct spw_error *err)
+int spw_engine_plan_only(struct spw_engine **out, const struct spw_backend *backend,
+                         const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
     struct spw_plan_input in;
     spw_error_clear(err);
-    int rc = make_plan(out, &in, NULL, model_dir, o, err);
+    int rc = make_plan(out, &in, backend, model_dir, o, err);
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
@@ -271,67 +274,6 @@ int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struc
     return spw_plan_query_on(out, NULL, model_dir, o, err);
 }
 
-static int check_requests(const struct spw_plan_info *plan, const struct spw_plan_request *requests,
-                          size_t n, struct spw_error *err)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t more = spw_sub_u64(requests[i].max_new_tokens, 1), needed;
-        if (!requests[i].n_prompt)
-            return spw_fail(err, -EINVAL, "request %zu: its prompt has no tokens", i + 1);
-        if (requests[i].n_resumed > requests[i].n_prompt)
-            return spw_fail(err, -EINVAL, "request %zu: its session has more tokens than it",
-                            i + 1);
-        if (!spw_add_u64(requests[i].n_prompt, more, &needed) || needed > plan->context)
-            return spw_fail(err, -E2BIG,
-                            "request %zu: %llu prompt tokens and %llu new ones are more than the "
-                            "context of %llu",
-                            i + 1, (unsigned long long)requests[i].n_prompt,
-                            (unsigned long long)requests[i].max_new_tokens,
-                            (unsigned long long)plan->context);
-    }
-    return 0;
-}
-
-static int forecast(struct spw_traffic *moved, struct spw_expert_bytes *experts,
-                    const struct spw_plan_steps *steps, const struct spw_engine *e,
-                    const struct spw_plan_request *requests, size_t n)
-{
-    struct spw_expert_forecast f;
-    SPW_TRY(spw_expert_forecast_open(&f, &e->plan, e->model.weights, e->expert_counts));
-    int rc = spw_traffic_requests(moved, &e->plan, e->model.weights, requests, n, &f, steps);
-    if (!rc && experts)
-        spw_expert_forecast_bytes(&f, experts);
-    spw_expert_forecast_close(&f);
-    return rc;
-}
-
-int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                      const struct spw_plan_steps *steps, const struct spw_backend *backend,
-                      const char *model_dir, const struct spw_options *o,
-                      const struct spw_plan_request *requests, size_t n, struct spw_error *err)
-{
-    spw_error_clear(err);
-    struct spw_engine *e;
-    struct spw_plan_input in;
-    struct spw_traffic all = {{0}};
-    int rc = make_plan(&e, &in, backend, model_dir, o, err);
-    if (!rc)
-        rc = check_requests(&e->plan.info, requests, n, err);
-    if (!rc)
-        rc = forecast(&all, experts, steps, e, requests, n);
-    memcpy(moved, all.bytes, sizeof all.bytes);
-    spw_engine_close(e);
-    return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
-}
-
-int spw_plan_moved(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                   const struct spw_plan_steps *steps, const char *model_dir,
-                   const struct spw_options *o, const struct spw_plan_request *requests, size_t n,
-                   struct spw_error *err)
-{
-    return spw_plan_moved_on(moved, experts, steps, NULL, model_dir, o, requests, n, err);
-}
-
 /* ---- the engine ---- */
 
 const char *spw_version(void)
@@ -354,10 +296,11 @@ static int open_streams(struct spw_engine *e, struct spw_error *err)
               : 0;
 }
 
-static int open_tables(struct spw_engine *e, struct spw_error *err)
+int spw_engine_open_tables(struct spw_engine *e, struct spw_error *err)
 {
     uint32_t n = e->plan.info.sessions, n_blocks = spw_engine_n_blocks(e);
-    SPW_TRY(spw_weights_prepare(e->model.weights, err));
+    SPW_TRY(open_streams(e, err));
+    SPW_TRY(spw_engine_prepare_weights(e, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->sharing.shares = spw_alloc_zero(n, sizeof *e->sharing.shares);
@@ -408,9 +351,7 @@ int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *back
     if (!rc)
         rc = e->above.persist->open(e, err);
     if (!rc)
-        rc = open_streams(e, err);
-    if (!rc)
-        rc = open_tables(e, err);
+        rc = spw_engine_open_tables(e, err);
     if (!rc)
         rc = spw_engine_take_memory(e, &in, err);
     if (!rc)
@@ -506,10 +447,8 @@ double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
 {
     struct spw_device_usage u;
-    struct spw_traffic predicted = e->past.predicted;
-    bool has_prediction = !e->past.unpredicted;
     if (e->executor) /* counters are exact when no copy and no read is in flight */
-        has_prediction &= spw_engine_finish(e, &predicted);
+        spw_engine_finish(e);
     e->lane.ops->usage(e->lane.device, &u);
     *out = (struct spw_stats){
         .device_budget_bytes = e->plan.info.device_budget_bytes,
@@ -528,7 +467,4 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
     spw_engine_disk_stats(e, out);
-    out->has_prediction = has_prediction;
-    if (has_prediction)
-        memcpy(out->predicted_bytes, predicted.bytes, sizeof out->predicted_bytes);
 }

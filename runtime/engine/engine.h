@@ -15,6 +15,7 @@
 #include "runtime/engine/cache_policy.h"
 #include "runtime/events.h"
 #include "runtime/measure.h"
+#include "runtime/plan/shares.h"
 #include "runtime/plan_query.h"
 #include "runtime/step/executor.h"
 #include "runtime/engine/fallback.h"
@@ -27,6 +28,7 @@ struct spw_model {
     struct spw_weights *weights;
     enum spw_dtype compute;
     struct spw_cache_policy cache;
+    bool is_borrowed; /* all but the weights */
 };
 
 int spw_model_open(struct spw_model *m, const char *path, const struct spw_options *o,
@@ -80,10 +82,11 @@ struct spw_session {
     struct spw_residency residency[SPW_LAYER_KINDS]; /* its share of the frames: seq borrows it */
     int32_t *tokens;                                 /* [most_tokens], those that it holds */
     uint64_t n_tokens, reused;
-    float *logits;                  /* [vocab], host arena, borrowed */
+    float *logits;                  /* [vocab], host arena, borrowed; NULL: nothing is computed */
     uint64_t from_store;            /* of the reused ones: from the prefix cache */
     bool made_checkpoint;           /* a step of the running spw_sync has made one */
     uint64_t n_attached;            /* of n_tokens: from the prefix cache, by any sync */
+    uint64_t n_published;           /* the most tokens that it has put into the prefix cache */
     struct spw_prefix_found *found; /* owned; prefix.c's, while a sync runs */
     bool is_last_step;              /* no token follows the next step: nothing is fetched ahead */
     bool has_logits;                /* the logits of the last token are valid */
@@ -159,8 +162,6 @@ struct spw_event_queue {
 
 /* What was counted under earlier plans. */
 struct spw_past_counts {
-    struct spw_traffic predicted;
-    bool unpredicted; /* one of the plans has no prediction */
     double stalled[SPW_RANGES + 1];
     uint64_t read_bytes, written_bytes; /* by the engine's I/O */
     uint64_t disk_writes;               /* of them, those that count against the write limit */
@@ -222,6 +223,7 @@ struct spw_engine {
     struct spw_plan plan;
     struct spw_plan_input in; /* of `plan` */
     struct spw_backend backend;
+    const struct spw_dry_hooks *dry; /* borrowed: of an engine that only counts; else NULL */
     struct spw_lane lane;
     struct spw_engine_texts texts;
     /* engine_memory.c, engine_disk.c: what the plan determines. */
@@ -241,6 +243,7 @@ struct spw_engine {
     struct spw_event_queue events;
     struct spw_look look;
     struct spw_past_counts past;
+    bool unpredicted; /* something happened that no dry run knows: see spw_engine_predict */
     struct spw_file_counts files;
     struct spw_limit_watch limit_watch;
     uint64_t rope_table;                              /* on the device: spw_rope_table() */
@@ -275,10 +278,21 @@ int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *back
                          const struct spw_persist_hooks *hooks, const char *model_dir,
                          const struct spw_options *o, struct spw_error *err);
 
+/* Opens streams and tables of an engine that has a plan. */
+int spw_engine_open_tables(struct spw_engine *e, struct spw_error *err);
+/* engine_dry.c: opens an engine under the plan of `like` that computes nothing and counts what it
+ * would move: see backend_count.c. The caller closes it before `like`, whose model it borrows.
+ * All arguments are borrowed. */
+int spw_engine_open_dry(struct spw_engine **out, const struct spw_engine *like,
+                        const struct spw_counting_backend *backend,
+                        const struct spw_persist_hooks *persist, const struct spw_dry_hooks *hooks,
+                        struct spw_error *err);
+/* Reads norms and biases; zeros, if nothing is computed. */
+int spw_engine_prepare_weights(struct spw_engine *e, struct spw_error *err);
 /* Opens an engine that has a plan and no memory: only close, and what reads the plan, may follow.
  * The caller closes it also after a failure; then it may be NULL. */
-int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
-                         const struct spw_options *o, struct spw_error *err);
+int spw_engine_plan_only(struct spw_engine **out, const struct spw_backend *backend,
+                         const char *model_dir, const struct spw_options *o, struct spw_error *err);
 /* [experts of all layers]: the counts up to now; NULL: the model has no experts. */
 const double *spw_engine_expert_counts(struct spw_engine *e);
 
@@ -298,6 +312,8 @@ void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *
  * fallback->failed is NULL if nothing had to change. */
 int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err);
+/* Fills in what p->info says of bytes and of work. -ENOMEM. */
+int spw_engine_describe_plan(const struct spw_engine *e, struct spw_plan *p);
 /* Adds the first token whose logits are not exact, and reports the fallback. */
 void spw_engine_note_fallback(struct spw_engine *e, const struct spw_fallback *fallback);
 
@@ -319,9 +335,8 @@ void spw_engine_give_memory(struct spw_engine *e);
 int spw_engine_replan_prefetch(struct spw_engine *e);
 /* Opens the tables of a session in the caches. */
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s);
-/* Waits for all copies, reads and writes, and adds the predicted bytes. False: there is no
- * prediction. */
-bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted);
+/* Waits for all copies, reads and writes. */
+void spw_engine_finish(struct spw_engine *e);
 __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine *e,
                                                                const char *format, ...);
 
@@ -416,6 +431,10 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
 /* Makes the session one of at most `most_tokens`, as if it had been forked at its first n tokens.
  * It waits for no step, and its cache has its tokens. On failure the caller closes it. */
 int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_tokens);
+
+/* Where nothing is computed: n tokens, each of them 0, pass in the last tile of the session, as if
+ * n steps had computed them. */
+int spw_session_skip(struct spw_session *s, uint64_t n);
 
 /* engine_disk.c: opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);

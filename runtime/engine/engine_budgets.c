@@ -93,8 +93,7 @@ int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, stru
         limit_files(e);
         if (!rc)
             return 0;
-        if (e->prefetch || f.tier == SPW_FALLBACK_NO_TIER) /* copies of weights may be in flight */
-            e->past.unpredicted = true;
+        e->unpredicted = true;
         spw_engine_give_memory(e);
         if (f.tier == SPW_FALLBACK_NO_TIER || !spw_fallback_lower(&l, &f))
             return spw_fail(err, rc, "%s", why.text);

@@ -33,6 +33,7 @@ static int open_io(struct spw_engine *e, struct spw_error *err)
                                 .memory = memory,
                                 .n_memory = describe_memory(e, memory),
                                 .fault = e->backend.io_fault,
+                                .counts = e->backend.counts,
                                 .place = spw_placement_bind_io,
                                 .place_context =
                                     (void *)(uintptr_t)e->lane.ops->placement(e->lane.device)};

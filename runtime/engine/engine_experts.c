@@ -98,7 +98,7 @@ int spw_plan_replay(struct spw_expert_replay *out, const char *model, const stru
                     const struct spw_expert_trace *t, struct spw_error *err)
 {
     struct spw_engine *e;
-    int rc = spw_engine_plan_only(&e, model, o, err);
+    int rc = spw_engine_plan_only(&e, NULL, model, o, err);
     if (!rc)
         rc = spw_engine_replay(out, e, t, err);
     spw_engine_close(e);

@@ -119,6 +119,8 @@ static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
     } else if (spw_plan_block_resident(&e->plan, w, u)) {
         block->copied = release_block;
     }
+    if (e->backend.counts)
+        block->prepare = block->copied = NULL;
 }
 
 static void describe_blocks(struct spw_engine *e)
@@ -220,6 +222,7 @@ static int open_executor(struct spw_engine *e)
 {
     struct spw_executor_options x = {
         .ops = e->backend.ops,
+        .embed = e->backend.embed,
         .plan = &e->plan,
         .weights = e->model.weights,
         .prefetch = e->prefetch,
@@ -234,6 +237,7 @@ static int open_executor(struct spw_engine *e)
         .expert_tables = e->lane.host_arena + e->plan.host.expert_tables +
                          spw_plan_expert_tables_bytes(&e->plan, e->model.weights) / 2,
         .expert_trace = e->options.expert_trace,
+        .dry = e->dry,
     };
     const struct spw_expert_shape shape = spw_plan_expert_shape(e->model.weights);
     if (x.expert_trace && shape.n_experts)
@@ -253,8 +257,9 @@ static int open_sequences(struct spw_engine *e)
 
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 {
-    s->logits = (float *)(e->lane.host_arena + e->plan.host.session_logits) +
-                (uint64_t)s->slot * e->model.config.vocab;
+    if (!e->backend.counts)
+        s->logits = (float *)(e->lane.host_arena + e->plan.host.session_logits) +
+                    (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
     memcpy(s->residency, e->plan.residency,
            sizeof s->residency); /* until the frames are divided among sessions */
@@ -264,13 +269,22 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 
 /* ---- all parts ---- */
 
+int spw_engine_prepare_weights(struct spw_engine *e, struct spw_error *err)
+{
+    if (!e->backend.counts)
+        return spw_weights_prepare(e->model.weights, err);
+    return spw_weights_prepare_blank(e->model.weights)
+               ? spw_fail(err, -ENOMEM, "out of memory for norms and biases")
+               : 0;
+}
+
 int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err)
 {
     *f = (struct spw_fallback_failure){.tier = SPW_FALLBACK_NO_TIER};
     SPW_TRY(e->above.persist->reopen(e, err));
     if (!e->model.weights->small)
-        SPW_TRY(spw_weights_prepare(e->model.weights, err));
+        SPW_TRY(spw_engine_prepare_weights(e, err));
     SPW_TRY(open_arenas(e, f, err));
     note_pageable(e);
     SPW_TRY(open_disk(e, f, err));
@@ -287,33 +301,24 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
     if (!rc) {
         spw_weights_forget_small(e->model.weights);
         spw_engine_compute_shares(e);
-        spw_traffic_share(spw_executor_account_of(e->executor), e->sharing.shares,
-                          spw_engine_cached_tokens(e));
     }
     return rc ? spw_fail(err, rc, "the engine's tables: %s", strerror(-rc)) : 0;
 }
 
-bool spw_engine_finish(struct spw_engine *e, struct spw_traffic *predicted)
+void spw_engine_finish(struct spw_engine *e)
 {
-    struct spw_traffic now;
     spw_lane_sync_all(&e->lane);
     spw_prefetch_finish(e->prefetch);
     spw_kv_finish_writes(e->kv);
-    if (spw_kv_any_write_failed(e->kv))
-        spw_executor_stop_predicting(e->executor);
-    if (!spw_executor_predicted(e->executor, &now))
-        return false;
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        predicted->bytes[i] += now.bytes[i];
-    return true;
 }
 
 /* Adds the counts of this plan to those of earlier plans. */
 static void keep_counts(struct spw_engine *e)
 {
-    spw_executor_forget_ahead(e->executor);
+    spw_prefetch_forget(e->prefetch);
     spw_engine_expert_counts(e);
-    e->past.unpredicted |= !spw_engine_finish(e, &e->past.predicted);
+    spw_engine_finish(e);
+    e->unpredicted = true; /* the plan ends */
     for (uint32_t i = 0; i <= SPW_RANGES; i++)
         e->past.stalled[i] += spw_prefetch_stalled_seconds(e->prefetch, i);
 }

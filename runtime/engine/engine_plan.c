@@ -3,6 +3,9 @@
 #include "runtime/engine/engine.h"
 #include "runtime/engine/memory.h"
 #include "quant/codes.h"
+#include "runtime/plan/expert_forecast.h"
+#include "runtime/plan/plan_moved.h"
+#include "runtime/plan/plan_work.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -354,6 +357,18 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why,
     return why;
 }
 
+int spw_engine_describe_plan(const struct spw_engine *e, struct spw_plan *p)
+{
+    struct spw_expert_forecast f;
+    SPW_TRY(spw_expert_forecast_open(&f, p, e->model.weights, e->expert_counts));
+    spw_expert_forecast_token(&f, &p->info.decode_expert_disk_bytes,
+                              &p->info.decode_expert_host_bytes);
+    spw_expert_forecast_close(&f);
+    spw_plan_count_moved(p, e->model.weights);
+    spw_plan_count_work(p, e->model.weights);
+    return 0;
+}
+
 int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err)
 {
@@ -365,7 +380,7 @@ int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
             spw_error_clear(err);
     }
     if (!rc)
-        rc = spw_traffic_info(&e->plan, e->model.weights, e->expert_counts);
+        rc = spw_engine_describe_plan(e, &e->plan);
     if (!rc && e->options.prefix_cache_dir)
         e->plan.info.prefix_write_bytes = spw_plan_publish_bytes(&e->plan, e->plan.info.context);
     return rc;

@@ -16,7 +16,6 @@ struct replan {
     struct spw_plan from;
     struct spw_kv_division *divisions; /* [sessions]; owned */
     struct spw_kv_shrink shrink;
-    uint64_t n_renumbered; /* tiles on disk that were copied to another frame unchanged */
 };
 
 /* ---- before the change ---- */
@@ -113,11 +112,10 @@ static uint32_t most(uint64_t a, uint64_t b)
     return (uint32_t)spw_max_u64(a, b);
 }
 
-static int shrink_cache(struct replan *r, bool smaller)
+static int shrink_cache(struct replan *r)
 {
     struct spw_kv_shrunk done;
     SPW_TRY(spw_kv_shrink(r->e->kv, &r->shrink, &done));
-    r->n_renumbered += smaller ? 0 : done.n_disk;
     return done.n_lost ? -EBADMSG : 0;
 }
 
@@ -184,7 +182,7 @@ static int shrink_tiles(struct replan *r)
     place_exact(r, from->quantizes ? from : to);
     if (to->quantizes && !from->quantizes)
         SPW_TRY(divide(r));
-    SPW_TRY(shrink_cache(r, x->tile_bytes < old));
+    SPW_TRY(shrink_cache(r));
     x->convert = NULL;
     return 0;
 }
@@ -207,7 +205,7 @@ static int use_plan_frames(struct replan *r)
     x->n_disk_frames = p->n_disk_frames;
     place_exact(r, p);
     drop_copies(r->e); /* the plan has no copies of tiles that stay on the device */
-    return shrink_cache(r, false);
+    return shrink_cache(r);
 }
 
 /* ---- arenas ---- */
@@ -249,14 +247,6 @@ static int apply_shares(struct spw_engine *e)
     return spw_kv_take_write_failure(e->kv);
 }
 
-static void report(const struct replan *r)
-{
-    struct spw_engine *e = r->e;
-    struct spw_traffic_run *account = spw_executor_account_of(e->executor);
-    spw_traffic_replan(account, &r->from, e->sharing.shares, spw_engine_cached_tokens(r->e),
-                       r->n_renumbered);
-}
-
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)
 {
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
@@ -278,7 +268,7 @@ static int carry_out(struct replan *r, const struct spw_plan_input *in)
     if (spw_engine_exceeds_budgets(e, &e->plan, in))
         trim(e);
     note_precision(e, &r->from);
-    report(r);
+    e->unpredicted = true;
     return 0;
 }
 
@@ -292,8 +282,8 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
     if (spw_engine_exceeds_budgets(e, &to, in) && !can_trim(e))
         return -ENOMEM;
-    SPW_TRY(spw_traffic_info(&to, e->model.weights, e->expert_counts));
-    SPW_TRY(spw_executor_forget_ahead(e->executor)); /* transfers ahead belong to the old plan */
+    SPW_TRY(spw_engine_describe_plan(e, &to));
+    SPW_TRY(spw_prefetch_forget(e->prefetch)); /* transfers ahead belong to the old plan */
     r.divisions = spw_alloc_zero(to.info.sessions, sizeof *r.divisions);
     if (!r.divisions)
         return -ENOMEM;
@@ -302,7 +292,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     int rc = carry_out(&r, in);
     spw_free(r.divisions);
     if (rc) {
-        spw_executor_stop_predicting(e->executor);
+        e->unpredicted = true;
         e->plan = r.from;
         spw_engine_compute_shares(e);
         return rc;

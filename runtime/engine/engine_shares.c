@@ -114,27 +114,19 @@ static int take_frames(struct spw_session *s)
     SPW_TRY(spw_recover_cut_back(s, &held));
     for (uint32_t i = 0; i < s->engine->model.config.n_slices; i++)
         spw_kv_drop_copies(s->seq.kv, i, 0); /* no share counts copies of tiles on the device */
-    spw_traffic_drop_copies(spw_executor_account_of(s->engine->executor), s->slot);
     s->has_logits = had_logits && held == n_tokens;
     return 0;
 }
 
-static void report_shares(struct spw_engine *e)
-{
-    spw_traffic_share(spw_executor_account_of(e->executor), e->sharing.shares,
-                      spw_engine_cached_tokens(e));
-}
-
 static int move_tiles(struct spw_engine *e)
 {
-    SPW_TRY(spw_executor_forget_ahead(e->executor));
+    SPW_TRY(spw_prefetch_forget(e->prefetch));
     int rc = spw_engine_leave_frames(e);
     if (rc == -ENOMEM) { /* tiles of other layers, which go the opposite way, hold host frames */
         SPW_TRY(move_each(e, spw_residency_come_back));
         rc = move_each(e, spw_residency_leave);
     }
     SPW_TRY(rc);
-    report_shares(e);
     for (uint32_t i = 0; i < e->plan.info.sessions; i++)
         if (e->sessions[i])
             SPW_TRY(take_frames(e->sessions[i]));
@@ -150,7 +142,7 @@ static void empty_caches(struct spw_engine *e)
     spw_kv_take_write_failure(e->kv);
     while (spw_kv_take_loss(e->kv, &loss))
         ;
-    spw_executor_stop_predicting(e->executor);
+    e->unpredicted = true;
     for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
         struct spw_session *s = e->sessions[i];
         if (!s)
@@ -164,10 +156,8 @@ void spw_engine_share(struct spw_engine *e)
 {
     if (!e->sharing.is_old)
         return;
-    if (!spw_engine_compute_shares(e)) {
-        report_shares(e);
+    if (!spw_engine_compute_shares(e))
         return;
-    }
     int rc = move_tiles(e);
     bool full = rc == -ENOSPC || rc == -EDQUOT;
     if (rc && !(full && !spw_engine_shrink_disk(e, rc, NULL)))

@@ -30,9 +30,6 @@ static bool lower_cuts(struct spw_engine *e, struct spw_session *const *sessions
                 uint64_t before = cut_to[i];
                 cut_to[i] = spw_min_u64(before, (uint64_t)loss.tile * SPW_TILE_TOKENS);
                 cut_to[i] = spw_kv_reach(sessions[i]->seq.kv, e->plan.residency, cut_to[i]);
-                if (spw_traffic_shares(spw_executor_account_of(e->executor), sessions[i]->slot,
-                                       loss.layer, loss.tile))
-                    spw_executor_stop_predicting(e->executor);
                 report(e, &loss, before - cut_to[i]);
                 if (e->sharing.n_shared)
                     e->sharing.is_old = true;
@@ -46,7 +43,7 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
     struct spw_engine *e = s->engine;
     for (int i = 0; i < SPW_RECOVER_TRIES; i++) {
         *cut_to = spw_kv_reach(s->seq.kv, e->plan.residency, *cut_to);
-        SPW_TRY(spw_executor_forget_ahead(e->executor));
+        SPW_TRY(spw_prefetch_forget(e->prefetch));
         if (s->cached)
             s->n_tokens = *cut_to;
         s->n_attached = spw_min_u64(s->n_attached, *cut_to);
@@ -54,10 +51,7 @@ int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to)
         s->mixed &= spw_waterline_old_end(e->plan.residency, *cut_to) > 1;
         spw_kv_truncate(s->seq.kv, e->plan.residency, *cut_to);
         int rc = spw_executor_apply_residency(e->executor, &s->seq, *cut_to);
-        if (rc)
-            spw_executor_stop_predicting(e->executor);
-        else
-            spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, *cut_to);
+        e->unpredicted |= rc != 0;
         if (rc != -EBADMSG)
             return rc;
         if (!lower_cuts(e, &s, cut_to, 1))
@@ -75,6 +69,7 @@ static int recover_session(struct spw_session *s, uint64_t *cut_to)
 
 int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n)
 {
+    e->unpredicted = true;
     SPW_TRY(spw_lane_sync_all(&e->lane));
     spw_kv_finish_writes(e->kv);
     spw_kv_take_write_failure(e->kv); /* it belongs to the failed step */

@@ -100,8 +100,6 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     spw_kv_seq_fork(s->seq.kv, from->seq.kv);
     if (n < from->n_tokens)
         spw_kv_truncate(s->seq.kv, s->residency, from->cached ? n : 0);
-    spw_traffic_fork(spw_executor_account_of(s->engine->executor), s->slot, from->slot,
-                     from->cached ? n : 0);
     memcpy(s->tokens, from->tokens, n * sizeof *s->tokens);
     s->n_tokens = s->reused = n;
     s->n_attached = spw_min_u64(from->n_attached, n);
@@ -109,20 +107,20 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     s->has_logits = from->has_logits && n == from->n_tokens;
     s->cached = from->cached;
     s->mixed = from->mixed;
-    memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
+    if (s->logits)
+        memcpy(s->logits, from->logits, from->engine->model.config.vocab * sizeof *s->logits);
     return 0;
 }
 
 int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_tokens)
 {
     struct spw_engine *e = s->engine;
-    SPW_TRY(spw_executor_forget_ahead(e->executor));
+    SPW_TRY(spw_prefetch_forget(e->prefetch));
     int32_t *tokens = spw_realloc(s->tokens, most_tokens * sizeof *tokens);
     if (!tokens)
         return -ENOMEM;
     if (n < s->n_tokens) {
         spw_kv_truncate(s->seq.kv, s->residency, n);
-        spw_traffic_truncate(spw_executor_account_of(e->executor), s->slot, n);
         s->has_logits = false;
     }
     s->tokens = tokens;
@@ -141,10 +139,8 @@ void spw_session_close(struct spw_session *s)
     if (s->is_aside)
         spw_engine_drop_aside(s->engine);
     /* Copies ahead of the computation may still read tiles that are about to be given back. */
-    if (s->engine->executor) {
-        spw_executor_forget_ahead(s->engine->executor);
-        spw_traffic_close(spw_executor_account_of(s->engine->executor), s->slot);
-    }
+    if (s->engine->prefetch)
+        spw_prefetch_forget(s->engine->prefetch);
     s->engine->sessions[s->slot] = NULL;
     s->engine->sharing.n_left += !s->leaves;
     s->engine->sharing.is_old = true;
@@ -152,6 +148,16 @@ void spw_session_close(struct spw_session *s)
     spw_kv_seq_close(s->seq.kv);
     spw_free(s->tokens);
     spw_free(s);
+}
+
+int spw_session_skip(struct spw_session *s, uint64_t n)
+{
+    const uint64_t from = s->n_tokens, to = from + n;
+    for (uint32_t i = 0; i < s->engine->model.config.n_slices; i++)
+        SPW_TRY(spw_kv_grow(s->seq.kv, i, from, to));
+    memset(s->tokens + from, 0, n * sizeof *s->tokens);
+    s->n_tokens = to;
+    return 0;
 }
 
 size_t spw_session_n_tokens(const struct spw_session *s)

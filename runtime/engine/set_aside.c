@@ -65,7 +65,7 @@ void spw_engine_drop_aside(struct spw_engine *e)
     spw_executor_drop_aside(e->executor);
     if (!spw_recover_step(e, e->aside.sessions, n))
         return;
-    spw_executor_stop_predicting(e->executor);
+    e->unpredicted = true;
     for (uint32_t i = 0; i < n; i++) {
         struct spw_session *s = e->aside.sessions[i];
         s->n_tokens = s->n_attached = 0;

@@ -95,7 +95,8 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
     if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
         return -EDOM;
     if (position + 1 == span->n_tokens) {
-        memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
+        if (span->session->logits)
+            memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
         span->session->has_logits = true;
     }
     if (position < span->session->delivered)
@@ -123,8 +124,8 @@ static int reset(struct spw_engine *e, int rc, struct spw_error *err)
     spw_engine_drop_aside(e);
     spw_lane_sync_all(&e->lane);
     if (e->executor) {
-        spw_executor_forget_ahead(e->executor);
-        spw_executor_stop_predicting(e->executor);
+        spw_prefetch_forget(e->prefetch);
+        e->unpredicted = true;
     }
     for (uint32_t i = 0; i < e->step.n; i++) {
         struct spw_session *s = e->step.sessions[i];
@@ -302,7 +303,8 @@ static int upload_rope(struct spw_engine *e, struct spw_error *err)
     int rc = spw_lane_stream_sync(&e->lane, e->lane.compute);
     if (rc)
         return reset(e, rc, err);
-    SPW_TRY(spw_weights_rope(e->model.weights, table, err));
+    if (!e->backend.counts)
+        SPW_TRY(spw_weights_rope(e->model.weights, table, err));
     e->rope_table = table;
     rc = spw_executor_upload_rope(e->executor);
     return rc ? give_up(e, rc, err) : 0;

@@ -83,7 +83,7 @@ static int open_store(struct spw_engine *e, struct keys *k, struct spw_error *er
 {
     const struct spw_options *o = &e->options;
     uint64_t min = min_cache_bytes(&e->plan);
-    struct spw_store_options s = {.directory = o->prefix_cache_dir,
+    struct spw_store_options s = {.directory = e->backend.counts ? NULL : o->prefix_cache_dir,
                                   .limit_bytes =
                                       spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
                                   .trusts_others = o->prefix_cache_trusts_others,
@@ -248,6 +248,7 @@ static uint64_t branch(struct spw_session *s, const struct spw_span *span)
     if (!f)
         return 0;
     const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS, found = usable(e, &f->match);
+    e->unpredicted |= all > found; /* tokens that this session does not begin with */
     if (all >= spw_prefix_min_branch(found))
         return all;
     if (spw_prefix_window_passed(e->plan.residency, span->n_tokens) &&
@@ -323,7 +324,6 @@ static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pac
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
-    spw_traffic_attach(spw_executor_account_of(e->executor), s->slot, slice, *first, *first + n);
     u->bytes += n * x->record_bytes;
     *first += n;
     return 0;
@@ -356,8 +356,6 @@ static int attach_window(struct use *u, struct spw_session *s, uint32_t slice, u
     uint32_t first = spw_waterline_first_visible(residency_of(s->engine, slice), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     if (first >= end) { /* the next tile still follows the last token */
-        spw_traffic_import(spw_executor_account_of(s->engine->executor), s->slot, slice, end, end,
-                           true);
         return spw_kv_import(s->seq.kv, slice, SPW_SNAPSHOT_WINDOW, end,
                              (uint64_t)end * SPW_TILE_TOKENS, NULL);
     }
@@ -413,7 +411,6 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
     }
     if (rc) {
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
-        spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, 0);
         return rc;
     }
     assert(spw_kv_can_truncate(s->seq.kv, e->plan.residency, n));
@@ -501,6 +498,8 @@ static bool find_new(struct spw_session *s, const struct keys *k, struct spw_sna
     if (search(s->engine, k, s->tokens, range->to, found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
+    if (range->from > spw_max_u64(s->n_attached, s->n_published)) /* of an earlier run */
+        s->engine->unpredicted = true;
     bool all =
         range->from == range->to &&
         (!range->checkpoint || (uint64_t)found->checkpoint_tiles * SPW_TILE_TOKENS == range->to);
@@ -533,7 +532,7 @@ static int write_pack(struct spw_session *s, const struct keys *k,
     } else {
         rc = spw_store_commit(w, &written, err);
     }
-    spw_snapshot_count_write(s->engine, rc, bytes, written);
+    spw_snapshot_count_write(s->engine, rc, written);
     p->stats.written_bytes += written;
     return rc;
 }
@@ -556,8 +555,51 @@ static int publish_range(struct spw_session *s, const struct keys *k,
                                    .found = found};
     int rc = write_pack(s, k, &a, err);
     if (!rc) {
+        s->n_published = range->to;
         p->stats.n_published += range->to - range->from;
         p->stats.published_bytes += bytes_of(sections, a.n_sections);
+    }
+    spw_free(sections);
+    return rc;
+}
+
+/* Adds the tiles of the range that the store lacks. */
+static int assume_range(struct spw_engine *e, const struct keys *k, const int32_t *tokens,
+                        struct spw_snapshot_range *range, struct spw_pack_section *sections,
+                        struct spw_store_match *found, struct spw_error *err)
+{
+    range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
+    struct spw_store_addition a = {
+        .tokens = tokens,
+        .first_tile = found->n_tiles,
+        .n_tiles = (uint32_t)(range->to / SPW_TILE_TOKENS),
+        .checkpoint = range->checkpoint,
+        .sections = sections,
+        .n_sections = spw_snapshot_sections(&(struct spw_session){.engine = e}, range, sections),
+        .found = found};
+    struct spw_store_writer *w;
+    if (range->from == range->to && !range->checkpoint)
+        return 0;
+    int rc = spw_store_begin(&w, k->store, &a, err);
+    if (!rc)
+        rc = spw_store_commit(w, NULL, err);
+    return rc == -EEXIST ? 0 : rc;
+}
+
+int spw_prefix_assume(struct spw_engine *e, const int32_t *tokens, uint64_t n_tokens, uint64_t n,
+                      struct spw_error *err)
+{
+    const struct keys *k = keys_of(e, table_of(e, n_tokens));
+    struct spw_store_match found;
+    struct spw_snapshot_range range = {.to = n - n % SPW_TILE_TOKENS,
+                                       .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
+    if (!k || !range.to)
+        return 0;
+    struct spw_pack_section *sections = spw_alloc(spw_snapshot_max_sections(e) * sizeof *sections);
+    int rc = sections ? search(e, k, tokens, range.to, &found) : -ENOMEM;
+    if (!rc) {
+        rc = assume_range(e, k, tokens, &range, sections, &found, err);
+        spw_store_release(k->store, &found); /* empty if the writer took it over */
     }
     spw_free(sections);
     return rc;

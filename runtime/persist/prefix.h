@@ -13,4 +13,9 @@
 
 extern const struct spw_persist_hooks spw_prefix_hooks;
 
+/* Where files are only counted (struct spw_backend.counts): from now on the cache has the first n
+ * tokens of a sequence of n_tokens, with a checkpoint at their end. */
+int spw_prefix_assume(struct spw_engine *e, const int32_t *tokens, uint64_t n_tokens, uint64_t n,
+                      struct spw_error *err);
+
 #endif

@@ -121,9 +121,6 @@ static void verify_tiles(struct save *v, const struct spw_pack_section *x, uint3
             !is_read ||
             spw_pack_check_records(v->before, x, tile + i, 1, piece + i * x->record_bytes, NULL);
     e->files.read_bytes += is_read ? bytes : 0;
-    if (!is_read)
-        spw_executor_stop_predicting(e->executor);
-    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_DISK_TO_HOST, bytes);
 }
 
 /* Without this a byte that the drive has changed would stay in the file for ever. */
@@ -282,7 +279,7 @@ static int write_file(struct save *v, const void *state, size_t state_bytes, uin
         else
             rc = spw_pack_commit(w, blob, (uint32_t)(sizeof(struct head) + state_bytes), written,
                                  err);
-        spw_snapshot_count_write(v->s->engine, rc, v->write_bytes, *written);
+        spw_snapshot_count_write(v->s->engine, rc, *written);
     }
     spw_free(blob);
     return rc;
@@ -367,6 +364,7 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
     SPW_TRY(check_save(s, path, state_bytes, err));
     if (s->is_aside)
         spw_engine_drop_aside(s->engine);
+    s->engine->unpredicted = true; /* what the file has already is not known */
     SPW_TRY(spw_session_save_to(s, path, err));
     int rc = save_tries(s, path, state, state_bytes, &written, err);
     if (written_bytes)
@@ -383,6 +381,8 @@ int spw_session_save(struct spw_session *s, const char *path, const void *state,
 /* Checksums show that the file has what its writer wrote, not that the writer computed it. */
 static const char *foreign(struct spw_saved *v)
 {
+    if (spw_pack_is_blank(v->pack))
+        return NULL;
     char why[SPW_OWNER_TEXT];
     if (spw_owner_is_exclusive(spw_pack_fd(v->pack), geteuid(), why))
         return NULL;
@@ -434,6 +434,45 @@ int spw_saved_open(struct spw_saved **out, const char *path, struct spw_error *e
     }
     *out = v;
     return 0;
+}
+
+int spw_saved_assume(struct spw_saved **out, const struct spw_engine *e, const int32_t *tokens,
+                     uint64_t n, bool logits, struct spw_error *err)
+{
+    const struct spw_model_config *c = &e->model.config;
+    const struct spw_snapshot_range all = {.to = n, .checkpoint = true, .tail = true};
+    uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
+    const struct spw_session s = {.engine = (struct spw_engine *)(uintptr_t)e,
+                                  .has_logits = logits,
+                                  .rope_table =
+                                      spw_rope_table(&c->rope[c->full_kind], c->max_positions, n)};
+    struct spw_saved *v = *out = spw_alloc_zero(1, sizeof *v);
+    struct spw_pack_section *sections = spw_alloc(spw_snapshot_max_sections(e) * sizeof *sections);
+    struct spw_pack_writer *w = NULL;
+    int rc = v && sections ? 0 : spw_fail(err, -ENOMEM, "out of memory for a session");
+    if (!rc) {
+        spw_snapshot_fingerprint(fingerprint, e, SPW_ROPE_SHARED);
+        const struct spw_pack_spec spec = {.fingerprint = fingerprint,
+                                           .n_tokens = n,
+                                           .tokens = tokens,
+                                           .parent = spw_chain_root(fingerprint),
+                                           .checkpoint = true,
+                                           .sections = sections,
+                                           .n_sections = spw_snapshot_sections(&s, &all, sections),
+                                           .max_state_bytes = sizeof v->head};
+        fill_head(&v->head, &s, 0);
+        rc = spw_pack_create_blank(&w, &spec, err);
+    }
+    if (!rc)
+        rc = spw_pack_open_blank(&v->pack, w, &v->head, sizeof v->head, NULL, err);
+    if (!rc)
+        rc = read_head(v, spw_pack_path(v->pack), err);
+    spw_free(sections);
+    if (rc) {
+        spw_saved_close(v);
+        *out = NULL;
+    }
+    return rc;
 }
 
 void spw_saved_close(struct spw_saved *v)

@@ -60,7 +60,7 @@ static struct spw_snapshot_tiles tiles_of(const struct spw_session *s, enum spw_
     const struct spw_engine *e = s->engine;
     const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[slice]];
     struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
-    if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
+    if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end && s->seq.kv)
         t.first = spw_max_u32(t.first, spw_kv_exact_first(s->seq.kv, slice));
     return t;
 }
@@ -122,12 +122,11 @@ int spw_snapshot_check_limit(const struct spw_engine *e, uint64_t bytes, const c
                     what, (unsigned long long)bytes, (unsigned long long)left);
 }
 
-void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written)
+void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t written)
 {
     e->files.written_bytes += written;
     if (rc)
-        spw_executor_stop_predicting(e->executor);
-    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DISK, predicted);
+        e->unpredicted = true;
 }
 
 /* ---- writing ---- */
@@ -146,11 +145,6 @@ static uint32_t piece_records(const struct spw_session *s, uint64_t bytes)
 static int export_piece(struct spw_session *s, const struct spw_pack_section *x, uint32_t first,
                         uint32_t end)
 {
-    struct spw_traffic_run *account = spw_executor_account_of(s->engine->executor);
-    if (stays_on_device(s->engine, x->kind))
-        spw_traffic_add(account, SPW_MOVED_DEVICE_TO_HOST, (end - first) * x->record_bytes);
-    else
-        spw_traffic_export(account, s->slot, x->layer, first, end);
     return spw_kv_export(s->seq.kv, x->layer, x->kind, first, end, piece_of(s));
 }
 
@@ -166,7 +160,8 @@ int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sec
             continue;
         if (x->kind == SPW_SNAPSHOT_LOGITS) {
             memset(piece, 0, x->record_bytes);
-            memcpy(piece, s->logits, logits_bytes(s));
+            if (s->logits)
+                memcpy(piece, s->logits, logits_bytes(s));
             SPW_TRY(spw_pack_write(w, i, 0, 1, piece));
             continue;
         }
@@ -275,8 +270,6 @@ static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t sl
     struct spw_snapshot_tiles t = tiles_of(f->s, kind, slice, 0, n);
     if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end)
         t.first = first_in_pack(f->s, f->pack, slice, t, n);
-    spw_traffic_import(spw_executor_account_of(f->s->engine->executor), f->s->slot, slice, t.first,
-                       t.end, kind != SPW_SNAPSHOT_OLD);
     /* If no exact tile is needed, the next exact tile still follows the last token. */
     if ((kind == SPW_SNAPSHOT_RECENT || kind == SPW_SNAPSHOT_WINDOW) && t.end && t.first >= t.end)
         return spw_kv_import(f->s->seq.kv, slice, kind, t.end, (uint64_t)t.end * SPW_TILE_TOKENS,
@@ -301,7 +294,7 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
     *read_bytes = f.used;
     s->engine->files.read_bytes += f.fetched;
     if (rc)
-        spw_executor_stop_predicting(s->engine->executor);
+        s->engine->unpredicted = true;
     return rc;
 }
 
@@ -332,9 +325,8 @@ int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t 
     int rc = read_kinds(s, p, SPW_SNAPSHOT_OLD, SPW_SNAPSHOT_TAIL, n, &read_bytes, err);
     if (!rc)
         rc = spw_executor_apply_residency(e->executor, &s->seq, n);
-    spw_traffic_cut_back(spw_executor_account_of(e->executor), s->slot, n);
     if (rc) {
-        spw_executor_stop_predicting(e->executor);
+        e->unpredicted = true;
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
         return spw_fail(err, rc, "%s: the session could not be read: %s", spw_pack_path(p),
                         strerror(-rc));
@@ -351,8 +343,7 @@ int spw_snapshot_read_logits(struct spw_session *s, const struct spw_pack *p, st
         return spw_fail(err, -EBADMSG, "%s: its logits have another vocabulary", spw_pack_path(p));
     SPW_TRY(spw_pack_read(p, x, 0, 1, piece_of(s), err));
     s->engine->files.read_bytes += x->record_bytes;
-    spw_traffic_add(spw_executor_account_of(s->engine->executor), SPW_MOVED_DISK_TO_HOST,
-                    spw_align_up(logits_bytes(s), SPW_PACK_ALIGN));
-    memcpy(s->logits, piece_of(s), logits_bytes(s));
+    if (s->logits)
+        memcpy(s->logits, piece_of(s), logits_bytes(s));
     return 0;
 }

@@ -3,7 +3,7 @@
  * the prefix cache (prefix.c) use it.
  *
  * Tiles pass through one buffer of host memory, the piece, which is part of the plan
- * (options.saves) and has a few MiB. The moves are counted and predicted like all others. Every
+ * (options.saves) and has a few MiB. The moves are counted like all others. Every
  * call that moves tiles is slow. */
 #ifndef SPW_RUNTIME_PERSIST_SNAPSHOT_H
 #define SPW_RUNTIME_PERSIST_SNAPSHOT_H
@@ -36,16 +36,21 @@ struct spw_snapshot_range {
     bool tail; /* also the last tile and the logits; `to` is the length of the session */
 };
 
+/* save.c: a saved session of these n tokens, where files are only counted (struct
+ * spw_backend.counts). logits: it also has those after them. Free with spw_saved_close. */
+struct spw_saved;
+int spw_saved_assume(struct spw_saved **out, const struct spw_engine *e, const int32_t *tokens,
+                     uint64_t n, bool logits, struct spw_error *err);
+
 /* -EDQUOT: writing `bytes` to files would leave less of the disk's write limit than spills of the
  * plan may need. The text begins with `what`. */
 int spw_snapshot_check_limit(const struct spw_engine *e, uint64_t bytes, const char *what,
                              struct spw_error *err);
-/* Counts the `written` bytes of a file against the limit, and adds `predicted` bytes to the
- * account: sections and tables as the plan gives them. rc: what writing the file returned. */
-void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t predicted, uint64_t written);
+/* Counts the `written` bytes of a file against the limit. rc: what writing the file returned. */
+void spw_snapshot_count_write(struct spw_engine *e, int rc, uint64_t written);
 
 /* Fills `out` with the sections of a range, sorted by kind and layer, with offset 0. Returns their
- * number. Pure. */
+ * number. Pure. A session without caches (seq.kv is NULL) has all tiles that the rules give it. */
 uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_snapshot_range *range,
                                struct spw_pack_section *out);
 

@@ -164,6 +164,12 @@ static inline uint64_t spw_plan_addresses_bytes(const struct spw_plan *p,
  * more host memory. */
 uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw_weights *w);
 
+/* Of the flag that a pass reads after its layers: were all quantized values finite? */
+static inline uint64_t spw_plan_flags_bytes(const struct spw_plan *p)
+{
+    return p->quantizes ? sizeof(uint32_t) : 0;
+}
+
 static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t rows)
 {
     return p->finds_experts && rows == 1;

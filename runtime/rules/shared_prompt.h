@@ -1,5 +1,5 @@
 /* Which request of a batch can begin with tokens that another request computes. Pure functions, for
- * batch_sessions.c and for the prediction of bytes (runtime/plan/traffic_requests.c).
+ * batch_sessions.c and for the prediction of bytes.
  *
  *   donor  |------ shared -------|---- its own rest ----|
  *   taker  |------ shared -------|--- another rest ---|

@@ -10,7 +10,7 @@
 #include "model/weights/weights.h"
 #include "prefetch/prefetch.h"
 #include "runtime/step/sequence.h"
-#include "runtime/plan/traffic.h"
+#include "runtime/plan/plan.h"
 
 struct spw_query; /* attend.c */
 

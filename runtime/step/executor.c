@@ -23,50 +23,6 @@ struct logits_sink {
     void *context;
 };
 
-/* ---- the account ---- */
-
-struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x)
-{
-    return x->account;
-}
-
-void spw_executor_stop_predicting(struct spw_executor *x)
-{
-    spw_traffic_run_close(x->account);
-    x->account = NULL;
-}
-
-/* Another step begins, or none will: transfers ahead are used by now, or were dropped. */
-static void end_expecting(struct spw_executor *x)
-{
-    struct spw_schedule_progress last;
-    uint64_t n = spw_prefetch_dropped(x->o.prefetch, &last);
-    if (x->expects && n != x->n_dropped)
-        spw_traffic_give_up(x->account, &last);
-    x->n_dropped = n;
-    x->expects = false;
-}
-
-int spw_executor_forget_ahead(struct spw_executor *x)
-{
-    int rc = spw_prefetch_forget(x->o.prefetch);
-    end_expecting(x);
-    return rc;
-}
-
-/* Tells the account that a pass is over, or how far a pass came that ended early. */
-static void tell_pass(struct spw_executor *x, int rc)
-{
-    /* After these failures `reached` says how far the pass came. */
-    bool can_predict = rc == -ECANCELED || rc == -EBADMSG || rc == -EDOM || rc == -EIO;
-    if (rc && (!can_predict || x->residency.failed))
-        spw_executor_stop_predicting(x);
-    x->step->reached.rings =
-        x->expects ? (struct spw_schedule_progress){UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}
-                   : spw_prefetch_progress(x->o.prefetch);
-    spw_traffic_next(x->account, rc ? &x->step->reached : NULL);
-}
-
 /* ---- a layer ---- */
 
 static const struct spw_part *parts_of(const struct spw_executor *x, const struct spw_chunk *chunk)
@@ -82,9 +38,7 @@ static void embed(void *context, const struct spw_chunk *chunk, void *out, void 
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
         const int32_t *tokens = x->step->items[parts[i].span].tokens + parts[i].from;
         uint64_t n = parts[i].to - parts[i].from;
-        spw_weights_embed(x->o.weights, tokens, n, x->plan->info.compute, to);
-        if (x->config->layer_inputs)
-            spw_weights_inputs(x->o.weights, tokens, n, x->plan->info.compute, inputs_to);
+        x->o.embed(x->o.weights, tokens, n, x->plan->info.compute, to, inputs_to);
         to += n * x->plan->hidden_row_bytes;
         inputs_to += n * x->plan->inputs_row_bytes;
     }
@@ -125,7 +79,6 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
             .row = parts[i].row - chunk->row,
             .shared_with = g->shared_with[kind] - chunk->first_part,
             .shared_end = g->shared_end[kind]};
-        x->step->reached.parts = i + 1;
         SPW_TRY(spw_attend_append(&x->attend, i, &x->rows[i]));
     }
     return spw_attend_read(&x->attend, chunk->n_parts);
@@ -170,8 +123,6 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     const struct spw_hidden_source source = {embed, x};
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
-    x->step->reached.begun_chunks++;
-    x->step->reached.parts = 0;
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, layer, k, &h));
     if (x->config->layer_inputs && !layer)
         SPW_TRY(keep_embedding(x, chunk, h));
@@ -186,7 +137,6 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     }
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
     SPW_TRY(place_old_tiles(x, layer, k));
-    x->step->reached.chunks++;
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
 
@@ -194,6 +144,21 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
 static bool count_chunk(struct spw_step *s)
 {
     return s->chunks_before_pause && !--s->chunks_before_pause;
+}
+
+/* Which of these experts miss, by the rule alone. */
+static void follow_routing(struct spw_executor *x, struct spw_expert_visit *v, uint32_t n)
+{
+    if (n)
+        spw_expert_residency_visit(&x->followed, v, n);
+    for (uint32_t i = 0; i < n; i++)
+        if (v[i].missed)
+            spw_plan_add_missed(x->plan, x->o.weights, v[i].expert, x->missed);
+}
+
+const uint64_t *spw_executor_missed(const struct spw_executor *x)
+{
+    return x->missed;
 }
 
 /* All rows of the pass have their experts: these compute now. */
@@ -206,14 +171,16 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
     SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, 1, 0, &h));
     if (!spw_plan_finds_experts(x->plan, rows)) {
         SPW_TRY(spw_experts_sort_rows(experts, layer, rows));
+        if (x->o.dry)
+            experts->n_visited =
+                x->o.dry->choose ? x->o.dry->choose(x->o.dry->context, layer, rows, experts->visit)
+                                 : 0;
         if (x->o.expert_trace && x->plan->n_expert_frames)
             spw_expert_trace_add(x->o.expert_trace, experts->visit, experts->n_visited);
-        spw_traffic_visit_experts(x->account, experts->visit, experts->n_visited);
+        if (x->plan->n_expert_frames)
+            follow_routing(x, experts->visit, experts->n_visited);
     }
-    x->step->reached.expert_layers++;
     int rc = spw_experts_compute(experts, layer, h, rows);
-    if (rc) /* some experts of the visit have not come */
-        spw_executor_stop_predicting(x);
     const struct spw_cut *cut = &x->step->now->cut;
     for (uint32_t k = 0; k < cut->n_chunks && !rc; k++) {
         const struct spw_chunk *chunk = &cut->chunks[k];
@@ -301,17 +268,12 @@ static int run_logits(struct spw_executor *x, const struct logits_sink *d)
     for (uint64_t left = count_wanted(x); left;) {
         size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
         SPW_TRY(gather_rows(x, &ask, rows));
-        x->step->reached.begun_logits += rows;
         SPW_TRY(run_head(x, rows, logits));
         SPW_TRY(spw_lane_copy(x->lane, host, logits, rows * x->config->vocab * sizeof(float),
                               SPW_LINK_DEVICE_TO_HOST, x->lane->compute));
         left -= rows;
-        x->step->reached.logits += rows;
-        if (!left &&
-            x->step->next->schedule.n_parts) { /* while the last logits are still computed */
-            x->expects = true;
+        if (!left && x->step->next->schedule.n_parts) /* while the last logits are still computed */
             SPW_TRY(spw_prefetch_ahead(x->o.prefetch, &x->step->next->schedule));
-        }
         SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
         for (size_t i = 0; i < rows && next_wanted(x, &tell); i++)
             SPW_TRY(d->on_logits(d->context, x->step->now->cut.parts[tell.part].span, tell.position,
@@ -327,7 +289,7 @@ static int run_logits(struct spw_executor *x, const struct logits_sink *d)
 /* Queues the copy of the flag: was a quantized value not finite? */
 static int fetch_flags(struct spw_executor *x)
 {
-    uint64_t bytes = spw_traffic_flags(x->plan);
+    uint64_t bytes = spw_plan_flags_bytes(x->plan);
     if (!bytes)
         return 0;
     return spw_lane_copy(x->lane, x->lane->host_arena + x->plan->host.flags,
@@ -339,20 +301,12 @@ static int fetch_flags(struct spw_executor *x)
 static int check_flags(struct spw_executor *x)
 {
     uint32_t *not_finite = (uint32_t *)(x->lane->host_arena + x->plan->host.flags);
-    if (!spw_traffic_flags(x->plan) || !*not_finite)
+    if (!spw_plan_flags_bytes(x->plan) || !*not_finite)
         return 0;
     *not_finite = 0;
-    spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE, sizeof *not_finite);
     SPW_TRY(spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.flags, not_finite,
                           sizeof *not_finite, SPW_LINK_HOST_TO_DEVICE, x->lane->compute));
     return -EDOM;
-}
-
-static int begin_transfers(struct spw_executor *x)
-{
-    int rc = spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule);
-    end_expecting(x);
-    return rc;
 }
 
 /* Before the first layer: tiles make room or come up, and the rings begin to fill. */
@@ -362,7 +316,7 @@ static int begin_pass(struct spw_executor *x)
     const struct spw_pass *pass = x->step->now;
     for (uint32_t i = 0; i < x->step->n_items; i++)
         SPW_TRY(spw_residency_make_room(&x->residency, x->step->items[i].seq, pass->span_tiles[i]));
-    SPW_TRY(begin_transfers(x));
+    SPW_TRY(spw_prefetch_begin(x->o.prefetch, &pass->schedule));
     for (uint32_t slice = 0; slice < x->config->n_slices; slice++)
         for (uint32_t i = 0; i < x->step->n_items; i++)
             if (pass->spans[i].from < pass->spans[i].to)
@@ -390,7 +344,6 @@ static int run_layers(struct spw_executor *x)
     for (uint32_t i = 0; i < s->n_items; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
     SPW_TRY(fetch_flags(x));
-    s->reached.through = true;
     return 0;
 }
 
@@ -411,12 +364,10 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 {
     struct spw_step *s = x->step;
     uint64_t wanted = count_wanted(x);
-    x->residency.failed = false;
     if (s->is_aside) {
-        SPW_TRY(begin_transfers(x));
+        SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
     } else {
         s->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
-        s->reached = (struct spw_traffic_end){0};
         s->layer = s->chunk = 0;
         retain_exact_tiles(x);
         SPW_TRY(begin_pass(x));
@@ -433,12 +384,12 @@ static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 static int forget_loads(struct spw_executor *x)
 {
     struct spw_step *s = x->step;
+    uint64_t n_read = 0;
     int rc = 0;
     for (uint32_t i = 0; i < s->n_items; i++) {
-        int forgot = spw_kv_forget_loads(s->items[i].seq->kv, &s->reached.loads);
+        int forgot = spw_kv_forget_loads(s->items[i].seq->kv, &n_read);
         rc = rc ? rc : forgot;
     }
-    x->residency.failed |= rc != 0;
     return rc;
 }
 
@@ -449,18 +400,14 @@ static int set_aside(struct spw_executor *x)
     struct spw_step *s = x->step;
     struct spw_schedule *schedule = &s->now->schedule;
     SPW_TRY(fetch_flags(x));
-    spw_traffic_add(x->account, SPW_MOVED_DEVICE_TO_HOST, spw_traffic_flags(x->plan));
     SPW_TRY(spw_lane_stream_sync(x->lane, x->lane->compute));
     SPW_TRY(check_flags(x));
     SPW_TRY(forget_loads(x));
-    s->reached.rings = spw_prefetch_progress(x->o.prefetch);
-    SPW_TRY(spw_executor_forget_ahead(x));
+    SPW_TRY(spw_prefetch_forget(x->o.prefetch));
     const struct spw_chunk *chunk = &s->now->cut.chunks[s->chunk];
     schedule->first_kv = (struct spw_kv_cursor){.layer = s->layer, .part = chunk->first_part};
     schedule->first_block =
         (struct spw_block_cursor){.block = x->o.weights->layer_blocks[s->layer]};
-    spw_traffic_set_aside(x->account, &s->reached);
-    s->reached.loads = 0;
     s->is_aside = true;
     return 0;
 }
@@ -482,15 +429,10 @@ bool spw_executor_is_aside(const struct spw_executor *x)
     return x->steps[0].is_aside;
 }
 
-/* The account takes the step as one that failed where it was set aside. */
 void spw_executor_drop_aside(struct spw_executor *x)
 {
-    struct spw_step *s = &x->steps[0];
-    s->is_aside = false;
-    x->step = s;
-    s->reached.rings = (struct spw_schedule_progress){0};
-    spw_traffic_continue(x->account);
-    spw_traffic_next(x->account, &s->reached);
+    x->step = &x->steps[0];
+    x->step->is_aside = false;
 }
 
 /* ---- a step ---- */
@@ -499,7 +441,8 @@ static void begin_step(struct spw_executor *x, const struct spw_executor_item *i
 {
     struct spw_step *s = x->step;
     uint64_t n_new_tokens = spw_step_begin(s, items, n);
-    spw_traffic_begin(x->account, s->spans, n);
+    if (x->o.dry && x->o.dry->step)
+        x->o.dry->step(x->o.dry->context, items, n);
     spw_progress_begin(&s->progress, n_new_tokens, x->config->n_layers, n_new_tokens > n);
 }
 
@@ -515,7 +458,6 @@ static int end_pass(struct spw_executor *x, int rc)
     s->is_aside = false;
     if (rc)
         forget_loads(x);
-    tell_pass(x, rc);
     return rc;
 }
 
@@ -535,9 +477,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
     struct spw_step *s = spw_executor_is_aside(x) && !again ? &x->steps[1] : &x->steps[0];
     x->step = s;
     s->chunks_before_pause = x->n_steps > 1 && s == &x->steps[0] ? most_chunks : 0;
-    if (again)
-        spw_traffic_continue(x->account);
-    else
+    if (!again)
         begin_step(x, items, n);
     bool more = again || next_pass(x);
     for (; more; more = next_pass(x)) {
@@ -563,12 +503,4 @@ uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i)
 int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq, uint64_t n)
 {
     return spw_residency_apply(&x->residency, seq, n);
-}
-
-bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out)
-{
-    struct spw_schedule_progress ahead = spw_prefetch_progress(x->o.prefetch);
-    if (x->account)
-        spw_traffic_run_moved(x->account, x->expects ? &ahead : NULL, out);
-    return x->account;
 }

@@ -11,8 +11,20 @@
 #include "runtime/step/residency.h"
 #include "runtime/step/step.h"
 
+/* What a run that computes nothing is asked, and told. Any member may be NULL. */
+struct spw_dry_hooks {
+    /* Fills `visit` with the experts of `layer` that the rows of a pass choose, and returns their
+     * number: see spw_experts_sort_rows. NULL: none. */
+    uint32_t (*choose)(void *context, uint32_t layer, uint64_t rows,
+                       struct spw_expert_visit *visit);
+    void (*step)(void *context, const struct spw_executor_item *items, uint32_t n);
+    void *context;
+};
+
 struct spw_executor_options {
     const struct spw_ops *ops; /* kernels */
+    void (*embed)(const struct spw_weights *w, const int32_t *tokens, size_t n,
+                  enum spw_dtype compute, void *rows, void *inputs); /* as in struct spw_backend */
     const struct spw_plan *plan;
     struct spw_weights *weights;
     struct spw_prefetch *prefetch;
@@ -26,8 +38,9 @@ struct spw_executor_options {
     void (*on_pass)(void *context);
     void *pass_context;
     const double *expert_counts; /* [experts of all layers], at the start; used by open only */
-    void *expert_tables;         /* of the account, as in expert_residency.h */
+    void *expert_tables;         /* of what follows the routing, as in expert_residency.h */
     struct spw_expert_trace_writer *expert_trace; /* may be NULL */
+    const struct spw_dry_hooks *dry;              /* where nothing is computed; else NULL */
 };
 
 struct spw_executor;
@@ -63,17 +76,9 @@ uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i);
 /* Moves the tiles of a sequence that was cut back to n tokens to the waterlines of n. */
 int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq,
                                  uint64_t n);
-/* The prediction of bytes (runtime/plan/traffic.h). The executor reports its steps to it; the
- * engine reports here what it does with sessions between steps. NULL after
- * spw_executor_stop_predicting. */
-struct spw_traffic_run *spw_executor_account_of(struct spw_executor *x);
-/* Something happened whose bytes no rule predicts: there is no prediction from now on. */
-void spw_executor_stop_predicting(struct spw_executor *x);
-/* As spw_prefetch_forget; also reports to the prediction what was fetched in vain. */
-int spw_executor_forget_ahead(struct spw_executor *x);
+/* The bytes of the experts that rows have missed so far, by the rule of expert_residency.h alone:
+ * what a prediction cannot know without the routing. */
+const uint64_t *spw_executor_missed(const struct spw_executor *x);
 /* Uploads the rope tables, after spw_weights_rope has changed them. */
 int spw_executor_upload_rope(struct spw_executor *x);
-/* The predicted bytes of all steps so far. Returns false if there is no prediction. */
-bool spw_executor_predicted(struct spw_executor *x, struct spw_traffic *out);
-
 #endif

@@ -100,8 +100,10 @@ static int send_addresses(struct spw_executor *x)
 
 static int open_parts(struct spw_executor *x)
 {
-    SPW_TRY(spw_traffic_run_open(&x->account, x->plan, x->o.weights, true, x->o.expert_counts,
-                                 x->o.expert_tables));
+    const struct spw_expert_shape shape = spw_plan_expert_shape(x->o.weights);
+    if (x->plan->n_expert_frames)
+        SPW_TRY(spw_expert_residency_init(&x->followed, &shape, x->plan->n_expert_frames,
+                                          x->o.expert_counts, x->o.expert_tables));
     for (uint32_t i = 0; i < x->n_steps; i++)
         SPW_TRY(open_step(x, &x->steps[i], i > 0));
     uint32_t most_parts = 0;
@@ -111,8 +113,6 @@ static int open_parts(struct spw_executor *x)
     if (!x->rows)
         return -ENOMEM;
     SPW_TRY(spw_attend_init(&x->attend, most_parts));
-    spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE,
-                    spw_traffic_open_bytes(x->plan, x->o.weights));
     SPW_TRY(send_addresses(x));
     return spw_lane_copy(x->lane, x->lane->device_arena + x->plan->device.small,
                          x->o.weights->small, x->o.weights->n_small * sizeof(float),
@@ -156,7 +156,7 @@ void spw_executor_close(struct spw_executor *x)
     spw_attend_free(&x->attend);
     spw_free(x->rows);
     spw_free(x->addresses);
-    spw_traffic_run_close(x->account);
+    spw_expert_residency_free(&x->followed);
     spw_free(x);
 }
 
@@ -164,7 +164,6 @@ int spw_executor_upload_rope(struct spw_executor *x)
 {
     const struct spw_weights *w = x->o.weights;
     uint64_t first = w->inv_freq[0], bytes = (w->n_small - first) * sizeof(float);
-    spw_traffic_add(x->account, SPW_MOVED_HOST_TO_DEVICE, bytes);
     return spw_lane_copy(
         x->lane, x->lane->device_arena + x->plan->device.small + first * sizeof(float),
         w->rope + (first - w->first_rope), bytes, SPW_LINK_HOST_TO_DEVICE, x->lane->compute);

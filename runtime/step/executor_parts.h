@@ -14,13 +14,12 @@ struct spw_executor {
     struct spw_forward forward;
     struct spw_attend attend;
     struct spw_residency_moves residency;
-    struct spw_step steps[2], *step; /* the second one beside a step that was set aside */
-    uint32_t n_steps;                /* 1: one session only, no step can be set aside */
-    struct spw_attend_part *rows;    /* [cut.most_parts], of the running chunk */
-    bool expects;                    /* the rings hold transfers of the next step */
-    uint64_t n_dropped;              /* of spw_prefetch_dropped */
-    const void **addresses;          /* owned: of experts, while they go to the device */
-    struct spw_traffic_run *account; /* owned; NULL: see spw_executor_account_of */
+    struct spw_step steps[2], *step;      /* the second one beside a step that was set aside */
+    uint32_t n_steps;                     /* 1: one session only, no step can be set aside */
+    struct spw_attend_part *rows;         /* [cut.most_parts], of the running chunk */
+    struct spw_expert_residency followed; /* by the routing; empty if no expert moves */
+    uint64_t missed[SPW_MOVED_COUNT];     /* of `followed` */
+    const void **addresses;               /* owned: of experts, while they go to the device */
 };
 
 #endif

@@ -14,9 +14,7 @@ static int spill(struct spw_residency_moves *m, const struct spw_sequence *seq, 
     const struct spw_residency *r = residency_of(m, seq, slice);
     if (r->fixed || begin <= spw_kv_begin(seq->kv, slice))
         return 0; /* then disk_end has not risen either */
-    int rc = spw_kv_spill(seq->kv, slice, begin, spw_waterline_disk_end(r, begin));
-    m->failed |= rc != 0;
-    return rc;
+    return spw_kv_spill(seq->kv, slice, begin, spw_waterline_disk_end(r, begin));
 }
 
 /* Tiles from `begin` on come to the device. Fixed ones are there. */
@@ -28,7 +26,6 @@ static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, u
     int rc = spw_prefetch_wait_load(m->prefetch, seq->kv, slice, m->config->slice_layers[slice]);
     if (!rc && begin < spw_kv_begin(seq->kv, slice))
         rc = spw_kv_load(seq->kv, slice, begin);
-    m->failed |= rc != 0;
     return rc;
 }
 

@@ -18,7 +18,6 @@
 struct spw_residency_moves {
     const struct spw_model_config *config;
     struct spw_prefetch *prefetch;
-    bool failed; /* a load or a spill, since the caller cleared it */
 };
 
 /* The numbers of a span or of a part, of all kinds or of the slice's kind, are those of the pass

@@ -5,7 +5,9 @@
 #ifndef SPW_RUNTIME_STEP_STEP_H
 #define SPW_RUNTIME_STEP_STEP_H
 
-#include "runtime/plan/traffic.h"
+#include "prefetch/schedule.h"
+#include "runtime/plan/plan.h"
+#include "runtime/rules/cut.h"
 #include "runtime/step/experts.h"
 #include "runtime/step/hidden.h"
 #include "runtime/step/progress.h"
@@ -48,9 +50,8 @@ struct spw_step {
     struct spw_hidden hidden;
     struct spw_experts experts;
     struct spw_progress_marks progress;
-    struct spw_traffic_end reached; /* how far this pass is */
-    uint32_t layer, chunk;          /* where this pass continues */
-    uint64_t chunks_before_pause;   /* of layers, until the step is set aside */
+    uint32_t layer, chunk;        /* where this pass continues */
+    uint64_t chunks_before_pause; /* of layers, until the step is set aside */
     bool is_aside;
 };
 

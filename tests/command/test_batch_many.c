@@ -76,7 +76,6 @@ static void check_order(const char *output, int n, long long sessions)
 
 static void check_report(const json_t *report, int n, int kib)
 {
-    check_moved(report);
     CHECK(number(report, "peak_bytes.device") <= number(report, "budget_bytes.device"));
     CHECK(number(report, "peak_bytes.host") <= number(report, "budget_bytes.host"));
     CHECK(!kib || number(report, "budget_bytes.device") == 1024LL * kib);

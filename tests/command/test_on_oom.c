@@ -40,7 +40,7 @@ static void logits_of(const char *dir, const struct spw_options *o, const int32_
     const float *logits = run_to(s, e, ids, N_TOKENS);
     if (logits)
         memcpy(out, logits, vocab * sizeof *logits);
-    run_check_account(e, o, "on oom");
+    run_check_peaks(e, o, "on oom");
     spw_session_close(s);
     spw_engine_close(e);
 }

@@ -44,16 +44,19 @@ static bool same(const char *a, const char *b, const char *key)
     return equal;
 }
 
-/* Counted and predicted, on every link. */
+/* Counted on every link; nobody predicts what a run that is saved writes. */
 static void check_account(const char *name)
 {
     const char *link;
     json_t *value;
     json_t *j = report(name), *moved = json_object_get(j, "moved_bytes");
     CHECK(json_object_size(moved) == 4);
-    json_object_foreach(moved, link, value) CHECK_MSG(
-        json_equal(json_object_get(value, "counted"), json_object_get(value, "predicted")),
-        "%s: %s", name, link);
+    json_object_foreach(moved, link, value)
+    {
+        const json_t *predicted = json_object_get(value, "predicted"); /* NULL: none */
+        CHECK_MSG(!predicted || json_equal(json_object_get(value, "counted"), predicted), "%s: %s",
+                  name, link);
+    }
     json_decref(j);
 }
 

@@ -197,7 +197,7 @@ static void check_pageable(const char *dir, const int32_t *ids, const float *exp
     struct spw_session *s = run_session(e);
     const float *logits = run_to(s, e, ids, N_TOKENS);
     CHECK(run_same(logits, expected + (size_t)(N_TOKENS - 1) * model.vocab, model.vocab));
-    run_check_account(e, &o, "pageable");
+    run_check_peaks(e, &o, "pageable");
     spw_session_close(s);
     spw_engine_close(e);
     spw_simt_set(NULL);

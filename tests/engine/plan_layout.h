@@ -4,6 +4,7 @@
 #define SPW_TESTS_ENGINE_PLAN_LAYOUT_H
 
 #include "base/numbers.h"
+#include "runtime/plan/plan_moved.h"
 #include "runtime/plan/plan_work.h"
 #include "tests/engine/plan_life.h"
 
@@ -292,7 +293,8 @@ static void check_disk_account(struct spw_plan *p, const struct spw_plan_input *
     struct spw_cut cut;
     uint64_t *prompt = p->info.prefill_moved_bytes, *step = p->info.decode_moved_bytes;
     uint64_t before = in->context - 1;
-    CHECK(spw_traffic_info(p, in->weights, NULL) == 0);
+    spw_plan_count_moved(p, in->weights);
+    spw_plan_count_work(p, in->weights);
     CHECK(spw_cut_init(&cut, p->chunk, spw_min_u64(p->pass_rows, in->context), 1) == 0);
     start_life(&f, p, in, 1);
     run_step(&f, &cut, &in->context);

@@ -74,7 +74,7 @@ static void check_drafts(const struct tiny_model *m, struct spw_options *o, uint
             ids[i][n[i]] = (ids[i][n[i]] + 1) % (int32_t)m->vocab;
         }
     }
-    run_check_account(e, o, dir);
+    run_check_peaks(e, o, dir);
     for (uint32_t i = 0; i < SESSIONS; i++)
         spw_session_close(s[i]);
     spw_engine_close(e);

@@ -342,7 +342,7 @@ static void check_long_context(size_t n_prompt)
     CHECK(watch.n_rows == ROWS + N_DECODE && !watch.n_wrong);
     spw_engine_stats(e, &stats);
     spw_session_waterlines(session, &w);
-    run_check_account(e, &o, "long context");
+    run_check_peaks(e, &o, "long context");
     CHECK(stats.device_peak_bytes == plan->device.total);
     CHECK(stats.host_peak_bytes == plan->host.total);
     CHECK(w.host_end > n_prompt / 2); /* most of the context left the device */
@@ -370,9 +370,6 @@ static void check_tried(int draws, bool all)
                 (unsigned long long)done[i]);
     fputc('\n', stderr);
     CHECK(n_rows > (uint64_t)draws);
-    /* One of about 150 draws: few draws may well have one. */
-    CHECK_MSG(n_unpredicted <= 1 + (uint64_t)draws / 8, "%llu accounts ended early",
-              (unsigned long long)n_unpredicted);
     CHECK(!all || !missing(true));
 }
 

@@ -72,7 +72,7 @@ static void run(struct order_run *r, const char *what)
     }
     CHECK_MSG(watch.n_rows > 12 && !watch.n_wrong, "%s: %llu of %llu rows differ", what,
               (unsigned long long)watch.n_wrong, (unsigned long long)watch.n_rows);
-    run_check_account(e, &r->o, what);
+    run_check_peaks(e, &r->o, what);
     spw_engine_stats(e, &stats);
     memcpy(r->moved, stats.moved_bytes, sizeof r->moved);
     for (int i = 0; i < N_SESSIONS; i++)

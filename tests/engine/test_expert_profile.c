@@ -35,10 +35,6 @@ static void run_some(struct spw_engine *e, uint32_t vocab)
     struct spw_session *s = run_session(e);
     for (size_t n = TOKENS / 2; n <= TOKENS; n++)
         run_to(s, e, ids, n);
-    struct spw_stats stats;
-    spw_engine_stats(e, &stats);
-    CHECK(stats.has_prediction);
-    CHECK(!memcmp(stats.moved_bytes, stats.predicted_bytes, sizeof stats.moved_bytes));
     spw_session_close(s);
 }
 

@@ -38,7 +38,7 @@ static void begin(struct world *w, const struct tiny_model *m, struct spw_option
 
 static void end(struct world *w)
 {
-    run_check_account(w->e, &w->o, w->subject.dir);
+    run_check_peaks(w->e, &w->o, w->subject.dir);
     spw_engine_close(w->e);
     subject_close(&w->subject);
 }

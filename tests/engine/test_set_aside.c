@@ -191,8 +191,7 @@ static void live(struct life *x)
             go_on(x, true);
         else
             begin_prompts(x);
-        if (!x->e->past.unpredicted)
-            run_check_moved(x->e, &x->o, x->dir);
+        run_check_peaks(x->e, &x->o, x->dir);
     }
     while (x->n_waiting)
         go_on(x, true);
@@ -280,7 +279,7 @@ static void check_batch(const char *dir, const struct spw_options *o, uint64_t s
                       !memcmp(right[i].tokens, beside[i].tokens, sizeof right[i].tokens),
                   "%s: request %u: %zu tokens, %zu beside others", dir, i, right[i].n_tokens,
                   beside[i].n_tokens);
-    run_check_account(e, o, dir);
+    run_check_peaks(e, o, dir);
     spw_engine_close(e);
 }
 
@@ -397,7 +396,7 @@ static void room_open(struct room *x, uint32_t sessions)
 
 static void room_close(struct room *x)
 {
-    run_check_account(x->e, &x->o, x->dir);
+    run_check_peaks(x->e, &x->o, x->dir);
     spw_engine_close(x->e);
     unlink(x->file);
     tiny_model_remove(x->dir);
@@ -662,8 +661,6 @@ static void set_flag(struct spw_engine *e)
     CHECK(!spw_lane_copy(l, l->device_arena + e->plan.device.flags, &not_finite, sizeof not_finite,
                          SPW_LINK_HOST_TO_DEVICE, l->compute));
     CHECK(!spw_lane_stream_sync(l, l->compute));
-    spw_traffic_add(spw_executor_account_of(e->executor), SPW_MOVED_HOST_TO_DEVICE,
-                    sizeof not_finite);
 }
 
 /* Tiles of the prefix cache are loaded ahead of the layers that need them. harm: quantized tiles,
@@ -693,7 +690,7 @@ static void check_loads(bool harm)
     int rc = -EAGAIN;
     for (uint32_t n = 0; rc == -EAGAIN; n++) {
         rc = sync_chunks(x.e, &span, 1, 1, &err);
-        run_check_account(x.e, &x.o, x.dir);
+        run_check_peaks(x.e, &x.o, x.dir);
         CHECK(n || (rc == -EAGAIN && spw_session_from_store(s) > LENGTH / 2));
         if (!n && harm)
             set_flag(x.e);

@@ -185,7 +185,7 @@ static void check_job(struct job *j, enum placement where, uint32_t n, bool once
     uint64_t n_reused = run_job(j, e, n), n_computed = once ? 1 : spw_div_up(n, SESSIONS);
     CHECK_MSG(n_reused == (n - n_computed) * INSTRUCTION, "%llu tokens were not computed",
               (unsigned long long)n_reused);
-    run_check_account(e, &j->o, j->dir);
+    run_check_peaks(e, &j->o, j->dir);
     struct spw_stats s;
     spw_engine_stats(e, &s);
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
@@ -262,7 +262,7 @@ static void check_disturbed(struct job *j, enum placement where, uint64_t *seed)
         read_events(j, b, !more, seed, &n_failed);
     }
     CHECK(n_failed > 0);
-    run_check_account(e, &j->o, j->dir);
+    run_check_peaks(e, &j->o, j->dir);
     spw_batch_close(b);
     spw_session_close(own);
     spw_engine_close(e);

@@ -165,7 +165,7 @@ static void live(struct life *x, uint32_t n_steps)
         step(x);
         note_moves(x, before);
         check_bits(x);
-        run_check_account(x->e, x->o, x->dir);
+        run_check_peaks(x->e, x->o, x->dir);
     }
 }
 
@@ -495,7 +495,7 @@ static void check_batch(uint64_t seed, uint32_t number, bool disturbed, uint32_t
     struct spw_engine *e = run_open(dir, o);
     struct disturbance d = {.place = &p, .seed = &seed, .least_device_bytes = o->device_bytes};
     *n_many += run_together(e, &r, canceled, disturbed ? &d : NULL, results) > o->full_sessions;
-    run_check_account(e, o, dir);
+    run_check_peaks(e, o, dir);
     struct spw_stats s;
     spw_engine_stats(e, &s);
     for (int i = 0; i < SPW_MOVED_COUNT && canceled == REQUESTS && !disturbed; i++)
@@ -557,7 +557,7 @@ static void check_alone(void)
     CHECK_MSG(alone.host_end < beside.host_end, "%llu tokens on the host alone, %llu beside others",
               (unsigned long long)alone.host_end, (unsigned long long)beside.host_end);
     CHECK(again.host_end == alone.host_end);
-    run_check_account(e, &o, dir);
+    run_check_peaks(e, &o, dir);
     spw_session_close(s);
     spw_engine_close(e);
     tiny_model_remove(dir);
@@ -603,7 +603,7 @@ static void check_shared_reads(void)
     CHECK_MSG(brought_up(e) - before < once + once / 4, "%llu bytes for %llu of tiles",
               (unsigned long long)(brought_up(e) - before), (unsigned long long)once);
     CHECK(brought_up(e) - before > once / 2);
-    run_check_account(e, &o, dir);
+    run_check_peaks(e, &o, dir);
     for (uint32_t i = 0; i < SESSIONS; i++)
         spw_session_close(s[i]);
     spw_engine_close(e);
@@ -691,7 +691,7 @@ static void check_forked_tails(void)
                       "session %u at %zu tokens", i, n);
             spw_session_close(right);
         }
-        run_check_account(e, &o, dir);
+        run_check_peaks(e, &o, dir);
     }
     for (uint32_t i = 0; i < 2; i++)
         spw_session_close(s[i]);

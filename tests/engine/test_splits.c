@@ -238,7 +238,7 @@ static void run_one_pass(struct subject *s, uint32_t chunk)
     CHECK_MSG(moved == p->streamed_bytes + TOKENS * (p->hidden_row_bytes + p->inputs_row_bytes),
               "%s: %llu bytes up, of weights %llu", s->dir, (unsigned long long)moved,
               (unsigned long long)p->streamed_bytes);
-    run_check_account(e, &o, "one pass");
+    run_check_peaks(e, &o, "one pass");
     spw_session_close(session);
     spw_engine_close(e);
 }

@@ -6,7 +6,7 @@
 #include "runtime/experts/counts.h"
 #include "tests/engine/io_fault.h"
 #include "tests/engine/oracle.h"
-#include "tests/engine/told_run.h"
+#include "tests/engine/twin.h"
 #include "tests/engine/walk_tried.h"
 
 enum { N_SESSIONS = 3, MIB = 1 << 20 };
@@ -26,8 +26,8 @@ struct walk {
     char cache[160], file[N_SESSIONS][160];
     int32_t *saved_ids[N_SESSIONS]; /* [s->n_tokens], of each file */
     size_t saved[N_SESSIONS];       /* tokens in each file; 0: it is not there */
-    struct told told;
-    bool is_told;      /* told of all that the engine did */
+    struct twin twin;
+    bool has_twin;     /* which did all that the engine did */
     bool faulty;       /* something was lost: notes are due, and there may be no prediction */
     bool spoiled;      /* files were: how far they were read is not predicted */
     bool late_fault;   /* a request has failed, which a step may hear of yet */
@@ -64,15 +64,15 @@ static void hear(struct walk *w)
         }
 }
 
-/* From here on the engine does what nobody tells. */
-static void stop_telling(struct walk *w)
+/* From here on the engine does what its twin does not. */
+static void part_twin(struct walk *w)
 {
-    if (!w->is_told)
+    if (!w->has_twin)
         return;
-    told_check(&w->told, w->e, w->what);
-    told_close(&w->told);
-    w->is_told = false;
-    tried[TOLD].n++;
+    twin_check(&w->twin, w->e, w->what);
+    twin_close(&w->twin);
+    w->has_twin = false;
+    tried[TWINS].n++;
 }
 
 /* As if earlier runs had chosen some experts more often than others. */
@@ -95,10 +95,9 @@ static void open_engine(struct walk *w)
     w->e->look.context = w;
     for (uint32_t i = 0; i < w->n_sessions; i++)
         w->sessions[i] = run_session(w->e);
-    /* Else shares change; or a call has a step for each rope table, and uploads of the tables. */
-    w->is_told = !w->o.prefix_cache_dir && w->o.sessions == w->n_sessions && !w->s->each_length;
-    if (w->is_told)
-        told_open(&w->told, w->e);
+    w->has_twin = !w->o.prefix_cache_dir;
+    if (w->has_twin)
+        twin_open(&w->twin, w->e, w->n_sessions);
 }
 
 static void check_engine(struct walk *w)
@@ -111,11 +110,7 @@ static void check_engine(struct walk *w)
     spw_engine_prefix(w->e, &p);
     CHECK_MSG(!w->watch.n_wrong, "%s: %llu of %llu rows differ", w->what,
               (unsigned long long)w->watch.n_wrong, (unsigned long long)w->watch.n_rows);
-    bool predicted = w->spoiled || run_check_moved(w->e, &w->o, w->what);
-    /* a write that failed once found no other frame: the drive's budget is spent */
-    predicted = predicted || spw_kv_any_write_failed(w->e->kv);
-    n_unpredicted += !predicted && !w->faulty;
-    CHECK_MSG(predicted || w->faulty, "%s: no prediction", w->what);
+    run_check_peaks(w->e, &w->o, w->what);
     CHECK_MSG(s.disk_peak_bytes <= w->o.disk_bytes, "%s: disk peak", w->what);
     CHECK_MSG(w->faulty || !n_incidents, "%s: %llu losses", w->what,
               (unsigned long long)n_incidents);
@@ -132,7 +127,7 @@ static void close_guest(struct walk *w)
 
 static void close_engine(struct walk *w)
 {
-    stop_telling(w);
+    part_twin(w);
     check_engine(w);
     for (uint32_t i = 0; i < w->n_sessions; i++)
         spw_session_close(w->sessions[i]);
@@ -215,14 +210,14 @@ static int step(struct walk *w, const size_t *to, struct spw_error *err)
         tried[INTERRUPTED].n++;
         tried[INTERRUPTED_LOGITS].n += w->watch.n_rows > rows;
     }
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n && !rc; i++)
         CHECK(spw_session_n_tokens(spans[i].session) == to[index[i]]);
-        if (w->is_told)
-            told_span(&w->told, index[i], held[i], spw_session_reused(spans[i].session),
-                      to[index[i]], spans[i].n_logits);
+    if (w->has_twin && rc)
+        part_twin(w);
+    if (w->has_twin && !twin_sync(&w->twin, w->e, spans, n)) {
+        twin_close(&w->twin);
+        w->has_twin = false;
     }
-    if (w->is_told)
-        told_step(&w->told);
     return rc;
 }
 

@@ -40,8 +40,8 @@ static void fork_session(struct walk *w)
     spw_session_close(w->sessions[to]);
     CHECK_MSG(!spw_session_fork(&w->sessions[to], w->sessions[from], &err), "%s", err.text);
     memcpy(w->ids[to], w->ids[from], w->s->n_tokens * sizeof *w->ids[to]);
-    if (w->is_told)
-        told_fork(&w->told, to, from);
+    if (w->has_twin)
+        twin_fork(&w->twin, to, from);
 }
 
 /* A session of any length comes beside the others, or goes: their shares of the frames change. */
@@ -63,7 +63,7 @@ static void change_guest(struct walk *w)
 static void renew(struct walk *w)
 {
     uint32_t i = any_session(w);
-    stop_telling(w);
+    part_twin(w);
     if (w->o.sessions > w->n_sessions && draw_one(w, 2)) {
         change_guest(w);
         return;
@@ -77,7 +77,7 @@ static void interrupt(struct walk *w)
 {
     size_t to[N_SESSIONS];
     struct spw_error err = {0};
-    stop_telling(w);
+    part_twin(w);
     choose(w, (enum way)draw_one(w, 4), to);
     w->left = (int64_t)check_range(w->seed, 0, 1 << check_range(w->seed, 0, 6));
     int rc = step(w, to, &err);
@@ -93,7 +93,7 @@ static void set_aside(struct walk *w)
 {
     size_t to[N_SESSIONS], beside[N_SESSIONS];
     struct spw_error err = {0};
-    stop_telling(w);
+    part_twin(w);
     choose(w, (enum way)draw_one(w, 4), to);
     choose(w, DECODE, beside);
     for (uint32_t i = 0; i < w->n_sessions; i++)
@@ -134,7 +134,7 @@ static void save(struct walk *w)
     size_t to[N_SESSIONS] = {0}, n = spw_session_n_tokens(w->sessions[i]);
     n = to[i] = n ? n : 1;
     must_step(w, to, "before a save"); /* budgets that changed may have freed its cache */
-    stop_telling(w);
+    part_twin(w);
     int rc = spw_session_save(w->sessions[i], w->file[i], &n, sizeof n, NULL, &err);
     CHECK_MSG(!rc || (w->faulty && err.text[0]), "%s: %d: %s", w->what, rc, err.text);
     if (rc)
@@ -156,7 +156,7 @@ static void resume(struct walk *w)
     uint32_t i = any_session(w), k = (uint32_t)draw_one(w, N_SESSIONS);
     while (!w->saved[k])
         k = (k + 1) % N_SESSIONS;
-    stop_telling(w);
+    part_twin(w);
     spw_session_close(w->sessions[i]);
     CHECK_MSG(!spw_saved_open(&saved, w->file[k], &err), "%s: %s", w->what, err.text);
     CHECK_MSG(!spw_session_resume(&w->sessions[i], w->e, saved, &err), "%s: %s", w->what, err.text);
@@ -198,17 +198,14 @@ static void set_budgets(struct walk *w)
 {
     struct spw_error err = {0};
     struct spw_options o = w->o;
-    stop_telling(w);
+    part_twin(w);
     draw_budgets(&o, &w->backend, w->s->dir, w->aim, w->seed);
     int rc = spw_engine_set_budgets(w->e, o.device_bytes, o.host_bytes, o.disk_bytes, &err);
     CHECK_MSG(!rc || w->faulty, "%s: %d: %s", w->what, rc, err.text);
     if (rc)
         return;
     w->o = o;
-    if (w->spoiled || w->faulty || run_check_moved(w->e, &w->o, w->what))
-        return;
-    w->faulty = true; /* what was moved by a replan that did not work out is not known */
-    n_unpredicted++;
+    run_check_peaks(w->e, &w->o, w->what);
 }
 
 /* A step that failed has left one line of text, and works when it is made again. */
@@ -237,7 +234,7 @@ static void break_drive(struct walk *w)
     if (kind == FLIP_ONCE || kind == FLIP_FOREVER) /* the first read of a weight finds no flip */
         CHECK(!weight_sums_check(w->e, true).n_wrong);
     choose(w, (enum way)draw_one(w, 4), to);
-    stop_telling(w);
+    part_twin(w);
     w->faulty = w->faulty || kind >= READ_FOREVER;
     io_fault_set(&w->fault, kind,
                  (int64_t)check_range(w->seed, 0, 1 << check_range(w->seed, 0, 4)));
@@ -256,7 +253,7 @@ static void refuse_memory(struct walk *w)
     size_t to[N_SESSIONS];
     struct spw_error err = {0};
     choose(w, (enum way)draw_one(w, 4), to);
-    stop_telling(w);
+    part_twin(w);
     w->faulty = true;
     w->alloc_nth = (int64_t)draw_one(w, 12);
     int rc = step(w, to, &err);
@@ -340,7 +337,7 @@ static void run_batch(struct walk *w)
     uint32_t n = 0, n_others = w->o.sessions - w->n_sessions;
     int rc = 1;
     bool was_ended = false;
-    stop_telling(w);
+    part_twin(w);
     close_guest(w); /* the request without a session needs its place */
     CHECK_MSG(!spw_batch_open(&b, w->e, NULL, &err), "%s", err.text);
     spw_batch_set_prompt_chunks(b, (uint32_t)draw_one(w, 6));

@@ -35,7 +35,7 @@ enum {
     INTERRUPTED_LOGITS,
     INTERRUPTED_FURTHER,
     EMPTIED,
-    TOLD,
+    TWINS,
     SET_ASIDE,
     BESIDE,
     N_TRIED
@@ -72,10 +72,10 @@ static struct {
                     {"between logits", 0},
                     {"that had passes through", 0},
                     {"that emptied a session", 0},
-                    {"accounts by who was told", 0},
+                    {"twins that counted the same", 0},
                     {"steps set aside", 0},
                     {"steps beside them", 0}};
-static uint64_t n_rows, n_unpredicted;
+static uint64_t n_rows;
 
 static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
 {

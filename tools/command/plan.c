@@ -299,6 +299,7 @@ static int make_requests(struct moved *m, const struct cli_options *o,
     if (saved->file) { /* the saved run is the only one */
         const struct spw_saved_info *info = spw_saved_info(saved->file);
         m->requests[0].n_prompt += saved->n_given;
+        m->requests[0].prompt = saved->tokens;
         m->requests[0].max_new_tokens -= saved->n_given;
         m->requests[0].n_resumed = info->n_tokens;
         m->requests[0].resumed_logits = info->has_logits;

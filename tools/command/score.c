@@ -171,7 +171,7 @@ static int write_report(const struct cli_options *o, const struct cli_score *s)
         CLI_FIELD(s, log_likelihood),
         {"waterlines", cli_report_waterlines(&s->waterlines)},
     };
-    json_t *report = cli_report_engine(o->operand, s->engine, &s->events);
+    json_t *report = cli_report_engine(o->operand, s->engine, &s->events, NULL);
     CLI_ADD(&report, fields);
     return cli_write_json(o->report, report);
 }

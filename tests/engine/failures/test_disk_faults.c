@@ -41,7 +41,7 @@ struct world {
 
 #define TEST_FILE "/model.safetensors"
 
-static uint64_t n_runs, n_errors, n_recovered, n_lost_predicted;
+static uint64_t n_runs, n_errors, n_recovered;
 
 /* A prompt, then a few tokens one by one; after an error of weights from where the session is. The
  * first failure ends it. */
@@ -110,11 +110,8 @@ static void check_losses(const struct world *w, struct spw_engine *e, int rc, st
 {
     uint64_t n = e->events.n_lost_tiles;
     struct spw_engine_event first;
-    bool predicted = run_check_moved(e, &w->o, what);
-    CHECK_MSG(predicted || rc || n || spw_kv_any_write_failed(e->kv),
-              "%s: nothing predicts what was moved", what);
+    run_check_peaks(e, &w->o, what);
     n_recovered += n > 0;
-    n_lost_predicted += n && predicted;
     while (spw_engine_event(e, &first) && first.kind != SPW_ENGINE_LOST_TILE)
         ;
     if (n && f->kind != ALL_READS)
@@ -225,7 +222,7 @@ static void make_tight(struct world *w)
 static void run_setting(const struct setting *is)
 {
     static struct world w;
-    n_runs = n_recovered = n_errors = n_lost_predicted = 0;
+    n_runs = n_recovered = n_errors = 0;
     w = (struct world){.is = is};
     subject_open(&w.s, &is->model, "disk_faults", is->n_prompt + N_MORE,
                  &(struct spw_options){.precision = is->precision, .residual_window = SPW_NONE});
@@ -247,14 +244,12 @@ static void run_setting(const struct setting *is)
             sweep(&w);
         }
     subject_close(&w.s);
-    fprintf(stderr,
-            "%s %s: %llu runs, %llu with lost tiles computed again (%llu of them predicted), %llu "
-            "ended in an error\n",
-            is->weights ? "weights, KV" : "KV", spw_kv_precision_name(is->precision),
-            (unsigned long long)n_runs, (unsigned long long)n_recovered,
-            (unsigned long long)n_lost_predicted, (unsigned long long)n_errors);
+    fprintf(
+        stderr, "%s %s: %llu runs, %llu with lost tiles computed again, %llu ended in an error\n",
+        is->weights ? "weights, KV" : "KV", spw_kv_precision_name(is->precision),
+        (unsigned long long)n_runs, (unsigned long long)n_recovered, (unsigned long long)n_errors);
     CHECK(n_errors > 0);
-    CHECK(is->weights || (n_recovered > 0 && n_lost_predicted > n_recovered / 2));
+    CHECK(is->weights || n_recovered > 0);
 }
 
 int main(int argc, char **argv)

@@ -80,7 +80,7 @@ int main(void)
     struct spw_stats stats;
     spw_engine_stats(e, &stats);
     CHECK(stats.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0);
-    run_check_account(e, &o, "on a full file system");
+    run_check_peaks(e, &o, "on a full file system");
     fprintf(stderr, "%s\n", spw_engine_io(e));
     spw_session_close(s);
     spw_engine_close(e);

@@ -58,7 +58,7 @@ static void open_run(struct run *r, struct subject *s, bool tight)
 
 static void close_run(struct run *r)
 {
-    run_check_account(r->e, &r->o, r->s->dir);
+    run_check_peaks(r->e, &r->o, r->s->dir);
     CHECK_MSG(!r->watch.n_wrong, "%s: %llu rows differ", r->s->dir,
               (unsigned long long)r->watch.n_wrong);
     spw_session_close(r->session);

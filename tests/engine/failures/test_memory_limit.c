@@ -113,7 +113,7 @@ static void check_between_steps(const struct spw_options *o)
     e->limit_watch.checked_at = 0;
     run_to(s, e, ids, 503);
     CHECK(e->events.n_fallbacks == 2);
-    run_check_account(e, o, "between steps");
+    run_check_peaks(e, o, "between steps");
     spw_session_close(s);
     spw_engine_close(e);
 }
@@ -165,7 +165,7 @@ static void check_in_prompt(const struct spw_options *more, uint64_t at)
     CHECK(oracle_same(&subject, ids, MOST, spw_session_logits(s)));
     CHECK_MSG(l.done && seen.n == 40 && seen.in_order, "%zu logits", seen.n);
     check_fallbacks(l.engine, 1, "in a prompt");
-    run_check_account(l.engine, &o, "in a prompt");
+    run_check_peaks(l.engine, &o, "in a prompt");
     spw_session_close(s);
     spw_engine_close(l.engine);
 }

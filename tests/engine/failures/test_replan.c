@@ -138,7 +138,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
             e->lane.ops->set_budgets(e->lane.device, spw_engine_limit(lower.device_bytes),
                                      spw_engine_limit(lower.host_bytes));
         if (!rc)
-            run_check_account(e, &lower, "replan");
+            run_check_peaks(e, &lower, "replan");
     }
     if (!rc) {
         size_t n = d->events[STEPS - 1].n_tokens;
@@ -147,7 +147,7 @@ static bool run(const struct draw *d, const struct spw_options *o, struct result
         out->reused = spw_session_reused(s);
         memcpy(out->logits[STEPS + 1], run_to(fork, e, d->ids, CONTEXT), sizeof out->logits[0]);
         CHECK(spw_session_reused(fork) == n);
-        run_check_account(e, o, "after a replan");
+        run_check_peaks(e, o, "after a replan");
     }
     spw_session_close(fork);
     spw_session_close(s);
@@ -349,7 +349,7 @@ static int fill_disk(const struct draw *d, struct spw_options *o, struct full *f
         CHECK_MSG(again || run_same(logits, run_to(mirror, all, d->ids, n), VOCAB), "%zu tokens",
                   n);
     }
-    CHECK(run_check_moved(e, o, "a full disk") == !f->n_told); /* nobody knows what it took */
+    run_check_peaks(e, o, "a full disk");
     spw_session_close(mirror);
     spw_session_close(s);
     spw_engine_close(all);

@@ -133,7 +133,7 @@ static int sync_to(struct life *x, const size_t to[SESSIONS], struct spw_error *
     CHECK_MSG(rc || watch.n_rows >= n, "%s: %llu rows", x->what, (unsigned long long)watch.n_rows);
     count.steps++;
     check_logits(x);
-    run_check_moved(x->e, &x->o, x->what);
+    run_check_peaks(x->e, &x->o, x->what);
     return rc;
 }
 
@@ -234,10 +234,9 @@ static void draw_life(struct life *x)
 static void check_frames(struct life *x)
 {
     struct spw_kv *kv = x->e->kv;
-    struct spw_traffic predicted = {0};
     if (!x->e->executor)
         return;
-    spw_engine_finish(x->e, &predicted);
+    spw_engine_finish(x->e);
     spw_kv_release_free_soon(kv);
     CHECK_MSG(spw_tier_n_free(&kv->device) == kv->o.n_device_frames, "%s: %u of %u device frames",
               x->what, spw_tier_n_free(&kv->device), kv->o.n_device_frames);

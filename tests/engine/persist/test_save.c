@@ -114,7 +114,7 @@ static void save(struct world *w, uint64_t *seed)
         CHECK_MSG(written <= most_second_bytes(w, e), "%s: %llu bytes for %zu after %zu tokens",
                   w->s.dir, (unsigned long long)written, w->n[1], w->n[0]);
     check_logits(w, 2, run_to(s, e, w->s.ids[0], w->n[2]), "computed after a save");
-    run_check_account(e, &o, "save");
+    run_check_peaks(e, &o, "save");
     spw_session_close(s);
     spw_engine_close(e);
 }
@@ -143,7 +143,7 @@ static void resume(struct world *w, uint64_t *seed)
                   w->s.dir, spw_session_reused(s), w->n[1]);
         check_logits(w, 3, run_to(s, e, w->s.ids[0], w->n[3]), "further");
     }
-    run_check_account(e, &o, "resume");
+    run_check_peaks(e, &o, "resume");
     spw_session_close(s);
     spw_engine_close(e);
 }
@@ -218,7 +218,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
         CHECK(ftruncate(fd, bytes) == 0);
         is_refused(&w, e);
     }
-    run_check_moved(e, &w.base, "damage"); /* how far a damaged file was read is not known */
+    run_check_peaks(e, &w.base, "damage");
     close(fd);
     spw_engine_close(e);
     world_close(&w);
@@ -266,7 +266,7 @@ static void check_repair(const struct tiny_model *m, enum spw_kv_precision preci
         CHECK_MSG(!is_refused(&w, e), "%s: byte %lld was changed, then it was saved to", w.s.dir,
                   (long long)at);
     }
-    run_check_account(e, &w.base, "repair");
+    run_check_peaks(e, &w.base, "repair");
     spw_engine_close(e);
     unlink(good);
     world_close(&w);
@@ -459,7 +459,7 @@ static void check_write_limit(uint64_t *seed)
         struct spw_stats stats;
         spw_engine_stats(e, &stats);
         CHECK(stats.moved_bytes[SPW_MOVED_HOST_TO_DISK] == written);
-        run_check_account(e, &o, "a save within its limit");
+        run_check_peaks(e, &o, "a save within its limit");
         spw_session_close(s);
         spw_engine_close(e);
         unlink(w.file);

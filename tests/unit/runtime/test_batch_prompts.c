@@ -45,10 +45,6 @@ static void test_shared_prompts(const char *folder, bool windows, uint64_t seed)
     while (spw_batch_step(b, &err) > 0)
         while (spw_batch_event(b, &event))
             CHECK(event.kind != SPW_EVENT_END || !event.text_bytes);
-    struct spw_stats stats;
-    spw_engine_stats(e, &stats);
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
     for (int i = 0; i < N; i++) {
         CHECK(!spw_batch_take(b, (uint64_t)i + 1, &r));
         CHECK_MSG(r.n_reused == reused[i], "request %d: %zu tokens reused, not %zu", i, r.n_reused,
@@ -156,11 +152,6 @@ static void take(struct job *j, uint64_t i, size_t n_reused)
 
 static void close_job(struct job *j)
 {
-    struct spw_stats stats;
-    spw_engine_stats(j->engine, &stats);
-    CHECK(stats.has_prediction);
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        CHECK(stats.moved_bytes[i] == stats.predicted_bytes[i]);
     spw_batch_close(j->batch);
     spw_engine_close(j->engine);
     for (int i = 0; i < DOCS; i++)
@@ -310,9 +301,6 @@ static void test_samples(const char *folder, bool cancels, uint32_t chunks, uint
     while (spw_batch_step(b, &err) > 0)
         ;
     CHECK_MSG(!*err.text && spw_batch_is_idle(b), "%s", err.text);
-    struct spw_stats stats;
-    spw_engine_stats(e, &stats);
-    CHECK(!memcmp(stats.moved_bytes, stats.predicted_bytes, sizeof stats.moved_bytes));
     request.n_samples = 1;
     for (uint64_t k = 0; k < N; k++, request.sampling.stream++) {
         CHECK(!spw_batch_take(b, id + k, &r));

@@ -53,6 +53,8 @@ static const struct spw_options no_gpu = {.backend = SPW_BACKEND_CUDA, .device_i
 CALL(plan_query, spw_plan_query(&(struct spw_plan_info){0}, "missing", &cpu, err))
 CALL(plan_moved,
      spw_plan_moved((uint64_t[SPW_MOVED_COUNT]){0}, NULL, NULL, "missing", &cpu, NULL, 0, err))
+CALL(engine_predict, spw_engine_predict((uint64_t[SPW_MOVED_COUNT]){0}, engine,
+                                        &(struct spw_plan_request){0}, 1, err))
 OPENS(engine_open, struct spw_engine, spw_engine_open(&out, "missing", &cpu, err))
 CALL(engine_set_budgets, spw_engine_set_budgets(engine, 0, 0, 4096, err))
 OPENS(session_open, struct spw_session, spw_session_open(&out, engine, err))
@@ -244,6 +246,7 @@ static const struct {
 } calls[] = {
     {"spw_plan_query", plan_query},
     {"spw_plan_moved", plan_moved},
+    {"spw_engine_predict", engine_predict},
     {"spw_engine_open", engine_open},
     {"spw_engine_set_budgets", engine_set_budgets},
     {"spw_session_open", session_open},

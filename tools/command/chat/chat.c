@@ -465,7 +465,7 @@ static int open_engine(struct chat *c)
 
 static int write_report(const struct chat *c)
 {
-    json_t *report = cli_report_engine(c->o->operand, c->engine, &c->events);
+    json_t *report = cli_report_engine(c->o->operand, c->engine, &c->events, NULL);
     const struct cli_reuse reuse = {c->sum.n_prompt, c->sum.n_reused, c->sum.n_from_store,
                                     c->sum.prefill_seconds};
     cli_report_prefix(&report, c->engine, &reuse);

@@ -47,6 +47,24 @@ static int add_routing(json_t **report, const struct run *r)
     return rc ? cli_fail_error(rc, &err, false) : code;
 }
 
+/* The bytes of this run, from its lengths. False: nobody can predict them. */
+static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
+{
+    const struct cli_input *in = &r->inputs.items[0];
+    const uint64_t most = in->max_new_tokens - r->saved.n_given;
+    const uint64_t made = r->result.n_tokens - r->saved.n_given;
+    struct spw_plan_request q = {.n_prompt = in->n_tokens + r->saved.n_given,
+                                 .max_new_tokens = most,
+                                 .n_found = r->result.n_from_store,
+                                 .ends_at = made < most ? made : 0};
+    if (r->saved.file) {
+        const struct spw_saved_info *info = spw_saved_info(r->saved.file);
+        q.n_resumed = info->n_tokens;
+        q.resumed_logits = info->has_logits;
+    }
+    return (made || !most) && !spw_engine_predict(predicted, r->engine, &q, 1, NULL);
+}
+
 int run_write_report(const struct run *r, const struct spw_batch_times *times)
 {
     const struct cli_field saved[] = {
@@ -54,7 +72,10 @@ int run_write_report(const struct run *r, const struct spw_batch_times *times)
         {"saves", CLI_JSON(r->n_saves)},
         CLI_FIELD(r, saved_bytes),
     };
-    json_t *report = cli_report_engine(r->o->operand, r->engine, &r->events);
+    uint64_t predicted[SPW_MOVED_COUNT];
+    const bool is_known = predict(r, predicted);
+    json_t *report =
+        cli_report_engine(r->o->operand, r->engine, &r->events, is_known ? predicted : NULL);
     add_seconds(&report, r, times);
     add_prefix(&report, r, times);
     CLI_ADD(&report, saved);

@@ -3,21 +3,86 @@
 
 #include "tools/command/output/output.h"
 
-void job_report_choice(struct job_report *r, const struct request *x, size_t choice, size_t n_given)
+#include <string.h>
+
+enum { MOST_ASKED = 256 };
+
+/* ---- what was asked ---- */
+
+static void forget_asked(struct job_asked *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        spw_free((int32_t *)(uintptr_t)a->requests[i].prompt);
+    spw_free(a->requests);
+    *a = (struct job_asked){0};
+}
+
+void job_report_asked(struct job_report *r, const struct spw_request *request, uint64_t id)
+{
+    struct job_asked *a = &r->asked;
+    const size_t n = request->n_prompt + request->n_given;
+    if (!a->requests)
+        a->requests = spw_alloc_zero(MOST_ASKED, sizeof *a->requests);
+    int32_t *tokens = a->requests && a->n < MOST_ASKED ? spw_alloc(n * sizeof *tokens) : NULL;
+    if (!tokens || id != a->n + 1 || request->prompt_logprobs ||
+        (request->logprobs && request->n_given)) {
+        a->is_unknown = true;
+        spw_free(tokens);
+        return;
+    }
+    memcpy(tokens, request->prompt, request->n_prompt * sizeof *tokens);
+    if (request->n_given)
+        memcpy(tokens + request->n_prompt, request->given, request->n_given * sizeof *tokens);
+    a->requests[a->n++] =
+        (struct spw_plan_request){.prompt = tokens,
+                                  .n_prompt = n,
+                                  .max_new_tokens = request->max_new_tokens - request->n_given};
+}
+
+static void note_end(struct job_asked *a, uint64_t id, const struct spw_result *result,
+                     size_t n_given)
+{
+    const bool whole = result->finish == SPW_FINISH_LENGTH;
+    a->n_ended++;
+    a->is_unknown |= (n_given && result->n_tokens == n_given) ||
+                     result->finish == SPW_FINISH_CANCELED || result->finish == SPW_FINISH_FAILED ||
+                     result->n_from_store;
+    if (id <= a->n && !whole)
+        a->requests[id - 1].ends_at = result->n_tokens - n_given;
+}
+
+/* NULL: nobody can predict the bytes of this engine. */
+static const uint64_t *predict(struct job_asked *a, const struct cli_options *o,
+                               const struct spw_engine *e, uint64_t predicted[SPW_MOVED_COUNT])
+{
+    const bool known = !a->is_unknown && a->n_ended == a->n && !o->prefix_cache &&
+                       !spw_engine_predict(predicted, e, a->requests, a->n, NULL);
+    forget_asked(a);
+    return known ? predicted : NULL;
+}
+
+/* ---- the report ---- */
+
+void job_report_choice(struct job_report *r, const struct request *x, size_t choice, size_t n_given,
+                       uint64_t id)
 {
     const struct spw_result *result = &x->choices[choice].result;
     r->n_generated += spw_sub_u64(result->n_tokens, n_given);
     r->reuse.n_prompt += x->prompts[choice / x->n_choices].n + n_given;
     r->reuse.n_reused += result->n_reused;
     r->reuse.n_from_store += result->n_from_store;
+    note_end(&r->asked, id, result, n_given);
 }
 
 void job_report_engine(struct job_report *r, const struct cli_options *o, struct spw_engine *e,
                        const struct spw_batch *b, const struct cli_events *events)
 {
     struct spw_batch_times times;
-    if (!o->report)
+    uint64_t predicted[SPW_MOVED_COUNT];
+    if (!o->report) {
+        forget_asked(&r->asked);
         return;
+    }
     if (r->engine && !r->earlier)
         r->earlier = json_array();
     if (r->engine)
@@ -27,7 +92,7 @@ void job_report_engine(struct job_report *r, const struct cli_options *o, struct
     r->times.decode_seconds += times.decode_seconds;
     r->times.n_decode_steps += times.n_decode_steps;
     r->reuse.prefill_seconds = r->times.prefill_seconds;
-    r->engine = cli_report_engine(o->operand, e, events);
+    r->engine = cli_report_engine(o->operand, e, events, predict(&r->asked, o, e, predicted));
     cli_report_prefix(&r->engine, e, &r->reuse);
 }
 

@@ -100,6 +100,8 @@ static int submit_choice(struct run *r, struct running *of, struct spw_error *er
     *a = (struct asked){.of = of, .choice = choice, .n_given = kept.n_tokens};
     x->choices[choice].n_kept = kept.n_tokens;
     int rc = spw_batch_submit(r->e.batch, &request, &a->id, err);
+    if (!rc && r->is->o->report)
+        job_report_asked(&r->report, &request, a->id);
     spw_free(kept.tokens);
     r->n_asked += !rc;
     of->n_asked += !rc;
@@ -441,7 +443,7 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     c->has_ended = true;
     if (request_split(x, r->asked[i].choice, r->is->model->tokenizer))
         return spw_fail(err, -ENOMEM, "out of memory");
-    job_report_choice(&r->report, x, r->asked[i].choice, r->asked[i].n_given);
+    job_report_choice(&r->report, x, r->asked[i].choice, r->asked[i].n_given, e->request);
     r->n_ended++;
     r->n_ended_tokens += c->result.n_tokens;
     r->asked[i] = r->asked[--r->n_asked];

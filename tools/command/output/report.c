@@ -31,13 +31,13 @@ json_t *cli_report_moved(const uint64_t moved[SPW_MOVED_COUNT])
     return o;
 }
 
-static json_t *moved_and_predicted(const struct spw_stats *s)
+static json_t *moved_and_predicted(const struct spw_stats *s, const uint64_t *predicted)
 {
     json_t *o = json_object();
     for (size_t i = 0; i < SPW_MOVED_COUNT; i++) {
         const struct cli_field fields[] = {
             {"counted", CLI_JSON(s->moved_bytes[i])},
-            {s->has_prediction ? "predicted" : NULL, CLI_JSON(s->predicted_bytes[i])},
+            {predicted ? "predicted" : NULL, CLI_JSON(predicted ? predicted[i] : 0)},
         };
         cli_json_add(&o, moved_names[i], CLI_OBJECT(fields));
     }
@@ -96,7 +96,8 @@ static json_t *list_json(json_t *list)
     return list ? json_incref(list) : json_array();
 }
 
-json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct cli_events *events)
+json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct cli_events *events,
+                          const uint64_t *predicted)
 {
     struct spw_stats s;
     spw_engine_stats(e, &s);
@@ -111,7 +112,7 @@ json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct 
         {"budget_bytes",
          cli_report_tiers(s.device_budget_bytes, s.host_budget_bytes, s.disk_budget_bytes)},
         {"peak_bytes", cli_report_tiers(s.device_peak_bytes, s.host_peak_bytes, s.disk_peak_bytes)},
-        {"moved_bytes", moved_and_predicted(&s)},
+        {"moved_bytes", moved_and_predicted(&s, predicted)},
         CLI_FIELD(&s, unhidden_wait_seconds),
         {"unhidden_wait_seconds_by_layer", waits_by_layer(e)},
         {"fallback_events", list_json(events->fallbacks)},

@@ -5,9 +5,10 @@
 
 #include "tools/command/events.h"
 
-/* The fields of every run: model, backend, budgets, peaks, moved bytes with the plan's prediction,
- * waiting time that computation did not hide. */
-json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct cli_events *events);
+/* The fields of every run: model, backend, budgets, peaks, moved bytes, and what was predicted of
+ * them (NULL: nothing), waiting time that computation did not hide. */
+json_t *cli_report_engine(const char *model, struct spw_engine *e, const struct cli_events *events,
+                          const uint64_t *predicted);
 /* Adds n_prompt, n_generated, finish, logits_hash, waterlines, tokens; logprobs and top_logprobs if
  * the result has them. */
 void cli_report_result(json_t **into, size_t n_prompt, const struct spw_result *r);
