@@ -176,10 +176,10 @@ const char *spw_io_describe(const struct spw_io *io)
 /* --- files --- */
 
 /* The alignment that direct I/O on this descriptor needs. 1: reads and writes are not direct,
- * whatever the flag says. fd -1: where I/O only counts. */
+ * whatever the flag says. */
 static int find_align(int fd, uint32_t *align)
 {
-    int flags = fd < 0 ? 0 : fcntl(fd, F_GETFL);
+    int flags = fcntl(fd, F_GETFL);
     if (flags < 0)
         return -errno;
     *align = 1;
@@ -199,8 +199,9 @@ static int find_align(int fd, uint32_t *align)
 
 int spw_io_register_file(struct spw_io *io, int fd, struct spw_io_file *out)
 {
-    uint32_t align;
-    SPW_TRY(find_align(fd, &align));
+    uint32_t align = 1;
+    if (!spw_io_counts(io)) /* else there is no file */
+        SPW_TRY(find_align(fd, &align));
     pthread_mutex_lock(&io->lock);
     unsigned index = io->n_files;
     io->n_files += index < SPW_IO_FILES;

@@ -34,7 +34,7 @@ static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err
     struct spw_weight_file *f = &e->reads.files[index];
     const char *path = spw_tensors_path(e->model.tensors, index);
     if (spw_io_counts(e->io))
-        return spw_io_use_file(-1, &f->io);
+        return spw_io_register_file(e->io, -1, &f->io);
     if (f->fd >= 0)
         return 0;
     int rc = open_direct(e, f, path);

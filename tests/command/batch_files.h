@@ -131,8 +131,10 @@ static inline size_t check_results(const char *output, const json_t *whole, size
     json_t *answers = checked_results_of(output, whole), *failed = results_of(errors);
     json_object_foreach(answers, key, line)
         CHECK_MSG(!json_object_get(failed, key), "%s has an answer and an error", key);
-    CHECK_MSG(json_object_size(failed) == n_failed, "%s: %zu errors", output,
-              json_object_size(failed));
+    char *errors_text = json_dumps(failed, JSON_COMPACT);
+    CHECK_MSG(json_object_size(failed) == n_failed, "%s: %zu errors: %.300s", output,
+              json_object_size(failed), errors_text);
+    free(errors_text);
     size_t n = json_object_size(answers) + json_object_size(failed);
     json_decref(answers);
     json_decref(failed);

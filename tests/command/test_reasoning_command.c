@@ -253,7 +253,7 @@ static void test_summarize(const char *model)
     write_text("ins/whole.txt", "W {title}, {length}, {language}:\nabout {focus}\n{text}\nS:");
     write_text("ins/part.txt", "P {part} of {parts} of {title}:\n{text}\nS:");
     write_text("ins/merge.txt", "M {parts} of {title}:\n{text}\nS:");
-    const struct parts p = parts_of("<u>W a.txt, 20, Latin:\none two three\nS:<a><think>");
+    const struct parts p = parts_of("<u>W docs/a.txt, 20, Latin:\none two three\nS:<a><think>");
     CHECK(sh("\"$S\" summarize %s docs " RUN " --output sum.jsonl --instructions ins --length 20 "
              "--language Latin " DRAW,
              model) == 0);
