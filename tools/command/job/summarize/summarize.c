@@ -68,15 +68,19 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
     return code;
 }
 
+/* The document has no summary. After an interrupt nothing is committed, because the error may say
+ * no more than that: the next run begins the document again. */
 static int commit_error(struct job_summarize *s, struct job_work *w,
                         const struct request_refusal *why)
 {
     struct request x;
+    w->has_failed = true;
+    if (cli_interrupted())
+        return 0;
     int code = item_of(w->document, w->digest, &x);
     if (!code)
         code = job_store_commit_error(s->store, &x, request_record_error(&x, why));
     request_free(&x);
-    w->has_failed = true;
     return code;
 }
 
@@ -141,7 +145,7 @@ static int begin_document(struct job_summarize *s, const struct job_document *d)
     int rc = job_work_begin(s, w, &why);
     if (rc) {
         w->digest = digest_of(d).hash;
-        int code = cli_interrupted() ? 0 : commit_error(s, w, &why);
+        int code = commit_error(s, w, &why);
         job_work_free(w);
         return code;
     }
