@@ -193,7 +193,8 @@ struct spw_sharing spw_plan_sharing(const struct spw_plan *p);
 uint64_t spw_plan_publish_bytes(const struct spw_plan *p, uint64_t n);
 
 /* What a slice of a layer of this kind needs for n tokens; zeros if no layer is of this kind. */
-struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, int kind, uint64_t n_tokens);
+struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, uint32_t kind,
+                                          uint64_t n_tokens);
 
 int spw_plan_make(struct spw_plan *out, const struct spw_plan_input *in, struct spw_error *err);
 /* Divides KV anew inside the arenas of `from`, for other budgets or another precision. Everything

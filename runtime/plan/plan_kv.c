@@ -19,7 +19,8 @@ void spw_plan_start_kinds(struct spw_plan *p, const struct spw_plan_input *in)
         };
 }
 
-struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, int kind, uint64_t n_tokens)
+struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, uint32_t kind,
+                                          uint64_t n_tokens)
 {
     const struct spw_residency *r = &p->residency[kind];
     if (!p->n_slices[kind])
@@ -30,7 +31,7 @@ struct spw_store_need spw_plan_slice_need(const struct spw_plan *p, int kind, ui
 uint64_t spw_plan_retained_bytes(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     uint64_t tiles = 0;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+    for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++)
         tiles += p->n_slices[k] * (uint64_t)spw_plan_slice_need(p, k, in->context).retained;
     return in->sessions * tiles * p->exact_tile_bytes;
 }
@@ -57,7 +58,7 @@ uint32_t spw_plan_exact_frames(const struct spw_plan *p, const struct spw_plan_i
     if (!in->quantizes)
         return 0;
     uint64_t all = 0;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+    for (uint32_t k = 0; k < SPW_LAYER_KINDS; k++)
         all += p->n_slices[k] * most_tiles(p, in, spw_plan_slice_need(p, k, in->context).fixed);
     if (p->may_retain)
         all += spw_plan_retained_bytes(p, in) / p->exact_tile_bytes;
