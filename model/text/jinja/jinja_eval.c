@@ -202,7 +202,7 @@ struct value spw_jinja_get_path(struct run *r, struct value v, struct value path
             index = index * 10 + (p[digits++] - '0');
         bool number = n && digits == n;
         v = get_part(r, v, number ? int_value(index) : spw_jinja_borrow(r, p, n), otherwise);
-        p = dot + 1;
+        p = dot ? dot + 1 : end;
     } while (dot);
     return v;
 }

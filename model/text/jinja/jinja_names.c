@@ -23,7 +23,7 @@ static const char *param(const char *params, size_t k, size_t *bytes, bool *need
     const char *p = params;
     for (; k && p; k--) {
         p = strchr(p, ',');
-        p += p != NULL;
+        p = p ? p + 1 : NULL;
     }
     if (!p || !*p)
         return NULL;
