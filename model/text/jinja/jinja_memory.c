@@ -147,7 +147,7 @@ static char *reserve(struct run *r, size_t bytes, uint64_t times)
     if (bytes && times > (r->out_limit - r->out_bytes) / bytes)
         spw_jinja_stop(r, -E2BIG, "the template prints more than %zu bytes", r->out_limit);
     size_t needed = r->out_bytes + bytes * times;
-    if (spw_grow(&r->out, &r->out_room, needed, 1))
+    if (spw_grow(&r->out, &r->out_room, needed ? needed : 1, 1)) /* the place is never NULL */
         spw_jinja_stop(r, -ENOMEM, "out of memory");
     spw_jinja_charge(r, bytes * times / 32);
     char *to = r->out + r->out_bytes;
