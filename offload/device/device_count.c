@@ -7,18 +7,13 @@
 #include "offload/device/device.h"
 
 #include "offload/device/placement.h"
+#include "offload/device/pool.h"
 
 #include <assert.h>
 #include <sys/mman.h>
 
-#define PAGE_BYTES 4096u
-
-struct pool {
-    uint64_t budget, used, peak;
-};
-
 struct spw_device {
-    struct pool device, host;
+    struct spw_pool device, host;
     uint64_t moved[SPW_LINK_COUNT];
     struct spw_device_likeness like;
     struct spw_placement placement; /* no thread is bound */
@@ -29,56 +24,20 @@ static char stream_of_all, event_of_all;
 
 /* --- memory --- */
 
-static int pool_charge(struct pool *pool, uint64_t bytes)
-{
-    if (bytes > SIZE_MAX - PAGE_BYTES)
-        return -ENOMEM;
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    if (bytes > spw_sub_u64(pool->budget, pool->used))
-        return -ENOMEM;
-    pool->used += bytes;
-    pool->peak = spw_max_u64(pool->peak, pool->used);
-    return 0;
-}
-
-static void pool_discharge(struct pool *pool, uint64_t bytes)
-{
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    assert(bytes <= pool->used);
-    pool->used -= bytes;
-}
-
-static int pool_alloc(struct pool *pool, uint64_t bytes, int protection, void **out)
+static int pool_alloc(struct spw_pool *pool, uint64_t bytes, int protection, void **out)
 {
     *out = NULL;
     if (!bytes)
         return 0;
-    SPW_TRY(pool_charge(pool, bytes));
-    void *p = mmap(NULL, spw_align_up(bytes, PAGE_BYTES), protection,
+    SPW_TRY(spw_pool_charge(pool, bytes));
+    void *p = mmap(NULL, spw_align_up(bytes, SPW_POOL_PAGE_BYTES), protection,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        pool_discharge(pool, bytes);
+        spw_pool_discharge(pool, bytes);
         return -ENOMEM;
     }
     *out = p;
     return 0;
-}
-
-static void pool_free(struct pool *pool, void *p, uint64_t bytes)
-{
-    if (!p)
-        return;
-    munmap(p, spw_align_up(bytes, PAGE_BYTES));
-    pool_discharge(pool, bytes);
-}
-
-static void pool_trim(struct pool *pool, void *p, uint64_t bytes, uint64_t keep)
-{
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    keep = spw_align_up(keep, PAGE_BYTES);
-    assert(keep && keep <= bytes);
-    if (keep < bytes)
-        pool_free(pool, (char *)p + keep, bytes - keep);
 }
 
 static int count_alloc(struct spw_device *d, uint64_t bytes, void **out)
@@ -88,7 +47,7 @@ static int count_alloc(struct spw_device *d, uint64_t bytes, void **out)
 
 static void count_free(struct spw_device *d, void *p, uint64_t bytes)
 {
-    pool_free(&d->device, p, bytes);
+    spw_pool_free(&d->device, p, bytes);
 }
 
 static int count_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
@@ -98,38 +57,38 @@ static int count_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
 
 static void count_free_host(struct spw_device *d, void *p, uint64_t bytes)
 {
-    pool_free(&d->host, p, bytes);
+    spw_pool_free(&d->host, p, bytes);
 }
 
 static void count_trim(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
 {
-    pool_trim(&d->device, p, bytes, keep);
+    spw_pool_trim(&d->device, p, bytes, keep);
 }
 
 static void count_trim_host(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
 {
-    pool_trim(&d->host, p, bytes, keep);
+    spw_pool_trim(&d->host, p, bytes, keep);
 }
 
 static int count_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    SPW_TRY(pool_charge(&d->device, device_bytes));
-    int rc = pool_charge(&d->host, host_bytes);
+    SPW_TRY(spw_pool_charge(&d->device, device_bytes));
+    int rc = spw_pool_charge(&d->host, host_bytes);
     if (rc)
-        pool_discharge(&d->device, device_bytes);
+        spw_pool_discharge(&d->device, device_bytes);
     return rc;
 }
 
 static void count_discharge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    pool_discharge(&d->device, device_bytes);
-    pool_discharge(&d->host, host_bytes);
+    spw_pool_discharge(&d->device, device_bytes);
+    spw_pool_discharge(&d->host, host_bytes);
 }
 
 static void count_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    d->device = (struct pool){device_bytes, d->device.used, d->device.used};
-    d->host = (struct pool){host_bytes, d->host.used, d->host.used};
+    d->device = (struct spw_pool){device_bytes, d->device.used, d->device.used};
+    d->host = (struct spw_pool){host_bytes, d->host.used, d->host.used};
 }
 
 /* --- streams, events, copies --- */

@@ -20,7 +20,7 @@
 
 #include "offload/device/copy_cpu.h"
 #include "offload/device/device_cpu_team.h"
-#include "offload/device/host_pages.h"
+#include "offload/device/pool.h"
 #include "offload/device/placement.h"
 #include "offload/device/topology.h"
 
@@ -30,7 +30,6 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define PAGE_BYTES 4096u
 #define RING_COMMANDS 256u /* a power of two */
 #define ARGS_BYTES 512u
 #define MAX_THREADS 1024
@@ -90,13 +89,8 @@ struct CUevent_st {
     uint64_t ticket;
 };
 
-struct pool {
-    uint64_t budget;
-    _Atomic uint64_t used, peak;
-};
-
 struct spw_device {
-    struct pool device, host;
+    struct spw_pool device, host;
     _Atomic uint64_t moved[SPW_LINK_COUNT];
     _Atomic bool failed;
     _Atomic int64_t fail_countdown; /* negative: never */
@@ -113,30 +107,12 @@ struct spw_device {
 
 /* --- memory --- */
 
-/* Counts `bytes`, rounded up to whole pages, against the budget. */
-static int pool_charge(struct spw_device *d, struct pool *pool, uint64_t bytes)
+static int pool_charge(struct spw_device *d, struct spw_pool *pool, uint64_t bytes)
 {
-    if (atomic_load(&d->failed))
-        return -EIO;
-    uint64_t used = atomic_load(&pool->used);
-    if (bytes > SIZE_MAX - PAGE_BYTES)
-        return -ENOMEM;
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    if (bytes > spw_sub_u64(pool->budget, used))
-        return -ENOMEM;
-    atomic_store(&pool->used, used + bytes);
-    atomic_store(&pool->peak, spw_max_u64(atomic_load(&pool->peak), used + bytes));
-    return 0;
+    return atomic_load(&d->failed) ? -EIO : spw_pool_charge(pool, bytes);
 }
 
-static void pool_discharge(struct pool *pool, uint64_t bytes)
-{
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    assert(bytes <= atomic_load(&pool->used));
-    atomic_fetch_sub(&pool->used, bytes);
-}
-
-static int pool_alloc(struct spw_device *d, struct pool *pool, uint64_t bytes, void **out)
+static int pool_alloc(struct spw_device *d, struct spw_pool *pool, uint64_t bytes, void **out)
 {
     *out = NULL;
     if (atomic_load(&d->failed))
@@ -144,40 +120,23 @@ static int pool_alloc(struct spw_device *d, struct pool *pool, uint64_t bytes, v
     if (!bytes)
         return 0;
     SPW_TRY(pool_charge(d, pool, bytes));
-    bytes = spw_align_up(bytes, PAGE_BYTES);
+    bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
     int rc = spw_host_pages_map(bytes, &d->placement, out);
     if (rc)
-        pool_discharge(pool, bytes);
+        spw_pool_discharge(pool, bytes);
     else if (d->touches)
         spw_host_pages_touch(*out, bytes, &d->placement);
     return rc;
 }
 
-static void pool_free(struct pool *pool, void *p, uint64_t bytes)
-{
-    if (!p)
-        return;
-    spw_host_pages_unmap(p, spw_align_up(bytes, PAGE_BYTES));
-    pool_discharge(pool, bytes);
-}
-
-static void pool_trim(struct pool *pool, void *p, uint64_t bytes, uint64_t keep)
-{
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    keep = spw_align_up(keep, PAGE_BYTES);
-    assert(keep && keep <= bytes);
-    if (keep < bytes)
-        pool_free(pool, (char *)p + keep, bytes - keep);
-}
-
 static void cpu_trim(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
 {
-    pool_trim(&d->device, p, bytes, keep);
+    spw_pool_trim(&d->device, p, bytes, keep);
 }
 
 static void cpu_trim_host(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
 {
-    pool_trim(&d->host, p, bytes, keep);
+    spw_pool_trim(&d->host, p, bytes, keep);
 }
 
 static int cpu_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
@@ -185,14 +144,14 @@ static int cpu_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host
     SPW_TRY(pool_charge(d, &d->device, device_bytes));
     int rc = pool_charge(d, &d->host, host_bytes);
     if (rc)
-        pool_discharge(&d->device, device_bytes);
+        spw_pool_discharge(&d->device, device_bytes);
     return rc;
 }
 
 static void cpu_discharge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    pool_discharge(&d->device, device_bytes);
-    pool_discharge(&d->host, host_bytes);
+    spw_pool_discharge(&d->device, device_bytes);
+    spw_pool_discharge(&d->host, host_bytes);
 }
 
 static void cpu_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
@@ -210,7 +169,7 @@ static int cpu_alloc(struct spw_device *d, uint64_t bytes, void **out)
 
 static void cpu_free(struct spw_device *d, void *p, uint64_t bytes)
 {
-    pool_free(&d->device, p, bytes);
+    spw_pool_free(&d->device, p, bytes);
 }
 
 static int cpu_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
@@ -220,7 +179,7 @@ static int cpu_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
 
 static void cpu_free_host(struct spw_device *d, void *p, uint64_t bytes)
 {
-    pool_free(&d->host, p, bytes);
+    spw_pool_free(&d->host, p, bytes);
 }
 
 /* --- a stream's worker --- */
