@@ -18,6 +18,8 @@ struct parser {
     int depth;
     char *text; /* the keys around the value that is read, then its text; each ends with a NUL */
     size_t used, capacity;
+    const struct spw_json_parts *parts; /* NULL: none */
+    bool in_part;
     json_error_t *why;
 };
 
@@ -128,6 +130,10 @@ static int scan_characters(struct parser *p, const char *end, size_t *n)
     while (p->at < end) {
         if (*p->at == '\\') {
             SPW_TRY(scan_escape(p, to, n));
+            continue;
+        }
+        if ((signed char)*p->at >= ' ') { /* ASCII; UTF-8 has the highest bit */
+            to[(*n)++] = *p->at++;
             continue;
         }
         utf8proc_int32_t c;
@@ -247,15 +253,27 @@ static int read_word(struct parser *p, json_t **out)
 
 static int read_value(struct parser *p, json_t **out);
 
-static int read_element(struct parser *p, json_t *list)
+/* Gives the value to its part, or puts it into the tree. `key` is NULL in a list. */
+static int put(struct parser *p, json_t *in, int part, const char *key, json_t *value)
+{
+    if (part < 0 && key)
+        return json_object_set_new_nocheck(in, key, value) ? -ENOMEM : 0;
+    if (part < 0)
+        return json_array_append_new(in, value) ? -ENOMEM : 0;
+    const int rc = p->parts->take(p->parts->context, part, key, value);
+    json_decref(value);
+    return rc;
+}
+
+static int read_element(struct parser *p, json_t *list, int part)
 {
     json_t *value;
     SPW_TRY(read_value(p, &value));
-    return json_array_append_new(list, value) ? -ENOMEM : 0;
+    return put(p, list, part, NULL, value);
 }
 
 /* The key becomes the last text of p->text, before that of the value. */
-static int read_member(struct parser *p, json_t *object)
+static int read_member(struct parser *p, json_t *object, int part)
 {
     const size_t key = p->used;
     size_t n;
@@ -273,7 +291,16 @@ static int read_member(struct parser *p, json_t *object)
     p->used += n + 1;
     SPW_TRY(read_value(p, &value));
     p->used = key;
-    return json_object_set_new_nocheck(object, p->text + key, value) ? -ENOMEM : 0;
+    return put(p, object, part, p->text + key, value);
+}
+
+/* The part that the keys around a value name; -1: none. */
+static int part_at(const struct parser *p)
+{
+    for (int i = 0; p->parts && !p->in_part && i < p->parts->n; i++)
+        if (p->used == p->parts->bytes[i] && !memcmp(p->text, p->parts->paths[i], p->used))
+            return i;
+    return -1;
 }
 
 /* Reads up to the bracket that closes `value`. */
@@ -281,18 +308,21 @@ static int read_elements(struct parser *p, json_t *value)
 {
     const bool is_object = *p->at++ == '{';
     const char close = is_object ? '}' : ']';
+    const int part = part_at(p);
     int c = peek(p);
     if (c == close) {
         p->at++;
         return 0;
     }
+    p->in_part |= part >= 0;
     do {
-        SPW_TRY(is_object ? read_member(p, value) : read_element(p, value));
+        SPW_TRY(is_object ? read_member(p, value, part) : read_element(p, value, part));
         c = peek(p);
         if (c != ',' && c != close)
             return refuse(p, is_object ? "',' or '}'" : "',' or ']'");
         p->at++;
     } while (c == ',');
+    p->in_part &= part < 0;
     return 0;
 }
 
@@ -331,7 +361,14 @@ static int read_value(struct parser *p, json_t **out)
 
 int spw_json_parse(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *why)
 {
-    struct parser p = {.begin = text, .at = text, .end = text + bytes, .flags = flags, .why = why};
+    return spw_json_parse_parts(out, text, bytes, flags, NULL, why);
+}
+
+int spw_json_parse_parts(json_t **out, const char *text, size_t bytes, size_t flags,
+                         const struct spw_json_parts *parts, json_error_t *why)
+{
+    struct parser p = {
+        .begin = text, .at = text, .end = text + bytes, .flags = flags, .parts = parts, .why = why};
     const int c = peek(&p);
     int rc = 0;
     *out = NULL;

@@ -21,6 +21,22 @@
  * is NULL after a failure. */
 int spw_json_parse(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *why);
 
+/* Objects or lists that are too large for a tree: each of their values is given to `take`, and the
+ * tree has them empty. */
+struct spw_json_parts {
+    /* Of each: the keys on the way to it, each with a NUL behind it ("model\0vocab\0"), and their
+     * bytes. */
+    const char *const *paths;
+    const size_t *bytes;
+    int n;
+    /* `key` is NULL in a list. A negative value ends the parsing, which returns it. */
+    int (*take)(void *context, int part, const char *key, const json_t *value);
+    void *context;
+};
+/* As spw_json_parse. `parts` may be NULL. */
+int spw_json_parse_parts(json_t **out, const char *text, size_t bytes, size_t flags,
+                         const struct spw_json_parts *parts, json_error_t *why);
+
 /* The text of a value, owned by the caller (spw_free). NULL: `value` is NULL or memory is short. */
 char *spw_json_dump(const json_t *value, size_t flags);
 

@@ -138,6 +138,7 @@ SIMD_FN i32v simd_max_i32(i32v a, i32v b)
  *
  * simd_fma(a, b, c)        a * b + c
  * simd_fused(a, b, c)      a * b + c, rounded once
+ * simd_sqrt(x)
  * simd_max, simd_min(a, b) a > b ? a : b and a < b ? a : b, so that a NaN in b stays NaN
  * simd_less, simd_equal    comparisons for simd_select, whose masks have a type of their own
  * simd_range(first, lo, hi)  the mask of the lanes whose number + first lies in [lo, hi); hi <= 16
@@ -155,6 +156,11 @@ typedef __mmask16 simd_mask;
 SIMD_FN f32v simd_fma(f32v a, f32v b, f32v c)
 {
     return _mm512_fmadd_ps(a, b, c);
+}
+
+SIMD_FN f32v simd_sqrt(f32v x)
+{
+    return _mm512_sqrt_ps(x);
 }
 
 SIMD_FN f32v simd_max(f32v a, f32v b)
@@ -265,6 +271,11 @@ SIMD_FN f32v simd_fma(f32v a, f32v b, f32v c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
+SIMD_FN f32v simd_sqrt(f32v x)
+{
+    return _mm256_sqrt_ps(x);
+}
+
 SIMD_FN f32v simd_select(simd_mask m, f32v x, f32v y)
 {
     return _mm256_blendv_ps(y, x, (f32v)m);
@@ -334,6 +345,13 @@ SIMD_FN f32v simd_fma(f32v a, f32v b, f32v c)
 #else
     return c + a * b;
 #endif
+}
+
+SIMD_FN f32v simd_sqrt(f32v x)
+{
+    for (int l = 0; l < SIMD_LANES; l++)
+        x[l] = __builtin_sqrtf(x[l]);
+    return x;
 }
 
 /* The lanes of a mask are all ones or 0. */

@@ -22,8 +22,8 @@ foreach(header
     runtime/experts.h
     base/types.h base/dtype.h base/base.h runtime/engine/cache_policy.h
     model/config/config.h model/fingerprint.h model/kinds.h model/quantize.h model/config/rope.h model/source/source.h model/source/tensors.h
-    model/text/chat_template.h model/text/reasoning.h model/text/tokenizer/tokenizer.h
-    offload/store/store_info.h offload/device/topology_info.h
+    model/text/answer_parts.h model/text/chat_template.h model/text/grammar/grammar.h model/text/reasoning.h model/text/tokenizer/tokenizer.h
+    offload/store/store_info.h
     quant/layer_kind.h quant/types.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/spillway/${folder})

@@ -1,48 +1,123 @@
 /* One layer, one line per operation: see forward.h. Families differ only in which lines apply. */
-#include "model/forward.h"
+#include "model/forward_parts.h"
 
-#include "quant/types.h"
+#include "quant/codes.h"
 
-/* A vector of `small`, or NULL. */
-static const float *vector(const struct spw_forward *f, uint64_t at)
+/* y = norm(x), row by row. This and the next four functions fill in what all calls have. */
+static struct spw_norm_args norm_args(const struct spw_forward *f, uint64_t weight, const void *x,
+                                      void *y, size_t rows, size_t cols)
 {
-    return at == SPW_SMALL_NONE ? NULL : f->small + at;
+    return (struct spw_norm_args){.x = x,
+                                  .y = y,
+                                  .weight = f->small + weight,
+                                  .rows = rows,
+                                  .cols = cols,
+                                  .x_stride = cols,
+                                  .y_stride = cols,
+                                  .eps = f->weights->config->rms_eps,
+                                  .kind = f->weights->config->norm,
+                                  .dtype = f->dtype};
 }
 
-/* y = norm(x), row by row, plus the residual if there is one, times the factor if there is one. */
-static int norm_of(const struct spw_forward *f, enum spw_norm_kind kind, uint64_t weight,
+struct spw_linear_args spw_forward_linear_args(const struct spw_forward *f,
+                                               const struct spw_operand *m, const void *x, void *y,
+                                               size_t rows)
+{
+    return (struct spw_linear_args){.x = x,
+                                    .w = m->w,
+                                    .y = y,
+                                    .m = rows,
+                                    .n = m->n,
+                                    .k = m->k,
+                                    .x_stride = m->k,
+                                    .y_stride = m->n,
+                                    .x_dtype = f->dtype,
+                                    .w_dtype = m->type,
+                                    .y_dtype = f->dtype,
+                                    .workspace = f->b.workspace,
+                                    .codes = f->b.codes};
+}
+
+/* b.gated = act(x gate^T) * (x up^T) */
+static struct spw_gated_linear_args gated_args(const struct spw_forward *f,
+                                               const struct spw_layer_weights *m, uint64_t bias,
+                                               const void *x, size_t rows)
+{
+    const struct spw_operand *gate = &m->of[SPW_MATRIX_GATE], *up = &m->of[SPW_MATRIX_UP];
+    return (struct spw_gated_linear_args){.x = x,
+                                          .w_gate = gate->w,
+                                          .w_up = up->w,
+                                          .bias = spw_forward_vector(f, bias),
+                                          .y = f->b.gated,
+                                          .scratch = f->b.gate_up,
+                                          .m = rows,
+                                          .n = gate->n,
+                                          .k = gate->k,
+                                          .x_stride = gate->k,
+                                          .dtype = f->dtype,
+                                          .gate_dtype = gate->type,
+                                          .up_dtype = up->type,
+                                          .act = f->weights->config->act,
+                                          .workspace = f->b.workspace,
+                                          .codes = f->b.codes};
+}
+
+/* The choice of one expert by w. */
+static struct spw_route_args route_args(const struct spw_forward *f, uint64_t w, const void *x,
+                                        struct spw_choice *choices, size_t rows)
+{
+    return (struct spw_route_args){.x = x,
+                                   .w = f->small + w,
+                                   .scores = f->b.scores,
+                                   .choices = choices,
+                                   .rows = rows,
+                                   .cols = f->weights->config->hidden,
+                                   .n_experts = 1,
+                                   .n_kept = 1,
+                                   .route = {.score = SPW_ROUTE_SIGMOID, .scale = 1},
+                                   .dtype = f->dtype};
+}
+
+/* b.x = x, row by row, each times the weight that it gives to its expert, if there are choices. */
+static struct spw_gather_args gather_args(const struct spw_forward *f, const void *x,
+                                          const struct spw_choice *choices, size_t rows)
+{
+    return (struct spw_gather_args){.x = x,
+                                    .y = f->b.x,
+                                    .choices = choices,
+                                    .n_kept = 1,
+                                    .rows = rows,
+                                    .cols = spw_config_expert_row(f->weights->config),
+                                    .dtype = f->dtype};
+}
+
+/* y = norm(x), plus the residual if there is one, times the factor if there is one. */
+static int norm_of(const struct spw_forward *f, enum spw_norm_kind kind, float eps, uint64_t weight,
                    const void *x, const void *residual, uint64_t factor, void *y, size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
-    const bool has_bias = c->norm_bias && kind != SPW_NORM_NONE;
-    return f->ops->norm(
-        &(struct spw_norm_args){.x = x,
-                                .y = y,
-                                .residual = residual,
-                                .weight = f->small + weight,
-                                .bias = has_bias ? f->small + weight + c->hidden : NULL,
-                                .factor = vector(f, factor),
-                                .rows = rows,
-                                .cols = c->hidden,
-                                .x_stride = c->hidden,
-                                .y_stride = c->hidden,
-                                .eps = c->rms_eps,
-                                .kind = kind,
-                                .dtype = f->dtype},
-        f->stream);
+    struct spw_norm_args a = norm_args(f, weight, x, y, rows, c->hidden);
+    a.residual = residual;
+    a.bias = c->norm_bias && kind != SPW_NORM_NONE ? a.weight + c->hidden : NULL;
+    a.factor = spw_forward_vector(f, factor);
+    a.kind = kind;
+    a.eps = eps;
+    return f->ops->norm(&a, f->stream);
 }
 
 static int norm(const struct spw_forward *f, uint64_t weight, const void *x, const void *residual,
                 void *y, size_t rows)
 {
-    return norm_of(f, f->weights->config->norm, weight, x, residual, SPW_SMALL_NONE, y, rows);
+    const struct spw_model_config *c = f->weights->config;
+    return norm_of(f, c->norm, c->rms_eps, weight, x, residual, SPW_SMALL_NONE, y, rows);
 }
 
 /* h = (h + norm(x)) times the factor, if there is one. */
 static int norm_added(const struct spw_forward *f, uint64_t weight, const void *x, uint64_t factor,
                       void *h, size_t rows)
 {
-    return norm_of(f, f->weights->config->norm, weight, x, h, factor, h, rows);
+    const struct spw_model_config *c = f->weights->config;
+    return norm_of(f, c->norm, c->post_eps, weight, x, h, factor, h, rows);
 }
 
 /* What multiplies the rows that leave the layer: its last half does that. */
@@ -51,104 +126,76 @@ static uint64_t factor_after_mlp(const struct spw_forward *f, const struct spw_l
     return f->weights->config->layer_inputs ? SPW_SMALL_NONE : v->layer_scale;
 }
 
-/* y = x W^T, plus the residual if there is one, for several matrices whose outputs are side by side
- * in y. Matrices of one type that are also adjacent in memory become one product. This does not
- * change the bits of an output. */
-static int linear(const struct spw_forward *f, const struct spw_operand *m, int n_matrices,
-                  uint64_t bias, const void *x, const void *residual, void *y, size_t rows)
+int spw_forward_linear(const struct spw_forward *f, const struct spw_operand *m, int n_matrices,
+                       uint64_t bias, const void *x, const void *residual, void *y, size_t stride,
+                       size_t rows)
 {
-    const size_t k = m->k;
-    size_t stride = 0, done = 0;
-    bool has_codes = false;
-    for (int i = 0; i < n_matrices; i++)
-        stride += m[i].n;
+    size_t done = 0;
+    enum spw_dtype coded = SPW_DTYPE_AUTO; /* the last type that x has codes for */
     for (int i = 0; i < n_matrices;) {
         const struct spw_operand *first = &m[i];
-        size_t n = 0;
-        for (; i < n_matrices && m[i].type == first->type &&
-               m[i].w == first->w + n * spw_row_bytes(first->type, k);
-             i++)
-            n += m[i].n;
         const size_t at = spw_row_bytes(f->dtype, done);
-        SPW_TRY(f->ops->linear(
-            &(struct spw_linear_args){.x = x,
-                                      .w = first->w,
-                                      .bias =
-                                          bias == SPW_SMALL_NONE ? NULL : f->small + bias + done,
-                                      .y = (uint8_t *)y + at,
-                                      .residual = residual ? (const uint8_t *)residual + at : NULL,
-                                      .m = rows,
-                                      .n = n,
-                                      .k = k,
-                                      .x_stride = k,
-                                      .y_stride = stride,
-                                      .x_dtype = f->dtype,
-                                      .w_dtype = first->type,
-                                      .y_dtype = f->dtype,
-                                      .workspace = f->b.workspace,
-                                      .codes = f->b.codes,
-                                      .has_codes = has_codes},
-            f->stream));
-        has_codes |= spw_type_is_quantized(first->type);
-        done += n;
+        struct spw_linear_args a = spw_forward_linear_args(f, first, x, (uint8_t *)y + at, rows);
+        for (a.n = 0; i < n_matrices && m[i].type == first->type &&
+                      m[i].w == first->w + a.n * spw_row_bytes(first->type, a.k);
+             i++)
+            a.n += m[i].n;
+        a.bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias + done;
+        a.residual = residual ? (const uint8_t *)residual + at : NULL;
+        a.y_stride = stride;
+        a.has_codes = spw_codes_shared(coded, first->type);
+        SPW_TRY(f->ops->linear(&a, f->stream));
+        if (spw_type_is_quantized(first->type))
+            coded = first->type;
+        done += a.n;
     }
     return 0;
 }
 
-/* h += x W^T; in a family with a norm after the product, h += norm(x W^T); in one that scales what
- * is added, h += scale x W^T; and then times the factor, if there is one. b.x is free at this
- * point. */
-static int linear_added(const struct spw_forward *f, const struct spw_operand *m, uint64_t bias,
-                        uint64_t after_norm, uint64_t factor, const void *x, void *h, size_t rows)
+/* The same for one matrix. */
+static int linear(const struct spw_forward *f, const struct spw_operand *m, uint64_t bias,
+                  const void *x, const void *residual, void *y, size_t rows)
 {
-    const uint64_t scale = f->weights->residual_scale;
+    return spw_forward_linear(f, m, 1, bias, x, residual, y, m->n, rows);
+}
+
+int spw_forward_linear_added(const struct spw_forward *f, const struct spw_operand *m,
+                             enum spw_branch branch, uint64_t bias, uint64_t after_norm,
+                             uint64_t factor, const void *x, void *h, size_t rows)
+{
+    const uint64_t scale =
+        branch < SPW_BRANCHES ? f->weights->branch_scales[branch] : SPW_SMALL_NONE;
     if (after_norm == SPW_SMALL_NONE && scale == SPW_SMALL_NONE)
-        return linear(f, m, 1, bias, x, h, h, rows);
-    SPW_TRY(linear(f, m, 1, bias, x, NULL, f->b.x, rows));
+        return linear(f, m, bias, x, h, h, rows);
+    SPW_TRY(linear(f, m, bias, x, NULL, f->b.x, rows));
     if (after_norm == SPW_SMALL_NONE)
-        return norm_of(f, SPW_NORM_NONE, scale, f->b.x, h, SPW_SMALL_NONE, h, rows);
+        return norm_of(f, SPW_NORM_NONE, 0, scale, f->b.x, h, SPW_SMALL_NONE, h, rows);
     return norm_added(f, after_norm, f->b.x, factor, h, rows);
 }
 
-/* b.gated = act(x gate^T) * (x up^T). */
-static int gated_linear(const struct spw_forward *f, const struct spw_layer_weights *m,
-                        uint64_t bias, const void *x, size_t rows)
+/* b.gated = act(b.gated), n rows. */
+static int activate(const struct spw_forward *f, const struct spw_operand *up, size_t n)
 {
-    const struct spw_operand *gate = &m->of[SPW_MATRIX_GATE], *up = &m->of[SPW_MATRIX_UP];
-    const struct spw_gated_linear_args a = {.x = x,
-                                            .w_gate = gate->w,
-                                            .w_up = up->w,
-                                            .bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias,
-                                            .y = f->b.gated,
-                                            .scratch = f->b.gate_up,
-                                            .m = rows,
-                                            .n = gate->n,
-                                            .k = gate->k,
-                                            .x_stride = gate->k,
-                                            .dtype = f->dtype,
-                                            .gate_dtype = gate->type,
-                                            .up_dtype = up->type,
-                                            .act = f->weights->config->act,
-                                            .workspace = f->b.workspace,
-                                            .codes = f->b.codes};
-    return f->ops->gated_linear(&a, f->stream);
-}
-
-/* b.gated = act(x up^T). */
-static int plain_linear(const struct spw_forward *f, const struct spw_layer_weights *m,
-                        uint64_t bias, const void *x, size_t rows)
-{
-    const struct spw_operand *up = &m->of[SPW_MATRIX_UP];
-    SPW_TRY(linear(f, up, 1, bias, x, NULL, f->b.gated, rows));
     return f->ops->each(
         &(struct spw_each_args){
-            .x = f->b.gated, .n = rows * up->n, .act = f->weights->config->act, .dtype = f->dtype},
+            .x = f->b.gated, .n = n * up->n, .act = f->weights->config->act, .dtype = f->dtype},
         f->stream);
 }
 
-/* *x: what a product reads: norm(h) in b.x, or h in a family without a norm before the product. */
-static int normed(const struct spw_forward *f, uint64_t weight, const void *h, const void **x,
-                  size_t rows)
+/* b.gated = act(x gate^T) * (x up^T), or act(x up^T) in a family without gates. */
+static int gated_linear(const struct spw_forward *f, const struct spw_layer_weights *m,
+                        uint64_t bias, const void *x, size_t rows)
+{
+    const struct spw_operand *up = &m->of[SPW_MATRIX_UP];
+    const struct spw_gated_linear_args a = gated_args(f, m, bias, x, rows);
+    if (!f->weights->config->plain_mlp)
+        return f->ops->gated_linear(&a, f->stream);
+    SPW_TRY(linear(f, up, bias, x, NULL, f->b.gated, rows));
+    return activate(f, up, rows);
+}
+
+int spw_forward_normed(const struct spw_forward *f, uint64_t weight, const void *h, const void **x,
+                       size_t rows)
 {
     *x = weight == SPW_SMALL_NONE ? h : f->b.x;
     return weight == SPW_SMALL_NONE ? 0 : norm(f, weight, h, NULL, f->b.x, rows);
@@ -171,20 +218,28 @@ static int limit_qkv(const struct spw_forward *f, uint32_t layer, size_t rows)
 static int norm_heads(const struct spw_forward *f, uint32_t layer, uint64_t weight, uint64_t first,
                       uint64_t n, size_t rows)
 {
-    const struct spw_model_config *c = f->weights->config;
-    const size_t stride = (size_t)spw_config_qkv_width(c, layer);
     void *x = (uint8_t *)f->b.qkv + spw_row_bytes(f->dtype, first);
-    return f->ops->norm(&(struct spw_norm_args){.x = x,
-                                                .y = x,
-                                                .weight = f->small + weight,
-                                                .rows = rows,
-                                                .cols = (size_t)n,
-                                                .x_stride = stride,
-                                                .y_stride = stride,
-                                                .eps = c->rms_eps,
-                                                .kind = c->norm,
-                                                .dtype = f->dtype},
-                        f->stream);
+    struct spw_norm_args a = norm_args(f, weight, x, x, rows, (size_t)n);
+    a.x_stride = a.y_stride = (size_t)spw_config_qkv_width(f->weights->config, layer);
+    return f->ops->norm(&a, f->stream);
+}
+
+/* Where the matrix of q gives q and a gate for each head, both stay beside k and v. */
+static int project_qkv(const struct spw_forward *f, uint32_t layer,
+                       const struct spw_layer_weights *m, uint64_t bias, const void *x, size_t rows)
+{
+    const struct spw_model_config *c = f->weights->config;
+    const struct spw_operand *q = &m->of[SPW_MATRIX_Q];
+    const size_t stride = (size_t)spw_config_qkv_width(c, layer);
+    int n = 0;
+    while (n <= SPW_MATRIX_V && q[n].n)
+        n++;
+    if (c->attention_gate != SPW_ATTENTION_GATE_IN_Q)
+        return spw_forward_linear(f, q, n, bias, x, NULL, f->b.qkv, stride, rows);
+    const size_t before = spw_row_bytes(f->dtype, spw_config_q_width(c, layer));
+    SPW_TRY(linear(f, q, bias, x, NULL, f->b.attention_gate, rows));
+    return spw_forward_linear(f, q + 1, n - 1, bias == SPW_SMALL_NONE ? bias : bias + q->n, x, NULL,
+                              (uint8_t *)f->b.qkv + before, stride, rows);
 }
 
 int spw_forward_project(const struct spw_forward *f, uint32_t layer,
@@ -193,11 +248,11 @@ int spw_forward_project(const struct spw_forward *f, uint32_t layer,
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
     const struct spw_model_config *c = f->weights->config;
     const void *x;
-    SPW_TRY(normed(f, v->attention_norm, h, &x, rows));
-    int n = SPW_MATRIX_Q;
-    while (n <= SPW_MATRIX_V && m->of[n].n)
-        n++;
-    SPW_TRY(linear(f, &m->of[SPW_MATRIX_Q], n, v->qkv_bias, x, NULL, f->b.qkv, rows));
+    SPW_TRY(spw_forward_normed(f, v->attention_norm, h, &x, rows));
+    SPW_TRY(project_qkv(f, layer, m, v->qkv_bias, x, rows));
+    if (c->attention_gate == SPW_ATTENTION_GATE_APART)
+        SPW_TRY(linear(f, &m->of[SPW_MATRIX_O_GATE], SPW_SMALL_NONE, x, NULL, f->b.attention_gate,
+                       rows));
     if (c->qk_norm_whole) {
         const uint64_t q = spw_config_q_width(c, layer);
         SPW_TRY(norm_heads(f, layer, v->q_norm, 0, q, rows));
@@ -206,12 +261,36 @@ int spw_forward_project(const struct spw_forward *f, uint32_t layer,
     return limit_qkv(f, layer, rows);
 }
 
+/* b.attention times the sigmoid of its gates. */
+static int gate_attention(const struct spw_forward *f, uint32_t layer, size_t rows)
+{
+    const struct spw_model_config *c = f->weights->config;
+    const uint32_t width = spw_config_kv(c, layer)->head_dim;
+    const uint32_t before = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? width : 0;
+    const struct spw_gated_norm_args a = {
+        .x = f->b.attention,
+        .gate = f->b.attention_gate,
+        .gate_stride = (size_t)spw_config_gate_width(c, layer),
+        .gates = {before, width, 1, before + width},
+        .y = f->b.attention,
+        .rows = rows,
+        .n_groups = c->n_heads,
+        .cols = width,
+        .act = SPW_ACT_SIGMOID,
+        .x_dtype = f->dtype,
+        .dtype = f->dtype,
+    };
+    return c->attention_gate == SPW_ATTENTION_PLAIN ? 0 : f->ops->gated_norm(&a, f->stream);
+}
+
 int spw_forward_output(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *m, void *h, size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    return linear_added(f, &m->of[SPW_MATRIX_O], v->o_bias, v->after_attention_norm, SPW_SMALL_NONE,
-                        f->b.attention, h, rows);
+    SPW_TRY(gate_attention(f, layer, rows));
+    return spw_forward_linear_added(f, &m->of[SPW_MATRIX_O], SPW_BRANCH_ATTENTION, v->o_bias,
+                                    v->after_attention_norm, SPW_SMALL_NONE, f->b.attention, h,
+                                    rows);
 }
 
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct spw_layer_weights *m,
@@ -220,11 +299,10 @@ int spw_forward_mlp(const struct spw_forward *f, uint32_t layer, const struct sp
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
     const void *x = f->b.x; /* in a parallel layer project has left it there */
     if (!f->weights->config->parallel)
-        SPW_TRY(normed(f, v->mlp_norm, h, &x, rows));
-    SPW_TRY((f->weights->config->plain_mlp ? plain_linear : gated_linear)(f, m, v->gate_up_bias, x,
-                                                                          rows));
-    return linear_added(f, &m->of[SPW_MATRIX_DOWN], v->down_bias, v->after_mlp_norm,
-                        factor_after_mlp(f, v), f->b.gated, h, rows);
+        SPW_TRY(spw_forward_normed(f, v->mlp_norm, h, &x, rows));
+    SPW_TRY(gated_linear(f, m, v->gate_up_bias, x, rows));
+    return spw_forward_linear_added(f, &m->of[SPW_MATRIX_DOWN], SPW_BRANCH_MLP, v->down_bias,
+                                    v->after_mlp_norm, factor_after_mlp(f, v), f->b.gated, h, rows);
 }
 
 /* ---- numbers that each layer gets beside the hidden state ---- */
@@ -235,21 +313,14 @@ static int prepare_inputs(const struct spw_forward *f, const struct spw_layer_we
                           const void *embedding, void *own, size_t rows)
 {
     const struct spw_model_config *c = f->weights->config;
-    SPW_TRY(
-        linear(f, &m->of[SPW_MATRIX_INPUT], 1, SPW_SMALL_NONE, embedding, NULL, f->b.gated, rows));
-    return f->ops->norm(&(struct spw_norm_args){.x = f->b.gated,
-                                                .y = own,
-                                                .residual = own,
-                                                .weight = f->small + f->weights->inputs_norm,
-                                                .factor = f->small + f->weights->inputs_factor,
-                                                .rows = rows,
-                                                .cols = c->layer_inputs,
-                                                .x_stride = c->layer_inputs,
-                                                .y_stride = (size_t)c->n_layers * c->layer_inputs,
-                                                .eps = c->rms_eps * (float)c->hidden,
-                                                .kind = c->norm,
-                                                .dtype = f->dtype},
-                        f->stream);
+    SPW_TRY(linear(f, &m->of[SPW_MATRIX_INPUT], SPW_SMALL_NONE, embedding, NULL, f->b.gated, rows));
+    struct spw_norm_args a =
+        norm_args(f, f->weights->inputs_norm, f->b.gated, own, rows, c->layer_inputs);
+    a.residual = own;
+    a.factor = f->small + f->weights->inputs_factor;
+    a.y_stride = (size_t)c->n_layers * c->layer_inputs;
+    a.eps = c->rms_eps * (float)c->hidden;
+    return f->ops->norm(&a, f->stream);
 }
 
 int spw_forward_inputs(const struct spw_forward *f, uint32_t layer,
@@ -262,7 +333,7 @@ int spw_forward_inputs(const struct spw_forward *f, uint32_t layer,
     if (!c->layer_inputs)
         return 0;
     SPW_TRY(prepare_inputs(f, m, embedding, own, rows));
-    SPW_TRY(linear(f, &m->of[SPW_MATRIX_INPUT_GATE], 1, SPW_SMALL_NONE, h, NULL, f->b.gated, rows));
+    SPW_TRY(linear(f, &m->of[SPW_MATRIX_INPUT_GATE], SPW_SMALL_NONE, h, NULL, f->b.gated, rows));
     SPW_TRY(
         f->ops->gated(&(struct spw_gated_args){.gate = f->b.gated,
                                                .up = own,
@@ -274,15 +345,15 @@ int spw_forward_inputs(const struct spw_forward *f, uint32_t layer,
                                                .act = c->act,
                                                .dtype = f->dtype},
                       f->stream));
-    return linear_added(f, &m->of[SPW_MATRIX_INPUT_OUT], SPW_SMALL_NONE, v->after_inputs_norm,
-                        v->layer_scale, f->b.gated, h, rows);
+    return spw_forward_linear_added(f, &m->of[SPW_MATRIX_INPUT_OUT], SPW_BRANCHES, SPW_SMALL_NONE,
+                                    v->after_inputs_norm, v->layer_scale, f->b.gated, h, rows);
 }
 
 /* ---- experts ---- */
 
 static int combine(const struct spw_forward *f, const void *residual, void *h, const void *y,
                    const struct spw_choice *choices, const uint32_t *places, uint32_t n_kept,
-                   bool unweighted, size_t rows)
+                   bool unweighted, size_t rows, size_t cols)
 {
     return f->ops->combine(&(struct spw_combine_args){.residual = residual,
                                                       .h = h,
@@ -290,7 +361,7 @@ static int combine(const struct spw_forward *f, const void *residual, void *h, c
                                                       .choices = choices,
                                                       .places = places,
                                                       .rows = rows,
-                                                      .cols = f->weights->config->hidden,
+                                                      .cols = cols,
                                                       .n_kept = n_kept,
                                                       .unweighted = unweighted,
                                                       .dtype = f->dtype},
@@ -301,51 +372,29 @@ static int route(const struct spw_forward *f, const struct spw_layer_small *v, c
                  struct spw_choice *choices, size_t rows)
 {
     const struct spw_experts_config *e = &f->weights->config->experts;
-    return f->ops->route(&(struct spw_route_args){.x = x,
-                                                  .w = f->small + v->router,
-                                                  .bias = vector(f, v->router_bias),
-                                                  .choice_bias = vector(f, v->choice_bias),
-                                                  .expert_scale = vector(f, v->expert_scale),
-                                                  .scores = f->b.scores,
-                                                  .choices = choices,
-                                                  .rows = rows,
-                                                  .cols = f->weights->config->hidden,
-                                                  .n_experts = e->n,
-                                                  .n_kept = e->n_kept,
-                                                  .route = e->route,
-                                                  .dtype = f->dtype},
-                         f->stream);
-}
-
-/* A sigmoid of each row: the weight of a router with one expert. */
-static int shared_gate(const struct spw_forward *f, const struct spw_layer_small *v, const void *x,
-                       size_t rows)
-{
-    return f->ops->route(&(struct spw_route_args){.x = x,
-                                                  .w = f->small + v->shared_gate,
-                                                  .scores = f->b.scores,
-                                                  .choices = f->b.gates,
-                                                  .rows = rows,
-                                                  .cols = f->weights->config->hidden,
-                                                  .n_experts = 1,
-                                                  .n_kept = 1,
-                                                  .route = {.score = SPW_ROUTE_SIGMOID, .scale = 1},
-                                                  .dtype = f->dtype},
-                         f->stream);
+    struct spw_route_args a = route_args(f, v->router, x, choices, rows);
+    a.bias = spw_forward_vector(f, v->router_bias);
+    a.choice_bias = spw_forward_vector(f, v->choice_bias);
+    a.expert_scale = spw_forward_vector(f, v->expert_scale);
+    a.n_experts = e->n;
+    a.n_kept = e->n_kept;
+    a.route = e->route;
+    return f->ops->route(&a, f->stream);
 }
 
 /* h += the output of the expert that every row has, in some families times a sigmoid of the row. */
 static int shared_expert(const struct spw_forward *f, const struct spw_layer_small *v,
                          const struct spw_layer_weights *m, const void *x, void *h, size_t rows)
 {
-    SPW_TRY(gated_linear(f, m, SPW_SMALL_NONE, x, rows));
+    SPW_TRY(gated_linear(f, m, v->gate_up_bias, x, rows));
     const struct spw_operand *down = &m->of[SPW_MATRIX_DOWN];
     if (!f->weights->config->experts.shared_gate)
-        return linear_added(f, down, SPW_SMALL_NONE, SPW_SMALL_NONE, SPW_SMALL_NONE, f->b.gated, h,
-                            rows);
-    SPW_TRY(linear(f, down, 1, SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
-    SPW_TRY(shared_gate(f, v, x, rows));
-    return combine(f, h, h, f->b.x, f->b.gates, NULL, 1, false, rows);
+        return spw_forward_linear_added(f, down, SPW_BRANCH_MLP, v->down_bias, SPW_SMALL_NONE,
+                                        SPW_SMALL_NONE, f->b.gated, h, rows);
+    SPW_TRY(linear(f, down, v->down_bias, f->b.gated, NULL, f->b.x, rows));
+    const struct spw_route_args sigmoid = route_args(f, v->shared_gate, x, f->b.gates, rows);
+    SPW_TRY(f->ops->route(&sigmoid, f->stream));
+    return combine(f, h, h, f->b.x, f->b.gates, NULL, 1, false, rows, f->weights->config->hidden);
 }
 
 /* Router, experts and a dense mlp beside them, each with norms of its own. */
@@ -358,7 +407,7 @@ static int route_beside(const struct spw_forward *f, const struct spw_layer_smal
     SPW_TRY(route(f, v, f->b.x, e->choices, rows));
     SPW_TRY(norm(f, v->mlp_norm, h, NULL, f->b.x, rows));
     SPW_TRY(gated_linear(f, m, SPW_SMALL_NONE, f->b.x, rows));
-    SPW_TRY(linear(f, &m->of[SPW_MATRIX_DOWN], 1, SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
+    SPW_TRY(linear(f, &m->of[SPW_MATRIX_DOWN], SPW_SMALL_NONE, f->b.gated, NULL, f->b.x, rows));
     return norm(f, v->after_dense_norm, f->b.x, NULL, e->dense, rows);
 }
 
@@ -367,11 +416,15 @@ int spw_forward_route(const struct spw_forward *f, uint32_t layer,
                       void *h, size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
+    const struct spw_operand *latent = &m->of[SPW_MATRIX_LATENT_IN];
+    void *x = latent->n ? f->b.x : e->x;
     if (f->weights->config->experts.beside)
         return route_beside(f, v, m, e, h, rows);
-    SPW_TRY(norm(f, v->mlp_norm, h, NULL, e->x, rows));
-    SPW_TRY(route(f, v, e->x, e->choices, rows));
-    return m->of[SPW_MATRIX_DOWN].n ? shared_expert(f, v, m, e->x, h, rows) : 0;
+    SPW_TRY(norm(f, v->mlp_norm, h, NULL, x, rows));
+    SPW_TRY(route(f, v, x, e->choices, rows));
+    if (latent->n)
+        SPW_TRY(linear(f, latent, v->latent_in_bias, x, NULL, e->x, rows));
+    return m->of[SPW_MATRIX_DOWN].n ? shared_expert(f, v, m, x, h, rows) : 0;
 }
 
 /* The bias of an expert, of those of all; each has n numbers. */
@@ -390,95 +443,83 @@ int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t exp
     const uint64_t gate_up_bias = bias_of(v->expert_gate_up_bias, expert, 2 * down->k);
     const uint64_t down_bias = bias_of(v->expert_down_bias, expert, down->n);
     if (index || e->weighted_inputs) {
-        SPW_TRY(
-            f->ops->gather(&(struct spw_gather_args){.x = x,
-                                                     .index = index,
-                                                     .y = f->b.x,
-                                                     .choices = e->weighted_inputs ? choices : NULL,
-                                                     .expert = expert,
-                                                     .n_kept = e->n_kept,
-                                                     .rows = rows,
-                                                     .cols = f->weights->config->hidden,
-                                                     .x_stride = f->weights->config->hidden,
-                                                     .dtype = f->dtype},
-                           f->stream));
+        struct spw_gather_args a = gather_args(f, x, e->weighted_inputs ? choices : NULL, rows);
+        a.index = index;
+        a.expert = expert;
+        a.n_kept = e->n_kept;
+        a.x_stride = a.cols;
+        SPW_TRY(f->ops->gather(&a, f->stream));
         x = f->b.x;
     }
     SPW_TRY(gated_linear(f, m, gate_up_bias, x, rows));
-    return linear(f, down, 1, down_bias, f->b.gated, NULL, y, rows);
+    return linear(f, down, down_bias, f->b.gated, NULL, y, rows);
+}
+
+/* b.gated: as of gated_linear, row i by the expert choices[i]. */
+static int gated_chosen(const struct spw_forward *f, const struct spw_layer_weights *like,
+                        uint64_t bias, const struct spw_choice *choices,
+                        const void *const *addresses, size_t step, const void *x, size_t x_stride,
+                        size_t n)
+{
+    const struct spw_operand *up = &like->of[SPW_MATRIX_UP];
+    if (f->weights->config->plain_mlp) {
+        struct spw_linear_args a = spw_forward_linear_args(f, up, x, f->b.gated, n);
+        a.x_stride = x_stride;
+        a.choices = choices;
+        a.matrices = addresses + step;
+        SPW_TRY(f->ops->linear(&a, f->stream));
+        return activate(f, up, n);
+    }
+    struct spw_gated_linear_args g = gated_args(f, like, bias, x, n);
+    g.x_stride = x_stride;
+    g.choices = choices;
+    g.gates = addresses;
+    g.ups = addresses + step;
+    return f->ops->gated_linear(&g, f->stream);
 }
 
 int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *like, const struct spw_choice *choices,
-                       const void *const *addresses, size_t step, const void *x, void *y)
+                       const void *const *addresses, size_t step, const void *x, void *y,
+                       size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
-    const struct spw_operand *gate = &like->of[SPW_MATRIX_GATE], *up = &like->of[SPW_MATRIX_UP];
     const struct spw_operand *down = &like->of[SPW_MATRIX_DOWN];
-    const size_t n = f->weights->config->experts.n_kept;
-    const bool weighted = f->weights->config->experts.weighted_inputs;
-    if (weighted) { /* a row for each choice */
-        SPW_TRY(f->ops->gather(&(struct spw_gather_args){.x = x,
-                                                         .y = f->b.x,
-                                                         .choices = choices,
-                                                         .n_kept = 1,
-                                                         .rows = n,
-                                                         .cols = gate->k,
-                                                         .dtype = f->dtype},
-                               f->stream));
+    const struct spw_experts_config *e = &f->weights->config->experts;
+    const size_t n = rows * e->n_kept;
+    const bool gathers = e->weighted_inputs || rows > 1;
+    if (gathers) { /* a row for each choice */
+        struct spw_gather_args a = gather_args(f, x, e->weighted_inputs ? choices : NULL, n);
+        a.times = e->n_kept;
+        a.x_stride = a.cols;
+        SPW_TRY(f->ops->gather(&a, f->stream));
         x = f->b.x;
     }
-    SPW_TRY(f->ops->gated_linear(
-        &(struct spw_gated_linear_args){.x = x,
-                                        .x_stride = weighted ? gate->k : 0,
-                                        .w_gate = gate->w,
-                                        .w_up = up->w,
-                                        .bias = vector(f, v->expert_gate_up_bias),
-                                        .y = f->b.gated,
-                                        .scratch = f->b.gate_up,
-                                        .m = n,
-                                        .n = gate->n,
-                                        .k = gate->k,
-                                        .dtype = f->dtype,
-                                        .gate_dtype = gate->type,
-                                        .up_dtype = up->type,
-                                        .act = f->weights->config->act,
-                                        .workspace = f->b.workspace,
-                                        .codes = f->b.codes,
-                                        .choices = choices,
-                                        .gates = addresses,
-                                        .ups = addresses + step},
-        f->stream));
-    return f->ops->linear(&(struct spw_linear_args){.x = f->b.gated,
-                                                    .w = down->w,
-                                                    .bias = vector(f, v->expert_down_bias),
-                                                    .y = y,
-                                                    .m = n,
-                                                    .n = down->n,
-                                                    .k = down->k,
-                                                    .x_stride = down->k,
-                                                    .y_stride = down->n,
-                                                    .x_dtype = f->dtype,
-                                                    .w_dtype = down->type,
-                                                    .y_dtype = f->dtype,
-                                                    .workspace = f->b.workspace,
-                                                    .codes = f->b.codes,
-                                                    .choices = choices,
-                                                    .matrices = addresses + 2 * step,
-                                                    .bias_step = down->n},
-                          f->stream);
+    SPW_TRY(gated_chosen(f, like, v->expert_gate_up_bias, choices, addresses, step, x,
+                         gathers ? spw_config_expert_row(f->weights->config) : 0, n));
+    struct spw_linear_args d = spw_forward_linear_args(f, down, f->b.gated, y, n);
+    d.bias = spw_forward_vector(f, v->expert_down_bias);
+    d.choices = choices;
+    d.matrices = addresses + 2 * step;
+    d.bias_step = down->n;
+    return f->ops->linear(&d, f->stream);
 }
 
 int spw_forward_combine(const struct spw_forward *f, uint32_t layer,
-                        const struct spw_forward_experts *e, void *h, const void *y,
-                        const uint32_t *places, size_t rows)
+                        const struct spw_layer_weights *m, const struct spw_forward_experts *e,
+                        void *h, const void *y, const uint32_t *places, size_t rows)
 {
     const struct spw_layer_small *v = &f->weights->small_layers[layer];
     const struct spw_experts_config *c = &f->weights->config->experts;
-    const bool unweighted = c->weighted_inputs;
-    if (!c->beside)
-        return combine(f, h, h, y, e->choices, places, c->n_kept, unweighted, rows);
-    SPW_TRY(combine(f, NULL, e->x, y, e->choices, places, c->n_kept, unweighted, rows));
+    const struct spw_operand *latent = &m->of[SPW_MATRIX_LATENT_OUT];
+    const bool added = !c->beside && !latent->n;
+    SPW_TRY(combine(f, added ? h : NULL, added ? h : e->x, y, e->choices, places, c->n_kept,
+                    c->weighted_inputs, rows, spw_config_expert_row(f->weights->config)));
+    if (added)
+        return 0;
+    if (latent->n)
+        return spw_forward_linear_added(f, latent, SPW_BRANCHES, v->latent_out_bias, SPW_SMALL_NONE,
+                                        SPW_SMALL_NONE, e->x, h, rows);
     SPW_TRY(norm(f, v->after_experts_norm, e->x, e->dense, e->dense, rows));
     return norm_added(f, v->after_mlp_norm, e->dense, factor_after_mlp(f, v), h, rows);
 }
@@ -494,21 +535,10 @@ int spw_forward_head(const struct spw_forward *f, const struct spw_operand *head
                      float *logits, size_t first, size_t rows)
 {
     const uint64_t bias = f->weights->head_bias;
-    return f->ops->linear(
-        &(struct spw_linear_args){.x = x,
-                                  .w = head->w,
-                                  .bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias + first,
-                                  .y = logits + first,
-                                  .m = rows,
-                                  .n = head->n,
-                                  .k = head->k,
-                                  .x_stride = head->k,
-                                  .y_stride = f->weights->config->vocab,
-                                  .x_dtype = f->dtype,
-                                  .w_dtype = head->type,
-                                  .y_dtype = SPW_DTYPE_F32,
-                                  .workspace = f->b.workspace,
-                                  .codes = f->b.codes,
-                                  .has_codes = first > 0},
-        f->stream);
+    struct spw_linear_args a = spw_forward_linear_args(f, head, x, logits + first, rows);
+    a.bias = bias == SPW_SMALL_NONE ? NULL : f->small + bias + first;
+    a.y_stride = f->weights->config->vocab;
+    a.y_dtype = SPW_DTYPE_F32;
+    a.has_codes = first > 0;
+    return f->ops->linear(&a, f->stream);
 }

@@ -3,6 +3,8 @@
  *   project   q, k and v of the rows
  *   (mix)     the caller attends over its cache: b.qkv becomes b.attention
  *   output    adds the result of attention to the residual stream
+ *   state     adds what the state of the layer makes of the rows: in a layer with a state, in place
+ *             of these three, or beside them
  *   mlp       adds the result of the multilayer perceptron to it. In a parallel layer it reads what
  *             project read: b.x must be as project left it
  *
@@ -27,12 +29,18 @@ struct spw_forward_buffers {
     void *x;                  /* [rows][hidden]: input of a product, or output that a norm reads */
     void *qkv;                /* [rows][(n_heads + 2 n_kv_heads) * head_dim] */
     void *attention;          /* [rows][n_heads * head_dim] */
+    void *attention_gate;     /* [rows][spw_config_gate_width] */
     void *gate_up;            /* [rows][2 * intermediate]: scratch, if ops->gated_scratch */
     void *gated;              /* [rows][intermediate], or [rows][layer_inputs] if that is more */
     void *workspace;          /* of linear */
     void *codes;              /* [rows] of linear's codes, if it needs them */
     float *scores;            /* [rows][experts]: scratch of a router */
     struct spw_choice *gates; /* [rows]: the weight of the expert that every row has */
+    /* Of a layer with a state: a row of struct spw_mixer_config; what the convolution makes of it,
+     * [rows][conv_channels]; rates, [rows][spw_mixer_rates_width]; the result,
+     * [rows][spw_mixer_width] floats. */
+    void *state_in, *state_conv, *state_rates, *state_out;
+    uint32_t *not_finite; /* a word: see struct spw_recur_args */
 };
 
 struct spw_forward {
@@ -50,13 +58,19 @@ int spw_forward_project(const struct spw_forward *f, uint32_t layer,
 /* h += b.attention times o. */
 int spw_forward_output(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *matrices, void *h, size_t rows);
+/* h += what the state makes of norm(h). parts: of all rows, in order; their states are those of the
+ * layer. h is read before b.qkv and b.attention of the layer are used, and these stay as they are.
+ */
+int spw_forward_state(const struct spw_forward *f, uint32_t layer,
+                      const struct spw_layer_weights *matrices, const struct spw_state_part *parts,
+                      uint32_t n_parts, void *h, size_t rows);
 /* h += mlp(norm(h)). */
 int spw_forward_mlp(const struct spw_forward *f, uint32_t layer,
                     const struct spw_layer_weights *matrices, void *h, size_t rows);
 
 /* What the experts of some rows need of them. */
 struct spw_forward_experts {
-    void *x;                    /* [rows][hidden], input of the experts */
+    void *x;                    /* [rows][spw_config_expert_row], input of the experts */
     void *dense;                /* [rows][hidden], of the mlp beside the experts, if there is one */
     struct spw_choice *choices; /* [rows][n_kept] */
 };
@@ -71,15 +85,18 @@ int spw_forward_expert(const struct spw_forward *f, uint32_t layer, uint32_t exp
                        const struct spw_layer_weights *matrices, const void *x,
                        const uint32_t *index, const struct spw_choice *choices, void *y,
                        size_t rows);
-/* y[i] = the output of the expert choices[i] for the one row x. addresses: of the experts' matrices
- * on the device, gate, up and down in arrays of their own; `step` is from array to array. like: the
- * matrices of any expert, for their shapes and types. */
+/* y[row * kept + i] = the output of the expert choices[row * kept + i] for a row of x. addresses:
+ * of the experts' matrices on the device, gate, up and down in arrays of their own; `step` is from
+ * array to array. like: the matrices of any expert, for their shapes and types. */
 int spw_forward_chosen(const struct spw_forward *f, uint32_t layer,
                        const struct spw_layer_weights *like, const struct spw_choice *choices,
-                       const void *const *addresses, size_t step, const void *x, void *y);
+                       const void *const *addresses, size_t step, const void *x, void *y,
+                       size_t rows);
 /* h += the outputs of the experts of its rows, weighted unless their inputs were, and what is
- * beside them. x and dense of *e are scratch. places: as in struct spw_combine_args. */
+ * beside them. x and dense of *e are scratch. matrices: of the layer. places: as in struct
+ * spw_combine_args. */
 int spw_forward_combine(const struct spw_forward *f, uint32_t layer,
+                        const struct spw_layer_weights *matrices,
                         const struct spw_forward_experts *e, void *h, const void *y,
                         const uint32_t *places, size_t rows);
 

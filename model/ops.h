@@ -52,7 +52,8 @@ struct spw_linear_args {
     enum spw_dtype x_dtype, w_dtype, y_dtype;
     void *workspace; /* n_workers * workspace_bytes(k), 64-byte aligned; see spw_cpu_kernels */
     /* bf16 x and quantized w: room for struct spw_codes [m][spw_codes_groups(k)], 64-byte aligned.
-     * has_codes: an earlier product of the same x has filled it. */
+     * has_codes: an earlier product of the same x with a type that takes the same codes
+     * (spw_codes_shared) has filled it. */
     void *codes;
     bool has_codes;
     const struct spw_choice *choices; /* [m], or NULL: all rows by w */
@@ -109,6 +110,9 @@ enum {
 struct spw_rope_append_args {
     void *qkv; /* [rows][stride], dtype: heads of q (rewritten), then of k, then of v, if not
                   v_is_k */
+    /* Where q comes from, if it is not in qkv yet: head h of a row from h * q_step on; or NULL. */
+    const void *q; /* [rows][q_stride], dtype */
+    size_t q_stride, q_step;
     /* [head_dim], for each head of its own if `norm_by_head`, or NULL: not normed; no bias */
     const float *q_norm, *k_norm, *q_norm_bias, *k_norm_bias;
     const float *inv_freq; /* [rotary_dim / 2] */
@@ -223,11 +227,12 @@ struct spw_route_args {
 /* y[i] = x[index[i]]: rows that an expert computes together. With choices each row is multiplied by
  * the weight that it gives to the expert; weight and product are rounded as if stored. */
 struct spw_gather_args {
-    const void *x;         /* [any][x_stride], dtype; x_stride 0: all rows are the same one */
-    const uint32_t *index; /* [rows], or NULL: row i is y[i] */
-    void *y;               /* [rows][cols], dtype */
+    const void *x;                    /* [any][x_stride], dtype */
+    const uint32_t *index;            /* [rows], or NULL: row i is y[i] */
+    void *y;                          /* [rows][cols], dtype */
     const struct spw_choice *choices; /* [any][n_kept], or NULL */
     uint32_t expert, n_kept;          /* n_kept 1: its choice is the expert */
+    uint32_t times;                   /* index NULL: each row of x so many times; 0: once */
     size_t rows, cols, x_stride;
     enum spw_dtype dtype;
 };
@@ -246,6 +251,126 @@ struct spw_combine_args {
     enum spw_dtype dtype;
 };
 
+/* Where the channels of head h are in a row: width channels from first + h / per_group *
+ * group_stride + h % per_group * width on. per_group is at least 1; all heads side by side: as many
+ * as there are heads. */
+struct spw_head_columns {
+    uint32_t first, width, per_group, group_stride;
+};
+
+SPW_INLINE size_t spw_head_column(const struct spw_head_columns *c, uint32_t head)
+{
+    return c->first + (size_t)(head / c->per_group) * c->group_stride +
+           (size_t)(head % c->per_group) * c->width;
+}
+
+/* Consecutive rows of one sequence in a call of conv or recur, and the state of the sequence, which
+ * the call reads and replaces. At position 0 the state is not read: the call begins with zeros. */
+struct spw_state_part {
+    float *state;       /* of conv, or of recur; 64-byte aligned */
+    uint32_t row, rows; /* of the call */
+    uint64_t position;  /* of `row` */
+};
+
+enum { SPW_STATE_PARTS = 32, SPW_CONV_RUNS = 3 };
+
+/* A short causal convolution of each channel: y[t] = act(bias + sum over i of w[i] x[t - width + 1
+ * + i]), the newest input times the last tap. One f32 chain of fma from the oldest input on, which
+ * begins with the bias or 0; its result is rounded as if stored, and so is what act makes of it
+ * (num_activation of model/state_math.h). Every backend and every instruction set gives the same
+ * bits.
+ * The rows of x before a part are in its state, [channels][width - 1], the oldest first (zeros at
+ * the begin of a sequence), which gets the newest ones. Channels are those of the heads of run 0,
+ * then of run 1, and so on. */
+struct spw_conv_args {
+    const void *x; /* [rows][x_stride], dtype */
+    size_t x_stride;
+    struct {
+        struct spw_head_columns columns; /* of x */
+        uint32_t n_heads;                /* 0: there is no such run */
+    } runs[SPW_CONV_RUNS];
+    const float *w, *bias; /* [channels][width], [channels]; bias may be NULL */
+    void *y;               /* [rows][channels], dtype */
+    uint32_t channels, width;
+    bool activates;          /* else act counts for nothing */
+    enum spw_activation act; /* neither GELU_ERF nor one that is of gates alone */
+    enum spw_dtype dtype;
+    uint32_t n_parts;
+    struct spw_state_part parts[SPW_STATE_PARTS]; /* all rows of the call, in order */
+};
+
+/* A recurrence over a state S of [key_dim][value_dim] for each head, token by token. For one value
+ * channel j of a head, with the query q, the key k, the value v_j and the decay g of the token:
+ *
+ *   DELTA    S_ij = g S_ij;  d = beta (v_j - sum_i k_i S_ij);  S_ij = fma(k_i, d, S_ij)
+ *   others   S_ij = fma(k_i, u_j, g S_ij)
+ *   all      o_j = sum_i q_i S_ij
+ *
+ * All in f32, with the functions of model/state_math.h. Sums over i are one chain of fma in the
+ * order of i that begins with 0; every other product or sum is rounded by itself. Value channels do
+ * not depend on each other, so a backend may share them out as it likes; every backend and every
+ * instruction set gives the same bits.
+ *
+ *   kind    q, k, v                              g, and what belongs to it
+ *   DELTA   each head of q and of k is divided   g = exp(a softplus(rate + dt_bias)), of the head;
+ *           by its length: x rsqrt(sum x^2 +     beta = sigmoid(gate), rounded as if stored
+ *           1e-6); then q times key_dim^-0.5
+ *   SSD     u = dt v; o_j += skip v_j            dt = softplus(rate + dt_bias), g = exp(dt a), of
+ *                                                the head
+ *   SCAN    u_j = dt_j v_j; o_j += skip_j v_j    dt_j = softplus(rate_j), g_ij = exp(dt_j a_ij)
+ *   LRU     k = q = 1; o = S                     la = a_j sigmoid(rate_j), g = exp(la); u_j = v_j
+ *                                                sigmoid(gate_j) sqrt(-expm1(2 la)); at position 0
+ *                                                g = 0 and the root is 1
+ *
+ * sum x^2 has sixteen chains of fma, of every sixteenth channel; then halves are added, 8, 4, 2, 1.
+ *
+ * `y` gets o: rounded to dtype in DELTA, SCAN and LRU; f32 in SSD. */
+struct spw_recur_args {
+    enum spw_mixer_kind kind;
+    const void *q, *k, *v;               /* [rows][.._stride], dtype; LRU has neither q nor k */
+    size_t q_stride, k_stride, v_stride; /* the heads of each are side by side */
+    /* [rows][rate_stride], dtype. Of DELTA and SSD one number a head, at `rates` and `gates`; of
+     * SCAN and LRU one a channel. */
+    const void *rate, *gate; /* gate: DELTA and LRU */
+    size_t rate_stride;
+    struct spw_head_columns rates, gates; /* of DELTA and SSD: columns of `rate` and of `gate` */
+    /* a: [heads], SCAN [key_dim][value_dim], LRU [value_dim] (-8 softplus of the file's number).
+     * dt_bias: [heads], DELTA and SSD. skip: [heads], SCAN [value_dim]; NULL: 0 */
+    const float *a, *dt_bias, *skip;
+    void *y;                                       /* [rows][heads * value_dim] */
+    uint32_t heads, key_heads, key_dim, value_dim; /* SCAN and LRU: one head */
+    bool tiled;                                    /* value head h uses key head h % key_heads */
+    uint32_t *not_finite; /* a word of device memory: becomes 1 if a number of a new state is not
+                             finite, else it stays */
+    enum spw_dtype dtype;
+    uint32_t n_parts;
+    struct spw_state_part parts[SPW_STATE_PARTS]; /* all rows of the call, in order */
+};
+
+/* y = x, normed and multiplied by act(gate), in groups of channels that share a norm. Rounded to
+ * dtype:
+ *   no weight     R(x R(act(gate)))
+ *   norm_first    R(R'(norm(x)) act(gate)), where norm rounds as enum spw_norm_kind says; R' rounds
+ *                 as if stored
+ *   else          R(norm(x act(gate))), rounded once
+ * With a weight act(gate) is f32, not rounded. */
+struct spw_gated_norm_args {
+    const void *x;    /* [rows][n_groups * cols], x_dtype: dtype or f32 */
+    const void *gate; /* [rows][gate_stride], dtype */
+    size_t gate_stride;
+    struct spw_head_columns gates; /* the gate of group g */
+    const float *weight;           /* [cols], or of every group its own; NULL: no norm */
+    bool own_weights;
+    void *y; /* [rows][n_groups * cols], dtype; may be x if the types are the same */
+    size_t rows;
+    uint32_t n_groups, cols;
+    float eps;
+    bool norm_first;
+    enum spw_norm_kind norm;
+    enum spw_activation act;
+    enum spw_dtype x_dtype, dtype;
+};
+
 struct spw_ops {
     int (*norm)(const struct spw_norm_args *a, spw_stream s);
     int (*linear)(const struct spw_linear_args *a, spw_stream s);
@@ -261,6 +386,10 @@ struct spw_ops {
     int (*route)(const struct spw_route_args *a, spw_stream s);
     int (*gather)(const struct spw_gather_args *a, spw_stream s);
     int (*combine)(const struct spw_combine_args *a, spw_stream s);
+    /* Layers with a state. */
+    int (*conv)(const struct spw_conv_args *a, spw_stream s);
+    int (*recur)(const struct spw_recur_args *a, spw_stream s);
+    int (*gated_norm)(const struct spw_gated_norm_args *a, spw_stream s);
     /* Most tiles of one attention call: a multiple of SPW_SPLIT_TILES. */
     uint32_t attention_tiles;
     bool gated_scratch; /* gated_linear always needs its scratch */

@@ -6,8 +6,9 @@
 #include "model/quantize.h"
 
 #include "model/config/config_gguf_write.h"
+#include "model/quantize_order.h"
 #include "model/source/gguf_model.h"
-#include "model/source/source_folder.h"
+#include "model/source/source.h"
 #include "model/text/chat_template_parts.h"
 #include "model/text/tokenizer/tokenizer_gguf.h"
 #include "model/weights/tensor_names.h"
@@ -15,6 +16,7 @@
 #include "quant/pack.h"
 
 #include <assert.h>
+#include <libgen.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +26,10 @@ enum { BLOCK_NUMBERS = 1 << 20 }; /* that are read and packed together, at least
 
 /* A tensor of the file. */
 struct entry {
-    const struct spw_tensor *from; /* NULL: the factors of rope; of experts, that of the first */
+    /* NULL: the factors of rope, or `fill` everywhere if that is not 0; of experts, that of the
+     * first */
+    const struct spw_tensor *from;
+    float fill;
     char name[SPW_GGUF_MOST_NAME + 1];
     long layer; /* -1: of none */
     enum spw_dtype from_type, type;
@@ -32,7 +37,8 @@ struct entry {
     uint32_t n_dims;
     uint64_t shape[3];
     uint64_t rows, cols;
-    uint32_t n_heads; /* whose rows come in another order; 0: as in the folder */
+    struct spw_gguf_order order;
+    bool negates_exp;
     /* The matrix of a role of each expert, rows of one after those of the other. SPW_NO_BLOCK: no
      * experts. */
     uint32_t first_block, role; /* of more than one role if the rows are more than its own */
@@ -81,38 +87,43 @@ static bool is_of_mlp(const char *name)
            strstr(name, ".mlp.down_proj.");
 }
 
-/* The name that the decoder's tensor has in a folder of a text model, where no prefix is that of a
- * wrapper, and the name in the file; of a tensor with gate and up that of gate. The weights were
- * checked, so each name is either one of the decoder or of another part. */
-static bool find_names(const struct job *j, const char *name, char out[SPW_GGUF_MOST_HF_NAME],
+/* The usual name of a tensor of the decoder (tensor_names.h), and its name in the file; of a tensor
+ * with gate and up that of gate. The weights were checked, so each name is either one of the
+ * decoder or of another part. */
+static bool find_names(const struct job *j, const char *name, char usual[SPW_MOST_TENSOR_NAME],
                        char gguf[SPW_GGUF_MOST_NAME + 1])
 {
     const struct spw_model_config *c = &j->config;
-    char usual[SPW_MOST_TENSOR_NAME], its[2 * SPW_GGUF_MOST_HF_NAME];
+    char its[2 * SPW_MOST_TENSOR_NAME];
     unsigned layer = 0;
-    size_t i = 0;
-    while (i < SPW_TENSOR_PREFIXES &&
-           !spw_tensor_usual_name(j->config.names, &spw_tensor_prefixes[i], name, usual))
-        i++;
-    snprintf(out, SPW_GGUF_MOST_HF_NAME, "%.120s", usual);
-    snprintf(its, sizeof its, "%s", out);
+    if (!spw_tensor_usual_name(spw_tensor_prefix(j->tensors), name, usual))
+        return false;
+    snprintf(its, sizeof its, "%s", usual);
     if (!j->architecture->joined)
         replace(its, ".mlp.gate_up_proj.", ".mlp.gate_proj.");
-    if (sscanf(out, "model.layers.%5u.", &layer) == 1 && layer < c->n_layers &&
+    replace(its, ".A_log", ".A");
+    if (sscanf(usual, "model.layers.%5u.", &layer) == 1 && layer < c->n_layers &&
         c->has_experts[layer] && !c->experts.beside && is_of_mlp(its))
         replace(its, ".mlp.", ".mlp.shared_expert.");
-    return i < SPW_TENSOR_PREFIXES && spw_gguf_name(j->architecture, its, gguf);
+    return spw_gguf_name(j->architecture, its, gguf);
+}
+
+static bool is_taps(const struct spw_tensor *t)
+{
+    return t->n_dims == 3 && t->shape[1] == 1 && strstr(t->name, "conv");
 }
 
 /* Why a tensor gets F32; NULL: it does not. */
 static const char *small_reason(const struct entry *e)
 {
     const size_t n = strlen(e->name);
-    return e->n_dims < 2                       ? "a vector"
-           : strstr(e->name, "_norm.")         ? "of norms"
-           : strstr(e->name, ".ffn_gate_inp.") ? "a router"
-           : !strcmp(e->name + n - 5, ".bias") ? "biases"
-                                               : NULL;
+    return e->n_dims < 2                        ? "a vector"
+           : strstr(e->name, "_norm.")          ? "of norms"
+           : strstr(e->name, ".ffn_gate_inp.")  ? "a router"
+           : strstr(e->name, "conv1d.")         ? "of a convolution"
+           : strstr(e->name, "shortconv.conv.") ? "of a convolution"
+           : !strcmp(e->name + n - 5, ".bias")  ? "biases"
+                                                : NULL;
 }
 
 static void choose_type(const struct job *j, struct entry *e)
@@ -145,14 +156,14 @@ static void keep_entry(struct job *j, struct entry *e)
 
 static struct entry plain_entry(const struct spw_tensor *t)
 {
-    const bool matrix = t->n_dims == 2;
+    const uint64_t cols = t->n_dims > 1 ? t->shape[t->n_dims - 1] : 1;
     return (struct entry){.from = t,
                           .from_type = t->dtype,
                           .layer = -1,
-                          .n_dims = t->n_dims,
-                          .shape = {t->shape[0], matrix ? t->shape[1] : 0},
+                          .n_dims = t->n_dims > 1 ? 2 : t->n_dims,
+                          .shape = {t->shape[0], t->n_dims > 1 ? cols : 0},
                           .rows = t->shape[0],
-                          .cols = matrix ? t->shape[1] : 1,
+                          .cols = cols,
                           .first_block = SPW_NO_BLOCK,
                           .step = 1};
 }
@@ -160,13 +171,13 @@ static struct entry plain_entry(const struct spw_tensor *t)
 static int add_entry(struct job *j, const struct spw_tensor *t)
 {
     const struct spw_model_config *c = &j->config;
-    char name[SPW_GGUF_MOST_HF_NAME];
+    char name[SPW_MOST_TENSOR_NAME];
     if (j->config.qk_norm_by_head && strstr(t->name, ".norms."))
         return spw_fail(j->err, -ENOTSUP,
                         "%s: tensor %s: found a tensor for the norm of each head, expected one for "
                         "all heads, as in files that quantize can write",
                         t->file, t->name);
-    if (t->n_dims > 2) /* stacks of experts have their own rows */
+    if (t->n_dims > 2 && !is_taps(t)) /* stacks of experts have their own rows */
         return 0;
     struct entry its = plain_entry(t), *e = &its;
     if (!find_names(j, t->name, name, e->name)) {
@@ -177,6 +188,8 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
         return 0;
     }
     SPW_TRY(check_dtype(j, t));
+    if (t == j->weights->embedding.tensor) /* old folders have it under the head's name only */
+        snprintf(e->name, sizeof e->name, "token_embd.weight");
     if (strstr(name, "embed_tokens_per_layer.")) /* its other rows are of no token */
         e->rows = e->shape[0] = c->vocab;
     if (t->n_dims == 2 && t->shape[0] == 1 &&
@@ -185,11 +198,14 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
         e->shape[0] = t->shape[1];
     }
     const bool interleave = j->architecture->interleaved_qk && !c->interleaved_qk;
-    if (interleave && strstr(name, ".q_proj."))
-        e->n_heads = c->n_heads;
-    if (interleave && strstr(name, ".k_proj."))
-        e->n_heads = c->kv[c->full_kind].n_heads;
-    e->plus_one = c->norm_plus_one && strstr(name, "norm.weight");
+    if (interleave && (strstr(name, ".q_proj.") || strstr(name, ".k_proj.")))
+        e->order.head_dim = c->kv[c->full_kind].head_dim;
+    if (c->mixer.kind == SPW_MIXER_DELTA)
+        spw_gguf_order_delta(&e->order, &c->mixer, name, j->architecture->tiled);
+    e->negates_exp = strstr(name, ".A_log");
+    e->plus_one = c->norm_plus_one && strstr(name, "norm.weight") &&
+                  !strstr(name, "linear_attn.norm.") &&
+                  !(c->plain_last && !strcmp(name, "model.norm.weight"));
     const bool alternates = strstr(name, ".gate_up_proj_bias");
     const bool halves = !j->architecture->joined && strstr(name, ".mlp.gate_up_proj.weight");
     if (alternates) {
@@ -197,9 +213,17 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
         e->cols = e->shape[1] = t->shape[1] / 2;
     } else if (halves) {
         e->rows = e->shape[0] = t->shape[0] / 2;
+    } else if (e->order.ungrouped) {
+        e->rows = e->shape[0] = c->mixer.conv_channels;
     }
     choose_type(j, e);
     keep_entry(j, e);
+    if (e->order.ungrouped) {
+        e->order.ungrouped_first = e->rows;
+        e->rows = e->shape[0] = t->shape[0] - e->rows;
+        replace(e->name, "attn_qkv", "attn_gate");
+        keep_entry(j, e);
+    }
     if (!alternates && !halves)
         return 0;
     e->first = alternates ? 1 : e->rows * e->cols;
@@ -211,10 +235,10 @@ static int add_entry(struct job *j, const struct spw_tensor *t)
 /* The experts of a layer: a stack for each role, or one for gate and up. */
 static int add_experts(struct job *j, uint32_t layer)
 {
-    static const char *const roles[SPW_EXPERT_MATRICES] = {"gate", "up", "down"};
+    static const char *const roles[] = {"gate", "up", "down"}; /* from SPW_MATRIX_GATE on */
     const struct spw_weights *w = j->weights;
     const uint32_t b = w->layer_experts[layer], n = j->config.experts.n;
-    for (uint32_t i = 0; b != SPW_NO_BLOCK && i < SPW_EXPERT_MATRICES; i++) {
+    for (uint32_t i = 0; b != SPW_NO_BLOCK && i < w->blocks[b].n; i++) {
         const struct spw_matrix *m = &w->matrices[w->blocks[b].first + i];
         const bool joined = j->architecture->joined_experts && i == 0;
         const uint64_t rows = joined ? 2 * m->n : m->n; /* of an expert */
@@ -228,7 +252,7 @@ static int add_experts(struct job *j, uint32_t layer)
                           .role = i,
                           .step = 1};
         snprintf(e.name, sizeof e.name, "blk.%u.ffn_%s_exps.weight", layer,
-                 joined ? "gate_up" : roles[i]);
+                 joined ? "gate_up" : roles[m->role - SPW_MATRIX_GATE]);
         for (uint32_t k = 0; k < n && m->form != SPW_FORM_PARTS; k++)
             SPW_TRY(check_dtype(j, w->matrices[w->blocks[b + k].first + i].tensor));
         choose_type(j, &e);
@@ -249,25 +273,41 @@ static int compare_entries(const void *a, const void *b)
                                 : strcmp(x->name, y->name);
 }
 
-/* Old folders of a model whose embedding is the output matrix too have it under that name only. */
-static void name_embedding(struct job *j)
+/* A vector that the folder does not have. */
+static struct entry *add_made(struct job *j, long layer, uint64_t n, const char *why)
 {
-    struct entry *output = NULL;
-    for (size_t i = 0; i < j->n_entries; i++) {
-        if (!strcmp(j->entries[i].name, "token_embd.weight"))
-            return;
-        if (!strcmp(j->entries[i].name, "output.weight"))
-            output = &j->entries[i];
+    struct entry *e = &j->entries[j->n_entries++];
+    *e = (struct entry){.from_type = SPW_DTYPE_F32,
+                        .layer = layer,
+                        .type = SPW_DTYPE_F32,
+                        .why = why,
+                        .n_dims = 1,
+                        .shape = {n},
+                        .rows = n,
+                        .cols = 1,
+                        .first_block = SPW_NO_BLOCK,
+                        .step = 1};
+    return e;
+}
+
+/* Norms of q and k that have no weights in the folder. */
+static void add_qk_norms(struct job *j, uint32_t layer)
+{
+    const struct spw_model_config *c = &j->config;
+    const float fill[] = {c->q_norm_scale, 1};
+    for (int i = 0; i < 2; i++) {
+        struct entry *e =
+            add_made(j, layer, spw_config_kv(c, layer)->head_dim, "made from config.json");
+        snprintf(e->name, sizeof e->name, "blk.%u.attn_%c_norm.weight", layer, "qk"[i]);
+        e->fill = fill[i];
     }
-    if (output)
-        snprintf(output->name, sizeof output->name, "token_embd.weight");
 }
 
 static int list_entries(struct job *j)
 {
     const size_t n = spw_tensors_count(j->tensors);
     const uint32_t n_pairs = j->config.rope[j->config.full_kind].rotary_dim / 2;
-    const uint32_t n_layers = j->config.n_layers, more = SPW_EXPERT_MATRICES + 1; /* of a layer */
+    const uint32_t n_layers = j->config.n_layers, more = SPW_EXPERT_MATRICES + 4; /* of a layer */
     j->entries = spw_alloc((n + 2 + more * n_layers) * sizeof *j->entries);
     if (!j->entries)
         return out_of_memory(j);
@@ -275,19 +315,10 @@ static int list_entries(struct job *j)
         SPW_TRY(add_entry(j, spw_tensors_at(j->tensors, i)));
     for (uint32_t i = 0; i < n_layers; i++)
         SPW_TRY(add_experts(j, i));
-    name_embedding(j);
+    for (uint32_t i = 0; j->config.q_norm_scale > 0 && i < n_layers; i++)
+        add_qk_norms(j, i);
     for (uint32_t i = 0; spw_config_rope_tensor(&j->config, i); i++) {
-        struct entry *e = &j->entries[j->n_entries++];
-        *e = (struct entry){.from_type = SPW_DTYPE_F32,
-                            .layer = -1,
-                            .type = SPW_DTYPE_F32,
-                            .why = "made from the rope of config.json",
-                            .n_dims = 1,
-                            .shape = {n_pairs},
-                            .rows = n_pairs,
-                            .cols = 1,
-                            .first_block = SPW_NO_BLOCK,
-                            .step = 1};
+        struct entry *e = add_made(j, -1, n_pairs, "made from the rope of config.json");
         snprintf(e->name, sizeof e->name, "%s", spw_config_rope_tensor(&j->config, i));
     }
     qsort(j->entries, j->n_entries, sizeof *j->entries, compare_entries);
@@ -296,25 +327,12 @@ static int list_entries(struct job *j)
 
 /* ---- the header ---- */
 
-static const char *last_part(const char *path, size_t *bytes)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    size_t from = n;
-    while (from && path[from - 1] != '/')
-        from--;
-    *bytes = n - from;
-    return path + from;
-}
-
 static void add_general(struct job *j)
 {
-    char name[256];
-    size_t bytes;
-    const char *last = last_part(j->source.path, &bytes);
-    snprintf(name, sizeof name, "%.*s", (int)spw_min_u64(bytes, 255), last);
-    if (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+    char path[4096];
+    snprintf(path, sizeof path, "%s", j->source.path);
+    const char *name = basename(path);
+    if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
         spw_gguf_add_string(&j->writer, "general.name", name);
     /* Numbers of the format: which type most matrices have. */
     spw_gguf_add_u32(&j->writer, "general.file_type", j->o->type == SPW_DTYPE_Q8_0 ? 7 : 2);
@@ -370,14 +388,6 @@ static int write_error(void)
     return errno ? -errno : -EIO;
 }
 
-/* The row of the folder that is row r of the file: pairs of channels i and i + head_dim / 2 follow
- * each other there. */
-static uint64_t row_of(const struct job *j, const struct entry *e, uint64_t r)
-{
-    const uint64_t width = j->config.kv[j->config.full_kind].head_dim, in_head = r % width;
-    return e->n_heads ? r - in_head + in_head % 2 * (width / 2) + in_head / 2 : r;
-}
-
 /* Rows of the experts' matrices, by way of `packed`. The pages of an expert are released after its
  * last row. */
 static void read_expert_rows(const struct job *j, const struct entry *e, uint64_t from, uint64_t n)
@@ -398,6 +408,10 @@ static void read_expert_rows(const struct job *j, const struct entry *e, uint64_
 static void read_rows(const struct job *j, const struct entry *e, uint64_t from, uint64_t n)
 {
     const uint64_t cols = e->cols;
+    for (uint64_t i = 0; e->fill > 0 && i < n; i++)
+        j->numbers[i] = e->fill;
+    if (e->fill > 0)
+        return;
     if (!e->from)
         spw_config_rope_factors(&j->config, e->name, j->numbers);
     else if (e->first_block != SPW_NO_BLOCK)
@@ -406,14 +420,23 @@ static void read_rows(const struct job *j, const struct entry *e, uint64_t from,
         for (uint64_t i = 0; i < n * cols; i++)
             spw_type_read(e->from->dtype, e->from->data, (from * cols + i) * e->step + e->first, 1,
                           j->numbers + i);
-    else if (!e->n_heads)
+    else if (e->order.columns)
+        for (uint64_t i = 0; i < n * cols; i++)
+            spw_type_read(e->from->dtype, e->from->data,
+                          (from + i / cols) * cols +
+                              spw_gguf_order_column(&e->order, &j->config.mixer, i % cols),
+                          1, j->numbers + i);
+    else if (!spw_gguf_order_has_rows(&e->order))
         spw_type_read(e->from->dtype, e->from->data, e->first + from * cols, n * cols, j->numbers);
     else
         for (uint64_t r = 0; r < n; r++)
-            spw_type_read(e->from->dtype, e->from->data, row_of(j, e, from + r) * cols, cols,
+            spw_type_read(e->from->dtype, e->from->data,
+                          spw_gguf_order_row(&e->order, &j->config.mixer, from + r) * cols, cols,
                           j->numbers + r * cols);
     for (uint64_t i = 0; e->plus_one && i < n * cols; i++)
         j->numbers[i] = j->numbers[i] + 1.0f;
+    for (uint64_t i = 0; e->negates_exp && i < n * cols; i++)
+        j->numbers[i] = (float)-exp((double)j->numbers[i]);
 }
 
 struct errors {

@@ -5,17 +5,16 @@
  * it gets a frame, and the expert that lay there leaves (expert_frames.h). The one leaves that its
  * layer's next row is least likely to choose. This chance comes from two counts:
  *
- *   shares: how often an expert was chosen in the latest MEMORY visits of its layer, older ones
- * fade. A visit counts once, whatever its rows are: a prompt does not outweigh what comes after it
- *
- *   pairs: if a row chose expert a, how often the next row chose expert b. Older ones fade, too:
- * the counts of a are halved when it has MOST_FIRST
+ *   shares: how often an expert was chosen in the latest MEMORY visits of its layer; older visits
+ *           fade. A visit counts once, whatever its rows are: a prompt does not outweigh what comes
+ *           after it.
+ *   pairs:  if a row chose expert a, how often the next row chose expert b. Older ones fade, too:
+ *           the counts of a are halved when it has MOST_FIRST.
  *
  *   chance of b = the mean, over the experts a of the latest row, of
  *                 (pairs[a][b] + PRIOR * share of b) / (rows that chose a + PRIOR)
  *
- * SPEED.md compares this rule with others. No time of arrival enters. So the engine and the
- * prediction of bytes, which has a table of its own, agree about every expert. */
+ * SPEED.md compares this rule with others. No time of arrival enters: the routing alone decides. */
 #ifndef SPW_PREFETCH_EXPERT_RESIDENCY_H
 #define SPW_PREFETCH_EXPERT_RESIDENCY_H
 

@@ -4,6 +4,17 @@
 #include <assert.h>
 #include <string.h>
 
+/* Time in which computation stood still because the host waited for the disk.
+ *
+ * The host queues a kernel only after the reads of its tiles are over, so no stream sees the wait
+ * for a read. A wait counts as a whole if the compute stream ran empty during the wait: the sum is
+ * at most the last kernel's length too large, and never too small. */
+struct stall {
+    spw_event reached; /* owned; the work that was queued when the wait began is over */
+    double since;
+    double seconds[SPW_RANGES + 1]; /* by layer; the last: outside of all layers */
+};
+
 struct spw_prefetch {
     const struct spw_lane *lane;
     struct spw_prefetch_options o;
@@ -16,10 +27,23 @@ struct spw_prefetch {
     struct spw_kv_source kv;
     struct spw_block_source weights;
     struct spw_expert_pool experts;
-    struct spw_stall stall;
+    struct stall stall;
     spw_event *loaded; /* [n_blocks]: the block is prepared, and copied if resident; closed at its
                           first use */
 };
+
+static int stall_begin(struct spw_prefetch *p)
+{
+    p->stall.since = spw_now_seconds();
+    return spw_lane_event_record(p->lane, p->stall.reached, p->lane->compute);
+}
+
+/* `range`: the layer that waited; SPW_RANGES or more: none. */
+static void stall_end(struct spw_prefetch *p, uint32_t range)
+{
+    if (p->lane->ops->event_is_over(p->lane->device, p->stall.reached))
+        p->stall.seconds[spw_min_u32(range, SPW_RANGES)] += spw_now_seconds() - p->stall.since;
+}
 
 static bool is_streamed(const struct spw_block *u)
 {
@@ -100,8 +124,7 @@ int spw_prefetch_open(struct spw_prefetch **out, const struct spw_lane *lane,
         return -ENOMEM;
     p->lane = lane;
     p->o = *o;
-    p->stall = (struct spw_stall){.lane = lane};
-    int rc = spw_stall_init(&p->stall);
+    int rc = spw_lane_event_open(lane, &p->stall.reached);
     if (!rc)
         rc = open_kv(p);
     if (!rc)
@@ -137,7 +160,7 @@ void spw_prefetch_close(struct spw_prefetch *p)
     spw_kv_source_free(&p->kv);
     spw_block_source_free(&p->weights);
     spw_expert_pool_close(&p->experts);
-    spw_stall_free(&p->stall);
+    spw_lane_event_close(p->lane, p->stall.reached);
     spw_free(p->loaded);
     spw_free(p);
 }
@@ -304,9 +327,9 @@ int spw_prefetch_wait_kv(struct spw_prefetch *p, const struct spw_transfer *t, u
     assert(spw_kv_source_holds(&p->kv, p->kv.ring.waited, t));
     if (!p->o.disk)
         return spw_kv_source_wait(&p->kv, slot);
-    SPW_TRY(spw_stall_begin(&p->stall));
+    SPW_TRY(stall_begin(p));
     int rc = spw_kv_source_wait(&p->kv, slot);
-    spw_stall_end(&p->stall, t->reader);
+    stall_end(p, t->reader);
     return rc;
 }
 
@@ -315,9 +338,9 @@ int spw_prefetch_wait_load(struct spw_prefetch *p, struct spw_kv_seq *seq, uint3
 {
     if (!spw_kv_is_loading(seq, slice))
         return 0;
-    SPW_TRY(spw_stall_begin(&p->stall));
+    SPW_TRY(stall_begin(p));
     int rc = spw_kv_finish_load(seq, slice);
-    spw_stall_end(&p->stall, layer);
+    stall_end(p, layer);
     return rc;
 }
 
@@ -337,9 +360,9 @@ static int wait_streamed(struct spw_prefetch *p, uint32_t block, uint8_t **slot)
     assert(spw_block_source_block(&p->weights, p->weights.ring.waited) == block);
     if (!p->o.blocks[block].n_reads)
         return spw_block_source_wait(&p->weights, slot);
-    SPW_TRY(spw_stall_begin(&p->stall));
+    SPW_TRY(stall_begin(p));
     int rc = spw_block_source_wait(&p->weights, slot);
-    spw_stall_end(&p->stall, p->o.blocks[block].layer);
+    stall_end(p, p->o.blocks[block].layer);
     return rc;
 }
 
@@ -394,9 +417,9 @@ int spw_prefetch_next_expert(struct spw_prefetch *p, uint32_t layer, uint32_t *e
 {
     if (!p->o.weights_io || !spw_expert_pool_waits(&p->experts))
         return spw_expert_pool_next(&p->experts, expert, at);
-    SPW_TRY(spw_stall_begin(&p->stall));
+    SPW_TRY(stall_begin(p));
     int rc = spw_expert_pool_next(&p->experts, expert, at);
-    spw_stall_end(&p->stall, layer);
+    stall_end(p, layer);
     return rc;
 }
 

@@ -12,7 +12,6 @@
 #include "prefetch/expert_pool.h"
 #include "prefetch/kv_source.h"
 #include "prefetch/schedule.h"
-#include "prefetch/stall.h"
 #include "prefetch/block_source.h"
 
 struct spw_prefetch_options {

@@ -41,15 +41,4 @@ int spw_codec_encode_cuda(const struct spw_codec_args *a, spw_stream s);
 }
 #endif
 
-/* Decodes a quantized tile to an exact tile of type `dtype`; a number too large for the type
- * becomes its largest finite value. For tests and calibration: plain C, one thread. */
-void spw_codec_decode(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                      struct spw_tile_widths widths, enum spw_dtype dtype, void *tile);
-
-/* The same without rotating back: f32 [128][channels] of one head's K or V. Attention on codes is
- * attention on these numbers. */
-void spw_codec_decode_rotated(const void *qtile, enum spw_qformat format, uint32_t n_kv_heads,
-                              struct spw_tile_widths widths, uint32_t head, bool values,
-                              float *out);
-
 #endif

@@ -15,23 +15,38 @@ static float scale_of(const float *x, size_t n)
     return finite ? largest / 127 : NAN;
 }
 
-void spw_codes_encode(const float *x, size_t n, struct spw_codes *out)
+static bool is_small(enum spw_dtype t)
 {
+    return spw_type_of(t).elements == SPW_CODES_BLOCK;
+}
+
+void spw_codes_encode(enum spw_dtype t, const float *x, size_t n, struct spw_codes *out)
+{
+    const size_t piece = is_small(t) ? SPW_CODES_BLOCK : SPW_CODES_HALF;
+    float scales[SPW_CODES_BLOCKS] = {0};
+    int16_t sums[16] = {0};
     memset(out, 0, sizeof *out);
-    for (size_t h = 0, at = 0; at < n; h++, at += SPW_CODES_HALF)
-        out->scales[h] = scale_of(x + at, (size_t)spw_min_u64(n - at, SPW_CODES_HALF));
+    for (size_t at = 0; at < n; at += piece)
+        scales[at / piece] = scale_of(x + at, (size_t)spw_min_u64(n - at, piece));
     for (size_t i = 0; i < n; i++) {
-        const float scale = out->scales[i / SPW_CODES_HALF];
+        const float scale = scales[i / piece];
         const float code = scale > 0 ? rintf(x[i] / scale) : 0; /* NaN: 0 */
         out->codes[i] = (int8_t)fminf(fmaxf(code, -127), 127);
-        out->sums[i / 16] = (int16_t)(out->sums[i / 16] + out->codes[i]);
+        sums[i / 16] = (int16_t)(sums[i / 16] + out->codes[i]);
         out->sums32[i / 32] = (int16_t)(out->sums32[i / 32] + out->codes[i]);
+    }
+    if (is_small(t))
+        memcpy(out->block_scales, scales, sizeof out->block_scales);
+    else {
+        memcpy(out->sums, sums, sizeof out->sums);
+        memcpy(out->scales, scales, sizeof out->scales);
     }
 }
 
-/* t after numbers [from, to) of a block, with the codes of x for them. */
+/* t after numbers [from, to) of a block, with the codes of x for them. `scale`: that of x in a
+ * block of 32, else NULL. */
 static float add_block(const struct spw_quantized_block *w, size_t from, size_t to, const int8_t *x,
-                       float t)
+                       const float *scale, float t)
 {
     int32_t sum = 0, minima = 0;
     for (size_t i = from; i < to; i++) {
@@ -39,13 +54,13 @@ static float add_block(const struct spw_quantized_block *w, size_t from, size_t 
         sum += w->scales[part] * w->codes[i] * x[i - from];
         minima += w->minima[part] * x[i - from];
     }
-    t = fmaf(w->d, (float)sum, t);
-    return fmaf(w->m, (float)minima, t);
+    t = fmaf(scale ? w->d * *scale : w->d, (float)sum, t);
+    return fmaf(w->m, scale ? *scale * (float)minima : (float)minima, t);
 }
 
 /* t of numbers [from, to) of a group. */
-static float half_dot(enum spw_dtype t, const uint8_t *blocks, const struct spw_codes *x,
-                      size_t from, size_t to)
+static float piece_dot(enum spw_dtype t, const uint8_t *blocks, const struct spw_codes *x,
+                       size_t from, size_t to)
 {
     const struct spw_type type = spw_type_of(t);
     struct spw_quantized_block w;
@@ -54,7 +69,8 @@ static float half_dot(enum spw_dtype t, const uint8_t *blocks, const struct spw_
         const size_t at = i % type.elements;
         n = (size_t)spw_min_u64(type.elements - at, to - i);
         spw_block_unpack(t, blocks + i / type.elements * type.bytes, &w);
-        sum = add_block(&w, at, at + n, x->codes + i, sum);
+        sum = add_block(&w, at, at + n, x->codes + i,
+                        is_small(t) ? &x->block_scales[i / SPW_CODES_BLOCK] : NULL, sum);
     }
     return sum;
 }
@@ -63,9 +79,11 @@ static float half_dot(enum spw_dtype t, const uint8_t *blocks, const struct spw_
 static float add_group(enum spw_dtype t, const uint8_t *blocks, const struct spw_codes *x, size_t n,
                        float a)
 {
+    if (is_small(t))
+        return a + piece_dot(t, blocks, x, 0, n);
     for (size_t h = 0, at = 0; at < n; h++, at += SPW_CODES_HALF) {
         const size_t end = (size_t)spw_min_u64(at + SPW_CODES_HALF, n);
-        a = fmaf(x->scales[h], half_dot(t, blocks, x, at, end), a);
+        a = fmaf(x->scales[h], piece_dot(t, blocks, x, at, end), a);
     }
     return a;
 }

@@ -1,8 +1,9 @@
-/* Layer kinds: what a layer stores of the past, one row of a table for each kind.
+/* Layer kinds: which earlier keys a query of a layer sees, and how the layer stores keys and
+ * values. One row of a table for each kind.
  *
- * Only the code that reads and writes names of kinds may name one. All other code asks a row, or
- * the numbers that the plan made of it (struct spw_residency, offload/kv/waterline.h). A row says
- * how a layer stores the past; offload/kv/layer_store.h has the operations for each way. */
+ * Only code that parses or prints the names of kinds uses the constants SPW_LAYER_FULL and so on.
+ * All other code asks a row, or the numbers that the plan made of it (struct spw_residency,
+ * offload/kv/waterline.h). offload/kv/layer_store.h has the operations for each way of storing. */
 #ifndef SPW_QUANT_LAYER_KIND_H
 #define SPW_QUANT_LAYER_KIND_H
 
@@ -13,6 +14,9 @@ enum spw_layer_kind {
     SPW_LAYER_SLIDING, /* a query sees the newest `window` keys, itself included */
     SPW_LAYER_CHUNKED, /* positions are cut into chunks of `window`; a query sees the keys of its
                           own chunk up to itself */
+    /* The kinds above have keys and values, those below have none. */
+    SPW_LAYER_STATE, /* no attention: rows are summed up in a state of fixed size */
+    SPW_LAYER_NONE,  /* a row sees itself only */
     SPW_LAYER_KINDS,
 };
 
@@ -33,6 +37,8 @@ SPW_INLINE uint64_t spw_window_first(struct spw_window w, uint64_t position)
 /* How a layer stores the past. */
 enum spw_layer_store {
     SPW_STORE_TILES, /* keys and values of positions, in tiles (quant/tile.h) */
+    SPW_STORE_STATE, /* numbers of a fixed size, in f32 */
+    SPW_STORE_NOTHING,
     SPW_LAYER_STORES,
 };
 
@@ -41,21 +47,29 @@ struct spw_layer_kind_row {
     const char *type; /* in "layer_types" of config.json */
     const char *sees; /* for people */
     enum spw_layer_store store;
-    /* What a query sees in a model whose windows have this size. Keys that no later query sees are
-     * dropped. A layer whose queries see every key may store old tiles in a quantized format. */
-    struct spw_window (*window)(uint32_t tokens);
+    /* Keys that no later query sees are dropped. A layer whose queries see every key may store old
+     * tiles in a quantized format. is_chunk: the window moves by its own size. */
+    bool has_window, is_chunk;
 };
 
 extern const struct spw_layer_kind_row spw_layer_kinds[SPW_LAYER_KINDS];
 
-static inline struct spw_window spw_layer_window(enum spw_layer_kind kind, uint32_t tokens)
+static inline bool spw_layer_has_tiles(enum spw_layer_kind kind)
 {
-    return spw_layer_kinds[kind].window(tokens);
+    return spw_layer_kinds[kind].store == SPW_STORE_TILES;
 }
 
 static inline bool spw_layer_has_window(enum spw_layer_kind kind)
 {
-    return spw_layer_window(kind, 1).tokens;
+    return spw_layer_kinds[kind].has_window;
+}
+
+/* What a query sees in a model whose windows have this size. */
+static inline struct spw_window spw_layer_window(enum spw_layer_kind kind, uint32_t tokens)
+{
+    const struct spw_layer_kind_row *row = &spw_layer_kinds[kind];
+    struct spw_window w = {row->has_window ? tokens : 0, row->is_chunk ? tokens : 1};
+    return w; /* C++ has no compound literals */
 }
 
 #endif

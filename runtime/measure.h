@@ -1,23 +1,19 @@
 /* Measuring: the limits of this machine and of a drive, whether a model works with quantized KV,
- * the least time that a plan takes. Part of the public API. An engine works without these numbers,
+ * the time that a plan takes. Part of the public API. An engine works without these numbers,
  * and they never change a result. */
 #ifndef SPW_RUNTIME_MEASURE_H
 #define SPW_RUNTIME_MEASURE_H
 
+#include "base/base.h"
 #include "runtime/plan_query.h"
 #include "runtime/spillway.h"
-#include "offload/device/topology_info.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* ---- the machine's own limits, measured now (a second) ----
- *
- * Each figure is measured in several rounds. The median round is typical: it tells how long work
- * probably takes. The fastest round is the best that the machine can do: no work should be faster.
- * At best, products of many rows are those of a CPU's registers. */
+/* ---- the machine's own limits, measured now (a second) ---- */
 
 /* A profile is a file with measured numbers. */
 enum spw_probe_mode {
@@ -38,45 +34,63 @@ enum spw_product spw_product_of(enum spw_dtype compute, bool quantized, bool int
 /* "f32", "bf16", "int8", "f32_quantized" */
 const char *spw_product_name(enum spw_product product);
 
+/* Each speed is measured in several rounds, in turn with the others. Other work on the machine only
+ * makes a round slower. */
 struct spw_machine {
     char cpu[128], isa[32], gpu[80]; /* gpu: "" where the CPU computes */
     uint32_t threads, cores;         /* cores: those that this process may use, for any `threads` */
     double read_bytes_per_second;    /* the device reads its memory, a CPU with all threads */
     double copy_bytes_per_second;    /* host to device, as a copy of a ring: 64 MiB */
-    /* Multiplications and additions a second in products with one row, whose weights come from
-     * memory, and with many rows. A GPU has only many_flops of f32 and bf16, from cuBLASLt on 8192
-     * x 8192; others are 0: not measured. (Without the library these are 0, too, and `note` says
-     * so.)
-     */
+    /* Multiplications and additions a second in products of the device's kernels with one row,
+     * whose weights come from memory, and with many rows. */
     double few_flops[SPW_PRODUCTS], many_flops[SPW_PRODUCTS];
     int64_t measured_at; /* seconds since 1970 */
-    char note[320];
-};
-
-/* The same machine by the median rounds, and by the fastest. */
-struct spw_machine_range {
-    struct spw_machine typical, best;
-    /* Best over typical of the speed that changed most while they were measured. Above 3 other
+    /* Not part of the profile: */
+    /* How much the speed that changed most differs, fastest over median round. Above 3 other
      * programs run, and a profile does not get the numbers. 0: they are from the profile. */
     double spread;
+    char note[320];     /* that the profile could not be used; or "" */
     char unstored[320]; /* why the numbers were not stored; or "" */
 };
 
-/* many_flops of this product; where it was not measured, that of the type without quantization. */
-double spw_machine_many_flops(const struct spw_machine *m, enum spw_product product);
+/* Measures the device that `o` names (backend, device_index, threads). `typical`: by the median
+ * rounds, for the time that work probably takes. `best` (may be NULL): by the fastest rounds, to
+ * compare other work with. -ECANCELED: o->interrupt was raised, and stays raised for the next
+ * step. */
+int spw_machine_probe(struct spw_machine *typical, struct spw_machine *best,
+                      const struct spw_options *o, struct spw_error *err);
+/* The typical numbers of the profile (NULL: none), or new ones, which are stored. A profile that
+ * cannot be used is no failure: out->note says so. Nor is a profile that cannot be written. */
+int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                       enum spw_probe_mode mode, struct spw_error *err);
 
-/* Measures the device that `o` names (backend, device_index, threads). -ECANCELED: o->interrupt was
- * raised, and stays raised for the next step; a GPU is always measured to the end. */
-int spw_machine_probe(struct spw_machine_range *out, const struct spw_options *o,
-                      struct spw_error *err);
-/* The same with a profile (NULL: none), which stores the numbers. A profile that cannot be used is
- * no failure: out->typical.note says so. Nor is a profile that cannot be written. */
-int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *o,
-                       const char *profile, enum spw_probe_mode mode, struct spw_error *err);
+/* Computes small products whose bits are known on the device that `o` names (backend, device_index,
+ * threads), with the operations that a run uses. `device`: its name. -EBADMSG: it gives other
+ * numbers, and the text says where. */
+int spw_self_test(char device[80], const struct spw_options *o, struct spw_error *err);
 
-/* The processors, memory, drives and GPUs of this machine, which of them this process may use, and
- * where the threads of a run with these options (backend, device_index, threads, disk_dir) would
- * run. The caller frees `out` with spw_topology_info_free. */
+/* Where the threads of one role run. */
+struct spw_role_info {
+    uint32_t n_threads;
+    bool bound;        /* to `threads`; else the system chooses */
+    char threads[128]; /* hardware threads by the system's numbers, "0-7,16-23" */
+};
+
+/* The part of this machine that this process may use, and what a run would do with it. */
+struct spw_topology_info {
+    char cpu[128];
+    uint32_t n_cores, n_threads, n_nodes; /* by control group and affinity */
+    char usable[128];                     /* the n_threads hardware threads, as above */
+    uint32_t quota;           /* processors whose time the control group grants; 0: no limit */
+    uint64_t memory_bytes;    /* of the machine */
+    uint64_t available_bytes; /* memory that this process can still allocate */
+    char backend[80];
+    struct spw_role_info compute, transfer, io;
+    char why[96]; /* they run there */
+};
+
+/* The threads are those of a run with these options (backend, device_index, threads, disk_dir).
+ * -EIO: hwloc cannot read this machine. */
 int spw_machine_topology(struct spw_topology_info *out, const struct spw_options *o,
                          struct spw_error *err);
 
@@ -156,46 +170,10 @@ int spw_gate_check(struct spw_gate_result *results, size_t n, const char *model_
                    const struct spw_options *o, const struct spw_gate_options *g,
                    struct spw_error *err);
 
-/* ---- the I/O path alone: the disk tier's file, written and read in order, with checksums ---- */
-
-struct spw_drive_bench_options {
-    const char *directory;
-    enum spw_io_kind io;
-    uint32_t queue_depth;         /* requests in flight; 0: 16 */
-    uint64_t tile_bytes;          /* a multiple of 4096 */
-    uint32_t slot_tiles, n_slots; /* a slot is read or written as one job; n_slots at a time */
-    uint64_t file_bytes;          /* allocated before anything is timed */
-};
-
-struct spw_drive_pass_options {
-    bool write;
-    uint32_t slots;      /* in flight; 0: n_slots */
-    uint32_t slot_tiles; /* of each slot, at most that of spw_drive_bench_open; 0: the same */
-    /* The pass ends after this time; until then it reads the file again and again. 0: once through
-     * the file, as far as it was written. */
-    double seconds;
-};
-
-struct spw_drive_pass {
-    uint64_t bytes;
-    double seconds;
-};
-
-struct spw_drive_bench;
-int spw_drive_bench_open(struct spw_drive_bench **out, const struct spw_drive_bench_options *o,
-                         struct spw_error *err);
-void spw_drive_bench_close(struct spw_drive_bench *b);
-/* A read pass needs a write pass before it. */
-int spw_drive_bench_pass(struct spw_drive_bench *b, const struct spw_drive_pass_options *p,
-                         struct spw_drive_pass *out, struct spw_error *err);
-const char *spw_drive_bench_engine(const struct spw_drive_bench *b);
-/* "O_DIRECT, 4096-byte blocks, ext4"; `fd`: for others that read the same file. */
-const char *spw_drive_bench_file(const struct spw_drive_bench *b, int *fd, bool *direct);
-
 /* ---- the time that a plan takes on this machine, from bytes and measured limits ----
  *
- * With the typical figures of the machine: an estimate, which may be wrong by 30 %, and by more for
- * models whose tokens take less than some milliseconds. With its best figures: the least time. */
+ * An estimate, which may be wrong by 30 %, and by more for models whose tokens take less than some
+ * milliseconds. */
 
 enum spw_bound { SPW_BOUND_COMPUTE, SPW_BOUND_LINK, SPW_BOUND_DISK };
 
@@ -221,20 +199,6 @@ void spw_predict_prompt(struct spw_prediction *out, const struct spw_plan_info *
                         const struct spw_drive *d);
 /* "computation", "host link", "disk" */
 const char *spw_bound_name(enum spw_bound bound);
-
-/* One decode step's attention alone, over a cache of `context` tokens in device memory. */
-struct spw_attention_shape {
-    uint32_t n_heads, n_kv_heads, head_dim;
-    enum spw_dtype dtype;    /* of activations and cache */
-    uint32_t k_bits, v_bits; /* of quantized tiles: 8 and 8, 8 and 4, 4 and 4; 0: exact tiles */
-    uint64_t context;
-};
-struct spw_attention_speed {
-    uint64_t kv_bytes; /* bytes that a step reads */
-    double seconds;    /* of a step; the fastest of several batches of steps */
-};
-int spw_machine_attention(struct spw_attention_speed *out, const struct spw_attention_shape *shape,
-                          const struct spw_options *o, struct spw_error *err);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -26,20 +26,25 @@ struct spw_plan_info {
     bool rolls_back;
     uint64_t device_budget_bytes, host_budget_bytes, disk_budget_bytes;
     struct {
-        uint64_t weights_resident, weights_slots, kv_resident, kv_slots, hidden, activations, total;
+        uint64_t weights_resident, weights_slots, kv_resident, kv_slots, states, hidden;
+        uint64_t activations, total;
     } device;
     struct {
-        uint64_t kv, hidden, staging, disk_staging, weights, total;
+        uint64_t kv, states, hidden, staging, disk_staging, weights, total;
     } host;
     struct {
-        uint64_t kv, total;
+        uint64_t kv, checkpoints, total;
     } disk;
+    /* Layers with a state: their bytes in one session, and how many checkpoints of them the host
+     * and the disk have room for. */
+    uint64_t session_states_bytes;
+    uint32_t n_state_layers, n_checkpoints;
     uint32_t n_layers, n_layers_resident; /* layers whose weights stay on the device */
     uint32_t n_layers_from_disk;          /* layers whose weights each step reads from the files */
     uint64_t weights_bytes;               /* of all layers and the head */
     uint64_t decode_weights_bytes;        /* of these, what a row reads: not all experts */
     uint64_t decode_expert_bytes;         /* of these, those of experts */
-    /* The numbers in the weights that a row is multiplied with; of these, in quantized ones. */
+    /* How many weights a row is multiplied with: all, and those of quantized types. */
     uint64_t decode_weights, decode_quantized_weights;
     /* Layers with experts, and how many of its experts such a layer uses for a row. */
     uint32_t n_expert_layers, n_experts_kept;
@@ -54,7 +59,8 @@ struct spw_plan_info {
     uint64_t weights_disk_bytes;      /* that one decode step reads from the files */
     uint64_t kv_bytes_per_token;      /* all full-attention layers */
     struct spw_waterlines waterlines; /* of one session that holds `context` tokens */
-    /* One decode step of one session at the full context. A plan has 0 in decode_rows, which means
+    /* One decode step of one session at the full context; copies of states for checkpoints are not
+     * counted, here and below. A plan has 0 in decode_rows, which means
      * 1. A caller that changes the numbers below to a step of several sessions sets it, too. */
     uint32_t decode_rows;
     uint64_t decode_moved_bytes[SPW_MOVED_COUNT];
@@ -67,7 +73,7 @@ struct spw_plan_info {
         decode_slot_bytes; /* KV that comes into slots of the ring, from the host or the disk */
     /* A prompt of `context` tokens in an empty session. */
     uint64_t prefill_moved_bytes[SPW_MOVED_COUNT];
-    /* The most that all sessions write to disk as they grow to `context` tokens. */
+    /* The most tiles that all sessions write to disk as they grow to `context` tokens, in bytes. */
     uint64_t disk_write_bytes;
     /* With a prefix cache: the bytes that spw_session_publish writes for `context` tokens, if the
      * cache is empty. A prompt that is published after each pass writes a few more tables. */

@@ -31,6 +31,7 @@ const char *spw_version(void);
 struct spw_engine;
 struct spw_session;
 struct spw_batch;
+struct spw_backend;             /* runtime/engine/backend.h */
 struct spw_engine_event;        /* runtime/events.h */
 struct spw_plan_info;           /* runtime/plan_query.h */
 struct spw_machine;             /* runtime/measure.h */
@@ -39,6 +40,7 @@ struct spw_expert_counts;       /* runtime/experts.h */
 struct spw_expert_trace_writer; /* runtime/experts.h */
 struct spw_model_config;        /* model/config/config.h */
 struct spw_tokenizer;           /* model/text/tokenizer/tokenizer.h */
+struct spw_grammar;             /* model/text/grammar/grammar.h */
 
 /* ---- options ---- */
 
@@ -163,8 +165,10 @@ struct spw_options {
     void *pass_context;
 
     /* ---- validation ---- */
-    uint64_t delay_seed; /* CPU: random delays around every copy and kernel */
-    bool serial_kernels; /* CUDA: kernels never overlap */
+    const struct spw_backend *own_backend; /* for tests: computes in the place of `backend`;
+                                              borrowed until the engine is open */
+    uint64_t delay_seed;                   /* CPU: random delays around every copy and kernel */
+    bool serial_kernels;                   /* CUDA: kernels never overlap */
 };
 
 /* Sets every option to its default. */
@@ -251,6 +255,12 @@ int spw_session_open(struct spw_session **out, struct spw_engine *e, struct spw_
 /* A second session with the same tokens, which shares every tile that is full. It needs room like a
  * new one. */
 int spw_session_fork(struct spw_session **out, struct spw_session *from, struct spw_error *err);
+/* In a model with layers that have a state: makes a checkpoint of the tokens that the session holds
+ * now, such as the border of a message, to which the session can be cut back without computing. The
+ * engine makes some of its own: before and after each prompt, and each 1,024 tokens. Does nothing
+ * if the plan has no memory for checkpoints (struct spw_plan_info.n_checkpoints), and in other
+ * models. -EIO: the device failed. */
+int spw_session_checkpoint(struct spw_session *s);
 void spw_session_close(struct spw_session *s); /* NULL is fine */
 size_t spw_session_n_tokens(const struct spw_session *s);
 /* reused: tokens that the latest spw_sync did not compute. from_store: how many of these came from
@@ -280,10 +290,10 @@ struct spw_span {
     size_t n_logits;       /* rows of logits for on_logits, counted from the end; 0: none */
 };
 
-/* Brings the session of every span to exactly its tokens, all in one step: each layer's weights
- * cross the link once for all of them. Reuses the longest common prefix that each session holds, or
- * the prefix cache if that has much more. `on_logits` gets the logits after token `position` of
- * spans[span], in the order of positions.
+/* The forward call: brings the session of every span to exactly its tokens, together: each layer's
+ * weights cross the link once for all of them. Reuses the longest common prefix that each session
+ * holds, or the prefix cache if that has much more. `on_logits` gets the logits after token
+ * `position` of spans[span], in the order of positions.
  *
  * -EINVAL: a token out of range or a session named twice; -E2BIG: more tokens than the context.
  * Nothing has changed then. -ECANCELED: options.interrupt was raised. A session then holds the
@@ -313,6 +323,9 @@ struct spw_sampling {
     float frequency_penalty;  /* the same, times how often the token was generated */
     const struct spw_logit_bias *logit_bias; /* borrowed; added to the logits; a batch copies it */
     size_t n_logit_bias;
+    /* [vocab] bits: tokens that may be picked; NULL: all. Borrowed. A batch sets it where a request
+     * has a grammar, and takes none from a caller. */
+    const uint64_t *allowed;
     uint64_t seed, stream; /* the n-th draw of a seed and a stream is always the same draw */
 };
 
@@ -340,6 +353,14 @@ struct spw_request {
     size_t n_shown;
     const char *const *stop; /* stop strings; the text ends before the first one found */
     size_t n_stop;
+    /* Only tokens are picked with which the answer is the begin of a text of this grammar, and the
+     * answer ends where such a text is complete: an end token is picked as soon as nothing else may
+     * follow, and not before the text may end. Logits, their hash and log-probabilities stay those
+     * of the model. The grammar begins behind the first `grammar_after` of the answer (the mark
+     * that ends reasoning; at most 63 bytes), NULL: with the answer. Both are borrowed until the
+     * request is taken. NULL: any text. */
+    const struct spw_grammar *grammar;
+    const char *grammar_after;
     bool ignore_eos;
     bool prompt_logprobs; /* the result gets the log-probability of each token of the prompt */
     /* The result gets the log-probability of each generated token, and the n_top_logprobs (0 to 20)
@@ -349,7 +370,8 @@ struct spw_request {
     uint32_t n_top_logprobs;
     /* The session that computes the request. The caller owns it, and leaves it open until the
      * request has ended. NULL: the batch opens a session, and closes it in the step after the
-     * request has ended, or lets a request that starts then go on with its tokens.
+     * request has ended, or lets a request that starts then go on with its tokens, or keeps it
+     * (spw_batch_keep_ended).
      * No two requests that have not ended may name the same session. */
     struct spw_session *session;
 };
@@ -382,6 +404,8 @@ struct spw_result {
     uint32_t n_top_logprobs;  /* as asked, or the vocabulary if that is smaller */
     size_t n_reused;          /* tokens of the prompt that were not computed */
     size_t n_from_store;      /* of these, from the prefix cache; the session held the others */
+    size_t n_recomputed;      /* tokens of the prompt that the session held but computed again:
+                                 some of its layers could not be cut back to them */
     enum spw_finish finish;
     /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
      * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */
@@ -436,7 +460,8 @@ int spw_batch_cancel(struct spw_batch *b, uint64_t id);
  * a caller that is about to end the batch. -ENOENT: no such request runs. */
 int spw_batch_publish(struct spw_batch *b, uint64_t id);
 /* Gives places that have become free to waiting requests, computes their prompts, and gives every
- * running request a token, all in one step. 1: there is more to do, even if no request got a token;
+ * running request a token: together, but for prompts that others share, which are computed before.
+ * 1: there is more to do, even if no request got a token;
  * 0: nothing is left. A request that fails (its logits are not numbers, for example) ends, and the
  * others continue. A negative value is the error of the whole step, as in spw_sync: no request got
  * a token, all still run, and the caller may try the step again (-ECANCELED), or close the batch
@@ -463,14 +488,39 @@ int spw_batch_wake_fd(const struct spw_batch *b);
  * depends on this number. 0, as at open: a step computes prompts whole, together with the tokens of
  * the others; this moves the fewest bytes. */
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks);
+/* With prompt chunks: how many tokens of prompts pass all layers before requests that wait can
+ * start. Passes have short prompts and the oldest ones by turns, so no prompt waits for the end of
+ * a long one. Steps then end after `chunks` chunks also if no request has a token yet.
+ * What has passed all layers stays if a request is canceled. A prompt whose log-probabilities are
+ * wanted passes whole. No result depends on this number. 0, as at open: prompts pass whole. */
+void spw_batch_set_pass_tokens(struct spw_batch *b, uint64_t tokens);
+/* From now on the session that the batch has opened for a request stays open when the request has
+ * ended, and later requests begin with its tokens. It gives way when a request needs its place or
+ * its memory: first the one whose tokens another session has, too, then the oldest one. What a
+ * canceled request leaves is published in the prefix cache. */
+void spw_batch_keep_ended(struct spw_batch *b);
+/* Sessions that are kept now; *n_tokens: the tokens that they hold. */
+uint32_t spw_batch_n_kept(const struct spw_batch *b, uint64_t *n_tokens);
 /* Takes the next event; false: there are no more. The next step drops events that were not read. */
 bool spw_batch_event(struct spw_batch *b, struct spw_event *out);
 /* Whether the request has a place now: its prompt or its answer is computed. Also inside of
  * options.on_progress. */
 bool spw_batch_runs(const struct spw_batch *b, uint64_t id);
+/* Tokens of the request's prompt that have been read. `p`: inside of options.on_progress, the part
+ * of the running pass that has been computed counts, too; NULL: nobody knows it. */
+uint64_t spw_batch_n_read(const struct spw_batch *b, uint64_t id, const struct spw_progress *p);
 /* The current state of a request, valid until the next call for the batch; NULL: there is no such
  * request. */
 const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id);
+/* An open session of the batch: of a request that has a place, or kept (spw_batch_keep_ended). */
+struct spw_batch_session {
+    uint64_t request; /* its number */
+    bool has_ended;   /* it is kept */
+    uint64_t n_prompt, n_generated;
+    struct spw_waterlines waterlines;
+};
+/* Copies them, at most `most`: first those of running requests. Returns how many. */
+size_t spw_batch_sessions(const struct spw_batch *b, struct spw_batch_session *out, size_t most);
 /* Moves the result of a request out of the batch, and the batch forgets the request. A session that
  * the batch has opened for it leaves its place to sessions that the caller opens. The caller
  * frees the result with spw_result_free. -ENOENT: there is no such request; -EBUSY: it has not
@@ -480,6 +530,8 @@ int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out);
 struct spw_batch_times {
     double prefill_seconds, decode_seconds; /* seconds of steps with a prompt; of the other steps */
     uint64_t n_decode_steps;
+    uint64_t n_prompt_tokens; /* that have passed all layers */
+    uint64_t n_asides;        /* steps of prompts that were set aside after all their chunks */
 };
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out);
 

@@ -76,14 +76,13 @@ static inline struct spw_model_config accept(const char *base, const char *patch
     return accepted[1];
 }
 
-/* "FFSC..." */
+/* "FFSC...": full, sliding, chunked; M: with a state, N: none of these. */
 static inline bool kinds_are(const struct spw_model_config *config, const char *expected)
 {
+    static const char letters[] = "FSCMN"; /* by kind */
     bool same = strlen(expected) == config->n_layers;
     for (uint32_t i = 0; same && i < config->n_layers; i++)
-        same = config->layer_kinds[i] == (expected[i] == 'S'   ? SPW_LAYER_SLIDING
-                                          : expected[i] == 'C' ? SPW_LAYER_CHUNKED
-                                                               : SPW_LAYER_FULL);
+        same = letters[config->layer_kinds[i]] == expected[i];
     return same;
 }
 

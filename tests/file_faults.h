@@ -13,7 +13,6 @@
 
 static int64_t file_fault_after = -1; /* calls until one fails; < 0: none does */
 static int file_fault_error;
-static bool file_sync_off; /* for tests that make many files and need no durability */
 
 static void file_fault_nth(int64_t n, int error)
 {
@@ -54,15 +53,11 @@ int ftruncate(int fd, off_t n)
 
 int fdatasync(int fd)
 {
-    if (file_sync_off)
-        return 0;
     return file_fails() ? -1 : (int)syscall(SYS_fdatasync, fd);
 }
 
 int fsync(int fd)
 {
-    if (file_sync_off)
-        return 0;
     return file_fails() ? -1 : (int)syscall(SYS_fsync, fd);
 }
 

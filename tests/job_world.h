@@ -4,38 +4,25 @@
 #define SPW_TESTS_JOB_WORLD_H
 
 #include "tests/byte_tokenizer.h"
-#include "tests/check.h"
+#include "tests/folder.h"
 #include "tools/command/request/reader.h"
-
-#include <string.h>
-#include <sys/stat.h>
 
 const struct cli_command cli_commands[] = {{.name = NULL}};
 
-static char folder[64];
 static struct cli_options options;
 static struct request_reader reader;
 
-static inline int open_template(const struct spw_source *s, const char *name,
+static inline int open_template(const struct spw_source *s, const char *name, const char *file,
                                 struct spw_chat_template **out, struct spw_error *err)
 {
     (void)s;
+    (void)file;
     return spw_chat_template_open(out, folder, name, err);
 }
 
 static const struct spw_source_ops source_ops = {.chat_template = open_template};
 static struct spw_source source = {.ops = &source_ops};
 static struct cli_model model = {.source = &source, .config.vocab = BYTE_TOKENIZER_VOCAB};
-
-static inline void write_file(const char *name, const char *text, size_t bytes)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fwrite(text, 1, bytes, file) == bytes);
-    if (file)
-        fclose(file);
-}
 
 /* Has no spaces, for which the tokenizer has no token. */
 static const char template[] =
@@ -49,8 +36,9 @@ static inline void use_template(const char *text)
 {
     request_reader_close(&reader);
     reader.no_template = (struct request_refusal){0};
+    reader.habits = (struct request_habits){0};
     reader.takes_effort = 0;
-    write_file("chat_template.jinja", text, strlen(text));
+    write_text("chat_template.jinja", text);
 }
 
 /* The command line, without the command. */
@@ -70,16 +58,13 @@ static inline void no_options(void)
 
 static inline void job_world_open(void)
 {
-    char json[BYTE_TOKENIZER_BYTES], path[128];
-    snprintf(folder, sizeof folder, "/tmp/spw_job_XXXXXX");
-    CHECK(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/sub", folder);
-    CHECK(mkdir(path, 0700) == 0);
-    snprintf(path, sizeof path, "%s/fifo", folder);
-    CHECK(mkfifo(path, 0600) == 0);
-    write_file("text.txt", "abc", 3);
-    write_file("empty.txt", "", 0);
-    write_file("latin.txt", "a\xe9", 2);
+    char json[BYTE_TOKENIZER_BYTES];
+    open_folder("job");
+    CHECK(mkdir(in_folder("sub"), 0700) == 0);
+    CHECK(mkfifo(in_folder("fifo"), 0600) == 0);
+    write_text("text.txt", "abc");
+    write_text("empty.txt", "");
+    write_text("latin.txt", "a\xe9");
     CHECK(spw_tokenizer_parse(&model.tokenizer, json, byte_tokenizer_json(json), "bytes", NULL) ==
           0);
     no_options();
@@ -90,13 +75,11 @@ static inline void job_world_open(void)
 
 static inline void job_world_close(void)
 {
-    char command[128];
     request_reader_close(&reader);
     spw_tokenizer_close(model.tokenizer);
     cli_options_free(&options);
     CHECK(spw_alloc_outstanding() == 0);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    CHECK(system(command) == 0);
+    close_folder();
 }
 
 #endif

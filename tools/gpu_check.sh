@@ -4,19 +4,22 @@
 # of the machine.
 #
 #     tools/gpu_check.sh [--build DIR] [--models DIR] [--seconds N] [--parts LIST] [OUTDIR]
-#     tools/gpu_check.sh [--late DIR] --pack DIR
+#     tools/gpu_check.sh [--late DIR] [--rings DIR] --pack DIR
 #
 #     OUTDIR          the results, default build/gpu_check: table.txt (one page), summary.json, logs.
-#                     OUTDIR.tar.gz has all of them; it is also written when a signal ends the script
+#                     OUTDIR.tar.gz has all of them; it is also written when a signal ends the script. From a
+#                     machine that returns few files, take this one: do not put OUTDIR where they are taken from
 #     --build DIR     a build folder with a CUDA spillway, or the folder or archive of --pack
 #                     (default: build/release if it has a CUDA spillway, else build/cuda-quick is made)
-#     --models DIR    the folder for models with random weights, 19 GB (default: OUTDIR/models, which is
+#     --models DIR    the folder for models with random weights, 41 GB (default: OUTDIR/models, which is
 #                     removed at the end; an existing DIR is kept and used again)
 #     --seconds N     a step that cannot begin within N seconds is left out, and the results say so
 #                     (520); tests get half of the time, or all of it without speed parts
-#     --parts LIST    some of contact,tests,1b,io,8b,compare (default: all): the first minute, all tests,
-#                     the benchmarks of two model shapes and of the disk tier, and the comparison with
-#                     transformers
+#     --parts LIST    some of contact,sanitize,tests,1b,q,moe,io,8b,compare (default: all): the first minute,
+#                     the kernels under compute-sanitizer, all tests, the benchmarks of 1B and 8B in bf16, of
+#                     8B in Q4_K (q), of a mixture, 30B-A3B in Q4_K (moe), of the disk tier, and the comparison
+#                     with transformers. 520 seconds are too short for all: on the first day three commands,
+#                     contact,sanitize then tests then 1b,q,moe
 #     --pack DIR      fills DIR, and DIR.tar.xz, with everything for a machine that can neither build nor
 #                     install: the programs without symbols, and in DIR/lib the libraries that they
 #                     use. All programs have the same kernels, so the archive is about as large as one
@@ -25,12 +28,18 @@
 #                     spillway_late. Its kernels write late: a kernel that starts too early changes
 #                     the answer
 #
+#     --rings DIR     with --pack: adds the gpu_codes of a build with
+#                     -DCMAKE_CUDA_FLAGS=-DSPW_CODES_RING_BYTES=12272 as gpu_codes_rings. It prints the speed of
+#                     quantized weights with twice the stages and half the blocks on a multiprocessor
+#
 #     cmake --preset release -DSPILLWAY_CUDA=ON -DSPILLWAY_CUDA_ARCHITECTURES=90-real
 #     cmake --build --preset release
 #     tools/gpu_check.sh --pack build/pack
 #     (there, in the repository)   tools/gpu_check.sh --build build/pack.tar.xz
 #
-# Exit status: 0 all tests passed (the table shows missed speeds), 1 a test failed, 2 bad usage or
+# A test that its time ended is unfinished, and one that this machine cannot run is skipped: neither has failed.
+#
+# Exit status: 0 no test failed (the table shows missed speeds), 1 a test failed, 2 bad usage or
 # programs that do not start, 77 no GPU.
 set -u -o pipefail
 
@@ -43,7 +52,8 @@ die() {
     exit 2
 }
 
-out='' build='' models='' pack='' late='' limit=520 parts=contact,tests,1b,io,8b,compare
+all_parts=contact,sanitize,tests,1b,q,moe,io,8b,compare
+out='' build='' models='' pack='' late='' rings='' limit=520 parts=$all_parts
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=${2:?--build takes a folder} && shift ;;
@@ -51,6 +61,7 @@ while [ $# -gt 0 ]; do
     --seconds) limit=${2:?--seconds takes a number} && shift ;;
     --parts) parts=${2:?--parts takes a list} && shift ;;
     --late) late=${2:?--late takes a folder} && shift ;;
+    --rings) rings=${2:?--rings takes a folder} && shift ;;
     --pack) pack=${2:?--pack takes a folder} && shift ;;
     -h | --help) usage && exit ;;
     -*) die "$1: no such option; see --help" ;;
@@ -59,10 +70,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 for part in ${parts//,/ }; do
-    case $part in
-    contact | tests | 1b | io | 8b | compare) ;;
-    *) die "--parts: found '$part', expected some of contact,tests,1b,io,8b,compare" ;;
-    esac
+    [[ ,$all_parts, == *,$part,* ]] || die "--parts: found '$part', expected some of $all_parts"
 done
 [[ $limit =~ ^[0-9]+$ ]] || die "--seconds: found '$limit', expected a number"
 cd "$(dirname "$0")/.." || exit 2
@@ -143,6 +151,7 @@ pack_into() { # DIR
         fi
     done
     [ -z "$late" ] || strip -o "$1/spillway_late" "$late/spillway" || return
+    [ -z "$rings" ] || strip -o "$1/gpu_codes_rings" "$rings/gpu_codes" || return
     ldd "$1"/spillway "$1"/gpu_hog | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
         grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\.so' | xargs -r cp -L -t "$1/lib"
     tar -c "$1" | xz -T1 --lzma2=preset=6,dict=128MiB >"${1%/}.tar.xz" && du -sh "$1" "${1%/}.tar.xz"
@@ -212,13 +221,15 @@ trap 'exec >&"$stdout" 2>&1; note "ended by a signal"; exit 143' TERM INT HUP
 # ---- tests ----
 
 tests_end=$((limit / 2))
-! [[ $parts =~ ^(contact|tests|,)*$ ]] || tests_end=$limit
+only_tests='^(contact|sanitize|tests|,)*$'
+! [[ $parts =~ $only_tests ]] || tests_end=$limit
 
 # record NAME STATUS SECONDS LOG
 record() {
     local result=failed
     [ "$2" = 0 ] && result=passed
     [ "$2" = 77 ] && result=skipped
+    [ "$2" = 124 ] && result=unfinished
     results+=("{\"name\": $(json_text "$1"), \"result\": \"$result\", \"seconds\": $3, \"log\": $(json_text "${4##*/}")}")
     say "$1: $result ($3 s)"
     [ $result != failed ] || tail -n 15 "$4" | sed 's/^/      /'
@@ -231,6 +242,12 @@ tests_left() {
     return 1
 }
 
+# sanitizer_refuses STATUS LOG: compute-sanitizer does not run here, as in some virtual machines. What it has run
+# ends with a summary.
+sanitizer_refuses() {
+    [ -n "${SPW_SANITIZER:-}" ] && [ "$1" != 0 ] && [ "$1" != 124 ] && ! grep -q 'ERROR SUMMARY' "$2"
+}
+
 # check NAME SECONDS COMMAND...: runs a command as a test; status 77 means skipped
 check() {
     local name=$1 most=$2 start=$SECONDS status log=$out/$1.log
@@ -240,6 +257,7 @@ check() {
     limited "$most" "$@" >"$log" 2>&1
     status=$?
     [ $status != 124 ] || echo "ended after $most seconds" >>"$log"
+    ! sanitizer_refuses $status "$log" || status=77
     record "$name" $status $((SECONDS - start)) "$log"
 }
 
@@ -251,7 +269,8 @@ ldd "$spillway" >"$out/ldd.log" 2>&1
 cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
 memory=$(awk '/^MemAvailable/ { printf "%.0f GiB available", $2 / 1048576 }' /proc/meminfo)
 timeout -k 5 20 nvidia-smi >"$out/nvidia_smi.log" 2>&1
-if ! timeout -k 5 40 "$spillway" plan models/records --device cuda --no-probe --json \
+# Without code for this card the driver compiles all kernels first, in silence.
+if ! timeout -k 5 120 "$spillway" plan models/records --device cuda --no-probe --json \
     >"$out/plan.log" 2>&1; then
     note "no GPU that spillway can use: $(tail -n 1 "$out/plan.log")"
     exit 77
@@ -270,10 +289,11 @@ run_spillway() {
 
 # A generation to compare with. CPU and GPU differ in the last bits, but one GPU always gives the same bits.
 seq 1 1500 | awk '{ print ($1 * 7919) % 700 }' >"$out/ids.txt"
+model=models/records # what `generate` and plans are of
 generate() { # REPORT OPTIONS...
     local report=$1
     shift
-    run_spillway generate models/records --token-ids "$out/ids.txt" --ids --ignore-eos \
+    run_spillway generate "$model" --token-ids "$out/ids.txt" --ids --ignore-eos \
         --max-new-tokens 32 --device cuda --report "$report" "$@"
 }
 hash_of() { # REPORT
@@ -303,7 +323,7 @@ hog_leaves() {
 # A run that fits beside the other process gives the same answer. A run that does not fit is refused.
 beside_another_process() {
     local status
-    generate "$out/alone.json" >/dev/null || return 1
+    generate "$out/alone.json" >/dev/null || return
     hog_comes $((2 << 30)) && hog_takes || return 1 # the context of a process alone is half a GiB
     generate "$out/beside.json" >/dev/null
     status=$?
@@ -325,7 +345,7 @@ generate_text() { # REPORT: as text, which appears token by token
 # The other process takes memory while tokens are generated. Nothing changes: spillway took its memory at open.
 while_generating() {
     local pid status i in_time=0
-    generate_text "$out/long.json" >/dev/null || return 1
+    generate_text "$out/long.json" >/dev/null || return
     hog_comes $((64 << 20)) || return 1
     generate_text "$out/disturbed.json" >"$out/disturbed.txt" &
     pid=$!
@@ -345,7 +365,7 @@ while_generating() {
 smallest() {
     local tier=$1
     shift
-    run_spillway plan models/records --context 1532 --device cuda --no-probe --json "$@" |
+    run_spillway plan "$model" --context 1532 --device cuda --no-probe --json "$@" |
         sed -n '/"smallest_bytes"/,/}/s/.*"'"$tier"'": \([0-9]*\).*/\1/p'
 }
 least_budget() {
@@ -359,10 +379,10 @@ host_beside_disk() { # DEVICE_BUDGET DIR
 # Every budget gives the same logits, from the smallest budget on.
 budgets() {
     local budget least
-    [ -s "$out/alone.json" ] || generate "$out/alone.json" >/dev/null || return 1
+    [ -s "$out/alone.json" ] || generate "$out/alone.json" >/dev/null || return
     least=$(least_budget) && [ -n "$least" ] || return 1
     for budget in "$least" $((least + 200000)) $((2 * least)) $((8 * least)); do
-        generate "$out/budget.json" --device-memory "$budget" --host-memory 1GiB >/dev/null || return 1
+        generate "$out/budget.json" --device-memory "$budget" --host-memory 1GiB >/dev/null || return
         echo "$budget bytes"
         same_hash "$out/alone.json" "$out/budget.json" || return 1
     done
@@ -377,15 +397,21 @@ run_check() { # NAME FUNCTION ARGUMENTS...: of this script
 }
 
 sanitize() {
-    local sanitizer tool
+    local tool test sanitizer
+    local -x SPW_SANITIZER=1 # tests then draw less, and measure nothing
     sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
     if [ -z "$sanitizer" ]; then
-        note "compute-sanitizer is not here: memcheck and racecheck were not run"
+        note "compute-sanitizer is not here: memcheck, racecheck and synccheck were not run"
         return
     fi
     head -n 300 "$out/ids.txt" >"$out/few_ids.txt"
+    for tool in memcheck racecheck synccheck; do
+        for test in gpu_codes gpu_experts gpu_rows gpu_attention; do
+            [ ! -x "$build/$test" ] || check "${tool}_$test" 60 "$sanitizer" --tool $tool --error-exitcode 9 "$build/$test"
+        done
+    done
     for tool in memcheck racecheck; do
-        check $tool 60 "$sanitizer" --tool $tool --error-exitcode 9 "$spillway" generate \
+        check "${tool}_generate" 60 "$sanitizer" --tool $tool --error-exitcode 9 "$spillway" generate \
             models/records --token-ids "$out/few_ids.txt" --ids --max-new-tokens 3 --device cuda
     done
 }
@@ -396,25 +422,41 @@ sanitize() {
 launch_orders() {
     local name=$1 report=$out/$1
     shift
-    generate "$report.json" "$@" >/dev/null || return 1
+    generate "$report.json" "$@" >/dev/null || return
     grep -A 1 -E '"(host_to_device|disk_to_host)"' "$report.json"
-    generate "${report}_serial.json" --serial-kernels "$@" >/dev/null || return 1
-    CUDA_LAUNCH_BLOCKING=1 generate "${report}_blocking.json" "$@" >/dev/null || return 1
+    generate "${report}_serial.json" --serial-kernels "$@" >/dev/null || return
+    CUDA_LAUNCH_BLOCKING=1 generate "${report}_blocking.json" "$@" >/dev/null || return
     same_hash "$report.json" "${report}_serial.json" || return 1
     same_hash "$report.json" "${report}_blocking.json" || return 1
     [ -x "${spillway}_late" ] || { echo "spillway_late is not here" && return; }
-    spillway=${spillway}_late generate "${report}_late.json" "$@" >/dev/null || return 1
+    spillway=${spillway}_late generate "${report}_late.json" "$@" >/dev/null || return
     same_hash "$report.json" "${report}_late.json"
 }
 
-# The smallest budget, which streams weights and KV; twice the smallest; all on the card; old KV on disk.
+# The smallest budget, which streams weights and KV, and moves experts; twice the smallest; all on the card. All
+# give the same logits.
+placed_launch_orders() { # NAME
+    local least place
+    least=$(least_budget) && [ -n "$least" ] || { note "launch orders of $model: no plan" && return; }
+    run_check "$1_card" launch_orders "$1_card"
+    run_check "$1_kv" launch_orders "$1_kv" --device-memory $((2 * least))
+    run_check "$1_weights" launch_orders "$1_weights" --device-memory "$least"
+    for place in kv weights; do
+        [ ! -s "$out/$1_$place.json" ] || run_check "$1_card_and_$place" same_hash "$out/$1_card.json" "$out/$1_$place.json"
+    done
+}
+
+# The same for bf16, quantized weights and experts; and old KV on disk, or as int8.
 all_launch_orders() {
     local least disk=$out/disk
-    least=$(least_budget) && [ -n "$least" ] || { note "launch orders: no plan" && return; }
+    placed_launch_orders orders
+    rm -f "$out/q4.gguf"
+    run_spillway quantize models/records256 "$out/q4.gguf" --type q4_0 >"$out/quantize.log" 2>&1
+    model=$out/q4.gguf placed_launch_orders orders_q4
+    rm -f "$out/q4.gguf"
+    model=models/records-experts placed_launch_orders orders_experts
+    least=$(least_budget) && [ -n "$least" ] || return
     mkdir -p "$disk"
-    run_check orders_card launch_orders orders_card
-    run_check orders_kv launch_orders orders_kv --device-memory $((2 * least))
-    run_check orders_weights launch_orders orders_weights --device-memory "$least"
     run_check orders_disk launch_orders orders_disk --device-memory "$least" \
         --disk "$disk" --disk-memory 256MiB --host-memory "$(host_beside_disk "$least" "$disk")"
     run_check orders_int8 launch_orders orders_int8 --device-memory $((2 * least)) --kv-dtype int8 \
@@ -433,10 +475,12 @@ run_test() { # NAME SECONDS
 
 tests_done=(gpu_hog)
 if wanted contact; then
-    for test in gpu_device gpu_linear gpu_codes gpu_first_contact; do
+    check self_test 30 "$spillway" inspect --self-test --device cuda
+    for test in gpu_device gpu_linear gpu_codes gpu_codes_rings gpu_first_contact; do
         run_test $test 25
     done
 fi
+! wanted sanitize || sanitize
 if wanted tests; then # first what tells most
     for test in gpu_device gpu_linear gpu_codes gpu_first_contact gpu_rows gpu_codec gpu_attention gpu_goldens gpu_card; do
         run_test $test 60
@@ -448,28 +492,18 @@ if wanted tests; then # first what tells most
     run_check second_process beside_another_process
     run_check memory_taken_meanwhile while_generating
     run_check budgets budgets
-    sanitize
 fi
 
 # ---- speed ----
 
-# The matrix peak is that of cuBLASLt. If the system has no cuBLASLt, that of torch is used.
-find_cublas() {
-    local found
-    ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so' && return
-    found=$(python3 -c 'import glob, sys
-print(*(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib/libcublasLt.so.*")))' | cut -d ' ' -f 1)
-    [ -z "$found" ] || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}${found%/*}
-}
-
-# keep_working MODEL CONTEXT BUDGET,...: sets `budgets` to those that this machine can give; 0 means all
+# keep_working MODEL CONTEXT BUDGET,... OPTIONS...: sets `budgets` to those that this machine can give; 0 means all
 keep_working() {
     local budget
     budgets=''
     for budget in ${3//,/ }; do
         local given=(--device-memory "$budget")
         [ "$budget" != 0 ] || given=()
-        if run_spillway plan "$1" --context "$2" --device cuda "${given[@]}" --no-probe \
+        if run_spillway plan "$1" --context "$2" --device cuda "${given[@]}" "${@:4}" --no-probe \
             >"$out/plan.log" 2>&1; then
             budgets=$budgets${budgets:+,}$budget
         else
@@ -479,16 +513,16 @@ keep_working() {
     [ -n "$budgets" ]
 }
 
-# bench NAME MODEL SECONDS CONTEXTS BUDGETS
+# bench NAME MODEL SECONDS CONTEXTS BUDGETS OPTIONS...
 bench() {
     local name=$1 model=$2 needed=$3 start=$SECONDS status budgets
     if ! seconds_left "$needed"; then
         note "bench $name: left out, it takes about $needed seconds and $((limit - SECONDS)) were left"
         return
     fi
-    keep_working "$model" "${4##*,}" "$5" || return
+    keep_working "$model" "${4##*,}" "$5" "${@:6}" || return
     limited $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --random-tokens \
-        --repeat 1 --decode-tokens 16 --contexts "$4" --budgets "$budgets" \
+        --repeat 1 --decode-tokens 16 --contexts "$4" --budgets "$budgets" "${@:6}" \
         --report "$out/bench_$name.json" >"$out/bench_$name.log" 2>&1
     status=$?
     say "bench $name: exit $status ($((SECONDS - start)) s)"
@@ -497,27 +531,22 @@ bench() {
     [ $status = 0 ] || note "bench $name failed: $(tail -n 1 "$out/bench_$name.log")"
 }
 
-# bench_io MODEL SECONDS OPTIONS...: the disk tier compared with fio: disk, pinned memory, card
-bench_io() {
-    local model=$1 needed=$2 start=$SECONDS status
-    shift 2
-    if ! seconds_left "$needed"; then
-        note "bench io: left out, it takes about $needed seconds and $((limit - SECONDS)) were left"
-        return
-    fi
-    limited $((limit - SECONDS)) "$spillway" bench "$model" --device cuda --io --disk "$models" \
-        --decode-tokens 16 --report "$out/io.json" "$@" >"$out/bench_io.log" 2>&1
-    status=$?
-    say "bench io: exit $status ($((SECONDS - start)) s)"
-    [ $status = 0 ] || note "bench io failed: $(tail -n 1 "$out/bench_io.log")"
-}
-
 make_model() { # NAME CONFIG
     [ -s "$models/$1/config.json" ] && return
     mkdir -p "$models"
     say "making random weights of $1 in $models"
     limited $((limit - SECONDS)) python3 tools/make_random_model.py "tools/bench/$2" "$models/$1" \
         >"$out/make_$1.log" 2>&1 && return
+    note "$1: could not be made: $(tail -n 1 "$out/make_$1.log")"
+    return 1
+}
+
+make_gguf() { # NAME PROGRAM OPTIONS...
+    [ -s "$models/$1.gguf" ] && return
+    mkdir -p "$models"
+    say "writing random weights of $1 to $models"
+    limited $((limit - SECONDS)) python3 "tools/bench/$2" "$models/$1.gguf" "${@:3}" >"$out/make_$1.log" 2>&1 && return
+    rm -f "$models/$1.gguf"
     note "$1: could not be made: $(tail -n 1 "$out/make_$1.log")"
     return 1
 }
@@ -541,9 +570,14 @@ measure() {
         note "python3 is not here: no models with random weights, so no speed"
         return
     fi
-    find_cublas
     if { wanted 1b || wanted io || wanted compare; } && make_model 1b llama-3.2-1b.json && wanted 1b; then
         bench 1b "$models/1b" 60 8192,32768,130944 0,4GiB
+    fi
+    if wanted q && make_gguf 8b-q4_k random_llama.py --type q4_k --shape 8b; then
+        bench q "$models/8b-q4_k.gguf" 60 8192 0,4GiB
+    fi
+    if wanted moe && make_gguf 30b-a3b-q4_k random_experts.py; then
+        bench moe "$models/30b-a3b-q4_k.gguf" 90 2048 0,7GiB,4GiB
     fi
     if wanted 8b && ! seconds_left 150; then
         note "8b: left out, it takes about 150 seconds and $((limit - SECONDS)) were left"
@@ -551,7 +585,8 @@ measure() {
         bench 8b "$models/8b" 60 8192,32768 0,24GiB,8GiB,4GiB
         bench 8b_128k "$models/8b" 90 130944 0,24GiB
     fi
-    ! wanted io || bench_io "$models/1b" 60 --contexts 32768
+    # 1 GiB of KV: about three quarters of it on disk
+    ! wanted io || bench disk "$models/1b" 60 32768 3GiB --disk "$models" --host-memory 512MiB
     wanted compare || return
     if python3 -c 'import torch, transformers' 2>/dev/null; then
         compare 32768
@@ -560,5 +595,5 @@ measure() {
         note "python3 here has no torch and transformers: no comparison"
     fi
 }
-[[ $parts =~ ^(contact|tests|,)*$ ]] || measure
+[[ $parts =~ $only_tests ]] || measure
 exit 0 # by way of leave

@@ -12,7 +12,8 @@
 #     debug     AddressSanitizer and UndefinedBehaviorSanitizer
 #     tsan      ThreadSanitizer; the tests with threads
 #     fuzz      every fuzz target, from its committed seeds; clang compiles the library for it
-#     cuda      nvcc compiles every kernel (in the release build where nvcc is found, else skipped)
+#     cuda      nvcc compiles every kernel (in the release build where nvcc is found, else skipped);
+#               cuobjdump shows what it made of them, where it is found (tools/check_sass.sh)
 #
 # What only --full does: every draw of the property tests, every step of the fault sweeps and a context of
 # 100,000 tokens (SPW_FULL, tests/check.h), every golden model on the emulated GPU, its twins of tests that the
@@ -39,32 +40,32 @@ format_version=14 # of clang-format: versions differ in what they want
 # Tests that only a full run does, as extended regular expressions of whole names.
 # On the emulated GPU CI runs the kernels, the device, the runtime, whole models and their placement.
 # The other twins run the same host code as the test on the CPU.
-full_release='test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|replan|weight_sums)'
+full_release='test_package|test_page|test_cuda_(budgets|disk_faults|expert_order|faults|interrupt|replan|weight_sums)'
 # Under AddressSanitizer CI runs what computes addresses: parsers, tiles, I/O, kernels, failing allocations and
 # drives, and walks over the whole engine (test_engine). One test of the whole command stays. The other programs
 # take longer there than all of these, and prove results, which the release stage proves. A new test is in until
 # a list names it. ctest accepts nine pairs of parentheses at most.
 full_debug="$full_release|jinja_differential|tokenizer_property"
 full_debug+='|test_(batch|bench|cache|generate|plan|prefix|quantize|quantized|save)_command'
-full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|memory_limit|on_oom|ops_probe|summarize|summarize_kills)'
-full_debug+='|test_cuda_(card|engine|gguf|goldens|ops_chosen|quantized_weights)'
-full_debug+='|test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
+full_debug+='|test_(chat|check_kv|drive|gate|interrupt|job_terminal|memory_limit|on_oom|summarize|summarize_kills)'
+full_debug+='|test_cuda_(card|engine|gguf|goldens|ops_chosen|quantized_weights|self_test)'
+full_debug+='|test_(checkpoints|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cut|divergence|drafts|events'
 full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|hidden|job_progress|lines|ops_chosen'
 full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
 full_debug+='|set_aside|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
 never_tsan='check_.*|jinja_differential|tokenizer_property|test_(config|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
-never_tsan+='|test_ops_(attention|rows|probe)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows)'
+never_tsan+='|test_ops_(attention|rows)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows|self_test)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan)|test_.*_command|test_config_.*|test_tokenizer_.*'
 never_tsan+='|test_splits|test_cuda_(budgets|disk_faults|engine|expert_order|faults|gguf|goldens|interrupt|replan|weight_sums)'
 never_tsan+='|test_(blocks|cache_policy|chat_history|convert|cut|divergence|documents|errors|expert_profile|expert_replay'
 never_tsan+='|expert_residency|fallback|gguf_config|gguf_header|gguf_tokenizer|hidden|instructions|isas|job_terminal|json|lines'
-never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reasoning|record|request|saved_run|schedule|special_tokens|split'
-never_tsan+='|summarize_plan|summarize_kills|topology|topology_info|types|waterline)|openai_records|gguf_models|special_tokens' # the threads of test_summarize
+never_tsan+='|logits_row|mutated_gguf|packed_blocks|predict|progress_text|reasoning|record|request|saved_run|schedule|self_test|special_tokens|split'
+never_tsan+='|summarize_plan|summarize_kills|topology|types|waterline)|openai_records|serve_answers|gguf_models|special_tokens' # the threads of test_summarize
 # An engine has threads of the device, of copies, of I/O and of kernels. test_engine and test_batch start all of these.
 # They also interrupt steps, save and fork sessions. The tests of this list start the same threads.
-full_tsan='test_(batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card|cuda_experts'
+full_tsan='test_(checkpoints|cuda_state|ops_state|batch_kills|batch_logprobs|batch_many|batch_prompts|bf16|budgets|cuda_card|cuda_experts'
 full_tsan+='|cuda_quantized_weights|disk_faults|drafts|expert_order|faults|gguf|gguf_ollama|goldens|interrupt|io_rules|memory_group|memory_limit'
 full_tsan+='|mutated_folders|ops_codes|ops_experts|ops_rope_append|power_loss|quantized_weights|replan|save|session'
 full_tsan+='|set_aside|shared_disk|shared_prompts|shares|store|stored_weights|summarize|traffic|weight_sums|weights)'
@@ -178,9 +179,9 @@ fast_nvcc() {
 
 # In a folder of its own: nobody shall use or measure this GPU code, nor the kernels of the CPU that no test runs here.
 build_release() {
-    # Kernels tell apart 7.5 and newer GPUs (__CUDA_ARCH__). One architecture takes a fifth of nvcc's minutes,
-    # and without optimization a few seconds are left of these. No test runs this code.
-    local build_options=("-DSPILLWAY_CUDA_ARCHITECTURES=80-real" "-DCMAKE_CUDA_FLAGS=$(fast_nvcc)")
+    # Kernels tell apart 7.5, newer GPUs, and those from 9.0 on (__CUDA_ARCH__). One architecture takes a seventh of
+    # nvcc's minutes, and without optimization a few seconds are left of these. No test runs this code.
+    local build_options=("-DSPILLWAY_CUDA_ARCHITECTURES=90" "-DCMAKE_CUDA_FLAGS=$(fast_nvcc)")
     # Without a GPU its tests would be skipped. The emulated tests compile the same sources.
     nvidia-smi -L >/dev/null 2>&1 || build_options+=("-DSPW_GPU_TESTS=OFF")
     [ -z "$full" ] || build_options=(-U SPILLWAY_CUDA_ARCHITECTURES -U CMAKE_CUDA_FLAGS -U SPW_GPU_TESTS
@@ -258,6 +259,18 @@ stage_cuda() {
     version=$("$nvcc" --version | sed -nE 's/.*release ([0-9.]+).*/\1/p')
     say "cuda: $(find build/ci/CMakeFiles/spillway.dir -name '*.cu.o' | wc -l) files, by nvcc $version"
     count passed 1
+    check_machine_code
+}
+
+check_machine_code() {
+    local -a objects
+    mapfile -t objects < <(find build/ci/CMakeFiles/spillway.dir -name '*.cu.o')
+    tools/check_sass.sh ${full:+--optimized} "${objects[@]}"
+    case $? in
+    0) say "cuda: kernels round to nearest${full:+, wait before they read, and do not spill}" && count passed 1 ;;
+    77) say "cuda: machine code: skipped, there is no cuobjdump" && count skipped 1 ;;
+    *) echo "failed: the machine code of the kernels above" && count failed 1 ;;
+    esac
 }
 
 usage() {

@@ -57,21 +57,64 @@ static int read_heads(struct spw_model_config *out, const struct spw_config_sour
     return kv->head_dim % 2 ? spw_keys_refuse(keys, "head_dim", "an even number") : 0;
 }
 
+/* LFM2 narrows a dense mlp to two thirds, multiplies that, and rounds it up. */
+static int adjust_width(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    bool adjusts = true;
+    double factor = 1;
+    uint32_t multiple = 256;
+    SPW_TRY(spw_keys_u32(keys, "block_ff_dim", 1, MAX_WIDTH, &out->intermediate));
+    SPW_TRY(spw_keys_bool(keys, "block_auto_adjust_ff_dim", &adjusts));
+    SPW_TRY(SPW_OR_NULL(spw_keys_number, keys, "block_ffn_dim_multiplier", 1e-3, 1e3, &factor));
+    SPW_TRY(spw_keys_u32(keys, "block_multiple_of", 1, MAX_WIDTH, &multiple));
+    if (!adjusts)
+        return 0;
+    out->intermediate = (uint32_t)(2 * (uint64_t)out->intermediate / 3);
+    if (!spw_keys_is_null(keys, "block_ffn_dim_multiplier")) {
+        const uint64_t width = (uint64_t)(factor * out->intermediate);
+        out->intermediate =
+            (uint32_t)spw_min_u64(spw_div_up(width, multiple) * multiple, (uint64_t)MAX_WIDTH + 1);
+    }
+    return out->intermediate && out->intermediate <= MAX_WIDTH
+               ? 0
+               : spw_keys_refuse(keys, "intermediate_size", "a width that stays one");
+}
+
+/* Layers that predict further tokens: folders do not always say how many. */
+static int read_more_layers(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    static const char *const names[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
+    const uint32_t most = source->gguf ? out->n_layers - 1 : MAX_LAYERS;
+    uint32_t n = 0;
+    if (!source->family->predicts_next)
+        return 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        SPW_TRY(SPW_OR_NULL(spw_keys_u32, &source->text, names[i], 0, most, &n));
+    out->n_more_layers = source->gguf ? n : MAX_LAYERS;
+    out->n_layers -= source->gguf ? n : 0; /* a GGUF file counts those layers, too */
+    if (n)
+        spw_config_rule(out, "layers that predict further tokens (MTP) are left out");
+    return 0;
+}
+
 static int read_sizes(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    uint32_t n_more = 0;
-    SPW_TRY(require_u32(keys, "num_hidden_layers", MAX_LAYERS, &out->n_layers));
-    if (source->gguf && source->family->predicts_next) { /* a GGUF file counts those layers, too */
-        SPW_TRY(spw_keys_u32(keys, "num_nextn_predict_layers", 0, out->n_layers - 1, &n_more));
-        out->n_layers -= n_more;
-    }
-    out->n_more_layers = !source->family->predicts_next ? 0 : source->gguf ? n_more : MAX_LAYERS;
+    if (source->family->blocks)
+        SPW_TRY(spw_config_count_blocks(keys, &out->n_layers));
+    else
+        SPW_TRY(require_u32(keys, "num_hidden_layers", MAX_LAYERS, &out->n_layers));
+    SPW_TRY(read_more_layers(out, source));
     SPW_TRY(require_u32(keys, "hidden_size", MAX_HIDDEN, &out->hidden));
     out->intermediate = source->family->width;
-    SPW_TRY(require_u32(keys,
-                        source->family->width_key ? source->family->width_key : "intermediate_size",
-                        MAX_WIDTH, &out->intermediate));
+    if (!source->family->mixes_only) /* other numbers have these names there */
+        SPW_TRY(require_u32(
+            keys, source->family->width_key ? source->family->width_key : "intermediate_size",
+            MAX_WIDTH, &out->intermediate));
+    if (source->family->adjusts_width && !source->gguf)
+        SPW_TRY(adjust_width(out, keys));
+    if (source->family->halves_width && !(out->intermediate /= 2))
+        return spw_keys_refuse(keys, "intermediate_size", "at least 2");
     out->vocab = source->family->vocab;
     SPW_TRY(require_u32(keys, "vocab_size", MAX_VOCAB, &out->vocab));
     out->max_positions = source->family->max_positions;
@@ -83,7 +126,15 @@ static int read_sizes(struct spw_model_config *out, const struct spw_config_sour
     if (source->gguf || !source->family->norm_bare) /* transformers has no key for it there */
         SPW_TRY(spw_keys_number(keys, eps_key ? eps_key : "rms_norm_eps", 0, 1, &eps));
     out->rms_eps = (float)eps;
-    SPW_TRY(read_heads(out, source, &out->kv[0]));
+    if (source->family->post_eps > 0) {
+        eps = source->family->post_eps;
+        SPW_TRY(spw_keys_number(keys, "post_norm_eps", 0, 1, &eps));
+    }
+    out->post_eps = (float)eps;
+    out->n_heads = 1; /* no layer attends */
+    out->kv[0] = (struct spw_kv_shape){.n_heads = 1, .head_dim = 2};
+    if (!source->family->mixes_only)
+        SPW_TRY(read_heads(out, source, &out->kv[0]));
     for (int k = 1; k < SPW_LAYER_KINDS; k++)
         out->kv[k] = out->kv[0];
     return 0;
@@ -196,17 +247,24 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     SPW_TRY(read_sizes(out, source));
     snprintf(out->model_type, sizeof out->model_type, "%s", source->model_type);
     out->wrapper = source->wrapper;
-    out->names = source->gguf ? NULL : source->family->names;
     SPW_TRY(spw_config_read_operations(out, source));
     SPW_TRY(spw_config_read_stored(out, source));
     out->layer_kinds = spw_alloc_zero(out->n_layers, 1);
     out->has_experts = spw_alloc_zero(out->n_layers, sizeof *out->has_experts);
     out->rotates = spw_alloc_zero(out->n_layers, sizeof *out->rotates);
     out->kv_layers = spw_alloc_zero(out->n_layers, sizeof *out->kv_layers);
-    if (!out->layer_kinds || !out->has_experts || !out->rotates || !out->kv_layers)
+    out->has_mlp = spw_alloc_zero(out->n_layers, sizeof *out->has_mlp);
+    out->state_slices = spw_alloc_zero(out->n_layers, sizeof *out->state_slices);
+    if (!out->layer_kinds || !out->has_experts || !out->has_mlp || !out->state_slices ||
+        !out->rotates || !out->kv_layers)
         return spw_fail(source->top.err, -ENOMEM, "%s: out of memory", source->top.file);
+    for (uint32_t l = 0; l < out->n_layers; l++) {
+        out->has_mlp[l] = !source->family->mixes_only;
+        out->state_slices[l] = SPW_NO_SLICE;
+    }
     SPW_TRY(spw_config_read_rotation(out, source));
     SPW_TRY(spw_config_read_layer_kinds(out, source));
+    SPW_TRY(spw_config_read_mixer(out, source));
     SPW_TRY(spw_config_read_kv(out, source));
     SPW_TRY(spw_config_read_experts(out, source));
     SPW_TRY(spw_config_read_rope(out, &source->text, rope));
@@ -218,6 +276,27 @@ int spw_config_read(struct spw_model_config *out, const struct spw_config_source
     return read_tokens(out, source, generation);
 }
 
+/* The word Infinity is no JSON, but Python writes it. Returns a copy with a large number in its
+ * place; owned. NULL: out of memory. */
+static char *without_infinity(const char *text, size_t bytes)
+{
+    static const char word[] = "Infinity", number[] = "1e308   ";
+    const size_t n = sizeof word - 1;
+    char *copy = spw_alloc(bytes + 1);
+    bool quoted = false;
+    if (!copy)
+        return NULL;
+    memcpy(copy, text, bytes);
+    copy[bytes] = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        quoted ^= copy[i] == '"';
+        i += quoted && copy[i] == '\\';
+        if (!quoted && i + n <= bytes && !memcmp(copy + i, word, n))
+            memcpy(copy + i, number, n);
+    }
+    return copy;
+}
+
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err)
 {
@@ -227,7 +306,10 @@ int spw_config_parse(struct spw_model_config *out, const struct spw_config_text 
         text->generation_name ? text->generation_name : "generation_config.json";
     json_t *config = NULL, *generation = NULL;
     *out = (struct spw_model_config){0};
-    int rc = spw_json_load(text->config, text->config_bytes, config_name, 0, &config, err);
+    char *finite = without_infinity(text->config, text->config_bytes);
+    int rc = finite ? spw_json_load(finite, text->config_bytes, config_name, 0, &config, err)
+                    : spw_fail(err, -ENOMEM, "%s: out of memory", config_name);
+    spw_free(finite);
     if (!rc && text->generation)
         rc = spw_json_load(text->generation, text->generation_bytes, generation_name, 0,
                            &generation, err);
@@ -255,6 +337,8 @@ void spw_config_free(struct spw_model_config *config)
         return;
     spw_free(config->layer_kinds);
     spw_free(config->has_experts);
+    spw_free(config->has_mlp);
+    spw_free(config->state_slices);
     spw_free(config->rotates);
     spw_free(config->kv_layers);
     spw_free(config->first_slices);

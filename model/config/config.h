@@ -34,9 +34,11 @@ extern "C" {
 
 /* Layers whose mlp is a choice among experts. */
 struct spw_experts_config {
-    uint32_t n;                   /* of a layer; 0: no layer has experts */
-    uint32_t n_kept;              /* of each row */
-    uint32_t intermediate;        /* of an expert */
+    uint32_t n;            /* of a layer; 0: no layer has experts */
+    uint32_t n_kept;       /* of each row */
+    uint32_t intermediate; /* of an expert */
+    uint32_t latent; /* numbers of a row that experts read and give, between two products of the
+                        layer; 0: they read the row */
     uint32_t shared_intermediate; /* of one more expert, which every row has; 0: there is none */
     bool beside; /* the mlp of a layer without experts is beside the experts, with norms of its own
                   */
@@ -51,11 +53,43 @@ struct spw_experts_config {
     struct spw_route route;
 };
 
-/* A part of the name of a tensor, from the number of its layer to its last point, or from the
- * prefix of the decoder. */
-struct spw_tensor_name {
-    const char *usual; /* NULL: the end of a list */
-    const char *own;   /* what files of the family have in its place */
+/* Layers with a state. Sizes of the recurrence: `heads` value heads of value_dim channels, and
+ * key_heads key heads of key_dim channels; several value heads share a key head.
+ *
+ *   kind     heads           key_heads      key_dim       value_dim     conv_channels
+ *   CONV     0               0              0             0             hidden
+ *   DELTA    value heads     key heads      key head dim  value head    2 keys + values
+ *   SSD      heads           groups         state size    head dim      values + 2 keys
+ *   SCAN     1               1              state size    inner size    inner size
+ *   LRU      1               1              1             width         width
+ *
+ * A row of the first product of the layer holds, side by side:
+ *
+ *   CONV     B [hidden] | C [hidden] | x [hidden]
+ *   DELTA    q | k | v | z (the gate) | b | a; grouped: [q k v z] of a key head after the other,
+ * then [b a] of a key head after the other SSD      z | x (the values) | B (keys) | C (queries) |
+ * dt SCAN     x | z LRU      x | y (the gate) */
+enum { SPW_SSD_PARTS = 5 };
+struct spw_mixer_config {
+    enum spw_mixer_kind kind;
+    uint32_t heads, key_heads, key_dim, value_dim;
+    uint32_t conv_channels, conv_width; /* taps, the newest input included */
+    uint32_t dt_rank;                   /* SCAN: of dt before its second product */
+    uint32_t gate_blocks;               /* LRU: blocks of the two gates, of width / blocks */
+    bool conv_bias, in_bias, out_bias;
+    enum spw_activation act; /* of the convolution */
+    /* SSD: the parts of a row of the first product, z, x, B, C and dt, are multiplied by these; 1:
+     * they are not. in_scale is in them: biases are divided by it. */
+    float in_scales[SPW_SSD_PARTS], in_scale;
+    bool grouped;            /* DELTA: see above */
+    bool grouped_rates;      /* DELTA: [b a] of a key head after the other, whatever the rest is */
+    bool tiled;              /* DELTA: value head h uses key head h % key_heads, not h / (heads /
+                                key_heads) */
+    bool gate_norm;          /* DELTA always: the output is normed; SSD: over heads * value_dim /
+                                key_heads channels */
+    bool norm_first;         /* the norm is before the gate, not after it. DELTA always */
+    enum spw_norm_kind norm; /* of that norm */
+    float eps;
 };
 
 /* Keys and values of a layer. Its KV heads are divided into slices, and a tile (quant/tile.h) has
@@ -73,12 +107,15 @@ struct spw_kv_shape {
 };
 
 enum { SPW_MOST_SLICES = 4 };
+#define SPW_NO_SLICE UINT32_MAX
+
+/* What adds to the residual stream. */
+enum spw_branch { SPW_BRANCH_ATTENTION, SPW_BRANCH_STATE, SPW_BRANCH_MLP, SPW_BRANCHES };
 
 struct spw_model_config {
     char model_type[32]; /* the decoder's own: "gemma3_text" also for a "gemma3" folder */
     const char *wrapper; /* model_type of the folder, of which only the text model is used; NULL:
                             the folder is the text model */
-    const struct spw_tensor_name *names; /* NULL: all are usual */
     uint32_t n_layers;
     uint32_t hidden;
     uint32_t intermediate;
@@ -91,7 +128,9 @@ struct spw_model_config {
                        max_positions */
     float rms_eps;
     enum spw_norm_kind norm;
-    bool norm_plus_one; /* files store the weights of norms less 1 */
+    float post_eps;     /* of norms behind attention and the mlp; rms_eps in most families */
+    bool norm_plus_one; /* files store the weights of norms less 1, */
+    bool plain_last;    /* but not those of the last norm */
     bool norm_bias;     /* norms have biases, those of q and k excepted */
     bool norm_bare;     /* norms have neither weights nor biases */
     enum spw_activation act;
@@ -104,6 +143,8 @@ struct spw_model_config {
     bool qk_norm_by_head;    /* each head has weights of its own */
     bool qk_norm_bias;       /* these norms have biases */
     bool qk_norm_after_rope; /* these norms, over head_dim, are after rope */
+    float q_norm_scale;      /* these norms, over head_dim, have no weights: q is multiplied by this
+                                number. 0: they have weights */
     bool qk_norm_last;   /* a norm over head_dim without weights, after rope, in layers with rope */
     bool v_norm;         /* a norm without weights on v, over head_dim */
     bool interleaved_qk; /* rows of q and k come in another order: channels i and i + head_dim / 2
@@ -111,7 +152,7 @@ struct spw_model_config {
     bool sandwich;       /* four norms a layer: also after attention and after the mlp */
     bool late_norms;     /* two norms a layer: after attention and after the mlp only */
     bool parallel;       /* one norm a layer: its output is what attention and the mlp read */
-    bool plain_mlp;      /* act(x up^T) down^T: there is no gate */
+    bool plain_mlp;      /* act(x up^T) down^T: there is no gate, nor have experts one */
     bool tied_embeddings;    /* the embedding matrix is also the output matrix, unless the file has
                                 a matrix for each */
     bool fp8_scaled;         /* FP8 matrices come with factors, "weight_scale_inv" */
@@ -120,14 +161,21 @@ struct spw_model_config {
     float attention_softcap; /* 0: none */
     float logit_softcap;     /* 0: none; else logits = cap * tanh(logits / cap) */
     bool extra_logits;       /* each head has one more logit, which has no value */
-    float qkv_limit;         /* numbers of q, k and v are cut to [-limit, limit]; 0: they are not */
+    enum spw_attention_gate attention_gate;
+    float qkv_limit; /* numbers of q, k and v are cut to [-limit, limit]; 0: they are not */
     struct spw_query_growth query_growth;
     bool grows_unrotated; /* only in layers without rope */
     enum spw_rope_rounding rope_rounding;
-    float residual_scale;  /* what both halves of a layer add is multiplied by it; 1: none */
+    float branch_scales[SPW_BRANCHES]; /* what a branch of a layer adds is multiplied by it; 1: none
+                                        */
+    /* What attention, or the mlp, gets is multiplied by it, above 0; 1: none. It is in
+     * attention_scale, in the weights of the norm before the mlp and in biases; in branch_scales,
+     * too, so that all products take the row as the norm left it. */
+    float attention_in_scale, mlp_in_scale;
     float logit_divisor;   /* 1: none */
     bool layer_scales;     /* the rows that leave a layer are multiplied by a number of the file */
     float embedding_scale; /* 1: none. Unrounded: round it to the compute dtype before use */
+    bool normed_rows;      /* a norm without weights on the rows of the embedding */
     enum spw_dtype dtype;  /* what the file says the weights are; AUTO when it says nothing */
     uint8_t *layer_kinds;  /* owned: n_layers of enum spw_layer_kind */
     /* The kind of the layers that see every key, and the kind of those with a window: a model has
@@ -136,9 +184,9 @@ struct spw_model_config {
     /* Layers from n_kv_layers on store no keys and values: each reads those of an earlier layer of
      * its kind. kv_layers: owned, [n_layers], the layer whose keys and values a layer reads. */
     uint32_t n_kv_layers, *kv_layers;
-    /* The slices that the cache stores: those of the first layer, then those of the second one, and
-     * so on. Owned: [n_layers], the first slice that a layer reads; and the layer and the kind of
-     * each slice. */
+    /* The slices that the cache stores: those with keys and values of the first layer, then those
+     * of the second one, and so on; then a slice for each layer with a state. Owned: [n_layers],
+     * the first slice that a layer reads; and the layer and the kind of each slice. */
     uint32_t n_slices, *first_slices, *slice_layers;
     uint8_t *slice_kinds;
     bool wide_readers;            /* their mlp is twice as wide */
@@ -149,8 +197,13 @@ struct spw_model_config {
     uint32_t n_more_layers; /* that files may have after the last one; they are not used */
     bool kinds_listed;      /* layer_types lists the kinds; else they follow the family's rule */
     struct spw_experts_config experts;
+    struct spw_mixer_config mixer; /* of the layers with a state */
+    /* Owned, [n_layers]: the slice of the layer's state, SPW_NO_SLICE: it has none. A layer of any
+     * kind may have one: it then adds what attention and the state give. */
+    uint32_t *state_slices;
     bool *rotates;     /* owned: [n_layers], whether q and k of the layer are rotated */
     bool *has_experts; /* owned: [n_layers] */
+    bool *has_mlp;     /* owned: [n_layers]; false: the layer is a mixer alone */
     uint32_t window;   /* keys a sliding layer sees, or the chunk of chunked layers; 0: no layer
                           is of these kinds. A model has one of the two kinds at most */
     /* The cache that the files ask for, cut to fit and made printable; "": none. */
@@ -164,7 +217,8 @@ struct spw_model_config {
     int32_t bos;                                   /* -1: none */
     int32_t suppressed[SPW_CONFIG_MAX_SUPPRESSED]; /* tokens that no answer has */
     uint32_t n_suppressed;
-    /* Facts that the files do not store and that follow from a rule, as sentences. */
+    /* Facts that the files do not store and that follow from a rule, and what is left out, as
+     * sentences. */
     const char *rules[SPW_CONFIG_MAX_RULES];
     uint32_t n_rules;
 };
@@ -182,6 +236,64 @@ struct spw_config_text {
 int spw_config_parse(struct spw_model_config *out, const struct spw_config_text *text,
                      struct spw_error *err);
 void spw_config_free(struct spw_model_config *config);
+/* Whether the layer attends to keys and values. */
+static inline bool spw_config_attends(const struct spw_model_config *c, uint32_t layer)
+{
+    return spw_layer_has_tiles((enum spw_layer_kind)c->layer_kinds[layer]);
+}
+static inline bool spw_config_has_state(const struct spw_model_config *c, uint32_t layer)
+{
+    return c->state_slices[layer] != SPW_NO_SLICE;
+}
+/* Whether rows of the layer see other rows. */
+static inline bool spw_config_mixes(const struct spw_model_config *c, uint32_t layer)
+{
+    return spw_config_attends(c, layer) || spw_config_has_state(c, layer);
+}
+/* Channels of the output of the recurrence. */
+static inline uint64_t spw_mixer_width(const struct spw_mixer_config *m)
+{
+    return m->kind == SPW_MIXER_CONV ? m->conv_channels : (uint64_t)m->heads * m->value_dim;
+}
+/* Numbers of a row of what the gates of SCAN and LRU are made of: SCAN dt in full width, then dt, B
+ * and C as the first product gives them; LRU the gate of the input and that of the decay. */
+static inline uint64_t spw_mixer_rates_width(const struct spw_mixer_config *m)
+{
+    const uint64_t v = spw_mixer_width(m);
+    return m->kind == SPW_MIXER_SCAN  ? v + m->dt_rank + 2 * (uint64_t)m->key_dim
+           : m->kind == SPW_MIXER_LRU ? 2 * v
+                                      : 0;
+}
+/* Numbers of a row of the first product. */
+static inline uint64_t spw_mixer_in_width(const struct spw_mixer_config *m)
+{
+    const uint64_t v = spw_mixer_width(m);
+    switch (m->kind) {
+    case SPW_MIXER_CONV:
+        return 3 * v;
+    case SPW_MIXER_DELTA:
+        return m->conv_channels + v + 2 * (uint64_t)m->heads;
+    case SPW_MIXER_SSD:
+        return v + m->conv_channels + m->heads;
+    case SPW_MIXER_SCAN:
+    case SPW_MIXER_LRU:
+        return 2 * v;
+    case SPW_MIXER_NONE:
+        break;
+    }
+    return 0;
+}
+/* The state of one layer of one sequence, in floats: first the newest conv_width - 1 inputs of each
+ * channel of the convolution, [conv_channels][conv_width - 1], the oldest first; then, from
+ * spw_mixer_conv_floats on, the state of the recurrence, [heads][key_dim][value_dim]. */
+static inline uint64_t spw_mixer_conv_floats(const struct spw_mixer_config *m)
+{
+    return spw_align_up((uint64_t)m->conv_channels * (m->conv_width - 1), 16);
+}
+static inline uint64_t spw_mixer_state_floats(const struct spw_mixer_config *m)
+{
+    return spw_mixer_conv_floats(m) + (uint64_t)m->heads * m->key_dim * m->value_dim;
+}
 /* Of a layer. */
 static inline const struct spw_kv_shape *spw_config_kv(const struct spw_model_config *c,
                                                        uint32_t layer)
@@ -211,6 +323,13 @@ static inline uint64_t spw_config_q_width(const struct spw_model_config *c, uint
 {
     return (uint64_t)c->n_heads * spw_config_kv(c, layer)->head_dim;
 }
+/* Numbers of a row of what comes with the gates of attention: q and the gate of each head, or the
+ * gates; 0: there are none. */
+static inline uint64_t spw_config_gate_width(const struct spw_model_config *c, uint32_t layer)
+{
+    const uint64_t n = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? 2 : 1;
+    return c->attention_gate == SPW_ATTENTION_PLAIN ? 0 : n * spw_config_q_width(c, layer);
+}
 static inline uint64_t spw_config_kv_width(const struct spw_model_config *c, uint32_t layer)
 {
     return (uint64_t)spw_config_kv(c, layer)->n_heads * spw_config_kv(c, layer)->head_dim;
@@ -231,10 +350,17 @@ uint32_t spw_config_last_reader(const struct spw_model_config *c, uint32_t layer
  * pass is in, and of layers before it whose tiles wait for the layers that read them. Slices of
  * this kind, or of all kinds (SPW_LAYER_KINDS). */
 uint32_t spw_config_n_growing(const struct spw_model_config *c, enum spw_layer_kind kind);
-/* The width of the mlp of a layer without experts. */
+/* The width of the mlp of a layer without experts; 0: it has none. */
 static inline uint64_t spw_config_mlp_width(const struct spw_model_config *c, uint32_t layer)
 {
-    return (uint64_t)c->intermediate * (c->wide_readers && !spw_config_stores_kv(c, layer) ? 2 : 1);
+    return !c->has_mlp[layer] ? 0
+                              : (uint64_t)c->intermediate *
+                                    (c->wide_readers && !spw_config_stores_kv(c, layer) ? 2 : 1);
+}
+/* Numbers of a row that experts read, and of one that they give. */
+static inline uint32_t spw_config_expert_row(const struct spw_model_config *c)
+{
+    return c->experts.latent ? c->experts.latent : c->hidden;
 }
 /* The number of layers with experts. */
 uint32_t spw_expert_layers(const struct spw_model_config *config);

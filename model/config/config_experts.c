@@ -62,30 +62,24 @@ static int read_list(const struct spw_keys *keys, const char *key, const json_t 
     return right ? 0 : spw_keys_refuse(keys, key, "a list of numbers of layers, from 0");
 }
 
-/* A list of what each layer has. */
-static int read_kinds(struct spw_model_config *out, const struct spw_keys *keys, const json_t *list)
-{
-    bool right = json_array_size(list) == out->n_layers;
-    for (uint32_t i = 0; i < out->n_layers && right; i++) {
-        const char *kind = json_string_value(json_array_get(list, i));
-        out->has_experts[i] = kind && !strcmp(kind, "sparse");
-        right = kind && (out->has_experts[i] || !strcmp(kind, "dense"));
-    }
-    return right
-               ? 0
-               : spw_keys_refuse(keys, "mlp_layer_types", "\"sparse\" or \"dense\" for each layer");
-}
-
 /* All layers but the first ones and the last ones, each step-th of them, and none that a list has
  * as dense; or all that another list has. */
-static int choose_layers(struct spw_model_config *out, const struct spw_keys *keys,
-                         const struct spw_expert_facts *facts)
+static int choose_layers(struct spw_model_config *out, const struct spw_config_source *source)
 {
+    const struct spw_keys *keys = &source->text;
+    const struct spw_expert_facts *facts = &source->family->experts;
+    static const char *const kinds[] = {"dense", "sparse"};
     uint32_t step = 1, first = facts->first_layer;
     const json_t *dense, *list, *last = NULL;
     uint32_t end = out->n_layers;
+    if (source->family->blocks) { /* the list of blocks has chosen */
+        if (!spw_expert_layers(out))
+            out->experts = (struct spw_experts_config){0};
+        return 0;
+    }
     if (facts->kinds_list && spw_keys_has(keys, "mlp_layer_types"))
-        return read_kinds(out, keys, spw_keys_value(keys, "mlp_layer_types"));
+        return spw_keys_choices(keys, "mlp_layer_types", out->n_layers, kinds,
+                                "\"sparse\" or \"dense\"", (uint8_t *)out->has_experts);
     SPW_TRY(read_list(keys, facts->dense_list_key, &dense));
     SPW_TRY(read_list(keys, facts->list_key, &list));
     if (facts->step_key)
@@ -163,15 +157,20 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     const struct spw_expert_facts *facts = &source->family->experts;
     struct spw_experts_config *e = &out->experts;
     double scale = facts->scale > 0 ? facts->scale : 1, least_sum = 0;
-    bool enabled = facts->count_key && !facts->enable_key;
+    const bool unused = source->family->blocks && !spw_expert_layers(out);
+    bool enabled =
+        facts->count_key && !facts->enable_key && (!unused || spw_keys_has(keys, facts->count_key));
     if (facts->enable_key)
         SPW_TRY(spw_keys_bool(keys, facts->enable_key, &enabled));
     if (!enabled)
         return 0;
     const char *kept_key = facts->kept_key ? facts->kept_key : "num_experts_per_tok";
-    const bool may_have_none = facts->shared_alone || facts->dense_list_key;
+    const bool may_have_none =
+        facts->shared_alone || facts->dense_list_key || source->family->blocks;
     SPW_TRY(read_either(keys, facts->count_key, facts->other_count_key, may_have_none ? 0 : 1,
                         MOST_EXPERTS, facts->count, &e->n));
+    if (!e->n && source->family->blocks && spw_expert_layers(out))
+        return spw_keys_refuse(keys, facts->count_key, "a number above 0: a layer has experts");
     if (!e->n && !facts->shared_alone)
         return 0; /* all layers are dense */
     if (!e->n)
@@ -181,24 +180,30 @@ int spw_config_read_experts(struct spw_model_config *out, const struct spw_confi
     e->intermediate = out->intermediate;
     if (facts->width_key)
         SPW_TRY(read_size(keys, facts->width_key, 1, MAX_WIDTH, facts->width, &e->intermediate));
+    if (facts->latent_key)
+        SPW_TRY(SPW_OR_NULL(spw_keys_u32, keys, facts->latent_key, 1, out->hidden, &e->latent));
     SPW_TRY(read_shared(e, keys, facts));
     SPW_TRY(spw_keys_number(keys, "moe_norm_min", 0, 1e-9, &least_sum)); /* sums are larger */
     e->beside = facts->beside;
     e->shared_gate = facts->shared_gate;
     e->biases = facts->biases;
-    e->choice_bias = facts->choice_bias;
+    e->choice_bias =
+        source->gguf && facts->choice_bias_key ? source->gguf->choice_bias : facts->choice_bias;
+    if (facts->choice_bias_key)
+        SPW_TRY(spw_keys_bool(keys, facts->choice_bias_key, &e->choice_bias));
     e->transposed = facts->transposed;
     e->either_order = facts->either_order;
     e->halves = facts->halves;
     e->weighted_inputs = facts->weighted_inputs;
     e->route = (struct spw_route){.score = facts->score,
+                                  .sum_plus = facts->sum_plus,
                                   .renormalizes = facts->renormalizes == SPW_FAMILY_ALWAYS ||
                                                   facts->renormalizes == SPW_FAMILY_UNLESS};
     if (spw_family_asks(facts->renormalizes))
         SPW_TRY(spw_keys_bool(keys, "norm_topk_prob", &e->route.renormalizes));
     if (facts->scale_key)
         SPW_TRY(spw_keys_number(keys, facts->scale_key, -1e6, 1e6, &scale));
-    e->route.scale = (float)scale * out->residual_scale;
+    e->route.scale = (float)scale * out->branch_scales[SPW_BRANCH_MLP];
     SPW_TRY(read_groups(e, keys, facts->groups));
-    return choose_layers(out, keys, facts);
+    return choose_layers(out, source);
 }

@@ -4,60 +4,6 @@
 
 #include <string.h>
 
-static const struct spw_tensor_name phi_names[] = {
-    {"self_attn.o_proj", "self_attn.dense"},
-    {"self_attn.q_norm", "self_attn.q_layernorm"},
-    {"self_attn.k_norm", "self_attn.k_layernorm"},
-    {"mlp.up_proj", "mlp.fc1"},
-    {"mlp.down_proj", "mlp.fc2"},
-    {"norm", "final_layernorm"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name starcoder2_names[] = {
-    {"mlp.up_proj", "mlp.c_fc"},
-    {"mlp.down_proj", "mlp.c_proj"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name stablelm_names[] = {
-    {"self_attn.q_norm", "self_attn.q_layernorm"},
-    {"self_attn.k_norm", "self_attn.k_layernorm"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name hunyuan_names[] = {
-    {"self_attn.q_norm", "self_attn.query_layernorm"},
-    {"self_attn.k_norm", "self_attn.key_layernorm"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name llama4_names[] = {
-    {"mlp", "feed_forward"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name granite_hybrid_names[] = {
-    {"mlp.gate_up_proj", "shared_mlp.input_linear"},
-    {"mlp.down_proj", "shared_mlp.output_linear"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name ernie_names[] = {
-    {"mlp.gate.e_score_correction_bias", "mlp.moe_statics.e_score_correction_bias"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name exaone_names[] = {
-    {"mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias"},
-    {NULL, NULL},
-};
-
-static const struct spw_tensor_name minimax_names[] = {
-    {"mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias"},
-    {NULL, NULL},
-};
-
 /* Rows by topic: name and norms, biases and the mlp, sizes, windows and rope, experts. */
 #define NORM(kind, eps) .norm = SPW_NORM_##kind, .rms_eps = eps
 #define BIASES(qkv, o, mlp)                                                                        \
@@ -69,6 +15,21 @@ static const struct spw_tensor_name minimax_names[] = {
 #define WINDOW(rule, size) .window_rule = SPW_WINDOW_##rule, .window = size
 #define EXPERTS(key, n, n_kept, size) .count_key = key, .count = n, .kept = n_kept, .width = size
 #define ROUTE(how, rule) .score = SPW_ROUTE_##how, .renormalizes = SPW_FAMILY_##rule
+
+#define DELTA_NET                                                                                  \
+    .kind = SPW_MIXER_DELTA, .word = "linear_attention", .interval = 4,                            \
+    .heads_key = "linear_num_value_heads", .key_heads_key = "linear_num_key_heads",                \
+    .key_dim_key = "linear_key_head_dim", .value_dim_key = "linear_value_head_dim",                \
+    .conv_width_key = "linear_conv_kernel_dim", .heads = 32, .key_heads = 16, .key_dim = 128,      \
+    .value_dim = 128, .conv_width = 4, .norm = SPW_NORM_LLAMA
+#define MAMBA_WORDS .word = "linear_attention", .old_word = "mamba"
+#define MAMBA2(heads, groups, state, channels, width)                                              \
+    .kind = SPW_MIXER_SSD, MAMBA_WORDS, .heads_key = heads, .key_heads_key = groups,               \
+    .key_dim_key = state, .value_dim_key = channels, .conv_width_key = width, .conv_width = 4,     \
+    .conv_bias = true
+#define SHORT_CONV                                                                                 \
+    .kind = SPW_MIXER_CONV, .word = "conv", .conv_width_key = "conv_L_cache", .conv_width = 3,     \
+    .bias_key = "conv_bias", .conv_bias_key = "conv_bias"
 
 /* clang-format off */
 static const struct spw_family families[] = {
@@ -109,19 +70,19 @@ static const struct spw_family families[] = {
     {.name = "phi3", NORM(LLAMA, 1e-5),
      SIZES(32, 0, 0, 32064, 4096), ENDS(1, 32000),
      WINDOW(ALL, 0), .rope = {.theta = 1e4, .partial = 1, .only_long = true, .original = 4096}},
-    {.name = "phi", .names = phi_names, NORM(MEAN, 1e-5), .eps_key = "layer_norm_eps",
+    {.name = "phi", NORM(MEAN, 1e-5), .eps_key = "layer_norm_eps",
      .norm_bias = true, .qk_norm_bias = true, .qk_norm_key = "qk_layernorm",
      BIASES(ALWAYS, ALWAYS, ALWAYS), .head_bias = true, .activation = "gelu_new",
      .plain_mlp = true, .parallel = true,
      SIZES(32, 0, 0, 51200, 2048), ENDS(1, 2),
      .rope = {.theta = 1e4, .partial = 0.5}},
-    {.name = "starcoder2", .names = starcoder2_names, NORM(MEAN, 1e-5), .eps_key = "norm_epsilon",
+    {.name = "starcoder2", NORM(MEAN, 1e-5), .eps_key = "norm_epsilon",
      .norm_bias = true,
      BIASES(UNLESS, UNLESS, UNLESS), .attention_bias_key = "use_bias", .mlp_bias_key = "use_bias",
      .bias_or_null = true, .activation = "gelu_pytorch_tanh", .plain_mlp = true,
      SIZES(24, 2, 0, 49152, 4096), ENDS(50256, 50256), .tied = true,
      WINDOW(ALL, 0), .rope = {.theta = 1e4}},
-    {.name = "stablelm", .names = stablelm_names, NORM(MEAN, 1e-5), .eps_key = "layer_norm_eps",
+    {.name = "stablelm", NORM(MEAN, 1e-5), .eps_key = "layer_norm_eps",
      .norm_bias = true, .qk_norm_by_head = true, .qk_norm_key = "qk_layernorm",
      BIASES(BY_KEY, NEVER, NEVER), .attention_bias_key = "use_qkv_bias",
      .parallel_key = "use_parallel_residual",
@@ -150,7 +111,7 @@ static const struct spw_family families[] = {
      .bias_or_null = true,
      SIZES(16, 2, 128, 103424, 131072), ENDS(1, 2), .tied = true,
      .paired_qk = true, .rope_rounding = SPW_ROPE_ROUNDS_RESULT, .rope = {.theta = 5e5}},
-    {.name = "hunyuan_v1_dense", .names = hunyuan_names, NORM(LLAMA, 1e-5), .qk_norm = true,
+    {.name = "hunyuan_v1_dense", NORM(LLAMA, 1e-5), .qk_norm = true,
      .qk_norm_after_rope = true,
      BIASES(BY_KEY, BY_KEY, NEVER),
      SIZES(32, 0, 0, 290943, 2048), .width = 11008, ENDS(1, 2),
@@ -216,6 +177,15 @@ static const struct spw_family families[] = {
      .attention_softcap = 50, .logit_softcap = 30,
      SIZES(8, 4, 256, 256000, 8192), ENDS(2, 1), .tied = true,
      WINDOW(PATTERN, 4096), .window_pattern = 2, .rope = {.theta = 1e4}},
+    {.name = "muse_glimmer_text", NORM(LATE, 1e-5), .post_eps = 1e-8, .norm_plus_one = true,
+     .plain_last = true, .sandwich = true, .qk_norm = true, .q_norm_scale = 3.87,
+     .normed_rows = true, .attention_gate = SPW_ATTENTION_GATE_APART,
+     BIASES(BY_KEY, BY_KEY, NEVER), .activation_key = "hidden_activation", .logit_softcap = 20,
+     .logit_scale = 0.19611613513818404, .logit_scale_key = "output_multiplier",
+     .caps_wrapped = true,
+     SIZES(32, 2, 128, 202048, 131072), .width = 19968, ENDS(200000, 200001),
+     WINDOW(PATTERN, 2048), .window_pattern = 4, .skips_rope = true, .counts_back = true,
+     .rope = {.theta = 1e4}},
     {.name = "gemma3_text", NORM(LATE, 0), .norm_plus_one = true, .sandwich = true,
      .qk_norm = true,
      BIASES(BY_KEY, BY_KEY, NEVER), .activation_key = "hidden_activation",
@@ -223,6 +193,92 @@ static const struct spw_family families[] = {
      SIZES(8, 4, 256, 262208, 131072), ENDS(2, 1), .tied = true,
      WINDOW(PATTERN, 4096), .window_pattern = 6, .window_pattern_key = true,
      .rope = {.by_layer_kind = true, .theta = 1e6, .local_theta = 1e4, .local_key = true}},
+    /* layers with a state */
+    {.name = "qwen3_5_text", NORM(LATE, 0), .norm_plus_one = true, .qk_norm = true,
+     BIASES(BY_KEY, BY_KEY, NEVER), .attention_gate = SPW_ATTENTION_GATE_IN_Q,
+     SIZES(16, 4, 256, 248320, 32768), .width = 12288, ENDS(-1, -1), .predicts_next = true,
+     .rope = {.theta = 1e4, .partial = 0.25, .sections = true}, .mixer = {DELTA_NET}},
+    {.name = "qwen3_5_moe_text", NORM(LATE, 0), .norm_plus_one = true, .qk_norm = true,
+     BIASES(BY_KEY, BY_KEY, NEVER), .attention_gate = SPW_ATTENTION_GATE_IN_Q,
+     SIZES(16, 2, 256, 248320, 32768), .width = 512, /* of no layer */ ENDS(-1, -1),
+     .predicts_next = true,
+     .rope = {.theta = 1e4, .partial = 0.25, .sections = true},
+     .experts = {EXPERTS("num_experts", 256, 8, 512), .other_count_key = "num_local_experts",
+                 .width_key = "moe_intermediate_size",
+                 .shared_width_key = "shared_expert_intermediate_size", .shared_width = 512,
+                 .shared_gate = true, ROUTE(SOFTMAX, ALWAYS)},
+     .mixer = {DELTA_NET}},
+    {.name = "qwen3_next", NORM(LATE, 0), .norm_plus_one = true, .qk_norm = true,
+     BIASES(BY_KEY, BY_KEY, NEVER), .attention_gate = SPW_ATTENTION_GATE_IN_Q,
+     SIZES(16, 2, 256, 151936, 32768), .width = 5632, ENDS(-1, -1), .predicts_next = true,
+     .rope = {.theta = 1e4, .partial = 0.25},
+     .experts = {EXPERTS("num_experts", 512, 10, 512), .other_count_key = "num_local_experts",
+                 .width_key = "moe_intermediate_size",
+                 .shared_width_key = "shared_expert_intermediate_size", .shared_width = 512,
+                 .shared_gate = true, .step_key = "decoder_sparse_step",
+                 .dense_list_key = "mlp_only_layers", ROUTE(SOFTMAX, UNLESS)},
+     .mixer = {DELTA_NET, .grouped = true}},
+    {.name = "lfm2", NORM(LLAMA, 1e-5), .eps_key = "norm_eps", .qk_norm = true,
+     SIZES(32, 8, 0, 65536, 128000), .width = 12288, .adjusts_width = true, ENDS(1, 2),
+     .tied = true, .tied_key = "tie_embedding", .rope = {.theta = 1e6},
+     .mixer = {SHORT_CONV, .attends_key = "full_attn_idxs", .all_attend = true}},
+    {.name = "lfm2_moe", NORM(LLAMA, 1e-5), .eps_key = "norm_eps", .qk_norm = true,
+     SIZES(32, 8, 0, 65536, 128000), .width = 7168, ENDS(1, 2),
+     .tied = true, .tied_key = "tie_embedding", .rope = {.theta = 1e6},
+     .experts = {EXPERTS("num_experts", 32, 4, 1792), .other_count_key = "num_local_experts",
+                 .width_key = "moe_intermediate_size", .first_layer_key = "num_dense_layers",
+                 .first_layer = 2, .scale_key = "routed_scaling_factor", .choice_bias = true,
+                 .choice_bias_key = "use_expert_bias", ROUTE(SIGMOID, UNLESS), .sum_plus = 1e-6f},
+     .mixer = {SHORT_CONV}},
+    {.name = "recurrent_gemma", NORM(LATE, 0), .norm_plus_one = true,
+     BIASES(BY_KEY, ALWAYS, ALWAYS), .activation_key = "hidden_activation",
+     .activation = "gelu_pytorch_tanh", .scaled_rows = true, .bf16_scale = true,
+     .softcap_key = "logits_soft_cap", .logit_softcap = 30,
+     SIZES(10, 0, 0, 256000, 1 << 20), .width = 7680, .halves_width = true, ENDS(2, 1),
+     .tied = true, WINDOW(ALL, 2048), .window_key = "attention_window_size",
+     .rope = {.theta = 1e4, .partial = 0.5, .unscaled = true},
+     .mixer = {.kind = SPW_MIXER_LRU, .repeated_key = "block_types", .bias = true,
+               .conv_width_key = "conv1d_width", .conv_width = 4, .conv_bias = true}},
+    {.name = "mamba", NORM(LLAMA, 1e-5), .eps_key = "layer_norm_epsilon", .mixes_only = true,
+     SIZES(0, 0, 0, 50280, 1 << 20), ENDS(0, 0), .tied = true, .rope = {.theta = 1e4},
+     .mixer = {.kind = SPW_MIXER_SCAN, MAMBA_WORDS, .all_mix = true, .key_dim_key = "state_size",
+               .key_dim = 16, .conv_width_key = "conv_kernel", .conv_width = 4,
+               .expand_key = "expand", .expand = 2, .rank_key = "time_step_rank",
+               .bias_key = "use_bias", .conv_bias_key = "use_conv_bias", .conv_bias = true}},
+    {.name = "mamba2", NORM(LLAMA, 1e-5), .eps_key = "layer_norm_epsilon", .mixes_only = true,
+     SIZES(0, 0, 0, 32768, 1 << 20), ENDS(0, 2), .rope = {.theta = 1e4},
+     .mixer = {MAMBA2("num_heads", "n_groups", "state_size", "head_dim", "conv_kernel"),
+               .all_mix = true, .heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64,
+               .expand_key = "expand", .expand = 2, .limit_key = "time_step_limit",
+               .bias_key = "use_bias", .conv_bias_key = "use_conv_bias", .gate_norm = true,
+               .norm = SPW_NORM_LLAMA}},
+    {.name = "falcon_h1", NORM(LLAMA, 1e-5), .scales_branches = true,
+     BIASES(BY_KEY, BY_KEY, BY_KEY),
+     SIZES(32, 8, 0, 128000, 8192), .width = 14336, ENDS(1, 2), .rope = {.theta = 1e4},
+     .mixer = {MAMBA2("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head",
+                      "mamba_d_conv"), .beside = true, .heads = 128, .key_heads = 1,
+               .key_dim = 256, .inner_key = "mamba_d_ssm", .inner = 1024,
+               .expand_key = "mamba_expand", .expand = 2, .limit_key = "time_step_limit",
+               .bias_key = "mamba_proj_bias", .out_bias_key = "projectors_bias",
+               .conv_bias_key = "mamba_conv_bias", .gate_norm_key = "mamba_rms_norm",
+               .norm_first_key = "mamba_norm_before_gate", .norm_first = true,
+               .norm = SPW_NORM_LATE}},
+    {.name = "nemotron_h", NORM(LATE, 1e-5), .eps_key = "layer_norm_epsilon", .blocks = true,
+     .unrotated = true, .predicts_next = true,
+     BIASES(NEVER, NEVER, BY_KEY), .activation_key = "mlp_hidden_act", .activation = "relu2",
+     .plain_mlp = true,
+     SIZES(32, 8, 128, 131072, 4096), .width = 21504, ENDS(1, 2), .rope = {.theta = 1e4},
+     .experts = {EXPERTS("n_routed_experts", 8, 2, 7688), .other_count_key = "num_local_experts",
+                 .width_key = "moe_intermediate_size",
+                 .shared_width_key = "moe_shared_expert_intermediate_size", .shared_width = 7688,
+                 .latent_key = "moe_latent_size", .scale_key = "routed_scaling_factor",
+                 .groups = true, .choice_bias = true, ROUTE(SIGMOID, UNLESS)},
+     .mixer = {MAMBA2("mamba_num_heads", "n_groups", "ssm_state_size", "mamba_head_dim",
+                      "conv_kernel"), .other_key_heads_key = "mamba_n_groups",
+               .other_conv_width_key = "mamba_d_conv", .other_conv_bias_key = "mamba_conv_bias",
+               .heads = 128, .key_heads = 8, .key_dim = 128, .value_dim = 64,
+               .act_key = "mamba_hidden_act", .bias_key = "use_bias",
+               .conv_bias_key = "use_conv_bias", .gate_norm = true, .norm = SPW_NORM_LLAMA}},
     /* mixtures of experts */
     {.name = "qwen3_vl_moe_text", NORM(LLAMA, 0), .qk_norm = true,
      BIASES(BY_KEY, BY_KEY, NEVER),
@@ -252,7 +308,7 @@ static const struct spw_family families[] = {
      .experts = {EXPERTS("num_experts", 128, 8, 768), .other_count_key = "num_local_experts",
                  .width_key = "moe_intermediate_size", .step_key = "decoder_sparse_step",
                  .dense_list_key = "mlp_only_layers", ROUTE(SOFTMAX, BY_KEY)}},
-    {.name = "ernie4_5_moe", .names = ernie_names, NORM(LLAMA, 1e-5),
+    {.name = "ernie4_5_moe", NORM(LLAMA, 1e-5),
      BIASES(BY_KEY, BY_KEY, NEVER), .false_key = "use_bias", /* of an mlp, too */
      SIZES(20, 4, 0, 103424, 131072), .width = 12288, ENDS(1, 2), .tied = true,
      .predicts_next = true, .paired_qk = true, .rope_rounding = SPW_ROPE_ROUNDS_RESULT,
@@ -264,7 +320,7 @@ static const struct spw_family families[] = {
                  .first_layer_key = "moe_layer_start_index", .first_layer = 1,
                  .last_layer_key = "moe_layer_end_index", .step_key = "moe_layer_interval",
                  .choice_bias = true, ROUTE(SOFTMAX, ALWAYS)}},
-    {.name = "hunyuan_v1_moe", .names = hunyuan_names, NORM(LLAMA, 1e-5), .qk_norm = true,
+    {.name = "hunyuan_v1_moe", NORM(LLAMA, 1e-5), .qk_norm = true,
      .qk_norm_after_rope = true,
      BIASES(BY_KEY, BY_KEY, NEVER),
      SIZES(32, 0, 0, 290943, 2048), .width = 11008, ENDS(1, 2),
@@ -281,7 +337,7 @@ static const struct spw_family families[] = {
                  .width_key = "moe_intermediate_size", .shared_count_key = "n_shared_experts",
                  .scale_key = "routed_scaling_factor", .groups = true, .choice_bias = true,
                  ROUTE(SIGMOID, UNLESS)}},
-    {.name = "exaone_moe", .names = exaone_names, NORM(LLAMA, 1e-5), .qk_norm = true,
+    {.name = "exaone_moe", NORM(LLAMA, 1e-5), .qk_norm = true,
      SIZES(32, 32, 0, 102400, 2048), .width = 16384, ENDS(1, 53),
      WINDOW(PATTERN, 4096), .window_pattern = 4, .window_pattern_key = true, .predicts_next = true,
      .skips_full = true, .skips_in_windowed = true, .rope = {.theta = 1e4},
@@ -303,7 +359,7 @@ static const struct spw_family families[] = {
      .rope = {.theta = 1e4},
      .experts = {EXPERTS("num_experts", 64, 8, 0), .other_count_key = "num_local_experts",
                  ROUTE(SOFTMAX, BY_KEY)}},
-    {.name = "granitemoe", .also = "granitemoeshared", .names = granite_hybrid_names,
+    {.name = "granitemoe", .also = "granitemoeshared",
      NORM(LLAMA, 0),
      BIASES(BY_KEY, BY_KEY, NEVER), .multiplied = true,
      SIZES(32, 0, 0, 32000, 2048), ENDS(1, 2),
@@ -311,13 +367,19 @@ static const struct spw_family families[] = {
      .experts = {EXPERTS("num_local_experts", 8, 2, 0),
                  .shared_width_key = "shared_intermediate_size", .shared_by_key = true,
                  ROUTE(SOFTMAX_KEPT, NEVER)}},
-    {.name = "granitemoehybrid", .names = granite_hybrid_names, NORM(LLAMA, 0),
+    {.name = "granitemoehybrid", NORM(LLAMA, 0),
      BIASES(BY_KEY, BY_KEY, NEVER), .multiplied = true,
      SIZES(32, 0, 0, 32000, 2048), .width = 11008, ENDS(1, 2),
-     .hybrid = true, .rope = {.theta = 1e4},
+     .rope_by_type = true, .rope = {.theta = 1e4},
      .experts = {EXPERTS("num_local_experts", 8, 2, 0),
                  .shared_width_key = "shared_intermediate_size", .shared_width = 1024,
-                 .shared_alone = true, ROUTE(SOFTMAX_KEPT, NEVER)}},
+                 .shared_alone = true, ROUTE(SOFTMAX_KEPT, NEVER)},
+     .mixer = {MAMBA2("mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_head",
+                      "mamba_d_conv"), .heads = 128, .key_heads = 1, .key_dim = 256,
+               .expand_key = "mamba_expand", .expand = 2, .limit_key = "time_step_limit",
+               .bias_key = "mamba_proj_bias", .conv_bias_key = "mamba_conv_bias",
+               .old_list_key = "layers_block_type", .all_mix = true, .gate_norm = true,
+               .norm = SPW_NORM_LLAMA}},
     {.name = "glm4_moe", NORM(LLAMA, 1e-5), .qk_norm_key = "use_qk_norm", .qk_norm_or_null = true,
      BIASES(BY_KEY, NEVER, NEVER),
      SIZES(96, 8, 0, 151552, 131072), ENDS(-1, -1),
@@ -335,7 +397,7 @@ static const struct spw_family families[] = {
                  .width_key = "moe_intermediate_size", .shared_count_key = "n_shared_experts",
                  .first_layer_key = "first_k_dense_replace", .scale_key = "routed_scaling_factor",
                  .groups = true, .choice_bias = true, ROUTE(SIGMOID, BY_KEY)}},
-    {.name = "minimax_m2", .names = minimax_names, NORM(LLAMA, 0), .qk_norm = true,
+    {.name = "minimax_m2", NORM(LLAMA, 0), .qk_norm = true,
      .qk_norm_whole = true,
      SIZES(48, 8, 128, 200064, 196608), .width = 1536, ENDS(200034, 200020),
      .rope = {.theta = 5e6, .partial = 1, .by_dim = true},
@@ -351,7 +413,7 @@ static const struct spw_family families[] = {
                   "\"original_max_position_embeddings\": 4096}"},
      .experts = {EXPERTS("num_local_experts", 128, 4, 0), .other_count_key = "num_experts",
                  .biases = true, .transposed = true, ROUTE(SOFTMAX_KEPT, NEVER)}},
-    {.name = "llama4_text", .names = llama4_names, NORM(LLAMA, 1e-5), .qk_norm_last = true,
+    {.name = "llama4_text", NORM(LLAMA, 1e-5), .qk_norm_last = true,
      .qk_norm_or_null = true,
      BIASES(BY_KEY, BY_KEY, NEVER),
      SIZES(40, 8, 128, 202048, 131072), .width_key = "intermediate_size_mlp", .width = 16384,

@@ -4,6 +4,7 @@
 
 #include "model/config/config_parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ static const struct spw_key_name names[] = {
     {"attn_logit_softcapping", "attn_logit_softcapping"},
     {"logits_scaling", "logit_scale"},
     {"logit_scale", "logit_scale"},
+    {"output_multiplier", "logit_scale"},
     {"residual_multiplier", "residual_scale"},
     {"embedding_multiplier", "embedding_scale"},
     {"attention_multiplier", "attention.scale"},
@@ -42,6 +44,8 @@ static const struct spw_key_name names[] = {
     {"interleave_moe_layer_step", "interleave_moe_layer_step"},
     {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
     {"shared_intermediate_size", "expert_shared_feed_forward_length"},
+    {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"},
+    {"moe_latent_size", "moe_latent_size"},
     {"n_routed_experts", "expert_count"},
     {"moe_num_experts", "expert_count"},
     {"moe_k", "expert_used_count"},
@@ -76,90 +80,97 @@ static const struct spw_key_name names[] = {
     {"num_kv_shared_layers", "attention.shared_kv_layers"},
     {"num_global_key_value_heads",
      "num_global_key_value_heads"}, /* config_gguf_layers.c makes it */
+    {"layer_types", "layer_types"}, /* so are these */
+    {"hybrid_override_pattern", "hybrid_override_pattern"},
     {"use_double_wide_mlp", "use_double_wide_mlp"},
     {"attention_k_eq_v", "attention_k_eq_v"},
     {"enable_moe_block", "enable_moe_block"},
+    {"full_attention_interval", "full_attention_interval"},
+    {"linear_num_key_heads", "ssm.group_count"},
+    {"linear_num_value_heads", "ssm.time_step_rank"},
+    {"linear_key_head_dim", "ssm.state_size"},
+    {"linear_inner_size", "ssm.inner_size"},
+    {"linear_conv_kernel_dim", "ssm.conv_kernel"},
+    {"conv_L_cache", "shortconv.l_cache"},
+    {"num_dense_layers", "leading_dense_block_count"},
     {NULL, NULL},
 };
 
-/* Keys of other architectures, which change nothing with this number. */
+/* Models in which a key changes nothing. */
+enum where {
+    ALL = 1,
+    WITHOUT_WINDOWS = 2,
+    WITH_SECTIONS = 4,
+    WITH_MAMBA_KEYS = 8,
+    WITH_BLOCKS = 16,
+    WITHOUT_HEADS = 32,
+};
+
+/* Keys that no reader has asked for, and that change nothing with this number. A key that ends with
+ * a point stands for all that begin with it. The first row that fits counts. A shape that does not
+ * fit its tensor is found in the tensor. */
 static const struct {
     const char *key;
-    double neutral;
-} neutral[] = {
-    {"attention.causal", 1},
-    {"attention.max_alibi_bias", 0},
-    {"attention.output_scale", 1},
-    {"attention.shared_kv_layers", 0},
-    {"attention.temperature_length", 0},
-    {"attn_logit_softcapping", 0},
-    {"embedding_length_per_layer_input", 0},
-    {"expert_count", 0},
-    {"expert_group_count", 0},
-    {"expert_shared_count", 0},
-    {"expert_shared_feed_forward_length", 0},
-    {"expert_used_count", 0},
-    {"interleave_moe_layer_step", 0},
-    {"leading_dense_block_count", 0},
-    {"nextn_predict_layers", 0},
-    {"rope.dimension_sections", 0},
-    {"rope.scale_linear", 1}, /* the name of rope.scaling.factor in old files */
-    {"rope.scaling.alpha", 0},
-    {"rope.scaling.attn_factor", 1},
-    {"rope.scaling.factor", 1},
-    {"rope.scaling.yarn_attn_factor", 1},
-    {"rope.scaling.yarn_ext_factor", 1},
-    {"rope.scaling.yarn_log_multiplier", 0},
-    {"router_logit_softcapping", 0},
+    double neutral; /* NAN: any value */
+    enum where where;
+} unasked_keys[] = {
+    {"vision.", NAN, ALL}, /* parts for images and sound, which are left out */
+    {"audio.", NAN, ALL},
+    {"mm.", NAN, ALL},
+    {"image_token_index", NAN, ALL},
+    {"spatial_merge_size", NAN, ALL},
+    {"attention.layer_norm_epsilon", NAN, ALL}, /* of a norm that the architecture has not */
+    {"attention.layer_norm_rms_epsilon", NAN, ALL},
+    {"expert_feed_forward_length", NAN, ALL},
+    {"expert_group_used_count", NAN, ALL}, /* where there are no groups */
+    {"max_position_embeddings", NAN, ALL}, /* context_length says it, too */
+    {"pooling_type", NAN, ALL},
+    {"rope.scaling.finetuned", NAN, ALL},
+    {"rope.scaling.yarn_beta_fast", NAN, ALL}, /* of yarn, where they are asked for */
+    {"rope.scaling.yarn_beta_slow", NAN, ALL},
+    {"tensor_data_layout", NAN, ALL},
+    {"vocab_size", NAN, ALL},
+    {"attention.key_length_swa", NAN, WITHOUT_WINDOWS},
+    {"attention.sliding_window_pattern", NAN, WITHOUT_WINDOWS},
+    {"attention.value_length_swa", NAN, WITHOUT_WINDOWS},
+    {"rope.dimension_count_swa", NAN, WITHOUT_WINDOWS},
+    {"rope.freq_base_swa", NAN, WITHOUT_WINDOWS},
+    {"n_deepstack_layers", NAN, WITH_SECTIONS}, /* positions of images */
+    {"rope.dimension_sections", NAN, WITH_SECTIONS},
+    {"rope.mrope_section", NAN, WITH_SECTIONS},
+    {"ssm.", NAN, WITH_MAMBA_KEYS}, /* layers that the model does not have */
+    {"expert_shared_feed_forward_length", NAN, WITH_MAMBA_KEYS},
+    {"rope.dimension_count", NAN, WITH_BLOCKS}, /* such models have no rope, and one mlp that */
+    {"expert_shared_count", NAN, WITH_BLOCKS},  /* has the width of all shared experts */
+    {"attention.head_count", 0, WITHOUT_HEADS},
+    {"attention.head_count_kv", 0, WITHOUT_HEADS},
+    {"feed_forward_length", 0, WITHOUT_HEADS},
+    {"ssm.dt_b_c_rms", 0, ALL},
+    {"attention.causal", 1, ALL}, /* keys of other architectures */
+    {"attention.max_alibi_bias", 0, ALL},
+    {"attention.output_scale", 1, ALL},
+    {"attention.shared_kv_layers", 0, ALL},
+    {"attention.temperature_length", 0, ALL},
+    {"attn_logit_softcapping", 0, ALL},
+    {"embedding_length_per_layer_input", 0, ALL},
+    {"expert_count", 0, ALL},
+    {"expert_group_count", 0, ALL},
+    {"expert_shared_count", 0, ALL},
+    {"expert_shared_feed_forward_length", 0, ALL},
+    {"expert_used_count", 0, ALL},
+    {"interleave_moe_layer_step", 0, ALL},
+    {"leading_dense_block_count", 0, ALL},
+    {"nextn_predict_layers", 0, ALL},
+    {"rope.dimension_sections", 0, ALL},
+    {"rope.scale_linear", 1, ALL}, /* the name of rope.scaling.factor in old files */
+    {"rope.scaling.alpha", 0, ALL},
+    {"rope.scaling.attn_factor", 1, ALL},
+    {"rope.scaling.factor", 1, ALL},
+    {"rope.scaling.yarn_attn_factor", 1, ALL},
+    {"rope.scaling.yarn_ext_factor", 1, ALL},
+    {"rope.scaling.yarn_log_multiplier", 0, ALL},
+    {"router_logit_softcapping", 0, ALL},
 };
-
-/* Keys that never change what this program computes. A shape that does not fit its tensor is found
- * in the tensor. */
-static const char *const harmless[] = {
-    "attention.layer_norm_epsilon", /* of a norm that the architecture does not have */
-    "attention.layer_norm_rms_epsilon",
-    "expert_feed_forward_length",
-    "expert_group_used_count", /* where there are no groups */
-    "image_token_index",
-    "max_position_embeddings", /* context_length says it, too */
-    "pooling_type",
-    "rope.scaling.finetuned",
-    "rope.scaling.yarn_beta_fast", /* of yarn, where they are asked for */
-    "rope.scaling.yarn_beta_slow",
-    "spatial_merge_size", /* of images */
-    "tensor_data_layout",
-    "vocab_size",
-};
-
-/* These keys change nothing in a model without windows. */
-static const char *const of_windows[] = {
-    "attention.key_length_swa",   "attention.sliding_window_pattern",
-    "attention.value_length_swa", "rope.dimension_count_swa",
-    "rope.freq_base_swa",
-};
-
-/* These keys change nothing for text in models whose images have positions of several numbers. */
-static const char *const of_sections[] = {
-    "n_deepstack_layers",
-    "rope.dimension_sections",
-    "rope.mrope_section",
-};
-
-/* Parts for images and sound, which are left out. */
-static bool is_of_other_part(const char *key)
-{
-    static const char *const prefixes[] = {"vision.", "audio.", "mm."};
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-        if (!strncmp(key, prefixes[i], strlen(prefixes[i])))
-            return true;
-    return false;
-}
-
-/* Keys of layers that the model does not have. */
-static bool is_of_other_layer(const char *key)
-{
-    return !strncmp(key, "ssm.", 4) || !strcmp(key, "expert_shared_feed_forward_length");
-}
 
 /* Keys of experts: expert_weights_scale is the factor of a family that has one. */
 static int check_experts(const struct spw_keys *keys, const struct spw_config_gguf *facts)
@@ -208,36 +219,33 @@ static int check_window(const struct spw_keys *keys, const struct spw_gguf_archi
                : 0;
 }
 
-static bool is_listed(const char *key, const char *const *list, size_t n)
+static int check_unasked(const struct spw_keys *keys, const char *key, unsigned where)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!strcmp(key, list[i]))
-            return true;
-    return false;
+    for (size_t i = 0; i < sizeof unasked_keys / sizeof *unasked_keys; i++) {
+        const char *its = unasked_keys[i].key;
+        const double x = unasked_keys[i].neutral;
+        const size_t n = strlen(its) + (its[strlen(its) - 1] != '.'); /* with the end, or a part */
+        char expected[64];
+        if (strncmp(key, its, n) != 0 || !(unasked_keys[i].where & where))
+            continue;
+        snprintf(expected, sizeof expected, "nothing, or %g", x);
+        return isnan(x) || is_neutral(json_object_get(keys->object, key), x)
+                   ? 0
+                   : spw_keys_refuse(keys, key, expected);
+    }
+    return spw_keys_refuse(keys, key,
+                           "nothing: this program does not know what the key changes in a model of "
+                           "this architecture");
 }
-
-static int check_unasked(const struct spw_keys *keys, const char *key)
-{
-    char expected[64];
-    size_t i = 0;
-    while (i < sizeof neutral / sizeof *neutral && strcmp(key, neutral[i].key) != 0)
-        i++;
-    if (i == sizeof neutral / sizeof *neutral)
-        return spw_keys_refuse(keys, key,
-                               "nothing: this program does not know what the key changes in a "
-                               "model of this architecture");
-    snprintf(expected, sizeof expected, "nothing, or %g", neutral[i].neutral);
-    return is_neutral(json_object_get(keys->object, key), neutral[i].neutral)
-               ? 0
-               : spw_keys_refuse(keys, key, expected);
-}
-
-#define IS_LISTED(key, list) is_listed(key, list, sizeof list / sizeof *list)
 
 /* With a key that no reader has asked for the answer may be that of another model. */
 static int check_all_unasked(const struct spw_keys *keys, const struct spw_gguf_architecture *a,
-                             bool has_windows)
+                             const struct spw_family *family, bool has_windows)
 {
+    const unsigned where =
+        ALL | (has_windows ? 0u : WITHOUT_WINDOWS) | (a->sections ? WITH_SECTIONS : 0u) |
+        (a->mamba_keys ? WITH_MAMBA_KEYS : 0u) | (family->blocks ? WITH_BLOCKS : 0u) |
+        (family->mixes_only ? WITHOUT_HEADS : 0u);
     struct spw_keys own = *keys;
     const char *key;
     json_t *value;
@@ -245,10 +253,7 @@ static int check_all_unasked(const struct spw_keys *keys, const struct spw_gguf_
     json_object_foreach(keys->unasked, key, value)
     {
         (void)value;
-        if (!IS_LISTED(key, harmless) && (has_windows || !IS_LISTED(key, of_windows)) &&
-            (!a->sections || !IS_LISTED(key, of_sections)) && !is_of_other_part(key) &&
-            !(a->mamba_keys && is_of_other_layer(key)))
-            SPW_TRY(check_unasked(&own, key));
+        SPW_TRY(check_unasked(&own, key, where));
     }
     return 0;
 }
@@ -267,14 +272,17 @@ static int check_same(const struct spw_keys *keys, const char *key, uint32_t exp
 
 /* Later formats may have more than this program reads. So sizes that it does not ask for must be
  * those that it assumes. */
-static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys)
+static int check_sizes(const struct spw_model_config *out, const struct spw_keys *keys,
+                       const struct spw_family *family)
 {
     static const char *const channels = "channels of a head";
     const struct spw_rope_config *rope = out->rope;
     const uint32_t sliding = out->kv[out->window_kind].head_dim;
     SPW_TRY(check_same(keys, "attention.value_length", out->kv[out->full_kind].head_dim, channels));
     SPW_TRY(check_same(keys, "attention.head_dim", out->kv[out->full_kind].head_dim, channels));
-    SPW_TRY(check_same(keys, "rope.dimension_count", rope[out->full_kind].rotary_dim, channels));
+    if (!family->unrotated)
+        SPW_TRY(
+            check_same(keys, "rope.dimension_count", rope[out->full_kind].rotary_dim, channels));
     if (out->experts.n)
         SPW_TRY(check_same(keys, "expert_shared_feed_forward_length",
                            out->experts.shared_intermediate,
@@ -306,6 +314,33 @@ static int check_choices(const struct spw_model_config *out, const struct spw_ke
                : 0;
 }
 
+/* Files of Nemotron-H have the epsilon under either name. */
+static bool has_layer_eps(const struct spw_keys *keys, const struct spw_family *family)
+{
+    return spw_family_has_layer_norm(family) ||
+           (family->blocks && !json_object_get(keys->object, "attention.layer_norm_rms_epsilon"));
+}
+
+static bool has_inner(const struct spw_family *family)
+{
+    return family->mixer.kind == SPW_MIXER_SSD || family->mixer.kind == SPW_MIXER_SCAN;
+}
+
+/* The keys ssm.* have one name in all families. What config.json says of biases and norms, the
+ * tensors tell. */
+static void rename_mixer_keys(struct spw_mixer_facts *m, const struct spw_config_gguf *facts)
+{
+    m->heads_key = m->rank_key = "linear_num_value_heads";
+    m->key_heads_key = "linear_num_key_heads";
+    m->key_dim_key = "linear_key_head_dim";
+    m->value_dim_key = NULL;
+    m->conv_width_key = "linear_conv_kernel_dim";
+    m->inner_key = "linear_inner_size";
+    m->inner = m->value_dim = 0;
+    m->gate_norm = facts->gate_norm;
+    m->norm_first = false;
+}
+
 /* Keys without which other programs do not read a file, or compute something else than
  * transformers does. */
 static int check_required(const struct spw_keys *keys, const struct spw_gguf_architecture *a,
@@ -313,14 +348,20 @@ static int check_required(const struct spw_keys *keys, const struct spw_gguf_arc
 {
     const bool granite = family->multiplied, windows = family->window_rule == SPW_WINDOW_PATTERN;
     const bool partial = family->rope.partial > 0 && family->rope.partial < 1;
+    const bool inner = has_inner(family);
     const struct {
         const char *key;
         bool required;
     } all[] = {
-        {family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+        {has_layer_eps(keys, family) ? "attention.layer_norm_epsilon"
+                                     : "attention.layer_norm_rms_epsilon",
          true},
+        {"ssm.inner_size", inner},
+        {"ssm.state_size", inner},
+        {"ssm.time_step_rank", inner},
         {"logit_scale", granite || family->logit_scale > 0},
         {"attention.scale", granite},
+        {"final_logit_softcapping", family->logit_softcap > 0 && !family->scaled_scores},
         {"rope.dimension_count", partial},
         {"attention.sliding_window", windows && !a->no_window && !a->usual_window},
     };
@@ -342,15 +383,31 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
     struct spw_family f = *spw_family_find(facts->architecture->model_type);
     f.n_heads = f.n_kv_heads = f.head_dim = f.full_head_dim = 0;
     f.max_positions = 0;
+    const struct spw_keys keys = {.object = facts->keys};
+    if (!spw_family_has_layer_norm(&f))
+        f.eps_key = has_layer_eps(&keys, &f) ? "layer_norm_eps" : NULL;
+    f.scales_branches = false; /* the matrices have the multipliers */
     f.bos = f.eos = -1;
     f.rope.theta = 1e4;
     f.rope.local_theta = facts->architecture->local_theta;
     f.vocab = facts->vocab;
+    if (f.counts_back) { /* files say which layers have a window, and these have rope */
+        f.counts_back = f.skips_rope = false;
+        f.skips_full = true;
+    }
     if (facts->architecture->window_pattern)
         f.window_pattern = facts->architecture->window_pattern;
     f.experts.count = f.experts.kept = f.experts.width = f.experts.shared_width = 0;
     f.experts.shared_count = f.experts.first_layer = 0;
     f.experts.scale = 0;
+    f.mixer.heads = f.mixer.key_heads = f.mixer.key_dim = f.mixer.conv_width = 0;
+    f.mixer.grouped_rates = f.mixer.grouped;
+    f.mixer.grouped = f.mixer.grouped && facts->gate_joined;
+    f.mixer.tiled = facts->architecture->tiled;
+    f.mixer.bias = facts->state_bias;
+    f.mixer.conv_bias = facts->conv_bias;
+    if (has_inner(&f))
+        rename_mixer_keys(&f.mixer, facts);
     const enum spw_family_rule rule = facts->architecture->renormalizes;
     if (spw_family_asks(f.experts.renormalizes))
         f.experts.renormalizes = rule == SPW_FAMILY_NEVER || rule == SPW_FAMILY_BY_KEY
@@ -378,78 +435,74 @@ static struct spw_family plain_family(const struct spw_config_gguf *facts)
 static void note_rules(struct spw_model_config *out, const struct spw_config_gguf *facts,
                        const struct spw_family *family)
 {
+    const struct spw_gguf_architecture *a = facts->architecture;
     const json_t *keys = facts->keys;
-    const uint32_t pattern = family->window_pattern;
-    if (facts->architecture->window_rule)
-        spw_config_rule(out, facts->architecture->window_rule);
-    const uint32_t wide = facts->architecture->wide_scale_layers;
-    if (wide)
-        spw_config_rule(out, out->n_layers == wide
-                                 ? "query scale: (embedding_length / head_count)^-0.5, as in the "
-                                   "27B model, which has as many layers"
-                                 : "query scale: key_length^-0.5, as in all models but 27B");
-    if (facts->architecture->chunk) {
-        spw_config_rule(out, json_object_get(keys, "attention.chunk_size")
-                                 ? "every 4th layer sees all positions and has no rope; the others "
-                                   "have chunks"
-                                 : "every 4th layer sees all positions and has no rope; the others "
-                                   "have chunks of 8192");
-        spw_config_rule(out, "queries of layers without rope: times 1 + 0.1 ln(1 + floor((position "
-                             "+ 1) / 8192))");
-        if (!json_object_get(keys, "use_qk_norm"))
-            spw_config_rule(out, out->qk_norm_last
-                                     ? "q and k: a norm after rope, as in all models but the one "
-                                       "with 128 experts"
-                                     : "q and k: no norm, as in the model with 128 experts");
-    }
-    if (out->window && !facts->architecture->joined && !facts->architecture->chunk &&
-        !json_object_get(keys, "attention.sliding_window_pattern"))
-        spw_config_rule(out,
-                        pattern == 2   ? "every 2nd layer sees all positions, the others a window"
-                        : pattern == 4 ? "every 4th layer sees all positions, the others a window"
-                                       : "every 6th layer sees all positions, the others a window");
-    if (facts->architecture->usual_window && !json_object_get(keys, "attention.sliding_window"))
-        spw_config_rule(out, "sliding window: 4096, as in all models");
-    if (out->window && facts->architecture->local_theta > 0 &&
-        !json_object_get(keys, "rope.freq_base_swa"))
-        spw_config_rule(out, "rope base of layers with a window: 10000");
-    if (out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX &&
-        !json_object_get(keys, "expert_weights_norm"))
-        spw_config_rule(out, out->experts.route.renormalizes
-                                 ? "weights of experts: their sum is 1, as in all models of this "
-                                   "architecture"
-                                 : "weights of experts: their sum is not made 1, as in all models "
-                                   "of this architecture");
-    if (facts->rope_factors)
-        spw_config_rule(out, family->rope.by_layer_kind
-                                 ? "rope frequencies of layers that see all positions: divided by "
-                                   "the numbers of rope_freqs.weight"
-                                 : "rope frequencies: divided by the numbers of "
-                                   "rope_freqs.weight");
-    if (facts->long_factors)
-        spw_config_rule(out, "rope frequencies: divided by the numbers of "
-                             "rope_factors_short.weight, or of rope_factors_long.weight in "
-                             "sequences longer than rope.scaling.original_context_length");
-    if (family->rope.whole_ramp && out->rope[out->full_kind].kind == SPW_ROPE_YARN)
-        spw_config_rule(out, "rope of YaRN: the ramp does not end at whole pairs of channels");
-    if (family->skips_rope)
-        spw_config_rule(out, "every 4th layer has no rope");
-    if (family->own_full_kv)
-        spw_config_rule(out, "scores are not scaled");
-    if (out->v_is_k[out->full_kind])
-        spw_config_rule(out, "values are keys in layers that have no tensor for values");
+    const uint32_t pattern = family->window_pattern, wide = a->wide_scale_layers;
     const char *tokenizer = json_string_value(json_object_get(facts->tokenizer, "model"));
     const bool pieces = tokenizer && !strcmp(tokenizer, "llama");
-    if (facts->architecture->plain_start && pieces &&
-        !json_object_get(facts->tokenizer, "add_space_prefix"))
-        spw_config_rule(out, "a text has no space in front of it, as in all models");
-    if (facts->architecture->greedy_tokens && pieces)
-        spw_config_rule(out, "added tokens take the white space behind them, but for <unk>, <s> "
-                             "and <|endoftext|>");
-    if (facts->default_tokens)
-        spw_config_rule(out, "bos and eos: tokens 1 and 2 where no key names them");
-    if (facts->more_eos)
-        spw_config_rule(out, "tokens that end an answer, besides eos_token_id: by their text");
+    const bool patterned = out->window && !a->joined && !a->chunk &&
+                           !json_object_get(keys, "attention.sliding_window_pattern");
+    const bool sums = out->experts.n && out->experts.route.score == SPW_ROUTE_SOFTMAX &&
+                      !json_object_get(keys, "expert_weights_norm");
+    const struct {
+        bool holds;
+        const char *rule;
+    } rules[] = {
+        {a->window_rule, a->window_rule},
+        {wide && out->n_layers == wide, "query scale: (embedding_length / head_count)^-0.5, as in "
+                                        "the 27B model, which has as many layers"},
+        {wide && out->n_layers != wide, "query scale: key_length^-0.5, as in all models but 27B"},
+        {a->chunk, json_object_get(keys, "attention.chunk_size")
+                       ? "every 4th layer sees all positions and has no rope; the others have "
+                         "chunks"
+                       : "every 4th layer sees all positions and has no rope; the others have "
+                         "chunks of 8192"},
+        {a->chunk, "queries of layers without rope: times 1 + 0.1 ln(1 + floor((position + 1) / "
+                   "8192))"},
+        {a->chunk && !json_object_get(keys, "use_qk_norm"),
+         out->qk_norm_last ? "q and k: a norm after rope, as in all models but the one with 128 "
+                             "experts"
+                           : "q and k: no norm, as in the model with 128 experts"},
+        {patterned, pattern == 2   ? "every 2nd layer sees all positions, the others a window"
+                    : pattern == 4 ? "every 4th layer sees all positions, the others a window"
+                                   : "every 6th layer sees all positions, the others a window"},
+        {a->usual_window && !json_object_get(keys, "attention.sliding_window"),
+         "sliding window: 4096, as in all models"},
+        {out->window && a->local_theta > 0 && !json_object_get(keys, "rope.freq_base_swa"),
+         "rope base of layers with a window: 10000"},
+        {sums, out->experts.route.renormalizes
+                   ? "weights of experts: their sum is 1, as in all models of this architecture"
+                   : "weights of experts: their sum is not made 1, as in all models of this "
+                     "architecture"},
+        {facts->rope_factors,
+         family->rope.by_layer_kind
+             ? "rope frequencies of layers that see all positions: divided by the numbers of "
+               "rope_freqs.weight"
+             : "rope frequencies: divided by the numbers of rope_freqs.weight"},
+        {facts->long_factors, "rope frequencies: divided by the numbers of "
+                              "rope_factors_short.weight, or of rope_factors_long.weight in "
+                              "sequences longer than rope.scaling.original_context_length"},
+        {family->rope.whole_ramp && out->rope[out->full_kind].kind == SPW_ROPE_YARN,
+         "rope of YaRN: the ramp does not end at whole pairs of channels"},
+        {family->mixer.interval && !out->kinds_listed &&
+             !json_object_get(keys, "full_attention_interval"),
+         "every 4th layer attends, the others have a state"},
+        {family->mixer.norm_first_key && out->mixer.gate_norm,
+         "layers with a state: the gate comes before the norm"},
+        {family->skips_rope, "every 4th layer has no rope"},
+        {family->post_eps > 0, "norms behind attention and the mlp: epsilon 1e-8"},
+        {family->own_full_kv, "scores are not scaled"},
+        {out->v_is_k[out->full_kind], "values are keys in layers that have no tensor for values"},
+        {a->plain_start && pieces && !json_object_get(facts->tokenizer, "add_space_prefix"),
+         "a text has no space in front of it, as in all models"},
+        {a->greedy_tokens && pieces, "added tokens take the white space behind them, but for "
+                                     "<unk>, <s> and <|endoftext|>"},
+        {facts->default_tokens, "bos and eos: tokens 1 and 2 where no key names them"},
+        {facts->more_eos, "tokens that end an answer, besides eos_token_id: by their text"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].holds)
+            spw_config_rule(out, rules[i].rule);
 }
 
 double spw_config_gguf_query_scalar(const struct spw_model_config *out,
@@ -503,9 +556,9 @@ static int read_all(struct spw_model_config *out, const struct spw_config_gguf *
     SPW_TRY(spw_config_gguf_layers(facts, &family, &own));
     SPW_TRY(check_experts(&own, facts));
     SPW_TRY(spw_config_read(out, &source, &tokenizer));
-    SPW_TRY(check_sizes(out, &own));
+    SPW_TRY(check_sizes(out, &own, &family));
     SPW_TRY(check_choices(out, &own, &family));
-    SPW_TRY(check_all_unasked(&own, facts->architecture, out->window));
+    SPW_TRY(check_all_unasked(&own, facts->architecture, &family, out->window));
     note_rules(out, facts, &family);
     if (facts->other_parts)
         out->wrapper = facts->architecture->name;

@@ -37,6 +37,7 @@ struct spw_gguf_architecture {
     /* Queries are scaled by the width of a head, in the model with so many layers by hidden /
      * heads. 0: in no model. */
     uint32_t wide_scale_layers;
+    bool tiled;      /* as in struct spw_mixer_config */
     bool mamba_keys; /* files may have keys of layers that the model does not have: ssm.*, and the
                         width of shared experts */
     const char *end; /* a token that ends an answer beside the usual ones; NULL: none */
@@ -60,7 +61,13 @@ struct spw_config_gguf {
     uint32_t vocab;       /* rows of the embedding */
     uint32_t input_vocab; /* rows of the table of numbers of each layer; 0: none */
     bool qkv_bias, o_bias, mlp_bias, qk_norm, head, rope_factors,
-        long_factors;      /* the file has such tensors */
+        long_factors; /* the file has such tensors */
+    bool choice_bias; /* as in struct spw_experts_config */
+    /* Of layers with a state: biases of the products, and of the convolution; a norm of their
+     * result; no tensor for the gate. */
+    bool state_bias, conv_bias, gate_norm, gate_joined;
+    json_t *blocks;        /* a letter for each layer, as in config_blocks.c */
+    uint32_t mlp_width;    /* rows of a tensor of an mlp; 0: there is none */
     bool v_is_k;           /* layers with keys have no tensor for values */
     bool more_eos;         /* eos_token_id has tokens that were found by their text */
     bool default_tokens;   /* bos or eos are those of SentencePiece */

@@ -27,12 +27,6 @@ static int set(json_t *object, const struct spw_keys *keys, const char *key, jso
                : 0;
 }
 
-static int put(const struct spw_config_gguf *facts, const struct spw_keys *keys, const char *key,
-               json_t *value)
-{
-    return set(facts->keys, keys, key, value);
-}
-
 static int rename_keys(const struct spw_config_gguf *facts, const struct spw_keys *keys,
                        json_t *renamed)
 {
@@ -47,7 +41,7 @@ static int rename_keys(const struct spw_config_gguf *facts, const struct spw_key
             snprintf(expected, sizeof expected, "nothing beside %s", names[i].usual);
             return spw_keys_refuse(keys, names[i].own, expected);
         }
-        SPW_TRY(put(facts, keys, names[i].usual, json_incref(value)));
+        SPW_TRY(set(facts->keys, keys, names[i].usual, json_incref(value)));
         SPW_TRY(set(renamed, keys, names[i].usual, json_string(names[i].own)));
         json_object_del(facts->keys, names[i].own);
     }
@@ -81,11 +75,11 @@ static int complete_gemma3(struct spw_model_config *out, const struct spw_config
 {
     uint64_t context = 0;
     if (!spw_keys_has(keys, "attention.layer_norm_rms_epsilon")) {
-        SPW_TRY(put(facts, keys, "attention.layer_norm_rms_epsilon", json_real(1e-6)));
+        SPW_TRY(set(facts->keys, keys, "attention.layer_norm_rms_epsilon", json_real(1e-6)));
         spw_config_rule(out, "epsilon of norms: 1e-6, as in all models");
     }
     if (!spw_keys_has(keys, "rope.freq_base")) {
-        SPW_TRY(put(facts, keys, "rope.freq_base", json_real(1e6)));
+        SPW_TRY(set(facts->keys, keys, "rope.freq_base", json_real(1e6)));
         spw_config_rule(out, "rope base of layers that see all positions: 1000000");
     }
     SPW_TRY(spw_keys_u64(keys, "context_length", 0, UINT64_MAX, &context));
@@ -93,8 +87,8 @@ static int complete_gemma3(struct spw_model_config *out, const struct spw_config
         return 0;
     spw_config_rule(out, "rope of layers that see all positions: linear with factor 8, as in all "
                          "models with a context of 131072");
-    SPW_TRY(put(facts, keys, "rope.scaling.type", json_string("linear")));
-    return put(facts, keys, "rope.scaling.factor", json_real(8));
+    SPW_TRY(set(facts->keys, keys, "rope.scaling.type", json_string("linear")));
+    return set(facts->keys, keys, "rope.scaling.factor", json_real(8));
 }
 
 int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config_gguf *facts,
@@ -114,8 +108,9 @@ int spw_config_gguf_ollama(struct spw_model_config *out, const struct spw_config
         SPW_TRY(complete_gemma3(out, facts, keys));
     if (a->scaling && spw_keys_has(keys, "rope.scaling.factor") &&
         !spw_keys_has(keys, "rope.scaling.type"))
-        SPW_TRY(put(facts, keys, "rope.scaling.type", json_string(a->scaling)));
+        SPW_TRY(set(facts->keys, keys, "rope.scaling.type", json_string(a->scaling)));
     if (facts->expert_width && !spw_keys_has(keys, "expert_feed_forward_length"))
-        SPW_TRY(put(facts, keys, "expert_feed_forward_length", json_integer(facts->expert_width)));
+        SPW_TRY(set(facts->keys, keys, "expert_feed_forward_length",
+                    json_integer(facts->expert_width)));
     return 0;
 }

@@ -29,16 +29,6 @@ static struct key full_key(const struct writer *w, const char *key)
     return k;
 }
 
-static void add_u32(const struct writer *w, const char *key, uint64_t x)
-{
-    spw_gguf_add_u32(w->to, full_key(w, key).text, (uint32_t)x);
-}
-
-static void add_f32(const struct writer *w, const char *key, double x)
-{
-    spw_gguf_add_f32(w->to, full_key(w, key).text, (float)x);
-}
-
 static int refuse(const struct writer *w, const char *found, const char *expected)
 {
     return spw_fail(w->err, -ENOTSUP,
@@ -137,6 +127,12 @@ static int check_experts(const struct writer *w)
 static int check(const struct writer *w)
 {
     const struct spw_model_config *c = w->c;
+    if (w->family->blocks || c->mixer.kind > SPW_MIXER_DELTA)
+        return spw_fail(w->err, -ENOTSUP,
+                        "%s: config.json: found layers of Mamba, or layers of one half: this "
+                        "program does not write them to GGUF files; expected layers that attend "
+                        "and have an mlp, gated delta nets or short convolutions",
+                        w->name);
     if (c->experts.n)
         SPW_TRY(check_experts(w));
     const char *act = spw_family_activation(w->family);
@@ -148,80 +144,22 @@ static int check(const struct writer *w)
         return refuse(w, "norms of q and k with biases", "a model without them");
     if (!w->family->multiplied && differs((double)c->attention_scale, query_scale(w)))
         return refuse(w, "query_pre_attn_scalar", "that of the models of this family");
+    if (c->mixer.conv_bias && c->mixer.kind == SPW_MIXER_CONV)
+        return refuse(w, "conv_bias true", "false");
+    if (differs((double)c->post_eps,
+                w->family->post_eps > 0 ? w->family->post_eps : (double)c->rms_eps))
+        return refuse(w, "another post_norm_eps", "that of the family");
     if (w->family->skips_in_windowed && !c->window && !c->rotates[0])
         return refuse(w, "layers without rope and no windows", "windows, or sliding_window null");
     for (uint32_t i = 0; i < c->n_layers; i++)
-        if (w->family->skips_rope && c->rotates[i] == ((i + 1) % 4 == 0))
+        if (w->family->skips_rope && !w->family->counts_back && c->rotates[i] == ((i + 1) % 4 == 0))
             return refuse(w, "no_rope_layers", "that every 4th layer does not rotate");
+        else if (w->family->counts_back && c->rotates[i] != (c->layer_kinds[i] == c->window_kind))
+            return refuse(w, "layer_rope_theta", "rope in layers with a window only");
+    for (uint32_t i = 0; w->a->joined && c->window && i < c->n_layers; i++)
+        if (c->layer_kinds[i] != c->window_kind)
+            return refuse(w, "layers with and without a window", "a window in all layers or none");
     return check_rope(w);
-}
-
-/* ---- keys ---- */
-
-static void add_rope(const struct writer *w)
-{
-    const struct spw_rope_config *r = &w->c->rope[w->c->full_kind];
-    const double local = w->c->rope[w->c->window_kind].theta;
-    const double usual_local = w->a->local_theta > 0 ? w->a->local_theta : r->theta;
-    add_f32(w, "rope.freq_base", r->theta);
-    add_u32(w, "rope.dimension_count", r->rotary_dim);
-    const bool own = w->family->own_full_kv;
-    if (w->family->rope.by_layer_kind && w->c->window && (own || differs(local, usual_local)))
-        add_f32(w, "rope.freq_base_swa", local);
-    if (own)
-        add_u32(w, "rope.dimension_count_swa", w->c->rope[w->c->window_kind].rotary_dim);
-    if (r->kind != SPW_ROPE_LINEAR && r->kind != SPW_ROPE_YARN && r->kind != SPW_ROPE_LONG)
-        return;
-    spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text,
-                        r->kind == SPW_ROPE_LINEAR ? "linear"
-                        : r->kind == SPW_ROPE_YARN ? "yarn"
-                                                   : "longrope");
-    if (r->kind == SPW_ROPE_LONG)
-        add_f32(w, "rope.scaling.attn_factor", r->attention_factor);
-    else
-        add_f32(w, "rope.scaling.factor", r->factor);
-    if (r->kind != SPW_ROPE_LINEAR)
-        add_u32(w, "rope.scaling.original_context_length", r->original_max_positions);
-    if (r->kind != SPW_ROPE_YARN)
-        return;
-    if (differs(r->beta_fast, 32))
-        add_f32(w, "rope.scaling.yarn_beta_fast", r->beta_fast);
-    if (differs(r->beta_slow, 1))
-        add_f32(w, "rope.scaling.yarn_beta_slow", r->beta_slow);
-    const double usual = 0.1 * log(r->factor);
-    if (!w->family->rope.grows && differs(r->attention_factor, 1 + usual))
-        add_f32(w, "rope.scaling.yarn_attn_factor", r->attention_factor);
-    if (!w->family->rope.grows || r->factor <= 1)
-        return;
-    /* a reader divides 1 + usual by 1 + this * usual */
-    add_f32(w, "rope.scaling.yarn_log_multiplier", ((1 + usual) / r->attention_factor - 1) / usual);
-}
-
-static void add_experts(const struct writer *w)
-{
-    const struct spw_experts_config *e = &w->c->experts;
-    const struct spw_expert_facts *facts = &w->family->experts;
-    add_u32(w, "expert_count", e->n);
-    add_u32(w, "expert_used_count", e->n_kept);
-    add_u32(w, "expert_feed_forward_length", e->intermediate);
-    if (w->a->scores)
-        add_u32(w, "expert_gating_func", w->a->scores);
-    if (facts->shared_count_key)
-        add_u32(w, "expert_shared_count", e->shared_intermediate / e->intermediate);
-    if (e->shared_intermediate)
-        add_u32(w, "expert_shared_feed_forward_length", e->shared_intermediate);
-    if (spw_family_find(w->a->model_type)->experts.first_layer_key)
-        add_u32(w, "leading_dense_block_count", leading_layers(w->c));
-    if (facts->first_layer_key && facts->step_key) /* other programs require it */
-        add_u32(w, "interleave_moe_layer_step", 1);
-    if (facts->scale_key)
-        add_f32(w, "expert_weights_scale", (double)e->route.scale / (double)w->c->residual_scale);
-    if (e->route.n_groups)
-        add_u32(w, "expert_group_count", e->route.n_groups);
-    if (e->route.n_groups)
-        add_u32(w, "expert_group_used_count", e->route.n_groups_kept);
-    if (spw_family_asks(w->a->renormalizes))
-        spw_gguf_add_bool(w->to, full_key(w, "expert_weights_norm").text, e->route.renormalizes);
 }
 
 /* ---- keys with a number for each layer ---- */
@@ -239,10 +177,7 @@ static int add_by_layer(const struct writer *w, const char *key,
         all[i] = of(w->c, i);
         same = same && all[i] == all[0];
     }
-    if (same)
-        add_u32(w, key, all[0]);
-    else
-        spw_gguf_add(w->to, full_key(w, key).text, SPW_GGUF_U32, true, all, n);
+    spw_gguf_add(w->to, full_key(w, key).text, SPW_GGUF_U32, !same, all, same ? 1 : n);
     spw_free(all);
     return 0;
 }
@@ -255,25 +190,6 @@ static uint32_t mlp_width(const struct spw_model_config *c, uint32_t layer)
 static uint32_t kv_heads(const struct spw_model_config *c, uint32_t layer)
 {
     return spw_config_kv(c, layer)->n_heads;
-}
-
-/* Shapes of keys and values, and who reads them. */
-static int add_kv(const struct writer *w)
-{
-    const struct spw_model_config *c = w->c;
-    SPW_TRY(add_by_layer(w, "feed_forward_length", mlp_width));
-    SPW_TRY(add_by_layer(w, "attention.head_count_kv", kv_heads));
-    add_u32(w, "attention.key_length", c->kv[c->full_kind].head_dim);
-    add_u32(w, "attention.value_length", c->kv[c->full_kind].head_dim);
-    if (w->family->own_full_kv) {
-        add_u32(w, "attention.key_length_swa", c->kv[c->window_kind].head_dim);
-        add_u32(w, "attention.value_length_swa", c->kv[c->window_kind].head_dim);
-    }
-    if (w->family->shares_kv)
-        add_u32(w, "attention.shared_kv_layers", c->n_layers - c->n_kv_layers);
-    if (w->family->layer_inputs)
-        add_u32(w, "embedding_length_per_layer_input", c->layer_inputs);
-    return 0;
 }
 
 /* A file of these families says which layers have a window. */
@@ -291,21 +207,170 @@ static int add_window(const struct writer *w)
     bool usual = true;
     if (!c->window || !stores_window(w))
         return 0;
-    add_u32(w, "attention.sliding_window", c->window);
+    spw_gguf_add_u32(w->to, full_key(w, "attention.sliding_window").text, c->window);
     if (w->a->joined) /* in all layers */
         return 0;
     uint8_t *slides = spw_alloc(c->n_layers);
     if (!slides)
-        return -ENOMEM;
+        return spw_fail(w->err, -ENOMEM, "%s: out of memory", w->name);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         slides[i] = c->layer_kinds[i] == c->window_kind;
         usual = usual && slides[i] == ((i + 1) % pattern != 0);
     }
-    if (!usual || w->family->own_full_kv)
+    if (!usual || w->family->own_full_kv || w->family->counts_back)
         spw_gguf_add(w->to, full_key(w, "attention.sliding_window_pattern").text, SPW_GGUF_BOOL,
                      true, slides, c->n_layers);
     spw_free(slides);
     return 0;
+}
+
+/* Which layers have a state, where it is not every one but each n-th, and its sizes. */
+static int add_states(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    const struct spw_mixer_config *m = &c->mixer;
+    uint32_t interval = 0;
+    bool usual = true;
+    if (m->kind == SPW_MIXER_CONV)
+        spw_gguf_add_u32(w->to, full_key(w, "shortconv.l_cache").text, m->conv_width);
+    if (!w->family->mixer.interval)
+        return 0;
+    while (interval < c->n_layers && c->layer_kinds[interval++] == SPW_LAYER_STATE)
+        ;
+    uint8_t *recurrent = spw_alloc(c->n_layers);
+    if (!recurrent)
+        return spw_fail(w->err, -ENOMEM, "%s: out of memory", w->name);
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        recurrent[l] = c->layer_kinds[l] == SPW_LAYER_STATE;
+        usual = usual && recurrent[l] == ((l + 1) % interval != 0);
+    }
+    if (usual)
+        spw_gguf_add_u32(w->to, full_key(w, "full_attention_interval").text, interval);
+    else
+        spw_gguf_add(w->to, full_key(w, "attention.recurrent_layers").text, SPW_GGUF_BOOL, true,
+                     recurrent, c->n_layers);
+    spw_free(recurrent);
+    return 0;
+}
+
+/* Positions of images have several numbers: the pairs of channels that each of them turns, as in
+ * the released models. Other programs want to know them. */
+static void add_sections(const struct writer *w)
+{
+    const int32_t n = (int32_t)w->c->rope[w->c->full_kind].rotary_dim / 2;
+    const int32_t first = (n + 2) / 3, second = (n - first + 1) / 2;
+    const int32_t sections[] = {first, second, n - first - second, 0};
+    if (w->a->sections && w->c->attention_gate)
+        spw_gguf_add(w->to, full_key(w, "rope.dimension_sections").text, SPW_GGUF_I32, true,
+                     sections, 4);
+}
+
+/* ---- keys with one value ---- */
+
+static const char *const rope_types[] = {
+    [SPW_ROPE_LINEAR] = "linear", [SPW_ROPE_YARN] = "yarn", [SPW_ROPE_LONG] = "longrope"};
+
+static void add_keys(const struct writer *w)
+{
+    const struct spw_model_config *c = w->c;
+    const struct spw_family *family = w->family;
+    const struct spw_expert_facts *facts = &family->experts;
+    const struct spw_experts_config *e = &c->experts;
+    const struct spw_rope_config *r = &c->rope[c->full_kind], *local = &c->rope[c->window_kind];
+    const uint32_t width = c->kv[c->full_kind].head_dim,
+                   local_width = c->kv[c->window_kind].head_dim;
+    const uint32_t leading = leading_layers(c);
+    const struct spw_mixer_config *m = &c->mixer;
+    const bool delta = m->kind == SPW_MIXER_DELTA;
+    const bool own = family->own_full_kv, yarn = r->kind == SPW_ROPE_YARN, some = e->n;
+    const bool is_long = r->kind == SPW_ROPE_LONG, linear = r->kind == SPW_ROPE_LINEAR;
+    const bool layer_norm = spw_family_has_layer_norm(family);
+    const bool multiplied = family->multiplied, grows = family->rope.grows;
+    const double usual_theta = w->a->local_theta > 0 ? w->a->local_theta : r->theta;
+    const double usual = 0.1 * log(r->factor); /* of yarn_attn_factor, less 1 */
+    const struct {
+        bool has;
+        const char *key;
+        enum { U32, F32, BOOL } type;
+        double value;
+    } keys[] = {
+        {true, "block_count", U32, c->n_layers},
+        {true, "context_length", U32, (double)c->max_positions},
+        {true, "embedding_length", U32, c->hidden},
+        {true, "attention.head_count", U32, c->n_heads},
+        {true, "attention.key_length", U32, width},
+        {true, "attention.value_length", U32, width},
+        {own, "attention.key_length_swa", U32, local_width},
+        {own, "attention.value_length_swa", U32, local_width},
+        {family->shares_kv, "attention.shared_kv_layers", U32, c->n_layers - c->n_kv_layers},
+        {family->layer_inputs, "embedding_length_per_layer_input", U32, c->layer_inputs},
+        {layer_norm, "attention.layer_norm_epsilon", F32, (double)c->rms_eps},
+        {!layer_norm, "attention.layer_norm_rms_epsilon", F32, (double)c->rms_eps},
+        {true, "vocab_size", U32, c->vocab},
+        {some, "expert_count", U32, e->n},
+        {some, "expert_used_count", U32, e->n_kept},
+        {some, "expert_feed_forward_length", U32, e->intermediate},
+        {some && w->a->scores, "expert_gating_func", U32, w->a->scores},
+        {some && facts->shared_count_key, "expert_shared_count", U32,
+         some ? e->shared_intermediate / e->intermediate : 0},
+        {some && e->shared_intermediate, "expert_shared_feed_forward_length", U32,
+         e->shared_intermediate},
+        {some && spw_family_find(w->a->model_type)->experts.first_layer_key,
+         "leading_dense_block_count", U32, leading},
+        {some && facts->first_layer_key && facts->step_key, "interleave_moe_layer_step", U32,
+         1}, /* other programs require it */
+        {some && facts->scale_key, "expert_weights_scale", F32,
+         (double)e->route.scale / (double)c->branch_scales[SPW_BRANCH_MLP]},
+        {e->route.n_groups, "expert_group_count", U32, e->route.n_groups},
+        {e->route.n_groups, "expert_group_used_count", U32, e->route.n_groups_kept},
+        {some && spw_family_asks(w->a->renormalizes), "expert_weights_norm", BOOL,
+         e->route.renormalizes},
+        {delta, "ssm.conv_kernel", U32, m->conv_width},
+        {delta, "ssm.state_size", U32, m->key_dim},
+        {delta, "ssm.group_count", U32, m->key_heads},
+        {delta, "ssm.time_step_rank", U32, m->heads},
+        {delta, "ssm.inner_size", U32, (double)spw_mixer_width(m)},
+        {family->logit_scale > 0, "logit_scale", F32, 1 / (double)c->logit_divisor},
+        {c->qkv_limit > 0, "attention.clamp_kqv", F32, (double)c->qkv_limit},
+        {w->a->chunk, "interleave_moe_layer_step", U32, leading + 1},
+        {!w->a->chunk && c->query_growth.beta > 0, "attention.temperature_scale", F32,
+         (double)c->query_growth.beta},
+        {family->parallel_key, family->parallel_key, BOOL, c->parallel},
+        {multiplied, "attention.scale", F32, (double)c->attention_scale},
+        {multiplied, "embedding_scale", F32, (double)c->embedding_scale},
+        {multiplied, "residual_scale", F32, (double)c->branch_scales[SPW_BRANCH_MLP]},
+        {multiplied, "logit_scale", F32, (double)c->logit_divisor},
+        {multiplied && !c->rotates[0], "rope.scaling.finetuned", BOOL, false},
+        {c->logit_softcap > 0, "final_logit_softcapping", F32, (double)c->logit_softcap},
+        {c->attention_softcap > 0, "attn_logit_softcapping", F32, (double)c->attention_softcap},
+        {true, "rope.freq_base", F32, r->theta},
+        {true, "rope.dimension_count", U32, r->rotary_dim},
+        {family->rope.by_layer_kind && c->window && (own || differs(local->theta, usual_theta)),
+         "rope.freq_base_swa", F32, local->theta},
+        {own, "rope.dimension_count_swa", U32, local->rotary_dim},
+        {is_long, "rope.scaling.attn_factor", F32, r->attention_factor},
+        {linear || yarn, "rope.scaling.factor", F32, r->factor},
+        {is_long || yarn, "rope.scaling.original_context_length", U32,
+         (double)r->original_max_positions},
+        {yarn && differs(r->beta_fast, 32), "rope.scaling.yarn_beta_fast", F32, r->beta_fast},
+        {yarn && differs(r->beta_slow, 1), "rope.scaling.yarn_beta_slow", F32, r->beta_slow},
+        {yarn && !grows && differs(r->attention_factor, 1 + usual), "rope.scaling.yarn_attn_factor",
+         F32, r->attention_factor},
+        {yarn && grows && r->factor > 1, "rope.scaling.yarn_log_multiplier", F32,
+         ((1 + usual) / r->attention_factor - 1) /
+             usual}, /* a reader divides by 1 + this * usual */
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const struct key key = full_key(w, keys[i].key);
+        if (keys[i].has && keys[i].type == U32)
+            spw_gguf_add_u32(w->to, key.text, (uint32_t)keys[i].value);
+        else if (keys[i].has && keys[i].type == F32)
+            spw_gguf_add_f32(w->to, key.text, (float)keys[i].value);
+        else if (keys[i].has)
+            spw_gguf_add_bool(w->to, key.text, keys[i].value > 0);
+    }
+    if (linear || yarn || is_long)
+        spw_gguf_add_string(w->to, full_key(w, "rope.scaling.type").text, rope_types[r->kind]);
 }
 
 int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_config *c,
@@ -323,46 +388,16 @@ int spw_config_write_gguf(struct spw_gguf_writer *to, const struct spw_model_con
         spw_gguf_note(notes, "GGUF files do not store rope of type dynamic: with the file the "
                              "model knows max_position_embeddings tokens and no more");
     spw_gguf_add_string(to, "general.architecture", a->name);
-    add_u32(w, "block_count", c->n_layers);
-    add_u32(w, "context_length", c->max_positions);
-    add_u32(w, "embedding_length", c->hidden);
-    add_u32(w, "attention.head_count", c->n_heads);
-    SPW_TRY(add_kv(w));
-    add_f32(
-        w, w->family->eps_key ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-        (double)c->rms_eps);
-    add_u32(w, "vocab_size", c->vocab);
-    if (c->experts.n)
-        add_experts(w);
-    if (w->family->logit_scale > 0)
-        add_f32(w, "logit_scale", 1 / (double)c->logit_divisor);
-    if (c->qkv_limit > 0)
-        add_f32(w, "attention.clamp_kqv", (double)c->qkv_limit);
-    if (a->chunk)
-        add_u32(w, "interleave_moe_layer_step", leading_layers(c) + 1);
-    else if (c->query_growth.beta > 0)
-        add_f32(w, "attention.temperature_scale", (double)c->query_growth.beta);
-    if (w->family->parallel_key)
-        spw_gguf_add_bool(w->to, full_key(w, w->family->parallel_key).text, c->parallel);
-    if (w->family->multiplied) {
-        add_f32(w, "attention.scale", (double)c->attention_scale);
-        add_f32(w, "embedding_scale", (double)c->embedding_scale);
-        add_f32(w, "residual_scale", (double)c->residual_scale);
-        add_f32(w, "logit_scale", (double)c->logit_divisor);
-        if (!c->rotates[0])
-            spw_gguf_add_bool(w->to, full_key(w, "rope.scaling.finetuned").text, false);
-    }
-    if (c->logit_softcap > 0)
-        add_f32(w, "final_logit_softcapping", (double)c->logit_softcap);
-    if (a->joined && c->window)
-        for (uint32_t i = 0; i < c->n_layers; i++)
-            if (c->layer_kinds[i] != c->window_kind)
-                return refuse(w, "layers with and without a window",
-                              "a window in all layers or none");
-    if (c->attention_softcap > 0)
-        add_f32(w, "attn_logit_softcapping", (double)c->attention_softcap);
-    add_rope(w);
-    return add_window(w) ? spw_fail(err, -ENOMEM, "%s: out of memory", name) : 0;
+    SPW_TRY(add_by_layer(w, "feed_forward_length", mlp_width));
+    if (w->family->mixer.interval)
+        spw_gguf_add_u32(to, full_key(w, "attention.head_count_kv").text,
+                         c->kv[c->full_kind].n_heads);
+    else
+        SPW_TRY(add_by_layer(w, "attention.head_count_kv", kv_heads));
+    SPW_TRY(add_states(w));
+    add_sections(w);
+    add_keys(w);
+    return add_window(w);
 }
 
 const char *spw_config_rope_tensor(const struct spw_model_config *c, uint32_t i)

@@ -185,6 +185,26 @@ int spw_keys_string(const struct spw_keys *keys, const char *key, const char **o
     return 0;
 }
 
+int spw_keys_choices(const struct spw_keys *keys, const char *key, uint32_t n,
+                     const char *const names[2], const char *expected, uint8_t *out)
+{
+    const json_t *list = spw_keys_value(keys, key);
+    char text[96];
+    snprintf(text, sizeof text, "a list of %u (num_hidden_layers) strings", n);
+    if (json_array_size(list) != n)
+        return spw_keys_refuse(keys, key, text);
+    for (uint32_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        const char *name = json_is_string(item) ? json_string_value(item) : "";
+        out[i] = !strcmp(name, names[1]);
+        if (!out[i] && strcmp(name, names[0]) != 0)
+            return spw_fail(keys->err, -EINVAL, "%s: %s%s[%u]: found %s, expected %s", keys->file,
+                            keys->prefix, key, i, spw_json_describe(item, text, sizeof text),
+                            expected);
+    }
+    return 0;
+}
+
 int spw_keys_object(const struct spw_keys *keys, const char *key, const json_t **out)
 {
     const json_t *value = get(keys, key);

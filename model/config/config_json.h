@@ -65,6 +65,10 @@ int spw_keys_number(const struct spw_keys *keys, const char *key, double low, do
                     double *out);
 int spw_keys_bool(const struct spw_keys *keys, const char *key, bool *out);
 int spw_keys_string(const struct spw_keys *keys, const char *key, const char **out);
+/* A list of n (num_hidden_layers) strings, each of which is names[0] or names[1]: out[i] is 0 or 1.
+ * expected: the names, for messages. An absent key is refused. */
+int spw_keys_choices(const struct spw_keys *keys, const char *key, uint32_t n,
+                     const char *const names[2], const char *expected, uint8_t *out);
 int spw_keys_object(const struct spw_keys *keys, const char *key, const json_t **out);
 
 #endif

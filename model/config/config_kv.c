@@ -146,9 +146,14 @@ static void divide_kinds(struct spw_model_config *out)
 {
     uint64_t least = UINT64_MAX;
     for (uint32_t l = 0; l < out->n_layers; l++)
-        least = spw_min_u64(least, spw_config_kv_width(out, l));
+        if (spw_config_attends(out, l))
+            least = spw_min_u64(least, spw_config_kv_width(out, l));
     for (int k = 0; k < SPW_LAYER_KINDS; k++) {
         struct spw_kv_shape *kv = &out->kv[k];
+        if (!spw_layer_has_tiles((enum spw_layer_kind)k)) {
+            *kv = (struct spw_kv_shape){0};
+            continue;
+        }
         kv->v_dim = kv->head_dim;
         kv->n_slices = 1;
         for (uint32_t n = 2; n <= SPW_MOST_SLICES; n++)
@@ -159,7 +164,7 @@ static void divide_kinds(struct spw_model_config *out)
 
 static int number_slices(struct spw_model_config *out, const struct spw_keys *keys)
 {
-    const size_t most = (size_t)out->n_kv_layers * SPW_MOST_SLICES;
+    const size_t most = (size_t)out->n_kv_layers * SPW_MOST_SLICES + out->n_layers;
     out->first_slices = spw_alloc_zero(out->n_layers, sizeof *out->first_slices);
     out->slice_layers = spw_alloc_zero(most, sizeof *out->slice_layers);
     out->slice_kinds = spw_alloc_zero(most, sizeof *out->slice_kinds);
@@ -173,6 +178,12 @@ static int number_slices(struct spw_model_config *out, const struct spw_keys *ke
             out->slice_kinds[out->n_slices++] = out->layer_kinds[l];
         }
     }
+    for (uint32_t l = 0; l < out->n_layers; l++)
+        if (out->layer_kinds[l] == SPW_LAYER_STATE || spw_config_has_state(out, l)) {
+            out->state_slices[l] = out->n_slices;
+            out->slice_layers[out->n_slices] = l;
+            out->slice_kinds[out->n_slices++] = SPW_LAYER_STATE;
+        }
     return 0;
 }
 

@@ -5,61 +5,131 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *window_key(enum spw_window_rule rule)
+static const char *window_key(const struct spw_family *family)
 {
-    return rule == SPW_WINDOW_CHUNKS ? "attention_chunk_size" : "sliding_window";
+    if (family->window_key)
+        return family->window_key;
+    return family->window_rule == SPW_WINDOW_CHUNKS ? "attention_chunk_size" : "sliding_window";
+}
+
+/* Where a layer is in a pattern that counts from 1 on; in some families the last layer is 0. */
+static uint32_t place_in_pattern(const struct spw_model_config *c, const struct spw_family *family,
+                                 uint32_t layer)
+{
+    return family->counts_back ? c->n_layers - 1 - layer : layer + 1;
 }
 
 static int read_layer_types(struct spw_model_config *out, const struct spw_keys *keys,
                             enum spw_window_rule rule)
 {
-    const struct spw_layer_kind_row *full = &spw_layer_kinds[out->full_kind];
-    const struct spw_layer_kind_row *other = &spw_layer_kinds[out->window_kind];
-    const json_t *list = json_object_get(keys->object, "layer_types");
+    const char *const names[] = {spw_layer_kinds[out->full_kind].type,
+                                 spw_layer_kinds[out->window_kind].type};
     char text[96];
-    if (!json_is_array(list) || json_array_size(list) != out->n_layers) {
-        snprintf(text, sizeof text, "a list of %u (num_hidden_layers) strings", out->n_layers);
-        return spw_keys_refuse(keys, "layer_types", text);
-    }
+    snprintf(text, sizeof text, "\"%s\" or \"%s\"", names[0], names[1]);
+    SPW_TRY(spw_keys_choices(keys, "layer_types", out->n_layers, names, text, out->layer_kinds));
     for (uint32_t i = 0; i < out->n_layers; i++) {
-        const json_t *item = json_array_get(list, i);
-        const char *name = json_is_string(item) ? json_string_value(item) : "";
-        const bool is_full = !strcmp(name, full->type);
-        if (!is_full && strcmp(name, other->type) != 0)
-            return spw_fail(keys->err, -EINVAL,
-                            "%s: %slayer_types[%u]: found %s, expected \"%s\" or \"%s\"",
-                            keys->file, keys->prefix, i, spw_json_describe(item, text, sizeof text),
-                            full->type, other->type);
-        if (!is_full && rule == SPW_WINDOW_NEVER) {
+        const bool windowed = out->layer_kinds[i];
+        out->layer_kinds[i] = (uint8_t)(windowed ? out->window_kind : out->full_kind);
+        if (windowed && rule == SPW_WINDOW_NEVER) {
             snprintf(text, sizeof text, "only full_attention: %s models have no other layers",
                      out->model_type);
             return spw_keys_refuse(keys, "layer_types", text);
         }
-        out->layer_kinds[i] = (uint8_t)(is_full ? out->full_kind : out->window_kind);
     }
     return 0;
 }
 
-/* Of a family that also has Mamba layers: these are refused, and layers of a file that does not say
- * their kind are such ones. */
-static int check_hybrid(const struct spw_model_config *c, const struct spw_keys *keys)
+static bool is_word(const char *text, const char *word)
 {
-    const char *key = spw_keys_has(keys, "layer_types") ? "layer_types" : "layers_block_type";
+    return word && !strcmp(text, word);
+}
+
+/* A list of the kinds of layers, in a family with layers that have a state. */
+static int read_mixed_types(struct spw_model_config *c, const struct spw_keys *keys,
+                            const char *key, const struct spw_mixer_facts *facts)
+{
     const json_t *list = spw_keys_value(keys, key);
-    char text[64];
-    if (!json_is_array(list) || json_array_size(list) != c->n_layers) {
-        snprintf(text, sizeof text, "\"attention\" for each of %u layers", c->n_layers);
-        return spw_keys_refuse(keys, key, text);
+    char expected[160];
+    snprintf(expected, sizeof expected,
+             "a list of %u (num_hidden_layers) words, \"full_attention\" or \"%s\"", c->n_layers,
+             facts->word);
+    if (json_array_size(list) != c->n_layers)
+        return spw_keys_refuse(keys, key, expected);
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const json_t *item = json_array_get(list, l);
+        const char *text = json_is_string(item) ? json_string_value(item) : "";
+        const bool mixes = is_word(text, facts->word) || is_word(text, facts->old_word);
+        if (!mixes && !is_word(text, "full_attention") &&
+            !(facts->old_word && is_word(text, "attention")))
+            return spw_keys_refuse(keys, key, expected);
+        c->layer_kinds[l] = (uint8_t)(mixes ? SPW_LAYER_STATE : c->full_kind);
     }
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        const json_t *item = json_array_get(list, i);
-        const char *name = json_is_string(item) ? json_string_value(item) : "";
-        if (strcmp(name, "attention") != 0 && strcmp(name, "full_attention") != 0)
-            return spw_fail(keys->err, -EINVAL,
-                            "%s: %s%s[%u]: found %s, expected \"attention\": this program does not "
-                            "compute Mamba layers",
-                            keys->file, keys->prefix, key, i,
-                            spw_json_describe(item, text, sizeof text));
+    return 0;
+}
+
+/* Numbers of the layers that attend; numbers beyond the last layer mean nothing. */
+static int read_attending(struct spw_model_config *c, const struct spw_keys *keys, const char *key)
+{
+    const json_t *list = spw_keys_value(keys, key);
+    bool right = json_is_array(list);
+    memset(c->layer_kinds, SPW_LAYER_STATE, c->n_layers);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_int_t layer = json_integer_value(json_array_get(list, i));
+        right = right && json_is_integer(json_array_get(list, i));
+        if (layer >= 0 && layer < (json_int_t)c->n_layers)
+            c->layer_kinds[layer] = (uint8_t)c->full_kind;
+    }
+    return right ? 0 : spw_keys_refuse(keys, key, "a list of numbers of layers, from 0");
+}
+
+/* Which layers of a family have a state, and which attend. */
+static int read_mixed_kinds(struct spw_model_config *c, const struct spw_keys *keys,
+                            const struct spw_mixer_facts *facts)
+{
+    uint32_t interval = facts->interval;
+    const char *key = "layer_types";
+    for (uint32_t l = 0; l < c->n_layers && facts->beside; l++) {
+        c->layer_kinds[l] = (uint8_t)c->full_kind;
+        c->state_slices[l] = 0; /* spw_config_read_kv numbers them */
+    }
+    if (facts->beside)
+        return 0;
+    if (!spw_keys_has(keys, key) && facts->old_list_key && spw_keys_has(keys, facts->old_list_key))
+        key = facts->old_list_key;
+    c->kinds_listed = spw_keys_has(keys, key);
+    if (c->kinds_listed || !(interval || facts->all_attend || facts->all_mix))
+        return read_mixed_types(c, keys, key, facts);
+    if (facts->attends_key && spw_keys_has(keys, facts->attends_key))
+        return read_attending(c, keys, facts->attends_key);
+    if (interval)
+        SPW_TRY(spw_keys_u32(keys, "full_attention_interval", 1, MAX_LAYERS, &interval));
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        c->layer_kinds[l] =
+            (uint8_t)(facts->all_mix || (interval && (l + 1) % interval) ? SPW_LAYER_STATE
+                                                                         : c->full_kind);
+    return 0;
+}
+
+/* A list of words that is repeated until each layer has one. */
+static int read_repeated(struct spw_model_config *c, const struct spw_config_source *source)
+{
+    static const char *const usual[] = {"recurrent", "recurrent", "attention"};
+    const struct spw_keys *keys = &source->text;
+    const char *key = source->family->mixer.repeated_key;
+    const json_t *list = spw_keys_value(keys, key);
+    const size_t n = list ? json_array_size(list) : sizeof usual / sizeof *usual;
+    uint32_t window = source->family->window;
+    SPW_TRY(spw_keys_u32(keys, source->family->window_key, 1, (uint32_t)MAX_POSITIONS, &window));
+    SPW_TRY(spw_keys_u32(keys, "sliding_window", 1, (uint32_t)MAX_POSITIONS, &window));
+    for (uint32_t l = 0; l < c->n_layers; l++) {
+        const char *word = !n     ? NULL
+                           : list ? json_string_value(json_array_get(list, l % n))
+                                  : usual[l % n];
+        const bool mixes = is_word("recurrent", word);
+        if (!mixes && !is_word("attention", word))
+            return spw_keys_refuse(keys, key, "a list of \"recurrent\" and \"attention\"");
+        c->layer_kinds[l] = (uint8_t)(mixes ? SPW_LAYER_STATE : c->window_kind);
+        c->window = mixes ? c->window : window;
     }
     return 0;
 }
@@ -93,7 +163,8 @@ static int derive_layer_kinds(struct spw_model_config *out, const struct spw_con
                          (rule == SPW_WINDOW_UNROTATED && slides && !out->rotates[i]) ||
                          (rule == SPW_WINDOW_OPT_IN_EVEN && slides && i % 2 == 0 && i < first) ||
                          (rule == SPW_WINDOW_CHUNKS && slides && out->rotates[i]) ||
-                         (rule == SPW_WINDOW_PATTERN && (i + 1) % pattern);
+                         (rule == SPW_WINDOW_PATTERN &&
+                          place_in_pattern(out, source->family, i) % pattern);
         out->layer_kinds[i] = (uint8_t)(sliding ? out->window_kind : out->full_kind);
     }
     return 0;
@@ -105,16 +176,20 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
     const struct spw_keys *keys = &source->text;
     enum spw_window_rule rule = source->family->window_rule;
     uint32_t window = source->family->window;
-    const char *key = window_key(rule);
+    const char *key = window_key(source->family);
     bool slides = rule == SPW_WINDOW_ALL || rule == SPW_WINDOW_LATE || rule == SPW_WINDOW_PATTERN ||
                   rule == SPW_WINDOW_CHUNKS;
     const bool ignored = (rule == SPW_WINDOW_ALL && !source->family->listed) ||
                          rule == SPW_WINDOW_OPT_IN_ALL; /* the list means nothing */
     out->full_kind = SPW_LAYER_FULL;
     out->window_kind = rule == SPW_WINDOW_CHUNKS ? SPW_LAYER_CHUNKED : SPW_LAYER_SLIDING;
-    out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->hybrid;
-    if (source->family->hybrid) /* all layers are full */
-        return check_hybrid(out, keys);
+    out->kinds_listed = spw_keys_has(keys, "layer_types") || source->family->blocks;
+    if (source->family->blocks)
+        return spw_config_read_blocks(out, keys);
+    if (source->family->mixer.repeated_key)
+        return read_repeated(out, source);
+    if (source->family->mixer.kind)
+        return read_mixed_kinds(out, keys, &source->family->mixer);
     const bool opt_in = rule == SPW_WINDOW_OPT_IN || rule == SPW_WINDOW_OPT_IN_ALL ||
                         rule == SPW_WINDOW_OPT_IN_EVEN || rule == SPW_WINDOW_UNROTATED;
     bool any = false;
@@ -156,41 +231,47 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
 static int read_rope_switch(const struct spw_config_source *source, bool *rotates)
 {
     const char *type = NULL;
-    *rotates = true;
+    *rotates = !source->family->unrotated;
     if (source->gguf && source->family->multiplied)
         return spw_keys_bool(&source->text, "has_rope", rotates);
-    if (!source->family->hybrid)
+    if (!source->family->rope_by_type)
         return 0;
     SPW_TRY(SPW_OR_NULL(spw_keys_string, &source->text, "position_embedding_type", &type));
     *rotates = type && !strcmp(type, "rope");
     return 0;
 }
 
-/* Which layers rotate q and k. */
+/* Which layers rotate q and k: a list says it, with 0 for those that do not, or every 4th one does
+ * not. */
 static int read_rotates(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    const json_t *list = spw_keys_value(keys, "no_rope_layers");
+    const struct spw_family *family = source->family;
+    const bool back = family->counts_back;
+    const char *key = back ? "layer_rope_theta" : "no_rope_layers";
+    const json_t *list = spw_keys_value(keys, key);
     uint32_t interval = 4;
     bool rotates;
     char expected[64];
     SPW_TRY(read_rope_switch(source, &rotates));
-    if (source->family->skips_rope)
+    if (family->skips_rope && !back)
         SPW_TRY(spw_keys_u32(keys, "no_rope_layer_interval", 1, MAX_LAYERS, &interval));
     for (uint32_t i = 0; i < out->n_layers; i++)
-        out->rotates[i] = rotates && (!source->family->skips_rope || (i + 1) % interval);
+        out->rotates[i] =
+            rotates && (!family->skips_rope || place_in_pattern(out, family, i) % interval);
     bool empty = json_is_array(list) && !json_array_size(list); /* as in released files of llama4 */
-    if (!source->family->skips_rope || !list || json_is_null(list) || empty)
+    if (!family->skips_rope || !list || json_is_null(list) || (empty && !back))
         return 0;
-    snprintf(expected, sizeof expected, "a list of %u (num_hidden_layers) numbers, 0 or 1",
-             out->n_layers);
+    snprintf(expected, sizeof expected, "a list of %u (num_hidden_layers) numbers%s", out->n_layers,
+             back ? "" : ", 0 or 1");
     if (json_array_size(list) != out->n_layers)
-        return spw_keys_refuse(keys, "no_rope_layers", expected);
+        return spw_keys_refuse(keys, key, expected);
     for (uint32_t i = 0; i < out->n_layers; i++) {
         const json_t *item = json_array_get(list, i);
-        if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > 1)
-            return spw_keys_refuse(keys, "no_rope_layers", expected);
-        out->rotates[i] = json_integer_value(item);
+        const double x = json_number_value(item);
+        if (!json_is_number(item) || (!back && (!json_is_integer(item) || (x != 0 && x != 1))))
+            return spw_keys_refuse(keys, key, expected);
+        out->rotates[i] = x != 0;
     }
     return 0;
 }

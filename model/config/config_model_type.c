@@ -16,6 +16,7 @@ static const struct {
 } wrappers[] = {
     {"gemma3", "gemma3_text", "gemma3_text", true, false},
     {"gemma4", "gemma4_text", "gemma4_text", true, false},
+    {"muse_glimmer", "muse_glimmer_text", "muse_glimmer_text", false, false},
     {"llama4", "llama4_text", "llama4_text", false, false},
     {"mistral3", "mistral", "mistral, ministral or ministral3", true, false},
     {"aya_vision", "cohere2", "cohere or cohere2", true, false},
@@ -31,6 +32,8 @@ static const struct {
     {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2_5_vl_text", false, true},
     {"qwen3_vl", "qwen3_vl_text", "qwen3_vl_text", false, false},
     {"qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_vl_moe_text", false, false},
+    {"qwen3_5", "qwen3_5_text", "qwen3_5_text", false, false},
+    {"qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_moe_text", false, false},
 };
 
 static bool is_listed(const char *name, const char *list)
@@ -94,7 +97,6 @@ int spw_config_read_family(struct spw_config_source *source)
  * missing. transformers ignores these keys in a supported family, so only neutral values are
  * accepted. */
 enum user {
-    NOBODY = 0,
     SCALED = 1,
     SKIPS_ROPE = 2,
     HAS_EXPERTS = 4,
@@ -104,32 +106,47 @@ enum user {
     SCALES_LOGITS = 64,
     CHUNKED = 128,
     OWN_FULL_KV = 256,
+    SCALES_ROWS = 1024, /* embeddings */
+    CAPS_LOGITS = 512,
+    OWN_SOFTCAP = 1024,
 };
 
 static const struct {
     const char *key;
     double neutral; /* NAN: no number is neutral */
-    enum user user; /* families that know the key, by this name or another one */
+    unsigned user;  /* of enum user: families that know the key, by this name or another one */
 } foreign[] = {
-    {"logit_scale", 1, SCALES_LOGITS},         {"logits_scaling", 1, MULTIPLIED},
-    {"residual_multiplier", 1, MULTIPLIED},    {"embedding_multiplier", 1, MULTIPLIED},
-    {"attention_multiplier", NAN, MULTIPLIED}, {"no_rope_layers", NAN, SKIPS_ROPE},
-    {"attention_chunk_size", NAN, CHUNKED},    {"per_layer_config", NAN, OWN_FULL_KV},
-    {"num_experts", 0, HAS_EXPERTS},           {"num_local_experts", 0, HAS_EXPERTS},
-    {"n_routed_experts", 0, HAS_EXPERTS},      {"clip_qkv", NAN, LIMITS_QKV},
-    {"logits_soft_cap", NAN, NOBODY},          {"swiglu_limit", NAN, CUT_GATE},
-    {"final_logit_softcapping", NAN, SCALED},  {"attn_logit_softcapping", NAN, SCALED},
+    {"logit_scale", 1, SCALES_LOGITS},
+    {"logits_scaling", 1, MULTIPLIED},
+    {"residual_multiplier", 1, MULTIPLIED},
+    {"embedding_multiplier", 1, SCALES_ROWS},
+    {"attention_multiplier", NAN, MULTIPLIED},
+    {"no_rope_layers", NAN, SKIPS_ROPE},
+    {"attention_chunk_size", NAN, CHUNKED},
+    {"per_layer_config", NAN, OWN_FULL_KV},
+    {"num_experts", 0, HAS_EXPERTS},
+    {"num_local_experts", 0, HAS_EXPERTS},
+    {"n_routed_experts", 0, HAS_EXPERTS},
+    {"clip_qkv", NAN, LIMITS_QKV},
+    {"logits_soft_cap", NAN, OWN_SOFTCAP},
+    {"swiglu_limit", NAN, CUT_GATE},
+    {"attn_logit_softcapping", NAN, SCALED},
     {"query_pre_attn_scalar", NAN, SCALED},
+    {"final_logit_softcapping", NAN, SCALED | CAPS_LOGITS},
 };
 
 static unsigned users(const struct spw_family *f)
 {
     return (f->scaled_scores ? SCALED : 0u) | (f->skips_rope ? SKIPS_ROPE : 0u) |
-           (f->experts.count_key ? HAS_EXPERTS : 0u) | (f->multiplied ? MULTIPLIED : 0u) |
-           (f->cut_gate ? CUT_GATE : 0u) | (f->limits_qkv ? LIMITS_QKV : 0u) |
-           (f->logit_scale > 0 ? SCALES_LOGITS : 0u) |
+           (f->experts.count_key ? HAS_EXPERTS : 0u) |
+           (f->multiplied ? MULTIPLIED | SCALES_ROWS : 0u) |
+           (f->scales_branches ? SCALES_ROWS : 0u) | (f->cut_gate ? CUT_GATE : 0u) |
+           (f->limits_qkv ? LIMITS_QKV : 0u) | (f->logit_scale > 0 ? SCALES_LOGITS : 0u) |
            (f->window_rule == SPW_WINDOW_CHUNKS ? CHUNKED : 0u) |
-           (f->own_full_kv ? OWN_FULL_KV : 0u);
+           (f->own_full_kv ? OWN_FULL_KV : 0u) |
+           (f->softcap_key         ? OWN_SOFTCAP
+            : f->logit_softcap > 0 ? CAPS_LOGITS
+                                   : 0u);
 }
 
 int spw_config_refuse_foreign(const struct spw_config_source *source)

@@ -2,6 +2,8 @@
  * and scales. A family's row says most of it; keys of the file say the rest. */
 #include "model/config/config_parts.h"
 
+#include "base/numbers.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -111,50 +113,122 @@ static int read_multipliers(struct spw_model_config *out, const struct spw_keys 
     SPW_TRY(spw_keys_number(keys, "logits_scaling", 1e-6, 1e6, &logits));
     out->attention_scale = (float)attention;
     out->embedding_scale = (float)embedding;
-    out->residual_scale = (float)residual;
+    for (int b = 0; b < SPW_BRANCHES; b++)
+        out->branch_scales[b] = (float)residual;
     out->logit_divisor = (float)logits;
+    return 0;
+}
+
+/* A list of numbers above 0; null, or no key: all are 1. */
+static int read_factors(const struct spw_keys *keys, const char *key, size_t n, double *out)
+{
+    const json_t *list = spw_keys_value(keys, key);
+    bool right = json_array_size(list) == n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        right = right && json_number_value(item) >= 1e-6 && json_number_value(item) <= 1e6;
+        out[i] = json_array_size(list) ? json_number_value(item) : 1;
+    }
+    return right || !list || json_is_null(list)
+               ? 0
+               : spw_keys_refuse(keys, key, "a list of numbers above 0, of the right length");
+}
+
+/* Multipliers of Falcon-H1. What goes into attention, or into the mlp, is left as it is: products
+ * are linear, so their factors become part of those of scores and of what the branch adds. */
+static int read_branch_scales(struct spw_model_config *out, const struct spw_keys *keys)
+{
+    enum { EMBEDDING, HEAD, KEY, ATTENTION, ATTENTION_OUT, STATE, STATE_OUT, N };
+    static const char *const names[N] = {"embedding_multiplier",     "lm_head_multiplier",
+                                         "key_multiplier",           "attention_in_multiplier",
+                                         "attention_out_multiplier", "ssm_in_multiplier",
+                                         "ssm_out_multiplier"};
+    double x[N], mlp[2], parts[SPW_SSD_PARTS];
+    for (int i = 0; i < N; i++) {
+        x[i] = 1;
+        SPW_TRY(SPW_OR_NULL(spw_keys_number, keys, names[i], 1e-6, 1e6, &x[i]));
+    }
+    SPW_TRY(read_factors(keys, "mlp_multipliers", 2, mlp));
+    SPW_TRY(read_factors(keys, "ssm_multipliers", SPW_SSD_PARTS, parts));
+    out->embedding_scale = (float)x[EMBEDDING];
+    out->logit_divisor = (float)(1 / x[HEAD]);
+    out->attention_scale *= (float)(x[KEY] * x[ATTENTION] * x[ATTENTION]);
+    out->attention_in_scale = (float)x[ATTENTION];
+    out->mlp_in_scale = (float)mlp[0];
+    out->branch_scales[SPW_BRANCH_ATTENTION] = (float)(x[ATTENTION] * x[ATTENTION_OUT]);
+    out->branch_scales[SPW_BRANCH_STATE] = (float)x[STATE_OUT];
+    out->branch_scales[SPW_BRANCH_MLP] = (float)(mlp[1] / mlp[0]);
+    out->mixer.in_scale = (float)x[STATE];
+    for (int i = 0; i < SPW_SSD_PARTS; i++)
+        out->mixer.in_scales[i] = (float)(x[STATE] * parts[i]);
     return 0;
 }
 
 static int read_limits(struct spw_model_config *out, const struct spw_config_source *source)
 {
-    double limit = 0, scale = source->family->logit_scale;
-    if (source->family->limits_qkv)
+    const struct spw_family *family = source->family;
+    const char *scale_key = family->logit_scale_key ? family->logit_scale_key : "logit_scale";
+    double limit = 0, scale = family->logit_scale;
+    if (family->limits_qkv)
         SPW_TRY(SPW_OR_NULL(spw_keys_number, &source->text, "clip_qkv", 1e-6, 1e6, &limit));
     if (scale > 0)
-        SPW_TRY(spw_keys_number(&source->text, "logit_scale", 1e-6, 1e6, &scale));
-    if (source->wrapper)
+        SPW_TRY(spw_keys_number(&source->text, scale_key, 1e-6, 1e6, &scale));
+    if (source->wrapper && !family->caps_wrapped)
         scale = 0; /* transformers scales the logits of text models only, not of their wrappers */
     out->qkv_limit = (float)limit;
     out->logit_divisor = scale > 0 ? (float)(1 / scale) : 1;
     return 0;
 }
 
+/* null: none, in families whose scores have a key of their own. */
+static int read_caps(struct spw_model_config *out, const struct spw_config_source *source)
+{
+    const struct spw_keys *keys = &source->text;
+    const char *key = source->family->softcap_key;
+    double cap = source->family->logit_softcap, attention = source->family->attention_softcap;
+    if (source->family->scaled_scores)
+        SPW_TRY(read_softcap(keys, "final_logit_softcapping", &cap));
+    else if (cap > 0)
+        SPW_TRY(spw_keys_number(keys, key ? key : "final_logit_softcapping", 1e-3, 1e6, &cap));
+    if (attention > 0)
+        SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention));
+    if (source->wrapper && !source->family->caps_wrapped)
+        cap = 0; /* transformers caps the logits of text models only, not of their wrappers */
+    out->logit_softcap = (float)cap;
+    out->attention_softcap = (float)attention;
+    return 0;
+}
+
 static int read_scales(struct spw_model_config *out, const struct spw_config_source *source)
 {
     const struct spw_keys *keys = &source->text;
-    out->embedding_scale = out->residual_scale = 1;
+    double scalar = 256, q = source->family->q_norm_scale;
+    out->embedding_scale = out->attention_in_scale = out->mlp_in_scale = 1;
+    for (int b = 0; b < SPW_BRANCHES; b++)
+        out->branch_scales[b] = 1;
+    out->mixer.in_scale = 1;
+    for (int i = 0; i < SPW_SSD_PARTS; i++)
+        out->mixer.in_scales[i] = 1;
     out->attention_scale = (float)(1 / sqrt(out->kv[0].head_dim));
     SPW_TRY(read_limits(out, source));
+    SPW_TRY(read_caps(out, source));
+    if (q > 0 && !source->gguf) /* a GGUF file has tensors for it */
+        SPW_TRY(spw_keys_number(keys, "qk_scale_factor", 1e-6, 1e6, &q));
+    out->q_norm_scale = source->gguf ? 0 : (float)q;
     if (source->family->scaled_rows)
         out->embedding_scale = (float)sqrt(out->hidden);
+    if (source->family->bf16_scale)
+        out->embedding_scale = spw_bf16_to_f32(spw_f32_to_bf16(out->embedding_scale));
     if (source->family->multiplied)
         return read_multipliers(out, keys);
+    if (source->family->scales_branches)
+        return read_branch_scales(out, keys);
     if (!source->family->scaled_scores)
         return 0;
-    double scalar = 256, softcap = source->family->logit_softcap;
-    double attention_softcap = source->family->attention_softcap;
     if (source->gguf)
         scalar = spw_config_gguf_query_scalar(out, source->gguf->architecture);
     SPW_TRY(spw_keys_number(keys, "query_pre_attn_scalar", 1e-3, 1e6, &scalar));
-    SPW_TRY(read_softcap(keys, "final_logit_softcapping", &softcap));
-    if (attention_softcap > 0)
-        SPW_TRY(read_softcap(keys, "attn_logit_softcapping", &attention_softcap));
-    if (source->wrapper && !source->family->caps_wrapped)
-        softcap = 0; /* transformers caps the logits of text models only, not of their wrappers */
     out->attention_scale = source->family->plain_scores ? 1 : (float)(1 / sqrt(scalar));
-    out->logit_softcap = (float)softcap;
-    out->attention_softcap = (float)attention_softcap;
     return 0;
 }
 
@@ -210,6 +284,9 @@ int spw_config_read_operations(struct spw_model_config *out, const struct spw_co
     out->sandwich = family->sandwich;
     out->late_norms = family->late_norms;
     out->norm_plus_one = family->norm_plus_one && !source->gguf;
+    out->plain_last = family->plain_last;
+    out->normed_rows = family->normed_rows;
+    out->attention_gate = family->attention_gate;
     out->interleaved_qk =
         source->gguf ? source->gguf->architecture->interleaved_qk : family->paired_qk;
     SPW_TRY(read_biases(out, source));

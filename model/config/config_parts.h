@@ -48,6 +48,13 @@ int spw_config_read_layer_kinds(struct spw_model_config *out,
  * and their slices. out->layer_kinds must be set; out->kv_layers has its memory. */
 int spw_config_read_kv(struct spw_model_config *out, const struct spw_config_source *source);
 
+/* config_blocks.c: the number of layers of a family of blocks, and what each is. */
+int spw_config_count_blocks(const struct spw_keys *keys, uint32_t *n);
+int spw_config_read_blocks(struct spw_model_config *out, const struct spw_keys *keys);
+
+/* config_mixer.c: fills out->mixer. The sizes and out->layer_kinds must be set. */
+int spw_config_read_mixer(struct spw_model_config *out, const struct spw_config_source *source);
+
 /* config_experts.c: fills out->experts and out->has_experts, which has its memory. The sizes must
  * be set. */
 int spw_config_read_experts(struct spw_model_config *out, const struct spw_config_source *source);

@@ -56,7 +56,9 @@ static int read_kind(const struct spw_keys *dict, const struct spw_rope_facts *f
     for (size_t i = 0; i < sizeof rope_types / sizeof rope_types[0]; i++) {
         if (!strcmp(name, rope_types[i].name)) {
             *kind = rope_types[i].kind;
-            return 0;
+            return *kind != SPW_ROPE_DEFAULT && facts->unscaled
+                       ? spw_keys_refuse(dict, key, "default, in this family")
+                       : 0;
         }
     }
     return spw_keys_refuse(dict, key,

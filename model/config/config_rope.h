@@ -18,6 +18,7 @@ struct spw_rope_facts {
     bool only_long;      /* no scaling but longrope, in config.json also by its older names */
     bool sections;       /* "mrope" is no scaling: positions of images have several numbers, those
                             of a text have one */
+    bool unscaled;       /* no scaling at all */
     bool alpha;          /* "dynamic" with alpha is no scaling, but another theta */
     bool by_dim;         /* the default of partial_rotary_factor is rotary_dim / head_dim */
     bool whole_ramp;     /* YaRN's truncate is false, which GGUF files do not store */

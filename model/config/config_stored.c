@@ -80,6 +80,8 @@ static int read_tied(struct spw_model_config *out, const struct spw_config_sourc
     bool tied = source->gguf ? !source->gguf->head : source->family->tied;
     bool whole = source->wrapper_tied;
     SPW_TRY(SPW_OR_NULL(spw_keys_bool, &source->text, key, &tied));
+    if (source->family->tied_key)
+        SPW_TRY(SPW_OR_NULL(spw_keys_bool, &source->text, source->family->tied_key, &tied));
     SPW_TRY(SPW_OR_NULL(spw_keys_bool, &source->top, key, &whole));
     out->tied_embeddings = source->wrapper ? whole || (tied && !source->wrapper_tied) : tied;
     return 0;

@@ -138,8 +138,3 @@ uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positio
     bool shared = rope->kind != SPW_ROPE_DYNAMIC || n_tokens <= max_positions;
     return shared ? SPW_ROPE_SHARED : n_tokens;
 }
-
-bool spw_rope_is_shared(const struct spw_rope_config *rope, uint64_t table)
-{
-    return table == SPW_ROPE_SHARED || rope->kind == SPW_ROPE_LONG;
-}

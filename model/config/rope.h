@@ -55,8 +55,6 @@ int spw_rope_frequencies(const struct spw_rope_config *rope, uint32_t rotary_dim
 enum { SPW_ROPE_SHARED = 1 };
 uint64_t spw_rope_table(const struct spw_rope_config *rope, uint64_t max_positions,
                         uint64_t n_tokens);
-/* Whether sequences of other lengths have this table, too. */
-bool spw_rope_is_shared(const struct spw_rope_config *rope, uint64_t table);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -4,6 +4,7 @@
  * it. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
+#include "model/cpu/row_tasks.h"
 #include "quant/types.h"
 
 /* A task computes the logits of so many rows, which share the router's weights; so many experts
@@ -15,20 +16,7 @@ enum { ROWS = 4, EXPERTS = 4, EXPERTS_OF_ONE = 4 };
 enum { ROWS = 3, EXPERTS = 2, EXPERTS_OF_ONE = 4 };
 #endif
 
-enum {
-    TASK_EXPERTS = 32,   /* of one task */
-    TASK_ELEMENTS = 8192 /* of rows that are copied or added: some microseconds of work */
-};
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t task_rows(size_t cols)
-{
-    return cols < TASK_ELEMENTS ? TASK_ELEMENTS / (cols ? cols : 1) : 1;
-}
+enum { TASK_EXPERTS = 32 }; /* of one task */
 
 /* ---- logits ---- */
 
@@ -134,17 +122,18 @@ static void route_scores_run(const void *args, size_t task, unsigned worker)
 
 /* ---- choices ---- */
 
-/* A softmax of n values; the sum is one chain. */
-static void softmax(float *x, uint32_t n)
+/* A softmax of n values, which are `step` values apart; the sum is one chain. */
+static void softmax(float *x, size_t step, uint32_t n)
 {
+    const size_t end = n * step;
     float most = x[0], sum = 0;
-    for (uint32_t i = 1; i < n; i++)
+    for (size_t i = step; i < end; i += step)
         most = x[i] > most ? x[i] : most;
-    for (uint32_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < end; i += step) {
         x[i] = expf(x[i] - most);
         sum += x[i];
     }
-    for (uint32_t i = 0; i < n; i++)
+    for (size_t i = 0; i < end; i += step)
         x[i] /= sum;
 }
 
@@ -231,24 +220,11 @@ static void weigh(const struct spw_route_args *a, struct spw_choice *out)
         sum += out[i].weight;
     for (uint32_t i = 0; i < a->n_kept; i++) {
         if (a->route.renormalizes)
-            out[i].weight /= sum + 1e-20f; /* sigmoids may all be 0 */
+            out[i].weight /= sum + (a->route.sum_plus + 1e-20f); /* sigmoids may all be 0 */
         out[i].weight *= a->route.scale;
         if (a->expert_scale)
             out[i].weight *= a->expert_scale[out[i].expert];
     }
-}
-
-static void softmax_kept(const struct spw_route_args *a, struct spw_choice *out)
-{
-    float most = out[0].weight, sum = 0;
-    for (uint32_t i = 1; i < a->n_kept; i++)
-        most = out[i].weight > most ? out[i].weight : most;
-    for (uint32_t i = 0; i < a->n_kept; i++) {
-        out[i].weight = expf(out[i].weight - most);
-        sum += out[i].weight;
-    }
-    for (uint32_t i = 0; i < a->n_kept; i++)
-        out[i].weight /= sum;
 }
 
 static size_t route_tasks(const void *args)
@@ -263,12 +239,12 @@ static void route_run(const void *args, size_t row, unsigned worker)
     struct spw_choice *out = a->choices + row * a->n_kept;
     (void)worker;
     if (a->route.score == SPW_ROUTE_SOFTMAX)
-        softmax(scores, a->n_experts);
+        softmax(scores, 1, a->n_experts);
     for (uint32_t e = 0; a->route.score == SPW_ROUTE_SIGMOID && e < a->n_experts; e++)
         scores[e] = sigmoid(scores[e]);
     choose(a, scores, out);
     if (a->route.score == SPW_ROUTE_SOFTMAX_KEPT)
-        softmax_kept(a, out);
+        softmax(&out->weight, sizeof *out / sizeof(float), a->n_kept);
     for (uint32_t i = 0; a->route.score == SPW_ROUTE_SIGMOID_KEPT && i < a->n_kept; i++)
         out[i].weight = sigmoid(out[i].weight);
     weigh(a, out);
@@ -292,13 +268,20 @@ static float weight_in(const struct spw_gather_args *a, size_t row)
     return its[k].weight;
 }
 
+/* The number that row `row` of y begins at in x. */
+static size_t gathered_at(const struct spw_gather_args *a, size_t row)
+{
+    const size_t from = a->index ? a->index[row] : a->times ? row / a->times : row;
+    return from * a->x_stride;
+}
+
 static void gather_weighted(const struct spw_gather_args *a, size_t row)
 {
-    const size_t from = a->index ? a->index[row] : row;
+    const size_t from = a->index ? a->index[row] : row, at = gathered_at(a, row);
     const struct vec weight = vec_round_as(vec_set1(weight_in(a, from)), a->dtype);
     for (size_t i = 0; i < a->cols; i += VEC_LANES) {
         size_t n = smaller(a->cols - i, VEC_LANES);
-        struct vec x = vec_load_as(a->x, from * a->x_stride + i, n, a->dtype);
+        struct vec x = vec_load_as(a->x, at + i, n, a->dtype);
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, vec_mul(x, weight));
     }
 }
@@ -313,9 +296,7 @@ static void gather_run(const void *args, size_t task, unsigned worker)
             gather_weighted(a, row);
         else
             memcpy((char *)a->y + row * bytes,
-                   (const char *)a->x +
-                       spw_row_bytes(a->dtype, (a->index ? a->index[row] : row) * a->x_stride),
-                   bytes);
+                   (const char *)a->x + spw_row_bytes(a->dtype, gathered_at(a, row)), bytes);
 }
 
 static void combine_row(const struct spw_combine_args *a, size_t row, size_t first, size_t end)
@@ -336,22 +317,19 @@ static void combine_row(const struct spw_combine_args *a, size_t row, size_t fir
     }
 }
 
-/* Pieces of TASK_ELEMENTS columns of one row, or whole short rows. */
 static size_t combine_tasks(const void *args)
 {
     const struct spw_combine_args *a = args;
-    return spw_div_up(a->rows, task_rows(a->cols)) * spw_div_up(a->cols, TASK_ELEMENTS);
+    return piece_tasks(a->rows, a->cols);
 }
 
 static void combine_run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_combine_args *a = args;
     (void)worker;
-    size_t pieces = spw_div_up(a->cols, TASK_ELEMENTS), step = task_rows(a->cols);
-    size_t first = task % pieces * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->cols);
-    size_t row = task / pieces * step, last = smaller(row + step, a->rows);
-    for (; row < last; row++)
-        combine_row(a, row, first, end);
+    const struct piece p = piece_of(task, a->rows, a->cols);
+    for (size_t row = p.row; row < p.last; row++)
+        combine_row(a, row, p.first, p.end);
 }
 
 #define EXPERTS_KERNEL(op)                                                                         \

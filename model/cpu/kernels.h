@@ -21,6 +21,9 @@
     extern const struct spw_kernel spw_gather_kernel_##isa;                                        \
     extern const struct spw_kernel spw_combine_kernel_##isa;                                       \
     extern const struct spw_kernel spw_encode_kernel_##isa;                                        \
+    extern const struct spw_kernel spw_conv_kernel_##isa;                                          \
+    extern const struct spw_kernel spw_recur_kernel_##isa;                                         \
+    extern const struct spw_kernel spw_gated_norm_kernel_##isa;                                    \
     /* Bytes of linear workspace one worker needs; a multiple of 64. */                            \
     size_t spw_linear_workspace_##isa(size_t k, enum spw_dtype x, enum spw_dtype w)
 

@@ -129,6 +129,8 @@ const char *spw_isa_name(enum spw_isa isa)
         .each = &spw_each_kernel_##set, .route_scores = &spw_route_scores_kernel_##set,            \
         .route = &spw_route_kernel_##set, .gather = &spw_gather_kernel_##set,                      \
         .combine = &spw_combine_kernel_##set, .encode = &spw_encode_kernel_##set,                  \
+        .conv = &spw_conv_kernel_##set, .recur = &spw_recur_kernel_##set,                          \
+        .gated_norm = &spw_gated_norm_kernel_##set,                                                \
         .linear_codes = &spw_linear_codes_kernel_##codes_set,                                      \
         .linear = &spw_linear_kernel_##linear_set,                                                 \
         .linear_workspace = spw_linear_workspace_##linear_set,                                     \

@@ -38,6 +38,7 @@ struct spw_cpu_kernels {
     const struct spw_kernel *route_scores, *route, *gather, *combine;
     /* bf16 x and quantized w, in place of linear: encode fills `codes`, linear_codes multiplies. */
     const struct spw_kernel *encode, *linear_codes;
+    const struct spw_kernel *conv, *recur, *gated_norm;
     /* Bytes of workspace one worker needs for inner size k and these types of x and w. */
     size_t (*linear_workspace)(size_t k, enum spw_dtype x, enum spw_dtype w);
 };

@@ -1,28 +1,15 @@
 /* The row operations of model/ops.h, over sixteen lanes.
  *
- * Each output element depends on its own row only. A task is a run of rows, or a piece of a long
- * row, of about TASK_ELEMENTS elements. */
-#include "base/numbers.h"
+ * Each output element depends on its own row only. */
 #include "model/cpu/kernels.h"
 #include "model/cpu/math.h"
+#include "model/cpu/row_tasks.h"
 
 enum {
-    TASK_ELEMENTS = 8192, /* some microseconds of work */
     NORM_CHAINS = 4,
     ROPE_ANGLES = 2048, /* in memory at a time: of 16 rows, with heads of up to 256 channels */
     ROPE_TASKS = 4, /* enough tasks; each further task computes the angles of its rows once more */
 };
-
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Rows of `elements` each that make one task. */
-static size_t task_rows(size_t elements)
-{
-    return elements < TASK_ELEMENTS ? TASK_ELEMENTS / (elements ? elements : 1) : 1;
-}
 
 /* ---- norm ---- */
 
@@ -209,9 +196,12 @@ static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void
     const float *weight = is_q ? a->q_norm : a->k_norm;
     const float *bias = is_q ? a->q_norm_bias : a->k_norm_bias;
     const size_t weights = a->norm_by_head ? (head - (is_q ? 0 : a->n_heads)) * a->head_dim : 0;
+    const bool is_apart = is_q && a->q;
+    const void *const x = is_apart ? a->q : a->qkv;
     size_t bytes = spw_dtype_bytes(a->dtype), angles = (row - r->first) * r->pairs;
-    size_t from = row * a->stride + (size_t)head * a->head_dim;
-    struct spw_norm_args norm = {.x = a->qkv,
+    size_t from = is_apart ? row * a->q_stride + head * a->q_step
+                           : row * a->stride + (size_t)head * a->head_dim;
+    struct spw_norm_args norm = {.x = x,
                                  .y = to,
                                  .weight = weight ? weight + weights : NULL,
                                  .bias = bias ? bias + weights : NULL,
@@ -221,7 +211,7 @@ static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void
                                  .dtype = a->dtype};
     if (a->interleaved) {
         _Alignas(64) float copy[SPW_MOST_HEAD_DIM];
-        memcpy(copy, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
+        memcpy(copy, (const char *)x + from * bytes, a->head_dim * bytes);
         memcpy((char *)to + at * bytes, copy, a->head_dim * bytes);
         in_order((char *)to + at * bytes, copy, a->rotary_dim, a->dtype);
         norm.x = to;
@@ -229,8 +219,8 @@ static void rope_head(const struct rope_rows *r, size_t row, uint32_t head, void
     }
     if (weight && !a->norm_last)
         norm_one(&norm, from, at);
-    else if (to != a->qkv && !a->interleaved)
-        memcpy((char *)to + at * bytes, (const char *)a->qkv + from * bytes, a->head_dim * bytes);
+    else if (to != x && !a->interleaved)
+        memcpy((char *)to + at * bytes, (const char *)x + from * bytes, a->head_dim * bytes);
     rope_pairs(to, at, a->rotary_dim / 2, r->cosine + angles, r->sine + angles, a->dtype,
                a->rounding == SPW_ROPE_ROUNDS_ALL ? a->dtype : SPW_DTYPE_F32);
     norm.x = to;
@@ -404,72 +394,6 @@ static void rope_append_run(const void *args, size_t task, unsigned worker)
 
 /* ---- gated ---- */
 
-SIMD_FN struct vec silu(struct vec x)
-{
-    struct vec e = vec_exp(vec_sub(vec_set1(0.0f), x));
-    return vec_div(x, vec_add(vec_set1(1.0f), e));
-}
-
-/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-SIMD_FN struct vec gelu_tanh(struct vec x)
-{
-    struct vec cube = vec_mul(vec_mul(x, x), x);
-    struct vec inner = vec_add(x, vec_mul(vec_set1(0.044715f), cube));
-    struct vec t = vec_tanh(vec_mul(vec_set1(0.797884561f), inner));
-    return vec_mul(vec_mul(vec_set1(0.5f), x), vec_add(vec_set1(1.0f), t));
-}
-
-/* 0.5 x (1 + erf(x / sqrt(2))), by libm: no family whose speed matters uses it today. */
-SIMD_FN struct vec gelu_erf(struct vec x)
-{
-    float lanes[VEC_LANES];
-    vec_store(lanes, vec_mul(x, vec_set1(0.707106781f)));
-    for (int i = 0; i < VEC_LANES; i++)
-        lanes[i] = erff(lanes[i]);
-    struct vec t = vec_add(vec_set1(1.0f), vec_load(lanes));
-    return vec_mul(vec_mul(vec_set1(0.5f), x), t);
-}
-
-SIMD_FN struct vec gelu_quick(struct vec x)
-{
-    struct vec e = vec_exp(vec_mul(vec_set1(-1.702f), x));
-    return vec_div(x, vec_add(vec_set1(1.0f), e));
-}
-
-/* NaN stays NaN: vec_max and vec_min give their second operand where the two do not compare. */
-SIMD_FN struct vec relu(struct vec x)
-{
-    return vec_max(vec_set1(0.0f), x);
-}
-
-SIMD_FN struct vec at_most_limit(struct vec x)
-{
-    return vec_min(vec_set1((float)SPW_GATE_LIMIT), x);
-}
-
-SIMD_FN struct vec activation(struct vec x, enum spw_activation act)
-{
-    switch (act) {
-    case SPW_ACT_SILU:
-        return silu(x);
-    case SPW_ACT_GELU_TANH:
-        return gelu_tanh(x);
-    case SPW_ACT_GELU_ERF:
-        return gelu_erf(x);
-    case SPW_ACT_GELU_QUICK:
-        return gelu_quick(x);
-    case SPW_ACT_CUT_QUICK:
-        return gelu_quick(at_most_limit(x));
-    case SPW_ACT_RELU_SQUARED:
-        x = relu(x);
-        return vec_mul(x, x);
-    case SPW_ACT_RELU:
-    case SPW_ACT_COUNT:
-        break;
-    }
-    return relu(x);
-}
-
 /* What a product has as its second factor. */
 SIMD_FN struct vec factor(struct vec up, enum spw_activation act, enum spw_dtype t)
 {
@@ -479,57 +403,32 @@ SIMD_FN struct vec factor(struct vec up, enum spw_activation act, enum spw_dtype
     return vec_round_as(vec_add(up, vec_set1(1.0f)), t);
 }
 
-SIMD_FN void gated_with(const struct spw_gated_args *a, size_t row, size_t first, size_t end,
-                        enum spw_activation act)
+static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
 {
     size_t gate = row * a->gate_stride, up = row * a->up_stride;
     for (size_t i = first; i < end; i += VEC_LANES) {
         size_t n = smaller(end - i, VEC_LANES);
         struct vec g = vec_load_as(a->gate, gate + i, n, a->dtype);
-        g = activation(g, act);
+        g = activation(g, a->act);
         g = vec_mul(vec_round_as(g, a->dtype),
-                    factor(vec_load_as(a->up, up + i, n, a->dtype), act, a->dtype));
+                    factor(vec_load_as(a->up, up + i, n, a->dtype), a->act, a->dtype));
         vec_store_as(a->y, row * a->cols + i, n, a->dtype, g);
     }
 }
 
-/* A loop of its own for each activation. */
-static void gated_piece(const struct spw_gated_args *a, size_t row, size_t first, size_t end)
-{
-    switch (a->act) {
-#define CASE(act)                                                                                  \
-    case act:                                                                                      \
-        gated_with(a, row, first, end, act);                                                       \
-        break
-        CASE(SPW_ACT_SILU);
-        CASE(SPW_ACT_GELU_TANH);
-        CASE(SPW_ACT_GELU_ERF);
-        CASE(SPW_ACT_GELU_QUICK);
-        CASE(SPW_ACT_RELU);
-        CASE(SPW_ACT_RELU_SQUARED);
-        CASE(SPW_ACT_CUT_QUICK);
-#undef CASE
-    case SPW_ACT_COUNT:
-        break;
-    }
-}
-
-/* Pieces of TASK_ELEMENTS columns of one row, or whole short rows. */
 static size_t gated_tasks(const void *args)
 {
     const struct spw_gated_args *a = args;
-    return spw_div_up(a->rows, task_rows(a->cols)) * spw_div_up(a->cols, TASK_ELEMENTS);
+    return piece_tasks(a->rows, a->cols);
 }
 
 static void gated_run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_gated_args *a = args;
     (void)worker;
-    size_t pieces = spw_div_up(a->cols, TASK_ELEMENTS), step = task_rows(a->cols);
-    size_t first = task % pieces * TASK_ELEMENTS, end = smaller(first + TASK_ELEMENTS, a->cols);
-    size_t row = task / pieces * step, last = smaller(row + step, a->rows);
-    for (; row < last; row++)
-        gated_piece(a, row, first, end);
+    const struct piece p = piece_of(task, a->rows, a->cols);
+    for (size_t row = p.row; row < p.last; row++)
+        gated_piece(a, row, p.first, p.end);
 }
 
 /* ---- softcap ---- */

@@ -97,6 +97,19 @@ SIMD_FN struct vec vec_fma(struct vec a, struct vec b, struct vec c)
     return c;
 }
 
+/* a * b + c, rounded once */
+SIMD_FN struct vec vec_fused(struct vec a, struct vec b, struct vec c)
+{
+    VEC_EACH(c.v[i] = simd_fused(a.v[i], b.v[i], c.v[i]));
+    return c;
+}
+
+SIMD_FN struct vec vec_sqrt(struct vec a)
+{
+    VEC_EACH(a.v[i] = simd_sqrt(a.v[i]));
+    return a;
+}
+
 /* a > b ? a : b, so that a NaN in b stays NaN. */
 SIMD_FN struct vec vec_max(struct vec a, struct vec b)
 {

@@ -410,12 +410,6 @@ __device__ __forceinline__ void merge_tile(struct codes_memory<D> &m, const stru
 
 /* ---- a split ---- */
 
-__device__ __forceinline__ float *state_of(const struct attention_job &job, uint32_t item)
-{
-    uint32_t group = job.a.n_heads / job.a.n_kv_heads;
-    return attention_state(job, item / group, blockIdx.y * group + item % group);
-}
-
 /* Rotates the split back and merges it into the states, then empties it for the next split. A warp
  * takes four of the items. */
 template <int D>
@@ -427,7 +421,7 @@ end_split(struct codes_memory<D> &m, const struct attention_job &job, uint32_t f
         m.out[row + i / D][i % D] *= job.v_factor;
     spw_hadamard_stages(m.out[row], WARP_ITEMS, codes_shape<D>::stride, D, spw_hadamard_v_block(D));
     for (int i = row; i < row + WARP_ITEMS && (uint32_t)i < n; i++) {
-        float *state = state_of(job, first + (uint32_t)i), split = m.sum[i];
+        float *state = attention_state(job, first + (uint32_t)i), split = m.sum[i];
         float top = state[D], all = state[D + 1];
         __syncwarp(); /* all lanes have read them */
         if (split == 0)
@@ -455,10 +449,9 @@ __device__ __forceinline__ void start(struct codes_memory<D> &m, const struct at
 {
     const struct attention_call &a = job.a;
     const int lane = (int)threadIdx.x % 32, row = (int)threadIdx.x / 32 * WARP_ITEMS;
-    const uint32_t group = a.n_heads / a.n_kv_heads;
     for (int i = lane; i < WARP_ITEMS * D; i += 32) {
-        uint32_t mine = (uint32_t)(row + i / D), item = first + mine, c = (uint32_t)(i % D);
-        size_t at = item / group * a.q_stride + (size_t)(blockIdx.y * group + item % group) * D + c;
+        uint32_t mine = (uint32_t)(row + i / D), c = (uint32_t)(i % D);
+        size_t at = attention_query(a, first + mine) + c;
         m.exact_q[mine][c] =
             mine < n ? spw_device_bf16(((const uint16_t *)a.q)[at]) * job.k_factor : 0.0f;
         m.out[mine][c] = 0.0f;
@@ -467,7 +460,7 @@ __device__ __forceinline__ void start(struct codes_memory<D> &m, const struct at
                         spw_hadamard_k_block(D));
     for (int i = row; i < row + WARP_ITEMS && (uint32_t)i < n; i++)
         for (int c = lane; c < D + 2 && (a.first || job.split_floats); c += 32)
-            state_of(job, first + (uint32_t)i)[c] = c == D ? -INFINITY : 0.0f;
+            attention_state(job, first + (uint32_t)i)[c] = c == D ? -INFINITY : 0.0f;
     if (lane < WARP_ITEMS) {
         m.top[row + lane] = -INFINITY;
         m.sum[row + lane] = 0.0f;
@@ -536,11 +529,11 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 #endif
 }
 
-/* The ring has as many stages as the caller asks for, or as a block of this device has room for. */
-template <int D>
-static int launch(const struct attention_job *job, int stages, uint32_t n_grid, spw_stream s)
+/* The ring has fewer stages if a block of this device has no room for so many. */
+template <int D> static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
     const struct attention_call *a = &job->a;
+    int stages = D == 64 || (D != 256 && a->qformat == SPW_QFORMAT_INT4) ? 3 : 2;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
     size_t stage =
         ATTENTION_WARPS * sizeof(uint4) * (size_t)piece_chunks<D>(a->qformat != SPW_QFORMAT_INT4);
@@ -561,17 +554,5 @@ static int launch(const struct attention_job *job, int stages, uint32_t n_grid, 
  * on sm_86 and sm_89. int8 at D = 256 would take 115 KB, and sm_86 has 99 KiB. */
 int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
-    const int stages = job->a.qformat == SPW_QFORMAT_INT4 ? 3 : 2;
-    switch (job->a.head_dim) {
-    case 64:
-        return launch<64>(job, 3, n_grid, s);
-    case 80:
-        return launch<80>(job, stages, n_grid, s);
-    case 96:
-        return launch<96>(job, stages, n_grid, s);
-    case 128:
-        return launch<128>(job, stages, n_grid, s);
-    default:
-        return launch<256>(job, 2, n_grid, s);
-    }
+    return ATTENTION_LAUNCH(launch, job, n_grid, s);
 }

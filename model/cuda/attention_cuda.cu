@@ -11,10 +11,10 @@
  * the quantized tiles, and the tiles after them.
  *
  * Splits that are computed side by side go to `split_states`: (head_dim + 2) * 4 bytes for an item
- * and split, next to 512 * head_dim * 4 bytes of K and V that the split reads. In decode the merge
- * also writes the result, because it has out and sum in registers. In prefill the result is a
- * launch of its own: each of the four kernels stores its states differently, and the cost of one
- * more launch is small next to the products of a chunk. */
+ * and split, next to 512 * head_dim * 4 bytes of K and V that the split reads. The merge also
+ * writes the result, because it has out and sum in registers. Where a block walks the splits
+ * (prefill), the result is a merge of no splits: each of the four kernels stores its states
+ * differently, and the cost of one more launch is small next to the products of a chunk. */
 #include "model/cuda/attention_cuda.cuh"
 
 #include "quant/hadamard.h"
@@ -28,7 +28,8 @@ enum {
 
 /* ---- attention ---- */
 
-bool spw_attention_takes_mma(const struct attention_call *a)
+/* Whether the tensor-core kernels take these types and sizes on this device. */
+static bool takes_mma(const struct attention_call *a)
 {
     uint32_t d = a->head_dim;
     struct spw_cuda_card *card;
@@ -140,6 +141,16 @@ __global__ void k_attention_merge(SPW_PARAMETER struct attention_job job, const 
 
 typedef int launcher(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 
+/* With 0 splits it only writes the result. */
+static int merge(const struct attention_job *job, uint32_t n_splits, spw_stream s)
+{
+    const struct attention_call *a = &job->a;
+    unsigned threads = a->head_dim > 64 ? 64 : 32;
+    SPW_LAUNCH(k_attention_merge, (unsigned)(a->rows * a->n_heads), threads, 0, s, *job,
+               (const float *)a->split_states, n_splits);
+    return spw_cuda_launched();
+}
+
 /* Computes each split into its own partial state, then merges all of them into the states. */
 static int side_by_side(const struct attention_job *job, uint32_t n_splits, launcher *launch,
                         spw_stream s)
@@ -149,36 +160,7 @@ static int side_by_side(const struct attention_job *job, uint32_t n_splits, laun
     split.split_floats = a->rows * a->n_heads * (size_t)(a->head_dim + 2);
     split.a.state = a->split_states;
     SPW_TRY(launch(&split, n_splits, s));
-    unsigned threads = a->head_dim > 64 ? 64 : 32;
-    SPW_LAUNCH(k_attention_merge, (unsigned)(a->rows * a->n_heads), threads, 0, s, *job,
-               (const float *)a->split_states, n_splits);
-    return spw_cuda_launched();
-}
-
-/* Reads a state and writes a row of y once. */
-__global__ void k_attention_result(const float *state, void *y, size_t n_items, uint32_t d,
-                                   size_t y_stride, const float *extra_logits, uint32_t n_heads,
-                                   enum spw_dtype t)
-{
-    spw_grid_wait();
-    spw_grid_next();
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, n = n_items * (d / 2);
-    for (; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        size_t item = i / (d / 2), c = i % (d / 2) * 2;
-        const float *from = state + item * (d + 2);
-        uint32_t head = (uint32_t)(item % n_heads);
-        store_result(y, item / n_heads * y_stride + head * d + c, *(const float2 *)(from + c),
-                     whole_sum(extra_logits, head, from[d], from[d + 1]), t);
-    }
-}
-
-static int result(const struct attention_call *a, spw_stream s)
-{
-    size_t items = a->rows * a->n_heads, n = items * (a->head_dim / 2);
-    unsigned blocks = (unsigned)spw_min_u64(spw_div_up(n, ATTENTION_THREADS), 1 << 16);
-    SPW_LAUNCH(k_attention_result, blocks, ATTENTION_THREADS, 0, s, (const float *)a->state, a->y,
-               items, a->head_dim, a->y_stride, a->extra_logits, a->n_heads, a->dtype);
-    return spw_cuda_launched();
+    return merge(job, n_splits, s);
 }
 
 /* How a part of a call runs. */
@@ -187,23 +169,16 @@ struct way {
     bool side_by_side; /* else a block walks the splits */
 };
 
-/* Exact tiles. */
-static struct way way_exact(const struct attention_call *a, uint32_t n_splits, bool mma)
+static struct way way_of(const struct attention_call *a, uint32_t n_splits, bool codes)
 {
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    bool many = n_splits > 1 && a->split_states;
-    if (mma && items <= FEW_ITEMS && (many || n_splits <= 1))
+    bool mma = takes_mma(a), many = n_splits > 1 && a->split_states;
+    if (mma && !codes && items <= FEW_ITEMS && (many || n_splits <= 1))
         return (struct way){spw_attention_few_launch, many};
-    return (struct way){mma ? spw_attention_rows_launch : spw_attention_fma_launch,
-                        many && spw_div_up(items, 64) * a->n_kv_heads < ENOUGH_BLOCKS};
-}
-
-static struct way way_codes(const struct attention_call *a, uint32_t n_splits, bool mma)
-{
-    size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    bool many = n_splits > 1 && a->split_states;
-    return (struct way){mma ? spw_attention_codes_launch : spw_attention_codes_fma_launch,
-                        many && spw_div_up(items, 16) * a->n_kv_heads < ENOUGH_BLOCKS};
+    launcher *exact = mma ? spw_attention_rows_launch : spw_attention_fma_launch;
+    launcher *coded = mma ? spw_attention_codes_launch : spw_attention_codes_fma_launch;
+    return (struct way){codes ? coded : exact,
+                        many && spw_div_up(items, codes ? 16 : 64) * a->n_kv_heads < ENOUGH_BLOCKS};
 }
 
 /* Computes tiles [lo, hi) of the call, which have one form. Without tiles it only starts the
@@ -212,8 +187,7 @@ static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool
                        spw_stream s)
 {
     uint32_t n_splits = (uint32_t)spw_div_up(hi, SPW_SPLIT_TILES) - lo / SPW_SPLIT_TILES;
-    bool mma = spw_attention_takes_mma(&job->a);
-    struct way way = (codes ? way_codes : way_exact)(&job->a, n_splits, mma);
+    struct way way = way_of(&job->a, n_splits, codes);
     void *y = job->a.y;
     job->a.y = hi < job->a.n_tiles ? NULL : y;
     job->tile_lo = lo;
@@ -222,8 +196,9 @@ static int launch_part(struct attention_job *job, uint32_t lo, uint32_t hi, bool
         SPW_TRY(side_by_side(job, n_splits, way.launch, s));
     } else {
         SPW_TRY(way.launch(job, 1, s));
+        job->a.first = false;
         if (job->a.y)
-            SPW_TRY(result(&job->a, s));
+            SPW_TRY(merge(job, 0, s));
     }
     job->a.first = false;
     job->a.y = y;

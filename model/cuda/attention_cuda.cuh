@@ -84,8 +84,6 @@ int spw_attention_fma_launch(const struct attention_job *job, uint32_t n_grid, s
 /* The same for quantized tiles. */
 int spw_attention_codes_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
 int spw_attention_codes_fma_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s);
-/* Whether the tensor-core kernels take these types and sizes on this device. */
-bool spw_attention_takes_mma(const struct attention_call *a);
 
 /* Positions [lo, hi) counted from the call's first tile; none: lo >= hi. */
 struct attention_span {
@@ -127,12 +125,20 @@ __device__ __forceinline__ struct attention_span attention_blocks(const struct a
     return s;
 }
 
-__device__ __forceinline__ float *attention_state(const struct attention_job &job, uint32_t row,
-                                                  uint32_t head)
+/* The state of an item of this block's KV head. */
+__device__ __forceinline__ float *attention_state(const struct attention_job &job, uint32_t item)
 {
     const struct attention_call &a = job.a;
-    return a.state + blockIdx.z * job.split_floats +
-           ((size_t)row * a.n_heads + head) * (a.head_dim + 2);
+    const uint32_t group = a.n_heads / a.n_kv_heads;
+    const size_t head = (size_t)(item / group) * a.n_heads + blockIdx.y * group + item % group;
+    return a.state + blockIdx.z * job.split_floats + head * (a.head_dim + 2);
+}
+
+/* Where q of an item begins, in elements. */
+__device__ __forceinline__ size_t attention_query(const struct attention_call &a, uint32_t item)
+{
+    const uint32_t group = a.n_heads / a.n_kv_heads;
+    return item / group * a.q_stride + (size_t)(blockIdx.y * group + item % group) * a.head_dim;
 }
 
 /* ---- a score and its weight ---- */

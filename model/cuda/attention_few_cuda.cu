@@ -10,9 +10,9 @@
  *   3  values    4 warps, each 16 channels at a time, over all positions in order; P of a block
  *                goes through shared memory to all warps
  *
- * The blocks of K of the split, then the blocks of V, pass through a ring of STAGES pieces in
- * shared memory. The copy of a piece starts STAGES - 1 pieces ahead, so copies of V start while the
- * scores are computed. */
+ * The blocks of K of the split, then the blocks of V, pass through a ring of pieces in shared
+ * memory. The copy of a piece starts stages - 1 pieces ahead, so copies of V start while the scores
+ * are computed. */
 #include "model/cuda/attention_mma_cuda.cuh"
 
 enum { ITEMS = 16 };
@@ -35,6 +35,7 @@ template <int D> struct ring_shape {
     static const int k_chunks = attention_shape<D>::k_chunks;
     static const int v_chunks = attention_shape<D>::v_chunks;
     static const int piece = k_chunks > v_chunks ? k_chunks : v_chunks;
+    static const int stages = D == 64 ? 4 : D == 256 ? 2 : 3;
 };
 
 __device__ __forceinline__ uint32_t row_of(const struct attention_call &a, uint32_t item)
@@ -43,11 +44,11 @@ __device__ __forceinline__ uint32_t row_of(const struct attention_call &a, uint3
 }
 
 /* Starts the copy of piece i of the split: the n blocks of K from `from` on, then those of V. */
-template <int D, int STAGES>
+template <int D>
 __device__ __forceinline__ void copy_piece(uint4 *ring, const struct attention_call &a, int i,
                                            int from, int n)
 {
-    uint4 *to = ring + i % STAGES * ring_shape<D>::piece;
+    uint4 *to = ring + i % ring_shape<D>::stages * ring_shape<D>::piece;
     if (i < n)
         attention_copy_k<D>(to, a, from + i, blockIdx.y);
     else if (i < 2 * n)
@@ -56,14 +57,14 @@ __device__ __forceinline__ void copy_piece(uint4 *ring, const struct attention_c
 }
 
 /* Waits until all threads have piece i, and starts a copy into the place of piece i - 1. */
-template <int D, int STAGES>
+template <int D>
 __device__ __forceinline__ const uint4 *next_piece(uint4 *ring, const struct attention_call &a,
                                                    int i, int from, int n)
 {
-    spw_copy_async_wait<STAGES - 2>();
+    spw_copy_async_wait<ring_shape<D>::stages - 2>();
     __syncthreads(); /* all threads' copies are there, and all have read piece i - 1 */
-    copy_piece<D, STAGES>(ring, a, i + STAGES - 1, from, n);
-    return ring + i % STAGES * ring_shape<D>::piece;
+    copy_piece<D>(ring, a, i + ring_shape<D>::stages - 1, from, n);
+    return ring + i % ring_shape<D>::stages * ring_shape<D>::piece;
 }
 
 /* Q as registers of A. */
@@ -71,12 +72,12 @@ template <int D>
 __device__ __forceinline__ void load_queries(uint32_t q[D / 16][4], const struct attention_call &a,
                                              uint32_t item, uint32_t n_items)
 {
-    const uint32_t group = a.n_heads / a.n_kv_heads, lane = threadIdx.x % 32;
+    const uint32_t lane = threadIdx.x % 32;
     SPW_UNROLL
     for (uint32_t side = 0; side < 2; side++) {
         uint32_t mine = item + lane / 4 + 8 * side;
-        size_t at = mine / group * a.q_stride + (blockIdx.y * group + mine % group) * D;
-        const uint32_t *from = (const uint32_t *)((const uint16_t *)a.q + at) + lane % 4;
+        const uint16_t *row = (const uint16_t *)a.q + attention_query(a, mine);
+        const uint32_t *from = (const uint32_t *)row + lane % 4;
         SPW_UNROLL
         for (int step = 0; step < D / 16; step++) {
             q[step][side] = mine < n_items ? from[8 * step] : 0;
@@ -229,15 +230,12 @@ __device__ __forceinline__ void merge(const struct attention_job &job,
                                       int from, int to)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, t = lane % 4;
-    const uint32_t group = job.a.n_heads / job.a.n_kv_heads;
     float *state[2], top[2], all[2], sum[2];
     bool fresh = job.a.first || job.split_floats;
     SPW_UNROLL
     for (int side = 0; side < 2; side++) {
         uint32_t mine = item + (uint32_t)(lane / 4 + 8 * side);
-        state[side] = mine < n_items
-                          ? attention_state(job, mine / group, blockIdx.y * group + mine % group)
-                          : nullptr;
+        state[side] = mine < n_items ? attention_state(job, mine) : nullptr;
         sum[side] = row_sum(r, lane / 4 + 8 * side, from, to);
         top[side] = fresh || !state[side] ? -INFINITY : state[side][D];
         all[side] = fresh || !state[side] ? 0.0f : state[side][D + 1];
@@ -272,7 +270,7 @@ __device__ __forceinline__ void merge(const struct attention_job &job,
 }
 
 /* grid: (tiles of 16 items, KV heads, 1 or splits) */
-template <int D, int STAGES>
+template <int D>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     k_attention_few(SPW_PARAMETER struct attention_job job)
 {
@@ -283,14 +281,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     SPW_SHARED_DYNAMIC(uint4, ring);
     struct split_rows *r =
-        reinterpret_cast<struct split_rows *>(ring + STAGES * ring_shape<D>::piece);
+        reinterpret_cast<struct split_rows *>(ring + ring_shape<D>::stages * ring_shape<D>::piece);
     uint32_t n_items = (uint32_t)a.rows * (a.n_heads / a.n_kv_heads), item = blockIdx.x * ITEMS;
     uint32_t first = row_of(a, item), last = row_of(a, item + ITEMS - 1);
     struct attention_span head = attention_visible(job, first), tail = attention_visible(job, last);
     struct attention_span blocks = attention_blocks(job, first, last);
     int n = max(blocks.hi - blocks.lo, 0), start = blocks.lo % ATTENTION_BLOCKS;
-    for (int i = 0; i < STAGES - 1; i++)
-        copy_piece<D, STAGES>(ring, a, i, blocks.lo, n);
+    for (int i = 0; i < ring_shape<D>::stages - 1; i++)
+        copy_piece<D>(ring, a, i, blocks.lo, n);
 
     struct lane_rows w;
     SPW_UNROLL
@@ -303,7 +301,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     float s[ATTENTION_BLOCKS][8];
     for (int i = 0; i < n; i++) {
         float block[2][4];
-        const uint4 *k = next_piece<D, STAGES>(ring, a, i, blocks.lo, n);
+        const uint4 *k = next_piece<D>(ring, a, i, blocks.lo, n);
         scores<D>(block, q, reinterpret_cast<const uint32_t *>(k));
         mask(block, r, w, job, blocks.lo + i);
         SPW_UNROLL
@@ -324,7 +322,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             if (b == i)
                 r->p[i % 2][warp][lane] = p[b];
         /* The barrier of next_piece also makes P and the factors visible. */
-        const uint4 *piece = next_piece<D, STAGES>(ring, a, n + i, blocks.lo, n);
+        const uint4 *piece = next_piece<D>(ring, a, n + i, blocks.lo, n);
         const uint32_t *v = reinterpret_cast<const uint32_t *>(piece);
         const float old[2] = {r->old[start + i][lane / 4], r->old[start + i][lane / 4 + 8]};
         int x = blocks.lo + i, from = x * ATTENTION_BLOCK;
@@ -337,14 +335,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 #endif
 }
 
-template <int D, int STAGES>
-static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
+template <int D> static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
     const struct attention_call *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads);
-    size_t bytes = STAGES * ring_shape<D>::piece * sizeof(uint4) + sizeof(struct split_rows);
+    size_t bytes =
+        ring_shape<D>::stages * ring_shape<D>::piece * sizeof(uint4) + sizeof(struct split_rows);
     dim3 grid((unsigned)spw_div_up(items, ITEMS), a->n_kv_heads, n_grid);
-    SPW_LAUNCH((k_attention_few<D, STAGES>), grid, ATTENTION_THREADS, bytes, s, *job);
+    SPW_LAUNCH((k_attention_few<D>), grid, ATTENTION_THREADS, bytes, s, *job);
     return spw_cuda_launched();
 }
 
@@ -352,16 +350,5 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
  * on sm_86 and sm_89. Each block has copies of 32 KiB in flight. Other head sizes are similar. */
 int spw_attention_few_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
-    switch (job->a.head_dim) {
-    case 64:
-        return launch<64, 4>(job, n_grid, s);
-    case 80:
-        return launch<80, 3>(job, n_grid, s);
-    case 96:
-        return launch<96, 3>(job, n_grid, s);
-    case 128:
-        return launch<128, 3>(job, n_grid, s);
-    default:
-        return launch<256, 2>(job, n_grid, s);
-    }
+    return ATTENTION_LAUNCH(launch, job, n_grid, s);
 }

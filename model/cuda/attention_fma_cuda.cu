@@ -245,12 +245,6 @@ __device__ __forceinline__ void values(const struct item_rows<ITEMS> &r, float *
     }
 }
 
-__device__ __forceinline__ float *state_of(const struct attention_job &job, uint32_t item)
-{
-    uint32_t group = job.a.n_heads / job.a.n_kv_heads;
-    return attention_state(job, item / group, blockIdx.y * group + item % group);
-}
-
 /* Merges the split into the states and starts the next one. */
 template <int ITEMS>
 __device__ __forceinline__ void end_split(struct item_rows<ITEMS> &r, float *out,
@@ -283,7 +277,7 @@ __device__ __forceinline__ void end_split(struct item_rows<ITEMS> &r, float *out
         out[i * d + c] = 0.0f;
         if (skip[i])
             continue;
-        float *to = state_of(job, first + (uint32_t)i) + c;
+        float *to = attention_state(job, first + (uint32_t)i) + c;
         *to = attention_merge_out(r.by[i], empty[i] ? 0.0f : *to, split);
     }
 }
@@ -297,8 +291,7 @@ __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, floa
     const struct attention_call &a = job.a;
     uint32_t group = a.n_heads / a.n_kv_heads, d = a.head_dim;
     for (uint32_t i = threadIdx.x; i < ITEMS * d; i += ATTENTION_THREADS) {
-        uint32_t item = first + i / d;
-        size_t at = item / group * a.q_stride + (blockIdx.y * group + item % group) * d + i % d;
+        size_t at = attention_query(a, first + i / d) + i % d;
         out[i] = q[i] = 0.0f;
         if (i / d < n)
             q[i] = a.dtype == SPW_DTYPE_F32 ? ((const float *)a.q)[at]
@@ -306,7 +299,7 @@ __device__ __forceinline__ void start(struct item_rows<ITEMS> &r, float *q, floa
     }
     if (threadIdx.x < ITEMS) {
         uint32_t i = threadIdx.x;
-        const float *state = i < n ? state_of(job, first + i) : nullptr;
+        const float *state = i < n ? attention_state(job, first + i) : nullptr;
         bool fresh = a.first || job.split_floats || !state;
         r.span[i] = attention_visible(job, (first + min(i, n - 1)) / group);
         r.all_top[i] = fresh ? -INFINITY : state[d];
@@ -322,7 +315,7 @@ __device__ __forceinline__ void finish(const struct item_rows<ITEMS> &r,
 {
     const uint32_t d = job.a.head_dim;
     for (uint32_t i = 0; i < n; i++) {
-        float *state = state_of(job, first + i);
+        float *state = attention_state(job, first + i);
         if (r.all_sum[i] == 0)
             for (uint32_t c = threadIdx.x; c < d; c += ATTENTION_THREADS)
                 state[c] = 0.0f;

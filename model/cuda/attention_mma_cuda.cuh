@@ -27,6 +27,14 @@
 #define ATTENTION_NO_MMA
 #endif
 
+/* launch<D>(job, n_grid, s) for the head size of the job, one of those in takes_mma(). */
+#define ATTENTION_LAUNCH(launch, job, n_grid, s)                                                   \
+    ((job)->a.head_dim == 64    ? launch<64>(job, n_grid, s)                                       \
+     : (job)->a.head_dim == 80  ? launch<80>(job, n_grid, s)                                       \
+     : (job)->a.head_dim == 96  ? launch<96>(job, n_grid, s)                                       \
+     : (job)->a.head_dim == 128 ? launch<128>(job, n_grid, s)                                      \
+                                : launch<256>(job, n_grid, s))
+
 template <int D> struct attention_shape {
     static const int steps = D / 16;              /* of a score's chain */
     static const int tiles = D / 8;               /* of 8 channels of V */

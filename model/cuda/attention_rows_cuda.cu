@@ -41,7 +41,7 @@ __device__ __forceinline__ float *state_of(const struct attention_job &job,
     uint32_t item = w.item + (uint32_t)m * 16 + (uint32_t)side * 8 + threadIdx.x % 32 / 4;
     if (item >= w.n_items)
         return nullptr;
-    return attention_state(job, item / w.group, blockIdx.y * w.group + item % w.group);
+    return attention_state(job, item);
 }
 
 /* Q of the warp's items as registers of A: [MT][steps][lane][4]. */
@@ -55,8 +55,7 @@ __device__ __forceinline__ void load_queries(uint32_t *to, const struct attentio
                  word = 0;
         uint32_t step = pair / 8, t = pair % 4, high = pair / 4 % 2, lane = r % 8 * 4 + t;
         if (item < w.n_items) {
-            uint32_t head = blockIdx.y * w.group + item % w.group;
-            size_t at = item / w.group * a.q_stride + (size_t)head * D + 2 * pair;
+            size_t at = attention_query(a, item) + 2 * pair;
             word = *(const uint32_t *)((const uint16_t *)a.q + at);
         }
         uint32_t fragment = r / 16 * (D / 16) + step;
@@ -342,9 +341,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 #endif
 }
 
-template <int D, int MT>
-static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
+template <int D> static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
+    const int MT = D == 256 ? 1 : 2;
     const struct attention_call *a = &job->a;
     size_t items = a->rows * (a->n_heads / a->n_kv_heads), each = ATTENTION_WARPS * MT * 16;
     size_t chunks = attention_shape<D>::k_chunks + attention_shape<D>::v_chunks;
@@ -356,16 +355,5 @@ static int launch(const struct attention_job *job, uint32_t n_grid, spw_stream s
 
 int spw_attention_rows_launch(const struct attention_job *job, uint32_t n_grid, spw_stream s)
 {
-    switch (job->a.head_dim) {
-    case 64:
-        return launch<64, 2>(job, n_grid, s);
-    case 80:
-        return launch<80, 2>(job, n_grid, s);
-    case 96:
-        return launch<96, 2>(job, n_grid, s);
-    case 128:
-        return launch<128, 2>(job, n_grid, s);
-    default:
-        return launch<256, 1>(job, n_grid, s);
-    }
+    return ATTENTION_LAUNCH(launch, job, n_grid, s);
 }

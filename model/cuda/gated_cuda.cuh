@@ -11,6 +11,10 @@ __device__ __forceinline__ float activation(float x, enum spw_activation act)
         return x / (1.0f + expf(0.0f - x));
     if (act == SPW_ACT_GELU_ERF)
         return 0.5f * x * (1.0f + erff(x * 0.707106781f));
+    if (act == SPW_ACT_SIGMOID)
+        return 1.0f / (1.0f + expf(0.0f - x));
+    if (act == SPW_ACT_IDENTITY)
+        return x;
     const float limit = (float)SPW_GATE_LIMIT;
     if (act == SPW_ACT_CUT_QUICK && x > limit)
         x = limit;

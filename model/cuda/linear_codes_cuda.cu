@@ -11,6 +11,7 @@
 enum {
     LANE_NUMBERS = SPW_CODES_GROUP / WARP,
     HALF_LANES = WARP / SPW_CODES_HALVES,
+    BLOCK_LANES = WARP / SPW_CODES_BLOCKS,
     ENCODE_WARPS = 4,
 };
 
@@ -19,6 +20,7 @@ struct encode {
     struct spw_codes *out;
     size_t x_stride, rows, groups;
     int k;
+    bool small; /* for types with blocks of 32 */
 };
 
 /* Zeros from the end of the row on. Aligned: all numbers lie before the end, or none. */
@@ -37,14 +39,14 @@ static __device__ __forceinline__ void load_numbers(float out[LANE_NUMBERS], con
     }
 }
 
-/* The scale of the half that the sixteen lanes hold together. As integers, magnitudes have the same
+/* The scale of the numbers that `lanes` lanes hold together. As integers, magnitudes have the same
  * order, and those of NaN and infinity are the largest. */
-static __device__ __forceinline__ float scale_of(const float x[LANE_NUMBERS])
+static __device__ __forceinline__ float scale_of(const float x[LANE_NUMBERS], int lanes)
 {
     uint32_t largest = 0;
     for (int i = 0; i < LANE_NUMBERS; i++)
         largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
-    for (int i = HALF_LANES / 2; i; i /= 2)
+    for (int i = lanes / 2; i; i /= 2)
         largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, i));
     return largest < 0x7f800000u ? __uint_as_float(largest) / 127.0f : __uint_as_float(0x7fc00000u);
 }
@@ -63,7 +65,7 @@ static __global__ void __launch_bounds__(ENCODE_WARPS *WARP) k_codes_encode(stru
     struct spw_codes *out = e.out + at;
     float x[LANE_NUMBERS];
     load_numbers<aligned>(x, e.x + at / e.groups * e.x_stride, k, e.k);
-    const float scale = scale_of(x);
+    const float scale = scale_of(x, e.small ? BLOCK_LANES : HALF_LANES);
     int sum = 0;
     uint32_t bytes[2] = {};
     for (int i = 0; scale > 0 && i < LANE_NUMBERS; i++) { /* false for NaN */
@@ -74,12 +76,14 @@ static __global__ void __launch_bounds__(ENCODE_WARPS *WARP) k_codes_encode(stru
     const int sum16 = sum + __shfl_xor_sync(0xffffffffu, sum, 1);
     const int sum32 = sum16 + __shfl_xor_sync(0xffffffffu, sum16, 2);
     ((uint2 *)out->codes)[lane] = make_uint2(bytes[0], bytes[1]);
-    if (lane % 2 == 0)
+    if (!e.small && lane % 2 == 0)
         out->sums[lane / 2] = (int16_t)sum16;
+    if (e.small && lane % BLOCK_LANES == 0)
+        out->block_scales[lane / BLOCK_LANES] = scale;
     if (lane % 4 == 0)
         out->sums32[lane / 4] = (int16_t)sum32;
     if (lane % HALF_LANES == 0) {
-        out->scales[lane / HALF_LANES] = scale;
+        out->scales[lane / HALF_LANES] = e.small ? 0.0f : scale;
         out->unused[lane / HALF_LANES] = 0.0f;
     }
 }
@@ -93,6 +97,7 @@ static int launch_encode(const struct spw_linear_args *a, spw_stream s)
     e.rows = a->m;
     e.groups = spw_codes_groups(a->k);
     e.k = (int)a->k;
+    e.small = spw_type_of(a->w_dtype).elements == SPW_CODES_BLOCK;
     const unsigned grid = (unsigned)spw_div_up(e.rows * e.groups, ENCODE_WARPS);
     if (!grid)
         return 0;

@@ -1,8 +1,9 @@
 /* y = x W^T + bias with packed W: the expression of quant/codes.h on integer tensor cores. x is
  * [m][groups] of struct spw_codes, W [n][k] of one quantized type, y [m][n] bf16 or f32.
- * Bytes per call: the packed W, once where m <= 8, else once per 64 rows of x; 320 bytes of x per
- * group and row, read once per 16 rows of W (m <= 8) or 32 to 128, from L1 and L2; 2mn or 4mn for
- * y, and as much for a residual. No weight is stored unpacked, not even in shared memory.
+ * Bytes per call: the packed W, once where m <= 16, else from L2 once per 16 rows of x (m <= 32) or
+ * 64; 320 bytes of x per group and row, read once per 16 rows of W (m <= 32) or 32 to 128, from L1
+ * and L2; 2mn or 4mn for y, and as much for a residual. No weight is stored unpacked, not even in
+ * shared memory.
  *
  * W is the product's A (16 rows: a strip), x its B (8 rows): y^T = W x^T. Lane (g, t) of a warp
  * unpacks its operands of rows g and g + 8 of the strip into registers, a part of 32 numbers at a
@@ -16,12 +17,13 @@
  *     times scale still fit a byte, so the products add up S themselves. M is a product of minima
  *     and sums of codes. Such a sum has 13 bits and is cut in two bytes: sum = 128 high + low.
  *
- *   k_codes_stream  m <= 8. One CTA: a strip, 4 warps, one partition of k each. A warp copies
- *                   packed bytes into its own ring of 9 to 11 KB and unpacks from there: 40 KB in
- *                   flight for each CTA, of which 2 to 4 fit on a multiprocessor from sm_80 on. At
- *                   3.35 TB/s and 132 multiprocessors, 1 us of latency needs 25 KB. The copies of
- *                   W start before the previous kernel ends. Partitions meet in shared memory.
- *   k_codes_tile    m > 8. One CTA: 2, 4 or 8 strips, one warp each, by 64 rows of x, which the
+ *   k_codes_stream  m <= 32. One CTA: a strip by 8 rows of x, or by 16 if m > 8; 4 warps, one
+ *                   partition of k each. A warp copies packed bytes into its own ring of
+ *                   SPW_CODES_RING_BYTES and unpacks from there: 18 to 38 KB in flight for each
+ *                   CTA. On a card with 100 KB of shared memory 2 to 5 CTAs fit. At 3.35 TB/s and
+ *                   132 multiprocessors, 1 us of latency needs 25 KB on each. The copies of W start
+ *                   before the previous kernel ends. Partitions meet in shared memory.
+ *   k_codes_tile    m > 32. One CTA: 2, 4 or 8 strips, one warp each, by 64 rows of x, which the
  *                   warps share. A strip is unpacked once for the 64 rows.
  *
  * A stage has one group. Rows of W begin at any multiple of the type's alignment, so a stage holds
@@ -35,9 +37,16 @@
 #include "model/cuda/codes_cuda.cuh"
 #include "model/cuda/linear_outputs_cuda.cuh"
 
+/* The ring of a warp of k_codes_stream, at least two stages. 12272 gives twice the stages to half
+ * the CTAs: gpu_codes of a build with it shows which is faster on a card. */
+#ifndef SPW_CODES_RING_BYTES
+#define SPW_CODES_RING_BYTES 6144
+#endif
+
 enum {
     WARP = 32,
     STRIP = 16,                        /* rows of W that a warp multiplies */
+    STREAM_M = 32,                     /* most rows of x for k_codes_stream */
     TILE_M = 64,                       /* rows of x in k_codes_tile */
     X_PIECES = sizeof(spw_codes) / 16, /* of a group of a row of x */
     X_PITCH = 16 * (X_PIECES + 1),     /* bytes: the words that 8 rows give B lie in 32 banks */
@@ -63,12 +72,33 @@ template <enum spw_dtype type> struct codes_shape {
         bytes = packed_type<type>::group_bytes,
         align = packed_type<type>::align < 16 ? packed_type<type>::align : 16,
         pieces = (bytes + 16 - align + 15) / 16, /* that cover a group of a row, at any shift */
-        pitch = 16 * pieces,
-        strip = STRIP * pitch, /* bytes of a stage of W */
-        stages = (12288 - 16) / strip,
+        /* Rows that lie in different banks without a gap: a row has 4 lanes, and 8 rows are read at
+         * once. A gap of a piece follows so many rows. */
+        apart = pieces % 2   ? 8
+                : pieces % 4 ? 4
+                : pieces % 8 ? 2
+                             : 1,
+        strip = 16 * (STRIP * pieces + (STRIP - 1) / apart), /* bytes of a stage of W */
+        stages = SPW_CODES_RING_BYTES / strip > 2 ? SPW_CODES_RING_BYTES / strip : 2,
         stream_shared = SPW_CODES_PARTITIONS * stages * strip,
     };
 };
+
+/* The first byte of a row in a stage. */
+template <enum spw_dtype type>
+static __host__ __device__ __forceinline__ constexpr int row_in_strip(int row)
+{
+    return 16 * (row * codes_shape<type>::pieces + row / codes_shape<type>::apart);
+}
+
+/* Whether the words that 8 rows give A lie in 32 banks: 16 bytes of each row, from 8 places. */
+template <enum spw_dtype type> constexpr bool banks_differ(int first)
+{
+    unsigned taken = 0;
+    for (int row = first; row < first + 8; row++)
+        taken |= 1u << row_in_strip<type>(row) / 16 % 8;
+    return taken == 0xff;
+}
 
 /* ---- copies ---- */
 
@@ -96,14 +126,15 @@ static __device__ __forceinline__ int shift_of(const uint8_t *p)
     return (int)((uintptr_t)p & 15);
 }
 
-/* The bytes of a piece that lie in [begin, end). */
+/* The bytes of a piece that lie in [begin, end). W may be read before the previous kernel ends: the
+ * L1 cache may then hold what lay in a slot before W. */
 static __device__ void copy_inside(uint8_t *to, const uint8_t *from, const uint8_t *begin,
                                    const uint8_t *end)
 {
     SPW_UNROLL_NOT
     for (int i = 0; i < 16; i++)
         if (from + i >= begin && from + i < end)
-            to[i] = from[i];
+            to[i] = __ldcg(from + i);
 }
 
 /* Copies one group of a strip and goes on to the next group: four lanes a row. `once`: no other CTA
@@ -118,7 +149,7 @@ static __device__ __forceinline__ void strip_issue(const struct codes_product &p
     for (int i = 0; i < 2; i++) {
         const int shift = shift_of(rows->at[i]);
         const uint8_t *from = rows->at[i] - shift;
-        uint8_t *to = stage + (lane / 4 + 8 * i) * shape::pitch;
+        uint8_t *to = stage + row_in_strip<type>(lane / 4 + 8 * i);
 #pragma unroll
         for (int j = 0; j < (shape::pieces + 3) / 4; j++) {
             const int at = 16 * (lane % 4 + 4 * j);
@@ -142,7 +173,7 @@ static __device__ __forceinline__ void strip_find(const struct strip_rows &rows,
                                                   const uint8_t *stage, const uint8_t *w[2])
 {
     for (int i = 0; i < 2; i++)
-        w[i] = stage + (threadIdx.x % WARP / 4 + 8 * i) * codes_shape<type>::pitch +
+        w[i] = stage + row_in_strip<type>((int)(threadIdx.x % WARP / 4) + 8 * i) +
                shift_of(rows.at[i]);
 }
 
@@ -159,13 +190,14 @@ static __device__ __forceinline__ void strip_advance(struct strip_rows *rows, in
 struct x_rows {
     const uint8_t *b;    /* row g: the lane's words of B */
     const uint8_t *y[2]; /* rows 2t, 2t + 1: those of its outputs */
-    int tile;            /* bytes from tile to tile */
+    int b_tile;          /* bytes from tile to tile */
+    int y_tile[2];
 };
 
 static __device__ __forceinline__ void x_words(const struct x_rows &x, int tile, int part,
                                                uint32_t out[2])
 {
-    const uint8_t *at = x.b + tile * x.tile + 32 * part + 4 * (threadIdx.x % 4);
+    const uint8_t *at = x.b + tile * x.b_tile + 32 * part + 4 * (threadIdx.x % 4);
     out[0] = *(const uint32_t *)at;
     out[1] = *(const uint32_t *)(at + 16);
 }
@@ -173,7 +205,7 @@ static __device__ __forceinline__ void x_words(const struct x_rows &x, int tile,
 static __device__ __forceinline__ const struct spw_codes *x_group(const struct x_rows &x, int tile,
                                                                   int i)
 {
-    return (const struct spw_codes *)(x.y[i] + tile * x.tile);
+    return (const struct spw_codes *)(x.y[i] + tile * x.y_tile[i]);
 }
 
 /* sum = fma(s, t, sum) */
@@ -188,17 +220,16 @@ static __device__ __forceinline__ void add_half(const struct x_rows &x, int h,
             sum[j][e] = fmaf(x_group(x, j, e % 2)->scales[h], t[j][e], sum[j][e]);
 }
 
-/* t of blocks [first, end), of 32 numbers. Element e of a tile: row e / 2 of w, row e % 2 of x.y.
+/* t of the blocks of a group, of 32 numbers. Element e of a tile: row e / 2 of w, row e % 2 of x.y.
  */
 template <enum spw_dtype type, int tiles>
-static __device__ __forceinline__ void multiply_small(const uint8_t *const w[2],
-                                                      const struct x_rows &x, int first, int end,
-                                                      float t[tiles][4])
+static __device__ __forceinline__ void
+multiply_small(const uint8_t *const w[2], const struct x_rows &x, int blocks, float t[tiles][4])
 {
     enum { magic = 0x4b400000, unrolled = tiles == 1 ? 4 : 1 };
     const int lane_t = (int)(threadIdx.x % 4);
 #pragma unroll(unrolled)
-    for (int b = first; b < end; b++) {
+    for (int b = 0; b < blocks; b++) {
         float d[2], m[2];
         uint32_t codes[2][2];
         for (int i = 0; i < 2; i++) {
@@ -211,14 +242,19 @@ static __device__ __forceinline__ void multiply_small(const uint8_t *const w[2],
         for (int j = 0; j < tiles; j++) {
             int s[4] = {magic, magic, magic, magic};
             uint32_t right[2];
+            float scale[2];
             x_words(x, j, b, right);
+            for (int i = 0; i < 2; i++)
+                scale[i] = x_group(x, j, i)->block_scales[b];
             spw_mma_s8(s, left, right);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float exact = __int_as_float(s[e]) - 12582912.0f;
-                t[j][e] = fmaf(d[e / 2], exact, t[j][e]);
-                if (packed_type<type>::has_minima)
-                    t[j][e] = fmaf(m[e / 2], (float)x_group(x, j, e % 2)->sums32[b], t[j][e]);
+                t[j][e] = fmaf(d[e / 2] * scale[e % 2], exact, t[j][e]);
+                if (packed_type<type>::has_minima) {
+                    const float sum = (float)x_group(x, j, e % 2)->sums32[b];
+                    t[j][e] = fmaf(m[e / 2], scale[e % 2] * sum, t[j][e]);
+                }
             }
         }
     }
@@ -273,7 +309,7 @@ static __device__ __forceinline__ void add_minima(const uint8_t *const w[2], con
         left[i] = (of_16 ? lane_t / 2 : lane_t) == h ? unpack_minima<type>(w[i], mine) : 0;
 #pragma unroll
     for (int j = 0; j < tiles; j++) {
-        const uint2 sums = *(const uint2 *)(x.b + j * x.tile + sums_at + 8 * mine);
+        const uint2 sums = *(const uint2 *)(x.b + j * x.b_tile + sums_at + 8 * mine);
         const uint32_t low = __byte_perm(sums.x & 0x007f007fu, sums.y & 0x007f007fu, 0x6420);
         const uint32_t high = __byte_perm(sums.x >> 7, sums.y >> 7, 0x6420);
         int lows[4] = {}, highs[4] = {};
@@ -329,14 +365,19 @@ static __device__ __forceinline__ void multiply_group(const uint8_t *const w[2],
 {
     enum { unrolled = tiles == 1 && packed_type<type>::large ? 2 : 1 };
 #pragma unroll(unrolled)
-    for (int h = 0; h < SPW_CODES_HALVES; h++) {
+    for (int h = 0; packed_type<type>::large && h < SPW_CODES_HALVES; h++) {
         float t[tiles][4] = {};
         if constexpr (packed_type<type>::large)
             multiply_large<type, tiles>(w, x, h, t);
-        else
-            multiply_small<type, tiles>(w, x, 4 * h,
-                                        min(left / packed_type<type>::bytes, 4 * h + 4), t);
         add_half<tiles>(x, h, t, sum);
+    }
+    if constexpr (!packed_type<type>::large) {
+        float t[tiles][4] = {};
+        const int blocks = min(left / packed_type<type>::bytes, (int)SPW_CODES_BLOCKS);
+        multiply_small<type, tiles>(w, x, blocks, t);
+#pragma unroll
+        for (int i = 0; i < 4 * tiles; i++)
+            sum[i / 4][i % 4] += t[i / 4][i % 4];
     }
 }
 
@@ -413,12 +454,31 @@ static __device__ __forceinline__ void take_row(struct codes_product *p)
     take_row_of_y(p, expert);
 }
 
-/* m <= 8, or any number of rows with a matrix each; grid: the strips, and then the rows. */
-template <enum spw_dtype type>
+/* Rows of x from `row` on, in one or two tiles. Rows after the last one are the last one. */
+static __device__ __forceinline__ struct x_rows stream_rows(const struct codes_product &p, int row,
+                                                            int group)
+{
+    const int lane = (int)(threadIdx.x % WARP), b = row + lane / 4, y = row + 2 * (lane % 4);
+    struct x_rows x;
+    x.b = row_of_x(p, b, group);
+    x.b_tile = (int)(row_of_x(p, b + 8, group) - x.b);
+    for (int i = 0; i < 2; i++) {
+        x.y[i] = row_of_x(p, y + i, group);
+        x.y_tile[i] = (int)(row_of_x(p, y + i + 8, group) - x.y[i]);
+    }
+    return x;
+}
+
+/* m <= 32, or any number of rows with a matrix each; grid: the strips, and then 8 or 16 rows, or
+ * one row. `once`: no other CTA reads these bytes of W. */
+template <enum spw_dtype type, int tiles>
 static __global__ void __launch_bounds__(SPW_CODES_PARTITIONS *WARP, 1)
     k_codes_stream(codes_product p)
 {
     using shape = codes_shape<type>;
+    static_assert(tiles * 16 * WARP <= shape::stages * shape::strip);
+    const bool once = tiles == 1;
+    const int row = p.choices.of ? 0 : (int)blockIdx.y * 8 * tiles;
     SPW_SHARED_DYNAMIC(uint8_t, shared);
     if (p.choices.of)
         take_row(&p);
@@ -426,46 +486,46 @@ static __global__ void __launch_bounds__(SPW_CODES_PARTITIONS *WARP, 1)
     const int first = partition_begin(p, partition), end = partition_begin(p, partition + 1);
     uint8_t *ring = shared + partition * shape::stages * shape::strip;
     struct strip_rows rows = strip_begin(p, (int)blockIdx.x, first, shape::bytes), ahead = rows;
-    float a[1][4] = {};
+    float a[tiles][4] = {};
     for (int i = 0; i < shape::stages; i++) {
         if (first + i < end)
-            strip_issue<type, true>(p, &ahead, ring + i * shape::strip);
+            strip_issue<type, once>(p, &ahead, ring + i * shape::strip);
         spw_copy_async_commit();
     }
     spw_grid_wait(); /* only W was read until here */
     spw_grid_next();
-    struct x_rows x = {row_of_x(p, lane / 4, first),
-                       {row_of_x(p, 2 * (lane % 4), first), row_of_x(p, 2 * (lane % 4) + 1, first)},
-                       0};
+    struct x_rows x = stream_rows(p, row, first);
     for (int group = first, slot = 0; group < end; group++) {
         const uint8_t *w[2];
         spw_copy_async_wait<shape::stages - 1>();
         __syncwarp(); /* all lanes have copied this group */
         strip_find<type>(rows, ring + slot * shape::strip, w);
-        multiply_group<type, 1>(w, rows.left, x, a);
+        multiply_group<type, tiles>(w, rows.left, x, a);
         strip_advance(&rows, shape::bytes);
         x.b += sizeof(struct spw_codes);
         x.y[0] += sizeof(struct spw_codes);
         x.y[1] += sizeof(struct spw_codes);
         __syncwarp(); /* all lanes have read it: the slot is filled again */
         if (group + shape::stages < end)
-            strip_issue<type, true>(p, &ahead, ring + slot * shape::strip);
+            strip_issue<type, once>(p, &ahead, ring + slot * shape::strip);
         spw_copy_async_commit();
         slot = slot + 1 == shape::stages ? 0 : slot + 1;
     }
     spw_copy_async_wait<0>();
-    float *sums = (float *)shared; /* [partition][4][lane] */
+    float *sums = (float *)shared; /* [partition][tiles][4][lane] */
     __syncthreads();               /* the rings are no longer read: the sums take their place */
-    for (int e = 0; e < 4; e++)
-        sums[(partition * 4 + e) * WARP + lane] = a[0][e];
+#pragma unroll
+    for (int e = 0; e < 4 * tiles; e++)
+        sums[(partition * 4 * tiles + e) * WARP + lane] = a[e / 4][e % 4];
     __syncthreads(); /* all partitions are written */
     if (partition)
         return;
-    float y[1][4] = {};
+    float y[tiles][4] = {};
     for (int i = 0; i < SPW_CODES_PARTITIONS; i++)
-        for (int e = 0; e < 4; e++)
-            y[0][e] += sums[(i * 4 + e) * WARP + lane];
-    store_sums<1>(p, (int)blockIdx.x, 0, y);
+#pragma unroll
+        for (int e = 0; e < 4 * tiles; e++)
+            y[e / 4][e % 4] += sums[(i * 4 * tiles + e) * WARP + lane];
+    store_sums<tiles>(p, (int)blockIdx.x, row, y);
 }
 
 /* ---- many rows ---- */
@@ -512,7 +572,8 @@ static __global__ void __launch_bounds__(256, 1) k_codes_tile(codes_product p, i
         if (group >= 0) {
             const uint8_t *w[2], *x_b = now + lane / 4 * X_PITCH;
             const uint8_t *x_y = now + 2 * (lane % 4) * X_PITCH;
-            const struct x_rows x = {x_b, {x_y, x_y + X_PITCH}, 8 * X_PITCH};
+            const struct x_rows x = {
+                x_b, {x_y, x_y + X_PITCH}, 8 * X_PITCH, {8 * X_PITCH, 8 * X_PITCH}};
             strip_find<type>(rows, now + w_at, w);
             multiply_group<type, tiles>(w, rows.left, x, a);
             strip_advance(&rows, shape::bytes);
@@ -531,11 +592,13 @@ static __global__ void __launch_bounds__(256, 1) k_codes_tile(codes_product p, i
 
 /* ---- launches ---- */
 
-template <enum spw_dtype type> static int launch_stream(const struct codes_product *p, spw_stream s)
+template <enum spw_dtype type, int tiles>
+static int launch_stream(const struct codes_product *p, spw_stream s)
 {
+    static_assert(banks_differ<type>(0) && banks_differ<type>(8));
     const dim3 grid((unsigned)spw_div_up((uint64_t)p->n, (uint64_t)p->w_step),
-                    p->choices.of ? (unsigned)p->m : 1);
-    SPW_LAUNCH((k_codes_stream<type>), grid, SPW_CODES_PARTITIONS * WARP,
+                    (unsigned)(p->choices.of ? p->m : (p->m + 8 * tiles - 1) / (8 * tiles)));
+    SPW_LAUNCH((k_codes_stream<type, tiles>), grid, SPW_CODES_PARTITIONS * WARP,
                codes_shape<type>::stream_shared, s, *p);
     return spw_cuda_launched();
 }
@@ -563,7 +626,9 @@ template <enum spw_dtype type> static int launch_tile(const struct codes_product
 
 template <enum spw_dtype type> static int launch(const struct codes_product *p, spw_stream s)
 {
-    return p->m <= 8 || p->choices.of ? launch_stream<type>(p, s) : launch_tile<type>(p, s);
+    if (p->m <= 8 || p->choices.of)
+        return launch_stream<type, 1>(p, s);
+    return p->m <= STREAM_M ? launch_stream<type, 2>(p, s) : launch_tile<type>(p, s);
 }
 
 /* Launches the kernels of a type that has large blocks, or none: kernels of types are compiled in

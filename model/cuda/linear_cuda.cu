@@ -46,12 +46,11 @@
  *
  * A path with wgmma for sm_90 belongs beside k_tile in choose(). Its bits must equal those of
  * k_stream, which a test on the device would have to show; else it must replace k_stream, too. */
-#include "model/cuda/linear_cuda.h"
 #include "model/cuda/linear_outputs_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
 
 #include "quant/cuda.cuh"
-#include "quant/types.h"
+#include "quant/codes.h"
 
 enum {
     PIECE = 8, /* elements in 16 bytes */
@@ -82,7 +81,8 @@ struct product : linear_outputs {
 enum reuse { NEAR, FAR, ONCE };
 
 /* The piece at `from`, which is element k of a row. From k_end on it is zero, and nothing is read.
- * Not aligned: reads element by element, with the same values. */
+ * Not aligned: reads element by element, with the same values; past the L1 cache, for W may be read
+ * before the previous kernel ends (spw_grid_wait). */
 template <bool aligned>
 static __device__ __forceinline__ uint4 load_piece(const uint16_t *from, int k, int k_end)
 {
@@ -91,8 +91,8 @@ static __device__ __forceinline__ uint4 load_piece(const uint16_t *from, int k, 
     } else {
         uint32_t pair[PIECE / 2];
         for (int i = 0; i < PIECE / 2; i++) {
-            uint32_t low = k + 2 * i < k_end ? from[2 * i] : 0;
-            uint32_t high = k + 2 * i + 1 < k_end ? from[2 * i + 1] : 0;
+            uint32_t low = k + 2 * i < k_end ? __ldcg(from + 2 * i) : 0;
+            uint32_t high = k + 2 * i + 1 < k_end ? __ldcg(from + 2 * i + 1) : 0;
             pair[i] = low | high << 16;
         }
         return make_uint4(pair[0], pair[1], pair[2], pair[3]);
@@ -718,6 +718,7 @@ static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *g
 {
     const size_t y_bytes = a->y_dtype == SPW_DTYPE_F32 ? 4 : 2;
     struct product p = {};
+    set_outputs(&p, a, gate);
     p.x = (const uint16_t *)a->x;
     const size_t second = gate ? 0 : spw_min_u64(8, a->n - 1);
     p.w[0] = (const uint16_t *)a->w;
@@ -725,19 +726,9 @@ static int launch_bf16(const struct spw_linear_args *a, const struct spw_gate *g
     p.w_step = gate ? 8 : 16;
     p.w_last[0] = (int)a->n - 1;
     p.w_last[1] = p.w_last[0] - (int)second;
-    p.gated = gate;
-    p.act = gate ? gate->act : SPW_ACT_SILU;
-    p.bias = a->bias;
-    p.y = a->y;
-    p.residual = a->residual;
     p.x_stride = a->x_stride;
-    p.y_stride = a->y_stride;
-    p.m = (int)a->m;
-    p.n = (int)a->n;
     p.k = (int)a->k;
     p.half = (int)(CUT * spw_max_u64(spw_div_up(a->k, PARTITIONS * CUT), 1));
-    p.y_f32 = a->y_dtype == SPW_DTYPE_F32;
-    p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
     p.y_wide = a->n % 4 == 0 && a->y_stride % 4 == 0 &&
                ((uintptr_t)a->y | (uintptr_t)a->residual) % (4 * y_bytes) == 0;
     const uintptr_t at = (uintptr_t)p.x | (uintptr_t)p.w[0] | (uintptr_t)p.w[1];
@@ -806,7 +797,8 @@ static int launch_apart(const struct spw_gated_linear_args *a, struct spw_linear
     product->y = a->scratch;
     product->y_stride = 2 * a->n;
     SPW_TRY(launch(product, NULL, s));
-    product->has_codes |= spw_type_is_quantized(a->gate_dtype);
+    if (spw_type_is_quantized(a->gate_dtype))
+        product->has_codes = spw_codes_shared(a->gate_dtype, a->up_dtype);
     product->w = a->w_up;
     product->matrices = a->ups;
     product->w_dtype = a->up_dtype;

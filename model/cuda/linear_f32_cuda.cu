@@ -15,9 +15,8 @@
  *   k_f32_tile    one CTA: a 64 x 64 tile of y, 8 x 4 outputs a thread; the partitions one
  *                 after another, each added to the totals when it is complete. */
 #include "model/cuda/codes_cuda.cuh"
-#include "model/cuda/linear_choices_cuda.cuh"
+#include "model/cuda/linear_outputs_cuda.cuh"
 #include "model/cuda/ops_cuda.h"
-#include "model/cuda/linear_cuda.h"
 #include "quant/types.h"
 
 #include <type_traits>
@@ -36,18 +35,13 @@ enum {
     PITCH = TILE + 4, /* floats: 16-byte aligned rows */
 };
 
-struct product_f32 {
-    const float *x, *bias; /* bias or NULL */
-    const void *w, *w_up;  /* gated: gate's and up's */
-    float *y;
-    const float *residual;                /* has the shape of y, or NULL */
-    size_t x_stride, y_stride, row_bytes; /* row_bytes: of W */
-    int m, n, k, partition, partitions;   /* n: outputs of a row */
+struct product_f32 : linear_outputs {
+    const float *x;
+    const void *w, *w_up;       /* gated: gate's and up's */
+    size_t x_stride, row_bytes; /* row_bytes: of W */
+    int k, partition, partitions;
     enum spw_dtype w_dtype;
-    enum spw_activation act;
-    bool gated;
     bool y_wide; /* four adjacent outputs may be stored, and loaded, at once */
-    struct linear_choices choices;
 };
 
 /* ---- weights ---- */
@@ -194,15 +188,10 @@ static __device__ __forceinline__ void read_w(float out[count], const struct pro
     }
 }
 
-static __device__ __forceinline__ float finish(const struct product_f32 &p, float sum, int col)
-{
-    return p.bias ? sum + p.bias[col] : sum;
-}
-
 static __device__ __forceinline__ float finish_gated(const struct product_f32 &p, float gate,
                                                      float up, int col)
 {
-    return gated<float>(finish(p, gate, col), finish(p, up, p.n + col), p.act);
+    return gated<float>(biased(p, gate, col), biased(p, up, p.n + col), p.act);
 }
 
 /* ---- few rows ---- */
@@ -271,12 +260,18 @@ static __global__ void __launch_bounds__(PARTITIONS *WARP) k_f32_stream(struct p
     const int m_first = (int)blockIdx.y * rows;
     uint4 *ring = shared + partition * STAGES * SLOT;
     float sum[rows] = {};
+    /* Asynchronous copies read W past the L1 cache, so they may come before the wait. Other reads
+     * may not: that cache may still hold what lay in a slot before W. */
+    const bool early = aligned && !std::is_same_v<type, struct quantized>;
+    if (!early)
+        spw_grid_wait();
     for (int i = 0; i < STAGES - 1; i++) {
         if (i < steps)
             stream_issue<type, aligned>(p, ring + i * SLOT, begin + i * step_k);
         spw_copy_async_commit();
     }
-    spw_grid_wait(); /* only W was read until here */
+    if (early)
+        spw_grid_wait(); /* only W was read until here */
     spw_grid_next();
     for (int i = 0; i < steps; i++) {
         spw_copy_async_wait<STAGES - 2>();
@@ -309,13 +304,13 @@ static __global__ void __launch_bounds__(PARTITIONS *WARP) k_f32_stream(struct p
     const int col = (int)blockIdx.x * width + lane;
     if (partition >= rows || row >= p.m || lane >= width || col >= p.n)
         return;
-    const size_t at = (size_t)row * p.y_stride + (size_t)col;
+    const size_t at = place_in_y(p, row, col);
     const float total = stream_total<rows>(p, sums, partition, lane);
     const float value =
         p.gated
             ? finish_gated(p, total, stream_total<rows>(p, sums, partition, lane + WARP / 2), col)
-            : finish(p, total, col);
-    p.y[at] = p.residual ? p.residual[at] + value : value;
+            : biased(p, total, col);
+    ((float *)p.y)[at] = p.residual ? ((const float *)p.residual)[at] + value : value;
 }
 
 /* ---- many rows ---- */
@@ -355,7 +350,7 @@ static __device__ __forceinline__ void tile_multiply(float sum[4][8], const floa
 static __device__ __forceinline__ void add_residual4(const struct product_f32 &p, float v[4],
                                                      int row, int col)
 {
-    const float *more = p.residual + (size_t)row * p.y_stride + (size_t)col;
+    const float *more = (const float *)p.residual + place_in_y(p, row, col);
     if (p.y_wide && col + 4 <= p.n) {
         const float4 four = *(const float4 *)more;
         v[0] = four.x + v[0], v[1] = four.y + v[1], v[2] = four.z + v[2], v[3] = four.w + v[3];
@@ -370,7 +365,7 @@ static __device__ __forceinline__ void add_residual4(const struct product_f32 &p
 static __device__ __forceinline__ void store4(const struct product_f32 &p, const float v[4],
                                               int row, int col)
 {
-    float *y = p.y + (size_t)row * p.y_stride + (size_t)col;
+    float *y = (float *)p.y + place_in_y(p, row, col);
     if (p.y_wide && col + 4 <= p.n) {
         *(float4 *)y = make_float4(v[0], v[1], v[2], v[3]);
         return;
@@ -392,7 +387,7 @@ static __device__ __forceinline__ void tile_store(const struct product_f32 &p, f
         float *v = &total[i / 2][i % 2 * 4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            v[j] = finish(p, v[j], min(col + j, p.n - 1));
+            v[j] = biased(p, v[j], min(col + j, p.n - 1));
         if (p.residual && row < p.m)
             add_residual4(p, v, row, col);
     }
@@ -494,19 +489,13 @@ int spw_linear_f32_cuda(const struct spw_linear_args *a, const struct spw_gate *
     /* The grid's second dimension ends at 65535. */
     enum { MOST_ROWS = 65535 * TILE };
     struct product_f32 p = {};
-    p.x = (const float *)a->x;
-    p.bias = a->bias;
+    set_outputs(&p, a, gate);
     p.w = a->w;
     p.w_up = gate ? gate->w_up : NULL;
-    p.gated = gate;
-    p.act = gate ? gate->act : SPW_ACT_SILU;
     p.x_stride = a->x_stride;
-    p.y_stride = a->y_stride;
-    p.n = (int)a->n;
     p.k = (int)a->k;
     p.w_dtype = a->w_dtype;
     p.row_bytes = spw_row_bytes(a->w_dtype, a->k);
-    p.choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
     p.partition = (int)(CUT * spw_div_up(a->k, PARTITIONS * CUT));
     p.partitions = p.partition ? (int)spw_div_up(a->k, (uint64_t)p.partition) : 0;
     p.y_wide = a->y_stride % 4 == 0 && ((uintptr_t)a->y | (uintptr_t)a->residual) % 16 == 0;

@@ -1,8 +1,23 @@
-/* The outputs of a product on the GPU that has bf16 or f32 y: from the sum to what is stored. */
+/* The outputs of a product on the GPU: from the sum to what is stored. */
 #ifndef SPW_MODEL_CUDA_LINEAR_OUTPUTS_CUDA_CUH
 #define SPW_MODEL_CUDA_LINEAR_OUTPUTS_CUDA_CUH
 
-#include "model/cuda/linear_choices_cuda.cuh"
+#include "model/cuda/gated_cuda.cuh"
+#include "model/cuda/linear_cuda.h"
+
+/* See struct spw_linear_args. The grid's second dimension is the row. A
+ * kernel must wait for the kernel before it, which makes the choices, and then take its row. */
+struct linear_choices {
+    const struct spw_choice *of;        /* [rows]; NULL: all rows have one matrix */
+    const void *const *w, *const *w_up; /* [experts]; w_up: of a gated product */
+    size_t bias_step;
+};
+
+__device__ __forceinline__ uint32_t chosen_expert(const struct linear_choices &c)
+{
+    spw_grid_wait();
+    return c.of[blockIdx.y].expert;
+}
 
 struct linear_outputs {
     const float *bias; /* or NULL; gated: gate's, then up's */
@@ -14,6 +29,21 @@ struct linear_outputs {
     enum spw_activation act;
     struct linear_choices choices;
 };
+
+static inline void set_outputs(struct linear_outputs *p, const struct spw_linear_args *a,
+                               const struct spw_gate *gate)
+{
+    p->bias = a->bias;
+    p->y = a->y;
+    p->residual = a->residual;
+    p->y_stride = a->y_stride;
+    p->m = (int)a->m;
+    p->n = (int)a->n;
+    p->gated = gate;
+    p->y_f32 = a->y_dtype == SPW_DTYPE_F32;
+    p->act = gate ? gate->act : SPW_ACT_SILU;
+    p->choices = {a->choices, a->matrices, gate ? gate->ups : NULL, a->bias_step};
+}
 
 /* Makes the outputs those of row blockIdx.y alone, whose expert is given. */
 __device__ __forceinline__ void take_row_of_y(struct linear_outputs *p, uint32_t expert)

@@ -23,6 +23,9 @@ int spw_each_cuda(const struct spw_each_args *a, spw_stream s);
 int spw_route_cuda(const struct spw_route_args *a, spw_stream s);
 int spw_gather_cuda(const struct spw_gather_args *a, spw_stream s);
 int spw_combine_cuda(const struct spw_combine_args *a, spw_stream s);
+int spw_conv_cuda(const struct spw_conv_args *a, spw_stream s);
+int spw_recur_cuda(const struct spw_recur_args *a, spw_stream s);
+int spw_gated_norm_cuda(const struct spw_gated_norm_args *a, spw_stream s);
 
 #ifdef __cplusplus
 }

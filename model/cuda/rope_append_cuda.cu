@@ -2,6 +2,7 @@
  *
  *   qkv    [rows][stride]   a row: n_heads of q | n_kv_heads of k | n_kv_heads of v, head_dim each;
  *                           with v_is_k there are no heads of v
+ *   q      [rows][q_stride] heads of q come from here, if it is there
  *   tiles  K and V of 128 positions (quant/tile.h draws them)
  *
  * A block takes a row, or some heads of a row if there are few rows. Its threads form groups, and a
@@ -21,8 +22,7 @@
 #include "model/cuda/rows_cuda.cuh"
 
 enum {
-    LANES = 32,
-    THREADS = 128,
+    ROPE_THREADS = 128,
     ENOUGH_BLOCKS = 512, /* of the grid: with as many rows a block takes all heads of its row */
     WIDE_CHUNKS = SPW_MOST_HEAD_DIM / (LANES * CHUNK), /* the most chunks of a lane */
 };
@@ -269,11 +269,11 @@ __device__ __forceinline__ void append_v(const struct group &g,
 
 /* ---- all of it ---- */
 
-/* Norm and rope of head `head` of q and k, at x; stores k. */
+/* Norm and rope of head `head` of q and k, which comes from x; stores q at `to`, or k. */
 template <typename T, int N>
 __device__ __forceinline__ void turn_head(const struct group &g,
                                           const struct spw_rope_append_args &a, uint32_t row,
-                                          uint32_t head, T *x)
+                                          uint32_t head, const T *x, T *to)
 {
     const uint32_t j = (uint32_t)(a.position + row) % SPW_TILE_TOKENS;
     const bool is_q = head < a.n_heads;
@@ -303,7 +303,7 @@ __device__ __forceinline__ void turn_head(const struct group &g,
             SPW_UNROLL
             for (int i = 0; i < CHUNK && growth != 1.0f; i++)
                 v[n][i] = rounded<T>(v[n][i]) * growth;
-            store_chunk(x + c, g.d - c, v[n]);
+            store_chunk(to + c, g.d - c, v[n]);
             continue;
         }
         SPW_UNROLL
@@ -320,7 +320,7 @@ __device__ __forceinline__ void angles(const struct spw_rope_append_args &a, uin
                                        float *cosine, float *sine)
 {
     float position = (float)(a.position + blockIdx.x);
-    for (uint32_t i = threadIdx.x; i < 2 * pairs; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < 2 * pairs; i += ROPE_THREADS) {
         uint32_t pair = i % pairs;
         float angle = position * a.inv_freq[pair], x = i < pairs ? cosf(angle) : sinf(angle);
         const float scaled = x * a.scaling;
@@ -331,15 +331,16 @@ __device__ __forceinline__ void angles(const struct spw_rope_append_args &a, uin
 
 /* grid: (rows, blocks that share a row's heads) */
 template <typename T, int N>
-__global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
+__global__ void __launch_bounds__(ROPE_THREADS, N == 1 ? 8 : 2)
     k_rope_append(SPW_PARAMETER struct spw_rope_append_args a, uint32_t lanes)
 {
     SPW_SHARED(float, cosine, CHUNK *N *LANES / 2);
     SPW_SHARED(float, sine, CHUNK *N *LANES / 2);
-    SPW_SHARED(float, heads, THREADS *N *CHUNK);
+    SPW_SHARED(float, heads, ROPE_THREADS *N *CHUNK);
     spw_grid_wait();
     spw_grid_next();
-    const uint32_t n = a.n_heads + 2 * a.n_kv_heads, row = blockIdx.x, groups = THREADS / lanes;
+    const uint32_t n = a.n_heads + 2 * a.n_kv_heads, row = blockIdx.x,
+                   groups = ROPE_THREADS / lanes;
     const uint32_t first = threadIdx.x % LANES / lanes * lanes; /* the first lane of the group */
     struct group g;
     g.lane = threadIdx.x % lanes;
@@ -358,8 +359,11 @@ __global__ void __launch_bounds__(THREADS, N == 1 ? 8 : 2)
         const bool is_v = head >= a.n_heads + a.n_kv_heads;
         const uint32_t at = is_v && a.v_is_k ? head - a.n_kv_heads : head;
         T *x = (T *)a.qkv + row * a.stride + at * a.head_dim;
-        if (!is_v)
-            turn_head<T, N>(g, a, row, head, x);
+        if (!is_v && a.q && head < a.n_heads)
+            turn_head<T, N>(g, a, row, head, (const T *)a.q + row * a.q_stride + head * a.q_step,
+                            x);
+        else if (!is_v)
+            turn_head<T, N>(g, a, row, head, x, x);
         else
             append_v<T, N>(g, a, row, head - a.n_heads - a.n_kv_heads, x);
     }
@@ -372,12 +376,12 @@ template <typename T> static void launch(const struct spw_rope_append_args *a, s
         lanes *= 2;
     uint64_t heads = a->n_heads + 2 * (uint64_t)a->n_kv_heads;
     uint64_t share =
-        spw_min_u64(spw_div_up(heads * lanes, THREADS), spw_div_up(ENOUGH_BLOCKS, a->rows));
+        spw_min_u64(spw_div_up(heads * lanes, ROPE_THREADS), spw_div_up(ENOUGH_BLOCKS, a->rows));
     dim3 grid((unsigned)a->rows, (unsigned)share);
     if (a->head_dim <= LANES * CHUNK)
-        SPW_LAUNCH((k_rope_append<T, 1>), grid, THREADS, 0, s, *a, lanes);
+        SPW_LAUNCH((k_rope_append<T, 1>), grid, ROPE_THREADS, 0, s, *a, lanes);
     else
-        SPW_LAUNCH((k_rope_append<T, WIDE_CHUNKS>), grid, THREADS, 0, s, *a, lanes);
+        SPW_LAUNCH((k_rope_append<T, WIDE_CHUNKS>), grid, ROPE_THREADS, 0, s, *a, lanes);
 }
 
 int spw_rope_append_cuda(const struct spw_rope_append_args *a, spw_stream s)

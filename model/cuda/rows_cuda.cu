@@ -1,9 +1,11 @@
 /* Row operations on the GPU: see ops_cuda.h.
  *
  *   norm     [rows][cols] -> the same              one warp (cols <= 512) or one block for a row
- *   softcap  [n], in place                         8 elements a thread
- *   each     [n], in place                         8 elements a thread
- *   gated    two times [rows][cols] -> [rows][cols]  8 outputs a thread
+ *   softcap  [n], in place                         8 elements a thread, as all that follow
+ *   each     [n], in place
+ *   gated    two times [rows][cols] -> [rows][cols]
+ *   gather   rows by their numbers
+ *   combine  h += weighted rows
  *
  * Each byte crosses the memory bus once a call: later reads of a row by norm hit L1. All
  * kernels work on chunks of 8 elements (model/cuda/rows_cuda.cuh). In every call the same thread of
@@ -13,30 +15,12 @@
 #include "model/cuda/linear_cuda.h"
 
 enum {
-    LANES = 32,
-    THREADS = 256,
     MOST_BLOCKS = 1 << 16,
     WARP_COLS = 512, /* with at most so many columns a warp norms a row, and a lane has at most two
                         chunks */
 };
 
-/* The number of blocks for one chunk a thread. If the grid is smaller, a thread takes more chunks,
- * at the distance of the whole grid. */
-static unsigned blocks_of(size_t n_chunks)
-{
-    return (unsigned)spw_min_u64(spw_div_up(n_chunks, THREADS), MOST_BLOCKS);
-}
-
 /* ---- norm ---- */
-
-/* The sum over a warp. Every lane gets the same bits, because x + y equals y + x. */
-__device__ __forceinline__ float warp_sum(float x)
-{
-#pragma unroll
-    for (int apart = LANES / 2; apart; apart /= 2)
-        x = x + __shfl_xor_sync(0xffffffffu, x, apart);
-    return x;
-}
 
 /* The sum of the chunks first, first + step, ... of the row at x: one chain. */
 template <typename T>
@@ -132,17 +116,6 @@ __global__ void __launch_bounds__(THREADS) k_norm_warp(const struct spw_norm_arg
     scale(a, x, row * a.y_stride, middle, sum, lane, LANES);
 }
 
-/* The sum over a block of what each thread has; every thread gets it. */
-__device__ __forceinline__ float block_sum(float x, float *sums)
-{
-    x = warp_sum(x);
-    __syncthreads(); /* an earlier sum has been read */
-    if (threadIdx.x % LANES == 0)
-        sums[threadIdx.x / LANES] = x;
-    __syncthreads(); /* all sums are written */
-    return warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
-}
-
 /* A block for each row. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_args a)
@@ -158,119 +131,154 @@ __global__ void __launch_bounds__(THREADS) k_norm_block(const struct spw_norm_ar
     scale(a, x, blockIdx.x * a.y_stride, middle, sum, threadIdx.x, THREADS);
 }
 
-template <typename T> static void norm(const struct spw_norm_args *a, spw_stream s)
-{
-    if (a->cols <= WARP_COLS)
-        SPW_LAUNCH((k_norm_warp<T>), (unsigned)spw_div_up(a->rows, THREADS / LANES), THREADS, 0, s,
-                   *a);
-    else
-        SPW_LAUNCH((k_norm_block<T>), (unsigned)a->rows, THREADS, 0, s, *a);
-}
-
 int spw_norm_cuda(const struct spw_norm_args *a, spw_stream s)
 {
     if (!known(a->dtype) || a->rows > INT32_MAX)
         return -EINVAL;
     if (!a->rows || !a->cols)
         return 0;
-    if (a->dtype == SPW_DTYPE_F32)
-        norm<float>(a, s);
+    if (a->cols <= WARP_COLS)
+        LAUNCH_ROWS(k_norm_warp, a->dtype, (unsigned)spw_div_up(a->rows, THREADS / LANES), s, *a);
     else
-        norm<uint16_t>(a, s);
+        LAUNCH_ROWS(k_norm_block, a->dtype, (unsigned)a->rows, s, *a);
     return spw_cuda_launched();
 }
 
-/* ---- softcap ---- */
+/* ---- chunk by chunk ----
+ *
+ * Operations of which a chunk needs no other chunk of its row. apply_chunk makes the chunk of row
+ * `row` that begins at column `col`. */
 
-__global__ void __launch_bounds__(THREADS) k_softcap(const struct spw_softcap_args a)
+template <typename T>
+__device__ __forceinline__ void apply_chunk(const struct spw_softcap_args &a, size_t, size_t col)
+{
+    float x[CHUNK];
+    load_chunk(a.x + col, a.n - col, x);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        x[i] = a.cap * tanhf(x[i] / a.cap);
+    store_chunk(a.x + col, a.n - col, x);
+}
+
+template <typename T>
+__device__ __forceinline__ void apply_chunk(const struct spw_each_args &a, size_t, size_t col)
+{
+    float x[CHUNK];
+    T *at = (T *)a.x + col;
+    load_chunk(at, a.n - col, x);
+#pragma unroll
+    for (int i = 0; i < CHUNK; i++)
+        if (a.limit == 0)
+            x[i] = activation(x[i], a.act);
+        else /* NaN stays NaN */
+            x[i] = x[i] > a.limit ? a.limit : x[i] < -a.limit ? -a.limit : x[i];
+    store_chunk(at, a.n - col, x);
+}
+
+template <typename T>
+__device__ __forceinline__ void apply_chunk(const struct spw_gated_args &a, size_t row, size_t col)
+{
+    float gate[CHUNK], up[CHUNK];
+    load_chunk((const T *)a.gate + row * a.gate_stride + col, a.cols - col, gate);
+    load_chunk((const T *)a.up + row * a.up_stride + col, a.cols - col, up);
+#pragma unroll
+    for (int j = 0; j < CHUNK; j++)
+        gate[j] = gated<T>(gate[j], up[j], a.act);
+    store_chunk((T *)a.y + row * a.cols + col, a.cols - col, gate);
+}
+
+/* The weight of the expert in a row of x. A row that has not chosen the expert is not gathered. */
+__device__ __forceinline__ float weight_in(const struct spw_gather_args &a, size_t row)
+{
+    const struct spw_choice *its = a.choices + row * a.n_kept;
+    uint32_t k = 0;
+    while (k + 1 < a.n_kept && its[k].expert != a.expert)
+        k++;
+    return its[k].weight;
+}
+
+template <typename T>
+__device__ __forceinline__ void apply_chunk(const struct spw_gather_args &a, size_t row, size_t col)
+{
+    const size_t from = a.index ? a.index[row] : row, its_row = a.times ? row / a.times : from;
+    const float weight = a.choices ? rounded<T>(weight_in(a, from)) : 1.0f;
+    float v[CHUNK];
+    load_chunk((const T *)a.x + its_row * a.x_stride + col, a.cols - col, v);
+#pragma unroll
+    for (int j = 0; j < CHUNK; j++)
+        v[j] = v[j] * weight;
+    store_chunk((T *)a.y + row * a.cols + col, a.cols - col, v);
+}
+
+template <typename T>
+__device__ __forceinline__ void apply_chunk(const struct spw_combine_args &a, size_t row,
+                                            size_t col)
+{
+    float sum[CHUNK] = {0}, v[CHUNK];
+    for (uint32_t k = 0; k < a.n_kept; k++) {
+        const size_t at = row * a.n_kept + k, from = a.places ? a.places[at] : at;
+        load_chunk((const T *)a.y + from * a.cols + col, a.cols - col, v);
+#pragma unroll
+        for (int j = 0; j < CHUNK; j++)
+            sum[j] = fmaf(a.unweighted ? 1.0f : a.choices[at].weight, v[j], sum[j]);
+    }
+    if (a.residual) {
+        load_chunk((const T *)a.residual + row * a.cols + col, a.cols - col, v);
+#pragma unroll
+        for (int j = 0; j < CHUNK; j++)
+            sum[j] = v[j] + rounded<T>(sum[j]);
+    }
+    store_chunk((T *)a.h + row * a.cols + col, a.cols - col, sum);
+}
+
+/* A thread takes one chunk, or more, at the distance of the whole grid, if the grid is smaller. */
+template <typename T, typename A>
+__global__ void __launch_bounds__(THREADS) k_chunks(const A a, size_t rows, size_t cols)
 {
     spw_grid_wait();
     spw_grid_next();
-    size_t stride = (size_t)gridDim.x * THREADS * CHUNK;
-    for (size_t c = ((size_t)blockIdx.x * THREADS + threadIdx.x) * CHUNK; c < a.n; c += stride) {
-        float x[CHUNK];
-        load_chunk(a.x + c, a.n - c, x);
-#pragma unroll
-        for (int i = 0; i < CHUNK; i++)
-            x[i] = a.cap * tanhf(x[i] / a.cap);
-        store_chunk(a.x + c, a.n - c, x);
-    }
+    const size_t chunks = (cols + CHUNK - 1) / CHUNK, stride = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < rows * chunks; i += stride)
+        apply_chunk<T>(a, i / chunks, i % chunks * CHUNK);
+}
+
+template <typename A>
+static int apply(const A *a, size_t rows, size_t cols, enum spw_dtype t, spw_stream s)
+{
+    const uint64_t chunks = rows * spw_div_up(cols, CHUNK);
+    const unsigned grid = (unsigned)spw_min_u64(spw_div_up(chunks, THREADS), MOST_BLOCKS);
+    if (!known(t))
+        return -EINVAL;
+    if (!grid)
+        return 0;
+    if (t == SPW_DTYPE_F32)
+        SPW_LAUNCH((k_chunks<float, A>), grid, THREADS, 0, s, *a, rows, cols);
+    else
+        SPW_LAUNCH((k_chunks<uint16_t, A>), grid, THREADS, 0, s, *a, rows, cols);
+    return spw_cuda_launched();
 }
 
 int spw_softcap_cuda(const struct spw_softcap_args *a, spw_stream s)
 {
-    if (!a->n)
-        return 0;
-    SPW_LAUNCH(k_softcap, blocks_of(spw_div_up(a->n, CHUNK)), THREADS, 0, s, *a);
-    return spw_cuda_launched();
-}
-
-/* ---- each ---- */
-
-template <typename T>
-__global__ void __launch_bounds__(THREADS) k_each(const struct spw_each_args a)
-{
-    spw_grid_wait();
-    spw_grid_next();
-    size_t stride = (size_t)gridDim.x * THREADS * CHUNK;
-    for (size_t c = ((size_t)blockIdx.x * THREADS + threadIdx.x) * CHUNK; c < a.n; c += stride) {
-        float x[CHUNK];
-        T *at = (T *)a.x + c;
-        load_chunk(at, a.n - c, x);
-#pragma unroll
-        for (int i = 0; i < CHUNK; i++)
-            if (a.limit == 0)
-                x[i] = activation(x[i], a.act);
-            else /* NaN stays NaN */
-                x[i] = x[i] > a.limit ? a.limit : x[i] < -a.limit ? -a.limit : x[i];
-        store_chunk(at, a.n - c, x);
-    }
+    return apply(a, 1, a->n, SPW_DTYPE_F32, s);
 }
 
 int spw_each_cuda(const struct spw_each_args *a, spw_stream s)
 {
-    const unsigned grid = blocks_of(spw_div_up(a->n, CHUNK));
-    if (!known(a->dtype))
-        return -EINVAL;
-    if (!grid)
-        return 0;
-    if (a->dtype == SPW_DTYPE_F32)
-        SPW_LAUNCH(k_each<float>, grid, THREADS, 0, s, *a);
-    else
-        SPW_LAUNCH(k_each<uint16_t>, grid, THREADS, 0, s, *a);
-    return spw_cuda_launched();
-}
-
-/* ---- gated ---- */
-
-template <typename T>
-__global__ void __launch_bounds__(THREADS) k_gated(const struct spw_gated_args a)
-{
-    spw_grid_wait();
-    spw_grid_next();
-    const size_t chunks = (a.cols + CHUNK - 1) / CHUNK, stride = (size_t)gridDim.x * THREADS;
-    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < a.rows * chunks; i += stride) {
-        const size_t row = i / chunks, col = i % chunks * CHUNK;
-        float gate[CHUNK], up[CHUNK];
-        load_chunk((const T *)a.gate + row * a.gate_stride + col, a.cols - col, gate);
-        load_chunk((const T *)a.up + row * a.up_stride + col, a.cols - col, up);
-#pragma unroll
-        for (int j = 0; j < CHUNK; j++)
-            gate[j] = gated<T>(gate[j], up[j], a.act);
-        store_chunk((T *)a.y + row * a.cols + col, a.cols - col, gate);
-    }
+    return apply(a, 1, a->n, a->dtype, s);
 }
 
 int spw_gated_cuda(const struct spw_gated_args *a, spw_stream s)
 {
-    const unsigned grid = blocks_of(a->rows * spw_div_up(a->cols, CHUNK));
-    if (!known(a->dtype))
-        return -EINVAL;
-    if (!grid)
-        return 0;
-    if (a->dtype == SPW_DTYPE_F32)
-        SPW_LAUNCH(k_gated<float>, grid, THREADS, 0, s, *a);
-    else
-        SPW_LAUNCH(k_gated<uint16_t>, grid, THREADS, 0, s, *a);
-    return spw_cuda_launched();
+    return apply(a, a->rows, a->cols, a->dtype, s);
+}
+
+int spw_gather_cuda(const struct spw_gather_args *a, spw_stream s)
+{
+    return apply(a, a->rows, a->cols, a->dtype, s);
+}
+
+int spw_combine_cuda(const struct spw_combine_args *a, spw_stream s)
+{
+    return apply(a, a->rows, a->cols, a->dtype, s);
 }

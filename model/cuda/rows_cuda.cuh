@@ -8,7 +8,7 @@
 
 #include "quant/cuda.cuh"
 
-enum { CHUNK = 8 };
+enum { CHUNK = 8, LANES = 32, THREADS = 256 };
 
 __device__ __forceinline__ bool aligned16(const void *p)
 {
@@ -110,9 +110,38 @@ __device__ __forceinline__ float normed(float x, float inverse, float weight,
     return kind == SPW_NORM_LLAMA ? weight * rounded<T>(x * inverse) : x * inverse * weight;
 }
 
+/* The sum over a warp. Every lane gets the same bits, because x + y equals y + x. */
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int apart = LANES / 2; apart; apart /= 2)
+        x = x + __shfl_xor_sync(0xffffffffu, x, apart);
+    return x;
+}
+
+/* The sum over a block of THREADS of what each thread has; every thread gets it. */
+__device__ __forceinline__ float block_sum(float x, float *sums)
+{
+    x = warp_sum(x);
+    __syncthreads(); /* an earlier sum has been read */
+    if (threadIdx.x % LANES == 0)
+        sums[threadIdx.x / LANES] = x;
+    __syncthreads(); /* all sums are written */
+    return warp_sum(threadIdx.x % LANES < THREADS / LANES ? sums[threadIdx.x % LANES] : 0.0f);
+}
+
 static inline bool known(enum spw_dtype t)
 {
     return t == SPW_DTYPE_F32 || t == SPW_DTYPE_BF16;
 }
+
+/* Launches kernel<T> with THREADS threads a block; T: the type of the elements. */
+#define LAUNCH_ROWS(kernel, dtype, grid, stream, ...)                                              \
+    do {                                                                                           \
+        if ((dtype) == SPW_DTYPE_F32)                                                              \
+            SPW_LAUNCH(kernel<float>, grid, THREADS, 0, stream, __VA_ARGS__);                      \
+        else                                                                                       \
+            SPW_LAUNCH(kernel<uint16_t>, grid, THREADS, 0, stream, __VA_ARGS__);                   \
+    } while (0)
 
 #endif

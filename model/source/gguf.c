@@ -305,11 +305,6 @@ static int read_tensor(struct reader *r, struct spw_tensor *t, char **names, uin
     return 0;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct spw_tensor *)a)->name, ((const struct spw_tensor *)b)->name);
-}
-
 /* *end: of their data, up to the alignment. */
 static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64_t alignment,
                         uint64_t *end)
@@ -325,7 +320,7 @@ static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64
     char *names = table->names;
     for (; table->n < n; table->n++)
         SPW_TRY(read_tensor(r, &table->tensors[table->n], &names, alignment, end));
-    qsort(table->tensors, table->n, sizeof *table->tensors, compare_names);
+    qsort(table->tensors, table->n, sizeof *table->tensors, spw_tensor_compare);
     for (size_t i = 1; i < table->n; i++) {
         struct spw_gguf_string name = {table->tensors[i].name, strlen(table->tensors[i].name)};
         if (!strcmp(table->tensors[i - 1].name, name.at))
@@ -337,16 +332,11 @@ static int read_tensors(struct spw_gguf *g, struct reader *r, uint64_t n, uint64
 
 /* ---- the header ---- */
 
-bool spw_gguf_is(const uint8_t *base, uint64_t bytes)
-{
-    return bytes >= 4 && !memcmp(base, "GGUF", 4);
-}
-
 static int read_version(struct reader *r)
 {
     uint64_t version = 0;
     SPW_TRY(spw_json_refuse_pointer(r->at, left(r), r->path, r->err));
-    if (!spw_gguf_is(r->at, left(r)))
+    if (left(r) < 4 || memcmp(r->at, "GGUF", 4) != 0)
         return spw_fail(
             r->err, -EINVAL,
             "%s: found a file that is not GGUF, expected a GGUF file or a Hugging Face model "

@@ -78,8 +78,6 @@ const struct spw_gguf_tensor_type *spw_gguf_tensor_type(uint32_t id);
 /* NULL: the format does not have the type. */
 const struct spw_gguf_tensor_type *spw_gguf_tensor_type_of(enum spw_dtype dtype);
 
-/* Whether a file that begins with these bytes is a GGUF file. */
-bool spw_gguf_is(const uint8_t *base, uint64_t bytes);
 /* Parses the header of a whole file. `path` is for messages. */
 int spw_gguf_parse(struct spw_gguf *out, const uint8_t *base, uint64_t bytes, const char *path,
                    struct spw_error *err);

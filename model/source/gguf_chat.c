@@ -1,7 +1,5 @@
 /* tokenizer.chat_template is the default template, tokenizer.chat_template.NAME another one: see
- * gguf_chat.h. */
-#include "model/source/gguf_chat.h"
-
+ * gguf_model.h. */
 #include "model/source/gguf_model.h"
 #include "model/text/chat_template_parts.h"
 
@@ -66,8 +64,11 @@ static json_t *read_tokens(const struct spw_gguf *g)
 }
 
 int spw_gguf_read_chat_template(struct spw_chat_template **out, const struct spw_gguf *g,
-                                const char *path, const char *name, struct spw_error *err)
+                                const char *path, const char *name, const char *file,
+                                struct spw_error *err)
 {
+    if (file)
+        return spw_chat_template_read(out, file, read_tokens(g), err);
     struct spw_gguf_string plain = find_template(g, name ? name : "default"), tools = {0};
     *out = NULL;
     if (!name)
@@ -86,14 +87,4 @@ int spw_gguf_read_chat_template(struct spw_chat_template **out, const struct spw
                                           .with_tools_bytes = tools.bytes,
                                           .tokens = read_tokens(g)};
     return spw_chat_template_parse(out, &text, err);
-}
-
-int spw_gguf_read_chat_template_file(struct spw_chat_template **out, const struct spw_gguf *g,
-                                     const char *path, const char *file, struct spw_error *err)
-{
-    json_t *tokens = read_tokens(g);
-    *out = NULL;
-    if (!tokens)
-        return spw_fail(err, -ENOMEM, "%s: out of memory", path);
-    return spw_chat_template_read(out, file, tokens, err);
 }

@@ -201,6 +201,18 @@ static bool has(const struct spw_tensors *t, const char *name)
     return spw_tensors_find(t, name) != NULL;
 }
 
+/* Whether a layer has a tensor of this name. */
+static bool any_has(const struct spw_tensors *t, const char *end)
+{
+    for (size_t i = 0; i < spw_tensors_count(t); i++) {
+        const char *name = spw_tensors_at(t, i)->name;
+        const size_t start = strlen("model.layers."), n = strspn(name + start, "0123456789");
+        if (!strncmp(name, "model.layers.", start) && !strcmp(name + start + n + 1, end))
+            return true;
+    }
+    return false;
+}
+
 static bool has_other_parts(const struct spw_tensors *t)
 {
     for (size_t i = 0; i < spw_tensors_count(t); i++)
@@ -223,6 +235,40 @@ static bool values_are_keys(const struct spw_tensors *t)
             return true;
     }
     return false;
+}
+
+static bool layer_has(const struct spw_tensors *t, unsigned layer, const char *end)
+{
+    char name[SPW_GGUF_MOST_HF_NAME];
+    snprintf(name, sizeof name, "model.layers.%u.%s", layer, end);
+    return has(t, name);
+}
+
+enum { MOST_LAYERS = 4096 };
+
+/* A letter for each layer: what it is by its tensors. */
+static json_t *blocks_of(const struct spw_tensors *t)
+{
+    char letters[MOST_LAYERS + 1];
+    unsigned n = 0;
+    for (; n < MOST_LAYERS && layer_has(t, n, "input_layernorm.weight"); n++)
+        letters[n] = layer_has(t, n, "linear_attn.in_proj.weight") ? 'M'
+                     : layer_has(t, n, "self_attn.q_proj.weight")  ? '*'
+                     : layer_has(t, n, "mlp.gate.weight")          ? 'E'
+                                                                   : '-';
+    return json_stringn(letters, n);
+}
+
+/* The first tensor of an mlp. */
+static uint32_t mlp_width(const struct spw_tensors *t)
+{
+    for (size_t i = 0; i < spw_tensors_count(t); i++) {
+        const struct spw_tensor *its = spw_tensors_at(t, i);
+        const char *end = strstr(its->name, ".mlp.up_proj.weight");
+        if (end && its->n_dims == 2 && its->shape[0] <= UINT32_MAX)
+            return (uint32_t)its->shape[0];
+    }
+    return 0;
 }
 
 /* What the tensors say. */
@@ -248,25 +294,32 @@ static int read_tensors(struct spw_config_gguf *facts, const char *path, struct 
     if (experts && experts->n_dims == 3 && experts->shape[1] <= UINT32_MAX)
         facts->expert_width = (uint32_t)experts->shape[1];
     facts->other_parts = has_other_parts(t);
-    facts->qkv_bias = has(t, "model.layers.0.self_attn.q_proj.bias") ||
-                      has(t, "model.layers.0.self_attn.qkv_proj.bias");
-    facts->o_bias = has(t, "model.layers.0.self_attn.o_proj.bias");
-    facts->mlp_bias = has(t, "model.layers.0.mlp.up_proj.bias");
-    facts->qk_norm = has(t, "model.layers.0.self_attn.q_norm.weight");
+    facts->qkv_bias = any_has(t, "self_attn.q_proj.bias") || any_has(t, "self_attn.qkv_proj.bias");
+    facts->o_bias = any_has(t, "self_attn.o_proj.bias");
+    facts->mlp_bias = any_has(t, "mlp.up_proj.bias");
+    facts->qk_norm = any_has(t, "self_attn.q_norm.weight");
+    facts->choice_bias = any_has(t, "mlp.gate.e_score_correction_bias");
+    facts->state_bias = any_has(t, "linear_attn.in_proj.bias");
+    facts->conv_bias = any_has(t, "linear_attn.conv1d.bias");
+    facts->gate_norm = any_has(t, "linear_attn.norm.weight");
+    facts->mlp_width = mlp_width(t);
+    facts->blocks = blocks_of(t);
+    facts->gate_joined = !any_has(t, "linear_attn.gate_proj.weight");
     facts->head = has(t, "lm_head.weight");
     facts->rope_factors = has(t, SPW_ROPE_FACTORS_NAME);
     facts->long_factors = has(t, SPW_ROPE_LONG_NAME);
     facts->v_is_k = values_are_keys(t);
     spw_tensors_close(t);
-    return rc;
+    return rc || facts->blocks ? rc : spw_fail(err, -ENOMEM, "%s: out of memory", path);
 }
 
 /* A list of numbers means truth values in this key; spw_gguf_object makes one number of equal ones,
  * which means something else here. */
-static int read_pattern(struct spw_config_gguf *facts, const struct spw_gguf *g, const char *prefix)
+static int read_pattern(struct spw_config_gguf *facts, const struct spw_gguf *g, const char *prefix,
+                        const char *end)
 {
     char key[128];
-    snprintf(key, sizeof key, "%sattention.sliding_window_pattern", prefix);
+    snprintf(key, sizeof key, "%s%s", prefix, end);
     const struct spw_gguf_value *v = spw_gguf_find(g, key);
     if (!v || !v->array || v->type == SPW_GGUF_STRING || v->n > SPW_GGUF_MOST_ELEMENTS)
         return 0;
@@ -289,7 +342,8 @@ static int read_facts(struct spw_config_gguf *facts, const struct spw_gguf *g, c
     snprintf(prefix, sizeof prefix, "%s.", facts->architecture->name);
     if (spw_gguf_object(g, prefix, &facts->keys) ||
         spw_gguf_tokenizer_keys(g, &facts->tokenizer, &facts->default_tokens) ||
-        read_pattern(facts, g, prefix))
+        read_pattern(facts, g, prefix, "attention.sliding_window_pattern") ||
+        read_pattern(facts, g, prefix, "attention.recurrent_layers"))
         return spw_fail(err, -ENOMEM, "%s: out of memory", path);
     const int rc = read_ends(facts, g, err);
     return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory", path) : rc;
@@ -305,5 +359,6 @@ int spw_gguf_read_config(struct spw_model_config *out, const struct spw_gguf_fil
         rc = spw_config_from_gguf(out, &facts, err);
     json_decref(facts.keys);
     json_decref(facts.tokenizer);
+    json_decref(facts.blocks);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "model/config/config_gguf.h"
 #include "model/source/gguf.h"
+#include "model/text/chat_template.h"
 
 enum { SPW_GGUF_MOST_HF_NAME = 128 };
 
@@ -32,5 +33,9 @@ int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw
 /* `f`: the open first file. */
 int spw_gguf_read_config(struct spw_model_config *out, const struct spw_gguf_file *f,
                          const char *path, struct spw_error *err);
+/* The chat template in the keys; `name` and `file` as in struct spw_source_ops. */
+int spw_gguf_read_chat_template(struct spw_chat_template **out, const struct spw_gguf *g,
+                                const char *path, const char *name, const char *file,
+                                struct spw_error *err);
 
 #endif

@@ -11,47 +11,88 @@
 
 /* ---- names ---- */
 
-/* `sandwich`: the name where a layer has four norms; NULL: the same. */
-static const struct {
-    const char *gguf, *plain, *sandwich;
-} layer_names[] = {
-    {"attn_norm", "input_layernorm", NULL},
-    {"attn_q", "self_attn.q_proj", NULL},
-    {"attn_k", "self_attn.k_proj", NULL},
-    {"attn_qkv", "self_attn.qkv_proj", NULL},
-    {"attn_v", "self_attn.v_proj", NULL},
-    {"attn_output", "self_attn.o_proj", NULL},
-    {"attn_out", "self_attn.o_proj", NULL}, /* as Ollama's gptoss has it */
-    {"attn_q_norm", "self_attn.q_norm", NULL},
-    {"attn_k_norm", "self_attn.k_norm", NULL},
-    {"ffn_norm", "post_attention_layernorm", "pre_feedforward_layernorm"},
-    {"post_attention_norm", "post_attention_layernorm", NULL},
-    {"post_ffw_norm", "post_feedforward_layernorm", NULL},
-    {"ffn_gate", "mlp.gate_proj", NULL},
-    {"ffn_up", "mlp.up_proj", NULL},
-    {"ffn_down", "mlp.down_proj", NULL},
-    {"ffn_gate_inp", "mlp.gate", NULL}, /* the router; stacked experts; the shared expert */
-    {"ffn_gate_exps", "mlp.experts.gate_proj", NULL},
-    {"ffn_up_exps", "mlp.experts.up_proj", NULL},
-    {"ffn_gate_up_exps", "mlp.experts.gate_up_proj", NULL},
-    {"ffn_down_exps", "mlp.experts.down_proj", NULL},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj", NULL},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj", NULL},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj", NULL},
-    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", NULL},
-    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2", NULL}, /* experts beside an mlp */
-    {"post_ffw_norm_1", "post_feedforward_layernorm_1", NULL},
-    {"post_ffw_norm_2", "post_feedforward_layernorm_2", NULL},
-    {"inp_gate", "per_layer_input_gate", NULL}, /* numbers that each layer gets of a row */
-    {"proj", "per_layer_projection", NULL},
-    {"post_norm", "post_per_layer_input_norm", NULL},
+enum { GGUF, FOLDER }; /* columns of the tables */
+
+/* Properties of an architecture that change the names of its norms, or of its mlp. */
+enum {
+    POST = 1,
+    SANDWICH = 2,
+    LATE = 4,
+    GLM = 8,
+    JOINED = 16,
+    DELTA = 32,
+    CONV = 64,
+    SCAN = 128,
+    PAIRS = 256
 };
 
+/* Tensors of layers, without ".weight" or ".bias": in a GGUF file, in a folder. `only`: a row of
+ * architectures with any of these properties; 0: of all, `but` not of those. */
 static const struct {
-    const char *gguf, *hf;
-} model_names[] = {
+    const char *name[2];
+    unsigned only, but;
+} layer_names[] = {
+    {.name = {"attn_norm", "input_layernorm"}},
+    {.name = {"attn_q", "self_attn.q_proj"}},
+    {.name = {"attn_k", "self_attn.k_proj"}},
+    {.name = {"attn_qkv", "linear_attn.in_proj"}, .only = DELTA},
+    {.name = {"attn_qkv", "self_attn.qkv_proj"}},
+    {.name = {"attn_v", "self_attn.v_proj"}},
+    {.name = {"attn_output", "self_attn.o_proj"}},
+    {.name = {"attn_out", "self_attn.o_proj"}}, /* as Ollama's gptoss has it */
+    {.name = {"attn_q_norm", "self_attn.q_norm"}},
+    {.name = {"attn_k_norm", "self_attn.k_norm"}},
+    {.name = {"attn_gate", "self_attn.gate_proj"}, .only = SANDWICH},
+    {.name = {"post_attention_norm", "post_self_attn_layernorm"}, .only = GLM},
+    {.name = {"post_attention_norm", "post_attention_layernorm"}, .only = POST | SANDWICH | LATE},
+    {.name = {"ffn_norm", "pre_feedforward_layernorm"}, .only = SANDWICH},
+    {.name = {"ffn_norm", "post_attention_layernorm"}, .but = SANDWICH | LATE},
+    {.name = {"post_ffw_norm", "post_mlp_layernorm"}, .only = GLM},
+    {.name = {"post_ffw_norm", "post_feedforward_layernorm"}, .but = GLM},
+    {.name = {"ffn_gate", "mlp.gate_proj"}},
+    {.name = {"ffn_up", "mlp.gate_up_proj"}, .only = JOINED},
+    {.name = {"ffn_up", "mlp.up_proj"}, .but = JOINED},
+    {.name = {"ffn_down", "mlp.down_proj"}},
+    {.name = {"ffn_gate_inp", "mlp.gate"}}, /* the router; stacked experts; the shared expert */
+    {.name = {"ffn_gate_exps", "mlp.experts.gate_proj"}},
+    {.name = {"ffn_up_exps", "mlp.experts.up_proj"}},
+    {.name = {"ffn_gate_up_exps", "mlp.experts.gate_up_proj"}},
+    {.name = {"ffn_down_exps", "mlp.experts.down_proj"}},
+    {.name = {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"}},
+    {.name = {"ffn_up_shexp", "mlp.shared_expert.up_proj"}},
+    {.name = {"ffn_down_shexp", "mlp.shared_expert.down_proj"}},
+    {.name = {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"}},
+    {.name = {"ffn_latent_down", "mlp.fc1_latent_proj"}}, /* around experts */
+    {.name = {"ffn_latent_up", "mlp.fc2_latent_proj"}},
+    {.name = {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"}}, /* experts beside an mlp */
+    {.name = {"post_ffw_norm_1", "post_feedforward_layernorm_1"}},
+    {.name = {"post_ffw_norm_2", "post_feedforward_layernorm_2"}},
+    {.name = {"inp_gate", "per_layer_input_gate"}}, /* numbers that each layer gets of a row */
+    {.name = {"proj", "per_layer_projection"}},
+    {.name = {"post_norm", "post_per_layer_input_norm"}},
+    {.name = {"attn_gate", "linear_attn.gate_proj"}, .only = DELTA}, /* layers with a state */
+    {.name = {"shortconv.in_proj", "linear_attn.in_proj"}, .only = CONV},
+    {.name = {"shortconv.conv", "linear_attn.conv1d"}, .only = CONV},
+    {.name = {"shortconv.out_proj", "linear_attn.out_proj"}, .only = CONV},
+    {.name = {"ssm_in", "linear_attn.in_proj"}}, /* with the gate in old files of qwen3next */
+    {.name = {"ssm_ba", "linear_attn.beta_proj"}, .only = PAIRS},
+    {.name = {"ssm_beta", "linear_attn.beta_proj"}},
+    {.name = {"ssm_alpha", "linear_attn.rate_proj"}},
+    {.name = {"ssm_conv1d", "linear_attn.conv1d"}},
+    {.name = {"ssm_x", "linear_attn.x_proj"}, .only = SCAN},
+    {.name = {"ssm_dt", "linear_attn.dt_proj"}, .only = SCAN},
+    {.name = {"ssm_norm", "linear_attn.norm"}},
+    {.name = {"ssm_out", "linear_attn.out_proj"}},
+};
+
+/* The last norm of LFM2. */
+#define LFM2_NORM "token_embd_norm.weight"
+
+/* Tensors of no layer. */
+static const char *const model_names[][2] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
+    {LFM2_NORM, "model.norm.weight"},
     {"output_norm.bias", "model.norm.bias"},
     {"output.weight", "lm_head.weight"},
     {"output.bias", "lm_head.bias"},
@@ -63,87 +104,82 @@ static const struct {
     {"rope_factors_long.weight", SPW_ROPE_LONG_NAME},
 };
 
-/* Tensors of layers that folders call otherwise than the table above. Names that this table does
- * not have are read by its first row for them. */
-static const struct {
-    const char *gguf, *folder;
-} other_names[] = {
+/* Tensors of layers whose names have other ends. The first row that fits counts. */
+static const char *const other_names[][2] = {
     {"attn_sinks.weight", "self_attn.sinks"},
     {"attn_sinks", "self_attn.sinks"}, /* as Ollama's gptoss has it */
     {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
-    {"ffn_gate_inp.weight", "mlp.router.weight"},
-    {"ffn_gate_inp.bias", "mlp.router.bias"},
-    {"ffn_gate_inp.weight", "mlp.gate.wg.weight"},
-    {"ffn_gate_inp.weight", "block_sparse_moe.gate.weight"},
-    {"ffn_gate_inp.weight", "block_sparse_moe.router.weight"},
-    {"ffn_gate_inp.weight", "block_sparse_moe.router.layer.weight"},
-    {"ffn_gate_inp.weight", "router.proj.weight"},
     {"ffn_gate_inp.scale", "router.scale"},
     {"ffn_down_exps.scale", "router.per_expert_scale"},
     {"ffn_gate_inp.per_expert_scale", "router.per_expert_scale"}, /* as Ollama's gemma4 has it */
     {"layer_output_scale.weight", "layer_scalar"},
-    {"ffn_gate_shexp.weight", "mlp.shared_experts.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "mlp.shared_experts.up_proj.weight"},
-    {"ffn_down_shexp.weight", "mlp.shared_experts.down_proj.weight"},
-    {"ffn_gate_shexp.weight", "mlp.shared_mlp.gate_proj.weight"},
-    {"ffn_up_shexp.weight", "mlp.shared_mlp.up_proj.weight"},
-    {"ffn_down_shexp.weight", "mlp.shared_mlp.down_proj.weight"},
     {"ffn_gate_exps.bias", "mlp.experts.gate_up_proj_bias"}, /* alternates with that of up */
     {"ffn_down_exps.bias", "mlp.experts.down_proj_bias"},
+    {"ssm_a", "linear_attn.A"},
+    {"ssm_d", "linear_attn.D"},
+    {"ffn_norm", "post_attention_layernorm.weight"}, /* of Falcon-H1 */
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
 };
 
-/* The name of row i in a folder of this architecture; NULL: there is no such tensor. */
-static const char *folder_name(const struct spw_gguf_architecture *a, size_t i)
+static unsigned properties(const struct spw_gguf_architecture *a)
 {
-    if (a->late_norms && !strcmp(layer_names[i].gguf, "ffn_norm"))
-        return NULL;
-    if (a->glm_norms && !strcmp(layer_names[i].gguf, "post_attention_norm"))
-        return "post_self_attn_layernorm";
-    if (a->glm_norms && !strcmp(layer_names[i].gguf, "post_ffw_norm"))
-        return "post_mlp_layernorm";
-    if (a->joined && !strcmp(layer_names[i].gguf, "ffn_up"))
-        return "mlp.gate_up_proj";
-    return a->sandwich && layer_names[i].sandwich ? layer_names[i].sandwich : layer_names[i].plain;
+    const struct spw_mixer_facts *facts = &spw_family_find(a->model_type)->mixer;
+    const enum spw_mixer_kind mixer = facts->kind;
+    return (a->post_attention_norm ? POST : 0u) | (a->sandwich ? SANDWICH : 0u) |
+           (a->late_norms ? LATE : 0u) | (a->glm_norms ? GLM : 0u) | (a->joined ? JOINED : 0u) |
+           (mixer == SPW_MIXER_DELTA ? DELTA : 0u) | (mixer == SPW_MIXER_CONV ? CONV : 0u) |
+           (mixer == SPW_MIXER_SCAN ? SCAN : 0u) | (facts->grouped ? PAIRS : 0u);
 }
 
-/* The name in a folder of a tensor of a layer, without the number of the layer. */
-static bool name_in_layer(const struct spw_gguf_architecture *a, const char *name, char out[96])
+/* What the part of a name behind its layer is called in the other kind of files. *end: what follows
+ * there. NULL: there is no such tensor. */
+static const char *other_name(const struct spw_gguf_architecture *a, const char *part, int from,
+                              const char **end)
 {
-    const char *end = strrchr(name, '.');
-    const bool usual = end && (!strcmp(end, ".weight") || !strcmp(end, ".bias"));
-    const size_t n = usual ? (size_t)(end - name) : 0;
-    for (size_t i = 0; n && i < sizeof layer_names / sizeof *layer_names; i++) {
-        const char *hf = folder_name(a, i);
-        if (!hf || strlen(layer_names[i].gguf) != n || memcmp(name, layer_names[i].gguf, n) != 0)
-            continue;
-        snprintf(out, 96, "%s%s", hf, end);
+    const unsigned has = properties(a);
+    *end = strrchr(part, '.');
+    const bool usual = *end && (!strcmp(*end, ".weight") || !strcmp(*end, ".bias"));
+    for (size_t i = 0; usual && i < sizeof layer_names / sizeof *layer_names; i++) {
+        const char *its = layer_names[i].name[from];
+        const unsigned only = layer_names[i].only, but = layer_names[i].but;
+        if ((only ? (only & has) != 0 : !(but & has)) && strlen(its) == (size_t)(*end - part) &&
+            !strncmp(part, its, strlen(its)))
+            return layer_names[i].name[!from];
+    }
+    const bool unused = from == GGUF && usual && !strncmp(part, "nextn.", 6); /* a later layer's */
+    *end = unused ? part : "";
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (!strcmp(part, other_names[i][from]))
+            return other_names[i][!from];
+    return unused ? "" : NULL;
+}
+
+/* "blk.12.attn_q.weight" is "model.layers.12.self_attn.q_proj.weight". */
+static bool rename_tensor(const struct spw_gguf_architecture *a, const char *name, int from,
+                          char *out, size_t bytes)
+{
+    static const char *const starts[] = {"blk.", "model.layers."};
+    const bool conv = (properties(a) & CONV) != 0;
+    if (from == FOLDER && conv && !strcmp(name, "model.norm.weight")) {
+        snprintf(out, bytes, "%s", LFM2_NORM);
         return true;
     }
-    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
-        if (!strcmp(name, other_names[i].gguf)) {
-            snprintf(out, 96, "%s", other_names[i].folder);
+    for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++)
+        if (!strcmp(name, model_names[i][from])) {
+            snprintf(out, bytes, "%s", model_names[i][!from]);
             return true;
         }
-    if (strncmp(name, "nextn.", 6) != 0 || !usual)
+    const size_t start = strlen(starts[from]);
+    if (strncmp(name, starts[from], start) != 0)
         return false;
-    snprintf(out, 96, "%.64s", name); /* of layers that are not used */
-    return true;
-}
-
-/* "blk.12.attn_q.weight" is layer 12, "attn_q.weight". */
-static bool layer_name(const struct spw_gguf_architecture *a, const char *name,
-                       char out[SPW_GGUF_MOST_HF_NAME])
-{
-    unsigned layer;
-    int at = 0;
-    char number[16], hf[96];
-    if (sscanf(name, "blk.%5u.%n", &layer, &at) != 1 || !at)
+    const char *layer = name + start, *end;
+    const size_t n = strspn(layer, "0123456789");
+    if (!n || n > 5 || (n > 1 && *layer == '0') || layer[n] != '.')
         return false;
-    snprintf(number, sizeof number, "blk.%u.", layer);
-    if (strncmp(name, number, (size_t)at) != 0 || !name_in_layer(a, name + at, hf))
-        return false;
-    snprintf(out, SPW_GGUF_MOST_HF_NAME, "model.layers.%u.%s", layer, hf);
-    return true;
+    const char *to = other_name(a, layer + n + 1, from, &end);
+    if (to)
+        snprintf(out, bytes, "%s%.*s.%s%s", starts[!from], (int)n, layer, to, end);
+    return to != NULL;
 }
 
 bool spw_gguf_is_other_part(const char *name)
@@ -154,50 +190,16 @@ bool spw_gguf_is_other_part(const char *name)
 bool spw_gguf_hf_name(const struct spw_gguf_architecture *a, const char *name,
                       char out[SPW_GGUF_MOST_HF_NAME])
 {
-    if (spw_gguf_is_other_part(name)) {
-        snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s", name);
-        return true;
-    }
-    for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++) {
-        if (strcmp(name, model_names[i].gguf) != 0)
-            continue;
-        snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s", model_names[i].hf);
-        return true;
-    }
-    return layer_name(a, name, out);
+    if (!spw_gguf_is_other_part(name))
+        return rename_tensor(a, name, GGUF, out, SPW_GGUF_MOST_HF_NAME);
+    snprintf(out, SPW_GGUF_MOST_HF_NAME, "%s", name);
+    return true;
 }
 
 bool spw_gguf_name(const struct spw_gguf_architecture *a, const char *hf_name,
                    char out[SPW_GGUF_MOST_NAME + 1])
 {
-    unsigned layer;
-    int at = 0;
-    for (size_t i = 0; i < sizeof model_names / sizeof *model_names; i++)
-        if (!strcmp(hf_name, model_names[i].hf)) {
-            snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s", model_names[i].gguf);
-            return true;
-        }
-    const char *end = strrchr(hf_name, '.');
-    if (sscanf(hf_name, "model.layers.%5u.%n", &layer, &at) != 1 || !at)
-        return false;
-    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
-        if (!strcmp(hf_name + at, other_names[i].folder)) {
-            snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s", layer, other_names[i].gguf);
-            return true;
-        }
-    if (end < hf_name + at || (strcmp(end, ".weight") != 0 && strcmp(end, ".bias") != 0))
-        return false;
-    const size_t n = (size_t)(end - hf_name) - (size_t)at;
-    for (size_t i = 0; i < sizeof layer_names / sizeof *layer_names; i++) {
-        const char *hf = folder_name(a, i);
-        if (a->post_attention_norm && !strcmp(layer_names[i].gguf, "ffn_norm"))
-            continue;
-        if (!hf || strlen(hf) != n || memcmp(hf_name + at, hf, n) != 0)
-            continue;
-        snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s%s", layer, layer_names[i].gguf, end);
-        return true;
-    }
-    return false;
+    return rename_tensor(a, hf_name, FOLDER, out, SPW_GGUF_MOST_NAME + 1);
 }
 
 static int rename_all(struct spw_tensor_table *table, const struct spw_gguf_architecture *a,
@@ -248,27 +250,50 @@ static int read_split(const struct spw_gguf *g, const char *path, struct split *
     return rc;
 }
 
-/* What the reader of a file must know. */
-struct expected {
-    const struct spw_gguf_architecture *architecture;
-    uint64_t number, count;
+/* A model that is being opened. */
+struct model {
+    const struct spw_gguf_architecture *architecture; /* of the first file, as `split` */
+    struct split split;
+    uint64_t number; /* of the file that is read */
 };
 
-static int read_file(struct spw_tensor_table *out, uint64_t *header_bytes, const uint8_t *base,
-                     uint64_t bytes, const char *path, const void *context, struct spw_error *err)
+/* The files of a model must have the names that lead to each other. */
+static int check_first(const char *path, const struct split *split, struct spw_error *err)
 {
-    const struct expected *e = context;
+    char end[64];
+    if (split->count == 1)
+        return 0;
+    snprintf(end, sizeof end, "-%05d-of-%05" PRIu64 ".gguf", 1, split->count);
+    size_t n = strlen(end), all = strlen(path);
+    if (split->number == 0 && all >= n && !strcmp(path + all - n, end))
+        return 0;
+    return spw_fail(err, -EINVAL,
+                    "%s: found file %" PRIu64 " of %" PRIu64
+                    ", expected the first one, with a name that ends with %s",
+                    path, split->number + 1, split->count, end);
+}
+
+static int read_file(struct spw_tensor_table *out, uint64_t *header_bytes, const uint8_t *base,
+                     uint64_t bytes, const char *path, void *context, struct spw_error *err)
+{
+    struct model *m = context;
     struct spw_gguf g;
     struct split split = {0};
     SPW_TRY(spw_gguf_parse(&g, base, bytes, path, err));
     int rc = read_split(&g, path, &split, err);
-    if (!rc && (split.number != e->number || split.count != e->count))
+    if (!rc && !m->number) {
+        m->split = split;
+        rc = check_first(path, &split, err);
+        if (!rc)
+            rc = spw_gguf_read_architecture(&g, path, &m->architecture, err);
+    }
+    if (!rc && (split.number != m->number || split.count != m->split.count))
         rc = spw_fail(err, -EINVAL,
                       "%s: found file %" PRIu64 " of %" PRIu64 ", expected file %" PRIu64
                       " of %" PRIu64,
-                      path, split.number + 1, split.count, e->number + 1, e->count);
+                      path, split.number + 1, split.count, m->number + 1, m->split.count);
     if (!rc)
-        rc = rename_all(&g.tensors, e->architecture, path, err);
+        rc = rename_all(&g.tensors, m->architecture, path, err);
     if (!rc) {
         *out = g.tensors;
         *header_bytes = g.header_bytes;
@@ -289,70 +314,39 @@ static char *path_of(const char *first, const struct split *split, uint64_t numb
     return path;
 }
 
-/* The files of a model must have the names that lead to each other. */
-static int check_first(const char *path, const struct split *split, struct spw_error *err)
-{
-    char end[64];
-    if (split->count == 1)
-        return 0;
-    snprintf(end, sizeof end, "-%05d-of-%05" PRIu64 ".gguf", 1, split->count);
-    size_t n = strlen(end), all = strlen(path);
-    if (split->number == 0 && all >= n && !strcmp(path + all - n, end))
-        return 0;
-    return spw_fail(err, -EINVAL,
-                    "%s: found file %" PRIu64 " of %" PRIu64
-                    ", expected the first one, with a name that ends with %s",
-                    path, split->number + 1, split->count, end);
-}
-
-static int add_files(struct spw_tensors *t, const char *path, const struct split *split,
-                     const struct spw_gguf_architecture *architecture, struct spw_error *err)
-{
-    for (uint64_t i = 0; i < split->count; i++) {
-        const struct expected e = {architecture, i, split->count};
-        char *its = path_of(path, split, i);
-        if (!its)
-            return spw_fail(err, -ENOMEM, "%s: out of memory", path);
-        int rc = spw_tensors_add(t, its, SPW_GGUF_LEAST_BYTES, read_file, &e, err);
-        if (rc == -ENOENT || rc == -ENOTDIR)
-            spw_fail(err, rc, "%s: found no such file, expected file %" PRIu64 " of %" PRIu64, its,
-                     i + 1, split->count);
-        SPW_TRY(rc);
-    }
-    SPW_TRY(spw_tensors_merge(t, path, err));
-    size_t n = spw_tensors_count(t);
-    if (split->n_tensors && split->n_tensors != n)
-        return spw_fail(err, -EINVAL,
-                        "%s: split.tensors.count: found %" PRIu64
-                        ", but its files have %zu tensors",
-                        path, split->n_tensors, n);
-    return 0;
-}
-
 static bool own_name(const void *architecture, const char *name, char out[SPW_MOST_OWN_NAME])
 {
     return spw_gguf_name(architecture, name, out);
 }
 
+static int add_files(struct spw_tensors *t, const char *path, struct spw_error *err)
+{
+    struct model m = {.split.count = 1};
+    for (; m.number < m.split.count; m.number++) {
+        char *its = path_of(path, &m.split, m.number);
+        if (!its)
+            return spw_fail(err, -ENOMEM, "%s: out of memory", path);
+        int rc = spw_tensors_add(t, its, SPW_GGUF_LEAST_BYTES, read_file, &m, err);
+        if (m.number && (rc == -ENOENT || rc == -ENOTDIR))
+            spw_fail(err, rc, "%s: found no such file, expected file %" PRIu64 " of %" PRIu64, its,
+                     m.number + 1, m.split.count);
+        SPW_TRY(rc);
+    }
+    spw_tensors_set_names(t, own_name, m.architecture);
+    SPW_TRY(spw_tensors_merge(t, path, err));
+    size_t n = spw_tensors_count(t);
+    if (m.split.n_tensors && m.split.n_tensors != n)
+        return spw_fail(err, -EINVAL,
+                        "%s: split.tensors.count: found %" PRIu64
+                        ", but its files have %zu tensors",
+                        path, m.split.n_tensors, n);
+    return 0;
+}
+
 int spw_gguf_open_tensors(struct spw_tensors **out, const char *path, struct spw_error *err)
 {
-    struct spw_gguf_file f;
-    struct split split = {0};
-    const struct spw_gguf_architecture *architecture = NULL;
-    *out = NULL;
-    SPW_TRY(spw_gguf_open(&f, path, err));
-    int rc = read_split(&f.gguf, path, &split, err);
-    if (!rc)
-        rc = check_first(path, &split, err);
-    if (!rc)
-        rc = spw_gguf_read_architecture(&f.gguf, path, &architecture, err);
-    rc = spw_gguf_close(&f, path, rc, err);
-    if (!rc && !(*out = spw_tensors_new(split.count)))
-        rc = spw_fail(err, -ENOMEM, "%s: out of memory", path);
-    if (!rc)
-        spw_tensors_set_names(*out, own_name, architecture);
-    if (!rc)
-        rc = add_files(*out, path, &split, architecture, err);
+    *out = spw_tensors_new();
+    int rc = *out ? add_files(*out, path, err) : spw_fail(err, -ENOMEM, "%s: out of memory", path);
     if (rc) {
         spw_tensors_close(*out);
         *out = NULL;

@@ -6,7 +6,7 @@
 #include "model/source/file.h"
 
 #include <inttypes.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 #define LENGTH_BYTES 8u
 
 static int read_header(struct spw_tensor_table *out, uint64_t *header_bytes, const uint8_t *base,
-                       uint64_t bytes, const char *path, const void *context, struct spw_error *err)
+                       uint64_t bytes, const char *path, void *context, struct spw_error *err)
 {
     uint64_t length = 0;
     (void)context;
@@ -45,34 +45,46 @@ static int open_shard(struct spw_tensors *st, const char *folder, const char *na
     return rc;
 }
 
-static int check_index(const struct spw_tensors *st, const struct spw_shard_index *index,
-                       const char *index_path, struct spw_error *err)
+static int check_index(const struct spw_tensors *st, json_t *map, const char *index_path,
+                       struct spw_error *err)
 {
-    for (size_t i = 0; i < index->n; i++) {
-        const struct spw_shard_entry *entry = &index->entries[i];
-        const struct spw_tensor *tensor = spw_tensors_find(st, entry->tensor);
+    const char *name;
+    json_t *file;
+    json_object_foreach(map, name, file)
+    {
+        const struct spw_tensor *tensor = spw_tensors_find(st, name);
         const char *slash = tensor ? strrchr(tensor->file, '/') : NULL;
-        if (!tensor || strcmp(slash + 1, entry->file) != 0)
+        if (!tensor || strcmp(slash + 1, json_string_value(file)) != 0)
             return spw_fail(err, -EINVAL,
                             "%s: weight_map.%.160s: found %s, but the tensor is %s%s; expected the "
                             "file that holds it",
-                            index_path, entry->tensor, entry->file, tensor ? "in " : "in no shard",
-                            tensor ? slash + 1 : "");
+                            index_path, name, json_string_value(file),
+                            tensor ? "in " : "in no shard", tensor ? slash + 1 : "");
     }
     return 0;
 }
 
-static int open_shards(struct spw_tensors **out, const char *folder,
-                       const struct spw_shard_index *index, const char *index_path,
-                       struct spw_error *err)
+static int compare_files(const void *a, const void *b)
 {
-    *out = spw_tensors_new(index->n_files);
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Each of n files is opened once, in the order of their names. map NULL: there is no index. */
+static int open_shards(struct spw_tensors **out, const char *folder, json_t *map,
+                       const char **files, size_t n, const char *index_path, struct spw_error *err)
+{
+    size_t n_files = 0;
+    qsort(files, n, sizeof *files, compare_files);
+    for (size_t i = 0; i < n; i++)
+        if (!i || strcmp(files[i], files[n_files - 1]) != 0)
+            files[n_files++] = files[i];
+    *out = spw_tensors_new();
     if (!*out)
         return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    for (size_t i = 0; i < index->n_files; i++)
-        SPW_TRY(open_shard(*out, folder, index->files[i], index_path, err));
+    for (size_t i = 0; i < n_files; i++)
+        SPW_TRY(open_shard(*out, folder, files[i], index_path, err));
     SPW_TRY(spw_tensors_merge(*out, folder, err));
-    return check_index(*out, index, index_path, err);
+    return check_index(*out, map, index_path, err);
 }
 
 static int open_sharded(struct spw_tensors **out, const char *folder, const char *index_path,
@@ -87,28 +99,26 @@ static int open_sharded(struct spw_tensors **out, const char *folder, const char
                         "expected a Hugging Face folder with safetensors weights",
                         folder);
     SPW_TRY(rc);
-    struct spw_shard_index index = {0};
-    rc = spw_safetensors_parse_index(&index, text, bytes, index_path, err);
+    json_t *map;
+    rc = spw_safetensors_parse_index(&map, text, bytes, index_path, err);
     spw_free(text);
-    if (!rc)
-        rc = open_shards(out, folder, &index, index_path, err);
-    spw_safetensors_free_index(&index);
+    SPW_TRY(rc);
+    const char **files = spw_alloc(json_object_size(map) * sizeof *files), *name;
+    size_t n = 0;
+    json_t *file;
+    json_object_foreach(map, name, file) if (files) files[n++] = json_string_value(file);
+    rc = files ? open_shards(out, folder, map, files, n, index_path, err)
+               : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
+    spw_free(files);
+    json_decref(map);
     return rc;
-}
-
-static int open_single(struct spw_tensors **out, const char *folder, struct spw_error *err)
-{
-    *out = spw_tensors_new(1);
-    if (!*out)
-        return spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    SPW_TRY(open_shard(*out, folder, "model.safetensors", folder, err));
-    return spw_tensors_merge(*out, folder, err);
 }
 
 /* Opens model.safetensors if there is one, like transformers; else the index. */
 static int open_folder(struct spw_tensors **out, const char *folder, struct spw_error *err)
 {
-    char *single = spw_file_join(folder, "model.safetensors");
+    const char *only = "model.safetensors";
+    char *single = spw_file_join(folder, only);
     char *index_path = spw_file_join(folder, "model.safetensors.index.json");
     int rc;
     if (!single || !index_path)
@@ -116,7 +126,7 @@ static int open_folder(struct spw_tensors **out, const char *folder, struct spw_
     else if (access(single, F_OK) < 0)
         rc = open_sharded(out, folder, index_path, err);
     else
-        rc = open_single(out, folder, err);
+        rc = open_shards(out, folder, NULL, &only, 1, folder, err);
     spw_free(single);
     spw_free(index_path);
     return rc;

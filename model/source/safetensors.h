@@ -6,6 +6,8 @@
 
 #include "model/source/tensors_read.h"
 
+#include <jansson.h>
+
 int spw_safetensors_open(struct spw_tensors **out, const char *folder, struct spw_error *err);
 
 /* Parses the JSON of one header (after its 8 bytes of length), for a file that has `data_bytes`
@@ -14,20 +16,9 @@ int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *heade
                                  size_t header_bytes, uint64_t data_bytes, const char *file,
                                  struct spw_error *err);
 
-/* The shard files that an index names, each once, sorted; and which tensor lies in which. */
-struct spw_shard_index {
-    struct spw_shard_entry {
-        const char *tensor; /* borrowed, as `file`, from `names` */
-        const char *file;   /* a plain file name of the folder */
-    } * entries;            /* owned, sorted by tensor */
-    size_t n;
-    const char **files; /* owned */
-    size_t n_files;
-    char *names; /* owned */
-};
-
-int spw_safetensors_parse_index(struct spw_shard_index *out, const char *text, size_t bytes,
-                                const char *file, struct spw_error *err);
-void spw_safetensors_free_index(struct spw_shard_index *index);
+/* Parses an index. *map is its weight_map, owned by the caller (json_decref): for each tensor the
+ * name of its file, which is a plain name. */
+int spw_safetensors_parse_index(json_t **map, const char *text, size_t bytes, const char *file,
+                                struct spw_error *err);
 
 #endif

@@ -112,11 +112,6 @@ static int read_entry(const struct entry *entry)
     return read_offsets(entry, elements, bits);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct spw_tensor *)a)->name, ((const struct spw_tensor *)b)->name);
-}
-
 static int compare_offsets(const void *a, const void *b)
 {
     const struct spw_tensor *x = *(const struct spw_tensor *const *)a;
@@ -175,15 +170,6 @@ static size_t names_bytes(json_t *object)
     return bytes;
 }
 
-/* Copies `text` to *cursor, moves the cursor past it and returns the copy. */
-static const char *keep(char **cursor, const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-    char *copy = memcpy(*cursor, text, bytes);
-    *cursor += bytes;
-    return copy;
-}
-
 static int read_tensors(struct spw_tensor_table *out, json_t *root, uint64_t data_bytes,
                         const char *file, struct spw_error *err)
 {
@@ -208,10 +194,11 @@ static int read_tensors(struct spw_tensor_table *out, json_t *root, uint64_t dat
                               .tensor = &out->tensors[out->n],
                               .data_bytes = data_bytes};
         SPW_TRY(read_entry(&entry));
-        entry.tensor->name = entry.tensor->own_name = keep(&cursor, name);
+        entry.tensor->name = entry.tensor->own_name = strcpy(cursor, name);
+        cursor += strlen(name) + 1;
         out->n++;
     }
-    qsort(out->tensors, out->n, sizeof *out->tensors, compare_names);
+    qsort(out->tensors, out->n, sizeof *out->tensors, spw_tensor_compare);
     return check_places(out, data_bytes, file, err);
 }
 
@@ -233,85 +220,45 @@ int spw_safetensors_parse_header(struct spw_tensor_table *out, const char *heade
     return rc;
 }
 
-static int compare_entries(const void *a, const void *b)
-{
-    return strcmp(((const struct spw_shard_entry *)a)->tensor,
-                  ((const struct spw_shard_entry *)b)->tensor);
-}
-
-static int compare_files(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* A shard is a file of the same folder: the index must not name a file outside it. */
 static bool plain_file_name(const char *name)
 {
-    return name[0] && name[0] != '.' && !strchr(name, '/') && strlen(name) < 256;
+    return name && name[0] && name[0] != '.' && !strchr(name, '/') && strlen(name) < 256;
 }
 
-static int read_weight_map(struct spw_shard_index *out, json_t *map, const char *file,
-                           struct spw_error *err)
+static int check_map(json_t *map, const char *file, struct spw_error *err)
 {
-    size_t bytes = names_bytes(map);
-    for (void *i = json_object_iter(map); i; i = json_object_iter_next(map, i)) {
-        const json_t *value = json_object_iter_value(i);
-        char found[64];
-        if (!json_is_string(value) || !plain_file_name(json_string_value(value)))
+    const char *tensor;
+    json_t *value;
+    char found[64];
+    if (!json_is_object(map) || !json_object_size(map))
+        return spw_fail(err, -EINVAL,
+                        "%s: weight_map: found %s, expected an object of tensor: file", file,
+                        spw_json_describe(map, found, sizeof found));
+    json_object_foreach(map, tensor, value)
+    {
+        if (!plain_file_name(json_string_value(value)))
             return spw_fail(err, -EINVAL,
                             "%s: weight_map.%.160s: found %s, expected the name of a file in the "
                             "same folder",
-                            file, json_object_iter_key(i),
-                            spw_json_describe(value, found, sizeof found));
-        bytes += strlen(json_string_value(value)) + 1;
+                            file, tensor, spw_json_describe(value, found, sizeof found));
     }
-    out->entries = spw_alloc_zero(json_object_size(map), sizeof *out->entries);
-    out->files = spw_alloc_zero(json_object_size(map), sizeof *out->files);
-    out->names = spw_alloc(bytes);
-    if (!out->entries || !out->files || !out->names)
-        return spw_fail(err, -ENOMEM, "%s: out of memory", file);
-    char *cursor = out->names;
-    for (void *i = json_object_iter(map); i; i = json_object_iter_next(map, i)) {
-        struct spw_shard_entry *entry = &out->entries[out->n];
-        entry->tensor = keep(&cursor, json_object_iter_key(i));
-        entry->file = keep(&cursor, json_string_value(json_object_iter_value(i)));
-        out->files[out->n++] = entry->file;
-    }
-    qsort(out->entries, out->n, sizeof *out->entries, compare_entries);
-    qsort(out->files, out->n, sizeof *out->files, compare_files);
-    for (size_t i = 0; i < out->n; i++)
-        if (!i || strcmp(out->files[i], out->files[out->n_files - 1]))
-            out->files[out->n_files++] = out->files[i];
     return 0;
 }
 
-int spw_safetensors_parse_index(struct spw_shard_index *out, const char *text, size_t bytes,
-                                const char *file, struct spw_error *err)
+int spw_safetensors_parse_index(json_t **map, const char *text, size_t bytes, const char *file,
+                                struct spw_error *err)
 {
     spw_error_clear(err);
     json_t *root = NULL;
-    *out = (struct spw_shard_index){0};
+    *map = NULL;
     int rc = spw_json_load(text, bytes, file, 0, &root, err);
-    json_t *map = json_object_get(root, "weight_map");
-    if (!rc && (!json_is_object(map) || !json_object_size(map))) {
-        char found[64];
-        rc = spw_fail(err, -EINVAL, "%s: weight_map: found %s, expected an object of tensor: file",
-                      file, spw_json_describe(map, found, sizeof found));
-    }
     if (!rc)
-        rc = read_weight_map(out, map, file, err);
+        rc = check_map(json_object_get(root, "weight_map"), file, err);
+    if (!rc)
+        *map = json_incref(json_object_get(root, "weight_map"));
     json_decref(root);
-    if (rc) {
-        spw_safetensors_free_index(out);
+    if (rc)
         spw_json_tidy(err);
-    }
     return rc;
-}
-
-void spw_safetensors_free_index(struct spw_shard_index *index)
-{
-    spw_free(index->entries);
-    spw_free(index->files);
-    spw_free(index->names);
-    *index = (struct spw_shard_index){0};
 }

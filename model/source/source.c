@@ -1,6 +1,5 @@
 /* Which format a model has: see source.h. */
-#include "model/source/source_folder.h"
-#include "model/source/source_gguf.h"
+#include "model/source/source.h"
 
 #include <string.h>
 #include <sys/stat.h>

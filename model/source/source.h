@@ -33,12 +33,10 @@ struct spw_source_ops {
     int (*tensors)(const struct spw_source *s, struct spw_tensors **out, struct spw_error *err);
     /* -ENOENT: the model has none. */
     int (*tokenizer)(const struct spw_source *s, struct spw_tokenizer **out, struct spw_error *err);
-    /* `name` as for spw_chat_template_open. -ENOENT: the model has none of that name. */
-    int (*chat_template)(const struct spw_source *s, const char *name,
+    /* `name` as for spw_chat_template_open. -ENOENT: the model has none of that name. file: the
+     * template in this file instead of the model's own; or NULL. */
+    int (*chat_template)(const struct spw_source *s, const char *name, const char *file,
                          struct spw_chat_template **out, struct spw_error *err);
-    /* The template in `file` instead of the model's own. */
-    int (*chat_template_file)(const struct spw_source *s, const char *file,
-                              struct spw_chat_template **out, struct spw_error *err);
     /* *text is owned by the caller (spw_free). -ENOENT: the model has no such part. */
     int (*text)(const struct spw_source *s, enum spw_source_part part, char **text, size_t *bytes,
                 struct spw_error *err);
@@ -53,6 +51,8 @@ int spw_source_open(struct spw_source **out, const char *path, struct spw_error 
 void spw_source_close(struct spw_source *s);
 
 #pragma GCC visibility pop
+/* A Hugging Face folder; a GGUF file, or the first of several. */
+extern const struct spw_source_ops spw_source_folder, spw_source_gguf;
 #ifdef __cplusplus
 }
 #endif

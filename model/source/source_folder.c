@@ -1,6 +1,6 @@
 /* A Hugging Face folder: config.json and generation_config.json, *.safetensors, tokenizer.json, and
  * what chat_template.h lists. See source.h. */
-#include "model/source/source_folder.h"
+#include "model/source/source.h"
 
 #include "model/source/file.h"
 #include "model/source/safetensors.h"
@@ -100,16 +100,11 @@ static int folder_tokenizer(const struct spw_source *s, struct spw_tokenizer **o
     return rc;
 }
 
-static int folder_chat_template(const struct spw_source *s, const char *name,
+static int folder_chat_template(const struct spw_source *s, const char *name, const char *file,
                                 struct spw_chat_template **out, struct spw_error *err)
 {
-    return spw_chat_template_open(out, s->path, name, err);
-}
-
-static int folder_chat_template_file(const struct spw_source *s, const char *file,
-                                     struct spw_chat_template **out, struct spw_error *err)
-{
-    return spw_chat_template_open_file(out, s->path, file, err);
+    return file ? spw_chat_template_open_file(out, s->path, file, err)
+                : spw_chat_template_open(out, s->path, name, err);
 }
 
 /* A file that is missing adds nothing. */
@@ -160,6 +155,5 @@ const struct spw_source_ops spw_source_folder = {
     .tensors = folder_tensors,
     .tokenizer = folder_tokenizer,
     .chat_template = folder_chat_template,
-    .chat_template_file = folder_chat_template_file,
     .text = folder_text,
 };

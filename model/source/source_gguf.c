@@ -1,9 +1,7 @@
 /* A GGUF model: every part comes out of the file. See source.h. Each call reads the header again:
  * it takes some milliseconds, and nothing stays open between the calls. */
-#include "model/source/source_gguf.h"
-
-#include "model/source/gguf_chat.h"
 #include "model/source/gguf_model.h"
+#include "model/source/source.h"
 #include "model/text/tokenizer/tokenizer_gguf.h"
 
 #include <string.h>
@@ -56,33 +54,19 @@ static int gguf_tokenizer(const struct spw_source *s, struct spw_tokenizer **out
     return rc;
 }
 
-/* `from`: of the file or, by its name, of the model. */
-static int read_chat_template(const struct spw_source *s, const char *from, bool is_file,
+static int gguf_chat_template(const struct spw_source *s, const char *name, const char *file,
                               struct spw_chat_template **out, struct spw_error *err)
 {
     struct spw_gguf_file f;
     *out = NULL;
     SPW_TRY(open_file(s, &f, err));
-    int rc = is_file ? spw_gguf_read_chat_template_file(out, &f.gguf, s->path, from, err)
-                     : spw_gguf_read_chat_template(out, &f.gguf, s->path, from, err);
+    int rc = spw_gguf_read_chat_template(out, &f.gguf, s->path, name, file, err);
     rc = spw_gguf_close(&f, s->path, rc, err);
     if (rc) {
         spw_chat_template_close(*out);
         *out = NULL;
     }
     return rc;
-}
-
-static int gguf_chat_template(const struct spw_source *s, const char *name,
-                              struct spw_chat_template **out, struct spw_error *err)
-{
-    return read_chat_template(s, name, false, out, err);
-}
-
-static int gguf_chat_template_file(const struct spw_source *s, const char *file,
-                                   struct spw_chat_template **out, struct spw_error *err)
-{
-    return read_chat_template(s, file, true, out, err);
 }
 
 /* The keys of the tokenizer, one after the other. */
@@ -138,6 +122,5 @@ const struct spw_source_ops spw_source_gguf = {
     .tensors = gguf_tensors,
     .tokenizer = gguf_tokenizer,
     .chat_template = gguf_chat_template,
-    .chat_template_file = gguf_chat_template_file,
     .text = gguf_text,
 };

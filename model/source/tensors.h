@@ -72,6 +72,9 @@ void spw_tensors_release(const void *data, uint64_t bytes);
 /* Reads the pages in and enters them in the page table, before many threads would wait for each of
  * them. */
 void spw_tensors_populate(const void *data, uint64_t bytes);
+/* Copies bytes of a mapped file. Meanwhile the system reads what follows them, which is probably
+ * copied next. */
+void spw_tensors_copy(void *to, const void *data, uint64_t bytes);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -12,20 +12,22 @@ struct spw_tensor_table {
     char *names; /* owned */
 };
 
+/* For qsort and bsearch: by name. */
+int spw_tensor_compare(const void *a, const void *b);
 void spw_tensor_table_free(struct spw_tensor_table *table);
 
-/* A table with room for n files. NULL when out of memory. */
-struct spw_tensors *spw_tensors_new(size_t n_files);
+/* NULL when out of memory. */
+struct spw_tensors *spw_tensors_new(void);
 /* Reads the header of a file that is mapped at `base`: fills in the table, and the size of the
  * header, after which the data begins. */
 typedef int (*spw_tensors_read)(struct spw_tensor_table *out, uint64_t *header_bytes,
                                 const uint8_t *base, uint64_t bytes, const char *path,
-                                const void *context, struct spw_error *err);
+                                void *context, struct spw_error *err);
 /* Maps one more file, of at least `least` bytes, and reads its header; `context` is for `read`.
  * Errors as in file.h, and those of `read`. Takes ownership of `path` (spw_free), also after a
  * failure. */
 int spw_tensors_add(struct spw_tensors *t, char *path, uint64_t least, spw_tensors_read read,
-                    const void *context, struct spw_error *err);
+                    void *context, struct spw_error *err);
 /* Writes the name in a file of the tensor that users of the table call `name`, and returns true; or
  * returns false: there is none. */
 typedef bool (*spw_tensors_name)(const void *context, const char *name,

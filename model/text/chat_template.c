@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_FILE_BYTES (64u << 20)
 #define TAG "CONTINUE_FINAL_MESSAGE_TAG "
 
 struct spw_chat_template {
@@ -20,26 +19,13 @@ struct spw_chat_template {
     char name[4096];
 };
 
-/* ---- files ---- */
-
-static int join_path(char *out, size_t room, const char *dir, const char *file,
-                     struct spw_error *err)
+/* The failures of calls that have no text for it. */
+static int explain(int rc, const char *what, struct spw_error *err)
 {
-    int n = snprintf(out, room, "%s/%s", dir, file);
-    return n < 0 || (size_t)n >= room
-               ? spw_fail(err, -ENAMETOOLONG, "%s/%s: the path is too long", dir, file)
-               : 0;
+    return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory", what) : rc;
 }
 
 /* ---- opening ---- */
-
-static int parse_from(struct spw_jinja **out, const char *text, size_t bytes, const char *dir,
-                      const char *file, struct spw_error *err)
-{
-    char name[4096];
-    SPW_TRY(join_path(name, sizeof name, dir, file, err));
-    return spw_jinja_parse(out, text, bytes, name, err);
-}
 
 /* A template as text. */
 struct found {
@@ -52,14 +38,15 @@ struct found {
 static int read_template(struct found *out, const char *dir, const char *file,
                          struct spw_error *err)
 {
-    char path[4096];
+    char *path = spw_file_join(dir, file);
+    int rc =
+        path ? spw_file_read(path, SPW_SPECIAL_MOST_BYTES, &out->text, &out->bytes, err) : -ENOMEM;
     snprintf(out->file, sizeof out->file, "%s", file);
-    SPW_TRY(join_path(path, sizeof path, dir, file, err));
-    return spw_file_read(path, MAX_FILE_BYTES, &out->text, &out->bytes, err);
+    spw_free(path);
+    return rc;
 }
 
-static int copy_template(struct found *out, const json_t *text, const char *file, const char *dir,
-                         struct spw_error *err)
+static int copy_template(struct found *out, const json_t *text, const char *file)
 {
     if (!json_is_string(text))
         return 0;
@@ -67,7 +54,7 @@ static int copy_template(struct found *out, const json_t *text, const char *file
     out->bytes = json_string_length(text);
     out->text = spw_alloc(out->bytes + 1);
     if (!out->text)
-        return spw_fail(err, -ENOMEM, "%s: out of memory", dir);
+        return -ENOMEM;
     memcpy(out->text, json_string_value(text), out->bytes + 1);
     return 0;
 }
@@ -88,22 +75,27 @@ static const json_t *named_template(const json_t *templates, const char *name)
     return NULL;
 }
 
-static bool has_file(const char *dir, const char *file)
+/* chat_template.json, where no other file has a template. */
+static int read_processor(struct found *out, const char *dir, const char *name,
+                          struct spw_error *err)
 {
-    char path[4096];
-    return !join_path(path, sizeof path, dir, file, NULL) && !access(path, F_OK);
+    static const char file[] = "chat_template.json";
+    json_t *processor;
+    char *path = spw_file_join(dir, file);
+    int rc = spw_special_tokens_json(path, &processor, err);
+    if (!rc)
+        rc = copy_template(out, named_template(json_object_get(processor, "chat_template"), name),
+                           file);
+    json_decref(processor);
+    spw_free(path);
+    return rc;
 }
 
-/* chat_template.json. *out (json_decref) is NULL if there is no such file. */
-static int read_processor(json_t **out, const char *dir, struct spw_error *err)
+static bool has_template_file(const char *dir)
 {
-    struct found file;
-    *out = NULL;
-    int rc = read_template(&file, dir, "chat_template.json", err);
-    if (!rc)
-        rc = spw_json_load(file.text, file.bytes, file.file, SPW_JSON_LARGE_REAL, out, err);
-    spw_free(file.text);
-    return rc == -ENOENT ? 0 : rc;
+    char path[4096];
+    int n = snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    return n > 0 && (size_t)n < sizeof path && !access(path, F_OK);
 }
 
 /* The template called `name`: of a file of its own, or of tokenizer_config.json. As in
@@ -112,27 +104,23 @@ static int read_processor(json_t **out, const char *dir, struct spw_error *err)
 static int find_text(struct found *out, const char *dir, const char *name, const json_t *config,
                      struct spw_error *err)
 {
-    char file[300];
-    bool is_default = !strcmp(name, "default");
+    char file[300] = "chat_template.jinja";
+    const bool is_default = !strcmp(name, "default");
+    const json_t *own = json_object_get(config, "chat_template");
     *out = (struct found){0};
     if (strchr(name, '/') || strlen(name) > 200)
         return spw_fail(err, -EINVAL, "%s: found '%.200s' for a chat template's name", dir, name);
-    snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name);
-    int rc = read_template(out, dir, is_default ? "chat_template.jinja" : file, err);
+    if (!is_default)
+        snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name);
+    int rc = read_template(out, dir, file, err);
     if (rc != -ENOENT)
         return rc;
-    if (has_file(dir, "chat_template.jinja"))
+    if (!is_default && has_template_file(dir))
         return 0;
-    json_t *processor, *own = json_object_get(config, "chat_template");
-    SPW_TRY(copy_template(out, named_template(own, name), "tokenizer_config.json: chat_template",
-                          dir, err));
     if (json_is_string(own) || json_is_array(own) || json_is_object(own))
-        return 0;
-    SPW_TRY(read_processor(&processor, dir, err));
-    rc = copy_template(out, named_template(json_object_get(processor, "chat_template"), name),
-                       "chat_template.json", dir, err);
-    json_decref(processor);
-    return rc;
+        return copy_template(out, named_template(own, name),
+                             "tokenizer_config.json: chat_template");
+    return read_processor(out, dir, name, err);
 }
 
 /* *out NULL when there is none; else `file` gets its name. */
@@ -140,11 +128,14 @@ static int find_template(struct spw_jinja **out, const char *dir, const char *na
                          const json_t *config, char file[300], struct spw_error *err)
 {
     struct found found;
-    *out = NULL;
-    SPW_TRY(find_text(&found, dir, name, config, err));
-    int rc = found.text ? parse_from(out, found.text, found.bytes, dir, found.file, err) : 0;
-    if (found.text)
+    char *path = NULL;
+    int rc = find_text(&found, dir, name, config, err);
+    if (!rc && found.text) {
+        path = spw_file_join(dir, found.file);
+        rc = path ? spw_jinja_parse(out, found.text, found.bytes, path, err) : -ENOMEM;
         memcpy(file, found.file, sizeof found.file);
+    }
+    spw_free(path);
     spw_free(found.text);
     return rc;
 }
@@ -159,12 +150,11 @@ int spw_chat_template_text(const char *model_dir, const char *name, char **text,
         rc = find_text(&found, model_dir, name, special.config, err);
     spw_special_tokens_free(&special);
     *text = found.text;
-    return rc;
+    return explain(rc, model_dir, err);
 }
 
 /* bos_token and the like, as texts. */
-static int texts_of(const struct spw_special_tokens *special, const char *dir, json_t **out,
-                    struct spw_error *err)
+static int texts_of(const struct spw_special_tokens *special, json_t **out)
 {
     const char *name;
     json_t *token;
@@ -172,13 +162,13 @@ static int texts_of(const struct spw_special_tokens *special, const char *dir, j
     json_object_foreach(special->named, name, token) failed =
         failed ||
         (!json_is_null(token) && json_object_set(*out, name, json_object_get(token, "content")));
-    return failed ? spw_fail(err, -ENOMEM, "%s: out of memory", dir) : 0;
+    return failed ? -ENOMEM : 0;
 }
 
 static int open_from(struct spw_chat_template *t, const char *dir, const char *name,
                      const struct spw_special_tokens *special, struct spw_error *err)
 {
-    SPW_TRY(texts_of(special, dir, &t->tokens, err));
+    SPW_TRY(texts_of(special, &t->tokens));
     if (!name)
         SPW_TRY(find_template(&t->with_tools, dir, "tool_use", special->config, t->name, err));
     SPW_TRY(find_template(&t->plain, dir, name ? name : "default", special->config, t->name, err));
@@ -198,13 +188,12 @@ int spw_chat_template_open(struct spw_chat_template **out, const char *model_dir
     struct spw_chat_template *t = spw_alloc_zero(1, sizeof *t);
     int rc = spw_special_tokens_read(&special, model_dir, err);
     if (!rc)
-        rc = t ? open_from(t, model_dir, name, &special, err)
-               : spw_fail(err, -ENOMEM, "%s: out of memory", model_dir);
+        rc = t ? open_from(t, model_dir, name, &special, err) : -ENOMEM;
     spw_special_tokens_free(&special);
     *out = rc ? NULL : t;
     if (rc)
         spw_chat_template_close(t);
-    return rc;
+    return explain(rc, model_dir, err);
 }
 
 int spw_chat_template_parse(struct spw_chat_template **out,
@@ -237,7 +226,7 @@ int spw_chat_template_read(struct spw_chat_template **out, const char *file, jso
     struct spw_chat_template_text text = {.name = file, .tokens = tokens};
     char *plain;
     *out = NULL;
-    int rc = spw_file_read(file, MAX_FILE_BYTES, &plain, &text.plain_bytes, err);
+    int rc = spw_file_read(file, SPW_SPECIAL_MOST_BYTES, &plain, &text.plain_bytes, err);
     if (rc) {
         json_decref(tokens);
         return rc == -ENOENT || rc == -ENOTDIR ? spw_fail(err, -EINVAL, "%s: no such file", file)
@@ -258,13 +247,12 @@ int spw_chat_template_open_file(struct spw_chat_template **out, const char *mode
     *out = NULL;
     int rc = spw_special_tokens_read(&special, model_dir, err);
     if (!rc)
-        rc = texts_of(&special, model_dir, &tokens, err);
+        rc = texts_of(&special, &tokens);
     spw_special_tokens_free(&special);
-    if (rc) {
-        json_decref(tokens);
-        return rc;
-    }
-    return spw_chat_template_read(out, file, tokens, err);
+    if (!rc)
+        return spw_chat_template_read(out, file, tokens, err);
+    json_decref(tokens);
+    return explain(rc, model_dir, err);
 }
 
 const char *spw_chat_template_name(const struct spw_chat_template *t)
@@ -298,31 +286,27 @@ static int load(const char *text, size_t bytes, const char *what, bool object, j
     if (!text)
         return 0;
     int rc = spw_json_parse(out, text, bytes, JSON_ALLOW_NUL, &error);
-    if (rc == -ENOMEM)
-        return spw_fail(err, rc, "%s: out of memory while reading the JSON", what);
-    if (rc)
+    if (rc == -EINVAL)
         return spw_fail(err, rc, "%s: line %d, column %d: %s", what, error.line, error.column,
                         error.text);
-    if (object ? json_is_object(*out) : json_is_array(*out))
-        return 0;
+    if (rc || (object ? json_is_object(*out) : json_is_array(*out)))
+        return rc;
     json_decref(*out);
     *out = NULL;
     return spw_fail(err, -EINVAL, "%s: expected a JSON %s", what, object ? "object" : "list");
 }
 
-static int check_objects(const json_t *list, const char *what, struct spw_error *err)
+/* A variable that is a list of objects, or null. */
+static int add_list(json_t *vars, const char *name, const char *text, size_t bytes,
+                    struct spw_error *err)
 {
+    json_t *list;
+    SPW_TRY(load(text, bytes, name, false, &list, err));
+    if (json_object_set_new(vars, name, list ? list : json_null()))
+        return -ENOMEM;
     for (size_t i = 0; i < json_array_size(list); i++)
         if (!json_is_object(json_array_get(list, i)))
-            return spw_fail(err, -EINVAL, "%s: item %zu: expected a JSON object", what, i);
-    return 0;
-}
-
-/* Takes over `value`; NULL is none. */
-static int set(json_t *vars, const char *name, json_t *value, struct spw_error *err)
-{
-    if (json_object_set_new(vars, name, value ? value : json_null()))
-        return spw_fail(err, -ENOMEM, "chat template: out of memory");
+            return spw_fail(err, -EINVAL, "%s: item %zu: expected a JSON object", name, i);
     return 0;
 }
 
@@ -334,14 +318,12 @@ static int add_extra(json_t *vars, json_t *extra, struct spw_error *err)
             return spw_fail(err, -EINVAL,
                             "extra variables: found '%s', which has an option of its own",
                             taken[i]);
-    if (extra && json_object_update(vars, extra))
-        return spw_fail(err, -ENOMEM, "chat template: out of memory");
-    return 0;
+    return extra && json_object_update(vars, extra) ? -ENOMEM : 0;
 }
 
 /* A message may have its reasoning under one of several keys. Templates read the first of these
  * keys, or `thinking` (gpt-oss). As in transformers, the message gets both keys. */
-static int alias_reasoning(json_t *messages, struct spw_error *err)
+static int alias_reasoning(json_t *messages)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     for (size_t i = 0; i < json_array_size(messages); i++) {
@@ -351,12 +333,11 @@ static int alias_reasoning(json_t *messages, struct spw_error *err)
         if (!text || json_is_null(text))
             continue;
         both = json_object();
-        if (json_object_set(both, "thinking", text) || json_object_update(both, message) ||
-            json_object_set(both, "reasoning_content", text) || json_array_set(messages, i, both)) {
-            json_decref(both);
-            return spw_fail(err, -ENOMEM, "chat template: out of memory");
-        }
-        json_decref(both);
+        bool failed = json_object_set(both, "thinking", text) ||
+                      json_object_update(both, message) ||
+                      json_object_set(both, "reasoning_content", text);
+        if (json_array_set_new(messages, i, both) || failed)
+            return -ENOMEM;
     }
     return 0;
 }
@@ -364,54 +345,39 @@ static int alias_reasoning(json_t *messages, struct spw_error *err)
 static int make_vars(const struct spw_chat_template *t, const struct spw_chat_request *q,
                      json_t *vars, struct spw_error *err)
 {
-    json_t *value;
+    json_t *extra, *prompt = json_boolean(q->add_generation_prompt);
     if (!q->messages_json)
         return spw_fail(err, -EINVAL, "messages: found none, expected a JSON list");
-    if (json_object_update(vars, t->tokens))
-        return spw_fail(err, -ENOMEM, "chat template: out of memory");
-    SPW_TRY(load(q->extra_json, q->extra_bytes, "extra variables", true, &value, err));
-    int rc = add_extra(vars, value, err);
-    json_decref(value);
+    SPW_TRY(load(q->extra_json, q->extra_bytes, "extra variables", true, &extra, err));
+    int rc = json_object_update(vars, t->tokens) ? -ENOMEM : add_extra(vars, extra, err);
+    json_decref(extra);
     SPW_TRY(rc);
-    SPW_TRY(load(q->messages_json, q->messages_bytes, "messages", false, &value, err));
-    SPW_TRY(set(vars, "messages", value, err));
-    SPW_TRY(check_objects(value, "messages", err));
-    SPW_TRY(alias_reasoning(value, err));
-    SPW_TRY(load(q->tools_json, q->tools_bytes, "tools", false, &value, err));
-    SPW_TRY(set(vars, "tools", value, err));
-    SPW_TRY(check_objects(value, "tools", err));
-    SPW_TRY(load(q->documents_json, q->documents_bytes, "documents", false, &value, err));
-    SPW_TRY(set(vars, "documents", value, err));
-    SPW_TRY(check_objects(value, "documents", err));
-    return set(vars, "add_generation_prompt", json_boolean(q->add_generation_prompt), err);
+    SPW_TRY(add_list(vars, "messages", q->messages_json, q->messages_bytes, err));
+    SPW_TRY(alias_reasoning(json_object_get(vars, "messages")));
+    SPW_TRY(add_list(vars, "tools", q->tools_json, q->tools_bytes, err));
+    SPW_TRY(add_list(vars, "documents", q->documents_json, q->documents_bytes, err));
+    return json_object_set_new(vars, "add_generation_prompt", prompt) ? -ENOMEM : 0;
 }
 
 /* ---- continue_final_message: a tag after the last text shows where it ends ---- */
 
 /* The text that is continued, as the caller gave it. */
 struct continued {
-    char *text; /* owned */
+    char *text; /* owned; the tag follows */
     size_t bytes;
 };
 
-static int tag_text(json_t *owner, const char *key, struct continued *c, struct spw_error *err)
+static int tag_text(json_t *owner, const char *key, struct continued *c)
 {
     const json_t *text = json_object_get(owner, key);
-    size_t bytes = c->bytes = json_string_length(text);
-    c->text = spw_alloc(bytes + 1);
+    const size_t bytes = c->bytes = json_string_length(text);
+    c->text = spw_alloc(bytes + sizeof TAG);
     if (!c->text)
-        return spw_fail(err, -ENOMEM, "chat template: out of memory");
-    memcpy(c->text, json_string_value(text), bytes + 1);
-    char *tagged = spw_alloc(bytes + sizeof TAG);
-    if (!tagged)
-        return spw_fail(err, -ENOMEM, "chat template: out of memory");
-    memcpy(tagged, json_string_value(text), bytes);
-    memcpy(tagged + bytes, TAG, sizeof TAG);
-    json_t *value = json_stringn(tagged, bytes + sizeof TAG - 1);
-    spw_free(tagged);
-    if (!value || json_object_set_new(owner, key, value))
-        return spw_fail(err, -ENOMEM, "chat template: out of memory");
-    return 0;
+        return -ENOMEM;
+    memcpy(c->text, json_string_value(text), bytes);
+    memcpy(c->text + bytes, TAG, sizeof TAG);
+    return json_object_set_new(owner, key, json_stringn(c->text, bytes + sizeof TAG - 1)) ? -ENOMEM
+                                                                                          : 0;
 }
 
 static int tag_final(json_t *messages, struct continued *c, struct spw_error *err)
@@ -421,35 +387,13 @@ static int tag_final(json_t *messages, struct continued *c, struct spw_error *er
         return spw_fail(err, -EINVAL, "messages: found none, expected one to continue");
     json_t *last = json_array_get(messages, n - 1), *content = json_object_get(last, "content");
     if (json_is_string(content))
-        return tag_text(last, "content", c, err);
+        return tag_text(last, "content", c);
     for (size_t i = json_array_size(content); i-- > 0;) {
         json_t *part = json_array_get(content, i);
         if (json_is_string(json_object_get(part, "text")))
-            return tag_text(part, "text", c, err);
+            return tag_text(part, "text", c);
     }
     return spw_fail(err, -EINVAL, "messages: the last one has no text to continue");
-}
-
-/* The length without white space at the end, as Python's rstrip counts white space. */
-static size_t strip_end(const char *text, size_t n)
-{
-    while (n > 0) {
-        size_t at = n - 1, step;
-        while (at > 0 && ((unsigned char)text[at] & 0xc0) == 0x80)
-            at--;
-        if (!spw_jinja_is_space(spw_jinja_decode(text + at, text + n, &step)))
-            break;
-        n = at;
-    }
-    return n;
-}
-
-static size_t strip_start(const char *text, size_t n)
-{
-    size_t at = 0, step;
-    while (at < n && spw_jinja_is_space(spw_jinja_decode(text + at, text + n, &step)))
-        at += step;
-    return at;
 }
 
 /* Cuts the text at the last tag. If the template trimmed the tag, white space before the tag is cut
@@ -458,7 +402,9 @@ static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, stru
 {
     static const char tag[] = TAG;
     size_t n = sizeof tag - 2, at = *bytes; /* without the space at its end */
-    size_t end = strip_end(c->text, c->bytes), start = strip_start(c->text, end);
+    const char *own = c->text, *cut = text;
+    size_t own_bytes = c->bytes;
+    spw_jinja_strip(&own, &own_bytes, NULL, true, true);
     do {
         if (at == 0)
             return spw_fail(err, -EINVAL,
@@ -466,12 +412,12 @@ static int cut_at_tag(const struct continued *c, char *text, size_t *bytes, stru
                             "is to be continued");
         at--;
     } while (at + n > *bytes || memcmp(text + at, tag, n) != 0);
-    if (!memmem(text, *bytes, c->text + start, end - start))
+    if (!memmem(text, *bytes, own, own_bytes))
         return spw_fail(err, -EINVAL,
                         "the chat template changes the last message, which is to be continued; "
                         "give a message that the template prints as it is");
     if (text[at + n] != ' ')
-        at = strip_end(text, at);
+        spw_jinja_strip(&cut, &at, NULL, false, true);
     text[at] = 0;
     *bytes = at;
     return 0;
@@ -508,12 +454,11 @@ int spw_chat_template_render(const struct spw_chat_template *t,
     spw_error_clear(err);
     json_t *vars = json_object();
     *text = NULL;
-    int rc = vars ? render(t, request, vars, text, bytes, err)
-                  : spw_fail(err, -ENOMEM, "chat template: out of memory");
+    int rc = vars ? render(t, request, vars, text, bytes, err) : -ENOMEM;
     json_decref(vars);
     if (rc) {
         spw_free(*text);
         *text = NULL;
     }
-    return rc;
+    return explain(rc, "chat template", err);
 }

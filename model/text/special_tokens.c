@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FILE_BYTES (64u << 20) /* tokenizer_config.json may list many added tokens */
-
 static const char *const standard[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                        "pad_token", "cls_token", "mask_token"};
 enum { N_STANDARD = sizeof standard / sizeof *standard };
@@ -22,14 +20,15 @@ struct file {
 };
 
 /* Many models have a model_max_length of 10^30. */
-static int read_file(struct file *f, struct spw_error *err)
+int spw_special_tokens_json(const char *path, json_t **out, struct spw_error *err)
 {
     char *text;
     size_t bytes;
-    int rc = spw_file_read(f->path, MAX_FILE_BYTES, &text, &bytes, err);
+    *out = NULL;
+    int rc = path ? spw_file_read(path, SPW_SPECIAL_MOST_BYTES, &text, &bytes, err) : -ENOMEM;
     if (rc)
         return rc == -ENOENT ? 0 : rc;
-    rc = spw_json_load(text, bytes, f->path, SPW_JSON_LARGE_REAL, &f->root, err);
+    rc = spw_json_load(text, bytes, path, SPW_JSON_LARGE_REAL, out, err);
     spw_free(text);
     return rc;
 }
@@ -63,9 +62,15 @@ static bool is_marked(const json_t *value)
     return type && !strcmp(type, "AddedToken");
 }
 
-/* *out is owned. `special`: what a token is that does not say it. */
+json_t *spw_special_token(const char *content, bool special)
+{
+    return json_pack("{s:s, s:b, s:b, s:b, s:b}", "content", content, "special", special, "lstrip",
+                     0, "rstrip", 0, "single_word", 0);
+}
+
+/* *out is owned. `special`: what a token is that does not say it; a named one always is. */
 static int make_token(const struct reader *r, const struct file *file, const char *where,
-                      const json_t *value, bool special, json_t **out)
+                      const json_t *value, bool special, bool named, json_t **out)
 {
     static const char *const flags[] = {"lstrip", "rstrip", "single_word", "normalized"};
     struct spw_keys keys = {.file = file->path, .prefix = where, .object = value, .err = r->err};
@@ -77,15 +82,12 @@ static int make_token(const struct reader *r, const struct file *file, const cha
         if (!content)
             return spw_keys_refuse(&keys, "content", "a string");
     }
-    json_t *token = json_object();
-    int rc = json_object_set_new(token, "content", json_string(content)) ||
-                     json_object_set_new(token, "special", json_boolean(special))
-                 ? -ENOMEM
-                 : 0;
+    json_t *token = spw_special_token(content, special || named);
+    int rc = token ? 0 : -ENOMEM;
     for (int i = 0; !rc && i < 4; i++) {
         bool flag = false;
         rc = spw_keys_bool(&keys, flags[i], &flag);
-        if (!rc && (i < 3 || spw_keys_has(&keys, flags[i])) &&
+        if (!rc && spw_keys_has(&keys, flags[i]) &&
             json_object_set_new(token, flags[i], json_boolean(flag)))
             rc = -ENOMEM;
     }
@@ -107,14 +109,8 @@ static int set_named(const struct reader *r, const struct file *file, const char
     if (!json_is_string(value) && !json_is_object(value))
         return 0;
     snprintf(where, sizeof where, "%.80s.", name);
-    SPW_TRY(make_token(r, file, where, value, true, &token));
-    if (json_object_set_new(token, "special", json_true()) ||
-        json_object_set(r->out->named, name, token)) {
-        json_decref(token);
-        return -ENOMEM;
-    }
-    json_decref(token);
-    return 0;
+    SPW_TRY(make_token(r, file, where, value, true, true, &token));
+    return json_object_set_new(r->out->named, name, token) ? -ENOMEM : 0;
 }
 
 static int set_all_named(const struct reader *r, const struct file *file, const json_t *tokens)
@@ -188,7 +184,7 @@ static int add_extra(const struct reader *r, const struct file *file, const json
         if (!json_is_string(value) && !json_is_object(value))
             continue;
         snprintf(where, sizeof where, "special tokens[%zu].", i);
-        SPW_TRY(make_token(r, file, where, value, !is_marked(value), &token));
+        SPW_TRY(make_token(r, file, where, value, !is_marked(value), false, &token));
         if (json_array_append_new(r->out->extra, token))
             return -ENOMEM;
     }
@@ -247,7 +243,7 @@ static int decoder_token(const struct reader *r, const char *key, const json_t *
                         "%s: added_tokens_decoder: found \"%.40s\": %s, expected a token id from 0 "
                         "to 4194303 and an object",
                         r->config.path, key, spw_json_describe(value, found, sizeof found));
-    return make_token(r, &r->config, where, value, false, &out->token);
+    return make_token(r, &r->config, where, value, false, false, &out->token);
 }
 
 static bool is_special_text(const struct reader *r, const char *content)
@@ -279,9 +275,8 @@ static int file_token(const struct reader *r, const char *key, const json_t *val
                         "%s: %.40s: found %s, expected a token id from 0 to 4194303", r->ids.path,
                         key, spw_json_describe(value, found, sizeof found));
     }
-    out->token = json_pack("{s:s, s:b, s:b, s:b, s:b, s:b}", "content", key, "special", special,
-                           "normalized", !special, "lstrip", 0, "rstrip", 0, "single_word", 0);
-    return out->token ? 0 : -ENOMEM;
+    out->token = spw_special_token(key, special);
+    return json_object_set_new(out->token, "normalized", json_boolean(!special)) ? -ENOMEM : 0;
 }
 
 static int read_listed(const struct reader *r, const json_t *tokens,
@@ -351,17 +346,15 @@ int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder,
                        .map = {spw_file_join(folder, "special_tokens_map.json"), NULL},
                        .ids = {spw_file_join(folder, "added_tokens.json"), NULL},
                        .err = err};
-    bool enough =
-        out->named && out->listed && out->extra && r.config.path && r.map.path && r.ids.path;
-    int rc = enough ? 0 : -ENOMEM;
+    int rc = out->named && out->listed && out->extra ? 0 : -ENOMEM;
     if (!rc)
-        rc = read_file(&r.config, err);
+        rc = spw_special_tokens_json(r.config.path, &r.config.root, err);
     out->config = r.config.root;
     out->old = !json_object_get(out->config, "added_tokens_decoder");
     if (!rc && out->old)
-        rc = read_file(&r.map, err);
+        rc = spw_special_tokens_json(r.map.path, &r.map.root, err);
     if (!rc && out->old)
-        rc = read_file(&r.ids, err);
+        rc = spw_special_tokens_json(r.ids.path, &r.ids.root, err);
     if (!rc)
         rc = read_all(&r);
     spw_free(r.config.path);

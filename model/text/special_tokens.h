@@ -28,6 +28,12 @@ struct spw_special_tokens {
     bool prefix_space;
 };
 
+enum { SPW_SPECIAL_MOST_BYTES = 64 << 20 }; /* of a file, which may list many tokens */
+/* A file of JSON beside tokenizer.json, whose top is an object. *out is owned; NULL: there is no
+ * such file. */
+int spw_special_tokens_json(const char *path, json_t **out, struct spw_error *err);
+/* A token of which no file tells more. Owned by the caller; NULL: -ENOMEM. */
+json_t *spw_special_token(const char *content, bool special);
 /* spw_special_tokens_free frees *out, also after a failure. */
 int spw_special_tokens_read(struct spw_special_tokens *out, const char *folder,
                             struct spw_error *err);

@@ -4,52 +4,200 @@
 #include <stdio.h>
 #include <string.h>
 
-const struct spw_tensor_prefix spw_tensor_prefixes[SPW_TENSOR_PREFIXES] = {
-    {"language_model.model.", "language_model.lm_head."},
-    {"model.language_model.", "lm_head."},
-    {"model.text_model.", "lm_head."},
-    {"model.", "lm_head."},
-    {"", "lm_head."},
+/* Those of multimodal wrappers, then those of a text model. */
+static const char *const prefixes[] = {"language_model.model.",
+                                       "model.language_model.",
+                                       "model.text_model.",
+                                       "model.",
+                                       "backbone.",
+                                       ""};
+static const char *const heads[] = {"lm_head.", "language_model.lm_head."};
+
+enum { N_PREFIXES = sizeof prefixes / sizeof *prefixes };
+
+/* Parts of names, from the number of the layer to a point or the end, or from the prefix of the
+ * decoder; and the usual ones. One that begins with a point is of layers only. The first row that
+ * fits counts. */
+static const struct {
+    const char *own, *usual;
+} parts[] = {
+    {"temporal_pre_norm", "input_layernorm"}, /* of recurrent_gemma */
+    {"channel_pre_norm", "post_attention_layernorm"},
+    {"temporal_block.linear_x", "linear_attn.in_proj"},
+    {"temporal_block.linear_y", "linear_attn.gate_proj"},
+    {"temporal_block.linear_out", "linear_attn.out_proj"},
+    {"temporal_block.conv_1d", "linear_attn.conv1d"},
+    {"temporal_block.rg_lru.input_gate_weight", "linear_attn.input_gate.weight"},
+    {"temporal_block.rg_lru.input_gate_bias", "linear_attn.input_gate.bias"},
+    {"temporal_block.rg_lru.recurrent_gate_weight", "linear_attn.recurrent_gate.weight"},
+    {"temporal_block.rg_lru.recurrent_gate_bias", "linear_attn.recurrent_gate.bias"},
+    {"temporal_block.rg_lru.recurrent_param", "linear_attn.recurrent_param"},
+    {"temporal_block", "self_attn"},
+    {"mlp_block", "mlp"},
+    {"final_norm", "norm"},
+    {"self_attn.dense", "self_attn.o_proj"},
+    {"self_attn.q_layernorm", "self_attn.q_norm"},
+    {"self_attn.k_layernorm", "self_attn.k_norm"},
+    {"self_attn.query_layernorm", "self_attn.q_norm"},
+    {"self_attn.key_layernorm", "self_attn.k_norm"},
+    {"final_layernorm", "norm"},
+    {"mlp.fc1", "mlp.up_proj"},
+    {"mlp.fc2", "mlp.down_proj"},
+    {"mlp.c_fc", "mlp.up_proj"},
+    {"mlp.c_proj", "mlp.down_proj"},
+    {"shared_mlp.input_linear", "mlp.gate_up_proj"},
+    {"shared_mlp.output_linear", "mlp.down_proj"},
+    {"mlp.shared_experts", "mlp.shared_expert"},
+    {"mlp.shared_mlp", "mlp.shared_expert"},
+    {"mlp.gate.wg", "mlp.gate"}, /* routers */
+    {"mlp.router", "mlp.gate"},
+    {"feed_forward.router", "mlp.gate"},
+    {"block_sparse_moe.gate", "mlp.gate"},
+    {"block_sparse_moe.router.layer", "mlp.gate"},
+    {"block_sparse_moe.router", "mlp.gate"},
+    {"router.proj", "mlp.gate"},
+    {"mlp.moe_statics.e_score_correction_bias", "mlp.gate.e_score_correction_bias"},
+    {"mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias"},
+    {"block_sparse_moe.e_score_correction_bias", "mlp.gate.e_score_correction_bias"},
+    {"block_sparse_moe.input_linear.weight", "mlp.experts.gate_up_proj"},
+    {"block_sparse_moe.output_linear.weight", "mlp.experts.down_proj"},
+    {"block_sparse_moe.experts", "mlp.experts"},
+    {"experts", "mlp.experts"},
+    {"embedding_norm", "norm"}, /* LFM2 */
+    {"operator_norm", "input_layernorm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"self_attn.out_proj", "self_attn.o_proj"},
+    {"feed_forward.w1", "mlp.gate_proj"},
+    {"feed_forward.w3", "mlp.up_proj"},
+    {"feed_forward.w2", "mlp.down_proj"},
+    {"feed_forward.expert_bias", "mlp.gate.e_score_correction_bias"},
+    {"feed_forward", "mlp"},
+    {"conv.conv", "linear_attn.conv1d"}, /* layers with a state */
+    {"conv", "linear_attn"},
+    {"mamba", "linear_attn"},
+    {"pre_ff_layernorm", "post_attention_layernorm"}, /* Falcon-H1 */
+    {"embeddings", "embed_tokens"},                   /* Mamba and Nemotron-H */
+    {"embedding", "embed_tokens"},
+    {"norm_f", "norm"},
+    {".norm", "input_layernorm"},
+    {"mixer.q_proj", "self_attn.q_proj"},
+    {"mixer.k_proj", "self_attn.k_proj"},
+    {"mixer.v_proj", "self_attn.v_proj"},
+    {"mixer.o_proj", "self_attn.o_proj"},
+    {"mixer.up_proj", "mlp.up_proj"},
+    {"mixer.down_proj", "mlp.down_proj"},
+    {"mixer.gate", "mlp.gate"},
+    {"mixer.experts", "mlp.experts"},
+    {"mixer.shared_experts", "mlp.shared_expert"},
+    {"mixer.fc1_latent_proj", "mlp.fc1_latent_proj"},
+    {"mixer.fc2_latent_proj", "mlp.fc2_latent_proj"},
+    {"mixer", "linear_attn"},
+    {"linear_attn.in_proj_qkvz", "linear_attn.in_proj"},
+    {"linear_attn.in_proj_qkv", "linear_attn.in_proj"},
+    {"linear_attn.in_proj_z", "linear_attn.gate_proj"},
+    {"linear_attn.in_proj_ba", "linear_attn.beta_proj"},
+    {"linear_attn.in_proj_b", "linear_attn.beta_proj"},
+    {"linear_attn.in_proj_a", "linear_attn.rate_proj"},
 };
 
-/* What follows the part, if the name begins with it; else NULL. */
-static const char *after(const char *name, const char *part)
+enum { N_PARTS = sizeof parts / sizeof *parts };
+
+static bool begins_with(const char *name, const char *start)
 {
-    const size_t n = strlen(part);
-    return !strncmp(name, part, n) && (name[n] == '.' || !name[n]) ? name + n : NULL;
+    return !strncmp(name, start, strlen(start));
 }
 
-void spw_tensor_own_name(const struct spw_tensor_name *names, const char *usual,
-                         char out[SPW_MOST_TENSOR_NAME])
-{
-    snprintf(out, SPW_MOST_TENSOR_NAME, "%s", usual);
-    for (; names && names->usual; names++) {
-        const char *end = after(usual, names->usual);
-        if (end)
-            snprintf(out, SPW_MOST_TENSOR_NAME, "%s%s", names->own, end);
-    }
-}
-
-bool spw_tensor_usual_name(const struct spw_tensor_name *names,
-                           const struct spw_tensor_prefix *prefix, const char *name,
-                           char out[SPW_MOST_TENSOR_NAME])
+/* The bytes before the part: those of "layers.12.", or none. */
+static int before_part(const char *name)
 {
     unsigned layer;
-    int in_layer = 0;
-    if (!strncmp(name, prefix->head, strlen(prefix->head))) {
-        snprintf(out, SPW_MOST_TENSOR_NAME, "lm_head.%s", name + strlen(prefix->head));
-        return true;
+    int n = 0;
+    sscanf(name, "layers.%5u.%n", &layer, &n);
+    return n;
+}
+
+/* What follows the part, if the name has it behind its first n bytes (before_part); else NULL. */
+static const char *after(const char *name, int n, const char *part)
+{
+    const bool of_layer = *part == '.';
+    const size_t length = strlen(part += of_layer);
+    const char *end = name + n + length;
+    return (n || !of_layer) && !strncmp(name + n, part, length) && (*end == '.' || !*end) ? end
+                                                                                          : NULL;
+}
+
+const char *spw_tensor_prefix(const struct spw_tensors *tensors)
+{
+    static const char *const always[] = {"embed_tokens.weight",
+                                         "embeddings.weight",
+                                         "embedding.weight",
+                                         "layers.0.self_attn.q_proj.weight",
+                                         "layers.0.linear_attn.out_proj.weight",
+                                         "layers.0.conv.out_proj.weight",
+                                         "norm.weight",
+                                         "final_norm.weight",
+                                         "norm_f.weight"};
+    char name[128];
+    for (size_t i = 0; i < sizeof always / sizeof *always * N_PREFIXES; i++) {
+        const char *prefix = prefixes[i % N_PREFIXES];
+        snprintf(name, sizeof name, "%s%s", prefix, always[i / N_PREFIXES]);
+        if (spw_tensors_find(tensors, name))
+            return prefix;
     }
-    if (strncmp(name, prefix->decoder, strlen(prefix->decoder)) != 0)
+    return NULL;
+}
+
+bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MOST_TENSOR_NAME])
+{
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        if (begins_with(name, heads[i])) {
+            snprintf(out, SPW_MOST_TENSOR_NAME, "lm_head.%s", name + strlen(heads[i]));
+            return true;
+        }
+    if (!begins_with(name, prefix))
         return false;
-    name += strlen(prefix->decoder);
+    name += strlen(prefix);
+    const int n = before_part(name);
     snprintf(out, SPW_MOST_TENSOR_NAME, "model.%s", name);
-    sscanf(name, "layers.%5u.%n", &layer, &in_layer);
-    for (; names && names->usual; names++) {
-        const char *end = after(name + in_layer, names->own);
-        if (end)
-            snprintf(out, SPW_MOST_TENSOR_NAME, "model.%.*s%s%s", in_layer, name, names->usual,
-                     end);
+    for (size_t i = 0; i < N_PARTS; i++) {
+        const char *end = after(name, n, parts[i].own);
+        if (!end)
+            continue;
+        snprintf(out, SPW_MOST_TENSOR_NAME, "model.%.*s%s%s", n, name, parts[i].usual, end);
+        break;
     }
     return true;
+}
+
+/* Whether a tensor of the files has this part. */
+static bool any_has(const struct spw_tensors *tensors, const char *prefix, const char *part)
+{
+    for (size_t i = 0; i < spw_tensors_count(tensors); i++) {
+        const char *name = spw_tensors_at(tensors, i)->name + strlen(prefix);
+        if (begins_with(spw_tensors_at(tensors, i)->name, prefix) &&
+            after(name, before_part(name), part))
+            return true;
+    }
+    return false;
+}
+
+void spw_tensor_own_name(const struct spw_tensors *tensors, const char *prefix, const char *usual,
+                         char out[SPW_MOST_OWN_NAME])
+{
+    char full[SPW_MOST_OWN_NAME];
+    const char *name = usual + strlen("model.");
+    const int n = before_part(name);
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    for (size_t i = 0; i < N_PARTS; i++) {
+        const char *end = after(name, n, parts[i].usual);
+        if (!end || !any_has(tensors, prefix, parts[i].own))
+            continue;
+        snprintf(full, sizeof full, "%s%.*s%s%s", prefix, n, name,
+                 parts[i].own + (*parts[i].own == '.'), end);
+        break;
+    }
+    if (begins_with(usual, heads[0]))
+        snprintf(full, sizeof full, "%s%s", heads[!strcmp(prefix, prefixes[0])],
+                 usual + strlen(heads[0]));
+    spw_tensors_own_name(tensors, full, out);
 }

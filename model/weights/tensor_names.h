@@ -1,25 +1,19 @@
-/* What differs between the names of tensors in model folders. Pure. */
+/* The names of tensors in model folders, which differ by family and by wrapper, as usual names:
+ * those of a Llama folder, "model.layers.0.mlp.up_proj.weight". Pure. */
 #ifndef SPW_MODEL_WEIGHTS_TENSOR_NAMES_H
 #define SPW_MODEL_WEIGHTS_TENSOR_NAMES_H
 
-#include "model/config/config.h"
+#include "model/source/tensors.h"
 
-enum { SPW_TENSOR_PREFIXES = 5, SPW_MOST_TENSOR_NAME = 160 };
+enum { SPW_MOST_TENSOR_NAME = 160 };
 
-/* What the names of the decoder's tensors begin with, and the output matrix: those of multimodal
- * wrappers, then those of a text model. A decoder that was saved without its head has no prefix. */
-struct spw_tensor_prefix {
-    const char *decoder, *head;
-};
-extern const struct spw_tensor_prefix spw_tensor_prefixes[SPW_TENSOR_PREFIXES];
-
-/* The name, after prefix and layer, that files of the family have for the usual one. */
-void spw_tensor_own_name(const struct spw_tensor_name *names, const char *usual,
-                         char out[SPW_MOST_TENSOR_NAME]);
-/* The name that a tensor of the decoder or its head would have in a folder of a text model of a
- * family with usual names, if its prefix is this one. False: it has another prefix. */
-bool spw_tensor_usual_name(const struct spw_tensor_name *names,
-                           const struct spw_tensor_prefix *prefix, const char *name,
-                           char out[SPW_MOST_TENSOR_NAME]);
+/* What the names of the decoder's tensors begin with: multimodal wrappers and decoders that were
+ * saved without their head have other prefixes than "model.". NULL: this is no language model. */
+const char *spw_tensor_prefix(const struct spw_tensors *tensors);
+/* False: the tensor is of another part than the decoder and its head. */
+bool spw_tensor_usual_name(const char *prefix, const char *name, char out[SPW_MOST_TENSOR_NAME]);
+/* The inverse, for messages: the name that a tensor which is missing would have in these files. */
+void spw_tensor_own_name(const struct spw_tensors *tensors, const char *prefix, const char *usual,
+                         char out[SPW_MOST_OWN_NAME]);
 
 #endif

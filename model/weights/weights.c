@@ -18,18 +18,30 @@ static uint64_t packed_bytes(const struct spw_matrix *m)
 /* ---- matrices ---- */
 
 static const struct {
-    const char *name;
+    const char *part, *name;
     bool joined; /* forms one product with the matrix before it */
 } roles[SPW_LAYER_MATRICES] = {
-    [SPW_MATRIX_Q] = {"q_proj.weight", false},
-    [SPW_MATRIX_K] = {"k_proj.weight", true},
-    [SPW_MATRIX_V] = {"v_proj.weight", true},
-    [SPW_MATRIX_O] = {"o_proj.weight", false},
-    [SPW_MATRIX_GATE] = {"gate_proj.weight", false},
-    [SPW_MATRIX_UP] = {"up_proj.weight", true},
-    [SPW_MATRIX_DOWN] = {"down_proj.weight", false},
-    [SPW_MATRIX_INPUT_GATE] = {"per_layer_input_gate.weight", false},
-    [SPW_MATRIX_INPUT_OUT] = {"per_layer_projection.weight", false},
+    [SPW_MATRIX_Q] = {"self_attn.", "q_proj.weight", false},
+    [SPW_MATRIX_K] = {"self_attn.", "k_proj.weight", true},
+    [SPW_MATRIX_V] = {"self_attn.", "v_proj.weight", true},
+    [SPW_MATRIX_O] = {"self_attn.", "o_proj.weight", false},
+    [SPW_MATRIX_O_GATE] = {"self_attn.", "gate_proj.weight", false},
+    [SPW_MATRIX_IN] = {"linear_attn.", "in_proj.weight", false},
+    [SPW_MATRIX_IN_GATE] = {"linear_attn.", "gate_proj.weight", true},
+    [SPW_MATRIX_IN_BETA] = {"linear_attn.", "beta_proj.weight", true},
+    [SPW_MATRIX_IN_RATE] = {"linear_attn.", "rate_proj.weight", true},
+    [SPW_MATRIX_LRU_GATE] = {"linear_attn.", "input_gate.weight", false},
+    [SPW_MATRIX_LRU_RATE] = {"linear_attn.", "recurrent_gate.weight", false},
+    [SPW_MATRIX_SCAN] = {"linear_attn.", "x_proj.weight", false},
+    [SPW_MATRIX_SCAN_DT] = {"linear_attn.", "dt_proj.weight", false},
+    [SPW_MATRIX_OUT] = {"linear_attn.", "out_proj.weight", false},
+    [SPW_MATRIX_GATE] = {"mlp.", "gate_proj.weight", false},
+    [SPW_MATRIX_UP] = {"mlp.", "up_proj.weight", true},
+    [SPW_MATRIX_DOWN] = {"mlp.", "down_proj.weight", false},
+    [SPW_MATRIX_LATENT_IN] = {"", "mlp.fc1_latent_proj.weight", false},
+    [SPW_MATRIX_LATENT_OUT] = {"", "mlp.fc2_latent_proj.weight", false},
+    [SPW_MATRIX_INPUT_GATE] = {"", "per_layer_input_gate.weight", false},
+    [SPW_MATRIX_INPUT_OUT] = {"", "per_layer_projection.weight", false},
 };
 
 /* The type that products take. Quantized weights stay as they are stored. Computing in bf16 needs
@@ -43,11 +55,18 @@ static enum spw_dtype product_type(const struct spw_tensor *t, enum spw_dtype co
 
 /* In a layer with experts, the matrices of the mlp are those of the expert that every row has, or
  * of the mlp beside the experts. */
-static uint64_t mlp_width(const struct spw_model_config *c, uint32_t layer)
+uint64_t spw_layer_mlp_width(const struct spw_model_config *c, uint32_t layer)
 {
     if (c->has_experts[layer] && !c->experts.beside)
         return c->experts.shared_intermediate;
-    return spw_config_mlp_width(c, layer);
+    return c->has_mlp[layer] ? spw_config_mlp_width(c, layer) : 0;
+}
+
+bool spw_has_shared_name(const struct spw_finder *f, const struct spw_model_config *c,
+                         uint32_t layer)
+{
+    return c->has_experts[layer] && !c->experts.beside &&
+           !spw_find_by_layer(f, layer, "mlp.down_proj.weight");
 }
 
 /* Some files have one tensor for q, k and v, and one for gate and up: the rows follow each other.
@@ -73,55 +92,94 @@ static int find_in_joined(struct spw_matrix *m, const struct spw_finder *f,
 static int find_input(struct spw_matrix *m, const struct spw_finder *f,
                       const struct spw_model_config *c)
 {
-    char name[96];
-    snprintf(name, sizeof name, "%sper_layer_model_projection.weight", f->prefix->decoder);
     m->first_row = m->layer * m->n;
-    return spw_find_tensor(f, name, c->n_layers * m->n, m->k, &m->tensor);
+    return spw_find_tensor(f, "model.per_layer_model_projection.weight", c->n_layers * m->n, m->k,
+                           &m->tensor);
 }
 
 static int find_alone(struct spw_matrix *m, const struct spw_finder *f,
                       const struct spw_model_config *c)
 {
-    const bool shared = c->has_experts[m->layer] && !c->experts.beside;
+    const bool mlp = m->role >= SPW_MATRIX_GATE && m->role <= SPW_MATRIX_DOWN;
+    const bool shared = mlp && spw_has_shared_name(f, c, m->layer);
     char name[96];
     if (m->role == SPW_MATRIX_INPUT)
         return find_input(m, f, c);
-    snprintf(name, sizeof name, "%s%s",
-             m->role < SPW_MATRIX_GATE   ? "self_attn."
-             : m->role > SPW_MATRIX_DOWN ? ""
-             : shared                    ? spw_find_shared_prefix(f, m->layer)
-                                         : "mlp.",
+    snprintf(name, sizeof name, "%s%s", shared ? "mlp.shared_expert." : roles[m->role].part,
              roles[m->role].name);
-    return spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor);
+    const bool blocks = m->role == SPW_MATRIX_LRU_GATE || m->role == SPW_MATRIX_LRU_RATE;
+    m->form = blocks ? SPW_FORM_BLOCKS : SPW_FORM_ROWS;
+    return blocks ? spw_find_stacked(f, m->layer, name, m->n / m->k, m->k, m->k, &m->tensor)
+                  : spw_find_in_layer(f, m->layer, name, m->n, m->k, &m->tensor);
+}
+
+/* The matrices of a layer with a state: see struct spw_mixer_config. */
+static void mixer_shapes(const struct spw_model_config *c, uint64_t shapes[SPW_LAYER_MATRICES][2])
+{
+    const struct spw_mixer_config *m = &c->mixer;
+    const uint64_t width = spw_mixer_width(m), channels = m->conv_channels, heads = m->heads;
+    const bool delta = m->kind == SPW_MIXER_DELTA, pairs = m->grouped_rates;
+    const uint64_t lru = m->kind == SPW_MIXER_LRU ? width : 0;
+    const uint64_t block = lru ? width / m->gate_blocks : 0;
+    const struct {
+        enum spw_matrix_role role;
+        uint64_t n, k;
+    } all[] = {
+        {SPW_MATRIX_IN,
+         delta ? channels + (m->grouped ? width : 0)
+         : lru ? lru
+               : spw_mixer_in_width(m),
+         c->hidden},
+        {SPW_MATRIX_IN_GATE, delta && !m->grouped ? width : lru, c->hidden},
+        {SPW_MATRIX_IN_BETA, delta ? (pairs ? 2 : 1) * heads : 0, c->hidden},
+        {SPW_MATRIX_IN_RATE, delta && !pairs ? heads : 0, c->hidden},
+        {SPW_MATRIX_LRU_GATE, lru, block},
+        {SPW_MATRIX_LRU_RATE, lru, block},
+        {SPW_MATRIX_SCAN, m->dt_rank ? m->dt_rank + 2 * (uint64_t)m->key_dim : 0, width},
+        {SPW_MATRIX_SCAN_DT, width, m->dt_rank},
+        {SPW_MATRIX_OUT, c->hidden, width},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        shapes[all[i].role][0] = all[i].n;
+        shapes[all[i].role][1] = all[i].k;
+    }
 }
 
 static int find_layer(struct spw_weights *w, const struct spw_finder *f, uint32_t layer,
                       enum spw_dtype compute)
 {
     const struct spw_model_config *c = w->config;
-    const uint64_t width = mlp_width(c, layer), own = c->layer_inputs;
+    const uint64_t width = spw_layer_mlp_width(c, layer), own = c->layer_inputs;
+    const uint64_t latent = c->has_experts[layer] ? c->experts.latent : 0;
     const uint64_t q = spw_config_q_width(c, layer);
     const uint64_t k = spw_config_stores_kv(c, layer) ? spw_config_kv_width(c, layer) : 0;
     const uint64_t v = c->v_is_k[c->layer_kinds[layer]] ? 0 : k;
-    const uint64_t shapes[SPW_LAYER_MATRICES][2] = {
-        [SPW_MATRIX_Q] = {q, c->hidden},
+    const uint64_t gate = c->attention_gate == SPW_ATTENTION_GATE_APART ? q : 0;
+    const uint64_t in_q = c->attention_gate == SPW_ATTENTION_GATE_IN_Q ? 2 : 1;
+    uint64_t shapes[SPW_LAYER_MATRICES][2] = {
+        [SPW_MATRIX_Q] = {q * in_q, c->hidden},
         [SPW_MATRIX_K] = {k, c->hidden},
         [SPW_MATRIX_V] = {v, c->hidden},
         [SPW_MATRIX_O] = {c->hidden, q},
+        [SPW_MATRIX_O_GATE] = {gate, c->hidden},
         [SPW_MATRIX_GATE] = {width, c->hidden},
         [SPW_MATRIX_UP] = {width, c->hidden},
         [SPW_MATRIX_DOWN] = {c->hidden, width},
+        [SPW_MATRIX_LATENT_IN] = {latent, c->hidden},
+        [SPW_MATRIX_LATENT_OUT] = {c->hidden, latent},
         [SPW_MATRIX_INPUT] = {own, c->hidden},
         [SPW_MATRIX_INPUT_GATE] = {own, c->hidden},
         [SPW_MATRIX_INPUT_OUT] = {c->hidden, own},
     };
+    if (spw_config_has_state(c, layer))
+        mixer_shapes(c, shapes);
     for (int r = 0; r < SPW_LAYER_MATRICES; r++) {
         if (!shapes[r][0] || !shapes[r][1] || (r == SPW_MATRIX_GATE && c->plain_mlp))
             continue;
         struct spw_matrix *m = &w->matrices[w->n_matrices++];
         *m = (struct spw_matrix){
             .role = (enum spw_matrix_role)r, .layer = layer, .n = shapes[r][0], .k = shapes[r][1]};
-        SPW_TRY(find_in_joined(m, f, shapes));
+        SPW_TRY(find_in_joined(m, f, (const uint64_t(*)[2])shapes));
         if (!m->tensor)
             SPW_TRY(find_alone(m, f, c));
         m->type = product_type(m->tensor, compute);
@@ -139,7 +197,8 @@ static void lay_out_block(struct spw_weights *w, struct spw_weight_block *b, uin
     *b = (struct spw_weight_block){.layer = layer, .first = first, .n = n};
     for (uint32_t i = b->first; i < b->first + b->n; i++) {
         struct spw_matrix *m = &w->matrices[i];
-        bool joined = roles[m->role].joined && m->role == m[-1].role + 1 && m->type == m[-1].type;
+        bool joined = i > b->first && roles[m->role].joined && m->role == m[-1].role + 1 &&
+                      m->type == m[-1].type;
         m->offset = joined ? b->bytes : spw_align_up(b->bytes, PACKED_ALIGN);
         b->bytes = m->offset + packed_bytes(m);
         b->matrix_bytes += packed_bytes(m);
@@ -211,13 +270,13 @@ static int add_expert(struct spw_weights *w, const struct spw_finder *f, uint32_
                       uint32_t expert, enum spw_dtype compute)
 {
     struct spw_matrix *m = &w->matrices[w->n_matrices];
+    const uint32_t n = spw_expert_matrices(w->config);
     SPW_TRY(spw_find_expert(m, f, w->config, layer, expert));
-    for (int i = 0; i < SPW_EXPERT_MATRICES; i++)
+    for (uint32_t i = 0; i < n; i++)
         m[i].type =
             m[i].form == SPW_FORM_PARTS ? SPW_DTYPE_MXFP4 : product_type(m[i].tensor, compute);
-    lay_out_block(w, &w->blocks[w->n_blocks + w->n_expert_blocks++], layer, w->n_matrices,
-                  SPW_EXPERT_MATRICES);
-    w->n_matrices += SPW_EXPERT_MATRICES;
+    lay_out_block(w, &w->blocks[w->n_blocks + w->n_expert_blocks++], layer, w->n_matrices, n);
+    w->n_matrices += n;
     return 0;
 }
 
@@ -242,8 +301,9 @@ static int add_experts(struct spw_weights *w, const struct spw_finder *f, enum s
 /* Whether the matrices of an expert have the types of those of the expert before it. */
 static bool is_alike(const struct spw_weights *w, uint32_t b)
 {
-    const struct spw_matrix *m = &w->matrices[w->blocks[b].first], *other = m - SPW_EXPERT_MATRICES;
-    for (int i = 0; i < SPW_EXPERT_MATRICES; i++)
+    const uint32_t n = w->blocks[b].n;
+    const struct spw_matrix *m = &w->matrices[w->blocks[b].first], *other = m - n;
+    for (uint32_t i = 0; i < n; i++)
         if (m[i].type != other[i].type)
             return false;
     return true;
@@ -276,18 +336,13 @@ static int lay_out_blocks(struct spw_weights *w, const struct spw_finder *f,
                           const struct spw_matrix *head, enum spw_dtype compute)
 {
     const uint32_t n_layers = w->config->n_layers;
-    w->layer_blocks = spw_alloc_zero(n_layers + 1, sizeof *w->layer_blocks);
-    if (!w->layer_blocks)
-        return -ENOMEM;
     for (uint32_t l = 0, first = 0; l < n_layers; l++) {
         uint32_t n = 0;
         while (first + n < w->n_matrices && w->matrices[first + n].layer == l)
             n++;
-        w->layer_blocks[l] = w->n_blocks;
         lay_out_block(w, &w->blocks[w->n_blocks++], l, first, n);
         first += n;
     }
-    w->layer_blocks[n_layers] = w->n_blocks;
     w->head_rows = head_rows(w, head);
     uint64_t n = spw_div_up(head->n, w->head_rows);
     SPW_TRY(reserve(w, w->n_matrices + n, w->n_blocks + n));
@@ -310,15 +365,13 @@ static int open_inputs(struct spw_weights *w, const struct spw_finder *f)
 {
     const struct spw_model_config *c = w->config;
     struct spw_matrix *m = &w->inputs;
-    char name[96];
     *m = (struct spw_matrix){.role = SPW_MATRIX_EMBEDDING,
                              .layer = SPW_NO_LAYER,
                              .n = c->input_vocab,
                              .k = (uint64_t)c->n_layers * c->layer_inputs};
     if (!c->layer_inputs)
         return 0;
-    snprintf(name, sizeof name, "%sembed_tokens_per_layer.weight", f->prefix->decoder);
-    SPW_TRY(spw_find_tensor(f, name, m->n, m->k, &m->tensor));
+    SPW_TRY(spw_find_tensor(f, "model.embed_tokens_per_layer.weight", m->n, m->k, &m->tensor));
     m->type = m->tensor->dtype;
     return spw_find_table_type(f, c, m->tensor);
 }
@@ -353,15 +406,15 @@ int spw_weights_open(struct spw_weights **out, const struct spw_model_config *co
     w->config = config;
     w->tensors = tensors;
     w->is_read = spw_alloc_zero(spw_tensors_count(tensors), sizeof *w->is_read);
-    struct spw_finder f = {
-        .tensors = tensors, .names = config->names, .found = w->is_read, .err = err};
-    int rc = w->is_read ? spw_find_prefix(&f) : -ENOMEM;
+    struct spw_finder f = {.tensors = tensors, .found = w->is_read, .err = err};
+    int rc = w->is_read ? spw_finder_open(&f) : -ENOMEM;
     if (!rc)
         rc = open_matrices(w, &f, compute);
     if (!rc)
         rc = spw_small_open(w, &f);
     if (!rc)
         rc = spw_find_check_all(&f, config);
+    spw_free(f.named);
     if (rc) {
         spw_weights_close(w);
         return spw_fail(err, rc, "out of memory for the table of weights");
@@ -378,24 +431,22 @@ void spw_weights_close(struct spw_weights *w)
     spw_free(w->matrices);
     spw_free(w->pieces);
     spw_free(w->blocks);
-    spw_free(w->layer_blocks);
     spw_free(w->layer_experts);
     spw_free(w->expert_pages);
     spw_free(w->small_layers);
     spw_free(w->small);
+    spw_free(w->notes);
     spw_free(w->rope);
     spw_free(w);
 }
 
 int spw_weights_prepare(struct spw_weights *w, struct spw_error *err)
 {
-    struct spw_finder f = {.tensors = w->tensors, .names = w->config->names, .err = err};
-    SPW_TRY(spw_find_prefix(&f));
     spw_weights_forget_small(w);
     w->small = spw_alloc_zero(w->n_small, sizeof *w->small);
     if (!w->small)
         return spw_fail(err, -ENOMEM, "out of memory for norms and biases");
-    SPW_TRY(spw_small_walk(w, &f));
+    spw_small_read(w);
     const size_t rope_bytes = (w->n_small - w->first_rope) * sizeof *w->rope;
     if (!w->rope) {
         w->rope = spw_alloc(rope_bytes);
@@ -472,25 +523,13 @@ static struct spw_operand operand(const struct spw_weights *w, uint32_t i, const
     return (struct spw_operand){at ? at + p->offset : p->from, m->type, m->n, m->k};
 }
 
-static void operands(const struct spw_weights *w, uint32_t b, const uint8_t *at,
-                     struct spw_layer_weights *out)
+void spw_weights_operands(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                          struct spw_layer_weights *out)
 {
     const struct spw_weight_block *block = &w->blocks[b];
     *out = (struct spw_layer_weights){0};
     for (uint32_t i = block->first; i < block->first + block->n; i++)
         out->of[w->matrices[i].role] = operand(w, i, at);
-}
-
-void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_t *at,
-                       struct spw_layer_weights *out)
-{
-    operands(w, w->layer_blocks[layer], at, out);
-}
-
-void spw_weights_expert(const struct spw_weights *w, uint32_t b, const uint8_t *at,
-                        struct spw_layer_weights *out)
-{
-    operands(w, b, at, out);
 }
 
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at)

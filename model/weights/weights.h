@@ -27,9 +27,24 @@ enum spw_matrix_role {
     SPW_MATRIX_K,
     SPW_MATRIX_V,
     SPW_MATRIX_O,
+    SPW_MATRIX_O_GATE, /* of SPW_ATTENTION_GATE_APART */
+    /* Of layers with a state: the products that make a row of struct spw_mixer_config, side by side
+     * in this order; fewer where a file joins them. */
+    SPW_MATRIX_IN,
+    SPW_MATRIX_IN_GATE,
+    SPW_MATRIX_IN_BETA,
+    SPW_MATRIX_IN_RATE,
+    SPW_MATRIX_SCAN,     /* SCAN: dt, B and C, of the result of the convolution; */
+    SPW_MATRIX_SCAN_DT,  /* dt in full width */
+    SPW_MATRIX_LRU_GATE, /* LRU: [width][width / blocks], block after block: the gate of the input,
+                          */
+    SPW_MATRIX_LRU_RATE, /* and that of the decay */
+    SPW_MATRIX_OUT,
     SPW_MATRIX_GATE,
     SPW_MATRIX_UP,
     SPW_MATRIX_DOWN,
+    SPW_MATRIX_LATENT_IN, /* what experts read, of the row; and the row, of what they give */
+    SPW_MATRIX_LATENT_OUT,
     SPW_MATRIX_INPUT, /* of layer_inputs: from the embedding; */
     SPW_MATRIX_INPUT_GATE,
     SPW_MATRIX_INPUT_OUT,
@@ -38,7 +53,12 @@ enum spw_matrix_role {
     SPW_MATRIX_EMBEDDING,
 };
 
-enum { SPW_EXPERT_MATRICES = 3 }; /* gate, up and down follow each other in a block */
+/* Gate, up and down follow each other in a block. Without a gate there is one fewer. */
+enum { SPW_EXPERT_MATRICES = 3 };
+static inline uint32_t spw_expert_matrices(const struct spw_model_config *c)
+{
+    return c->plain_mlp ? SPW_EXPERT_MATRICES - 1 : SPW_EXPERT_MATRICES;
+}
 
 /* The layer number of matrices that belong to no layer. */
 #define SPW_NO_LAYER UINT32_MAX
@@ -49,6 +69,7 @@ enum { SPW_EXPERT_MATRICES = 3 }; /* gate, up and down follow each other in a bl
 enum spw_matrix_form {
     SPW_FORM_ROWS,
     SPW_FORM_COLUMNS, /* [k][columns], the rows are columns */
+    SPW_FORM_BLOCKS,  /* [blocks][k][k], the rows of a block are its columns */
     SPW_FORM_PARTS, /* MXFP4: [rows][k / 32][16] bytes, and their scales in a tensor of their own */
 };
 
@@ -105,12 +126,20 @@ struct spw_layer_small {
     uint64_t after_attention_norm, after_mlp_norm; /* [hidden], sandwich and late_norms */
     uint64_t q_norm, k_norm;                       /* [head_dim], or [heads * head_dim] */
     uint64_t qkv_bias, o_bias, gate_up_bias, down_bias;
-    uint64_t extra_logits;             /* [heads] */
-    uint64_t router;                   /* [experts][hidden] */
-    uint64_t router_bias, choice_bias; /* [experts] */
-    uint64_t expert_gate_up_bias;      /* [experts][2 intermediate]: gate's, then up's */
-    uint64_t expert_down_bias;         /* [experts][hidden] */
-    uint64_t shared_gate;              /* [hidden] */
+    uint64_t extra_logits;                    /* [heads] */
+    uint64_t router;                          /* [experts][hidden] */
+    uint64_t router_bias, choice_bias;        /* [experts] */
+    uint64_t expert_gate_up_bias;             /* [experts][2 intermediate]: gate's, then up's */
+    uint64_t expert_down_bias;                /* [experts][hidden] */
+    uint64_t shared_gate;                     /* [hidden] */
+    uint64_t latent_in_bias, latent_out_bias; /* [latent], [hidden] */
+    /* Of a layer with a state, as in struct spw_conv_args and spw_recur_args. */
+    uint64_t conv, conv_bias;              /* [conv_channels][conv_width]; [conv_channels] */
+    uint64_t decay, skip;                  /* a; skip */
+    uint64_t dt_bias;                      /* SCAN: of the product SCAN_DT */
+    uint64_t gate_norm;                    /* [value_dim] (DELTA), [heads * value_dim] (SSD) */
+    uint64_t lru_gate_bias, lru_rate_bias; /* [width] */
+    uint64_t in_bias, out_bias;
 };
 
 struct spw_weights {
@@ -119,10 +148,8 @@ struct spw_weights {
     bool *is_read;               /* owned, by tensor: whether the model has numbers of it */
     struct spw_matrix *matrices; /* owned, [n_matrices], in the order of the blocks */
     struct spw_piece *pieces; /* owned, [n_matrices]: the stored bytes of each in the mapped file */
-    /* owned, [n_blocks + n_expert_blocks]: in the order of use, then the experts */
+    /* owned, [n_blocks + n_expert_blocks]: layer l is block l; then the head, then the experts */
     struct spw_weight_block *blocks;
-    uint32_t *layer_blocks;  /* owned, [n_layers + 1]: layer l has blocks [l] to [l + 1];
-                                the head has those from [n_layers] on */
     uint32_t *layer_experts; /* owned, [n_layers]: the block of the layer's first expert;
                                 SPW_NO_BLOCK: it has none */
     uint32_t n_matrices, n_blocks, n_expert_blocks;
@@ -140,8 +167,9 @@ struct spw_weights {
     uint64_t bare_norm; /* float offset, [hidden or head_dim] ones: of norms without weights */
     uint64_t head_bias; /* float offset, [vocab] */
     uint64_t inputs_norm, inputs_factor; /* float offsets, [layer_inputs], and sqrt(1/2) */
-    uint64_t
-        residual_scale; /* float offset, [hidden], all equal; SPW_SMALL_NONE if the scale is 1 */
+    uint64_t in_scales; /* float offset, [spw_mixer_in_width], of struct spw_mixer_config */
+    uint64_t branch_scales[SPW_BRANCHES]; /* float offsets, [hidden], all equal; SPW_SMALL_NONE if
+                                        the scale is 1 */
     /* float offsets, [rotary_dim / 2], or SPW_SMALL_NONE; rope_factors: of short sequences */
     uint64_t rope_factors, long_rope_factors;
     uint64_t inv_freq[SPW_LAYER_KINDS]; /* float offsets, [rotary_dim / 2] */
@@ -149,6 +177,8 @@ struct spw_weights {
     float rope_scaling[SPW_LAYER_KINDS];
     float *small; /* owned, [n_small]; NULL: prepare reads it */
     uint64_t n_small;
+    struct spw_small_note *notes; /* owned: how it is read */
+    size_t n_notes, notes_capacity;
     float *rope; /* owned: the numbers of `small` from first_rope on, factors and frequencies */
     uint64_t first_rope;
 };
@@ -191,27 +221,18 @@ void spw_weights_release(const struct spw_weights *w, uint32_t b);
 
 /* ---- use ---- */
 
-/* The operands of a layer (roles that it does not have stay empty), and of a block of the head.
- * `at`: the address of the block (packed, or as spw_weights_place_as_in_file says); NULL: in the
- * mapped file. */
-void spw_weights_layer(const struct spw_weights *w, uint32_t layer, const uint8_t *at,
-                       struct spw_layer_weights *out);
-/* The gate, up and down matrices of an expert: of block layer_experts[layer] + its number. */
-void spw_weights_expert(const struct spw_weights *w, uint32_t b, const uint8_t *at,
-                        struct spw_layer_weights *out);
+/* The operands of a layer, or of an expert, whose block is layer_experts[layer] + its number (roles
+ * that it does not have stay empty); and of a block of the head. `at`: the address of the block
+ * (packed, or as spw_weights_place_as_in_file says); NULL: in the mapped file. */
+void spw_weights_operands(const struct spw_weights *w, uint32_t b, const uint8_t *at,
+                          struct spw_layer_weights *out);
 struct spw_operand spw_weights_head(const struct spw_weights *w, uint32_t b, const uint8_t *at);
 /* Computes the rope tables for a sequence of this length, in w->rope. Call prepare before. */
 int spw_weights_rope(struct spw_weights *w, uint64_t length, struct spw_error *err);
-/* Writes the embedding rows of n tokens, scaled and rounded to the compute type, to out
- * [n][hidden]. */
+/* Writes the embedding rows of n tokens, scaled and rounded to the compute type, to rows
+ * [n][hidden]; and the numbers that layers get of the tokens, scaled and rounded likewise, to
+ * inputs [n][n_layers * layer_inputs]. */
 void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                       enum spw_dtype compute, void *out);
-/* Writes the numbers that layers get of n tokens, scaled and rounded like embeddings, to out
- * [n][n_layers * layer_inputs]. */
-void spw_weights_inputs(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                        enum spw_dtype compute, void *out);
-/* Both. */
-void spw_weights_embed_tokens(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                              enum spw_dtype compute, void *rows, void *inputs);
+                       enum spw_dtype compute, void *rows, void *inputs);
 
 #endif

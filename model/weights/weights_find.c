@@ -4,25 +4,46 @@
 #include "quant/types.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-int spw_find_prefix(struct spw_finder *f)
+struct spw_named {
+    char name[SPW_MOST_TENSOR_NAME];
+    const struct spw_tensor *tensor;
+};
+
+static int compare_names(const void *a, const void *b)
 {
-    static const char *const always[] = {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight",
-                                         "norm.weight"};
-    char name[128];
-    for (size_t i = 0; i < sizeof always / sizeof *always * SPW_TENSOR_PREFIXES; i++) {
-        const struct spw_tensor_prefix *prefix = &spw_tensor_prefixes[i % SPW_TENSOR_PREFIXES];
-        snprintf(name, sizeof name, "%s%s", prefix->decoder, always[i / SPW_TENSOR_PREFIXES]);
-        if (spw_tensors_find(f->tensors, name)) {
-            f->prefix = prefix;
-            return 0;
-        }
+    return strcmp(((const struct spw_named *)a)->name, ((const struct spw_named *)b)->name);
+}
+
+int spw_finder_open(struct spw_finder *f)
+{
+    const size_t n = spw_tensors_count(f->tensors);
+    f->prefix = spw_tensor_prefix(f->tensors);
+    if (!f->prefix)
+        return spw_fail(f->err, -EINVAL,
+                        "model weights: no tensor model.embed_tokens.weight; is this a language "
+                        "model of a supported family?");
+    f->named = spw_alloc(n * sizeof *f->named);
+    if (!f->named)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        struct spw_named *named = &f->named[f->n];
+        named->tensor = spw_tensors_at(f->tensors, i);
+        f->n += spw_tensor_usual_name(f->prefix, named->tensor->name, named->name);
     }
-    return spw_fail(
-        f->err, -EINVAL,
-        "model weights: no tensor model.embed_tokens.weight; is this a language model of "
-        "a supported family?");
+    qsort(f->named, f->n, sizeof *f->named, compare_names);
+    return 0;
+}
+
+static const struct spw_tensor *look_up(const struct spw_finder *f, const char *name)
+{
+    struct spw_named key;
+    snprintf(key.name, sizeof key.name, "%s", name);
+    const struct spw_named *found =
+        f->n ? bsearch(&key, f->named, f->n, sizeof key, compare_names) : NULL;
+    return found ? found->tensor : NULL;
 }
 
 #define TYPE_NAME(id, name, elements, bytes, align, multiplies) " " #id
@@ -59,15 +80,14 @@ static int check_shape(const struct spw_finder *f, const struct spw_tensor *t,
 static int find_any(const struct spw_finder *f, const char *name, const struct spw_tensor **out)
 {
     char own[SPW_MOST_OWN_NAME];
-    *out = spw_tensors_find(f->tensors, name);
+    *out = look_up(f, name);
     if (!*out) {
-        spw_tensors_own_name(f->tensors, name, own);
+        spw_tensor_own_name(f->tensors, f->prefix, name, own);
         return spw_fail(f->err, -EINVAL, "%s%s: found no tensor %s, which the config calls for",
                         spw_tensors_path(f->tensors, 0),
                         spw_tensors_n_files(f->tensors) > 1 ? " and the files beside it" : "", own);
     }
-    if (f->found)
-        f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
+    f->found[*out - spw_tensors_at(f->tensors, 0)] = true;
     return 0;
 }
 
@@ -86,44 +106,32 @@ int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows,
     return find_shape(f, name, (const uint64_t[]){rows, cols}, cols ? 2 : 1, out);
 }
 
-int spw_find_in_decoder(const struct spw_finder *f, const char *name, uint64_t n,
-                        const struct spw_tensor **out)
+static void name_in_layer(uint32_t layer, const char *name, char out[SPW_MOST_TENSOR_NAME])
 {
-    char own[SPW_MOST_TENSOR_NAME], full[2 * SPW_MOST_TENSOR_NAME];
-    spw_tensor_own_name(f->names, name, own);
-    snprintf(full, sizeof full, "%s%s", f->prefix->decoder, own);
-    return spw_find_tensor(f, full, n, 0, out);
-}
-
-static void name_in_layer(const struct spw_finder *f, uint32_t layer, const char *name,
-                          char out[160])
-{
-    char own[SPW_MOST_TENSOR_NAME];
-    spw_tensor_own_name(f->names, name, own);
-    snprintf(out, 160, "%slayers.%u.%.100s", f->prefix->decoder, layer, own);
+    snprintf(out, SPW_MOST_TENSOR_NAME, "model.layers.%u.%s", layer, name);
 }
 
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
                       uint64_t cols, const struct spw_tensor **out)
 {
-    char full[160];
-    name_in_layer(f, layer, name, full);
+    char full[SPW_MOST_TENSOR_NAME];
+    name_in_layer(layer, name, full);
     return spw_find_tensor(f, full, rows, cols, out);
 }
 
 int spw_find_stacked(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t n,
                      uint64_t rows, uint64_t cols, const struct spw_tensor **out)
 {
-    char full[160];
-    name_in_layer(f, layer, name, full);
+    char full[SPW_MOST_TENSOR_NAME];
+    name_in_layer(layer, name, full);
     return find_shape(f, full, (const uint64_t[]){n, rows, cols}, 3, out);
 }
 
 int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
                    const uint64_t *shape, uint32_t n_dims, const struct spw_tensor **out)
 {
-    char full[160];
-    name_in_layer(f, layer, name, full);
+    char full[SPW_MOST_TENSOR_NAME];
+    name_in_layer(layer, name, full);
     SPW_TRY(find_any(f, full, out));
     if (strcmp((*out)->dtype_name, "U8") != 0)
         return spw_fail(f->err, -EINVAL, "%s: tensor %s: dtype %s, expected U8", (*out)->file,
@@ -134,9 +142,9 @@ int spw_find_bytes(const struct spw_finder *f, uint32_t layer, const char *name,
 const struct spw_tensor *spw_find_by_layer(const struct spw_finder *f, uint32_t layer,
                                            const char *name)
 {
-    char full[160];
-    name_in_layer(f, layer, name, full);
-    return spw_tensors_find(f->tensors, full);
+    char full[SPW_MOST_TENSOR_NAME];
+    name_in_layer(layer, name, full);
+    return look_up(f, full);
 }
 
 static bool is_fp8(const struct spw_tensor *t)
@@ -148,16 +156,16 @@ static bool is_fp8(const struct spw_tensor *t)
 int spw_find_scale(const struct spw_finder *f, const struct spw_model_config *c,
                    const struct spw_tensor *t, const struct spw_tensor **out)
 {
-    char name[192];
+    char own[192], name[SPW_MOST_TENSOR_NAME];
     *out = NULL;
     if (!c->fp8_scaled || !is_fp8(t))
         return 0;
-    snprintf(name, sizeof name, "%.160s_scale_inv", t->name);
-    const struct spw_tensor *scale = spw_tensors_find(f->tensors, name);
+    snprintf(own, sizeof own, "%.160s_scale_inv", t->name);
+    spw_tensor_usual_name(f->prefix, own, name);
+    const struct spw_tensor *scale = look_up(f, name);
     *out = scale;
     if (scale && !c->fp8_block[0] && scale->n_dims < 2) { /* one factor for all, of any shape */
-        if (f->found)
-            f->found[scale - spw_tensors_at(f->tensors, 0)] = true;
+        f->found[scale - spw_tensors_at(f->tensors, 0)] = true;
         if (scale->dtype != SPW_DTYPE_AUTO && scale->bytes == spw_dtype_bytes(scale->dtype))
             return 0;
     }
@@ -182,21 +190,12 @@ int spw_find_table_type(const struct spw_finder *f, const struct spw_model_confi
 int spw_find_ends(const struct spw_finder *f, const struct spw_model_config *c,
                   const struct spw_tensor **embedding, const struct spw_tensor **head)
 {
-    char embedding_name[160], name[64], other[64];
-    snprintf(embedding_name, sizeof embedding_name, "%sembed_tokens.weight", f->prefix->decoder);
-    snprintf(name, sizeof name, "%sweight", f->prefix->head);
-    for (size_t i = 0; i < SPW_TENSOR_PREFIXES; i++) {
-        snprintf(other, sizeof other, "%sweight", spw_tensor_prefixes[i].head);
-        if (spw_tensors_find(f->tensors, other))
-            memcpy(name, other, sizeof name);
-    }
-    bool has_embedding = spw_tensors_find(f->tensors, embedding_name);
-    bool has_head = spw_tensors_find(f->tensors, name);
-    bool tied = c->tied_embeddings;
-    SPW_TRY(spw_find_tensor(f, tied && !has_embedding && has_head ? name : embedding_name, c->vocab,
+    const char *first = "model.embed_tokens.weight", *last = "lm_head.weight";
+    const bool tied = c->tied_embeddings, has_head = look_up(f, last);
+    SPW_TRY(spw_find_tensor(f, tied && has_head && !look_up(f, first) ? last : first, c->vocab,
                             c->hidden, embedding));
     SPW_TRY(spw_find_table_type(f, c, *embedding));
-    return spw_find_tensor(f, tied && !has_head ? embedding_name : name, c->vocab, c->hidden, head);
+    return spw_find_tensor(f, tied && !has_head ? first : last, c->vocab, c->hidden, head);
 }
 
 /* Files also have these of layers that read the keys and values of another layer. transformers
@@ -215,33 +214,25 @@ static bool is_unused_kv(const char *name)
  * not mention: without it the answer would be that of another model. Exceptions are tensors that
  * old writers stored beside the weights, and scales of FP8 activations, which are not quantized
  * here. */
-static bool must_be_read(const struct spw_finder *f, const struct spw_model_config *c,
-                         const char *name)
+static bool must_be_read(const struct spw_model_config *c, const char *name)
 {
-    const char *head = strstr(name, "lm_head.");
-    if (head && (head == name || strncmp(name, "language_model.", 15) == 0))
-        return true;
-    if (c->fp8_scaled && strstr(name, ".activation_scale"))
-        return false;
-    const char *prefix = f->prefix->decoder;
-    if (strncmp(name, prefix, strlen(prefix)) != 0 || strstr(name, "rotary_emb."))
-        return false;
-    if (c->n_more_layers && !strncmp(name + strlen(prefix), "mtp_", 4))
-        return false;
     unsigned layer;
     int end = 0;
-    if (sscanf(name + strlen(prefix), "layers.%5u.%n", &layer, &end) != 1)
+    if ((c->fp8_scaled && strstr(name, ".activation_scale")) || strstr(name, "rotary_emb.") ||
+        (c->n_more_layers && !strncmp(name, "model.mtp", 9)))
+        return false;
+    if (sscanf(name, "model.layers.%5u.%n", &layer, &end) != 1)
         return true;
     if (layer >= c->n_layers)
         return layer - c->n_layers >= c->n_more_layers;
-    return spw_config_stores_kv(c, layer) || !is_unused_kv(name + strlen(prefix) + end);
+    return spw_config_stores_kv(c, layer) || !is_unused_kv(name + end);
 }
 
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c)
 {
-    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
-        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
-        if (!f->found[i] && must_be_read(f, c, t->name))
+    for (size_t i = 0; i < f->n; i++) {
+        const struct spw_tensor *t = f->named[i].tensor;
+        if (!f->found[t - spw_tensors_at(f->tensors, 0)] && must_be_read(c, f->named[i].name))
             return spw_fail(f->err, -EINVAL,
                             "%s: tensor %s: found it, but the config (model_type %s, %u layers) "
                             "does not call for it; expected the config of these weights",

@@ -5,25 +5,26 @@
 #include "model/weights/tensor_names.h"
 #include "model/weights/weights.h"
 
-/* ---- weights_find.c: tensors by name, with the shapes of the config ---- */
+/* ---- weights_find.c: tensors by their usual names (tensor_names.h), with the shapes of the config
+ */
 
 struct spw_finder {
     const struct spw_tensors *tensors;
-    const struct spw_tensor_name *names; /* of the family */
-    const struct spw_tensor_prefix *prefix;
-    bool *found; /* by tensor; may be NULL */
+    const char *prefix;
+    struct spw_named
+        *named; /* owned, [n], sorted by name: the tensors of the decoder and its head */
+    size_t n;
+    bool *found; /* by tensor */
     struct spw_error *err;
 };
 
-/* Finds the prefix. -EINVAL: this is no language model. */
-int spw_find_prefix(struct spw_finder *f);
+/* `tensors`, `found` and `err` are set. -EINVAL: this is no language model; -ENOMEM. The caller
+ * frees `named`. */
+int spw_finder_open(struct spw_finder *f);
 /* Finds a tensor; cols 0: a vector. -EINVAL: it is missing, or it has another shape or an unknown
  * type. */
 int spw_find_tensor(const struct spw_finder *f, const char *name, uint64_t rows, uint64_t cols,
                     const struct spw_tensor **out);
-/* Of no layer: the last norm. */
-int spw_find_in_decoder(const struct spw_finder *f, const char *name, uint64_t n,
-                        const struct spw_tensor **out);
 int spw_find_in_layer(const struct spw_finder *f, uint32_t layer, const char *name, uint64_t rows,
                       uint64_t cols, const struct spw_tensor **out);
 /* A tensor of a layer that holds n matrices of this shape. */
@@ -46,23 +47,23 @@ int spw_find_table_type(const struct spw_finder *f, const struct spw_model_confi
 /* -EINVAL: the decoder has a tensor that no call has asked for. */
 int spw_find_check_all(const struct spw_finder *f, const struct spw_model_config *c);
 
+/* ---- weights.c ---- */
+
+/* The width of the mlp of a layer: in one with experts, of the expert that every row has, or of the
+ * mlp beside them. 0: there is none. */
+uint64_t spw_layer_mlp_width(const struct spw_model_config *c, uint32_t layer);
+/* Whether the names of this mlp begin with mlp.shared_expert. Some families call it as the mlp of a
+ * layer without experts. */
+bool spw_has_shared_name(const struct spw_finder *f, const struct spw_model_config *c,
+                         uint32_t layer);
+
 /* ---- weights_experts.c ---- */
 
 enum { SPW_MXFP4_GROUP = 32 };
 
-/* The matrices of an expert, without their types. */
+/* The matrices of an expert (spw_expert_matrices), without their types. */
 int spw_find_expert(struct spw_matrix out[SPW_EXPERT_MATRICES], const struct spw_finder *f,
                     const struct spw_model_config *c, uint32_t layer, uint32_t expert);
-/* The name of the router of a layer, and what the names of its shared expert begin with. */
-const char *spw_find_router_name(const struct spw_finder *f, uint32_t layer);
-/* The biases of a layer's experts, [experts][rows of the product]. up NULL: gate has the numbers of
- * both, which alternate. */
-struct spw_expert_biases {
-    const struct spw_tensor *gate, *up, *down;
-};
-int spw_find_expert_biases(struct spw_expert_biases *out, const struct spw_finder *f,
-                           const struct spw_model_config *c, uint32_t layer);
-const char *spw_find_shared_prefix(const struct spw_finder *f, uint32_t layer);
 
 /* ---- weights_read.c ---- */
 
@@ -72,9 +73,22 @@ uint64_t spw_matrix_bytes(const struct spw_matrix *m);
 
 /* ---- weights_small.c: norms, biases, places of rope frequencies ---- */
 
-/* Checks the vectors and gives each its place. */
+/* How numbers of w->small are read: rows of a tensor, or the same number everywhere. */
+struct spw_small_note {
+    const struct spw_tensor *tensor; /* NULL: `fill` */
+    uint64_t at, rows, n, stride;    /* of row 0; numbers of a row; from row to row. In floats */
+    uint64_t first, step;            /* every step-th number of a row of the tensor */
+    float fill;
+    bool plus_one;         /* weights of a norm that are stored less 1 */
+    bool lru_decay;        /* x becomes -8 ln(1 + exp(x)) */
+    bool negates_exp;      /* x becomes -exp(x) */
+    float factor, divisor; /* 0: none */
+    uint32_t n_ordered;    /* channels of a row that come in another order */
+};
+
+/* Checks the vectors, gives each its place, and notes how it is read. */
 int spw_small_open(struct spw_weights *w, const struct spw_finder *f);
-/* Does the same, and if w->small is set, reads the vectors. */
-int spw_small_walk(struct spw_weights *w, const struct spw_finder *f);
+/* Fills in w->small. */
+void spw_small_read(struct spw_weights *w);
 
 #endif

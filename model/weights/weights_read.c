@@ -24,6 +24,8 @@ const uint8_t *spw_matrix_data(const struct spw_matrix *m)
 
 uint64_t spw_matrix_bytes(const struct spw_matrix *m)
 {
+    if (m->form == SPW_FORM_BLOCKS)
+        return m->tensor->bytes;
     return m->form == SPW_FORM_ROWS ? m->n * spw_row_bytes(m->tensor->dtype, m->k)
                                     : expert_bytes(m->tensor);
 }
@@ -70,9 +72,12 @@ static void convert_row(const struct spw_matrix *m, const uint32_t block[2], uin
 static void gather_row(const struct spw_matrix *m, uint64_t row, uint8_t *to)
 {
     const struct spw_tensor *t = m->tensor;
-    const uint64_t columns = t->shape[t->n_dims - 1];
+    const uint64_t columns = t->shape[t->n_dims - 1], in_block = row % m->k;
+    const bool blocks = m->form == SPW_FORM_BLOCKS;
+    const uint64_t first = blocks ? row - in_block : m->first_row;
+    const uint64_t column = blocks ? in_block : m->first_column + row * m->step;
     for (uint64_t i = 0; i < m->k; i++) {
-        const uint64_t at = (m->first_row + i) * columns + m->first_column + row * m->step;
+        const uint64_t at = (first + i) * columns + column;
         float value;
         spw_type_read(t->dtype, t->data, at, 1, &value);
         if (m->type == SPW_DTYPE_F32)
@@ -107,7 +112,7 @@ void spw_weights_pack_row(const struct spw_weights *w, const struct spw_matrix *
     const uint64_t bytes = spw_row_bytes(m->type, m->k);
     if (m->form == SPW_FORM_ROWS && m->tensor->dtype == m->type)
         memcpy(to, spw_matrix_data(m) + row * bytes, bytes);
-    else if (m->form == SPW_FORM_COLUMNS)
+    else if (m->form == SPW_FORM_COLUMNS || m->form == SPW_FORM_BLOCKS)
         gather_row(m, row, to);
     else if (m->form == SPW_FORM_PARTS)
         join_row(m, row, to);
@@ -121,7 +126,7 @@ void spw_weights_pack(const struct spw_weights *w, uint32_t b, void *copy)
     for (uint32_t i = 0; i < w->blocks[b].n; i++) {
         uint8_t *to = (uint8_t *)copy + m[i].offset;
         if (m[i].tensor->dtype == m[i].type && m[i].form == SPW_FORM_ROWS)
-            memcpy(to, spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
+            spw_tensors_copy(to, spw_matrix_data(&m[i]), spw_matrix_bytes(&m[i]));
         else
             for (uint64_t row = 0; row < m[i].n; row++)
                 spw_weights_pack_row(w, &m[i], row, to + row * spw_row_bytes(m[i].type, m[i].k));
@@ -147,8 +152,10 @@ void spw_weights_release(const struct spw_weights *w, uint32_t b)
 
 /* ---- the embedding ---- */
 
-/* From this many rows on, one call asks for all pages. With fewer rows, one call asks for the pages
- * around each row, as far as the system may have mapped them at once. */
+/* From this many rows on, one call releases all pages. With fewer rows, one call releases the pages
+ * around each row, as far as the system may have mapped them at once: a head that is copied from
+ * the same pages in each step keeps the others. (Releasing all of them took 1.3 x the time of a
+ * token, EPYC, 2026-11-29.) */
 enum { MANY_ROWS = 16, AROUND_BYTES = 2 << 20 };
 
 /* Rows [first, end). */
@@ -156,42 +163,43 @@ struct rows {
     uint64_t first, end;
 };
 
-/* The rows of the embedding in one block of a tied head, or all rows. */
-static struct rows rows_of_block(const struct spw_weights *w, uint64_t row, bool *mapped)
+/* The pages around a row of the table, inside `rows`. */
+static void release_around(const struct spw_matrix *m, uint64_t row, struct rows rows)
 {
-    const struct spw_weight_block *b =
-        &w->blocks[w->layer_blocks[w->config->n_layers] + row / w->head_rows];
-    const struct spw_matrix *m = &w->matrices[b->first];
-    bool tied = m->tensor == w->embedding.tensor;
-    *mapped = tied && b->mapped;
-    return tied ? (struct rows){m->first_row, m->first_row + m->n}
-                : (struct rows){0, w->embedding.n};
-}
-
-/* The pages around the row at byte `at` of the table, inside `rows`. */
-static void release_around(const struct spw_matrix *m, uint64_t at, struct rows rows)
-{
-    const uint64_t row_bytes = spw_row_bytes(m->type, m->k);
+    const uint64_t row_bytes = spw_row_bytes(m->type, m->k), at = row * row_bytes;
     uint64_t begin = spw_max_u64(at / AROUND_BYTES * AROUND_BYTES, rows.first * row_bytes);
     uint64_t end = spw_min_u64(spw_align_up(at + row_bytes, AROUND_BYTES), rows.end * row_bytes);
     spw_tensors_release(spw_matrix_data(m) + begin, end - begin);
 }
 
-static void release_rows(const struct spw_weights *w, const int32_t *tokens, size_t n)
+/* The rows of the embedding in one block of a tied head, or all rows. *mapped: the block is
+ * computed from the mapped file, so its pages stay. */
+static struct rows rows_of_block(const struct spw_weights *w, uint64_t row, bool *mapped)
 {
-    const uint8_t *data = spw_matrix_data(&w->embedding);
-    uint64_t row_bytes = spw_row_bytes(w->embedding.type, w->embedding.k);
+    const struct spw_weight_block *b = &w->blocks[w->config->n_layers + row / w->head_rows];
+    const struct spw_matrix *m = &w->matrices[b->first];
+    const bool tied = m->tensor == w->embedding.tensor;
+    *mapped = tied && b->mapped;
+    return tied ? (struct rows){m->first_row, m->first_row + m->n}
+                : (struct rows){0, w->embedding.n};
+}
+
+static void release_embedding(const struct spw_weights *w, const int32_t *tokens, size_t n)
+{
+    const struct spw_matrix *m = &w->embedding;
+    const uint64_t row_bytes = spw_row_bytes(m->type, m->k);
     bool mapped;
-    for (uint64_t row = 0; n >= MANY_ROWS && row < w->embedding.n;) {
-        struct rows rows = rows_of_block(w, row, &mapped);
+    for (uint64_t row = 0; n >= MANY_ROWS && row < m->n;) {
+        const struct rows rows = rows_of_block(w, row, &mapped);
         if (!mapped)
-            spw_tensors_release(data + rows.first * row_bytes, (rows.end - rows.first) * row_bytes);
+            spw_tensors_release(spw_matrix_data(m) + rows.first * row_bytes,
+                                (rows.end - rows.first) * row_bytes);
         row = rows.end;
     }
     for (size_t i = 0; n < MANY_ROWS && i < n; i++) {
-        struct rows rows = rows_of_block(w, (uint32_t)tokens[i], &mapped);
+        const struct rows rows = rows_of_block(w, (uint32_t)tokens[i], &mapped);
         if (!mapped)
-            release_around(&w->embedding, (uint32_t)tokens[i] * row_bytes, rows);
+            release_around(m, (uint32_t)tokens[i], rows);
     }
 }
 
@@ -213,6 +221,25 @@ static void embed_row(const struct spw_matrix *m, uint64_t row, float scale, enu
     }
 }
 
+/* A norm without weights. The host computes it for every backend. */
+static void norm_row(void *row, size_t n, float eps, enum spw_dtype type)
+{
+    float *wide = row;
+    uint16_t *narrow = row;
+    double squares = 0;
+    for (size_t i = 0; i < n; i++) {
+        const double x =
+            type == SPW_DTYPE_F32 ? (double)wide[i] : (double)spw_bf16_to_f32(narrow[i]);
+        squares += x * x;
+    }
+    const float factor = (float)(1 / sqrt(squares / (double)n + (double)eps));
+    for (size_t i = 0; i < n; i++)
+        if (type == SPW_DTYPE_F32)
+            wide[i] *= factor;
+        else
+            narrow[i] = spw_f32_to_bf16(spw_bf16_to_f32(narrow[i]) * factor);
+}
+
 /* Rows of a table, scaled. */
 static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens, size_t n,
                   enum spw_dtype compute, void *out)
@@ -229,30 +256,20 @@ static void embed(const struct spw_matrix *m, float scale, const int32_t *tokens
     }
 }
 
+/* The table of inputs may be larger than all memory: none of its pages stays, either. */
 void spw_weights_embed(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                       enum spw_dtype compute, void *out)
+                       enum spw_dtype compute, void *rows, void *inputs)
 {
-    embed(&w->embedding, w->config->embedding_scale, tokens, n, compute, out);
-    release_rows(w, tokens, n);
-}
-
-/* The table may be larger than all memory: none of its pages stays. */
-void spw_weights_inputs(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                        enum spw_dtype compute, void *out)
-{
-    const struct spw_matrix *m = &w->inputs;
-    const uint64_t row_bytes = spw_row_bytes(m->type, m->k);
-    embed(m, sqrtf((float)w->config->layer_inputs), tokens, n, compute, out);
+    embed(&w->embedding, w->config->embedding_scale, tokens, n, compute, rows);
+    for (size_t i = 0; w->config->normed_rows && i < n; i++)
+        norm_row((uint8_t *)rows + i * spw_row_bytes(compute, w->embedding.k), w->embedding.k,
+                 w->config->rms_eps, compute);
+    release_embedding(w, tokens, n);
+    if (!w->config->layer_inputs)
+        return;
+    embed(&w->inputs, sqrtf((float)w->config->layer_inputs), tokens, n, compute, inputs);
     if (n >= MANY_ROWS)
-        spw_tensors_release(spw_matrix_data(m), spw_matrix_bytes(m));
+        spw_tensors_release(spw_matrix_data(&w->inputs), spw_matrix_bytes(&w->inputs));
     for (size_t i = 0; n < MANY_ROWS && i < n; i++)
-        release_around(m, (uint32_t)tokens[i] * row_bytes, (struct rows){0, m->n});
-}
-
-void spw_weights_embed_tokens(const struct spw_weights *w, const int32_t *tokens, size_t n,
-                              enum spw_dtype compute, void *rows, void *inputs)
-{
-    spw_weights_embed(w, tokens, n, compute, rows);
-    if (w->config->layer_inputs)
-        spw_weights_inputs(w, tokens, n, compute, inputs);
+        release_around(&w->inputs, (uint32_t)tokens[i], (struct rows){0, w->inputs.n});
 }

@@ -52,8 +52,8 @@ struct spw_device_usage {
     /* CUDA: memory that the card has lost since the device was opened, by the driver's count:
      * for us, for the driver itself, and for other processes. CPU: 0. */
     uint64_t card_bytes;
-    bool host_pageable; /* the system refused to pin memory: copies of host memory block the calling
-                           thread */
+    bool host_pageable; /* the system refused to pin memory: copies of host memory that is not
+                           pinned block the calling thread */
 };
 
 struct spw_device; /* defined by each backend */
@@ -128,7 +128,7 @@ extern const struct spw_device_ops spw_device_cpu;
 
 /* A device that moves and computes nothing: copies are counted, device memory cannot be touched,
  * and host memory reads as zeros. options.context: which device it stands for. */
-extern const struct spw_device_ops spw_device_count;
+extern const struct spw_device_ops spw_device_dry;
 struct spw_device_likeness {
     unsigned workers; /* as the operations with these names */
     uint64_t available;
@@ -141,7 +141,7 @@ extern const struct spw_device_ops spw_device_cuda;
  * what to do. */
 int spw_device_cuda_probe(int index, char *name, size_t bytes, struct spw_error *err);
 
-/* The CPU device only: queues a kernel and copies its `args` (at most 512 bytes). The workers of
+/* The CPU device only: queues a kernel and copies its `args` (at most 1,024 bytes). The workers of
  * the device share its tasks. */
 int spw_device_cpu_launch(struct spw_device *d, spw_stream s, const struct spw_kernel *kernel,
                           const void *args, size_t bytes);

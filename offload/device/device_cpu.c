@@ -20,6 +20,7 @@
 
 #include "offload/device/copy_cpu.h"
 #include "offload/device/device_cpu_team.h"
+#include "offload/device/host_pages.h"
 #include "offload/device/pool.h"
 #include "offload/device/placement.h"
 #include "offload/device/topology.h"
@@ -31,7 +32,7 @@
 #include <time.h>
 
 #define RING_COMMANDS 256u /* a power of two */
-#define ARGS_BYTES 512u
+#define ARGS_BYTES 1024u
 #define MAX_THREADS 1024
 
 /* How long a stream spins between two commands. A copy stream that waits longer must leave its
@@ -90,7 +91,7 @@ struct CUevent_st {
 };
 
 struct spw_device {
-    struct spw_pool device, host;
+    struct spw_pools pools;
     _Atomic uint64_t moved[SPW_LINK_COUNT];
     _Atomic bool failed;
     _Atomic int64_t fail_countdown; /* negative: never */
@@ -107,11 +108,6 @@ struct spw_device {
 
 /* --- memory --- */
 
-static int pool_charge(struct spw_device *d, struct spw_pool *pool, uint64_t bytes)
-{
-    return atomic_load(&d->failed) ? -EIO : spw_pool_charge(pool, bytes);
-}
-
 static int pool_alloc(struct spw_device *d, struct spw_pool *pool, uint64_t bytes, void **out)
 {
     *out = NULL;
@@ -119,7 +115,7 @@ static int pool_alloc(struct spw_device *d, struct spw_pool *pool, uint64_t byte
         return -EIO;
     if (!bytes)
         return 0;
-    SPW_TRY(pool_charge(d, pool, bytes));
+    SPW_TRY(spw_pool_charge(pool, bytes));
     bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
     int rc = spw_host_pages_map(bytes, &d->placement, out);
     if (rc)
@@ -129,57 +125,19 @@ static int pool_alloc(struct spw_device *d, struct spw_pool *pool, uint64_t byte
     return rc;
 }
 
-static void cpu_trim(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
-{
-    spw_pool_trim(&d->device, p, bytes, keep);
-}
-
-static void cpu_trim_host(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep)
-{
-    spw_pool_trim(&d->host, p, bytes, keep);
-}
-
 static int cpu_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
 {
-    SPW_TRY(pool_charge(d, &d->device, device_bytes));
-    int rc = pool_charge(d, &d->host, host_bytes);
-    if (rc)
-        spw_pool_discharge(&d->device, device_bytes);
-    return rc;
-}
-
-static void cpu_discharge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
-{
-    spw_pool_discharge(&d->device, device_bytes);
-    spw_pool_discharge(&d->host, host_bytes);
-}
-
-static void cpu_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
-{
-    d->device.budget = device_bytes;
-    d->host.budget = host_bytes;
-    atomic_store(&d->device.peak, atomic_load(&d->device.used));
-    atomic_store(&d->host.peak, atomic_load(&d->host.used));
+    return atomic_load(&d->failed) ? -EIO : spw_pools_charge(d, device_bytes, host_bytes);
 }
 
 static int cpu_alloc(struct spw_device *d, uint64_t bytes, void **out)
 {
-    return pool_alloc(d, &d->device, bytes, out);
-}
-
-static void cpu_free(struct spw_device *d, void *p, uint64_t bytes)
-{
-    spw_pool_free(&d->device, p, bytes);
+    return pool_alloc(d, &d->pools.device, bytes, out);
 }
 
 static int cpu_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
 {
-    return pool_alloc(d, &d->host, bytes, out);
-}
-
-static void cpu_free_host(struct spw_device *d, void *p, uint64_t bytes)
-{
-    spw_pool_free(&d->host, p, bytes);
+    return pool_alloc(d, &d->pools.host, bytes, out);
 }
 
 /* --- a stream's worker --- */
@@ -545,7 +503,7 @@ static void cpu_close(struct spw_device *d)
 {
     if (!d)
         return;
-    assert(!atomic_load(&d->device.used) && !atomic_load(&d->host.used));
+    assert(!d->pools.device.used && !d->pools.host.used);
     spw_team_close(d->team);
     spw_placement_free(&d->placement);
     spw_topology_close(d->topology);
@@ -563,8 +521,8 @@ static int cpu_open(struct spw_device **out, const struct spw_device_options *o,
     struct spw_device *d = spw_alloc_zero(1, sizeof *d);
     if (!d)
         return spw_fail(err, -ENOMEM, "out of memory for the CPU device");
-    d->device.budget = o->device_bytes;
-    d->host.budget = o->host_bytes;
+    d->pools.device.budget = o->device_bytes;
+    d->pools.host.budget = o->host_bytes;
     d->delay_seed = o->delay_seed;
     d->touches = o->io_threads > 0;
     d->range = SPW_RANGES;
@@ -581,12 +539,7 @@ static int cpu_open(struct spw_device **out, const struct spw_device_options *o,
 
 static void cpu_usage(struct spw_device *d, struct spw_device_usage *out)
 {
-    *out = (struct spw_device_usage){
-        .device_bytes = atomic_load(&d->device.used),
-        .host_bytes = atomic_load(&d->host.used),
-        .device_peak_bytes = atomic_load(&d->device.peak),
-        .host_peak_bytes = atomic_load(&d->host.peak),
-    };
+    spw_pools_usage(d, out);
     for (int i = 0; i < SPW_LINK_COUNT; i++)
         out->moved_bytes[i] = atomic_load(&d->moved[i]);
 }
@@ -631,14 +584,14 @@ const struct spw_device_ops spw_device_cpu = {
     .placement = cpu_placement,
     .available = cpu_available,
     .alloc = cpu_alloc,
-    .free = cpu_free,
+    .free = spw_pools_free,
     .charge = cpu_charge,
-    .discharge = cpu_discharge,
-    .set_budgets = cpu_set_budgets,
+    .discharge = spw_pools_discharge,
+    .set_budgets = spw_pools_set_budgets,
     .alloc_host = cpu_alloc_host,
-    .free_host = cpu_free_host,
-    .trim = cpu_trim,
-    .trim_host = cpu_trim_host,
+    .free_host = spw_pools_free_host,
+    .trim = spw_pools_trim,
+    .trim_host = spw_pools_trim_host,
     .stream_open = cpu_stream_open,
     .stream_close = cpu_stream_close,
     .event_open = cpu_event_open,

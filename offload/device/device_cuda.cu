@@ -8,10 +8,11 @@
  *     block:  | slab 0 | slab 1 | ... | rest |      one mapping, one registration per slab
  *
  * A copy must not cross the border of two registrations, so copies are split there. If the
- * system refuses to pin memory, the block stays pageable. The driver then stages its copies, and
- * may read the source at the call (CUDA runtime API, "API synchronization behavior"), before
- * earlier work on the stream has written it. So the calling thread waits for the stream first.
- * This is right, but slow.
+ * system refuses to pin a slab, the block stays pageable from there on. The driver then stages
+ * copies of this memory, and may read the source at the call (CUDA runtime API, "API
+ * synchronization behavior"), before earlier work on the stream has written it. So the calling
+ * thread waits for the stream first. This is right, but slow. WSL2 and small limits of locked
+ * memory refuse the last slabs only.
  *
  * The driver also stages copies of other memory, such as a mapped model file. Such memory does
  * not change, so no wait is needed. It is copied once, at open. The token loop copies only from
@@ -28,6 +29,7 @@
 
 #include "offload/device/host_pages.h"
 #include "offload/device/placement.h"
+#include "offload/device/pool.h"
 #include "offload/device/topology.h"
 #include "quant/cuda.cuh"
 
@@ -42,22 +44,16 @@
 #define HAVE_NVTX 1
 #endif
 
-#define PAGE_BYTES 4096u
 #define SLAB_BYTES ((uint64_t)1 << 30)
 #define OLDEST_CAPABILITY 75
 /* How many waits the host may be ahead of the timed stream. The driver queues about as many
  * launches. */
 #define TIMED_WAITS 1024u
 
-struct pool {
-    uint64_t budget, used, peak; /* any thread may read these */
-};
-
 struct host_block {
     struct host_block *next;
     unsigned char *from;
-    uint64_t bytes;
-    bool pinned;
+    uint64_t bytes, pinned_bytes; /* the first ones: whole slabs, or all */
 };
 
 struct timed_stream {
@@ -69,10 +65,10 @@ struct timed_stream {
 };
 
 struct spw_device {
+    struct spw_pools pools;
     int index;
     struct spw_topology *topology; /* owned; NULL: unknown */
     struct spw_placement placement;
-    struct pool device, host;
     uint64_t moved[SPW_LINK_COUNT];
     uint64_t slab_bytes, available_at_open;
     bool failed, pageable;
@@ -109,34 +105,6 @@ static int enter(struct spw_device *d)
 
 /* --- memory --- */
 
-/* Takes whole pages from the budget; -ENOMEM beyond it. */
-static int pool_take(struct pool *pool, uint64_t *bytes)
-{
-    uint64_t used = __atomic_load_n(&pool->used, __ATOMIC_RELAXED);
-    if (*bytes > UINT64_MAX - PAGE_BYTES)
-        return -ENOMEM;
-    *bytes = spw_align_up(*bytes, PAGE_BYTES);
-    if (*bytes > spw_sub_u64(pool->budget, used))
-        return -ENOMEM;
-    used += *bytes;
-    __atomic_store_n(&pool->used, used, __ATOMIC_RELAXED);
-    return 0;
-}
-
-static void pool_reached(struct pool *pool)
-{
-    uint64_t used = __atomic_load_n(&pool->used, __ATOMIC_RELAXED);
-    if (used > __atomic_load_n(&pool->peak, __ATOMIC_RELAXED))
-        __atomic_store_n(&pool->peak, used, __ATOMIC_RELAXED);
-}
-
-static void pool_give(struct pool *pool, uint64_t bytes)
-{
-    bytes = spw_align_up(bytes, PAGE_BYTES);
-    assert(bytes <= __atomic_load_n(&pool->used, __ATOMIC_RELAXED));
-    __atomic_fetch_sub(&pool->used, bytes, __ATOMIC_RELAXED);
-}
-
 /* Zeroed once: memory of an earlier process may contain NaN, and NaN times zero is NaN. */
 static int cuda_alloc(struct spw_device *d, uint64_t bytes, void **out)
 {
@@ -144,7 +112,8 @@ static int cuda_alloc(struct spw_device *d, uint64_t bytes, void **out)
     SPW_TRY(enter(d));
     if (!bytes)
         return 0;
-    SPW_TRY(pool_take(&d->device, &bytes));
+    SPW_TRY(spw_pool_charge(&d->pools.device, bytes));
+    bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
     void *p = NULL;
     int rc = spw_alloc_fails() ? -ENOMEM : result(d, cudaMalloc(&p, bytes));
     if (!rc) {
@@ -155,10 +124,9 @@ static int cuda_alloc(struct spw_device *d, uint64_t bytes, void **out)
             cudaFree(p);
     }
     if (rc) {
-        pool_give(&d->device, bytes);
+        spw_pool_discharge(&d->pools.device, bytes);
         return rc;
     }
-    pool_reached(&d->device);
     *out = p;
     return 0;
 }
@@ -171,7 +139,7 @@ static void cuda_free(struct spw_device *d, void *p, uint64_t bytes)
     cudaError_t rc = cudaFree(p);
     if (rc != cudaSuccess)
         (void)result(d, rc);
-    pool_give(&d->device, bytes);
+    spw_pool_discharge(&d->pools.device, bytes);
 }
 
 static uint64_t cuda_available(struct spw_device *d)
@@ -182,21 +150,20 @@ static uint64_t cuda_available(struct spw_device *d)
     return available;
 }
 
-/* Pins all slabs or none. False: the system refuses, perhaps because locked memory is limited. */
-static bool pin(const struct spw_device *d, unsigned char *from, uint64_t bytes)
+/* Pins slabs until the system refuses one, perhaps because locked memory is limited. Returns the
+ * bytes of these. */
+static uint64_t pin(const struct spw_device *d, unsigned char *from, uint64_t bytes)
 {
-    for (uint64_t at = 0; at < bytes; at += d->slab_bytes) {
-        uint64_t n = spw_min_u64(d->slab_bytes, bytes - at);
-        if (cudaHostRegister(from + at, n, cudaHostRegisterDefault) == cudaSuccess)
-            continue;
-        (void)cudaGetLastError();
-        while (at) {
-            at -= d->slab_bytes;
-            cudaHostUnregister(from + at);
+    uint64_t at = 0;
+    while (at < bytes) {
+        const uint64_t n = spw_min_u64(d->slab_bytes, bytes - at);
+        if (cudaHostRegister(from + at, n, cudaHostRegisterDefault) != cudaSuccess) {
+            (void)cudaGetLastError();
+            break;
         }
-        return false;
+        at += n;
     }
-    return true;
+    return at;
 }
 
 static int cuda_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
@@ -205,21 +172,21 @@ static int cuda_alloc_host(struct spw_device *d, uint64_t bytes, void **out)
     SPW_TRY(enter(d));
     if (!bytes)
         return 0;
-    SPW_TRY(pool_take(&d->host, &bytes));
+    SPW_TRY(spw_pool_charge(&d->pools.host, bytes));
+    bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
     struct host_block *b = (struct host_block *)spw_alloc_zero(1, sizeof *b);
     void *p = NULL;
     int rc = b ? spw_host_pages_map(bytes, &d->placement, &p) : -ENOMEM;
     if (rc) {
         spw_free(b);
-        pool_give(&d->host, bytes);
+        spw_pool_discharge(&d->pools.host, bytes);
         return rc;
     }
     spw_host_pages_touch(p, bytes, &d->placement);
-    pool_reached(&d->host);
     b->from = (unsigned char *)p;
     b->bytes = bytes;
-    b->pinned = pin(d, b->from, bytes);
-    if (!b->pinned)
+    b->pinned_bytes = pin(d, b->from, bytes);
+    if (b->pinned_bytes < bytes)
         __atomic_store_n(&d->pageable, true, __ATOMIC_RELAXED);
     b->next = d->blocks;
     d->blocks = b;
@@ -235,26 +202,14 @@ static void cuda_free_host(struct spw_device *d, void *p, uint64_t bytes)
     while (*at && (*at)->from != p)
         at = &(*at)->next;
     struct host_block *b = *at;
-    assert(b && b->bytes == spw_align_up(bytes, PAGE_BYTES));
+    assert(b && b->bytes == spw_align_up(bytes, SPW_POOL_PAGE_BYTES));
     *at = b->next;
     cudaSetDevice(d->index);
-    for (uint64_t slab = 0; b->pinned && slab < b->bytes; slab += d->slab_bytes)
+    for (uint64_t slab = 0; slab < b->pinned_bytes; slab += d->slab_bytes)
         cudaHostUnregister(b->from + slab);
     spw_host_pages_unmap(p, b->bytes);
-    pool_give(&d->host, bytes);
+    spw_pool_discharge(&d->pools.host, bytes);
     spw_free(b);
-}
-
-static void pool_allow(struct pool *pool, uint64_t bytes)
-{
-    pool->budget = bytes;
-    __atomic_store_n(&pool->peak, __atomic_load_n(&pool->used, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
-}
-
-static void cuda_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes)
-{
-    pool_allow(&d->device, device_bytes);
-    pool_allow(&d->host, host_bytes);
 }
 
 /* --- the timed stream --- */
@@ -474,10 +429,15 @@ static const struct host_block *block_of(const struct spw_device *d, const void 
     return NULL;
 }
 
+static bool is_pageable(const struct host_block *b, const void *p)
+{
+    return b && (uintptr_t)p - (uintptr_t)b->from >= b->pinned_bytes;
+}
+
 /* Bytes from `p` to the end of its slab. */
 static uint64_t to_slab_end(const struct spw_device *d, const struct host_block *b, const void *p)
 {
-    if (!b || !b->pinned)
+    if (!b || is_pageable(b, p))
         return UINT64_MAX;
     return d->slab_bytes - ((uintptr_t)p - (uintptr_t)b->from) % d->slab_bytes;
 }
@@ -493,12 +453,15 @@ static int cuda_copy(struct spw_device *d, void *to, const void *from, uint64_t 
     SPW_TRY(enter(d));
     mark_begin(names[link], bytes);
     const struct host_block *here = block_of(d, from), *there = block_of(d, to);
-    int rc = here && !here->pinned ? result(d, cudaStreamSynchronize(s)) : 0;
+    int rc = 0;
     for (uint64_t at = 0; at < bytes && !rc;) {
         uint64_t n = spw_min_u64(bytes - at, to_slab_end(d, there, (char *)to + at));
         n = spw_min_u64(n, to_slab_end(d, here, (const char *)from + at));
-        rc =
-            result(d, cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kinds[link], s));
+        if (is_pageable(here, (const char *)from + at))
+            rc = result(d, cudaStreamSynchronize(s));
+        if (!rc)
+            rc = result(
+                d, cudaMemcpyAsync((char *)to + at, (const char *)from + at, n, kinds[link], s));
         at += n;
     }
     mark_end();
@@ -564,7 +527,7 @@ static void cuda_close(struct spw_device *d)
 {
     if (!d)
         return;
-    assert(!d->device.used && !d->host.used && !d->blocks);
+    assert(!d->pools.device.used && !d->pools.host.used && !d->blocks);
     spw_placement_free(&d->placement);
     spw_topology_close(d->topology);
     spw_free(d);
@@ -634,8 +597,8 @@ static int cuda_open(struct spw_device **out, const struct spw_device_options *o
         return spw_fail(err, -ENOMEM, "out of memory for the CUDA device");
     d->index = o->index;
     d->range = SPW_RANGES;
-    d->device.budget = o->device_bytes;
-    d->host.budget = o->host_bytes;
+    d->pools.device.budget = o->device_bytes;
+    d->pools.host.budget = o->host_bytes;
     d->slab_bytes = o->slab_bytes ? o->slab_bytes : SLAB_BYTES;
     size_t total;
     char bus_id[32] = "";
@@ -675,11 +638,7 @@ static const struct spw_placement *cuda_placement(const struct spw_device *d)
 
 static void cuda_usage(struct spw_device *d, struct spw_device_usage *out)
 {
-    *out = (struct spw_device_usage){};
-    out->device_bytes = __atomic_load_n(&d->device.used, __ATOMIC_RELAXED);
-    out->host_bytes = __atomic_load_n(&d->host.used, __ATOMIC_RELAXED);
-    out->device_peak_bytes = __atomic_load_n(&d->device.peak, __ATOMIC_RELAXED);
-    out->host_peak_bytes = __atomic_load_n(&d->host.peak, __ATOMIC_RELAXED);
+    spw_pools_usage(d, out);
     for (int i = 0; i < SPW_LINK_COUNT; i++)
         out->moved_bytes[i] = __atomic_load_n(&d->moved[i], __ATOMIC_RELAXED);
     out->host_pageable = __atomic_load_n(&d->pageable, __ATOMIC_RELAXED);
@@ -699,7 +658,7 @@ const struct spw_device_ops spw_device_cuda = {
     .free = cuda_free,
     .charge = NULL, /* kernels read no memory in place */
     .discharge = NULL,
-    .set_budgets = cuda_set_budgets,
+    .set_budgets = spw_pools_set_budgets,
     .alloc_host = cuda_alloc_host,
     .free_host = cuda_free_host,
     .trim = NULL, /* cudaMalloc cannot free a part */

@@ -1,57 +1,43 @@
-/* Memory under a budget: what the CPU device and the counting device count, in whole pages. One
- * thread charges and frees; any thread may read the counters. */
+/* Memory under budgets, in whole pages: what all devices have in common.
+ * One thread charges and frees; any thread may read the counters. */
 #ifndef SPW_OFFLOAD_DEVICE_POOL_H
 #define SPW_OFFLOAD_DEVICE_POOL_H
 
-#include "offload/device/host_pages.h"
-
-#include <assert.h>
+#include "offload/device/device.h"
 
 #define SPW_POOL_PAGE_BYTES 4096u
 
 struct spw_pool {
     uint64_t budget;
-    _Atomic uint64_t used, peak;
+    uint64_t used, peak; /* atomic */
 };
 
+/* The first member of struct spw_device of all devices. */
+struct spw_pools {
+    struct spw_pool device, host;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Counts `bytes`, rounded up to whole pages, against the budget. -ENOMEM: they do not fit. */
-static inline int spw_pool_charge(struct spw_pool *pool, uint64_t bytes)
-{
-    uint64_t used = pool->used;
-    if (bytes > SIZE_MAX - SPW_POOL_PAGE_BYTES)
-        return -ENOMEM;
-    bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
-    if (bytes > spw_sub_u64(pool->budget, used))
-        return -ENOMEM;
-    pool->used = used + bytes;
-    pool->peak = spw_max_u64(pool->peak, used + bytes);
-    return 0;
-}
+int spw_pool_charge(struct spw_pool *pool, uint64_t bytes);
+void spw_pool_discharge(struct spw_pool *pool, uint64_t bytes);
 
-static inline void spw_pool_discharge(struct spw_pool *pool, uint64_t bytes)
-{
-    bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
-    assert(bytes <= pool->used);
-    pool->used -= bytes;
-}
+/* Operations of struct spw_device_ops. */
+void spw_pools_free(struct spw_device *d, void *p, uint64_t bytes);
+void spw_pools_free_host(struct spw_device *d, void *p, uint64_t bytes);
+void spw_pools_trim(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep);
+void spw_pools_trim_host(struct spw_device *d, void *p, uint64_t bytes, uint64_t keep);
+int spw_pools_charge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
+void spw_pools_discharge(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
+void spw_pools_set_budgets(struct spw_device *d, uint64_t device_bytes, uint64_t host_bytes);
+/* Fills in what is in use, and the peaks. */
+void spw_pools_usage(struct spw_device *d, struct spw_device_usage *out);
 
-/* p: a mapping of these bytes; NULL: nothing is done. */
-static inline void spw_pool_free(struct spw_pool *pool, void *p, uint64_t bytes)
-{
-    if (!p)
-        return;
-    spw_host_pages_unmap(p, spw_align_up(bytes, SPW_POOL_PAGE_BYTES));
-    spw_pool_discharge(pool, bytes);
+#ifdef __cplusplus
 }
-
-/* Frees everything after the first `keep` bytes, which are not 0. */
-static inline void spw_pool_trim(struct spw_pool *pool, void *p, uint64_t bytes, uint64_t keep)
-{
-    bytes = spw_align_up(bytes, SPW_POOL_PAGE_BYTES);
-    keep = spw_align_up(keep, SPW_POOL_PAGE_BYTES);
-    assert(keep && keep <= bytes);
-    if (keep < bytes)
-        spw_pool_free(pool, (char *)p + keep, bytes - keep);
-}
+#endif
 
 #endif

@@ -1,6 +1,7 @@
 /* Processors, read with hwloc: see topology.h. */
 #include "offload/device/topology.h"
 
+#include <ctype.h>
 #include <hwloc.h>
 #include <limits.h>
 #include <pthread.h>
@@ -121,11 +122,6 @@ unsigned spw_topology_nodes(const struct spw_topology *t)
     return t->n_nodes;
 }
 
-unsigned spw_topology_core_thread(const struct spw_topology *t, unsigned core)
-{
-    return (unsigned)hwloc_bitmap_first(t->cores[core].object->cpuset);
-}
-
 unsigned spw_topology_core_rank(const struct spw_topology *t, unsigned core)
 {
     return t->cores[core].rank;
@@ -138,47 +134,13 @@ bool spw_topology_core_on_node(const struct spw_topology *t, unsigned core, unsi
 
 /* --- devices --- */
 
-static int node_next_to(hwloc_topology_t h, const char *bus_id)
+/* Of the folders above a device in /sys/devices the lowest that names a node: its own, or that of
+ * its controller. -1: none does. */
+static int node_of(const char *device)
 {
-    hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(h, bus_id);
-    hwloc_obj_t near = device ? hwloc_get_non_io_ancestor_obj(h, device) : NULL;
-    /* A device that is next to all nodes is next to none. */
-    return near && hwloc_bitmap_weight(near->nodeset) == 1 ? hwloc_bitmap_first(near->nodeset) : -1;
-}
-
-/* Reads PCI devices only if there are several nodes, because this takes longer. The libraries of
- * GPUs are not used: they need a second for what /sys also says. Nor is libpciaccess, which
- * gives names of devices: hwloc's code for it leaks memory. */
-int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
-{
-    static const char *const left_out[] = {"pci",  "cuda",      "nvml", "opencl",
-                                           "rsmi", "levelzero", "gl"};
-    hwloc_topology_t h;
-    if (t->synthetic || t->n_nodes < 2)
-        return node_next_to(t->hwloc, bus_id);
-    if (hwloc_topology_init(&h))
-        return -1;
-    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
-        hwloc_topology_set_components(h, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, left_out[i]);
-    leave_out(h);
-    hwloc_topology_set_io_types_filter(h, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    int node = hwloc_topology_load(h) ? -1 : node_next_to(h, bus_id);
-    hwloc_topology_destroy(h);
-    return node;
-}
-
-/* hwloc knows whole drives, but a file lies on a partition. One of the folders above it in
- * /sys/devices is that of the controller, which names its node. Files of tmpfs and the like have
- * no drive. */
-int spw_topology_node_of_path(const struct spw_topology *t, const char *path)
-{
-    char name[64], folder[PATH_MAX], file[PATH_MAX + 16];
-    struct stat s;
+    char folder[PATH_MAX], file[PATH_MAX + 16];
     int node = -1;
-    if (t->synthetic || t->n_nodes < 2 || stat(path, &s))
-        return -1;
-    snprintf(name, sizeof name, "/sys/dev/block/%u:%u", major(s.st_dev), minor(s.st_dev));
-    if (!realpath(name, folder))
+    if (!realpath(device, folder))
         return -1;
     for (char *end; (end = strrchr(folder, '/')) && end > folder; *end = 0) {
         snprintf(file, sizeof file, "%s/numa_node", folder);
@@ -191,6 +153,26 @@ int spw_topology_node_of_path(const struct spw_topology *t, const char *path)
         break;
     }
     return node;
+}
+
+int spw_topology_node_of_pci(const struct spw_topology *t, const char *bus_id)
+{
+    char name[64];
+    int n = snprintf(name, sizeof name, "/sys/bus/pci/devices/%s", bus_id);
+    for (char *c = name; *c; c++)
+        *c = (char)tolower((unsigned char)*c); /* drivers write the digits as they like */
+    return t->synthetic || t->n_nodes < 2 || n >= (int)sizeof name ? -1 : node_of(name);
+}
+
+/* Files of tmpfs and the like have no drive. */
+int spw_topology_node_of_path(const struct spw_topology *t, const char *path)
+{
+    char name[64];
+    struct stat s;
+    if (t->synthetic || t->n_nodes < 2 || stat(path, &s))
+        return -1;
+    snprintf(name, sizeof name, "/sys/dev/block/%u:%u", major(s.st_dev), minor(s.st_dev));
+    return node_of(name);
 }
 
 /* --- binding --- */
@@ -210,7 +192,8 @@ static hwloc_bitmap_t set_of(const struct spw_topology *t, const unsigned *cores
 void spw_topology_list(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
                        char *text, size_t bytes)
 {
-    hwloc_bitmap_t set = set_of(t, cores, n_cores, false);
+    hwloc_bitmap_t set = cores ? set_of(t, cores, n_cores, false)
+                               : hwloc_bitmap_dup(hwloc_get_root_obj(t->hwloc)->cpuset);
     *text = 0;
     if (set)
         hwloc_bitmap_list_snprintf(text, bytes, set);

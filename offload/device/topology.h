@@ -30,14 +30,12 @@ unsigned spw_topology_cores(const struct spw_topology *t);   /* physical cores *
 unsigned spw_topology_threads(const struct spw_topology *t); /* hardware threads */
 unsigned spw_topology_nodes(const struct spw_topology *t);   /* NUMA nodes of these cores */
 
-/* For one core: the system's number of its first hardware thread; the rank of its speed (0 is
- * the slowest; all 0 if there is one kind or nothing is known); whether it lies on NUMA node
- * `node`. */
-unsigned spw_topology_core_thread(const struct spw_topology *t, unsigned core);
+/* For one core: the rank of its speed (0 is the slowest; all 0 if there is one kind or nothing is
+ * known); whether it lies on NUMA node `node`. */
 unsigned spw_topology_core_rank(const struct spw_topology *t, unsigned core);
 bool spw_topology_core_on_node(const struct spw_topology *t, unsigned core, unsigned node);
 
-/* The hardware threads of these cores as text: "0-7,16-23". */
+/* The hardware threads of these cores (NULL: of all) as text: "0-7,16-23". */
 void spw_topology_list(const struct spw_topology *t, const unsigned *cores, unsigned n_cores,
                        char *text, size_t bytes);
 

@@ -197,26 +197,11 @@ static int find_align(int fd, uint32_t *align)
     return 0;
 }
 
-int spw_io_register_file(struct spw_io *io, int fd, struct spw_io_file *out)
-{
-    uint32_t align = 1;
-    if (!spw_io_counts(io)) /* else there is no file */
-        SPW_TRY(find_align(fd, &align));
-    pthread_mutex_lock(&io->lock);
-    unsigned index = io->n_files;
-    io->n_files += index < SPW_IO_FILES;
-    pthread_mutex_unlock(&io->lock);
-    if (index == SPW_IO_FILES)
-        return -ENFILE;
-    *out = (struct spw_io_file){.fd = fd, .index = index, .align = align};
-    return 0;
-}
-
 int spw_io_use_file(int fd, struct spw_io_file *out)
 {
     uint32_t align;
     SPW_TRY(find_align(fd, &align));
-    *out = (struct spw_io_file){.fd = fd, .index = SPW_IO_UNREGISTERED, .align = align};
+    *out = (struct spw_io_file){.fd = fd, .align = align};
     return 0;
 }
 

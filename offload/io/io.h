@@ -3,8 +3,8 @@
  * A job reads or writes one contiguous range of a file. It is split into requests of about 1
  * MiB, which run in parallel. What the kernel leaves undone (short counts, EAGAIN, EINTR) is
  * requested again. Jobs start in the order of their submission and may end in any order. There
- * are two engines with the same results: io_uring (one ring per thread, registered memory and
- * files), and threads that call pread and pwrite. A job may have a checksum for each record. The
+ * are two engines with the same results: io_uring (one thread with a ring, registered memory), and
+ * threads that call pread and pwrite. A job may have a checksum for each record. The
  * I/O thread computes the checksum as soon as all bytes of the record are there. If a record of
  * a read has a wrong checksum, or its read fails with -EIO, it is read once more; then the job
  * fails with -EBADMSG or -EIO.
@@ -46,9 +46,7 @@ struct spw_io_span {
 
 struct spw_io_options {
     enum spw_io_kind kind;
-    unsigned
-        threads; /* io_uring: number of rings; 0: 1. Threads: size of the pool; 0: queue_depth */
-    unsigned queue_depth;   /* requests that run in parallel; 0: 16 */
+    unsigned queue_depth;   /* requests that run in parallel, threads of the pool; 0: 16 */
     uint64_t request_bytes; /* 0: 1 MiB */
     /* The memory that most jobs use. It is registered with the kernel if the kernel allows that. */
     const struct spw_io_span *memory;
@@ -64,13 +62,10 @@ struct spw_io_options {
 
 struct spw_io;
 
-#define SPW_IO_UNREGISTERED UINT32_MAX
-
 /* One open file. With O_DIRECT, memory, offset, bytes and record_bytes of a job must be
  * multiples of `align`. */
 struct spw_io_file {
     int fd;
-    uint32_t index; /* in the engine's table of registered files, or SPW_IO_UNREGISTERED */
     uint32_t align; /* 1: the file is not open with O_DIRECT */
 };
 
@@ -121,12 +116,8 @@ const char *spw_io_describe(const struct spw_io *io);
 /* options.counts. */
 bool spw_io_counts(const struct spw_io *io);
 
-/* Registers an open descriptor, and finds out whether it has O_DIRECT and which alignment that
- * needs. At most 256 files (-ENFILE). Do not call it in the token loop. The caller closes the
- * descriptor after the engine. */
-int spw_io_register_file(struct spw_io *io, int fd, struct spw_io_file *out);
-/* Describes a file without registering it, for files that come and go: any number, for any
- * engine. The caller may close the descriptor when no job uses it. */
+/* Finds out whether an open descriptor has O_DIRECT and which alignment that needs. The caller may
+ * close the descriptor when no job uses it. */
 int spw_io_use_file(int fd, struct spw_io_file *out);
 
 void spw_io_job_init(struct spw_io_job *job); /* the job is over, and nothing is set */

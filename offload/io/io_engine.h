@@ -14,8 +14,6 @@
 
 #include <pthread.h>
 
-#define SPW_IO_FILES 256
-
 struct spw_io_part {
     struct spw_io_job *job;
     uint64_t begin, end;         /* bytes of the job that this part has */
@@ -75,7 +73,6 @@ struct spw_io {
     struct spw_io_part *free_parts;
     unsigned n_parts;
     bool closing;
-    unsigned n_files;
     struct spw_io_usage usage;
 };
 

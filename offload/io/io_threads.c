@@ -13,7 +13,7 @@ struct pool {
 
 static int pool_open(struct spw_io *io, const struct spw_io_options *o, char *why, size_t why_bytes)
 {
-    (void)why, (void)why_bytes;
+    (void)o, (void)why, (void)why_bytes;
     struct pool *p = spw_alloc_zero(1, sizeof *p);
     if (!p)
         return -ENOMEM;
@@ -21,7 +21,7 @@ static int pool_open(struct spw_io *io, const struct spw_io_options *o, char *wh
         spw_free(p);
         return -ENOMEM;
     }
-    io->n_threads = o->threads ? o->threads : io->queue_depth;
+    io->n_threads = io->queue_depth;
     io->engine_state = p;
     return 0;
 }

@@ -1,7 +1,6 @@
-/* The io_uring engine: one ring per thread, registered memory and files, many requests per
- * system call.
+/* The io_uring engine: one thread with one ring, registered memory, many requests per system call.
  *
- * Each round a thread fills the ring with the next parts, submits them, and takes the results.
+ * Each round the thread fills the ring with the next parts, submits them, and takes the results.
  * If there were no results, it checks one complete part. So the drive has its next requests
  * before the thread computes a checksum. Otherwise a drive that answers several requests at once
  * would be idle meanwhile.
@@ -35,8 +34,6 @@
 #define SLAB_BYTES ((uint64_t)1 << 30)
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
 
-enum file_state { FILE_NEW, FILE_REGISTERED, FILE_PLAIN };
-
 struct ring {
     struct io_uring ring;
     int event;
@@ -45,14 +42,8 @@ struct ring {
     bool cancelled;                /* the kernel was told to cancel its requests */
     struct spw_io_delayed delayed; /* held back by a test */
     struct spw_io_part *to_check,
-        *to_check_end;           /* parts that wait for their checksums, oldest first */
-    uint8_t files[SPW_IO_FILES]; /* enum file_state */
-    bool wants_work;             /* under the engine's lock: submit must write `event` */
-};
-
-struct uring {
-    struct ring *rings; /* owned: [n_rings], all open */
-    unsigned n_rings;
+        *to_check_end;   /* parts that wait for their checksums, oldest first */
+    bool wants_work;     /* under the engine's lock: submit must write `event` */
     struct iovec *slabs; /* owned: [n_slabs] */
     unsigned n_slabs;
     bool registered;
@@ -60,21 +51,23 @@ struct uring {
 
 /* --- open and close --- */
 
-static void close_rings(struct spw_io *io)
+static void free_state(struct spw_io *io)
 {
-    struct uring *u = io->engine_state;
-    for (unsigned i = 0; i < u->n_rings; i++) {
-        struct ring *r = &u->rings[i];
-        /* Now, not when the kernel gets to it: the locked memory counts against a limit. */
-        if (u->registered)
-            io_uring_unregister_buffers(&r->ring);
-        io_uring_queue_exit(&r->ring);
-        close(r->event);
-    }
-    spw_free(u->rings);
-    spw_free(u->slabs);
-    spw_free(u);
+    struct ring *r = io->engine_state;
+    spw_free(r->slabs);
+    spw_free(r);
     io->engine_state = NULL;
+}
+
+static void uring_close(struct spw_io *io)
+{
+    struct ring *r = io->engine_state;
+    /* Now, not when the kernel gets to it: the locked memory counts against a limit. */
+    if (r->registered)
+        io_uring_unregister_buffers(&r->ring);
+    io_uring_queue_exit(&r->ring);
+    close(r->event);
+    free_state(io);
 }
 
 /* Results wait in the kernel until the thread takes them, if the kernel can do that (6.1). Then
@@ -89,19 +82,9 @@ static int init_ring(struct ring *r, unsigned entries)
     return rc;
 }
 
-/* Registers an empty table of files. A thread adds a file when it first uses it. */
-static int register_files(struct ring *r)
-{
-    int none[SPW_IO_FILES];
-    for (unsigned i = 0; i < SPW_IO_FILES; i++)
-        none[i] = -1;
-    return io_uring_register_files(&r->ring, none, SPW_IO_FILES);
-}
-
 /* -ENOTSUP: the kernel refuses; threads need nothing of this. */
-static int open_ring(struct uring *u, unsigned depth, char *why, size_t why_bytes)
+static int open_ring(struct ring *r, unsigned depth, char *why, size_t why_bytes)
 {
-    struct ring *r = &u->rings[u->n_rings];
     r->depth = depth;
     if (spw_alloc_fails()) /* the allocation of the kernel */
         return -ENOMEM;
@@ -109,16 +92,12 @@ static int open_ring(struct uring *u, unsigned depth, char *why, size_t why_byte
     /* Twice the depth: parts that wait for their checksums may be read again beside all requests
      * in flight. */
     int rc = r->event < 0 ? -errno : init_ring(r, 2 * depth + 2);
-    if (rc < 0) {
-        if (r->event >= 0)
-            close(r->event);
-        snprintf(why, why_bytes, "io_uring: %s", strerror(-rc));
-        return -ENOTSUP;
-    }
-    u->n_rings++;
-    if (register_files(r) < 0)
-        memset(r->files, FILE_PLAIN, sizeof r->files);
-    return 0;
+    if (rc == 0)
+        return 0;
+    if (r->event >= 0)
+        close(r->event);
+    snprintf(why, why_bytes, "io_uring: %s", strerror(-rc));
+    return -ENOTSUP;
 }
 
 /* A test may refuse io_uring, as the filter of a container would. */
@@ -138,51 +117,46 @@ uint64_t spw_io_slab_bytes(const void *from, uint64_t left)
     return spw_min_u64(into ? HUGE_PAGE_BYTES - into : SLAB_BYTES, left);
 }
 
-static int cut_slabs(struct uring *u, const struct spw_io_options *o)
+static int cut_slabs(struct ring *r, const struct spw_io_options *o)
 {
     uint64_t n = 0;
     for (unsigned i = 0; i < o->n_memory; i++)
         n += spw_div_up(o->memory[i].bytes, SLAB_BYTES) + 1;
     if (!n)
         return 0;
-    u->slabs = spw_alloc_zero(n, sizeof *u->slabs);
-    if (!u->slabs)
+    r->slabs = spw_alloc_zero(n, sizeof *r->slabs);
+    if (!r->slabs)
         return -ENOMEM;
     for (unsigned i = 0; i < o->n_memory; i++)
         for (uint64_t at = 0, part; at < o->memory[i].bytes; at += part) {
             uint8_t *from = (uint8_t *)o->memory[i].from + at;
             part = spw_io_slab_bytes(from, o->memory[i].bytes - at);
-            u->slabs[u->n_slabs++] = (struct iovec){.iov_base = from, .iov_len = part};
+            r->slabs[r->n_slabs++] = (struct iovec){.iov_base = from, .iov_len = part};
         }
     return 0;
 }
 
-static void say_unregistered(const struct uring *u, int rc, char *why, size_t why_bytes)
+static void say_unregistered(const struct ring *r, int rc, char *why, size_t why_bytes)
 {
     uint64_t bytes = 0;
-    for (unsigned i = 0; i < u->n_slabs; i++)
-        bytes += u->slabs[i].iov_len;
+    for (unsigned i = 0; i < r->n_slabs; i++)
+        bytes += r->slabs[i].iov_len;
     struct rlimit limit = {0};
     getrlimit(RLIMIT_MEMLOCK, &limit);
     int used = snprintf(why, why_bytes, "io_uring: cannot register %.1f MiB: %s",
                         (double)bytes / (1 << 20), strerror(-rc));
     if (limit.rlim_cur != RLIM_INFINITY && used > 0 && (size_t)used < why_bytes)
-        snprintf(why + used, why_bytes - (size_t)used, "; RLIMIT_MEMLOCK is %.1f MiB for each ring",
+        snprintf(why + used, why_bytes - (size_t)used, "; RLIMIT_MEMLOCK is %.1f MiB",
                  (double)limit.rlim_cur / (1 << 20));
 }
 
-static int register_memory(struct uring *u, bool needed, char *why, size_t why_bytes)
+static int register_memory(struct ring *r, bool needed, char *why, size_t why_bytes)
 {
-    int rc = 0;
-    for (unsigned i = 0; i < u->n_rings && u->n_slabs && !rc; i++)
-        rc = io_uring_register_buffers(&u->rings[i].ring, u->slabs, u->n_slabs);
-    u->registered = u->n_slabs && !rc;
+    int rc = r->n_slabs ? io_uring_register_buffers(&r->ring, r->slabs, r->n_slabs) : 0;
+    r->registered = r->n_slabs && !rc;
     if (!rc)
         return 0;
-    say_unregistered(u, rc, why, why_bytes);
-    for (unsigned i = 0; i < u->n_rings; i++)
-        io_uring_unregister_buffers(
-            &u->rings[i].ring); /* those of the rings before the one that failed */
+    say_unregistered(r, rc, why, why_bytes);
     return needed ? -ENOTSUP : 0;
 }
 
@@ -190,27 +164,28 @@ static int uring_open(struct spw_io *io, const struct spw_io_options *o, char *w
                       size_t why_bytes)
 {
     SPW_TRY(ask_fault(io, why, why_bytes));
-    struct uring *u = spw_alloc_zero(1, sizeof *u);
-    if (!u)
+    struct ring *r = spw_alloc_zero(1, sizeof *r);
+    if (!r)
         return -ENOMEM;
-    io->engine_state = u;
-    io->n_threads = o->threads ? o->threads : 1;
-    unsigned depth = (unsigned)spw_div_up(io->queue_depth, io->n_threads);
-    u->rings = spw_alloc_zero(io->n_threads, sizeof *u->rings);
-    int rc = u->rings ? cut_slabs(u, o) : -ENOMEM;
-    while (!rc && u->n_rings < io->n_threads)
-        rc = open_ring(u, depth, why, why_bytes);
+    io->engine_state = r;
+    io->n_threads = 1;
+    int rc = cut_slabs(r, o);
     if (!rc)
-        rc = register_memory(u, o->kind == SPW_IO_AUTO, why, why_bytes);
-    if (rc < 0)
-        close_rings(io);
+        rc = open_ring(r, io->queue_depth, why, why_bytes);
+    if (rc) {
+        free_state(io);
+        return rc;
+    }
+    rc = register_memory(r, o->kind == SPW_IO_AUTO, why, why_bytes);
+    if (rc)
+        uring_close(io);
     return rc;
 }
 
 static void uring_describe(const struct spw_io *io, char *text, size_t bytes)
 {
-    const struct uring *u = io->engine_state;
-    const char *memory = u->registered ? ", registered memory" : u->n_slabs ? ", plain memory" : "";
+    const struct ring *r = io->engine_state;
+    const char *memory = r->registered ? ", registered memory" : r->n_slabs ? ", plain memory" : "";
     snprintf(text, bytes, "io_uring, %u in flight%s", io->queue_depth, memory);
 }
 
@@ -227,14 +202,9 @@ static void write_event(struct ring *r)
 
 static void uring_wake(struct spw_io *io)
 {
-    struct uring *u = io->engine_state;
-    for (unsigned i = 0; i < u->n_rings; i++) {
-        if (!io->closing && !u->rings[i].wants_work)
-            continue;
-        write_event(&u->rings[i]);
-        if (!io->closing)
-            return; /* the ring that takes a job wakes the next ring if another job is left */
-    }
+    struct ring *r = io->engine_state;
+    if (io->closing || r->wants_work)
+        write_event(r);
 }
 
 static struct io_uring_sqe *next_sqe(struct ring *r)
@@ -277,48 +247,31 @@ static void cancel_all(struct ring *r)
 
 /* --- submitting --- */
 
-static bool use_registered_file(struct ring *r, const struct spw_io_file *file)
-{
-    if (file->index == SPW_IO_UNREGISTERED)
-        return false;
-    uint8_t *state = &r->files[file->index];
-    if (*state == FILE_NEW) {
-        int fd = file->fd;
-        int n = io_uring_register_files_update(&r->ring, file->index, &fd, 1);
-        *state = n == 1 ? FILE_REGISTERED : FILE_PLAIN;
-    }
-    return *state == FILE_REGISTERED;
-}
-
 /* The slab that contains the whole request; -1: none. */
-static int find_slab(const struct uring *u, const struct spw_io_request *q)
+static int find_slab(const struct ring *r, const struct spw_io_request *q)
 {
-    for (unsigned i = 0; u->registered && i < u->n_slabs; i++) {
-        uint64_t into = (uint64_t)((uintptr_t)q->memory - (uintptr_t)u->slabs[i].iov_base);
-        if (into < u->slabs[i].iov_len && q->bytes <= u->slabs[i].iov_len - into)
+    for (unsigned i = 0; r->registered && i < r->n_slabs; i++) {
+        uint64_t into = (uint64_t)((uintptr_t)q->memory - (uintptr_t)r->slabs[i].iov_base);
+        if (into < r->slabs[i].iov_len && q->bytes <= r->slabs[i].iov_len - into)
             return (int)i;
     }
     return -1;
 }
 
-static void submit_part(const struct uring *u, struct ring *r, struct spw_io_part *a)
+static void submit_part(struct ring *r, struct spw_io_part *a)
 {
     struct spw_io_request q = spw_io_request_of(a);
-    const struct spw_io_file *file = a->job->file;
-    bool fixed = use_registered_file(r, file);
-    int fd = fixed ? (int)file->index : q.fd, slab = find_slab(u, &q);
+    const int slab = find_slab(r, &q);
     unsigned bytes = (unsigned)q.bytes;
     struct io_uring_sqe *sqe = next_sqe(r);
     if (q.write && slab >= 0)
-        io_uring_prep_write_fixed(sqe, fd, q.memory, bytes, q.offset, slab);
+        io_uring_prep_write_fixed(sqe, q.fd, q.memory, bytes, q.offset, slab);
     else if (q.write)
-        io_uring_prep_write(sqe, fd, q.memory, bytes, q.offset);
+        io_uring_prep_write(sqe, q.fd, q.memory, bytes, q.offset);
     else if (slab >= 0)
-        io_uring_prep_read_fixed(sqe, fd, q.memory, bytes, q.offset, slab);
+        io_uring_prep_read_fixed(sqe, q.fd, q.memory, bytes, q.offset, slab);
     else
-        io_uring_prep_read(sqe, fd, q.memory, bytes, q.offset);
-    if (fixed)
-        io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+        io_uring_prep_read(sqe, q.fd, q.memory, bytes, q.offset);
     io_uring_sqe_set_data(sqe, a);
     r->in_kernel++;
 }
@@ -336,7 +289,7 @@ static bool fill(struct spw_io *io, struct ring *r)
         closing = io->closing;
         pthread_mutex_unlock(&io->lock);
         if (a)
-            submit_part(io->engine_state, r, a);
+            submit_part(r, a);
     } while (a);
     return closing;
 }
@@ -346,7 +299,7 @@ static bool fill(struct spw_io *io, struct ring *r)
 static void take_result(struct spw_io *io, struct ring *r, struct spw_io_part *a)
 {
     if (spw_io_take_result(io, a)) {
-        submit_part(io->engine_state, r, a);
+        submit_part(r, a);
         return;
     }
     a->next = NULL;
@@ -405,13 +358,13 @@ static void check_one(struct spw_io *io, struct ring *r)
     struct spw_io_part *a = r->to_check;
     r->to_check = a->next;
     if (spw_io_check_part(io, a))
-        submit_part(io->engine_state, r, a);
+        submit_part(r, a);
 }
 
 static void uring_run(struct spw_io *io, unsigned thread)
 {
-    struct uring *u = io->engine_state;
-    struct ring *r = &u->rings[thread];
+    (void)thread;
+    struct ring *r = io->engine_state;
     /* liburing 2.3 declares io_uring_enable_rings and does not have it. */
     int rc = io_uring_register((unsigned)r->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
     assert(rc == 0); /* the ring was opened disabled */
@@ -434,7 +387,7 @@ static void uring_run(struct spw_io *io, unsigned thread)
 const struct spw_io_engine spw_io_uring = {
     .kind = SPW_IO_URING,
     .open = uring_open,
-    .close = close_rings,
+    .close = uring_close,
     .run = uring_run,
     .wake = uring_wake,
     .describe = uring_describe,

@@ -1,6 +1,8 @@
 /* Pieces of other files as frames: see attached.h. */
 #include "offload/kv/attached.h"
 
+#include "base/grow.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <string.h>
@@ -32,24 +34,11 @@ static int find_numbers(const struct spw_attached_set *s, uint32_t n, uint32_t *
     return from + n <= SPW_DISK_NONE ? 0 : -ENOMEM;
 }
 
-static int make_room(struct spw_attached_set *s)
-{
-    if (s->n < s->room)
-        return 0;
-    uint32_t room = s->room ? 2 * s->room : 16;
-    struct spw_attached **items = spw_realloc(s->items, room * sizeof(void *));
-    if (!items)
-        return -ENOMEM;
-    s->items = items;
-    s->room = room;
-    return 0;
-}
-
 int spw_attached_add(struct spw_attached_set *s, const struct spw_disk_attachment *a,
                      uint64_t tile_bytes, uint32_t *first)
 {
     uint32_t place;
-    SPW_TRY(make_room(s));
+    SPW_TRY(spw_grow(&s->items, &s->room, (size_t)s->n + 1, sizeof(void *)));
     SPW_TRY(find_numbers(s, a->n, first, &place));
     struct spw_attached *p = spw_alloc(sizeof *p + a->n * sizeof p->sums[0]);
     if (!p)

@@ -18,7 +18,8 @@ struct spw_attached {
 struct spw_attached_set {
     struct spw_attached **items; /* [n] in the order of their numbers; owned. They never move,
                                     because jobs in flight point into them */
-    uint32_t n, room, base;
+    uint32_t n, base;
+    size_t room;
 };
 
 /* Adds a piece. -ENOMEM, or the error for the descriptor. */

@@ -2,6 +2,7 @@
  * on the way in which it stores the past: tile_store.c. Tiles, frames and the orders between
  * streams are in kv_tile.c, spills in kv_spill.c, loads in kv_load.c, writes to the disk in
  * kv_writeback.c. */
+#include "offload/kv/checkpoint.h"
 #include "offload/kv/kv_tile.h"
 
 #include <assert.h>
@@ -24,6 +25,7 @@ static int open_tables(struct spw_kv *kv)
         SPW_TRY(spw_kv_writebacks_open(kv));
         SPW_TRY(spw_kv_reads_open(kv));
     }
+    SPW_TRY(spw_states_open(&kv->states, o));
     return spw_lane_event_open(kv->lane, &kv->event);
 }
 
@@ -58,6 +60,7 @@ void spw_kv_close(struct spw_kv *kv)
     spw_tier_free(&kv->device);
     spw_tier_free(&kv->exact);
     spw_tier_free(&kv->host);
+    spw_states_close(&kv->states);
     spw_free(kv->tiles);
     spw_free(kv->free_soon);
     spw_free(kv);
@@ -93,8 +96,10 @@ int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv)
     if (!seq)
         return -ENOMEM;
     seq->kv = kv;
-    seq->ids = spw_alloc(n_ids * sizeof *seq->ids);
-    if (!seq->ids) {
+    seq->ids = spw_alloc(n_ids * sizeof *seq->ids + 1); /* there may be no layer with tiles */
+    if (!seq->ids || spw_states_open_seq(seq)) {
+        spw_states_close_seq(seq);
+        spw_free(seq->ids);
         spw_free(seq);
         return -ENOMEM;
     }
@@ -237,14 +242,20 @@ void spw_kv_seq_close(struct spw_kv_seq *seq)
         seq->previous->next = seq->next;
     else
         seq->kv->seqs = seq->next;
+    spw_states_close_seq(seq);
     spw_free(seq->ids);
     spw_free(seq);
 }
 
-void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
+int spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from)
 {
-    for (uint32_t i = 0; i < from->kv->o.n_layers; i++)
-        store_of(from, i)->share(to, from, i);
+    int rc = 0;
+    for (uint32_t i = 0; i < from->kv->o.n_layers; i++) {
+        int its = store_of(from, i)->share(to, from, i);
+        rc = rc ? rc : its;
+    }
+    spw_kv_checkpoints_share(to, from);
+    return rc;
 }
 
 int spw_kv_grow(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to)
@@ -256,14 +267,14 @@ void spw_kv_retain(struct spw_kv_seq *seq, uint64_t n)
 {
     seq->retained_tokens = n;
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        store_of(seq, i)->checkpoint(seq, i);
+        store_of(seq, i)->retain(seq, i);
 }
 
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n)
 {
     for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        if (!store_of(seq, i)->reaches(seq, i, &residency[seq->kv->o.kinds[i]], n))
+        if (!store_of(seq, i)->can_cut(seq, i, &residency[seq->kv->o.kinds[i]], n))
             return false;
     return true;
 }
@@ -276,13 +287,23 @@ uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *
     uint64_t retained = seq->retained_tokens, border = spw_kv_border(residency, n);
     if (retained >= n || !spw_kv_can_truncate(seq, residency, retained))
         retained = 0;
-    return spw_max_u64(retained, spw_kv_can_truncate(seq, residency, border) ? border : 0);
+    retained = spw_max_u64(retained, spw_kv_can_truncate(seq, residency, border) ? border : 0);
+    for (uint64_t at = n; (at = spw_kv_last_checkpoint(seq, at)) > retained; at--)
+        if (spw_kv_can_truncate(seq, residency, at))
+            return at;
+    return retained;
 }
 
-void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n)
+int spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n)
 {
-    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++)
-        store_of(seq, i)->cut(seq, i, &residency[seq->kv->o.kinds[i]], n);
+    int rc = 0;
+    SPW_TRY(spw_kv_checkpoint_fetch_for_cut(seq, n));
+    for (uint32_t i = 0; i < seq->kv->o.n_layers; i++) {
+        int its = store_of(seq, i)->cut(seq, i, &residency[seq->kv->o.kinds[i]], n);
+        rc = rc ? rc : its;
+    }
+    spw_kv_checkpoints_cut(seq, n);
+    return rc;
 }
 
 uint64_t spw_kv_border(const struct spw_residency kinds[SPW_LAYER_KINDS], uint64_t n)

@@ -25,6 +25,19 @@
 #include "offload/kv/tier_disk.h"
 #include "offload/kv/waterline.h"
 
+/* Of layers with a state: see state_store.h. */
+struct spw_state_options {
+    uint64_t bytes;       /* of one layer of one sequence; a multiple of 64 */
+    uint32_t n_sequences; /* the most that are open at a time */
+    bool stay;            /* states stay on the device */
+    void *device_arena, *host_arena, *checkpoint_arena; /* borrowed */
+    uint32_t n_checkpoints; /* [n][layers with a state][bytes], host memory */
+    /* Borrowed; NULL: no checkpoint goes to disk. Its frames hold `bytes` each, those of
+     * n_disk_checkpoints. */
+    struct spw_disk *disk;
+    uint32_t n_disk_checkpoints;
+};
+
 struct spw_kv_options {
     void *device_arena, *host_arena; /* [frames][tile_bytes], borrowed */
     uint32_t n_device_frames, n_host_frames;
@@ -42,6 +55,7 @@ struct spw_kv_options {
     uint32_t n_disk_frames;
     bool disk_to_device; /* the disk reads and writes device frames; else host frames, which are
                             copied */
+    struct spw_state_options states;
 };
 
 struct spw_kv;
@@ -52,8 +66,8 @@ void spw_kv_close(struct spw_kv *kv); /* sequences must have been closed */
 
 int spw_kv_seq_open(struct spw_kv_seq **out, struct spw_kv *kv);
 void spw_kv_seq_close(struct spw_kv_seq *seq);
-/* Shares every tile of `from` with `to`, which must be empty. */
-void spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
+/* Shares every tile of `from` with `to`, which must be empty, and copies its states. */
+int spw_kv_seq_fork(struct spw_kv_seq *to, const struct spw_kv_seq *from);
 
 /* Tiles [first, end) have the form that moves between the tiers. Tiles [begin, end) are on the
  * device. Lower copies of tiles before disk_end are on the disk. */
@@ -137,11 +151,13 @@ void spw_kv_retain(struct spw_kv_seq *seq, uint64_t n);
  * residency: [kinds], here and in the next calls. */
 bool spw_kv_can_truncate(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                          uint64_t n);
-/* The largest length up to n that the sequence can be cut back to: n, the retained length, or 0. */
+/* The largest length up to n that the sequence can be cut back to: n, that of a checkpoint, the
+ * retained length, or 0. */
 uint64_t spw_kv_reach(const struct spw_kv_seq *seq, const struct spw_residency *residency,
                       uint64_t n);
-/* Cuts the sequence back to n tokens. No queued work may use the sequence. */
-void spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
+/* Cuts the sequence back to n tokens. No queued work may use the sequence. -EBADMSG: the checkpoint
+ * was damaged and is gone, and nothing has changed: see spw_kv_reach. */
+int spw_kv_truncate(struct spw_kv_seq *seq, const struct spw_residency *residency, uint64_t n);
 /* The most tokens, at most n, with which a sequence can begin without a checkpoint: the next query
  * begins a tile and, in every layer with a window, a chunk. 0: there are none, or a layer cannot
  * begin without one. */

@@ -27,6 +27,7 @@
 #include "offload/kv/tier.h"
 
 #define SPW_KV_NO_TILE UINT32_MAX
+#define SPW_KV_NO_LAYER UINT32_MAX
 
 /* TIERED: the form that moves between the tiers. In a cache that does not quantize it is the exact
  * form. */
@@ -85,6 +86,31 @@ struct spw_kv_load {
     int rc; /* result of the reads that have ended: 0, -EBADMSG, or a failure of the device */
 };
 
+/* A copy of all states of a sequence: in host memory, on disk, or in both. */
+struct spw_checkpoint {
+    uint64_t n_tokens;
+    uint32_t refs;   /* sequences that have it; 0: free */
+    bool begun;      /* it is being made, for one sequence */
+    uint32_t memory; /* its number in host memory, or SPW_NO_MEMORY */
+    bool on_disk;
+    uint32_t *frames; /* [layers with a state], of the disk; SPW_DISK_NONE: it was retired */
+    double worth;     /* these two while one is looked for that can go */
+    bool stays;
+};
+#define SPW_NO_MEMORY UINT32_MAX
+
+/* The layers with a state are the last ones, [first, first + n). */
+struct spw_states {
+    uint32_t first, n;
+    bool *taken; /* owned, [n_sequences], the places of sequences */
+    /* Owned, [n_all], as many as host and disk have room for; the frames of all; and scratch for
+     * their positions. */
+    struct spw_checkpoint *checkpoints;
+    uint32_t *frames;
+    uint64_t *positions;
+    uint32_t n_all, n_on_disk;
+};
+
 struct spw_kv {
     const struct spw_lane *lane;
     struct spw_kv_options o;
@@ -114,6 +140,7 @@ struct spw_kv {
     uint64_t taken, queued;
     struct spw_kv_load *loads; /* in progress, the oldest first */
     struct spw_kv_seq *seqs;   /* all open sequences */
+    struct spw_states states;
 };
 
 /* The tiles of one layer in one form. The sequence uses the device frames of tiles from `begin` on,
@@ -133,6 +160,11 @@ struct spw_kv_seq {
     struct spw_kv_seq *next, *previous;
     struct spw_kv_loss loss;  /* rc 0: none */
     uint64_t retained_tokens; /* length at the latest retain */
+    uint32_t place;           /* of its states */
+    uint32_t loaded;          /* where states move: the layer whose state is on the device, or
+                                 SPW_KV_NO_LAYER */
+    uint64_t *state_tokens;   /* owned, [layers with a state]: how far each state has come */
+    uint32_t *checkpoints, n_checkpoints; /* owned, in the order of positions */
     uint32_t *ids;
     /* [2 * n_layers]: first the tables of the form that moves between the tiers, then those of the
      * exact form, which are used if the cache quantizes. */
@@ -155,8 +187,8 @@ static inline struct spw_kv_table *spw_kv_table(const struct spw_kv_seq *seq, ui
  * quantized. */
 static inline uint32_t spw_kv_n_sinks(const struct spw_kv_seq *seq, uint32_t layer)
 {
-    return spw_kv_quantizes(seq->kv) &&
-           !spw_layer_has_window((enum spw_layer_kind)seq->kv->o.kinds[layer]);
+    const struct spw_layer_kind_row *kind = &spw_layer_kinds[seq->kv->o.kinds[layer]];
+    return spw_kv_quantizes(seq->kv) && !kind->has_window && kind->store == SPW_STORE_TILES;
 }
 
 /* The first tile of a table of the form that moves between the tiers. The sink is never
@@ -266,6 +298,24 @@ int spw_tile_store_import(struct spw_kv_seq *seq, uint32_t layer, enum spw_snaps
                           uint32_t first, uint64_t to, const void *memory);
 int spw_tile_store_export(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t begin, uint32_t end, void *memory);
+
+/* ---- checkpoint.c ---- */
+
+int spw_states_open(struct spw_states *s, const struct spw_kv_options *o);
+void spw_states_close(struct spw_states *s);
+int spw_states_open_seq(struct spw_kv_seq *seq);
+void spw_states_close_seq(struct spw_kv_seq *seq);
+/* Drops the checkpoints after n tokens. */
+void spw_kv_checkpoints_cut(struct spw_kv_seq *seq, uint64_t n);
+void spw_kv_checkpoints_share(struct spw_kv_seq *to, const struct spw_kv_seq *from);
+/* Brings the checkpoint at n tokens, which is there, into host memory. -EBADMSG: it was damaged,
+ * and is gone from all sequences. */
+int spw_kv_checkpoint_fetch(struct spw_kv_seq *seq, uint64_t n);
+/* The same before a cut to n tokens, if a state is not there already. */
+int spw_kv_checkpoint_fetch_for_cut(struct spw_kv_seq *seq, uint64_t n);
+/* Then queues its copy to the layer's state; or copies it to memory, with a wait. */
+int spw_kv_checkpoint_restore(struct spw_kv_seq *seq, uint64_t n, uint32_t layer);
+int spw_kv_checkpoint_read(const struct spw_kv_seq *seq, uint64_t n, uint32_t layer, void *memory);
 
 /* ---- kv_load.c ---- */
 

@@ -1,9 +1,9 @@
 /* The ways in which a layer can store the past, each as a set of operations. The row of a layer
  * kind names its way (quant/layer_kind.h).
  *
- * There is one way now, tiles (tile_store.c), for all layers with keys and values. Another one is
- * a file like tile_store.c, an entry of enum spw_layer_store, and a row of spw_layer_stores: code
- * that asks these operations does not change. */
+ * tile_store.c: tiles, for all layers with keys and values. state_store.c: states, for layers with
+ * a recurrence. Another way is a file like these, an entry of enum spw_layer_store, and a row of
+ * spw_layer_stores: code that asks these operations does not change. */
 #ifndef SPW_OFFLOAD_KV_LAYER_STORE_H
 #define SPW_OFFLOAD_KV_LAYER_STORE_H
 
@@ -22,9 +22,10 @@ enum spw_snapshot_kind {
     SPW_SNAPSHOT_OLD = 1, /* layers without a window: tiles that move between tiers */
     SPW_SNAPSHOT_SINK,    /* where old tiles are quantized: tile 0, exact */
     SPW_SNAPSHOT_RECENT,  /* where old tiles are quantized: the exact tiles near the end */
-    SPW_SNAPSHOT_WINDOW,  /* layers with a window: the tiles in the window */
-    SPW_SNAPSHOT_TAIL,    /* every layer: the last tile, which is not complete */
-    SPW_SNAPSHOT_LOGITS,  /* of no layer: f32 logits after the last token */
+    SPW_SNAPSHOT_WINDOW, /* layers with a window: the tiles in the window; with a state: one record,
+                            the state */
+    SPW_SNAPSHOT_TAIL,   /* every layer: the last tile, which is not complete */
+    SPW_SNAPSHOT_LOGITS, /* of no layer: f32 logits after the last token */
 };
 
 /* Records [first, end) of a section; empty if first >= end. */
@@ -48,17 +49,19 @@ struct spw_layer_store_ops {
 
     /* Takes room for tokens [from, to); the layer has `from` tokens. */
     int (*grow)(struct spw_kv_seq *seq, uint32_t layer, uint64_t from, uint64_t to);
-    /* Another sequence, whose layer is empty, begins with what this one stores. */
-    void (*share)(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t layer);
-    /* Retains what the layer stores now until the next checkpoint or cut. */
-    void (*checkpoint)(struct spw_kv_seq *seq, uint32_t layer);
-    /* Whether the layer can be cut back to n tokens; cuts it back. */
-    bool (*reaches)(const struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
+    /* The layer of `to`, which is empty, begins with what the layer of `from` stores. */
+    int (*share)(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t layer);
+    /* Retains what the layer stores now until the next retain or cut: see spw_kv_retain. */
+    void (*retain)(struct spw_kv_seq *seq, uint32_t layer);
+    /* Whether the layer still stores what it needs to be cut back to n tokens. */
+    bool (*can_cut)(const struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
                     uint64_t n_tokens);
-    void (*cut)(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
-                uint64_t n_tokens);
+    /* Cuts the layer back to n tokens: 0, or a number for which can_cut is true. */
+    int (*cut)(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
+               uint64_t n_tokens);
     void (*release)(struct spw_kv_seq *seq, uint32_t layer); /* the sequence ends */
-    /* spw_kv_export and spw_kv_import of kv_attach.h. */
+    /* Records [begin, end) of a section to memory; records from `first` on, up to token `to`, from
+     * memory: see spw_kv_export and spw_kv_import in kv_attach.h. */
     int (*export_section)(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,
                           uint32_t begin, uint32_t end, void *memory);
     int (*import_section)(struct spw_kv_seq *seq, uint32_t layer, enum spw_snapshot_kind kind,

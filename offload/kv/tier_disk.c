@@ -35,13 +35,14 @@ struct spw_disk {
     uint32_t first_retired, n_retired;
     uint64_t *sums; /* [n_frames], owned */
     struct spw_attached_set attached;
-    bool sparse; /* the file's space is not allocated in advance */
+    bool sparse;            /* the file's space is not allocated in advance */
+    const char *filesystem; /* by name */
     char text[128];
 };
 
 /* ---- the file ---- */
 
-static const char *filesystem_name(int fd)
+const char *spw_disk_filesystem(const char *path)
 {
     static const struct {
         long magic;
@@ -56,7 +57,7 @@ static const char *filesystem_name(int fd)
                  {V9FS_MAGIC, "9p"},
                  {0x2fc12fc1, "zfs"}};
     struct statfs s;
-    if (fstatfs(fd, &s))
+    if (statfs(path, &s))
         return "this filesystem";
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if ((long)s.f_type == known[i].magic)
@@ -155,21 +156,20 @@ static int fit_blocks(struct spw_disk *d, uint64_t tile_bytes)
     return 0;
 }
 
-static int register_file(struct spw_disk *d)
+static int describe_file(struct spw_disk *d)
 {
-    SPW_TRY(spw_io_register_file(d->io, d->fd, &d->file));
+    SPW_TRY(spw_io_use_file(d->fd, &d->file));
     return fit_blocks(d, d->tile_bytes);
 }
 
 static void describe(struct spw_disk *d)
 {
-    const char *filesystem = filesystem_name(d->fd);
     const char *room = d->sparse ? ", room not taken in advance" : "";
     if (d->file.align > 1)
         snprintf(d->text, sizeof d->text, "O_DIRECT, %u-byte blocks, %s%s", d->file.align,
-                 filesystem, room);
+                 d->filesystem, room);
     else
-        snprintf(d->text, sizeof d->text, "buffered (%s refuses O_DIRECT)%s", filesystem, room);
+        snprintf(d->text, sizeof d->text, "buffered (%s refuses O_DIRECT)%s", d->filesystem, room);
 }
 
 static int open_frames(struct spw_disk *d, uint32_t n_frames, uint32_t run)
@@ -195,10 +195,11 @@ static int open_scratch(struct spw_disk *d, const struct spw_disk_options *o, st
     if (!spw_mul_u64(o->tile_bytes, o->n_frames, &bytes))
         bytes = UINT64_MAX;
     SPW_TRY(take_room(d, o->directory, bytes, &d->sparse, err));
-    int rc = register_file(d);
+    int rc = describe_file(d);
     if (rc)
-        return spw_fail(err, rc, "disk: %s: a file could not be registered for I/O (%s)",
+        return spw_fail(err, rc, "disk: %s: the flags of a file could not be read (%s)",
                         o->directory, strerror(-rc));
+    d->filesystem = spw_disk_filesystem(o->directory);
     describe(d);
     return 0;
 }
@@ -223,7 +224,7 @@ int spw_disk_open(struct spw_disk **out, const struct spw_disk_options *o, struc
         return spw_fail(err, -ENOMEM, "out of memory for the disk tier");
     d->io = o->io;
     d->fd = -1;
-    d->file = (struct spw_io_file){.fd = -1, .index = SPW_IO_UNREGISTERED, .align = 1};
+    d->file = (struct spw_io_file){.fd = -1, .align = 1};
     d->tile_bytes = o->tile_bytes;
     d->write_limit_bytes = o->write_limit_bytes ? o->write_limit_bytes : UINT64_MAX;
     int rc = open_all(d, o, err);
@@ -248,6 +249,11 @@ void spw_disk_close(struct spw_disk *d)
 const char *spw_disk_describe(const struct spw_disk *d)
 {
     return d->text;
+}
+
+bool spw_disk_is_direct(const struct spw_disk *d)
+{
+    return d->file.align > 1;
 }
 
 /* ---- frames ---- */

@@ -42,6 +42,9 @@ int spw_disk_open(struct spw_disk **out, const struct spw_disk_options *o, struc
 void spw_disk_close(struct spw_disk *d); /* no job may be in flight; NULL is fine */
 /* "O_DIRECT, 4096-byte blocks, ext4" or "buffered (tmpfs refuses O_DIRECT)" */
 const char *spw_disk_describe(const struct spw_disk *d);
+bool spw_disk_is_direct(const struct spw_disk *d); /* O_DIRECT: no page cache */
+/* The filesystem of a path by name: "ext4"; "this filesystem" where the name is not known. */
+const char *spw_disk_filesystem(const char *path);
 
 /* Takes a frame for one write: its bytes count against the limit. `after`: the frame that the new
  * one should follow, or SPW_DISK_NONE. -ENOMEM: the tier is full; -EDQUOT: the write limit. */

@@ -1,11 +1,25 @@
 /* Tiles as a way to store the past: see layer_store.h. The tables of a sequence are in kv_cache.c,
- * moves between the tiers in kv_spill.c and kv_load.c, tiles from and to memory in kv_attach.c. */
+ * moves between the tiers in kv_spill.c and kv_load.c, tiles from and to memory in kv_attach.c.
+ *
+ * The borders of one table of a layer (struct spw_kv_table), in tiles:
+ *
+ *   0           first        disk_end          begin            end
+ *   | dropped   | on disk     | on the host     | on the device  | not computed yet
+ *         | retained
+ *         retained    retained_end (at `first` or after it)
+ *
+ * A window drops tiles: `first` rises. The tiles of [retained, first) are dropped but keep their
+ * frames, so that the layer can be cut back to where it was at the latest retain. A layer that
+ * quantizes old tiles has two tables, one for each form: spw_kv_table. */
 #include "offload/kv/kv_tile.h"
+#include "offload/kv/state_store.h"
 
 #include <assert.h>
 
 const struct spw_layer_store_ops *const spw_layer_stores[SPW_LAYER_STORES] = {
     [SPW_STORE_TILES] = &spw_tile_store,
+    [SPW_STORE_STATE] = &spw_state_store,
+    [SPW_STORE_NOTHING] = &spw_nothing_store,
 };
 
 /* ---- pure ---- */
@@ -142,9 +156,9 @@ static void release(struct spw_kv_seq *seq, uint32_t layer)
     }
 }
 
-/* ---- checkpoints and cuts ---- */
+/* ---- retain and cut ---- */
 
-static void checkpoint(struct spw_kv_seq *seq, uint32_t layer)
+static void retain(struct spw_kv_seq *seq, uint32_t layer)
 {
     struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
     release_retained(seq, layer);
@@ -152,7 +166,7 @@ static void checkpoint(struct spw_kv_seq *seq, uint32_t layer)
     l->retained_end = l->end;
 }
 
-static bool reaches(const struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
+static bool can_cut(const struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
                     uint64_t n_tokens)
 {
     const struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
@@ -173,8 +187,8 @@ static void roll_back(struct spw_kv_seq *seq, struct spw_kv_table *l)
     l->retained = l->retained_end = 0;
 }
 
-static void cut(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
-                uint64_t n_tokens)
+static int cut(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residency *r,
+               uint64_t n_tokens)
 {
     struct spw_kv_table *l = spw_kv_table(seq, layer, SPW_KV_FORM_EXACT);
     assert(r->quantizes == spw_kv_n_sinks(seq, layer));
@@ -188,6 +202,7 @@ static void cut(struct spw_kv_seq *seq, uint32_t layer, const struct spw_residen
     if (r->quantizes)
         spw_kv_cut_table(seq, &seq->tables[layer],
                          (uint64_t)spw_waterline_end(r, n_tokens) * SPW_TILE_TOKENS);
+    return 0;
 }
 
 /* ---- sharing ---- */
@@ -211,10 +226,11 @@ static void share_table(struct spw_kv *kv, struct spw_kv_table *to, const struct
     }
 }
 
-static void share(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t layer)
+static int share(struct spw_kv_seq *to, const struct spw_kv_seq *from, uint32_t layer)
 {
     for (uint32_t i = layer; i < 2 * from->kv->o.n_layers; i += from->kv->o.n_layers)
         share_table(from->kv, &to->tables[i], &from->tables[i], spw_kv_n_sinks(from, layer));
+    return 0;
 }
 
 const struct spw_layer_store_ops spw_tile_store = {
@@ -223,8 +239,8 @@ const struct spw_layer_store_ops spw_tile_store = {
     .snapshot = snapshot,
     .grow = grow,
     .share = share,
-    .checkpoint = checkpoint,
-    .reaches = reaches,
+    .retain = retain,
+    .can_cut = can_cut,
     .cut = cut,
     .release = release,
     .export_section = spw_tile_store_export,

@@ -8,6 +8,8 @@ static uint32_t less(uint32_t a, uint32_t b)
 
 uint32_t spw_waterline_end(const struct spw_residency *r, uint64_t n_tokens)
 {
+    if (r->store != SPW_STORE_TILES)
+        return 0;
     if (!r->quantizes)
         return spw_waterline_tiles(n_tokens);
     return (uint32_t)spw_residual_end(spw_residual_block(n_tokens), r->residual_tiles);

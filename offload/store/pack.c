@@ -10,8 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CHUNK_BYTES = 1 << 20 };
-
 /* ---- chain ---- */
 
 struct spw_chain_hash spw_chain_root(const uint8_t *fingerprint)
@@ -463,66 +461,35 @@ int spw_pack_read(const struct spw_pack *p, const struct spw_pack_section *s, ui
     return spw_pack_check_records(p, s, first_tile, n_tiles, records, err);
 }
 
-/* An aligned buffer, as O_DIRECT needs it. */
-struct chunk {
-    void *taken;
-    uint8_t *memory; /* [CHUNK_BYTES], aligned */
-    XXH3_state_t *sum;
-};
-
-static int chunk_init(struct chunk *c)
+/* Reads and checks the records of a section one by one. Returns how many are bad, and the failure
+ * of the first one in *first. `buffer`: aligned, for one record. */
+static uint64_t count_bad(const struct spw_pack *p, const struct spw_pack_section *s, void *buffer,
+                          int *worst, struct spw_error *first)
 {
-    c->taken = spw_alloc(CHUNK_BYTES + SPW_PACK_ALIGN);
-    c->sum = XXH3_createState();
-    if (!c->taken || !c->sum)
-        return -ENOMEM;
-    c->memory = (uint8_t *)spw_align_up((uintptr_t)c->taken, SPW_PACK_ALIGN);
-    return 0;
-}
-
-static void chunk_free(struct chunk *c)
-{
-    spw_free(c->taken);
-    XXH3_freeState(c->sum);
-}
-
-/* Reads one record and checks its checksum. -EBADMSG: it is damaged. */
-static int verify_record(const struct spw_pack *p, const struct spw_pack_section *s, uint32_t i,
-                         struct chunk *c)
-{
-    XXH3_64bits_reset(c->sum);
-    for (uint64_t done = 0; done < s->record_bytes;) {
-        uint64_t n = spw_min_u64(CHUNK_BYTES, s->record_bytes - done);
-        int rc = spw_pack_pread(p->fd, c->memory, n, s->offset + i * s->record_bytes + done);
-        if (rc)
-            return rc == -ENODATA ? -EBADMSG : rc;
-        XXH3_64bits_update(c->sum, c->memory, n);
-        done += n;
+    uint64_t n_bad = 0;
+    for (uint32_t i = 0; i < s->n_tiles; i++) {
+        int rc = spw_pack_read(p, s, s->first_tile + i, 1, buffer, first);
+        n_bad += rc != 0;
+        *worst = *worst ? *worst : rc;
     }
-    return XXH3_64bits_digest(c->sum) == s->sums[i] ? 0 : -EBADMSG;
+    return n_bad;
 }
 
 int spw_pack_verify(const struct spw_pack *p, struct spw_error *err)
 {
-    struct chunk c = {0};
     struct spw_error first = {0};
-    uint64_t n_bad = 0;
-    int rc = chunk_init(&c), worst = rc;
-    if (rc) {
-        chunk_free(&c);
-        return spw_fail(err, rc, "%s: no memory to read it", p->path);
-    }
-    for (uint32_t k = 0; k < p->info.n_sections; k++) {
-        const struct spw_pack_section *s = &p->sections[k];
-        for (uint32_t i = 0; i < s->n_tiles; i++) {
-            rc = verify_record(p, s, i, &c);
-            if (rc && !n_bad++)
-                worst = record_failed(p, s, i, rc, &first);
-        }
-    }
-    chunk_free(&c);
-    if (!n_bad)
-        return 0;
-    return spw_fail(err, worst, "%s; %llu of %llu records are bad", first.text,
-                    (unsigned long long)n_bad, (unsigned long long)p->info.n_records);
+    uint64_t n_bad = 0, largest = 0;
+    int worst = 0;
+    for (uint32_t k = 0; k < p->info.n_sections; k++)
+        largest = spw_max_u64(largest, p->sections[k].record_bytes);
+    void *taken = spw_alloc(largest + SPW_PACK_ALIGN);
+    if (!taken)
+        return spw_fail(err, -ENOMEM, "%s: no memory to read it", p->path);
+    void *buffer = (void *)spw_align_up((uintptr_t)taken, SPW_PACK_ALIGN);
+    for (uint32_t k = 0; k < p->info.n_sections; k++)
+        n_bad += count_bad(p, &p->sections[k], buffer, &worst, &first);
+    spw_free(taken);
+    return n_bad ? spw_fail(err, worst, "%s; %llu of %llu records are bad", first.text,
+                            (unsigned long long)n_bad, (unsigned long long)p->info.n_records)
+                 : 0;
 }

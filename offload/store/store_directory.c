@@ -10,6 +10,7 @@
  * whether the file still has its name. */
 #include "offload/store/store_directory.h"
 
+#include "base/grow.h"
 #include "offload/store/owner.h"
 #include "offload/store/pack_format.h"
 
@@ -171,14 +172,7 @@ struct spw_store_item *spw_store_directory_find(const struct spw_store_directory
 
 static int add(struct spw_store_directory *d, const struct spw_store_item *item)
 {
-    if (d->n == d->capacity) {
-        uint32_t most = d->capacity ? 2 * d->capacity : 64;
-        void *more = spw_realloc(d->items, most * sizeof *d->items);
-        if (!more)
-            return -ENOMEM;
-        d->items = more;
-        d->capacity = most;
-    }
+    SPW_TRY(spw_grow(&d->items, &d->capacity, (size_t)d->n + 1, sizeof *d->items));
     d->items[d->n++] = *item;
     return 0;
 }

@@ -35,7 +35,8 @@ struct spw_store_directory {
     uid_t owner;                  /* of the directory; each pack must have the same owner */
     bool trusts_others;           /* packs may have any owner */
     struct spw_store_item *items; /* [n], owned; unsorted */
-    uint32_t n, capacity;
+    uint32_t n;
+    size_t capacity;
     uint32_t *slots; /* [n_slots] hash table by id: 1 + index into items, 0: free; owned */
     uint32_t n_slots;
     uint64_t bytes, writing_bytes; /* at the last scan with sizes: packs, unfinished packs */

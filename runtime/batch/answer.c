@@ -1,7 +1,7 @@
 /* A request's tokens, text and result: see answer.h. */
 #include "runtime/batch/answer.h"
 #include "base/grow.h"
-#include "runtime/step/logits_row.h"
+#include "runtime/batch/logits_row.h"
 
 #include <math.h>
 #include <string.h>
@@ -69,6 +69,76 @@ static bool is_end(const struct spw_answer *a, int32_t token)
     return false;
 }
 
+/* ---- the grammar ---- */
+
+/* Bytes of the answer before the grammar begins. */
+static int push_before(struct spw_answer *a, const char *bytes, size_t n)
+{
+    const char *mark = a->request.grammar_after;
+    const size_t n_mark = strlen(mark);
+    for (size_t i = 0; i < n; i++) {
+        if (a->n_latest == n_mark)
+            memmove(a->latest, a->latest + 1, --a->n_latest);
+        a->latest[a->n_latest++] = bytes[i];
+        a->is_in_grammar = a->n_latest == n_mark && !memcmp(a->latest, mark, n_mark);
+        if (a->is_in_grammar)
+            return spw_grammar_run_push(a->grammar, bytes + i + 1, n - i - 1);
+    }
+    return 0;
+}
+
+/* What does not fit the grammar leaves nothing that may follow: spw_answer_allow says so. */
+static int push_grammar(struct spw_answer *a, int32_t token)
+{
+    char *bytes;
+    size_t n;
+    int rc;
+    if (!a->grammar || is_end(a, token))
+        return 0;
+    if (a->is_in_grammar) {
+        rc = spw_grammar_run_token(a->grammar, token);
+    } else {
+        SPW_TRY(spw_tokenizer_token_bytes(a->tokenizer, token, &bytes, &n));
+        rc = push_before(a, bytes, n);
+        spw_free(bytes);
+    }
+    return rc == -EINVAL ? 0 : rc;
+}
+
+void spw_answer_allow(struct spw_answer *a)
+{
+    const size_t n = (a->config->vocab + 63) / 64;
+    const bool may_end = a->grammar && spw_grammar_run_may_end(a->grammar);
+    bool any = false;
+    if (!a->grammar || !a->is_in_grammar)
+        return;
+    const uint64_t *allowed;
+    a->grammar_rc = spw_grammar_run_allowed(a->grammar, &allowed);
+    for (size_t i = 0; allowed && i < n; i++) {
+        a->allowed[i] = allowed[i];
+        any |= allowed[i] != 0;
+    }
+    for (uint32_t i = 0; may_end && (!any || !a->request.ignore_eos) && i < a->config->n_eos; i++) {
+        const uint32_t id = (uint32_t)a->config->eos[i];
+        if (id < a->config->vocab)
+            a->allowed[id / 64] |= UINT64_C(1) << id % 64;
+    }
+    if (!any && !may_end && !a->grammar_rc)
+        a->grammar_rc = -EILSEQ;
+    a->request.sampling.allowed = a->allowed;
+}
+
+static int open_grammar(struct spw_answer *a, const struct spw_request *r,
+                        const struct spw_vocabulary *vocabulary)
+{
+    if (!r->grammar)
+        return 0;
+    a->is_in_grammar = !r->grammar_after;
+    a->allowed = spw_alloc_zero((a->config->vocab + 63) / 64, sizeof *a->allowed);
+    return a->allowed ? spw_grammar_run_open(&a->grammar, r->grammar, vocabulary, r->grammar_after)
+                      : -ENOMEM;
+}
+
 /* One more token of the answer, and the text that it makes final. */
 static int append(struct spw_answer *a, int32_t token)
 {
@@ -76,6 +146,7 @@ static int append(struct spw_answer *a, int32_t token)
     size_t bytes;
     a->tokens[a->n_tokens++] = token;
     a->result.tokens[a->result.n_tokens++] = token;
+    SPW_TRY(push_grammar(a, token));
     if (!a->detokenizer || is_end(a, token))
         return 0;
     SPW_TRY(spw_detokenizer_push(a->detokenizer, token, &text, &bytes));
@@ -168,10 +239,11 @@ static int open_logprobs(struct spw_answer *a, const struct spw_request *r)
 
 int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uint64_t i,
                     const struct spw_model_config *config, const struct spw_tokenizer *tokenizer,
-                    struct spw_error *err)
+                    const struct spw_vocabulary *vocabulary, struct spw_error *err)
 {
     *a = (struct spw_answer){.request = *request,
                              .config = config,
+                             .tokenizer = tokenizer,
                              .n_text_left = request->n_text_given,
                              .result.finish = SPW_FINISH_NONE};
     int rc = open_tokens(a, request);
@@ -179,8 +251,11 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
         rc = open_logprobs(a, request);
     if (!rc)
         rc = open_text(a, request, tokenizer, err);
+    if (!rc)
+        rc = open_grammar(a, request, vocabulary);
     for (size_t k = 0; k < request->n_given && !rc; k++) /* as they were seen when they were new */
         rc = append(a, request->given[k]);
+    a->request.sampling.allowed = NULL;
     a->request.prompt = a->tokens;
     a->request.given = NULL;
     a->request.shown = NULL;
@@ -200,6 +275,8 @@ void spw_answer_close(struct spw_answer *a)
     spw_detokenizer_free(a->detokenizer);
     spw_stop_close(a->stop);
     spw_free(a->logit_bias);
+    spw_grammar_run_close(a->grammar);
+    spw_free(a->allowed);
     spw_free(a->tokens);
     *a = (struct spw_answer){0};
 }

@@ -9,6 +9,7 @@
 #define SPW_RUNTIME_BATCH_ANSWER_H
 
 #include "model/config/config.h"
+#include "model/text/grammar/run.h"
 #include "model/text/tokenizer/tokenizer.h"
 #include "runtime/batch/stop.h"
 #include "runtime/spillway.h"
@@ -27,18 +28,28 @@ struct spw_answer {
     size_t n_prompt_end, n_skipped;
     uint64_t n_text_left; /* of n_text_given: bytes that are still to be passed over */
     struct spw_stop *stop;
+    const struct spw_tokenizer *tokenizer; /* borrowed */
+    struct spw_grammar_run *grammar;       /* NULL: any text */
+    uint64_t *allowed;  /* [vocab] bits, owned: those of the grammar, and end tokens */
+    int grammar_rc;     /* why no token may follow; 0 */
+    bool is_in_grammar; /* the answer has come to the text of the grammar */
+    char latest[64];    /* [n_latest]: bytes of the answer, until then */
+    size_t n_latest;
     char *text; /* [n_text]: final, and not reported yet */
     size_t n_text, text_capacity;
 };
 
-/* `i`: the request's number, for messages. -EINVAL, -ENOMEM. The caller has checked the request. */
+/* `vocabulary`: of the tokenizer, if the request has a grammar. `i`: the request's number, for
+ * messages. -EINVAL, -ENOMEM. The caller has checked the request. */
 int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uint64_t i,
                     const struct spw_model_config *config, const struct spw_tokenizer *tokenizer,
-                    struct spw_error *err);
+                    const struct spw_vocabulary *vocabulary, struct spw_error *err);
 void spw_answer_close(struct spw_answer *a);
 
 /* How the answer ended; SPW_FINISH_NONE: it needs another step. */
 enum spw_finish spw_answer_finish(const struct spw_answer *a);
+/* Sets request.sampling.allowed for the next token. */
+void spw_answer_allow(struct spw_answer *a);
 /* The next token, picked from logits [vocab]; NULL: nothing was computed. -ENOMEM: no memory for
  * its text; -EDOM: its log-probability is not a number. */
 int spw_answer_push(struct spw_answer *a, int32_t token, const float *logits);

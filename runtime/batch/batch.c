@@ -17,9 +17,10 @@
  *
  * With spw_batch_set_prompt_chunks, prompts and requests that decode have steps of their own: a
  * step of prompts is set aside after some chunks (runtime/engine/set_aside.c), and the others get a
- * token before it continues. No request starts while a step is set aside.
+ * token before it continues. No request starts while a step is set aside. With
+ * spw_batch_set_pass_tokens such a step takes only a part of the prompts through the layers.
  *
- *   submit -> waiting -> running: session + answer -> spw_sync(all) -> group.c -> token
+ *   submit -> waiting -> running: session + answer -> spw_engine_sync -> group -> token
  *                                                     token -> answer.c -> events
  *
  * A request waits until its tiles have room, where tiles that it will share count once. If sessions
@@ -28,6 +29,7 @@
  *
  * All memory of a request is taken when it is submitted, but that of its text, and of logits that
  * nobody has read yet when another plan takes their memory. */
+#include "base/grow.h"
 #include "runtime/batch/batch_parts.h"
 
 #include <poll.h>
@@ -40,8 +42,9 @@
 int spw_batch_copy_logits(struct spw_batch *b)
 {
     uint64_t bytes = spw_engine_config(b->engine)->vocab * sizeof(float);
-    for (struct spw_batch_entry *x = b->unread; x; x = x->next_unread) {
-        if (!x->logits || x->logits == x->kept_logits)
+    for (uint64_t id = b->unread; id <= b->n_submitted; id++) {
+        struct spw_batch_entry *x = spw_batch_find(b, id);
+        if (!x || !x->logits || x->logits == x->kept_logits)
             continue;
         if (!x->kept_logits)
             x->kept_logits = spw_alloc(bytes);
@@ -86,7 +89,6 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
                             .max_running = n,
                             .first_id = 1,
                             .first_waiting = 1,
-                            .end_unread = &b->unread,
                             .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                             .ended = spw_alloc_zero(n, sizeof *b->ended),
                             .running = spw_alloc_zero(n, sizeof(struct spw_batch_entry *)),
@@ -119,8 +121,6 @@ static void free_entry(struct spw_batch_entry *x)
     if (x->session != x->answer.request.session)
         spw_session_close(x->session);
     spw_answer_close(&x->answer);
-    if (x->group && !--x->group->n_users)
-        spw_free(x->group);
     spw_free(x->kept_logits);
     spw_free(x);
 }
@@ -138,6 +138,7 @@ void spw_batch_close(struct spw_batch *b)
     if (b->wake_fd >= 0)
         close(b->wake_fd);
     spw_sampler_close(b->sampler);
+    spw_vocabulary_close(b->vocabulary);
     spw_free(b->entries);
     spw_free(b->ended);
     spw_free(b->running);
@@ -154,7 +155,7 @@ void spw_batch_close(struct spw_batch *b)
 
 bool spw_batch_is_idle(struct spw_batch *b)
 {
-    return !spw_batch_any_runs(b) && !spw_batch_any_waits(b);
+    return !spw_batch_next(b, NULL) && !spw_batch_any_waits(b);
 }
 
 void spw_batch_wake(struct spw_batch *b)
@@ -228,12 +229,19 @@ static int check_lengths(const struct spw_batch *b, const struct spw_request *r,
 static int check_request(const struct spw_batch *b, const struct spw_request *r,
                          struct spw_error *err)
 {
+    enum { MOST_MARK = 63 };
     unsigned long long i = b->n_submitted + 1;
     SPW_TRY(check_lengths(b, r, err));
     SPW_TRY(check_ids(b, "prompt", r->prompt, r->n_prompt, err));
     SPW_TRY(check_ids(b, "answer", r->given, r->n_given, err));
     if ((r->text || r->n_stop) && !b->tokenizer)
         return spw_fail(err, -EINVAL, "request %llu: text and stop strings need a tokenizer", i);
+    if (r->grammar && !b->tokenizer)
+        return spw_fail(err, -EINVAL, "request %llu: a grammar needs a tokenizer", i);
+    if (r->grammar && r->grammar_after &&
+        (!*r->grammar_after || strlen(r->grammar_after) > MOST_MARK))
+        return spw_fail(err, -EINVAL, "request %llu: grammar_after: expected 1 to %d bytes", i,
+                        MOST_MARK);
     if (r->n_samples > 1 && (r->session || r->n_given))
         return spw_fail(err, -EINVAL,
                         "request %llu: several samples have no session and no tokens "
@@ -258,7 +266,6 @@ static int check_request(const struct spw_batch *b, const struct spw_request *r,
 /* Makes room for one more request. Numbers of requests that were taken go if they are many. */
 static int grow_entries(struct spw_batch *b)
 {
-    enum { LEAST = 16 };
     uint64_t n = b->n_submitted + 1 - b->first_id, n_taken = 0;
     if (n < b->capacity)
         return 0;
@@ -269,19 +276,12 @@ static int grow_entries(struct spw_batch *b)
         b->first_id += n_taken;
         return 0;
     }
-    uint64_t capacity = spw_max_u64(2 * b->capacity, LEAST);
-    struct spw_batch_entry **grown =
-        spw_realloc(b->entries, capacity * sizeof(struct spw_batch_entry *));
-    if (!grown)
-        return -ENOMEM;
-    b->entries = grown;
-    b->capacity = capacity;
-    return 0;
+    return spw_grow(&b->entries, &b->capacity, n + 1, sizeof(struct spw_batch_entry *));
 }
 
 /* One request of the group, which the caller has checked. */
-static int add_entry(struct spw_batch *b, struct spw_group *g, const struct spw_request *request,
-                     struct spw_error *err)
+static int add_entry(struct spw_batch *b, const struct spw_group *g,
+                     const struct spw_request *request, struct spw_error *err)
 {
     struct spw_batch_entry *x = spw_alloc_zero(1, sizeof *x);
     if (!x || grow_entries(b)) {
@@ -289,13 +289,12 @@ static int add_entry(struct spw_batch *b, struct spw_group *g, const struct spw_
         return spw_fail(err, -ENOMEM, "no memory for a request");
     }
     int rc = spw_answer_open(&x->answer, request, b->n_submitted + 1, spw_engine_config(b->engine),
-                             b->tokenizer, err);
+                             b->tokenizer, b->vocabulary, err);
     if (rc) {
         spw_free(x);
         return rc;
     }
-    x->group = g;
-    g->n_users++;
+    x->group = *g;
     b->n_own_waiting += request->session != NULL;
     x->id = ++b->n_submitted;
     b->entries[x->id - b->first_id] = x;
@@ -309,16 +308,16 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
     SPW_TRY(check_request(b, request, err));
     const uint64_t before = b->n_submitted;
     struct spw_request r = *request;
-    struct spw_group *g = spw_alloc_zero(1, sizeof *g);
-    if (!g)
-        return spw_fail(err, -ENOMEM, "no memory for a request");
-    *g = (struct spw_group){.decide = b->engine->backend.counts ? spw_group_any : spw_group_sample,
-                            .first = before + 1,
-                            .n = spw_max_u32(request->n_samples, 1),
-                            .n_users = 1};
+    const struct spw_group g = {.decide = b->engine->dry ? spw_group_any : spw_group_sample,
+                                .first = before + 1,
+                                .n = spw_max_u32(request->n_samples, 1)};
     int rc = 0;
-    for (uint32_t k = 0; k < g->n && !rc; k++) {
-        rc = add_entry(b, g, &r, err);
+    if (request->grammar && !b->vocabulary)
+        rc = spw_vocabulary_open(&b->vocabulary, b->tokenizer, spw_engine_config(b->engine)->vocab);
+    if (rc)
+        return spw_fail(err, rc, "no memory for the bytes of all tokens");
+    for (uint32_t k = 0; k < g.n && !rc; k++) {
+        rc = add_entry(b, &g, &r, err);
         r.sampling.stream++;
         r.prompt_logprobs = false;
     }
@@ -326,52 +325,42 @@ int spw_batch_submit(struct spw_batch *b, const struct spw_request *request, uin
         free_entry(spw_batch_find(b, b->n_submitted));
         b->entries[b->n_submitted - b->first_id] = NULL;
     }
-    if (!--g->n_users)
-        spw_free(g);
     *id = before + 1;
     return rc;
 }
 
 /* ---- events ---- */
 
-void spw_batch_note_events(struct spw_batch *b, struct spw_batch_entry *x)
+void spw_batch_note_events(struct spw_batch *b, const struct spw_batch_entry *x)
 {
-    if (x->is_unread)
-        return;
-    x->is_unread = true;
-    x->next_unread = NULL;
-    *b->end_unread = x;
-    b->end_unread = &x->next_unread;
+    b->unread = spw_min_u64(b->unread, x->id);
 }
 
-static void unlink_events(struct spw_batch *b, struct spw_batch_entry *x)
+/* Nobody can read the events of its request any more. */
+static void free_ended(struct spw_batch *b, struct spw_ended_session *x)
 {
-    struct spw_batch_entry **at = &b->unread;
-    if (!x->is_unread)
+    if (x->is_free)
         return;
-    while (*at != x)
-        at = &(*at)->next_unread;
-    *at = x->next_unread;
-    x->is_unread = false;
-    if (b->end_unread == &x->next_unread)
-        b->end_unread = at;
+    if (x->session->is_aside) /* it was canceled while its step waited */
+        spw_engine_drop_aside(b->engine);
+    x->is_free = x->session->leaves = true;
+    b->engine->sharing.n_departures++;
+    if (b->keeps_ended)
+        spw_batch_begin_to_keep(b, x);
 }
 
 void spw_batch_forget_events(struct spw_batch *b)
 {
-    for (struct spw_batch_entry *x = b->unread; x; x = x->next_unread) {
-        x->is_unread = x->has_end = false;
+    for (; b->unread <= b->n_submitted; b->unread++) {
+        struct spw_batch_entry *x = spw_batch_find(b, b->unread);
+        if (!x || spw_batch_waits(x)) /* its text, of given tokens, comes with its first token */
+            continue;
+        x->has_end = false;
         x->logits = NULL;
         x->answer.n_text = 0;
     }
-    b->unread = NULL;
-    b->end_unread = &b->unread;
-    for (uint32_t i = 0; i < b->n_ended; i++) {
-        b->ended[i].is_free = b->ended[i].session->leaves = true;
-        b->engine->sharing.n_left++;
-        if (b->ended[i].session->is_aside) /* it was canceled while its step waited */
-            spw_engine_drop_aside(b->engine);
-    }
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        free_ended(b, &b->ended[i]);
 }
 
 static bool next_event(struct spw_batch_entry *x, struct spw_event *out)
@@ -403,11 +392,10 @@ static bool next_event(struct spw_batch_entry *x, struct spw_event *out)
 
 bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 {
-    while (b->unread) {
-        struct spw_batch_entry *x = b->unread;
-        if (next_event(x, out))
+    for (; b->unread <= b->n_submitted; b->unread++) {
+        struct spw_batch_entry *x = spw_batch_find(b, b->unread);
+        if (x && !spw_batch_waits(x) && next_event(x, out))
             return true;
-        unlink_events(b, x);
     }
     return false;
 }
@@ -415,7 +403,7 @@ bool spw_batch_event(struct spw_batch *b, struct spw_event *out)
 /* ---- requests by number ---- */
 
 /* The session stays open: events point to its logits, and others may begin with its tokens. */
-static void retire_session(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
+static void retire_session(struct spw_batch *b, struct spw_batch_entry *x)
 {
     const struct spw_answer *a = &x->answer;
     bool failed = a->result.finish == SPW_FINISH_FAILED;
@@ -426,7 +414,8 @@ static void retire_session(struct spw_batch *b, struct spw_batch_entry *x, uint3
         (struct spw_ended_session){.session = x->session,
                                    .request = x->id,
                                    .n_prompt = failed ? 0 : a->request.n_prompt,
-                                   .place = place};
+                                   .place = x->place,
+                                   .was_canceled = a->result.finish == SPW_FINISH_CANCELED};
     x->session = NULL;
 }
 
@@ -434,11 +423,8 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
 {
     bool flush = finish != SPW_FINISH_CANCELED && finish != SPW_FINISH_FAILED;
     const struct spw_session *session = x->session ? x->session : x->answer.request.session;
-    uint32_t place = 0;
-    while (place < b->max_running && b->running[place] != x)
-        place++;
-    if (place < b->max_running)
-        b->running[place] = NULL;
+    if (x->has_started && b->running[x->place] == x)
+        b->running[x->place] = NULL;
     x->answer.result.finish = finish;
     if (flush && spw_answer_end(&x->answer)) {
         x->answer.result.finish = SPW_FINISH_FAILED;
@@ -447,7 +433,7 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);
     if (x->session)
-        retire_session(b, x, place);
+        retire_session(b, x);
     x->has_end = true;
     spw_batch_note_events(b, x);
 }
@@ -473,13 +459,53 @@ int spw_batch_publish(struct spw_batch *b, uint64_t id)
 bool spw_batch_runs(const struct spw_batch *b, uint64_t id)
 {
     const struct spw_batch_entry *x = spw_batch_find(b, id);
-    return x && x->runs && x->answer.result.finish == SPW_FINISH_NONE;
+    return x && x->has_started && x->answer.result.finish == SPW_FINISH_NONE;
+}
+
+uint64_t spw_batch_n_read(const struct spw_batch *b, uint64_t id, const struct spw_progress *p)
+{
+    const struct spw_batch_entry *x = spw_batch_find(b, id);
+    const struct spw_running_step *step = &b->engine->step;
+    if (!x)
+        return 0;
+    const uint64_t n_prompt = x->answer.request.n_prompt;
+    uint64_t n = x->answer.result.n_tokens ? n_prompt : 0;
+    if (x->session && !n)
+        n = spw_session_cached(x->session);
+    for (uint32_t i = 0; i < step->n && step->runs && p && p->total; i++)
+        if (step->sessions[i] == x->session) {
+            const struct spw_step_span *span = &step->items[i].span;
+            n = span->from +
+                (uint64_t)((double)(span->to - span->from) * (double)p->done / (double)p->total);
+        }
+    return spw_min_u64(n, n_prompt);
 }
 
 const struct spw_result *spw_batch_result(const struct spw_batch *b, uint64_t id)
 {
     const struct spw_batch_entry *x = spw_batch_find(b, id);
     return x ? &x->answer.result : NULL;
+}
+
+size_t spw_batch_sessions(const struct spw_batch *b, struct spw_batch_session *out, size_t most)
+{
+    size_t n = 0;
+    for (const struct spw_batch_entry *x = NULL; n < most && (x = spw_batch_next(b, x));) {
+        const struct spw_session *s = x->session ? x->session : x->answer.request.session;
+        if (!s)
+            continue;
+        out[n] = (struct spw_batch_session){.request = x->id,
+                                            .n_prompt = x->answer.request.n_prompt,
+                                            .n_generated = x->answer.result.n_tokens};
+        spw_session_waterlines(s, &out[n++].waterlines);
+    }
+    for (uint32_t i = 0; i < b->n_ended && n < most; i++) {
+        const struct spw_ended_session *x = &b->ended[i];
+        out[n] = (struct spw_batch_session){
+            .request = x->request, .has_ended = true, .n_prompt = x->n_prompt};
+        spw_session_waterlines(x->session, &out[n++].waterlines);
+    }
+    return n;
 }
 
 int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
@@ -490,12 +516,9 @@ int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out)
     if (x->answer.result.finish == SPW_FINISH_NONE)
         return -EBUSY;
     b->entries[id - b->first_id] = NULL;
-    unlink_events(b, x);
     for (uint32_t i = 0; i < b->n_ended; i++)
-        if (b->ended[i].request == id) {
-            b->ended[i].is_free = b->ended[i].session->leaves = true;
-            b->engine->sharing.n_left++;
-        }
+        if (b->ended[i].request == id)
+            free_ended(b, &b->ended[i]);
     *out = x->answer.result;
     x->answer.result = (struct spw_result){0};
     free_entry(x);

@@ -1,24 +1,58 @@
-/* What a batch consists of, for batch.c (requests and their events), batch_step.c (steps) and
- * batch_sessions.c (requests that start, and their sessions), batch_repeat.c and dry/dry_run.c
- * (batches that compute nothing). Nobody else includes this file. */
+/* What a batch consists of, for batch.c (requests and their events), batch_step.c (steps),
+ * batch_sessions.c (requests that start, and their sessions) and dry/dry_run.c (a batch that
+ * computes nothing). Nobody else includes this file. */
 #ifndef SPW_RUNTIME_BATCH_BATCH_PARTS_H
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
-#include "runtime/batch/group.h"
+#include "runtime/batch/answer.h"
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
+#include "runtime/sampler.h"
+
+/* A group: requests of a batch that are decided together. After a step the batch hands the group
+ * what its requests have computed, and the group says how each of them goes on:
+ *
+ *   rows of logits -> decide -> for each request: a parent, tokens that stay, the next token
+ *
+ * One answer is a group of one request. The samples of a prompt are a group, too: the session of
+ * the first one computes the prompt, and those of the others become its children. A group knows
+ * nothing of sessions and steps: the batch carries out what it decides (batch_step.c). */
+
+/* A request of the group that takes part in a decision. */
+struct spw_group_member {
+    const struct spw_answer *answer;
+    const float *logits; /* [vocab], after the last token of its session; NULL: it has no session */
+    /* The decision: */
+    uint32_t parent; /* the member whose session goes on as this one's; its own number: its own */
+    uint64_t n_stay; /* tokens of that session that stay */
+    int32_t token;   /* follows them; or -errno: the member fails */
+};
+
+struct spw_group {
+    /* Fills in the decision of each of n members. Those without a session have the tokens of a
+     * member that has one. */
+    void (*decide)(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
+    uint64_t first; /* its requests: n numbers from `first` on */
+    uint32_t n;
+};
+
+/* Any token follows: where nothing is computed (struct spw_engine.dry). */
+void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
+/* Each member picks its next token, with draws of its own. */
+void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
 
 struct spw_batch_entry {
     uint64_t id;
     struct spw_answer answer;
-    struct spw_group *group;     /* decides how it goes on; its users share it */
-    struct spw_session *session; /* owned unless it is the request's own; NULL: it waits or ended */
-    bool runs;                   /* or has run: it no longer waits */
+    struct spw_group group;      /* decides how it goes on */
+    struct spw_session *session; /* owned unless it is the request's own; NULL: the request waits,
+                                    has ended, or gets a session before its next step */
+    bool has_started;            /* the request runs or has run: it no longer waits */
+    uint32_t place;              /* in `running`, while it runs */
     bool has_row;                /* the step has computed its next row of logits */
     bool knows_reuse;            /* the result has n_reused */
+    bool is_read;                /* its prompt is in the next pass of prompts */
     int score_rc;                /* why a log-probability of its step is missing; 0 */
-    struct spw_batch_entry *next_unread; /* in the queue of those with events */
-    bool is_unread;                      /* it is in this queue */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */
     float *kept_logits;   /* owned, [vocab] or NULL: for a copy */
@@ -27,26 +61,31 @@ struct spw_batch_entry {
 };
 
 /* A session of the batch whose request has ended. Events of the request may point to its logits.
- * In the step after that, a request that starts takes it over, or it is closed. */
+ * In the step after that, a request that starts takes it over, or it is closed; or it stays, if the
+ * batch keeps such sessions (batch_keep.c). */
 struct spw_ended_session {
     struct spw_session *session; /* owned */
     uint64_t request;            /* its number */
     uint64_t n_prompt;           /* tokens of its prompt; 0: it failed, and nobody may have them */
     uint32_t place;              /* in `running` */
     bool is_free;                /* nobody can read the request's events any more */
+    bool was_canceled;
 };
 
 struct spw_batch {
     struct spw_engine *engine;
     const struct spw_tokenizer *tokenizer;
+    struct spw_vocabulary *vocabulary; /* owned; NULL until a request has a grammar */
     struct spw_batch_entry *
         *entries; /* owned, [capacity]: request first_id + i; NULL: it was taken */
-    uint64_t first_id, n_submitted, capacity;
-    uint64_t first_waiting;                       /* no request with a lower number waits */
-    uint32_t n_own_waiting;                       /* waiting requests that bring their session */
-    struct spw_batch_entry *unread, **end_unread; /* the queue of those with events */
-    struct spw_ended_session *ended;              /* owned, [max_running] */
+    uint64_t first_id, n_submitted;
+    size_t capacity;
+    uint64_t first_waiting; /* no request with a lower number waits */
+    uint32_t n_own_waiting; /* waiting requests that bring their session */
+    uint64_t unread;        /* no request with a lower number has events that nobody has read */
+    struct spw_ended_session *ended; /* owned, [max_running], in the order in which they ended */
     uint32_t n_ended;
+    bool keeps_ended;                  /* see spw_batch_keep_ended */
     struct spw_batch_entry **running;  /* owned, [max_running]; NULL: free */
     struct spw_batch_entry **stepping; /* owned, [max_running]: the request of each span */
     struct spw_span *spans;            /* owned, [max_running]: the step's */
@@ -55,18 +94,27 @@ struct spw_batch {
     struct spw_prompt *prompts;        /* owned, [max_running]: while sessions are opened */
     struct spw_prompt *ended_prompts;  /* owned, [max_running]: of `ended`, by place */
     uint32_t max_running;
-    uint32_t prompt_chunks;       /* see spw_batch_set_prompt_chunks */
-    uint32_t most_chunks;         /* of the steps that are being made; 0: any number */
-    uint64_t refused, refused_at; /* a request that had no room, at this engine.sharing.n_left */
-    uint32_t n_stale;             /* steps one after the other that have ended with -ESTALE */
-    int late_rc;                  /* of a step of prompts beside others; 0: none has failed */
+    uint32_t prompt_chunks; /* see spw_batch_set_prompt_chunks */
+    uint64_t pass_tokens;   /* see spw_batch_set_pass_tokens */
+    bool reads_short;       /* the latest pass had short prompts */
+    uint32_t most_chunks;   /* of the steps that are being made; 0: any number */
+    uint64_t most_tokens;   /* the same */
+    double published_at;    /* when prompts were published between two passes */
+    uint64_t refused,
+        refused_at;   /* a request that had no room, at this engine.sharing.n_departures */
+    uint32_t n_stale; /* steps one after the other that have ended with -ESTALE */
+    int late_rc;      /* of a step of prompts beside others; 0: none has failed */
     struct spw_error late;
-    int wake_fd;                      /* owned: an eventfd, above 0 when the batch was woken */
-    struct spw_sampler *sampler;      /* owned */
-    uint32_t n_alike, n_were_running; /* batch_repeat.c: steps since the latest that differed;
-                                         requests that ran after it */
+    int wake_fd;                 /* owned: an eventfd, above 0 when the batch was woken */
+    struct spw_sampler *sampler; /* owned */
     struct spw_batch_times times;
 };
+
+/* The session holds the whole span: no pass of it is left. */
+static inline bool spw_batch_has_passed(const struct spw_span *s)
+{
+    return s->session->n_tokens == s->n_tokens;
+}
 
 /* NULL: there is no such request, or it was taken. */
 static inline struct spw_batch_entry *spw_batch_find(const struct spw_batch *b, uint64_t id)
@@ -76,7 +124,7 @@ static inline struct spw_batch_entry *spw_batch_find(const struct spw_batch *b, 
 
 static inline bool spw_batch_waits(const struct spw_batch_entry *x)
 {
-    return x && !x->runs && x->answer.result.finish == SPW_FINISH_NONE;
+    return x && !x->has_started && x->answer.result.finish == SPW_FINISH_NONE;
 }
 
 /* Tokens that the request's session holds in the end: the last token of an answer is only
@@ -94,7 +142,7 @@ static inline uint64_t spw_batch_first_tokens(const struct spw_request *r)
 }
 
 /* The request's next step computes its prompt. */
-static inline bool spw_batch_is_first(const struct spw_batch_entry *x)
+static inline bool spw_batch_needs_prompt(const struct spw_batch_entry *x)
 {
     return x->answer.result.n_tokens == x->answer.request.n_given;
 }
@@ -104,26 +152,29 @@ static inline bool spw_batch_is_first(const struct spw_batch_entry *x)
 static inline const struct spw_batch_entry *spw_batch_parent(const struct spw_batch *b,
                                                              const struct spw_batch_entry *x)
 {
-    if (x->session || !spw_batch_is_first(x))
+    if (x->session || !spw_batch_needs_prompt(x))
         return NULL;
-    for (uint64_t id = x->group->first; id < x->id; id++) {
+    for (uint64_t id = x->group.first; id < x->id; id++) {
         const struct spw_batch_entry *y = spw_batch_find(b, id);
-        if (y && y->runs && y->answer.result.finish == SPW_FINISH_NONE && spw_batch_is_first(y))
+        if (y && y->has_started && y->answer.result.finish == SPW_FINISH_NONE &&
+            spw_batch_needs_prompt(y))
             return y;
     }
     return NULL;
 }
 
-static inline bool spw_batch_any_runs(const struct spw_batch *b)
+/* The running request after x, by place; x NULL: the first one. NULL: there are no more. */
+static inline struct spw_batch_entry *spw_batch_next(const struct spw_batch *b,
+                                                     const struct spw_batch_entry *x)
 {
-    for (uint32_t i = 0; i < b->max_running; i++)
+    for (uint32_t i = x ? x->place + 1 : 0; i < b->max_running; i++)
         if (b->running[i])
-            return true;
-    return false;
+            return b->running[i];
+    return NULL;
 }
 
 /* batch.c. The request has events from now on. */
-void spw_batch_note_events(struct spw_batch *b, struct spw_batch_entry *x);
+void spw_batch_note_events(struct spw_batch *b, const struct spw_batch_entry *x);
 /* Closes the sessions of ended requests whose events nobody can read any more. */
 void spw_batch_close_ended(struct spw_batch *b);
 /* Copies logits that are in events which nobody has read yet. -ENOMEM. */
@@ -140,6 +191,35 @@ void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
 /* Computes the first n spans of the batch. prefill: they have prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);
+
+/* What the open sessions of the batch take. */
+struct spw_batch_room {
+    uint64_t tiles; /* of all open sessions */
+    int64_t n_free; /* sessions that can still be opened */
+};
+
+/* batch_sessions.c. The tiles and sessions of the batch, once requests that start have a session,
+ * and those of requests that have ended are closed; or, with `all`, are still open. */
+struct spw_batch_room spw_batch_count_room(struct spw_batch *b, bool all);
+/* The running request in this place needs a session for the next step. */
+bool spw_batch_needs_session(const struct spw_batch *b, uint32_t place);
+/* Whether the request shares its prompt with no other session: all logits of the prompt are wanted,
+ * or its keys have rope frequencies of their own. */
+bool spw_batch_is_of_its_own(const struct spw_batch *b, const struct spw_batch_entry *x);
+/* Whether nobody can begin with the session's tokens: each length has a rope table of its own, or
+ * older tokens were computed with another precision. */
+bool spw_session_is_of_its_own(const struct spw_session *s);
+/* Tiles of the running request's prompt that its session, which is not open yet, will share with
+ * that of another running request. */
+uint64_t spw_batch_shared_tiles(struct spw_batch *b, uint32_t place);
+
+/* batch_keep.c, if the batch keeps sessions of requests that have ended. Requests that start get
+ * them, or forks of them. */
+void spw_batch_take_kept(struct spw_batch *b);
+/* Closes as many as the running requests leave no room for. */
+void spw_batch_make_way(struct spw_batch *b);
+/* An ended session has become free: keeps no more room than its tokens need. */
+void spw_batch_begin_to_keep(struct spw_batch *b, struct spw_ended_session *x);
 
 /* As in struct spw_batch_hooks. */
 void spw_batch_make_room(struct spw_batch *b);

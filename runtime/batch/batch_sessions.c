@@ -1,4 +1,19 @@
-/* Requests of a batch that start, and their sessions: see batch.c and shared_prompt.h. */
+/* Requests of a batch that start, and their sessions: see batch.c and shared_prompt.h.
+ *
+ *   waiting -> running without a session -> running with a session -> ended
+ *
+ *   waiting       until there is a place, a session and room for its tiles (starts_now)
+ *   no session    until the next step: open_sessions gives the request a session that is
+ *                   - its own, which the caller brought, or
+ *                   - taken over from a request that has ended in the same place, or
+ *                   - forked from the donor, a running request whose prompt begins alike; before
+ *                     that the donor computes what both share, or
+ *                   - forked from its parent, an earlier sample of the same group, after the
+ *                     parent's first step (batch_step.c), or
+ *                   - new.
+ *                 A request loses its session again if room is needed (spw_batch_make_room).
+ *   ended         the session stays open until the next step: it may be taken over, else it is
+ *                 closed; or it stays longer: batch_keep.c. */
 #include "runtime/batch/batch_parts.h"
 
 /* ---- requests that start ---- */
@@ -9,11 +24,6 @@ bool spw_batch_any_waits(struct spw_batch *b)
            !spw_batch_waits(spw_batch_find(b, b->first_waiting)))
         b->first_waiting++;
     return b->first_waiting <= b->n_submitted;
-}
-
-static uint32_t most_tiles(const struct spw_batch_entry *x)
-{
-    return spw_waterline_tiles(spw_batch_most_tokens(&x->answer.request));
 }
 
 /* A request runs from now on; open_sessions gives it a session. A request whose given tokens end
@@ -29,29 +39,31 @@ static void start(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place
         return;
     }
     x->session = x->answer.request.session;
-    x->runs = true;
+    x->has_started = true;
+    x->place = place;
     b->running[place] = x;
 }
 
 /* ---- what prompts share ---- */
 
-/* Whether nobody can begin with the session's tokens: each length has a rope table of its own, or
- * older tokens were computed with another precision. */
-static bool is_of_its_own(const struct spw_session *s)
+bool spw_session_is_of_its_own(const struct spw_session *s)
 {
     return s->n_tokens && (s->mixed || s->rope_table != SPW_ROPE_SHARED);
 }
 
-/* Nothing is shared where the prefix cache has the tokens, either. */
+bool spw_batch_is_of_its_own(const struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    const uint64_t table =
+        spw_engine_rope_table(b->engine, x->answer.request.n_prompt + x->answer.request.n_given);
+    bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
+    return wants_all || table != SPW_ROPE_SHARED ||
+           (x->session && spw_session_is_of_its_own(x->session));
+}
+
+/* With a prefix cache, running requests share their prompts through it. */
 static bool is_alone(const struct spw_batch *b, const struct spw_batch_entry *x)
 {
-    const struct spw_model_config *c = spw_engine_config(b->engine);
-    const struct spw_session *s = x->session;
-    uint64_t table = spw_rope_table(&c->rope[c->full_kind], c->max_positions,
-                                    x->answer.request.n_prompt + x->answer.request.n_given);
-    bool wants_all = spw_answer_is_scored(&x->answer) && !x->knows_reuse;
-    return b->engine->above.prefix || wants_all || table != SPW_ROPE_SHARED ||
-           (s && is_of_its_own(s));
+    return b->engine->above.prefix || spw_batch_is_of_its_own(b, x);
 }
 
 static void describe_prompt(struct spw_batch *b, uint32_t place)
@@ -64,7 +76,7 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
         return;
     *p = (struct spw_prompt){.tokens = x->answer.tokens,
                              .n_tokens = spw_batch_first_tokens(&x->answer.request) +
-                                         (!s && !spw_batch_is_first(x)),
+                                         (!s && !spw_batch_needs_prompt(x)),
                              .is_open = s,
                              .is_alone = is_alone(b, x)};
     if (s && s->cached)
@@ -81,12 +93,12 @@ static void describe_prompt(struct spw_batch *b, uint32_t place)
 static struct spw_prompt describe_ended(const struct spw_ended_session *x)
 {
     const struct spw_session *s = x->session;
-    uint64_t n = s->cached ? s->n_tokens : 0;
+    uint64_t n = spw_session_cached(s);
     return (struct spw_prompt){.tokens = s->tokens,
                                .n_tokens = spw_min_u64(x->n_prompt, n),
                                .n_held = n,
                                .is_open = true,
-                               .is_alone = is_of_its_own(s)};
+                               .is_alone = spw_session_is_of_its_own(s)};
 }
 
 /* ---- room ---- */
@@ -94,16 +106,14 @@ static struct spw_prompt describe_ended(const struct spw_ended_session *x)
 /* The session of the request that ended in this place; NULL: there is none. */
 static struct spw_ended_session *ended_at(const struct spw_batch *b, uint32_t place)
 {
-    for (uint32_t i = 0; i < b->n_ended; i++)
+    for (uint32_t i = 0; i < b->n_ended && !b->keeps_ended; i++)
         if (b->ended[i].is_free && b->ended[i].place == place)
             return &b->ended[i];
     return NULL;
 }
 
-/* Tiles of the running request's prompt that its session, which is not open yet, will share with
- * another session of the batch, so that they count once. A session that it may take over has tiles
- * of its own. */
-static uint64_t shared_tiles(struct spw_batch *b, uint32_t place)
+/* These tiles count once. A session that the request may take over shares no tile. */
+uint64_t spw_batch_shared_tiles(struct spw_batch *b, uint32_t place)
 {
     const struct spw_batch_entry *x = b->running[place];
     const struct spw_sharing by = spw_plan_sharing(&b->engine->plan);
@@ -117,16 +127,9 @@ static uint64_t shared_tiles(struct spw_batch *b, uint32_t place)
     return shared && !b->running[donor]->answer.request.session ? shared : 0;
 }
 
-/* What the batch's requests take when those that start have their sessions, and those that have
- * ended have none. */
-struct room {
-    uint64_t tiles; /* of all open sessions */
-    int64_t n_free; /* sessions that can still be opened */
-};
-
-static struct room count_room(struct spw_batch *b)
+struct spw_batch_room spw_batch_count_room(struct spw_batch *b, bool all)
 {
-    struct room r = {.tiles = spw_engine_open_tiles(b->engine, true)};
+    struct spw_batch_room r = {.tiles = spw_engine_open_tiles(b->engine, !all)};
     for (uint32_t i = 0; i < b->max_running; i++)
         describe_prompt(b, i);
     for (uint32_t i = 0; i < b->max_running; i++) {
@@ -135,16 +138,17 @@ static struct room count_room(struct spw_batch *b)
         if (!x || x->session)
             continue;
         r.n_free--;
-        r.tiles += most_tiles(x) - shared_tiles(b, i);
+        r.tiles += spw_waterline_tiles(spw_batch_most_tokens(&x->answer.request)) -
+                   spw_batch_shared_tiles(b, i);
     }
     for (uint32_t i = 0; i < b->n_ended; i++)
-        r.n_free += b->ended[i].is_free;
+        r.n_free += b->ended[i].is_free && !all;
     return r;
 }
 
 static bool fit_together(struct spw_batch *b)
 {
-    const struct room r = count_room(b);
+    const struct spw_batch_room r = spw_batch_count_room(b, false);
     return r.n_free >= 0 && spw_share_fits(&b->engine->plan, r.tiles);
 }
 
@@ -153,7 +157,7 @@ static bool fit_together(struct spw_batch *b)
  * ahead what the next one needs. */
 static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
-    if (b->refused == x->id && b->refused_at == b->engine->sharing.n_left)
+    if (b->refused == x->id && b->refused_at == b->engine->sharing.n_departures)
         return false;
     struct spw_ended_session *ended = ended_at(b, place);
     const uint64_t n_prompt = ended ? ended->n_prompt : 0;
@@ -166,7 +170,7 @@ static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t pl
     }
     b->running[place] = NULL;
     b->refused = has ? 0 : x->id;
-    b->refused_at = b->engine->sharing.n_left;
+    b->refused_at = b->engine->sharing.n_departures;
     return has;
 }
 
@@ -176,8 +180,8 @@ static bool has_room(struct spw_batch *b, struct spw_batch_entry *x, uint32_t pl
 static bool starts_now(struct spw_batch *b, struct spw_batch_entry *x, uint32_t place)
 {
     bool others_end = false;
-    for (uint32_t i = 0; i < b->max_running; i++)
-        others_end |= b->running[i] && !b->running[i]->answer.request.session;
+    for (const struct spw_batch_entry *y = NULL; (y = spw_batch_next(b, y));)
+        others_end |= !y->answer.request.session;
     for (uint32_t i = 0; i < b->n_ended; i++)
         others_end |= !b->ended[i].is_free; /* it is open until the next step */
     return has_room(b, x, place) || !others_end;
@@ -209,7 +213,7 @@ void spw_batch_make_room(struct spw_batch *b)
     spw_batch_close_ended(b);
     for (uint32_t i = b->max_running; i-- > 0;) {
         struct spw_batch_entry *x = b->running[i];
-        if (spw_share_fits(&b->engine->plan, count_room(b).tiles))
+        if (spw_share_fits(&b->engine->plan, spw_batch_count_room(b, false).tiles))
             return;
         if (!x || !x->session || !x->session->of_batch || spw_batch_copy_logits(b))
             continue;
@@ -234,7 +238,7 @@ static void take_over(struct spw_batch *b, uint32_t place, uint64_t n)
  * them, none does: sessions are then opened one by one, and refused with a reason. */
 static void take_over_sessions(struct spw_batch *b)
 {
-    if (!b->n_ended || !spw_share_fits(&b->engine->plan, count_room(b).tiles))
+    if (!b->n_ended || !spw_share_fits(&b->engine->plan, spw_batch_count_room(b, false).tiles))
         return;
     for (uint32_t i = 0; i < b->max_running; i++) {
         const struct spw_ended_session *ended = ended_at(b, i);
@@ -273,8 +277,8 @@ static void add_shared_span(struct spw_batch *b, uint32_t donor, uint64_t shared
 static bool any_session(const struct spw_batch *b)
 {
     bool any = false;
-    for (uint32_t i = 0; i < b->max_running; i++)
-        any |= b->running[i] && b->running[i]->session && b->running[i]->session->of_batch;
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+        any |= x->session && x->session->of_batch;
     return any || b->n_ended;
 }
 
@@ -304,8 +308,7 @@ static bool open_session(struct spw_batch *b, uint32_t place, uint32_t *n)
     return true;
 }
 
-/* The running request in this place needs a session for the next step. */
-static bool needs_session(const struct spw_batch *b, uint32_t place)
+bool spw_batch_needs_session(const struct spw_batch *b, uint32_t place)
 {
     const struct spw_batch_entry *x = b->running[place];
     return x && !x->session && !spw_batch_parent(b, x);
@@ -316,20 +319,24 @@ static int open_sessions(struct spw_batch *b, struct spw_error *err)
 {
     bool more = false;
     for (uint32_t i = 0; i < b->max_running; i++)
-        more |= needs_session(b, i);
+        more |= spw_batch_needs_session(b, i);
     while (more) {
         uint32_t n = 0;
         more = false;
         for (uint32_t i = 0; i < b->max_running; i++)
             describe_prompt(b, i);
         for (uint32_t i = 0; i < b->max_running; i++) {
-            if (!needs_session(b, i))
+            if (!spw_batch_needs_session(b, i))
                 continue;
             more |= !open_session(b, i, &n);
             describe_prompt(b, i);
         }
         if (n)
             SPW_TRY(spw_batch_compute(b, n, true, err));
+        for (uint32_t i = 0; i < n; i++)
+            if (!spw_batch_has_passed(&b->spans[i]))
+                return -EAGAIN; /* others get a token before the next pass */
+        b->most_chunks = n ? spw_min_u32(b->most_chunks, 1) : b->most_chunks; /* they wait */
     }
     return 0;
 }
@@ -338,8 +345,8 @@ static int open_sessions(struct spw_batch *b, struct spw_error *err)
 static bool step_waits(const struct spw_batch *b)
 {
     bool any = false;
-    for (uint32_t i = 0; i < b->max_running; i++)
-        any |= b->running[i] && b->running[i]->session && b->running[i]->session->is_aside;
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+        any |= x->session && x->session->is_aside;
     return any;
 }
 
@@ -349,10 +356,16 @@ int spw_batch_start(struct spw_batch *b, struct spw_error *err)
     do { /* again where all have failed */
         if (!step_waits(b)) {
             start_waiting(b);
-            take_over_sessions(b);
+            if (b->keeps_ended)
+                spw_batch_take_kept(b);
+            else
+                take_over_sessions(b);
         }
-        spw_batch_close_ended(b);
+        if (b->keeps_ended)
+            spw_batch_make_way(b);
+        else
+            spw_batch_close_ended(b);
         rc = open_sessions(b, err);
-    } while (!rc && !spw_batch_any_runs(b) && spw_batch_any_waits(b) && !b->n_ended);
+    } while (!rc && !spw_batch_next(b, NULL) && spw_batch_any_waits(b) && !b->n_ended);
     return rc;
 }

@@ -10,6 +10,13 @@ void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
     if (rc == -EDOM)
         spw_fail(&x->why, rc, "the logits are not numbers (NaN): %s",
                  spw_engine_nan_advice(b->engine));
+    else if (rc == -E2BIG)
+        spw_fail(&x->why, rc,
+                 "the answer may be the begin of too many things: its schema has counts inside of "
+                 "counts, or choices that begin alike");
+    else if (rc == -EILSEQ)
+        spw_fail(&x->why, rc,
+                 "no token of the vocabulary continues the answer as its grammar demands");
     else if (!*x->why.text)
         spw_fail(&x->why, rc, "%s", strerror(-rc));
     spw_batch_end(b, x, SPW_FINISH_FAILED);
@@ -44,6 +51,7 @@ static void note_reuse(struct spw_batch_entry *x)
     x->knows_reuse = true;
     x->answer.result.n_reused = spw_session_reused(x->session);
     x->answer.result.n_from_store = spw_session_from_store(x->session);
+    x->answer.result.n_recomputed = x->session->recomputed;
 }
 
 /* Gives the request a session that goes on as the parent's does. */
@@ -68,7 +76,7 @@ static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 /* Carries out what was decided: the next token, or -errno, and whether the request goes on. */
 static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 {
-    const bool first = spw_batch_is_first(x);
+    const bool first = spw_batch_needs_prompt(x);
     int rc = token < 0 ? token : push(b, x, token);
     if (rc) {
         spw_batch_fail(b, x, rc);
@@ -88,9 +96,10 @@ static uint32_t gather(struct spw_batch *b, const struct spw_group *g)
     uint32_t n = 0;
     for (uint64_t id = g->first; id < g->first + g->n; id++) {
         struct spw_batch_entry *x = spw_batch_find(b, id);
-        const struct spw_batch_entry *parent = x && x->runs ? spw_batch_parent(b, x) : NULL;
+        const struct spw_batch_entry *parent = x && x->has_started ? spw_batch_parent(b, x) : NULL;
         if (!x || !(x->has_row || (parent && parent->has_row)))
             continue;
+        spw_answer_allow(&x->answer);
         b->deciding[n] = x;
         b->members[n++] = (struct spw_group_member){
             .answer = &x->answer, .logits = x->has_row ? spw_session_logits(x->session) : NULL};
@@ -111,18 +120,55 @@ static void decide(struct spw_batch *b, const struct spw_group *g)
             int rc = become_child(b->deciding[i], b->deciding[m->parent], m->n_stay);
             m->token = rc ? rc : m->token;
         }
+        if (b->deciding[i]->answer.grammar_rc)
+            m->token = b->deciding[i]->answer.grammar_rc;
     }
     for (uint32_t i = 0; i < n; i++)
         advance(b, b->deciding[i], b->members[i].token);
 }
 
+/* ---- how the requests of a group go on ---- */
+
+/* The member whose session has the tokens of member i. */
+static uint32_t parent_of(const struct spw_group_member *members, uint32_t i)
+{
+    uint32_t p = i;
+    if (!members[i].logits)
+        for (p = 0;
+             !members[p].logits || members[p].answer->n_tokens != members[i].answer->n_tokens;)
+            p++;
+    return p;
+}
+
+void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct spw_group_member *m = &members[i];
+        const struct spw_answer *a = m->answer;
+        m->parent = parent_of(members, i);
+        m->n_stay = a->n_tokens;
+        m->token = spw_sampler_pick(s, &a->request.sampling, members[m->parent].logits, a->tokens,
+                                    a->request.n_prompt, a->n_tokens);
+    }
+}
+
+void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint32_t n)
+{
+    (void)s;
+    for (uint32_t i = 0; i < n; i++) {
+        members[i].parent = i;
+        members[i].n_stay = members[i].answer->n_tokens;
+        members[i].token = 0;
+    }
+}
+
 /* ---- steps ---- */
 
 /* Which requests get a step. */
-enum part { ALL, PROMPTS, DECODING };
+enum which { ALL, PROMPTS, DECODING };
 
-/* The request's next step computes one token; or nothing, because another request that begins with
- * the same prompt has waited for it. */
+/* The request has no prompt left to compute: its next step computes one token, or nothing, if the
+ * whole prompt was computed before for requests that share it (add_shared_span). */
 static bool decodes(const struct spw_batch_entry *x)
 {
     const struct spw_request *r = &x->answer.request;
@@ -130,11 +176,11 @@ static bool decodes(const struct spw_batch_entry *x)
     bool is_ready = s && s != r->session && !spw_answer_is_scored(&x->answer) && s->cached &&
                     s->n_tokens == spw_batch_first_tokens(r) &&
                     (s->has_logits || !r->max_new_tokens);
-    return !spw_batch_is_first(x) || is_ready;
+    return !spw_batch_needs_prompt(x) || is_ready;
 }
 
 /* Rows of logits of the first step: those that score a token, and the row of the next token. */
-static size_t first_logits(const struct spw_request *r)
+static size_t n_prompt_logits(const struct spw_request *r)
 {
     if (r->prompt_logprobs)
         return spw_batch_first_tokens(r);
@@ -142,23 +188,69 @@ static size_t first_logits(const struct spw_request *r)
                                      : r->max_new_tokens > 0;
 }
 
-static uint32_t make_spans(struct spw_batch *b, enum part part, bool *prefill)
+/* ---- passes of prompts ---- */
+
+static bool has_prompt(const struct spw_batch_entry *x)
+{
+    return x->session && !decodes(x);
+}
+
+static uint64_t tokens_left(const struct spw_batch_entry *x)
+{
+    return spw_sub_u64(spw_batch_first_tokens(&x->answer.request), spw_session_cached(x->session));
+}
+
+/* The prompt that is not in the pass yet and has the fewest tokens left, or the oldest one. */
+static struct spw_batch_entry *next_prompt(const struct spw_batch *b, bool oldest)
+{
+    struct spw_batch_entry *best = NULL;
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+        if (has_prompt(x) && !x->is_read &&
+            (!best || (oldest ? x->id < best->id : tokens_left(x) < tokens_left(best))))
+            best = x;
+    return best;
+}
+
+/* Which prompts are in the next pass: those of a step that was set aside; else by turns short ones,
+ * up to half of a pass, and the oldest ones. */
+static void choose_prompts(struct spw_batch *b)
+{
+    bool any = false;
+    uint64_t room = b->reads_short ? 0 : b->pass_tokens / 2;
+    struct spw_batch_entry *x = NULL;
+    while ((x = spw_batch_next(b, x)))
+        any |= x->is_read = x->session && x->session->is_aside;
+    if (any)
+        return;
+    b->reads_short = false;
+    for (; (x = next_prompt(b, false)) && tokens_left(x) <= room; x->is_read = true) {
+        room -= tokens_left(x);
+        b->reads_short = true;
+    }
+    room = b->reads_short ? 0 : b->pass_tokens;
+    for (; room && (x = next_prompt(b, true)); x->is_read = true)
+        room = spw_sub_u64(room, tokens_left(x));
+}
+
+static uint32_t make_spans(struct spw_batch *b, enum which which, bool *prefill)
 {
     uint32_t n = 0;
     *prefill = false;
-    for (uint32_t i = 0; i < b->max_running; i++) {
-        struct spw_batch_entry *x = b->running[i];
-        if (!x || !x->session || (part != ALL && decodes(x) != (part == DECODING)))
+    if (which == PROMPTS && b->pass_tokens)
+        choose_prompts(b);
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));) {
+        if (!x->session || (which != ALL && decodes(x) != (which == DECODING)) ||
+            (which == PROMPTS && b->pass_tokens && !x->is_read))
             continue;
         const struct spw_answer *a = &x->answer;
-        bool first = spw_batch_is_first(x);
+        bool first = spw_batch_needs_prompt(x);
         size_t n_tokens = first ? spw_batch_first_tokens(&a->request) : a->n_tokens;
         x->session->is_last_step = a->result.n_tokens + 1 >= a->request.max_new_tokens;
         b->stepping[n] = x;
         b->spans[n++] = (struct spw_span){.session = x->session,
                                           .tokens = a->tokens,
                                           .n_tokens = n_tokens,
-                                          .n_logits = first ? first_logits(&a->request)
+                                          .n_logits = first ? n_prompt_logits(&a->request)
                                                             : a->request.max_new_tokens > 0};
         *prefill |= first;
     }
@@ -173,11 +265,39 @@ static void score(void *context, size_t span, size_t position, const float *logi
     x->score_rc = x->score_rc ? x->score_rc : rc;
 }
 
+/* Tokens that the sessions of the first n spans hold. */
+static uint64_t count_held(const struct spw_batch *b, uint32_t n)
+{
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < n; i++)
+        held += spw_session_cached(b->spans[i].session);
+    return held;
+}
+
+/* Once a minute, as passes of prompts without this limit do. */
+static void publish_some(struct spw_batch *b, uint32_t n)
+{
+    enum { EVERY_SECONDS = 60 };
+    const double now = spw_now_seconds();
+    const bool is_first = b->published_at <= 0;
+    if (!b->engine->above.prefix || now - b->published_at < EVERY_SECONDS)
+        return;
+    for (uint32_t i = 0; i < n && !is_first; i++)
+        spw_session_publish(b->spans[i].session, NULL);
+    b->published_at = now;
+}
+
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
     double start = spw_now_seconds();
-    const struct spw_sync_options o = {.most_chunks = b->most_chunks, .publishes = true};
+    const struct spw_sync_options o = {
+        .most_chunks = b->most_chunks, .publishes = true, .most_tokens = b->most_tokens};
+    uint64_t before = count_held(b, n);
     int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
+    b->times.n_asides += rc == -EAGAIN;
+    b->times.n_prompt_tokens += prefill ? spw_sub_u64(count_held(b, n), before) : 0;
+    if (!rc && b->most_tokens)
+        publish_some(b, n);
     for (uint32_t i = 0; i < n && (!rc || rc == -ECANCELED || rc == -EAGAIN); i++)
         note_reuse(b->stepping[i]);
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
@@ -186,39 +306,42 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
 }
 
 /* A step of some requests, and their next tokens. -EAGAIN: the step is set aside. */
-static int step_part(struct spw_batch *b, enum part part, struct spw_error *err)
+static int step_requests(struct spw_batch *b, enum which which, struct spw_error *err)
 {
     bool prefill;
-    uint32_t n = make_spans(b, part, &prefill);
+    uint32_t n = make_spans(b, which, &prefill);
     int rc = n ? spw_batch_compute(b, n, prefill, err) : 0;
     for (uint32_t i = 0; i < n && !rc; i++)
-        b->stepping[i]->has_row = !ends_without_token(b, b->stepping[i]);
+        b->stepping[i]->has_row =
+            spw_batch_has_passed(&b->spans[i]) && !ends_without_token(b, b->stepping[i]);
     for (uint32_t i = 0; i < n && !rc; i++)
         if (b->stepping[i]->has_row)
-            decide(b, b->stepping[i]->group);
+            decide(b, &b->stepping[i]->group);
     return rc;
 }
 
 static bool any_decodes(const struct spw_batch *b)
 {
-    for (uint32_t i = 0; i < b->max_running; i++)
-        if (b->running[i] && decodes(b->running[i]))
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+        if (decodes(x))
             return true;
     return false;
 }
 
 /* Requests that decode come first: what starts then has its step in the same call. -ESTALE: see
  * spw_engine_sync. */
-static int step_parts(struct spw_batch *b, struct spw_error *err)
+static int step_running(struct spw_batch *b, struct spw_error *err)
 {
-    bool apart = b->prompt_chunks && any_decodes(b);
+    const bool apart = b->prompt_chunks && (b->pass_tokens || any_decodes(b));
     if (apart)
-        SPW_TRY(step_part(b, DECODING, err));
+        SPW_TRY(step_requests(b, DECODING, err));
     b->most_chunks = apart ? b->prompt_chunks : 0;
+    b->most_tokens = apart ? b->pass_tokens : 0;
     int rc = spw_batch_start(b, err);
     if (!rc)
-        rc = step_part(b, apart ? PROMPTS : ALL, err);
+        rc = step_requests(b, apart ? PROMPTS : ALL, err);
     b->most_chunks = 0;
+    b->most_tokens = 0;
     if (rc == -EAGAIN)
         return 0;
     if (rc && rc != -ESTALE &&
@@ -251,7 +374,7 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
     if (rc)
         why = b->late;
     else
-        rc = step_parts(b, &why);
+        rc = step_running(b, &why);
     if (rc == -ESTALE)
         rc = open_anew(b, &why);
     else
@@ -268,6 +391,11 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks)
 {
     b->prompt_chunks = chunks;
+}
+
+void spw_batch_set_pass_tokens(struct spw_batch *b, uint64_t tokens)
+{
+    b->pass_tokens = tokens;
 }
 
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out)

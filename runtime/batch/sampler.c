@@ -5,6 +5,7 @@
  * other penalties follow the repetition penalty, as in vLLM (`apply_penalties`), which has the same
  * order. Each with its meaning, for a token with the logit l; all of it in f32 up to the penalties:
  *
+ *   allowed        -inf for the tokens that are not
  *   bias b         l + b (OpenAI's logit_bias); -inf whatever l is, if b is -inf
  *   repetition p   every token that occurs in the sequence (prompt included) once:
  *                  l > 0 ? l/p : l*p
@@ -30,10 +31,11 @@
  * (SPEED.md, "The sampler"). A row with a NaN is refused; -inf is never drawn unless there is
  * nothing else (then id 0).
  */
-#include "runtime/step/logits_row.h"
+#include "runtime/batch/logits_row.h"
 #include "base/philox.h"
 #include "runtime/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -93,14 +95,6 @@ void spw_sampler_close(struct spw_sampler *s)
     spw_free(s);
 }
 
-static int check_penalty(const char *name, float value, struct spw_error *err)
-{
-    if (value >= -2 && value <= 2)
-        return 0;
-    return spw_fail(err, -EINVAL, "%s: found %g, expected a number from -2 to 2 (0: off)", name,
-                    (double)value);
-}
-
 static int check_biases(const struct spw_sampling *p, struct spw_error *err)
 {
     for (size_t i = 0; i < p->n_logit_bias; i++) {
@@ -116,22 +110,22 @@ static int check_biases(const struct spw_sampling *p, struct spw_error *err)
 int spw_sampling_check(const struct spw_sampling *p, struct spw_error *err)
 {
     spw_error_clear(err);
-    if (!isfinite(p->temperature) || p->temperature < 0)
-        return spw_fail(err, -EINVAL,
-                        "temperature: found %g, expected a number of at least 0 (0: greedy)",
-                        (double)p->temperature);
-    if (!(p->top_p >= 0 && p->top_p <= 1))
-        return spw_fail(err, -EINVAL, "top_p: found %g, expected a number from 0 to 1 (off)",
-                        (double)p->top_p);
-    if (!(p->min_p >= 0 && p->min_p <= 1))
-        return spw_fail(err, -EINVAL, "min_p: found %g, expected a number from 0 (off) to 1",
-                        (double)p->min_p);
-    if (!isfinite(p->repetition_penalty) || p->repetition_penalty < 0)
-        return spw_fail(err, -EINVAL,
-                        "repetition_penalty: found %g, expected a number above 0 (1: off)",
-                        (double)p->repetition_penalty);
-    SPW_TRY(check_penalty("presence_penalty", p->presence_penalty, err));
-    SPW_TRY(check_penalty("frequency_penalty", p->frequency_penalty, err));
+    const struct {
+        const char *name;
+        float value, min, max;
+        const char *expected;
+    } numbers[] = {
+        {"temperature", p->temperature, 0, FLT_MAX, "of at least 0 (0: greedy)"},
+        {"top_p", p->top_p, 0, 1, "from 0 to 1 (off)"},
+        {"min_p", p->min_p, 0, 1, "from 0 (off) to 1"},
+        {"repetition_penalty", p->repetition_penalty, 0, FLT_MAX, "above 0 (1: off)"},
+        {"presence_penalty", p->presence_penalty, -2, 2, "from -2 to 2 (0: off)"},
+        {"frequency_penalty", p->frequency_penalty, -2, 2, "from -2 to 2 (0: off)"},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= numbers[i].min && numbers[i].value <= numbers[i].max))
+            return spw_fail(err, -EINVAL, "%s: found %g, expected a number %s", numbers[i].name,
+                            (double)numbers[i].value, numbers[i].expected);
     return check_biases(p, err);
 }
 
@@ -149,7 +143,14 @@ static bool has_counts(const struct spw_sampling *p)
 
 static bool changes_logits(const struct spw_sampling *p)
 {
-    return p->n_logit_bias > 0 || has_repetition(p) || has_counts(p);
+    return p->allowed || p->n_logit_bias > 0 || has_repetition(p) || has_counts(p);
+}
+
+static void apply_allowed(struct spw_sampler *s, const uint64_t *allowed)
+{
+    for (uint32_t i = 0; allowed && i < s->vocab; i++)
+        if (!(allowed[i / 64] >> i % 64 & 1))
+            s->logits[i] = -INFINITY;
 }
 
 static void apply_biases(struct spw_sampler *s, const struct spw_sampling *p)
@@ -439,6 +440,7 @@ int32_t spw_sampler_pick(struct spw_sampler *s, const struct spw_sampling *p, co
         spw_row_fill(s->logits, logits, s->vocab);
         row = s->logits;
     }
+    apply_allowed(s, p->allowed);
     apply_biases(s, p);
     if (has_repetition(p))
         apply_repetition(s, p->repetition_penalty, tokens, n_tokens);

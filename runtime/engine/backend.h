@@ -6,18 +6,7 @@
 #include "offload/device/lane.h"
 #include "offload/io/io.h"
 
-/* The operations that measure a device's limits, if model/cpu/probe/probe.h does not: see
- * model/cuda/probe_cuda.h. */
 struct spw_weights;
-struct spw_probe_matrix;
-struct spw_probe_ops {
-    int (*read)(const void *from, uint64_t bytes, void *sink, spw_stream s);
-    int (*matrix_open)(struct spw_probe_matrix **out, enum spw_dtype dtype, uint64_t n,
-                       struct spw_error *err);
-    uint64_t (*matrix_bytes)(const struct spw_probe_matrix *m);
-    int (*matrix_run)(struct spw_probe_matrix *m, void *memory, spw_stream s);
-    void (*matrix_close)(struct spw_probe_matrix *m);
-};
 
 struct spw_backend {
     char name[80];
@@ -35,12 +24,12 @@ struct spw_backend {
      * file. Otherwise they are copied, and streamed weights wait in the host arena. */
     bool reads_host_memory;
     /* Writes rows of embeddings, and of the numbers that layers get beside them, to host memory:
-     * spw_weights_embed_tokens, or nothing. */
+     * spw_weights_embed, or nothing. */
     void (*embed)(const struct spw_weights *w, const int32_t *tokens, size_t n,
                   enum spw_dtype compute, void *rows, void *inputs);
-    /* Nothing is computed and no file is touched: bytes are counted, and logits are any numbers. */
-    bool counts;
-    const struct spw_probe_ops *probe;   /* NULL: that of the CPU */
+    /* Queues a read of `bytes` (a multiple of 1 MiB, 64-byte aligned) of device memory, to measure
+     * its speed. `sink`: 4 bytes on the device. */
+    int (*read)(const void *from, uint64_t bytes, void *sink, spw_stream s);
     const struct spw_io_fault *io_fault; /* lets a test change results of the disk; NULL: none */
 };
 
@@ -54,17 +43,18 @@ void spw_backend_cpu(struct spw_backend *out);
  * processor has. */
 struct spw_cpu_kernels;
 void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels *kernels);
-/* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: this build
- * has no CUDA, or the machine no driver. */
+/* GPU `index`. -ENODEV: it cannot be used, and the text says what to do; -ENOTSUP: there is nothing
+ * to use, for the machine has no driver. */
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err);
 
-/* A backend that counts what the backend `of` would move, with its device `lane`. */
-struct spw_counting_backend {
+/* A backend that counts what the backend `of` would move, with its device `lane`: nothing is
+ * computed and no file is touched, and logits are any numbers. */
+struct spw_dry_backend {
     struct spw_backend backend; /* borrows the other members */
     struct spw_ops ops;
     struct spw_device_likeness like;
 };
-void spw_backend_count(struct spw_counting_backend *out, const struct spw_backend *of,
-                       const struct spw_lane *lane);
+void spw_backend_dry(struct spw_dry_backend *out, const struct spw_backend *of,
+                     const struct spw_lane *lane);
 
 #endif

@@ -2,6 +2,7 @@
 #include "runtime/engine/backend.h"
 
 #include "model/cpu/ops_cpu.h"
+#include "model/cpu/probe.h"
 #include "model/weights/weights.h"
 #include "quant/codes.h"
 
@@ -24,10 +25,22 @@ static int launch(spw_stream s, const struct spw_kernel *k, const void *args, si
     return spw_device_cpu_launch(spw_device_cpu_of(s), s, k, args, bytes);
 }
 
-static int launch_norm(const struct spw_norm_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->norm, a, sizeof *a);
-}
+/* An operation of one kernel of the same name. */
+#define LAUNCH(op, arguments)                                                                      \
+    static int launch_##op(const struct arguments *a, spw_stream s)                                \
+    {                                                                                              \
+        return launch(s, kernels(s)->op, a, sizeof *a);                                            \
+    }
+
+LAUNCH(norm, spw_norm_args)
+LAUNCH(gated, spw_gated_args)
+LAUNCH(rope_append, spw_rope_append_args)
+LAUNCH(kv_quantize, spw_codec_args)
+LAUNCH(softcap, spw_softcap_args)
+LAUNCH(each, spw_each_args)
+LAUNCH(gather, spw_gather_args)
+LAUNCH(combine, spw_combine_args)
+LAUNCH(gated_norm, spw_gated_norm_args)
 
 /* ---- products with the matrices of experts: each row is a product of its own ---- */
 
@@ -94,11 +107,6 @@ static int launch_linear(const struct spw_linear_args *a, spw_stream s)
     return launch_product(kernels(s)->linear_codes, a, s);
 }
 
-static int launch_gated(const struct spw_gated_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->gated, a, sizeof *a);
-}
-
 /* One product if up follows gate in memory and has its type. The bits of an output do not depend on
  * this. */
 static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream s)
@@ -126,7 +134,8 @@ static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream
                                       .bias_step = 2 * a->n};
     SPW_TRY(launch_linear(&product, s));
     if (!joined) {
-        product.has_codes |= spw_type_is_quantized(a->gate_dtype);
+        if (spw_type_is_quantized(a->gate_dtype))
+            product.has_codes = spw_codes_shared(a->gate_dtype, a->up_dtype);
         product.w = a->w_up;
         product.matrices = a->ups;
         product.w_dtype = a->up_dtype;
@@ -147,16 +156,6 @@ static int launch_gated_linear(const struct spw_gated_linear_args *a, spw_stream
     return launch_gated(&gated, s);
 }
 
-static int launch_rope_append(const struct spw_rope_append_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->rope_append, a, sizeof *a);
-}
-
-static int launch_kv_quantize(const struct spw_codec_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->kv_quantize, a, sizeof *a);
-}
-
 /* The most tiles that fit into the arguments of a command, beside the other members. */
 enum { ATTENTION_TILES = 32 };
 
@@ -172,30 +171,29 @@ static int launch_attention(const struct spw_attention_args *a, spw_stream s)
     return launch(s, k->attention_merge, a, bytes);
 }
 
-static int launch_softcap(const struct spw_softcap_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->softcap, a, sizeof *a);
-}
-
-static int launch_each(const struct spw_each_args *a, spw_stream s)
-{
-    return launch(s, kernels(s)->each, a, sizeof *a);
-}
-
 static int launch_route(const struct spw_route_args *a, spw_stream s)
 {
     SPW_TRY(launch(s, kernels(s)->route_scores, a, sizeof *a));
     return launch(s, kernels(s)->route, a, sizeof *a);
 }
 
-static int launch_gather(const struct spw_gather_args *a, spw_stream s)
+static int launch_conv(const struct spw_conv_args *a, spw_stream s)
 {
-    return launch(s, kernels(s)->gather, a, sizeof *a);
+    const size_t parts = a->n_parts * sizeof a->parts[0];
+    return launch(s, kernels(s)->conv, a, offsetof(struct spw_conv_args, parts) + parts);
 }
 
-static int launch_combine(const struct spw_combine_args *a, spw_stream s)
+static int launch_recur(const struct spw_recur_args *a, spw_stream s)
 {
-    return launch(s, kernels(s)->combine, a, sizeof *a);
+    const size_t parts = a->n_parts * sizeof a->parts[0];
+    return launch(s, kernels(s)->recur, a, offsetof(struct spw_recur_args, parts) + parts);
+}
+
+static int launch_read(const void *from, uint64_t bytes, void *sink, spw_stream s)
+{
+    const struct spw_read_args a = {from, bytes};
+    (void)sink;
+    return launch(s, &spw_read_kernel, &a, sizeof a);
 }
 
 static const struct spw_ops cpu_ops = {
@@ -211,6 +209,9 @@ static const struct spw_ops cpu_ops = {
     .route = launch_route,
     .gather = launch_gather,
     .combine = launch_combine,
+    .conv = launch_conv,
+    .recur = launch_recur,
+    .gated_norm = launch_gated_norm,
     .attention_tiles = ATTENTION_TILES,
     .gated_scratch = true,
 };
@@ -222,10 +223,11 @@ void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels 
         .ops = &cpu_ops,
         .context = k,
         .linear_workspace = k->linear_workspace,
-        .embed = spw_weights_embed_tokens,
+        .embed = spw_weights_embed,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
         .reads_per_link_byte = READS_PER_LINK_BYTE,
         .reads_host_memory = true,
+        .read = launch_read,
     };
     snprintf(out->name, sizeof out->name, "cpu %s", spw_isa_name(k->isa));
 }
@@ -233,4 +235,25 @@ void spw_backend_cpu_with(struct spw_backend *out, const struct spw_cpu_kernels 
 void spw_backend_cpu(struct spw_backend *out)
 {
     spw_backend_cpu_with(out, spw_cpu_kernels_get(spw_isa_best()));
+}
+
+/* ---- any backend ---- */
+
+static bool ops_complete(const struct spw_ops *o)
+{
+    return o->norm && o->linear && o->gated_linear && o->gated && o->rope_append &&
+           o->kv_quantize && o->attention && o->softcap && o->each && o->route && o->gather &&
+           o->combine && o->conv && o->recur && o->gated_norm && o->attention_tiles;
+}
+
+int spw_backend_check(const struct spw_backend *b, struct spw_error *err)
+{
+    bool in_place = !b->reads_host_memory || (b->device_ops && b->device_ops->charge);
+    if (b->device_ops && b->ops && b->linear_workspace && b->embed && in_place &&
+        ops_complete(b->ops))
+        return 0;
+    return spw_fail(err, -EINVAL,
+                    "backend %s: an operation is missing from its table; build spillway again, or "
+                    "use options.backend cpu",
+                    b->name);
 }

@@ -23,15 +23,10 @@ static const struct spw_ops cuda_ops = {
     .route = spw_route_cuda,
     .gather = spw_gather_cuda,
     .combine = spw_combine_cuda,
+    .conv = spw_conv_cuda,
+    .recur = spw_recur_cuda,
+    .gated_norm = spw_gated_norm_cuda,
     .attention_tiles = SPW_ATTENTION_TILES,
-};
-
-static const struct spw_probe_ops cuda_probe = {
-    .read = spw_probe_read_cuda,
-    .matrix_open = spw_probe_matrix_open,
-    .matrix_bytes = spw_probe_matrix_bytes,
-    .matrix_run = spw_probe_matrix_run,
-    .matrix_close = spw_probe_matrix_close,
 };
 
 /* Two events and a launch take about 5 us; a link of 16 lanes moves 25 GB/s. This is an
@@ -56,10 +51,10 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
     *out = (struct spw_backend){
         .device_ops = &spw_device_cuda,
         .ops = &cuda_ops,
-        .probe = &cuda_probe,
+        .read = spw_probe_read_cuda,
         .index = index,
         .linear_workspace = no_workspace,
-        .embed = spw_weights_embed_tokens,
+        .embed = spw_weights_embed,
         .transfer_cost_bytes = TRANSFER_COST_BYTES,
         .reads_per_link_byte = READS_PER_LINK_BYTE,
     };
@@ -67,9 +62,17 @@ int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *
     return spw_backend_check(out, err);
 }
 #else
+#include <unistd.h>
+
 int spw_backend_cuda(struct spw_backend *out, uint32_t index, struct spw_error *err)
 {
     *out = (struct spw_backend){0};
+    if (!access("/proc/driver/nvidia/version", F_OK)) /* a GPU would not be used, in silence */
+        return spw_fail(err, -ENODEV,
+                        "device cuda:%u: this machine has an NVIDIA driver, but this spillway was "
+                        "built without CUDA; put nvcc on the PATH and build it again with "
+                        "SPILLWAY_CUDA=ON, as docs/install.md shows, or use options.backend cpu",
+                        index);
     return spw_fail(err, -ENOTSUP,
                     "device cuda:%u: this spillway was built without CUDA; build it where nvcc is "
                     "found, or use options.backend cpu",

@@ -27,11 +27,6 @@ enum {
 
 /* ---- the table ---- */
 
-static uint64_t n_sums(const struct spw_file_range *r)
-{
-    return spw_div_up(r->bytes, SPW_RING_RECORD_BYTES);
-}
-
 static void add(XXH3_state_t *to, uint64_t number)
 {
     XXH3_128bits_update(to, &number, sizeof number);
@@ -49,7 +44,7 @@ static void add_ranges(struct spw_block_sums *s, const struct spw_weights *w, XX
             add(to, ranges[i].file);
             add(to, ranges[i].offset);
             add(to, ranges[i].least_bytes);
-            s->n += n_sums(&ranges[i]);
+            s->n += spw_div_up(ranges[i].bytes, SPW_RING_RECORD_BYTES);
         }
     }
 }

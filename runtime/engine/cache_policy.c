@@ -1,5 +1,4 @@
-/* The cache of each layer, and the reasons: see cache_policy.h. The words of cache_implementation
- * are those of transformers' GenerationConfig. */
+/* The cache of each layer, and the reasons: see cache_policy.h. */
 #include "runtime/engine/cache_policy.h"
 
 #include "quant/types.h"
@@ -12,21 +11,26 @@
 
 static int check_choices(const struct spw_options *o, struct spw_error *err)
 {
-    if (o->backend > SPW_BACKEND_CUDA)
-        return spw_fail(err, -EINVAL, "backend %d: expected auto, cpu or cuda", (int)o->backend);
-    if (o->compute && o->compute != SPW_DTYPE_F32 && o->compute != SPW_DTYPE_BF16)
-        return spw_fail(err, -EINVAL, "compute type %d: expected auto, f32 or bf16",
-                        (int)o->compute);
-    if (o->io > SPW_IO_THREADS)
-        return spw_fail(err, -EINVAL, "io %d: expected auto, uring or threads", (int)o->io);
-    if (o->kv > SPW_DTYPE_BF16)
-        return spw_fail(err, -EINVAL, "kv type %d: expected auto, f32, f16 or bf16", (int)o->kv);
-    if (o->precision > SPW_KV_INT4)
-        return spw_fail(err, -EINVAL, "kv precision %d: expected exact, int8, int8:int4 or int4",
-                        (int)o->precision);
-    if (o->on_oom > SPW_ON_OOM_FAIL)
-        return spw_fail(err, -EINVAL, "on oom %u: expected spill, quantize, both of them, or fail",
-                        o->on_oom);
+    const bool known_type =
+        !o->compute || o->compute == SPW_DTYPE_F32 || o->compute == SPW_DTYPE_BF16;
+    const struct {
+        const char *what, *expected;
+        bool known;
+        unsigned found;
+    } choices[] = {
+        {"backend", "auto, cpu or cuda", o->backend <= SPW_BACKEND_CUDA, o->backend},
+        {"compute type", "auto, f32 or bf16", known_type, o->compute},
+        {"io", "auto, uring or threads", o->io <= SPW_IO_THREADS, o->io},
+        {"kv type", "auto, f32, f16 or bf16", o->kv <= SPW_DTYPE_BF16, o->kv},
+        {"kv precision", "exact, int8, int8:int4 or int4", o->precision <= SPW_KV_INT4,
+         o->precision},
+        {"on oom", "spill, quantize, both of them, or fail", o->on_oom <= SPW_ON_OOM_FAIL,
+         o->on_oom},
+    };
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
+        if (!choices[i].known)
+            return spw_fail(err, -EINVAL, "%s %u: expected %s", choices[i].what, choices[i].found,
+                            choices[i].expected);
     return 0;
 }
 
@@ -93,33 +97,13 @@ static void decide_tiers(struct spw_cache_policy *out, const struct spw_options 
 
 /* ---- the request of the model's files ---- */
 
-enum meaning {
-    LAYOUT,    /* how memory is allocated */
-    OFFLOAD,   /* in which memory KV lies */
-    HYBRID,    /* windows in layers that have one, or chunks */
-    SLIDING,   /* a window in every layer */
-    FULL,      /* no windows */
-    QUANTIZED, /* another precision */
-};
-
-static const struct {
-    const char *name;
-    enum meaning meaning;
-} words[] = {
-    {"static", LAYOUT},           {"dynamic", LAYOUT},
-    {"offloaded", OFFLOAD},       {"offloaded_static", OFFLOAD},
-    {"hybrid", HYBRID},           {"hybrid_chunked", HYBRID},
-    {"offloaded_hybrid", HYBRID}, {"offloaded_hybrid_chunked", HYBRID},
-    {"sliding_window", SLIDING},  {"dynamic_full", FULL},
-    {"quantized", QUANTIZED},
-};
-
 /* The number of layers that see every key. */
 static uint32_t n_full(const struct spw_cache_policy *p)
 {
     uint32_t n = 0;
     for (int kind = 0; kind < SPW_LAYER_KINDS; kind++)
-        n += p->layers[kind].window ? 0 : p->layers[kind].n_layers;
+        if (spw_layer_has_tiles((enum spw_layer_kind)kind) && !p->layers[kind].window)
+            n += p->layers[kind].n_layers;
     return n;
 }
 
@@ -138,32 +122,13 @@ static void explain_quantized(struct spw_cache_policy *out, const struct spw_opt
     out->tell_files = !o->kv && !o->precision;
 }
 
-/* Compares the request with the layers. A window that a layer does not have would change its
- * answers; a layer with a window needs no other keys. */
-static const char *explain(const struct spw_cache_policy *p, enum meaning meaning)
+static bool files_ask_for_quantized(const struct spw_model_config *c)
 {
-    bool full = n_full(p), slides = false;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++)
-        slides |= p->layers[k].window > 0;
-    switch (meaning) {
-    case LAYOUT:
-        return "no effect: memory is planned before a run, and answers do not depend on it";
-    case OFFLOAD:
-        return "the budgets decide what leaves the device; answers do not depend on it";
-    case HYBRID:
-        return slides ? "the layers do this already"
-                      : "not done: no layer has a window or chunks, so every layer needs every key";
-    case SLIDING:
-        return !full ? "the layers do this already"
-               : slides
-                   ? "done for layers with a window or chunks; the other layers need every key"
-                   : "not done: no layer has a window or chunks, so every layer needs every key";
-    default: /* FULL */
-        return slides ? "not done for layers with a window or chunks: they never read older keys"
-                      : "the layers do this already";
-    }
+    return !strcmp(c->cache_implementation, "quantized");
 }
 
+/* All other words say where or how KV is stored, which changes no answer; or ask for windows, which
+ * only the layers have. */
 static void apply_files(struct spw_cache_policy *out, const struct spw_model_config *c,
                         const struct spw_options *o)
 {
@@ -172,18 +137,12 @@ static void apply_files(struct spw_cache_policy *out, const struct spw_model_con
         return;
     int n = snprintf(out->files_why, sizeof out->files_why, "%s asks for \"%s\": ",
                      c->cache_by_generation ? "generation_config.json" : "config.json", asked);
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (strcmp(words[i].name, asked) != 0)
-            continue;
-        if (words[i].meaning == QUANTIZED)
-            explain_quantized(out, o);
-        else
-            snprintf(out->files_why + n, sizeof out->files_why - (size_t)n, "%s",
-                     explain(out, words[i].meaning));
-        return;
-    }
-    snprintf(out->files_why + n, sizeof out->files_why - (size_t)n,
-             "spillway does not know this word; the layers decide");
+    if (files_ask_for_quantized(c))
+        explain_quantized(out, o);
+    else
+        snprintf(out->files_why + n, sizeof out->files_why - (size_t)n,
+                 "no effect: the layers decide which keys they need, and the budgets where these "
+                 "lie");
 }
 
 /* ---- the policy ---- */
@@ -202,11 +161,6 @@ static void count_layers(struct spw_cache_policy *out, const struct spw_model_co
             snprintf(out->layers[kind].why, sizeof out->layers[kind].why,
                      "the rule of %s models; %s", c->model_type, sees);
     }
-}
-
-static bool files_ask_for_quantized(const struct spw_model_config *c)
-{
-    return !strcmp(c->cache_implementation, "quantized");
 }
 
 /* The precision of layers that see every key: the one that the options ask for, else the one that

@@ -2,9 +2,9 @@
  * (cache_implementation), and the files win over what the model's layers imply. The engine follows
  * the policy, and `spillway inspect` shows it.
  *
- * In spillway the place of keys and values never changes an answer. So most words of
- * cache_implementation have no effect; files_why says what each word does. Nothing is owned. Pure;
- * any thread. */
+ * In spillway the place of keys and values never changes an answer. So of the words that
+ * cache_implementation may have (those of transformers' GenerationConfig) only "quantized" has an
+ * effect. Nothing is owned. Pure; any thread. */
 #ifndef SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 #define SPW_RUNTIME_ENGINE_CACHE_POLICY_H
 

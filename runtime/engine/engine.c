@@ -112,6 +112,10 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
         return spw_fail(err, -EINVAL,
                         "device cuda:%u: this machine has no such GPU; see nvidia-smi",
                         o->device_index);
+    if (o->own_backend) {
+        e->backend = *o->own_backend;
+        return open_device(e, o, device_bytes, host_bytes, err);
+    }
     if (o->backend != SPW_BACKEND_CPU) {
         struct spw_error why = {0};
         bool must = o->backend == SPW_BACKEND_CUDA;
@@ -120,7 +124,7 @@ static int choose_device(struct spw_engine *e, const struct spw_options *o, uint
             rc = open_device(e, o, device_bytes, host_bytes, must ? err : &why);
         if (!rc || must)
             return rc;
-        if (rc != -ENOTSUP) /* without CUDA or a driver there is nothing to say */
+        if (rc != -ENOTSUP) /* without a driver there is nothing to say */
             spw_engine_add_note(e, "%.400s", why.text);
     }
     spw_backend_cpu(&e->backend);
@@ -161,6 +165,7 @@ static int keep_options(struct spw_engine *e, const struct spw_options *o)
     bool kept = (!o->disk_dir || e->own.disk_dir) &&
                 (!o->prefix_cache_dir || e->own.prefix_cache_dir) &&
                 (!o->weight_checksums || e->own.weight_checksums);
+    e->options.own_backend = NULL;
     e->options.expert_counts = NULL; /* the engine's own array has them */
     return kept ? 0 : -ENOMEM;
 }
@@ -188,90 +193,55 @@ const double *spw_engine_expert_counts(struct spw_engine *e)
     return e->expert_counts;
 }
 
-/* Opens device and model, before anything is planned. `backend` NULL: the options choose it. */
-static int begin(struct spw_engine **out, const struct spw_backend *backend, const char *model_dir,
-                 const struct spw_options *o, uint64_t device_bytes, uint64_t host_bytes,
+/* Opens device and model, before anything is planned. */
+static int begin(struct spw_engine *e, const char *model_dir, const struct spw_options *o,
                  struct spw_error *err)
 {
-    struct spw_engine *e = spw_alloc_zero(1, sizeof *e);
-    if (!e)
-        return spw_fail(err, -ENOMEM, "out of memory for the engine");
-    if (backend)
-        e->backend = *backend;
-    int rc = keep_options(e, o);
-    if (!rc)
-        rc = backend ? open_device(e, o, device_bytes, host_bytes, err)
-                     : choose_device(e, o, device_bytes, host_bytes, err);
-    if (!rc)
-        rc = spw_model_open(&e->model, model_dir, o, err);
-    if (!rc)
-        rc = begin_counts(e, o->expert_counts, err);
-    if (!rc && e->model.cache.tell_files)
+    SPW_TRY(keep_options(e, o));
+    SPW_TRY(choose_device(e, o, spw_engine_limit(o->device_bytes), spw_engine_limit(o->host_bytes),
+                          err));
+    SPW_TRY(spw_model_open(&e->model, model_dir, o, err));
+    SPW_TRY(begin_counts(e, o->expert_counts, err));
+    if (e->model.cache.tell_files)
         spw_engine_add_note(e, "%s", e->model.cache.files_why);
-    if (rc) {
-        spw_engine_close(e);
-        return spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc));
-    }
-    *out = e;
     return 0;
 }
 
-/* Makes an engine that has only a plan. Also returns one whose plan was refused; NULL: there is not
- * even an engine. */
-static int make_plan(struct spw_engine **out, struct spw_plan_input *in,
-                     const struct spw_backend *backend, const char *model_dir,
-                     const struct spw_options *o, struct spw_error *err)
+int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err)
 {
     struct spw_fallback fallback;
-    *out = NULL;
+    spw_error_clear(err);
+    struct spw_engine *e = *out = spw_alloc_zero(1, sizeof *e);
+    if (!e)
+        return spw_fail(err, -ENOMEM, "out of memory for the engine");
+    int rc = begin(e, model_dir, o, err);
     /* The device decides the number of threads, and each thread needs a workspace. */
-    SPW_TRY(begin(out, backend, model_dir, o, 0, 0, err));
-    int rc = spw_engine_plan_input(in, *out, o, err);
-    if (rc) {
-        spw_engine_close(*out);
-        *out = NULL;
-        return rc;
-    }
-    rc = spw_engine_make_plan(*out, in, &fallback, err);
-    (*out)->in = *in;
+    if (!rc)
+        rc = spw_engine_plan_input(&e->in, e, o, err);
+    if (!rc)
+        rc = spw_engine_make_plan(e, &e->in, &fallback, err);
     if (!rc && fallback.failed)
-        spw_engine_note_fallback(*out, &fallback);
-    return rc;
-}
-
-int spw_engine_plan_only(struct spw_engine **out, const struct spw_backend *backend,
-                         const char *model_dir, const struct spw_options *o, struct spw_error *err)
-{
-    struct spw_plan_input in;
-    spw_error_clear(err);
-    int rc = make_plan(out, &in, backend, model_dir, o, err);
-    return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
-}
-
-int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
-                      const char *model_dir, const struct spw_options *o, struct spw_error *err)
-{
-    spw_error_clear(err);
-    struct spw_engine *e;
-    struct spw_plan_input in;
-    struct spw_engine_event event;
-    *out = (struct spw_plan_info){0};
-    int rc = make_plan(&e, &in, backend, model_dir, o, err);
-    if (e) {
-        if (!rc)
-            spw_plan_smallest(&e->plan.info, &in);
-        *out = e->plan.info;
-        if (spw_engine_event(e, &event))
-            out->fallback = event.fallback;
-    }
-    spw_engine_close(e);
+        spw_engine_note_fallback(e, &fallback);
     return rc ? spw_fail(err, rc, "%s: %s", model_dir, strerror(-rc)) : 0;
 }
 
 int spw_plan_query(struct spw_plan_info *out, const char *model_dir, const struct spw_options *o,
                    struct spw_error *err)
 {
-    return spw_plan_query_on(out, NULL, model_dir, o, err);
+    struct spw_engine *e;
+    struct spw_engine_event event;
+    *out = (struct spw_plan_info){0};
+    int rc = spw_engine_plan_only(&e, model_dir, o, err);
+    if (!rc)
+        spw_plan_smallest(&e->plan.info, &e->in);
+    if (e) {
+        *out = e->plan.info;
+        if (spw_engine_event(e, &event))
+            out->fallback = event.fallback;
+    }
+    spw_engine_close(e);
+    return rc;
 }
 
 /* ---- the engine ---- */
@@ -300,7 +270,6 @@ int spw_engine_open_tables(struct spw_engine *e, struct spw_error *err)
 {
     uint32_t n = e->plan.info.sessions, n_blocks = spw_engine_n_blocks(e);
     SPW_TRY(open_streams(e, err));
-    SPW_TRY(spw_engine_prepare_weights(e, err));
     e->rope_table = SPW_ROPE_SHARED;
     e->sessions = spw_alloc_zero(n, sizeof(struct spw_session *));
     e->sharing.shares = spw_alloc_zero(n, sizeof *e->sharing.shares);
@@ -321,23 +290,14 @@ int spw_engine_open_tables(struct spw_engine *e, struct spw_error *err)
     return spw_fail(err, -ENOMEM, "out of memory for the engine's tables");
 }
 
-int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *backend,
-                         const struct spw_persist_hooks *hooks, const char *model_dir,
-                         const struct spw_options *o, struct spw_error *err)
+int spw_engine_open_with(struct spw_engine **out, const struct spw_persist_hooks *hooks,
+                         const char *model_dir, const struct spw_options *o, struct spw_error *err)
 {
-    spw_error_clear(err);
+    struct spw_engine *e;
+    int rc = spw_engine_plan_only(&e, model_dir, o, err);
     *out = NULL;
-    struct spw_engine *e = NULL;
-    struct spw_plan_input in;
-    struct spw_fallback fallback;
-    SPW_TRY(begin(&e, backend, model_dir, o, spw_engine_limit(o->device_bytes),
-                  spw_engine_limit(o->host_bytes), err));
-    e->above.persist = hooks;
-    int rc = spw_engine_plan_input(&in, e, o, err);
-    if (!rc)
-        rc = spw_engine_make_plan(e, &in, &fallback, err);
-    if (!rc && fallback.failed)
-        spw_engine_note_fallback(e, &fallback);
+    if (e)
+        e->above.persist = hooks;
     if (!rc && e->plan.info.context > e->model.config.reach)
         spw_engine_add_note(e,
                             "the context of %llu tokens is longer than the %llu positions that the "
@@ -349,11 +309,9 @@ int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *back
     if (!rc && (o->saves || o->prefix_cache_dir))
         rc = spw_fingerprint_take(e->model_fingerprint, e->model.source, e->model.tensors, err);
     if (!rc)
-        rc = e->above.persist->open(e, err);
-    if (!rc)
         rc = spw_engine_open_tables(e, err);
     if (!rc)
-        rc = spw_engine_take_memory(e, &in, err);
+        rc = spw_engine_take_memory(e, err);
     if (!rc)
         spw_engine_watch_limit(e);
     if (rc) {
@@ -447,9 +405,12 @@ double spw_engine_layer_wait(struct spw_engine *e, uint32_t layer)
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
 {
     struct spw_device_usage u;
+    struct spw_io_usage io = {0};
     if (e->executor) /* counters are exact when no copy and no read is in flight */
         spw_engine_finish(e);
     e->lane.ops->usage(e->lane.device, &u);
+    if (e->io)
+        spw_io_usage(e->io, &io);
     *out = (struct spw_stats){
         .device_budget_bytes = e->plan.info.device_budget_bytes,
         .host_budget_bytes = e->plan.info.host_budget_bytes,
@@ -458,7 +419,11 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .host_peak_bytes = u.host_peak_bytes,
         .disk_peak_bytes = e->plan.info.disk.total, /* allocated whole at open */
         .moved_bytes = {[SPW_MOVED_HOST_TO_DEVICE] = u.moved_bytes[SPW_LINK_HOST_TO_DEVICE],
-                        [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST]},
+                        [SPW_MOVED_DEVICE_TO_HOST] = u.moved_bytes[SPW_LINK_DEVICE_TO_HOST],
+                        [SPW_MOVED_HOST_TO_DISK] =
+                            e->past.written_bytes + io.written_bytes + e->files.written_bytes,
+                        [SPW_MOVED_DISK_TO_HOST] =
+                            e->past.read_bytes + io.read_bytes + e->files.read_bytes},
         .card_bytes = u.card_bytes,
         .unhidden_wait_seconds = waited(e, SPW_RANGES),
         .n_fallbacks = e->events.n_fallbacks,
@@ -466,5 +431,4 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
     };
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);
-    spw_engine_disk_stats(e, out);
 }

@@ -15,10 +15,10 @@
 #include "runtime/engine/cache_policy.h"
 #include "runtime/events.h"
 #include "runtime/measure.h"
+#include "runtime/plan/budgets.h"
 #include "runtime/plan/shares.h"
 #include "runtime/plan_query.h"
 #include "runtime/step/executor.h"
-#include "runtime/engine/fallback.h"
 
 /* An open model, before anything is loaded. */
 struct spw_model {
@@ -84,6 +84,7 @@ struct spw_session {
     uint64_t n_tokens, reused;
     float *logits;                  /* [vocab], host arena, borrowed; NULL: nothing is computed */
     uint64_t from_store;            /* of the reused ones: from the prefix cache */
+    uint64_t recomputed;            /* in the latest sync: see struct spw_result */
     bool made_checkpoint;           /* a step of the running spw_sync has made one */
     uint64_t n_attached;            /* of n_tokens: from the prefix cache, by any sync */
     uint64_t n_published;           /* the most tokens that it has put into the prefix cache */
@@ -94,24 +95,24 @@ struct spw_session {
     bool mixed;          /* some were computed before old KV lost precision, some after */
     uint64_t rope_table; /* of the keys: spw_rope_table() */
     uint32_t slot;       /* in engine.sessions */
-    struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: save_file.h */
+    struct spw_save_file *file; /* owned; the file that it is saved to, or NULL: snapshot.h */
     uint64_t delivered;         /* of the running sync: logits before this were handed over */
     bool has_share;             /* `residency` is set */
-    bool of_batch; /* the batch has opened it: tiles that it shares with others of these count once
-                    */
+    bool of_batch; /* the batch has opened the session: tiles that sessions of the batch share count
+                      once */
     bool leaves;   /* the batch closes it, or lets another request have it, before the next step */
     bool is_aside; /* of the step that was set aside */
     struct spw_step_span aside_span; /* of that step */
+    uint64_t asked, asked_logits;    /* tokens and logits of the span that asked for that step */
 };
 
 /* What persist/ does in the life of an engine (persist/prefix.c). The engine's thread. */
 struct spw_persist_hooks {
-    /* After the plan, before memory is taken: opens the store of options.prefix_cache_dir and sets
-     * e->above.prefix. Does nothing without this option. -EINVAL: the cache is too small for one
-     * tile; or an error of the directory. */
+    /* Before the memory of a plan is taken, while the disk tier is closed: opens the store of
+     * options.prefix_cache_dir for this plan, if that is not open, and sets e->above.prefix. Does
+     * nothing without this option. -EINVAL: the cache is too small for one tile; or an error of the
+     * directory. */
     int (*open)(struct spw_engine *e, struct spw_error *err);
-    /* A plan may have another precision of KV, which means other tiles. The disk tier is closed. */
-    int (*reopen)(struct spw_engine *e, struct spw_error *err);
     void (*close)(struct spw_engine *e); /* after the disk tier, which uses the store's files */
     /* The position at which the session should compute and publish a checkpoint before the rest of
      * the span: where the span leaves the tokens that others have computed; or its last tile, if no
@@ -187,11 +188,11 @@ struct spw_running_step {
 /* engine_shares.c: how the open sessions share the frames. Arrays are owned, [sessions]. */
 struct spw_engine_sharing {
     struct spw_share *shares;
-    uint64_t n_shared;  /* as in spw_share_frames, when they were computed */
-    bool over;          /* the sessions have lost so many of these that there is no room for all */
-    bool is_old;        /* a session has opened or closed since, or has lost shared tiles */
-    uint64_t n_left;    /* how often a session has closed, or a request has left its own */
-    uint64_t *n_tokens; /* scratch: what the caches of each session hold, or are cut back to */
+    uint64_t n_shared; /* as in spw_share_frames, when they were computed */
+    bool over;         /* sessions have lost so many shared tiles that their copies have no room */
+    bool is_old;       /* a session has opened or closed since, or has lost shared tiles */
+    uint64_t n_departures; /* how often a session has closed, or a request has left its own */
+    uint64_t *n_tokens;    /* scratch: what the caches of each session hold, or are cut back to */
 };
 
 /* set_aside.c: the step that waits. */
@@ -229,6 +230,7 @@ struct spw_engine {
     /* engine_memory.c, engine_disk.c: what the plan determines. */
     struct spw_io *io; /* NULL: nothing comes from disk */
     struct spw_disk *disk;
+    struct spw_disk *checkpoint_disk; /* of states: its frames have another size */
     struct spw_kv *kv;
     struct spw_prefetch *prefetch;
     struct spw_executor *executor;
@@ -257,42 +259,84 @@ static inline uint32_t spw_engine_n_blocks(const struct spw_engine *e)
     return e->model.weights->n_blocks + e->model.weights->n_expert_blocks;
 }
 
+/* The open session after s, by slot; s NULL: the first one. NULL: there are no more. */
+static inline struct spw_session *spw_engine_next(const struct spw_engine *e,
+                                                  const struct spw_session *s)
+{
+    for (uint32_t i = s ? s->slot + 1 : 0; e->sessions && i < e->plan.info.sessions; i++)
+        if (e->sessions[i])
+            return e->sessions[i];
+    return NULL;
+}
+
+static inline const struct spw_residency *spw_engine_residency(const struct spw_engine *e,
+                                                               uint32_t slice)
+{
+    return &e->plan.residency[e->model.config.slice_kinds[slice]];
+}
+
+/* The rope table of n tokens: spw_rope_table. */
+static inline uint64_t spw_engine_rope_table(const struct spw_engine *e, uint64_t n)
+{
+    const struct spw_model_config *c = &e->model.config;
+    return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n);
+}
+
+/* Tokens that the session's caches hold. */
+static inline uint64_t spw_session_cached(const struct spw_session *s)
+{
+    return s->cached ? s->n_tokens : 0;
+}
+
+/* Fallbacks (engine_budgets.c): what the engine does when memory does not suffice. Under lower
+ * budgets the planner itself first chooses fallbacks that change no answer: smaller chunks, fewer
+ * slots, tiles on the host, tiles on disk. These functions say by how much a budget is lowered
+ * after its tier has failed, and name the difference between two plans. Pure. */
+enum { SPW_FALLBACK_NO_TIER = -1 };
+
+/* The system refused to give a tier `asked` bytes; it gave at most `held` of them. */
+struct spw_fallback_failure {
+    int tier;
+    uint64_t asked, held; /* held: 0 is unknown, too */
+};
+
+/* The tier failed: sets its budget to what it can hold, if that is known, and in any case to less
+ * than was asked for. False: the budget is 0 already. So a descent always ends. */
+bool spw_fallback_lower(uint64_t *budget, const struct spw_fallback_failure *f);
+
+/* The tier of a refused plan that lacks the fewest bytes (but at least one), and the bytes that it
+ * needs. */
+int spw_fallback_lacking(const struct spw_plan_info *refused, const uint64_t given[SPW_BUDGETS],
+                         uint64_t *needed);
+/* The fallback between two plans: of all changes, the one that matters most to a user. */
+enum spw_fallback_kind spw_fallback_between(const struct spw_plan_info *from,
+                                            const struct spw_plan_info *to);
+/* The bytes of this tier that the plan takes. */
+uint64_t spw_fallback_total(const struct spw_plan_info *p, int tier);
+
 /* The backend that the options name, and a lane with its device under these budgets and nothing
  * else. */
 int spw_engine_choose_device(struct spw_backend *out, struct spw_lane *lane,
                              const struct spw_options *o, uint64_t device_bytes,
                              uint64_t host_bytes, struct spw_error *err);
 
-/* spw_plan_query, spw_plan_moved and spw_engine_open on a backend of the caller's choice: for tests
- * of devices that spw_options cannot name. */
-int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *backend,
-                      const char *model_dir, const struct spw_options *o, struct spw_error *err);
-int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT], struct spw_expert_bytes *experts,
-                      const struct spw_plan_steps *steps, const struct spw_backend *backend,
-                      const char *model_dir, const struct spw_options *o,
-                      const struct spw_plan_request *requests, size_t n, struct spw_error *err);
-int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *backend,
-                       const char *model_dir, const struct spw_options *o, struct spw_error *err);
-/* The same, without what stands above the engine (runtime/open.c). `hooks` are borrowed. */
-int spw_engine_open_with(struct spw_engine **out, const struct spw_backend *backend,
-                         const struct spw_persist_hooks *hooks, const char *model_dir,
-                         const struct spw_options *o, struct spw_error *err);
+/* spw_engine_open without what stands above the engine (runtime/open.c). `hooks` are borrowed. */
+int spw_engine_open_with(struct spw_engine **out, const struct spw_persist_hooks *hooks,
+                         const char *model_dir, const struct spw_options *o, struct spw_error *err);
 
 /* Opens streams and tables of an engine that has a plan. */
 int spw_engine_open_tables(struct spw_engine *e, struct spw_error *err);
 /* engine_dry.c: opens an engine under the plan of `like` that computes nothing and counts what it
- * would move: see backend_count.c. The caller closes it before `like`, whose model it borrows.
+ * would move: see backend_dry.c. The caller closes it before `like`, whose model it borrows.
  * All arguments are borrowed. */
 int spw_engine_open_dry(struct spw_engine **out, const struct spw_engine *like,
-                        const struct spw_counting_backend *backend,
+                        const struct spw_dry_backend *backend,
                         const struct spw_persist_hooks *persist, const struct spw_dry_hooks *hooks,
                         struct spw_error *err);
-/* Reads norms and biases; zeros, if nothing is computed. */
-int spw_engine_prepare_weights(struct spw_engine *e, struct spw_error *err);
 /* Opens an engine that has a plan and no memory: only close, and what reads the plan, may follow.
  * The caller closes it also after a failure; then it may be NULL. */
-int spw_engine_plan_only(struct spw_engine **out, const struct spw_backend *backend,
-                         const char *model_dir, const struct spw_options *o, struct spw_error *err);
+int spw_engine_plan_only(struct spw_engine **out, const char *model_dir,
+                         const struct spw_options *o, struct spw_error *err);
 /* [experts of all layers]: the counts up to now; NULL: the model has no experts. */
 const double *spw_engine_expert_counts(struct spw_engine *e);
 
@@ -309,7 +353,7 @@ uint64_t spw_engine_limit(uint64_t given);
 void spw_engine_limit_writes(const struct spw_engine *e, struct spw_plan_input *in);
 /* Makes a plan. If no plan works with the precision of `in`, takes the next precision that works,
  * if the options allow that: `in` gets the precision, `fallback` describes the change.
- * fallback->failed is NULL if nothing had to change. */
+ * fallback->failed is NULL if nothing had to change; `fallback` NULL: nobody asks. */
 int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err);
 /* Fills in what p->info says of bytes and of work. -ENOMEM. */
@@ -317,11 +361,9 @@ int spw_engine_describe_plan(const struct spw_engine *e, struct spw_plan *p);
 /* Adds the first token whose logits are not exact, and reports the fallback. */
 void spw_engine_note_fallback(struct spw_engine *e, const struct spw_fallback *fallback);
 
-/* events.c: adds an event for spw_engine_event. */
-void spw_engine_report_fallback(struct spw_engine *e, const struct spw_fallback *fallback);
-void spw_engine_report_lost_tile(struct spw_engine *e, const struct spw_lost_tile *lost);
-void spw_engine_report_reuse(struct spw_engine *e, const struct spw_reuse *reuse);
-void spw_engine_report_note(struct spw_engine *e, const char *text);
+/* events.c: adds a copy of an event for spw_engine_event; a NOTE. */
+void spw_engine_report(struct spw_engine *e, const struct spw_engine_event *event);
+void spw_engine_report_note(void *engine, const char *text);
 bool spw_interrupt_is_raised(const struct spw_interrupt *i); /* NULL: no */
 /* Whether the running step must end: the caller has raised options.interrupt, or a memory limit was
  * lowered. */
@@ -340,9 +382,9 @@ void spw_engine_finish(struct spw_engine *e);
 __attribute__((format(printf, 2, 3))) void spw_engine_add_note(struct spw_engine *e,
                                                                const char *format, ...);
 
-/* engine_budgets.c: takes the memory of e->plan, which was made from `in`. A tier that refuses
- * memory gets a lower budget; then `in` and e->plan change. */
-int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err);
+/* engine_budgets.c: takes the memory of e->plan. A tier that refuses memory gets a lower budget;
+ * then e->in and e->plan change. */
+int spw_engine_take_memory(struct spw_engine *e, struct spw_error *err);
 /* Takes the memory of e->plan if the engine has none. */
 int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err);
 /* The disk is full (why: -ENOSPC, -EDQUOT): takes a plan that works with the disk space in use.
@@ -396,8 +438,6 @@ int spw_engine_leave_frames(struct spw_engine *e);
 /* Between two steps: shares the frames anew if a session has opened or closed. If tiles cannot be
  * moved, the sessions keep their tokens, and the next step computes them again. */
 void spw_engine_share(struct spw_engine *e);
-/* [sessions], the tokens whose KV the caches have; valid until the next call. */
-const uint64_t *spw_engine_cached_tokens(struct spw_engine *e);
 
 /* sync.c: spw_sync for the batch. -ESTALE: tiles that its sessions shared are lost. They hold what
  * can be kept, and the call should be made again, after make_room. */
@@ -405,12 +445,37 @@ struct spw_sync_options {
     uint64_t
         most_chunks; /* after so many chunks of a layer the step is set aside: -EAGAIN; 0: never */
     bool publishes;  /* as spw_running_step */
+    uint64_t most_tokens; /* that the call computes; 0: any number. Sessions may then hold fewer
+                             tokens than their spans have: the next call computes the rest */
 };
 int spw_engine_sync(struct spw_engine *e, const struct spw_span *spans, size_t n_spans,
                     const struct spw_sync_options *o,
                     void (*on_logits)(void *context, size_t span, size_t position,
                                       const float *logits),
                     void *context, struct spw_error *err);
+
+/* Tokens that the caches of all sessions hold. */
+uint64_t spw_engine_n_cached(const struct spw_engine *e);
+
+/* recover.c. Waits for all queued work and all writes, and takes the failure of a write. */
+int spw_engine_settle(struct spw_engine *e);
+/* The session holds nothing. */
+void spw_session_empty(struct spw_session *s);
+/* Cuts the caches back to *n tokens, or to as many of them as they reach, and lowers *n. */
+int spw_session_cut(struct spw_session *s, const struct spw_residency *residency, uint64_t *n);
+
+/* After this many failed tries a step fails. */
+enum { SPW_RECOVER_TRIES = 8 };
+/* Cuts the session back to `*cut_to` tokens, or to fewer if more is lost, and moves its tiles to
+ * the tiers of the waterlines. Lowers *cut_to accordingly. No queued work may use the session,
+ * except transfers ahead. A session whose tokens are not in its caches, because another plan has
+ * dropped them, keeps its tokens. */
+int spw_recover_cut_back(struct spw_session *s, uint64_t *cut_to);
+
+/* A step of these sessions has failed. Waits for all queued work, and cuts the sessions back to
+ * tokens that their caches hold. -EIO: the device has failed, too; -EBADMSG: tiles were lost again
+ * each time. */
+int spw_recover_step(struct spw_engine *e, struct spw_session *const *sessions, uint32_t n);
 
 /* set_aside.c. The sessions of the step wait; they hold what passed all layers. */
 void spw_engine_set_aside(struct spw_engine *e);
@@ -436,12 +501,15 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
  * n steps had computed them. */
 int spw_session_skip(struct spw_session *s, uint64_t n);
 
-/* engine_disk.c: opens the disk tier and I/O, after the arenas. */
+/* engine_disk.c: how many requests the I/O threads have in flight. d: what was measured of the
+ * drive; NULL: 0, which is the I/O engine's own number. Pure. */
+unsigned spw_in_flight(const struct spw_plan *p, const struct spw_drive *d);
+/* Opens the disk tier and I/O, after the arenas. */
 int spw_engine_open_disk(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_disk(struct spw_engine *e); /* no job may be in flight */
 /* sync.c: called when a pass of the running step has ended and another one follows: its sessions
  * hold what has passed all layers, and are published. */
-void spw_session_passed(void *engine);
+void spw_engine_on_pass(void *engine);
 /* weight_files.c: opens the model's files for blocks that are read from them. */
 int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err);
 void spw_engine_close_weight_files(struct spw_engine *e); /* no job may be in flight */
@@ -450,6 +518,5 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u);
 /* The text of a failed read: the file and the tensor. Returns -EIO. */
 int spw_engine_fail_read(const struct spw_engine *e, const struct spw_block_failure *f,
                          struct spw_error *err);
-void spw_engine_disk_stats(const struct spw_engine *e, struct spw_stats *out);
 
 #endif

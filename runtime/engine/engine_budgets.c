@@ -5,72 +5,115 @@
  *
  *   budgets -> plan -> free -> allocate -> a tier refuses -> lower budget -> plan -> ...
  *
- * Each turn lowers a budget (fallback.h), so the loop ends. If no plan works, the engine returns to
- * the old plan. If even the memory of the old plan is refused, the engine has no memory until the
- * next call that needs it. See engine.h. */
+ * Each turn lowers a budget (spw_fallback_lower), so the loop ends. If no plan works, the engine
+ * returns to the old plan. If even the memory of the old plan is refused, the engine has no memory
+ * until the next call that needs it. See engine.h. */
 #include "runtime/engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* ---- fallbacks: pure functions ---- */
+
+enum { PAGE = 4096 };
+
+bool spw_fallback_lower(uint64_t *budget, const struct spw_fallback_failure *f)
+{
+    const uint64_t asked = spw_min_u64(f->asked, *budget);
+    if (!asked)
+        return false;
+    /* A refusal may come from a limit that the system does not report: then three quarters are
+     * tried. */
+    uint64_t bytes = f->held && f->held < asked ? f->held : asked - spw_div_up(asked, 4);
+    *budget = bytes / PAGE * PAGE;
+    return true;
+}
+
+int spw_fallback_lacking(const struct spw_plan_info *refused, const uint64_t given[SPW_BUDGETS],
+                         uint64_t *needed)
+{
+    int tier = SPW_BUDGET_DEVICE;
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < SPW_BUDGETS; i++) {
+        const uint64_t smallest = spw_budgets_smallest(refused, i);
+        if (smallest > given[i] && smallest - given[i] < least) {
+            least = smallest - given[i];
+            tier = i;
+        }
+    }
+    *needed = spw_budgets_smallest(refused, tier);
+    return tier;
+}
+
+uint64_t spw_fallback_total(const struct spw_plan_info *p, int tier)
+{
+    return tier == SPW_BUDGET_DEVICE ? p->device.total
+           : tier == SPW_BUDGET_HOST ? p->host.total
+                                     : p->disk.total;
+}
+
+enum spw_fallback_kind spw_fallback_between(const struct spw_plan_info *from,
+                                            const struct spw_plan_info *to)
+{
+    static const enum spw_fallback_kind quantized[] = {[SPW_KV_INT8] = SPW_FALLBACK_INT8,
+                                                       [SPW_KV_INT8_INT4] = SPW_FALLBACK_INT8_INT4,
+                                                       [SPW_KV_INT4] = SPW_FALLBACK_INT4};
+    if (to->precision > from->precision)
+        return quantized[to->precision];
+    if (to->precision < from->precision)
+        return SPW_FALLBACK_UP;
+    if (to->disk.kv > from->disk.kv)
+        return SPW_FALLBACK_DISK;
+    if (to->host.kv > from->host.kv)
+        return SPW_FALLBACK_HOST;
+    if (to->n_layers_resident < from->n_layers_resident)
+        return SPW_FALLBACK_WEIGHTS;
+    if (to->prefetch_slots * to->prefetch_splits < from->prefetch_slots * from->prefetch_splits)
+        return SPW_FALLBACK_SLOTS;
+    if (to->prefill_chunk < from->prefill_chunk)
+        return SPW_FALLBACK_CHUNK;
+    return SPW_FALLBACK_BUDGETS;
+}
+
 /* ---- what a fallback reports ---- */
 
-/* The number of tokens in the caches of all sessions, and the length of the longest session. */
-static uint64_t count_tokens(const struct spw_engine *e, uint64_t *longest)
+uint64_t spw_engine_n_cached(const struct spw_engine *e)
 {
     uint64_t n = 0;
-    *longest = 0;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        const struct spw_session *s = e->sessions[i];
-        if (!s)
-            continue;
-        *longest = spw_max_u64(*longest, s->n_tokens);
-        n += s->cached ? s->n_tokens : 0;
-    }
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        n += spw_session_cached(s);
     return n;
 }
 
-/* Describes the change from plan `from` to plan `to`, which this tier has caused. */
-static void describe_fallback(struct spw_fallback *fallback, const struct spw_plan_info *from,
-                              const struct spw_plan_info *to, int tier)
+/* Reports the change from plan `from` to that of the engine, which this tier has caused. */
+static void report(struct spw_engine *e, const struct spw_plan_info *from, const char *failed,
+                   int tier, uint64_t asked, uint64_t n_recomputed)
 {
+    const struct spw_plan_info *to = &e->plan.info;
     uint64_t before = spw_fallback_total(from, tier), after = spw_fallback_total(to, tier);
-    fallback->kind = spw_fallback_between(from, to);
-    fallback->bytes_freed = spw_sub_u64(before, after);
+    struct spw_fallback f = {.kind = spw_fallback_between(from, to),
+                             .failed = failed,
+                             .bytes_asked = asked,
+                             .bytes_freed = spw_sub_u64(before, after),
+                             .n_recomputed = n_recomputed};
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        f.position = spw_max_u64(f.position, s->n_tokens);
+    spw_engine_note_fallback(e, &f);
 }
 
 /* ---- taking the memory of a plan ---- */
 
-static void set_budgets(struct spw_plan_input *in, const struct spw_descent *l)
-{
-    in->device_bytes = l->budgets[SPW_BUDGET_DEVICE];
-    in->host_bytes = l->budgets[SPW_BUDGET_HOST];
-    in->disk_bytes = l->budgets[SPW_BUDGET_DISK];
-}
-
-static struct spw_descent descent_of(const struct spw_plan_input *in)
-{
-    return (struct spw_descent){.budgets = {in->device_bytes, in->host_bytes, in->disk_bytes}};
-}
-
 /* A tier refused memory that e->plan needs: makes another plan under a lower budget. `why`: the
  * refusal. */
-static int plan_lower(struct spw_engine *e, struct spw_plan_input *in, struct spw_descent *l,
-                      const struct spw_fallback_failure *f, const struct spw_error *why,
-                      struct spw_error *err)
+static int plan_lower(struct spw_engine *e, const struct spw_fallback_failure *f,
+                      const struct spw_error *why, struct spw_error *err)
 {
     const struct spw_plan_info from = e->plan.info;
-    struct spw_fallback fallback = {0}, ignored;
     struct spw_error refusal = {0};
-    set_budgets(in, l);
-    int rc = spw_engine_make_plan(e, in, &ignored, &refusal);
+    int rc = spw_engine_make_plan(e, &e->in, NULL, &refusal);
     if (rc)
         return spw_fail(err, rc, "%.400s; with what is left: %.500s", why->text, refusal.text);
-    fallback.failed = spw_budget_names[f->tier].memory;
-    fallback.bytes_asked = f->asked;
-    describe_fallback(&fallback, &from, &e->plan.info, f->tier);
-    fallback.n_recomputed = count_tokens(e, &fallback.position);
-    spw_engine_note_fallback(e, &fallback);
+    report(e, &from, spw_budget_names[f->tier].memory, f->tier, f->asked, spw_engine_n_cached(e));
     return 0;
 }
 
@@ -82,22 +125,20 @@ static void limit_files(struct spw_engine *e)
         limit ? spw_sub_u64(spw_engine_budget(limit, 0), e->past.disk_writes + spills) : UINT64_MAX;
 }
 
-int spw_engine_take_memory(struct spw_engine *e, struct spw_plan_input *in, struct spw_error *err)
+int spw_engine_take_memory(struct spw_engine *e, struct spw_error *err)
 {
-    struct spw_descent l = descent_of(in);
     for (;;) {
         struct spw_fallback_failure f;
         struct spw_error why = {0};
-        e->in = *in;
         int rc = spw_engine_open_memory(e, &f, &why);
         limit_files(e);
         if (!rc)
             return 0;
         e->unpredicted = true;
         spw_engine_give_memory(e);
-        if (f.tier == SPW_FALLBACK_NO_TIER || !spw_fallback_lower(&l, &f))
+        if (f.tier == SPW_FALLBACK_NO_TIER || !spw_fallback_lower(&e->in.budgets[f.tier], &f))
             return spw_fail(err, rc, "%s", why.text);
-        SPW_TRY(plan_lower(e, in, &l, &f, &why, err));
+        SPW_TRY(plan_lower(e, &f, &why, err));
     }
 }
 
@@ -111,40 +152,44 @@ struct change {
     bool down;                         /* a budget is lower, and no precision higher */
 };
 
+static void set_limits(struct spw_engine *e, const struct change *to)
+{
+    e->lane.ops->set_budgets(e->lane.device, to->device_limit, to->host_limit);
+}
+
+static void set_plan(struct spw_engine *e, const struct change *to)
+{
+    e->plan = to->plan;
+    e->in = to->in;
+    set_limits(e, to);
+}
+
 /* Changes e->plan and its memory to those of `to`, in place if that is possible. If the new plan
  * does not work, returns to the plan of `from`. */
-static int change_plan(struct spw_engine *e, struct change *to, const struct change *from,
+static int change_plan(struct spw_engine *e, const struct change *to, const struct change *from,
                        struct spw_error *err)
 {
-    const struct spw_lane *lane = &e->lane;
     if (e->above.batch && e->above.batch_hooks->copy_logits(e->above.batch))
         return spw_fail(err, -ENOMEM, "no memory to keep the logits of a batch");
     spw_engine_drop_aside(e);
     if (e->executor && !to->in_step && spw_plan_same_layout(&to->plan, &e->plan) &&
         !spw_engine_exceeds_budgets(e, &to->plan, &to->in)) {
-        e->plan = to->plan;
-        e->in = to->in;
-        lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);
+        set_plan(e, to);
         return 0;
     }
     if (to->down && !spw_engine_replan(e, &to->in)) {
-        lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);
+        set_limits(e, to);
         limit_files(e);
         return 0;
     }
     spw_engine_give_memory(e);
-    e->plan = to->plan;
-    lane->ops->set_budgets(lane->device, to->device_limit, to->host_limit);
-    int rc = spw_engine_take_memory(e, &to->in, err);
+    set_plan(e, to);
+    int rc = spw_engine_take_memory(e, err);
     if (!rc)
         return 0;
-    struct spw_plan_input in = from->in;
-    e->plan = from->plan;
-    lane->ops->set_budgets(lane->device, from->device_limit, from->host_limit);
-    if (spw_engine_take_memory(e, &in, NULL)) {
-        e->plan = from->plan;
-        e->in = from->in;
-    }
+    set_plan(e, from);
+    if (spw_engine_take_memory(e, NULL))
+        set_plan(e, from);
     return rc;
 }
 
@@ -160,8 +205,7 @@ static struct change now(const struct spw_engine *e)
 static int plan_change(struct spw_engine *e, struct change *to, const struct change *from,
                        struct spw_error *err)
 {
-    struct spw_fallback ignored;
-    int rc = spw_engine_make_plan(e, &to->in, &ignored, err);
+    int rc = spw_engine_make_plan(e, &to->in, NULL, err);
     to->plan = e->plan;
     e->plan = from->plan;
     return rc;
@@ -177,17 +221,15 @@ int spw_engine_need_memory(struct spw_engine *e, struct spw_error *err)
 
 static int lowered_tier(const struct spw_plan_input *from, const struct spw_plan_input *to)
 {
-    const uint64_t before[] = {from->device_bytes, from->host_bytes, from->disk_bytes};
-    const uint64_t after[] = {to->device_bytes, to->host_bytes, to->disk_bytes};
     for (int i = 0; i < SPW_BUDGETS; i++)
-        if (after[i] < before[i])
+        if (to->budgets[i] < from->budgets[i])
             return i;
     return SPW_FALLBACK_NO_TIER;
 }
 
 /* Reports a lower budget. Also reports a higher precision of old KV, which changes answers, too. */
-static void tell_change(struct spw_engine *e, const struct change *from, const char *why,
-                        struct spw_fallback *fallback)
+static void report_budgets(struct spw_engine *e, const struct change *from, const char *why,
+                           uint64_t n_recomputed)
 {
     int tier = lowered_tier(&from->in, &e->in);
     bool up = e->plan.info.precision < from->plan.info.precision;
@@ -195,10 +237,11 @@ static void tell_change(struct spw_engine *e, const struct change *from, const c
         return;
     if (tier == SPW_FALLBACK_NO_TIER)
         tier = SPW_BUDGET_DEVICE;
-    fallback->failed = up ? "nothing" : why ? why : spw_budget_names[tier].budget;
-    fallback->bytes_asked = up ? 0 : spw_fallback_total(&from->plan.info, tier);
-    describe_fallback(fallback, &from->plan.info, &e->plan.info, tier);
-    spw_engine_note_fallback(e, fallback);
+    report(e, &from->plan.info,
+           up    ? "nothing"
+           : why ? why
+                 : spw_budget_names[tier].budget,
+           tier, up ? 0 : spw_fallback_total(&from->plan.info, tier), n_recomputed);
 }
 
 int spw_engine_set_budgets(struct spw_engine *e, uint64_t device, uint64_t host, uint64_t disk,
@@ -214,8 +257,7 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
     const struct change from = now(e);
     const struct spw_options given = e->options;
     const struct spw_cache_policy policy = e->model.cache;
-    struct spw_fallback fallback = {0};
-    uint64_t held = count_tokens(e, &fallback.position);
+    const uint64_t held = spw_engine_n_cached(e);
     e->options.device_bytes = budgets[SPW_BUDGET_DEVICE];
     e->options.host_bytes = budgets[SPW_BUDGET_HOST];
     e->options.disk_bytes = budgets[SPW_BUDGET_DISK];
@@ -235,8 +277,7 @@ int spw_engine_change_budgets(struct spw_engine *e, const uint64_t budgets[SPW_B
         e->model.cache = policy;
         return spw_fail(err, rc, "memory for other budgets: %s", strerror(-rc));
     }
-    fallback.n_recomputed = spw_sub_u64(held, count_tokens(e, &fallback.position));
-    tell_change(e, &from, why, &fallback);
+    report_budgets(e, &from, why, spw_sub_u64(held, spw_engine_n_cached(e)));
     return 0;
 }
 
@@ -247,16 +288,12 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
     const struct change from = now(e);
     struct change to = from;
     to.in_step = to.down = true;
-    struct spw_fallback fallback = {.failed = why == -EDQUOT ? "disk quota" : "disk space"};
+    const uint64_t n_cached = spw_engine_n_cached(e);
     uint64_t held = e->disk ? spw_disk_n_used(e->disk) * e->plan.tile_bytes : 0;
     struct spw_fallback_failure f = {SPW_BUDGET_DISK, e->plan.info.disk.total, held};
-    struct spw_descent l = descent_of(&to.in);
-    if (!e->executor || !spw_fallback_lower(&l, &f))
+    if (!e->executor || !spw_fallback_lower(&to.in.disk_bytes, &f))
         return -ENOMEM;
-    set_budgets(&to.in, &l);
     spw_engine_limit_writes(e, &to.in);
-    fallback.bytes_asked = f.asked;
-    uint64_t held_tokens = count_tokens(e, &fallback.position);
     int rc = plan_change(e, &to, &from, err);
     if (rc && to.in.disk_bytes) { /* without a disk, the host may suffice */
         to.in.disk_bytes = to.in.disk_write_limit = 0;
@@ -267,8 +304,7 @@ int spw_engine_shrink_disk(struct spw_engine *e, int why, struct spw_error *err)
         rc = change_plan(e, &to, &from, err);
     if (rc)
         return rc;
-    describe_fallback(&fallback, &from.plan.info, &e->plan.info, SPW_BUDGET_DISK);
-    fallback.n_recomputed = spw_sub_u64(held_tokens, count_tokens(e, &fallback.position));
-    spw_engine_note_fallback(e, &fallback);
+    report(e, &from.plan.info, why == -EDQUOT ? "disk quota" : "disk space", SPW_BUDGET_DISK,
+           f.asked, spw_sub_u64(n_cached, spw_engine_n_cached(e)));
     return 0;
 }

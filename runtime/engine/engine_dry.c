@@ -1,12 +1,12 @@
 /* An engine that computes nothing: the same plan, caches, rings, executor and sessions on the
- * counting backend. See engine.h. */
+ * dry backend. See engine.h. */
 #include "runtime/engine/engine.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Nobody hears of its progress, and it writes no file. Directories are only a sign that a disk, or
- * a prefix cache, is there. */
+/* No callbacks, and no files. The directories stay: they tell the plan that there is a disk, and a
+ * prefix cache; nothing is opened in them. */
 static struct spw_options quiet(const struct spw_options *o)
 {
     struct spw_options own = *o;
@@ -32,7 +32,6 @@ static int copy_counts(struct spw_engine *e, const struct spw_engine *like)
 
 static int open_all(struct spw_engine *e, const struct spw_engine *like, struct spw_error *err)
 {
-    struct spw_plan_input in = like->in;
     const struct spw_device_options o = {
         .device_bytes = UINT64_MAX, .host_bytes = UINT64_MAX, .context = e->backend.context};
     SPW_TRY(e->lane.ops->open(&e->lane.device, &o, err));
@@ -40,14 +39,14 @@ static int open_all(struct spw_engine *e, const struct spw_engine *like, struct 
                              e->model.compute, err));
     if (copy_counts(e, like))
         return spw_fail(err, -ENOMEM, "out of memory for the counts of experts");
-    in.weights = e->model.weights;
-    SPW_TRY(e->above.persist->open(e, err));
+    e->in = like->in;
+    e->in.weights = e->model.weights;
     SPW_TRY(spw_engine_open_tables(e, err));
-    return spw_engine_take_memory(e, &in, err);
+    return spw_engine_take_memory(e, err);
 }
 
 int spw_engine_open_dry(struct spw_engine **out, const struct spw_engine *like,
-                        const struct spw_counting_backend *backend,
+                        const struct spw_dry_backend *backend,
                         const struct spw_persist_hooks *persist, const struct spw_dry_hooks *hooks,
                         struct spw_error *err)
 {

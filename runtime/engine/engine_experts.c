@@ -2,10 +2,9 @@
 #include "runtime/engine/engine.h"
 
 #include "runtime/experts/counts.h"
-#include "runtime/experts/replay.h"
+#include "runtime/experts/trace.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 /* ---- counts ---- */
@@ -53,18 +52,6 @@ int spw_expert_counts_write(struct spw_engine *e, const char *profile, struct sp
 
 /* ---- what a trace costs ---- */
 
-struct moved {
-    const struct spw_plan *plan;
-    const struct spw_weights *weights;
-    uint64_t *bytes; /* [SPW_MOVED_COUNT] */
-};
-
-static void add_missed(void *context, uint32_t expert)
-{
-    const struct moved *m = context;
-    spw_plan_add_missed(m->plan, m->weights, expert, m->bytes);
-}
-
 static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
                        const struct spw_weights *w, const struct spw_expert_trace *t,
                        struct spw_error *err)
@@ -77,13 +64,13 @@ static int replay_plan(struct spw_expert_replay *out, const struct spw_plan *p,
                         "%u of %u, and %u",
                         t->shape.n_layers, t->shape.n_experts, t->shape.n_kept,
                         spw_expert_layers(c), c->experts.n, c->experts.n_kept);
-    uint64_t moved[SPW_MOVED_COUNT] = {0}, *bytes = spw_alloc(w->n_expert_blocks * sizeof *bytes);
-    for (uint32_t e = 0; bytes && e < w->n_expert_blocks; e++)
-        bytes[e] = w->blocks[w->n_blocks + e].bytes;
-    struct moved m = {p, w, moved};
-    int rc = bytes ? spw_expert_replay(out, t, p->n_expert_frames, bytes, add_missed, &m) : -ENOMEM;
-    memcpy(out->moved, moved, sizeof moved);
-    spw_free(bytes);
+    struct spw_expert_cost *costs = spw_alloc_zero(w->n_expert_blocks, sizeof *costs);
+    for (uint32_t e = 0; costs && e < w->n_expert_blocks; e++) {
+        costs[e].bytes = w->blocks[w->n_blocks + e].bytes;
+        spw_plan_add_missed(p, w, e, costs[e].moved);
+    }
+    int rc = costs ? spw_expert_replay(out, t, p->n_expert_frames, costs) : -ENOMEM;
+    spw_free(costs);
     return rc ? spw_fail(err, rc, "out of memory for the trace") : 0;
 }
 
@@ -98,7 +85,7 @@ int spw_plan_replay(struct spw_expert_replay *out, const char *model, const stru
                     const struct spw_expert_trace *t, struct spw_error *err)
 {
     struct spw_engine *e;
-    int rc = spw_engine_plan_only(&e, NULL, model, o, err);
+    int rc = spw_engine_plan_only(&e, model, o, err);
     if (!rc)
         rc = spw_engine_replay(out, e, t, err);
     spw_engine_close(e);

@@ -166,12 +166,11 @@ bool spw_engine_memory_is_short(struct spw_engine *e)
 static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error *err)
 {
     uint64_t budgets[SPW_BUDGETS] = {[SPW_BUDGET_DISK] = e->options.disk_bytes};
-    struct spw_plan_input in = e->in;
-    bool quantize = e->model.cache.may_quantize && e->options.gate;
-    struct spw_descent l = {.precision = in.precision, .quantize = quantize};
-    do {
-        in.precision = l.precision;
-        in.quantizes = in.precision != SPW_KV_EXACT;
+    const bool quantizes = e->model.cache.may_quantize && e->options.gate;
+    const enum spw_kv_precision last = quantizes ? SPW_KV_INT4 : e->in.precision;
+    for (enum spw_kv_precision k = e->in.precision; k <= last; k++) {
+        struct spw_plan_input in = e->in;
+        spw_plan_set_precision(&in, k);
         if (!is_shared(e)) {
             budgets[SPW_BUDGET_DEVICE] = e->options.device_bytes;
             budgets[SPW_BUDGET_HOST] = bytes;
@@ -182,7 +181,7 @@ static int lower_budgets(struct spw_engine *e, uint64_t bytes, struct spw_error 
         spw_error_clear(err);
         if (!spw_engine_change_budgets(e, budgets, "memory limit of the control group", err))
             return 0;
-    } while (spw_fallback_quantize(&l));
+    }
     return -ENOMEM;
 }
 

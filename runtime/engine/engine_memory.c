@@ -50,8 +50,8 @@ static int open_arenas(struct spw_engine *e, struct spw_fallback_failure *f, str
 static void note_pageable(struct spw_engine *e)
 {
     static const char note[] =
-        "the system refused to pin host memory: transfers are staged by the driver, and "
-        "computation waits for each of them";
+        "the system refused to pin all host memory: transfers of the rest are staged by the "
+        "driver, and computation waits for each of them";
     struct spw_device_usage usage;
     e->lane.ops->usage(e->lane.device, &usage);
     if (usage.host_pageable && !strstr(e->texts.note, note))
@@ -96,30 +96,31 @@ static void describe_block(struct spw_engine *e, uint32_t u, uint8_t **packed)
     struct spw_weights *w = e->model.weights;
     struct spw_block_context *c = &e->blocks.contexts[u];
     struct spw_block *block = &e->blocks.list[u];
+    const struct spw_block_place at = spw_plan_block(&e->plan, w, u);
     *c = (struct spw_block_context){.weights = w, .block = u};
     *block = (struct spw_block){
         .layer = w->blocks[u].layer == SPW_NO_LAYER ? SPW_RANGES : w->blocks[u].layer,
         .pieces = w->pieces + w->blocks[u].first,
         .n_pieces = w->blocks[u].n,
-        .moved_bytes = spw_plan_block_moved_bytes(&e->plan, w, u),
+        .moved_bytes = at.moved_bytes,
         .context = c,
     };
-    if (spw_plan_block_mapped(&e->plan, w, u)) {
+    if (at.mapped) {
         spw_weights_map(w, u);
         block->in_place = true;
         block->prepare = populate_block;
-    } else if (spw_plan_block_from_disk(&e->plan, w, u)) {
+    } else if (at.from_disk) {
         spw_engine_read_block(e, u);
-    } else if (spw_plan_block_packed(&e->plan, w, u)) {
+    } else if (at.packed) {
         c->packed = (struct spw_piece){.from = *packed, .bytes = block->moved_bytes};
         *packed += spw_align_up(block->moved_bytes, 4096);
         block->pieces = &c->packed;
         block->n_pieces = 1;
         block->prepare = pack_block;
-    } else if (spw_plan_block_resident(&e->plan, w, u)) {
+    } else if (at.resident) {
         block->copied = release_block;
     }
-    if (e->backend.counts)
+    if (e->dry)
         block->prepare = block->copied = NULL;
 }
 
@@ -131,7 +132,7 @@ static void describe_blocks(struct spw_engine *e)
     spw_weights_place_packed(e->model.weights); /* another plan may have placed them elsewhere */
     for (uint32_t u = 0; u < spw_engine_n_blocks(e); u++) {
         describe_block(e, u, &packed);
-        if (e->blocks.list[u].in_place || !spw_plan_block_resident(&e->plan, w, u))
+        if (e->blocks.list[u].in_place || !spw_plan_block(&e->plan, w, u).resident)
             continue;
         e->blocks.list[u].resident = next;
         next += spw_align_up(w->blocks[u].bytes, 4096);
@@ -159,6 +160,15 @@ static int open_cache(struct spw_engine *e)
         .disk = e->disk,
         .disk_to_device = p->disk_to_device,
         .n_disk_frames = p->n_disk_frames,
+        .states = {.bytes = p->state_bytes,
+                   .n_sequences = p->info.sessions,
+                   .stay = p->states_stay,
+                   .device_arena = e->lane.device_arena + p->device.states,
+                   .host_arena = e->lane.host_arena + p->host.states,
+                   .checkpoint_arena = e->lane.host_arena + p->host.checkpoints,
+                   .n_checkpoints = p->n_checkpoints,
+                   .disk = e->checkpoint_disk,
+                   .n_disk_checkpoints = p->n_disk_checkpoints},
     };
     return spw_kv_open(&e->kv, &e->lane, &o);
 }
@@ -206,12 +216,6 @@ static struct spw_prefetch_options prefetch_options(const struct spw_engine *e)
     };
 }
 
-static int open_prefetch(struct spw_engine *e)
-{
-    struct spw_prefetch_options o = prefetch_options(e);
-    return spw_prefetch_open(&e->prefetch, &e->lane, &o);
-}
-
 int spw_engine_replan_prefetch(struct spw_engine *e)
 {
     struct spw_prefetch_options o = prefetch_options(e);
@@ -227,15 +231,12 @@ static int open_executor(struct spw_engine *e)
         .weights = e->model.weights,
         .prefetch = e->prefetch,
         .most_spans = e->plan.info.sessions,
-        .on_pass = e->options.on_pass || e->above.prefix ? spw_session_passed : NULL,
+        .on_pass = e->options.on_pass || e->above.prefix ? spw_engine_on_pass : NULL,
         .pass_context = e,
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
         .interrupted = spw_engine_is_interrupted,
         .interrupt_context = e,
-        .expert_counts = e->expert_counts,
-        .expert_tables = e->lane.host_arena + e->plan.host.expert_tables +
-                         spw_plan_expert_tables_bytes(&e->plan, e->model.weights) / 2,
         .expert_trace = e->options.expert_trace,
         .dry = e->dry,
     };
@@ -249,15 +250,14 @@ static int open_executor(struct spw_engine *e)
  * their caches held. */
 static int open_sequences(struct spw_engine *e)
 {
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        if (e->sessions[i])
-            SPW_TRY(spw_engine_open_sequence(e, e->sessions[i]));
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        SPW_TRY(spw_engine_open_sequence(e, s));
     return 0;
 }
 
 int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 {
-    if (!e->backend.counts)
+    if (!e->dry)
         s->logits = (float *)(e->lane.host_arena + e->plan.host.session_logits) +
                     (uint64_t)s->slot * e->model.config.vocab;
     s->has_logits = s->cached = s->mixed = false;
@@ -269,9 +269,10 @@ int spw_engine_open_sequence(struct spw_engine *e, struct spw_session *s)
 
 /* ---- all parts ---- */
 
-int spw_engine_prepare_weights(struct spw_engine *e, struct spw_error *err)
+/* Reads norms and biases; zeros, if nothing is computed. */
+static int prepare_weights(struct spw_engine *e, struct spw_error *err)
 {
-    if (!e->backend.counts)
+    if (!e->dry)
         return spw_weights_prepare(e->model.weights, err);
     return spw_weights_prepare_blank(e->model.weights)
                ? spw_fail(err, -ENOMEM, "out of memory for norms and biases")
@@ -282,16 +283,17 @@ int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,
                            struct spw_error *err)
 {
     *f = (struct spw_fallback_failure){.tier = SPW_FALLBACK_NO_TIER};
-    SPW_TRY(e->above.persist->reopen(e, err));
+    SPW_TRY(e->above.persist->open(e, err));
     if (!e->model.weights->small)
-        SPW_TRY(spw_engine_prepare_weights(e, err));
+        SPW_TRY(prepare_weights(e, err));
     SPW_TRY(open_arenas(e, f, err));
     note_pageable(e);
     SPW_TRY(open_disk(e, f, err));
     describe_blocks(e);
+    const struct spw_prefetch_options o = prefetch_options(e);
     int rc = open_cache(e);
     if (!rc)
-        rc = open_prefetch(e);
+        rc = spw_prefetch_open(&e->prefetch, &e->lane, &o);
     if (!rc)
         rc = open_sequences(e);
     if (!rc)
@@ -334,11 +336,10 @@ void spw_engine_give_memory(struct spw_engine *e)
     spw_engine_drop_aside(e);
     spw_lane_sync_all(lane);
     spw_prefetch_close(e->prefetch);
-    for (uint32_t i = 0; e->sessions && i < p->info.sessions; i++)
-        if (e->sessions[i]) {
-            spw_kv_seq_close(e->sessions[i]->seq.kv);
-            e->sessions[i]->seq.kv = NULL;
-        }
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
+        spw_kv_seq_close(s->seq.kv);
+        s->seq.kv = NULL;
+    }
     spw_kv_close(e->kv);
     spw_engine_close_disk(e);
     if (lane->device_arena)

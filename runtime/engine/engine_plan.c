@@ -4,8 +4,6 @@
 #include "runtime/engine/memory.h"
 #include "quant/codes.h"
 #include "runtime/plan/expert_forecast.h"
-#include "runtime/plan/plan_moved.h"
-#include "runtime/plan/plan_work.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -41,20 +39,21 @@ int spw_check_context(const struct spw_model_config *config, const struct spw_op
 static int check_options(const struct spw_model *m, const struct spw_backend *b,
                          const struct spw_options *o, struct spw_error *err)
 {
-    uint32_t most_splits = b->ops->attention_tiles / SPW_SPLIT_TILES;
+    const struct {
+        const char *what, *unit;
+        uint32_t found, most;
+    } numbers[] = {
+        {"sessions", "", o->sessions, MOST_SESSIONS},
+        {"prefill chunk", " tokens", o->prefill_chunk, most_chunk(&m->config)},
+        {"prefetch slots", "", o->prefetch_slots, MOST_SLOTS},
+        {"prefetch splits", " in a slot", o->prefetch_splits,
+         b->ops->attention_tiles / SPW_SPLIT_TILES},
+    };
     SPW_TRY(spw_check_context(&m->config, o, err));
-    if (o->sessions > MOST_SESSIONS)
-        return spw_fail(err, -EINVAL, "sessions: found %u, expected at most %d", o->sessions,
-                        MOST_SESSIONS);
-    if (o->prefill_chunk > most_chunk(&m->config))
-        return spw_fail(err, -EINVAL, "prefill chunk: found %u tokens, expected at most %u",
-                        o->prefill_chunk, most_chunk(&m->config));
-    if (o->prefetch_slots > MOST_SLOTS)
-        return spw_fail(err, -EINVAL, "prefetch slots: found %u, expected at most %d",
-                        o->prefetch_slots, MOST_SLOTS);
-    if (o->prefetch_splits > most_splits)
-        return spw_fail(err, -EINVAL, "prefetch splits: found %u in a slot, expected at most %u",
-                        o->prefetch_splits, most_splits);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].found > numbers[i].most)
+            return spw_fail(err, -EINVAL, "%s: found %u%s, expected at most %u", numbers[i].what,
+                            numbers[i].found, numbers[i].unit, numbers[i].most);
     return 0;
 }
 
@@ -176,8 +175,7 @@ static uint64_t snapshot_rows(const struct spw_plan_input *in, const struct spw_
     for (uint32_t l = 0; l < c->n_layers; l++) /* on average a row sees half of the context */
         flops += 2.0 * (double)spw_config_q_width(c, l) * (double)in->context;
     if (o->machine)
-        speed = spw_machine_many_flops(o->machine,
-                                       spw_product_of(in->compute, in->codes_row_bytes > 0, true));
+        speed = o->machine->many_flops[spw_product_of(in->compute, in->codes_row_bytes > 0, true)];
     if (o->drive)
         read = o->drive->read_bytes_per_second;
     if (bytes > (double)in->device_bytes)
@@ -251,29 +249,20 @@ static uint64_t lossy_from(const struct spw_engine *e)
 {
     uint64_t until = spw_residual_until(1, e->plan.residency[e->plan.full_kind].residual_tiles);
     uint64_t first = until * SPW_TILE_TOKENS, least = UINT64_MAX;
-    for (uint32_t i = 0; e->sessions && i < e->plan.info.sessions; i++) {
-        const struct spw_session *s = e->sessions[i];
-        if (s)
-            least = spw_min_u64(least, s->cached ? s->n_tokens : 0);
-    }
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        least = spw_min_u64(least, spw_session_cached(s));
     return least == UINT64_MAX ? first : spw_max_u64(first, least);
 }
 
 void spw_engine_note_fallback(struct spw_engine *e, const struct spw_fallback *fallback)
 {
-    struct spw_fallback f = *fallback;
-    if (f.kind >= SPW_FALLBACK_INT8 && f.kind <= SPW_FALLBACK_INT4)
-        f.lossy_from = lossy_from(e);
-    spw_engine_report_fallback(e, &f);
+    struct spw_engine_event event = {.kind = SPW_ENGINE_FALLBACK, .fallback = *fallback};
+    if (fallback->kind >= SPW_FALLBACK_INT8 && fallback->kind <= SPW_FALLBACK_INT4)
+        event.fallback.lossy_from = lossy_from(e);
+    spw_engine_report(e, &event);
 }
 
 /* ---- the plan ---- */
-
-static void set_precision(struct spw_plan_input *in, enum spw_kv_precision precision)
-{
-    in->precision = precision;
-    in->quantizes = precision != SPW_KV_EXACT;
-}
 
 /* A context without old tiles gains nothing from quantization. */
 static bool may_quantize(const struct spw_engine *e, const struct spw_plan_input *in)
@@ -289,17 +278,14 @@ static void describe_precision(const struct spw_engine *e, const struct spw_plan
                                const struct spw_plan_info *refused, int why,
                                struct spw_fallback *fallback)
 {
-    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     struct spw_plan_info now = e->plan.info;
     uint64_t need = now.disk_write_bytes;
     *fallback = (struct spw_fallback){.failed = "disk write limit",
                                       .bytes_asked = refused->disk_write_bytes};
     if (why == -ENOMEM) {
-        int tier = spw_fallback_lacking(refused, given, &fallback->bytes_asked);
+        int tier = spw_fallback_lacking(refused, in->budgets, &fallback->bytes_asked);
         spw_plan_smallest(&now, in);
-        need = tier == SPW_BUDGET_DEVICE ? now.smallest_device_bytes
-               : tier == SPW_BUDGET_HOST ? now.smallest_host_bytes
-                                         : now.smallest_disk_bytes;
+        need = spw_budgets_smallest(&now, tier);
         fallback->failed = spw_budget_names[tier].budget;
     }
     fallback->bytes_freed = spw_sub_u64(fallback->bytes_asked, need);
@@ -312,16 +298,13 @@ static void add_hint(struct spw_error *err, const struct spw_plan_info *exact,
                      const char *hindrance)
 {
     char text[32];
-    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
     uint64_t needed, n = err ? strlen(err->text) : 0;
     if (!n)
         return;
-    int tier = spw_fallback_lacking(refused, given, &needed);
-    const uint64_t plain[SPW_BUDGETS] = {exact->smallest_device_bytes, exact->smallest_host_bytes,
-                                         exact->smallest_disk_bytes};
+    int tier = spw_fallback_lacking(refused, in->budgets, &needed);
     if (*hindrance)
         snprintf(err->text + n, sizeof err->text - n, " (%s)", hindrance);
-    else if (needed && needed < plain[tier]) /* else exact KV needs no more */
+    else if (needed && needed < spw_budgets_smallest(exact, tier)) /* else exact KV needs no more */
         snprintf(err->text + n, sizeof err->text - n,
                  " (with old KV as %s: %s %s, if this model passes its check)",
                  spw_kv_precision_name(in->precision), spw_budget_names[tier].option,
@@ -336,16 +319,15 @@ static int go_down(struct spw_engine *e, struct spw_plan_input *in, int why,
 {
     const struct spw_plan refused = e->plan;
     const struct spw_plan_input given = *in;
-    struct spw_descent l = {.precision = in->precision, .quantize = true};
     char hindrance[512] = ""; /* of the most precise one that fits */
-    while (spw_fallback_quantize(&l)) {
-        set_precision(in, l.precision);
+    for (enum spw_kv_precision k = given.precision + 1; k <= SPW_KV_INT4; k++) {
+        spw_plan_set_precision(in, k);
         if (spw_plan_make(&e->plan, in, NULL))
             continue;
-        const char *refuses = e->options.gate(e->options.gate_context, l.precision);
+        const char *refuses = e->options.gate(e->options.gate_context, k);
         if (refuses && !*hindrance)
             snprintf(hindrance, sizeof hindrance, "would fit with old KV as %s; %s",
-                     spw_kv_precision_name(l.precision), refuses);
+                     spw_kv_precision_name(k), refuses);
         if (refuses)
             continue;
         describe_precision(e, in, &refused.info, why, fallback);
@@ -372,6 +354,8 @@ int spw_engine_describe_plan(const struct spw_engine *e, struct spw_plan *p)
 int spw_engine_make_plan(struct spw_engine *e, struct spw_plan_input *in,
                          struct spw_fallback *fallback, struct spw_error *err)
 {
+    struct spw_fallback own;
+    fallback = fallback ? fallback : &own;
     *fallback = (struct spw_fallback){0};
     int rc = spw_plan_make(&e->plan, in, err);
     if ((rc == -ENOMEM || rc == -EDQUOT) && may_quantize(e, in)) {

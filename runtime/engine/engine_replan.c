@@ -32,29 +32,15 @@ static bool loses_tiles(struct spw_kv *kv)
 /* Cuts the caches back to what the sessions hold, and waits until nothing is in flight. */
 static int cut_back(struct spw_engine *e, const struct spw_residency *residency)
 {
-    SPW_TRY(spw_lane_sync_all(&e->lane));
-    spw_kv_finish_writes(e->kv);
-    spw_kv_take_write_failure(e->kv);
+    SPW_TRY(spw_engine_settle(e));
     if (loses_tiles(e->kv))
         return -EBADMSG;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        struct spw_session *s = e->sessions[i];
-        uint64_t n = s && s->cached ? s->n_tokens : 0;
-        if (!s)
-            continue;
-        if (!spw_kv_can_truncate(s->seq.kv, residency, n))
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
+        if (!spw_kv_can_truncate(s->seq.kv, residency, spw_session_cached(s)))
             return -ENODATA;
-        spw_kv_truncate(s->seq.kv, residency, n);
+        SPW_TRY(spw_kv_truncate(s->seq.kv, residency, spw_session_cached(s)));
     }
     return 0;
-}
-
-static uint64_t n_cached(const struct spw_engine *e)
-{
-    uint64_t n = 0;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        n += e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
-    return n;
 }
 
 /* ---- scratch memory: no step runs now ---- */
@@ -136,11 +122,8 @@ static int divide(struct replan *r)
 {
     struct spw_engine *e = r->e;
     const struct spw_residency *to = &e->plan.residency[e->plan.full_kind];
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        const struct spw_session *s = e->sessions[i];
-        uint64_t n = s && s->cached ? s->n_tokens : 0;
-        if (!s)
-            continue;
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
+        const uint64_t n = spw_session_cached(s);
         struct spw_kv_division *d = &r->divisions[r->shrink.n_divisions++];
         *d = (struct spw_kv_division){.seq = s->seq.kv,
                                       .end = spw_waterline_end(to, n),
@@ -189,9 +172,9 @@ static int shrink_tiles(struct replan *r)
 
 static void drop_copies(const struct spw_engine *e)
 {
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        for (uint32_t k = 0; e->sessions[i] && k < e->model.config.n_slices; k++)
-            spw_kv_drop_copies(e->sessions[i]->seq.kv, k, 0);
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        for (uint32_t k = 0; k < e->model.config.n_slices; k++)
+            spw_kv_drop_copies(s->seq.kv, k, 0);
 }
 
 /* Moves all tiles into the frames of the plan, and the exact frames, which lie after them, to their
@@ -238,21 +221,18 @@ static int apply_shares(struct spw_engine *e)
 {
     spw_kv_write_again(e->kv);
     SPW_TRY(spw_engine_leave_frames(e));
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        struct spw_session *s = e->sessions[i];
-        if (s && s->cached)
-            SPW_TRY(spw_executor_apply_residency(e->executor, &s->seq, s->n_tokens));
-    }
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        if (s->cached)
+            SPW_TRY(spw_residency_apply(&e->executor->residency, &s->seq, s->n_tokens));
     spw_kv_finish_writes(e->kv);
     return spw_kv_take_write_failure(e->kv);
 }
 
 static void note_precision(struct spw_engine *e, const struct spw_plan *from)
 {
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        if (e->sessions[i] && e->sessions[i]->cached && from->format != e->plan.format)
-            e->sessions[i]->mixed |=
-                spw_waterline_old_end(e->plan.residency, e->sessions[i]->n_tokens) > 1;
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        if (s->cached && from->format != e->plan.format)
+            s->mixed |= spw_waterline_old_end(e->plan.residency, s->n_tokens) > 1;
 }
 
 static int carry_out(struct replan *r, const struct spw_plan_input *in)
@@ -277,7 +257,7 @@ int spw_engine_replan(struct spw_engine *e, const struct spw_plan_input *in)
     struct replan r = {.e = e, .from = e->plan};
     struct spw_plan to;
     uint32_t n_on_disk = e->disk ? spw_disk_n_used(e->disk) : 0;
-    if (!e->executor || e->above.prefix || !n_cached(e))
+    if (!e->executor || e->above.prefix || !spw_engine_n_cached(e))
         return -ENODATA; /* the sessions find their tokens in the prefix cache again */
     SPW_TRY(spw_plan_replan(&to, &e->plan, in, n_on_disk));
     if (spw_engine_exceeds_budgets(e, &to, in) && !can_trim(e))

@@ -1,17 +1,15 @@
 /* Every session has a share of the frames of each tier (runtime/plan/shares.h). When a session has
  * opened or closed, the shares of the others change, and their tiles move. See engine.h. */
-#include "runtime/engine/recover.h"
+#include "runtime/engine/engine.h"
 
 #include <string.h>
 
-/* Whole tiles of session i that a session before it has, too. */
-static uint32_t shared_tiles(const struct spw_engine *e, uint32_t i, bool stay)
+/* Whole tiles of session s that a session before it has, too. */
+static uint32_t shared_tiles(const struct spw_engine *e, const struct spw_session *s, bool stay)
 {
-    const struct spw_session *s = e->sessions[i];
     uint32_t most = 0;
-    for (uint32_t j = 0; j < i; j++) {
-        const struct spw_session *other = e->sessions[j];
-        if (!other || !other->of_batch || (stay && other->leaves))
+    for (struct spw_session *other = NULL; (other = spw_engine_next(e, other)) != s;) {
+        if (!other->of_batch || (stay && other->leaves))
             continue;
         uint64_t whole = spw_min_u64(s->n_tokens, other->n_tokens) / SPW_TILE_TOKENS;
         uint32_t both = spw_kv_shared_end(s->seq.kv, other->seq.kv, 0);
@@ -20,18 +18,16 @@ static uint32_t shared_tiles(const struct spw_engine *e, uint32_t i, bool stay)
     return most;
 }
 
-/* Of the tiles of each session, those that were counted with another one: sessions that were forked
- * from each other form a tree. With windows or quantized tiles, each session has frames of its own
- * for exact tiles, and all its tiles count. */
+/* The tiles of sessions that another session has, too, and that count there: sessions that were
+ * forked from each other form a tree. With windows or quantized tiles, each session has frames of
+ * its own for exact tiles, and all its tiles count. */
 static uint64_t count_shared(const struct spw_engine *e, bool stay)
 {
     uint64_t n = 0;
     if (!e->executor || spw_plan_sharing(&e->plan).needs_checkpoint)
         return 0;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        const struct spw_session *s = e->sessions[i];
-        n += s && s->of_batch && !(stay && s->leaves) ? shared_tiles(e, i, stay) : 0;
-    }
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        n += s->of_batch && !(stay && s->leaves) ? shared_tiles(e, s, stay) : 0;
     return n;
 }
 
@@ -39,10 +35,8 @@ static uint64_t count_shared(const struct spw_engine *e, bool stay)
 static uint64_t most_tiles(const struct spw_engine *e, bool stay)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        const struct spw_session *s = e->sessions[i];
-        n += s && !(stay && s->leaves) ? spw_waterline_tiles(s->most_tokens) : 0;
-    }
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        n += stay && s->leaves ? 0 : spw_waterline_tiles(s->most_tokens);
     return n;
 }
 
@@ -64,25 +58,14 @@ bool spw_engine_compute_shares(struct spw_engine *e)
     e->sharing.n_shared = count_shared(e, false);
     e->sharing.over = !spw_share_fits(&e->plan, most_tiles(e, false) - e->sharing.n_shared);
     spw_share_frames(&e->plan, e->sharing.shares, e->plan.info.sessions, e->sharing.n_shared);
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        struct spw_session *s = e->sessions[i];
-        if (!s)
-            continue;
-        changed |= s->cached && s->n_tokens &&
-                   spw_share_differs(s->residency, e->sharing.shares[i].residency);
-        memcpy(s->residency, e->sharing.shares[i].residency, sizeof s->residency);
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
+        const struct spw_residency *share = e->sharing.shares[s->slot].residency;
+        changed |= spw_session_cached(s) && spw_share_differs(s->residency, share);
+        memcpy(s->residency, share, sizeof s->residency);
         s->has_share = true;
     }
     e->sharing.is_old = false;
     return changed;
-}
-
-const uint64_t *spw_engine_cached_tokens(struct spw_engine *e)
-{
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        e->sharing.n_tokens[i] =
-            e->sessions[i] && e->sessions[i]->cached ? e->sessions[i]->n_tokens : 0;
-    return e->sharing.n_tokens;
 }
 
 /* Calls `move` for every session. */
@@ -90,10 +73,8 @@ static int move_each(struct spw_engine *e, int (*move)(struct spw_residency_move
                                                        const struct spw_sequence *seq, uint64_t n))
 {
     struct spw_residency_moves m = {.config = &e->model.config, .prefetch = e->prefetch};
-    const uint64_t *n_tokens = spw_engine_cached_tokens(e);
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        if (e->sessions[i])
-            SPW_TRY(move(&m, &e->sessions[i]->seq, n_tokens[i]));
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        SPW_TRY(move(&m, &s->seq, spw_session_cached(s)));
     return 0;
 }
 
@@ -127,9 +108,8 @@ static int move_tiles(struct spw_engine *e)
         rc = move_each(e, spw_residency_leave);
     }
     SPW_TRY(rc);
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++)
-        if (e->sessions[i])
-            SPW_TRY(take_frames(e->sessions[i]));
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));)
+        SPW_TRY(take_frames(s));
     return 0;
 }
 
@@ -143,10 +123,7 @@ static void empty_caches(struct spw_engine *e)
     while (spw_kv_take_loss(e->kv, &loss))
         ;
     e->unpredicted = true;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        struct spw_session *s = e->sessions[i];
-        if (!s)
-            continue;
+    for (struct spw_session *s = NULL; (s = spw_engine_next(e, s));) {
         s->cached = s->has_logits = s->mixed = false;
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
     }

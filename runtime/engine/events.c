@@ -8,17 +8,16 @@
 
 /* ---- events ---- */
 
-/* A new event at the end of the queue, to be filled. */
-static struct spw_engine_event *add(struct spw_engine *e, enum spw_engine_event_kind kind)
+void spw_engine_report(struct spw_engine *e, const struct spw_engine_event *event)
 {
     struct spw_event_queue *q = &e->events;
     if (q->n_added - q->n_read == SPW_ENGINE_EVENTS_KEPT) {
         q->n_read++;
         q->n_missed++;
     }
-    struct spw_engine_event *event = &q->list[q->n_added++ % SPW_ENGINE_EVENTS_KEPT];
-    *event = (struct spw_engine_event){.kind = kind};
-    return event;
+    q->list[q->n_added++ % SPW_ENGINE_EVENTS_KEPT] = *event;
+    q->n_fallbacks += event->kind == SPW_ENGINE_FALLBACK;
+    q->n_lost_tiles += event->kind == SPW_ENGINE_LOST_TILE;
 }
 
 bool spw_engine_event(struct spw_engine *e, struct spw_engine_event *out)
@@ -32,27 +31,11 @@ bool spw_engine_event(struct spw_engine *e, struct spw_engine_event *out)
     return true;
 }
 
-void spw_engine_report_fallback(struct spw_engine *e, const struct spw_fallback *fallback)
+void spw_engine_report_note(void *engine, const char *text)
 {
-    add(e, SPW_ENGINE_FALLBACK)->fallback = *fallback;
-    e->events.n_fallbacks++;
-}
-
-void spw_engine_report_lost_tile(struct spw_engine *e, const struct spw_lost_tile *lost)
-{
-    add(e, SPW_ENGINE_LOST_TILE)->lost_tile = *lost;
-    e->events.n_lost_tiles++;
-}
-
-void spw_engine_report_reuse(struct spw_engine *e, const struct spw_reuse *reuse)
-{
-    add(e, SPW_ENGINE_REUSE)->reuse = *reuse;
-}
-
-void spw_engine_report_note(struct spw_engine *e, const char *text)
-{
-    struct spw_engine_event *event = add(e, SPW_ENGINE_NOTE);
-    snprintf(event->text, sizeof event->text, "%s", text);
+    struct spw_engine_event event = {.kind = SPW_ENGINE_NOTE};
+    snprintf(event.text, sizeof event.text, "%s", text);
+    spw_engine_report(engine, &event);
 }
 
 const char *spw_fallback_name(enum spw_fallback_kind kind)

@@ -1,4 +1,5 @@
 /* Sessions are opened, forked and closed: see spillway.h. sync.c computes their tokens. */
+#include "offload/kv/checkpoint.h"
 #include "runtime/engine/engine.h"
 
 #include <string.h>
@@ -82,6 +83,17 @@ int spw_session_fork(struct spw_session **out, struct spw_session *from, struct 
     return spw_session_fork_for(out, from, from->n_tokens, from->most_tokens, err);
 }
 
+int spw_session_cut(struct spw_session *s, const struct spw_residency *residency, uint64_t *n)
+{
+    int rc;
+    do { /* a damaged checkpoint is gone then */
+        *n = spw_kv_reach(s->seq.kv, residency, *n);
+        rc = spw_kv_truncate(s->seq.kv, residency, *n);
+        s->engine->unpredicted |= rc != 0;
+    } while (rc == -EBADMSG);
+    return rc;
+}
+
 int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uint64_t n,
                          uint64_t most_tokens, struct spw_error *err)
 {
@@ -97,9 +109,16 @@ int spw_session_fork_for(struct spw_session **out, struct spw_session *from, uin
     struct spw_session *s = *out;
     s->of_batch = from->of_batch;
     memcpy(s->residency, from->residency, sizeof s->residency);
-    spw_kv_seq_fork(s->seq.kv, from->seq.kv);
-    if (n < from->n_tokens)
-        spw_kv_truncate(s->seq.kv, s->residency, from->cached ? n : 0);
+    int rc = spw_kv_seq_fork(s->seq.kv, from->seq.kv);
+    uint64_t kept = from->cached ? n : 0;
+    if (!rc && n < from->n_tokens)
+        rc = spw_session_cut(s, s->residency, &kept);
+    n = from->cached ? kept : n;
+    if (rc) {
+        spw_session_close(s);
+        *out = NULL;
+        return spw_fail(err, rc, "the device failed when a session was copied");
+    }
     memcpy(s->tokens, from->tokens, n * sizeof *s->tokens);
     s->n_tokens = s->reused = n;
     s->n_attached = spw_min_u64(from->n_attached, n);
@@ -120,7 +139,7 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
     if (!tokens)
         return -ENOMEM;
     if (n < s->n_tokens) {
-        spw_kv_truncate(s->seq.kv, s->residency, n);
+        SPW_TRY(spw_session_cut(s, s->residency, &n));
         s->has_logits = false;
     }
     s->tokens = tokens;
@@ -142,7 +161,7 @@ void spw_session_close(struct spw_session *s)
     if (s->engine->prefetch)
         spw_prefetch_forget(s->engine->prefetch);
     s->engine->sessions[s->slot] = NULL;
-    s->engine->sharing.n_left += !s->leaves;
+    s->engine->sharing.n_departures += !s->leaves;
     s->engine->sharing.is_old = true;
     s->engine->above.persist->close_session(s);
     spw_kv_seq_close(s->seq.kv);
@@ -158,6 +177,11 @@ int spw_session_skip(struct spw_session *s, uint64_t n)
     memset(s->tokens + from, 0, n * sizeof *s->tokens);
     s->n_tokens = to;
     return 0;
+}
+
+int spw_session_checkpoint(struct spw_session *s)
+{
+    return s->cached && !s->is_aside ? spw_kv_checkpoint(s->seq.kv, s->n_tokens) : 0;
 }
 
 size_t spw_session_n_tokens(const struct spw_session *s)

@@ -1,12 +1,13 @@
 /* A step of prompts that waits between two chunks of a layer while other sessions decode.
  *
- *   spw_sync(prompts)  -EAGAIN    the step is set aside: its sessions hold what passed all layers
- *   spw_sync(others)              runs beside it
- *   spw_sync(prompts)             the same spans: the step continues
+ *   spw_engine_sync(prompts)  -EAGAIN    the step is set aside: its sessions hold what passed all
+ *                                        layers
+ *   spw_engine_sync(others)              runs beside it
+ *   spw_engine_sync(prompts)             the same spans: the step continues
  *
  * Everything else that needs a session of the step, another plan or other shares of the frames
  * drops the step: its sessions are cut back to the tokens that have passed all layers. */
-#include "runtime/engine/recover.h"
+#include "runtime/engine/engine.h"
 
 #include <string.h>
 
@@ -46,8 +47,8 @@ bool spw_engine_continues_aside(const struct spw_engine *e, const struct spw_spa
     for (size_t i = 0; i < n && same; i++) {
         const struct spw_session *s = e->aside.sessions[i];
         uint64_t to = s->aside_span.to;
-        same = spans[i].session == s && spans[i].n_tokens == to &&
-               spans[i].n_logits == s->aside_span.n_logits &&
+        same = spans[i].session == s && spans[i].n_tokens == s->asked &&
+               spans[i].n_logits == s->asked_logits &&
                !memcmp(s->tokens, spans[i].tokens, to * sizeof *s->tokens);
     }
     return same;
@@ -66,10 +67,6 @@ void spw_engine_drop_aside(struct spw_engine *e)
     if (!spw_recover_step(e, e->aside.sessions, n))
         return;
     e->unpredicted = true;
-    for (uint32_t i = 0; i < n; i++) {
-        struct spw_session *s = e->aside.sessions[i];
-        s->n_tokens = s->n_attached = 0;
-        s->has_logits = s->mixed = false;
-        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        spw_session_empty(e->aside.sessions[i]);
 }

@@ -1,7 +1,10 @@
-/* spw_sync: what sessions hold already, and one step of the executor for the rest. See spillway.h.
+/* spw_sync, the forward call of the library: what sessions hold already, and steps of the executor
+ * for the rest. See spillway.h.
  *
  * The caller hands over whole sequences. A session keeps the longest common prefix, cuts the rest
- * off, and the executor computes what is missing, for all sessions of the call in one step.
+ * off, and the executor computes what is missing, for all sessions of the call in one step. It
+ * takes a step more for each set of rope frequencies that sessions have of their own, and for each
+ * checkpoint.
  *
  *   a step returns      then
  *   -EBADMSG            tiles were lost on disk: the step runs again from the first one
@@ -15,7 +18,7 @@
  * A step does not run again if sessions of the batch have lost tiles that they shared: there may be
  * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. */
 #include "runtime/rules/shared_prompt.h"
-#include "runtime/engine/recover.h"
+#include "runtime/engine/engine.h"
 
 #include <math.h>
 #include <string.h>
@@ -54,19 +57,13 @@ static int check_span(const struct spw_engine *e, const struct spw_span *spans, 
 
 /* ---- reuse ---- */
 
-static uint64_t rope_table(const struct spw_model_config *c, uint64_t n_tokens)
-{
-    return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n_tokens);
-}
-
 /* Tokens of the span that the session need not compute again. */
 static uint64_t reusable(const struct spw_session *s, const struct spw_span *span)
 {
-    const struct spw_model_config *c = &s->engine->model.config;
     uint64_t prefix = common_prefix(s, span);
     if (!s->cached)
         return 0;
-    if (rope_table(c, span->n_tokens) != s->rope_table)
+    if (spw_engine_rope_table(s->engine, span->n_tokens) != s->rope_table)
         return 0; /* its keys were rotated by another table */
     if (prefix == span->n_tokens && prefix == s->n_tokens && s->has_logits && span->n_logits <= 1)
         return prefix; /* even the logits are there */
@@ -116,9 +113,8 @@ static int recover(struct spw_engine *e)
     return spw_recover_step(e, e->step.sessions, e->step.n);
 }
 
-/* After a failure of the device the tiles hold parts of a step: nothing of these sessions is
- * reused.
- */
+/* After a failure of the device, or of a drive that reads nothing, the tiles hold parts of a step:
+ * nothing of these sessions is reused. */
 static int reset(struct spw_engine *e, int rc, struct spw_error *err)
 {
     spw_engine_drop_aside(e);
@@ -127,14 +123,14 @@ static int reset(struct spw_engine *e, int rc, struct spw_error *err)
         spw_prefetch_forget(e->prefetch);
         e->unpredicted = true;
     }
-    for (uint32_t i = 0; i < e->step.n; i++) {
-        struct spw_session *s = e->step.sessions[i];
-        s->n_tokens = s->n_attached = 0;
-        s->has_logits = s->mixed = false;
-        spw_kv_truncate(s->seq.kv, e->plan.residency, 0);
-    }
+    for (uint32_t i = 0; i < e->step.n; i++)
+        spw_session_empty(e->step.sessions[i]);
     if (e->sharing.n_shared)
         e->sharing.is_old = true;
+    if (rc == -EBADMSG) /* of a cut: what stays must be read again */
+        return spw_fail(err, -EIO,
+                        "disk: tiles were lost again each time their session was cut back; " EMPTY
+                        "; the drive is failing: give another directory with options.disk_dir");
     return spw_fail(err, rc, "the step failed on the device (%s); " EMPTY, strerror(-rc));
 }
 
@@ -150,12 +146,12 @@ static void set_tokens(struct spw_engine *e, uint32_t i, uint64_t n)
     s->rope_table = e->step.rope_table;
 }
 
-void spw_session_passed(void *engine)
+void spw_engine_on_pass(void *engine)
 {
     struct spw_engine *e = engine;
     for (uint32_t i = 0; i < e->step.n; i++) {
         struct spw_session *s = e->step.sessions[i];
-        set_tokens(e, i, spw_executor_held_after_pass(e->executor, i));
+        set_tokens(e, i, e->executor->step->now->spans[i].to);
         s->has_logits = false;
         if (e->step.publishes)
             e->above.persist->publish(s);
@@ -168,7 +164,7 @@ void spw_session_passed(void *engine)
 static void hold_passed(struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->step.n; i++)
-        set_tokens(e, i, spw_executor_held_before_pass(e->executor, i));
+        set_tokens(e, i, e->executor->step->now->spans[i].from);
 }
 
 /* The caller has ended the step: passes that were through stay, unless windows have moved on since.
@@ -180,7 +176,7 @@ static int end_early(struct spw_engine *e, struct spw_error *err)
     if (recover(e))
         return reset(e, -EIO, err);
     for (uint32_t i = 0; i < e->step.n; i++)
-        lost |= !e->step.sessions[i]->n_tokens && spw_executor_held_before_pass(e->executor, i);
+        lost |= !e->step.sessions[i]->n_tokens && e->executor->step->now->spans[i].from;
     if (lost)
         return spw_fail(err, -ECANCELED,
                         "interrupted: a session is empty now, because its sliding windows had no "
@@ -199,9 +195,9 @@ static int give_up(struct spw_engine *e, int rc, struct spw_error *err)
                         strerror(-rc));
     if (rc == -EDOM) {
         reset(e, rc, NULL);
-        return spw_fail(err, rc,
-                        "keys or values are not finite (NaN or infinity), so that they cannot be "
-                        "quantized; " EMPTY ": %s",
+        return spw_fail(err, rc, "%s are not finite (NaN or infinity)%s; " EMPTY ": %s",
+                        e->plan.n_states ? "numbers of a layer" : "keys or values",
+                        e->plan.n_states ? "" : ", so that they cannot be quantized",
                         spw_engine_nan_advice(e));
     }
     const struct spw_block_failure failed = spw_prefetch_failed_read(e->prefetch);
@@ -229,17 +225,11 @@ static bool distrust(struct spw_engine *e)
     return any;
 }
 
-/* Tokens that the session's caches hold. */
-static uint64_t n_cached(const struct spw_session *s)
-{
-    return s->cached ? s->n_tokens : 0;
-}
-
 /* Each span of the step begins where the caches of its session end. */
 static void set_starts(struct spw_engine *e)
 {
     for (uint32_t i = 0; i < e->step.n; i++)
-        e->step.items[i].span.from = n_cached(e->step.sessions[i]);
+        e->step.items[i].span.from = spw_session_cached(e->step.sessions[i]);
 }
 
 static bool disk_is_full(int rc)
@@ -303,7 +293,7 @@ static int upload_rope(struct spw_engine *e, struct spw_error *err)
     int rc = spw_lane_stream_sync(&e->lane, e->lane.compute);
     if (rc)
         return reset(e, rc, err);
-    if (!e->backend.counts)
+    if (!e->dry)
         SPW_TRY(spw_weights_rope(e->model.weights, table, err));
     e->rope_table = table;
     rc = spw_executor_upload_rope(e->executor);
@@ -342,24 +332,20 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
 static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_span *span,
                  uint64_t *n_reused)
 {
+    const uint64_t held = s->cached ? common_prefix(s, span) : 0;
     *n_reused = reusable(s, span);
     s->from_store = 0;
     int rc = e->above.persist->attach(s, span, n_reused);
     if (!rc && *n_reused != s->n_tokens)
         rc = spw_recover_cut_back(s, n_reused);
+    s->recomputed =
+        spw_sub_u64(spw_min_u64(held, spw_sub_u64(span->n_tokens, span->n_logits)), *n_reused);
     if (!disk_is_full(rc) || spw_engine_shrink_disk(e, rc, NULL))
         return rc;
     set_starts(e);
     s->from_store = 0;
-    *n_reused = n_cached(s);
+    *n_reused = spw_session_cached(s);
     return spw_engine_lost_shared(e) ? -ESTALE : 0;
-}
-
-/* Whether the next token needs another rope table, and the whole sequence is computed again. */
-static bool ends_table(const struct spw_engine *e, uint64_t n_tokens)
-{
-    const struct spw_model_config *c = &e->model.config;
-    return rope_table(c, n_tokens) != rope_table(c, n_tokens + 1);
 }
 
 /* Adds span i of the caller to the step, if there is anything to compute. */
@@ -371,10 +357,12 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
     struct spw_executor_item item = {.seq = &s->seq,
                                      .span = s->aside_span,
                                      .tokens = span->tokens,
-                                     .is_last_step =
-                                         s->is_last_step || ends_table(e, span->n_tokens)};
+                                     .is_last_step = s->is_last_step};
     step->span_index[step->n] = (uint32_t)i;
     step->sessions[step->n] = s;
+    /* the next token needs another rope table: the whole sequence is computed again then */
+    item.is_last_step |=
+        spw_engine_rope_table(e, span->n_tokens) != spw_engine_rope_table(e, span->n_tokens + 1);
     if (!s->is_aside) {
         uint64_t n_reused, from_store = s->from_store;
         int rc = reuse(e, s, span, &n_reused);
@@ -394,18 +382,12 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
             s->delivered = span->n_tokens;
             return 0;
         }
-        item.span = (struct spw_step_span){s->slot, n_reused, span->n_tokens, span->n_logits};
+        item.span = (struct spw_step_span){n_reused, span->n_tokens, span->n_logits};
+        s->asked = span->n_tokens;
+        s->asked_logits = span->n_logits;
     }
     step->items[step->n++] = item;
     return 0;
-}
-
-/* Of n spans some need no step now, or have one of their own, but the next step has all of them: so
- * nothing is fetched for it while this step ends. */
-static void expect_others(struct spw_running_step *step, size_t n)
-{
-    for (uint32_t i = 0; i < step->n; i++)
-        step->items[i].is_last_step |= step->n < n;
 }
 
 /* Computes and publishes a checkpoint where the span leaves the tokens that others have computed.
@@ -413,13 +395,13 @@ static void expect_others(struct spw_running_step *step, size_t n)
 static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
                            struct spw_error *err)
 {
-    const uint64_t table = rope_table(&e->model.config, whole->n_tokens);
+    const uint64_t table = spw_engine_rope_table(e, whole->n_tokens);
     struct spw_span span = *whole;
     struct delivery d = {.engine = e, .spans = &span};
     span.n_tokens = e->above.persist->branch(span.session, whole);
     span.n_logits = 0;
     if (!span.n_tokens || whole->session->is_aside ||
-        rope_table(&e->model.config, span.n_tokens) != table)
+        spw_engine_rope_table(e, span.n_tokens) != table)
         return 0;
     e->step.n = 0;
     SPW_TRY(add_span(e, 0, &d, err));
@@ -429,31 +411,69 @@ static int make_checkpoint(struct spw_engine *e, const struct spw_span *whole,
     return 0;
 }
 
+/* The span passes whole: it is short, or its rows of logits are counted from its end. */
+static bool is_whole(const struct spw_executor_item *x, uint64_t level)
+{
+    return x->span.to - x->span.from <= level || x->span.n_logits > 1;
+}
+
+/* Leaves most_tokens of the step: short spans pass whole, and the others get equal parts, which end
+ * with a tile. */
+static void cut_spans(struct spw_engine *e, uint64_t most_tokens)
+{
+    struct spw_running_step *step = &e->step;
+    uint64_t level = 0, before;
+    do { /* the parts grow by what spans leave that pass whole */
+        uint64_t room = most_tokens, n_cut = 0;
+        before = level;
+        for (uint32_t i = 0; i < step->n; i++) {
+            const struct spw_executor_item *x = &step->items[i];
+            n_cut += !is_whole(x, level);
+            room = is_whole(x, level) ? spw_sub_u64(room, x->span.to - x->span.from) : room;
+        }
+        level = n_cut ? spw_max_u64(level, room / n_cut) : level;
+    } while (level != before);
+    level = spw_max_u64(level, SPW_TILE_TOKENS);
+    for (uint32_t i = 0; i < step->n; i++) {
+        struct spw_executor_item *x = &step->items[i];
+        if (is_whole(x, level))
+            continue;
+        const uint64_t to = x->span.from + level; /* a tile more than `from`, at least */
+        x->span.to = spw_max_u64(to - to % SPW_TILE_TOKENS, x->span.from + 1);
+        x->span.n_logits = 0;
+        x->is_last_step = true;
+    }
+}
+
 /* One step of all spans with this rope table. If all spans have it, the step may be set aside. */
 static int sync_table(struct spw_engine *e, uint64_t table, size_t n_spans,
                       const struct spw_sync_options *o, struct delivery *d, struct spw_error *err)
 {
     e->step.n = 0;
     for (size_t i = 0; i < n_spans; i++)
-        if (rope_table(&e->model.config, d->spans[i].n_tokens) == table)
+        if (spw_engine_rope_table(e, d->spans[i].n_tokens) == table)
             SPW_TRY(add_span(e, i, d, err));
     d->most_chunks = e->step.n == n_spans ? o->most_chunks : 0;
-    expect_others(&e->step, n_spans);
+    if (o->most_tokens && e->step.n && !e->step.sessions[0]->is_aside)
+        cut_spans(e, o->most_tokens);
+    /* Of the spans some need no step now, or have one of their own, but the next step has all of
+     * them: so nothing is fetched for it while this step ends. */
+    for (uint32_t i = 0; i < e->step.n; i++)
+        e->step.items[i].is_last_step |= e->step.n < n_spans;
     return run_step(e, table, d, err);
 }
 
 static int sync_all(struct spw_engine *e, size_t n_spans, const struct spw_sync_options *o,
                     struct delivery *d, struct spw_error *err)
 {
-    const struct spw_model_config *c = &e->model.config;
     for (size_t i = 0; i < n_spans && e->above.prefix; i++)
         SPW_TRY(make_checkpoint(e, &d->spans[i], err));
     SPW_TRY(sync_table(e, SPW_ROPE_SHARED, n_spans, o, d, err));
     for (size_t i = 0; i < n_spans; i++) { /* then each other table */
-        uint64_t table = rope_table(c, d->spans[i].n_tokens);
+        uint64_t table = spw_engine_rope_table(e, d->spans[i].n_tokens);
         bool done = table == SPW_ROPE_SHARED;
         for (size_t j = 0; j < i; j++)
-            done |= rope_table(c, d->spans[j].n_tokens) == table;
+            done |= spw_engine_rope_table(e, d->spans[j].n_tokens) == table;
         if (!done)
             SPW_TRY(sync_table(e, table, n_spans, o, d, err));
     }
@@ -475,7 +495,8 @@ static bool lost_logits(const struct spw_span *spans, size_t n)
 {
     bool lost = false;
     for (size_t i = 0; i < n; i++)
-        lost |= spans[i].n_logits && !spans[i].session->has_logits;
+        lost |= spans[i].n_logits && !spans[i].session->has_logits &&
+                spans[i].session->n_tokens == spans[i].n_tokens;
     return lost;
 }
 

@@ -12,39 +12,35 @@
 #include <unistd.h>
 
 /* Opens the file with direct I/O, if its alignment divides SPW_FILE_BLOCK. 1: not possible. */
-static int open_direct(struct spw_engine *e, struct spw_weight_file *f, const char *path)
+static int open_direct(struct spw_weight_file *f, const char *path)
 {
     f->fd = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (f->fd < 0)
         return errno == EINVAL ? 1 : -errno;
-    SPW_TRY(spw_io_register_file(e->io, f->fd, &f->io));
+    SPW_TRY(spw_io_use_file(f->fd, &f->io));
     return SPW_FILE_BLOCK % f->io.align ? 1 : 0;
 }
 
-static int open_buffered(struct spw_engine *e, struct spw_weight_file *f, const char *path)
+static int open_buffered(struct spw_weight_file *f, const char *path)
 {
     if (f->fd >= 0)
         close(f->fd);
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
-    return f->fd < 0 ? -errno : spw_io_register_file(e->io, f->fd, &f->io);
+    return f->fd < 0 ? -errno : spw_io_use_file(f->fd, &f->io);
 }
 
 static int open_file(struct spw_engine *e, uint32_t index, struct spw_error *err)
 {
     struct spw_weight_file *f = &e->reads.files[index];
     const char *path = spw_tensors_path(e->model.tensors, index);
-    if (spw_io_counts(e->io))
-        return spw_io_register_file(e->io, -1, &f->io);
     if (f->fd >= 0)
         return 0;
-    int rc = open_direct(e, f, path);
+    f->io = (struct spw_io_file){.fd = -1, .align = 1};
+    if (spw_io_counts(e->io))
+        return 0;
+    int rc = open_direct(f, path);
     if (rc > 0)
-        rc = open_buffered(e, f, path);
-    if (rc == -ENFILE)
-        return spw_fail(err, rc,
-                        "%s: the weights to stream lie in more files than can be read from "
-                        "(256); raise options.host_bytes, or merge the model's shards",
-                        path);
+        rc = open_buffered(f, path);
     return rc ? spw_fail(err, rc, "%s: %s", path, strerror(-rc)) : 0;
 }
 
@@ -91,7 +87,7 @@ int spw_engine_open_weight_files(struct spw_engine *e, struct spw_error *err)
     for (uint32_t i = 0; i < e->reads.n_files; i++)
         e->reads.files[i].fd = -1;
     for (uint32_t u = 0; u < spw_engine_n_blocks(e); u++) {
-        if (!spw_plan_block_from_disk(&e->plan, w, u))
+        if (!spw_plan_block(&e->plan, w, u).from_disk)
             continue;
         uint32_t n = spw_weights_ranges(w, u, ranges, lands);
         for (uint32_t i = 0; i < n; i++)
@@ -184,8 +180,9 @@ void spw_engine_read_block(struct spw_engine *e, uint32_t u)
         sums += spw_div_up(ranges[i].bytes, SPW_RING_RECORD_BYTES);
     }
     block->reads = reads;
-    block->read_bytes = spw_plan_block_disk_bytes(&e->plan, w, u);
-    if (spw_plan_block_as_in_file(&e->plan, w, u))
+    const struct spw_block_place at = spw_plan_block(&e->plan, w, u);
+    block->read_bytes = at.disk_bytes;
+    if (at.as_in_file)
         spw_weights_place_as_in_file(w, u);
     else
         block->bounce_offsets = bounce_offsets;

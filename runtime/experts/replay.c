@@ -1,4 +1,4 @@
-/* A trace under several rules: see replay.h.
+/* A trace under several rules: see trace.h.
  *
  * Each rule gives an expert that is visited a value, and the least value leaves
  * (prefetch/expert_frames.h):
@@ -12,7 +12,7 @@
  *            uses more experts than there are frames, they pass through the frames, and the last
  *            of them stay: those that are needed first. No other rule misses fewer
  *            (test_expert_replay compares with all ways there are) */
-#include "runtime/experts/replay.h"
+#include "runtime/experts/trace.h"
 
 #include "prefetch/expert_residency.h"
 
@@ -21,13 +21,11 @@
 
 struct replay {
     const struct spw_expert_trace *t;
-    uint32_t n, n_frames;       /* experts of all layers */
-    const uint64_t *bytes;      /* [n] */
-    struct spw_expert_visit *v; /* owned, [experts of a layer], as what follows */
-    uint64_t *next;             /* [n_items]: the visit that uses the expert next */
-    bool *stays;                /* [n]: STATIC has it */
-    void (*missed)(void *context, uint32_t expert);
-    void *context;
+    uint32_t n, n_frames;                /* experts of all layers */
+    const struct spw_expert_cost *costs; /* [n] */
+    struct spw_expert_visit *v;          /* owned, [experts of a layer], as what follows */
+    uint64_t *next;                      /* [n_items]: the visit that uses the expert next */
+    bool *stays;                         /* [n]: STATIC has it */
 };
 
 /* ---- a visit ---- */
@@ -62,13 +60,13 @@ static void count(const struct replay *r, struct spw_expert_replay *out, enum sp
     for (uint32_t i = 0; i < n; i++) {
         if (!r->v[i].missed)
             continue;
-        const uint64_t bytes = r->bytes[r->v[i].expert];
+        const struct spw_expert_cost *cost = &r->costs[r->v[i].expert];
         out->rules[rule].missed++;
-        out->rules[rule].missed_bytes += bytes;
+        out->rules[rule].missed_bytes += cost->bytes;
         out->rules[rule].token_missed += token;
-        out->rules[rule].token_missed_bytes += token ? bytes : 0;
-        if (rule == SPW_EXPERTS_OURS)
-            r->missed(r->context, r->v[i].expert);
+        out->rules[rule].token_missed_bytes += token ? cost->bytes : 0;
+        for (int k = 0; k < SPW_MOVED_COUNT && rule == SPW_EXPERTS_OURS; k++)
+            out->moved[k] += cost->moved[k];
     }
 }
 
@@ -214,16 +212,11 @@ static int replay_all(const struct replay *r, struct spw_expert_replay *out)
 }
 
 int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_trace *t,
-                      uint32_t n_frames, const uint64_t *bytes,
-                      void (*missed)(void *context, uint32_t expert), void *context)
+                      uint32_t n_frames, const struct spw_expert_cost *costs)
 {
     const uint32_t n = t->shape.n_layers * t->shape.n_experts;
-    struct replay r = {.t = t,
-                       .n = n,
-                       .n_frames = n_frames ? spw_min_u32(n_frames, n) : n,
-                       .bytes = bytes,
-                       .missed = missed,
-                       .context = context};
+    struct replay r = {
+        .t = t, .n = n, .n_frames = n_frames ? spw_min_u32(n_frames, n) : n, .costs = costs};
     *out = (struct spw_expert_replay){.n_experts = n, .n_frames = r.n_frames};
     int rc = open_replay(&r);
     if (!rc)

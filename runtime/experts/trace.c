@@ -10,6 +10,7 @@
  * other numbers are little-endian. Nothing in a file is trusted. */
 #include "runtime/experts/trace.h"
 
+#include "base/grow.h"
 #include "base/kept_file.h"
 #include "runtime/experts/counts.h"
 
@@ -183,31 +184,13 @@ static uint64_t get_number(struct reader *r, uint64_t least, uint64_t most, cons
     return r->bad ? least : x;
 }
 
-static int reserve(void **list, uint64_t *capacity, uint64_t n, size_t bytes)
-{
-    if (n <= *capacity)
-        return 0;
-    const uint64_t wanted = spw_max_u64(2 * *capacity, n);
-    void *grown = spw_realloc(*list, wanted * bytes);
-    if (!grown)
-        return -ENOMEM;
-    *list = grown;
-    *capacity = wanted;
-    return 0;
-}
-
 static int get_visit(struct spw_expert_trace *t, struct reader *r, uint32_t layer)
 {
     const uint64_t n_and_rows =
         get_number(r, 2, 2 * (uint64_t)t->shape.n_experts + 1, "this number of experts");
     const uint32_t n = (uint32_t)(n_and_rows / 2);
-    void *items = t->items, *ends = t->ends;
-    int rc = reserve(&items, &t->items_capacity, t->n_items + n, sizeof *t->items);
-    t->items = items;
-    if (!rc)
-        rc = reserve(&ends, &t->visits_capacity, t->n_visits + 1, sizeof *t->ends);
-    t->ends = ends;
-    SPW_TRY(rc);
+    SPW_TRY(spw_grow(&t->items, &t->items_capacity, t->n_items + n, sizeof *t->items));
+    SPW_TRY(spw_grow(&t->ends, &t->visits_capacity, t->n_visits + 1, sizeof *t->ends));
     struct spw_expert_visit *v = &t->items[t->n_items];
     for (uint32_t i = 0, next = 0; i < n && !r->bad; i++) {
         next += (uint32_t)get_number(r, 0, t->shape.n_experts - 1, "this number of an expert");

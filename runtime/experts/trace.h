@@ -10,7 +10,8 @@ struct spw_expert_trace {
     double *counts;                 /* owned, [n_layers * n_experts]: at the start */
     struct spw_expert_visit *items; /* owned: of all visits, only experts and rows */
     uint64_t *ends;                 /* owned, [n_visits]: where the items of each visit end */
-    uint64_t n_visits, n_items, visits_capacity, items_capacity;
+    uint64_t n_visits, n_items;
+    size_t visits_capacity, items_capacity;
 };
 
 /* An engine begins. A writer of an earlier engine keeps its head: the engine is the same one, with
@@ -21,5 +22,15 @@ void spw_expert_trace_begin(struct spw_expert_trace_writer *w, const struct spw_
  * error is reported by close. */
 void spw_expert_trace_add(struct spw_expert_trace_writer *w, const struct spw_expert_visit *v,
                           uint32_t n);
+
+/* What an expert costs when it is missed: its weights, and what moves on each link. */
+struct spw_expert_cost {
+    uint64_t bytes, moved[SPW_MOVED_COUNT];
+};
+
+/* replay.c: what a trace costs; pure. n_frames: of the device; 0: all experts lie there, and none
+ * is missed. costs: [experts of all layers]. -ENOMEM. */
+int spw_expert_replay(struct spw_expert_replay *out, const struct spw_expert_trace *t,
+                      uint32_t n_frames, const struct spw_expert_cost *costs);
 
 #endif

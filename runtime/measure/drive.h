@@ -4,8 +4,8 @@
 
 #include "runtime/measure.h"
 
-/* Fills device and filesystem: the drive behind a directory. Reads /proc and /sys. -ENOENT,
- * -ENOTDIR, -EACCES with text. */
+/* Fills device and filesystem: the drive behind a directory. Reads /sys. -ENOENT, -ENOTDIR, -EACCES
+ * with text. */
 int spw_drive_identify(struct spw_drive *out, const char *directory, struct spw_error *err);
 /* "MODEL SERIAL N sectors" of block device major:minor, or of the disk that this partition
  * belongs to, from `sys` ("/sys"). Without a model its name, without a serial number its own

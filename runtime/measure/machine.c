@@ -5,13 +5,11 @@
 #include "runtime/engine/memory.h"
 #include "runtime/measure/profile.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-/* The processor's name from /proc/cpuinfo. Machines other than x86 stay "unknown CPU". */
-static void read_cpu_name(char *out, size_t bytes)
+void spw_machine_cpu_name(char *out, size_t bytes)
 {
     static const char key[] = "model name";
     char line[256];
@@ -57,88 +55,109 @@ struct subject {
 /* Fills the fields that identify a machine in the profile. */
 static int identify(struct spw_machine *out, const struct subject *s, struct spw_error *err)
 {
-    const struct spw_backend *b = &s->b;
     const struct spw_lane *lane = &s->lane;
+    const bool is_cpu = s->b.device_ops == &spw_device_cpu;
     *out = (struct spw_machine){.threads = s->o->threads};
-    read_cpu_name(out->cpu, sizeof out->cpu);
+    spw_machine_cpu_name(out->cpu, sizeof out->cpu);
     SPW_TRY(count_cores(&out->cores, err));
     if (!out->threads) /* the number that the device chose, for example its fast cores */
         out->threads = lane->ops->workers(lane->device);
     if (!out->threads)
         out->threads = out->cores;
-    if (b->probe)
-        snprintf(out->gpu, sizeof out->gpu, "%s", b->name);
+    if (!is_cpu)
+        snprintf(out->gpu, sizeof out->gpu, "%s", s->b.name);
     snprintf(out->isa, sizeof out->isa, "%s",
-             b->probe ? lane->ops->name : spw_isa_name(spw_isa_best()));
+             is_cpu ? spw_isa_name(spw_isa_best()) : lane->ops->name);
     return 0;
 }
 
-static int measure(struct spw_machine_range *out, const struct subject *s, struct spw_error *err)
+static int measure(struct spw_machine *typical, struct spw_machine *best, const struct subject *s,
+                   struct spw_error *err)
 {
-    enum { MEASURE_BYTES = 448 << 20 }; /* on 2 threads it takes at most 386 MiB */
+    enum { MEASURE_BYTES = 256 << 20 }; /* on 2 threads it takes at most 192 MiB */
     SPW_TRY(spw_memory_to_measure("this machine", MEASURE_BYTES, err));
-    SPW_TRY(spw_machine_measure(out, &s->b, &s->lane, s->o->interrupt, err));
-    out->typical.measured_at = out->best.measured_at = (int64_t)time(NULL);
-    return 0;
+    typical->measured_at = (int64_t)time(NULL);
+    return spw_machine_measure(typical, best, &s->b, &s->lane, s->o->interrupt, err);
+}
+
+/* Opens the device, and finds out which machine this is. After 0 the caller closes the device. */
+static int open_subject(struct subject *s, struct spw_machine *out, const struct spw_options *o,
+                        struct spw_error *err)
+{
+    spw_error_clear(err);
+    s->o = o;
+    SPW_TRY(spw_engine_choose_device(&s->b, &s->lane, o, UINT64_MAX, UINT64_MAX, err));
+    int rc = identify(out, s, err);
+    if (rc)
+        s->lane.ops->close(s->lane.device);
+    return rc;
+}
+
+int spw_machine_probe(struct spw_machine *typical, struct spw_machine *best,
+                      const struct spw_options *o, struct spw_error *err)
+{
+    struct subject s;
+    SPW_TRY(open_subject(&s, typical, o, err));
+    int rc = measure(typical, best, &s, err);
+    s.lane.ops->close(s.lane.device);
+    return rc;
 }
 
 /* ---- the profile ---- */
 
 /* Speeds of a machine that is busy with other work are not stored: they would stay. */
-static int measure_and_store(struct spw_machine_range *out, const struct subject *s,
-                             struct spw_profile *p, const char *path, struct spw_error *err)
+static void store(struct spw_machine *m, struct spw_profile *p, const char *path)
 {
     enum { MOST_SPREAD = 3 };
     struct spw_error why = {0};
-    SPW_TRY(measure(out, s, err));
-    if (out->spread > MOST_SPREAD)
-        snprintf(out->unstored, sizeof out->unstored,
+    if (m->spread > MOST_SPREAD) {
+        snprintf(m->unstored, sizeof m->unstored,
                  "while this machine was measured, its speed changed by a factor of %.1f, as if "
                  "other programs ran: it is not stored, and the machine will be measured again",
-                 out->spread);
-    if (*out->unstored)
-        return 0;
-    spw_profile_put_machine(p, out);
+                 m->spread);
+        return;
+    }
+    spw_profile_put_machine(p, m);
     if (spw_profile_write(p, path, &why) < 0)
-        snprintf(out->unstored, sizeof out->unstored,
-                 "%.200s, so the machine will be measured again", why.text);
+        snprintf(m->unstored, sizeof m->unstored, "%.200s, so the machine will be measured again",
+                 why.text);
+}
+
+static int find_or_measure(struct spw_machine *out, const struct subject *s, const char *path,
+                           enum spw_probe_mode mode, struct spw_profile *p, struct spw_error *err)
+{
+    struct spw_error why = {0};
+    if (spw_profile_read(p, path, &why) == -ENOENT)
+        spw_error_clear(&why);
+    const struct spw_machine *known =
+        mode == SPW_PROBE_AGAIN ? NULL : spw_profile_find_machine(p, out);
+    if (known) {
+        *out = *known;
+        return 0;
+    }
+    if (mode == SPW_PROBE_NEVER)
+        return spw_fail(err, -ENODATA, "this machine has not been measured; run 'spillway probe'");
+    SPW_TRY(measure(out, NULL, s, err));
+    store(out, p, path);
+    if (*why.text)
+        snprintf(out->note, sizeof out->note, "%.200s, so the machine was measured again",
+                 why.text);
     return 0;
 }
 
-static int find_or_measure(struct spw_machine_range *out, const struct subject *s, const char *path,
-                           enum spw_probe_mode mode, struct spw_error *err)
+int spw_machine_recall(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                       enum spw_probe_mode mode, struct spw_error *err)
 {
-    struct spw_error why = {0};
-    struct spw_profile *p = spw_alloc_zero(1, sizeof *p);
-    if (!p)
-        return spw_fail(err, -ENOMEM, "%s: no memory to read it", path);
-    int rc = spw_profile_read(p, path, &why);
-    const bool unusable = rc < 0 && rc != -ENOENT;
-    rc = 0;
-    if (mode == SPW_PROBE_AGAIN || !spw_profile_find_machine(p, out))
-        rc = mode == SPW_PROBE_NEVER
-                 ? spw_fail(err, -ENODATA,
-                            "this machine has not been measured; run 'spillway probe'")
-                 : measure_and_store(out, s, p, path, err);
-    if (!rc && unusable && !*out->typical.note)
-        snprintf(out->typical.note, sizeof out->typical.note,
-                 "%.200s, so the machine was measured again", why.text);
+    struct subject s;
+    SPW_TRY(open_subject(&s, out, o, err));
+    struct spw_profile *p = profile ? spw_alloc_zero(1, sizeof *p) : NULL;
+    int rc;
+    if (p)
+        rc = find_or_measure(out, &s, profile, mode, p, err);
+    else
+        rc = profile ? spw_fail(err, -ENOMEM, "%s: no memory to read it", profile)
+                     : measure(out, NULL, &s, err);
     spw_free(p);
-    return rc;
-}
-
-int spw_machine_recall(struct spw_machine_range *out, const struct spw_options *o,
-                       const char *profile, enum spw_probe_mode mode, struct spw_error *err)
-{
-    spw_error_clear(err);
-    struct subject s = {.o = o};
-    SPW_TRY(spw_engine_choose_device(&s.b, &s.lane, o, UINT64_MAX, UINT64_MAX, err));
-    int rc = identify(&out->typical, &s, err);
-    out->best = out->typical;
-    out->unstored[0] = 0;
-    out->spread = 0;
-    if (!rc)
-        rc = profile ? find_or_measure(out, &s, profile, mode, err) : measure(out, &s, err);
     s.lane.ops->close(s.lane.device);
     return rc;
 }
@@ -154,17 +173,4 @@ const char *spw_product_name(enum spw_product product)
 {
     static const char *const names[SPW_PRODUCTS] = {"f32", "bf16", "int8", "f32_quantized"};
     return names[product];
-}
-
-double spw_machine_many_flops(const struct spw_machine *m, enum spw_product product)
-{
-    if (m->many_flops[product] > 0 || product < SPW_PRODUCT_INT8)
-        return m->many_flops[product];
-    return m->many_flops[product == SPW_PRODUCT_INT8 ? SPW_PRODUCT_BF16 : SPW_PRODUCT_F32];
-}
-
-int spw_machine_probe(struct spw_machine_range *out, const struct spw_options *o,
-                      struct spw_error *err)
-{
-    return spw_machine_recall(out, o, NULL, SPW_PROBE_AGAIN, err);
 }

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#define RATE .kind = SPW_RECORD_REAL, .min = 1, .max = 1e15
+#define RATE .kind = SPW_RECORD_REAL, .min = 1, .max = 1e18
 #define LATENCY .kind = SPW_RECORD_REAL, .min = 1e-9, .max = 1e3
 #define DATE .kind = SPW_RECORD_COUNT, .min = 1, .max = 1e12
 
@@ -26,13 +26,11 @@ static const struct spw_record_field drive_fields[] = {
     {SPW_RECORD(spw_drive, small_read_bytes_per_second), RATE},
     {SPW_RECORD(spw_drive, measured_at), DATE},
 };
-/* 0: not measured */
 #define FLOPS(product)                                                                             \
-    {SPW_RECORD(spw_machine, few_flops[SPW_PRODUCT_##product]), SPEED},                            \
+    {SPW_RECORD(spw_machine, few_flops[SPW_PRODUCT_##product]), RATE},                             \
     {                                                                                              \
-        SPW_RECORD(spw_machine, many_flops[SPW_PRODUCT_##product]), SPEED                          \
+        SPW_RECORD(spw_machine, many_flops[SPW_PRODUCT_##product]), RATE                           \
     }
-#define SPEED .kind = SPW_RECORD_REAL, .min = 0, .max = 1e18
 
 static const struct spw_record_field machine_fields[] = {
     {SPW_RECORD(spw_machine, cpu), .kind = SPW_RECORD_TEXT},
@@ -47,32 +45,20 @@ static const struct spw_record_field machine_fields[] = {
     FLOPS(INT8),
     FLOPS(UNPACKED),
     {SPW_RECORD(spw_machine, measured_at), DATE},
-    {SPW_RECORD(spw_machine, note), .kind = SPW_RECORD_TEXT},
+    {SPW_RECORD(spw_machine, note), .kind = SPW_RECORD_TEXT}, /* "" */
 };
 enum {
     DRIVE_FIELDS = sizeof drive_fields / sizeof *drive_fields,
     MACHINE_FIELDS = sizeof machine_fields / sizeof *machine_fields,
 };
 
-/* The description of the file; the lists are those of `p`. */
-enum { DRIVES, TYPICAL, BEST, LISTS };
+/* The description of the file; the lists are those of `p`. A file may also have the list
+ * "machines_at_best", which nothing reads any more. */
+enum { DRIVES, MACHINES, LISTS };
 struct profile_file {
     struct spw_record_list lists[LISTS];
     struct spw_record_file file;
 };
-
-static struct spw_record_list machines_of(const char *name, struct spw_machine *entries,
-                                          unsigned *n)
-{
-    return (struct spw_record_list){.name = name,
-                                    .fields = machine_fields,
-                                    .n_fields = MACHINE_FIELDS,
-                                    .entries = entries,
-                                    .entry_bytes = sizeof *entries,
-                                    .n = n,
-                                    .max = SPW_PROFILE_MACHINES,
-                                    .date = offsetof(struct spw_machine, measured_at)};
-}
 
 static const struct spw_record_file *file_of(struct profile_file *f, struct spw_profile *p)
 {
@@ -84,8 +70,15 @@ static const struct spw_record_file *file_of(struct profile_file *f, struct spw_
                                                 .n = &p->n_drives,
                                                 .max = SPW_PROFILE_DRIVES,
                                                 .date = offsetof(struct spw_drive, measured_at)};
-    f->lists[TYPICAL] = machines_of("machines_typical", p->typical, &p->n_typical);
-    f->lists[BEST] = machines_of("machines_at_best", p->best, &p->n_best);
+    f->lists[MACHINES] =
+        (struct spw_record_list){.name = "machines_typical",
+                                 .fields = machine_fields,
+                                 .n_fields = MACHINE_FIELDS,
+                                 .entries = p->machines,
+                                 .entry_bytes = sizeof *p->machines,
+                                 .n = &p->n_machines,
+                                 .max = SPW_PROFILE_MACHINES,
+                                 .date = offsetof(struct spw_machine, measured_at)};
     f->file = (struct spw_record_file){.what = "profile",
                                        .key = "spillway_profile",
                                        .version = SPW_PROFILE_VERSION,
@@ -120,24 +113,14 @@ const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
     return NULL;
 }
 
-static const struct spw_machine *find(const struct spw_machine *list, unsigned n,
-                                      const struct spw_machine *key)
+const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
+                                                   const struct spw_machine *key)
 {
-    for (const struct spw_machine *m = list; m < list + n; m++)
+    for (const struct spw_machine *m = p->machines; m < p->machines + p->n_machines; m++)
         if (strcmp(m->cpu, key->cpu) == 0 && strcmp(m->isa, key->isa) == 0 &&
             strcmp(m->gpu, key->gpu) == 0 && m->threads == key->threads && m->cores == key->cores)
             return m;
     return NULL;
-}
-
-bool spw_profile_find_machine(const struct spw_profile *p, struct spw_machine_range *m)
-{
-    const struct spw_machine *typical = find(p->typical, p->n_typical, &m->typical);
-    const struct spw_machine *best = find(p->best, p->n_best, &m->typical);
-    if (!typical || !best)
-        return false;
-    *m = (struct spw_machine_range){.typical = *typical, .best = *best};
-    return true;
 }
 
 void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive)
@@ -148,13 +131,10 @@ void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive)
     *to = *drive;
 }
 
-void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine_range *m)
+void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *m)
 {
     struct profile_file f;
-    const struct spw_record_list *lists = file_of(&f, p)->lists;
-    struct spw_machine *typical =
-        spw_record_place(&lists[TYPICAL], find(p->typical, p->n_typical, &m->typical));
-    struct spw_machine *best = spw_record_place(&lists[BEST], find(p->best, p->n_best, &m->best));
-    *typical = m->typical;
-    *best = m->best;
+    struct spw_machine *to =
+        spw_record_place(&file_of(&f, p)->lists[MACHINES], spw_profile_find_machine(p, m));
+    *to = *m;
 }

@@ -13,8 +13,8 @@ enum { SPW_PROFILE_DRIVES = 16, SPW_PROFILE_MACHINES = 16 };
 
 struct spw_profile {
     struct spw_drive drives[SPW_PROFILE_DRIVES];
-    struct spw_machine typical[SPW_PROFILE_MACHINES], best[SPW_PROFILE_MACHINES];
-    unsigned n_drives, n_typical, n_best;
+    struct spw_machine machines[SPW_PROFILE_MACHINES];
+    unsigned n_drives, n_machines;
 };
 
 /* Reads the profile. It is empty after a failure: -ENOENT: no file; -EINVAL: the file cannot be
@@ -26,11 +26,11 @@ int spw_profile_write(const struct spw_profile *p, const char *path, struct spw_
 /* The entry with the same drive, filesystem and kind of I/O. NULL: none. */
 const struct spw_drive *spw_profile_find_drive(const struct spw_profile *p,
                                                const struct spw_drive *key);
-/* Fills *m with the entries that have the same processor, instruction set, GPU, threads and cores
- * as m->typical. False: there are none. */
-bool spw_profile_find_machine(const struct spw_profile *p, struct spw_machine_range *m);
+/* The entry with the same processor, instruction set, GPU, threads and cores. NULL: none. */
+const struct spw_machine *spw_profile_find_machine(const struct spw_profile *p,
+                                                   const struct spw_machine *key);
 /* Replaces the entry with the same key; if there is none and no room, the oldest. */
 void spw_profile_put_drive(struct spw_profile *p, const struct spw_drive *drive);
-void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine_range *m);
+void spw_profile_put_machine(struct spw_profile *p, const struct spw_machine *m);
 
 #endif

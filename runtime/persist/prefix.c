@@ -14,11 +14,10 @@
  * The packs of a match stay locked while any of their tiles is in use: every attachment counts. */
 #include "runtime/persist/prefix.h"
 
+#include "offload/kv/checkpoint.h"
 #include "offload/kv/kv_attach.h"
 #include "offload/store/prefix_store.h"
-#include "runtime/persist/save_file.h"
 #include "runtime/persist/snapshot.h"
-#include "runtime/engine/recover.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -62,8 +61,6 @@ struct use {
     struct spw_store_match match;
     uint32_t refs;  /* attachments with tiles in use, and one while the match is attached */
     uint64_t bytes; /* attached and read */
-    struct attachment *attachments; /* owned, [max_attachments] */
-    uint32_t n_attachments, max_attachments;
 };
 
 /* ---- open, close ---- */
@@ -74,21 +71,16 @@ static uint64_t min_cache_bytes(const struct spw_plan *p)
     return spw_plan_n_full(p) * p->tile_bytes + spw_plan_n_windowed(p) * p->exact_tile_bytes;
 }
 
-static void note(void *engine, const char *text)
-{
-    spw_engine_report_note(engine, text);
-}
-
 static int open_store(struct spw_engine *e, struct keys *k, struct spw_error *err)
 {
     const struct spw_options *o = &e->options;
     uint64_t min = min_cache_bytes(&e->plan);
-    struct spw_store_options s = {.directory = e->backend.counts ? NULL : o->prefix_cache_dir,
+    struct spw_store_options s = {.directory = e->dry ? NULL : o->prefix_cache_dir,
                                   .limit_bytes =
                                       spw_engine_budget(o->prefix_cache_bytes, DEFAULT_BYTES),
                                   .trusts_others = o->prefix_cache_trusts_others,
                                   .fingerprint = k->fingerprint,
-                                  .on_damage = note,
+                                  .on_damage = spw_engine_report_note,
                                   .context = e};
     if (s.limit_bytes < min)
         return spw_fail(err, -EINVAL,
@@ -109,34 +101,21 @@ static const struct keys *keys_of(const struct spw_engine *e, uint64_t rope_tabl
     return NULL;
 }
 
-static uint64_t table_of(const struct spw_engine *e, uint64_t n_tokens)
-{
-    const struct spw_model_config *c = &e->model.config;
-    return spw_rope_table(&c->rope[c->full_kind], c->max_positions, n_tokens);
-}
-
-static int open_prefix(struct spw_engine *e, struct spw_error *err)
-{
-    const struct spw_options *o = &e->options;
-    if (!o->prefix_cache_dir)
-        return 0;
-    struct spw_prefix *p = e->above.prefix = spw_alloc_zero(1, sizeof *p);
-    if (!p)
-        return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
-    const struct spw_rope_config *rope = &e->model.config.rope[e->model.config.full_kind];
-    p->keys[0].rope_table = SPW_ROPE_SHARED;
-    if (rope->kind == SPW_ROPE_LONG)
-        p->keys[1].rope_table = table_of(e, UINT64_MAX);
-    for (int i = 0; i < N_TABLES; i++)
-        if (p->keys[i].rope_table)
-            SPW_TRY(open_store(e, &p->keys[i], err));
-    return 0;
-}
-
-static int reopen(struct spw_engine *e, struct spw_error *err)
+/* A plan may have another precision of KV, which means other tiles: another store. */
+static int open_stores(struct spw_engine *e, struct spw_error *err)
 {
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
-    for (int i = 0; i < N_TABLES && e->above.prefix; i++) {
+    if (!e->options.prefix_cache_dir)
+        return 0;
+    if (!e->above.prefix) {
+        e->above.prefix = spw_alloc_zero(1, sizeof *e->above.prefix);
+        if (!e->above.prefix)
+            return spw_fail(err, -ENOMEM, "out of memory for the prefix cache");
+        e->above.prefix->keys[0].rope_table = SPW_ROPE_SHARED;
+        if (e->model.config.rope[e->model.config.full_kind].kind == SPW_ROPE_LONG)
+            e->above.prefix->keys[1].rope_table = spw_engine_rope_table(e, UINT64_MAX);
+    }
+    for (int i = 0; i < N_TABLES; i++) {
         struct keys *k = &e->above.prefix->keys[i];
         if (!k->rope_table)
             continue;
@@ -166,6 +145,36 @@ void spw_engine_prefix(const struct spw_engine *e, struct spw_prefix_stats *out)
 }
 
 /* ---- decisions ---- */
+
+enum {
+    WORTH_SHARE = 8,   /* new tokens must be at least 1 / 8 of those that the session holds */
+    BRANCH_TILES = 16, /* fewer tiles are computed again: an extra step reads all weights */
+};
+
+bool spw_prefix_is_useful(uint64_t held, uint64_t found)
+{
+    return found >= held + SPW_TILE_TOKENS && (found - held) * WORTH_SHARE > held;
+}
+
+/* The least position at which a checkpoint is worth a step of its own, if the last checkpoint is at
+ * `after`. */
+static uint64_t min_branch(uint64_t after)
+{
+    return after + BRANCH_TILES * SPW_TILE_TOKENS;
+}
+
+/* Whether a session with n tokens has dropped tiles of windows without which the same n tokens, of
+ * which the last one must be computed, cannot begin at their last tile border. Then n is a tile
+ * border, or a window is no multiple of a tile. */
+static bool window_passed(const struct spw_plan *p, uint64_t n)
+{
+    uint64_t whole = (n - 1) - (n - 1) % SPW_TILE_TOKENS;
+    bool moves = p->n_states; /* a state has passed every border */
+    for (int k = 0; k < SPW_LAYER_KINDS; k++)
+        moves |= spw_waterline_first_visible(&p->residency[k], n) >
+                 spw_waterline_first_visible(&p->residency[k], whole);
+    return moves;
+}
 
 /* The tokens of the span that may come from files. Tokens whose logits are asked for, at least one,
  * must be computed. */
@@ -231,7 +240,7 @@ static struct spw_prefix_found *find_match(struct spw_session *s, const struct k
  * tables computes all its tokens again: a plan cannot know what it would find there. */
 static const struct keys *keys_for(const struct spw_session *s, const struct spw_span *span)
 {
-    const uint64_t table = table_of(s->engine, span->n_tokens);
+    const uint64_t table = spw_engine_rope_table(s->engine, span->n_tokens);
     const bool passes = s->n_tokens && s->rope_table != table && table != SPW_ROPE_SHARED;
     return passes ? NULL : keys_of(s->engine, table);
 }
@@ -241,18 +250,19 @@ static uint64_t branch(struct spw_session *s, const struct spw_span *span)
     struct spw_engine *e = s->engine;
     uint64_t max = max_tokens(span);
     const struct keys *k = keys_for(s, span);
-    if (!k || !spw_plan_sharing(&e->plan).needs_checkpoint ||
-        max < spw_prefix_min_branch(s->n_tokens))
+    /* turns that are short alone may be long together, and a state has passed all their tiles */
+    const uint64_t held = e->plan.n_states ? 0 : s->n_tokens;
+    if (!k || !spw_plan_sharing(&e->plan).needs_checkpoint || max <= s->n_tokens ||
+        max < min_branch(held))
         return 0;
     const struct spw_prefix_found *f = find_match(s, k, span);
     if (!f)
         return 0;
     const uint64_t all = (uint64_t)f->match.n_tiles * SPW_TILE_TOKENS, found = usable(e, &f->match);
     e->unpredicted |= all > found; /* tokens that this session does not begin with */
-    if (all >= spw_prefix_min_branch(found))
+    if (all >= min_branch(found) && all > s->n_tokens)
         return all;
-    if (spw_prefix_window_passed(e->plan.residency, span->n_tokens) &&
-        max >= spw_prefix_min_branch(found))
+    if (window_passed(&e->plan, span->n_tokens) && max >= min_branch(found))
         return max;
     return 0;
 }
@@ -264,13 +274,14 @@ static void put_use(struct use *u)
     if (--u->refs)
         return;
     spw_store_release(u->keys->store, &u->match);
-    spw_free(u->attachments);
     spw_free(u);
 }
 
 static void on_released(void *context)
 {
-    put_use(((struct attachment *)context)->use);
+    struct attachment *a = context;
+    put_use(a->use);
+    spw_free(a);
 }
 
 static int report_damage(struct use *u, struct spw_pack *pack, uint32_t layer, uint32_t tile)
@@ -289,14 +300,6 @@ static void on_damaged(void *context, uint32_t i)
     report_damage(p->use, p->pack, p->layer, p->first_tile + i);
 }
 
-static int new_attachment(struct use *u, struct attachment **out)
-{
-    if (u->n_attachments == u->max_attachments) /* no writer makes so many sections */
-        return -EBADMSG;
-    *out = &u->attachments[u->n_attachments++];
-    return 0;
-}
-
 /* Attaches the adjacent tiles of the pack from *first on, up to `end`, and moves *first on. */
 static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pack, uint32_t kind,
                       uint32_t slice, uint32_t *first, uint32_t end)
@@ -308,8 +311,9 @@ static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pac
         return report_damage(u, pack, layer, *first);
     uint32_t frame, n = spw_min_u32(x->first_tile + x->n_tiles, end) - *first;
     struct spw_pack_section part = spw_pack_part(x, *first, n);
-    struct attachment *p;
-    SPW_TRY(new_attachment(u, &p));
+    struct attachment *p = spw_alloc(sizeof *p);
+    if (!p)
+        return -ENOMEM;
     *p = (struct attachment){u, pack, layer, *first};
     struct spw_disk_attachment a = {.fd = spw_pack_fd(pack),
                                     .offset = part.offset,
@@ -318,9 +322,13 @@ static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pac
                                     .released = on_released,
                                     .damaged = on_damaged,
                                     .context = p};
-    SPW_TRY(spw_disk_attach(e->disk, &a, &frame));
+    int rc = spw_disk_attach(e->disk, &a, &frame);
+    if (rc) {
+        spw_free(p);
+        return rc;
+    }
     u->refs++;
-    int rc = spw_kv_attach(s->seq.kv, slice, *first, frame, n);
+    rc = spw_kv_attach(s->seq.kv, slice, *first, frame, n);
     for (uint32_t i = 0; rc && i < n; i++)
         spw_disk_put(e->disk, frame + i);
     SPW_TRY(rc);
@@ -329,16 +337,11 @@ static int attach_run(struct use *u, struct spw_session *s, struct spw_pack *pac
     return 0;
 }
 
-static const struct spw_residency *residency_of(const struct spw_engine *e, uint32_t slice)
-{
-    return &e->plan.residency[e->model.config.slice_kinds[slice]];
-}
-
 /* Attaches the old tiles of a slice without a window, part by part. Tiles of a pack after its part
  * belong to another sequence. */
 static int attach_old(struct use *u, struct spw_session *s, uint32_t slice, uint64_t n)
 {
-    const struct spw_residency *r = residency_of(s->engine, slice);
+    const struct spw_residency *r = spw_engine_residency(s->engine, slice);
     uint32_t first = spw_waterline_first_tiered(r), all = spw_waterline_end(r, n);
     for (uint32_t i = 0; i < u->match.n_parts; i++) {
         const struct spw_store_part *part = &u->match.parts[i];
@@ -353,7 +356,7 @@ static int attach_old(struct use *u, struct spw_session *s, uint32_t slice, uint
 /* Attaches the window of a slice whose tiles move between tiers. */
 static int attach_window(struct use *u, struct spw_session *s, uint32_t slice, uint64_t n)
 {
-    uint32_t first = spw_waterline_first_visible(residency_of(s->engine, slice), n);
+    uint32_t first = spw_waterline_first_visible(spw_engine_residency(s->engine, slice), n);
     uint32_t end = (uint32_t)(n / SPW_TILE_TOKENS);
     if (first >= end) { /* the next tile still follows the last token */
         return spw_kv_import(s->seq.kv, slice, SPW_SNAPSHOT_WINDOW, end,
@@ -369,11 +372,11 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
     const struct spw_engine *e = s->engine;
     uint64_t bytes = 0;
     for (uint32_t l = 0; l < e->model.config.n_slices; l++)
-        if (!residency_of(e, l)->window.tokens)
-            SPW_TRY(attach_old(u, s, l, n));
-        else if (!residency_of(e, l)->fixed)
+        if (!spw_engine_residency(e, l)->window.tokens)
+            SPW_TRY(attach_old(u, s, l, n)); /* a state has no tiles */
+        else if (!spw_engine_residency(e, l)->fixed)
             SPW_TRY(attach_window(u, s, l, n));
-    if (e->plan.quantizes)
+    if (e->plan.quantizes || e->plan.n_states)
         SPW_TRY(spw_snapshot_read_exact(s, u->match.checkpoint, n, &bytes, err));
     u->bytes += bytes;
     return 0;
@@ -382,17 +385,12 @@ static int attach_layers(struct use *u, struct spw_session *s, uint64_t n, struc
 /* ---- beginning with a match ---- */
 
 /* Takes over the match. */
-static struct use *new_use(struct spw_engine *e, const struct keys *k, struct spw_store_match *m)
+static struct use *new_use(const struct keys *k, struct spw_store_match *m)
 {
-    struct use *u = spw_alloc_zero(1, sizeof *u);
-    uint32_t max = e->model.config.n_slices * (m->n_parts + 1);
-    struct attachment *attachments = u ? spw_alloc(max * sizeof *attachments) : NULL;
-    if (!attachments) {
-        spw_free(u);
+    struct use *u = spw_alloc(sizeof *u);
+    if (!u)
         return NULL;
-    }
-    *u = (struct use){
-        .keys = k, .match = *m, .refs = 1, .attachments = attachments, .max_attachments = max};
+    *u = (struct use){.keys = k, .match = *m, .refs = 1};
     *m = (struct spw_store_match){0};
     return u;
 }
@@ -425,11 +423,12 @@ static int begin_with(struct use *u, struct spw_session *s, const int32_t *token
 static void report_reuse(struct spw_session *s, const struct use *u, const struct spw_span *span)
 {
     struct spw_prefix *p = s->engine->above.prefix;
-    struct spw_reuse reuse = {s->n_tokens, span->n_tokens, u->bytes};
-    p->stats.n_reused += reuse.n_tokens;
-    p->stats.reused_bytes += reuse.bytes;
-    s->from_store = reuse.n_tokens;
-    spw_engine_report_reuse(s->engine, &reuse);
+    const struct spw_engine_event event = {.kind = SPW_ENGINE_REUSE,
+                                           .reuse = {s->n_tokens, span->n_tokens, u->bytes}};
+    p->stats.n_reused += s->n_tokens;
+    p->stats.reused_bytes += u->bytes;
+    s->from_store = s->n_tokens;
+    spw_engine_report(s->engine, &event);
 }
 
 static int attach(struct spw_session *s, const struct spw_span *span, uint64_t *n_reused)
@@ -441,7 +440,7 @@ static int attach(struct spw_session *s, const struct spw_span *span, uint64_t *
         return 0;
     struct spw_prefix_found *f = find_match(s, k, span);
     uint64_t n = f ? usable(e, &f->match) : 0;
-    struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(e, k, &f->match) : NULL;
+    struct use *u = spw_prefix_is_useful(*n_reused, n) ? new_use(k, &f->match) : NULL;
     release_match(s);
     if (!u)
         return 0; /* the tokens are computed */
@@ -483,18 +482,31 @@ static bool distrust(struct spw_session *s)
 
 /* ---- publishing ---- */
 
+/* The whole tiles of the session that can be published, in tokens: all, where a sequence could
+ * begin after them; else those before a checkpoint that ends with a tile. 0: none. */
+static uint64_t publishable(const struct spw_session *s)
+{
+    const struct spw_engine *e = s->engine;
+    const uint64_t whole = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS;
+    if (!spw_plan_sharing(&e->plan).needs_checkpoint ||
+        spw_kv_can_truncate(s->seq.kv, e->plan.residency, whole))
+        return whole;
+    for (uint64_t n = whole; (n = spw_kv_last_checkpoint(s->seq.kv, n)); n--)
+        if (n % SPW_TILE_TOKENS == 0 && spw_kv_can_truncate(s->seq.kv, e->plan.residency, n))
+            return n;
+    return 0; /* a window that is no multiple of a tile has dropped tiles */
+}
+
 /* Finds which of the session's complete tiles the store lacks. False: it has all of them, or they
  * cannot be published. */
 static bool find_new(struct spw_session *s, const struct keys *k, struct spw_snapshot_range *range,
                      struct spw_store_match *found)
 {
     const struct spw_engine *e = s->engine;
-    *range = (struct spw_snapshot_range){.to = s->n_tokens - s->n_tokens % SPW_TILE_TOKENS,
+    *range = (struct spw_snapshot_range){.to = publishable(s),
                                          .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
     if (!range->to)
         return false;
-    if (range->checkpoint && !spw_kv_can_truncate(s->seq.kv, e->plan.residency, range->to))
-        return false; /* a window that is no multiple of a tile has dropped tiles */
     if (search(s->engine, k, s->tokens, range->to, found))
         return false;
     range->from = (uint64_t)found->n_tiles * SPW_TILE_TOKENS;
@@ -589,7 +601,7 @@ static int assume_range(struct spw_engine *e, const struct keys *k, const int32_
 int spw_prefix_assume(struct spw_engine *e, const int32_t *tokens, uint64_t n_tokens, uint64_t n,
                       struct spw_error *err)
 {
-    const struct keys *k = keys_of(e, table_of(e, n_tokens));
+    const struct keys *k = keys_of(e, spw_engine_rope_table(e, n_tokens));
     struct spw_store_match found;
     struct spw_snapshot_range range = {.to = n - n % SPW_TILE_TOKENS,
                                        .checkpoint = spw_plan_sharing(&e->plan).needs_checkpoint};
@@ -632,8 +644,7 @@ static void publish(struct spw_session *s)
 }
 
 const struct spw_persist_hooks spw_prefix_hooks = {
-    .open = open_prefix,
-    .reopen = reopen,
+    .open = open_stores,
     .close = close_prefix,
     .branch = branch,
     .attach = attach,

@@ -13,9 +13,12 @@
 
 extern const struct spw_persist_hooks spw_prefix_hooks;
 
-/* Where files are only counted (struct spw_backend.counts): from now on the cache has the first n
+/* Where files are only counted (struct spw_engine.dry): from now on the cache has the first n
  * tokens of a sequence of n_tokens, with a checkpoint at their end. */
 int spw_prefix_assume(struct spw_engine *e, const int32_t *tokens, uint64_t n_tokens, uint64_t n,
                       struct spw_error *err);
+/* Whether it pays to replace the `held` tokens of a session by the `found` tokens of files. Reading
+ * the KV of a token costs a small part of computing it. Pure. */
+bool spw_prefix_is_useful(uint64_t held, uint64_t found);
 
 #endif

@@ -11,8 +11,7 @@
 #include "offload/store/owner.h"
 #include "quant/types.h"
 #include "runtime/persist/snapshot.h"
-#include "runtime/engine/recover.h"
-#include "runtime/persist/save_file.h"
+#include "runtime/saved.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -439,13 +438,11 @@ int spw_saved_open(struct spw_saved **out, const char *path, struct spw_error *e
 int spw_saved_assume(struct spw_saved **out, const struct spw_engine *e, const int32_t *tokens,
                      uint64_t n, bool logits, struct spw_error *err)
 {
-    const struct spw_model_config *c = &e->model.config;
     const struct spw_snapshot_range all = {.to = n, .checkpoint = true, .tail = true};
     uint8_t fingerprint[SPW_PACK_FINGERPRINT_BYTES];
     const struct spw_session s = {.engine = (struct spw_engine *)(uintptr_t)e,
                                   .has_logits = logits,
-                                  .rope_table =
-                                      spw_rope_table(&c->rope[c->full_kind], c->max_positions, n)};
+                                  .rope_table = spw_engine_rope_table(e, n)};
     struct spw_saved *v = *out = spw_alloc_zero(1, sizeof *v);
     struct spw_pack_section *sections = spw_alloc(spw_snapshot_max_sections(e) * sizeof *sections);
     struct spw_pack_writer *w = NULL;

@@ -1,7 +1,7 @@
-/* The file that a session is saved to: see save_file.h. */
-#include "runtime/persist/save_file.h"
+/* The file that a session is saved to: see snapshot.h. */
+#include "runtime/persist/snapshot.h"
 
-#include "offload/store/pack.h"
+#include "runtime/saved.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -83,11 +83,10 @@ static bool another_has(const struct spw_session *s, const struct stat *file)
 {
     const struct spw_engine *e = s->engine;
     struct stat st;
-    for (uint32_t i = 0; i < e->plan.info.sessions; i++) {
-        const struct spw_save_file *f = e->sessions[i] ? e->sessions[i]->file : NULL;
-        if (f && f != s->file && fstat(f->fd, &st) == 0 && spw_is_same_file(&st, file))
+    for (struct spw_session *x = NULL; (x = spw_engine_next(e, x));)
+        if (x->file && x->file != s->file && fstat(x->file->fd, &st) == 0 &&
+            spw_is_same_file(&st, file))
             return true;
-    }
     return false;
 }
 

@@ -58,23 +58,25 @@ static struct spw_snapshot_tiles tiles_of(const struct spw_session *s, enum spw_
                                           uint32_t slice, uint64_t from, uint64_t to)
 {
     const struct spw_engine *e = s->engine;
-    const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[slice]];
-    struct spw_snapshot_tiles t = spw_snapshot_tiles(r, kind, from, to);
+    const struct spw_residency *r = spw_engine_residency(e, slice);
+    struct spw_snapshot_tiles t = spw_plan_snapshot_tiles(r, kind, from, to);
     if (kind == SPW_SNAPSHOT_RECENT && t.first < t.end && s->seq.kv)
         t.first = spw_max_u32(t.first, spw_kv_exact_first(s->seq.kv, slice));
     return t;
 }
 
-/* Whether tiles of this kind lie on the device only: exact ones beside quantized ones. */
-static bool stays_on_device(const struct spw_engine *e, enum spw_snapshot_kind kind)
+/* Whether records of this kind do not move between tiers as tiles do: exact tiles beside quantized
+ * ones, and states. */
+static bool stays(const struct spw_engine *e, enum spw_snapshot_kind kind, uint32_t slice)
 {
-    return e->plan.quantizes && kind != SPW_SNAPSHOT_OLD;
+    return (e->plan.quantizes && kind != SPW_SNAPSHOT_OLD) ||
+           spw_engine_residency(e, slice)->store == SPW_STORE_STATE;
 }
 
-static uint64_t record_bytes(const struct spw_engine *e, uint32_t kind)
+static uint64_t record_bytes(const struct spw_engine *e, enum spw_snapshot_kind kind,
+                             uint32_t slice)
 {
-    const struct spw_plan *p = &e->plan;
-    return kind == SPW_SNAPSHOT_OLD ? p->tile_bytes : p->exact_tile_bytes;
+    return spw_plan_record_bytes(&e->plan, e->model.config.slice_kinds[slice], kind);
 }
 
 static uint64_t logits_bytes(const struct spw_session *s)
@@ -94,11 +96,12 @@ uint32_t spw_snapshot_sections(const struct spw_session *s, const struct spw_sna
         for (uint32_t slice = 0; slice < n_slices; slice++) {
             struct spw_snapshot_tiles t = tiles_of(s, kind, slice, range->from, range->to);
             if (t.first < t.end)
-                out[n++] = (struct spw_pack_section){.kind = kind,
-                                                     .layer = slice,
-                                                     .first_tile = t.first,
-                                                     .n_tiles = t.end - t.first,
-                                                     .record_bytes = record_bytes(s->engine, kind)};
+                out[n++] =
+                    (struct spw_pack_section){.kind = kind,
+                                              .layer = slice,
+                                              .first_tile = t.first,
+                                              .n_tiles = t.end - t.first,
+                                              .record_bytes = record_bytes(s->engine, kind, slice)};
         }
     if (range->tail && s->has_logits)
         out[n++] = (struct spw_pack_section){.kind = SPW_SNAPSHOT_LOGITS,
@@ -142,12 +145,6 @@ static uint32_t piece_records(const struct spw_session *s, uint64_t bytes)
     return (uint32_t)(s->engine->plan.piece_bytes / bytes);
 }
 
-static int export_piece(struct spw_session *s, const struct spw_pack_section *x, uint32_t first,
-                        uint32_t end)
-{
-    return spw_kv_export(s->seq.kv, x->layer, x->kind, first, end, piece_of(s));
-}
-
 int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sections, uint32_t n,
                        struct spw_pack_writer *w)
 {
@@ -167,7 +164,7 @@ int spw_snapshot_write(struct spw_session *s, const struct spw_pack_section *sec
         }
         for (uint32_t t = x->first_tile; t < end;) {
             uint32_t next = t + spw_min_u32(end - t, max);
-            SPW_TRY(export_piece(s, x, t, next));
+            SPW_TRY(spw_kv_export(s->seq.kv, x->layer, x->kind, t, next, piece));
             SPW_TRY(spw_pack_write(w, i, t, next - t, piece));
             t = next;
         }
@@ -185,7 +182,7 @@ static int make_room(struct spw_session *s, uint32_t kind, uint32_t slice, uint6
     const struct spw_engine *e = s->engine;
     const struct spw_residency *r = &s->residency[e->model.config.slice_kinds[slice]];
     struct spw_kv_seq *seq = s->seq.kv;
-    if (stays_on_device(e, kind))
+    if (stays(e, kind, slice))
         return 0;
     *n = spw_min_u32(*n, r->resident);
     uint32_t end = spw_kv_end(seq, slice) + *n;
@@ -236,7 +233,7 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t sli
 {
     struct spw_session *s = f->s;
     const uint8_t *records;
-    uint64_t bytes = record_bytes(s->engine, kind);
+    uint64_t bytes = record_bytes(s->engine, kind, slice);
     const struct spw_pack_section *x = spw_pack_find(f->pack, kind, slice, *first);
     if (!x || x->record_bytes != bytes)
         return spw_fail(err, -EBADMSG, "%s: layer %u, tile %u is missing; the file is damaged",
@@ -254,13 +251,15 @@ static int read_some(struct reader *f, enum spw_snapshot_kind kind, uint32_t sli
 }
 
 /* The first exact tile that the pack has. A session that was cut back before it was saved may have
- * fewer of them than the rule says, and so may a checkpoint after these n tokens. */
+ * fewer of them than the rule says, and so may a checkpoint after these n tokens, or one that a
+ * session with a state had before its end. No prediction knows that. */
 static uint32_t first_in_pack(const struct spw_session *s, const struct spw_pack *p, uint32_t slice,
                               struct spw_snapshot_tiles t, uint64_t n)
 {
-    uint32_t needed = spw_waterline_old_end(s->engine->plan.residency, n);
+    const uint32_t from = t.first, needed = spw_waterline_old_end(s->engine->plan.residency, n);
     while (t.first < needed && !spw_pack_find(p, SPW_SNAPSHOT_RECENT, slice, t.first))
         t.first++;
+    s->engine->unpredicted |= t.first > from;
     return t.first;
 }
 
@@ -279,9 +278,9 @@ static int read_tiles(struct reader *f, enum spw_snapshot_kind kind, uint32_t sl
     return 0;
 }
 
-/* Reads in the order in which the file has the sections. */
+/* Reads in the order in which the file has the sections; all, or those that stay. */
 static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_snapshot_kind first,
-                      enum spw_snapshot_kind last, uint64_t n, uint64_t *read_bytes,
+                      enum spw_snapshot_kind last, bool all, uint64_t n, uint64_t *read_bytes,
                       struct spw_error *err)
 {
     const struct spw_pack_info *info = spw_pack_info(p);
@@ -290,7 +289,8 @@ static int read_kinds(struct spw_session *s, const struct spw_pack *p, enum spw_
     int rc = 0;
     for (enum spw_snapshot_kind kind = first; kind <= last; kind++)
         for (uint32_t i = 0; i < s->engine->model.config.n_slices && !rc; i++)
-            rc = read_tiles(&f, kind, i, n, err);
+            if (all || stays(s->engine, kind, i))
+                rc = read_tiles(&f, kind, i, n, err);
     *read_bytes = f.used;
     s->engine->files.read_bytes += f.fetched;
     if (rc)
@@ -302,11 +302,13 @@ bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p
 {
     bool has_all = true;
     for (uint32_t i = 0; i < e->model.config.n_slices; i++) {
-        const struct spw_residency *r = &e->plan.residency[e->model.config.slice_kinds[i]];
+        const struct spw_residency *r = spw_engine_residency(e, i);
         uint32_t first = spw_waterline_first_read_exact(r, n);
         uint32_t kind = r->quantizes ? SPW_SNAPSHOT_RECENT : SPW_SNAPSHOT_WINDOW;
         if ((r->quantizes || r->window.tokens) && first < n / SPW_TILE_TOKENS)
             has_all &= spw_pack_find(p, kind, i, first) != NULL;
+        if (r->store == SPW_STORE_STATE)
+            has_all &= spw_pack_find(p, kind, i, spw_waterline_tiles(n) - 1) != NULL;
     }
     return has_all;
 }
@@ -314,7 +316,7 @@ bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p
 int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                             uint64_t *read_bytes, struct spw_error *err)
 {
-    return read_kinds(s, p, SPW_SNAPSHOT_SINK, SPW_SNAPSHOT_WINDOW, n, read_bytes, err);
+    return read_kinds(s, p, SPW_SNAPSHOT_SINK, SPW_SNAPSHOT_WINDOW, false, n, read_bytes, err);
 }
 
 int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t n,
@@ -322,9 +324,9 @@ int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t 
 {
     struct spw_engine *e = s->engine;
     uint64_t read_bytes;
-    int rc = read_kinds(s, p, SPW_SNAPSHOT_OLD, SPW_SNAPSHOT_TAIL, n, &read_bytes, err);
+    int rc = read_kinds(s, p, SPW_SNAPSHOT_OLD, SPW_SNAPSHOT_TAIL, true, n, &read_bytes, err);
     if (!rc)
-        rc = spw_executor_apply_residency(e->executor, &s->seq, n);
+        rc = spw_residency_apply(&e->executor->residency, &s->seq, n);
     if (rc) {
         e->unpredicted = true;
         spw_kv_truncate(s->seq.kv, e->plan.residency, 0);

@@ -10,7 +10,6 @@
 
 #include "offload/store/pack.h"
 #include "runtime/engine/engine.h"
-#include "runtime/rules/snapshot_tiles.h"
 
 /* The most sections that spw_snapshot_sections returns. */
 static inline uint32_t spw_snapshot_max_sections(const struct spw_engine *e)
@@ -36,8 +35,8 @@ struct spw_snapshot_range {
     bool tail; /* also the last tile and the logits; `to` is the length of the session */
 };
 
-/* save.c: a saved session of these n tokens, where files are only counted (struct
- * spw_backend.counts). logits: it also has those after them. Free with spw_saved_close. */
+/* save.c: for a dry run (struct spw_engine.dry), a saved session of n tokens that has no file.
+ * logits: the session also has the logits after the last token. Free with spw_saved_close. */
 struct spw_saved;
 int spw_saved_assume(struct spw_saved **out, const struct spw_engine *e, const int32_t *tokens,
                      uint64_t n, bool logits, struct spw_error *err);
@@ -67,12 +66,28 @@ int spw_snapshot_read(struct spw_session *s, const struct spw_pack *p, uint64_t 
 /* Whether a session can begin at n tokens, a multiple of 128, with the exact tiles of this
  * checkpoint, which may lie after them. */
 bool spw_snapshot_continues(const struct spw_engine *e, const struct spw_pack *p, uint64_t n);
-/* Reads only the exact tiles of a checkpoint: SINK, RECENT and WINDOW. *read_bytes: of these tiles.
- * -EBADMSG as above. */
+/* Reads only the exact tiles of a checkpoint that lie beside quantized ones, and its states: of the
+ * sections SINK, RECENT and WINDOW. *read_bytes: of these records. -EBADMSG as above. */
 int spw_snapshot_read_exact(struct spw_session *s, const struct spw_pack *p, uint64_t n,
                             uint64_t *read_bytes, struct spw_error *err);
 /* Reads the logits. -ENOENT: the pack has none. */
 int spw_snapshot_read_logits(struct spw_session *s, const struct spw_pack *p,
                              struct spw_error *err);
+
+/* save_file.c. The file of a saved session. spw_session_save_to locks it (flock); the lock lasts
+ * until the session is closed or saved to another file. Writers of the pack use the same
+ * descriptor. When a save replaces the file, the descriptor becomes that of the new file. */
+struct spw_save_file {
+    char *path;    /* owned */
+    int fd;        /* owned, locked; -1: not open */
+    bool made;     /* spw_session_save_to has created the file */
+    bool verified; /* a save has checked all tiles that stay in it */
+};
+
+/* Closes and unlocks the file that the session is saved to, if there is one. */
+void spw_save_file_release(struct spw_session *s);
+bool spw_save_file_is_empty(const struct spw_save_file *f);
+/* Whether no other user may read or write it. */
+bool spw_save_file_is_private(const struct spw_save_file *f);
 
 #endif

@@ -81,10 +81,13 @@ static bool try_all(struct walk *s)
     for (c.n_resident = 0; c.n_resident <= w->n_blocks; c.n_resident++) {
         c.n_disk = place_blocks(&s->started, w, c.n_resident);
         for (c.chunk = chunks.least; c.chunk <= chunks.most; c.chunk *= 2)
-            for (int i = 0; i < (w->n_expert_blocks ? 8 : 4); i++) {
+            for (int i = 0; i < 16; i++) {
+                if ((i & 4 && !w->n_expert_blocks) || (i & 8 && !s->started.n_states))
+                    continue;
                 c.kv_stays = s->in.kv_stays || i & 1;
                 c.copies_on_host = i & 2;
                 c.experts_move = i & 4;
+                c.states_move = i & 8;
                 if (s->budget)
                     try_smaller(s, &c);
                 else if (fits(s, &c))
@@ -107,10 +110,9 @@ static bool smallest(uint64_t *bytes, const struct spw_plan_input *in, int tier,
                      const uint64_t others[SPW_BUDGETS])
 {
     struct walk s = {.in = *in};
-    uint64_t *budgets[SPW_BUDGETS] = {&s.in.device_bytes, &s.in.host_bytes, &s.in.disk_bytes};
-    for (int i = 0; i < SPW_BUDGETS; i++)
-        *budgets[i] = i == tier ? MOST_BYTES : others[i];
-    s.budget = budgets[tier];
+    memcpy(s.in.budgets, others, sizeof s.in.budgets);
+    s.budget = &s.in.budgets[tier];
+    *s.budget = MOST_BYTES;
     spw_plan_start(&s.started, in);
     try_all(&s);
     if (*s.budget < MOST_BYTES)
@@ -125,7 +127,7 @@ static void find_smallest(struct spw_plan_info *info, const struct spw_plan_inpu
     uint64_t *device = &info->smallest_device_bytes, *host = &info->smallest_host_bytes;
     uint64_t *disk = &info->smallest_disk_bytes;
     uint64_t all_disk = in->disk_bytes ? MOST_BYTES : 0;
-    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
+    const uint64_t *given = in->budgets;
     *device = *host = *disk = 0;
     alone[SPW_BUDGET_DEVICE] = smallest(device, in, SPW_BUDGET_DEVICE, given);
     if (!alone[SPW_BUDGET_DEVICE]) /* the others are too small for any device */
@@ -175,24 +177,22 @@ static int refuse_all(const struct spw_plan_info *i, const struct spw_plan_input
                       const bool alone[SPW_BUDGETS], struct spw_error *err)
 {
     const int n_tiers = in->disk_bytes ? SPW_BUDGETS : SPW_BUDGET_DISK;
-    const uint64_t given[SPW_BUDGETS] = {in->device_bytes, in->host_bytes, in->disk_bytes};
-    const uint64_t least[SPW_BUDGETS] = {i->smallest_device_bytes, i->smallest_host_bytes,
-                                         i->smallest_disk_bytes};
     bool any = alone[SPW_BUDGET_DEVICE] || alone[SPW_BUDGET_HOST] || alone[SPW_BUDGET_DISK];
     char have[256] = "", would[256] = "", given_text[32], text[32];
     for (int tier = 0; tier < n_tiers; tier++) {
         const struct spw_budget_name *name = &spw_budget_names[tier];
+        const uint64_t given = in->budgets[tier], least = spw_budgets_smallest(i, tier);
         size_t n = strlen(have), m = strlen(would);
-        spw_bytes_text(given_text, given[tier]);
-        spw_bytes_text(text, least[tier]);
-        if (any ? alone[tier] : given[tier] < least[tier])
+        spw_bytes_text(given_text, given);
+        spw_bytes_text(text, least);
+        if (any ? alone[tier] : given < least)
             snprintf(would + m, sizeof would - m, "%s%s %s",
                      !m    ? ""
                      : any ? " or "
                            : " together with ",
                      name->option, text);
-        if (given[tier] < least[tier])
-            spw_budgets_given_text(given_text, given[tier], text);
+        if (given < least)
+            spw_budgets_given_text(given_text, given, text);
         snprintf(have + n, sizeof have - n, "%s%s of %s",
                  !n                    ? ""
                  : tier == n_tiers - 1 ? " and "
@@ -240,13 +240,10 @@ static void fill_refusal(const struct spw_plan_info *i, const struct spw_plan_in
 {
     if (!err || *err->text)
         return;
-    const struct spw_refused_budget budgets[SPW_BUDGETS] = {
-        {in->device_bytes, i->smallest_device_bytes, alone[SPW_BUDGET_DEVICE]},
-        {in->host_bytes, i->smallest_host_bytes, alone[SPW_BUDGET_HOST]},
-        {in->disk_bytes, i->smallest_disk_bytes, alone[SPW_BUDGET_DISK]},
-    };
     err->refuses_budgets = true;
-    memcpy(err->budgets, budgets, sizeof budgets);
+    for (int t = 0; t < SPW_BUDGETS; t++)
+        err->budgets[t] =
+            (struct spw_refused_budget){in->budgets[t], spw_budgets_smallest(i, t), alone[t]};
 }
 
 int spw_budgets_refuse(struct spw_plan_info *info, const struct spw_plan_input *in,
@@ -269,12 +266,11 @@ int spw_budgets_refuse_writes(struct spw_plan_info *info, const struct spw_plan_
     bool alone[SPW_BUDGETS];
     char texts[4][32], memory[128] = "";
     find_smallest(info, in, alone);
-    const uint64_t least[] = {info->smallest_device_bytes, info->smallest_host_bytes};
     for (int tier = 0; tier < SPW_BUDGET_DISK; tier++) {
         size_t n = strlen(memory);
         if (alone[tier])
             snprintf(memory + n, sizeof memory - n, ", %s to %s", spw_budget_names[tier].option,
-                     spw_bytes_text(texts[tier], least[tier]));
+                     spw_bytes_text(texts[tier], spw_budgets_smallest(info, tier)));
     }
     const char *written = spw_bytes_text(texts[2], info->disk_write_bytes);
     return spw_fail(err, -EDQUOT,

@@ -11,6 +11,14 @@ struct spw_budget_name {
 };
 extern const struct spw_budget_name spw_budget_names[SPW_BUDGETS];
 
+/* What spw_plan_smallest has found for this tier. */
+static inline uint64_t spw_budgets_smallest(const struct spw_plan_info *i, int tier)
+{
+    return tier == SPW_BUDGET_DEVICE ? i->smallest_device_bytes
+           : tier == SPW_BUDGET_HOST ? i->smallest_host_bytes
+                                     : i->smallest_disk_bytes;
+}
+
 /* Whether there is a plan within these budgets. */
 bool spw_budgets_work(const struct spw_plan_input *in);
 /* Device and host budgets of `bytes` together, the device's as large as possible. False: no

@@ -124,22 +124,12 @@ static void add_expected(struct spw_expert_forecast *f, uint64_t rows)
     }
 }
 
-/* The fewest bytes of n experts in every layer, and the most. */
-static uint64_t least_of(const struct spw_expert_forecast *f, int link, uint32_t n)
+/* The bytes of the experts of each layer that come [from, to) in the order of their bytes. */
+static uint64_t bytes_of(const struct spw_expert_forecast *f, int link, uint32_t from, uint32_t to)
 {
     uint64_t sum = 0;
     for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += f->weights->config->experts.n)
-        for (uint32_t i = 0; i < n; i++)
-            sum += f->sorted[link][e + i];
-    return sum;
-}
-
-static uint64_t most_of(const struct spw_expert_forecast *f, int link, uint32_t n)
-{
-    const uint32_t all = f->weights->config->experts.n;
-    uint64_t sum = 0;
-    for (uint32_t e = 0; e < f->weights->n_expert_blocks; e += all)
-        for (uint32_t i = all - n; i < all; i++)
+        for (uint32_t i = from; i < to; i++)
             sum += f->sorted[link][e + i];
     return sum;
 }
@@ -162,8 +152,9 @@ void spw_expert_forecast_pass(struct spw_expert_forecast *f, uint64_t rows)
     const uint64_t lacking = spw_sub_u64(used, f->plan->n_expert_frames);
     const uint32_t most = (uint32_t)spw_min_u64(c->n, rows * c->n_kept);
     for (int i = 0; i < SPW_MOVED_COUNT; i++) {
-        f->bytes.least[i] += f->n_passes ? lacking * least_expert(f, i) : least_of(f, i, c->n_kept);
-        f->bytes.most[i] += most_of(f, i, most);
+        f->bytes.least[i] +=
+            f->n_passes ? lacking * least_expert(f, i) : bytes_of(f, i, 0, c->n_kept);
+        f->bytes.most[i] += bytes_of(f, i, c->n - most, c->n);
     }
     add_expected(f, rows);
     f->n_passes++;

@@ -1,6 +1,14 @@
-/* What host and disk hold of KV: see lower_tiers.h. */
-#include "runtime/plan/lower_tiers.h"
-
+/* The part of a plan below the device: copies of KV tiles on the host and on disk, and the buffers
+ * between these two tiers. Pure functions of the residency and the input.
+ *
+ * The copies of a session have ranks. Copies of sliding layers come first: these layers drop tiles
+ * soon, and writing them to disk would be in vain. Then come the copies of full layers, the newest
+ * first. The first `n` ranks lie on the host, the others on disk. So with a higher n the host needs
+ * more frames and the disk fewer.
+ *
+ * Where more sessions may be open than can be as long as the context (full_sessions), each may get
+ * less of the device and of the host than the plan counts, and a tile on disk stays there. So the
+ * lowest tier in use has room for all tiles. */
 #include "runtime/plan/plan_parts.h"
 
 enum {

@@ -24,8 +24,12 @@ struct spw_plan_input {
     uint32_t prefill_chunk;   /* 0: choose */
     uint32_t prefetch_slots;  /* 0: choose */
     uint32_t prefetch_splits; /* of one KV slot; 0: choose */
-    uint64_t device_bytes, host_bytes;
-    uint64_t disk_bytes;          /* 0: no disk */
+    union {
+        struct {
+            uint64_t device_bytes, host_bytes, disk_bytes; /* disk_bytes 0: no disk */
+        };
+        uint64_t budgets[SPW_BUDGETS]; /* the same */
+    };
     uint64_t disk_write_limit;    /* 0: none */
     uint64_t disk_ring_bytes;     /* bytes of disk reads that should be under way together */
     uint32_t disk_cost;           /* bytes that cross the link while the disk reads one; 0: 1 */
@@ -43,12 +47,19 @@ struct spw_plan_input {
     uint64_t snapshot_rows;       /* with `has_snapshots`, the most rows of a pass; 0: any number */
 };
 
+static inline void spw_plan_set_precision(struct spw_plan_input *in,
+                                          enum spw_kv_precision precision)
+{
+    in->precision = precision;
+    in->quantizes = precision != SPW_KV_EXACT;
+}
+
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
  *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | experts |
  *     gated | embedding | inputs | experts |      | expert tables | packed copies |
  *   | split states | rows |                     | weight bounce slots | expert bounce slots |
- *   | logits | flags | copied blocks |          | KV frames | bounce slots |
+ *   | logits | flags | states | copied blocks | | states | checkpoints | KV frames | bounce slots |
  *   | weight slots | expert frames |
  *   | KV frames | exact frames | KV slots |
  * Byte offsets, each a multiple of 4096. gate_up is empty without gated_scratch. Mapped weights
@@ -61,7 +72,9 @@ struct spw_plan_input {
  * spw_kv_shape) make their tiles about equal; a tile that is smaller leaves a part of its frame
  * unused, and that part moves with it. `hidden` and `staging` have room for the rows of a step that
  * runs beside one that was set aside; so have `embedding` and `inputs`, which models with
- * layer_inputs have.
+ * layer_inputs have. The device's states are those of all sessions and layers, if they stay there;
+ * else they lie on the host, and the device has one a session. In place of the buffers of attention
+ * a layer with a state has state_in to state_out; beside them, where a layer has both.
  */
 
 /* What the layers with experts need of all rows of a pass, in either arena: see
@@ -73,7 +86,8 @@ struct spw_plan_experts {
 
 struct spw_plan_device {
     uint64_t small, workspace, hidden, hidden_beside, x, codes, qkv, attention, state;
-    uint64_t gate_up, gated, embedding, inputs;
+    uint64_t attention_gate, state_in, state_conv, state_rates, state_out;
+    uint64_t gate_up, gated, embedding, inputs, states;
     struct spw_plan_experts experts;
     uint64_t split_states, rows, logits, flags, weights, weight_slots, expert_frames, kv_frames;
     uint64_t exact_frames, kv_slots, end;
@@ -81,10 +95,9 @@ struct spw_plan_device {
 
 struct spw_plan_host {
     uint64_t hidden, staging, staging_beside, logits, session_logits, flags, piece, packed;
-    uint64_t weight_bounce, expert_bounce, kv_frames, bounce, end;
+    uint64_t weight_bounce, expert_bounce, states, checkpoints, kv_frames, bounce, end;
     struct spw_plan_experts experts;
-    uint64_t expert_tables; /* two of struct spw_expert_residency: that of the pool, and that of the
-                               account */
+    uint64_t expert_tables; /* of struct spw_expert_residency */
 };
 
 struct spw_plan {
@@ -129,19 +142,25 @@ struct spw_plan {
     uint32_t n_expert_frames, n_disk_experts;
     uint32_t n_expert_slots;  /* experts on their way to frames */
     uint32_t n_expert_bounce; /* bounce slots on the host, of expert_frame_bytes */
-    /* All experts are resident, and a pass of one row finds them by a table on the device: the host
-     * need not know the choices. */
-    bool finds_experts;
+    /* The rows of a pass that finds its experts by a table on the device, at most: all experts are
+     * resident, and the host need not know the choices. 0: none does. */
+    uint32_t routed_rows;
     /* Bytes of streamed blocks that each pass moves: from the host to the device; from the disk. */
     uint64_t streamed_bytes, disk_read_bytes;
     /* Tiles that windows have left behind since the latest prompt stay on the device: the frames
      * are counted so that they can; there are enough frames. */
     bool may_retain, retains;
+    /* Layers with a state; bytes of the state of one layer of one session, whole pages; whether the
+     * states stay on the device; and the checkpoints that the host and the disk have room for. */
+    uint32_t n_states;
+    uint64_t state_bytes;
+    bool states_stay;
+    uint32_t n_checkpoints, n_disk_checkpoints;
     bool reads_host_memory;
     bool disk_to_device; /* the disk reads into device memory and writes from it */
     uint32_t new_frames; /* of n_device_frames: see struct spw_plan_need */
     uint32_t n_device_frames, n_host_frames, n_kv_slots, n_weight_slots, n_resident_blocks;
-    uint32_t n_disk_blocks;   /* places among the streamed blocks; see spw_plan_block_from_disk */
+    uint32_t n_disk_blocks;   /* places among the streamed blocks; see struct spw_block_place */
     uint32_t n_weight_bounce; /* n_weight_slots, or 0: no block bounces */
     uint32_t n_transit;       /* of n_host_frames: for tiles on their way to disk */
     uint32_t n_bounce;        /* bounce slots of the KV ring on the host; slot_tiles each */
@@ -152,27 +171,39 @@ struct spw_plan {
     struct spw_plan_host host;
 };
 
-/* The table of addresses of experts: [layers with experts][gate, up, down][experts of a layer]. */
+/* The table of addresses of experts: [gate, up, down][experts of all layers]. */
 static inline uint64_t spw_plan_addresses_bytes(const struct spw_plan *p,
                                                 const struct spw_weights *w)
 {
-    return p->finds_experts ? (uint64_t)w->n_expert_blocks * SPW_EXPERT_MATRICES * sizeof(void *)
-                            : 0;
+    return p->routed_rows ? (uint64_t)w->n_expert_blocks * SPW_EXPERT_MATRICES * sizeof(void *) : 0;
 }
 
 /* Of host.expert_tables. It does not depend on the number of frames: more device memory never needs
  * more host memory. */
 uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw_weights *w);
 
-/* Of the flag that a pass reads after its layers: were all quantized values finite? */
+/* Of the flag that a pass reads after its layers: were all quantized values and states finite? */
 static inline uint64_t spw_plan_flags_bytes(const struct spw_plan *p)
 {
-    return p->quantizes ? sizeof(uint32_t) : 0;
+    return p->quantizes || p->n_states ? sizeof(uint32_t) : 0;
 }
 
-static inline bool spw_plan_finds_experts(const struct spw_plan *p, uint64_t rows)
+/* Whether prompts are cut at their borders (runtime/rules/cut.h): a chunk more costs little where
+ * it reads no tiles again. */
+static inline bool spw_plan_cuts_at_borders(const struct spw_plan *p)
 {
-    return p->finds_experts && rows == 1;
+    return p->n_checkpoints && !p->n_kv_slots;
+}
+
+/* All states of a session. */
+static inline uint64_t spw_plan_session_states(const struct spw_plan *p)
+{
+    return p->n_states * p->state_bytes;
+}
+
+static inline bool spw_plan_routes_on_device(const struct spw_plan *p, uint64_t rows)
+{
+    return rows <= p->routed_rows;
 }
 
 /* Slices of layers that see every key; below, of those with a window. */
@@ -189,6 +220,22 @@ static inline uint64_t spw_plan_n_windowed(const struct spw_plan *p)
 /* How sessions may begin with tokens of other sessions. They can begin only at a checkpoint where
  * old tiles are quantized, or where tiles that a window has left behind are gone. */
 struct spw_sharing spw_plan_sharing(const struct spw_plan *p);
+/* The tiles that a section of this kind of a file has of a slice with this residency, if the old
+ * tiles before token `from` are stored already and the snapshot ends at token `to`. */
+static inline struct spw_snapshot_tiles spw_plan_snapshot_tiles(const struct spw_residency *r,
+                                                                enum spw_snapshot_kind kind,
+                                                                uint64_t from, uint64_t to)
+{
+    return spw_layer_stores[r->store]->snapshot(r, kind, from, to);
+}
+/* Of a record of such a section, of a slice of this layer kind. */
+static inline uint64_t spw_plan_record_bytes(const struct spw_plan *p, uint32_t layer_kind,
+                                             enum spw_snapshot_kind kind)
+{
+    return p->residency[layer_kind].store == SPW_STORE_STATE ? p->state_bytes
+           : kind == SPW_SNAPSHOT_OLD                        ? p->tile_bytes
+                                                             : p->exact_tile_bytes;
+}
 /* The bytes that publishing a session of n tokens in an empty prefix cache writes. */
 uint64_t spw_plan_publish_bytes(const struct spw_plan *p, uint64_t n);
 
@@ -207,31 +254,36 @@ bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b);
 /* Fills in info->smallest_*_bytes, each beside the other budgets as given. If no amount would do
  * beside these, then beside the smallest other budgets that work at all. */
 void spw_plan_smallest(struct spw_plan_info *info, const struct spw_plan_input *in);
-/* Resident blocks are spread evenly: streamed blocks cross the link while resident ones compute. */
-bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* Resident without a copy: computed from where the file is mapped. */
-bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* Read from a packed copy in the host arena: blocks that are stored in another type, and blocks
- * that are streamed from host memory to a device that cannot read the mapped file. */
-bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block);
-/* Streamed from the file itself, around the page cache, because the host has no room. These blocks
- * are spread evenly over n_disk_blocks places. A block that is stored in another type has a packed
- * copy in such a place, too. */
-bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w,
-                              uint32_t block);
-/* The disk would read the block into its slot, where its matrices lie as in the file. */
-bool spw_plan_block_as_in_file(const struct spw_plan *p, const struct spw_weights *w,
-                               uint32_t block);
-/* Bytes that cross the link each time the block is loaded, or once if it is resident; and bytes
- * that are read from disk. */
-uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                    uint32_t block);
-uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                   uint32_t block);
+/* Where a weight block lies and comes from. Resident blocks are spread evenly: streamed blocks
+ * cross the link while resident ones compute. So are blocks from disk, over n_disk_blocks places.
+ */
+struct spw_block_place {
+    bool resident, mapped; /* mapped: resident without a copy, computed from the mapped file */
+    /* Read from a packed copy in the host arena: blocks that are stored in another type, and blocks
+     * that are streamed from host memory to a device that cannot read the mapped file. */
+    bool packed;
+    /* Streamed from the file itself, around the page cache, because the host has no room. A block
+     * that is stored in another type has a packed copy in such a place, too. */
+    bool from_disk;
+    bool as_in_file; /* the disk would read it into its slot, where its matrices lie as in the file
+                      */
+    /* Bytes that cross the link each time the block is loaded, or once if it is resident; and bytes
+     * that are read from disk. */
+    uint64_t moved_bytes, disk_bytes;
+};
+struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
+                                      uint32_t block);
 struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w);
 /* Adds the bytes that expert `expert`, counted over all layers, moves when it is missed. */
 void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
                          uint64_t moved[SPW_MOVED_COUNT]);
+/* plan_account.c: what p->info tells of one session alone, of a prompt that fills the context and
+ * of a decode step at its end: prefill_moved_bytes, decode_moved_bytes (without missed experts),
+ * decode_slot_bytes and waterlines.disk_end; and what such a step computes and reads:
+ * decode_read_bytes to decode_products, decode_weights, decode_quantized_weights, n_expert_layers
+ * and n_experts_kept. Times are predicted from these. */
+void spw_plan_count_moved(struct spw_plan *p, const struct spw_weights *w);
+void spw_plan_count_work(struct spw_plan *p, const struct spw_weights *w);
 /* How large a slot must be for any block, wherever the block comes from. */
 void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w);
 

@@ -25,73 +25,23 @@ static bool in_disk_place(const struct spw_plan *p, uint32_t n_blocks, uint32_t 
     return (i + 1) * p->n_disk_blocks / n_streamed > i * p->n_disk_blocks / n_streamed;
 }
 
-/* What decides where a block lies. */
-struct place {
-    bool resident, from_disk, as_stored;
-    bool as_in_file; /* kernels can read it from the mapped file, or from where it lands as in the
-                      * file
-                      */
-};
-
-static struct place place_of(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
+struct spw_block_place spw_plan_block(const struct spw_plan *p, const struct spw_weights *w,
+                                      uint32_t block)
 {
-    struct place at = {.resident = is_resident(p, w, block),
-                       .as_stored = w->blocks[block].as_stored};
+    const struct spw_weight_block *b = &w->blocks[block];
+    struct spw_block_place at = {.resident = is_resident(p, w, block),
+                                 .as_in_file = p->reads_host_memory && b->mappable};
     if (block >= w->n_blocks)
         at.from_disk = !at.resident && block - w->n_blocks < p->n_disk_experts;
     else
-        at.from_disk = p->n_disk_blocks && !at.resident && at.as_stored &&
+        at.from_disk = p->n_disk_blocks && !at.resident && b->as_stored &&
                        in_disk_place(p, w->n_blocks, block);
-    at.as_in_file = p->reads_host_memory && w->blocks[block].mappable;
+    at.mapped = at.resident && at.as_in_file;
+    at.packed = !b->as_stored || (!p->reads_host_memory && !at.resident && !at.from_disk);
+    if (!at.as_in_file || !(at.resident || at.from_disk))
+        at.moved_bytes = at.packed ? b->bytes : b->matrix_bytes;
+    at.disk_bytes = at.from_disk ? b->read_bytes : 0;
     return at;
-}
-
-static bool is_packed(const struct spw_plan *p, const struct place *at)
-{
-    return !at->as_stored || (!p->reads_host_memory && !at->resident && !at->from_disk);
-}
-
-bool spw_plan_block_resident(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    return is_resident(p, w, block);
-}
-
-bool spw_plan_block_mapped(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    struct place at = place_of(p, w, block);
-    return at.resident && at.as_in_file;
-}
-
-bool spw_plan_block_from_disk(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    return place_of(p, w, block).from_disk;
-}
-
-bool spw_plan_block_as_in_file(const struct spw_plan *p, const struct spw_weights *w,
-                               uint32_t block)
-{
-    return place_of(p, w, block).as_in_file;
-}
-
-bool spw_plan_block_packed(const struct spw_plan *p, const struct spw_weights *w, uint32_t block)
-{
-    struct place at = place_of(p, w, block);
-    return is_packed(p, &at);
-}
-
-uint64_t spw_plan_block_moved_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                    uint32_t block)
-{
-    struct place at = place_of(p, w, block);
-    if (at.as_in_file && (at.resident || at.from_disk))
-        return 0;
-    return is_packed(p, &at) ? w->blocks[block].bytes : w->blocks[block].matrix_bytes;
-}
-
-uint64_t spw_plan_block_disk_bytes(const struct spw_plan *p, const struct spw_weights *w,
-                                   uint32_t block)
-{
-    return spw_plan_block_from_disk(p, w, block) ? w->blocks[block].read_bytes : 0;
 }
 
 struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w)
@@ -104,21 +54,22 @@ struct spw_expert_shape spw_plan_expert_shape(const struct spw_weights *w)
 uint64_t spw_plan_expert_tables_bytes(const struct spw_plan *p, const struct spw_weights *w)
 {
     const struct spw_expert_shape shape = spw_plan_expert_shape(w);
-    return p->n_expert_frames ? 2 * spw_plan_pages(spw_expert_residency_bytes(&shape)) : 0;
+    return p->n_expert_frames ? spw_plan_pages(spw_expert_residency_bytes(&shape)) : 0;
 }
 
 void spw_plan_add_missed(const struct spw_plan *p, const struct spw_weights *w, uint32_t expert,
                          uint64_t moved[SPW_MOVED_COUNT])
 {
-    moved[SPW_MOVED_HOST_TO_DEVICE] += spw_plan_block_moved_bytes(p, w, w->n_blocks + expert);
-    moved[SPW_MOVED_DISK_TO_HOST] += spw_plan_block_disk_bytes(p, w, w->n_blocks + expert);
+    const struct spw_block_place at = spw_plan_block(p, w, w->n_blocks + expert);
+    moved[SPW_MOVED_HOST_TO_DEVICE] += at.moved_bytes;
+    moved[SPW_MOVED_DISK_TO_HOST] += at.disk_bytes;
 }
 
 void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
 {
     p->weight_slot_bytes = p->weight_bounce_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
-        bool as_in_file = spw_plan_block_as_in_file(p, w, u);
+        bool as_in_file = spw_plan_block(p, w, u).as_in_file;
         uint64_t packed = w->blocks[u].bytes, read = w->blocks[u].read_bytes;
         p->weight_slot_bytes =
             spw_max_u64(p->weight_slot_bytes, as_in_file ? spw_max_u64(packed, read) : packed);
@@ -128,10 +79,10 @@ void spw_plan_size_blocks(struct spw_plan *p, const struct spw_weights *w)
     p->weight_slot_bytes = spw_plan_pages(p->weight_slot_bytes);
     p->expert_copied_bytes = p->expert_mapped_bytes = p->expert_packed_bytes = 0;
     for (uint32_t u = w->n_blocks; u < w->n_blocks + w->n_expert_blocks; u++) {
-        struct place at = place_of(p, w, u);
+        const struct spw_block_place at = spw_plan_block(p, w, u);
         uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
         *(at.as_in_file ? &p->expert_mapped_bytes : &p->expert_copied_bytes) += bytes;
-        p->expert_packed_bytes += is_packed(p, &at) ? bytes : 0;
+        p->expert_packed_bytes += at.packed ? bytes : 0;
     }
 }
 
@@ -157,18 +108,18 @@ void spw_plan_place_blocks(struct spw_plan *p, const struct spw_weights *w, uint
             w->expert_pages[w->n_expert_blocks] - w->expert_pages[p->n_disk_experts];
     p->streamed_bytes = p->disk_read_bytes = 0;
     for (uint32_t u = 0; u < w->n_blocks; u++) {
-        struct place at = place_of(p, w, u);
+        const struct spw_block_place at = spw_plan_block(p, w, u);
         uint64_t bytes = spw_plan_pages(w->blocks[u].bytes);
         if (at.resident)
             *(at.as_in_file ? &p->mapped_bytes : &p->copied_bytes) += bytes;
-        if (is_packed(p, &at))
+        if (at.packed)
             p->packed_bytes += bytes;
         else if (!at.resident && !at.from_disk)
             p->page_cache_bytes += bytes;
         if (at.from_disk)
             p->disk_read_bytes += w->blocks[u].read_bytes;
         else if (!at.resident)
-            p->streamed_bytes += is_packed(p, &at) ? w->blocks[u].bytes : w->blocks[u].matrix_bytes;
+            p->streamed_bytes += at.packed ? w->blocks[u].bytes : w->blocks[u].matrix_bytes;
         bounces |= at.from_disk && !at.as_in_file;
     }
     p->n_weight_bounce = bounces ? p->n_weight_slots : 0;

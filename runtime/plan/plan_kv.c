@@ -1,6 +1,5 @@
 /* The KV cache as the plan sees it: how many frames tiles need, what sessions keep with those they
  * get, and what the rest costs. See plan_parts.h. */
-#include "runtime/plan/lower_tiers.h"
 #include "runtime/plan/plan_parts.h"
 #include "runtime/plan/shares.h"
 
@@ -9,12 +8,15 @@ void spw_plan_start_kinds(struct spw_plan *p, const struct spw_plan_input *in)
     p->quantizes = in->quantizes;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         p->residency[k] = (struct spw_residency){
-            .store = spw_layer_kinds[k].store,
+            .store = spw_layer_has_tiles((enum spw_layer_kind)k) || p->n_slices[k]
+                         ? spw_layer_kinds[k].store
+                         : SPW_STORE_NOTHING,
             .window = spw_layer_window((enum spw_layer_kind)k,
                                        p->n_slices[k] ? in->weights->config->window : 0),
             .quantizes = in->quantizes && k == (int)p->full_kind,
             .residual_tiles = in->residual_tiles,
-            .fixed = in->quantizes && k == (int)p->window_kind,
+            .fixed = (in->quantizes && k == (int)p->window_kind) ||
+                     !spw_layer_has_tiles((enum spw_layer_kind)k),
             .held = p->holds_tiles,
         };
 }
@@ -148,14 +150,12 @@ bool spw_plan_take_frames(struct spw_plan *p, const struct spw_plan_input *in, u
 
 /* ---- what decode costs the link ---- */
 
-/* Tiles of one slice of a full and of a sliding layer that a decode step at the full context loads.
- */
-static void streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
-                           uint64_t *full, uint64_t *sliding)
+/* Tiles of one slice of a layer of this kind that a decode step at the full context loads. */
+static uint64_t streamed_tiles(const struct spw_plan *p, const struct spw_plan_input *in,
+                               enum spw_layer_kind kind)
 {
-    *full = spw_sub_u64(p->full_tiles, p->residency[p->full_kind].resident);
-    *sliding =
-        spw_sub_u64(spw_plan_kv_need(p, in).window_tiles, p->residency[p->window_kind].resident);
+    uint64_t all = kind == p->full_kind ? p->full_tiles : spw_plan_kv_need(p, in).window_tiles;
+    return spw_sub_u64(all, p->residency[kind].resident);
 }
 
 static uint64_t disk_cost(const struct spw_plan_input *in)
@@ -185,15 +185,15 @@ static uint64_t cost_of_first(const struct spw_plan *p, const struct spw_plan_in
 /* Bytes that move, the disk's bytes at their price, and the fixed cost of each transfer. */
 uint64_t spw_plan_kv_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
-    uint64_t full, sliding;
-    streamed_tiles(p, in, &full, &sliding);
-    const uint32_t *n = p->n_readers;
-    uint64_t tiles = n[p->full_kind] * cost_of_first(p, in, p->full_kind, full, full) +
-                     n[p->window_kind] * cost_of_first(p, in, p->window_kind, sliding, sliding);
-    uint64_t transfers = n[p->full_kind] * spw_div_up(full, p->slot_tiles) +
-                         n[p->window_kind] * spw_div_up(sliding, p->slot_tiles);
-    return spw_plan_full_sessions(in) *
-           (tiles * p->tile_bytes + transfers * in->transfer_cost_bytes);
+    uint64_t bytes = 0;
+    for (enum spw_layer_kind k = 0; k < SPW_LAYER_KINDS; k++) {
+        if (!p->n_readers[k])
+            continue;
+        const uint64_t tiles = streamed_tiles(p, in, k);
+        bytes += p->n_readers[k] * (cost_of_first(p, in, k, tiles, tiles) * p->tile_bytes +
+                                    spw_div_up(tiles, p->slot_tiles) * in->transfer_cost_bytes);
+    }
+    return spw_plan_full_sessions(in) * bytes;
 }
 
 uint64_t spw_plan_expected_misses(const struct spw_plan *p, const struct spw_plan_input *in,
@@ -235,15 +235,18 @@ uint64_t spw_plan_pass_cost(const struct spw_plan *p, const struct spw_plan_inpu
 uint64_t spw_plan_overlapped_cost(const struct spw_plan *p, const struct spw_plan_input *in)
 {
     const struct spw_model_config *c = in->weights->config;
-    uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles, full, sliding;
-    for (uint32_t u = 0; u < in->weights->layer_blocks[c->n_layers]; u++)
+    uint64_t weights = 0, ring = (uint64_t)p->n_kv_slots * p->slot_tiles, cost = 0;
+    for (uint32_t u = 0; u < c->n_layers; u++)
         weights += in->weights->blocks[u].bytes;
     if (!in->reads_per_link_byte)
         return 0;
     uint64_t time = weights / c->n_layers / in->reads_per_link_byte;
-    streamed_tiles(p, in, &full, &sliding);
-    full = cost_of_first(p, in, p->full_kind, spw_plan_full_sessions(in) * full, ring);
-    sliding = cost_of_first(p, in, p->window_kind, spw_plan_full_sessions(in) * sliding, ring);
-    return p->n_readers[p->full_kind] * spw_min_u64(full * p->tile_bytes, time) +
-           p->n_readers[p->window_kind] * spw_min_u64(sliding * p->tile_bytes, time);
+    for (enum spw_layer_kind k = 0; k < SPW_LAYER_KINDS; k++) {
+        if (!p->n_readers[k])
+            continue;
+        const uint64_t tiles = spw_plan_full_sessions(in) * streamed_tiles(p, in, k);
+        cost += p->n_readers[k] *
+                spw_min_u64(cost_of_first(p, in, k, tiles, ring) * p->tile_bytes, time);
+    }
+    return cost;
 }

@@ -1,5 +1,5 @@
 /* Where everything of a candidate lies, and what of each tier it takes: see plan_parts.h. */
-#include "runtime/plan/lower_tiers.h"
+#include "offload/kv/checkpoint.h"
 #include "quant/types.h"
 #include "runtime/plan/plan_parts.h"
 
@@ -26,7 +26,7 @@ static uint64_t piece_bytes(const struct spw_plan *p, const struct spw_plan_inpu
 {
     uint64_t tile = spw_max_u64(p->exact_tile_bytes, p->tile_bytes);
     uint64_t tiles = spw_min_u64(PIECE_BYTES / tile, spw_waterline_tiles(in->context));
-    return spw_max_u64(tile * spw_max_u64(tiles, 1),
+    return spw_max_u64(spw_max_u64(tile * spw_max_u64(tiles, 1), p->n_states ? p->state_bytes : 0),
                        spw_plan_pages(in->weights->config->vocab * sizeof(float)));
 }
 
@@ -36,8 +36,10 @@ static void count_slices(struct spw_plan *p, const struct spw_model_config *c)
     p->window_kind = c->window_kind;
     for (uint32_t l = 0; l < c->n_layers; l++)
         p->n_readers[c->layer_kinds[l]] += spw_config_layer_slices(c, l);
-    for (uint32_t i = 0; i < c->n_slices; i++)
+    for (uint32_t i = 0; i < c->n_slices; i++) {
         p->n_slices[c->slice_kinds[i]]++;
+        p->n_states += spw_layer_kinds[c->slice_kinds[i]].store == SPW_STORE_STATE;
+    }
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         p->layer_slices[k] = c->kv[k].n_slices;
     p->n_growing = spw_config_n_growing(c, SPW_LAYER_KINDS);
@@ -62,8 +64,10 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     count_slices(p, c);
     spw_plan_start_kinds(p, in);
     p->format = format_of(in);
+    p->state_bytes = spw_plan_pages(spw_mixer_state_floats(&c->mixer) * sizeof(float));
+    p->exact_tile_bytes = spw_plan_pages(1);  /* there may be no layer with tiles */
     for (int k = 0; k < SPW_LAYER_KINDS; k++) /* one size for all */
-        if (p->n_slices[k])
+        if (p->n_slices[k] && spw_layer_has_tiles((enum spw_layer_kind)k))
             p->exact_tile_bytes =
                 spw_max_u64(p->exact_tile_bytes, tile_bytes(&c->kv[k], in->kv, SPW_QFORMAT_EXACT));
     p->tile_bytes = p->format == SPW_QFORMAT_EXACT
@@ -126,14 +130,36 @@ static void lay_out_experts(const struct spw_plan *p, const struct spw_plan_inpu
         host || !rows ? 0 : p->chunk * (c->experts.n * sizeof(float) + sizeof(struct spw_choice)));
 }
 
+/* Rows of a layer with a state, from `at` on. Returns the end. */
+static uint64_t lay_out_state_rows(struct spw_plan *p, const struct spw_plan_input *in, uint64_t at)
+{
+    const struct spw_mixer_config *x = &in->weights->config->mixer;
+    struct spw_plan_device *d = &p->device;
+    const uint64_t m = p->n_states ? p->chunk : 0;
+    d->state_in = take(&at, m * spw_row_bytes(in->compute, spw_mixer_in_width(x)));
+    d->state_conv = take(&at, m * spw_row_bytes(in->compute, x->conv_channels));
+    d->state_rates = take(&at, m * spw_row_bytes(in->compute, spw_mixer_rates_width(x)));
+    d->state_out = take(&at, m * spw_mixer_width(x) * sizeof(float));
+    return at;
+}
+
+static bool any_layer_does_both(const struct spw_model_config *c)
+{
+    bool any = false;
+    for (uint32_t l = 0; l < c->n_layers; l++)
+        any |= spw_config_attends(c, l) && spw_config_has_state(c, l);
+    return any;
+}
+
 /* Everything on the device but weights and KV. */
 static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, uint64_t hidden_rows)
 {
     const struct spw_model_config *c = in->weights->config;
     struct spw_plan_device *d = &p->device;
     uint64_t m = p->chunk, end = 0;
-    uint64_t q = 0, qkv = 0, state = 0;
+    uint64_t q = 0, qkv = 0, gate = 0, state = 0;
     for (uint32_t l = 0; l < c->n_layers; l++) {
+        gate = spw_max_u64(gate, spw_config_gate_width(c, l));
         q = spw_max_u64(q, spw_config_q_width(c, l));
         qkv = spw_max_u64(qkv, spw_config_qkv_width(c, l));
     }
@@ -150,6 +176,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->attention = take(&end, m * spw_row_bytes(in->compute, q));
     d->state = take(&end, m * state);
     d->split_states = take(&end, p->parallel_splits * state);
+    d->attention_gate = take(&end, m * spw_row_bytes(in->compute, gate));
+    end = spw_max_u64(end, lay_out_state_rows(p, in, any_layer_does_both(c) ? end : other));
     d->gate_up = take(&other, in->gated_scratch ? 2 * gated : 0);
     d->gated = take(&other, gated);
     end = spw_max_u64(end, other);
@@ -160,6 +188,8 @@ static void lay_out_work(struct spw_plan *p, const struct spw_plan_input *in, ui
     d->rows = take(&end, p->logits_rows * p->hidden_row_bytes);
     d->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     d->flags = take(&end, sizeof(uint32_t));
+    d->states = take(&end, in->sessions * (p->states_stay ? p->n_states : p->n_states > 0) *
+                               p->state_bytes);
     d->weights = end;
     p->n_exact_frames = spw_plan_exact_frames(p, in);
 }
@@ -170,7 +200,8 @@ bool spw_plan_crowds(const struct spw_plan *p, const struct spw_plan_input *in, 
     struct spw_plan q = *p;
     q.chunk = chunk;
     lay_out_work(&q, in, 2 * (uint64_t)chunk);
-    return q.device.weights - spw_plan_pages(in->workspace_bytes) > in->device_bytes / WORK_SHARE;
+    /* states lie behind the work buffers, and no chunk makes them smaller */
+    return q.device.states - spw_plan_pages(in->workspace_bytes) > in->device_bytes / WORK_SHARE;
 }
 
 /* Weights and KV on the device. */
@@ -210,6 +241,8 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->packed = take(&end, p->packed_bytes);
     h->weight_bounce = take(&end, p->n_weight_bounce * p->weight_bounce_bytes);
     h->expert_bounce = take(&end, p->n_expert_bounce * in->weights->expert_frame_bytes);
+    h->states = take(&end, p->states_stay ? 0 : in->sessions * spw_plan_session_states(p));
+    h->checkpoints = take(&end, p->n_checkpoints * spw_plan_session_states(p));
     h->kv_frames = take(&end, p->n_host_frames * p->tile_bytes);
     h->bounce = take(&end, (uint64_t)p->n_bounce * p->slot_tiles * p->tile_bytes);
     h->end = end;
@@ -221,6 +254,20 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
 
 enum { EXPERT_SLOTS = 2, MOST_EXPERT_SLOTS = 16, SLOTS_SHARE = 4 };
 
+/* A GPU loads the experts of a few rows for each row again: its L2 cache has most of them, and a
+ * wait of the host in each layer, with launches for each expert, takes longer. Kernels of the host
+ * group the rows of an expert. */
+static uint32_t routed_rows(const struct spw_plan *p, const struct spw_weights *w)
+{
+    enum { MOST_CHOICES = 64 };
+    const uint32_t kept = w->config->experts.n_kept;
+    if (!w->n_expert_blocks || !w->experts_alike || p->chunk < kept)
+        return 0;
+    if (p->reads_host_memory)
+        return 1;
+    return spw_max_u32(spw_min_u32(p->chunk, MOST_CHOICES) / kept, 1);
+}
+
 /* The least frames: those that reads fill, and one that is computed. Experts move only where the
  * frames are fewer than the experts: so a plan whose experts move never has room for all. */
 static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, bool move)
@@ -228,8 +275,7 @@ static void begin_experts(struct spw_plan *p, const struct spw_plan_input *in, b
     const struct spw_weights *w = in->weights;
     move = move && w->n_expert_blocks > EXPERT_SLOTS + 1;
     p->n_expert_frames = p->n_expert_slots = p->n_disk_experts = p->n_expert_bounce = 0;
-    p->finds_experts =
-        !move && w->n_expert_blocks && w->experts_alike && p->chunk >= w->config->experts.n_kept;
+    p->routed_rows = move ? 0 : routed_rows(p, w);
     if (!move)
         return;
     p->n_expert_frames = EXPERT_SLOTS + 1;
@@ -282,6 +328,8 @@ bool spw_plan_lay_out_device(struct spw_plan *p, const struct spw_plan_input *in
     p->pass_rows = p->hidden_on_host ? 0 : rows;
     p->n_kv_slots = c->kv_stays ? 0 : c->n_slots;
     p->slot_tiles = c->slot_tiles;
+    p->states_stay = !c->states_move;
+    p->n_checkpoints = p->n_disk_checkpoints = 0;
     begin_experts(p, in, c->experts_move);
     spw_plan_place_blocks(p, in->weights, c->n_resident, 0);
     lay_out_work(p, in, p->hidden_on_host ? 2 * rows : rows);
@@ -309,6 +357,26 @@ static uint64_t rows_on_host(const struct spw_plan *p, const struct spw_plan_inp
     return spw_max_u64(spw_div_up(most, c->passes), spw_min_u64(most, p->chunk + 1));
 }
 
+/* Checkpoints get a part of the host memory that nothing else needs, or as much as one takes; and
+ * what tiles leave of the disk. For each session there are as many as it takes when their distances
+ * double up to the context, and some for the borders of messages. Where writes are limited, tiles
+ * have the disk alone. */
+static void count_checkpoints(struct spw_plan *p, const struct spw_plan_input *in)
+{
+    enum { SHARE = 4, BORDERS = 6 };
+    const uint64_t bytes = spw_max_u64(spw_plan_session_states(p), 1),
+                   room = free_host_bytes(p, in);
+    uint64_t most = BORDERS;
+    for (uint64_t distance = SPW_CHECKPOINT_TOKENS; distance < in->context; distance *= 2)
+        most++;
+    most = p->n_states ? most * in->sessions : 0;
+    p->n_checkpoints = (uint32_t)spw_min_u64(
+        most, spw_max_u64(room / SHARE / bytes, spw_min_u64(room / bytes, 1)));
+    const uint64_t disk = spw_sub_u64(in->disk_bytes, p->n_disk_frames * p->tile_bytes);
+    const bool may = p->n_checkpoints && !in->disk_write_limit;
+    p->n_disk_checkpoints = may ? (uint32_t)spw_min_u64(most - p->n_checkpoints, disk / bytes) : 0;
+}
+
 /* Bounce slots of experts that the host has no room for are given up, but for the least: else a
  * larger device budget, which has more frames to fill, could need more host memory. */
 static bool lay_out_bounce(struct spw_plan *p, const struct spw_plan_input *in)
@@ -327,7 +395,7 @@ static uint64_t disk_write_bytes(const struct spw_plan *p, const struct spw_plan
 {
     struct spw_lower b;
     uint64_t tiles;
-    if (spw_plan_pools(in)) { /* the other tiers may hold nothing of them: see lower_tiers.h */
+    if (spw_plan_pools(in)) { /* the other tiers may hold nothing of them: see lower_tiers.c */
         tiles = spw_plan_n_full(p) + (in->quantizes ? 0 : spw_plan_n_windowed(p));
         tiles *= p->n_disk_frames ? p->max_tiles : 0;
         return spw_plan_full_sessions(in) * tiles * p->tile_bytes;
@@ -356,6 +424,8 @@ bool spw_plan_lay_out_lower(struct spw_plan *p, const struct spw_plan_input *in,
         p->pass_rows = rows_on_host(p, in, c);
     if (!lay_out_bounce(p, in))
         return false;
+    count_checkpoints(p, in);
+    spw_plan_lay_out_rest(p, in);
     if (n < b.all || in->attaches)
         spw_lower_grow(p, in, &b, n, free_host_bytes(p, in));
     spw_plan_lay_out_rest(p, in);
@@ -400,16 +470,26 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     i->device.kv_slots = d->end - d->kv_slots;
     i->device.hidden = d->x - d->hidden;
     i->device.activations = d->weights - d->x + d->hidden - d->workspace;
+    i->device.states = d->weights - d->states;
+    i->device.activations -= i->device.states;
+    i->n_state_layers = p->n_states;
+    i->n_checkpoints = p->n_checkpoints + p->n_disk_checkpoints;
+    i->session_states_bytes = spw_plan_session_states(p);
     i->device.total = d->end + p->mapped_bytes;
     i->host.kv = (p->n_host_frames - p->n_transit) * p->tile_bytes;
-    i->host.disk_staging = h->end - h->weight_bounce - i->host.kv;
+    i->host.disk_staging = h->end - h->weight_bounce - i->host.kv - (h->kv_frames - h->states);
+    i->host.states = h->kv_frames - h->states;
     i->host.hidden = h->staging - h->hidden;
     i->host.staging = h->packed - h->staging;
     i->host.weights = h->weight_bounce - h->packed + p->page_cache_bytes;
     i->host.total = h->end + p->page_cache_bytes;
-    i->disk.kv = i->disk.total = p->n_disk_frames * p->tile_bytes;
+    i->disk.kv = p->n_disk_frames * p->tile_bytes;
+    i->disk.checkpoints = p->n_disk_checkpoints * spw_plan_session_states(p);
+    i->disk.total = i->disk.kv + i->disk.checkpoints;
     i->disk_write_bytes = disk_write_bytes(p, in);
-    i->rolls_back = p->retains || (!spw_plan_n_windowed(p) && !in->quantizes);
+    i->rolls_back = (p->retains || (!spw_plan_n_windowed(p) && !in->quantizes)) &&
+                    (!p->n_states || /* where a prompt begins and where it ends */
+                     p->n_checkpoints + p->n_disk_checkpoints >= 2 * in->sessions);
     i->n_layers = c->n_layers;
     uint64_t experts = 0;
     for (uint32_t u = in->weights->n_blocks;
@@ -418,9 +498,10 @@ void spw_plan_describe(struct spw_plan *p, const struct spw_plan_input *in)
     for (uint32_t u = 0; u < in->weights->n_blocks; u++) {
         i->weights_bytes += in->weights->blocks[u].bytes;
         bool of_layer = in->weights->blocks[u].layer != SPW_NO_LAYER;
-        i->n_layers_resident += of_layer && spw_plan_block_resident(p, in->weights, u);
-        i->n_layers_from_disk += of_layer && spw_plan_block_from_disk(p, in->weights, u);
-        i->weights_disk_bytes += spw_plan_block_disk_bytes(p, in->weights, u);
+        const struct spw_block_place at = spw_plan_block(p, in->weights, u);
+        i->n_layers_resident += of_layer && at.resident;
+        i->n_layers_from_disk += of_layer && at.from_disk;
+        i->weights_disk_bytes += at.disk_bytes;
     }
     i->decode_weights_bytes = i->weights_bytes;
     i->weights_bytes += experts;

@@ -11,8 +11,6 @@
 
 #include "runtime/plan/plan.h"
 
-struct spw_lower; /* lower_tiers.h */
-
 enum {
     SPW_PLAN_MOST_FRAMES = INT32_MAX,
     SPW_PLAN_SLOTS = 3, /* of KV: one is read, one is filled, one waits for its release */
@@ -65,6 +63,7 @@ struct spw_candidate {
     enum spw_plan_hidden hidden;
     uint32_t n_resident;          /* weight blocks on the device */
     bool experts_move;            /* not all experts are on the device */
+    bool states_move;             /* states lie on the host */
     uint32_t n_disk;              /* places of the other blocks that come from disk */
     uint32_t passes;              /* of the longest prompt at most, but for ONE_CHUNK */
     uint32_t n_slots, slot_tiles; /* the KV ring */
@@ -103,6 +102,39 @@ uint32_t spw_plan_most_passes(const struct spw_plan_input *in, uint32_t chunk);
 uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in);
 bool spw_plan_cheaper(const struct spw_plan_cost *a, const struct spw_plan_cost *b);
+
+/* ---- lower_tiers.c ---- */
+
+/* The most tiles of one slice of one session that have a copy in a lower tier. */
+struct spw_lower {
+    uint32_t full, sliding;
+    uint32_t shared_most; /* of a sliding layer whose tiles other sessions share and hold longer */
+    uint32_t all;         /* how many ranks there are */
+};
+
+/* Of a session that holds at most these tiles in a slice of each kind, with this residency.
+ * chunked: its prompt may pass a layer in several chunks. shares_tiles: with other sessions. */
+void spw_lower_of(struct spw_lower *b, const struct spw_plan *p,
+                  const struct spw_residency kinds[SPW_LAYER_KINDS], uint32_t full_tiles,
+                  uint32_t window_tiles, bool chunked, bool shares_tiles);
+/* The same of a session as long as the context, with the residency of the plan. */
+void spw_lower_count(struct spw_lower *b, const struct spw_plan *p,
+                     const struct spw_plan_input *in);
+/* Host frames of the first n ranks of one session; and the most ranks that these frames hold. */
+uint64_t spw_lower_host_frames(const struct spw_lower *b, const struct spw_plan *p, uint32_t n);
+uint32_t spw_lower_most_ranks(const struct spw_lower *b, const struct spw_plan *p, uint64_t frames);
+/* The first n ranks lie on the host. */
+void spw_lower_set_host(struct spw_residency kinds[SPW_LAYER_KINDS], const struct spw_plan *p,
+                        const struct spw_lower *b, uint32_t n);
+/* The least n with which the disk has room for the other ranks. */
+uint32_t spw_lower_least(const struct spw_lower *b, const struct spw_plan *p,
+                         const struct spw_plan_input *in);
+/* Places n ranks on the host, with the smallest buffers between host and disk. */
+void spw_lower_place(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
+                     uint32_t n);
+/* Spends `room` more bytes of the host: first on larger buffers, then on more ranks than n. */
+void spw_lower_grow(struct spw_plan *p, const struct spw_plan_input *in, const struct spw_lower *b,
+                    uint32_t n, uint64_t room);
 
 /* ---- plan_kv.c ---- */
 

@@ -8,7 +8,6 @@
  *     out:    | work | weights | KV frames of Q <= T bytes | exact frames | KV slots |
  *
  * Tiles only go down: tiles on disk stay there, even if the host has room for them now. */
-#include "runtime/plan/lower_tiers.h"
 #include "runtime/plan/plan_parts.h"
 
 #include <assert.h>
@@ -102,9 +101,13 @@ int spw_plan_replan(struct spw_plan *out, const struct spw_plan *from,
 {
     struct spw_plan_input in = *given;
     struct spw_plan tiles, p = *from;
+    const uint64_t checkpoints = from->n_disk_checkpoints * spw_plan_session_states(from);
+    if (checkpoints > given->disk_bytes) /* they stay where they are */
+        return -ENOMEM;
     in.device_bytes = spw_min_u64(in.device_bytes, from->device.end + from->mapped_bytes);
     in.host_bytes = spw_min_u64(in.host_bytes, from->host.end + from->page_cache_bytes);
-    in.disk_bytes = spw_min_u64(in.disk_bytes, from->n_disk_frames * from->tile_bytes);
+    in.disk_bytes =
+        spw_min_u64(in.disk_bytes - checkpoints, from->n_disk_frames * from->tile_bytes);
     spw_plan_start(&tiles, &in);
     p.info = (struct spw_plan_info){0};
     p.format = tiles.format;
@@ -154,13 +157,14 @@ bool spw_plan_same_layout(const struct spw_plan *a, const struct spw_plan *b)
                        SAME(retains) && SAME(new_frames) && SAME(n_exact_frames) &&
                        SAME(n_device_frames) && SAME(n_host_frames) && SAME(n_disk_frames) &&
                        SAME(n_kv_slots) && SAME(n_transit) && SAME(n_bounce) && SAME(attaches) &&
-                       SAME(disk_run) && SAME(disk_to_device);
+                       SAME(disk_run) && SAME(disk_to_device) && SAME(states_stay) &&
+                       SAME(n_checkpoints) && SAME(n_disk_checkpoints);
     const bool blocks = SAME(weight_slot_bytes) && SAME(weight_bounce_bytes) &&
                         SAME(n_weight_slots) && SAME(n_weight_bounce) && SAME(n_resident_blocks) &&
                         SAME(n_disk_blocks) && SAME(mapped_bytes) && SAME(packed_bytes) &&
                         SAME(page_cache_bytes) && SAME(streamed_bytes) && SAME(disk_read_bytes);
     const bool experts = SAME(n_expert_frames) && SAME(n_disk_experts) && SAME(n_expert_slots) &&
-                         SAME(n_expert_bounce) && SAME(finds_experts);
+                         SAME(n_expert_bounce) && SAME(routed_rows);
 #undef SAME
     bool same = rows && tiles && blocks && experts;
     for (int k = 0; k < SPW_LAYER_KINDS; k++)

@@ -28,7 +28,6 @@
 #include "offload/store/pack.h"
 #include "runtime/plan/budgets.h"
 #include "runtime/plan/plan_parts.h"
-#include "runtime/rules/snapshot_tiles.h"
 
 #include <assert.h>
 
@@ -143,7 +142,8 @@ uint64_t spw_plan_step_cost(const struct spw_plan *p, const struct spw_plan_inpu
                      loaded_tiles(p, in, p->window_kind, spw_plan_kv_need(p, in).window_tiles);
     uint64_t passes = passes_of_prompts(p, in) * spw_plan_pass_cost(p, in);
     uint64_t prompt = passes + tiles * p->tile_bytes;
-    return weights + kv_step_cost(p, in) + prompt / ANSWER;
+    uint64_t states = p->states_stay ? 0 : 2 * spw_plan_session_states(p);
+    return weights + kv_step_cost(p, in) + spw_plan_full_sessions(in) * states + prompt / ANSWER;
 }
 
 struct spw_plan_cost spw_plan_cost(const struct spw_plan *p, const struct spw_plan_input *in)
@@ -263,11 +263,13 @@ static void try_hidden(struct search *s, enum spw_plan_hidden hidden, uint32_t p
 {
     s->c.hidden = hidden;
     s->c.passes = passes;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         s->c.kv_stays = !(i & 1);
         s->c.experts_move = i & 2;
+        s->c.states_move = i & 4;
         if ((s->c.kv_stays || !s->in->kv_stays) &&
-            (!s->c.experts_move || s->in->weights->n_expert_blocks))
+            (!s->c.experts_move || s->in->weights->n_expert_blocks) &&
+            (!s->c.states_move || s->started.n_states))
             try_blocks(s);
     }
 }
@@ -416,6 +418,7 @@ struct spw_sharing spw_plan_sharing(const struct spw_plan *p)
     for (int k = 0; k < SPW_LAYER_KINDS; k++)
         s.needs_checkpoint |=
             p->residency[k].quantizes || (p->n_slices[k] && p->residency[k].window.tokens);
+    s.needs_checkpoint |= p->n_states > 0;
     return s;
 }
 
@@ -427,12 +430,11 @@ uint64_t spw_plan_publish_bytes(const struct spw_plan *p, uint64_t n)
     uint64_t n_sections = 0, n_records = 0, bytes = 0;
     for (enum spw_snapshot_kind kind = SPW_SNAPSHOT_OLD; kind <= last; kind++)
         for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-            struct spw_snapshot_tiles t = spw_snapshot_tiles(&p->residency[k], kind, 0, to);
+            struct spw_snapshot_tiles t = spw_plan_snapshot_tiles(&p->residency[k], kind, 0, to);
             uint64_t tiles = t.first < t.end ? t.end - t.first : 0;
             n_sections += tiles ? p->n_slices[k] : 0;
             n_records += tiles * p->n_slices[k];
-            bytes += tiles * p->n_slices[k] *
-                     (kind == SPW_SNAPSHOT_OLD ? p->tile_bytes : p->exact_tile_bytes);
+            bytes += tiles * p->n_slices[k] * spw_plan_record_bytes(p, (uint32_t)k, kind);
         }
     return to ? bytes + spw_pack_overhead_bytes(to, n_sections, n_records, 0) : 0;
 }

@@ -33,7 +33,7 @@ static double flop_seconds(const struct spw_plan_info *p, const struct spw_machi
     for (int quantized = 0; quantized < 2; quantized++) {
         const enum spw_product product =
             spw_product_of(p->compute, quantized != 0, p->int8_activations);
-        const double few = m->few_flops[product], many = spw_machine_many_flops(m, product);
+        const double few = m->few_flops[product], many = m->many_flops[product];
         seconds +=
             2.0 * (double)weights[quantized] * fmax(few > 0 ? 1 / few : 0, many > 0 ? n / many : 0);
     }

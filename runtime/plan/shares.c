@@ -1,7 +1,6 @@
 /* Frames of a plan, shared by sessions: see shares.h. */
 #include "runtime/plan/shares.h"
 
-#include "runtime/plan/lower_tiers.h"
 #include "runtime/plan/plan_parts.h"
 
 void spw_share_fairly(struct spw_share *shares, uint32_t n, uint64_t total)

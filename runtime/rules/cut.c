@@ -3,12 +3,15 @@
 
 #include <assert.h>
 
-int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uint32_t most_spans)
+int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uint32_t most_spans,
+                 bool borders)
 {
-    *c = (struct spw_cut){.chunk_rows = chunk_rows, .pass_rows = pass_rows};
-    /* Of two neighbouring chunks at least one is half full: the second did not fit into the first.
-     */
-    uint64_t chunks = spw_min_u64(2 * spw_div_up(pass_rows, chunk_rows) + 1, pass_rows);
+    *c = (struct spw_cut){.chunk_rows = chunk_rows, .pass_rows = pass_rows, .borders = borders};
+    /* Of two neighbouring chunks at least one is half full: the second did not fit into the first,
+     * or the first ends with a tile. And a span has at most two chunks more for its border. */
+    const uint64_t at_borders = borders ? 2 * (uint64_t)most_spans : 0;
+    uint64_t chunks =
+        spw_min_u64(2 * spw_div_up(pass_rows, chunk_rows) + 1 + at_borders, pass_rows);
     if (chunks + most_spans > INT32_MAX)
         return -ENOMEM;
     c->most_chunks = (uint32_t)chunks;
@@ -36,6 +39,32 @@ static struct spw_chunk *open_chunk(struct spw_cut *c)
     return k;
 }
 
+uint64_t spw_cut_border(uint64_t to)
+{
+    const uint64_t most = spw_sub_u64(to, 1);
+    return most - most % SPW_TILE_TOKENS;
+}
+
+/* The border of what is left of a span; 0: it has none. */
+static uint64_t border_of(const struct spw_cut *c, const struct spw_step_span *s)
+{
+    const uint64_t at = spw_cut_border(s->to);
+    return c->borders && at > s->from ? at : 0;
+}
+
+/* The end of the part that begins where the span does, in a chunk with this room, if the pass is
+ * not over before. */
+static uint64_t part_end(const struct spw_cut *c, const struct spw_step_span *s, uint64_t room)
+{
+    const uint64_t border = border_of(c, s), end = spw_min_u64(s->to, s->from + room);
+    if (border && border <= end)
+        return border;
+    /* Chunks that are trimmed stay half full. */
+    const bool trims = c->borders && end < s->to && c->chunk_rows >= 2 * SPW_TILE_TOKENS;
+    const uint64_t tile = end - end % SPW_TILE_TOKENS;
+    return trims && tile > s->from ? tile : end;
+}
+
 bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans)
 {
     struct spw_chunk *k = NULL;
@@ -43,14 +72,14 @@ bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spa
     c->rows = 0;
     for (uint32_t i = 0; i < n_spans; i++) {
         struct spw_step_span *s = &spans[i];
-        uint64_t left = s->to - s->from;
-        if (k && left <= c->chunk_rows && left > c->chunk_rows - k->rows)
+        const uint64_t left = s->to - s->from;
+        if (k && left <= c->chunk_rows && left > c->chunk_rows - k->rows && !border_of(c, s))
             k = NULL;
         while (s->from < s->to && c->rows < c->pass_rows) {
-            if (!k || k->rows == c->chunk_rows)
+            if (!k)
                 k = open_chunk(c);
-            uint64_t n = spw_min_u64(s->to - s->from, c->chunk_rows - k->rows);
-            n = spw_min_u64(n, c->pass_rows - c->rows);
+            const uint64_t end = part_end(c, s, c->chunk_rows - k->rows);
+            const uint64_t n = spw_min_u64(end - s->from, c->pass_rows - c->rows);
             assert(c->n_parts < c->most_parts);
             c->parts[c->n_parts++] =
                 (struct spw_part){.span = i, .from = s->from, .to = s->from + n, .row = c->rows};
@@ -58,6 +87,8 @@ bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spa
             k->rows += n;
             c->rows += n;
             s->from += n;
+            if (k->rows == c->chunk_rows || s->from < s->to)
+                k = NULL;
         }
     }
     return c->rows > 0;

@@ -18,7 +18,6 @@
 /* What a step computes of one session: positions [from, to), and the logits of the last n_logits.
  */
 struct spw_step_span {
-    uint32_t session;
     uint64_t from, to, n_logits;
 };
 
@@ -34,9 +33,14 @@ struct spw_chunk {
     uint64_t row, rows; /* in the pass */
 };
 
+/* The border of a span is the last end of a tile before its last token, whose logits may be wanted
+ * again. A sequence with a state can be cut back to it, also where the next turn drops what a chat
+ * template writes after the last message, and files can have it. Where a span goes on in the next
+ * chunk, it leaves the chunk at the end of a tile. */
 struct spw_cut {
     uint32_t chunk_rows;
     uint64_t pass_rows;
+    bool borders; /* spans are cut there */
     uint32_t most_chunks, most_parts;
     struct spw_chunk *chunks; /* owned */
     struct spw_part *parts;   /* owned */
@@ -44,8 +48,11 @@ struct spw_cut {
     uint64_t rows;
 };
 
-int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uint32_t most_spans);
+int spw_cut_init(struct spw_cut *c, uint32_t chunk_rows, uint64_t pass_rows, uint32_t most_spans,
+                 bool borders);
 void spw_cut_free(struct spw_cut *c);
+/* Of a span up to `to`. */
+uint64_t spw_cut_border(uint64_t to);
 /* Cuts the next pass off the spans and moves their `from`. False when nothing is left. */
 bool spw_cut_next(struct spw_cut *c, struct spw_step_span *spans, uint32_t n_spans);
 /* The parts [first, end) whose old tiles get their places after chunk k of a layer: those of the

@@ -4,11 +4,12 @@
  *            sink   [KV slots]      [device frames, quantized]    [device frames, exact]
  *            exact  <------------- quantized ------------------>
  *
- * E(b) is spw_residual_end(b). Where old tiles are kept apart, a query of block b reads tiles [1,
- * E(b)) in their format and the others exactly (quant/residual.h). Rows of one call read each tile
- * in one form, so that a piece of the cache where blocks differ takes a call for each of them;
- * elsewhere one call serves all rows. Every call starts at a split's border, and splits of a row
- * come in the order of positions.
+ * Queries come in blocks of 128 positions. If the layer quantizes old tiles, a query of block b
+ * reads tiles [1, E(b)) quantized and all others exactly; E(b) is spw_residual_end(b)
+ * (quant/residual.h). All rows of one kernel call must read a tile in the same form. So tiles that
+ * one block reads quantized and another block reads exactly take a call for each block; all other
+ * tiles take one call for all rows. Every call starts at the border of a split, and the splits of a
+ * row come in the order of positions.
  *
  * All this is done for each slice of the layer (struct spw_kv_shape): a call has the heads of q
  * that read the slice's KV heads. Heads do not depend on each other, so slices change no bit.
@@ -137,8 +138,15 @@ static int append(const struct spw_attend *a, const struct spw_attend_part *s)
     const bool rotates = c->rotates[s->layer], norms = c->qk_norm && !c->qk_norm_whole;
     const bool stores = spw_config_stores_kv(c, s->layer);
     const bool norm_last = c->qk_norm_last && rotates;
+    const bool gate_in_q = c->attention_gate == SPW_ATTENTION_GATE_IN_Q;
+    const uint64_t gate_width = spw_config_gate_width(c, s->layer);
     struct spw_rope_append_args x = {
         .qkv = q_of(a, s),
+        .q = gate_in_q ? element(a, a->lane->device_arena + a->plan->device.attention_gate,
+                                 s->row * gate_width)
+                       : NULL,
+        .q_stride = gate_width,
+        .q_step = 2 * (size_t)shape->head_dim,
         .q_norm = norm_last ? small + a->weights->bare_norm
                   : norms   ? small + at->q_norm
                             : NULL,

@@ -9,8 +9,7 @@
 #include "model/ops.h"
 #include "model/weights/weights.h"
 #include "prefetch/prefetch.h"
-#include "runtime/step/sequence.h"
-#include "runtime/plan/plan.h"
+#include "runtime/step/residency.h"
 
 struct spw_query; /* attend.c */
 
@@ -30,8 +29,8 @@ struct spw_attend_part {
     const struct spw_part_tiles *tiles; /* of the layer's kind */
     uint32_t layer;
     uint64_t from, to, row;
-    /* Tiles before shared_end come with the transfers of part `shared_with` of the chunk; 0: none.
-     */
+    /* Tiles before shared_end come with the transfers of part `shared_with` of the chunk. With
+     * shared_end 0 no tile is shared, and shared_with means nothing. */
     uint32_t shared_with, shared_end;
 };
 

@@ -11,11 +11,13 @@
  *     run_pass                    begin_pass, then run_layers, then run_logits
  *       run_layer > run_chunk     attend; place_old_tiles
  *
- * Everything is queued. The host runs ahead of the streams, by two chunks at most while somebody
- * wants progress or may interrupt a prompt, and waits at the end of a pass and for each round of
- * logits.
+ * Work is queued; executor.h says where the host waits.
  */
-#include "runtime/step/executor_parts.h"
+#include "runtime/step/executor.h"
+
+#include "offload/kv/checkpoint.h"
+#include "offload/kv/state_store.h"
+#include "runtime/experts/trace.h"
 
 /* Where the logits go. */
 struct logits_sink {
@@ -25,26 +27,8 @@ struct logits_sink {
 
 /* ---- a layer ---- */
 
-static const struct spw_part *parts_of(const struct spw_executor *x, const struct spw_chunk *chunk)
-{
-    return &x->step->now->cut.parts[chunk->first_part];
-}
-
-static void embed(void *context, const struct spw_chunk *chunk, void *out, void *inputs)
-{
-    struct spw_executor *x = context;
-    const struct spw_part *parts = parts_of(x, chunk);
-    uint8_t *to = out, *inputs_to = inputs;
-    for (uint32_t i = 0; i < chunk->n_parts; i++) {
-        const int32_t *tokens = x->step->items[parts[i].span].tokens + parts[i].from;
-        uint64_t n = parts[i].to - parts[i].from;
-        x->o.embed(x->o.weights, tokens, n, x->plan->info.compute, to, inputs_to);
-        to += n * x->plan->hidden_row_bytes;
-        inputs_to += n * x->plan->inputs_row_bytes;
-    }
-}
-
-/* The rows of layer 0 change; layers that get inputs need them again. */
+/* Keeps a copy of the embeddings: every layer with inputs needs them, and layer 0 overwrites the
+ * rows. */
 static int keep_embedding(struct spw_executor *x, const struct spw_chunk *chunk, const void *h)
 {
     const uint64_t bytes = x->plan->hidden_row_bytes;
@@ -66,11 +50,11 @@ static int add_inputs(struct spw_executor *x, uint32_t layer, const struct spw_l
 
 static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk *chunk)
 {
-    const struct spw_part *parts = parts_of(x, chunk);
+    const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
     const uint32_t kind = x->config->layer_kinds[layer];
     for (uint32_t i = 0; i < chunk->n_parts; i++) {
         const struct spw_part_reads *g = &x->step->now->parts[chunk->first_part + i];
-        x->rows[i] = (struct spw_attend_part){
+        x->chunk_parts[i] = (struct spw_attend_part){
             .seq = x->step->items[parts[i].span].seq,
             .tiles = &x->step->now->part_tiles[chunk->first_part + i][kind],
             .layer = layer,
@@ -79,9 +63,20 @@ static int attend(struct spw_executor *x, uint32_t layer, const struct spw_chunk
             .row = parts[i].row - chunk->row,
             .shared_with = g->shared_with[kind] - chunk->first_part,
             .shared_end = g->shared_end[kind]};
-        SPW_TRY(spw_attend_append(&x->attend, i, &x->rows[i]));
+        SPW_TRY(spw_attend_append(&x->attend, i, &x->chunk_parts[i]));
     }
     return spw_attend_read(&x->attend, chunk->n_parts);
+}
+
+/* The states of the layer, before its first chunk or after the last one. */
+static int move_states(struct spw_executor *x, uint32_t layer,
+                       int (*move)(struct spw_kv_seq *seq, uint32_t slice))
+{
+    const struct spw_pass *pass = x->step->now;
+    for (uint32_t i = 0; i < x->step->n_items && spw_config_has_state(x->config, layer); i++)
+        if (pass->spans[i].from < pass->spans[i].to)
+            SPW_TRY(move(x->step->items[i].seq->kv, x->config->state_slices[layer]));
+    return 0;
 }
 
 static int enter_layer(struct spw_executor *x, uint32_t layer)
@@ -94,8 +89,34 @@ static int enter_layer(struct spw_executor *x, uint32_t layer)
              slice++)
             SPW_TRY(spw_residency_enter(&x->residency, x->step->items[i].seq,
                                         &pass->span_tiles[i][kind], slice));
+    return move_states(x, layer, spw_kv_state_enter);
+}
+
+/* ---- layers with a state ---- */
+
+/* Rows of the chunk go through the states of their sequences. Positions that get a checkpoint are
+ * ends of parts. */
+static int run_states(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
+                      const struct spw_chunk *chunk, void *h)
+{
+    const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
+    const uint32_t slice = x->config->state_slices[layer];
+    for (uint32_t i = 0; i < chunk->n_parts; i++) {
+        struct spw_kv_seq *seq = x->step->items[parts[i].span].seq->kv;
+        SPW_TRY(spw_kv_grow(seq, slice, parts[i].from, parts[i].to));
+        x->state_parts[i] = (struct spw_state_part){.state = spw_kv_state(seq, slice),
+                                                    .row = (uint32_t)(parts[i].row - chunk->row),
+                                                    .rows = (uint32_t)(parts[i].to - parts[i].from),
+                                                    .position = parts[i].from};
+    }
+    SPW_TRY(
+        spw_forward_state(&x->forward, layer, w, x->state_parts, chunk->n_parts, h, chunk->rows));
+    for (uint32_t i = 0; i < chunk->n_parts; i++)
+        SPW_TRY(spw_kv_checkpoint_layer(x->step->items[parts[i].span].seq->kv, parts[i].to, slice));
     return 0;
 }
+
+/* ---- a chunk ---- */
 
 /* After each chunk. Or, if tiles are held for layers that read them: after all chunks of the last
  * one of these layers. */
@@ -120,19 +141,25 @@ static int place_old_tiles(struct spw_executor *x, uint32_t layer, uint32_t k)
 static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w,
                      uint32_t k)
 {
-    const struct spw_hidden_source source = {embed, x};
     const struct spw_chunk *chunk = &x->step->now->cut.chunks[k];
     void *h;
-    SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, layer, k, &h));
+    SPW_TRY(spw_hidden_get(&x->step->hidden, x->config->n_layers, layer, k, &h));
     if (x->config->layer_inputs && !layer)
         SPW_TRY(keep_embedding(x, chunk, h));
-    SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
-    SPW_TRY(attend(x, layer, chunk));
-    SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
+    const bool attends = spw_config_attends(x->config, layer);
+    if (attends)
+        SPW_TRY(spw_forward_project(&x->forward, layer, w, h, chunk->rows));
+    if (spw_config_has_state(x->config, layer))
+        SPW_TRY(run_states(x, layer, w, chunk, h));
+    if (attends) {
+        SPW_TRY(attend(x, layer, chunk));
+        SPW_TRY(spw_forward_output(&x->forward, layer, w, h, chunk->rows));
+    }
     if (x->config->has_experts[layer])
         SPW_TRY(spw_experts_route(&x->step->experts, layer, w, h, chunk->row, chunk->rows));
     else {
-        SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
+        if (x->config->has_mlp[layer])
+            SPW_TRY(spw_forward_mlp(&x->forward, layer, w, h, chunk->rows));
         SPW_TRY(add_inputs(x, layer, w, h, chunk->row, chunk->rows));
     }
     SPW_TRY(spw_hidden_put(&x->step->hidden, layer, k));
@@ -140,47 +167,26 @@ static int run_chunk(struct spw_executor *x, uint32_t layer, const struct spw_la
     return spw_progress_mark(&x->step->progress, chunk->rows);
 }
 
-/* Counts a chunk of a layer. Returns whether the step is to be set aside after it. */
-static bool count_chunk(struct spw_step *s)
-{
-    return s->chunks_before_pause && !--s->chunks_before_pause;
-}
-
-/* Which of these experts miss, by the rule alone. */
-static void follow_routing(struct spw_executor *x, struct spw_expert_visit *v, uint32_t n)
-{
-    if (n)
-        spw_expert_residency_visit(&x->followed, v, n);
-    for (uint32_t i = 0; i < n; i++)
-        if (v[i].missed)
-            spw_plan_add_missed(x->plan, x->o.weights, v[i].expert, x->missed);
-}
-
-const uint64_t *spw_executor_missed(const struct spw_executor *x)
-{
-    return x->missed;
-}
-
 /* All rows of the pass have their experts: these compute now. */
 static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_layer_weights *w)
 {
-    const struct spw_hidden_source source = {embed, x};
     struct spw_experts *experts = &x->step->experts;
     const uint64_t rows = x->step->now->cut.rows;
     void *h; /* a pass with experts lies on the device as a whole */
-    SPW_TRY(spw_hidden_get(&x->step->hidden, &source, x->config->n_layers, 1, 0, &h));
-    if (!spw_plan_finds_experts(x->plan, rows)) {
+    SPW_TRY(spw_hidden_get(&x->step->hidden, x->config->n_layers, 1, 0, &h));
+    if (!spw_plan_routes_on_device(x->plan, rows)) {
         SPW_TRY(spw_experts_sort_rows(experts, layer, rows));
         if (x->o.dry)
-            experts->n_visited =
-                x->o.dry->choose ? x->o.dry->choose(x->o.dry->context, layer, rows, experts->visit)
-                                 : 0;
+            experts->n_visited = 0;
+        if (x->o.dry && x->o.dry->experts)
+            x->o.dry->experts(x->o.dry->context, layer, rows);
         if (x->o.expert_trace && x->plan->n_expert_frames)
             spw_expert_trace_add(x->o.expert_trace, experts->visit, experts->n_visited);
-        if (x->plan->n_expert_frames)
-            follow_routing(x, experts->visit, experts->n_visited);
     }
-    int rc = spw_experts_compute(experts, layer, h, rows);
+    int rc = spw_experts_compute(experts, layer, w, h, rows);
+    for (uint32_t i = 0; i < experts->n_visited && x->plan->n_expert_frames; i++)
+        if (experts->visit[i].missed)
+            spw_plan_add_missed(x->plan, x->o.weights, experts->visit[i].expert, x->missed);
     const struct spw_cut *cut = &x->step->now->cut;
     for (uint32_t k = 0; k < cut->n_chunks && !rc; k++) {
         const struct spw_chunk *chunk = &cut->chunks[k];
@@ -194,33 +200,30 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
 static int run_layer(struct spw_executor *x, bool *pause)
 {
     struct spw_step *s = x->step;
-    const uint32_t layer = s->layer, block = x->o.weights->layer_blocks[layer];
+    const uint32_t layer = s->layer; /* and its block */
     const uint8_t *at;
     struct spw_layer_weights w;
-    SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, block, &at));
-    spw_weights_layer(x->o.weights, layer, at, &w);
+    SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, layer, &at));
+    spw_weights_operands(x->o.weights, layer, at, &w);
     if (!s->chunk)
         SPW_TRY(enter_layer(x, layer));
     while (s->chunk < s->now->cut.n_chunks && !*pause) {
         SPW_TRY(run_chunk(x, layer, &w, s->chunk++));
-        *pause = count_chunk(s);
+        *pause = s->chunks_before_pause && !--s->chunks_before_pause;
     }
     if (s->chunk == s->now->cut.n_chunks) {
+        SPW_TRY(move_states(x, layer, spw_kv_state_leave));
         if (x->config->has_experts[layer])
             SPW_TRY(run_experts(x, layer, &w));
         s->layer++;
         s->chunk = 0;
     }
-    return spw_prefetch_release_block(x->o.prefetch, block);
+    return spw_prefetch_release_block(x->o.prefetch, layer);
 }
 
 /* ---- logits ---- */
 
-static uint64_t count_wanted(const struct spw_executor *x)
-{
-    return spw_cut_count_wanted(&x->step->now->cut, x->step->spans);
-}
-
+/* Moves to the next row whose logits are wanted; false after the last. */
 static bool next_wanted(const struct spw_executor *x, struct spw_wanted_row *w)
 {
     return spw_cut_next_wanted(&x->step->now->cut, x->step->spans, w);
@@ -232,7 +235,7 @@ static int run_head(struct spw_executor *x, size_t rows, float *logits)
     const struct spw_weights *w = x->o.weights;
     size_t first = 0, vocab = x->config->vocab;
     SPW_TRY(spw_forward_final_norm(&x->forward, r, r, rows));
-    for (uint32_t b = w->layer_blocks[x->config->n_layers]; b < w->n_blocks; b++) {
+    for (uint32_t b = x->config->n_layers; b < w->n_blocks; b++) {
         const uint8_t *at;
         SPW_TRY(spw_prefetch_wait_block(x->o.prefetch, b, &at));
         const struct spw_operand head = spw_weights_head(w, b, at);
@@ -260,12 +263,12 @@ static int gather_rows(struct spw_executor *x, struct spw_wanted_row *at, size_t
     return 0;
 }
 
-static int run_logits(struct spw_executor *x, const struct logits_sink *d)
+static int run_logits(struct spw_executor *x, uint64_t wanted, const struct logits_sink *d)
 {
     float *logits = (float *)(x->lane->device_arena + x->plan->device.logits);
     float *host = (float *)(x->lane->host_arena + x->plan->host.logits);
     struct spw_wanted_row ask = {0, UINT64_MAX}, tell = ask;
-    for (uint64_t left = count_wanted(x); left;) {
+    for (uint64_t left = wanted; left;) {
         size_t rows = (size_t)spw_min_u64(left, x->plan->logits_rows);
         SPW_TRY(gather_rows(x, &ask, rows));
         SPW_TRY(run_head(x, rows, logits));
@@ -312,7 +315,6 @@ static int check_flags(struct spw_executor *x)
 /* Before the first layer: tiles make room or come up, and the rings begin to fill. */
 static int begin_pass(struct spw_executor *x)
 {
-    const struct spw_hidden_source source = {embed, x};
     const struct spw_pass *pass = x->step->now;
     for (uint32_t i = 0; i < x->step->n_items; i++)
         SPW_TRY(spw_residency_make_room(&x->residency, x->step->items[i].seq, pass->span_tiles[i]));
@@ -323,7 +325,7 @@ static int begin_pass(struct spw_executor *x)
                 SPW_TRY(spw_residency_load_ahead(
                     &x->residency, x->step->items[i].seq,
                     &pass->span_tiles[i][x->config->slice_kinds[slice]], slice));
-    return spw_hidden_begin(&x->step->hidden, &x->step->now->cut, &source);
+    return spw_hidden_begin(&x->step->hidden, &x->step->now->cut);
 }
 
 /* -EAGAIN: the step is to be set aside. */
@@ -340,7 +342,9 @@ static int run_layers(struct spw_executor *x)
     }
     if (s->layer < x->config->n_layers)
         return -EAGAIN;
-    s->chunks_before_pause += pause; /* a pass has ended: after the first chunk of the next one */
+    if (pause) /* due after the last chunk of the pass: pauses after the first chunk of the next one
+                */
+        s->chunks_before_pause = 1;
     for (uint32_t i = 0; i < s->n_items; i++)
         SPW_TRY(spw_residency_apply(&x->residency, s->items[i].seq, s->now->spans[i].to));
     SPW_TRY(fetch_flags(x));
@@ -353,9 +357,45 @@ static void retain_exact_tiles(struct spw_executor *x)
 {
     for (uint32_t i = 0; x->plan->retains && i < x->step->n_items; i++) {
         const struct spw_pass_span *p = &x->step->now->spans[i];
-        bool decodes = x->step->spans[i].to == x->step->spans[i].from + 1;
-        if (p->from < p->to && !decodes)
+        if (p->from < p->to && spw_step_is_prompt(x->step, i))
             spw_kv_retain(x->step->items[i].seq->kv, p->from);
+    }
+}
+
+/* Where a pass of a prompt begins, so that it can be taken back. Where the prompt itself begins,
+ * the checkpoint stays. */
+static int mark_begin(struct spw_step *s, uint32_t i)
+{
+    struct spw_kv_seq *seq = s->items[i].seq->kv;
+    const uint64_t from = s->now->spans[i].from, before = s->began_at[i];
+    const bool stays = from == s->spans[i].from || spw_kv_last_checkpoint(seq, from) == from;
+    s->began_at[i] = stays ? 0 : from;
+    SPW_TRY(spw_kv_checkpoint(seq, from));
+    spw_kv_checkpoint_drop(seq, before);
+    return 0;
+}
+
+/* Checkpoints of the pass: where a prompt begins; on its way; and at its end. An answer that goes
+ * on gets one at each multiple of the distance. */
+static int begin_checkpoints(struct spw_executor *x)
+{
+    struct spw_step *s = x->step;
+    for (uint32_t i = 0; i < s->n_items && x->plan->n_states; i++)
+        if (spw_step_is_prompt(s, i) && s->now->spans[i].from < s->now->spans[i].to)
+            SPW_TRY(mark_begin(s, i));
+    for (uint32_t n = 0; n < s->now->cut.n_parts; n++)
+        if (spw_step_wants_checkpoint(s, n))
+            spw_kv_checkpoint_begin(s->items[s->now->cut.parts[n].span].seq->kv,
+                                    s->now->cut.parts[n].to);
+    return 0;
+}
+
+static void end_checkpoints(struct spw_step *s, bool complete)
+{
+    for (uint32_t i = 0; i < s->n_items; i++) {
+        spw_kv_checkpoints_end(s->items[i].seq->kv, complete);
+        if (complete && spw_step_is_last_pass(s))
+            spw_kv_checkpoint_drop(s->items[i].seq->kv, s->began_at[i]);
     }
 }
 
@@ -363,17 +403,18 @@ static void retain_exact_tiles(struct spw_executor *x)
 static int run_pass(struct spw_executor *x, const struct logits_sink *d)
 {
     struct spw_step *s = x->step;
-    uint64_t wanted = count_wanted(x);
+    uint64_t wanted = spw_cut_count_wanted(&s->now->cut, s->spans);
     if (s->is_aside) {
         SPW_TRY(spw_prefetch_begin(x->o.prefetch, &x->step->now->schedule));
     } else {
         s->now->schedule.n_head_rounds = (uint32_t)spw_div_up(wanted, x->plan->logits_rows);
         s->layer = s->chunk = 0;
         retain_exact_tiles(x);
+        SPW_TRY(begin_checkpoints(x));
         SPW_TRY(begin_pass(x));
     }
     SPW_TRY(run_layers(x));
-    int rc = wanted ? run_logits(x, d) : spw_lane_stream_sync(x->lane, x->lane->compute);
+    int rc = wanted ? run_logits(x, wanted, d) : spw_lane_stream_sync(x->lane, x->lane->compute);
     int flags = !rc || rc == -EDOM ? check_flags(x) : 0; /* compute has been waited for */
     return rc ? rc : flags;
 }
@@ -406,8 +447,7 @@ static int set_aside(struct spw_executor *x)
     SPW_TRY(spw_prefetch_forget(x->o.prefetch));
     const struct spw_chunk *chunk = &s->now->cut.chunks[s->chunk];
     schedule->first_kv = (struct spw_kv_cursor){.layer = s->layer, .part = chunk->first_part};
-    schedule->first_block =
-        (struct spw_block_cursor){.block = x->o.weights->layer_blocks[s->layer]};
+    schedule->first_block = (struct spw_block_cursor){.block = s->layer};
     s->is_aside = true;
     return 0;
 }
@@ -424,14 +464,11 @@ static bool continues(struct spw_executor *x, const struct spw_executor_item *it
     return same;
 }
 
-bool spw_executor_is_aside(const struct spw_executor *x)
-{
-    return x->steps[0].is_aside;
-}
-
 void spw_executor_drop_aside(struct spw_executor *x)
 {
     x->step = &x->steps[0];
+    if (x->step->is_aside)
+        end_checkpoints(x->step, false);
     x->step->is_aside = false;
 }
 
@@ -455,6 +492,7 @@ static int end_pass(struct spw_executor *x, int rc)
         if (!rc)
             return -EAGAIN;
     }
+    end_checkpoints(s, !rc);
     s->is_aside = false;
     if (rc)
         forget_loads(x);
@@ -463,7 +501,7 @@ static int end_pass(struct spw_executor *x, int rc)
 
 static bool next_pass(struct spw_executor *x)
 {
-    return spw_step_next_pass(x->step, !spw_executor_is_aside(x));
+    return spw_step_next_pass(x->step, !x->steps[0].is_aside);
 }
 
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
@@ -474,7 +512,7 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
 {
     const struct logits_sink d = {on_logits, context};
     bool again = continues(x, items, n);
-    struct spw_step *s = spw_executor_is_aside(x) && !again ? &x->steps[1] : &x->steps[0];
+    struct spw_step *s = x->steps[0].is_aside && !again ? &x->steps[1] : &x->steps[0];
     x->step = s;
     s->chunks_before_pause = x->n_steps > 1 && s == &x->steps[0] ? most_chunks : 0;
     if (!again)
@@ -488,19 +526,4 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
     }
     spw_progress_end(&s->progress);
     return 0;
-}
-
-uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i)
-{
-    return x->step->now->spans[i].from;
-}
-
-uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i)
-{
-    return x->step->now->spans[i].to;
-}
-
-int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq, uint64_t n)
-{
-    return spw_residency_apply(&x->residency, seq, n);
 }

@@ -1,8 +1,13 @@
 /* Runs one step: the new tokens of any number of sessions pass all layers.
  *
- * The executor borrows everything that it gets at open. A step queues its work; it waits at the end
- * of a pass and for each round of logits. After a step that failed the cache holds parts of the
- * step, and the caller must cut the sessions back. */
+ * The executor borrows everything that it gets at open. A step queues its work. The host waits
+ *   - at the end of a pass, and for each round of logits;
+ *   - in a layer with experts, for the choices of the router;
+ *   - for reads from disk, and for a staging buffer that an earlier copy still reads;
+ *   - two chunks behind, if the caller wants progress or may interrupt the step.
+ *
+ * After a step that failed the cache holds parts of the step, and the caller must cut the sessions
+ * back. */
 #ifndef SPW_RUNTIME_STEP_EXECUTOR_H
 #define SPW_RUNTIME_STEP_EXECUTOR_H
 
@@ -11,12 +16,11 @@
 #include "runtime/step/residency.h"
 #include "runtime/step/step.h"
 
-/* What a run that computes nothing is asked, and told. Any member may be NULL. */
+/* Callbacks of a dry run (runtime/dry), which computes nothing. Any member may be NULL. */
 struct spw_dry_hooks {
-    /* Fills `visit` with the experts of `layer` that the rows of a pass choose, and returns their
-     * number: see spw_experts_sort_rows. NULL: none. */
-    uint32_t (*choose)(void *context, uint32_t layer, uint64_t rows,
-                       struct spw_expert_visit *visit);
+    /* The rows of a pass choose experts of `layer`; nobody knows which. */
+    void (*experts)(void *context, uint32_t layer, uint64_t rows);
+    /* A step begins. */
     void (*step)(void *context, const struct spw_executor_item *items, uint32_t n);
     void *context;
 };
@@ -34,16 +38,31 @@ struct spw_executor_options {
     bool (*interrupted)(void *context); /* may be NULL */
     void *interrupt_context;
     /* Called between two passes of a step. The caches hold the tokens that have passed all layers
-     * (spw_executor_held_after_pass), and may be read. May be NULL. */
+     * (step->now->spans[i].to), and may be read. May be NULL. */
     void (*on_pass)(void *context);
     void *pass_context;
-    const double *expert_counts; /* [experts of all layers], at the start; used by open only */
-    void *expert_tables;         /* of what follows the routing, as in expert_residency.h */
     struct spw_expert_trace_writer *expert_trace; /* may be NULL */
     const struct spw_dry_hooks *dry;              /* where nothing is computed; else NULL */
 };
 
-struct spw_executor;
+struct spw_executor {
+    const struct spw_lane *lane;
+    struct spw_executor_options o;
+    const struct spw_model_config *config;
+    const struct spw_plan *plan;
+    struct spw_forward forward;
+    struct spw_attend attend;
+    struct spw_residency_moves residency;
+    /* The second step runs beside one that was set aside. Of a step that has failed,
+     * step->now->spans[i].from are the tokens of span i that had passed all layers before. */
+    struct spw_step steps[2], *step;
+    uint32_t n_steps;                    /* 1: one session only, no step can be set aside */
+    struct spw_attend_part *chunk_parts; /* [cut.most_parts], of the running chunk */
+    struct spw_state_part *state_parts;  /* the same */
+    uint64_t missed[SPW_MOVED_COUNT];    /* bytes of experts that rows have missed so far: what no
+                                            prediction can know without the routing */
+    const void **addresses;              /* owned: of experts, while they go to the device */
+};
 
 int spw_executor_open(struct spw_executor **out, const struct spw_lane *lane,
                       const struct spw_executor_options *o);
@@ -63,22 +82,9 @@ int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *it
                       int (*on_logits)(void *context, uint32_t span, uint64_t position,
                                        const float *logits),
                       void *context);
-bool spw_executor_is_aside(const struct spw_executor *x);
 /* Gives up the step that was set aside. As after a step that failed, the caller must cut the
- * sessions back to spw_executor_held_before_pass. */
+ * sessions back to what had passed all layers. */
 void spw_executor_drop_aside(struct spw_executor *x);
-/* After a step that failed: the tokens of span i that had passed all layers before the pass that
- * failed. */
-uint64_t spw_executor_held_before_pass(const struct spw_executor *x, uint32_t i);
-/* For on_pass: the tokens of span i that have passed all layers, those of the last pass included.
- */
-uint64_t spw_executor_held_after_pass(const struct spw_executor *x, uint32_t i);
-/* Moves the tiles of a sequence that was cut back to n tokens to the waterlines of n. */
-int spw_executor_apply_residency(struct spw_executor *x, const struct spw_sequence *seq,
-                                 uint64_t n);
-/* The bytes of the experts that rows have missed so far, by the rule of expert_residency.h alone:
- * what a prediction cannot know without the routing. */
-const uint64_t *spw_executor_missed(const struct spw_executor *x);
 /* Uploads the rope tables, after spw_weights_rope has changed them. */
 int spw_executor_upload_rope(struct spw_executor *x);
 #endif

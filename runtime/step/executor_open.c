@@ -1,5 +1,5 @@
 /* Opens and closes an executor: gives its parts their places in the arenas. See executor.h. */
-#include "runtime/step/executor_parts.h"
+#include "runtime/step/executor.h"
 
 static void borrow_buffers(struct spw_executor *x)
 {
@@ -12,6 +12,12 @@ static void borrow_buffers(struct spw_executor *x)
         .b = {.x = device + d->x,
               .qkv = device + d->qkv,
               .attention = device + d->attention,
+              .attention_gate = device + d->attention_gate,
+              .state_in = device + d->state_in,
+              .state_conv = device + d->state_conv,
+              .state_rates = device + d->state_rates,
+              .state_out = device + d->state_out,
+              .not_finite = (uint32_t *)(void *)(device + d->flags),
               .gate_up = device + d->gate_up,
               .gated = device + d->gated,
               .workspace = device + d->workspace,
@@ -37,8 +43,22 @@ static uint64_t first_row(const struct spw_executor *x, bool beside)
     return beside ? x->plan->pass_rows : 0;
 }
 
+static void embed(void *context, const struct spw_chunk *chunk, void *out, void *inputs)
+{
+    struct spw_executor *x = context;
+    const struct spw_part *parts = &x->step->now->cut.parts[chunk->first_part];
+    uint8_t *to = out, *inputs_to = inputs;
+    for (uint32_t i = 0; i < chunk->n_parts; i++) {
+        const int32_t *tokens = x->step->items[parts[i].span].tokens + parts[i].from;
+        uint64_t n = parts[i].to - parts[i].from;
+        x->o.embed(x->o.weights, tokens, n, x->plan->info.compute, to, inputs_to);
+        to += n * x->plan->hidden_row_bytes;
+        inputs_to += n * x->plan->inputs_row_bytes;
+    }
+}
+
 /* Hidden states of the second step never leave the device: they are few. */
-static struct spw_hidden hidden_of(const struct spw_executor *x, bool beside)
+static struct spw_hidden hidden_of(struct spw_executor *x, bool beside)
 {
     const struct spw_plan_device *d = &x->plan->device;
     const struct spw_plan_host *h = &x->plan->host;
@@ -52,6 +72,8 @@ static struct spw_hidden hidden_of(const struct spw_executor *x, bool beside)
         .row_bytes = x->plan->hidden_row_bytes,
         .inputs_bytes = x->plan->inputs_row_bytes,
         .chunk_rows = beside ? spw_min_u64(x->plan->chunk, x->plan->rows_beside) : x->plan->chunk,
+        .embed = embed,
+        .context = x,
     };
 }
 
@@ -100,17 +122,14 @@ static int send_addresses(struct spw_executor *x)
 
 static int open_parts(struct spw_executor *x)
 {
-    const struct spw_expert_shape shape = spw_plan_expert_shape(x->o.weights);
-    if (x->plan->n_expert_frames)
-        SPW_TRY(spw_expert_residency_init(&x->followed, &shape, x->plan->n_expert_frames,
-                                          x->o.expert_counts, x->o.expert_tables));
     for (uint32_t i = 0; i < x->n_steps; i++)
         SPW_TRY(open_step(x, &x->steps[i], i > 0));
     uint32_t most_parts = 0;
     for (uint32_t i = 0; i < x->n_steps; i++)
         most_parts = spw_max_u32(most_parts, x->steps[i].now->cut.most_parts);
-    x->rows = spw_alloc_zero(most_parts, sizeof *x->rows);
-    if (!x->rows)
+    x->chunk_parts = spw_alloc_zero(most_parts, sizeof *x->chunk_parts);
+    x->state_parts = spw_alloc_zero(most_parts, sizeof *x->state_parts);
+    if (!x->chunk_parts || !x->state_parts)
         return -ENOMEM;
     SPW_TRY(spw_attend_init(&x->attend, most_parts));
     SPW_TRY(send_addresses(x));
@@ -154,9 +173,9 @@ void spw_executor_close(struct spw_executor *x)
     for (uint32_t i = 0; i < x->n_steps; i++)
         close_step(&x->steps[i]);
     spw_attend_free(&x->attend);
-    spw_free(x->rows);
+    spw_free(x->chunk_parts);
+    spw_free(x->state_parts);
     spw_free(x->addresses);
-    spw_expert_residency_free(&x->followed);
     spw_free(x);
 }
 

@@ -1,6 +1,8 @@
 /* Rows, sorted by expert: see experts.h. */
 #include "runtime/step/experts.h"
 
+#include "quant/types.h"
+
 #include <string.h>
 
 int spw_experts_init(struct spw_experts *x)
@@ -44,6 +46,12 @@ static uint64_t choices_bytes(const struct spw_experts *x)
     return config(x)->n_kept * sizeof(struct spw_choice);
 }
 
+/* Of a row that experts read, or give. */
+static uint64_t row_bytes(const struct spw_experts *x)
+{
+    return spw_row_bytes(x->forward->dtype, spw_config_expert_row(x->forward->weights->config));
+}
+
 static uint64_t numbers_bytes(const struct spw_experts *x)
 {
     return config(x)->n_kept * sizeof(uint32_t);
@@ -58,10 +66,9 @@ static uint32_t first_expert(const struct spw_experts *x, uint32_t layer)
 static struct spw_forward_experts buffers(const struct spw_experts *x, uint64_t row)
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
-    const uint64_t row_bytes = x->plan->hidden_row_bytes;
     return (struct spw_forward_experts){
-        .x = on_device(x, d->x, row, row_bytes),
-        .dense = on_device(x, d->dense, row, row_bytes),
+        .x = on_device(x, d->x, row, row_bytes(x)),
+        .dense = on_device(x, d->dense, row, x->plan->hidden_row_bytes),
         .choices = (struct spw_choice *)on_device(x, d->choices, row, choices_bytes(x))};
 }
 
@@ -140,10 +147,10 @@ int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows)
     return send_order(x, rows);
 }
 
-/* ---- one row, whose experts the device finds ---- */
+/* ---- few rows, whose experts the device finds ---- */
 
 /* The device may read any expert of the layer: all must have been loaded. */
-static int compute_found(const struct spw_experts *x, uint32_t layer)
+static int compute_found(const struct spw_experts *x, uint32_t layer, uint64_t rows)
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
     const struct spw_weights *weights = x->forward->weights;
@@ -152,14 +159,14 @@ static int compute_found(const struct spw_experts *x, uint32_t layer)
     struct spw_layer_weights like;
     for (uint32_t e = config(x)->n; e-- > 0;)
         SPW_TRY(spw_prefetch_wait_block(x->prefetch, block + e, &at));
-    spw_weights_expert(weights, block, at, &like);
+    spw_weights_operands(weights, block, at, &like);
     const void *const *addresses = (const void *const *)(x->lane->device_arena + d->addresses);
     return spw_forward_chosen(
         x->forward, layer, &like,
         (const struct spw_choice *)on_device(x, d->choices, 0, choices_bytes(x)),
         addresses + first_expert(x, layer), weights->n_expert_blocks,
-        on_device(x, d->x, 0, x->plan->hidden_row_bytes),
-        on_device(x, d->y, 0, config(x)->n_kept * x->plan->hidden_row_bytes));
+        on_device(x, d->x, 0, row_bytes(x)),
+        on_device(x, d->y, 0, config(x)->n_kept * row_bytes(x)), rows);
 }
 
 /* The rows of an expert, as many at a time as a chunk has. at: its weights; NULL: in the file. */
@@ -168,16 +175,16 @@ static int compute_expert(const struct spw_experts *x, uint32_t layer, uint32_t 
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
     const struct spw_weights *weights = x->forward->weights;
-    const uint64_t row_bytes = x->plan->hidden_row_bytes, kept = config(x)->n_kept;
+    const uint64_t kept = config(x)->n_kept;
     const uint32_t block = weights->n_blocks + expert, e = block - weights->layer_experts[layer];
     struct spw_layer_weights w;
-    spw_weights_expert(weights, block, at, &w);
+    spw_weights_operands(weights, block, at, &w);
     for (uint32_t i = x->ends[e]; i < x->ends[e + 1]; i += x->plan->chunk) {
         const uint32_t *index = (const uint32_t *)on_device(x, d->index, 0, numbers_bytes(x)) + i;
         SPW_TRY(spw_forward_expert(
-            x->forward, layer, e, &w, on_device(x, d->x, 0, row_bytes), ordered ? index : NULL,
+            x->forward, layer, e, &w, on_device(x, d->x, 0, row_bytes(x)), ordered ? index : NULL,
             (const struct spw_choice *)on_device(x, d->choices, 0, choices_bytes(x)),
-            on_device(x, d->y, 0, kept * row_bytes) + i * row_bytes,
+            on_device(x, d->y, 0, kept * row_bytes(x)) + i * row_bytes(x),
             spw_min_u32(x->ends[e + 1] - i, x->plan->chunk)));
     }
     return 0;
@@ -208,28 +215,34 @@ static int compute_moving(const struct spw_experts *x, uint32_t layer, bool orde
     return 0;
 }
 
-/* Adds the outputs to the rows of the pass, a chunk at a time. */
-static int combine(const struct spw_experts *x, uint32_t layer, uint8_t *h, uint64_t rows,
+/* Adds the outputs to the rows of the pass, as many at a time as a chunk has. */
+static int combine(const struct spw_experts *x, uint32_t layer,
+                   const struct spw_layer_weights *matrices, uint8_t *h, uint64_t rows,
                    bool ordered)
 {
     const struct spw_plan_experts *d = &x->plan->device.experts;
-    const struct spw_forward_experts e = buffers(x, 0);
-    return spw_forward_combine(
-        x->forward, layer, &e, h,
-        on_device(x, d->y, 0, config(x)->n_kept * x->plan->hidden_row_bytes),
-        ordered ? (const uint32_t *)on_device(x, d->places, 0, numbers_bytes(x)) : NULL, rows);
+    const uint8_t *y = on_device(x, d->y, 0, config(x)->n_kept * row_bytes(x));
+    for (uint64_t row = 0; row < rows; row += x->plan->chunk) {
+        const struct spw_forward_experts e = buffers(x, row);
+        const uint32_t *places = (const uint32_t *)on_device(x, d->places, row, numbers_bytes(x));
+        SPW_TRY(spw_forward_combine(x->forward, layer, matrices, &e,
+                                    h + row * x->plan->hidden_row_bytes, y, ordered ? places : NULL,
+                                    spw_min_u64(rows - row, x->plan->chunk)));
+    }
+    return 0;
 }
 
-int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows)
+int spw_experts_compute(struct spw_experts *x, uint32_t layer,
+                        const struct spw_layer_weights *matrices, void *h, uint64_t rows)
 {
-    const bool ordered = rows > 1;
-    if (spw_plan_finds_experts(x->plan, rows))
-        SPW_TRY(compute_found(x, layer));
+    const bool found = spw_plan_routes_on_device(x->plan, rows), ordered = rows > 1 && !found;
+    if (found)
+        SPW_TRY(compute_found(x, layer, rows));
     else if (x->plan->n_expert_frames)
         SPW_TRY(compute_moving(x, layer, ordered));
     else
         SPW_TRY(compute_resident(x, layer, ordered));
-    return combine(x, layer, h, rows, ordered);
+    return combine(x, layer, matrices, h, rows, ordered);
 }
 
 void spw_experts_addresses(const struct spw_weights *w, const struct spw_prefetch *prefetch,
@@ -239,7 +252,7 @@ void spw_experts_addresses(const struct spw_weights *w, const struct spw_prefetc
     for (uint32_t i = 0; i < n; i++) {
         struct spw_layer_weights expert;
         const uint32_t block = w->n_blocks + i;
-        spw_weights_expert(w, block, spw_prefetch_resident(prefetch, block), &expert);
+        spw_weights_operands(w, block, spw_prefetch_resident(prefetch, block), &expert);
         out[i] = expert.of[SPW_MATRIX_GATE].w;
         out[n + i] = expert.of[SPW_MATRIX_UP].w;
         out[2 * n + i] = expert.of[SPW_MATRIX_DOWN].w;

@@ -2,8 +2,9 @@
  *
  *   route     for each chunk of a layer: the choices of its rows
  *   sort      when all chunks have passed: the host reads the choices and sorts the rows by expert
- *   compute   each chosen expert computes its rows together, in any order: those that lie on the
- * device first. Then the outputs of each row are added, in the order of experts' numbers
+ *   compute   each chosen expert computes its rows together, in any order, those that lie on the
+ *             device first; then the outputs of each row are added, in the order of experts'
+ *             numbers
  *
  *   choices   row 0: experts 2, 5   row 1: 0, 2   row 2: 2, 5
  *   index     1 | 0 1 2 | 0 2                      the rows of experts 0, 2 and 5
@@ -12,8 +13,9 @@
  * So an expert's weights are used once a pass, whatever the chunks are. A row's result does not
  * depend on the rows that its experts compute beside it.
  *
- * A pass of one row does not sort if all experts are resident (spw_plan_finds_experts):
- * kernels find the matrices in a table on the device, and the host never learns the choices.
+ * A pass of one row, on a GPU of a few rows, does not sort if all experts are resident
+ * (spw_plan_routes_on_device): kernels find the matrices in a table on the device, and the host
+ * never learns the choices.
  *
  * Borrows everything. All work is queued on the compute stream; sort waits for the choices. */
 #ifndef SPW_RUNTIME_STEP_EXPERTS_H
@@ -46,8 +48,9 @@ int spw_experts_route(const struct spw_experts *x, uint32_t layer,
 /* Sorts the rows of the pass; x->visit has the experts of the layer then, numbered over all layers.
  */
 int spw_experts_sort_rows(struct spw_experts *x, uint32_t layer, uint64_t rows);
-/* `h`: all rows of the pass. -EIO: an expert could not be read. */
-int spw_experts_compute(struct spw_experts *x, uint32_t layer, void *h, uint64_t rows);
+/* `h`: all rows of the pass. matrices: of the layer. -EIO: an expert could not be read. */
+int spw_experts_compute(struct spw_experts *x, uint32_t layer,
+                        const struct spw_layer_weights *matrices, void *h, uint64_t rows);
 
 /* Writes the addresses of all experts: [gate, up, down][experts of all layers]. They are resident.
  */

@@ -1,9 +1,9 @@
 /* Hidden states between layers: see hidden.h.
  *
- * Over the host, chunk i of the whole pass (counted over layers) uses device buffer i % 2. It may
- * be loaded once the chunk before it in that buffer has gone down; `down` is one queue, so by then
- * the same chunk's rows of the layer before have gone down too (a pass over the host has two chunks
- * at least).
+ * Over the host, chunk i of the whole pass (counted over layers) uses device buffer i % 2. Loading
+ * chunk i needs two earlier stores: that of chunk i - 2, which had the same buffer, and that of
+ * chunk i - n, which has the same rows in the layer before (n: chunks of a layer). n is at least 2
+ * and the stores run in order on one stream, so waiting for the store of chunk i - 2 is enough.
  *
  * The few rows of a decode step go up on the compute stream: on a stream of their own the copy
  * would queue after all weights and tiles that the prefetch has asked for, and compute would wait
@@ -40,8 +40,7 @@ void spw_hidden_free(struct spw_hidden *h)
     }
 }
 
-int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
-                     const struct spw_hidden_source *source)
+int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut)
 {
     if (h->through_host) /* the host rows may still be written to */
         SPW_TRY(spw_lane_stream_sync(h->lane, h->lane->down));
@@ -49,8 +48,7 @@ int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
     h->loaded_chunks = 0;
     h->through_host = h->on_host && cut->n_chunks > 1;
     for (uint32_t k = 0; h->through_host && k < cut->n_chunks; k++)
-        source->embed(source->context, &cut->chunks[k],
-                      h->on_host + cut->chunks[k].row * h->row_bytes, NULL);
+        h->embed(h->context, &cut->chunks[k], h->on_host + cut->chunks[k].row * h->row_bytes, NULL);
     return 0;
 }
 
@@ -71,15 +69,14 @@ static int load(struct spw_hidden *h, uint64_t i)
 }
 
 /* Layer 0 of rows that stay on the device: embeddings come up through a staging buffer. */
-static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t chunk,
-                 void *rows)
+static int stage(struct spw_hidden *h, uint32_t chunk, void *rows)
 {
     const struct spw_chunk *k = &h->cut->chunks[chunk];
     uint8_t *staging = h->staging + chunk % 2 * h->chunk_rows * (h->row_bytes + h->inputs_bytes);
     uint8_t *inputs = staging + k->rows * h->row_bytes;
     /* the copy that used this half two chunks ago, or in the pass before */
     SPW_TRY(spw_lane_event_sync(h->lane, h->up_done[chunk % 2]));
-    source->embed(source->context, k, staging, inputs);
+    h->embed(h->context, k, staging, inputs);
     spw_stream s = k->rows <= DECODE_ROWS ? h->lane->compute : h->lane->hidden_up;
     SPW_TRY(
         spw_lane_copy(h->lane, rows, staging, k->rows * h->row_bytes, SPW_LINK_HOST_TO_DEVICE, s));
@@ -92,12 +89,12 @@ static int stage(struct spw_hidden *h, const struct spw_hidden_source *source, u
                : spw_lane_stream_wait(h->lane, h->lane->compute, h->up_done[chunk % 2]);
 }
 
-int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t n_layers,
-                   uint32_t layer, uint32_t chunk, void **rows)
+int spw_hidden_get(struct spw_hidden *h, uint32_t n_layers, uint32_t layer, uint32_t chunk,
+                   void **rows)
 {
     if (!h->through_host) {
         *rows = h->on_device + h->cut->chunks[chunk].row * h->row_bytes;
-        return layer ? 0 : stage(h, source, chunk, *rows);
+        return layer ? 0 : stage(h, chunk, *rows);
     }
     uint64_t i = (uint64_t)layer * h->cut->n_chunks + chunk;
     uint64_t end = (uint64_t)n_layers * h->cut->n_chunks;

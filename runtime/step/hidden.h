@@ -18,28 +18,24 @@ struct spw_hidden {
     uint8_t *staging;   /* host, two chunks: embeddings on their way up, and inputs */
     uint8_t *inputs; /* device: [pass_rows] rows, as they come; only if no row lies on the host */
     uint64_t row_bytes, inputs_bytes, chunk_rows; /* inputs_bytes: of a row of inputs; or 0 */
+    /* Writes the embeddings of a chunk of the pass to `out`, and its inputs to `inputs`, if there
+     * are some. The host does that. */
+    void (*embed)(void *context, const struct spw_chunk *chunk, void *out, void *inputs);
+    void *context;
     const struct spw_cut *cut;                    /* of the running pass, borrowed */
     bool through_host;                            /* this pass takes the way over the host */
     uint64_t loaded_chunks;                       /* loads issued in this pass, over all layers */
     spw_event up_done[2], computed, down_done[2]; /* owned */
 };
 
-/* The fields up to chunk_rows are given. */
+/* The fields before `cut` are given. */
 int spw_hidden_init(struct spw_hidden *h);
 void spw_hidden_free(struct spw_hidden *h);
 
-/* Writes the embeddings of a chunk of the pass to `out`, and its inputs to `inputs`, if there are
- * some. The host does that. */
-struct spw_hidden_source {
-    void (*embed)(void *context, const struct spw_chunk *chunk, void *out, void *inputs);
-    void *context;
-};
-
-int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut,
-                     const struct spw_hidden_source *source);
+int spw_hidden_begin(struct spw_hidden *h, const struct spw_cut *cut);
 /* The chunk's rows, ready for compute; layers and chunks come in order. */
-int spw_hidden_get(struct spw_hidden *h, const struct spw_hidden_source *source, uint32_t n_layers,
-                   uint32_t layer, uint32_t chunk, void **rows);
+int spw_hidden_get(struct spw_hidden *h, uint32_t n_layers, uint32_t layer, uint32_t chunk,
+                   void **rows);
 int spw_hidden_put(struct spw_hidden *h, uint32_t layer, uint32_t chunk);
 /* Copies one row of the finished pass to device memory. */
 int spw_hidden_row(struct spw_hidden *h, uint64_t row, void *to);

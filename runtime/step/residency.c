@@ -29,7 +29,8 @@ static int load(struct spw_residency_moves *m, const struct spw_sequence *seq, u
     return rc;
 }
 
-/* Lost tiles count more than other failures: somebody has to take the losses. */
+/* The first failure, but -EBADMSG wins over all others: the caller must then call
+ * spw_kv_take_loss. */
 static int first_failure(int rc, int another)
 {
     return rc && another != -EBADMSG ? rc : another;

@@ -13,7 +13,15 @@
 
 #include "prefetch/prefetch.h"
 #include "runtime/plan/plan.h"
-#include "runtime/step/sequence.h"
+
+/* One sequence: its KV cache, and the share of the frames that it may take. Embedded by its
+ * session. */
+struct spw_sequence {
+    struct spw_kv_seq *kv; /* owned */
+    /* By layer kind: how many tiles of a layer it may keep in each tier. Borrowed; set by whoever
+     * opens the sequence. */
+    const struct spw_residency *residency;
+};
 
 struct spw_residency_moves {
     const struct spw_model_config *config;
@@ -33,11 +41,11 @@ int spw_residency_after_chunk(struct spw_residency_moves *m, const struct spw_se
 /* The sequence holds n tokens. After a failure in one slice the others have their places all the
  * same. -EBADMSG: tiles of any slice are lost. */
 int spw_residency_apply(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);
-/* Between steps, when the numbers of several sequences have changed, and each holds n tokens. First
- * make_copies_fit for all of them: copies that the host has no room for leave it; then leave for
- * all: tiles leave the device; then apply for all. leave returns -ENOMEM if the host has no frame:
- * then come_back loads what the device has frames for, and drops the host's copies, and leave is
- * repeated. */
+/* Between steps, when the numbers of several sequences have changed, and each holds n tokens:
+ *   1. make_copies_fit for all: copies on the host that have no room there any more go to disk;
+ *   2. leave for all: tiles leave the device. -ENOMEM: the host has no frame; then 3, and again 2;
+ *   3. come_back for all: loads what the device has frames for, and drops the host's copies;
+ *   4. apply for all. */
 int spw_residency_make_copies_fit(struct spw_residency_moves *m, const struct spw_sequence *seq,
                                   uint64_t n);
 int spw_residency_leave(struct spw_residency_moves *m, const struct spw_sequence *seq, uint64_t n);

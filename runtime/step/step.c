@@ -1,6 +1,8 @@
 /* What the passes of a step compute and read: see step.h. */
 #include "runtime/step/step.h"
 
+#include "offload/kv/checkpoint.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -9,8 +11,8 @@
 static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw_weights *weights,
                      uint64_t pass_rows)
 {
-    const uint32_t of_layers = weights->layer_blocks[s->config->n_layers];
-    SPW_TRY(spw_cut_init(&pass->cut, s->plan->chunk, pass_rows, s->most_spans));
+    SPW_TRY(spw_cut_init(&pass->cut, s->plan->chunk, pass_rows, s->most_spans,
+                         spw_plan_cuts_at_borders(s->plan)));
     pass->spans = spw_alloc_zero(s->most_spans, sizeof *pass->spans);
     pass->span_tiles = spw_alloc_zero(s->most_spans, sizeof *pass->span_tiles);
     pass->part_tiles = spw_alloc_zero(pass->cut.most_parts, sizeof *pass->part_tiles);
@@ -22,8 +24,8 @@ static int open_pass(struct spw_step *s, struct spw_pass *pass, const struct spw
         .layer_slices = s->plan->layer_slices,
         .slot_tiles = s->plan->slot_tiles,
         .parts = pass->parts,
-        .n_layer_blocks = of_layers,
-        .n_head_blocks = weights->n_blocks - of_layers,
+        .n_layer_blocks = s->config->n_layers,
+        .n_head_blocks = weights->n_blocks - s->config->n_layers,
     };
     return pass->spans && pass->span_tiles && pass->part_tiles && pass->parts ? 0 : -ENOMEM;
 }
@@ -58,9 +60,10 @@ int spw_step_open(struct spw_step *s, const struct spw_plan *plan,
     s->spans = spw_alloc_zero(n, sizeof *s->spans);
     s->left = spw_alloc_zero(n, sizeof *s->left);
     s->next_left = spw_alloc_zero(n, sizeof *s->next_left);
+    s->began_at = spw_alloc_zero(n, sizeof *s->began_at);
     s->disk_end = spw_alloc_zero(n, sizeof *s->disk_end);
     s->disk_end_at_chunk = spw_alloc_zero(n, sizeof *s->disk_end_at_chunk);
-    if (!s->items || !s->spans || !s->left || !s->next_left || !s->disk_end ||
+    if (!s->items || !s->spans || !s->left || !s->next_left || !s->began_at || !s->disk_end ||
         !s->disk_end_at_chunk)
         return -ENOMEM;
     for (int i = 0; i < 2; i++)
@@ -76,6 +79,7 @@ void spw_step_close(struct spw_step *s)
     spw_free(s->spans);
     spw_free(s->left);
     spw_free(s->next_left);
+    spw_free(s->began_at);
     spw_free(s->disk_end);
     spw_free(s->disk_end_at_chunk);
 }
@@ -251,6 +255,7 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
     for (uint32_t i = 0; i < n; i++) {
         s->items[i] = items[i];
         s->spans[i] = s->left[i] = items[i].span;
+        s->began_at[i] = 0;
         for (int k = 0; k < SPW_LAYER_KINDS; k++)
             s->disk_end[i][k] = s->first_slice[k] < s->config->n_slices
                                     ? spw_kv_disk_end(items[i].seq->kv, s->first_slice[k])
@@ -258,6 +263,22 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
         n_new_tokens += items[i].span.to - items[i].span.from;
     }
     return n_new_tokens;
+}
+
+/* Whether a multiple of the distance lies in (from, to]. */
+static bool passes_distance(uint64_t from, uint64_t to)
+{
+    return from / SPW_CHECKPOINT_TOKENS < to / SPW_CHECKPOINT_TOKENS;
+}
+
+bool spw_step_wants_checkpoint(const struct spw_step *s, uint32_t n)
+{
+    const struct spw_part *part = &s->now->cut.parts[n];
+    const uint64_t left = s->spans[part->span].to - part->to;
+    const bool last_tile =
+        part->to % SPW_TILE_TOKENS == 0 && left <= spw_max_u64(s->plan->chunk, SPW_TILE_TOKENS);
+    const bool ends = spw_step_is_prompt(s, part->span) && (!left || last_tile);
+    return s->plan->n_checkpoints && (ends || passes_distance(part->from, part->to));
 }
 
 bool spw_step_is_last_pass(const struct spw_step *s)

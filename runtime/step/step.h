@@ -11,12 +11,12 @@
 #include "runtime/step/experts.h"
 #include "runtime/step/hidden.h"
 #include "runtime/step/progress.h"
-#include "runtime/step/sequence.h"
+#include "runtime/step/residency.h"
 
 /* One session's part of a step. Its cache holds tokens [0, span.from). */
 struct spw_executor_item {
     const struct spw_sequence *seq;
-    struct spw_step_span span; /* from < to; session: its number in the byte account */
+    struct spw_step_span span; /* from < to */
     const int32_t *tokens;     /* [span.to], the whole sequence */
     bool is_last_step;         /* nothing is fetched for a next token */
 };
@@ -44,6 +44,9 @@ struct spw_step {
     struct spw_step_span *spans;     /* [most_spans], as the caller gave them */
     struct spw_step_span *left;      /* [most_spans], what no pass has taken yet */
     struct spw_step_span *next_left; /* [most_spans], of the step that may come next */
+    /* [most_spans]: where the latest pass of a prompt began, if only this step needs the checkpoint
+     * there; 0: there is none */
+    uint64_t *began_at;
     /* [most_spans], of each span the first tile that is not on disk: when the next pass begins, and
      * when the chunk begins that is being described. */
     uint32_t (*disk_end)[SPW_LAYER_KINDS], (*disk_end_at_chunk)[SPW_LAYER_KINDS];
@@ -67,6 +70,15 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
 /* Cuts the next pass, s->now, and describes it. If the pass is the last one, and `expects`, s->next
  * becomes the decode step that may follow. False: no token is left. */
 bool spw_step_next_pass(struct spw_step *s, bool expects);
+/* Span i has more than the token that an answer goes on by. */
+static inline bool spw_step_is_prompt(const struct spw_step *s, uint32_t i)
+{
+    return s->spans[i].to > s->spans[i].from + 1;
+}
+/* Whether the states at the end of part n of the running pass become a checkpoint: it is the end of
+ * a prompt, or the last part before it that ends with a tile (its border, where it is cut there);
+ * or it is far enough from the checkpoint before it. */
+bool spw_step_wants_checkpoint(const struct spw_step *s, uint32_t n);
 bool spw_step_is_last_pass(const struct spw_step *s);
 /* The pass is over: swaps s->now and s->next. */
 void spw_step_end_pass(struct spw_step *s);

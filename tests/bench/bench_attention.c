@@ -56,7 +56,7 @@ static double run(struct bench *b, uint32_t dim, uint32_t group)
     a->scale = 1 / sqrtf((float)dim);
     for (uint32_t i = 0; i < a->n_tiles; i++)
         a->tiles[i] = b->kv + i * tile;
-    spw_probe_evict(b->kv, a->n_tiles * tile);
+    spw_cache_evict(b->kv, a->n_tiles * tile);
     const double start = now();
     check(b->backend.ops->attention(a, b->stream));
     check(b->backend.device_ops->stream_sync(b->device, b->stream));
@@ -126,12 +126,12 @@ int main(int argc, char **argv)
             b.kv_dtype = t;
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(b.threads);
+        double before = read_rate(&b.backend, b.device, b.stream, b.kv, BYTES);
         for (int d = 0; d < N_DIMS; d++) {
             double seconds[N_GROUPS];
             for (int g = 0; g < N_GROUPS; g++)
                 seconds[g] = run(&b, dims[d], groups[g]);
-            const double after = read_rate(b.threads);
+            const double after = read_rate(&b.backend, b.device, b.stream, b.kv, BYTES);
             for (int g = 0; g < N_GROUPS && r >= 0; g++)
                 b.seconds[d][g][r] = seconds[g];
             if (r >= 0)

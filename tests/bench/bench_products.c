@@ -2,13 +2,11 @@
  *
  *     bench_products [THREADS [TYPE...]]          ninja -C build/release bench_products
  *
- * Few rows: bytes of weights a second, from memory, and the share of the fastest way to read. Many
- * rows: operations a second, the share of the peak of such products (of bf16 for bf16, of integers
- * for the others), and the ratio to bf16. Limits are measured before and after each turn: virtual
- * machines change their speed within seconds. Medians of rounds in which the types take turns. The
- * matrix has 2,048 columns, as those of Llama-3.2-1B. */
+ * Few rows: bytes of weights a second, from memory, and the share of the reads of memory. Many
+ * rows: operations a second, and the ratio to bf16. Reads are measured before and after each turn:
+ * virtual machines change their speed within seconds. Medians of rounds in which the types take
+ * turns. The matrix has 2,048 columns, as those of Llama-3.2-1B. */
 #include "quant/codes.h"
-#include "runtime/engine/backend.h"
 #include "tests/bench/bench.h"
 
 enum {
@@ -30,7 +28,6 @@ struct bench {
     uint8_t *w;
     double seconds[N_TYPES][N_ROWS][ROUNDS];
     double reads[N_TYPES][ROUNDS]; /* bytes a second, around the turn of the type */
-    double peaks[N_TYPES][ROUNDS]; /* such products likewise, operations a second */
 };
 
 static size_t rows_of(int i)
@@ -59,7 +56,7 @@ static double run(struct bench *b, enum spw_dtype t, int i)
                                       .y_dtype = SPW_DTYPE_BF16,
                                       .workspace = b->workspace,
                                       .codes = b->codes};
-    spw_probe_evict(b->w, i < N_FEW ? BYTES : n * spw_row_bytes(t, K));
+    spw_cache_evict(b->w, i < N_FEW ? BYTES : n * spw_row_bytes(t, K));
     double start = now();
     if (b->backend.ops->linear(&a, b->stream) ||
         b->backend.device_ops->stream_sync(b->device, b->stream)) {
@@ -78,14 +75,9 @@ static double share_of(const struct bench *b, size_t t, int i, double n, const d
     return median(shares);
 }
 
-/* Of products of bf16, or of the integers that all other types have. */
-static double peak_rate(const struct bench *b, enum spw_dtype t)
+static double reads(const struct bench *b)
 {
-    struct spw_rounds rounds = {0};
-    spw_probe_matrix_peak(&rounds, spw_isa_best(),
-                          t == SPW_DTYPE_BF16 ? SPW_DTYPE_BF16 : SPW_DTYPE_Q8_0,
-                          (unsigned)b->threads);
-    return 1 / spw_rounds_take(&rounds, SPW_ROUND_BEST);
+    return read_rate(&b->backend, b->device, b->stream, b->w, BYTES);
 }
 
 static void open_bench(struct bench *b)
@@ -118,18 +110,15 @@ static void open_bench(struct bench *b)
 static void print(const struct bench *b, const enum spw_dtype *types, size_t n_types)
 {
     double plain[N_ROWS];
-    printf("%s, %d threads: integer products %.0f Gop/s, bf16 %.0f Gop/s\n\n", b->backend.name,
-           b->threads, peak_rate(b, SPW_DTYPE_Q8_0) * 1e-9, median(b->peaks[0]) * 1e-9);
-    printf("| type | reads, GB/s | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | of "
-           "peak | / bf16 | 2,048 | of peak | / bf16 "
-           "|\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    printf("%s, %d threads\n\n", b->backend.name, b->threads);
+    printf("| type | reads, GB/s | 1 row, GB/s | of reads | 2 rows | 4 | 8 | 512 rows, Gop/s | / "
+           "bf16 | 2,048 | / bf16 |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (size_t t = 0; t < n_types; t++) {
         printf("| %s | %.1f ", spw_dtype_name(types[t]), median(b->reads[t]) * 1e-9);
         for (int i = 0; i < N_ROWS; i++) {
             const double n = (double)cols_of(types[t], i), seconds = median(b->seconds[t][i]);
             const double bytes = n * (double)spw_row_bytes(types[t], K);
             const double products = 2 * n * K * (double)rows_of(i), ops = products / seconds;
-            const double of_peak = share_of(b, t, i, products, b->peaks[t]);
             if (t == 0)
                 plain[i] = ops;
             if (i == 0)
@@ -137,7 +126,7 @@ static void print(const struct bench *b, const enum spw_dtype *types, size_t n_t
             if (i < N_FEW)
                 printf("| %.0f %% ", 100 * share_of(b, t, i, bytes, b->reads[t]));
             else
-                printf("| %.0f | %.0f %% | %.2f ", ops * 1e-9, 100 * of_peak, ops / plain[i]);
+                printf("| %.0f | %.2f ", ops * 1e-9, ops / plain[i]);
         }
         printf("|\n");
     }
@@ -158,22 +147,17 @@ int main(int argc, char **argv)
     }
     open_bench(&b);
     for (int r = -1; r < ROUNDS; r++) {
-        double before = read_rate(b.threads), peak = 0;
+        double before = reads(&b);
         for (size_t t = 0; t < n_types; t++) {
             double seconds[N_ROWS];
-            if (t < 2) /* bf16, and the first type with integers */
-                peak = peak_rate(&b, types[t]);
             for (int i = 0; i < N_ROWS; i++)
                 seconds[i] = run(&b, types[t], i);
-            const double after = read_rate(b.threads), peak_after = peak_rate(&b, types[t]);
+            const double after = reads(&b);
             for (int i = 0; i < N_ROWS && r >= 0; i++)
                 b.seconds[t][i][r] = seconds[i];
-            if (r >= 0) {
+            if (r >= 0)
                 b.reads[t][r] = (before + after) / 2;
-                b.peaks[t][r] = (peak + peak_after) / 2;
-            }
             before = after;
-            peak = peak_after;
         }
     }
     print(&b, types, n_types);

@@ -48,9 +48,7 @@ static inline json_t *some_item(uint64_t *random, int number)
 /* Appends items first to last. */
 static inline void add_items(const char *name, uint64_t seed, int first, int last)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "a");
+    FILE *file = fopen(in_folder(name), "a");
     CHECK(file);
     for (int i = first; file && i <= last; i++) {
         uint64_t random = seed + (uint64_t)i * 1000;
@@ -82,12 +80,11 @@ static inline void forget_time(json_t *line)
  * without a newline is left out. */
 static inline json_t *results_of(const char *name)
 {
-    char path[256], *line = NULL;
+    char *line = NULL;
     size_t room = 0;
     ssize_t n;
     json_t *all = json_object();
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(in_folder(name), "r");
     while (file && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
         json_t *x = json_loads(line, JSON_ALLOW_NUL, NULL);
         CHECK_MSG(json_is_object(x), "%s: %.100s", name, line);
@@ -150,11 +147,10 @@ static inline void remove_job(const char *output)
  * 16 digits and a blank. */
 static inline void correct_sums(const char *name)
 {
-    char path[256], new_path[300], *line = NULL;
+    char new_path[300], *line = NULL;
     size_t room = 0;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    snprintf(new_path, sizeof new_path, "%s.new", path);
-    FILE *from = fopen(path, "r"), *to = fopen(new_path, "w");
+    snprintf(new_path, sizeof new_path, "%s.new", in_folder(name));
+    FILE *from = fopen(in_folder(name), "r"), *to = fopen(new_path, "w");
     CHECK(from && to);
     while (getline(&line, &room, from) > 0) {
         const size_t n = strlen(line + 17) - 1;
@@ -162,17 +158,7 @@ static inline void correct_sums(const char *name)
     }
     free(line);
     fclose(from);
-    CHECK(fclose(to) == 0 && rename(new_path, path) == 0);
-}
-
-static inline void write_text(const char *name, const char *text)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fputs(text, file) >= 0);
-    if (file)
-        fclose(file);
+    CHECK(fclose(to) == 0 && rename(new_path, in_folder(name)) == 0);
 }
 
 /* The least device memory, in KiB, with which contexts of this length fit side by side. */

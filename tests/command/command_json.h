@@ -22,18 +22,35 @@ static inline json_t *parse_file(const char *name)
     return parse(text);
 }
 
-/* A number at "a.b.c". */
+/* What stands at "a.0.b"; NULL: nothing. */
+static inline json_t *value_at(const json_t *j, const char *at)
+{
+    char path[128], *rest;
+    json_t *found = (json_t *)(uintptr_t)j;
+    snprintf(path, sizeof path, "%s", at);
+    for (char *key = strtok_r(path, ".", &rest); key; key = strtok_r(NULL, ".", &rest))
+        found = json_is_array(found) ? json_array_get(found, (size_t)atoi(key))
+                                     : json_object_get(found, key);
+    return found;
+}
+
 static inline long long number(const json_t *j, const char *path)
 {
-    char key[64];
-    while (*path) {
-        size_t n = strcspn(path, ".");
-        snprintf(key, sizeof key, "%.*s", (int)n, path);
-        j = json_object_get(j, key);
-        path += n + (path[n] == '.');
-    }
-    CHECK_MSG(json_is_integer(j), "no number %s", key);
-    return json_integer_value(j);
+    const json_t *found = value_at(j, path);
+    CHECK_MSG(json_is_integer(found), "no number %s", path);
+    return json_integer_value(found);
+}
+
+static inline double real(const json_t *j, const char *path)
+{
+    return json_real_value(value_at(j, path));
+}
+
+static inline const char *text_at(const json_t *j, const char *path)
+{
+    const char *text = json_string_value(value_at(j, path));
+    CHECK_MSG(text, "no text %s", path);
+    return text ? text : "";
 }
 
 static inline void check_moved(const json_t *report)

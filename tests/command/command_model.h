@@ -6,20 +6,20 @@
 #include "tests/byte_tokenizer.h"
 #include "tests/command/command_run.h"
 
+/* Gives a model of the folder the tokenizer of bytes. */
+static inline void write_tokenizer(const char *model)
+{
+    char json[BYTE_TOKENIZER_BYTES], name[64];
+    byte_tokenizer_json(json);
+    snprintf(name, sizeof name, "%s/tokenizer.json", model);
+    write_text(name, json);
+}
+
 static inline void command_model(const char *test)
 {
-    char json[BYTE_TOKENIZER_BYTES], path[256], command[512];
-    snprintf(folder, sizeof folder, "/tmp/spw_%s_%d", test, (int)getpid());
-    snprintf(command, sizeof command,
-             "mkdir %s && cp -r tests/golden/llama_700 %s/m && chmod -R u+w %s", folder, folder,
-             folder);
-    CHECK(system(command) == 0);
-    snprintf(path, sizeof path, "%s/m/tokenizer.json", folder);
-    size_t n = byte_tokenizer_json(json);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fwrite(json, 1, n, file) == n);
-    if (file)
-        fclose(file);
+    open_folder(test);
+    CHECK(sh("cp -r $REPOSITORY/tests/golden/llama_700 m && chmod -R u+w m") == 0);
+    write_tokenizer("m");
 }
 
 #endif

@@ -3,30 +3,17 @@
 #define SPW_TESTS_COMMAND_COMMAND_RUN_H
 
 #include "base/base.h" /* before `out`: its functions have parameters of that name */
-#include "tests/check.h"
 #include "tests/command/made_up_limits.h"
+#include "tests/folder.h" /* out, err, the models and what the cases write */
 
 #include <stdarg.h>
 #include <sys/wait.h>
 
-static char folder[64]; /* of this run: out, err, the models and what the cases write */
 static char out[1 << 20], err[1 << 16];
 static size_t n_out;
 
-static inline size_t read_file(const char *name, char *text, size_t bytes)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "rb");
-    size_t n = file ? fread(text, 1, bytes - 1, file) : 0;
-    text[n] = 0;
-    if (file)
-        fclose(file);
-    return n;
-}
-
-/* Whether SPW_COMMAND names a program. From now on $S is this program and $REPOSITORY this folder.
- */
+/* Whether SPW_COMMAND names a program. From now on $S is this program, also found by its name, and
+ * $REPOSITORY this folder. */
 static inline bool command_is_there(void)
 {
     const char *command = getenv("SPW_COMMAND");
@@ -34,6 +21,10 @@ static inline bool command_is_there(void)
         fprintf(stderr, "SPW_COMMAND names no command (build/release/spillway): skipped\n");
         return false;
     }
+    char path[8192];
+    snprintf(path, sizeof path, "%.*s:%s", (int)(strrchr(command, '/') - command), command,
+             getenv("PATH"));
+    setenv("PATH", path, 1);
     setenv("S", command, 1);
     char *repository = realpath(".", NULL); /* $PWD is that of the caller's shell */
     setenv("REPOSITORY", repository ? repository : "", 1);
@@ -61,10 +52,8 @@ __attribute__((format(printf, 1, 2))) static inline int sh(const char *format, .
  * made_up_limits.h. Nothing goes to the user's files. */
 static inline void command_limits(void)
 {
-    char path[128];
     setenv("XDG_CACHE_HOME", folder, 1);
-    snprintf(path, sizeof path, "%s/spillway/drives.json", folder);
-    CHECK(write_made_up_limits(path, folder) == 0);
+    CHECK(write_made_up_limits(in_folder("spillway/drives.json"), folder) == 0);
 }
 
 #endif

@@ -33,21 +33,8 @@ static inline void check_end(const struct job *j, const char *output)
 static inline pid_t start_job(const struct job *j, const char *output)
 {
     char line[1024];
-    snprintf(line, sizeof line, "cd %s && exec \"$S\" %s %s %s >started 2>&1", folder, j->before,
-             output, j->after);
-    pid_t child = fork();
-    if (child == 0) {
-        execl("/bin/sh", "sh", "-c", line, (char *)NULL);
-        _exit(98);
-    }
-    return child;
-}
-
-static inline int end_of(pid_t child)
-{
-    int status = -1;
-    CHECK(waitpid(child, &status, 0) == child);
-    return status;
+    snprintf(line, sizeof line, "exec \"$S\" %s %s %s >started 2>&1", j->before, output, j->after);
+    return start_on(-1, -1, line);
 }
 
 /* ---- signals ---- */
@@ -79,7 +66,7 @@ static inline void check_kills(const struct job *j, uint64_t *random, int kills)
         CHECK_MSG(n >= n_before, "%zu items, %zu before", n, n_before);
         n_before = n;
         n_kept += sh("cat k.state k/*.state 2>&1 | grep -q ' kept '") == 0;
-        if (WIFEXITED(status) && WEXITSTATUS(status) == j->code) {
+        if (has_exited(status, j->code)) {
             CHECK(n == j->n_items);
             n_finished++;
             n_before = 0;
@@ -87,7 +74,7 @@ static inline void check_kills(const struct job *j, uint64_t *random, int kills)
         } else {
             CHECK_MSG(
                 (WIFSIGNALED(status) && WTERMSIG(status) == (terminates ? SIGTERM : SIGKILL)) ||
-                    (terminates && WEXITSTATUS(status) == 128 + SIGTERM),
+                    (terminates && has_exited(status, 128 + SIGTERM)),
                 "status %x", status);
         }
     }

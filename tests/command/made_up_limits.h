@@ -13,19 +13,16 @@ static inline int write_made_up_limits(const char *path, const char *directory)
     struct spw_error err = {0};
     for (uint32_t threads = 0; threads < 2; threads++) {
         struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = threads};
-        struct spw_machine_range m;
+        struct spw_machine m; /* has what identifies it */
         if (spw_machine_recall(&m, &o, "/missing", SPW_PROBE_NEVER, &err) != -ENODATA)
             return -EIO;
-        struct spw_machine *is = &m.typical; /* has what identifies it */
-        is->read_bytes_per_second = 20e9;
-        is->copy_bytes_per_second = 5e9;
+        m.read_bytes_per_second = 20e9;
+        m.copy_bytes_per_second = 5e9;
         for (int i = 0; i < SPW_PRODUCTS; i++) {
-            is->few_flops[i] = 2e10;
-            is->many_flops[i] = 1e11;
+            m.few_flops[i] = 2e10;
+            m.many_flops[i] = 1e11;
         }
-        is->measured_at = 1795000000;
-        m.best = m.typical;
-        m.best.read_bytes_per_second *= 1.5;
+        m.measured_at = 1795000000;
         spw_profile_put_machine(&p, &m);
     }
     struct spw_drive d;

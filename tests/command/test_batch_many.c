@@ -30,9 +30,7 @@ static void add_item(FILE *file, uint64_t *random, int number, size_t n, int mos
 
 static FILE *open_items(const char *name)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
+    FILE *file = fopen(in_folder(name), "w");
     CHECK(file);
     n_tokens = 0;
     return file;
@@ -43,12 +41,11 @@ static FILE *open_items(const char *name)
  * to answer has ended: it would have waited for an item behind it. */
 static void check_order(const char *output, int n, long long sessions)
 {
-    char path[256], *line = NULL, *ended = calloc((size_t)n + 1, 1);
+    char *line = NULL, *ended = calloc((size_t)n + 1, 1);
     size_t room = 0;
     int first = 1; /* that has not ended */
     long long n_compared = 0;
-    snprintf(path, sizeof path, "%s/%s", folder, output);
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(in_folder(output), "r");
     while (file && getline(&line, &room, file) > 0) {
         int id = 0;
         CHECK(sscanf(line, "{\"id\":%d", &id) == 1 && id >= 1 && id <= n && !ended[id]);
@@ -254,12 +251,10 @@ int main(int argc, char **argv)
                                             .positions = 70000,
                                             .stored = TINY_BF16,
                                             .seed = 7};
-    char path[128];
     uint64_t random = check_seed();
     command_model("batch_many");
     command_limits();
-    snprintf(path, sizeof path, "%s/t", folder);
-    tiny_model_write(&model, path);
+    tiny_model_write(&model, in_folder("t"));
     test_many_lengths(&random,
                       argc > 1 ? (int)spw_min_u64((uint64_t)atoi(argv[1]), MOST_ITEMS) : 80);
     test_order(&random);

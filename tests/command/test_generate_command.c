@@ -1,7 +1,7 @@
-/* `spillway generate`: reports, budgets, the disk, batches, runs that are ended from outside. Run
- * through sh on a tiny model, on stories260K if the shared data is there, and on the bundled model
- * if it is there. Skipped without the command. */
-#include "tests/command/command_json.h"
+/* `spillway generate`: reports, the disk, batches, and the cases of generate.cases. Run through sh
+ * on a tiny model, on stories260K if the shared data is there, and on the bundled model if it is
+ * there. Skipped without the command. */
+#include "tests/command/cases.h"
 #include "tests/command/command_model.h"
 #include "tests/command/command_start.h"
 
@@ -65,9 +65,7 @@ static void check_streamed(json_t *r, const char *text)
 {
     size_t i;
     json_t *id;
-    char path[256];
-    snprintf(path, sizeof path, "%s/ids", folder);
-    FILE *file = fopen(path, "w");
+    FILE *file = fopen(in_folder("ids"), "w");
     CHECK(sh("\"$S\" tokenize m --text-file p.txt") == 0);
     fprintf(file, "%s", out);
     json_array_foreach(json_object_get(r, "tokens"), i, id)
@@ -110,20 +108,11 @@ static void check_score(json_t *r, const char *npy)
 static void test_report(void)
 {
     static char text[1 << 16], npy[300 * 96 * 4 + 200];
-    CHECK(sh("printf 'TheStartOfSomething' >p.txt; \"$S\" generate m --prompt-file p.txt "
+    CHECK(sh("$S generate m --prompt-file p.txt "
              "--max-new-tokens 300 --ignore-eos --temperature 1 --seed 5 --report r.json "
              "--dump-logits l.npy --device cpu") == 0);
     CHECK_MSG(strstr(err, "the answer was cut off after 300 new tokens"), "%s", err);
     memcpy(text, out, n_out + 1);
-    /* A note begins a line, also where it shares a pipe or a file with the text. */
-    CHECK(sh("\"$S\" generate m --prompt x --device cpu --ignore-eos --max-new-tokens 3 2>&1") ==
-          0);
-    CHECK_MSG(strstr(out, "\nspillway: the answer was cut off after 3 "), "%s", out);
-    CHECK(sh("\"$S\" generate m --prompt x --device cpu --ignore-eos --max-new-tokens 3 | cat") ==
-          0);
-    CHECK(!strchr(out, '\n'));
-    CHECK(sh("\"$S\" generate m --prompt x --max-new-tokens 1") == 0);
-    CHECK_MSG(strncmp(err, "spillway: on c", 14) == 0, "auto says which: %s", err);
     json_t *r = parse_file("r.json");
     check_report(r);
     check_prediction(r);
@@ -131,40 +120,6 @@ static void test_report(void)
     check_streamed(r, text);
     check_score(r, npy);
     json_decref(r);
-}
-
-/* The same seed gives the same text under any budgets; another seed gives another text. */
-static void test_placement(void)
-{
-    static char text[1 << 16];
-    char hash[32];
-    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
-             "--temperature 1 --seed 5 --report a.json") == 0);
-    memcpy(text, out, n_out + 1);
-    json_t *r = parse_file("a.json");
-    snprintf(hash, sizeof hash, "%s", json_string_value(json_object_get(r, "logits_hash")));
-    json_decref(r);
-    CHECK(sh("\"$S\" plan m --prompt-file p.txt --max-new-tokens 600 --json --no-probe") == 0);
-    json_t *plan = parse(out);
-    long long device = number(plan, "smallest_bytes.device");
-    CHECK(number(plan, "context") == 619 && number(plan, "smallest_bytes.disk") == 0);
-    CHECK(number(plan, "peak_bytes.device") > device);
-    json_decref(plan);
-    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
-             "--temperature 1 --seed 5 --report b.json --device-memory %lld --threads 1 "
-             "--progress never",
-             device) == 0);
-    CHECK(strcmp(text, out) == 0);
-    r = parse_file("b.json");
-    CHECK(strcmp(hash, json_string_value(json_object_get(r, "logits_hash"))) == 0);
-    CHECK(number(r, "budget_bytes.device") == device && number(r, "peak_bytes.device") <= device);
-    check_moved(r);
-    json_decref(r);
-    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --device-memory %lld",
-             device - 1) == 2);
-    CHECK(sh("\"$S\" generate m --prompt-file p.txt --max-new-tokens 600 --ignore-eos "
-             "--temperature 1 --seed 6") == 0);
-    CHECK(strcmp(text, out) != 0);
 }
 
 /* A small stack of the main thread, and so of every thread that asks for no other. */
@@ -245,7 +200,7 @@ static void test_disk_plan(void)
     CHECK(number(p, "waterlines.disk_end") == 0 && number(p, "smallest_bytes.disk") == 0);
     json_decref(p);
     CHECK(sh(line, "plan m --context 1000 --no-probe", device, host, disk, "") == 0 && !*err);
-    CHECK(strstr(out, "\ndisk ") && strstr(out, "on the disk, ") && strstr(out, " lie on disk, "));
+    CHECK(strstr(out, "\ndisk ") && strstr(out, "\nwaterlines "));
     for (int run = 0; run < 2; run++) {
         const char *command =
             run ? "generate m --prompt x --max-new-tokens 999" : "plan m --context 1000 --no-probe";
@@ -346,9 +301,7 @@ static void test_batch(void)
     };
     enum { N = sizeof cases / sizeof *cases };
     json_t *lines[N];
-    char path[256];
-    snprintf(path, sizeof path, "%s/b.jsonl", folder);
-    FILE *file = fopen(path, "w");
+    FILE *file = fopen(in_folder("b.jsonl"), "w");
     for (int i = 0; i < N; i++)
         fprintf(file, "%s\n%s", cases[i].line, i % 3 ? "" : "\n");
     fclose(file);
@@ -393,146 +346,12 @@ static void test_batch(void)
     json_decref(batch);
 }
 
-/* The tokens of answer `choice` in a line with several. */
-static json_t *find_choice(const json_t *line, size_t choice)
-{
-    return json_object_get(json_array_get(json_object_get(line, "choices"), choice), "tokens");
-}
-
-/* Several answers to a prompt: the first is that of the prompt alone, the others draw anew. */
-static void test_choices(void)
-{
-    json_t *lines[2] = {NULL}, *tokens[3];
-    CHECK(sh("printf '%%s\\n' '{\"prompt\": \"ab\", \"n\": 3}' '{\"prompt\": \"ba\"}' >n.jsonl; "
-             "\"$S\" generate m --prompt ab --temperature 2 --seed 4 --max-new-tokens 20 "
-             "--ignore-eos --report n.json") == 0);
-    json_t *alone = parse_file("n.json");
-    CHECK_MSG(sh("\"$S\" generate m --prompts n.jsonl --n 2 --temperature 2 --seed 4 "
-                 "--max-new-tokens 20 --ignore-eos --sessions 3 --report n.json") == 0,
-              "%s", err);
-    for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n")) {
-        json_t *answer = parse(line);
-        lines[number(answer, "line") == 2] = answer;
-    }
-    for (size_t k = 0; k < 3; k++)
-        tokens[k] = find_choice(lines[0], k);
-    CHECK(json_equal(tokens[0], json_object_get(alone, "tokens")));
-    CHECK(tokens[1] && tokens[2] && !json_equal(tokens[0], tokens[1]) &&
-          !json_equal(tokens[0], tokens[2]) && !json_equal(tokens[1], tokens[2]));
-    CHECK(find_choice(lines[1], 0) && find_choice(lines[1], 1) && !find_choice(lines[1], 2));
-    json_t *report = parse_file("n.json");
-    check_moved(report);
-    json_decref(lines[0]);
-    json_decref(lines[1]);
-    json_decref(report);
-    json_decref(alone);
-}
-
-/* Answers come in the order in which they end. A message names a text that is too long, and the
- * others continue. */
-static void test_batch_order(void)
-{
-    CHECK(sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 300, \"id\": \"long\"}'; "
-             "for i in 1 2 3; do echo '{\"prompt\": \"b\", \"max_new_tokens\": 3}'; done; } "
-             ">o.jsonl") == 0);
-    CHECK(sh("\"$S\" generate m --prompts o.jsonl --sessions 2 --ignore-eos | sed 's/,.*//'") == 0);
-    CHECK_MSG(strcmp(out, "{\"line\":2\n{\"line\":3\n{\"line\":4\n{\"id\":\"long\"\n") == 0, "%s",
-              out);
-    /* Too long for --context, for the model, and for memory. */
-    static const char *const limits[] = {"--context 100", "", "--on-oom fail --device-memory %lld"};
-    static const char *const says[] = {
-        "expected at most 100, the --context\"", "made for (--allow-long-context allows more)\"",
-        "raise --device-memory, or shorten the prompt or the answer"};
-    long long least = 0;
-    for (int i = 0; i < 3; i++) {
-        char options[128];
-        snprintf(options, sizeof options, limits[i], least);
-        CHECK(sh("sed -i 's/\"max_new_tokens\": [0-9]*, \"id\"/\"max_new_tokens\": %d, \"id\"/' "
-                 "o.jsonl",
-                 i == 1 ? 2000 : 300) == 0);
-        int code =
-            sh("\"$S\" generate m --prompts o.jsonl --sessions 1 --ignore-eos --report o.json %s",
-               options);
-        CHECK_MSG(code == 1 && strstr(err, "o.jsonl: line 1: found 1 token of the prompt and") &&
-                      strstr(err, "3 answered, 1 without an answer"),
-                  "%s: %d: %s", options, code, err);
-        CHECK_MSG(strstr(out, "{\"id\":\"long\",\"error\":") &&
-                      strstr(out, "\"code\":\"context_length_exceeded\""),
-                  "%s", out);
-        CHECK_MSG(strstr(out, says[i]), "%s", out);
-        CHECK(strstr(out, "{\"line\":4,"));
-        json_t *report = parse_file("o.json");
-        CHECK(number(report, "items_done") == 3 && number(report, "items_failed") == 1);
-        CHECK(number(report, "n_generated") == 9 && number(report, "n_prompt") == 3);
-        json_decref(report);
-        if (i == 1) { /* the size of the short prompts */
-            CHECK_MSG(sh("\"$S\" plan m --context 4 --on-oom fail --json --device cpu") == 0, "%s",
-                      err);
-            json_t *plan = parse(out);
-            least = (long long)number(plan, "smallest_bytes.device");
-            json_decref(plan);
-        }
-    }
-    CHECK(sh("\"$S\" generate m --prompts o.jsonl --context 2") == 1 && !strstr(out, "\"text\""));
-    /* A line that is wrong does not end the others. */
-    CHECK(sh("printf '%%s\\n' nonsense '{\"prompt\":\"a\",\"top_p\":2}' '{\"promt\":\"a\"}' "
-             "'{\"prompt\":\"b\"}' >o.jsonl; \"$S\" generate m --prompts o.jsonl") == 1);
-    CHECK_MSG(strstr(err, "o.jsonl: line 1: ") && strstr(err, "line 2: top_p: found 2") &&
-                  strstr(err, "line 3: ") && strstr(err, "1 answered, 3 without an answer"),
-              "%s", err);
-    CHECK_MSG(strstr(out, "{\"line\":4,\"text\"") && strstr(out, "\"line\":1}"), "%s", out);
-}
-
-/* The budgets that a refusal names are enough for all lines, and for their plan: those of the whole
- * run, where no line can be answered, and those of the longest line. */
-static void test_batch_named_budgets(void)
-{
-    static const char *const given[] = {"--device-memory 64K --host-memory 0",
-                                        "--device-memory 8MiB --host-memory 0",
-                                        "--device-memory 64K", "--device-memory 250K"};
-    CHECK(sh("for n in 4 600 300; do echo '{\"prompt\": \"a\", \"max_new_tokens\": '$n'}'; "
-             "done >n.jsonl") == 0);
-    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        CHECK_MSG(sh("run=\"$S generate m --device cpu --prompts n.jsonl %s\"; $run 2>e >o; "
-                     "code=$?; cat e; named=$(grep 'of 601 tokens\\|at most 600 of' e | sed -E "
-                     "'s/.*; (--.*) would do.*/\\1/; s/ together with / /; "
-                     "s/.*at least ([^;]*); raise (--[a-z-]*).*/\\2 \\1/'); echo \"$named\"; "
-                     "[ $code = %d ] && \"$S\" plan ${run#*generate } $named && $run $named",
-                     given[i], i < 3 ? 2 : 1) == 0,
-                  "%s: %s%s", given[i], out, err);
-        CHECK_MSG(strstr(out, "\"line\":1,\"text\"") && strstr(out, "\"line\":2,\"text\"") &&
-                      strstr(out, "\"line\":3,\"text\""),
-                  "%s: %s%s", given[i], out, err);
-    }
-}
-
-/* Ctrl-C: complete lines are printed, and then unfinished ones. */
-static void test_batch_interrupted(void)
-{
-    int code = sh("{ echo '{\"prompt\": \"a\", \"max_new_tokens\": 900}'; "
-                  "for i in 1 2 3; do echo '{\"prompt\": \"b\", \"max_new_tokens\": 3}'; done; } "
-                  ">o.jsonl; rm -f o.json; \"$S\" generate m --prompts o.jsonl --sessions 2 "
-                  "--ignore-eos --report o.json >lines & pid=$!; "
-                  "while ! grep -q '\"line\":4' lines 2>/dev/null && kill -0 $pid; do sleep 0.01; "
-                  "done; kill -INT $pid; wait $pid; code=$?; cat lines; exit $code");
-    CHECK_MSG(code == 130 && strstr(err, "interrupted"), "%d: %s", code, err);
-    char *last = strstr(out, "{\"line\":1,");
-    CHECK_MSG(last && strstr(last, "\"finish\":\"interrupted\"") && !strchr(last, '\n')[1], "%s",
-              out);
-    json_t *report = parse_file("o.json");
-    CHECK(number(report, "items_done") == 3 && number(report, "n_generated") == 9);
-    json_decref(report);
-}
-
 /* Ctrl-C while the line of one answer is printed: the other answer that ended in the same step has
  * its line, too. The first line is longer than the pipe holds, so that the command still prints it
  * when its first byte is here. */
 static void test_batch_interrupted_line(void)
 {
-    const char *const arguments[] = {"spillway", "generate",   "m", "--prompts",
-                                     "o.jsonl",  "--sessions", "2", "--ignore-eos",
-                                     "--report", "o.json",     NULL};
-    int from[2], status;
+    int from[2];
     size_t n = 0;
     CHECK(sh("awk 'BEGIN { for (; length(id) < 200000;) id = id \"0123456789\"; "
              "print \"{\\\"id\\\":\\\"\" id "
@@ -540,7 +359,8 @@ static void test_batch_interrupted_line(void)
              "print \"{\\\"prompt\\\":\\\"b\\\",\\\"max_new_tokens\\\":3}\" }' >o.jsonl; rm -f "
              "o.json") == 0);
     CHECK(pipe2(from, O_CLOEXEC) == 0);
-    pid_t pid = start(from[1], arguments);
+    pid_t pid =
+        start(from[1], "generate m --prompts o.jsonl --sessions 2 --ignore-eos --report o.json");
     close(from[1]);
     for (ssize_t got = 1; got > 0 && n < sizeof out - 1; n += (size_t)got) {
         got = read(from[0], out + n, n ? sizeof out - 1 - n : 1);
@@ -550,9 +370,8 @@ static void test_batch_interrupted_line(void)
     }
     out[n] = 0;
     close(from[0]);
-    CHECK(waitpid(pid, &status, 0) == pid);
-    CHECK_MSG(WIFEXITED(status) && (WEXITSTATUS(status) == 130 || WEXITSTATUS(status) == 0),
-              "status %x", status);
+    int status = end_of(pid);
+    CHECK_MSG(has_exited(status, 130) || has_exited(status, 0), "status %x", status);
     const char *second = strstr(out, "{\"line\":2,");
     CHECK_MSG(second && strstr(second, "\"finish\":\"length\""), "%s",
               second ? second : "no line of the second prompt");
@@ -561,186 +380,21 @@ static void test_batch_interrupted_line(void)
     json_decref(report);
 }
 
-/* A folder without a tokenizer answers lines of ids with ids. */
-static void test_batch_ids(void)
-{
-    CHECK(sh("rm -rf ids && cp -r m ids && rm ids/tokenizer.json && "
-             "echo '{\"tokens\": [1, 5, 7], \"max_new_tokens\": 4}' >i.jsonl") == 0);
-    CHECK(sh("\"$S\" generate m --prompts i.jsonl") == 0);
-    json_t *with = parse(out);
-    CHECK_MSG(sh("\"$S\" generate ids --prompts i.jsonl") == 0, "%s", err);
-    json_t *without = parse(out);
-    CHECK(json_is_null(json_object_get(without, "text")) && strstr(err, "answers are token ids"));
-    CHECK(json_equal(json_object_get(with, "tokens"), json_object_get(without, "tokens")));
-    CHECK(
-        json_equal(json_object_get(with, "logits_hash"), json_object_get(without, "logits_hash")));
-    json_decref(with);
-    json_decref(without);
-    CHECK(sh("echo '{\"prompt\": \"x\"}' >>i.jsonl; \"$S\" generate ids --prompts i.jsonl") == 1);
-    CHECK_MSG(strstr(err, "i.jsonl: line 2: "), "%s", err);
-}
-
-/* ---- unusual cases ---- */
-
-/* A context that the model was not made for is refused, or allowed with the option. */
-static void test_long_context(void)
-{
-    CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3") == 2);
-    CHECK_MSG(strstr(err, "context of 1100 tokens: the model knows 1024 positions; --allow-long"),
-              "%s", err);
-    CHECK(sh("\"$S\" generate m --token-ids t --ids --context 1100 --max-new-tokens 3 "
-             "--allow-long-context") == 0);
-    CHECK_MSG(strstr(err, "1100 tokens is longer than the 1024 positions that the model was made"),
-              "%s", err);
-    CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 2000") == 2);
-    CHECK_MSG(strstr(err, "--max-new-tokens: found 2000, expected at most ") &&
-                  strstr(err, ": the model was made for 1024 tokens, and the prompt has "),
-              "%s", err);
-    CHECK(sh("\"$S\" plan m --context 1100 --no-probe") == 2);
-    CHECK_MSG(strstr(err, "context of 1100 tokens: the model knows 1024 positions; --allow-long"),
-              "%s", err);
-    CHECK(sh("\"$S\" plan m --context 1100 --no-probe --allow-long-context") == 0);
-}
-
-/* A text that is too long for the model: `summarize` would read it. */
-static void test_long_text(void)
-{
-    static const char *const commands[] = {"generate m --prompt-file book.txt",
-                                           "plan m --prompt-file book.txt --no-probe"};
-    static const char advice[] = "the model knows only 1024; 'spillway summarize' reads a text of "
-                                 "any length";
-    CHECK(sh("seq 2000 >book.txt") == 0);
-    for (size_t i = 0; i < 2; i++) {
-        CHECK(sh("\"$S\" %s", commands[i]) == 2);
-        CHECK_MSG(strstr(err, "spillway: book.txt: found ") && strstr(err, advice) &&
-                      strstr(err, "the model knows 1024 positions; --allow-long"),
-                  "%s", err);
-    }
-    CHECK(sh("\"$S\" plan m --prompt-file book.txt --no-probe --allow-long-context") == 0);
-    CHECK_MSG(!strstr(err, "summarize"), "%s", err);
-    CHECK(sh("\"$S\" generate m --prompt \"$(cat book.txt)\"") == 2);
-    CHECK_MSG(!strstr(err, "summarize"), "%s", err);
-}
-
-/* Logits that are not numbers: the advice is not what the run did already. */
-static void test_not_numbers(void)
-{
-    CHECK(sh("cp -r m nan; printf '%%064d' 0 | tr 0 '\\377' >ff; n=$(stat -c %%s "
-             "nan/model.safetensors)\n"
-             "dd if=ff of=nan/model.safetensors bs=1 seek=$((n - 64)) conv=notrunc 2>/dev/null") ==
-          0);
-    CHECK(sh("\"$S\" generate nan --token-ids t --ids --compute bf16") == 1);
-    CHECK_MSG(strstr(err, "not numbers (NaN): computing in f32 has more range, or"), "%s", err);
-    CHECK(sh("\"$S\" generate nan --token-ids t --ids --compute f32") == 1);
-    CHECK_MSG(strstr(err, "not numbers (NaN): the weights are damaged, or too large"), "%s", err);
-}
-
-/* One NaN, in the head's row of a token that is never chosen. */
-static void test_one_nan(void)
-{
-    CHECK(sh("cp -r m one; h=$(od -An -tu8 -N8 one/model.safetensors)\n"
-             "printf '\\300\\177' | dd of=one/model.safetensors bs=1 seek=$((h + 8 + 95 * 64)) "
-             "conv=notrunc 2>/dev/null") == 0);
-    CHECK(sh("\"$S\" generate one --token-ids t --ids") == 1);
-    CHECK_MSG(strstr(err, "not numbers (NaN)"), "%s", err);
-    CHECK(sh("\"$S\" score one --token-ids t") == 1);
-    CHECK_MSG(strstr(err, "not numbers (NaN)"), "%s", err);
-}
-
-/* Ids without a text in the tokenizer. */
-static void test_unnamed_ids(void)
-{
-    CHECK(sh("cp -r m few; sed -E 's/,\"[^\"]+\":[4-9][0-9]//g' m/tokenizer.json "
-             ">few/tokenizer.json") == 0);
-    CHECK(sh("\"$S\" generate few --token-ids t --max-new-tokens 40 --temperature 3 "
-             "--ignore-eos") == 0);
-    CHECK_MSG(strstr(err, " of the 40 new tokens, such as id ") &&
-                  strstr(err, "have no text in the tokenizer and are not printed"),
-              "%s", err);
-    CHECK(sh("\"$S\" generate m --token-ids t --max-new-tokens 40 --temperature 3 "
-             "--ignore-eos") == 0);
-    CHECK_MSG(!strstr(err, "have no text"), "%s", err);
-}
-
 /* ---- runs that are ended from outside ---- */
-
-/* A run whose stdout fails writes its report. */
-static void check_reported(const char *name, const char *count)
-{
-    json_t *report = parse_file(name);
-    CHECK(number(report, count) > 0);
-    json_decref(report);
-    CHECK(sh("rm %s", name) == 0);
-}
 
 static void test_broken_pipe(void)
 {
-    const char *const arguments[] = {"spillway", "generate",  "m",        "--token-ids",
-                                     "t",        "--ids",     "--device", "cpu",
-                                     "--report", "pipe.json", NULL};
-    int ends[2], status;
+    int ends[2];
     CHECK(pipe(ends) == 0);
     close(ends[0]); /* nobody reads */
-    pid_t pid = start(ends[1], arguments);
-    CHECK(waitpid(pid, &status, 0) == pid);
+    pid_t pid = start(ends[1], "generate m --token-ids t --ids --device cpu --report pipe.json");
+    int status = end_of(pid);
     close(ends[1]);
     read_file("err", err, sizeof err);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 1 && !*err, "%x: %s", status, err);
-    check_reported("pipe.json", "n_generated");
-    if (access("/dev/full", W_OK) == 0) {
-        static const char *const lines[][2] = {
-            {"generate m --token-ids t --ids", "n_generated"},
-            {"generate m --prompts lines.jsonl --max-new-tokens 3", "n_prompt"},
-            {"score m --text hello --json", "n_prompt"},
-        };
-        CHECK(sh("echo '{\"prompt\": \"a\"}' >lines.jsonl") == 0);
-        for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-            CHECK_MSG(sh("\"$S\" %s --report full.json >/dev/full", lines[i][0]) == 1, "%s", err);
-            CHECK_MSG(strstr(err, "stdout: No space left"), "%s: %s", lines[i][0], err);
-            check_reported("full.json", lines[i][1]);
-        }
-        CHECK(sh("\"$S\" generate m --token-ids t --ids >/dev/full") == 1);
-        CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
-        CHECK(sh("\"$S\" inspect m >/dev/full") == 1);
-        CHECK_MSG(strstr(err, "stdout: No space left"), "%s", err);
-        CHECK(sh("\"$S\" generate --help all >/dev/full") == 1); /* more than a buffer holds */
-        CHECK_MSG(strstr(err, "stdout: "), "%s", err);
-    }
-    /* A limit on the size of files also makes a write fail. */
-    CHECK(sh("ulimit -f 1; \"$S\" generate m --token-ids t --ids --max-new-tokens 9 --report "
-             "x.json") == 1);
-    CHECK_MSG(strstr(err, "x.json: File too large"), "%s", err);
-    CHECK(sh("{ sleep 0.2; \"$S\" generate --help all; echo $? >code; } | true; cat code") == 0);
-    CHECK_MSG(strcmp(out, "1\n") == 0 && !*err, "%s%s", out, err);
-    /* If stdout is closed, no opened file may take its place. */
-    CHECK(sh("\"$S\" generate m --token-ids t --ids --max-new-tokens 3 --dump-logits c.npy >&-") ==
-          1);
-    CHECK_MSG(strstr(err, "stdout: Bad file descriptor"), "%s", err);
-    CHECK(sh("\"$S\" generate m --token-ids - <&-") == 2);
-    CHECK_MSG(strstr(err, "stdin: Bad file descriptor"), "%s", err);
-}
-
-/* A file that cannot be written costs neither the saved run nor the report. */
-static void test_bad_outputs(void)
-{
-    /* The name of the logits becomes a folder after the names were checked. */
-    CHECK(
-        sh("rm -f late.spw x.json; mkfifo late.ids; "
-           "{ exec 3>late.ids; mkdir late.npy; echo 1 2 3 >&3; } & \"$S\" generate m --token-ids "
-           "late.ids --max-new-tokens 3 --dump-logits late.npy --save late.spw --report x.json") ==
-        1);
-    CHECK_MSG(strstr(err, "late.npy: found a directory"), "%s", err);
-    CHECK(sh("rm late.spw x.json") == 0);
-    CHECK(sh("ulimit -f 8; \"$S\" generate m --token-ids t --ids --ignore-eos --max-new-tokens 40 "
-             "--dump-logits full.npy --report x.json") == 1);
-    const char *message = strstr(err, "full.npy: File too large");
-    CHECK_MSG(message && !strstr(message + 1, "full.npy"), "once: %s", err);
-    CHECK(sh("rm x.json") == 0);
-    /* A saved run that cannot be written costs no report. */
-    CHECK(sh("ulimit -f 8; \"$S\" generate m --token-ids t --ids --ignore-eos --max-new-tokens 40 "
-             "--save full.spw --report x.json") == 1);
-    CHECK_MSG(strstr(err, "full.spw: "), "%s", err);
-    CHECK(sh("rm x.json") == 0);
+    json_t *report = parse_file("pipe.json");
+    CHECK(number(report, "n_generated") > 0);
+    json_decref(report);
 }
 
 /* A progress line says that some of the 30,000 items are done. */
@@ -774,14 +428,12 @@ static void check_memory(pid_t pid)
 
 static void test_interrupt(void)
 {
-    const char *const arguments[] = {"spillway", "generate",   "m",      "--prompts",
-                                     "many",     "--progress", "always", NULL};
-    int status;
+    int status = 0;
     CHECK(sh("awk 'BEGIN { for (i = 0; i < 30000; i++) "
              "print \"{\\\"tokens\\\":[1,2,\" i %% 90 \"],\\\"max_new_tokens\\\":\" "
              "(i < 8 ? 1 : 900) \",\\\"ignore_eos\\\":true}\" }' >many") == 0);
     int sink = open("/dev/null", O_WRONLY);
-    pid_t pid = start(sink, arguments);
+    pid_t pid = start(sink, "generate m --prompts many --progress always");
     /* Waits for the progress line; a minute is for busy machines. */
     for (int i = 0; i < 600; i++) {
         usleep(100000);
@@ -847,21 +499,6 @@ static void test_stories(const char *data)
     CHECK_MSG(strcmp(out, ", there") == 0, "'%s'", out);
 }
 
-/* The bundled model: what its document says is found again. */
-static void test_records(const char *root)
-{
-    char model[600];
-    snprintf(model, sizeof model, "%s/models/records", root);
-    if (access(model, R_OK) != 0)
-        return;
-    CHECK_MSG(sh("\"$S\" inspect %s --json", model) == 0, "%s", err);
-    CHECK_MSG(
-        sh("\"$S\" generate %s --max-new-tokens 8 --prompt 'The access code of Bergen is 4817."
-           "'",
-           model) == 0,
-        "%s", err);
-}
-
 /* A model gives the answer, and the same bits, with room for all of its experts and for a few. */
 static void check_mixture(const char *model, const char *small, const char *prompt,
                           const char *expected)
@@ -919,30 +556,18 @@ int main(void)
     CHECK(getcwd(root, sizeof root));
     command_model("generate");
     command_limits();
+    run_cases("generate", NULL);
     test_report();
-    test_placement();
     test_small_stack();
     test_disk_plan();
     test_disk_run();
     test_disk_adds();
     test_batch();
-    test_choices();
-    test_batch_order();
-    test_batch_named_budgets();
-    test_batch_interrupted();
     test_batch_interrupted_line();
-    test_batch_ids();
-    test_long_context();
-    test_long_text();
-    test_not_numbers();
-    test_one_nan();
-    test_unnamed_ids();
     test_broken_pipe();
-    test_bad_outputs();
     test_interrupt();
     if (data)
         test_stories(data);
-    test_records(root);
     test_records_experts(root);
     sh("rm -r %s", folder);
     return check_done();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_install.sh BUILD CC CXX: what `cmake --install` puts down is complete. A program in C and one in C++
-# can be built with it, in a tree that was moved, and they answer as the command does. The manual page and
-# the completions have every option of every command. Installs what tools/demo.sh builds.
+# can be built with it, in a tree that was moved, and they answer as the command does. The manual page and the
+# completion have every option of every command. Installs what tools/demo.sh builds.
 set -eu -o pipefail
 build=$(realpath "$1") cc=$2 cxx=$3
 model=models/records
@@ -112,14 +112,15 @@ for command in $("$spillway" --help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-
     grep -q "^ *spillway $command " "$text" || lacks "$command" "$page"
     sed -n '/SYNOPSIS/,/DESCRIPTION/s/^ *spillway \([a-z-]*\) .*/\1/p' "$text" | grep -qx "$command" ||
         lacks "a line of the synopsis for $command" "$page"
-    sed -n "/^ *$command)/,/;;/p" "$zsh" >"$place/rows"
+    "$spillway" --complete "$command" x -- >"$place/rows"
     for option in $("$spillway" "$command" --help all | sed -n 's/^  --\([a-z-]*\).*/\1/p'); do
         n=$((n + 1)) what="--$option of $command"
         grep -q -e "^--$option .* $command[,.]" "$place/options.txt" || lacks "$what" "$page"
-        grep -q -e "^ *$command).* --$option[ \"]" "$bash" || lacks "$what" "$bash"
-        grep -q -e "--$option[=[]" "$place/rows" || lacks "$what" "$zsh"
-        grep -q "_from $command' -l $option " "$fish" || lacks "$what" "$fish"
+        grep -q -e "^--$option	" "$place/rows" || lacks "$what" "--complete"
     done
+done
+for script in "$bash" "$zsh" "$fish"; do
+    grep -q -e '--complete' "$script" || lacks --complete "$script"
 done
 [ "$n" -gt 200 ] || { echo "found only $n options"; exit 1; }
 for heading in NAME SYNOPSIS COMMANDS OPTIONS SIZES 'EXIT STATUS' FILES ENVIRONMENT; do

@@ -1,12 +1,8 @@
 /* `spillway batch` on a terminal: the line of progress stays in one row of the terminal, also when
  * its width changes, and leaves nothing behind. Without a terminal there is no such line. */
 #include "tests/command/batch_files.h"
-
-#include <errno.h>
-#include <poll.h>
-#include <pty.h>
-#include <string.h>
-#include <sys/ioctl.h>
+#include "tests/command/command_start.h"
+#include "tests/command/terminal.h"
 
 #define CLEAR "\r\033[K"
 enum { ITEMS = 4000, REDRAWS = 2 };
@@ -14,9 +10,7 @@ enum { ITEMS = 4000, REDRAWS = 2 };
 /* Far more than the test waits for. */
 static void make_input(uint64_t *random)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/in.jsonl", folder);
-    FILE *file = fopen(path, "w");
+    FILE *file = fopen(in_folder("in.jsonl"), "w");
     CHECK(file);
     for (int i = 0; file && i < ITEMS; i++)
         fprintf(file, "{\"id\":%d,\"tokens\":[5,%d],\"max_new_tokens\":900,\"ignore_eos\":true}\n",
@@ -25,57 +19,15 @@ static void make_input(uint64_t *random)
         fclose(file);
 }
 
-static void become_batch(const char *output, const char *progress)
-{
-    const char *const arguments[] = {"spillway", "batch",
-                                     "m",        "--input",
-                                     "in.jsonl", "--output",
-                                     output,     "--device",
-                                     "cpu",      "--threads",
-                                     "1",        "--progress",
-                                     progress,   "--allow-long-context",
-                                     NULL};
-    if (chdir(folder) == 0)
-        execv(getenv("S"), (char *const *)(uintptr_t)arguments);
-    _exit(98);
-}
-
-struct terminal {
-    int fd;
-    pid_t child;
-    char text[1 << 20];
-    size_t n;
-};
-
-/* False: there are no terminals here. */
-static bool open_terminal(struct terminal *t, uint16_t columns, const char *output,
-                          const char *progress)
-{
-    const struct winsize size = {.ws_row = 24, .ws_col = columns};
-    *t = (struct terminal){.fd = -1};
-    t->child = forkpty(&t->fd, NULL, NULL, &size);
-    if (t->child == 0)
-        become_batch(output, progress);
-    return t->child > 0;
-}
-
-static bool has_text(const struct terminal *t, int milliseconds)
-{
-    struct pollfd ready = {.fd = t->fd, .events = POLLIN};
-    return poll(&ready, 1, milliseconds) == 1;
-}
+#define BATCH                                                                                      \
+    "exec spillway batch m --input in.jsonl --device cpu --threads 1 --allow-long-context "
 
 /* Reads what is there, or waits for it. False: the process has ended. */
 static bool read_terminal(struct terminal *t)
 {
-    const bool is_ready = has_text(t, 60000);
+    const bool is_ready = terminal_has_text(t, 60000);
     CHECK_MSG(is_ready, "nothing in a minute");
-    if (!is_ready)
-        return false;
-    ssize_t n = read(t->fd, t->text + t->n, sizeof t->text - 1 - t->n);
-    t->n += n > 0 ? (size_t)n : 0;
-    t->text[t->n] = 0;
-    return n > 0;
+    return is_ready && terminal_read(t, 0);
 }
 
 static int redraws(const char *text)
@@ -118,13 +70,8 @@ static size_t check_lines(const char *text, size_t columns)
 /* Ends the process with SIGTERM. */
 static void end_terminal(struct terminal *t)
 {
-    int status = -1;
     check_kill(t->child, SIGTERM);
-    while (read_terminal(t))
-        ;
-    CHECK(waitpid(t->child, &status, 0) == t->child);
-    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM, "%x: %s", status, t->text);
-    close(t->fd);
+    CHECK_MSG(has_exited(terminal_close(t), 128 + SIGTERM), "%s", t->text);
 }
 
 /* Every line of the text is a message. */
@@ -142,7 +89,7 @@ static void test_width(struct terminal *t, uint16_t columns)
 {
     const struct winsize size = {.ws_row = 24, .ws_col = columns};
     CHECK(ioctl(t->fd, TIOCSWINSZ, &size) == 0); /* sends SIGWINCH */
-    while (has_text(t, 0) && read_terminal(t))
+    while (terminal_has_text(t, 0) && read_terminal(t))
         ;
     wait_for_lines(t, 1); /* the first one may have been under way with the width before */
     const char *lines = wait_for_lines(t, REDRAWS);
@@ -173,7 +120,9 @@ static void test_long_prompts(int n)
              "\"tokens\":[5' $id; yes ,5 | head -n 40000 | tr -d '\\n'; echo ']}'; done "
              ">in.jsonl",
              n) == 0);
-    CHECK(open_terminal(&t, 80, n == 1 ? "one" : "two", "always"));
+    CHECK(terminal_open(&t, 80,
+                        n == 1 ? BATCH "--output one --progress always"
+                               : BATCH "--output two --progress always"));
     const double end = check_seconds() + 40;
     bool all_run = false;
     while (!all_run && check_seconds() < end && read_terminal(&t))
@@ -188,14 +137,9 @@ static void test_long_prompts(int n)
 static void test_end(void)
 {
     static struct terminal t;
-    int status = -1;
     CHECK(sh("mv in.jsonl all && head -n 30 all >in.jsonl") == 0);
-    CHECK(open_terminal(&t, 80, "end", "always"));
-    while (read_terminal(&t))
-        ;
-    CHECK(waitpid(t.child, &status, 0) == t.child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    close(t.fd);
+    CHECK(terminal_open(&t, 80, BATCH "--output end --progress always"));
+    CHECK(has_exited(terminal_close(&t), 0));
     check_lines(t.text, 80);
     check_messages(last_rows(&t));
     CHECK_MSG(strstr(last_rows(&t), "30 answered"), "%s", last_rows(&t));
@@ -210,26 +154,17 @@ int main(void)
     command_model("job_terminal");
     command_limits();
     make_input(&random);
-    if (!open_terminal(&seen, 80, "seen", "auto")) {
-        fprintf(stderr, "no terminals here (%s): skipped\n", strerror(errno));
+    if (!terminal_open(&seen, 80, BATCH "--output seen")) {
         sh("rm -rf %s", folder);
         return CHECK_SKIP;
     }
-    CHECK(open_terminal(&silent, 80, "silent", "never"));
-    pid_t logged = fork();
-    if (logged == 0) {
-        char path[128];
-        snprintf(path, sizeof path, "%s/log", folder);
-        int log = open(path, O_CREAT | O_WRONLY, 0600);
-        dup2(log, 1);
-        dup2(log, 2);
-        become_batch("logged", "auto");
-    }
+    CHECK(terminal_open(&silent, 80, BATCH "--output silent --progress never"));
+    pid_t logged = start_on(-1, -1, BATCH "--output logged >log 2>&1");
     test_width(&seen, 80); /* takes longer than a line of progress waits for */
     end_terminal(&silent);
     check_messages(silent.text);
     check_kill(logged, SIGTERM);
-    CHECK(waitpid(logged, NULL, 0) == logged);
+    end_of(logged);
     CHECK(sh("! grep -q \"$(printf '\\r')\" log && cat log") == 0);
     check_messages(out);
     test_width(&seen, 40);

@@ -87,7 +87,7 @@ static void use_parts(const char *path, struct spw_tokenizer **t)
                       "encode");
     spw_free(ids);
     spw_error_clear(&err);
-    check_refusal(s->ops->chat_template(s, NULL, &chat, &err), &err, "template");
+    check_refusal(s->ops->chat_template(s, NULL, NULL, &chat, &err), &err, "template");
     if (chat) {
         struct spw_chat_request q = {.messages_json = messages,
                                      .messages_bytes = sizeof messages - 1};

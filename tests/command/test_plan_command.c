@@ -5,11 +5,9 @@
  *
  *   test_plan_command [draws] */
 #include "runtime/spillway.h"
-#include "tests/byte_tokenizer.h"
-#include "tests/command/command_run.h"
+#include "tests/command/command_json.h"
+#include "tests/command/command_model.h"
 #include "tests/engine/tiny_model.h"
-
-#include <jansson.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -19,26 +17,11 @@
 
 static uint64_t n_down, n_to_disk, n_from_disk, n_together, n_waited, n_found, n_routed;
 
-/* A number at a path with dots. */
-static long long at(const json_t *j, const char *path)
-{
-    char part[64];
-    const char *dot;
-    for (; (dot = strchr(path, '.')); path = dot + 1) {
-        snprintf(part, sizeof part, "%.*s", (int)(dot - path), path);
-        j = json_object_get(j, part);
-    }
-    CHECK_MSG(json_is_integer(json_object_get(j, path)), "%s", path);
-    return json_integer_value(json_object_get(j, path));
-}
-
 static json_t *plan(const char *options)
 {
     int code = sh("\"$S\" plan m --json %s", options);
     CHECK_MSG(code == 0, "plan %s: %s", options, err);
-    json_t *j = json_loads(out, 0, NULL);
-    CHECK(j);
-    return j;
+    return parse(out);
 }
 
 static uint64_t below(uint64_t *seed, uint64_t n)
@@ -52,7 +35,7 @@ static void draw_budgets(char *options, size_t size, uint64_t *seed)
     size_t n = strlen(options);
     bool disk = below(seed, 2);
     json_t *j = plan(options);
-    long long least = at(j, "smallest_bytes.device"), all = at(j, "peak_bytes.device");
+    long long least = number(j, "smallest_bytes.device"), all = number(j, "peak_bytes.device");
     long long device = below(seed, 4) ? least + (all > least ? (all - least) / 4 : 0) : all;
     device = below(seed, 3) ? least : device;
     json_decref(j);
@@ -64,7 +47,7 @@ static void draw_budgets(char *options, size_t size, uint64_t *seed)
         " --disk . --disk-memory 64MiB --disk-write-limit 1GiB"); /* with this limit no drive is
                                                                      measured */
     j = plan(options);
-    snprintf(options + n, size - n, " --host-memory %lld", at(j, "smallest_bytes.host") + 4096);
+    snprintf(options + n, size - n, " --host-memory %lld", number(j, "smallest_bytes.host") + 4096);
     json_decref(j);
 }
 
@@ -89,40 +72,38 @@ static bool in_bounds(const json_t *plan, const char *link, long long missed)
     snprintf(least, sizeof least, "run_experts.least.%s", link);
     snprintf(expected, sizeof expected, "run_experts.expected.%s", link);
     snprintf(most, sizeof most, "run_experts.most.%s", link);
-    return at(plan, least) <= missed && missed <= at(plan, most) &&
-           at(plan, least) <= at(plan, expected) && at(plan, expected) <= at(plan, most);
+    return number(plan, least) <= missed && missed <= number(plan, most) &&
+           number(plan, least) <= number(plan, expected) &&
+           number(plan, expected) <= number(plan, most);
 }
 
 /* The plan's totals against the report's counters. */
 static void compare(const json_t *plan, const char *what)
 {
-    char path[256];
     const char *link;
     json_t *bytes;
-    snprintf(path, sizeof path, "%s/r.json", folder);
-    json_t *report = json_load_file(path, 0, NULL);
+    json_t *report = parse_file("r.json");
     const json_t *run = json_object_get(json_object_get(plan, "moved_bytes"), "run");
     CHECK(json_object_size(run) == SPW_MOVED_COUNT);
     /* Without a trace no plan knows which experts will be missed. */
     bool unknown = json_object_get(plan, "run_experts") != NULL;
-    json_object_foreach(json_object_get(report, "moved_bytes"), link, bytes) CHECK_MSG(
-        unknown ? in_bounds(plan, link, at(bytes, "counted") - at(run, link))
-                : at(run, link) == at(bytes, "counted"),
-        "%s: %s: planned %lld, counted %lld", what, link, at(run, link), at(bytes, "counted"));
+    json_object_foreach(json_object_get(report, "moved_bytes"), link, bytes)
+        CHECK_MSG(unknown ? in_bounds(plan, link, number(bytes, "counted") - number(run, link))
+                          : number(run, link) == number(bytes, "counted"),
+                  "%s: %s: planned %lld, counted %lld", what, link, number(run, link),
+                  number(bytes, "counted"));
     CHECK(json_equal(json_object_get(plan, "peak_bytes"), json_object_get(report, "peak_bytes")));
     if (json_object_get(report, "n_decode_steps"))
-        CHECK(at(plan, "predicted_run.n_decode_steps") == at(report, "n_decode_steps"));
-    n_down += at(run, "device_to_host") > 100000;
-    n_to_disk += at(run, "host_to_disk") > 0;
-    n_from_disk += at(run, "disk_to_host") > 0;
+        CHECK(number(plan, "predicted_run.n_decode_steps") == number(report, "n_decode_steps"));
+    n_down += number(run, "device_to_host") > 100000;
+    n_to_disk += number(run, "host_to_disk") > 0;
+    n_from_disk += number(run, "disk_to_host") > 0;
     json_decref(report);
 }
 
 static void write_ids(const char *name, uint64_t n, uint32_t vocab)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
+    FILE *f = fopen(in_folder(name), "w");
     for (uint64_t i = 0; i < n; i++)
         fprintf(f, "%llu ", (unsigned long long)(i * 7 % vocab));
     fclose(f);
@@ -138,14 +119,14 @@ static void generate(const char *options)
  * experts begin with the counts of the runs before. */
 static void run_routed(const struct tiny_model *m, uint64_t *seed)
 {
-    char options[512], more[1024], path[256];
+    char options[512], more[1024];
     write_ids("ids", check_range(seed, 1, 300), m->vocab);
     snprintf(options, sizeof options,
              "--device cpu --threads 2 --context 400 --max-new-tokens %llu --token-ids ids "
              "--kv-dtype f32",
              (unsigned long long)check_range(seed, 10, 60));
     json_t *j = plan(options);
-    long long least = at(j, "smallest_bytes.device");
+    long long least = number(j, "smallest_bytes.device");
     json_decref(j);
     snprintf(more, sizeof more, "%s --device-memory %lld%s --expert-trace trace", options,
              least + (long long)below(seed, 3) * 4096,
@@ -156,18 +137,17 @@ static void run_routed(const struct tiny_model *m, uint64_t *seed)
              options) == 2);
     CHECK(sh("cmp trace kept && test -z \"$(ls .trace* 2>&-)\"") == 0);
     j = plan(more);
-    bool moves = at(j, "n_experts_resident") < at(j, "n_experts");
+    bool moves = number(j, "n_experts_resident") < number(j, "n_experts");
     CHECK(!moves || sh("test -s spillway/experts.json") == 0); /* for the next run */
     CHECK(!json_object_get(j, "run_experts"));
     CHECK_MSG(!strstr(err, "the trace has"), "%s", err);
     compare(j, more);
-    snprintf(path, sizeof path, "%s/r.json", folder);
-    json_t *report = json_load_file(path, 0, NULL);
+    json_t *report = parse_file("r.json");
     CHECK(json_equal(json_object_get(j, "expert_trace"), json_object_get(report, "expert_trace")));
     json_decref(report);
-    long long best = at(j, "expert_trace.rules.best.missed");
-    CHECK(best <= at(j, "expert_trace.rules.spillway.missed") &&
-          best <= at(j, "expert_trace.rules.lru.missed") && (best > 0) == moves);
+    long long best = number(j, "expert_trace.rules.best.missed");
+    CHECK(best <= number(j, "expert_trace.rules.spillway.missed") &&
+          best <= number(j, "expert_trace.rules.lru.missed") && (best > 0) == moves);
     n_routed += moves;
     json_decref(j);
     json_decref(plan(strcat(more, " --max-new-tokens 70")));
@@ -200,9 +180,7 @@ static void run_one(const struct tiny_model *m, uint64_t *seed)
 
 static void write_lines(const struct tiny_model *m, int n_lines, uint64_t *seed)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/lines.jsonl", folder);
-    FILE *f = fopen(path, "w");
+    FILE *f = fopen(in_folder("lines.jsonl"), "w");
     for (int i = 0; i < n_lines; i++) {
         uint64_t n = check_range(seed, 1, below(seed, 3) ? 200 : 600);
         fprintf(f, "{\"tokens\": [%llu", (unsigned long long)below(seed, m->vocab));
@@ -240,15 +218,15 @@ static void run_waiting(const struct tiny_model *m, uint64_t *seed)
     write_lines(m, 7, seed);
     CHECK(sh("\"$S\" generate m --ignore-eos %s | sort >all", options) == 0);
     int code = sh("\"$S\" plan m --json %s --device-memory 4KiB", options);
-    json_t *j = json_loads(out, 0, NULL);
+    json_t *j = parse(out);
     CHECK(code == 2 && j);
-    const long long least = at(j, "smallest_bytes.device");
+    const long long least = number(j, "smallest_bytes.device");
     bool waits = false;
     for (int i = 0; i < 16 && !waits; i++) { /* with the least memory there may be one session */
         json_decref(j);
         snprintf(options + n, sizeof options - n, " --device-memory %lld", least + i * least / 16);
         j = plan(options);
-        waits = at(j, "full_sessions") < at(j, "sessions");
+        waits = number(j, "full_sessions") < number(j, "sessions");
     }
     n_waited += waits;
     code = sh("\"$S\" generate m --ignore-eos --report r.json %s >some; sort some | cmp - all",
@@ -261,7 +239,7 @@ static void run_waiting(const struct tiny_model *m, uint64_t *seed)
 /* A prompt whose beginning an earlier process has published; and that process. */
 static void run_found(const struct tiny_model *m, uint64_t *seed)
 {
-    char options[1024], more[1200], path[256];
+    char options[1024], more[1200];
     uint64_t prompt = check_range(seed, 200, 1400);
     write_ids("ids", prompt, m->vocab);
     CHECK(sh("rm -rf cache") == 0);
@@ -276,12 +254,11 @@ static void run_found(const struct tiny_model *m, uint64_t *seed)
     json_decref(j);
     CHECK(sh("cp ids first && cat first >ids && seq 1 60 | tr '\\n' ' ' >>ids") == 0);
     generate(options); /* continues after it */
-    snprintf(path, sizeof path, "%s/r.json", folder);
-    json_t *report = json_load_file(path, 0, NULL);
-    long long found = at(report, "prefix.n_tokens_from_store");
-    long long kept = at(report, "prefix.n_tokens_published");
-    long long published = at(report, "prefix.published_bytes");
-    long long whole = (at(report, "n_prompt") + at(report, "n_generated") - 1) / 128 * 128;
+    json_t *report = parse_file("r.json");
+    long long found = number(report, "prefix.n_tokens_from_store");
+    long long kept = number(report, "prefix.n_tokens_published");
+    long long published = number(report, "prefix.published_bytes");
+    long long whole = (number(report, "n_prompt") + number(report, "n_generated") - 1) / 128 * 128;
     json_decref(report);
     /* The cache has a part of it where no session can begin: no plan knows how much. Where the
      * cache has all tiles of full layers, only tiles of windows were published, and no tokens. */
@@ -319,28 +296,9 @@ static void run_resumed(uint64_t *seed, uint32_t vocab)
 
 static void write_model(struct tiny_model *m)
 {
-    char json[BYTE_TOKENIZER_BYTES], path[256];
-    size_t n = byte_tokenizer_json(json);
     m->vocab = BYTE_TOKENIZER_VOCAB;
-    snprintf(path, sizeof path, "%s/m", folder);
-    tiny_model_write(m, path);
-    snprintf(path, sizeof path, "%s/m/tokenizer.json", folder);
-    FILE *f = fopen(path, "w");
-    CHECK(f && fwrite(json, 1, n, f) == n);
-    fclose(f);
-}
-
-/* The words say what is divided by what. */
-static void say_run(void)
-{
-    struct tiny_model m = tiny_models[0];
-    write_model(&m);
-    CHECK(sh("\"$S\" plan m --device cpu --prompt-tokens 20 --max-new-tokens 9") == 0);
-    const char *line = strstr(out, "\nthe run ");
-    line = line ? strstr(line + 1, "\nthe run ") : NULL; /* the first one has the bytes */
-    CHECK_MSG(line && strstr(line, " s for 9 new tokens, ") && strstr(line, " a second: steps"),
-              "%s", out);
-    CHECK(sh("rm -r m") == 0);
+    tiny_model_write(m, in_folder("m"));
+    write_tokenizer("m");
 }
 
 int main(int argc, char **argv)
@@ -348,12 +306,10 @@ int main(int argc, char **argv)
     int draws = argc > 1 ? atoi(argv[1]) : SANITIZED || !check_full() ? 1 : 2;
     if (!command_is_there())
         return CHECK_SKIP;
-    snprintf(folder, sizeof folder, "/tmp/spw_plan_command_%d", (int)getpid());
-    CHECK(mkdir(folder, 0700) == 0);
+    open_folder("plan_command");
     command_limits();
-    say_run();
     uint64_t seed = check_seed();
-    for (int i = 0; i < N_TINY_MODELS; i++) {
+    for (int i = 0; i < TINY_STATES; i++) {
         struct tiny_model m = tiny_models[i];
         write_model(&m);
         for (int k = 0; k < draws; k++) {

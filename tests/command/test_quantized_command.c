@@ -22,27 +22,23 @@ static void add_tokenizer(struct spw_gguf_writer *w, void *root)
 
 static void write_mixed(uint64_t seed)
 {
-    char path[128];
     json_t *root = json_load_file("models/records256/tokenizer.json", 0, NULL);
     const struct gguf_way way = {.seed = seed, .more_keys = add_tokenizer, .context = root};
-    snprintf(path, sizeof path, "%s/mixed.gguf", folder);
-    gguf_from_folder("models/records256", path, &way);
+    gguf_from_folder("models/records256", in_folder("mixed.gguf"), &way);
     json_decref(root);
 }
 
 /* The mixture that was trained. */
 static void write_experts(void)
 {
-    char from[128], to[128];
-    CHECK_MSG(!sh("$S quantize \"$RECORDS-experts\" e8.gguf --type q8_0"), "%s", err);
-    snprintf(from, sizeof from, "%s/e8.gguf", folder);
-    snprintf(to, sizeof to, "%s/experts.gguf", folder);
-    gguf_to_q6_k(from, to);
+    CHECK_MSG(!sh("$S quantize \"$REPOSITORY/models/records-experts\" e8.gguf --type q8_0"), "%s",
+              err);
+    gguf_to_q6_k(in_folder("e8.gguf"), in_folder("experts.gguf"));
 }
 
 static void write_models(uint64_t seed)
 {
-    CHECK(!sh("cp -r \"$RECORDS\" m && chmod -R u+w m && mkdir docs"));
+    CHECK(!sh("cp -r \"$REPOSITORY/models/records\" m && chmod -R u+w m && mkdir docs"));
     CHECK(!sh("echo '{%% for m in messages %%}{{ m.content }}{%% endfor %%}\nA:' "
               ">m/chat_template.jinja"));
     CHECK_MSG(!sh("$S quantize m q8.gguf --type q8_0 && $S quantize m q4.gguf --type q4_0"), "%s",
@@ -75,17 +71,10 @@ static json_t *plan(const char *model, const char *options)
     return parse(out);
 }
 
-static const char *text_of(const json_t *j, const char *key)
-{
-    const char *text = json_string_value(json_object_get(j, key));
-    CHECK_MSG(text, "no %s", key);
-    return text ? text : "";
-}
-
 static void hash_of(char hash[32], const char *model, const char *options)
 {
     json_t *report = generate(model, options);
-    snprintf(hash, 32, "%s", text_of(report, "logits_hash"));
+    snprintf(hash, 32, "%s", text_at(report, "logits_hash"));
     json_decref(report);
 }
 
@@ -97,7 +86,7 @@ static json_t *same_with(const char *model, const char *options, const char *has
     json_t *planned = plan(model, options), *report = generate(model, options);
     const char *link;
     json_t *moved;
-    CHECK_MSG(!strcmp(text_of(report, "logits_hash"), hash), "%s %s", model, options);
+    CHECK_MSG(!strcmp(text_at(report, "logits_hash"), hash), "%s %s", model, options);
     CHECK(
         json_equal(json_object_get(planned, "peak_bytes"), json_object_get(report, "peak_bytes")));
     json_object_foreach(json_object_get(report, "moved_bytes"), link, moved)
@@ -157,13 +146,13 @@ static void test_experts(void)
              number(j, "smallest_bytes.device"));
     json_decref(j);
     j = generate(model, options);
-    snprintf(missed, sizeof missed, "%s", text_of(j, "logits_hash"));
+    snprintf(missed, sizeof missed, "%s", text_at(j, "logits_hash"));
     CHECK_MSG(!strcmp(all, missed), "%s, not %s", missed, all);
     CHECK(number(j, "moved_bytes.host_to_device.counted") > 0);
     json_decref(j);
     CHECK(!sh("$S inspect %s", model));
-    CHECK_MSG(strstr(out, "experts     12 in 1 layer, mlp 256;") &&
-                  strstr(out, "types       Q6_K in 25 tensors, F32 in 15 tensors;"),
+    CHECK_MSG(strstr(out, "n 12, kept 2, intermediate 256") &&
+                  strstr(out, "dtype Q6_K, tensors 25,") && strstr(out, "dtype F32, tensors 15,"),
               "%s", out);
 }
 
@@ -190,8 +179,6 @@ static void check_says(const char *model, const char *options, bool int8)
     CHECK(number(j, "weights_bytes") == matrix_bytes(model));
     CHECK(json_is_true(json_object_get(j, "int8_activations")) == int8);
     CHECK(json_is_true(json_object_get(report, "int8_activations")) == int8);
-    CHECK(!sh("$S plan %s --context 100 --no-probe %s", model, options));
-    CHECK_MSG(!!strstr(out, "bf16 with int8 activations to compute") == int8, "%s", out);
     json_decref(report);
     json_decref(j);
 }
@@ -205,9 +192,7 @@ static void test_says(void)
         check_says(models[i], "--compute f32", false);
     }
     CHECK(!sh("$S inspect q4.gguf"));
-    CHECK_MSG(strstr(out, "model       q4.gguf (qwen3)\n") &&
-                  strstr(out, "types       Q4_0 in 22 "),
-              "%s", out);
+    CHECK_MSG(strstr(out, "q4.gguf\n") && strstr(out, "dtype Q4_0, tensors 22,"), "%s", out);
 }
 
 /* ---- score and check-kv ---- */
@@ -229,7 +214,7 @@ static void test_score(void)
         double most;
     } cases[] = {{"m", "q8.gguf", 0.005},
                  {"m", "q4.gguf", 0.05},
-                 {"\"$RECORDS-experts\"", "experts.gguf", 0.01}};
+                 {"\"$REPOSITORY/models/records-experts\"", "experts.gguf", 0.01}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *file = cases[i].file;
         const double of_folder = loss(cases[i].folder, "--compute f32");
@@ -271,8 +256,7 @@ static void test_other_type(void)
     static const char name[] = "blk.0.attn_k.weight";
     static char header[1 << 14];
     const uint32_t iq3_s = 21;
-    char path[128];
-    snprintf(path, sizeof path, "%s/odd.gguf", folder);
+    const char *path = in_folder("odd.gguf");
     gguf_from_folder("models/records256", path,
                      &(struct gguf_way){.matrices = SPW_DTYPE_Q3_K, .seed = 1});
     FILE *f = fopen(path, "r+b");
@@ -307,7 +291,7 @@ static void test_saved(void)
         !sh("$S generate q8.gguf --resume s.q8.gguf --max-new-tokens 12 --report r.json " RUN),
         "%s", err);
     json_t *report = parse_file("r.json");
-    CHECK(!strcmp(text_of(report, "logits_hash"), hash));
+    CHECK(!strcmp(text_at(report, "logits_hash"), hash));
     check_moved(report);
     json_decref(report);
 }
@@ -328,7 +312,7 @@ static void test_prefix(void)
         hash_of(hash, runs[i].model, runs[i].options);
         snprintf(options, sizeof options, "%s --prefix-cache p", runs[i].options);
         json_t *report = generate(runs[i].model, options);
-        CHECK(!strcmp(text_of(report, "logits_hash"), hash));
+        CHECK(!strcmp(text_at(report, "logits_hash"), hash));
         CHECK_MSG((number(report, "prefix.n_tokens_reused") > 0) == runs[i].found, "%s %s",
                   runs[i].model, options);
         json_decref(report);
@@ -407,15 +391,10 @@ static void test_all(void)
 
 int main(void)
 {
-    char here[4096];
     uint64_t seed = check_seed();
-    snprintf(folder, sizeof folder, "/tmp/spw_quantized_XXXXXX");
     if (!command_is_there())
         return CHECK_SKIP;
-    if (!mkdtemp(folder) || !getcwd(here, sizeof here - 20))
-        return 1;
-    strcat(here, "/models/records");
-    setenv("RECORDS", here, 1);
+    open_folder("quantized");
     command_limits();
     write_models(check_random(&seed) | 1);
     RUN_UNDER_ASAN ? test_few() : test_all();

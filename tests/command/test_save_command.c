@@ -1,5 +1,6 @@
 /* `spillway generate --save` and `--resume`: the outputs of the parts, one after the other, are the
  * output of a run that was never ended. */
+#include "tests/command/cases.h"
 #include "tests/command/command_model.h"
 #include "tests/engine/tiny_model.h"
 
@@ -20,24 +21,17 @@
 
 static char whole[1 << 16], first[1 << 16], second[1 << 16];
 
-static json_t *report(const char *name)
+static long long number_in(const char *name, const char *key)
 {
-    static char text[1 << 20];
-    read_file(name, text, sizeof text);
-    return json_loads(text, 0, NULL);
-}
-
-static long long number(const char *name, const char *key)
-{
-    json_t *j = report(name);
-    long long n = json_integer_value(json_object_get(j, key));
+    json_t *j = parse_file(name);
+    const long long n = number(j, key);
     json_decref(j);
     return n;
 }
 
 static bool same(const char *a, const char *b, const char *key)
 {
-    json_t *x = report(a), *y = report(b);
+    json_t *x = parse_file(a), *y = parse_file(b);
     bool equal = json_equal(json_object_get(x, key), json_object_get(y, key));
     json_decref(x);
     json_decref(y);
@@ -49,7 +43,7 @@ static void check_account(const char *name)
 {
     const char *link;
     json_t *value;
-    json_t *j = report(name), *moved = json_object_get(j, "moved_bytes");
+    json_t *j = parse_file(name), *moved = json_object_get(j, "moved_bytes");
     CHECK(json_object_size(moved) == 4);
     json_object_foreach(moved, link, value)
     {
@@ -58,6 +52,12 @@ static void check_account(const char *name)
                   name, link);
     }
     json_decref(j);
+}
+
+static void read_parts(void)
+{
+    read_file("first", first, sizeof first);
+    read_file("second", second, sizeof second);
 }
 
 static bool is_whole(void)
@@ -83,20 +83,19 @@ static void check_split(const char *options, int cut, const char *others)
                  others) == 0,
               "%s", err);
     read_file("whole", whole, sizeof whole);
-    read_file("first", first, sizeof first);
-    read_file("second", second, sizeof second);
+    read_parts();
     CHECK(strlen(whole) > 200 && *first && *second);
     /* nothing is left but half a character at the end */
     CHECK(sh("\"$S\" generate m --resume f " RUN) == 0 && n_out <= 3);
     strcat(second, out);
     CHECK_MSG(is_whole(), "%s, cut at %d: '%s' + '%s' is not '%s'", options, cut, first, second,
               whole);
-    CHECK(number("a.json", "n_resumed") == 0 && number("b.json", "n_resumed") == cut);
-    CHECK(number("b.json", "n_generated") == 400);
+    CHECK(number_in("a.json", "n_resumed") == 0 && number_in("b.json", "n_resumed") == cut);
+    CHECK(number_in("b.json", "n_generated") == 400);
     CHECK(same("w.json", "b.json", "logits_hash") && !same("w.json", "a.json", "logits_hash"));
     CHECK(same("w.json", "b.json", "logprobs") && same("w.json", "b.json", "top_logprobs"));
-    CHECK(number("a.json", "saves") == 1 && number("a.json", "saved_bytes") > 0);
-    CHECK(number("b.json", "saves") == 5 - cut / 100);
+    CHECK(number_in("a.json", "saves") == 1 && number_in("a.json", "saved_bytes") > 0);
+    CHECK(number_in("b.json", "saves") == 5 - cut / 100);
     check_account("a.json");
     check_account("b.json");
 }
@@ -136,8 +135,7 @@ static void test_stops(void)
                  cut, stop) == 0);
         CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 60 " RUN " >second") == 0, "%s",
                   err);
-        read_file("first", first, sizeof first);
-        read_file("second", second, sizeof second);
+        read_parts();
         strcat(first, second);
         CHECK_MSG(strncmp(first, whole, n) == 0 && strlen(first) == n, "cut at %d: '%s'", cut,
                   first);
@@ -158,8 +156,7 @@ static void test_characters(void)
                  cut) == 0);
         CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 24 " RUN " >second") == 0, "%s",
                   err);
-        read_file("first", first, sizeof first);
-        read_file("second", second, sizeof second);
+        read_parts();
         CHECK_MSG(is_whole(), "cut at %d: '%s' + '%s' is not '%s'", cut, first, second, whole);
     }
 }
@@ -186,8 +183,7 @@ static int interrupt(const char *signal_name)
 static void resume_rest(void)
 {
     CHECK_MSG(sh("\"$S\" generate m --resume f " RUN " >second") == 0, "%s", err);
-    read_file("first", first, sizeof first);
-    read_file("second", second, sizeof second);
+    read_parts();
 }
 
 static void test_interrupted(void)
@@ -222,17 +218,16 @@ static void test_interrupted_prompt(void)
 {
     static const char *const run = "\"$S\" generate slow --device cpu --threads 1 --ids";
     struct tiny_model slow = tiny_models[0];
-    char path[128];
     slow.positions = 100000;
-    snprintf(path, sizeof path, "%s/slow", folder);
-    tiny_model_write(&slow, path);
+    tiny_model_write(&slow, in_folder("slow"));
     CHECK(sh("seq %d | awk '{ print $1 * 7 %% 90 }' >many", PROMPT) == 0);
     CHECK(sh("%s --token-ids many --max-new-tokens 8 --ignore-eos --progress never >whole", run) ==
           0);
     int code = sh("rm -f f says; %s --token-ids many --max-new-tokens 8 --ignore-eos --progress "
                   "always --device-memory 1200000 --host-memory %d --disk . --disk-memory 64MiB "
                   "--save f >first 2>says & pid=$!; "
-                  "while ! grep -qE ' [4-9][0-9] %% of' says && kill -0 $pid; do sleep 0.02; done; "
+                  "while ! grep -qE '([5-9][0-9]{3}|1[01][.][0-9]k)( of |/)' says && kill -0 $pid; "
+                  "do sleep 0.02; done; "
                   "kill -INT $pid; wait $pid",
                   run, PROMPT * 290); /* which leaves little for hidden rows */
     read_file("says", err, sizeof err);
@@ -240,10 +235,9 @@ static void test_interrupted_prompt(void)
               code, err);
     CHECK_MSG(sh("%s --resume f --report b.json --progress never >second", run) == 0, "%s", err);
     read_file("whole", whole, sizeof whole);
-    read_file("first", first, sizeof first);
-    read_file("second", second, sizeof second);
+    read_parts();
     CHECK_MSG(!*first && *second && is_whole(), "'%s' + '%s' is not '%s'", first, second, whole);
-    CHECK(number("b.json", "n_resumed") == 0);
+    CHECK(number_in("b.json", "n_resumed") == 0);
     check_account("b.json");
 }
 
@@ -267,126 +261,16 @@ static void test_killed_prompt(void)
                        : "--resume f") == 0,
                   "%s", err);
         CHECK_MSG(!i || strstr(err, "tokens were found"), "%s", err);
-        read_file("first", first, sizeof first);
-        read_file("second", second, sizeof second);
+        read_parts();
         CHECK_MSG(!*first && is_whole(), "%s: '%s' is not '%s'", keeps[i], second, whole);
     }
 }
 
-/* ---- refusals ---- */
+/* ---- damage ---- */
 
-static void refuse(const char *options, const char *expected)
+static void change_byte(const char *name, long at)
 {
-    int code = sh("\"$S\" generate m %s " RUN, options);
-    const char *line = strchr(err, '\n');
-    CHECK_MSG(code == 2 && strstr(err, expected) && line && !line[1] && n_out == 0,
-              "%s: %d, '%s', not '%s'", options, code, err, expected);
-}
-
-static void test_refusals(void)
-{
-    CHECK(
-        sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 20 --save f --temperature 0.5 "
-           "--kv-dtype int8 --ignore-eos " RUN) == 0);
-    refuse("--resume f --temperature 0.7", "saved with --temperature 0.5, found --temperature 0.7");
-    refuse("--resume f --seed 7", "saved with --seed 0, found --seed 7");
-    refuse("--resume f --presence-penalty 1", "saved with --presence-penalty 0, found");
-    refuse("--resume f --logit-bias 5=1", "saved with 0 of --logit-bias, found others");
-    refuse("--resume f --kv-dtype f16", "saved with --kv-dtype int8, found --kv-dtype f16");
-    refuse("--resume f --compute f32", "saved with --compute bf16, found --compute f32");
-    refuse("--resume f --residual-window 600", "saved with --residual-window 1024, found 600");
-    refuse("--resume f --stop x", "--stop");
-    refuse("--resume f --max-new-tokens 19", "expected at least the 20 that f has");
-    refuse("--resume f --prompt x", "both --resume and --prompt");
-    refuse("--resume none", "none: No such file");
-    refuse("--resume m/config.json", "m/config.json: ");
-    CHECK(sh(": >void") == 0); /* like a run that is killed before its first save */
-    refuse("--resume void", "void: is empty, nothing was saved to it yet");
-    refuse("--prompt x --save-every 3", "without --save");
-    refuse("--prompts f --save g", "both --prompts and --save");
-    refuse("--prompt x --save /none/f", "--save: /none/f");
-    refuse("--prompt x --save .", "--save: .: found a directory, expected a file");
-    CHECK(sh("seq 3000 >book && cp book same") == 0);
-    refuse("--prompt-file book --save book", "--save: book: is the file of --prompt-file");
-    refuse("--prompt x --save book",
-           "book: found a file that is not a saved session; expected a saved session or a "
-           "name that is free");
-    refuse("--prompt-file book --expert-trace book", "book: is the file of --prompt-file");
-    refuse("--prompt x --expert-trace /none/f", "--expert-trace: /none/f");
-    CHECK(sh("cmp book same && mkfifo pipe") == 0);
-    refuse("--prompt x --save pipe", "--save: pipe: is not a regular file");
-    CHECK(sh("test -p pipe") == 0);
-    CHECK(sh("cp -r m n && sed -i 's/10000.0/20000.0/' n/config.json && \"$S\" generate n --resume "
-             "f " RUN) == 2 &&
-          strstr(err, "another model"));
-    CHECK(sh("\"$S\" plan n --resume f --device cpu") == 2 &&
-          strstr(err, "f: was saved with another model, or its files changed since"));
-    CHECK(sh("\"$S\" plan m --resume f --device cpu") == 0);
-    CHECK(sh("dd if=/dev/zero of=f bs=1 count=60 seek=0 conv=notrunc 2>/dev/null; "
-             "dd if=/dev/zero of=f bs=1 count=60 seek=4096 conv=notrunc 2>/dev/null") == 0);
-    refuse("--resume f", "f: ");
-}
-
-/* In a model whose layers all have windows a precision of old KV changes nothing. */
-static void test_windows_alone(void)
-{
-    CHECK(sh("rm -rf f n; cp -r m n; sed -i 's/\"llama\"/\"mistral\"/' n/config.json") == 0);
-    CHECK(sh("\"$S\" generate n --prompt ab --max-new-tokens 2 --ignore-eos --kv-dtype int8 --save "
-             "f " RUN) == 0);
-    CHECK_MSG(sh("\"$S\" generate n --resume f --max-new-tokens 4 --kv-dtype int8 " RUN) == 0, "%s",
-              err);
-    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 2 --ignore-eos --save "
-             "f " RUN) == 0);
-    refuse("--resume f --kv-dtype int8",
-           "f: was saved with KV of bf16, old KV exact; this run has bf16, int8");
-}
-
-/* A file of another run is refused and does not change; this run's own file is written again. */
-static void test_other_runs(void)
-{
-    static const char *const run = "--max-new-tokens 20 --ignore-eos --save f";
-    char options[200];
-    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab %s " RUN, run) == 0);
-    CHECK(sh("cp -p f same; rm -rf n; cp -r m n; sed -i 's/10000.0/20000.0/' n/config.json") == 0);
-    snprintf(options, sizeof options, "--prompt ac %s", run);
-    refuse(options, "--save: f has another run; give another name");
-    snprintf(options, sizeof options, "--prompt ab --seed 3 %s", run);
-    refuse(options, "--save: f has another run");
-    snprintf(options, sizeof options, "--prompt ab --kv-dtype int8 %s", run);
-    refuse(options, "--save: f has another run: f: was saved with");
-    CHECK(sh("\"$S\" generate n --prompt ab %s " RUN, run) == 2 && strstr(err, "another model"));
-    CHECK(sh("cp -p f g; \"$S\" generate m --prompt other --max-new-tokens 1 --save h " RUN) == 0);
-    refuse("--resume h --max-new-tokens 9 --save g", "--save: g has another run");
-    CHECK(sh("cmp f same && cmp g same") == 0);
-    CHECK(sh("\"$S\" generate m --prompt ab %s " RUN, run) == 0);
-    CHECK_MSG(strstr(err, "f has this run up to token 20 of its answer"), "%s", err);
-    CHECK(sh("chmod 620 f; \"$S\" generate m --resume f " RUN) == 2 &&
-          strstr(err, "other users may write to it (mode 0620)"));
-    CHECK(sh("\"$S\" generate m --prompt ab %s " RUN " && test $(stat -c %%a f) = 600", run) == 0);
-    if (geteuid() != 0)
-        return;
-    CHECK(sh("chown 4321 f; \"$S\" generate m --resume f " RUN) == 2 &&
-          strstr(err, "belongs to user 4321"));
-    refuse(options, "--save: f: belongs to another user");
-    CHECK(sh("rm f") == 0);
-}
-
-/* Two processes, one file: the second one is refused before it computes anything. */
-static void test_two_processes(void)
-{
-    int code =
-        sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 900 --ignore-eos --save f "
-           "--save-every 20 " RUN " >first & pid=$!; "
-           "while ! [ -e f ] && kill -0 $pid; do sleep 0.01; done; "
-           "\"$S\" generate m --prompt ab --max-new-tokens 4 --save f " RUN
-           " 2>says; code=$?; wait $pid || code=99; cat says >&2; exit $code");
-    CHECK_MSG(code == 2 && strstr(err, "f: another process or engine saves to this file") && !n_out,
-              "%d: %s", code, err);
-}
-
-static void change_byte(const char *path, long at)
-{
-    FILE *file = fopen(path, "r+b");
+    FILE *file = fopen(in_folder(name), "r+b");
     CHECK(file && fseek(file, at, SEEK_SET) == 0);
     if (!file)
         return;
@@ -399,11 +283,9 @@ static void change_byte(const char *path, long at)
 /* Damaged KV is computed again from the tokens, and the file can be written again. */
 static void test_damaged_kv(void)
 {
-    char path[128];
     struct stat st = {0};
-    snprintf(path, sizeof path, "%s/f", folder);
-    CHECK(sh("cp -p good f") == 0 && stat(path, &st) == 0);
-    change_byte(path, st.st_size / 2);
+    CHECK(sh("cp -p good f") == 0 && stat(in_folder("f"), &st) == 0);
+    change_byte("f", st.st_size / 2);
     CHECK(sh("\"$S\" generate m --resume f --save f --max-new-tokens 400 --report b.json " RUN
              " >second") == 0);
     CHECK_MSG(strstr(err, "does not have its checksum; the KV of this run is computed again"), "%s",
@@ -418,8 +300,6 @@ static void test_damaged_kv(void)
 static void test_damaged(int times)
 {
     uint64_t seed = check_seed();
-    char path[128];
-    snprintf(path, sizeof path, "%s/f", folder);
     CHECK(
         sh("rm -f f; \"$S\" generate m --prompt 'on and on' --max-new-tokens 400 --ignore-eos " RUN
            " --report a.json >whole") == 0);
@@ -429,33 +309,20 @@ static void test_damaged(int times)
     read_file("whole", whole, sizeof whole);
     for (int i = 0; i < times; i++) {
         struct stat st = {0};
-        CHECK(sh("cp -p good f") == 0 && stat(path, &st) == 0);
+        CHECK(sh("cp -p good f") == 0 && stat(in_folder("f"), &st) == 0);
         long at = (long)check_range(&seed, 0, (uint64_t)st.st_size - 1);
-        change_byte(path, at);
+        change_byte("f", at);
         CHECK_MSG(sh("\"$S\" generate m --prompt 'on and on' --max-new-tokens 300 --save f "
                      "--ignore-eos " RUN " >first") == 0,
                   "byte %ld: %s", at, err);
         CHECK_MSG(sh("\"$S\" generate m --resume f --max-new-tokens 400 --report b.json " RUN
                      " >second") == 0,
                   "byte %ld: %s", at, err);
-        read_file("first", first, sizeof first);
-        read_file("second", second, sizeof second);
+        read_parts();
         CHECK_MSG(is_whole() && same("a.json", "b.json", "logits_hash"), "byte %ld", at);
     }
     read_file("first", first, sizeof first);
     test_damaged_kv();
-}
-
-/* The answer is printed; a save that failed is an error that says what to do. */
-static void test_write_limit(void)
-{
-    CHECK(sh("rm -f f; \"$S\" generate m --prompt ab --max-new-tokens 4 --save f "
-             "--disk-write-limit 4KiB " RUN) == 1);
-    CHECK_MSG(*out && strstr(err, "f: ") && strstr(err, "raise --disk-write-limit"), "%s", err);
-    CHECK(sh("test -e f") == 1);
-    CHECK(sh("\"$S\" generate m --prompt ab --max-new-tokens 4 --save f --disk-write-limit 16MiB "
-             "--report r " RUN) == 0);
-    check_account("r");
 }
 
 /* test_save_command [changed bytes]: 6 by default, hundreds by hand */
@@ -472,12 +339,8 @@ int main(int argc, char **argv)
     test_interrupted();
     test_interrupted_prompt();
     test_killed_prompt();
-    test_refusals();
-    test_windows_alone();
-    test_other_runs();
-    test_two_processes();
     test_damaged(argc > 1 ? atoi(argv[1]) : 6);
-    test_write_limit();
+    run_cases("save", NULL);
     sh("rm -r %s", folder);
     return check_done();
 }

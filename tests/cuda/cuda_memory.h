@@ -87,10 +87,18 @@ static inline void cuda_arena_close(struct cuda_arena *a)
     CHECK(!cudaFree(a->base));
 }
 
+/* tools/gpu_check.sh runs the test under compute-sanitizer, which takes long for each kernel. */
+static inline bool cuda_is_sanitized(void)
+{
+    return getenv("SPW_SANITIZER");
+}
+
 /* Draws of a test that compares results with a reference: half of them under AddressSanitizer,
  * which is there for the addresses. */
 static inline int cuda_draws(int all)
 {
+    if (cuda_is_sanitized())
+        return (all + 7) / 8;
     return RUN_UNDER_ASAN && !check_full() ? (all + 1) / 2 : all;
 }
 

@@ -296,6 +296,11 @@ static inline uint4 __ldg(const uint4 *p)
     return *p;
 }
 
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
+}
+
 static inline float rsqrtf(float x)
 {
     return 1.0f / sqrtf(x);

@@ -49,33 +49,6 @@ static void check_against_cpu(const char *dir, const int32_t *ids, enum spw_dtyp
     free(b);
 }
 
-/* ---- attention alone, as `bench` times it ---- */
-
-/* Every form of tile can be timed, and what it reads is counted: of 3 tiles, the last one half. */
-static void check_attention_speed(void)
-{
-    static const struct {
-        uint32_t k_bits, v_bits;
-        uint64_t tile_bytes; /* 2 heads of 64: in int4 256 bytes of means, 512 of steps a head */
-    } forms[] = {{0, 0, 65536}, {8, 8, 34304}, {8, 4, 26112}, {4, 4, 17920}};
-    struct spw_options o = {.backend = SPW_BACKEND_CUDA};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        struct spw_attention_shape shape = {.n_heads = 4,
-                                            .n_kv_heads = 2,
-                                            .head_dim = 64,
-                                            .dtype = SPW_DTYPE_BF16,
-                                            .k_bits = forms[i].k_bits,
-                                            .v_bits = forms[i].v_bits,
-                                            .context = 320};
-        struct spw_attention_speed speed;
-        struct spw_error err = {0};
-        CHECK_MSG(spw_machine_attention(&speed, &shape, &o, &err) == 0, "%s", err.text);
-        CHECK(speed.seconds > 0);
-        CHECK_MSG(speed.kv_bytes == forms[i].tile_bytes * 5 / 2, "%llu",
-                  (unsigned long long)speed.kv_bytes);
-    }
-}
-
 /* ---- which device ---- */
 
 static void check_choice(const char *dir)
@@ -225,7 +198,6 @@ int main(void)
     /* f32: other orders of the same sums. bf16: a rounding to 8 bits may fall to the other side. */
     check_against_cpu(dir, ids, SPW_DTYPE_F32, 1e-5);
     check_against_cpu(dir, ids, SPW_DTYPE_BF16, 2e-2);
-    check_attention_speed();
     check_choice(dir);
 #ifdef SPW_SIMT_EMULATOR
     check_auto_falls_back(dir);

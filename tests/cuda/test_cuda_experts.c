@@ -6,8 +6,6 @@
 #include "tests/cuda/cuda_memory.h"
 #include "tests/unit/kernels/experts_problem.h"
 
-enum { DRAWS = 40 };
-
 static uint64_t rng;
 
 static size_t draw(size_t low, size_t high)
@@ -91,8 +89,11 @@ static void test_rows(void)
         gather.n_kept = (uint32_t)n_kept;
         gather.expert = (uint32_t)draw(0, n_kept - 1);
     }
-    if (n == rows && draw(0, 1))
+    if (draw(0, 1)) {
         gather.index = NULL;
+        gather.times = (uint32_t)n_kept;
+        gather.n_kept = gather.choices ? 1 : 0; /* a choice for each row of y */
+    }
     struct spw_combine_args combine = {.h = h,
                                        .y = y,
                                        .choices = choices,
@@ -149,7 +150,7 @@ int main(void)
     if (!cuda_there())
         return CHECK_SKIP;
     rng = check_seed();
-    for (int i = 0; i < DRAWS; i++) {
+    for (int i = 0; i < cuda_draws(40); i++) {
         test_route();
         test_rows();
     }

@@ -254,6 +254,10 @@ static float activation(float x, enum spw_activation act)
 {
     if (act == SPW_ACT_SILU)
         return x / (1.0f + expf(0.0f - x));
+    if (act == SPW_ACT_SIGMOID)
+        return 1.0f / (1.0f + expf(0.0f - x));
+    if (act == SPW_ACT_IDENTITY)
+        return x;
     if (act == SPW_ACT_GELU_ERF)
         return 0.5f * x * (1.0f + erff(x * 0.707106781f));
     if (act == SPW_ACT_CUT_QUICK)
@@ -270,6 +274,10 @@ static double exact_activation(double x, enum spw_activation act)
 {
     if (act == SPW_ACT_SILU)
         return x / (1 + exp(-x));
+    if (act == SPW_ACT_SIGMOID)
+        return 1 / (1 + exp(-x));
+    if (act == SPW_ACT_IDENTITY)
+        return x;
     if (act == SPW_ACT_GELU_ERF)
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     if (act == SPW_ACT_CUT_QUICK)

@@ -222,7 +222,7 @@ enum { TILES = STEPS_TILES * STEPS_SLICES };
 enum { MOST_NORM_DIM = 512 /* up to here a norm of rows has the same tree */ };
 
 struct rope_problem {
-    struct both qkv, freq, q_norm, k_norm, q_bias, k_bias;
+    struct both qkv, q, freq, q_norm, k_norm, q_bias, k_bias;
     struct spw_rope_append_args a; /* of the CPU */
 };
 
@@ -273,6 +273,7 @@ static void rope_on_gpu(const struct rope_problem *p, const struct spw_rope_appe
         size_t tile = (size_t)((a->position + from) / SPW_TILE_TOKENS) -
                       (size_t)(a->position / SPW_TILE_TOKENS);
         part.qkv = qkv + from * a->stride * wide;
+        part.q = a->q ? (const char *)a->q + from * a->q_stride * wide : NULL;
         part.position += from;
         part.rows = a->rows - from < step ? a->rows - from : step;
         steps_list_tiles(&part, tiles, tile);
@@ -309,7 +310,9 @@ static struct written steps_on_gpu(const struct rope_problem *p,
     rope.n_heads += a->n_kv_heads;
     rope.interleaved = rope.v_is_k = rope.v_norm = false;
     rope.q_norm = rope.k_norm = NULL;
+    rope.q = NULL;
     rope.growth.beta = 0;
+    steps_take_q(&p->a, unused.qkv);
     steps_order(a, unused.qkv);
     if (a->norm_last)
         rope_on_gpu(p, &rope, &unused, a->rows);
@@ -404,6 +407,8 @@ static struct rope_problem rope_draw(bool shared)
     a->n_kv_heads = queries_only ? 0 : a->n_kv_heads;
     steps_draw_slices(a, &rng);
     p.qkv = make(rows * a->stride, a->dtype, 2);
+    p.q = make(steps_draw_q(a, &rng), a->dtype, 2);
+    a->q = draw(0, 1) ? p.q.cpu : NULL;
     p.freq = make(a->rotary_dim / 2, SPW_DTYPE_F32, 1);
     steps_draw(a, &rng);
     const size_t q = (size_t)a->head_dim * (a->norm_by_head ? a->n_heads : 1);
@@ -426,6 +431,7 @@ static void test_rope_append(bool shared)
     struct rope_problem p = rope_draw(shared);
     struct spw_rope_append_args a = p.a;
     size_t rows = a.rows;
+    a.q = a.q ? p.q.gpu : NULL;
     a.inv_freq = p.freq.gpu;
     a.q_norm = a.q_norm ? p.q_norm.gpu : NULL;
     a.k_norm = a.k_norm ? p.k_norm.gpu : NULL;
@@ -435,15 +441,17 @@ static void test_rope_append(bool shared)
     rope_on_gpu(&p, &a, &once, rows);
     rope_on_gpu(&p, &a, &cut, draw(1, rows));
     bool same = written_same(&p, &once, &want), same_cut = written_same(&p, &once, &cut);
-    CHECK_MSG(same && same_cut && rope_matches_cpu(&p, &once),
-              "steps %d calls %d: rows %zu at %llu heads %u/%u, %u a tile, dim %u rotary %u "
-              "norms %d %d kind %d by head %d growth %d interleaved %d last %d types %s %s",
-              same, same_cut, rows, (unsigned long long)a.position, a.n_heads, a.n_kv_heads,
-              a.slice_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL,
-              (int)a.norm, a.norm_by_head, a.growth.beta != 0, a.interleaved, a.norm_last,
-              spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
+    CHECK_MSG(
+        same && same_cut && rope_matches_cpu(&p, &once),
+        "steps %d calls %d: rows %zu at %llu heads %u/%u, %u a tile, dim %u rotary %u "
+        "norms %d %d kind %d by head %d growth %d interleaved %d last %d q apart %d types %s %s",
+        same, same_cut, rows, (unsigned long long)a.position, a.n_heads, a.n_kv_heads,
+        a.slice_heads, a.head_dim, a.rotary_dim, a.q_norm != NULL, a.k_norm != NULL, (int)a.norm,
+        a.norm_by_head, a.growth.beta != 0, a.interleaved, a.norm_last, a.q != NULL,
+        spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
     written_free(&want), written_free(&once), written_free(&cut);
-    drop(&p.qkv), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm), drop(&p.q_bias), drop(&p.k_bias);
+    drop(&p.qkv), drop(&p.q), drop(&p.freq), drop(&p.q_norm), drop(&p.k_norm), drop(&p.q_bias),
+        drop(&p.k_bias);
 }
 
 /* ---- softcap ---- */
@@ -475,10 +483,13 @@ static void test_each(void)
     enum spw_dtype t = draw_dtype();
     size_t n = draw(1, 9000);
     struct both x = make(n, t, 8);
+    enum spw_activation act = SPW_ACT_CUT_QUICK;
+    while (act == SPW_ACT_CUT_QUICK)
+        act = (enum spw_activation)draw(0, SPW_ACT_COUNT - 1);
     struct spw_each_args a = {.x = x.gpu,
                               .n = n,
                               .limit = draw(0, 1) ? 1.5f : 0,
-                              .act = (enum spw_activation)draw(0, SPW_ACT_CUT_QUICK - 1),
+                              .act = act,
                               .dtype = t},
                          here = a;
     CHECK(!spw_each_cuda(&a, NULL));

@@ -10,6 +10,37 @@
 #include "tests/cuda/simt_control.h"
 #endif
 
+/* The public calls on a backend of the test's choice; NULL: the options choose it. */
+static inline int spw_plan_query_on(struct spw_plan_info *out, const struct spw_backend *b,
+                                    const char *dir, const struct spw_options *o,
+                                    struct spw_error *err)
+{
+    struct spw_options on = *o;
+    on.own_backend = b;
+    return spw_plan_query(out, dir, &on, err);
+}
+
+static inline int spw_engine_open_on(struct spw_engine **out, const struct spw_backend *b,
+                                     const char *dir, const struct spw_options *o,
+                                     struct spw_error *err)
+{
+    struct spw_options on = *o;
+    on.own_backend = b;
+    return spw_engine_open(out, dir, &on, err);
+}
+
+static inline int spw_plan_moved_on(uint64_t moved[SPW_MOVED_COUNT],
+                                    struct spw_expert_bytes *experts,
+                                    const struct spw_plan_steps *steps, const struct spw_backend *b,
+                                    const char *dir, const struct spw_options *o,
+                                    const struct spw_plan_request *requests, size_t n,
+                                    struct spw_error *err)
+{
+    struct spw_options on = *o;
+    on.own_backend = b;
+    return spw_plan_moved(moved, experts, steps, dir, &on, requests, n, err);
+}
+
 /* A folder of this process alone, with the model in it. `dir`: the folder, or its GGUF file. */
 static inline void run_folder(char dir[128], const struct tiny_model *m, const char *test)
 {

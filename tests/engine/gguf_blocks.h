@@ -25,9 +25,13 @@ static const struct gguf_block_kind gguf_block_kinds[] = {
 };
 enum { GGUF_BLOCK_KINDS = sizeof gguf_block_kinds / sizeof *gguf_block_kinds };
 
-/* A type whose blocks fit rows of `cols` numbers. */
+/* A type whose blocks fit rows of `cols` numbers, a multiple of 32. */
 static inline enum spw_dtype gguf_draw_type(uint64_t cols, uint64_t *seed)
 {
+    if (cols % 32) {
+        CHECK_MSG(false, "no type has blocks that fit its rows");
+        return SPW_DTYPE_F32;
+    }
     for (;;) {
         enum spw_dtype t = gguf_block_kinds[check_random(seed) % GGUF_BLOCK_KINDS].type;
         if (cols % spw_type_of(t).elements == 0)

@@ -18,6 +18,7 @@ struct gguf_way {
      */
     uint64_t seed;
     uint32_t n_files; /* 0 and 1: one */
+    bool joined_gate; /* of qwen3next: the rows of old files */
     void (*more_keys)(struct spw_gguf_writer *w, void *context);
     void *context;
 };
@@ -31,7 +32,7 @@ struct gguf_folder {
 
 static inline const char *gguf_architecture(const struct spw_model_config *c)
 {
-    static const char *const other[][2] = {
+    const char *const other[][2] = {
         {"mistral", "llama"},
         {"mixtral", "llama"},
         {"ministral3", "mistral3"},
@@ -39,8 +40,15 @@ static inline const char *gguf_architecture(const struct spw_model_config *c)
         {"phi", "phi2"},
         {"llama4_text", "llama4"},
         {"gemma4_text", "gemma4"},
+        {"muse_glimmer_text", "muse-glimmer"},
         {"olmo3", "olmo2"},
         {"glm", "chatglm"},
+        {"qwen3_5_text", "qwen35"},
+        {"qwen3_5_moe_text", "qwen35moe"},
+        {"qwen3_next", "qwen3next"},
+        {"lfm2_moe", "lfm2moe"},
+        {"granitemoehybrid", "granitehybrid"},
+        {"nemotron_h", c->experts.n ? "nemotron_h_moe" : "nemotron_h"},
         {"hunyuan_v1_dense", "hunyuan-dense"},
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
@@ -70,9 +78,75 @@ static inline uint64_t gguf_rows(const struct gguf_folder *f, const struct spw_t
                                   : t->shape[0] * (t->n_dims > 2 ? t->shape[1] : 1);
 }
 
+/* ---- layers with a state ---- */
+
+/* Gate and up of granitemoehybrid's mlp. */
+static inline bool gguf_is_shared(const struct spw_tensor *t)
+{
+    return strstr(t->name, "shared_mlp.input_linear.") != NULL;
+}
+
+/* The files of qwen3next have q, k and v in one tensor, z in another; the folder has them in one,
+ * those of a key head after those of the other. */
+static inline uint32_t gguf_parts(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    const bool joined = strstr(t->name, ".in_proj_qkvz.") && !f->way->joined_gate;
+    return joined || gguf_is_shared(t) ? 2 : 1;
+}
+
+static inline uint64_t gguf_part_rows(const struct gguf_folder *f, const struct spw_tensor *t,
+                                      uint32_t part)
+{
+    const struct spw_mixer_config *m = &f->config.mixer;
+    return gguf_parts(f, t) == 1 ? gguf_rows(f, t)
+           : gguf_is_shared(t)   ? gguf_rows(f, t) / 2
+           : part                ? (uint64_t)m->heads * m->value_dim
+                                 : m->conv_channels;
+}
+
+/* The row of the folder's tensor that is row i of q, k, v and z. */
+static inline uint64_t gguf_ungrouped(const struct spw_mixer_config *m, uint64_t i)
+{
+    const uint64_t shared = m->heads / m->key_heads, keys = (uint64_t)m->key_heads * m->key_dim;
+    const uint64_t group = 2 * m->key_dim + 2 * shared * m->value_dim;
+    const uint64_t values = (uint64_t)m->heads * m->value_dim;
+    if (i < 2 * keys)
+        return i % keys / m->key_dim * group + i / keys * m->key_dim + i % m->key_dim;
+    const uint64_t v = (i - 2 * keys) % values, is_z = (i - 2 * keys) / values;
+    return v / (shared * m->value_dim) * group + 2 * m->key_dim + is_z * shared * m->value_dim +
+           v % (shared * m->value_dim);
+}
+
+/* Value heads of qwen35 come in another order: first the first one of each key head, and so on.
+ * Where number i comes from, of numbers of which each head has `each`, from `first` on. */
+static inline uint64_t gguf_tiled(const struct spw_mixer_config *m, uint64_t i, uint64_t each,
+                                  uint64_t first)
+{
+    if (i < first)
+        return i;
+    const uint64_t head = (i - first) / each, shared = m->heads / m->key_heads;
+    return first + (head % m->key_heads * shared + head / m->key_heads) * each + (i - first) % each;
+}
+
+/* 0: the rows of the tensor keep their order. */
+static inline uint64_t gguf_rows_of_head(const struct gguf_folder *f, const struct spw_tensor *t,
+                                         uint64_t *first)
+{
+    const struct spw_mixer_config *m = &f->config.mixer;
+    const bool is_qkv = strstr(t->name, ".in_proj_qkv.") || strstr(t->name, ".conv1d.");
+    *first = is_qkv ? 2 * (uint64_t)m->key_heads * m->key_dim : 0;
+    if (strncmp(f->architecture, "qwen35", 6) != 0)
+        return 0;
+    return is_qkv || strstr(t->name, ".in_proj_z.") ? m->value_dim
+           : strstr(t->name, ".in_proj_a.") || strstr(t->name, ".in_proj_b.") ||
+                   strstr(t->name, ".A_log") || strstr(t->name, ".dt_bias")
+               ? 1
+               : 0;
+}
+
 /* ---- names ---- */
 
-static inline void gguf_name(const struct gguf_folder *f, const struct spw_tensor *t,
+static inline void gguf_name(const struct gguf_folder *f, const struct spw_tensor *t, uint32_t part,
                              char out[SPW_GGUF_MOST_NAME + 1])
 {
     static const char *const names[][2] = {{"input_layernorm", "attn_norm"},
@@ -81,6 +155,7 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"self_attn.v_proj", "attn_v"},
                                            {"self_attn.qkv_proj", "attn_qkv"},
                                            {"self_attn.o_proj", "attn_output"},
+                                           {"self_attn.gate_proj", "attn_gate"},
                                            {"self_attn.q_norm", "attn_q_norm"},
                                            {"self_attn.k_norm", "attn_k_norm"},
                                            {"self_attn.query_layernorm", "attn_q_norm"},
@@ -115,14 +190,68 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
                                            {"layer_scalar", "layer_output_scale"},
                                            {"per_layer_input_gate", "inp_gate"},
                                            {"per_layer_projection", "proj"},
-                                           {"post_per_layer_input_norm", "post_norm"}};
+                                           {"post_per_layer_input_norm", "post_norm"},
+                                           {"mlp.experts.gate_up_proj", "ffn_gate_up_exps"},
+                                           {"mlp.experts.down_proj", "ffn_down_exps"},
+                                           {"linear_attn.in_proj_qkv.", "attn_qkv"},
+                                           {"linear_attn.in_proj_qkvz", "attn_qkv"},
+                                           {"linear_attn.in_proj_z", "attn_gate"},
+                                           {"linear_attn.in_proj_b.", "ssm_beta"},
+                                           {"linear_attn.in_proj_a", "ssm_alpha"},
+                                           {"linear_attn.in_proj_ba", "ssm_ba"},
+                                           {"linear_attn.conv1d", "ssm_conv1d"},
+                                           {"linear_attn.norm", "ssm_norm"},
+                                           {"linear_attn.out_proj", "ssm_out"},
+                                           {"linear_attn.dt_bias", "ssm_dt"},
+                                           {"linear_attn.A_log", "ssm_a"},
+                                           {"mamba.in_proj", "ssm_in"},
+                                           {"mamba.conv1d", "ssm_conv1d"},
+                                           {"mamba.x_proj", "ssm_x"},
+                                           {"mamba.dt_proj", "ssm_dt"},
+                                           {"mamba.dt_bias", "ssm_dt"},
+                                           {"mamba.A_log", "ssm_a"},
+                                           {"mamba.D", "ssm_d"},
+                                           {"mamba.norm", "ssm_norm"},
+                                           {"mamba.out_proj", "ssm_out"},
+                                           {"mamba.q_proj", "attn_q"},
+                                           {"mamba.k_proj", "attn_k"},
+                                           {"mamba.v_proj", "attn_v"},
+                                           {"mamba.o_proj", "attn_output"},
+                                           {"mamba.up_proj", "ffn_up"},
+                                           {"mamba.down_proj", "ffn_down"},
+                                           {"mamba.gate.", "ffn_gate_inp"},
+                                           {"mamba.gate.e_score", "exp_probs_b"},
+                                           {"mamba.experts.0.up_proj", "ffn_up_exps"},
+                                           {"mamba.experts.0.down_proj", "ffn_down_exps"},
+                                           {"mamba.shared_experts.up_proj", "ffn_up_shexp"},
+                                           {"mamba.shared_experts.down_proj", "ffn_down_shexp"},
+                                           {"mamba.fc1_latent_proj", "ffn_latent_down"},
+                                           {"mamba.fc2_latent_proj", "ffn_latent_up"},
+                                           {"norm.", "attn_norm"},
+                                           {"shared_mlp.output_linear", "ffn_down"},
+                                           {"operator_norm", "attn_norm"},
+                                           {"self_attn.out_proj", "attn_output"},
+                                           {"self_attn.q_layernorm", "attn_q_norm"},
+                                           {"self_attn.k_layernorm", "attn_k_norm"},
+                                           {"mlp.w1", "ffn_gate"},
+                                           {"mlp.w3", "ffn_up"},
+                                           {"mlp.w2", "ffn_down"},
+                                           {"mlp.experts.0.w1", "ffn_gate_exps"},
+                                           {"mlp.experts.0.w3", "ffn_up_exps"},
+                                           {"mlp.experts.0.w2", "ffn_down_exps"},
+                                           {"mlp.expert_bias", "exp_probs_b"},
+                                           {"conv.in_proj", "shortconv.in_proj"},
+                                           {"conv.conv", "shortconv.conv"},
+                                           {"conv.out_proj", "shortconv.out_proj"}};
     const char *layers = strstr(t->name, "layers."), *suffix = strrchr(t->name, '.');
     if (!layers) {
         const char *name = strstr(t->name, "embed_tokens.")             ? "token_embd"
+                           : strstr(t->name, "embeddings.")             ? "token_embd"
                            : strstr(t->name, "lm_head")                 ? "output"
                            : gguf_is_input_table(t)                     ? "per_layer_token_embd"
                            : strstr(t->name, "per_layer_model_project") ? "per_layer_model_proj"
                            : strstr(t->name, "per_layer_projection")    ? "per_layer_proj_norm"
+                           : strstr(t->name, "embedding_norm")          ? "token_embd_norm"
                                                                         : "output_norm";
         snprintf(out, SPW_GGUF_MOST_NAME + 1, "%s%s", name, suffix);
         return;
@@ -134,13 +263,28 @@ static inline void gguf_name(const struct gguf_folder *f, const struct spw_tenso
         snprintf(usual, sizeof usual, "mlp.%s", rest + 13);
         rest = usual;
     }
+    if (!strncmp(rest, "mixer.", 6)) {
+        snprintf(usual, sizeof usual, "mamba.%s", rest + 6);
+        rest = usual;
+    }
     const char *name =
-        f->config.sandwich || f->config.late_norms ? "post_attention_norm" : "ffn_norm";
-    if (strcmp(suffix, ".bias") != 0)
+        f->config.sandwich || f->config.late_norms || f->config.mixer.kind == SPW_MIXER_DELTA
+            ? "post_attention_norm"
+            : "ffn_norm";
+    if (!strcmp(suffix, ".dt_bias") || !strcmp(suffix, ".expert_bias") ||
+        !strcmp(suffix, ".e_score_correction_bias"))
+        suffix = ".bias";
+    else if (!strcmp(suffix, ".A_log") || !strcmp(suffix, ".D"))
+        suffix = "";
+    else if (strcmp(suffix, ".bias") != 0)
         suffix = strstr(rest, "router.") && strstr(rest, "scale") ? ".scale" : ".weight";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strncmp(rest, names[i][0], strlen(names[i][0])))
             name = names[i][1];
+    if (strstr(rest, "in_proj_qkvz"))
+        name = f->way->joined_gate ? "ssm_in" : part ? "attn_gate" : "attn_qkv";
+    if (gguf_is_shared(t))
+        name = part ? "ffn_up" : "ffn_gate";
     snprintf(out, SPW_GGUF_MOST_NAME + 1, "blk.%u.%s%s", layer, name, suffix);
 }
 
@@ -219,6 +363,94 @@ static inline void gguf_gemma4_keys(const struct gguf_folder *f, struct spw_gguf
     gguf_u32(f, w, "embedding_length_per_layer_input", c->layer_inputs);
 }
 
+/* Numbers by layer: 0 where it does not attend, or is no mlp. */
+static inline void gguf_mamba_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
+{
+    const struct spw_model_config *c = &f->config;
+    const struct spw_mixer_config *m = &c->mixer;
+    const bool scan = m->kind == SPW_MIXER_SCAN, blocks = !strncmp(f->architecture, "nemo", 4);
+    uint32_t heads[64], widths[64];
+    char name[96];
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        heads[i] = spw_config_kv(c, i)->n_heads;
+        widths[i] = (uint32_t)spw_config_mlp_width(c, i);
+    }
+    gguf_u32(f, w, "ssm.conv_kernel", m->conv_width);
+    gguf_u32(f, w, "ssm.state_size", m->key_dim);
+    gguf_u32(f, w, "ssm.time_step_rank", scan ? m->dt_rank : m->heads);
+    gguf_u32(f, w, "ssm.inner_size", spw_mixer_width(m));
+    if (!scan)
+        gguf_u32(f, w, "ssm.group_count", m->key_heads);
+    if (!strncmp(c->model_type, "mamba", 5))
+        return;
+    gguf_key(f, name, "attention.head_count_kv");
+    spw_gguf_add(w, name, SPW_GGUF_U32, true, heads, c->n_layers);
+    gguf_key(f, name, "rope.scaling.finetuned");
+    spw_gguf_add(w, name, SPW_GGUF_BOOL, false, &(uint8_t){0}, 1);
+    if (!blocks) {
+        gguf_f32(f, w, "attention.scale", (double)c->attention_scale);
+        gguf_f32(f, w, "embedding_scale", (double)c->embedding_scale);
+        gguf_f32(f, w, "residual_scale", (double)c->branch_scales[SPW_BRANCH_MLP]);
+        gguf_u32(f, w, "expert_shared_feed_forward_length", c->intermediate);
+        gguf_u32(f, w, "expert_count", 0);
+        return;
+    }
+    gguf_key(f, name, "feed_forward_length");
+    spw_gguf_add(w, name, SPW_GGUF_U32, true, widths, c->n_layers);
+    gguf_f32(f, w, "expert_weights_scale", (double)c->experts.route.scale);
+    gguf_key(f, name, "expert_weights_norm");
+    spw_gguf_add(w, name, SPW_GGUF_BOOL, false, &(uint8_t){c->experts.route.renormalizes}, 1);
+    if (c->experts.route.n_groups)
+        gguf_u32(f, w, "expert_group_count", c->experts.route.n_groups);
+    if (c->experts.route.n_groups)
+        gguf_u32(f, w, "expert_group_used_count", c->experts.route.n_groups_kept);
+    if (c->experts.latent)
+        gguf_u32(f, w, "moe_latent_size", c->experts.latent);
+}
+
+static inline void gguf_state_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
+{
+    const struct spw_model_config *c = &f->config;
+    const struct spw_mixer_config *m = &c->mixer;
+    const int32_t sections[] = {1, 1, 0, 0};
+    uint32_t heads[64], interval = 0;
+    uint8_t recurrent[64], usual = 1;
+    char name[96];
+    while (interval < c->n_layers && c->layer_kinds[interval++] == SPW_LAYER_STATE)
+        ;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        heads[i] = spw_config_kv(c, i)->n_heads;
+        recurrent[i] = c->layer_kinds[i] == SPW_LAYER_STATE;
+        usual &= recurrent[i] == ((i + 1) % interval != 0);
+    }
+    if (m->kind == SPW_MIXER_CONV) {
+        gguf_key(f, name, "attention.head_count_kv");
+        spw_gguf_add(w, name, SPW_GGUF_U32, true, heads, c->n_layers);
+        gguf_u32(f, w, "shortconv.l_cache", m->conv_width);
+        if (c->experts.n)
+            gguf_u32(f, w, "leading_dense_block_count", !c->has_experts[0]);
+        if (c->experts.n)
+            gguf_u32(f, w, "expert_gating_func", 2);
+        return;
+    }
+    gguf_u32(f, w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
+    gguf_u32(f, w, "ssm.conv_kernel", m->conv_width);
+    gguf_u32(f, w, "ssm.state_size", m->key_dim);
+    gguf_u32(f, w, "ssm.group_count", m->key_heads);
+    gguf_u32(f, w, "ssm.time_step_rank", m->heads);
+    gguf_u32(f, w, "ssm.inner_size", (uint64_t)m->heads * m->value_dim);
+    if (!strcmp(f->architecture, "qwen35")) {
+        gguf_key(f, name, "rope.dimension_sections");
+        spw_gguf_add(w, name, SPW_GGUF_I32, true, sections, 4);
+    }
+    if (usual) {
+        gguf_u32(f, w, "full_attention_interval", interval);
+        return;
+    }
+    gguf_key(f, name, "attention.recurrent_layers");
+    spw_gguf_add(w, name, SPW_GGUF_BOOL, true, recurrent, c->n_layers);
+}
+
 static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer *w)
 {
     const struct spw_model_config *c = &f->config;
@@ -226,21 +458,32 @@ static inline void gguf_keys(const struct gguf_folder *f, struct spw_gguf_writer
     gguf_u32(f, w, "block_count", c->n_layers);
     gguf_u32(f, w, "context_length", c->max_positions);
     gguf_u32(f, w, "embedding_length", c->hidden);
-    gguf_u32(f, w, "attention.head_count", c->n_heads);
+    const bool mixes = c->mixer.kind == SPW_MIXER_SSD || c->mixer.kind == SPW_MIXER_SCAN;
+    const bool attends = strncmp(c->model_type, "mamba", 5) != 0;
+    gguf_u32(f, w, "attention.head_count", attends ? c->n_heads : 0);
     if (!strcmp(f->architecture, "gemma4")) {
         gguf_gemma4_keys(f, w);
     } else {
-        gguf_u32(f, w, "feed_forward_length", c->intermediate);
-        gguf_u32(f, w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
+        if (strncmp(c->model_type, "nemotron_h", 10) != 0)
+            gguf_u32(f, w, "feed_forward_length", c->intermediate);
+        if (mixes)
+            gguf_mamba_keys(f, w);
+        else if (c->mixer.kind)
+            gguf_state_keys(f, w);
+        else
+            gguf_u32(f, w, "attention.head_count_kv", c->kv[SPW_LAYER_FULL].n_heads);
     }
-    gguf_u32(f, w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
-    gguf_u32(f, w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
+    if (attends)
+        gguf_u32(f, w, "attention.key_length", c->kv[SPW_LAYER_FULL].head_dim);
+    if (attends)
+        gguf_u32(f, w, "attention.value_length", c->kv[SPW_LAYER_FULL].head_dim);
     gguf_f32(f, w,
              c->norm == SPW_NORM_MEAN ? "attention.layer_norm_epsilon"
                                       : "attention.layer_norm_rms_epsilon",
              (double)c->rms_eps);
-    if (c->logit_divisor != 1)
-        gguf_f32(f, w, "logit_scale", 1 / (double)c->logit_divisor);
+    if (c->logit_divisor != 1) /* Granite's files divide by it */
+        gguf_f32(f, w, "logit_scale",
+                 mixes ? (double)c->logit_divisor : 1 / (double)c->logit_divisor);
     if (c->qkv_limit > 0)
         gguf_f32(f, w, "attention.clamp_kqv", (double)c->qkv_limit);
     if (c->experts.n) {
@@ -302,7 +545,9 @@ static inline bool gguf_is_gate(const struct spw_tensor *t)
 static inline bool gguf_is_matrix(const struct spw_tensor *t)
 {
     return t->n_dims > 1 && !strstr(t->name, "_norm.") && !strstr(t->name, "mlp.gate.") &&
-           !strstr(t->name, "router.") && !gguf_is_gate(t);
+           !strstr(t->name, "feed_forward.gate.") && !strstr(t->name, "router.") &&
+           !strstr(t->name, ".conv.conv.") && !strstr(t->name, ".conv1d.") &&
+           !strstr(t->name, ".A_log") && !strstr(t->name, "mixer.gate.") && !gguf_is_gate(t);
 }
 
 /* A number for each tensor and each seed. */
@@ -337,28 +582,48 @@ static inline uint32_t gguf_heads(const struct gguf_folder *f, const struct spw_
 {
     bool q = strstr(t->name, ".q_proj."), k = strstr(t->name, ".k_proj.");
     bool ordered = !strcmp(f->architecture, "llama") || !strcmp(f->architecture, "mistral3") ||
-                   !strcmp(f->architecture, "olmo") || !strcmp(f->architecture, "arcee");
+                   !strcmp(f->architecture, "olmo") || !strcmp(f->architecture, "arcee") ||
+                   !strcmp(f->architecture, "muse-glimmer") ||
+                   !strcmp(f->architecture, "granitehybrid") ||
+                   !strncmp(f->architecture, "nemotron_h", 10);
     return !ordered ? 0 : q ? f->config.n_heads : k ? f->config.kv[SPW_LAYER_FULL].n_heads : 0;
 }
 
 /* Numbers of a tensor as f32, in the order of the file. */
 static inline float *gguf_numbers(const struct gguf_folder *f, const struct spw_tensor *t,
-                                  size_t *n)
+                                  uint32_t part, size_t *n)
 {
-    size_t rows = (size_t)gguf_rows(f, t), cols = (size_t)gguf_cols(t);
-    float *x = malloc((rows * cols + 1) * sizeof *x), *ordered = malloc(rows * cols * sizeof *x);
+    const struct spw_mixer_config *m = &f->config.mixer;
+    size_t rows = (size_t)gguf_part_rows(f, t, part), cols = (size_t)gguf_cols(t);
+    size_t all = (size_t)gguf_rows(f, t) * cols;
+    float *x = malloc((all + 1) * sizeof *x), *ordered = malloc(rows * cols * sizeof *x);
     uint32_t heads = gguf_heads(f, t);
     size_t hd = f->config.kv[SPW_LAYER_FULL].head_dim;
+    uint64_t first, each = gguf_rows_of_head(f, t, &first);
     *n = rows * cols;
-    spw_type_read(t->dtype, t->data, 0, *n, x);
+    spw_type_read(t->dtype, t->data, 0, all, x);
     for (size_t r = 0; r < rows; r++) {
         size_t in_head = r % hd;
         size_t from = heads ? r - in_head + in_head % 2 * (hd / 2) + in_head / 2 : r;
+        if (each)
+            from = gguf_tiled(m, r, each, first);
+        if (gguf_is_shared(t))
+            from = r + part * rows;
+        else if (gguf_parts(f, t) > 1)
+            from = gguf_ungrouped(m, r + (part ? m->conv_channels : 0));
         memcpy(ordered + r * cols, x + from * cols, cols * sizeof *x);
     }
+    const bool tiled = !strncmp(f->architecture, "qwen35", 6);
+    for (size_t i = 0; tiled && strstr(t->name, "linear_attn.out_proj.") && i < *n; i++)
+        ordered[i] = x[i - i % cols + gguf_tiled(m, i % cols, m->value_dim, 0)];
     free(x);
-    for (size_t i = 0; f->config.norm_plus_one && strstr(t->name, "norm.weight") && i < *n; i++)
+    const bool is_last = !strstr(t->name, "layers.");
+    const bool is_norm = strstr(t->name, "norm.weight") && !strstr(t->name, "linear_attn.norm.") &&
+                         !(f->config.plain_last && is_last);
+    for (size_t i = 0; f->config.norm_plus_one && is_norm && i < *n; i++)
         ordered[i] = ordered[i] + 1.0f;
+    for (size_t i = 0; strstr(t->name, ".A_log") && i < *n; i++)
+        ordered[i] = (float)-exp((double)ordered[i]);
     return ordered;
 }
 
@@ -385,10 +650,11 @@ static inline void gguf_encode(const float *x, size_t n, enum spw_dtype type, ui
 
 /* `type`: of the first tensor of its stack. */
 static inline size_t gguf_write_numbers(const struct gguf_folder *f, const struct spw_tensor *t,
-                                        enum spw_dtype type, enum spw_dtype rounded, FILE *out)
+                                        uint32_t part, enum spw_dtype type, enum spw_dtype rounded,
+                                        FILE *out)
 {
     size_t n;
-    float *x = gguf_numbers(f, t, &n);
+    float *x = gguf_numbers(f, t, part, &n);
     uint8_t *bytes = malloc(n * 4);
     if (gguf_is_matrix(t)) {
         uint64_t seed = gguf_seed(f, t);
@@ -407,32 +673,51 @@ static inline size_t gguf_write_numbers(const struct gguf_folder *f, const struc
 }
 
 static inline void gguf_write_tensor(const struct gguf_folder *f, const struct spw_tensor *t,
-                                     FILE *out)
+                                     uint32_t part, FILE *out)
 {
     const enum spw_dtype type = gguf_type(f, t), rounded = gguf_matrix_type(f, t);
     const bool stack = gguf_expert(t) == 0;
     size_t bytes = 0;
     for (uint32_t e = 0; e < (stack ? f->config.experts.n : 1); e++)
-        bytes += gguf_write_numbers(f, stack ? gguf_of_expert(f, t, e) : t, type, rounded, out);
+        bytes +=
+            gguf_write_numbers(f, stack ? gguf_of_expert(f, t, e) : t, part, type, rounded, out);
     CHECK(!spw_gguf_write_padding(out, bytes));
 }
 
+/* Vectors that are matrices in files: of Mamba 2 a number for each head, and the norm. Their rows;
+ * 0: it is no such vector. */
+static inline uint32_t gguf_groups(const struct gguf_folder *f, const struct spw_tensor *t)
+{
+    const struct spw_mixer_config *m = &f->config.mixer;
+    const bool norm = strstr(t->name, "mixer.norm.") || strstr(t->name, "mamba.norm.");
+    const size_t n = strlen(t->name);
+    if (m->kind != SPW_MIXER_SSD)
+        return 0;
+    return norm                                                          ? m->key_heads
+           : strstr(t->name, ".A_log") || !strcmp(t->name + n - 2, ".D") ? m->heads
+                                                                         : 0;
+}
+
 static inline void gguf_add_tensor(const struct gguf_folder *f, struct spw_gguf_writer *w,
-                                   const struct spw_tensor *t)
+                                   const struct spw_tensor *t, uint32_t part)
 {
     char name[SPW_GGUF_MOST_NAME + 1];
     const uint64_t stacked[] = {f->config.experts.n, t->shape[0], t->shape[1]};
-    const uint64_t table[] = {gguf_rows(f, t), gguf_cols(t)};
-    const bool stack = gguf_expert(t) == 0;
-    gguf_name(f, t, name);
+    const uint64_t table[] = {gguf_part_rows(f, t, part), gguf_cols(t)};
+    const uint32_t groups = gguf_groups(f, t);
+    const uint64_t grouped[] = {groups, groups ? t->shape[0] / groups : 0};
+    const bool stack = gguf_expert(t) == 0, taps = t->n_dims == 3 && t->shape[1] == 1;
+    gguf_name(f, t, part, name);
     spw_gguf_add_tensor(w, name, gguf_type(f, t),
                         stack             ? 3
                         : gguf_is_gate(t) ? 1
+                        : taps || groups  ? 2
                                           : t->n_dims,
-                        stack                    ? stacked
-                        : gguf_is_gate(t)        ? t->shape + 1
-                        : gguf_is_input_table(t) ? table
-                                                 : t->shape);
+                        stack                                                    ? stacked
+                        : gguf_is_gate(t)                                        ? t->shape + 1
+                        : groups                                                 ? grouped
+                        : taps || gguf_is_input_table(t) || gguf_parts(f, t) > 1 ? table
+                                                                                 : t->shape);
 }
 
 /* ---- rope of llama3, of full layers of gemma4, and longrope: factors for frequencies ---- */
@@ -473,6 +758,29 @@ static inline void gguf_write_factors(const struct gguf_folder *f, uint32_t tens
     CHECK(!spw_gguf_write_padding(out, n * sizeof(float)));
 }
 
+/* ---- norms of q and k that have no weights in the folder: q's is a factor ---- */
+
+static inline uint32_t gguf_n_norms(const struct gguf_folder *f)
+{
+    return f->config.q_norm_scale > 0 ? 2 * f->config.n_layers : 0;
+}
+
+static inline void gguf_add_norm(struct spw_gguf_writer *w, uint32_t i, uint64_t width)
+{
+    char name[SPW_GGUF_MOST_NAME + 1];
+    snprintf(name, sizeof name, "blk.%u.attn_%c_norm.weight", i / 2, "qk"[i % 2]);
+    spw_gguf_add_tensor(w, name, SPW_DTYPE_F32, 1, &width);
+}
+
+static inline void gguf_write_norm(const struct gguf_folder *f, uint32_t i, uint64_t width,
+                                   FILE *out)
+{
+    const float x = i % 2 ? 1 : f->config.q_norm_scale;
+    for (uint64_t k = 0; k < width; k++)
+        fwrite(&x, sizeof x, 1, out);
+    CHECK(!spw_gguf_write_padding(out, width * sizeof x));
+}
+
 /* ---- files ---- */
 
 static inline void gguf_split_keys(struct spw_gguf_writer *w, uint32_t number, uint32_t count,
@@ -485,13 +793,24 @@ static inline void gguf_split_keys(struct spw_gguf_writer *w, uint32_t number, u
     spw_gguf_add(w, "split.tensors.count", SPW_GGUF_I32, false, &total, 1);
 }
 
+/* Tensors of the files, but for factors. */
+static inline size_t gguf_count(const struct gguf_folder *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++)
+        if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
+            n += gguf_parts(f, spw_tensors_at(f->tensors, i));
+    return n;
+}
+
 /* Tensors [from, to); the first file has the factors, too. */
 static inline void gguf_write_file(const struct gguf_folder *f, const char *path, uint32_t number,
                                    uint32_t count, size_t from, size_t to)
 {
     struct spw_gguf_writer w = {0};
     uint32_t n_tensors = 0; /* of factors */
-    uint64_t n_factors = f->config.rope[0].rotary_dim / 2;
+    uint64_t n_factors = f->config.rope[0].rotary_dim / 2, width = f->config.kv[0].head_dim;
+    const uint32_t n_norms = gguf_n_norms(f);
     FILE *out = fopen(path, "wb");
     CHECK(out != NULL);
     while (gguf_factors(f, n_tensors))
@@ -499,18 +818,24 @@ static inline void gguf_write_file(const struct gguf_folder *f, const char *path
     if (number == 0)
         gguf_keys(f, &w);
     if (count > 1)
-        gguf_split_keys(&w, number, count, spw_tensors_count(f->tensors) + n_tensors);
+        gguf_split_keys(&w, number, count, gguf_count(f) + n_tensors + n_norms);
     for (uint32_t i = 0; number == 0 && i < n_tensors; i++)
         spw_gguf_add_tensor(&w, gguf_factors(f, i), SPW_DTYPE_F32, 1, &n_factors);
+    for (uint32_t i = 0; number == 0 && i < n_norms; i++)
+        gguf_add_norm(&w, i, width);
     for (size_t i = from; i < to; i++)
         if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
-            gguf_add_tensor(f, &w, spw_tensors_at(f->tensors, i));
+            for (uint32_t p = 0; p < gguf_parts(f, spw_tensors_at(f->tensors, i)); p++)
+                gguf_add_tensor(f, &w, spw_tensors_at(f->tensors, i), p);
     CHECK(!spw_gguf_write_header(&w, out));
     for (uint32_t i = 0; number == 0 && i < n_tensors; i++)
         gguf_write_factors(f, i, out);
+    for (uint32_t i = 0; number == 0 && i < n_norms; i++)
+        gguf_write_norm(f, i, width, out);
     for (size_t i = from; i < to; i++)
         if (gguf_expert(spw_tensors_at(f->tensors, i)) <= 0)
-            gguf_write_tensor(f, spw_tensors_at(f->tensors, i), out);
+            for (uint32_t p = 0; p < gguf_parts(f, spw_tensors_at(f->tensors, i)); p++)
+                gguf_write_tensor(f, spw_tensors_at(f->tensors, i), p, out);
     CHECK(!fclose(out));
     spw_gguf_writer_free(&w);
 }

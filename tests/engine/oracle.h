@@ -268,14 +268,61 @@ static inline void draw_gemma4(struct tiny_model *m, uint32_t window, char more[
     snprintf(more, 300, ",\"sliding_window\":%u", window);
 }
 
+static inline void draw_delta_experts(struct tiny_model *m, char more[300], bool quantized,
+                                      uint64_t *seed)
+{
+    m->family = "qwen3_5_moe_text";
+    m->experts = (uint32_t)check_range(seed, 1, 9);
+    m->expert_width = (quantized ? 32 : 8) * (uint32_t)check_range(seed, 1, quantized ? 2 : 6);
+    m->shared_width = m->expert_width;
+    snprintf(more, 300,
+             ",\"num_experts\":%u,\"num_experts_per_tok\":%u,\"moe_intermediate_size\":%u,"
+             "\"shared_expert_intermediate_size\":%u",
+             m->experts, (uint32_t)check_range(seed, 1, m->experts), m->expert_width,
+             m->shared_width);
+}
+
+/* Layers with a state; maybe no others. */
+static inline void draw_states(struct tiny_model *m, char more[300], bool quantized, uint64_t *seed)
+{
+    m->mixer = !strcmp(m->family, "lfm2")           ? TINY_CONV
+               : !strcmp(m->family, "qwen3_5_text") ? TINY_DELTA
+                                                    : TINY_SSD;
+    m->beside = !strcmp(m->family, "falcon_h1");
+    m->interval = m->beside ? 1 : m->mixer == TINY_SSD ? 100 : (uint32_t)check_range(seed, 2, 5);
+    m->taps = (uint32_t)check_range(seed, 2, 4);
+    m->qk_norm = m->mixer != TINY_SSD;
+    m->bias = m->mixer != TINY_DELTA && check_random(seed) % 2;
+    if (m->mixer == TINY_CONV)
+        return;
+    if (m->mixer == TINY_DELTA) /* a quarter of it is rotated */
+        m->head_dim = quantized ? 32 : 8 * (uint32_t)check_range(seed, 1, 6);
+    m->state_key_heads = (uint32_t)check_range(seed, 1, 2);
+    m->state_heads = m->state_key_heads * (uint32_t)check_range(seed, 1, 3);
+    m->state_key_dim = (uint32_t)check_range(seed, 2, 40);
+    m->state_dim = (uint32_t)check_range(seed, 2, 40);
+    if (quantized) /* rows that blocks of 32 fit */
+        m->state_key_dim = m->state_dim = 32;
+    if (m->mixer == TINY_SSD && !m->beside) { /* all heads are as wide as `expand` rows */
+        m->intermediate = 0;
+        m->state_dim = 4 * (uint32_t)check_range(seed, 1, 8);
+        m->hidden = m->state_heads * m->state_dim;
+        m->hidden /= m->state_dim % 8 || check_random(seed) % 2 ? 1 : 2;
+        m->head_dim = m->state_dim;
+    }
+    if (m->mixer == TINY_DELTA && check_random(seed) % 2)
+        draw_delta_experts(m, more, quantized, seed);
+}
+
 /* Any sizes of a family; what the family adds of its own is drawn, too. `more` [300] is the
  * model's. At least `vocab` tokens. */
 static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool quantized,
                                            uint64_t *seed)
 {
-    static const char *const families[] = {"llama",       "mistral",     "qwen2",      "qwen3",
-                                           "gemma3_text", "llama4_text", "gemma4_text"};
-    uint64_t family = check_random(seed) % 7;
+    static const char *const families[] = {
+        "llama",       "mistral",      "qwen2", "qwen3",     "gemma3_text", "llama4_text",
+        "gemma4_text", "qwen3_5_text", "lfm2",  "falcon_h1", "mamba2"};
+    uint64_t family = check_random(seed) % (quantized ? 8 : 11);
     uint32_t kv_heads = (uint32_t)check_range(seed, 1, 3);
     struct tiny_model m = {.family = families[family],
                            .layers = (uint32_t)check_range(seed, 1, 4),
@@ -329,6 +376,8 @@ static inline struct tiny_model draw_model(char more[300], uint32_t vocab, bool 
         draw_chunked(&m, more, quantized, seed);
     if (family == 6)
         draw_gemma4(&m, window, more, quantized, seed);
+    if (family > 6)
+        draw_states(&m, more, quantized, seed);
     return m;
 }
 

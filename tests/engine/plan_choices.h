@@ -78,7 +78,7 @@ static void check_slots(const struct spw_plan *p, const struct spw_plan_input *i
         if (!spw_plan_make(&other, &with, &err) && other.n_kv_slots && same_work(p, &other) &&
             other.n_resident_blocks == p->n_resident_blocks &&
             other.n_disk_blocks == p->n_disk_blocks && other.retains == p->retains &&
-            !other.n_disk_frames == !p->n_disk_frames)
+            other.states_stay == p->states_stay && !other.n_disk_frames == !p->n_disk_frames)
             CHECK_MSG(link_cost(p, in) <= link_cost(&other, in),
                       "%u tiles in a slot cost %llu, %u cost %llu", p->slot_tiles,
                       (unsigned long long)link_cost(p, in), other.slot_tiles,
@@ -142,8 +142,11 @@ static void check_chunk(const struct all *a, struct spw_candidate *c)
     bool experts = a->in->weights->n_expert_blocks;
     bool pays = m->n_kv_layers < m->n_layers || m->layer_inputs; /* each row, with device memory */
     bool small = rows <= 2 * (uint64_t)c->chunk || bytes <= a->in->device_bytes / 32 || experts;
-    for (int i = 0; i < (experts ? 24 : 12); i++) {
-        c->experts_move = i >= 12;
+    for (int i = 0; i < 48; i++) {
+        c->experts_move = i / 12 % 2;
+        c->states_move = i / 24;
+        if ((c->experts_move && !experts) || (c->states_move && !a->started.n_states))
+            continue;
         c->hidden = (enum spw_plan_hidden)(i / 4 % 3);
         c->kv_stays = i % 2;
         c->copies_on_host = i / 2 % 2;

@@ -129,6 +129,20 @@ static void run_draw(int number, uint64_t start, struct subject *subjects, int n
     n_overtaken += atomic_load(&drive.n_overtaken);
 }
 
+/* All experts are resident, on a device that is not the host: it finds those of a few rows by
+ * itself (spw_plan_routes_on_device). */
+static void run_resident(struct subject *s)
+{
+    struct order_run r = {.s = s, .o = s->o, .backend = run_backend(false)};
+    r.o.sessions = N_SESSIONS;
+    r.o.device_bytes = (uint64_t)1 << 28;
+    r.o.host_bytes = (uint64_t)1 << 30;
+    const struct spw_plan_info info = run_plan_on(&r.backend, s->dir, &r.o);
+    CHECK_MSG(info.n_experts_resident == info.n_experts, "%.60s: %u of %u experts are resident",
+              s->dir, info.n_experts_resident, info.n_experts);
+    run(&r, "resident experts");
+}
+
 /* ---- models ---- */
 
 enum { N_DRAWN = 3 };
@@ -163,6 +177,8 @@ int main(int argc, char **argv)
     uint64_t seed = check_seed(), of_models = seed;
     int64_t outstanding = spw_alloc_outstanding();
     open_subjects(subjects, &of_models);
+    for (int i = 0; i < N_DRAWN + 3; i++)
+        run_resident(&subjects[i]);
     struct check_draws draws = check_draws_of(argc, argv, DRAWS);
     for (; check_another(&draws); n++)
         run_draw(first + n, seed, subjects, N_DRAWN + 3);

@@ -10,7 +10,7 @@ enum { TOKENS = 60 };
 
 static const struct tiny_model *mixture(void)
 {
-    for (int i = 0; i < N_TINY_MODELS; i++)
+    for (int i = 0; i < TINY_STATES; i++)
         if (tiny_models[i].experts)
             return &tiny_models[i];
     return NULL;

@@ -12,14 +12,20 @@
 static char dir[] = "/tmp/spw_gguf_XXXXXX";
 
 static const char *const goldens[] = {
-    "llama_plain",         "llama_biases",     "llama_f16",         "llama_linear",
-    "llama_mha_tied",      "llama_odd_sizes",  "llama_sharded",     "llama_mqa_head_dim",
-    "mistral_null_window", "qwen2_bias",       "qwen2_yarn",        "qwen3_qk_norm",
-    "gemma3_new_keys",     "gemma3_wrapped",   "gemma3_window_140", "starcoder2_plain",
-    "cohere_norms",        "cohere2_pattern",  "stablelm_plain",    "olmo_clip",
-    "phi_plain",           "ministral3_grows", "gemma4_plain",      "gemma4_global_heads",
-    "gemma4_shared",       "gemma4_moe_all",   "olmo2_plain",       "olmo3_listed",
-    "olmo3_pattern",       "glm_plain"};
+    "llama_plain",       "llama_biases",       "llama_f16",
+    "llama_linear",      "llama_mha_tied",     "llama_odd_sizes",
+    "llama_sharded",     "llama_mqa_head_dim", "mistral_null_window",
+    "qwen2_bias",        "qwen2_yarn",         "qwen3_qk_norm",
+    "gemma3_new_keys",   "gemma3_wrapped",     "gemma3_window_140",
+    "starcoder2_plain",  "cohere_norms",       "cohere2_pattern",
+    "stablelm_plain",    "olmo_clip",          "phi_plain",
+    "ministral3_grows",  "gemma4_plain",       "gemma4_global_heads",
+    "gemma4_shared",     "gemma4_moe_all",     "olmo2_plain",
+    "olmo3_listed",      "olmo3_pattern",      "glm_plain",
+    "lfm2_rounded",      "lfm2_moe_plain",     "qwen3_next_plain",
+    "qwen3_5_bf16",      "mamba_plain",        "mamba2_plain",
+    "nemotron_h_plain",  "nemotron_h_latent",  "granitemoehybrid_mamba",
+    "muse_glimmer_plain"};
 
 struct golden {
     int32_t *ids;
@@ -97,7 +103,7 @@ static void test_folder(const char *folder)
 }
 
 /* Within 1e-5 of the largest logit of a row, as in test_goldens. */
-static void test_factors(const char *name)
+static void test_logits(const char *name, const struct gguf_way *way)
 {
     char folder[256], file[256], path[512];
     uint32_t vocab = 0;
@@ -106,7 +112,7 @@ static void test_factors(const char *name)
     snprintf(file, sizeof file, "%s/%s.gguf", dir, name);
     snprintf(path, sizeof path, "%s/golden_logits.f32", folder);
     struct golden g = golden_open(folder);
-    gguf_from_folder(folder, file, &(struct gguf_way){.n_files = 1});
+    gguf_from_folder(folder, file, way);
     float *got = run(file, &g, SPW_DTYPE_F32, &vocab);
     int32_t *positions = model_ids(json_object_get(g.json, "positions"), &n);
     float *expected = model_floats(path, n * vocab);
@@ -188,7 +194,7 @@ static void render(const struct spw_source *s, const char *name, const char *exp
     struct spw_error err = {0};
     char *text = NULL;
     size_t bytes;
-    CHECK_MSG(!s->ops->chat_template(s, name, &t, &err), "%s", err.text);
+    CHECK_MSG(!s->ops->chat_template(s, name, NULL, &t, &err), "%s", err.text);
     if (!t)
         return;
     CHECK(!spw_chat_template_render(t, &q, &text, &bytes, &err) && !strcmp(text, expected));
@@ -214,7 +220,7 @@ static void test_text(void)
     CHECK(!spw_tokenizer_encode(t, "a<s>", 4, false, &ids, &n, &err) && n == 2 && ids[1] == 0);
     render(s, NULL, "ahello"); /* token 2 is the eos_token */
     render(s, "short", "user");
-    CHECK(s->ops->chat_template(s, "missing", &none, &err) == -ENOENT);
+    CHECK(s->ops->chat_template(s, "missing", NULL, &none, &err) == -ENOENT);
     spw_free(ids);
     spw_tokenizer_close(t);
     spw_config_free(&c);
@@ -383,7 +389,7 @@ static void test_failed_allocations(void)
             spw_alloc_fail_nth(n);
             rc = part == 0   ? s->ops->config(s, &c, &err)
                  : part == 1 ? s->ops->tensors(s, &t, &err)
-                 : part == 2 ? s->ops->chat_template(s, NULL, &chat, &err)
+                 : part == 2 ? s->ops->chat_template(s, NULL, NULL, &chat, &err)
                              : s->ops->text(s, SPW_SOURCE_TOKENIZER, &text, &bytes, &err);
             spw_alloc_fail_nth(-1);
             CHECK_MSG(!rc || (rc == -ENOMEM && err.text[0] && !t && !chat && !text), "%d: %d '%s'",
@@ -544,8 +550,12 @@ static void test_rest(void)
     test_failed_allocations();
     test_failed_quantize("tests/golden/qwen2_moe_shared");
     test_failed_quantize("tests/golden/gemma4_moe");
-    test_factors("llama_llama3_old_keys");
-    test_factors("llama_llama3_new_keys");
+    test_logits("llama_llama3_old_keys", &(struct gguf_way){0});
+    test_logits("llama_llama3_new_keys", &(struct gguf_way){0});
+    /* value heads, and the columns of the matrix behind them, come in another order */
+    test_logits("qwen3_5_plain", &(struct gguf_way){0});
+    test_logits("qwen3_5_moe_plain", &(struct gguf_way){0});
+    test_logits("qwen3_next_plain", &(struct gguf_way){.joined_gate = true});
 }
 
 int main(void)

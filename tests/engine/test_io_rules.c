@@ -3,7 +3,7 @@
  * into slabs, how many requests are in flight. None of these changes an answer, and all of them
  * have been measured (SPEED.md, "The disk"): a rule that changes by accident shows here. */
 #include "offload/io/io_engine.h"
-#include "runtime/step/in_flight.h"
+#include "runtime/engine/engine.h"
 #include "runtime/plan/plan_parts.h"
 #include "tests/engine/engine_run.h"
 

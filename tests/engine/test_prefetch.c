@@ -8,34 +8,29 @@
  * Weights, too, are read from a file then, at odd places of it.
  *
  *   test_prefetch [rounds] */
-#include "tests/engine/engine_run.h"
+#define KV_WORLD_TILES 14
+#include "tests/unit/offload/kv_world.h"
 
 #include "prefetch/prefetch.h"
 
 #include <fcntl.h>
-#include <stdatomic.h>
 
 enum {
-    N_LAYERS = 4,
+    N_LAYERS = KV_LAYERS,
     N_HEADS = 3, /* weight blocks after the layers */
     N_BLOCKS = N_LAYERS + N_HEADS,
     N_SEQS = 2,
-    MAX_TILES = 14,
-    TILE_BYTES = 4096,
+    MAX_TILES = KV_TILES,
+    TILE_BYTES = KV_UNIT,
     BLOCK_BYTES = 8192, /* with gaps between two pieces; or two blocks of a file */
     BLOCK_STRIDE = 3 * 4096,
     MOST_SLOTS = 4,
     MOST_SPLITS = 3, /* in a slot */
     DEVICE_FRAMES = N_SEQS * N_LAYERS * MAX_TILES,
-    DISK_FRAMES = 2 * DEVICE_FRAMES, /* some are retired */
+    DISK_FRAMES = KV_FRAMES, /* twice as many: some are retired */
 };
 
-struct drive {
-    bool there, direct, faulty;
-};
-
-static const uint8_t sliding[N_LAYERS] = {0, 1, 0, 0};
-static const uint32_t layers[N_LAYERS] = {0, 1, 2, 3}, one_slice[SPW_LAYER_KINDS] = {1, 1, 1};
+static const uint32_t layers[N_LAYERS] = {0, 1, 2}, one_slice[SPW_LAYER_KINDS] = {1, 1, 1};
 
 /* ---- kernels: a slow reader, and a writer of tiles ---- */
 
@@ -46,12 +41,6 @@ struct read_args {
 };
 
 static _Atomic uint64_t wrong_reads, n_reads;
-
-static size_t one(const void *args)
-{
-    (void)args;
-    return 1;
-}
 
 static void run_read(const void *args, size_t task, unsigned worker)
 {
@@ -72,8 +61,8 @@ static void run_fill(const void *args, size_t task, unsigned worker)
     memset((void *)(uintptr_t)a->from, a->expected, a->bytes);
 }
 
-static const struct spw_kernel reader = {"read", one, run_read};
-static const struct spw_kernel filler = {"fill", one, run_fill};
+static const struct spw_kernel reader = {"read", kv_one_task, run_read};
+static const struct spw_kernel filler = {"fill", kv_one_task, run_fill};
 
 /* ---- the world ---- */
 
@@ -82,9 +71,8 @@ struct bytes {
 };
 
 struct world {
-    struct spw_lane lane;
-    uint8_t *device_arena, *host_arena, *slots, *weight_slots, *resident;
-    struct spw_kv *kv;
+    struct kv_world k;
+    uint8_t *slots, *weight_slots, *resident, *bounce;
     struct spw_kv_seq *seqs[N_SEQS];
     struct spw_prefetch *prefetch;
     struct spw_block blocks[N_BLOCKS];
@@ -107,19 +95,8 @@ struct world {
     uint64_t n_dropped;
     bool failed;                              /* what is dropped is of a step that has failed */
     uint64_t needed_bytes, needed_disk_bytes; /* of the steps that were begun */
-    struct drive drive;
-    struct spw_io *io;
-    struct spw_disk *disk;
-    struct spw_io_fault fault;
-    struct faults {
-        _Atomic uint8_t bad[DISK_FRAMES]; /* 1: an error, 2: a flipped bit */
-        _Atomic uint64_t draws;
-        bool late;
-        int block_fd;
-        _Atomic bool no_blocks; /* that file cannot be read */
-    } faults;
-    uint8_t *bounce;
-    uint32_t fallen[N_SEQS][2]; /* disk_end of every layer of a kind */
+    _Atomic bool no_blocks;                   /* their file cannot be read */
+    uint32_t fallen[N_SEQS][2];               /* disk_end of every layer of a kind */
 };
 
 static uint8_t tile_value(int seq, uint32_t layer, uint32_t tile)
@@ -127,14 +104,11 @@ static uint8_t tile_value(int seq, uint32_t layer, uint32_t tile)
     return (uint8_t)(1 + (uint32_t)seq * 97 + layer * 31 + tile * 7);
 }
 
-static bool lost_device; /* on purpose */
-
 static void launch(struct world *w, const struct spw_kernel *k, const void *at, uint64_t bytes,
                    uint8_t value)
 {
     struct read_args a = {at, bytes, value};
-    CHECK(spw_device_cpu_launch(w->lane.device, w->lane.compute, k, &a, sizeof a) == 0 ||
-          lost_device);
+    CHECK(kv_launch(&w->k, k, w->k.lane.compute, &a, sizeof a) == 0 || w->k.device_is_lost);
 }
 
 static void count_copy(void *context)
@@ -206,51 +180,18 @@ static void make_blocks(struct world *w, uint64_t *seed)
             w->blocks[u].resident = w->resident + u * BLOCK_BYTES;
         if (place == 2)
             w->blocks[u].in_place = true;
-        if (place > 2 && w->drive.there && check_random(seed) % 2)
+        if (place > 2 && w->k.o.drive.disk && check_random(seed) % 2)
             read_block(w, u, seed);
     }
 }
 
-/* Sees each request of the disk. */
+/* Sees each request. */
 static int64_t disturb(void *context, const struct spw_io_request *r, int64_t result)
 {
-    struct faults *f = context;
-    uint64_t draw = atomic_fetch_add(&f->draws, 1);
-    if (f->late && check_random(&draw) % 8 == 0)
-        nanosleep(&(struct timespec){.tv_nsec = (long)(check_random(&draw) % 300000)}, NULL);
-    if (r->fd == f->block_fd)
-        return f->no_blocks ? -EIO : result;
-    if (result <= 0 || r->write)
-        return result;
-    for (uint64_t i = r->offset / TILE_BYTES; i * TILE_BYTES < r->offset + r->bytes; i++) {
-        if (f->bad[i] == 1)
-            return -EIO;
-        if (f->bad[i] == 2)
-            r->memory[i * TILE_BYTES < r->offset ? 0 : i * TILE_BYTES - r->offset] ^= 1;
-    }
-    return result;
-}
-
-static void open_drive(struct world *w, uint64_t *seed, bool late)
-{
-    struct spw_error err = {0};
-    w->faults.late = late;
-    w->fault = (struct spw_io_fault){disturb, (unsigned)check_range(seed, 0, 3), &w->faults};
-    struct spw_io_options io = {.kind = check_random(seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
-                                .queue_depth = (unsigned)check_range(seed, 1, 8),
-                                .request_bytes = TILE_BYTES * check_range(seed, 1, 4),
-                                .fault = &w->fault};
-    CHECK_MSG(spw_io_open(&w->io, &io, &err) == 0, "%s", err.text);
-    bool memory = check_random(seed) % 4 && !access("/dev/shm", W_OK);
-    struct spw_disk_options d = {.directory = memory ? "/dev/shm" : "/tmp",
-                                 .io = w->io,
-                                 .tile_bytes = TILE_BYTES,
-                                 .n_frames = DISK_FRAMES,
-                                 .run = MAX_TILES};
-    CHECK_MSG(spw_disk_open(&w->disk, &d, &err) == 0, "%s", err.text);
-    w->block_fd = open("/tmp", O_TMPFILE | O_RDWR, 0600); /* written to through the page cache */
-    CHECK(w->block_fd >= 0 && spw_io_register_file(w->io, w->block_fd, &w->block_file) == 0);
-    w->faults.block_fd = w->block_fd;
+    struct world *w = context;
+    if (r->fd == w->block_fd)
+        return w->no_blocks ? -EIO : result;
+    return kv_disturb(&w->k.faults, r, result);
 }
 
 static uint8_t *arena(size_t tiles)
@@ -262,63 +203,45 @@ static uint8_t *arena(size_t tiles)
     return p;
 }
 
-static void open_device(struct world *w, uint64_t delay_seed)
-{
-    struct spw_error err = {0};
-    struct spw_device_options o = {.device_bytes = UINT64_MAX,
-                                   .host_bytes = UINT64_MAX,
-                                   .threads = 1,
-                                   .delay_seed = delay_seed};
-    w->lane.ops = &spw_device_cpu;
-    CHECK(w->lane.ops->open(&w->lane.device, &o, &err) == 0);
-    CHECK(spw_lane_open_streams(&w->lane) == 0);
-    w->device_arena = arena(DEVICE_FRAMES);
-    w->host_arena = arena(DEVICE_FRAMES);
-    w->slots = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
-    w->bounce = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
-    w->weight_slots = arena(MOST_SLOTS * BLOCK_BYTES / TILE_BYTES);
-    w->block_bounce = arena(MOST_SLOTS * BLOCK_BYTES / TILE_BYTES);
-    w->resident = calloc(N_BLOCKS, BLOCK_BYTES);
-}
-
 /* A sequence of full tiles, all of them below. */
 static void make_tiles(struct world *w, int i)
 {
-    CHECK(spw_kv_seq_open(&w->seqs[i], w->kv) == 0);
+    CHECK(spw_kv_seq_open(&w->seqs[i], w->k.kv) == 0);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         CHECK(spw_kv_grow(w->seqs[i], l, 0, MAX_TILES * SPW_TILE_TOKENS) == 0);
         for (uint32_t t = 0; t < MAX_TILES; t++)
             launch(w, &filler, spw_kv_device_tile(w->seqs[i], l, t), TILE_BYTES,
                    tile_value(i, l, t));
-        CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES, w->fallen[i][sliding[l]]) == 0);
+        CHECK(spw_kv_spill(w->seqs[i], l, MAX_TILES, w->fallen[i][kv_kinds[l]]) == 0);
     }
 }
 
 static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
-                       const struct drive *drive)
+                       const struct kv_drive *drive)
 {
     memset(w, 0, sizeof *w);
-    w->drive = *drive;
-    open_device(w, delay_seed);
-    if (drive->there)
-        open_drive(w, seed, delay_seed != 0);
-    make_blocks(w, seed);
     w->slot_tiles = SPW_SPLIT_TILES * (uint32_t)check_range(seed, 1, MOST_SPLITS);
-    struct spw_kv_options k = {.device_arena = w->device_arena,
-                               .host_arena = w->host_arena,
-                               .n_device_frames = DEVICE_FRAMES,
-                               .n_host_frames = DEVICE_FRAMES,
-                               .tile_bytes = TILE_BYTES,
-                               .n_layers = N_LAYERS,
-                               .kinds = sliding,
-                               .max_tiles = MAX_TILES,
-                               .slot_tiles = w->slot_tiles,
-                               .disk = w->disk,
-                               .n_disk_frames = DISK_FRAMES,
-                               .disk_to_device = drive->direct};
-    CHECK(spw_kv_open(&w->kv, &w->lane, &k) == 0);
+    const struct kv_world_options o = {.seed = check_random(seed),
+                                       .delay_seed = delay_seed,
+                                       .drive = *drive,
+                                       .tile_bytes = TILE_BYTES,
+                                       .n_device_frames = DEVICE_FRAMES,
+                                       .slot_tiles = w->slot_tiles};
+    kv_world_open(&w->k, &o);
+    if (drive->disk) {
+        w->k.disturb.completed = disturb;
+        w->k.disturb.context = w;
+        w->block_fd = open("/tmp", O_TMPFILE | O_RDWR, 0600); /* through the page cache */
+        CHECK(w->block_fd >= 0 && spw_io_use_file(w->block_fd, &w->block_file) == 0);
+    }
+    w->slots = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
+    w->bounce = arena(MOST_SLOTS * MOST_SPLITS * SPW_SPLIT_TILES);
+    w->weight_slots = arena(MOST_SLOTS * BLOCK_BYTES / TILE_BYTES);
+    w->block_bounce = arena(MOST_SLOTS * BLOCK_BYTES / TILE_BYTES);
+    w->resident = calloc(N_BLOCKS, BLOCK_BYTES);
+    make_blocks(w, seed);
     for (int i = 0; i < N_SEQS; i++) {
-        for (int kind = 0; kind < 2 && drive->there; kind++)
+        for (int kind = 0; kind < 2 && drive->disk; kind++)
             w->fallen[i][kind] = (uint32_t)check_range(seed, 0, MAX_TILES);
         make_tiles(w, i);
     }
@@ -334,13 +257,13 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
                                      .n_weight_slots = w->n_weight_slots,
                                      .blocks = w->blocks,
                                      .n_blocks = N_BLOCKS,
-                                     .disk = w->disk,
+                                     .disk = w->k.disk,
                                      .bounce_arena = w->bounce,
                                      .n_bounce = drive->direct ? 0 : w->n_bounce,
-                                     .weights_io = w->io,
+                                     .weights_io = w->k.io,
                                      .weights_bounce_arena = w->block_bounce,
                                      .weights_bounce_bytes = BLOCK_BYTES};
-    CHECK(spw_prefetch_open(&w->prefetch, &w->lane, &p) == 0);
+    CHECK(spw_prefetch_open(&w->prefetch, &w->k.lane, &p) == 0);
     for (uint32_t u = 0; u < N_BLOCKS; u++)
         w->needed_bytes += w->blocks[u].resident ? w->blocks[u].moved_bytes : 0;
 }
@@ -348,18 +271,13 @@ static void world_open(struct world *w, uint64_t *seed, uint64_t delay_seed,
 static void world_close(struct world *w)
 {
     spw_prefetch_close(w->prefetch);
-    spw_lane_close_streams(&w->lane);
     for (int i = 0; i < N_SEQS; i++)
         spw_kv_seq_close(w->seqs[i]);
-    spw_kv_close(w->kv);
-    spw_disk_close(w->disk);
-    spw_io_close(w->io);
-    if (w->drive.there)
+    kv_world_stop(&w->k);
+    kv_world_close(&w->k);
+    if (w->k.o.drive.disk)
         close(w->block_fd);
-    w->lane.ops->close(w->lane.device);
     free(w->bounce);
-    free(w->device_arena);
-    free(w->host_arena);
     free(w->slots);
     free(w->weight_slots);
     free(w->block_bounce);
@@ -384,7 +302,7 @@ static struct spw_stream_range draw_range(uint64_t *seed)
 static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t fallen[N_SEQS][2])
 {
     p->schedule = (struct spw_schedule){.n_layers = N_LAYERS,
-                                        .kinds = sliding,
+                                        .kinds = kv_kinds,
                                         .first_slices = layers,
                                         .layer_slices = one_slice,
                                         .slot_tiles = w->slot_tiles,
@@ -400,7 +318,7 @@ static void draw_plan(struct world *w, struct plan *p, uint64_t *seed, uint32_t 
                                      .ranges = {draw_range(seed), draw_range(seed)}};
         for (int kind = 0; kind < 2; kind++) {
             uint32_t *f = &fallen[seq][kind];
-            if (w->drive.there && check_random(seed) % 4 == 0 && *f < MAX_TILES)
+            if (w->k.o.drive.disk && check_random(seed) % 4 == 0 && *f < MAX_TILES)
                 *f += (uint32_t)check_range(seed, 1, 2 < MAX_TILES - *f ? 2 : MAX_TILES - *f);
             g->disk_end[kind] = *f;
         }
@@ -414,7 +332,8 @@ static void count_transfer(const struct world *w, const struct spw_transfer *x, 
     uint64_t from_host = 0, from_disk = 0;
     for (uint32_t i = x->tile_begin; i < x->tile_end; i++)
         ++*(spw_kv_host_tile(x->seq, x->layer, i) ? &from_host : &from_disk);
-    out->host_to_device += (from_host + (w->drive.direct || !landed ? 0 : from_disk)) * TILE_BYTES;
+    out->host_to_device +=
+        (from_host + (w->k.o.drive.direct || !landed ? 0 : from_disk)) * TILE_BYTES;
     out->disk_to_host += from_disk * TILE_BYTES;
 }
 
@@ -452,8 +371,8 @@ static int consume_layer(struct world *w, const struct spw_schedule *s, uint32_t
 {
     for (uint32_t i = 0; i < s->n_parts; i++) {
         const struct spw_part_reads *g = &s->parts[i];
-        struct spw_stream_range r = g->ranges[sliding[layer]];
-        SPW_TRY(spw_kv_spill(g->seq, layer, MAX_TILES, g->disk_end[sliding[layer]]));
+        struct spw_stream_range r = g->ranges[kv_kinds[layer]];
+        SPW_TRY(spw_kv_spill(g->seq, layer, MAX_TILES, g->disk_end[kv_kinds[layer]]));
         for (uint32_t t = r.first; t < r.end;) {
             uint32_t end = t + 1;
             while (end < r.end && end % s->slot_tiles)
@@ -550,11 +469,11 @@ static void check_disk_bytes(struct world *w, const char *what, bool idle)
 {
     uint64_t ahead = ahead_of(w).disk_to_host, expected = w->needed_disk_bytes + ahead;
     struct spw_io_usage u;
-    spw_io_usage(w->io, &u);
+    spw_io_usage(w->k.io, &u);
     /* for 20 seconds at least in which the process is not stopped */
     for (int i = 0; u.read_bytes < expected && !idle && i < 1000000; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        spw_io_usage(w->io, &u);
+        spw_io_usage(w->k.io, &u);
     }
     CHECK_MSG(u.read_bytes == expected, "%s: %llu read, %llu needed, %llu ahead", what,
               (unsigned long long)u.read_bytes, (unsigned long long)w->needed_disk_bytes,
@@ -565,13 +484,13 @@ static void check_disk_bytes(struct world *w, const char *what, bool idle)
 static void check_bytes(struct world *w, const char *what, bool idle)
 {
     struct spw_device_usage u;
-    if (w->drive.faulty)
+    if (w->k.o.drive.faulty)
         return; /* what was lost was read, or not */
-    if (w->drive.there)
+    if (w->k.o.drive.disk)
         check_disk_bytes(w, what, idle);
-    spw_lane_stream_sync(&w->lane, w->lane.kv_up);
-    spw_lane_stream_sync(&w->lane, w->lane.weights_up);
-    w->lane.ops->usage(w->lane.device, &u);
+    spw_lane_stream_sync(&w->k.lane, w->k.lane.kv_up);
+    spw_lane_stream_sync(&w->k.lane, w->k.lane.weights_up);
+    w->k.lane.ops->usage(w->k.lane.device, &u);
     uint64_t ahead = ahead_of(w).host_to_device;
     CHECK_MSG(u.moved_bytes[SPW_LINK_HOST_TO_DEVICE] == w->needed_bytes + ahead,
               "%s: %llu moved, %llu needed, %llu ahead", what,
@@ -582,8 +501,12 @@ static void check_bytes(struct world *w, const char *what, bool idle)
 /* A drive that fails: some frames are bad from now on, or good again. */
 static void draw_faults(struct world *w, uint64_t *seed)
 {
-    for (uint32_t i = 0; i < DISK_FRAMES; i++)
-        w->faults.bad[i] = check_random(seed) % 40 ? 0 : (uint8_t)check_range(seed, 1, 2);
+    struct kv_faults *f = &w->k.faults;
+    for (uint32_t i = 0; i < DISK_FRAMES; i++) {
+        const uint64_t how = check_random(seed) % 80;
+        f->unreadable[i] = how == 0;
+        f->flipped[i] = how == 1;
+    }
 }
 
 static uint64_t n_losses;
@@ -596,19 +519,20 @@ static void recover(struct world *w)
     w->failed = true;
     CHECK(forget(w) == 0);
     w->failed = false;
-    spw_lane_stream_sync(&w->lane, w->lane.compute);
-    memset(w->faults.bad, 0, sizeof w->faults.bad);
-    for (; spw_kv_take_loss(w->kv, &loss); any = true) {
+    spw_lane_stream_sync(&w->k.lane, w->k.lane.compute);
+    memset((void *)w->k.faults.unreadable, 0, sizeof w->k.faults.unreadable);
+    memset((void *)w->k.faults.flipped, 0, sizeof w->k.faults.flipped);
+    for (; spw_kv_take_loss(w->k.kv, &loss); any = true) {
         int i = loss.seq == w->seqs[1];
         CHECK(loss.seq == w->seqs[i] && loss.rc < 0);
-        CHECK(loss.tile < w->fallen[i][sliding[loss.layer]]);
+        CHECK(loss.tile < w->fallen[i][kv_kinds[loss.layer]]);
         CHECK(!spw_kv_host_tile(loss.seq, loss.layer, loss.tile));
         CHECK(spw_kv_lost(loss.seq, loss.layer, loss.tile) == loss.rc);
         spw_kv_seq_close(loss.seq);
         make_tiles(w, i);
         n_losses++;
     }
-    CHECK(any && w->drive.faulty);
+    CHECK(any && w->k.o.drive.faulty);
 }
 
 /* Some steps are followed by the right next one, some by a wrong one, some by none. */
@@ -618,11 +542,11 @@ static void run_steps(struct world *w, uint64_t *seed)
     draw_plan(w, &plans[0], seed, w->fallen);
     for (int step = 0; step < 12; step++) {
         struct plan *now = &plans[step % 2], *next = &plans[(step + 1) % 2];
-        if (w->drive.faulty && check_random(seed) % 2)
+        if (w->k.o.drive.faulty && check_random(seed) % 2)
             draw_faults(w, seed);
         int rc = begin_step(w, &now->schedule);
         rc = rc ? rc : consume(w, &now->schedule);
-        CHECK(!rc || (w->drive.faulty && rc == -EBADMSG));
+        CHECK(!rc || (w->k.o.drive.faulty && rc == -EBADMSG));
         if (rc)
             recover(w);
         draw_plan(w, next, seed, w->fallen);
@@ -652,15 +576,15 @@ static void run_steps(struct world *w, uint64_t *seed)
 
 static uint64_t n_from_files[2]; /* directly, by way of the host */
 
-static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *drive)
+static void run_round(uint64_t seed, uint64_t delay_seed, const struct kv_drive *drive)
 {
     static struct world w;
     uint64_t wrong = atomic_load(&wrong_reads), first_seed = seed;
     world_open(&w, &seed, delay_seed, drive);
     run_steps(&w, &seed);
-    spw_lane_stream_sync(&w.lane, w.lane.compute);
+    spw_lane_stream_sync(&w.k.lane, w.k.lane.compute);
     CHECK_MSG(atomic_load(&wrong_reads) == wrong, "seed %llu, drive %d %d %d: %llu wrong bytes",
-              (unsigned long long)first_seed, drive->there, drive->direct, drive->faulty,
+              (unsigned long long)first_seed, drive->disk, drive->direct, drive->faulty,
               (unsigned long long)(atomic_load(&wrong_reads) - wrong));
     for (uint32_t u = 0; u < N_BLOCKS; u++) {
         const struct spw_block *block = &w.blocks[u];
@@ -675,7 +599,7 @@ static void run_round(uint64_t seed, uint64_t delay_seed, const struct drive *dr
 }
 
 /* What was fetched ahead and comes true does not cross the link twice. */
-static void check_lookahead_used(const struct drive *drive)
+static void check_lookahead_used(const struct kv_drive *drive)
 {
     static struct world w;
     struct plan p;
@@ -699,7 +623,7 @@ static void check_lookahead_used(const struct drive *drive)
     CHECK(consume(&w, &p.schedule) == 0);
     check_bytes(&w, "dropped", true);
     CHECK(w.n_dropped == 1);
-    spw_lane_stream_sync(&w.lane, w.lane.compute);
+    spw_lane_stream_sync(&w.k.lane, w.k.lane.compute);
     world_close(&w);
 }
 
@@ -711,10 +635,10 @@ static void check_unreadable_blocks(uint64_t *seed)
     for (int round = 0; round < 20; round++) {
         static struct world w;
         struct plan p;
-        const struct drive drive = {.there = true, .direct = round % 2};
+        const struct kv_drive drive = {.host = true, .disk = true, .direct = round % 2};
         world_open(&w, seed, 0, &drive);
         draw_plan(&w, &p, seed, w.fallen);
-        w.faults.no_blocks = true;
+        w.no_blocks = true;
         int rc = spw_prefetch_begin(w.prefetch, &p.schedule);
         rc = rc ? rc : consume(&w, &p.schedule);
         const struct spw_block_failure failed = spw_prefetch_failed_read(w.prefetch);
@@ -725,12 +649,12 @@ static void check_unreadable_blocks(uint64_t *seed)
                    failed.block->reads[failed.offset != failed.block->reads[0].range.offset]
                        .range.offset));
         n_failed += failed.block != NULL;
-        spw_lane_stream_sync(&w.lane, w.lane.compute);
+        spw_lane_stream_sync(&w.k.lane, w.k.lane.compute);
         CHECK(spw_prefetch_forget(w.prefetch) == 0);
         CHECK(!spw_prefetch_failed_read(w.prefetch).block);
-        w.faults.no_blocks = false;
+        w.no_blocks = false;
         CHECK(spw_prefetch_begin(w.prefetch, &p.schedule) == 0 && consume(&w, &p.schedule) == 0);
-        spw_lane_stream_sync(&w.lane, w.lane.compute);
+        spw_lane_stream_sync(&w.k.lane, w.k.lane.compute);
         world_close(&w);
     }
     CHECK(n_failed > 5);
@@ -738,7 +662,7 @@ static void check_unreadable_blocks(uint64_t *seed)
 
 /* The device is lost at the n-th command, for n = 0, 1, ... until it is not: whatever is under way
  * then, everything closes. */
-static void check_lost_device(const struct drive *drive, uint64_t seed)
+static void check_lost_device(const struct kv_drive *drive, uint64_t seed)
 {
     int rc = -EIO;
     for (int64_t n = 0; rc; n += 1 + n / 8) {
@@ -747,24 +671,23 @@ static void check_lost_device(const struct drive *drive, uint64_t seed)
         uint64_t same = seed;
         world_open(&w, &same, 0, drive);
         draw_plan(&w, &p, &same, w.fallen);
-        spw_lane_stream_sync(&w.lane, w.lane.compute); /* what opening queued */
-        spw_lane_stream_sync(&w.lane, w.lane.disk);
-        spw_lane_stream_sync(&w.lane, w.lane.weights_up);
-        spw_lane_stream_sync(&w.lane, w.lane.kv_up);
-        spw_device_cpu_fail_nth(w.lane.device, n);
-        lost_device = true;
+        spw_lane_stream_sync(&w.k.lane, w.k.lane.compute); /* what opening queued */
+        spw_lane_stream_sync(&w.k.lane, w.k.lane.disk);
+        spw_lane_stream_sync(&w.k.lane, w.k.lane.weights_up);
+        spw_lane_stream_sync(&w.k.lane, w.k.lane.kv_up);
+        spw_device_cpu_fail_nth(w.k.lane.device, n);
+        w.k.device_is_lost = true;
         rc = 0;
         for (int i = 0; i < 2 && !rc; i++) {
             rc = spw_prefetch_begin(w.prefetch, &p.schedule);
             rc = rc ? rc : consume(&w, &p.schedule);
             rc = rc ? rc : spw_prefetch_ahead(w.prefetch, &p.schedule);
         }
-        rc = rc ? rc : spw_lane_stream_sync(&w.lane, w.lane.compute);
+        rc = rc ? rc : spw_lane_stream_sync(&w.k.lane, w.k.lane.compute);
         rc = rc ? rc : spw_prefetch_forget(w.prefetch);
         CHECK(!rc || rc == -EIO);
-        spw_device_cpu_fail_nth(w.lane.device, -1);
+        spw_device_cpu_fail_nth(w.k.lane.device, -1);
         world_close(&w);
-        lost_device = false;
     }
 }
 
@@ -775,14 +698,15 @@ int main(int argc, char **argv)
     int64_t outstanding = spw_alloc_outstanding();
     uint64_t seed = check_seed();
     for (int i = 0; i < 3; i++) {
-        struct drive d = {.there = i, .direct = i == 2};
+        struct kv_drive d = {.host = true, .disk = i, .direct = i == 2};
         check_lookahead_used(&d);
         check_lost_device(&d, check_random(&seed));
     }
     check_unreadable_blocks(&seed);
     while (check_another(&rounds)) {
         int i = rounds.done - 1;
-        struct drive d = {.there = i % 4, .direct = check_random(&seed) % 2, .faulty = i % 4 == 3};
+        struct kv_drive d = {
+            .host = true, .disk = i % 4, .direct = check_random(&seed) % 2, .faulty = i % 4 == 3};
         run_round(check_random(&seed), check_random(&seed) % 3 ? check_random(&seed) | 1 : 0, &d);
     }
     fprintf(stderr, "%llu reads, %llu losses\n", (unsigned long long)atomic_load(&n_reads),

@@ -1,11 +1,13 @@
 /* Sessions as a caller sees them: reuse, cutting back, forking, limits, refusals, repetition. The
  * numbers in brackets are those of the list of cache behaviours that users rely on:
  *
- *    1 grouped heads      2 layers grow by appending      3 sliding windows     5 refused in
- * advance 6 peak and bytes     7 generate(4) = generate(3)+1   8 batch partners     10 seeds repeat
- *   11 identical calls   12 forks share the prompt       13 one prefix, many prompts
+ *    1 grouped heads      2 layers grow by appending      3 sliding windows
+ *    5 refused in advance    6 peak and bytes     7 generate(4) = generate(3)+1
+ *   10 seeds repeat   11 identical calls   12 forks share the prompt   13 one prefix, many prompts
  *   14 the matching part is reused    15 reuse past the window     16 cached = uncached
- *   17 positions follow tokens */
+ *   17 positions follow tokens
+ *
+ * 8, the partners of a batch, and any order of all of this are walks of test_engine. */
 #include "tests/batch_run.h"
 #include "tests/engine/oracle.h"
 
@@ -63,23 +65,26 @@ static void go(struct world *w, struct spw_session *s, const int32_t *ids, size_
 static int n_with_tiles_below;
 
 /* [1 2 3 13 14 15 16] Longer, equal, shorter, another last token, another beginning. `window`: the
- * model has sliding layers, which cannot be cut back further than what they still hold. */
+ * model has sliding layers, which cannot be cut back further than what they still hold. `states`:
+ * layers with a state are cut back to the ends of prompts, or to their borders. */
 static void check_reuse(const struct tiny_model *m, bool tight)
 {
     struct world w;
     begin(&w, m, (struct spw_options){.context = MOST, .threads = 2, .prefill_chunk = 130}, tight);
     struct spw_session *s = run_session(w.e);
-    const bool window = spw_engine_config(w.e)->window;
+    const bool window = spw_engine_config(w.e)->window, states = w.e->plan.n_states;
+    const bool borders = states && spw_plan_cuts_at_borders(&w.e->plan);
     go(&w, s, w.ids, 700, 0);
     go(&w, s, w.ids, 700, 700); /* a suffix of length zero: the logits are kept */
     go(&w, s, w.ids, 701, 700);
     go(&w, s, w.ids, 830, 701); /* several tokens more */
     change(&w, &w.other[829]);
-    go(&w, s, w.other, 830, 829);
-    go(&w, s, w.ids, 829, 828); /* shorter: the last token once more, for its logits */
+    const size_t kept = borders ? 768 : 701; /* of the prompt before */
+    go(&w, s, w.other, 830, states ? kept : 829);
+    go(&w, s, w.ids, 829, states ? kept : 828); /* shorter: the last token again, for its logits */
     change(&w, &w.other[699]);
     /* back past what a layer with a window still holds: nothing can be kept */
-    go(&w, s, w.other, 720, window ? 0 : 699);
+    go(&w, s, w.other, 720, borders ? 640 : window || states ? 0 : 699);
     go(&w, s, w.ids, 1, 0);
     go(&w, s, w.other, 300, 1);
     change(&w, &w.other[0]);
@@ -205,64 +210,6 @@ static void check_left_behind(void)
     tiny_model_remove(dir);
 }
 
-/* ---- batches ---- */
-
-struct rows {
-    struct watch watch;
-    size_t last[3], n[3], wrong_order;
-};
-
-static void see(void *context, size_t span, size_t position, const float *logits)
-{
-    struct rows *r = context;
-    r->wrong_order += r->n[span] && position != r->last[span] + 1;
-    r->last[span] = position;
-    r->n[span]++;
-    watch_logits(&r->watch, span, position, logits);
-}
-
-/* All logits of these spans, which come in position order. */
-static void check_rows(struct world *w, const struct spw_span *spans, size_t n)
-{
-    struct rows r = {.watch = {.s = &w->subject}};
-    struct spw_error err = {0};
-    for (size_t i = 0; i < n; i++)
-        r.watch.rows[i] = oracle_rows(&w->subject, spans[i].tokens, spans[i].n_tokens, MOST);
-    CHECK_MSG(spw_sync(w->e, spans, n, see, &r, &err) == 0, "%s", err.text);
-    for (size_t i = 0; i < n; i++)
-        CHECK(r.n[i] == spans[i].n_tokens);
-    CHECK(!r.wrong_order && !r.watch.n_wrong);
-}
-
-static void empty(struct world *w, struct spw_session *s)
-{
-    struct spw_span span = {s, &(int32_t){0}, 1, 0};
-    CHECK(spw_sync(w->e, &span, 1, NULL, NULL, NULL) == 0);
-}
-
-/* [8] The partners of a batch and their order change nothing. */
-static void check_batch(const struct tiny_model *m)
-{
-    static const size_t lengths[3] = {333, 1, 150};
-    struct world w;
-    struct spw_options o = {.context = 400, .sessions = 3, .threads = 2, .prefill_chunk = 100};
-    begin(&w, m, o, true);
-    struct spw_session *s[3] = {run_session(w.e), run_session(w.e), run_session(w.e)};
-    struct spw_span spans[3], backwards[3];
-    for (size_t i = 0; i < 3; i++)
-        spans[i] = backwards[2 - i] =
-            (struct spw_span){s[i], w.subject.ids[i], lengths[i], lengths[i]};
-    check_rows(&w, spans, 3);
-    for (size_t i = 0; i < 3; i++) {
-        empty(&w, s[i]);
-        check_rows(&w, &spans[i], 1);
-    }
-    check_rows(&w, backwards, 3);
-    for (int i = 0; i < 3; i++)
-        spw_session_close(s[i]);
-    end(&w);
-}
-
 /* ---- generation ---- */
 
 static struct spw_result generate(struct spw_engine *e, const int32_t *ids, size_t n, size_t more,
@@ -294,27 +241,18 @@ static void check_generate(const struct tiny_model *m)
     begin(&w, m, (struct spw_options){.context = 700, .threads = 2}, true);
     struct spw_options free_one = {.backend = TEST_BACKEND, .context = 700, .threads = 2};
     struct spw_engine *unlimited = run_open(w.subject.dir, &free_one);
-    struct spw_result four = generate(w.e, w.ids, 300, 4, 0),
-                      again = generate(w.e, w.ids, 300, 4, 0);
-    CHECK(same_result(&four, &again));
-    /* three, then one more from the kept state */
-    struct spw_session *s = run_session(w.e);
-    for (size_t i = 0; i < 4; i++) {
-        const float *logits = run_to(s, w.e, w.other, 300 + i);
-        w.other[300 + i] = logits ? model_argmax(logits, m->vocab) : -1;
-        CHECK(spw_session_reused(s) == (i ? 299 + i : 0));
-    }
-    CHECK(memcmp(w.other + 300, four.tokens, sizeof(int32_t[4])) == 0);
-    spw_session_close(s);
-    struct spw_result three = generate(w.e, w.ids, 300, 3, 0);
-    CHECK(memcmp(three.tokens, four.tokens, sizeof(int32_t[3])) == 0);
-    struct spw_result sampled = generate(w.e, w.ids, 300, 256, 11);
-    struct spw_result other_cache = generate(unlimited, w.ids, 300, 256, 11);
-    struct spw_result other_seed = generate(w.e, w.ids, 300, 256, 12);
-    CHECK(same_result(&sampled, &other_cache) && !same_result(&sampled, &other_seed));
-    struct spw_result *all[] = {&four, &again, &three, &sampled, &other_cache, &other_seed};
-    for (int i = 0; i < 6; i++)
-        spw_result_free(all[i]);
+    enum { FOUR, AGAIN, THREE, SAMPLED, ELSEWHERE, OTHER_SEED, ALL };
+    struct spw_result r[ALL] = {[FOUR] = generate(w.e, w.ids, 300, 4, 0),
+                                [AGAIN] = generate(w.e, w.ids, 300, 4, 0),
+                                [THREE] = generate(w.e, w.ids, 300, 3, 0),
+                                [SAMPLED] = generate(w.e, w.ids, 300, 256, 11),
+                                [ELSEWHERE] = generate(unlimited, w.ids, 300, 256, 11),
+                                [OTHER_SEED] = generate(w.e, w.ids, 300, 256, 12)};
+    CHECK(same_result(&r[FOUR], &r[AGAIN]) && r[THREE].n_tokens == 3);
+    CHECK(memcmp(r[THREE].tokens, r[FOUR].tokens, sizeof(int32_t[3])) == 0);
+    CHECK(same_result(&r[SAMPLED], &r[ELSEWHERE]) && !same_result(&r[SAMPLED], &r[OTHER_SEED]));
+    for (int i = 0; i < ALL; i++)
+        spw_result_free(&r[i]);
     spw_engine_close(unlimited);
     end(&w);
 }
@@ -537,7 +475,7 @@ static void check_long_rope(void)
             go(&w, other, others, 60, 0);
         else
             go(&w, other, others, 59 + (size_t)n_paused, 58 + (size_t)n_paused);
-        CHECK(spw_executor_is_aside(w.e->executor));
+        CHECK(w.e->executor->steps[0].is_aside);
     }
     CHECK_MSG(rc == 0 && n_paused == 6, "%d, set aside %d times: %s", rc, n_paused, err.text);
     CHECK(oracle_same(&w.subject, ids, 400, spw_session_logits(s)));
@@ -612,10 +550,6 @@ int main(void)
     check_prefix(&tiny_models[2]);
     check_fork();
     check_left_behind();
-    check_batch(&tiny_models[1]);
-    check_batch(&tiny_models[4]);
-    check_batch(&tiny_models[5]);
-    check_batch(&tiny_models[7]);
     check_generate(&tiny_models[0]);
     check_generate(&tiny_models[5]);
     check_refusals();

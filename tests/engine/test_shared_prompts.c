@@ -1,10 +1,13 @@
 /* A job of documents that share an instruction of 1,000 tokens, eight at a time: the instruction is
  * computed once, every answer has the bits that it has alone, and the bytes are those that a plan
  * predicts from the prompts. KV lies on the device, on the host and on disk, with windows and
- * quantized; then requests fail and are canceled, and sessions of the caller run beside them. */
+ * quantized; then tiles that sessions share are lost, and some requests fail. Requests of other
+ * lengths: test_traffic; batches that are disturbed: walks of test_engine. */
 #include "model/source/safetensors.h"
+#include "runtime/batch/batch_parts.h"
 #include "tests/batch_run.h"
 #include "tests/engine/engine_run.h"
+#include "tests/engine/io_fault.h"
 
 enum {
     SESSIONS = 8,
@@ -18,9 +21,12 @@ enum {
     CONTEXT = INSTRUCTION + MOST_DOCUMENT + N_NEW,
     VOCAB = 128,
     BROKEN = VOCAB - 1, /* the token whose embedding is not a number */
-    FIRST_BROKEN = 3,   /* the first document that has this token, and never is canceled */
+    FIRST_BROKEN = 3,   /* the first document that has this token */
     BY = 7              /* every BY-th document after it has the token, too */
 };
+
+/* Steps that ended because sessions had lost tiles that they share. */
+static uint64_t n_stale;
 
 struct job {
     char dir[128], disk[160];
@@ -29,6 +35,7 @@ struct job {
     struct spw_request requests[DOCUMENTS];
     struct spw_plan_request lengths[DOCUMENTS];
     struct spw_result alone[DOCUMENTS];
+    struct spw_stats stats; /* of the latest run */
 };
 
 /* No two documents begin with the same token, and no answer has the broken one. */
@@ -89,17 +96,20 @@ static void open_job(struct job *j, const char *family, const char *more, enum s
                             .precision = kv,
                             .residual_window = kv ? 128 : 0}};
     run_folder(j->dir, &m, "prompts");
-    break_embedding(j->dir);
     snprintf(j->disk, sizeof j->disk, "%s/disk", j->dir);
     CHECK(!mkdir(j->disk, 0700));
+    break_embedding(j->dir);
     draw_job(j, seed);
 }
 
 /* Requests first, first + by, ..., each in a batch of its own, with all the memory. */
 static void run_alone(struct job *j, uint32_t first, uint32_t n, uint32_t by)
 {
-    struct spw_options o = j->o;
-    o.sessions = 1;
+    const struct spw_options o = {.backend = TEST_BACKEND,
+                                  .context = j->o.context,
+                                  .threads = 1,
+                                  .precision = j->o.precision,
+                                  .residual_window = j->o.residual_window};
     struct spw_engine *e = run_open(j->dir, &o);
     for (uint32_t i = first; i < n; i += by) {
         spw_result_free(&j->alone[i]);
@@ -156,12 +166,14 @@ static uint64_t run_job(struct job *j, struct spw_engine *e, uint32_t n)
     for (int more = 1; more > 0;) {
         more = spw_batch_step(b, &err);
         CHECK_MSG(more >= 0, "%s", err.text);
+        n_stale += b->n_stale > 0;
         while (spw_batch_event(b, &event)) {
             if (event.kind != SPW_EVENT_END)
                 continue;
             CHECK(!spw_batch_take(b, event.request, &r));
-            CHECK_MSG(is_as_alone(j, (uint32_t)event.request - 1, &r), "request %u",
-                      (uint32_t)event.request);
+            CHECK_MSG(r.finish == SPW_FINISH_CANCELED ||
+                          is_as_alone(j, (uint32_t)event.request - 1, &r),
+                      "request %u", (uint32_t)event.request);
             n_reused += r.n_reused;
             n_ended++;
             spw_result_free(&r);
@@ -172,100 +184,59 @@ static uint64_t run_job(struct job *j, struct spw_engine *e, uint32_t n)
     return n_reused;
 }
 
-/* once: the instruction is computed once in the whole job; else by each wave of requests. */
-static void check_job(struct job *j, enum placement where, uint32_t n, bool once)
+/* known: the bytes are, as no document is broken. Returns as run_job. */
+static uint64_t check_bytes(struct job *j, uint32_t n, bool known)
 {
     struct spw_backend b = run_backend(true);
     struct spw_error err = {0};
     uint64_t moved[SPW_MOVED_COUNT];
-    place(j, where);
     CHECK_MSG(!spw_plan_moved_on(moved, NULL, NULL, &b, j->dir, &j->o, j->lengths, n, &err), "%s",
               err.text);
     struct spw_engine *e = run_open(j->dir, &j->o);
-    uint64_t n_reused = run_job(j, e, n), n_computed = once ? 1 : spw_div_up(n, SESSIONS);
+    const uint64_t n_reused = run_job(j, e, n);
+    run_check_peaks(e, &j->o, j->dir);
+    spw_engine_stats(e, &j->stats);
+    const uint64_t *counted = j->stats.moved_bytes;
+    for (int i = 0; i < SPW_MOVED_COUNT && known; i++)
+        CHECK_MSG(counted[i] == moved[i], "link %d: planned %llu, counted %llu", i,
+                  (unsigned long long)moved[i], (unsigned long long)counted[i]);
+    spw_engine_close(e);
+    return n_reused;
+}
+
+/* once: the instruction is computed once in the whole job; else by each wave of requests. */
+static void check_job(struct job *j, enum placement where, uint32_t n, bool once)
+{
+    place(j, where);
+    const uint64_t n_reused = check_bytes(j, n, true);
+    const uint64_t n_computed = once ? 1 : spw_div_up(n, SESSIONS);
     CHECK_MSG(n_reused == (n - n_computed) * INSTRUCTION, "%llu tokens were not computed",
               (unsigned long long)n_reused);
-    run_check_peaks(e, &j->o, j->dir);
-    struct spw_stats s;
-    spw_engine_stats(e, &s);
-    for (int i = 0; i < SPW_MOVED_COUNT; i++)
-        CHECK_MSG(s.moved_bytes[i] == moved[i], "link %d: planned %llu, counted %llu", i,
-                  (unsigned long long)moved[i], (unsigned long long)s.moved_bytes[i]);
-    CHECK(where != ON_HOST || s.moved_bytes[SPW_MOVED_DEVICE_TO_HOST] > 0);
-    CHECK(where != ON_DISK || s.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0);
-    spw_engine_close(e);
+    CHECK(where != ON_HOST || j->stats.moved_bytes[SPW_MOVED_DEVICE_TO_HOST] > 0);
+    CHECK(where != ON_DISK || j->stats.moved_bytes[SPW_MOVED_DISK_TO_HOST] > 0);
 }
 
-/* ---- a job that is disturbed ---- */
-
-/* A session of the caller computes a prompt between two steps, if there is room for it. */
-static void use_session(struct job *j, struct spw_engine *e, uint64_t *seed)
+/* A place of the drive can no longer be read. Sessions lose tiles that they share, and there is no
+ * room for copies of them: some sessions are closed, and their requests get new ones. */
+static void check_lost(struct job *j, uint64_t *seed)
 {
-    uint32_t i = (uint32_t)(check_random(seed) % DOCUMENTS);
-    struct spw_session *s = NULL;
-    struct spw_error err = {0};
-    struct spw_span span = {.tokens = j->ids[i], .n_tokens = j->requests[i].n_prompt};
-    int rc = spw_session_open(&s, e, &err);
-    CHECK(!rc || rc == -ENOMEM);
-    if (rc)
-        return;
-    span.session = s;
-    CHECK_MSG(!spw_sync(e, &span, 1, NULL, NULL, &err), "%s", err.text);
-    spw_session_close(s);
-}
-
-/* Reads events, all or some, and takes some of the requests that have ended. */
-static void read_events(struct job *j, struct spw_batch *b, bool all, uint64_t *seed,
-                        uint32_t *n_failed)
-{
-    struct spw_event event;
-    struct spw_result r;
-    while ((all || check_random(seed) % 16) && spw_batch_event(b, &event)) {
-        if (event.kind != SPW_EVENT_END)
-            continue;
-        *n_failed += event.text_bytes > 0;
-        if (check_random(seed) % 4 == 0)
-            continue;
-        CHECK(!spw_batch_take(b, event.request, &r));
-        if (r.finish != SPW_FINISH_CANCELED)
-            CHECK_MSG(is_as_alone(j, (uint32_t)event.request - 1, &r), "request %u",
-                      (uint32_t)event.request);
-        spw_result_free(&r);
+    struct io_fault f;
+    struct spw_backend b = run_backend(true);
+    io_fault_open(&f);
+    b.io_fault = &f.hook;
+    for (int i = 0; i < 120 && !n_stale; i++) {
+        j->o.full_sessions = (uint32_t)check_range(seed, 2, 4);
+        place(j, ON_DISK);
+        j->o.disk_bytes += 1 << 20;
+        struct spw_engine *e = run_open_on(&b, j->dir, &j->o);
+        io_fault_set(&f, READ_FOREVER, (int64_t)check_range(seed, 0, 200));
+        run_job(j, e, FEW);
+        CHECK(!io_fault_end(&f) || e->events.n_lost_tiles);
+        spw_engine_close(e);
     }
-}
-
-static void check_disturbed(struct job *j, enum placement where, uint64_t *seed)
-{
-    struct spw_batch *b = NULL;
-    struct spw_error err = {0};
-    uint32_t n_failed = 0;
-    uint64_t id;
-    place(j, where);
-    struct spw_engine *e = run_open(j->dir, &j->o);
-    struct spw_session *own = run_session(e);
-    CHECK(!spw_batch_open(&b, e, NULL, &err));
-    for (uint32_t i = 0; i < DOCUMENTS; i++) {
-        struct spw_request request = j->requests[i];
-        request.session = i == SESSIONS ? own : NULL;
-        CHECK_MSG(!spw_batch_submit(b, &request, &id, &err), "%s", err.text);
-    }
-    for (int more = 1; more > 0;) {
-        id = 1 + check_random(seed) % DOCUMENTS;
-        if (check_random(seed) % 4 == 0 && id != FIRST_BROKEN + 1)
-            spw_batch_cancel(b, id);
-        if (check_random(seed) % 4 == 0)
-            use_session(j, e, seed);
-        if (check_random(seed) % 8 == 0)
-            spw_batch_set_prompt_chunks(b, (uint32_t)(check_random(seed) % 4));
-        more = spw_batch_step(b, &err);
-        CHECK_MSG(more >= 0, "%s", err.text);
-        read_events(j, b, !more, seed, &n_failed);
-    }
-    CHECK(n_failed > 0);
-    run_check_peaks(e, &j->o, j->dir);
-    spw_batch_close(b);
-    spw_session_close(own);
-    spw_engine_close(e);
+    CHECK(n_stale > 0);
+    pthread_mutex_destroy(&f.lock);
+    j->o.full_sessions = 0;
 }
 
 int main(void)
@@ -278,12 +249,15 @@ int main(void)
     run_alone(&j, 0, DOCUMENTS, 1);
     for (enum placement where = ON_DEVICE; where <= ON_DISK; where++)
         check_job(&j, where, DOCUMENTS, true);
+    check_lost(&j, &seed);
     for (uint32_t i = FIRST_BROKEN; i < DOCUMENTS; i += BY)
         j.ids[i][j.requests[i].n_prompt - 1] = BROKEN;
     run_alone(&j, FIRST_BROKEN, DOCUMENTS, BY);
     CHECK(j.alone[FIRST_BROKEN].finish == SPW_FINISH_FAILED);
-    for (enum placement where = ON_DEVICE; where <= ON_DISK; where++)
-        check_disturbed(&j, where, &seed);
+    for (enum placement where = ON_DEVICE; where <= ON_DISK; where++) {
+        place(&j, where);
+        check_bytes(&j, DOCUMENTS, false);
+    }
     close_job(&j);
     for (uint32_t kind = 0; kind < 2; kind++) {
         open_job(&j, kind ? "qwen2" : "llama", kind ? window : "", kind ? 0 : SPW_KV_INT8, &seed);

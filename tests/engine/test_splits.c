@@ -146,8 +146,7 @@ static void run_split(int number, uint64_t start)
     write_variant(golden, dir, seed);
     draw_kv(&kv, check_random(seed) % KV_KINDS, seed);
     subject_open_at(&subject, dir, TOKENS, &kv, check_random(seed));
-    io_fault_open(&w->fault);
-    snprintf(w->cache, sizeof w->cache, "/tmp/spw_splits_%d_cache", (int)getpid());
+    name_walk(w, "splits");
     draw_split(w, kind);
     const char *script = splits[kind].walks[draw_one(w, 4)];
     snprintf(w->what, sizeof w->what,
@@ -155,28 +154,13 @@ static void run_split(int number, uint64_t start)
              (unsigned long long)start, golden, splits[kind].name,
              (unsigned long long)w->o.device_bytes, (unsigned long long)w->o.host_bytes,
              spw_kv_precision_name(w->o.precision));
-    w->watch.s = w->s;
-    for (int i = 0; i < N_SESSIONS; i++) {
-        snprintf(w->file[i], sizeof w->file[i], "/tmp/spw_splits_%d_%d", (int)getpid(), i);
-        w->ids[i] = calloc(TOKENS, sizeof *w->ids[i]);
-        w->saved_ids[i] = calloc(TOKENS, sizeof *w->saved_ids[i]);
-        memcpy(w->ids[i], w->s->ids[0], TOKENS * sizeof *w->ids[i]);
-    }
-    open_engine(w);
+    begin_walk(w);
     for (size_t i = 0, last = N_OPERATIONS; script[i]; last = (size_t)(script[i++] - 'a'))
         if (!operations[script[i] - 'a'].can || operations[script[i] - 'a'].can(w))
             do_operation(w, (size_t)(script[i] - 'a'), last);
-    close_engine(w);
-    n_rows += w->watch.n_rows;
-    for (int i = 0; i < N_SESSIONS; i++) {
-        unlink(w->file[i]);
-        free(w->ids[i]);
-        free(w->saved_ids[i]);
-    }
+    end_walk(w);
     subject_close(&subject);
     pack_remove_folder(dir);
-    if (access(w->cache, F_OK) == 0)
-        pack_remove_folder(w->cache);
 }
 
 /* ---- layers that read the tiles of others ---- */
@@ -261,7 +245,7 @@ static void check_readers(const char *golden)
 
 static void check_one_pass(void)
 {
-    struct tiny_model model = tiny_models[N_TINY_MODELS - 1]; /* its layers read KV of others */
+    struct tiny_model model = tiny_models[TINY_STATES - 1]; /* its layers read KV of others */
     CHECK(model.readers);
     model.intermediate = 2048; /* weights that take more than KV */
     static struct subject s;

@@ -178,7 +178,7 @@ static void check_values(const struct spw_model *m, const struct form *f)
         struct spw_layer_weights layer;
         uint64_t wrong = 0;
         spw_weights_pack(m->weights, 1, packed);
-        spw_weights_layer(m->weights, 1, packed, &layer);
+        spw_weights_operands(m->weights, 1, packed, &layer);
         const uint8_t *matrix = layer.of[k ? SPW_MATRIX_DOWN : SPW_MATRIX_Q].w;
         for (uint64_t i = 0; i < n_elements(t); i++)
             wrong += f32_at(matrix, i) !=
@@ -195,7 +195,7 @@ static void check_ends(const struct spw_model *m, const struct form *f)
     snprintf(embedding, sizeof embedding, "%sembed_tokens.weight", f->prefix);
     const struct spw_tensor *e = spw_tensors_find(m->tensors, f->no_embedding ? head : embedding);
     CHECK(m->weights->embedding.tensor == e);
-    uint32_t u = m->weights->layer_blocks[m->config.n_layers];
+    uint32_t u = m->config.n_layers;
     uint8_t *packed = malloc(m->weights->blocks[u].bytes);
     spw_weights_pack(m->weights, u, packed);
     const struct form plain = {0};

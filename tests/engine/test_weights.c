@@ -3,7 +3,6 @@
  * about pages changes no byte; embeddings are rows of the file; a block that is read from its
  * ranges of the file has its matrices where they are said to lie. */
 #include "base/numbers.h"
-#include "model/weights/tensor_names.h"
 #include "tests/engine/engine_run.h"
 
 #include <fcntl.h>
@@ -44,9 +43,8 @@ static bool is_close(const uint8_t *p, enum spw_dtype dtype, float v)
 
 static const struct spw_tensor *matrix(const struct spw_model *m, uint32_t layer, const char *name)
 {
-    char full[SPW_MOST_TENSOR_NAME + 32], own[SPW_MOST_TENSOR_NAME];
-    spw_tensor_own_name(m->config.names, name, own);
-    snprintf(full, sizeof full, "model.layers.%u.%s.weight", layer, own);
+    char full[128];
+    snprintf(full, sizeof full, "model.layers.%u.%s.weight", layer, name);
     const struct spw_tensor *t = spw_tensors_find(m->tensors, full);
     CHECK_MSG(t, "%s", full);
     return t;
@@ -72,23 +70,13 @@ static uint64_t check_matrix(const struct spw_tensor *t, uint64_t first,
     return n * bytes;
 }
 
-/* Operands of a block of a layer, or of an expert. */
-static void operands(const struct spw_model *m, uint32_t u, const uint8_t *at,
-                     struct spw_layer_weights *out)
-{
-    if (u < m->weights->n_blocks)
-        spw_weights_layer(m->weights, u, at, out);
-    else
-        spw_weights_expert(m->weights, u, at, out);
-}
-
 /* What the names of the mlp's matrices in this block begin with. Of the tiny models, only that of
  * Llama 4 has names of its own. */
 static void name_mlp(const struct spw_model *m, uint32_t u, char out[32])
 {
     const struct spw_weights *w = m->weights;
     uint32_t layer = w->blocks[u].layer;
-    const char *mlp = m->config.names ? "feed_forward" : "mlp";
+    const char *mlp = strcmp(m->config.model_type, "llama4_text") ? "mlp" : "feed_forward";
     if (u >= w->n_blocks)
         snprintf(out, 32, "%s.experts.%u", mlp, u - w->layer_experts[layer]);
     else
@@ -97,30 +85,38 @@ static void name_mlp(const struct spw_model *m, uint32_t u, char out[32])
 
 static void check_layer(const struct spw_model *m, uint32_t u, const uint8_t *packed, bool maps)
 {
-    static const char *const names[] = {"self_attn.q_proj",
-                                        "self_attn.k_proj",
-                                        "self_attn.v_proj",
-                                        "self_attn.o_proj",
-                                        "gate_proj",
-                                        "up_proj",
-                                        "down_proj",
-                                        NULL,
-                                        "per_layer_input_gate",
-                                        "per_layer_projection"};
+    static const char *const names[SPW_LAYER_MATRICES] = {
+        [SPW_MATRIX_Q] = "self_attn.q_proj",
+        [SPW_MATRIX_K] = "self_attn.k_proj",
+        [SPW_MATRIX_V] = "self_attn.v_proj",
+        [SPW_MATRIX_O] = "self_attn.o_proj",
+        [SPW_MATRIX_IN] = "linear_attn.in_proj",
+        [SPW_MATRIX_IN_GATE] = "linear_attn.in_proj_z",
+        [SPW_MATRIX_IN_BETA] = "linear_attn.in_proj_b",
+        [SPW_MATRIX_IN_RATE] = "linear_attn.in_proj_a",
+        [SPW_MATRIX_OUT] = "linear_attn.out_proj",
+        [SPW_MATRIX_GATE] = "gate_proj",
+        [SPW_MATRIX_UP] = "up_proj",
+        [SPW_MATRIX_DOWN] = "down_proj",
+        [SPW_MATRIX_INPUT_GATE] = "per_layer_input_gate",
+        [SPW_MATRIX_INPUT_OUT] = "per_layer_projection",
+    };
     struct spw_layer_weights p, f = {0};
     const bool expert = u >= m->weights->n_blocks;
     uint64_t sum = 0;
     char mlp[32], name[64];
     name_mlp(m, u, mlp);
-    operands(m, u, packed, &p);
+    spw_weights_operands(m->weights, u, packed, &p);
     if (maps)
-        operands(m, u, NULL, &f);
+        spw_weights_operands(m->weights, u, NULL, &f);
     for (int i = expert ? SPW_MATRIX_GATE : 0; i < SPW_LAYER_MATRICES; i++) {
         const bool of_mlp = i >= SPW_MATRIX_GATE && i <= SPW_MATRIX_DOWN;
         const uint32_t layer = m->weights->blocks[u].layer;
         if (!p.of[i].n) /* the layer has no such matrix */
             continue;
-        snprintf(name, sizeof name, "%s%s%s", of_mlp ? mlp : "", of_mlp ? "." : "", names[i]);
+        const bool qkv = i == SPW_MATRIX_IN && m->config.mixer.kind == SPW_MIXER_DELTA;
+        snprintf(name, sizeof name, "%s%s%s%s", of_mlp ? mlp : "", of_mlp ? "." : "", names[i],
+                 qkv ? "_qkv" : "");
         const struct spw_tensor *t = i == SPW_MATRIX_INPUT ? inputs(m) : matrix(m, layer, name);
         const uint64_t rows = i == SPW_MATRIX_INPUT ? m->config.layer_inputs : t->shape[0];
         const uint64_t before = i == SPW_MATRIX_INPUT ? layer * rows * t->shape[1] : 0;
@@ -166,8 +162,8 @@ static void check_ranges(struct spw_model *m, uint32_t u, bool maps)
         spw_weights_place_as_in_file(w, u);
     if (maps && w->blocks[u].layer != SPW_NO_LAYER) {
         struct spw_layer_weights a, b;
-        operands(m, u, slot, &a);
-        operands(m, u, NULL, &b);
+        spw_weights_operands(m->weights, u, slot, &a);
+        spw_weights_operands(m->weights, u, NULL, &b);
         for (uint32_t i = first; i < first + w->blocks[u].n; i++) {
             const enum spw_matrix_role role = w->matrices[i].role;
             CHECK(!memcmp(a.of[role].w, b.of[role].w, w->pieces[i].bytes));
@@ -212,23 +208,21 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
     enum { MOST = 40 };
     uint32_t hidden = m->config.hidden, own = m->config.n_layers * m->config.layer_inputs;
     uint64_t bytes = spw_dtype_bytes(m->compute), wrong = 0;
-    uint8_t *out = malloc(MOST * spw_max_u32(hidden, own) * bytes);
+    uint8_t *out = malloc(MOST * hidden * bytes), *inputs = malloc(MOST * own * bytes);
     for (int round = 0; round < 20; round++) {
         int32_t ids[MOST];
         size_t n = check_range(seed, 1, MOST);
         for (size_t i = 0; i < n; i++)
             ids[i] = (int32_t)(check_random(seed) % m->config.vocab);
-        spw_weights_embed(m->weights, ids, n, m->compute, out);
+        spw_weights_embed(m->weights, ids, n, m->compute, out, inputs);
         for (size_t i = 0; i < n && m->config.embedding_scale == 1.0f; i++)
             for (uint32_t c = 0; c < hidden; c++)
                 wrong +=
                     !is_value(out + (i * hidden + c) * bytes, m->compute,
                               stored(m->weights->embedding.tensor, (uint64_t)ids[i] * hidden + c));
-        if (own)
-            spw_weights_inputs(m->weights, ids, n, m->compute, out);
         for (size_t i = 0; i < n * own; i++) /* times sqrt(8), rounded */
             wrong += !is_close(
-                out + i * bytes, m->compute,
+                inputs + i * bytes, m->compute,
                 stored(m->weights->inputs.tensor, (uint64_t)ids[i / own] * own + i % own) *
                     sqrtf((float)m->config.layer_inputs));
         uint32_t u = (uint32_t)check_range(seed, 0, m->weights->n_blocks - 1);
@@ -237,6 +231,7 @@ static void check_embeddings(struct spw_model *m, uint64_t *seed)
     }
     CHECK(!wrong);
     free(out);
+    free(inputs);
 }
 
 /* The small array is read once more, with the frequencies of the latest length. */

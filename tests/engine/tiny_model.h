@@ -15,6 +15,9 @@
  * drawn quantized types. */
 enum tiny_stored { TINY_F32 = false, TINY_BF16 = true, TINY_QUANTIZED };
 
+/* Layers with a state. */
+enum tiny_mixer { TINY_NO_MIXER, TINY_CONV, TINY_DELTA, TINY_SSD };
+
 struct tiny_model {
     const char *family; /* model_type */
     uint32_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, positions;
@@ -29,6 +32,11 @@ struct tiny_model {
      * and values of their own; `inputs` numbers of each row go to each layer. */
     uint32_t full_heads, full_head_dim, readers, inputs;
     bool v_is_k;
+    /* Every `interval`-th layer attends, the others have a state; and with `beside` those that
+     * attend, too. */
+    enum tiny_mixer mixer;
+    uint32_t interval, taps, state_heads, state_key_heads, state_key_dim, state_dim;
+    bool beside;
 };
 
 #define TINY_GGUF "/model.gguf"
@@ -122,7 +130,8 @@ static inline void tiny_experts(struct tiny_writer *w, const struct tiny_model *
 /* What the files of the family store for a norm that does nothing. */
 static inline double tiny_center(const struct tiny_model *m)
 {
-    return strncmp(m->family, "gemma", 5) || !strcmp(m->family, "gemma4_text") ? 1 : 0;
+    const bool plus_one = !strncmp(m->family, "gemma", 5) || !strncmp(m->family, "qwen3_5", 7);
+    return plus_one && strcmp(m->family, "gemma4_text") != 0 ? 0 : 1;
 }
 
 static inline void tiny_stacked(struct tiny_writer *w, const struct tiny_model *m, uint32_t l,
@@ -191,33 +200,96 @@ static inline void tiny_gemma4_inputs(struct tiny_writer *w, const struct tiny_m
     tiny_tensor(w, "model.per_layer_projection_norm.weight", m->inputs, 0, 0.2, 1);
 }
 
-static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+/* ---- layers with a state ---- */
+
+static inline bool tiny_attends(const struct tiny_model *m, uint32_t l)
 {
-    uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
-    double center = tiny_center(m);
-    if (m->full_head_dim) {
-        tiny_gemma4_layer(w, m, l);
+    return !m->mixer || (l + 1) % m->interval == 0;
+}
+
+static inline bool tiny_has_state(const struct tiny_model *m, uint32_t l)
+{
+    return m->mixer && (m->beside || !tiny_attends(m, l));
+}
+
+static inline void tiny_taps(struct tiny_writer *w, uint32_t l, uint32_t channels, uint32_t taps)
+{
+    char full[128];
+    snprintf(full, sizeof full, "model.layers.%u.linear_attn.conv1d.weight", l);
+    tiny_stack(w, full, channels, 1, taps, 1, 0);
+}
+
+static inline void tiny_convolution(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    tiny_matrix(w, l, "linear_attn.in_proj.weight", 3 * m->hidden, m->hidden);
+    tiny_matrix(w, l, "linear_attn.out_proj.weight", m->hidden, m->hidden);
+    tiny_taps(w, l, m->hidden, m->taps);
+    if (!m->bias)
         return;
-    }
-    tiny_vector(w, l, "input_layernorm.weight", m->hidden, 0.2, center);
-    tiny_vector(w, l, "post_attention_layernorm.weight", m->hidden, 0.2, center);
-    if (m->sandwich) {
-        tiny_vector(w, l, "pre_feedforward_layernorm.weight", m->hidden, 0.2, center);
-        tiny_vector(w, l, "post_feedforward_layernorm.weight", m->hidden, 0.2, center);
-    }
+    tiny_vector(w, l, "linear_attn.in_proj.bias", 3 * m->hidden, 0.3, 0);
+    tiny_vector(w, l, "linear_attn.out_proj.bias", m->hidden, 0.3, 0);
+    tiny_vector(w, l, "linear_attn.conv1d.bias", m->hidden, 0.3, 0);
+}
+
+/* Decays near 1: a state that is wrong is seen long after. */
+static inline void tiny_delta(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    const uint32_t width = m->state_heads * m->state_dim;
+    const uint32_t channels = 2 * m->state_key_heads * m->state_key_dim + width;
+    tiny_matrix(w, l, "linear_attn.in_proj_qkv.weight", channels, m->hidden);
+    tiny_matrix(w, l, "linear_attn.in_proj_z.weight", width, m->hidden);
+    tiny_matrix(w, l, "linear_attn.in_proj_b.weight", m->state_heads, m->hidden);
+    tiny_matrix(w, l, "linear_attn.in_proj_a.weight", m->state_heads, m->hidden);
+    tiny_matrix(w, l, "linear_attn.out_proj.weight", m->hidden, width);
+    tiny_taps(w, l, channels, m->taps);
+    tiny_vector(w, l, "linear_attn.A_log", m->state_heads, 1, -1);
+    tiny_vector(w, l, "linear_attn.dt_bias", m->state_heads, 1, -3);
+    tiny_vector(w, l, "linear_attn.norm.weight", m->state_dim, 0.2, 1);
+}
+
+static inline void tiny_ssd(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    const uint32_t width = m->state_heads * m->state_dim;
+    const uint32_t channels = width + 2 * m->state_key_heads * m->state_key_dim;
+    tiny_matrix(w, l, "linear_attn.in_proj.weight", channels + width + m->state_heads, m->hidden);
+    tiny_matrix(w, l, "linear_attn.out_proj.weight", m->hidden, width);
+    tiny_taps(w, l, channels, m->taps);
+    tiny_vector(w, l, "linear_attn.A_log", m->state_heads, 1, -1);
+    tiny_vector(w, l, "linear_attn.dt_bias", m->state_heads, 1, -3);
+    tiny_vector(w, l, "linear_attn.D", m->state_heads, 0.5, 1);
+    tiny_vector(w, l, "linear_attn.norm.weight", width, 0.2, 1);
+    if (m->bias)
+        tiny_vector(w, l, "linear_attn.conv1d.bias", channels, 0.3, 0);
+}
+
+static inline void tiny_state(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    static void (*const mixers[])(struct tiny_writer *, const struct tiny_model *, uint32_t) = {
+        [TINY_CONV] = tiny_convolution, [TINY_DELTA] = tiny_delta, [TINY_SSD] = tiny_ssd};
+    mixers[m->mixer](w, m, l);
+}
+
+static inline void tiny_attention(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    const uint32_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
+    const uint32_t gates = m->mixer == TINY_DELTA ? 2 : 1; /* in the matrix of q */
     if (m->qk_norm) {
-        tiny_vector(w, l, "self_attn.q_norm.weight", m->head_dim, 0.3, center);
-        tiny_vector(w, l, "self_attn.k_norm.weight", m->head_dim, 0.3, center);
+        tiny_vector(w, l, "self_attn.q_norm.weight", m->head_dim, 0.3, tiny_center(m));
+        tiny_vector(w, l, "self_attn.k_norm.weight", m->head_dim, 0.3, tiny_center(m));
     }
-    tiny_matrix(w, l, "self_attn.q_proj.weight", q, m->hidden);
+    tiny_matrix(w, l, "self_attn.q_proj.weight", gates * q, m->hidden);
     tiny_matrix(w, l, "self_attn.k_proj.weight", kv, m->hidden);
     tiny_matrix(w, l, "self_attn.v_proj.weight", kv, m->hidden);
     tiny_matrix(w, l, "self_attn.o_proj.weight", m->hidden, q);
-    if (m->bias) {
+    if (m->bias && !m->mixer) {
         tiny_vector(w, l, "self_attn.q_proj.bias", q, 1, 0);
         tiny_vector(w, l, "self_attn.k_proj.bias", kv, 2, 0);
         tiny_vector(w, l, "self_attn.v_proj.bias", kv, 0.5, 0);
     }
+}
+
+static inline void tiny_mlp(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
     if (m->experts && l >= m->dense) {
         tiny_experts(w, m, l);
         return;
@@ -225,6 +297,28 @@ static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m,
     tiny_matrix(w, l, "mlp.gate_proj.weight", m->intermediate, m->hidden);
     tiny_matrix(w, l, "mlp.up_proj.weight", m->intermediate, m->hidden);
     tiny_matrix(w, l, "mlp.down_proj.weight", m->hidden, m->intermediate);
+}
+
+static inline void tiny_layer(struct tiny_writer *w, const struct tiny_model *m, uint32_t l)
+{
+    double center = tiny_center(m);
+    if (m->full_head_dim) {
+        tiny_gemma4_layer(w, m, l);
+        return;
+    }
+    tiny_vector(w, l, "input_layernorm.weight", m->hidden, 0.2, center);
+    if (m->intermediate) /* else the layer has no mlp */
+        tiny_vector(w, l, "post_attention_layernorm.weight", m->hidden, 0.2, center);
+    if (m->sandwich) {
+        tiny_vector(w, l, "pre_feedforward_layernorm.weight", m->hidden, 0.2, center);
+        tiny_vector(w, l, "post_feedforward_layernorm.weight", m->hidden, 0.2, center);
+    }
+    if (tiny_has_state(m, l))
+        tiny_state(w, m, l);
+    if (tiny_attends(m, l))
+        tiny_attention(w, m, l);
+    if (m->intermediate)
+        tiny_mlp(w, m, l);
 }
 
 static inline void tiny_gemma4_config(const struct tiny_model *m, FILE *f)
@@ -247,6 +341,52 @@ static inline void tiny_gemma4_config(const struct tiny_model *m, FILE *f)
                 l % 2 ? "full" : "sliding", l + 1 < m->layers ? "" : "]");
 }
 
+/* What the family calls the sizes of the state: heads, heads of keys, their channels, channels of a
+ * head, taps. NULL: it has none. */
+static inline void tiny_state_keys(const struct tiny_model *m, const char *const keys[5], FILE *f)
+{
+    const uint32_t sizes[] = {m->state_heads, m->state_key_heads, m->state_key_dim, m->state_dim,
+                              m->taps};
+    for (int i = 0; i < 5; i++)
+        if (keys[i])
+            fprintf(f, ",\"%s\":%u", keys[i], sizes[i]);
+}
+
+static inline void tiny_state_config(const struct tiny_model *m, FILE *f)
+{
+    static const char *const delta[] = {"linear_num_value_heads", "linear_num_key_heads",
+                                        "linear_key_head_dim", "linear_value_head_dim",
+                                        "linear_conv_kernel_dim"};
+    static const char *const conv[] = {NULL, NULL, NULL, NULL, "conv_L_cache"};
+    static const char *const ssd[] = {"num_heads", "n_groups", "state_size", NULL, "conv_kernel"};
+    static const char *const beside[] = {"mamba_n_heads", "mamba_n_groups", "mamba_d_state",
+                                         "mamba_d_head", "mamba_d_conv"};
+    const char *bias = m->bias ? "true" : "false";
+    if (!m->mixer)
+        return;
+    tiny_state_keys(m,
+                    m->mixer == TINY_DELTA  ? delta
+                    : m->mixer == TINY_CONV ? conv
+                    : m->beside             ? beside
+                                            : ssd,
+                    f);
+    if (m->mixer == TINY_CONV)
+        fprintf(f, ",\"conv_bias\":%s,\"tie_embedding\":%s,\"block_auto_adjust_ff_dim\":false",
+                bias, m->untied ? "false" : "true");
+    if (m->mixer == TINY_SSD && m->beside)
+        fprintf(f, ",\"mamba_d_ssm\":%u,\"mamba_rms_norm\":true,\"mamba_conv_bias\":%s",
+                m->state_heads * m->state_dim, bias);
+    else if (m->mixer == TINY_SSD)
+        fprintf(f, ",\"expand\":%u,\"use_conv_bias\":%s", m->state_heads * m->state_dim / m->hidden,
+                bias);
+    for (uint32_t l = 0; l < m->layers && m->mixer != TINY_SSD; l++)
+        fprintf(f, "%s\"%s\"%s", l ? "," : ",\"layer_types\":[",
+                tiny_attends(m, l)       ? "full_attention"
+                : m->mixer == TINY_DELTA ? "linear_attention"
+                                         : "conv",
+                l + 1 < m->layers ? "" : "]");
+}
+
 static inline void tiny_config(const struct tiny_model *m, const char *dir)
 {
     char path[600];
@@ -261,6 +401,7 @@ static inline void tiny_config(const struct tiny_model *m, const char *dir)
             m->vocab, m->positions, m->untied ? "false" : "true",
             m->stored == TINY_BF16 ? "bfloat16" : "float32", m->more ? m->more : "");
     tiny_gemma4_config(m, f);
+    tiny_state_config(m, f);
     fputc('}', f);
     fclose(f);
 }
@@ -319,7 +460,18 @@ static inline void tiny_model_remove(const char *dir)
     }
 }
 
-/* One of each thing that changes how a cache behaves. */
+/* A narrow model; positions and the seed are the caller's. */
+static const struct tiny_model tiny_narrow = {.family = "llama",
+                                              .layers = 3,
+                                              .hidden = 32,
+                                              .intermediate = 48,
+                                              .heads = 4,
+                                              .kv_heads = 2,
+                                              .head_dim = 8,
+                                              .vocab = 96,
+                                              .more = ""};
+
+/* One of each thing that changes how a cache behaves; the last ones have layers with a state. */
 static const struct tiny_model tiny_models[] = {
     {.family = "llama",
      .layers = 3,
@@ -451,7 +603,93 @@ static const struct tiny_model tiny_models[] = {
      .full_head_dim = 32,
      .readers = 3,
      .inputs = 8},
+    {.family = "qwen3_5_text",
+     .layers = 4,
+     .hidden = 32,
+     .intermediate = 48,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .more = ",\"rope_parameters\":{\"rope_theta\":10000.0,\"partial_rotary_factor\":0.5}",
+     .qk_norm = true,
+     .untied = true,
+     .stored = TINY_BF16,
+     .seed = 11,
+     .mixer = TINY_DELTA,
+     .interval = 4,
+     .taps = 4,
+     .state_heads = 4,
+     .state_key_heads = 2,
+     .state_key_dim = 16,
+     .state_dim = 16},
+    {.family = "lfm2",
+     .layers = 3,
+     .hidden = 32,
+     .intermediate = 48,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 8,
+     .vocab = 67,
+     .positions = 4096,
+     .qk_norm = true,
+     .seed = 12,
+     .mixer = TINY_CONV,
+     .interval = 2,
+     .taps = 3},
+    {.family = "falcon_h1",
+     .layers = 2,
+     .hidden = 32,
+     .intermediate = 48,
+     .heads = 4,
+     .kv_heads = 2,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .bias = true,
+     .stored = TINY_BF16,
+     .seed = 13,
+     .mixer = TINY_SSD,
+     .beside = true,
+     .interval = 1,
+     .taps = 4,
+     .state_heads = 4,
+     .state_key_heads = 2,
+     .state_key_dim = 16,
+     .state_dim = 8},
+    {.family = "mamba2", /* no layer attends */
+     .layers = 3,
+     .hidden = 32,
+     .heads = 1,
+     .kv_heads = 1,
+     .head_dim = 16,
+     .vocab = 67,
+     .positions = 4096,
+     .untied = true,
+     .stored = TINY_BF16,
+     .seed = 14,
+     .mixer = TINY_SSD,
+     .interval = 100,
+     .taps = 4,
+     .state_heads = 4,
+     .state_key_heads = 1,
+     .state_key_dim = 16,
+     .state_dim = 16},
 };
-enum { N_TINY_MODELS = sizeof tiny_models / sizeof *tiny_models };
+
+/* The first one of this family. */
+static inline const struct tiny_model *tiny_model_of(const char *family)
+{
+    const struct tiny_model *m = tiny_models;
+    while (strcmp(m->family, family) != 0)
+        m++;
+    return m;
+}
+enum {
+    N_TINY_MODELS = sizeof tiny_models / sizeof *tiny_models,
+    N_TINY_STATES = 4, /* the last ones */
+    TINY_STATES = N_TINY_MODELS - N_TINY_STATES
+};
 
 #endif

@@ -1,4 +1,4 @@
-/* A twin of an engine: the same plan, caches, rings and sessions on the counting device, driven
+/* A twin of an engine: the same plan, caches, rings and sessions on the dry device, driven
  * through the same calls. What the twin counts must be what the engine counts, as integers. */
 #ifndef SPW_TESTS_ENGINE_TWIN_H
 #define SPW_TESTS_ENGINE_TWIN_H
@@ -10,27 +10,38 @@ enum { TWIN_SESSIONS = 16 };
 
 struct twin {
     struct spw_engine *e;
-    struct spw_counting_backend backend;
+    struct spw_dry_backend backend;
     struct spw_session *sessions[TWIN_SESSIONS]; /* by the slots of the engine's */
 };
 
-/* The engine has done nothing yet but opened n sessions of the whole context. */
-static inline void twin_open(struct twin *t, const struct spw_engine *of, uint32_t n)
+/* The engine has done nothing yet, and has no session. */
+static inline void twin_open(struct twin *t, const struct spw_engine *of)
 {
     static const struct spw_dry_hooks nobody;
     struct spw_error err = {0};
     *t = (struct twin){0};
-    spw_backend_count(&t->backend, &of->backend, &of->lane);
+    spw_backend_dry(&t->backend, &of->backend, &of->lane);
     CHECK_MSG(!spw_engine_open_dry(&t->e, of, &t->backend, &spw_prefix_hooks, &nobody, &err), "%s",
               err.text);
-    for (uint32_t i = 0; i < n; i++)
-        t->sessions[i] = run_session(t->e);
+}
+
+/* As the engine's session in this slot, of at most so many tokens. */
+static inline void twin_open_session(struct twin *t, uint32_t slot, uint64_t most)
+{
+    struct spw_error err = {0};
+    CHECK_MSG(!spw_session_open_for(&t->sessions[slot], t->e, most, &err), "%s", err.text);
+}
+
+static inline void twin_close_session(struct twin *t, uint32_t slot)
+{
+    spw_session_close(t->sessions[slot]);
+    t->sessions[slot] = NULL;
 }
 
 static inline void twin_close(struct twin *t)
 {
     for (uint32_t i = 0; i < TWIN_SESSIONS; i++)
-        spw_session_close(t->sessions[i]);
+        twin_close_session(t, i);
     spw_engine_close(t->e);
     t->e = NULL;
 }
@@ -38,15 +49,23 @@ static inline void twin_close(struct twin *t)
 static inline void twin_fork(struct twin *t, uint32_t to, uint32_t from)
 {
     struct spw_error err = {0};
-    spw_session_close(t->sessions[to]);
     CHECK_MSG(!spw_session_fork(&t->sessions[to], t->sessions[from], &err), "%s", err.text);
 }
 
-/* A sync of the engine that has worked. False: the two have fetched different parts of the step
- * that may come next. The engine fetches nothing that a write is still on its way to, and no write
- * takes time where bytes are only counted: from here on the twin knows nothing. */
+/* False: the two have fetched different parts of the step that may come next. The engine fetches
+ * nothing that a write is still on its way to, and no write takes time where bytes are only
+ * counted: from here on the twin knows nothing. */
+static inline bool twin_is_level(const struct twin *t, const struct spw_engine *e)
+{
+    const struct spw_schedule_progress a = spw_prefetch_progress(e->prefetch);
+    const struct spw_schedule_progress b = spw_prefetch_progress(t->e->prefetch);
+    return !memcmp(&a, &b, sizeof a);
+}
+
+/* A sync of the engine that has returned `rc`: 0, or -EAGAIN. False: as twin_is_level. */
 static inline bool twin_sync(struct twin *t, const struct spw_engine *e,
-                             const struct spw_span *spans, size_t n)
+                             const struct spw_span *spans, size_t n,
+                             const struct spw_sync_options *o, int rc)
 {
     struct spw_span own[TWIN_SESSIONS];
     struct spw_error err = {0};
@@ -54,10 +73,9 @@ static inline bool twin_sync(struct twin *t, const struct spw_engine *e,
         own[i] = spans[i];
         own[i].session = t->sessions[spans[i].session->slot];
     }
-    CHECK_MSG(!n || !spw_sync(t->e, own, n, NULL, NULL, &err), "%s", err.text);
-    const struct spw_schedule_progress a = spw_prefetch_progress(e->prefetch);
-    const struct spw_schedule_progress b = spw_prefetch_progress(t->e->prefetch);
-    return !memcmp(&a, &b, sizeof a);
+    const int own_rc = n ? spw_engine_sync(t->e, own, n, o, NULL, NULL, &err) : rc;
+    CHECK_MSG(own_rc == rc, "the engine %d, the twin %d: %s", rc, own_rc, err.text);
+    return twin_is_level(t, e);
 }
 
 /* Which experts are missed depends on the routing, of which the twin knows nothing. */
@@ -72,6 +90,28 @@ static inline void twin_check(struct twin *t, struct spw_engine *e, const char *
                       (least && s.moved_bytes[i] > own.moved_bytes[i]),
                   "%s: link %d: counted %llu, the twin %llu", what, i,
                   (unsigned long long)s.moved_bytes[i], (unsigned long long)own.moved_bytes[i]);
+}
+
+/* ---- a twin that follows for as long as it knows what the engine does ---- */
+
+/* A sync that has returned rc; after a failure nobody knows. */
+static inline void twin_follow(struct twin *t, const struct spw_engine *e,
+                               const struct spw_span *spans, size_t n, int rc)
+{
+    if (t->e && (rc || !twin_sync(t, e, spans, n, &(struct spw_sync_options){0}, 0)))
+        twin_close(t);
+}
+
+/* Returns whether the twin has followed to the end. Tiles that were lost, or not written, were read
+ * and computed again. */
+static inline bool twin_end(struct twin *t, struct spw_engine *e, const char *what)
+{
+    const bool knows = t->e && !e->events.n_lost_tiles && !spw_kv_any_write_failed(e->kv);
+    if (knows)
+        twin_check(t, e, what);
+    if (t->e)
+        twin_close(t);
+    return knows;
 }
 
 #endif

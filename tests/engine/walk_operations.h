@@ -5,16 +5,20 @@
 #include "runtime/saved.h"
 #include "tests/children.h"
 #include "tests/engine/persist/pack_run.h"
-#include "tests/engine/walk.h"
+#include "tests/engine/walk_batch.h"
 #include "tests/engine/weight_sums.h"
 
-enum {
-    N_NEW = 4,   /* tokens that a batch generates for a request */
-    N_OTHERS = 3 /* most requests of a batch without a session of the walk */
-};
-
+/* Often after a caller has asked for a checkpoint. */
 static void decode(struct walk *w)
 {
+    if (w->e->plan.n_states && draw_one(w, 2)) {
+        const uint32_t i = any_session(w);
+        struct spw_session *s = w->sessions[i];
+        CHECK(!spw_session_checkpoint(s));
+        if (s->cached && !s->is_aside)
+            w->checkpoint[i] = s->n_tokens;
+        CHECK(!w->has_twin || !spw_session_checkpoint(w->twin.sessions[s->slot]));
+    }
     go(w, DECODE);
 }
 
@@ -33,43 +37,42 @@ static void over(struct walk *w)
     go(w, OVER);
 }
 
+/* A session goes on from another one, in the place of any session; often from one whose step
+ * waits. */
 static void fork_session(struct walk *w)
 {
     struct spw_error err = {0};
-    uint32_t to = any_session(w), from = (to + 1) % w->n_sessions;
-    spw_session_close(w->sessions[to]);
-    CHECK_MSG(!spw_session_fork(&w->sessions[to], w->sessions[from], &err), "%s", err.text);
+    uint32_t from = any_session(w), to = (from + 1 + (uint32_t)draw_one(w, w->n_sessions - 1u));
+    for (uint32_t i = 0; i < w->n_sessions && draw_one(w, 4); i++)
+        from = w->sessions[i] && w->sessions[i]->is_aside ? i : from;
+    struct spw_session *s = w->sessions[from];
+    to = to % w->n_sessions == from ? (from + 1) % w->n_sessions : to % w->n_sessions;
+    close_session(w, to);
+    bool fits = has_room_for(w, s->most_tokens);
+    int rc = spw_session_fork(&w->sessions[to], s, &err);
+    if (is_refused(w, to, rc, fits, &err))
+        return;
     memcpy(w->ids[to], w->ids[from], w->s->n_tokens * sizeof *w->ids[to]);
+    w->checkpoint[to] = w->checkpoint[from];
     if (w->has_twin)
-        twin_fork(&w->twin, to, from);
+        twin_fork(&w->twin, w->sessions[to]->slot, s->slot);
 }
 
-/* A session of any length comes beside the others, or goes: their shares of the frames change. */
-static void change_guest(struct walk *w)
+/* A session of any length opens, or one closes, and maybe another one opens in its place: shares of
+ * the frames change. */
+static void open_or_close(struct walk *w)
 {
-    struct spw_error err = {0};
-    size_t most = check_range(w->seed, 1, w->context), n = check_range(w->seed, 1, most);
-    if (w->guest) {
-        close_guest(w);
+    const uint32_t i = any_place(w);
+    const uint64_t most = draw_one(w, 3) ? check_range(w->seed, 1, w->context) : w->context;
+    const bool was_open = w->sessions[i];
+    if (was_open && (n_open(w) == 1 || draw_one(w, 2))) {
+        close_session(w, i);
+        open_session(w, i, w->context);
         return;
     }
-    CHECK_MSG(!spw_session_open_for(&w->guest, w->e, most, &err), "%s: %s", w->what, err.text);
-    const struct spw_span span = {w->guest, w->s->ids[1], n, 1};
-    w->ended = false;
-    int rc = watch_sync(&w->watch, w->s, w->e, &span, 1, w->s->n_tokens, &err);
-    CHECK_MSG(!rc || is_late(w, rc), "%s: a guest: %d: %s", w->what, rc, err.text);
-}
-
-static void renew(struct walk *w)
-{
-    uint32_t i = any_session(w);
-    part_twin(w);
-    if (w->o.sessions > w->n_sessions && draw_one(w, 2)) {
-        change_guest(w);
-        return;
-    }
-    spw_session_close(w->sessions[i]);
-    w->sessions[i] = run_session(w->e);
+    close_session(w, i);
+    if (!was_open)
+        open_session(w, i, most);
 }
 
 /* A step that is interrupted behind any chunk of any layer, and goes on, or something else does. */
@@ -87,36 +90,54 @@ static void interrupt(struct walk *w)
         must_step(w, to, "the interrupted step again");
 }
 
-/* A step that is set aside, goes on and is set aside again, while other sessions decode. The last
- * time it may wait until another operation comes. */
-static void set_aside(struct walk *w)
+/* A step in parts: it is set aside, goes on and is set aside again, while sessions that it does not
+ * have decode. Returns what its last part has: -EAGAIN, where it waits until another operation
+ * comes. may_fail: the others may meet what is wrong, too. */
+static int step_in_parts(struct walk *w, const size_t *to, bool may_fail, struct spw_error *err)
 {
-    size_t to[N_SESSIONS], beside[N_SESSIONS];
-    struct spw_error err = {0};
-    part_twin(w);
-    choose(w, (enum way)draw_one(w, 4), to);
+    const uint64_t most = draw_one(w, 2) ? 1 : check_range(w->seed, 2, 8);
+    size_t beside[N_SESSIONS], rows[N_SESSIONS];
+    int rc = 0;
     choose(w, DECODE, beside);
     for (uint32_t i = 0; i < w->n_sessions; i++)
-        beside[i] = to[i] || !spw_session_n_tokens(w->sessions[i]) ? 0 : beside[i];
-    for (uint64_t n = check_range(w->seed, 1, 8); n--; w->wants_same = true) {
+        if (to[i] || !beside[i] || !spw_session_n_tokens(w->sessions[i]))
+            beside[i] = 0;
+    for (uint64_t n = most; n--; w->wants_same = true) {
         w->most_chunks = check_range(w->seed, 1, 6);
-        int rc = step(w, to, &err);
+        rc = step(w, to, err);
         w->most_chunks = 0;
         w->wants_same = false;
-        if (rc != -EAGAIN) {
-            CHECK_MSG(!rc || is_late(w, rc), "%s: %d: %s", w->what, rc, err.text);
-            return;
-        }
+        if (rc != -EAGAIN)
+            return rc;
         tried[SET_ASIDE].n++;
-        size_t rows[N_SESSIONS];
         memcpy(rows, w->n_rows, sizeof rows);
-        must_step(w, beside, "beside a step that waits");
+        if (may_fail) {
+            int other = step(w, beside, err);
+            CHECK_MSG(!other || other == -EIO || other == -ENOSPC, "%s: %d: %s", w->what, other,
+                      err->text);
+            tried[FAULTY_BESIDE].n++;
+        } else {
+            must_step(w, beside, "beside a step that waits");
+        }
         memcpy(w->n_rows, rows, sizeof rows);
-        tried[BESIDE].n += w->e->aside.n > 0 && (beside[0] || beside[1] || beside[2]);
-        for (uint32_t i = 0; i < w->n_sessions; i++)
-            beside[i] += beside[i] && beside[i] < w->context;
+        for (uint32_t i = 0; i < w->n_sessions; i++) {
+            tried[BESIDE].n += w->e->aside.n > 0 && beside[i];
+            beside[i] += beside[i] && beside[i] < w->sessions[i]->most_tokens;
+        }
     }
     w->wants_same = false;
+    return rc;
+}
+
+static void set_aside(struct walk *w)
+{
+    size_t to[N_SESSIONS];
+    struct spw_error err = {0};
+    if (w->e->io) /* how far a drive has come then is not predicted */
+        part_twin(w);
+    choose(w, (enum way)draw_one(w, 4), to);
+    int rc = step_in_parts(w, to, false, &err);
+    CHECK_MSG(!rc || rc == -EAGAIN || is_late(w, rc), "%s: %d: %s", w->what, rc, err.text);
 }
 
 static void publish(struct walk *w)
@@ -145,7 +166,10 @@ static void save(struct walk *w)
 
 static bool has_saved(const struct walk *w)
 {
-    return w->saved[0] || w->saved[1] || w->saved[2];
+    for (int i = 0; i < N_SESSIONS; i++)
+        if (w->saved[i])
+            return true;
+    return false;
 }
 
 /* Any session goes on from any file. */
@@ -153,27 +177,33 @@ static void resume(struct walk *w)
 {
     struct spw_error err = {0};
     struct spw_saved *saved = NULL;
-    uint32_t i = any_session(w), k = (uint32_t)draw_one(w, N_SESSIONS);
+    uint32_t i = any_place(w), k = (uint32_t)draw_one(w, N_SESSIONS);
     while (!w->saved[k])
         k = (k + 1) % N_SESSIONS;
     part_twin(w);
-    spw_session_close(w->sessions[i]);
+    close_session(w, i);
+    const bool fits = has_room_for(w, w->context);
     CHECK_MSG(!spw_saved_open(&saved, w->file[k], &err), "%s: %s", w->what, err.text);
-    CHECK_MSG(!spw_session_resume(&w->sessions[i], w->e, saved, &err), "%s: %s", w->what, err.text);
+    int rc = spw_session_resume(&w->sessions[i], w->e, saved, &err);
+    const bool refused = is_refused(w, i, rc, fits, &err);
     const struct spw_saved_info *info = spw_saved_info(saved);
     CHECK(info->n_tokens == w->saved[k] && !memcmp(info->state, &w->saved[k], sizeof w->saved[k]));
     spw_saved_close(saved);
+    if (refused)
+        return;
     memcpy(w->ids[i], w->saved_ids[k], w->s->n_tokens * sizeof *w->ids[i]);
     CHECK(spw_session_n_tokens(w->sessions[i]) == w->saved[k]);
 }
 
-/* A process that shares nothing but the files may publish something. */
+/* A process that shares nothing but the files resumes a session, and may publish something. */
 static void publish_there(void *context, struct child *self)
 {
     struct walk *w = context;
     (void)self;
     draw_budgets(&w->o, &w->backend, w->s->dir, w->aim, w->seed);
     open_engine(w);
+    if (has_saved(w))
+        resume(w);
     over(w);
     publish(w);
     close_engine(w);
@@ -193,21 +223,6 @@ static void restart(struct walk *w)
     open_engine(w);
 }
 
-/* Other budgets, up or down, under the engine's options. */
-static void set_budgets(struct walk *w)
-{
-    struct spw_error err = {0};
-    struct spw_options o = w->o;
-    part_twin(w);
-    draw_budgets(&o, &w->backend, w->s->dir, w->aim, w->seed);
-    int rc = spw_engine_set_budgets(w->e, o.device_bytes, o.host_bytes, o.disk_bytes, &err);
-    CHECK_MSG(!rc || w->faulty, "%s: %d: %s", w->what, rc, err.text);
-    if (rc)
-        return;
-    w->o = o;
-    run_check_peaks(w->e, &w->o, w->what);
-}
-
 /* A step that failed has left one line of text, and works when it is made again. */
 static void after_fault(struct walk *w, int rc, const size_t *to, const struct spw_error *err,
                         const char *what)
@@ -225,26 +240,35 @@ static bool has_drive(const struct walk *w)
     return w->e->io;
 }
 
-/* Any request of the step goes wrong. What is wrong once is made good without a word. */
+/* The drive fails for some steps: one request of its kind, or all from one on. Meanwhile steps are
+ * set aside, and sessions open and close. What is wrong once is made good without a word. */
 static void break_drive(struct walk *w)
 {
     size_t to[N_SESSIONS];
     struct spw_error err = {0};
     enum io_fault_kind kind = draw_one(w, 3) ? (enum io_fault_kind)draw_one(w, CUT) : FLIP_FOREVER;
+    const bool lasts = kind >= READ_FOREVER;
+    int rc = 0;
     if (kind == FLIP_ONCE || kind == FLIP_FOREVER) /* the first read of a weight finds no flip */
         CHECK(!weight_sums_check(w->e, true).n_wrong);
-    choose(w, (enum way)draw_one(w, 4), to);
     part_twin(w);
-    w->faulty = w->faulty || kind >= READ_FOREVER;
+    w->faulty = w->faulty || lasts;
     io_fault_set(&w->fault, kind,
-                 (int64_t)check_range(w->seed, 0, 1 << check_range(w->seed, 0, 4)));
-    int rc = step(w, to, &err);
-    CHECK_MSG(!rc || ((rc == -EIO || rc == -ENOSPC) && kind >= READ_FOREVER), "%s: %s: %d: %s",
-              w->what, io_fault_names[kind], rc, err.text);
+                 (int64_t)check_range(w->seed, 0, 1 << check_range(w->seed, 0, 5)));
+    for (uint64_t n = check_range(w->seed, 1, 3); n--;) {
+        if (n && draw_one(w, 2))
+            open_or_close(w);
+        choose(w, (enum way)draw_one(w, 4), to);
+        spw_error_clear(&err);
+        rc = draw_one(w, 2) ? step_in_parts(w, to, lasts, &err) : step(w, to, &err);
+        CHECK_MSG(!rc || rc == -EAGAIN || ((rc == -EIO || rc == -ENOSPC) && lasts),
+                  "%s: %s: %d: %s", w->what, io_fault_names[kind], rc, err.text);
+        tried[FAULTY_STEPS].n += io_fault_met(&w->fault);
+    }
     /* a tile that was not written may still count as written in the account of a later step */
-    w->late_fault = io_fault_end(&w->fault) && kind >= READ_FOREVER;
+    w->late_fault = io_fault_end(&w->fault) && lasts;
     w->spoiled = w->spoiled || (w->late_fault && (kind == WRITE_FOREVER || kind == ALL_WRITES));
-    after_fault(w, rc, to, &err, io_fault_names[kind]);
+    after_fault(w, rc == -EAGAIN ? 0 : rc, to, &err, io_fault_names[kind]);
 }
 
 /* One allocation of the step fails. */
@@ -288,115 +312,9 @@ static void spoil(struct walk *w)
         close(fd);
 }
 
-/* ---- a batch ---- */
-
-struct answer {
-    int32_t *ids; /* [s->n_tokens]: the prompt, and what was generated */
-    size_t n_prompt, n;
-    float *logits; /* [N_NEW][vocab] */
-    bool ended;
-};
-
-static void read_events(const struct walk *w, struct spw_batch *b, struct answer *answers)
-{
-    struct spw_event e;
-    while (spw_batch_event(b, &e)) {
-        struct answer *a = &answers[e.request - 1];
-        uint32_t vocab = w->s->vocab;
-        if (e.kind == SPW_EVENT_END) {
-            CHECK_MSG(!e.text_bytes, "%s: %s", w->what, e.text);
-            a->ended = true;
-            continue;
-        }
-        CHECK(!a->ended && a->n - a->n_prompt < N_NEW && e.token == model_argmax(e.logits, vocab));
-        memcpy(a->logits + (a->n - a->n_prompt) * vocab, e.logits, vocab * sizeof *e.logits);
-        a->ids[a->n++] = e.token;
-    }
-}
-
-static void check_answer(struct walk *w, const struct answer *a)
-{
-    uint32_t vocab = w->s->vocab;
-    for (size_t i = 0; i < a->n - a->n_prompt; i++) {
-        const size_t n = a->n_prompt + i; /* each may have a rope table of its own */
-        const float *rows = oracle_rows(w->s, a->ids, n, w->s->n_tokens);
-        w->watch.n_rows++;
-        w->watch.n_wrong += !run_same(a->logits + i * vocab, rows + (n - 1) * vocab, vocab);
-    }
-}
-
-/* Requests of the walk's sessions, and some that have none: the first of them, and what runs in its
- * place afterwards. One of them may be canceled, and any step
- * interrupted and made again. Prompts may wait between their chunks: a step in which others have
- * got a token tells of the interrupt in the next call. */
-static void run_batch(struct walk *w)
-{
-    struct spw_batch *b = NULL;
-    struct spw_error err = {0};
-    struct answer answers[N_SESSIONS + N_OTHERS];
-    uint32_t n = 0, n_others = w->o.sessions - w->n_sessions;
-    int rc = 1;
-    bool was_ended = false;
-    part_twin(w);
-    close_guest(w); /* the request without a session needs its place */
-    CHECK_MSG(!spw_batch_open(&b, w->e, NULL, &err), "%s", err.text);
-    spw_batch_set_prompt_chunks(b, (uint32_t)draw_one(w, 6));
-    n_others += n_others ? (uint32_t)draw_one(w, N_OTHERS - n_others + 1) : 0;
-    for (uint32_t i = 0; i < w->n_sessions + n_others; i++) {
-        struct answer *a = &answers[n];
-        bool own = i < w->n_sessions;
-        if (own && n && draw_one(w, 2))
-            continue;
-        *a = (struct answer){.n_prompt = check_range(w->seed, 1, w->context - N_NEW)};
-        a->ids = own ? w->ids[i] : calloc(w->s->n_tokens, sizeof *a->ids);
-        if (!own || !draw_one(w, 3))
-            memcpy(a->ids, w->s->ids[draw_one(w, 2)], w->s->n_tokens * sizeof *a->ids);
-        size_t held = own ? spw_session_n_tokens(w->sessions[i]) : 0;
-        if (held && held <= w->context - N_NEW && draw_one(w, 2)) /* the next turn */
-            a->n_prompt = draw_between(w->seed, held, w->context - N_NEW);
-        a->n = a->n_prompt;
-        a->logits = calloc(N_NEW * w->s->vocab, sizeof *a->logits);
-        struct spw_request q = {.prompt = a->ids,
-                                .n_prompt = a->n_prompt,
-                                .max_new_tokens = 1 + draw_one(w, N_NEW),
-                                .ignore_eos = true,
-                                .session = own ? w->sessions[i] : NULL};
-        uint64_t id;
-        CHECK_MSG(!spw_batch_submit(b, &q, &id, &err), "%s: %s", w->what, err.text);
-        CHECK(id == ++n);
-    }
-    while (rc > 0 || rc == -ECANCELED) {
-        w->left = draw_one(w, 3) ? -1 : (int64_t)draw_one(w, 40);
-        w->ended = false;
-        rc = spw_batch_step(b, &err);
-        if (is_late(w, rc))
-            rc = 1; /* it may be tried again */
-        CHECK_MSG(rc >= 0 || (rc == -ECANCELED && (w->ended || was_ended)), "%s: %d: %s", w->what,
-                  rc, err.text);
-        was_ended = w->ended;
-        tried[SET_ASIDE].n += w->e->aside.n > 0;
-        if (!draw_one(w, 8))
-            spw_batch_cancel(b, 1 + draw_one(w, n));
-        read_events(w, b, answers);
-    }
-    w->left = -1;
-    w->ended = false;
-    spw_batch_close(b);
-    for (uint32_t i = 0; i < n; i++) {
-        CHECK(answers[i].ended);
-        check_answer(w, &answers[i]);
-        free(answers[i].logits);
-        bool own = false;
-        for (uint32_t k = 0; k < w->n_sessions; k++)
-            own = own || answers[i].ids == w->ids[k];
-        if (!own)
-            free(answers[i].ids);
-    }
-}
-
 /* ---- the table of operations ---- */
 
-static bool has_partner(const struct walk *w)
+static bool has_places(const struct walk *w)
 {
     return w->n_sessions > 1;
 }
@@ -425,8 +343,8 @@ static const struct operation {
                   {"more", 5, NULL, more},
                   {"back", 3, NULL, back},
                   {"over", 3, NULL, over},
-                  {"fork", 3, has_partner, fork_session},
-                  {"renew", 2, NULL, renew},
+                  {"fork", 3, has_places, fork_session},
+                  {"open", 2, NULL, open_or_close},
                   {"interrupt", 3, NULL, interrupt},
                   {"publish", 3, has_cache, publish},
                   {"save", 2, can_save, save},
@@ -450,9 +368,48 @@ static void do_operation(struct walk *w, size_t now, size_t last)
     CHECK_MSG(can, "%s: not possible here", w->what); /* of a given walk */
     if (can)
         o->run(w);
+    check_logits(w);
     done[now]++;
     if (last < N_OPERATIONS)
         pairs[last][now]++;
+}
+
+/* ---- a walk ---- */
+
+/* A drive that can fail, and names of files: before its options are drawn. */
+static void name_walk(struct walk *w, const char *test)
+{
+    io_fault_open(&w->fault);
+    snprintf(w->cache, sizeof w->cache, "/tmp/spw_%s_%d_cache", test, (int)getpid());
+    for (int i = 0; i < N_SESSIONS; i++)
+        snprintf(w->file[i], sizeof w->file[i], "/tmp/spw_%s_%d_%d", test, (int)getpid(), i);
+}
+
+static void begin_walk(struct walk *w)
+{
+    w->watch.s = w->s;
+    w->scratch = calloc(w->s->n_tokens, sizeof *w->scratch);
+    for (int i = 0; i < N_SESSIONS; i++) {
+        w->ids[i] = calloc(w->s->n_tokens, sizeof *w->ids[i]);
+        w->saved_ids[i] = calloc(w->s->n_tokens, sizeof *w->saved_ids[i]);
+        memcpy(w->ids[i], w->s->ids[0], w->s->n_tokens * sizeof *w->ids[i]);
+    }
+    open_engine(w);
+}
+
+static void end_walk(struct walk *w)
+{
+    close_engine(w);
+    pthread_mutex_destroy(&w->fault.lock);
+    n_rows += w->watch.n_rows;
+    free(w->scratch);
+    for (int i = 0; i < N_SESSIONS; i++) {
+        unlink(w->file[i]);
+        free(w->ids[i]);
+        free(w->saved_ids[i]);
+    }
+    if (access(w->cache, F_OK) == 0)
+        pack_remove_folder(w->cache);
 }
 
 #endif

@@ -38,6 +38,16 @@ enum {
     TWINS,
     SET_ASIDE,
     BESIDE,
+    REFUSED,
+    REUSED,
+    FAULTY_STEPS,
+    FAULTY_BESIDE,
+    BATCH_TWINS,
+    STATES_STAY,
+    STATES_MOVE,
+    CHECKPOINTS_ON_DISK,
+    KEPT_SESSIONS,
+    BETWEEN_PASSES,
     N_TRIED
 };
 static struct {
@@ -74,7 +84,17 @@ static struct {
                     {"that emptied a session", 0},
                     {"twins that counted the same", 0},
                     {"steps set aside", 0},
-                    {"steps beside them", 0}};
+                    {"steps beside them", 0},
+                    {"sessions without room", 0},
+                    {"prefixes reused", 0},
+                    {"steps while the drive failed", 0},
+                    {"steps beside waiting ones then", 0},
+                    {"batches that counted the same", 0},
+                    {"states that stay", 0},
+                    {"states that move", 0},
+                    {"checkpoints on disk", 0},
+                    {"sessions kept for later requests", 0},
+                    {"prompts between two passes", 0}};
 static uint64_t n_rows;
 
 static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
@@ -93,6 +113,9 @@ static void count_plan(const struct spw_plan *p, const struct spw_stats *s)
     tried[EXPERTS_BOUNCED].n += p->n_disk_experts > 0 && p->n_expert_bounce > 0;
     tried[WEIGHTS_BOUNCED].n += p->n_weight_bounce > 0;
     tried[QUANTIZED_STREAMS].n += p->quantizes && p->n_kv_slots;
+    tried[STATES_STAY].n += p->n_states && p->states_stay;
+    tried[STATES_MOVE].n += p->n_states && !p->states_stay;
+    tried[CHECKPOINTS_ON_DISK].n += p->n_disk_checkpoints > 0;
 }
 
 static void count_found(const struct spw_plan *p, const struct spw_stats *s, uint64_t n)

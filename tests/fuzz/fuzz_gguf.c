@@ -2,7 +2,6 @@
  * its chat template. What is accepted lies inside the file; what is refused has one line of text.
  *
  *   build/fuzz/fuzz_gguf -max_total_time=60 tests/fuzz/seeds/gguf */
-#include "model/source/gguf_chat.h"
 #include "model/source/gguf_model.h"
 #include "model/text/tokenizer/tokenizer_gguf.h"
 
@@ -58,8 +57,11 @@ static void use_config(const struct spw_gguf *g)
     expect_line(rc, &err);
     if (!rc)
         expect(config.n_layers && config.max_positions);
-    for (int k = 0; !rc && k < SPW_LAYER_KINDS; k++)
-        expect(config.n_heads % config.kv[k].n_heads == 0 && config.kv[k].head_dim % 2 == 0);
+    for (uint32_t l = 0; !rc && l < config.n_layers; l++) {
+        const struct spw_kv_shape *kv = spw_config_kv(&config, l);
+        expect(!spw_config_attends(&config, l) ||
+               (config.n_heads % kv->n_heads == 0 && kv->head_dim % 2 == 0));
+    }
     spw_config_free(&config);
     json_decref(facts.keys);
     json_decref(facts.tokenizer);
@@ -83,7 +85,7 @@ static void use_text(const struct spw_gguf *g)
     spw_free(ids);
     spw_tokenizer_close(t);
     spw_error_clear(&err);
-    rc = spw_gguf_read_chat_template(&chat, g, "f", NULL, &err);
+    rc = spw_gguf_read_chat_template(&chat, g, "f", NULL, NULL, &err);
     expect_line(rc, &err);
     spw_chat_template_close(chat);
 }

@@ -29,9 +29,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return atexit(close_world);
 }
 
-/* Phase 1 has not parsed the values. */
-static void check_outline(const struct request *x, const json_t *line, int rc,
-                          const struct request_refusal *why)
+static void check_parsed(const struct request *x, const json_t *line, int rc,
+                         const struct request_refusal *why)
 {
     bool is_openai = json_object_get(line, "custom_id") || json_object_get(line, "url") ||
                      json_object_get(line, "body");
@@ -54,7 +53,7 @@ static void check_refusal(const struct request *x, const struct request_refusal 
 
 static void check_item(struct request *x)
 {
-    const struct request_names names = {"m", 0, model.tokenizer};
+    const struct request_names names = {.model = "m", .tokenizer = model.tokenizer};
     must(x->n_prompts && x->n_choices && x->choices);
     for (size_t i = 0; i < x->n_prompts; i++)
         must(x->prompts[i].n > 0);
@@ -76,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         has_nul ? NULL : json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     int rc = request_parse(&x, &reader, text, size, 1, &why);
     if (json_is_object(line))
-        check_outline(&x, line, rc, &why);
+        check_parsed(&x, line, rc, &why);
     if (!rc)
         rc = request_encode(&x, &reader, &why);
     must(rc == 0 || rc == -EINVAL);

@@ -133,6 +133,23 @@ DOTS1 = LLAMA | dict(model_type="dots1", architectures=["Dots1ForCausalLM"], n_r
 MINIMAX_M2 = without(LLAMA, "rope_theta") | dict(
     model_type="minimax_m2", architectures=["MiniMaxM2ForCausalLM"], num_local_experts=6, num_experts_per_tok=2,
     intermediate_size=20, head_dim=16, rotary_dim=8, num_hidden_layers=2)
+QWEN3_5 = without(BASE, "bos_token_id") | dict(
+    model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"], hidden_act="silu", head_dim=16, num_hidden_layers=4, rms_norm_eps=1e-6,
+    eos_token_id=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16,
+    rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25, mrope_section=[1, 1, 0],
+                         mrope_interleaved=True), torch_dtype="float32")
+QWEN3_5_MOE = without(QWEN3_5, "intermediate_size") | dict(
+    model_type="qwen3_5_moe_text", architectures=["Qwen3_5MoeForCausalLM"], num_experts=6, num_experts_per_tok=3,
+    moe_intermediate_size=20, shared_expert_intermediate_size=28)
+QWEN3_NEXT = without(QWEN3_5, "rope_parameters") | dict(
+    model_type="qwen3_next", architectures=["Qwen3NextForCausalLM"], rope_theta=10000.0, partial_rotary_factor=0.25, num_experts=6,
+    num_experts_per_tok=3, moe_intermediate_size=20, shared_expert_intermediate_size=28)
+LFM2 = without(BASE, "rms_norm_eps", "tie_word_embeddings") | dict(
+    model_type="lfm2", architectures=["Lfm2ForCausalLM"], norm_eps=1e-5, num_hidden_layers=4, intermediate_size=64, block_multiple_of=8,
+    rope_theta=1000000.0, tie_embedding=True, full_attn_idxs=[1, 3], pad_token_id=0, torch_dtype="float32")
+LFM2_MOE = without(LFM2, "full_attn_idxs", "block_multiple_of") | dict(
+    model_type="lfm2_moe", architectures=["Lfm2MoeForCausalLM"], num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+    num_dense_layers=1, layer_types=["conv", "conv", "full_attention", "conv"])
 GPT_OSS = BASE | dict(model_type="gpt_oss", architectures=["GptOssForCausalLM"], hidden_act="silu", head_dim=16,
                       intermediate_size=24, num_local_experts=6, num_experts_per_tok=2, sliding_window=24,
                       num_hidden_layers=4, rope_theta=150000, attention_bias=True, swiglu_limit=7.0,
@@ -170,10 +187,49 @@ LLAMA4 = BASE | dict(model_type="llama4_text", architectures=["Llama4ForCausalLM
                      num_hidden_layers=4, intermediate_size=24, intermediate_size_mlp=40, num_local_experts=4,
                      num_experts_per_tok=1, attention_chunk_size=16, floor_scale=8, attn_scale=0.3, pad_token_id=0,
                      rope_theta=500000.0, torch_dtype="float32")
+RECURRENT_GEMMA = without(BASE, "max_position_embeddings", "num_key_value_heads") | dict(
+    model_type="recurrent_gemma", architectures=["RecurrentGemmaForCausalLM"], num_hidden_layers=5, num_key_value_heads=1, lru_width=None,
+    hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, attention_window_size=20, intermediate_size=80, tie_word_embeddings=True,
+    rope_theta=10000.0, partial_rotary_factor=0.5, conv1d_width=4, logits_soft_cap=30.0, torch_dtype="float32",
+    block_types=["recurrent", "recurrent", "attention"])
+MUSE_TEXT = without(LLAMA, "rope_theta", "hidden_act", "architectures", "torch_dtype") | dict(
+    model_type="muse_glimmer_text", head_dim=16, num_hidden_layers=5, sliding_window=20)
+MUSE_PARTS = dict(out_hidden_size=64, projector_hidden_size=16, vision_config=dict(
+    num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=16, patch_size=2, pos_emb_height=4, pos_emb_width=4))
+
+
+def muse(dtype="float32", **text):
+    return MUSE_PARTS | dict(model_type="muse_glimmer", architectures=["MuseGlimmerForConditionalGeneration"], torch_dtype=dtype,
+                             text_config=MUSE_TEXT | text)
+
+
 WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "llama4": "Llama4ForConditionalGeneration",
             "mistral3": "Mistral3ForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
             "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+            "qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
             "smolvlm": "SmolVLMForConditionalGeneration"}
+# Layers with a state.
+MAMBA = dict(model_type="mamba", architectures=["MambaForCausalLM"], hidden_size=32, num_hidden_layers=3, state_size=16, expand=2,
+             conv_kernel=4, use_bias=False, use_conv_bias=True, hidden_act="silu", time_step_rank=2, layer_norm_epsilon=1e-5,
+             residual_in_fp32=True, vocab_size=96, bos_token_id=1, eos_token_id=2, pad_token_id=0, torch_dtype="float32")
+MAMBA2 = without(MAMBA, "time_step_rank") | dict(model_type="mamba2", architectures=["Mamba2ForCausalLM"], num_heads=8, head_dim=8,
+                                                 n_groups=2, chunk_size=64, tie_word_embeddings=False)
+GRANITE_MAMBA = GRANITE_HYBRID | dict(num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=4, mamba_d_head=16,
+                                      mamba_d_state=16, mamba_d_conv=4, mamba_expand=2, mamba_n_groups=1, mamba_chunk_size=64,
+                                      position_embedding_type=None)
+FALCON_H1 = BASE | dict(
+    model_type="falcon_h1", architectures=["FalconH1ForCausalLM"], num_hidden_layers=2, head_dim=16, hidden_act="silu",
+    mamba_d_ssm=48, mamba_n_heads=6, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=16, mamba_d_conv=4, mamba_chunk_size=64,
+    mamba_rms_norm=False, rope_theta=100000.0, embedding_multiplier=3.0, lm_head_multiplier=0.5, key_multiplier=0.6,
+    attention_in_multiplier=1.2, attention_out_multiplier=0.7, ssm_in_multiplier=1.3, ssm_out_multiplier=0.8,
+    ssm_multipliers=[0.7, 1.2, 0.9, 1.1, 0.8], mlp_multipliers=[1.4, 0.6], torch_dtype="float32")
+# transformers bounds dt from below by time_step_min, but not where it decodes with a cache.
+NEMOTRON_H = without(BASE, "rms_norm_eps", "num_hidden_layers") | dict(
+    model_type="nemotron_h", architectures=["NemotronHForCausalLM"], hybrid_override_pattern="M-*EM", head_dim=16,
+    mamba_num_heads=4, mamba_head_dim=8, n_groups=2, ssm_state_size=16, conv_kernel=4, chunk_size=64, use_conv_bias=True,
+    mlp_hidden_act="relu2", layer_norm_epsilon=1e-5, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+    moe_shared_expert_intermediate_size=24, routed_scaling_factor=1.5, n_group=1, topk_group=1, norm_topk_prob=True,
+    time_step_min=1e-30, pad_token_id=0, torch_dtype="float32")
 LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                    original_max_position_embeddings=32)
 
@@ -292,12 +348,59 @@ CASES = {
     "granitemoehybrid_plain": (GRANITE_HYBRID | dict(tie_word_embeddings=True, torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
     "granitemoehybrid_experts": (GRANITE_HYBRID | dict(num_local_experts=5, num_experts_per_tok=2, attention_bias=True,
                                                        position_embedding_type=None), 50, "bf16", dict(hub=True)),
+    "granitemoehybrid_mamba": (GRANITE_MAMBA, 1000, "bf16", {}),
+    "granitemoehybrid_mamba_experts": (without(GRANITE_MAMBA, "layer_types", "mamba_d_head") | dict(
+        layers_block_type=["linear_attention", "full_attention", "mamba"], num_local_experts=5, num_experts_per_tok=2, mamba_n_groups=2,
+        mamba_proj_bias=True, mamba_conv_bias=False, position_embedding_type="rope"), 140, "bf16", dict(hub=True)),
+    "granitemoehybrid_all_mamba": (without(GRANITE_MAMBA, "layer_types") | dict(mamba_d_head="auto", num_hidden_layers=2), 70, "f32", {}),
+    "mamba_plain": (MAMBA, 1000, "bf16", {}),
+    "mamba_biases": (MAMBA | dict(use_bias=True, use_conv_bias=False, time_step_rank="auto", state_size=8, expand=3, conv_kernel=3,
+                                  hidden_act="gelu_pytorch_tanh", tie_word_embeddings=False, num_hidden_layers=2), 140, "f32", dict(hub=True)),
+    "mamba2_plain": (MAMBA2, 1000, "bf16", {}),
+    "mamba2_biases": (MAMBA2 | dict(use_bias=True, use_conv_bias=False, n_groups=1, conv_kernel=3, state_size=12, hidden_act="gelu_pytorch_tanh",
+                                    tie_word_embeddings=True, num_hidden_layers=2), 140, "f32", dict(hub=True)),
+    "falcon_h1_plain": (FALCON_H1, 1000, "bf16", {}),
+    "falcon_h1_norm": (FALCON_H1 | dict(mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_n_groups=2, mamba_conv_bias=False,
+                                        mamba_proj_bias=True, projectors_bias=True, attention_bias=True, mlp_bias=True), 140, "f32", {}),
+    "falcon_h1_norm_first": (without(FALCON_H1, "head_dim", "mamba_d_head") | dict(
+        mamba_rms_norm=True, mamba_d_ssm=None, mamba_n_heads=4, mamba_n_groups=2, tie_word_embeddings=True), 70, "bf16", {}),
+    "nemotron_h_plain": (NEMOTRON_H, 1000, "bf16", dict(hub=True)),
+    "nemotron_h_latent": (without(NEMOTRON_H, "hybrid_override_pattern") | dict(
+        layers_block_type=["moe", "mamba", "attention", "mlp"], moe_latent_size=16, mlp_bias=True, use_bias=True, use_conv_bias=False,
+        n_groups=1, n_routed_experts=12, num_experts_per_tok=3, n_group=4, topk_group=2), 140, "bf16", dict(hub=True)),
+    "nemotron_h_dense": (NEMOTRON_H | dict(hybrid_override_pattern="*-M-", mlp_hidden_act="silu", mamba_hidden_act="relu",
+                                           tie_word_embeddings=True), 70, "f32", {}),
     "arcee_plain": (ARCEE | dict(torch_dtype="bfloat16", rope_scaling=dict(
         rope_type="yarn", factor=20.0, original_max_position_embeddings=32, mscale=1.0, beta_fast=32.0, beta_slow=1.0)),
                     140, "bf16", dict(bf16=True)),
     "arcee_bias": (without(ARCEE, "hidden_act") | dict(attention_bias=True, mlp_bias=True, head_dim=16, tie_word_embeddings=True),
                    40, "f32", {}),
     "glm_plain": (GLM, 60, "bf16", {}),
+    "qwen3_5_plain": (QWEN3_5, 1000, "bf16", {}),
+    "qwen3_5_keys": (without(QWEN3_5, "rope_parameters") | dict(
+        num_hidden_layers=3, layer_types=["full_attention", "linear_attention", "linear_attention"], attention_bias=True,
+        linear_value_head_dim=24, linear_num_key_heads=1, linear_num_value_heads=3, linear_conv_kernel_dim=3, partial_rotary_factor=0.5,
+        rope_theta=50000.0, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh",
+        rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)), 65, "f32", {}),
+    "qwen3_5_bf16": (QWEN3_5 | dict(num_hidden_layers=2, full_attention_interval=2, linear_num_key_heads=4, torch_dtype="bfloat16"),
+                     140, "bf16", dict(bf16=True)),
+    "qwen3_5_wrapped": (QWEN3_5 | dict(num_hidden_layers=2, full_attention_interval=2, mtp_num_hidden_layers=1), 64, "bf16",
+                        dict(wrap="qwen3_5")),
+    "qwen3_5_moe_plain": (QWEN3_5_MOE | dict(num_hidden_layers=2, full_attention_interval=2), 128, "bf16", dict(hub=True)),
+    "qwen3_5_moe_wrapped": (QWEN3_5_MOE | dict(num_hidden_layers=2, full_attention_interval=2), 40, "bf16", dict(wrap="qwen3_5_moe")),
+    "qwen3_next_plain": (QWEN3_NEXT, 257, "bf16", dict(hub=True)),
+    "qwen3_next_dense": (QWEN3_NEXT | dict(
+        num_hidden_layers=3, full_attention_interval=3, mlp_only_layers=[1], decoder_sparse_step=2, norm_topk_prob=False,
+        attention_bias=True, linear_num_key_heads=4, linear_value_head_dim=20, tie_word_embeddings=True), 65, "bf16", dict(hub=True)),
+    "lfm2_plain": (LFM2, 1000, "bf16", {}),
+    "lfm2_listed": (without(LFM2, "full_attn_idxs", "tie_embedding") | dict(
+        num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], conv_bias=True, conv_L_cache=4, tie_word_embeddings=False,
+        block_auto_adjust_ff_dim=False, block_ff_dim=40, head_dim=16, torch_dtype="bfloat16"), 140, "bf16", dict(bf16=True)),
+    "lfm2_rounded": (LFM2 | dict(num_hidden_layers=2, full_attn_idxs=[0], block_ffn_dim_multiplier=1.3, block_multiple_of=16), 40, "bf16", {}),
+    "lfm2_moe_plain": (LFM2_MOE, 140, "bf16", dict(hub=True)),
+    "lfm2_moe_no_bias": (LFM2_MOE | dict(use_expert_bias=False, norm_topk_prob=False, routed_scaling_factor=1.5, conv_bias=True,
+                                         num_dense_layers=0, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"]),
+                         40, "bf16", dict(hub=True)),
     "glm4_plain": (GLM4 | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
     "glm4_no_bias": (GLM4 | dict(attention_bias=False, partial_rotary_factor=1.0), 40, "bf16", {}),
     "glm4_moe_plain": (GLM4_MOE, 60, "bf16", dict(hub=True)),
@@ -425,6 +528,21 @@ CASES = {
                              dict(wrap="qwen3_vl_moe")),
     "qwen3_vl_moe_rows": (without(QWEN3_MOE, "use_sliding_window", "sliding_window", "max_window_layers"), 40, "bf16",
                           dict(wrap="qwen3_vl_moe", rows=True, like="qwen3_vl_moe_wrapped")),
+    "recurrent_gemma_plain": (RECURRENT_GEMMA | dict(torch_dtype="bfloat16"), 150, "bf16", dict(bf16=True)),
+    "recurrent_gemma_1000": (without(RECURRENT_GEMMA, "block_types", "num_key_value_heads", "rope_theta", "partial_rotary_factor") | dict(
+        num_hidden_layers=3, attention_window_size=140, lru_width=48, tie_word_embeddings=False), 1000, "f32", {}),
+    "recurrent_gemma_keys": (without(RECURRENT_GEMMA, "rope_theta", "partial_rotary_factor") | dict(
+        num_hidden_layers=4, block_types=["attention", "recurrent", "recurrent"], attention_bias=True, num_key_value_heads=2, lru_width=24,
+        conv1d_width=2, hidden_activation="silu", rms_norm_eps=1e-3, intermediate_size=75, logits_soft_cap=2.0, tie_word_embeddings=False,
+        head_dim=16, rope_parameters=dict(rope_type="default", rope_theta=500000.0, partial_rotary_factor=0.25)), 60, "bf16", {}),
+    "muse_glimmer_plain": (muse(), 150, "bf16", {}),
+    "muse_glimmer_listed": (muse(
+        attention_bias=True, rms_norm_eps=1e-2, post_norm_eps=1e-3, qk_scale_factor=2.0, output_multiplier=0.7, final_logit_softcapping=3.0,
+        hidden_activation="gelu_pytorch_tanh", layer_rope_theta=[10000.0, 0, 500000, 0, 10000.0],
+        layer_types=["full_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=500000.0)), 60, "f32", {}),
+    "muse_glimmer_window_140": (muse("bfloat16", sliding_window=140, num_hidden_layers=2, num_key_value_heads=1, layer_rope_theta=None,
+                                     layer_types=None, qk_scale_factor=1.1), 300, "bf16", dict(bf16=True)),
     "gemma3_wrapped": (GEMMA3 | dict(sliding_window_pattern=2, num_hidden_layers=2), 50, "bf16",
                        dict(wrap="gemma3")),
 }
@@ -437,11 +555,14 @@ def seed_of(name):
 def random_weights(model, config, generator, usual_norms=False):
     """{name: tensor}: biases and norms are random too, or a missing one would not show. usual_norms: none is small."""
     weights = {}
-    gemma = config.model_type in ("gemma2", "gemma3_text")
+    gemma = config.model_type in ("gemma2", "gemma3_text", "recurrent_gemma", "muse_glimmer_text")  # norms have weights less 1
+    delta = config.model_type.startswith(("qwen3_5", "qwen3_next"))
     small = gemma or config.model_type == "gemma4_text"
     extra = [(name, b) for name, b in model.named_buffers()
-             if name.endswith(("e_score_correction_bias", "layer_scalar"))]
+             if name.endswith(("e_score_correction_bias", "layer_scalar", "expert_bias"))]
     for name, parameter in sorted([*model.named_parameters(), *extra]):
+        if "vision" in name:
+            continue
         values = torch.randn(parameter.shape, generator=generator)
         if small and not gemma and not usual_norms and ("q_norm" in name or "k_norm" in name):  # scores are not scaled
             values = values * 0.1 + 0.5
@@ -449,15 +570,26 @@ def random_weights(model, config, generator, usual_norms=False):
             values = values * 0.06 + 0.3
         elif name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
             values = values * 0.2 + 1.0
+        elif name.endswith("dt_bias") or name.endswith("dt_proj.bias"):  # steps from small to large: slow and fast decays
+            values = values * 1.5 - 2
+        elif name.endswith("recurrent_param"):  # as initialized: most states remember tens of tokens, some thousands
+            values = values - 4
         elif name.endswith("bias"):
             values = values * 0.4
+        elif name.endswith(("A_log", ".D")):
+            values = values * 0.7
+        elif "conv1d" in name:
+            values = values * 0.5
         elif "norm" in name:
-            values = values * 0.2 + (0.0 if gemma else 1.0)
+            less_one = gemma and name != "model.language_model.norm.weight" or delta and "linear_attn" not in name
+            values = values * 0.2 + (0.0 if less_one else 1.0)
+        elif name.endswith("A_log"):  # what a head keeps of its state after a token: nearly all, or little
+            values = values * 1.5 - 2
         elif name.endswith("sinks"):
             values = values * 2
         elif "embed_tokens_per_layer" in name:  # scaled like the embedding
             values = values * 0.4
-        elif "embed_tokens" in name:  # tied: small, or every token would only predict itself
+        elif "embed_tokens" in name or "embeddings" in name:  # tied: small, or every token would only predict itself
             values = values * (0.2 if small else 0.4 if config.tie_word_embeddings else 1.0)
         else:  # gains that keep rounding errors from growing with every layer
             gain = 1.3 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 0.8
@@ -515,10 +647,16 @@ def wrap_qwen(folder, kind, text, weights, rows):
         save_weights(folder, weights, 1)
         write_json(folder / "config.json", text | whole | dict(rope_scaling=dict(type="mrope", **sections)))
         return
+    if kind.startswith("qwen3_5"):
+        rows, sections = True, {}
+        weights = weights | {"mtp.norm.weight": torch.ones(32), "model.visual.merger.norm.weight": torch.ones(16)}
     for key in [key for key in weights if "experts." in key and not rows]:  # [expert][column of x][row], as released files
         weights[key] = weights[key].transpose(1, 2).contiguous()
-    save_weights(folder, {key.replace("model.", "model.language_model.", 1): value for key, value in weights.items()}, 1)
-    text = text | dict(model_type=kind + "_text", rope_scaling=dict(rope_type="default", mrope_interleaved=True, **sections))
+    names = {key: key if key.startswith(("mtp.", "model.visual.")) else key.replace("model.", "model.language_model.", 1) for key in weights}
+    save_weights(folder, {names[key]: value for key, value in weights.items()}, 1)
+    text = text | dict(model_type=kind + "_text")
+    if sections:
+        text["rope_scaling"] = dict(rope_type="default", mrope_interleaved=True, **sections)
     write_json(folder / "config.json", whole | dict(text_config=text))
 
 
@@ -533,9 +671,13 @@ def write_json(path, value):
     path.write_text(json.dumps(value, indent=1) + "\n")
 
 
+def class_of(config):
+    return AutoModelForImageTextToText if config.model_type == "muse_glimmer" else AutoModelForCausalLM
+
+
 def load(folder, dtype):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager",
-                                                experts_implementation="eager").eval()
+    kind = class_of(AutoConfig.from_pretrained(folder))
+    return kind.from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
 
 
 @torch.no_grad()
@@ -550,9 +692,11 @@ def margins(logits):
     return [float(f"{value:.5g}") for value in (top[:, 0] - top[:, 1]).tolist()]
 
 
-def positions_of(n, window):
-    """Where a wrong window, tile (128) or split (512) border would show, and the ends."""
-    wanted = {0, 1, 2, n // 2, n - 2, n - 1, 127, 128, 129, 255, 256, 511, 512, 513, 640}
+def positions_of(n, window, has_state):
+    """Where a wrong window, tile (128) or split (512) border would show, and the ends; with a state, borders of
+    transformers' chunks of tokens."""
+    wanted = {63, 64, 65, 257} if has_state else set()
+    wanted |= {0, 1, 2, n // 2, n - 2, n - 1, 127, 128, 129, 255, 256, 511, 512, 513, 640}
     if window:
         wanted |= {window - 1, window, window + 1, window + 128}
     return sorted(p for p in wanted if 0 <= p < n)
@@ -583,7 +727,8 @@ def make_case(name):
         write_json(folder / "generation_config.json", more["generation"])
     config = AutoConfig.from_pretrained(folder)
     generator = torch.Generator().manual_seed(seed_of(more.get("like", name)))
-    weights = random_weights(AutoModelForCausalLM.from_config(config), config, generator)
+    text = config.get_text_config()
+    weights = random_weights(class_of(config).from_config(config), text, generator)
     weights = {key: value.to(DTYPES[stored]) for key, value in weights.items()}
     packed = mxfp4_experts(weights, generator) if more.get("mxfp4") else {}
     if more.get("hub"):
@@ -591,15 +736,19 @@ def make_case(name):
         write_json(folder / "config.json", config_json)
     else:
         save_weights(folder, weights, more.get("shards", 1))
-    ids = torch.randint(3, config.vocab_size, (n_tokens,), generator=generator).tolist()
+    ids = torch.randint(3, text.vocab_size, (n_tokens,), generator=generator).tolist()
     ids[0] = 1
 
     model = load(folder, torch.float32)
     logits = forward(model, ids)
     exact = forward(load(folder, torch.float64), ids)
-    positions = positions_of(n_tokens, config_json.get("sliding_window") or config_json.get("attention_chunk_size"))
+    keys = config_json.get("text_config", config_json)
+    window = keys.get("sliding_window") or keys.get("attention_chunk_size") or keys.get("attention_window_size")
+    positions = positions_of(n_tokens, window, any(name.endswith(("A_log", "conv.conv.weight", "recurrent_param")) for name in weights))
     greedy_ids, greedy_margins = greedy(model, ids)
-    golden = dict(case=name, stored=stored, ids=ids, positions=positions,
+    # chunks and single tokens of a gated delta net differ by that in transformers itself
+    tolerance = dict(tolerance=5e-5) if config.model_type.startswith(("qwen3_5", "qwen3_next")) else {}
+    golden = dict(case=name, stored=stored, **tolerance, ids=ids, positions=positions,
                   logits_file="golden_logits.f32", argmax=logits.argmax(-1).tolist(),
                   margin=margins(logits), greedy_ids=greedy_ids, greedy_margin=greedy_margins,
                   max_abs_logit=float(logits.abs().max()),

@@ -86,7 +86,7 @@ ITEMS = [".content", ".role", ".k", ".a", ".x", ".missing", ".append(1)", "[I]",
 def check_names():
     """The names above are those of the interpreter's table."""
     found = {}
-    for file in ["of_text", "of_items", "tests"]:
+    for file in ["of_text", "of_items", "names"]:
         for kinds, name in re.findall(r'^    \{([\w | ]+), "(.*?)",', open(f"model/text/jinja/jinja_{file}.c").read(), re.M):
             for kind in kinds.replace("BOTH", "F | M").replace("D", "M").split(" | "):
                 found.setdefault(kind, set()).add(name)

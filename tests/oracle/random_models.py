@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares all logits of random models with transformers (float32, eager attention).
 
-usage: random_models.py TEST_GOLDENS [COUNT]        (the built test_goldens; 8 models)
+usage: random_models.py TEST_GOLDENS [COUNT [FAMILY ...]]        (the built test_goldens; 8 models of all families)
 
 Every round draws a model of any family: sizes, biases, windows, layer_types, rope, activation, experts, an
 output matrix that is tied, not tied, tied in config.json but different in the file, or alone in the
@@ -37,7 +37,7 @@ except ImportError:
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "golden"))
-from make_goldens import random_weights, save_as_on_hub, save_weights, write_json  # noqa: E402
+from make_goldens import MUSE_PARTS, class_of, random_weights, save_as_on_hub, save_weights, write_json  # noqa: E402
 
 STORED = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 BATCH = 24  # models between two runs of test_goldens
@@ -148,6 +148,21 @@ FAMILIES = {
     "gemma2": dict(window="always", listed=True, bias=["attention_bias"]),
     "gemma3_text": dict(window="always", listed=True, bias=["attention_bias"]),
     "gemma4_text": dict(window="always", listed=True, bias=["attention_bias"]),
+    "muse_glimmer_text": dict(window="always", listed=True, bias=["attention_bias"], inside="muse_glimmer"),
+    "recurrent_gemma": dict(bias=["attention_bias"], partial=True),
+    "qwen3_5_text": dict(bias=["attention_bias"], partial=True, delta=True),
+    "qwen3_5_moe_text": dict(bias=["attention_bias"], partial=True, delta=True, experts=("num_experts", "moe_intermediate_size")),
+    "qwen3_next": dict(bias=["attention_bias", "norm_topk_prob"], partial=True, delta=True,
+                       experts=("num_experts", "moe_intermediate_size")),
+    "mamba": dict(eps="layer_norm_epsilon", bias=["use_bias", "use_conv_bias"], head_dim=False, mamba=True),
+    "mamba2": dict(eps="layer_norm_epsilon", bias=["use_bias", "use_conv_bias"], head_dim=False, mamba=True),
+    "falcon_h1": dict(bias=["attention_bias", "mlp_bias", "mamba_conv_bias", "mamba_proj_bias", "projectors_bias", "mamba_rms_norm",
+                            "mamba_norm_before_gate"], mamba=True),
+    "nemotron_h": dict(eps="layer_norm_epsilon", bias=["mlp_bias", "use_bias", "use_conv_bias", "norm_topk_prob"], mamba=True,
+                       experts=("n_routed_experts", "moe_intermediate_size")),
+    "lfm2": dict(eps="norm_eps", bias=["conv_bias"]),
+    "lfm2_moe": dict(eps="norm_eps", bias=["conv_bias", "norm_topk_prob", "use_expert_bias"],
+                     experts=("num_experts", "moe_intermediate_size")),
 }
 
 
@@ -173,6 +188,132 @@ def draw_gemma4(draw, config):
     if draw.random() < 0.4:
         config |= dict(enable_moe_block=True, num_experts=draw.randint(3, 9), top_k_experts=draw.randint(1, 3),
                        moe_intermediate_size=draw.randint(10, 40))
+
+
+def draw_muse(draw, config):
+    n = draw.randint(2, 6)
+    config |= dict(
+        hidden_activation=config.pop("hidden_act"), num_hidden_layers=n, post_norm_eps=draw.choice([1e-8, 1e-3]),
+        qk_scale_factor=draw.choice([0.7, 2.0]), output_multiplier=draw.choice([0.2, 1.5]), final_logit_softcapping=draw.choice([3.0, 20.0]))
+    if draw.random() < 0.5:
+        config["layer_rope_theta"] = [draw.choice([0, 10000.0, 5]) for _ in range(n)]
+    if "layer_types" in config:
+        config["layer_types"] = draw_layer_types(draw, n)
+
+
+def draw_recurrent(draw, config):
+    partial = config.get("partial_rotary_factor") or config["rope_parameters"]["partial_rotary_factor"]
+    for key in ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "max_position_embeddings"):
+        config.pop(key, None)  # transformers has no scaled rope there
+    heads = config["num_attention_heads"]
+    config |= dict(
+        hidden_activation=config.pop("hidden_act"), num_hidden_layers=draw.randint(2, 6), conv1d_width=draw.choice([2, 3, 4, 7]),
+        lru_width=draw.choice([None, heads * 5, heads * 16, heads * 24]), attention_window_size=draw.choice([5, 16, 33, 128, 140]),
+        logits_soft_cap=draw.choice([3.0, 30.0]), rope_theta=draw.choice([10000.0, 500000.0]), partial_rotary_factor=partial)
+    if draw.random() < 0.7:
+        config["block_types"] = [draw.choice(["recurrent", "recurrent", "attention"]) for _ in range(draw.randint(1, 7))]
+
+
+def draw_mixed(draw, config, word):
+    """Which layers have a state."""
+    n = config["num_hidden_layers"]
+    if draw.random() < 0.5 or config["model_type"] == "lfm2_moe":
+        config["layer_types"] = [draw.choice([word, word, "full_attention"]) for _ in range(n)]
+    elif word == "conv":
+        config["full_attn_idxs"] = [i for i in range(n) if draw.random() < 0.4]
+    else:
+        config["full_attention_interval"] = draw.choice([1, 2, 3, 4])
+
+
+def draw_delta(draw, config):
+    keys = draw.choice([1, 2, 3])
+    if config.get("hidden_act") == "gelu":  # convolutions have no such activation here
+        config["hidden_act"] = "silu"
+    config |= dict(linear_num_key_heads=keys, linear_num_value_heads=keys * draw.choice([1, 2, 3]),
+                   linear_key_head_dim=draw.choice([8, 16, 20, 33]), linear_value_head_dim=draw.choice([8, 16, 20, 33]),
+                   linear_conv_kernel_dim=draw.choice([2, 3, 4, 4, 7]))
+    draw_mixed(draw, config, "linear_attention")
+    if "num_experts" in config:
+        config["shared_expert_intermediate_size"] = draw.randint(10, 40)
+    if config["model_type"] == "qwen3_next":
+        config |= dict(decoder_sparse_step=draw.choice([1, 1, 2]), mlp_only_layers=draw.choice([[], [0], [1, 7]]))
+
+
+def draw_conv(draw, config):
+    del config["hidden_act"]
+    config["conv_L_cache"] = draw.choice([2, 3, 3, 4, 8])
+    draw_mixed(draw, config, "conv")
+    if config["model_type"] == "lfm2_moe":
+        config |= dict(num_dense_layers=draw.randint(0, config["num_hidden_layers"]), routed_scaling_factor=draw.choice([1.0, 1.7]))
+    else:
+        config |= dict(block_auto_adjust_ff_dim=draw.random() < 0.7, block_multiple_of=draw.choice([1, 8, 20]),
+                       block_ffn_dim_multiplier=draw.choice([1.0, 1.0, 1.3]))
+    if draw.random() < 0.2 and config["model_type"] == "lfm2":
+        config["block_ff_dim"] = draw.randint(20, 70)
+
+
+CONVOLUTION_ACTS = ["silu", "silu", "gelu_new", "relu", "quick_gelu", "gelu_pytorch_tanh"]
+
+
+def draw_ssd(draw, config, heads, groups, state, width):
+    """Under the names of the keys."""
+    n = config.setdefault(heads, draw.choice([1, 2, 3, 4, 6]))
+    config |= {groups: draw.choice([g for g in (1, 2, 3, 4) if n % g == 0]), state: draw.choice([4, 8, 12, 16, 20, 33]),
+               width: draw.choice([2, 3, 4, 4, 7, 8])}
+    return n
+
+
+def draw_granite_mamba(draw, config):
+    words = draw.choice([["attention"], ["mamba", "attention"], ["mamba", "linear_attention", "attention", "full_attention"]])
+    config |= {draw.choice(["layer_types", "layers_block_type"]): [draw.choice(words) for _ in range(config["num_hidden_layers"])]}
+    config |= dict(mamba_n_heads=config["num_attention_heads"], mamba_expand=draw.choice([1, 2]), mamba_conv_bias=draw.random() < 0.5,
+                   mamba_proj_bias=draw.random() < 0.5, hidden_act=draw.choice(CONVOLUTION_ACTS))
+    draw_ssd(draw, config, "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
+
+
+def draw_falcon_h1(draw, config):
+    n = draw_ssd(draw, config, "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
+    config |= dict(mamba_d_ssm=n * draw.choice([4, 8, 12]), hidden_act=draw.choice(CONVOLUTION_ACTS))
+    keys = ["embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier", "attention_out_multiplier",
+            "ssm_in_multiplier", "ssm_out_multiplier"]
+    config |= {key: draw.uniform(0.4, 1.6) for key in keys if draw.random() < 0.6}
+    config |= {key: [draw.uniform(0.4, 1.6) for _ in range(size)] for key, size in (("ssm_multipliers", 5), ("mlp_multipliers", 2))
+               if draw.random() < 0.6}
+
+
+def draw_nemotron_h(draw, config):
+    """transformers bounds dt from below, but not where it decodes with a cache."""
+    words = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    pattern = [draw.choice("MM*-E") for _ in range(draw.randint(2, 6))]
+    draw_ssd(draw, config, "mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel")
+    config |= draw.choice([dict(hybrid_override_pattern="".join(pattern)), dict(layers_block_type=[words[x] for x in pattern])])
+    config |= dict(mamba_head_dim=draw.choice([4, 8, 12]), mamba_hidden_act=draw.choice(CONVOLUTION_ACTS), time_step_min=1e-30,
+                   mlp_hidden_act=draw.choice(["relu2", "relu2", "silu"]), moe_latent_size=draw.choice([None, 8, 12]),
+                   moe_shared_expert_intermediate_size=draw.randint(10, 40), n_group=1, topk_group=1,
+                   routed_scaling_factor=draw.choice([1.0, 1.7]))
+    for key in ("hidden_act", "rope_theta", "rope_scaling", "rope_parameters"):
+        config.pop(key, None)
+
+
+def draw_mamba(draw, config):
+    """The first Mamba, or the second one: no layer attends."""
+    for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "rope_theta", "rope_scaling", "rope_parameters",
+                "max_position_embeddings"):
+        config.pop(key, None)
+    config |= dict(expand=draw.choice([1, 2, 3]), hidden_act=draw.choice(CONVOLUTION_ACTS))
+    if config["model_type"] == "mamba":
+        config |= dict(state_size=draw.choice([1, 4, 16, 33]), conv_kernel=draw.choice([2, 4, 4, 7]))
+        config |= draw.choice([{}, dict(time_step_rank=draw.choice(["auto", 1, 5]))])
+        return
+    inner = config["expand"] * config["hidden_size"]
+    config["head_dim"] = draw.choice([d for d in (2, 4, 8, 12) if inner % d == 0])
+    config["num_heads"] = inner // config["head_dim"]
+    draw_ssd(draw, config, "num_heads", "n_groups", "state_size", "conv_kernel")
+
+
+def tolerance(config):
+    """transformers computes a gated delta net in chunks, which differ by that from single tokens."""
+    return 5e-5 if FAMILIES.get(config["model_type"], {}).get("delta") else 1e-5
 
 
 # Keys of which tiny models can have the default.
@@ -242,8 +383,8 @@ def draw_extra(draw, family, config):
     if family in ("granitemoeshared", "granitemoehybrid"):
         config["shared_intermediate_size"] = draw.randint(10, 40)
     if family == "granitemoehybrid":
-        config |= dict(layer_types=["attention"] * n, position_embedding_type=draw.choice(["rope", None]),
-                       mamba_n_heads=config["num_attention_heads"])
+        config["position_embedding_type"] = draw.choice(["rope", None])
+        draw_granite_mamba(draw, config)
         if draw.random() < 0.5:
             config |= dict(num_local_experts=0, num_experts_per_tok=0)
     if family in ("arcee", "nemotron", "jais2"):
@@ -296,6 +437,20 @@ def draw_extra(draw, family, config):
             config["sliding_window_pattern"] = draw.choice([2, 3])
     if family == "gemma4_text":
         draw_gemma4(draw, config)
+    if family == "muse_glimmer_text":
+        draw_muse(draw, config)
+    if family == "recurrent_gemma":
+        draw_recurrent(draw, config)
+    if FAMILIES[family].get("delta"):
+        draw_delta(draw, config)
+    if family.startswith("lfm2"):
+        draw_conv(draw, config)
+    if family in ("mamba", "mamba2"):
+        draw_mamba(draw, config)
+    if family == "falcon_h1":
+        draw_falcon_h1(draw, config)
+    if family == "nemotron_h":
+        draw_nemotron_h(draw, config)
     if family == "olmo3":
         config.pop("rope_parameters", None)
         config["rope_theta"] = draw.choice([10000.0, 500000.0])
@@ -386,11 +541,17 @@ def names_on_hub(config, weights):
         return load_file(Path(folder) / "model.safetensors")
 
 
+def embedding_of(weights):
+    return next(name for name in weights if name.endswith((".embed_tokens.weight", ".embeddings.weight")))
+
+
 def draw_head(draw, weights, config):
     """What becomes of the output matrix; weights has both."""
     kind = draw.choice(["tied", "untied", "tied, differs", "tied, equal", "tied, head only"])
+    if config["model_type"] == "nemotron_h":  # transformers does not tie it, whatever the key says
+        kind = draw.choice(["untied", "tied, differs"])
     config["tie_word_embeddings"] = kind != "untied"
-    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    embedding, head = embedding_of(weights), "lm_head.weight"
     if kind == "tied":
         del weights[head]
     if kind in ("tied, equal", "tied, head only"):
@@ -414,6 +575,7 @@ WRAPPERS = {  # text models, the vision part, and keys
     "llava_next": (["llama", "mistral"], "clip_vision_model", dict(image_token_index=5)),
     "llava_onevision": (["qwen2"], "siglip_vision_model", dict(image_token_index=5)),
     "vipllava": (["llama"], "clip_vision_model", dict(image_token_index=5)),
+    "muse_glimmer": (["muse_glimmer_text"], None, MUSE_PARTS),
 }
 
 
@@ -428,7 +590,7 @@ def wrap(draw, config, weights):
     if name in ("idefics3", "smolvlm"):
         return whole, {key.replace("model.", "model.text_model.", 1) if key.startswith("model.") else key: value
                        for key, value in weights.items()}
-    if name != "cohere2_vision" and draw.random() < 0.5:  # transformers does not know the older names there
+    if name not in ("cohere2_vision", "muse_glimmer") and draw.random() < 0.5:  # transformers does not know the older names there
         return whole, {"language_model." + key: value for key, value in weights.items()}
     return whole, {key.replace("model.", "model.language_model.", 1) if key.startswith("model.") else key: value
                    for key, value in weights.items()}
@@ -472,8 +634,8 @@ def distance(got, expected):
     return rows.max().item(), rows.clamp(min=1e-12).log().mean().exp().item()
 
 
-def fits(ours, theirs):
-    return ours[0] <= 1e-5 or (ours[1] <= NEAR * theirs[1] and ours[0] <= WORST * theirs[0])
+def fits(ours, theirs, limit):
+    return ours[0] <= limit or (ours[1] <= NEAR * theirs[1] and ours[0] <= WORST * theirs[0])
 
 
 def distances(program, folder):
@@ -491,25 +653,28 @@ def rope_type(config):
     return keys.get("rope_type", keys.get("type", "by layer kind" if "full_attention" in keys else "default"))
 
 
-def make_model(draw, folder):
+def make_model(draw, folder, families):
     """Writes the folder; returns what was drawn, in words."""
-    family = draw.choice(list(FAMILIES))
+    family = draw.choice(families)
     config = draw_config(draw, family)
+    inside = FAMILIES[family].get("inside")  # transformers has no class for the text model alone
+    whole = dict(model_type=inside, text_config=config) | MUSE_PARTS if inside else config
     plain = transformers.AutoConfig.for_model(**json.loads(json.dumps(
-        config | dict(tie_word_embeddings=False))))
+        whole | dict(tie_word_embeddings=False))))
     generator = torch.Generator().manual_seed(draw.getrandbits(60))
-    weights = random_weights(transformers.AutoModelForCausalLM.from_config(plain), plain, generator, usual_norms=True)
+    weights = random_weights(class_of(plain).from_config(plain), plain.get_text_config(), generator, usual_norms=True)
+    weights = {name.replace("model.language_model.", "model.", 1): value for name, value in weights.items()}
     if FAMILIES[family].get("hub") or ("experts" in FAMILIES[family] and draw.random() < 0.7):
         weights = names_on_hub(plain, weights)
-    weights["model.embed_tokens.weight"] *= 0.4  # tied: or every token would only predict itself
+    weights[embedding_of(weights)] *= 0.4  # tied: or every token would only predict itself
     head = draw_head(draw, weights, config)
     stored = draw.choice(list(STORED))
     weights = {name: value.to(STORED[stored]) for name, value in weights.items()}
     names = "plain"
-    if any(family in its[0] for its in WRAPPERS.values()) and draw.random() < 0.5:
+    if any(family in its[0] for its in WRAPPERS.values()) and (inside or draw.random() < 0.5):
         config, weights = wrap(draw, config, weights)
         names = config["model_type"]
-    elif family != "llama4_text" and draw.random() < 0.25:  # transformers does not find such names there
+    elif family != "llama4_text" and not FAMILIES[family].get("mamba") and draw.random() < 0.25:  # transformers does not find such names there
         names = "no prefix"
         weights = {name.removeprefix("model."): value for name, value in weights.items()}
     folder.mkdir()
@@ -520,11 +685,11 @@ def make_model(draw, folder):
     ids = [draw.randrange(6, vocab) for _ in range(n)]
     logits = reference(folder, ids)
     (folder / "golden_logits.f32").write_bytes(logits.numpy().astype("<f4").tobytes())
-    write_json(folder / "golden.json", dict(ids=ids, positions=list(range(n))))
+    write_json(folder / "golden.json", dict(ids=ids, positions=list(range(n)), tolerance=tolerance(config)))
     listed = "layer_types" in config.get("text_config", config)
     return dict(family=family, head=head, stored=stored, names=names, rope=rope_type(config.get("text_config", config)),
                 kinds="layer_types" if listed else "by rule",
-                act=config.get("text_config", config).get("hidden_act", "gemma's"))
+                act=config.get("text_config", config).get("hidden_act", "of another key"))
 
 
 def run_batch(program, folders):
@@ -552,9 +717,10 @@ def begin():
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    count = int(sys.argv[2]) if len(sys.argv) == 3 else 8
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 8
+    families = sys.argv[3:] or list(FAMILIES)
     draw = begin()
     place = Path(tempfile.mkdtemp(prefix="spw_random_models_"))
     seen, worst, n_further, bad, made = Counter(), 0.0, 0, [], 0
@@ -562,7 +728,7 @@ def main():
         folders = {}
         for _ in range(min(BATCH, count - made)):
             folder = place / f"model{made}"
-            folders[str(folder)] = make_model(draw, folder)
+            folders[str(folder)] = make_model(draw, folder, families)
             made += 1
         errors, code = run_batch(sys.argv[1], folders)
         if code not in (0, 1):
@@ -571,7 +737,8 @@ def main():
         for folder, what in folders.items():
             error, _ = errors.get(folder, (float("inf"), None))
             seen.update(f"{key}: {value}" for key, value in what.items())
-            passes = error <= 1e-5
+            limit = tolerance(dict(model_type=what["family"]))
+            passes = error <= limit
             if passes:
                 worst = max(worst, error)
             elif folder in errors:
@@ -579,7 +746,7 @@ def main():
                 n_further += 1
                 print(f"{what}: {error:.2e}; worst and mean from float64 {ours[0]:.2e} {ours[1]:.2e}, "
                       f"transformers {theirs[0]:.2e} {theirs[1]:.2e}", flush=True)
-                passes = fits(ours, theirs)
+                passes = fits(ours, theirs, limit)
             if passes:
                 shutil.rmtree(folder)
             else:

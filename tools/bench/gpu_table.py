@@ -25,10 +25,6 @@ def percent(value):
     return "not measured" if value is None else f"{100 * value:.1f} %"
 
 
-def number(value):
-    return "not measured" if value is None else f"{value:.4g}"
-
-
 def gib(n):
     return f"{n / 2**30:.2f} GiB"
 
@@ -56,8 +52,8 @@ def tests(table, out):
         table.say()
         return []
     failed = [t["name"] for t in data if t["result"] == "failed"]
-    table.say(f"tests: {sum(t['result'] == 'passed' for t in data)} passed, {len(failed)} failed, "
-              f"{sum(t['result'] == 'skipped' for t in data)} skipped")
+    table.say("tests: " + ", ".join(f"{sum(t['result'] == result for t in data)} {result}"
+                                    for result in ("passed", "failed", "unfinished", "skipped")))
     for t in data:
         if t["result"] != "passed":
             table.say(f"  {t['result']}: {t['name']} ({t['seconds']} s; {t['log']})")
@@ -66,12 +62,11 @@ def tests(table, out):
 
 
 def bench(table, name, data):
-    machine, best = data["machine"], data["machine"]["best"]
+    machine = data["machine"]
     table.say(f"{name}: {data['backend']}, {data['compute']}, medians of {data['repeat']}")
-    table.say(f"  measured in this run: device reads {best['read_bytes_per_second'] / 1e9:.0f} GB/s, pinned copies "
-              f"{best['copy_bytes_per_second'] / 1e9:.1f} GB/s, cuBLASLt bf16 "
-              + (f"{best['many_row_flops']['bf16'] / 1e12:.0f} TFLOP/s" if best["many_row_flops"]["bf16"]
-                 else machine.get("note", "not measured")))
+    table.say(f"  measured in this run: device reads {machine['read_bytes_per_second'] / 1e9:.0f} GB/s, pinned copies "
+              f"{machine['copy_bytes_per_second'] / 1e9:.1f} GB/s, bf16 products "
+              f"{machine['many_row_flops']['bf16'] / 1e12:.0f} TFLOP/s")
     bases = {}
     for given in data["cases"]:
         case = {k: v["median"] if isinstance(v, dict) else v for k, v in given.items()}
@@ -84,43 +79,18 @@ def bench(table, name, data):
         table.say(f"  -- {where}: {case['decode_tokens_per_second']:.2f} tokens/s, prompt "
                   f"{case['prefill_seconds']:.2f} s, {moved / 1e6:.0f} MB a token over the link, "
                   f"{1e3 * case['unhidden_wait_seconds_per_token']:.2f} of {1e3 * decode:.2f} ms waited")
-        if spilled:
+        if case["decode_disk_bytes"]:
+            table.target(f"{where}: decode of the reads of the drive", case["disk_fraction"], 0.85)
+        elif spilled:
             table.target(f"{where}: link", case["link_fraction"], 0.95)
         elif moved < 1e6:
             table.target(f"{where}: resident decode of device reads", case["decode_fraction_of_read"], 0.80)
-        table.target(f"{where}: prompt of the bf16 peak", case["prefill_fraction_of_peak"], 0.60)
+        table.target(f"{where}: prompt of products alone", case["prefill_fraction_of_products"], 0.60)
         if case["prefill_slowdown"] != 1:
             table.target(f"{where}: prompt time over the first budget's", case["prefill_slowdown"], 1.05, False)
-        if case["context"] >= 32768:
-            table.target(f"{where}: attention alone of device reads", case["attention_fraction_of_read"], 0.85)
-            for form in ("int8", "int4"):
-                table.target(f"{where}: attention alone on {form} tiles, of device reads",
-                             case[f"attention_{form}_fraction_of_read"], 0.80)
         table.say(f"     peak {gib(case['device_peak_bytes'])}; the driver says {gib(case['card_bytes'])} are gone from "
                   f"the card ({gib(max(case['card_bytes'] - case['device_peak_bytes'], 0))} of kernels and streams "
                   "beside the budget)")
-    table.say()
-
-
-def disk(table, out):
-    """What spillway bench --io measured."""
-    data = load(os.path.join(out, "io.json"))
-    if not data:
-        return
-    table.say()
-    table.say(f"disk tier: {data['drive']['device']}, {data['drive']['filesystem']}; {data['engine']}")
-    table.say(f"  3/4 of the KV of {data['context']} tokens on disk, {gib(data['step_bytes_from_disk'])} a token")
-    if data["fio"] is not True:
-        table.say(f"  {data['fio']}")
-    for name, entry in data.items():
-        if not isinstance(entry, dict) or "median" not in entry:
-            continue
-        wanted = entry.get("at_least", entry.get("at_most"))
-        if wanted is None:
-            table.say(f"  {name}: {number(entry['median'])}")
-        else:
-            table.target(name, entry["median"], wanted, "at_least" in entry,
-                         number if "seconds" in name else percent)
     table.say()
 
 
@@ -156,8 +126,6 @@ def main():
             name = os.path.basename(path)[6:-5]
             summary["benches"][name] = data
             bench(table, name, data)
-    disk(table, out)
-    summary["io"] = load(os.path.join(out, "io.json"))
     comparison(table, out)
     summary["targets"] = table.targets
     missed = sum(t["reached"] is False for t in table.targets)

@@ -65,7 +65,7 @@ def main():
 
     ids = torch.tensor([read_ids(args.token_ids)], device="cuda")
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        args.model, torch_dtype=torch.bfloat16, attn_implementation="sdpa").to("cuda").eval()
+        args.model, dtype=torch.bfloat16, attn_implementation="sdpa").to("cuda").eval()
     clock = Clock()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.synchronize()

@@ -11,12 +11,11 @@ arguments give the same bytes.
 
 import argparse
 import random
-import struct
 
-from random_gguf import DRAWN_BLOCKS, F32, F32_VALUE, STRING, U32, key, write_blocks, write_file, write_floats
+from random_gguf import (F32, F32_VALUE, STRING, TYPES, U32, draw_blocks, key, write_blocks, write_file, write_floats)
 
 HIDDEN, EXPERT, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 768, 32, 4, 128, 151936
-Q4_K, BLOCK, BLOCK_BYTES = 12, 256, 144
+Q4_K, _, BLOCK_BYTES = TYPES["q4_k"][:3]
 
 
 def keys(a):
@@ -52,14 +51,6 @@ def tensors(a):
     yield "output.weight", (VOCAB, HIDDEN), Q4_K
 
 
-def draw_blocks(rng, deviation):
-    """Blocks whose numbers have a mean near 0 and about this deviation: scales, minima and codes are random
-    bits, and the minimum of a block is 7.5 times its scale."""
-    scale = deviation / 150
-    head = struct.pack("<ee", scale, 7.5 * scale)
-    return b"".join(head + rng.randbytes(BLOCK_BYTES - len(head)) for _ in range(DRAWN_BLOCKS))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out")
@@ -69,15 +60,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
     rng = random.Random(a.seed)
-    blocks, embeddings = draw_blocks(rng, 0.01), draw_blocks(rng, 1)  # tokens stay different: so do their experts
+    blocks, embeddings = draw_blocks("q4_k", rng), draw_blocks("q4_k", rng, 50)  # tokens stay different: so do experts
 
     def write_tensor(out, name, shape, kind, n_bytes):
         if kind == F32:  # a router's logits spread over several units
-            write_floats(out, shape, 0 if "gate_inp" in name else 1, rng)
+            write_floats(out, shape, lambda: ("gate_inp" not in name) + rng.gauss(0, 0.05))
         else:
             write_blocks(out, n_bytes, embeddings if "token_embd" in name else blocks, BLOCK_BYTES, rng)
 
-    write_file(a.out, keys(a), list(tensors(a)), (BLOCK, BLOCK_BYTES), write_tensor)
+    write_file(a.out, keys(a), list(tensors(a)), "q4_k", write_tensor)
 
 
 if __name__ == "__main__":

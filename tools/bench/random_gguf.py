@@ -1,12 +1,21 @@
-"""Writes GGUF files with random weights: what random_llama.py and random_experts.py share. Standard library only."""
+"""Writes GGUF files with random weights: what the programs random_*.py share. Standard library only."""
 
 import math
 import struct
 
 ALIGN = 32
-F32 = 0  # the number of a type of tensors; those of quantized ones are in the two programs
-U32, F32_VALUE, STRING = 4, 6, 8  # types of keys
+F32 = 0  # the number of a type of tensors; those of quantized types are in TYPES
+U32, I32, F32_VALUE, STRING, ARRAY = 4, 5, 6, 8, 9  # types of keys; an array has numbers of type I32
 DRAWN_BLOCKS = 1 << 16
+# type: number in GGUF, numbers and bytes of a block; where its scale (and minimum) is, how it is packed, its value
+TYPES = {
+    "q8_0": (8, 32, 34, 0, "<e", (3e-4,)),
+    "q4_0": (2, 32, 18, 0, "<e", (4e-3,)),
+    "q4_k": (12, 256, 144, 0, "<ee", (1e-4, 7.5e-4)),
+    "q5_k": (13, 256, 176, 0, "<ee", (1e-4, 15.5e-4)),
+    "q6_k": (14, 256, 210, 208, "<e", (1.5e-5,)),
+    "mxfp4": (39, 32, 17, 0, "<B", (119,)),
+}
 
 
 def string(text):
@@ -14,8 +23,21 @@ def string(text):
 
 
 def key(name, kind, value):
-    packed = string(value) if kind == STRING else struct.pack("<I" if kind == U32 else "<f", value)
+    if kind == ARRAY:
+        packed = struct.pack(f"<IQ{len(value)}i", I32, len(value), *value)
+    else:
+        packed = string(value) if kind == STRING else struct.pack("<I" if kind == U32 else "<f", value)
     return string(name) + struct.pack("<I", kind) + packed
+
+
+def draw_blocks(kind, rng, times=1):
+    """DRAWN_BLOCKS blocks of random codes whose numbers have a mean near 0 and a deviation of about 0.02 times this."""
+    _, _, block_bytes, scale_at, packing, scales = TYPES[kind]
+    scale = struct.pack(packing, *(times * value for value in scales))
+    blocks = bytearray(rng.randbytes(DRAWN_BLOCKS * block_bytes))
+    for begin in range(scale_at, len(blocks), block_bytes):
+        blocks[begin:begin + len(scale)] = scale
+    return blocks
 
 
 def write_blocks(out, n_bytes, blocks, block_bytes, rng):
@@ -27,15 +49,15 @@ def write_blocks(out, n_bytes, blocks, block_bytes, rng):
         n_bytes -= len(part)
 
 
-def write_floats(out, shape, centre, rng):
+def write_floats(out, shape, draw):
     n = math.prod(shape)
-    out.write(struct.pack(f"<{n}f", *(centre + rng.gauss(0, 0.05) for _ in range(n))))
+    out.write(struct.pack(f"<{n}f", *(draw() for _ in range(n))))
 
 
-def write_file(path, keys, tensors, block, write_tensor):
-    """tensors: name, shape (the slowest dimension first) and type of each. block: numbers and bytes of a block of
-    the types that are not F32. write_tensor(out, name, shape, kind, n_bytes) writes the numbers of one."""
-    elements, block_bytes = block
+def write_file(path, keys, tensors, quantized, write_tensor):
+    """tensors: name, shape (the slowest dimension first) and type of each: F32, or the number of quantized, a name in
+    TYPES. write_tensor(out, name, shape, kind, n_bytes) writes the numbers of one."""
+    _, elements, block_bytes = TYPES[quantized][:3]
 
     def size_of(shape, kind):
         return math.prod(shape) * 4 if kind == F32 else math.prod(shape) // elements * block_bytes

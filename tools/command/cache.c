@@ -35,12 +35,12 @@ static json_t *entry_json(const struct spw_store_entry *e)
     return o;
 }
 
-static int print_json(const struct spw_store_entry *entries, size_t n)
+static int show(const struct cli_options *o, const struct spw_store_entry *entries, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++)
         cli_json_append(&list, entry_json(&entries[i]));
-    return cli_print_json(list);
+    return cli_show(o, list);
 }
 
 static int print_pruned(const struct spw_store_pruned *p)
@@ -54,28 +54,11 @@ static int print_pruned(const struct spw_store_pruned *p)
     return cli_print_json(CLI_OBJECT(fields));
 }
 
-static void print_entry(const struct spw_store_entry *e)
-{
-    char bytes[32], date[32], fingerprint[17];
-    if (e->error) {
-        printf("%s  %s\n", e->name, e->reason.text);
-        return;
-    }
-    printf("%s  %9llu %8llu %6llu  %-10s  %s  %s%s\n", e->name, (unsigned long long)e->first_token,
-           (unsigned long long)e->n_tokens, (unsigned long long)(e->n_tiles),
-           cli_format_bytes(bytes, e->bytes), cli_format_date(date, e->used_at),
-           format_fingerprint(fingerprint, e), e->checkpoint ? "  checkpoint" : "");
-}
-
-static void print_entries(const struct spw_store_entry *entries, size_t n)
+static void print_totals(const struct spw_store_entry *entries, size_t n)
 {
     char bytes[32];
     uint64_t total = 0, n_tokens = 0, n_tiles = 0;
-    if (n)
-        printf("%-37s  %9s %8s %6s  %-10s  %-20s  %s\n", "pack, least recently used first", "from",
-               "tokens", "tiles", "bytes", "used", "fingerprint");
     for (size_t i = 0; i < n; i++) {
-        print_entry(&entries[i]);
         total += entries[i].bytes;
         n_tokens += entries[i].n_tokens;
         n_tiles += entries[i].n_tiles;
@@ -93,11 +76,9 @@ static int list(const struct cli_options *o)
     int rc = spw_store_list(&entries, &n, o->operand, false, &err);
     if (rc)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
-    int code = 0;
-    if (o->json)
-        code = print_json(entries, n);
-    else
-        print_entries(entries, n);
+    int code = show(o, entries, n);
+    if (!o->json)
+        print_totals(entries, n);
     spw_free(entries);
     return code;
 }
@@ -113,7 +94,7 @@ static int verify(const struct cli_options *o)
     int rc = spw_store_list(&entries, &n, o->operand, true, &err);
     if (rc)
         return cli_fail_error(rc, &err, rc != -EIO && rc != -ENOMEM);
-    int code = o->json ? print_json(entries, n) : 0;
+    int code = o->json ? show(o, entries, n) : 0;
     for (size_t i = 0; i < n; i++) {
         total += entries[i].bytes;
         n_bad += entries[i].error != 0;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Everything that is shown, as text or as JSON. */
+/* Everything that is shown. */
 struct checks {
     const struct cli_options *o;
     const char *profile;
@@ -58,36 +58,6 @@ static json_t *checks_json(const struct checks *c)
     return CLI_OBJECT(fields);
 }
 
-static void print_table(const struct checks *c)
-{
-    char date[32];
-    uint64_t n_sharpened = 0;
-    printf("%-10s %12s %9s %10s %10s %9s %9s\n", "KV", "bytes/token", "of exact", "median KL",
-           "99.9 % KL", "same top", "if sure");
-    for (size_t i = 0; i < c->n; i++) {
-        const struct spw_gate_result *r = &c->results[i];
-        double part = (double)r->bytes_per_token / (double)spw_max_u64(r->exact_bytes_per_token, 1);
-        printf("%-10s %12llu %7.1f %% %10.2g %10.2g %7.2f %% %7.2f %%  %s",
-               spw_kv_precision_name(r->precision), (unsigned long long)r->bytes_per_token,
-               100 * part, r->kl_median, r->kl_p999, 100 * r->same_top, 100 * r->same_sure,
-               r->passes ? "passes" : "REFUSED");
-        printf(*r->note ? ": %s\n" : "\n", r->note);
-        n_sharpened = spw_max_u64(n_sharpened, r->n_sharpened);
-    }
-    const struct spw_gate_result *first = &c->results[0];
-    printf("exact KV   %12llu bytes/token; %llu positions compared, %llu of them sure\n",
-           (unsigned long long)first->exact_bytes_per_token, (unsigned long long)first->n_positions,
-           (unsigned long long)first->n_sure);
-    if (n_sharpened)
-        printf("sharpened  %12llu positions, whose distribution is flat\n",
-               (unsigned long long)n_sharpened);
-    printf("measured   %s%s\n", cli_format_date(date, first->measured_at),
-           first->known ? ", known; --redo measures again" : "");
-    printf("stored in  %s\n", !c->profile    ? "nothing: no --kv-profile and no HOME"
-                              : *unstored(c) ? "nothing: the profile could not be written"
-                                             : c->profile);
-}
-
 /* Chooses all formats, or the format of --kv-dtype. */
 static size_t choose(struct spw_gate_result *results, const struct spw_options *options)
 {
@@ -119,7 +89,7 @@ int cli_check_kv(const struct cli_options *o)
 {
     char path[CLI_PATH_BYTES];
     struct spw_options options = cli_engine_options(o, 0, 1);
-    struct checks c = {.o = o, .profile = cli_kv_profile_path(o, path)};
+    struct checks c = {.o = o, .profile = cli_cache_path(o->kv_profile, "kv-checks.json", path)};
     struct spw_gate_options gate = {.profile = c.profile,
                                     .mode = o->redo ? SPW_PROBE_AGAIN : SPW_PROBE_UNKNOWN};
     struct spw_error err = {0};
@@ -132,17 +102,14 @@ int cli_check_kv(const struct cli_options *o)
     int code = o->report ? cli_write_json(o->report, checks_json(&c)) : 0;
     if (code)
         return code;
-    if (o->json)
-        return cli_print_json(checks_json(&c));
-    print_table(&c);
-    return 0;
+    return cli_show(o, checks_json(&c));
 }
 
 void cli_check_kv_warn(const struct cli_options *o, const struct spw_options *options)
 {
     char path[CLI_PATH_BYTES];
-    struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
-                                    .mode = SPW_PROBE_NEVER};
+    struct spw_gate_options gate = {
+        .profile = cli_cache_path(o->kv_profile, "kv-checks.json", path), .mode = SPW_PROBE_NEVER};
     struct spw_gate_result r = {.precision = options->precision};
     if (r.precision == SPW_KV_EXACT || !o->kv_gate || !gate.profile)
         return;
@@ -173,7 +140,8 @@ static void ask(const struct cli_options *o, enum spw_kv_precision precision, ch
     bool only_plans = (o->command->bit & (CLI_PLAN | CLI_INSPECT)) != 0;
     struct spw_options options = cli_engine_options(o, 0, 1);
     options.interrupt = NULL; /* an interrupted check would be no result */
-    struct spw_gate_options gate = {.profile = cli_kv_profile_path(o, path),
+    struct spw_gate_options gate = {.profile =
+                                        cli_cache_path(o->kv_profile, "kv-checks.json", path),
                                     .mode = only_plans ? SPW_PROBE_NEVER : SPW_PROBE_UNKNOWN};
     struct spw_gate_result r = {.precision = precision};
     struct spw_error err = {0};

@@ -68,11 +68,13 @@ int cli_score(const struct cli_options *o);
 int cli_plan(const struct cli_options *o);
 int cli_inspect(const struct cli_options *o);
 int cli_inspect_topology(const struct cli_options *o);
+int cli_inspect_self_test(const struct cli_options *o);
 int cli_tokenize(const struct cli_options *o);
 int cli_bench(const struct cli_options *o);
 int cli_probe(const struct cli_options *o);
 int cli_chat(const struct cli_options *o);
 int cli_cache(const struct cli_options *o);
+int cli_serve(const struct cli_options *o);
 int cli_quantize(const struct cli_options *o);
 int cli_check_kv(const struct cli_options *o);
 

@@ -15,6 +15,7 @@ static uint64_t budget(const struct cli_options *o, const char *name, uint64_t b
 struct spw_options cli_engine_options(const struct cli_options *o, uint64_t context,
                                       uint32_t sessions)
 {
+    static char checksums[CLI_PATH_BYTES]; /* the options borrow it */
     return (struct spw_options){
         .backend = (enum spw_backend_kind)o->device.kind,
         .device_index = o->device.index,
@@ -28,7 +29,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefix_cache_bytes = budget(o, "prefix-cache-size", o->prefix_cache_size),
         .prefix_cache_trusts_others = o->trust_prefix_cache,
         .io = (enum spw_io_kind)o->io,
-        .weight_checksums = cli_weight_checksums_path(o),
+        .weight_checksums = cli_cache_path(o->weight_checksums, "weight-checksums", checksums),
         .compute = (enum spw_dtype)o->compute,
         .kv = o->kv_dtype < CLI_KV_PRECISION ? (enum spw_dtype)o->kv_dtype : SPW_DTYPE_AUTO,
         .precision = o->kv_dtype < CLI_KV_PRECISION

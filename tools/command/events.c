@@ -154,8 +154,7 @@ void cli_read_events(struct cli_events *v, struct spw_engine *e)
             keep(&v->lost_tiles, lost_tile_json(&event.lost_tile));
             break;
         case SPW_ENGINE_REUSE:
-            if (!v->quiet_reuse)
-                say_reuse(&event.reuse);
+            say_reuse(&event.reuse);
             break;
         case SPW_ENGINE_NOTE:
             cli_note("%s", event.text);
@@ -182,5 +181,26 @@ int cli_run_batch(const struct cli_batch *b, struct spw_error *err)
             rc = rc ? rc : failed;
         }
     }
+    return rc;
+}
+
+int cli_run_request(struct cli_batch *b, const struct spw_tokenizer *t,
+                    const struct spw_request *request, struct spw_result *result,
+                    struct spw_batch_times *times, struct spw_error *err)
+{
+    uint64_t id;
+    *result = (struct spw_result){.finish = SPW_FINISH_FAILED};
+    SPW_TRY(spw_batch_open(&b->batch, b->engine, t, err));
+    int rc = spw_batch_submit(b->batch, request, &id, err);
+    const bool is_there = !rc;
+    rc = rc ? rc : cli_run_batch(b, err);
+    spw_batch_times(b->batch, times);
+    const bool runs = is_there && !spw_batch_cancel(b->batch, id);
+    if (is_there)
+        spw_batch_take(b->batch, id, result);
+    if (runs)
+        result->finish = SPW_FINISH_FAILED;
+    spw_batch_close(b->batch);
+    b->batch = NULL;
     return rc;
 }

@@ -7,7 +7,6 @@
 /* The events of one engine for its report, as JSON; zero at first. */
 struct cli_events {
     json_t *fallbacks, *lost_tiles; /* owned lists; NULL: none yet */
-    bool quiet_reuse;               /* prints no line for a prefix that was found */
 };
 void cli_events_free(struct cli_events *v);
 /* Prints every event that was not read yet, and stores it in `v`. */
@@ -25,6 +24,11 @@ struct cli_batch {
     int (*on_event)(void *context, const struct spw_event *e, struct spw_error *err);
     void *context;
 };
+/* Runs one request in a batch of its own, with number 1: `batch` of *b is open meanwhile. *result
+ * and *times: also after a failure, with the tokens so far. */
+int cli_run_request(struct cli_batch *b, const struct spw_tokenizer *t,
+                    const struct spw_request *request, struct spw_result *result,
+                    struct spw_batch_times *times, struct spw_error *err);
 /* Steps until all requests have ended, or until something fails: then the first failure is
  * returned, after all events of that step. */
 int cli_run_batch(const struct cli_batch *b, struct spw_error *err);

@@ -16,7 +16,7 @@ struct spw_expert_counts *cli_experts_counts(const struct cli_options *o)
     char path[CLI_PATH_BYTES];
     struct spw_error err = {0};
     struct spw_expert_counts *counts = NULL;
-    const char *profile = cli_expert_profile_path(o, path);
+    const char *profile = cli_cache_path(o->expert_profile, "experts.json", path);
     int rc = profile ? spw_expert_counts_read(&counts, o->operand, profile, &err) : -ENODATA;
     if (rc == -EINVAL && *err.text)
         cli_note("%s; experts begin without counts of earlier runs", err.text);
@@ -27,7 +27,7 @@ void cli_experts_close(struct spw_engine *e, const struct cli_options *o)
 {
     char path[CLI_PATH_BYTES];
     struct spw_error err = {0};
-    const char *profile = cli_expert_profile_path(o, path);
+    const char *profile = cli_cache_path(o->expert_profile, "experts.json", path);
     if (e && profile && spw_expert_counts_write(e, profile, &err))
         cli_note("%s; the next run begins without the counts of this one", err.text);
     spw_engine_close(e);
@@ -88,26 +88,4 @@ json_t *cli_experts_replay_json(const struct spw_expert_replay *r)
         CLI_FIELD(r, static_from_earlier_runs),
     };
     return CLI_OBJECT(fields);
-}
-
-void cli_experts_print(const struct spw_expert_replay *r)
-{
-    static const char *const what[SPW_EXPERT_RULES] = {
-        [SPW_EXPERTS_OURS] = "spillway",
-        [SPW_EXPERTS_RECENT] = "least recently used",
-        [SPW_EXPERTS_BEST] = "best possible (Belady)",
-    };
-    char bytes[32], all[32];
-    printf("\nof the trace, %llu tokens one by one, with room for %u of %u experts:\n",
-           (unsigned long long)r->n_tokens, r->n_frames, r->n_experts);
-    printf("%-34s%14s%14s%14s\n", "", "missed/token", "bytes/token", "whole trace");
-    for (int i = 0; i < SPW_EXPERT_RULES; i++) {
-        const char *name = what[i]                       ? what[i]
-                           : r->static_from_earlier_runs ? "static, by earlier runs"
-                                                         : "static, by this trace itself";
-        printf("  %-32s%14.2f%14s%14s\n", name, per_token(r, r->rules[i].token_missed),
-               cli_format_bytes(bytes, (uint64_t)per_token(r, r->rules[i].token_missed_bytes)),
-               cli_format_bytes(all, r->rules[i].missed_bytes));
-    }
-    printf("  %-32s%14.2f\n", "used", per_token(r, r->token_used));
 }

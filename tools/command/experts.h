@@ -15,6 +15,5 @@ struct spw_expert_trace *cli_experts_trace(const struct cli_options *o, int *cod
 /* NULL when out of memory. */
 json_t *cli_experts_bytes_json(const struct spw_expert_bytes *b);
 json_t *cli_experts_replay_json(const struct spw_expert_replay *r);
-void cli_experts_print(const struct spw_expert_replay *r);
 
 #endif

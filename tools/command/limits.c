@@ -34,39 +34,26 @@ struct spw_prompt_work cli_prompt_work(const struct spw_plan_info *p,
     return work;
 }
 
-/* null: not measured */
 static json_t *products_json(const double flops[SPW_PRODUCTS])
 {
     json_t *o = json_object();
     for (int i = 0; i < SPW_PRODUCTS; i++)
-        cli_json_add(&o, spw_product_name((enum spw_product)i),
-                     CLI_OR_NULL(flops[i] > 0, CLI_JSON(flops[i])));
+        cli_json_add(&o, spw_product_name((enum spw_product)i), CLI_JSON(flops[i]));
     return o;
 }
 
-static json_t *speeds_json(const struct spw_machine *m)
+json_t *cli_machine_json(const struct spw_machine *m)
 {
     const struct cli_field fields[] = {
+        CLI_FIELD(m, cpu),
+        {"gpu", CLI_OR_NULL(*m->gpu, CLI_JSON(m->gpu))},
+        CLI_FIELD(m, isa),
+        CLI_FIELD(m, threads),
+        CLI_FIELD(m, cores),
         CLI_FIELD(m, read_bytes_per_second),
         CLI_FIELD(m, copy_bytes_per_second),
         {"few_row_flops", products_json(m->few_flops)},
         {"many_row_flops", products_json(m->many_flops)},
-    };
-    return CLI_OBJECT(fields);
-}
-
-json_t *cli_machine_json(const struct spw_machine_range *machine)
-{
-    const struct spw_machine *m = &machine->typical;
-    const struct cli_field fields[] = {
-        CLI_FIELD(m, cpu),
-        {"gpu", CLI_OR_NULL(*m->gpu, CLI_JSON(m->gpu))},
-        {*m->note ? "note" : NULL, CLI_JSON(m->note)},
-        CLI_FIELD(m, isa),
-        CLI_FIELD(m, threads),
-        CLI_FIELD(m, cores),
-        {"typical", speeds_json(m)},
-        {"best", speeds_json(&machine->best)},
         CLI_FIELD(m, measured_at),
     };
     return CLI_OBJECT(fields);
@@ -93,7 +80,7 @@ json_t *cli_drive_json(const struct spw_drive *d)
 }
 
 /* A folder that is not absolute is ignored, as the XDG base directory specification demands. */
-static const char *cache_path(const char *given, const char *name, char *buffer)
+const char *cli_cache_path(const char *given, const char *name, char *buffer)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (given)
@@ -104,32 +91,6 @@ static const char *cache_path(const char *given, const char *name, char *buffer)
     else if (home && *home == '/')
         n = snprintf(buffer, CLI_PATH_BYTES, "%s/.cache/spillway/%s", home, name);
     return n >= 0 && n < CLI_PATH_BYTES ? buffer : NULL;
-}
-
-const char *cli_profile_path(const struct cli_options *o, char *buffer)
-{
-    return cache_path(o->drive_profile, "drives.json", buffer);
-}
-
-const char *cli_kv_profile_path(const struct cli_options *o, char *buffer)
-{
-    return cache_path(o->kv_profile, "kv-checks.json", buffer);
-}
-
-const char *cli_weight_checksums_path(const struct cli_options *o)
-{
-    static char buffer[CLI_PATH_BYTES];
-    return cache_path(o->weight_checksums, "weight-checksums", buffer);
-}
-
-const char *cli_chat_history_path(char *buffer)
-{
-    return cache_path(NULL, "chat-history", buffer);
-}
-
-const char *cli_expert_profile_path(const struct cli_options *o, char *buffer)
-{
-    return cache_path(o->expert_profile, "experts.json", buffer);
 }
 
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err)
@@ -146,8 +107,8 @@ int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct
     return spw_drive_probe(out, o, err);
 }
 
-int cli_measure_machine(struct spw_machine_range *out, const struct spw_options *o,
-                        const char *profile, enum spw_probe_mode mode, struct spw_error *err)
+int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                        enum spw_probe_mode mode, struct spw_error *err)
 {
     int rc = mode == SPW_PROBE_AGAIN ? -ENODATA
                                      : spw_machine_recall(out, o, profile, SPW_PROBE_NEVER, err);
@@ -162,7 +123,7 @@ static void read_drive(struct cli_limits *out, const struct cli_options *o, cons
 {
     char path[CLI_PATH_BYTES];
     struct spw_drive_options drive = {.directory = directory,
-                                      .profile = cli_profile_path(o, path),
+                                      .profile = cli_cache_path(o->drive_profile, CLI_DRIVES, path),
                                       .mode = mode,
                                       .io = options->io};
     out->has_drive = cli_measure_drive(&out->drive, &drive, &out->why) == 0;
@@ -191,16 +152,17 @@ static void read_machine(struct cli_limits *out, const struct cli_options *o,
                          struct spw_options *options, enum spw_probe_mode mode)
 {
     char path[CLI_PATH_BYTES];
-    out->has_machine = cli_measure_machine(&out->machine, options, cli_profile_path(o, path), mode,
+    out->has_machine = cli_measure_machine(&out->machine, options,
+                                           cli_cache_path(o->drive_profile, CLI_DRIVES, path), mode,
                                            &out->why) == 0;
-    options->machine = out->has_machine ? &out->machine.typical : NULL;
+    options->machine = out->has_machine ? &out->machine : NULL;
 }
 
 /* Drive and machine are in one profile, so what is wrong with it is said of one of them. */
-void cli_say_profile(const struct spw_drive *d, const struct spw_machine_range *m)
+void cli_say_profile(const struct spw_drive *d, const struct spw_machine *m)
 {
-    if (*d->note || *m->typical.note)
-        cli_fail(0, "%s", *d->note ? d->note : m->typical.note);
+    if (*d->note || *m->note)
+        cli_fail(0, "%s", *d->note ? d->note : m->note);
     if (*d->unstored || *m->unstored)
         cli_fail(0, "%s", *d->unstored ? d->unstored : m->unstored);
 }

@@ -10,24 +10,17 @@
 struct spw_prompt_work cli_prompt_work(const struct spw_plan_info *plan,
                                        const struct spw_model_config *config, uint64_t n);
 /* NULL when out of memory. */
-json_t *cli_machine_json(const struct spw_machine_range *machine);
+json_t *cli_machine_json(const struct spw_machine *machine);
 json_t *cli_drive_json(const struct spw_drive *drive);
-/* The path of the profile: --drive-profile, else drives.json in $XDG_CACHE_HOME/spillway or
+/* The path of a file of the command: `given`, else the name in $XDG_CACHE_HOME/spillway or
  * ~/.cache/spillway. NULL without any of them. `buffer` has CLI_PATH_BYTES. */
 #define CLI_PATH_BYTES 4096
-const char *cli_profile_path(const struct cli_options *o, char *buffer);
-/* The same for --kv-profile and kv-checks.json. */
-const char *cli_kv_profile_path(const struct cli_options *o, char *buffer);
-/* The same for --weight-checksums, in a buffer of its own. */
-const char *cli_weight_checksums_path(const struct cli_options *o);
-/* The same for --expert-profile and experts.json. */
-const char *cli_expert_profile_path(const struct cli_options *o, char *buffer);
-/* The lines that were typed in conversations: chat-history. */
-const char *cli_chat_history_path(char *buffer);
+const char *cli_cache_path(const char *given, const char *name, char *buffer);
+#define CLI_DRIVES "drives.json"
 /* The numbers that plans and predictions use: the limits of the machine and, with a disk, those of
  * the drive. They come from the profile, or are measured and stored there. */
 struct cli_limits {
-    struct spw_machine_range machine;
+    struct spw_machine machine;
     struct spw_drive drive;
     bool has_machine, has_drive;
     struct spw_error why; /* which limits are missing and how to get them; "" if none */
@@ -35,10 +28,10 @@ struct cli_limits {
 /* spw_drive_probe and spw_machine_recall. If the drive or the machine must be measured, a note on
  * stderr says so before. */
 int cli_measure_drive(struct spw_drive *out, struct spw_drive_options *o, struct spw_error *err);
-int cli_measure_machine(struct spw_machine_range *out, const struct spw_options *o,
-                        const char *profile, enum spw_probe_mode mode, struct spw_error *err);
+int cli_measure_machine(struct spw_machine *out, const struct spw_options *o, const char *profile,
+                        enum spw_probe_mode mode, struct spw_error *err);
 /* Prints on stderr whether the profile could not be used or not be written. */
-void cli_say_profile(const struct spw_drive *drive, const struct spw_machine_range *machine);
+void cli_say_profile(const struct spw_drive *drive, const struct spw_machine *machine);
 /* Reads the limits and puts them into the options, which then borrow from `out`. Prints notes about
  * the profile on stderr, but not `why`. */
 void cli_limits_read(struct cli_limits *out, const struct cli_options *o,

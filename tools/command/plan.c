@@ -4,8 +4,8 @@
 #include "tools/command/input/input.h"
 #include "tools/command/engine.h"
 #include "tools/command/experts.h"
-#include "tools/command/job/progress/forecast.h"
-#include "tools/command/job/prompts.h"
+#include "tools/command/job/forecast.h"
+#include "tools/command/job/job.h"
 #include "tools/command/output/report.h"
 #include "tools/command/input/saved.h"
 
@@ -15,31 +15,21 @@
 /* The times of a plan, and the limits that they follow from. */
 struct prediction {
     struct cli_limits limits;
-    struct times {
-        struct spw_prediction step, prompt;
-    } expected, shortest; /* from the typical figures of the machine; from the best */
+    struct spw_prediction step, prompt;
 };
-
-static json_t *speeds_json(const struct times *t, uint64_t context)
-{
-    const struct cli_field speeds[] = {
-        {"prefill", CLI_JSON((double)context / t->prompt.seconds)},
-        {"decode", CLI_JSON(1 / t->step.seconds)},
-    };
-    return CLI_OBJECT(speeds);
-}
 
 static void add_prediction(json_t **j, const struct prediction *p, uint64_t context)
 {
+    const struct cli_field speeds[] = {
+        {"prefill", CLI_JSON((double)context / p->prompt.seconds)},
+        {"decode", CLI_JSON(1 / p->step.seconds)},
+    };
     const struct cli_field fields[] = {
         {"machine", cli_machine_json(&p->limits.machine)},
         {p->limits.has_drive ? "drive" : NULL, cli_drive_json(&p->limits.drive)},
-        {"predicted_step", cli_prediction_json(&p->expected.step)},
-        {"predicted_prompt", cli_prediction_json(&p->expected.prompt)},
-        {"predicted_tokens_per_second", speeds_json(&p->expected, context)},
-        {"shortest_step", cli_prediction_json(&p->shortest.step)},
-        {"shortest_prompt", cli_prediction_json(&p->shortest.prompt)},
-        {"highest_tokens_per_second", speeds_json(&p->shortest, context)},
+        {"predicted_step", cli_prediction_json(&p->step)},
+        {"predicted_prompt", cli_prediction_json(&p->prompt)},
+        {"predicted_tokens_per_second", CLI_OBJECT(speeds)},
     };
     CLI_ADD(j, fields);
 }
@@ -81,8 +71,8 @@ static json_t *run_times_json(const struct moved *run)
     return CLI_OBJECT(fields);
 }
 
-static int print_json(const struct cli_options *o, const struct spw_plan_info *plan,
-                      const struct prediction *p, const struct moved *run)
+static int show(const struct cli_options *o, const struct spw_plan_info *plan,
+                const struct prediction *p, const struct moved *run)
 {
     const bool moves = plan->n_experts_resident < plan->n_experts;
     json_t *j = cli_report_plan(o->operand, plan, run->n ? run->bytes : NULL);
@@ -94,176 +84,7 @@ static int print_json(const struct cli_options *o, const struct spw_plan_info *p
         add_prediction(&j, p, plan->context);
     if (p && run->n)
         cli_json_add(&j, "predicted_run", run_times_json(run));
-    return cli_print_json(j);
-}
-
-static void show_tier(const char *name, uint64_t budget, uint64_t planned, uint64_t smallest)
-{
-    char a[32], b[32], c[32];
-    printf("%-12s%14s%14s%14s\n", name, cli_format_bytes(a, budget), cli_format_bytes(b, planned),
-           cli_format_bytes(c, smallest));
-}
-
-/* Shows a part of a tier's total, unless it is empty. */
-static void show_part(const char *name, uint64_t bytes)
-{
-    char text[32];
-    if (bytes > 0)
-        printf("  %-24s%14s\n", name, cli_format_bytes(text, bytes));
-}
-
-static void show_moved(const char *name, const uint64_t moved[SPW_MOVED_COUNT], const char *when)
-{
-    char a[32], b[32];
-    printf("%-12s%s to the device, %s to the host", name,
-           cli_format_bytes(a, moved[SPW_MOVED_HOST_TO_DEVICE]),
-           cli_format_bytes(b, moved[SPW_MOVED_DEVICE_TO_HOST]));
-    if (moved[SPW_MOVED_HOST_TO_DISK] > 0 || moved[SPW_MOVED_DISK_TO_HOST] > 0)
-        printf(", %s from the disk, %s to it", cli_format_bytes(a, moved[SPW_MOVED_DISK_TO_HOST]),
-               cli_format_bytes(b, moved[SPW_MOVED_HOST_TO_DISK]));
-    printf("%s\n", when);
-}
-
-static void show_waterlines(const struct spw_waterlines *w)
-{
-    const unsigned long long disk = w->disk_end, host = w->host_end - w->disk_end;
-    if (!w->host_end) {
-        printf("\nwaterlines  all %llu tokens lie on the device\n",
-               (unsigned long long)w->n_tokens);
-        return;
-    }
-    printf("\nwaterlines  the oldest %llu of %llu tokens lie %s", disk ? disk : host,
-           (unsigned long long)w->n_tokens, disk ? "on disk" : "in host memory");
-    if (disk && host)
-        printf(", the next %llu in host memory", host);
-    printf(", the rest on the device\n");
-}
-
-static void print_table(const struct cli_options *o, const struct spw_plan_info *p)
-{
-    char a[32], b[32];
-    printf("model       %s, %u layers, %s to compute, %s for KV", o->operand, p->n_layers,
-           cli_report_compute(p), spw_dtype_name(p->kv));
-    if (p->precision)
-        printf(", %s where older than %llu tokens", spw_kv_precision_name(p->precision),
-               (unsigned long long)p->residual_tokens);
-    printf("\n");
-    printf("context     %llu tokens, %u session%s, %u tokens a chunk\n",
-           (unsigned long long)p->context, p->sessions, cli_plural(p->sessions), p->prefill_chunk);
-    if (p->full_sessions < p->sessions)
-        printf("            memory for %u session%s of this length, or more that are shorter\n",
-               p->full_sessions, cli_plural(p->full_sessions));
-    printf("\n");
-    printf("%-12s%14s%14s%14s\n", "", "budget", "planned", "smallest");
-    show_tier("device", p->device_budget_bytes, p->device.total, p->smallest_device_bytes);
-    show_tier("host", p->host_budget_bytes, p->host.total, p->smallest_host_bytes);
-    if (p->disk_budget_bytes > 0)
-        show_tier("disk", p->disk_budget_bytes, p->disk.total, p->smallest_disk_bytes);
-    printf("\non the device, %u of %u layers' weights stay\n", p->n_layers_resident, p->n_layers);
-    if (p->weights_disk_bytes > 0)
-        printf("from the model's files, %u layers' weights are read each time: %s a token\n",
-               p->n_layers_from_disk, cli_format_bytes(a, p->weights_disk_bytes));
-    if (p->n_experts_resident < p->n_experts)
-        printf(
-            "of %u experts, %u have room on the device; %u come from the model's files, the others "
-            "from the host\n",
-            p->n_experts, p->n_experts_resident, p->n_experts_from_disk);
-    show_part("weights", p->device.weights_resident);
-    show_part("weights in transit", p->device.weights_slots);
-    show_part("KV", p->device.kv_resident);
-    show_part("KV in transit", p->device.kv_slots);
-    show_part("hidden states", p->device.hidden);
-    show_part("activations", p->device.activations);
-    printf("on the host\n");
-    show_part("KV", p->host.kv);
-    show_part("hidden states", p->host.hidden);
-    show_part("staging", p->host.staging);
-    show_part("weights", p->host.weights);
-    show_part("between host and disk", p->host.disk_staging);
-    if (p->disk.total > 0)
-        printf("on the disk, to which at most %s are written\n",
-               cli_format_bytes(a, p->disk_write_bytes));
-    show_part("KV", p->disk.kv);
-    if (p->prefix_write_bytes > 0)
-        printf("to the prefix cache at most %s are written\n",
-               cli_format_bytes(a, p->prefix_write_bytes));
-    show_waterlines(&p->waterlines);
-    printf("KV          %s a token\n", cli_format_bytes(a, p->kv_bytes_per_token));
-    show_moved("prompt", p->prefill_moved_bytes, ", if it fills the context");
-    show_moved("each token", p->decode_moved_bytes, ", when the context is full");
-    if (p->n_experts_resident < p->n_experts)
-        printf("            and experts that it is expected to miss: %s from the files, %s from "
-               "the host\n",
-               cli_format_bytes(a, p->decode_expert_disk_bytes),
-               cli_format_bytes(b, p->decode_expert_host_bytes));
-    printf("            and reads %s, %s of it weights\n",
-           cli_format_bytes(a, p->decode_read_bytes),
-           cli_format_bytes(b, spw_min_u64(p->decode_weights_bytes, p->decode_read_bytes)));
-}
-
-static void show_prediction(const char *name, const struct spw_prediction *p)
-{
-    char all[32], compute[32], link[32], disk[32];
-    printf("%-12s%s s, bound by %s (computation %s s, host link %s s, disk %s s)\n", name,
-           cli_format_number(all, p->seconds), spw_bound_name(p->bound),
-           cli_format_number(compute, p->compute_seconds), cli_format_number(link, p->link_seconds),
-           cli_format_number(disk, p->disk_seconds));
-}
-
-static void show_speeds(const char *name, const struct times *t, uint64_t context)
-{
-    char reading[32], answering[32];
-    printf("%-12s%s tokens/s of prompt, %s tokens/s after it\n", name,
-           cli_format_number(reading, (double)context / t->prompt.seconds),
-           cli_format_number(answering, 1 / t->step.seconds));
-}
-
-static void print_prediction(const struct prediction *p, uint64_t context)
-{
-    const struct spw_machine *m = &p->limits.machine.typical;
-    const struct spw_drive *d = &p->limits.drive;
-    char date[32];
-    putchar('\n');
-    show_speeds("expected", &p->expected, context);
-    show_prediction("prompt", &p->expected.prompt);
-    show_prediction("each token", &p->expected.step);
-    show_speeds("at most", &p->shortest, context);
-    printf("measured    %s: %s, %u threads: reads %.3g GB/s, copies %.3g GB/s\n",
-           cli_format_date(date, m->measured_at), *m->gpu ? m->gpu : m->cpu, m->threads,
-           m->read_bytes_per_second * 1e-9, m->copy_bytes_per_second * 1e-9);
-    if (p->limits.has_drive)
-        printf("            %s: %s: reads %.3g GB/s, writes %.3g GB/s\n",
-               cli_format_date(date, d->measured_at), d->device, d->read_bytes_per_second * 1e-9,
-               d->write_bytes_per_second * 1e-9);
-}
-
-static void print_run_times(const struct moved *run)
-{
-    const struct job_times *t = &run->times;
-    const double seconds = t->prefill_seconds + t->decode_seconds;
-    char all[32], prompts[32], others[32], rate[32];
-    printf(
-        "the run     %s s for %llu new token%s, %s a second: steps with prompts %s s, %llu other "
-        "step%s %s s\n",
-        cli_format_number(all, seconds), (unsigned long long)n_new_tokens(run),
-        cli_plural(n_new_tokens(run)), cli_format_number(rate, (double)n_new_tokens(run) / seconds),
-        cli_format_number(prompts, t->prefill_seconds), (unsigned long long)t->n_decode_steps,
-        cli_plural(t->n_decode_steps), cli_format_number(others, t->decode_seconds));
-    if (t->most_sessions > 1) {
-        const double step = t->fullest_seconds / (double)t->n_fullest_steps;
-        printf("            at most %llu sessions together: %s s a step of as many tokens, %s a "
-               "second\n",
-               (unsigned long long)t->most_sessions, cli_format_number(all, step),
-               cli_format_number(rate, (double)t->most_sessions / step));
-    }
-}
-
-static void find_times(struct times *out, const struct spw_plan_info *p,
-                       const struct spw_prompt_work *work, const struct spw_machine *m,
-                       const struct spw_drive *d)
-{
-    spw_predict_step(&out->step, p, m, d);
-    spw_predict_prompt(&out->prompt, p, work, m, d);
+    return cli_show(o, j);
 }
 
 /* A plan without measured limits has no predicted times, and is complete otherwise. */
@@ -278,8 +99,8 @@ static bool predict(struct prediction *out, const struct cli_options *o,
     }
     const struct spw_prompt_work work = cli_prompt_work(p, config, p->context);
     const struct cli_limits *l = &out->limits;
-    find_times(&out->expected, p, &work, &l->machine.typical, cli_limits_drive(l));
-    find_times(&out->shortest, p, &work, &l->machine.best, cli_limits_drive(l));
+    spw_predict_step(&out->step, p, &l->machine, cli_limits_drive(l));
+    spw_predict_prompt(&out->prompt, p, &work, &l->machine, cli_limits_drive(l));
     return true;
 }
 
@@ -374,31 +195,6 @@ static int find_moved(struct moved *run, const struct job_forecast *f, const str
     return 0;
 }
 
-static void show_missed(const char *name, const uint64_t moved[SPW_MOVED_COUNT])
-{
-    char a[32], b[32];
-    printf("  %-10s%s to the device, %s from the files\n", name,
-           cli_format_bytes(a, moved[SPW_MOVED_HOST_TO_DEVICE]),
-           cli_format_bytes(b, moved[SPW_MOVED_DISK_TO_HOST]));
-}
-
-static void show_run(const struct spw_plan_info *p, const struct moved *run)
-{
-    const struct spw_expert_bytes *e = &run->experts;
-    if (run->n)
-        show_moved("the run", run->bytes, ", if all new tokens are generated");
-    if (run->trace) {
-        cli_experts_print(&run->routing);
-    } else if (run->n && p->n_experts_resident < p->n_experts) {
-        printf("            and experts that it misses, expected %s:\n",
-               e->from_counts ? "by the choices of earlier runs"
-                              : "if all are chosen equally often");
-        show_missed("at least", e->least);
-        show_missed("expected", e->expected);
-        show_missed("at most", e->most);
-    }
-}
-
 static int make_plan(struct spw_plan_info *plan, const struct cli_options *o,
                      struct spw_options *options, const struct spw_model_config *config,
                      struct moved *run)
@@ -417,15 +213,7 @@ static int make_plan(struct spw_plan_info *plan, const struct cli_options *o,
     if (rc < 0)
         return cli_fail_error(rc, &err, true);
     cli_say_plan_fallback(plan);
-    if (o->json)
-        return print_json(o, plan, predicted ? &prediction : NULL, run);
-    print_table(o, plan);
-    show_run(plan, run);
-    if (predicted)
-        print_prediction(&prediction, plan->context);
-    if (predicted && run->n)
-        print_run_times(run);
-    return 0;
+    return show(o, plan, predicted ? &prediction : NULL, run);
 }
 
 /* A refused plan has its smallest budgets only, or nothing. */

@@ -148,7 +148,7 @@ static int write_output(struct job *j, struct cli_output *out)
                                                  .on_note = on_note,
                                                  .on_progress = on_progress};
     struct spw_error err = {0};
-    cli_progress_start((enum cli_progress_mode)j->o->progress, false);
+    cli_progress_start((enum cli_progress_mode)j->o->progress, NULL, false);
     int rc = spw_quantize(j->o->operand, &options, &err);
     cli_progress_end();
     if (!rc)
@@ -191,7 +191,7 @@ int cli_quantize(const struct cli_options *o)
     if (!code && o->text_file)
         code = measure_loss(&j, o->operand, &j.before);
     if (!code)
-        code = cli_output_open(&out, o->paths.items[0]);
+        code = cli_output_open(&out, o->paths.items[0], false);
     if (!code)
         code = write_output(&j, out);
     cli_set_quiet(true); /* the notes of the folder's run hold for the file, too */

@@ -85,23 +85,16 @@ static int run(struct cli_score *s, struct spw_error *err)
 {
     const struct spw_request request = {
         .prompt = s->tokens, .n_prompt = s->n_tokens, .prompt_logprobs = true};
-    struct spw_result result = {0};
-    struct spw_batch *b;
-    uint64_t id;
-    SPW_TRY(spw_batch_open(&b, s->engine, NULL, err));
-    int rc = spw_batch_submit(b, &request, &id, err);
-    double start = cli_now_seconds();
-    const struct cli_batch batch = {
-        .engine = s->engine, .batch = b, .events = &s->events, .on_event = on_event};
-    rc = rc ? rc : cli_run_batch(&batch, err);
+    struct spw_result result;
+    struct spw_batch_times times;
+    struct cli_batch b = {.engine = s->engine, .events = &s->events, .on_event = on_event};
+    const double start = cli_now_seconds();
+    const int rc = cli_run_request(&b, NULL, &request, &result, &times, err);
     s->seconds = cli_now_seconds() - start;
-    if (!rc)
-        rc = spw_batch_take(b, id, &result);
     for (size_t i = 1; !rc && i < s->n_tokens; i++)
         s->log_likelihood += result.prompt_logprobs[i];
     s->waterlines = result.waterlines;
     spw_result_free(&result);
-    spw_batch_close(b);
     return rc;
 }
 
@@ -109,7 +102,7 @@ int cli_score_run(const struct cli_options *o, struct cli_score *s)
 {
     struct spw_options options = cli_engine_options(o, o->context ? o->context : s->n_tokens, 1);
     struct spw_error err = {0};
-    cli_progress_start((enum cli_progress_mode)o->progress, false);
+    cli_progress_start((enum cli_progress_mode)o->progress, NULL, false);
     options.on_progress = cli_progress_callback();
     struct cli_limits limits = {0};
     if (options.disk_dir)
@@ -117,7 +110,7 @@ int cli_score_run(const struct cli_options *o, struct cli_score *s)
     int code = cli_engine_open(&s->engine, &s->events, o, &options, &limits);
     if (code)
         return code;
-    cli_progress_engine(s->engine, &s->events);
+    cli_progress_engine(s->engine, &s->events, NULL);
     int rc = run(s, &err);
     cli_progress_end();
     if (rc < 0)

@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static int cli_complete(const struct cli_options *o)
+static int print_completion(const struct cli_options *o)
 {
     return cli_completion(stdout, o->operand);
 }
@@ -77,11 +77,13 @@ const struct cli_command cli_commands[] = {
      "Shows the shape of the model, its tensors and their bytes, its tokenizer, and the\n"
      "bytes that a token of context takes. Shows for each layer which cache a run with\n"
      "the same options would use, and why. With --topology it shows this machine\n"
-     "instead: cores, memory, GPUs and drives, which of them a run may use, and where\n"
-     "its threads would run.",
+     "instead: the processors and the memory that a run may use, and where its threads\n"
+     "would run. With --self-test the device computes products whose bits are known; a GPU\n"
+     "that this program has never seen may be checked so, after an update of its driver too.",
      "spillway inspect MODEL\nspillway inspect MODEL --tensors --json\n"
      "spillway inspect MODEL --kv-dtype f16 --disk /scratch\n"
-     "spillway inspect --topology\nspillway inspect --topology --threads 4 --json",
+     "spillway inspect --topology\nspillway inspect --topology --threads 4 --json\n"
+     "spillway inspect --self-test --device cuda",
      cli_inspect},
     {"tokenize", CLI_TOKENIZE, "MODEL", "text to token ids and back",
      "Prints the token ids of a text, or with --decode the text of token ids.",
@@ -93,7 +95,7 @@ const struct cli_command cli_commands[] = {
      "Runs prompts of each length under each budget. Shows each measured number beside\n"
      "the limit of this machine, which is measured in the same run.",
      "spillway bench MODEL --contexts 128,2048,16384\n"
-     "spillway bench MODEL --contexts 16384 --budgets 0,512MiB --csv speed.csv",
+     "spillway bench MODEL --contexts 16384 --budgets 0,512MiB --report speed.json",
      cli_bench},
     {"probe", CLI_PROBE, "[DIR]", "how fast a drive and this machine are",
      "Shows the measured limits that plans use: those of the drive behind DIR (without\n"
@@ -129,22 +131,23 @@ const struct cli_command cli_commands[] = {
      "spillway quantize MODEL model-q8_0.gguf --type q8_0 --text-file chapter.txt\n"
      "spillway quantize MODEL model-q4_0.gguf --type q4_0 --json > errors.json",
      cli_quantize},
+    {"serve", CLI_SERVE, "MODEL", "a server for OpenAI's and Anthropic's clients",
+     "Answers requests over HTTP: /v1/chat/completions, /v1/completions, /v1/responses,\n"
+     "/v1/messages, /v1/models, /tokenize, /health, /metrics. Requests run together, and\n"
+     "each gets the answer that it would get alone. A line on stderr says when the server\n"
+     "is ready. SIGTERM and Ctrl-C end it. docs/serve.md has the settings of clients.",
+     "spillway serve MODEL\n"
+     "spillway serve MODEL --port 9000 --context 65536 --prefix-cache ~/prefixes\n"
+     "spillway serve MODEL --host 0.0.0.0 --api-key-file keys.txt",
+     cli_serve},
     {"completion", CLI_COMPLETION, "SHELL", "shell completion for bash, zsh or fish",
      "Prints a completion script for SHELL: bash, zsh or fish.",
      "spillway completion bash > ~/.local/share/bash-completion/completions/spillway\n"
      "spillway completion zsh > ~/.zfunc/_spillway\n"
      "spillway completion fish > ~/.config/fish/completions/spillway.fish",
-     cli_complete},
+     print_completion},
     {.name = NULL},
 };
-
-static const struct cli_command *find_command(const char *name)
-{
-    for (const struct cli_command *c = cli_commands; c->name; c++)
-        if (strcmp(c->name, name) == 0)
-            return c;
-    return NULL;
-}
 
 static void write_version(FILE *to)
 {
@@ -227,10 +230,14 @@ static int run(int argc, char **argv)
     }
     const char *name = argv[1];
     const struct cli_command *help = NULL;
-    if (strcmp(name, "help") == 0 && argc > 2 && !(help = find_command(argv[2])))
+    if (strcmp(name, "help") == 0 && argc > 2 && !(help = cli_find_command(argv[2])))
         return refuse_command(argv[2]);
     if (help) {
         cli_help(stdout, help, argc > 3 && strcmp(argv[3], "all") == 0);
+        return finish(CLI_DONE);
+    }
+    if (strcmp(name, "--complete") == 0) {
+        cli_complete(stdout, argc - 2, argv + 2);
         return finish(CLI_DONE);
     }
     for (size_t i = 0; i < N_PAGES; i++) {
@@ -239,7 +246,7 @@ static int run(int argc, char **argv)
             return finish(CLI_DONE);
         }
     }
-    const struct cli_command *command = find_command(name);
+    const struct cli_command *command = cli_find_command(name);
     if (!command)
         return refuse_command(name);
     struct cli_options options;

@@ -26,6 +26,7 @@ library:liburing     liburing-dev
 library:jansson      libjansson-dev
 library:libedit      libedit-dev
 library:libpcre2-8   libpcre2-dev
+library:libmicrohttpd libmicrohttpd-dev
 library:libutf8proc  libutf8proc-dev
 library:libxxhash    libxxhash-dev
 library:nettle       nettle-dev

@@ -40,7 +40,8 @@ enum {
 struct few_x {
     u32v codes[QUAD][SPW_CODES_GROUP / sizeof(u32v)]; /* of a group, as operands */
     uint32_t pairs[SPW_BLOCK_PARTS / 2][QUAD];        /* sums of the codes of two parts, as int16 */
-    float sums[SMALL_BLOCKS][QUAD];
+    /* Small blocks: their scales, and their sums of codes times these. */
+    float block_scales[SMALL_BLOCKS][QUAD], sums[SMALL_BLOCKS][QUAD];
     float scales[QUAD][SPW_CODES_HALVES];
 };
 
@@ -409,17 +410,18 @@ SIMD_FN void factors_of_large(enum spw_dtype t, const struct few *f, bool across
 }
 
 /* t of quant/codes.h. */
-SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factors *w, int half,
+SIMD_FN f32v small_blocks(enum spw_dtype t, bool across, const struct few_factors *w,
                           const struct few_x *x, i32v sums[SPW_BLOCK_PARTS])
 {
     const i32v zero = {0}, offset = zero - code_offset(t);
     f32v sum = {0};
-#pragma GCC unroll 4
-    for (int b = half * SMALL_BLOCKS / 2; b < (half + 1) * SMALL_BLOCKS / 2; b++) {
+#pragma GCC unroll 8
+    for (int b = 0; b < SMALL_BLOCKS; b++) {
         if (code_offset(t)) /* what it has added */
             sums[b] = simd_dot_pairs(sums[b], b % 2 ? both(zero, offset) : both(offset, zero),
                                      in_cells(across, x->pairs[b / 2]));
-        sum = simd_fused(w->of.d[b], simd_from_i32(sums[b]), sum);
+        const f32v scale = (f32v)in_cells(across, x->block_scales[b]);
+        sum = simd_fused(w->of.d[b] * scale, simd_from_i32(sums[b]), sum);
         if (has_minima(t))
             sum = simd_fused(w->of.m[b], (f32v)in_cells(across, x->sums[b]), sum);
     }
@@ -456,17 +458,21 @@ static unsigned ends_of_partitions(const struct few *f, size_t q)
     return ends;
 }
 
-/* a and y of quant/codes.h: of a row of W in the lanes of its cells. */
-SIMD_FN void add_quad(bool across, const struct few_x *x, size_t n, unsigned ends,
+/* a and y of quant/codes.h: of a row of W in the lanes of its cells. Small blocks: t[0] alone. */
+SIMD_FN void add_quad(bool small, bool across, const struct few_x *x, size_t n, unsigned ends,
                       const f32v t[SPW_CODES_HALVES], f32v *a, f32v *y)
 {
     f32v partition = *a, sum = *y;
 #pragma GCC unroll 4
     for (size_t g = 0; g < QUAD && g < n; g++) {
+        if (small)
+            partition += from_cells(across, t[0], g);
+        else {
 #pragma GCC unroll 2
-        for (int half = 0; half < SPW_CODES_HALVES; half++)
-            partition = simd_fused(simd_set1(x->scales[g][half]), from_cells(across, t[half], g),
-                                   partition);
+            for (int half = 0; half < SPW_CODES_HALVES; half++)
+                partition = simd_fused(simd_set1(x->scales[g][half]),
+                                       from_cells(across, t[half], g), partition);
+        }
         if (ends >> g & 1) {
             sum += partition;
             partition = (f32v){0};
@@ -496,10 +502,13 @@ SIMD_FN void end_quad(enum spw_dtype t, const struct few *f, bool across, size_t
     const struct few_x *x = f->x + r * f->quads + q;
     i32v sums[SPW_BLOCK_PARTS];
     sums_of_parts(t, f->sums + (r * f->quads + q) * sums_of_quad(t), sums);
+    if (is_small(t)) {
+        to[0] = small_blocks(t, across, w, x, sums);
+        return;
+    }
 #pragma GCC unroll 2
     for (int half = 0; half < SPW_CODES_HALVES; half++)
-        to[half] = is_small(t) ? small_blocks(t, across, w, half, x, sums)
-                               : large_block(t, across, w, half, x, sums);
+        to[half] = large_block(t, across, w, half, x, sums);
 }
 
 /* Returns what is asked for now. */
@@ -523,7 +532,7 @@ SIMD_FN const uint8_t *end_rows(enum spw_dtype t, const struct few *f, size_t m,
         for (size_t r = 0; r < m; r++) {
             f32v halves[SPW_CODES_HALVES];
             end_quad(t, f, across, q, r, &w, halves);
-            add_quad(across, f->x + r * f->quads + q, n, ends, halves, a + r, y + r);
+            add_quad(is_small(t), across, f->x + r * f->quads + q, n, ends, halves, a + r, y + r);
         }
     }
     for (size_t r = 0; r < m; r++)
@@ -585,8 +594,10 @@ static void order_group(enum spw_dtype t, const struct spw_codes *from, size_t s
     }
     for (size_t j = 0; j < SPW_CODES_GROUP / part_of(t) / 2; j++)
         memcpy(&to->pairs[j][s], sums + 2 * j, sizeof to->pairs[j][s]);
-    for (size_t b = 0; b < SMALL_BLOCKS; b++)
-        to->sums[b][s] = from->sums32[b];
+    for (size_t b = 0; is_small(t) && b < SMALL_BLOCKS; b++) {
+        to->block_scales[b][s] = from->block_scales[b];
+        to->sums[b][s] = from->block_scales[b] * (float)from->sums32[b];
+    }
     memcpy(to->scales[s], from->scales, sizeof from->scales);
 }
 

@@ -206,8 +206,8 @@ SIMD_FN i32v add_part(enum spw_dtype t, i32v sum, const u32v w[2], const int8_t 
     return sum + (is_small(t) ? part : (i32v)scale * part);
 }
 
-/* Each block of a row of x has the sum of its codes. With minima this sum is used as f32. Without
- * minima it takes the offset of the codes of W out of the integer sum of products. */
+/* Each block of a row of x has the sum of its codes. With minima this sum is used times the scale.
+ * Without minima it takes the offset of the codes of W out of the integer sum of products. */
 union of_blocks {
     int32_t integers[SMALL_BLOCKS];
     float numbers[SMALL_BLOCKS];
@@ -217,7 +217,7 @@ SIMD_FN void sums_of_blocks(enum spw_dtype t, const struct spw_codes *x, union o
 {
     for (int b = 0; b < SMALL_BLOCKS; b++)
         if (has_minima(t))
-            to->numbers[b] = x->sums32[b];
+            to->numbers[b] = x->block_scales[b] * (float)x->sums32[b];
         else
             to->integers[b] = -code_offset(t) * x->sums32[b];
 }
@@ -241,21 +241,19 @@ SIMD_FN void multiply_block(enum spw_dtype t, const int rows, const struct packe
         to[r] = simd_sums_of_fours(sums[r], 8 * largest_code(t) * 127);
 }
 
-/* a = fma(s, t, a) of quant/codes.h; then t = 0. */
+/* a = fma(s, t, a) of quant/codes.h. */
 SIMD_FN void add_half_of_few(const int rows, const struct few_x *x, unsigned half, f32v t[FEW_ROWS],
                              f32v a[FEW_ROWS])
 {
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++)
         a[r] = simd_fused(simd_set1(codes_of_row(x, r)->scales[half]), t[r], a[r]);
-        t[r] = simd_set1(0);
-    }
 }
 
 SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packed *p,
                             const struct few_x *x, f32v a[FEW_ROWS])
 {
-    const unsigned blocks = (unsigned)p->blocks, of_half = SMALL_BLOCKS / SPW_CODES_HALVES;
+    const unsigned blocks = (unsigned)p->blocks;
     union of_blocks of_x[FEW_ROWS];
     f32v to[FEW_ROWS] = {0};
 #pragma GCC unroll 4
@@ -265,8 +263,6 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
     for (unsigned b = 0; b < blocks; b++) {
         f32v d, m;
         i32v sums[FEW_ROWS];
-        if (b == of_half)
-            add_half_of_few(rows, x, 0, to, a);
         fetch_row(t, p->at + b % 4 * p->stride + b / 4 * p->fours);
         multiply_block(t, rows, p, b, x, sums);
         atomic_signal_fence(memory_order_seq_cst); /* codes are read before scales: SPEED.md */
@@ -275,12 +271,15 @@ SIMD_FN void multiply_small(enum spw_dtype t, const int rows, const struct packe
         for (int r = 0; r < rows; r++) {
             if (!has_minima(t) && code_offset(t))
                 sums[r] += of_x[r].integers[b];
-            to[r] = simd_fused(d, simd_from_i32(sums[r]), to[r]);
+            const f32v scale = simd_set1(codes_of_row(x, r)->block_scales[b]);
+            to[r] = simd_fused(d * scale, simd_from_i32(sums[r]), to[r]);
             if (has_minima(t))
                 to[r] = simd_fused(m, simd_set1(of_x[r].numbers[b]), to[r]);
         }
     }
-    add_half_of_few(rows, x, blocks > of_half, to, a);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++)
+        a[r] += to[r];
 }
 
 /* Half of rows i and i + 4 of W with each row of x: `at_once` registers of codes of W after

@@ -8,7 +8,6 @@
 enum {
     ROWS = 4, /* of a task: a few microseconds */
     REGISTERS = SPW_CODES_GROUP / SIMD_LANES,
-    HALF = REGISTERS / SPW_CODES_HALVES,
 };
 
 static size_t n_tasks(const void *args)
@@ -70,12 +69,12 @@ SIMD_FN void store_codes(const i32v *x, struct spw_codes *c)
 
 #endif
 
-/* x: a half. */
-SIMD_FN float scale_of(const uint16_t *x)
+/* x: n registers of numbers. */
+SIMD_FN float scale_of(const uint16_t *x, const size_t n)
 {
     i32v most = {0};
 #pragma GCC unroll 8
-    for (size_t i = 0; i < HALF; i++)
+    for (size_t i = 0; i < n; i++)
         most = simd_max_i32(most, simd_magnitude(simd_load_bf16(x + i * SIMD_LANES)));
     const int32_t bits = simd_highest_i32(most);
     float largest;
@@ -83,48 +82,64 @@ SIMD_FN float scale_of(const uint16_t *x)
     return bits >= 0x7f800000 ? NAN : largest / 127;
 }
 
-/* x: 256 bf16. */
-SIMD_FN void encode_group(const uint16_t *x, struct spw_codes *c)
+/* x: 256 bf16, which have `pieces` scales. */
+SIMD_FN void encode_pieces(const size_t pieces, const uint16_t *x, struct spw_codes *c)
 {
+    const size_t n = REGISTERS / pieces;
     i32v codes[REGISTERS];
+    float scales[SPW_CODES_BLOCKS];
+    memset(c->scales, 0, sizeof c->scales);
     memset(c->unused, 0, sizeof c->unused);
-    for (size_t h = 0; h < SPW_CODES_HALVES; h++) {
-        const float scale = c->scales[h] = scale_of(x + h * SPW_CODES_HALF);
+    for (size_t p = 0; p < pieces; p++) {
+        const float scale = scales[p] = scale_of(x + p * n * SIMD_LANES, n);
         if (!(scale > 0)) { /* also of NaN */
-            memset(codes + h * HALF, 0, HALF * sizeof *codes);
+            memset(codes + p * n, 0, n * sizeof *codes);
             continue;
         }
 #pragma GCC unroll 8
-        for (size_t i = h * HALF; i < (h + 1) * HALF; i++) {
+        for (size_t i = p * n; i < (p + 1) * n; i++) {
             f32v code = simd_round(simd_load_bf16(x + i * SIMD_LANES) / simd_set1(scale));
             code = simd_min(simd_max(code, simd_set1(-127)), simd_set1(127));
             codes[i] = __builtin_convertvector(code, i32v);
         }
     }
     store_codes(codes, c);
+    if (pieces == SPW_CODES_BLOCKS) /* in place of sums of 16 codes */
+        memcpy(c->block_scales, scales, sizeof c->block_scales);
+    else
+        memcpy(c->scales, scales, sizeof c->scales);
+}
+
+static void encode_group(bool small, const uint16_t *x, struct spw_codes *c)
+{
+    if (small)
+        encode_pieces(SPW_CODES_BLOCKS, x, c);
+    else
+        encode_pieces(SPW_CODES_HALVES, x, c);
 }
 
 /* The last numbers of a row. */
-static void encode_rest(const uint16_t *x, size_t n, struct spw_codes *c)
+static void encode_rest(bool small, const uint16_t *x, size_t n, struct spw_codes *c)
 {
     uint16_t all[SPW_CODES_GROUP] = {0};
     memcpy(all, x, n * sizeof *x);
-    encode_group(all, c);
+    encode_group(small, all, c);
 }
 
 static void run(const void *args, size_t task, unsigned worker)
 {
     const struct spw_linear_args *a = args;
     const size_t groups = spw_codes_groups(a->k), end = spw_min_u64((task + 1) * ROWS, a->m);
+    const bool small = spw_type_of(a->w_dtype).elements == SPW_CODES_BLOCK;
     (void)worker;
     for (size_t row = task * ROWS; row < end; row++) {
         const uint16_t *x = (const uint16_t *)a->x + row * a->x_stride;
         struct spw_codes *c = (struct spw_codes *)a->codes + row * groups;
         for (size_t at = 0; at < a->k; at += SPW_CODES_GROUP, c++)
             if (a->k - at < SPW_CODES_GROUP)
-                encode_rest(x + at, a->k - at, c);
+                encode_rest(small, x + at, a->k - at, c);
             else
-                encode_group(x + at, c);
+                encode_group(small, x + at, c);
     }
 }
 

@@ -250,14 +250,14 @@ SIMD_FN void load_factors(enum spw_dtype form, const struct scales *s, const siz
         to->minima[i] = s->minima[half * pairs_of(form) + i];
 }
 
-/* t of quant/codes.h. */
-SIMD_FN f32v small_blocks(enum spw_dtype form, const struct factors *f, const float *sums_of_x,
-                          i32v sums[HALF_BLOCKS][AMX_TILE], size_t row)
+/* t of quant/codes.h after the blocks of a half. */
+SIMD_FN f32v small_blocks(enum spw_dtype form, const struct factors *f, const float *scales_of_x,
+                          const float *sums_of_x, i32v sums[HALF_BLOCKS][AMX_TILE], size_t row,
+                          f32v t)
 {
-    f32v t = simd_set1(0);
 #pragma GCC unroll 4
     for (size_t i = 0; i < HALF_BLOCKS; i++) {
-        t = simd_fused(f->d[i], simd_from_i32(sums[i][row]), t);
+        t = simd_fused(f->d[i] * simd_set1(scales_of_x[i]), simd_from_i32(sums[i][row]), t);
         if (has_minima(form))
             t = simd_fused(f->m[i], simd_set1(sums_of_x[i]), t);
     }
@@ -283,8 +283,11 @@ SIMD_FN f32v large_block(enum spw_dtype form, const struct factors *f, const str
     return simd_fused(f->m[0], simd_from_i32(m), t);
 }
 
-/* Where a half lies in its partition. */
-enum place { FIRST, INNER, LAST };
+/* Where a half, or a group of small blocks, lies in its partition. */
+enum place { FIRST, INNER, LAST, ONLY };
+
+/* t of small blocks between the halves of a group. */
+typedef f32v half_sums[AMX_TILE][VECTORS];
 
 /* What a half of the next tile reads of row r of x, 16 rows later: x lies in the L2. */
 SIMD_FN void fetch_row(const struct rows *rows, size_t r, const size_t half)
@@ -297,7 +300,7 @@ SIMD_FN void fetch_row(const struct rows *rows, size_t r, const size_t half)
 
 /* a and y: of the rows of a tile that no other tile has. */
 SIMD_FN void finish_rows(enum spw_dtype form, const struct rows *rows, size_t tile,
-                         const size_t half, const enum place place, tiles from)
+                         const size_t half, const enum place place, tiles from, half_sums so_far)
 {
     const size_t first = first_row(rows, tile);
     const struct spw_codes *x = rows->x + first * rows->groups;
@@ -307,19 +310,27 @@ SIMD_FN void finish_rows(enum spw_dtype form, const struct rows *rows, size_t ti
         load_factors(form, &rows->w[v].scales, half, &f[v]);
     float of_blocks[AMX_TILE][SMALL_BLOCKS]; /* in a loop of their own: in memory */
     for (size_t r = 0; is_small(form) && has_minima(form) && r < rows->of_tile; r++)
-        exact_sums32(x + r * rows->groups, of_blocks[r]);
+        scaled_sums(x + r * rows->groups, of_blocks[r]);
     for (size_t r = tile * AMX_TILE - first; r < rows->of_tile; r++) {
         const struct spw_codes *of_row = x + r * rows->groups;
         fetch_row(rows, first + r, half);
 #pragma GCC unroll 2
         for (size_t v = 0; v < VECTORS; v++, sums += SIMD_LANES, y += SIMD_LANES) {
-            const f32v t =
-                is_small(form)
-                    ? small_blocks(form, &f[v], of_blocks[r] + half * HALF_BLOCKS, from[v], r)
-                    : large_block(form, &f[v], of_row, half, from[v], r);
-            const f32v a = simd_fused(simd_set1(of_row->scales[half]), t,
-                                      place == FIRST ? simd_set1(0) : simd_load(sums));
-            if (place == LAST)
+            f32v t, a = place == FIRST || place == ONLY ? simd_set1(0) : simd_load(sums);
+            if (is_small(form)) {
+                t = small_blocks(form, &f[v], of_row->block_scales + half * HALF_BLOCKS,
+                                 of_blocks[r] + half * HALF_BLOCKS, from[v], r,
+                                 half ? so_far[r][v] : simd_set1(0));
+                if (half == 0) {
+                    so_far[r][v] = t;
+                    continue;
+                }
+                a += t;
+            } else {
+                t = large_block(form, &f[v], of_row, half, from[v], r);
+                a = simd_fused(simd_set1(of_row->scales[half]), t, a);
+            }
+            if (place == LAST || place == ONLY)
                 simd_store(y, (rows->begins ? simd_set1(0) : simd_load(y)) + a);
             else
                 simd_store(sums, a);
@@ -328,14 +339,18 @@ SIMD_FN void finish_rows(enum spw_dtype form, const struct rows *rows, size_t ti
 }
 
 SIMD_FN void finish_half(enum spw_dtype form, const struct rows *rows, size_t tile,
-                         const size_t half, tiles from)
+                         const size_t half, tiles from, half_sums so_far)
 {
-    if (half == 0 && rows->first)
-        finish_rows(form, rows, tile, half, FIRST, from);
-    else if (half == 1 && rows->last)
-        finish_rows(form, rows, tile, half, LAST, from);
+    const bool first = rows->first && half == (is_small(form) ? 1 : 0);
+    const bool last = rows->last && half == 1;
+    if (is_small(form) && first && last)
+        finish_rows(form, rows, tile, half, ONLY, from, so_far);
+    else if (first)
+        finish_rows(form, rows, tile, half, FIRST, from, so_far);
+    else if (last)
+        finish_rows(form, rows, tile, half, LAST, from, so_far);
     else
-        finish_rows(form, rows, tile, half, INNER, from);
+        finish_rows(form, rows, tile, half, INNER, from, so_far);
 }
 
 /* ---- types ---- */
@@ -345,15 +360,16 @@ SIMD_FN void multiply_form(enum spw_dtype form, const struct rows rows)
 {
     const size_t n = (size_t)spw_div_up(rows.n, AMX_TILE);
     tiles of_half[SPW_CODES_HALVES];
+    half_sums so_far;
     multiply_half(form, &rows, 0, 0, of_half[0]);
     for (size_t tile = 0, bytes = AMX_TILE * rows.bytes_ahead; tile < n; tile++) {
         fetch_ahead(rows.work, rows.col, rows.ahead + tile * bytes,
                     rows.ahead + (tile + 1) * bytes);
         multiply_half(form, &rows, tile, 1, of_half[1]);
-        finish_half(form, &rows, tile, 0, of_half[0]);
+        finish_half(form, &rows, tile, 0, of_half[0], so_far);
         if (tile + 1 < n)
             multiply_half(form, &rows, tile + 1, 0, of_half[0]);
-        finish_half(form, &rows, tile, 1, of_half[1]);
+        finish_half(form, &rows, tile, 1, of_half[1], so_far);
     }
 }
 

@@ -1,7 +1,8 @@
 /* The fast product of quantized weights: quant/codes.h has the expression. Columns of y lie in
  * lanes; panels.h has the order of the work. For a group of a panel:
  *
- *   for each tile of rows, for each half: a += s * (d * S + m * M)
+ *   for each tile of rows, for each half: a += s * (d * S + m * M); blocks of 32: a += d s * S + m
+ * * s M
  *
  * One to eight rows of x, for which reading memory takes most of the time: along_k.h, eight_rows.h.
  */
@@ -149,7 +150,20 @@ SIMD_FN void add_products(int rows, const struct tile *t, size_t first, const si
 
 #endif
 
-/* a = fma(s, t, a); after the last half of a partition y = y + a. */
+/* Stores a; after the end of a partition y = y + a. */
+SIMD_FN void store_sums(int rows, const struct tile *t, bool end, numbers a)
+{
+    if (end)
+        EACH_SUM
+        {
+            float *y = t->y + r * COLS + c * SIMD_LANES;
+            simd_store(y, (t->begins ? simd_set1(0) : simd_load(y)) + a[r][c]);
+        }
+    else
+        EACH_SUM simd_store(t->sums + r * COLS + c * SIMD_LANES, a[r][c]);
+}
+
+/* a = fma(s, t, a) */
 SIMD_FN void add_half(int rows, const struct tile *t, int half, numbers sums)
 {
     if (t->first && half == 0)
@@ -158,49 +172,45 @@ SIMD_FN void add_half(int rows, const struct tile *t, int half, numbers sums)
     else
         EACH_SUM sums[r][c] = simd_fused(simd_set1(row_of(t, r)->scales[half]), sums[r][c],
                                          simd_load(t->sums + r * COLS + c * SIMD_LANES));
-    if (t->last && half + 1 == SPW_CODES_HALVES)
-        EACH_SUM
-        {
-            float *y = t->y + r * COLS + c * SIMD_LANES;
-            simd_store(y, (t->begins ? simd_set1(0) : simd_load(y)) + sums[r][c]);
-        }
-    else
-        EACH_SUM simd_store(t->sums + r * COLS + c * SIMD_LANES, sums[r][c]);
+    store_sums(rows, t, t->last && half + 1 == SPW_CODES_HALVES, sums);
 }
 
-/* Blocks of 32: a product with d for each. */
+/* Blocks of 32: a product with d, and the scale of x, for each. */
 SIMD_FN void tile_small(int rows, enum spw_dtype type, const struct tile *t)
 {
     const bool minima = has_minima(type), offset = !minima && code_offset(type) != 0;
     int32_t correction[TILE_ROWS][SPW_BLOCK_PARTS];
     float of_x[TILE_ROWS][SMALL_BLOCKS];
-    size_t b = 0;
+    numbers all = {0};
     if (offset)
         corrections(rows, SMALL_BLOCKS, t, correction);
     if (minima)
-        EACH_ROW exact_sums32(row_of(t, r), of_x[r]);
-    for (int half = 0; half < SPW_CODES_HALVES; half++) {
-        const size_t end = (size_t)spw_min_u64(b + SMALL_BLOCKS / 2, t->blocks);
-        numbers all = {0};
-        for (; b < end; b++) {
-            integers sums;
-            EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b]
-                                  : offset        ? correction[r][b] + (i32v){0}
-                                                  : (i32v){0};
+        EACH_ROW scaled_sums(row_of(t, r), of_x[r]);
+    for (size_t b = 0; b < t->blocks; b++) {
+        integers sums;
+        EACH_SUM sums[r][c] = has_signs(type) ? t->w[c].negatives[b]
+                              : offset        ? correction[r][b] + (i32v){0}
+                                              : (i32v){0};
 #if SIMD_PAIRS
-            const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
-            add_products(rows, type, t, 8 * b, 8, factor, sums);
+        const u32v ones = simd_set1_u32(0x10001u), factor[VECTORS] = {ones, ones};
+        add_products(rows, type, t, 8 * b, 8, factor, sums);
 #else
-            add_products(rows, t, 8 * b, 8, sums);
+        add_products(rows, t, 8 * b, 8, sums);
 #endif
-            EACH_SUM all[r][c] =
-                simd_fused(t->w[c].scales.d[b], simd_from_i32(sums[r][c]), all[r][c]);
-            if (minima)
-                EACH_SUM all[r][c] =
-                    simd_fused(t->w[c].scales.m[b], simd_set1(of_x[r][b]), all[r][c]);
+        EACH_ROW
+        {
+            const f32v scale = simd_set1(row_of(t, r)->block_scales[b]);
+#pragma GCC unroll 2
+            for (int c = 0; c < VECTORS; c++)
+                all[r][c] =
+                    simd_fused(t->w[c].scales.d[b] * scale, simd_from_i32(sums[r][c]), all[r][c]);
         }
-        add_half(rows, t, half, all);
+        if (minima)
+            EACH_SUM all[r][c] = simd_fused(t->w[c].scales.m[b], simd_set1(of_x[r][b]), all[r][c]);
     }
+    if (!t->first)
+        EACH_SUM all[r][c] = simd_load(t->sums + r * COLS + c * SIMD_LANES) + all[r][c];
+    store_sums(rows, t, t->last, all);
 }
 
 /* d and m of half a block of 256. */

@@ -52,13 +52,15 @@ SIMD_FN void load_sums(const int16_t *sums, eight *to)
     *to = __builtin_convertvector(s, eight);
 }
 
-/* Of the codes of x of each small block, exact. */
-SIMD_FN void exact_sums32(const struct spw_codes *x, float to[SMALL_BLOCKS])
+/* Of the codes of x of each small block, times their scale. */
+SIMD_FN void scaled_sums(const struct spw_codes *x, float to[SMALL_BLOCKS])
 {
     eight sums;
+    eight_f32 scales;
     load_sums(x->sums32, &sums);
-    const eight_f32 exact = __builtin_convertvector(sums, eight_f32);
-    memcpy(to, &exact, sizeof exact);
+    memcpy(&scales, x->block_scales, sizeof scales);
+    scales *= __builtin_convertvector(sums, eight_f32);
+    memcpy(to, &scales, sizeof scales);
 }
 
 /* Numbers of a group: fewer at the end of a row. */

@@ -3,7 +3,7 @@
  * The language is the part of Python's jinja2 3.1 that the chat templates of public models use,
  * with the settings Hugging Face renders them with: trim_blocks, lstrip_blocks, break and continue,
  * `generation` blocks, its tojson, and a sandbox in which templates change no list and no dict. The
- * tables of jinja_of_text.c, jinja_of_items.c and jinja_tests.c hold the filters, tests, methods
+ * tables of jinja_of_text.c, jinja_of_items.c and jinja_names.c hold the filters, tests, methods
  * and functions. keys(), range() and the like are lists. A parsed template owns all it needs and
  * never changes, so any number of threads may render it. Every failure is one line: template, line
  * and reason; -EINVAL for a mistake of the template or of its input, -E2BIG for a limit.

@@ -160,22 +160,23 @@ static struct value own_item(struct run *r, struct value v, struct value key)
     return spw_jinja_slice(r, v, (struct value[]){int_value(at), int_value(at + 1), missing});
 }
 
-static struct value get_attr(struct run *r, struct value v, const struct string *name)
+/* v.key or v[key]: either finds what the other one would, if it is not found first. */
+static struct value get(struct run *r, struct value v, struct value key, bool attribute)
 {
+    struct value found = {.type = SPW_JINJA_MISSING};
     spw_jinja_must_be_defined(r, v);
-    struct value key = string_value(name), found = own_attr(r, v, name);
-    if (found.type == SPW_JINJA_MISSING)
-        found = own_item(r, v, key);
+    for (int k = 0; k < 2 && found.type == SPW_JINJA_MISSING; k++) {
+        if (attribute == (k != 0))
+            found = own_item(r, v, key);
+        else if (key.type == SPW_JINJA_STRING)
+            found = own_attr(r, v, key.u.string);
+    }
     return found.type == SPW_JINJA_MISSING ? spw_jinja_undefined_of(r, v, key) : found;
 }
 
 struct value spw_jinja_get_item(struct run *r, struct value v, struct value key)
 {
-    spw_jinja_must_be_defined(r, v);
-    struct value found = own_item(r, v, key);
-    if (found.type == SPW_JINJA_MISSING && key.type == SPW_JINJA_STRING)
-        found = own_attr(r, v, key.u.string);
-    return found.type == SPW_JINJA_MISSING ? spw_jinja_undefined_of(r, v, key) : found;
+    return get(r, v, key, false);
 }
 
 static struct value get_part(struct run *r, struct value v, struct value key,
@@ -212,15 +213,12 @@ struct value spw_jinja_get_path(struct run *r, struct value v, struct value path
 struct args spw_jinja_eval_args(struct run *r, const struct node *list)
 {
     struct list all = {0};
-    struct args args = {0};
+    struct args args = {.named = spw_jinja_new_dict(r)};
     for (const struct node *n = list; n; n = n->next) {
         if (n->kind == SPW_JINJA_N_KEYWORD) {
-            args.named = args.named ? args.named : spw_jinja_new_dict(r);
             spw_jinja_dict_set(r, args.named, string_value(n->name), spw_jinja_eval(r, n->a));
         } else if (n->kind == SPW_JINJA_N_STAR) {
-            const struct list *items = spw_jinja_items(r, spw_jinja_eval(r, n->a));
-            for (size_t i = 0; i < items->n; i++)
-                spw_jinja_append(r, &all, items->at[i]);
+            spw_jinja_append_all(r, &all, spw_jinja_items(r, spw_jinja_eval(r, n->a)));
         } else {
             spw_jinja_append(r, &all, spw_jinja_eval(r, n));
         }
@@ -289,7 +287,7 @@ static struct value eval_item(struct run *r, const struct node *n)
     if (n->b->kind != SPW_JINJA_N_SLICE) {
         struct value key = spw_jinja_eval(r, n->b);
         r->line = n->line;
-        return spw_jinja_get_item(r, v, key);
+        return get(r, v, key, n->op == '.');
     }
     const struct node *const parts[3] = {n->b->a, n->b->b, n->b->c};
     for (int i = 0; i < 3; i++)
@@ -329,22 +327,12 @@ static struct value eval_logic(struct run *r, const struct node *n)
     return spw_jinja_undefined_hint(r, "there is no value: an `if` without `else` was false");
 }
 
-static struct value eval_concat(struct run *r, const struct node *n)
-{
-    size_t start = r->out_bytes;
-    for (const struct node *part = n->list; part; part = part->next)
-        spw_jinja_print_value(r, spw_jinja_eval(r, part));
-    return spw_jinja_captured(r, start);
-}
-
 static struct value eval_operator(struct run *r, const struct node *n)
 {
     struct value a = spw_jinja_eval(r, n->a), b = {0};
     if (n->b)
         b = spw_jinja_eval(r, n->b);
     r->line = n->line;
-    if (n->kind == SPW_JINJA_N_ATTR)
-        return get_attr(r, a, n->name);
     return n->b ? spw_jinja_binary(r, n->op, a, b) : spw_jinja_unary(r, n->op, a);
 }
 
@@ -369,8 +357,6 @@ static struct value eval_deeper(struct run *r, const struct node *n)
         return eval_logic(r, n);
     case SPW_JINJA_N_COMPARE:
         return eval_compare(r, n);
-    case SPW_JINJA_N_CONCAT:
-        return eval_concat(r, n);
     default:
         return eval_operator(r, n);
     }

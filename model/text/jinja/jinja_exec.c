@@ -87,7 +87,7 @@ static void bind_given(struct run *r, const struct node *n, const struct args *a
                        macro->at, args->n, n->count);
     for (size_t k = 0; k < args->n; k++, param = param->next)
         spw_jinja_set(r, param->name, args->at[k]);
-    for (size_t i = 0; args->named && i < args->named->n; i++) {
+    for (size_t i = 0; i < args->named->n; i++) {
         const struct string *name = args->named->at[i].key.u.string;
         const struct node *its = param;
         spw_jinja_charge(r, n->count);
@@ -141,7 +141,6 @@ static void exec_call_block(struct run *r, const struct node *n)
 {
     struct value caller = new_macro(r, n), f = spw_jinja_eval(r, n->a->a);
     struct args args = spw_jinja_eval_args(r, n->a->list);
-    args.named = args.named ? args.named : spw_jinja_new_dict(r);
     spw_jinja_dict_set(r, args.named, string_value(r->template->caller), caller);
     r->line = n->line;
     spw_jinja_print_value(r, spw_jinja_call(r, f, &args));
@@ -239,23 +238,6 @@ static enum flow exec_body(struct run *r, const struct node *body)
 
 /* ---- rendering ---- */
 
-/* About how much a template is given to work on. */
-static uint64_t weight(const json_t *json, unsigned depth)
-{
-    uint64_t sum = 32;
-    const char *key;
-    json_t *item;
-    if (json_is_string(json))
-        return sum + json_string_length(json);
-    if (depth > SPW_JINJA_MAX_DEPTH)
-        return sum;
-    for (size_t i = 0; i < json_array_size(json); i++)
-        sum += weight(json_array_get(json, i), depth + 1);
-    json_object_foreach((json_t *)(uintptr_t)json, key, item) sum +=
-        32 + strlen(key) + weight(item, depth + 1);
-    return sum;
-}
-
 static void render(struct run *r, void *unused)
 {
     (void)unused;
@@ -267,14 +249,13 @@ static void render(struct run *r, void *unused)
 int spw_jinja_render(const struct spw_jinja *t, const struct spw_jinja_input *in, char **text,
                      size_t *bytes, struct spw_error *err)
 {
-    uint64_t given = weight(in->vars, 0);
     struct run r = {
-        .arena.limit = SPW_JINJA_MEMORY_BASE + given * SPW_JINJA_MEMORY_FACTOR,
+        .arena.limit = SPW_JINJA_MEMORY_BASE,
         .in = in,
         .template = t,
         .name = t->name,
-        .out_limit = SPW_JINJA_OUTPUT_BASE + given * SPW_JINJA_OUTPUT_FACTOR,
-        .work_left = (int64_t)(SPW_JINJA_WORK_BASE + given * SPW_JINJA_WORK_FACTOR),
+        .out_limit = SPW_JINJA_OUTPUT_BASE,
+        .work_left = SPW_JINJA_WORK_BASE,
         .line = 1,
         .err = err,
     };

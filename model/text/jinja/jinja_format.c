@@ -56,7 +56,7 @@ static struct value argument(struct run *r, struct format *f)
         return v;
     }
     f->has_numbers |= !counts;
-    if (f->has_numbers && f->next)
+    if (f->has_numbers && f->next && !ahead(f, ".["))
         spw_jinja_fail(r, "format(): found fields with and without a number");
     if ((size_t)n >= f->in_turn->n)
         spw_jinja_fail(r, "format(): found %zu values for field %zu", f->in_turn->n, (size_t)n);
@@ -146,20 +146,19 @@ static void print_field(struct run *r, struct format *f)
     f->at++;
 }
 
-struct value spw_jinja_format(struct run *r, struct value self, const struct value *a)
+struct value spw_jinja_format(struct run *r, const struct call *c)
 {
-    struct format f = {.at = self.u.string->at,
-                       .end = self.u.string->at + self.u.string->bytes,
-                       .in_turn = a[0].u.list,
-                       .named = a[1].u.dict};
+    const struct string *s = c->self.u.string;
+    struct format f = {
+        .at = s->at, .end = s->at + s->bytes, .in_turn = c->a[0].u.list, .named = c->a[1].u.dict};
     size_t start = r->out_bytes;
     while (f.at < f.end) {
         bool brace = ahead(&f, "{}"), twice = brace && f.end - f.at > 1 && f.at[1] == *f.at;
-        char c = *f.at;
+        char its = *f.at;
         f.at += 1 + twice;
         if (!brace || twice)
-            spw_jinja_print(r, &c, 1);
-        else if (c == '{')
+            spw_jinja_print(r, &its, 1);
+        else if (its == '{')
             print_field(r, &f);
         else
             spw_jinja_fail(r, "format(): found a '}' without a '{'");

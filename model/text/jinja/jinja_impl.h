@@ -2,8 +2,8 @@
  *
  * Flow: jinja_lex (text to tokens) -> jinja_parse, jinja_parse_expr (tokens to nodes) -> jinja_exec
  * (statements) -> jinja_eval (expressions, attributes) -> jinja_ops (operators), jinja_names (calls
- * of filters, tests, methods and functions, which stand in jinja_of_text, jinja_of_items and
- * jinja_tests) -> jinja_value (values), jinja_text (values as text) -> jinja_memory.
+ * of filters, methods, tests and functions, which stand there, in jinja_of_text and in
+ * jinja_of_items) -> jinja_value (values), jinja_text (values as text) -> jinja_memory.
  *
  * Values and nodes live in an arena: one for a parsed template, one for a rendering; nothing is
  * freed before the whole arena is. So nothing between owns anything, and a failure is a jump:
@@ -86,14 +86,11 @@ struct list {
 
 struct entry {
     struct value key, value;
-    uint64_t hash;
 };
 
 struct dict {
     struct entry *at; /* in the order of insertion */
     size_t n, room;
-    uint32_t *index; /* open addressing, entry number + 1; NULL while there are few entries */
-    size_t index_size;
 };
 
 struct undefined {
@@ -119,9 +116,8 @@ enum kind {
     SPW_JINJA_N_NAME,
     SPW_JINJA_N_LIST,
     SPW_JINJA_N_TUPLE,
-    SPW_JINJA_N_DICT, /* list: keys and values in turn */
-    SPW_JINJA_N_ATTR,
-    SPW_JINJA_N_ITEM,
+    SPW_JINJA_N_DICT,  /* list: keys and values in turn */
+    SPW_JINJA_N_ITEM,  /* a[b], or a.b where op is '.' */
     SPW_JINJA_N_SLICE, /* a, b, c; only as what ITEM asks for */
     SPW_JINJA_N_CALL,
     SPW_JINJA_N_FILTER,
@@ -133,7 +129,6 @@ enum kind {
     SPW_JINJA_N_COMPARE, /* a, list: COMPARE nodes with op and a */
     SPW_JINJA_N_BINARY,
     SPW_JINJA_N_UNARY,
-    SPW_JINJA_N_CONCAT,
     SPW_JINJA_N_NAMESPACE_REF,
     /* in a call: name=value, *list */
     SPW_JINJA_N_KEYWORD,
@@ -169,8 +164,7 @@ struct node {
 struct spw_jinja {
     struct arena arena;
     struct node *body;
-    char *name;
-    char *text; /* owned: the source */
+    const char *name, *text; /* of the source */
     size_t bytes;
     const struct string *loop, *caller; /* interned */
 };
@@ -209,14 +203,20 @@ struct run {
 struct args {
     struct value *at;
     size_t n;
-    struct dict *named; /* NULL: none */
+    struct dict *named;
 };
 
 enum { SPW_JINJA_MAX_PARAMS = 4 };
 
-/* What a filter, a test, a method or a function does: `self` stands before the bar, the `is` or the
- * dot, and `a` holds the parameters, MISSING where none was given. */
-typedef struct value spw_jinja_native(struct run *r, struct value self, const struct value *a);
+/* A call of a filter, a test, a method or a function. */
+struct call {
+    const struct callable *what;
+    struct value self;                    /* before the bar, the `is` or the dot */
+    struct value a[SPW_JINJA_MAX_PARAMS]; /* the parameters, MISSING where none was given */
+};
+
+typedef struct value spw_jinja_native(struct run *r, const struct call *c);
+#define NATIVE(name) static struct value name(struct run *r, const struct call *c)
 
 /* As what a template can call a row. */
 enum {
@@ -234,9 +234,8 @@ enum {
 struct callable {
     unsigned as;
     const char *name, *params;
-    spw_jinja_native *run; /* NULL: a test of the type, or a comparison */
-    unsigned types;        /* a bit for each enum type that it is true for */
-    int op;                /* with the argument; 0: none */
+    spw_jinja_native *run;
+    int how; /* selects what `run` does for this name; `run` says the meaning of each number */
 };
 
 struct method {
@@ -407,7 +406,9 @@ struct value spw_jinja_copy(struct run *r, const char *at, size_t bytes);
 struct value spw_jinja_mark(struct run *r, bool markup, struct value v);
 struct list *spw_jinja_new_list(struct run *r);
 void spw_jinja_append(struct run *r, struct list *l, struct value v);
-struct value spw_jinja_pair(struct run *r, const struct entry *e);
+void spw_jinja_append_all(struct run *r, struct list *l, const struct list *more);
+/* Its items, as tuples of key and value. */
+struct list *spw_jinja_pairs(struct run *r, const struct dict *d);
 struct dict *spw_jinja_new_dict(struct run *r);
 /* The entry, whose key stays the first one, as in Python. */
 struct entry *spw_jinja_dict_set(struct run *r, struct dict *d, struct value key,
@@ -435,6 +436,7 @@ struct list *spw_jinja_items(struct run *r, struct value over);
 struct list *spw_jinja_copy_items(struct run *r, struct value over);
 /* Sorts in place, stable: keys[i] belongs to items[i]. */
 void spw_jinja_sort(struct run *r, struct list *items, const struct list *keys, bool reverse);
+/* Raises the limits of `r` by what is converted. */
 struct value spw_jinja_from_json(struct run *r, const json_t *json);
 
 /* ---- jinja_text.c: printed to r->out, to be captured ---- */
@@ -463,16 +465,14 @@ struct value spw_jinja_call_named(struct run *r, unsigned as, const struct strin
 int64_t spw_jinja_want_int(struct run *r, struct value v, const char *what);
 const struct string *spw_jinja_want_string(struct run *r, struct value v, const char *what);
 
-/* ---- jinja_of_text.c, jinja_of_items.c, jinja_tests.c: tables that end in a row without name ----
- */
+/* ---- jinja_of_text.c, jinja_of_items.c: tables that end in a row without name ---- */
 
-extern const struct callable spw_jinja_of_text[], spw_jinja_of_items[], spw_jinja_tests[];
+extern const struct callable spw_jinja_of_text[], spw_jinja_of_items[];
 spw_jinja_native spw_jinja_format; /* jinja_format.c */
 
 /* ---- jinja_unicode.c ---- */
 
 uint32_t spw_jinja_decode(const char *at, const char *end, size_t *bytes); /* of valid UTF-8 */
-size_t spw_jinja_encode(uint32_t c, char out[4]);
 size_t spw_jinja_chars(const char *at, size_t bytes);
 /* The start of the character that ends at `at`. */
 const char *spw_jinja_before(const char *start, const char *at);

@@ -42,10 +42,9 @@ static void push_text(struct lexer *x, int type, size_t bytes)
     push(x, (struct token){.type = type, .at = x->at, .bytes = bytes}, bytes);
 }
 
-static bool begins(const char *at, const char *end, const char *text)
+static bool begins(const char *at, const char *text)
 {
-    size_t n = strlen(text);
-    return (size_t)(end - at) >= n && !memcmp(at, text, n);
+    return !strncmp(at, text, strlen(text));
 }
 
 static size_t space_bytes(const char *at, const char *end)
@@ -60,14 +59,14 @@ static size_t space_bytes(const char *at, const char *end)
 /* The end of a tag, "%}" and the like: its length with the white space it swallows, 0 if none. */
 static size_t tag_end(const char *at, const char *end, const char *mark, bool block)
 {
-    char sign = at < end && (*at == '-' || (*at == '+' && block)) ? *at : 0;
+    char sign = *at == '-' || (*at == '+' && block) ? *at : 0;
     const char *p = at + (sign != 0);
-    if (!begins(p, end, mark))
+    if (!begins(p, mark))
         return 0;
     p += 2;
     if (sign == '-')
         p += space_bytes(p, end);
-    else if (!sign && block && p < end && *p == '\n')
+    else if (!sign && block && *p == '\n')
         p++;
     return (size_t)(p - at);
 }
@@ -93,13 +92,13 @@ static void push_data(struct lexer *x, size_t bytes, char sign, bool block)
 /* The length of `{% word` with any sign and white space, 0 if it is not that. */
 static size_t tag_word(const char *at, const char *end, const char *word, char *sign)
 {
-    if (!begins(at, end, "{%"))
+    if (!begins(at, "{%"))
         return 0;
     const char *p = at + 2;
-    *sign = p < end && (*p == '-' || *p == '+') ? *p : 0;
+    *sign = *p == '-' || *p == '+' ? *p : 0;
     p += *sign != 0;
     p += space_bytes(p, end);
-    if (!begins(p, end, word))
+    if (!begins(p, word))
         return 0;
     p += strlen(word);
     return (size_t)(p + space_bytes(p, end) - at);
@@ -151,13 +150,6 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-static const char *skip_digits(const char *p, const char *end)
-{
-    while (p < end && is_digit(*p))
-        p++;
-    return p;
-}
-
 static int digit_value(char c)
 {
     if (is_digit(c))
@@ -169,20 +161,20 @@ static int digit_value(char c)
 /* An integer, or a number with a fraction or a power; zero is all that begins with a 0. */
 static void lex_number(struct lexer *x)
 {
-    const char *p = x->at, *end = x->end, *digits = skip_digits(p, end), *e = digits;
+    static const char decimal[] = "0123456789";
+    const char *p = x->at, *digits = p + strspn(p, decimal), *e = digits;
     bool after_dot = x->out->n && x->out->at[x->out->n - 1].type == '.' && p[-1] == '.';
-    if (digits + 1 < end && *digits == '.' && is_digit(digits[1]))
-        e = skip_digits(digits + 1, end);
-    if (e < end && (*e == 'e' || *e == 'E')) {
+    if (*e == '.' && is_digit(e[1]))
+        e += 1 + strspn(e + 1, decimal);
+    if (*e == 'e' || *e == 'E') {
         const char *power = e + 1;
-        power += power < end && (*power == '+' || *power == '-');
-        if (power < end && is_digit(*power))
-            e = skip_digits(power, end);
+        power += *power == '-' || *power == '+';
+        if (is_digit(*power))
+            e = power + strspn(power, decimal);
     }
     bool whole = e == digits || after_dot;
     if (whole && *p == '0')
-        for (digits = p + 1; digits < end && *digits == '0';)
-            digits++;
+        digits = p + strspn(p, "0");
     size_t n = (size_t)((whole ? digits : e) - p);
     char text[64] = "";
     if (n >= sizeof text)
@@ -237,7 +229,7 @@ static size_t unescape(struct lexer *x, const char **at, const char *end, char *
     if (value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff))
         spw_jinja_fail(x->run, "found \\%c%x in a string, which is no character", c,
                        (unsigned)value);
-    return spw_jinja_encode((uint32_t)value, out);
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)value, (utf8proc_uint8_t *)out);
 }
 
 static void lex_string(struct lexer *x)
@@ -296,7 +288,7 @@ static void lex_operator(struct lexer *x)
     static const char pairs[][3] = {"==", "!=", "<=", ">=", "//"}; /* as the tokens from EQ on */
     size_t n;
     for (int i = 0; i < (int)(sizeof pairs / sizeof *pairs); i++)
-        if (begins(x->at, x->end, pairs[i])) {
+        if (begins(x->at, pairs[i])) {
             push_text(x, SPW_JINJA_T_EQ + i, 2);
             return;
         }
@@ -336,14 +328,13 @@ static void lex_tag(struct lexer *x, bool block)
 static void lex_part(struct lexer *x)
 {
     const char *p = x->at;
-    while (p < x->end && !begins(p, x->end, "{%") && !begins(p, x->end, "{{") &&
-           !begins(p, x->end, "{#"))
+    while (p < x->end && !(*p == '{' && (p[1] == '%' || p[1] == '{' || p[1] == '#')))
         p++;
     if (p == x->end) {
         push_data(x, (size_t)(p - x->at), '+', false);
         return;
     }
-    char kind = p[1], sign = p + 2 < x->end && (p[2] == '-' || p[2] == '+') ? p[2] : 0, raw_sign;
+    char kind = p[1], sign = p[2] == '-' || p[2] == '+' ? p[2] : 0, raw_sign;
     push_data(x, (size_t)(p - x->at), sign, kind != '{');
     size_t raw = tag_word(x->at, x->end, "raw", &raw_sign);
     if (raw && lex_raw(x, raw))
@@ -369,6 +360,7 @@ void spw_jinja_lex(struct run *r, const char *text, size_t bytes, struct tokens 
     }
     if (n && copy[n - 1] == '\n')
         n--;
+    copy[n] = 0; /* so that looking a byte or two ahead is safe */
     x.at = copy;
     x.end = copy + n;
     for (size_t i = 0; i < n;) {

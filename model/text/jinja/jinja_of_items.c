@@ -2,117 +2,85 @@
  * jinja_impl.h. */
 #include "model/text/jinja/jinja_impl.h"
 
-#define NATIVE(name)                                                                               \
-    static struct value name(struct run *r, struct value self, const struct value *a)
-
 static const struct value missing = {.type = SPW_JINJA_MISSING};
 
 /* ---- dicts ---- */
 
-/* Its 'k'eys, 'v'alues or 'i'tems. */
-static struct value parts(struct run *r, const struct dict *d, char what)
-{
-    struct list *list = spw_jinja_new_list(r);
-    for (size_t i = 0; i < d->n; i++)
-        spw_jinja_append(r, list,
-                         what == 'k'   ? d->at[i].key
-                         : what == 'v' ? d->at[i].value
-                                       : spw_jinja_pair(r, &d->at[i]));
-    return list_value(SPW_JINJA_LIST, list);
-}
-
-NATIVE(keys)
-{
-    (void)a;
-    return parts(r, self.u.dict, 'k');
-}
-
 NATIVE(values)
 {
-    (void)a;
-    return parts(r, self.u.dict, 'v');
+    struct list *list = spw_jinja_new_list(r);
+    for (size_t i = 0; i < c->self.u.dict->n; i++)
+        spw_jinja_append(r, list, c->self.u.dict->at[i].value);
+    return list_value(SPW_JINJA_LIST, list);
 }
 
 /* The method, and the filter. */
 NATIVE(items)
 {
-    (void)a;
-    if (self.type == SPW_JINJA_UNDEFINED)
+    if (c->self.type == SPW_JINJA_UNDEFINED)
         return list_value(SPW_JINJA_GENERATOR, spw_jinja_new_list(r));
-    if (self.type != SPW_JINJA_DICT)
-        spw_jinja_fail(r, "items: found '%s', expected a dict", spw_jinja_type_name(self));
-    return parts(r, self.u.dict, 'i');
+    if (c->self.type != SPW_JINJA_DICT)
+        spw_jinja_fail(r, "items: found '%s', expected a dict", spw_jinja_type_name(c->self));
+    return list_value(SPW_JINJA_LIST, spw_jinja_pairs(r, c->self.u.dict));
 }
 
 NATIVE(get)
 {
-    const struct entry *entry = spw_jinja_dict_find(r, self.u.dict, a[0]);
-    return entry ? entry->value : a[1].type == SPW_JINJA_MISSING ? none_value() : a[1];
+    const struct entry *entry = spw_jinja_dict_find(r, c->self.u.dict, c->a[0]);
+    return entry ? entry->value : c->a[1].type == SPW_JINJA_MISSING ? none_value() : c->a[1];
 }
 
 /* ---- order ---- */
 
 NATIVE(length)
 {
-    int64_t n = spw_jinja_length(self);
-    (void)a;
+    int64_t n = spw_jinja_length(c->self);
     if (n < 0)
-        spw_jinja_fail(r, "'%s' object has no length", spw_jinja_type_name(self));
+        spw_jinja_fail(r, "'%s' object has no length", spw_jinja_type_name(c->self));
     return int_value(n);
 }
 
 NATIVE(list)
 {
-    (void)a;
-    return list_value(SPW_JINJA_LIST, spw_jinja_copy_items(r, self));
+    return list_value(SPW_JINJA_LIST, spw_jinja_copy_items(r, c->self));
 }
 
-/* The first item (0) or the last (-1). */
-static struct value end_of(struct run *r, struct value v, int64_t at, const char *none)
-{
-    if (v.type == SPW_JINJA_STRING && v.u.string->bytes)
-        return spw_jinja_get_item(r, v, int_value(at));
-    const struct list *all = spw_jinja_items(r, v);
-    return all->n ? all->at[at ? all->n - 1 : 0] : spw_jinja_undefined_hint(r, none);
-}
+enum { FIRST = 0, LAST = -1 };
 
-NATIVE(first)
+NATIVE(end_of)
 {
-    (void)a;
-    return end_of(r, self, 0, "there is no first item");
-}
-
-NATIVE(last)
-{
-    (void)a;
-    if (self.type == SPW_JINJA_GENERATOR)
-        spw_jinja_fail(r, "found '%s', which has no last item", spw_jinja_type_name(self));
-    return end_of(r, self, -1, "there is no last item");
+    const bool last = c->what->how == LAST;
+    if (c->self.type == SPW_JINJA_STRING && c->self.u.string->bytes)
+        return spw_jinja_get_item(r, c->self, int_value(c->what->how));
+    if (last && c->self.type == SPW_JINJA_GENERATOR)
+        spw_jinja_fail(r, "found '%s', which has no last item", spw_jinja_type_name(c->self));
+    const struct list *all = spw_jinja_items(r, c->self);
+    if (!all->n)
+        return spw_jinja_undefined_hint(r, "there is no first or last item");
+    return all->at[last ? all->n - 1 : 0];
 }
 
 NATIVE(reverse)
 {
     const struct value bounds[3] = {missing, missing, int_value(-1)};
-    (void)a;
-    if (self.type == SPW_JINJA_STRING)
-        return spw_jinja_slice(r, self, bounds);
+    if (c->self.type == SPW_JINJA_STRING)
+        return spw_jinja_slice(r, c->self, bounds);
     /* as jinja2: a list of what can be walked once, and a pass over what has an order */
-    enum type type = self.type == SPW_JINJA_GENERATOR ? SPW_JINJA_LIST : SPW_JINJA_GENERATOR;
-    struct list *all = spw_jinja_items(r, self);
+    enum type type = c->self.type == SPW_JINJA_GENERATOR ? SPW_JINJA_LIST : SPW_JINJA_GENERATOR;
+    struct list *all = spw_jinja_items(r, c->self);
     all = spw_jinja_slice(r, list_value(SPW_JINJA_LIST, all), bounds).u.list;
     return list_value(type, all);
 }
 
 NATIVE(join)
 {
-    const struct list *all = spw_jinja_items(r, self);
-    struct value between = a[0];
-    if (between.type != SPW_JINJA_MISSING)
-        between = spw_jinja_to_string(r, between);
+    const struct list *all = spw_jinja_items(r, c->self);
+    const bool has_between = c->a[0].type != SPW_JINJA_MISSING;
+    const struct value between = has_between ? spw_jinja_to_string(r, c->a[0]) : missing;
     size_t start = r->out_bytes;
     for (size_t i = 0; i < all->n; i++) {
-        struct value item = spw_jinja_get_path(r, all->at[i], a[1], missing);
-        if (i && between.type != SPW_JINJA_MISSING)
+        struct value item = spw_jinja_get_path(r, all->at[i], c->a[1], missing);
+        if (i && has_between)
             spw_jinja_print_value(r, between);
         spw_jinja_print_value(r, item);
     }
@@ -135,81 +103,77 @@ static struct value key_of(struct run *r, struct value item, struct value attrib
 
 NATIVE(sort)
 {
-    struct list *all = spw_jinja_copy_items(r, self), *keys = spw_jinja_new_list(r);
-    bool sensitive = spw_jinja_truth(a[1]);
-    if (a[2].type == SPW_JINJA_STRING && memchr(a[2].u.string->at, ',', a[2].u.string->bytes))
+    struct list *all = spw_jinja_copy_items(r, c->self), *keys = spw_jinja_new_list(r);
+    const struct value by = c->a[2];
+    if (by.type == SPW_JINJA_STRING && memchr(by.u.string->at, ',', by.u.string->bytes))
         spw_jinja_fail(r, "sort: found several attributes, which spillway does not do");
     for (size_t i = 0; i < all->n; i++) {
         /* a list of one, as jinja2: of equal keys it is not asked which is less */
         struct list *one = spw_jinja_new_list(r);
-        spw_jinja_append(r, one, key_of(r, all->at[i], a[2], sensitive));
+        spw_jinja_append(r, one, key_of(r, all->at[i], by, spw_jinja_truth(c->a[1])));
         spw_jinja_append(r, keys, list_value(SPW_JINJA_LIST, one));
     }
-    spw_jinja_sort(r, all, keys, spw_jinja_truth(a[0]));
+    spw_jinja_sort(r, all, keys, spw_jinja_truth(c->a[0]));
     return list_value(SPW_JINJA_LIST, all);
 }
 
 NATIVE(dictsort)
 {
     struct list *keys = spw_jinja_new_list(r);
-    bool by_value = a[1].type == SPW_JINJA_STRING && spw_jinja_is_text(a[1].u.string, "value");
-    if (!by_value && a[1].type != SPW_JINJA_MISSING &&
-        !(a[1].type == SPW_JINJA_STRING && spw_jinja_is_text(a[1].u.string, "key")))
+    const struct value by = c->a[1];
+    const bool by_text = by.type == SPW_JINJA_STRING;
+    const bool by_value = by_text && spw_jinja_is_text(by.u.string, "value");
+    if (!by_value && by.type != SPW_JINJA_MISSING &&
+        !(by_text && spw_jinja_is_text(by.u.string, "key")))
         spw_jinja_fail(r, "dictsort: found another `by` than 'key' and 'value'");
-    spw_jinja_must_be_defined(r, self);
-    struct value pairs = items(r, self, a);
-    for (size_t i = 0; i < self.u.dict->n; i++) {
-        const struct entry *e = &self.u.dict->at[i];
-        spw_jinja_append(r, keys,
-                         key_of(r, by_value ? e->value : e->key, missing, spw_jinja_truth(a[0])));
-    }
-    spw_jinja_sort(r, pairs.u.list, keys, spw_jinja_truth(a[2]));
-    return pairs;
+    spw_jinja_must_be_defined(r, c->self);
+    struct list *pairs = items(r, c).u.list;
+    for (size_t i = 0; i < pairs->n; i++)
+        spw_jinja_append(
+            r, keys,
+            key_of(r, pairs->at[i].u.list->at[by_value], missing, spw_jinja_truth(c->a[0])));
+    spw_jinja_sort(r, pairs, keys, spw_jinja_truth(c->a[2]));
+    return list_value(SPW_JINJA_LIST, pairs);
 }
 
-static struct value best(struct run *r, struct value self, const struct value *a, bool largest)
+enum { SMALLEST = -1, LARGEST = 1 };
+
+NATIVE(extreme)
 {
-    const struct list *all = spw_jinja_items(r, self);
-    struct value found = missing, best_key = missing;
+    const struct list *all = spw_jinja_items(r, c->self);
+    const int how = c->what->how;
+    struct value found = missing, best = missing;
     for (size_t i = 0; i < all->n; i++) {
-        struct value key = key_of(r, all->at[i], a[1], spw_jinja_truth(a[0]));
-        if (i && spw_jinja_order(r, key, best_key, largest ? ">" : "<") != (largest ? 1 : -1))
+        struct value key = key_of(r, all->at[i], c->a[1], spw_jinja_truth(c->a[0]));
+        if (i && spw_jinja_order(r, key, best, how == LARGEST ? ">" : "<") != how)
             continue;
-        best_key = key;
+        best = key;
         found = all->at[i];
     }
     return all->n ? found : spw_jinja_undefined_hint(r, "there is no smallest or largest item");
 }
 
-NATIVE(min)
-{
-    return best(r, self, a, false);
-}
-
-NATIVE(max)
-{
-    return best(r, self, a, true);
-}
-
 NATIVE(sum)
 {
-    const struct list *all = spw_jinja_items(r, self);
-    struct value total = a[1].type == SPW_JINJA_MISSING ? int_value(0) : a[1];
+    const struct list *all = spw_jinja_items(r, c->self);
+    struct value total = c->a[1].type == SPW_JINJA_MISSING ? int_value(0) : c->a[1];
     if (total.type == SPW_JINJA_STRING)
         spw_jinja_fail(r, "sum: found a string to begin with, expected a number");
-    for (size_t i = 0; i < all->n; i++)
-        total = spw_jinja_binary(r, '+', total, spw_jinja_get_path(r, all->at[i], a[0], missing));
+    for (size_t i = 0; i < all->n; i++) {
+        struct value item = spw_jinja_get_path(r, all->at[i], c->a[0], missing);
+        total = spw_jinja_binary(r, '+', total, item);
+    }
     return total;
 }
 
 NATIVE(unique)
 {
-    const struct list *all = spw_jinja_items(r, self);
+    const struct list *all = spw_jinja_items(r, c->self);
     struct list *some = spw_jinja_new_list(r);
     struct dict *seen = spw_jinja_new_dict(r);
     for (size_t i = 0; i < all->n; i++) {
         size_t before = seen->n;
-        struct value key = key_of(r, all->at[i], a[1], spw_jinja_truth(a[0]));
+        struct value key = key_of(r, all->at[i], c->a[1], spw_jinja_truth(c->a[0]));
         spw_jinja_dict_set(r, seen, key, missing);
         if (seen->n > before)
             spw_jinja_append(r, some, all->at[i]);
@@ -219,114 +183,95 @@ NATIVE(unique)
 
 /* ---- picking ---- */
 
-/* What map, select and the like do with each item. */
+/* map: each item becomes another value; BY_ATTRIBUTE: the first argument is what is tested. */
+enum { SELECT = 0, REJECT = 1, BY_ATTRIBUTE = 2, MAP = 4 };
+
+/* What is done with each item. */
 struct pick {
+    int how;
     struct value attribute;    /* MISSING: the item itself */
     struct value otherwise;    /* map's default, or MISSING */
     const struct string *call; /* a filter (map) or test; NULL: none */
     struct args args;
-    bool map, reject;
 };
 
 static void apply(struct run *r, const struct pick *pick, struct value item, struct list *to)
 {
-    unsigned as = pick->map ? SPW_JINJA_FILTER : SPW_JINJA_TEST;
+    const bool map = pick->how & MAP;
     struct value v = spw_jinja_get_path(r, item, pick->attribute, pick->otherwise);
     if (pick->call)
-        v = spw_jinja_call_named(r, as, pick->call, v, &pick->args);
-    if (pick->map)
+        v = spw_jinja_call_named(r, map ? SPW_JINJA_FILTER : SPW_JINJA_TEST, pick->call, v,
+                                 &pick->args);
+    if (map)
         spw_jinja_append(r, to, v);
-    else if (spw_jinja_truth(v) != pick->reject)
+    else if (spw_jinja_truth(v) != (pick->how & REJECT))
         spw_jinja_append(r, to, item);
 }
 
-/* `used` arguments were the filter's own; what follows is the name of what is called, and its. */
-static struct value picked(struct run *r, struct value self, struct pick what,
-                           const struct value *a, size_t used)
+/* map without a filter: attribute and default, given by name. */
+static void read_map(struct run *r, const struct dict *named, struct pick *pick)
 {
-    const struct list *args = a[0].u.list, *all;
+    pick->attribute = spw_jinja_dict_text(named, "attribute", 9);
+    pick->otherwise = spw_jinja_dict_text(named, "default", 7);
+    if (pick->attribute.type == SPW_JINJA_MISSING)
+        spw_jinja_fail(r, "map: found no filter and no attribute, expected one");
+    if (named->n > (pick->otherwise.type == SPW_JINJA_MISSING ? 1u : 2u))
+        spw_jinja_fail(r, "map: found an argument that is not `attribute` or `default`");
+}
+
+/* After the attribute comes the name of what is called, and its arguments. */
+NATIVE(pick_items)
+{
+    const struct list *args = c->a[0].u.list, *all;
     struct list *to = spw_jinja_new_list(r);
-    if (!spw_jinja_truth(self)) /* as jinja2: nothing, even where what it is cannot be walked */
+    struct pick pick = {.how = c->what->how};
+    const size_t used = (pick.how & BY_ATTRIBUTE) != 0;
+    if (args->n < used)
+        spw_jinja_fail(r, "selectattr and rejectattr: the attribute's name is missing");
+    if (used)
+        pick.attribute = args->at[0];
+    if (pick.how == MAP && !args->n)
+        read_map(r, c->a[1].u.dict, &pick);
+    if (!spw_jinja_truth(c->self)) /* as jinja2: nothing, even where it cannot be walked */
         return list_value(SPW_JINJA_GENERATOR, to);
     if (args->n > used) {
-        what.call = spw_jinja_want_string(r, args->at[used], "the name of a filter or test");
-        what.args = (struct args){args->at + used + 1, args->n - used - 1, a[1].u.dict};
+        pick.call = spw_jinja_want_string(r, args->at[used], "the name of a filter or test");
+        pick.args = (struct args){args->at + used + 1, args->n - used - 1, c->a[1].u.dict};
     }
     spw_jinja_enter(r);
-    all = spw_jinja_items(r, self);
+    all = spw_jinja_items(r, c->self);
     for (size_t i = 0; i < all->n; i++)
-        apply(r, &what, all->at[i], to);
+        apply(r, &pick, all->at[i], to);
     r->depth--;
     return list_value(SPW_JINJA_GENERATOR, to);
-}
-
-NATIVE(map)
-{
-    struct pick what = {.map = true};
-    if (a[0].u.list->n)
-        return picked(r, self, what, a, 0);
-    what.attribute = spw_jinja_dict_text(a[1].u.dict, "attribute", 9);
-    what.otherwise = spw_jinja_dict_text(a[1].u.dict, "default", 7);
-    if (what.attribute.type == SPW_JINJA_MISSING)
-        spw_jinja_fail(r, "map: found no filter and no attribute, expected one");
-    if (a[1].u.dict->n > (what.otherwise.type == SPW_JINJA_MISSING ? 1u : 2u))
-        spw_jinja_fail(r, "map: found an argument that is not `attribute` or `default`");
-    return picked(r, self, what, a, 0);
-}
-
-NATIVE(select_items)
-{
-    return picked(r, self, (struct pick){0}, a, 0);
-}
-
-NATIVE(reject)
-{
-    return picked(r, self, (struct pick){.reject = true}, a, 0);
-}
-
-static struct value by_attr(struct run *r, struct value self, const struct value *a, bool reject)
-{
-    if (!a[0].u.list->n)
-        spw_jinja_fail(r, "selectattr and rejectattr: the attribute's name is missing");
-    return picked(r, self, (struct pick){.reject = reject, .attribute = a[0].u.list->at[0]}, a, 1);
-}
-
-NATIVE(selectattr)
-{
-    return by_attr(r, self, a, false);
-}
-
-NATIVE(rejectattr)
-{
-    return by_attr(r, self, a, true);
 }
 
 /* clang-format off */
 enum { F = SPW_JINJA_FILTER, D = SPW_JINJA_OF_DICT };
 
 const struct callable spw_jinja_of_items[] = {
-    /* name, parameters               what it gives; who uses it */
+    /* name, parameters, what it gives; who uses it */
     {F, "count", "", .run = length},
-    {F, "dictsort", "case_sensitive=,by=,reverse=", .run = dictsort}, /* sorted pairs; Gemma 4 */
-    {F, "first", "", .run = first},                 /* first item; Unsloth's Qwen3 */
+    {F, "dictsort", "case_sensitive=,by=,reverse=", .run = dictsort},/* sorted pairs; Gemma 4 */
+    {F, "first", "", end_of, FIRST},                /* first item; Unsloth's Qwen3 */
     {D, "get", "key,default=", .run = get},         /* Kimi, GigaChat, Gemma 4 */
     {F | D, "items", "", .run = items}, /* pairs of a dict; Qwen3-Coder, Llama 3.1, GLM, Mistral */
     {F, "join", "d=,attribute=", .run = join},      /* one text of items; Llama 3, Apertus */
-    {D, "keys", "", .run = keys},                   /* Qwen3-Coder's first */
-    {F, "last", "", .run = last},                   /* last item; Qwen 3.6, Alpaca */
+    {D, "keys", "", .run = list},                   /* Qwen3-Coder's first */
+    {F, "last", "", end_of, LAST},                  /* last item; Qwen 3.6, Alpaca */
     {F, "length", "", .run = length},               /* how many; Qwen3, GLM, Mistral */
     {F, "list", "", .run = list},                   /* a list of items; Mistral, Gemma 4 */
-    {F, "map", "*", .run = map}, /* an attribute or a filter of each; DeepSeek R1 */
-    {F, "max", "case_sensitive=,attribute=", .run = max},
-    {F, "min", "case_sensitive=,attribute=", .run = min},
-    {F, "reject", "*", .run = reject},              /* items that fail a test; Llama 3.1 */
-    {F, "rejectattr", "*", .run = rejectattr}, /* the same by attribute; Mistral, Functionary */
+    {F, "map", "*", pick_items, MAP}, /* an attribute or a filter of each; DeepSeek R1 */
+    {F, "max", "case_sensitive=,attribute=", extreme, LARGEST},
+    {F, "min", "case_sensitive=,attribute=", extreme, SMALLEST},
+    {F, "reject", "*", pick_items, REJECT},         /* items that fail a test; Llama 3.1 */
+    {F, "rejectattr", "*", pick_items, REJECT | BY_ATTRIBUTE}, /* by attribute; Mistral, Functionary */
     {F, "reverse", "", .run = reverse},             /* from last to first */
-    {F, "select", "*", .run = select_items},        /* items that pass a test */
-    {F, "selectattr", "*", .run = selectattr},      /* the same by attribute; Mistral, Apriel */
-    {F, "sort", "reverse=,case_sensitive=,attribute=", .run = sort}, /* Ministral 3 */
+    {F, "select", "*", pick_items, SELECT},         /* items that pass a test */
+    {F, "selectattr", "*", pick_items, BY_ATTRIBUTE},/* the same by attribute; Mistral, Apriel */
+    {F, "sort", "reverse=,case_sensitive=,attribute=", .run = sort},/* Ministral 3 */
     {F, "sum", "attribute=,start=", .run = sum},
-    {F, "unique", "case_sensitive=,attribute=", .run = unique}, /* each once */
+    {F, "unique", "case_sensitive=,attribute=", .run = unique},/* each once */
     {D, "values", "", .run = values},
     {0},
 };

@@ -133,12 +133,6 @@ static struct value join(struct run *r, const struct string *a, const struct str
     return string_value(s);
 }
 
-static void append_all(struct run *r, struct list *to, const struct list *from)
-{
-    for (size_t i = 0; i < from->n; i++)
-        spw_jinja_append(r, to, from->at[i]);
-}
-
 static struct value add(struct run *r, struct value a, struct value b)
 {
     bool is_string = a.type == SPW_JINJA_STRING;
@@ -150,8 +144,8 @@ static struct value add(struct run *r, struct value a, struct value b)
     }
     if (is_list && a.type == b.type) {
         struct list *sum = spw_jinja_new_list(r);
-        append_all(r, sum, a.u.list);
-        append_all(r, sum, b.u.list);
+        spw_jinja_append_all(r, sum, a.u.list);
+        spw_jinja_append_all(r, sum, b.u.list);
         return list_value(a.type, sum);
     }
     const char *type = spw_jinja_type_name(a);
@@ -170,7 +164,7 @@ static struct value repeat(struct run *r, struct value v, int64_t times)
     }
     struct list *list = spw_jinja_new_list(r);
     for (int64_t i = 0; i < times && v.u.list->n; i++)
-        append_all(r, list, v.u.list);
+        spw_jinja_append_all(r, list, v.u.list);
     return list_value(v.type, list);
 }
 
@@ -181,6 +175,11 @@ static bool is_sequence(struct value v)
 
 struct value spw_jinja_binary(struct run *r, int op, struct value a, struct value b)
 {
+    if (op == '~') {
+        a = spw_jinja_to_string(r, a);
+        b = spw_jinja_to_string(r, b);
+        return spw_jinja_mark(r, false, join(r, a.u.string, b.u.string));
+    }
     if (op == '%' && a.type == SPW_JINJA_STRING)
         spw_jinja_refuse(r, "% with", a);
     spw_jinja_must_be_defined(r, a);
@@ -227,30 +226,14 @@ static int64_t bound(struct run *r, struct value v, int64_t n, bool back, int64_
     return i > high ? high : i;
 }
 
-static struct value slice_string(struct run *r, const struct string *s, int64_t start, int64_t step,
-                                 int64_t n)
+static struct value substring(struct run *r, const struct string *s, int64_t start, int64_t n)
 {
-    size_t from = spw_jinja_byte_of(s, (size_t)start), before = r->out_bytes, bytes;
+    size_t from = spw_jinja_byte_of(s, (size_t)start);
+    struct string rest = {s->at + from, s->bytes - from, s->chars - (size_t)start, false};
     /* where each character is a byte, none is looked for */
-    bool plain = s->chars == s->bytes;
-    spw_jinja_charge(r, plain && step == 1 ? 1 : s->bytes / 32 + (uint64_t)n);
-    const char *p = s->at + from, *end = s->at + s->bytes;
-    if (step == 1) {
-        struct string rest = {p, s->bytes - from, s->chars - (size_t)start, false};
-        bytes = spw_jinja_byte_of(&rest, (size_t)n);
-        return spw_jinja_mark(r, s->markup, spw_jinja_borrow(r, p, bytes));
-    }
-    for (int64_t i = 0; i < n; i++) {
-        spw_jinja_decode(p, end, &bytes);
-        spw_jinja_print(r, p, bytes);
-        for (int64_t move = 0; i + 1 < n && move < (step < 0 ? -step : step); move++) {
-            spw_jinja_charge(r, 1);
-            do
-                p += step < 0 ? -1 : 1;
-            while ((*p & 0xc0) == 0x80);
-        }
-    }
-    return spw_jinja_mark(r, s->markup, spw_jinja_captured(r, before));
+    spw_jinja_charge(r, s->chars == s->bytes ? 1 : s->bytes / 32 + (uint64_t)n);
+    size_t bytes = spw_jinja_byte_of(&rest, (size_t)n);
+    return spw_jinja_mark(r, s->markup, spw_jinja_borrow(r, rest.at, bytes));
 }
 
 struct value spw_jinja_slice(struct run *r, struct value v, const struct value bounds[3])
@@ -268,10 +251,19 @@ struct value spw_jinja_slice(struct run *r, struct value v, const struct value b
         n = (stop - start - 1) / step + 1;
     if (step < 0 && start > stop)
         n = (start - stop - 1) / -step + 1;
-    if (v.type == SPW_JINJA_STRING)
-        return slice_string(r, v.u.string, n ? start : 0, step, n);
+    if (v.type == SPW_JINJA_STRING && step == 1)
+        return substring(r, v.u.string, n ? start : 0, n);
+    const struct list *from = spw_jinja_items(r, v);
     struct list *list = spw_jinja_new_list(r);
-    for (int64_t i = 0; i < n; i++)
-        spw_jinja_append(r, list, v.u.list->at[start + i * step]);
-    return list_value(v.type, list);
+    size_t before = r->out_bytes;
+    for (int64_t i = 0; i < n; i++) {
+        struct value item = from->at[start + i * step];
+        if (v.type == SPW_JINJA_STRING)
+            spw_jinja_print_value(r, item);
+        else
+            spw_jinja_append(r, list, item);
+    }
+    if (v.type != SPW_JINJA_STRING)
+        return list_value(v.type, list);
+    return spw_jinja_mark(r, v.u.string->markup, spw_jinja_captured(r, before));
 }

@@ -352,6 +352,8 @@ static void parse_template(struct run *r, void *arg)
     if (t->bytes > SPW_JINJA_MAX_SOURCE)
         spw_jinja_stop(r, -E2BIG, "found a template of %zu bytes, expected at most %u", t->bytes,
                        SPW_JINJA_MAX_SOURCE);
+    t->name = spw_jinja_copy(r, t->name, strlen(t->name) + 1).u.string->at;
+    t->text = spw_jinja_copy(r, t->text, t->bytes).u.string->at;
     p->names = spw_jinja_new_dict(r);
     t->loop = intern(p, "loop", 4);
     t->caller = intern(p, "caller", 6);
@@ -363,22 +365,15 @@ int spw_jinja_parse(struct spw_jinja **out, const char *text, size_t bytes, cons
                     struct spw_error *err)
 {
     struct spw_jinja *t = spw_alloc_zero(1, sizeof *t);
-    char *own_name = spw_strdup(name), *own_text = spw_alloc(bytes + 1);
     *out = NULL;
-    if (!t || !own_name || !own_text) {
-        spw_free(t);
-        spw_free(own_name);
-        spw_free(own_text);
+    if (!t)
         return spw_fail(err, -ENOMEM, "%s: out of memory", name);
-    }
-    if (bytes > 0)
-        memcpy(own_text, text, bytes);
-    *t = (struct spw_jinja){.name = own_name, .text = own_text, .bytes = bytes};
+    *t = (struct spw_jinja){.name = name, .text = text, .bytes = bytes};
     struct run r = {.arena.limit = SIZE_MAX / 4,
-                    .name = own_name,
+                    .name = name,
                     .line = 1,
                     .err = err,
-                    .work_left = INT64_MAX};
+                    .work_left = (int64_t)SPW_JINJA_WORK_BASE << 6};
     struct parser p = {.run = &r, .template = t};
     int rc = spw_jinja_try(&r, parse_template, &p);
     t->arena = r.arena;
@@ -400,7 +395,5 @@ void spw_jinja_free(struct spw_jinja *t)
     if (!t)
         return;
     spw_jinja_arena_free(&t->arena);
-    spw_free(t->name);
-    spw_free(t->text);
     spw_free(t);
 }

@@ -41,6 +41,9 @@ struct node *spw_jinja_parse_expression(struct parser *p)
 
 /* ---- operators between values ---- */
 
+/* From the loosest to the tightest; `not` and comparisons are between AND and SUM. */
+enum level { OR, AND, SUM, CONCAT, PRODUCT };
+
 /* Passes over one of the operators, and returns its token; 0: it is none of them. */
 static int skip_operator(struct parser *p, const int *types)
 {
@@ -50,52 +53,43 @@ static int skip_operator(struct parser *p, const int *types)
     return 0;
 }
 
-/* Operators that bind to the left, between what `below` parses: `word`, or one of `types`. */
-static struct node *parse_left(struct parser *p, enum kind kind, const char *word, const int *types,
-                               struct node *(*below)(struct parser *))
-{
-    uint32_t n = 0, line = spw_jinja_now(p)->line;
-    struct node *out = below(p);
-    int op;
-    while ((op = word ? spw_jinja_skip_name(p, word) : skip_operator(p, types))) {
-        chain(p, &n);
-        out = wrap(p, kind, line, out);
-        out->op = op;
-        out->b = below(p);
-    }
-    return out;
-}
-
+static struct node *parse_not(struct parser *p);
 static struct node *parse_unary(struct parser *p, bool with_filter);
 
-static struct node *parse_factor(struct parser *p)
+/* Operators that bind to the left: OR those of all levels, SUM those of arithmetic. */
+static struct node *parse_left(struct parser *p, enum level level)
 {
-    return parse_unary(p, true);
-}
-
-static struct node *parse_product(struct parser *p)
-{
-    static const int types[] = {'*', '/', '%', SPW_JINJA_T_FLOORDIV, 0};
-    return parse_left(p, SPW_JINJA_N_BINARY, NULL, types, parse_factor);
-}
-
-static struct node *parse_concat(struct parser *p)
-{
-    uint32_t line = spw_jinja_now(p)->line;
-    struct node *first = parse_product(p), **last = &first->next;
-    if (spw_jinja_now(p)->type != '~')
-        return first;
-    for (; spw_jinja_skip(p, '~'); last = &(*last)->next)
-        *last = parse_product(p);
-    struct node *n = spw_jinja_new_node(p, SPW_JINJA_N_CONCAT, line);
-    n->list = first;
-    return n;
-}
-
-static struct node *parse_sum(struct parser *p)
-{
-    static const int types[] = {'+', '-', 0};
-    return parse_left(p, SPW_JINJA_N_BINARY, NULL, types, parse_concat);
+    static const struct {
+        enum kind kind;
+        const char *word; /* NULL: one of `types` */
+        int types[5];
+    } levels[] = {
+        [OR] = {SPW_JINJA_N_OR, "or", {0}},
+        [AND] = {SPW_JINJA_N_AND, "and", {0}},
+        [SUM] = {SPW_JINJA_N_BINARY, NULL, {'+', '-'}},
+        [CONCAT] = {SPW_JINJA_N_BINARY, NULL, {'~'}},
+        [PRODUCT] = {SPW_JINJA_N_BINARY, NULL, {'*', '/', '%', SPW_JINJA_T_FLOORDIV}},
+    };
+    const char *word = levels[level].word;
+    uint32_t n = 0, line = spw_jinja_now(p)->line;
+    struct node *out = NULL;
+    int op = 0;
+    do {
+        struct node *part = level == AND       ? parse_not(p)
+                            : level == PRODUCT ? parse_unary(p, true)
+                                               : parse_left(p, level + 1);
+        if (out)
+            out->b = part;
+        else
+            out = part;
+        op = word ? spw_jinja_skip_name(p, word) : skip_operator(p, levels[level].types);
+        if (op) {
+            chain(p, &n);
+            out = wrap(p, levels[level].kind, line, out);
+            out->op = op;
+        }
+    } while (op);
+    return out;
 }
 
 /* 'i' in, 'n' not in, a token, 0. */
@@ -116,13 +110,13 @@ static int comparison(struct parser *p)
 static struct node *parse_compare(struct parser *p)
 {
     uint32_t line = spw_jinja_now(p)->line;
-    struct node *first = parse_sum(p);
+    struct node *first = parse_left(p, SUM);
     int op = comparison(p);
     if (!op)
         return first;
     struct node *n = wrap(p, SPW_JINJA_N_COMPARE, line, first), **last = &n->list;
     for (; op; op = comparison(p)) {
-        *last = wrap(p, SPW_JINJA_N_COMPARE, line, parse_sum(p));
+        *last = wrap(p, SPW_JINJA_N_COMPARE, line, parse_left(p, SUM));
         (*last)->op = op;
         last = &(*last)->next;
     }
@@ -140,14 +134,9 @@ static struct node *parse_not(struct parser *p)
     return n;
 }
 
-static struct node *parse_and(struct parser *p)
-{
-    return parse_left(p, SPW_JINJA_N_AND, "and", NULL, parse_not);
-}
-
 static struct node *parse_or(struct parser *p)
 {
-    return parse_left(p, SPW_JINJA_N_OR, "or", NULL, parse_and);
+    return parse_left(p, OR);
 }
 
 /* ---- operators after a value ---- */
@@ -236,19 +225,17 @@ static struct node *parse_brackets(struct parser *p, struct node *of)
 
 static struct node *parse_dot(struct parser *p, struct node *of)
 {
-    struct node *n = wrap(p, SPW_JINJA_N_ATTR, spw_jinja_now(p)->line, of);
-    const struct token *t = spw_jinja_now(p) + 1;
+    struct node *n = wrap(p, SPW_JINJA_N_ITEM, spw_jinja_now(p)->line, of);
     p->at++;
-    if (t->type == SPW_JINJA_T_NAME) {
-        n->name = spw_jinja_parse_name(p);
-        return n;
-    }
-    if (t->type != SPW_JINJA_T_INTEGER)
-        spw_jinja_unexpected(p, "a name or a number");
-    n->kind = SPW_JINJA_N_ITEM;
+    const struct token *t = spw_jinja_now(p);
     n->b = spw_jinja_new_node(p, SPW_JINJA_N_CONST, n->line);
     n->b->value = t->number;
-    p->at++;
+    if (t->type == SPW_JINJA_T_NAME) {
+        n->op = '.';
+        n->b->value = string_value(spw_jinja_parse_name(p));
+    } else if (!spw_jinja_skip(p, SPW_JINJA_T_INTEGER)) {
+        spw_jinja_unexpected(p, "a name or a number");
+    }
     return n;
 }
 

@@ -49,73 +49,59 @@ static void print_int(struct run *r, int64_t i)
     spw_jinja_print_text(r, text);
 }
 
-/* ---- strings ---- */
-
-static void print_repr_char(struct run *r, uint32_t c, const char *at, size_t n, char quote)
-{
-    char text[16];
-    if (c == (unsigned char)quote || c == '\\')
-        snprintf(text, sizeof text, "\\%c", (char)c);
-    else if (c == '\n' || c == '\r' || c == '\t')
-        snprintf(text, sizeof text, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
-    else if (spw_jinja_is_printable(c))
-        snprintf(text, sizeof text, "%.*s", (int)n, at);
-    else
-        snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
-    spw_jinja_print_text(r, text);
-}
-
-static void print_string_repr(struct run *r, const struct string *s)
-{
-    bool has_single = memchr(s->at, '\'', s->bytes), has_double = memchr(s->at, '"', s->bytes);
-    char quote = has_single && !has_double ? '"' : '\'';
-    const char *end = s->at + s->bytes;
-    size_t n;
-    spw_jinja_print_text(r, s->markup ? "Markup(" : "");
-    spw_jinja_print(r, &quote, 1);
-    for (const char *p = s->at; p < end; p += n) {
-        uint32_t c = spw_jinja_decode(p, end, &n);
-        print_repr_char(r, c, p, n, quote);
-    }
-    spw_jinja_print(r, &quote, 1);
-    spw_jinja_print_text(r, s->markup ? ")" : "");
-}
-
-static void print_json_string(struct run *r, const struct string *s, bool ascii)
-{
-    static const char short_from[] = "\"\\\n\r\t\f\b", short_to[] = "\"\\nrtfb";
-    const char *end = s->at + s->bytes, *p = s->at, *plain = p;
-    size_t n;
-    spw_jinja_print_text(r, "\"");
-    for (; p < end; p += n) {
-        uint32_t c = spw_jinja_decode(p, end, &n);
-        char text[16] = "";
-        const char *found = c && c < 128 ? strchr(short_from, (int)c) : NULL;
-        if (found)
-            snprintf(text, sizeof text, "\\%c", short_to[found - short_from]);
-        else if (c < 32 || (ascii && c > 126 && c < 0x10000))
-            snprintf(text, sizeof text, "\\u%04x", c);
-        else if (ascii && c >= 0x10000)
-            snprintf(text, sizeof text, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
-                     0xdc00 + ((c - 0x10000) & 0x3ff));
-        else
-            continue;
-        spw_jinja_print(r, plain, (size_t)(p - plain));
-        spw_jinja_print_text(r, text);
-        plain = p + n;
-    }
-    spw_jinja_print(r, plain, (size_t)(end - plain));
-    spw_jinja_print_text(r, "\"");
-}
-
-/* ---- repr and JSON ---- */
-
 /* How a value and what it holds are written: as Python's repr does, or as JSON. */
 struct style {
     bool json, ascii, sort;
     struct value indent; /* a string, or MISSING */
     struct value item_separator, key_separator;
 };
+
+/* ---- strings ---- */
+
+/* What stands for a character between quotes; "": the character itself. */
+static void escape_of(uint32_t c, char quote, const struct style *o, char text[16])
+{
+    static const char from[] = "\\\n\r\t\f\b", to[] = "\\nrtfb"; /* the last two in JSON only */
+    const char *found = c && c < 128 ? memchr(from, (int)c, o->json ? 6 : 4) : NULL;
+    *text = 0;
+    if (found || c == (unsigned char)quote)
+        snprintf(text, 16, "\\%c", found ? to[found - from] : quote);
+    else if (o->json && o->ascii && c >= 0x10000)
+        snprintf(text, 16, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10),
+                 0xdc00 + ((c - 0x10000) & 0x3ff));
+    else if (o->json ? c < 32 || (o->ascii && c > 126) : !spw_jinja_is_printable(c))
+        snprintf(text, 16,
+                 c < 0x100 && !o->json ? "\\x%02x"
+                 : c < 0x10000         ? "\\u%04x"
+                                       : "\\U%08x",
+                 c);
+}
+
+static void print_quoted(struct run *r, const struct string *s, const struct style *o)
+{
+    const bool has_single = memchr(s->at, '\'', s->bytes),
+               has_double = memchr(s->at, '"', s->bytes);
+    const char quote = o->json || (has_single && !has_double) ? '"' : '\'';
+    const bool markup = s->markup && !o->json;
+    const char *end = s->at + s->bytes, *plain = s->at;
+    size_t n;
+    spw_jinja_print_text(r, markup ? "Markup(" : "");
+    spw_jinja_print(r, &quote, 1);
+    for (const char *p = plain; p < end; p += n) {
+        char text[16];
+        escape_of(spw_jinja_decode(p, end, &n), quote, o, text);
+        if (!*text)
+            continue;
+        spw_jinja_print(r, plain, (size_t)(p - plain));
+        spw_jinja_print_text(r, text);
+        plain = p + n;
+    }
+    spw_jinja_print(r, plain, (size_t)(end - plain));
+    spw_jinja_print(r, &quote, 1);
+    spw_jinja_print_text(r, markup ? ")" : "");
+}
+
+/* ---- repr and JSON ---- */
 
 static void print(struct run *r, struct value v, const struct style *o, uint32_t level);
 
@@ -164,9 +150,7 @@ static void print_items(struct run *r, const struct list *l, bool pairs, const c
 
 static void print_dict(struct run *r, struct value v, const struct style *o, uint32_t level)
 {
-    struct list *pairs = spw_jinja_new_list(r);
-    for (size_t i = 0; i < v.u.dict->n; i++)
-        spw_jinja_append(r, pairs, spw_jinja_pair(r, &v.u.dict->at[i]));
+    struct list *pairs = spw_jinja_pairs(r, v.u.dict);
     if (o->sort)
         spw_jinja_sort(r, pairs, spw_jinja_items(r, v), false);
     print_items(r, pairs, true, "{}", o, level);
@@ -198,10 +182,8 @@ static void print(struct run *r, struct value v, const struct style *o, uint32_t
         print_int(r, v.u.integer);
     else if (v.type == SPW_JINJA_FLOAT)
         print_float(r, v.u.number, o->json);
-    else if (v.type == SPW_JINJA_STRING && o->json)
-        print_json_string(r, v.u.string, o->ascii);
     else if (v.type == SPW_JINJA_STRING)
-        print_string_repr(r, v.u.string);
+        print_quoted(r, v.u.string, o);
     else if (v.type == SPW_JINJA_LIST || v.type == SPW_JINJA_TUPLE)
         print_items(r, v.u.list, false, o->json || v.type == SPW_JINJA_LIST ? "[]" : "()", o,
                     level);
@@ -257,8 +239,9 @@ static void separators(struct run *r, struct value v, struct style *o)
 }
 
 /* The filter, as transformers has it. */
-struct value spw_jinja_tojson(struct run *r, struct value self, const struct value *a)
+struct value spw_jinja_tojson(struct run *r, const struct call *c)
 {
+    const struct value *a = c->a;
     struct style o = {.json = true, .ascii = spw_jinja_truth(a[0]), .sort = spw_jinja_truth(a[3])};
     size_t start = r->out_bytes;
     if (a[1].type == SPW_JINJA_STRING) {
@@ -268,6 +251,6 @@ struct value spw_jinja_tojson(struct run *r, struct value self, const struct val
         o.indent = spw_jinja_captured(r, start);
     }
     separators(r, a[2], &o);
-    print(r, self, &o, 0);
+    print(r, c->self, &o, 0);
     return spw_jinja_captured(r, start);
 }

@@ -13,11 +13,6 @@ uint32_t spw_jinja_decode(const char *at, const char *end, size_t *bytes)
     return n > 0 ? (uint32_t)c : 0xfffd;
 }
 
-size_t spw_jinja_encode(uint32_t c, char out[4])
-{
-    return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
-}
-
 size_t spw_jinja_chars(const char *at, size_t bytes)
 {
     size_t n = 0;
@@ -127,8 +122,8 @@ static bool is_final_sigma(const char *start, const char *at, const char *end)
 
 static void print_char(struct run *r, utf8proc_int32_t c)
 {
-    char text[4];
-    spw_jinja_print(r, text, spw_jinja_encode((uint32_t)c, text));
+    utf8proc_uint8_t text[4];
+    spw_jinja_print(r, (const char *)text, (size_t)utf8proc_encode_char(c, text));
 }
 
 static void print_upper(struct run *r, uint32_t c, bool title)

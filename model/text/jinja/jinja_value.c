@@ -2,9 +2,6 @@
 #include "model/text/jinja/jinja_impl.h"
 
 #include <math.h>
-#include <xxhash.h>
-
-enum { INDEX_FROM = 8 }; /* a dict of fewer entries is searched from its first to its last */
 
 /* ---- strings ---- */
 
@@ -54,12 +51,22 @@ void spw_jinja_append(struct run *r, struct list *l, struct value v)
     spw_jinja_charge(r, 1);
 }
 
-struct value spw_jinja_pair(struct run *r, const struct entry *e)
+void spw_jinja_append_all(struct run *r, struct list *l, const struct list *more)
 {
-    struct list *pair = spw_jinja_new_list(r);
-    spw_jinja_append(r, pair, e->key);
-    spw_jinja_append(r, pair, e->value);
-    return list_value(SPW_JINJA_TUPLE, pair);
+    for (size_t i = 0; i < more->n; i++)
+        spw_jinja_append(r, l, more->at[i]);
+}
+
+struct list *spw_jinja_pairs(struct run *r, const struct dict *d)
+{
+    struct list *pairs = spw_jinja_new_list(r);
+    for (size_t i = 0; i < d->n; i++) {
+        struct list *pair = spw_jinja_new_list(r);
+        spw_jinja_append(r, pair, d->at[i].key);
+        spw_jinja_append(r, pair, d->at[i].value);
+        spw_jinja_append(r, pairs, list_value(SPW_JINJA_TUPLE, pair));
+    }
+    return pairs;
 }
 
 /* Its characters; plain, also those of a string that was marked safe: as in Python. */
@@ -92,50 +99,35 @@ struct list *spw_jinja_items(struct run *r, struct value over)
 
 struct list *spw_jinja_copy_items(struct run *r, struct value over)
 {
-    const struct list *from = spw_jinja_items(r, over);
     struct list *l = spw_jinja_new_list(r);
-    for (size_t i = 0; i < from->n; i++)
-        spw_jinja_append(r, l, from->at[i]);
+    spw_jinja_append_all(r, l, spw_jinja_items(r, over));
     return l;
-}
-
-/* Merges the sorted runs [a, b) and [b, end) of `order` into `to`. */
-static void merge(struct run *r, const struct list *keys, const uint32_t *order, size_t a, size_t b,
-                  size_t end, bool reverse, uint32_t *to)
-{
-    size_t i = a, j = b;
-    for (size_t n = a; n < end; n++) {
-        bool left = j >= end;
-        /* `<` of the later and the earlier, as Python asks: of equal ones the earlier is first */
-        if (i < b && j < end) {
-            struct value x = keys->at[order[i]], y = keys->at[order[j]];
-            left = spw_jinja_order(r, reverse ? x : y, reverse ? y : x, "<") != -1;
-        }
-        to[n] = left ? order[i++] : order[j++];
-    }
 }
 
 void spw_jinja_sort(struct run *r, struct list *items, const struct list *keys, bool reverse)
 {
-    size_t n = items->n;
-    uint32_t *order = spw_jinja_take(r, n * sizeof *order);
-    uint32_t *to = spw_jinja_take(r, n * sizeof *to), *swap;
-    struct value *sorted = spw_jinja_take(r, n * sizeof *sorted);
-    for (size_t i = 0; i < n; i++)
-        order[i] = (uint32_t)i;
-    for (size_t width = 1; width < n; width *= 2) {
-        for (size_t a = 0; a < n; a += width * 2) {
-            size_t b = spw_min_u64(a + width, n), end = spw_min_u64(a + width * 2, n);
-            merge(r, keys, order, a, b, end, reverse, to);
+    uint32_t *order = spw_jinja_take(r, items->n * sizeof *order);
+    struct value *sorted = spw_jinja_take(r, items->n * sizeof *sorted);
+    for (uint32_t i = 0; i < items->n; i++) {
+        size_t low = 0, high = i;
+        while (low < high) {
+            /* `<` of the later and the earlier, as Python asks: of equal ones the earlier is first
+             */
+            size_t middle = (low + high) / 2;
+            struct value x = keys->at[i], y = keys->at[order[middle]];
+            if (spw_jinja_order(r, reverse ? y : x, reverse ? x : y, "<") == -1)
+                high = middle;
+            else
+                low = middle + 1;
         }
-        swap = order;
-        order = to;
-        to = swap;
+        spw_jinja_charge(r, (i - low) / 8);
+        memmove(order + low + 1, order + low, (i - low) * sizeof *order);
+        order[low] = i;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < items->n; i++)
         sorted[i] = items->at[order[i]];
     items->at = sorted;
-    items->room = n;
+    items->room = items->n;
 }
 
 /* ---- dicts ---- */
@@ -145,71 +137,30 @@ struct dict *spw_jinja_new_dict(struct run *r)
     return spw_jinja_take(r, sizeof(struct dict));
 }
 
-static uint64_t hash(struct run *r, struct value v);
-
-static uint64_t hash_tuple(struct run *r, const struct list *l)
+/* A key has a hash in Python. */
+static void check_key(struct run *r, struct value key)
 {
-    uint64_t h = SPW_JINJA_TUPLE;
-    spw_jinja_enter(r);
-    spw_jinja_charge(r, l->n);
-    for (size_t n = 0; n < l->n; n++)
-        h = (h ^ hash(r, l->at[n])) * 0x9e3779b97f4a7c15u;
-    r->depth--;
-    return h;
-}
-
-/* Equal values have equal hashes: 1, 1.0 and True are one key. */
-static uint64_t hash(struct run *r, struct value v)
-{
-    int64_t i = v.type;
-    switch (v.type) {
-    case SPW_JINJA_STRING:
-        spw_jinja_charge(r, v.u.string->bytes / 32);
-        return XXH3_64bits(v.u.string->at, v.u.string->bytes);
-    case SPW_JINJA_FLOAT:
-        if (v.u.number != floor(v.u.number) || fabs(v.u.number) >= 9.2e18)
-            return XXH3_64bits(&v.u.number, sizeof v.u.number);
-        i = (int64_t)v.u.number;
-        break;
-    case SPW_JINJA_BOOL:
-    case SPW_JINJA_INT:
-        i = integer(v);
-        break;
-    case SPW_JINJA_TUPLE:
-        return hash_tuple(r, v.u.list);
-    case SPW_JINJA_LIST:
-    case SPW_JINJA_DICT:
+    if (key.type == SPW_JINJA_METHOD)
+        spw_jinja_refuse(r, "a key that is", key);
+    if (key.type == SPW_JINJA_LIST || key.type == SPW_JINJA_DICT)
         spw_jinja_fail(r, "found a key that is a '%s', expected a string or a number",
-                       spw_jinja_type_name(v));
-    case SPW_JINJA_METHOD:
-        spw_jinja_refuse(r, "a key that is", v);
-    default:
-        break;
-    }
-    return XXH3_64bits(&i, sizeof i);
+                       spw_jinja_type_name(key));
+    if (key.type != SPW_JINJA_TUPLE)
+        return;
+    spw_jinja_enter(r);
+    for (size_t i = 0; i < key.u.list->n; i++)
+        check_key(r, key.u.list->at[i]);
+    r->depth--;
 }
 
-static struct entry *find(struct run *r, const struct dict *d, struct value key, uint64_t h)
-{
-    if (!d->index) {
-        for (size_t i = 0; i < d->n; i++)
-            if (d->at[i].hash == h && spw_jinja_equal(r, d->at[i].key, key))
-                return &d->at[i];
-        return NULL;
-    }
-    size_t mask = d->index_size - 1;
-    for (size_t at = h & mask; d->index[at]; at = (at + 1) & mask) {
-        struct entry *e = &d->at[d->index[at] - 1];
-        spw_jinja_charge(r, 1);
-        if (e->hash == h && spw_jinja_equal(r, e->key, key))
-            return e;
-    }
-    return NULL;
-}
-
+/* Dicts of templates are short. A long one costs what it costs: the work is counted. */
 struct entry *spw_jinja_dict_find(struct run *r, const struct dict *d, struct value key)
 {
-    return find(r, d, key, hash(r, key));
+    check_key(r, key);
+    for (size_t i = 0; i < d->n; i++)
+        if (spw_jinja_equal(r, d->at[i].key, key))
+            return &d->at[i];
+    return NULL;
 }
 
 struct value spw_jinja_dict_text(const struct dict *d, const char *at, size_t bytes)
@@ -223,36 +174,22 @@ struct value spw_jinja_dict_text(const struct dict *d, const char *at, size_t by
     return (struct value){.type = SPW_JINJA_MISSING};
 }
 
-static void add_to_index(struct dict *d, size_t entry)
+static struct entry *add(struct run *r, struct dict *d, struct value key, struct value value)
 {
-    size_t mask = d->index_size - 1, at = d->at[entry].hash & mask;
-    while (d->index[at])
-        at = (at + 1) & mask;
-    d->index[at] = (uint32_t)entry + 1;
+    d->at = spw_jinja_grow(r, d->at, d->n, &d->room, sizeof *d->at);
+    d->at[d->n] = (struct entry){key, value};
+    spw_jinja_charge(r, 1);
+    return &d->at[d->n++];
 }
 
 struct entry *spw_jinja_dict_set(struct run *r, struct dict *d, struct value key,
                                  struct value value)
 {
-    uint64_t h = hash(r, key);
-    struct entry *entry = find(r, d, key, h);
-    if (entry) {
-        entry->value = value;
-        return entry;
-    }
-    size_t room = d->room;
-    d->at = spw_jinja_grow(r, d->at, d->n, &d->room, sizeof *d->at);
-    d->at[d->n++] = (struct entry){key, value, h};
-    if (d->room > INDEX_FROM && d->room != room) {
-        d->index_size = d->room * 2;
-        d->index = spw_jinja_take(r, d->index_size * sizeof *d->index);
-        for (size_t i = 0; i + 1 < d->n; i++)
-            add_to_index(d, i);
-    }
-    if (d->index)
-        add_to_index(d, d->n - 1);
-    spw_jinja_charge(r, 1);
-    return &d->at[d->n - 1];
+    struct entry *entry = spw_jinja_dict_find(r, d, key);
+    if (!entry)
+        return add(r, d, key, value);
+    entry->value = value;
+    return entry;
 }
 
 /* ---- undefined ---- */
@@ -341,37 +278,17 @@ bool spw_jinja_truth(struct value v)
     }
 }
 
-static int order_int_float(int64_t i, double d)
+/* An integer and a float: both are exact in a long double, of 64 bits or more. */
+static long double exact(struct value v)
 {
-    if (isnan(d))
-        return 2;
-    if (d >= 9223372036854775808.0)
-        return -1;
-    if (d < -9223372036854775808.0)
-        return 1;
-    int64_t whole = (int64_t)d; /* towards zero, exact */
-    if (i != whole)
-        return i < whole ? -1 : 1;
-    double rest = d - (double)whole;
-    return rest > 0 ? -1 : rest < 0 ? 1 : 0;
+    return v.type == SPW_JINJA_FLOAT ? (long double)v.u.number : (long double)integer(v);
 }
 
-/* -1, 0, 1, or 2 where one is not a number; exact between integers and floats. */
+/* -1, 0, 1, or 2 where one is not a number. */
 static int order_numbers(struct value a, struct value b)
 {
-    if (a.type == SPW_JINJA_FLOAT && b.type == SPW_JINJA_FLOAT) {
-        double p = a.u.number, q = b.u.number;
-        return p < q ? -1 : p > q ? 1 : p == q ? 0 : 2;
-    }
-    if (b.type == SPW_JINJA_FLOAT)
-        return order_int_float(integer(a), b.u.number);
-    int64_t y = integer(b);
-    if (a.type == SPW_JINJA_FLOAT) {
-        int turned = order_int_float(y, a.u.number);
-        return turned == 2 ? 2 : -turned;
-    }
-    int64_t x = integer(a);
-    return x < y ? -1 : x > y;
+    const long double x = exact(a), y = exact(b);
+    return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
 }
 
 static int order_strings(struct run *r, const struct string *a, const struct string *b)
@@ -397,7 +314,7 @@ static bool equal_dicts(struct run *r, const struct dict *a, const struct dict *
     bool same = a->n == b->n;
     spw_jinja_enter(r);
     for (size_t i = 0; same && a != b && i < a->n; i++) {
-        const struct entry *other = find(r, b, a->at[i].key, a->at[i].hash);
+        const struct entry *other = spw_jinja_dict_find(r, b, a->at[i].key);
         same = other && spw_jinja_equal(r, a->at[i].value, other->value);
     }
     r->depth--;
@@ -482,6 +399,14 @@ bool spw_jinja_contains(struct run *r, struct value in, struct value what)
 
 /* ---- JSON ---- */
 
+/* The limits grow with what the template is given to work on. */
+static void allow(struct run *r, size_t bytes)
+{
+    r->arena.limit += bytes * SPW_JINJA_MEMORY_FACTOR;
+    r->out_limit += bytes * SPW_JINJA_OUTPUT_FACTOR;
+    r->work_left += (int64_t)bytes * SPW_JINJA_WORK_FACTOR;
+}
+
 static struct value from_array(struct run *r, const json_t *json)
 {
     struct list *l = spw_jinja_new_list(r);
@@ -499,7 +424,8 @@ static struct value from_object(struct run *r, json_t *json)
     json_object_keylen_foreach(json, key, bytes, item)
     {
         struct value name = spw_jinja_borrow(r, key, bytes);
-        spw_jinja_dict_set(r, d, name, spw_jinja_from_json(r, item));
+        allow(r, 32 + bytes);
+        add(r, d, name, spw_jinja_from_json(r, item)); /* it comes once */
     }
     return (struct value){.type = SPW_JINJA_DICT, .u.dict = d};
 }
@@ -507,6 +433,7 @@ static struct value from_object(struct run *r, json_t *json)
 struct value spw_jinja_from_json(struct run *r, const json_t *json)
 {
     struct value v = none_value();
+    allow(r, 32 + json_string_length(json));
     switch (json_typeof(json)) {
     case JSON_NULL:
         return v;

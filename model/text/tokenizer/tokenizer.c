@@ -11,56 +11,42 @@
 
 /* ---- open, close ---- */
 
-int spw_tok_open(struct spw_tokenizer **out, const char *name, const void *from,
-                 int (*fill)(struct spw_tokenizer *t, const char *name, const void *from,
-                             struct spw_error *err),
-                 struct spw_error *err)
+struct spw_tokenizer *spw_tok_new(struct spw_error *err)
 {
     spw_error_clear(err);
-    *out = NULL;
     struct spw_tokenizer *t = spw_alloc_zero(1, sizeof *t);
-    int rc = t ? 0 : -ENOMEM;
-    if (!rc)
-        rc = fill(t, name, from, err);
-    if (rc) {
-        spw_json_tidy(err);
-        spw_tokenizer_close(t);
-        return rc == -ENOMEM ? spw_fail(err, rc, "%s: out of memory while reading it", name) : rc;
+    if (t && !(t->regex_memory = spw_tok_regex_memory())) {
+        spw_free(t);
+        t = NULL;
     }
-    *out = t;
-    return 0;
+    return t;
 }
 
-struct text {
-    const char *json;
-    size_t bytes;
-    const struct spw_special_tokens *special;
-};
-
-static int fill_from_json(struct spw_tokenizer *t, const char *name, const void *from,
-                          struct spw_error *err)
+int spw_tok_opened(struct spw_tokenizer **out, struct spw_tokenizer *t, int rc, const char *name,
+                   struct spw_error *err)
 {
-    const struct text *text = from;
-    return spw_tok_load(t, text->json, text->bytes, text->special, name, err);
+    *out = rc ? NULL : t;
+    if (!rc)
+        return 0;
+    spw_json_tidy(err);
+    spw_tokenizer_close(t);
+    return rc == -ENOMEM  ? spw_fail(err, rc, "%s: out of memory while reading it", name)
+           : rc == -EFBIG ? spw_fail(err, rc, "%s: found more than 2 GiB of token text", name)
+                          : rc;
+}
+
+static int parse(struct spw_tokenizer **out, const char *json, size_t bytes,
+                 const struct spw_special_tokens *special, const char *name, struct spw_error *err)
+{
+    struct spw_tokenizer *t = spw_tok_new(err);
+    int rc = t ? spw_tok_load(t, json, bytes, special, name, err) : -ENOMEM;
+    return spw_tok_opened(out, t, rc, name, err);
 }
 
 int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t bytes,
                         const char *name, struct spw_error *err)
 {
-    return spw_tok_open(out, name, &(struct text){json, bytes, NULL}, fill_from_json, err);
-}
-
-static int open_file(struct spw_tokenizer **out, const char *path,
-                     const struct spw_special_tokens *special, struct spw_error *err)
-{
-    char *json;
-    size_t bytes;
-    int rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
-    if (rc)
-        return spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc));
-    rc = spw_tok_open(out, path, &(struct text){json, bytes, special}, fill_from_json, err);
-    spw_free(json);
-    return rc;
+    return parse(out, json, bytes, NULL, name, err);
 }
 
 int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder, struct spw_error *err)
@@ -68,11 +54,16 @@ int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder, st
     spw_error_clear(err);
     *out = NULL;
     struct spw_special_tokens special = {0};
-    char *path = spw_file_join(folder, "tokenizer.json");
+    char *path = spw_file_join(folder, "tokenizer.json"), *json = NULL;
+    size_t bytes;
     int rc = path ? spw_special_tokens_read(&special, folder, err)
                   : spw_fail(err, -ENOMEM, "%s: out of memory", folder);
-    if (!rc)
-        rc = open_file(out, path, &special, err);
+    if (!rc) {
+        rc = spw_file_read(path, SPW_TOKENIZER_MOST_BYTES, &json, &bytes, err);
+        rc = rc ? spw_fail(err, rc, "%s: cannot be opened: %s", path, strerror(-rc))
+                : parse(out, json, bytes, &special, path, err);
+        spw_free(json);
+    }
     if (rc)
         spw_json_tidy(err);
     spw_special_tokens_free(&special);
@@ -80,25 +71,26 @@ int spw_tokenizer_open_folder(struct spw_tokenizer **out, const char *folder, st
     return rc;
 }
 
+static void free_steps(struct spw_tok_steps *steps)
+{
+    for (size_t i = 0; i < steps->n; i++) {
+        spw_tok_pattern_free(&steps->at[i].pattern);
+        spw_free(steps->at[i].content);
+    }
+}
+
 void spw_tokenizer_close(struct spw_tokenizer *t)
 {
     if (!t)
         return;
-    for (size_t i = 0; i < t->n_norms; i++) {
-        spw_tok_pattern_free(&t->norms[i].pattern);
-        spw_free(t->norms[i].content);
-    }
-    for (size_t i = 0; i < t->n_pres; i++)
-        spw_tok_pattern_free(&t->pres[i].pattern);
-    for (size_t i = 0; i < t->n_decs; i++) {
-        spw_tok_pattern_free(&t->decs[i].pattern);
-        spw_free(t->decs[i].content);
-    }
+    free_steps(&t->norms);
+    free_steps(&t->pres);
+    free_steps(&t->decs);
     for (size_t i = 0; i < t->n_added; i++)
         spw_free(t->added[i].form);
     spw_free(t->added);
-    spw_free(t->raw_trie.nodes);
-    spw_free(t->normalized_trie.nodes);
+    spw_free(t->raw.order);
+    spw_free(t->normalized.order);
     spw_free(t->prefix.at);
     spw_free(t->suffix.at);
     spw_free(t->vocab.slots);
@@ -106,7 +98,7 @@ void spw_tokenizer_close(struct spw_tokenizer *t)
     spw_free(t->merges);
     spw_free(t->ranks);
     spw_free(t->entries);
-    spw_free(t->blob);
+    spw_tok_buf_free(&t->blob);
     pcre2_general_context_free(t->regex_memory);
     spw_free(t);
 }
@@ -115,29 +107,7 @@ void spw_tokenizer_close(struct spw_tokenizer *t)
 
 uint32_t spw_tokenizer_vocab_size(const struct spw_tokenizer *t)
 {
-    return t->n_entries;
-}
-
-uint64_t spw_tokenizer_bytes(const struct spw_tokenizer *t)
-{
-    uint64_t bytes = sizeof *t + t->blob_bytes;
-    bytes += t->n_entries * sizeof *t->entries;
-    bytes += t->vocab.slots ? ((uint64_t)t->vocab.mask + 1) * sizeof *t->vocab.slots : 0;
-    bytes += t->added_map.slots ? ((uint64_t)t->added_map.mask + 1) * sizeof *t->vocab.slots : 0;
-    bytes += t->merges ? ((uint64_t)t->merge_mask + 1) * sizeof *t->merges : 0;
-    bytes += t->ranks ? t->n_entries * sizeof *t->ranks : 0;
-    bytes += (t->raw_trie.capacity + t->normalized_trie.capacity) * sizeof *t->raw_trie.nodes;
-    bytes += (t->prefix.capacity + t->suffix.capacity) * sizeof *t->prefix.at;
-    bytes += t->n_added * sizeof *t->added;
-    for (size_t i = 0; i < t->n_added; i++)
-        bytes += t->added[i].form ? t->added[i].form_bytes : 0;
-    for (size_t i = 0; i < t->n_norms; i++)
-        bytes += spw_tok_pattern_bytes(&t->norms[i].pattern) + t->norms[i].content_bytes;
-    for (size_t i = 0; i < t->n_pres; i++)
-        bytes += spw_tok_pattern_bytes(&t->pres[i].pattern);
-    for (size_t i = 0; i < t->n_decs; i++)
-        bytes += spw_tok_pattern_bytes(&t->decs[i].pattern) + t->decs[i].content_bytes;
-    return bytes;
+    return (uint32_t)t->n_entries;
 }
 
 int spw_tokenizer_id(const struct spw_tokenizer *t, const char *token)
@@ -157,7 +127,7 @@ static const struct spw_tok_entry *entry_at(const struct spw_tokenizer *t, int32
 const char *spw_tokenizer_token(const struct spw_tokenizer *t, int32_t id)
 {
     const struct spw_tok_entry *e = entry_at(t, id);
-    return e ? t->blob + e->offset : NULL;
+    return e ? t->blob.data + e->offset : NULL;
 }
 
 bool spw_tokenizer_is_special(const struct spw_tokenizer *t, int32_t id)
@@ -196,25 +166,6 @@ static void encoder_free(struct encoder *e)
     spw_free(e->ids.at);
 }
 
-static int check_utf8(const char *text, size_t bytes, struct spw_error *err)
-{
-    for (size_t i = 0; i < bytes;) {
-        int32_t cp;
-        if ((unsigned char)text[i] < 0x80) {
-            i++;
-            continue;
-        }
-        int len = spw_tok_utf8(text + i, bytes - i, &cp);
-        if (len <= 0)
-            return spw_fail(err, -EILSEQ,
-                            "text: found byte 0x%02x at offset %zu, which is not valid UTF-8; "
-                            "convert the text to UTF-8 first",
-                            (unsigned char)text[i], i);
-        i += (size_t)len;
-    }
-    return 0;
-}
-
 static void text_swap(struct encoder *e)
 {
     struct spw_tok_text x = e->x;
@@ -223,11 +174,11 @@ static void text_swap(struct encoder *e)
 }
 
 /* Cuts e->x at added tokens. Only the pieces change; the bytes move along. */
-static int cut_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+static int cut_added(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                      const struct spw_encoding *plain, struct encoder *e)
 {
     e->next.n = 0;
-    SPW_TRY(spw_tok_split_added(t, trie, plain, &e->x, &e->next));
+    SPW_TRY(spw_tok_split_added(t, f, plain, &e->x, &e->next));
     struct spw_tok_buf buf = e->x.buf;
     e->x.buf = e->next.buf;
     e->next.buf = buf;
@@ -237,7 +188,7 @@ static int cut_added(const struct spw_tokenizer *t, const struct spw_tok_trie *t
 
 static int normalize_pieces(const struct spw_tokenizer *t, struct encoder *e)
 {
-    if (!t->n_norms)
+    if (!t->norms.n)
         return 0;
     e->next.n = e->next.buf.n = 0;
     e->next.buf.limit = spw_tok_normal_limit(e->x.buf.n);
@@ -272,14 +223,14 @@ static int encode(const struct spw_tokenizer *t, struct encoder *e, const struct
     e->matcher.stopped = is->stopped;
     SPW_TRY(spw_tok_buf_append(&e->x.buf, is->text, is->bytes));
     SPW_TRY(spw_tok_text_add(&e->x, 0, is->bytes, -1, true));
-    SPW_TRY(cut_added(t, &t->raw_trie, plain, e));
-    if (t->n_norms && plain) { /* the spans would be elsewhere */
-        if (spw_tok_has_special(t, &t->normalized_trie, plain))
+    SPW_TRY(cut_added(t, &t->raw, plain, e));
+    if (t->norms.n && plain) { /* the spans would be elsewhere */
+        if (spw_tok_has_special(t, &t->normalized, plain))
             return -EBADMSG;
         plain = NULL;
     }
     SPW_TRY(normalize_pieces(t, e));
-    SPW_TRY(cut_added(t, &t->normalized_trie, plain, e));
+    SPW_TRY(cut_added(t, &t->normalized, plain, e));
     SPW_TRY(spw_tok_pre_apply(t, &e->matcher, &e->x));
 
     SPW_TRY(spw_grow(&e->ids.at, &e->ids.capacity, 1, sizeof *e->ids.at)); /* never NULL */
@@ -341,7 +292,12 @@ int spw_tokenizer_encode_spans(const struct spw_tokenizer *t, const struct spw_e
 {
     spw_error_clear(err);
     struct encoder e = {0};
-    SPW_TRY(check_utf8(is->text, is->bytes, err));
+    const size_t valid = spw_tok_valid(is->text, is->bytes);
+    if (valid < is->bytes)
+        return spw_fail(err, -EILSEQ,
+                        "text: found byte 0x%02x at offset %zu, which is not valid UTF-8; "
+                        "convert the text to UTF-8 first",
+                        (unsigned char)is->text[valid], valid);
     int rc = encode(t, &e, is);
     if (!rc) {
         *ids = e.ids.at;

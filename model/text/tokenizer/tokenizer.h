@@ -31,7 +31,6 @@ int spw_tokenizer_parse(struct spw_tokenizer **out, const char *json, size_t byt
 void spw_tokenizer_close(struct spw_tokenizer *t);
 
 uint32_t spw_tokenizer_vocab_size(const struct spw_tokenizer *t); /* largest id + 1 */
-uint64_t spw_tokenizer_bytes(const struct spw_tokenizer *t);      /* heap it holds */
 /* The id of a token given as it is written in the file; -ENOENT when there is none. */
 int spw_tokenizer_id(const struct spw_tokenizer *t, const char *token);
 /* NULL when no token has this id. Lives as long as the tokenizer. */

@@ -21,14 +21,14 @@ static const char *content_of(const json_t *token)
 static int put(const struct merge *m, const json_t *token)
 {
     const char *content = content_of(token);
+    if (!*content)
+        return 0;
     json_t *old = json_object_get(m->by_text, content);
     bool special =
         json_object_get(m->names, content) || json_is_true(json_object_get(token, "special"));
     bool was_special = json_is_true(json_object_get(old, "special"));
     json_t *fresh = old ? NULL : json_object(), *at = old ? old : fresh;
     int rc = 0;
-    if (!*content)
-        return 0;
     if (json_object_set_new(at, "normalized", json_boolean(!special)) ||
         json_object_update(at, (json_t *)token) ||
         json_object_set_new(at, "special", json_boolean(special || was_special)))
@@ -71,9 +71,7 @@ static int add_pad(const struct spw_special_tokens *s, const json_t *root)
         json_string_value(json_object_get(json_object_get(root, "padding"), "pad_token"));
     if (s->has_pad || !pad)
         return 0;
-    json_t *token = json_pack("{s:s, s:b, s:b, s:b, s:b}", "content", pad, "special", 1, "lstrip",
-                              0, "rstrip", 0, "single_word", 0);
-    return json_object_set_new(s->named, "pad_token", token) ? -ENOMEM : 0;
+    return json_object_set_new(s->named, "pad_token", spw_special_token(pad, true)) ? -ENOMEM : 0;
 }
 
 static int take_names(const struct merge *m, json_t *named)
@@ -118,7 +116,7 @@ static int merge(const struct merge *m, const struct spw_special_tokens *s, cons
     return rc;
 }
 
-int spw_tok_merge_added(const struct spw_special_tokens *special, json_t *root, json_t **fresh)
+int spw_tok_merge_added(const struct spw_special_tokens *special, json_t *root)
 {
     json_t *added = json_object_get(root, "added_tokens");
     if (!json_is_array(added)) {
@@ -127,13 +125,7 @@ int spw_tok_merge_added(const struct spw_special_tokens *special, json_t *root, 
             return -ENOMEM;
     }
     struct merge m = {added, json_object(), json_object()};
-    size_t n_own = json_array_size(added);
     int rc = m.by_text && m.names ? merge(&m, special, root) : -ENOMEM;
-    *fresh = rc || n_own == json_array_size(added) ? NULL : json_object();
-    for (size_t i = n_own; !rc && i < json_array_size(added); i++) {
-        json_t *token = json_array_get(added, i);
-        rc = json_object_set(*fresh, content_of(token), token) ? -ENOMEM : 0;
-    }
     json_decref(m.by_text);
     json_decref(m.names);
     return rc;

@@ -25,11 +25,6 @@ void spw_tok_bpe_work_free(struct spw_tok_bpe_work *w)
 
 /* ---- the heap: smallest order first ---- */
 
-static int heap_reserve(struct spw_tok_bpe_work *w, size_t n)
-{
-    return spw_grow(&w->heap, &w->heap_capacity, n, sizeof *w->heap);
-}
-
 static void sift_down(struct spw_tok_candidate *heap, size_t n, size_t i)
 {
     struct spw_tok_candidate c = heap[i];
@@ -81,19 +76,17 @@ static int32_t char_id(const struct spw_tokenizer *t, const char *p, size_t len)
     return spw_tok_map_find(t, &t->vocab, p, len);
 }
 
-/* True when every byte of the character has its own token; they are added then. */
-static int add_bytes(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w, const char *p,
-                     size_t len, bool *done)
+/* 1: every byte of the character has a token of its own, and they are added. 0: not so. */
+static int add_bytes(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w, size_t start,
+                     size_t len)
 {
-    const size_t start = (size_t)(p - w->text);
-    *done = false;
+    const uint8_t *p = (const uint8_t *)w->text + start;
     for (size_t i = 0; i < len; i++)
-        if (t->byte_ids[(uint8_t)p[i]] < 0)
+        if (t->byte_ids[p[i]] < 0)
             return 0;
     for (size_t i = 0; i < len; i++)
-        SPW_TRY(symbol_add(w, t->byte_ids[(uint8_t)p[i]], start + i));
-    *done = true;
-    return 0;
+        SPW_TRY(symbol_add(w, t->byte_ids[p[i]], start + i));
+    return 1;
 }
 
 /* Characters to first symbols. An unknown character that byte fallback cannot spell becomes the unk
@@ -118,12 +111,10 @@ static int add_characters(const struct spw_tokenizer *t, struct spw_tok_bpe_work
             SPW_TRY(symbol_add(w, id, i));
             continue;
         }
-        if (t->byte_fallback) {
-            bool done;
-            SPW_TRY(add_bytes(t, w, text + i, len, &done));
-            if (done)
-                continue;
-        }
+        const int added = t->byte_fallback ? add_bytes(t, w, i, len) : 0;
+        SPW_TRY(added);
+        if (added)
+            continue;
         if (!t->has_unk)
             continue;
         if (t->unk_id < 0)
@@ -173,7 +164,7 @@ static int merge_all(const struct spw_tokenizer *t, struct spw_tok_bpe_work *w)
     struct spw_tok_symbol *s = w->symbols;
     struct spw_tok_candidate c;
     /* Every merge removes a symbol and adds at most two candidates. */
-    SPW_TRY(heap_reserve(w, 3 * w->n_symbols));
+    SPW_TRY(spw_grow(&w->heap, &w->heap_capacity, 3 * w->n_symbols, sizeof *w->heap));
     w->n_heap = 0;
     for (size_t i = 0; i + 1 < w->n_symbols; i++)
         if (candidate_at(t, w, (int32_t)i, &c))

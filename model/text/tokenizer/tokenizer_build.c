@@ -1,49 +1,60 @@
-/* The tables of a tokenizer: see tokenizer_build.h. */
-#include "model/text/tokenizer/tokenizer_build.h"
+/* The tables of a tokenizer: see tokenizer_impl.h. */
+#include "model/text/tokenizer/tokenizer_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-int spw_tok_build_tables(const struct spw_tok_build *b, const struct spw_tok_sizes *sizes)
+int spw_tok_build_step(struct spw_tok_steps *steps, enum spw_tok_kind kind, const char *content,
+                       struct spw_tok_step **out)
 {
-    struct spw_tokenizer *t = b->t;
-    t->n_entries = sizes->n_ids;
-    t->blob = spw_alloc(sizes->blob_bytes);
-    t->entries = spw_alloc_zero(t->n_entries, sizeof *t->entries);
-    t->added = spw_alloc_zero(sizes->n_added, sizeof *t->added);
-    if (!t->blob || !t->entries || !t->added)
-        return -ENOMEM;
-    SPW_TRY(spw_tok_map_init(&t->vocab, sizes->n_vocab));
-    return spw_tok_map_init(&t->added_map, sizes->n_added);
+    struct spw_tok_step *step = *out = &steps->at[steps->n++];
+    step->kind = kind;
+    if (!content)
+        return 0;
+    step->content_bytes = strlen(content);
+    step->content = spw_strdup(content);
+    return step->content ? 0 : -ENOMEM;
 }
 
-static void entry_put(struct spw_tokenizer *t, int32_t id, const char *text, size_t bytes)
+int spw_tok_build_ids(const struct spw_tok_build *b, size_t n)
 {
-    struct spw_tok_entry *e = &t->entries[id];
-    e->offset = (uint32_t)t->blob_bytes;
-    e->bytes = (uint32_t)bytes;
-    memcpy(t->blob + t->blob_bytes, text, bytes);
-    t->blob[t->blob_bytes + bytes] = 0;
-    t->blob_bytes += bytes + 1;
+    struct spw_tokenizer *t = b->t;
+    if (n <= t->n_entries)
+        return 0;
+    SPW_TRY(spw_grow(&t->entries, &t->entry_capacity, n, sizeof *t->entries));
+    memset(t->entries + t->n_entries, 0, (n - t->n_entries) * sizeof *t->entries);
+    t->n_entries = n;
+    return 0;
+}
+
+/* The text of an id that has none. */
+static int entry_put(const struct spw_tok_build *b, int32_t id, const char *text, size_t bytes)
+{
+    struct spw_tokenizer *t = b->t;
+    const size_t offset = t->blob.n;
+    SPW_TRY(spw_tok_build_ids(b, (size_t)id + 1));
+    SPW_TRY(spw_tok_buf_append(&t->blob, text, bytes));
+    SPW_TRY(spw_tok_buf_append(&t->blob, "", 1));
+    t->entries[id] = (struct spw_tok_entry){(uint32_t)offset, (uint32_t)bytes, 0};
+    return 0;
 }
 
 int spw_tok_build_token(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id)
 {
     struct spw_tokenizer *t = b->t;
-    uint32_t *slot = spw_tok_map_slot(t, &t->vocab, token, bytes);
+    const char *other = spw_tokenizer_token(t, id);
     int shown = (int)spw_min_u64(bytes, 40);
-    if (*slot)
+    if (spw_tok_map_find(t, &t->vocab, token, bytes) >= 0)
         return spw_fail(b->err, -EINVAL, "%s: %s: found \"%.*s\" twice, expected every token once",
                         b->name, b->vocab_key, shown, token);
-    if (t->entries[id].flags)
+    if (other)
         return spw_fail(b->err, -EINVAL,
                         "%s: %s: found id %d for both \"%.40s\" and \"%.*s\", expected "
                         "one token for each id",
-                        b->name, b->vocab_key, id, t->blob + t->entries[id].offset, shown, token);
-    entry_put(t, id, token, bytes);
+                        b->name, b->vocab_key, id, other, shown, token);
+    SPW_TRY(entry_put(b, id, token, bytes));
     t->entries[id].flags = SPW_TOK_IN_MODEL;
-    *slot = (uint32_t)id + 1;
-    return 0;
+    return spw_tok_map_add(t, &t->vocab, id);
 }
 
 void spw_tok_build_characters(const struct spw_tok_build *b)
@@ -108,20 +119,21 @@ int spw_tok_build_added(const struct spw_tok_build *b, const struct spw_tok_adde
                         const char *content, size_t bytes, bool special, const char *path)
 {
     struct spw_tokenizer *t = b->t;
-    struct spw_tok_entry *e = &t->entries[added->id];
-    int32_t in_vocab = spw_tok_map_find(t, &t->vocab, content, bytes);
-    uint32_t *slot = spw_tok_map_slot(t, &t->added_map, content, bytes);
-    if (*slot || e->flags & SPW_TOK_IN_ADDED || (in_vocab >= 0 && in_vocab != added->id) ||
-        (in_vocab < 0 && e->flags))
+    const int32_t id = added->id, in_vocab = spw_tok_map_find(t, &t->vocab, content, bytes);
+    SPW_TRY(spw_tok_build_ids(b, (size_t)id + 1));
+    const uint32_t flags = t->entries[id].flags;
+    if (spw_tok_map_find(t, &t->added_map, content, bytes) >= 0 || flags & SPW_TOK_IN_ADDED ||
+        (in_vocab >= 0 && in_vocab != id) || (in_vocab < 0 && flags))
         return spw_fail(b->err, -EINVAL,
                         "%s: %s: found id %d for \"%.*s\", expected an id and a text that no "
                         "other token has",
-                        b->name, path, added->id, (int)spw_min_u64(bytes, 40), content);
-    if (!e->flags)
-        entry_put(t, added->id, content, bytes);
-    *slot = (uint32_t)added->id + 1;
-    e->flags |= SPW_TOK_IN_ADDED | (special ? SPW_TOK_SPECIAL : 0) |
-                (uint32_t)t->n_added << SPW_TOK_ADDED_SHIFT;
+                        b->name, path, id, (int)spw_min_u64(bytes, 40), content);
+    if (!flags)
+        SPW_TRY(entry_put(b, id, content, bytes));
+    SPW_TRY(spw_tok_map_add(t, &t->added_map, id));
+    SPW_TRY(spw_grow(&t->added, &t->added_capacity, t->n_added + 1, sizeof *t->added));
+    t->entries[id].flags |= SPW_TOK_IN_ADDED | (special ? SPW_TOK_SPECIAL : 0) |
+                            (uint32_t)t->n_added << SPW_TOK_ADDED_SHIFT;
     struct spw_tok_added *a = &t->added[t->n_added++];
     *a = *added;
     return a->normalized ? add_form(b, a, content, bytes, path) : 0;
@@ -142,13 +154,8 @@ static int check_template(const struct spw_tok_build *b, const struct spw_tok_id
 int spw_tok_build_finish(const struct spw_tok_build *b)
 {
     struct spw_tokenizer *t = b->t;
-    for (size_t k = 0; k < t->n_added; k++) {
-        const struct spw_tok_added *a = &t->added[k];
-        const struct spw_tok_entry *e = &t->entries[a->id];
-        SPW_TRY(spw_tok_trie_add(a->normalized ? &t->normalized_trie : &t->raw_trie,
-                                 a->form ? a->form : t->blob + e->offset,
-                                 a->form ? a->form_bytes : e->bytes, (int32_t)k));
-    }
+    SPW_TRY(spw_tok_finder_init(&t->raw, t, false));
+    SPW_TRY(spw_tok_finder_init(&t->normalized, t, true));
     SPW_TRY(check_template(b, &t->prefix));
     return check_template(b, &t->suffix);
 }

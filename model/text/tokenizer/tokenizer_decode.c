@@ -39,14 +39,7 @@ static int stage_end(struct spw_detokenizer *d, size_t i);
 
 static bool is_text(const struct spw_tok_buf *b)
 {
-    int32_t cp;
-    for (size_t at = 0; at < b->n;) {
-        int len = spw_tok_utf8(b->data + at, b->n - at, &cp);
-        if (len <= 0)
-            return false;
-        at += (size_t)len;
-    }
-    return true;
+    return spw_tok_valid(b->data, b->n) == b->n;
 }
 
 /* ByteLevel's bytes as characters, as far as they are complete. */
@@ -151,7 +144,7 @@ static int byte_fallback_end(struct spw_detokenizer *d, size_t i)
 static int replace_end(struct spw_detokenizer *d, size_t i)
 {
     struct stage *s = &d->stages[i];
-    const struct spw_tok_dec *dec = &d->t->decs[i];
+    const struct spw_tok_step *dec = &d->t->decs.at[i];
     s->matcher.memory = d->t->regex_memory;
     SPW_TRY(spw_tok_find(&dec->pattern, &s->matcher, s->token.data, s->token.n));
     for (size_t k = 0; k < s->matcher.spans.n; k++) {
@@ -165,15 +158,15 @@ static int replace_end(struct spw_detokenizer *d, size_t i)
     return stage_end(d, i + 1);
 }
 
-static bool is_character(const struct spw_tok_dec *dec, const char *p, size_t len)
+static bool is_character(const struct spw_tok_step *dec, const char *p, size_t len)
 {
-    return len == dec->character_bytes && !memcmp(p, dec->character, len);
+    return len == dec->content_bytes && !memcmp(p, dec->content, len);
 }
 
 static int strip_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n)
 {
     struct stage *s = &d->stages[i];
-    const struct spw_tok_dec *dec = &d->t->decs[i];
+    const struct spw_tok_step *dec = &d->t->decs.at[i];
     for (size_t k = 0, len; k < n; k += len) {
         len = spw_tok_utf8_len(p + k);
         bool same = is_character(dec, p + k, len);
@@ -187,7 +180,7 @@ static int strip_text(struct spw_detokenizer *d, size_t i, const char *p, size_t
             continue;
         }
         for (; !same && s->n_held; s->n_held--)
-            SPW_TRY(stage_text(d, i + 1, dec->character, dec->character_bytes));
+            SPW_TRY(stage_text(d, i + 1, dec->content, dec->content_bytes));
         SPW_TRY(stage_text(d, i + 1, p + k, len));
     }
     return 0;
@@ -195,8 +188,8 @@ static int strip_text(struct spw_detokenizer *d, size_t i, const char *p, size_t
 
 static int metaspace_text(struct spw_detokenizer *d, size_t i, const char *p, size_t n)
 {
-    const struct spw_tok_dec *dec = &d->t->decs[i];
-    bool drop = dec->drop_first && !d->stages[i].n_tokens;
+    const struct spw_tok_step *dec = &d->t->decs.at[i];
+    bool drop = dec->scheme != SPW_TOK_SCHEME_NEVER && !d->stages[i].n_tokens;
     for (size_t k = 0, len; k < n; k += len) {
         len = spw_tok_utf8_len(p + k);
         if (!is_character(dec, p + k, len))
@@ -222,10 +215,10 @@ static int stage_text(struct spw_detokenizer *d, size_t i, const char *p, size_t
         return spw_tok_buf_append(&d->out, p, n);
     if (!n)
         return 0;
-    switch (d->t->decs[i].kind) {
+    switch (d->t->decs.at[i].kind) {
     case SPW_TOK_DEC_BYTE_LEVEL:
     case SPW_TOK_DEC_BYTE_FALLBACK:
-    case SPW_TOK_DEC_REPLACE:
+    case SPW_TOK_REPLACE:
         return spw_tok_buf_append(&d->stages[i].token, p, n);
     case SPW_TOK_DEC_FUSE:
         return stage_text(d, i + 1, p, n);
@@ -236,8 +229,9 @@ static int stage_text(struct spw_detokenizer *d, size_t i, const char *p, size_t
     case SPW_TOK_DEC_JOIN:
         SPW_TRY(join_begin(d, i));
         return stage_text(d, i + 1, p, n);
+    default:
+        return -EINVAL;
     }
-    return -EINVAL;
 }
 
 static int stage_end(struct spw_detokenizer *d, size_t i)
@@ -245,20 +239,19 @@ static int stage_end(struct spw_detokenizer *d, size_t i)
     if (i == d->n_stages)
         return 0;
     struct stage *s = &d->stages[i];
-    switch (d->t->decs[i].kind) {
+    switch (d->t->decs.at[i].kind) {
     case SPW_TOK_DEC_BYTE_LEVEL:
         return byte_level_end(d, i);
     case SPW_TOK_DEC_BYTE_FALLBACK:
         return byte_fallback_end(d, i);
-    case SPW_TOK_DEC_REPLACE:
+    case SPW_TOK_REPLACE:
         return replace_end(d, i);
     case SPW_TOK_DEC_FUSE:
         return 0;
     case SPW_TOK_DEC_JOIN:
         SPW_TRY(join_begin(d, i));
         break;
-    case SPW_TOK_DEC_STRIP:
-    case SPW_TOK_DEC_METASPACE:
+    default:
         break;
     }
     s->n_tokens++;
@@ -272,7 +265,7 @@ static int stage_finish(struct spw_detokenizer *d, size_t i)
 {
     if (i == d->n_stages)
         return 0;
-    enum spw_tok_dec_kind kind = d->t->decs[i].kind;
+    enum spw_tok_kind kind = d->t->decs.at[i].kind;
     if (kind == SPW_TOK_DEC_BYTE_LEVEL)
         SPW_TRY(flush_characters(d, i, true));
     else if (kind == SPW_TOK_DEC_BYTE_FALLBACK)
@@ -288,12 +281,12 @@ static int stage_finish(struct spw_detokenizer *d, size_t i)
 int spw_detokenizer_init(struct spw_detokenizer **out, const struct spw_tokenizer *t,
                          bool skip_special)
 {
-    struct spw_detokenizer *d = spw_alloc_zero(1, sizeof *d + t->n_decs * sizeof d->stages[0]);
+    struct spw_detokenizer *d = spw_alloc_zero(1, sizeof *d + t->decs.n * sizeof d->stages[0]);
     if (!d)
         return -ENOMEM;
     d->t = t;
     d->skip_special = skip_special;
-    d->n_stages = t->n_decs;
+    d->n_stages = t->decs.n;
     /* Room for any ordinary token from the start: streaming then allocates nothing. */
     int rc = spw_tok_buf_reserve(&d->out, 512);
     for (size_t i = 0; !rc && i < d->n_stages; i++) {
@@ -332,7 +325,7 @@ static int push(struct spw_detokenizer *d, int32_t id)
     const struct spw_tok_entry *e = &t->entries[id];
     if (d->skip_special && e->flags & SPW_TOK_SPECIAL && !is_shown(d, id))
         return 0;
-    const char *text = t->blob + e->offset;
+    const char *text = t->blob.data + e->offset;
     size_t bytes = e->bytes;
     if (e->flags & SPW_TOK_IN_ADDED && t->added[e->flags >> SPW_TOK_ADDED_SHIFT].form) {
         text = t->added[e->flags >> SPW_TOK_ADDED_SHIFT].form;
@@ -373,16 +366,9 @@ void spw_detokenizer_free(struct spw_detokenizer *d)
     spw_free(d);
 }
 
-int spw_tokenizer_decode(const struct spw_tokenizer *t, const int32_t *ids, size_t n,
-                         bool skip_special, char **text, size_t *bytes)
+/* Ends decoding at once: hands the text over if `rc` is 0. */
+static int give_text(struct spw_detokenizer *d, int rc, char **text, size_t *bytes)
 {
-    struct spw_detokenizer *d = NULL;
-    SPW_TRY(spw_detokenizer_init(&d, t, skip_special));
-    int rc = 0;
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = push(d, ids[i]);
-    if (!rc)
-        rc = stage_finish(d, 0);
     if (!rc)
         rc = spw_tok_buf_append(&d->out, "", 1);
     if (!rc) {
@@ -394,6 +380,19 @@ int spw_tokenizer_decode(const struct spw_tokenizer *t, const int32_t *ids, size
     return rc;
 }
 
+int spw_tokenizer_decode(const struct spw_tokenizer *t, const int32_t *ids, size_t n,
+                         bool skip_special, char **text, size_t *bytes)
+{
+    struct spw_detokenizer *d = NULL;
+    SPW_TRY(spw_detokenizer_init(&d, t, skip_special));
+    int rc = 0;
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = push(d, ids[i]);
+    if (!rc)
+        rc = stage_finish(d, 0);
+    return give_text(d, rc, text, bytes);
+}
+
 /* ---- the bytes of a token ---- */
 
 /* Sets the stages as they are inside a text: no token is the first one. */
@@ -401,7 +400,7 @@ static void enter_text(struct spw_detokenizer *d)
 {
     bool fused = false;
     for (size_t i = 0; i < d->n_stages; i++) {
-        enum spw_tok_dec_kind kind = d->t->decs[i].kind;
+        enum spw_tok_kind kind = d->t->decs.at[i].kind;
         fused = fused || kind == SPW_TOK_DEC_FUSE || kind == SPW_TOK_DEC_BYTE_LEVEL;
         d->stages[i].n_tokens = 1;
         d->stages[i].begun = kind == SPW_TOK_DEC_STRIP && fused;
@@ -412,10 +411,10 @@ static void enter_text(struct spw_detokenizer *d)
 static int append_held(struct spw_detokenizer *d)
 {
     for (size_t i = 0; i < d->n_stages; i++) {
-        const struct spw_tok_dec *dec = &d->t->decs[i];
+        const struct spw_tok_step *dec = &d->t->decs.at[i];
         SPW_TRY(spw_tok_buf_append(&d->out, d->stages[i].bytes.data, d->stages[i].bytes.n));
         for (size_t k = 0; k < d->stages[i].n_held; k++)
-            SPW_TRY(spw_tok_buf_append(&d->out, dec->character, dec->character_bytes));
+            SPW_TRY(spw_tok_buf_append(&d->out, dec->content, dec->content_bytes));
     }
     return 0;
 }
@@ -429,13 +428,5 @@ int spw_tokenizer_token_bytes(const struct spw_tokenizer *t, int32_t id, char **
     int rc = push(d, id);
     if (!rc)
         rc = append_held(d);
-    if (!rc)
-        rc = spw_tok_buf_append(&d->out, "", 1);
-    if (!rc) {
-        *text = d->out.data;
-        *bytes = d->out.n - 1;
-        d->out = (struct spw_tok_buf){0};
-    }
-    spw_detokenizer_free(d);
-    return rc;
+    return give_text(d, rc, text, bytes);
 }

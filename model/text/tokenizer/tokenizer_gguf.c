@@ -12,7 +12,7 @@
 
 #include "model/config/config_json.h"
 #include "model/source/gguf_model.h"
-#include "model/text/tokenizer/tokenizer_build.h"
+#include "model/text/tokenizer/tokenizer_impl.h"
 #include "model/text/tokenizer/tokenizer_gguf_pre.h"
 
 #include <math.h>
@@ -20,9 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
-
-enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 enum kind { LLAMA, GPT2, GEMMA4 };
 
 struct loader {
@@ -142,44 +139,16 @@ static int refuse_token(const struct loader *l, const struct token *t, const cha
                     l->build.name, (int)t->id, found);
 }
 
-static int count_token(const struct loader *l, const struct token *t, void *arg)
+static int load_token(const struct loader *l, const struct token *t, void *unused)
 {
-    struct spw_tok_sizes *sizes = arg;
-    int32_t cp;
-    if (t->bytes > SPW_TOK_MAX_BYTES - 1 - sizes->blob_bytes)
-        return -EFBIG;
+    (void)unused;
     if (memchr(t->text, 0, t->bytes))
         return refuse_token(l, t, "a zero byte");
-    for (size_t i = 0; i < t->bytes;) {
-        int len = spw_tok_utf8(t->text + i, t->bytes - i, &cp);
-        if (len <= 0)
-            return refuse_token(l, t, "bytes that are no character");
-        i += (size_t)len;
-    }
-    sizes->blob_bytes += t->bytes + 1;
-    sizes->n_vocab += t->in_model;
-    sizes->n_added += t->added;
+    if (spw_tok_valid(t->text, t->bytes) < t->bytes)
+        return refuse_token(l, t, "bytes that are no character");
     if (t->type == BYTE)
         l->build.t->byte_fallback = true;
-    return 0;
-}
-
-/* The size of each text was counted in the mapped file, which somebody else may have changed
- * since. */
-struct room {
-    size_t blob_bytes, n_vocab, n_added;
-};
-
-static int load_token(const struct loader *l, const struct token *t, void *arg)
-{
-    struct room *room = arg;
-    if (!t->in_model)
-        return 0;
-    if (t->bytes >= room->blob_bytes || !room->n_vocab)
-        return refuse_token(l, t, "another text than before");
-    room->blob_bytes -= t->bytes + 1;
-    room->n_vocab--;
-    return spw_tok_build_token(&l->build, t->text, t->bytes, t->id);
+    return t->in_model ? spw_tok_build_token(&l->build, t->text, t->bytes, t->id) : 0;
 }
 
 bool spw_tok_gguf_greedy(const struct spw_gguf_architecture *a, const char *token, size_t bytes)
@@ -191,20 +160,15 @@ bool spw_tok_gguf_greedy(const struct spw_gguf_architecture *a, const char *toke
     return a && a->greedy_tokens;
 }
 
-static int load_added(const struct loader *l, const struct token *t, void *arg)
+static int load_added(const struct loader *l, const struct token *t, void *unused)
 {
-    struct room *room = arg;
     struct spw_tok_added a = {.id = t->id,
                               .rstrip = l->kind == LLAMA &&
                                         spw_tok_gguf_greedy(l->architecture, t->text, t->bytes)};
     char path[64];
+    (void)unused;
     if (!t->added)
         return 0;
-    const size_t bytes = t->in_model ? 0 : t->bytes + 1;
-    if (bytes > room->blob_bytes || !room->n_added)
-        return refuse_token(l, t, "another text than before");
-    room->blob_bytes -= bytes;
-    room->n_added--;
     snprintf(path, sizeof path, "tokenizer.ggml.tokens[%d]", (int)t->id);
     return spw_tok_build_added(&l->build, &a, t->text, t->bytes, t->type != USER_DEFINED, path);
 }
@@ -292,59 +256,47 @@ static int load_merges(const struct loader *l)
 
 /* ---- the steps around the model ---- */
 
-static int literal(struct spw_tok_pattern *p, const char *text)
+/* A step that replaces `from` by `to`. */
+static int replace(struct spw_tok_steps *steps, const char *from, const char *to)
 {
-    return spw_tok_pattern_literal(p, text, strlen(text));
-}
-
-static int copy(const char *text, char **out, size_t *bytes)
-{
-    *bytes = strlen(text);
-    return (*out = spw_strdup(text)) ? 0 : -ENOMEM;
+    struct spw_tok_step *step;
+    SPW_TRY(spw_tok_build_step(steps, SPW_TOK_REPLACE, to, &step));
+    return spw_tok_pattern_literal(&step->pattern, from, strlen(from));
 }
 
 /* Spaces are U+2581; with `prefix` there is one more in front of the text. */
 static int mark_spaces(struct spw_tokenizer *t, bool prefix)
 {
-    if (prefix) {
-        struct spw_tok_norm *norm = &t->norms[t->n_norms++];
-        norm->kind = SPW_TOK_PREPEND;
-        SPW_TRY(copy(SPACE_MARK, &norm->content, &norm->content_bytes));
-    }
-    struct spw_tok_norm *norm = &t->norms[t->n_norms++];
-    norm->kind = SPW_TOK_REPLACE;
-    SPW_TRY(literal(&norm->pattern, " "));
-    SPW_TRY(copy(SPACE_MARK, &norm->content, &norm->content_bytes));
-
-    struct spw_tok_dec *dec = &t->decs[t->n_decs++];
-    dec->kind = SPW_TOK_DEC_REPLACE;
-    SPW_TRY(literal(&dec->pattern, SPACE_MARK));
-    SPW_TRY(copy(" ", &dec->content, &dec->content_bytes));
-    t->decs[t->n_decs++].kind = SPW_TOK_DEC_BYTE_FALLBACK;
-    t->decs[t->n_decs++].kind = SPW_TOK_DEC_FUSE;
+    struct spw_tok_step *step;
     if (prefix)
-        t->decs[t->n_decs++] = (struct spw_tok_dec){
-            .kind = SPW_TOK_DEC_STRIP, .character = " ", .character_bytes = 1, .start = 1};
+        SPW_TRY(spw_tok_build_step(&t->norms, SPW_TOK_PREPEND, SPACE_MARK, &step));
+    SPW_TRY(replace(&t->norms, " ", SPACE_MARK));
+    SPW_TRY(replace(&t->decs, SPACE_MARK, " "));
+    SPW_TRY(spw_tok_build_step(&t->decs, SPW_TOK_DEC_BYTE_FALLBACK, NULL, &step));
+    SPW_TRY(spw_tok_build_step(&t->decs, SPW_TOK_DEC_FUSE, NULL, &step));
+    if (!prefix)
+        return 0;
+    SPW_TRY(spw_tok_build_step(&t->decs, SPW_TOK_DEC_STRIP, " ", &step));
+    step->start = 1;
     return 0;
 }
 
 static int split_bytes(const struct loader *l)
 {
     struct spw_tokenizer *t = l->build.t;
+    struct spw_tok_step *step;
     char where[320];
     if (l->pre->nfc)
-        t->norms[t->n_norms++].kind = SPW_TOK_NFC;
+        SPW_TRY(spw_tok_build_step(&t->norms, SPW_TOK_NFC, NULL, &step));
     snprintf(where, sizeof where, "%.200s: tokenizer.ggml.pre", l->build.name);
     for (int i = 0; i < SPW_TOK_GGUF_SPLITS && l->pre->splits[i]; i++) {
-        struct spw_tok_pre *pre = &t->pres[t->n_pres++];
-        pre->kind = SPW_TOK_PRE_SPLIT;
-        SPW_TRY(spw_tok_pattern_regex(&pre->pattern, t->regex_memory, l->pre->splits[i], where,
+        SPW_TRY(spw_tok_build_step(&t->pres, SPW_TOK_PRE_SPLIT, NULL, &step));
+        SPW_TRY(spw_tok_pattern_regex(&step->pattern, t->regex_memory, l->pre->splits[i], where,
                                       l->build.err));
     }
-    t->pres[t->n_pres++].kind = SPW_TOK_PRE_BYTES;
-    t->decs[t->n_decs++].kind = SPW_TOK_DEC_BYTE_LEVEL;
     t->ignore_merges = l->pre->ignore_merges;
-    return 0;
+    SPW_TRY(spw_tok_build_step(&t->pres, SPW_TOK_PRE_BYTES, NULL, &step));
+    return spw_tok_build_step(&t->decs, SPW_TOK_DEC_BYTE_LEVEL, NULL, &step);
 }
 
 /* The token that goes in front of a text, or behind it. Gemma 4 needs its bos: files of its first
@@ -429,7 +381,7 @@ static int read_unknown(struct loader *l)
     t->unk_id = -1;
     if (l->kind == GPT2)
         return 0;
-    SPW_TRY(spw_keys_u32(&l->keys, "unknown_token_id", 0, t->n_entries - 1, &id));
+    SPW_TRY(spw_keys_u32(&l->keys, "unknown_token_id", 0, (uint32_t)t->n_entries - 1, &id));
     t->has_unk = t->fuse_unk = id != UINT32_MAX;
     t->unk_id = t->has_unk ? (int32_t)id : -1;
     return 0;
@@ -437,39 +389,18 @@ static int read_unknown(struct loader *l)
 
 static int load(struct loader *l)
 {
-    struct spw_tok_sizes sizes = {.blob_bytes = 1};
     SPW_TRY(read_kind(l));
     SPW_TRY(find_arrays(l));
     if (!l->tokens->n || l->tokens->n > SPW_TOK_MAX_ID)
         return spw_keys_refuse(&l->keys, "tokens", "1 to 4194303 tokens");
-    SPW_TRY(walk_tokens(l, &sizes, count_token));
-    sizes.n_ids = (uint32_t)l->tokens->n;
-    SPW_TRY(spw_tok_build_tables(&l->build, &sizes));
-    struct room room = {sizes.blob_bytes, sizes.n_vocab, sizes.n_added};
-    SPW_TRY(walk_tokens(l, &room, load_token));
+    SPW_TRY(spw_tok_build_ids(&l->build, l->tokens->n));
+    SPW_TRY(walk_tokens(l, NULL, load_token));
     spw_tok_build_characters(&l->build);
     SPW_TRY(read_unknown(l));
     SPW_TRY(l->kind == LLAMA ? load_scores(l) : load_merges(l));
     SPW_TRY(load_steps(l));
-    SPW_TRY(walk_tokens(l, &room, load_added));
+    SPW_TRY(walk_tokens(l, NULL, load_added));
     return spw_tok_build_finish(&l->build);
-}
-
-static int fill(struct spw_tokenizer *t, const char *name, const void *from, struct spw_error *err)
-{
-    json_t *object;
-    struct loader l = {.build = {t, name, err, "tokenizer.ggml.tokens", "tokenizer.ggml.merges"},
-                       .g = from};
-    t->regex_memory = spw_tok_regex_memory();
-    if (!t->regex_memory ||
-        spw_gguf_read_architecture(l.g, name, &l.architecture, NULL) == -ENOMEM ||
-        spw_gguf_tokenizer_keys(l.g, &object, NULL))
-        return -ENOMEM;
-    l.keys =
-        (struct spw_keys){.file = name, .prefix = "tokenizer.ggml.", .object = object, .err = err};
-    int rc = load(&l);
-    json_decref(object);
-    return rc == -EFBIG ? spw_fail(err, rc, "%s: found more than 2 GiB of token text", name) : rc;
 }
 
 bool spw_tokenizer_gguf_is_there(const struct spw_gguf *g)
@@ -493,5 +424,17 @@ int spw_tokenizer_parse_gguf(struct spw_tokenizer **out, const struct spw_gguf *
     *out = NULL;
     if (!spw_tokenizer_gguf_is_there(g))
         return spw_fail(err, -ENOENT, "%s: found no tokenizer (key tokenizer.ggml.model)", name);
-    return spw_tok_open(out, name, g, fill, err);
+    struct spw_tokenizer *t = spw_tok_new(err);
+    struct loader l = {.build = {t, name, err, "tokenizer.ggml.tokens", "tokenizer.ggml.merges"},
+                       .g = g};
+    json_t *object = NULL;
+    int rc = t ? spw_gguf_read_architecture(g, name, &l.architecture, NULL) : -ENOMEM;
+    if (rc != -ENOMEM) /* an architecture that is not known has no rules */
+        rc = spw_gguf_tokenizer_keys(g, &object, NULL) ? -ENOMEM : 0;
+    l.keys =
+        (struct spw_keys){.file = name, .prefix = "tokenizer.ggml.", .object = object, .err = err};
+    if (!rc)
+        rc = load(&l);
+    json_decref(object);
+    return spw_tok_opened(out, t, rc, name, err);
 }

@@ -5,11 +5,14 @@
 
 #include <string.h>
 
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define GPT2 SPW_TOK_GPT2_PATTERN
 #define LETTERS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define OTHERS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3 LETTERS "\\p{N}{1,3}" OTHERS
 #define QWEN2 LETTERS "\\p{N}" OTHERS
+#define QWEN35                                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}|"                   \
+    " ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define UPPER "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define SHORT "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
@@ -50,13 +53,16 @@ static const struct spw_tok_gguf_pre pres[] = {
     {.name = "llama3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "llama-v3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "falcon3", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "falcon-h1", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "pixtral", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "midm-2.0", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
+    {.name = "lfm2", .splits = {LLAMA3}, .ignore_merges = true, .bos = true},
     {.name = "smaug-bpe", .splits = {LLAMA3}},
     {.name = "dbrx", .splits = {LLAMA3}},
     {.name = "chatglm-bpe", .splits = {LLAMA3}},
     {.name = "glm4", .splits = {LLAMA3}, .ignore_merges = true},
     {.name = "qwen2", .splits = {QWEN2}, .nfc = true},
+    {.name = "qwen35", .splits = {QWEN35}, .nfc = true},
     {.name = "deepseek-r1-qwen", .splits = {QWEN2}, .nfc = true},
     {.name = "gpt-4o", .splits = {GPT4O}},
     {.name = "llama4", .splits = {GPT4O}},

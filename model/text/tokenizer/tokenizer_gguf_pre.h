@@ -1,10 +1,18 @@
-/* The pre-tokenizers that GGUF names by tokenizer.ggml.pre. */
+/* What the reader and the writer of GGUF keys share: the pre-tokenizers that GGUF names by
+ * tokenizer.ggml.pre, and the types of tokens. */
 #ifndef SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_GGUF_PRE_H
 #define SPW_MODEL_TEXT_TOKENIZER_TOKENIZER_GGUF_PRE_H
 
 #include <stdbool.h>
 
+#define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
+
+enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 enum { SPW_TOK_GGUF_SPLITS = 6 };
+
+/* How GPT-2 splits a text. */
+#define SPW_TOK_GPT2_PATTERN                                                                       \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 struct spw_tok_gguf_pre {
     const char *name;

@@ -13,10 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
-
-enum token_type { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
-
 struct writer {
     struct spw_gguf_writer *w;
     const struct spw_tokenizer *t;
@@ -40,7 +36,7 @@ static bool has_scores(const struct writer *w)
 
 static struct spw_gguf_string text_of(const struct spw_tokenizer *t, uint32_t id)
 {
-    return (struct spw_gguf_string){t->blob + t->entries[id].offset, t->entries[id].bytes};
+    return (struct spw_gguf_string){t->blob.data + t->entries[id].offset, t->entries[id].bytes};
 }
 
 static int refuse(const struct writer *w, const char *part, const char *found, const char *expected)
@@ -61,16 +57,15 @@ static bool is_literal(const struct spw_tok_pattern *p, const char *text)
 /* Of a byte-level tokenizer: the patterns that split a text. */
 static bool read_splits(const struct spw_tokenizer *t, const char *splits[SPW_TOK_GGUF_SPLITS])
 {
-    const size_t n = t->n_pres - 1; /* the last one makes bytes */
+    const size_t n = t->pres.n - 1; /* the last one makes bytes */
     if (n > SPW_TOK_GGUF_SPLITS)
         return false;
     for (size_t i = 0; i < n; i++) {
-        const struct spw_tok_pre *p = &t->pres[i];
-        const bool digits = p->kind == SPW_TOK_PRE_DIGITS;
-        const bool split = p->kind == SPW_TOK_PRE_SPLIT && p->pattern.code && !p->invert;
-        if ((!digits && !split) || p->behavior != SPW_TOK_ISOLATED)
+        const struct spw_tok_step *p = &t->pres.at[i];
+        if (p->kind != SPW_TOK_PRE_SPLIT || !p->pattern.code || p->invert ||
+            p->behavior != SPW_TOK_ISOLATED)
             return false;
-        splits[i] = digits ? "\\p{N}" : p->pattern.literal;
+        splits[i] = p->pattern.literal;
     }
     return true;
 }
@@ -79,8 +74,8 @@ static int read_byte_level(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
     const char *splits[SPW_TOK_GGUF_SPLITS] = {0};
-    const bool nfc = t->n_norms == 1 && t->norms[0].kind == SPW_TOK_NFC;
-    if (t->n_norms && !nfc)
+    const bool nfc = t->norms.n == 1 && t->norms.at[0].kind == SPW_TOK_NFC;
+    if (t->norms.n && !nfc)
         return refuse(w, "normalizer", "a step", "NFC or none, as byte-level tokenizers have");
     if (read_splits(t, splits))
         w->pre = spw_tok_gguf_pre_like(splits, t->ignore_merges, nfc);
@@ -97,11 +92,11 @@ static int read_byte_level(struct writer *w)
 static bool read_metaspace(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
-    const struct spw_tok_pre *p = &t->pres[0];
-    if (t->n_norms || !t->n_pres || p->kind != SPW_TOK_PRE_METASPACE ||
-        p->replacement_bytes != strlen(SPACE_MARK) ||
-        memcmp(p->replacement, SPACE_MARK, p->replacement_bytes) != 0 || t->n_pres > 2 ||
-        (t->n_pres == 2 && !is_literal(&t->pres[1].pattern, SPACE_MARK)))
+    const struct spw_tok_step *p = &t->pres.at[0];
+    if (t->norms.n || !t->pres.n || p->kind != SPW_TOK_PRE_METASPACE ||
+        p->content_bytes != strlen(SPACE_MARK) ||
+        memcmp(p->content, SPACE_MARK, p->content_bytes) != 0 || t->pres.n > 2 ||
+        (t->pres.n == 2 && !is_literal(&t->pres.at[1].pattern, SPACE_MARK)))
         return false;
     w->prefix = p->scheme != SPW_TOK_SCHEME_NEVER;
     if (w->prefix)
@@ -113,19 +108,19 @@ static bool read_metaspace(struct writer *w)
 static int read_sentencepiece(struct writer *w)
 {
     const struct spw_tokenizer *t = w->t;
-    const struct spw_tok_norm *replace = t->n_norms ? &t->norms[t->n_norms - 1] : NULL;
+    const struct spw_tok_step *replace = t->norms.n ? &t->norms.at[t->norms.n - 1] : NULL;
     w->marks = true;
-    w->prefix = t->n_norms == 2;
+    w->prefix = t->norms.n == 2;
     /* After the replacement, no text has a space that could be split at. */
-    const bool never_splits = t->n_pres == 1 && t->pres[0].kind == SPW_TOK_PRE_SPLIT &&
-                              is_literal(&t->pres[0].pattern, " ");
-    const bool prepend = !w->prefix || (t->norms[0].kind == SPW_TOK_PREPEND &&
-                                        !strcmp(t->norms[0].content, SPACE_MARK));
-    const bool marks = replace && t->n_norms <= 2 && replace->kind == SPW_TOK_REPLACE &&
+    const bool never_splits = t->pres.n == 1 && t->pres.at[0].kind == SPW_TOK_PRE_SPLIT &&
+                              is_literal(&t->pres.at[0].pattern, " ");
+    const bool prepend = !w->prefix || (t->norms.at[0].kind == SPW_TOK_PREPEND &&
+                                        !strcmp(t->norms.at[0].content, SPACE_MARK));
+    const bool marks = replace && t->norms.n <= 2 && replace->kind == SPW_TOK_REPLACE &&
                        is_literal(&replace->pattern, " ") && !strcmp(replace->content, SPACE_MARK);
     if (t->ignore_merges)
         return refuse(w, "model.ignore_merges", "true", "false, as other SentencePiece models");
-    if ((marks && prepend && (!t->n_pres || never_splits)) || read_metaspace(w))
+    if ((marks && prepend && (!t->pres.n || never_splits)) || read_metaspace(w))
         return 0;
     return refuse(w, "normalizer and pre_tokenizer", "other steps",
                   "those of a byte-level tokenizer, or U+2581 in the place of spaces");
@@ -156,7 +151,7 @@ static int read_kind(struct writer *w)
     if (t->prefix.n > 1 || t->suffix.n > 1)
         return refuse(w, "post_processor", "several tokens in front of a text or behind it",
                       "one at most");
-    const bool bytes = t->n_pres && t->pres[t->n_pres - 1].kind == SPW_TOK_PRE_BYTES;
+    const bool bytes = t->pres.n && t->pres.at[t->pres.n - 1].kind == SPW_TOK_PRE_BYTES;
     SPW_TRY(bytes ? read_byte_level(w) : read_sentencepiece(w));
     note_flags(w);
     if (w->marks && w->merged && !t->prefix.n && w->config->bos >= 0)
@@ -291,7 +286,7 @@ static int fill_columns(const struct writer *w, struct columns *c, uint32_t n)
 static uint32_t count_tokens(const struct writer *w)
 {
     const struct spw_tok_entry *e = w->t->entries;
-    uint32_t n = w->t->n_entries;
+    uint32_t n = spw_tokenizer_vocab_size(w->t);
     while (n > w->config->vocab && !(e[n - 1].flags & SPW_TOK_IN_MODEL))
         n--;
     if (n < w->t->n_entries)

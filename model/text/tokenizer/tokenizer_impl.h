@@ -5,8 +5,7 @@
  * tokenizer_gguf.c   the keys of a GGUF file -> the same
  * tokenizer_gguf_write.c  the structs -> the keys of a GGUF file
  * tokenizer_build.c  the tables, from either
- * tokenizer_vocab.c  strings, ids, merges, the trie of added tokens
- * tokenizer_scan.c   the large parts of tokenizer.json, without a tree
+ * tokenizer_vocab.c  strings, ids, merges, the search for added tokens
  * tokenizer_added.c  added tokens that other files of the folder name
  * tokenizer_pipeline.c  normalizer, pre_tokenizer, post_processor, decoder -> the structs
  * tokenizer_regex.c  patterns: Oniguruma's dialect on PCRE2, literal search
@@ -46,6 +45,8 @@ void spw_tok_buf_free(struct spw_tok_buf *b);
 /* > 0: bytes of the valid character at p (*cp gets it). 0: a valid beginning cut off by the end.
  * < 0: minus the length of the longest invalid part, which stands for one U+FFFD. n > 0. */
 int spw_tok_utf8(const char *p, size_t n, int32_t *cp);
+/* How many bytes from p on are valid: n, or the offset of the first character that is not. */
+size_t spw_tok_valid(const char *p, size_t n);
 /* Bytes of the character that starts at p, in text known to be valid. */
 static inline size_t spw_tok_utf8_len(const char *p)
 {
@@ -54,9 +55,10 @@ static inline size_t spw_tok_utf8_len(const char *p)
 }
 size_t spw_tok_utf8_put(int32_t cp, char out[4]);
 bool spw_tok_is_space(int32_t cp); /* Unicode White_Space */
-bool spw_tok_is_word(int32_t cp);  /* \w: Alphabetic, M, Nd, Pc, join controls */
-bool spw_tok_is_numeric(int32_t cp);
-bool spw_tok_is_punctuation(int32_t cp);
+/* Behind the spaces that begin at `at`; before those that end there, not below `limit`. */
+size_t spw_tok_skip_spaces(const char *p, size_t n, size_t at);
+size_t spw_tok_skip_spaces_back(const char *p, size_t at, size_t limit);
+bool spw_tok_is_word(int32_t cp); /* \w: Alphabetic, M, Nd, Pc, join controls */
 
 /* ---- patterns ---- */
 
@@ -99,60 +101,37 @@ int spw_tok_pattern_literal(struct spw_tok_pattern *p, const char *text, size_t 
 int spw_tok_pattern_regex(struct spw_tok_pattern *p, pcre2_general_context *memory,
                           const char *regex, const char *where, struct spw_error *err);
 void spw_tok_pattern_free(struct spw_tok_pattern *p);
-uint64_t spw_tok_pattern_bytes(const struct spw_tok_pattern *p);
 pcre2_general_context *spw_tok_regex_memory(void);
-int spw_tok_spans_add(struct spw_tok_spans *s, size_t start, size_t end, bool match);
 /* Covers the text with spans, matches and gaps alternating as they come, into m->spans. Empty
  * matches count (but none right after a match). -EOVERFLOW: the match limit was reached. */
 int spw_tok_find(const struct spw_tok_pattern *p, struct spw_tok_matcher *m, const char *text,
                  size_t bytes);
 void spw_tok_matcher_free(struct spw_tok_matcher *m);
 
-/* ---- normalizers ---- */
+/* ---- steps ---- */
 
-enum spw_tok_norm_kind {
+enum spw_tok_kind {
+    /* of a normalizer */
     SPW_TOK_NFC,
     SPW_TOK_NFD,
     SPW_TOK_NFKC,
     SPW_TOK_NFKD,
     SPW_TOK_PREPEND,
-    SPW_TOK_REPLACE,
+    SPW_TOK_REPLACE, /* of a decoder, too */
     SPW_TOK_LOWERCASE,
     SPW_TOK_STRIP,
-};
-
-struct spw_tok_norm {
-    enum spw_tok_norm_kind kind;
-    struct spw_tok_pattern pattern; /* REPLACE */
-    char *content;                  /* owned: PREPEND, REPLACE */
-    size_t content_bytes;
-    bool left, right; /* STRIP */
-};
-
-struct spw_tokenizer;
-
-/* Replacements may double a text again and again. So a normal form, and what is made on the way to
- * it, has at most so many bytes for `bytes` of text: what real texts need, many times. */
-static inline size_t spw_tok_normal_limit(size_t bytes)
-{
-    return spw_min_u64(16 * (uint64_t)bytes + (1u << 20), 4 * (uint64_t)bytes + (64u << 20));
-}
-/* Appends the normal form of text to out. *at_start becomes false when the beginning of the text
- * was cut away. -E2BIG: out->limit. */
-int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
-                      size_t bytes, struct spw_tok_buf *out, bool *at_start);
-
-/* ---- pre-tokenizers ---- */
-
-enum spw_tok_pre_kind {
+    /* of a pre-tokenizer */
     SPW_TOK_PRE_PREFIX_SPACE, /* rewrite: a leading space where there is none */
     SPW_TOK_PRE_BYTES,        /* rewrite: each byte as its GPT-2 character */
-    SPW_TOK_PRE_METASPACE,    /* rewrite: spaces as the replacement, prepended per scheme */
+    SPW_TOK_PRE_METASPACE,    /* rewrite: spaces as `content`, prepended per scheme */
     SPW_TOK_PRE_SPLIT,        /* split on a pattern */
-    SPW_TOK_PRE_DIGITS,
-    SPW_TOK_PRE_PUNCTUATION,
-    SPW_TOK_PRE_WORDS, /* "Whitespace": \w+|[^\w\s]+ */
-    SPW_TOK_PRE_SPACES /* "WhitespaceSplit" */
+    /* of a decoder */
+    SPW_TOK_DEC_JOIN, /* no decoder at all: tokens with spaces between */
+    SPW_TOK_DEC_BYTE_LEVEL,
+    SPW_TOK_DEC_BYTE_FALLBACK,
+    SPW_TOK_DEC_FUSE,
+    SPW_TOK_DEC_STRIP,
+    SPW_TOK_DEC_METASPACE,
 };
 
 enum spw_tok_behavior {
@@ -169,15 +148,39 @@ enum spw_tok_scheme {
     SPW_TOK_SCHEME_NEVER,
 };
 
-struct spw_tok_pre {
-    enum spw_tok_pre_kind kind;
-    struct spw_tok_pattern pattern;
-    enum spw_tok_behavior behavior;
-    enum spw_tok_scheme scheme;
-    bool invert;
-    char replacement[4]; /* METASPACE: one character */
-    size_t replacement_bytes;
+struct spw_tok_step {
+    enum spw_tok_kind kind;
+    struct spw_tok_pattern pattern; /* REPLACE, SPLIT */
+    char *content;                  /* owned: PREPEND, REPLACE; one character: METASPACE, STRIP */
+    size_t content_bytes;
+    enum spw_tok_behavior behavior; /* SPLIT */
+    bool invert;                    /* the same */
+    enum spw_tok_scheme scheme;     /* METASPACE; of a decoder: the first token's space vanishes */
+    bool left, right;               /* STRIP of a normalizer */
+    size_t start, stop;             /* STRIP of a decoder, in characters */
 };
+
+struct spw_tok_steps {
+    struct spw_tok_step at[SPW_TOK_MAX_OPS];
+    size_t n;
+};
+
+/* ---- normalizers ---- */
+
+struct spw_tokenizer;
+
+/* Replacements may double a text again and again. So a normal form, and what is made on the way to
+ * it, has at most so many bytes for `bytes` of text: what real texts need, many times. */
+static inline size_t spw_tok_normal_limit(size_t bytes)
+{
+    return spw_min_u64(16 * (uint64_t)bytes + (1u << 20), 4 * (uint64_t)bytes + (64u << 20));
+}
+/* Appends the normal form of text to out. *at_start becomes false when the beginning of the text
+ * was cut away. -E2BIG: out->limit. */
+int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
+                      size_t bytes, struct spw_tok_buf *out, bool *at_start);
+
+/* ---- pre-tokenizers ---- */
 
 /* A text in work: its bytes, and the stretches of them that are still text (id < 0) or already an
  * added token. Never an empty stretch. */
@@ -218,8 +221,8 @@ struct spw_tok_entry {
 
 /* String -> id, open addressing; slots hold id + 1 and compare through the entries. */
 struct spw_tok_map {
-    uint32_t *slots; /* owned */
-    uint32_t mask;
+    uint32_t *slots; /* owned; NULL: the map is empty */
+    uint32_t mask, n;
 };
 
 struct spw_tok_merge {
@@ -231,41 +234,34 @@ struct spw_tok_merge {
 struct spw_tok_added {
     int32_t id;
     bool lstrip, rstrip, single_word, normalized;
-    /* What decoding shows and the normalized trie matches: the content, or its normal form. */
+    /* What decoding shows and a text is searched for: the content, or its normal form. */
     char *form; /* owned, or NULL: the content */
     size_t form_bytes;
 };
 
-/* Byte trie for leftmost-longest matching, children as sibling lists. */
-struct spw_tok_node {
-    int32_t child, sibling; /* node numbers, 0: none */
-    int32_t added;          /* index into t->added, -1: none ends here */
-    uint8_t byte;
+/* Added tokens in the order of their forms, for leftmost-longest matching. */
+struct spw_tok_finder {
+    uint32_t *order; /* owned: indexes into t->added */
+    size_t n;
+    bool begins[256]; /* some form begins with this byte */
 };
 
-struct spw_tok_trie {
-    struct spw_tok_node *nodes; /* owned; node 0 is the root */
-    size_t n, capacity;
-    int32_t first[256]; /* the root's children */
-};
-
-int spw_tok_map_init(struct spw_tok_map *map, size_t n);
-/* Where `text` is, or the free slot where it would go (*slot == 0). */
-uint32_t *spw_tok_map_slot(const struct spw_tokenizer *t, const struct spw_tok_map *map,
-                           const char *text, size_t bytes);
 int32_t spw_tok_map_find(const struct spw_tokenizer *t, const struct spw_tok_map *map,
                          const char *text, size_t bytes); /* -1: absent */
+/* Enters the id of a token whose text the map does not have. */
+int spw_tok_map_add(const struct spw_tokenizer *t, struct spw_tok_map *map, int32_t id);
 int spw_tok_merges_init(struct spw_tokenizer *t, size_t n);
 struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t left,
                                          int32_t right);
-int spw_tok_trie_add(struct spw_tok_trie *trie, const char *text, size_t bytes, int32_t added);
-/* Cuts every text piece of `in` at the added tokens of the trie; pieces go to `out`, which must
+/* The added tokens that are `normalized`, or the others. */
+int spw_tok_finder_init(struct spw_tok_finder *f, const struct spw_tokenizer *t, bool normalized);
+/* Cuts every text piece of `in` at the added tokens of the finder; pieces go to `out`, which must
  * share its bytes. `plain` as in spw_encoding, of these bytes; NULL: no spans. */
-int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                         const struct spw_encoding *plain, const struct spw_tok_text *in,
                         struct spw_tok_text *out);
-/* Whether a special token of the trie is in one of the spans. */
-bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+/* Whether a special token of the finder is in one of the spans. */
+bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                          const struct spw_encoding *plain);
 
 /* ---- models ---- */
@@ -307,48 +303,21 @@ int spw_tok_model_encode(const struct spw_tokenizer *t, struct spw_tok_bpe_work 
                          const char *text, size_t bytes, struct spw_tok_ids *ids);
 void spw_tok_bpe_work_free(struct spw_tok_bpe_work *w);
 
-/* ---- decoders ---- */
-
-enum spw_tok_dec_kind {
-    SPW_TOK_DEC_JOIN, /* no decoder at all: tokens with spaces between */
-    SPW_TOK_DEC_BYTE_LEVEL,
-    SPW_TOK_DEC_BYTE_FALLBACK,
-    SPW_TOK_DEC_FUSE,
-    SPW_TOK_DEC_REPLACE,
-    SPW_TOK_DEC_STRIP,
-    SPW_TOK_DEC_METASPACE,
-};
-
-struct spw_tok_dec {
-    enum spw_tok_dec_kind kind;
-    struct spw_tok_pattern pattern; /* REPLACE */
-    char *content;                  /* owned: REPLACE */
-    size_t content_bytes;
-    char character[4]; /* STRIP, METASPACE */
-    size_t character_bytes;
-    size_t start, stop; /* STRIP, in characters */
-    bool drop_first;    /* METASPACE: the first token's replacements vanish */
-};
-
 /* ---- the whole ---- */
 
 struct spw_tokenizer {
     pcre2_general_context *regex_memory;
 
-    char *blob; /* owned: all token texts */
-    size_t blob_bytes;
+    struct spw_tok_buf blob;       /* all token texts */
     struct spw_tok_entry *entries; /* owned [n_entries] */
-    uint32_t n_entries;
+    size_t n_entries, entry_capacity;
     struct spw_tok_map vocab, added_map;
 
     struct spw_tok_added *added; /* owned */
-    size_t n_added;
-    struct spw_tok_trie raw_trie, normalized_trie;
+    size_t n_added, added_capacity;
+    struct spw_tok_finder raw, normalized;
 
-    struct spw_tok_norm norms[SPW_TOK_MAX_OPS];
-    size_t n_norms;
-    struct spw_tok_pre pres[SPW_TOK_MAX_OPS];
-    size_t n_pres;
+    struct spw_tok_steps norms, pres, decs;
 
     enum spw_tok_model model;
     struct spw_tok_merge *merges; /* owned [merge_mask + 1] */
@@ -363,19 +332,45 @@ struct spw_tokenizer {
     int32_t char_ids[0x800]; /* ids of one-character tokens below U+0800, -1: none */
 
     struct spw_tok_ids prefix, suffix; /* what the post-processor puts around the text */
-
-    struct spw_tok_dec decs[SPW_TOK_MAX_OPS];
-    size_t n_decs;
 };
 
-/* Opens a tokenizer that `fill` fills from `from`. `name` stands for the file in error texts. */
-int spw_tok_open(struct spw_tokenizer **out, const char *name, const void *from,
-                 int (*fill)(struct spw_tokenizer *t, const char *name, const void *from,
-                             struct spw_error *err),
-                 struct spw_error *err);
+/* Opening: a tokenizer to fill (NULL: -ENOMEM), and its end: *out gets it if `rc` is 0, else it is
+ * closed. `name` stands for the file in error texts. */
+struct spw_tokenizer *spw_tok_new(struct spw_error *err);
+int spw_tok_opened(struct spw_tokenizer **out, struct spw_tokenizer *t, int rc, const char *name,
+                   struct spw_error *err);
 /* `special` (special_tokens.h): of the folder; NULL: none. */
 struct spw_special_tokens;
 int spw_tok_load(struct spw_tokenizer *t, const char *json, size_t bytes,
                  const struct spw_special_tokens *special, const char *name, struct spw_error *err);
+
+/* ---- building ----
+ *
+ * Fills the tables of a tokenizer, from any format: tokens of the model, then the characters, then
+ * merges, the pipeline, added tokens, and the finish. Errors as in tokenizer.h. */
+
+struct spw_tok_build {
+    struct spw_tokenizer *t;
+    const char *name; /* the file, for error texts */
+    struct spw_error *err;
+    const char *vocab_key, *merges_key; /* the same */
+};
+
+/* The next step, of this kind. `content` is copied; NULL: none. There is room. */
+int spw_tok_build_step(struct spw_tok_steps *steps, enum spw_tok_kind kind, const char *content,
+                       struct spw_tok_step **out);
+/* Ids below n (at most SPW_TOK_MAX_ID + 1) exist, maybe without a token. */
+int spw_tok_build_ids(const struct spw_tok_build *b, size_t n);
+/* A token of the model. */
+int spw_tok_build_token(const struct spw_tok_build *b, const char *token, size_t bytes, int32_t id);
+/* Call it when all tokens and byte_fallback are known. */
+void spw_tok_build_characters(const struct spw_tok_build *b);
+/* After spw_tok_merges_init. `joined`: the left half and the right half. */
+int spw_tok_build_merge(const struct spw_tok_build *b, const char *joined, size_t bytes,
+                        size_t left_bytes, uint32_t rank);
+/* The normalizers are known. `path`: of the token in the file. */
+int spw_tok_build_added(const struct spw_tok_build *b, const struct spw_tok_added *added,
+                        const char *content, size_t bytes, bool special, const char *path);
+int spw_tok_build_finish(const struct spw_tok_build *b);
 
 #endif

@@ -43,7 +43,7 @@ static int order_all(utf8proc_int32_t *chars, utf8proc_ssize_t n, struct spw_tok
     return 0;
 }
 
-static utf8proc_option_t form_options(enum spw_tok_norm_kind kind)
+static utf8proc_option_t form_options(enum spw_tok_kind kind)
 {
     switch (kind) {
     case SPW_TOK_NFD:
@@ -62,7 +62,7 @@ struct form_work {
 };
 
 /* One stretch through utf8proc, appended to out. */
-static int form_stretch(enum spw_tok_norm_kind kind, const char *text, size_t bytes,
+static int form_stretch(enum spw_tok_kind kind, const char *text, size_t bytes,
                         struct form_work *work, struct spw_tok_buf *out)
 {
     enum { MOST_OF_ONE = 18 }; /* characters that one decomposes to; reencode adds a 0 */
@@ -85,7 +85,7 @@ static int form_stretch(enum spw_tok_norm_kind kind, const char *text, size_t by
     return n < 0 ? -EINVAL : spw_tok_buf_append(out, work->chars.data, (size_t)n);
 }
 
-static int unicode_form(enum spw_tok_norm_kind kind, struct spw_tok_matcher *m, const char *text,
+static int unicode_form(enum spw_tok_kind kind, struct spw_tok_matcher *m, const char *text,
                         size_t bytes, struct form_work *work, struct spw_tok_buf *out)
 {
     /* Below the combining marks nothing changes under NFC; the others change Latin-1 letters too.
@@ -133,7 +133,7 @@ static int lowercase(const char *text, size_t bytes, struct spw_tok_buf *out)
     return 0;
 }
 
-static int replace(const struct spw_tok_norm *norm, struct spw_tok_matcher *m, const char *text,
+static int replace(const struct spw_tok_step *norm, struct spw_tok_matcher *m, const char *text,
                    size_t bytes, struct spw_tok_buf *out, bool *at_start)
 {
     SPW_TRY(spw_tok_find(&norm->pattern, m, text, bytes));
@@ -149,30 +149,16 @@ static int replace(const struct spw_tok_norm *norm, struct spw_tok_matcher *m, c
     return 0;
 }
 
-static int strip(const struct spw_tok_norm *norm, const char *text, size_t bytes,
+static int strip(const struct spw_tok_step *norm, const char *text, size_t bytes,
                  struct spw_tok_buf *out, bool *at_start)
 {
-    size_t start = 0, end = bytes;
-    int32_t cp = 0;
-    while (norm->left && start < end) {
-        int len = spw_tok_utf8(text + start, end - start, &cp);
-        if (len <= 0 || !spw_tok_is_space(cp))
-            break;
-        start += (size_t)len;
-        *at_start = false;
-    }
-    while (norm->right && end > start) {
-        size_t before = end - 1;
-        while (before > start && ((unsigned char)text[before] & 0xc0) == 0x80)
-            before--;
-        if (spw_tok_utf8(text + before, end - before, &cp) <= 0 || !spw_tok_is_space(cp))
-            break;
-        end = before;
-    }
+    const size_t start = norm->left ? spw_tok_skip_spaces(text, bytes, 0) : 0;
+    const size_t end = norm->right ? spw_tok_skip_spaces_back(text, bytes, start) : bytes;
+    *at_start &= !start;
     return spw_tok_buf_append(out, text + start, end - start);
 }
 
-static int apply(const struct spw_tok_norm *norm, struct spw_tok_matcher *m, const char *text,
+static int apply(const struct spw_tok_step *norm, struct spw_tok_matcher *m, const char *text,
                  size_t bytes, struct form_work *work, struct spw_tok_buf *out, bool *at_start)
 {
     switch (norm->kind) {
@@ -191,8 +177,9 @@ static int apply(const struct spw_tok_norm *norm, struct spw_tok_matcher *m, con
         return lowercase(text, bytes, out);
     case SPW_TOK_STRIP:
         return strip(norm, text, bytes, out, at_start);
+    default:
+        return -EINVAL;
     }
-    return -EINVAL;
 }
 
 int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, const char *text,
@@ -200,12 +187,12 @@ int spw_tok_normalize(const struct spw_tokenizer *t, struct spw_tok_matcher *m, 
 {
     struct spw_tok_buf step[2] = {{.limit = out->limit}, {.limit = out->limit}};
     struct form_work work = {0};
-    int rc = t->n_norms ? 0 : spw_tok_buf_append(out, text, bytes);
-    for (size_t i = 0; !rc && i < t->n_norms; i++) {
-        struct spw_tok_buf *to = i + 1 == t->n_norms ? out : &step[i & 1];
+    int rc = t->norms.n ? 0 : spw_tok_buf_append(out, text, bytes);
+    for (size_t i = 0; !rc && i < t->norms.n; i++) {
+        struct spw_tok_buf *to = i + 1 == t->norms.n ? out : &step[i & 1];
         if (to != out)
             to->n = 0;
-        rc = apply(&t->norms[i], m, text, bytes, &work, to, at_start);
+        rc = apply(&t->norms.at[i], m, text, bytes, &work, to, at_start);
         text = to->data;
         bytes = to->n;
     }

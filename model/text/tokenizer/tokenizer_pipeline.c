@@ -1,5 +1,6 @@
 /* normalizer, pre_tokenizer, post_processor and decoder of tokenizer.json, each of them flattened
  * from nested Sequences into one list of steps. */
+#include "model/text/tokenizer/tokenizer_gguf_pre.h"
 #include "model/text/tokenizer/tokenizer_json.h"
 
 #include <stdio.h>
@@ -9,55 +10,129 @@
 #define PATH_BYTES 160
 #define MAX_CUT 4096 /* characters that a Strip decoder may be told to cut */
 
-#define GPT2_PATTERN                                                                               \
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* ---- the parts ---- */
 
-#define NORMALIZERS "Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase or Strip"
-#define PRE_TOKENIZERS                                                                             \
-    "Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace or WhitespaceSplit"
-#define POST_PROCESSORS "Sequence, TemplateProcessing or ByteLevel"
-#define DECODERS "Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace"
+/* The keys of a step. */
+enum {
+    PREPEND = 1,
+    CONTENT = 2,
+    PATTERN = 4,
+    ENDS = 8,          /* strip_left, strip_right */
+    BEHAVIOR = 16,     /* behavior */
+    INVERT = 32,       /* invert */
+    EACH_DIGIT = 64,   /* individual_digits */
+    CHARACTER = 128,   /* content: one character */
+    REPLACEMENT = 256, /* replacement: the same; and what is put in front of a text */
+    CUTS = 512,        /* start, stop */
+};
 
-/* ---- shared ---- */
+/* A kind of step. */
+struct row {
+    const char *type;
+    enum spw_tok_kind kind;
+    unsigned keys;
+    const char *pattern; /* of the kind itself */
+    enum spw_tok_behavior behavior;
+    bool invert;
+    /* Several steps or none, instead of the above. */
+    int (*load)(const struct spw_tok_loader *l, const json_t *object, const char *path);
+};
 
-static int read_type(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                     int depth, const char **type)
+static int load_byte_level(const struct spw_tok_loader *l, const json_t *object, const char *path);
+static int load_metaspace(const struct spw_tok_loader *l, const json_t *object, const char *path);
+static int load_template(const struct spw_tok_loader *l, const json_t *object, const char *path);
+/* It trims offsets, which nobody here asks for. */
+static int load_nothing(const struct spw_tok_loader *l, const json_t *object, const char *path);
+
+#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}" /* \w of Rust */
+
+static const struct row norm_rows[] = {
+    {.type = "NFC", .kind = SPW_TOK_NFC},
+    {.type = "NFD", .kind = SPW_TOK_NFD},
+    {.type = "NFKC", .kind = SPW_TOK_NFKC},
+    {.type = "NFKD", .kind = SPW_TOK_NFKD},
+    {.type = "Prepend", .kind = SPW_TOK_PREPEND, .keys = PREPEND},
+    {.type = "Replace", .kind = SPW_TOK_REPLACE, .keys = PATTERN | CONTENT},
+    {.type = "Strip", .kind = SPW_TOK_STRIP, .keys = ENDS},
+    {.type = "Lowercase", .kind = SPW_TOK_LOWERCASE},
+    {0},
+};
+
+static const struct row pre_rows[] = {
+    {.type = "Split", .kind = SPW_TOK_PRE_SPLIT, .keys = BEHAVIOR | INVERT | PATTERN},
+    {.type = "Digits", .kind = SPW_TOK_PRE_SPLIT, .pattern = "\\p{N}", .keys = EACH_DIGIT},
+    {.type = "Punctuation",
+     .kind = SPW_TOK_PRE_SPLIT,
+     .pattern = "[!-/:-@\\[-`{-~\\p{P}]",
+     .keys = BEHAVIOR},
+    {.type = "Whitespace",
+     .kind = SPW_TOK_PRE_SPLIT,
+     .pattern = "[" WORDS "]+|[^" WORDS "\\s]+",
+     .behavior = SPW_TOK_REMOVED,
+     .invert = true},
+    {.type = "WhitespaceSplit",
+     .kind = SPW_TOK_PRE_SPLIT,
+     .pattern = "\\s",
+     .behavior = SPW_TOK_REMOVED},
+    {.type = "ByteLevel", .load = load_byte_level},
+    {.type = "Metaspace", .load = load_metaspace},
+    {0},
+};
+
+static const struct row post_rows[] = {
+    {.type = "ByteLevel", .load = load_nothing},
+    {.type = "TemplateProcessing", .load = load_template},
+    {0},
+};
+
+static const struct row dec_rows[] = {
+    {.type = "ByteLevel", .kind = SPW_TOK_DEC_BYTE_LEVEL},
+    {.type = "ByteFallback", .kind = SPW_TOK_DEC_BYTE_FALLBACK},
+    {.type = "Fuse", .kind = SPW_TOK_DEC_FUSE},
+    {.type = "Replace", .kind = SPW_TOK_REPLACE, .keys = PATTERN | CONTENT},
+    {.type = "Strip", .kind = SPW_TOK_DEC_STRIP, .keys = CUTS | CHARACTER},
+    {.type = "Metaspace", .kind = SPW_TOK_DEC_METASPACE, .keys = REPLACEMENT},
+    {0},
+};
+
+struct part {
+    const char *key;
+    const char *members; /* the key of a Sequence's list */
+    const struct row *rows;
+    const char *expected;
+};
+
+enum { NORM, PRE, POST, DEC, N_PARTS };
+
+static const struct part parts[N_PARTS] = {
+    [NORM] = {"normalizer", "normalizers", norm_rows,
+              "Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace, Lowercase or Strip"},
+    [PRE] = {"pre_tokenizer", "pretokenizers", pre_rows,
+             "Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace or "
+             "WhitespaceSplit"},
+    [POST] = {"post_processor", "processors", post_rows,
+              "Sequence, TemplateProcessing or ByteLevel"},
+    [DEC] = {"decoder", "decoders", dec_rows,
+             "Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace"},
+};
+
+/* NULL: a post-processor has no steps. */
+static struct spw_tok_steps *steps_of(const struct spw_tok_loader *l, int part)
 {
-    if (!json_is_object(object))
-        return spw_tok_bad(l, -EINVAL, path, "", object, "an object or null");
-    if (depth == MAX_DEPTH)
-        return spw_tok_bad(l, -ENOTSUP, path, "", object, "Sequences at most 8 deep");
-    return spw_tok_get_string(l, object, path, "type", type);
+    return part == NORM  ? &l->t->norms
+           : part == PRE ? &l->t->pres
+           : part == DEC ? &l->t->decs
+                         : NULL;
 }
 
-/* A function that loads one node of a kind; load_sequence calls it for every member. */
-typedef int (*load_node)(const struct spw_tok_loader *l, const json_t *node, const char *path,
-                         int depth);
+/* ---- the keys of a step ---- */
 
-static int load_sequence(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                         const char *key, int depth, load_node load)
+static int load_regex(const struct spw_tok_loader *l, const char *path, const char *regex,
+                      struct spw_tok_pattern *out)
 {
-    const json_t *list = json_object_get(object, key);
-    if (!json_is_array(list))
-        return spw_tok_bad(l, -EINVAL, path, key, list, "a list");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        char member[PATH_BYTES];
-        snprintf(member, sizeof member, "%s.%s[%zu]", path, key, i);
-        SPW_TRY(load(l, json_array_get(list, i), member, depth + 1));
-    }
-    return 0;
-}
-
-static int copy_text(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                     const char *key, char **out, size_t *bytes)
-{
-    const char *text = NULL;
-    SPW_TRY(spw_tok_get_string(l, object, path, key, &text));
-    *out = spw_strdup(text);
-    if (!*out)
-        return -ENOMEM;
-    *bytes = strlen(text);
-    return 0;
+    char where[PATH_BYTES + 256];
+    snprintf(where, sizeof where, "%.200s: %s", l->name, path);
+    return spw_tok_pattern_regex(out, l->t->regex_memory, regex, where, l->err);
 }
 
 static int load_pattern(const struct spw_tok_loader *l, const json_t *object, const char *path,
@@ -71,82 +146,40 @@ static int load_pattern(const struct spw_tok_loader *l, const json_t *object, co
                            "{\"String\": \"...\"} or {\"Regex\": \"...\"}");
     if (literal)
         return spw_tok_pattern_literal(out, literal, strlen(literal));
-    char where[PATH_BYTES + 256];
-    snprintf(where, sizeof where, "%.200s: %s.pattern.Regex", l->name, path);
-    return spw_tok_pattern_regex(out, l->t->regex_memory, regex, where, l->err);
+    char where[PATH_BYTES + 16];
+    snprintf(where, sizeof where, "%s.pattern.Regex", path);
+    return load_regex(l, where, regex, out);
 }
 
-/* A string of exactly one character. */
-static int load_character(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                          const char *key, char out[4], size_t *bytes)
+/* `character`: exactly one. */
+static int load_content(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                        const char *key, bool character, struct spw_tok_step *step)
 {
-    const json_t *value = json_object_get(object, key);
-    const char *text = json_string_value(value);
-    if (!text || !*text || spw_tok_utf8_len(text) != strlen(text))
-        return spw_tok_bad(l, -EINVAL, path, key, value, "a string of one character");
-    *bytes = strlen(text);
-    memcpy(out, text, *bytes);
-    return 0;
+    const char *text = NULL;
+    SPW_TRY(spw_tok_get_string(l, object, path, key, &text));
+    if (character && (!*text || spw_tok_utf8_len(text) != strlen(text)))
+        return spw_tok_bad(l, -EINVAL, path, key, json_object_get(object, key),
+                           "a string of one character");
+    step->content = spw_strdup(text);
+    step->content_bytes = strlen(text);
+    return step->content ? 0 : -ENOMEM;
 }
 
-static int too_many(const struct spw_tok_loader *l, const json_t *object, const char *path)
+/* One of `names`, which end in NULL: its number. */
+static int load_name(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                     const char *key, const char *const *names, const char *expected, unsigned *out)
 {
-    return spw_tok_bad(l, -ENOTSUP, path, "", object, "at most 64 steps in all");
-}
-
-/* ---- normalizer ---- */
-
-static const struct {
-    const char *type;
-    enum spw_tok_norm_kind kind;
-} norm_kinds[] = {
-    {"NFC", SPW_TOK_NFC},         {"NFD", SPW_TOK_NFD},
-    {"NFKC", SPW_TOK_NFKC},       {"NFKD", SPW_TOK_NFKD},
-    {"Prepend", SPW_TOK_PREPEND}, {"Replace", SPW_TOK_REPLACE},
-    {"Strip", SPW_TOK_STRIP},     {"Lowercase", SPW_TOK_LOWERCASE},
-};
-
-static int fill_norm(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                     struct spw_tok_norm *norm)
-{
-    switch (norm->kind) {
-    case SPW_TOK_PREPEND:
-        return copy_text(l, object, path, "prepend", &norm->content, &norm->content_bytes);
-    case SPW_TOK_REPLACE:
-        SPW_TRY(load_pattern(l, object, path, &norm->pattern));
-        return copy_text(l, object, path, "content", &norm->content, &norm->content_bytes);
-    case SPW_TOK_STRIP:
-        SPW_TRY(spw_tok_get_bool(l, object, path, "strip_left", true, &norm->left));
-        return spw_tok_get_bool(l, object, path, "strip_right", true, &norm->right);
-    default:
-        return 0;
+    const char *name = json_string_value(json_object_get(object, key));
+    for (unsigned i = 0; name && names[i]; i++) {
+        *out = i;
+        if (!strcmp(name, names[i]))
+            return 0;
     }
+    return spw_tok_bad(l, -EINVAL, path, key, json_object_get(object, key), expected);
 }
-
-static int load_norm(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                     int depth)
-{
-    struct spw_tokenizer *t = l->t;
-    const char *type = NULL;
-    SPW_TRY(read_type(l, object, path, depth, &type));
-    if (!strcmp(type, "Sequence"))
-        return load_sequence(l, object, path, "normalizers", depth, load_norm);
-    for (size_t i = 0; i < sizeof norm_kinds / sizeof *norm_kinds; i++) {
-        if (strcmp(type, norm_kinds[i].type))
-            continue;
-        if (t->n_norms == SPW_TOK_MAX_OPS)
-            return too_many(l, object, path);
-        struct spw_tok_norm *norm = &t->norms[t->n_norms++];
-        norm->kind = norm_kinds[i].kind;
-        return fill_norm(l, object, path, norm);
-    }
-    return spw_tok_bad(l, -ENOTSUP, path, "type", json_object_get(object, "type"), NORMALIZERS);
-}
-
-/* ---- pre_tokenizer ---- */
 
 static int load_behavior(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                         struct spw_tok_pre *pre)
+                         struct spw_tok_step *step)
 {
     static const char *const names[] = {
         [SPW_TOK_ISOLATED] = "Isolated",
@@ -154,141 +187,118 @@ static int load_behavior(const struct spw_tok_loader *l, const json_t *object, c
         [SPW_TOK_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
         [SPW_TOK_MERGED_WITH_NEXT] = "MergedWithNext",
         [SPW_TOK_CONTIGUOUS] = "Contiguous",
+        NULL,
     };
-    const json_t *value = json_object_get(object, "behavior");
-    for (int i = 0; json_is_string(value) && i < 5; i++) {
-        if (strcmp(json_string_value(value), names[i]))
-            continue;
-        pre->behavior = (enum spw_tok_behavior)i;
+    unsigned behavior = SPW_TOK_ISOLATED;
+    if (step->pattern.code && !json_object_get(object, "behavior")) /* Punctuation */
         return 0;
-    }
-    return spw_tok_bad(l, -EINVAL, path, "behavior", value,
-                       "Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
-}
-
-static int load_split(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                      struct spw_tok_pre *pre)
-{
-    pre->kind = SPW_TOK_PRE_SPLIT;
-    SPW_TRY(load_behavior(l, object, path, pre));
-    SPW_TRY(spw_tok_get_bool(l, object, path, "invert", false, &pre->invert));
-    return load_pattern(l, object, path, &pre->pattern);
-}
-
-/* A leading space, GPT-2's split, and the byte stand-ins: up to three steps. */
-static int load_byte_level(const struct spw_tok_loader *l, const json_t *object, const char *path)
-{
-    struct spw_tokenizer *t = l->t;
-    bool prefix = false, regex = false;
-    char where[PATH_BYTES + 256];
-    SPW_TRY(spw_tok_get_bool(l, object, path, "add_prefix_space", true, &prefix));
-    SPW_TRY(spw_tok_get_bool(l, object, path, "use_regex", true, &regex));
-    if (prefix)
-        t->pres[t->n_pres++].kind = SPW_TOK_PRE_PREFIX_SPACE;
-    if (regex) {
-        struct spw_tok_pre *pre = &t->pres[t->n_pres++];
-        pre->kind = SPW_TOK_PRE_SPLIT;
-        snprintf(where, sizeof where, "%.200s: %s", l->name, path);
-        SPW_TRY(spw_tok_pattern_regex(&pre->pattern, t->regex_memory, GPT2_PATTERN, where, l->err));
-    }
-    t->pres[t->n_pres++].kind = SPW_TOK_PRE_BYTES;
+    SPW_TRY(load_name(l, object, path, "behavior", names,
+                      "Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous",
+                      &behavior));
+    step->behavior = (enum spw_tok_behavior)behavior;
     return 0;
 }
 
 static int load_scheme(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                       enum spw_tok_scheme *scheme)
+                       struct spw_tok_step *step)
 {
+    static const char *const names[] = {
+        [SPW_TOK_SCHEME_ALWAYS] = "always",
+        [SPW_TOK_SCHEME_FIRST] = "first",
+        [SPW_TOK_SCHEME_NEVER] = "never",
+        NULL,
+    };
     const json_t *value = json_object_get(object, "prepend_scheme");
-    const char *name = json_is_string(value) ? json_string_value(value) : "";
+    unsigned scheme = SPW_TOK_SCHEME_ALWAYS;
     bool prefix = false;
     SPW_TRY(spw_tok_get_bool(l, object, path, "add_prefix_space", true, &prefix));
-    if (!value || !strcmp(name, "always"))
-        *scheme = SPW_TOK_SCHEME_ALWAYS;
-    else if (!strcmp(name, "first"))
-        *scheme = SPW_TOK_SCHEME_FIRST;
-    else if (!strcmp(name, "never"))
-        *scheme = SPW_TOK_SCHEME_NEVER;
-    else
-        return spw_tok_bad(l, -EINVAL, path, "prepend_scheme", value, "always, first or never");
-    if (!prefix && value && *scheme != SPW_TOK_SCHEME_NEVER)
+    if (value)
+        SPW_TRY(
+            load_name(l, object, path, "prepend_scheme", names, "always, first or never", &scheme));
+    if (!prefix && value && scheme != SPW_TOK_SCHEME_NEVER)
         return spw_tok_bad(l, -EINVAL, path, "prepend_scheme", value,
                            "never, because add_prefix_space is false");
-    if (!prefix)
-        *scheme = SPW_TOK_SCHEME_NEVER;
+    step->scheme = prefix ? (enum spw_tok_scheme)scheme : SPW_TOK_SCHEME_NEVER;
     return 0;
+}
+
+static int load_cut(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                    const char *key, size_t *out)
+{
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+        json_integer_value(value) > MAX_CUT)
+        return spw_tok_bad(l, -EINVAL, path, key, value, "a number from 0 to 4096");
+    *out = (size_t)json_integer_value(value);
+    return 0;
+}
+
+static int load_keys(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                     unsigned keys, struct spw_tok_step *step)
+{
+    bool each = false;
+    if (keys & PREPEND)
+        SPW_TRY(load_content(l, object, path, "prepend", false, step));
+    if (keys & BEHAVIOR)
+        SPW_TRY(load_behavior(l, object, path, step));
+    if (keys & INVERT)
+        SPW_TRY(spw_tok_get_bool(l, object, path, "invert", false, &step->invert));
+    if (keys & PATTERN)
+        SPW_TRY(load_pattern(l, object, path, &step->pattern));
+    if (keys & CUTS) {
+        SPW_TRY(load_cut(l, object, path, "start", &step->start));
+        SPW_TRY(load_cut(l, object, path, "stop", &step->stop));
+    }
+    if (keys & (CONTENT | CHARACTER))
+        SPW_TRY(load_content(l, object, path, "content", keys & CHARACTER, step));
+    if (keys & REPLACEMENT) {
+        SPW_TRY(load_content(l, object, path, "replacement", true, step));
+        SPW_TRY(load_scheme(l, object, path, step));
+    }
+    if (keys & ENDS) {
+        SPW_TRY(spw_tok_get_bool(l, object, path, "strip_left", true, &step->left));
+        SPW_TRY(spw_tok_get_bool(l, object, path, "strip_right", true, &step->right));
+    }
+    if (keys & EACH_DIGIT) {
+        SPW_TRY(spw_tok_get_bool(l, object, path, "individual_digits", false, &each));
+        step->behavior = each ? SPW_TOK_ISOLATED : SPW_TOK_CONTIGUOUS;
+    }
+    return 0;
+}
+
+/* ---- pre-tokenizers of several steps ---- */
+
+/* A leading space, GPT-2's split, and the byte stand-ins: up to three steps. */
+static int load_byte_level(const struct spw_tok_loader *l, const json_t *object, const char *path)
+{
+    struct spw_tok_steps *pres = &l->t->pres;
+    struct spw_tok_step *step;
+    bool prefix = false, regex = false;
+    SPW_TRY(spw_tok_get_bool(l, object, path, "add_prefix_space", true, &prefix));
+    SPW_TRY(spw_tok_get_bool(l, object, path, "use_regex", true, &regex));
+    if (prefix)
+        SPW_TRY(spw_tok_build_step(pres, SPW_TOK_PRE_PREFIX_SPACE, NULL, &step));
+    if (regex) {
+        SPW_TRY(spw_tok_build_step(pres, SPW_TOK_PRE_SPLIT, NULL, &step));
+        SPW_TRY(load_regex(l, path, SPW_TOK_GPT2_PATTERN, &step->pattern));
+    }
+    return spw_tok_build_step(pres, SPW_TOK_PRE_BYTES, NULL, &step);
 }
 
 /* The rewriting, then the split before each replacement character. */
 static int load_metaspace(const struct spw_tok_loader *l, const json_t *object, const char *path)
 {
-    struct spw_tokenizer *t = l->t;
-    struct spw_tok_pre *pre = &t->pres[t->n_pres++];
+    struct spw_tok_steps *pres = &l->t->pres;
+    struct spw_tok_step *step, *cut;
     bool split = false;
-    pre->kind = SPW_TOK_PRE_METASPACE;
-    SPW_TRY(
-        load_character(l, object, path, "replacement", pre->replacement, &pre->replacement_bytes));
-    SPW_TRY(load_scheme(l, object, path, &pre->scheme));
+    SPW_TRY(spw_tok_build_step(pres, SPW_TOK_PRE_METASPACE, NULL, &step));
+    SPW_TRY(load_keys(l, object, path, REPLACEMENT, step));
     SPW_TRY(spw_tok_get_bool(l, object, path, "split", true, &split));
     if (!split)
         return 0;
-    struct spw_tok_pre *cut = &t->pres[t->n_pres++];
-    cut->kind = SPW_TOK_PRE_SPLIT;
+    SPW_TRY(spw_tok_build_step(pres, SPW_TOK_PRE_SPLIT, NULL, &cut));
     cut->behavior = SPW_TOK_MERGED_WITH_NEXT;
-    return spw_tok_pattern_literal(&cut->pattern, pre->replacement, pre->replacement_bytes);
-}
-
-static int load_simple_split(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                             const char *type, bool *known)
-{
-    struct spw_tokenizer *t = l->t;
-    struct spw_tok_pre *pre = &t->pres[t->n_pres];
-    *known = true;
-    if (!strcmp(type, "Split")) {
-        t->n_pres++;
-        return load_split(l, object, path, pre);
-    }
-    if (!strcmp(type, "Digits")) {
-        bool each = false;
-        SPW_TRY(spw_tok_get_bool(l, object, path, "individual_digits", false, &each));
-        pre->kind = SPW_TOK_PRE_DIGITS;
-        pre->behavior = each ? SPW_TOK_ISOLATED : SPW_TOK_CONTIGUOUS;
-    } else if (!strcmp(type, "Punctuation")) {
-        pre->kind = SPW_TOK_PRE_PUNCTUATION;
-        if (json_object_get(object, "behavior"))
-            SPW_TRY(load_behavior(l, object, path, pre));
-    } else if (!strcmp(type, "Whitespace")) {
-        pre->kind = SPW_TOK_PRE_WORDS;
-        pre->behavior = SPW_TOK_REMOVED;
-        pre->invert = true;
-    } else if (!strcmp(type, "WhitespaceSplit")) {
-        pre->kind = SPW_TOK_PRE_SPACES;
-        pre->behavior = SPW_TOK_REMOVED;
-    } else {
-        *known = false;
-        return 0;
-    }
-    t->n_pres++;
-    return 0;
-}
-
-static int load_pre(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                    int depth)
-{
-    const char *type = NULL;
-    bool known = false;
-    SPW_TRY(read_type(l, object, path, depth, &type));
-    if (!strcmp(type, "Sequence"))
-        return load_sequence(l, object, path, "pretokenizers", depth, load_pre);
-    if (l->t->n_pres + 3 > SPW_TOK_MAX_OPS) /* what one of them may need */
-        return too_many(l, object, path);
-    if (!strcmp(type, "ByteLevel"))
-        return load_byte_level(l, object, path);
-    if (!strcmp(type, "Metaspace"))
-        return load_metaspace(l, object, path);
-    SPW_TRY(load_simple_split(l, object, path, type, &known));
-    return known ? 0
-                 : spw_tok_bad(l, -ENOTSUP, path, "type", json_object_get(object, "type"),
-                               PRE_TOKENIZERS);
+    return spw_tok_pattern_literal(&cut->pattern, step->content, step->content_bytes);
 }
 
 /* ---- post_processor ---- */
@@ -365,106 +375,66 @@ static int load_template(const struct spw_tok_loader *l, const json_t *object, c
     return rc;
 }
 
-static int load_post(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                     int depth)
+static int load_nothing(const struct spw_tok_loader *l, const json_t *object, const char *path)
 {
-    const char *type = NULL;
-    SPW_TRY(read_type(l, object, path, depth, &type));
-    if (!strcmp(type, "Sequence"))
-        return load_sequence(l, object, path, "processors", depth, load_post);
-    if (!strcmp(type, "ByteLevel")) /* trims offsets, which nobody here asks for */
-        return 0;
-    if (!strcmp(type, "TemplateProcessing"))
-        return load_template(l, object, path);
-    return spw_tok_bad(l, -ENOTSUP, path, "type", json_object_get(object, "type"), POST_PROCESSORS);
-}
-
-/* ---- decoder ---- */
-
-static const struct {
-    const char *type;
-    enum spw_tok_dec_kind kind;
-} dec_kinds[] = {
-    {"ByteLevel", SPW_TOK_DEC_BYTE_LEVEL},
-    {"ByteFallback", SPW_TOK_DEC_BYTE_FALLBACK},
-    {"Fuse", SPW_TOK_DEC_FUSE},
-    {"Replace", SPW_TOK_DEC_REPLACE},
-    {"Strip", SPW_TOK_DEC_STRIP},
-    {"Metaspace", SPW_TOK_DEC_METASPACE},
-};
-
-static int load_cut(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                    const char *key, size_t *out)
-{
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-        json_integer_value(value) > MAX_CUT)
-        return spw_tok_bad(l, -EINVAL, path, key, value, "a number from 0 to 4096");
-    *out = (size_t)json_integer_value(value);
+    (void)l, (void)object, (void)path;
     return 0;
-}
-
-static int fill_dec(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                    struct spw_tok_dec *dec)
-{
-    enum spw_tok_scheme scheme = SPW_TOK_SCHEME_ALWAYS;
-    switch (dec->kind) {
-    case SPW_TOK_DEC_REPLACE:
-        SPW_TRY(load_pattern(l, object, path, &dec->pattern));
-        return copy_text(l, object, path, "content", &dec->content, &dec->content_bytes);
-    case SPW_TOK_DEC_STRIP:
-        SPW_TRY(load_cut(l, object, path, "start", &dec->start));
-        SPW_TRY(load_cut(l, object, path, "stop", &dec->stop));
-        return load_character(l, object, path, "content", dec->character, &dec->character_bytes);
-    case SPW_TOK_DEC_METASPACE:
-        SPW_TRY(load_scheme(l, object, path, &scheme));
-        dec->drop_first = scheme != SPW_TOK_SCHEME_NEVER;
-        return load_character(l, object, path, "replacement", dec->character,
-                              &dec->character_bytes);
-    default:
-        return 0;
-    }
-}
-
-static int load_dec(const struct spw_tok_loader *l, const json_t *object, const char *path,
-                    int depth)
-{
-    struct spw_tokenizer *t = l->t;
-    const char *type = NULL;
-    SPW_TRY(read_type(l, object, path, depth, &type));
-    if (!strcmp(type, "Sequence"))
-        return load_sequence(l, object, path, "decoders", depth, load_dec);
-    for (size_t i = 0; i < sizeof dec_kinds / sizeof *dec_kinds; i++) {
-        if (strcmp(type, dec_kinds[i].type))
-            continue;
-        if (t->n_decs == SPW_TOK_MAX_OPS)
-            return too_many(l, object, path);
-        struct spw_tok_dec *dec = &t->decs[t->n_decs++];
-        dec->kind = dec_kinds[i].kind;
-        return fill_dec(l, object, path, dec);
-    }
-    return spw_tok_bad(l, -ENOTSUP, path, "type", json_object_get(object, "type"), DECODERS);
 }
 
 /* ---- all four ---- */
 
+static int load_row(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                    const struct row *row, struct spw_tok_steps *steps)
+{
+    struct spw_tok_step *step;
+    if (steps && steps->n + 3 > SPW_TOK_MAX_OPS) /* what one row may need */
+        return spw_tok_bad(l, -ENOTSUP, path, "", object, "at most 62 steps in all");
+    if (row->load)
+        return row->load(l, object, path);
+    SPW_TRY(spw_tok_build_step(steps, row->kind, NULL, &step));
+    step->behavior = row->behavior;
+    step->invert = row->invert;
+    if (row->pattern)
+        SPW_TRY(load_regex(l, path, row->pattern, &step->pattern));
+    return load_keys(l, object, path, row->keys, step);
+}
+
+static int load_node(const struct spw_tok_loader *l, const json_t *object, const char *path,
+                     int depth, int part)
+{
+    const struct part *its = &parts[part];
+    const json_t *list = json_object_get(object, its->members);
+    const char *type = NULL;
+    if (!json_is_object(object))
+        return spw_tok_bad(l, -EINVAL, path, "", object, "an object or null");
+    if (depth == MAX_DEPTH)
+        return spw_tok_bad(l, -ENOTSUP, path, "", object, "Sequences at most 8 deep");
+    SPW_TRY(spw_tok_get_string(l, object, path, "type", &type));
+    for (const struct row *row = its->rows; row->type; row++)
+        if (!strcmp(type, row->type))
+            return load_row(l, object, path, row, steps_of(l, part));
+    if (strcmp(type, "Sequence") != 0)
+        return spw_tok_bad(l, -ENOTSUP, path, "type", json_object_get(object, "type"),
+                           its->expected);
+    if (!json_is_array(list))
+        return spw_tok_bad(l, -EINVAL, path, its->members, list, "a list");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        char member[PATH_BYTES];
+        snprintf(member, sizeof member, "%s.%s[%zu]", path, its->members, i);
+        SPW_TRY(load_node(l, json_array_get(list, i), member, depth + 1, part));
+    }
+    return 0;
+}
+
 int spw_tok_load_pipeline(const struct spw_tok_loader *l, const json_t *root)
 {
-    static const struct {
-        const char *key;
-        load_node load;
-    } parts[] = {
-        {"normalizer", load_norm},
-        {"pre_tokenizer", load_pre},
-        {"post_processor", load_post},
-        {"decoder", load_dec},
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    struct spw_tok_step *step;
+    for (int i = 0; i < N_PARTS; i++) {
         const json_t *node = json_object_get(root, parts[i].key);
         if (node && !json_is_null(node))
-            SPW_TRY(parts[i].load(l, node, parts[i].key, 0));
-        else if (parts[i].load == load_dec)
-            l->t->decs[l->t->n_decs++].kind = SPW_TOK_DEC_JOIN;
+            SPW_TRY(load_node(l, node, parts[i].key, 0, i));
+        else if (i == DEC)
+            SPW_TRY(spw_tok_build_step(&l->t->decs, SPW_TOK_DEC_JOIN, NULL, &step));
     }
     return 0;
 }

@@ -57,27 +57,26 @@ static int write_bytes(const char *text, size_t n, struct spw_tok_buf *out)
     return 0;
 }
 
-static int write_metaspace(const struct spw_tok_pre *pre, const char *text, size_t n, bool at_start,
-                           struct spw_tok_buf *out)
+static int write_metaspace(const struct spw_tok_step *pre, const char *text, size_t n,
+                           bool at_start, struct spw_tok_buf *out)
 {
-    bool begins =
-        n >= pre->replacement_bytes && !memcmp(text, pre->replacement, pre->replacement_bytes);
+    bool begins = n >= pre->content_bytes && !memcmp(text, pre->content, pre->content_bytes);
     bool wanted =
         pre->scheme == SPW_TOK_SCHEME_ALWAYS || (pre->scheme == SPW_TOK_SCHEME_FIRST && at_start);
     if (wanted && !begins && text[0] != ' ')
-        SPW_TRY(spw_tok_buf_append(out, pre->replacement, pre->replacement_bytes));
+        SPW_TRY(spw_tok_buf_append(out, pre->content, pre->content_bytes));
     for (size_t i = 0; i < n;) {
         const char *space = memchr(text + i, ' ', n - i);
         size_t end = space ? (size_t)(space - text) : n;
         SPW_TRY(spw_tok_buf_append(out, text + i, end - i));
         if (space)
-            SPW_TRY(spw_tok_buf_append(out, pre->replacement, pre->replacement_bytes));
+            SPW_TRY(spw_tok_buf_append(out, pre->content, pre->content_bytes));
         i = end + (space != NULL);
     }
     return 0;
 }
 
-static int rewrite(const struct spw_tok_pre *pre, const struct spw_tok_text *in,
+static int rewrite(const struct spw_tok_step *pre, const struct spw_tok_text *in,
                    struct spw_tok_text *out)
 {
     SPW_TRY(spw_tok_buf_reserve(&out->buf, in->buf.n));
@@ -100,81 +99,6 @@ static int rewrite(const struct spw_tok_pre *pre, const struct spw_tok_text *in,
 }
 
 /* ---- splitting ---- */
-
-enum word_class {
-    CLASS_SPACE,
-    CLASS_WORD,
-    CLASS_OTHER,
-};
-
-static enum word_class word_class(int32_t cp)
-{
-    return spw_tok_is_space(cp) ? CLASS_SPACE : spw_tok_is_word(cp) ? CLASS_WORD : CLASS_OTHER;
-}
-
-/* \w+|[^\w\s]+ as matches. */
-static int find_words(struct spw_tok_spans *spans, const char *text, size_t n)
-{
-    size_t start = 0;
-    enum word_class now = CLASS_SPACE;
-    for (size_t i = 0; i < n;) {
-        int32_t cp = 0;
-        int len = spw_tok_utf8(text + i, n - i, &cp);
-        if (len <= 0)
-            return -EILSEQ;
-        enum word_class c = word_class(cp);
-        if (c != now) {
-            if (i > start)
-                SPW_TRY(spw_tok_spans_add(spans, start, i, now != CLASS_SPACE));
-            start = i;
-            now = c;
-        }
-        i += (size_t)len;
-    }
-    return spw_tok_spans_add(spans, start, n, now != CLASS_SPACE);
-}
-
-/* Every character of a class is a match of its own. */
-static int find_characters(struct spw_tok_spans *spans, bool (*is)(int32_t), const char *text,
-                           size_t n)
-{
-    size_t done = 0;
-    for (size_t i = 0; i < n;) {
-        int32_t cp = 0;
-        int len = spw_tok_utf8(text + i, n - i, &cp);
-        if (len <= 0)
-            return -EILSEQ;
-        size_t end = i + (size_t)len;
-        if (is(cp)) {
-            if (done < i)
-                SPW_TRY(spw_tok_spans_add(spans, done, i, false));
-            SPW_TRY(spw_tok_spans_add(spans, i, end, true));
-            done = end;
-        }
-        i = end;
-    }
-    return done < n ? spw_tok_spans_add(spans, done, n, false) : 0;
-}
-
-static int find_spans(const struct spw_tok_pre *pre, struct spw_tok_matcher *m, const char *text,
-                      size_t n)
-{
-    m->spans.n = 0;
-    switch (pre->kind) {
-    case SPW_TOK_PRE_SPLIT:
-        return spw_tok_find(&pre->pattern, m, text, n);
-    case SPW_TOK_PRE_DIGITS:
-        return find_characters(&m->spans, spw_tok_is_numeric, text, n);
-    case SPW_TOK_PRE_PUNCTUATION:
-        return find_characters(&m->spans, spw_tok_is_punctuation, text, n);
-    case SPW_TOK_PRE_SPACES:
-        return find_characters(&m->spans, spw_tok_is_space, text, n);
-    case SPW_TOK_PRE_WORDS:
-        return find_words(&m->spans, text, n);
-    default:
-        return -EINVAL;
-    }
-}
 
 /* Joins spans in place, as the behavior says. A match joins its neighbour unless that neighbour is
  * a match too; Contiguous joins what is alike. Returns how many are left. */
@@ -210,11 +134,11 @@ static size_t join_backward(struct spw_tok_span *s, size_t n)
     return first;
 }
 
-static int split_piece(const struct spw_tok_pre *pre, struct spw_tok_matcher *m,
+static int split_piece(const struct spw_tok_step *pre, struct spw_tok_matcher *m,
                        const struct spw_tok_text *in, const struct spw_tok_piece *p,
                        struct spw_tok_text *out)
 {
-    SPW_TRY(find_spans(pre, m, in->buf.data + p->start, p->end - p->start));
+    SPW_TRY(spw_tok_find(&pre->pattern, m, in->buf.data + p->start, p->end - p->start));
     struct spw_tok_span *s = m->spans.at;
     size_t first = 0, n = m->spans.n;
     for (size_t i = 0; pre->invert && i < n; i++)
@@ -232,7 +156,7 @@ static int split_piece(const struct spw_tok_pre *pre, struct spw_tok_matcher *m,
     return 0;
 }
 
-static int split(const struct spw_tok_pre *pre, struct spw_tok_matcher *m,
+static int split(const struct spw_tok_step *pre, struct spw_tok_matcher *m,
                  const struct spw_tok_text *in, struct spw_tok_text *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -245,23 +169,17 @@ static int split(const struct spw_tok_pre *pre, struct spw_tok_matcher *m,
     return 0;
 }
 
-static bool is_rewrite(enum spw_tok_pre_kind kind)
-{
-    return kind == SPW_TOK_PRE_PREFIX_SPACE || kind == SPW_TOK_PRE_BYTES ||
-           kind == SPW_TOK_PRE_METASPACE;
-}
-
 int spw_tok_pre_apply(const struct spw_tokenizer *t, struct spw_tok_matcher *m,
                       struct spw_tok_text *x)
 {
     struct spw_tok_text next = {0};
     int rc = 0;
-    for (size_t i = 0; !rc && i < t->n_pres; i++) {
+    for (size_t i = 0; !rc && i < t->pres.n; i++) {
         next.n = next.buf.n = 0;
-        if (is_rewrite(t->pres[i].kind)) {
-            rc = rewrite(&t->pres[i], x, &next);
+        if (t->pres.at[i].kind != SPW_TOK_PRE_SPLIT) {
+            rc = rewrite(&t->pres.at[i], x, &next);
         } else {
-            rc = split(&t->pres[i], m, x, &next);
+            rc = split(&t->pres.at[i], m, x, &next);
             struct spw_tok_buf same = x->buf;
             x->buf = next.buf;
             next.buf = same;

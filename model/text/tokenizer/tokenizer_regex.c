@@ -363,16 +363,6 @@ void spw_tok_pattern_free(struct spw_tok_pattern *p)
     *p = (struct spw_tok_pattern){0};
 }
 
-uint64_t spw_tok_pattern_bytes(const struct spw_tok_pattern *p)
-{
-    size_t code = 0, jit = 0;
-    if (p->code) {
-        pcre2_pattern_info(p->code, PCRE2_INFO_SIZE, &code);
-        pcre2_pattern_info(p->code, PCRE2_INFO_JITSIZE, &jit);
-    }
-    return (uint64_t)code + jit + (p->literal ? p->literal_bytes + 1 : 0);
-}
-
 /* ---- matching ---- */
 
 static int matcher_prepare(struct spw_tok_matcher *m)
@@ -402,7 +392,7 @@ void spw_tok_matcher_free(struct spw_tok_matcher *m)
     *m = (struct spw_tok_matcher){0};
 }
 
-int spw_tok_spans_add(struct spw_tok_spans *s, size_t start, size_t end, bool match)
+static int spans_add(struct spw_tok_spans *s, size_t start, size_t end, bool match)
 {
     SPW_TRY(spw_grow(&s->at, &s->capacity, s->n + 1, sizeof *s->at));
     s->at[s->n++] = (struct spw_tok_span){start, end, match};
@@ -467,11 +457,11 @@ int spw_tok_find(const struct spw_tok_pattern *p, struct spw_tok_matcher *m, con
         from = last_end = end;
         SPW_TRY(spw_tok_go_on(m));
         if (done != start)
-            SPW_TRY(spw_tok_spans_add(&m->spans, done, start, false));
-        SPW_TRY(spw_tok_spans_add(&m->spans, start, end, true));
+            SPW_TRY(spans_add(&m->spans, done, start, false));
+        SPW_TRY(spans_add(&m->spans, start, end, true));
         done = end;
     }
     if (done != bytes)
-        SPW_TRY(spw_tok_spans_add(&m->spans, done, bytes, false));
+        SPW_TRY(spans_add(&m->spans, done, bytes, false));
     return 0;
 }

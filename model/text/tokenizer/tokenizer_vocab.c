@@ -1,6 +1,8 @@
-/* Growing bytes, UTF-8 and character classes; strings to ids; merges; the trie of added tokens. */
+/* Growing bytes, UTF-8 and character classes; strings to ids; merges; the search for added tokens.
+ */
 #include "model/text/tokenizer/tokenizer_impl.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 #include <xxhash.h>
@@ -68,28 +70,22 @@ int spw_tok_utf8(const char *p, size_t n, int32_t *cp)
     return len;
 }
 
+size_t spw_tok_valid(const char *p, size_t n)
+{
+    int32_t cp;
+    size_t at = 0;
+    while (at < n) {
+        const int len = (unsigned char)p[at] < 0x80 ? 1 : spw_tok_utf8(p + at, n - at, &cp);
+        if (len <= 0)
+            break;
+        at += (size_t)len;
+    }
+    return at;
+}
+
 size_t spw_tok_utf8_put(int32_t cp, char out[4])
 {
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (char)(0xc0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3f));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xe0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
-        out[2] = (char)(0x80 | (cp & 0x3f));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
-    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
-    out[3] = (char)(0x80 | (cp & 0x3f));
-    return 4;
+    return (size_t)utf8proc_encode_char(cp, (utf8proc_uint8_t *)out);
 }
 
 bool spw_tok_is_space(int32_t cp)
@@ -100,92 +96,57 @@ bool spw_tok_is_space(int32_t cp)
            cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
 }
 
-bool spw_tok_is_numeric(int32_t cp)
-{
-    if (cp < 0x80)
-        return cp >= '0' && cp <= '9';
-    utf8proc_category_t c = utf8proc_category(cp);
-    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
-}
-
-bool spw_tok_is_punctuation(int32_t cp)
-{
-    if (cp < 0x80)
-        return (cp >= '!' && cp <= '/') || (cp >= ':' && cp <= '@') || (cp >= '[' && cp <= '`') ||
-               (cp >= '{' && cp <= '~');
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_PC:
-    case UTF8PROC_CATEGORY_PD:
-    case UTF8PROC_CATEGORY_PS:
-    case UTF8PROC_CATEGORY_PE:
-    case UTF8PROC_CATEGORY_PI:
-    case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO:
-        return true;
-    default:
-        return false;
-    }
-}
-
+/* utf8proc numbers the categories so that letters, marks and numbers follow each other. */
 bool spw_tok_is_word(int32_t cp)
 {
-    if (cp < 0x80)
-        return (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || (cp >= 'a' && cp <= 'z') ||
-               cp == '_';
-    switch (utf8proc_category(cp)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    case UTF8PROC_CATEGORY_SO: /* the symbols that are Other_Alphabetic: letters in circles */
+    utf8proc_category_t c = utf8proc_category(cp);
+    if (c == UTF8PROC_CATEGORY_SO) /* those that are Other_Alphabetic: letters in circles */
         return (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
                (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
-    default:
-        return cp == 0x200c || cp == 0x200d;
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC ||
+           cp == 0x200c || cp == 0x200d;
+}
+
+/* Start of the character that ends at p[end]. */
+static size_t char_before(const char *p, size_t end)
+{
+    do
+        end--;
+    while (end && ((unsigned char)p[end] & 0xc0) == 0x80);
+    return end;
+}
+
+size_t spw_tok_skip_spaces(const char *p, size_t n, size_t at)
+{
+    int32_t cp = 0;
+    int len;
+    while (at < n && (len = spw_tok_utf8(p + at, n - at, &cp)) > 0 && spw_tok_is_space(cp))
+        at += (size_t)len;
+    return at;
+}
+
+size_t spw_tok_skip_spaces_back(const char *p, size_t at, size_t limit)
+{
+    int32_t cp = 0;
+    while (at > limit) {
+        size_t before = char_before(p, at);
+        if (spw_tok_utf8(p + before, at - before, &cp) <= 0 || !spw_tok_is_space(cp))
+            break;
+        at = before;
     }
+    return at > limit ? at : limit;
 }
 
 /* ---- string -> id ---- */
 
-/* A power of two with at least half as much room again as entries, so that a search ends. */
-static int table_size(size_t n, uint32_t *size)
-{
-    uint32_t slots = 16;
-    while (slots < n + n / 2) {
-        if (slots > UINT32_MAX / 4)
-            return -EFBIG;
-        slots *= 2;
-    }
-    *size = slots;
-    return 0;
-}
-
-int spw_tok_map_init(struct spw_tok_map *map, size_t n)
-{
-    uint32_t size = 0;
-    SPW_TRY(table_size(n, &size));
-    map->slots = spw_alloc_zero(size, sizeof *map->slots);
-    if (!map->slots)
-        return -ENOMEM;
-    map->mask = size - 1;
-    return 0;
-}
-
-uint32_t *spw_tok_map_slot(const struct spw_tokenizer *t, const struct spw_tok_map *map,
-                           const char *text, size_t bytes)
+/* Where `text` is, or the free slot where it would go (0). The map is not empty. */
+static uint32_t *map_slot(const struct spw_tokenizer *t, const struct spw_tok_map *map,
+                          const char *text, size_t bytes)
 {
     uint32_t i = (uint32_t)XXH3_64bits(text, bytes) & map->mask;
     for (; map->slots[i]; i = (i + 1) & map->mask) {
         const struct spw_tok_entry *e = &t->entries[map->slots[i] - 1];
-        if (e->bytes == bytes && !memcmp(t->blob + e->offset, text, bytes))
+        if (e->bytes == bytes && !memcmp(t->blob.data + e->offset, text, bytes))
             break;
     }
     return &map->slots[i];
@@ -194,15 +155,43 @@ uint32_t *spw_tok_map_slot(const struct spw_tokenizer *t, const struct spw_tok_m
 int32_t spw_tok_map_find(const struct spw_tokenizer *t, const struct spw_tok_map *map,
                          const char *text, size_t bytes)
 {
-    return (int32_t)*spw_tok_map_slot(t, map, text, bytes) - 1;
+    return map->slots ? (int32_t)*map_slot(t, map, text, bytes) - 1 : -1;
+}
+
+static void map_put(const struct spw_tokenizer *t, struct spw_tok_map *map, uint32_t id)
+{
+    const struct spw_tok_entry *e = &t->entries[id];
+    *map_slot(t, map, t->blob.data + e->offset, e->bytes) = id + 1;
+    map->n++;
+}
+
+/* There is half as much room again as entries, so that a search ends. */
+int spw_tok_map_add(const struct spw_tokenizer *t, struct spw_tok_map *map, int32_t id)
+{
+    const size_t size = map->slots ? (size_t)map->mask + 1 : 0;
+    if (3 * ((size_t)map->n + 1) > 2 * size) {
+        const size_t more = size ? 2 * size : 16;
+        struct spw_tok_map grown = {.slots = spw_alloc_zero(more, sizeof *grown.slots),
+                                    .mask = (uint32_t)more - 1};
+        if (!grown.slots)
+            return -ENOMEM;
+        for (size_t i = 0; i < size; i++)
+            if (map->slots[i])
+                map_put(t, &grown, map->slots[i] - 1);
+        spw_free(map->slots);
+        *map = grown;
+    }
+    map_put(t, map, (uint32_t)id);
+    return 0;
 }
 
 /* ---- merges ---- */
 
 int spw_tok_merges_init(struct spw_tokenizer *t, size_t n)
 {
-    uint32_t size = 0;
-    SPW_TRY(table_size(n, &size));
+    uint32_t size = 16;
+    while (size < n + n / 2) /* room as in a map */
+        size *= 2;
     t->merges = spw_alloc_zero(size, sizeof *t->merges);
     if (!t->merges)
         return -ENOMEM;
@@ -224,73 +213,77 @@ struct spw_tok_merge *spw_tok_merge_slot(const struct spw_tokenizer *t, int32_t 
 
 /* ---- added tokens ---- */
 
-static int node_new(struct spw_tok_trie *trie, uint8_t byte, int32_t *node)
+/* What is searched for in a text. */
+static const char *form_of(const struct spw_tokenizer *t, uint32_t k, size_t *bytes)
 {
-    if (trie->n > SPW_TOK_MAX_BYTES / 4)
-        return -EFBIG;
-    SPW_TRY(spw_grow(&trie->nodes, &trie->capacity, trie->n + 2, sizeof *trie->nodes));
-    if (!trie->n)
-        trie->nodes[trie->n++] = (struct spw_tok_node){.added = -1};
-    trie->nodes[trie->n] = (struct spw_tok_node){.added = -1, .byte = byte};
-    *node = (int32_t)trie->n++;
-    return 0;
+    const struct spw_tok_added *a = &t->added[k];
+    const struct spw_tok_entry *e = &t->entries[a->id];
+    *bytes = a->form ? a->form_bytes : e->bytes;
+    return a->form ? a->form : t->blob.data + e->offset;
 }
 
-static int32_t child_find(const struct spw_tok_trie *trie, int32_t node, uint8_t byte)
+/* Of equal forms the first token comes first. */
+static int compare_forms(const void *a, const void *b, void *tokenizer)
 {
-    if (!node)
-        return trie->first[byte];
-    int32_t c = trie->nodes[node].child;
-    while (c && trie->nodes[c].byte != byte)
-        c = trie->nodes[c].sibling;
-    return c;
+    const uint32_t i = *(const uint32_t *)a, k = *(const uint32_t *)b;
+    size_t n_a, n_b;
+    const char *text_a = form_of(tokenizer, i, &n_a), *text_b = form_of(tokenizer, k, &n_b);
+    const int c = memcmp(text_a, text_b, spw_min_u64(n_a, n_b));
+    return c ? c : n_a != n_b ? (n_a < n_b ? -1 : 1) : (i > k) - (i < k);
 }
 
-int spw_tok_trie_add(struct spw_tok_trie *trie, const char *text, size_t bytes, int32_t added)
+int spw_tok_finder_init(struct spw_tok_finder *f, const struct spw_tokenizer *t, bool normalized)
 {
-    int32_t node = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        uint8_t byte = (uint8_t)text[i];
-        int32_t child = child_find(trie, node, byte);
-        if (!child) {
-            SPW_TRY(node_new(trie, byte, &child));
-            if (!node) {
-                trie->first[byte] = child;
-            } else {
-                trie->nodes[child].sibling = trie->nodes[node].child;
-                trie->nodes[node].child = child;
-            }
-        }
-        node = child;
+    f->order = spw_alloc((t->n_added + 1) * sizeof *f->order);
+    if (!f->order)
+        return -ENOMEM;
+    for (uint32_t k = 0; k < t->n_added; k++) {
+        size_t bytes;
+        const char *form = form_of(t, k, &bytes);
+        if (t->added[k].normalized != normalized || !bytes)
+            continue;
+        f->order[f->n++] = k;
+        f->begins[(uint8_t)*form] = true;
     }
-    if (node && trie->nodes[node].added < 0)
-        trie->nodes[node].added = added;
+    qsort_r(f->order, f->n, sizeof *f->order, compare_forms, (void *)(uintptr_t)t);
     return 0;
+}
+
+/* Of the forms [low, high), which have their first `at` bytes in common: the first one whose next
+ * byte is at least `byte`. A form without a next byte comes before all others. */
+static size_t first_with(const struct spw_tokenizer *t, const struct spw_tok_finder *f, size_t low,
+                         size_t high, size_t at, int byte)
+{
+    while (low < high) {
+        const size_t middle = (low + high) / 2;
+        size_t bytes;
+        const char *form = form_of(t, f->order[middle], &bytes);
+        if (at < bytes && (uint8_t)form[at] >= byte)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
 }
 
 /* The longest added token that begins at p; -1: none. */
-static int32_t trie_match(const struct spw_tok_trie *trie, const char *p, size_t n, size_t *bytes)
+static int32_t longest_at(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
+                          const char *p, size_t n, size_t *bytes)
 {
-    int32_t node = 0, best = -1;
-    for (size_t i = 0; i < n; i++) {
-        node = child_find(trie, node, (uint8_t)p[i]);
-        if (!node)
+    size_t low = 0, high = n && f->begins[(uint8_t)*p] ? f->n : 0, its;
+    int32_t best = -1;
+    for (size_t i = 0; i < n && low < high; i++) {
+        low = first_with(t, f, low, high, i, (uint8_t)p[i]);
+        high = first_with(t, f, low, high, i, (uint8_t)p[i] + 1);
+        if (low == high)
             break;
-        if (trie->nodes[node].added >= 0) {
-            best = trie->nodes[node].added;
-            *bytes = i + 1;
+        form_of(t, f->order[low], &its);
+        if (its == i + 1) {
+            best = (int32_t)f->order[low];
+            *bytes = its;
         }
     }
     return best;
-}
-
-/* Start of the character that ends at p[end]. */
-static size_t char_before(const char *p, size_t end)
-{
-    do
-        end--;
-    while (end && ((unsigned char)p[end] & 0xc0) == 0x80);
-    return end;
 }
 
 static bool word_at(const char *p, size_t n)
@@ -310,30 +303,6 @@ static bool stands_alone(const char *p, size_t n, size_t start, size_t end)
     return !word_at(p + before, start - before);
 }
 
-static size_t skip_spaces_left(const char *p, size_t start, size_t limit)
-{
-    while (start > limit) {
-        size_t before = char_before(p, start);
-        int32_t cp = 0;
-        if (spw_tok_utf8(p + before, start - before, &cp) <= 0 || !spw_tok_is_space(cp))
-            break;
-        start = before;
-    }
-    return start > limit ? start : limit;
-}
-
-static size_t skip_spaces_right(const char *p, size_t n, size_t end)
-{
-    while (end < n) {
-        int32_t cp = 0;
-        int len = spw_tok_utf8(p + end, n - end, &cp);
-        if (len <= 0 || !spw_tok_is_space(cp))
-            break;
-        end += (size_t)len;
-    }
-    return end;
-}
-
 /* How many bytes from `at` on are outside of all spans. */
 static size_t bytes_before_plain(const struct spw_encoding *plain, size_t at)
 {
@@ -345,25 +314,25 @@ static size_t bytes_before_plain(const struct spw_encoding *plain, size_t at)
 }
 
 /* The longest token at `at` of the text that may be there: a special one has no part of a span. */
-static int32_t match_at(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+static int32_t match_at(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                         const struct spw_encoding *plain, const char *p, size_t n, size_t at,
                         size_t *bytes)
 {
-    int32_t k = trie->first[(uint8_t)*p] ? trie_match(trie, p, n, bytes) : -1;
+    int32_t k = longest_at(t, f, p, n, bytes);
     if (k < 0 || !plain || !spw_tokenizer_is_special(t, t->added[k].id))
         return k;
     size_t room = bytes_before_plain(plain, at);
-    return *bytes <= room ? k : trie_match(trie, p, room, bytes);
+    return *bytes <= room ? k : longest_at(t, f, p, room, bytes);
 }
 
-bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                          const struct spw_encoding *plain)
 {
-    for (size_t i = 0; trie->n && i < plain->n_plain; i++) {
+    for (size_t i = 0; f->n && i < plain->n_plain; i++) {
         const struct spw_text_span *span = &plain->plain[i];
         for (size_t at = span->begin; at < span->end; at++) {
             size_t len;
-            int32_t k = trie_match(trie, plain->text + at, span->end - at, &len);
+            int32_t k = longest_at(t, f, plain->text + at, span->end - at, &len);
             if (k >= 0 && spw_tokenizer_is_special(t, t->added[k].id))
                 return true;
         }
@@ -373,7 +342,7 @@ bool spw_tok_has_special(const struct spw_tokenizer *t, const struct spw_tok_tri
 
 /* One piece of text. `done` is where the last token, with the spaces it took, ended; the search
  * continues after the bare token, as the package does. */
-static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                        const struct spw_encoding *plain, const char *p,
                        const struct spw_tok_piece *piece, struct spw_tok_text *out)
 {
@@ -381,7 +350,7 @@ static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie 
     p += piece->start;
     for (size_t i = 0; i < n;) {
         size_t len = 0;
-        int32_t k = match_at(t, trie, plain, p + i, n - i, piece->start + i, &len);
+        int32_t k = match_at(t, f, plain, p + i, n - i, piece->start + i, &len);
         if (k < 0) {
             i++;
             continue;
@@ -392,9 +361,9 @@ static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie 
         if (a->single_word && !stands_alone(p, n, start, end))
             continue;
         if (a->lstrip)
-            start = skip_spaces_left(p, start, done);
+            start = spw_tok_skip_spaces_back(p, start, done);
         if (a->rstrip)
-            end = skip_spaces_right(p, n, end);
+            end = spw_tok_skip_spaces(p, n, end);
         if (done < start)
             SPW_TRY(spw_tok_text_add(out, piece->start + done, piece->start + start, -1,
                                      piece->at_start && !done));
@@ -408,16 +377,16 @@ static int split_piece(const struct spw_tokenizer *t, const struct spw_tok_trie 
     return 0;
 }
 
-int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_trie *trie,
+int spw_tok_split_added(const struct spw_tokenizer *t, const struct spw_tok_finder *f,
                         const struct spw_encoding *plain, const struct spw_tok_text *in,
                         struct spw_tok_text *out)
 {
     for (size_t i = 0; i < in->n; i++) {
         const struct spw_tok_piece *piece = &in->pieces[i];
-        if (piece->id >= 0 || !trie->n)
+        if (piece->id >= 0 || !f->n)
             SPW_TRY(spw_tok_text_add(out, piece->start, piece->end, piece->id, piece->at_start));
         else
-            SPW_TRY(split_piece(t, trie, plain, in->buf.data, piece, out));
+            SPW_TRY(split_piece(t, f, plain, in->buf.data, piece, out));
     }
     return 0;
 }

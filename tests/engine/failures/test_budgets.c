@@ -7,6 +7,7 @@
  *   test_budgets [stride]    of the failing allocations */
 #include "tests/engine/io_fault.h"
 #include "tests/engine/oracle.h"
+#include "tests/engine/twin.h"
 
 #define SLOW (RUN_UNDER_TSAN || RUN_UNDER_ASAN)
 
@@ -62,6 +63,7 @@ struct run {
     struct spw_plan_info all; /* exact, without budgets */
     struct spw_fallback last; /* what was told last */
     int n_told;
+    struct twin twin; /* of the engine that runs; its engine is NULL: nobody follows */
 };
 
 static const char *passes(void *context, enum spw_kv_precision precision)
@@ -111,8 +113,10 @@ static bool right(struct run *s, struct spw_engine *e, const float *logits, size
 static void step(struct run *s, struct spw_engine *e, struct spw_session *session, size_t i,
                  const char *what)
 {
+    const struct spw_span span = {session, s->ids, N_PROMPT + i, 1};
     CHECK_MSG(right(s, e, run_to(session, e, s->ids, N_PROMPT + i), i), "%s: step %zu at %s", what,
               i, spw_kv_precision_name(spw_engine_plan(e)->precision));
+    twin_follow(&s->twin, e, &span, 1, 0);
     hear(s, e);
 }
 
@@ -120,6 +124,8 @@ static void set(struct run *s, struct spw_engine *e, uint64_t device, uint64_t h
 {
     struct spw_error err = {0};
     CHECK_MSG(!spw_engine_set_budgets(e, device, host, disk, &err), "%s", err.text);
+    if (s->twin.e)
+        CHECK_MSG(!spw_engine_set_budgets(s->twin.e, device, host, disk, &err), "%s", err.text);
     hear(s, e);
     struct spw_options o = {.device_bytes = device, .host_bytes = host == SPW_NONE ? 0 : host};
     run_check_peaks(e, &o, "after budgets were set");
@@ -135,7 +141,10 @@ static void shrink(struct run *s)
     CHECK_MSG(!spw_plan_query_on(&of_two, &s->backend, s->dir, &s->o, &err), "%s", err.text);
     const uint64_t least = of_two.smallest_device_bytes, host = 64 << 20;
     struct spw_engine *e = run_open_on(&s->backend, s->dir, &s->o);
+    twin_open(&s->twin, e);
     struct spw_session *session = run_session(e), *idle = run_session(e);
+    for (uint32_t i = 0; i < 2; i++)
+        twin_open_session(&s->twin, i, s->o.context);
     step(s, e, session, 0, "shrinking");
     for (size_t i = 1; i < N_MORE; i++) {
         if (i % 2)
@@ -153,6 +162,7 @@ static void shrink(struct run *s)
     step(s, e, session, N_MORE, "grown again");
     CHECK(spw_engine_plan(e)->device.total > tight.device.total && !spw_engine_plan(e)->host.kv);
     run_check_peaks(e, &s->o, "grown again");
+    CHECK(twin_end(&s->twin, e, "budgets down and up"));
     spw_session_close(idle);
     spw_session_close(session);
     spw_engine_close(e);

@@ -1,8 +1,7 @@
 /* Steps that the caller ends, after each chunk of each layer in turn: what the sessions hold then
  * is whole, and whatever they do next gives the bits of a run that nobody ended; bytes that moved
- * are those that were predicted. test_engine ends steps at random, among all else. */
+ * are those that were predicted. test_engine ends steps and batches at random, among all else. */
 #include "runtime/measure.h"
-#include "tests/batch_run.h"
 #include "tests/engine/oracle.h"
 
 enum {
@@ -14,9 +13,7 @@ enum {
                   : RUN_UNDER_TSAN ? 40
                   : RUN_UNDER_ASAN ? 11
                                    : 3,
-    GENERATIONS = TEST_GPU || RUN_UNDER_TSAN ? 2 : 10,
     MODELS = TEST_GPU ? 1 : N_TINY_MODELS,
-    N_GENERATED = 20,
 };
 
 struct run {
@@ -121,54 +118,15 @@ static void test_going_back(struct subject *s)
     close_run(&r);
 }
 
-static int generate(struct run *r, struct spw_result *result)
-{
-    struct spw_error err = {0};
-    struct spw_request request = {.prompt = r->s->ids[0],
-                                  .n_prompt = TOKENS / 2,
-                                  .max_new_tokens = N_GENERATED,
-                                  .session = r->session,
-                                  .ignore_eos = true};
-    r->ended = false;
-    return batch_run(r->e, NULL, &request, 1, result, NULL, &err);
-}
-
-/* Ended at random: what is there are the first tokens of the answer, and the call that follows
- * gives all of it. */
-static void test_generate(struct subject *s, uint64_t *seed)
-{
-    struct run r;
-    struct spw_result whole, part;
-    open_run(&r, s, true);
-    CHECK(generate(&r, &whole) == 0 && whole.n_tokens == N_GENERATED);
-    for (int i = 0; i < GENERATIONS; i++) {
-        int rc = step(&r, 1, SUBJECT_SHARED / 2, 1);
-        r.left = (int64_t)check_range(seed, 0, 60);
-        rc = generate(&r, &part);
-        CHECK(rc == (r.ended ? -ECANCELED : 0));
-        CHECK(rc ? part.finish == SPW_FINISH_FAILED : part.n_tokens == N_GENERATED);
-        CHECK(!part.n_tokens ||
-              !memcmp(part.tokens, whole.tokens, part.n_tokens * sizeof *part.tokens));
-        spw_result_free(&part);
-        r.left = -1;
-        CHECK(generate(&r, &part) == 0);
-        CHECK(part.n_tokens == N_GENERATED && part.logits_hash == whole.logits_hash &&
-              !memcmp(part.tokens, whole.tokens, N_GENERATED * sizeof *part.tokens));
-        spw_result_free(&part);
-    }
-    spw_result_free(&whole);
-    close_run(&r);
-}
-
 /* The measuring of the processor ends, and the interrupt stays for the next step. */
 static void test_measuring(void)
 {
     struct spw_interrupt raised = {0};
     const struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 1, .interrupt = &raised};
-    struct spw_machine_range machine;
+    struct spw_machine machine;
     struct spw_error err;
     spw_interrupt_raise(&raised);
-    int rc = spw_machine_probe(&machine, &o, &err);
+    int rc = spw_machine_probe(&machine, NULL, &o, &err);
     CHECK_MSG(rc == -ECANCELED && strstr(err.text, "interrupted"), "%d: %s", rc, err.text);
     CHECK(spw_interrupt_clear(&raised));
 }
@@ -190,7 +148,6 @@ int main(void)
             test_each(&s);
         if (i == 1 || i >= 8) /* what loses something: old KV in less precision, windows */
             test_going_back(&s);
-        test_generate(&s, &seed);
         subject_close(&s);
     }
     fprintf(stderr,

@@ -301,11 +301,11 @@ static void check_measuring(void)
 {
     struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 2};
     struct spw_drive_options d = {.directory = dir, .mode = SPW_PROBE_AGAIN};
-    struct spw_machine_range machine;
+    struct spw_machine machine;
     struct spw_drive drive;
     struct spw_error err;
     set_limit((uint64_t)40 << 20, (uint64_t)1 << 20);
-    int rc = spw_machine_probe(&machine, &o, &err);
+    int rc = spw_machine_probe(&machine, NULL, &o, &err);
     CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves"), "%d: %s", rc, err.text);
     rc = spw_drive_probe(&drive, &d, &err);
     CHECK_MSG(rc == -ENOMEM && strstr(err.text, "control group /a leaves"), "%d: %s", rc, err.text);

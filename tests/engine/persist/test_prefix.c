@@ -163,6 +163,12 @@ static void test_counts(struct subject *s)
     pack_remove_folder(d.cache);
 }
 
+/* Whether sequences can begin at some tiles only: where windows, or states, were stored. */
+static bool is_patchy(const struct subject *s)
+{
+    return spw_plan_n_windowed(&s->plan) || s->plan.n_states;
+}
+
 /* A text that others have gone on from, by `more` tokens: the second one to leave it makes a
  * checkpoint there, the third begins there. The checkpoint of a first one that goes on by one tile
  * serves all others, if no window slides. */
@@ -188,7 +194,7 @@ static void test_branch(struct subject *s, uint64_t more)
         close_run(&r);
     }
     CHECK(at[0] == 0 && at[2] == text);
-    bool before = more < 2 * SPW_TILE_TOKENS && !spw_plan_n_windowed(&s->plan);
+    bool before = more < 2 * SPW_TILE_TOKENS && !is_patchy(s);
     CHECK(at[1] == (spw_plan_sharing(&s->plan).needs_checkpoint && !before ? 0 : text));
     branched += at[2] > at[1];
     pack_remove_folder(d.cache);
@@ -352,7 +358,8 @@ static void test_reads(struct subject *s, uint64_t *seed)
         const struct spw_residency *full = &p->residency[SPW_LAYER_FULL];
         uint64_t old = p->n_slices[SPW_LAYER_FULL] *
                        (spw_waterline_end(full, n) - spw_waterline_first_tiered(full));
-        uint64_t exact = p->quantizes ? found_here.reused_bytes - old * p->tile_bytes : 0;
+        bool beside = p->quantizes || p->n_states; /* exact tiles, or states */
+        uint64_t exact = beside ? found_here.reused_bytes - old * p->tile_bytes : 0;
         uint64_t bytes = moved(r.e, SPW_MOVED_DISK_TO_HOST) - before - exact;
         CHECK_MSG(bytes == tiles * p->tile_bytes, "%s: chunks of %u: %llu bytes for %llu tiles",
                   s->dir, p->chunk, (unsigned long long)bytes, (unsigned long long)tiles);
@@ -471,7 +478,7 @@ static void test_turns(struct subject *s)
     close_run(&r);
     open_run(&r, &d, &seed);
     uint64_t n_found = go_to(&r, 0, 0, n + TURN, 1);
-    CHECK(spw_plan_n_windowed(&s->plan) || n_found == n - n % SPW_TILE_TOKENS);
+    CHECK(is_patchy(s) || n_found == n - n % SPW_TILE_TOKENS);
     close_run(&r);
     pack_remove_folder(d.cache);
 }
@@ -486,7 +493,7 @@ static void again(const struct draw *d, uint64_t n, uint64_t *seed)
         open_run(&r, d, seed);
         uint64_t n_found = go_to(&r, 0, 0, n, check_range(seed, 0, 1));
         uint64_t all = (n - 1) - (n - 1) % SPW_TILE_TOKENS;
-        bool some = spw_plan_n_windowed(&d->s->plan);
+        bool some = is_patchy(d->s);
         CHECK_MSG(!i || (some ? n_found <= all : n_found == all), "%s: %llu of %llu tokens found",
                   d->s->dir, (unsigned long long)n_found, (unsigned long long)n);
         began_before += i && r.e->plan.quantizes && n_found && n == all + SPW_TILE_TOKENS;

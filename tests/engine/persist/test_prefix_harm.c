@@ -353,7 +353,7 @@ static void check_damage(const struct tiny_model *m, enum spw_kv_precision preci
     }
     close_user(&u);
     size_t n = take_images(&w, images);
-    CHECK(n > 2);
+    CHECK(n >= 2);
     for (int i = 0; i < times; i++) {
         if (i % 100 == 0) {
             open_user(&u, &w, seed);
@@ -389,7 +389,8 @@ int main(int argc, char **argv)
         check_kills(&tiny_models[0], SPW_KV_EXACT, kills / 2, &seed);
         check_kills(&tiny_models[5], SPW_KV_INT8, kills / 2, &seed);
     }
-    check_damage(&tiny_models[0], SPW_KV_EXACT, corruptions / 2, &seed);
-    check_damage(&tiny_models[5], SPW_KV_INT8, corruptions / 2, &seed);
+    check_damage(&tiny_models[0], SPW_KV_EXACT, corruptions / 3, &seed);
+    check_damage(&tiny_models[5], SPW_KV_INT8, corruptions / 3, &seed);
+    check_damage(&tiny_models[TINY_STATES], SPW_KV_EXACT, corruptions / 3, &seed);
     return check_done();
 }

@@ -1,8 +1,7 @@
 /* The prefix store: the longest match, checkpoints, pins, what goes first, the limit, damage, and
  * many processes that read and write one directory while some of them are killed.
  *
- *   test_prefix_store [kills [corruptions]]   default 40 and 200, under sanitizers 10 kills
- *   test_prefix_store bench [directory]       open and match at 100,000 tiles */
+ *   test_prefix_store [kills [corruptions]]   default 40 and 200, under sanitizers 10 kills */
 #include "offload/store/prefix_store.h"
 
 #include "offload/store/store_directory.h"
@@ -374,39 +373,39 @@ static void test_eviction(void)
     CHECK(spw_alloc_outstanding() == 0);
 }
 
+static void write_to_the_limit(void *limit, struct child *self)
+{
+    static int32_t a[MOST_TILES * 128];
+    struct spw_store *s = open_store(*(const uint64_t *)limit);
+    for (int k = 0; k < 40; k++) {
+        make_chain(a, NULL, 0, check_random(&self->seed));
+        uint32_t n = (uint32_t)check_range(&self->seed, 1, 8);
+        int rc = add(s, a, 0, n, false);
+        CHECK_MSG(rc == 0 || rc == -ENOSPC, "%d", rc); /* the other one's is in the way */
+        if (!rc)
+            rc = add(s, a, n, n + 2, true);
+        CHECK_MSG(rc == 0 || rc == -ENOSPC || rc == -ENOENT, "%d", rc);
+    }
+    child_tell(self, "", 1);
+    spw_store_close(s);
+}
+
 /* Two processes write, this one adds up what lies there. */
 static void test_limit(uint64_t *seed)
 {
-    const uint64_t limit = 6 * pack_bytes_of(6);
-    static int32_t a[MOST_TILES * 128];
-    uint64_t most = 0, bytes;
-    pid_t children[2];
+    uint64_t limit = 6 * pack_bytes_of(6), most = 0, bytes;
+    struct children writers;
+    char done;
     spw_store_close(open_store(limit)); /* makes the folder */
-    for (int i = 0; i < 2; i++) {
-        uint64_t child_seed = check_random(seed);
-        children[i] = fork();
-        if (children[i])
-            continue;
-        struct spw_store *s = open_store(limit);
-        for (int k = 0; k < 40; k++) {
-            make_chain(a, NULL, 0, check_random(&child_seed));
-            uint32_t n = (uint32_t)check_range(&child_seed, 1, 8);
-            int rc = add(s, a, 0, n, false);
-            CHECK_MSG(rc == 0 || rc == -ENOSPC, "%d", rc); /* the other one's is in the way */
-            if (!rc)
-                rc = add(s, a, n, n + 2, true);
-            CHECK_MSG(rc == 0 || rc == -ENOSPC || rc == -ENOENT, "%d", rc);
-        }
-        spw_store_close(s);
-        _exit(check_failed_ != 0);
-    }
-    for (int left = 2, status; left;) {
+    children_start(&writers, 2, write_to_the_limit, &limit, seed);
+    CHECK(fcntl(writers.told, F_SETFL, O_NONBLOCK) == 0);
+    for (int n_done = 0; n_done < 2;) {
         pack_count(dir, NULL, &bytes);
         most = spw_max_u64(most, bytes);
-        pid_t ended = waitpid(-1, &status, WNOHANG);
-        left -= ended > 0;
-        CHECK(ended <= 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+        n_done += children_told(&writers, &done, 1);
     }
+    CHECK(children_kill(&writers) <= 2); /* or they have ended well */
+    children_close(&writers);
     fprintf(stderr, "limit %llu, most bytes seen %llu\n", (unsigned long long)limit,
             (unsigned long long)most);
     CHECK(most <= limit && most > limit / 2);
@@ -841,123 +840,8 @@ static void test_info(void)
     CHECK(spw_alloc_outstanding() == 0 && n_damage == 0);
 }
 
-/* ---- bench ---- */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-enum { BENCH_TILES = 100000, BENCH_TIMES = 21 };
-
-/* Milliseconds: the median and the quartiles. */
-static void show_times(const char *what, double *seconds_of)
-{
-    qsort(seconds_of, BENCH_TIMES, sizeof *seconds_of, by_value);
-    printf("  %-44s %6.2f ms (%.2f to %.2f)\n", what, 1e3 * seconds_of[BENCH_TIMES / 2],
-           1e3 * seconds_of[BENCH_TIMES / 4], 1e3 * seconds_of[BENCH_TIMES * 3 / 4]);
-}
-
-/* How long a match takes that finds `n_found` tiles. */
-static double time_match(struct spw_store *s, const int32_t *tokens, uint64_t n_tokens,
-                         uint64_t n_found)
-{
-    struct spw_store_match m;
-    double start = check_seconds();
-    CHECK(spw_store_match(s, tokens, n_tokens, &m) == 0);
-    double took = check_seconds() - start;
-    CHECK(m.n_tiles == n_found);
-    spw_store_release(s, &m);
-    return took;
-}
-
-static void bench_hashes(void)
-{
-    enum { TOKENS = 100000 };
-    static int32_t tokens[TOKENS];
-    double took[BENCH_TIMES];
-    pack_tokens(tokens, TOKENS, 1);
-    for (int i = 0; i < BENCH_TIMES; i++) {
-        struct spw_chain_hash h = spw_chain_root(pack_fingerprint);
-        double start = check_seconds();
-        for (size_t t = 0; t + 128 <= TOKENS; t += 128)
-            h = spw_chain_next(h, tokens + t);
-        took[i] = check_seconds() - start;
-        tokens[0] = h.bytes[0];
-    }
-    show_times("hashes of 100,000 tokens alone", took);
-}
-
-/* 100,000 tiles in chains of `chain` tiles, in packs of `pack` tiles without records: what open and
- * match read has its full size. The tokens of a match are a whole chain; of a miss only the first
- * half is there, or nothing. */
-static void bench_shape(uint32_t chain, uint32_t pack)
-{
-    int32_t *tokens = malloc((size_t)chain * 512);
-    const uint64_t n = chain * UINT64_C(128), most = SPW_STORE_MAX_PACKS * (uint64_t)pack;
-    double opened[BENCH_TIMES], matched[BENCH_TIMES], half[BENCH_TIMES], missed[BENCH_TIMES];
-    struct spw_store *s = open_store(UINT64_C(1) << 40);
-    file_sync_off = true;
-    for (uint32_t c = 0; c < BENCH_TILES / chain; c++) {
-        struct spw_chain_hash parent = spw_chain_root(pack_fingerprint);
-        struct spw_pack_id before = {0};
-        pack_tokens(tokens, (size_t)chain * 128, c);
-        for (uint32_t t = 0; t < chain; t += pack) {
-            struct spw_pack_spec spec = {.fingerprint = pack_fingerprint,
-                                         .first_token = t * UINT64_C(128),
-                                         .n_tokens = pack * UINT64_C(128),
-                                         .tokens = tokens + (size_t)t * 128,
-                                         .parent = parent,
-                                         .previous = before};
-            char path[256], name[SPW_STORE_NAME_BYTES];
-            struct spw_pack_writer *w;
-            before = spw_chain_id(spw_chain_next(parent, tokens + (size_t)t * 128));
-            spw_store_directory_name(name, before);
-            snprintf(path, sizeof path, "%s/%s", dir, name);
-            CHECK(spw_pack_create(&w, path, false, &spec, NULL) == 0);
-            CHECK(spw_pack_commit(w, NULL, 0, NULL, NULL) == 0);
-            for (uint32_t k = 0; k < pack; k++)
-                parent = spw_chain_next(parent, tokens + (size_t)(t + k) * 128);
-        }
-    }
-    spw_store_close(s);
-    for (int i = 0; i < BENCH_TIMES; i++) {
-        double start = check_seconds();
-        s = open_store(UINT64_C(1) << 40);
-        opened[i] = check_seconds() - start;
-        pack_tokens(tokens, n, (uint64_t)i * (BENCH_TILES / chain - 1) / BENCH_TIMES);
-        matched[i] = time_match(s, tokens, n, spw_min_u64(chain, most));
-        tokens[n / 2] ^= 1;
-        half[i] = time_match(s, tokens, n, spw_min_u64(chain / 2, most));
-        tokens[0] ^= 1;
-        missed[i] = time_match(s, tokens, n, 0);
-        spw_store_close(s);
-    }
-    printf("100000 tiles, %u packs of %u, chains of %u: medians and quartiles of %d\n",
-           BENCH_TILES / pack, pack, chain, BENCH_TIMES);
-    show_times("open", opened);
-    show_times("match of a whole chain", matched);
-    show_times("match of half a chain", half);
-    show_times("no match", missed);
-    pack_remove_folder(dir);
-    free(tokens);
-}
-
-static int bench(const char *where)
-{
-    snprintf(dir, sizeof dir, "%s/spw_store_bench_%d", where, (int)getpid());
-    bench_shape(1000, 100);
-    bench_shape(1000, 20);
-    bench_shape(1000, 8);
-    bench_hashes();
-    return check_done();
-}
-
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "bench") == 0)
-        return bench(argc > 2 ? argv[2] : "/tmp");
     uint64_t seed = check_seed();
     int kills = argc > 1 ? atoi(argv[1]) : check_amount(RUN_UNDER_TSAN || RUN_UNDER_ASAN ? 10 : 40);
     int corruptions = argc > 2 ? atoi(argv[2]) : check_amount(200);

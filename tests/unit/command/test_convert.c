@@ -1,26 +1,19 @@
 /* Converters: scripts that sleep, write forever, leave children behind, fail, take all memory. No
  * process and no open file is left. */
-#include "tests/check.h"
+#include "tests/folder.h"
 #include "tools/command/common.h"
 #include "tools/command/job/summarize/convert.h"
 
 #include <fcntl.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-
-static char folder[64];
 
 /* Makes the program "fake" in PATH. */
 static void script(const char *lines)
 {
-    char path[100];
-    snprintf(path, sizeof path, "%s/fake", folder);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fprintf(file, "#!/bin/sh\ncd %s\n%s\n", folder, lines) > 0);
-    if (file)
-        fclose(file);
-    CHECK(chmod(path, 0755) == 0);
+    char text[1000];
+    snprintf(text, sizeof text, "#!/bin/sh\ncd %s\n%s\n", folder, lines);
+    write_text("fake", text);
+    CHECK(chmod(in_folder("fake"), 0755) == 0);
 }
 
 static char *data;
@@ -56,8 +49,7 @@ static bool runs(const char *name)
 {
     char path[100], state = 0;
     long pid = 0;
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
+    FILE *file = fopen(in_folder(name), "r");
     CHECK(file && fscanf(file, "%ld", &pid) == 1 && pid > 1);
     if (file)
         fclose(file);
@@ -212,8 +204,8 @@ int main(void)
 {
     uint64_t seed = check_seed();
     char path[4096];
-    snprintf(folder, sizeof folder, "/tmp/test_convert.XXXXXX");
-    CHECK(mkdtemp(folder) != NULL && chdir(folder) == 0);
+    open_folder("convert");
+    CHECK(chdir(folder) == 0);
     snprintf(path, sizeof path, "%s:%s", folder, getenv("PATH"));
     setenv("PATH", path, 1);
     cli_ignore_write_signals();
@@ -228,8 +220,7 @@ int main(void)
     spw_free(data);
     CHECK(open_files() == n_files);
     CHECK(waitpid(-1, NULL, WNOHANG) == -1 && errno == ECHILD);
-    snprintf(path, sizeof path, "rm -r %s", folder);
-    CHECK(system(path) == 0);
+    close_folder();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }

@@ -1,30 +1,13 @@
 /* Documents of a job: what operands name and in which order, their ids, their text and digests;
  * hostile names and files; PDF and HTML where pdftotext and pandoc are installed. */
-#include "tests/check.h"
+#include "tests/folder.h"
 #include "tests/pdf_file.h"
 #include "tools/command/job/summarize/document.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <xxhash.h>
-
-static char folder[64]; /* the current directory */
-
-static void write_bytes(const char *path, const char *data, size_t bytes)
-{
-    FILE *file = fopen(path, "wb");
-    CHECK_MSG(file && fwrite(data, 1, bytes, file) == bytes, "%s", path);
-    if (file)
-        fclose(file);
-}
-
-static void write_text(const char *path, const char *text)
-{
-    write_bytes(path, text, strlen(text));
-}
 
 static void sh(const char *line)
 {
@@ -372,10 +355,9 @@ static void no_memory(void)
 
 int main(void)
 {
-    char line[200];
     const char *path = strdup(getenv("PATH"));
-    snprintf(folder, sizeof folder, "/tmp/test_documents.XXXXXX");
-    CHECK(mkdtemp(folder) != NULL && chdir(folder) == 0);
+    open_folder("documents");
+    CHECK(chdir(folder) == 0);
     names();
     summaries();
     bytes_of_files();
@@ -387,8 +369,7 @@ int main(void)
     job_documents_free(&list);
     spw_free(text);
     free((void *)(uintptr_t)path);
-    snprintf(line, sizeof line, "chmod -R u+rwx %s; rm -r %s", folder, folder);
-    CHECK(system(line) == 0);
+    close_folder();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }

@@ -1,46 +1,26 @@
 /* Instructions of summarize: the texts of this program, files that replace them, what is refused,
  * and that values are copied as they are. */
-#include "tests/check.h"
+#include "tests/folder.h"
 #include "tools/command/job/summarize/instructions.h"
-
-#include <string.h>
-
-static char folder[64];
-
-static void write_file(const char *name, const char *text)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    CHECK(file && fputs(text, file) >= 0);
-    if (file)
-        fclose(file);
-}
-
-static void remove_file(const char *name)
-{
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    CHECK(unlink(path) == 0);
-}
 
 /* The filled text; free it with spw_free. Inlined, gcc 12 takes the text for a local variable. */
 __attribute__((noinline)) static char *fill(const struct job_instructions *x, enum job_task task,
                                             const struct job_values *v)
 {
     struct job_filled filled;
-    CHECK(job_instructions_fill(x, task, v, &filled) == 0 && strlen(filled.text) == filled.bytes);
+    CHECK(job_instructions_fill(x, task, v, &filled) == 0 &&
+          strlen(filled.text.text) == filled.text.n);
     CHECK(filled.n_plain >= 1);
     for (size_t i = 0; i < filled.n_plain; i++) {
         const struct spw_text_span *span = &filled.plain[i];
-        const char *at = filled.text + span->begin;
+        const char *at = filled.text.text + span->begin;
         const size_t n = span->end - span->begin;
         bool is_title = v->title && strlen(v->title) == n && memcmp(at, v->title, n) == 0;
         CHECK(is_title || (v->text_bytes == n && (!n || memcmp(at, v->text, n) == 0)));
         CHECK(i == 0 || span->begin >= filled.plain[i - 1].end);
     }
     spw_free(filled.plain);
-    return filled.text;
+    return filled.text.text;
 }
 
 /* Fills the text of a file and compares. */
@@ -48,13 +28,13 @@ static void check_fill(const char *template, const struct job_values *v, const c
 {
     struct job_instructions x;
     struct spw_error err = {0};
-    write_file("part.txt", template);
+    write_text("part.txt", template);
     CHECK_MSG(job_instructions_open(&x, folder, false, &err) == 0, "%s", err.text);
     char *out = fill(&x, JOB_PART, v);
     CHECK_MSG(strcmp(out, want) == 0, "found '%s', expected '%s'", out, want);
     spw_free(out);
     job_instructions_free(&x);
-    remove_file("part.txt");
+    CHECK(!unlink(in_folder("part.txt")));
 }
 
 static void placeholders(void)
@@ -170,12 +150,12 @@ static void check_own(const char *name, bool plain, enum job_task task, bool exp
 {
     struct job_instructions x;
     struct spw_error err = {0};
-    write_file(name, "Mine: {text}\r\n\n");
+    write_text(name, "Mine: {text}\r\n\n");
     CHECK_MSG(job_instructions_open(&x, folder, plain, &err) == 0, "%s", err.text);
     for (int i = 0; i < JOB_TASKS; i++)
         CHECK((strcmp(x.texts[i], "Mine: {text}") == 0) == (expected && i == (int)task));
     job_instructions_free(&x);
-    remove_file(name);
+    CHECK(!unlink(in_folder(name)));
 }
 
 static void replaced(void)
@@ -185,20 +165,20 @@ static void replaced(void)
     check_own("part.txt", true, JOB_PART, true);
     check_own("part.plain.txt", true, JOB_PART, true);
     check_own("part.plain.txt", false, JOB_PART, false);
-    write_file("whole.txt", "not this one, {text}");
+    write_text("whole.txt", "not this one, {text}");
     check_own("whole.plain.txt", true, JOB_WHOLE, true);
-    remove_file("whole.txt");
+    CHECK(!unlink(in_folder("whole.txt")));
 }
 
 static void check_refused(const char *name, const char *text, int code, const char *why)
 {
     struct job_instructions x;
     struct spw_error err = {0};
-    write_file(name, text);
+    write_text(name, text);
     int rc = job_instructions_open(&x, folder, false, &err);
     CHECK_MSG(rc == code && strstr(err.text, why) && strstr(err.text, name), "%d: %s", rc,
               err.text);
-    remove_file(name);
+    CHECK(!unlink(in_folder(name)));
 }
 
 static void refused(void)
@@ -259,8 +239,7 @@ int main(int argc, char **argv)
 {
     struct check_draws d = check_draws_of(argc, argv, 400);
     uint64_t seed = check_seed();
-    snprintf(folder, sizeof folder, "/tmp/test_instructions.XXXXXX");
-    CHECK(mkdtemp(folder) != NULL);
+    open_folder("instructions");
     own_texts();
     placeholders();
     random_templates(&d, &seed);
@@ -268,7 +247,7 @@ int main(int argc, char **argv)
     refused();
     lengths();
     no_memory();
-    CHECK(rmdir(folder) == 0);
+    close_folder();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }

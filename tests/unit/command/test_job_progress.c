@@ -4,8 +4,8 @@
 #include "tests/check.h"
 #include "tests/engine/tiny_model.h"
 #include "runtime/plan_query.h"
-#include "tools/command/job/progress/forecast.h"
-#include "tools/command/job/progress/progress.h"
+#include "tools/command/job/forecast.h"
+#include "tools/command/output/progress.h"
 
 #include <errno.h>
 #include <math.h>
@@ -37,12 +37,12 @@ static const struct spw_model_config config = {.n_layers = 4,
                                                .layer_kinds = full_layers};
 
 static const struct cli_limits limits = {
-    .machine.typical = {.threads = 8,
-                        .cores = 8,
-                        .read_bytes_per_second = 100e9,
-                        .copy_bytes_per_second = 20e9,
-                        .few_flops = {45e9, 90e9},
-                        .many_flops = {1e12, 2e12}},
+    .machine = {.threads = 8,
+                .cores = 8,
+                .read_bytes_per_second = 100e9,
+                .copy_bytes_per_second = 20e9,
+                .few_flops = {45e9, 90e9},
+                .many_flops = {1e12, 2e12}},
     .drive = {.read_bytes_per_second = 3e9,
               .write_bytes_per_second = 1e9,
               .request_bytes = 1 << 20,
@@ -99,11 +99,11 @@ static double prompt_token_seconds(uint64_t n, uint64_t n_tokens)
 static void test_full_context(void)
 {
     struct spw_prediction p;
-    spw_predict_step(&p, &plan, &limits.machine.typical, &limits.drive);
+    spw_predict_step(&p, &plan, &limits.machine, &limits.drive);
     CHECK(near(job_step_seconds(&forecast, 1, plan.context), p.seconds));
     CHECK(p.bound == SPW_BOUND_DISK);
     const struct spw_prompt_work work = cli_prompt_work(&plan, &config, plan.context);
-    spw_predict_prompt(&p, &plan, &work, &limits.machine.typical, &limits.drive);
+    spw_predict_prompt(&p, &plan, &work, &limits.machine, &limits.drive);
     CHECK(near(prompt_token_seconds(1, plan.context) * (double)plan.context, p.seconds));
 }
 
@@ -122,7 +122,7 @@ static void test_many_requests(uint64_t seed)
         CHECK(token <= prompt_token_seconds(1, 1));
     }
     /* 10,000 tokens lie on the device: only 1 GB of weights crosses the link. */
-    double link = 1e9 / limits.machine.typical.copy_bytes_per_second;
+    double link = 1e9 / limits.machine.copy_bytes_per_second;
     double step = job_step_seconds(&forecast, 1, 10000);
     CHECK(step > link && step < 2 * link);
     /* Steps of many requests take the time of many rows. */
@@ -202,14 +202,14 @@ static int64_t seconds_a_chunk; /* that each chunk of a prompt takes in a layer 
 static void on_progress(void *context, const struct spw_progress *p)
 {
     jumped_seconds += p->done < p->total ? seconds_a_chunk : 0;
-    if (job_progress_callback())
-        job_progress_callback()(context, p);
+    if (cli_progress_callback())
+        cli_progress_callback()(context, p);
 }
 
 static void open_job(enum cli_progress_mode mode, const struct cli_limits *with)
 {
     struct spw_error err = {0};
-    job_progress_open(mode, "documents");
+    cli_progress_start(mode, "documents", false);
     const struct spw_options options = {.backend = SPW_BACKEND_CPU,
                                         .threads = 1,
                                         .device_bytes = 16 << 20,
@@ -220,13 +220,12 @@ static void open_job(enum cli_progress_mode mode, const struct cli_limits *with)
                                         .on_progress = on_progress};
     run = (struct run){.counts = {.n_total = N_DOCUMENTS,
                                   .n_waiting = N_DOCUMENTS,
-                                  .n_prompts_left = N_DOCUMENTS,
                                   .n_prompt_tokens_left = N_DOCUMENTS * N_PROMPT,
                                   .n_answer_tokens_left = N_DOCUMENTS * N_ANSWER}};
     CHECK_MSG(spw_engine_open(&run.engine, folder, &options, &err) == 0, "%s", err.text);
     CHECK_MSG(spw_batch_open(&run.batch, run.engine, NULL, &err) == 0, "%s", err.text);
-    job_progress_engine(run.engine, &run.events, with);
-    job_progress_update(&run.counts);
+    cli_progress_engine(run.engine, &run.events, with);
+    cli_progress_update(&run.counts);
     for (int i = 0; i < N_DOCUMENTS; i++) {
         uint64_t id;
         int32_t prompt[N_PROMPT];
@@ -252,22 +251,20 @@ static bool step_job(int64_t seconds)
         c->n_answer_tokens += !ends;
         c->n_begun += begins;
         c->n_answer_tokens_left -= !ends;
-        c->n_prompts_left -= begins;
         c->n_prompt_tokens_left -= begins ? N_PROMPT : 0;
         c->n_waiting -= begins;
         c->n_running += (uint64_t)begins - ends;
         c->n_done += ends;
     }
     c->n_requests = c->n_running;
-    c->n_held_tokens = c->n_running * N_PROMPT;
     jumped_seconds += seconds;
-    job_progress_update(c);
+    cli_progress_update(c);
     return rc > 0;
 }
 
 static void close_job(void)
 {
-    job_progress_end();
+    cli_progress_end();
     spw_batch_close(run.batch);
     spw_engine_close(run.engine);
     cli_events_free(&run.events);
@@ -341,7 +338,7 @@ static void test_unknown(void)
         FILE *log = tmpfile();
         int before = swap_stderr(dup(fileno(log)));
         open_job(never ? CLI_PROGRESS_NEVER : CLI_PROGRESS_AUTO, &none);
-        CHECK((job_progress_callback() == NULL) == never);
+        CHECK((cli_progress_callback() == NULL) == never);
         for (int k = 0; k < 5; k++)
             step_job(is_short ? 1 : 61);
         close_job();

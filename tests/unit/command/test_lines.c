@@ -1,15 +1,12 @@
 /* The lines of a job's input, against a plain search for newlines: a file and a pipe that gives a
  * few bytes at a time. And the parts of a job: each item is in one of them. */
-#include "tests/check.h"
+#include "tests/folder.h"
 #include "tools/command/job/store/lines.h"
-#include "tools/command/job/shard.h"
+#include "tools/command/job/job.h"
 
 #include <fcntl.h>
-#include <string.h>
 
 const struct cli_command cli_commands[] = {{.name = NULL}};
-
-static char folder[64];
 
 /* ---- lines ---- */
 
@@ -86,10 +83,8 @@ static void test_random_lines(uint64_t *seed)
     char *text = random_text(seed, &n), path[128];
     int ends[2];
     struct job_lines l;
-    snprintf(path, sizeof path, "%s/lines", folder);
-    FILE *file = fopen(path, "w");
-    CHECK(file && fwrite(text, 1, n, file) == n && fclose(file) == 0);
-    CHECK(job_lines_open(&l, path) == 0);
+    write_bytes("lines", text, n);
+    CHECK(job_lines_open(&l, in_folder("lines")) == 0);
     check_lines(&l, text, n);
     check_seeks(&l, text, n, seed);
     job_lines_close(&l);
@@ -162,11 +157,10 @@ static void test_pauses(void)
 /* A line of more than 64 MiB: its beginning, and then the line after it. The file has a hole. */
 static void test_too_long_line(void)
 {
-    char path[128];
+    const char *path = in_folder("long");
     struct job_lines l;
     struct job_line line;
     const uint64_t long_bytes = JOB_MAX_LINE_BYTES + 12345;
-    snprintf(path, sizeof path, "%s/long", folder);
     int fd = open(path, O_CREAT | O_RDWR, 0600);
     CHECK(write(fd, "first\nx", 7) == 7);
     CHECK(pwrite(fd, "\nlast", 5, (off_t)(6 + long_bytes)) == 5);
@@ -265,10 +259,8 @@ static void test_shard_items(uint64_t *seed)
 
 int main(int argc, char **argv)
 {
-    char command[128];
     uint64_t seed = check_seed();
-    snprintf(folder, sizeof folder, "/tmp/spw_lines_XXXXXX");
-    CHECK(mkdtemp(folder));
+    open_folder("lines");
     signal(SIGCHLD, SIG_IGN);
     struct check_draws d = check_draws_of(argc, argv, 100);
     while (check_another(&d))
@@ -281,7 +273,6 @@ int main(int argc, char **argv)
     for (int i = 0; i < 10; i++)
         test_shard_items(&seed);
     signal(SIGCHLD, SIG_DFL);
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    CHECK(system(command) == 0);
+    close_folder();
     return check_done();
 }

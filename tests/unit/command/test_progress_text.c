@@ -1,7 +1,7 @@
 /* The texts of a job's progress: no line is longer than the terminal, for any numbers; the usual
  * line has everything on 80 columns; parts that are not known are left out. */
 #include "tests/check.h"
-#include "tools/command/job/progress/progress_text.h"
+#include "tools/command/output/progress.h"
 
 #include <math.h>
 #include <string.h>
@@ -49,18 +49,18 @@ static void test_usual(void)
     CHECK_LINE(
         &usual, 200,
         "37 of 100 documents done, 4 running, 59 waiting, 0 failed  812 tokens/s of prompts, "
-        "35.1 of answers  host link 21 of 26 GB/s, disk 3.1 of 3.4 GB/s  2 h 05 min left");
+        "35.1 of answers  host link 21.3 of 26.1 GB/s, disk 3.12 of 3.40 GB/s  2 h 05 min left");
     CHECK_LINE(&usual, 79,
-               "37/100 done 4 run 59 wait  812+35 t/s  link 21/26 disk 3.1/3.4 GB/s  left 2h05m");
-    CHECK_LINE(&usual, 60, "37/100 4 run 59 wait  812+35 t/s  left 2h05m");
-    CHECK_LINE(&usual, 20, "37/100  left 2h05m");
+               "37/100 done 4 run 59 wait  in 812 out 35.1 t/s  link 82% disk 92%  left 2h05m");
+    CHECK_LINE(&usual, 60, "37/100 done 4 run 59 wait  in 812 out 35.1 t/s  left 2h05m");
+    CHECK_LINE(&usual, 40, "37/100 done 4 run 59 wait  left 2h05m");
+    CHECK_LINE(&usual, 20, "37/100 done 4 run 59");
     struct job_view v = usual;
     v.counts.n_failed = 1;
-    CHECK_LINE(&v, 79, "37/100 4 run 59 wait 1 fail  812+35 t/s  link 82% disk 92%  left 2h05m");
+    CHECK_LINE(&v, 79, "37/100 done 4 run 59 wait 1 fail  in 812 out 35.1 t/s  left 2h05m");
     CHECK(sentence_is(
         &usual, "2024-11-23 07:07:35 UTC: 37 of 100 documents done, 4 running, 59 waiting, 0 "
-                "failed; 812 tokens/s of prompts, 35.1 of answers; to the device 21.3 of 26.1 "
-                "GB/s, from the device 0.40 of 26.1 GB/s, to the disk 0.05 of 1.90 GB/s, from the "
+                "failed; 812 tokens/s of prompts, 35.1 of answers; host link 21.3 of 26.1 GB/s, "
                 "disk 3.12 of 3.40 GB/s; 2 h 05 min left"));
 }
 
@@ -71,22 +71,23 @@ static void test_long_prompt(void)
     v.n_read = 12345;
     v.n_to_read = 345678;
     CHECK_LINE(&v, 79,
-               "37/100 4 run 59 wait  read 3.6%  812+35 t/s  link 82% disk 92%  left 2h05m");
-    CHECK_LINE(&v, 50, "37/100 4 run 59 wait  read 3.6%  left 2h05m");
-    CHECK_LINE(&v, 20, "37/100  left 2h05m");
+               "37/100 done 4 run 59 wait  read 12.3k/346k  in 812 out 35.1 t/s  left 2h05m");
+    CHECK_LINE(&v, 60, "37/100 done 4 run 59 wait  read 12.3k/346k  left 2h05m");
     v.counts = (struct job_counts){.n_total = 1, .n_running = 1};
     v.links[SPW_MOVED_HOST_TO_DEVICE].rate = v.links[SPW_MOVED_DEVICE_TO_HOST].rate = NAN;
     v.links[SPW_MOVED_DISK_TO_HOST].rate = v.links[SPW_MOVED_HOST_TO_DISK].rate = NAN;
     v.n_read = 9999.4;
     v.n_to_read = 1234567;
-    CHECK_LINE(&v, 79, "0/1 done 1 run 0 wait  read 9999/1.23M  in 812 out 35 t/s  left 2h05m");
     CHECK(sentence_is(&v, "2024-11-23 07:07:35 UTC: 0 of 1 document done, 1 running, 0 waiting, 0 "
                           "failed; 9999 of 1.23M tokens of prompts read; 812 tokens/s of prompts, "
                           "35.1 of answers; 2 h 05 min left"));
     v.counts.n_reading = 3; /* their prompts end together: none is done for long */
-    CHECK_LINE(&v, 89,
-               "0/1 done 1 run 0 wait  read 9999/1.23M, 3 at once  in 812 out 35 t/s  left 2h05m");
-    v.counts.n_reading = 1;
+    CHECK_LINE(
+        &v, 89,
+        "0/1 done 1 run 0 wait  read 9999/1.23M, 3 at once  in 812 out 35.1 t/s  left 2h05m");
+    v.noun = NULL; /* one request */
+    v.counts = (struct job_counts){0};
+    CHECK_LINE(&v, 60, "read 9999/1.23M  in 812 out 35.1 t/s  left 2h05m");
     v.n_read = v.n_to_read; /* only answers are left */
     CHECK(!strstr(line(&v, 79), "read"));
 }
@@ -99,16 +100,10 @@ static void test_unknown(void)
     for (int i = 0; i < SPW_MOVED_COUNT; i++)
         v.links[i].limit = NAN;
     v.links[SPW_MOVED_DISK_TO_HOST].rate = v.links[SPW_MOVED_HOST_TO_DISK].rate = NAN;
-    CHECK_LINE(&v, 79, "37 done 4 run 59 wait  in 812 out 35 t/s  link 21 GB/s  left 2h05m");
-    CHECK(sentence_is(&v,
-                      "2024-11-23 07:07:35 UTC: 37 documents done, 4 running, 59 waiting, 0 "
-                      "failed; 812 tokens/s of prompts, 35.1 of answers; to the device 21.3 GB/s, "
-                      "from the device 0.40 GB/s; 2 h 05 min left"));
+    CHECK_LINE(&v, 79, "37 done 4 run 59 wait  in 812 out 35.1 t/s  link 21.3 GB/s  left 2h05m");
     v.left_seconds = v.prompt_rate = v.answer_rate = NAN;
     v.links[SPW_MOVED_HOST_TO_DEVICE].rate = v.links[SPW_MOVED_DEVICE_TO_HOST].rate = NAN;
     CHECK_LINE(&v, 79, "37 documents done, 4 running, 59 waiting, 0 failed");
-    CHECK(sentence_is(&v, "2024-11-23 07:07:35 UTC: 37 documents done, 4 running, 59 waiting, 0 "
-                          "failed"));
     v.took_seconds = 100;
     CHECK(sentence_is(&v, "2024-11-23 07:07:35 UTC: 37 documents done, 4 running, 59 waiting, 0 "
                           "failed; in 2 min"));

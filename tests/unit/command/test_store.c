@@ -7,7 +7,6 @@
 #include "tools/command/job/store/store_parts.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -21,94 +20,60 @@ static uint64_t seed;
 /* ---- calls of the system ---- */
 
 static struct {
-    pthread_mutex_t lock;
     int64_t fails_after; /* calls until one fails; < 0: none does */
     int error;
     size_t most;           /* bytes of a write; 0: any */
-    void (*changed)(void); /* after each change of a file by this test; with `one_at_a_time` */
-} calls = {.lock = PTHREAD_MUTEX_INITIALIZER, .fails_after = -1};
+    void (*changed)(void); /* after each change of a file */
+} calls = {.fails_after = -1};
 
 static bool call_fails(void)
 {
-    pthread_mutex_lock(&calls.lock);
-    bool now = calls.fails_after == 0;
+    const bool now = calls.fails_after == 0;
     calls.fails_after -= calls.fails_after >= 0;
-    pthread_mutex_unlock(&calls.lock);
     if (now)
         errno = calls.error;
     return now;
 }
 
-/* The thread of the store writes, too. A recovery is a store of its own, in the thread that has the
- * lock: its calls do not wait. */
-static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic bool recovers;
-static _Atomic pthread_t recoverer;
+/* A recovery is a store of its own, whose changes are not looked at. */
+static bool recovers;
 
-static bool take_turn(void)
+static void has_changed(void)
 {
-    if (recovers)
-        return false;
-    pthread_mutex_lock(&one_at_a_time);
-    return true;
-}
-
-static void end_turn(bool has_turn)
-{
-    if (has_turn && calls.changed)
+    if (!recovers && calls.changed)
         calls.changed();
-    if (has_turn)
-        pthread_mutex_unlock(&one_at_a_time);
-}
-
-/* A check beside the thread of a store, which may recover meanwhile, and check. */
-static void check_beside(bool is_right)
-{
-    const bool is_inside = recovers && pthread_equal(pthread_self(), recoverer);
-    if (!is_inside)
-        pthread_mutex_lock(&one_at_a_time);
-    CHECK(is_right);
-    if (!is_inside)
-        pthread_mutex_unlock(&one_at_a_time);
 }
 
 static ssize_t write_some(int fd, const void *text, size_t bytes, off_t at)
 {
     if (syscall(SYS_pwrite64, fd, text, bytes, at) != (long)bytes)
-        abort(); /* the thread of a store cannot count a check */
+        abort();
     return (ssize_t)bytes;
 }
 
 ssize_t pwrite(int fd, const void *text, size_t bytes, off_t at)
 {
-    const bool has_turn = take_turn();
-    ssize_t written = -1;
     if (call_fails()) {
-        int error = errno;
+        const int error = errno;
         write_some(fd, text, bytes / 2, at);
         errno = error;
-    } else {
-        if (has_turn && calls.changed) { /* the line is half there for a moment */
-            write_some(fd, text, bytes / 2, at);
-            calls.changed();
-        }
-        written = write_some(fd, text, calls.most ? spw_min_u64(calls.most, bytes) : bytes, at);
+        return -1;
     }
-    const int error = errno;
-    end_turn(has_turn && written >= 0);
-    if (has_turn && written < 0)
-        pthread_mutex_unlock(&one_at_a_time);
-    errno = error;
-    return written;
+    if (!recovers && calls.changed) { /* the line is half there for a moment */
+        write_some(fd, text, bytes / 2, at);
+        calls.changed();
+    }
+    const ssize_t n = write_some(fd, text, calls.most ? spw_min_u64(calls.most, bytes) : bytes, at);
+    has_changed();
+    return n;
 }
 
 int ftruncate(int fd, off_t n)
 {
     if (call_fails())
         return -1;
-    const bool has_turn = take_turn();
-    int rc = (int)syscall(SYS_ftruncate, fd, n);
-    end_turn(has_turn);
+    const int rc = (int)syscall(SYS_ftruncate, fd, n);
+    has_changed();
     return rc;
 }
 
@@ -141,14 +106,12 @@ static void note_sync(int fd)
 {
     struct stat st, named;
     bool ok = fstat(fd, &st) == 0;
-    pthread_mutex_lock(&calls.lock);
     for (int i = 0; ok && i < N_FILES; i++) {
         char path[128];
         snprintf(path, sizeof path, "%s/job%s", folder, ends[i]);
         if (stat(path, &named) == 0 && named.st_ino == st.st_ino)
             drive.bytes[i] = (uint64_t)st.st_size;
     }
-    pthread_mutex_unlock(&calls.lock);
 }
 
 int fdatasync(int fd)
@@ -225,8 +188,8 @@ static int answer_part(struct job_store *s, const struct job *j, int number, int
     json_t *line;
     int code = job_store_part(s, &x, &line);
     if (!code && line) {
-        check_beside(json_integer_value(json_object_get(line, "part")) <= j->run);
-        check_beside(json_equal(json_object_get(line, "id"), x.id));
+        CHECK(json_integer_value(json_object_get(line, "part")) <= j->run);
+        CHECK(json_equal(json_object_get(line, "id"), x.id));
     } else if (!code) {
         code = job_store_commit_part(s, &x, line_of(&x, "part", j->run));
     }
@@ -243,7 +206,7 @@ static int answer(struct job_store *s, const struct job *j, struct request *x, i
     x->choices = &choice;
     struct job_kept kept = {0};
     int code = job_store_answer(s, x, 0, "machine", &kept);
-    check_beside(code || !kept.n_tokens || (kept.n_tokens == 2 && kept.tokens[0] == number));
+    CHECK(code || !kept.n_tokens || (kept.n_tokens == 2 && kept.tokens[0] == number));
     spw_free(kept.tokens);
     if (!code && j->keeps)
         code = job_store_keep_answers(s, x, "machine");
@@ -292,12 +255,12 @@ static int run_job(const struct job *j)
     return job_store_close(s, code);
 }
 
-/* Without messages. */
+/* Messages go to a file. */
 static int mute(void)
 {
-    int saved = dup(2), null = open("/dev/null", O_WRONLY);
-    dup2(null, 2);
-    close(null);
+    int saved = dup(2), said = open(path_of("said", OUTPUT), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(said, 2);
+    close(said);
     return saved;
 }
 
@@ -389,7 +352,6 @@ static struct job now; /* that runs */
 static void recover(void (*snapshot)(void))
 {
     const struct job again = {.name = "snap", .is_corrected = now.is_corrected, .run = now.run + 1};
-    recoverer = pthread_self();
     recovers = true;
     for (int i = 0; i < N_FILES; i++)
         unlink(path_of("snap", i));
@@ -439,10 +401,8 @@ static void test_crashes(void)
 static void lose_power(void)
 {
     for (int i = 0; i < N_FILES; i++) {
-        pthread_mutex_lock(&calls.lock);
         uint64_t least = drive.bytes[i], all = size_of(path_of("job", i));
         copy(path_of("job", i), path_of("synced", i), least);
-        pthread_mutex_unlock(&calls.lock);
         copy(path_of("job", i), path_of("snap", i),
              check_range(&seed, spw_min_u64(least, all), all));
     }
@@ -791,12 +751,14 @@ static void test_changed_files(void)
         const char *path = path_of("parts", OUTPUT);
         enum job_standing standing;
         CHECK(job_store_commit(s, &x, line_of(&x, "answer", 1)) == 0);
-        for (int n = 0; n < 500 && size_of(path) == 0; n++)
-            usleep(10000);
+        CHECK(job_store_flush(s) == 0 && size_of(path) > 0);
         snprintf(command, sizeof command, changes[i], path, path, path, path);
         CHECK(system(command) == 0);
         int saved = mute();
         CHECK_MSG(job_store_close(s, 0) == CLI_FAILED, "%s", changes[i]);
+        snprintf(command, sizeof command, "grep -q 'changed, replaced or removed this file' %s",
+                 path_of("said", OUTPUT));
+        CHECK_MSG(system(command) == 0, "%s", changes[i]);
         CHECK(try_parts(&s) == 0);
         int code = job_store_begin(s);
         unmute(saved);
@@ -830,29 +792,23 @@ static void test_nul_in_text(void)
     remove_job("parts");
 }
 
-/* ---- the thread that syncs ---- */
-
+/* A line comes to OUTPUT when the drive has it in the state. */
 static void test_failing_sync(void)
 {
-    struct job_log state, outs[JOB_N_OUTS];
-    struct job_writer w;
-    CHECK(job_log_open(&state, path_of("log", STATE), NULL) == 0);
-    CHECK(job_log_open(&outs[0], path_of("log", OUTPUT), NULL) == 0);
-    CHECK(job_log_open(&outs[1], path_of("log", ERRORS), NULL) == 0);
-    CHECK(job_writer_start(&w, &state, outs) == 0);
-    CHECK(job_log_append(&state, "a\n", 2) == 0);
+    struct job_store *s = open_parts();
+    struct request x = item_of(2, false);
+    CHECK(job_store_commit(s, &x, line_of(&x, "answer", 1)) == 0);
     calls.error = EIO;
     calls.fails_after = 0;
-    CHECK(job_writer_add(&w, JOB_OUTPUT, "a\n", 2) == 0);
-    for (int i = 0; i < 500 && job_writer_add(&w, -1, "", 0) == 0; i++)
-        usleep(10000); /* a sync follows within a second */
-    CHECK(job_writer_add(&w, -1, "", 0) == -EIO);
-    CHECK(job_writer_end(&w) == -EIO && strcmp(w.path, path_of("log", STATE)) == 0);
-    CHECK(calls.fails_after == -1);
-    CHECK(size_of(path_of("log", STATE)) == 2 && size_of(path_of("log", OUTPUT)) == 0);
-    job_log_close(&state);
-    job_log_close(&outs[0]);
-    job_log_close(&outs[1]);
+    int saved = mute();
+    CHECK(job_store_flush(s) == CLI_FAILED && calls.fails_after == -1);
+    CHECK(job_store_flush(s) == 0 && size_of(path_of("parts", OUTPUT)) == 0);
+    CHECK(job_store_close(s, CLI_FAILED) == CLI_FAILED);
+    unmute(saved);
+    close_parts(open_parts());
+    CHECK(size_of(path_of("parts", OUTPUT)) > 20);
+    json_decref(x.id);
+    remove_job("parts");
 }
 
 int main(int argc, char **argv)

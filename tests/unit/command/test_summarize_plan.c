@@ -52,49 +52,11 @@ static void check_no_room(void)
     CHECK(job_window_plan(&w, 200, 10, 10, 30) == 0);
 }
 
-static void check_levels_equal(const struct job_level *levels, size_t n,
-                               const struct job_level *expected, size_t n_expected)
-{
-    CHECK(n == n_expected);
-    for (size_t i = 0; i < n && i < n_expected; i++)
-        CHECK_MSG(levels[i].n == expected[i].n && levels[i].prompt == expected[i].prompt &&
-                      levels[i].answer == expected[i].answer,
-                  "level %zu: %llu of %llu and %llu tokens", i, (unsigned long long)levels[i].n,
-                  (unsigned long long)levels[i].prompt, (unsigned long long)levels[i].answer);
-}
-
-/* A window of 8,192 tokens holds 7,426 of text: 8,192 less an answer of 750 and 16 to spare. Nine
- * summaries of 752 tokens are merged by one request. */
-static void check_estimates(void)
-{
-    struct job_level levels[JOB_MOST_LEVELS];
-    struct job_window w;
-    CHECK(job_estimate_tokens(8000, 0, 0) == 2000);
-    CHECK(job_estimate_tokens(8000, 3 * 16384, 16384 + 4096) == 3000);
-    /* The first document has 70 bytes, and 174 tokens with its instruction. */
-    CHECK(job_estimate_tokens(16384 + 70, 70, 174) == 4096 + 174);
-    CHECK(job_estimate_tokens(UINT64_C(1) << 60, UINT64_C(1) << 50, UINT64_C(1) << 48) ==
-          UINT64_C(1) << 58);
-    CHECK(job_window_plan(&w, 8192, 0, 0, 750) == 0 && w.part == 7426 && w.part_answer == 750);
-    static const struct job_level whole = {1, 100000, 750}, one = {1, 500, 750},
-                                  parts[] = {{14, 7143, 750}, {2, 5264, 750}, {1, 1504, 750}},
-                                  small[] = {{2, 3714, 750}, {1, 1504, 750}};
-    check_levels_equal(levels, job_levels(levels, NULL, 100000, 750), &whole, 1);
-    check_levels_equal(levels, job_levels(levels, &w, 500, 750), &one, 1);
-    check_levels_equal(levels, job_levels(levels, &w, 7427, 750), small, 2);
-    check_levels_equal(levels, job_levels(levels, &w, 100000, 750), parts, 3);
-    check_levels_equal(levels, job_merge_levels(levels, &w, 14, 750), parts + 1, 2);
-    CHECK(job_merge_levels(levels, &w, 1, 750) == 0 && job_levels(levels, &w, 0, 5) == 1);
-    w = (struct job_window){1, 1, 1};
-    CHECK(job_levels(levels, &w, UINT64_MAX, 1) <= JOB_MOST_LEVELS);
-}
-
 int main(void)
 {
     state = check_seed();
     for (int i = 0; i < 2000; i++)
         check_window();
     check_no_room();
-    check_estimates();
     return check_done();
 }

@@ -12,6 +12,7 @@
 #include "quant/codec.h"
 #include "quant/types.h"
 #include "tests/unit/kernels/attention_reference.h"
+#include "tests/unit/kernels/codec_reference.h"
 
 enum { PROBLEM_TILES = 19, PROBLEM_DIM = 512, PROBLEM_HEADS = 70 };
 
@@ -105,8 +106,7 @@ static inline void problem_quantize(struct problem *p, uint64_t t)
                                   a->kv_dtype, a->qformat, &not_finite};
     each_run(&spw_codec_encode_kernel_portable, &args, EACH_FORWARD);
     CHECK(!not_finite);
-    spw_codec_decode(qtile, a->qformat, a->n_kv_heads, spw_tile_square(d), SPW_DTYPE_F32,
-                     stands_for);
+    codec_decode(qtile, a->qformat, a->n_kv_heads, spw_tile_square(d), SPW_DTYPE_F32, stands_for);
     for (size_t i = 0; i < n * a->n_kv_heads; i++) {
         uint32_t c = (uint32_t)(i % d), head = (uint32_t)(i / d % a->n_kv_heads);
         uint32_t j = (uint32_t)(i / d / a->n_kv_heads);

@@ -32,7 +32,7 @@ static inline void experts_draw_groups(uint64_t *rng, struct spw_route_args *a)
 static inline struct spw_route_args experts_draw_route(uint64_t *rng)
 {
     struct spw_route_args a = {
-        .rows = (size_t)check_range(rng, 1, 11),
+        .rows = (size_t)check_range(rng, 1, check_range(rng, 0, 4) ? 11 : 90),
         .cols = (size_t)check_range(rng, 1, check_range(rng, 0, 1) ? 40 : 700),
         .n_experts = (uint32_t)check_range(rng, 1, check_range(rng, 0, 1) ? 9 : 140),
         .route = {.score = (enum spw_route_score)check_range(rng, 0, SPW_ROUTE_COUNT - 1),

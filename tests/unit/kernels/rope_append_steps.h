@@ -55,6 +55,26 @@ static inline size_t steps_head(const struct spw_rope_append_args *a, size_t row
     return row * a->stride + head * a->head_dim;
 }
 
+/* Draws how far apart rows and heads of q lie, if q comes from elsewhere. Returns its elements. */
+static inline size_t steps_draw_q(struct spw_rope_append_args *a, uint64_t *rng)
+{
+    a->q_step = a->head_dim * check_range(rng, 1, 2) + check_range(rng, 0, 1);
+    a->q_stride = a->n_heads * a->q_step + check_range(rng, 0, 3);
+    return a->rows * a->q_stride;
+}
+
+/* q that comes from elsewhere is copied into `qkv`. */
+static inline void steps_take_q(const struct spw_rope_append_args *a, char *qkv)
+{
+    const size_t wide = spw_dtype_bytes(a->dtype);
+    for (size_t i = 0; a->q && i < a->rows * a->n_heads; i++) {
+        const size_t row = i / a->n_heads, head = i % a->n_heads;
+        const size_t from = row * a->q_stride + head * a->q_step;
+        memcpy(qkv + steps_head(a, row, head) * wide, (const char *)a->q + from * wide,
+               a->head_dim * wide);
+    }
+}
+
 /* Interleaved heads of q and k in `qkv` are put in order. */
 static inline void steps_order(const struct spw_rope_append_args *a, char *qkv)
 {

@@ -7,7 +7,7 @@
 #include "quant/hadamard.h"
 #include "quant/residual.h"
 #include "quant/types.h"
-#include "tests/unit/kernels/ops_cpu_each.h"
+#include "tests/unit/kernels/codec_reference.h"
 
 enum { TOKENS = SPW_TILE_TOKENS, MOST_DIM = 256, MOST_HEADS = 2, CANARY = 64 };
 
@@ -282,13 +282,13 @@ static void check_decoded(const struct sample *s, enum spw_qformat format)
     const unsigned char *q = s->qtile[format];
     char *tile = malloc(spw_tile_bytes(s->heads, spw_tile_square(s->dim), SPW_DTYPE_F32));
     enum spw_dtype t = dtypes[check_random(&rng) % 3];
-    spw_codec_decode(q, format, s->heads, spw_tile_square(s->dim), t, tile);
+    codec_decode(q, format, s->heads, spw_tile_square(s->dim), t, tile);
     double most = t == SPW_DTYPE_F16 ? 65504 : t == SPW_DTYPE_BF16 ? 0x1.fep127 : (double)FLT_MAX;
     for (int values = 0; values < 2; values++)
         for (uint32_t head = 0; head < s->heads; head++) {
             double slack = slack_of(s, values, head);
-            spw_codec_decode_rotated(q, format, s->heads, spw_tile_square(s->dim), head, values,
-                                     rotated);
+            codec_decode_rotated(q, format, s->heads, spw_tile_square(s->dim), head, values,
+                                 rotated);
             for (uint32_t j = 0; j < TOKENS; j++) {
                 bool fine = format == SPW_QFORMAT_INT8 || (format && !values);
                 for (uint32_t c = 0; c < s->dim; c++) {
@@ -389,12 +389,12 @@ static void check_largest_and_zero(void)
         }
     check_sample(s, squares, &n);
     for (int f = 0; f < SPW_QFORMAT_EXACT; f++) {
-        spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, spw_tile_square(80), 0, false,
-                                 rotated);
+        codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, spw_tile_square(80), 0, false,
+                             rotated);
         for (uint32_t i = 0; i < TOKENS * 80; i++)
             CHECK(rotated[i] == 0);
-        spw_codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, spw_tile_square(80), 1, true,
-                                 rotated);
+        codec_decode_rotated(s->qtile[f], (enum spw_qformat)f, 2, spw_tile_square(80), 1, true,
+                             rotated);
         for (uint32_t i = 0; i < TOKENS * 80; i++)
             CHECK((rotated[i] == 0) == (i / 80 % 5 == 0));
     }
@@ -533,8 +533,8 @@ static void check_attention(void)
                 query[c] = (float)normal();
             CHECK(encode_all(s));
             char *tile = malloc(spw_tile_bytes(1, spw_tile_square(s->dim), SPW_DTYPE_F32));
-            spw_codec_decode(s->qtile[f], (enum spw_qformat)f, 1, spw_tile_square(s->dim),
-                             SPW_DTYPE_F32, tile);
+            codec_decode(s->qtile[f], (enum spw_qformat)f, 1, spw_tile_square(s->dim),
+                         SPW_DTYPE_F32, tile);
             attend_codes(s, (enum spw_qformat)f, query, scale, got);
             attend_decoded(s, tile, query, (double)scale, want, size);
             double error = 0, norm = 0;
@@ -643,8 +643,8 @@ static void check_widths(uint32_t heads, struct spw_tile_widths w, enum spw_dtyp
                 unsigned char *p = encode_widths(half[values], heads, one, t, isa, format);
                 float mine[TOKENS * MOST_DIM], its[TOKENS * MOST_DIM];
                 for (uint32_t head = 0; head < heads; head++) {
-                    spw_codec_decode_rotated(q, format, heads, w, head, values, mine);
-                    spw_codec_decode_rotated(p, format, heads, one, head, values, its);
+                    codec_decode_rotated(q, format, heads, w, head, values, mine);
+                    codec_decode_rotated(p, format, heads, one, head, values, its);
                     CHECK(!memcmp(mine, its, (size_t)TOKENS * one.k * sizeof *mine));
                 }
                 free(p);

@@ -145,14 +145,14 @@ static void close_problem(struct problem *p)
     free(p->expected);
 }
 
-static void encode_row(const uint16_t *x, size_t k, struct spw_codes *out)
+static void encode_row(enum spw_dtype t, const uint16_t *x, size_t k, struct spw_codes *out)
 {
     for (size_t at = 0; at < k; at += SPW_CODES_GROUP) {
         const size_t n = spw_min_u64(k - at, SPW_CODES_GROUP);
         float numbers[SPW_CODES_GROUP];
         for (size_t i = 0; i < n; i++)
             numbers[i] = spw_bf16_to_f32(x[at + i]);
-        spw_codes_encode(numbers, n, out++);
+        spw_codes_encode(t, numbers, n, out++);
     }
 }
 
@@ -188,7 +188,7 @@ static void check_tables(struct problem *p)
     struct spw_linear_args *a = &p->a;
     const size_t codes_bytes = a->m * spw_codes_groups(a->k) * sizeof(struct spw_codes);
     for (size_t r = 0; r < a->m; r++)
-        encode_row((const uint16_t *)a->x + r * a->x_stride, a->k,
+        encode_row(a->w_dtype, (const uint16_t *)a->x + r * a->x_stride, a->k,
                    p->expected + r * spw_codes_groups(a->k));
     void *expected = expected_y(p);
     EACH_TABLE(table)
@@ -286,10 +286,12 @@ static void check_reference(enum spw_dtype t, uint64_t *rng)
         finite &= isfinite(numbers[i]) != 0;
     }
     for (size_t g = 0; g < K / SPW_CODES_GROUP; g++)
-        spw_codes_encode(x + g * SPW_CODES_GROUP, SPW_CODES_GROUP, &codes[g]);
+        spw_codes_encode(t, x + g * SPW_CODES_GROUP, SPW_CODES_GROUP, &codes[g]);
     for (size_t i = 0; i < K; i++) {
-        const double step =
-            (double)codes[i / SPW_CODES_GROUP].scales[i / SPW_CODES_HALF % SPW_CODES_HALVES];
+        const struct spw_codes *c = &codes[i / SPW_CODES_GROUP];
+        const double step = (double)(type.elements == SPW_CODES_BLOCK
+                                         ? c->block_scales[i / SPW_CODES_BLOCK % SPW_CODES_BLOCKS]
+                                         : c->scales[i / SPW_CODES_HALF % SPW_CODES_HALVES]);
         sum += (double)numbers[i] * (double)x[i];
         bound += fabs((double)numbers[i]) * step * 0.5000001;
         magnitude += fabs((double)numbers[i]) * (fabs((double)x[i]) + step);

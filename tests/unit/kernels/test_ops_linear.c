@@ -8,12 +8,24 @@
 #include "model/cpu/ops_cpu.h"
 
 #if defined(SPW_X86_KERNELS)
+#include "model/cpu/kernels.h"
 #include "tests/unit/kernels/amx_emulation.h"
+
+/* The kernel of f32 is that of AVX-512, which this machine may lack. */
+static size_t workspace_of_f32(size_t k, enum spw_dtype x, enum spw_dtype w)
+{
+    return spw_isa_runs(SPW_ISA_AVX512BF16) ? spw_linear_workspace_avx512bf16(k, x, w) : 0;
+}
+
+size_t emulated_workspace(size_t k, enum spw_dtype x, enum spw_dtype w);
+
 #define spw_linear_kernel_amx emulated_kernel
 #define spw_linear_workspace_amx emulated_workspace
+#define spw_linear_workspace_avx512bf16 workspace_of_f32
 #include "model/cpu/linear/linear_amx.c"
 #undef spw_linear_kernel_amx
 #undef spw_linear_workspace_amx
+#undef spw_linear_workspace_avx512bf16
 #endif
 
 #include "model/cpu/linear/linear.h"
@@ -449,7 +461,6 @@ int main(void)
     }
     check_gated_combinations(&seed);
 #if defined(SPW_X86_KERNELS)
-    /* f32 goes to the AVX-512 kernel, which this machine may lack. */
     struct subject amx = {"emulated amx", &emulated_kernel, emulated_workspace,
                           !spw_isa_runs(SPW_ISA_AVX512BF16)};
     check_subject(&amx, &seed);

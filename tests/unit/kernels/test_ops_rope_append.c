@@ -62,6 +62,7 @@ static struct spw_rope_append_args part_of(const struct spw_rope_append_args *a,
     struct spw_rope_append_args part = *a;
     size_t tile = (size_t)((a->position + from) / SPW_TILE_TOKENS - a->position / SPW_TILE_TOKENS);
     part.qkv = w->qkv + from * a->stride * spw_dtype_bytes(a->dtype);
+    part.q = a->q ? (const char *)a->q + from * a->q_stride * spw_dtype_bytes(a->dtype) : NULL;
     part.rows = to - from;
     part.position += from;
     steps_list_tiles(&part, w->tiles, tile);
@@ -75,6 +76,7 @@ static struct written run_steps(const struct spw_cpu_kernels *table,
 {
     struct written w = written_init(a);
     struct spw_rope_append_args all = part_of(a, &w, 0, a->rows);
+    steps_take_q(a, w.qkv);
     steps_order(a, w.qkv);
     if (a->norm_last)
         steps_rope(&all);
@@ -136,6 +138,8 @@ static struct spw_rope_append_args problem_draw(void)
     a.rows = a.rows < 200 ? a.rows : 200;
     a.stride = width + draw(0, 3);
     a.qkv = random_elements(a.rows * a.stride, a.dtype, 4);
+    const size_t apart = steps_draw_q(&a, &rng);
+    a.q = draw(0, 1) ? random_elements(apart, a.dtype, 4) : NULL;
     a.inv_freq = random_elements(a.rotary_dim / 2, SPW_DTYPE_F32, 1);
     steps_draw(&a, &rng);
     const size_t q = (size_t)a.head_dim * (a.norm_by_head ? a.n_heads : 1);
@@ -149,7 +153,7 @@ static struct spw_rope_append_args problem_draw(void)
 
 static void problem_free(struct spw_rope_append_args *a)
 {
-    free(a->qkv), free((void *)(uintptr_t)a->inv_freq);
+    free(a->qkv), free((void *)(uintptr_t)a->q), free((void *)(uintptr_t)a->inv_freq);
     free((void *)(uintptr_t)a->q_norm), free((void *)(uintptr_t)a->k_norm);
     free((void *)(uintptr_t)a->q_norm_bias), free((void *)(uintptr_t)a->k_norm_bias);
 }
@@ -183,11 +187,11 @@ static void test_steps(const struct spw_cpu_kernels *table)
         CHECK_MSG(written_same(&got, &want),
                   "%s way %d: rows %zu at %llu heads %u/%u, %u a tile, dim %u rotary %u norms %d "
                   "%d kind %d "
-                  "by head %d growth %d interleaved %d last %d v %d %d types %s %s",
+                  "by head %d growth %d interleaved %d last %d v %d %d q apart %d types %s %s",
                   spw_isa_name(table->isa), (int)way, a.rows, (unsigned long long)a.position,
                   a.n_heads, a.n_kv_heads, a.slice_heads, a.head_dim, a.rotary_dim,
                   a.q_norm != NULL, a.k_norm != NULL, (int)a.norm, a.norm_by_head,
-                  a.growth.beta != 0, a.interleaved, a.norm_last, a.v_norm, a.v_is_k,
+                  a.growth.beta != 0, a.interleaved, a.norm_last, a.v_norm, a.v_is_k, a.q != NULL,
                   spw_dtype_name(a.dtype), spw_dtype_name(a.kv_dtype));
         written_free(&got);
     }

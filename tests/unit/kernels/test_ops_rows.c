@@ -155,6 +155,10 @@ static double activation(double x, enum spw_activation act)
 {
     if (act == SPW_ACT_SILU)
         return x / (1 + exp(-x));
+    if (act == SPW_ACT_SIGMOID)
+        return 1 / (1 + exp(-x));
+    if (act == SPW_ACT_IDENTITY)
+        return x;
     if (act == SPW_ACT_GELU_ERF)
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     if (act == SPW_ACT_CUT_QUICK)

@@ -5,11 +5,8 @@
  * {"error"}: for tests/oracle/jinja_differential.py */
 #include "model/text/chat_template.h"
 #include "model/text/jinja/jinja.h"
-#include "tests/check.h"
 #include "tests/command/fixed_now.h"
-
-#include <string.h>
-#include <sys/stat.h>
+#include "tests/folder.h"
 
 /* The text, or NULL and the error in *err. */
 static char *render(const char *source, size_t source_bytes, const json_t *vars, size_t *bytes,
@@ -158,21 +155,9 @@ static void test_goldens(const json_t *file)
 
 /* ---- folders ---- */
 
-static char folder[64];
-
-static void put(const char *file, const char *text)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    FILE *f = fopen(path, "wb");
-    CHECK(f && fputs(text, f) >= 0 && !fclose(f));
-}
-
 static void drop(const char *file)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    CHECK(!remove(path));
+    CHECK(!remove(in_folder(file)));
 }
 
 static struct spw_chat_request request(const char *messages)
@@ -213,23 +198,22 @@ static void test_where_templates_lie(void)
     EXPECT(NULL, q,
            ": found no chat template (chat_template.jinja, or chat_template in "
            "tokenizer_config.json); put one there, or give the prompt as text");
-    put("chat_template.json", "{\"chat_template\": \"processor {{ messages[0].content }}\"}");
+    write_text("chat_template.json",
+               "{\"chat_template\": \"processor {{ messages[0].content }}\"}");
     EXPECT(NULL, q, "processor hi");
-    put("tokenizer_config.json",
-        "{\"model_max_length\": 1000000000000000019884624838656, "
-        "\"bos_token\": \"<s>\", \"eos_token\": {\"content\": "
-        "\"</s>\"}, \"pad_token\": null, \"chat_template\": "
-        "\"{{ bos_token }}config{{ eos_token }}{{ pad_token is defined }}\"}");
+    write_text("tokenizer_config.json",
+               "{\"model_max_length\": 1000000000000000019884624838656, "
+               "\"bos_token\": \"<s>\", \"eos_token\": {\"content\": "
+               "\"</s>\"}, \"pad_token\": null, \"chat_template\": "
+               "\"{{ bos_token }}config{{ eos_token }}{{ pad_token is defined }}\"}");
     EXPECT(NULL, q, "<s>config</s>False");
-    put("chat_template.jinja", "file {{ bos_token }}\n");
+    write_text("chat_template.jinja", "file {{ bos_token }}\n");
     EXPECT(NULL, q, "file <s>");
     EXPECT("rag", q,
            ": found no chat template called rag (chat_template.jinja, or chat_template in "
            "tokenizer_config.json); put one there, or give the prompt as text");
-    char path[128];
-    snprintf(path, sizeof path, "%s/additional_chat_templates", folder);
-    CHECK(!mkdir(path, 0700));
-    put("additional_chat_templates/rag.jinja", "rag {{ documents[0].title }}");
+    CHECK(!mkdir(in_folder("additional_chat_templates"), 0700));
+    write_text("additional_chat_templates/rag.jinja", "rag {{ documents[0].title }}");
     q.documents_json = "[{\"title\": \"T\"}]";
     q.documents_bytes = strlen(q.documents_json);
     EXPECT("rag", q, "rag T");
@@ -244,7 +228,8 @@ static void test_named_templates(void)
 {
     static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]";
     struct spw_chat_request q = request(HI);
-    put("tokenizer_config.json",
+    write_text(
+        "tokenizer_config.json",
         "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain {{ tools }}\"}, "
         "{\"name\": "
         "\"tool_use\", \"template\": \"tools {{ tools[0].function.name }}\"}, {\"name\": \"bad\", "
@@ -255,19 +240,20 @@ static void test_named_templates(void)
     EXPECT(NULL, q, "tools f");
     EXPECT("tool_use", q, "tools f");
     EXPECT("default", q, "plain [{'type': 'function', 'function': {'name': 'f'}}]");
-    put("chat_template.json", "{\"chat_template\": {\"default\": \"other\", \"rag\": \"rag\"}}");
+    write_text("chat_template.json",
+               "{\"chat_template\": {\"default\": \"other\", \"rag\": \"rag\"}}");
     EXPECT(NULL, q, "tools f");
     EXPECT("rag", q,
            ": found no chat template called rag (chat_template.jinja, or chat_template in "
            "tokenizer_config.json); put one there, or give the prompt as text");
-    put("chat_template.jinja", "file"); /* and for tools, too */
+    write_text("chat_template.jinja", "file"); /* and for tools, too */
     EXPECT(NULL, q, "file");
     drop("chat_template.jinja");
     drop("chat_template.json");
     EXPECT("bad", q, "/tokenizer_config.json: chat_template: line 2: found }}, expected a value");
-    put("tokenizer_config.json", "{\"chat_template\": [}");
+    write_text("tokenizer_config.json", "{\"chat_template\": [}");
     EXPECT(NULL, q, "/tokenizer_config.json: line 1, column 20: found '}', expected a value");
-    put("tokenizer_config.json", "{\"chat_template\": 5}");
+    write_text("tokenizer_config.json", "{\"chat_template\": 5}");
     EXPECT(NULL, q,
            ": found no chat template (chat_template.jinja, or chat_template in "
            "tokenizer_config.json); put one there, or give the prompt as text");
@@ -278,17 +264,17 @@ static void test_named_templates(void)
 static void test_special_tokens_map(void)
 {
     struct spw_chat_request q = request(HI);
-    put("chat_template.jinja", "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}");
-    put("special_tokens_map.json",
-        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}");
+    write_text("chat_template.jinja", "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}");
+    write_text("special_tokens_map.json",
+               "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}");
     EXPECT(NULL, q, "<s>|</s>|");
-    put("tokenizer_config.json", "{\"bos_token\": \"<b>\", \"pad_token\": \"<p>\"}");
+    write_text("tokenizer_config.json", "{\"bos_token\": \"<b>\", \"pad_token\": \"<p>\"}");
     EXPECT(NULL, q, "<s>|</s>|<p>");
-    put("special_tokens_map.json", "{\"bos_token\": null}");
+    write_text("special_tokens_map.json", "{\"bos_token\": null}");
     EXPECT(NULL, q, "||<p>");
-    put("tokenizer_config.json", "{\"bos_token\": \"<b>\", \"added_tokens_decoder\": {}}");
+    write_text("tokenizer_config.json", "{\"bos_token\": \"<b>\", \"added_tokens_decoder\": {}}");
     EXPECT(NULL, q, "<b>||");
-    put("special_tokens_map.json", "{");
+    write_text("special_tokens_map.json", "{");
     EXPECT(NULL, q, "<b>||");
     drop("tokenizer_config.json");
     EXPECT(NULL, q,
@@ -301,10 +287,10 @@ static void test_special_tokens_map(void)
 static void test_requests(void)
 {
     struct spw_chat_request q = request(HI);
-    put("chat_template.jinja",
-        "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}{{ extra }}"
-        "{{ strftime_now('%Y') if extra == 'year' }}");
+    write_text("chat_template.jinja",
+               "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
+               "{% if add_generation_prompt %}<assistant>{% endif %}{{ extra }}"
+               "{{ strftime_now('%Y') if extra == 'year' }}");
     EXPECT(NULL, q, "<user>hi</>");
     q.add_generation_prompt = true;
     EXPECT(NULL, q, "<user>hi</><assistant>");
@@ -344,23 +330,24 @@ static void test_requests(void)
     EXPECT(NULL, bad, "messages: item 0: expected a JSON object");
     bad.messages_json = NULL;
     EXPECT(NULL, bad, "messages: found none, expected a JSON list");
-    put("chat_template.jinja", "{{ messages[0].role }}");
+    write_text("chat_template.jinja", "{{ messages[0].role }}");
     q = request(HI);
     q.continue_final_message = true;
     EXPECT(NULL, q,
            "the chat template does not print the end of the last message, which is to be "
            "continued");
-    put("chat_template.jinja", "{{ messages[0].content | upper | replace('_TAG', '_TAG ') }}");
+    write_text("chat_template.jinja",
+               "{{ messages[0].content | upper | replace('_TAG', '_TAG ') }}");
     EXPECT(NULL, q,
            "the chat template changes the last message, which is to be continued; give a message "
            "that the template prints as it is");
-    put("chat_template.jinja", "{{ messages[0].content | replace('i', 'ii') }}");
+    write_text("chat_template.jinja", "{{ messages[0].content | replace('i', 'ii') }}");
     struct spw_chat_request shown = request("[{\"role\": \"user\", \"content\": \"a hint\"}]");
     shown.continue_final_message = true;
     EXPECT(NULL, shown,
            "the chat template changes the last message, which is to be continued; give a message "
            "that the template prints as it is");
-    put("chat_template.jinja", "{% set _ = messages.append(1) %}{{ messages | length }}");
+    write_text("chat_template.jinja", "{% set _ = messages.append(1) %}{{ messages | length }}");
     q.continue_final_message = false;
     EXPECT(NULL, q,
            "/chat_template.jinja: line 1: access to attribute 'append' of 'list' object is "
@@ -373,7 +360,8 @@ static void test_continued_parts(void)
     struct spw_chat_request q =
         request("[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"one \"}, "
                 "{\"type\": \"image\"}]}]");
-    put("chat_template.jinja", "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}");
+    write_text("chat_template.jinja",
+               "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}");
     q.continue_final_message = true;
     EXPECT(NULL, q, "[one ");
     q = request("[{\"role\": \"user\", \"content\": null}]");
@@ -387,7 +375,7 @@ static void test_reasoning(void)
     struct spw_chat_request q =
         request("[{\"role\": \"a\", \"reasoning\": \"r\"}, {\"role\": \"b\", \"thinking\": \"t\", "
                 "\"reasoning_content\": null}, {\"role\": \"c\", \"reasoning_content\": null}]");
-    put("chat_template.jinja", "{% for m in messages %}{{ m | tojson }}{% endfor %}");
+    write_text("chat_template.jinja", "{% for m in messages %}{{ m | tojson }}{% endfor %}");
     EXPECT(
         NULL, q,
         "{\"thinking\": \"r\", \"role\": \"a\", \"reasoning\": \"r\", \"reasoning_content\": \"r\"}"
@@ -400,8 +388,8 @@ static void test_allocations(void)
     struct spw_chat_request q = request(HI);
     char good[1024], found[1024];
     int64_t n = 0;
-    put("chat_template.jinja", "{% for m in messages %}{{ m.content ~ m }}{% endfor %}");
-    put("tokenizer_config.json", "{\"bos_token\": \"<s>\"}");
+    write_text("chat_template.jinja", "{% for m in messages %}{{ m.content ~ m }}{% endfor %}");
+    write_text("tokenizer_config.json", "{\"bos_token\": \"<s>\"}");
     q.continue_final_message = true;
     answer(NULL, &q, good);
     for (bool failed = true; failed && n < 10000; n++) {
@@ -419,9 +407,7 @@ static void test_allocations(void)
 
 static void test_folders(void)
 {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/spw_chat_XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
-    CHECK(mkdtemp(folder) != NULL);
+    open_folder("chat_template");
     test_where_templates_lie();
     test_named_templates();
     test_special_tokens_map();
@@ -429,7 +415,7 @@ static void test_folders(void)
     test_continued_parts();
     test_reasoning();
     test_allocations();
-    CHECK(!rmdir(folder));
+    close_folder();
 }
 
 /* ---- answering another program ---- */

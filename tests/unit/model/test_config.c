@@ -2,10 +2,10 @@
  * golden folders, and no leak after a failed allocation. Expected values are copied from the files
  * by hand. Each of the files test_config_*.c has one subject more. */
 #include "tests/config_text.h"
+#include "tests/folder.h"
 #include "tests/source_config.h"
 
 #include <math.h>
-#include <sys/stat.h>
 
 /* Every allocation fails once, ours and jansson's: -ENOMEM, and no leak. */
 static void test_failed_allocations(void)
@@ -60,8 +60,8 @@ static void test_defaults(void)
 static void test_bad_sizes(void)
 {
     refuse(
-        llama, "{'model_type': 'mamba'}",
-        "config.json: model_type: found 'mamba', expected a model type that docs/models.md lists");
+        llama, "{'model_type': 'rwkv'}",
+        "config.json: model_type: found 'rwkv', expected a model type that docs/models.md lists");
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_limit': 5}",
            "swiglu_limit: found 5, expected 7");
     refuse(llama, "{'model_type': 'gpt_oss', 'swiglu_alpha': 1}",
@@ -257,20 +257,18 @@ static void test_folders(void)
     CHECK(!strcmp(err.text,
                   "tests/unit/model/test_config.c: found a file that is not GGUF, expected a GGUF "
                   "file or a Hugging Face model folder, not a file in it"));
-    char folder[] = "/tmp/spw_config_XXXXXX", path[64];
-    CHECK(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    CHECK(!mkdir(path, 0700));
-    spw_error_clear(&err);
-    CHECK(source_config(&config, folder, &err) == -EINVAL);
-    CHECK_MSG(strstr(err.text, "config.json: found a directory") != NULL, "%s", err.text);
-    rmdir(path);
-    CHECK(!mkfifo(path, 0600)); /* there is no writer: a wait would never end */
-    spw_error_clear(&err);
-    CHECK(source_config(&config, folder, &err) == -EINVAL);
-    CHECK_MSG(strstr(err.text, "config.json: found a FIFO") != NULL, "%s", err.text);
-    unlink(path);
-    rmdir(folder);
+    open_folder("config");
+    for (int is_fifo = 0; is_fifo < 2; is_fifo++) { /* a wait for its writer would never end */
+        const char *path = in_folder("config.json");
+        CHECK(!(is_fifo ? mkfifo(path, 0600) : mkdir(path, 0700)));
+        spw_error_clear(&err);
+        CHECK(source_config(&config, folder, &err) == -EINVAL);
+        CHECK_MSG(strstr(err.text,
+                         is_fifo ? "config.json: found a FIFO" : "config.json: found a directory"),
+                  "%s", err.text);
+        remove(path);
+    }
+    close_folder();
 }
 
 static void test_golden_folders(void)

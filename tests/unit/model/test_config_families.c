@@ -93,6 +93,92 @@ static void test_gemma4(void)
     refuse(gemma4, "{'enable_moe_block': true}", "num_experts: found nothing");
 }
 
+/* Patterns that count from the last layer backward; a gate of attention; scales of its own. */
+static void test_muse_glimmer(void)
+{
+    static const char *const muse = "{'model_type': 'muse_glimmer', 'text_config': {'hidden_size': "
+                                    "64, 'num_hidden_layers': 6}}";
+    struct spw_model_config c = accept(muse, "{}", NULL);
+    CHECK(!strcmp(c.wrapper, "muse_glimmer") && !strcmp(c.model_type, "muse_glimmer_text"));
+    CHECK(kinds_are(&c, "SFSSSF") && c.window == 2048 && !c.tied_embeddings && !c.qkv_bias);
+    CHECK(c.rotates[0] && !c.rotates[1] && c.rotates[4] && !c.rotates[5] && c.sandwich);
+    CHECK(c.attention_gate == SPW_ATTENTION_GATE_APART && c.normed_rows && c.norm_plus_one);
+    CHECK(c.plain_last && c.rms_eps == 1e-5f && c.post_eps == 1e-8f && c.q_norm_scale == 3.87f);
+    CHECK(c.logit_softcap == 20 && c.logit_divisor == (float)(1 / 0.19611613513818404));
+    CHECK(spw_config_gate_width(&c, 0) == 32 * 128 && c.attention_softcap == 0);
+    c = accept(muse,
+               "{'text_config': {'hidden_size': 64, 'num_hidden_layers': 3, 'layer_types': "
+               "['full_attention', 'sliding_attention', 'full_attention'], 'layer_rope_theta': "
+               "[1e4, 0, 5], 'post_norm_eps': 0.1, 'qk_scale_factor': 2, 'output_multiplier': 0.5, "
+               "'final_logit_softcapping': 3}}",
+               NULL);
+    CHECK(kinds_are(&c, "FSF") && c.rotates[0] && !c.rotates[1] && c.rotates[2]);
+    CHECK(c.post_eps == 0.1f && c.q_norm_scale == 2 && c.logit_divisor == 2 &&
+          c.logit_softcap == 3);
+    static const char *const wrong[][2] = {
+        {"'layer_rope_theta': [1e4]", "layer_rope_theta: found a list of 1, expected a list of 3"},
+        {"'layer_rope_theta': []", "layer_rope_theta: found a list of 0, expected a list of 3"},
+        {"'layer_rope_theta': [0, 0, '1']",
+         "layer_rope_theta: found a list of 3, expected a list of"},
+        {"'final_logit_softcapping': null", "final_logit_softcapping: found null, expected a"},
+        {"'attn_logit_softcapping': 30", "attn_logit_softcapping: found 30, expected nothing"},
+        {"'sliding_window': null", "sliding_window: found null, expected a number"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char patch[160];
+        snprintf(patch, sizeof patch,
+                 "{'text_config': {'hidden_size': 64, 'num_hidden_layers': 3, %s}}", wrong[i][0]);
+        refuse(muse, patch, wrong[i][1]);
+    }
+}
+
+/* Words that are repeated; states of one number a channel. */
+static void test_recurrent_gemma(void)
+{
+    static const char *const griffin =
+        "{'model_type': 'recurrent_gemma', 'hidden_size': 48, 'num_attention_heads': 4, "
+        "'num_hidden_layers': 7, 'intermediate_size': 31}";
+    struct spw_model_config c = accept(griffin, "{}", NULL);
+    static const uint8_t usual[] = {SPW_LAYER_STATE, SPW_LAYER_STATE, SPW_LAYER_SLIDING};
+    for (uint32_t l = 0; l < c.n_layers; l++)
+        CHECK(c.layer_kinds[l] == usual[l % 3] && spw_config_has_state(&c, l) == (l % 3 < 2));
+    CHECK(c.window == 2048 && c.intermediate == 15 && c.mlp_bias && c.o_bias && !c.qkv_bias);
+    CHECK(c.kv[SPW_LAYER_SLIDING].n_heads == 4 && c.kv[SPW_LAYER_SLIDING].head_dim == 12);
+    CHECK(c.rope[SPW_LAYER_SLIDING].rotary_dim == 6 && c.rotates[2]);
+    CHECK(c.mixer.kind == SPW_MIXER_LRU && c.mixer.conv_width == 4 && c.mixer.conv_bias);
+    CHECK(c.mixer.in_bias && c.mixer.out_bias && c.mixer.gate_blocks == 4);
+    CHECK(spw_mixer_width(&c.mixer) == 48 && spw_mixer_state_floats(&c.mixer) == 144 + 48);
+    CHECK(c.embedding_scale == 6.9375f && c.logit_softcap == 30 && c.tied_embeddings);
+    CHECK(c.norm_plus_one && c.act == SPW_ACT_GELU_TANH && c.attention_softcap == 0);
+    c = accept(
+        griffin,
+        "{'block_types': ['attention', 'recurrent'], 'attention_window_size': 9, "
+        "'lru_width': 24, 'conv1d_width': 2, 'logits_soft_cap': 5, 'num_key_value_heads': 1}",
+        NULL);
+    CHECK(c.layer_kinds[0] == SPW_LAYER_SLIDING && c.layer_kinds[5] == SPW_LAYER_STATE);
+    CHECK(c.window == 9 && c.logit_softcap == 5 && c.kv[SPW_LAYER_SLIDING].n_heads == 1);
+    CHECK(spw_mixer_width(&c.mixer) == 24 && spw_mixer_conv_floats(&c.mixer) == 32);
+    c = accept(griffin, "{'block_types': ['recurrent'], 'lru_width': null}", NULL);
+    CHECK(c.window == 0 && c.layer_kinds[6] == SPW_LAYER_STATE && c.mixer.value_dim == 48);
+    CHECK(accept(griffin, "{'sliding_window': 7}", NULL).window == 7); /* another name */
+    refuse(griffin, "{'block_types': []}", "block_types: found a list of 0, expected a list of");
+    refuse(griffin, "{'block_types': ['local']}",
+           "block_types: found a list of 1, expected a list");
+    refuse(griffin, "{'block_types': null}", "block_types: found null, expected a list of");
+    refuse(griffin, "{'attention_window_size': null}",
+           "attention_window_size: found null, expected");
+    refuse(griffin, "{'lru_width': 30}",
+           "lru_width: found 30, expected a multiple of "
+           "num_attention_heads, 4");
+    refuse(griffin, "{'conv1d_width': 9}",
+           "conv1d_width: found 9, expected an integer from 2 to 8");
+    refuse(griffin, "{'intermediate_size': 1}", "intermediate_size: found 1, expected at least 2");
+    refuse(griffin, "{'logits_soft_cap': null}", "logits_soft_cap: found null, expected a number");
+    refuse(griffin, "{'rope_scaling': {'type': 'linear', 'factor': 2}}",
+           "rope_scaling.type: found 'linear', expected default, in this family");
+    refuse(griffin, "{'final_logit_softcapping': 30}",
+           "final_logit_softcapping: found 30, expected");
+}
+
 /* Facts of the families with layer norms, and of those whose queries grow. */
 static void test_other_families(void)
 {
@@ -100,7 +186,7 @@ static void test_other_families(void)
         accept(llama, "{'model_type': 'phi', 'layer_norm_eps': 1e-4, 'rms_norm_eps': 1e-3}", NULL);
     CHECK(c.norm == SPW_NORM_MEAN && c.norm_bias && c.parallel && c.plain_mlp && c.head_bias);
     CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.act == SPW_ACT_GELU_TANH && !c.qk_norm);
-    CHECK(c.rms_eps == 1e-4f && c.rope[0].rotary_dim == 4 && c.names);
+    CHECK(c.rms_eps == 1e-4f && c.rope[0].rotary_dim == 4);
     c = accept(llama, "{'model_type': 'phi', 'partial_rotary_factor': null}", NULL);
     CHECK(c.rope[0].rotary_dim == 8);
     c = accept(llama, "{'model_type': 'starcoder2', 'use_bias': false, 'attention_bias': true}",
@@ -247,6 +333,8 @@ int main(void)
     json_set_alloc_funcs(json_alloc, json_free);
     test_gemma3();
     test_gemma4();
+    test_muse_glimmer();
+    test_recurrent_gemma();
     test_other_families();
     test_foreign_keys();
     test_nulls();

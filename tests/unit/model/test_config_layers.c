@@ -108,13 +108,6 @@ static void test_hybrid(void)
           c.experts.shared_intermediate == 1024);
     c = accept(llama, "{'model_type': 'granitemoeshared'}", NULL);
     CHECK(c.rotates[0] && c.experts.n == 8 && !c.experts.shared_intermediate);
-    refuse(llama, "{'model_type': 'granitemoehybrid'}",
-           "layers_block_type: found nothing, expected 'attention' for each of 6 layers");
-    refuse(llama,
-           "{'model_type': 'granitemoehybrid', 'layer_types': ['attention', 'mamba', 'mamba', "
-           "'mamba', 'mamba', 'attention']}",
-           "layer_types[1]: found 'mamba', expected 'attention': this program does not compute "
-           "Mamba layers");
     refuse(llama, "{'model_type': 'mixtral', 'num_local_experts': 0}",
            "num_local_experts: found 0, expected an integer from 1");
 }
@@ -198,7 +191,7 @@ static void test_last_layer(void)
     refuse(llama,
            "{'model_type': 'mellum', 'num_key_value_heads': 8, 'mlp_layer_types': ['sparse', "
            "'other', 'dense', 'sparse', 'dense', 'dense']}",
-           "mlp_layer_types: found a list of 6, expected 'sparse' or 'dense' for each layer");
+           "mlp_layer_types[1]: found 'other', expected 'sparse' or 'dense'");
     c = accept(llama,
                "{'model_type': 'hunyuan_v1_moe', 'num_experts': 64, 'moe_topk': [8, 8, 8, 8, 8, "
                "8], 'n_group': false, 'topk_group': false, 'routed_scaling_factor': false}",

@@ -52,22 +52,33 @@ static struct file begin(uint32_t version, uint64_t n_tensors, uint64_t n_keys)
     return f;
 }
 
-static void put_tensor(struct file *f, const char *name, uint32_t n_dims, const uint64_t *sizes,
-                       uint32_t type, uint64_t offset)
-{
-    put_text(f, name);
-    put_u32(f, n_dims);
-    for (uint32_t i = 0; i < n_dims; i++)
-        put_u64(f, sizes[i]);
-    put_u32(f, type);
-    put_u64(f, offset);
-}
-
 static void pad(struct file *f, size_t n)
 {
     static const uint8_t zeros[64];
     while (f->n % n)
         put(f, zeros, 1);
+}
+
+/* A header and what follows it, in words: u5, a number of 32 bits; q5, one of 64; tname, a text; z,
+ * a byte of zeros; p, zeros up to a multiple of 32. */
+static struct file file_of(uint64_t n_tensors, uint64_t n_keys, const char *words)
+{
+    struct file f = begin(3, n_tensors, n_keys);
+    char text[256], *rest;
+    snprintf(text, sizeof text, "%s", words);
+    for (char *word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        if (*word == 'u')
+            put_u32(&f, (uint32_t)strtoul(word + 1, NULL, 0));
+        else if (*word == 'q')
+            put_u64(&f, strtoull(word + 1, NULL, 0));
+        else if (*word == 't')
+            put_text(&f, word + 1);
+        else if (*word == 'z')
+            put(&f, "", 1);
+        else
+            pad(&f, 32);
+    }
+    return f;
 }
 
 static int parse(struct spw_gguf *g, const struct file *f, struct spw_error *err)
@@ -101,104 +112,56 @@ static void test_version(void)
     refuse(f, "found a file that is not GGUF, expected a GGUF file or a Hugging Face");
 }
 
-static void test_keys(void)
+static void test_contents(void)
 {
-    refuse(begin(3, 0, 32), "the header says that the file has 32 keys, but only 0 bytes follow; "
-                            "the file is cut short or damaged");
-    refuse(begin(3, 0, UINT64_MAX), "the file has 18446744073709551615 keys, but only 0 bytes");
+    static const struct {
+        uint64_t n_tensors, n_keys;
+        const char *words, *message;
+    } cases[] = {
+        {0, 32, "",
+         "the header says that the file has 32 keys, but only 0 bytes follow; the file is cut "
+         "short or damaged"},
+        {0, UINT64_MAX, "", "the file has 18446744073709551615 keys, but only 0 bytes"},
+        {0, 1, "t u0 u0", "found a key without a name, expected a name"},
+        {0, 1, "tsome.key u13", "key some.key: found type 13, expected a type from 0 to 12"},
+        {0, 1, "tsome.key u9 u9 q1",
+         "key some.key: found type 9, expected a type of elements from 0 to 12, and no array"},
+        {0, 1, "tsome.key u9 u8 q0x1fffffffffffffff",
+         "key some.key: found the end of the file, expected more bytes"},
+        {0, 1, "tsome.key u9 u10 q0x2000000000000001",
+         "key some.key: found the end of the file, expected more bytes"},
+        {0, 1, "q0xffffffffffffffff q0", "a key: found the end of the file"},
+        {0, 2, "tsome.key u7 z tsome.key u7 z",
+         "key some.key: found it twice, expected each key once"},
+        {0, 1, "tgeneral.alignment u4 u33",
+         "key general.alignment: expected a power of two from 1 to 1048576"},
+        /* of a tensor: its name, the number of its sizes, the sizes, its type, its offset */
+        {UINT64_MAX, 0, "", "the file has 18446744073709551615 tensors, but only 0 bytes"},
+        {1, 0, "t u1 q32 u0 q0",
+         "found a tensor whose name has 0 bytes or a zero, expected 1 to 64"},
+        {1, 0, "taaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa u1 q32 u0 q0",
+         "found a tensor whose name has 65 bytes, expected 1 to 64"},
+        {1, 0, "tw u5 q32 q1 q1 q1 q1 u0 q0", "tensor w: found 5 dimensions, expected at most 4"},
+        {1, 0, "tw u2 q0x10000000000 q0x10000000000 u0 q0",
+         "tensor w: found 2^64 elements or more"},
+        {1, 0, "tw u1 q0x2000000000000000 u28 q0", "tensor w: found 2^64 bytes or more"},
+        {1, 0, "tw u1 q32 u4 q0", "tensor w: found type 4, expected a type of GGUF"},
+        {1, 0, "tw u1 q33 u8 q0",
+         "tensor w: found rows of 33 numbers, expected a multiple of 32 for type Q8_0"},
+        {1, 0, "tw u1 q32 u0 q32",
+         "tensor w: found offset 32, expected 0, the end of the tensor before it"},
+        {1, 0, "tw u1 q32 u0 q0 p",
+         "tensor w: found its end at byte 128 of the data, expected at most 0"},
+        {2, 0, "tw u1 q32 u0 q0 tw u1 q32 u0 q128",
+         "tensor w: found it twice, expected each tensor once"},
+        {2, 0, "tw u1 q32 u0 q0 tv u1 q32 u0 q96", "tensor v: found offset 96, expected 128"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuse(file_of(cases[i].n_tensors, cases[i].n_keys, cases[i].words), cases[i].message);
     struct file f = begin(3, 0, 4097);
     for (int i = 0; i < 4097 * 14; i += 8)
         put_u64(&f, 0);
     refuse(f, "found 4097 keys in the header, expected at most 4096");
-    f = begin(3, 0, 1);
-    put_text(&f, "");
-    put_u32(&f, 0);
-    put_u32(&f, 0);
-    refuse(f, "found a key without a name, expected a name");
-    f = begin(3, 0, 1);
-    put_text(&f, "some.key");
-    put_u32(&f, 13);
-    refuse(f, "key some.key: found type 13, expected a type from 0 to 12");
-    f = begin(3, 0, 1);
-    put_text(&f, "some.key");
-    put_u32(&f, 9);
-    put_u32(&f, 9);
-    put_u64(&f, 1);
-    refuse(f, "key some.key: found type 9, expected a type of elements from 0 to 12, and no array");
-    f = begin(3, 0, 1);
-    put_text(&f, "some.key");
-    put_u32(&f, 9);
-    put_u32(&f, 8);
-    put_u64(&f, UINT64_MAX / 8);
-    refuse(f, "key some.key: found the end of the file, expected more bytes");
-    f = begin(3, 0, 1);
-    put_text(&f, "some.key");
-    put_u32(&f, 9);
-    put_u32(&f, 10);
-    put_u64(&f, UINT64_MAX / 8 + 2);
-    refuse(f, "key some.key: found the end of the file, expected more bytes");
-    f = begin(3, 0, 1);
-    put_u64(&f, UINT64_MAX);
-    put_u64(&f, 0);
-    refuse(f, "a key: found the end of the file");
-    f = begin(3, 0, 2);
-    for (int i = 0; i < 2; i++) {
-        put_text(&f, "some.key");
-        put_u32(&f, 7);
-        put(&f, "", 1);
-    }
-    refuse(f, "key some.key: found it twice, expected each key once");
-    f = begin(3, 0, 1);
-    put_text(&f, "general.alignment");
-    put_u32(&f, 4);
-    put_u32(&f, 33);
-    refuse(f, "key general.alignment: expected a power of two from 1 to 1048576");
-}
-
-static void test_tensors(void)
-{
-    const uint64_t one[] = {32, 1, 1, 1, 1}, odd[] = {33}, huge[] = {1ull << 40, 1ull << 40};
-    const uint64_t wide[] = {1ull << 61};
-    char name[66];
-    refuse(begin(3, UINT64_MAX, 0), "the file has 18446744073709551615 tensors, but only 0 bytes");
-    struct file f = begin(3, 1, 0);
-    put_tensor(&f, "", 1, one, 0, 0);
-    refuse(f, "found a tensor whose name has 0 bytes or a zero, expected 1 to 64");
-    f = begin(3, 1, 0);
-    memset(name, 'a', 65);
-    name[65] = 0;
-    put_tensor(&f, name, 1, one, 0, 0);
-    refuse(f, "found a tensor whose name has 65 bytes, expected 1 to 64");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 5, one, 0, 0);
-    refuse(f, "tensor w: found 5 dimensions, expected at most 4");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 2, huge, 0, 0);
-    refuse(f, "tensor w: found 2^64 elements or more");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 1, wide, 28, 0);
-    refuse(f, "tensor w: found 2^64 bytes or more");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 1, one, 4, 0);
-    refuse(f, "tensor w: found type 4, expected a type of GGUF");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 1, odd, 8, 0);
-    refuse(f, "tensor w: found rows of 33 numbers, expected a multiple of 32 for type Q8_0");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 1, one, 0, 32);
-    refuse(f, "tensor w: found offset 32, expected 0, the end of the tensor before it");
-    f = begin(3, 1, 0);
-    put_tensor(&f, "w", 1, one, 0, 0);
-    pad(&f, 32);
-    refuse(f, "tensor w: found its end at byte 128 of the data, expected at most 0");
-    f = begin(3, 2, 0);
-    put_tensor(&f, "w", 1, one, 0, 0);
-    put_tensor(&f, "w", 1, one, 0, 128);
-    refuse(f, "tensor w: found it twice, expected each tensor once");
-    f = begin(3, 2, 0);
-    put_tensor(&f, "w", 1, one, 0, 0);
-    put_tensor(&f, "v", 1, one, 0, 96);
-    refuse(f, "tensor v: found offset 96, expected 128");
 }
 
 /* ---- what is written is read ---- */
@@ -267,12 +230,8 @@ static void test_alignment(void)
     const uint64_t one[] = {8};
     struct spw_gguf g;
     struct spw_error err = {0};
-    struct file f = begin(2, 2, 1);
-    put_text(&f, "general.alignment");
-    put_u32(&f, SPW_GGUF_U32);
-    put_u32(&f, 64);
-    put_tensor(&f, "b", 1, one, 0, 0);
-    put_tensor(&f, "a", 1, one, 0, 64);
+    struct file f = file_of(2, 1, "tgeneral.alignment u4 u64 tb u1 q8 u0 q0 ta u1 q8 u0 q64");
+    f.at[4] = 2;
     pad(&f, 64);
     size_t header = f.n;
     put(&f, one, 8);
@@ -427,8 +386,7 @@ int main(void)
 {
     rng = check_seed();
     test_version();
-    test_keys();
-    test_tensors();
+    test_contents();
     test_round();
     test_alignment();
     test_types();

@@ -6,6 +6,7 @@
 #include "model/source/gguf_model.h"
 #include "tests/gguf_tokenizer.h"
 #include "tests/json_text.h"
+#include "tests/tokenizer_json.h"
 
 #include <math.h>
 
@@ -333,147 +334,105 @@ static void test_vectors(const char *data, const char *name, const struct gguf_t
     json_decref(vectors);
 }
 
-/* ---- wrong keys ---- */
+/* ---- keys by hand ---- */
 
-enum { MOST_TOKENS = 8 };
-
-struct keys {
-    const char *model, *pre, *architecture, *tokens[MOST_TOKENS], *merges[4];
-    int32_t types[MOST_TOKENS];
-    float scores[MOST_TOKENS];
-    size_t n_types, n_scores;
-    bool no_tokens, no_bos; /* no_bos: a key that forbids it */
-    int bos;                /* -1: no key; -2: no id, but a key that asks for it */
-    const char *refused;    /* a part of the text */
-};
-
-static void add_list(struct spw_gguf_writer *w, const char *key, const char *const *list,
-                     size_t most)
+/* A file with these keys, JSON without braces: names without a point stand behind
+ * "tokenizer.ggml.". A list of texts that begins with a number is one of numbers: "nan" is none.
+ * The text "ff" of a list is a byte that is no character. */
+static struct file write_json(const char *keys)
 {
-    struct spw_gguf_string strings[MOST_TOKENS];
-    size_t n = 0;
-    for (; n < most && list[n]; n++)
-        strings[n] = (struct spw_gguf_string){list[n], strlen(list[n])};
-    spw_gguf_add_strings(w, key, strings, n);
-}
-
-static struct file write_wrong(const struct keys *k)
-{
+    char text[1024];
     struct spw_gguf_writer w = {0};
     struct file f = {0};
     FILE *out = open_memstream(&f.at, &f.n);
-    spw_gguf_add_string(&w, "tokenizer.ggml.model", k->model);
-    if (k->pre)
-        spw_gguf_add_string(&w, "tokenizer.ggml.pre", k->pre);
-    if (k->architecture)
-        spw_gguf_add_string(&w, "general.architecture", k->architecture);
-    if (!k->no_tokens)
-        add_list(&w, "tokenizer.ggml.tokens", k->tokens, MOST_TOKENS);
-    if (k->merges[0])
-        add_list(&w, "tokenizer.ggml.merges", k->merges, 4);
-    if (k->n_types)
-        spw_gguf_add(&w, "tokenizer.ggml.token_type", SPW_GGUF_I32, true, k->types, k->n_types);
-    if (k->n_scores)
-        spw_gguf_add(&w, "tokenizer.ggml.scores", SPW_GGUF_F32, true, k->scores, k->n_scores);
-    if (k->bos >= 0)
-        spw_gguf_add_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)k->bos);
-    if (k->bos != -1)
-        spw_gguf_add_bool(&w, "tokenizer.ggml.add_bos_token", !k->no_bos);
+    const char *key;
+    json_t *value;
+    snprintf(text, sizeof text, "{%s}", keys);
+    json_t *root = json_loads(json_quoted(text), 0, NULL);
+    CHECK_MSG(root, "%s", keys);
+    json_object_foreach(root, key, value)
+    {
+        struct spw_gguf_string strings[16];
+        float reals[16];
+        int32_t integers[16];
+        char name[64];
+        const size_t n = json_array_size(value);
+        const json_t *first = json_array_get(value, 0);
+        snprintf(name, sizeof name, "%s%s", strchr(key, '.') ? "" : "tokenizer.ggml.", key);
+        for (size_t i = 0; i < n; i++) {
+            const json_t *x = json_array_get(value, i);
+            const char *its = json_string_value(x) ? json_string_value(x) : "";
+            strings[i] = (struct spw_gguf_string){strcmp(its, "ff") ? its : "\xff",
+                                                  strcmp(its, "ff") ? strlen(its) : 1};
+            reals[i] = json_is_string(x) ? NAN : (float)json_number_value(x);
+            integers[i] = (int32_t)json_integer_value(x);
+        }
+        if (json_is_string(value))
+            spw_gguf_add_string(&w, name, json_string_value(value));
+        else if (json_is_boolean(value))
+            spw_gguf_add_bool(&w, name, json_is_true(value));
+        else if (json_is_integer(value))
+            spw_gguf_add_u32(&w, name, (uint32_t)json_integer_value(value));
+        else if (json_is_string(first))
+            spw_gguf_add_strings(&w, name, strings, n);
+        else if (json_is_real(first))
+            spw_gguf_add(&w, name, SPW_GGUF_F32, true, reals, n);
+        else
+            spw_gguf_add(&w, name, SPW_GGUF_I32, true, integers, n);
+    }
     CHECK(!spw_gguf_write_header(&w, out) && !fclose(out));
     spw_gguf_writer_free(&w);
+    json_decref(root);
     return f;
-}
-
-static void check_wrong(const struct keys *k)
-{
-    struct file f = write_wrong(k);
-    struct spw_gguf g;
-    struct spw_tokenizer *t = NULL;
-    struct spw_error err = {0};
-    CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", &err));
-    int rc = spw_tokenizer_parse_gguf(&t, &g, "f.gguf", &err);
-    const bool none = strstr(k->refused, "no tokenizer");
-    CHECK_MSG((none ? rc == -ENOENT : rc == -EINVAL || rc == -ENOTSUP) && !t &&
-                  strstr(err.text, k->refused) && !strncmp(err.text, "f.gguf: ", 8),
-              "%s: %d '%s'", k->refused, rc, err.text);
-    spw_tokenizer_close(t);
-    spw_gguf_free(&g);
-    free(f.at);
 }
 
 static void test_wrong(void)
 {
-    static const struct keys all[] = {
-        {.model = "bert", .bos = -1, .refused = "model: found \"bert\", expected llama, gpt2 or"},
-        {.model = "no_vocab", .bos = -1, .refused = "found no tokenizer"},
-        {.model = "none", .bos = -1, .refused = "found no tokenizer"},
-        {.model = "no_vocabulary", .bos = -1, .refused = "model: found \"no_vocabulary\", exp"},
-        {.model = "gpt2",
-         .pre = "new",
-         .bos = -1,
-         .refused = "pre: found \"new\", expected llama-bpe"},
-        {.model = "gpt2",
-         .no_tokens = true,
-         .bos = -1,
-         .refused = "tokens: found nothing, expected a list"},
-        {.model = "gpt2",
-         .tokens = {"a"},
-         .bos = -1,
-         .refused = "merges: found nothing, expected a list"},
-        {.model = "llama",
-         .tokens = {"a"},
-         .bos = -1,
-         .refused = "scores: found nothing, expected a list"},
-        {.model = "llama",
-         .tokens = {"a"},
-         .n_scores = 1,
-         .bos = -2,
-         .refused = "bos_token_id: found nothing, expected the id of a token"},
-        {.model = "llama",
-         .tokens = {"a", "b"},
-         .n_scores = 1,
-         .bos = -1,
-         .refused = "scores: found 1 elements, expected one for each of 2 tokens"},
-        {.model = "llama",
-         .tokens = {"a", "b"},
-         .n_scores = 2,
-         .n_types = 1,
-         .bos = -1,
-         .refused = "token_type: found 1 elements"},
-        {.model = "llama",
-         .tokens = {"a", "b"},
-         .n_scores = 2,
-         .scores = {1, NAN},
-         .bos = -1,
-         .refused = "scores[1]: found no number"},
-        {.model = "llama",
-         .tokens = {"a", "a"},
-         .n_scores = 2,
-         .bos = -1,
-         .refused = "tokens: found \"a\" twice"},
-        {.model = "llama",
-         .tokens = {"a", "\xff"},
-         .n_scores = 2,
-         .bos = -1,
-         .refused = "tokens[1]: found bytes that are no character"},
-        {.model = "gpt2",
-         .tokens = {"a", "b"},
-         .merges = {"a b"},
-         .bos = -1,
-         .refused = "merges[0]: found the token \"ab\", expected one of tokenizer.ggml.tokens"},
-        {.model = "gpt2",
-         .tokens = {"a", "b"},
-         .merges = {"ab"},
-         .bos = -1,
-         .refused = "merges[0]: found no space"},
-        {.model = "llama",
-         .tokens = {"a", "b"},
-         .n_scores = 2,
-         .bos = 7,
-         .refused = "bos_token_id: found 7, expected an integer from 0 to 1"},
+    static const struct {
+        const char *keys, *refused;
+    } cases[] = {
+        {"'model': 'bert'", "model: found \"bert\", expected llama, gpt2 or"},
+        {"'model': 'no_vocab'", "found no tokenizer"},
+        {"'model': 'none'", "found no tokenizer"},
+        {"'model': 'no_vocabulary'", "model: found \"no_vocabulary\", exp"},
+        {"'model': 'gpt2', 'pre': 'new', 'tokens': ['a']",
+         "pre: found \"new\", expected llama-bpe"},
+        {"'model': 'gpt2'", "tokens: found nothing, expected a list"},
+        {"'model': 'gpt2', 'tokens': ['a']", "merges: found nothing, expected a list"},
+        {"'model': 'llama', 'tokens': ['a']", "scores: found nothing, expected a list"},
+        {"'model': 'llama', 'tokens': ['a'], 'scores': [0.0], 'add_bos_token': true",
+         "bos_token_id: found nothing, expected the id of a token"},
+        {"'model': 'llama', 'tokens': ['a', 'b'], 'scores': [0.0]",
+         "scores: found 1 elements, expected one for each of 2 tokens"},
+        {"'model': 'llama', 'tokens': ['a', 'b'], 'scores': [0.0, 0.0], 'token_type': [0]",
+         "token_type: found 1 elements"},
+        {"'model': 'llama', 'tokens': ['a', 'b'], 'scores': [1.0, 'nan']",
+         "scores[1]: found no number"},
+        {"'model': 'llama', 'tokens': ['a', 'a'], 'scores': [0.0, 0.0]",
+         "tokens: found \"a\" twice"},
+        {"'model': 'llama', 'tokens': ['a', 'ff'], 'scores': [0.0, 0.0]",
+         "tokens[1]: found bytes that are no character"},
+        {"'model': 'gpt2', 'tokens': ['a', 'b'], 'merges': ['a b']",
+         "merges[0]: found the token \"ab\", expected one of tokenizer.ggml.tokens"},
+        {"'model': 'gpt2', 'tokens': ['a', 'b'], 'merges': ['ab']", "merges[0]: found no space"},
+        {"'model': 'llama', 'tokens': ['a', 'b'], 'scores': [0.0, 0.0], 'bos_token_id': 7",
+         "bos_token_id: found 7, expected an integer from 0 to 1"},
     };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        check_wrong(&all[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct file f = write_json(cases[i].keys);
+        struct spw_gguf g;
+        struct spw_tokenizer *t = NULL;
+        struct spw_error err = {0};
+        CHECK(!spw_gguf_parse(&g, (const uint8_t *)f.at, f.n, "f.gguf", &err));
+        int rc = spw_tokenizer_parse_gguf(&t, &g, "f.gguf", &err);
+        const bool none = strstr(cases[i].refused, "no tokenizer");
+        CHECK_MSG((none ? rc == -ENOENT : rc == -EINVAL || rc == -ENOTSUP) && !t &&
+                      strstr(err.text, cases[i].refused) && !strncmp(err.text, "f.gguf: ", 8),
+                  "%s: %d '%s'", cases[i].keys, rc, err.text);
+        spw_tokenizer_close(t);
+        spw_gguf_free(&g);
+        free(f.at);
+    }
 }
 
 /* A byte-level tokenizer whose merges join whatever is in one piece of this text. `more`: a token,
@@ -550,10 +509,12 @@ static void test_pres(void)
     static const struct {
         const char *names, *pieces; /* of "don't A1234  b\n", as lengths; "": not checked */
     } kinds[] = {
-        {"llama-bpe llama3 llama-v3 falcon3 pixtral midm-2.0 smaug-bpe dbrx chatglm-bpe glm4 "
-         "jais-2 minicpm5",
+        {"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 smaug-bpe dbrx chatglm-bpe "
+         "glm4 "
+         "jais-2 minicpm5 lfm2",
          "3 2 2 3 1 1 2 1"},
-        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open kormo megrez exaone-moe",
+        {"qwen2 deepseek-r1-qwen stablelm2 hunyuan solar-open kormo megrez exaone-moe "
+         "qwen35",
          "3 2 2 1 1 1 1 1 2 1"},
         {"gpt-4o llama4 minimax-m2", "5 2 3 1 1 2 1"},
         {"tiny_aya", "5 2 1 3 1 2 1"},
@@ -599,124 +560,99 @@ static void test_usual_pres(void)
     check_pieces(pieces_tokenizer("gptoss", "qwen2", NULL), "named", "3 2 2 1 1 1 1 1 2 1");
 }
 
-/* Padding is no token of a text, whatever it counts. Other tokens that a user has defined are. */
-static void test_padding(void)
+#define PADDED                                                                                     \
+    "'model': 'llama', 'tokens': ['a', '[', '[PAD0]', '[PAD3]', '[PADx]', '[PAD]', 'P'], "         \
+    "'scores': [0.0, 0, 0, 0, 0, 0, 0], 'token_type': [1, 1, 4, 5, 4, 4, 1]"
+#define PIECES                                                                                     \
+    "'model': 'llama', 'tokens': ['<', '/', 's', '>', '<end_of_turn>', '<start_of_turn>', "        \
+    "'</s>', '<0x0A>'], 'scores': [0.0, 0, 0, 0, 0, 0, 0, 0], 'token_type': [1, 1, 1, 1, 1, 4, "   \
+    "1, "                                                                                          \
+    "1]"
+#define MERGES                                                                                     \
+    "'model': 'gemma4', 'tokens': ['<', '|im_end|>', '<|im_end|>', 'a', 'b', 'ab'], 'merges': "    \
+    "['< |im_end|>', 'a b'], 'token_type': [1, 1, 5, 1, 1, 3]"
+#define SCORES                                                                                     \
+    "'model': 'llama', 'tokens': ['a', 'aa', 'aaa', 'b', 'ab', '<c>', 'aab', 'c'], 'scores': "     \
+    "[0.0, -1, -2, 0, -1, 5, -3, 0], 'token_type': [1, 1, 1, 1, 1, 3, 1, 1]"
+#define SPACES                                                                                     \
+    "'model': 'llama', 'tokens': ['a', '\u2581', '\u2581a'], 'scores': [0.0, 0, 0], "              \
+    "'general.architecture': "
+
+/* Ids of texts. */
+static void test_ids(void)
 {
-    static const struct keys all = {
-        .model = "llama",
-        .tokens = {"a", "[", "[PAD0]", "[PAD3]", "[PADx]", "[PAD]", "P"},
-        .types = {1, 1, 4, 5, 4, 4, 1},
-        .n_types = 7,
-        .n_scores = 7,
-        .bos = -1};
     static const struct {
-        const char *text;
-        int32_t first;
-    } cases[] = {{"[PAD0]", 1}, {"[PAD3]", 1}, {"[PADx]", 4}, {"[PAD]", 5}};
-    struct file f = write_wrong(&all);
-    struct spw_tokenizer *t = open_keys(&f);
-    for (size_t i = 0; t && i < sizeof cases / sizeof *cases; i++) {
-        int32_t *ids = NULL;
-        size_t n = 0;
-        CHECK(
-            !spw_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), false, &ids, &n, NULL));
-        CHECK_MSG(n && ids[0] == cases[i].first, "%s: %d", cases[i].text, n ? ids[0] : -1);
-        spw_free(ids);
-    }
-    spw_tokenizer_close(t);
-    free(f.at);
-}
-
-/* The ids of a text, owned by the caller. */
-static int32_t *encode_with(const struct keys *k, const char *text, size_t *n)
-{
-    struct file f = write_wrong(k);
-    struct spw_tokenizer *t = open_keys(&f);
-    int32_t *ids = NULL;
-    *n = 0;
-    CHECK(t && !spw_tokenizer_encode(t, text, strlen(text), false, &ids, n, NULL));
-    spw_tokenizer_close(t);
-    free(f.at);
-    return ids;
-}
-
-/* Ollama calls the kind of Gemma 4's tokenizer "llama". */
-static void test_gemma4_kind(void)
-{
-    static const struct keys all = {.model = "llama",
-                                    .pre = "gemma4",
-                                    .tokens = {"a", "b", "ab", "\u2581"},
-                                    .merges = {"a b"},
-                                    .n_scores = 4,
-                                    .bos = -1};
-    size_t n;
-    int32_t *ids = encode_with(&all, "ab a", &n);
-    CHECK(n == 3 && ids[0] == 2 && ids[1] == 3 && ids[2] == 0); /* no space in front */
-    spw_free(ids);
-}
-
-/* Ollama's converter does not say whether a text begins with a space: Gemma's do not. */
-static void test_first_space(void)
-{
-    static const char *const architectures[] = {"gemma", "gemma2", "gemma3", "llama", "phi3"};
-    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
-        const struct keys k = {.model = "llama",
-                               .architecture = architectures[i],
-                               .tokens = {"a", "\u2581", "\u2581a"},
-                               .n_scores = 3,
-                               .bos = -1};
-        size_t n;
-        int32_t *ids = encode_with(&k, "a", &n);
-        CHECK_MSG(n == 1 && ids[0] == (i < 3 ? 0 : 2), "%s: %zu ids", architectures[i], n);
-        spw_free(ids);
+        const char *keys, *text,
+            *ids; /* with ... behind the first one: the others are not checked */
+    } cases[] = {
+        /* Padding is no token of a text, whatever it counts. Other tokens of a user are. */
+        {PADDED, "[PAD0]", "1 ..."},
+        {PADDED, "[PAD3]", "1 ..."},
+        {PADDED, "[PADx]", "4"},
+        {PADDED, "[PAD]", "5"},
+        /* Ollama calls the kind of Gemma 4's tokenizer "llama". There is no space in front. */
+        {"'model': 'llama', 'pre': 'gemma4', 'tokens': ['a', 'b', 'ab', '\u2581'], 'merges': ['a "
+         "b'], 'scores': [0.0, 0, 0, 0]",
+         "ab a", "2 3 0"},
+        /* Ollama's converter does not say whether a text begins with a space: Gemma's do not. */
+        {SPACES "'gemma'", "a", "0"},
+        {SPACES "'gemma2'", "a", "0"},
+        {SPACES "'gemma3'", "a", "0"},
+        {SPACES "'llama'", "a", "2"},
+        {SPACES "'phi3'", "a", "2"},
+        /* Tokens around a message are special, and those of bytes stand for them, whatever type a
+         * file gives them. A merge may give a special token of a tokenizer with merges: the file
+         * has both. */
+        {PIECES, "<start_of_turn>", "5"},
+        {PIECES, "<end_of_turn>", "4"},
+        {PIECES, "</s>", "0 1 2 3"},
+        {PIECES, "\n", "7"},
+        {MERGES, "<|im_end|>", "2"},
+        {MERGES, "ab", "5"},
+        /* Merges by score: the best pair first, of equal ones the leftmost; control tokens never.
+         */
+        {SCORES, "aab", "6"},
+        {SCORES, "aaa", "2"},
+        {SCORES, "aaaa", "1 1"},
+        {SCORES, "<c>a", "5 0"},
+        {SCORES, "cab", "7 4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char ids[4096] = "error";
+        struct file f = write_json(cases[i].keys);
+        struct spw_tokenizer *t = open_keys(&f);
+        const char *wanted = cases[i].ids, *more = strstr(wanted, "...");
+        if (t)
+            encode_text(t, cases[i].text, strlen(cases[i].text), false, ids);
+        CHECK_MSG(more ? !strncmp(ids, wanted, (size_t)(more - wanted)) : !strcmp(ids, wanted),
+                  "%s: %s, not %s", cases[i].text, ids, wanted);
+        spw_tokenizer_close(t);
+        free(f.at);
     }
 }
 
 /* bos and eos that no key names: those of SentencePiece, if the file has such tokens. */
 static void test_default_ids(void)
 {
+#define THREE "'tokens': ['a', 'b', 'c'], 'scores': [0.0, 0, 0]"
+#define MERGED "'tokens': ['a', 'b', 'ab'], 'merges': ['a b']"
     static const struct {
-        struct keys keys;
+        const char *keys;
         int bos, eos; /* -1: none */
     } cases[] = {
-        {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = -1}, 1, 2},
-        {{.model = "llama", .tokens = {"a", "b"}, .n_scores = 2, .bos = -2}, 1, -1},
-        {{.model = "llama", .tokens = {"a"}, .n_scores = 1, .bos = -1}, -1, -1},
-        {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = 0}, 0, 2},
-        {{.model = "llama", .tokens = {"a", "b", "c"}, .n_scores = 3, .bos = 0, .no_bos = true},
-         -1,
-         2},
-        {{.model = "gemma4",
-          .tokens = {"a", "b", "ab"},
-          .merges = {"a b"},
-          .bos = 0,
-          .no_bos = true},
-         0,
+        {"'model': 'llama', " THREE, 1, 2},
+        {"'model': 'llama', 'tokens': ['a', 'b'], 'scores': [0.0, 0], 'add_bos_token': true", 1,
          -1},
-        {{.model = "gemma4",
-          .tokens = {"a", "b", "ab"},
-          .merges = {"a b"},
-          .bos = -2,
-          .no_bos = true},
-         -1,
-         -1},
-        {{.model = "llama",
-          .pre = "gemma4",
-          .tokens = {"a", "b", "ab"},
-          .merges = {"a b"},
-          .bos = -1},
-         -1,
-         -1},
-        {{.model = "gpt2",
-          .pre = "llama-bpe",
-          .tokens = {"a", "b", "ab"},
-          .merges = {"a b"},
-          .bos = -1},
-         -1,
-         -1},
+        {"'model': 'llama', 'tokens': ['a'], 'scores': [0.0]", -1, -1},
+        {"'model': 'llama', 'bos_token_id': 0, 'add_bos_token': true, " THREE, 0, 2},
+        {"'model': 'llama', 'bos_token_id': 0, 'add_bos_token': false, " THREE, -1, 2},
+        {"'model': 'gemma4', 'bos_token_id': 0, 'add_bos_token': false, " MERGED, 0, -1},
+        {"'model': 'gemma4', 'add_bos_token': false, " MERGED, -1, -1},
+        {"'model': 'llama', 'pre': 'gemma4', " MERGED, -1, -1},
+        {"'model': 'gpt2', 'pre': 'llama-bpe', " MERGED, -1, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct file f = write_wrong(&cases[i].keys);
+        struct file f = write_json(cases[i].keys);
         struct spw_gguf g;
         struct spw_tokenizer *t = NULL;
         json_t *keys;
@@ -776,81 +712,6 @@ static void test_notes(void)
     }
 }
 
-/* Tokens around a message are special, and those of bytes stand for them, whatever type a file
- * gives them. A merge may give a special token of a tokenizer with merges: the file has both. */
-static void test_types_by_text(void)
-{
-    static const struct keys pieces = {
-        .model = "llama",
-        .tokens = {"<", "/", "s", ">", "<end_of_turn>", "<start_of_turn>", "</s>", "<0x0A>"},
-        .types = {1, 1, 1, 1, 1, 4, 1, 1},
-        .n_types = 8,
-        .n_scores = 8,
-        .bos = -1};
-    static const struct keys merges = {.model = "gemma4",
-                                       .tokens = {"<", "|im_end|>", "<|im_end|>", "a", "b", "ab"},
-                                       .merges = {"< |im_end|>", "a b"},
-                                       .types = {1, 1, 5, 1, 1, 3},
-                                       .n_types = 6,
-                                       .bos = -1};
-    static const struct {
-        const struct keys *keys;
-        const char *text;
-        int32_t id;
-        bool special;
-    } cases[] = {{&pieces, "<start_of_turn>", 5, true}, {&pieces, "<end_of_turn>", 4, true},
-                 {&pieces, "</s>", 6, false},           {&pieces, "\n", 7, true},
-                 {&merges, "<|im_end|>", 2, true},      {&merges, "ab", 5, true}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct file f = write_wrong(cases[i].keys);
-        struct spw_tokenizer *t = open_keys(&f);
-        const char *text = cases[i].text;
-        int32_t *ids = NULL;
-        size_t n = 0;
-        CHECK(t && !spw_tokenizer_encode(t, text, strlen(text), false, &ids, &n, NULL));
-        CHECK_MSG((n == 1 && ids[0] == cases[i].id) == cases[i].special,
-                  "%s: %zu ids, the first %d", text, n, n ? ids[0] : -1);
-        spw_free(ids);
-        spw_tokenizer_close(t);
-        free(f.at);
-    }
-}
-
-/* Merges by score: the best pair first, of equal ones the leftmost; control tokens never. */
-static void test_scores(void)
-{
-    const struct keys k = {.model = "llama",
-                           .tokens = {"a", "aa", "aaa", "b", "ab", "<c>", "aab", "c"},
-                           .scores = {0, -1, -2, 0, -1, 5, -3, 0},
-                           .types = {1, 1, 1, 1, 1, 3, 1, 1},
-                           .n_scores = 8,
-                           .n_types = 8,
-                           .bos = -1};
-    static const struct {
-        const char *text;
-        int32_t ids[4];
-        size_t n;
-    } cases[] = {{"aab", {6}, 1},
-                 {"aaa", {2}, 1},
-                 {"aaaa", {1, 1}, 2},
-                 {"<c>a", {5, 0}, 2},
-                 {"cab", {7, 4}, 2}};
-    struct file f = write_wrong(&k);
-    struct spw_tokenizer *t = open_keys(&f);
-    for (size_t i = 0; t && i < sizeof cases / sizeof *cases; i++) {
-        int32_t *ids = NULL;
-        size_t n = 0;
-        char text[32];
-        snprintf(text, sizeof text, "%s", cases[i].text);
-        CHECK(!spw_tokenizer_encode(t, text, strlen(text), false, &ids, &n, NULL));
-        CHECK_MSG(same_ids(ids, n, cases[i].ids, cases[i].n), "%s: %zu ids, the first %d", text, n,
-                  n ? ids[0] : -1);
-        spw_free(ids);
-    }
-    spw_tokenizer_close(t);
-    free(f.at);
-}
-
 static void test_failed_allocations(void)
 {
     json_t *root = sentencepiece(true);
@@ -884,13 +745,9 @@ int main(void)
     test_sentencepiece();
     test_no_scores();
     test_wrong();
-    test_first_space();
-    test_types_by_text();
-    test_scores();
+    test_ids();
     test_pres();
     test_usual_pres();
-    test_padding();
-    test_gemma4_kind();
     test_default_ids();
     test_notes();
     test_failed_allocations();

@@ -120,8 +120,9 @@ static const struct {
      "}}{{ "
      "'🦙x' | length }}{{ 'a\\u3000b'.split() }}",
      "STRASSE FI İ ΑΣας i̇SSSsSsÉa🦙2['a', 'b']"},
-    {"{{ '1_0' | int }}{{ ' 12 ' | int }}{{ 'x' | int(5) }}{{ '1.9' | int }}{{ '1e3' | float }}",
-     "1012511000.0"},
+    {"{{ '1_0' | int }}{{ ' 12 ' | int }}{{ 'x' | int(5) }}{{ 'e' | int(7) }}{{ '1.9' | int }}{{ "
+     "'1e3' | float }}",
+     "10125711000.0"},
     /* What map, select and the like give is a list that is true (in jinja2 it is a generator, which
      * is empty after its one use); keys() and range() are lists. */
     {"{% set p = l | map('string') %}{{ p | join }}|{{ 'y' if p }}{{ 'y' if [] | map('string') "
@@ -169,6 +170,9 @@ static const struct {
     {"{{ '{}'.format() }}", "t: line 1: format(): found 0 values for field 0"},
     {"{{ '{a}'.format(1) }}", "t: line 1: format(): the argument 'a' is missing"},
     {"{{ '{} {0}'.format(1) }}", "t: line 1: format(): found fields with and without a number"},
+    {"{{ '{}{0.a}'.format(1) }}",
+     "t: line 1: format(): found a field with an attribute, an item or a conversion, which "
+     "spillway does not do"},
     {"{{ '{'.format(1) }}", "t: line 1: format(): found a field that does not end in '}'"},
     {"{{ '}'.format(1) }}", "t: line 1: format(): found a '}' without a '{'"},
     {"{{ '{:x}'.format(1) }}", "t: line 1: format(): found a format, which spillway does not do"},

@@ -3,11 +3,7 @@
 #include "model/config/config.h"
 #include "model/source/safetensors.h"
 #include "tests/source_config.h"
-#include "tests/check.h"
-
-#include <string.h>
-
-static char folder[] = "/tmp/spw_random_model_XXXXXX";
+#include "tests/folder.h"
 
 static int make(const char *config, const char *options)
 {
@@ -18,7 +14,7 @@ static int make(const char *config, const char *options)
     return system(command);
 }
 
-static struct spw_tensors *open_folder(const char *path)
+static struct spw_tensors *open_tensors(const char *path)
 {
     struct spw_error err = {0};
     struct spw_tensors *st = NULL;
@@ -34,7 +30,7 @@ static void check_same_tensors(const char *golden, const char *options, enum spw
     snprintf(source, sizeof source, "tests/golden/%s", golden);
     snprintf(made, sizeof made, "%s/m", folder);
     CHECK(!make(source, options));
-    struct spw_tensors *a = open_folder(source), *b = open_folder(made);
+    struct spw_tensors *a = open_tensors(source), *b = open_tensors(made);
     CHECK_MSG(spw_tensors_count(a) == spw_tensors_count(b), "%s", golden);
     for (size_t i = 0; i < spw_tensors_count(a); i++) {
         const struct spw_tensor *want = spw_tensors_at(a, i);
@@ -55,9 +51,7 @@ static void check_same_tensors(const char *golden, const char *options, enum spw
 /* bf16 values of one matrix: centred, a few hundredths wide, no infinity. */
 static void check_values(void)
 {
-    char made[128];
-    snprintf(made, sizeof made, "%s/m", folder);
-    struct spw_tensors *st = open_folder(made);
+    struct spw_tensors *st = open_tensors(in_folder("m"));
     const struct spw_tensor *t = spw_tensors_find(st, "model.layers.0.mlp.up_proj.weight");
     double sum = 0, squares = 0;
     size_t n = t ? t->bytes / 2 : 0;
@@ -80,8 +74,7 @@ int main(void)
 {
     if (system("python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null"))
         return CHECK_SKIP;
-    if (!mkdtemp(folder))
-        abort();
+    open_folder("random_model");
     static const char *const goldens[] = {
         "llama_biases",        "llama_odd_sizes",   "llama_mha_tied",  "llama_mqa_head_dim",
         "mistral_null_window", "qwen2_layer_types", "qwen3_qk_norm",   "qwen3_bias_sliding",
@@ -98,8 +91,6 @@ int main(void)
     CHECK(make("tests/golden/llama_plain", "--layers 0"));
     CHECK(make("tests/golden/llama_plain", "--shard-bytes none"));
     CHECK(make("tests/fuzz/seeds/config/none.json", ""));
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    CHECK(!system(command));
+    close_folder();
     return check_done();
 }

@@ -3,10 +3,9 @@
  * data, if it is here. */
 #include "model/text/reasoning.h"
 #include "tests/byte_tokenizer.h"
-#include "tests/check.h"
+#include "tests/folder.h"
 
 #include <errno.h>
-#include <string.h>
 
 static const struct spw_reasoning_form none,
     think = {.open = "<think>", .close = "</think>"},
@@ -196,8 +195,6 @@ static void test_refusal(void)
 
 /* ---- forms ---- */
 
-static char folder[64];
-
 /* A tokenizer of bytes with added tokens: names with commas between them. */
 static struct spw_tokenizer *tokenizer(const char *names, bool special)
 {
@@ -224,13 +221,10 @@ static struct spw_tokenizer *tokenizer(const char *names, bool special)
 /* The form of a template (NULL: none) and added tokens. */
 static struct spw_reasoning_form form_of(const char *template, const char *names, bool special)
 {
-    char path[128];
     struct spw_chat_template *t = NULL;
     struct spw_reasoning_form form;
     if (template) {
-        snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-        FILE *file = fopen(path, "w");
-        CHECK(file && fputs(template, file) >= 0 && !fclose(file));
+        write_text("chat_template.jinja", template);
         CHECK(spw_chat_template_open(&t, folder, NULL, NULL) == 0);
     }
     struct spw_tokenizer *k = tokenizer(names, special);
@@ -383,8 +377,7 @@ static void test_counts(void)
 int main(void)
 {
     srand((unsigned)check_seed());
-    snprintf(folder, sizeof folder, "/tmp/spw_reasoning_XXXXXX");
-    CHECK(mkdtemp(folder));
+    open_folder("reasoning");
     test_rows();
     test_random_texts();
     test_long_header();
@@ -392,9 +385,7 @@ int main(void)
     test_forms();
     test_counts();
     test_real_templates();
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    CHECK(system(command) == 0);
+    close_folder();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();
 }

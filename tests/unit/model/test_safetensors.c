@@ -2,32 +2,12 @@
  * own message. Files are written into a fresh temporary folder. */
 #include "base/numbers.h"
 #include "model/source/safetensors.h"
+#include "tests/folder.h"
 #include "tests/json_text.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
-static char folder[] = "/tmp/spw_safetensors_XXXXXX";
-
-static void path_of(const char *name, char path[128])
+static void drop(const char *name)
 {
-    snprintf(path, 128, "%s/%s", folder, name);
-}
-
-static void write_bytes(const char *name, const void *bytes, size_t n)
-{
-    char path[128];
-    path_of(name, path);
-    FILE *file = fopen(path, "wb");
-    if (!file || fwrite(bytes, 1, n, file) != n || fclose(file))
-        abort();
-}
-
-static void remove_file(const char *name)
-{
-    char path[128];
-    path_of(name, path);
-    unlink(path);
+    unlink(in_folder(name));
 }
 
 /* length | header | data_bytes of 0, 1, 2, ... */
@@ -108,7 +88,7 @@ static void test_one_file(void)
     CHECK(!spw_safetensors_open(&st, folder, &err));
     CHECK(!spw_tensors_count(st) && !spw_tensors_find(st, "a"));
     spw_tensors_close(st);
-    remove_file("model.safetensors");
+    drop("model.safetensors");
 }
 
 #define ONE(dtype, shape, offsets)                                                                 \
@@ -174,25 +154,22 @@ static void test_bad_files(void)
     write_file("model.safetensors", ONE("'F32'", "[4]", "[0, 16]"), 15);
     refuse_folder(-EINVAL, "tensor t: data_offsets: found an end at 16, expected at most 15, the "
                            "bytes after the header; the file is cut short");
-    char path[128];
-    path_of("model.safetensors", path);
+    const char *path = in_folder("model.safetensors");
     FILE *file = fopen(path, "wb"); /* sparse: a length that the file has, but no header has */
     CHECK(file && fwrite("\1\341\365\5\0\0\0\0", 1, 8, file) == 8 &&
           !fseek(file, 100000100, SEEK_SET) && fwrite("x", 1, 1, file) == 1 && !fclose(file));
     refuse_folder(-EINVAL, "header: found a length of 100000001, expected at most 100000000");
-    remove_file("model.safetensors");
-    path_of("model.safetensors", path);
-    CHECK(!symlink("/", path)); /* a folder where a file should be */
+    drop("model.safetensors");
+    CHECK(!symlink("/", in_folder("model.safetensors"))); /* a folder where a file should be */
     refuse_folder(-EINVAL, "expected a regular file");
-    remove_file("model.safetensors");
+    drop("model.safetensors");
 }
 
 /* A wrong length of the header shifts all weights: padding would hide that. */
 static void test_lengths(void)
 {
     static const char header[] = ONE("'F32'", "[4]", "[0, 16]") "      ";
-    char path[128];
-    path_of("model.safetensors", path);
+    const char *path = in_folder("model.safetensors");
     for (int by = -6; by <= 2; by += 2) {
         write_file("model.safetensors", header, 16);
         FILE *file = fopen(path, "r+b");
@@ -206,30 +183,28 @@ static void test_lengths(void)
     }
     write_file("model.safetensors", header, 17);
     refuse_folder(-EINVAL, "found 17 bytes after the header, expected 16");
-    remove_file("model.safetensors");
+    drop("model.safetensors");
 }
 
 /* There is no writer: a wait would never end. */
 static void test_fifos(void)
 {
-    char path[128];
-    path_of("model.safetensors", path);
+    const char *path = in_folder("model.safetensors");
     CHECK(!mkfifo(path, 0600));
     refuse_folder(-EINVAL, "model.safetensors: found a FIFO, expected a regular file");
-    remove_file("model.safetensors");
-    path_of("model.safetensors.index.json", path);
-    CHECK(!mkfifo(path, 0600));
+    drop("model.safetensors");
+    CHECK(!mkfifo(in_folder("model.safetensors.index.json"), 0600));
     refuse_folder(-EINVAL, "index.json: found a FIFO, expected a regular file");
-    remove_file("model.safetensors.index.json");
+    drop("model.safetensors.index.json");
 }
 
 /* A file that is cut short during a read: zeros instead of a signal, and the check reports it. */
 static void test_cut_short(void)
 {
     enum { N = 1 << 20 };
-    char header[128], path[128];
+    char header[128];
     snprintf(header, sizeof header, ONE("'U8'", "[%d]", "[0, %d]"), N, N);
-    path_of("model.safetensors", path);
+    const char *path = in_folder("model.safetensors");
     for (int way = 0; way < 3; way++) {
         write_file("model.safetensors", header, N);
         struct spw_error err = {0};
@@ -253,7 +228,7 @@ static void test_cut_short(void)
                   "%s", err.text);
         spw_tensors_close(st);
     }
-    remove_file("model.safetensors");
+    drop("model.safetensors");
 }
 
 #define SHARD(name) "{'" name "': {'dtype': 'U8', 'shape': [4], 'data_offsets': [0, 4]}}"
@@ -308,9 +283,9 @@ static void test_shards(void)
     write_file("two.safetensors", SHARD("a"), 4);
     refuse_index("{'weight_map': {'a': 'one.safetensors', 'b': 'two.safetensors'}}", -EINVAL,
                  "tensor a: found it also in");
-    remove_file("one.safetensors");
-    remove_file("two.safetensors");
-    remove_file("model.safetensors.index.json");
+    drop("one.safetensors");
+    drop("two.safetensors");
+    drop("model.safetensors.index.json");
 }
 
 static size_t resident_bytes(void)
@@ -344,7 +319,7 @@ static void test_release(void)
     CHECK(resident_bytes() < before + N / 4);
     CHECK(((const uint8_t *)t->data)[N - 1] == 255);
     spw_tensors_close(st);
-    remove_file("model.safetensors");
+    drop("model.safetensors");
 }
 
 /* Files of another writer, huggingface's own. */
@@ -398,8 +373,7 @@ static void test_failed_allocations(void)
 int main(void)
 {
     json_set_alloc_funcs(json_alloc, json_free);
-    if (!mkdtemp(folder))
-        abort();
+    open_folder("safetensors");
     test_one_file();
     test_bad_headers();
     test_bad_files();
@@ -410,7 +384,7 @@ int main(void)
     test_release();
     test_golden_folders();
     test_failed_allocations();
-    rmdir(folder);
+    close_folder();
     CHECK(spw_alloc_outstanding() == 0);
     CHECK(json_outstanding == 0);
     return check_done();

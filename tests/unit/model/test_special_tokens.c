@@ -2,21 +2,16 @@
  * expected are the ids and texts of transformers 5.24 (PreTrainedTokenizerFast). A file of a folder
  * is written here with ' in place of ". */
 #include "model/source/source.h"
+#include "tests/folder.h"
 #include "tests/json_text.h"
 #include "tests/tokenizer_json.h"
-
-#include <unistd.h>
-
-static char folder[100];
 
 /* NULL: no such file. */
 static void put(const char *name, const char *text)
 {
-    char path[200];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    unlink(path);
-    FILE *f = text ? fopen(path, "w") : NULL;
-    CHECK(!text || (f && fputs(json_quoted(text), f) >= 0 && !fclose(f)));
+    unlink(in_folder(name));
+    if (text)
+        write_text(name, json_quoted(text));
 }
 
 /* `padding`: the value of the key. */
@@ -36,11 +31,6 @@ static void put_tokenizer(const char *padding)
     put("tokenizer.json", text);
 }
 
-static int open_folder(struct spw_tokenizer **t, struct spw_error *err)
-{
-    return spw_tokenizer_open_folder(t, folder, err);
-}
-
 /* The ids of one text, and their text without special tokens. */
 static int use(char ids_text[4096], char back[1024])
 {
@@ -50,7 +40,7 @@ static int use(char ids_text[4096], char back[1024])
     int32_t *ids = NULL;
     size_t n = 0, bytes;
     char *decoded = NULL;
-    int rc = open_folder(&t, &err);
+    int rc = spw_tokenizer_open_folder(&t, folder, &err);
     snprintf(back, 1024, "%s", err.text);
     if (rc)
         return rc;
@@ -194,7 +184,7 @@ static void test_refusals(void)
         struct spw_tokenizer *t;
         struct spw_error err = {0};
         put(cases[i].name, cases[i].text);
-        CHECK(open_folder(&t, &err) == -EINVAL && !t);
+        CHECK(spw_tokenizer_open_folder(&t, folder, &err) == -EINVAL && !t);
         CHECK_MSG(strstr(err.text, cases[i].part) && !strchr(err.text, '\n'), "case %zu: %s", i,
                   err.text);
         put(cases[i].name, NULL);
@@ -238,7 +228,7 @@ static void test_prefix_space(void)
                  " 'model': {'type': 'BPE', 'vocab': {'a': 0}, 'merges': []}}",
                  cases[i].step);
         put("tokenizer.json", text);
-        int rc = open_folder(&t, &err);
+        int rc = spw_tokenizer_open_folder(&t, folder, &err);
         CHECK_MSG(cases[i].refusal ? rc == -EINVAL && strstr(err.text, cases[i].refusal) : !rc,
                   "case %zu: %s", i, err.text);
         spw_tokenizer_close(t);
@@ -252,12 +242,12 @@ static void test_taken_id(void)
     struct spw_error err = {0};
     put("tokenizer.json", "{'model': {'type': 'BPE', 'vocab': {'a': 0, 'b': 2}, 'merges': []}}");
     put("tokenizer_config.json", "{'bos_token': '<n>'}");
-    CHECK(open_folder(&t, &err) == -EINVAL);
+    CHECK(spw_tokenizer_open_folder(&t, folder, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "/tokenizer.json: a token of another file: found id 2 for \"<n>\""),
               "%s", err.text);
     put("tokenizer.json", "{'model': {'type': 'BPE', 'vocab': {'a': 0, 'b': 1}, 'merges': []},"
                           " 'added_tokens': [{'id': 4194303, 'content': 'x'}]}");
-    CHECK(open_folder(&t, &err) == -EINVAL);
+    CHECK(spw_tokenizer_open_folder(&t, folder, &err) == -EINVAL);
     CHECK_MSG(strstr(err.text, "a token of another file.id: found 4194304"), "%s", err.text);
 }
 
@@ -322,19 +312,13 @@ static void test_allocations(void)
 
 int main(void)
 {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/spw_tokens_XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
-    CHECK(mkdtemp(folder) != NULL);
+    open_folder("tokens");
     test_tokens();
     test_refusals();
     test_taken_id();
     test_prefix_space();
     test_text();
     test_allocations();
-    put("tokenizer.json", NULL);
-    put("tokenizer_config.json", NULL);
-    put("special_tokens_map.json", NULL);
-    put("added_tokens.json", NULL);
-    CHECK(!rmdir(folder));
+    close_folder();
     return check_done();
 }

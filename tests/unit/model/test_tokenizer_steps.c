@@ -242,9 +242,9 @@ static void test_normal_limit(void)
 }
 
 static void expect_form(const char *text, size_t bytes, utf8proc_option_t options,
-                        enum spw_tok_norm_kind kind)
+                        enum spw_tok_kind kind)
 {
-    struct spw_tokenizer t = {.n_norms = 1, .norms = {{.kind = kind}}};
+    struct spw_tokenizer t = {.norms = {.n = 1, .at = {{.kind = kind}}}};
     struct spw_tok_matcher m = {0};
     struct spw_tok_buf out = {0};
     utf8proc_uint8_t *expected = NULL;

@@ -1,7 +1,7 @@
-/* The environment of the KV cache tests: the CPU device with its streams and arenas, a drive that a
- * test can disturb, and the cache, in every variant: with a disk that reads and writes device
- * frames or host frames, with host memory for tiles or only for transfers, with either I/O engine,
- * with or without quantized tiles.
+/* The environment of the tests of the KV cache and of the rings: the CPU device with its streams
+ * and arenas, a drive that a test can disturb, and the cache, in every variant: with a disk that
+ * reads and writes device frames or host frames, with host memory for tiles or only for transfers,
+ * with either I/O engine, with or without quantized tiles.
  *
  * One host thread. kv_world_stop waits for all work, then frames and bytes can be counted before
  * kv_world_close. */
@@ -18,7 +18,11 @@ enum {
     KV_LAYERS = 3,
     KV_SLIDING = KV_LAYERS - 1, /* this layer has a sliding window */
     KV_SEQS = 4,
-    KV_TILES = 8,          /* the most tiles of one layer of one sequence */
+#ifdef KV_WORLD_TILES
+    KV_TILES = KV_WORLD_TILES, /* the most tiles of one layer of one sequence */
+#else
+    KV_TILES = 8,
+#endif
     KV_TRANSIT_FRAMES = 3, /* host frames, if the host has room only for transfers */
     KV_FRAMES = KV_SEQS * KV_LAYERS * KV_TILES, /* enough of any tier */
     KV_UNIT = 4096,                             /* tiles have a multiple of this */
@@ -53,6 +57,7 @@ struct kv_world_options {
     struct kv_drive drive;
     uint64_t tile_bytes, exact_tile_bytes;
     uint32_t n_device_frames, n_exact_frames; /* 0: the cache does not quantize */
+    uint32_t slot_tiles;                      /* 0: drawn */
 };
 
 struct kv_world {
@@ -133,7 +138,8 @@ static inline void kv_world_open_disk(struct kv_world *w)
     w->disturb =
         (struct spw_io_fault){kv_disturb, (unsigned)check_range(&w->seed, 0, 3), &w->faults};
     struct spw_io_options io = {.kind = check_random(&w->seed) % 2 ? SPW_IO_AUTO : SPW_IO_THREADS,
-                                .queue_depth = 8,
+                                .queue_depth = (unsigned)check_range(&w->seed, 1, 8),
+                                .request_bytes = KV_UNIT * check_range(&w->seed, 0, 4),
                                 .fault = &w->disturb};
     CHECK_MSG(spw_io_open(&w->io, &io, &err) == 0, "%s", err.text);
     bool memory = check_random(&w->seed) % 4 && !access("/dev/shm", W_OK);
@@ -169,7 +175,8 @@ static inline void kv_world_open(struct kv_world *w, const struct kv_world_optio
                                .n_layers = KV_LAYERS,
                                .kinds = kv_kinds,
                                .max_tiles = KV_TILES,
-                               .slot_tiles = (uint32_t)check_range(&w->seed, 1, 5),
+                               .slot_tiles = o->slot_tiles ? o->slot_tiles
+                                                           : (uint32_t)check_range(&w->seed, 1, 5),
                                .disk = w->disk,
                                .n_disk_frames = w->n_disk_frames,
                                .disk_to_device = d->direct};

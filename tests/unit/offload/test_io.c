@@ -104,7 +104,7 @@ static struct spw_io *open_engine(struct world *w, const struct spw_io_options *
     CHECK_MSG(rc == 0, "%d %s", rc, err.text);
     if (rc)
         exit(1);
-    CHECK(spw_io_register_file(io, w->fd, file) == 0);
+    CHECK(spw_io_use_file(w->fd, file) == 0);
     CHECK(file->align == 1 || w->direct);
     return io;
 }
@@ -226,7 +226,6 @@ static void test_random(struct world *w, uint64_t *random)
     for (int round = RUN_UNDER_TSAN && !check_full() ? 8 : 0; round < 12; round++) {
         struct spw_io_span span = {w->memory, w->bytes};
         struct spw_io_options o = {.queue_depth = (unsigned)check_range(random, 0, 20),
-                                   .threads = (unsigned)check_range(random, 0, 3),
                                    .request_bytes = check_range(random, 0, 80) * BLOCK,
                                    .memory = &span,
                                    .n_memory = (unsigned)check_range(random, 0, 1)};
@@ -286,7 +285,7 @@ static void test_one_by_one(struct world *w, uint64_t *random)
     if (!world_open(w, MIB, random))
         return;
     for (unsigned threads = 1; threads <= 3; threads++) {
-        struct spw_io_options o = {.threads = threads, .queue_depth = threads};
+        struct spw_io_options o = {.queue_depth = threads};
         struct spw_io_file file;
         struct spw_io *io = open_engine(w, &o, &file);
         struct player players[2];
@@ -316,7 +315,7 @@ static void test_refused(struct world *w, uint64_t *random)
     if (!world_open(w, MIB, random))
         return;
     struct spw_io_file file;
-    struct spw_io_options o = {.threads = 2};
+    struct spw_io_options o = {.queue_depth = 2};
     struct spw_io *io = open_engine(w, &o, &file);
     struct spw_io_job job;
     uint64_t sums[4] = {0};
@@ -349,12 +348,12 @@ static void test_refused(struct world *w, uint64_t *random)
     }
     struct spw_io_file other = file;
     int reads_only = open(w->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(spw_io_register_file(io, reads_only, &other) == 0 && other.align == 1);
+    CHECK(spw_io_use_file(reads_only, &other) == 0 && other.align == 1);
     job = (struct spw_io_job){.file = &other, .bytes = BLOCK, .memory = w->memory};
     CHECK(run_job(io, &job) == -EISDIR);
     job.write = true;
     CHECK(run_job(io, &job) == -EBADF);
-    CHECK(spw_io_register_file(io, -1, &other) == -EBADF);
+    CHECK(spw_io_use_file(-1, &other) == -EBADF);
     spw_io_close(io);
     spw_io_close(NULL);
     close(reads_only);
@@ -368,7 +367,8 @@ static void test_odd_end(struct world *w, uint64_t *random)
         return;
     CHECK(ftruncate(w->fd, (off_t)(w->bytes - 100)) == 0);
     struct spw_io_file file;
-    struct spw_io_options o = {.threads = 1, .request_bytes = check_range(random, 1, 80) * BLOCK};
+    struct spw_io_options o = {.queue_depth = 1,
+                               .request_bytes = check_range(random, 1, 80) * BLOCK};
     struct spw_io *io = open_engine(w, &o, &file);
     struct spw_io_job job;
     uint64_t sums[16];
@@ -401,27 +401,6 @@ static void test_odd_end(struct world *w, uint64_t *random)
     job.record_bytes = 0;
     job.write = true;
     CHECK(run_job(io, &job) == -EINVAL);
-    spw_io_close(io);
-    world_close(w);
-}
-
-static void test_most_files(struct world *w, uint64_t *random)
-{
-    if (!world_open(w, MIB, random))
-        return;
-    static struct spw_io_file files[256];
-    struct spw_io_options o = {.threads = 2};
-    struct spw_io *io = open_engine(w, &o, &files[0]);
-    for (unsigned i = 1; i < 256; i++)
-        CHECK(spw_io_register_file(io, w->fd, &files[i]) == 0);
-    struct spw_io_file extra;
-    CHECK(spw_io_register_file(io, w->fd, &extra) == -ENFILE);
-    for (unsigned i = 0; i < 256; i += i < 2 ? 1 : 23) {
-        struct spw_io_job job = {.file = &files[i], .bytes = BLOCK, .offset = i * BLOCK};
-        job.memory = w->memory + job.offset;
-        CHECK(run_job(io, &job) == 0);
-        CHECK(!memcmp(w->memory + job.offset, w->model + job.offset, BLOCK));
-    }
     spw_io_close(io);
     world_close(w);
 }
@@ -560,8 +539,7 @@ static bool run_spoiled(struct world *w, struct plan *p, unsigned reorder, struc
     static struct task writes[N_SPOILED], reads[N_SPOILED];
     struct spw_io_fault fault = {fault_completed, reorder, p};
     struct spw_io_span span = {w->memory, w->bytes};
-    struct spw_io_options o = {.threads = w->kind == SPW_IO_THREADS ? 4 : 1,
-                               .queue_depth = 4,
+    struct spw_io_options o = {.queue_depth = 4,
                                .request_bytes = 64 * KIB,
                                .memory = &span,
                                .n_memory = p->nth % 2,
@@ -660,7 +638,7 @@ static void test_stalls(struct world *w, uint64_t *random)
     for (size_t i = 0; i < sizeof stalls / sizeof stalls[0]; i++) {
         struct plan p = {.kind = stalls[i].kind, .forever = true};
         struct spw_io_fault fault = {fault_completed, 2, &p};
-        struct spw_io_options o = {.threads = 1, .fault = &fault};
+        struct spw_io_options o = {.queue_depth = 1, .fault = &fault};
         struct spw_io_file file;
         struct spw_io *io = open_engine(w, &o, &file);
         struct spw_io_job job = {.file = &file, .write = stalls[i].write, .bytes = BLOCK};
@@ -689,8 +667,7 @@ static void test_close(struct world *w, uint64_t *random)
     for (int round = 0; round < 4; round++) {
         struct plan p = {.kind = FAULT_LATE, .forever = true};
         struct spw_io_fault fault = {fault_completed, 0, &p};
-        struct spw_io_options o = {
-            .threads = 2, .queue_depth = 2, .request_bytes = 4 * BLOCK, .fault = &fault};
+        struct spw_io_options o = {.queue_depth = 2, .request_bytes = 4 * BLOCK, .fault = &fault};
         struct spw_io_file file;
         struct spw_io *io = open_engine(w, &o, &file);
         struct spw_io_job jobs[N];
@@ -730,11 +707,11 @@ static void test_close_cancels(struct world *w, uint64_t *random)
     (void)random;
     if (w->kind != SPW_IO_URING)
         return;
-    for (unsigned threads = 1; threads <= 2; threads++) {
+    for (unsigned depth = 1; depth <= 2; depth++) {
         int ends[2];
         CHECK(pipe(ends) == 0);
         w->fd = ends[0];
-        struct spw_io_options o = {.threads = threads};
+        struct spw_io_options o = {.queue_depth = depth};
         struct spw_io_file file;
         struct spw_io *io = open_engine(w, &o, &file);
         uint8_t byte = 7;
@@ -754,7 +731,7 @@ static void test_idle(struct world *w, uint64_t *random)
 {
     if (!world_open(w, MIB, random))
         return;
-    struct spw_io_options o = {.threads = 2};
+    struct spw_io_options o = {.queue_depth = 2};
     struct spw_io_file file;
     struct spw_io *io = open_engine(w, &o, &file);
     struct spw_io_job job = {.file = &file, .bytes = BLOCK, .memory = w->memory};
@@ -780,8 +757,7 @@ static void test_allocations(struct world *w, uint64_t *random)
         struct spw_io_options o = {.kind = n % 2 ? w->kind : SPW_IO_AUTO,
                                    .memory = &span,
                                    .n_memory = 1,
-                                   .queue_depth = 3,
-                                   .threads = 3};
+                                   .queue_depth = 3};
         struct spw_io *io;
         struct spw_error err = {0};
         int rc = open_in_turn(&io, &o, n, &err);
@@ -847,8 +823,7 @@ static void with_little_locked_memory(void *context, struct child *self)
     struct spw_error err;
     CHECK(open_in_turn(&io, &o, -1, &err) == 0); /* auto */
     CHECK_MSG(!strcmp(spw_io_describe(io), "2 threads (io_uring: cannot register 1.0 MiB: Cannot "
-                                           "allocate memory; RLIMIT_MEMLOCK is 0.1 MiB for each "
-                                           "ring)"),
+                                           "allocate memory; RLIMIT_MEMLOCK is 0.1 MiB)"),
               "%s", spw_io_describe(io));
     spw_io_close(io);
     struct spw_io_file file;
@@ -892,9 +867,9 @@ static void test_slabs(struct world *w, uint64_t *random)
 /* --- all tests --- */
 
 static void (*const tests[])(struct world *w, uint64_t *random) = {
-    test_random,      test_one_by_one,     test_refused, test_odd_end,       test_faults,
-    test_stalls,      test_lasting_faults, test_close,   test_close_cancels, test_idle,
-    test_allocations, test_most_files,     test_slabs,
+    test_random,        test_one_by_one, test_refused,        test_odd_end,
+    test_faults,        test_stalls,     test_lasting_faults, test_close,
+    test_close_cancels, test_idle,       test_allocations,    test_slabs,
 };
 
 int main(void)

@@ -602,41 +602,6 @@ static void check_shared_sink(void)
     mirror_close(&x);
 }
 
-/* The sink and, not adjacent to it, the window are imported, exported and cut back. */
-static void check_imported_sink(void)
-{
-    static struct world w;
-    static struct file f;
-    struct mirror *x = &w.x;
-    struct mirror_seq *m = &x->seqs[0];
-    struct kv_world_options o = {
-        .seed = 4, .drive = {.host = true}, .n_device_frames = 4, .n_exact_frames = 4};
-    mirror_open(x, &o, 1, 2);
-    for (uint32_t i = 0; i < MIRROR_TOKENS; i++)
-        f.word[0][i] = x->next_word++;
-    mirror_seq_open(x, m);
-    for (int round = 0; round < 2; round++) {
-        uint32_t n = 7 * SPW_TILE_TOKENS - 30;
-        CHECK(import(&w, m, &f, true, 0, 0, SPW_TILE_TOKENS) == 0);
-        CHECK(import(&w, m, &f, true, 0, 4, MIRROR_TOKENS) == -ENOMEM);
-        CHECK(spw_kv_exact_first(m->seq, 0) == 0 && spw_kv_exact_end(m->seq, 0) == 1);
-        CHECK(import(&w, m, &f, true, 0, 4, n) == 0);
-        CHECK(spw_kv_exact_first(m->seq, 0) == 4 && spw_kv_exact_end(m->seq, 0) == 7);
-        CHECK(spw_kv_can_truncate(m->seq, x->residency, 6 * SPW_TILE_TOKENS));
-        CHECK(!spw_kv_can_truncate(m->seq, x->residency, 5 * SPW_TILE_TOKENS));
-        CHECK(spw_kv_export(m->seq, 0, SPW_SNAPSHOT_TAIL, 0, 1, x->memory) == 0);
-        mirror_compare(x->memory, x->exact, f.word[0], SPW_TILE_TOKENS);
-        CHECK(spw_kv_export(m->seq, 0, SPW_SNAPSHOT_TAIL, 4, 7, x->memory) == 0);
-        for (uint32_t t = 4; t < 7; t++)
-            mirror_compare(x->memory + (t - 4) * mirror_bytes(x->exact), x->exact,
-                           &f.word[0][t * SPW_TILE_TOKENS], t < 6 ? SPW_TILE_TOKENS : 98);
-        spw_kv_truncate(m->seq, x->residency, 0);
-        CHECK(spw_kv_exact_end(m->seq, 0) == 0);
-        x->down += 4 * mirror_bytes(x->exact);
-    }
-    mirror_close(x);
-}
-
 /* ---- attached tiles ---- */
 
 /* A refused call changes nothing, and the caller still owns the frames. */
@@ -669,35 +634,6 @@ static void check_refused(void)
     for (uint32_t i = 0; i <= n; i++)
         spw_kv_seq_close(seqs[i]);
     x->up += (n * KV_TILES + 3) * KV_UNIT;
-    world_close(&w);
-}
-
-/* A tile that two sequences share is damaged. The damage is reported once, each sequence finds its
- * own loss, and the file is released after both. */
-static void check_shared_loss(bool direct)
-{
-    static struct world w;
-    struct mirror *x = &w.x;
-    struct mirror_seq *m = &x->seqs[0];
-    struct file *f = &w.files[0];
-    struct spw_kv_loss loss;
-    world_open(&w, 2, 0, &(struct kv_drive){.attaches = true, .direct = direct, .faulty = true},
-               false, 1);
-    mirror_seq_open(x, m);
-    attach_layer(&w, m, f, 0, 0, 1); /* one piece of one tile */
-    f->records[5] ^= 1;
-    write_records(f);
-    f->was_bad = true;
-    struct mirror_seq *other = mirror_fork(x, m);
-    CHECK(spw_kv_load(m->seq, 0, 0) == -EBADMSG && w.n_damaged == 1 && w.n_pieces == 1);
-    CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == m->seq && loss.tile == 0);
-    CHECK(spw_kv_export(other->seq, 0, SPW_SNAPSHOT_OLD, 0, 1, x->memory) == -EBADMSG);
-    CHECK(spw_kv_take_loss(x->w.kv, &loss) && loss.seq == other->seq);
-    CHECK(!spw_kv_take_loss(x->w.kv, &loss) && w.n_damaged == 1);
-    spw_kv_truncate(m->seq, x->residency, 0);
-    CHECK(w.n_pieces == 1);
-    spw_kv_truncate(other->seq, x->residency, 0);
-    CHECK(w.n_pieces == 0);
     world_close(&w);
 }
 
@@ -942,7 +878,6 @@ int main(int argc, char **argv)
         check_tier_series(&seed);
     check_tier_full();
     check_shared_sink();
-    check_imported_sink();
     check_refused();
     for (int i = 0; i < 4; i++) {
         struct kv_drive d = {.disk = true, .direct = i % 2, .host = true, .n_frames = 3};
@@ -958,7 +893,6 @@ int main(int argc, char **argv)
         check_attached(d, false, false);
         check_attached(d, true, false);
         check_attached(d, false, true);
-        check_shared_loss(i % 2);
         check_loss_on_device(i % 2);
         d.faulty = true;
         check_lost_device(&d, false, true);

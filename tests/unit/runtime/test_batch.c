@@ -6,8 +6,6 @@
 
 #include <sys/stat.h>
 
-static int batches_canceled;
-
 /* The engine has moved what a dry run of these requests moves. */
 static void check_moved(struct spw_engine *e, const struct spw_request *requests,
                         const struct spw_result *results, size_t n)
@@ -82,13 +80,15 @@ static void test_no_session_left(void)
 {
     struct spw_engine *e = open_engine(MODEL, 1);
     struct spw_session *s = NULL;
-    struct spw_batch *b = NULL;
+    struct spw_batch *b = NULL, *second;
     struct spw_error err = {0};
     struct spw_event event;
     const int32_t ids[] = {5, 6};
     struct spw_request request = {.prompt = ids, .n_prompt = 2, .max_new_tokens = 4};
     uint64_t id, n_failed = 0;
     CHECK(!spw_session_open(&s, e, &err) && !spw_batch_open(&b, e, NULL, &err));
+    CHECK(spw_batch_open(&second, e, NULL, &err) == -EBUSY);
+    CHECK(spw_batch_cancel(b, 1000) == -ENOENT && !spw_batch_result(b, 1000));
     for (int i = 0; i < 3; i++)
         CHECK(!spw_batch_submit(b, &request, &id, &err));
     CHECK(!spw_batch_step(b, &err));
@@ -444,6 +444,35 @@ static void test_cancel(void)
     spw_engine_close(e);
 }
 
+/* The text of tokens that are given comes, too, and before that of the others. */
+static void test_text_of_given(void)
+{
+    struct spw_engine *e = open_engine(MODEL, 1);
+    struct spw_tokenizer *t = make_tokenizer();
+    struct spw_batch *b;
+    struct spw_event event;
+    uint64_t id;
+    int32_t ids[] = {1, 2, 3}, given[] = {40, 41, 42, 43};
+    char text[256] = "";
+    const struct spw_request request = {.prompt = ids,
+                                        .n_prompt = 3,
+                                        .given = given,
+                                        .n_given = 4,
+                                        .max_new_tokens = 8,
+                                        .ignore_eos = true,
+                                        .text = true};
+    CHECK(spw_batch_open(&b, e, t, NULL) == 0);
+    CHECK(spw_batch_submit(b, &request, &id, NULL) == 0);
+    while (spw_batch_step(b, NULL) > 0)
+        while (spw_batch_event(b, &event))
+            if (event.kind == SPW_EVENT_TEXT)
+                strncat(text, event.text, event.text_bytes);
+    CHECK_MSG(!strncmp(text, "IJKL", 4) && strlen(text) > 4, "'%s'", text);
+    spw_batch_close(b);
+    spw_tokenizer_close(t);
+    spw_engine_close(e);
+}
+
 /* Text that was read does not come again, also if its request is canceled before the next step. */
 static void test_cancel_after_text(void)
 {
@@ -598,98 +627,6 @@ static void test_progress(uint64_t seed)
     spw_result_free(&without);
 }
 
-/* ---- requests that come and go ---- */
-
-enum { COMING = 12 };
-
-struct coming {
-    struct prompt p;
-    struct spw_result alone;
-    int64_t submitted_at, canceled_at; /* steps; -1: never */
-    uint64_t id;
-    size_t n_told; /* tokens of events */
-    bool ended;
-};
-
-static void check_coming(struct spw_batch *b, struct coming *c)
-{
-    const struct spw_result *r = spw_batch_result(b, c->id);
-    CHECK(r && r->finish != SPW_FINISH_NONE && r->n_tokens == c->n_told);
-    CHECK(r->n_tokens <= c->alone.n_tokens);
-    CHECK(memcmp(r->tokens, c->alone.tokens, r->n_tokens * sizeof *r->tokens) == 0);
-    if (r->finish == SPW_FINISH_CANCELED)
-        CHECK(c->canceled_at >= 0);
-    else
-        CHECK(same(r, &c->alone));
-}
-
-static void read_events(struct spw_batch *b, struct coming *all)
-{
-    struct spw_event e;
-    while (spw_batch_event(b, &e)) {
-        struct coming *c = all;
-        while (c->id != e.request)
-            c++;
-        CHECK(!c->ended); /* END is the last event */
-        if (e.kind == SPW_EVENT_TOKEN) {
-            CHECK(e.token == c->alone.tokens[c->n_told++]);
-            CHECK(!isnan(e.logits[e.token]));
-        }
-        if (e.kind == SPW_EVENT_END) {
-            c->ended = true;
-            check_coming(b, c);
-            struct spw_result r;
-            CHECK(check_random(&c->p.request.sampling.seed) % 2 ||
-                  (spw_batch_take(b, c->id, &r) == 0 && (spw_result_free(&r), true)));
-        }
-    }
-}
-
-/* Twelve requests, submitted and canceled between any two steps: each gives the same result as
- * alone. */
-static void test_coming_and_going(uint64_t seed)
-{
-    static struct coming all[COMING];
-    struct spw_engine *e = open_engine(MODEL, 3);
-    struct spw_batch *b, *second;
-    struct spw_error err = {0};
-    int more = 1, n_canceled = 0;
-    for (int i = 0; i < COMING; i++) {
-        struct coming *c = &all[i];
-        *c = (struct coming){.submitted_at = (int64_t)check_range(&seed, 0, 60), .canceled_at = -1};
-        draw_prompt(&c->p, &seed);
-        if (check_random(&seed) % 3 == 0)
-            c->canceled_at = c->submitted_at + (int64_t)check_range(&seed, 0, 30);
-        CHECK(batch_run(e, NULL, &c->p.request, 1, &c->alone, NULL, NULL) == 0);
-    }
-    CHECK(spw_batch_open(&b, e, NULL, &err) == 0);
-    CHECK(spw_batch_open(&second, e, NULL, &err) == -EBUSY);
-    for (int64_t step = 0; step <= 60 || more; step++) {
-        for (int i = 0; i < COMING; i++) {
-            struct coming *c = &all[i];
-            if (c->submitted_at == step)
-                CHECK(spw_batch_submit(b, &c->p.request, &c->id, &err) == 0);
-            if (c->canceled_at == step) {
-                bool canceled = spw_batch_cancel(b, c->id) == 0;
-                CHECK(canceled != c->ended);
-                n_canceled += canceled;
-            }
-        }
-        read_events(b, all);
-        more = spw_batch_step(b, &err);
-        CHECK_MSG(more >= 0, "%s", err.text);
-        read_events(b, all);
-    }
-    for (int i = 0; i < COMING; i++) {
-        CHECK(all[i].ended);
-        spw_result_free(&all[i].alone);
-    }
-    batches_canceled += n_canceled;
-    CHECK(spw_batch_cancel(b, 1000) == -ENOENT && !spw_batch_result(b, 1000));
-    spw_batch_close(b);
-    spw_engine_close(e);
-}
-
 static void test_allocation(void)
 {
     struct spw_engine *e = open_engine(MODEL, 2);
@@ -740,13 +677,11 @@ int main(void)
     test_refusals();
     test_not_numbers();
     test_cancel();
+    test_text_of_given();
     test_cancel_after_text();
     test_sessions_of_callers();
     test_reuse_after_interrupt();
     test_progress(seed + 3);
-    for (uint64_t i = 0; i < 4; i++)
-        test_coming_and_going(seed + 4 + i);
-    CHECK(batches_canceled > 0);
     test_allocation();
     CHECK(spw_alloc_outstanding() == 0);
     return check_done();

@@ -292,7 +292,8 @@ static void test_samples(const char *folder, bool cancels, uint32_t chunks, uint
                                   .logprobs = true,
                                   .sampling = {.temperature = 2, .seed = seed, .stream = 5},
                                   .n_samples = N};
-    struct spw_request beside = {.prompt = ids + 7, .n_prompt = 20, .max_new_tokens = 30};
+    struct spw_request beside = {
+        .prompt = ids + 7, .n_prompt = 20, .max_new_tokens = 30, .ignore_eos = true};
     CHECK(!spw_batch_open(&b, e, NULL, &err));
     spw_batch_set_prompt_chunks(b, chunks);
     CHECK(!spw_batch_submit(b, &beside, &other, &err) && spw_batch_step(b, &err) == 1);

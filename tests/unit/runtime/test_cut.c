@@ -46,10 +46,36 @@ static void check_whole(const struct spw_cut *c, const struct spw_step_span *bef
         uint64_t length = before[i].to - before[i].from;
         for (uint32_t k = 0; k < c->n_parts; k++)
             n += c->parts[k].span == i;
-        if (length && length <= c->chunk_rows && after[i].from == after[i].to)
+        const bool has_border = c->borders && spw_cut_border(before[i].to) > before[i].from;
+        if (length && length <= c->chunk_rows && after[i].from == after[i].to && !has_border)
             CHECK(n == 1);
         if (!length)
             CHECK(n == 0);
+    }
+}
+
+/* Parts of spans that go on in the next chunk end with a tile, if one ends among their rows; and at
+ * the border of each span a part ends. */
+static void check_borders(const struct spw_cut *c, const struct spw_step_span *before,
+                          const struct spw_step_span *after, uint32_t n_spans)
+{
+    for (uint32_t k = 0; k + 1 < c->n_chunks; k++) {
+        const uint32_t next = c->chunks[k + 1].first_part;
+        const struct spw_part *last = &c->parts[next - 1];
+        const uint64_t tile = last->to - last->to % SPW_TILE_TOKENS;
+        if (last->span != c->parts[next].span || c->chunks[k].rows == c->chunk_rows)
+            continue;
+        CHECK(c->borders && tile == last->to);
+        CHECK(last->to == spw_cut_border(before[last->span].to) ||
+              2 * c->chunks[k].rows > c->chunk_rows);
+    }
+    for (uint32_t i = 0; i < n_spans && c->borders; i++) {
+        const uint64_t border = spw_cut_border(before[i].to);
+        bool ends = border <= before[i].from || border > after[i].from;
+        CHECK(before[i].to > border || !border);
+        for (uint32_t k = 0; k < c->n_parts; k++)
+            ends |= c->parts[k].span == i && c->parts[k].to == border;
+        CHECK(ends);
     }
 }
 
@@ -72,9 +98,10 @@ static void check_wanted(const struct spw_cut *c, const struct spw_step_span *sp
 static void run(uint64_t *seed)
 {
     uint32_t n_spans = (uint32_t)check_range(seed, 1, MOST_SPANS), passes = 0;
-    uint32_t chunk = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 8 : 300);
+    uint32_t chunk = (uint32_t)check_range(seed, 1, check_random(seed) % 2 ? 8 : 600);
     uint64_t pass = check_range(seed, 1, check_random(seed) % 2 ? chunk : 3000), total = 0, cut = 0;
     struct spw_step_span spans[MOST_SPANS], before[MOST_SPANS];
+    const bool borders = check_random(seed) % 2;
     struct spw_cut c;
     for (uint32_t i = 0; i < n_spans; i++) {
         uint64_t from = check_range(seed, 0, 1000);
@@ -83,7 +110,7 @@ static void run(uint64_t *seed)
         spans[i].n_logits = check_range(seed, 0, check_random(seed) % 2 ? 3 : 2 * most);
         total += spans[i].to - from;
     }
-    CHECK(spw_cut_init(&c, chunk, pass, n_spans) == 0);
+    CHECK(spw_cut_init(&c, chunk, pass, n_spans, borders) == 0);
     do {
         memcpy(before, spans, sizeof spans);
         if (!spw_cut_next(&c, spans, n_spans))
@@ -91,6 +118,7 @@ static void run(uint64_t *seed)
         check_pass(&c, before, spans, n_spans);
         check_whole(&c, before, spans, n_spans);
         check_wanted(&c, spans);
+        check_borders(&c, before, spans, n_spans);
         cut += c.rows;
         passes++;
         CHECK(c.rows == pass || cut == total); /* only the last pass has room left */
@@ -108,7 +136,7 @@ int main(void)
     for (int n = 0; n < 2; n++) { /* no memory: nothing is left behind */
         struct spw_cut c;
         spw_alloc_fail_nth(n);
-        CHECK(spw_cut_init(&c, 16, 100, 2) == -ENOMEM);
+        CHECK(spw_cut_init(&c, 16, 100, 2, false) == -ENOMEM);
         spw_alloc_fail_nth(-1);
     }
     CHECK(spw_alloc_outstanding() == outstanding);

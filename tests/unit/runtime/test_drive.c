@@ -104,7 +104,7 @@ static int read_back(const char *name, struct spw_error *err)
 {
     err->text[0] = 0;
     int rc = spw_profile_read(&out, in_folder(name), err);
-    CHECK(rc == 0 || (out.n_drives == 0 && out.n_typical == 0 && out.n_best == 0));
+    CHECK(rc == 0 || (out.n_drives == 0 && out.n_machines == 0));
     return rc;
 }
 
@@ -116,22 +116,19 @@ static void test_round_trip(void)
     memset(&in, 0, sizeof in);
     spw_profile_put_drive(&in, &a);
     for (uint32_t i = 1; i <= SPW_PROFILE_MACHINES; i++) {
-        struct spw_machine_range m = {.typical = made_up_machine(i), .best = made_up_machine(i)};
-        m.best.read_bytes_per_second *= 2;
+        struct spw_machine m = made_up_machine(i);
         spw_profile_put_machine(&in, &m);
     }
     CHECK(spw_profile_write(&in, in_folder("new/er/p.json"), &err) == 0); /* folders are made */
     CHECK(read_back("new/er/p.json", &err) == 0);
     CHECK(out.n_drives == 1 && same(&out.drives[0], &a));
-    CHECK(out.n_typical == SPW_PROFILE_MACHINES && out.n_best == SPW_PROFILE_MACHINES);
-    struct spw_machine m = made_up_machine(7);
-    struct spw_machine_range known = {.typical = m};
-    known.typical.read_bytes_per_second = 0;
-    CHECK(spw_profile_find_machine(&out, &known) && memcmp(&known.typical, &m, sizeof m) == 0);
-    m.read_bytes_per_second *= 2;
-    CHECK(memcmp(&known.best, &m, sizeof m) == 0);
-    known.typical.threads = 99;
-    CHECK(!spw_profile_find_machine(&out, &known));
+    CHECK(out.n_machines == SPW_PROFILE_MACHINES);
+    struct spw_machine m = made_up_machine(7), key = m;
+    key.read_bytes_per_second = 0;
+    const struct spw_machine *known = spw_profile_find_machine(&out, &key);
+    CHECK(known && memcmp(known, &m, sizeof m) == 0);
+    key.threads = 99;
+    CHECK(!spw_profile_find_machine(&out, &key));
     CHECK(sh("ls new/er | wc -l | grep -qx 1") == 0); /* no temporary file is left */
 
     /* An entry with another drive, filesystem or kind of I/O does not match. */
@@ -383,13 +380,13 @@ static void test_refusals(void)
 static void test_busy(void)
 {
     struct spw_options o = {.backend = SPW_BACKEND_CPU, .threads = 1};
-    struct spw_machine_range m;
+    struct spw_machine m;
     struct spw_error err = {0};
     const char *profile = in_folder("busy.json");
     is_busy = true;
     int rc = spw_machine_recall(&m, &o, profile, SPW_PROBE_UNKNOWN, &err);
     is_busy = false;
-    CHECK_MSG(rc == 0 && m.typical.read_bytes_per_second > 0, "%s", err.text);
+    CHECK_MSG(rc == 0 && m.read_bytes_per_second > 0, "%s", err.text);
     CHECK_MSG(m.spread > 3 && strstr(m.unstored, "as if other programs ran"), "%g: %s", m.spread,
               m.unstored);
     CHECK(spw_machine_recall(&m, &o, profile, SPW_PROBE_NEVER, &err) == -ENODATA);

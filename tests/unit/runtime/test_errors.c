@@ -16,7 +16,6 @@
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
 
-#include <hwloc.h>
 #include <string.h>
 
 #define MODEL "tests/golden/llama_700"
@@ -26,7 +25,6 @@ static struct spw_session *session;
 static struct spw_saved *saved;
 static struct spw_tokenizer *tokenizer;
 static struct spw_chat_template *template;
-static struct spw_drive_bench *bench;
 static char folder[64], file[96];
 
 static const struct spw_options cpu = {.backend = SPW_BACKEND_CPU, .threads = 1};
@@ -106,27 +104,15 @@ static int batch_submit(struct spw_error *err)
     return rc;
 }
 
-CALL(machine_probe, spw_machine_probe(&(struct spw_machine_range){0}, &no_gpu, err))
+CALL(machine_probe, spw_machine_probe(&(struct spw_machine){0}, NULL, &no_gpu, err))
 CALL(machine_recall,
-     spw_machine_recall(&(struct spw_machine_range){0}, &no_gpu, NULL, SPW_PROBE_NEVER, err))
+     spw_machine_recall(&(struct spw_machine){0}, &no_gpu, NULL, SPW_PROBE_NEVER, err))
 CALL(machine_topology, spw_machine_topology(&(struct spw_topology_info){0}, &no_gpu, err))
-CALL(machine_attention, spw_machine_attention(&(struct spw_attention_speed){0},
-                                              &(struct spw_attention_shape){
-                                                  .n_heads = 1, .n_kv_heads = 1, .head_dim = 64},
-                                              &no_gpu, err))
+CALL(self_test, spw_self_test((char[80]){0}, &no_gpu, err))
 CALL(drive_probe, spw_drive_probe(&(struct spw_drive){0},
                                   &(struct spw_drive_options){.directory = "missing"}, err))
 CALL(gate_check, spw_gate_check(&(struct spw_gate_result){.precision = SPW_KV_EXACT}, 1, MODEL,
                                 &cpu, &(struct spw_gate_options){0}, err))
-OPENS(drive_bench_open, struct spw_drive_bench,
-      spw_drive_bench_open(&out,
-                           &(struct spw_drive_bench_options){.directory = folder,
-                                                             .tile_bytes = 4096,
-                                                             .slot_tiles = 1,
-                                                             .n_slots = 1},
-                           err))
-CALL(drive_bench_pass, spw_drive_bench_pass(bench, &(struct spw_drive_pass_options){.write = true},
-                                            &(struct spw_drive_pass){0}, err))
 OPENS(chat_template_open_file, struct spw_chat_template,
       spw_chat_template_open_file(&out, "missing", "missing.jinja", err))
 OPENS(chat_template_open, struct spw_chat_template,
@@ -201,7 +187,7 @@ static int folder_config(struct spw_error *err)
 OPENS_FROM(folder_tensors, struct spw_tensors, s->ops->tensors(s, &out, err))
 OPENS_FROM(folder_tokenizer, struct spw_tokenizer, s->ops->tokenizer(s, &out, err))
 OPENS_FROM(folder_chat_template, struct spw_chat_template,
-           s->ops->chat_template(s, NULL, &out, err))
+           s->ops->chat_template(s, NULL, NULL, &out, err))
 OPENS_FROM(folder_text, char, s->ops->text(s, SPW_SOURCE_TOKENIZER, &out, &(size_t){0}, err))
 OPENS(tokenizer_open_folder, struct spw_tokenizer, spw_tokenizer_open_folder(&out, "missing", err))
 OPENS(tokenizer_parse, struct spw_tokenizer, spw_tokenizer_parse(&out, "{", 1, "a file", err))
@@ -213,28 +199,6 @@ CALL(tokenizer_encode,
 CALL(store_list,
      spw_store_list(&(struct spw_store_entry *){NULL}, &(size_t){0}, "missing", false, err))
 CALL(store_prune, spw_store_prune(&(struct spw_store_pruned){0}, "missing", 0, err))
-
-static int topology_describe(struct spw_error *err)
-{
-    struct spw_topology_info info;
-    int rc = spw_topology_describe(&info, err);
-    if (!rc)
-        spw_topology_info_free(&info);
-    return rc;
-}
-
-static int topology_describe_loaded(struct spw_error *err)
-{
-    hwloc_topology_t h;
-    struct spw_topology_info info;
-    CHECK(!hwloc_topology_init(&h) && !hwloc_topology_set_synthetic(h, "core:2 pu:1") &&
-          !hwloc_topology_load(h));
-    spw_alloc_fail_nth(0);
-    int rc = spw_topology_describe_loaded(&info, h, err);
-    spw_alloc_fail_nth(-1);
-    hwloc_topology_destroy(h);
-    return rc;
-}
 
 CALL(cache_policy_make,
      spw_cache_policy_make(&(struct spw_cache_policy){0}, spw_engine_config(engine), SPW_DTYPE_F32,
@@ -268,11 +232,9 @@ static const struct {
     {"spw_machine_probe", machine_probe},
     {"spw_machine_recall", machine_recall},
     {"spw_machine_topology", machine_topology},
-    {"spw_machine_attention", machine_attention},
     {"spw_drive_probe", drive_probe},
+    {"spw_self_test", self_test},
     {"spw_gate_check", gate_check},
-    {"spw_drive_bench_open", drive_bench_open},
-    {"spw_drive_bench_pass", drive_bench_pass},
     {"spw_chat_template_open", chat_template_open},
     {"spw_chat_template_open_file", chat_template_open_file},
     {"spw_chat_template_render", chat_template_render},
@@ -291,8 +253,6 @@ static const struct {
     {"spw_tokenizer_encode_spans", tokenizer_encode_spans},
     {"spw_store_list", store_list},
     {"spw_store_prune", store_prune},
-    {"spw_topology_describe", topology_describe},
-    {"spw_topology_describe_loaded", topology_describe_loaded},
     {"spw_cache_policy_make", cache_policy_make},
 };
 enum { N_CALLS = sizeof calls / sizeof *calls, N_SOURCE_CALLS = 5 };
@@ -351,15 +311,11 @@ static void open_all(void)
     CHECK(spw_session_logits(session));
     CHECK_MSG(!spw_session_save(session, file, NULL, 0, NULL, &err), "%s", err.text);
     CHECK_MSG(!spw_saved_open(&saved, file, &err), "%s", err.text);
-    struct spw_drive_bench_options b = {
-        .directory = folder, .tile_bytes = 4096, .slot_tiles = 1, .n_slots = 1, .file_bytes = 4096};
-    CHECK_MSG(!spw_drive_bench_open(&bench, &b, &err), "%s", err.text);
 }
 
 static void close_all(void)
 {
     char command[128];
-    spw_drive_bench_close(bench);
     spw_saved_close(saved);
     spw_session_close(session);
     spw_engine_close(engine);
@@ -404,20 +360,12 @@ static size_t check_header(const char *path)
 
 static void check_headers(void)
 {
-    static const char *const headers[] = {"runtime/spillway.h",
-                                          "runtime/plan_query.h",
-                                          "runtime/saved.h",
-                                          "runtime/sampler.h",
-                                          "runtime/measure.h",
-                                          "runtime/engine/cache_policy.h",
-                                          "model/text/chat_template.h",
-                                          "model/config/config.h",
-                                          "model/fingerprint.h",
-                                          "model/source/source.h",
-                                          "model/source/tensors.h",
-                                          "model/text/tokenizer/tokenizer.h",
-                                          "offload/store/store_info.h",
-                                          "offload/device/topology_info.h"};
+    static const char *const headers[] = {
+        "runtime/spillway.h",         "runtime/plan_query.h",   "runtime/saved.h",
+        "runtime/sampler.h",          "runtime/measure.h",      "runtime/engine/cache_policy.h",
+        "model/text/chat_template.h", "model/config/config.h",  "model/fingerprint.h",
+        "model/source/source.h",      "model/source/tensors.h", "model/text/tokenizer/tokenizer.h",
+        "offload/store/store_info.h"};
     size_t n = 0;
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
         n += check_header(headers[i]);

@@ -39,7 +39,8 @@ static void test_queue(void)
     for (uint64_t round = 0; round < 3; round++) {
         const uint64_t n = round == 1 ? SPW_ENGINE_EVENTS_KEPT + 7 : SPW_ENGINE_EVENTS_KEPT;
         for (uint64_t i = 0; i < n; i++)
-            spw_engine_report_lost_tile(&e, &(struct spw_lost_tile){.position = i});
+            spw_engine_report(&e, &(struct spw_engine_event){.kind = SPW_ENGINE_LOST_TILE,
+                                                             .lost_tile.position = i});
         const uint64_t n_missed = n - SPW_ENGINE_EVENTS_KEPT;
         for (uint64_t i = n_missed; i < n; i++) {
             CHECK(spw_engine_event(&e, &event) && event.kind == SPW_ENGINE_LOST_TILE);
@@ -50,8 +51,10 @@ static void test_queue(void)
     }
     CHECK(e.events.n_lost_tiles == 3 * SPW_ENGINE_EVENTS_KEPT + 7);
     spw_engine_report_note(&e, "one line");
-    spw_engine_report_reuse(&e, &(struct spw_reuse){128, 200, 4096});
-    spw_engine_report_fallback(&e, &(struct spw_fallback){.kind = SPW_FALLBACK_DISK});
+    spw_engine_report(
+        &e, &(struct spw_engine_event){.kind = SPW_ENGINE_REUSE, .reuse = {128, 200, 4096}});
+    spw_engine_report(&e, &(struct spw_engine_event){.kind = SPW_ENGINE_FALLBACK,
+                                                     .fallback.kind = SPW_FALLBACK_DISK});
     CHECK(spw_engine_event(&e, &event) && event.kind == SPW_ENGINE_NOTE);
     CHECK(!strcmp(event.text, "one line"));
     CHECK(spw_engine_event(&e, &event) && event.kind == SPW_ENGINE_REUSE);

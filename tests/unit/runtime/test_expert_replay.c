@@ -2,7 +2,7 @@
  * misses fewer than BEST. The other rules against plain accounts. OURS against a visit at a time.
  */
 #include "prefetch/expert_residency.h"
-#include "runtime/experts/replay.h"
+#include "runtime/experts/trace.h"
 #include "tests/check.h"
 
 #include <string.h>
@@ -11,7 +11,8 @@ enum { LAYERS = 2, OF_LAYER = 4, EXPERTS = LAYERS * OF_LAYER, VISITS = 14, SETS 
 
 static uint64_t seed;
 static struct spw_expert_visit items[VISITS * OF_LAYER];
-static uint64_t ends[VISITS], bytes[EXPERTS];
+static uint64_t ends[VISITS];
+static struct spw_expert_cost costs[EXPERTS]; /* moved: 1, and the bytes */
 static double counts[EXPERTS];
 static struct spw_expert_trace trace = {.shape = {LAYERS, OF_LAYER, 1},
                                         .counts = counts,
@@ -40,7 +41,8 @@ static void draw(bool has_counts)
     trace.n_items = n;
     for (uint32_t e = 0; e < EXPERTS; e++) {
         counts[e] = has_counts ? (double)check_range(&seed, 0, 3) : 0;
-        bytes[e] = check_range(&seed, 1, 9);
+        const uint64_t bytes = check_range(&seed, 1, 9);
+        costs[e] = (struct spw_expert_cost){bytes, {1, bytes}};
     }
 }
 
@@ -145,18 +147,7 @@ static uint32_t static_missed(uint32_t n_frames, bool has_counts)
     return n;
 }
 
-struct missed {
-    uint64_t n, bytes;
-};
-
-static void add_missed(void *context, uint32_t expert)
-{
-    struct missed *m = context;
-    m->n++;
-    m->bytes += bytes[expert];
-}
-
-static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r, const struct missed *m)
+static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r)
 {
     struct spw_expert_residency x;
     uint64_t missed = 0, of_tokens = 0, n_tokens = 0;
@@ -174,8 +165,8 @@ static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r, con
         n_tokens += token;
     }
     spw_expert_residency_free(&x);
-    CHECK(r->rules[SPW_EXPERTS_OURS].missed == missed && m->n == missed);
-    CHECK(r->rules[SPW_EXPERTS_OURS].missed_bytes == m->bytes);
+    CHECK(r->rules[SPW_EXPERTS_OURS].missed == missed && r->moved[0] == missed);
+    CHECK(r->rules[SPW_EXPERTS_OURS].missed_bytes == r->moved[1]);
     CHECK(r->rules[SPW_EXPERTS_OURS].token_missed == of_tokens);
     CHECK(r->n_tokens == n_tokens / LAYERS && r->used == trace.n_items);
 }
@@ -183,12 +174,11 @@ static void check_ours(uint32_t n_frames, const struct spw_expert_replay *r, con
 static void check_allocations(void)
 {
     const int64_t outstanding = spw_alloc_outstanding();
-    struct missed m = {0};
     int rc = -ENOMEM, n = 0;
     for (; rc; n++) {
         struct spw_expert_replay r;
         spw_alloc_fail_nth(n);
-        rc = spw_expert_replay(&r, &trace, 2, bytes, add_missed, &m);
+        rc = spw_expert_replay(&r, &trace, 2, costs);
         spw_alloc_fail_nth(-1);
         CHECK((!rc || rc == -ENOMEM) && spw_alloc_outstanding() == outstanding);
     }
@@ -203,21 +193,20 @@ int main(void)
     for (int i = 0; i < (RUN_UNDER_ASAN || RUN_UNDER_TSAN ? 40 : 300); i++) {
         const uint32_t n_frames = (uint32_t)check_range(&seed, 1, EXPERTS);
         struct spw_expert_replay r;
-        struct missed m = {0};
         draw(i % 2);
-        CHECK(!spw_expert_replay(&r, &trace, n_frames, bytes, add_missed, &m));
+        CHECK(!spw_expert_replay(&r, &trace, n_frames, costs));
         const uint32_t least = least_missed(n_frames);
         CHECK_MSG(r.rules[SPW_EXPERTS_BEST].missed == least, "%u frames: %llu missed, least %u",
                   n_frames, (unsigned long long)r.rules[SPW_EXPERTS_BEST].missed, least);
         CHECK(r.rules[SPW_EXPERTS_RECENT].missed == recent_missed(n_frames));
         CHECK(r.static_from_earlier_runs == (i % 2));
         CHECK(r.rules[SPW_EXPERTS_STATIC].missed == static_missed(n_frames, i % 2));
-        check_ours(n_frames, &r, &m);
+        check_ours(n_frames, &r);
         CHECK(r.rules[SPW_EXPERTS_OURS].missed >= least);
         n_more += r.rules[SPW_EXPERTS_RECENT].missed > least;
     }
     struct spw_expert_replay r;
-    CHECK(!spw_expert_replay(&r, &trace, 0, bytes, add_missed, NULL)); /* nothing moves */
+    CHECK(!spw_expert_replay(&r, &trace, 0, costs)); /* nothing moves */
     CHECK(!r.rules[SPW_EXPERTS_OURS].missed && r.n_frames == EXPERTS);
     check_allocations();
     CHECK(n_more > 0 && spw_alloc_outstanding() == outstanding);

@@ -89,14 +89,14 @@ static void check_stage(uint32_t rows, bool few)
                            .chunk_rows = CHUNK_ROWS};
     struct spw_chunk chunks[CHUNKS] = {{0}};
     struct spw_cut cut = {.chunks = chunks, .n_chunks = CHUNKS};
-    const struct spw_hidden_source source = {.embed = embed};
+    h.embed = embed;
     for (uint32_t i = 0; i < CHUNKS; i++)
         chunks[i] = (struct spw_chunk){.row = i * rows, .rows = rows};
     n_events = n_copies = n_waits = 0;
-    CHECK(spw_hidden_init(&h) == 0 && spw_hidden_begin(&h, &cut, &source) == 0);
+    CHECK(spw_hidden_init(&h) == 0 && spw_hidden_begin(&h, &cut) == 0);
     for (uint32_t i = 0; i < CHUNKS; i++) {
         uint8_t *at;
-        CHECK(spw_hidden_get(&h, &source, 2, 0, i, (void **)&at) == 0);
+        CHECK(spw_hidden_get(&h, 2, 0, i, (void **)&at) == 0);
         CHECK(at == device + (size_t)i * rows * ROW_BYTES && *at == i * rows + 1);
         CHECK(inputs[(size_t)i * rows * INPUTS_BYTES] == i * rows + 101);
         CHECK(copied_on == (few ? lane.compute : lane.hidden_up));

@@ -1,5 +1,5 @@
 /* Passes over a row of logits against loops over single values. */
-#include "runtime/step/logits_row.h"
+#include "runtime/batch/logits_row.h"
 #include "tests/check.h"
 
 #include <math.h>

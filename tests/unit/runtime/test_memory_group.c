@@ -1,6 +1,6 @@
 /* The limits of control groups, on made-up trees: v1, v2, nested groups, containers that show a
  * part of the tree, names with escape codes, wrong or missing files. */
-#include "runtime/engine/memory_group.h"
+#include "runtime/engine/memory.h"
 #include "tests/check.h"
 
 #include <string.h>

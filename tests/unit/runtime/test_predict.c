@@ -25,7 +25,7 @@ static const struct spw_machine gpu = {.gpu = "card",
                                        .cores = 8,
                                        .read_bytes_per_second = 500e9,
                                        .copy_bytes_per_second = 25e9,
-                                       .many_flops = {1e13, 1e14}};
+                                       .many_flops = {1e13, 1e14, 1e14, 1e13}};
 static const struct spw_drive drive = {.request_bytes = 1000000,
                                        .read_bytes_per_second = 2e9,
                                        .write_bytes_per_second = 1e9,
@@ -117,7 +117,7 @@ static void test_products(void)
     p.decode_quantized_weights /= 2; /* the rest in bf16 */
     check(&p, &cpu, NULL, 1e9 / 100e9 + 1e9 / 50e9, SPW_BOUND_COMPUTE);
     check(&p, &gpu, NULL, 5e8 / 500e9, SPW_BOUND_COMPUTE); /* one row: only its bytes */
-    p.decode_rows = 1000;                                  /* quantized weights as bf16 */
+    p.decode_rows = 1000;
     check(&p, &gpu, NULL, 1000 * 2e9 / 1e14, SPW_BOUND_COMPUTE);
 }
 

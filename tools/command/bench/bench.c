@@ -10,18 +10,19 @@
  * Before a run, the weight files are read once from the page cache (timed): the time to the first
  * token is compared with this. A limit is the mean of the two probes around a run, because a shared
  * host changes its speed within minutes. A GPU is probed only once, because a run leaves no memory
- * to probe with, and because its limits do not drift; there the attention of a token is also
- * measured alone.
+ * to probe with, and because its limits do not drift.
  *
  * Decode is compared with the bytes of weights and KV that a token reads, at the best measured read
- * bandwidth, and with the prediction from the typical figures of the same probes (of a drive, those
- * at the start). Prefill is compared with its multiplications at the best measured rate. The cost
- * of offloading is the time of a token above the least possible time: the time under the first
- * budget of the list, or that of the copies alone, if that is longer. */
+ * bandwidth, its bytes from the disk with the measured reads of the drive, and its time with the
+ * prediction from the typical figures of the same probes (of a drive, those of the profile).
+ * Prefill is compared with the best measured rate of products alone. The cost of offloading is the
+ * time of a token above the least possible time: the time under the first budget of the list, or
+ * that of the copies alone, if that is longer. */
 #include "tools/command/bench/bench.h"
 #include "quant/types.h"
-#include "tools/command/bench/weights.h"
 #include "tools/command/engine.h"
+#include "tools/command/input/input.h"
+#include "tools/command/limits.h"
 #include "tools/command/output/output.h"
 #include "tools/command/output/progress.h"
 #include "tools/command/output/report.h"
@@ -32,7 +33,6 @@
 
 #define FIRST_PROMPT 10 /* tokens of the prompt whose time to the first token is measured */
 
-/* ATTENTION: of a token, alone, on exact, int8 and int4 tiles. */
 enum measure {
     PREFILL_RATE,
     PREFILL_SECONDS,
@@ -44,41 +44,39 @@ enum measure {
     DECODE_SLOWDOWN,
     OFFLOAD,
     LINK_FRACTION,
+    DISK_FRACTION,
     WAIT_SECONDS,
     PREDICTED,
     PREDICTION,
     FIRST_SECONDS,
     WEIGHTS_SECONDS,
     FIRST_FRACTION,
-    ATTENTION,
-    READ_LIMIT = ATTENTION + 3,
+    READ_LIMIT,
     COPY_LIMIT,
     MEASURES,
 };
 
 static const struct bench_line lines[MEASURES] = {
-    [PREFILL_RATE] = {"prefill_tokens_per_second", "prompt, tokens", BENCH_TOKENS, 0},
-    [PREFILL_SECONDS] = {"prefill_seconds", "  its time", BENCH_SECONDS, 0},
-    [PREFILL_FRACTION] = {"prefill_fraction_of_peak", "  of the peak of products", BENCH_RATIO, 0},
-    [PREFILL_SLOWDOWN] = {"prefill_slowdown", "  time / under the first budget", BENCH_FACTOR, 0},
-    [DECODE_RATE] = {"decode_tokens_per_second", "decode, tokens", BENCH_TOKENS, 0},
-    [DECODE_SECONDS] = {"decode_seconds_per_token", "  time of a token", BENCH_SECONDS, 0},
-    [DECODE_FRACTION] = {"decode_fraction_of_read", "  of the reads of memory", BENCH_RATIO, 0},
-    [DECODE_SLOWDOWN] = {"decode_slowdown", "  time / under the first budget", BENCH_FACTOR, 0},
-    [OFFLOAD] = {"offload_cost", "  more than with all memory, or copies", BENCH_RATIO, 0},
-    [LINK_FRACTION] = {"link_fraction", "  copies alone / time", BENCH_RATIO, 0},
+    [PREFILL_RATE] = {"prefill_tokens_per_second", "prompt, tokens", BENCH_TOKENS},
+    [PREFILL_SECONDS] = {"prefill_seconds", "  its time", BENCH_SECONDS},
+    [PREFILL_FRACTION] = {"prefill_fraction_of_products", "  of products alone", BENCH_RATIO},
+    [PREFILL_SLOWDOWN] = {"prefill_slowdown", "  time / under the first budget", BENCH_FACTOR},
+    [DECODE_RATE] = {"decode_tokens_per_second", "decode, tokens", BENCH_TOKENS},
+    [DECODE_SECONDS] = {"decode_seconds_per_token", "  time of a token", BENCH_SECONDS},
+    [DECODE_FRACTION] = {"decode_fraction_of_read", "  of the reads of memory", BENCH_RATIO},
+    [DECODE_SLOWDOWN] = {"decode_slowdown", "  time / under the first budget", BENCH_FACTOR},
+    [OFFLOAD] = {"offload_cost", "  more than with all memory, or copies", BENCH_RATIO},
+    [LINK_FRACTION] = {"link_fraction", "  copies alone / time", BENCH_RATIO},
+    [DISK_FRACTION] = {"disk_fraction", "  of the reads of the drive", BENCH_RATIO},
     [WAIT_SECONDS] = {"unhidden_wait_seconds_per_token", "  waiting that is not hidden",
-                      BENCH_SECONDS, 0},
-    [PREDICTED] = {"predicted_seconds_per_token", "  predicted time", BENCH_SECONDS, 0},
-    [PREDICTION] = {"predicted_over_decode", "  predicted / measured", BENCH_RATIO, 0},
-    [FIRST_SECONDS] = {"first_token_seconds", "first token after the start", BENCH_SECONDS, 0},
-    [WEIGHTS_SECONDS] = {"weights_read_seconds", "  reading the weight files", BENCH_SECONDS, 0},
-    [FIRST_FRACTION] = {"first_token_over_read", "  first token / reading", BENCH_FACTOR, 0},
-    [ATTENTION] = {"attention_fraction_of_read", "attention alone, of the reads", BENCH_RATIO, 0},
-    [ATTENTION + 1] = {"attention_int8_fraction_of_read", "  on int8 tiles", BENCH_RATIO, 0},
-    [ATTENTION + 2] = {"attention_int4_fraction_of_read", "  on int4 tiles", BENCH_RATIO, 0},
-    [READ_LIMIT] = {"read_bytes_per_second", "memory, reads", BENCH_RATE, 0},
-    [COPY_LIMIT] = {"copy_bytes_per_second", "  copies", BENCH_RATE, 0},
+                      BENCH_SECONDS},
+    [PREDICTED] = {"predicted_seconds_per_token", "  predicted time", BENCH_SECONDS},
+    [PREDICTION] = {"predicted_over_decode", "  predicted / measured", BENCH_RATIO},
+    [FIRST_SECONDS] = {"first_token_seconds", "first token after the start", BENCH_SECONDS},
+    [WEIGHTS_SECONDS] = {"weights_read_seconds", "  reading the weight files", BENCH_SECONDS},
+    [FIRST_FRACTION] = {"first_token_over_read", "  first token / reading", BENCH_FACTOR},
+    [READ_LIMIT] = {"read_bytes_per_second", "memory, reads", BENCH_RATE},
+    [COPY_LIMIT] = {"copy_bytes_per_second", "  copies", BENCH_RATE},
 };
 
 struct bench_case {
@@ -88,14 +86,20 @@ struct bench_case {
     struct bench_table table;      /* owned */
     uint64_t device_peak_bytes, host_peak_bytes;
     uint64_t moved_bytes; /* of a decoded token over the host link, both directions */
+    uint64_t disk_bytes;  /* of a decoded token, from the disk */
     uint64_t card_bytes;  /* GPU: memory of the card that is in use at the end, by the driver */
+};
+
+/* Of the median rounds, and of the fastest. */
+struct speeds {
+    struct spw_machine typical, best;
 };
 
 struct bench {
     const struct cli_options *o;
     struct cli_model model;
-    struct spw_machine_range machine; /* the latest probe */
-    struct cli_limits limits;         /* the limits for plans with a disk */
+    struct speeds machine;    /* the latest probe */
+    struct cli_limits limits; /* the limits for plans with a disk */
     char backend[80];
     int32_t *tokens;          /* owned: for the longest prompt and the decoded tokens */
     struct bench_case *cases; /* owned: those of a context are adjacent */
@@ -110,11 +114,48 @@ static struct spw_options case_options(const struct bench *b, const struct bench
         options.device_bytes = c->budget;
     options.on_progress = cli_progress_callback();
     options.drive = cli_limits_drive(&b->limits);
-    options.machine = b->limits.has_machine ? &b->limits.machine.typical : NULL;
+    options.machine = b->limits.has_machine ? &b->limits.machine : NULL;
     return options;
 }
 
 /* ---- one run ---- */
+
+struct bench_run {
+    struct spw_engine *engine;
+    struct spw_session *session;
+};
+
+/* After a failure, too, close_run is due. */
+static int open_run(struct bench_run *r, const char *model, const struct spw_options *options,
+                    struct spw_error *err)
+{
+    *r = (struct bench_run){0};
+    SPW_TRY(spw_engine_open(&r->engine, model, options, err));
+    cli_progress_engine(r->engine, NULL, NULL);
+    return spw_session_open(&r->session, r->engine, err);
+}
+
+static void close_run(struct bench_run *r)
+{
+    cli_progress_engine(NULL, NULL, NULL);
+    cli_progress_clear();
+    spw_session_close(r->session);
+    spw_engine_close(r->engine);
+}
+
+/* Brings the session to these tokens in one step and measures the time. -ECANCELED: interrupted. */
+static int sync_run(struct bench_run *r, const int32_t *tokens, size_t n, double *seconds,
+                    struct spw_error *err)
+{
+    struct spw_span span = {.session = r->session, .tokens = tokens, .n_tokens = n, .n_logits = 1};
+    struct cli_events events = {0};
+    double start = cli_now_seconds();
+    int rc = spw_sync(r->engine, &span, 1, NULL, NULL, err);
+    *seconds = cli_now_seconds() - start;
+    cli_read_events(&events, r->engine);
+    cli_events_free(&events);
+    return rc < 0 ? rc : cli_interrupted() ? -ECANCELED : 0;
+}
 
 /* Decodes the most likely tokens, as a greedy generation would; choosing a token is part of the
  * time. The first token is not timed, because it finds empty caches. */
@@ -135,7 +176,7 @@ static int decode(struct bench *b, struct bench_case *c, struct bench_run *r, si
         double start = cli_now_seconds(), step;
         tokens[c->context + i] = spw_sampler_pick(sampler, &greedy, spw_session_logits(r->session),
                                                   tokens, c->context, c->context + i);
-        rc = bench_sync(r, tokens, c->context + i + 1, &step, err);
+        rc = sync_run(r, tokens, c->context + i + 1, &step, err);
         sum += i ? cli_now_seconds() - start : 0;
     }
     spw_sampler_close(sampler);
@@ -147,6 +188,9 @@ static int decode(struct bench *b, struct bench_case *c, struct bench_run *r, si
     c->moved_bytes = 0;
     for (int i = SPW_MOVED_HOST_TO_DEVICE; i <= SPW_MOVED_DEVICE_TO_HOST; i++)
         c->moved_bytes += (after.moved_bytes[i] - before.moved_bytes[i]) / n_new;
+    c->disk_bytes =
+        (after.moved_bytes[SPW_MOVED_DISK_TO_HOST] - before.moved_bytes[SPW_MOVED_DISK_TO_HOST]) /
+        n_new;
     c->device_peak_bytes = after.device_peak_bytes;
     c->host_peak_bytes = after.host_peak_bytes;
     c->card_bytes = after.card_bytes;
@@ -159,12 +203,12 @@ static int run_steps(struct bench *b, struct bench_case *c, struct bench_run *r,
 {
     double seconds;
     size_t n_first = (size_t)spw_min_u64(FIRST_PROMPT, c->context);
-    SPW_TRY(bench_sync(r, b->tokens, n_first, &seconds, err));
+    SPW_TRY(sync_run(r, b->tokens, n_first, &seconds, err));
     c->table.samples[FIRST_SECONDS][repeat] = cli_now_seconds() - opened;
     /* With another first token the session reuses nothing of the short prompt. */
     int32_t first = b->tokens[0];
     b->tokens[0] = first ? first - 1 : 1;
-    int rc = bench_sync(r, b->tokens, c->context, &c->table.samples[PREFILL_SECONDS][repeat], err);
+    int rc = sync_run(r, b->tokens, c->context, &c->table.samples[PREFILL_SECONDS][repeat], err);
     if (rc == 0)
         rc = decode(b, c, r, repeat, err);
     b->tokens[0] = first;
@@ -183,40 +227,38 @@ static double predict(const struct bench *b, const struct bench_case *c,
 }
 
 /* Compares a run with the limits before and after it, and with that of the base. */
-static void set_beside_limits(struct bench *b, struct bench_case *c,
-                              const struct spw_machine_range *before, size_t i)
+static void set_beside_limits(struct bench *b, struct bench_case *c, const struct speeds *before,
+                              size_t i)
 {
     double *const *s = c->table.samples, *const *base = c->base->table.samples;
     const struct spw_machine *was = &before->best, *is = &b->machine.best;
     const enum spw_product product =
         spw_product_of(c->plan.compute, c->plan.int8_activations, c->plan.int8_activations);
-    const double peak =
-        (spw_machine_many_flops(was, product) + spw_machine_many_flops(is, product)) / 2;
+    const double products = (was->many_flops[product] + is->many_flops[product]) / 2;
     const struct spw_prompt_work work = cli_prompt_work(&c->plan, &b->model.config, c->context);
     const double prefill = s[PREFILL_SECONDS][i], token = s[DECODE_SECONDS][i];
     s[READ_LIMIT][i] = (was->read_bytes_per_second + is->read_bytes_per_second) / 2;
     s[COPY_LIMIT][i] = (was->copy_bytes_per_second + is->copy_bytes_per_second) / 2;
     const double copies = (double)c->moved_bytes / s[COPY_LIMIT][i];
     s[PREFILL_RATE][i] = (double)c->context / prefill;
-    if (peak > 0) /* without cuBLASLt there is none */
-        s[PREFILL_FRACTION][i] = (work.product_flops + work.attention_flops) / prefill / peak;
+    s[PREFILL_FRACTION][i] = (work.product_flops + work.attention_flops) / prefill / products;
     s[PREFILL_SLOWDOWN][i] = prefill / base[PREFILL_SECONDS][i];
     s[DECODE_RATE][i] = 1 / token;
     s[DECODE_FRACTION][i] = (double)c->plan.decode_read_bytes / token / s[READ_LIMIT][i];
     s[DECODE_SLOWDOWN][i] = token / base[DECODE_SECONDS][i];
     s[OFFLOAD][i] = token / fmax(base[DECODE_SECONDS][i], copies) - 1;
     s[LINK_FRACTION][i] = copies / token;
+    if (c->disk_bytes && b->limits.has_drive)
+        s[DISK_FRACTION][i] = (double)c->disk_bytes / token / b->limits.drive.read_bytes_per_second;
     s[PREDICTED][i] = (predict(b, c, &before->typical) + predict(b, c, &b->machine.typical)) / 2;
     s[PREDICTION][i] = s[PREDICTED][i] / token;
     s[FIRST_FRACTION][i] = s[FIRST_SECONDS][i] / s[WEIGHTS_SECONDS][i];
-    for (int form = 0; form < 3 && i > 0; form++) /* measured once */
-        s[ATTENTION + form][i] = s[ATTENTION + form][0];
 }
 
 static int probe(struct bench *b, struct spw_error *err)
 {
     struct spw_options options = cli_engine_options(b->o, 0, 1);
-    return spw_machine_probe(&b->machine, &options, err);
+    return spw_machine_probe(&b->machine.typical, &b->machine.best, &options, err);
 }
 
 static int read_weights(const struct bench *b, double *seconds, struct spw_error *err)
@@ -228,17 +270,17 @@ static int read_weights(const struct bench *b, double *seconds, struct spw_error
 static int run_case(struct bench *b, struct bench_case *c, size_t repeat, struct spw_error *err)
 {
     struct spw_options options = case_options(b, c, c->context + b->o->decode_tokens + 1);
-    const struct spw_machine_range before = b->machine;
+    const struct speeds before = b->machine;
     struct bench_run r;
     SPW_TRY(read_weights(b, &c->table.samples[WEIGHTS_SECONDS][repeat], err));
     double opened = cli_now_seconds();
-    int rc = bench_open(&r, b->o->operand, &options, err);
+    int rc = open_run(&r, b->o->operand, &options, err);
     if (rc == 0) { /* a note such as memory that could not be pinned explains the numbers */
         snprintf(b->backend, sizeof b->backend, "%s", spw_engine_backend(r.engine));
         cli_notes(spw_engine_note(r.engine));
         rc = run_steps(b, c, &r, opened, repeat, err);
     }
-    bench_close(&r);
+    close_run(&r);
     if (rc == 0 && !*b->machine.typical.gpu)
         rc = probe(b, err);
     if (rc == 0)
@@ -260,7 +302,7 @@ static void print_head(const struct bench *b)
     const struct spw_plan_info *p = &b->cases[0].plan;
     char text[32];
     printf("machine   %s, %s, %u threads\n"
-           "peaks     bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s, int8 %.1f GFLOP/s\n"
+           "products  bf16 %.1f GFLOP/s, f32 %.1f GFLOP/s, int8 %.1f GFLOP/s\n"
            "model     %s, %s weights, %s to compute, %s for KV\n"
            "runs      %llu tokens decoded in each\n",
            m->cpu, m->isa, m->threads, m->many_flops[SPW_PRODUCT_BF16] * 1e-9,
@@ -269,8 +311,6 @@ static void print_head(const struct bench *b)
            kv_name(p), (unsigned long long)b->o->decode_tokens);
     if (*m->gpu)
         printf("gpu       %s\n", m->gpu);
-    if (*b->machine.typical.note)
-        printf("          %s\n", b->machine.typical.note);
 }
 
 static void print(const struct bench *b)
@@ -288,18 +328,6 @@ static void print(const struct bench *b)
     }
 }
 
-static void write_csv(const struct bench *b, FILE *to)
-{
-    char before[64];
-    fputs("context,device_budget_bytes,measure,median,least,most,target\n", to);
-    for (const struct bench_case *c = b->cases; c < b->cases + b->n_cases; c++) {
-        snprintf(before, sizeof before, "%llu,%llu,", (unsigned long long)c->context,
-                 (unsigned long long)c->plan.device_budget_bytes);
-        if (c->table.n_runs)
-            bench_table_csv(to, before, &c->table);
-    }
-}
-
 static json_t *case_json(const struct bench_case *c)
 {
     const struct cli_field fields[] = {
@@ -312,14 +340,18 @@ static json_t *case_json(const struct bench_case *c)
         {"layers_resident", CLI_JSON(c->plan.n_layers_resident)},
         {"decode_read_bytes", CLI_JSON(c->plan.decode_read_bytes)},
         {"decode_moved_bytes", CLI_JSON(c->moved_bytes)},
+        {"decode_disk_bytes", CLI_JSON(c->disk_bytes)},
     };
     json_t *j = CLI_OBJECT(fields);
     bench_table_json(&j, &c->table);
     return j;
 }
 
-static int write_json(const struct bench *b)
+/* The report always has every complete run, because a long sweep may be killed. */
+static int write_report(const struct bench *b)
 {
+    if (!b->o->report)
+        return 0;
     const struct spw_plan_info *p = &b->cases[0].plan;
     json_t *cases = json_array();
     for (const struct bench_case *c = b->cases; c < b->cases + b->n_cases; c++)
@@ -331,50 +363,13 @@ static int write_json(const struct bench *b)
         {"compute", CLI_JSON(spw_dtype_name(p->compute))},
         {"kv_dtype", CLI_JSON(kv_name(p))},
         {"repeat", CLI_JSON(b->o->repeat)},
-        {"machine", cli_machine_json(&b->machine)},
+        {"machine", cli_machine_json(&b->machine.best)},
         {"cases", cases},
     };
     return cli_write_json(b->o->report, CLI_OBJECT(fields));
 }
 
-/* The files always have every complete run, because a long sweep may be killed. */
-static int write_files(const struct bench *b)
-{
-    struct cli_output *out = NULL;
-    int code = b->o->csv && !bench_csv_alone(b->o) ? cli_output_open(&out, b->o->csv) : 0;
-    if (code)
-        return code;
-    if (out) {
-        write_csv(b, cli_output_file(out));
-        code = cli_output_commit(out);
-    }
-    return !code && b->o->report ? write_json(b) : code;
-}
-
 /* ---- the sweep ---- */
-
-/* Attention of a token alone, for each context. */
-static int time_attention(struct bench *b, struct spw_error *err)
-{
-    static const uint32_t bits[] = {0, 8, 4};
-    const struct spw_model_config *c = &b->model.config;
-    struct spw_options options = cli_engine_options(b->o, 0, 1);
-    for (size_t i = 0; i < b->n_cases * 3 && *b->machine.typical.gpu; i++) {
-        struct bench_case *of = &b->cases[i / 3];
-        struct spw_attention_speed speed;
-        struct spw_attention_shape shape = {.n_heads = c->n_heads,
-                                            .n_kv_heads = c->kv[SPW_LAYER_FULL].n_heads,
-                                            .head_dim = c->kv[SPW_LAYER_FULL].head_dim,
-                                            .dtype = of->plan.kv,
-                                            .k_bits = bits[i % 3],
-                                            .v_bits = bits[i % 3],
-                                            .context = of->context};
-        SPW_TRY(spw_machine_attention(&speed, &shape, &options, err));
-        of->table.samples[ATTENTION + i % 3][0] =
-            (double)speed.kv_bytes / speed.seconds / b->machine.best.read_bytes_per_second;
-    }
-    return 0;
-}
 
 /* Refuses budgets that are too small before anything is measured. */
 static int plan_case(struct bench *b, struct bench_case *c, struct spw_error *err)
@@ -408,16 +403,28 @@ static int make_cases(struct bench *b, struct spw_error *err)
     return 0;
 }
 
+/* splitmix64 (G. Steele, D. Lea, C. Flood, 2014) */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
 /* Prompts are the text of --prompt-file, or random tokens. A text that is too short is refused. */
 static int make_tokens(struct bench *b)
 {
     uint64_t longest = 0;
     for (size_t i = 0; i < b->n_cases; i++)
         longest = spw_max_u64(longest, b->cases[i].context);
-    b->tokens =
-        bench_random_tokens(b->model.config.vocab, b->o->seed, longest + b->o->decode_tokens + 1);
+    const uint64_t n = longest + b->o->decode_tokens + 1;
+    uint64_t random = b->o->seed;
+    b->tokens = spw_alloc(n * sizeof *b->tokens);
     if (!b->tokens)
         return cli_fail(CLI_FAILED, "out of memory");
+    for (uint64_t i = 0; i < n; i++)
+        b->tokens[i] = (int32_t)(next_random(&random) % b->model.config.vocab);
     if (!b->o->prompt_file)
         return 0;
     char *text;
@@ -444,15 +451,14 @@ static int run_all(struct bench *b, struct spw_error *err)
 {
     double seconds;
     SPW_TRY(probe(b, err));
-    SPW_TRY(time_attention(b, err));
     SPW_TRY(read_weights(b, &seconds, err)); /* warms the page cache */
     cli_catch_termination();                 /* after an interruption, print what was measured */
-    cli_progress_start((enum cli_progress_mode)b->o->progress, false);
+    cli_progress_start((enum cli_progress_mode)b->o->progress, NULL, false);
     for (size_t repeat = 0; repeat < b->o->repeat; repeat++)
         for (struct bench_case *c = b->cases; c < b->cases + b->n_cases; c++) {
             SPW_TRY(run_case(b, c, repeat, err));
             c->table.n_runs++;
-            int code = write_files(b);
+            int code = write_report(b);
             if (code)
                 return code;
         }
@@ -477,9 +483,7 @@ static int sweep(struct bench *b)
     cli_progress_end();
     if (code < 0)
         code = cli_fail_error(code, &err, false);
-    if (b->cases[0].table.n_runs && bench_csv_alone(b->o))
-        write_csv(b, stdout);
-    else if (b->cases[0].table.n_runs)
+    if (b->cases[0].table.n_runs)
         print(b);
     return code;
 }
@@ -487,12 +491,6 @@ static int sweep(struct bench *b)
 int cli_bench(const struct cli_options *o)
 {
     struct bench b = {.o = o};
-    if (o->io_bench && o->prefix_bench)
-        return cli_fail(CLI_REFUSED, "found both --io and --prefix, expected one of them");
-    if (o->prefix_cache && !o->prefix_bench)
-        return cli_fail(CLI_REFUSED, "--prefix-cache: found without --prefix, expected both");
-    if (o->io_bench || o->prefix_bench)
-        return o->io_bench ? bench_io(o) : bench_prefix(o);
     if (o->random_tokens && o->prompt_file)
         return cli_fail(CLI_REFUSED,
                         "found both --random-tokens and --prompt-file, expected one of them");

@@ -1,7 +1,6 @@
-/* See weights.h. */
-#include "tools/command/bench/weights.h"
+/* Reads weight files, to compare the start of a run with: see bench.h. */
 #include "model/source/source.h"
-#include "tools/command/common.h"
+#include "tools/command/bench/bench.h"
 
 #include <fcntl.h>
 #include <pthread.h>

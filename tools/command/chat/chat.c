@@ -114,6 +114,7 @@ static void report_turn(struct chat *c, size_t n_prompt, const struct spw_result
 {
     const struct cli_field fields[] = {
         CLI_FIELD(r, n_reused),
+        CLI_FIELD(r, n_recomputed),
         CLI_FIELD(&c->last, prefill_seconds),
         CLI_FIELD(&c->last, decode_seconds),
     };
@@ -135,12 +136,14 @@ static void count_turn(struct chat *c, size_t n_prompt, const struct spw_result 
     c->last = (struct chat_turn){n_prompt,
                                  r->n_reused,
                                  r->n_from_store,
+                                 r->n_recomputed,
                                  r->n_tokens,
                                  times->prefill_seconds,
                                  times->decode_seconds};
     c->sum.n_prompt += n_prompt;
     c->sum.n_reused += r->n_reused;
     c->sum.n_from_store += r->n_from_store;
+    c->sum.n_recomputed += r->n_recomputed;
     c->sum.n_generated += r->n_tokens;
     c->sum.prefill_seconds += times->prefill_seconds;
     c->sum.decode_seconds += times->decode_seconds;
@@ -215,24 +218,6 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     return cli_interrupted() ? -ECANCELED : 0;
 }
 
-/* Runs the request in a batch with no other. After a failure `result` has the tokens so far. */
-static int generate(struct chat *c, const struct spw_request *request, struct spw_result *result,
-                    struct spw_batch_times *times, struct spw_error *err)
-{
-    struct spw_batch *b;
-    uint64_t id;
-    SPW_TRY(spw_batch_open(&b, c->engine, c->model.tokenizer, err));
-    int rc = spw_batch_submit(b, request, &id, err);
-    const struct cli_batch batch = {
-        .engine = c->engine, .batch = b, .events = &c->events, .on_event = on_event, .context = c};
-    rc = rc ? rc : cli_run_batch(&batch, err);
-    spw_batch_times(b, times);
-    spw_batch_cancel(b, 1);
-    spw_batch_take(b, 1, result);
-    spw_batch_close(b);
-    return rc;
-}
-
 /* Warns if an interrupted answer leaves a session that must compute the conversation again. */
 static void say_loss(const struct chat *c, size_t held)
 {
@@ -261,10 +246,12 @@ int cli_chat_answer(struct chat *c)
     c->is_known = false;
     c->shown = CHAT_NOTHING;
     spw_splitter_init(&c->splitter, cli_prompt_form(c->prompt), cli_prompt_is_open(c->prompt));
-    cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
-    cli_progress_engine(c->engine, &c->events);
+    cli_progress_start((enum cli_progress_mode)c->o->progress, NULL, isatty(STDOUT_FILENO) == 1);
+    cli_progress_engine(c->engine, &c->events, NULL);
     size_t held = spw_session_n_tokens(c->session);
-    int rc = generate(c, &request, &result, &times, &err);
+    struct cli_batch batch = {
+        .engine = c->engine, .events = &c->events, .on_event = on_event, .context = c};
+    int rc = cli_run_request(&batch, c->model.tokenizer, &request, &result, &times, &err);
     cli_progress_end();
     bool interrupted = c->interactive && rc == -ECANCELED && cli_interrupted() && c->reply.n > 0;
     end_text(c);
@@ -450,7 +437,7 @@ static int open_engine(struct chat *c)
     if (code)
         return code;
     struct spw_options options = cli_engine_options(c->o, context, 1);
-    cli_progress_start((enum cli_progress_mode)c->o->progress, isatty(STDOUT_FILENO) == 1);
+    cli_progress_start((enum cli_progress_mode)c->o->progress, NULL, isatty(STDOUT_FILENO) == 1);
     options.on_progress = cli_progress_callback();
     options.rolls_back = c->interactive;
     if (options.disk_dir)

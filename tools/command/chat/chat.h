@@ -7,7 +7,7 @@
 #include "tools/command/events.h"
 
 struct chat_turn {
-    size_t n_prompt, n_reused, n_from_store, n_generated; /* tokens */
+    size_t n_prompt, n_reused, n_from_store, n_recomputed, n_generated; /* tokens */
     double prefill_seconds, decode_seconds;
 };
 

@@ -154,10 +154,13 @@ static double rate(size_t n, double seconds)
 
 static void show_turns(const char *name, const struct chat_turn *t)
 {
+    char again[48] = "";
+    if (t->n_recomputed > 0)
+        snprintf(again, sizeof again, " (%zu of them again)", t->n_recomputed);
     fprintf(stderr,
-            "%-14s prompt %zu tokens: %zu reused, %zu computed in %.2f s; answer %zu tokens, "
+            "%-14s prompt %zu tokens: %zu reused, %zu computed%s in %.2f s; answer %zu tokens, "
             "%.1f tokens/s\n",
-            name, t->n_prompt, t->n_reused, t->n_prompt - t->n_reused, t->prefill_seconds,
+            name, t->n_prompt, t->n_reused, t->n_prompt - t->n_reused, again, t->prefill_seconds,
             t->n_generated, rate(t->n_generated, t->decode_seconds));
 }
 

@@ -105,7 +105,7 @@ int cli_chat_render(const struct spw_chat_template *t, const json_t *messages, t
     struct spw_chat_request request = *variables;
     request.messages_json = json;
     request.messages_bytes = strlen(json);
-    request.add_generation_prompt = true;
+    request.add_generation_prompt = !variables->continue_final_message;
     request.now = localtime_r(&now, &local);
     int rc = spw_chat_template_render(t, &request, text, bytes, err);
     spw_free(json);

@@ -177,7 +177,7 @@ static void keep_history(const struct cli_terminal *t, int what)
 {
     HistEvent event;
     char path[CLI_PATH_BYTES];
-    if (!cli_chat_history_path(path))
+    if (!cli_cache_path(NULL, "chat-history", path))
         return;
     char *slash = strrchr(path, '/');
     *slash = 0;

@@ -2,7 +2,6 @@
 #include "tools/command/input/input.h"
 
 #include "base/grow.h"
-#include "tools/command/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,13 +112,6 @@ int cli_read_ids(const char *path, int32_t **ids, size_t *n)
     return code;
 }
 
-int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t bytes, bool add_special,
-                    int32_t **ids, size_t *n, struct spw_error *err)
-{
-    const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = add_special};
-    return cli_encode_spans(t, &e, ids, n, err);
-}
-
 int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e, int32_t **ids,
                      size_t *n, struct spw_error *err)
 {
@@ -141,7 +133,8 @@ int cli_encode(const struct spw_tokenizer *t, const char *source, const char *te
                bool add_special, int32_t **ids, size_t *n)
 {
     struct spw_error err = {0};
-    int rc = cli_encode_text(t, text, bytes, add_special, ids, n, &err);
+    const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = add_special};
+    int rc = cli_encode_spans(t, &e, ids, n, &err);
     if (rc == -ECANCELED)
         return cli_fail_error(rc, &err, true);
     return rc ? cli_fail(rc == -ENOMEM ? CLI_FAILED : CLI_REFUSED, "%s: %s", source,
@@ -260,8 +253,8 @@ int cli_chat_template_open(struct spw_chat_template **out, const struct cli_opti
 {
     const struct spw_source_ops *ops = m->source->ops;
     if (o->chat_template)
-        return ops->chat_template_file(m->source, o->chat_template, out, err);
-    int rc = ops->chat_template(m->source, NULL, out, err);
+        return ops->chat_template(m->source, NULL, o->chat_template, out, err);
+    int rc = ops->chat_template(m->source, NULL, NULL, out, err);
     if (rc != -ENOENT)
         return rc;
     spw_error_clear(err);
@@ -273,16 +266,6 @@ int cli_chat_template_open(struct spw_chat_template **out, const struct cli_opti
 }
 
 /* ---- prompts ---- */
-
-struct cli_input cli_input_defaults(const struct cli_options *o)
-{
-    return (struct cli_input){.max_new_tokens = o->max_new_tokens,
-                              .sampling = cli_sampling(o),
-                              .stop = o->stop,
-                              .ignore_eos = o->ignore_eos,
-                              .logprobs = cli_given(o, "logprobs"),
-                              .n_top_logprobs = (uint32_t)o->top_logprobs};
-}
 
 static int read_one(struct cli_input *in, const struct cli_options *o, const struct cli_model *m,
                     const char *source)
@@ -306,7 +289,7 @@ static int read_single(struct cli_inputs *in, const struct cli_options *o,
     if (!in->items)
         return cli_fail(CLI_FAILED, "out of memory");
     in->n = 1;
-    in->items[0] = cli_input_defaults(o);
+    in->items[0].max_new_tokens = o->max_new_tokens;
     int code = read_one(&in->items[0], o, m, source);
     if (code || !in->items[0].tokens)
         return code;

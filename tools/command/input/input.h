@@ -20,26 +20,19 @@ void cli_model_close(struct cli_model *m);
 int cli_chat_template_open(struct spw_chat_template **out, const struct cli_options *o,
                            const struct cli_model *m, struct spw_error *err);
 
-/* One prompt and the options of its generation. */
+/* One prompt. */
 struct cli_input {
     int32_t *tokens; /* owned; NULL if only their number is known (--prompt-tokens) */
     size_t n_tokens;
     uint64_t max_new_tokens;
-    struct spw_sampling sampling;
-    struct cli_strings stop; /* borrowed from the options */
-    bool ignore_eos, logprobs;
-    uint32_t n_top_logprobs;
 };
 
 struct cli_inputs {
-    struct cli_input *items; /* owned */
-    size_t n;
+    struct cli_input *items; /* owned, [capacity] */
+    size_t n, capacity;
     size_t n_lines;   /* of --prompts, each with one input or more */
     uint64_t longest; /* largest prompt + max_new_tokens: the context that the inputs need */
 };
-
-/* An input without tokens, with the options of the command line. */
-struct cli_input cli_input_defaults(const struct cli_options *o);
 
 /* Reads the input from the one source that was given (--prompt, --prompt-file, --token-ids). With
  * `optional`, --prompt-tokens is a source too, and without any source there are no inputs. With
@@ -55,8 +48,6 @@ const char *cli_input_name(const char *path);
 int cli_read_file(const char *path, char **data, size_t *bytes);
 int cli_read_ids(const char *path, int32_t **ids, size_t *n);
 /* Encodes a text; refuses an empty text. 0, or -errno with a reason that names no source. */
-int cli_encode_text(const struct spw_tokenizer *t, const char *text, size_t bytes, bool add_special,
-                    int32_t **ids, size_t *n, struct spw_error *err);
 int cli_encode_spans(const struct spw_tokenizer *t, const struct spw_encoding *e, int32_t **ids,
                      size_t *n, struct spw_error *err);
 /* The same, with the reason on stderr. `source` is its name in messages. */

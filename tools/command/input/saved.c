@@ -7,22 +7,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Options that decide which token comes next. The state has them under their own names. */
-static const struct saved_option {
-    const char *name;
-    size_t at;
-    bool real;
-} saved_options[] = {
-    {"temperature", offsetof(struct cli_options, temperature), true},
-    {"top-p", offsetof(struct cli_options, top_p), true},
-    {"min-p", offsetof(struct cli_options, min_p), true},
-    {"repetition-penalty", offsetof(struct cli_options, repetition_penalty), true},
-    {"presence-penalty", offsetof(struct cli_options, presence_penalty), true},
-    {"frequency-penalty", offsetof(struct cli_options, frequency_penalty), true},
-    {"top-k", offsetof(struct cli_options, top_k), false},
-    {"seed", offsetof(struct cli_options, seed), false},
-};
-enum { N_SAVED_OPTIONS = sizeof saved_options / sizeof *saved_options, MOST_STOP_BYTES = 16 << 10 };
+enum { MOST_STOP_BYTES = 16 << 10 };
+
+/* Options that decide which token comes next. The state has them under their own names. A run with
+ * a schema is not saved. */
+static bool is_saved(const struct cli_row *row)
+{
+    return row->commands & CLI_GENERATE && strcmp(row->group, "Generation") == 0 &&
+           strcmp(row->name, "max-new-tokens") != 0 && strcmp(row->name, "n") != 0 &&
+           strcmp(row->name, "json-schema") != 0;
+}
 
 int cli_saved_check(const struct cli_options *o)
 {
@@ -77,36 +71,9 @@ static int read_tokens(struct cli_saved *s, const struct cli_options *o)
     return 0;
 }
 
-static int take_number(const struct cli_saved *s, struct cli_options *o,
-                       const struct saved_option *k)
+static int take_stops(struct cli_saved *s, struct cli_options *o, const json_t *list)
 {
-    const json_t *value = json_object_get(s->state, k->name);
-    void *field = (char *)o + k->at;
-    if (k->real ? !json_is_real(value) : !json_is_integer(value))
-        return damaged(o);
-    double real = json_real_value(value);
-    uint64_t count = (uint64_t)json_integer_value(value);
-    bool same = k->real ? *(double *)field == real : *(uint64_t *)field == count;
-    if (!same && cli_given(o, k->name)) {
-        char was[40], is[40];
-        snprintf(was, sizeof was, k->real ? "%g" : "%.0f", k->real ? real : (double)count);
-        snprintf(is, sizeof is, k->real ? "%g" : "%.0f",
-                 k->real ? *(double *)field : (double)*(uint64_t *)field);
-        return cli_fail(CLI_REFUSED, "%s: was saved with --%s %s, found --%s %s", o->resume,
-                        k->name, was, k->name, is);
-    }
-    if (k->real)
-        *(double *)field = real;
-    else
-        *(uint64_t *)field = count;
-    return 0;
-}
-
-static int take_stops(struct cli_saved *s, struct cli_options *o)
-{
-    const json_t *list = json_object_get(s->state, "stop");
-    size_t n = json_array_size(list);
-    bool same = n == o->stop.n;
+    const size_t n = json_array_size(list);
     s->stop = spw_alloc_zero(n + 1, sizeof *s->stop);
     if (!s->stop)
         return cli_fail(CLI_FAILED, "out of memory");
@@ -114,25 +81,14 @@ static int take_stops(struct cli_saved *s, struct cli_options *o)
         s->stop[i] = json_string_value(json_array_get(list, i));
         if (!s->stop[i] || !*s->stop[i])
             return damaged(o);
-        same = same && strcmp(s->stop[i], o->stop.items[i]) == 0;
     }
-    if (!same && cli_given(o, "stop"))
-        return cli_fail(CLI_REFUSED, "%s: was saved with %zu texts of --stop, found others",
-                        o->resume, n);
     o->stop = (struct cli_strings){s->stop, n};
-    bool ignores = json_is_true(json_object_get(s->state, "ignore-eos"));
-    if (!ignores && o->ignore_eos)
-        return cli_fail(CLI_REFUSED, "%s: was saved without --ignore-eos, found with it",
-                        o->resume);
-    o->ignore_eos = ignores;
     return 0;
 }
 
-static int take_biases(struct cli_saved *s, struct cli_options *o)
+static int take_biases(struct cli_saved *s, struct cli_options *o, const json_t *list)
 {
-    const json_t *list = json_object_get(s->state, "logit-bias");
-    size_t n = json_array_size(list);
-    bool same = n == o->logit_bias.n;
+    const size_t n = json_array_size(list);
     s->biases = spw_alloc_zero(n, sizeof *s->biases);
     if (!s->biases)
         return cli_fail(CLI_FAILED, "out of memory");
@@ -141,14 +97,48 @@ static int take_biases(struct cli_saved *s, struct cli_options *o)
         if (json_unpack(json_array_get(list, i), "[iF]", &s->biases[i].token, &bias))
             return damaged(o);
         s->biases[i].bias = (float)bias;
-        same = same && s->biases[i].token == o->logit_bias.items[i].token &&
-               s->biases[i].bias == o->logit_bias.items[i].bias;
     }
-    if (!same && cli_given(o, "logit-bias"))
-        return cli_fail(CLI_REFUSED, "%s: was saved with %zu of --logit-bias, found others",
-                        o->resume, n);
     o->logit_bias = (struct cli_biases){s->biases, n};
     return 0;
+}
+
+static int take_value(struct cli_saved *s, struct cli_options *o, const struct cli_row *row,
+                      const json_t *value)
+{
+    void *field = (char *)o + row->at;
+    switch (row->kind) {
+    case CLI_FLAG:
+        *(bool *)field = json_is_true(value);
+        return 0;
+    case CLI_NUMBER:
+        *(double *)field = json_real_value(value);
+        return json_is_real(value) ? 0 : damaged(o);
+    case CLI_COUNT:
+        *(uint64_t *)field = (uint64_t)json_integer_value(value);
+        return json_is_integer(value) ? 0 : damaged(o);
+    case CLI_TEXTS:
+        return take_stops(s, o, value);
+    default:
+        return take_biases(s, o, value);
+    }
+}
+
+/* An option that was given must have the value of the saved run. */
+static int take_option(struct cli_saved *s, struct cli_options *o, const struct cli_row *row)
+{
+    const json_t *was = json_object_get(s->state, row->name);
+    json_t *is = cli_value_json(o, row);
+    int code = 0;
+    if (cli_given(o, row->name) && !json_equal(was, is)) {
+        const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(6);
+        char *old = spw_json_dump(was, flags), *new = spw_json_dump(is, flags);
+        code = cli_fail(CLI_REFUSED, "%s: was saved with --%s %s, found --%s %s", o->resume,
+                        row->name, old ? old : "none", row->name, new ? new : "none");
+        spw_free(old);
+        spw_free(new);
+    }
+    json_decref(is);
+    return code ? code : take_value(s, o, row, was);
 }
 
 static const char *kv_name(int kv)
@@ -198,12 +188,9 @@ static int take_types(const struct cli_saved *s, struct cli_options *o)
 static int take_options(struct cli_saved *s, struct cli_options *o)
 {
     int code = take_types(s, o);
-    for (size_t i = 0; i < N_SAVED_OPTIONS && !code; i++)
-        code = take_number(s, o, &saved_options[i]);
-    if (!code)
-        code = take_stops(s, o);
-    if (!code)
-        code = take_biases(s, o);
+    for (const struct cli_row *row = cli_rows; row->name && !code; row++)
+        if (is_saved(row))
+            code = take_option(s, o, row);
     const json_t *most = json_object_get(s->state, "max-new-tokens");
     if (!code && (!json_is_integer(most) || json_integer_value(most) < 0))
         code = damaged(o);
@@ -274,9 +261,7 @@ int cli_saved_input(const struct cli_saved *s, struct cli_inputs *in, const stru
     }
     memcpy(tokens, s->tokens, s->n_prompt * sizeof *tokens);
     in->n = 1;
-    in->items[0] = cli_input_defaults(o);
-    in->items[0].tokens = tokens;
-    in->items[0].n_tokens = s->n_prompt;
+    in->items[0] = (struct cli_input){tokens, s->n_prompt, o->max_new_tokens};
     return 0;
 }
 
@@ -293,41 +278,12 @@ static json_t *tokens_from(const struct cli_progress_made *made, size_t from)
     return list;
 }
 
-static json_t *stops(const struct cli_options *o)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < o->stop.n; i++)
-        cli_json_append(&list, CLI_JSON(o->stop.items[i]));
-    return list;
-}
-
-static json_t *biases(const struct cli_options *o)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < o->logit_bias.n; i++) {
-        const struct spw_logit_bias *b = &o->logit_bias.items[i];
-        cli_json_append(&list, json_pack("[if]", (int)b->token, (double)b->bias));
-    }
-    return list;
-}
-
 /* Adds the options that the answer depends on. */
 static void add_options(json_t **s, const struct cli_options *o)
 {
-    const struct cli_field fields[] = {
-        {"ignore-eos", CLI_JSON(o->ignore_eos)},
-        {"stop", stops(o)},
-        {"logit-bias", biases(o)},
-    };
-    CLI_ADD(s, fields);
-    for (size_t i = 0; i < N_SAVED_OPTIONS; i++) {
-        const void *field = (const char *)o + saved_options[i].at;
-        cli_json_add(
-            s, saved_options[i].name,
-            saved_options[i].real
-                ? CLI_JSON(*(const double *)field)
-                : CLI_JSON((int64_t) * (const uint64_t *)field)); /* a seed uses all 64 bits */
-    }
+    for (const struct cli_row *row = cli_rows; row->name; row++)
+        if (is_saved(row))
+            cli_json_add(s, row->name, cli_value_json(o, row));
 }
 
 static char *make_state(const struct spw_session *session, const struct cli_options *o,

@@ -2,7 +2,6 @@
  * other form, --topology. */
 #include "quant/types.h"
 #include "tools/command/input/input.h"
-#include "tools/command/inspect/inspect_cache.h"
 #include "tools/command/engine.h"
 #include "tools/command/output/report.h"
 
@@ -21,6 +20,7 @@ struct facts {
     struct spw_cache_policy cache;
     uint64_t kv_bytes_per_token; /* of full layers, in the cache's type */
     uint64_t kv_bytes_windows;   /* of the other layers, with a full window */
+    uint64_t state_bytes;        /* of all layers with a state */
 };
 
 static void count(struct facts *f)
@@ -36,6 +36,8 @@ static void count(struct facts *f)
         f->n_parameters += n;
     }
     for (uint32_t i = 0; i < c->n_kv_layers; i++) {
+        f->state_bytes +=
+            spw_config_has_state(c, i) ? spw_mixer_state_floats(&c->mixer) * sizeof(float) : 0;
         uint64_t token = 2 * spw_row_bytes(f->cache.kv, spw_config_kv_width(c, i));
         if (spw_layer_has_window((enum spw_layer_kind)c->layer_kinds[i]))
             f->kv_bytes_windows += token * c->window;
@@ -97,8 +99,6 @@ static const char *rope_name(enum spw_rope_kind kind)
     return names[kind];
 }
 
-/* ---- JSON ---- */
-
 static json_t *shape_json(const struct spw_tensor *t)
 {
     json_t *list = json_array();
@@ -148,6 +148,15 @@ static json_t *rules_json(const struct spw_model_config *c)
     return list;
 }
 
+/* The texts of tokens; null: it has none. */
+static json_t *names_json(const struct spw_tokenizer *t, const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        cli_json_append(&list, CLI_JSON(t ? spw_tokenizer_token(t, ids[i]) : NULL));
+    return list;
+}
+
 static json_t *tokenizer_json(const struct spw_tokenizer *t)
 {
     size_t n_prefix, n_suffix;
@@ -156,8 +165,9 @@ static json_t *tokenizer_json(const struct spw_tokenizer *t)
     const struct cli_field fields[] = {
         {"vocab", CLI_JSON(spw_tokenizer_vocab_size(t))},
         {"prefix", cli_report_tokens(prefix, n_prefix)},
+        {"prefix_texts", names_json(t, prefix, n_prefix)},
         {"suffix", cli_report_tokens(suffix, n_suffix)},
-        {"memory_bytes", CLI_JSON(spw_tokenizer_bytes(t))},
+        {"suffix_texts", names_json(t, suffix, n_suffix)},
     };
     return CLI_OBJECT(fields);
 }
@@ -179,7 +189,7 @@ static uint32_t rope_layers(const struct spw_model_config *c)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        n += c->rotates[i];
+        n += c->rotates[i] && spw_config_attends(c, i);
     return n;
 }
 
@@ -214,13 +224,74 @@ static void add_config(json_t **o, const struct facts *f)
         {"rope", CLI_JSON(rope_name(c->rope[c->full_kind].kind))},
         {"rope_theta", CLI_JSON(c->rope[c->full_kind].theta)},
         {"eos", cli_report_tokens(c->eos, c->n_eos)},
+        {"eos_texts", names_json(f->tokenizer, c->eos, c->n_eos)},
         {"suppressed", cli_report_tokens(c->suppressed, c->n_suppressed)},
         {"bos", CLI_OR_NULL(c->bos >= 0, CLI_JSON(c->bos))},
     };
     CLI_ADD(o, fields);
 }
 
-static int print_json(const struct cli_options *o, const struct facts *f)
+/* ---- the cache: adjacent layers of one kind are one range ---- */
+
+/* The end of the range of equal layers that begins at `first`. */
+static uint32_t run_end(const struct spw_model_config *c, uint32_t first)
+{
+    uint32_t end = first + 1;
+    while (end < c->n_layers && c->layer_kinds[end] == c->layer_kinds[first])
+        end++;
+    return end;
+}
+
+static json_t *tiers_json(const struct spw_cache_policy *p)
+{
+    json_t *list = json_array();
+    cli_json_append(&list, CLI_JSON("device"));
+    if (p->host)
+        cli_json_append(&list, CLI_JSON("host"));
+    if (p->disk)
+        cli_json_append(&list, CLI_JSON("disk"));
+    return list;
+}
+
+static json_t *run_json(const struct spw_cache_policy *p, int kind, uint32_t first, uint32_t end)
+{
+    const struct spw_cache_layers *layers = &p->layers[kind];
+    const struct cli_field fields[] = {
+        {"first", CLI_JSON(first)},
+        {"last", CLI_JSON(end - 1)},
+        {"kind", CLI_JSON(spw_layer_kinds[kind].name)},
+        {"window", CLI_OR_NULL(layers->window, CLI_JSON(layers->window))},
+        {"kv_dtype", CLI_JSON(spw_dtype_name(p->kv))},
+        {"tiers", tiers_json(p)},
+        CLI_FIELD(layers, why),
+    };
+    return CLI_OBJECT(fields);
+}
+
+static json_t *cache_json(const struct spw_cache_policy *p, const struct spw_model_config *c)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0, end; i < c->n_layers; i = end) {
+        end = run_end(c, i);
+        cli_json_append(&list, run_json(p, c->layer_kinds[i], i, end));
+    }
+    const char *asked = c->cache_implementation;
+    const struct cli_field fields[] = {
+        {"layers", list},
+        {"kv_dtype_why", CLI_JSON(p->kv_why)},
+        {"old_kv", CLI_JSON(spw_kv_precision_name(p->precision))},
+        {"old_kv_why", CLI_JSON(p->precision_why)},
+        {"residual_window", CLI_OR_NULL(p->precision, CLI_JSON(p->residual_tokens))},
+        CLI_FIELD(p, tiers_why),
+        {"asked", CLI_OR_NULL(*asked, CLI_JSON(asked))},
+        {"asked_why", CLI_OR_NULL(*p->files_why, CLI_JSON(p->files_why))},
+    };
+    return CLI_OBJECT(fields);
+}
+
+/* ---- all ---- */
+
+static int show(const struct cli_options *o, const struct facts *f)
 {
     const struct cli_field fields[] = {
         CLI_FIELD(f, n_parameters),
@@ -230,8 +301,9 @@ static int print_json(const struct cli_options *o, const struct facts *f)
         {"types", types_json(f)},
         {"by_rule", rules_json(&f->config)},
         CLI_FIELD(f, kv_bytes_per_token),
+        CLI_FIELD(f, state_bytes),
         CLI_FIELD(f, kv_bytes_windows),
-        {"cache", cli_cache_json(&f->cache, &f->config)},
+        {"cache", cache_json(&f->cache, &f->config)},
         {"tokenizer", CLI_OR_NULL(f->tokenizer, tokenizer_json(f->tokenizer))},
         {"chat_template", CLI_OR_NULL(*f->template, CLI_JSON((const char *)f->template))},
         {o->tensors ? "tensors" : NULL, CLI_OR_NULL(o->tensors, tensors_json(f))},
@@ -240,162 +312,7 @@ static int print_json(const struct cli_options *o, const struct facts *f)
     cli_json_add(&j, "model", CLI_JSON(o->operand));
     add_config(&j, f);
     CLI_ADD(&j, fields);
-    return cli_print_json(j);
-}
-
-/* ---- text ---- */
-
-/* A text of the model's files, which may have codes that a terminal obeys. */
-static void print_name(const char *name, size_t width)
-{
-    size_t n = 0;
-    for (; name[n]; n++)
-        putchar((unsigned char)name[n] < ' ' || name[n] == 0x7f ? '?' : name[n]);
-    while (n++ < width)
-        putchar(' ');
-}
-
-static void print_tokens(const struct facts *f, const int32_t *ids, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        const char *token = f->tokenizer ? spw_tokenizer_token(f->tokenizer, ids[i]) : NULL;
-        printf(" %d", (int)ids[i]);
-        if (token) {
-            printf(" (");
-            print_name(token, 0);
-            putchar(')');
-        }
-    }
-}
-
-static void print_tokenizer(const struct facts *f)
-{
-    size_t n_prefix, n_suffix;
-    if (!f->tokenizer) {
-        puts("tokenizer   none");
-        return;
-    }
-    const int32_t *prefix = spw_tokenizer_prefix(f->tokenizer, &n_prefix);
-    const int32_t *suffix = spw_tokenizer_suffix(f->tokenizer, &n_suffix);
-    printf("tokenizer   %u tokens\n", spw_tokenizer_vocab_size(f->tokenizer));
-    printf("a text      begins with");
-    print_tokens(f, prefix, n_prefix);
-    if (!n_prefix)
-        printf(" no special token");
-    if (n_suffix) {
-        printf(" and ends with");
-        print_tokens(f, suffix, n_suffix);
-    }
-    putchar('\n');
-}
-
-static void print_ends(const struct facts *f)
-{
-    const struct spw_model_config *c = &f->config;
-    printf("an answer   ends with");
-    print_tokens(f, c->eos, c->n_eos);
-    puts(c->n_eos ? "" : " no special token");
-    if (!c->n_suppressed)
-        return;
-    printf("            never has");
-    print_tokens(f, c->suppressed, c->n_suppressed);
-    putchar('\n');
-}
-
-static void print_template(const struct facts *f)
-{
-    printf("a chat      ");
-    print_name(*f->template ? f->template : "no template: --chat-template FILE.jinja gives one", 0);
-    putchar('\n');
-}
-
-static void print_tensors(const struct facts *f)
-{
-    putchar('\n');
-    for (size_t i = 0; i < spw_tensors_count(f->tensors); i++) {
-        const struct spw_tensor *t = spw_tensors_at(f->tensors, i);
-        char shape[160] = "", bytes[32];
-        for (uint32_t d = 0; d < t->n_dims; d++) {
-            size_t n = strlen(shape);
-            snprintf(shape + n, sizeof shape - n, "%s%llu", d ? ", " : "",
-                     (unsigned long long)t->shape[d]);
-        }
-        print_name(t->own_name, 52);
-        printf(" %-5s [%s] %s\n", t->dtype_name, shape, cli_format_bytes(bytes, t->bytes));
-    }
-}
-
-static void print_types(const struct facts *f)
-{
-    struct type_count types[MOST_TYPES];
-    printf("types      ");
-    for (size_t n = count_types(f, types), i = 0; i < n; i++)
-        printf("%s %s in %zu tensor%s", i ? "," : "", types[i].name, types[i].n_tensors,
-               cli_plural(types[i].n_tensors));
-    printf("; %.4g bits a weight\n", bits_per_weight(f));
-}
-
-static void print_positions(const struct spw_model_config *c)
-{
-    const uint32_t n = rope_layers(c);
-    printf("positions   %llu", (unsigned long long)c->max_positions);
-    if (n)
-        printf(", rope %s, theta %g", rope_name(c->rope[c->full_kind].kind),
-               c->rope[c->full_kind].theta);
-    if (!n)
-        printf(", no rope");
-    else if (n < c->n_layers)
-        printf(", in %u of %u layers", n, c->n_layers);
-    if (c->reach > c->max_positions)
-        printf(", reaches %llu", (unsigned long long)c->reach);
-    putchar('\n');
-}
-
-static void print_facts(const struct cli_options *o, const struct facts *f)
-{
-    const struct spw_model_config *c = &f->config;
-    char bytes[32], millions[32];
-    printf("model       %s (%s)%s%s\n", o->operand, c->model_type, c->dtype ? ", " : "",
-           c->dtype ? spw_dtype_name(c->dtype) : ""); /* GGUF has a type for each tensor only */
-    printf("layers      %u", c->n_layers);
-    for (int k = 0; k < SPW_LAYER_KINDS && c->window; k++)
-        if (f->n_layers[k] || !k)
-            printf("%s%u %s", k ? ", " : ": ", f->n_layers[k], spw_layer_kinds[k].name);
-    if (c->window)
-        printf(" over %u tokens", c->window);
-    printf("\nwidth       %u, mlp %u, %u heads of %u, %u for KV\n", c->hidden, c->intermediate,
-           c->n_heads, c->kv[c->full_kind].head_dim, c->kv[c->full_kind].n_heads);
-    if (c->experts.n) {
-        const uint32_t n_layers = spw_expert_layers(c);
-        printf("experts     %u in %u layer%s, mlp %u; a token uses %u", c->experts.n, n_layers,
-               cli_plural(n_layers), c->experts.intermediate, c->experts.n_kept);
-        if (c->experts.shared_intermediate)
-            printf(", and one that all tokens use, mlp %u", c->experts.shared_intermediate);
-        putchar('\n');
-    }
-    printf("vocabulary  %u%s\n", c->vocab,
-           c->tied_embeddings ? ", embeddings are the head too" : "");
-    print_positions(c);
-    printf("weights     %s in %zu tensors, %s million parameters\n",
-           cli_format_bytes(bytes, spw_tensors_total_bytes(f->tensors)),
-           spw_tensors_count(f->tensors),
-           cli_format_number(millions, (double)f->n_parameters * 1e-6));
-    print_types(f);
-    printf("KV          %s a token", cli_format_bytes(bytes, f->kv_bytes_per_token));
-    if (c->window)
-        printf(", and %s for the windows", cli_format_bytes(bytes, f->kv_bytes_windows));
-    putchar('\n');
-    cli_cache_print(&f->cache, &f->config);
-    print_tokenizer(f);
-    print_ends(f);
-    print_template(f);
-    if (c->wrapper)
-        printf("left out    what %s models have for images: only their text model runs\n",
-               c->wrapper);
-    for (uint32_t i = 0; i < c->n_rules; i++)
-        printf("%s %s\n", i ? "           " : "by rule    ", c->rules[i]);
-    if (o->tensors)
-        print_tensors(f);
+    return cli_show(o, j);
 }
 
 /* Opens the parts of the model. A model without a tokenizer can run on token ids. A tokenizer that
@@ -418,7 +335,7 @@ static void find_template(struct facts *f)
 {
     struct spw_error err = {0};
     struct spw_chat_template *t;
-    int rc = f->source->ops->chat_template(f->source, NULL, &t, &err);
+    int rc = f->source->ops->chat_template(f->source, NULL, NULL, &t, &err);
     if (rc && rc != -ENOENT)
         snprintf(f->template, sizeof f->template, "%s", err.text);
     if (rc)
@@ -457,11 +374,14 @@ int cli_inspect(const struct cli_options *o)
 {
     if (o->topology)
         return cli_inspect_topology(o);
+    if (o->self_test)
+        return cli_inspect_self_test(o);
     if (!o->operand)
-        return cli_fail(CLI_REFUSED, "inspect: found neither MODEL nor --topology; usage: spillway "
-                                     "inspect MODEL [options]");
+        return cli_fail(CLI_REFUSED, "inspect: found neither MODEL nor --topology nor --self-test; "
+                                     "usage: spillway inspect MODEL [options]");
     if (cli_given(o, "threads"))
-        return cli_fail(CLI_REFUSED, "--threads: found without --topology, expected with it");
+        return cli_fail(CLI_REFUSED, "--threads: found without --topology or --self-test, expected "
+                                     "with one of them");
     struct facts f = {0};
     int code = open_parts(&f, o->operand);
     if (code == 0)
@@ -469,10 +389,7 @@ int cli_inspect(const struct cli_options *o)
     if (code == 0) {
         count(&f);
         find_template(&f);
-        if (o->json)
-            code = print_json(o, &f);
-        else
-            print_facts(o, &f);
+        code = show(o, &f);
         say_unfit(o->operand);
     }
     spw_tokenizer_close(f.tokenizer);

@@ -1,14 +1,10 @@
 /* `spillway batch`: the lines of a JSONL file, answered once each. `generate --prompts` is the same
  * with the answers on stdout, and without a store: nothing is kept for another run. */
-#include "tools/command/job/identity.h"
+#include "tools/command/job/job.h"
 #include "tools/command/job/store/lines.h"
-#include "tools/command/job/progress/progress.h"
-#include "tools/command/job/prompts.h"
 #include "tools/command/request/record.h"
 #include "tools/command/request/reader.h"
 #include "tools/command/job/run.h"
-#include "tools/command/job/shard.h"
-#include "tools/command/job/status.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,7 +30,7 @@ struct batch {
     struct long_line longest[N_LONG_LINES]; /* the longest first */
     uint64_t n_new, n_seen, new_bytes;
     /* What was handed out: for estimates of what is left. */
-    uint64_t n_given, given_bytes, given_tokens, given_answers;
+    uint64_t given_bytes;
 };
 
 /* ---- lines ---- */
@@ -123,7 +119,7 @@ static int answered(void *context, struct request *x)
     json_t *line = request_record(x, &b->names);
     if (b->store)
         return job_store_commit(b->store, x, line);
-    b->totals.n_done++;
+    b->totals.n_done += x->n_ended == x->n_prompts * x->n_choices;
     return print(line);
 }
 
@@ -214,14 +210,10 @@ static int sort_item(struct batch *b, struct request *x, struct request_refusal 
         return code;
     if (standing == JOB_DUPLICATE)
         return refuse_duplicate(b, x);
-    b->given_bytes += x->text_bytes + x->file_bytes;
+    b->given_bytes += x->bytes + x->file_bytes;
     if (why->message[0] || request_encode(x, &b->reader, why))
         return cli_interrupted() ? 0 : refused(b, x, why); /* maybe only for the interrupt */
     *is_item = true;
-    b->n_given++;
-    for (size_t i = 0; i < x->n_prompts; i++)
-        b->given_tokens += x->prompts[i].n;
-    b->given_answers += x->n_prompts * x->n_choices * x->max_new_tokens;
     return 0;
 }
 
@@ -249,40 +241,17 @@ static int next(void *context, int wait_ms, struct request **out, bool *is_late)
     return code ? code : rc < 0 && !*is_late ? fail_input(b, rc) : 0;
 }
 
-/* Items that were not read yet are like those that were. */
-static void count(void *context, struct job_counts *out)
+/* Items that were not read yet have as much work a byte as those that were. */
+static double count(void *context, struct job_counts *out)
 {
     const struct batch *b = context;
     const struct job_totals totals = totals_of(b);
     out->n_total = b->n_seen;
     out->n_done = totals.n_done;
     out->n_failed = totals.n_failed;
-    if (!b->n_given || b->n_new <= b->n_given)
-        return;
-    double left = (double)(b->n_new - b->n_given) / (double)b->n_given;
-    double bytes = b->given_bytes && b->new_bytes > b->given_bytes
-                       ? (double)(b->new_bytes - b->given_bytes) / (double)b->given_bytes
-                       : left;
-    out->n_prompts_left = b->n_new - b->n_given;
-    out->n_prompt_tokens_left = (uint64_t)(bytes * (double)b->given_tokens);
-    out->n_answer_tokens_left = (uint64_t)(left * (double)b->given_answers);
-}
-
-static int keep(void *context, struct request *x, const char *machine)
-{
-    struct batch *b = context;
-    return b->store ? job_store_keep_answers(b->store, x, machine)
-                    : print(request_record(x, &b->names));
-}
-
-static int kept(void *context, const struct request *x, size_t choice, const char *machine,
-                struct job_kept *out)
-{
-    struct batch *b = context;
-    *out = (struct job_kept){0};
-    if (!b->store)
-        return 0;
-    return job_store_answer(b->store, x, choice, machine, out);
+    return b->given_bytes
+               ? (double)spw_sub_u64(b->new_bytes, b->given_bytes) / (double)b->given_bytes
+               : 0;
 }
 
 /* ---- the command ---- */
@@ -354,14 +323,9 @@ static void say_totals(const struct batch *b)
 
 static int answer_lines(struct batch *b)
 {
-    struct job_run_options run = {.o = b->o, .model = &b->model};
-    const struct job_source source = {.next = next,
-                                      .answered = answered,
-                                      .refused = refused,
-                                      .keep = keep,
-                                      .kept = kept,
-                                      .count = count,
-                                      .context = b};
+    struct job_run_options run = {.o = b->o, .model = &b->model, .store = b->store};
+    const struct job_source source = {
+        .next = next, .answered = answered, .refused = refused, .count = count, .context = b};
     b->reader.started = b->names.created = b->store ? job_store_started(b->store) : time(NULL);
     b->names.model = b->o->operand;
     b->names.tokenizer = b->model.tokenizer;
@@ -385,7 +349,7 @@ static int run_batch(const struct cli_options *o)
         code = check_options(&b);
     if (!code)
         code = open_input(&b);
-    job_progress_open((enum cli_progress_mode)o->progress, "items");
+    cli_progress_start((enum cli_progress_mode)o->progress, "items", false);
     if (!code && o->output)
         code = open_store(&b);
     if (!code)

@@ -2,8 +2,7 @@
 #include "tools/command/job/engine.h"
 
 #include "tools/command/experts.h"
-#include "tools/command/job/progress/progress.h"
-#include "tools/command/job/sessions.h"
+#include "tools/command/job/forecast.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -32,7 +31,8 @@ static int plan(const struct job_engine *e, uint64_t context, struct spw_options
         sessions = spw_min_u64(sessions, e->is->n_items);
     *out = cli_engine_options(o, context, (uint32_t)sessions);
     limit_writes(e, out);
-    out->on_progress = job_progress_callback() ? e->on_progress : NULL;
+    out->rolls_back = e->rolls_back;
+    out->on_progress = e->on_progress;
     out->progress_context = e->progress_context;
     const int rc = cli_fit_sessions(out, o, err);
     if (rc == -EDQUOT && e->written_bytes) {
@@ -110,6 +110,48 @@ static int plan_best(struct job_engine *e, uint64_t least, uint64_t context, str
     return plan(e, least, &e->options, err);
 }
 
+/* ---- the number of sessions ----
+ *
+ * With more sessions, each weight that a step reads serves more answers. But the KV of more
+ * sessions takes memory of the device from weights, and KV that has no room there streams in each
+ * step. So fewer sessions can give more tokens a second. */
+
+/* A smaller gain is within the error of the prediction, and more sessions need fewer steps. */
+#define LEAST_GAIN 1.05
+
+/* Whether weights or KV stream under these options, so that another number may be faster. */
+static bool sessions_matter(const struct job_engine *e)
+{
+    struct spw_plan_info info;
+    if (e->options.sessions == 1 || spw_plan_query(&info, e->is->o->operand, &e->options, NULL) < 0)
+        return false;
+    return info.decode_slot_bytes > 0 || info.n_layers_resident < info.n_layers;
+}
+
+/* Takes the number of sessions, at most that of the options, that is predicted to be the fastest.
+ * Leaves the options as they are where limits are not known. */
+static void choose_sessions(struct job_engine *e, uint64_t n_held)
+{
+    const struct cli_options *o = e->is->o;
+    double best = 0;
+    struct spw_options some = e->options;
+    while (some.sessions) {
+        struct spw_plan_info info;
+        if (spw_plan_query(&info, o->operand, &some, NULL) < 0 ||
+            !cli_limits_suffice(&e->limits, &info))
+            return;
+        const struct job_forecast f = {&info, &e->is->model->config, &e->limits};
+        double rate = job_rate(&f, n_held);
+        if (rate > best * LEAST_GAIN) {
+            best = rate;
+            e->options = some;
+        }
+        some.sessions /= 2;
+        if (some.sessions && cli_fit_sessions(&some, o, NULL))
+            return;
+    }
+}
+
 /* Plans with the limits of the machine and the drive, where something needs them, and takes fewer
  * sessions if these are faster. Measuring the limits takes time, in which other processes may take
  * memory: what is free is read again after it. */
@@ -118,17 +160,15 @@ static int plan_with_limits(struct job_engine *e, uint64_t least, uint64_t conte
 {
     const struct cli_options *o = e->is->o;
     SPW_TRY(plan_best(e, least, context, err));
-    const struct job_sessions s = {o, &e->is->model->config, &e->limits,
-                                   e->is->typical ? e->is->typical : least};
-    bool chooses = !o->sessions && job_sessions_matter(&e->options, &s);
-    if (e->options.disk_dir || o->report || job_progress_callback() || chooses) {
+    const bool chooses = !o->sessions && sessions_matter(e);
+    if (e->options.disk_dir || o->report || cli_progress_callback() || chooses) {
         cli_limits_read_for(&e->limits, o, &e->options);
         SPW_TRY(plan_best(e, least, context, err));
-        e->options.machine = e->limits.has_machine ? &e->limits.machine.typical : NULL;
+        e->options.machine = e->limits.has_machine ? &e->limits.machine : NULL;
         e->options.drive = cli_limits_drive(&e->limits);
     }
     if (chooses)
-        job_choose_sessions(&e->options, &s);
+        choose_sessions(e, e->is->typical ? e->is->typical : least);
     return 0;
 }
 
@@ -146,7 +186,7 @@ int job_engine_open(struct job_engine *e, uint64_t least, uint64_t last, bool *f
     int code = cli_engine_open(&e->engine, &e->events, is->o, &e->options, &e->limits);
     if (code)
         return code;
-    job_progress_engine(e->engine, &e->events, &e->limits);
+    cli_progress_engine(e->engine, &e->events, &e->limits);
     rc = spw_batch_open(&e->batch, e->engine, is->model->tokenizer, &err);
     return rc ? cli_fail_error(rc, &err, false) : 0;
 }
@@ -160,7 +200,7 @@ void job_engine_close(struct job_engine *e, struct job_report *report)
     if (e->batch)
         job_report_engine(report, e->is->o, e->engine, e->batch, &e->events);
     spw_batch_close(e->batch);
-    job_progress_engine(NULL, NULL, NULL);
+    cli_progress_engine(NULL, NULL, NULL);
     cli_experts_close(e->engine, e->is->o);
     cli_events_free(&e->events);
     e->batch = NULL;

@@ -11,8 +11,9 @@ struct job_engine {
     const struct job_run_options *is;
     void (*on_progress)(void *context, const struct spw_progress *p);
     void *progress_context;
-    uint64_t limit; /* the longest item that the model allows */
-    uint64_t most;  /* longer items do not fit the budgets; UINT64_MAX: not known */
+    bool rolls_back; /* requests are canceled, and come again: struct spw_options */
+    uint64_t limit;  /* the longest item that the model allows */
+    uint64_t most;   /* longer items do not fit the budgets; UINT64_MAX: not known */
 
     uint64_t written_bytes;    /* to the drive, by engines that were closed */
     struct spw_engine *engine; /* owned, as what follows; NULL: none is open */

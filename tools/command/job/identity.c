@@ -1,5 +1,5 @@
-/* See identity.h. */
-#include "tools/command/job/identity.h"
+/* See job.h. */
+#include "tools/command/job/job.h"
 
 #include "model/fingerprint.h"
 
@@ -17,52 +17,6 @@ static bool decides(const struct cli_options *o, const struct cli_row *row)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         any |= strcmp(row->name, others[i]) == 0;
     return any && (row->commands & o->command->bit);
-}
-
-static const char *choice_name(const struct cli_row *row, int value)
-{
-    const struct cli_choice *c = row->choices;
-    while (c->name && c->value != value)
-        c++;
-    return c->name;
-}
-
-static json_t *texts(const struct cli_strings *strings)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < strings->n; i++)
-        cli_json_append(&list, CLI_JSON(strings->items[i]));
-    return list;
-}
-
-static json_t *biases(const struct cli_biases *b)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < b->n; i++)
-        cli_json_append(&list, json_pack("[if]", b->items[i].token, (double)b->items[i].bias));
-    return list;
-}
-
-static json_t *value_of(const struct cli_options *o, const struct cli_row *row)
-{
-    const void *at = (const char *)o + row->at;
-    switch (row->kind) {
-    case CLI_FLAG:
-        return CLI_JSON(*(const bool *)at);
-    case CLI_COUNT:
-    case CLI_SIZE:
-        return CLI_JSON(*(const uint64_t *)at);
-    case CLI_NUMBER:
-        return CLI_JSON(*(const double *)at);
-    case CLI_CHOICE:
-        return CLI_JSON(choice_name(row, *(const int *)at));
-    case CLI_TEXTS:
-        return texts(at);
-    case CLI_BIASES:
-        return biases(at);
-    default:
-        return CLI_JSON(*(const char *const *)at);
-    }
 }
 
 /* The file of a model may change its name; the fingerprint says what it is. */
@@ -118,8 +72,13 @@ int job_identity(json_t **out, const struct cli_options *o, const struct cli_mod
     for (const struct cli_row *row = cli_rows; row->name && !code; row++) {
         char name[64];
         snprintf(name, sizeof name, "--%s", row->name);
-        if (decides(o, row))
-            cli_json_add(out, name, value_of(o, row));
+        if (!decides(o, row))
+            continue;
+        json_t *value = cli_value_json(o, row);
+        if (json_is_integer(value) &&
+            json_integer_value(value) < 0) /* as the first jobs wrote it */
+            json_integer_set(value, INT64_MAX);
+        cli_json_add(out, name, value);
     }
     if (!code && !*out)
         code = cli_fail(CLI_FAILED, "out of memory");

@@ -1,6 +1,7 @@
-/* See prompts.h. */
-#include "tools/command/job/prompts.h"
+/* See job.h. */
+#include "tools/command/job/job.h"
 
+#include "base/grow.h"
 #include "tools/command/job/store/lines.h"
 #include "tools/command/request/reader.h"
 
@@ -10,21 +11,12 @@
 static int add_input(struct cli_inputs *in, const struct request_prompt *prompt,
                      uint64_t max_new_tokens)
 {
-    /* The capacity is a power of two; the list grows when it is full. */
-    if ((in->n & (in->n - 1)) == 0) {
-        struct cli_input *grown = spw_realloc(in->items, (in->n ? 2 * in->n : 1) * sizeof *grown);
-        if (!grown)
-            return -ENOMEM;
-        in->items = grown;
-    }
-    struct cli_input *item = &in->items[in->n];
-    *item = (struct cli_input){.tokens = spw_alloc(prompt->n * sizeof *item->tokens),
-                               .n_tokens = prompt->n,
-                               .max_new_tokens = max_new_tokens};
-    if (!item->tokens)
+    SPW_TRY(spw_grow(&in->items, &in->capacity, in->n + 1, sizeof *in->items));
+    int32_t *tokens = spw_alloc(prompt->n * sizeof *tokens);
+    if (!tokens)
         return -ENOMEM;
-    memcpy(item->tokens, prompt->tokens, prompt->n * sizeof *item->tokens);
-    in->n++;
+    memcpy(tokens, prompt->tokens, prompt->n * sizeof *tokens);
+    in->items[in->n++] = (struct cli_input){tokens, prompt->n, max_new_tokens};
     in->longest = spw_max_u64(in->longest, prompt->n + max_new_tokens);
     return 0;
 }

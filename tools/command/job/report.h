@@ -4,7 +4,7 @@
 
 #include "tools/command/events.h"
 #include "tools/command/request/request.h"
-#include "tools/command/job/progress/progress_text.h"
+#include "tools/command/output/progress.h"
 #include "tools/command/output/report.h"
 
 #include "runtime/plan_query.h"

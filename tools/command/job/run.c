@@ -3,7 +3,6 @@
 
 #include "base/grow.h"
 #include "tools/command/job/engine.h"
-#include "tools/command/job/progress/progress.h"
 
 #include <string.h>
 
@@ -40,6 +39,7 @@ struct run {
     /* Of the progress: tokens generated, answers that have some of them, answers that have ended
      * and their tokens. */
     uint64_t n_tokens, n_begun, n_ended, n_ended_tokens;
+    double n_prompt, n_answer; /* tokens of all items that were handed out */
     struct job_report report;
     int code; /* the exit code that ends the run */
 };
@@ -70,32 +70,17 @@ static size_t n_choices(const struct request *x)
 static int submit_choice(struct run *r, struct running *of, struct spw_error *err)
 {
     struct request *x = of->item;
-    const size_t choice = of->n_submitted, prompt = choice / x->n_choices;
-    const size_t k = choice % x->n_choices;
+    const size_t choice = of->n_submitted;
     const char *machine = spw_engine_backend(r->e.engine);
-    struct job_kept kept;
-    r->code = r->source->kept(r->source->context, x, choice, machine, &kept);
+    struct job_kept kept = {0};
+    if (r->is->store)
+        r->code = job_store_answer(r->is->store, x, choice, machine, &kept);
     if (r->code)
         return -ECANCELED;
-    struct spw_request request = {
-        .prompt = x->prompts[prompt].tokens,
-        .n_prompt = x->prompts[prompt].n,
-        .max_new_tokens = x->max_new_tokens,
-        .sampling = x->sampling,
-        .given = kept.tokens,
-        .n_given = kept.n_tokens,
-        .given_hash = kept.hash,
-        .text = r->is->model->tokenizer != NULL,
-        .shown = x->prompts[prompt].form.specials,
-        .n_shown = x->prompts[prompt].form.n_specials,
-        .stop = x->stop.items,
-        .n_stop = x->stop.n,
-        .ignore_eos = x->ignore_eos,
-        .logprobs = x->logprobs,
-        .n_top_logprobs = x->n_top_logprobs,
-        .prompt_logprobs = x->echo && x->logprobs && k == 0,
-    };
-    request.sampling.stream = k;
+    struct spw_request request = request_ask(x, choice, r->is->model->tokenizer != NULL);
+    request.given = kept.tokens;
+    request.n_given = kept.n_tokens;
+    request.given_hash = kept.hash;
     struct asked *a = &r->asked[r->n_asked];
     *a = (struct asked){.of = of, .choice = choice, .n_given = kept.n_tokens};
     x->choices[choice].n_kept = kept.n_tokens;
@@ -167,6 +152,9 @@ static int begin_item(struct run *r, struct request *x, struct spw_error *err)
     }
     of->item = x;
     r->items[r->n_items++] = of;
+    for (size_t i = 0; i < x->n_prompts; i++)
+        r->n_prompt += (double)(x->n_choices * x->prompts[i].n);
+    r->n_answer += (double)(n_choices(x) * x->max_new_tokens);
     note_moved(r, x, true);
     return 0;
 }
@@ -196,13 +184,10 @@ static void count_asked(const struct run *r, const struct asked *a, struct job_c
     const struct request *x = a->of->item;
     const uint64_t n_prompt = x->prompts[a->choice / x->n_choices].n;
     to->n_answer_tokens_left += spw_sub_u64(mean_answer(r, x->max_new_tokens), a->n_tokens);
-    if (a->n_tokens) {
+    if (a->n_tokens)
         to->n_requests++;
-        to->n_held_tokens += n_prompt + a->n_tokens;
-    } else {
-        to->n_prompts_left++;
+    else
         to->n_prompt_tokens_left += n_prompt;
-    }
 }
 
 /* The answers of an item that are not submitted yet. */
@@ -210,7 +195,6 @@ static void count_rest(const struct run *r, const struct request *x, size_t n_su
                        struct job_counts *to)
 {
     for (size_t i = n_submitted; i < n_choices(x); i++) {
-        to->n_prompts_left++;
         to->n_prompt_tokens_left += x->prompts[i / x->n_choices].n;
         to->n_answer_tokens_left += mean_answer(r, x->max_new_tokens);
     }
@@ -236,7 +220,9 @@ static void count_running(const struct run *r, uint64_t *n_running, uint64_t *n_
 static void show_progress(struct run *r)
 {
     struct job_counts counts = {.n_answer_tokens = r->n_tokens, .n_begun = r->n_begun};
-    r->source->count(r->source->context, &counts);
+    const double rest = r->source->count(r->source->context, &counts);
+    counts.n_prompt_tokens_left = (uint64_t)(rest * r->n_prompt);
+    counts.n_answer_tokens_left = (uint64_t)(rest * r->n_answer);
     r->counts_itself = counts.n_running > 0;
     for (size_t i = 0; i < r->n_asked; i++)
         count_asked(r, &r->asked[i], &counts);
@@ -251,7 +237,7 @@ static void show_progress(struct run *r)
     if (counts.n_total)
         counts.n_waiting =
             spw_sub_u64(counts.n_total, counts.n_done + counts.n_failed + counts.n_running);
-    job_progress_update(&counts);
+    cli_progress_update(&counts);
 }
 
 /* The first step of requests may be long, and they have no tokens until it ends. */
@@ -260,8 +246,10 @@ static void on_progress(void *context, const struct spw_progress *p)
     const struct run *r = context;
     uint64_t n_running, n_reading;
     count_running(r, &n_running, &n_reading);
-    job_progress_running(r->counts_itself ? UINT64_MAX : n_running, n_reading);
-    job_progress_callback()(NULL, p);
+    cli_progress_running(r->counts_itself ? UINT64_MAX : n_running, n_reading);
+    cli_progress_function *step = cli_progress_callback(); /* NULL: the line has ended */
+    if (step)
+        step(NULL, p);
 }
 
 /* ---- answers under way ---- */
@@ -289,8 +277,10 @@ static int keep_all(struct run *r)
         size_t n_tokens = 0;
         for (size_t k = 0; k < n_choices(x); k++)
             n_tokens += x->choices[k].result.n_tokens;
-        if (n_tokens)
-            code = r->source->keep(r->source->context, x, spw_engine_backend(r->e.engine));
+        if (n_tokens && r->is->store)
+            code = job_store_keep_answers(r->is->store, x, spw_engine_backend(r->e.engine));
+        else if (n_tokens)
+            code = r->source->answered(r->source->context, x);
     }
     lend_results(r, false);
     return code;
@@ -300,10 +290,13 @@ static int keep_all(struct run *r)
 static int keep_some(struct run *r)
 {
     enum { EVERY_SECONDS = 1 };
-    if (!r->is->o->output || cli_now_seconds() < r->keep_at)
+    if (!r->is->store || cli_now_seconds() < r->keep_at)
         return 0;
+    int code = keep_all(r);
+    if (!code)
+        code = job_store_flush(r->is->store);
     r->keep_at = cli_now_seconds() + EVERY_SECONDS;
-    return keep_all(r);
+    return code;
 }
 
 /* ---- the next item ---- */
@@ -356,6 +349,7 @@ static int fetch(struct run *r, struct spw_error *err)
         if (!is_late || r->n_asked)
             break;
         show_progress(r);
+        r->code = keep_some(r);
     }
     return r->code ? spw_fail(err, -ECANCELED, "the job ends here") : 0;
 }
@@ -508,7 +502,7 @@ int job_run(const struct job_run_options *options, const struct job_source *sour
     struct run r = {.is = options, .source = source};
     struct spw_error err = {0};
     r.e = (struct job_engine){.is = options,
-                              .on_progress = on_progress,
+                              .on_progress = cli_progress_callback() ? on_progress : NULL,
                               .progress_context = &r,
                               .limit = cli_longest_context(options->o, options->model),
                               .most = UINT64_MAX};
@@ -524,7 +518,7 @@ int job_run(const struct job_run_options *options, const struct job_source *sour
             code = run_engine(&r);
         }
         if (code || !r.next)
-            job_progress_end();
+            cli_progress_end();
         job_engine_close(&r.e, &r.report);
     }
     code = r.code ? r.code : code;

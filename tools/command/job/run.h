@@ -8,7 +8,7 @@
 
 #include "tools/command/engine.h"
 #include "tools/command/request/request.h"
-#include "tools/command/job/progress/progress_text.h"
+#include "tools/command/output/progress.h"
 #include "tools/command/job/store/store.h"
 
 /* Calls return 0 or an exit code, which ends the run. */
@@ -17,24 +17,23 @@ struct job_source {
      * other item ends; with *is_late the input may give one later. The call may wait for input,
      * `wait_ms` at most. */
     int (*next)(void *context, int wait_ms, struct request **out, bool *is_late);
-    /* The item has ended: every choice has its result. The item is freed afterwards. */
+    /* The item has ended: every choice has its result. The item is freed afterwards. Without a
+     * store also when the run ends before the item: choices have the tokens so far. */
     int (*answered)(void *context, struct request *x);
     int (*refused)(void *context, struct request *x, const struct request_refusal *why);
-    /* Once a second if there is an output, and when the run ends before the item: choices have the
-     * tokens so far. */
-    int (*keep)(void *context, struct request *x, const char *machine);
-    /* What keep has kept of a choice in an earlier run. */
-    int (*kept)(void *context, const struct request *x, size_t choice, const char *machine,
-                struct job_kept *out);
-    /* n_total, n_done, n_failed, n_running if that is not the number of items that run, and the
-     * estimates of items that were not handed out yet. */
-    void (*count)(void *context, struct job_counts *out);
+    /* n_total, n_done, n_failed, and n_running if that is not the number of items that run. Returns
+     * the work that was not handed out yet, relative to the work that was; 0: none, or not known.
+     */
+    double (*count)(void *context, struct job_counts *out);
     void *context;
 };
 
 struct job_run_options {
     const struct cli_options *o;
     const struct cli_model *model;
+    /* Keeps tokens of answers under way, once a second and at the end, which a later run takes up;
+     * NULL: there is none. */
+    struct job_store *store;
     uint64_t longest; /* tokens of the longest item that is expected; 0: not known */
     uint64_t typical; /* tokens of an item on average; 0: not known */
     uint64_t n_items; /* that are expected; 0: not known */

@@ -1,5 +1,5 @@
-/* See shard.h. */
-#include "tools/command/job/shard.h"
+/* See job.h. */
+#include "tools/command/job/job.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

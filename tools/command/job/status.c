@@ -1,7 +1,6 @@
-/* See status.h. */
-#include "tools/command/job/status.h"
+/* See job.h. */
+#include "tools/command/job/job.h"
 
-#include "tools/command/job/shard.h"
 #include "tools/command/job/store/store.h"
 
 #include <inttypes.h>

@@ -79,8 +79,8 @@ void cli_help(FILE *to, const struct cli_command *command, bool all)
     }
     if (n_left)
         fprintf(to, "\n'spillway %s --help all' shows %zu more options.\n", command->name, n_left);
-    if (command->bit &
-        (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE | CLI_BATCH))
+    if (command->bit & (CLI_GENERATE | CLI_CHAT | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_CACHE |
+                        CLI_BATCH | CLI_SERVE))
         fputs("\nSIZE is 64MiB, 2GiB, 1.5G or a number of bytes. Defaults are in parentheses.\n",
               to);
     fputs("\nExamples:\n", to);

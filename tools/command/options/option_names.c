@@ -46,7 +46,7 @@ void cli_name_context(const struct cli_options *o)
 {
     const unsigned is = o->command->bit;
     const bool is_job = is & (CLI_BATCH | CLI_SUMMARIZE) || (is & CLI_GENERATE && o->prompts);
-    if (is & CLI_CHAT || (o->context && !is_job))
+    if (is & (CLI_CHAT | CLI_SERVE) || (o->context && !is_job))
         smaller_context = "lower --context";
     else if (is & (CLI_GENERATE | CLI_PLAN | CLI_BATCH))
         smaller_context = "shorten the prompt or the answer";

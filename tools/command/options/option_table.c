@@ -34,8 +34,10 @@ static const struct cli_choice quantized_types[] = {
     {"q8_0", SPW_DTYPE_Q8_0}, {"q4_0", SPW_DTYPE_Q4_0}, {NULL, 0}};
 
 #define JOBS (CLI_BATCH | CLI_SUMMARIZE)
-#define RUNS (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT | JOBS) /* commands that compute */
-#define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS)
+#define RUNS                                                                                       \
+    (CLI_GENERATE | CLI_SCORE | CLI_BENCH | CLI_CHAT | JOBS | CLI_SERVE) /* commands that compute  \
+                                                                          */
+#define ANSWERS (CLI_GENERATE | CLI_CHAT | JOBS | CLI_SERVE)
 #define PROMPTED (CLI_GENERATE | CLI_PLAN)
 #define TEXTUAL (CLI_SCORE | CLI_TOKENIZE)
 #define BUDGETED (ANSWERS | CLI_SCORE | CLI_BENCH | CLI_PLAN)
@@ -43,6 +45,36 @@ static const struct cli_choice quantized_types[] = {
 #define RANGE(low, high) .min = (low), .max = (high)
 
 const struct cli_row cli_rows[] = {
+    {"host", CLI_TEXT, CLI_SERVE, "Server", "ADDRESS",
+     "where to listen. An address that other machines can reach needs --api-key-file (127.0.0.1)",
+     FIELD(host), .everyday = CLI_SERVE},
+    {"port", CLI_COUNT, CLI_SERVE, "Server", "N",
+     "the port to listen on; 0 takes any free one, which the command prints (8080)", FIELD(port),
+     RANGE(0, 65535), .everyday = CLI_SERVE},
+    {"model-name", CLI_TEXT, CLI_SERVE, "Server", "NAME",
+     "what clients call the model (the last part of MODEL's path)", FIELD(model_name),
+     .everyday = CLI_SERVE},
+    {"api-key-file", CLI_FILE_IN, CLI_SERVE, "Server", "FILE",
+     "a file with a key on each line; a client needs one of them", FIELD(api_key_file),
+     .everyday = CLI_SERVE},
+    {"allowed-host", CLI_TEXTS, CLI_SERVE, "Server", "NAME",
+     "also answer requests to this host name, such as that of a proxy; may be given many times",
+     FIELD(allowed_hosts)},
+    {"allowed-origin", CLI_TEXTS, CLI_SERVE, "Server", "ORIGIN",
+     "also answer web pages of this origin, such as https://chat.example.org; may be given many "
+     "times. Pages of this machine are always answered",
+     FIELD(allowed_origins)},
+    {"max-queue", CLI_COUNT, CLI_SERVE, "Server", "N",
+     "the most requests that wait for a place; the next one is refused with status 429 (1024)",
+     FIELD(max_queue), RANGE(1, 1e6)},
+    {"max-gap", CLI_NUMBER, CLI_SERVE, "Server", "SECONDS",
+     "the longest time between two tokens of an answer while prompts of others are read (2)",
+     FIELD(max_gap), RANGE(0.01, 3600), .everyday = CLI_SERVE},
+    {"max-body", CLI_SIZE, CLI_SERVE, "Server", "SIZE",
+     "the largest body of a request; a larger one is refused with status 413 (64MiB)",
+     FIELD(max_body)},
+    {"max-connections", CLI_COUNT, CLI_SERVE, "Server", "N",
+     "the most connections at a time (1024)", FIELD(max_connections), RANGE(1, 65536)},
     {"prompt", CLI_TEXT, PROMPTED, "Input", "TEXT", "the text to continue", FIELD(prompt),
      .everyday = PROMPTED},
     {"prompt", CLI_TEXT, CLI_CHAT, "Input", "TEXT",
@@ -85,7 +117,7 @@ const struct cli_row cli_rows[] = {
     {"documents", CLI_FILE_IN, CLI_CHAT, "Input", "FILE.json",
      "a list of {\"title\": ..., \"text\": ...}, for chat templates that use documents",
      FIELD(documents)},
-    {"chat-template", CLI_FILE_IN, CLI_CHAT | JOBS, "Input", "FILE.jinja",
+    {"chat-template", CLI_FILE_IN, CLI_CHAT | JOBS | CLI_SERVE, "Input", "FILE.jinja",
      "the chat template (the model's own); a GGUF file without one needs this for a conversation",
      FIELD(chat_template)},
     {"text", CLI_TEXT, TEXTUAL, "Input", "TEXT", "the text", FIELD(text), .everyday = CLI_SCORE},
@@ -141,8 +173,14 @@ const struct cli_row cli_rows[] = {
     {"max-new-tokens", CLI_COUNT, CLI_SUMMARIZE, "Generation", "N",
      "the largest number of tokens of a summary (3 for each word of --length)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
+    {"max-new-tokens", CLI_COUNT, CLI_SERVE, "Generation", "N",
+     "the largest number of tokens of an answer whose request names no number (4096, or what fits "
+     "into the context)",
+     FIELD(max_new_tokens), RANGE(0, 1e9)},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
      "end the answer before this text; may be given many times", FIELD(stop)},
+    {"json-schema", CLI_TEXT, CLI_GENERATE, "Generation", "FILE",
+     "the answer is JSON that this schema allows", FIELD(json_schema)},
     {"ignore-eos", CLI_FLAG, ANSWERS, "Generation", NULL,
      "do not end the answer at an end-of-text token", FIELD(ignore_eos)},
     {"temperature", CLI_NUMBER, ANSWERS, "Generation", "X",
@@ -194,7 +232,7 @@ const struct cli_row cli_rows[] = {
      "the most bytes that the run may write to disk, to the prefix cache and to saved sessions "
      "(no limit)",
      FIELD(disk_write_limit)},
-    {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN | CLI_BENCH, "Memory", "DIR",
+    {"prefix-cache", CLI_FILE_IN, ANSWERS | CLI_PLAN, "Memory", "DIR",
      "a directory for KV that later runs can use; the command creates it. When an answer ends, "
      "its KV is stored there. A prompt that begins with the same tokens, in any process, reads "
      "that KV instead of computing it",
@@ -221,6 +259,13 @@ const struct cli_row cli_rows[] = {
      "how many items run at the same time (as many as there is memory for, at most 64; fewer where "
      "that is predicted to be faster)",
      FIELD(sessions), RANGE(1, 4096)},
+    {"context", CLI_COUNT, CLI_SERVE, "Memory", "N",
+     "the most tokens that a request and its answer may have (what the model was made for, or what "
+     "fits the budgets)",
+     FIELD(context), RANGE(1, 1e12), .everyday = CLI_SERVE},
+    {"sessions", CLI_COUNT, CLI_SERVE, "Memory", "N",
+     "how many requests run at the same time (as many as there is memory for, at most 64)",
+     FIELD(sessions), RANGE(1, 4096)},
     {"kv-dtype", CLI_CHOICE, RUNS | CLI_PLAN | CLI_INSPECT | CLI_CHECK_KV, "Memory", "TYPE",
      "precision of the KV cache. int8, int4 and int8:int4 (keys:values) apply to old tokens only "
      "(as --compute)",
@@ -232,9 +277,9 @@ const struct cli_row cli_rows[] = {
     "the allowed fallbacks when memory does not suffice. spill: move KV to host memory and disk. " \
     "quantize: store old KV as int8 or int4, if --kv-dtype is auto and the model passes its "      \
     "check. fail: none "
-    {"on-oom", CLI_CHOICE, (RUNS & ~(unsigned)JOBS) | CLI_PLAN | CLI_INSPECT, "Memory", "FALLBACKS",
-     ON_OOM "(spill,quantize)", FIELD(on_oom), .choices = fallbacks},
-    {"on-oom", CLI_CHOICE, JOBS, "Memory", "FALLBACKS", ON_OOM "(spill)", FIELD(on_oom),
+    {"on-oom", CLI_CHOICE, (RUNS & ~(unsigned)(JOBS | CLI_SERVE)) | CLI_PLAN | CLI_INSPECT,
+     "Memory", "FALLBACKS", ON_OOM "(spill,quantize)", FIELD(on_oom), .choices = fallbacks},
+    {"on-oom", CLI_CHOICE, JOBS | CLI_SERVE, "Memory", "FALLBACKS", ON_OOM "(spill)", FIELD(on_oom),
      .choices = fallbacks},
     {"kv-gate", CLI_CHOICE, RUNS | CLI_PLAN, "Memory", "SWITCH",
      "on: --on-oom quantizes only if the model passes check-kv; if the result is not known, the "
@@ -262,7 +307,8 @@ const struct cli_row cli_rows[] = {
      "takes int8 activations in groups of 128 (auto: bf16 for a model with bf16 or quantized "
      "weights, else f32)",
      FIELD(compute), .choices = compute_types},
-    {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_PROBE | CLI_CHECK_KV, "Machine", "HOW",
+    {"io", CLI_CHOICE, ANSWERS | CLI_SCORE | CLI_PLAN | CLI_BENCH | CLI_PROBE | CLI_CHECK_KV,
+     "Machine", "HOW",
      "how files are read and written: auto takes io_uring if the system allows it, else threads "
      "(auto)",
      FIELD(io), .choices = io_kinds},
@@ -299,16 +345,6 @@ const struct cli_row cli_rows[] = {
      "number of tokens to decode in each run (16)", FIELD(decode_tokens), RANGE(1, 100000)},
     {"random-tokens", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
      "use prompts of random tokens (unless --prompt-file is given)", FIELD(random_tokens)},
-    {"io", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
-     "measure the disk tier, in turn with fio on the file system of --disk, instead of the "
-     "sweep: its file, decoding with 3/4 of the KV on disk, prompts that spill, blocking reads. "
-     "5 repeats",
-     FIELD(io_bench)},
-    {"prefix", CLI_FLAG, CLI_BENCH, "Sweep", NULL,
-     "measure the time to the first token of a prompt that a prefix cache holds, in turn with "
-     "fio on the same file, instead of the sweep. Uses a temporary directory inside "
-     "--prefix-cache. --decode-tokens is the length of the question after the prompt. 5 repeats",
-     FIELD(prefix_bench)},
 
     {"show-reasoning", CLI_FLAG, CLI_CHAT, "Output", NULL,
      "also show the reasoning that comes before an answer: dim on a terminal, with a blank line "
@@ -339,14 +375,15 @@ const struct cli_row cli_rows[] = {
      "Output", NULL, "print JSON instead of text", FIELD(json), .everyday = CLI_SCORE | CLI_PLAN},
     {"topology", CLI_FLAG, CLI_INSPECT, "Output", NULL,
      "show this machine, and where threads would run, instead of a model", FIELD(topology)},
+    {"self-test", CLI_FLAG, CLI_INSPECT, "Output", NULL,
+     "check that this device computes the bits that it should, instead of showing a model",
+     FIELD(self_test)},
     {"tensors", CLI_FLAG, CLI_INSPECT, "Output", NULL, "list every tensor", FIELD(tensors)},
     {"no-probe", CLI_FLAG, CLI_PLAN, "Output", NULL,
      "do not measure the machine; the plan then has no predicted times", FIELD(no_probe)},
     {"ids", CLI_FLAG, CLI_GENERATE, "Output", NULL,
      "print token ids instead of text (for --token-ids of a model without a tokenizer)",
      FIELD(ids)},
-    {"csv", CLI_FILE_OUT, CLI_BENCH, "Output", "FILE",
-     "also write the table as CSV to FILE; - prints CSV instead of the table", FIELD(csv)},
     {"save", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE",
      "save the run to FILE when it ends, also after Ctrl-C, a signal or a failure; --resume "
      "continues it. With --resume of the same FILE only the new part is written. A FILE of "
@@ -360,7 +397,7 @@ const struct cli_row cli_rows[] = {
      "give the log-probability of each new token, and the N most likely tokens at its place: in "
      "the lines of --prompts and of a job, and in --report",
      FIELD(top_logprobs), RANGE(0, 20)},
-    {"report", CLI_FILE_OUT, RUNS | CLI_CHECK_KV, "Output", "FILE.json",
+    {"report", CLI_FILE_OUT, (RUNS & ~(unsigned)CLI_SERVE) | CLI_CHECK_KV, "Output", "FILE.json",
      "write the measurements of the run: times, memory, bytes moved", FIELD(report)},
     {"dump-logits", CLI_FILE_OUT, CLI_GENERATE, "Output", "FILE.npy",
      "write the logits of every generated position, float32 [tokens, vocabulary]",
@@ -369,8 +406,8 @@ const struct cli_row cli_rows[] = {
      "write which experts each layer chooses, where experts do not all fit on the device; --report "
      "and plan then say how many experts other rules would have missed",
      FIELD(expert_trace)},
-    {"progress", CLI_CHOICE, (RUNS & ~(unsigned)JOBS) | CLI_QUANTIZE, "Output", "WHEN",
-     "auto shows a progress line when stderr is a terminal (auto)", FIELD(progress),
+    {"progress", CLI_CHOICE, (RUNS & ~(unsigned)(JOBS | CLI_SERVE)) | CLI_QUANTIZE, "Output",
+     "WHEN", "auto shows a progress line when stderr is a terminal (auto)", FIELD(progress),
      .choices = progress_modes},
     {"progress", CLI_CHOICE, JOBS, "Output", "WHEN",
      "auto shows a progress line when stderr is a terminal, and writes a line a minute elsewhere "

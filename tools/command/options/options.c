@@ -314,8 +314,15 @@ static int refuse_option(const struct cli_command *command, const char *name)
                     command->name);
 }
 
-/* Finds the row of an option; `name` has no dashes and no "=value". */
-static const struct cli_row *find_row(const struct cli_command *command, const char *name)
+const struct cli_command *cli_find_command(const char *name)
+{
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+const struct cli_row *cli_find_row(const struct cli_command *command, const char *name)
 {
     for (const struct cli_row *row = cli_rows; row->name; row++)
         if (row->commands & command->bit && strcmp(row->name, name) == 0)
@@ -332,7 +339,7 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
     const char *word = argv[*i] + 2, *value = strchr(word, '=');
     size_t bytes = value ? (size_t)(value++ - word) : strlen(word);
     snprintf(name, sizeof name, "%.*s", (int)spw_min_u64(bytes, sizeof name - 1), word);
-    const struct cli_row *row = find_row(o->command, name);
+    const struct cli_row *row = cli_find_row(o->command, name);
     if (!row)
         return refuse_option(o->command, name);
     if (row->kind == CLI_FLAG && value)
@@ -341,7 +348,7 @@ static int parse_option(struct cli_options *o, int argc, char **argv, int *i)
         if (*i + 1 == argc)
             return cli_fail(CLI_REFUSED, "--%s: found no value, expected %s", name, row->argument);
         value = argv[++*i];
-        if (strncmp(value, "--", 2) == 0 && find_row(o->command, value + 2))
+        if (strncmp(value, "--", 2) == 0 && cli_find_row(o->command, value + 2))
             return cli_fail(CLI_REFUSED,
                             "--%s: found the option %s, expected %s; --%s=%s gives "
                             "this text",
@@ -365,7 +372,7 @@ static int refuse_letter(const struct cli_command *command, const char *word)
                         "unknown option -m; the model has no option: spillway %s MODEL [options]",
                         command->name);
     for (size_t i = 0; i < sizeof meant / sizeof *meant; i++)
-        if (strcmp(word + 1, meant[i][0]) == 0 && find_row(command, meant[i][1]))
+        if (strcmp(word + 1, meant[i][0]) == 0 && cli_find_row(command, meant[i][1]))
             return cli_fail(CLI_REFUSED, "unknown option %s; did you mean --%s?", word,
                             meant[i][1]);
     return cli_fail(CLI_REFUSED, "unknown option %s; options are written --name", word);
@@ -398,6 +405,12 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
                               .top_p = 1,
                               .sessions = 4,
                               .kv_gate = 1,
+                              .host = "127.0.0.1",
+                              .port = 8080,
+                              .max_queue = 1024,
+                              .max_gap = 2,
+                              .max_body = UINT64_C(64) << 20,
+                              .max_connections = 1024,
                               .repeat = 3,
                               .decode_tokens = 16};
     bool only_operands = false;
@@ -425,6 +438,54 @@ int cli_parse(struct cli_options *o, const struct cli_command *command, int argc
                         command->name, o->operand ? "an empty" : "no", command->operand,
                         command->name, command->operand);
     return 0;
+}
+
+/* ---- values as JSON ---- */
+
+static const char *choice_name(const struct cli_row *row, int value)
+{
+    const struct cli_choice *c = row->choices;
+    while (c->name && c->value != value)
+        c++;
+    return c->name;
+}
+
+static json_t *texts(const struct cli_strings *strings)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < strings->n; i++)
+        cli_json_append(&list, CLI_JSON(strings->items[i]));
+    return list;
+}
+
+static json_t *biases(const struct cli_biases *b)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < b->n; i++)
+        cli_json_append(&list, json_pack("[if]", b->items[i].token, (double)b->items[i].bias));
+    return list;
+}
+
+json_t *cli_value_json(const struct cli_options *o, const struct cli_row *row)
+{
+    const void *at = (const char *)o + row->at;
+    switch (row->kind) {
+    case CLI_FLAG:
+        return CLI_JSON(*(const bool *)at);
+    case CLI_COUNT:
+    case CLI_SIZE:
+        return CLI_JSON((int64_t) * (const uint64_t *)at); /* a seed uses all 64 bits */
+    case CLI_NUMBER:
+        return CLI_JSON(*(const double *)at);
+    case CLI_CHOICE:
+        return CLI_JSON(choice_name(row, *(const int *)at));
+    case CLI_TEXTS:
+        return texts(at);
+    case CLI_BIASES:
+        return biases(at);
+    default:
+        return CLI_JSON(*(const char *const *)at);
+    }
 }
 
 /* ---- settings that change later ---- */
@@ -470,6 +531,8 @@ void cli_show_settings(FILE *to, const struct cli_options *o)
 void cli_options_free(struct cli_options *o)
 {
     spw_free(o->stop.items);
+    spw_free(o->allowed_hosts.items);
+    spw_free(o->allowed_origins.items);
     spw_free(o->logit_bias.items);
     spw_free(o->paths.items);
     o->paths = (struct cli_strings){0};

@@ -7,6 +7,7 @@
 #ifndef SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 #define SPW_TOOLS_COMMAND_OPTIONS_OPTIONS_H
 
+#include "base/json.h"
 #include "model/config/config.h"
 #include "model/quantize.h"
 #include "model/source/source.h"
@@ -82,6 +83,7 @@ struct cli_options {
     /* generation */
     uint64_t max_new_tokens;
     struct cli_strings stop;
+    const char *json_schema;
     bool ignore_eos, show_reasoning;
     uint64_t seed, top_k;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
@@ -106,20 +108,26 @@ struct cli_options {
         prefetch_splits;
     uint64_t delay_seed, size;
 
+    /* serve */
+    const char *host, *model_name, *api_key_file;
+    struct cli_strings allowed_hosts, allowed_origins;
+    uint64_t port, max_queue, max_body, max_connections;
+    double max_gap;
+
     /* output */
     const char *save, *resume; /* files of a session */
     uint64_t save_every;
     int type; /* enum spw_dtype */
-    const char *report, *dump_logits, *csv, *drive_profile, *kv_profile, *weight_checksums;
+    const char *report, *dump_logits, *drive_profile, *kv_profile, *weight_checksums;
     const char *expert_profile, *expert_trace;
-    bool json, ids, tensors, topology, no_probe, redo, serial_kernels;
+    bool json, ids, tensors, topology, self_test, no_probe, redo, serial_kernels;
     int progress;
     bool quiet;
 
     /* bench */
     struct cli_counts contexts, budgets;
     uint64_t repeat, decode_tokens;
-    bool random_tokens, io_bench, prefix_bench;
+    bool random_tokens;
 };
 
 /* A subcommand is one row in spillway.c and one file. */
@@ -153,6 +161,7 @@ enum {
     CLI_BATCH = 1 << 11,
     CLI_SUMMARIZE = 1 << 12,
     CLI_QUANTIZE = 1 << 13,
+    CLI_SERVE = 1 << 14,
 };
 
 /* argv[0] is the subcommand. 0, an exit code, or CLI_HELP_SHOWN. */
@@ -183,8 +192,13 @@ void cli_help_commands(FILE *to);
 void cli_man(FILE *to);
 /* docs/options.md. */
 void cli_options_page(FILE *to);
-/* 0, or CLI_REFUSED for an unknown shell. */
+/* A script for a shell. 0, or CLI_REFUSED for an unknown shell. */
 int cli_completion(FILE *to, const char *shell);
+/* What may stand in the place of the last word of a command line: the script asks for it. */
+void cli_complete(FILE *to, int n, char **words);
+
+/* NULL: there is none. */
+const struct cli_command *cli_find_command(const char *name);
 
 /* ---- rows, for help, the manual page and completion ---- */
 
@@ -223,5 +237,9 @@ struct cli_row {
 };
 
 extern const struct cli_row cli_rows[];
+/* The value that an option has now; a new reference. */
+json_t *cli_value_json(const struct cli_options *o, const struct cli_row *row);
+/* The row of an option of the command; `name` has no dashes. NULL: there is none. */
+const struct cli_row *cli_find_row(const struct cli_command *command, const char *name);
 
 #endif

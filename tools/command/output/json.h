@@ -64,5 +64,8 @@ int cli_json_parse(json_t **out, const char *text, size_t bytes, const char *pat
 
 /* Writes `value` to stdout and takes its reference. Returns an exit code. */
 int cli_print_json(json_t *value);
+/* The same for facts, which are shown as text without --json: see show.c. */
+struct cli_options;
+int cli_show(const struct cli_options *o, json_t *facts);
 
 #endif

@@ -36,7 +36,7 @@ int cli_npy_open(struct cli_npy **out, const char *path, uint32_t n_columns)
     if (!n)
         return cli_fail(CLI_FAILED, "%s: out of memory", path);
     n->n_columns = n_columns;
-    int code = cli_output_open(&n->output, path);
+    int code = cli_output_open(&n->output, path, false);
     if (code) {
         spw_free(n);
         *out = NULL;

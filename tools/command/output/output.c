@@ -143,8 +143,7 @@ int cli_outputs_check(const struct cli_options *o)
     for (const struct cli_row *row = cli_rows; row->name && !code; row++) {
         const char *path = file_of(o, row, CLI_FILE_OUT);
         char what[64];
-        bool to_stdout = path && strcmp(row->name, "csv") == 0 && strcmp(path, "-") == 0;
-        if (!path || to_stdout)
+        if (!path)
             continue;
         snprintf(what, sizeof what, "--%s", row->name);
         code = is_profile(row) ? check_name(what, path) : cli_output_check(o, what, path);
@@ -175,24 +174,24 @@ static char *unfinished_name(const char *path, const char *end)
 }
 
 /* Makes a file of mode 0600; replaces the file that a killed process has left. */
-static int make_unfinished(char *name, bool is_locked)
+static int make_unfinished(char *name, bool is_alone)
 {
-    if (!is_locked)
+    if (!is_alone)
         return mkostemp(name, O_CLOEXEC);
     unlink(name);
     return open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 }
 
-static int open_unfinished(struct cli_output **out, const char *path, bool is_locked)
+int cli_output_open(struct cli_output **out, const char *path, bool is_alone)
 {
     struct cli_output *to = *out = spw_alloc_zero(1, sizeof *to);
     if (!to)
         return cli_fail(CLI_FAILED, "%s: out of memory", path);
     to->path = spw_strdup(path);
-    to->unfinished = unfinished_name(path, is_locked ? ".unfinished" : ".XXXXXX");
+    to->unfinished = unfinished_name(path, is_alone ? ".unfinished" : ".XXXXXX");
     int fd = -1, why = ENOMEM;
     if (to->path && to->unfinished) {
-        fd = make_unfinished(to->unfinished, is_locked);
+        fd = make_unfinished(to->unfinished, is_alone);
         why = errno;
     }
     to->file = fd < 0 ? NULL : fdopen(fd, "wb");
@@ -206,16 +205,6 @@ static int open_unfinished(struct cli_output **out, const char *path, bool is_lo
     output_free(to);
     *out = NULL;
     return cli_fail(CLI_FAILED, "%s: %s", path, strerror(why));
-}
-
-int cli_output_open(struct cli_output **out, const char *path)
-{
-    return open_unfinished(out, path, false);
-}
-
-int cli_output_open_locked(struct cli_output **out, const char *path)
-{
-    return open_unfinished(out, path, true);
 }
 
 FILE *cli_output_file(const struct cli_output *out)
@@ -276,7 +265,7 @@ int cli_write_json(const char *path, json_t *value)
     json_decref(value);
     if (!text)
         return cli_fail(CLI_FAILED, "%s: no memory for the JSON object", path);
-    int code = cli_output_open(&out, path);
+    int code = cli_output_open(&out, path, false);
     if (!code) {
         fprintf(cli_output_file(out), "%s\n", text);
         code = cli_output_commit(out); /* it reports a failed write */

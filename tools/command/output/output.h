@@ -1,4 +1,4 @@
-/* Files that the command writes: --report, --dump-logits, --expert-trace, --csv, /save.
+/* Files that the command writes: --report, --dump-logits, --expert-trace, /save.
  *
  * An output is written to a temporary file in the same folder, mode 0600, and gets its own name
  * when it is complete. Until then, and after a failure, an old file of that name stays unchanged.
@@ -15,10 +15,9 @@ int cli_outputs_check(const struct cli_options *o);
 int cli_output_check(const struct cli_options *o, const char *what, const char *path);
 
 struct cli_output;
-int cli_output_open(struct cli_output **out, const char *path);
-/* The same for the only process that writes this output: the temporary file always has the same
- * name, and replaces the one that a killed process has left. */
-int cli_output_open_locked(struct cli_output **out, const char *path);
+/* `is_alone`: no other process writes this output, so the temporary file always has the same name,
+ * and replaces the one that a killed process has left. */
+int cli_output_open(struct cli_output **out, const char *path, bool is_alone);
 /* The caller may write to the stream and seek in it. */
 FILE *cli_output_file(const struct cli_output *out);
 /* The name until the commit, for a function that opens the file itself. */

@@ -200,28 +200,28 @@ void cli_report_prefix(json_t **into, const struct spw_engine *e, const struct c
 
 static json_t *plan_device(const struct spw_plan_info *p)
 {
-    const struct cli_field fields[] = {CLI_FIELD(&p->device, weights_resident),
-                                       CLI_FIELD(&p->device, weights_slots),
-                                       CLI_FIELD(&p->device, kv_resident),
-                                       CLI_FIELD(&p->device, kv_slots),
-                                       CLI_FIELD(&p->device, hidden),
-                                       CLI_FIELD(&p->device, activations),
-                                       CLI_FIELD(&p->device, total)};
+    const struct cli_field fields[] = {
+        CLI_FIELD(&p->device, weights_resident), CLI_FIELD(&p->device, weights_slots),
+        CLI_FIELD(&p->device, kv_resident),      CLI_FIELD(&p->device, kv_slots),
+        CLI_FIELD(&p->device, states),           CLI_FIELD(&p->device, hidden),
+        CLI_FIELD(&p->device, activations),      CLI_FIELD(&p->device, total)};
     return CLI_OBJECT(fields);
 }
 
 static json_t *plan_host(const struct spw_plan_info *p)
 {
     const struct cli_field fields[] = {
-        CLI_FIELD(&p->host, kv),      CLI_FIELD(&p->host, hidden),
-        CLI_FIELD(&p->host, staging), CLI_FIELD(&p->host, disk_staging),
-        CLI_FIELD(&p->host, weights), CLI_FIELD(&p->host, total)};
+        CLI_FIELD(&p->host, kv),           CLI_FIELD(&p->host, states),
+        CLI_FIELD(&p->host, hidden),       CLI_FIELD(&p->host, staging),
+        CLI_FIELD(&p->host, disk_staging), CLI_FIELD(&p->host, weights),
+        CLI_FIELD(&p->host, total)};
     return CLI_OBJECT(fields);
 }
 
 static json_t *plan_disk(const struct spw_plan_info *p)
 {
-    const struct cli_field fields[] = {CLI_FIELD(&p->disk, kv), CLI_FIELD(&p->disk, total)};
+    const struct cli_field fields[] = {CLI_FIELD(&p->disk, kv), CLI_FIELD(&p->disk, checkpoints),
+                                       CLI_FIELD(&p->disk, total)};
     return CLI_OBJECT(fields);
 }
 
@@ -265,6 +265,8 @@ json_t *cli_report_plan(const char *model, const struct spw_plan_info *p, const 
         CLI_FIELD(p, decode_expert_disk_bytes),
         CLI_FIELD(p, decode_expert_host_bytes),
         CLI_FIELD(p, kv_bytes_per_token),
+        CLI_FIELD(p, session_states_bytes),
+        CLI_FIELD(p, n_checkpoints),
         {"waterlines", cli_report_waterlines(&p->waterlines)},
         {"moved_bytes", plan_moved(p, run)},
         CLI_FIELD(p, decode_read_bytes),

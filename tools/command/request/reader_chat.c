@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 void request_reader_close(struct request_reader *r)
 {
@@ -17,12 +18,13 @@ int request_reader_open_template(struct request_reader *r, struct spw_error *err
     if (r->template)
         return 0;
     SPW_TRY(cli_chat_template_open(&r->template, r->o, r->model, err));
-    int rc =
-        r->model->tokenizer ? spw_reasoning_find(&r->form, r->template, r->model->tokenizer) : 0;
+    int rc = spw_tool_form_find(&r->tools, r->template, r->model->tokenizer);
+    if (!rc && r->model->tokenizer)
+        rc = spw_reasoning_find(&r->form, r->template, r->model->tokenizer);
     if (!rc)
         return 0;
     request_reader_close(r);
-    return spw_fail(err, rc, "marks of reasoning: %s", strerror(-rc));
+    return spw_fail(err, rc, "marks of reasoning and of calls: %s", strerror(-rc));
 }
 
 /* A model without a template has the same refusal for every line. */
@@ -39,12 +41,24 @@ static int open_template(struct request_reader *r, struct request_refusal *why)
     return -EINVAL;
 }
 
+static void show(struct request_prompt *out, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n && out->n_shown < SPW_TOKENIZER_MOST_SHOWN; i++)
+        out->shown[out->n_shown++] = ids[i];
+}
+
 /* The answers of a prompt whose text the template has made. */
-static void note_reasoning(const struct request_reader *r, const char *text, size_t bytes,
-                           struct request_prompt *out)
+static void note_marks(const struct request_reader *r, const char *text, size_t bytes,
+                       bool with_tools, struct request_prompt *out)
 {
     out->form = r->form;
     out->is_open = spw_reasoning_is_open(&r->form, text, bytes);
+    show(out, r->form.specials, r->form.n_specials);
+    if (!with_tools)
+        return;
+    out->tools = r->tools;
+    if (!r->form.has_channels) /* whose marks are those of calls, too */
+        show(out, r->tools.specials, r->tools.n_specials);
 }
 
 /* ---- rendering ---- */
@@ -56,8 +70,9 @@ static bool dump(const json_t *value, char **text)
     return *text || !value;
 }
 
-static int render(const struct request_reader *r, const json_t *messages, const json_t *tools,
-                  const json_t *extra, char **text, size_t *bytes, struct spw_error *err)
+int request_render(const struct request_reader *r, const json_t *messages, const json_t *tools,
+                   const json_t *extra, bool continues, char **text, size_t *bytes,
+                   struct spw_error *err)
 {
     char *tools_text = NULL, *extra_text = NULL;
     int rc = -ENOMEM;
@@ -67,6 +82,7 @@ static int render(const struct request_reader *r, const json_t *messages, const 
             .tools_bytes = tools_text ? strlen(tools_text) : 0,
             .extra_json = extra_text,
             .extra_bytes = extra_text ? strlen(extra_text) : 0,
+            .continue_final_message = continues,
         };
         rc = cli_chat_render(r->template, messages, r->started, &request, text, bytes, err);
     }
@@ -75,159 +91,154 @@ static int render(const struct request_reader *r, const json_t *messages, const 
     return rc;
 }
 
-int request_encode_chat(struct request_reader *r, const json_t *messages, const json_t *tools,
-                        const json_t *extra, struct request_prompt *out,
-                        struct request_refusal *why)
+/* An id of nine letters and digits stays; another one becomes such an id, always the same one. */
+static int shorten_id(json_t *holder, const char *key)
+{
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const json_t *id = json_object_get(holder, key);
+    char text[10];
+    if (!json_is_string(id) || (json_string_length(id) == sizeof text - 1 &&
+                                strspn(json_string_value(id), digits) == sizeof text - 1))
+        return 0;
+    XXH64_hash_t hash = XXH3_64bits(json_string_value(id), json_string_length(id));
+    for (size_t i = 0; i < sizeof text - 1; i++, hash /= sizeof digits - 1)
+        text[i] = digits[hash % (sizeof digits - 1)];
+    return json_object_set_new(holder, key, json_stringn(text, sizeof text - 1)) ? -ENOMEM : 0;
+}
+
+/* Ids of calls, and of their results, as the template takes them. 0 or -ENOMEM. */
+static int shorten_ids(const json_t *messages)
+{
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i),
+               *calls = json_object_get(message, "tool_calls");
+        SPW_TRY(shorten_id(message, "tool_call_id"));
+        for (size_t k = 0; k < json_array_size(calls); k++)
+            SPW_TRY(shorten_id(json_array_get(calls, k), "id"));
+    }
+    return 0;
+}
+
+/* continue_final_message, as vLLM has it: the answer continues the last message. */
+static int encode_chat(struct request_reader *r, const json_t *body, const json_t *tools,
+                       const json_t *extra, bool may_call, struct request_prompt *out,
+                       struct request_refusal *why)
 {
     struct spw_error err = {0};
     char *text;
     size_t bytes;
+    const json_t *messages = json_object_get(body, "messages");
+    const bool continues = json_is_true(json_object_get(body, "continue_final_message"));
     SPW_TRY(open_template(r, why));
-    int rc = render(r, messages, tools, extra, &text, &bytes, &err);
+    if (spw_tool_form_wants_short_ids(&r->tools) && shorten_ids(messages))
+        return request_refuse_memory(why);
+    int rc = request_render(r, messages, tools, extra, continues, &text, &bytes, &err);
     if (rc)
         return request_refuse_call(why, rc, "messages", &err);
     const struct spw_encoding e = {.text = text, .bytes = bytes};
     rc = request_encode_prompt(r, "messages", &e, out, why);
-    note_reasoning(r, text, bytes, out);
+    note_marks(r, text, bytes, may_call, out);
     spw_free(text);
     return rc;
 }
 
 /* ---- a message with plain spans ---- */
 
-/* The text that stands for a message while the template shows where it puts the message. */
+/* The template shows with this text where it puts a message. */
 static const char stand_in[] = "spillway-7f2d9c41e0b35a68";
 
-static int add_spans(const struct spw_encoding *content, size_t begin, size_t end, size_t at,
-                     struct spw_encoding *text, struct spw_text_span **spans)
+/* A text that grows, and its plain spans; all owned. */
+struct filled {
+    struct cli_text text;
+    struct spw_text_span *spans; /* [n_spans] */
+    size_t n_spans, n_places;
+};
+
+static int add_spans(struct filled *f, const struct spw_encoding *message, size_t begin, size_t end)
 {
     struct spw_text_span *grown =
-        spw_realloc(*spans, (text->n_plain + content->n_plain) * sizeof *grown);
+        spw_realloc(f->spans, (f->n_spans + message->n_plain + 1) * sizeof *grown);
     if (!grown)
         return -ENOMEM;
-    text->plain = *spans = grown;
-    for (size_t i = 0; i < content->n_plain; i++) {
-        const size_t from = spw_max_u64(content->plain[i].begin, begin);
-        const size_t to = spw_min_u64(content->plain[i].end, end);
-        grown[text->n_plain] = (struct spw_text_span){at + from - begin, at + to - begin};
-        text->n_plain += from < to;
+    f->spans = grown;
+    for (size_t i = 0; i < message->n_plain; i++) {
+        const size_t from = spw_max_u64(message->plain[i].begin, begin);
+        const size_t to = spw_min_u64(message->plain[i].end, end);
+        grown[f->n_spans] =
+            (struct spw_text_span){f->text.n + from - begin, f->text.n + to - begin};
+        f->n_spans += from < to;
     }
     return 0;
 }
 
-/* Compares the text with `form`, which has stand_in where the text has content[begin, end), and
- * adds the spans of these places. 1: they are equal, 0, -ENOMEM. */
-static int match(const char *form, const struct spw_encoding *content, size_t begin, size_t end,
-                 struct spw_encoding *text, struct spw_text_span **spans)
+/* Copies `form` with message[begin, end) in every place of stand_in. */
+static int fill(struct filled *f, const char *form, const struct spw_encoding *message,
+                size_t begin, size_t end)
 {
-    size_t at = 0;
-    text->n_plain = 0;
-    while (*form) {
-        const char *next = strstr(form, stand_in);
-        const size_t n = next ? (size_t)(next - form) : strlen(form);
-        if (n > text->bytes - at || memcmp(text->text + at, form, n) != 0)
-            return 0;
-        at += n;
-        form += n;
-        if (!next)
-            break;
-        if (end - begin > text->bytes - at ||
-            memcmp(text->text + at, content->text + begin, end - begin) != 0)
-            return 0;
-        SPW_TRY(add_spans(content, begin, end, at, text, spans));
-        at += end - begin;
-        form += sizeof stand_in - 1;
+    for (const char *next; (next = strstr(form, stand_in)); form = next + sizeof stand_in - 1) {
+        SPW_TRY(cli_text_add(&f->text, form, (size_t)(next - form)));
+        SPW_TRY(add_spans(f, message, begin, end));
+        SPW_TRY(cli_text_add(&f->text, message->text + begin, end - begin));
+        f->n_places++;
     }
-    return at == text->bytes;
+    return cli_text_add(&f->text, form, strlen(form));
 }
 
-/* Whether a span has a special token. 0, 1, -errno. */
-static int has_special(const struct request_reader *r, const struct spw_encoding *content)
+/* The template's text for stand_in with the blanks around the message, which a template may leave
+ * out. */
+static int render_form(const struct request_reader *r, const struct spw_encoding *message,
+                       size_t begin, size_t end, const json_t *extra, char **form,
+                       struct spw_error *err)
 {
-    int rc = 0;
-    for (size_t i = 0; i < content->n_plain && !rc; i++) {
-        const struct spw_text_span *span = &content->plain[i];
-        int32_t *ids;
-        size_t n;
-        rc = spw_tokenizer_encode(r->model->tokenizer, content->text + span->begin,
-                                  span->end - span->begin, false, &ids, &n, NULL);
-        for (size_t k = 0; !rc && k < n; k++)
-            if (spw_tokenizer_is_special(r->model->tokenizer, ids[k]))
-                rc = 1;
-        if (rc >= 0)
-            spw_free(ids);
-    }
-    return rc;
-}
-
-/* Finds the spans of the message in the text of the template, which may leave out the blanks around
- * a message. */
-static int find_spans(const char *form, const struct spw_encoding *content,
-                      struct spw_encoding *text, struct spw_text_span **spans)
-{
-    static const char blank[] = " \t\r\n";
-    size_t begin = 0, end = content->bytes;
-    int rc = match(form, content, begin, end, text, spans);
-    while (begin < end && content->text[begin] && strchr(blank, content->text[begin]))
-        begin++;
-    while (begin < end && content->text[end - 1] && strchr(blank, content->text[end - 1]))
-        end--;
-    return rc ? rc : match(form, content, begin, end, text, spans);
-}
-
-static int encode_rendered(const struct request_reader *r, const char *form,
-                           const struct spw_encoding *content, struct spw_encoding *text,
-                           struct request_prompt *out, struct request_refusal *why)
-{
-    struct spw_text_span *spans = NULL;
-    int rc = find_spans(form, content, text, &spans);
-    if (rc == 0) {
-        text->n_plain = 0;
-        rc = has_special(r, content) ? -EINVAL : 1;
-    }
-    if (rc == 1)
-        rc = request_encode_prompt(r, "text", text, out, why);
-    else if (rc == -ENOMEM)
-        request_refuse_memory(why);
-    else
-        request_refuse(
-            why, 400, "invalid_value", "text",
-            "found a special token of the model in the text, and the chat template changes "
-            "the text, so that the token cannot be found there");
-    spw_free(spans);
-    return rc;
-}
-
-static int render_message(const struct request_reader *r, const char *text, size_t text_bytes,
-                          const json_t *extra, char **out, size_t *bytes,
-                          struct request_refusal *why)
-{
-    struct spw_error err = {0};
-    json_t *content = json_stringn(text, text_bytes);
+    struct cli_text content = {0};
+    size_t bytes;
+    int rc = cli_text_add(&content, message->text, begin);
+    if (!rc)
+        rc = cli_text_add(&content, stand_in, sizeof stand_in - 1);
+    if (!rc)
+        rc = cli_text_add(&content, message->text + end, message->bytes - end);
     json_t *messages =
-        content ? json_pack("[{s:s, s:o}]", "role", "user", "content", content) : NULL;
-    int rc = messages ? render(r, messages, NULL, extra, out, bytes, &err) : -ENOMEM;
+        rc ? NULL : json_pack("[{s:s, s:s}]", "role", "user", "content", content.text);
+    rc = messages ? request_render(r, messages, NULL, extra, false, form, &bytes, err) : -ENOMEM;
     json_decref(messages);
-    return rc ? request_refuse_call(why, rc, "text", &err) : 0;
+    spw_free(content.text);
+    return rc;
+}
+
+static int encode_filled(const struct request_reader *r, const struct filled *f,
+                         struct request_prompt *out, struct request_refusal *why)
+{
+    const struct spw_encoding text = {
+        .text = f->text.text, .bytes = f->text.n, .plain = f->spans, .n_plain = f->n_spans};
+    if (!f->n_places)
+        return request_refuse(why, 400, "invalid_value", "text",
+                              "the chat template leaves out the message, or changes its text");
+    note_marks(r, text.text, text.bytes, false, out);
+    return request_encode_prompt(r, "text", &text, out, why);
 }
 
 int request_encode_message(struct request_reader *r, const struct spw_encoding *e,
                            const json_t *extra, struct request_prompt *out,
                            struct request_refusal *why)
 {
-    struct spw_encoding text = {0};
-    char *rendered, *form;
-    size_t form_bytes;
+    static const char blank[] = " \t\r\n\f\v";
+    struct spw_error err = {0};
+    struct filled f = {0};
+    size_t begin = 0, end = e->bytes;
+    char *form;
     SPW_TRY(open_template(r, why));
-    SPW_TRY(render_message(r, e->text, e->bytes, extra, &rendered, &text.bytes, why));
-    int rc = render_message(r, stand_in, sizeof stand_in - 1, extra, &form, &form_bytes, why);
-    if (!rc) {
-        text.text = rendered;
-        rc = encode_rendered(r, form, e, &text, out, why);
-        note_reasoning(r, rendered, text.bytes, out);
-        spw_free(form);
-    }
-    spw_free(rendered);
+    while (begin < end && e->text[begin] && strchr(blank, e->text[begin]))
+        begin++;
+    while (begin < end && e->text[end - 1] && strchr(blank, e->text[end - 1]))
+        end--;
+    int rc = render_form(r, e, begin, end, extra, &form, &err);
+    if (rc)
+        return request_refuse_call(why, rc, "text", &err);
+    rc =
+        fill(&f, form, e, begin, end) ? request_refuse_memory(why) : encode_filled(r, &f, out, why);
+    spw_free(form);
+    spw_free(f.text.text);
+    spw_free(f.spans);
     return rc;
 }
 
@@ -238,7 +249,7 @@ static char *render_effort(const struct request_reader *r, const char *effort)
     size_t bytes;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "x");
     json_t *extra = json_pack("{s:s}", "reasoning_effort", effort);
-    if (!messages || !extra || render(r, messages, NULL, extra, &text, &bytes, NULL))
+    if (!messages || !extra || request_render(r, messages, NULL, extra, false, &text, &bytes, NULL))
         text = NULL;
     json_decref(messages);
     json_decref(extra);
@@ -246,7 +257,7 @@ static char *render_effort(const struct request_reader *r, const char *effort)
 }
 
 /* Whether a prompt depends on reasoning_effort. */
-static bool takes_effort(struct request_reader *r)
+bool request_takes_effort(struct request_reader *r)
 {
     if (!r->takes_effort) {
         char *low = render_effort(r, "low"), *high = render_effort(r, "high");
@@ -317,7 +328,8 @@ static int tidy_content(json_t *message, size_t i, struct request_refusal *why)
                                                                         : 0;
 }
 
-/* Clients send the arguments of a call as a text with JSON. Templates print an object. */
+/* Clients send the arguments of a call as a text with JSON, or as an empty one. Templates print an
+ * object. */
 static int tidy_calls(json_t *message, size_t i, struct request_refusal *why)
 {
     json_t *calls = json_object_get(message, "tool_calls");
@@ -327,9 +339,11 @@ static int tidy_calls(json_t *message, size_t i, struct request_refusal *why)
         json_t *function = json_object_get(json_array_get(calls, k), "function");
         const json_t *text = json_object_get(function, "arguments");
         json_t *arguments = NULL;
-        if (json_is_string(text) &&
-            spw_json_parse(&arguments, json_string_value(text), json_string_length(text),
-                           JSON_ALLOW_NUL, NULL) == -ENOMEM)
+        const bool is_empty = json_is_string(text) && !json_string_length(text);
+        if (is_empty ? !(arguments = json_object())
+                     : json_is_string(text) && spw_json_parse(&arguments, json_string_value(text),
+                                                              json_string_length(text),
+                                                              JSON_ALLOW_NUL, NULL) == -ENOMEM)
             return request_refuse_memory(why);
         if (!json_is_object(arguments))
             json_decref(arguments);
@@ -354,8 +368,8 @@ static int check_role(const struct request *x, size_t i, const json_t *role,
                                      "\"tool\"");
 }
 
-static int tidy_messages(const struct request *x, const json_t *messages,
-                         struct request_refusal *why)
+int request_tidy_messages(const struct request *x, const json_t *messages,
+                          struct request_refusal *why)
 {
     if (json_array_size(messages) == 0)
         return request_refuse_value(why, "messages", messages, "a list of at least one message");
@@ -395,6 +409,27 @@ static int find_tools(const json_t *body, const json_t **tools, struct request_r
     return 0;
 }
 
+/* "required", or one function: the answer is a call. */
+static int force_call(struct request *x, struct request_reader *r, struct request_refusal *why)
+{
+    struct spw_error err = {0};
+    const json_t *choice = json_object_get(x->body, "tool_choice");
+    const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
+    const char *word = json_string_value(choice);
+    if (!json_is_object(choice) && !(word && strcmp(word, "required") == 0))
+        return 0;
+    SPW_TRY(open_template(r, why));
+    if (x->grammar || !x->tools_json)
+        return request_refuse(why, 400, "invalid_value", "tool_choice",
+                              "tool_choice: a call can be forced only with \"tools\", and without "
+                              "a \"response_format\"");
+    const int rc =
+        spw_tool_form_grammar(&x->grammar, &r->tools, x->tools_json, json_string_value(name), &err);
+    if (rc == -ENOTSUP)
+        return request_refuse_support(why, "tool_choice", choice, err.text);
+    return rc ? request_refuse_call(why, rc, "tool_choice", &err) : 0;
+}
+
 /* *extra is owned by the caller; NULL: none. */
 static int find_extra(struct request_reader *r, const json_t *body, json_t **extra,
                       struct request_refusal *why)
@@ -408,7 +443,7 @@ static int find_extra(struct request_reader *r, const json_t *body, json_t **ext
         SPW_TRY(open_template(r, why));
         if (!json_is_string(effort))
             return request_refuse_value(why, "reasoning_effort", effort, "a text");
-        if (!takes_effort(r))
+        if (!request_takes_effort(r))
             return request_refuse_support(
                 why, "reasoning_effort", effort,
                 "the chat template of this model does not use it: leave the "
@@ -427,10 +462,13 @@ int request_read_chat(struct request *x, struct request_reader *r, struct reques
     const json_t *body = x->body, *tools;
     const json_t *messages = json_object_get(body, "messages");
     json_t *extra;
-    SPW_TRY(tidy_messages(x, messages, why));
+    SPW_TRY(request_tidy_messages(x, messages, why));
     SPW_TRY(find_tools(body, &tools, why));
+    if (!x->tools_json && !dump(tools, &x->tools_json))
+        return request_refuse_memory(why);
+    SPW_TRY(force_call(x, r, why));
     SPW_TRY(find_extra(r, body, &extra, why));
-    int rc = request_encode_chat(r, messages, tools, extra, out, why);
+    int rc = encode_chat(r, body, tools, extra, x->tools_json != NULL, out, why);
     json_decref(extra);
     return rc;
 }

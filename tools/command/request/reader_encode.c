@@ -1,11 +1,11 @@
-/* Phase 2, the tokens of prompts: see reader.h. */
+/* The tokens of prompts: see reader.h. */
 #include "tools/command/request/reader_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Of one line, which has n answers to each: a limit of memory. */
-enum { MOST_PROMPTS = 2048 };
+/* Of one line, which has n answers to each: limits of memory. */
+enum { MOST_PROMPTS = 2048, MOST_ANSWERS = 65536 };
 
 int request_refuse_call(struct request_refusal *why, int rc, const char *key,
                         const struct spw_error *err)
@@ -39,8 +39,8 @@ int request_encode_prompt(const struct request_reader *r, const char *param,
     return rc ? request_refuse_call(why, rc, param, &err) : check_ids(r, param, out, why);
 }
 
-int request_encode_text(const struct request_reader *r, const char *param, const char *text,
-                        size_t bytes, struct request_prompt *out, struct request_refusal *why)
+static int encode_text(const struct request_reader *r, const char *param, const char *text,
+                       size_t bytes, struct request_prompt *out, struct request_refusal *why)
 {
     const struct spw_encoding e = {.text = text, .bytes = bytes, .add_special = true};
     return request_encode_prompt(r, param, &e, out, why);
@@ -74,8 +74,7 @@ static int read_prompt(const struct request_reader *r, const char *param, const 
         return read_ids(r, param, value, out, why);
     if (!json_is_string(value))
         return request_refuse_value(why, param, value, "a text or a list of token ids");
-    return request_encode_text(r, param, json_string_value(value), json_string_length(value), out,
-                               why);
+    return encode_text(r, param, json_string_value(value), json_string_length(value), out, why);
 }
 
 static int add_prompts(struct request *x, size_t n, struct request_refusal *why)
@@ -122,7 +121,7 @@ static int read_short(struct request *x, struct request_reader *r, struct reques
         return request_read_chat(x, r, &x->prompts[0], why);
     if (!x->file)
         return read_ids(r, "tokens", json_object_get(x->body, "tokens"), &x->prompts[0], why);
-    int rc = request_encode_text(r, "file", x->file, x->file_bytes, &x->prompts[0], why);
+    int rc = encode_text(r, "file", x->file, x->file_bytes, &x->prompts[0], why);
     spw_free(x->file);
     x->file = NULL;
     return rc;
@@ -138,27 +137,15 @@ static int read_prompts(struct request *x, struct request_reader *r, struct requ
     return request_read_chat(x, r, &x->prompts[0], why);
 }
 
-static int parse_line(struct request *x, struct request_refusal *why)
-{
-    json_error_t e;
-    int rc = spw_json_parse(&x->line, x->text, x->text_bytes,
-                            JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-    spw_free(x->text);
-    x->text = NULL;
-    x->body = x->form == REQUEST_SHORT ? x->line : json_object_get(x->line, "body");
-    return rc ? request_refuse_json(why, rc, &e) : 0;
-}
-
 int request_encode(struct request *x, struct request_reader *r, struct request_refusal *why)
-{
-    SPW_TRY(parse_line(x, why));
-    return request_encode_body(x, r, why);
-}
-
-int request_encode_body(struct request *x, struct request_reader *r, struct request_refusal *why)
 {
     SPW_TRY(request_read_options(x, r, why));
     SPW_TRY(read_prompts(x, r, why));
+    if (x->n_prompts * x->n_choices > MOST_ANSWERS)
+        return request_refuse(why, 400, "invalid_value", "n",
+                              "n: found %zu prompts with %u answers to each, expected at most %d "
+                              "answers in a line",
+                              x->n_prompts, x->n_choices, MOST_ANSWERS);
     x->choices = spw_alloc_zero(x->n_prompts * x->n_choices, sizeof *x->choices);
     return x->choices ? 0 : request_refuse_memory(why);
 }

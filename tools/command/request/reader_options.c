@@ -139,7 +139,11 @@ static int read_top_p(struct request *x, const struct key *key, const json_t *va
 static int read_stop(struct request *x, const struct key *key, const json_t *value,
                      struct request_refusal *why)
 {
+    enum { MOST_STOPS = 1024 }; /* each is compared with each byte of each answer */
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    if (n > MOST_STOPS)
+        return request_refuse(why, 400, "invalid_value", key->name,
+                              "stop: found %zu texts, expected at most %d", n, MOST_STOPS);
     const char **items = spw_alloc_zero(n ? n : 1, sizeof *items);
     if (!items)
         return request_refuse_memory(why);
@@ -252,16 +256,30 @@ static int refuse_suffix(struct request *x, const struct key *key, const json_t 
 static int read_response_format(struct request *x, const struct key *key, const json_t *value,
                                 struct request_refusal *why)
 {
-    (void)x;
     const json_t *type = json_object_get(value, "type");
-    if (!json_is_string(type))
+    const char *name = json_string_value(type);
+    const json_t *given = json_object_get(value, "json_schema");
+    struct spw_error err = {0};
+    if (!name)
         return request_refuse_value(why, key->name, value, "an object with a \"type\"");
-    if (strcmp(json_string_value(type), "text") == 0)
+    if (strcmp(name, "text") == 0)
         return 0;
-    return request_refuse_support(
-        why, "response_format.type", type,
-        "spillway cannot force a format: ask for it in the prompt, with the "
-        "type \"text\"");
+    if (strcmp(name, "json_object") == 0)
+        return spw_grammar_open_json(&x->grammar, &err) ? request_refuse_memory(why) : 0;
+    if (strcmp(name, "json_schema") != 0)
+        return request_refuse_value(why, "response_format.type", type,
+                                    "\"text\", \"json_object\" or \"json_schema\"");
+    char *schema = spw_json_dump(json_object_get(given, "schema"), JSON_ENCODE_ANY);
+    int rc = schema ? spw_grammar_open_schema(&x->grammar, schema, strlen(schema), &err)
+                    : spw_fail(&err, -EINVAL, "json_schema.schema: found nothing");
+    spw_free(schema);
+    if (rc == -ENOMEM)
+        return request_refuse_memory(why);
+    const char *title = json_string_value(json_object_get(given, "name"));
+    return rc ? request_refuse(why, 400, "invalid_value", key->name,
+                               "Invalid schema for response_format '%s': %s", title ? title : "",
+                               err.text)
+              : 0;
 }
 
 static int read_min_tokens(struct request *x, const struct key *key, const json_t *value,
@@ -282,12 +300,12 @@ static int read_tool_choice(struct request *x, const struct key *key, const json
 {
     (void)x;
     const char *name = json_string_value(value);
-    if (name && (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0))
+    const json_t *function = json_object_get(json_object_get(value, "function"), "name");
+    if (json_is_string(function) ||
+        (name && (!strcmp(name, "none") || !strcmp(name, "auto") || !strcmp(name, "required"))))
         return 0;
-    if (json_is_object(value) || (name && strcmp(name, "required") == 0))
-        return request_refuse_support(
-            why, key->name, value, "spillway cannot force a call: expected \"auto\" or \"none\"");
-    return request_refuse_value(why, key->name, value, "\"auto\" or \"none\"");
+    return request_refuse_value(why, key->name, value,
+                                "\"auto\", \"none\", \"required\" or a function");
 }
 
 /* ---- the table ---- */
@@ -306,6 +324,7 @@ static const struct key keys[] = {
     {"tools", SHORT | CHAT, NULL, 0, 0, 0},
     {"chat_template_kwargs", SHORT | CHAT, NULL, 0, 0, 0},
     {"reasoning_effort", CHAT, NULL, 0, 0, 0},
+    {"continue_final_message", CHAT, NULL, 0, 0, 0},
 
     {"stream", OPENAI, refuse_stream, 0, 0, 0},
     {"stream_options", OPENAI, refuse_stream, 0, 0, 0},

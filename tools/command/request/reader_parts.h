@@ -12,7 +12,18 @@ int request_read_options(struct request *x, const struct request_reader *r,
 int request_read_chat(struct request *x, struct request_reader *r, struct request_prompt *out,
                       struct request_refusal *why);
 
-int request_refuse_json(struct request_refusal *why, int rc, const json_error_t *e);
+/* Checks messages, and changes their JSON: content becomes a text, arguments of calls an object. */
+int request_tidy_messages(const struct request *x, const json_t *messages,
+                          struct request_refusal *why);
+/* The template's text of a conversation, owned by the caller. 0 or -errno. `tools` and `extra` may
+ * be NULL. `continues`: it ends where the last message does. */
+int request_render(const struct request_reader *r, const json_t *messages, const json_t *tools,
+                   const json_t *extra, bool continues, char **text, size_t *bytes,
+                   struct spw_error *err);
+
+/* Whether prompts depend on reasoning_effort. The template is open. */
+bool request_takes_effort(struct request_reader *r);
+
 /* "KEY: found VALUE, but REASON": spillway cannot do it. */
 int request_refuse_support(struct request_refusal *why, const char *key, const json_t *value,
                            const char *reason);

@@ -11,11 +11,18 @@
 
 /* ---- names ---- */
 
-/* "PREFIX0123456789abcdef" */
-static json_t *name_of(const struct request *x, const char *prefix)
+/* "0123456789abcdef" */
+static void find_id(char out[17], const struct request *x)
 {
     const uint64_t key[] = {x->digest, x->number};
-    return json_sprintf("%s%016llx", prefix, (unsigned long long)XXH3_64bits(key, sizeof key));
+    snprintf(out, 17, "%016llx", (unsigned long long)XXH3_64bits(key, sizeof key));
+}
+
+static json_t *name_of(const struct request *x, const char *prefix)
+{
+    char id[17];
+    find_id(id, x);
+    return json_sprintf("%s%s", prefix, id);
 }
 
 static json_t *model_name(const struct request *x, const struct request_names *names)
@@ -26,9 +33,37 @@ static json_t *model_name(const struct request *x, const struct request_names *n
 
 /* ---- an answer ---- */
 
-static json_t *finish_reason(const struct spw_result *r)
+/* An answer that max_new_tokens has cut may have a call that is not complete. */
+const char *request_record_finish(const struct request_choice *c)
 {
-    return json_string(r->finish == SPW_FINISH_LENGTH ? "length" : "stop");
+    if (c->result.finish == SPW_FINISH_LENGTH)
+        return "length";
+    for (size_t i = 0; i < c->n_calls; i++)
+        if (c->calls[i].is_complete)
+            return "tool_calls";
+    return "stop";
+}
+
+static json_t *tool_calls(const struct request_choice *c, size_t choice, const char *answer_id)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < c->n_calls; i++) {
+        char id[48];
+        request_call_id(id, "call_", answer_id, choice, i);
+        const struct request_call *call = &c->calls[i];
+        const struct cli_field function[] = {
+            {"name", json_stringn(call->name.text, call->name.n)},
+            {"arguments",
+             json_stringn(call->arguments.n ? call->arguments.text : "", call->arguments.n)},
+        };
+        const struct cli_field fields[] = {
+            {"id", json_string(id)},
+            {"type", json_string("function")},
+            {"function", CLI_OBJECT(function)},
+        };
+        cli_json_append(&list, CLI_OBJECT(fields));
+    }
+    return list;
 }
 
 static json_t *choice_text(const struct request_choice *c)
@@ -42,8 +77,7 @@ static json_t *reasoning_text(const struct request_choice *c)
 }
 
 /* The prompt as the request has it; the text of its tokens, if the request has only these. */
-static json_t *prompt_text(const struct request *x, size_t prompt,
-                           const struct request_names *names)
+json_t *request_record_prompt(const struct request *x, size_t prompt, const struct spw_tokenizer *t)
 {
     json_t *text = json_object_get(x->body, "prompt");
     const struct request_prompt *p = &x->prompts[prompt];
@@ -53,9 +87,9 @@ static json_t *prompt_text(const struct request *x, size_t prompt,
         return json_incref(text);
     char *decoded;
     size_t bytes;
-    if (!names->tokenizer)
+    if (!t)
         return json_string("");
-    if (spw_tokenizer_decode(names->tokenizer, p->tokens, p->n, true, &decoded, &bytes))
+    if (spw_tokenizer_decode(t, p->tokens, p->n, true, &decoded, &bytes))
         return NULL;
     text = json_stringn(decoded, bytes);
     spw_free(decoded);
@@ -83,17 +117,21 @@ static json_t *join(json_t *a, json_t *b)
 static json_t *chat_choice(const struct request *x, size_t i, const struct request_names *names)
 {
     const struct request_choice *c = &x->choices[i];
+    char id[17];
+    find_id(id, x);
     const struct cli_field message[] = {
         {"role", json_string("assistant")},
         {c->n_reasoning ? "reasoning_content" : NULL, reasoning_text(c)},
-        {"content", choice_text(c)},
+        {"content", CLI_OR_NULL(c->n_text || !c->n_calls, choice_text(c))},
         {"refusal", json_null()},
+        {c->n_calls ? "tool_calls" : NULL, tool_calls(c, i, names->id ? names->id : id)},
     };
     const struct cli_field fields[] = {
         {"index", CLI_JSON(i)},
         {"message", CLI_OBJECT(message)},
-        {"logprobs", CLI_OR_NULL(x->logprobs, request_chat_logprobs(&c->result, names->tokenizer))},
-        {"finish_reason", finish_reason(&c->result)},
+        {"logprobs",
+         CLI_OR_NULL(x->logprobs, request_chat_logprobs(&c->result, 0, names->tokenizer))},
+        {"finish_reason", json_string(request_record_finish(c))},
     };
     return CLI_OBJECT(fields);
 }
@@ -104,25 +142,27 @@ static json_t *completion_choice(const struct request *x, size_t i,
     const struct request_choice *c = &x->choices[i];
     const size_t prompt = i / x->n_choices;
     const struct spw_result *first = &x->choices[prompt * x->n_choices].result;
-    json_t *before = x->echo ? prompt_text(x, prompt, names) : NULL;
+    json_t *before = x->echo ? request_record_prompt(x, prompt, names->tokenizer) : NULL;
     const struct request_completion answer = {.prompt = &x->prompts[prompt],
                                               .result = &c->result,
                                               .of_prompt = first,
                                               .echo = before,
                                               .tokenizer = names->tokenizer};
-    json_t *logprobs = CLI_OR_NULL(x->logprobs, request_completion_logprobs(&answer));
+    struct request_place place = {0};
+    json_t *logprobs = CLI_OR_NULL(x->logprobs, request_completion_logprobs(&answer, &place));
+    request_place_free(&place);
     const struct cli_field fields[] = {
         {"index", CLI_JSON(i)},
         {"text", x->echo ? join(before, choice_text(c)) : choice_text(c)},
         {"logprobs", logprobs},
-        {"finish_reason", finish_reason(&c->result)},
+        {"finish_reason", json_string(request_record_finish(c))},
     };
     return CLI_OBJECT(fields);
 }
 
 /* A prompt counts once, however many answers it has. Answers that are computed beside each other
  * share the prompt: the least that one of them reused was there before all of them. */
-static json_t *usage(const struct request *x)
+json_t *request_record_usage(const struct request *x)
 {
     uint64_t n_prompt = 0, n_cached = 0, n_new = 0, n_reasoning = 0;
     for (size_t p = 0; p < x->n_prompts; p++) {
@@ -163,19 +203,20 @@ static json_t *own_facts(const struct request *x)
     return CLI_OBJECT(fields);
 }
 
-static json_t *answer_body(const struct request *x, const struct request_names *names)
+json_t *request_record_body(const struct request *x, const struct request_names *names)
 {
     const bool chat = x->form == REQUEST_CHAT;
+    const char *prefix = chat ? "chatcmpl-" : "cmpl-";
     json_t *choices = json_array();
     for (size_t i = 0; i < x->n_prompts * x->n_choices; i++)
         cli_json_append(&choices, (chat ? chat_choice : completion_choice)(x, i, names));
     const struct cli_field fields[] = {
-        {"id", name_of(x, chat ? "chatcmpl-" : "cmpl-")},
+        {"id", names->id ? json_sprintf("%s%s", prefix, names->id) : name_of(x, prefix)},
         {"object", json_string(chat ? "chat.completion" : "text_completion")},
         {"created", json_integer(names->created)},
         {"model", model_name(x, names)},
         {"choices", choices},
-        {"usage", usage(x)},
+        {"usage", request_record_usage(x)},
         {"system_fingerprint", json_null()},
         {"spillway", own_facts(x)},
     };
@@ -247,32 +288,43 @@ static json_t *short_line(const struct request *x, const struct request_names *n
 
 json_t *request_record(const struct request *x, const struct request_names *names)
 {
-    return x->form == REQUEST_SHORT ? short_line(x, names)
-                                    : openai_line(x, 200, answer_body(x, names), json_null());
+    return x->form == REQUEST_SHORT
+               ? short_line(x, names)
+               : openai_line(x, 200, request_record_body(x, names), json_null());
+}
+
+static json_t *reason(const struct request_refusal *why, bool has_type)
+{
+    const char *param = why->param[0] ? why->param : NULL;
+    const struct cli_field error[] = {
+        {"message", CLI_JSON((const char *)why->message)},
+        {has_type ? "type" : NULL, CLI_JSON(why->type)},
+        {has_type ? "param" : NULL, CLI_JSON(param)},
+        {"code", CLI_JSON(why->code)},
+    };
+    return CLI_OBJECT(error);
+}
+
+json_t *request_record_reason(const struct request_refusal *why)
+{
+    return reason(why, true);
 }
 
 json_t *request_record_error(const struct request *x, const struct request_refusal *why)
 {
     const bool is_short = x->form == REQUEST_SHORT, executed = why->status != 0;
-    const char *param = why->param[0] ? why->param : NULL;
-    const struct cli_field error[] = {
-        {"message", CLI_JSON((const char *)why->message)},
-        {is_short || executed ? "type" : NULL, CLI_JSON(why->type)},
-        {is_short || executed ? "param" : NULL, CLI_JSON(param)},
-        {"code", CLI_JSON(why->code)},
-    };
-    json_t *line;
+    json_t *line, *error = reason(why, is_short || executed);
     if (is_short) {
         const struct cli_field fields[] = {
             {x->id ? "id" : NULL, id_or_null(x)},
-            {"error", CLI_OBJECT(error)},
+            {"error", error},
         };
         line = CLI_OBJECT(fields);
     } else if (executed) {
-        const struct cli_field body[] = {{"error", CLI_OBJECT(error)}};
+        const struct cli_field body[] = {{"error", error}};
         line = openai_line(x, why->status, CLI_OBJECT(body), json_null());
     } else {
-        line = openai_line(x, 0, json_null(), CLI_OBJECT(error));
+        line = openai_line(x, 0, json_null(), error);
     }
     if (x->number)
         cli_json_add(&line, "line", CLI_JSON(x->number));

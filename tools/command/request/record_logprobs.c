@@ -2,6 +2,7 @@
 #include "tools/command/request/record_logprobs.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 /* OpenAI's number for a probability that is too small for a float; JSON has no infinity. */
 static json_t *logprob_json(double x)
@@ -32,6 +33,18 @@ static json_t *list_of_bytes(const char *bytes, size_t n)
     return list;
 }
 
+static bool is_utf8(const char *text, size_t n)
+{
+    utf8proc_ssize_t length = 1;
+    utf8proc_int32_t c;
+    while (n > 0 && length > 0) {
+        length = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
+        text += length > 0 ? length : 0;
+        n -= length > 0 ? (size_t)length : 0;
+    }
+    return length > 0;
+}
+
 /* The name of a token. *bytes, if wanted, gets the list of its bytes. `prefix` stands before bytes
  * that are no text. */
 static json_t *token_name(const struct spw_tokenizer *t, int32_t id, const char *prefix,
@@ -49,9 +62,7 @@ static json_t *token_name(const struct spw_tokenizer *t, int32_t id, const char 
             *bytes = NULL;
         return NULL;
     }
-    json_t *name = json_stringn(text, n); /* NULL: no UTF-8 */
-    if (!name)
-        name = escape(prefix, text, n);
+    json_t *name = is_utf8(text, n) ? json_stringn(text, n) : escape(prefix, text, n);
     if (bytes)
         *bytes = list_of_bytes(text, n);
     spw_free(text);
@@ -71,10 +82,11 @@ static json_t *chat_token(const struct spw_tokenizer *t, int32_t id, double logp
     return CLI_OBJECT(fields);
 }
 
-json_t *request_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t)
+json_t *request_chat_logprobs(const struct spw_result *r, size_t begin,
+                              const struct spw_tokenizer *t)
 {
     json_t *content = json_array();
-    for (size_t i = 0; i < r->n_tokens; i++) {
+    for (size_t i = begin; i < r->n_tokens; i++) {
         json_t *token = chat_token(t, r->tokens[i], r->logprobs[i]), *list = json_array();
         for (uint32_t k = 0; k < r->n_top_logprobs; k++) {
             const struct spw_token_logprob *top = &r->top_logprobs[i * r->n_top_logprobs + k];
@@ -100,20 +112,19 @@ static size_t count_characters(const char *text, size_t bytes)
 
 struct tokens_list {
     json_t *names, *logprobs, *top, *offsets; /* owned */
-    struct spw_detokenizer *d;                /* owned; NULL: no tokenizer */
-    size_t n_characters;                      /* of the text before the next token */
+    struct request_place *at;
 };
 
 /* Moves on by the text of a token. False: out of memory. */
-static bool pass_token(struct tokens_list *l, int32_t id)
+static bool pass_token(struct request_place *at, int32_t id)
 {
     const char *text;
     size_t n;
-    if (!l->d)
+    if (!at->d)
         return true;
-    if (spw_detokenizer_push(l->d, id, &text, &n))
+    if (spw_detokenizer_push(at->d, id, &text, &n))
         return false;
-    l->n_characters += count_characters(text, n);
+    at->n_characters += count_characters(text, n);
     return true;
 }
 
@@ -123,8 +134,8 @@ static void add_token(struct tokens_list *l, const struct request_completion *c,
     cli_json_append(&l->names, token_name(c->tokenizer, id, "bytes:", NULL));
     cli_json_append(&l->logprobs, logprob);
     cli_json_append(&l->top, top);
-    cli_json_append(&l->offsets, json_integer((json_int_t)l->n_characters));
-    if (!pass_token(l, id)) {
+    cli_json_append(&l->offsets, json_integer((json_int_t)l->at->n_characters));
+    if (!pass_token(l->at, id)) {
         json_decref(l->offsets);
         l->offsets = NULL;
     }
@@ -160,27 +171,44 @@ static void add_prompt(struct tokens_list *l, const struct request_completion *c
             CLI_OR_NULL(i > 0 && r->prompt_logprobs, logprob_json(r->prompt_logprobs[i])),
             CLI_OR_NULL(i > 0 && r->prompt_top_logprobs, top_of(c, r->prompt_top_logprobs + i * n,
                                                                 n, ids[i], r->prompt_logprobs[i])));
-    l->n_characters = count_characters(json_string_value(c->echo), json_string_length(c->echo));
+    l->at->n_characters = count_characters(json_string_value(c->echo), json_string_length(c->echo));
 }
 
-json_t *request_completion_logprobs(const struct request_completion *c)
+void request_place_free(struct request_place *at)
+{
+    spw_detokenizer_free(at->d);
+    *at = (struct request_place){0};
+}
+
+/* The prompt is written, or passed. False: out of memory. */
+static bool begin_place(struct tokens_list *l, const struct request_completion *c)
+{
+    struct request_place *at = l->at;
+    bool good = at->has_begun || !c->tokenizer || !spw_detokenizer_init(&at->d, c->tokenizer, true);
+    if (at->has_begun || !good)
+        return good;
+    at->has_begun = true;
+    if (c->echo) {
+        add_prompt(l, c);
+        return true;
+    }
+    for (size_t i = 0; i < c->prompt->n && good; i++)
+        good = pass_token(at, c->prompt->tokens[i]);
+    at->n_characters = 0;
+    return good;
+}
+
+json_t *request_completion_logprobs(const struct request_completion *c, struct request_place *at)
 {
     const struct spw_result *r = c->result;
-    struct tokens_list l = {json_array(), json_array(), json_array(), json_array(), NULL, 0};
-    bool good = !c->tokenizer || !spw_detokenizer_init(&l.d, c->tokenizer, true);
-    if (c->echo) {
-        add_prompt(&l, c);
-    } else {
-        for (size_t i = 0; i < c->prompt->n && good; i++)
-            good = pass_token(&l, c->prompt->tokens[i]);
-        l.n_characters = 0;
-    }
-    for (size_t i = 0; i < r->n_tokens; i++)
+    struct tokens_list l = {json_array(), json_array(), json_array(), json_array(), at};
+    const bool good = begin_place(&l, c);
+    for (size_t i = at->n_tokens; i < r->n_tokens && good; i++)
         add_token(&l, c, r->tokens[i], logprob_json(r->logprobs[i]),
                   CLI_OR_NULL(r->n_top_logprobs,
                               top_of(c, r->top_logprobs + i * r->n_top_logprobs, r->n_top_logprobs,
                                      r->tokens[i], r->logprobs[i])));
-    spw_detokenizer_free(l.d);
+    at->n_tokens = r->n_tokens;
     if (!r->n_top_logprobs) {
         json_decref(l.top);
         l.top = json_null();

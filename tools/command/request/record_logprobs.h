@@ -15,10 +15,20 @@ struct request_completion {
 };
 
 /* "logprobs" of a choice: {"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...],
- * "refusal": null} */
-json_t *request_chat_logprobs(const struct spw_result *r, const struct spw_tokenizer *t);
-/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"}: text_offset counts the characters of
- * the text before each token. */
-json_t *request_completion_logprobs(const struct request_completion *c);
+ * "refusal": null}, of the result's tokens from number `begin` on. */
+json_t *request_chat_logprobs(const struct spw_result *r, size_t begin,
+                              const struct spw_tokenizer *t);
+/* How far the tokens of a completion are written. Zero at first. */
+struct request_place {
+    struct spw_detokenizer *d; /* owned; NULL: nothing is written, or there is no tokenizer */
+    size_t n_tokens;           /* of the result */
+    size_t n_characters;       /* of the text before the next token */
+    bool has_begun;
+};
+void request_place_free(struct request_place *at);
+/* {"tokens", "token_logprobs", "top_logprobs", "text_offset"} of the tokens from *at on, first
+ * those of the prompt with `echo`: text_offset counts the characters of the text before each token.
+ */
+json_t *request_completion_logprobs(const struct request_completion *c, struct request_place *at);
 
 #endif

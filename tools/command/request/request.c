@@ -1,50 +1,153 @@
-/* See item.h. */
+/* See request.h. */
 #include "tools/command/request/request.h"
+
+#include "base/grow.h"
 
 #include <string.h>
 #include <utf8proc.h>
+#include <xxhash.h>
+
+static void free_choice(struct request_choice *c)
+{
+    for (size_t i = 0; i < c->n_calls; i++) {
+        spw_free(c->calls[i].name.text);
+        spw_free(c->calls[i].arguments.text);
+    }
+    spw_free(c->calls);
+    spw_free(c->text);
+    spw_free(c->reasoning);
+    spw_result_free(&c->result);
+}
 
 void request_free(struct request *x)
 {
-    for (size_t i = 0; x->choices && i < x->n_prompts * x->n_choices; i++) {
-        spw_free(x->choices[i].text);
-        spw_free(x->choices[i].reasoning);
-        spw_result_free(&x->choices[i].result);
-    }
+    for (size_t i = 0; x->choices && i < x->n_prompts * x->n_choices; i++)
+        free_choice(&x->choices[i]);
     for (size_t i = 0; i < x->n_prompts; i++)
         spw_free(x->prompts[i].tokens);
     spw_free(x->choices);
     spw_free(x->prompts);
     spw_free(x->stop.items);
     spw_free(x->logit_bias);
-    spw_free(x->text);
     spw_free(x->file);
+    spw_free(x->tools_json);
+    spw_grammar_close(x->grammar);
     json_decref(x->line);
     json_decref(x->id);
     *x = (struct request){0};
 }
 
-int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t)
+static int add_text(char **text, size_t *n, size_t *capacity, const struct spw_answer_piece *p)
+{
+    SPW_TRY(spw_grow(text, capacity, *n + p->bytes + 1, 1));
+    memcpy(*text + *n, p->text, p->bytes);
+    *n += p->bytes;
+    (*text)[*n] = '\0';
+    return 0;
+}
+
+int request_add_piece(struct request_choice *c, const struct spw_answer_piece *p)
+{
+    if (p->kind == SPW_PIECE_TEXT)
+        return add_text(&c->text, &c->n_text, &c->text_capacity, p);
+    if (p->kind == SPW_PIECE_REASONING)
+        return add_text(&c->reasoning, &c->n_reasoning, &c->reasoning_capacity, p);
+    if (p->kind == SPW_PIECE_CALL) {
+        SPW_TRY(spw_grow(&c->calls, &c->calls_capacity, c->n_calls + 1, sizeof *c->calls));
+        c->calls[c->n_calls++] = (struct request_call){0};
+    }
+    struct request_call *call = &c->calls[p->call];
+    call->is_complete = p->kind == SPW_PIECE_CALL_END;
+    if (call->is_complete)
+        return 0;
+    return cli_text_add(p->kind == SPW_PIECE_CALL ? &call->name : &call->arguments, p->text,
+                        p->bytes);
+}
+
+void request_call_id(char out[48], const char *prefix, const char *answer_id, size_t choice,
+                     size_t call)
+{
+    const uint64_t key[] = {XXH3_64bits(answer_id, strlen(answer_id)), choice, call};
+    const XXH128_hash_t hash = XXH3_128bits(key, sizeof key);
+    snprintf(out, 48, "%.20s%016llx%08x", prefix, (unsigned long long)hash.high64,
+             (unsigned)hash.low64);
+}
+
+int request_count_reasoning(struct request *x, size_t choice, const struct spw_tokenizer *t)
 {
     struct request_choice *c = &x->choices[choice];
     const struct request_prompt *p = &x->prompts[choice / x->n_choices];
-    if (!c->text || !spw_reasoning_has_marks(&p->form))
+    if (!spw_reasoning_has_marks(&p->form))
         return 0;
-    struct spw_reasoning_parts parts = {.answer = spw_alloc(c->n_text + 1),
-                                        .reasoning = spw_alloc(c->n_text + 1)};
-    if (!parts.answer || !parts.reasoning) {
-        spw_free(parts.answer);
-        spw_free(parts.reasoning);
-        return -ENOMEM;
-    }
-    spw_reasoning_split(&parts, &p->form, p->is_open, c->text, c->n_text);
-    spw_free(c->text);
-    c->text = parts.answer;
-    c->n_text = parts.n_answer;
-    c->reasoning = parts.reasoning;
-    c->n_reasoning = parts.n_reasoning;
     return spw_reasoning_count(&c->n_reasoning_tokens, &p->form, p->is_open, t, c->result.tokens,
                                c->result.n_tokens);
+}
+
+int request_open_parts(const struct request *x, size_t choice, struct spw_answer_parts **out)
+{
+    const struct request_prompt *p = &x->prompts[choice / x->n_choices];
+    const struct spw_answer_parts_options o = {
+        .reasoning = &p->form,
+        .is_open = p->is_open,
+        .tools = x->tools_json ? &p->tools : NULL,
+        .tools_json = x->tools_json,
+        .tools_bytes = x->tools_json ? strlen(x->tools_json) : 0,
+    };
+    return spw_answer_parts_open(out, &o);
+}
+
+static int add_piece(void *choice, const struct spw_answer_piece *p)
+{
+    return request_add_piece(choice, p);
+}
+
+int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t)
+{
+    struct request_choice *c = &x->choices[choice];
+    char *text = c->text;
+    const size_t n = c->n_text;
+    struct spw_answer_parts *parts;
+    if (!text)
+        return 0;
+    SPW_TRY(request_open_parts(x, choice, &parts));
+    c->text = NULL;
+    c->n_text = c->text_capacity = 0;
+    int rc = spw_answer_parts_push(parts, text, n, add_piece, c);
+    rc = rc ? rc : spw_answer_parts_finish(parts, add_piece, c);
+    spw_answer_parts_close(parts);
+    spw_free(text);
+    return rc ? rc : request_count_reasoning(x, choice, t);
+}
+
+/* What ends the reasoning of an answer; NULL: the answer begins at once. */
+static const char *answer_begins_after(const struct request_prompt *p)
+{
+    return p->form.has_channels ? "final<|message|>" : p->is_open ? p->form.close : NULL;
+}
+
+struct spw_request request_ask(const struct request *x, size_t choice, bool text)
+{
+    const struct request_prompt *p = &x->prompts[choice / x->n_choices];
+    const size_t k = choice % x->n_choices;
+    struct spw_request r = {
+        .prompt = p->tokens,
+        .n_prompt = p->n,
+        .max_new_tokens = x->max_new_tokens,
+        .sampling = x->sampling,
+        .text = text,
+        .shown = p->shown,
+        .n_shown = p->n_shown,
+        .stop = x->stop.items,
+        .n_stop = x->stop.n,
+        .grammar = x->grammar,
+        .grammar_after = answer_begins_after(p),
+        .ignore_eos = x->ignore_eos,
+        .logprobs = x->logprobs,
+        .n_top_logprobs = x->n_top_logprobs,
+        .prompt_logprobs = x->echo && x->logprobs && k == 0,
+    };
+    r.sampling.stream = k;
+    return r;
 }
 
 uint64_t request_tokens(const struct request *x)

@@ -3,7 +3,8 @@
 #ifndef SPW_TOOLS_COMMAND_REQUEST_REQUEST_H
 #define SPW_TOOLS_COMMAND_REQUEST_REQUEST_H
 
-#include "model/text/reasoning.h"
+#include "model/text/answer_parts.h"
+#include "model/text/grammar/grammar.h"
 #include "tools/command/input/input.h"
 
 enum request_form {
@@ -15,8 +16,17 @@ enum request_form {
 struct request_prompt {
     int32_t *tokens; /* owned */
     size_t n;
-    struct spw_reasoning_form form; /* how an answer marks reasoning; zero: it has none */
-    bool is_open;                   /* the answer begins inside reasoning */
+    struct spw_reasoning_form form;          /* how an answer marks reasoning; zero: it has none */
+    bool is_open;                            /* the answer begins inside reasoning */
+    struct spw_tool_form tools;              /* how an answer calls tools; zero: it does not */
+    int32_t shown[SPW_TOKENIZER_MOST_SHOWN]; /* special tokens of the marks of both */
+    size_t n_shown;
+};
+
+/* A call of a tool in an answer. */
+struct request_call {
+    struct cli_text name, arguments; /* arguments: a JSON text, incomplete if the call is */
+    bool is_complete;
 };
 
 /* One answer of an item. */
@@ -25,6 +35,9 @@ struct request_choice {
      * `text` is without the reasoning. */
     char *text, *reasoning;
     size_t n_text, n_reasoning, text_capacity;
+    size_t reasoning_capacity;
+    struct request_call *calls; /* owned, [n_calls] */
+    size_t n_calls, calls_capacity;
     uint64_t n_reasoning_tokens; /* of the result's tokens */
     size_t n_kept;               /* of the result's tokens, those that a store has */
     struct spw_result result;    /* owned */
@@ -33,14 +46,14 @@ struct request_choice {
 
 struct request {
     enum request_form form;
-    json_t *line;    /* owned: the parsed line; NULL: not encoded, or there is none */
+    json_t *line;    /* owned: the parsed line; NULL: there is none */
     json_t *body;    /* borrowed from `line`: the object with the keys of the request */
     json_t *id;      /* owned; NULL: none */
     uint64_t number; /* of the line in its input, from 1; 0: the item is no line */
     uint64_t digest; /* XXH3-64 of the line, and of the file that it names */
-    /* owned until the item is encoded: the line, and the text of the file that the line names */
-    char *text, *file;
-    size_t text_bytes, file_bytes;
+    size_t bytes;    /* of the line */
+    char *file;      /* owned until the item is encoded: the text of the file that the line names */
+    size_t file_bytes;
 
     struct request_prompt *prompts; /* owned, [n_prompts] */
     size_t n_prompts;
@@ -53,6 +66,8 @@ struct request {
     bool ignore_eos, logprobs;
     bool echo; /* with logprobs: choice 0 of each prompt needs prompt_logprobs */
     uint32_t n_top_logprobs;
+    struct spw_grammar *grammar; /* owned: the format of answers; NULL: any text */
+    char *tools_json; /* owned: OpenAI's list of the tools that an answer may call; NULL: none */
 
     struct request_choice
         *choices; /* owned, [n_prompts * n_choices], index prompt * n_choices + k */
@@ -63,8 +78,20 @@ struct request {
     const json_t *fallbacks;
 };
 void request_free(struct request *x);
-/* Moves the reasoning of a choice that has ended out of its text. 0 or -ENOMEM. */
+/* Adds a piece of an answer to the text, the reasoning or the calls of its choice. 0 or -ENOMEM. */
+int request_add_piece(struct request_choice *c, const struct spw_answer_piece *p);
+/* The id of a call in an answer, "PREFIX" and 24 digits: a function of the answer's id
+ * and of the numbers of choice and call. */
+void request_call_id(char out[48], const char *prefix, const char *answer_id, size_t choice,
+                     size_t call);
+/* Counts the reasoning tokens of a choice that has ended. 0 or -ENOMEM. */
+int request_count_reasoning(struct request *x, size_t choice, const struct spw_tokenizer *t);
+/* What divides the text of a choice into its parts. 0 or -ENOMEM; -EINVAL: tools_json is wrong. */
+int request_open_parts(const struct request *x, size_t choice, struct spw_answer_parts **out);
+/* Moves reasoning and calls of a choice that has ended out of its text. 0 or -ENOMEM. */
 int request_split(struct request *x, size_t choice, const struct spw_tokenizer *t);
+/* What a batch is asked for one of its answers. Borrows from *x. */
+struct spw_request request_ask(const struct request *x, size_t choice, bool text);
 /* Tokens of its longest prompt and answer. */
 uint64_t request_tokens(const struct request *x);
 /* Makes the answers as much shorter as `limit` tokens demand, if nobody has given their length.

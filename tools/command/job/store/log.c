@@ -1,5 +1,5 @@
-/* See log.h. */
-#include "tools/command/job/store/log.h"
+/* See store_parts.h. */
+#include "tools/command/job/store/store_parts.h"
 
 #include <fcntl.h>
 #include <string.h>

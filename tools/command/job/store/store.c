@@ -52,20 +52,65 @@ static int append(struct job_store *s, struct job_record r, char *text, int out)
     spw_free(text);
     if (!line)
         return job_store_no_memory(s);
-    int rc = job_log_append(&s->state, line, bytes), failed = 0;
+    int rc = job_log_append(&s->state, line, bytes), short_of_memory = 0;
     if (!rc && s->has_begun) {
-        s->has_lines = true;
-        failed = job_writer_add(&s->writer, out, line + JOB_RECORD_HEAD, bytes - JOB_RECORD_HEAD);
+        s->has_lines = s->is_dirty = true;
+        if (out >= 0)
+            short_of_memory =
+                cli_text_add(&s->texts[out], line + JOB_RECORD_HEAD, bytes - JOB_RECORD_HEAD);
     }
     spw_free(line);
-    if (rc) {
-        s->has_failed = true;
+    s->has_failed |= rc || short_of_memory;
+    if (rc)
         return cli_fail(CLI_FAILED,
                         "%s: %s; what was written before is complete, and the same command "
                         "continues there",
                         s->state.path, strerror(-rc));
+    return short_of_memory ? job_store_no_memory(s) : 0;
+}
+
+static int sync_log(const struct job_log *l)
+{
+    return fdatasync(l->fd) ? -errno : 0;
+}
+
+/* *path: the file that has failed. */
+static int write_texts(struct job_store *s, const char **path)
+{
+    *path = s->state.path;
+    SPW_TRY(job_log_check(&s->state, s->state.end, false));
+    SPW_TRY(sync_log(&s->state));
+    for (int i = 0; i < JOB_N_OUTS; i++) {
+        struct job_log *out = &s->outs[i];
+        *path = out->path;
+        SPW_TRY(job_log_check(out, out->end, false));
+        if (!s->texts[i].n)
+            continue;
+        SPW_TRY(job_log_append(out, s->texts[i].text, s->texts[i].n));
+        SPW_TRY(sync_log(out));
+        s->texts[i].n = 0;
     }
-    return failed ? CLI_FAILED : 0; /* job_store_close says why */
+    return 0;
+}
+
+int job_store_flush(struct job_store *s)
+{
+    const char *path;
+    if (!s->is_dirty || s->has_failed)
+        return 0;
+    s->is_dirty = false;
+    const int rc = write_texts(s, &path);
+    s->has_failed = rc;
+    if (!rc)
+        return 0;
+    if (rc != -ESTALE)
+        return job_store_fail(path, rc);
+    const bool is_state = path == s->state.path;
+    return cli_fail(CLI_FAILED,
+                    "%s: another program has changed, replaced or removed this file while the job "
+                    "ran%s%s",
+                    path, is_state ? "" : "; the same command writes it again from ",
+                    is_state ? "" : s->state.path);
 }
 
 /* Takes the reference; NULL: out of memory. */
@@ -173,11 +218,8 @@ int job_store_begin(struct job_store *s)
         code = write_state(s);
     if (!code)
         code = job_store_mend(s, &f);
-    if (code)
-        return code;
-    int rc = job_writer_start(&s->writer, &s->state, s->outs);
-    s->has_begun = !rc;
-    return rc ? cli_fail(CLI_FAILED, "a thread was refused: %s", strerror(-rc)) : 0;
+    s->has_begun = !code;
+    return code;
 }
 
 /* ---- items ---- */

@@ -28,6 +28,9 @@ struct job_store_options {
     bool retry_failed;  /* items that had no answer are new */
 };
 int job_store_open(struct job_store **out, const struct job_store_options *o);
+/* Brings the state to the drive, and then to the other files the lines that the state on the drive
+ * has. Refuses files that another program has changed meanwhile. Call it from time to time. */
+int job_store_flush(struct job_store *s);
 /* Ends with everything on the drive. `code`: of the run; if the run has failed and has written no
  * line, the files that it made are removed. Returns the code, or that of a failure here. */
 int job_store_close(struct job_store *s, int code);

@@ -227,29 +227,15 @@ int job_store_look(struct job_store **out, const char *output, bool *is_damaged)
 
 /* ---- closing ---- */
 
-/* Says why the thread has failed, unless a line of the state could not be written before. */
-static int end_writer(struct job_store *s, int code)
-{
-    const struct job_writer *w = &s->writer;
-    int rc = s->has_begun ? job_writer_end(&s->writer) : 0;
-    if (!rc || s->has_failed)
-        return code;
-    if (rc != -ESTALE)
-        return job_store_fail(w->path, rc);
-    const bool is_state = w->path == s->state.path;
-    return cli_fail(CLI_FAILED,
-                    "%s: another program has changed, replaced or removed this file while the job "
-                    "ran%s%s",
-                    w->path, is_state ? "" : "; the same command writes it again from ",
-                    is_state ? "" : s->state.path);
-}
-
 int job_store_close(struct job_store *s, int code)
 {
     if (!s)
         return code;
     struct job_log *logs[] = {&s->state, &s->outs[JOB_OUTPUT], &s->outs[JOB_ERRORS]};
-    code = end_writer(s, code);
+    s->is_dirty =
+        s->has_begun; /* the last look finds files that were changed while nothing was written */
+    const int failed = job_store_flush(s);
+    code = failed ? failed : code;
     for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
         /* The lock is held: nobody else has written the file. */
         if (code && !s->has_lines && logs[i]->is_new)
@@ -258,6 +244,8 @@ int job_store_close(struct job_store *s, int code)
     }
     for (size_t i = 0; i < s->table.n_places; i++)
         job_under_way_free(&s->table.entries[i]);
+    for (int i = 0; i < JOB_N_OUTS; i++)
+        spw_free(s->texts[i].text);
     spw_free(s->errors);
     job_table_free(&s->table);
     json_decref(s->identity);

@@ -6,15 +6,73 @@
 
 #include "tools/command/job/store/lines.h"
 #include "tools/command/job/store/store.h"
-#include "tools/command/job/store/store_table.h"
-#include "tools/command/job/store/writer.h"
+
+/* ---- a file of lines: log.c ----
+ *
+ * A line is committed by its newline. If the process dies within a line, the next one cuts the line
+ * off. A line that cannot be written whole (a full disk) is taken back. Functions return 0 or
+ * -errno. */
+
+struct job_log {
+    int fd;       /* owned; -1: not open */
+    char *path;   /* owned */
+    uint64_t end; /* after the last committed line */
+    bool is_new;  /* this process made the file */
+};
+
+/* Opens a regular file of this user for reading and appending, and creates it if it is missing;
+ * follows no link. Only one process at a time has it open: -EBUSY. -EINVAL, -EPERM: see
+ * spw_check_replaceable. */
+int job_log_open(struct job_log *l, const char *path, struct spw_error *err);
+void job_log_close(struct job_log *l);
+/* The file ends here from now on. */
+int job_log_cut(struct job_log *l, uint64_t end);
+/* Appends lines, all of them or nothing. `bytes`: with the last newline. */
+int job_log_append(struct job_log *l, const char *text, size_t bytes);
+/* -ESTALE: another program has deleted, replaced, cut or lengthened the file since. `end`: the file
+ * ends there; `grows`: or behind it. */
+int job_log_check(const struct job_log *l, uint64_t end, bool grows);
+
+/* ---- what a job knows of its items, by the hash of an item's key: store_table.c ---- */
+
+/* The key of an item is the JSON text of its id; of a line without an id, "#" and its number. Two
+ * keys with one XXH3-128 do not occur. */
+struct job_key {
+    uint64_t low, high;
+};
+
+enum job_ended { JOB_NOT_ENDED, JOB_HAS_ANSWER, JOB_HAS_ERROR, JOB_IS_PART };
+
+struct job_entry {
+    struct job_key key; /* 0, 0: the place is empty */
+    uint64_t digest;    /* if it has ended, as what follows */
+    uint64_t at, bytes; /* its record in the state, without the newline */
+    uint32_t pass;      /* the last pass that has met it; 0: none */
+    enum job_ended ended;
+    bool is_retried; /* its error does not count any more, which the state does not say yet */
+    struct job_under_way *under_way; /* owned by the store; NULL: nothing was kept */
+};
+
+struct job_table {
+    struct job_entry *entries; /* owned, [n_places], a power of two */
+    size_t n_places, n;
+};
+void job_table_free(struct job_table *t);
+/* NULL: there is none. */
+struct job_entry *job_table_find(const struct job_table *t, struct job_key key);
+/* The entry of the key, new or not; valid until the next new one. NULL: out of memory. */
+struct job_entry *job_table_add(struct job_table *t, struct job_key key);
+
+/* ---- the store ---- */
 
 enum { JOB_STATE_VERSION = 3 };
+enum { JOB_OUTPUT, JOB_ERRORS, JOB_N_OUTS };
 
 struct job_store {
     struct job_log state, outs[JOB_N_OUTS];
-    struct job_writer writer;
-    bool has_begun; /* the writer runs */
+    struct cli_text texts[JOB_N_OUTS]; /* lines that are not in the files yet */
+    bool has_begun;                    /* commits are allowed */
+    bool is_dirty;                     /* the state has grown since the last flush */
     struct job_table table;
     json_t *identity;    /* owned */
     json_t *head;        /* owned: the latest one in the state; NULL: there is none */
@@ -27,7 +85,7 @@ struct job_store {
     bool has_lines; /* this run has written a line of an item */
     bool mends;     /* --retry-failed: damaged lines are dropped */
     bool is_damaged;
-    bool has_failed; /* the state could not be written */
+    bool has_failed; /* a file could not be written: nothing follows */
 };
 
 int job_store_no_memory(const struct job_store *s);

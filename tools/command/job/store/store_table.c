@@ -1,5 +1,5 @@
-/* See store_table.h. */
-#include "tools/command/job/store/store_table.h"
+/* See store_parts.h. */
+#include "tools/command/job/store/store_parts.h"
 
 void job_table_free(struct job_table *t)
 {

@@ -211,24 +211,17 @@ static struct value number(uint64_t n, char digits[24])
     return value_of(n ? digits : NULL);
 }
 
-/* Appends to out[*n], or only counts without `out`. */
-/* Counts, while there is no memory yet. */
-static void append(struct job_filled *out, const char *text, size_t bytes)
-{
-    if (out->text && bytes)
-        memcpy(out->text + out->bytes, text, bytes);
-    out->bytes += bytes;
-}
-
-static void append_value(struct job_filled *out, enum placeholder which, const struct value *value)
+static int append_value(struct job_filled *out, enum placeholder which, const struct value *value)
 {
     if (which == TEXT || which == TITLE) {
-        if (out->plain)
-            out->plain[out->n_plain] =
-                (struct spw_text_span){out->bytes, out->bytes + value->bytes};
-        out->n_plain++;
+        struct spw_text_span *grown = spw_realloc(out->plain, (out->n_plain + 1) * sizeof *grown);
+        if (!grown)
+            return -ENOMEM;
+        out->plain = grown;
+        out->plain[out->n_plain++] =
+            (struct spw_text_span){out->text.n, out->text.n + value->bytes};
     }
-    append(out, value->text, value->bytes);
+    return cli_text_add(&out->text, value->text, value->bytes);
 }
 
 /* Whether a line has a placeholder without a value, and no {text}. */
@@ -247,33 +240,22 @@ static bool is_left_out(const char *line, size_t line_bytes, enum job_task task,
 }
 
 /* Fills one line of the template, with its newline. */
-static void fill_line(const char *line, size_t line_bytes, enum job_task task,
-                      const struct value *values, struct job_filled *out)
+static int fill_line(const char *line, size_t line_bytes, enum job_task task,
+                     const struct value *values, struct job_filled *out)
 {
     if (is_left_out(line, line_bytes, task, values))
-        return;
+        return 0;
     for (size_t i = 0; i < line_bytes;) {
         size_t word = braced_word(line + i);
         if (word) {
             enum placeholder which = find_placeholder(line + i, word, task);
-            append_value(out, which, &values[which]);
+            SPW_TRY(append_value(out, which, &values[which]));
             i += word;
         } else {
-            append(out, line + i++, 1);
+            SPW_TRY(cli_text_add(&out->text, line + i++, 1));
         }
     }
-}
-
-static void fill_all(const char *text, enum job_task task, const struct value *values,
-                     struct job_filled *out)
-{
-    out->bytes = out->n_plain = 0;
-    while (*text) {
-        size_t bytes = strcspn(text, "\n");
-        bytes += text[bytes] == '\n';
-        fill_line(text, bytes, task, values, out);
-        text += bytes;
-    }
+    return 0;
 }
 
 int job_instructions_fill(const struct job_instructions *x, enum job_task task,
@@ -291,21 +273,21 @@ int job_instructions_fill(const struct job_instructions *x, enum job_task task,
         [TEXT] = {v->text, v->text_bytes},
     };
     *out = (struct job_filled){0};
-    fill_all(x->texts[task], task, values, out);
-    out->text = spw_alloc(out->bytes + 1);
-    out->plain = spw_alloc(out->n_plain * sizeof *out->plain);
-    if (!out->text || !out->plain) {
-        job_filled_free(out);
-        return -ENOMEM;
+    int rc = cli_text_add(&out->text, "", 0);
+    for (const char *line = x->texts[task]; *line && !rc;) {
+        size_t bytes = strcspn(line, "\n");
+        bytes += line[bytes] == '\n';
+        rc = fill_line(line, bytes, task, values, out);
+        line += bytes;
     }
-    fill_all(x->texts[task], task, values, out);
-    out->text[out->bytes] = 0;
-    return 0;
+    if (rc)
+        job_filled_free(out);
+    return rc;
 }
 
 void job_filled_free(struct job_filled *x)
 {
-    spw_free(x->text);
+    spw_free(x->text.text);
     spw_free(x->plain);
     *x = (struct job_filled){0};
 }

@@ -9,7 +9,7 @@
 #ifndef SPW_TOOLS_COMMAND_JOB_SUMMARIZE_INSTRUCTIONS_H
 #define SPW_TOOLS_COMMAND_JOB_SUMMARIZE_INSTRUCTIONS_H
 
-#include "model/text/tokenizer/tokenizer.h"
+#include "tools/command/common.h"
 
 enum job_task { JOB_WHOLE, JOB_PART, JOB_MERGE, JOB_TASKS };
 
@@ -38,8 +38,7 @@ struct job_values {
 
 /* A text, and the parts of it that come from a document: {text} and {title}. */
 struct job_filled {
-    char *text; /* owned; ends in a NUL */
-    size_t bytes;
+    struct cli_text text;
     struct spw_text_span *plain; /* owned, [n_plain], in order */
     size_t n_plain;
 };

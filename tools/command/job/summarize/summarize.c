@@ -1,8 +1,7 @@
 /* `spillway summarize`: a summary of each document. The items of the job are requests: a whole
  * document, a part of one, a merge of summaries. The summary of each is kept in OUTPUT.parts; a
  * document is done when its line is in OUTPUT. */
-#include "tools/command/job/identity.h"
-#include "tools/command/job/progress/progress.h"
+#include "tools/command/job/job.h"
 #include "tools/command/job/summarize/summarize_parts.h"
 
 #include <inttypes.h>
@@ -43,11 +42,9 @@ static int meet(struct job_summarize *s, const struct job_document *d, uint64_t 
 /* Compares all documents with what is done, so that a changed one is refused before any work. */
 static int compare_documents(struct job_summarize *s, uint64_t *longest)
 {
+    enum { BYTES_OF_TOKEN = 4 };
     int code = 0;
     uint64_t most_bytes = 0;
-    s->new_bytes = spw_alloc_zero(s->documents.n, sizeof *s->new_bytes);
-    if (!s->new_bytes)
-        return cli_fail(CLI_FAILED, "out of memory");
     job_store_begin_pass(s->store);
     for (size_t i = 0; i < s->documents.n && !code && !cli_interrupted(); i++) {
         struct job_document *d = &s->documents.items[i];
@@ -60,11 +57,11 @@ static int compare_documents(struct job_summarize *s, uint64_t *longest)
         s->n_total++;
         s->n_new += standing == JOB_NEW;
         if (standing == JOB_NEW)
-            s->new_bytes[i] = digest.bytes;
+            s->new_bytes += digest.bytes;
         if (standing == JOB_NEW && d->kind == JOB_DOCUMENT_TEXT)
             most_bytes = spw_max_u64(most_bytes, digest.bytes);
     }
-    *longest = spw_min_u64(s->limit, job_estimate_tokens(most_bytes, 0, 0) + s->answer);
+    *longest = spw_min_u64(s->limit, most_bytes / BYTES_OF_TOKEN + s->answer);
     return code;
 }
 
@@ -134,7 +131,8 @@ static int record(struct job_summarize *s, struct job_work *w, size_t node, json
     return job_work_has_ended(w) ? commit_document(s, w) : 0;
 }
 
-static int begin_document(struct job_summarize *s, const struct job_document *d)
+/* `bytes`: of its file. */
+static int begin_document(struct job_summarize *s, const struct job_document *d, uint64_t bytes)
 {
     struct request_refusal why;
     struct job_work *w = spw_alloc_zero(1, sizeof *w);
@@ -143,6 +141,7 @@ static int begin_document(struct job_summarize *s, const struct job_document *d)
     w->document = d;
     w->began = cli_now_seconds();
     int rc = job_work_begin(s, w, &why);
+    s->new_bytes = spw_sub_u64(s->new_bytes, bytes) + (rc ? 0 : w->bytes);
     if (rc) {
         w->digest = digest_of(d).hash;
         int code = commit_error(s, w, &why);
@@ -153,8 +152,6 @@ static int begin_document(struct job_summarize *s, const struct job_document *d)
     while (*last)
         last = &(*last)->next;
     *last = w;
-    s->read_bytes += s->new_bytes[d - s->documents.items];
-    s->read_tokens += w->n_tokens;
     return 0;
 }
 
@@ -166,13 +163,14 @@ static int next_document(struct job_summarize *s, bool *any)
         const struct job_document *d = &s->documents.items[s->next_document++];
         enum job_standing standing;
         bool is_ours;
-        int code = meet(s, d, digest_of(d).hash, &standing, &is_ours);
+        const struct cli_digest digest = digest_of(d);
+        int code = meet(s, d, digest.hash, &standing, &is_ours);
         if (code)
             return code;
         if (!is_ours || standing != JOB_NEW)
             continue;
         *any = true;
-        return begin_document(s, d);
+        return begin_document(s, d, digest.bytes);
     }
     return 0;
 }
@@ -190,11 +188,15 @@ static int next_item(struct job_summarize *s, struct job_work *w, struct job_sum
         if (job_work_item(s, w, out, &why))
             return commit_error(s, w, &why);
         struct job_summary *x = *out;
+        const struct job_node *node = &w->nodes[x->node];
+        const uint64_t bytes = node->level ? 0 : node->end - node->begin;
         int code = job_store_part(s->store, &x->item, &line);
         if (!code && !line) {
+            s->given_bytes += bytes;
             w->n_running++;
             return 0;
         }
+        s->new_bytes = spw_sub_u64(s->new_bytes, bytes);
         if (!code)
             code = record(s, w, x->node, line);
         request_free(&x->item);
@@ -262,85 +264,19 @@ static int answered(void *context, struct request *item)
     return code;
 }
 
-static int keep(void *context, struct request *x, const char *machine)
+/* The merges that are left count as little beside the parts. */
+static double count(void *context, struct job_counts *out)
 {
-    struct job_summarize *s = context;
-    return job_store_keep_answers(s->store, x, machine);
-}
-
-static int kept(void *context, const struct request *x, size_t choice, const char *machine,
-                struct job_kept *out)
-{
-    struct job_summarize *s = context;
-    return job_store_answer(s->store, x, choice, machine, out);
-}
-
-/* ---- the work that is left, for the progress ---- */
-
-static void add_levels(struct job_counts *to, const struct job_level *levels, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        to->n_prompts_left += levels[i].n;
-        to->n_prompt_tokens_left += levels[i].n * levels[i].prompt;
-        to->n_answer_tokens_left += levels[i].n * levels[i].answer;
-    }
-}
-
-/* A document that has begun: requests of its level that were not handed out, and the merges of the
- * levels above. */
-static void add_work(struct job_counts *to, const struct job_summarize *s, const struct job_work *w)
-{
-    struct job_level levels[JOB_MOST_LEVELS];
-    const size_t n = w->n_nodes - w->level_begin;
-    for (size_t i = w->n_given; i < w->n_nodes; i++) {
-        const struct job_level one = {1, w->nodes[i].n_tokens,
-                                      n > 1 ? w->window.part_answer : s->answer};
-        add_levels(to, &one, 1);
-    }
-    add_levels(to, levels, job_merge_levels(levels, &w->window, n, s->answer));
-}
-
-/* Documents that have not begun: their tokens follow from the bytes of their files. A PDF has other
- * bytes than its text, but one ratio is used for all. A document becomes one request or a
- * map-reduce as job_work_begin would choose, as far as the lengths that fit are known by now. */
-static void estimate_unread(struct job_summarize *s)
-{
-    struct job_level levels[JOB_MOST_LEVELS];
-    struct job_window window;
-    const bool has_window = job_budget_typical_window(s, &window);
-    s->unread = (struct job_counts){0};
-    for (size_t i = s->next_document; i < s->documents.n; i++) {
-        if (!s->new_bytes[i])
-            continue;
-        const uint64_t n = job_estimate_tokens(s->new_bytes[i], s->read_bytes, s->read_tokens);
-        const bool fits = n + s->answer <= s->limit && n + s->answer < s->budget.fails;
-        const bool is_whole =
-            s->o->strategy == JOB_ALL_AT_ONCE || (s->o->strategy == JOB_AUTO && fits);
-        add_levels(&s->unread, levels,
-                   job_levels(levels, is_whole || !has_window ? NULL : &window, n, s->answer));
-    }
-}
-
-static void count(void *context, struct job_counts *out)
-{
-    struct job_summarize *s = context;
+    const struct job_summarize *s = context;
     const struct job_totals totals = job_store_totals(s->store);
-    const double now = cli_now_seconds();
-    if (now - s->estimated >= 1) { /* long lists take time */
-        estimate_unread(s);
-        s->estimated = now;
-    }
     out->n_total = s->n_total;
     out->n_done = totals.n_done;
     out->n_failed = totals.n_failed;
-    out->n_prompts_left = s->unread.n_prompts_left;
-    out->n_prompt_tokens_left = s->unread.n_prompt_tokens_left;
-    out->n_answer_tokens_left = s->unread.n_answer_tokens_left;
-    for (const struct job_work *w = s->works; w; w = w->next) {
+    for (const struct job_work *w = s->works; w; w = w->next)
         out->n_running += !w->has_failed;
-        if (!w->has_failed)
-            add_work(out, s, w);
-    }
+    return s->given_bytes
+               ? (double)spw_sub_u64(s->new_bytes, s->given_bytes) / (double)s->given_bytes
+               : 0;
 }
 
 /* ---- the command ---- */
@@ -501,14 +437,10 @@ static int expect_lengths(struct job_summarize *s, struct job_run_options *run)
 
 static int summarize(struct job_summarize *s)
 {
-    struct job_run_options run = {.o = s->o, .model = &s->model, .measures_items = true};
-    const struct job_source source = {.next = next,
-                                      .answered = answered,
-                                      .refused = refused,
-                                      .keep = keep,
-                                      .kept = kept,
-                                      .count = count,
-                                      .context = s};
+    struct job_run_options run = {
+        .o = s->o, .model = &s->model, .store = s->store, .measures_items = true};
+    const struct job_source source = {
+        .next = next, .answered = answered, .refused = refused, .count = count, .context = s};
     int code = compare_documents(s, &run.longest);
     if (!code && s->n_new)
         code = expect_lengths(s, &run);
@@ -541,7 +473,7 @@ int cli_summarize(const struct cli_options *given)
         code = open_output(&s);
     if (!code)
         code = list_documents(&s);
-    job_progress_open((enum cli_progress_mode)o.progress, "documents");
+    cli_progress_start((enum cli_progress_mode)o.progress, "documents", false);
     if (!code)
         code = open_store(&s);
     if (!code)
@@ -554,7 +486,6 @@ int cli_summarize(const struct cli_options *given)
         s.works = w->next;
         job_work_free(w);
     }
-    spw_free(s.new_bytes);
     request_reader_close(&s.reader);
     job_documents_free(&s.documents);
     job_instructions_free(&s.instructions);

@@ -1,9 +1,7 @@
 /* One document of summarize: its strategy, its parts and merges, their prompts. */
-#include "tools/command/job/progress/progress_text.h"
 #include "tools/command/job/summarize/split.h"
 #include "tools/command/job/summarize/summarize_parts.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -33,8 +31,8 @@ static void trim(const char **text, size_t *bytes)
 static int encode_filled(struct job_summarize *s, const struct job_filled *filled,
                          struct request_prompt *out, struct request_refusal *why)
 {
-    const struct spw_encoding e = {.text = filled->text,
-                                   .bytes = filled->bytes,
+    const struct spw_encoding e = {.text = filled->text.text,
+                                   .bytes = filled->text.n,
                                    .add_special = true,
                                    .plain = filled->plain,
                                    .n_plain = filled->n_plain};
@@ -71,9 +69,7 @@ static int encode_whole(struct job_summarize *s, struct job_work *w, struct requ
         .part = 1, .n_parts = 1, .text = w->text, .text_bytes = w->bytes};
     if (w->whole.tokens)
         return 0;
-    SPW_TRY(encode(s, JOB_WHOLE, w, values, &w->whole, why));
-    w->n_tokens = w->whole.n;
-    return 0;
+    return encode(s, JOB_WHOLE, w, values, &w->whole, why);
 }
 
 static int refuse_call(struct request_refusal *why, int rc, struct spw_error *err)
@@ -84,35 +80,19 @@ static int refuse_call(struct request_refusal *why, int rc, struct spw_error *er
                                           err->text[0] ? err->text : strerror(-rc));
 }
 
-/* "0.784 s", "46 min" */
-static const char *time_text(char buffer[JOB_DURATION_BYTES], double seconds)
-{
-    if (seconds >= 99.5)
-        return job_duration(buffer, seconds, false);
-    snprintf(buffer, JOB_DURATION_BYTES, isnan(seconds) ? "not possible" : "%.3g s", seconds);
-    return buffer;
-}
-
 /* One line for each document of a few; of many, for those that are read in parts. */
 static void say_choice(const struct job_summarize *s, const struct job_work *w)
 {
     enum { FEW = 3 };
-    char whole[JOB_DURATION_BYTES], parts[JOB_DURATION_BYTES], times[128] = "";
-    if (!isnan(w->whole_seconds) || !isnan(w->map_reduce_seconds))
-        snprintf(times, sizeof times, "; predicted alone: whole %s, map-reduce %s",
-                 time_text(whole, w->whole_seconds), time_text(parts, w->map_reduce_seconds));
-    else if (s->o->strategy != JOB_AUTO)
-        return;
-    if (!w->is_whole || s->n_total <= FEW)
-        cli_note("%s: %s: %s%s", w->document->id, w->is_whole ? "whole" : "map-reduce", w->why,
-                 times);
+    if (s->o->strategy == JOB_AUTO && (!w->is_whole || s->n_total <= FEW))
+        cli_note("%s: %s: %s", w->document->id, w->is_whole ? "whole" : "map-reduce", w->why);
 }
 
 static int choose(struct job_summarize *s, struct job_work *w, struct request_refusal *why)
 {
     struct spw_error err = {0};
     SPW_TRY(encode_whole(s, w, why));
-    const uint64_t n = w->n_tokens + s->answer;
+    const uint64_t n = w->whole.n + s->answer;
     int fits = job_budget_fits(s, n, &err);
     if (fits < 0)
         return refuse_call(why, fits, &err);
@@ -180,7 +160,6 @@ static int cut(struct job_summarize *s, struct job_work *w, struct request_refus
     for (size_t i = 0; i < n && !rc; i++) {
         w->nodes[i].begin = parts[i].begin;
         w->nodes[i].end = parts[i].end;
-        w->nodes[i].n_tokens = parts[i].n_tokens;
     }
     spw_free(parts);
     return rc;
@@ -191,7 +170,6 @@ static int begin_whole(struct job_summarize *s, struct job_work *w, struct reque
     SPW_TRY(encode_whole(s, w, why));
     SPW_TRY(add_nodes(w, 1, why));
     w->nodes[0].end = w->bytes;
-    w->nodes[0].n_tokens = w->n_tokens;
     return 0;
 }
 
@@ -207,8 +185,6 @@ static int begin_parts(struct job_summarize *s, struct job_work *w, struct reque
         return refuse_call(why, rc, &err);
     SPW_TRY(plan_window(s, w, why));
     SPW_TRY(cut(s, w, why));
-    for (size_t i = 0; i < w->n_nodes && s->o->strategy == JOB_MAP_REDUCE; i++)
-        w->n_tokens += w->nodes[i].n_tokens;
     if (w->n_nodes > 1) {
         spw_free(w->whole.tokens);
         w->whole = (struct request_prompt){0};
@@ -220,7 +196,6 @@ int job_work_begin(struct job_summarize *s, struct job_work *w, struct request_r
 {
     struct spw_error err = {0};
     struct cli_digest digest;
-    w->whole_seconds = w->map_reduce_seconds = NAN;
     int rc = job_document_text(w->document, NULL, &w->text, &w->bytes, &digest, &err);
     if (rc)
         return rc == -ENOMEM ? request_refuse_memory(why)
@@ -231,7 +206,6 @@ int job_work_begin(struct job_summarize *s, struct job_work *w, struct request_r
     if (s->o->strategy == JOB_AUTO)
         SPW_TRY(choose(s, w, why));
     SPW_TRY(w->is_whole ? begin_whole(s, w, why) : begin_parts(s, w, why));
-    job_budget_predict(s, w);
     say_choice(s, w);
     return 0;
 }
@@ -273,7 +247,6 @@ static int begin_level(const struct job_summarize *s, struct job_work *w,
     for (size_t i = 0; i < n_merges; i++) {
         w->nodes[w->level_begin + i].begin = below + job_merge_first(n, n_merges, i);
         w->nodes[w->level_begin + i].end = below + job_merge_first(n, n_merges, i + 1);
-        w->nodes[w->level_begin + i].n_tokens = longest * spw_div_up(n, n_merges);
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 /* What the files of summarize share: summarize.c (the command and its items), summarize_document.c
- * (one document: its strategy, its requests), summarize_budget.c (what fits, and how long it
- * takes), summarize_result.c (lines and files). */
+ * (one document: its strategy, its requests), summarize_budget.c (what fits), summarize_result.c
+ * (lines and files). */
 #ifndef SPW_TOOLS_COMMAND_JOB_SUMMARIZE_SUMMARIZE_PARTS_H
 #define SPW_TOOLS_COMMAND_JOB_SUMMARIZE_SUMMARIZE_PARTS_H
 
@@ -9,7 +9,7 @@
 #include "tools/command/request/record.h"
 #include "tools/command/request/reader.h"
 #include "tools/command/job/run.h"
-#include "tools/command/job/shard.h"
+#include "tools/command/job/job.h"
 #include "tools/command/job/summarize/summarize_plan.h"
 
 enum job_strategy { JOB_AUTO, JOB_ALL_AT_ONCE, JOB_MAP_REDUCE }; /* as in the table of options */
@@ -17,15 +17,12 @@ enum job_strategy { JOB_AUTO, JOB_ALL_AT_ONCE, JOB_MAP_REDUCE }; /* as in the ta
 /* The lengths that are known to fit the budgets, and not to fit. */
 struct job_budget {
     uint64_t fits, fails;
-    struct cli_limits limits; /* read until the profile has them */
-    bool has_limits;
 };
 
 /* One request of a document: a part, a merge, or the whole document. */
 struct job_node {
     size_t level, index; /* level 0: parts of the document */
     size_t begin, end;   /* level 0: bytes of the text; above: summaries of the level below */
-    size_t n_tokens;     /* of its text, about */
     json_t *record;      /* owned; its line; NULL: it has not ended */
 };
 
@@ -34,11 +31,9 @@ struct job_work {
     uint64_t digest;
     char *text; /* owned; NULL once all parts were handed out */
     size_t bytes;
-    uint64_t n_tokens; /* of the whole document: with the instruction, if they were encoded */
     struct request_prompt whole; /* owned; the whole document as one prompt, if it is wanted */
     bool is_whole;
     char why[256];
-    double whole_seconds, map_reduce_seconds; /* predicted; NAN: not known */
     struct job_window window;
     struct job_node *nodes; /* owned, [n_nodes]: level after level */
     size_t n_nodes, level_begin, n_given, n_running, n_left; /* n_left: of the last level */
@@ -73,11 +68,9 @@ struct job_summarize {
     struct job_work *works; /* owned: documents that have begun; the oldest first */
     size_t next_document;
     uint64_t n_total, n_new;
-    /* For the time left. */
-    uint64_t *new_bytes; /* owned, [documents.n]: of documents that have to be done; 0 of others */
-    uint64_t read_bytes, read_tokens; /* of documents that have begun */
-    struct job_counts unread;         /* the work of documents that have not begun */
-    double estimated;                 /* when `unread` was computed: at most once a second */
+    /* For the time left: bytes of texts that have to be read, and of those that were handed out.
+     * The text of a document that has not begun counts as long as its file. */
+    uint64_t new_bytes, given_bytes;
 };
 
 /* ---- summarize_document.c: 0, or -errno with a refusal of this document ---- */
@@ -103,11 +96,6 @@ static inline bool job_work_has_ended(const struct job_work *w)
 int job_budget_fits(struct job_summarize *s, uint64_t tokens, struct spw_error *err);
 /* Finds `window`. -E2BIG: the budgets hold none. */
 int job_budget_window(struct job_summarize *s, struct spw_error *err);
-/* The window of a document whose instructions are not encoded. False: none is known. */
-bool job_budget_typical_window(const struct job_summarize *s, struct job_window *out);
-/* Fills the predicted times of a document of n_tokens, of both strategies as far as they are
- * possible. */
-void job_budget_predict(struct job_summarize *s, struct job_work *w);
 
 /* ---- summarize_result.c: NULL means out of memory ---- */
 

@@ -25,34 +25,3 @@ size_t job_merge_first(size_t n, size_t n_merges, size_t i)
 {
     return n / n_merges * i + n % n_merges * i / n_merges;
 }
-
-/* ---- estimates ---- */
-
-uint64_t job_estimate_tokens(uint64_t bytes, uint64_t read_bytes, uint64_t read_tokens)
-{
-    enum { BYTES_OF_TOKEN = 4, ASSUMED = 1 << 14 };
-    const double tokens = (double)read_tokens + ASSUMED / BYTES_OF_TOKEN;
-    return (uint64_t)((double)bytes * tokens / ((double)read_bytes + ASSUMED));
-}
-
-size_t job_merge_levels(struct job_level *levels, const struct job_window *w, uint64_t n,
-                        uint64_t answer)
-{
-    const uint64_t summary = w->part_answer + BLANK_LINE;
-    size_t k = 0;
-    for (; n > 1; k++) { /* each level has at most half, rounded up, of the one before */
-        const uint64_t merges = job_merge_count(w, n, summary);
-        levels[k] = (struct job_level){merges, spw_div_up(n, merges) * summary,
-                                       merges > 1 ? w->part_answer : answer};
-        n = merges;
-    }
-    return k;
-}
-
-size_t job_levels(struct job_level *levels, const struct job_window *w, uint64_t n_tokens,
-                  uint64_t answer)
-{
-    const uint64_t n = w ? spw_max_u64(spw_div_up(n_tokens, w->part), 1) : 1;
-    levels[0] = (struct job_level){n, spw_div_up(n_tokens, n), n > 1 ? w->part_answer : answer};
-    return 1 + (n > 1 ? job_merge_levels(levels + 1, w, n, answer) : 0);
-}

@@ -22,24 +22,4 @@ size_t job_merge_count(const struct job_window *w, size_t n, size_t longest);
 /* The first summary of merge i of n_merges; that of merge n_merges is n. */
 size_t job_merge_first(size_t n, size_t n_merges, size_t i);
 
-/* Tokens of a text of so many bytes: by the bytes per token of the texts that were read so far, and
- * of 16 KiB with four bytes a token. A first text of a few words has more tokens of the instruction
- * than of its own. An estimate. */
-uint64_t job_estimate_tokens(uint64_t bytes, uint64_t read_bytes, uint64_t read_tokens);
-
-/* Requests of one level of a map-reduce, each with about so many tokens. */
-struct job_level {
-    uint64_t n, prompt, answer;
-};
-enum { JOB_MOST_LEVELS = 66 };
-/* The merges of n summaries, level after level; the last answer has `answer` tokens. An estimate:
- * every summary is as long as it may be, and instructions take nothing. `levels` has room for
- * JOB_MOST_LEVELS. Returns their number; 0 if n is 1. */
-size_t job_merge_levels(struct job_level *levels, const struct job_window *w, uint64_t n,
-                        uint64_t answer);
-/* The same for a text of n_tokens: first its parts, which are equally long. w NULL: one request for
- * the whole text. */
-size_t job_levels(struct job_level *levels, const struct job_window *w, uint64_t n_tokens,
-                  uint64_t answer);
-
 #endif

@@ -3,7 +3,6 @@
 #include "tools/command/output/output.h"
 #include "tools/command/output/report.h"
 
-#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -67,23 +66,12 @@ json_t *job_work_line(const struct job_summarize *s, const struct job_work *w)
     for (size_t i = 0; i < w->n_nodes; i++)
         cli_json_append(&parts, part_json(&w->nodes[i]));
     name_of(name, w->document, w->document->id);
-    const struct cli_field seconds[] = {
-        {"whole", CLI_JSON(w->whole_seconds)},
-        {"map_reduce", CLI_JSON(w->map_reduce_seconds)},
-    };
-    const bool has_times = !isnan(w->whole_seconds) || !isnan(w->map_reduce_seconds);
-    json_t *predicted = CLI_OBJECT(seconds);
-    if (!has_times) {
-        json_decref(predicted);
-        predicted = json_null();
-    }
     const struct cli_field fields[] = {
         {"id", CLI_JSON((const char *)w->document->id)},
         {"text", json_stringn(text, bytes)},
         {s->o->out_dir ? "text_file" : NULL, CLI_JSON((const char *)name)},
         {"strategy", json_string(w->is_whole ? "whole" : "map-reduce")},
         {"why", CLI_JSON((const char *)w->why)},
-        {"predicted_seconds", predicted},
         {"finish", json_incref(json_object_get(last, "finish"))},
         {"logits_hash", json_incref(json_object_get(last, "logits_hash"))},
         {"n_prompt", CLI_JSON(sum(w, "n_prompt"))},
@@ -119,7 +107,7 @@ int job_work_write(const struct job_summarize *s, const struct job_work *w, cons
         return cli_fail(CLI_FAILED, "--out-dir: %.100s...: %s", path, strerror(ENAMETOOLONG));
     int code = make_folders(s->o->out_dir, path);
     if (!code)
-        code = cli_output_open_locked(&file, path);
+        code = cli_output_open(&file, path, true);
     if (code)
         return code;
     const json_t *text = json_object_get(line, "text");

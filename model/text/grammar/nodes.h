@@ -1,0 +1,83 @@
+/* What a grammar consists of, for the files that make one (schema.c, pattern.c, numbers.c) and for
+ * the automaton that follows it (automaton.c).
+ *
+ * A node is a set of bytes, a sequence, a choice or a repetition of nodes. Nodes are numbers, so
+ * that a node may contain itself (a recursive schema). A builder has a sticky error: after a
+ * failure all calls return 0 and change nothing. */
+#ifndef SPW_MODEL_TEXT_GRAMMAR_NODES_H
+#define SPW_MODEL_TEXT_GRAMMAR_NODES_H
+
+#include "model/text/grammar/grammar.h"
+
+enum spw_node_kind { SPW_NODE_SET, SPW_NODE_SEQUENCE, SPW_NODE_CHOICE, SPW_NODE_REPEAT };
+
+#define SPW_REPEAT_ANY UINT32_MAX /* no upper limit */
+
+struct spw_node {
+    enum spw_node_kind kind;
+    bool nests;     /* SEQUENCE: an object or a list, of which at most SPW_GRAMMAR_DEEPEST nest */
+    uint32_t at, n; /* children: links[at .. at + n); REPEAT: 1. SET: sets[at] */
+    uint32_t min, max;
+};
+
+enum { SPW_GRAMMAR_DEEPEST = 64, SPW_GRAMMAR_MOST_NODES = 1 << 20 };
+
+struct spw_byte_set {
+    uint64_t bits[4];
+};
+
+struct spw_grammar {
+    struct spw_node *nodes; /* all arrays are owned */
+    uint32_t *links;
+    struct spw_byte_set *sets;
+    size_t n_nodes, n_links, n_sets, nodes_capacity, links_capacity, sets_capacity;
+    uint32_t root, root_after; /* root_after: at most two line breaks before the root */
+    int rc;                    /* of building; 0: good */
+    struct spw_error *err;     /* while it is built: borrowed */
+};
+
+/* Node 0 is the empty text. */
+int spw_grammar_begin(struct spw_grammar **out, struct spw_error *err);
+/* Sets the root. 0, or what has failed: then the grammar is freed, and *out is NULL. */
+int spw_grammar_finish(struct spw_grammar **out, uint32_t root);
+
+/* A node that is defined later, once. */
+uint32_t spw_node_reserve(struct spw_grammar *g);
+void spw_node_define(struct spw_grammar *g, uint32_t reserved, uint32_t as);
+uint32_t spw_node_set(struct spw_grammar *g, const struct spw_byte_set *set);
+uint32_t spw_node_byte(struct spw_grammar *g, unsigned char byte);
+uint32_t spw_node_text(struct spw_grammar *g, const char *text, size_t bytes);
+uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uint32_t *children,
+                       size_t n);
+#define SPW_NODES(g, kind, ...)                                                                    \
+    spw_node_list(g, kind, (const uint32_t[]){__VA_ARGS__},                                        \
+                  sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
+#define SPW_SEQUENCE(g, ...) SPW_NODES(g, SPW_NODE_SEQUENCE, __VA_ARGS__)
+#define SPW_CHOICE(g, ...) SPW_NODES(g, SPW_NODE_CHOICE, __VA_ARGS__)
+uint32_t spw_node_repeat(struct spw_grammar *g, uint32_t child, uint32_t min, uint32_t max);
+/* The node is an object or a list. Returns the node. */
+uint32_t spw_node_nests(struct spw_grammar *g, uint32_t node);
+
+/* ---- characters ---- */
+
+struct spw_char_range {
+    uint32_t first, last; /* code points */
+};
+/* One of these characters as UTF-8: ranges in order, without the surrogates. */
+uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n);
+/* The same inside a JSON text: what JSON wants escaped is escaped. */
+uint32_t spw_node_json_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n);
+
+/* ---- parts ---- */
+
+/* pattern.c: texts that a regular expression of JSON schema matches anywhere, inside of quotes. */
+uint32_t spw_node_pattern(struct spw_grammar *g, const char *pattern, const char *where);
+/* numbers.c: numbers within whole bounds. */
+struct spw_bounds {
+    bool has_min, has_max, above, below; /* above, below: the bound itself is excluded */
+    int64_t min, max;
+};
+uint32_t spw_node_integer(struct spw_grammar *g, const struct spw_bounds *b);
+uint32_t spw_node_number(struct spw_grammar *g, const struct spw_bounds *b);
+
+#endif

@@ -1,0 +1,227 @@
+/* The operation of a walk that runs a batch: requests of the walk's sessions, and some that have
+ * none, which come at any time, wait until there is room for them, and may begin alike. Either
+ * nothing disturbs the batch, and a twin counts the same bytes; or requests are canceled, steps are
+ * interrupted and made again, prompts wait between their chunks, and budgets change. */
+#ifndef SPW_TESTS_ENGINE_WALK_BATCH_H
+#define SPW_TESTS_ENGINE_WALK_BATCH_H
+
+#include "runtime/batch/batch_parts.h"
+#include "tests/engine/walk.h"
+
+enum {
+    N_NEW = 4,    /* tokens that a batch generates for a request */
+    N_OTHERS = 5, /* most requests of a batch without a session of the walk */
+    N_ANSWERS = N_SESSIONS + N_OTHERS
+};
+
+struct answer {
+    int32_t *ids; /* [s->n_tokens]: the prompt, and what was generated */
+    size_t n_prompt, n;
+    struct spw_session *own; /* of the walk, as `ids` are; NULL: the batch has one */
+    float *logits;           /* [N_NEW][vocab] */
+    bool ended;
+};
+
+struct batch {
+    struct spw_batch *b, *twin; /* twin: NULL: nobody follows */
+    struct answer answers[N_ANSWERS];
+    uint32_t n, n_to_come; /* to_come: requests of nobody's */
+    bool disturbed;
+};
+
+/* Other budgets, up or down, under the engine's options. */
+static void set_budgets(struct walk *w)
+{
+    struct spw_error err = {0};
+    struct spw_options o = w->o;
+    part_twin(w);
+    draw_budgets(&o, &w->backend, w->s->dir, w->aim, w->seed);
+    int rc = spw_engine_set_budgets(w->e, o.device_bytes, o.host_bytes, o.disk_bytes, &err);
+    CHECK_MSG(!rc || w->faulty, "%s: %d: %s", w->what, rc, err.text);
+    if (rc)
+        return;
+    w->new_plan = true;
+    w->o = o;
+    memset(w->checkpoint, 0, sizeof w->checkpoint);
+    run_check_peaks(w->e, &w->o, w->what);
+}
+
+static void read_events(const struct walk *w, struct batch *x)
+{
+    struct spw_event e;
+    while (spw_batch_event(x->b, &e)) {
+        struct answer *a = &x->answers[e.request - 1];
+        uint32_t vocab = w->s->vocab;
+        if (e.kind == SPW_EVENT_END) {
+            CHECK_MSG(!e.text_bytes, "%s: %s", w->what, e.text);
+            a->ended = true;
+            continue;
+        }
+        CHECK(!a->ended && a->n - a->n_prompt < N_NEW && e.token == model_argmax(e.logits, vocab));
+        memcpy(a->logits + (a->n - a->n_prompt) * vocab, e.logits, vocab * sizeof *e.logits);
+        a->ids[a->n++] = e.token;
+    }
+}
+
+static void check_answer(struct walk *w, const struct answer *a)
+{
+    uint32_t vocab = w->s->vocab;
+    for (size_t i = 0; i < a->n - a->n_prompt; i++) {
+        const size_t n = a->n_prompt + i; /* each may have a rope table of its own */
+        const float *rows = oracle_rows(w->s, a->ids, n, w->s->n_tokens);
+        w->watch.n_rows++;
+        w->watch.n_wrong += !run_same(a->logits + i * vocab, rows + (n - 1) * vocab, vocab);
+    }
+}
+
+/* A request of any length: of session `own`, the next turn or another question; NULL: of nobody. */
+static void submit(struct walk *w, struct batch *x, struct spw_session *own, int32_t *ids)
+{
+    struct spw_error err = {0};
+    struct answer *a = &x->answers[x->n];
+    const size_t most = (own ? own->most_tokens : w->context) - N_NEW;
+    const size_t held = own ? spw_session_n_tokens(own) : 0;
+    uint64_t id, twin_id;
+    *a = (struct answer){.n_prompt = check_range(w->seed, 1, most), .ids = ids, .own = own};
+    if (!own)
+        a->ids = calloc(w->s->n_tokens, sizeof *a->ids);
+    if (!own || !draw_one(w, 3))
+        memcpy(a->ids, w->s->ids[draw_one(w, 2)], w->s->n_tokens * sizeof *a->ids);
+    if (held && held <= most && draw_one(w, 2))
+        a->n_prompt = draw_between(w->seed, held, most);
+    a->n = a->n_prompt;
+    a->logits = calloc(N_NEW * w->s->vocab, sizeof *a->logits);
+    struct spw_request q = {.prompt = a->ids,
+                            .n_prompt = a->n_prompt,
+                            .max_new_tokens = 1 + draw_one(w, N_NEW),
+                            .ignore_eos = true,
+                            .session = own};
+    CHECK_MSG(!spw_batch_submit(x->b, &q, &id, &err), "%s: %s", w->what, err.text);
+    CHECK(id == ++x->n);
+    if (!x->twin)
+        return;
+    q.session = own ? w->twin.sessions[own->slot] : NULL;
+    CHECK_MSG(!spw_batch_submit(x->twin, &q, &twin_id, &err), "%s: %s", w->what, err.text);
+}
+
+static void open_batch(struct walk *w, struct batch *x)
+{
+    struct spw_error err = {0};
+    /* how far a drive has come when a step is set aside is not predicted */
+    const uint32_t chunks = w->e->io && !x->disturbed ? 0 : (uint32_t)draw_one(w, 6);
+    CHECK_MSG(!spw_batch_open(&x->b, w->e, NULL, &err), "%s", err.text);
+    spw_batch_set_prompt_chunks(x->b, chunks);
+    const uint64_t pass_tokens = draw_one(w, 3) ? 0 : 1 + draw_one(w, 2 * w->o.prefill_chunk + 100);
+    spw_batch_set_pass_tokens(x->b, pass_tokens);
+    if (x->disturbed)
+        part_twin(w);
+    if (x->disturbed && draw_one(w, 2))
+        spw_batch_keep_ended(x->b); /* no twin: it does not know which tokens were generated */
+    if (!w->has_twin)
+        return;
+    CHECK_MSG(!spw_batch_open(&x->twin, w->twin.e, NULL, &err), "%s", err.text);
+    spw_batch_set_prompt_chunks(x->twin, chunks);
+    spw_batch_set_pass_tokens(x->twin, pass_tokens);
+}
+
+/* The twin makes the step that has returned rc, and reads its events. What it counts from a step on
+ * in which the two have fetched different parts of the next one is not known: see twin_sync. */
+static void step_twin(struct walk *w, struct batch *x, int rc)
+{
+    struct spw_event e;
+    struct spw_error err = {0};
+    int own_rc = spw_batch_step(x->twin, &err);
+    CHECK_MSG(own_rc == rc, "%s: a batch: %d, the twin %d: %s", w->what, rc, own_rc, err.text);
+    while (spw_batch_event(x->twin, &e))
+        continue;
+    if (twin_is_level(&w->twin, w->e))
+        return;
+    spw_batch_close(x->twin);
+    x->twin = NULL;
+    forget_twin(w);
+}
+
+/* What may happen before the events of a step are read. */
+static void disturb(struct walk *w, struct batch *x)
+{
+    if (!draw_one(w, 8))
+        spw_batch_cancel(x->b, 1 + draw_one(w, x->n));
+    if (!draw_one(w, 12))
+        set_budgets(w);
+}
+
+/* Requests come before the first step, or between any two. */
+static void submit_some(struct walk *w, struct batch *x)
+{
+    for (; x->n_to_come && (!x->n || draw_one(w, 2)); x->n_to_come--)
+        submit(w, x, NULL, NULL);
+}
+
+/* Counts what later requests can begin with, and prompts of which the next step computes more. */
+static void count_parts(const struct batch *x)
+{
+    const struct spw_batch *b = x->b;
+    for (uint32_t i = 0; i < b->n_ended; i++)
+        tried[KEPT_SESSIONS].n += b->ended[i].is_free;
+    for (const struct spw_batch_entry *y = NULL; (y = spw_batch_next(b, y));)
+        tried[BETWEEN_PASSES].n += y->is_read && y->session && !b->engine->aside.n &&
+                                   spw_batch_needs_prompt(y) && y->session->n_tokens > 0;
+}
+
+/* Makes all steps. A step in which others have got a token tells of an interrupt in the next call.
+ */
+static void run_steps(struct walk *w, struct batch *x)
+{
+    struct spw_error err = {0};
+    bool was_ended = false;
+    for (int rc = 1; rc > 0 || rc == -ECANCELED || x->n_to_come;) {
+        submit_some(w, x);
+        w->left = !x->disturbed || draw_one(w, 3) ? -1 : (int64_t)draw_one(w, 40);
+        w->ended = false;
+        rc = spw_batch_step(x->b, &err);
+        if (is_late(w, rc))
+            rc = 1; /* it may be tried again */
+        CHECK_MSG(rc >= 0 || (rc == -ECANCELED && (w->ended || was_ended)), "%s: %d: %s", w->what,
+                  rc, err.text);
+        was_ended = w->ended;
+        CHECK(spw_share_fits(&w->e->plan, spw_engine_open_tiles(w->e, false)));
+        tried[SET_ASIDE].n += w->e->aside.n > 0;
+        count_parts(x);
+        if (x->disturbed)
+            disturb(w, x);
+        read_events(w, x);
+        if (x->twin)
+            step_twin(w, x, rc);
+    }
+    w->left = -1;
+    w->ended = false;
+}
+
+static void run_batch(struct walk *w)
+{
+    struct batch x = {.disturbed = draw_one(w, 2)};
+    open_batch(w, &x);
+    for (uint32_t i = 0; i < w->n_sessions; i++)
+        if (w->sessions[i] && w->sessions[i]->most_tokens > N_NEW && (!x.n || draw_one(w, 2)))
+            submit(w, &x, w->sessions[i], w->ids[i]);
+    if (n_open(w) < w->o.sessions && has_room_for(w, w->context))
+        x.n_to_come = 1 + (uint32_t)draw_one(w, N_OTHERS);
+    run_steps(w, &x);
+    if (x.twin) {
+        spw_batch_close(x.twin);
+        tried[BATCH_TWINS].n++;
+    }
+    part_twin(w); /* its answers were others */
+    memset(w->checkpoint, 0, sizeof w->checkpoint);
+    spw_batch_close(x.b);
+    for (uint32_t i = 0; i < x.n; i++) {
+        struct answer *a = &x.answers[i];
+        CHECK_MSG(a->ended, "%s: request %u has not ended", w->what, i + 1);
+        check_answer(w, a);
+        free(a->logits);
+        if (!a->own)
+            free(a->ids);
+    }
+}
+
+#endif

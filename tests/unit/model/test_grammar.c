@@ -1,0 +1,317 @@
+/* Schemas as grammars: which texts they accept, byte by byte, which tokens may follow, and what is
+ * refused by name.
+ *
+ *   test_grammar                      the tests
+ *   test_grammar SCHEMA [TEXT...]     a line for each text: 1 accepted, 0 not; the error, if the
+ *                                     schema is refused. For tests/oracle/json_schemas.py
+ *   test_grammar --write N SEED SCHEMA   N random texts that the grammar accepts, a line each */
+#include "model/text/grammar/run.h"
+#include "tests/byte_tokenizer.h"
+#include "tests/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one text ---- */
+
+static bool accepts(const struct spw_grammar *g, const char *text)
+{
+    struct spw_grammar_run *r;
+    if (spw_grammar_run_open(&r, g, NULL, false))
+        return false;
+    const bool good = !spw_grammar_run_push(r, text, strlen(text)) && spw_grammar_run_may_end(r);
+    spw_grammar_run_close(r);
+    return good;
+}
+
+struct row {
+    const char *schema;
+    const char *good[6], *bad[8];
+};
+
+#define STRING "{\"type\":\"string\""
+#define OBJECT "{\"type\":\"object\",\"properties\":"
+
+static const struct row rows[] = {
+    {"{\"type\":\"number\",\"exclusiveMaximum\":100}",
+     {"99.5", "99.9999999999", "-7"},
+     {"100", "99.9999999999999999"}},
+    {STRING ",\"format\":\"date\"}",
+     {"\"2026-02-28\"", "\"2026-12-31\""},
+     {"\"2026-02-31\"", "\"2026-04-31\"", "\"0000-01-01\""}},
+    {"true",
+     {"1", "-0.5e3", "\"a\\u00e9\"", "[1, {\"a\": null}]", "{}", "true"},
+     {"01", "1.", "[1,]", "{a:1}", "\"\\ud800\"", "\"\n\"", "1e400", "nul"}},
+    {STRING "}",
+     {"\"\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\\"\\/\\ud83d\\ude00\""},
+     {"\"", "\"\xc3\"", "\"\\x\"", "\"\\ud83d\"", "\"\xed\xa0\x80\"", "a"}},
+    {STRING ",\"minLength\":2,\"maxLength\":3}",
+     {"\"\xc3\xa9z\"", "\"\\n\\u0041b\""},
+     {"\"a\"", "\"abcd\"", "\"\""}},
+    {STRING ",\"pattern\":\"^[a-c]{2,}(x|\\\\d+)?$\"}",
+     {"\"ab\"", "\"abcx\"", "\"aa12\""},
+     {"\"a\"", "\"abd\"", "\"abx1\"", "\"ab\\n\""}},
+    {STRING ",\"pattern\":\"^\\\\S$\"}", {"\"a\""}, {"\" \"", "\"\xe2\x80\x83\""}},
+    {STRING ",\"pattern\":\"q\\\\\\\\\"}", {"\"q\\\\\"", "\"aq\\\\z\""}, {"\"q\"", "\"a\""}},
+    {STRING ",\"format\":\"date-time\"}",
+     {"\"2026-11-29T06:00:00Z\"", "\"2026-01-31T23:59:59.5+02:00\""},
+     {"\"2026-13-01T00:00:00Z\"", "\"2026-11-29\""}},
+    {STRING ",\"format\":\"uuid\"}", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123\""}},
+    {"{\"type\":\"integer\"}",
+     {"0", "-7", "9007199254740993"},
+     {"1.0", "-", "+1", "00", "12345678901234567"}},
+    {"{\"type\":\"integer\",\"minimum\":-3,\"maximum\":120}",
+     {"-3", "-1", "0", "99", "120"},
+     {"-4", "121", "1000", "-10", "099", "-0"}},
+    {"{\"type\":\"integer\",\"exclusiveMinimum\":7,\"maximum\":10.5}",
+     {"8", "9", "10"},
+     {"7", "11", "1"}},
+    {"{\"type\":\"number\",\"minimum\":0,\"exclusiveMaximum\":1}",
+     {"0", "0.5", "0.999", "0.0"},
+     {"1", "1.0", "-0.1", "2"}},
+    {"{\"type\":\"number\",\"exclusiveMinimum\":-2,\"maximum\":3}",
+     {"-1.99", "3", "3.0", "2.7", "-0.1"},
+     {"-2", "-2.0", "3.1", "4"}},
+    {"{\"enum\":[\"a\",1,null,{\"x\":[1,2]}]}",
+     {"\"a\"", "1", "null", "{\"x\":[1,2]}"},
+     {"\"b\"", "2", "{}"}},
+    {"{\"const\":\"a\",\"enum\":[\"a\"],\"type\":\"string\"}", {"\"a\""}, {"\"b\""}},
+    {"{\"const\":\"\\u00e9\\\"\"}", {"\"\xc3\xa9\\\"\""}, {"\"e\""}},
+    {"{\"type\":[\"string\",\"null\"],\"maxLength\":1}",
+     {"\"a\"", "null", "\"\""},
+     {"\"ab\"", "1"}},
+    {"{\"anyOf\":[{\"type\":\"boolean\"},{\"type\":\"integer\",\"minimum\":5}]}",
+     {"true", "5", "77"},
+     {"4", "\"a\""}},
+    {OBJECT "{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"boolean\"},\"c\":true},\"required\":["
+            "\"a\",\"c\"]}",
+     {"{\"a\":1,\"c\":2}", "{ \"a\": 1,\n  \"b\": true, \"c\": [] }",
+      "{\"a\": 1, \"c\": {\"d\": 1}}"},
+     {"{}", "{\"a\":1}", "{\"c\":1,\"a\":1}", "{\"a\":1,\"c\":2,\"d\":3}",
+      "{\"a\":1,\"b\":1,\"c\":2}", "{\"a\":1,,\"c\":2}"}},
+    {OBJECT "{\"ab\":{\"type\":\"integer\"},\"\xc3\xa9\":true},\"additionalProperties\":{\"type\":"
+            "\"null\"}}",
+     {"{}", "{\"ab\":1,\"a\":null}", "{\"abc\":null,\"\":null}", "{\"\xc3\xaa\":null}",
+      "{\"\xc3\xa9\":1}"},
+     {"{\"ab\":null}", "{\"a\":1}", "{\"a\":null,\"ab\":1}", "{\"\\u0061b\":null}"}},
+    {"{\"type\":\"object\"}", {"{}", "{\"x\": {\"y\": [1]}, \"z\": 2}"}, {"[]", "{\"x\":}"}},
+    {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}", "{ }"}, {"{\"a\":1}"}},
+    {"{\"type\":\"object\",\"required\":[\"k\"],\"additionalProperties\":{\"type\":\"integer\"}}",
+     {"{\"k\":1}", "{\"k\":1,\"l\":2}"},
+     {"{}", "{\"l\":2}", "{\"k\":\"\"}"}},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":1,\"maxItems\":3}",
+     {"[1]", "[1, 2,3]", "[ 1 ]"},
+     {"[]", "[1,2,3,4]", "[1 2]", "[\"a\"]"}},
+    {"{\"type\":\"array\"}", {"[]", "[1,\"a\",[]]"}, {"[", "{}"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":"
+     "{\"type\":\"null\"},\"minItems\":1}",
+     {"[1]", "[1,\"a\"]", "[1,\"a\",null,null]"},
+     {"[]", "[\"a\"]", "[1,2]", "[1,null]"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":"
+     "false}",
+     {"[]", "[1]", "[1,\"a\"]"},
+     {"[1,\"a\",1]"}},
+    {"{\"$ref\":\"#/$defs/N\",\"$defs\":{\"N\":" OBJECT
+     "{\"v\":{\"type\":\"integer\"},\"next\":{\"anyOf\":[{\"$ref\":\"#/$defs/"
+     "N\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}}}",
+     {"{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"},
+     {"{\"v\":1}", "{\"v\":1,\"next\":{}}"}},
+    {"{\"allOf\":[{\"$ref\":\"#/$defs/A\"}," OBJECT
+     "{\"b\":{\"type\":\"null\"}},\"required\":[\"b\"]}],\"$defs\":{\"A\":" OBJECT
+     "{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}",
+     {"{\"a\":1,\"b\":null}"},
+     {"{\"a\":1}", "{\"b\":null}"}},
+};
+
+static void test_rows(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *row = &rows[i];
+        struct spw_grammar *g;
+        struct spw_error err = {0};
+        int rc = spw_grammar_open_schema(&g, row->schema, strlen(row->schema), &err);
+        CHECK_MSG(!rc, "%s: %s", row->schema, err.text);
+        for (size_t k = 0; !rc && k < 6 && row->good[k]; k++)
+            CHECK_MSG(accepts(g, row->good[k]), "%s refuses %s", row->schema, row->good[k]);
+        for (size_t k = 0; !rc && k < 8 && row->bad[k]; k++)
+            CHECK_MSG(!accepts(g, row->bad[k]), "%s accepts %s", row->schema, row->bad[k]);
+        spw_grammar_close(g);
+    }
+}
+
+/* ---- refusals ---- */
+
+static void test_refusals(void)
+{
+    static const char *const refusals[][2] = {
+        {"{\"not\":{}}", "#: \"not\" is not supported"},
+        {OBJECT "{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}",
+         "#/properties/a: \"uniqueItems\""},
+        {STRING ",\"pattern\":\"(?=a)\"}", "look-around"},
+        {STRING ",\"pattern\":\"a{2\"}", "{m,n}"},
+        {STRING ",\"format\":\"phone\"}", "\"format\": \"phone\""},
+        {"{\"allOf\":[" OBJECT "{\"a\":true},\"additionalProperties\":false}," OBJECT
+         "{\"b\":true}}]}",
+         "\"b\" is no property"},
+        {"{\"$ref\":\"#\"}", "refers to itself"},
+        {"{\"$ref\":\"#/$defs/X\"}", "found nothing"},
+        {"{\"anyOf\":[{\"$ref\":\"#\"}]}", "refers to itself"},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "\"minimum\""},
+        {"{\"type\":[\"string\",\"null\"],\"enum\":[\"a\",1]}", "not of the \"type\""},
+        {"{\"$ref\":\"#/$defs/A\",\"enum\":[1],\"$defs\":{\"A\":true}}", "\"enum\" beside"},
+        {"{\"anyOf\":[true],\"const\":1}", "\"const\" beside"},
+        {"{\"type\":\"string\",\"allOf\":[{\"enum\":[1]}]}", "only schemas of objects"},
+        {"{\"allOf\":[{\"type\":\"object\"},{\"minProperties\":2}]}", "\"minProperties\""},
+        {"{\"type\":\"thing\"}", "\"thing\""},
+        {"[]", "expected a schema"},
+        {"{", "no JSON"},
+    };
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        struct spw_grammar *g;
+        struct spw_error err = {0};
+        CHECK(spw_grammar_open_schema(&g, refusals[i][0], strlen(refusals[i][0]), &err) ==
+                  -EINVAL &&
+              !g);
+        CHECK_MSG(strstr(err.text, refusals[i][1]), "%s: %s", refusals[i][0], err.text);
+    }
+}
+
+/* ---- nesting ---- */
+
+static void test_nesting(void)
+{
+    struct spw_grammar *g;
+    char text[140];
+    CHECK(!spw_grammar_open_schema(&g, "true", 4, NULL));
+    for (int n = 63; n < 66; n++) {
+        memset(text, '[', (size_t)n);
+        memset(text + n, ']', (size_t)n);
+        text[2 * n] = '\0';
+        CHECK(accepts(g, text) == (n <= 64));
+    }
+    spw_grammar_close(g);
+}
+
+/* ---- tokens ---- */
+
+/* What may follow is what can be pushed. */
+static void check_allowed(const struct spw_grammar *g, const struct spw_vocabulary *v,
+                          uint32_t vocab, const char *text)
+{
+    struct spw_grammar_run *r, *other;
+    CHECK(!spw_grammar_run_open(&r, g, v, false));
+    CHECK(!spw_grammar_run_push(r, text, strlen(text)));
+    for (int again = 0; again < 2; again++) { /* the second time from what is stored */
+        const uint64_t *allowed;
+        CHECK(!spw_grammar_run_allowed(r, &allowed));
+        for (uint32_t id = 0; id < vocab && allowed; id++) {
+            CHECK(!spw_grammar_run_open(&other, g, v, false));
+            CHECK(!spw_grammar_run_push(other, text, strlen(text)));
+            const bool can = !spw_grammar_run_token(other, (int32_t)id);
+            CHECK_MSG(can == (allowed[id / 64] >> id % 64 & 1), "after %s: token %u", text, id);
+            spw_grammar_run_close(other);
+        }
+    }
+    spw_grammar_run_close(r);
+}
+
+static void test_tokens(void)
+{
+    static const char schema[] = OBJECT "{\"ab\":{\"enum\":[12,\"x y\"]}},\"required\":[\"ab\"]}";
+    static const char *const texts[] = {
+        "", "{", "{\"a", "{\"ab\": ", "{\"ab\":1", "{\"ab\":\"x", "{\"ab\":12}"};
+    static char json[BYTE_TOKENIZER_BYTES];
+    struct spw_tokenizer *t;
+    struct spw_vocabulary *v;
+    struct spw_grammar *g;
+    const size_t n = byte_tokenizer_json(json);
+    CHECK(!spw_tokenizer_parse(&t, json, n, "bytes", NULL));
+    const uint32_t vocab = spw_tokenizer_vocab_size(t);
+    CHECK(!spw_vocabulary_open(&v, t, vocab));
+    CHECK(!spw_grammar_open_schema(&g, schema, sizeof schema - 1, NULL));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        check_allowed(g, v, vocab, texts[i]);
+    spw_grammar_close(g);
+    spw_vocabulary_close(v);
+    spw_tokenizer_close(t);
+}
+
+/* ---- for the oracle ---- */
+
+static int answer(int argc, char **argv)
+{
+    struct spw_grammar *g;
+    struct spw_error err = {0};
+    if (spw_grammar_open_schema(&g, argv[1], strlen(argv[1]), &err)) {
+        printf("%s\n", err.text);
+        return 2;
+    }
+    for (int i = 2; i < argc; i++)
+        printf("%d\n", accepts(g, argv[i]));
+    spw_grammar_close(g);
+    return 0;
+}
+
+/* Ends as soon as it may, from some length on. */
+static void write_one(const struct spw_grammar *g, uint64_t *seed)
+{
+    enum { MOST = 4000 };
+    struct spw_grammar_run *r;
+    char text[MOST + 1];
+    size_t n = 0;
+    const size_t wanted = check_range(seed, 0, 60);
+    if (spw_grammar_run_open(&r, g, NULL, false))
+        return;
+    while (n < MOST && !(spw_grammar_run_may_end(r) && n >= wanted)) {
+        /* a byte that goes on: mostly what ends something, so that the text ends */
+        static const char likely[] = "\"}],:0123456789{[tfn";
+        struct spw_grammar_run *next;
+        bool found = false;
+        for (int tries = 0; tries < 4000 && !found; tries++) {
+            const bool any = check_random(seed) % 4 == 0;
+            const char c = any ? (char)check_range(seed, 10, 255)
+                               : likely[check_random(seed) % (sizeof likely - 1)];
+            text[n] = c;
+            if (spw_grammar_run_open(&next, g, NULL, false))
+                break;
+            found = !spw_grammar_run_push(next, text, n + 1);
+            spw_grammar_run_close(next);
+        }
+        if (!found || spw_grammar_run_push(r, text + n, 1))
+            break;
+        n++;
+    }
+    if (spw_grammar_run_may_end(r))
+        printf("%.*s%c", (int)n, text, 0);
+    spw_grammar_run_close(r);
+}
+
+static int write_texts(char **argv)
+{
+    struct spw_grammar *g;
+    struct spw_error err = {0};
+    uint64_t seed = strtoull(argv[3], NULL, 10);
+    if (spw_grammar_open_schema(&g, argv[4], strlen(argv[4]), &err)) {
+        printf("%s\n", err.text);
+        return 2;
+    }
+    for (int i = atoi(argv[2]); i-- > 0;)
+        write_one(g, &seed);
+    spw_grammar_close(g);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 5 && !strcmp(argv[1], "--write"))
+        return write_texts(argv);
+    if (argc > 1)
+        return answer(argc, argv);
+    int64_t outstanding = spw_alloc_outstanding();
+    test_rows();
+    test_refusals();
+    test_nesting();
+    test_tokens();
+    CHECK(spw_alloc_outstanding() == outstanding);
+    return check_done();
+}
