@@ -20,6 +20,9 @@
 # CPU passes too, all tests under the sanitizers, the kernels of all instruction sets under AddressSanitizer, all
 # kernels, the tests and all checks under UndefinedBehaviorSanitizer, optimized GPU code for all architectures.
 #
+# Draws. Without --full the seed of all tests follows from the commit: the same commit, the same draws, so a run before
+# a commit is sent says what the next run says. A full run draws anew. SPW_SEED=N sets the seed of both.
+#
 # A stage that does not build counts as failed, and so does a stage without a test. Build output
 # goes to build/log/. Exit status: 0 when nothing failed.
 set -u -o pipefail
@@ -54,7 +57,7 @@ full_debug+='|expert_order|expert_profile|expert_residency|fingerprint|goldens|h
 full_debug+='|plan|power_loss|predict|prefix|prefix_harm|random_model|replan|rope|sampler|save|schedule|session'
 full_debug+='|set_aside|shared_prompts|shares|splits|stored_weights|summarize_plan|traffic|types|weight_sums)'
 # ThreadSanitizer never runs tests of one thread, nor tests that measure the machine or the drive.
-never_tsan='check_.*|jinja_differential|tokenizer_property|test_(config|rope|safetensors|sampler)'
+never_tsan='check_.*|jinja_differential|json_schemas|tokenizer_property|test_(config|rope|safetensors|sampler)'
 never_tsan+='|test_(stop|random_model|jinja|chat_template|pack|prefix|prefix_store|prefix_harm|cache_command)'
 never_tsan+='|test_ops_(attention|rows)|test_cuda_(attention|codec|codes|linear|ops_chosen|rows|self_test)'
 never_tsan+='|test_(codec|command|check_kv|drive|chat|gate|on_oom|fingerprint|ops_linear|plan)|test_.*_command|test_config_.*|test_tokenizer_.*'
@@ -273,12 +276,18 @@ check_machine_code() {
     esac
 }
 
+# A number of the files of the commit; of nothing outside a checkout.
+seed_of_commit() {
+    local tree
+    tree=$(git rev-parse 'HEAD^{tree}' 2>/dev/null) && echo $((16#${tree:0:8}))
+}
+
 usage() {
     sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "$0"
 }
 
 main() {
-    local stage start needs=$building_needs
+    local stage start seed needs=$building_needs
     local -a stages=()
     for stage in "$@"; do
         case $stage in
@@ -300,6 +309,10 @@ main() {
     [[ " ${stages[*]} " == *" check "* ]] && needs+=$format_needs
     [[ " ${stages[*]} " == *" fuzz "* ]] && needs+=$clang_needs
     install_packages "$needs"
+    if [ -z "$full" ] && [ -z "${SPW_SEED:-}" ] && seed=$(seed_of_commit); then
+        export SPW_SEED=$seed
+        say "seed of all draws: $seed, from the commit"
+    fi
     for stage in "${stages[@]}"; do
         start=$SECONDS
         "stage_$stage"

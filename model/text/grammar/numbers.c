@@ -149,17 +149,20 @@ static uint32_t maybe_fraction(struct spw_grammar *g, uint32_t most_digits)
 
 static uint32_t number_magnitude(struct spw_grammar *g, const struct span *s)
 {
-    uint32_t parts[4], n = 0;
+    uint32_t parts[5], n = 0;
     const uint32_t zeros =
         SPW_SEQUENCE(g, spw_node_byte(g, '.'), spw_node_repeat(g, spw_node_byte(g, '0'), 1, 16));
+    const bool is_narrow = s->b <= s->a + 1; /* a is beside both bounds */
     const uint32_t low = digits_beside(s->a, s->above), high = digits_beside(s->b, s->below),
-                   both = low < high ? low : high;
-    if (s->b > s->a + 1)
-        parts[n++] = SPW_SEQUENCE(g, whole(g, s->a + 1, s->b - 1), maybe_fraction(g, high));
+                   first = is_narrow && high < low ? high : low;
+    if (s->b > s->a + 2)
+        parts[n++] = SPW_SEQUENCE(g, whole(g, s->a + 1, s->b - 2), maybe_fraction(g, 16));
+    if (!is_narrow)
+        parts[n++] = SPW_SEQUENCE(g, whole(g, s->b - 1, s->b - 1), maybe_fraction(g, high));
     if (s->a < s->b && !s->above)
-        parts[n++] = SPW_SEQUENCE(g, whole(g, s->a, s->a), maybe_fraction(g, high));
-    if (s->a < s->b && s->above && both)
-        parts[n++] = SPW_SEQUENCE(g, whole(g, s->a, s->a), fraction(g, true, both));
+        parts[n++] = SPW_SEQUENCE(g, whole(g, s->a, s->a), maybe_fraction(g, first));
+    if (s->a < s->b && s->above && first)
+        parts[n++] = SPW_SEQUENCE(g, whole(g, s->a, s->a), fraction(g, true, first));
     if (!s->below && !(s->above && s->a == s->b))
         parts[n++] = SPW_SEQUENCE(g, whole(g, s->b, s->b), maybe(g, zeros));
     return spw_node_list(g, SPW_NODE_CHOICE, parts, n);
