@@ -431,6 +431,8 @@ struct spw_event {
     const float *logits; /* TOKEN: [vocab], the logits that the token was picked from */
     const char *text;    /* TEXT; END with SPW_FINISH_FAILED: the reason */
     size_t text_bytes;
+    int rc; /* END: -errno of the reason; 0: it did not fail. -E2BIG, -EILSEQ: its grammar cannot be
+               followed further, whatever the model says */
 };
 
 /* A batch. Tokens that several prompts begin with are computed once, if they are a tile or more:

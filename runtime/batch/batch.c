@@ -384,6 +384,7 @@ static bool next_event(struct spw_batch_entry *x, struct spw_event *out)
         out->kind = SPW_EVENT_END;
         out->text = x->why.text;
         out->text_bytes = strlen(x->why.text);
+        out->rc = x->rc;
         x->has_end = false;
         return true;
     }
@@ -428,7 +429,7 @@ void spw_batch_end(struct spw_batch *b, struct spw_batch_entry *x, enum spw_fini
     x->answer.result.finish = finish;
     if (flush && spw_answer_end(&x->answer)) {
         x->answer.result.finish = SPW_FINISH_FAILED;
-        spw_fail(&x->why, -ENOMEM, "no memory for the last text");
+        x->rc = spw_fail(&x->why, -ENOMEM, "no memory for the last text");
     }
     if (session)
         spw_session_waterlines(session, &x->answer.result.waterlines);

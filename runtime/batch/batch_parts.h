@@ -58,6 +58,7 @@ struct spw_batch_entry {
     float *kept_logits;   /* owned, [vocab] or NULL: for a copy */
     bool has_end;         /* the request has ended; the answer has its text */
     struct spw_error why; /* of a failed one */
+    int rc;               /* of it, too */
 };
 
 /* A session of the batch whose request has ended. Events of the request may point to its logits.

@@ -7,6 +7,7 @@
 
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
 {
+    x->rc = rc;
     if (rc == -EDOM)
         spw_fail(&x->why, rc, "the logits are not numbers (NaN): %s",
                  spw_engine_nan_advice(b->engine));

@@ -1,6 +1,7 @@
 /* The engine's side of the server, with a protocol that writes a letter for each call: side by side
- * and alone the same bits, clients that leave, a full queue, the end; and the pace of prompts, from
- * times that this test makes up. */
+ * and alone the same bits, clients that leave, a full queue, answers that no token continues, the
+ * end; and the pace of prompts, from times that this test makes up. */
+#include "tests/byte_tokenizer.h"
 #include "tests/engine/engine_run.h"
 #include "tools/command/serve/pace.h"
 #include "tools/command/serve/work.h"
@@ -20,6 +21,7 @@ static int32_t ids[N][CONTEXT];
 /* ---- the protocol ---- */
 
 static atomic_uint n_wrong; /* calls on the engine's thread that should not have been made */
+static struct request_refusal refusal; /* the latest one */
 
 static int add(struct cli_text *out, char letter)
 {
@@ -60,13 +62,14 @@ static int end(struct serve_answer *a, struct cli_text *out)
 
 static int failed(struct serve_answer *a, const struct request_refusal *why, struct cli_text *out)
 {
-    (void)a, (void)why;
+    (void)a;
+    refusal = *why;
     return add(out, 'F');
 }
 
 static int error(const struct request_refusal *why, struct cli_text *out)
 {
-    (void)why;
+    refusal = *why;
     return add(out, 'X');
 }
 
@@ -157,7 +160,8 @@ static struct serve_exchange *ask(uint32_t k, size_t n_prompt, uint64_t max_new,
     return x;
 }
 
-/* Waits for the end, and puts the exchange. The letters of the answer, without progress. */
+/* Waits for the end, and puts the exchange. The letters of the answer, without progress and text.
+ */
 static const char *finish(struct serve_exchange *x, uint64_t *hash, uint64_t *n_reused)
 {
     static char text[4096];
@@ -171,7 +175,7 @@ static const char *finish(struct serve_exchange *x, uint64_t *hash, uint64_t *n_
     while (!is_last && n < sizeof text - 1)
         n += serve_exchange_take(x, text + n, sizeof text - 1 - n, &is_last);
     for (size_t i = 0; i < n; i++)
-        if (text[i] != 'P')
+        if (text[i] != 'P' && text[i] != 't')
             text[kept++] = text[i];
     text[kept] = '\0';
     *n_reused = x->request.choices[0].result.n_reused;
@@ -254,6 +258,26 @@ static void check_bits(void)
     close_work();
 }
 
+/* The tokenizer has no blank: the client's schema is at fault, not the server. */
+static void check_grammar(void)
+{
+    static const char schema[] = "{\"enum\":[\"a b\"]}";
+    uint64_t hash, n_reused;
+    open_work(0);
+    start_work();
+    for (int stream = 0; stream < 2; stream++) {
+        struct serve_exchange *x = ask(0, 100, 9, 1);
+        CHECK(!spw_grammar_open_schema(&x->request.grammar, schema, sizeof schema - 1, NULL));
+        x->wish.stream = stream;
+        refusal = (struct request_refusal){0};
+        CHECK(!serve_work_submit(work, x));
+        CHECK(!strcmp(finish(x, &hash, &n_reused), stream ? "BF" : "X"));
+        CHECK_MSG(refusal.status == 400 && strstr(refusal.message, "no token"), "%d: %s",
+                  refusal.status, refusal.message);
+    }
+    close_work();
+}
+
 /* Beyond the queue: -EBUSY. Exchanges that wait when the server ends are refused. */
 static void check_queue(void)
 {
@@ -312,6 +336,14 @@ static void check_pace(void)
         }
 }
 
+static void write_tokenizer(void)
+{
+    char path[160], json[BYTE_TOKENIZER_BYTES];
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fwrite(json, byte_tokenizer_json(json), 1, f) == 1 && !fclose(f));
+}
+
 int main(void)
 {
     static const struct cli_command command = {
@@ -319,15 +351,17 @@ int main(void)
     struct tiny_model m = tiny_narrow;
     m.positions = CONTEXT;
     run_folder(folder, &m, "serve_work");
+    write_tokenizer();
     char *argv[] = {"serve",      folder, "--device",        "cpu", "--threads", "1",
                     "--sessions", "3",    "--prefill-chunk", "64",  "--quiet"};
     CHECK(cli_parse(&options, &command, sizeof argv / sizeof *argv, argv) == 0);
-    CHECK(cli_model_open(&model, folder, false) == 0);
+    CHECK(cli_model_open(&model, folder, true) == 0);
     for (uint64_t k = 0; k < N; k++)
         run_ids(ids[k], CONTEXT, m.vocab, 10 + k);
     check_pace();
     check_bits();
     check_queue();
+    check_grammar();
     CHECK(!n_wrong);
     cli_model_close(&model);
     cli_options_free(&options);

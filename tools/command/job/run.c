@@ -395,18 +395,17 @@ static int add_text(struct request_choice *c, const char *text, size_t bytes)
     return 0;
 }
 
-static int end_item(struct run *r, struct running *of, const char *failure)
+/* `why` NULL: the item has its answers. */
+static int end_item(struct run *r, struct running *of, const struct request_refusal *why)
 {
-    struct request_refusal why;
     struct request *x = let_go(r, of);
-    if (!*failure) {
+    if (!why) {
         note_moved(r, x, false);
         int code = r->source->answered(r->source->context, x);
         free_item(x);
         return code;
     }
-    request_refuse(&why, 500, NULL, NULL, "%s", failure);
-    return refuse(r, x, &why);
+    return refuse(r, x, why);
 }
 
 static int on_event(void *context, const struct spw_event *e, struct spw_error *err)
@@ -430,9 +429,8 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     }
     if (e->kind != SPW_EVENT_END)
         return 0;
-    char failure[sizeof err->text];
-    snprintf(failure, sizeof failure, "%s", e->text_bytes ? e->text : "");
-    cli_name_options(failure);
+    struct request_refusal why;
+    const bool failed = request_failed(&why, e);
     spw_batch_take(r->e.batch, e->request, &c->result);
     c->has_ended = true;
     if (request_split(x, r->asked[i].choice, r->is->model->tokenizer))
@@ -442,9 +440,9 @@ static int on_event(void *context, const struct spw_event *e, struct spw_error *
     r->n_ended_tokens += c->result.n_tokens;
     r->asked[i] = r->asked[--r->n_asked];
     of->n_asked--;
-    if (++x->n_ended < n_choices(x) && !*failure)
+    if (++x->n_ended < n_choices(x) && !failed)
         return 0;
-    r->code = end_item(r, of, failure);
+    r->code = end_item(r, of, failed ? &why : NULL);
     return r->code ? spw_fail(err, -ECANCELED, "the job ends here") : 0;
 }
 

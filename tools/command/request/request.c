@@ -203,6 +203,19 @@ int request_refuse_memory(struct request_refusal *why)
     return -ENOMEM;
 }
 
+bool request_failed(struct request_refusal *why, const struct spw_event *e)
+{
+    const bool by_grammar = e->rc == -E2BIG || e->rc == -EILSEQ;
+    char text[sizeof why->message];
+    if (!e->rc)
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)e->text_bytes, e->text);
+    cli_name_options(text);
+    request_refuse(why, by_grammar ? 400 : 500, by_grammar ? "invalid_value" : NULL, NULL, "%s",
+                   text);
+    return true;
+}
+
 const char *request_found(const json_t *value, char text[64])
 {
     static const char *const kinds[] = {

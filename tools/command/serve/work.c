@@ -353,8 +353,7 @@ static void end_choice(struct serve_work *w, struct active *a, size_t choice,
     struct request_choice *c = &x->request.choices[choice];
     struct cli_text text = {0};
     struct request_refusal why;
-    char failure[256];
-    snprintf(failure, sizeof failure, "%.*s", (int)e->text_bytes, e->text_bytes ? e->text : "");
+    const bool failed = request_failed(&why, e);
     c->result = (struct spw_result){0}; /* it was lent */
     spw_batch_take(w->e.batch, e->request, &c->result);
     a->asks[choice].id = 0;
@@ -363,9 +362,7 @@ static void end_choice(struct serve_work *w, struct active *a, size_t choice,
     w->counters.n_prompt_tokens += x->request.prompts[choice / x->request.n_choices].n;
     w->counters.n_reused_tokens += c->result.n_reused;
     w->counters.n_stored_tokens += c->result.n_from_store;
-    if (*failure) {
-        cli_name_options(failure);
-        request_refuse(&why, 500, NULL, NULL, "%s", failure);
+    if (failed) {
         fail(a, &why);
         return;
     }
