@@ -71,7 +71,7 @@ static uint32_t add(struct spw_grammar *g, const struct spw_node *node)
 uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uint32_t *children,
                        size_t n)
 {
-    const struct spw_node node = {.kind = kind, .at = (uint32_t)g->n_links, .n = (uint32_t)n};
+    struct spw_node node = {.kind = kind, .at = (uint32_t)g->n_links, .n = (uint32_t)n};
     if (!g->rc && n)
         g->rc = spw_grow(&g->links, &g->links_capacity, g->n_links + n, sizeof *g->links);
     if (g->rc)
@@ -79,6 +79,8 @@ uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uin
     if (n)
         memcpy(g->links + g->n_links, children, n * sizeof *children);
     g->n_links += n;
+    for (size_t i = 0; i < n && kind == SPW_NODE_CHOICE; i++)
+        node.is_plain |= g->nodes[children[i]].is_plain;
     return add(g, &node);
 }
 
@@ -108,6 +110,14 @@ uint32_t spw_node_nests(struct spw_grammar *g, uint32_t node)
     if (!g->rc)
         g->nodes[node].nests = true;
     return node;
+}
+
+uint32_t spw_node_quoted(struct spw_grammar *g, uint32_t content)
+{
+    const uint32_t quote = spw_node_byte(g, '"');
+    if (!g->rc && g->nodes[content].kind == SPW_NODE_REPEAT)
+        g->nodes[content].is_quoted = true;
+    return SPW_SEQUENCE(g, quote, content, quote);
 }
 
 uint32_t spw_node_set(struct spw_grammar *g, const struct spw_byte_set *set)
@@ -189,6 +199,36 @@ static const struct {
                {0xE000, 0xFFFF, 2, 0xE0},
                {0x10000, 0x10FFFF, 3, 0xF0}};
 
+static bool has(const struct spw_char_range *ranges, size_t n, uint32_t c)
+{
+    for (size_t i = 0; i < n; i++)
+        if (ranges[i].first <= c && c <= ranges[i].last)
+            return true;
+    return false;
+}
+
+const struct spw_char_range spw_plain_chars[SPW_N_PLAIN] = {{0x20, '"' - 1},
+                                                            {'"' + 1, '<' - 1},
+                                                            {'<' + 1, '\\' - 1},
+                                                            {'\\' + 1, 0x2027},
+                                                            {0x202A, 0x10FFFF}};
+
+bool spw_char_is_plain(uint32_t c)
+{
+    return has(spw_plain_chars, SPW_N_PLAIN, c);
+}
+
+/* Whether the ranges have every plain character. */
+static bool has_plain(const struct spw_char_range *ranges, size_t n)
+{
+    size_t n_in = 0;
+    for (size_t k = 0; k < SPW_N_PLAIN; k++)
+        for (size_t i = 0; i < n; i++)
+            n_in += ranges[i].first <= spw_plain_chars[k].first &&
+                    spw_plain_chars[k].last <= ranges[i].last;
+    return n_in == SPW_N_PLAIN;
+}
+
 uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n)
 {
     enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
@@ -207,16 +247,10 @@ uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *rang
                 parts[n_parts++] = in_bytes(g, first, last, lengths[k].n, lengths[k].lead);
         }
     const uint32_t node = spw_node_list(g, SPW_NODE_CHOICE, parts, n_parts);
+    if (!g->rc)
+        g->nodes[node].is_plain = has_plain(ranges, n);
     spw_free(parts);
     return node;
-}
-
-static bool has(const struct spw_char_range *ranges, size_t n, uint32_t c)
-{
-    for (size_t i = 0; i < n; i++)
-        if (ranges[i].first <= c && c <= ranges[i].last)
-            return true;
-    return false;
 }
 
 uint32_t spw_node_json_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n)

@@ -16,6 +16,8 @@ enum spw_node_kind { SPW_NODE_SET, SPW_NODE_SEQUENCE, SPW_NODE_CHOICE, SPW_NODE_
 struct spw_node {
     enum spw_node_kind kind;
     bool nests;     /* SEQUENCE: an object or a list, of which at most SPW_GRAMMAR_DEEPEST nest */
+    bool is_plain;  /* CHOICE: one character, which may be any plain one */
+    bool is_quoted; /* REPEAT: a quotation mark follows */
     uint32_t at, n; /* children: links[at .. at + n); REPEAT: 1. SET: sets[at] */
     uint32_t min, max;
 };
@@ -57,12 +59,19 @@ uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uin
 uint32_t spw_node_repeat(struct spw_grammar *g, uint32_t child, uint32_t min, uint32_t max);
 /* The node is an object or a list. Returns the node. */
 uint32_t spw_node_nests(struct spw_grammar *g, uint32_t node);
+/* In quotation marks. */
+uint32_t spw_node_quoted(struct spw_grammar *g, uint32_t content);
 
 /* ---- characters ---- */
 
 struct spw_char_range {
     uint32_t first, last; /* code points */
 };
+/* Plain characters stand for themselves in every kind of text: they are no control characters, and
+ * none of " \ < U+2028 U+2029. */
+enum { SPW_N_PLAIN = 5 };
+extern const struct spw_char_range spw_plain_chars[SPW_N_PLAIN];
+bool spw_char_is_plain(uint32_t c);
 /* One of these characters as UTF-8: ranges in order, without the surrogates. */
 uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n);
 /* The same inside a JSON text: what JSON wants escaped is escaped. */

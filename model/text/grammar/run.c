@@ -257,6 +257,11 @@ static uint32_t end_set(struct spw_grammar_run *r)
     return (uint32_t)r->n_sets - 1;
 }
 
+static bool has_byte(const struct spw_byte_set *s, unsigned char byte)
+{
+    return s->bits[byte / 64] >> byte % 64 & 1;
+}
+
 static uint32_t next_set(struct spw_grammar_run *r, uint32_t set, unsigned char byte)
 {
     if (r->sets[set].next[byte] != UNKNOWN)
@@ -266,7 +271,7 @@ static uint32_t next_set(struct spw_grammar_run *r, uint32_t set, unsigned char 
     for (uint32_t i = 0; i < n; i++) {
         const struct frame *f = &r->frames[r->tops[at + i]];
         const struct spw_byte_set *bytes = &r->g->sets[r->g->nodes[f->node].at];
-        if (bytes->bits[byte / 64] >> byte % 64 & 1)
+        if (has_byte(bytes, byte))
             leave(r, f->up, 0);
     }
     const uint32_t found = end_set(r);
@@ -404,12 +409,13 @@ bool spw_grammar_run_may_end(const struct spw_grammar_run *r)
 /* ---- the tokens that may follow ---- */
 
 /* Tokens are in the order of their bytes: those that begin like one that has failed fail. */
-static void walk(struct spw_grammar_run *r, uint64_t *allowed)
+static void walk(struct spw_grammar_run *r, const struct spw_vocabulary_token *tokens, uint32_t n,
+                 uint64_t *allowed)
 {
     uint32_t failed = UINT32_MAX; /* bytes that the latest token has in common with a failed one */
     r->walk[0] = r->now;
-    for (uint32_t i = 0; i < r->v->n && !r->rc; i++) {
-        const struct spw_vocabulary_token *t = &r->v->tokens[i];
+    for (uint32_t i = 0; i < n && !r->rc; i++) {
+        const struct spw_vocabulary_token *t = &tokens[i];
         if (t->shared >= failed)
             continue;
         failed = UINT32_MAX;
@@ -423,6 +429,54 @@ static void walk(struct spw_grammar_run *r, uint64_t *allowed)
     }
 }
 
+/* The innermost repetition of characters that this top is in; ROOT: there is none. */
+static uint32_t text_around(const struct spw_grammar_run *r, uint32_t top)
+{
+    enum { MOST_LEVELS = 8 }; /* of the bytes of a character */
+    uint32_t up = r->frames[top].up;
+    for (int i = 0; i < MOST_LEVELS && up != ROOT; i++, up = r->frames[up].up) {
+        const struct spw_node *x = &r->g->nodes[r->frames[up].node];
+        if (x->kind == SPW_NODE_REPEAT)
+            return r->g->nodes[r->g->links[x->at]].is_plain ? up : ROOT;
+    }
+    return ROOT;
+}
+
+/* How many plain characters may follow, whichever they are, at most SPW_MOST_PLAIN; 0: that is not
+ * known. More than these may not follow, unless the result is SPW_MOST_PLAIN. A character that may
+ * be any plain one begins where a byte may be '#', which stands in no escape. */
+static uint32_t free_characters(const struct spw_grammar_run *r)
+{
+    const struct set *s = &r->sets[r->now];
+    uint32_t most = 0;
+    bool is_alone = true;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const uint32_t top = r->tops[s->at + i], around = text_around(r, top);
+        const struct spw_byte_set *bytes = &r->g->sets[r->g->nodes[r->frames[top].node].at];
+        const struct spw_node *x = &r->g->nodes[r->frames[around].node];
+        if (around && has_byte(bytes, '#'))
+            most = spw_max_u32(most, x->max - r->frames[around].value);
+        struct spw_byte_set more = *bytes; /* a plain token can begin here */
+        more.bits['"' / 64] &= ~(UINT64_C(1) << '"' % 64);
+        more.bits['\\' / 64] &= ~(UINT64_C(1) << '\\' % 64);
+        const bool begins = more.bits[0] | more.bits[1] | more.bits[2] | more.bits[3];
+        is_alone &= !begins || (around && x->is_quoted);
+    }
+    return most >= SPW_MOST_PLAIN ? SPW_MOST_PLAIN : is_alone ? most : 0;
+}
+
+static void find_allowed(struct spw_grammar_run *r, uint64_t *allowed)
+{
+    const size_t words = (r->v->vocab + 63) / 64;
+    const uint32_t n_free = free_characters(r);
+    if (!n_free) {
+        walk(r, r->v->tokens, r->v->n, allowed);
+        return;
+    }
+    memcpy(allowed, r->v->plain + (n_free - 1) * words, words * sizeof *allowed);
+    walk(r, r->v->others, r->v->n_others, allowed);
+}
+
 int spw_grammar_run_allowed(struct spw_grammar_run *r, const uint64_t **out)
 {
     *out = NULL;
@@ -432,7 +486,7 @@ int spw_grammar_run_allowed(struct spw_grammar_run *r, const uint64_t **out)
         uint64_t *allowed = spw_alloc_zero((r->v->vocab + 63) / 64, sizeof *allowed);
         if (!allowed)
             return r->rc = -ENOMEM;
-        walk(r, allowed);
+        find_allowed(r, allowed);
         r->sets[r->now].allowed = allowed;
         r->n_masks++;
     }

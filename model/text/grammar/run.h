@@ -4,7 +4,9 @@
  * stack is a chain of frames (node, how far, the frame around it). Frames and sets are numbered, so
  * that equal ones are one, and a set stores which set follows after each byte: after the first time
  * a byte costs one look into a table. The tokens that a set allows are found by one walk over the
- * vocabulary in the order of its bytes, and stored with the set.
+ * vocabulary in the order of its bytes, and stored with the set. Where any text may follow, all
+ * plain tokens (vocabulary.h) are allowed at once, and the walk goes over the others: of 151,643
+ * tokens of Qwen2.5, 6,907.
  *
  * One thread at a time. */
 #ifndef SPW_MODEL_TEXT_GRAMMAR_RUN_H

@@ -138,11 +138,6 @@ static uint32_t character(struct maker *m)
                       escaped);
 }
 
-static uint32_t quoted(struct maker *m, uint32_t content)
-{
-    return SPW_SEQUENCE(m->g, byte(m, '"'), content, byte(m, '"'));
-}
-
 /* ---- constants ---- */
 
 static uint32_t constant(struct maker *m, const json_t *value)
@@ -266,10 +261,11 @@ static uint32_t text(struct maker *m, const json_t *schema)
     if (pattern && !json_is_string(pattern))
         return refuse(m, "\"pattern\": expected a text");
     if (pattern)
-        return quoted(m, spw_node_pattern(m->g, json_string_value(pattern), m->path));
+        return spw_node_quoted(m->g, spw_node_pattern(m->g, json_string_value(pattern), m->path));
     if (of)
-        return quoted(m, format(m, json_string_value(of)));
-    return is_counted ? quoted(m, spw_node_repeat(m->g, character(m), min, max)) : m->text;
+        return spw_node_quoted(m->g, format(m, json_string_value(of)));
+    return is_counted ? spw_node_quoted(m->g, spw_node_repeat(m->g, character(m), min, max))
+                      : m->text;
 }
 
 /* ---- objects ---- */
@@ -454,8 +450,9 @@ static uint32_t object(struct maker *m, const json_t *schema)
             leave_path(m, path);
         }
     if (others && !m->g->rc) {
-        const uint32_t node = member(m, quoted(m, other_key(m, all, "", 0)),
-                                     at_key(m, "additionalProperties", others));
+        const uint32_t any_key =
+            json_object_size(all) ? spw_node_quoted(m->g, other_key(m, all, "", 0)) : m->text;
+        const uint32_t node = member(m, any_key, at_key(m, "additionalProperties", others));
         const uint32_t more =
             spw_node_repeat(m->g, SPW_SEQUENCE(m->g, spaced(m, ','), node), 0, SPW_REPEAT_ANY);
         rest[1] = more;
@@ -891,7 +888,7 @@ static int make(struct spw_grammar **out, json_t *schema, bool only_objects, str
     SPW_TRY(spw_grammar_begin(out, err));
     struct maker m = {.g = *out, .root = schema, .path = "#"};
     m.space = white_space(&m);
-    m.text = quoted(&m, spw_node_repeat(m.g, character(&m), 0, SPW_REPEAT_ANY));
+    m.text = spw_node_quoted(m.g, spw_node_repeat(m.g, character(&m), 0, SPW_REPEAT_ANY));
     make_value(&m);
     json_t *object_schema = only_objects ? json_pack("{s:s}", "type", "object") : NULL;
     const uint32_t node = of_schema(&m, only_objects ? object_schema : schema);

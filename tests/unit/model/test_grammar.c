@@ -4,11 +4,14 @@
  *   test_grammar                      the tests
  *   test_grammar SCHEMA [TEXT...]     a line for each text: 1 accepted, 0 not; the error, if the
  *                                     schema is refused. For tests/oracle/json_schemas.py
- *   test_grammar --write N SEED SCHEMA   N random texts that the grammar accepts, a line each */
+ *   test_grammar --write N SEED SCHEMA   N random texts that the grammar accepts, a line each
+ *   test_grammar --bench TOKENIZER_JSON  what masks of typical schemas cost */
+#include "base/grow.h"
 #include "model/text/grammar/run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -301,8 +304,132 @@ static int write_texts(char **argv)
     return 0;
 }
 
+/* ---- what a mask costs ---- */
+
+static char long_text[4096]; /* a JSON text of some prose */
+
+static struct spw_tokenizer *read_tokenizer(const char *path)
+{
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    char *json = NULL;
+    size_t n = 0, capacity = 0, got;
+    FILE *f = fopen(path, "r");
+    while (f && !spw_grow(&json, &capacity, n + 65536, 1) && (got = fread(json + n, 1, 65536, f)))
+        n += got;
+    if (f)
+        fclose(f);
+    if (!n || spw_tokenizer_parse(&t, json, n, path, &err))
+        fprintf(stderr, "%s: %s\n", path, n ? err.text : strerror(errno));
+    spw_free(json);
+    return t;
+}
+
+static const struct {
+    const char *what, *schema, *document;
+} typical[] = {
+    {"any object", "{\"type\":\"object\"}",
+     "{\"name\": \"Ada\", \"list\": [1, 2.5, {\"deep\": null}, \"text of some words\"], \"ok\": "
+     "true}"},
+    {"object",
+     OBJECT
+     "{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},\"kind\":{\"enum\":[\"red\","
+     "\"green\",\"blue\"]},\"tags\":{\"type\":\"array\",\"items\":" STRING "}},\"at\":" OBJECT
+     "{\"x\":{\"type\":\"number\"},\"y\":{\"type\":\"number\"}}}},\"required\":[\"name\",\"age\"]}",
+     "{\"name\": \"Ada Lovelace\", \"age\": 36, \"kind\": \"green\", \"tags\": [\"first\", \"of "
+     "all\"], \"at\": "
+     "{\"x\": 12.5, \"y\": -0.25}}"},
+    {"bounds",
+     OBJECT
+     "{\"n\":{\"type\":\"integer\",\"minimum\":-100,\"maximum\":123456},\"x\":{\"type\":\"number\","
+     "\"minimum\":0,\"maximum\":1}},\"required\":[\"n\",\"x\"]}",
+     "{\"n\": 98765, \"x\": 0.125}"},
+    {"pattern", STRING ",\"pattern\":\"^[A-Z][a-z]+( [A-Z][a-z]+)*$\"}",
+     "\"Grace Brewster Murray Hopper\""},
+    {"format", STRING ",\"format\":\"email\"}", "\"ada.lovelace@example.org\""},
+    {"lengths", STRING ",\"minLength\":5,\"maxLength\":5000}", long_text},
+    {"long text", STRING "}", long_text},
+    {"list of objects",
+     "{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":"
+     "\"integer\"},\"text\":" STRING "}}},\"minItems\":1,\"maxItems\":50}",
+     "[{\"id\": 1, \"text\": \"one\"}, {\"id\": 2, \"text\": \"two\"}, {\"id\": 3, \"text\": "
+     "\"three and more\"}]"},
+};
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The times of the masks of an answer, token by token: of each, the best of some rounds. */
+static void bench_one(size_t i, const struct spw_tokenizer *t, const struct spw_vocabulary *v)
+{
+    enum { MOST = 4096, ROUNDS = 5 };
+    struct spw_grammar *g;
+    struct spw_error err = {0};
+    int32_t *ids;
+    size_t n;
+    static double seconds[MOST];
+    double sum = 0;
+    CHECK_MSG(!spw_grammar_open_schema(&g, typical[i].schema, strlen(typical[i].schema), &err),
+              "%s", err.text);
+    CHECK(!spw_tokenizer_encode(t, typical[i].document, strlen(typical[i].document), false, &ids,
+                                &n, NULL) &&
+          n < MOST);
+    for (size_t k = 0; k < n; k++)
+        seconds[k] = HUGE_VAL;
+    for (int round = 0; round < ROUNDS; round++) {
+        struct spw_grammar_run *r;
+        CHECK(!spw_grammar_run_open(&r, g, v, false));
+        for (size_t k = 0; k < n; k++) {
+            const uint64_t *allowed;
+            const double start = spw_now_seconds();
+            CHECK(!spw_grammar_run_allowed(r, &allowed));
+            seconds[k] = fmin(seconds[k], spw_now_seconds() - start);
+            CHECK_MSG(allowed[ids[k] / 64] >> ids[k] % 64 & 1, "%s: token %zu of %s",
+                      typical[i].what, k, typical[i].document);
+            CHECK(!spw_grammar_run_token(r, ids[k]));
+        }
+        CHECK(spw_grammar_run_may_end(r));
+        spw_grammar_run_close(r);
+    }
+    for (size_t k = 0; k < n; k++)
+        sum += seconds[k];
+    qsort(seconds, n, sizeof *seconds, by_value);
+    printf("%-16s %4zu tokens: a mask: mean %.3f, median %.3f, worst %.2f ms\n", typical[i].what, n,
+           sum / (double)n * 1e3, seconds[n / 2] * 1e3, seconds[n - 1] * 1e3);
+    spw_free(ids);
+    spw_grammar_close(g);
+}
+
+static int bench(const char *path)
+{
+    struct spw_vocabulary *v;
+    struct spw_tokenizer *t = read_tokenizer(path);
+    if (!t)
+        return 2;
+    size_t n = (size_t)sprintf(long_text, "\"");
+    while (n < sizeof long_text - 100)
+        n += (size_t)sprintf(long_text + n,
+                             "The %zuth line says that all is well, and \\\"more\\\" will follow. ",
+                             n);
+    sprintf(long_text + n, "\"");
+    const double begin = spw_now_seconds();
+    CHECK(!spw_vocabulary_open(&v, t, spw_tokenizer_vocab_size(t)));
+    printf("%u tokens, in order after %.0f ms\n", spw_tokenizer_vocab_size(t),
+           (spw_now_seconds() - begin) * 1e3);
+    for (size_t i = 0; i < sizeof typical / sizeof *typical; i++)
+        bench_one(i, t, v);
+    spw_vocabulary_close(v);
+    spw_tokenizer_close(t);
+    return check_done();
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && !strcmp(argv[1], "--bench"))
+        return bench(argv[2]);
     if (argc == 5 && !strcmp(argv[1], "--write"))
         return write_texts(argv);
     if (argc > 1)
