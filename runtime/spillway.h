@@ -466,9 +466,14 @@ int spw_batch_publish(struct spw_batch *b, uint64_t id);
  * 1: there is more to do, even if no request got a token;
  * 0: nothing is left. A request that fails (its logits are not numbers, for example) ends, and the
  * others continue. A negative value is the error of the whole step, as in spw_sync: no request got
- * a token, all still run, and the caller may try the step again (-ECANCELED), or close the batch
- * (-EIO). */
+ * a token, all still run, and the caller may try the step again (-ECANCELED), end those that it was
+ * for (spw_batch_give_up), or close the batch (-EIO). */
 int spw_batch_step(struct spw_batch *b, struct spw_error *err);
+/* After a step that has failed with `rc` and `why`: ends the requests for which n_tries steps have
+ * failed, one after the other; their END has `why`. The others go on. Returns how many have ended.
+ * A server does this instead of closing the batch. */
+uint32_t spw_batch_give_up(struct spw_batch *b, uint32_t n_tries, int rc,
+                           const struct spw_error *why);
 /* No request runs, and none waits: a step would do nothing. */
 bool spw_batch_is_idle(struct spw_batch *b);
 /* Wakes the thread that steps the batch. Any thread and any signal handler may call this while the
@@ -481,12 +486,14 @@ void spw_batch_wake(struct spw_batch *b);
 /* Waits until the batch is woken, at most this time; negative: any time. True: it was woken since
  * the last call that has returned true. A signal may end the wait early. */
 bool spw_batch_wait(struct spw_batch *b, int milliseconds);
+/* Whether spw_batch_wait would return true at once. */
+bool spw_batch_is_woken(const struct spw_batch *b);
 /* For a thread that also waits for other things: a file descriptor that poll() finds readable when
  * the batch was woken, until spw_batch_wait has returned true. It belongs to the batch. */
 int spw_batch_wake_fd(const struct spw_batch *b);
 /* How long prompts may hold up requests that already have a token. A step then computes the next
  * token of these requests, and takes prompts through at most `chunks` chunks (a chunk in one
- * layer counts 1). No result
+ * layer counts 1); fewer if the batch is woken meanwhile. No result
  * depends on this number. 0, as at open: a step computes prompts whole, together with the tokens of
  * the others; this moves the fewest bytes. */
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks);

@@ -69,7 +69,8 @@ void spw_batch_close_ended(struct spw_batch *b)
 
 static const struct spw_batch_hooks hooks = {.copy_logits = spw_batch_copy_logits,
                                              .close_ended = spw_batch_close_ended,
-                                             .make_room = spw_batch_make_room};
+                                             .make_room = spw_batch_make_room,
+                                             .is_woken = spw_batch_is_woken};
 
 /* ---- open, close ---- */
 
@@ -166,11 +167,22 @@ void spw_batch_wake(struct spw_batch *b)
     errno = before;
 }
 
-bool spw_batch_wait(struct spw_batch *b, int milliseconds)
+/* Waits, but takes nothing away. */
+static bool see_wake(const struct spw_batch *b, int milliseconds)
 {
     struct pollfd p = {.fd = b->wake_fd, .events = POLLIN};
+    return poll(&p, 1, milliseconds) > 0;
+}
+
+bool spw_batch_is_woken(const struct spw_batch *b)
+{
+    return see_wake(b, 0);
+}
+
+bool spw_batch_wait(struct spw_batch *b, int milliseconds)
+{
     uint64_t n;
-    poll(&p, 1, milliseconds);
+    see_wake(b, milliseconds);
     return read(b->wake_fd, &n, sizeof n) == sizeof n;
 }
 

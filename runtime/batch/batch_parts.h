@@ -52,6 +52,7 @@ struct spw_batch_entry {
     bool has_row;                /* the step has computed its next row of logits */
     bool knows_reuse;            /* the result has n_reused */
     bool is_read;                /* its prompt is in the next pass of prompts */
+    uint32_t n_failures;         /* steps for it that have failed, one after the other */
     int score_rc;                /* why a log-probability of its step is missing; 0 */
     /* Events that nobody has read yet: */
     const float *logits;  /* of the token that was generated; NULL: none was */

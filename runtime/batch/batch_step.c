@@ -288,6 +288,14 @@ static void publish_some(struct spw_batch *b, uint32_t n)
     b->published_at = now;
 }
 
+/* How often steps for these requests have failed. */
+static void count_failures(struct spw_batch *b, uint32_t n, int rc)
+{
+    const bool fails = rc && rc != -EAGAIN && rc != -ECANCELED && rc != -ESTALE;
+    for (uint32_t i = 0; i < n; i++)
+        b->stepping[i]->n_failures = fails ? b->stepping[i]->n_failures + 1 : 0;
+}
+
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
     double start = spw_now_seconds();
@@ -303,6 +311,7 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
         note_reuse(b->stepping[i]);
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
+    count_failures(b, n, rc);
     return rc;
 }
 
@@ -359,8 +368,11 @@ static int step_running(struct spw_batch *b, struct spw_error *err)
 static int open_anew(struct spw_batch *b, struct spw_error *err)
 {
     enum { MOST = 8 };
-    if (b->n_stale++ == MOST)
+    if (b->n_stale++ == MOST) {
+        for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+            x->n_failures++;
         return spw_fail(err, -EIO, "tiles were lost again each time: the drive is failing");
+    }
     spw_batch_make_room(b);
     return 0;
 }
@@ -387,6 +399,19 @@ int spw_batch_step(struct spw_batch *b, struct spw_error *err)
         return rc;
     }
     return !spw_batch_is_idle(b);
+}
+
+uint32_t spw_batch_give_up(struct spw_batch *b, uint32_t n_tries, int rc,
+                           const struct spw_error *why)
+{
+    uint32_t n = 0;
+    for (struct spw_batch_entry *x = NULL; (x = spw_batch_next(b, x));)
+        if (x->n_failures >= n_tries) {
+            x->why = *why;
+            spw_batch_fail(b, x, rc);
+            n++;
+        }
+    return n;
 }
 
 void spw_batch_set_prompt_chunks(struct spw_batch *b, uint32_t chunks)

@@ -143,6 +143,8 @@ struct spw_batch_hooks {
     /* The batch's sessions share fewer tiles than before, and no step runs: closes as many of them
      * as have no room. Their requests get new ones. */
     void (*make_room)(struct spw_batch *b);
+    /* Its thread was woken: a step that may be set aside is. */
+    bool (*is_woken)(const struct spw_batch *b);
 };
 
 /* What engine_limit.c knows of the control groups' limits. */
@@ -368,6 +370,7 @@ bool spw_interrupt_is_raised(const struct spw_interrupt *i); /* NULL: no */
 /* Whether the running step must end: the caller has raised options.interrupt, or a memory limit was
  * lowered. */
 bool spw_engine_is_interrupted(void *engine);
+bool spw_engine_is_hurried(void *engine); /* the batch was woken */
 
 /* engine_memory.c: takes all memory of e->plan, or nothing; `f` says which tier refused memory. */
 int spw_engine_open_memory(struct spw_engine *e, struct spw_fallback_failure *f,

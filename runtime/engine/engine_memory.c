@@ -236,6 +236,7 @@ static int open_executor(struct spw_engine *e)
         .on_progress = e->options.on_progress,
         .progress_context = e->options.progress_context,
         .interrupted = spw_engine_is_interrupted,
+        .hurried = spw_engine_is_hurried,
         .interrupt_context = e,
         .expert_trace = e->options.expert_trace,
         .dry = e->dry,

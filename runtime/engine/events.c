@@ -78,3 +78,9 @@ bool spw_engine_is_interrupted(void *engine)
     return spw_interrupt_is_raised(e->options.interrupt) ||
            (e->look.is_time && e->look.is_time(e->look.context)) || spw_engine_memory_is_short(e);
 }
+
+bool spw_engine_is_hurried(void *engine)
+{
+    const struct spw_above *above = &((struct spw_engine *)engine)->above;
+    return above->batch && above->batch_hooks->is_woken(above->batch);
+}

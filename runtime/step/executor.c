@@ -197,6 +197,13 @@ static int run_experts(struct spw_executor *x, uint32_t layer, const struct spw_
 }
 
 /* Continues at s->chunk. Moves s->layer and s->chunk to what comes next. */
+static bool is_due(struct spw_executor *x)
+{
+    struct spw_step *s = x->step;
+    return s->chunks_before_pause &&
+           (!--s->chunks_before_pause || (x->o.hurried && x->o.hurried(x->o.interrupt_context)));
+}
+
 static int run_layer(struct spw_executor *x, bool *pause)
 {
     struct spw_step *s = x->step;
@@ -209,7 +216,7 @@ static int run_layer(struct spw_executor *x, bool *pause)
         SPW_TRY(enter_layer(x, layer));
     while (s->chunk < s->now->cut.n_chunks && !*pause) {
         SPW_TRY(run_chunk(x, layer, &w, s->chunk++));
-        *pause = s->chunks_before_pause && !--s->chunks_before_pause;
+        *pause = is_due(x);
     }
     if (s->chunk == s->now->cut.n_chunks) {
         SPW_TRY(move_states(x, layer, spw_kv_state_leave));

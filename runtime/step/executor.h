@@ -36,6 +36,7 @@ struct spw_executor_options {
     void (*on_progress)(void *context, const struct spw_progress *progress);
     void *progress_context;
     bool (*interrupted)(void *context); /* may be NULL */
+    bool (*hurried)(void *context);     /* the same; a step that may be set aside is, at once */
     void *interrupt_context;
     /* Called between two passes of a step. The caches hold the tokens that have passed all layers
      * (step->now->spans[i].to), and may be read. May be NULL. */
@@ -69,13 +70,13 @@ int spw_executor_open(struct spw_executor **out, const struct spw_lane *lane,
 void spw_executor_close(struct spw_executor *x);
 /* The plan was replaced in place: see engine_replan.c. */
 void spw_executor_replan(struct spw_executor *x);
-/* Computes items [0, n). `most_chunks`: after so many chunks of a layer the step is set aside, and
- * the result is -EAGAIN; 0: never. The next call with the same items continues the step. Until then
- * steps of other sessions may run, which are never set aside. `on_logits` gets each row of logits
- * that a span wants, [vocab] floats that are valid during the call, in the order of passes, spans
- * and positions. If it returns a negative number, the step ends with that. -EDOM: keys or values to
- * be quantized are not finite. -ECANCELED: `interrupted` returned true, between two chunks of a
- * layer or two rounds of logits.
+/* Computes items [0, n). `most_chunks`: after so many chunks of a layer, or when `hurried` returns
+ * true, the step is set aside, and the result is -EAGAIN; 0: never. The next call with the same
+ * items continues the step. Until then steps of other sessions may run, which are never set aside.
+ * `on_logits` gets each row of logits that a span wants, [vocab] floats that are valid during the
+ * call, in the order of passes, spans and positions. If it returns a negative number, the step ends
+ * with that. -EDOM: keys or values to be quantized are not finite. -ECANCELED: `interrupted`
+ * returned true, between two chunks of a layer or two rounds of logits.
  */
 int spw_executor_step(struct spw_executor *x, const struct spw_executor_item *items, uint32_t n,
                       uint64_t most_chunks,
