@@ -63,7 +63,9 @@ static void wait_until_gone(struct serve_exchange *x)
     n_gone += serve_exchange_is_gone(x);
 }
 
-/* Words of the script: "start", "add", "slow", "wait", "flood", "refuse", "end". */
+enum { LARGE = 3 * SERVE_MOST_UNREAD };
+
+/* Words of the script: "start", "add", "large", "slow", "wait", "flood", "refuse", "end". */
 static void play(struct serve_exchange *x, const char *word)
 {
     static char block[1 << 16];
@@ -72,6 +74,11 @@ static void play(struct serve_exchange *x, const char *word)
         serve_exchange_start(x);
     if (strcmp(word, "add") == 0)
         expect(serve_exchange_add(x, "text", 4) == 0);
+    if (strcmp(word, "large") == 0) { /* as the echo of a long prompt with log-probabilities */
+        char *large = spw_alloc_zero(1, LARGE);
+        expect(serve_exchange_add(x, memset(large, 'x', LARGE), LARGE) == 0);
+        spw_free(large);
+    }
     if (strcmp(word, "slow") == 0)
         sleep_ms(IDLE_SECONDS * 1600);
     if (strcmp(word, "pause") == 0)
@@ -231,6 +238,28 @@ static void test_streams(void)
     close(s);
 }
 
+/* An event may be larger than what a slow reader may leave. */
+static void test_large(void)
+{
+    size_t n = 0, n_x = 0;
+    ssize_t more;
+    int s = dial();
+    post(s, "start large add add pause add end");
+    while ((n < 5 || memcmp(got + n - 5, "0\r\n\r\n", 5) != 0) &&
+           (more = recv(s, got + n, sizeof got - n, 0)) > 0) {
+        n += (size_t)more;
+        for (size_t i = n - (size_t)more; i < n; i++)
+            n_x += got[i] == 'x';
+        if (n > sizeof got / 2) {
+            memmove(got, got + n - 5, 5);
+            n = 5;
+        }
+    }
+    CHECK_MSG(n_x >= LARGE + 3, "%zu of %d bytes", n_x, LARGE + 3); /* "text" has one, too */
+    CHECK(n >= 5 && memcmp(got + n - 5, "0\r\n\r\n", 5) == 0);
+    close(s);
+}
+
 /* A client that leaves is noticed, streamed or not, and one that does not read its answer. */
 static void test_leaving(void)
 {
@@ -284,6 +313,44 @@ static void test_bodies(void)
     ask("GET /size HTTP/1.1\r\nHost", ""); /* it says no more, and is cut off */
     ask(TO_SIZE "Content-Length: 5\r\n\r\nab", "");
     ask("nonsense\r\n\r\n", "");
+}
+
+/* Bodies that are open together have a limit, and a client that leaves gives its room back. */
+static void test_room(void)
+{
+    enum { PART = MOST_BODY - 10000, MOST = 12 };
+    static char text[MOST_BODY];
+    int s[MOST], n = 0;
+    const int head = snprintf(text, sizeof text, TO_SIZE "Content-Length: %d\r\n\r\n", MOST_BODY);
+    memset(text + head, 'x', PART);
+    text[head + PART] = '\0';
+    for (; n < MOST; n++) {
+        s[n] = dial();
+        say(s[n], text);
+        sleep_ms(20);
+    }
+    memset(text, 'x', MOST_BODY - PART);
+    text[MOST_BODY - PART] = '\0';
+    int n_ok = 0, n_full = 0;
+    for (int i = 0; i < n; i++) {
+        say(s[i], text);
+        CHECK(hear(s[i], "\r\n\r\n"));
+        n_ok += strstr(got, " 200 ") != NULL;
+        n_full += strstr(got, " 503 ") != NULL;
+        close(s[i]);
+    }
+    CHECK_MSG(n_ok >= 2 && n_full >= MOST - 4 && n_ok + n_full == MOST, "%d answers, %d refused",
+              n_ok, n_full);
+    struct request_refusal why;
+    struct serve_room room = {.most = 100};
+    struct serve_share one = {.room = &room}, other = {.room = &room};
+    CHECK(!serve_share_grow(&one, 60, &why) && !serve_share_grow(&one, 50, &why));
+    CHECK(serve_share_grow(&other, 60, &why) && why.status == 503 && one.bytes == 60);
+    CHECK(serve_share_grow(&other, 200, &why) && why.status == 413 && !other.bytes);
+    serve_share_give_back(&one);
+    CHECK(!serve_share_grow(&other, 60, &why) && room.taken == 60);
+    for (int i = 0; i < 2 * MOST; i++) /* one after the other */
+        ask(TO_SIZE "Content-Length: 5\r\n\r\nabcde", "\r\n\r\n5");
 }
 
 /* ---- access ---- */
@@ -432,8 +499,10 @@ int main(void)
     CHECK(serve_http_open(&second, &same, &err) == -EADDRINUSE && strstr(err.text, "port"));
     test_answers();
     test_streams();
+    test_large();
     test_leaving();
     test_bodies();
+    test_room();
     int s = dial(); /* the server ends while a client waits */
     post(s, "start add wait");
     CHECK(hear(s, "text\r\n"));

@@ -117,24 +117,43 @@ static int parse_short(struct request *x, const struct request_reader *r,
     return file ? find_file(x, r, file, why) : 0;
 }
 
+/* Marks of a JSON text that stand in no string. */
+struct marks {
+    size_t n_commas, n_colons, n_brackets;
+};
+
+static struct marks count_marks(const char *text, size_t bytes)
+{
+    struct marks m = {0};
+    bool in_text = false;
+    for (size_t i = 0; i < bytes; i++) {
+        const char c = text[i];
+        i += in_text && c == '\\';
+        in_text ^= c == '"';
+        m.n_commas += !in_text && c == ',';
+        m.n_colons += !in_text && c == ':';
+        m.n_brackets += !in_text && (c == '{' || c == '[');
+    }
+    return m;
+}
+
+uint64_t request_tree_bytes(const char *text, size_t bytes)
+{
+    enum { VALUE = 48 }; /* a number in a list; a member, a list or an object takes about two */
+    const struct marks m = count_marks(text, bytes);
+    return VALUE * ((uint64_t)m.n_commas + 2 * m.n_colons + 2 * m.n_brackets);
+}
+
 /* Refuses a line that would take too much memory. */
 static int check_size(const char *line, size_t bytes, struct request_refusal *why)
 {
-    size_t n_commas = 0, n_brackets = 0;
-    bool in_text = false;
-    for (size_t i = 0; i < bytes; i++) {
-        const char c = line[i];
-        i += in_text && c == '\\';
-        in_text ^= c == '"';
-        n_commas += !in_text && c == ',';
-        n_brackets += !in_text && (c == '{' || c == '[');
-    }
-    if (n_commas <= MOST_COMMAS && n_brackets <= MOST_BRACKETS)
+    const struct marks m = count_marks(line, bytes);
+    if (m.n_commas <= MOST_COMMAS && m.n_brackets <= MOST_BRACKETS)
         return 0;
     return request_refuse(why, 0, "invalid_json_line", NULL,
                           "found %zu commas and %zu lists and objects, expected at most %d and %d: "
                           "give a long prompt as a text",
-                          n_commas, n_brackets, MOST_COMMAS, MOST_BRACKETS);
+                          m.n_commas, m.n_brackets, MOST_COMMAS, MOST_BRACKETS);
 }
 
 int request_parse_json(json_t **out, const char *text, size_t bytes, size_t flags,

@@ -53,6 +53,8 @@ int request_parse(struct request *x, const struct request_reader *r, const char 
  * caller has set. */
 int request_encode(struct request *x, struct request_reader *r, struct request_refusal *why);
 
+/* Bytes that the values of a JSON text take as a tree, about; its strings not counted. */
+uint64_t request_tree_bytes(const char *text, size_t bytes);
 /* The JSON of a text, unless it would take too much memory. `flags`: of spw_json_parse. */
 int request_parse_json(json_t **out, const char *text, size_t bytes, size_t flags,
                        struct request_refusal *why);

@@ -158,6 +158,21 @@ uint64_t request_tokens(const struct request *x)
     return longest + x->max_new_tokens;
 }
 
+uint64_t request_bytes(const struct request *x)
+{
+    const struct spw_result *r = NULL;
+    const uint64_t token = sizeof *r->tokens, most = x->max_new_tokens;
+    const uint64_t logprob =
+        x->logprobs ? sizeof *r->logprobs + x->n_top_logprobs * sizeof *r->top_logprobs : 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < x->n_prompts; i++) {
+        const uint64_t n = x->prompts[i].n;
+        bytes += n * token + (x->echo ? n * logprob : 0); /* of choice 0 */
+        bytes += x->n_choices * ((n + 2 * most) * token + most * logprob);
+    }
+    return bytes;
+}
+
 int request_shorten(struct request *x, uint64_t limit)
 {
     const uint64_t too_many = spw_sub_u64(request_tokens(x), limit);

@@ -94,6 +94,8 @@ int request_split(struct request *x, size_t choice, const struct spw_tokenizer *
 struct spw_request request_ask(const struct request *x, size_t choice, bool text);
 /* Tokens of its longest prompt and answer. */
 uint64_t request_tokens(const struct request *x);
+/* Bytes that the tokens and log-probabilities of the prompts and of all answers take, at most. */
+uint64_t request_bytes(const struct request *x);
 /* Makes the answers as much shorter as `limit` tokens demand, if nobody has given their length.
  * -E2BIG: the item is still longer. */
 int request_shorten(struct request *x, uint64_t limit);

@@ -60,6 +60,7 @@ void serve_exchange_put(struct serve_exchange *x)
     if (x->answer.own)
         x->protocol->close(&x->answer);
     request_free(&x->request);
+    serve_share_give_back(&x->share);
     spw_free(x->out.text);
     pthread_cond_destroy(&x->changed);
     pthread_mutex_destroy(&x->mutex);
@@ -67,6 +68,11 @@ void serve_exchange_put(struct serve_exchange *x)
 }
 
 /* ---- the HTTP side ---- */
+
+static size_t n_unread(const struct serve_exchange *x)
+{
+    return x->out.n - x->n_taken;
+}
 
 /* Whether the client has closed its socket, or will send nothing more. */
 static bool has_left(int socket)
@@ -78,7 +84,7 @@ static bool has_left(int socket)
 static bool is_reached(const struct serve_exchange *x, enum serve_wait until)
 {
     return x->ended || (until == SERVE_WAIT_START && x->started) ||
-           (until == SERVE_WAIT_BYTES && x->out.n);
+           (until == SERVE_WAIT_BYTES && n_unread(x));
 }
 
 bool serve_exchange_wait(struct serve_exchange *x, enum serve_wait until, int socket)
@@ -102,13 +108,11 @@ bool serve_exchange_wait(struct serve_exchange *x, enum serve_wait until, int so
 size_t serve_exchange_take(struct serve_exchange *x, char *to, size_t most, bool *is_last)
 {
     pthread_mutex_lock(&x->mutex);
-    const size_t n = (size_t)spw_min_u64(x->out.n, most);
-    if (n) {
-        memcpy(to, x->out.text, n);
-        memmove(x->out.text, x->out.text + n, x->out.n - n);
-        x->out.n -= n;
-    }
-    *is_last = x->ended && !x->out.n;
+    const size_t n = (size_t)spw_min_u64(n_unread(x), most);
+    if (n)
+        memcpy(to, x->out.text + x->n_taken, n);
+    x->n_taken += n;
+    *is_last = x->ended && !n_unread(x);
     pthread_mutex_unlock(&x->mutex);
     return n;
 }
@@ -130,11 +134,25 @@ void serve_exchange_start(struct serve_exchange *x)
     pthread_mutex_unlock(&x->mutex);
 }
 
+/* Bytes that were sent go, once they are as many as the others: to move these costs no more than it
+ * did to send those. */
+static void forget_taken(struct serve_exchange *x)
+{
+    const size_t left = n_unread(x);
+    if (x->n_taken < left || !x->n_taken)
+        return;
+    memmove(x->out.text, x->out.text + x->n_taken, left);
+    x->out.n = left;
+    x->n_taken = 0;
+}
+
 int serve_exchange_add(struct serve_exchange *x, const char *bytes, size_t n)
 {
     pthread_mutex_lock(&x->mutex);
+    forget_taken(x);
+    x->largest = spw_max_u64(x->largest, n);
     /* An answer in one body is read only when it has ended: it is bounded by its length. */
-    if (x->wish.stream && x->out.n + n > SERVE_MOST_UNREAD)
+    if (x->wish.stream && n_unread(x) + n > SERVE_MOST_UNREAD + x->largest)
         x->gone = true;
     const int rc = x->gone ? -EPIPE : cli_text_add(&x->out, bytes, n);
     pthread_cond_signal(&x->changed);

@@ -7,10 +7,12 @@
 #define SPW_TOOLS_COMMAND_SERVE_EXCHANGE_H
 
 #include "tools/command/serve/protocol.h"
+#include "tools/command/serve/room.h"
 
 #include <pthread.h>
 
-/* Bytes of an answer that a slow reader may leave unread: then its request ends. */
+/* Bytes of an answer that a slow reader may leave unread, besides its largest event: then its
+ * request ends. */
 enum { SERVE_MOST_UNREAD = 4 << 20 };
 
 struct serve_exchange {
@@ -20,18 +22,20 @@ struct serve_exchange {
     struct request request;     /* encoded; its choices belong to the engine's side */
     struct serve_answer answer; /* the engine's side; exchange_put closes it */
     double arrived;             /* cli_now_seconds */
+    struct serve_share share;   /* for the request and its answers; exchange_put gives it back */
 
     /* Both sides, under `mutex`: */
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* `started`, `ended` or `out` */
-    unsigned n_holders;     /* sides that have not put it */
-    bool gone;              /* the client has left: the engine's side ends the request */
-    bool started;           /* `status` is known; an answer of 200 that streams may be sent */
-    bool ended;             /* `out` is complete, and `logits_hash` is valid */
-    int status;             /* of HTTP */
-    uint32_t retry_after;   /* seconds, with status 429 or 503; 0: none */
-    uint64_t logits_hash;   /* of choice 0; 0: none */
-    struct cli_text out;    /* bytes that were not sent yet */
+    pthread_cond_t changed;  /* `started`, `ended` or `out` */
+    unsigned n_holders;      /* sides that have not put it */
+    bool gone;               /* the client has left: the engine's side ends the request */
+    bool started;            /* `status` is known; an answer of 200 that streams may be sent */
+    bool ended;              /* `out` is complete, and `logits_hash` is valid */
+    int status;              /* of HTTP */
+    uint32_t retry_after;    /* seconds, with status 429 or 503; 0: none */
+    uint64_t logits_hash;    /* of choice 0; 0: none */
+    struct cli_text out;     /* bytes; the first `n_taken` were sent */
+    size_t n_taken, largest; /* largest: bytes that one call has added */
 };
 
 /* The caller holds it. NULL: out of memory. `protocol` may be NULL until it is read. */

@@ -28,10 +28,12 @@ enum {
     CHUNK_BYTES = 16 << 10, /* of a stream */
     BODY_SECONDS = 300,     /* for a whole body */
     CLOSE_MILLISECONDS = 3000,
+    BODIES = 4, /* the largest ones that have room together */
 };
 
 struct serve_http {
     struct serve_http_options o;
+    struct serve_room room;
     struct MHD_Daemon *daemon;
     int stopped_socket; /* of serve_http_stop; -1 */
     atomic_uint n_calls;
@@ -227,6 +229,13 @@ static struct serve_head read_head(struct MHD_Connection *c, const char *method,
     };
 }
 
+static void drop_body(struct open_call *c)
+{
+    spw_free(c->call.body.text);
+    c->call.body = (struct cli_text){0};
+    serve_share_give_back(&c->call.share);
+}
+
 static void refuse_length(struct open_call *c)
 {
     request_refuse(&c->why, 413, "request_too_large", NULL,
@@ -252,6 +261,14 @@ static enum MHD_Result begin(struct open_call *c)
     return MHD_YES;
 }
 
+static void keep_body(struct open_call *c, const char *bytes, size_t n)
+{
+    if (cli_text_add(&c->call.body, bytes, n))
+        request_refuse(&c->why, 503, "no_memory", NULL, "out of memory");
+    else
+        serve_share_grow(&c->call.share, c->call.body.capacity, &c->why);
+}
+
 /* A client that sends on and on is cut off. */
 static enum MHD_Result read_body(struct open_call *c, const char *bytes, size_t *n)
 {
@@ -261,8 +278,10 @@ static enum MHD_Result read_body(struct open_call *c, const char *bytes, size_t 
         return MHD_NO;
     if (!c->why.status && c->n_read > most)
         refuse_length(c);
-    if (!c->why.status && cli_text_add(&c->call.body, bytes, *n))
-        request_refuse(&c->why, 503, "no_memory", NULL, "out of memory");
+    if (!c->why.status)
+        keep_body(c, bytes, *n);
+    if (c->why.status)
+        drop_body(c);
     *n = 0;
     return MHD_YES;
 }
@@ -276,8 +295,7 @@ static enum MHD_Result reply_to(struct open_call *c)
         return send_preflight(c);
     c->http->o.answer(c->http->o.context, &c->call, &reply);
     c->exchange = reply.exchange;
-    spw_free(c->call.body.text);
-    c->call.body = (struct cli_text){0};
+    drop_body(c);
     return c->exchange ? send_exchange(c) : send_whole(c, &reply);
 }
 
@@ -292,6 +310,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         if (!c)
             return MHD_NO;
         c->http = context;
+        c->call.share.room = &c->http->room;
         c->connection = connection;
         c->call.head = read_head(connection, method, path);
         c->began = cli_now_seconds();
@@ -314,7 +333,7 @@ static void on_end(void *context, struct MHD_Connection *connection, void **own,
         return;
     leave(c);
     c->http->n_calls--;
-    spw_free(c->call.body.text);
+    drop_body(c);
     spw_free(c);
     *own = NULL;
 }
@@ -362,6 +381,7 @@ int serve_http_open(struct serve_http **out, const struct serve_http_options *o,
     h = spw_alloc_zero(1, sizeof *h);
     if (h) {
         h->o = *o;
+        h->room.most = BODIES * o->most_body_bytes;
         h->stopped_socket = -1;
         errno = 0;
         h->daemon = start(h, at);

@@ -8,11 +8,13 @@
 
 #include "tools/command/serve/access.h"
 #include "tools/command/serve/exchange.h"
+#include "tools/command/serve/room.h"
 
 /* A request that is complete and allowed. */
 struct serve_call {
     struct serve_head head;
     struct cli_text body;
+    struct serve_share share; /* of the server's room, for the body; may be moved away */
 };
 
 /* Either the answer, or the exchange that it comes from. */

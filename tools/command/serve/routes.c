@@ -178,10 +178,13 @@ static json_t *token_names(const struct serve_server *s, const int32_t *tokens, 
     return names;
 }
 
-static void reply_tokens(struct serve_server *s, const json_t *body, const int32_t *tokens,
-                         size_t n, struct serve_reply *reply)
+static int reply_tokens(struct serve_server *s, struct serve_call *call, const json_t *body,
+                        const int32_t *tokens, size_t n, struct serve_reply *reply,
+                        struct request_refusal *why)
 {
+    enum { JSON_BYTES = 64 }; /* of a value and its text */
     const bool named = json_is_true(json_object_get(body, "return_token_strs"));
+    SPW_TRY(serve_share_grow(&call->share, call->share.bytes + (1 + named) * n * JSON_BYTES, why));
     json_t *ids = json_array();
     for (size_t i = 0; i < n; i++)
         cli_json_append(&ids, json_integer(tokens[i]));
@@ -192,6 +195,7 @@ static void reply_tokens(struct serve_server *s, const json_t *body, const int32
         {"token_strs", CLI_OR_NULL(named, token_names(s, tokens, n))},
     };
     reply_json(CLI_OBJECT(fields), reply);
+    return 0;
 }
 
 /* A body that a protocol reads, as far as its tokens. The caller frees *x. */
@@ -204,8 +208,8 @@ static int read_tokens(const struct serve_server *s, const struct serve_protocol
     return serve_read(p, x, &wish, body->text, body->n, &reader, UINT64_MAX / 4, why);
 }
 
-static int tokenize_text(struct serve_server *s, const json_t *body, struct serve_reply *reply,
-                         struct request_refusal *why)
+static int tokenize_text(struct serve_server *s, struct serve_call *call, const json_t *body,
+                         struct serve_reply *reply, struct request_refusal *why)
 {
     const json_t *prompt = json_object_get(body, "prompt");
     const json_t *special = json_object_get(body, "add_special_tokens");
@@ -217,18 +221,18 @@ static int tokenize_text(struct serve_server *s, const json_t *body, struct serv
     if (spw_tokenizer_encode(s->model.tokenizer, json_string_value(prompt),
                              json_string_length(prompt), !json_is_false(special), &ids, &n, &err))
         return request_refuse(why, 400, NULL, "prompt", "prompt: %.400s", err.text);
-    reply_tokens(s, body, ids, n, reply);
+    const int rc = reply_tokens(s, call, body, ids, n, reply, why);
     spw_free(ids);
-    return 0;
+    return rc;
 }
 
-static int tokenize_messages(struct serve_server *s, const json_t *body, struct cli_text *text,
+static int tokenize_messages(struct serve_server *s, struct serve_call *call, const json_t *body,
                              struct serve_reply *reply, struct request_refusal *why)
 {
     struct request x;
-    const int rc = read_tokens(s, &serve_chat, text, &x, why);
+    int rc = read_tokens(s, &serve_chat, &call->body, &x, why);
     if (!rc)
-        reply_tokens(s, body, x.prompts[0].tokens, x.prompts[0].n, reply);
+        rc = reply_tokens(s, call, body, x.prompts[0].tokens, x.prompts[0].n, reply, why);
     request_free(&x);
     return rc;
 }
@@ -238,9 +242,8 @@ static int answer_tokenize(struct serve_server *s, struct serve_call *call,
 {
     json_t *body;
     SPW_TRY(request_parse_json(&body, call->body.text, call->body.n, SPW_JSON_LARGE_REAL, why));
-    const int rc = json_object_get(body, "messages")
-                       ? tokenize_messages(s, body, &call->body, reply, why)
-                       : tokenize_text(s, body, reply, why);
+    const int rc = json_object_get(body, "messages") ? tokenize_messages(s, call, body, reply, why)
+                                                     : tokenize_text(s, call, body, reply, why);
     json_decref(body);
     return rc;
 }
@@ -336,7 +339,9 @@ static int read_exchange(struct serve_server *s, struct serve_exchange *x, struc
                                       .tokenizer = s->model.tokenizer,
                                       .created = reader.started};
     draw_id(x->answer.id);
-    return 0;
+    x->share = call->share; /* the request is as large as its body was */
+    call->share.bytes = 0;
+    return serve_share_grow(&x->share, x->share.bytes + request_bytes(&x->request), why);
 }
 
 static int submit(struct serve_server *s, struct serve_exchange *x, struct request_refusal *why)
@@ -344,8 +349,9 @@ static int submit(struct serve_server *s, struct serve_exchange *x, struct reque
     const int rc = serve_work_submit(s->work, x);
     if (rc == -EBUSY)
         return request_refuse(why, 429, "queue_full", NULL,
-                              "%llu requests wait already; ask again later",
-                              (unsigned long long)s->o->max_queue);
+                              "%llu answers may wait, and there is no place for %zu more; ask "
+                              "again later",
+                              (unsigned long long)s->o->max_queue, serve_n_choices(&x->answer));
     if (rc)
         return request_refuse(why, 503, "shutting_down", NULL, "the server ends");
     return 0;
@@ -425,6 +431,8 @@ static int route(struct serve_server *s, struct serve_call *call, struct serve_r
     SPW_TRY(check_method(call, p || r->is_post, reply, why));
     if (!s->is_ready && !(r && r->while_loading))
         return request_refuse(why, 503, "loading", NULL, "the model is being loaded");
+    SPW_TRY(serve_share_grow(
+        &call->share, call->share.bytes + request_tree_bytes(call->body.text, call->body.n), why));
     return r ? r->answer(s, call, reply, why) : answer_protocol(s, p, call, reply, why);
 }
 
