@@ -1,13 +1,15 @@
 /* The engine's side of the server, with a protocol that writes a letter for each call: side by side
- * and alone the same bits, clients that leave, a full queue, answers that no token continues, the
- * end; and the pace of prompts, from times that this test makes up. */
+ * and alone the same bits, clients that leave, a full queue, answers that no token continues,
+ * memory and devices that fail, the end; and the pace of prompts, from times that this test makes
+ * up. */
 #include "tests/byte_tokenizer.h"
 #include "tests/engine/engine_run.h"
 #include "tools/command/serve/pace.h"
-#include "tools/command/serve/work.h"
+#include "tools/command/serve/work_parts.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 
 enum { CONTEXT = 1200, N = 6 };
 
@@ -97,9 +99,12 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t is_ready = PTHREAD_COND_INITIALIZER;
 static bool ready;
 
+static struct spw_look look; /* of the engine */
+
 static void on_ready(void *context)
 {
     (void)context;
+    work->e.engine->look = look;
     pthread_mutex_lock(&mutex);
     ready = true;
     pthread_cond_signal(&is_ready);
@@ -131,13 +136,19 @@ static void start_work(void)
     CHECK(serve_work_context(work) == CONTEXT);
 }
 
-static void close_work(void)
+/* Its exit code. */
+static int end_work(void)
 {
     void *code;
-    serve_work_stop(work);
     CHECK(!pthread_join(thread, &code));
-    CHECK(!code);
     serve_work_close(work);
+    return (int)(intptr_t)code;
+}
+
+static void close_work(void)
+{
+    serve_work_stop(work);
+    CHECK(end_work() == 0);
 }
 
 /* ---- a client ---- */
@@ -296,6 +307,23 @@ static void check_queue(void)
     CHECK(serve_work_submit(work, x[2]) == -ESHUTDOWN);
     serve_exchange_put(x[2]);
     close_work();
+    open_work(4); /* choices count */
+    struct serve_exchange *y[] = {ask(0, 100, 2, 9), ask(1, 100, 2, 1), ask(0, 100, 2, 3),
+                                  ask(1, 100, 2, 2), ask(2, 100, 2, 1)};
+    CHECK(!serve_work_submit(work, y[0])); /* more than there are, but nobody else waits */
+    CHECK(serve_work_submit(work, y[1]) == -EBUSY);
+    serve_exchange_put(y[1]);
+    start_work();
+    CHECK(!strcmp(finish(y[0], &hash, &n_reused), "BCCCCCCCCCE"));
+    close_work();
+    open_work(4);
+    CHECK(!serve_work_submit(work, y[2]) && serve_work_submit(work, y[3]) == -EBUSY &&
+          !serve_work_submit(work, y[4]));
+    serve_exchange_put(y[3]);
+    start_work();
+    CHECK(!strcmp(finish(y[2], &hash, &n_reused), "BCCCE"));
+    CHECK(!strcmp(finish(y[4], &hash, &n_reused), "BCE"));
+    close_work();
     open_work(2);
     struct serve_exchange *late = ask(0, 100, 2, 1);
     CHECK(!serve_work_submit(work, late));
@@ -304,6 +332,147 @@ static void check_queue(void)
     CHECK(!strcmp(finish(late, &hash, &n_reused), "X"));
     close_work();
 }
+
+/* ---- clients that leave in the middle of a prompt ---- */
+
+enum { LEAVES_AFTER = 9, LONG = 1100 }; /* chunks: some passes are through; tokens */
+
+static struct serve_exchange *leaver; /* the engine's thread waits until its side has noticed */
+static atomic_bool has_noticed;
+static int leaver_socket;
+static uint32_t n_looks; /* chunks of a layer that were queued, while there is a leaver */
+
+/* The client of `leaver` closes its socket while the engine computes a chunk of its prompt. */
+static bool leave_in_chunk(void *context)
+{
+    const struct timespec moment = {.tv_nsec = 1000000};
+    (void)context;
+    if (!leaver || ++n_looks != LEAVES_AFTER)
+        return false;
+    close(leaver_socket);
+    for (uint32_t i = 0; i < 20000 && !has_noticed; i++)
+        nanosleep(&moment, NULL);
+    return false;
+}
+
+/* As a connection's thread does, from a complete body to the end of the connection. */
+static void *connection(void *socket)
+{
+    const int s = (int)(intptr_t)socket;
+    const enum serve_wait until = leaver->wish.stream ? SERVE_WAIT_BYTES : SERVE_WAIT_END;
+    bool is_last = false;
+    char byte;
+    while (!is_last && serve_exchange_wait(leaver, until, s))
+        serve_exchange_take(leaver, &byte, 1, &is_last);
+    n_wrong += is_last; /* it has not left */
+    serve_exchange_leave(leaver);
+    serve_work_wake(work);
+    has_noticed = true;
+    return NULL;
+}
+
+/* It is noticed within two chunks, which are queued by then, and what has passed all layers of its
+ * prompt is found again: a chunk at least, since the first pass of a new server is one. */
+static void check_leaving(bool stream)
+{
+    int sockets[2];
+    pthread_t client;
+    uint64_t hash, n_reused;
+    const uint64_t right = hash_alone(0, LONG, 4);
+    look = (struct spw_look){.is_time = leave_in_chunk};
+    open_work(0);
+    start_work();
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    struct serve_exchange *x = ask(0, LONG, 4, 1);
+    x->wish.stream = stream;
+    leaver = x;
+    leaver_socket = sockets[1];
+    n_looks = 0;
+    has_noticed = false;
+    CHECK(!pthread_create(&client, NULL, connection, (void *)(intptr_t)sockets[0]));
+    CHECK(!serve_work_submit(work, x));
+    CHECK(!pthread_join(client, NULL));
+    wait_for(1);
+    close(sockets[0]);
+    CHECK_MSG(n_looks >= LEAVES_AFTER && n_looks <= LEAVES_AFTER + 2, "%u chunks", n_looks);
+    leaver = NULL;
+    serve_exchange_put(x);
+    struct serve_exchange *again = ask(0, LONG, 4, 1);
+    again->wish.stream = stream;
+    CHECK(!serve_work_submit(work, again));
+    CHECK(!strcmp(finish(again, &hash, &n_reused), stream ? "BCE" : "E"));
+    CHECK_MSG(hash == right && n_reused >= 64 && n_reused < LONG - 1,
+              "stream %d: %llu reused, %llx, alone %llx", stream, (unsigned long long)n_reused,
+              (unsigned long long)hash, (unsigned long long)right);
+    close_work();
+    look = (struct spw_look){0};
+}
+
+/* ---- what fails ---- */
+
+static void check_answer(struct serve_exchange *x, uint64_t right, int64_t n)
+{
+    uint64_t hash, n_reused;
+    const bool streams = x->wish.stream;
+    const char *text = finish(x, &hash, &n_reused);
+    const bool fails = *text && strchr("XF", text[strlen(text) - 1]);
+    CHECK_MSG(fails || !*text || (!strcmp(text, streams ? "BCE" : "E") && hash == right),
+              "fault %lld: %s", (long long)n, text);
+}
+
+/* The n-th allocation fails, for n = 0, 1, ...: each request has its answer or an error (nothing,
+ * if there is no memory for that), and the next one its answer. */
+static void check_allocations(void)
+{
+    const uint64_t right[] = {hash_alone(0, 200, 4), hash_alone(1, 300, 4)};
+    uint64_t hash, n_reused;
+    bool met = true;
+    int64_t n = 0;
+    open_work(0);
+    start_work();
+    for (; met; n++) {
+        struct serve_exchange *x[] = {ask(0, 200, 4, 1), ask(1, 300, 4, 1)};
+        x[1]->wish.stream = false;
+        spw_alloc_fail_nth(n);
+        for (int i = 0; i < 2; i++)
+            CHECK(!serve_work_submit(work, x[i]));
+        for (int i = 0; i < 2; i++)
+            check_answer(x[i], right[i], n);
+        met = run_alloc_failed();
+        struct serve_exchange *again = ask(0, 200, 4, 1);
+        CHECK(!serve_work_submit(work, again));
+        CHECK(!strcmp(finish(again, &hash, &n_reused), "BCE") && hash == right[0]);
+    }
+    close_work();
+    CHECK_MSG(n > 20, "%lld allocations", (long long)n);
+}
+
+/* A device that fails for good: those that run, and the next ones, hear why, and the server ends.
+ */
+static void check_device(void)
+{
+    uint64_t hash, n_reused;
+    int64_t n = 0;
+    open_work(0);
+    start_work();
+    spw_device_cpu_fail_nth(work->e.engine->lane.device, 0);
+    for (; n < 4 && !atomic_load(&work->is_stopped); n++) {
+        struct serve_exchange *x = ask(0, 200, 4, 1);
+        x->wish.stream = n % 2;
+        refusal = (struct request_refusal){0};
+        if (serve_work_submit(work, x)) { /* it ends right now */
+            serve_exchange_put(x);
+            break;
+        }
+        CHECK(!strcmp(finish(x, &hash, &n_reused), n % 2 ? "BF" : "X"));
+        CHECK_MSG(refusal.status == 500 && strstr(refusal.message, "failed on the device"),
+                  "%d: %s", refusal.status, refusal.message);
+    }
+    CHECK_MSG(n == 2, "%lld requests", (long long)n);
+    CHECK(end_work() == CLI_FAILED);
+}
+
+/* ---- the pace ---- */
 
 /* A step of n chunks of prompts of a second each, beside decode steps of d. */
 static double gap_of(double max_gap, double chunk, double d)
@@ -318,7 +487,7 @@ static double gap_of(double max_gap, double chunk, double d)
         t.prefill_seconds += p.chunks * chunk;
         t.n_asides++;
         t.n_prompt_tokens += i % 10 == 9 ? 512 : 0;
-        serve_pace_update(&p, &t, true);
+        serve_pace_update(&p, &t, true, false);
     }
     CHECK(p.pass_tokens >= 512);
     return p.chunks * chunk + d;
@@ -362,6 +531,10 @@ int main(void)
     check_bits();
     check_queue();
     check_grammar();
+    check_leaving(false);
+    check_leaving(true);
+    check_allocations();
+    check_device();
     CHECK(!n_wrong);
     cli_model_close(&model);
     cli_options_free(&options);

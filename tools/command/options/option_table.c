@@ -65,7 +65,8 @@ const struct cli_row cli_rows[] = {
      "times. Pages of this machine are always answered",
      FIELD(allowed_origins)},
     {"max-queue", CLI_COUNT, CLI_SERVE, "Server", "N",
-     "the most requests that wait for a place; the next one is refused with status 429 (1024)",
+     "the most answers that wait for a place, each of \"n\" and of several prompts counted; a "
+     "request beyond them is refused with status 429 (1024)",
      FIELD(max_queue), RANGE(1, 1e6)},
     {"max-gap", CLI_NUMBER, CLI_SERVE, "Server", "SECONDS",
      "the longest time between two tokens of an answer while prompts of others are read (2)",

@@ -50,7 +50,8 @@ static uint64_t choose_pass(const struct serve_pace *p)
     return (uint64_t)bound(seconds * p->tokens_a_second, (double)p->chunk_tokens, most);
 }
 
-void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes)
+void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes,
+                       bool woken)
 {
     const struct spw_batch_times *seen = &p->seen;
     const double prefill = times->prefill_seconds - seen->prefill_seconds;
@@ -58,7 +59,7 @@ void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times
     if (times->n_decode_steps > seen->n_decode_steps)
         measure(&p->decode_seconds, (times->decode_seconds - seen->decode_seconds) /
                                         (double)(times->n_decode_steps - seen->n_decode_steps));
-    if (times->n_asides > seen->n_asides)
+    if (times->n_asides > seen->n_asides && !woken)
         measure(&p->chunk_seconds, prefill / p->chunks);
     p->pass_seconds += prefill;
     if (n_tokens) {

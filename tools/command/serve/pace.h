@@ -28,7 +28,9 @@ struct serve_pace {
 };
 
 void serve_pace_init(struct serve_pace *p, const struct spw_plan_info *plan, double max_gap);
-/* After a step. `decodes`: answers have tokens, and wait for the next one. */
-void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes);
+/* After a step. `decodes`: answers have tokens, and wait for the next one. `woken`: the batch was,
+ * and so the step had perhaps fewer chunks. */
+void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes,
+                       bool woken);
 
 #endif

@@ -14,7 +14,7 @@ struct serve_state {
     double limits[SPW_MOVED_COUNT]; /* bytes a second of each link; 0: not known */
     struct spw_plan_info plan;
     struct spw_stats stats;
-    uint32_t n_running, n_waiting, most_waiting; /* exchanges */
+    uint32_t n_running, n_waiting, most_waiting; /* choices */
     struct spw_batch_session sessions[SERVE_MOST_SEEN];
     size_t n_sessions;
 };

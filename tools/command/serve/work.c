@@ -1,4 +1,5 @@
 /* See work.h, and work_parts.h. */
+#include "tools/command/serve/protocol_parts.h"
 #include "tools/command/serve/work_parts.h"
 
 #include <errno.h>
@@ -27,13 +28,16 @@ void serve_work_stop(struct serve_work *w)
 
 int serve_work_submit(struct serve_work *w, struct serve_exchange *x)
 {
+    const uint32_t n = (uint32_t)serve_n_choices(&x->answer);
     pthread_mutex_lock(&w->mutex);
-    const bool is_full = w->n_queue + w->n_waiting >= w->is.most_waiting;
+    const uint32_t n_before = w->n_queued + w->n_waiting;
+    const bool is_full = n_before && n_before + n > w->is.most_waiting;
     const int rc = atomic_load(&w->is_stopped) ? -ESHUTDOWN : is_full ? -EBUSY : 0;
     w->counters.n_refused += is_full;
     if (!rc) {
         serve_exchange_hold(x);
         w->queue[w->n_queue++] = x;
+        w->n_queued += n;
     }
     pthread_mutex_unlock(&w->mutex);
     serve_work_wake(w);
@@ -75,7 +79,9 @@ static struct serve_exchange *take_queued(struct serve_work *w)
     pthread_mutex_lock(&w->mutex);
     if (w->n_queue) {
         x = w->queue[0];
-        w->n_waiting++; /* until serve_active_tell has seen it run */
+        w->n_queued -= (uint32_t)serve_n_choices(&x->answer);
+        w->n_waiting +=
+            (uint32_t)serve_n_choices(&x->answer); /* until serve_active_tell has seen it run */
         memmove(w->queue, w->queue + 1, --w->n_queue * sizeof(struct serve_exchange *));
     }
     pthread_mutex_unlock(&w->mutex);
@@ -160,8 +166,8 @@ static void show_counters(struct serve_work *w)
     c->n_kept = spw_batch_n_kept(w->e.batch, &c->n_kept_tokens);
     c->worst_gap_seconds = fmax(c->worst_gap_seconds, c->last_gap_seconds);
     pthread_mutex_lock(&w->mutex);
-    c->n_waiting = w->n_waiting + w->n_queue;
-    c->n_running = (uint32_t)w->n_active - w->n_waiting;
+    c->n_waiting = w->n_waiting + w->n_queued;
+    c->n_running = w->n_running;
     w->shown = *c;
     if (sees)
         w->shown_state = w->state;
@@ -171,20 +177,18 @@ static void show_counters(struct serve_work *w)
 /* ---- the end ---- */
 
 /* Refuses the exchanges that have no place; or all, as `all` says. */
-static void refuse_rest(struct serve_work *w, bool all)
+static void refuse_rest(struct serve_work *w, bool all, const struct request_refusal *why)
 {
-    struct request_refusal why;
     struct serve_exchange *x;
-    request_refuse(&why, 503, "shutting_down", NULL, "the server is shutting down");
     while ((x = take_queued(w)))
-        serve_work_refuse(x, &why, 0);
+        serve_work_refuse(x, why, 0);
     for (size_t i = w->n_active; i-- > 0;) {
         struct serve_active *a = &w->active[i];
         bool runs = false;
         for (size_t k = 0; k < a->n; k++)
             runs |= !a->asks[k].id || spw_batch_runs(w->e.batch, a->asks[k].id);
         if (all || !runs)
-            serve_work_refuse(serve_active_let_go(w, a), &why, 0);
+            serve_work_refuse(serve_active_let_go(w, a), why, 0);
     }
 }
 
@@ -209,6 +213,25 @@ static bool any_decodes(const struct serve_work *w)
     return false;
 }
 
+/* A step has failed. Requests that have failed twice end with the reason; the others, and those
+ * that wait, go on. -EIO: the engine cannot, since its device or a drive fails each time. */
+static int bear_failure(struct serve_work *w, int rc, struct spw_error *err)
+{
+    enum { TRIES = 2, MOST_BROKEN = 2 * TRIES };
+    struct spw_batch_times times;
+    spw_batch_times(w->e.batch, &times);
+    const uint64_t done = times.n_decode_steps + times.n_asides + times.n_prompt_tokens;
+    w->n_broken = rc != -EIO ? 0 : done == w->done ? w->n_broken + 1 : 1;
+    w->done = done;
+    cli_name_options(err->text);
+    cli_note("%s", err->text);
+    spw_batch_give_up(w->e.batch, TRIES, rc, err);
+    if (w->n_broken == MOST_BROKEN)
+        return rc;
+    spw_error_clear(err);
+    return 0;
+}
+
 static int step(struct serve_work *w, struct spw_error *err)
 {
     struct spw_event event;
@@ -216,13 +239,21 @@ static int step(struct serve_work *w, struct spw_error *err)
     spw_batch_set_prompt_chunks(w->e.batch, w->pace.chunks);
     spw_batch_set_pass_tokens(w->e.batch, w->pace.pass_tokens);
     w->counters.last_gap_seconds = 0;
-    const int rc = spw_batch_step(w->e.batch, err);
+    int rc = spw_batch_step(w->e.batch, err);
+    if (rc < 0 && rc != -ECANCELED)
+        rc = bear_failure(w, rc, err);
     cli_read_events(&w->e.events, w->e.engine);
     while (spw_batch_event(w->e.batch, &event))
         serve_active_event(w, &event);
     spw_batch_times(w->e.batch, &times);
-    serve_pace_update(&w->pace, &times, any_decodes(w));
-    return rc < 0 && rc != -ECANCELED ? rc : 0;
+    serve_pace_update(&w->pace, &times, any_decodes(w), spw_batch_is_woken(w->e.batch));
+    return rc == -ECANCELED || rc > 0 ? 0 : rc;
+}
+
+static const struct request_refusal *refuse_end(struct request_refusal *why)
+{
+    request_refuse(why, 503, "shutting_down", NULL, "the server is shutting down");
+    return why;
 }
 
 /* A turn of the loop. 1: the server goes on. */
@@ -235,8 +266,9 @@ static int turn(struct serve_work *w, struct spw_error *err)
     show_counters(w);
     spw_batch_wait(w->e.batch, spw_batch_is_idle(w->e.batch) ? IDLE_MILLISECONDS : 0);
     if (atomic_load(&w->is_stopped) && w->stops_at <= 0) {
+        struct request_refusal why;
         w->stops_at = cli_now_seconds() + GRACE_SECONDS;
-        refuse_rest(w, false);
+        refuse_rest(w, false, refuse_end(&why));
     }
     while ((x = take_queued(w)))
         serve_active_begin(w, x);
@@ -250,16 +282,19 @@ static int turn(struct serve_work *w, struct spw_error *err)
 int serve_work_run(struct serve_work *w)
 {
     struct spw_error err = {0};
+    struct request_refusal why;
     int rc, code = open_engine(w);
     if (!code && w->is.ready)
         w->is.ready(w->is.context);
     for (rc = !code; rc > 0;)
         rc = turn(w, &err);
     serve_work_stop(w);
-    if (w->e.batch) {
+    refuse_end(&why);
+    if (rc < 0)
+        request_refuse(&why, 500, NULL, NULL, "%s", err.text);
+    if (w->e.batch)
         publish_rest(w);
-        refuse_rest(w, true);
-    }
+    refuse_rest(w, true, &why);
     if (rc < 0)
         code = cli_fail_error(rc, &err, false);
     close_engine(w);

@@ -17,7 +17,8 @@ struct serve_work_options {
     const struct cli_options *o;   /* borrowed, as what follows, until close */
     const struct cli_model *model; /* with its tokenizer */
     double max_gap_seconds;        /* 0: 2 */
-    uint32_t most_waiting;         /* exchanges that wait for a place in the batch; 0: 256 */
+    uint32_t most_waiting; /* choices that wait for a place in the batch; an exchange with more of
+                              them is taken if no other waits; 0: 256 */
     struct serve_metrics *metrics; /* gets times and lengths of requests; NULL: nobody asks */
     void (*ready)(void *context);  /* the engine's thread: it is open, exchanges are taken */
     void *context;
@@ -25,7 +26,7 @@ struct serve_work_options {
 
 /* What /metrics shows. Counts since the start, unless they are a state. */
 struct serve_counters {
-    uint32_t n_running, n_waiting; /* exchanges, now */
+    uint32_t n_running, n_waiting; /* choices of exchanges, now */
     uint64_t n_ended, n_refused, n_gone, n_failed;
     uint64_t n_prompt_tokens, n_answer_tokens;  /* of requests that have ended; generated */
     uint64_t n_reused_tokens, n_stored_tokens;  /* of the prompts: not computed; from the cache */

@@ -295,12 +295,21 @@ static void tell(struct serve_work *w, struct serve_active *a, uint32_t n_before
     send_text(a, a->x->protocol->progress(&a->x->answer, &s, &text), &text);
 }
 
+static void count_choices(struct serve_work *w, const struct serve_active *a, uint32_t *n_waiting,
+                          uint32_t *n_running)
+{
+    for (size_t i = 0; i < a->n; i++)
+        if (a->asks[i].id)
+            ++*(spw_batch_runs(w->e.batch, a->asks[i].id) ? n_running : n_waiting);
+}
+
 void serve_active_tell(struct serve_work *w, const struct spw_progress *p)
 {
     const double now = cli_now_seconds();
-    uint32_t n_before = 0;
+    uint32_t n_before = 0, n_waiting = 0, n_running = 0;
     for (size_t i = 0; i < w->n_active; i++) {
         struct serve_active *a = &w->active[i];
+        count_choices(w, a, &n_waiting, &n_running);
         const size_t k = find_reading(a);
         const bool runs = k == a->n || spw_batch_runs(w->e.batch, a->asks[k].id);
         if (runs && a->started <= 0) {
@@ -314,6 +323,7 @@ void serve_active_tell(struct serve_work *w, const struct spw_progress *p)
         tell(w, a, runs ? 0 : n_before, p);
     }
     pthread_mutex_lock(&w->mutex);
-    w->n_waiting = n_before;
+    w->n_waiting = n_waiting;
+    w->n_running = n_running;
     pthread_mutex_unlock(&w->mutex);
 }

@@ -41,11 +41,15 @@ struct serve_work {
     struct serve_pace pace;
     struct serve_active *active; /* owned, [n_active], in the order in which they came */
     size_t n_active, capacity;
-    double stops_at; /* when the grace ends; 0: the server goes on */
+    double stops_at;   /* when the grace ends; 0: the server goes on */
+    uint32_t n_broken; /* steps one after the other that have ended with -EIO; */
+    uint64_t done;     /* and what had been done before the latest one */
 
     pthread_mutex_t mutex;         /* of what follows */
     struct serve_exchange **queue; /* owned, [most_waiting] */
-    uint32_t n_queue, n_waiting;   /* waiting: also those in the batch without a place */
+    uint32_t n_queue;              /* exchanges */
+    uint32_t n_queued;             /* their choices */
+    uint32_t n_waiting, n_running; /* choices in the batch: without a place, with one */
     uint64_t context;
     struct serve_counters counters;
     struct serve_counters shown; /* their copy for others */
