@@ -6,8 +6,9 @@ usage: json_schemas.py TEST_GRAMMAR   (the built test_grammar)
 Every round makes a random schema of the supported subset. Random documents of the schema, with the
 members in its order and random white space, must be valid for the package and accepted by the
 grammar; a document with a changed part is accepted only if it is valid; and what the grammar writes
-at random must be valid. Exit 77 where the package is missing. SPW_SEED repeats a run, SPW_ROUNDS
-sets its length.
+at random must be valid. Where the data folder has a tokenizer, documents are then cut into its
+tokens at random: see check_masks in tests/unit/model/test_grammar.c. Exit 77 where the package is
+missing. SPW_SEED repeats a run, SPW_ROUNDS sets its length.
 """
 import json
 import os
@@ -22,7 +23,8 @@ except ImportError:
     sys.exit(77)
 
 PATTERNS = [("^[a-c]{2,}(x|[0-9]+)?$", ["ab", "ccx", "aa12"]), ("q\\\\", ["q\\", "aq\\z"]),
-            ("^(?:no|yes)$", ["no", "yes"]), ("^.{1,3}$", ["a", "é\"z"]), ("[^a]$", ["ab", "b"])]
+            ("^(?:no|yes)$", ["no", "yes"]), ("^.{1,3}$", ["a", "é\"z"]), ("[^a]$", ["ab", "b"]),
+            ("^.{0,2}[a-z]{4}$", ["word", "a-word", "é<then"])]
 FORMATS = [("date", ["2026-11-29"]), ("time", ["06:00:00Z"]), ("date-time", ["2026-01-31T23:59:59.5+02:00"]),
            ("uuid", ["123e4567-e89b-12d3-a456-426614174000"]), ("email", ["a.b@example.org"])]
 KEYS = ["a", "ab", "abc", "b", "é", "k\"", "x y", "éa"]
@@ -186,7 +188,7 @@ def random_schema(rng):
 
 
 def check(program, rng, schema, make, with_writes):
-    """The number of documents that the grammar wrote."""
+    """Documents that the grammar accepts, and the number of those that it wrote."""
     validator = jsonschema.Draft202012Validator(schema)
     good = [make() for _ in range(6)]
     for value in good:
@@ -204,24 +206,36 @@ def check(program, rng, schema, make, with_writes):
     for text_ in written:
         if not validator.is_valid(json.loads(text_)):
             raise AssertionError(f"not valid, but written: {text_!r}")
-    return len(written)
+    return texts[:len(good)], len(written)
+
+
+def check_masks(program, seed, lines):
+    """Whether the masks are right. lines: JSON lists of a schema and its documents."""
+    tokenizer = os.path.join(os.environ.get("SPW_DATA", "../shared/data"), "tokenizers/qwen2.5/tokenizer.json")
+    if not os.path.exists(tokenizer):
+        print("masks: skipped, no tokenizer")
+        return True
+    done = subprocess.run([program, "--masks", tokenizer, str(seed)], input="\n".join(lines) + "\n", text=True)
+    return done.returncode == 0
 
 
 def main():
     program = sys.argv[1]
     seed = int(os.environ.get("SPW_SEED", random.randrange(2 ** 32)))
     rounds = int(os.environ.get("SPW_ROUNDS", 300 if os.environ.get("SPW_FULL") else 40))
-    n_written = 0
+    n_written, lines = 0, []
     for i in range(rounds):
         rng = random.Random(seed * 1000003 + i)
         schema = random_schema(rng)
         try:
-            n_written += check(program, rng, *schema, i % 4 == 0)
+            texts, n = check(program, rng, *schema, i % 4 == 0)
+            n_written += n
+            lines.append(json.dumps([json.dumps(schema[0]), *[t for t in texts if len(t) < 200][:2]]))
         except AssertionError as why:
             print(f"seed {seed}, round {i}: {json.dumps(schema[0], ensure_ascii=False)}\n{why}")
             return 1
     print(f"{rounds} schemas, {n_written} documents written by grammars; seed {seed}")
-    return 0
+    return 0 if check_masks(program, seed, lines) else 1
 
 
 sys.exit(main())

@@ -5,8 +5,10 @@
  *   test_grammar SCHEMA [TEXT...]     a line for each text: 1 accepted, 0 not; the error, if the
  *                                     schema is refused. For tests/oracle/json_schemas.py
  *   test_grammar --write N SEED SCHEMA   N random texts that the grammar accepts, a line each
+ *   test_grammar --masks TOKENIZER_JSON SEED   checks the masks of the schemas and texts in stdin
  *   test_grammar --bench TOKENIZER_JSON  what masks of typical schemas cost */
 #include "base/grow.h"
+#include "base/json.h"
 #include "model/text/grammar/run.h"
 #include "tests/byte_tokenizer.h"
 #include "tests/check.h"
@@ -14,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- one text ---- */
 
@@ -55,6 +58,9 @@ static const struct row rows[] = {
      {"\"ab\"", "\"abcx\"", "\"aa12\""},
      {"\"a\"", "\"abd\"", "\"abx1\"", "\"ab\\n\""}},
     {STRING ",\"pattern\":\"^\\\\S$\"}", {"\"a\""}, {"\" \"", "\"\xe2\x80\x83\""}},
+    {STRING ",\"pattern\":\"^.{0,2}[a-z]{4}$\"}",
+     {"\"word\"", "\"a-word\"", "\"\xc3\xa9<then\""},
+     {"\"abc\"", "\"longest\""}},
     {STRING ",\"pattern\":\"q\\\\\\\\\"}", {"\"q\\\\\"", "\"aq\\\\z\""}, {"\"q\"", "\"a\""}},
     {STRING ",\"format\":\"date-time\"}",
      {"\"2026-11-29T06:00:00Z\"", "\"2026-01-31T23:59:59.5+02:00\""},
@@ -239,7 +245,159 @@ static void test_tokens(void)
     spw_tokenizer_close(t);
 }
 
+/* ---- tokens of a real tokenizer ---- */
+
+struct tokens {   /* their bytes, without special ones */
+    char **bytes; /* owned, as each of them; NULL: none */
+    size_t *n;    /* owned */
+    uint32_t vocab;
+    struct spw_vocabulary *v; /* owned */
+};
+
+static struct spw_tokenizer *read_tokenizer(const char *path)
+{
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    char *json = NULL;
+    size_t n = 0, capacity = 0, got;
+    FILE *f = fopen(path, "r");
+    while (f && !spw_grow(&json, &capacity, n + 65536, 1) && (got = fread(json + n, 1, 65536, f)))
+        n += got;
+    if (f)
+        fclose(f);
+    if (!n || spw_tokenizer_parse(&t, json, n, path, &err))
+        fprintf(stderr, "%s: %s\n", path, n ? err.text : strerror(errno));
+    spw_free(json);
+    return t;
+}
+
+static bool read_tokens(struct tokens *out, const char *path)
+{
+    struct spw_tokenizer *t = read_tokenizer(path);
+    if (!t)
+        return false;
+    out->vocab = spw_tokenizer_vocab_size(t);
+    out->bytes = spw_alloc_zero(out->vocab, sizeof *out->bytes);
+    out->n = spw_alloc_zero(out->vocab, sizeof *out->n);
+    for (uint32_t id = 0; id < out->vocab; id++)
+        if (spw_tokenizer_token(t, (int32_t)id) && !spw_tokenizer_is_special(t, (int32_t)id))
+            CHECK(!spw_tokenizer_token_bytes(t, (int32_t)id, &out->bytes[id], &out->n[id]));
+    CHECK(!spw_vocabulary_open(&out->v, t, out->vocab));
+    spw_tokenizer_close(t);
+    return true;
+}
+
+static void free_tokens(struct tokens *t)
+{
+    for (uint32_t id = 0; id < t->vocab; id++)
+        spw_free(t->bytes[id]);
+    spw_free(t->bytes);
+    spw_free(t->n);
+    spw_vocabulary_close(t->v);
+}
+
+static bool is_allowed(const uint64_t *allowed, uint32_t id)
+{
+    return allowed[id / 64] >> id % 64 & 1;
+}
+
+/* Whether the text may go on with the token, byte by byte. */
+static bool may_follow(const struct spw_grammar *g, const char *text, size_t n,
+                       const struct tokens *t, uint32_t id)
+{
+    struct spw_grammar_run *r;
+    CHECK(!spw_grammar_run_open(&r, g, NULL, false));
+    const bool good = t->n[id] && !spw_grammar_run_push(r, text, n) &&
+                      !spw_grammar_run_push(r, t->bytes[id], t->n[id]);
+    spw_grammar_run_close(r);
+    return good;
+}
+
+/* A text that the grammar accepts, cut into tokens at random: each token that stands there is
+ * allowed; and of tokens at random those are, and only those, that can follow byte by byte. */
+static void check_masks(const struct spw_grammar *g, const struct tokens *t, const char *text,
+                        uint64_t *seed)
+{
+    enum { N_SAMPLES = 12 };
+    const size_t bytes = strlen(text);
+    struct spw_grammar_run *r;
+    CHECK(!spw_grammar_run_open(&r, g, t->v, false));
+    for (size_t at = 0; at < bytes;) {
+        const uint64_t *allowed;
+        uint32_t chosen = 0, n_fit = 0;
+        if (spw_grammar_run_allowed(r, &allowed)) {
+            CHECK_MSG(false, "no mask after %.*s", (int)at, text);
+            break;
+        }
+        for (uint32_t id = 0; id < t->vocab; id++) {
+            if (!t->n[id] || t->n[id] > bytes - at || memcmp(t->bytes[id], text + at, t->n[id]))
+                continue;
+            CHECK_MSG(is_allowed(allowed, id), "after %.*s: token %u, %.*s", (int)at, text, id,
+                      (int)t->n[id], t->bytes[id]);
+            if (check_random(seed) % ++n_fit == 0)
+                chosen = id;
+        }
+        for (int i = 0; i < N_SAMPLES; i++) {
+            const uint32_t id = (uint32_t)(check_random(seed) % t->vocab);
+            CHECK_MSG(is_allowed(allowed, id) == may_follow(g, text, at, t, id),
+                      "after %.*s: token %u, %.*s", (int)at, text, id, (int)t->n[id], t->bytes[id]);
+        }
+        if (!n_fit || spw_grammar_run_token(r, (int32_t)chosen)) {
+            CHECK_MSG(false, "nothing follows %.*s of %s", (int)at, text, text);
+            break;
+        }
+        at += t->n[chosen];
+    }
+    CHECK_MSG(spw_grammar_run_may_end(r), "%s", text);
+    spw_grammar_run_close(r);
+}
+
+/* The accepted texts of the rows above. */
+static void test_masks(void)
+{
+    const char *data = getenv("SPW_DATA");
+    struct tokens t;
+    char path[4096];
+    uint64_t seed = check_seed();
+    snprintf(path, sizeof path, "%s/tokenizers/qwen2.5/tokenizer.json",
+             data ? data : "../shared/data");
+    if (access(path, R_OK) || !read_tokens(&t, path))
+        return;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct spw_grammar *g;
+        CHECK(!spw_grammar_open_schema(&g, rows[i].schema, strlen(rows[i].schema), NULL));
+        for (size_t k = 0; k < 6 && rows[i].good[k]; k++)
+            check_masks(g, &t, rows[i].good[k], &seed);
+        spw_grammar_close(g);
+    }
+    free_tokens(&t);
+}
+
 /* ---- for the oracle ---- */
+
+/* Lines of stdin are lists: a schema, and texts that it accepts. */
+static int masks_of_lines(char **argv)
+{
+    struct tokens t;
+    uint64_t seed = strtoull(argv[3], NULL, 10);
+    char *line = NULL;
+    size_t capacity = 0;
+    if (!read_tokens(&t, argv[2]))
+        return 2;
+    while (getline(&line, &capacity, stdin) > 0) {
+        json_t *row = json_loads(line, 0, NULL);
+        const char *schema = json_string_value(json_array_get(row, 0));
+        struct spw_grammar *g;
+        CHECK_MSG(schema && !spw_grammar_open_schema(&g, schema, strlen(schema), NULL), "%s", line);
+        for (size_t i = 1; schema && i < json_array_size(row); i++)
+            check_masks(g, &t, json_string_value(json_array_get(row, i)), &seed);
+        spw_grammar_close(g);
+        json_decref(row);
+    }
+    free(line);
+    free_tokens(&t);
+    return check_done();
+}
 
 static int answer(int argc, char **argv)
 {
@@ -307,23 +465,6 @@ static int write_texts(char **argv)
 /* ---- what a mask costs ---- */
 
 static char long_text[4096]; /* a JSON text of some prose */
-
-static struct spw_tokenizer *read_tokenizer(const char *path)
-{
-    struct spw_tokenizer *t = NULL;
-    struct spw_error err = {0};
-    char *json = NULL;
-    size_t n = 0, capacity = 0, got;
-    FILE *f = fopen(path, "r");
-    while (f && !spw_grow(&json, &capacity, n + 65536, 1) && (got = fread(json + n, 1, 65536, f)))
-        n += got;
-    if (f)
-        fclose(f);
-    if (!n || spw_tokenizer_parse(&t, json, n, path, &err))
-        fprintf(stderr, "%s: %s\n", path, n ? err.text : strerror(errno));
-    spw_free(json);
-    return t;
-}
 
 static const struct {
     const char *what, *schema, *document;
@@ -428,6 +569,8 @@ static int bench(const char *path)
 
 int main(int argc, char **argv)
 {
+    if (argc == 4 && !strcmp(argv[1], "--masks"))
+        return masks_of_lines(argv);
     if (argc == 3 && !strcmp(argv[1], "--bench"))
         return bench(argv[2]);
     if (argc == 5 && !strcmp(argv[1], "--write"))
@@ -439,6 +582,7 @@ int main(int argc, char **argv)
     test_refusals();
     test_nesting();
     test_tokens();
+    test_masks();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();
 }
