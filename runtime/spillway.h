@@ -227,6 +227,9 @@ struct spw_stats { /* since the engine opened */
     double unhidden_wait_seconds;          /* computation waited for a transfer */
     uint64_t card_bytes;                   /* CUDA: what the driver took from the card */
     uint64_t n_fallbacks, n_lost_tiles;
+    /* Now: tokens that open sessions have room for, shared ones once, without sessions that a batch
+     * keeps of requests that have ended; and that there is room for. */
+    uint64_t kv_tokens, most_kv_tokens;
 };
 void spw_engine_stats(struct spw_engine *e, struct spw_stats *out);
 /* The part of unhidden_wait_seconds that belongs to one layer; 0 for layers from the 512th on. The

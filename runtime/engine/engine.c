@@ -428,6 +428,8 @@ void spw_engine_stats(struct spw_engine *e, struct spw_stats *out)
         .unhidden_wait_seconds = waited(e, SPW_RANGES),
         .n_fallbacks = e->events.n_fallbacks,
         .n_lost_tiles = e->events.n_lost_tiles,
+        .kv_tokens = spw_engine_open_tiles(e, true) * SPW_TILE_TOKENS,
+        .most_kv_tokens = spw_share_most_tiles(&e->plan) * SPW_TILE_TOKENS,
     };
     for (uint32_t l = 0; l < e->model.config.n_layers; l++)
         out->unhidden_wait_seconds += spw_engine_layer_wait(e, l);

@@ -80,6 +80,7 @@ static void check_sessions(void)
 {
     struct room x;
     struct spw_batch_session seen[3];
+    struct spw_stats stats;
     room_open(&x, &tiny_narrow, 3, 3);
     CHECK(spw_batch_sessions(x.b, seen, 3) == 0);
     const uint64_t first = submit(&x, 0, 300, 2);
@@ -92,6 +93,8 @@ static void check_sessions(void)
     CHECK(spw_batch_sessions(x.b, seen, 3) == 2);
     CHECK(seen[0].request == second && !seen[0].has_ended && seen[0].n_prompt == SHORT);
     CHECK(seen[0].n_generated == 2 && seen[0].waterlines.n_tokens == SHORT + 1);
+    spw_engine_stats(x.e, &stats);
+    CHECK(stats.kv_tokens == 9 * 128 && stats.most_kv_tokens == 3 * 13 * 128); /* second's alone */
     CHECK(seen[1].request == first && seen[1].has_ended && seen[1].waterlines.n_tokens == 301);
     room_close(&x);
 }

@@ -97,7 +97,7 @@ static void check_refusal(const struct serve_protocol *p, const struct request_r
 {
     struct cli_text out = {0};
     must(why->status == 400 && why->message[0] && why->type);
-    must(p->error(why, &out) == 0);
+    must(p->error(why, "1", &out) == 0);
     must_be_json(out.text, out.n);
     spw_free(out.text);
 }

@@ -48,8 +48,9 @@ static int write_failed(struct serve_answer *a, const struct request_refusal *wh
     return cli_text_add(out, why->message, strlen(why->message));
 }
 
-static int write_error(const struct request_refusal *why, struct cli_text *out)
+static int write_error(const struct request_refusal *why, const char *id, struct cli_text *out)
 {
+    (void)id;
     return cli_text_add(out, why->message, strlen(why->message));
 }
 
@@ -126,15 +127,15 @@ static void answer(void *context, struct serve_call *call, struct serve_reply *r
     snprintf(engines[i].script, sizeof engines[i].script, "%.*s", (int)call->body.n,
              call->body.n ? call->body.text : "");
     x->wish.stream = strncmp(engines[i].script, "start", 5) == 0;
-    snprintf(x->answer.id, sizeof x->answer.id, "name");
     serve_exchange_hold(x);
     expect(pthread_create(&engines[i].thread, NULL, run_engine, (void *)(intptr_t)i) == 0);
     reply->exchange = x;
 }
 
-static void refuse(const char *path, const struct request_refusal *why, struct serve_reply *reply)
+static void refuse(const struct serve_call *call, const struct request_refusal *why,
+                   struct serve_reply *reply)
 {
-    (void)path;
+    (void)call;
     reply->status = why->status;
     expect(cli_text_add(&reply->body, why->message, strlen(why->message)) == 0);
 }
@@ -211,7 +212,7 @@ static void test_answers(void)
     int s = dial();
     post(s, "add add end");
     CHECK(hear(s, "texttext") && strstr(got, "200 OK") && strstr(got, "Content-Length: 8") &&
-          strstr(got, "x-logits-hash: 0000000000000abc") && strstr(got, "request-id: req_name"));
+          strstr(got, "x-logits-hash: 0000000000000abc") && strstr(got, "request-id: req_"));
     post(s, "refuse"); /* the same connection */
     CHECK(hear(s, "too many") && strstr(got, " 429 ") && strstr(got, "Retry-After: 7"));
     post(s, "slow add end"); /* the answer may take longer than a client may */

@@ -473,14 +473,14 @@ static void check_errors(void)
     struct cli_text out = {0};
     struct request_refusal error;
     request_refuse(&error, 429, "rate_limit_exceeded", NULL, "full");
-    CHECK(CHAT->error(&error, &out) == 0);
+    CHECK(CHAT->error(&error, "1a", &out) == 0);
     CHECK_MSG(!strcmp(out.text, "{\"error\":{\"message\":\"full\",\"type\":\"rate_limit_error\","
                                 "\"param\":null,\"code\":\"rate_limit_exceeded\"}}"),
               "%s", out.text);
     out.n = 0;
-    CHECK(MESSAGES_API->error(&error, &out) == 0);
+    CHECK(MESSAGES_API->error(&error, "1a", &out) == 0);
     CHECK_MSG(!strcmp(out.text, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\","
-                                "\"message\":\"full\"}}"),
+                                "\"message\":\"full\"},\"request_id\":\"req_1a\"}"),
               "%s", out.text);
     spw_free(out.text);
 }
@@ -574,7 +574,7 @@ static void print_samples(void)
         if (wish.stream)
             show(&w, "failure");
         w.out.n = 0;
-        CHECK(w.a.protocol->error(&failure, &w.out) == 0);
+        CHECK(w.a.protocol->error(&failure, w.a.id, &w.out) == 0);
         show(&w, "error");
         close_answer(&w);
     }

@@ -69,8 +69,9 @@ static int failed(struct serve_answer *a, const struct request_refusal *why, str
     return add(out, 'F');
 }
 
-static int error(const struct request_refusal *why, struct cli_text *out)
+static int error(const struct request_refusal *why, const char *id, struct cli_text *out)
 {
+    (void)id;
     refusal = *why;
     return add(out, 'X');
 }

@@ -175,8 +175,8 @@ void serve_exchange_refuse(struct serve_exchange *x, const struct request_refusa
     struct cli_text text = {0};
     /* Only the engine's side writes these two. */
     const bool in_stream = x->started && x->wish.stream;
-    int rc =
-        in_stream ? x->protocol->failed(&x->answer, why, &text) : x->protocol->error(why, &text);
+    int rc = in_stream ? x->protocol->failed(&x->answer, why, &text)
+                       : x->protocol->error(why, x->answer.id, &text);
     pthread_mutex_lock(&x->mutex);
     if (!in_stream) {
         x->out.n = 0;

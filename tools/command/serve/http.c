@@ -12,6 +12,7 @@
  */
 #include "tools/command/serve/http.h"
 
+#include <inttypes.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -19,6 +20,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -83,8 +85,12 @@ static void add_origin(struct MHD_Response *r, const struct open_call *c)
 
 static enum MHD_Result queue(struct open_call *c, int status, struct MHD_Response *r)
 {
+    char name[64];
     if (!r)
         return MHD_NO;
+    snprintf(name, sizeof name, "req_%s", c->call.id);
+    add_header(r, "request-id", name);
+    add_header(r, "x-request-id", name);
     add_origin(r, c);
     restart_clock(c);
     const enum MHD_Result rc = MHD_queue_response(c->connection, (unsigned)status, r);
@@ -114,7 +120,7 @@ static enum MHD_Result send_whole(struct open_call *c, struct serve_reply *reply
 static enum MHD_Result send_refusal(struct open_call *c)
 {
     struct serve_reply reply = {.status = c->why.status};
-    c->http->o.refuse(c->call.head.path, &c->why, &reply);
+    c->http->o.refuse(&c->call, &c->why, &reply);
     return send_whole(c, &reply);
 }
 
@@ -147,12 +153,9 @@ static void leave(struct open_call *c)
     c->exchange = NULL;
 }
 
-static void add_names(struct MHD_Response *r, struct serve_exchange *x)
+static void add_facts(struct MHD_Response *r, struct serve_exchange *x)
 {
-    char text[64];
-    snprintf(text, sizeof text, "req_%s", x->answer.id);
-    add_header(r, "request-id", text);
-    add_header(r, "x-request-id", text);
+    char text[32];
     if (x->logits_hash && !x->wish.stream) {
         snprintf(text, sizeof text, "%016llx", (unsigned long long)x->logits_hash);
         add_header(r, "x-logits-hash", text);
@@ -185,7 +188,7 @@ static enum MHD_Result send_stream(struct open_call *c)
     add_header(r, "Content-Type", "text/event-stream");
     add_header(r, "Cache-Control", "no-cache");
     add_header(r, "X-Accel-Buffering", "no");
-    add_names(r, c->exchange);
+    add_facts(r, c->exchange);
     return queue(c, 200, r);
 }
 
@@ -198,7 +201,7 @@ static enum MHD_Result send_ended(struct open_call *c)
     if (!r)
         return MHD_NO;
     add_header(r, "Content-Type", "application/json");
-    add_names(r, x);
+    add_facts(r, x);
     return queue(c, x->status, r);
 }
 
@@ -299,6 +302,15 @@ static enum MHD_Result reply_to(struct open_call *c)
     return c->exchange ? send_exchange(c) : send_whole(c, &reply);
 }
 
+/* A name that no other request has. */
+static void draw_id(char id[40])
+{
+    uint64_t bits[2] = {0};
+    if (getrandom(bits, sizeof bits, 0) != sizeof bits)
+        bits[0] = (uint64_t)(cli_now_seconds() * 1e9);
+    snprintf(id, 40, "%016" PRIx64 "%08" PRIx64, bits[0], bits[1] & 0xffffffff);
+}
+
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection,
                                   const char *path, const char *method, const char *version,
                                   const char *bytes, size_t *n, void **own)
@@ -314,6 +326,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         c->connection = connection;
         c->call.head = read_head(connection, method, path);
         c->began = cli_now_seconds();
+        draw_id(c->call.id);
         c->socket =
             MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
         c->http->n_calls++;

@@ -12,6 +12,7 @@
 
 /* A request that is complete and allowed. */
 struct serve_call {
+    char id[40]; /* no other request has it */
     struct serve_head head;
     struct cli_text body;
     struct serve_share share; /* of the server's room, for the body; may be moved away */
@@ -37,7 +38,8 @@ struct serve_http_options {
     /* The thread of the connection. Fills *reply, which is zero. */
     void (*answer)(void *context, struct serve_call *call, struct serve_reply *reply);
     /* A refusal in the form of the path; whether a path needs no key. */
-    void (*refuse)(const char *path, const struct request_refusal *why, struct serve_reply *reply);
+    void (*refuse)(const struct serve_call *call, const struct request_refusal *why,
+                   struct serve_reply *reply);
     bool (*is_public)(const char *path);
     void (*left)(void *context); /* a client has left its exchange */
     void *context;

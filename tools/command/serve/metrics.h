@@ -19,6 +19,7 @@ enum serve_metric {
     SERVE_DEVICE_PEAK,
     SERVE_HOST_PEAK,
     SERVE_DISK_PEAK,
+    SERVE_KV_USAGE, /* of 1: at 1 requests wait */
     SERVE_FALLBACKS,
     SERVE_LOST_TILES,
     SERVE_UNHIDDEN_WAIT, /* seconds */

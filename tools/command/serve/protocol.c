@@ -267,7 +267,9 @@ json_t *serve_openai_error(const struct request_refusal *why)
     return CLI_OBJECT(fields);
 }
 
-int serve_write_openai_error(const struct request_refusal *why, struct cli_text *out)
+int serve_write_openai_error(const struct request_refusal *why, const char *id,
+                             struct cli_text *out)
 {
+    (void)id; /* only a header has it */
     return serve_add_json(out, serve_openai_error(why));
 }

@@ -56,7 +56,8 @@ struct serve_protocol {
     int (*end)(struct serve_answer *a, struct cli_text *out);
     int (*failed)(struct serve_answer *a, const struct request_refusal *why, struct cli_text *out);
     int (*whole)(struct serve_answer *a, struct cli_text *out);
-    int (*error)(const struct request_refusal *why, struct cli_text *out);
+    /* `id`: of the request, as that of an answer; "": it has none. */
+    int (*error)(const struct request_refusal *why, const char *id, struct cli_text *out);
     void (*close)(struct serve_answer *a);
 };
 

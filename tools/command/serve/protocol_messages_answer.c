@@ -353,7 +353,7 @@ static int end_answer(struct serve_answer *a, struct cli_text *out)
 
 /* ---- errors ---- */
 
-static json_t *error_of(const struct request_refusal *why)
+static json_t *error_of(const struct request_refusal *why, const char *id)
 {
     static const struct {
         int status;
@@ -369,20 +369,20 @@ static json_t *error_of(const struct request_refusal *why)
     const struct cli_field error[] = {{"type", json_string(type)},
                                       {"message", CLI_JSON((const char *)why->message)}};
     const struct cli_field fields[] = {{"type", json_string("error")},
-                                       {"error", CLI_OBJECT(error)}};
+                                       {"error", CLI_OBJECT(error)},
+                                       {*id ? "request_id" : NULL, json_sprintf("req_%s", id)}};
     return CLI_OBJECT(fields);
 }
 
 static int fail_answer(struct serve_answer *a, const struct request_refusal *why,
                        struct cli_text *out)
 {
-    (void)a;
-    return serve_add_event(out, "error", error_of(why));
+    return serve_add_event(out, "error", error_of(why, a->id));
 }
 
-static int write_error(const struct request_refusal *why, struct cli_text *out)
+static int write_error(const struct request_refusal *why, const char *id, struct cli_text *out)
 {
-    return serve_add_json(out, error_of(why));
+    return serve_add_json(out, error_of(why, id));
 }
 
 static void close_answer(struct serve_answer *a)

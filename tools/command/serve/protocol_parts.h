@@ -25,7 +25,8 @@ size_t serve_n_choices(const struct serve_answer *a);
 
 /* The error of chat, completions and responses. */
 json_t *serve_openai_error(const struct request_refusal *why);
-int serve_write_openai_error(const struct request_refusal *why, struct cli_text *out);
+int serve_write_openai_error(const struct request_refusal *why, const char *id,
+                             struct cli_text *out);
 
 /* ---- bodies ---- */
 

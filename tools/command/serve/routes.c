@@ -7,9 +7,7 @@
 #include "tools/command/serve/page_texts.h"
 #include "tools/command/serve/work.h"
 
-#include <inttypes.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 
 static const char json_content[] = "application/json";
@@ -29,16 +27,17 @@ static const struct serve_protocol *find_protocol(const char *path)
 
 /* ---- replies ---- */
 
-void serve_route_refusal(const char *path, const struct request_refusal *why,
+void serve_route_refusal(const struct serve_call *call, const struct request_refusal *why,
                          struct serve_reply *reply)
 {
+    const char *path = call->head.path;
     const struct serve_protocol *p = find_protocol(path);
     if (!p && strncmp(without_version(path), "/messages/", 10) == 0)
         p = find_protocol("/messages");
     reply->status = why->status ? why->status : 400;
     reply->content_type = json_content;
     reply->retry_after = why->status == 503 ? 5 : why->status == 429 ? 1 : 0;
-    if ((p ? p->error(why, &reply->body) : serve_write_openai_error(why, &reply->body)))
+    if ((p ? p->error : serve_write_openai_error)(why, call->id, &reply->body))
         reply->body.n = 0; /* without memory: the status alone */
 }
 
@@ -315,15 +314,6 @@ static int check_model(const struct serve_server *s, const json_t *name,
     return refuse_model(s, json_string_value(name), why);
 }
 
-/* A name that no other answer has. */
-static void draw_id(char id[40])
-{
-    uint64_t bits[2] = {0};
-    if (getrandom(bits, sizeof bits, 0) != sizeof bits)
-        bits[0] = (uint64_t)(cli_now_seconds() * 1e9);
-    snprintf(id, 40, "%016" PRIx64 "%08" PRIx64, bits[0], bits[1] & 0xffffffff);
-}
-
 static int read_exchange(struct serve_server *s, struct serve_exchange *x, struct serve_call *call,
                          struct request_refusal *why)
 {
@@ -338,7 +328,7 @@ static int read_exchange(struct serve_server *s, struct serve_exchange *x, struc
                                       .model = s->name,
                                       .tokenizer = s->model.tokenizer,
                                       .created = reader.started};
-    draw_id(x->answer.id);
+    memcpy(x->answer.id, call->id, sizeof call->id);
     x->share = call->share; /* the request is as large as its body was */
     call->share.bytes = 0;
     return serve_share_grow(&x->share, x->share.bytes + request_bytes(&x->request), why);
@@ -440,5 +430,5 @@ void serve_route(void *context, struct serve_call *call, struct serve_reply *rep
 {
     struct request_refusal why = {0};
     if (route(context, call, reply, &why))
-        serve_route_refusal(call->head.path, &why, reply);
+        serve_route_refusal(call, &why, reply);
 }

@@ -25,7 +25,7 @@ struct serve_server {
 uint64_t serve_longest(const struct serve_server *s);
 /* As serve_http_options wants them; the context is the server. */
 void serve_route(void *context, struct serve_call *call, struct serve_reply *reply);
-void serve_route_refusal(const char *path, const struct request_refusal *why,
+void serve_route_refusal(const struct serve_call *call, const struct request_refusal *why,
                          struct serve_reply *reply);
 bool serve_route_is_public(const char *path);
 
