@@ -47,8 +47,8 @@ int spw_grammar_finish(struct spw_grammar **out, uint32_t root)
 
 int spw_grammar_wrap(struct spw_grammar **g, const char *before, const char *after)
 {
-    const uint32_t begin = spw_node_text(*g, before, strlen(before));
-    const uint32_t end = spw_node_text(*g, after, strlen(after));
+    const uint32_t begin = spw_node_word(*g, before);
+    const uint32_t end = spw_node_word(*g, after);
     return spw_grammar_finish(g, SPW_SEQUENCE(*g, begin, (*g)->root, end));
 }
 
@@ -105,6 +105,11 @@ uint32_t spw_node_repeat(struct spw_grammar *g, uint32_t child, uint32_t min, ui
     return node;
 }
 
+uint32_t spw_node_maybe(struct spw_grammar *g, uint32_t child)
+{
+    return spw_node_repeat(g, child, 0, 1);
+}
+
 uint32_t spw_node_nests(struct spw_grammar *g, uint32_t node)
 {
     if (!g->rc)
@@ -156,6 +161,11 @@ uint32_t spw_node_text(struct spw_grammar *g, const char *text, size_t bytes)
     const uint32_t node = spw_node_list(g, SPW_NODE_SEQUENCE, each, bytes);
     spw_free(each);
     return node;
+}
+
+uint32_t spw_node_word(struct spw_grammar *g, const char *text)
+{
+    return spw_node_text(g, text, strlen(text));
 }
 
 /* ---- characters ---- */

@@ -49,6 +49,7 @@ void spw_node_define(struct spw_grammar *g, uint32_t reserved, uint32_t as);
 uint32_t spw_node_set(struct spw_grammar *g, const struct spw_byte_set *set);
 uint32_t spw_node_byte(struct spw_grammar *g, unsigned char byte);
 uint32_t spw_node_text(struct spw_grammar *g, const char *text, size_t bytes);
+uint32_t spw_node_word(struct spw_grammar *g, const char *text);
 uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uint32_t *children,
                        size_t n);
 #define SPW_NODES(g, kind, ...)                                                                    \
@@ -57,6 +58,7 @@ uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uin
 #define SPW_SEQUENCE(g, ...) SPW_NODES(g, SPW_NODE_SEQUENCE, __VA_ARGS__)
 #define SPW_CHOICE(g, ...) SPW_NODES(g, SPW_NODE_CHOICE, __VA_ARGS__)
 uint32_t spw_node_repeat(struct spw_grammar *g, uint32_t child, uint32_t min, uint32_t max);
+uint32_t spw_node_maybe(struct spw_grammar *g, uint32_t child);
 /* The node is an object or a list. Returns the node. */
 uint32_t spw_node_nests(struct spw_grammar *g, uint32_t node);
 /* In quotation marks. */

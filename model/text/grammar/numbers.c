@@ -137,14 +137,9 @@ static uint32_t digits_beside(uint64_t at, bool excluded)
     return n;
 }
 
-static uint32_t maybe(struct spw_grammar *g, uint32_t node)
-{
-    return spw_node_repeat(g, node, 0, 1);
-}
-
 static uint32_t maybe_fraction(struct spw_grammar *g, uint32_t most_digits)
 {
-    return most_digits ? maybe(g, fraction(g, false, most_digits)) : 0;
+    return most_digits ? spw_node_maybe(g, fraction(g, false, most_digits)) : 0;
 }
 
 static uint32_t number_magnitude(struct spw_grammar *g, const struct span *s)
@@ -164,7 +159,7 @@ static uint32_t number_magnitude(struct spw_grammar *g, const struct span *s)
     if (s->a < s->b && s->above && first)
         parts[n++] = SPW_SEQUENCE(g, whole(g, s->a, s->a), fraction(g, true, first));
     if (!s->below && !(s->above && s->a == s->b))
-        parts[n++] = SPW_SEQUENCE(g, whole(g, s->b, s->b), maybe(g, zeros));
+        parts[n++] = SPW_SEQUENCE(g, whole(g, s->b, s->b), spw_node_maybe(g, zeros));
     return spw_node_list(g, SPW_NODE_CHOICE, parts, n);
 }
 
@@ -177,8 +172,8 @@ uint32_t spw_node_number(struct spw_grammar *g, const struct spw_bounds *b)
     e.bits['E' / 64] |= UINT64_C(1) << 'E' % 64;
     sign.bits['+' / 64] |= UINT64_C(1) << '+' % 64;
     sign.bits['-' / 64] |= UINT64_C(1) << '-' % 64;
-    const uint32_t exponent =
-        SPW_SEQUENCE(g, spw_node_set(g, &e), maybe(g, spw_node_set(g, &sign)), digits(g, 1, 2));
-    return SPW_SEQUENCE(g, maybe(g, spw_node_byte(g, '-')), whole(g, 0, most),
-                        maybe_fraction(g, 16), maybe(g, exponent));
+    const uint32_t exponent = SPW_SEQUENCE(
+        g, spw_node_set(g, &e), spw_node_maybe(g, spw_node_set(g, &sign)), digits(g, 1, 2));
+    return SPW_SEQUENCE(g, spw_node_maybe(g, spw_node_byte(g, '-')), whole(g, 0, most),
+                        maybe_fraction(g, 16), spw_node_maybe(g, exponent));
 }
