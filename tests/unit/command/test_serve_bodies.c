@@ -181,6 +181,15 @@ static void check_chat_bodies(void)
     check_refused(CHAT, "{'model':'m'}", "messages: found nothing");
     check_refused(CHAT, "{'model':'m',", "no JSON");
     check_refused(CHAT, "[1]", "expected an object");
+    use(EACH_MESSAGE "{% if add_generation_prompt %}<answer>{% endif %}");
+    check_prompt(CHAT, MESSAGES(ROLE("user", "a")), "<user>a<answer>");
+    check_prompt(CHAT, "{'messages':[{'role':'user','content':'a'}],'add_generation_prompt':false}",
+                 "<user>a");
+    check_refused(CHAT,
+                  "{'messages':[{'role':'user','content':'a'}],'add_generation_prompt':true,"
+                  "'continue_final_message':true}",
+                  "expected at most one");
+    use(EACH_MESSAGE);
     /* twice the same key: the last one */
     check_prompt(CHAT, "{'messages':1,'messages':[{'role':'user','content':'a'}]}", "<user>a");
 }

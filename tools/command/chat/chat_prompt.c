@@ -105,7 +105,6 @@ int cli_chat_render(const struct spw_chat_template *t, const json_t *messages, t
     struct spw_chat_request request = *variables;
     request.messages_json = json;
     request.messages_bytes = strlen(json);
-    request.add_generation_prompt = !variables->continue_final_message;
     request.now = localtime_r(&now, &local);
     int rc = spw_chat_template_render(t, &request, text, bytes, err);
     spw_free(json);
@@ -120,6 +119,7 @@ static int render(const struct cli_prompt *p, const json_t *messages, char **tex
         .tools_bytes = p->tools_bytes,
         .documents_json = p->documents,
         .documents_bytes = p->documents_bytes,
+        .add_generation_prompt = true,
     };
     int rc = cli_chat_render(p->template, messages, time(NULL), &variables, text, bytes, &err);
     return rc < 0 ? cli_fail_error(rc, &err, true) : 0;

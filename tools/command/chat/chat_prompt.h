@@ -13,9 +13,8 @@
 
 #include <time.h>
 
-/* Renders messages up to the model's answer, or, with continue_final_message, up to the end of the
- * last message. `variables` has tools, documents and the like; `now`
- * is the time that the template gets. 0 or -errno; *text is owned by the caller (spw_free). */
+/* Renders messages. `variables` has tools, documents, where the text ends and the like; `now` is
+ * the time that the template gets. 0 or -errno; *text is owned by the caller (spw_free). */
 int cli_chat_render(const struct spw_chat_template *t, const json_t *messages, time_t now,
                     const struct spw_chat_request *variables, char **text, size_t *bytes,
                     struct spw_error *err);

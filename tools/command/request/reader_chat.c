@@ -71,11 +71,13 @@ static bool dump(const json_t *value, char **text)
 }
 
 int request_render(const struct request_reader *r, const json_t *messages, const json_t *tools,
-                   const json_t *extra, bool continues, char **text, size_t *bytes,
+                   const json_t *extra, const json_t *ending, char **text, size_t *bytes,
                    struct spw_error *err)
 {
     char *tools_text = NULL, *extra_text = NULL;
     int rc = -ENOMEM;
+    const json_t *adds = json_object_get(ending, "add_generation_prompt");
+    const bool continues = json_is_true(json_object_get(ending, "continue_final_message"));
     if (dump(tools, &tools_text) && dump(extra, &extra_text)) {
         struct spw_chat_request request = {
             .tools_json = tools_text,
@@ -83,6 +85,7 @@ int request_render(const struct request_reader *r, const json_t *messages, const
             .extra_json = extra_text,
             .extra_bytes = extra_text ? strlen(extra_text) : 0,
             .continue_final_message = continues,
+            .add_generation_prompt = json_is_boolean(adds) ? json_is_true(adds) : !continues,
         };
         rc = cli_chat_render(r->template, messages, r->started, &request, text, bytes, err);
     }
@@ -119,7 +122,6 @@ static int shorten_ids(const json_t *messages)
     return 0;
 }
 
-/* continue_final_message, as vLLM has it: the answer continues the last message. */
 static int encode_chat(struct request_reader *r, const json_t *body, const json_t *tools,
                        const json_t *extra, bool may_call, struct request_prompt *out,
                        struct request_refusal *why)
@@ -128,11 +130,10 @@ static int encode_chat(struct request_reader *r, const json_t *body, const json_
     char *text;
     size_t bytes;
     const json_t *messages = json_object_get(body, "messages");
-    const bool continues = json_is_true(json_object_get(body, "continue_final_message"));
     SPW_TRY(open_template(r, why));
     if (spw_tool_form_wants_short_ids(&r->tools) && shorten_ids(messages))
         return request_refuse_memory(why);
-    int rc = request_render(r, messages, tools, extra, continues, &text, &bytes, &err);
+    int rc = request_render(r, messages, tools, extra, body, &text, &bytes, &err);
     if (rc)
         return request_refuse_call(why, rc, "messages", &err);
     const struct spw_encoding e = {.text = text, .bytes = bytes};
@@ -199,7 +200,7 @@ static int render_form(const struct request_reader *r, const struct spw_encoding
         rc = cli_text_add(&content, message->text + end, message->bytes - end);
     json_t *messages =
         rc ? NULL : json_pack("[{s:s, s:s}]", "role", "user", "content", content.text);
-    rc = messages ? request_render(r, messages, NULL, extra, false, form, &bytes, err) : -ENOMEM;
+    rc = messages ? request_render(r, messages, NULL, extra, NULL, form, &bytes, err) : -ENOMEM;
     json_decref(messages);
     spw_free(content.text);
     return rc;
@@ -249,7 +250,7 @@ static char *render_effort(const struct request_reader *r, const char *effort)
     size_t bytes;
     json_t *messages = json_pack("[{s:s, s:s}]", "role", "user", "content", "x");
     json_t *extra = json_pack("{s:s}", "reasoning_effort", effort);
-    if (!messages || !extra || request_render(r, messages, NULL, extra, false, &text, &bytes, NULL))
+    if (!messages || !extra || request_render(r, messages, NULL, extra, NULL, &text, &bytes, NULL))
         text = NULL;
     json_decref(messages);
     json_decref(extra);

@@ -30,7 +30,7 @@ static char *render_roles(const struct request_reader *r, const char *roles)
         };
         cli_json_append(&messages, CLI_OBJECT(fields));
     }
-    if (!messages || request_render(r, messages, NULL, NULL, false, &text, &bytes, NULL))
+    if (!messages || request_render(r, messages, NULL, NULL, NULL, &text, &bytes, NULL))
         text = NULL;
     json_decref(messages);
     return text;

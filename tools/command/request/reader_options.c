@@ -324,6 +324,7 @@ static const struct key keys[] = {
     {"tools", SHORT | CHAT, NULL, 0, 0, 0},
     {"chat_template_kwargs", SHORT | CHAT, NULL, 0, 0, 0},
     {"reasoning_effort", CHAT, NULL, 0, 0, 0},
+    {"add_generation_prompt", CHAT, NULL, 0, 0, 0},
     {"continue_final_message", CHAT, NULL, 0, 0, 0},
 
     {"stream", OPENAI, refuse_stream, 0, 0, 0},

@@ -15,10 +15,11 @@ int request_read_chat(struct request *x, struct request_reader *r, struct reques
 /* Checks messages, and changes their JSON: content becomes a text, arguments of calls an object. */
 int request_tidy_messages(const struct request *x, const json_t *messages,
                           struct request_refusal *why);
-/* The template's text of a conversation, owned by the caller. 0 or -errno. `tools` and `extra` may
- * be NULL. `continues`: it ends where the last message does. */
+/* The template's text of a conversation, owned by the caller. 0 or -errno. `tools`, `extra`
+ * and `ending` may be NULL. `ending`: an object whose add_generation_prompt and
+ * continue_final_message, as vLLM has them, say where the text ends; else the answer begins. */
 int request_render(const struct request_reader *r, const json_t *messages, const json_t *tools,
-                   const json_t *extra, bool continues, char **text, size_t *bytes,
+                   const json_t *extra, const json_t *ending, char **text, size_t *bytes,
                    struct spw_error *err);
 
 /* Whether prompts depend on reasoning_effort. The template is open. */
