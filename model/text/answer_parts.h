@@ -25,10 +25,12 @@ int spw_tool_form_find(struct spw_tool_form *out, const struct spw_chat_template
                        const struct spw_tokenizer *tokenizer);
 /* Whether the template takes ids of nine letters and digits only. */
 bool spw_tool_form_wants_short_ids(const struct spw_tool_form *f);
-/* Answers that are one call: of the function `name`; NULL: of any of the tools (OpenAI's list).
+/* Answers that are one call: of the function `name`; NULL: of any of the tools (OpenAI's list). `t`
+ * may be NULL: then no mark is a special token.
  * -ENOTSUP: the style has no grammar; -EINVAL: no such function, or its schema is refused. */
 int spw_tool_form_grammar(struct spw_grammar **out, const struct spw_tool_form *f,
-                          const char *tools_json, const char *name, struct spw_error *err);
+                          const struct spw_tokenizer *t, const char *tools_json, const char *name,
+                          struct spw_error *err);
 
 enum spw_answer_piece_kind {
     SPW_PIECE_TEXT,

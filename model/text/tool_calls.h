@@ -15,6 +15,7 @@ struct spw_tool_tags {
     const char *key, *key_end;     /* before and behind the name of a parameter */
     const char *value, *value_end; /* before the value, after white space (NULL: nothing); behind */
     const char *end;               /* of the call */
+    const char *between;           /* a forced call has it behind each parameter */
     bool says_type;                /* behind the name of a parameter: whether its value is a text */
     bool breaks;                   /* a line break on each side of a value belongs to the marks */
 };
@@ -35,10 +36,12 @@ struct spw_tool_style {
     /* Reads the begin of a call at held + a->head. */
     enum spw_tool_read (*read_head)(struct spw_answer_parts *a);
     const char *inside[SPW_TOOL_MOST_INSIDE]; /* marks inside of a call, if they may be tokens */
-    /* An answer that is one call: an object with these arguments between two texts. NULL: calls are
-     * no such objects. */
-    const char *before, *arguments, *after;
-    bool wants_short_ids; /* the template takes ids of nine letters and digits only */
+    /* An answer that is one call, with holes: {name}, {id} (nine letters and digits), {arguments}
+     * (JSON), {object} (JSON of a name and of `arguments`), {tags} and {python} (NAME=JSON, ...).
+     * NULL: calls cannot be forced. */
+    const char *call, *arguments;
+    const struct spw_tool_tags *tags; /* of {tags} */
+    bool wants_short_ids;             /* the template takes ids of nine letters and digits only */
     const char *passes[SPW_TOOL_MOST_PASSES]; /* marks behind a call that say nothing */
 };
 

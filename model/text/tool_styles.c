@@ -151,6 +151,7 @@ static const struct spw_tool_tags qwen_tags = {.name = "<function=",
                                                .key_end = ">",
                                                .value_end = "</parameter>",
                                                .end = "</function>",
+                                               .between = "\n",
                                                .breaks = true},
                                   glm_tags = {.name = "",
                                               .name_end = "",
@@ -158,20 +159,23 @@ static const struct spw_tool_tags qwen_tags = {.name = "<function=",
                                               .key_end = "</arg_key>",
                                               .value = "<arg_value>",
                                               .value_end = "</arg_value>",
-                                              .end = "</tool_call>"},
+                                              .end = "</tool_call>",
+                                              .between = "\n"},
                                   deepseek_tags = {.name = "<｜DSML｜invoke name=\"",
                                                    .name_end = "\">",
                                                    .key = "<｜DSML｜parameter name=\"",
                                                    .key_end = ">",
                                                    .value_end = "</｜DSML｜parameter>",
                                                    .end = "</｜DSML｜invoke>",
+                                                   .between = "\n",
                                                    .says_type = true},
                                   minimax_tags = {.name = "<invoke name=\"",
                                                   .name_end = "\">",
                                                   .key = "<parameter name=\"",
                                                   .key_end = "\">",
                                                   .value_end = "</parameter>",
-                                                  .end = "</invoke>"};
+                                                  .end = "</invoke>",
+                                                  .between = "\n"};
 
 /* Whether a parameter or the end of the call stands at `at`, behind white space. */
 static enum spw_tool_read begins_tags(const struct spw_answer_parts *a, size_t at,
@@ -360,28 +364,41 @@ static enum spw_tool_read channel_head(struct spw_answer_parts *a)
     return begin_call(a, from, spw_tool_end_of_name(a, from), json, SPW_PARTS_JSON);
 }
 
+#define MISTRAL(its_sign, its_call)                                                                \
+    {                                                                                              \
+        .sign = its_sign, .starts = {"[TOOL_CALLS]"}, .read_head = mistral_head,                   \
+        .inside = {"[CALL_ID]", "[ARGS]"}, .call = its_call, .arguments = "arguments",             \
+        .wants_short_ids = true, .passes = {                                                       \
+            "]",                                                                                   \
+            ","                                                                                    \
+        }                                                                                          \
+    }
+
 /* Order: a sign that stands in the templates of other styles, too, comes later. */
 const struct spw_tool_style spw_tool_styles[] = {
-    {.sign = "[TOOL_CALLS]",
-     .starts = {"[TOOL_CALLS]"},
-     .read_head = mistral_head,
-     .inside = {"[CALL_ID]", "[ARGS]"},
-     .wants_short_ids = true,
-     .passes = {"]", ","}},
+    MISTRAL("[CALL_ID]", "[TOOL_CALLS]{name}[CALL_ID]{id}[ARGS]{arguments}"),
+    MISTRAL("[ARGS]", "[TOOL_CALLS]{name}[ARGS]{arguments}"),
+    MISTRAL("[TOOL_CALLS]", "[TOOL_CALLS][{object}]"),
     {.sign = "<|tool_call_start|>",
      .starts = {"<|tool_call_start|>"},
      .is_list = true,
      .read_head = lfm2_head,
+     .call = "<|tool_call_start|>[{name}({python})]<|tool_call_end|>",
      .passes = {",", "]", "<|tool_call_end|>"}},
     {.sign = "<minimax:tool_call>",
      .starts = {"<minimax:tool_call>"},
      .read_head = minimax_head,
+     .call = "<minimax:tool_call>\n<invoke name=\"{name}\">\n{tags}</invoke>\n"
+             "</minimax:tool_call>",
+     .tags = &minimax_tags,
      .passes = {"</minimax:tool_call>"}},
     {.sign = "<|tool_call_begin|>",
      .starts = {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"},
      .drops_namespace = true,
      .read_head = kimi_head,
      .inside = {"<|tool_call_argument_begin|>"},
+     .call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0"
+             "<|tool_call_argument_begin|>{arguments}<|tool_call_end|><|tool_calls_section_end|>",
      .passes = {"<|tool_call_end|>", "<|tool_calls_section_end|>"}},
     {.sign = "<｜tool▁call▁begin｜>",
      .starts = {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"},
@@ -400,31 +417,34 @@ const struct spw_tool_style spw_tool_styles[] = {
     {.sign = "<parameter=",
      .starts = {"<tool_call>", "<function="},
      .read_head = tool_call_head,
+     .call = "<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>",
+     .tags = &qwen_tags,
      .passes = {"</tool_call>"}},
     {.sign = "<arg_key>",
      .starts = {"<tool_call>"},
      .read_head = tool_call_head,
+     .call = "<tool_call>{name}\n{tags}</tool_call>",
+     .tags = &glm_tags,
      .passes = {"</tool_call>"}},
     {.sign = "<tool_call>",
      .starts = {"<tool_call>", "<function="},
      .read_head = tool_call_head,
-     .before = "<tool_call>\n",
+     .call = "<tool_call>\n{object}\n</tool_call>",
      .arguments = "arguments",
-     .after = "\n</tool_call>",
      .passes = {"</tool_call>"}},
     {.sign = "\"parameters\": dictionary",
      .starts = {"<|python_tag|>"},
      .may_be_bare = true,
      .read_head = object_head,
-     .before = "",
+     .call = "{object}",
      .arguments = "parameters",
-     .after = "",
      .passes = {";"}},
 };
 const size_t spw_tool_n_styles = sizeof spw_tool_styles / sizeof *spw_tool_styles;
 
 const struct spw_tool_style spw_tool_channels = {
     .starts = {"<|start|>", "<|channel|>"},
+    .call = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}",
     .drops_namespace = true,
     .read_head = channel_head,
 };

@@ -20,9 +20,6 @@ int spw_grammar_open_schema(struct spw_grammar **out, const char *schema, size_t
                             struct spw_error *err);
 /* Any JSON object. */
 int spw_grammar_open_json(struct spw_grammar **out, struct spw_error *err);
-/* Fixed texts stand before and behind the texts of a grammar that nobody uses yet. 0, or -ENOMEM:
- * then the grammar is freed, and *g is NULL. */
-int spw_grammar_wrap(struct spw_grammar **g, const char *before, const char *after);
 void spw_grammar_close(struct spw_grammar *g); /* NULL is fine */
 
 #pragma GCC visibility pop

@@ -45,13 +45,6 @@ int spw_grammar_finish(struct spw_grammar **out, uint32_t root)
     return rc;
 }
 
-int spw_grammar_wrap(struct spw_grammar **g, const char *before, const char *after)
-{
-    const uint32_t begin = spw_node_word(*g, before);
-    const uint32_t end = spw_node_word(*g, after);
-    return spw_grammar_finish(g, SPW_SEQUENCE(*g, begin, (*g)->root, end));
-}
-
 /* ---- nodes ---- */
 
 /* The number of a new node; 0 after a failure. */
@@ -168,6 +161,20 @@ uint32_t spw_node_word(struct spw_grammar *g, const char *text)
     return spw_node_text(g, text, strlen(text));
 }
 
+void spw_token_bytes(char out[SPW_TOKEN_BYTES], int32_t id)
+{
+    out[0] = (char)SPW_TOKEN_BEGIN;
+    for (unsigned i = 1; i < SPW_TOKEN_BYTES; i++)
+        out[i] = (char)((uint32_t)id >> 8 * (i - 1));
+}
+
+uint32_t spw_node_token(struct spw_grammar *g, int32_t id)
+{
+    char bytes[SPW_TOKEN_BYTES];
+    spw_token_bytes(bytes, id);
+    return spw_node_text(g, bytes, sizeof bytes);
+}
+
 /* ---- characters ---- */
 
 /* Numbers from `first` to `last` in bytes of 6 bits, n of them after the leading one, which has the
@@ -272,6 +279,10 @@ uint32_t spw_node_json_chars(struct spw_grammar *g, const struct spw_char_range 
     struct spw_char_range *parts = spw_alloc((n * N_PLAIN + 1) * sizeof *parts);
     uint32_t nodes[N_ESCAPED + 1], n_nodes = 0;
     size_t n_parts = 0;
+    if (g->is_bare) {
+        spw_free(parts);
+        return spw_node_chars(g, ranges, n);
+    }
     if (!parts) {
         g->rc = g->rc ? g->rc : -ENOMEM;
         return 0;

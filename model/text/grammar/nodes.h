@@ -7,6 +7,7 @@
 #ifndef SPW_MODEL_TEXT_GRAMMAR_NODES_H
 #define SPW_MODEL_TEXT_GRAMMAR_NODES_H
 
+#include "base/json.h"
 #include "model/text/grammar/grammar.h"
 
 enum spw_node_kind { SPW_NODE_SET, SPW_NODE_SEQUENCE, SPW_NODE_CHOICE, SPW_NODE_REPEAT };
@@ -33,9 +34,11 @@ struct spw_grammar {
     uint32_t *links;
     struct spw_byte_set *sets;
     size_t n_nodes, n_links, n_sets, nodes_capacity, links_capacity, sets_capacity;
-    uint32_t root, root_after; /* root_after: at most two line breaks before the root */
-    int rc;                    /* of building; 0: good */
-    struct spw_error *err;     /* while it is built: borrowed */
+    uint32_t root, root_after;   /* root_after: at most two line breaks before the root */
+    uint32_t space, text, value; /* of its schemas: white space, any text, any value; 0: not yet */
+    bool is_bare;                /* while it is built: characters of texts are not escaped */
+    int rc;                      /* of building; 0: good */
+    struct spw_error *err;       /* while it is built: borrowed */
 };
 
 /* Node 0 is the empty text. */
@@ -50,6 +53,11 @@ uint32_t spw_node_set(struct spw_grammar *g, const struct spw_byte_set *set);
 uint32_t spw_node_byte(struct spw_grammar *g, unsigned char byte);
 uint32_t spw_node_text(struct spw_grammar *g, const char *text, size_t bytes);
 uint32_t spw_node_word(struct spw_grammar *g, const char *text);
+/* A special token. In a vocabulary it has no text, but bytes that begin with one that stands in no
+ * text. */
+enum { SPW_TOKEN_BYTES = 5, SPW_TOKEN_BEGIN = 0xFF };
+void spw_token_bytes(char out[SPW_TOKEN_BYTES], int32_t id);
+uint32_t spw_node_token(struct spw_grammar *g, int32_t id);
 uint32_t spw_node_list(struct spw_grammar *g, enum spw_node_kind kind, const uint32_t *children,
                        size_t n);
 #define SPW_NODES(g, kind, ...)                                                                    \
@@ -76,11 +84,20 @@ extern const struct spw_char_range spw_plain_chars[SPW_N_PLAIN];
 bool spw_char_is_plain(uint32_t c);
 /* One of these characters as UTF-8: ranges in order, without the surrogates. */
 uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n);
-/* The same inside a JSON text: what JSON wants escaped is escaped. */
+/* The same inside a JSON text: what JSON wants escaped is escaped, unless g->is_bare. */
 uint32_t spw_node_json_chars(struct spw_grammar *g, const struct spw_char_range *ranges, size_t n);
 
 /* ---- parts ---- */
 
+/* schema.c: JSON of a schema that is a part of `root`, where references look. */
+uint32_t spw_node_schema(struct spw_grammar *g, const json_t *root, const json_t *schema);
+/* The same for texts without quotation marks and escapes; `any`: what stands for any text. Schemas
+ * that do not only allow texts get that, too. */
+uint32_t spw_node_bare_text(struct spw_grammar *g, const json_t *root, const json_t *schema,
+                            uint32_t any);
+/* schema_values.c: any text that does not contain `mark`: ASCII, of which only the first byte is
+ * '<'. */
+uint32_t spw_node_text_before(struct spw_grammar *g, const char *mark);
 /* pattern.c: texts that a regular expression of JSON schema matches anywhere, inside of quotes. */
 uint32_t spw_node_pattern(struct spw_grammar *g, const char *pattern, const char *where);
 /* numbers.c: numbers within whole bounds. */

@@ -15,7 +15,8 @@
 #include "model/text/grammar/grammar.h"
 #include "model/text/tokenizer/tokenizer.h"
 
-/* The bytes of all tokens; special tokens have none. Never changes. */
+/* The bytes of all tokens; special tokens have bytes of their own (spw_node_token). Never changes.
+ */
 struct spw_vocabulary;
 /* `vocab`: tokens of the model's logits. -ENOMEM. */
 int spw_vocabulary_open(struct spw_vocabulary **out, const struct spw_tokenizer *t, uint32_t vocab);

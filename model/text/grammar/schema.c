@@ -180,7 +180,7 @@ static uint32_t by_types(struct spw_schema *m, const json_t *schema)
     for (size_t i = 0; i < N_RESTRICTING; i++)
         if (spw_schema_restriction(schema, restricting[i].type))
             return of_type(m, schema, restricting[i].type);
-    return m->value;
+    return m->g->value;
 }
 
 const json_t *spw_schema_resolve(struct spw_schema *m, const char *reference)
@@ -313,7 +313,7 @@ static uint32_t known_node(struct spw_schema *m, const json_t *schema)
 uint32_t spw_schema_node(struct spw_schema *m, const json_t *schema)
 {
     if (json_is_true(schema))
-        return m->value;
+        return m->g->value;
     if (!json_is_object(schema))
         return spw_schema_refuse(m, "expected a schema, an object");
     if (m->n_open >= DEEPEST_SCHEMA)
@@ -337,17 +337,49 @@ uint32_t spw_schema_node(struct spw_schema *m, const json_t *schema)
 
 /* ---- the whole ---- */
 
-static int make(struct spw_grammar **out, json_t *schema, bool only_objects, struct spw_error *err)
+static uint32_t make(struct spw_grammar *g, const json_t *root, const json_t *schema, bool is_bare,
+                     uint32_t any)
 {
-    SPW_TRY(spw_grammar_begin(out, err));
-    struct spw_schema m = {.g = *out, .root = schema, .path = "#"};
-    spw_schema_make_texts(&m);
-    spw_schema_make_value(&m);
-    json_t *object_schema = only_objects ? json_pack("{s:s}", "type", "object") : NULL;
-    const uint32_t node = spw_schema_node(&m, only_objects ? object_schema : schema);
-    json_decref(object_schema);
+    struct spw_schema m = {.g = g, .root = root, .path = "#", .any = any};
+    if (!g->value) {
+        spw_schema_make_texts(&m);
+        spw_schema_make_value(&m);
+    }
+    g->is_bare = is_bare;
+    const uint32_t node = spw_schema_node(&m, schema);
+    g->is_bare = false;
     spw_free(m.known);
-    return spw_grammar_finish(out, node);
+    return node;
+}
+
+uint32_t spw_node_schema(struct spw_grammar *g, const json_t *root, const json_t *schema)
+{
+    return make(g, root, schema, false, 0);
+}
+
+/* Whether all values are texts: the type, or the constants, say so. */
+static bool is_text(const json_t *schema)
+{
+    const json_t *values = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    bool all = values || one || (type && !strcmp(type, "string"));
+    for (size_t i = 0; i < json_array_size(values); i++)
+        all &= json_is_string(json_array_get(values, i));
+    return all && (!one || json_is_string(one));
+}
+
+uint32_t spw_node_bare_text(struct spw_grammar *g, const json_t *root, const json_t *schema,
+                            uint32_t any)
+{
+    struct spw_schema m = {.g = g, .root = root, .path = "#"};
+    const char *reference = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *at = reference ? spw_schema_resolve(&m, reference) : schema;
+    return is_text(at) ? make(g, root, at, true, any) : any;
+}
+
+static int finish(struct spw_grammar **out, const json_t *schema)
+{
+    return spw_grammar_finish(out, spw_node_schema(*out, schema, schema));
 }
 
 int spw_grammar_open_schema(struct spw_grammar **out, const char *schema, size_t bytes,
@@ -360,14 +392,13 @@ int spw_grammar_open_schema(struct spw_grammar **out, const char *schema, size_t
     int rc = spw_json_parse(&parsed, schema, bytes, SPW_JSON_LARGE_REAL | JSON_DECODE_ANY, &why);
     if (rc)
         return spw_fail(err, rc, "the schema is no JSON: line %d: %s", why.line, why.text);
-    rc = make(out, parsed, false, err);
+    rc = spw_grammar_begin(out, err);
+    rc = rc ? rc : finish(out, parsed);
     json_decref(parsed);
     return rc;
 }
 
 int spw_grammar_open_json(struct spw_grammar **out, struct spw_error *err)
 {
-    *out = NULL;
-    spw_error_clear(err);
-    return make(out, NULL, true, err);
+    return spw_grammar_open_schema(out, "{\"type\":\"object\"}", 17, err);
 }

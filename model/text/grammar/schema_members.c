@@ -128,8 +128,8 @@ static void add_member(struct spw_schema *m, uint32_t node, bool is_required, ui
 
 static uint32_t braces(struct spw_schema *m, uint32_t members)
 {
-    return spw_node_nests(m->g, SPW_SEQUENCE(m->g, spw_node_byte(m->g, '{'), m->space, members,
-                                             m->space, spw_node_byte(m->g, '}')));
+    return spw_node_nests(m->g, SPW_SEQUENCE(m->g, spw_node_byte(m->g, '{'), m->g->space, members,
+                                             m->g->space, spw_node_byte(m->g, '}')));
 }
 
 /* The names of "required" as the keys of an object; owned. The result of a merge has such an object
@@ -209,7 +209,7 @@ uint32_t spw_schema_object(struct spw_schema *m, const json_t *schema)
             spw_schema_leave(m, path);
         }
     if (others && !m->g->rc) {
-        const uint32_t any_key = json_object_size(all) ? key_beside(m, all) : m->text;
+        const uint32_t any_key = json_object_size(all) ? key_beside(m, all) : m->g->text;
         const uint32_t node =
             member(m, any_key, spw_schema_at_key(m, "additionalProperties", others));
         const uint32_t more = spw_node_repeat(
@@ -335,7 +335,7 @@ uint32_t spw_schema_list(struct spw_schema *m, const json_t *schema)
     if (max < min)
         return spw_schema_refuse(m, "\"maxItems\" is below \"minItems\"");
     m->depth++;
-    const uint32_t item = max <= n ? 0 : items ? spw_schema_at_key(m, "items", items) : m->value;
+    const uint32_t item = max <= n ? 0 : items ? spw_schema_at_key(m, "items", items) : m->g->value;
     uint32_t rest = 0;
     if (max > n) {
         const uint32_t n_first = n ? (uint32_t)n : 1; /* the first one has no comma before it */
@@ -355,8 +355,8 @@ uint32_t spw_schema_list(struct spw_schema *m, const json_t *schema)
             rest = spw_node_maybe(m->g, rest);
     }
     m->depth--;
-    return spw_node_nests(m->g, SPW_SEQUENCE(m->g, spw_node_byte(m->g, '['), m->space, rest,
-                                             m->space, spw_node_byte(m->g, ']')));
+    return spw_node_nests(m->g, SPW_SEQUENCE(m->g, spw_node_byte(m->g, '['), m->g->space, rest,
+                                             m->g->space, spw_node_byte(m->g, ']')));
 }
 
 /* ---- any value ---- */
@@ -366,20 +366,20 @@ void spw_schema_make_value(struct spw_schema *m)
 {
     struct spw_grammar *g = m->g;
     const struct spw_bounds none = {0};
-    m->value = spw_node_reserve(g);
-    const uint32_t pair = member(m, m->text, m->value);
+    m->g->value = spw_node_reserve(g);
+    const uint32_t pair = member(m, m->g->text, m->g->value);
     const uint32_t pairs = SPW_SEQUENCE(
         g, pair,
         spw_node_repeat(g, SPW_SEQUENCE(g, spw_schema_spaced(m, ','), pair), 0, SPW_REPEAT_ANY));
     const uint32_t items =
-        SPW_SEQUENCE(g, m->value,
-                     spw_node_repeat(g, SPW_SEQUENCE(g, spw_schema_spaced(m, ','), m->value), 0,
+        SPW_SEQUENCE(g, m->g->value,
+                     spw_node_repeat(g, SPW_SEQUENCE(g, spw_schema_spaced(m, ','), m->g->value), 0,
                                      SPW_REPEAT_ANY));
-    const uint32_t brackets = spw_node_nests(g, SPW_SEQUENCE(g, spw_node_byte(m->g, '['), m->space,
-                                                             spw_node_maybe(m->g, items), m->space,
-                                                             spw_node_byte(m->g, ']')));
-    spw_node_define(g, m->value,
-                    SPW_CHOICE(g, braces(m, spw_node_maybe(m->g, pairs)), brackets, m->text,
+    const uint32_t brackets = spw_node_nests(
+        g, SPW_SEQUENCE(g, spw_node_byte(m->g, '['), m->g->space, spw_node_maybe(m->g, items),
+                        m->g->space, spw_node_byte(m->g, ']')));
+    spw_node_define(g, m->g->value,
+                    SPW_CHOICE(g, braces(m, spw_node_maybe(m->g, pairs)), brackets, m->g->text,
                                spw_node_number(g, &none), spw_node_word(m->g, "true"),
                                spw_node_word(m->g, "false"), spw_node_word(m->g, "null")));
 }

@@ -24,7 +24,7 @@ struct spw_schema {
     char path[SPW_SCHEMA_MOST_PATH]; /* of the schema that is being read: "#/properties/a" */
     int depth, n_open;               /* objects and lists, schemas around the present one */
     uint32_t n_merged;               /* schemas in allOf */
-    uint32_t space, text, value;     /* white space, any text, any value */
+    uint32_t any;                    /* g->is_bare: what stands for any text */
 };
 
 /* schema.c. A part of `root`; a keyword of it; item i of a keyword. */
@@ -46,7 +46,7 @@ void spw_schema_check_keywords(struct spw_schema *m, const json_t *schema);
 const char *spw_schema_restriction(const json_t *schema, const char *type);
 
 /* schema_values.c */
-void spw_schema_make_texts(struct spw_schema *m);         /* white space, any text */
+void spw_schema_make_texts(struct spw_schema *m);         /* g->space, g->text */
 uint32_t spw_schema_spaced(struct spw_schema *m, char c); /* with white space on both sides */
 uint32_t spw_schema_constant(struct spw_schema *m, const json_t *value);
 uint32_t spw_schema_constants(struct spw_schema *m, const json_t *list);
@@ -57,7 +57,7 @@ uint32_t spw_schema_number(struct spw_schema *m, const json_t *schema, bool is_i
 uint32_t spw_schema_text(struct spw_schema *m, const json_t *schema);
 
 /* schema_members.c */
-void spw_schema_make_value(struct spw_schema *m); /* any value: also lists and objects of them */
+void spw_schema_make_value(struct spw_schema *m); /* g->value */
 uint32_t spw_schema_object(struct spw_schema *m, const json_t *schema);
 uint32_t spw_schema_list(struct spw_schema *m, const json_t *schema);
 uint32_t spw_schema_all_of(struct spw_schema *m, const json_t *schema);

@@ -10,7 +10,7 @@
 
 uint32_t spw_schema_spaced(struct spw_schema *m, char c)
 {
-    return SPW_SEQUENCE(m->g, m->space, spw_node_byte(m->g, (unsigned char)c), m->space);
+    return SPW_SEQUENCE(m->g, m->g->space, spw_node_byte(m->g, (unsigned char)c), m->g->space);
 }
 
 static uint32_t range(struct spw_schema *m, char first, char last)
@@ -30,7 +30,10 @@ static uint32_t white_space(struct spw_schema *m)
 /* A character of a text: plain, or escaped; halves of a character only in pairs. */
 static uint32_t character(struct spw_schema *m)
 {
+    static const struct spw_char_range bare[] = {{'\t', '\n'}, {'\r', '\r'}, {' ', 0x10FFFF}};
     struct spw_grammar *g = m->g;
+    if (g->is_bare)
+        return spw_node_chars(g, bare, sizeof bare / sizeof *bare);
     const uint32_t digit = range(m, '0', '9'),
                    hex = SPW_CHOICE(g, digit, range(m, 'A', 'F'), range(m, 'a', 'f'));
     const uint32_t not_d = SPW_CHOICE(g, digit, range(m, 'A', 'C'), range(m, 'a', 'c'),
@@ -49,14 +52,16 @@ static uint32_t character(struct spw_schema *m)
 
 void spw_schema_make_texts(struct spw_schema *m)
 {
-    m->space = white_space(m);
-    m->text = spw_node_quoted(m->g, spw_node_repeat(m->g, character(m), 0, SPW_REPEAT_ANY));
+    m->g->space = white_space(m);
+    m->g->text = spw_node_quoted(m->g, spw_node_repeat(m->g, character(m), 0, SPW_REPEAT_ANY));
 }
 
 /* ---- constants ---- */
 
 uint32_t spw_schema_constant(struct spw_schema *m, const json_t *value)
 {
+    if (m->g->is_bare)
+        return spw_node_word(m->g, json_string_value(value));
     char *text = spw_json_dump(value, JSON_ENCODE_ANY | JSON_COMPACT);
     const uint32_t node = text ? spw_node_word(m->g, text) : spw_schema_no_memory(m);
     spw_free(text);
@@ -163,6 +168,11 @@ static uint32_t format(struct spw_schema *m, const char *name)
         name ? name : "");
 }
 
+static uint32_t quoted(struct spw_schema *m, uint32_t content)
+{
+    return m->g->is_bare ? content : spw_node_quoted(m->g, content);
+}
+
 uint32_t spw_schema_text(struct spw_schema *m, const json_t *schema)
 {
     const json_t *pattern = json_object_get(schema, "pattern"),
@@ -178,9 +188,50 @@ uint32_t spw_schema_text(struct spw_schema *m, const json_t *schema)
     if (pattern && !json_is_string(pattern))
         return spw_schema_refuse(m, "\"pattern\": expected a text");
     if (pattern)
-        return spw_node_quoted(m->g, spw_node_pattern(m->g, json_string_value(pattern), m->path));
+        return quoted(m, spw_node_pattern(m->g, json_string_value(pattern), m->path));
     if (of)
-        return spw_node_quoted(m->g, format(m, json_string_value(of)));
-    return is_counted ? spw_node_quoted(m->g, spw_node_repeat(m->g, character(m), min, max))
-                      : m->text;
+        return quoted(m, format(m, json_string_value(of)));
+    return is_counted      ? quoted(m, spw_node_repeat(m->g, character(m), min, max))
+           : m->g->is_bare ? m->any
+                           : m->g->text;
+}
+
+/* ---- texts in tags ---- */
+
+/* Any character but '<', and but one more of ASCII; 0: no other. */
+static uint32_t not_mark(struct spw_grammar *g, unsigned char but)
+{
+    struct spw_char_range r[5] = {{'\t', '\n'}, {'\r', '\r'}, {' ', '<' - 1}, {'<' + 1, 0x10FFFF}};
+    const uint32_t k = but > '<' ? 3 : 2;
+    if (!but)
+        return spw_node_chars(g, r, 4);
+    r[4] = (struct spw_char_range){but + 1u, r[k].last};
+    r[k].last = but - 1u;
+    return spw_node_chars(g, r, 5);
+}
+
+/* What follows the '<' of a text that may be the mark: n bytes of the mark, and then something
+ * else. `at_end`: the text may also end there, and other text does not follow. */
+static uint32_t begun_mark(struct spw_grammar *g, const char *mark, bool at_end)
+{
+    const uint32_t first = spw_node_reserve(g);
+    const uint32_t again = SPW_SEQUENCE(g, spw_node_byte(g, '<'), first);
+    uint32_t node = 0;
+    for (size_t n = strlen(mark); n-- > 1;) {
+        const unsigned char next = (unsigned char)mark[n];
+        const uint32_t other = at_end ? 0 : not_mark(g, next);
+        const uint32_t goes_on = SPW_SEQUENCE(g, spw_node_byte(g, next), node);
+        node = mark[n + 1] ? SPW_CHOICE(g, other, again, goes_on) : SPW_CHOICE(g, other, again);
+    }
+    spw_node_define(g, first, node);
+    return again;
+}
+
+uint32_t spw_node_text_before(struct spw_grammar *g, const char *mark)
+{
+    /* The repetition of one hides '<' from those who look for plain characters around it. */
+    const uint32_t begun = spw_node_repeat(g, begun_mark(g, mark, false), 1, 1);
+    const uint32_t one = SPW_CHOICE(g, not_mark(g, 0), begun);
+    return SPW_SEQUENCE(g, spw_node_repeat(g, one, 0, SPW_REPEAT_ANY),
+                        spw_node_maybe(g, begun_mark(g, mark, true)));
 }

@@ -16,22 +16,35 @@ static int compare(const void *a, const void *b)
     return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
+static int add_bytes(struct spw_vocabulary *v, int32_t id, const char *text, size_t n,
+                     size_t *capacity)
+{
+    if (!n)
+        return 0;
+    SPW_TRY(spw_grow(&v->pool, capacity, v->n_bytes + n, 1));
+    memcpy(v->pool + v->n_bytes, text, n);
+    v->tokens[v->n++] =
+        (struct spw_vocabulary_token){.id = id, .at = v->n_bytes, .bytes = (uint32_t)n};
+    v->n_bytes += n;
+    v->longest = spw_max_u32(v->longest, (uint32_t)n);
+    return 0;
+}
+
+/* A token with the byte that special tokens begin with stands in no text. */
 static int add_token(struct spw_vocabulary *v, const struct spw_tokenizer *t, int32_t id,
                      size_t *capacity)
 {
-    char *text;
+    char *text, special[SPW_TOKEN_BYTES];
     size_t n;
-    if (!spw_tokenizer_token(t, id) || spw_tokenizer_is_special(t, id))
+    if (!spw_tokenizer_token(t, id))
         return 0;
-    SPW_TRY(spw_tokenizer_token_bytes(t, id, &text, &n));
-    int rc = n ? spw_grow(&v->pool, capacity, v->n_bytes + n, 1) : 0;
-    if (!rc && n) {
-        memcpy(v->pool + v->n_bytes, text, n);
-        v->tokens[v->n++] =
-            (struct spw_vocabulary_token){.id = id, .at = v->n_bytes, .bytes = (uint32_t)n};
-        v->n_bytes += n;
-        v->longest = spw_max_u32(v->longest, (uint32_t)n);
+    if (spw_tokenizer_is_special(t, id)) {
+        spw_token_bytes(special, id);
+        return add_bytes(v, id, special, sizeof special, capacity);
     }
+    SPW_TRY(spw_tokenizer_token_bytes(t, id, &text, &n));
+    const bool is_text = !memchr(text, SPW_TOKEN_BEGIN, n);
+    const int rc = is_text ? add_bytes(v, id, text, n, capacity) : 0;
     spw_free(text);
     return rc;
 }

@@ -643,6 +643,7 @@ static void check_calls(void)
     "{\"name\": "                                                                                  \
     "\"f\"}}], \"tool_choice\": " choice
     const struct refused none = {CHAT, NULL, "tool_choice", SUPPORT, "cannot force a call"};
+    use_template("no marks");
     check_refused_line(line_of(REQUEST_CHAT, FORCED("\"required\"")), &none);
     use_template("<tool_call>");
     x = good(line_of(REQUEST_CHAT, FORCED("\"required\"")));

@@ -409,20 +409,62 @@ static void test_templates(void)
 
 /* ---- answers that must be calls ---- */
 
+#define QWEN "<parameter="
+#define GLM "<arg_key>"
+#define MISTRAL_ARGS "[ARGS]"
+#define MISTRAL_ID "[CALL_ID]"
+
 static const struct {
     const char *sign, *name, *text; /* name NULL: any function */
-    bool allowed;
+    const char *expected;           /* as in the rows above; NULL: it is not allowed */
 } forced[] = {
-    {HERMES, "f", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>", true},
-    {HERMES, "f", "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", false},
+    {HERMES, "f", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 1}}\n</tool_call>",
+     "C[f|{\"n\": 1}]"},
+    {HERMES, "f", "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", NULL},
     {HERMES, "f", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": \"\"}}\n</tool_call>",
-     false},
-    {HERMES, NULL, "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", true},
+     NULL},
+    {HERMES, NULL, "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "C[g|{}]"},
     {HERMES, NULL, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"u\": null}}\n</tool_call>",
-     true},
-    {HERMES, NULL, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"u\": null}}", false},
-    {HERMES, NULL, "Hi", false},
-    {LLAMA, "g", "{\"name\": \"g\", \"parameters\": {}}", true},
+     "C[f|{\"u\": null}]"},
+    {HERMES, NULL, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"u\": null}}", NULL},
+    {HERMES, NULL, "Hi", NULL},
+    {LLAMA, "g", "{\"name\": \"g\", \"parameters\": {}}", "C[g|{}]"},
+    {QWEN, "f",
+     "<tool_call>\n<function=f>\n<parameter=s>\na <b> << </para </ \"\\\n\xc3\xa9<\n</parameter>\n"
+     "<parameter=n>\n-3\n</parameter>\n<parameter=u>\nnull\n</parameter>\n</function>\n"
+     "</tool_call>",
+     "C[f|{\"s\": \"a <b> << </para </ \\\"\\\\\\n\xc3\xa9<\", \"n\": -3, \"u\": null}]"},
+    {QWEN, "f", "<tool_call>\n<function=f>\n</function>\n</tool_call>", "C[f|{}]"},
+    {QWEN, "g", "<tool_call>\n<function=g>\n</function>\n</tool_call>", "C[g|{}]"},
+    {QWEN, "f",
+     "<tool_call>\n<function=f>\n<parameter=s>\na</parameter>b\n</parameter>\n</function>\n"
+     "</tool_call>",
+     NULL},
+    {QWEN, "f",
+     "<tool_call>\n<function=f>\n<parameter=n>\nx\n</parameter>\n</function>\n</tool_call>", NULL},
+    {QWEN, "f", "<tool_call>\n<function=g>\n</function>\n</tool_call>", NULL},
+    {GLM, "f",
+     "<tool_call>f\n<arg_key>s</arg_key><arg_value>a\"b</arg_value>\n<arg_key>n</arg_key>"
+     "<arg_value>12</arg_value>\n</tool_call>",
+     "C[f|{\"s\": \"a\\\"b\", \"n\": 12}]"},
+    {MINIMAX, "f",
+     "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">a b</parameter>\n</invoke>\n"
+     "</minimax:tool_call>",
+     "C[f|{\"s\": \"a b\"}]"},
+    {MISTRAL, "f", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"n\": 2}}]", "C[f|{\"n\": 2}]"},
+    {MISTRAL_ARGS, NULL, "[TOOL_CALLS]f[ARGS]{\"n\": 2}", "C[f|{\"n\": 2}]"},
+    {MISTRAL_ARGS, NULL, "[TOOL_CALLS]f[ARGS]{\"n\": 2", NULL},
+    {MISTRAL_ID, NULL, "[TOOL_CALLS]g[CALL_ID]abcDEF123[ARGS]{}", "C[g|{}]"},
+    {LFM2, "f", "<|tool_call_start|>[f(s=\"a)\\n\", o={\"k\": [1]})]<|tool_call_end|>",
+     "C[f|{\"s\": \"a)\\n\", \"o\": {\"k\": [1]}}]"},
+    {LFM2, "f", "<|tool_call_start|>[f()]<|tool_call_end|>", "C[f|{}]"},
+    {LFM2, "f", "<|tool_call_start|>[f(s=a)]<|tool_call_end|>", NULL},
+    {KIMI, "f",
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+     "{\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>",
+     "C[f|{\"n\": 1}]"},
+    {NULL, "f", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": 1}",
+     "C[f|{\"n\": 1}]"},
 };
 
 static void test_forced(void)
@@ -431,19 +473,165 @@ static void test_forced(void)
     struct spw_grammar *g;
     for (size_t i = 0; i < sizeof forced / sizeof *forced; i++) {
         const struct spw_tool_form form = {.style = style_of(forced[i].sign)};
+        const struct row row = {forced[i].sign, forced[i].sign ? &none : &channels, forced[i].text,
+                                forced[i].expected};
         struct spw_grammar_run *run;
-        CHECK_MSG(!spw_tool_form_grammar(&g, &form, tools, forced[i].name, &err), "%s", err.text);
+        struct heard h;
+        CHECK_MSG(!spw_tool_form_grammar(&g, &form, NULL, tools, forced[i].name, &err), "%s",
+                  err.text);
         CHECK(!spw_grammar_run_open(&run, g, NULL, false));
         const bool good = !spw_grammar_run_push(run, forced[i].text, strlen(forced[i].text)) &&
                           spw_grammar_run_may_end(run);
-        CHECK_MSG(good == forced[i].allowed, "%zu: %s", i, forced[i].text);
+        CHECK_MSG(good == (forced[i].expected != NULL), "%zu: %s", i, forced[i].text);
+        if (row.expected) {
+            hear_row(&row, 0, 1, &h);
+            CHECK_MSG(!strcmp(h.text, row.expected), "%zu: %s, expected %s", i, h.text,
+                      row.expected);
+        }
         spw_grammar_run_close(run);
         spw_grammar_close(g);
     }
     const struct spw_tool_form hermes = {.style = style_of(HERMES)},
-                               lfm2 = {.style = style_of(LFM2)};
-    CHECK(spw_tool_form_grammar(&g, &hermes, tools, "h", &err) == -EINVAL && !g);
-    CHECK(spw_tool_form_grammar(&g, &lfm2, tools, NULL, &err) == -ENOTSUP && !g);
+                               gemma = {.style = style_of(GEMMA)};
+    CHECK(spw_tool_form_grammar(&g, &hermes, NULL, tools, "h", &err) == -EINVAL && !g);
+    CHECK(spw_tool_form_grammar(&g, &gemma, NULL, tools, NULL, &err) == -ENOTSUP && !g);
+}
+
+/* ---- forced calls, token by token ---- */
+
+/* A tokenizer of all bytes, and of special tokens. */
+static struct spw_tokenizer *open_bytes(const char *const *specials, size_t n)
+{
+    enum { MOST = 16384 };
+    static char json[MOST];
+    struct spw_tokenizer *t = NULL;
+    struct spw_error err = {0};
+    char *at = json;
+    at += sprintf(at, "{\"added_tokens\":[");
+    for (size_t i = 0; i < n; i++)
+        at += sprintf(at, "%s{\"id\":%zu,\"content\":\"%s\",\"special\":true}", i ? "," : "",
+                      256 + i, specials[i]);
+    at += sprintf(at, "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                      "\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},"
+                      "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (unsigned c = 0, n_odd = 0; c < 256; c++) { /* the alphabet of byte-level tokenizers */
+        const bool is_odd = c < 33 || (c > 126 && c < 161) || c == 173;
+        at += sprintf(at, "%s\"\\u%04x\":%u", c ? "," : "", is_odd ? 256 + n_odd : c, c);
+        n_odd += is_odd;
+    }
+    at += sprintf(at, "}}}");
+    CHECK_MSG(!spw_tokenizer_parse(&t, json, (size_t)(at - json), "bytes", &err), "%s", err.text);
+    return t;
+}
+
+#define SIMPLE                                                                                     \
+    "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"minimum\":-9,\"maximum\":" \
+    "99},\"k\":{\"enum\":[\"a b\",\"c<d\"],\"type\":\"string\"},\"t\":{\"type\":\"string\","       \
+    "\"maxLength\":4},\"b\":{\"type\":\"boolean\"},\"l\":{\"type\":\"array\",\"items\":{\"enum\":" \
+    "["                                                                                            \
+    "1,2]},\"maxItems\":2}},\"required\":[\"n\",\"k\"]}"
+
+/* Any of the tokens that are allowed, until the text may end. */
+static size_t write_call(struct spw_grammar_run *r, const struct spw_tokenizer *t, uint64_t *seed,
+                         char *out, size_t most, bool *has_special)
+{
+    const uint32_t vocab = spw_tokenizer_vocab_size(t);
+    size_t n = 0;
+    *has_special = false;
+    while (!spw_grammar_run_may_end(r)) {
+        const uint64_t *allowed;
+        int32_t id = -1;
+        uint32_t n_allowed = 0;
+        char *text;
+        size_t bytes;
+        CHECK(!spw_grammar_run_allowed(r, &allowed));
+        for (uint32_t i = 0; allowed && i < vocab; i++)
+            if ((allowed[i / 64] >> i % 64 & 1) && check_random(seed) % ++n_allowed == 0)
+                id = (int32_t)i;
+        CHECK(id >= 0 && !spw_grammar_run_token(r, id));
+        if (id < 0 || spw_tokenizer_token_bytes(t, id, &text, &bytes) || n + bytes > most)
+            return 0;
+        memcpy(out + n, text, bytes);
+        n += bytes;
+        *has_special |= spw_tokenizer_is_special(t, id);
+        spw_free(text);
+    }
+    return n;
+}
+
+/* Each style, its marks texts or special tokens: what the masks let through is one call, with
+ * arguments of the schema. */
+static void test_forced_tokens(void)
+{
+    enum { MOST = 4096, ROUNDS = 40 };
+    static const char some[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+                               "\"parameters\":" SIMPLE "}}]";
+    static const char *const specials[] = {"<|start|>",
+                                           "[TOOL_CALLS]",
+                                           "[ARGS]",
+                                           "[CALL_ID]",
+                                           "<|tool_call_start|>",
+                                           "<|tool_call_end|>",
+                                           "<arg_key>",
+                                           "</arg_key>",
+                                           "<arg_value>",
+                                           "</arg_value>",
+                                           "<tool_call>",
+                                           "</tool_call>",
+                                           "<minimax:tool_call>",
+                                           "</minimax:tool_call>",
+                                           "<|tool_calls_section_begin|>",
+                                           "<|tool_call_begin|>",
+                                           "<|tool_call_argument_begin|>",
+                                           "<|channel|>",
+                                           "<|constrain|>",
+                                           "<|message|>"};
+    uint64_t seed = check_seed();
+    char text[MOST];
+    struct spw_tokenizer *t = open_bytes(specials, sizeof specials / sizeof *specials);
+    struct spw_vocabulary *v;
+    struct spw_grammar *arguments;
+    CHECK(!spw_vocabulary_open(&v, t, spw_tokenizer_vocab_size(t)));
+    CHECK(!spw_grammar_open_schema(&arguments, SIMPLE, sizeof SIMPLE - 1, NULL));
+    for (size_t i = 0; i <= spw_tool_n_styles; i++) {
+        const struct spw_tool_form form = {.style = i < spw_tool_n_styles ? &spw_tool_styles[i]
+                                                                          : &spw_tool_channels};
+        const struct spw_answer_parts_options o = {.reasoning =
+                                                       i < spw_tool_n_styles ? &none : &channels,
+                                                   .tools = &form,
+                                                   .tools_json = some,
+                                                   .tools_bytes = sizeof some - 1};
+        for (int round = 0; form.style->call && round < ROUNDS; round++) {
+            struct spw_grammar *g;
+            struct spw_grammar_run *r;
+            struct spw_answer_parts *a;
+            struct spw_error err = {0};
+            struct heard h = {.kind = -1};
+            const struct spw_tokenizer *of_marks = round % 2 ? t : NULL;
+            CHECK_MSG(!spw_tool_form_grammar(&g, &form, of_marks, some, "f", &err), "%s", err.text);
+            CHECK(!spw_grammar_run_open(&r, g, v, false));
+            bool has_special;
+            const size_t n = write_call(r, t, &seed, text, sizeof text, &has_special);
+            CHECK(has_special == (of_marks && spw_tokenizer_id(t, form.style->starts[0]) >= 0));
+            spw_grammar_run_close(r);
+            CHECK(!spw_answer_parts_open(&a, &o));
+            CHECK(!spw_answer_parts_push(a, text, n, hear, &h));
+            CHECK(!spw_answer_parts_finish(a, hear, &h));
+            end_part(&h);
+            spw_answer_parts_close(a);
+            const size_t n_heard = strlen(h.text);
+            CHECK(!spw_grammar_run_open(&r, arguments, NULL, false));
+            CHECK_MSG(n_heard > 5 && !strncmp(h.text, "C[f|", 4) &&
+                          !spw_grammar_run_push(r, h.text + 4, n_heard - 5) &&
+                          spw_grammar_run_may_end(r) && !strcmp(h.text + n_heard - 1, "]"),
+                      "%s: %.*s: %s", form.style->sign, (int)n, text, h.text);
+            spw_grammar_run_close(r);
+            spw_grammar_close(g);
+        }
+    }
+    spw_grammar_close(arguments);
+    spw_vocabulary_close(v);
+    spw_tokenizer_close(t);
 }
 
 /* ---- text without calls ---- */
@@ -514,6 +702,7 @@ int main(void)
     test_templates();
     test_book();
     test_forced();
+    test_forced_tokens();
     test_refusals();
     CHECK(spw_alloc_outstanding() == outstanding);
     return check_done();

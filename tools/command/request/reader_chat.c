@@ -424,8 +424,9 @@ static int force_call(struct request *x, struct request_reader *r, struct reques
         return request_refuse(why, 400, "invalid_value", "tool_choice",
                               "tool_choice: a call can be forced only with \"tools\", and without "
                               "a \"response_format\"");
-    const int rc =
-        spw_tool_form_grammar(&x->grammar, &r->tools, x->tools_json, json_string_value(name), &err);
+    const int rc = spw_tool_form_grammar(&x->grammar, &r->tools, r->model->tokenizer, x->tools_json,
+                                         json_string_value(name), &err);
+    x->forces_call = !rc;
     if (rc == -ENOTSUP)
         return request_refuse_support(why, "tool_choice", choice, err.text);
     return rc ? request_refuse_call(why, rc, "tool_choice", &err) : 0;

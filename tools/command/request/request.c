@@ -119,10 +119,13 @@ int request_split(struct request *x, size_t choice, const struct spw_tokenizer *
     return rc ? rc : request_count_reasoning(x, choice, t);
 }
 
-/* What ends the reasoning of an answer; NULL: the answer begins at once. */
-static const char *answer_begins_after(const struct request_prompt *p)
+/* What ends the reasoning of an answer; NULL: the answer begins at once. A call in channels names
+ * its own channel. */
+static const char *answer_begins_after(const struct request *x, const struct request_prompt *p)
 {
-    return p->form.has_channels ? "final<|message|>" : p->is_open ? p->form.close : NULL;
+    if (p->form.has_channels)
+        return x->forces_call ? NULL : "final<|message|>";
+    return p->is_open ? p->form.close : NULL;
 }
 
 struct spw_request request_ask(const struct request *x, size_t choice, bool text)
@@ -140,7 +143,7 @@ struct spw_request request_ask(const struct request *x, size_t choice, bool text
         .stop = x->stop.items,
         .n_stop = x->stop.n,
         .grammar = x->grammar,
-        .grammar_after = answer_begins_after(p),
+        .grammar_after = answer_begins_after(x, p),
         .ignore_eos = x->ignore_eos,
         .logprobs = x->logprobs,
         .n_top_logprobs = x->n_top_logprobs,

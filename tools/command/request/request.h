@@ -67,6 +67,7 @@ struct request {
     bool echo; /* with logprobs: choice 0 of each prompt needs prompt_logprobs */
     uint32_t n_top_logprobs;
     struct spw_grammar *grammar; /* owned: the format of answers; NULL: any text */
+    bool forces_call;            /* it is that of a call */
     char *tools_json; /* owned: OpenAI's list of the tools that an answer may call; NULL: none */
 
     struct request_choice
