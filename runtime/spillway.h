@@ -78,6 +78,16 @@ void spw_interrupt_raise(struct spw_interrupt *i);
  * a step that an earlier interrupt must not end. */
 bool spw_interrupt_clear(struct spw_interrupt *i);
 
+/* Drafts are tokens that a step computes together with the next token of an answer, before anybody
+ * knows whether they will be picked. Those stay that would have been picked without drafts: no
+ * result depends on drafts. They are what followed the latest tokens where these occurred before,
+ * in the prompt or the answer. */
+enum spw_drafts {
+    SPW_DRAFTS_OFF,
+    SPW_DRAFTS_AUTO, /* as many as pay, by the measured times of steps and by how many stayed */
+    SPW_DRAFTS_TEXT, /* as many as can be made */
+};
+
 /* Zero is the default of every member. Paths are borrowed until the engine is open. */
 struct spw_options {
     /* ---- the device ---- */
@@ -138,6 +148,7 @@ struct spw_options {
      * latest prompt (another question, another answer). Tiles that sliding windows and the residual
      * window have passed since then stay on the device, if they take at most an eighth of it. */
     bool rolls_back;
+    enum spw_drafts drafts; /* of the answers of a batch: the plan reserves host memory for them */
 
     /* ---- sizes that the plan chooses where they are 0 ---- */
     uint32_t prefill_chunk;   /* tokens of a prompt that pass a layer together */
@@ -410,6 +421,9 @@ struct spw_result {
     size_t n_recomputed;      /* tokens of the prompt that the session held but computed again:
                                  some of its layers could not be cut back to them */
     enum spw_finish finish;
+    /* [n_tokens]: of a token that a step began with, how many rows the step computed of this
+     * request: 1, and one for each draft; of a draft that stayed: 0. NULL: no drafts. */
+    uint8_t *step_rows;
     /* A chain over the f32 logits [vocab] that each token was picked from: XXH3-64 of a row, with
      * the hash after the row before as its seed. It begins with request.given_hash, 0 without. */
     uint64_t logits_hash;
@@ -542,8 +556,9 @@ int spw_batch_take(struct spw_batch *b, uint64_t id, struct spw_result *out);
 struct spw_batch_times {
     double prefill_seconds, decode_seconds; /* seconds of steps with a prompt; of the other steps */
     uint64_t n_decode_steps;
-    uint64_t n_prompt_tokens; /* that have passed all layers */
-    uint64_t n_asides;        /* steps of prompts that were set aside after all their chunks */
+    uint64_t n_prompt_tokens;       /* that have passed all layers */
+    uint64_t n_drafted, n_accepted; /* tokens that were drafted; of these, those that were picked */
+    uint64_t n_asides; /* steps of prompts that were set aside after all their chunks */
 };
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out);
 

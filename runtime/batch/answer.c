@@ -286,6 +286,7 @@ void spw_result_free(struct spw_result *r)
     if (!r)
         return;
     spw_free(r->tokens);
+    spw_free(r->step_rows);
     spw_free(r->prompt_logprobs);
     spw_free(r->logprobs);
     spw_free(r->top_logprobs);

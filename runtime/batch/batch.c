@@ -44,14 +44,14 @@ int spw_batch_copy_logits(struct spw_batch *b)
     uint64_t bytes = spw_engine_config(b->engine)->vocab * sizeof(float);
     for (uint64_t id = b->unread; id <= b->n_submitted; id++) {
         struct spw_batch_entry *x = spw_batch_find(b, id);
-        if (!x || !x->logits || x->logits == x->kept_logits)
+        if (!x || !x->n_new || x->is_kept)
             continue;
-        if (!x->kept_logits)
-            x->kept_logits = spw_alloc(bytes);
-        if (!x->kept_logits)
+        float *kept = spw_realloc(x->kept_logits, x->n_new * bytes);
+        if (!kept)
             return -ENOMEM;
-        memcpy(x->kept_logits, x->logits, bytes);
-        x->logits = x->kept_logits;
+        memcpy(kept, x->logits, x->n_new * bytes);
+        x->logits = x->kept_logits = kept;
+        x->is_kept = true;
     }
     return 0;
 }
@@ -109,6 +109,7 @@ int spw_batch_open(struct spw_batch **out, struct spw_engine *e,
         spw_batch_close(b);
         return rc;
     }
+    spw_batch_choose_drafts(b);
     e->above.batch = b;
     e->above.batch_hooks = &hooks;
     *out = b;
@@ -122,6 +123,7 @@ static void free_entry(struct spw_batch_entry *x)
     if (x->session != x->answer.request.session)
         spw_session_close(x->session);
     spw_answer_close(&x->answer);
+    spw_draft_text_close(&x->drafts.text);
     spw_free(x->kept_logits);
     spw_free(x);
 }
@@ -302,9 +304,11 @@ static int add_entry(struct spw_batch *b, const struct spw_group *g,
     }
     int rc = spw_answer_open(&x->answer, request, b->n_submitted + 1, spw_engine_config(b->engine),
                              b->tokenizer, b->vocabulary, err);
+    if (!rc)
+        rc = spw_batch_open_drafts(b, x);
     if (rc) {
-        spw_free(x);
-        return rc;
+        free_entry(x);
+        return spw_fail(err, rc, "no memory for the drafts of a request");
     }
     x->group = *g;
     b->n_own_waiting += request->session != NULL;
@@ -367,8 +371,8 @@ void spw_batch_forget_events(struct spw_batch *b)
         struct spw_batch_entry *x = spw_batch_find(b, b->unread);
         if (!x || spw_batch_waits(x)) /* its text, of given tokens, comes with its first token */
             continue;
-        x->has_end = false;
-        x->logits = NULL;
+        x->has_end = x->is_kept = false;
+        x->n_new = 0;
         x->answer.n_text = 0;
     }
     for (uint32_t i = 0; i < b->n_ended; i++)
@@ -378,11 +382,11 @@ void spw_batch_forget_events(struct spw_batch *b)
 static bool next_event(struct spw_batch_entry *x, struct spw_event *out)
 {
     *out = (struct spw_event){.request = x->id};
-    if (x->logits) {
+    if (x->n_new) {
         out->kind = SPW_EVENT_TOKEN;
-        out->token = x->answer.tokens[x->answer.n_tokens - 1];
+        out->token = x->answer.tokens[x->answer.n_tokens - x->n_new--];
         out->logits = x->logits;
-        x->logits = NULL;
+        x->logits += x->answer.config->vocab;
         return true;
     }
     if (x->answer.n_text) {

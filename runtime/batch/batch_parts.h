@@ -5,6 +5,8 @@
 #define SPW_RUNTIME_BATCH_BATCH_PARTS_H
 
 #include "runtime/batch/answer.h"
+#include "runtime/rules/draft_length.h"
+#include "runtime/rules/draft_text.h"
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
 #include "runtime/sampler.h"
@@ -41,6 +43,18 @@ void spw_group_any(struct spw_sampler *s, struct spw_group_member *members, uint
 /* Each member picks its next token, with draws of its own. */
 void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, uint32_t n);
 
+/* Drafts of a request: batch_draft.c. */
+struct spw_batch_drafts {
+    struct spw_draft_text text; /* owned, if the batch drafts from the text */
+    struct spw_draft_odds odds;
+    uint32_t n;               /* drafts of the step, in answer.tokens behind its n_tokens */
+    uint32_t row;             /* the row of logits that is decided: after so many drafts */
+    uint32_t first_row;       /* its place: spw_draft_logits */
+    uint32_t match;           /* that has proposed them */
+    int32_t next;             /* without drafts: the first token that was proposed; -1: none */
+    const uint8_t *step_rows; /* borrowed; of a dry run: as in struct spw_result */
+};
+
 struct spw_batch_entry {
     uint64_t id;
     struct spw_answer answer;
@@ -50,13 +64,16 @@ struct spw_batch_entry {
     bool has_started;            /* the request runs or has run: it no longer waits */
     uint32_t place;              /* in `running`, while it runs */
     bool has_row;                /* the step has computed its next row of logits */
+    struct spw_batch_drafts drafts;
     bool knows_reuse;            /* the result has n_reused */
     bool is_read;                /* its prompt is in the next pass of prompts */
     uint32_t n_failures;         /* steps for it that have failed, one after the other */
     int score_rc;                /* why a log-probability of its step is missing; 0 */
     /* Events that nobody has read yet: */
-    const float *logits;  /* of the token that was generated; NULL: none was */
-    float *kept_logits;   /* owned, [vocab] or NULL: for a copy */
+    uint32_t n_new;       /* tokens that were generated, the last ones of the answer */
+    const float *logits;  /* [n_new][vocab], which these were picked from */
+    float *kept_logits;   /* owned, or NULL: for a copy */
+    bool is_kept;         /* `logits` lie in kept_logits */
     bool has_end;         /* the request has ended; the answer has its text */
     struct spw_error why; /* of a failed one */
     int rc;               /* of it, too */
@@ -110,6 +127,11 @@ struct spw_batch {
     int wake_fd;                 /* owned: an eventfd, above 0 when the batch was woken */
     struct spw_sampler *sampler; /* owned */
     struct spw_batch_times times;
+    /* Proposes at most `most` tokens that may follow the answer of x, and returns how many. *match:
+     * see draft_length.h. NULL: no drafts. */
+    uint32_t (*propose)(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match);
+    bool drafts_all; /* no measurement shortens a draft */
+    struct spw_draft_costs costs;
 };
 
 /* The session holds the whole span: no pass of it is left. */
@@ -193,6 +215,22 @@ void spw_batch_end_well(struct spw_batch *b, struct spw_batch_entry *x, enum spw
 void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc);
 /* Computes the first n spans of the batch. prefill: they have prompts. */
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err);
+
+/* batch_draft.c. When the batch is opened. */
+void spw_batch_choose_drafts(struct spw_batch *b);
+/* Memory for the drafts of a request; -ENOMEM. */
+int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x);
+/* Adds drafts to the first n spans of the batch, of a step without prompts. */
+void spw_batch_add_drafts(struct spw_batch *b, uint32_t n);
+/* The row of logits [vocab] that x is decided by. NULL: nothing is computed. */
+const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_entry *x);
+/* `token` is decided to be the next one. Whether it is the next draft, so that another row of the
+ * same step follows. */
+bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token);
+/* The step is over for x: its session gives the drafts back that were not taken. */
+int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x);
+/* A step of n spans has taken so many seconds. */
+void spw_batch_note_costs(struct spw_batch *b, uint32_t n, double seconds);
 
 /* What the open sessions of the batch take. */
 struct spw_batch_room {

@@ -65,11 +65,12 @@ static int become_child(struct spw_batch_entry *x, const struct spw_batch_entry 
     return 0;
 }
 
-/* The request's next token, picked from the logits of its session. */
+/* The request's next token, picked from a row of logits of its session. */
 static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 {
-    const float *logits = spw_session_logits(x->session); /* [vocab] */
-    x->logits = logits;
+    const float *logits = spw_batch_row(b, x); /* [vocab] */
+    x->logits = x->n_new ? x->logits : logits;
+    x->n_new += logits != NULL;
     spw_batch_note_events(b, x);
     return spw_answer_push(&x->answer, token, logits);
 }
@@ -78,12 +79,20 @@ static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 static void advance(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 {
     const bool first = spw_batch_needs_prompt(x);
+    const bool is_draft = spw_batch_takes_draft(x, token);
     int rc = token < 0 ? token : push(b, x, token);
+    enum spw_finish finish = spw_answer_finish(&x->answer);
+    x->has_row = is_draft && !rc && finish == SPW_FINISH_NONE;
+    if (x->has_row) {
+        x->drafts.row++;
+        return;
+    }
+    const int settled = spw_batch_settle(b, x);
+    rc = rc ? rc : settled;
     if (rc) {
         spw_batch_fail(b, x, rc);
         return;
     }
-    enum spw_finish finish = spw_answer_finish(&x->answer);
     if (finish != SPW_FINISH_NONE)
         spw_batch_end_well(b, x, finish);
     else if (first && spw_plan_sharing(&b->engine->plan).needs_checkpoint)
@@ -103,14 +112,14 @@ static uint32_t gather(struct spw_batch *b, const struct spw_group *g)
         spw_answer_allow(&x->answer);
         b->deciding[n] = x;
         b->members[n++] = (struct spw_group_member){
-            .answer = &x->answer, .logits = x->has_row ? spw_session_logits(x->session) : NULL};
+            .answer = &x->answer, .logits = x->has_row ? spw_batch_row(b, x) : NULL};
     }
     for (uint32_t i = 0; i < n; i++)
         b->deciding[i]->has_row = false;
     return n;
 }
 
-/* The group decides how its requests go on. */
+/* The group decides how its requests go on, by one row of each. */
 static void decide(struct spw_batch *b, const struct spw_group *g)
 {
     const uint32_t n = gather(b, g);
@@ -312,6 +321,8 @@ int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_
     *(prefill ? &b->times.prefill_seconds : &b->times.decode_seconds) += spw_now_seconds() - start;
     b->times.n_decode_steps += !rc && !prefill;
     count_failures(b, n, rc);
+    if (!rc && !prefill)
+        spw_batch_note_costs(b, n, spw_now_seconds() - start);
     return rc;
 }
 
@@ -320,12 +331,16 @@ static int step_requests(struct spw_batch *b, enum which which, struct spw_error
 {
     bool prefill;
     uint32_t n = make_spans(b, which, &prefill);
+    if (!prefill)
+        spw_batch_add_drafts(b, n);
     int rc = n ? spw_batch_compute(b, n, prefill, err) : 0;
+    for (uint32_t i = 0; i < n && rc; i++)
+        b->spans[i].session->n_drafts = b->stepping[i]->drafts.n = 0;
     for (uint32_t i = 0; i < n && !rc; i++)
         b->stepping[i]->has_row =
             spw_batch_has_passed(&b->spans[i]) && !ends_without_token(b, b->stepping[i]);
     for (uint32_t i = 0; i < n && !rc; i++)
-        if (b->stepping[i]->has_row)
+        while (b->stepping[i]->has_row) /* again for those that have taken a draft */
             decide(b, &b->stepping[i]->group);
     return rc;
 }

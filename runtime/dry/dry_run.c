@@ -118,6 +118,7 @@ static int submit_tokens(struct dry_run *d, size_t i, const struct spw_plan_requ
                                         .session = d->sessions[i]};
     SPW_TRY(spw_batch_submit(d->batch, &request, &id, err));
     d->ends_at[id - 1] = q->ends_at;
+    spw_batch_find(d->batch, id)->drafts.step_rows = q->step_rows;
     return 0;
 }
 
@@ -145,18 +146,11 @@ static int submit(struct dry_run *d, size_t i, const struct spw_plan_request *q,
 
 enum { ALIKE_STEPS = 3 }; /* the first of them has moved what the border of a tile moves */
 
-/* Whether the lengths [from, to] lie inside one tile, their windows begin in one tile, and they
- * have the same rope, as the length after them, for which tiles are fetched. */
+/* Also the length after them, for which tiles are fetched. */
 static bool are_alike(const struct spw_batch *b, uint64_t from, uint64_t to)
 {
-    bool same = from % SPW_TILE_TOKENS && from / SPW_TILE_TOKENS == to / SPW_TILE_TOKENS &&
-                spw_engine_rope_table(b->engine, from) == SPW_ROPE_SHARED &&
-                spw_engine_rope_table(b->engine, to + 1) == SPW_ROPE_SHARED;
-    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
-        const struct spw_residency *r = &b->engine->plan.residency[k];
-        same &= spw_waterline_first_visible(r, from) == spw_waterline_first_visible(r, to);
-    }
-    return same;
+    return spw_engine_is_alike(b->engine, from, to) &&
+           spw_engine_rope_table(b->engine, to + 1) == SPW_ROPE_SHARED;
 }
 
 /* How many of the next steps of this request move the same bytes as the last ones; at most n. */
@@ -164,8 +158,9 @@ static uint64_t count_alike(const struct spw_batch *b, const struct spw_batch_en
 {
     const struct spw_answer *a = &x->answer;
     const uint64_t held = x->session ? x->session->n_tokens : 0;
-    if (!x->session || a->result.n_tokens - a->request.n_given < ALIKE_STEPS ||
-        held < ALIKE_STEPS || held != a->n_tokens - 1)
+    if (!x->session || x->drafts.step_rows ||
+        a->result.n_tokens - a->request.n_given < ALIKE_STEPS || held < ALIKE_STEPS ||
+        held != a->n_tokens - 1)
         return 0;
     n = spw_min_u64(n, SPW_TILE_TOKENS - 1 - held % SPW_TILE_TOKENS);
     n = spw_min_u64(n, a->request.max_new_tokens - a->result.n_tokens - 1); /* the last ends it */

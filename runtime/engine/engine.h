@@ -104,6 +104,14 @@ struct spw_session {
     bool is_aside; /* of the step that was set aside */
     struct spw_step_span aside_span; /* of that step */
     uint64_t asked, asked_logits;    /* tokens and logits of the span that asked for that step */
+    /* Of the next step: how many of its last tokens are drafts, which may be taken back, and where
+     * the logits of the last n_drafts + 1 tokens go (spw_draft_logits) */
+    uint64_t n_drafts, first_draft_row;
+    /* Of the latest step with drafts: where it began, if it has made a checkpoint there for them;
+     * 0: it has not. */
+    uint64_t draft_checkpoint;
+    /* Tokens of an answer that the next step computes again: a state was set back beyond them. */
+    uint64_t n_set_back;
 };
 
 /* What persist/ does in the life of an engine (persist/prefix.c). The engine's thread. */
@@ -466,6 +474,17 @@ int spw_engine_settle(struct spw_engine *e);
 void spw_session_empty(struct spw_session *s);
 /* Cuts the caches back to *n tokens, or to as many of them as they reach, and lowers *n. */
 int spw_session_cut(struct spw_session *s, const struct spw_residency *residency, uint64_t *n);
+/* Row i of options.draft_rows, valid until the next step or another plan. NULL: nothing is
+ * computed.
+ */
+float *spw_draft_logits(const struct spw_engine *e, uint64_t i);
+/* After a step with drafts: the session keeps n of its tokens, all but the last drafts (more than
+ * it had before the step), and `logits` [vocab] come after them. If a state was set back, it holds
+ * fewer tokens until the next step, and has no logits. */
+int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits);
+/* Whether steps that end with `from` and with `to` tokens of a session read and move the same
+ * tiles, and use the same rope: no tile begins between them, none leaves a window, none ages. */
+bool spw_engine_is_alike(const struct spw_engine *e, uint64_t from, uint64_t to);
 
 /* After this many failed tries a step fails. */
 enum { SPW_RECOVER_TRIES = 8 };

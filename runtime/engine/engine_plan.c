@@ -4,6 +4,7 @@
 #include "runtime/engine/memory.h"
 #include "quant/codes.h"
 #include "runtime/plan/expert_forecast.h"
+#include "runtime/rules/draft_length.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -233,6 +234,7 @@ int spw_engine_plan_input(struct spw_plan_input *in, const struct spw_engine *e,
         .disk_cost = disk_cost(o),
         .kv_stays = m->cache.stays,
         .rolls_back = o->rolls_back,
+        .draft_rows = o->drafts == SPW_DRAFTS_OFF ? 0 : SPW_DRAFT_ROWS,
         .has_snapshots = o->saves || o->prefix_cache_dir,
     };
     size_products(in, e);

@@ -151,6 +151,41 @@ int spw_session_take_over(struct spw_session *s, uint64_t n, uint64_t most_token
     return 0;
 }
 
+bool spw_engine_is_alike(const struct spw_engine *e, uint64_t from, uint64_t to)
+{
+    bool same = from % SPW_TILE_TOKENS && from / SPW_TILE_TOKENS == to / SPW_TILE_TOKENS &&
+                spw_engine_rope_table(e, from) == SPW_ROPE_SHARED &&
+                spw_engine_rope_table(e, to) == SPW_ROPE_SHARED;
+    for (int k = 0; k < SPW_LAYER_KINDS; k++) {
+        const struct spw_residency *r = &e->plan.residency[k];
+        same &= spw_waterline_first_visible(r, from) == spw_waterline_first_visible(r, to);
+    }
+    return same;
+}
+
+float *spw_draft_logits(const struct spw_engine *e, uint64_t i)
+{
+    return e->dry ? NULL
+                  : (float *)(e->lane.host_arena + e->plan.host.draft_logits) +
+                        i * e->model.config.vocab;
+}
+
+int spw_session_settle(struct spw_session *s, uint64_t n, const float *logits)
+{
+    const uint64_t checkpoint = s->draft_checkpoint;
+    uint64_t reached = n;
+    s->n_drafts = s->draft_checkpoint = 0;
+    if (n < s->n_tokens)
+        SPW_TRY(spw_session_cut(s, s->residency, &reached));
+    spw_kv_checkpoint_drop(s->seq.kv, checkpoint);
+    s->n_tokens = reached;
+    s->n_set_back = n - reached;
+    s->has_logits = reached == n;
+    if (s->logits && s->has_logits)
+        memcpy(s->logits, logits, s->engine->model.config.vocab * sizeof *logits);
+    return 0;
+}
+
 void spw_session_close(struct spw_session *s)
 {
     if (!s)

@@ -17,6 +17,7 @@
  *
  * A step does not run again if sessions of the batch have lost tiles that they shared: there may be
  * no room for a copy of each. It ends with -ESTALE, and the batch opens some of them anew. */
+#include "offload/kv/checkpoint.h"
 #include "runtime/rules/shared_prompt.h"
 #include "runtime/engine/engine.h"
 
@@ -82,6 +83,16 @@ struct delivery {
     uint64_t most_chunks; /* as in spw_executor_step */
 };
 
+/* Where the logits after `position` belong; NULL: nobody keeps them. */
+static float *place_of(const struct spw_engine *e, const struct spw_span *s, uint64_t position)
+{
+    const uint64_t left = s->n_tokens - 1 - position;
+    const struct spw_session *x = s->session;
+    if (x->n_drafts && left <= x->n_drafts)
+        return spw_draft_logits(e, x->first_draft_row + x->n_drafts - left);
+    return left ? NULL : x->logits;
+}
+
 static int deliver(void *context, uint32_t i, uint64_t position, const float *logits)
 {
     const struct delivery *d = context;
@@ -91,11 +102,11 @@ static int deliver(void *context, uint32_t i, uint64_t position, const float *lo
         return -EIO;
     if (span->session->n_attached && isnan(logits[0])) /* one NaN in the last layer makes all NaN */
         return -EDOM;
-    if (position + 1 == span->n_tokens) {
-        if (span->session->logits)
-            memcpy(span->session->logits, logits, d->engine->model.config.vocab * sizeof *logits);
+    float *place = place_of(d->engine, span, position);
+    if (place)
+        memcpy(place, logits, d->engine->model.config.vocab * sizeof *logits);
+    if (position + 1 == span->n_tokens)
         span->session->has_logits = true;
-    }
     if (position < span->session->delivered)
         return 0; /* this part of the step was run again */
     span->session->delivered = position + 1;
@@ -321,6 +332,7 @@ static int run_step(struct spw_engine *e, uint64_t table, struct delivery *d, st
     for (uint32_t i = 0; i < step->n; i++) {
         set_tokens(e, i, step->items[i].span.to);
         step->sessions[i]->has_logits = step->items[i].span.n_logits > 0;
+        step->sessions[i]->n_set_back = 0;
     }
     return 0;
 }
@@ -346,6 +358,17 @@ static int reuse(struct spw_engine *e, struct spw_session *s, const struct spw_s
     s->from_store = 0;
     *n_reused = spw_session_cached(s);
     return spw_engine_lost_shared(e) ? -ESTALE : 0;
+}
+
+/* A state cannot be cut back, but to a checkpoint: makes one before the drafts, for
+ * spw_session_settle.
+ */
+static int begin_drafts(struct spw_session *s, uint64_t n)
+{
+    if (!s->engine->plan.n_states || spw_kv_last_checkpoint(s->seq.kv, n) == n)
+        return 0;
+    s->draft_checkpoint = n;
+    return spw_session_checkpoint(s);
 }
 
 /* Adds span i of the caller to the step, if there is anything to compute. */
@@ -382,7 +405,10 @@ static int add_span(struct spw_engine *e, size_t i, struct delivery *d, struct s
             s->delivered = span->n_tokens;
             return 0;
         }
+        if (s->n_drafts)
+            SPW_TRY(begin_drafts(s, n_reused));
         item.span = (struct spw_step_span){n_reused, span->n_tokens, span->n_logits};
+        item.n_beside = s->n_drafts + s->n_set_back;
         s->asked = span->n_tokens;
         s->asked_logits = span->n_logits;
     }

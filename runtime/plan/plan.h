@@ -43,6 +43,7 @@ struct spw_plan_input {
     uint32_t reads_per_link_byte; /* see spw_backend; 0: no transfer is hidden beside weights */
     bool reads_host_memory;       /* see spw_backend */
     bool rolls_back;              /* as in spw_options */
+    uint32_t draft_rows;          /* rows of logits of drafts in one step */
     bool has_snapshots;           /* tiles go to files and come from files */
     uint64_t snapshot_rows;       /* with `has_snapshots`, the most rows of a pass; 0: any number */
 };
@@ -56,8 +57,8 @@ static inline void spw_plan_set_precision(struct spw_plan_input *in,
 
 /*   device arena                              host arena
  *   | small | workspace | hidden | x, codes | | hidden | staging | logits rows |
- *   | qkv, attention, state  or  gate_up,     | session logits | flags | piece | experts |
- *     gated | embedding | inputs | experts |      | expert tables | packed copies |
+ *   | qkv, attention, state  or  gate_up,     | logits of sessions, of drafts | flags |
+ *     gated | embedding | inputs | experts |      | piece | experts | expert tables | copies |
  *   | split states | rows |                     | weight bounce slots | expert bounce slots |
  *   | logits | flags | states | copied blocks | | states | checkpoints | KV frames | bounce slots |
  *   | weight slots | expert frames |
@@ -94,7 +95,8 @@ struct spw_plan_device {
 };
 
 struct spw_plan_host {
-    uint64_t hidden, staging, staging_beside, logits, session_logits, flags, piece, packed;
+    uint64_t hidden, staging, staging_beside, logits, session_logits, draft_logits, flags, piece;
+    uint64_t packed;
     uint64_t weight_bounce, expert_bounce, states, checkpoints, kv_frames, bounce, end;
     struct spw_plan_experts experts;
     uint64_t expert_tables; /* of struct spw_expert_residency */
@@ -129,6 +131,7 @@ struct spw_plan {
     enum spw_qformat format; /* of quantized tiles */
     uint64_t hidden_row_bytes;
     uint64_t inputs_row_bytes; /* of what all layers get of a row beside its embedding */
+    uint32_t draft_rows;       /* as in struct spw_plan_input */
     uint32_t rows_beside; /* rows of a pass beside a step that was set aside; 0: one session only */
     uint64_t piece_bytes; /* of what goes to files at a time; 0: nothing does */
     uint64_t weight_slot_bytes, weight_bounce_bytes; /* of a weight slot; of its bounce slot */

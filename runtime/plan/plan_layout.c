@@ -76,7 +76,8 @@ void spw_plan_start(struct spw_plan *p, const struct spw_plan_input *in)
     p->piece_bytes = in->has_snapshots ? piece_bytes(p, in) : 0;
     p->hidden_row_bytes = spw_row_bytes(in->compute, c->hidden);
     p->inputs_row_bytes = spw_row_bytes(in->compute, (uint64_t)c->n_layers * c->layer_inputs);
-    p->rows_beside = in->sessions > 1 ? in->sessions : 0;
+    p->draft_rows = in->draft_rows;
+    p->rows_beside = in->sessions > 1 ? in->sessions + in->draft_rows : 0;
     p->max_tiles = p->full_tiles = spw_waterline_tiles(in->context);
     if (in->quantizes)
         p->full_tiles =
@@ -234,6 +235,7 @@ bool spw_plan_lay_out_rest(struct spw_plan *p, const struct spw_plan_input *in)
     h->staging_beside = take(&end, 2 * spw_min_u64(p->chunk, p->rows_beside) * row_bytes);
     h->logits = take(&end, (uint64_t)p->logits_rows * c->vocab * sizeof(float));
     h->session_logits = take(&end, (uint64_t)in->sessions * c->vocab * sizeof(float));
+    h->draft_logits = take(&end, (uint64_t)in->draft_rows * c->vocab * sizeof(float));
     h->flags = take(&end, sizeof(uint32_t));
     h->piece = take(&end, p->piece_bytes);
     lay_out_experts(p, in, p->pass_rows, &h->experts, true, &end);

@@ -19,6 +19,9 @@ struct spw_executor_item {
     struct spw_step_span span; /* from < to */
     const int32_t *tokens;     /* [span.to], the whole sequence */
     bool is_last_step;         /* nothing is fetched for a next token */
+    /* Of the span's tokens, beside the one that an answer goes on by: drafts, and tokens before a
+     * state that was set back. */
+    uint64_t n_beside;
 };
 
 /* A pass as it was cut, and its list of transfers. Two of them: the running one and the next. */
@@ -70,10 +73,10 @@ uint64_t spw_step_begin(struct spw_step *s, const struct spw_executor_item *item
 /* Cuts the next pass, s->now, and describes it. If the pass is the last one, and `expects`, s->next
  * becomes the decode step that may follow. False: no token is left. */
 bool spw_step_next_pass(struct spw_step *s, bool expects);
-/* Span i has more than the token that an answer goes on by. */
+/* Span i has more than what an answer goes on by. */
 static inline bool spw_step_is_prompt(const struct spw_step *s, uint32_t i)
 {
-    return s->spans[i].to > s->spans[i].from + 1;
+    return s->spans[i].to > s->spans[i].from + 1 + s->items[i].n_beside;
 }
 /* Whether the states at the end of part n of the running pass become a checkpoint: it is the end of
  * a prompt, or the last part before it that ends with a tile (its border, where it is cut there);

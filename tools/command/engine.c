@@ -42,6 +42,7 @@ struct spw_options cli_engine_options(const struct cli_options *o, uint64_t cont
         .prefill_chunk = (uint32_t)o->prefill_chunk,
         .prefetch_slots = (uint32_t)o->prefetch_slots,
         .prefetch_splits = (uint32_t)o->prefetch_splits,
+        .drafts = (enum spw_drafts)o->drafts,
         .delay_seed = o->delay_seed,
         .serial_kernels = o->serial_kernels,
         .interrupt = &cli_interrupt,

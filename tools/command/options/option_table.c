@@ -22,6 +22,8 @@ static const struct cli_choice fallbacks[] = {
     {NULL, 0}};
 static const struct cli_choice io_kinds[] = {
     {"auto", SPW_IO_AUTO}, {"uring", SPW_IO_URING}, {"threads", SPW_IO_THREADS}, {NULL, 0}};
+static const struct cli_choice draft_kinds[] = {
+    {"off", SPW_DRAFTS_OFF}, {"auto", SPW_DRAFTS_AUTO}, {"text", SPW_DRAFTS_TEXT}, {NULL, 0}};
 static const struct cli_choice switches[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
 static const struct cli_choice progress_modes[] = {{"auto", CLI_PROGRESS_AUTO},
                                                    {"always", CLI_PROGRESS_ALWAYS},
@@ -291,6 +293,11 @@ const struct cli_row cli_rows[] = {
      RANGE(1, 1e9)},
     {"prefetch-slots", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "number of buffers that receive transfers (planned)", FIELD(prefetch_slots), RANGE(1, 256)},
+    {"drafts", CLI_CHOICE, ANSWERS, "Generation", "HOW",
+     "compute tokens that may follow an answer together with its next token, and keep those that "
+     "would have been picked: the answer is the same. text: what followed the same tokens before. "
+     "auto: the same, as far as it saves time (off)",
+     FIELD(drafts), .choices = draft_kinds},
     {"prefetch-splits", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "size of such a buffer, in units of 512 positions of KV (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},

@@ -1,0 +1,162 @@
+/* Drafts: tokens that may follow an answer, computed in one step with its next token.
+ *
+ *   tokens of the span     ... a b | x  y  z        x y z: drafts, behind the answer's tokens
+ *   rows of logits               0   1  2  3        row 0 picks the next token: x? y? z?
+ *
+ * The group picks a token from each row in turn, as it would after as many steps. The first pick
+ * that is not the draft ends the acceptance, and the session gives the rest back. A row's bits
+ * never depend on other rows, and a draw depends on the position only: so drafts change no result.
+ *
+ * A draft ends where the next tile begins or ages, where a window leaves a tile, and where the rope
+ * changes (spw_engine_is_alike): so nothing that a session stores goes, or is quantized, because of
+ * a token that may be taken back. A state is set back to a checkpoint before the drafts, and the
+ * tokens that stayed pass once more with the next step. */
+#include "runtime/batch/batch_parts.h"
+
+#include <string.h>
+
+/* ---- what is proposed ---- */
+
+static uint32_t propose_text(struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                             uint32_t *match)
+{
+    const struct spw_answer *a = &x->answer;
+    return spw_draft_text_propose(&x->drafts.text, a->tokens, a->n_tokens, out, most, match);
+}
+
+/* Of a dry run, whose tokens are all 0: as many drafts as the run had, and as many stay. */
+static uint32_t propose_known(struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                              uint32_t *match)
+{
+    const uint8_t *rows = x->drafts.step_rows;
+    const size_t at = x->answer.result.n_tokens;
+    *match = 0;
+    if (!rows)
+        return 0;
+    const uint32_t n = spw_min_u32((uint32_t)spw_sub_u64(rows[at], 1), most);
+    bool stays = true;
+    for (uint32_t i = 0; i < n; i++) {
+        stays &= !rows[at + 1 + i];
+        out[i] = !stays;
+    }
+    return n;
+}
+
+void spw_batch_choose_drafts(struct spw_batch *b)
+{
+    const struct spw_engine *e = b->engine;
+    b->propose = e->dry ? propose_known : e->options.drafts ? propose_text : NULL;
+    b->drafts_all = e->dry || e->options.drafts == SPW_DRAFTS_TEXT;
+}
+
+int spw_batch_open_drafts(const struct spw_batch *b, struct spw_batch_entry *x)
+{
+    const struct spw_request *r = &x->answer.request;
+    if (!b->propose)
+        return 0;
+    x->answer.result.step_rows = spw_alloc_zero(r->max_new_tokens, 1);
+    if (!x->answer.result.step_rows)
+        return -ENOMEM;
+    return b->propose == propose_text
+               ? spw_draft_text_open(&x->drafts.text, r->n_prompt + r->max_new_tokens)
+               : 0;
+}
+
+/* ---- a step ---- */
+
+/* Whether the step computes nothing of x but its next token, and what it computes after that can be
+ * taken back. */
+static bool may_draft(const struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    const struct spw_session *s = x->session;
+    const struct spw_plan_info *p = &b->engine->plan.info;
+    const bool has_room = !b->engine->plan.n_states || p->n_checkpoints > p->sessions;
+    return s->cached && !spw_batch_needs_prompt(x) && has_room &&
+           s->n_tokens + 1 + s->n_set_back == x->answer.n_tokens;
+}
+
+/* The most tokens of a draft, if n_rows rows of logits are free. */
+static uint32_t most_drafts(const struct spw_batch *b, const struct spw_batch_entry *x,
+                            uint32_t n_rows)
+{
+    const struct spw_answer *a = &x->answer;
+    const uint64_t left = spw_sub_u64(a->request.max_new_tokens, a->result.n_tokens + 1);
+    uint32_t n = (uint32_t)spw_min_u64(spw_min_u64(left, SPW_DRAFT_MOST), spw_sub_u64(n_rows, 1));
+    while (n && !spw_engine_is_alike(b->engine, a->n_tokens, a->n_tokens + n))
+        n--;
+    return may_draft(b, x) ? n : 0;
+}
+
+/* Adds drafts to a span. *n_rows: rows of logits that are free. */
+static void add_drafts(struct spw_batch *b, struct spw_batch_entry *x, struct spw_span *span,
+                       struct spw_draft_step *step, uint32_t *n_rows)
+{
+    struct spw_batch_drafts *d = &x->drafts;
+    int32_t *out = x->answer.tokens + x->answer.n_tokens;
+    const uint32_t n = b->propose(x, out, most_drafts(b, x, *n_rows), &d->match);
+    const double p = spw_draft_odds_of(&d->odds, d->match);
+    d->n = b->drafts_all ? n : spw_draft_length(&b->costs, step, p, n);
+    d->row = 0;
+    span->session->n_drafts = 0;
+    d->next = n ? out[0] : -1;
+    d->first_row = b->engine->plan.draft_rows - *n_rows;
+    if (!d->n)
+        return;
+    span->n_tokens += d->n;
+    span->n_logits += d->n;
+    span->session->n_drafts = d->n;
+    span->session->first_draft_row = d->first_row;
+    *n_rows -= d->n + 1;
+    step->n_drafts += d->n;
+}
+
+void spw_batch_add_drafts(struct spw_batch *b, uint32_t n)
+{
+    uint32_t n_rows = b->engine->plan.draft_rows;
+    struct spw_draft_step step = {.n_sessions = n, .n_tokens = n};
+    for (uint32_t i = 0; i < n && b->propose; i++)
+        if (b->spans[i].n_logits)
+            add_drafts(b, b->stepping[i], &b->spans[i], &step, &n_rows);
+}
+
+const float *spw_batch_row(const struct spw_batch *b, const struct spw_batch_entry *x)
+{
+    return x->drafts.n ? spw_draft_logits(b->engine, x->drafts.first_row + x->drafts.row)
+                       : spw_session_logits(x->session);
+}
+
+bool spw_batch_takes_draft(struct spw_batch_entry *x, int32_t token)
+{
+    const struct spw_answer *a = &x->answer;
+    const struct spw_batch_drafts *d = &x->drafts;
+    if (a->result.step_rows)
+        a->result.step_rows[a->result.n_tokens] = d->row ? 0 : (uint8_t)(1 + d->n);
+    return d->row < d->n && token == a->tokens[a->n_tokens];
+}
+
+int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)
+{
+    struct spw_batch_drafts *d = &x->drafts;
+    const uint32_t n_left = d->n - d->row;
+    const float *logits = spw_batch_row(b, x);
+    if (!d->n && d->next >= 0) {
+        const bool stays = x->answer.tokens[x->answer.n_tokens - 1] == d->next;
+        spw_draft_odds_note(&d->odds, d->match, stays, !stays);
+    }
+    d->next = -1;
+    if (!d->n)
+        return 0;
+    spw_draft_odds_note(&d->odds, d->match, d->row, n_left);
+    b->times.n_drafted += d->n;
+    b->times.n_accepted += d->row;
+    d->n = 0;
+    return spw_session_settle(x->session, x->session->n_tokens - n_left, logits);
+}
+
+void spw_batch_note_costs(struct spw_batch *b, uint32_t n, double seconds)
+{
+    uint32_t n_drafts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_drafts += b->stepping[i]->drafts.n;
+    spw_draft_costs_note(&b->costs, n, n_drafts, seconds);
+}
