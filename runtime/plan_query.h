@@ -104,7 +104,8 @@ struct spw_plan_request {
     uint64_t ends_at; /* the answer ends with so many tokens; 0: with max_new_tokens */
     bool resumed_logits;
     const int32_t *prompt;
-    const uint8_t *step_rows; /* [max_new_tokens], as in struct spw_result; NULL: no drafts */
+    /* As in struct spw_result, for each token of the answer; borrowed; NULL: no drafts. */
+    const uint8_t *step_rows;
 };
 
 /* Bytes of experts that a run misses on each link, beside all others: at least, at most, and

@@ -36,7 +36,7 @@ static uint32_t propose_known(struct spw_batch_entry *x, int32_t *out, uint32_t 
     const uint32_t n = spw_min_u32((uint32_t)spw_sub_u64(rows[at], 1), most);
     bool stays = true;
     for (uint32_t i = 0; i < n; i++) {
-        stays &= !rows[at + 1 + i];
+        stays &= at + 1 + i < x->drafts.n_known && !rows[at + 1 + i];
         out[i] = !stays;
     }
     return n;

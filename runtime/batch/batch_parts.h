@@ -47,12 +47,14 @@ void spw_group_sample(struct spw_sampler *s, struct spw_group_member *members, u
 struct spw_batch_drafts {
     struct spw_draft_text text; /* owned, if the batch drafts from the text */
     struct spw_draft_odds odds;
-    uint32_t n;               /* drafts of the step, in answer.tokens behind its n_tokens */
-    uint32_t row;             /* the row of logits that is decided: after so many drafts */
-    uint32_t first_row;       /* its place: spw_draft_logits */
-    uint32_t match;           /* that has proposed them */
-    int32_t next;             /* without drafts: the first token that was proposed; -1: none */
-    const uint8_t *step_rows; /* borrowed; of a dry run: as in struct spw_result */
+    uint32_t n;         /* drafts of the step, in answer.tokens behind its n_tokens */
+    uint32_t row;       /* the row of logits that is decided: after so many drafts */
+    uint32_t first_row; /* its place: spw_draft_logits */
+    uint32_t match;     /* that has proposed them */
+    int32_t next;       /* without drafts: the first token that was proposed; -1: none */
+    /* Of a dry run: [n_known], borrowed, as in struct spw_result; NULL: the run has no drafts */
+    const uint8_t *step_rows;
+    uint64_t n_known;
 };
 
 struct spw_batch_entry {
@@ -65,10 +67,10 @@ struct spw_batch_entry {
     uint32_t place;              /* in `running`, while it runs */
     bool has_row;                /* the step has computed its next row of logits */
     struct spw_batch_drafts drafts;
-    bool knows_reuse;            /* the result has n_reused */
-    bool is_read;                /* its prompt is in the next pass of prompts */
-    uint32_t n_failures;         /* steps for it that have failed, one after the other */
-    int score_rc;                /* why a log-probability of its step is missing; 0 */
+    bool knows_reuse;    /* the result has n_reused */
+    bool is_read;        /* its prompt is in the next pass of prompts */
+    uint32_t n_failures; /* steps for it that have failed, one after the other */
+    int score_rc;        /* why a log-probability of its step is missing; 0 */
     /* Events that nobody has read yet: */
     uint32_t n_new;       /* tokens that were generated, the last ones of the answer */
     const float *logits;  /* [n_new][vocab], which these were picked from */

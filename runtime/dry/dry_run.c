@@ -118,7 +118,9 @@ static int submit_tokens(struct dry_run *d, size_t i, const struct spw_plan_requ
                                         .session = d->sessions[i]};
     SPW_TRY(spw_batch_submit(d->batch, &request, &id, err));
     d->ends_at[id - 1] = q->ends_at;
-    spw_batch_find(d->batch, id)->drafts.step_rows = q->step_rows;
+    struct spw_batch_drafts *drafts = &spw_batch_find(d->batch, id)->drafts;
+    drafts->step_rows = q->step_rows;
+    drafts->n_known = q->ends_at ? q->ends_at : q->max_new_tokens;
     return 0;
 }
 

@@ -171,6 +171,8 @@ static void add_seconds(json_t **report, const struct run *r)
     const struct cli_field fields[] = {
         CLI_FIELD(times, prefill_seconds),
         CLI_FIELD(times, decode_seconds),
+        CLI_FIELD(times, n_drafted),
+        CLI_FIELD(times, n_accepted),
         {"predicted_step_seconds", CLI_JSON(step.seconds)},
         {"measured_step_seconds", CLI_JSON(measured)},
     };
@@ -208,10 +210,12 @@ static bool predict(const struct run *r, uint64_t predicted[SPW_MOVED_COUNT])
     const struct cli_input *in = &r->inputs.items[0];
     const uint64_t most = in->max_new_tokens - r->saved.n_given;
     const uint64_t made = r->result.n_tokens - r->saved.n_given;
-    struct spw_plan_request q = {.n_prompt = in->n_tokens + r->saved.n_given,
-                                 .max_new_tokens = most,
-                                 .n_found = r->result.n_from_store,
-                                 .ends_at = made < most ? made : 0};
+    struct spw_plan_request q = {
+        .n_prompt = in->n_tokens + r->saved.n_given,
+        .max_new_tokens = most,
+        .n_found = r->result.n_from_store,
+        .ends_at = made < most ? made : 0,
+        .step_rows = r->result.step_rows ? r->result.step_rows + r->saved.n_given : NULL};
     if (r->saved.file) {
         const struct spw_saved_info *info = spw_saved_info(r->saved.file);
         q.n_resumed = info->n_tokens;

@@ -11,8 +11,10 @@ enum { MOST_ASKED = 256 };
 
 static void forget_asked(struct job_asked *a)
 {
-    for (size_t i = 0; i < a->n; i++)
+    for (size_t i = 0; i < a->n; i++) {
         spw_free((int32_t *)(uintptr_t)a->requests[i].prompt);
+        spw_free((uint8_t *)(uintptr_t)a->requests[i].step_rows);
+    }
     spw_free(a->requests);
     *a = (struct job_asked){0};
 }
@@ -39,6 +41,17 @@ void job_report_asked(struct job_report *r, const struct spw_request *request, u
                                   .max_new_tokens = request->max_new_tokens - request->n_given};
 }
 
+static void note_rows(struct job_asked *a, struct spw_plan_request *q,
+                      const struct spw_result *result, size_t n_given)
+{
+    const size_t n = result->n_tokens - n_given;
+    uint8_t *rows = spw_alloc(n);
+    a->is_unknown |= !rows;
+    if (rows)
+        memcpy(rows, result->step_rows + n_given, n);
+    q->step_rows = rows;
+}
+
 static void note_end(struct job_asked *a, uint64_t id, const struct spw_result *result,
                      size_t n_given)
 {
@@ -47,8 +60,12 @@ static void note_end(struct job_asked *a, uint64_t id, const struct spw_result *
     a->is_unknown |= (n_given && result->n_tokens == n_given) ||
                      result->finish == SPW_FINISH_CANCELED || result->finish == SPW_FINISH_FAILED ||
                      result->n_from_store;
-    if (id <= a->n && !whole)
+    if (id > a->n)
+        return;
+    if (!whole)
         a->requests[id - 1].ends_at = result->n_tokens - n_given;
+    if (result->step_rows)
+        note_rows(a, &a->requests[id - 1], result, n_given);
 }
 
 /* NULL: nobody can predict the bytes of this engine. */
@@ -91,6 +108,8 @@ void job_report_engine(struct job_report *r, const struct cli_options *o, struct
     r->times.prefill_seconds += times.prefill_seconds;
     r->times.decode_seconds += times.decode_seconds;
     r->times.n_decode_steps += times.n_decode_steps;
+    r->times.n_drafted += times.n_drafted;
+    r->times.n_accepted += times.n_accepted;
     r->reuse.prefill_seconds = r->times.prefill_seconds;
     r->engine = cli_report_engine(o->operand, e, events, predict(&r->asked, o, e, predicted));
     cli_report_prefix(&r->engine, e, &r->reuse);
@@ -109,6 +128,8 @@ int job_report_end(struct job_report *r, const struct cli_options *o,
         {"prefill_seconds", CLI_JSON(r->times.prefill_seconds)},
         {"decode_seconds", CLI_JSON(r->times.decode_seconds)},
         {"n_decode_steps", CLI_JSON(r->times.n_decode_steps)},
+        {"n_drafted", CLI_JSON(r->times.n_drafted)},
+        {"n_accepted", CLI_JSON(r->times.n_accepted)},
         {r->earlier ? "earlier_engines" : NULL, r->earlier},
     };
     CLI_ADD(&r->engine, fields);

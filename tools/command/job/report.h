@@ -12,7 +12,8 @@
 /* The requests of an engine, for the prediction of its bytes: of short jobs only, since all tokens
  * of their prompts are kept. */
 struct job_asked {
-    struct spw_plan_request *requests; /* owned, [n]: by the number of the request, less 1 */
+    /* Owned, [n]: by the number of the request, less 1; with their tokens and rows of steps */
+    struct spw_plan_request *requests;
     size_t n, n_ended;
     bool is_unknown; /* too many, or something that no plan knows */
 };
