@@ -149,7 +149,7 @@ int spw_batch_settle(struct spw_batch *b, struct spw_batch_entry *x)
     spw_draft_odds_note(&d->odds, d->match, d->row, n_left);
     b->times.n_drafted += d->n;
     b->times.n_accepted += d->row;
-    d->n = 0;
+    d->n = d->row = 0;
     return spw_session_settle(x->session, x->session->n_tokens - n_left, logits);
 }
 

@@ -128,6 +128,7 @@ static void draw_walk(struct walk *w, int number, struct subject *subjects, int 
         o->full_sessions = (uint32_t)check_range(w->seed, 1, o->sessions - 1);
     o->on_oom = SPW_ON_OOM_SPILL;
     o->saves = draw_one(w, 2) || able;
+    o->drafts = (enum spw_drafts)spw_min_u64(draw_one(w, 4), SPW_DRAFTS_TEXT);
     if (w->aim) /* little that old tiles could lie in instead */
         o->prefetch_slots = 2, o->prefetch_splits = 1, o->prefill_chunk &= ~63u;
     if (w->aim ? w->aim == FROM_DISK : draw_one(w, 2) || able || w->drives)

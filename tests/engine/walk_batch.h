@@ -1,5 +1,6 @@
 /* The operation of a walk that runs a batch: requests of the walk's sessions, and some that have
- * none, which come at any time, wait until there is room for them, and may begin alike. Either
+ * none, which come at any time, wait until there is room for them, and may begin alike. They may
+ * have drafts, which are right, wrong, or right up to some token. Either
  * nothing disturbs the batch, and a twin counts the same bytes; or requests are canceled, steps are
  * interrupted and made again, prompts wait between their chunks, and budgets change. */
 #ifndef SPW_TESTS_ENGINE_WALK_BATCH_H
@@ -9,7 +10,7 @@
 #include "tests/engine/walk.h"
 
 enum {
-    N_NEW = 4,    /* tokens that a batch generates for a request */
+    N_NEW = 7,    /* tokens that a batch generates for a request */
     N_OTHERS = 5, /* most requests of a batch without a session of the walk */
     N_ANSWERS = N_SESSIONS + N_OTHERS
 };
@@ -44,6 +45,47 @@ static void set_budgets(struct walk *w)
     w->o = o;
     memset(w->checkpoint, 0, sizeof w->checkpoint);
     run_check_peaks(w->e, &w->o, w->what);
+}
+
+/* ---- drafts ---- */
+
+static struct walk *drafting; /* the walk whose batch asks for drafts */
+
+/* The token after those of x and n drafts. */
+static int32_t right_draft(const struct spw_batch_entry *x, const int32_t *drafts, uint32_t n)
+{
+    struct walk *w = drafting;
+    const size_t n_tokens = x->answer.n_tokens + n;
+    int32_t *ids = calloc(w->s->n_tokens, sizeof *ids);
+    memcpy(ids, x->answer.tokens, x->answer.n_tokens * sizeof *ids);
+    memcpy(ids + x->answer.n_tokens, drafts, n * sizeof *ids);
+    const float *rows = oracle_rows(w->s, ids, n_tokens, n_tokens);
+    free(ids);
+    return model_argmax(rows + (n_tokens - 1) * w->s->vocab, w->s->vocab);
+}
+
+/* Each draft is right, with odds that are drawn for all of them, until one is not. */
+static uint32_t propose_some(struct spw_batch_entry *x, int32_t *out, uint32_t most,
+                             uint32_t *match)
+{
+    struct walk *w = drafting;
+    const uint32_t n = (uint32_t)draw_one(w, most + 1);
+    const uint64_t odds = draw_one(w, 4);
+    bool right = true;
+    *match = (uint32_t)draw_one(w, 40);
+    for (uint32_t i = 0; i < n; i++) {
+        right = right && draw_one(w, 3) < odds;
+        out[i] = right ? right_draft(x, out, i) : (int32_t)draw_one(w, w->s->vocab);
+    }
+    return n;
+}
+
+static void count_drafts(const struct batch *x)
+{
+    struct spw_batch_times times;
+    spw_batch_times(x->b, &times);
+    tried[DRAFTS].n += times.n_drafted;
+    tried[DRAFTS_STAYED].n += times.n_accepted;
 }
 
 static void read_events(const struct walk *w, struct batch *x)
@@ -113,6 +155,9 @@ static void open_batch(struct walk *w, struct batch *x)
     spw_batch_set_prompt_chunks(x->b, chunks);
     const uint64_t pass_tokens = draw_one(w, 3) ? 0 : 1 + draw_one(w, 2 * w->o.prefill_chunk + 100);
     spw_batch_set_pass_tokens(x->b, pass_tokens);
+    drafting = w;
+    if (x->b->propose)
+        x->b->propose = propose_some;
     if (x->disturbed)
         part_twin(w);
     if (x->disturbed && draw_one(w, 2))
@@ -130,6 +175,11 @@ static void step_twin(struct walk *w, struct batch *x, int rc)
 {
     struct spw_event e;
     struct spw_error err = {0};
+    for (uint64_t id = 1; id <= x->n; id++) {
+        struct spw_batch_drafts *d = &spw_batch_find(x->twin, id)->drafts;
+        d->step_rows = spw_batch_result(x->b, id)->step_rows;
+        d->n_known = spw_batch_result(x->b, id)->n_tokens;
+    }
     int own_rc = spw_batch_step(x->twin, &err);
     CHECK_MSG(own_rc == rc, "%s: a batch: %d, the twin %d: %s", w->what, rc, own_rc, err.text);
     while (spw_batch_event(x->twin, &e))
@@ -211,6 +261,7 @@ static void run_batch(struct walk *w)
         spw_batch_close(x.twin);
         tried[BATCH_TWINS].n++;
     }
+    count_drafts(&x);
     part_twin(w); /* its answers were others */
     memset(w->checkpoint, 0, sizeof w->checkpoint);
     spw_batch_close(x.b);

@@ -48,6 +48,8 @@ enum {
     CHECKPOINTS_ON_DISK,
     KEPT_SESSIONS,
     BETWEEN_PASSES,
+    DRAFTS,
+    DRAFTS_STAYED,
     N_TRIED
 };
 static struct {
@@ -94,7 +96,9 @@ static struct {
                     {"states that move", 0},
                     {"checkpoints on disk", 0},
                     {"sessions kept for later requests", 0},
-                    {"prompts between two passes", 0}};
+                    {"prompts between two passes", 0},
+                    {"drafts", 0},
+                    {"drafts that stayed", 0}};
 static uint64_t n_rows;
 
 static void count_plan(const struct spw_plan *p, const struct spw_stats *s)

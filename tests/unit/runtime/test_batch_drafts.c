@@ -1,0 +1,212 @@
+/* Drafts of a batch change no result, whatever is drafted: all right, all wrong, right until the
+ * last, any: tokens, hashes, log-probabilities, texts and logits are those of runs without drafts,
+ * at any temperature, with penalties, biases, stop strings, schemas and several samples. The bytes
+ * are those of a dry run that knows how many drafts each step had and how many stayed.
+ *
+ *   test_batch_drafts [draws]    SPW_SEED repeats a run */
+#include "model/text/grammar/grammar.h"
+#include "runtime/batch/batch_parts.h"
+#include "tests/unit/runtime/batch_requests.h"
+
+enum { N = 12, SESSIONS = 3 };
+
+static const struct spw_result *right; /* [N], of the run without drafts */
+static uint64_t drawn;                 /* the seed of the drafts */
+static bool knows;                     /* as if AUTO had measured that drafts cost nothing */
+
+/* Right drafts, but for one that is drawn. */
+static uint32_t propose(struct spw_batch_entry *x, int32_t *out, uint32_t most, uint32_t *match)
+{
+    const struct spw_result *r = &right[x->id - 1];
+    const size_t at = x->answer.result.n_tokens;
+    const uint32_t n = (uint32_t)check_range(&drawn, most / 2, most);
+    const uint32_t wrong = check_random(&drawn) % 3 ? (uint32_t)check_range(&drawn, 0, n) : n;
+    *match = 40;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = at + i < r->n_tokens ? r->tokens[at + i] : 2; /* an end token after the end */
+        if (i == wrong)
+            out[i] = (out[i] + 1) % VOCAB;
+    }
+    return n;
+}
+
+static void check_moved(struct spw_engine *e, const struct spw_request *requests,
+                        const struct spw_result *results)
+{
+    struct spw_plan_request lengths[N];
+    uint64_t predicted[SPW_MOVED_COUNT];
+    struct spw_error err = {0};
+    struct spw_stats stats;
+    for (size_t i = 0; i < N; i++)
+        if (results[i].finish == SPW_FINISH_FAILED) /* a schema: its last row is not known */
+            return;
+    for (size_t i = 0; i < N; i++)
+        lengths[i] = (struct spw_plan_request){
+            .prompt = requests[i].prompt,
+            .n_prompt = requests[i].n_prompt,
+            .max_new_tokens = requests[i].max_new_tokens,
+            .ends_at = results[i].finish == SPW_FINISH_LENGTH ? 0 : results[i].n_tokens,
+            .step_rows = results[i].step_rows};
+    CHECK_MSG(!spw_engine_predict(predicted, e, lengths, N, &err), "%s", err.text);
+    spw_engine_stats(e, &stats);
+    for (int i = 0; i < SPW_MOVED_COUNT; i++)
+        CHECK_MSG(stats.moved_bytes[i] == predicted[i], "link %d: %llu, predicted %llu", i,
+                  (unsigned long long)stats.moved_bytes[i], (unsigned long long)predicted[i]);
+}
+
+static struct spw_engine *open_drafting(const char *folder, enum spw_drafts drafts)
+{
+    struct spw_engine *e = NULL;
+    struct spw_error err = {0};
+    struct spw_options o = {.backend = SPW_BACKEND_CPU,
+                            .context = 400,
+                            .sessions = SESSIONS,
+                            .threads = 2,
+                            .drafts = drafts};
+    CHECK_MSG(!spw_engine_open(&e, folder, &o, &err), "%s", err.text);
+    if (!e)
+        exit(check_done());
+    return e;
+}
+
+/* All requests in one batch. `drafts` OFF: those that are compared with. */
+static void run(enum spw_drafts drafts, const struct spw_tokenizer *t,
+                const struct spw_request *requests, struct seen *seen, struct spw_result *results)
+{
+    struct spw_engine *e = open_drafting(MODEL, drafts);
+    struct batch_watch watch[N];
+    struct spw_error err = {0};
+    struct spw_batch *b;
+    struct spw_batch_times times;
+    uint64_t id;
+    CHECK_MSG(!spw_batch_open(&b, e, t, &err), "%s", err.text);
+    if (drafts)
+        b->propose = propose;
+    for (size_t i = 0; i < N; i++) {
+        CHECK_MSG(!spw_batch_submit(b, &requests[i], &id, &err), "%s", err.text);
+        watch[i] = (struct batch_watch){see_token, see_text, &seen[i]};
+        memset(&seen[i], 0, sizeof seen[i]);
+    }
+    for (int more = 1; more > 0;) {
+        if (knows)
+            b->costs.seconds = 1e9;
+        more = spw_batch_step(b, &err);
+        CHECK_MSG(more >= 0, "%s", err.text);
+        batch_events(b, watch, NULL);
+    }
+    spw_batch_times(b, &times);
+    for (size_t i = 0; i < N; i++)
+        CHECK(!spw_batch_take(b, i + 1, &results[i]));
+    spw_batch_close(b);
+    if (drafts) {
+        check_moved(e, requests, results);
+        CHECK(times.n_drafted >= times.n_accepted);
+    }
+    if (drafts == SPW_DRAFTS_TEXT)
+        CHECK_MSG(times.n_accepted > N && times.n_drafted > times.n_accepted, "%llu of %llu",
+                  (unsigned long long)times.n_accepted, (unsigned long long)times.n_drafted);
+    spw_engine_close(e);
+}
+
+static bool same_scores(const struct spw_result *a, const struct spw_result *b)
+{
+    const size_t n = a->n_tokens;
+    return !a->logprobs || (!memcmp(a->logprobs, b->logprobs, n * sizeof *a->logprobs) &&
+                            !memcmp(a->top_logprobs, b->top_logprobs,
+                                    n * a->n_top_logprobs * sizeof *a->top_logprobs));
+}
+
+/* Of the rows of steps: they add up to the tokens. */
+static void check_rows(const struct spw_result *r)
+{
+    size_t i = 0;
+    while (i < r->n_tokens) {
+        const size_t most = i + r->step_rows[i];
+        CHECK(r->step_rows[i]);
+        for (i++; i < r->n_tokens && !r->step_rows[i]; i++)
+            CHECK(i < most);
+    }
+}
+
+static void check_drafts(struct spw_tokenizer *t, const struct spw_grammar *grammar, uint64_t *seed)
+{
+    static struct prompt prompts[N];
+    static struct seen seen[2][N];
+    static const char *const stops[] = {"e", "ab", "\n"};
+    static const struct spw_logit_bias bias = {7, 3.0f};
+    struct spw_request requests[N];
+    static struct spw_result results[2][N];
+    for (size_t i = 0; i < N; i++) {
+        struct spw_request *r = &requests[i];
+        draw_prompt(&prompts[i], seed);
+        *r = prompts[i].request;
+        r->text = true;
+        r->logprobs = check_random(seed) % 2;
+        r->n_top_logprobs = r->logprobs ? 4 : 0;
+        r->n_stop = check_random(seed) % 3 ? 0 : 3;
+        r->stop = stops;
+        r->sampling.logit_bias = &bias;
+        r->sampling.n_logit_bias = check_random(seed) % 2;
+        r->grammar = check_random(seed) % 3 ? NULL : grammar;
+        r->max_new_tokens = check_range(seed, 1, MOST);
+    }
+    run(SPW_DRAFTS_OFF, t, requests, seen[0], results[0]);
+    right = results[0];
+    for (int drafts = SPW_DRAFTS_AUTO; drafts <= SPW_DRAFTS_TEXT; drafts++) {
+        run((enum spw_drafts)drafts, t, requests, seen[1], results[1]);
+        for (size_t i = 0; i < N; i++) {
+            const struct seen *a = &seen[0][i], *b = &seen[1][i];
+            const struct spw_result *r = &results[1][i];
+            CHECK(same(&results[0][i], r) && same_scores(&results[0][i], r));
+            CHECK(a->n_text == b->n_text && !memcmp(a->text, b->text, a->n_text));
+            CHECK(b->n_tokens == r->n_tokens &&
+                  hash_rows(b->logits, r->n_tokens) == r->logits_hash);
+            check_rows(r);
+            spw_result_free(&results[1][i]);
+        }
+    }
+    for (size_t i = 0; i < N; i++)
+        spw_result_free(&results[0][i]);
+}
+
+/* A text that repeats itself is drafted from itself. */
+static void test_text(void)
+{
+    enum { LENGTH = 120 };
+    int32_t ids[LENGTH];
+    struct spw_result r;
+    struct spw_batch_times times;
+    for (int i = 0; i < LENGTH; i++)
+        ids[i] = 10 + i % 7;
+    const struct spw_logit_bias only = {11, 100};
+    const struct spw_request request = {.prompt = ids,
+                                        .n_prompt = LENGTH,
+                                        .max_new_tokens = 100,
+                                        .ignore_eos = true,
+                                        .sampling = {.logit_bias = &only, .n_logit_bias = 1}};
+    struct spw_engine *e = open_drafting(MODEL, SPW_DRAFTS_TEXT);
+    CHECK(!batch_run(e, NULL, &request, 1, &r, &times, NULL));
+    CHECK(r.n_tokens == 100 && times.n_decode_steps < 50 && times.n_accepted > 50);
+    spw_result_free(&r);
+    spw_engine_close(e);
+}
+
+int main(int argc, char **argv)
+{
+    static const char schema[] =
+        "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, "
+        "\"b\": {\"type\": \"integer\"}}, \"required\": [\"a\", \"b\"]}";
+    uint64_t seed = check_seed();
+    struct spw_tokenizer *t = make_tokenizer();
+    struct spw_grammar *grammar;
+    CHECK(!spw_grammar_open_schema(&grammar, schema, sizeof schema - 1, NULL));
+    drawn = seed;
+    for (struct check_draws d = check_draws_of(argc, argv, 40); check_another(&d);) {
+        knows = d.done % 2;
+        check_drafts(t, grammar, &seed);
+    }
+    test_text();
+    spw_grammar_close(grammar);
+    spw_tokenizer_close(t);
+    return check_done();
+}
