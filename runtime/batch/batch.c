@@ -371,7 +371,7 @@ void spw_batch_forget_events(struct spw_batch *b)
         struct spw_batch_entry *x = spw_batch_find(b, b->unread);
         if (!x || spw_batch_waits(x)) /* its text, of given tokens, comes with its first token */
             continue;
-        x->has_end = x->is_kept = false;
+        x->has_end = false;
         x->n_new = 0;
         x->answer.n_text = 0;
     }

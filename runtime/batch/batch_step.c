@@ -69,7 +69,10 @@ static int become_child(struct spw_batch_entry *x, const struct spw_batch_entry 
 static int push(struct spw_batch *b, struct spw_batch_entry *x, int32_t token)
 {
     const float *logits = spw_batch_row(b, x); /* [vocab] */
-    x->logits = x->n_new ? x->logits : logits;
+    if (!x->n_new) {
+        x->logits = logits;
+        x->is_kept = false;
+    }
     x->n_new += logits != NULL;
     spw_batch_note_events(b, x);
     return spw_answer_push(&x->answer, token, logits);
