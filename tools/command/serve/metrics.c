@@ -66,6 +66,10 @@ static const struct row {
         COUNTER("prefill_seconds_total", NULL, "Seconds of steps with prompts."),
     [SERVE_DECODE_SECONDS] = COUNTER("decode_seconds_total", NULL, "Seconds of other steps."),
     [SERVE_DECODE_STEPS] = COUNTER("decode_steps_total", NULL, "Steps without prompts."),
+    [SERVE_DRAFTED] =
+        COUNTER("spec_decode_num_draft_tokens_total", NULL, "Tokens that were drafted."),
+    [SERVE_ACCEPTED] =
+        COUNTER("spec_decode_num_accepted_tokens_total", NULL, "Drafted tokens that were picked."),
     [SERVE_PUBLISHED_BYTES] =
         COUNTER("prefix_cache_written_bytes_total", NULL, "Bytes written to the prefix cache."),
     [SERVE_PROMPT_TOKENS] =
@@ -156,6 +160,8 @@ void serve_metrics_count(struct serve_metrics *m, const struct serve_counters *c
         {SERVE_PREFILL_SECONDS, c->prefill_seconds},
         {SERVE_DECODE_SECONDS, c->decode_seconds},
         {SERVE_DECODE_STEPS, (double)c->n_decode_steps},
+        {SERVE_DRAFTED, (double)c->n_drafted},
+        {SERVE_ACCEPTED, (double)c->n_accepted},
         {SERVE_PUBLISHED_BYTES, (double)c->prefix.written_bytes},
         {SERVE_PROMPT_TOKENS, (double)c->n_prompt_tokens},
         {SERVE_GENERATED_TOKENS, (double)c->n_answer_tokens},

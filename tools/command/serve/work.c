@@ -160,6 +160,8 @@ static void show_counters(struct serve_work *w)
     c->prefill_seconds = times.prefill_seconds;
     c->decode_seconds = times.decode_seconds;
     c->n_decode_steps = times.n_decode_steps;
+    c->n_drafted = times.n_drafted;
+    c->n_accepted = times.n_accepted;
     c->n_asides = times.n_asides;
     c->prompt_chunks = w->pace.chunks;
     c->pass_tokens = w->pace.pass_tokens;

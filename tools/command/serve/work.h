@@ -41,7 +41,7 @@ struct serve_counters {
     uint32_t n_kept; /* now: sessions that are kept for later requests, and their tokens */
     uint64_t n_kept_tokens;
     double prefill_seconds, decode_seconds;
-    uint64_t n_decode_steps;
+    uint64_t n_decode_steps, n_drafted, n_accepted;
     struct spw_stats engine;
     struct spw_prefix_stats prefix;
     struct spw_plan_info plan; /* texts in it are borrowed from the engine */
