@@ -180,6 +180,11 @@ const struct cli_row cli_rows[] = {
      "the largest number of tokens of an answer whose request names no number (4096, or what fits "
      "into the context)",
      FIELD(max_new_tokens), RANGE(0, 1e9)},
+    {"drafts", CLI_CHOICE, ANSWERS, "Generation", "HOW",
+     "compute tokens that may follow an answer together with its next token, and keep those that "
+     "would have been picked: the answer is the same. text: what followed the same tokens before. "
+     "auto: the same, as far as it saves time (off)",
+     FIELD(drafts), .choices = draft_kinds},
     {"stop", CLI_TEXTS, ANSWERS, "Generation", "TEXT",
      "end the answer before this text; may be given many times", FIELD(stop)},
     {"json-schema", CLI_TEXT, CLI_GENERATE, "Generation", "FILE",
@@ -293,11 +298,6 @@ const struct cli_row cli_rows[] = {
      RANGE(1, 1e9)},
     {"prefetch-slots", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "number of buffers that receive transfers (planned)", FIELD(prefetch_slots), RANGE(1, 256)},
-    {"drafts", CLI_CHOICE, ANSWERS, "Generation", "HOW",
-     "compute tokens that may follow an answer together with its next token, and keep those that "
-     "would have been picked: the answer is the same. text: what followed the same tokens before. "
-     "auto: the same, as far as it saves time (off)",
-     FIELD(drafts), .choices = draft_kinds},
     {"prefetch-splits", CLI_COUNT, RUNS | CLI_PLAN, "Memory", "N",
      "size of such a buffer, in units of 512 positions of KV (planned)", FIELD(prefetch_splits),
      RANGE(1, 64)},
