@@ -263,6 +263,8 @@ int spw_answer_open(struct spw_answer *a, const struct spw_request *request, uin
     if (!rc)
         return 0;
     spw_answer_close(a);
+    if (rc == -E2BIG)
+        return spw_fail(err, rc, "request %llu: %s", (unsigned long long)i, SPW_GRAMMAR_TOO_MANY);
     return spw_fail(err, rc, "request %llu: no memory for %zu tokens and their text",
                     (unsigned long long)i, request->n_prompt + request->max_new_tokens);
 }

@@ -12,9 +12,7 @@ void spw_batch_fail(struct spw_batch *b, struct spw_batch_entry *x, int rc)
         spw_fail(&x->why, rc, "the logits are not numbers (NaN): %s",
                  spw_engine_nan_advice(b->engine));
     else if (rc == -E2BIG)
-        spw_fail(&x->why, rc,
-                 "the answer may be the begin of too many things: its schema has counts inside of "
-                 "counts, or choices that begin alike");
+        spw_fail(&x->why, rc, SPW_GRAMMAR_TOO_MANY);
     else if (rc == -EILSEQ)
         spw_fail(&x->why, rc,
                  "no token of the vocabulary continues the answer as its grammar demands");

@@ -1,6 +1,7 @@
 /* libFuzzer target of JSON schemas. The first byte is a seed, the others are a schema. Whatever the
  * bytes: a schema that is refused has an error; a text that the grammar writes goes on or may end
- * wherever it is cut, and is JSON when the grammar says that it may end.
+ * wherever it is cut, and is JSON when the grammar says that it may end. Only a grammar that
+ * becomes too ambiguous may stop.
  *
  *   build/fuzz/fuzz_schema -max_total_time=60 tests/fuzz/seeds/schema */
 #include "base/json.h"
@@ -26,20 +27,27 @@ static void must_be_json(const char *text, size_t bytes)
 }
 
 /* Appends the first byte that goes on, from a random one on, and checks the text after it. */
-static bool add_byte(const struct spw_grammar *g, char *text, size_t n, uint32_t *seed)
+static bool add_byte(const struct spw_grammar *g, char *text, size_t n, uint32_t *seed,
+                     bool *may_end)
 {
+    bool is_too_much = false;
     *seed = *seed * 1664525 + 1013904223;
     for (uint32_t i = 0; i < 256; i++) {
         struct spw_grammar_run *r;
         text[n] = (char)((*seed >> 24) + i);
-        must(!spw_grammar_run_open(&r, g, NULL, false));
-        const bool goes_on = !spw_grammar_run_push(r, text, n + 1);
-        if (goes_on && spw_grammar_run_may_end(r))
+        int rc = spw_grammar_run_open(&r, g, NULL, false);
+        rc = rc ? rc : spw_grammar_run_push(r, text, n + 1);
+        must(!rc || rc == -EINVAL || rc == -E2BIG);
+        is_too_much |= rc == -E2BIG;
+        if (!rc)
+            *may_end = spw_grammar_run_may_end(r);
+        if (!rc && *may_end)
             must_be_json(text, n + 1);
         spw_grammar_run_close(r);
-        if (goes_on)
+        if (!rc)
             return true;
     }
+    must(*may_end || is_too_much);
     return false;
 }
 
@@ -52,9 +60,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!size)
         return 0;
     uint32_t seed = data[0];
+    bool may_end = false;
     const int rc = spw_grammar_open_schema(&g, (const char *)data + 1, size - 1, &err);
     must(!rc == (g != NULL) && !rc == !err.text[0]);
-    for (size_t n = 0; g && n < MOST && add_byte(g, text, n, &seed);)
+    for (size_t n = 0; g && n < MOST && add_byte(g, text, n, &seed, &may_end);)
         n++;
     spw_grammar_close(g);
     return 0;

@@ -28,12 +28,52 @@ void spw_grammar_close(struct spw_grammar *g)
     spw_free(g);
 }
 
+/* Whether the node's `least` became smaller. */
+static bool lower(struct spw_grammar *g, struct spw_node *x)
+{
+    const bool is_sequence = x->kind == SPW_NODE_SEQUENCE, is_choice = x->kind == SPW_NODE_CHOICE;
+    uint32_t least = is_choice ? UINT8_MAX : 0;
+    for (uint32_t i = 0; i < x->n; i++) {
+        const uint32_t one = g->nodes[g->links[x->at + i]].least;
+        least = is_choice ? (one < least ? one : least) : spw_max_u32(least, one);
+    }
+    if (x->kind == SPW_NODE_SET || (x->kind == SPW_NODE_REPEAT && !x->min))
+        least = 0;
+    least += is_sequence && x->nests;
+    if (least >= x->least)
+        return false;
+    x->least = (uint8_t)least;
+    return true;
+}
+
+/* Children stand mostly before their node, but behind one that was reserved. */
+static void find_least(struct spw_grammar *g)
+{
+    bool changed = true;
+    for (size_t i = 0; i < g->n_nodes; i++)
+        g->nodes[i].least = UINT8_MAX;
+    while (changed) {
+        changed = false;
+        for (size_t i = 0; i < g->n_nodes; i++)
+            changed |= lower(g, &g->nodes[i]);
+        for (size_t i = g->n_nodes; changed && i-- > 0;)
+            lower(g, &g->nodes[i]);
+    }
+}
+
 int spw_grammar_finish(struct spw_grammar **out, uint32_t root)
 {
     struct spw_grammar *g = *out;
     const uint32_t breaks = spw_node_repeat(g, spw_node_byte(g, '\n'), 0, 2);
     g->root = root;
     g->root_after = SPW_SEQUENCE(g, breaks, root);
+    if (!g->rc)
+        find_least(g);
+    if (!g->rc && g->nodes[root].least > SPW_GRAMMAR_DEEPEST)
+        g->rc =
+            spw_fail(g->err, -EINVAL,
+                     "no text fits the schema: bounds exclude each other, or it contains itself "
+                     "without an end");
     const int rc = g->rc;
     if (rc == -ENOMEM)
         spw_fail(g->err, rc, "no memory for a grammar");

@@ -19,11 +19,13 @@ struct spw_node {
     bool nests;     /* SEQUENCE: an object or a list, of which at most SPW_GRAMMAR_DEEPEST nest */
     bool is_plain;  /* CHOICE: one character, which may be any plain one */
     bool is_quoted; /* REPEAT: a quotation mark follows */
+    uint8_t least;  /* objects and lists that nest in its flattest text; above SPW_GRAMMAR_DEEPEST:
+                       it  has no text */
     uint32_t at, n; /* children: links[at .. at + n); REPEAT: 1. SET: sets[at] */
     uint32_t min, max;
 };
 
-enum { SPW_GRAMMAR_DEEPEST = 64, SPW_GRAMMAR_MOST_NODES = 1 << 20 };
+enum { SPW_GRAMMAR_DEEPEST = 64, SPW_GRAMMAR_MOST_NODES = 1 << 19 };
 
 struct spw_byte_set {
     uint64_t bits[4];
@@ -43,7 +45,8 @@ struct spw_grammar {
 
 /* Node 0 is the empty text. */
 int spw_grammar_begin(struct spw_grammar **out, struct spw_error *err);
-/* Sets the root. 0, or what has failed: then the grammar is freed, and *out is NULL. */
+/* Sets the root. 0, or what has failed: then the grammar is freed, and *out is NULL. -EINVAL: the
+ * root has no text. */
 int spw_grammar_finish(struct spw_grammar **out, uint32_t root);
 
 /* A node that is defined later, once. */

@@ -14,8 +14,10 @@ enum {
     ROOT = 0,         /* the frame around all */
     MOST_SETS = 4096, /* then all but the present one are forgotten */
     MOST_MASKS = 256,
-    MOST_TOPS = 4096, /* of a set; more: the grammar is too ambiguous */
-    MOST_BYTES_OF_SETS = 256 << 20,
+    MOST_TOPS = 1 << 14,      /* of a set; more: the grammar is too ambiguous */
+    MOST_WORK = 1 << 22,      /* frames that a mask looks at; some 100 ms */
+    BYTES_OF_SETS = 16 << 20, /* then all sets but the present one are forgotten, too */
+    MOST_BYTES_OF_SETS = 64 << 20,
     DEEPEST_CALL = 8192,
 };
 
@@ -49,6 +51,7 @@ struct spw_grammar_run {
     size_t n_found, found_capacity;
     bool found_end;
     uint32_t round, n_masks, now; /* now: the present set */
+    uint32_t work;                /* of the present call */
     uint32_t *walk;               /* [longest + 1] sets */
     int rc;
 };
@@ -124,6 +127,12 @@ static uint32_t frame_of(struct spw_grammar_run *r, uint32_t up, uint32_t node, 
 
 static void leave(struct spw_grammar_run *r, uint32_t frame, int calls);
 
+static void count_work(struct spw_grammar_run *r, int calls)
+{
+    if (!r->rc && (calls > DEEPEST_CALL || ++r->work > MOST_WORK))
+        r->rc = -E2BIG;
+}
+
 static void add_top(struct spw_grammar_run *r, uint32_t frame)
 {
     if (r->rc || r->frames[frame].top_mark == r->round)
@@ -143,9 +152,8 @@ static void enter(struct spw_grammar_run *r, uint32_t node, uint32_t up, int cal
 {
     const struct spw_node *x = &r->g->nodes[node];
     const uint32_t *links = r->g->links + x->at;
-    if (!r->rc && calls > DEEPEST_CALL)
-        r->rc = -E2BIG;
-    if (r->rc || r->frames[up].depth + x->nests > SPW_GRAMMAR_DEEPEST)
+    count_work(r, calls);
+    if (r->rc || r->frames[up].depth + x->least > SPW_GRAMMAR_DEEPEST)
         return;
     switch (x->kind) {
     case SPW_NODE_SET:
@@ -173,8 +181,7 @@ static void enter(struct spw_grammar_run *r, uint32_t node, uint32_t up, int cal
 /* The child of this frame that was in progress is complete. */
 static void leave(struct spw_grammar_run *r, uint32_t frame, int calls)
 {
-    if (!r->rc && calls > DEEPEST_CALL)
-        r->rc = -E2BIG;
+    count_work(r, calls);
     if (r->rc || r->frames[frame].left_mark == r->round)
         return;
     r->frames[frame].left_mark = r->round;
@@ -215,12 +222,16 @@ static void begin_set(struct spw_grammar_run *r)
     r->found_end = false;
 }
 
+static size_t bytes_of_sets(const struct spw_grammar_run *r)
+{
+    return r->n_sets * (sizeof(struct set) + 1024) + r->n_tops * sizeof *r->tops +
+           r->n_frames * sizeof *r->frames;
+}
+
 /* The number of the set that was found; DEAD after a failure. */
 static uint32_t end_set(struct spw_grammar_run *r)
 {
-    if (!r->rc && r->n_sets * (sizeof(struct set) + 1024) + r->n_tops * sizeof *r->tops +
-                          r->n_frames * sizeof *r->frames >
-                      MOST_BYTES_OF_SETS)
+    if (!r->rc && bytes_of_sets(r) > MOST_BYTES_OF_SETS)
         r->rc = -E2BIG;
     if (!r->rc && r->by_set.n * 2 >= r->by_set.n_slots)
         r->rc = enlarge(&r->by_set, hash_set, r);
@@ -268,6 +279,7 @@ static uint32_t next_set(struct spw_grammar_run *r, uint32_t set, unsigned char 
         return r->sets[set].next[byte];
     const uint32_t at = r->sets[set].at, n = r->sets[set].n;
     begin_set(r);
+    r->work += n / 8; /* to look at a top takes less */
     for (uint32_t i = 0; i < n; i++) {
         const struct frame *f = &r->frames[r->tops[at + i]];
         const struct spw_byte_set *bytes = &r->g->sets[r->g->nodes[f->node].at];
@@ -378,12 +390,19 @@ static void compact(struct spw_grammar_run *r)
     forget(&old);
 }
 
+static void begin_call(struct spw_grammar_run *r)
+{
+    r->work = 0;
+    if (!r->rc &&
+        (r->n_sets > MOST_SETS || r->n_masks > MOST_MASKS || bytes_of_sets(r) > BYTES_OF_SETS))
+        compact(r);
+}
+
 /* ---- the text ---- */
 
 int spw_grammar_run_push(struct spw_grammar_run *r, const char *bytes, size_t n)
 {
-    if (r->n_sets > MOST_SETS)
-        compact(r);
+    begin_call(r);
     for (size_t i = 0; i < n && !r->rc; i++)
         r->now = next_set(r, r->now, (unsigned char)bytes[i]);
     if (r->rc)
@@ -480,8 +499,7 @@ static void find_allowed(struct spw_grammar_run *r, uint64_t *allowed)
 int spw_grammar_run_allowed(struct spw_grammar_run *r, const uint64_t **out)
 {
     *out = NULL;
-    if (!r->rc && (r->n_sets > MOST_SETS || r->n_masks > MOST_MASKS))
-        compact(r);
+    begin_call(r);
     if (!r->rc && !r->sets[r->now].allowed) {
         uint64_t *allowed = spw_alloc_zero((r->v->vocab + 63) / 64, sizeof *allowed);
         if (!allowed)

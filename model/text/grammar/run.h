@@ -33,8 +33,11 @@ int spw_grammar_run_push(struct spw_grammar_run *r, const char *bytes, size_t n)
 int spw_grammar_run_token(struct spw_grammar_run *r, int32_t token);
 /* Whether the text may end here. */
 bool spw_grammar_run_may_end(const struct spw_grammar_run *r);
-/* *out: [vocab] bits: the tokens that may follow; valid until the next call. -E2BIG: the text may
- * be the begin of too many things; -ENOMEM. */
+#define SPW_GRAMMAR_TOO_MANY                                                                       \
+    "the answer may be the begin of too many things: its schema has counts inside of counts, or "  \
+    "choices that begin alike"
+/* *out: [vocab] bits: the tokens that may follow; valid until the next call. -E2BIG:
+ * SPW_GRAMMAR_TOO_MANY; -ENOMEM. */
 int spw_grammar_run_allowed(struct spw_grammar_run *r, const uint64_t **out);
 
 #endif

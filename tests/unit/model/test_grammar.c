@@ -16,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- one text ---- */
@@ -103,6 +104,9 @@ static const struct row rows[] = {
      {"{}", "{\"ab\":1,\"a\":null}", "{\"abc\":null,\"\":null}", "{\"\xc3\xaa\":null}",
       "{\"\xc3\xa9\":1}"},
      {"{\"ab\":null}", "{\"a\":1}", "{\"a\":null,\"ab\":1}", "{\"\\u0061b\":null}"}},
+    {OBJECT "{\"a\":{\"type\":\"integer\",\"minimum\":5,\"maximum\":3},\"b\":true}}",
+     {"{}", "{\"b\":1}"},
+     {"{\"a\":5}"}},
     {"{\"type\":\"object\"}", {"{}", "{\"x\": {\"y\": [1]}, \"z\": 2}"}, {"[]", "{\"x\":}"}},
     {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}", "{ }"}, {"{\"a\":1}"}},
     {"{\"type\":\"object\",\"required\":[\"k\"],\"additionalProperties\":{\"type\":\"integer\"}}",
@@ -172,6 +176,9 @@ static void test_refusals(void)
         {"{\"type\":\"string\",\"allOf\":[{\"enum\":[1]}]}", "only schemas of objects"},
         {"{\"allOf\":[{\"type\":\"object\"},{\"minProperties\":2}]}", "\"minProperties\""},
         {"{\"type\":\"thing\"}", "\"thing\""},
+        {OBJECT "{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "without an end"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":3}", "exclude each other"},
+        {OBJECT "{\"a\":{\"enum\":[1]}},\"required\":[\"b\"]}", "\"b\" is no property"},
         {"[]", "expected a schema"},
         {"{", "no JSON"},
     };
@@ -224,6 +231,75 @@ static void check_allowed(const struct spw_grammar *g, const struct spw_vocabula
     spw_grammar_run_close(r);
 }
 
+/* ---- schemas that want too much ---- */
+
+/* The begin, n times the unit with commas or without, the end. */
+static const struct attack {
+    const char *begin, *unit, *end;
+    size_t n;
+    bool commas;
+    int rc; /* of opening the schema */
+} attacks[] = {
+    {STRING ",\"pattern\":\"^((.{0,50}){0,50}){0,50}$\"}", "", "", 0, false, 0},
+    {STRING ",\"pattern\":\"^(.|..|...)*x$\"}", "", "", 0, false, 0},
+    {STRING ",\"pattern\":\"^(|a){0,99999}$\"}", "", "", 0, false, 0},
+    {STRING ",\"pattern\":\"^.*a.{9000}b.{9000}$\"}", "", "", 0, false, 0},
+    {STRING ",\"pattern\":\"^", ".?", "$\"}", 2000, false, 0},
+    {STRING ",\"pattern\":\"", "\\\\S", "\"}", 16000, false, -E2BIG},
+    {STRING ",\"minLength\":1000000,\"maxLength\":1000000}", "", "", 0, false, 0},
+    {"{\"anyOf\":[", STRING ",\"maxLength\":900}", "]}", 1500, true, 0},
+    {"{\"enum\":[", "12345", "]}", 10000, true, 0},
+    {"{\"$ref\":\"#/$defs/A\",\"$defs\":{\"A\":{\"anyOf\":[",
+     "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/A\"}}", "]}}}", 3, true, 0},
+    {"{\"$ref\":\"#/$defs/A\",\"$defs\":{\"A\":{\"allOf\":[", "{\"$ref\":\"#/$defs/B\"}",
+     "]},\"B\":{\"allOf\":[{\"$ref\":\"#/$defs/A\"},{\"$ref\":\"#/$defs/A\"}]}}}", 300, true,
+     -EINVAL},
+    {OBJECT "{\"", "a", "\":true},\"additionalProperties\":true}", 60000, false, -EINVAL},
+};
+
+static char *attack_schema(const struct attack *a)
+{
+    const size_t n_unit = strlen(a->unit);
+    char *text = malloc(strlen(a->begin) + a->n * (n_unit + 1) + strlen(a->end) + 1), *at = text;
+    at += sprintf(at, "%s", a->begin);
+    for (size_t i = 0; i < a->n; i++)
+        at += sprintf(at, "%s%s", i && a->commas ? "," : "", a->unit);
+    sprintf(at, "%s", a->end);
+    return text;
+}
+
+/* Each ends soon, refused or not, and when the answer has become too ambiguous. */
+static void test_attacks(const struct spw_vocabulary *v, uint32_t vocab)
+{
+    enum { TOKENS = 30, MOST_SECONDS = 30 };
+    uint64_t seed = check_seed();
+    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
+        const clock_t start = clock();
+        char *schema = attack_schema(&attacks[i]);
+        struct spw_grammar *g;
+        struct spw_grammar_run *r = NULL;
+        struct spw_error err = {0};
+        int rc = spw_grammar_open_schema(&g, schema, strlen(schema), &err);
+        CHECK_MSG(rc == attacks[i].rc, "%.60s: %d: %s", schema, rc, err.text);
+        rc = rc ? rc : spw_grammar_run_open(&r, g, v, false);
+        for (int k = 0; k < TOKENS && !rc; k++) {
+            const uint64_t *allowed;
+            uint32_t chosen = 0, n = 0;
+            rc = spw_grammar_run_allowed(r, &allowed);
+            for (uint32_t id = 0; !rc && id < vocab; id++)
+                if ((allowed[id / 64] >> id % 64 & 1) && check_random(&seed) % ++n == 0)
+                    chosen = id;
+            rc = rc ? rc : n ? spw_grammar_run_token(r, (int32_t)chosen) : -ENOENT;
+        }
+        CHECK_MSG(!rc || rc == attacks[i].rc || rc == -E2BIG || rc == -ENOENT, "%.60s: %d", schema,
+                  rc);
+        CHECK_MSG((clock() - start) / CLOCKS_PER_SEC < MOST_SECONDS, "%.60s", schema);
+        spw_grammar_run_close(r);
+        spw_grammar_close(g);
+        free(schema);
+    }
+}
+
 static void test_tokens(void)
 {
     static const char schema[] = OBJECT "{\"ab\":{\"enum\":[12,\"x y\"]}},\"required\":[\"ab\"]}";
@@ -240,6 +316,7 @@ static void test_tokens(void)
     CHECK(!spw_grammar_open_schema(&g, schema, sizeof schema - 1, NULL));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_allowed(g, v, vocab, texts[i]);
+    test_attacks(v, vocab);
     spw_grammar_close(g);
     spw_vocabulary_close(v);
     spw_tokenizer_close(t);
