@@ -77,6 +77,8 @@ static const struct row rows[] = {
      "</parameter>\n<parameter=o>\n" ALL_O "\n</parameter>\n</function>\n</tool_call>",
      "C[f|{\"s\": \"a\\n\\\"b\\\" \xc3\xa9\", \"n\": 1, \"o\": " ALL_O "}]"},
     {HERMES, &none, "<function=f>\n</function>\n</tool_call>", "C[f|{}]"},
+    {HERMES, &none, "<function=f><parameter=n>\n1.50\n</parameter></function>",
+     "C[f|{\"n\": 1.50}]"},
     {HERMES, &none, "<function=h>", "T[<function=h>]"},
     {HERMES, &none,
      "<tool_call><function=f><parameter=s>x</parameter> y</parameter>\n<parameter=u>null"
