@@ -26,15 +26,19 @@ static void must_be_json(const char *text, size_t bytes)
     json_decref(value);
 }
 
-/* Appends the first byte that goes on, from a random one on, and checks the text after it. */
+/* Appends the first byte that goes on, from a random one on, and checks the text after it. Mostly
+ * bytes that JSON has come first, which takes less time. */
 static bool add_byte(const struct spw_grammar *g, char *text, size_t n, uint32_t *seed,
                      bool *may_end)
 {
+    static const char likely[] = "\"}],:0123456789{[tfna-\\ ";
+    enum { N_LIKELY = sizeof likely - 1 };
+    const uint32_t n_first = *seed >> 28 ? N_LIKELY : 0;
     bool is_too_much = false;
     *seed = *seed * 1664525 + 1013904223;
-    for (uint32_t i = 0; i < 256; i++) {
+    for (uint32_t i = 0; i < n_first + 256; i++) {
         struct spw_grammar_run *r;
-        text[n] = (char)((*seed >> 24) + i);
+        text[n] = i < n_first ? likely[((*seed >> 24) + i) % N_LIKELY] : (char)((*seed >> 24) + i);
         int rc = spw_grammar_run_open(&r, g, NULL, false);
         rc = rc ? rc : spw_grammar_run_push(r, text, n + 1);
         must(!rc || rc == -EINVAL || rc == -E2BIG);
