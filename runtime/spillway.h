@@ -503,8 +503,6 @@ void spw_batch_wake(struct spw_batch *b);
 /* Waits until the batch is woken, at most this time; negative: any time. True: it was woken since
  * the last call that has returned true. A signal may end the wait early. */
 bool spw_batch_wait(struct spw_batch *b, int milliseconds);
-/* Whether spw_batch_wait would return true at once. */
-bool spw_batch_is_woken(const struct spw_batch *b);
 /* For a thread that also waits for other things: a file descriptor that poll() finds readable when
  * the batch was woken, until spw_batch_wait has returned true. It belongs to the batch. */
 int spw_batch_wake_fd(const struct spw_batch *b);
@@ -558,7 +556,8 @@ struct spw_batch_times {
     uint64_t n_decode_steps;
     uint64_t n_prompt_tokens;       /* that have passed all layers */
     uint64_t n_drafted, n_accepted; /* tokens that were drafted; of these, those that were picked */
-    uint64_t n_asides; /* steps of prompts that were set aside after all their chunks */
+    uint64_t n_asides;              /* steps of prompts that were set aside */
+    uint64_t n_chunks;              /* of steps with a prompt: a chunk in one layer counts 1 */
 };
 void spw_batch_times(const struct spw_batch *b, struct spw_batch_times *out);
 

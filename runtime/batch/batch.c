@@ -67,10 +67,22 @@ void spw_batch_close_ended(struct spw_batch *b)
     b->n_ended = n;
 }
 
+/* Waits until the batch is woken, but takes nothing away. */
+static bool see_wake(const struct spw_batch *b, int milliseconds)
+{
+    struct pollfd p = {.fd = b->wake_fd, .events = POLLIN};
+    return poll(&p, 1, milliseconds) > 0;
+}
+
+static bool is_woken(const struct spw_batch *b)
+{
+    return see_wake(b, 0);
+}
+
 static const struct spw_batch_hooks hooks = {.copy_logits = spw_batch_copy_logits,
                                              .close_ended = spw_batch_close_ended,
                                              .make_room = spw_batch_make_room,
-                                             .is_woken = spw_batch_is_woken};
+                                             .is_woken = is_woken};
 
 /* ---- open, close ---- */
 
@@ -167,18 +179,6 @@ void spw_batch_wake(struct spw_batch *b)
     ssize_t ignored = write(b->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
     (void)ignored; /* a full counter is readable, too */
     errno = before;
-}
-
-/* Waits, but takes nothing away. */
-static bool see_wake(const struct spw_batch *b, int milliseconds)
-{
-    struct pollfd p = {.fd = b->wake_fd, .events = POLLIN};
-    return poll(&p, 1, milliseconds) > 0;
-}
-
-bool spw_batch_is_woken(const struct spw_batch *b)
-{
-    return see_wake(b, 0);
 }
 
 bool spw_batch_wait(struct spw_batch *b, int milliseconds)

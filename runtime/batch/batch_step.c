@@ -306,14 +306,20 @@ static void count_failures(struct spw_batch *b, uint32_t n, int rc)
         b->stepping[i]->n_failures = fails ? b->stepping[i]->n_failures + 1 : 0;
 }
 
+static uint64_t count_chunks(const struct spw_batch *b)
+{
+    return b->engine->executor ? b->engine->executor->n_chunks : 0;
+}
+
 int spw_batch_compute(struct spw_batch *b, uint32_t n, bool prefill, struct spw_error *err)
 {
     double start = spw_now_seconds();
     const struct spw_sync_options o = {
         .most_chunks = b->most_chunks, .publishes = true, .most_tokens = b->most_tokens};
-    uint64_t before = count_held(b, n);
+    uint64_t before = count_held(b, n), chunks = count_chunks(b);
     int rc = spw_engine_sync(b->engine, b->spans, n, &o, score, b, err);
     b->times.n_asides += rc == -EAGAIN;
+    b->times.n_chunks += prefill ? spw_sub_u64(count_chunks(b), chunks) : 0;
     b->times.n_prompt_tokens += prefill ? spw_sub_u64(count_held(b, n), before) : 0;
     if (!rc && b->most_tokens)
         publish_some(b, n);

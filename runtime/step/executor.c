@@ -216,6 +216,7 @@ static int run_layer(struct spw_executor *x, bool *pause)
         SPW_TRY(enter_layer(x, layer));
     while (s->chunk < s->now->cut.n_chunks && !*pause) {
         SPW_TRY(run_chunk(x, layer, &w, s->chunk++));
+        x->n_chunks++;
         *pause = is_due(x);
     }
     if (s->chunk == s->now->cut.n_chunks) {

@@ -60,6 +60,7 @@ struct spw_executor {
     uint32_t n_steps;                    /* 1: one session only, no step can be set aside */
     struct spw_attend_part *chunk_parts; /* [cut.most_parts], of the running chunk */
     struct spw_state_part *state_parts;  /* the same */
+    uint64_t n_chunks;                   /* that were computed in a layer, so far */
     uint64_t missed[SPW_MOVED_COUNT];    /* bytes of experts that rows have missed so far: what no
                                             prediction can know without the routing */
     const void **addresses;              /* owned: of experts, while they go to the device */

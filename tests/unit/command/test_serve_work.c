@@ -486,11 +486,16 @@ static double gap_of(double max_gap, double chunk, double d)
         t.decode_seconds += d;
         t.n_decode_steps++;
         t.prefill_seconds += p.chunks * chunk;
+        t.n_chunks += p.chunks;
         t.n_asides++;
         t.n_prompt_tokens += i % 10 == 9 ? 512 : 0;
-        serve_pace_update(&p, &t, true, false);
+        serve_pace_update(&p, &t, true);
     }
     CHECK(p.pass_tokens >= 512);
+    const double most = fmax(0.9 * max_gap - 0.2 * d, 0); /* of a step */
+    serve_pace_begin(&p, 100);
+    CHECK(serve_pace_is_late(&p, 100.001 + most) && p.chunk_seconds > 0);
+    CHECK(serve_pace_is_late(&p, 100) == (2 * p.chunk_seconds > most));
     return p.chunks * chunk + d;
 }
 

@@ -30,11 +30,27 @@ static double bound(double x, double least, double most)
     return x < least ? least : x > most ? most : x;
 }
 
+void serve_pace_begin(struct serve_pace *p, double now)
+{
+    p->began = now;
+}
+
+/* Seconds of the chunks of a step such that the next decode step is in time, too. */
+static double most_seconds(const struct serve_pace *p)
+{
+    return 0.9 * p->max_gap - 1.2 * p->decode_seconds;
+}
+
+bool serve_pace_is_late(const struct serve_pace *p, double now)
+{
+    return now - p->began + 2 * p->chunk_seconds > most_seconds(p) + p->decode_seconds;
+}
+
 /* Both numbers at most double each time: the first chunks of a prompt are the shortest. */
 static uint32_t choose_chunks(const struct serve_pace *p, bool decodes)
 {
     const double d = p->decode_seconds;
-    double seconds = decodes ? fmin(0.9 * p->max_gap - 1.2 * d, SHARE * d) : p->max_gap / 2;
+    double seconds = decodes ? fmin(most_seconds(p), SHARE * d) : p->max_gap / 2;
     if (p->chunk_seconds <= 0)
         return 1;
     return (uint32_t)bound(seconds / p->chunk_seconds, 1, fmin(2.0 * p->chunks, 1e6));
@@ -50,8 +66,7 @@ static uint64_t choose_pass(const struct serve_pace *p)
     return (uint64_t)bound(seconds * p->tokens_a_second, (double)p->chunk_tokens, most);
 }
 
-void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes,
-                       bool woken)
+void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes)
 {
     const struct spw_batch_times *seen = &p->seen;
     const double prefill = times->prefill_seconds - seen->prefill_seconds;
@@ -59,8 +74,8 @@ void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times
     if (times->n_decode_steps > seen->n_decode_steps)
         measure(&p->decode_seconds, (times->decode_seconds - seen->decode_seconds) /
                                         (double)(times->n_decode_steps - seen->n_decode_steps));
-    if (times->n_asides > seen->n_asides && !woken)
-        measure(&p->chunk_seconds, prefill / p->chunks);
+    if (times->n_asides > seen->n_asides && times->n_chunks > seen->n_chunks)
+        measure(&p->chunk_seconds, prefill / (double)(times->n_chunks - seen->n_chunks));
     p->pass_seconds += prefill;
     if (n_tokens) {
         p->tokens_a_second = (double)n_tokens / fmax(p->pass_seconds, 1e-6);

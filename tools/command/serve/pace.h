@@ -6,7 +6,10 @@
  * T is as long as the longest gap between two tokens of an answer allows, but not more than
  * SHARE decode steps: so prompts lose about a tenth of their speed, and answers go on as fast as
  * that leaves. A pass is about as long as the longest gap, since requests can start between two
- * passes; or 20 decode steps: each pass reads the weights once more, and so that costs 5 %. */
+ * passes; or 20 decode steps: each pass reads the weights once more, and so that costs 5 %.
+ *
+ * T is a number of chunks, whose time is known from earlier ones. Where they take longer than
+ * those, because other programs have the processor, serve_pace_is_late ends the step. */
 #ifndef SPW_TOOLS_COMMAND_SERVE_PACE_H
 #define SPW_TOOLS_COMMAND_SERVE_PACE_H
 
@@ -22,15 +25,17 @@ struct serve_pace {
     double decode_seconds;  /* of a step without prompts */
     double chunk_seconds;   /* of a chunk in one layer */
     double tokens_a_second; /* of prompts, in steps that compute them */
+    double began;           /* the step: cli_now_seconds */
     /* The result. */
     uint32_t chunks;
     uint64_t pass_tokens;
 };
 
 void serve_pace_init(struct serve_pace *p, const struct spw_plan_info *plan, double max_gap);
-/* After a step. `decodes`: answers have tokens, and wait for the next one. `woken`: the batch was,
- * and so the step had perhaps fewer chunks. */
-void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes,
-                       bool woken);
+void serve_pace_begin(struct serve_pace *p, double now);
+/* In a step, after a chunk, when two more are queued: they pass the longest gap. */
+bool serve_pace_is_late(const struct serve_pace *p, double now);
+/* After a step. `decodes`: answers have tokens, and wait for the next one. */
+void serve_pace_update(struct serve_pace *p, const struct spw_batch_times *times, bool decodes);
 
 #endif

@@ -92,7 +92,10 @@ static struct serve_exchange *take_queued(struct serve_work *w)
 
 static void on_progress(void *context, const struct spw_progress *p)
 {
-    serve_active_tell(context, p);
+    struct serve_work *w = context;
+    serve_active_tell(w, p);
+    if (serve_pace_is_late(&w->pace, cli_now_seconds()))
+        serve_work_wake(w);
 }
 
 /* The page shows limits also where no plan needs them. Nothing is measured: that takes memory. */
@@ -241,6 +244,7 @@ static int step(struct serve_work *w, struct spw_error *err)
     spw_batch_set_prompt_chunks(w->e.batch, w->pace.chunks);
     spw_batch_set_pass_tokens(w->e.batch, w->pace.pass_tokens);
     w->counters.last_gap_seconds = 0;
+    serve_pace_begin(&w->pace, cli_now_seconds());
     int rc = spw_batch_step(w->e.batch, err);
     if (rc < 0 && rc != -ECANCELED)
         rc = bear_failure(w, rc, err);
@@ -248,7 +252,7 @@ static int step(struct serve_work *w, struct spw_error *err)
     while (spw_batch_event(w->e.batch, &event))
         serve_active_event(w, &event);
     spw_batch_times(w->e.batch, &times);
-    serve_pace_update(&w->pace, &times, any_decodes(w), spw_batch_is_woken(w->e.batch));
+    serve_pace_update(&w->pace, &times, any_decodes(w));
     return rc == -ECANCELED || rc > 0 ? 0 : rc;
 }
 
