@@ -169,11 +169,16 @@ uint32_t spw_node_set(struct spw_grammar *g, const struct spw_byte_set *set)
     return add(g, &node);
 }
 
+static void add_bytes(struct spw_byte_set *set, unsigned first, unsigned last)
+{
+    for (unsigned c = first; c <= last; c++)
+        set->bits[c / 64] |= UINT64_C(1) << c % 64;
+}
+
 static uint32_t range(struct spw_grammar *g, unsigned first, unsigned last)
 {
     struct spw_byte_set set = {0};
-    for (unsigned c = first; c <= last; c++)
-        set.bits[c / 64] |= UINT64_C(1) << c % 64;
+    add_bytes(&set, first, last);
     return spw_node_set(g, &set);
 }
 
@@ -290,6 +295,7 @@ uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *rang
 {
     enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
     uint32_t *parts = spw_alloc((n * N_LENGTHS + 1) * sizeof *parts);
+    struct spw_byte_set single = {0};
     size_t n_parts = 0;
     if (!parts) {
         g->rc = g->rc ? g->rc : -ENOMEM;
@@ -300,9 +306,13 @@ uint32_t spw_node_chars(struct spw_grammar *g, const struct spw_char_range *rang
             const uint32_t first = spw_max_u32(ranges[i].first, lengths[k].first);
             const uint32_t last =
                 ranges[i].last < lengths[k].last ? ranges[i].last : lengths[k].last;
-            if (first <= last)
+            if (first <= last && !lengths[k].n)
+                add_bytes(&single, first, last);
+            else if (first <= last)
                 parts[n_parts++] = in_bytes(g, first, last, lengths[k].n, lengths[k].lead);
         }
+    if (single.bits[0] | single.bits[1])
+        parts[n_parts++] = spw_node_set(g, &single);
     const uint32_t node = spw_node_list(g, SPW_NODE_CHOICE, parts, n_parts);
     if (!g->rc)
         g->nodes[node].is_plain = has_plain(ranges, n);
@@ -316,8 +326,8 @@ uint32_t spw_node_json_chars(struct spw_grammar *g, const struct spw_char_range 
         {0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, 0x10FFFF}};
     static const char escaped[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
     enum { N_PLAIN = 3, N_ESCAPED = sizeof names - 1 };
+    struct spw_byte_set escapes = {0};
     struct spw_char_range *parts = spw_alloc((n * N_PLAIN + 1) * sizeof *parts);
-    uint32_t nodes[N_ESCAPED + 1], n_nodes = 0;
     size_t n_parts = 0;
     if (g->is_bare) {
         spw_free(parts);
@@ -335,10 +345,12 @@ uint32_t spw_node_json_chars(struct spw_grammar *g, const struct spw_char_range 
             if (both.first <= both.last)
                 parts[n_parts++] = both;
         }
-    nodes[n_nodes++] = spw_node_chars(g, parts, n_parts);
+    const uint32_t node = spw_node_chars(g, parts, n_parts);
     spw_free(parts);
     for (size_t k = 0; k < N_ESCAPED; k++)
         if (has(ranges, n, (unsigned char)escaped[k]))
-            nodes[n_nodes++] = spw_node_text(g, (const char[]){'\\', names[k]}, 2);
-    return spw_node_list(g, SPW_NODE_CHOICE, nodes, n_nodes);
+            add_bytes(&escapes, (unsigned char)names[k], (unsigned char)names[k]);
+    if (!(escapes.bits[0] | escapes.bits[1]))
+        return node;
+    return SPW_CHOICE(g, node, SPW_SEQUENCE(g, spw_node_byte(g, '\\'), spw_node_set(g, &escapes)));
 }

@@ -433,7 +433,7 @@ static void walk(struct spw_grammar_run *r, const struct spw_vocabulary_token *t
 {
     uint32_t failed = UINT32_MAX; /* bytes that the latest token has in common with a failed one */
     r->walk[0] = r->now;
-    for (uint32_t i = 0; i < n && !r->rc; i++) {
+    for (uint32_t i = 0; i < n && !r->rc; i = failed == 1 ? tokens[i].next : i + 1) {
         const struct spw_vocabulary_token *t = &tokens[i];
         if (t->shared >= failed)
             continue;

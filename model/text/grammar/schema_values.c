@@ -44,8 +44,10 @@ static uint32_t character(struct spw_schema *m)
     const uint32_t whole = SPW_CHOICE(
         g, SPW_SEQUENCE(g, not_d, hex, hex, hex), SPW_SEQUENCE(g, d, range(m, '0', '7'), hex, hex),
         SPW_SEQUENCE(g, d, high, hex, hex, spw_node_word(m->g, "\\u"), d, low, hex, hex));
-    const uint32_t escaped = SPW_CHOICE(g, spw_node_word(m->g, "\\/"),
-                                        SPW_SEQUENCE(g, spw_node_word(m->g, "\\u"), whole));
+    const uint32_t slash = spw_node_byte(g, '/'),
+                   escaped = SPW_SEQUENCE(
+                       g, spw_node_byte(g, '\\'),
+                       SPW_CHOICE(g, slash, SPW_SEQUENCE(g, spw_node_byte(g, 'u'), whole)));
     return SPW_CHOICE(g, spw_node_json_chars(g, (const struct spw_char_range[]){{0, 0x10FFFF}}, 1),
                       escaped);
 }

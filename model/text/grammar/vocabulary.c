@@ -72,6 +72,10 @@ static void add_plain(struct spw_vocabulary *v, int32_t id, uint32_t k)
 
 static void find_shared(struct spw_vocabulary_token *tokens, uint32_t n)
 {
+    for (uint32_t i = n; i-- > 0;) {
+        const bool is_last = i + 1 == n || tokens[i + 1].text[0] != tokens[i].text[0];
+        tokens[i].next = is_last ? i + 1 : tokens[i + 1].next;
+    }
     for (uint32_t i = 1; i < n; i++) {
         struct spw_vocabulary_token *x = &tokens[i], *before = x - 1;
         while (x->shared < x->bytes && x->shared < before->bytes &&

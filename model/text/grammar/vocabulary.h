@@ -9,6 +9,7 @@ struct spw_vocabulary_token {
     size_t at;        /* of the text in the pool */
     int32_t id;
     uint32_t bytes, shared; /* shared: bytes that the token before begins with, too */
+    uint32_t next;          /* the first one behind it that begins with another byte */
 };
 
 /* A plain character stands for itself in every text: see spw_plain_chars in nodes.h. A token is
